@@ -1,0 +1,157 @@
+package wire
+
+import (
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxCard bounds the bytes of a card (AM-4).
+const MaxCard = 64 << 10
+
+const (
+	maxEndpoint  = 2048
+	maxKeyText   = 32 << 10
+	maxListed    = 64 // capabilities, intents
+	maxListEntry = 128
+)
+
+// Card is an agent card (§3), filled from Tree.
+type Card struct {
+	ID           AgentID
+	Name         string
+	Description  string
+	OwnerName    string
+	OwnerContact string
+	Endpoint     string
+	PublicKey    string
+	Capabilities []string
+	Intents      []Intent
+	AccessMode   string // access_control.mode; "" where the card does not say
+	Metadata     Value
+
+	Tree Value // the whole card as received, unknown fields included
+}
+
+// CardRules are the checks that depend on who reads the card. The zero value is the strict reader.
+type CardRules struct {
+	// AllowHTTP permits an http:// endpoint or an IP-literal host (AM-5, AM-80, AM-82). Nil permits none.
+	AllowHTTP func(host string) bool
+}
+
+// ParseCard fills a card from a tree under AM-4 and AM-5. It does not look into the key: that is signing's.
+// The error is a *[FieldError].
+func ParseCard(v Value, rules CardRules) (Card, error) {
+	f := fields{v: v}
+	if v.Kind() != Object {
+		f.fail("card", "must be an object")
+	}
+	f.version()
+	c := Card{
+		ID:          AgentID(f.text("agent_id")),
+		Name:        f.text("name"),
+		Description: f.optText("description"),
+		Endpoint:    f.text("endpoint"),
+		PublicKey:   f.text("public_key"),
+		Tree:        v,
+	}
+	f.check(c.ID.Valid(), "agent_id", badID)
+	f.length(c.Name, "name", 1, 256, "must be 1 to 256 characters")
+	f.length(c.Description, "description", 0, 1024, "must be at most 1024 characters")
+	if reason := endpointFault(c.Endpoint, rules); reason != "" {
+		f.fail("endpoint", reason)
+	}
+	f.check(c.PublicKey != "" && len(c.PublicKey) <= maxKeyText, "public_key", "must be 1 byte to 32 KiB")
+	c.Capabilities = f.tags("capabilities")
+	for _, s := range f.tags("intents") {
+		f.check(Intent(s).Valid(), "intents", "must hold names of A-Z a-z 0-9 . _ -")
+		c.Intents = append(c.Intents, Intent(s))
+	}
+	if owner, ok := f.opt("owner", Object, "must be an object"); ok {
+		o := fields{v: owner, path: "owner."}
+		c.OwnerName = o.text("name")
+		c.OwnerContact = o.optText("contact")
+		f.join(&o)
+	}
+	if access, ok := f.opt("access_control", Object, "must be an object"); ok {
+		a := fields{v: access, path: "access_control."}
+		c.AccessMode = a.oneOf("mode", "must be open, allowlist or approval", "", "open", "allowlist", "approval")
+		f.join(&a)
+	}
+	f.opt("availability", Object, "must be an object")
+	c.Metadata, _ = f.opt("metadata", Object, "must be an object")
+	return c, f.result()
+}
+
+// tags reads a required list of short strings.
+func (f *fields) tags(key string) []string {
+	list := f.texts(key, f.array(key))
+	f.check(len(list) <= maxListed, key, "must have at most 64 entries")
+	for _, s := range list {
+		f.length(s, key, 1, maxListEntry, "must hold entries of 1 to 128 characters")
+	}
+	return list
+}
+
+// endpointFault says what is wrong with an endpoint, "" where nothing is.
+func endpointFault(endpoint string, rules CardRules) string {
+	if utf8.RuneCountInString(endpoint) > maxEndpoint {
+		return "must be at most 2048 characters"
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.Hostname() == "" || strings.ContainsAny(endpoint, " \t\r\n\\") {
+		return "must be an absolute URL"
+	}
+	if u.User != nil || strings.Contains(endpoint, "#") {
+		return "must have no user info and no fragment"
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "must have a port of 1 to 65535"
+		}
+	}
+	allowed := rules.AllowHTTP != nil && rules.AllowHTTP(u.Hostname())
+	switch { // by prefix: the reference compares so, and HTTPS:// would be lost on it
+	case strings.HasPrefix(endpoint, "http://") && !allowed, !strings.HasPrefix(endpoint, u.Scheme+"://"):
+		return "must be an https URL"
+	case u.Scheme != "https" && u.Scheme != "http":
+		return "must be an https URL"
+	case isAddress(u.Hostname()) && !allowed:
+		return "must name a host, not an address"
+	}
+	return ""
+}
+
+// isAddress says whether a host is an IP address, in one of the spellings that some resolver takes for one: with a
+// zone, or in the manner of inet_aton (127.1, 0x7f000001, 2130706433), which is what ending in a number means.
+func isAddress(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	return strings.HasPrefix(last, "0x") || last == "" || strings.Trim(last, "0123456789") == ""
+}
+
+// PrivateLists says whether the card carries an allowlist or a block list, which no card may publish (AM-6).
+func (c Card) PrivateLists() bool {
+	access, _ := c.Tree.Get("access_control")
+	_, allow := access.Get("allowlist")
+	_, block := access.Get("block")
+	return allow || block
+}
+
+// WithoutPrivateLists returns the card's tree with at most the mode in access_control (AM-6).
+func (c Card) WithoutPrivateLists() Value {
+	access, ok := c.Tree.Get("access_control")
+	if !ok || !c.PrivateLists() {
+		return c.Tree
+	}
+	return c.Tree.With("access_control", access.Without("allowlist", "block"))
+}
+
+// Supports says whether the card lists the intent.
+func (c Card) Supports(intent Intent) bool { return slices.Contains(c.Intents, intent) }

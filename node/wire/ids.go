@@ -1,0 +1,90 @@
+package wire
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"strings"
+)
+
+// The ids that cross the wire (AM-1). They are compared byte for byte.
+type (
+	AgentID        string // "am_…"
+	MessageID      string // "msg_…"
+	ConversationID string // "conv_…"
+)
+
+// Version is what we send in the field "agentmesh" (AM-3).
+const Version = "0.1.0"
+
+// Valid says whether id has the form of AM-1.
+func (id AgentID) Valid() bool { return validID(string(id), "am_") }
+
+// Valid says whether id has the form of AM-1.
+func (id MessageID) Valid() bool { return validID(string(id), "msg_") }
+
+// Valid says whether id has the form of AM-1.
+func (id ConversationID) Valid() bool { return validID(string(id), "conv_") }
+
+const maxName = 128
+
+func validID(id, prefix string) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
+	return ok && validName(rest)
+}
+
+// validName matches [A-Za-z0-9._-]{1,128}.
+func validName(s string) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// NewMessageID returns an id of 128 random bits (AM-2).
+func NewMessageID() MessageID { return MessageID("msg_" + randomHex()) }
+
+// NewConversationID returns an id of 128 random bits (AM-2).
+func NewConversationID() ConversationID { return ConversationID("conv_" + randomHex()) }
+
+func randomHex() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails: crypto/rand
+	return hex.EncodeToString(b[:])
+}
+
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// DeriveAgentID returns the id that certifies itself: the hash of the parts, NUL between them (AM-2, where the
+// only part is the canonical key; pseudonyms of bridges hash more).
+func DeriveAgentID(parts ...[]byte) AgentID {
+	h := sha256.New()
+	for i, p := range parts {
+		if i > 0 {
+			h.Write([]byte{0})
+		}
+		h.Write(p)
+	}
+	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:26])
+}
+
+// validVersion matches 0.1.<n> with an optional pre-release suffix (AM-3).
+func validVersion(s string) bool {
+	patch, ok := strings.CutPrefix(s, "0.1.")
+	if !ok || len(s) > 64 {
+		return false
+	}
+	patch, suffix, hasSuffix := strings.Cut(patch, "-")
+	if patch == "" || strings.Trim(patch, "0123456789") != "" || len(patch) > 1 && patch[0] == '0' {
+		return false
+	}
+	return !hasSuffix || validName(suffix) && !strings.Contains(suffix, "_")
+}

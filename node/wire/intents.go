@@ -1,0 +1,199 @@
+package wire
+
+import (
+	"strings"
+	"time"
+)
+
+// Intent says what a message wants.
+type Intent string
+
+// The standard intents (§6).
+const (
+	Schedule    Intent = "mesh.schedule"
+	Deliver     Intent = "mesh.message"
+	RequestInfo Intent = "mesh.request_info"
+	Negotiate   Intent = "mesh.negotiate"
+	Handoff     Intent = "mesh.handoff"
+)
+
+// StandardIntents returns the intents of the specification, in its order.
+func StandardIntents() []Intent {
+	return []Intent{Schedule, Deliver, RequestInfo, Negotiate, Handoff}
+}
+
+// Valid says whether the name is one that line 4 lets through.
+func (i Intent) Valid() bool { return validName(string(i)) }
+
+// Standard says whether the name is in the namespace of the specification.
+func (i Intent) Standard() bool { return strings.HasPrefix(string(i), "mesh.") }
+
+// Custom says whether the name is a custom intent: reverse domain, at least two labels (AM-70).
+func (i Intent) Custom() bool {
+	return i.Valid() && !i.Standard() && strings.Contains(strings.Trim(string(i), "."), ".") &&
+		!strings.Contains(string(i), "..") && !strings.HasPrefix(string(i), ".") && !strings.HasSuffix(string(i), ".")
+}
+
+// The actions that mean something to the protocol itself.
+const (
+	ActionClose    = "close"            // §5, AM-39
+	ActionPending  = "pending_approval" // §7, AM-32
+	ActionReceived = "received"         // AM-71
+)
+
+// CheckPayload holds a payload to the shape of its intent (§6, AM-69): the action is a string, the listed
+// fields of a known action are there and typed, null counts as absent for optional ones, extras are kept.
+// An unknown action passes with known false. The error is a *[FieldError].
+func CheckPayload(intent Intent, payload Value) (known bool, err error) {
+	if !intent.Standard() {
+		return true, nil
+	}
+	f := fields{v: payload, path: "payload."}
+	action := f.text("action")
+	if f.err != nil {
+		return false, f.err
+	}
+	if action == ActionClose || action == ActionPending || action == ActionReceived {
+		return true, nil
+	}
+	check, known := shapes[intent][action]
+	if known && check != nil {
+		check(&f)
+	}
+	return known, f.result()
+}
+
+// shapes is the table of AM-69: what each action of each standard intent must carry.
+var shapes = map[Intent]map[string]func(*fields){
+	Schedule: {
+		"propose": func(f *fields) {
+			event := f.event()
+			times := event.array("proposed_times")
+			event.check(times.Len() > 0, "proposed_times", "must have at least one entry")
+			event.text("duration")
+			event.text("title")
+			f.join(event)
+		},
+		"counter": func(f *fields) { f.join(f.event()) },
+		"accept":  nil, // what else these three carry is free
+		"decline": nil,
+		"cancel":  nil,
+	},
+	Deliver: {
+		"deliver": func(f *fields) {
+			m := f.sub("message")
+			m.text("body")
+			m.optText("subject")
+			m.oneOf("priority", "must be low, normal or high", "normal", "low", "normal", "high")
+			m.optBool("reply_requested")
+			f.join(m)
+		},
+	},
+	RequestInfo: {
+		"ask": func(f *fields) {
+			f.text("question")
+			f.optText("context")
+			f.oneOf("response_format", "must be text, json or structured", "text", "text", "json", "structured")
+		},
+	},
+	Negotiate: {
+		"propose":  func(f *fields) { f.terms() },
+		"counter":  func(f *fields) { f.terms() },
+		"accept":   nil,
+		"reject":   nil,
+		"withdraw": nil,
+	},
+	Handoff: {
+		"request_human": func(f *fields) {
+			f.text("reason")
+			f.oneOf("preferred_channel", "must be email, phone or chat", "", "email", "phone", "chat")
+		},
+	},
+}
+
+// event checks the types of an event that is there; which fields are required depends on the action.
+func (f *fields) event() *fields {
+	e := f.sub("event")
+	e.optText("title")
+	e.optText("duration")
+	e.optText("location")
+	e.optText("notes")
+	if times, ok := e.opt("proposed_times", Array, "must be an array"); ok {
+		for _, s := range e.texts("proposed_times", times) {
+			_, ok := ParseISO8601(s)
+			e.check(ok, "proposed_times", "must hold ISO 8601 times")
+		}
+	}
+	return e
+}
+
+func (f *fields) terms() {
+	t := f.sub("terms")
+	t.text("description")
+	t.optText("price")
+	if list, ok := t.opt("conditions", Array, "must be an array"); ok {
+		t.texts("conditions", list)
+	}
+	f.join(t)
+}
+
+// isoLayouts are the ISO 8601 forms that payloads carry; a zone may be missing, then the time is the owner's.
+var isoLayouts = [...]string{
+	time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "2006-01-02T15:04:05", "2006-01-02T15:04",
+	"2006-01-02",
+}
+
+// ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the
+// whole time of day may be missing. A time without a zone is returned in UTC.
+func ParseISO8601(s string) (time.Time, bool) {
+	if len(s) > 64 {
+		return time.Time{}, false
+	}
+	for _, layout := range isoLayouts {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// ParseDuration reads the duration of an event: Go's notation ("30m", "1h30m"). It is for showing an event,
+// never for computing with a peer's number (AM-70).
+func ParseDuration(s string) (time.Duration, bool) {
+	d, err := time.ParseDuration(s)
+	return d, err == nil && d > 0
+}
+
+// Agreement is what two owners agreed on, as far as the messages said it.
+type Agreement struct {
+	Title    string `json:"title,omitempty"`
+	Time     string `json:"time,omitempty"` // as written by the peer
+	Duration string `json:"duration,omitempty"`
+	Location string `json:"location,omitempty"`
+}
+
+// Merge fills what a later mesh.schedule payload of the same conversation says into a. Newly proposed times replace
+// the time so far: one is the time unless something else is selected, several leave it open.
+func (a Agreement) Merge(payload Value) Agreement {
+	event, _ := payload.Get("event")
+	if times, ok := event.Get("proposed_times"); ok && times.Len() > 0 {
+		a.Time = ""
+		if times.Len() == 1 {
+			a.Time, _ = times.At(0).Str()
+		}
+	}
+	for _, src := range []Value{event, payload} {
+		a.Title = later(a.Title, src.GetStr("title"))
+		a.Time = later(a.Time, src.GetStr("selected_time"))
+		a.Duration = later(a.Duration, src.GetStr("duration"))
+		a.Location = later(a.Location, src.GetStr("location"))
+	}
+	return a
+}
+
+func later(old, new string) string {
+	if new != "" {
+		return new
+	}
+	return old
+}

@@ -1,0 +1,130 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// stamp is a time that JSON shows as AM-19 has it; [time.Time] alone would write local offsets and nanoseconds.
+type stamp time.Time
+
+func (t stamp) IsZero() bool                 { return time.Time(t).IsZero() }
+func (t stamp) MarshalText() ([]byte, error) { return []byte(FormatTime(time.Time(t))), nil }
+
+func optStamp(t *time.Time) *stamp { return (*stamp)(t) }
+
+// Registered is the answer of a directory to POST and PUT (§4).
+type Registered struct {
+	AgentID      AgentID   `json:"agent_id"`
+	RegisteredAt time.Time `json:"registered_at,omitzero"`
+	ExpiresAt    time.Time `json:"expires_at"`
+}
+
+// MarshalJSON writes the times as AM-19 has them.
+func (r Registered) MarshalJSON() ([]byte, error) {
+	type plain Registered
+	return json.Marshal(struct {
+		plain
+		RegisteredAt stamp `json:"registered_at,omitzero"`
+		ExpiresAt    stamp `json:"expires_at"`
+	}{plain(r), stamp(r.RegisteredAt), stamp(r.ExpiresAt)})
+}
+
+// Listing is one page of GET /agents (§4).
+type Listing struct {
+	Agents       []Value                  `json:"agents"`
+	Cursor       string                   `json:"cursor,omitempty"`
+	Verification map[AgentID]Verification `json:"verification,omitempty"`
+}
+
+// Verification is what a directory checked itself, shown beside a card (AM-61). A nil time means not proven.
+type Verification struct {
+	Key          *time.Time `json:"key"`
+	Endpoint     *time.Time `json:"endpoint"`
+	Alive        *time.Time `json:"alive"`
+	ID           string     `json:"id"` // "derived" or "opaque"
+	KeyChangedAt *time.Time `json:"key_changed_at,omitempty"`
+}
+
+// MarshalJSON writes the times as AM-19 has them.
+func (v Verification) MarshalJSON() ([]byte, error) {
+	type plain Verification
+	return json.Marshal(struct {
+		plain
+		Key          *stamp `json:"key"`
+		Endpoint     *stamp `json:"endpoint"`
+		Alive        *stamp `json:"alive"`
+		KeyChangedAt *stamp `json:"key_changed_at,omitempty"`
+	}{plain(v), optStamp(v.Key), optStamp(v.Endpoint), optStamp(v.Alive), optStamp(v.KeyChangedAt)})
+}
+
+// CardRecord is the answer to GET /agents/{id}/record.
+type CardRecord struct {
+	Card         Value        `json:"card"`
+	RegisteredAt time.Time    `json:"registered_at"`
+	ExpiresAt    time.Time    `json:"expires_at"`
+	Verification Verification `json:"verification"`
+	KeyProof     string       `json:"key_proof,omitempty"`
+}
+
+// MarshalJSON writes the times as AM-19 has them.
+func (r CardRecord) MarshalJSON() ([]byte, error) {
+	type plain CardRecord
+	return json.Marshal(struct {
+		plain
+		RegisteredAt stamp `json:"registered_at"`
+		ExpiresAt    stamp `json:"expires_at"`
+	}{plain(r), stamp(r.RegisteredAt), stamp(r.ExpiresAt)})
+}
+
+// KeyHistory is the answer to GET /agents/{id}/keys (AM-60): how the key of a card came to be.
+type KeyHistory struct {
+	AgentID AgentID     `json:"agent_id"`
+	Keys    []KeyChange `json:"keys"` // oldest first; the last is the current one
+}
+
+// KeyChange is one key of a card. A rotation carries both proofs and the text they signed, so that a peer can
+// check it without trusting the directory.
+type KeyChange struct {
+	PublicKey     string    `json:"public_key"`
+	Since         time.Time `json:"since"`
+	Retired       time.Time `json:"retired,omitzero"`
+	Proof         string    `json:"proof,omitempty"`          // AgentMesh-Key-Proof, by this key
+	PreviousProof string    `json:"previous_proof,omitempty"` // AgentMesh-Previous-Key-Proof, by the key before
+	ProofText     string    `json:"proof_text,omitempty"`     // the lines both proofs signed
+	// Card is the card whose digest stands in ProofText. Without it a peer can check the last rotation only, and
+	// only while the current card is the one that was signed.
+	Card Value `json:"card,omitzero"`
+}
+
+// MarshalJSON writes the times as AM-19 has them.
+func (c KeyChange) MarshalJSON() ([]byte, error) {
+	type plain KeyChange
+	return json.Marshal(struct {
+		plain
+		Since   stamp `json:"since"`
+		Retired stamp `json:"retired,omitzero"`
+	}{plain(c), stamp(c.Since), stamp(c.Retired)})
+}
+
+// Headers of the directory API.
+const (
+	HeaderKeyProof         = "AgentMesh-Key-Proof"
+	HeaderPreviousKeyProof = "AgentMesh-Previous-Key-Proof"
+	HeaderVerification     = "AgentMesh-Verification"
+	HeaderInvite           = "AgentMesh-Invite"
+)
+
+// WellKnown is the document at /.well-known/agentmesh.json (AM-81).
+type WellKnown struct {
+	AgentMesh      string   `json:"agentmesh"`
+	AgentID        AgentID  `json:"agent_id,omitempty"`
+	Endpoint       string   `json:"endpoint,omitempty"`
+	Directory      string   `json:"directory,omitempty"`
+	MaxMessage     int      `json:"max_message_bytes"`
+	MaxCard        int      `json:"max_card_bytes"`
+	WindowPast     int      `json:"window_past_seconds"`
+	WindowFuture   int      `json:"window_future_seconds"`
+	CanonicalForms []string `json:"canonical_forms"`
+	KeyKinds       []string `json:"key_kinds"`
+}

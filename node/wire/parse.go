@@ -1,0 +1,265 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Limits of the strict reader (AM-12).
+const (
+	MaxDepth  = 32    // arrays and objects inside each other, the outermost counted
+	MaxValues = 10000 // values in one text, containers counted
+	// MaxSafeInteger is the largest integer that every JSON implementation reads exactly, 2^53−1.
+	MaxSafeInteger = 1<<53 - 1
+)
+
+// SyntaxError says why the strict reader refused a text. Reason is fixed text and quotes nothing from the input.
+type SyntaxError struct {
+	Offset int // byte offset at which the reader gave up
+	Reason string
+}
+
+func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Reason, e.Offset) }
+
+// Parse reads one JSON value under AM-12: UTF-8 without byte order mark, nothing after the value, no duplicate
+// key at any depth, no lone surrogate, no key "__proto__", no number that overflows a float64, no integer token
+// beyond ±(2^53−1), at most [MaxDepth] deep and [MaxValues] large. The error is a *[SyntaxError].
+func Parse(data []byte) (Value, error) {
+	return ParseLimits(data, MaxDepth, MaxValues)
+}
+
+// ParseLimits is [Parse] with other bounds on depth and size, for protocols that allow more.
+func ParseLimits(data []byte, maxDepth, maxValues int) (Value, error) {
+	p := parser{text: string(data), depth: maxDepth, values: maxValues}
+	var open stack
+	p.space()
+	v, err := p.value(&open)
+	if err != nil {
+		return Value{}, err
+	}
+	p.space()
+	if p.pos < len(p.text) {
+		return Value{}, p.fail("text after the value")
+	}
+	return v, nil
+}
+
+// ParseObject is [Parse] for a text that must be an object.
+func ParseObject(data []byte) (Value, error) {
+	v, err := Parse(data)
+	if err != nil {
+		return Value{}, err
+	}
+	if v.kind != Object {
+		return Value{}, &SyntaxError{Reason: "not a JSON object"}
+	}
+	return v, nil
+}
+
+// parser is a recursive descent over text; depth and values count down. A container that closes moves its members
+// from the stack to slab, one allocation for many containers.
+type parser struct {
+	text   string
+	pos    int
+	depth  int
+	values int
+	slab   []Member
+}
+
+func (p *parser) fail(reason string) error { return &SyntaxError{Offset: p.pos, Reason: reason} }
+
+func (p *parser) space() {
+	for p.pos < len(p.text) {
+		switch p.text[p.pos] {
+		case ' ', '\t', '\n', '\r':
+			p.pos++
+		default:
+			return
+		}
+	}
+}
+
+// peek returns the next byte, or 0 at the end, which no JSON token begins with.
+func (p *parser) peek() byte {
+	if p.pos < len(p.text) {
+		return p.text[p.pos]
+	}
+	return 0
+}
+
+func (p *parser) value(open *stack) (Value, error) {
+	if p.values--; p.values < 0 {
+		return Value{}, p.fail("too many values")
+	}
+	switch c := p.peek(); {
+	case c == '{':
+		return p.object(open)
+	case c == '[':
+		return p.array(open)
+	case c == '"':
+		s, err := p.str()
+		return Value{kind: String, text: s}, err
+	case c == '-' || '0' <= c && c <= '9':
+		return p.number()
+	case c == 't':
+		return p.literal("true", True)
+	case c == 'f':
+		return p.literal("false", False)
+	case c == 'n':
+		return p.literal("null", Null)
+	case c == 0 && p.pos >= len(p.text):
+		return Value{}, p.fail("unexpected end")
+	case strings.HasPrefix(p.text[p.pos:], "\ufeff"):
+		return Value{}, p.fail("byte order mark")
+	}
+	return Value{}, p.fail("not a JSON value")
+}
+
+func (p *parser) literal(word string, k Kind) (Value, error) {
+	if !strings.HasPrefix(p.text[p.pos:], word) {
+		return Value{}, p.fail("not a JSON value")
+	}
+	p.pos += len(word)
+	return Value{kind: k}, nil
+}
+
+// settle moves the members that a container put on the stack, all from start on, to where they stay.
+func (p *parser) settle(open *stack, start int) []Member {
+	n := open.n - start
+	if len(p.slab) < n {
+		const perMember = 24 // bytes of text, on the low side of what messages and cards have
+		p.slab = make([]Member, max(n, min(len(p.text)/perMember, 256)))
+	}
+	kids := p.slab[:n:n]
+	p.slab = p.slab[n:]
+	open.pop(kids, start)
+	return kids
+}
+
+// enter steps over an opening bracket.
+func (p *parser) enter() error {
+	if p.depth--; p.depth < 0 {
+		return p.fail("nested too deep")
+	}
+	p.pos++
+	p.space()
+	return nil
+}
+
+// next steps over the comma between two members, or over the closing bracket, and says which it was.
+func (p *parser) next(closing byte) (more bool, err error) {
+	p.space()
+	switch p.peek() {
+	case ',':
+		p.pos++
+		p.space()
+		return true, nil
+	case closing:
+		p.pos++
+		p.depth++
+		return false, nil
+	}
+	return false, p.fail("expected a comma or the end of the array or object")
+}
+
+func (p *parser) array(open *stack) (Value, error) {
+	if err := p.enter(); err != nil {
+		return Value{}, err
+	}
+	if p.peek() == ']' {
+		p.pos++
+		p.depth++
+		return Value{kind: Array}, nil
+	}
+	start := open.n
+	for {
+		elem, err := p.value(open)
+		if err != nil {
+			return Value{}, err
+		}
+		open.push(Member{Value: elem})
+		more, err := p.next(']')
+		if err != nil {
+			return Value{}, err
+		}
+		if !more {
+			return Value{kind: Array, kids: p.settle(open, start)}, nil
+		}
+	}
+}
+
+func (p *parser) object(open *stack) (Value, error) {
+	if err := p.enter(); err != nil {
+		return Value{}, err
+	}
+	if p.peek() == '}' {
+		p.pos++
+		p.depth++
+		return Value{kind: Object}, nil
+	}
+	start := open.n
+	var seen map[string]struct{} // only for objects too large to scan
+	for {
+		at := p.pos
+		key, err := p.key()
+		if err != nil {
+			return Value{}, err
+		}
+		if seen, err = p.unique(key, open, start, seen, at); err != nil {
+			return Value{}, err
+		}
+		val, err := p.value(open)
+		if err != nil {
+			return Value{}, err
+		}
+		open.push(Member{key, val})
+		more, err := p.next('}')
+		if err != nil {
+			return Value{}, err
+		}
+		if !more {
+			return Value{kind: Object, kids: p.settle(open, start)}, nil
+		}
+	}
+}
+
+// key reads the name of a member and its colon.
+func (p *parser) key() (string, error) {
+	if p.peek() != '"' {
+		return "", p.fail("expected a key")
+	}
+	key, err := p.str()
+	if err != nil {
+		return "", err
+	}
+	p.space()
+	if p.peek() != ':' {
+		return "", p.fail("expected a colon")
+	}
+	p.pos++
+	p.space()
+	return key, nil
+}
+
+// unique refuses a key that stood before in this object, and "__proto__", which JavaScript peers lose (AM-12). The
+// keys of an object too large to scan are kept in seen.
+func (p *parser) unique(key string, open *stack, start int, seen map[string]struct{}, at int) (map[string]struct{}, error) {
+	const scan = 16 // up to here comparing is cheaper than hashing
+	duplicate := false
+	if open.n-start < scan {
+		duplicate = open.has(key, start)
+	} else {
+		if seen == nil {
+			seen = open.keys(start)
+		}
+		_, duplicate = seen[key]
+		seen[key] = struct{}{}
+	}
+	if duplicate {
+		return seen, &SyntaxError{Offset: at, Reason: "duplicate key"}
+	}
+	if key == "__proto__" {
+		return seen, &SyntaxError{Offset: at, Reason: "key __proto__"}
+	}
+	return seen, nil
+}

@@ -1,0 +1,48 @@
+package wire
+
+import "time"
+
+// timeLayout is how we write times (AM-19): UTC, milliseconds, Z.
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+// FormatTime writes t as AM-19 has it.
+func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
+
+// ParseTime reads an RFC 3339 time as AM-19 accepts it: upper-case T and Z, offset or Z, up to nine fraction
+// digits, no second 60. [time.Parse] alone is laxer: it takes one-digit hours, a comma for the point, any number
+// of fraction digits and offsets up to 24:60.
+func ParseTime(s string) (time.Time, bool) {
+	const date = len("2006-01-02T15:04:05")
+	if len(s) <= date || len(s) > date+len(".123456789-07:00") || s[10] != 'T' || s[13] != ':' || s[16] != ':' {
+		return time.Time{}, false
+	}
+	rest := s[date:]
+	if rest[0] == '.' {
+		n := 1
+		for n < len(rest) && '0' <= rest[n] && rest[n] <= '9' {
+			n++
+		}
+		if n == 1 || n > 10 {
+			return time.Time{}, false
+		}
+		rest = rest[n:]
+	}
+	if rest != "Z" && !validOffset(rest) {
+		return time.Time{}, false
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	return t, err == nil
+}
+
+// validOffset matches +hh:mm or -hh:mm up to 23:59 (RFC 3339 §5.6).
+func validOffset(s string) bool {
+	if len(s) != len("-07:00") || s[0] != '+' && s[0] != '-' || s[3] != ':' {
+		return false
+	}
+	for _, i := range [...]int{1, 2, 4, 5} {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s[1:3] <= "23" && s[4:] <= "59"
+}

@@ -1,0 +1,253 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Kind is the JSON type of a [Value].
+type Kind uint8
+
+// The kinds. The zero [Value] is Null.
+const (
+	Null Kind = iota
+	False
+	True
+	Number
+	String
+	Array
+	Object
+)
+
+var kindNames = [...]string{"null", "boolean", "boolean", "number", "string", "array", "object"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Value is one immutable JSON value, as exact as it was received: object members keep their order, numbers
+// keep their token. The zero Value is null. A Value may share memory with the text it was parsed from.
+type Value struct {
+	kind Kind
+	text string   // String: the decoded text; Number: the token as written
+	kids []Member // Object: members in order; Array: elements, without keys
+}
+
+// Member is a name and its value in an object.
+type Member struct {
+	Key   string
+	Value Value
+}
+
+// Text returns a string value. What is not UTF-8 becomes U+FFFD, so that a value can always be read back.
+func Text(s string) Value { return Value{kind: String, text: strings.ToValidUTF8(s, "\ufffd")} }
+
+// Int returns a number value.
+func Int(n int64) Value { return Value{kind: Number, text: strconv.FormatInt(n, 10)} }
+
+// Bool returns a boolean value.
+func Bool(b bool) Value {
+	if b {
+		return Value{kind: True}
+	}
+	return Value{kind: False}
+}
+
+// Obj returns an object with these members in this order. Keys must differ and be UTF-8.
+func Obj(members ...Member) Value { return Value{kind: Object, kids: slices.Clone(members)} }
+
+// Arr returns an array.
+func Arr(elems ...Value) Value {
+	kids := make([]Member, len(elems))
+	for i, e := range elems {
+		kids[i].Value = e
+	}
+	return Value{kind: Array, kids: kids}
+}
+
+// Texts returns an array of strings.
+func Texts[S ~string](list []S) Value {
+	kids := make([]Member, len(list))
+	for i, s := range list {
+		kids[i].Value = Text(string(s))
+	}
+	return Value{kind: Array, kids: kids}
+}
+
+// Kind returns the type of v.
+func (v Value) Kind() Kind { return v.kind }
+
+// IsNull says whether v is null.
+func (v Value) IsNull() bool { return v.kind == Null }
+
+// Str returns the text of a string.
+func (v Value) Str() (string, bool) { return v.text, v.kind == String }
+
+// Num returns the token of a number, as written.
+func (v Value) Num() (string, bool) { return v.text, v.kind == Number }
+
+// Boolean returns a boolean.
+func (v Value) Boolean() (b, ok bool) { return v.kind == True, v.kind == True || v.kind == False }
+
+// Len returns the number of members or elements; 0 for anything but objects and arrays.
+func (v Value) Len() int { return len(v.kids) }
+
+// At returns element i of an array, or member i of an object. It panics out of range.
+func (v Value) At(i int) Value { return v.kids[i].Value }
+
+// Elems yields the elements of an array; nothing for any other kind.
+func (v Value) Elems() iter.Seq[Value] {
+	return func(yield func(Value) bool) {
+		if v.kind != Array {
+			return
+		}
+		for i := range v.kids {
+			if !yield(v.kids[i].Value) {
+				return
+			}
+		}
+	}
+}
+
+// Members returns the members of an object in order, nil for any other kind. The caller must not change them.
+func (v Value) Members() []Member {
+	if v.kind != Object {
+		return nil
+	}
+	return v.kids
+}
+
+// Get returns the member named key, by exact case.
+func (v Value) Get(key string) (Value, bool) {
+	for i := range v.Members() {
+		if v.kids[i].Key == key {
+			return v.kids[i].Value, true
+		}
+	}
+	return Value{}, false
+}
+
+// GetStr returns the string member named key; "" where it is absent or no string.
+func (v Value) GetStr(key string) string {
+	m, _ := v.Get(key)
+	if m.kind != String {
+		return ""
+	}
+	return m.text
+}
+
+// With returns a copy of the object v in which key has the value val: in place where key exists, else last.
+func (v Value) With(key string, val Value) Value {
+	kids := append(make([]Member, 0, v.Len()+1), v.Members()...)
+	for i := range kids {
+		if kids[i].Key == key {
+			kids[i].Value = val
+			return Value{kind: Object, kids: kids}
+		}
+	}
+	return Value{kind: Object, kids: append(kids, Member{key, val})}
+}
+
+// Without returns a copy of the object v without the members named by keys.
+func (v Value) Without(keys ...string) Value {
+	kids := make([]Member, 0, v.Len())
+	for _, m := range v.Members() {
+		if !slices.Contains(keys, m.Key) {
+			kids = append(kids, m)
+		}
+	}
+	return Value{kind: Object, kids: kids}
+}
+
+// AppendJSON appends v without white space, in the order and with the number tokens it was received in.
+func (v Value) AppendJSON(dst []byte) []byte {
+	switch v.kind {
+	case Null:
+		return append(dst, "null"...)
+	case False:
+		return append(dst, "false"...)
+	case True:
+		return append(dst, "true"...)
+	case Number:
+		return append(dst, v.text...)
+	case String:
+		return AppendQuoted(dst, v.text)
+	}
+	opening, closing := byte('['), byte(']')
+	if v.kind == Object {
+		opening, closing = '{', '}'
+	}
+	dst = append(dst, opening)
+	for i := range v.kids {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if v.kind == Object {
+			dst = append(AppendQuoted(dst, v.kids[i].Key), ':')
+		}
+		dst = v.kids[i].Value.AppendJSON(dst)
+	}
+	return append(dst, closing)
+}
+
+// AppendQuoted appends s as a JSON string with the escapes of RFC 8785 §3.2.2.2 and no others: the short ones
+// for \b \t \n \f \r \" \\, lower-case \u00xx for the other control characters, everything else as it is.
+func AppendQuoted(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if plain[c] || c >= utf8.RuneSelf {
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		start = i + 1
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\b':
+			dst = append(dst, '\\', 'b')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\f':
+			dst = append(dst, '\\', 'f')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+	}
+	dst = append(dst, s[start:]...)
+	return append(dst, '"')
+}
+
+// JSON returns v as AppendJSON writes it.
+func (v Value) JSON() []byte { return v.AppendJSON(nil) }
+
+// MarshalJSON implements [json.Marshaler]. The encoder of the standard library may re-escape what it returns.
+func (v Value) MarshalJSON() ([]byte, error) { return v.JSON(), nil }
+
+// UnmarshalJSON implements [json.Unmarshaler] with the strict reader.
+func (v *Value) UnmarshalJSON(data []byte) error {
+	parsed, err := Parse(data)
+	if err != nil {
+		return err
+	}
+	*v = parsed
+	return nil
+}
+
+// ValueOf converts what [json.Marshal] can write.
+func ValueOf(x any) (Value, error) {
+	data, err := json.Marshal(x)
+	if err != nil {
+		return Value{}, fmt.Errorf("convert to JSON: %w", err)
+	}
+	return Parse(data)
+}
