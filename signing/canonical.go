@@ -1,0 +1,236 @@
+package signing
+
+import (
+	"crypto/sha256"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Canonical returns the bytes of v in the form f.
+func Canonical(v wire.Value, f Form) []byte {
+	const usual = 1 << 10 // most messages fit
+	return AppendCanonical(make([]byte, 0, usual), v, f)
+}
+
+// Digest returns the SHA-256 of v's JCS form.
+func Digest(v wire.Value) [32]byte { return sha256.Sum256(Canonical(v, JCS)) }
+
+// AppendCanonical appends the bytes of v in the form f. It reads the tree once and sorts only objects whose
+// keys are out of order. Numbers must be finite, as [wire.Parse] guarantees.
+func AppendCanonical(dst []byte, v wire.Value, f Form) []byte {
+	switch v.Kind() {
+	case wire.Number:
+		token, _ := v.Num()
+		if f == JCS || f == ES {
+			return appendNumber(dst, token)
+		}
+		return append(dst, token...)
+	case wire.String:
+		s, _ := v.Str()
+		return appendString(dst, s, f)
+	case wire.Array:
+		dst = append(dst, '[')
+		for i := range v.Len() {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = AppendCanonical(dst, v.At(i), f)
+		}
+		return append(dst, ']')
+	case wire.Object:
+		return appendObject(dst, v.Members(), f)
+	}
+	return v.AppendJSON(dst)
+}
+
+func appendObject(dst []byte, members []wire.Member, f Form) []byte {
+	compare := keyOrder(f)
+	dst = append(dst, '{')
+	if inOrder(members, compare) {
+		for i := range members {
+			dst = appendMember(dst, &members[i], i == 0, f)
+		}
+		return append(dst, '}')
+	}
+	var few [16]*wire.Member // most objects are small: no allocation for the order
+	order := few[:0]
+	for i := range members {
+		order = append(order, &members[i])
+	}
+	slices.SortFunc(order, func(a, b *wire.Member) int { return compare(a.Key, b.Key) })
+	for i, m := range order {
+		dst = appendMember(dst, m, i == 0, f)
+	}
+	return append(dst, '}')
+}
+
+func inOrder(members []wire.Member, compare func(a, b string) int) bool {
+	for i := 1; i < len(members); i++ {
+		if compare(members[i-1].Key, members[i].Key) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func appendMember(dst []byte, m *wire.Member, first bool, f Form) []byte {
+	if !first {
+		dst = append(dst, ',')
+	}
+	dst = append(appendString(dst, m.Key, f), ':')
+	return AppendCanonical(dst, m.Value, f)
+}
+
+// keyOrder returns how the form f sorts keys.
+func keyOrder(f Form) func(a, b string) int {
+	switch f {
+	case JCS:
+		return compareUTF16
+	case ES:
+		return compareES
+	}
+	return strings.Compare // UTF-8 bytes sort as code points do
+}
+
+// compareUTF16 orders by UTF-16 code units (RFC 8785 §3.2.3). UTF-8 bytes sort the same way except that units of
+// U+E000 to U+FFFF, whose first byte is 0xEE or 0xEF, come after the surrogates that stand for everything above.
+func compareUTF16(a, b string) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		x, y := a[i], b[i]
+		if x == y {
+			continue
+		}
+		if x >= 0xEE && y >= 0xEE && (x >= 0xF0) != (y >= 0xF0) {
+			return int(y) - int(x)
+		}
+		return int(x) - int(y)
+	}
+	return len(a) - len(b)
+}
+
+// compareES orders as ECMAScript enumerates the properties of an object whose keys were added in UTF-16 order:
+// array indices first, by number.
+func compareES(a, b string) int {
+	x, xok := arrayIndex(a)
+	y, yok := arrayIndex(b)
+	switch {
+	case xok && yok:
+		return int(x) - int(y)
+	case xok:
+		return -1
+	case yok:
+		return 1
+	}
+	return compareUTF16(a, b)
+}
+
+// arrayIndex reads an array index of ECMA-262 §6.1.7: the canonical decimal of an integer up to 2^32−2.
+func arrayIndex(key string) (int64, bool) {
+	if key == "" || len(key) > len("4294967294") || key[0] == '0' && len(key) > 1 {
+		return 0, false
+	}
+	n := int64(0)
+	for i := range len(key) {
+		if key[i] < '0' || key[i] > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(key[i]-'0')
+	}
+	return n, n < math.MaxUint32
+}
+
+// appendNumber writes a number token as ECMAScript writes the double that it stands for (RFC 8785 §3.2.2.3).
+func appendNumber(dst []byte, token string) []byte {
+	if shortInteger(token) {
+		return append(dst, token...)
+	}
+	f, err := strconv.ParseFloat(token, 64)
+	if err != nil || f == 0 {
+		return append(dst, '0') // −0 is 0; wire.Parse refuses what overflows
+	}
+	if abs := math.Abs(f); 1e-6 <= abs && abs < 1e21 {
+		return strconv.AppendFloat(dst, f, 'f', -1, 64)
+	}
+	dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
+	if n := len(dst); dst[n-2] == '0' && (dst[n-3] == '-' || dst[n-3] == '+') { // e-07 is e-7
+		dst[n-2] = dst[n-1]
+		dst = dst[:n-1]
+	}
+	return dst
+}
+
+// shortInteger says whether token is an integer that is its own ECMAScript writing: at most fifteen digits, which
+// a double holds exactly, and not −0.
+func shortInteger(token string) bool {
+	digits := strings.TrimPrefix(token, "-")
+	if len(digits) > 15 || digits == "0" && len(token) > 1 {
+		return false
+	}
+	for i := range len(digits) {
+		if digits[i] < '0' || digits[i] > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// appendString writes s with the escapes of RFC 8785, and for ASCII and HTML with those that the form adds.
+func appendString(dst []byte, s string, f Form) []byte {
+	if f != ASCII && f != HTML {
+		return wire.AppendQuoted(dst, s)
+	}
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		r, size := rune(s[i]), 1
+		if r >= utf8.RuneSelf {
+			r, size = utf8.DecodeRuneInString(s[i:])
+		}
+		if escapes(f, r) {
+			dst = appendPiece(dst, s[start:i])
+			dst = appendEscape(dst, r)
+			start = i + size
+		}
+		i += size
+	}
+	dst = appendPiece(dst, s[start:])
+	return append(dst, '"')
+}
+
+// escapes says what a form escapes beyond RFC 8785. DEL is ASCII, yet Python writes it \u007f.
+func escapes(f Form, r rune) bool {
+	if f == ASCII {
+		return r > '~'
+	}
+	return r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029'
+}
+
+// appendPiece appends what AppendQuoted writes between the quotes.
+func appendPiece(dst []byte, s string) []byte {
+	if s == "" {
+		return dst
+	}
+	n := len(dst)
+	dst = wire.AppendQuoted(dst, s)
+	return append(dst[:n], dst[n+1:len(dst)-1]...)
+}
+
+func appendEscape(dst []byte, r rune) []byte {
+	if r > 0xFFFF {
+		high, low := utf16.EncodeRune(r)
+		return appendUnit(appendUnit(dst, high), low)
+	}
+	return appendUnit(dst, r)
+}
+
+func appendUnit(dst []byte, u rune) []byte {
+	const hex = "0123456789abcdef"
+	return append(dst, '\\', 'u', hex[u>>12&15], hex[u>>8&15], hex[u>>4&15], hex[u&15])
+}

@@ -1,0 +1,129 @@
+package signing
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+	"filippo.io/edwards25519"
+	"filippo.io/edwards25519/field"
+)
+
+// An age recipient is a Montgomery u-coordinate, which stands for two points of Ed25519 with opposite signs.
+// XEdDSA (Perrin 2016) verifies under the one whose sign is zero and makes its signer negate the scalar where
+// needed; libsignal keeps the scalar and sends the sign in the top bit of the signature. Both verify here; we
+// emit the paper's form. One age key for encryption and signing is a compatibility feature, not advice (AM-10).
+type xeddsaScheme struct {
+	keys [2]verifyKey // by sign bit
+}
+
+// parseAgeRecipient reads "age1…", an X25519 recipient in bech32.
+func parseAgeRecipient(text string) (*PublicKey, error) {
+	recipient, err := age.ParseX25519Recipient(text)
+	if err != nil {
+		return nil, refuse("the age recipient is damaged")
+	}
+	return newXEdDSA(bech32Payload(recipient.String()))
+}
+
+func newXEdDSA(u []byte) (*PublicKey, error) {
+	point, reason := montgomeryToEdwards(u)
+	if reason != "" {
+		return nil, refuse(reason)
+	}
+	var s xeddsaScheme
+	for sign := range s.keys {
+		point[31] = point[31]&0x7f | byte(sign)<<7
+		if s.keys[sign], reason = newVerifyKey(point); reason != "" {
+			return nil, refuse(reason)
+		}
+	}
+	return &PublicKey{kind: KindAge, canonical: bytes.Clone(u), scheme: s}, nil
+}
+
+// montgomeryToEdwards maps u to y = (u−1)/(u+1) with sign zero, or says that u is not below p. A u on the twist or of
+// low order gives bytes that [newVerifyKey] refuses.
+func montgomeryToEdwards(u []byte) (point []byte, reason string) {
+	e, err := new(field.Element).SetBytes(u)
+	if err != nil || !bytes.Equal(e.Bytes(), u) {
+		return nil, "the u-coordinate is not encoded canonically"
+	}
+	one := new(field.Element).One()
+	denominator := new(field.Element).Add(e, one)
+	y := new(field.Element).Subtract(e, one)
+	y.Multiply(y, denominator.Invert(denominator))
+	return y.Bytes(), ""
+}
+
+func (s xeddsaScheme) prepare(signature string, _ Window, _ time.Time) (func([]byte) error, error) {
+	sig, err := decodeSignature(signature)
+	if err != nil {
+		return nil, err
+	}
+	key := s.keys[sig[63]>>7]
+	sig[63] &= 0x7f
+	return func(data []byte) error { return key.verify(data, sig) }, nil
+}
+
+func (s xeddsaScheme) usable(time.Time) error { return nil }
+
+// signXEdDSA signs with an X25519 private key as the paper has it: A with sign zero, nonce from 64 random bytes z.
+func signXEdDSA(private, data, z []byte) ([]byte, error) {
+	k, err := edwards25519.NewScalar().SetBytesWithClamping(private)
+	if err != nil {
+		return nil, err
+	}
+	a := clamp(private)
+	A := new(edwards25519.Point).ScalarBaseMult(k).Bytes()
+	if A[31]&0x80 != 0 {
+		a = k.Negate(k).Bytes()
+		A[31] &= 0x7f
+	}
+	// hash1 of the paper: 2^256 − 1 − 1 in front separates the nonce from every other use of SHA-512.
+	prefix := bytes.Repeat([]byte{0xff}, 32)
+	prefix[0] = 0xfe
+	r := hashToScalar(prefix, a, data, z)
+	R := new(edwards25519.Point).ScalarBaseMult(r).Bytes()
+	h := hashToScalar(R, A, data)
+	return append(R, edwards25519.NewScalar().MultiplyAdd(h, k, r).Bytes()...), nil
+}
+
+// clamp makes 32 bytes an X25519 scalar (RFC 7748 §5). The published vectors hash it like this, not reduced.
+func clamp(private []byte) []byte {
+	a := bytes.Clone(private)
+	a[0] &= 248
+	a[31] = a[31]&127 | 64
+	return a
+}
+
+func hashToScalar(parts ...[]byte) *edwards25519.Scalar {
+	h := sha512.New()
+	for _, p := range parts {
+		h.Write(p)
+	}
+	s, err := edwards25519.NewScalar().SetUniformBytes(h.Sum(nil))
+	if err != nil {
+		panic("signing: SHA-512 is not 64 bytes")
+	}
+	return s
+}
+
+// bech32Payload returns the 32 bytes of a bech32 string that age wrote itself, so prefix, alphabet, checksum and
+// padding are right; age keeps its own decoder internal.
+func bech32Payload(text string) []byte {
+	const charset, checksum = "qpzry9x8gf2tvdw0s3jn54khce6mua7l", 6
+	text = strings.ToLower(text)
+	text = text[strings.LastIndexByte(text, '1')+1 : len(text)-checksum]
+	out := make([]byte, 0, 32)
+	acc, bits := uint(0), 0
+	for i := range len(text) {
+		acc = acc<<5 | uint(strings.IndexByte(charset, text[i]))
+		if bits += 5; bits >= 8 {
+			bits -= 8
+			out = append(out, byte(acc>>bits))
+		}
+	}
+	return out
+}
