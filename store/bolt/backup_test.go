@@ -1,0 +1,207 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+func TestBackup(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, filepath.Join(dir, "mesh.db"), Config{})
+	newCardMix(now).fill(t, s, 500)
+	var copied bytes.Buffer
+	if _, err := s.Backup(t.Context(), &copied); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "copy.db")
+	if err := os.WriteFile(path, copied.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := open(t, path, Config{})
+	if n, err := other.Cards().Count(t.Context(), now); n != 500 || err != nil {
+		t.Errorf("the copy has %d cards, %v", n, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Backup(ctx, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled Backup = %v", err)
+	}
+	if _, err := s.Backup(t.Context(), brokenWriter{}); !errors.Is(err, errDisk) {
+		t.Errorf("Backup to a broken writer = %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*backup*")); len(left) > 0 || err != nil {
+		t.Errorf("backups left %v, %v", left, err)
+	}
+}
+
+// TestBackupLeftBehind: a process that is killed leaves a copy of everything; the next one removes it, and nothing else.
+func TestBackupLeftBehind(t *testing.T) {
+	path := filled(t)
+	left, other := path+".backup-123", path+".backups"
+	for _, name := range []string{left, other} {
+		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(t, path, Config{})
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("copy left behind: %v", err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("another file: %v", err)
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errDisk }
+
+// stalledWriter takes nothing until it is let go.
+type stalledWriter struct {
+	reached chan struct{}
+	let     chan struct{}
+}
+
+func (w stalledWriter) Write(b []byte) (int, error) {
+	w.reached <- struct{}{}
+	<-w.let
+	return len(b), nil
+}
+
+// TestBackupStalled: who takes the backup may stop reading; writers notice nothing, even when the file must be
+// mapped anew, and pages they free are used again.
+func TestBackupStalled(t *testing.T) {
+	s := openNew(t, Config{InitialMmapSize: -1})
+	mix := newCardMix(now)
+	mix.fill(t, s, 500)
+	w := stalledWriter{make(chan struct{}, 1000), make(chan struct{})}
+	backup := make(chan error, 1)
+	go func() {
+		_, err := s.Backup(t.Context(), w)
+		backup <- err
+	}()
+	<-w.reached
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	before := s.db.Stats()
+	mix.fill(t, s, 6000) // many times the size of the map
+	if _, err := s.Cards().Put(ctx, store.PutCard{Card: mix.card(6001), Now: now}); err != nil {
+		t.Errorf("Put beside a stalled backup = %v", err)
+	}
+	if after := s.db.Stats(); after.OpenTxN != 0 || before.OpenTxN != 0 {
+		t.Errorf("a stalled backup holds %d read transactions", after.OpenTxN)
+	}
+	close(w.let)
+	if err := <-backup; err != nil {
+		t.Errorf("Backup = %v", err)
+	}
+}
+
+func TestCompact(t *testing.T) {
+	path := filled(t)
+	s := open(t, path, Config{})
+	first, err := s.Cards().Get(t.Context(), "am_00000000000000000000000001", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if n, err := s.Sweep(t.Context(), now.Add(365*24*time.Hour), 1000); err != nil {
+			t.Fatal(err)
+		} else if n < 1000 {
+			break
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dst := filepath.Join(t.TempDir(), "compact.db")
+	if err := Compact(t.Context(), path, dst); err != nil {
+		t.Fatal(err)
+	}
+	large, small := len(readFile(t, path)), len(readFile(t, dst))
+	if small >= large {
+		t.Errorf("compacting %d bytes made %d", large, small)
+	}
+	if err := Compact(t.Context(), path, dst); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("Compact over a file = %v", err)
+	}
+	if err := Compact(t.Context(), path+"x", dst+"x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Compact of nothing = %v", err)
+	}
+	c := open(t, dst, Config{})
+	again, err := c.Cards().Put(t.Context(), store.PutCard{Card: store.Card{ID: first.ID, Expires: now.Add(time.Hour)}, Now: now})
+	if err != nil || again.Seq <= first.Seq || again.Rev <= first.Rev {
+		t.Errorf("after compacting, seq %d and rev %d follow %d and %d: %v", again.Seq, again.Rev, first.Seq, first.Rev, err)
+	}
+}
+
+func TestCompactInPlace(t *testing.T) {
+	path := filled(t)
+	s := open(t, path, Config{})
+	if _, _, err := CompactInPlace(t.Context(), path); !errors.Is(err, ErrLocked) {
+		t.Errorf("CompactInPlace of an open database = %v", err)
+	}
+	for {
+		if n, err := s.Sweep(t.Context(), now.Add(365*24*time.Hour), 1000); err != nil {
+			t.Fatal(err)
+		} else if n < 1000 {
+			break
+		}
+	}
+	if _, err := s.Cards().Put(t.Context(), store.PutCard{Card: store.Card{ID: "am_kept", Expires: now.Add(time.Hour)}, Now: now}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	large := len(readFile(t, path))
+	if err := os.WriteFile(path+".backup-compact", []byte("left by a killed process"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	// Somebody opened the old file and waits for its lock: what it would write is nowhere.
+	waiting, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer waiting.Close()
+	before, after, err := CompactInPlace(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if small := len(readFile(t, path)); before != int64(large) || after != int64(small) || small >= large {
+		t.Errorf("CompactInPlace = %d, %d; the file had %d bytes and has %d", before, after, large, small)
+	}
+	if !replaced(waiting, path) {
+		t.Error("the old file is taken for the database")
+	}
+	if info, err := os.Stat(path); err != nil || modeTooWide(info.Mode()) {
+		t.Errorf("the new file is %v, %v", info.Mode(), err)
+	}
+	if left, err := filepath.Glob(path + ".backup-*"); err != nil || len(left) > 0 {
+		t.Errorf("beside the file: %v, %v", left, err)
+	}
+	again := open(t, path, Config{})
+	if _, err := again.Cards().Get(t.Context(), "am_kept", now); err != nil {
+		t.Errorf("after compacting: %v", err)
+	}
+
+	if err := os.WriteFile(path+"x", []byte("no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := CompactInPlace(t.Context(), path+"x"); !errors.Is(err, ErrDamaged) || string(readFile(t, path+"x")) != "no database" {
+		t.Errorf("CompactInPlace of something else = %v", err)
+	}
+	if _, _, err := CompactInPlace(t.Context(), path+"y"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("CompactInPlace of nothing = %v", err)
+	}
+}

@@ -1,0 +1,245 @@
+package bolt
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// benchStore opens a database without the checks that follow a test.
+func benchStore(b *testing.B) *Store {
+	b.Helper()
+	s, err := Open(b.Context(), filepath.Join(b.TempDir(), "mesh.db"), Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { s.Close() })
+	// Pages per unit and units per commit hardly depend on what else the machine is doing.
+	commits, pages := 0, int64(0)
+	s.writer.commit = func(tx *bbolt.Tx) error {
+		err := tx.Commit()
+		stats := tx.Stats()
+		commits, pages = commits+1, pages+stats.GetWrite()
+		return err
+	}
+	b.Cleanup(func() {
+		if commits > 0 {
+			b.ReportMetric(float64(b.N)/float64(commits), "op/commit")
+			b.ReportMetric(float64(pages)/float64(b.N), "pages/op")
+		}
+	})
+	return s
+}
+
+// send runs op b.N times from n senders and reports the 99th percentile of its duration.
+func send(b *testing.B, n int, op func(i int) error) {
+	b.Helper()
+	var next atomic.Int64
+	var all sync.WaitGroup
+	took := make([][]time.Duration, n)
+	b.ResetTimer()
+	for sender := range n {
+		all.Go(func() {
+			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
+				start := time.Now()
+				if err := op(i); err != nil {
+					b.Error(err)
+					return
+				}
+				took[sender] = append(took[sender], time.Since(start))
+			}
+		})
+	}
+	all.Wait()
+	b.StopTimer()
+	reportP99(b, slices.Concat(took...))
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "op/s")
+}
+
+func reportP99(b *testing.B, took []time.Duration) {
+	if len(took) == 0 {
+		return
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
+}
+
+const benchRows = 10_000
+
+// twoPuts is the unit of the group commit figure: append 700 bytes, update one of 10,000 rows.
+func twoPuts(tx *bbolt.Tx, i int, entry, row []byte) error {
+	if err := tx.Bucket(bucketReplays).Put(u64(uint64(i)), entry); err != nil {
+		return err
+	}
+	return tx.Bucket(bucketConvs).Put(u64(uint64(rand.IntN(benchRows))), row)
+}
+
+func BenchmarkGroupCommit(b *testing.B) {
+	entry, row := make([]byte, 700), make([]byte, 200)
+	prepare := func(b *testing.B) *Store {
+		s := benchStore(b)
+		if err := s.db.Update(func(tx *bbolt.Tx) error {
+			for i := range benchRows {
+				if err := tx.Bucket(bucketConvs).Put(u64(uint64(i)), row); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	for _, senders := range []int{1, 64} {
+		b.Run(fmt.Sprintf("writer/senders=%d", senders), func(b *testing.B) {
+			s := prepare(b)
+			send(b, senders, func(i int) error {
+				return s.writer.do(b.Context(), func(t *txn) (func() error, error) {
+					return func() error { return twoPuts(t.Tx, i, entry, row) }, nil
+				})
+			})
+		})
+		b.Run(fmt.Sprintf("update/senders=%d", senders), func(b *testing.B) {
+			s := prepare(b)
+			send(b, senders, func(i int) error {
+				return s.db.Update(func(tx *bbolt.Tx) error { return twoPuts(tx, i, entry, row) })
+			})
+		})
+		b.Run(fmt.Sprintf("rawlog/senders=%d", senders), func(b *testing.B) {
+			l := newRawLog(b)
+			send(b, senders, func(int) error { return l.append(entry, row) })
+		})
+	}
+}
+
+// rawLog is the least that group commit can be: one goroutine appends what has queued and syncs.
+type rawLog struct {
+	queue chan rawEntry
+}
+
+type rawEntry struct {
+	data []byte
+	done chan error
+}
+
+func newRawLog(b *testing.B) *rawLog {
+	b.Helper()
+	f, err := os.Create(filepath.Join(b.TempDir(), "log"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	l := &rawLog{queue: make(chan rawEntry, 1024)}
+	var running sync.WaitGroup
+	running.Go(func() {
+		var buf []byte
+		var group []rawEntry
+		for e := range l.queue {
+			group, buf = append(group[:0], e), append(buf[:0], e.data...)
+			for more := true; more && len(group) < maxGroup; {
+				select {
+				case e, ok := <-l.queue:
+					if more = ok; ok {
+						group, buf = append(group, e), append(buf, e.data...)
+					}
+				default:
+					more = false
+				}
+			}
+			_, err := f.Write(buf)
+			if err == nil {
+				err = syncData(f)
+			}
+			for _, e := range group {
+				e.done <- err
+			}
+		}
+	})
+	b.Cleanup(func() {
+		close(l.queue)
+		running.Wait()
+		f.Close()
+	})
+	return l
+}
+
+func (l *rawLog) append(parts ...[]byte) error {
+	e := rawEntry{data: binary.BigEndian.AppendUint32(nil, uint32(len(parts))), done: make(chan error, 1)}
+	for _, p := range parts {
+		e.data = append(e.data, p...)
+	}
+	l.queue <- e
+	return <-e.done
+}
+
+// BenchmarkAccept is the step that accepts a message: replay record with its answer, conversation, two transcript
+// entries, inbox record.
+func BenchmarkAccept(b *testing.B) {
+	for _, senders := range []int{1, 64} {
+		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
+			s := benchStore(b)
+			now := time.Now()
+			convs := make([]store.Conversation, 1000)
+			fill := store.Step{Now: now}
+			for i := range convs {
+				convs[i] = store.Conversation{
+					Key: store.ConvKey{Peer: fmt.Sprintf("am_%024d", i), ID: fmt.Sprintf("conv_%d", i)}, Body: make([]byte, 300),
+					Terms: []string{"state:active", "peer:" + fmt.Sprint(i)}, Open: true, Updated: now,
+				}
+				fill.Conv = &convs[i]
+				if _, err := s.Steps().Apply(b.Context(), fill); err != nil {
+					b.Fatal(err)
+				}
+			}
+			raw, answer := make([]byte, 700), make([]byte, 500)
+			send(b, senders, func(i int) error {
+				conv := convs[rand.IntN(len(convs))]
+				conv.Rev = store.Any
+				id := fmt.Sprintf("msg_%x%016x", rand.Uint64(), i)
+				_, err := s.Steps().Apply(b.Context(), store.Step{
+					Conv:   &conv,
+					Append: []store.Entry{{MessageID: id, At: now, Raw: raw}, {Out: true, MessageID: id + "r", At: now, Raw: answer}},
+					Replay: &store.Replay{
+						Sender: conv.Key.Peer, MessageID: id, Conv: conv.Key, Status: 200, Answer: answer, Expires: now.Add(8 * 24 * time.Hour),
+					},
+					Records: []store.Change{{Record: store.Record{
+						NS: "inbox", Key: fmt.Sprintf("%016x", i), Body: make([]byte, 200), Terms: []string{"state:new"},
+						Expires: now.Add(30 * 24 * time.Hour),
+					}}},
+					Now: now,
+				})
+				return err
+			})
+		})
+	}
+}
+
+func BenchmarkCardPut(b *testing.B) {
+	for _, senders := range []int{1, 64} {
+		b.Run(fmt.Sprintf("register/senders=%d", senders), func(b *testing.B) {
+			s := benchStore(b)
+			mix := newCardMix(time.Now())
+			send(b, senders, func(i int) error {
+				_, err := s.Cards().Put(b.Context(), store.PutCard{Card: mix.card(i), Now: mix.now})
+				return err
+			})
+		})
+	}
+	b.Run("renew/senders=64", func(b *testing.B) {
+		s := benchStore(b)
+		mix := newCardMix(time.Now())
+		mix.fill(b, s, 20_000)
+		send(b, 64, func(int) error { return mix.renew(b.Context(), s) })
+	})
+}

@@ -1,0 +1,361 @@
+package bolt
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Bounds of what bbolt keys are made of.
+const (
+	maxID     = 512
+	maxTerm   = 1024
+	maxCounts = 4
+)
+
+var errLimit = errors.New("limit is less than 1")
+
+// cards implements [store.Cards].
+type cards struct{ s *Store }
+
+// Cards implements [store.Store].
+func (s *Store) Cards() store.Cards { return cards{s} }
+
+// cardByID returns the row of id whether it is live or not; ok is false where there is none.
+func cardByID(tx *bbolt.Tx, id string) (card cardRow, ok bool, err error) {
+	seq := tx.Bucket(bucketIDs).Get([]byte(id))
+	if seq == nil {
+		return cardRow{}, false, nil
+	}
+	row := tx.Bucket(bucketCards).Get(seq)
+	if row == nil {
+		return cardRow{}, false, nil
+	}
+	card, err = decodeCard(number(seq), row)
+	return card, err == nil, err
+}
+
+func (c cards) get(ctx context.Context, id string, good func(store.Card) bool) (card store.Card, err error) {
+	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
+		row, ok, err := cardByID(tx, id)
+		if err != nil {
+			return err
+		}
+		if !ok || !good(row.Card) {
+			return store.ErrNotFound
+		}
+		card = row.Card
+		return nil
+	})
+	return card, err
+}
+
+// Get implements [store.Cards].
+func (c cards) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
+	return c.get(ctx, id, func(card store.Card) bool { return card.Live(now) })
+}
+
+// Held implements [store.Cards].
+func (c cards) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
+	return c.get(ctx, id, func(card store.Card) bool { return card.Held(now) })
+}
+
+// normal checks the bounds of a card and makes sets of its terms and counts.
+func normal(card store.Card) (store.Card, error) {
+	if card.ID == "" || len(card.ID) > maxID {
+		return card, fmt.Errorf("put card: id has %d bytes, not 1 to %d", len(card.ID), maxID)
+	}
+	card.Terms = set(card.Terms)
+	card.Counts = set(card.Counts)
+	if len(card.Terms) > store.MaxTerms || len(card.Counts) > maxCounts {
+		return card, fmt.Errorf("put card: %d terms and %d counts are too many", len(card.Terms), len(card.Counts))
+	}
+	for _, term := range card.Terms {
+		if term == "" || len(term) > maxTerm {
+			return card, fmt.Errorf("put card: a term has %d bytes, not 1 to %d", len(term), maxTerm)
+		}
+	}
+	card.Withdrawn = false
+	return card, nil
+}
+
+// set is a sorted copy without repetitions; nil where it is empty.
+func set(texts []string) []string {
+	if len(texts) == 0 {
+		return nil
+	}
+	sorted := slices.Clone(texts)
+	slices.Sort(sorted)
+	return slices.Compact(sorted)
+}
+
+// Put implements [store.Cards].
+func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
+	card, err := normal(put.Card)
+	if err != nil {
+		return store.Card{}, err
+	}
+	var stored store.Card
+	err = c.s.writer.do(ctx, func(t *txn) (func() error, error) {
+		old, exists, err := cardByID(t.Tx, card.ID)
+		if err != nil {
+			return nil, err
+		}
+		held := exists && old.Held(put.Now)
+		if err := mayPut(old.Card, held, put, card.Owner); err != nil {
+			return nil, err
+		}
+		if err := checkQuotas(t.Tx, put.Quotas, old.Seq, put.Now); err != nil {
+			return nil, err
+		}
+		records, err := planRecords(t, put.Records, put.Now)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			if exists && !held {
+				if err := purgeCard(t, old, put.Now); err != nil {
+					return err
+				}
+				old = cardRow{}
+			}
+			row := cardRow{Card: card}
+			if held {
+				row.Seq, row.Registered, row.change = old.Seq, old.Registered, old.change
+			}
+			rev, err := t.nextRev()
+			if err != nil {
+				return err
+			}
+			row.Rev = rev
+			if err := writeCard(t, &row, old.Card, put.Now); err != nil {
+				return err
+			}
+			stored = row.Card
+			return records(rev)
+		}, nil
+	})
+	if err != nil {
+		return store.Card{}, err
+	}
+	stored.Body, stored.Meta = slices.Clone(stored.Body), slices.Clone(stored.Meta)
+	return stored, nil
+}
+
+func mayPut(old store.Card, held bool, put store.PutCard, owner [32]byte) error {
+	switch {
+	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:
+		return nil
+	case put.IfRev != store.Absent:
+		if !held || old.Rev != put.IfRev {
+			return store.ErrConflict
+		}
+		return nil
+	case old.Live(put.Now):
+		return store.ErrConflict
+	case old.Owner != owner:
+		return store.ErrReserved
+	}
+	return nil
+}
+
+func countKey(text string) []byte {
+	sum := sha256.Sum256([]byte(text))
+	return sum[:16:16]
+}
+
+// checkQuotas counts the live cards but for own under each key, up to the quota.
+func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) error {
+	for _, q := range quotas {
+		if q.Max <= 0 {
+			continue
+		}
+		prefix := countKey(q.Key)
+		n := 0
+		for k := range keysFrom(tx.Bucket(bucketCounts), prefix, prefix) {
+			seq := k[16:]
+			if number(seq) == own || !cardLive(tx.Bucket(bucketCards).Get(seq), now) {
+				continue
+			}
+			if n++; n >= q.Max {
+				return fmt.Errorf("%w: %d cards", store.ErrQuota, q.Max)
+			}
+		}
+	}
+	return nil
+}
+
+// writeCard stores row in the place of old (zero for a new one) and logs the change. It gives a new card its seq.
+func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
+	bucket := t.Bucket(bucketCards)
+	bucket.FillPercent = 0.9 // new cards come at the end
+	if row.Seq == 0 {
+		seq, err := bucket.NextSequence()
+		if err != nil {
+			return err
+		}
+		if seq > math.MaxUint32 {
+			return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
+		}
+		row.Seq = seq
+		if err := t.Bucket(bucketIDs).Put([]byte(row.ID), u64(seq)); err != nil {
+			return err
+		}
+	}
+	if err := logChange(t, row, now); err != nil {
+		return err
+	}
+	if err := recount(t, row.Seq, old.Counts, row.Counts); err != nil {
+		return err
+	}
+	if err := bucket.Put(u64(row.Seq), encodeCard(*row)); err != nil {
+		return err
+	}
+	armed := int64(noTime)
+	if old.Seq != 0 && old.Live(now) {
+		armed = cardDue(old) // else Sweep may have moved on to the end of the reservation
+	}
+	if err := arm(t.Tx, kindCard, u64(row.Seq), armed, cardDue(row.Card)); err != nil {
+		return err
+	}
+	s, terms, expires := slot(row.Seq), row.Terms, deadline(row.Expires)
+	if row.Withdrawn {
+		t.after = append(t.after, func(ix *index) { ix.drop(s, terms) })
+	} else {
+		t.after = append(t.after, func(ix *index) { ix.put(s, old.Terms, terms, expires) })
+	}
+	return nil
+}
+
+// cardDue is when Sweep has something to do about a card.
+func cardDue(c store.Card) int64 {
+	if !c.Withdrawn {
+		return deadline(c.Expires)
+	}
+	return nanos(c.ReservedUntil)
+}
+
+// logChange gives row a new place at the end of the feed instead of its old one.
+func logChange(t *txn, row *cardRow, now time.Time) error {
+	b := t.Bucket(bucketChanges)
+	b.FillPercent = 0.95
+	if row.change != 0 {
+		if err := b.Delete(u64(row.change)); err != nil {
+			return err
+		}
+	}
+	n, err := b.NextSequence()
+	if err != nil {
+		return err
+	}
+	row.change, t.change = n, n
+	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn, At: now}
+	return b.Put(u64(n), encodeChange(changeRow{CardChange: change, seq: row.Seq}))
+}
+
+func recount(t *txn, seq uint64, old, counts []string) error {
+	b := t.Bucket(bucketCounts)
+	for gone, text := range differing(old, counts) {
+		key := binary.BigEndian.AppendUint64(countKey(text), seq)
+		var err error
+		if gone {
+			err = b.Delete(key)
+		} else {
+			err = b.Put(key, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// purgeCard removes the row of a card that is held no more. Its tombstone stays in the feed, and its id with it.
+func purgeCard(t *txn, row cardRow, now time.Time) error {
+	if !row.Withdrawn {
+		row.Withdrawn = true
+		if err := logChange(t, &row, now); err != nil {
+			return err
+		}
+		s, terms := slot(row.Seq), row.Terms
+		t.after = append(t.after, func(ix *index) { ix.drop(s, terms) })
+	}
+	if err := recount(t, row.Seq, row.Counts, nil); err != nil {
+		return err
+	}
+	if err := t.Bucket(bucketCards).Delete(u64(row.Seq)); err != nil {
+		return err
+	}
+	return arm(t.Tx, kindTombstone, u64(row.change), noTime, nanos(now.Add(tombstoneLife)))
+}
+
+// Withdraw implements [store.Cards].
+func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
+	return c.s.writer.do(ctx, func(t *txn) (func() error, error) {
+		old, exists, err := cardByID(t.Tx, id)
+		if err != nil {
+			return nil, err
+		}
+		if !exists || !old.Live(now) {
+			return nil, store.ErrNotFound
+		}
+		if ifRev != store.Any && ifRev != old.Rev {
+			return nil, store.ErrConflict
+		}
+		records, err := planRecords(t, changes, now)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			row := old
+			row.Withdrawn, row.ReservedUntil = true, reservedUntil
+			rev, err := t.nextRev()
+			if err != nil {
+				return err
+			}
+			row.Rev = rev
+			if err := writeCard(t, &row, old.Card, now); err != nil {
+				return err
+			}
+			return records(rev)
+		}, nil
+	})
+}
+
+// Changes implements [store.Cards].
+func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
+	if limit < 1 {
+		return nil, errLimit
+	}
+	var changes []store.CardChange
+	err := c.s.view(ctx, func(tx *bbolt.Tx) error {
+		if after == math.MaxUint64 {
+			return nil
+		}
+		ids := tx.Bucket(bucketIDs)
+		for k, v := range keysFrom(tx.Bucket(bucketChanges), u64(after+1), nil) {
+			row, err := decodeChange(number(k), v)
+			if err != nil {
+				return err
+			}
+			// The tombstone of an earlier registration is kept for the index alone.
+			if number(ids.Get([]byte(row.ID))) != row.seq {
+				continue
+			}
+			if changes = append(changes, row.CardChange); len(changes) == limit {
+				break
+			}
+		}
+		return nil
+	})
+	return changes, err
+}

@@ -1,0 +1,190 @@
+package bolt
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// childEnv holds the path of the database that a child process writes to until it is killed.
+const childEnv = "BOLT_TEST_CHILD"
+
+// childMain is the whole life of a child.
+func childMain() bool {
+	path := os.Getenv(childEnv)
+	if path == "" {
+		return false
+	}
+	s, err := Open(context.Background(), path, Config{})
+	if err != nil {
+		fmt.Println("open", err)
+		os.Exit(1)
+	}
+	out := &lines{w: bufio.NewWriter(os.Stdout)}
+	out.say("ready")
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for {
+				loadOnce(s, out)
+			}
+		})
+	}
+	all.Wait()
+	return true
+}
+
+type lines struct {
+	mu sync.Mutex
+	w  *bufio.Writer
+}
+
+func (l *lines) say(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(l.w, format+"\n", args...)
+	l.w.Flush()
+}
+
+var childNow = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// loadOnce does one unit of each kind and says so when it is acknowledged.
+func loadOnce(s *Store, out *lines) {
+	ctx := context.Background()
+	id := fmt.Sprintf("%016x", rand.Uint64())
+	_, err := s.Cards().Put(ctx, store.PutCard{
+		Card: store.Card{ID: id, Terms: []string{"cap:load", "id:" + id}, Body: make([]byte, 500), Expires: childNow.Add(time.Hour)},
+		Now:  childNow,
+	})
+	if err == nil {
+		out.say("card %s", id)
+	}
+	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: id[:2]}, Rev: store.Any, Open: true}
+	step := store.Step{
+		Conv: &conv, Append: []store.Entry{{MessageID: id, Raw: make([]byte, 300)}}, Now: childNow,
+		Replay:  &store.Replay{Sender: "p", MessageID: id, Conv: conv.Key, Expires: childNow.Add(time.Hour)},
+		Records: []store.Change{{Record: store.Record{NS: "inbox", Key: id, Terms: []string{"new"}}}},
+	}
+	if _, err := s.Steps().Apply(ctx, step); err == nil {
+		out.say("step %s", id)
+	}
+	if again, err := s.Steps().Apply(ctx, step); err == nil && !again.Dup {
+		out.say("twice %s", id)
+	}
+	if rand.IntN(4) == 0 {
+		if err := s.Cards().Withdraw(ctx, id, store.Any, childNow.Add(time.Hour), nil, childNow); err == nil {
+			out.say("gone %s", id)
+		}
+	}
+}
+
+// TestKill kills a process that writes, opens its database and looks for everything it acknowledged.
+func TestKill(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	acked := make(map[string]bool)
+	for round := range 4 {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+		child.Env = append(os.Environ(), childEnv+"="+path)
+		stdout, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		enough := 200 + rand.IntN(1500)
+		said := 0
+		for in := bufio.NewScanner(stdout); in.Scan(); {
+			acked[in.Text()] = true
+			// What was said before the kill and read after it counts as well.
+			if said++; said == enough {
+				if err := child.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := child.Wait(); err == nil || said < enough {
+			t.Fatalf("child ended by itself after %d lines: %v", said, err)
+		}
+		if round == 1 {
+			// The next child, and the audit, have to catch an index snapshot up.
+			s, err := Open(t.Context(), path, Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(s.writeSnapshot(t.Context()), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	audit(t, open(t, path, Config{}), acked)
+}
+
+func audit(t *testing.T, s *Store, acked map[string]bool) {
+	t.Helper()
+	times := make(map[string]int)
+	for after := uint64(0); ; {
+		page, err := s.Steps().Conversations(t.Context(), "", after, 1000, childNow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range page.Conversations {
+			entries, err := s.Steps().Transcript(t.Context(), c.Key, 0, 1<<30)
+			if err != nil || uint64(len(entries)) != c.Entries {
+				t.Fatalf("transcript of %v has %d entries, its row says %d: %v", c.Key, len(entries), c.Entries, err)
+			}
+			for _, e := range entries {
+				times[e.MessageID]++
+			}
+		}
+		if after = page.Next; after == 0 {
+			break
+		}
+	}
+	for id, n := range times {
+		if n != 1 {
+			t.Errorf("message %s was applied %d times", id, n)
+		}
+	}
+	counts := make(map[string]int)
+	for line := range acked {
+		kind, id, _ := strings.Cut(line, " ")
+		counts[kind]++
+		switch kind {
+		case "card":
+			listed, err := s.Cards().List(t.Context(), store.CardQuery{All: []string{"id:" + id, "cap:load"}, Limit: 5, Now: childNow})
+			_, heldErr := s.Cards().Held(t.Context(), id, childNow)
+			if gone := acked["gone "+id]; err != nil || heldErr != nil || len(listed.Cards) > 1 || gone && len(listed.Cards) != 0 {
+				t.Errorf("card %s (gone %v) is listed %d times: %v, %v", id, gone, len(listed.Cards), err, heldErr)
+			} else if len(listed.Cards) == 0 {
+				// Not listed: then it must have been withdrawn, acknowledged or not.
+				if held, _ := s.Cards().Held(t.Context(), id, childNow); !held.Withdrawn {
+					t.Errorf("card %s is not listed", id)
+				}
+			}
+		case "step":
+			_, err := s.Steps().Replayed(t.Context(), "p", id, childNow)
+			_, recErr := s.Records().Get(t.Context(), "inbox", id, childNow)
+			if err != nil || recErr != nil || times[id] != 1 {
+				t.Errorf("step %s: replay %v, record %v, %d entries", id, err, recErr, times[id])
+			}
+		case "twice":
+			t.Errorf("step %s was applied a second time", id)
+		}
+	}
+	if counts["card"] == 0 || counts["step"] == 0 || counts["gone"] == 0 {
+		t.Errorf("the children acknowledged too little: %v", counts)
+	}
+	t.Logf("audited %v", counts)
+}

@@ -1,0 +1,115 @@
+package bolt
+
+import (
+	"iter"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// blockMax bounds the terms of a block, and so what an insert moves.
+const blockMax = 512
+
+// dict is the sorted dictionary of terms: a list of sorted blocks. It is guarded by index.mu.
+type dict struct {
+	blocks []*block
+}
+
+type block struct {
+	terms []string
+	lists []*posting
+}
+
+// seek is the place of term, or where it would stand.
+func (d *dict) seek(term string) (blk, pos int, found bool) {
+	blk = sort.Search(len(d.blocks), func(i int) bool { return d.blocks[i].terms[0] > term })
+	if blk > 0 {
+		blk--
+	}
+	if len(d.blocks) == 0 {
+		return 0, 0, false
+	}
+	pos, found = slices.BinarySearch(d.blocks[blk].terms, term)
+	return blk, pos, found
+}
+
+func (d *dict) get(term string) *posting {
+	blk, pos, found := d.seek(term)
+	if !found {
+		return nil
+	}
+	return d.blocks[blk].lists[pos]
+}
+
+// add puts s into the list of term.
+func (d *dict) add(term string, s slot) {
+	blk, pos, found := d.seek(term)
+	if !found {
+		d.insert(blk, pos, strings.Clone(term)) // term shares memory with the whole row
+		blk, pos, _ = d.seek(term)
+	}
+	d.blocks[blk].lists[pos].add(s)
+}
+
+func (d *dict) insert(blk, pos int, term string) {
+	if len(d.blocks) == 0 {
+		d.blocks = append(d.blocks, &block{})
+	}
+	b := d.blocks[blk]
+	b.terms = slices.Insert(b.terms, pos, term)
+	b.lists = slices.Insert(b.lists, pos, new(posting))
+	if len(b.terms) <= blockMax {
+		return
+	}
+	half := len(b.terms) / 2
+	upper := &block{terms: slices.Clone(b.terms[half:]), lists: slices.Clone(b.lists[half:])}
+	b.terms, b.lists = slices.Delete(b.terms, half, len(b.terms)), slices.Delete(b.lists, half, len(b.lists))
+	d.blocks = slices.Insert(d.blocks, blk+1, upper)
+}
+
+// remove takes s out of the list of term, and a term without slots out of the dictionary.
+func (d *dict) remove(term string, s slot) {
+	blk, pos, found := d.seek(term)
+	if !found {
+		return
+	}
+	b := d.blocks[blk]
+	b.lists[pos].remove(s)
+	if b.lists[pos].len() > 0 {
+		return
+	}
+	b.terms = slices.Delete(b.terms, pos, pos+1)
+	b.lists = slices.Delete(b.lists, pos, pos+1)
+	if len(b.terms) == 0 {
+		d.blocks = slices.Delete(d.blocks, blk, blk+1)
+	}
+}
+
+// from lists terms in order from the first that is not before start.
+func (d *dict) from(start string) iter.Seq2[string, *posting] {
+	return func(yield func(string, *posting) bool) {
+		if len(d.blocks) == 0 {
+			return
+		}
+		blk, pos, _ := d.seek(start)
+		for ; blk < len(d.blocks); blk, pos = blk+1, 0 {
+			b := d.blocks[blk]
+			for ; pos < len(b.terms); pos++ {
+				if !yield(b.terms[pos], b.lists[pos]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// appendSorted adds a term that is after all others; it is how a dictionary is filled in bulk.
+func (d *dict) appendSorted(term string, p *posting) {
+	const fill = blockMax * 3 / 4
+	if n := len(d.blocks); n == 0 || len(d.blocks[n-1].terms) == fill {
+		d.blocks = append(d.blocks, &block{terms: make([]string, 0, fill), lists: make([]*posting, 0, fill)})
+	}
+	b := d.blocks[len(d.blocks)-1]
+	b.terms = append(b.terms, term)
+	b.lists = append(b.lists, p)
+}

@@ -1,0 +1,120 @@
+package bolt
+
+import (
+	"fmt"
+	"iter"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// countOf names the records of a namespace that carry a term; all of them where it is empty.
+type countOf struct{ ns, term string }
+
+// countsOf lists what a record counts under.
+func countsOf(rec store.Record) iter.Seq[countOf] {
+	return func(yield func(countOf) bool) {
+		if !yield(countOf{ns: rec.NS}) {
+			return
+		}
+		for i, term := range rec.Terms {
+			repeated := false
+			for _, before := range rec.Terms[:i] {
+				repeated = repeated || before == term
+			}
+			if !repeated && !yield(countOf{rec.NS, term}) {
+				return
+			}
+		}
+	}
+}
+
+// liveCount is a number of live records that holds for every now in [from, until).
+type liveCount struct {
+	n           int
+	from, until int64
+}
+
+// liveCounts remembers the counts that store.Change.Max asks for, so that adding to a long list does not count it
+// again each time. The writer owns it and tells it of every row that comes and goes; when a transaction fails,
+// all is forgotten.
+type liveCounts struct {
+	known map[countOf]liveCount
+}
+
+// countsKept bounds the memory: strangers choose terms.
+const countsKept = 4096
+
+func newLiveCounts() *liveCounts { return &liveCounts{known: make(map[countOf]liveCount)} }
+
+func (l *liveCounts) reset() { clear(l.known) }
+
+// live counts the records under key at now.
+func (l *liveCounts) live(tx *bbolt.Tx, key countOf, now int64) (int, error) {
+	if c, ok := l.known[key]; ok && c.from <= now && now < c.until {
+		return c.n, nil
+	}
+	c := liveCount{from: now, until: never}
+	rows := tx.Bucket(bucketRecords)
+	b, prefix := rows, recordKey(key.ns, "")
+	if key.term != "" {
+		b, prefix = tx.Bucket(bucketRecordTerms), termKey(key.ns, key.term, "")
+	}
+	for k, row := range keysFrom(b, prefix, prefix) {
+		if key.term != "" {
+			row = rows.Get(recordKey(key.ns, string(k[len(prefix):])))
+		}
+		expires, err := recordEnds(row)
+		if err != nil {
+			return 0, err
+		}
+		c.include(expires)
+	}
+	for other := range l.known {
+		if len(l.known) < countsKept {
+			break
+		}
+		delete(l.known, other)
+	}
+	l.known[key] = c
+	return c.n, nil
+}
+
+// include counts a record that is there until expires.
+func (c *liveCount) include(expires int64) {
+	if expires > c.from {
+		c.n++
+		c.until = min(c.until, expires)
+	}
+}
+
+func (l *liveCounts) added(rec store.Record) {
+	for key := range countsOf(rec) {
+		if c, ok := l.known[key]; ok {
+			c.include(deadline(rec.Expires))
+			l.known[key] = c
+		}
+	}
+}
+
+func (l *liveCounts) removed(rec store.Record) {
+	for key := range countsOf(rec) {
+		if c, ok := l.known[key]; ok && deadline(rec.Expires) > c.from {
+			c.n--
+			l.known[key] = c
+		}
+	}
+}
+
+// recordEnds reads the end of a record from the head of its row.
+func recordEnds(row []byte) (int64, error) {
+	if len(row) < 17 || row[0] != rowVersion {
+		return 0, fmt.Errorf("%w: record row is cut short", ErrDamaged)
+	}
+	at := int64(number(row[9:17]))
+	if at == noTime {
+		return never, nil
+	}
+	return at, nil
+}

@@ -1,0 +1,214 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/RoaringBitmap/roaring/v2"
+	"go.etcd.io/bbolt"
+	"golang.org/x/sync/errgroup"
+)
+
+// applied brings the index to a commit that stands.
+func (s *Store) applied(t *txn) {
+	for _, change := range t.after {
+		change(s.index)
+	}
+	if t.change > 0 {
+		s.through.Store(t.change)
+	}
+	s.snapshots.note(len(t.after))
+}
+
+// loadIndex fills the index from its snapshot and the change log or, where that cannot be, from the cards. built
+// is the number of cards in the latter case.
+func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
+	start := time.Now()
+	err = s.loadSnapshot()
+	if err == nil {
+		if err := s.catchUp(); err != nil {
+			return 0, err
+		}
+		s.log.Debug("card index loaded from its snapshot", slog.Int("cards", s.index.all.len()), slog.Duration("took", time.Since(start)))
+		return 0, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("card index snapshot is not used", slog.Any("err", err))
+	}
+	if err := s.buildIndex(ctx); err != nil {
+		return 0, err
+	}
+	s.log.Debug("card index built from the cards", slog.Int("cards", s.index.all.len()), slog.Duration("took", time.Since(start)))
+	return s.index.all.len(), nil
+}
+
+// buildIndex fills the index from the cards, some of them in each of several goroutines.
+func (s *Store) buildIndex(ctx context.Context) error {
+	var through, last uint64
+	if err := s.db.View(func(tx *bbolt.Tx) error {
+		through, last = tx.Bucket(bucketChanges).Sequence(), tx.Bucket(bucketCards).Sequence()
+		return nil
+	}); err != nil {
+		return fmt.Errorf("build card index: %w", err)
+	}
+	parts := make([]partIndex, min(runtime.GOMAXPROCS(0), 4))
+	span := last/uint64(len(parts)) + 1
+	var all errgroup.Group
+	for i := range parts {
+		all.Go(func() error {
+			return readDamaged(func() error { return parts[i].gather(ctx, s.db, uint64(i)*span, uint64(i+1)*span) })
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return fmt.Errorf("build card index: %w", err)
+	}
+	s.index = joinParts(parts)
+	s.through.Store(through)
+	return nil
+}
+
+// partIndex is what a range of cards adds to the index.
+type partIndex struct {
+	lists map[string]*[]slot
+	ends  []end
+}
+
+type end struct {
+	at      slot
+	expires int64
+}
+
+// gather reads the cards with from <= seq < to.
+func (p *partIndex) gather(ctx context.Context, db *bbolt.DB, from, to uint64) error {
+	p.lists = make(map[string]*[]slot)
+	return db.View(func(tx *bbolt.Tx) error {
+		for k, row := range keysFrom(tx.Bucket(bucketCards), u64(from), nil) {
+			seq := number(k)
+			if seq >= to {
+				break
+			}
+			head, err := decodeCardHead(seq, row)
+			if err != nil {
+				return err
+			}
+			if head.withdrawn {
+				continue
+			}
+			if len(p.ends)%4096 == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			p.ends = append(p.ends, end{slot(seq), head.expires})
+			for _, term := range head.terms {
+				list := p.lists[term]
+				if list == nil {
+					list = new([]slot)
+					p.lists[strings.Clone(term)] = list
+				}
+				*list = append(*list, slot(seq))
+			}
+		}
+		return nil
+	})
+}
+
+// joinParts makes one index of parts, which are in the order of their slots.
+func joinParts(parts []partIndex) *index {
+	ix := newIndex()
+	terms := make(map[string][]slot, len(parts[0].lists))
+	for _, p := range parts {
+		for _, e := range p.ends {
+			ix.all.add(e.at)
+			ix.expires.set(e.at, e.expires)
+		}
+		for term, list := range p.lists {
+			terms[term] = append(terms[term], *list...)
+		}
+	}
+	for _, term := range slices.Sorted(maps.Keys(terms)) {
+		ix.terms.appendSorted(term, newPosting(terms[term]))
+	}
+	return ix
+}
+
+// catchUp brings the index to the newest change in the file. Cards that changed since s.through are taken out of
+// every list, for nobody knows any more what they were listed under, and listed anew by their rows.
+func (s *Store) catchUp() error {
+	type listing struct {
+		at slot
+		cardHead
+	}
+	dirty := roaring.New()
+	var again []listing
+	var through uint64
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		changes, cards := tx.Bucket(bucketChanges), tx.Bucket(bucketCards)
+		through = changes.Sequence()
+		for k, v := range keysFrom(changes, u64(s.through.Load()+1), nil) {
+			change, err := decodeChange(number(k), v)
+			if err != nil {
+				return err
+			}
+			at := slot(change.seq)
+			dirty.Add(at)
+			row := cards.Get(u64(change.seq))
+			if row == nil {
+				continue
+			}
+			head, err := decodeCardHead(change.seq, row)
+			if err != nil {
+				return err
+			}
+			if !head.withdrawn {
+				again = append(again, listing{at, head})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("catch card index up: %w", err)
+	}
+	if !dirty.IsEmpty() {
+		s.index.expunge(dirty)
+	}
+	for _, l := range again {
+		s.index.put(l.at, nil, l.terms, l.expires)
+	}
+	s.through.Store(through)
+	return nil
+}
+
+// expunge takes slots out of every list.
+func (ix *index) expunge(slots *roaring.Bitmap) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	for it := slots.Iterator(); it.HasNext(); {
+		ix.expires.set(it.Next(), 0)
+	}
+	clear(ix.prefixes)
+	ix.all.removeAll(slots)
+	kept := dict{}
+	for term, list := range ix.terms.from("") {
+		if list.removeAll(slots); list.len() > 0 {
+			kept.appendSorted(term, list)
+		}
+	}
+	ix.terms = kept
+}
+
+func (p *posting) removeAll(slots *roaring.Bitmap) {
+	if p.many == nil {
+		p.few = slices.DeleteFunc(p.few, slots.Contains)
+		return
+	}
+	if p.many.AndNot(slots); p.many.IsEmpty() {
+		p.many = nil
+	}
+}

@@ -1,0 +1,337 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// What Open refuses; check with [errors.Is].
+var (
+	// ErrLocked: another process has the file open.
+	ErrLocked = errors.New("database is in use by another process")
+	// ErrNewerSchema: a newer version of this program wrote the file.
+	ErrNewerSchema = errors.New("database was written by a newer version")
+	// ErrDamaged: the file is not a database, or parts of it make no sense. Other methods return it too, when
+	// they meet a row or page that makes no sense.
+	ErrDamaged = errors.New("database is damaged")
+	// ErrFileMode: others than the owner may read or write the file.
+	ErrFileMode = errors.New("database file mode is wider than 0600")
+)
+
+// Config is how a database is opened. The zero value is fine.
+type Config struct {
+	// Logger is told of what the engine does on its own: recovery, rebuilding, snapshots. Nil discards.
+	Logger *slog.Logger
+	// MinFree is the number of free bytes on the disk below which writes are refused with store.ErrUnavailable,
+	// so that it is never the disk that says no. 0 means 64 MiB, negative switches the check off.
+	MinFree int64
+	// QueueLimit is how many units may wait for the writer; a further one is store.ErrUnavailable. 0 means 8192.
+	QueueLimit int
+	// InitialMmapSize is how much address space the file is mapped into at once. While the file is smaller, its
+	// growth waits for no reader. 0 means 4 GiB on 64-bit systems (where the system grants less, nothing), and
+	// nothing on 32-bit ones and on Windows, where the file itself would be grown to this size. Negative is nothing.
+	InitialMmapSize int
+	// LockTimeout is how long Open waits for another process to let go of the file. 0 means 200 ms.
+	LockTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MinFree == 0 {
+		c.MinFree = 64 << 20
+	}
+	if c.QueueLimit <= 0 {
+		c.QueueLimit = 8192
+	}
+	if c.InitialMmapSize == 0 {
+		c.InitialMmapSize = mapAhead
+	}
+	if c.LockTimeout <= 0 {
+		c.LockTimeout = 200 * time.Millisecond
+	}
+	return c
+}
+
+// Store is an open database. It is safe for concurrent use.
+type Store struct {
+	cfg  Config
+	log  *slog.Logger
+	path string
+
+	// mu guards db against reopening: read-held by every read, held by who leads the writer while db is swapped.
+	// db is nil while the file is closed. Who leads reads db without it.
+	mu sync.RWMutex
+	db *bbolt.DB
+
+	index   *index
+	through atomic.Uint64 // newest change that the index has
+
+	writer    *writer
+	snapshots *snapshotter
+	closing   sync.Once
+	closeErr  error
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open opens the database at path, creating it with mode 0600 where it is missing, and loads the card index.
+// The error is one of this package's sentinels where one fits. The caller closes the Store.
+func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	s := &Store{cfg: cfg, log: cfg.Logger, path: path}
+	if err := s.openFile(); err != nil {
+		return nil, fmt.Errorf("open store %s: %w", path, err)
+	}
+	built := 0
+	err = readDamaged(func() (err error) {
+		if err := errors.Join(migrate(s.db), s.dropBackups()); err != nil {
+			return err
+		}
+		built, err = s.loadIndex(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.db.Close())
+	}
+	s.writer = newWriter(s, cfg.QueueLimit)
+	s.snapshots = newSnapshotter(s)
+	s.snapshots.note(built)
+	go s.snapshots.run()
+	return s, nil
+}
+
+// openFile opens s.path into s.db.
+func (s *Store) openFile() error {
+	if err := checkMode(s.path); err != nil {
+		return err
+	}
+	if err := preflight(s.path, s.cfg.LockTimeout); err != nil {
+		return err
+	}
+	opts := &bbolt.Options{
+		Timeout:         s.cfg.LockTimeout,
+		NoFreelistSync:  true, // a commit would write the whole list; opening scans for it instead
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: max(s.cfg.InitialMmapSize, 0),
+		NoStatistics:    true,
+	}
+	db, err := openBolt(s.path, opts)
+	if errors.Is(err, syscall.ENOMEM) && opts.InitialMmapSize > 0 {
+		s.log.Warn("no address space to map ahead", slog.Int("bytes", opts.InitialMmapSize))
+		opts.InitialMmapSize = 0
+		db, err = openBolt(s.path, opts)
+	}
+	if err != nil {
+		return err
+	}
+	s.db = db
+	return nil
+}
+
+func checkMode(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: not a regular file", ErrDamaged)
+	}
+	if modeTooWide(info.Mode()) {
+		return fmt.Errorf("%w: it is %04o", ErrFileMode, info.Mode().Perm())
+	}
+	return nil
+}
+
+// preflightLimit is the size up to which Open reads every page of an existing file before it trusts it: about
+// half a second. Larger files are checked in full by [Check] only.
+const preflightLimit = 256 << 20
+
+// leastSize is the four pages that bbolt writes into an empty file, at the smallest size of a page.
+const leastSize = 4 * 4096
+
+// preflight refuses a file that is cut short or damaged, before bbolt opens it for writing: there it scans all
+// pages in a goroutine of its own, whose panic nobody could recover.
+func preflight(path string, timeout time.Duration) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Size() < leastSize { // bbolt has no error of its own for it
+		return fmt.Errorf("%w: %d bytes are no database", ErrDamaged, info.Size())
+	}
+	db, err := openBolt(path, &bbolt.Options{ReadOnly: true, Timeout: timeout})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return readDamaged(func() error {
+		return db.View(func(tx *bbolt.Tx) error {
+			if tx.Size() > info.Size() {
+				return fmt.Errorf("%w: %d of %d bytes are missing", ErrDamaged, tx.Size()-info.Size(), tx.Size())
+			}
+			if info.Size() > preflightLimit {
+				return nil
+			}
+			return checkPages(tx)
+		})
+	})
+}
+
+// checkPages reads every row in this goroutine, where a fault or panic of bbolt can be recovered.
+func checkPages(tx *bbolt.Tx) error {
+	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+		var last []byte
+		return b.ForEach(func(k, _ []byte) error {
+			if last != nil && bytes.Compare(last, k) >= 0 {
+				return fmt.Errorf("%w: bucket %s is out of order", ErrDamaged, name)
+			}
+			last = append(last[:0], k...)
+			return nil
+		})
+	})
+}
+
+// openBolt is bbolt.Open with this package's errors. A file that was replaced while we waited for its lock
+// ([CompactInPlace]) is not the database any more, and was in use.
+func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
+	var file *os.File
+	seen := *opts
+	seen.OpenFile = func(name string, flag int, mode fs.FileMode) (_ *os.File, err error) {
+		file, err = os.OpenFile(name, flag, mode)
+		return file, err
+	}
+	err = readDamaged(func() (err error) {
+		db, err = bbolt.Open(path, 0o600, &seen)
+		return err
+	})
+	if err == nil && replaced(file, path) {
+		return nil, errors.Join(ErrLocked, db.Close())
+	}
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, ErrLocked
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum):
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return db, err
+}
+
+func replaced(file *os.File, path string) bool {
+	opened, err := file.Stat()
+	if err != nil {
+		return true
+	}
+	named, err := os.Stat(path)
+	return err != nil || !os.SameFile(opened, named)
+}
+
+// readDamaged runs fn on pages that may make no sense: a panic, or a page of the map that has no file behind it, is
+// ErrDamaged.
+func readDamaged(fn func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, p)
+		}
+	}()
+	return fn()
+}
+
+// view runs fn in a read transaction. fn must be short: while it runs, a file that outgrows its map cannot grow.
+func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.db == nil {
+		return fmt.Errorf("%w: file is not open", store.ErrUnavailable)
+	}
+	return readDamaged(func() error { return s.db.View(fn) })
+}
+
+// reopenFile closes and opens the file and catches the index up. Only who leads the writer calls it.
+func (s *Store) reopenFile() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.db != nil {
+		// The file is abandoned as it is: what an error of Close could tell is known since the commit failed.
+		_ = s.db.Close()
+		s.db = nil
+	}
+	if err := s.openFile(); err != nil {
+		return err
+	}
+	return s.catchUp()
+}
+
+// writable says why no unit can be taken now.
+func (s *Store) writable() error {
+	if err := s.writer.broken.Load(); err != nil {
+		return *err
+	}
+	return s.lowDisk()
+}
+
+func (s *Store) lowDisk() error {
+	if s.cfg.MinFree < 0 {
+		return nil
+	}
+	free, err := diskFree(filepath.Dir(s.path))
+	if err != nil {
+		return fmt.Errorf("%w: free disk space: %w", store.ErrUnavailable, err)
+	}
+	if free < s.cfg.MinFree {
+		return fmt.Errorf("%w: disk is nearly full: %d MiB free, %d MiB are kept", store.ErrUnavailable, free>>20, s.cfg.MinFree>>20)
+	}
+	return nil
+}
+
+// Ping implements [store.Store].
+func (s *Store) Ping(ctx context.Context) error {
+	// A unit without writes commits nothing, but it waits its turn, and it makes a broken writer try again.
+	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, nil })
+}
+
+// Close finishes what is queued and closes the file. Calls that come later are refused with store.ErrUnavailable.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		s.snapshots.stop()
+		s.writer.close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.db != nil {
+			s.closeErr = s.db.Close()
+			s.db = nil
+		}
+	})
+	return s.closeErr
+}

@@ -1,0 +1,259 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// filled makes a closed database with something of everything in it.
+func filled(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	s, err := Open(t.Context(), path, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newCardMix(now).fill(t, s, 300)
+	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: "c"}, Terms: []string{"open"}, Open: true}
+	_, stepErr := s.Steps().Apply(t.Context(), store.Step{
+		Conv: &conv, Append: []store.Entry{{MessageID: "m", Raw: make([]byte, 9000)}},
+		Replay:  &store.Replay{Sender: "p", MessageID: "m", Conv: conv.Key, Expires: now.Add(time.Hour)},
+		Records: []store.Change{{Record: store.Record{NS: "n", Key: "k", Terms: []string{"t"}, Expires: now.Add(time.Hour)}}},
+		Now:     now,
+	})
+	if err := errors.Join(stepErr, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestOpenNewerSchema(t *testing.T) {
+	path := filled(t)
+	editFile(t, path, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keySchema, u64(99)) })
+	before := readFile(t, path)
+	_, err := Open(t.Context(), path, Config{})
+	if !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "schema 99") {
+		t.Errorf("Open = %v", err)
+	}
+	if err := Check(t.Context(), path); !errors.Is(err, ErrNewerSchema) {
+		t.Errorf("Check = %v", err)
+	}
+	if string(readFile(t, path)) != string(before) {
+		t.Error("a refused file was changed")
+	}
+}
+
+func editFile(t *testing.T, path string, fn func(*bbolt.Tx) error) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Update(fn), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestOpenDamaged(t *testing.T) {
+	whole := readFile(t, filled(t))
+	const page = 4096
+	for name, damage := range map[string]func(b []byte) []byte{
+		"text":              func([]byte) []byte { return []byte(strings.Repeat("not a database\n", 1000)) },
+		"one byte":          func([]byte) []byte { return []byte{1} },
+		"a page and a half": func(b []byte) []byte { return b[:6000] },
+		"cut short":         func(b []byte) []byte { return b[:10*page] },
+		"both metas": func(b []byte) []byte {
+			clear(b[:2*page])
+			return b
+		},
+		"pages of zeros": func(b []byte) []byte {
+			clear(b[8*page:])
+			return b
+		},
+		"pages of noise": func(b []byte) []byte {
+			for i := 3 * page; i < len(b); i++ {
+				b[i] = byte(i*2654435761>>7) | 1
+			}
+			return b
+		},
+		"stranger's bucket": func([]byte) []byte {
+			path := filepath.Join(t.TempDir(), "other.db")
+			editFile(t, path, func(tx *bbolt.Tx) error {
+				_, err := tx.CreateBucket([]byte("other"))
+				return err
+			})
+			return readFile(t, path)
+		},
+		"card row": func(b []byte) []byte {
+			path := filepath.Join(t.TempDir(), "row.db")
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			editFile(t, path, func(tx *bbolt.Tx) error {
+				cards := tx.Bucket(bucketCards)
+				return cards.Put(u64(7), cards.Get(u64(7))[:40])
+			})
+			return readFile(t, path)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "mesh.db")
+			if err := os.WriteFile(path, damage(append([]byte(nil), whole...)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := Open(t.Context(), path, Config{}); !errors.Is(err, ErrDamaged) {
+				t.Errorf("Open = %v, want ErrDamaged", err)
+				if err == nil {
+					s.Close()
+				}
+			}
+			if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) {
+				t.Errorf("Check = %v, want ErrDamaged", err)
+			}
+		})
+	}
+}
+
+// TestDamagedRowLater: a row that makes no sense is an error for who asks for it, and for nobody else.
+func TestDamagedRowLater(t *testing.T) {
+	path := filled(t)
+	editFile(t, path, func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucketRecords).Put(recordKey("n", "k"), []byte{rowVersion, 1})
+	})
+	if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) {
+		t.Errorf("Check = %v", err)
+	}
+	s, err := Open(t.Context(), path, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Records().Get(t.Context(), "n", "k", now); !errors.Is(err, ErrDamaged) {
+		t.Errorf("Get of the damaged record = %v", err)
+	}
+	if err := s.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: "n", Key: "other"}}}, now); err != nil {
+		t.Errorf("Apply to another record = %v", err)
+	}
+}
+
+func TestCheckFollowsPointers(t *testing.T) {
+	for name, edit := range map[string]func(tx *bbolt.Tx) error{
+		"id":          func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketIDs) },
+		"change":      func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketChanges) },
+		"count":       func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketCounts) },
+		"card":        func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketCards) },
+		"conv key":    func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketConvKeys) },
+		"conv term":   func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketConvTerms) },
+		"entry":       func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketConvs) },
+		"record":      func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketRecords) },
+		"record term": func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketRecordTerms) },
+		"replay key":  func(tx *bbolt.Tx) error { return tx.Bucket(bucketReplays).Put([]byte("x"), []byte("y")) },
+		"short keys": func(tx *bbolt.Tx) error {
+			var errs []error
+			for _, name := range [][]byte{bucketConvs, bucketConvTerms, bucketCounts, bucketRecords, bucketRecordTerms, bucketExpiries} {
+				errs = append(errs, tx.Bucket(name).Put([]byte{200}, nil))
+			}
+			return errors.Join(errs...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filled(t)
+			check(t, path)
+			editFile(t, path, edit)
+			if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) {
+				t.Errorf("Check = %v, want ErrDamaged", err)
+			}
+		})
+	}
+}
+
+func deleteFirst(tx *bbolt.Tx, bucket []byte) error {
+	k, _ := tx.Bucket(bucket).Cursor().First()
+	return tx.Bucket(bucket).Delete(k)
+}
+
+func TestOpenLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	open(t, path, Config{})
+	start := time.Now()
+	if _, err := Open(t.Context(), path, Config{LockTimeout: 20 * time.Millisecond}); !errors.Is(err, ErrLocked) {
+		t.Errorf("second Open = %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v to say so", took)
+	}
+	if err := Check(t.Context(), path); !errors.Is(err, ErrLocked) {
+		t.Errorf("Check of an open file = %v", err)
+	}
+	if err := Compact(t.Context(), path, path+".new"); !errors.Is(err, ErrLocked) {
+		t.Errorf("Compact of an open file = %v", err)
+	}
+}
+
+func TestOpenMode(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("modes say nothing on Windows")
+	}
+	path := filled(t)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("a new database has mode %v, %v", info.Mode(), err)
+	}
+	for _, mode := range []fs.FileMode{0o640, 0o604, 0o666, 0o610} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(t.Context(), path, Config{}); !errors.Is(err, ErrFileMode) {
+			t.Errorf("Open with mode %o = %v", mode, err)
+		}
+	}
+	if _, err := Open(t.Context(), t.TempDir(), Config{}); err == nil {
+		t.Error("Open of a directory is fine")
+	}
+}
+
+func TestOpenCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	s := open(t, path, Config{})
+	newCardMix(now).fill(t, s, 10_000)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(s.snapshotPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := Open(ctx, path, Config{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Open = %v", err)
+	}
+}
+
+func TestConfigMapSize(t *testing.T) {
+	for _, size := range []int{-1, 1 << 20} {
+		s := openNew(t, Config{InitialMmapSize: size})
+		newCardMix(now).fill(t, s, 3000) // more than a mebibyte: the map must grow
+		if n, err := s.Cards().Count(t.Context(), now); n != 3000 || err != nil {
+			t.Errorf("Count = %d, %v", n, err)
+		}
+	}
+}

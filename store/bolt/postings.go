@@ -1,0 +1,131 @@
+package bolt
+
+import (
+	"slices"
+
+	"github.com/RoaringBitmap/roaring/v2"
+)
+
+// A slot is the place of a card in the index: its Seq.
+type slot = uint32
+
+// fewMax is where a posting list stops being a sorted slice. A bitmap costs about 1.5 KB before its first
+// element once it spans a million slots.
+const fewMax = 256
+
+// posting is the ascending set of the slots that carry one term. It is guarded by index.mu.
+type posting struct {
+	few  []slot // while many is nil
+	many *roaring.Bitmap
+}
+
+// newPosting makes a posting of an ascending list.
+func newPosting(slots []slot) *posting {
+	if len(slots) > fewMax {
+		return &posting{many: roaring.BitmapOf(slots...)}
+	}
+	return &posting{few: slices.Clip(slices.Clone(slots))}
+}
+
+func (p *posting) add(s slot) {
+	if p.many != nil {
+		p.many.Add(s)
+		return
+	}
+	if n := len(p.few); n == 0 || p.few[n-1] < s {
+		p.few = append(p.few, s)
+	} else if i, found := slices.BinarySearch(p.few, s); !found {
+		p.few = slices.Insert(p.few, i, s)
+	}
+	if len(p.few) > fewMax {
+		p.many, p.few = roaring.BitmapOf(p.few...), nil
+	}
+}
+
+func (p *posting) remove(s slot) {
+	if p.many != nil {
+		p.many.Remove(s)
+		if p.many.IsEmpty() {
+			p.many = nil
+		}
+		return
+	}
+	if i, found := slices.BinarySearch(p.few, s); found {
+		p.few = slices.Delete(p.few, i, i+1)
+	}
+}
+
+func (p *posting) len() int {
+	if p.many != nil {
+		return int(p.many.GetCardinality())
+	}
+	return len(p.few)
+}
+
+func (p *posting) contains(s slot) bool {
+	if p.many != nil {
+		return p.many.Contains(s)
+	}
+	_, found := slices.BinarySearch(p.few, s)
+	return found
+}
+
+// bitmap is the set as a bitmap, which the caller must not change.
+func (p *posting) bitmap() *roaring.Bitmap {
+	if p.many != nil {
+		return p.many
+	}
+	return roaring.BitmapOf(p.few...)
+}
+
+// addTo adds the set to b.
+func (p *posting) addTo(b *roaring.Bitmap) {
+	if p.many != nil {
+		b.Or(p.many)
+	} else {
+		b.AddMany(p.few)
+	}
+}
+
+// walker goes through a posting in ascending order.
+type walker struct {
+	few  []slot
+	many roaring.IntIterator
+	bits bool
+}
+
+// start goes to the first slot that is from or later.
+func (w *walker) start(p *posting, from slot) {
+	w.bits = p.many != nil
+	if w.bits {
+		w.many.Initialize(p.many)
+		w.many.AdvanceIfNeeded(from)
+		return
+	}
+	i, _ := slices.BinarySearch(p.few, from)
+	w.few = p.few[i:]
+}
+
+func (w *walker) next() (slot, bool) {
+	if w.bits {
+		if !w.many.HasNext() {
+			return 0, false
+		}
+		return w.many.Next(), true
+	}
+	if len(w.few) == 0 {
+		return 0, false
+	}
+	s := w.few[0]
+	w.few = w.few[1:]
+	return s, true
+}
+
+// left is an upper bound of how many slots are still to come in p after slot s.
+func (p *posting) left(s slot) int {
+	if p.many != nil {
+		return int(p.many.GetCardinality() - p.many.Rank(s))
+	}
+	i, _ := slices.BinarySearch(p.few, s)
+	return len(p.few) - i
+}

@@ -1,0 +1,297 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	maxNS         = 64
+	maxKey        = 512
+	maxRecordTerm = 512
+	maxListTerms  = 4
+	maxMax        = 10_000
+)
+
+// records implements [store.Records].
+type records struct{ s *Store }
+
+// Records implements [store.Store].
+func (s *Store) Records() store.Records { return records{s} }
+
+// keysFrom lists the rows of b from key start on whose keys begin with prefix.
+func keysFrom(b *bbolt.Bucket, start, prefix []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(k, v []byte) bool) {
+		c := b.Cursor()
+		for k, v := c.Seek(start); k != nil && bytes.HasPrefix(k, prefix); k, v = c.Next() {
+			if !yield(k, v) {
+				return
+			}
+		}
+	}
+}
+
+func recordKey(ns, key string) []byte {
+	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
+}
+
+// termKey is the entry of a record under one of its terms, or with an empty key the prefix of all of them.
+func termKey(ns, term, key string) []byte {
+	return append(key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
+}
+
+// live says whether something that ends at expires is there at now.
+func live(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
+
+// recordAt returns a record whether it is live or not; ok is false where there is none.
+func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err error) {
+	row := tx.Bucket(bucketRecords).Get(recordKey(ns, key))
+	if row == nil {
+		return store.Record{}, false, nil
+	}
+	rec, err = decodeRecord(ns, key, row)
+	return rec, err == nil, err
+}
+
+// Apply implements [store.Records].
+func (r records) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	return r.s.writer.do(ctx, func(t *txn) (func() error, error) {
+		write, err := planRecords(t, changes, now)
+		if err != nil || len(changes) == 0 {
+			return nil, err
+		}
+		return func() error {
+			rev, err := t.nextRev()
+			if err != nil {
+				return err
+			}
+			return write(rev)
+		}, nil
+	})
+}
+
+func checkChange(c store.Change) error {
+	switch rec := c.Record; {
+	case rec.NS == "" || len(rec.NS) > maxNS:
+		return fmt.Errorf("record namespace has %d bytes, not 1 to %d", len(rec.NS), maxNS)
+	case rec.Key == "" || len(rec.Key) > maxKey:
+		return fmt.Errorf("record key has %d bytes, not 1 to %d", len(rec.Key), maxKey)
+	case len(rec.Terms) > maxListTerms:
+		return fmt.Errorf("record has %d terms, more than %d", len(rec.Terms), maxListTerms)
+	case c.Max < 0 || c.Max > maxMax:
+		return fmt.Errorf("record maximum %d is not 0 to %d", c.Max, maxMax)
+	}
+	for _, term := range c.Record.Terms {
+		if term == "" || len(term) > maxRecordTerm {
+			return fmt.Errorf("record term has %d bytes, not 1 to %d", len(term), maxRecordTerm)
+		}
+	}
+	return nil
+}
+
+// recordWrite is a change that passed, beside the row it replaces.
+type recordWrite struct {
+	change store.Change
+	old    store.Record
+	exists bool
+}
+
+// planRecords checks changes and returns what writes them under one revision.
+func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev) error, error) {
+	writes := make([]recordWrite, 0, len(changes))
+	grown := make(map[countOf]int) // by the changes before
+	for i, change := range changes {
+		if err := checkChange(change); err != nil {
+			return nil, err
+		}
+		for _, before := range changes[:i] {
+			if before.Record.NS == change.Record.NS && before.Record.Key == change.Record.Key {
+				return nil, errors.New("one record stands twice in a unit")
+			}
+		}
+		old, exists, err := recordAt(t.Tx, change.Record.NS, change.Record.Key)
+		if err != nil {
+			return nil, err
+		}
+		there := exists && live(old.Expires, now)
+		if !revFits(change.IfRev, there, old.Rev) {
+			return nil, fmt.Errorf("record of %s: %w", change.Record.NS, store.ErrConflict)
+		}
+		if err := t.checkMax(change, there, now, grown); err != nil {
+			return nil, err
+		}
+		if there {
+			for key := range countsOf(old) {
+				grown[key]--
+			}
+		}
+		if !change.Delete {
+			for key := range countsOf(change.Record) {
+				grown[key]++
+			}
+		}
+		writes = append(writes, recordWrite{change, old, exists})
+	}
+	return func(rev store.Rev) error {
+		for _, w := range writes {
+			if err := w.write(t, rev); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// revFits judges a precondition.
+func revFits(want store.Rev, there bool, have store.Rev) bool {
+	switch want {
+	case store.Any:
+		return true
+	case store.Absent:
+		return !there
+	}
+	return there && want == have
+}
+
+// checkMax refuses a new record whose first term is used up.
+func (t *txn) checkMax(c store.Change, there bool, now time.Time, grown map[countOf]int) error {
+	if c.Max == 0 || c.Delete || there {
+		return nil
+	}
+	key := countOf{ns: c.Record.NS}
+	if len(c.Record.Terms) > 0 {
+		key.term = c.Record.Terms[0]
+	}
+	n, err := t.counts.live(t.Tx, key, nanos(now))
+	if err != nil {
+		return err
+	}
+	if n+grown[key] >= c.Max {
+		return fmt.Errorf("%w: %d records of %s", store.ErrQuota, c.Max, c.Record.NS)
+	}
+	return nil
+}
+
+func (w recordWrite) write(t *txn, rev store.Rev) error {
+	if w.change.Delete {
+		if !w.exists {
+			return nil
+		}
+		return deleteRecord(t, w.old)
+	}
+	rec := w.change.Record
+	rec.Rev = rev
+	armed := int64(noTime)
+	if w.exists {
+		armed = deadline(w.old.Expires)
+		t.counts.removed(w.old)
+		for _, term := range w.old.Terms {
+			if slices.Contains(rec.Terms, term) {
+				continue
+			}
+			if err := t.Bucket(bucketRecordTerms).Delete(termKey(rec.NS, term, rec.Key)); err != nil {
+				return err
+			}
+		}
+	}
+	key := recordKey(rec.NS, rec.Key)
+	if err := t.Bucket(bucketRecords).Put(key, encodeRecord(rec)); err != nil {
+		return err
+	}
+	for _, term := range rec.Terms {
+		if slices.Contains(w.old.Terms, term) {
+			continue
+		}
+		if err := t.Bucket(bucketRecordTerms).Put(termKey(rec.NS, term, rec.Key), nil); err != nil {
+			return err
+		}
+	}
+	t.counts.added(rec)
+	return arm(t.Tx, kindRecord, key, armed, deadline(rec.Expires))
+}
+
+// deleteRecord removes a row and its terms. Its expiry entry stays until it is due.
+func deleteRecord(t *txn, rec store.Record) error {
+	if err := t.Bucket(bucketRecords).Delete(recordKey(rec.NS, rec.Key)); err != nil {
+		return err
+	}
+	for _, term := range rec.Terms {
+		if err := t.Bucket(bucketRecordTerms).Delete(termKey(rec.NS, term, rec.Key)); err != nil {
+			return err
+		}
+	}
+	t.counts.removed(rec)
+	return nil
+}
+
+// Get implements [store.Records].
+func (r records) Get(ctx context.Context, ns, key string, now time.Time) (rec store.Record, err error) {
+	err = r.s.view(ctx, func(tx *bbolt.Tx) error {
+		row, ok, err := recordAt(tx, ns, key)
+		if err != nil {
+			return err
+		}
+		if !ok || !live(row.Expires, now) {
+			return store.ErrNotFound
+		}
+		rec = row
+		return nil
+	})
+	return rec, err
+}
+
+// List implements [store.Records].
+func (r records) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if limit < 1 {
+		return store.RecordPage{}, errLimit
+	}
+	if ns == "" || len(ns) > maxNS || len(term) > maxRecordTerm {
+		return store.RecordPage{}, errors.New("list records: namespace or term is out of bounds")
+	}
+	var page store.RecordPage
+	err := r.s.view(ctx, func(tx *bbolt.Tx) error {
+		rows := tx.Bucket(bucketRecords)
+		b, prefix := rows, recordKey(ns, "")
+		if term != "" {
+			b, prefix = tx.Bucket(bucketRecordTerms), termKey(ns, term, "")
+		}
+		start := prefix
+		if after != "" {
+			start = append(append(bytes.Clone(prefix), after...), 0)
+		}
+		for k, row := range keysFrom(b, start, prefix) {
+			key := string(k[len(prefix):])
+			if term != "" {
+				if row = rows.Get(recordKey(ns, key)); row == nil {
+					return fmt.Errorf("%w: record %q %q is listed and missing", ErrDamaged, ns, key)
+				}
+			}
+			rec, err := decodeRecord(ns, key, row)
+			if err != nil {
+				return err
+			}
+			if !live(rec.Expires, now) {
+				continue
+			}
+			if len(page.Records) == limit {
+				page.Next = page.Records[limit-1].Key
+				break
+			}
+			page.Records = append(page.Records, rec)
+		}
+		return nil
+	})
+	if err != nil {
+		return store.RecordPage{}, err
+	}
+	return page, nil
+}

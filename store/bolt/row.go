@@ -1,0 +1,225 @@
+package bolt
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Rows are a version byte followed by fields in a fixed order. The kinds of field:
+//
+//	u64      8 bytes, big endian
+//	uint     unsigned varint
+//	time     u64: nanoseconds since 1970 as two's complement; noTime is the zero time
+//	hash     32 bytes
+//	bytes    uint length, then the bytes
+//	texts    uint length of the rest, uint count, count × uint length, then all texts behind one another
+//
+// and the rows (the key of a row is in schema.go):
+//
+//	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · owner hash ·
+//	         registered time · updated time · id bytes · terms texts · counts texts · body bytes · meta bytes
+//	change   seq u64 · at time · flags (1 gone) · id bytes
+//	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · peer bytes ·
+//	         id bytes · terms texts · body bytes
+//	entry    flags (1 out) · at time · digest hash · chain hash · hash16 of the replay that came with it, bytes ·
+//	         message id bytes · raw bytes
+//	replay   expires time · conv seq u64, 0 for none · digest hash · status uint · conv peer bytes · conv id bytes ·
+//	         sender bytes · message id bytes · answer bytes
+//	record   rev u64 · expires time · terms texts · body bytes
+//
+// A field is added by a new version byte; a decoder reads every version ever shipped.
+const rowVersion = 1
+
+var errRow = errors.New("row is cut short or has trailing bytes")
+
+const noTime = math.MinInt64
+
+// nanos is the stored form of t. What int64 nanoseconds cannot hold (before 1678, after 2261) becomes the nearest
+// instant that they can.
+func nanos(t time.Time) int64 {
+	switch {
+	case t.IsZero():
+		return noTime
+	case t.Year() < 1678:
+		return noTime + 1
+	case t.Year() > 2261:
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}
+
+func instant(n int64) time.Time {
+	if n == noTime {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+// deadline is the stored form of an end that may be missing: never is later than everything.
+func deadline(t time.Time) int64 {
+	if t.IsZero() {
+		return never
+	}
+	return nanos(t)
+}
+
+const never = math.MaxInt64
+
+func appendU64(b []byte, v uint64) []byte     { return binary.BigEndian.AppendUint64(b, v) }
+func appendTime(b []byte, t time.Time) []byte { return appendU64(b, uint64(nanos(t))) }
+
+func appendBytes[T []byte | string](b []byte, v T) []byte {
+	b = binary.AppendUvarint(b, uint64(len(v)))
+	return append(b, v...)
+}
+
+func appendTexts(b []byte, texts []string) []byte {
+	var head []byte
+	head = binary.AppendUvarint(head, uint64(len(texts)))
+	size := 0
+	for _, t := range texts {
+		head = binary.AppendUvarint(head, uint64(len(t)))
+		size += len(t)
+	}
+	b = binary.AppendUvarint(b, uint64(len(head)+size))
+	b = append(b, head...)
+	for _, t := range texts {
+		b = append(b, t...)
+	}
+	return b
+}
+
+func flag(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// reader takes a row apart. It owns its bytes, so what it hands out may leave the transaction. The first error
+// sticks; every later field is empty.
+type reader struct {
+	b   []byte
+	err error
+}
+
+// readRow copies row, which bbolt lends until the transaction ends, and checks its version.
+func readRow(row []byte) reader {
+	r := reader{b: append([]byte(nil), row...)}
+	if v := r.byte(); r.err == nil && v != rowVersion {
+		r.err = fmt.Errorf("row has version %d, this program knows %d", v, rowVersion)
+	}
+	return r
+}
+
+func (r *reader) take(n uint64) []byte {
+	if r.err != nil || n > uint64(len(r.b)) {
+		if r.err == nil {
+			r.err = errRow
+		}
+		return nil
+	}
+	v := r.b[:n:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if v := r.take(1); v != nil {
+		return v[0]
+	}
+	return 0
+}
+
+func (r *reader) u64() uint64 {
+	if v := r.take(8); v != nil {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+func (r *reader) uint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.take(uint64(len(r.b)) + 1)
+		return 0
+	}
+	r.take(uint64(n))
+	return v
+}
+
+func (r *reader) time() time.Time { return instant(int64(r.u64())) }
+
+func (r *reader) hash() (h [32]byte) {
+	copy(h[:], r.take(32))
+	return h
+}
+
+// bytes is nil where the stored value was empty.
+func (r *reader) bytes() []byte {
+	v := r.take(r.uint())
+	if len(v) == 0 {
+		return nil
+	}
+	return v
+}
+
+func (r *reader) text() string { return string(r.take(r.uint())) }
+
+// texts makes one string of all of them, so that a list costs two allocations.
+func (r *reader) texts() []string {
+	b := r.take(r.uint())
+	count, head := binary.Uvarint(b)
+	if r.err == nil && (head <= 0 || count > uint64(len(b))) {
+		r.err = errRow
+	}
+	if r.err != nil || count == 0 {
+		if len(b) > head {
+			r.err = errRow
+		}
+		return nil
+	}
+	lengths := b[head:]
+	end := 0
+	for range count {
+		for end < len(lengths) && lengths[end] >= 0x80 {
+			end++
+		}
+		end++
+	}
+	if end > len(lengths) {
+		r.err = errRow
+		return nil
+	}
+	all := string(lengths[end:])
+	texts := make([]string, count)
+	for i := range texts {
+		n, used := uint64(lengths[0]), 1
+		if n >= 0x80 {
+			n, used = binary.Uvarint(lengths)
+		}
+		if used <= 0 || n > uint64(len(all)) {
+			r.err = errRow
+			return nil
+		}
+		texts[i], all, lengths = all[:n], all[n:], lengths[used:]
+	}
+	if all != "" {
+		r.err = errRow
+	}
+	return texts
+}
+
+// end is the error of the whole row; a row must be used up.
+func (r *reader) end() error {
+	if r.err == nil && len(r.b) > 0 {
+		r.err = errRow
+	}
+	if r.err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, r.err)
+	}
+	return nil
+}

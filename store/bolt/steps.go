@@ -1,0 +1,225 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// steps implements [store.Steps].
+type steps struct{ s *Store }
+
+// Steps implements [store.Store].
+func (s *Store) Steps() store.Steps { return steps{s} }
+
+func checkStep(step store.Step) error {
+	if c := step.Conv; c != nil {
+		if c.Key.Peer == "" || c.Key.ID == "" || len(c.Key.Peer) > maxID || len(c.Key.ID) > maxID {
+			return errors.New("apply step: conversation key is out of bounds")
+		}
+		if len(c.Terms) > maxListTerms {
+			return fmt.Errorf("apply step: conversation has %d terms, more than %d", len(c.Terms), maxListTerms)
+		}
+		for _, term := range c.Terms {
+			if term == "" || len(term) > maxRecordTerm {
+				return fmt.Errorf("apply step: conversation term has %d bytes, not 1 to %d", len(term), maxRecordTerm)
+			}
+		}
+	} else if len(step.Append) > 0 {
+		return errors.New("apply step: entries without their conversation")
+	}
+	for _, r := range []*store.Replay{step.Replay, step.Answer} {
+		if r != nil && (r.Sender == "" || r.MessageID == "" || len(r.Sender) > maxID || len(r.MessageID) > maxID) {
+			return errors.New("apply step: sender or message id is out of bounds")
+		}
+	}
+	return nil
+}
+
+// Apply implements [store.Steps].
+func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
+	if err := checkStep(step); err != nil {
+		return store.Applied{}, err
+	}
+	var applied store.Applied
+	err := s.s.writer.do(ctx, func(t *txn) (func() error, error) {
+		applied = store.Applied{}
+		if step.Replay != nil {
+			key, before, err := liveReplay(t.Tx, step.Replay.Sender, step.Replay.MessageID, step.Now)
+			switch {
+			case err != nil:
+				return nil, err
+			case key != nil && before.Digest != step.Replay.Digest:
+				return nil, store.ErrMismatch
+			case key != nil:
+				applied = store.Applied{Dup: true, Replay: &before.Replay}
+				return nil, nil
+			}
+		}
+		answer, err := planAnswer(t, step)
+		if err != nil {
+			return nil, err
+		}
+		conv, err := planConv(t, step)
+		if err != nil {
+			return nil, err
+		}
+		records, err := planRecords(t, step.Records, step.Now)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			rev, err := t.nextRev()
+			if err != nil {
+				return err
+			}
+			if step.Conv != nil {
+				applied.Rev = rev
+			}
+			if err := conv(rev); err != nil {
+				return err
+			}
+			if step.Replay != nil {
+				if err := putReplay(t.Tx, *step.Replay, notes(step)); err != nil {
+					return err
+				}
+			}
+			if err := answer(); err != nil {
+				return err
+			}
+			return records(rev)
+		}, nil
+	})
+	if err != nil {
+		return store.Applied{}, err
+	}
+	return applied, nil
+}
+
+// notes says whether the first entry of a step notes its replay record.
+func notes(step store.Step) bool {
+	return len(step.Append) > 0 && step.Replay != nil && step.Replay.Conv == step.Conv.Key
+}
+
+// planAnswer returns what replaces the answer of a record that is there.
+func planAnswer(t *txn, step store.Step) (func() error, error) {
+	nothing := func() error { return nil }
+	if step.Answer == nil {
+		return nothing, nil
+	}
+	key, rec, err := liveReplay(t.Tx, step.Answer.Sender, step.Answer.MessageID, step.Now)
+	if err != nil || key == nil {
+		return nothing, err
+	}
+	if rec.Digest != step.Answer.Digest {
+		return nil, store.ErrMismatch
+	}
+	rec.Status, rec.Answer = step.Answer.Status, step.Answer.Answer
+	return func() error { return t.Bucket(bucketReplays).Put(key, encodeReplay(rec)) }, nil
+}
+
+// planConv checks the revision of a step's conversation and returns what writes row and entries.
+func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
+	if step.Conv == nil {
+		return func(store.Rev) error { return nil }, nil
+	}
+	conv := *step.Conv
+	conv.Terms = set(conv.Terms)
+	old, exists, err := convByKey(t.Tx, conv.Key)
+	if err != nil {
+		return nil, err
+	}
+	there := exists && live(old.Expires, step.Now)
+	if !revFits(conv.Rev, there, old.Rev) {
+		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
+	}
+	return func(rev store.Rev) error {
+		if exists && !there {
+			if err := deleteConv(t, old); err != nil {
+				return err
+			}
+		}
+		if there {
+			conv.Seq, conv.Entries = old.Seq, old.Entries
+		} else {
+			old = store.Conversation{}
+			conv.Entries = 0
+		}
+		conv.Rev = rev
+		return writeConv(t, conv, old, step)
+	}, nil
+}
+
+// Forget implements [store.Steps].
+func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, changes []store.Change, now time.Time) error {
+	return s.s.writer.do(ctx, func(t *txn) (func() error, error) {
+		conv, exists, err := convByKey(t.Tx, key)
+		if err != nil {
+			return nil, err
+		}
+		if !exists || !live(conv.Expires, now) {
+			return nil, store.ErrNotFound
+		}
+		if !revFits(ifRev, true, conv.Rev) {
+			return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
+		}
+		records, err := planRecords(t, changes, now)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			if err := forgetAnswers(t, conv.Seq); err != nil {
+				return err
+			}
+			if err := deleteConv(t, conv); err != nil {
+				return err
+			}
+			rev, err := t.nextRev()
+			if err != nil {
+				return err
+			}
+			return records(rev)
+		}, nil
+	})
+}
+
+// forgetAnswers empties the replay records that were stored for a conversation. They stay until they expire: a message
+// of a conversation that was removed must not be accepted again.
+func forgetAnswers(t *txn, seq uint64) error {
+	b := t.Bucket(bucketReplays)
+	prefix := u64(seq)
+	rows := make(map[string]replayRow)
+	for k, v := range keysFrom(t.Bucket(bucketConvs), prefix, prefix) {
+		hash := k[9:]
+		if k[8] == convRow {
+			break
+		}
+		if k[8] == convEntry {
+			e, err := decodeEntry(number(k[9:]), v)
+			if err != nil {
+				return err
+			}
+			if hash = e.replay; hash == nil {
+				continue
+			}
+		}
+		key, rec, err := findReplay(t.Tx, hash)
+		if err != nil {
+			return err
+		}
+		// The message may have expired since, and have been accepted again elsewhere.
+		if key != nil && rec.convSeq == seq {
+			rec.Status, rec.Answer = 0, nil
+			rows[string(key)] = rec
+		}
+	}
+	for key, rec := range rows {
+		if err := b.Put([]byte(key), encodeReplay(rec)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+var changeTests = []scenario{
+	{"feed", testFeed},
+	{"end of a reservation", testFeedReservation},
+	{"an id that is free again stands once", testFeedFreeAgain},
+	{"tombstones age", testFeedAge},
+}
+
+// feed reads the whole feed in pages of two and checks its order.
+func feed(t *testing.T, s store.Store, after uint64) []store.CardChange {
+	t.Helper()
+	var all []store.CardChange
+	for {
+		page, err := s.Cards().Changes(t.Context(), after, 2)
+		wantOK(t, "Changes", err)
+		for _, c := range page {
+			if c.Change <= after {
+				t.Fatalf("change %d comes after %d", c.Change, after)
+			}
+			after = c.Change
+		}
+		if all = append(all, page...); len(page) < 2 {
+			return all
+		}
+	}
+}
+
+type idGone struct {
+	ID   string
+	Gone bool
+}
+
+func wantFeed(t *testing.T, what string, got []store.CardChange, want ...idGone) {
+	t.Helper()
+	var short []idGone
+	for _, c := range got {
+		short = append(short, idGone{c.ID, c.Gone})
+	}
+	wantSame(t, what, short, want)
+}
+
+func sweepAll(t *testing.T, s store.Store, now time.Time) {
+	t.Helper()
+	for {
+		n, err := s.Sweep(t.Context(), now, 100)
+		wantOK(t, "Sweep", err)
+		if n < 100 {
+			return
+		}
+	}
+}
+
+func testFeed(t *testing.T, s store.Store) {
+	wantFeed(t, "empty feed", feed(t, s, 0))
+	a := putCard(t, s, card("am_a"))
+	putCard(t, s, card("am_b"))
+	putCard(t, s, card("am_c"))
+	all := feed(t, s, 0)
+	wantFeed(t, "feed", all, idGone{"am_a", false}, idGone{"am_b", false}, idGone{"am_c", false})
+	if !all[0].At.Equal(t0) {
+		t.Errorf("change happened at %v, want %v", all[0].At, t0)
+	}
+	last := all[2].Change
+	_, err := s.Cards().Put(t.Context(), store.PutCard{Card: card("am_a"), IfRev: a.Rev, Now: t0})
+	wantOK(t, "renewal", err)
+	wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_b", store.Any, t0.Add(day), nil, t0))
+	wantFeed(t, "feed after two changes", feed(t, s, 0), idGone{"am_c", false}, idGone{"am_a", false}, idGone{"am_b", true})
+	wantFeed(t, "feed since", feed(t, s, last), idGone{"am_a", false}, idGone{"am_b", true})
+	putCard(t, s, card("am_b"))
+	wantFeed(t, "feed after b came back", feed(t, s, last), idGone{"am_a", false}, idGone{"am_b", false})
+	_, err = s.Cards().Changes(t.Context(), 0, 0)
+	wantMistake(t, "limit 0", err)
+}
+
+func testFeedReservation(t *testing.T, s store.Store) {
+	c := putCard(t, s, card("am_a"))
+	putCard(t, s, card("am_b"))
+	wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_b", store.Any, t0.Add(day), nil, t0))
+	before := feed(t, s, 0)
+	sweepAll(t, s, c.Expires)
+	wantSame(t, "feed after expiry", feed(t, s, 0), before)
+	sweepAll(t, s, c.ReservedUntil)
+	wantFeed(t, "feed after the reservations", feed(t, s, 0), idGone{"am_b", true}, idGone{"am_a", true})
+	for _, id := range []string{"am_a", "am_b"} {
+		_, err := s.Cards().Held(t.Context(), id, t0)
+		wantErr(t, "Held after Sweep, even for an earlier now", err, store.ErrNotFound)
+	}
+}
+
+func testFeedFreeAgain(t *testing.T, s store.Store) {
+	first := putCard(t, s, card("am_a"))
+	for _, now := range []time.Time{first.ReservedUntil, first.ReservedUntil.Add(100 * day)} {
+		again := card("am_a")
+		again.Expires, again.ReservedUntil = now.Add(day), now.Add(2*day)
+		_, err := s.Cards().Put(t.Context(), store.PutCard{Card: again, Now: now})
+		wantOK(t, "Put of a free id", err)
+		wantFeed(t, "feed", feed(t, s, 0), idGone{"am_a", false})
+		sweepAll(t, s, now.Add(3*day))
+		wantFeed(t, "feed after Sweep", feed(t, s, 0), idGone{"am_a", true})
+	}
+}
+
+func testFeedAge(t *testing.T, s store.Store) {
+	c := putCard(t, s, card("am_a"))
+	keep := card("am_b")
+	keep.Expires = time.Time{}
+	putCard(t, s, keep)
+	gone := c.ReservedUntil
+	sweepAll(t, s, gone)
+	sweepAll(t, s, gone.Add(364*day))
+	wantFeed(t, "feed after 364 days", feed(t, s, 0), idGone{"am_b", false}, idGone{"am_a", true})
+	sweepAll(t, s, gone.Add(366*day))
+	wantFeed(t, "feed after a year", feed(t, s, 0), idGone{"am_b", false})
+	putCard(t, s, card("am_a"))
+	wantFeed(t, "feed", feed(t, s, 0), idGone{"am_b", false}, idGone{"am_a", false})
+}

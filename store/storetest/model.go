@@ -1,0 +1,367 @@
+package storetest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// testModel runs random units against the store and against maps, and compares every answer.
+func testModel(t *testing.T, open func(t *testing.T) store.Store) {
+	s := open(t)
+	round := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		// One store serves all rounds, each with names of its own: opening costs more than the round does.
+		round++
+		m := &model{
+			t: rt, ctx: t, s: s, round: fmt.Sprintf("r%d-", round), now: t0,
+			cards: make(map[string]store.Card), records: make(map[string]store.Record), convs: make(map[string]*modelConv),
+			replays: make(map[string]modelReplay),
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"put card":   m.putCard,
+			"withdraw":   m.withdraw,
+			"change":     m.change,
+			"step":       m.step,
+			"forget":     m.forget,
+			"time":       m.pass,
+			"list cards": m.listCards,
+			"":           m.compare,
+		})
+	})
+}
+
+type modelConv struct {
+	store.Conversation
+	entries []string
+}
+
+type model struct {
+	t     *rapid.T
+	ctx   *testing.T
+	s     store.Store
+	round string
+	now   time.Time
+
+	cards   map[string]store.Card
+	records map[string]store.Record
+	convs   map[string]*modelConv
+	replays map[string]modelReplay
+}
+
+// modelReplay belongs to one life of its conversation.
+type modelReplay struct {
+	store.Replay
+	conv *modelConv
+}
+
+var (
+	someID    = rapid.SampledFrom([]string{"a", "b", "c", "d"})
+	someTerms = rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"x", "xa", "xab", "y"}), 0, 3, rapid.ID[string])
+	someLife  = rapid.SampledFrom([]time.Duration{1, time.Hour, 24 * time.Hour, 100 * 24 * time.Hour})
+	someOwner = rapid.SampledFrom([]string{"one", "two"})
+	someRev   = rapid.SampledFrom([]string{"absent", "any", "right", "wrong"})
+)
+
+// agree compares two outcomes: the sentinel, or none.
+func (m *model) agree(what string, got, want error) {
+	m.t.Helper()
+	if (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
+		m.t.Fatalf("%s = %v, want %v", what, got, want)
+	}
+}
+
+func (m *model) rev(t *rapid.T, have store.Rev) store.Rev {
+	switch someRev.Draw(t, "revision") {
+	case "any":
+		return store.Any
+	case "right":
+		return have
+	case "wrong":
+		return 1<<50 + 1
+	}
+	return store.Absent
+}
+
+func fits(want store.Rev, there bool, have store.Rev) bool {
+	return want == store.Any || want == store.Absent && !there || there && want == have
+}
+
+func (m *model) terms(t *rapid.T) []string {
+	terms := someTerms.Draw(t, "terms")
+	for i, term := range terms {
+		terms[i] = m.round + term
+	}
+	slices.Sort(terms)
+	return terms
+}
+
+func (m *model) putCard(t *rapid.T) {
+	id := m.round + someID.Draw(t, "id")
+	old, exists := m.cards[id]
+	held := exists && old.Held(m.now)
+	c := store.Card{
+		ID: id, Owner: hash(someOwner.Draw(t, "owner")), Terms: m.terms(t), Body: []byte(id),
+		Registered: m.now, Updated: m.now, Expires: m.now.Add(someLife.Draw(t, "life")),
+	}
+	c.ReservedUntil = c.Expires.Add(someLife.Draw(t, "reserved"))
+	ifRev := m.rev(t, old.Rev)
+	var want error
+	switch {
+	case ifRev == store.Any || ifRev == store.Absent && !held:
+	case ifRev != store.Absent && (!held || ifRev != old.Rev):
+		want = store.ErrConflict
+	case ifRev == store.Absent && old.Live(m.now):
+		want = store.ErrConflict
+	case ifRev == store.Absent && old.Owner != c.Owner:
+		want = store.ErrReserved
+	}
+	stored, err := m.s.Cards().Put(m.ctx.Context(), store.PutCard{Card: c, IfRev: ifRev, Now: m.now})
+	m.agree("Put", err, want)
+	if err != nil {
+		return
+	}
+	if held && (stored.Seq != old.Seq || !stored.Registered.Equal(old.Registered)) || stored.Rev <= old.Rev {
+		m.t.Fatalf("Put gave seq %d, rev %d, registered %v over %d, %d, %v (held %v)",
+			stored.Seq, stored.Rev, stored.Registered, old.Seq, old.Rev, old.Registered, held)
+	}
+	m.cards[id] = stored
+}
+
+func (m *model) withdraw(t *rapid.T) {
+	id := m.round + someID.Draw(t, "id")
+	old, exists := m.cards[id]
+	ifRev, until := m.rev(t, old.Rev), m.now.Add(someLife.Draw(t, "reserved"))
+	var want error
+	if !exists || !old.Live(m.now) {
+		want = store.ErrNotFound
+	} else if !fits(ifRev, true, old.Rev) {
+		want = store.ErrConflict
+	}
+	err := m.s.Cards().Withdraw(m.ctx.Context(), id, ifRev, until, nil, m.now)
+	m.agree("Withdraw", err, want)
+	if err == nil {
+		held, err := m.s.Cards().Held(m.ctx.Context(), id, m.now)
+		m.agree("Held", err, nil)
+		m.cards[id] = held
+	}
+}
+
+func (m *model) listCards(t *rapid.T) {
+	q := store.CardQuery{Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Now: m.now, All: m.terms(t)}
+	for range rapid.IntRange(1, 3).Draw(t, "tiers") {
+		tier := store.Tier{All: m.terms(t)}
+		if rapid.Bool().Draw(t, "prefixed") {
+			tier.Prefix = m.round + "x"
+		}
+		q.Tiers = append(q.Tiers, tier)
+	}
+	if !strings.HasPrefix(strings.Join(q.All, ""), m.round) {
+		q.All = []string{m.round + "x"} // or the cards of other rounds come too
+	}
+	var want []string
+	cards := slices.SortedFunc(maps.Values(m.cards), func(a, b store.Card) int { return cmp.Compare(a.Seq, b.Seq) })
+	for i := range q.Tiers {
+		for _, c := range cards {
+			if c.Live(m.now) && tierOf(c.Terms, q) == i {
+				want = append(want, c.ID)
+			}
+		}
+	}
+	if got := idsOf(m.ctx, m.s, q); !slices.Equal(got, want) {
+		m.t.Fatalf("List(%+v) = %q, want %q", q, got, want)
+	}
+}
+
+func tierOf(terms []string, q store.CardQuery) int {
+	has := func(all []string) bool {
+		return !slices.ContainsFunc(all, func(term string) bool { return !slices.Contains(terms, term) })
+	}
+	if !has(q.All) {
+		return -1
+	}
+	return slices.IndexFunc(q.Tiers, func(tier store.Tier) bool {
+		begins := func(term string) bool { return strings.HasPrefix(term, tier.Prefix) }
+		return has(tier.All) && (tier.Prefix == "" || slices.ContainsFunc(terms, begins))
+	})
+}
+
+func (m *model) record(t *rapid.T) (store.Change, error) {
+	key := m.round + someID.Draw(t, "key")
+	old, exists := m.records[key]
+	there := exists && alive(old.Expires, m.now)
+	c := store.Change{Record: store.Record{NS: "model", Key: key, Body: []byte(key), Terms: m.terms(t)}, IfRev: m.rev(t, old.Rev)}
+	if rapid.Bool().Draw(t, "expires") {
+		c.Record.Expires = m.now.Add(someLife.Draw(t, "life"))
+	}
+	c.Delete = rapid.Bool().Draw(t, "delete")
+	if !fits(c.IfRev, there, old.Rev) {
+		return c, store.ErrConflict
+	}
+	return c, nil
+}
+
+func alive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
+
+// keep brings the model to a change that was applied.
+func (m *model) keep(c store.Change) {
+	if c.Delete {
+		delete(m.records, c.Record.Key)
+		return
+	}
+	rec, err := m.s.Records().Get(m.ctx.Context(), "model", c.Record.Key, m.now)
+	m.agree("Get of a new record", err, nil)
+	if old := m.records[c.Record.Key]; rec.Rev <= old.Rev {
+		m.t.Fatalf("revision of a record went from %d to %d", old.Rev, rec.Rev)
+	}
+	c.Record.Rev = rec.Rev
+	m.records[c.Record.Key] = c.Record
+}
+
+func (m *model) change(t *rapid.T) {
+	c, want := m.record(t)
+	err := m.s.Records().Apply(m.ctx.Context(), []store.Change{c}, m.now)
+	m.agree("Records.Apply", err, want)
+	if err == nil {
+		m.keep(c)
+	}
+}
+
+func (m *model) step(t *rapid.T) {
+	key := store.ConvKey{Peer: "am_p", ID: m.round + someID.Draw(t, "conversation")}
+	old := m.convs[key.ID]
+	there := old != nil && alive(old.Expires, m.now)
+	var rev store.Rev
+	if old != nil {
+		rev = old.Rev
+	}
+	id := m.round + someID.Draw(t, "message")
+	c := &store.Conversation{Key: key, Rev: m.rev(t, rev), Open: rapid.Bool().Draw(t, "open"), Terms: m.terms(t)}
+	if there && !old.Open {
+		c.Open = false
+	}
+	if !c.Open {
+		c.Expires = m.now.Add(someLife.Draw(t, "life"))
+	}
+	step := store.Step{Conv: c, Append: []store.Entry{{MessageID: id}}, Now: m.now}
+	step.Replay = &store.Replay{Sender: "am_p", MessageID: id, Digest: hash(someOwner.Draw(t, "content")), Conv: key, Expires: m.now.Add(someLife.Draw(t, "remembered"))}
+	record, want := m.record(t)
+	step.Records = []store.Change{record}
+	if !fits(c.Rev, there, rev) {
+		want = store.ErrConflict
+	}
+	before, known := m.replayed(id)
+	if known && before.Digest != step.Replay.Digest {
+		want = store.ErrMismatch
+	}
+	dup := known && want != store.ErrMismatch
+	if dup {
+		want = nil
+	}
+	applied, err := m.s.Steps().Apply(m.ctx.Context(), step)
+	m.agree("Steps.Apply", err, want)
+	if err != nil {
+		return
+	}
+	if applied.Dup != dup {
+		m.t.Fatalf("Apply says duplicate %v, want %v", applied.Dup, dup)
+	}
+	if dup {
+		return
+	}
+	if !there {
+		old = &modelConv{}
+		m.convs[key.ID] = old
+	}
+	c.Rev = applied.Rev
+	old.Conversation, old.entries = *c, append(old.entries, id)
+	m.replays[id] = modelReplay{*step.Replay, old}
+	m.keep(record)
+}
+
+func (m *model) replayed(id string) (store.Replay, bool) {
+	rec, ok := m.replays[id]
+	if !ok {
+		return rec.Replay, false
+	}
+	return rec.Replay, alive(rec.Expires, m.now) || rec.conv.Open && alive(rec.conv.Expires, m.now)
+}
+
+func (m *model) forget(t *rapid.T) {
+	id := m.round + someID.Draw(t, "conversation")
+	c := m.convs[id]
+	want := error(nil)
+	if c == nil || !alive(c.Expires, m.now) {
+		want = store.ErrNotFound
+	}
+	err := m.s.Steps().Forget(m.ctx.Context(), store.ConvKey{Peer: "am_p", ID: id}, store.Any, nil, m.now)
+	m.agree("Forget", err, want)
+	if err != nil {
+		return
+	}
+	delete(m.convs, id)
+	c.Open = false // its replay records live on until they expire
+}
+
+// pass lets time pass, and sometimes sweeps.
+func (m *model) pass(t *rapid.T) {
+	m.now = m.now.Add(someLife.Draw(t, "pass"))
+	if rapid.Bool().Draw(t, "sweep") {
+		sweepAll(m.ctx, m.s, m.now)
+	}
+}
+
+// compare asks for everything that the model knows.
+func (m *model) compare(t *rapid.T) {
+	for id, c := range m.cards {
+		_, err := m.s.Cards().Get(m.ctx.Context(), id, m.now)
+		m.agree("Get", err, absentUnless(c.Live(m.now)))
+		_, err = m.s.Cards().Held(m.ctx.Context(), id, m.now)
+		m.agree("Held", err, absentUnless(c.Held(m.now)))
+	}
+	for key, rec := range m.records {
+		got, err := m.s.Records().Get(m.ctx.Context(), "model", key, m.now)
+		m.agree("record", err, absentUnless(alive(rec.Expires, m.now)))
+		if err == nil && (got.Rev != rec.Rev || !slices.Equal(got.Terms, rec.Terms)) {
+			m.t.Fatalf("record %s is %+v, want %+v", key, got, rec)
+		}
+	}
+	for id, c := range m.convs {
+		got, err := m.s.Steps().Conversation(m.ctx.Context(), c.Key, m.now)
+		m.agree("conversation", err, absentUnless(alive(c.Expires, m.now)))
+		if err == nil && (got.Rev != c.Rev || got.Entries != uint64(len(c.entries)) || got.Open != c.Open) {
+			m.t.Fatalf("conversation %s is %+v, want %+v", id, got, c)
+		}
+		if err != nil {
+			continue
+		}
+		var messages []string
+		for _, e := range transcript(m.ctx, m.s, c.Key, 0, 1000) {
+			messages = append(messages, e.MessageID)
+		}
+		if !slices.Equal(messages, c.entries) {
+			m.t.Fatalf("transcript of %s is %q, want %q", id, messages, c.entries)
+		}
+	}
+	for id := range m.replays {
+		_, known := m.replayed(id)
+		_, err := m.s.Steps().Replayed(m.ctx.Context(), "am_p", id, m.now)
+		m.agree("Replayed", err, absentUnless(known))
+	}
+}
+
+func absentUnless(there bool) error {
+	if there {
+		return nil
+	}
+	return store.ErrNotFound
+}

@@ -1,0 +1,154 @@
+package storetest
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+var replayTests = []scenario{
+	{"duplicate and mismatch", testReplay},
+	{"answer is replaced", testAnswer},
+	{"expiry, and open conversations", testReplayExpiry},
+	{"two copies at once", testReplayRace},
+}
+
+func replay(id string, key store.ConvKey) *store.Replay {
+	return &store.Replay{
+		Sender: "am_p", MessageID: id, Digest: hash(id), Conv: key, Status: 202, Answer: []byte("answer to " + id), Expires: t0.Add(8 * day),
+	}
+}
+
+func testReplay(t *testing.T, s store.Store) {
+	c := conv("am_p", "conv_1")
+	first := replay("m1", c.Key)
+	step := store.Step{Conv: &c, Append: []store.Entry{entry("m1")}, Replay: first, Now: t0}
+	if got := apply(t, s, step); got.Dup || got.Rev == 0 {
+		t.Errorf("first copy: %+v", got)
+	}
+	step.Records = []store.Change{{Record: store.Record{NS: "inbox", Key: "again"}}}
+	got := apply(t, s, step) // its revision and its records would be refused, but the replay is looked at first
+	if !got.Dup {
+		t.Error("second copy is not a duplicate")
+	}
+	wantSame(t, "stored record", got.Replay, first)
+	_, err := s.Records().Get(t.Context(), "inbox", "again", t0)
+	wantErr(t, "record of a duplicate", err, store.ErrNotFound)
+	if n := len(transcript(t, s, c.Key, 0, 9)); n != 1 {
+		t.Errorf("transcript has %d entries after a duplicate", n)
+	}
+	other := *first
+	other.Digest = hash("other")
+	_, err = s.Steps().Apply(t.Context(), store.Step{Replay: &other, Now: t0})
+	wantErr(t, "other content under the id", err, store.ErrMismatch)
+	another := *first
+	another.Sender, another.Digest = "am_q", hash("other")
+	if apply(t, s, store.Step{Replay: &another}).Dup {
+		t.Error("the id of another sender is a duplicate")
+	}
+	rec, err := s.Steps().Replayed(t.Context(), "am_p", "m1", t0)
+	wantOK(t, "Replayed", err)
+	wantSame(t, "Replayed", rec, *first)
+	_, err = s.Steps().Replayed(t.Context(), "am_p", "m2", t0)
+	wantErr(t, "Replayed of an unknown message", err, store.ErrNotFound)
+}
+
+func testAnswer(t *testing.T, s store.Store) {
+	c := conv("am_p", "conv_1")
+	apply(t, s, store.Step{Conv: &c, Replay: replay("m1", c.Key)})
+	final := replay("m1", store.ConvKey{})
+	final.Status, final.Answer, final.Expires = 200, []byte("final"), time.Time{}
+	c.Rev = store.Any
+	apply(t, s, store.Step{Conv: &c, Answer: final, Append: []store.Entry{entry("r1")}})
+	want := replay("m1", c.Key)
+	want.Status, want.Answer = 200, []byte("final")
+	got, err := s.Steps().Replayed(t.Context(), "am_p", "m1", t0)
+	wantOK(t, "Replayed", err)
+	wantSame(t, "record with its new answer", got, *want)
+	if dup := apply(t, s, store.Step{Replay: replay("m1", c.Key)}); !dup.Dup || string(dup.Replay.Answer) != "final" {
+		t.Errorf("repeat gets %+v", dup)
+	}
+	wrong := replay("m1", c.Key)
+	wrong.Digest = hash("other")
+	_, err = s.Steps().Apply(t.Context(), store.Step{Conv: &c, Answer: wrong, Append: []store.Entry{entry("r2")}, Now: t0})
+	wantErr(t, "answer to other content", err, store.ErrMismatch)
+	if n := len(transcript(t, s, c.Key, 0, 9)); n != 1 {
+		t.Errorf("transcript has %d entries, want 1", n)
+	}
+	apply(t, s, store.Step{Conv: &c, Answer: replay("gone", c.Key)})
+	_, err = s.Steps().Replayed(t.Context(), "am_p", "gone", t0)
+	wantErr(t, "Replayed of a record that was gone", err, store.ErrNotFound)
+}
+
+func testReplayExpiry(t *testing.T, s store.Store) {
+	c := conv("am_p", "conv_1")
+	apply(t, s, store.Step{Conv: &c, Replay: replay("m1", c.Key)})
+	loose := replay("m2", store.ConvKey{})
+	apply(t, s, store.Step{Replay: loose})
+	forever := replay("m3", store.ConvKey{})
+	forever.Expires = time.Time{}
+	apply(t, s, store.Step{Replay: forever})
+
+	there := func(what, id string, now time.Time, want bool) {
+		t.Helper()
+		_, err := s.Steps().Replayed(t.Context(), "am_p", id, now)
+		if (err == nil) != want {
+			t.Errorf("%s: Replayed(%s) = %v, want it there %v", what, id, err, want)
+		}
+	}
+	end := loose.Expires
+	there("before its end", "m2", end.Add(-1), true)
+	there("at its end", "m2", end, false)
+	there("conversation is open", "m1", end.Add(90*day), true)
+	for _, late := range []time.Duration{0, 10 * day, 50 * day, 90 * day} {
+		sweepAll(t, s, end.Add(late))
+	}
+	there("swept, conversation is open", "m1", end.Add(90*day), true)
+	there("never ends", "m3", end.Add(9000*day), true)
+	if dup := apply(t, s, store.Step{Replay: replay("m1", c.Key), Now: end.Add(90 * day)}); !dup.Dup {
+		t.Error("a repeat within an open conversation is not a duplicate")
+	}
+	late := end.Add(91 * day)
+	again := *loose
+	again.Digest, again.Expires = hash("other"), late.Add(day)
+	if apply(t, s, store.Step{Replay: &again, Now: late}).Dup {
+		t.Error("an id that is free again is a duplicate")
+	}
+	c.Rev, c.Open, c.Expires = store.Any, false, late.Add(30*day)
+	apply(t, s, store.Step{Conv: &c, Now: late})
+	there("conversation is closed", "m1", late, false)
+	there("stored anew", "m2", late, true)
+	sweepAll(t, s, late.Add(20*day))
+	there("swept", "m1", t0, false)
+}
+
+func testReplayRace(t *testing.T, s store.Store) {
+	c := conv("am_p", "conv_1")
+	apply(t, s, store.Step{Conv: &c})
+	var mu sync.Mutex
+	var applied, dups int
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			c := conv("am_p", "conv_1")
+			c.Rev = store.Any
+			got, err := s.Steps().Apply(t.Context(), store.Step{Conv: &c, Append: []store.Entry{entry("m1")}, Replay: replay("m1", c.Key), Now: t0})
+			if err != nil {
+				t.Errorf("Apply = %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if got.Dup {
+				dups++
+			} else {
+				applied++
+			}
+		})
+	}
+	all.Wait()
+	if n := len(transcript(t, s, c.Key, 0, 99)); applied != 1 || dups != 11 || n != 1 {
+		t.Errorf("%d applied, %d duplicates, %d entries; want 1, 11, 1", applied, dups, n)
+	}
+}

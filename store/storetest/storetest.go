@@ -1,0 +1,97 @@
+// Package storetest is the contract of package store as a test suite: every engine runs it.
+//
+// Start with [Run]. The suite knows no engine and looks only at what the seam shows; what an engine promises
+// beyond it (crashes, full disks) is for the engine's own tests.
+package storetest
+
+import (
+	"crypto/sha256"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Run runs the whole suite. open returns a new, empty store that is closed when its test ends.
+func Run(t *testing.T, open func(t *testing.T) store.Store) {
+	t.Helper()
+	groups := []struct {
+		name  string
+		tests []scenario
+	}{
+		{"Cards", cardTests},
+		{"List", listTests},
+		{"Changes", changeTests},
+		{"Steps", stepTests},
+		{"Replay", replayTests},
+		{"Records", recordTests},
+		{"Store", storeTests},
+	}
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			for _, test := range g.tests {
+				t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
+			}
+		})
+	}
+	t.Run("Model", func(t *testing.T) { testModel(t, open) })
+}
+
+type scenario struct {
+	name string
+	run  func(t *testing.T, s store.Store)
+}
+
+// t0 is the now of most scenarios.
+var t0 = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
+
+const day = 24 * time.Hour
+
+func wantErr(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s = %v, want %v", what, err, want)
+	}
+}
+
+// wantMistake expects an error that no caller would branch on.
+func wantMistake(t *testing.T, what string, err error) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s was accepted", what)
+	}
+	for _, sentinel := range []error{
+		store.ErrNotFound, store.ErrConflict, store.ErrMismatch, store.ErrReserved, store.ErrQuota, store.ErrUnavailable,
+	} {
+		if errors.Is(err, sentinel) {
+			t.Errorf("%s = %v, want none of the sentinels", what, err)
+		}
+	}
+}
+
+func wantOK(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s = %v", what, err)
+	}
+}
+
+func wantSame[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", what, diff)
+	}
+}
+
+func hash(text string) [32]byte { return sha256.Sum256([]byte(text)) }
+
+var storeTests = []scenario{
+	{"cancelled context does nothing", testCancelled},
+	{"backup and ping", testPing},
+	{"slices are not shared", testSlices},
+	{"bounds", testBounds},
+}
