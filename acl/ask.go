@@ -1,0 +1,138 @@
+package acl
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	nsAsks = "asks"
+	nsOpen = "asks-open" // the slots that pending asks take
+
+	askLife = 7 * 24 * time.Hour  // of an ask that sets no end (AM-33)
+	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
+)
+
+// AskState is where an ask stands. Every state but pending is final.
+type AskState string
+
+const (
+	AskPending   AskState = "pending"
+	AskApproved  AskState = "approved"
+	AskRejected  AskState = "rejected"
+	AskWithdrawn AskState = "withdrawn"
+	AskExpired   AskState = "expired" // never stored: judged when it is read
+)
+
+// Choice is an answer that the owner may give.
+type Choice string
+
+const (
+	Approve       Choice = "approve" // this once
+	ApproveAlways Choice = "always"  // this, and remember the subject
+	Reject        Choice = "reject"
+	Block         Choice = "block"
+)
+
+// approves says whether the choice lets happen what was asked.
+func (c Choice) approves() bool { return c == Approve || c == ApproveAlways }
+
+// Ask is one thing that the owner must decide: a held message, an outgoing one, a changed key, a foreign proposal.
+type Ask struct {
+	ID      string          `json:"id"`      // order of ids is order of creation
+	Kind    string          `json:"kind"`    // names the resolver
+	Subject string          `json:"subject"` // principal it is about
+	Conv    store.ConvKey   `json:"conversation,omitzero"`
+	Title   string          `json:"title"` // ours; nothing that a peer wrote
+	Body    json.RawMessage `json:"body,omitempty"`
+	Hash    string          `json:"hash"` // of what the owner is shown; whoever decides names it (AM-34)
+	Choices []Choice        `json:"choices"`
+	Created time.Time       `json:"created"`
+	Expires time.Time       `json:"expires"`
+
+	State   AskState  `json:"state"`
+	Choice  Choice    `json:"choice,omitempty"`
+	Decided time.Time `json:"decided,omitzero"` // also the time of a withdrawal
+	By      string    `json:"by,omitempty"`     // who decided: "cli", "page"
+}
+
+// at judges an ask that may have expired, to the second (AM-33).
+func (a Ask) at(now time.Time) Ask {
+	if a.State == AskPending && !now.Before(a.Expires) {
+		a.State = AskExpired
+	}
+	return a
+}
+
+// Slot bounds the asks that are open at once: it is taken when an ask opens and freed when it ends, also by expiry.
+// The zero Slot bounds nothing.
+type Slot struct {
+	Key  string // one open ask has it: "sender/<principal>"
+	Term string // what Max counts: "sender"
+	Max  int
+}
+
+// SenderSlot allows one open ask per unknown sender, and 200 in all (AM-33).
+func SenderSlot(principal string) Slot {
+	return Slot{Key: "sender/" + principal, Term: "sender", Max: 200}
+}
+
+// ConversationSlot allows 16 open asks per conversation (AM-33).
+func ConversationSlot(conv store.ConvKey, askID string) Slot {
+	term := convTerm(conv)
+	return Slot{Key: term + "/" + askID, Term: term, Max: 16}
+}
+
+func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
+
+// NewAskID returns a unique id that sorts by time.
+func NewAskID(now time.Time) string {
+	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
+}
+
+// stored is an ask with what frees its slot.
+type stored struct {
+	Ask
+	Slot string `json:"slot,omitempty"` // key
+
+	rev store.Rev
+}
+
+func (s stored) record() store.Record {
+	end := s.Expires
+	if s.State != AskPending {
+		end = s.Decided
+	}
+	terms := []string{"state:" + string(s.State), "subject:" + s.Subject}
+	if s.Conv != (store.ConvKey{}) {
+		terms = append(terms, convTerm(s.Conv))
+	}
+	return store.Record{NS: nsAsks, Key: s.ID, Body: encode(s), Terms: terms, Expires: end.Add(keepFor)}
+}
+
+// end returns the changes that store an ask which is no longer pending and free its slot. They fail with
+// store.ErrConflict where it ended otherwise meanwhile.
+func (s stored) end() []store.Change {
+	changes := []store.Change{{Record: s.record(), IfRev: s.rev}}
+	if s.Slot != "" {
+		changes = append(changes, freeing(s.Slot))
+	}
+	return changes
+}
+
+func freeing(slot string) store.Change {
+	return store.Change{Record: store.Record{NS: nsOpen, Key: slot}, IfRev: store.Any, Delete: true}
+}
+
+func decodeAsk(rec store.Record) (stored, error) {
+	s := stored{rev: rec.Rev}
+	if err := json.Unmarshal(rec.Body, &s); err != nil {
+		return stored{}, fmt.Errorf("decode ask: %w", err)
+	}
+	return s, nil
+}

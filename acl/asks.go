@@ -1,0 +1,229 @@
+package acl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Why a decision was not carried out; check with [errors.Is]. An id that never was is store.ErrNotFound.
+var (
+	// ErrAskGone: somebody decided first, or the ask was withdrawn or expired.
+	ErrAskGone = errors.New("acl: the ask is no longer pending")
+	// ErrHashMismatch: what was shown to the owner is not what is asked (AM-34).
+	ErrHashMismatch = errors.New("acl: the ask is about something else than was shown")
+	// ErrChoice: the ask does not offer this choice.
+	ErrChoice = errors.New("acl: the ask does not offer this choice")
+)
+
+// maxDecisions bounds how often a decision is tried anew because a row beside the ask moved.
+const maxDecisions = 8
+
+// Resolver carries out what the owner decided about asks of one kind.
+//
+// It must apply d.Changes in the same unit as its effect, and nothing where that unit fails. It returns
+// store.ErrConflict as it came: somebody else decided first, or another row moved, and then it is called again. It
+// checks access anew, because rules may have changed since the ask was opened (AM-34); an error that is not a
+// conflict leaves the ask pending.
+type Resolver interface {
+	Resolve(ctx context.Context, ask Ask, d Decision) error
+}
+
+// Decision is the owner's answer to an ask.
+type Decision struct {
+	Choice  Choice
+	By      string
+	Changes []store.Change // end the ask, if it is still pending, and free its slot
+	Now     time.Time
+}
+
+// Asks is the queue of what waits for the owner. It is safe for concurrent use once every kind has its resolver.
+type Asks struct {
+	records   store.Records
+	resolvers map[string]Resolver
+}
+
+// NewAsks returns the queue that s keeps.
+func NewAsks(s store.Store) *Asks {
+	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver)}
+}
+
+// Handle names the resolver of a kind. It is for set-up, before the first decision.
+func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
+
+// Open returns the ask as it will be stored, and the changes that store it and take its slot, for the caller's
+// step. A pending ask needs a Created time; ID, Expires and Choices have defaults. In the step, the slot refuses with
+// store.ErrConflict where it is taken and with store.ErrQuota where Max is reached; see [Asks.Taken].
+func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
+	if ask.ID == "" {
+		ask.ID = NewAskID(ask.Created)
+	}
+	if ask.Expires.IsZero() {
+		ask.Expires = ask.Created.Add(askLife)
+	}
+	if len(ask.Choices) == 0 {
+		ask.Choices = []Choice{Approve, Reject}
+	}
+	ask.State = AskPending
+	var changes []store.Change
+	if slot.Key != "" {
+		changes = append(changes, store.Change{Max: slot.Max, Record: store.Record{
+			NS: nsOpen, Key: slot.Key, Terms: []string{slot.Term}, Body: []byte(ask.ID), Expires: ask.Expires,
+		}})
+	}
+	return ask, append(changes, store.Change{Record: stored{Ask: ask, Slot: slot.Key}.record()})
+}
+
+// Taken says whether an open ask has the slot now. It tells a taken slot from other conflicts of a step.
+func (q *Asks) Taken(ctx context.Context, slot Slot, now time.Time) (bool, error) {
+	_, err := q.records.Get(ctx, nsOpen, slot.Key, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Get returns an ask; store.ErrNotFound where there is none.
+func (q *Asks) Get(ctx context.Context, id string, now time.Time) (Ask, error) {
+	s, err := q.get(ctx, id, now)
+	return s.Ask, err
+}
+
+func (q *Asks) get(ctx context.Context, id string, now time.Time) (stored, error) {
+	rec, err := q.records.Get(ctx, nsAsks, id, now)
+	if err != nil {
+		return stored{}, fmt.Errorf("read ask: %w", err)
+	}
+	s, err := decodeAsk(rec)
+	s.Ask = s.Ask.at(now)
+	return s, err
+}
+
+// AskFilter narrows a list; zero fields do not.
+type AskFilter struct {
+	State   AskState
+	Subject string
+}
+
+// List returns asks in the order of their creation, after the id named after. A page may hold fewer than limit asks,
+// even none, and still have a next; next is empty on the last page.
+func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
+	term := ""
+	switch {
+	case f.Subject != "":
+		term = "subject:" + f.Subject
+	case f.State == AskExpired:
+		term = "state:" + string(AskPending)
+	case f.State != "":
+		term = "state:" + string(f.State)
+	}
+	page, err := q.records.List(ctx, nsAsks, term, after, limit, now)
+	if err != nil {
+		return nil, "", fmt.Errorf("list asks: %w", err)
+	}
+	for _, rec := range page.Records {
+		s, err := decodeAsk(rec)
+		if err != nil {
+			return nil, "", err
+		}
+		if ask := s.Ask.at(now); f.State == "" || ask.State == f.State {
+			asks = append(asks, ask)
+		}
+	}
+	return asks, page.Next, nil
+}
+
+// Withdraw returns the changes that withdraw those pending asks of a conversation that which names (AM-36). They fail
+// with store.ErrConflict where one of them is decided meanwhile.
+func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, which func(Ask) bool, now time.Time) ([]store.Change, error) {
+	var changes []store.Change
+	err := q.each(ctx, conv, now, func(s stored) {
+		if s.at(now).State != AskPending || !which(s.Ask) {
+			return
+		}
+		s.State, s.Decided = AskWithdrawn, now.UTC()
+		changes = append(changes, s.end()...)
+	})
+	return changes, err
+}
+
+// Forget returns the changes that remove every ask of a conversation, decided or not.
+func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([]store.Change, error) {
+	var changes []store.Change
+	err := q.each(ctx, conv, now, func(s stored) {
+		changes = append(changes, store.Change{Record: store.Record{NS: nsAsks, Key: s.ID}, IfRev: s.rev, Delete: true})
+		if s.at(now).State == AskPending && s.Slot != "" {
+			changes = append(changes, freeing(s.Slot))
+		}
+	})
+	return changes, err
+}
+
+// each calls do for the asks of a conversation.
+func (q *Asks) each(ctx context.Context, conv store.ConvKey, now time.Time, do func(stored)) error {
+	for after := ""; ; {
+		page, err := q.records.List(ctx, nsAsks, convTerm(conv), after, 100, now)
+		if err != nil {
+			return fmt.Errorf("list asks of conversation: %w", err)
+		}
+		for _, rec := range page.Records {
+			s, err := decodeAsk(rec)
+			if err != nil {
+				return err
+			}
+			do(s)
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+// Decide carries out the owner's choice about the ask, once: of two deciders exactly one wins, the other gets
+// ErrAskGone. hash is that of what the owner saw. by names the way the decision came ("cli"). The ask is returned as
+// it stands, also beside ErrAskGone, ErrHashMismatch and ErrChoice; any other error is the resolver's or the store's.
+func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by string, now time.Time) (Ask, error) {
+	for range maxDecisions {
+		s, err := q.get(ctx, id, now)
+		if err != nil {
+			return Ask{}, err
+		}
+		if err := s.decidable(hash, choice); err != nil {
+			return s.Ask, err
+		}
+		resolver := q.resolvers[s.Kind]
+		if resolver == nil {
+			return s.Ask, fmt.Errorf("decide ask: no resolver for kind %q", s.Kind)
+		}
+		decided := s
+		decided.State = AskRejected
+		if choice.approves() {
+			decided.State = AskApproved
+		}
+		decided.Choice, decided.By, decided.Decided = choice, by, now.UTC()
+		err = resolver.Resolve(ctx, s.Ask, Decision{Choice: choice, By: by, Changes: decided.end(), Now: now})
+		if err == nil {
+			return decided.Ask, nil
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return s.Ask, err
+		}
+	}
+	return Ask{}, fmt.Errorf("decide ask: %w", store.ErrConflict)
+}
+
+func (s stored) decidable(hash string, choice Choice) error {
+	switch {
+	case s.State != AskPending:
+		return fmt.Errorf("%w: it is %s", ErrAskGone, s.State)
+	case hash != s.Hash:
+		return ErrHashMismatch
+	case !slices.Contains(s.Choices, choice):
+		return ErrChoice
+	}
+	return nil
+}

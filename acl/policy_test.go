@@ -1,0 +1,218 @@
+package acl_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Line 11 of the receive table, every mode with every standing (AM-25, AM-29, AM-30, AM-35).
+func TestAdmit(t *testing.T) {
+	no, rejected := wire.ErrNotAllowed, wire.ErrOwnerRejected
+	type want struct {
+		verdict acl.Verdict
+		err     error
+	}
+	in, hold := want{acl.Admitted, nil}, want{acl.HoldSender, nil}
+	for _, tt := range []struct {
+		mode       acl.Mode
+		standing   acl.Standing
+		want       want
+		wroteFirst want
+	}{
+		{acl.Open, acl.Unknown, in, in},
+		{acl.Open, acl.Allowed, in, in},
+		{acl.Open, acl.Approved, in, in},
+		{acl.Open, acl.Rejected, want{0, rejected}, in},
+		{acl.Open, acl.Blocked, want{0, no}, want{0, no}},
+
+		{acl.Allowlist, acl.Unknown, want{0, no}, in},
+		{acl.Allowlist, acl.Allowed, in, in},
+		{acl.Allowlist, acl.Approved, want{0, no}, in}, // stored approvals are ignored
+		{acl.Allowlist, acl.Rejected, want{0, no}, in},
+		{acl.Allowlist, acl.Blocked, want{0, no}, want{0, no}},
+
+		{acl.Approval, acl.Unknown, hold, in},
+		{acl.Approval, acl.Allowed, in, in},
+		{acl.Approval, acl.Approved, in, in},
+		{acl.Approval, acl.Rejected, want{0, rejected}, in},
+		{acl.Approval, acl.Blocked, want{0, no}, want{0, no}},
+
+		{"", acl.Unknown, hold, in}, // approval is the default
+	} {
+		p := acl.Policy{Mode: tt.mode}
+		for wroteFirst, want := range map[bool]want{false: tt.want, true: tt.wroteFirst} {
+			got, err := p.Admit(tt.standing, wroteFirst)
+			if got != want.verdict || !errors.Is(err, want.err) {
+				t.Errorf("mode %q: Admit(%q, wrote first %v) = %v, %v, want %v, %v",
+					tt.mode, tt.standing, wroteFirst, got, err, want.verdict, want.err)
+			}
+		}
+	}
+}
+
+func TestHoldIntent(t *testing.T) {
+	const custom = wire.Intent("com.example.pay")
+	owner := acl.Policy{Hold: []acl.HoldRule{
+		{Intent: "mesh.negotiate", Actions: []string{"counter"}, Hold: acl.Never},
+		{Intent: "mesh.message", Hold: acl.Always},
+		{Intent: "com.example.pay", Hold: acl.Always},
+		{Intent: "com.example.*", Hold: acl.Never},
+		{Intent: "mesh.handoff", Hold: acl.Never},
+	}}
+	for _, tt := range []struct {
+		name    string
+		policy  acl.Policy
+		intent  wire.Intent
+		action  string
+		handled bool
+		answers bool
+		want    bool
+	}{
+		{"negotiate propose", acl.Policy{}, wire.Negotiate, "propose", true, false, true},
+		{"negotiate counter", acl.Policy{}, wire.Negotiate, "counter", true, false, true},
+		{"negotiate accept", acl.Policy{}, wire.Negotiate, "accept", true, false, true},
+		{"negotiate reject", acl.Policy{}, wire.Negotiate, "reject", true, false, false},
+		{"negotiate withdraw", acl.Policy{}, wire.Negotiate, "withdraw", true, false, false},
+		{"handoff", acl.Policy{}, wire.Handoff, "request_human", true, false, true},
+		{"handoff, answered", acl.Policy{}, wire.Handoff, wire.ActionReceived, true, true, false},
+		{"handoff, says it is an answer", acl.Policy{}, wire.Handoff, wire.ActionReceived, true, false, true},
+		{"custom, says it is an answer", acl.Policy{}, custom, wire.ActionPending, false, false, true},
+		{"schedule", acl.Policy{}, wire.Schedule, "propose", false, false, false},
+		{"message", acl.Policy{}, wire.Deliver, "deliver", false, false, false},
+		{"custom", acl.Policy{}, custom, "start", false, false, true},
+		{"custom without action", acl.Policy{}, custom, "", false, false, true},
+		{"custom with a hook", acl.Policy{}, custom, "start", true, false, false},
+		{"close is never held", acl.Policy{}, custom, wire.ActionClose, false, false, false},
+
+		{"owner: action never", owner, wire.Negotiate, "counter", false, false, false},
+		{"owner: other action", owner, wire.Negotiate, "propose", false, false, true},
+		{"owner: always", owner, wire.Deliver, "deliver", true, false, true},
+		{"owner: first rule wins", owner, custom, "start", true, false, true},
+		{"owner: later pattern", owner, "com.example.ping", "start", false, false, false},
+		{"owner: always holds every action", owner, custom, wire.ActionReceived, true, true, true},
+		{"owner: handoff never", owner, wire.Handoff, "request_human", false, false, false},
+		{"owner: close is never held", owner, wire.Deliver, wire.ActionClose, true, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.policy.HoldIntent(tt.intent, tt.action, tt.handled, tt.answers); got != tt.want {
+				t.Errorf("HoldIntent(%s, %q, handled %v, answers %v) = %v, want %v", tt.intent, tt.action, tt.handled, tt.answers, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMatch(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, s string
+		want       bool
+	}{
+		{"*", "mesh.schedule", true},
+		{"*", "", true},
+		{"mesh.schedule", "mesh.schedule", true},
+		{"mesh.schedule", "mesh.scheduler", false},
+		{"mesh.schedule", "Mesh.schedule", false},
+		{"com.example.*", "com.example.pay", true},
+		{"com.example.*", "com.example.", true},
+		{"com.example.*", "com.example", false},
+		{"com.example.*", "com.examples.pay", false},
+		{"", "", true},
+		{"", "x", false},
+	} {
+		if got := acl.Match(tt.pattern, tt.s); got != tt.want {
+			t.Errorf("Match(%q, %q) = %v, want %v", tt.pattern, tt.s, got, tt.want)
+		}
+	}
+}
+
+// A pattern is one prefix, so no input makes matching slow (THREATS row 20).
+func TestMatchHostile(t *testing.T) {
+	pattern, s := strings.Repeat("a*", 32<<10), strings.Repeat("a", 64<<10)+"b"
+	began := time.Now()
+	for range 100 {
+		if acl.Match(pattern, s) {
+			t.Fatal("a prefix that is not there matched")
+		}
+	}
+	if took := time.Since(began); took > 100*time.Millisecond {
+		t.Errorf("100 matches took %v, want under 1 ms each", took)
+	}
+}
+
+func TestMatchProperties(t *testing.T) {
+	name := rapid.StringMatching(`[a-z.]{0,12}`)
+	rapid.Check(t, func(t *rapid.T) {
+		prefix, rest := name.Draw(t, "prefix"), name.Draw(t, "rest")
+		if !acl.Match(prefix+"*", prefix+rest) {
+			t.Errorf("Match(%q, %q) = false", prefix+"*", prefix+rest)
+		}
+		if rest != "" && acl.Match(prefix, prefix+rest) {
+			t.Errorf("Match(%q, %q) = true", prefix, prefix+rest)
+		}
+	})
+}
+
+// What the owner may configure about access is a plain document.
+func TestPolicyFromYAML(t *testing.T) {
+	const text = `
+mode: allowlist
+allow: [am_friend, "mew:home/cat"]
+block: [am_spam]
+hold:
+  - {intent: com.example.*, hold: never}
+  - {intent: mesh.negotiate, actions: [accept], hold: always}
+`
+	var p acl.Policy
+	if err := yaml.Unmarshal([]byte(text), &p); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Validate(); err != nil {
+		t.Errorf("Validate() = %v", err)
+	}
+	if p.Mode != acl.Allowlist || len(p.Allow) != 2 || len(p.Block) != 1 || p.Hold[1].Actions[0] != "accept" {
+		t.Errorf("policy = %+v", p)
+	}
+	var r acl.Rates
+	if err := yaml.Unmarshal([]byte("{new_conversations: 1, conversation: 2, total: 3}"), &r); err != nil {
+		t.Fatal(err)
+	}
+	if want := (acl.Rates{NewConversations: 1, Conversation: 2, Total: 3}); r != want {
+		t.Errorf("rates = %+v, want %+v", r, want)
+	}
+}
+
+func TestPolicyValidate(t *testing.T) {
+	rule := func(intent string, hold acl.Hold) acl.Policy {
+		return acl.Policy{Hold: []acl.HoldRule{{Intent: intent, Hold: hold}}}
+	}
+	for _, tt := range []struct {
+		name   string
+		policy acl.Policy
+		want   string // part of the error; empty: none
+	}{
+		{"zero", acl.Policy{}, ""},
+		{"any intent", rule("*", acl.Always), ""},
+		{"prefix", rule("com.example.*", acl.Never), ""},
+		{"mode", acl.Policy{Mode: "closed"}, "mode"},
+		{"star inside", rule("com.*.pay", acl.Always), "pattern"},
+		{"two stars", rule("com.**", acl.Always), "pattern"},
+		{"empty pattern", rule("", acl.Always), "pattern"},
+		{"space", rule("com example", acl.Always), "pattern"},
+		{"hold", rule("*", "maybe"), "always or never"},
+		{"empty hold", rule("*", ""), "always or never"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.policy.Validate()
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("Validate() = %v, want an error with %q", err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+// Package rate keeps token buckets by key, for keys that strangers choose.
+//
+// It knows neither what a key means nor what a refusal says; start with [NewBuckets] and [Buckets.Take].
+//
+// A bucket is kept as one instant, the one at which it will be full again (the generic cell rate algorithm), in
+// whole nanoseconds: whoever comes back after exactly the wait it was told is served, which golang.org/x/time/rate, with
+// its fractions of tokens, cannot promise. That instant is also the order in which buckets may be forgotten, because a
+// full bucket is worth as much as none. What holds always: there are at most as many buckets as the bound says, a bucket
+// that is not full is never forgotten, and at the bound an unknown key is denied (AM-43).
+package rate
+
+import (
+	"container/heap"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Limit is how many tokens a second come back.
+type Limit float64
+
+// PerHour is the limit of n tokens an hour.
+func PerHour(n int) Limit { return Limit(float64(n) / 3600) }
+
+// PerMinute is the limit of n tokens a minute.
+func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
+
+// Buckets are token buckets of one size, by key. They are safe for concurrent use. A nil *Buckets is a limit that
+// is switched off: it has every token.
+type Buckets struct {
+	interval time.Duration // one token comes back
+	whole    time.Duration // an empty bucket is full again
+	maxKeys  int
+
+	mu    sync.Mutex
+	keys  map[string]*bucket
+	order fullest // every bucket, the one that is full first on top
+}
+
+type bucket struct {
+	key   string
+	full  time.Time // when it will be full, or was
+	index int       // in order
+}
+
+// NewBuckets returns buckets that hold burst tokens and refill by limit. There are at most maxKeys of them. It
+// panics where one of the three is not positive.
+func NewBuckets(limit Limit, burst, maxKeys int) *Buckets {
+	if limit <= 0 || math.IsInf(float64(limit), 0) || burst <= 0 || maxKeys <= 0 {
+		panic(fmt.Sprintf("rate: limit %v, burst %d, %d keys: must be positive", limit, burst, maxKeys))
+	}
+	interval := time.Duration(math.Round(float64(time.Second) / float64(limit)))
+	return &Buckets{
+		interval: interval,
+		whole:    interval * time.Duration(burst),
+		maxKeys:  maxKeys,
+		keys:     make(map[string]*bucket),
+	}
+}
+
+// Peek returns how long key must wait for a token: 0 where one is there.
+func (b *Buckets) Peek(key string, now time.Time) time.Duration {
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wait(key, now)
+}
+
+// Take takes a token of key, or says how long to wait for one.
+func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) {
+	if b == nil {
+		return 0, true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if wait := b.wait(key, now); wait > 0 {
+		return wait, false
+	}
+	b.set(key, b.debt(key, now)+b.interval, now)
+	return 0, true
+}
+
+// wait is how long key must wait. An unknown key at the bound waits for the first bucket to be full.
+func (b *Buckets) wait(key string, now time.Time) time.Duration {
+	if _, known := b.keys[key]; !known && len(b.keys) >= b.maxKeys {
+		return max(0, b.left(b.order[0], now))
+	}
+	return max(0, b.debt(key, now)+b.interval-b.whole)
+}
+
+// debt is how long the bucket of key needs to be full.
+func (b *Buckets) debt(key string, now time.Time) time.Duration {
+	if k := b.keys[key]; k != nil {
+		return b.left(k, now)
+	}
+	return 0
+}
+
+// left is never more than an empty bucket needs, also after the clock was set back.
+func (b *Buckets) left(k *bucket, now time.Time) time.Duration {
+	return min(max(0, k.full.Sub(now)), b.whole)
+}
+
+// set makes the bucket of key full after debt. The caller made sure that there is room for a new one.
+func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
+	if k := b.keys[key]; k != nil {
+		k.full = now.Add(debt)
+		heap.Fix(&b.order, k.index)
+		return
+	}
+	if len(b.keys) >= b.maxKeys {
+		delete(b.keys, heap.Pop(&b.order).(*bucket).key)
+	}
+	k := &bucket{key: key, full: now.Add(debt)}
+	b.keys[key] = k
+	heap.Push(&b.order, k)
+}
+
+// Snapshot returns the buckets that are not full, for [Buckets.Restore]. It is coarse: to the millisecond.
+func (b *Buckets) Snapshot(now time.Time) []byte {
+	owed := map[string]int64{}
+	if b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for key, k := range b.keys {
+			if left := b.left(k, now); left > 0 {
+				owed[key] = now.Add(left).UnixMilli()
+			}
+		}
+	}
+	data, err := json.Marshal(owed)
+	if err != nil {
+		panic(fmt.Sprintf("rate: encode snapshot: %v", err)) // a map of strings to numbers
+	}
+	return data
+}
+
+// Restore adds the buckets of a snapshot, which may have been taken under another limit: what it says is held to
+// the bounds of b.
+func (b *Buckets) Restore(data []byte, now time.Time) error {
+	var owed map[string]int64
+	if err := json.Unmarshal(data, &owed); err != nil {
+		return fmt.Errorf("decode buckets: %w", err)
+	}
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key, full := range owed {
+		if len(b.keys) >= b.maxKeys {
+			break
+		}
+		if debt := min(time.UnixMilli(full).Sub(now), b.whole); debt > 0 {
+			b.set(key, debt, now)
+		}
+	}
+	return nil
+}
+
+// fullest is a heap of buckets by the instant they are full.
+type fullest []*bucket
+
+func (f fullest) Len() int           { return len(f) }
+func (f fullest) Less(i, j int) bool { return f[i].full.Before(f[j].full) }
+func (f fullest) Swap(i, j int) {
+	f[i], f[j] = f[j], f[i]
+	f[i].index, f[j].index = i, j
+}
+func (f *fullest) Push(x any) {
+	k := x.(*bucket)
+	k.index = len(*f)
+	*f = append(*f, k)
+}
+func (f *fullest) Pop() any {
+	last := len(*f) - 1
+	k := (*f)[last]
+	(*f)[last] = nil
+	*f = (*f)[:last]
+	return k
+}
+
+// AddrKey is the key of an address: what one subscriber can change at will counts as one. That is the /64 of an IPv6
+// address, and the IPv4 address of a mapped one.
+func AddrKey(addr netip.Addr) string {
+	addr = addr.Unmap().WithZone("")
+	if addr.Is6() {
+		prefix, _ := addr.Prefix(64) // 64 is in range for every IPv6 address
+		return prefix.String()
+	}
+	return addr.String()
+}

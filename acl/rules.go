@@ -1,0 +1,137 @@
+package acl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const nsRules = "rules"
+
+// Rule is what the owner decided about a principal for good.
+type Rule struct {
+	Principal string    `json:"principal"`
+	Standing  Standing  `json:"standing"`
+	Since     time.Time `json:"since"`
+}
+
+// Rules knows the standing of principals: the lists of the policy, and what the owner decided since. It is safe for
+// concurrent use and caches nothing.
+type Rules struct {
+	records      store.Records
+	allow, block map[string]struct{} // of the policy; never changed
+}
+
+// NewRules reads remembered rules from recs, under the lists of p.
+func NewRules(recs store.Records, p Policy) *Rules {
+	return &Rules{records: recs, allow: set(p.Allow), block: set(p.Block)}
+}
+
+func set(list []string) map[string]struct{} {
+	m := make(map[string]struct{}, len(list))
+	for _, s := range list {
+		m[s] = struct{}{}
+	}
+	return m
+}
+
+// Standing returns what is known about a principal. A block, configured or remembered, beats everything; the
+// configured allowlist beats what else is remembered.
+func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (Standing, error) {
+	if _, ok := r.block[principal]; ok {
+		return Blocked, nil
+	}
+	rule, err := r.remembered(ctx, principal, now)
+	if err != nil {
+		return Unknown, err
+	}
+	if _, ok := r.allow[principal]; ok && rule.Standing != Blocked {
+		return Allowed, nil
+	}
+	return rule.Standing, nil
+}
+
+func (r *Rules) remembered(ctx context.Context, principal string, now time.Time) (Rule, error) {
+	rec, err := r.records.Get(ctx, nsRules, principal, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return Rule{Principal: principal}, nil
+	}
+	if err != nil {
+		return Rule{}, fmt.Errorf("read rule: %w", err)
+	}
+	return decodeRule(rec)
+}
+
+// Change returns the change that remembers a standing, or forgets the principal where it is Unknown. It has no
+// precondition: the owner's last word counts.
+func (r *Rules) Change(principal string, s Standing, now time.Time) store.Change {
+	rec := store.Record{NS: nsRules, Key: principal}
+	if s == Unknown {
+		return store.Change{Record: rec, IfRev: store.Any, Delete: true}
+	}
+	rec.Body = encode(Rule{Principal: principal, Standing: s, Since: now.UTC()})
+	rec.Terms = []string{"standing:" + string(s)}
+	return store.Change{Record: rec, IfRev: store.Any}
+}
+
+// Set remembers a standing.
+func (r *Rules) Set(ctx context.Context, principal string, s Standing, now time.Time) error {
+	if !slices.Contains([]Standing{Allowed, Approved, Rejected, Blocked}, s) {
+		return fmt.Errorf("standing %q: must be allowed, approved, rejected or blocked", s)
+	}
+	if err := r.records.Apply(ctx, []store.Change{r.Change(principal, s, now)}, now); err != nil {
+		return fmt.Errorf("remember rule: %w", err)
+	}
+	return nil
+}
+
+// Forget makes a principal a stranger again, but for the lists of the configuration.
+func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) error {
+	if err := r.records.Apply(ctx, []store.Change{r.Change(principal, Unknown, now)}, now); err != nil {
+		return fmt.Errorf("forget rule: %w", err)
+	}
+	return nil
+}
+
+// List returns remembered rules in the order of their principals, those with standing s (all where it is Unknown),
+// after the principal named after. next is empty on the last page.
+func (r *Rules) List(ctx context.Context, s Standing, after string, limit int, now time.Time) (rules []Rule, next string, err error) {
+	term := ""
+	if s != Unknown {
+		term = "standing:" + string(s)
+	}
+	page, err := r.records.List(ctx, nsRules, term, after, limit, now)
+	if err != nil {
+		return nil, "", fmt.Errorf("list rules: %w", err)
+	}
+	for _, rec := range page.Records {
+		rule, err := decodeRule(rec)
+		if err != nil {
+			return nil, "", err
+		}
+		rules = append(rules, rule)
+	}
+	return rules, page.Next, nil
+}
+
+func decodeRule(rec store.Record) (Rule, error) {
+	var rule Rule
+	if err := json.Unmarshal(rec.Body, &rule); err != nil {
+		return Rule{}, fmt.Errorf("decode rule: %w", err)
+	}
+	return rule, nil
+}
+
+// encode writes one of our own structs, which always can be.
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("acl: encode %T: %v", v, err))
+	}
+	return b
+}
