@@ -1,0 +1,153 @@
+package conversations
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The defaults of AM-38 and AM-40, and of what one conversation may hold.
+const (
+	DefaultIdle      = 24 * time.Hour
+	DefaultRetention = 30 * 24 * time.Hour
+	DefaultMaxBytes  = 64 << 20
+)
+
+// Book is all conversations of a node. It is safe for concurrent use.
+type Book struct {
+	Steps     store.Steps
+	Idle      time.Duration // a conversation expires after it; zero: DefaultIdle
+	Retention time.Duration // an ended one goes after it; zero: DefaultRetention
+	MaxBytes  int64         // a transcript of so many bytes is full; zero: DefaultMaxBytes
+}
+
+// IdleFor is how long a conversation may be silent before it expires.
+func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
+
+// Load returns the conversation of key, or a new one that has not begun.
+func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Thread, error) {
+	t := &Thread{book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
+	row, err := b.Steps.Conversation(ctx, key, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return t, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load conversation: %w", err)
+	}
+	t.row = row
+	t.conv, err = Decode(row)
+	return t, err
+}
+
+// Filter narrows a list; zero fields do not.
+type Filter struct {
+	Peer  string
+	State State
+}
+
+// Page is a page of conversations, newest first; Next is 0 on the last one. A page may hold fewer conversations than
+// the limit, even none, and still have a Next.
+type Page struct {
+	Conversations []Conversation
+	Next          uint64
+}
+
+// List returns a page of conversations from before the position that an earlier page named in Next (0: the newest).
+// Conversations that expired are listed as Expired.
+func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now time.Time) (Page, error) {
+	term := ""
+	switch {
+	case f.Peer != "":
+		term = peerTerm(f.Peer)
+	case f.State == Expired:
+		term = stateTerm(Open)
+	case f.State != "":
+		term = stateTerm(f.State)
+	}
+	rows, err := b.Steps.Conversations(ctx, term, before, limit, now)
+	if err != nil {
+		return Page{}, fmt.Errorf("list conversations: %w", err)
+	}
+	page := Page{Next: rows.Next}
+	for _, row := range rows.Conversations {
+		c, err := Decode(row)
+		if err != nil {
+			return Page{}, err
+		}
+		c.State = c.At(now, b.IdleFor())
+		if f.State == "" || c.State == f.State {
+			page.Conversations = append(page.Conversations, c)
+		}
+	}
+	return page, nil
+}
+
+// Transcript returns at most limit entries after number after.
+func (b *Book) Transcript(ctx context.Context, key store.ConvKey, after uint64, limit int) ([]store.Entry, error) {
+	entries, err := b.Steps.Transcript(ctx, key, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read transcript: %w", err)
+	}
+	return entries, nil
+}
+
+// Check verifies the whole transcript of a conversation against its chain, up to the head that the row names. It is
+// store.ErrConflict where messages keep arriving meanwhile.
+func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) error {
+	row, err := b.Steps.Conversation(ctx, key, now)
+	if err != nil {
+		return fmt.Errorf("load conversation: %w", err)
+	}
+	var head [32]byte
+	n := uint64(0)
+	for {
+		entries, err := b.Transcript(ctx, key, n, 100)
+		if err != nil {
+			return err
+		}
+		if head, err = verify(head, n, entries); err != nil {
+			return err
+		}
+		if n += uint64(len(entries)); len(entries) == 0 {
+			break
+		}
+	}
+	if n == row.Entries && head == row.Chain {
+		return nil
+	}
+	again, err := b.Steps.Conversation(ctx, key, now)
+	if err == nil && again.Rev != row.Rev {
+		return fmt.Errorf("check transcript: %w", store.ErrConflict)
+	}
+	return fmt.Errorf("transcript ends with entry %d: the conversation has %d", n, row.Entries)
+}
+
+// Delete removes a conversation with all that the store kept for it, and applies records in the same unit.
+func (b *Book) Delete(ctx context.Context, key store.ConvKey, records []store.Change, now time.Time) error {
+	row, err := b.Steps.Conversation(ctx, key, now)
+	if err == nil {
+		err = b.Steps.Forget(ctx, key, row.Rev, records, now)
+	}
+	if err != nil {
+		return fmt.Errorf("delete conversation: %w", err)
+	}
+	return nil
+}
+
+// Decode reads the state of a conversation from its row.
+func Decode(row store.Conversation) (Conversation, error) {
+	c := Conversation{}
+	if err := json.Unmarshal(row.Body, &c); err != nil {
+		return Conversation{}, fmt.Errorf("decode conversation: %w", err)
+	}
+	c.Key, c.Entries = row.Key, row.Entries
+	return c, nil
+}
+
+func stateTerm(s State) string    { return "state:" + string(s) }
+func peerTerm(peer string) string { return "peer:" + peer }

@@ -1,0 +1,390 @@
+package conversations_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+func openBook(t *testing.T) (*conversations.Book, store.Store) {
+	t.Helper()
+	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close store: %v", err)
+		}
+	})
+	return &conversations.Book{Steps: s.Steps()}, s
+}
+
+func key(peer string) store.ConvKey { return store.ConvKey{Peer: peer, ID: "conv_1"} }
+
+func load(t *testing.T, b *conversations.Book, k store.ConvKey, now time.Time) *conversations.Thread {
+	t.Helper()
+	thread, err := b.Load(t.Context(), k, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return thread
+}
+
+// commit records an event with a message in the transcript and applies the step.
+func commit(t *testing.T, b *conversations.Book, k store.ConvKey, e conversations.Event, id string) {
+	t.Helper()
+	thread := load(t, b, k, e.At)
+	if err := thread.Record(e); err != nil {
+		t.Fatal(err)
+	}
+	thread.Append(entry(id, e.At, e.Kind != conversations.Received))
+	step := store.Step{Now: e.At}
+	thread.Into(&step)
+	if _, err := b.Steps.Apply(t.Context(), step); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func entry(id string, at time.Time, out bool) store.Entry {
+	return store.Entry{Out: out, MessageID: id, At: at, Raw: []byte(`{"id":"` + id + `"}`), Digest: [32]byte{1, 2, 3}}
+}
+
+func TestLoadAndApply(t *testing.T) {
+	b, s := openBook(t)
+	k := key("am_a")
+	if !load(t, b, k, start).New() {
+		t.Error("a conversation that is nowhere is not new")
+	}
+	commit(t, b, k, received(start), "msg_1")
+	until := start.Add(time.Hour)
+	thread := load(t, b, k, start)
+	if thread.New() {
+		t.Error("a stored conversation is new")
+	}
+	for _, e := range []conversations.Event{
+		{Kind: conversations.HoldOpened, At: start, Until: until},
+		{Kind: conversations.Replied, At: start},
+	} {
+		if err := thread.Record(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	thread.Append(entry("msg_2", start, true))
+	step := store.Step{Now: start}
+	thread.Into(&step)
+	if _, err := s.Steps().Apply(t.Context(), step); err != nil {
+		t.Fatal(err)
+	}
+	want := conversations.Conversation{
+		Key: k, Entries: 2, Principal: "am_p", State: conversations.Open, Intent: wire.Deliver, Opened: start, Last: start,
+		Held: []time.Time{until}, Bytes: 28,
+	}
+	if diff := cmp.Diff(want, load(t, b, k, start).Conversation()); diff != "" {
+		t.Errorf("conversation as stored (-want +got):\n%s", diff)
+	}
+	entries, err := b.Transcript(t.Context(), k, 0, 10)
+	if err != nil || len(entries) != 2 || entries[1].MessageID != "msg_2" || !entries[1].Out {
+		t.Errorf("transcript = %+v, %v", entries, err)
+	}
+}
+
+// A conversation id means something beside its peer only (AM-37).
+func TestStrangersID(t *testing.T) {
+	b, _ := openBook(t)
+	commit(t, b, key("am_a"), received(start), "msg_1")
+	if !load(t, b, key("am_mallory"), start).New() {
+		t.Error("a stranger who names somebody else's conversation id finds it")
+	}
+}
+
+func TestRefusedEventLeavesNoTrace(t *testing.T) {
+	b, _ := openBook(t)
+	k := key("am_a")
+	commit(t, b, k, received(start), "msg_1")
+	thread := load(t, b, k, start)
+	before := thread.Conversation()
+	err := thread.Record(conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("no")})
+	if !errors.Is(err, wire.ErrCloseStatus) {
+		t.Fatalf("Record = %v, want a bad status", err)
+	}
+	if diff := cmp.Diff(before, thread.Conversation()); diff != "" {
+		t.Errorf("after a refusal (-before +after):\n%s", diff)
+	}
+}
+
+// Two that decide on the same conversation: one loses and decides again.
+func TestConflict(t *testing.T) {
+	b, s := openBook(t)
+	for _, k := range []store.ConvKey{key("am_new"), key("am_old")} {
+		if k.Peer == "am_old" {
+			commit(t, b, k, received(start), "msg_0")
+		}
+		var steps [2]store.Step
+		for i := range steps {
+			thread := load(t, b, k, start)
+			if err := thread.Record(received(start)); err != nil {
+				t.Fatal(err)
+			}
+			thread.Append(entry(fmt.Sprintf("msg_%d", i+1), start, false))
+			steps[i].Now = start
+			thread.Into(&steps[i])
+		}
+		if _, err := s.Steps().Apply(t.Context(), steps[0]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Steps().Apply(t.Context(), steps[1]); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("%s: second step = %v, want a conflict", k.Peer, err)
+		}
+		if err := b.Check(t.Context(), k, start); err != nil {
+			t.Errorf("%s: Check: %v", k.Peer, err)
+		}
+	}
+}
+
+// Ended conversations are kept 30 days, also those that expired without another word (AM-40).
+func TestRetention(t *testing.T) {
+	b, s := openBook(t)
+	silent, closed := key("am_silent"), key("am_closed")
+	commit(t, b, silent, received(start), "msg_1")
+	commit(t, b, closed, received(start), "msg_1")
+	end := conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("completed")}
+	commit(t, b, closed, end, "msg_2")
+	const month = 30 * 24 * time.Hour
+	for k, gone := range map[store.ConvKey]time.Time{
+		silent: start.Add(idle + month),
+		closed: start.Add(time.Hour + month),
+	} {
+		if load(t, b, k, gone.Add(-time.Second)).New() {
+			t.Errorf("%s is gone a second early", k.Peer)
+		}
+		if !load(t, b, k, gone).New() {
+			t.Errorf("%s is kept beyond its time", k.Peer)
+		}
+	}
+	late := start.Add(100 * 24 * time.Hour)
+	for {
+		n, err := s.Sweep(t.Context(), late, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n < 100 {
+			break
+		}
+	}
+	if entries, err := b.Transcript(t.Context(), silent, 0, 10); err != nil || len(entries) != 0 {
+		t.Errorf("transcript after the sweep = %d entries, %v", len(entries), err)
+	}
+}
+
+func TestList(t *testing.T) {
+	b, _ := openBook(t)
+	commit(t, b, key("am_old"), received(start.Add(-idle)), "msg_1")
+	commit(t, b, key("am_done"), received(start), "msg_1")
+	commit(t, b, key("am_done"), conversations.Event{Kind: conversations.ClosedByUs, At: start, Payload: closing("completed")}, "msg_2")
+	commit(t, b, key("am_open"), received(start), "msg_1")
+	for _, tt := range []struct {
+		filter conversations.Filter
+		want   []string
+	}{
+		{conversations.Filter{}, []string{"am_open completed=false", "am_done completed=true", "am_old completed=false"}},
+		{conversations.Filter{State: conversations.Open}, []string{"am_open completed=false"}},
+		{conversations.Filter{State: conversations.Expired}, []string{"am_old completed=false"}},
+		{conversations.Filter{State: conversations.Completed}, []string{"am_done completed=true"}},
+		{conversations.Filter{State: conversations.Failed}, nil},
+		{conversations.Filter{Peer: "am_done"}, []string{"am_done completed=true"}},
+		{conversations.Filter{Peer: "am_done", State: conversations.Open}, nil},
+	} {
+		var got []string
+		for before := uint64(0); ; {
+			page, err := b.List(t.Context(), tt.filter, before, 1, start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range page.Conversations {
+				got = append(got, fmt.Sprintf("%s completed=%v", c.Key.Peer, c.State == conversations.Completed))
+			}
+			if before = page.Next; before == 0 {
+				break
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("List(%+v) (-want +got):\n%s", tt.filter, diff)
+		}
+	}
+}
+
+func TestDelete(t *testing.T) {
+	b, s := openBook(t)
+	k := key("am_a")
+	commit(t, b, k, received(start), "msg_1")
+	note := store.Change{Record: store.Record{NS: "notes", Key: "deleted"}}
+	if err := b.Delete(t.Context(), k, []store.Change{note}, start); err != nil {
+		t.Fatal(err)
+	}
+	if !load(t, b, k, start).New() {
+		t.Error("the conversation is still there")
+	}
+	if _, err := s.Records().Get(t.Context(), "notes", "deleted", start); err != nil {
+		t.Errorf("the record of the same unit: %v", err)
+	}
+	if err := b.Delete(t.Context(), k, nil, start); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("second Delete = %v, want not found", err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	b, s := openBook(t)
+	k := key("am_a")
+	for i := range 250 { // more than a page
+		at := start.Add(time.Duration(i)*time.Second + 123456*time.Nanosecond)
+		commit(t, b, k, received(at), fmt.Sprintf("msg_%d", i))
+	}
+	now := start.Add(time.Hour)
+	if err := b.Check(t.Context(), k, now); err != nil {
+		t.Errorf("Check of a good transcript: %v", err)
+	}
+	entries, err := b.Transcript(t.Context(), k, 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conversations.Verify(entries); err != nil {
+		t.Errorf("Verify of a good transcript: %v", err)
+	}
+	// An entry that came in past the book does not follow.
+	row, err := s.Steps().Conversation(t.Context(), k, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := store.Step{Conv: &row, Append: []store.Entry{entry("msg_forged", now, true)}, Now: now}
+	if _, err := s.Steps().Apply(t.Context(), step); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(t.Context(), k, now); err == nil {
+		t.Error("Check of a transcript with a foreign entry = nil, want an error")
+	}
+	if err := b.Check(t.Context(), key("am_nobody"), now); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("Check of no conversation = %v, want not found", err)
+	}
+}
+
+// The row knows how the transcript ends, so a dropped end is found as well.
+func TestCheckFindsADroppedEnd(t *testing.T) {
+	b, s := openBook(t)
+	k := key("am_a")
+	commit(t, b, k, received(start), "msg_1")
+	row, err := s.Steps().Conversation(t.Context(), k, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row.Chain[0] ^= 1
+	if _, err := s.Steps().Apply(t.Context(), store.Step{Conv: &row, Now: start}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(t.Context(), k, start); err == nil {
+		t.Error("Check against another head = nil, want an error")
+	}
+}
+
+// Changing, dropping, adding or moving an entry breaks the chain.
+func TestVerify(t *testing.T) {
+	var good []store.Entry
+	var prev [32]byte
+	for i := range 5 {
+		e := entry(fmt.Sprintf("msg_%d", i), start.Add(time.Duration(i)*time.Second), i%2 == 1)
+		e.N = uint64(i + 1)
+		e.Chain = conversations.Link(prev, e)
+		prev = e.Chain
+		good = append(good, e)
+	}
+	if err := conversations.Verify(good); err != nil {
+		t.Fatalf("Verify of a good transcript: %v", err)
+	}
+	renumber := func(list []store.Entry) []store.Entry {
+		for i := range list {
+			list[i].N = uint64(i + 1)
+		}
+		return list
+	}
+	edit := func(f func(*store.Entry)) []store.Entry {
+		list := slices.Clone(good)
+		f(&list[2])
+		return list
+	}
+	swapped := slices.Clone(good)
+	swapped[1], swapped[2] = swapped[2], swapped[1]
+	for name, list := range map[string][]store.Entry{
+		"direction":           edit(func(e *store.Entry) { e.Out = !e.Out }),
+		"message id":          edit(func(e *store.Entry) { e.MessageID += "x" }),
+		"time":                edit(func(e *store.Entry) { e.At = e.At.Add(time.Millisecond) }),
+		"bytes":               edit(func(e *store.Entry) { e.Raw = []byte(`{"id":"msg_X"}`) }),
+		"border of two parts": edit(func(e *store.Entry) { e.MessageID += "{"; e.Raw = e.Raw[1:] }),
+		"digest":              edit(func(e *store.Entry) { e.Digest[31] ^= 1 }),
+		"chain":               edit(func(e *store.Entry) { e.Chain[0] ^= 1 }),
+		"number":              edit(func(e *store.Entry) { e.N++ }),
+		"first dropped":       renumber(slices.Clone(good[1:])),
+		"one dropped":         renumber(slices.Delete(slices.Clone(good), 2, 3)),
+		"one dropped, gap":    slices.Delete(slices.Clone(good), 2, 3),
+		"one twice":           renumber(slices.Insert(slices.Clone(good), 2, good[2])),
+		"two swapped":         renumber(swapped),
+	} {
+		if err := conversations.Verify(list); err == nil {
+			t.Errorf("%s: Verify = nil, want an error", name)
+		}
+	}
+}
+
+// The chain is a format: it must read the same in the next version. The value was computed from the description of
+// Link by another program.
+func TestLinkVector(t *testing.T) {
+	prev := [32]byte{0: 0xaa, 31: 0xbb}
+	e := store.Entry{Out: true, MessageID: "msg_1", At: time.UnixMilli(1772366400123), Raw: []byte("{}"), Digest: [32]byte{0: 1}}
+	const want = "52839dd014212f6dd61204ad0f3fb1bffd0a373ad38b20ccd1987603bece0104"
+	if got := fmt.Sprintf("%x", conversations.Link(prev, e)); got != want {
+		t.Errorf("Link = %s, want %s", got, want)
+	}
+}
+
+func TestChainProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		gen := rapid.Custom(func(t *rapid.T) store.Entry {
+			return store.Entry{
+				Out: rapid.Bool().Draw(t, "out"), MessageID: rapid.StringN(0, 4, -1).Draw(t, "id"),
+				At:  time.UnixMilli(rapid.Int64Range(0, 3).Draw(t, "at")),
+				Raw: []byte(rapid.StringN(0, 4, -1).Draw(t, "raw")), Digest: [32]byte{rapid.Byte().Draw(t, "digest")},
+			}
+		})
+		a, b := gen.Draw(t, "a"), gen.Draw(t, "b")
+		same := cmp.Equal(a, b)
+		if linked := conversations.Link([32]byte{}, a) == conversations.Link([32]byte{}, b); linked != same {
+			t.Fatalf("entries equal: %v, links equal: %v", same, linked)
+		}
+	})
+}
+
+// TestBytes: a conversation knows how much its transcript holds, and at Book.MaxBytes it is full.
+func TestBytes(t *testing.T) {
+	b, _ := openBook(t)
+	size := int64(len(entry("msg_0", start, false).Raw))
+	b.MaxBytes = 3 * size
+	for i := range 3 {
+		if thread := load(t, b, key("am_p"), start); thread.Full() || thread.Conversation().Bytes != int64(i)*size {
+			t.Errorf("with %d messages: %d bytes, full %t", i, thread.Conversation().Bytes, thread.Full())
+		}
+		commit(t, b, key("am_p"), received(start), fmt.Sprint("msg_", i))
+	}
+	if thread := load(t, b, key("am_p"), start); !thread.Full() {
+		t.Errorf("not full with %d of %d bytes", thread.Conversation().Bytes, b.MaxBytes)
+	}
+}

@@ -1,0 +1,60 @@
+package conversations
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Link is the chain hash of a transcript entry: SHA-256 over
+//
+//	"agentmesh-transcript-v1" NUL
+//	prev                       32 bytes, the chain hash of the entry before, zero for the first
+//	direction                  one byte, 1 for a message of ours, 0 for the peer's
+//	time                       8 bytes, big-endian milliseconds of e.At since 1970
+//	length of id, id           length in 8 bytes, big-endian; the message id
+//	digest                     32 bytes, of the canonical bytes
+//	length of raw, raw         length in 8 bytes, big-endian; the bytes as received or sent
+//
+// It covers all that an entry says but its number, which its place in the chain gives it.
+func Link(prev [32]byte, e store.Entry) [32]byte {
+	h := sha256.New()
+	h.Write([]byte("agentmesh-transcript-v1\x00"))
+	h.Write(prev[:])
+	head := []byte{0}
+	if e.Out {
+		head[0] = 1
+	}
+	head = binary.BigEndian.AppendUint64(head, uint64(e.At.UnixMilli()))
+	head = binary.BigEndian.AppendUint64(head, uint64(len(e.MessageID)))
+	h.Write(append(head, e.MessageID...))
+	h.Write(e.Digest[:])
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(e.Raw))))
+	h.Write(e.Raw)
+	return [32]byte(h.Sum(nil))
+}
+
+// Verify checks a transcript from its first entry on: an entry that was changed, dropped, added or moved breaks the
+// chain. That none is missing at the end only the row knows, see [Book.Check]; and who can write the store can write a
+// new chain. The error names the first entry that does not fit.
+func Verify(entries []store.Entry) error {
+	_, err := verify([32]byte{}, 0, entries)
+	return err
+}
+
+// verify checks entries that follow the one numbered n with chain hash prev, and returns the last chain hash.
+func verify(prev [32]byte, n uint64, entries []store.Entry) ([32]byte, error) {
+	for _, e := range entries {
+		n++
+		if e.N != n {
+			return prev, fmt.Errorf("transcript entry %d: is numbered %d", n, e.N)
+		}
+		prev = Link(prev, e)
+		if e.Chain != prev {
+			return prev, fmt.Errorf("transcript entry %d: does not follow from the one before", n)
+		}
+	}
+	return prev, nil
+}

@@ -1,0 +1,262 @@
+package conversations
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// State is where a conversation stands (AM-38).
+type State string
+
+const (
+	Open      State = "open"
+	Completed State = "completed"
+	Failed    State = "failed"
+	Expired   State = "expired" // never stored: judged by [Conversation.At]
+)
+
+// Conversation is the state of one conversation. The zero value, but for its Key, is one that has not begun.
+type Conversation struct {
+	Key       store.ConvKey `json:"-"`                 // kept beside the body
+	Entries   uint64        `json:"-"`                 // in the transcript, when it was loaded
+	Principal string        `json:"principal"`         // of the peer
+	Address   string        `json:"address,omitempty"` // of a foreign peer
+	State     State         `json:"state"`             // as stored; ask At
+	Bytes     int64         `json:"bytes,omitempty"`   // of the messages in the transcript
+	Mine      bool          `json:"mine,omitempty"`
+	Intent    wire.Intent   `json:"intent"` // of the first message
+	Opened    time.Time     `json:"opened"`
+	Last      time.Time     `json:"last"` // when the idle clock started: the last message, or the end of a hold
+
+	// Held are the ends of the holds that wait for our owner; PeerHeld is the end of the peer's (AM-40).
+	Held     []time.Time `json:"held,omitempty"`
+	PeerHeld time.Time   `json:"peer_held,omitzero"`
+
+	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
+	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it, not only answered (AM-30)
+
+	// Proposal says whose proposal stands. An accept of the other side's counts until somebody proposes anew (AM-39);
+	// nobody agrees with itself.
+	Proposal       Side           `json:"proposal,omitempty"`
+	AcceptSent     bool           `json:"accept_sent,omitempty"`
+	AcceptReceived bool           `json:"accept_received,omitempty"`
+	Agreement      wire.Agreement `json:"agreement,omitzero"` // what a mesh.schedule says so far; untrusted text
+}
+
+// Side is one of the two in a conversation.
+type Side string
+
+const (
+	Ours   Side = "ours"
+	Theirs Side = "theirs"
+)
+
+// Kind is what happened to a conversation.
+type Kind uint8
+
+const (
+	Received       Kind = iota + 1 // a message of the peer
+	Sent                           // a message of our owner's own accord
+	Replied                        // our answer to a message of the peer
+	ClosedByPeer                   // the peer sent a close
+	ClosedByUs                     // we sent a close
+	HoldOpened                     // a message waits for our owner until Event.Until
+	HoldEnded                      // decided or withdrawn: the hold until Event.Until, or all of them where that is zero
+	HeldByPeer                     // the peer answered that a message of ours waits for its owner, at most until Event.Until
+	OwnerRejected                  // our owner rejected what was held
+	DeliveryFailed                 // a message of ours can not be delivered (AM-47)
+)
+
+// Event is one thing that happened.
+type Event struct {
+	Kind      Kind
+	At        time.Time
+	Principal string      // of the peer; read from the event that opens the conversation
+	Address   string      // of a foreign peer; likewise
+	Intent    wire.Intent // of the message; empty means that of the first one
+	Payload   wire.Value  // of the message
+	Until     time.Time   // of holds
+}
+
+// At judges a conversation that may have expired (AM-38): after idle without a message, not counting the time in
+// which an owner was asked (AM-40).
+func (c Conversation) At(now time.Time, idle time.Duration) State {
+	if c.State == Open && !now.Before(c.ends(idle)) {
+		return Expired
+	}
+	return c.State
+}
+
+// ends is when an open conversation expires if nothing happens.
+func (c Conversation) ends(idle time.Duration) time.Time {
+	clock := later(c.Last, c.PeerHeld)
+	for _, end := range c.Held {
+		clock = later(clock, end)
+	}
+	return clock.Add(idle)
+}
+
+// Holds is the number of messages that wait for our owner.
+func (c Conversation) Holds(now time.Time) int {
+	n := 0
+	for _, end := range c.Held {
+		if now.Before(end) {
+			n++
+		}
+	}
+	return n
+}
+
+// Next returns the conversation after an event. It refuses with wire.ErrConversationClosed, wire.ErrOwnerRejected or
+// wire.ErrCloseStatus, in this order where several apply (AM-24), and then nothing has changed. What no peer can
+// see (holds, a failed delivery) is never refused; on a conversation that has ended it changes nothing.
+func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
+	e.At = e.At.UTC()
+	if c.State == "" {
+		return c.begin(e)
+	}
+	live := c.At(e.At, idle) == Open
+	if live {
+		c = c.settle(e.At)
+	}
+	switch e.Kind {
+	case Received, Sent, Replied, ClosedByPeer, ClosedByUs:
+		if c.Rejected && (e.Kind == Received || e.Kind == ClosedByPeer) {
+			return c, wire.ErrOwnerRejected
+		}
+		if !live {
+			return c, wire.ErrConversationClosed
+		}
+		return c.message(e)
+	}
+	if live {
+		c = c.bookkeeping(e)
+	}
+	return c, nil
+}
+
+// begin opens a conversation by its first message. A close opens none (AM-39).
+func (c Conversation) begin(e Event) (Conversation, error) {
+	if e.Kind != Received && e.Kind != Sent {
+		return c, wire.ErrConversationClosed
+	}
+	c.State, c.Principal, c.Mine = Open, e.Principal, e.Kind == Sent
+	c.Intent, c.Opened, c.Address = e.Intent, e.At, e.Address
+	return c.message(e)
+}
+
+// message is an event that carries a message, in an open conversation.
+func (c Conversation) message(e Event) (Conversation, error) {
+	if e.Kind == ClosedByPeer || e.Kind == ClosedByUs {
+		state := State(e.Payload.GetStr("status"))
+		if state != Completed && state != Failed {
+			return c, wire.ErrCloseStatus
+		}
+		return c.touch(e.At).end(state), nil
+	}
+	switch e.Kind {
+	case Received:
+		c.PeerHeld = time.Time{} // its next message ends the peer's hold
+	case Sent:
+		c.WroteFirst = true
+	}
+	return c.touch(e.At).agree(e), nil
+}
+
+// bookkeeping is an event without a message, in an open conversation whose holds are settled and its own.
+func (c Conversation) bookkeeping(e Event) Conversation {
+	switch e.Kind {
+	case HoldOpened:
+		c.Held = append(c.Held, e.Until.UTC())
+	case HoldEnded:
+		c = c.touch(e.At)
+		if e.Until.IsZero() {
+			c.Held = nil
+		} else if i := slices.IndexFunc(c.Held, e.Until.Equal); i >= 0 {
+			c.Held = slices.Delete(c.Held, i, i+1)
+		}
+	case HeldByPeer:
+		c.PeerHeld = e.Until.UTC()
+	case OwnerRejected:
+		c = c.touch(e.At).end(Failed)
+		c.Rejected = true
+	case DeliveryFailed:
+		c = c.end(Failed)
+	}
+	return c
+}
+
+// settle forgets the holds that expired by now, which started the clock anew when they did.
+func (c Conversation) settle(now time.Time) Conversation {
+	if c.PeerHeld.Before(now) {
+		c.Last, c.PeerHeld = later(c.Last, c.PeerHeld), time.Time{}
+	}
+	var waiting []time.Time
+	for _, end := range c.Held {
+		if now.Before(end) {
+			waiting = append(waiting, end)
+		} else {
+			c.Last = later(c.Last, end)
+		}
+	}
+	c.Held = waiting
+	return c
+}
+
+// touch starts the idle clock anew. Events may come out of order by a little; the clock never goes back.
+func (c Conversation) touch(at time.Time) Conversation {
+	c.Last = later(c.Last, at)
+	return c
+}
+
+func (c Conversation) end(s State) Conversation {
+	c.State, c.Held, c.PeerHeld = s, nil, time.Time{}
+	return c
+}
+
+// agree keeps track of who accepted what.
+func (c Conversation) agree(e Event) Conversation {
+	intent := cmp.Or(e.Intent, c.Intent)
+	if intent != wire.Schedule && intent != wire.Negotiate {
+		return c
+	}
+	from := Ours
+	if e.Kind == Received {
+		from = Theirs
+	}
+	switch e.Payload.GetStr("action") {
+	case "accept":
+		c.AcceptReceived = c.AcceptReceived || from == Theirs && c.Proposal == Ours
+		c.AcceptSent = c.AcceptSent || from == Ours && c.Proposal == Theirs
+	case "propose", "counter":
+		c.Proposal, c.AcceptSent, c.AcceptReceived = from, false, false
+	case "decline", "reject", "cancel", "withdraw":
+		c.Proposal, c.AcceptSent, c.AcceptReceived = "", false, false
+	}
+	if intent == wire.Schedule {
+		c.Agreement = short(c.Agreement.Merge(e.Payload))
+	}
+	return c
+}
+
+// short bounds what a peer's words take in every row.
+func short(a wire.Agreement) wire.Agreement {
+	for _, s := range []*string{&a.Title, &a.Time, &a.Duration, &a.Location} {
+		const most = 256
+		if runes := []rune(*s); len(runes) > most {
+			*s = string(runes[:most])
+		}
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

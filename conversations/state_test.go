@@ -1,0 +1,329 @@
+package conversations_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const idle = conversations.DefaultIdle
+
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func payload(t testing.TB, text string) wire.Value {
+	t.Helper()
+	v, err := wire.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func action(name string) wire.Value {
+	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(name)})
+}
+
+func closing(status string) wire.Value {
+	return action(wire.ActionClose).With("status", wire.Text(status))
+}
+
+// after applies events and fails the test where one is refused.
+func after(t testing.TB, events ...conversations.Event) conversations.Conversation {
+	t.Helper()
+	var c conversations.Conversation
+	for i, e := range events {
+		next, err := c.Next(e, idle)
+		if err != nil {
+			t.Fatalf("event %d: %v", i+1, err)
+		}
+		c = next
+	}
+	return c
+}
+
+func received(at time.Time) conversations.Event {
+	return conversations.Event{Kind: conversations.Received, At: at, Principal: "am_p", Intent: wire.Deliver}
+}
+
+func sent(at time.Time) conversations.Event {
+	return conversations.Event{Kind: conversations.Sent, At: at, Principal: "am_p", Intent: wire.Schedule}
+}
+
+func TestBegin(t *testing.T) {
+	got := after(t, received(start))
+	want := conversations.Conversation{
+		Principal: "am_p", State: conversations.Open, Intent: wire.Deliver, Opened: start, Last: start,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("after a first message received (-want +got):\n%s", diff)
+	}
+	want.Mine, want.WroteFirst, want.Intent = true, true, wire.Schedule
+	if diff := cmp.Diff(want, after(t, sent(start))); diff != "" {
+		t.Errorf("after a first message sent (-want +got):\n%s", diff)
+	}
+	for kind := conversations.Replied; kind <= conversations.DeliveryFailed; kind++ {
+		e := conversations.Event{Kind: kind, At: start, Payload: closing("completed"), Until: start.Add(time.Hour)}
+		if c, err := (conversations.Conversation{}).Next(e, idle); !errors.Is(err, wire.ErrConversationClosed) || c.State != "" {
+			t.Errorf("kind %d on a conversation that has not begun = %q, %v, want none and closed", kind, c.State, err)
+		}
+	}
+}
+
+// Only what our owner writes unasked makes the peer one that we wrote to (AM-30).
+func TestWroteFirst(t *testing.T) {
+	reply := conversations.Event{Kind: conversations.Replied, At: start}
+	if after(t, received(start), reply).WroteFirst {
+		t.Error("an answer counts as writing first")
+	}
+	if !after(t, received(start), sent(start)).WroteFirst {
+		t.Error("a message of our own does not count as writing first")
+	}
+}
+
+// To the second (AM-38).
+func TestExpiry(t *testing.T) {
+	last := start.Add(time.Hour)
+	for name, c := range map[string]conversations.Conversation{
+		"received": after(t, received(start), received(last)),
+		"sent":     after(t, received(start), sent(last)),
+		"replied":  after(t, received(start), conversations.Event{Kind: conversations.Replied, At: last}),
+	} {
+		if got := c.At(last.Add(idle-time.Second), idle); got != conversations.Open {
+			t.Errorf("%s: 24 h less a second after it = %s, want open", name, got)
+		}
+		for _, late := range []time.Duration{0, time.Second, 1000 * time.Hour} {
+			if got := c.At(last.Add(idle+late), idle); got != conversations.Expired {
+				t.Errorf("%s: 24 h and %v after it = %s, want expired", name, late, got)
+			}
+		}
+		if _, err := c.Next(received(last.Add(idle-time.Second)), idle); err != nil {
+			t.Errorf("%s: message 24 h less a second after it: %v", name, err)
+		}
+		if _, err := c.Next(received(last.Add(idle)), idle); !errors.Is(err, wire.ErrConversationClosed) {
+			t.Errorf("%s: message 24 h after it: %v, want closed", name, err)
+		}
+	}
+}
+
+// What waits for an owner suspends the clock; the end of the wait starts it anew (AM-40).
+func TestHoldSuspendsTheClock(t *testing.T) {
+	const week = 7 * 24 * time.Hour
+	until := start.Add(week)
+	hold := conversations.Event{Kind: conversations.HoldOpened, At: start, Until: until}
+	held := after(t, received(start), hold)
+	peer := after(t, sent(start), conversations.Event{Kind: conversations.HeldByPeer, At: start, Until: until})
+	open, expired := conversations.Open, conversations.Expired
+
+	check := func(name string, c conversations.Conversation, at time.Time, want conversations.State) {
+		t.Helper()
+		if got := c.At(at, idle); got != want {
+			t.Errorf("%s: %v after the start = %s, want %s", name, at.Sub(start), got, want)
+		}
+	}
+	for name, c := range map[string]conversations.Conversation{"held by us": held, "held by the peer": peer} {
+		check(name, c, start.Add(idle+time.Second), open)
+		check(name, c, until.Add(idle-time.Second), open)
+		check(name, c, until.Add(idle), expired)
+	}
+
+	ended := start.Add(48 * time.Hour)
+	for name, end := range map[string]time.Time{"ended": until, "all ended": {}} {
+		c, err := held.Next(conversations.Event{Kind: conversations.HoldEnded, At: ended, Until: end}, idle)
+		if err != nil || c.Holds(ended) != 0 {
+			t.Fatalf("%s: %d holds, %v", name, c.Holds(ended), err)
+		}
+		check(name, c, ended.Add(idle-time.Second), open)
+		check(name, c, ended.Add(idle), expired)
+	}
+
+	answered, err := peer.Next(received(ended), idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("answered by the peer", answered, ended.Add(idle), expired)
+}
+
+func TestSeveralHolds(t *testing.T) {
+	first, second := start.Add(24*time.Hour), start.Add(72*time.Hour)
+	c := after(t, received(start),
+		conversations.Event{Kind: conversations.HoldOpened, At: start, Until: first},
+		conversations.Event{Kind: conversations.HoldOpened, At: start, Until: second})
+	if got := c.Holds(start); got != 2 {
+		t.Errorf("Holds = %d, want 2", got)
+	}
+	if got := c.Holds(first); got != 1 {
+		t.Errorf("Holds when the first ran out = %d, want 1", got)
+	}
+	decided := start.Add(50 * time.Hour)
+	c, err := c.Next(conversations.Event{Kind: conversations.HoldEnded, At: decided, Until: second}, idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.At(decided.Add(idle), idle); got != conversations.Expired {
+		t.Errorf("24 h after the last hold ended = %s, want expired", got)
+	}
+	// The first hold ran out on its own and is not counted for ever.
+	if len(c.Held) != 0 {
+		t.Errorf("Held = %v, want none", c.Held)
+	}
+}
+
+func TestClose(t *testing.T) {
+	for _, kind := range []conversations.Kind{conversations.ClosedByPeer, conversations.ClosedByUs} {
+		for _, tt := range []struct {
+			payload wire.Value
+			want    conversations.State
+			err     error
+		}{
+			{closing("completed"), conversations.Completed, nil},
+			{closing("failed"), conversations.Failed, nil},
+			{closing("expired"), conversations.Open, wire.ErrCloseStatus},
+			{closing("open"), conversations.Open, wire.ErrCloseStatus},
+			{action(wire.ActionClose), conversations.Open, wire.ErrCloseStatus},
+			{closing("completed").With("status", wire.Int(1)), conversations.Open, wire.ErrCloseStatus},
+		} {
+			c, err := after(t, received(start)).Next(conversations.Event{Kind: kind, At: start, Payload: tt.payload}, idle)
+			if c.State != tt.want || !errors.Is(err, tt.err) {
+				t.Errorf("kind %d, %s: %s, %v, want %s, %v", kind, tt.payload.JSON(), c.State, err, tt.want, tt.err)
+			}
+		}
+	}
+}
+
+// Which refusal wins at line 13 (AM-24).
+func TestRefusals(t *testing.T) {
+	ended := func(k conversations.Kind) conversations.Conversation {
+		return after(t, received(start), conversations.Event{Kind: k, At: start, Payload: closing("completed")})
+	}
+	rejected := after(t, received(start),
+		conversations.Event{Kind: conversations.HoldOpened, At: start, Until: start.Add(time.Hour)},
+		conversations.Event{Kind: conversations.OwnerRejected, At: start})
+	if rejected.State != conversations.Failed || !rejected.Rejected || len(rejected.Held) != 0 {
+		t.Errorf("rejected conversation = %+v", rejected)
+	}
+	bad := closing("nonsense")
+	for _, tt := range []struct {
+		name string
+		conv conversations.Conversation
+		kind conversations.Kind
+		want error
+	}{
+		{"second close", ended(conversations.ClosedByPeer), conversations.ClosedByPeer, wire.ErrConversationClosed},
+		{"crossing close", ended(conversations.ClosedByUs), conversations.ClosedByPeer, wire.ErrConversationClosed},
+		{"message after close", ended(conversations.ClosedByPeer), conversations.Received, wire.ErrConversationClosed},
+		{"our message after close", ended(conversations.ClosedByPeer), conversations.Sent, wire.ErrConversationClosed},
+		{"message after rejection", rejected, conversations.Received, wire.ErrOwnerRejected},
+		{"close after rejection", rejected, conversations.ClosedByPeer, wire.ErrOwnerRejected},
+		{"our message after rejection", rejected, conversations.Sent, wire.ErrConversationClosed},
+	} {
+		if _, err := tt.conv.Next(conversations.Event{Kind: tt.kind, At: start, Payload: bad}, idle); !errors.Is(err, tt.want) {
+			t.Errorf("%s with a bad status: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestDeliveryFailed(t *testing.T) {
+	failed := after(t, sent(start), conversations.Event{Kind: conversations.DeliveryFailed, At: start})
+	if failed.State != conversations.Failed {
+		t.Errorf("state = %s, want failed", failed.State)
+	}
+	done := after(t, sent(start),
+		conversations.Event{Kind: conversations.ClosedByUs, At: start, Payload: closing("completed")},
+		conversations.Event{Kind: conversations.DeliveryFailed, At: start})
+	if done.State != conversations.Completed {
+		t.Errorf("state of an ended conversation = %s, want completed", done.State)
+	}
+}
+
+// An accept counts until somebody proposes anew; what was agreed is gathered from all of it (AM-39).
+func TestAgreement(t *testing.T) {
+	e := func(kind conversations.Kind, text string) conversations.Event {
+		return conversations.Event{Kind: kind, At: start, Intent: wire.Schedule, Payload: payload(t, text)}
+	}
+	c := after(t,
+		e(conversations.Sent, `{"action":"propose","event":{"title":"Lunch","proposed_times":["2026-03-03T12:00:00Z","2026-03-04T12:00:00Z"],"duration":"1h"}}`),
+		e(conversations.Received, `{"action":"counter","event":{"proposed_times":["2026-03-05T12:00:00Z"],"location":"Café"}}`),
+		e(conversations.Sent, `{"action":"accept"}`),
+	)
+	want := wire.Agreement{Title: "Lunch", Time: "2026-03-05T12:00:00Z", Duration: "1h", Location: "Café"}
+	if c.Agreement != want || !c.AcceptSent || c.AcceptReceived {
+		t.Errorf("after our accept: %+v, sent %v, received %v", c.Agreement, c.AcceptSent, c.AcceptReceived)
+	}
+	both, _ := c.Next(e(conversations.Received, `{"action":"accept"}`), idle)
+	if !both.AcceptSent || both.AcceptReceived {
+		t.Errorf("after an accept of its own counter-proposal: sent %v, received %v", both.AcceptSent, both.AcceptReceived)
+	}
+	ours, _ := both.Next(e(conversations.Replied, `{"action":"counter","event":{}}`), idle)
+	if taken, _ := ours.Next(e(conversations.Received, `{"action":"accept"}`), idle); taken.AcceptSent || !taken.AcceptReceived {
+		t.Errorf("after their accept of ours: sent %v, received %v", taken.AcceptSent, taken.AcceptReceived)
+	}
+	if own, _ := ours.Next(e(conversations.Sent, `{"action":"accept"}`), idle); own.AcceptSent {
+		t.Error("our accept of our own proposal counts")
+	}
+	gone, _ := ours.Next(e(conversations.Sent, `{"action":"cancel"}`), idle)
+	if late, _ := gone.Next(e(conversations.Received, `{"action":"accept"}`), idle); late.AcceptReceived {
+		t.Error("an accept of what was cancelled counts")
+	}
+	anew, _ := c.Next(e(conversations.Received, `{"action":"counter","event":{}}`), idle)
+	if anew.AcceptSent || anew.AcceptReceived {
+		t.Error("an accept outlived a counter-proposal")
+	}
+	replied := conversations.Event{Kind: conversations.Replied, At: start, Payload: action("accept")}
+	if r, _ := anew.Next(replied, idle); !r.AcceptSent {
+		t.Error("an accept without an intent does not count as one of the conversation's")
+	}
+	other := conversations.Event{Kind: conversations.Received, At: start, Intent: wire.RequestInfo, Payload: action("accept")}
+	if o, _ := c.Next(other, idle); o.AcceptReceived {
+		t.Error("an accept of another intent counts")
+	}
+	long, _ := c.Next(e(conversations.Received, `{"action":"counter","event":{"title":"`+strings.Repeat("é", 5000)+`"}}`), idle)
+	if n := len([]rune(long.Agreement.Title)); n != 256 {
+		t.Errorf("a title of 5000 characters is kept as %d, want 256", n)
+	}
+}
+
+// No sequence of events leaves a state that has ended, changes a conversation through a refusal, or writes to a
+// copy that somebody else holds.
+func TestTerminalIsFinal(t *testing.T) {
+	kinds := rapid.IntRange(int(conversations.Received), int(conversations.DeliveryFailed))
+	statuses := rapid.SampledFrom([]string{"completed", "failed", "open", ""})
+	rapid.Check(t, func(t *rapid.T) {
+		var c conversations.Conversation
+		now := start
+		for range rapid.IntRange(1, 60).Draw(t, "events") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 30*3600).Draw(t, "pause")) * time.Second)
+			e := conversations.Event{
+				Kind: conversations.Kind(kinds.Draw(t, "kind")), At: now, Intent: wire.Schedule,
+				Payload: closing(statuses.Draw(t, "status")),
+				Until:   now.Add(time.Duration(rapid.IntRange(0, 7*24).Draw(t, "until")) * time.Hour),
+			}
+			before, held := c.At(now, idle), slices.Clone(c.Held)
+			next, err := c.Next(e, idle)
+			if !slices.EqualFunc(held, c.Held, time.Time.Equal) {
+				t.Fatalf("Next changed the conversation it was called on")
+			}
+			switch before {
+			case conversations.Completed, conversations.Failed, conversations.Expired:
+				if got := next.At(now, idle); got != before {
+					t.Fatalf("event %d led from %s to %s", e.Kind, before, got)
+				}
+			case conversations.Open:
+				if next.Last.Before(c.Last) {
+					t.Fatalf("the clock went back from %v to %v", c.Last, next.Last)
+				}
+			}
+			if err != nil && (next.State != c.State || next.Last.After(now)) {
+				t.Fatalf("a refusal changed the conversation")
+			}
+			c = next
+		}
+	})
+}
