@@ -1,0 +1,42 @@
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+)
+
+// blank is a response writer that costs nothing.
+type blank struct{ h http.Header }
+
+func (b *blank) Header() http.Header         { return b.h }
+func (b *blank) Write(p []byte) (int, error) { return len(p), nil }
+func (b *blank) WriteHeader(int)             {}
+
+// BenchmarkEdge is what the edge costs on top of a handler that writes the same answer.
+func BenchmarkEdge(b *testing.B) {
+	body := []byte(`{"status":"ok"}`)
+	s := New(Config{Logger: slog.New(slog.NewTextHandler(new(safeBuffer), nil))})
+	s.Echo().GET("/v1/agents/:id", func(c echo.Context) error { return Raw(c, http.StatusOK, body) })
+	bare := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h["X-Request-Id"] = []string{"0123456789abcdef"}
+		h["X-Content-Type-Options"] = noSniff
+		h["Content-Type"] = jsonType
+		w.Write(body)
+	})
+	for name, h := range map[string]http.Handler{"edge": s.Handler(), "bare": bare} {
+		b.Run(name, func(b *testing.B) {
+			r := httptest.NewRequest("GET", "/v1/agents/am_0123456789abcdef", nil)
+			w := &blank{h: make(http.Header, 8)}
+			b.ReportAllocs()
+			for b.Loop() {
+				clear(w.h)
+				h.ServeHTTP(w, r)
+			}
+		})
+	}
+}

@@ -1,0 +1,62 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Body reads a JSON body of at most max bytes: the first line of the receive table. Too large is
+// [wire.ErrTooLarge] (413), another media type or any content encoding 415. A request with neither body nor
+// Content-Type has the body nil.
+func Body(c echo.Context, max int) ([]byte, error) {
+	r := c.Request()
+	if err := declared(r.Header, r.ContentLength, max); err != nil {
+		return nil, err
+	}
+	// Beyond max, MaxBytesReader has the connection closed instead of reading the rest; it must see the server's own
+	// writer for that.
+	in := http.MaxBytesReader(c.Response().Writer, r.Body, int64(max))
+	var body []byte
+	var err error
+	if r.ContentLength >= 0 {
+		body = make([]byte, r.ContentLength)
+		_, err = io.ReadFull(in, body)
+	} else {
+		body, err = io.ReadAll(in)
+	}
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return nil, wire.ErrTooLarge
+	}
+	if err != nil {
+		return nil, wire.ErrSyntax.Because(err)
+	}
+	if len(body) == 0 {
+		return nil, nil
+	}
+	return body, nil
+}
+
+// declared judges what the headers say of a body.
+func declared(h http.Header, length int64, max int) error {
+	if length > int64(max) {
+		return wire.ErrTooLarge
+	}
+	kind := h.Get("Content-Type")
+	if kind != "application/json" && (kind != "" || length != 0) {
+		media, _, err := mime.ParseMediaType(kind)
+		if err != nil || media != "application/json" {
+			return wire.ErrMediaType
+		}
+	}
+	if coding := h.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return wire.ErrContentEncoding
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// public finds what a stranger is told: the first *[wire.Error] in the chain, the row that fits what echo or
+// the store reports, else an internal error that carries err as its cause.
+func public(err error) *wire.Error {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		return e
+	}
+	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return wire.ErrUnavailable.Because(err)
+	}
+	if e, ok := errors.AsType[*echo.HTTPError](err); ok {
+		switch e.Code {
+		case http.StatusNotFound:
+			return wire.ErrRoute
+		case http.StatusMethodNotAllowed:
+			return wire.ErrMethod
+		case http.StatusRequestEntityTooLarge:
+			return wire.ErrTooLarge
+		case http.StatusUnsupportedMediaType:
+			return wire.ErrMediaType
+		case http.StatusBadRequest:
+			return wire.ErrQuery.Because(err)
+		}
+	}
+	return wire.ErrInternal.Because(err)
+}
+
+// answer writes the error body of §8 with the headers of AM-28. It does nothing once an answer has begun.
+func answer(c echo.Context, e *wire.Error) {
+	w := c.Response()
+	if w.Committed {
+		return
+	}
+	h := w.Header()
+	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding", wire.HeaderVerification} {
+		h.Del(name)
+	}
+	h["Content-Type"] = jsonType
+	h["Cache-Control"] = noStore
+	switch e.Status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if e.RetryAfter > 0 {
+			h.Set("Retry-After", strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
+		}
+	case http.StatusUnauthorized:
+		if e.Code == wire.Unauthorized {
+			h.Set("WWW-Authenticate", "Bearer")
+		}
+	}
+	w.WriteHeader(e.Status)
+	// An error here means that the client has gone: nobody is left to tell.
+	_, _ = w.Write(e.AppendJSON(nil))
+}

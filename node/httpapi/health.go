@@ -1,0 +1,109 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// health is the one document about every role and bridge of this process.
+type health struct {
+	version string
+
+	mu        sync.Mutex
+	parts     []part
+	wellKnown func() wire.WellKnown
+}
+
+type part struct {
+	name  string
+	probe func(context.Context) (any, error)
+}
+
+type healthDocument struct {
+	Status  string         `json:"status"` // "ok" or "degraded"
+	Version string         `json:"version,omitempty"`
+	Parts   map[string]any `json:"parts,omitempty"`
+}
+
+type partStatus struct {
+	Status string `json:"status"`
+}
+
+const (
+	probeTimeout = 2 * time.Second
+	wellKnownAge = "public, max-age=300"
+)
+
+// Health adds a part to /health and /readyz. What probe returns is shown to strangers; its error is not.
+func (s *Server) Health(name string, probe func(context.Context) (any, error)) {
+	s.health.mu.Lock()
+	defer s.health.mu.Unlock()
+	s.health.parts = append(s.health.parts, part{name, probe})
+}
+
+// WellKnown gives /.well-known/agentmesh.json its document (AM-81). Without one the route answers 404.
+func (s *Server) WellKnown(doc func() wire.WellKnown) {
+	s.health.mu.Lock()
+	defer s.health.mu.Unlock()
+	s.health.wellKnown = doc
+}
+
+func (h *health) mount(e *echo.Echo) {
+	// A process that answers is alive: /health is 200 even when a part is not well, /readyz is not.
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/health", func(c echo.Context) error {
+		doc, _ := h.document(c.Request().Context())
+		Private(c)
+		return JSON(c, http.StatusOK, doc)
+	})
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", func(c echo.Context) error {
+		doc, err := h.document(c.Request().Context())
+		if err != nil {
+			return wire.ErrUnavailable.Because(err)
+		}
+		Private(c)
+		return JSON(c, http.StatusOK, doc)
+	})
+	e.GET("/.well-known/agentmesh.json", func(c echo.Context) error {
+		h.mu.Lock()
+		doc := h.wellKnown
+		h.mu.Unlock()
+		if doc == nil {
+			return wire.ErrRoute
+		}
+		c.Response().Header().Set("Cache-Control", wellKnownAge)
+		return JSON(c, http.StatusOK, doc())
+	}, AnyOrigin)
+}
+
+// document asks every part; err is that of the first one that is not well.
+func (h *health) document(ctx context.Context) (healthDocument, error) {
+	h.mu.Lock()
+	parts := h.parts[:len(h.parts):len(h.parts)]
+	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	doc := healthDocument{Status: "ok", Version: h.version, Parts: make(map[string]any, len(parts))}
+	var first error
+	for _, p := range parts {
+		shown, err := p.probe(ctx)
+		switch {
+		case err != nil:
+			doc.Status = "degraded"
+			doc.Parts[p.name] = partStatus{"unavailable"}
+			if first == nil {
+				first = err
+			}
+		case shown == nil:
+			doc.Parts[p.name] = partStatus{"ok"}
+		default:
+			doc.Parts[p.name] = shown
+		}
+	}
+	return doc, first
+}

@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// record writes the line of one request. Its level follows what an operator must see: our faults are errors,
+// changes and refusals are info, and what may come by the thousand (successful reads, refused floods) is debug.
+// The query is left out, because it may hold secrets; every other text of the client is made printable.
+func (g *gate) record(c echo.Context, told *wire.Error, start time.Time) {
+	r, w := c.Request(), c.Response()
+	level := slog.LevelInfo
+	switch {
+	case w.Status >= 500 && w.Status != http.StatusServiceUnavailable:
+		level = slog.LevelError
+	case w.Status == http.StatusServiceUnavailable:
+		level = slog.LevelWarn
+	case w.Status == http.StatusTooManyRequests, w.Status < 400 && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+		level = slog.LevelDebug
+	}
+	if !g.log.Enabled(r.Context(), level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("request_id", RequestID(c)),
+		slog.String("method", printable(r.Method)),
+		slog.String("path", printable(r.URL.EscapedPath())),
+		slog.String("route", c.Path()),
+		slog.Int("status", w.Status),
+		slog.Int64("bytes", w.Size),
+		slog.Duration("took", time.Since(start)),
+	}
+	if client := ClientAddr(c); client.IsValid() { // none behind the owner's Unix socket
+		attrs = append(attrs, slog.String("client", client.String()))
+	}
+	if told != nil {
+		if row := told.Row(); row != "" { // none for what only the owner is told
+			attrs = append(attrs, slog.String("refused", row))
+		}
+		if cause := errors.Unwrap(told); cause != nil {
+			attrs = append(attrs, slog.String("cause", printable(cause.Error())))
+		}
+		if p, ok := errors.AsType[*panicked](told); ok {
+			attrs = append(attrs, slog.String("panic", printable(fmt.Sprint(p.value))), slog.String("stack", string(p.stack)))
+		}
+	}
+	g.log.LogAttrs(r.Context(), level, "request", attrs...)
+}
+
+// printable returns s, cut to 256 bytes, with everything beyond printable ASCII escaped: a log is read on
+// terminals (THREATS row 28).
+func printable(s string) string {
+	const most = 256
+	if len(s) > most {
+		s = s[:most]
+	}
+	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
+		return s
+	}
+	return strconv.QuoteToASCII(s)
+}

@@ -1,0 +1,110 @@
+package httpapi
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// publicGate returns the gate of the public listener. In the local profile a request must name a loopback host,
+// which defeats DNS rebinding, and a web page of another origin may change nothing (AM-82).
+func publicGate(cfg Config) *gate {
+	cross := http.NewCrossOriginProtection()
+	for _, origin := range cfg.CORSOrigins {
+		if err := cross.AddTrustedOrigin(origin); err != nil {
+			panic("httpapi: cors origin: " + err.Error()) // config has checked it: a mistake of the program
+		}
+	}
+	return &gate{log: cfg.Logger, admit: func(c echo.Context) (bool, error) {
+		r := c.Request()
+		if cfg.Local { // internal is asked last: it walks the contexts of the request
+			if !LoopbackHost(r.Host) && !internal(r) {
+				return false, wire.ErrForeignHost
+			}
+			if err := sameOrigin(cross, r); err != nil && !internal(r) {
+				return false, wire.ErrCrossOrigin.Because(err)
+			}
+		}
+		return cors(c, cfg.CORSOrigins), nil
+	}}
+}
+
+// sameOrigin is cross.Check, which lets every GET pass, with one more thing held back: a GET that upgrades opens
+// a channel that a page of another origin could read and write.
+func sameOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
+	if r.Header.Get("Upgrade") == "" {
+		return cross.Check(r)
+	}
+	writing := *r
+	writing.Method = http.MethodPost
+	return cross.Check(&writing)
+}
+
+// LoopbackHost says whether a Host header names this machine by a loopback name, with or without a port.
+func LoopbackHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// cors lets pages of the listed origins read our answers, and answers their preflight requests itself.
+func cors(c echo.Context, origins []string) (done bool) {
+	r, h := c.Request(), c.Response().Header()
+	origin := r.Header.Get("Origin")
+	if origin == "" || len(origins) == 0 {
+		return false
+	}
+	h.Add("Vary", "Origin")
+	if !slices.Contains(origins, origin) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", exposed)
+	if !preflight(r) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, DELETE")
+	h.Set("Access-Control-Allow-Headers", allowed)
+	h.Set("Access-Control-Max-Age", "600")
+	c.Response().WriteHeader(http.StatusNoContent)
+	return true
+}
+
+const (
+	exposed = "ETag, Retry-After, X-Request-Id, " + wire.HeaderVerification
+	allowed = "Authorization, Content-Type, If-None-Match, " +
+		wire.HeaderKeyProof + ", " + wire.HeaderPreviousKeyProof + ", " + wire.HeaderInvite
+)
+
+var (
+	anyOrigin     = []string{"*"}
+	exposedHeader = []string{exposed}
+)
+
+// AnyOrigin lets pages of every origin read the answer: for routes whose answer is public anyway.
+func AnyOrigin(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		h := c.Response().Header()
+		if h.Get("Access-Control-Allow-Origin") == "" {
+			h["Access-Control-Allow-Origin"] = anyOrigin
+			h["Access-Control-Expose-Headers"] = exposedHeader
+		}
+		return next(c)
+	}
+}

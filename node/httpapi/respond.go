@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// JSON answers with v as the standard library writes it, without escaping < > & for HTML.
+func JSON(c echo.Context, status int, v any) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write answer: %w", err)
+	}
+	return Raw(c, status, buf.Bytes())
+}
+
+// Raw answers with JSON that is written already, byte for byte.
+func Raw(c echo.Context, status int, body []byte) error {
+	w := c.Response()
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(status)
+	// An error here means that the client has gone: nobody is left to tell.
+	_, _ = w.Write(body)
+	return nil
+}
+
+// Private marks the answer as one that no cache may keep: an answer to a bearer or to the owner (AM-59).
+func Private(c echo.Context) { c.Response().Header()["Cache-Control"] = noStore }
+
+// pagePolicy lets a page style itself and do nothing else: no script, no frame, no foreign resource.
+const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// Page answers with an HTML page. Its policy allows no script at all.
+func Page(c echo.Context, page *template.Template, data any) error {
+	var buf bytes.Buffer
+	if err := page.Execute(&buf, data); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	h := c.Response().Header()
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("Referrer-Policy", "no-referrer")
+	return c.Blob(http.StatusOK, "text/html; charset=utf-8", buf.Bytes())
+}
+
+// KeepOpen gives this request d from now instead of the listener's time-outs: a handler that may take longer
+// than fifteen seconds calls it after it has read the body. Without it the read time-out ends the request's
+// context although the body is complete, and the write time-out loses the answer.
+func KeepOpen(c echo.Context, d time.Duration) error {
+	deadline := time.Now().Add(d)
+	rc := http.NewResponseController(c.Response())
+	err := errors.Join(rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline))
+	if errors.Is(err, http.ErrNotSupported) { // an in-process request has no time-outs
+		return nil
+	}
+	return err
+}

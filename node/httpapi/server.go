@@ -1,0 +1,143 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// Config says how the public listener behaves. The zero value is the public profile with every guard on.
+type Config struct {
+	// Local is the local profile (AM-82): loopback hosts only, no limits per address.
+	Local bool
+	// PublicURL is where strangers reach us; "" in the local profile.
+	PublicURL string
+	// TrustedProxies may name the client in X-Forwarded-For. Nobody else may.
+	TrustedProxies []netip.Prefix
+	// CORSOrigins ("https://app.example.com") may call every route from a browser.
+	CORSOrigins []string
+	// RequestsPerMinute bounds each address (AM-43): 0 is 120, negative is no limit.
+	RequestsPerMinute int
+	// Exempt addresses have no limit (AM-44).
+	Exempt []netip.Prefix
+	// MaxConns bounds connections in all: 0 is 10,000, negative is no limit.
+	MaxConns int
+	// MaxConnsPerAddr bounds connections of one address, trusted proxies aside: 0 is 256, negative is no limit.
+	// There is none in the local profile.
+	MaxConnsPerAddr int
+	// Version is shown by /health.
+	Version string
+	// Logger gets one line per request; nil discards them.
+	Logger *slog.Logger
+}
+
+// Limits of every listener (AM-76).
+const (
+	headerTimeout = 5 * time.Second
+	readTimeout   = 15 * time.Second
+	writeTimeout  = 60 * time.Second
+	idleTimeout   = 60 * time.Second
+	maxHeader     = 16 << 10
+	maxStreams    = 100 // of one HTTP/2 connection
+	stopTimeout   = 10 * time.Second
+	stopGrace     = 2 * time.Second // of it, until the contexts of requests end
+)
+
+// Server is the public listener's edge. Mount routes before the first request.
+type Server struct {
+	cfg       Config
+	echo      *echo.Echo
+	addresses *Addresses
+	health    health
+}
+
+// New returns a server with its common routes: /health, /readyz, /.well-known/agentmesh.json and /openapi.yaml.
+func New(cfg Config) *Server {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg, addresses: newAddresses(cfg)}
+	s.echo = newEcho(publicGate(cfg), extractor(cfg.TrustedProxies))
+	s.health.version = cfg.Version
+	s.health.mount(s.echo)
+	s.echo.Match([]string{http.MethodGet, http.MethodHead}, "/openapi.yaml", serveOpenAPI, AnyOrigin)
+	return s
+}
+
+// newEcho returns an echo that sends every request through g.
+func newEcho(g *gate, from echo.IPExtractor) *echo.Echo {
+	e := echo.New()
+	e.IPExtractor = from
+	e.HTTPErrorHandler = g.fail
+	e.Pre(g.wrap)
+	return e
+}
+
+// Echo is where services mount their routes.
+func (s *Server) Echo() *echo.Echo { return s.echo }
+
+// Addresses is the guard per client address that services charge.
+func (s *Server) Addresses() *Addresses { return s.addresses }
+
+// Handler serves every mounted route.
+func (s *Server) Handler() http.Handler { return s.echo }
+
+// Internal serves the same routes to callers inside the process: no host or origin check, no limit per address.
+func (s *Server) Internal() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.echo.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), internalKey{}, true)))
+	})
+}
+
+type internalKey struct{}
+
+func internal(r *http.Request) bool { return r.Context().Value(internalKey{}) != nil }
+
+// Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests under way: after
+// two seconds their contexts end, so that long polls let go, and after ten it hangs up. It returns nil then.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	return serve(ctx, s.Handler(), capped(l, s.cfg), s.cfg.Logger)
+}
+
+func serve(ctx context.Context, h http.Handler, l net.Listener, log *slog.Logger) error {
+	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelRequests()
+	srv := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return requests },
+	}
+	stopped := make(chan error, 1)
+	unhook := context.AfterFunc(ctx, func() {
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		defer time.AfterFunc(stopGrace, cancelRequests).Stop()
+		err := srv.Shutdown(patience)
+		if err != nil {
+			srv.Close()
+		}
+		stopped <- err
+	})
+	err := srv.Serve(l)
+	if unhook() { // ctx has not ended: the listener failed
+		srv.Close()
+		return err
+	}
+	<-stopped
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,268 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// start serves s on a network of its own until the test ends.
+func start(t *testing.T, s *Server) *pipeListener {
+	t.Helper()
+	l := newPipeListener()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+	})
+	return l
+}
+
+func TestSlowHeadersAreCut(t *testing.T) { // AM-76
+	synctest.Test(t, func(t *testing.T) {
+		l := start(t, New(Config{}))
+		conn, err := l.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		began := time.Now()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, conn); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != headerTimeout {
+			t.Errorf("cut after %v, want %v", took, headerTimeout)
+		}
+	})
+}
+
+func TestIdleConnectionsAreCut(t *testing.T) { // AM-76
+	synctest.Test(t, func(t *testing.T) {
+		l := start(t, New(Config{}))
+		conn, err := l.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		in := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := in.ReadByte(); err != io.EOF {
+			t.Errorf("read = %v, want EOF", err)
+		}
+		if took := time.Since(began); took != idleTimeout {
+			t.Errorf("cut after %v, want %v", took, idleTimeout)
+		}
+	})
+}
+
+func TestHeadersAreBounded(t *testing.T) { // AM-76
+	synctest.Test(t, func(t *testing.T) {
+		l := start(t, New(Config{}))
+		for size, want := range map[int]int{8 << 10: 200, 32 << 10: 431} {
+			r, _ := http.NewRequest("GET", "http://x/health", nil)
+			r.Header.Set("X-Long", strings.Repeat("x", size))
+			resp, err := l.client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("%d bytes of header = %d, want %d", size, resp.StatusCode, want)
+			}
+		}
+	})
+}
+
+func TestLongPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		wait := func(c echo.Context) error {
+			select {
+			case <-time.After(90 * time.Second):
+				return c.String(http.StatusOK, "waited")
+			case <-c.Request().Context().Done():
+				return c.Request().Context().Err()
+			}
+		}
+		s.Echo().GET("/patient", func(c echo.Context) error {
+			if err := KeepOpen(c, 2*time.Minute); err != nil {
+				return err
+			}
+			return wait(c)
+		})
+		s.Echo().GET("/hasty", wait)
+		client := start(t, s).client()
+		resp, err := client.Get("http://x/patient")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || string(body) != "waited" {
+			t.Errorf("patient = %q, %v", body, err)
+		}
+		if resp, err := client.Get("http://x/hasty"); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				t.Error("a handler without KeepOpen outlived the write time-out")
+			}
+		}
+		client.CloseIdleConnections()
+	})
+}
+
+func TestStopWaitsForRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Echo().GET("/slow", func(c echo.Context) error {
+			time.Sleep(3 * time.Second)
+			return c.String(http.StatusOK, "done")
+		})
+		l := newPipeListener()
+		ctx, cancel := context.WithCancel(context.Background())
+		stopped := make(chan time.Time, 1)
+		began := time.Now()
+		go func() {
+			if err := s.Serve(ctx, l); err != nil {
+				t.Errorf("Serve = %v", err)
+			}
+			stopped <- time.Now()
+		}()
+		time.AfterFunc(time.Second, cancel)
+		client := l.client()
+		resp, err := client.Get("http://x/slow")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		if string(body) != "done" {
+			t.Errorf("answer = %q", body)
+		}
+		if took := (<-stopped).Sub(began); took < 3*time.Second || took > 3*time.Second+stopTimeout {
+			t.Errorf("stopped after %v", took)
+		}
+	})
+}
+
+func TestStopEndsLongPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		ended := make(chan time.Time, 1)
+		s.Echo().GET("/poll", func(c echo.Context) error {
+			if err := KeepOpen(c, time.Hour); err != nil {
+				return err
+			}
+			<-c.Request().Context().Done()
+			ended <- time.Now()
+			return c.NoContent(http.StatusNoContent)
+		})
+		l := newPipeListener()
+		ctx, cancel := context.WithCancel(context.Background())
+		stopped := make(chan error, 1)
+		go func() { stopped <- s.Serve(ctx, l) }()
+		stopAt := time.Now().Add(time.Second)
+		time.AfterFunc(time.Second, cancel)
+		resp, err := l.client().Get("http://x/poll")
+		if err != nil || resp.StatusCode != http.StatusNoContent {
+			t.Errorf("the poll = %v, %v; want its answer", resp, err)
+		}
+		if at := <-ended; at.Sub(stopAt) != stopGrace {
+			t.Errorf("the poll ended %v after the stop, want %v", at.Sub(stopAt), stopGrace)
+		}
+		if err := <-stopped; err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+	})
+}
+
+func TestServeReportsABrokenListener(t *testing.T) {
+	l := newPipeListener()
+	l.Close()
+	if err := New(Config{}).Serve(t.Context(), l); err == nil {
+		t.Error("Serve = nil, want the listener's error")
+	}
+}
+
+func TestConnectionCaps(t *testing.T) { // AM-76
+	for _, tt := range []struct {
+		name string
+		cfg  Config
+		want int // connections of one address that stay open, of four
+	}{
+		{"per address", Config{MaxConnsPerAddr: 2}, 2},
+		{"in all", Config{MaxConns: 3}, 3},
+		{"local profile has none per address", Config{Local: true, MaxConnsPerAddr: 2}, 4},
+		{"switched off", Config{MaxConns: -1, MaxConnsPerAddr: -1}, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inner, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan error, 1)
+			go func() { done <- New(tt.cfg).Serve(ctx, inner) }()
+			served := 0
+			for range 4 {
+				conn, err := net.Dial("tcp", inner.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				fmt.Fprint(conn, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				if _, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+					served++
+				}
+			}
+			if served != tt.want {
+				t.Errorf("%d connections were served, want %d", served, tt.want)
+			}
+			cancel()
+			<-done
+		})
+	}
+}
+
+func TestConnectionsAreGivenBack(t *testing.T) {
+	c := capped(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}).(*conns)
+	a := c.key(&net.TCPAddr{IP: net.ParseIP("2001:db8::1")})
+	b := c.key(&net.TCPAddr{IP: net.ParseIP("2001:db8::2")})
+	if a != b {
+		t.Errorf("two addresses of one /64 count apart: %v, %v", a, b)
+	}
+	if !c.enter(a) || c.enter(b) {
+		t.Error("want one connection of the /64 and no second")
+	}
+	c.leave(a)
+	if !c.enter(b) {
+		t.Error("a closed connection still counts")
+	}
+	if len(c.open) != 1 {
+		t.Errorf("%d keys are kept, want 1", len(c.open))
+	}
+}

@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// TokenFile is the file in the data directory that holds the token of the owner's TCP listener.
+const TokenFile = "owner.token"
+
+// tokenHash is what we keep of a token.
+type tokenHash [sha256.Size]byte
+
+func (h tokenHash) matches(token string) bool {
+	sum := sha256.Sum256([]byte(token))
+	return subtle.ConstantTimeCompare(sum[:], h[:]) == 1
+}
+
+// ownToken reads the token of the data directory, or makes it. A file that others can read is an error.
+func ownToken(dir string) (tokenHash, error) {
+	path := filepath.Join(dir, TokenFile)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		token := rand.Text()
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return tokenHash{}, fmt.Errorf("make owner token: %w", err)
+		}
+		_, err = file.WriteString(token + "\n")
+		if err := errors.Join(err, file.Close()); err != nil {
+			return tokenHash{}, fmt.Errorf("make owner token: %w", err)
+		}
+		return sha256.Sum256([]byte(token)), nil
+	}
+	if err != nil {
+		return tokenHash{}, fmt.Errorf("read owner token: %w", err)
+	}
+	if !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		return tokenHash{}, fmt.Errorf("owner token %s: must be a file that only you can read (chmod 600)", path)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return tokenHash{}, fmt.Errorf("read owner token: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if len(token) < 16 {
+		return tokenHash{}, fmt.Errorf("owner token %s: is too short; delete it to get a new one", path)
+	}
+	return sha256.Sum256([]byte(token)), nil
+}
+
+// Bearer returns the bearer token of a request. ok is false where there is none.
+func Bearer(r *http.Request) (token string, ok bool) {
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return "", false
+	}
+	token = strings.TrimSpace(token)
+	return token, token != ""
+}
