@@ -1,0 +1,353 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	home  = "https://directory.example/v1"
+	other = "https://other.example/v1"
+	sarah = wire.AgentID("am_sarah")
+)
+
+// THREATS 11: a sender of bad signatures makes us ask the directory at most once a minute, whatever the directory
+// says about caching and whether or not it knows the sender.
+func TestBadSignaturesFetchOnceAMinute(t *testing.T) {
+	for _, tt := range []struct {
+		name, control string
+		known, down   bool
+		want          error
+	}{
+		{name: "known", known: true, want: wire.ErrSignature},
+		{name: "known, not to be cached", control: "no-store", known: true, want: wire.ErrSignature},
+		{name: "unknown", want: wire.ErrUnknownSender},
+		{name: "directory down", down: true, want: wire.ErrNoDirectory},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newListing()
+				l.control, l.down = tt.control, tt.down
+				if tt.known {
+					l.put(sarah, key(1))
+				}
+				v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+				bad := forged(t, sarah, time.Now())
+				for minute := range 5 {
+					for range 2000 {
+						if _, err := v.Authenticate(t.Context(), bad, time.Now()); !errors.Is(err, tt.want) {
+							t.Fatalf("Authenticate() = %v, want %v", err, tt.want)
+						}
+						time.Sleep(30 * time.Millisecond)
+					}
+					if got := l.count(); got > minute+1 {
+						t.Fatalf("%d fetches after minute %d", got, minute+1)
+					}
+				}
+				if l.count() < 4 {
+					t.Errorf("%d fetches in 5 minutes: a new key would not be seen", l.count())
+				}
+			})
+		})
+	}
+}
+
+// AM-43: strangers spend the node's budget and no more; the owner is not bound by it.
+func TestLookupBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
+		var limited int
+		for i := range 200 {
+			_, err := c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_stranger%d", i)), time.Now())
+			if e, ok := errors.AsType[*wire.Error](err); ok && errors.Is(err, wire.ErrRateLimited) {
+				limited++
+				if e.RetryAfter != time.Second {
+					t.Fatalf("RetryAfter = %v, want 1s", e.RetryAfter)
+				}
+			}
+		}
+		if l.count() != 60 || limited != 140 {
+			t.Errorf("%d fetches, %d refused; want 60, 140", l.count(), limited)
+		}
+		if _, err := c.Find(t.Context(), sarah, time.Now()); err != nil {
+			t.Errorf("Find() for the owner = %v", err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := c.Lookup(t.Context(), "am_late", time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+			t.Errorf("Lookup() a minute later = %v, want ErrUnknownSender", err)
+		}
+		time.Sleep(maxFresh)
+		for i := range 200 {
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_another%d", i)), time.Now())
+		}
+		if _, err := c.Lookup(t.Context(), sarah, time.Now()); err != nil {
+			t.Errorf("Lookup() of whom the owner wrote to = %v, although only strangers spent the budget", err)
+		}
+		if _, err := c.Lookup(t.Context(), "am_stranger0", time.Now()); !errors.Is(err, wire.ErrRateLimited) {
+			t.Errorf("Lookup() of a stranger = %v, want ErrRateLimited", err)
+		}
+		if c.known.Len() > 1 || len(c.flights) != 0 {
+			t.Errorf("%d known, %d flights left", c.known.Len(), len(c.flights))
+		}
+	})
+}
+
+// AM-45, AM-59: ten minutes, or as long as the directory says, then a conditional request.
+func TestLookupCaches(t *testing.T) {
+	for _, tt := range []struct {
+		control string
+		want    time.Duration
+	}{
+		{"", 10 * time.Minute},
+		{"public, max-age=300", 5 * time.Minute},
+		{"public, max-age=3600", 10 * time.Minute},
+		{"public, max-age=7", 7 * time.Second},
+	} {
+		t.Run(tt.control, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newListing()
+				l.control = tt.control
+				l.put(sarah, key(1))
+				c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
+				lookup := func() Peer {
+					t.Helper()
+					p, err := c.Lookup(t.Context(), sarah, time.Now())
+					if err != nil {
+						t.Fatal(err)
+					}
+					return p
+				}
+				if p := lookup(); !p.Until.Equal(time.Now().Add(tt.want)) {
+					t.Errorf("Until is %v away, want %v", time.Until(p.Until), tt.want)
+				}
+				time.Sleep(tt.want - time.Nanosecond)
+				if lookup(); l.count() != 1 {
+					t.Errorf("%d fetches before the end, want 1", l.count())
+				}
+				time.Sleep(time.Nanosecond)
+				if lookup(); l.count() != 2 || l.fresh != 1 {
+					t.Errorf("%d fetches, %d not modified; want 2, 1", l.count(), l.fresh)
+				}
+				l.mu.Lock()
+				delete(l.cards, sarah)
+				l.mu.Unlock()
+				time.Sleep(tt.want)
+				if _, err := c.Lookup(t.Context(), sarah, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+					t.Errorf("Lookup() of a withdrawn card = %v, want ErrUnknownSender", err)
+				}
+			})
+		})
+	}
+}
+
+func TestLookupNegativeCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
+		c.Lookup(t.Context(), sarah, time.Now())
+		l.put(sarah, key(1))
+		time.Sleep(time.Minute - time.Nanosecond)
+		if _, err := c.Lookup(t.Context(), sarah, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+			t.Errorf("Lookup() within the minute = %v, want ErrUnknownSender", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if _, err := c.Lookup(t.Context(), sarah, time.Now()); err != nil {
+			t.Errorf("Lookup() after the minute = %v", err)
+		}
+
+		// A directory that is down: the sender learns when to come back, the owner need not wait.
+		l.down = true
+		c.Lookup(t.Context(), "am_chris", time.Now())
+		time.Sleep(20 * time.Second)
+		_, err := c.Lookup(t.Context(), "am_chris", time.Now())
+		if e, ok := errors.AsType[*wire.Error](err); !ok || !errors.Is(err, wire.ErrNoDirectory) || e.RetryAfter != 40*time.Second {
+			t.Errorf("Lookup() = %v, want ErrNoDirectory after 40s", err)
+		}
+		if _, err := c.Find(t.Context(), "am_chris", time.Now()); !errors.Is(err, ErrUnreachable) {
+			t.Errorf("Find() = %v, want ErrUnreachable", err)
+		}
+		l.down = false
+		l.put("am_chris", key(2))
+		if _, err := c.Find(t.Context(), "am_chris", time.Now()); err != nil {
+			t.Errorf("Find() = %v", err)
+		}
+	})
+}
+
+func TestLookupSingleFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.held = make(chan struct{})
+		l.put(sarah, key(1))
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
+		impatient, cancel := context.WithCancel(t.Context())
+		var callers sync.WaitGroup
+		callers.Go(func() {
+			if _, err := c.Lookup(impatient, sarah, time.Now()); err == nil {
+				t.Error("the caller that gave up got a card")
+			}
+		})
+		synctest.Wait()
+		for range 64 {
+			callers.Go(func() {
+				if _, err := c.Lookup(t.Context(), sarah, time.Now()); err != nil {
+					t.Errorf("Lookup() = %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		if l.count() != 1 {
+			t.Errorf("%d fetches under way, want 1", l.count())
+		}
+		cancel() // the first caller goes; one of the others takes over
+		synctest.Wait()
+		close(l.held)
+		callers.Wait()
+		if l.count() != 2 {
+			t.Errorf("%d fetches, want 2", l.count())
+		}
+	})
+}
+
+// AM-86: in configured order, but an agent that is pinned first where it was pinned; one that is down does not hide
+// the next.
+func TestLookupOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newListing(), newListing()
+		second.put(sarah, key(1))
+		var told changes
+		c := NewCards(CardsConfig{
+			Directories: []*Directory{first.at(home), second.at(other)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note,
+		})
+		find := func() (Peer, error) {
+			time.Sleep(11 * time.Minute)
+			return c.Find(t.Context(), sarah, time.Now())
+		}
+		if p, err := find(); err != nil || p.Directory != other {
+			t.Fatalf("Find() = %s, %v", p.Directory, err)
+		}
+		first.put(sarah, key(66)) // somebody squats the id
+		asked := first.count()
+		if p, err := find(); err != nil || p.Directory != other || first.count() != asked {
+			t.Errorf("Find() = %s, %v; want the directory of the pin, and no other asked", p.Directory, err)
+		}
+		second.down = true
+		if _, err := find(); !errors.Is(err, ErrUnreachable) || len(told.list) > 0 {
+			t.Errorf("Find() while the pinned directory is down = %v, told %v; want ErrUnreachable and no alarm", err, told.list)
+		}
+		first.put(sarah, key(1))
+		if p, err := find(); err != nil || p.Directory != home {
+			t.Errorf("Find() = %s, %v; want the other directory with the same key", p.Directory, err)
+		}
+	})
+}
+
+func TestCacheIsBounded(t *testing.T) {
+	l := newListing()
+	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Size: 100, LookupsPerMinute: -1})
+	now := time.Now()
+	for i := range 300 {
+		id := wire.AgentID(fmt.Sprintf("am_%d", i))
+		l.put(id, key(1))
+		if _, err := c.Lookup(t.Context(), id, now); err != nil {
+			t.Fatal(err)
+		}
+		c.Lookup(t.Context(), id+"_none", now)
+	}
+	if c.known.Len() != 100 || c.missing.Len() != 100 {
+		t.Errorf("%d known, %d missing; want 100, 100", c.known.Len(), c.missing.Len())
+	}
+	sum := 0
+	for _, e := range c.known.Values() {
+		sum += e.weight
+	}
+	if sum != c.weight || sum == 0 {
+		t.Errorf("weight %d, want the sum %d", c.weight, sum)
+	}
+	// Cards as heavy as the strict reader lets them be: the weight bounds before the number does.
+	c = NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), LookupsPerMinute: -1})
+	heavy := wire.Texts(strings.Split(strings.Repeat("x", 9000), ""))
+	for i := range 200 {
+		id := wire.AgentID(fmt.Sprintf("am_heavy%d", i))
+		l.cards[id] = testCard(id, key(1)).With("metadata", wire.Obj(wire.Member{Key: "x", Value: heavy}))
+		if _, err := c.Lookup(t.Context(), id, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.weight > maxWeight || c.known.Len() < 50 {
+		t.Errorf("weight %d of %d cards, want at most %d", c.weight, c.known.Len(), maxWeight)
+	}
+}
+
+// AM-82: which endpoints a card may name goes by who gave the card, and what a card says is checked again when it
+// is dialled.
+func TestReachOfCards(t *testing.T) {
+	loopbackCard := func() *listing {
+		l := newListing()
+		l.cards[sarah] = testCard(sarah, key(1)).With("endpoint", wire.Text("http://127.0.0.1:4000/agentmesh"))
+		return l
+	}
+	for _, tt := range []struct {
+		name, base string
+		local      bool
+		want       error
+		reach      Reach
+	}{
+		{"local profile, loopback directory", "http://127.0.0.1:3141/v1", true, nil, Loopback},
+		{"local profile, localhost", "http://localhost:3141/v1", true, nil, Loopback},
+		{"local profile, remote directory", home, true, ErrUnusableCard, Public},
+		{"local profile, a name that only looks so", "https://localhost.example/v1", true, ErrUnusableCard, Public},
+		{"public profile, loopback directory", "http://127.0.0.1:3141/v1", false, ErrUnusableCard, Public},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := NewHTTP(HTTPConfig{Local: tt.local})
+			c := NewCards(CardsConfig{Directories: []*Directory{loopbackCard().at(tt.base)}, HTTP: h})
+			p, err := c.Find(t.Context(), sarah, time.Now())
+			if !errors.Is(err, tt.want) || err == nil && p.Reach != tt.reach {
+				t.Errorf("Find() = reach %v, %v; want %v, %v", p.Reach, err, tt.reach, tt.want)
+			}
+			// Whatever the card said: not dialled under the reach of its source.
+			dials := countDials(h)
+			h.Send(t.Context(), Peer{Card: wire.Card{Endpoint: "http://127.0.0.1:4000/"}, Reach: tt.reach}, nil)
+			if got := dials.Load() > 0; got != (tt.reach == Loopback) {
+				t.Errorf("dialled loopback: %v", got)
+			}
+		})
+	}
+}
+
+func TestLookupRefusesUnusableCards(t *testing.T) {
+	l := newListing()
+	good := testCard(sarah, key(1))
+	for name, card := range map[string]wire.Value{
+		"key":      good.With("public_key", wire.Text("ed25519:AAAA")),
+		"endpoint": good.With("endpoint", wire.Text("ftp://x/")),
+		"version":  good.With("agentmesh", wire.Text("9")),
+		"id":       good.With("agent_id", wire.Text("am_chris")),
+		"big":      good.With("metadata", wire.Obj(wire.Member{Key: "x", Value: wire.Text(strings.Repeat("x", wire.MaxCard))})),
+	} {
+		l.cards[sarah] = card
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{})})
+		want := wire.ErrUnknownSender
+		if name == "id" || name == "big" {
+			want = wire.ErrNoDirectory // the directory is at fault
+		}
+		if _, err := c.Lookup(t.Context(), sarah, time.Now()); !errors.Is(err, want) {
+			t.Errorf("%s: Lookup() = %v, want %v", name, err, want)
+		}
+	}
+	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{})})
+	if _, err := c.Lookup(t.Context(), "am_../../x", time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+		t.Errorf("Lookup() of a bad id = %v", err)
+	}
+}

@@ -1,0 +1,21 @@
+package client
+
+import (
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+)
+
+// Credential is the bearer token that owns a card in a directory (AM-56). It prints as [redacted]; string(c) is the
+// secret itself, and so is its JSON.
+type Credential string
+
+// NewCredential makes one of more than 256 random bits.
+func NewCredential() Credential { return Credential(rand.Text() + rand.Text()) }
+
+const redacted = "[redacted]"
+
+func (c Credential) String() string             { return redacted }
+func (c Credential) GoString() string           { return redacted }
+func (c Credential) Format(s fmt.State, _ rune) { fmt.Fprint(s, redacted) }
+func (c Credential) LogValue() slog.Value       { return slog.StringValue(redacted) }

@@ -1,0 +1,233 @@
+package client
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// Directory is a directory that the owner configured. Its methods are safe for concurrent use; every error they
+// return is a *[DirectoryError], but for mistakes in what the caller passed.
+type Directory struct {
+	// Base is the base URL without a trailing slash: "https://directory.example/v1".
+	Base string
+	// Loopback says that the directory is on this machine, so that in the local profile its cards may name loopback
+	// endpoints (AM-82). [NewDirectory] sets it by the host of Base.
+	Loopback bool
+	// Invite is sent with registrations, for a directory that asks for one (AM-56).
+	Invite Credential
+	// Alias is what the directory is remembered by where its URL may change with the process that hosts it: what is
+	// known of it and the credential for it hang on this name. Empty: Base.
+	Alias string
+
+	path string // of Base
+	call func(*http.Request) (*http.Response, error)
+}
+
+// Known returns the name that the directory is remembered by.
+func (d *Directory) Known() string { return cmp.Or(d.Alias, d.Base) }
+
+// NewDirectory returns the directory at base. Calls go through h with [Reach] Owner or, where rt is not nil, through
+// rt, so that a process reaches a directory of its own without a socket; see [InProcess].
+func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
+	d := &Directory{Base: strings.TrimRight(base, "/")}
+	if u, err := url.Parse(d.Base); err == nil {
+		d.path, d.Loopback = u.EscapedPath(), isLoopbackURL(u)
+	}
+	d.call = func(req *http.Request) (*http.Response, error) { return h.Do(req.Context(), Owner, req) }
+	if rt != nil {
+		d.call = rt.RoundTrip
+	}
+	return d
+}
+
+// reach returns the reach of cards that the directory lists.
+func (d *Directory) reach(h *HTTP) Reach {
+	if d.Loopback && h.cfg.Local {
+		return Loopback
+	}
+	return Public
+}
+
+// Bounds on what a directory answers, in bytes.
+const (
+	maxCardAnswer = 256 << 10
+	maxKeysAnswer = 1 << 20
+	maxPageAnswer = 8 << 20 // 100 cards of 64 KiB and something around them
+)
+
+// request is one call.
+type request struct {
+	op, method, path string // path below Base
+	header           http.Header
+	body             []byte
+	cred             Credential
+	max              int // bytes of the answer
+	timeout          time.Duration
+}
+
+type response struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// do makes the call; an answer with another status than those of ok is an error.
+func (d *Directory) do(ctx context.Context, r request, ok ...int) (response, error) {
+	if r.timeout == 0 {
+		r.timeout = defaultAnswer
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, r.method, d.Base+r.path, bytes.NewReader(r.body))
+	if err != nil {
+		return response{}, d.unreachable(r.op, err)
+	}
+	if r.header != nil {
+		req.Header = r.header
+	}
+	req.Header.Set("Accept", "application/json")
+	if len(r.body) > 0 {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.cred != "" {
+		req.Header.Set("Authorization", "Bearer "+string(r.cred))
+	}
+	resp, err := d.call(req)
+	if err != nil {
+		return response{}, d.unreachable(r.op, err)
+	}
+	body, err := ReadAll(resp, r.max)
+	if errors.Is(err, ErrAnswerTooLarge) {
+		return response{}, d.badAnswer(r.op, resp.StatusCode, err)
+	} else if err != nil {
+		return response{}, d.unreachable(r.op, err)
+	}
+	if slices.Contains(ok, resp.StatusCode) {
+		return response{resp.StatusCode, resp.Header, body}, nil
+	}
+	return response{}, d.answered(r.op, resp, body)
+}
+
+// Register registers card and returns what the directory answered and the card with the id that it gave: some
+// directories replace agent_id, and the card, and every message from now on, must carry what came back (AM-57).
+// With a key the registration carries its proof (AM-62); nil sends none.
+func (d *Directory) Register(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, wire.Value, error) {
+	r := request{op: opRegister, method: http.MethodPost, path: "/agents", header: http.Header{}, body: card.JSON(), cred: cred, max: maxCardAnswer}
+	if d.Invite != "" {
+		r.header.Set(wire.HeaderInvite, string(d.Invite))
+	}
+	if err := d.prove(r, card, key, nil); err != nil {
+		return wire.Registered{}, wire.Value{}, err
+	}
+	resp, err := d.do(ctx, r, http.StatusCreated, http.StatusOK)
+	if err != nil {
+		return wire.Registered{}, wire.Value{}, err
+	}
+	reg, err := parseRegistered(resp.body)
+	if err != nil {
+		return wire.Registered{}, wire.Value{}, d.badAnswer(r.op, resp.status, err)
+	}
+	return reg, card.With("agent_id", wire.Text(string(reg.AgentID))), nil
+}
+
+// Renew puts card in place of the one that is registered and starts its lifetime anew. RegisteredAt of the answer is
+// zero where the directory does not repeat it.
+func (d *Directory) Renew(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, error) {
+	return d.put(ctx, opRenew, card, cred, key, nil)
+}
+
+// Rotate is [Directory.Renew] with a card that has a new key, vouched for by the key before, so that peers follow
+// without asking their owners (AM-60).
+func (d *Directory) Rotate(ctx context.Context, card wire.Value, cred Credential, key, previous *signing.PrivateKey) (wire.Registered, error) {
+	return d.put(ctx, opRotate, card, cred, key, previous)
+}
+
+func (d *Directory) put(ctx context.Context, op string, card wire.Value, cred Credential, key, previous *signing.PrivateKey) (wire.Registered, error) {
+	id := wire.AgentID(card.GetStr("agent_id"))
+	path, err := agentPath(id)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	r := request{op: op, method: http.MethodPut, path: path, header: http.Header{}, body: card.JSON(), cred: cred, max: maxCardAnswer}
+	if err := d.prove(r, card, key, previous); err != nil {
+		return wire.Registered{}, err
+	}
+	resp, err := d.do(ctx, r, http.StatusOK, http.StatusCreated)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	reg, err := parseRegistered(resp.body)
+	if err == nil && reg.AgentID != id {
+		err = errors.New("it names another agent")
+	}
+	if err != nil {
+		return wire.Registered{}, d.badAnswer(op, resp.status, err)
+	}
+	return reg, nil
+}
+
+// Withdraw takes the card out of the directory.
+func (d *Directory) Withdraw(ctx context.Context, id wire.AgentID, cred Credential) error {
+	path, err := agentPath(id)
+	if err != nil {
+		return err
+	}
+	_, err = d.do(ctx, request{op: opWithdraw, method: http.MethodDelete, path: path, cred: cred, max: maxCardAnswer}, http.StatusNoContent, http.StatusOK)
+	return err
+}
+
+// prove adds the key proofs of AM-62 and AM-60 to the request's header.
+func (d *Directory) prove(r request, card wire.Value, key, previous *signing.PrivateKey) error {
+	stamp := wire.FormatTime(time.Now())
+	text := wire.KeyProofText(r.method, d.path+r.path, d.Base, stamp, signing.Digest(card))
+	for _, by := range []struct {
+		header string
+		key    *signing.PrivateKey
+	}{{wire.HeaderKeyProof, key}, {wire.HeaderPreviousKeyProof, previous}} {
+		if by.key == nil {
+			continue
+		}
+		sig, err := by.key.Sign(text)
+		if err != nil {
+			return fmt.Errorf("make the key proof: %w", err)
+		}
+		r.header.Set(by.header, wire.KeyProof{Stamp: stamp, Signature: sig}.Header())
+	}
+	return nil
+}
+
+func agentPath(id wire.AgentID) (string, error) {
+	if !id.Valid() {
+		return "", errors.New("the agent id must be am_ and 1 to 128 of A-Z a-z 0-9 . _ -")
+	}
+	return "/agents/" + string(id), nil // AM-1's alphabet needs no escapes
+}
+
+// parseRegistered reads the answer to POST and PUT.
+func parseRegistered(body []byte) (wire.Registered, error) {
+	v, err := wire.ParseObject(body)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	reg := wire.Registered{AgentID: wire.AgentID(v.GetStr("agent_id"))}
+	if !reg.AgentID.Valid() {
+		return wire.Registered{}, errors.New("it names no agent id")
+	}
+	var ok bool
+	if reg.ExpiresAt, ok = wire.ParseTime(v.GetStr("expires_at")); !ok {
+		return wire.Registered{}, errors.New("it names no time of expiry")
+	}
+	reg.RegisteredAt, _ = wire.ParseTime(v.GetStr("registered_at"))
+	return reg, nil
+}

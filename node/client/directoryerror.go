@@ -1,0 +1,126 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// What went wrong with a directory, for callers that branch; check with [errors.Is] on a *[DirectoryError].
+var (
+	ErrUnreachable  = errors.New("the directory cannot be reached")
+	ErrRefused      = errors.New("the directory refuses")
+	ErrCredential   = errors.New("the bearer token is missing, lost or wrong")
+	ErrTaken        = errors.New("the agent id is taken")
+	ErrUnknownAgent = errors.New("no such agent")
+	ErrBadAnswer    = errors.New("the answer is not what a directory says")
+)
+
+// DirectoryError is a call to a directory that did not succeed.
+type DirectoryError struct {
+	Op        string // "register", "search"
+	Directory string // its base URL
+	Kind      error  // one of the errors above
+
+	// What it answered; zero where it did not. Message is made printable.
+	Status  int
+	Code    wire.Code
+	Message string
+
+	// Retry says that the same call may succeed later. It goes by the status and by the answer's own word, because
+	// the existing directory says retry:false on everything.
+	Retry      bool
+	RetryAfter time.Duration
+
+	cause error
+}
+
+func (e *DirectoryError) Error() string {
+	text := fmt.Sprintf("%s at %s: %v", e.Op, printable(e.Directory, 200), e.Kind)
+	if e.Status != 0 && e.Kind != ErrUnknownAgent {
+		text += fmt.Sprintf(" (HTTP %d", e.Status)
+		if e.Code != "" {
+			text += fmt.Sprintf(", %s: %s", e.Code, e.Message)
+		}
+		text += ")"
+	}
+	if e.cause != nil {
+		text += ": " + e.cause.Error()
+	}
+	return text
+}
+
+// Unwrap gives the kind and the cause.
+func (e *DirectoryError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.cause}
+}
+
+// Hint says in one line what a person can do about it, "" where there is nothing to say.
+func (e *DirectoryError) Hint() string {
+	switch {
+	case errors.Is(e, ErrAnswerTooLarge):
+		return "ask for fewer agents a page"
+	case e.Kind == ErrUnreachable:
+		return "check the directory's URL and that it is running"
+	case e.Kind == ErrCredential:
+		return "only the token that registered a card can change it; its owner can also wait until the card has expired, or ask the directory's operator"
+	case e.Kind == ErrTaken:
+		return "the card belongs to another token, or was registered under another URL of this directory: use those, or ask the directory's operator"
+	case e.Kind == ErrBadAnswer:
+		return "the directory's URL usually ends in /v1"
+	case e.Code == wire.RateLimited:
+		return "wait and try again"
+	case e.Status == http.StatusForbidden:
+		return "the directory does not take registrations from everyone: ask its operator for an invite"
+	}
+	return ""
+}
+
+// answered classifies an answer that is not the one expected.
+func (d *Directory) answered(op string, resp *http.Response, body []byte) error {
+	e := &DirectoryError{Op: op, Directory: d.Base, Kind: ErrRefused, Status: resp.StatusCode}
+	if v, err := wire.ParseObject(body); err == nil {
+		if told, ok := wire.ParseError(resp.StatusCode, v); ok {
+			e.Code, e.Message, e.Retry = wire.Code(printable(string(told.Code), 64)), printable(told.Message, 300), told.Retry
+		}
+	}
+	e.Retry = e.Retry || retryStatus(resp.StatusCode)
+	e.RetryAfter = retryAfter(resp.Header, time.Now())
+	switch {
+	case resp.StatusCode == http.StatusNotFound && e.Code == wire.AgentUnavailable:
+		e.Kind = ErrUnknownAgent
+	case resp.StatusCode == http.StatusConflict:
+		e.Kind = ErrTaken
+	case e.Code == wire.Unauthorized && (resp.StatusCode == http.StatusUnauthorized || op != opRegister):
+		e.Kind = ErrCredential
+	case resp.StatusCode < 400 || e.Code == "":
+		e.Kind = ErrBadAnswer
+	}
+	return e
+}
+
+// The operations that [DirectoryError.Op] names.
+const (
+	opRegister = "register"
+	opRenew    = "renew"
+	opRotate   = "rotate the key"
+	opWithdraw = "withdraw"
+	opCard     = "look up the card"
+	opRecord   = "look up the record"
+	opKeys     = "look up the keys"
+	opSearch   = "search"
+)
+
+func (d *Directory) unreachable(op string, cause error) error {
+	return &DirectoryError{Op: op, Directory: d.Base, Kind: ErrUnreachable, Retry: true, cause: cause}
+}
+
+func (d *Directory) badAnswer(op string, status int, cause error) error {
+	return &DirectoryError{Op: op, Directory: d.Base, Kind: ErrBadAnswer, Status: status, cause: cause}
+}

@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// InProcess returns a transport that hands each request to h in this process, as if it came from loopback: serve
+// reaches its own directory so, and a command its handlers where no server runs. Answers are streamed. The handler
+// runs until it returns; like under net/http, the request's context ends when the caller has closed the answer.
+func InProcess(h http.Handler) http.RoundTripper { return inProcess{h} }
+
+type inProcess struct{ handler http.Handler }
+
+func (p inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(req.Context())
+	in := req.Clone(ctx)
+	in.RequestURI = req.URL.RequestURI()
+	in.RemoteAddr = "127.0.0.1:0"
+	in.Proto, in.ProtoMajor, in.ProtoMinor = "HTTP/1.1", 1, 1
+	if in.Host == "" {
+		in.Host = req.URL.Host
+	}
+	if in.Body == nil {
+		in.Body = http.NoBody
+	}
+	if in.Header == nil {
+		in.Header = http.Header{}
+	}
+	r, w := io.Pipe()
+	answer := &inProcessAnswer{header: http.Header{}, pipe: w, ready: make(chan *http.Response, 1)}
+	answer.response = &http.Response{
+		Proto: in.Proto, ProtoMajor: 1, ProtoMinor: 1, ContentLength: -1, Request: req,
+		Body: &body{r, cancel},
+	}
+	go answer.run(p.handler, in)
+	select {
+	case resp := <-answer.ready:
+		return resp, nil
+	case <-ctx.Done():
+		cancel()
+		r.Close()
+		return nil, ctx.Err()
+	}
+}
+
+// inProcessAnswer is the handler's side of an answer.
+type inProcessAnswer struct {
+	header   http.Header
+	pipe     *io.PipeWriter
+	once     sync.Once
+	response *http.Response
+	ready    chan *http.Response
+}
+
+func (a *inProcessAnswer) run(h http.Handler, req *http.Request) {
+	err := error(io.ErrUnexpectedEOF) // what the caller reads where the handler panicked
+	defer req.Body.Close()
+	defer func() {
+		if recover() != nil {
+			a.header = http.Header{}
+			a.WriteHeader(http.StatusInternalServerError)
+		}
+		a.pipe.CloseWithError(err)
+	}()
+	h.ServeHTTP(a, req)
+	a.WriteHeader(http.StatusOK)
+	err = io.EOF
+}
+
+func (a *inProcessAnswer) Header() http.Header { return a.header }
+
+func (a *inProcessAnswer) WriteHeader(status int) {
+	if status < 200 {
+		return // informational answers are not passed on
+	}
+	a.once.Do(func() {
+		a.response.StatusCode, a.response.Header = status, a.header.Clone()
+		a.response.Status = fmt.Sprintf("%d %s", status, http.StatusText(status))
+		a.ready <- a.response
+	})
+}
+
+func (a *inProcessAnswer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	n, err := a.pipe.Write(p)
+	if errors.Is(err, io.ErrClosedPipe) {
+		err = http.ErrAbortHandler
+	}
+	return n, err
+}
+
+// Flush is done by every Write.
+func (a *inProcessAnswer) Flush() { a.WriteHeader(http.StatusOK) }

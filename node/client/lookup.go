@@ -1,0 +1,130 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Fetched is the card of one agent as a directory served it.
+type Fetched struct {
+	Card wire.Value
+	ETag string
+	// Fresh is how long the directory lets the card be used without asking again; negative where it does not say.
+	Fresh time.Duration
+	// NotModified: the card is the one that has ETag; Card is null.
+	NotModified bool
+}
+
+// Card returns the card of id. Nothing in it is checked but that it is one of id: see [wire.ParseCard].
+func (d *Directory) Card(ctx context.Context, id wire.AgentID) (wire.Value, error) {
+	f, err := d.Fetch(ctx, id, "")
+	return f.Card, err
+}
+
+// Fetch is [Directory.Card] with what a cache wants to know. With an etag the card comes only if it has changed.
+func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fetched, error) {
+	path, err := agentPath(id)
+	if err != nil {
+		return Fetched{}, err
+	}
+	r := request{op: opCard, method: http.MethodGet, path: path, header: http.Header{}, max: maxCardAnswer, timeout: lookupTimeout}
+	statuses := []int{http.StatusOK}
+	if etag != "" {
+		r.header.Set("If-None-Match", etag)
+		statuses = append(statuses, http.StatusNotModified)
+	}
+	resp, err := d.do(ctx, r, statuses...)
+	if err != nil {
+		return Fetched{}, err
+	}
+	f := Fetched{ETag: resp.header.Get("ETag"), Fresh: fresh(resp.header)}
+	if resp.status == http.StatusNotModified {
+		f.NotModified, f.ETag = true, etag
+		return f, nil
+	}
+	if len(resp.body) > wire.MaxCard {
+		return Fetched{}, d.badAnswer(r.op, resp.status, ErrAnswerTooLarge)
+	}
+	if f.Card, err = wire.ParseObject(resp.body); err != nil {
+		return Fetched{}, d.badAnswer(r.op, resp.status, err)
+	}
+	if f.Card.GetStr("agent_id") != string(id) {
+		return Fetched{}, d.badAnswer(r.op, resp.status, errors.New("it is the card of another agent"))
+	}
+	return f, nil
+}
+
+// lookupTimeout bounds the lookups that a sender waits for: it gives up after 30 s itself (AM-32).
+const lookupTimeout = 10 * time.Second
+
+// fresh reads max-age, less the Age that a cache in between added (AM-59). Negative: the answer does not say.
+func fresh(h http.Header) time.Duration {
+	age := time.Duration(-1)
+	for _, line := range h.Values("Cache-Control") {
+		for directive := range strings.SplitSeq(line, ",") {
+			name, value, _ := strings.Cut(strings.ToLower(strings.TrimSpace(directive)), "=")
+			switch name {
+			case "no-store", "no-cache":
+				return 0
+			case "max-age":
+				n, err := strconv.ParseUint(strings.Trim(value, `"`), 10, 31)
+				if err != nil {
+					return 0
+				}
+				age = time.Duration(n) * time.Second
+			}
+		}
+	}
+	if spent, err := strconv.ParseUint(h.Get("Age"), 10, 31); err == nil && age > 0 {
+		age = max(0, age-time.Duration(spent)*time.Second)
+	}
+	return age
+}
+
+// Record returns what the directory knows of id beside its card. Only directories of this project have it.
+func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
+	var rec wire.CardRecord
+	err := d.document(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)
+	if err == nil && rec.Card.GetStr("agent_id") != string(id) {
+		err = d.badAnswer(opRecord, http.StatusOK, errors.New("it is the record of another agent"))
+	}
+	return rec, err
+}
+
+// Keys returns how the key of id came to be (AM-60). Only directories of this project have it.
+func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
+	var keys wire.KeyHistory
+	err := d.document(ctx, request{op: opKeys, max: maxKeysAnswer, timeout: lookupTimeout}, id, "/keys", &keys)
+	if err == nil && keys.AgentID != id {
+		err = d.badAnswer(opKeys, http.StatusOK, errors.New("they are the keys of another agent"))
+	}
+	return keys, err
+}
+
+// document gets a document of ours about id into dst.
+func (d *Directory) document(ctx context.Context, r request, id wire.AgentID, below string, dst any) error {
+	path, err := agentPath(id)
+	if err != nil {
+		return err
+	}
+	r.method, r.path = http.MethodGet, path+below
+	resp, err := d.do(ctx, r, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	_, err = wire.ParseObject(resp.body) // strict first: what follows takes any case and the last of two
+	if err == nil {
+		err = json.Unmarshal(resp.body, dst)
+	}
+	if err != nil {
+		return d.badAnswer(r.op, resp.status, err)
+	}
+	return nil
+}

@@ -1,0 +1,404 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// THREATS 10: the directory swaps the key in mid-conversation. The new key's messages are refused, the owner is told
+// once, and the owner's word, and nothing else, re-pins.
+func TestKeySwapIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, recs := newListing(), records(t)
+		l.put(sarah, key(1))
+		var told changes
+		cfg := CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: told.note}
+		v := &Verifier{Cards: NewCards(cfg)}
+		by := func(n byte) error {
+			_, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(n), time.Now()), time.Now())
+			return err
+		}
+		if err := by(1); err != nil {
+			t.Fatal(err)
+		}
+		l.put(sarah, key(2))
+		time.Sleep(2 * time.Minute)
+		if err := by(2); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("message by the swapped key = %v, want ErrSignature", err)
+		}
+		want := []KeyChange{{Agent: sarah, Directory: home, Old: key(1).Public().Fingerprint(), New: key(2).Public().Fingerprint(), At: time.Now()}}
+		if diff := cmp.Diff(want, told.list); diff != "" {
+			t.Error(diff)
+		}
+		if err := by(1); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("message by the old key, which may be why it was replaced = %v, want ErrSignature", err)
+		}
+		if _, err := v.Cards.Find(t.Context(), sarah, time.Now()); err == nil {
+			t.Error("Find() while the key is in doubt succeeded")
+		} else if changed, ok := errors.AsType[*KeyChangedError](err); !ok || changed.Hint() == "" {
+			t.Errorf("Find() = %v, want a KeyChangedError", err)
+		}
+
+		// A restart, and the same key again and again: told once a day.
+		v.Cards = NewCards(cfg)
+		for range 10 {
+			time.Sleep(2 * time.Minute)
+			by(2)
+		}
+		if len(told.list) != 1 {
+			t.Errorf("the owner was told %d times, want once", len(told.list))
+		}
+		time.Sleep(24 * time.Hour)
+		if by(2); len(told.list) != 2 {
+			t.Errorf("the owner was told %d times after a day, want twice", len(told.list))
+		}
+
+		if err := v.Cards.Repin(t.Context(), sarah, key(3).Public().Fingerprint()); !errors.Is(err, ErrNoKeyChange) {
+			t.Errorf("Repin() of a key that nobody showed = %v, want ErrNoKeyChange", err)
+		}
+		for range 2 { // it may be repeated
+			if err := v.Cards.Repin(t.Context(), sarah, key(2).Public().Fingerprint()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := by(2); err != nil {
+			t.Errorf("message by the accepted key = %v", err)
+		}
+		if err := by(1); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("message by the old key = %v, want ErrSignature", err)
+		}
+	})
+}
+
+func TestKeyChangeReportsAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		var told changes
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note})
+		c.Find(t.Context(), sarah, time.Now())
+		for n := range byte(60) {
+			time.Sleep(11 * time.Minute)
+			l.put(sarah, key(100+n)) // a new key each time
+			c.Lookup(t.Context(), sarah, time.Now())
+		}
+		if got := len(told.list); got < 9 || got > 11 {
+			t.Errorf("told %d times in 11 hours, want once an hour", got)
+		}
+	})
+}
+
+func TestRotation(t *testing.T) {
+	swap := func(l *listing, f func(*wire.KeyHistory)) {
+		history := l.keys[sarah]
+		f(&history)
+		l.keys[sarah] = history
+	}
+	tests := []struct {
+		name   string
+		rotate func(t *testing.T, l *listing)
+		follow bool
+	}{
+		{"one step, card as it was signed", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+		}, true},
+		{"one step, text recomputed", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].ProofText = "" })
+		}, true},
+		{"one step, card changed since and kept", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), true)
+			l.cards[sarah] = testCard(sarah, key(2)).With("name", wire.Text("Renamed"))
+		}, true},
+		{"one step, card changed since and lost", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			l.cards[sarah] = testCard(sarah, key(2)).With("name", wire.Text("Renamed"))
+		}, false},
+		{"two steps with their cards", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), true)
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(3), true)
+		}, true},
+		{"two steps, the first without its card", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), false)
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(3), false)
+		}, false},
+		{"replacement without the old key", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(9), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[0].PublicKey = key(1).PublicText() })
+		}, false},
+		{"no proof by the old key", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].PreviousProof = "" })
+		}, false},
+		{"no proof by the new key", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].Proof = h.Keys[1].PreviousProof })
+		}, false},
+		{"no history", func(_ *testing.T, l *listing) { l.put(sarah, key(2)) }, false},
+		{"a history that begins later", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys = h.Keys[1:] })
+		}, false},
+		{"a history that leads elsewhere", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), true)
+			l.put(sarah, key(2))
+		}, false},
+		{"an endless history", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) {
+				for range maxRotations {
+					h.Keys = append([]wire.KeyChange{{PublicKey: key(5).PublicText()}}, h.Keys...)
+				}
+			})
+		}, false},
+		{"made for another directory", func(t *testing.T, l *listing) {
+			l.rotate(t, other, testCard(sarah, key(2)), key(2), key(1), false)
+		}, false},
+		{"made for another agent", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard("am_chris", key(2)), key(2), key(1), true)
+			l.keys[sarah] = wire.KeyHistory{AgentID: sarah, Keys: l.keys["am_chris"].Keys}
+			l.put(sarah, key(2))
+		}, false},
+		{"a renewal by the old key, signed again by the new one", func(t *testing.T, l *listing) {
+			// The directory keeps the proof of an ordinary renewal and adds a signature under the same text.
+			l.rotate(t, home, testCard(sarah, key(1)), key(2), key(1), true)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].PublicKey = key(2).PublicText() })
+			l.put(sarah, key(2))
+		}, false},
+		{"the same, without the card", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(1)), key(2), key(1), false)
+			l.put(sarah, key(2))
+		}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newListing()
+				l.put(sarah, key(1))
+				var told changes
+				cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note})
+				v := &Verifier{Cards: cards}
+				if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Minute)
+				tt.rotate(t, l)
+				checked, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), time.Now())
+				if got := err == nil; got != tt.follow {
+					t.Errorf("followed: %v, want %v (%v)", got, tt.follow, err)
+				}
+				if err != nil && !errors.Is(err, wire.ErrSignature) {
+					t.Errorf("Authenticate() = %v, want ErrSignature", err)
+				}
+				if err == nil && !checked.Pinned.Equal(time.Now()) {
+					t.Errorf("pinned at %v, want now", checked.Pinned)
+				}
+				if got := len(told.list) == 0; got != tt.follow {
+					t.Errorf("the owner was told %d times, followed %v", len(told.list), tt.follow)
+				}
+				pin, _ := cards.loadPin(t.Context(), sarah, time.Now())
+				want := key(1)
+				if tt.follow {
+					want = key(2)
+				}
+				if pin.Fingerprint != want.Public().Fingerprint() {
+					t.Errorf("pinned %s", pin.Fingerprint)
+				}
+			})
+		})
+	}
+}
+
+// The existing directory has no key history: a changed key is the owner's to judge.
+func TestRotationAtReferenceDirectory(t *testing.T) {
+	d := reference(t, "card", "keys")
+	recs := records(t)
+	var told changes
+	c := NewCards(CardsConfig{Directories: []*Directory{d}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: told.note})
+	pin := pinned{Pin: Pin{Agent: referenceID, Fingerprint: key(1).Public().Fingerprint(), PublicKey: key(1).PublicText()}}
+	if err := recs.Apply(t.Context(), []store.Change{pin.change(time.Now())}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Lookup(t.Context(), referenceID, time.Now()); !errors.Is(err, wire.ErrSignature) || len(told.list) != 1 {
+		t.Errorf("Lookup() = %v, told %v", err, told.list)
+	}
+}
+
+func TestAddPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, recs := newListing(), records(t)
+		cfg := CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{Local: true}), Records: recs}
+		c := NewCards(cfg)
+		card := testCard(sarah, key(1)).With("endpoint", wire.Text("http://127.0.0.1:4000/agentmesh"))
+		if _, err := c.Find(t.Context(), sarah, time.Now()); !errors.Is(err, ErrUnknownAgent) {
+			t.Fatalf("Find() = %v, want ErrUnknownAgent", err)
+		}
+		if p, err := c.AddPeer(t.Context(), card, time.Now()); err != nil || p.Reach != Loopback {
+			t.Fatalf("AddPeer() = %v, %v", p.Reach, err)
+		}
+		if _, err := c.AddPeer(t.Context(), card.With("public_key", wire.Text("x")), time.Now()); !errors.Is(err, ErrUnusableCard) {
+			t.Errorf("AddPeer() of a bad key = %v, want ErrUnusableCard", err)
+		}
+		l.put(sarah, key(66)) // whatever a directory says
+		asked := l.count()
+		for _, c := range []*Cards{c, NewCards(cfg)} {
+			p, err := c.Find(t.Context(), sarah, time.Now())
+			if err != nil || p.Directory != "" || p.Reach != Loopback || p.Key.Fingerprint() != key(1).Public().Fingerprint() || p.Pinned.IsZero() {
+				t.Errorf("Find() = %+v, %v; want the owner's card", p, err)
+			}
+		}
+		if l.count() != asked {
+			t.Error("a directory was asked about the owner's peer")
+		}
+		pins, next, err := c.Pins(t.Context(), "", 10, time.Now())
+		if err != nil || next != "" || len(pins) != 1 || !pins[0].Owner || pins[0].Agent != sarah {
+			t.Errorf("Pins() = %+v, %q, %v", pins, next, err)
+		}
+		// Its key rotates in a directory: followed on the first message by the new key.
+		v := &Verifier{Cards: c}
+		time.Sleep(2 * time.Minute)
+		l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), time.Now()); err != nil {
+			t.Errorf("message after a rotation = %v", err)
+		}
+		for _, c := range []*Cards{c, NewCards(cfg)} {
+			p, err := c.Find(t.Context(), sarah, time.Now())
+			if err != nil || p.Key.Fingerprint() != key(2).Public().Fingerprint() || p.Card.Endpoint != "http://127.0.0.1:4000/agentmesh" {
+				t.Errorf("Find() after a rotation = %s, %v; want the new key at the owner's endpoint", p.Card.Endpoint, err)
+			}
+		}
+		if err := c.Forget(t.Context(), sarah); err != nil {
+			t.Fatal(err)
+		}
+		if pins, _, _ := c.Pins(t.Context(), "", 10, time.Now()); len(pins) != 0 {
+			t.Errorf("Pins() after Forget() = %v", pins)
+		}
+		if p, err := c.Find(t.Context(), sarah, time.Now()); err != nil || p.Directory != home {
+			t.Errorf("Find() after Forget() = %s, %v", p.Directory, err)
+		}
+	})
+}
+
+// Nothing is written about a stranger before its signature has verified, and what is written goes away.
+func TestPinsOfStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, recs := newListing(), records(t)
+		l.put(sarah, key(1))
+		cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs})
+		v := &Verifier{Cards: cards}
+		count := func() int {
+			pins, _, err := cards.Pins(t.Context(), "", 10, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(pins)
+		}
+		v.Authenticate(t.Context(), forged(t, sarah, time.Now()), time.Now())
+		if n := count(); n != 0 {
+			t.Errorf("%d pins after a forged message", n)
+		}
+		first := time.Now()
+		say := func() Checked {
+			t.Helper()
+			c, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		say()
+		for range 10 { // who keeps writing stays pinned
+			time.Sleep(60 * 24 * time.Hour)
+			if c := say(); !c.Pinned.Equal(first) {
+				t.Fatalf("pinned at %v, want the first use", c.Pinned)
+			}
+		}
+		if n := count(); n != 1 {
+			t.Errorf("%d pins of a stranger who keeps writing, want 1", n)
+		}
+		time.Sleep(strangerPinLife)
+		if n := count(); n != 0 {
+			t.Errorf("%d pins after half a year of silence", n)
+		}
+		if _, err := cards.Find(t.Context(), sarah, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * strangerPinLife)
+		if n := count(); n != 1 {
+			t.Errorf("%d pins, want the one of the owner's peer", n)
+		}
+	})
+}
+
+// Between lookup and first use somebody else pinned another key: the message is refused and the next lookup decides.
+func TestPinRace(t *testing.T) {
+	l := newListing()
+	l.put(sarah, key(1))
+	cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
+	now := time.Now()
+	peer, err := cards.Lookup(t.Context(), sarah, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cards.AddPeer(t.Context(), testCard(sarah, key(2)), now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cards.pin(t.Context(), peer, false, now); !errors.Is(err, wire.ErrSignature) {
+		t.Errorf("pin() over another key = %v, want ErrSignature", err)
+	}
+}
+
+func TestPinQuotaRefusesNobody(t *testing.T) {
+	recs, now := records(t), time.Now()
+	for i := 0; i < maxStrangerPins; i += 500 {
+		var batch []store.Change
+		for j := range 500 {
+			p := pinned{Pin: Pin{Agent: wire.AgentID(fmt.Sprintf("am_%d", i+j)), Fingerprint: "x"}}
+			batch = append(batch, p.change(now))
+		}
+		if err := recs.Apply(t.Context(), batch, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := newListing()
+	l.put(sarah, key(1))
+	cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs})
+	v := &Verifier{Cards: cards}
+	for range 2 {
+		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), now), now); err != nil {
+			t.Fatalf("Authenticate() with full pins = %v", err)
+		}
+	}
+	if _, err := cards.Find(t.Context(), sarah, now); err != nil {
+		t.Fatal(err)
+	}
+	if pin, err := cards.loadPin(t.Context(), sarah, now); err != nil || !pin.Owner {
+		t.Errorf("the owner's peer is not pinned: %+v, %v", pin, err)
+	}
+}
+
+func TestProofTextSpelling(t *testing.T) {
+	d := NewDirectory("http://127.0.0.1:3141/v1", nil, http.DefaultTransport)
+	digest := [32]byte{1}
+	for claimed, same := range map[string]bool{
+		"http://localhost:3141/v1":  true,
+		"http://[::1]:3141/v1":      true,
+		"http://localhost:3142/v1":  false,
+		"https://localhost:3141/v1": false,
+		"http://evil.example/v1":    false,
+	} {
+		text := wire.KeyProofText("PUT", "/v1/agents/am_sarah", claimed, "now", digest)
+		if got := string(proofText(d, sarah, "now", digest, string(text))) == string(text); got != same {
+			t.Errorf("proofText() takes %s: %v, want %v", claimed, got, same)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxRotations bounds the keys of one agent that we go through.
+const maxRotations = 64
+
+// proofSkew is how far the time of a proof may be from the time of its request (AM-62).
+const proofSkew = 5 * time.Minute
+
+// vouched says whether the pinned key leads to the key that peer shows, by proofs that the directory retained
+// (AM-60); nil where it does.
+//
+// What makes a rotation is the old key's signature over the digest of a card with the new key. Both keys signing some
+// text is not enough: every renewal has a proof by the old key, and a directory could add a signature of its own under
+// the same text. So each step needs the card that was signed: the current one for the last step, and for earlier
+// steps the one in the history, without which they are not followed.
+func (c *Cards) vouched(ctx context.Context, d *Directory, pin pinned, peer Peer, now time.Time) error {
+	history, err := d.Keys(ctx, peer.Card.ID)
+	if err != nil {
+		return err
+	}
+	if len(history.Keys) > maxRotations {
+		return errors.New("the key history is too long")
+	}
+	key, err := c.cfg.KeyCache.Parse(pin.PublicKey)
+	if err != nil {
+		return fmt.Errorf("pinned key: %w", err)
+	}
+	at := -1
+	for i, k := range history.Keys {
+		if known, err := c.cfg.KeyCache.Parse(k.PublicKey); err == nil && known.Fingerprint() == pin.Fingerprint {
+			at = i
+		}
+	}
+	if at < 0 {
+		return errors.New("the key history does not know the pinned key")
+	}
+	steps := history.Keys[at+1:]
+	for i, step := range steps {
+		card := step.Card
+		if card.IsNull() && i == len(steps)-1 {
+			card = peer.Card.Tree
+		}
+		if key, err = c.rotated(d, peer.Card.ID, key, step, card, now); err != nil {
+			return fmt.Errorf("rotation %d: %w", i+1, err)
+		}
+	}
+	if key.Fingerprint() != peer.Key.Fingerprint() {
+		return errors.New("the key history does not lead to the card's key")
+	}
+	return nil
+}
+
+// rotated checks one step from the key before to the one of card, and returns that.
+func (c *Cards) rotated(d *Directory, id wire.AgentID, before *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
+	if card.GetStr("agent_id") != string(id) {
+		return nil, errors.New("the card that was signed is not there")
+	}
+	key, err := c.cfg.KeyCache.Parse(card.GetStr("public_key"))
+	if err != nil {
+		return nil, err
+	}
+	proof, ok := wire.ParseKeyProof(step.Proof)
+	previous, okPrevious := wire.ParseKeyProof(step.PreviousProof)
+	if !ok || !okPrevious || proof.Stamp != previous.Stamp {
+		return nil, errors.New("the two proofs are not there")
+	}
+	if proof.Time.After(now.Add(proofSkew)) {
+		return nil, errors.New("the proofs are from the future")
+	}
+	text := proofText(d, id, proof.Stamp, signing.Digest(card), step.ProofText)
+	if step.ProofText != "" && step.ProofText != string(text) {
+		return nil, errors.New("the proofs are over something else")
+	}
+	window := signing.Window{From: proof.Time.Add(-proofSkew), To: proof.Time.Add(proofSkew)}
+	if err := before.Verify(text, previous.Signature, window, now); err != nil {
+		return nil, fmt.Errorf("proof by the key before: %w", err)
+	}
+	if err := key.Verify(text, proof.Signature, window, now); err != nil {
+		return nil, fmt.Errorf("proof by the new key: %w", err)
+	}
+	return key, nil
+}
+
+// proofText recomputes what both proofs signed. The base URL is ours; where claimed spells the same loopback
+// directory differently, its spelling counts (AM-62).
+func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claimed string) []byte {
+	base := d.Base
+	if lines := strings.Split(claimed, "\n"); len(lines) == 6 && sameLoopback(lines[2], base) {
+		base = lines[2]
+	}
+	return wire.KeyProofText(http.MethodPut, d.path+"/agents/"+string(id), base, stamp, digest)
+}
+
+// sameLoopback says whether two URLs differ only in how they spell the loopback host.
+func sameLoopback(a, b string) bool {
+	ua, errA := url.Parse(a)
+	ub, errB := url.Parse(b)
+	return errA == nil && errB == nil && isLoopbackURL(ua) && isLoopbackURL(ub) &&
+		ua.Scheme == ub.Scheme && ua.Port() == ub.Port() && ua.Path == ub.Path
+}
+
+// follow makes the key that the old one vouched for the pinned one. Of a card that the owner gave it replaces the key
+// alone: where that agent is reached stays the owner's word.
+func (c *Cards) follow(ctx context.Context, pin pinned, e, given *entry, now time.Time) (*entry, error) {
+	next := pinOf(e.peer)
+	next.rev, next.Owner, next.Pinned = pin.rev, pin.Owner, now
+	changes := []store.Change{next.change(now)}
+	if given != nil {
+		card := given.peer.Card.Tree.With("public_key", wire.Text(e.peer.Card.PublicKey))
+		var err error
+		if e, err = c.givenEntry(card, now); err != nil {
+			return nil, err
+		}
+		changes = append(changes, store.Change{Record: store.Record{NS: nsPeers, Key: string(pin.Agent), Body: card.JSON()}, IfRev: store.Any})
+	}
+	if c.cfg.Records != nil {
+		if err := c.cfg.Records.Apply(ctx, changes, now); err != nil {
+			return nil, fmt.Errorf("follow the rotation of %s: %w", pin.Agent, err)
+		}
+	}
+	e.peer.Pinned, e.peer.ownerPin = now, pin.Owner
+	c.cfg.Logger.InfoContext(ctx, "key rotation followed", "agent", pin.Agent, "old", pin.Fingerprint, "new", next.Fingerprint)
+	return e, nil
+}

@@ -1,0 +1,123 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Query asks a directory for agents (AM-52). The zero value asks for all of them.
+type Query struct {
+	Capabilities []string // every one of them
+	Intents      []wire.Intent
+	Text         string // words in name or description
+	Limit        int    // agents per page, 1 to 100; 0 leaves it to the directory
+	Cursor       string // of the page before
+}
+
+func (q Query) values() url.Values {
+	v := url.Values{}
+	for _, c := range q.Capabilities {
+		v.Add("capability", c)
+	}
+	for _, i := range q.Intents {
+		v.Add("intent", string(i))
+	}
+	if q.Text != "" {
+		v.Set("q", q.Text)
+	}
+	if q.Limit != 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	if q.Cursor != "" {
+		v.Set("cursor", q.Cursor)
+	}
+	return v
+}
+
+// pageValues bounds the values of one page: 100 cards of the strict reader's size are far less in practice.
+const pageValues = 200_000
+
+// Search returns one page. A page with a cursor may still be the last one: some directories give one on an exactly
+// full page. The cards are as the directory served them: see [wire.ParseCard].
+func (d *Directory) Search(ctx context.Context, q Query) (wire.Listing, error) {
+	path := "/agents"
+	if params := q.values().Encode(); params != "" {
+		path += "?" + params
+	}
+	resp, err := d.do(ctx, request{op: opSearch, method: http.MethodGet, path: path, max: maxPageAnswer}, http.StatusOK)
+	if err != nil {
+		return wire.Listing{}, err
+	}
+	page, err := parseListing(resp.body)
+	if err != nil {
+		return wire.Listing{}, d.badAnswer(opSearch, resp.status, err)
+	}
+	return page, nil
+}
+
+func parseListing(body []byte) (wire.Listing, error) {
+	v, err := wire.ParseLimits(body, wire.MaxDepth+2, pageValues)
+	if err != nil {
+		return wire.Listing{}, err
+	}
+	agents, ok := v.Get("agents")
+	if !ok || agents.Kind() != wire.Array {
+		return wire.Listing{}, errors.New("it lists no agents")
+	}
+	page := wire.Listing{Cursor: v.GetStr("cursor")}
+	for card := range agents.Elems() {
+		if !wire.AgentID(card.GetStr("agent_id")).Valid() {
+			return wire.Listing{}, errors.New("it lists a card without an agent id")
+		}
+		page.Agents = append(page.Agents, card)
+	}
+	verification, _ := v.Get("verification")
+	for _, m := range verification.Members() {
+		var proven wire.Verification
+		if json.Unmarshal(m.Value.JSON(), &proven) != nil {
+			continue // another directory's idea of it
+		}
+		if page.Verification == nil {
+			page.Verification = make(map[wire.AgentID]wire.Verification, verification.Len())
+		}
+		page.Verification[wire.AgentID(m.Key)] = proven
+	}
+	return page, nil
+}
+
+// All yields the agents of all pages, each once, at most limit of them. It ends with the first error, and where a
+// directory begins again at its first page, as some do when the cursor's card is gone.
+func (d *Directory) All(ctx context.Context, q Query, limit int) iter.Seq2[wire.Value, error] {
+	return func(yield func(wire.Value, error) bool) {
+		seen := make(map[string]bool)
+		for len(seen) < limit {
+			page, err := d.Search(ctx, q)
+			if err != nil {
+				yield(wire.Value{}, err)
+				return
+			}
+			before := len(seen)
+			for _, card := range page.Agents {
+				id := card.GetStr("agent_id")
+				if seen[id] || len(seen) >= limit {
+					continue
+				}
+				seen[id] = true
+				if !yield(card, nil) {
+					return
+				}
+			}
+			if len(seen) == before || page.Cursor == "" {
+				return
+			}
+			q.Cursor = page.Cursor
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// Window is how far a message's timestamp may lie in the past and in the future, ends included (AM-20).
+type Window struct{ Past, Future time.Duration }
+
+// The default window, and the ceiling that no configuration passes (AM-20).
+const (
+	DefaultPast   = 15 * time.Minute
+	DefaultFuture = 5 * time.Minute
+	MaxWindow     = 24 * time.Hour
+)
+
+func (w Window) orDefault() Window {
+	if w.Past <= 0 {
+		w.Past = DefaultPast
+	}
+	if w.Future <= 0 {
+		w.Future = DefaultFuture
+	}
+	return Window{min(w.Past, MaxWindow), min(w.Future, MaxWindow)}
+}
+
+func (w Window) around(t time.Time) signing.Window {
+	return signing.Window{From: t.Add(-w.Past), To: t.Add(w.Future)}
+}
+
+// Verifier makes the checks of the receive path that need no state of the receiver but the cards it knows. The order
+// in which its methods are called is the receive path's own: Read (lines 1, 3, 4), Authenticate (7, 8), Timely (9).
+type Verifier struct {
+	Cards      *Cards
+	Window     Window // zero fields are the defaults
+	MaxMessage int    // bytes; 0 is [wire.MaxMessage]
+}
+
+// Checked is a message's sender and what its signature was found to be over.
+type Checked struct {
+	Peer
+	signing.Verified
+}
+
+// Read takes a message from a request's declared types and its body. The error is a *[wire.Error].
+func (v *Verifier) Read(contentType, contentEncoding string, body []byte) (wire.Message, error) {
+	limit := v.MaxMessage
+	if limit <= 0 {
+		limit = wire.MaxMessage
+	}
+	if len(body) > limit {
+		return wire.Message{}, wire.ErrTooLarge
+	}
+	media, params, err := mime.ParseMediaType(contentType)
+	if charset := params["charset"]; err != nil || media != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return wire.Message{}, wire.ErrMediaType
+	}
+	if contentEncoding != "" {
+		return wire.Message{}, wire.ErrContentEncoding
+	}
+	tree, err := wire.ParseObject(body)
+	if err != nil {
+		return wire.Message{}, wire.ErrSyntax.Because(err)
+	}
+	m, err := wire.ParseMessage(tree)
+	if field, ok := errors.AsType[*wire.FieldError](err); ok {
+		return wire.Message{}, wire.ErrSchema.Refused(field)
+	}
+	return m, err
+}
+
+// Authenticate finds the sender's card and checks the signature against its key. Where it does not verify, the card
+// may have a new key: it is fetched again, at most once a minute per sender (AM-11). The first message that verifies
+// pins the key. The error is a *[wire.Error].
+func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, now time.Time) (Checked, error) {
+	peer, err := v.Cards.Lookup(ctx, m.From, now)
+	if err != nil {
+		return Checked{}, err
+	}
+	return v.check(ctx, m, peer, now)
+}
+
+func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, now time.Time) (Checked, error) {
+	bare, window := m.Tree.Without("signature"), v.Window.orDefault().around(m.Time)
+	verify := func(key *signing.PublicKey) (signing.Verified, error) {
+		release, err := v.Cards.pool.enter(ctx, key)
+		if err != nil {
+			return signing.Verified{}, err
+		}
+		defer release()
+		return key.VerifyValue(bare, m.Signature, window, now)
+	}
+	verified, err := verify(peer.Key)
+	if errors.Is(err, wire.ErrUnavailable) {
+		return Checked{}, err // nobody looked at the signature
+	} else if err != nil {
+		fresh, changed, refreshErr := v.Cards.suspect(ctx, peer, now)
+		if errors.Is(refreshErr, wire.ErrUnavailable) {
+			return Checked{}, refreshErr // our store or the caller, not the sender
+		} else if refreshErr != nil {
+			return Checked{}, wire.ErrSignature.Because(errors.Join(err, refreshErr))
+		}
+		if !changed {
+			return Checked{}, wire.ErrSignature.Because(err)
+		}
+		if verified, err = verify(fresh.Key); errors.Is(err, wire.ErrUnavailable) {
+			return Checked{}, err
+		} else if err != nil {
+			return Checked{}, wire.ErrSignature.Because(err)
+		}
+		peer = fresh
+	}
+	if peer.Pinned.IsZero() {
+		if peer, err = v.Cards.pin(ctx, peer, false, now); err != nil {
+			return Checked{}, err
+		}
+	}
+	return Checked{peer, verified}, nil
+}
+
+// Timely judges the timestamp of a message that came directly (AM-20). The error is wire.ErrTimeWindow.
+func (v *Verifier) Timely(m wire.Message, now time.Time) error {
+	return inWindow(m.Time, v.Window.orDefault(), now)
+}
+
+func inWindow(t time.Time, w Window, now time.Time) error {
+	if t.Before(now.Add(-w.Past)) || t.After(now.Add(w.Future)) {
+		return wire.ErrTimeWindow.Because(fmt.Errorf("the timestamp is %s from now", t.Sub(now).Round(time.Second)))
+	}
+	return nil
+}
+
+// ErrReplyUnverified: what came back is not a reply of the peer to what was sent (AM-18). It must not be handed on.
+var ErrReplyUnverified = errors.New("the reply is not verified")
+
+// Reply checks the answer to a message of ours: that it is the peer's, addressed to us, of the same conversation, no
+// echo of our own message, signed and timely (AM-18). An error matches [ErrReplyUnverified], or is a *[SendError] where
+// we could not look, which says nothing about the reply.
+//
+// The answer to a resend may be the stored one to the first attempt (AM-48), so for a message that names another in
+// resend_of the past end of the window is its ceiling of 24 h.
+func (v *Verifier) Reply(ctx context.Context, sent, reply wire.Message, peer Peer, now time.Time) (signing.Verified, error) {
+	unverified := func(err error) (signing.Verified, error) {
+		return signing.Verified{}, fmt.Errorf("%w: %w", ErrReplyUnverified, err)
+	}
+	switch {
+	case reply.From != sent.To || peer.Card.ID != sent.To:
+		return unverified(errors.New("it is from another agent"))
+	case reply.To != sent.From:
+		return unverified(errors.New("it is addressed to another agent"))
+	case reply.Conversation != sent.Conversation:
+		return unverified(errors.New("it belongs to another conversation"))
+	case reply.ID == sent.ID:
+		return unverified(errors.New("it has the id of the message that was sent"))
+	}
+	window := v.Window.orDefault()
+	if sent.Meta("resend_of") != "" {
+		window.Past = MaxWindow
+	}
+	if err := inWindow(reply.Time, window, now); err != nil {
+		return unverified(err)
+	}
+	checked, err := v.check(ctx, reply, peer, now)
+	if errors.Is(err, wire.ErrUnavailable) {
+		return signing.Verified{}, &SendError{Retry: true, Processed: true, cause: err}
+	} else if err != nil {
+		return unverified(err)
+	}
+	return checked.Verified, nil
+}

@@ -1,0 +1,178 @@
+package client
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+func TestRead(t *testing.T) {
+	good := string(signed(t, sarah, "am_me", key(1), time.Now()).Tree.JSON())
+	tests := []struct {
+		name, media, encoding, body string
+		want                        error
+	}{
+		{"good", "application/json", "", good, nil},
+		{"good, with charset", "Application/JSON; charset=UTF-8", "", good, nil},
+		{"other charset", "application/json; charset=utf-16", "", good, wire.ErrMediaType},
+		{"no type", "", "", good, wire.ErrMediaType},
+		{"other type", "text/plain", "", good, wire.ErrMediaType},
+		{"problem type", "application/problem+json", "", good, wire.ErrMediaType},
+		{"compressed", "application/json", "gzip", good, wire.ErrContentEncoding},
+		{"too large beats all", "text/plain", "gzip", strings.Repeat("x", wire.MaxMessage+1), wire.ErrTooLarge},
+		{"type beats encoding", "text/plain", "gzip", good, wire.ErrMediaType},
+		{"as large as may be", "application/json", "", strings.Repeat(" ", wire.MaxMessage-len(good)) + good, nil},
+		{"not JSON", "application/json", "", "hello", wire.ErrSyntax},
+		{"duplicate key", "application/json", "", `{"to":"am_a","to":"am_b"}`, wire.ErrSyntax},
+		{"two values", "application/json", "", good + good, wire.ErrSyntax},
+		{"no message", "application/json", "", `{}`, wire.ErrSchema},
+		{"no signature", "application/json", "", strings.Replace(good, `"signature"`, `"signatur"`, 1), wire.ErrSchema},
+	}
+	v := &Verifier{}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := v.Read(tt.media, tt.encoding, []byte(tt.body))
+			if !errors.Is(err, tt.want) || tt.want == nil && (err != nil || m.From != sarah) {
+				t.Errorf("Read() = %v, want %v", err, tt.want)
+			}
+		})
+	}
+	_, err := (&Verifier{MaxMessage: 10}).Read("application/json", "", []byte(good))
+	if !errors.Is(err, wire.ErrTooLarge) {
+		t.Errorf("Read() with a limit of 10 = %v, want ErrTooLarge", err)
+	}
+}
+
+// AM-20: the ends of the window belong to it.
+func TestTimely(t *testing.T) {
+	now := time.Date(2026, 2, 19, 10, 35, 0, 0, time.UTC)
+	tests := []struct {
+		window Window
+		at     time.Duration
+		want   bool
+	}{
+		{Window{}, -15 * time.Minute, true},
+		{Window{}, -15*time.Minute - time.Second, false},
+		{Window{}, 5 * time.Minute, true},
+		{Window{}, 5*time.Minute + time.Second, false},
+		{Window{Past: time.Hour, Future: time.Minute}, -time.Hour, true},
+		{Window{Past: time.Hour, Future: time.Minute}, 61 * time.Second, false},
+		{Window{Past: 48 * time.Hour, Future: 48 * time.Hour}, -25 * time.Hour, false},
+		{Window{Past: 48 * time.Hour, Future: 48 * time.Hour}, 24 * time.Hour, true},
+	}
+	for _, tt := range tests {
+		v := &Verifier{Window: tt.window}
+		err := v.Timely(wire.Message{Time: now.Add(tt.at)}, now)
+		if got := err == nil; got != tt.want || err != nil && !errors.Is(err, wire.ErrTimeWindow) {
+			t.Errorf("Timely(%v) with %v = %v, want %v", tt.at, tt.window, err, tt.want)
+		}
+	}
+}
+
+func TestAuthenticate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		l.put("am_chris", key(2))
+		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+		m := signed(t, sarah, "am_me", key(1), time.Now())
+		checked, err := v.Authenticate(t.Context(), m, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if checked.Form != signing.JCS || checked.Digest != signing.Digest(m.Tree.Without("signature")) || checked.Card.ID != sarah {
+			t.Errorf("Authenticate() = %+v", checked)
+		}
+		// THREATS 3: every field is bound, known or not.
+		for _, member := range m.Tree.Members() {
+			if member.Key == "signature" {
+				continue
+			}
+			changed := m.Tree.With(member.Key, wire.Text("am_other"))
+			if member.Key == "payload" {
+				changed = m.Tree.With(member.Key, wire.Obj())
+			}
+			tampered := m
+			tampered.Tree = changed
+			if _, err := v.Authenticate(t.Context(), tampered, time.Now()); !errors.Is(err, wire.ErrSignature) {
+				t.Errorf("with another %s: %v, want ErrSignature", member.Key, err)
+			}
+		}
+		extra := m
+		extra.Tree = m.Tree.With("extra", wire.Int(1))
+		if _, err := v.Authenticate(t.Context(), extra, time.Now()); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("with a field that was not signed: %v, want ErrSignature", err)
+		}
+		// Signed by another agent that the directory lists as well.
+		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), time.Now()); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("signed by another agent: %v, want ErrSignature", err)
+		}
+	})
+}
+
+// AM-18, THREATS 4: what is taken for a reply.
+func TestReply(t *testing.T) {
+	me, sent := wire.AgentID("am_me"), wire.Message{}
+	tests := []struct {
+		name string
+		edit func(d *wire.Draft, k **signing.PrivateKey)
+		ok   bool
+	}{
+		{"good", func(*wire.Draft, **signing.PrivateKey) {}, true},
+		{"from another agent", func(d *wire.Draft, k **signing.PrivateKey) { d.From, *k = "am_chris", key(2) }, false},
+		{"from another agent by its key", func(d *wire.Draft, _ **signing.PrivateKey) { d.From = "am_chris" }, false},
+		{"in its name by another key", func(_ *wire.Draft, k **signing.PrivateKey) { *k = key(2) }, false},
+		{"to another agent", func(d *wire.Draft, _ **signing.PrivateKey) { d.To = "am_chris" }, false},
+		{"of another conversation", func(d *wire.Draft, _ **signing.PrivateKey) { d.Conversation = "conv_2" }, false},
+		{"with our message id", func(d *wire.Draft, _ **signing.PrivateKey) { d.ID = sent.ID }, false},
+		{"too old", func(d *wire.Draft, _ **signing.PrivateKey) { d.Time = d.Time.Add(-15*time.Minute - time.Second) }, false},
+		{"from the future", func(d *wire.Draft, _ **signing.PrivateKey) { d.Time = d.Time.Add(5*time.Minute + time.Second) }, false},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		l.put("am_chris", key(2))
+		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+		peer, err := v.Cards.Find(t.Context(), sarah, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent = signed(t, me, sarah, key(50), time.Now())
+		draft := func() wire.Draft {
+			return wire.Draft{ID: wire.NewMessageID(), Conversation: sent.Conversation, From: sarah, To: me, Time: time.Now(), Intent: sent.Intent, Payload: sent.Payload}
+		}
+		for _, tt := range tests {
+			d, k := draft(), key(1)
+			tt.edit(&d, &k)
+			_, err := v.Reply(t.Context(), sent, signDraft(t, d, k), peer, time.Now())
+			if got := err == nil; got != tt.ok || err != nil && !errors.Is(err, ErrReplyUnverified) {
+				t.Errorf("%s: Reply() = %v, want ok %v", tt.name, err, tt.ok)
+			}
+		}
+		// Our own request played back.
+		if _, err := v.Reply(t.Context(), sent, sent, peer, time.Now()); !errors.Is(err, ErrReplyUnverified) {
+			t.Errorf("our own message as its reply = %v, want ErrReplyUnverified", err)
+		}
+		// The stored answer to the first attempt, got by a resend hours later.
+		old := draft()
+		old.Time = time.Now().Add(-3 * time.Hour)
+		resent := signDraft(t, wire.Draft{
+			ID: wire.NewMessageID(), Conversation: sent.Conversation, From: me, To: sarah, Time: time.Now(), Intent: sent.Intent,
+			Payload: sent.Payload.With("metadata", wire.Obj(wire.Member{Key: "resend_of", Value: wire.Text(string(sent.ID))})),
+		}, key(50))
+		if _, err := v.Reply(t.Context(), resent, signDraft(t, old, key(1)), peer, time.Now()); err != nil {
+			t.Errorf("the stored reply to a resend = %v", err)
+		}
+		// The peer rotates its key between lookup and reply.
+		time.Sleep(2 * time.Minute)
+		l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), false)
+		if _, err := v.Reply(t.Context(), sent, signDraft(t, draft(), key(3)), peer, time.Now()); err != nil {
+			t.Errorf("a reply by the rotated key = %v", err)
+		}
+	})
+}
