@@ -1,0 +1,82 @@
+package bridge
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Address names a foreign peer: "kind:link/peer", as in "agentrelay:free/agent-042".
+type Address struct {
+	Kind string // of the bridge: a-z and 0-9
+	Link string // as configured: a-z, 0-9 and "-", beginning with a letter or digit
+	Peer string // as the foreign side names it: at most 256 bytes of printable text without white space
+}
+
+const (
+	maxKind = 32
+	maxLink = 64
+	maxPeer = 256
+)
+
+// String returns the written form, which [ParseAddress] reads.
+func (a Address) String() string { return a.Kind + ":" + a.Link + "/" + a.Peer }
+
+// ParseAddress reads an address. Kind and link end at the first ":" and the first "/"; the peer may hold both.
+func ParseAddress(s string) (Address, error) {
+	kind, rest, ok := strings.Cut(s, ":")
+	link, peer, slash := strings.Cut(rest, "/")
+	a := Address{Kind: kind, Link: link, Peer: peer}
+	if !ok || !slash {
+		return Address{}, fmt.Errorf("address: must be kind:link/peer")
+	}
+	return a, a.Validate()
+}
+
+// Validate says what is wrong with an address that a bridge made of foreign text.
+func (a Address) Validate() error {
+	switch {
+	case !validKind(a.Kind):
+		return fmt.Errorf("address: kind must be 1 to %d of a-z 0-9", maxKind)
+	case !validLink(a.Link):
+		return fmt.Errorf("address: link must be 1 to %d of a-z 0-9 -", maxLink)
+	case !validPeer(a.Peer):
+		return fmt.Errorf("address: peer must be 1 to %d bytes of printable text without white space", maxPeer)
+	}
+	return nil
+}
+
+// Pseudonym returns the agent id that stands for the peer in conversations and transcripts: stable, local to this
+// node, never registered anywhere. It hashes "agentmesh-bridge", link and peer; the names of links are unique in a
+// configuration whatever their kind.
+func (a Address) Pseudonym() wire.AgentID {
+	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(a.Link), []byte(a.Peer))
+}
+
+// Mark returns the payload of a foreign message with metadata.bridge, which says to every reader where it came from
+// and whether the peer proved to be who it is (AM-16). What the foreign side wrote there gives way.
+func (a Address) Mark(payload wire.Value, verified bool) wire.Value {
+	meta, _ := payload.Get("metadata")
+	return payload.With("metadata", meta.With("bridge", wire.Obj(
+		wire.Member{Key: "kind", Value: wire.Text(a.Kind)},
+		wire.Member{Key: "link", Value: wire.Text(a.Link)},
+		wire.Member{Key: "peer", Value: wire.Text(a.Peer)},
+		wire.Member{Key: "verified", Value: wire.Bool(verified)},
+	)))
+}
+
+func validKind(s string) bool {
+	return s != "" && len(s) <= maxKind && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+}
+
+func validLink(s string) bool {
+	return s != "" && len(s) <= maxLink && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+func validPeer(s string) bool {
+	bad := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
+	return s != "" && len(s) <= maxPeer && utf8.ValidString(s) && !strings.ContainsFunc(s, bad)
+}

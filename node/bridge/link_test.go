@@ -1,0 +1,79 @@
+package bridge_test
+
+import (
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+)
+
+func TestLinkFromYAML(t *testing.T) {
+	const text = `
+- name: home
+  kind: mew
+  url: wss://mew.example/ws
+  space: kitchen
+  participant: mesh
+  token_env: MEW_TOKEN
+  policy:
+    access: approval
+    tools: [discover]
+    broadcast: true
+    filter: {types: [chat], from: [cat]}
+    transit: [{from: mesh, to: home}]
+  options: {allow_insecure: "false"}
+- {name: shelf, kind: mess, dir: ./threads}
+`
+	var links []bridge.Link
+	if err := yaml.Unmarshal([]byte(text), &links); err != nil {
+		t.Fatal(err)
+	}
+	if err := bridge.ValidateLinks(links); err != nil {
+		t.Errorf("ValidateLinks() = %v", err)
+	}
+	home := links[0]
+	if home.Space != "kitchen" || home.Policy.Transit[0].To != "home" || home.Policy.Filter.From[0] != "cat" ||
+		home.Options["allow_insecure"] != "false" || links[1].Dir != "./threads" {
+		t.Errorf("links = %+v", links)
+	}
+}
+
+func TestLinkValidate(t *testing.T) {
+	good := bridge.Link{Name: "home", Kind: "mew", URL: "wss://mew.example"}
+	for _, tt := range []struct {
+		name string
+		edit func(*bridge.Link)
+		want string // part of the error; empty: none
+	}{
+		{"good", func(*bridge.Link) {}, ""},
+		{"no name", func(l *bridge.Link) { l.Name = "" }, "name"},
+		{"name with a slash", func(l *bridge.Link) { l.Name = "a/b" }, "name"},
+		{"no kind", func(l *bridge.Link) { l.Kind = "" }, "kind"},
+		{"neither url nor dir", func(l *bridge.Link) { l.URL = "" }, "url or dir"},
+		{"both url and dir", func(l *bridge.Link) { l.Dir = "x" }, "url or dir"},
+		{"relative url", func(l *bridge.Link) { l.URL = "mew.example" }, "absolute"},
+		{"secret in the url", func(l *bridge.Link) { l.URL = "wss://me:secret@mew.example" }, "user info"},
+		{"secret in the registry url", func(l *bridge.Link) { l.RegistryURL = "https://t@x.example" }, "user info"},
+		{"two tokens", func(l *bridge.Link) { l.TokenEnv, l.TokenFile = "A", "b" }, "token"},
+		{"access", func(l *bridge.Link) { l.Policy.Access = "all" }, "access"},
+		{"route", func(l *bridge.Link) { l.Policy.Route = "everywhere" }, "route"},
+		{"half a transit rule", func(l *bridge.Link) { l.Policy.Transit = []bridge.Transit{{From: "home"}} }, "transit"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			link := good
+			tt.edit(&link)
+			err := link.Validate()
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("Validate() = %v, want an error with %q", err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error quotes a secret: %v", err)
+			}
+		})
+	}
+	if err := bridge.ValidateLinks([]bridge.Link{good, good}); err == nil {
+		t.Error("two links of one name were accepted")
+	}
+}

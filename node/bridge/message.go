@@ -1,0 +1,88 @@
+package bridge
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Inbound is a message whose sender is established, native or foreign, on its way into the node.
+type Inbound struct {
+	Principal string       // who access rules, block list and limits act on (native: the agent id)
+	Peer      wire.AgentID // who the conversation is with (native: the agent id; foreign: the pseudonym)
+	Address   string       // of a foreign peer, as [Address.String]; empty for a native one
+	Name      string       // what the peer calls itself: untrusted, for the owner's eyes
+	Verified  string       // how the sender is known: VerifiedSignature, VerifiedBearer, VerifiedNone
+
+	MessageID wire.MessageID
+	ConvID    wire.ConversationID
+	Intent    wire.Intent
+	Payload   wire.Value
+
+	Time     time.Time // when the sender says it wrote
+	Received time.Time
+
+	Raw    []byte        // what was received, for the transcript
+	Digest [32]byte      // what tells a repeat from another message under the same id (AM-21)
+	Native *wire.Message // the whole message where it is an AgentMesh one
+
+	Records []store.Change // the bridge's own state, changed in the step that accepts the message
+}
+
+// The values of [Inbound.Verified].
+const (
+	VerifiedSignature = "signature" // the sender signed the message
+	VerifiedBearer    = "bearer"    // it holds a token that is the peer's alone
+	VerifiedNone      = "none"      // the foreign side says so
+)
+
+// Outcome is how a message was answered.
+type Outcome struct {
+	Status    int           // as an HTTP endpoint would answer: 200, or 202 where the answer comes later
+	Reply     *wire.Message // signed; nil where the answer is that of a repeat, then parse Raw
+	Raw       []byte        // the signed answer as it leaves
+	Held      bool          // it waits for the owner
+	Duplicate bool          // it was accepted before; nothing changed
+	Ask       string        // with Held, the id of the ask
+}
+
+// Receiver takes messages in: it is the node. Accept returns a *[wire.Error] where it refuses, and then nothing was
+// stored, in.Records included. A repeat of an accepted message gets the same answer, so a bridge may hand a message in
+// again whenever it is not sure.
+type Receiver interface {
+	Accept(ctx context.Context, in Inbound) (Outcome, error)
+}
+
+// Delivery is a message of the node that leaves the outbox.
+type Delivery struct {
+	ID      string // of the outbox entry: the same at every attempt
+	To      wire.AgentID
+	Address string // of a foreign peer; empty for a native one
+	Message wire.Message
+	Raw     []byte // the signed bytes
+	Attempt int    // 1 for the first
+}
+
+// Delivered says how the other side took a delivery.
+type Delivered struct {
+	Reply  *wire.Message // the verified answer, where there was one at once
+	Raw    []byte        // the answer as received
+	Digest [32]byte      // of the reply's canonical bytes that verified; zero: of its JCS form
+	Queued bool          // handed to somebody who keeps it; the answer comes later (AM-49)
+}
+
+// Transport delivers messages of the node to addresses of one kind. A failure that says whether to try again is a
+// *client.SendError; any other error is final. Deliver must tolerate an attempt that did arrive although it was
+// reported as failed, and it must end when ctx does.
+type Transport interface {
+	Deliver(ctx context.Context, d Delivery) (Delivered, error)
+}
+
+// Loss is something that a mapping cannot carry. A bridge declares its losses, per kind of message; its test holds it
+// to carrying everything else.
+type Loss struct {
+	Field  string // of the native message: "payload.message.priority"
+	Reason string
+}

@@ -1,0 +1,85 @@
+package notify
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Namespace is where notices are kept.
+const Namespace = "notices"
+
+// Agreed is the kind of the one notice that quotes a peer: title, time and place of an event.
+const Agreed = "agreed"
+
+// Notice is one thing that the owner should know.
+type Notice struct {
+	ID    string        `json:"id"` // order of ids is order of creation
+	Kind  string        `json:"kind"`
+	Title string        `json:"title"`
+	Text  string        `json:"text,omitempty"`
+	At    time.Time     `json:"at"`
+	Conv  store.ConvKey `json:"-"`
+	Peer  wire.AgentID  `json:"peer,omitempty"`
+
+	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // of Conv
+}
+
+const (
+	maxTitle = 120 // characters
+	maxText  = 300
+)
+
+func newID(at time.Time) string {
+	return fmt.Sprintf("note_%012x%s", at.UnixMilli(), strings.ToLower(rand.Text()[:8]))
+}
+
+// Clean makes text of a peer fit to be shown in one line anywhere: at most most characters, no control, format or
+// bidirectional ones, white space folded (THREATS 28).
+func Clean(s string, most int) string {
+	var b strings.Builder
+	n, gap := 0, ""
+	for _, r := range s {
+		switch {
+		case unicode.IsSpace(r):
+			if n > 0 {
+				gap = " "
+			}
+			continue
+		case r == utf8.RuneError || !unicode.IsPrint(r):
+			continue
+		}
+		if n += len(gap) + 1; n > most {
+			b.WriteRune('…')
+			break
+		}
+		b.WriteString(gap)
+		b.WriteRune(r)
+		gap = ""
+	}
+	return b.String()
+}
+
+func (n Notice) record(keep time.Duration) store.Record {
+	body, err := json.Marshal(n)
+	if err != nil {
+		panic(fmt.Sprintf("notify: encode: %v", err)) // only fields we filled
+	}
+	return store.Record{NS: Namespace, Key: n.ID, Body: body, Expires: n.At.Add(keep)}
+}
+
+func decode(body []byte) (Notice, error) {
+	var n Notice
+	if err := json.Unmarshal(body, &n); err != nil {
+		return Notice{}, fmt.Errorf("decode notice: %w", err)
+	}
+	n.Conv = store.ConvKey{Peer: string(n.Peer), ID: string(n.Conversation)}
+	return n, nil
+}

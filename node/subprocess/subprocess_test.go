@@ -1,0 +1,141 @@
+package subprocess_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/subprocess"
+)
+
+// TestMain lets this binary be the program that the tests run.
+func TestMain(m *testing.M) {
+	if len(os.Args) != 3 || os.Args[1] != "as" {
+		os.Exit(m.Run())
+	}
+	switch os.Args[2] {
+	case "echo":
+		io.Copy(os.Stdout, os.Stdin)
+	case "environment":
+		fmt.Print(strings.Join(os.Environ(), "\n"))
+	case "fail":
+		fmt.Fprint(os.Stderr, strings.Repeat("x", 10_000)+"the reason")
+		os.Exit(3)
+	case "flood":
+		for {
+			os.Stdout.Write(bytes.Repeat([]byte("x"), 64<<10))
+		}
+	}
+	os.Exit(0)
+}
+
+func program(name string) subprocess.Command {
+	return subprocess.Command{Argv: []string{os.Args[0], "as", name}, MaxOutput: 1 << 10}
+}
+
+func TestRun(t *testing.T) {
+	hostile := "$(touch /tmp/x) `id` ; as fail\x00\n"
+	got, err := program("echo").Run(t.Context(), []byte(hostile))
+	if err != nil || string(got.Output) != hostile {
+		t.Errorf("echo = %q, %v, want the input", got.Output, err)
+	}
+
+	got, err = program("fail").Run(t.Context(), nil)
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
+		t.Errorf("failing program: %v, want exit status 3", err)
+	}
+	if !strings.HasSuffix(got.Tail, "the reason") || len(got.Tail) > 4<<10 {
+		t.Errorf("tail of standard error is %d bytes, ends %q", len(got.Tail), got.Tail[max(0, len(got.Tail)-20):])
+	}
+
+	if _, err = program("flood").Run(t.Context(), nil); !errors.Is(err, subprocess.ErrOutputTooLarge) {
+		t.Errorf("flood: %v, want ErrOutputTooLarge", err)
+	}
+	if _, err = (subprocess.Command{Argv: []string{"/no/such/program"}}).Run(t.Context(), nil); err == nil {
+		t.Error("a program that is not there: no error")
+	}
+	if _, err = (subprocess.Command{}).Run(t.Context(), nil); err == nil {
+		t.Error("an empty command: no error")
+	}
+}
+
+// TestEnvironment: nothing of this process reaches the command, secrets in its environment least of all (AM-74).
+func TestEnvironment(t *testing.T) {
+	t.Setenv("AGENTMESH_TEST_SECRET", "hunter2")
+	got, err := program("environment").Run(t.Context(), nil)
+	if err != nil || strings.Contains(string(got.Output), "hunter2") || !strings.HasPrefix(string(got.Output), "PATH=") {
+		t.Errorf("environment = %q, %v", got.Output, err)
+	}
+	c := program("environment")
+	c.Env = []string{"ONLY=this"}
+	if got, err = c.Run(t.Context(), nil); err != nil || runtime.GOOS != "windows" && string(got.Output) != "ONLY=this" {
+		t.Errorf("environment = %q, %v", got.Output, err)
+	}
+}
+
+// TestKilled: a command that hangs is killed with everything it started.
+func TestKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("looks for the child in /proc")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	// The shell passes the pid of its child out of band, because Run returns output only at the end.
+	c := subprocess.Command{Argv: []string{"/bin/sh", "-c", "sleep 600 & echo $! >" + fdPath(in) + "; wait"}, MaxOutput: 1 << 10}
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Run(ctx, nil)
+		done <- err
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run = %v, want Canceled", err)
+	}
+	if !gone(t, pid) {
+		t.Errorf("process %d outlives its command", pid)
+	}
+}
+
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) }
+
+// gone waits until the process is dead; a zombie that nobody reaps in a container counts as dead.
+func gone(t *testing.T, pid int) bool {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range 200 {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if errors.Is(err, os.ErrNotExist) {
+			return true
+		}
+		if _, after, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(after, "Z") {
+			return true
+		}
+		<-tick.C
+	}
+	return false
+}
