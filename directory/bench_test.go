@@ -1,0 +1,84 @@
+package directory
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// blank is a response writer that costs nothing.
+type blank struct{ h http.Header }
+
+func (b *blank) Header() http.Header         { return b.h }
+func (b *blank) Write(p []byte) (int, error) { return len(p), nil }
+func (b *blank) WriteHeader(int)             {}
+
+// benchWorld is a directory as it ships, address limits and the log included.
+func benchWorld(b *testing.B, n int) *world {
+	w := newWorld(b)
+	w.edge = httpapi.New(httpapi.Config{
+		RequestsPerMinute: 1 << 40,
+		Logger:            slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	w.reg = New(Config{Store: w.store, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Addresses: w.edge.Addresses()})
+	w.reg.Mount(w.edge.Echo())
+	for i := range n {
+		if _, err := w.reg.Register(b.Context(), Submission{Bearer: alice, Body: func() ([]byte, error) {
+			return testCard(fmt.Sprintf("am_%06d", i)).JSON(), nil
+		}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return w
+}
+
+func benchGet(b *testing.B, h http.Handler, path string) {
+	r := httptest.NewRequest("GET", path, nil)
+	w := &blank{h: make(http.Header, 16)}
+	b.ReportAllocs()
+	for b.Loop() {
+		clear(w.h)
+		h.ServeHTTP(w, r)
+	}
+}
+
+func BenchmarkGetCard(b *testing.B) {
+	benchGet(b, benchWorld(b, 1000).edge.Handler(), "/v1/agents/am_000500")
+}
+
+func BenchmarkList(b *testing.B) {
+	w := benchWorld(b, 1000)
+	for name, query := range map[string]string{"all": "", "capability": "?capability=scheduling", "q": "?q=agent", "one": "?q=am_000500"} {
+		b.Run(name, func(b *testing.B) { benchGet(b, w.edge.Handler(), "/v1/agents"+query) })
+	}
+}
+
+func BenchmarkRegister(b *testing.B) {
+	w := benchWorld(b, 0)
+	b.ReportAllocs()
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			id := fmt.Sprintf("am_%p_%d", pb, time.Now().UnixNano())
+			if _, err := w.reg.Register(b.Context(), Submission{Bearer: alice, Body: func() ([]byte, error) {
+				return testCard(id).JSON(), nil
+			}}); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}
+
+func BenchmarkIndexed(b *testing.B) {
+	const text = "Personal agent for Sarah. Handles scheduling, communication, and research in Zürich."
+	b.ReportAllocs()
+	for b.Loop() {
+		indexed(text, maxTextWords)
+	}
+}

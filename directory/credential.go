@@ -1,0 +1,95 @@
+package directory
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Length of a credential in visible ASCII characters (AM-56).
+const (
+	minCredential      = 16
+	minCredentialLocal = 1
+	maxCredential      = 256
+)
+
+// Hash returns what a directory keeps of a credential.
+func Hash(credential string) [32]byte { return sha256.Sum256([]byte(credential)) }
+
+// fit says whether a bearer may become a credential.
+func (r *Registry) fit(bearer string) bool {
+	least := minCredential
+	if r.cfg.Local {
+		least = minCredentialLocal
+	}
+	if len(bearer) < least || len(bearer) > maxCredential {
+		return false
+	}
+	for i := range len(bearer) {
+		if bearer[i] <= ' ' || bearer[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+func sameOwner(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }
+
+func (r *Registry) operator(owner [32]byte) bool {
+	return slices.ContainsFunc(r.cfg.Operators, func(o [32]byte) bool { return sameOwner(o, owner) })
+}
+
+// throttled refuses an address that showed too many wrong credentials (AM-56).
+func (r *Registry) throttled(client netip.Addr, now time.Time) error {
+	if !client.IsValid() {
+		return nil
+	}
+	if wait := r.failures.Peek(rate.AddrKey(client), now); wait > 0 {
+		return wire.ErrRateLimited.After(wait)
+	}
+	return nil
+}
+
+func (r *Registry) failed(client netip.Addr, now time.Time) {
+	if client.IsValid() {
+		r.failures.Take(rate.AddrKey(client), now)
+	}
+}
+
+// owned returns the card of id for its owner: 404 before 403 (AM-51). With revive that includes an expired card
+// whose id is still reserved (AM-55); a withdrawn one only POST takes back. The comparison is made in any case,
+// so that an unknown id takes as long as a foreign one.
+func (r *Registry) owned(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
+	if bearer == "" {
+		return store.Card{}, wire.ErrNoBearer
+	}
+	if err := r.throttled(client, now); err != nil {
+		return store.Card{}, err
+	}
+	var held store.Card
+	err := store.ErrNotFound
+	if id.Valid() {
+		held, err = r.cards.Held(ctx, string(id), now)
+	}
+	mine := sameOwner(held.Owner, Hash(bearer))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return store.Card{}, wire.ErrNoAgent
+	case err != nil:
+		return store.Card{}, err
+	case held.Live(now) && !mine:
+		r.failed(client, now)
+		return store.Card{}, wire.ErrWrongBearer
+	case held.Live(now), mine && revive && !held.Withdrawn:
+		return held, nil
+	}
+	return store.Card{}, wire.ErrNoAgent
+}

@@ -1,0 +1,126 @@
+// Package directory is the registry of agent cards: register, renew, withdraw, look up, search, and the proofs
+// beside them, with its HTTP routes (protocol rules AM-4 to AM-8 and AM-51 to AM-62).
+//
+// It never talks to an agent: probing endpoints and relaying mail are not its business. What it serves is what
+// was submitted, minus the private lists of AM-6; what it found out itself stands beside a card, never inside.
+//
+// Start with [New] and [Registry.Mount]. Three things hold everywhere: a credential is kept as its SHA-256 and
+// nothing else; the first failing check of AM-51 answers; and an acknowledgement leaves after the commit.
+package directory
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Mode says who may register (AM-56).
+type Mode string
+
+const (
+	Open   Mode = "open"   // any bearer becomes the card's credential
+	Invite Mode = "invite" // a single-use code from the operator, then the credential
+	Closed Mode = "closed" // nobody new but the operator
+)
+
+// Config says how a directory behaves. Store and BaseURL are required.
+type Config struct {
+	Store store.Store
+	// BaseURL is the directory's base, "https://directory.example.com/v1": what key proofs name (AM-62).
+	BaseURL string
+	// Local is the local profile (AM-82): mode open, no quotas, http endpoints on loopback.
+	Local bool
+	// Mode is who may register; "" is Open.
+	Mode Mode
+	// Operators are the SHA-256 of credentials that register in every mode and without quotas: those of the
+	// operator's own node.
+	Operators [][32]byte
+	// Quotas; the zero value has the defaults of AM-58. There are none in the local profile.
+	Quotas Quotas
+	// AllowPrivate are networks whose addresses may stand in endpoints, over http too (AM-80).
+	AllowPrivate []netip.Prefix
+	// Addresses is the guard per client address of the listener; nil for none.
+	Addresses *httpapi.Addresses
+	// Keys caches parsed public keys; nil for one of its own.
+	Keys *signing.KeyCache
+	// Name and Version are shown on the front page.
+	Name, Version string
+	// Logger gets one line per decision; nil discards them.
+	Logger *slog.Logger
+}
+
+// Quotas bound what one party may register (AM-58). 0 is the default, negative is no limit.
+type Quotas struct {
+	PerToken int // cards of one credential: 10
+	PerHost  int // cards of one endpoint host: 10
+	PerHour  int // registrations of one address in an hour: 20
+}
+
+const (
+	lifetime    = 30 * 24 * time.Hour // AM-55
+	reservation = 30 * 24 * time.Hour // AM-55
+
+	cachedKeys  = 1024
+	cachedViews = 8192
+	maxClients  = 1 << 16 // addresses that the throttles remember
+	maxFailures = 10      // wrong credentials of one address in a minute
+
+	recordNS = "directory" // of what is neither card nor invite
+)
+
+// Registry is a directory. It is safe for concurrent use.
+type Registry struct {
+	cfg   Config
+	cards store.Cards
+	recs  store.Records
+	keys  *signing.KeyCache
+	log   *slog.Logger
+
+	views    *views
+	cursors  cursorKey
+	count    cachedCount
+	hourly   *rate.Buckets // registrations by address; nil is no limit
+	failures *rate.Buckets // wrong credentials by address; nil is no limit
+}
+
+// New returns the directory that lives in cfg.Store.
+func New(cfg Config) *Registry {
+	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Keys == nil {
+		cfg.Keys = signing.NewKeyCache(cachedKeys)
+	}
+	if cfg.Name == "" {
+		cfg.Name = "AgentMesh directory"
+	}
+	if cfg.Mode == "" || cfg.Local {
+		cfg.Mode = Open
+	}
+	cfg.Quotas = cfg.Quotas.settled(cfg.Local)
+	r := &Registry{
+		cfg:   cfg,
+		cards: cfg.Store.Cards(),
+		recs:  cfg.Store.Records(),
+		keys:  cfg.Keys,
+		log:   cfg.Logger,
+		views: newViews(cachedViews),
+	}
+	if n := cfg.Quotas.PerHour; n > 0 {
+		r.hourly = rate.NewBuckets(rate.PerHour(n), n, maxClients)
+	}
+	if !cfg.Local {
+		r.failures = rate.NewBuckets(rate.PerMinute(maxFailures), maxFailures, maxClients)
+	}
+	return r
+}
+
+// clock returns now as it is stored and shown: whole milliseconds (AM-19).
+func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

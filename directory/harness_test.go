@@ -1,0 +1,170 @@
+package directory
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+const testBase = "https://directory.example/v1"
+
+// Credentials of the tests, 16 characters and more.
+const (
+	alice = "alice-credential-1"
+	bob   = "bob-credential-22"
+)
+
+// world is a directory behind its HTTP edge over a real database.
+type world struct {
+	t     testing.TB
+	store store.Store
+	reg   *Registry
+	edge  *httpapi.Server
+	owner *httpapi.Owner
+}
+
+// newWorld starts a directory in the public profile without limits on addresses; change may change its config.
+func newWorld(t testing.TB, change ...func(*Config)) *world {
+	t.Helper()
+	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, InitialMmapSize: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close the store: %v", err)
+		}
+	})
+	return newWorldOver(t, db, change...)
+}
+
+func newWorldOver(t testing.TB, db store.Store, change ...func(*Config)) *world {
+	cfg := Config{Store: db, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Name: "Test Directory", Version: "v0"}
+	for _, f := range change {
+		f(&cfg)
+	}
+	w := &world{t: t, store: db}
+	w.edge = httpapi.New(httpapi.Config{Local: cfg.Local, RequestsPerMinute: -1})
+	w.owner = httpapi.NewOwner(httpapi.OwnerConfig{})
+	w.reg = New(cfg)
+	w.reg.Mount(w.edge.Echo())
+	w.reg.MountOwner(w.owner.Group())
+	return w
+}
+
+// ask sends one request and holds the answer against openapi.yaml; header is names and values in turn.
+func (w *world) ask(method, path, body string, header ...string) *httptest.ResponseRecorder {
+	return send(apitest.Check(w.t, w.edge.Handler()), method, path, body, header...)
+}
+
+func send(h http.Handler, method, path, body string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	r.Host = "127.0.0.1:3141"
+	for i := 0; i < len(header); i += 2 {
+		switch header[i] {
+		case "Host":
+			r.Host = header[i+1]
+		case "Remote":
+			r.RemoteAddr = header[i+1]
+		default:
+			r.Header.Set(header[i], header[i+1])
+		}
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
+	return rec
+}
+
+func as(token string) []string { return []string{"Authorization", "Bearer " + token} }
+
+// register puts a card in and fails the test where that is refused.
+func (w *world) register(token string, card wire.Value) {
+	w.t.Helper()
+	if got := w.ask("POST", "/v1/agents", string(card.JSON()), as(token)...); got.Code != http.StatusCreated {
+		w.t.Fatalf("register %s = %d %s", card.GetStr("agent_id"), got.Code, got.Body)
+	}
+}
+
+// want checks status and, where it is not "", the error code of an answer.
+func want(t testing.TB, got *httptest.ResponseRecorder, status int, code string) {
+	t.Helper()
+	if got.Code != status || code != "" && code != errorCode(got.Body.Bytes()) {
+		t.Errorf("answer = %d %s, want %d %s", got.Code, got.Body, status, code)
+	}
+}
+
+func errorCode(body []byte) string {
+	var doc struct{ Error struct{ Code string } }
+	if json.Unmarshal(body, &doc) != nil {
+		return ""
+	}
+	return doc.Error.Code
+}
+
+// testKey is the key named by seed.
+func testKey(seed string) *signing.PrivateKey {
+	sum := sha256.Sum256([]byte(seed))
+	return signing.NewEd25519FromSeed(sum[:])
+}
+
+// testCard is a card with members in place of, or beside, the usual ones.
+func testCard(id string, members ...wire.Member) wire.Value {
+	card := wire.Obj(
+		wire.Member{Key: "agentmesh", Value: wire.Text("0.1.0")},
+		wire.Member{Key: "agent_id", Value: wire.Text(id)},
+		wire.Member{Key: "name", Value: wire.Text("Agent " + id)},
+		wire.Member{Key: "endpoint", Value: wire.Text("https://" + strings.ReplaceAll(id, "_", "-") + ".example/agentmesh")},
+		wire.Member{Key: "public_key", Value: wire.Text(testKey(id).PublicText())},
+		wire.Member{Key: "capabilities", Value: wire.Texts([]string{"scheduling"})},
+		wire.Member{Key: "intents", Value: wire.Texts([]string{"mesh.schedule"})},
+	)
+	for _, m := range members {
+		card = card.With(m.Key, m.Value)
+	}
+	return card
+}
+
+func text(key, value string) wire.Member { return wire.Member{Key: key, Value: wire.Text(value)} }
+
+// proof makes the header of AM-62 for a request.
+func proof(key *signing.PrivateKey, method, path, base string, at time.Time, card wire.Value) string {
+	stamp := wire.FormatTime(at)
+	sig, err := key.Sign(wire.KeyProofText(method, path, base, stamp, signing.Digest(card)))
+	if err != nil {
+		panic(err)
+	}
+	return wire.KeyProof{Stamp: stamp, Signature: sig}.Header()
+}
+
+// found returns the ids of a list and its cursor.
+func found(t testing.TB, rec *httptest.ResponseRecorder) (ids []string, cursor string) {
+	t.Helper()
+	if rec.Code != http.StatusOK {
+		t.Fatalf("list = %d %s", rec.Code, rec.Body)
+	}
+	doc, err := wire.ParseObject(bytes.Clone(rec.Body.Bytes()))
+	if err != nil {
+		t.Fatalf("list %s: %v", rec.Body, err)
+	}
+	agents, _ := doc.Get("agents")
+	for a := range agents.Elems() {
+		ids = append(ids, a.GetStr("agent_id"))
+	}
+	return ids, doc.GetStr("cursor")
+}

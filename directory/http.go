@@ -1,0 +1,251 @@
+package directory
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Mount adds the public routes: the front page at / and the API under /v1.
+func (r *Registry) Mount(e *echo.Echo) {
+	guard := r.cfg.Addresses.Guard
+	read := func(path string, h echo.HandlerFunc) {
+		h = guard(h)
+		if !r.cfg.Local { // in the local profile no other origin may read (AM-82)
+			h = httpapi.AnyOrigin(h)
+		}
+		e.GET(path, h)
+		e.HEAD(path, h)
+	}
+	read("/", r.front)
+	read("/v1/agents", r.listAgents)
+	read("/v1/agents/:id", r.getAgent)
+	read("/v1/agents/:id/record", r.getRecord)
+	read("/v1/agents/:id/keys", r.getKeys)
+	e.POST("/v1/agents", guard(r.postAgent))
+	e.PUT("/v1/agents/:id", guard(r.putAgent))
+	e.DELETE("/v1/agents/:id", guard(r.deleteAgent))
+}
+
+func pathID(c echo.Context) wire.AgentID { return wire.AgentID(c.Param("id")) }
+
+// submission collects what a request hands in.
+func submission(c echo.Context) Submission {
+	req := c.Request()
+	bearer, _ := httpapi.Bearer(req)
+	return Submission{
+		Body:          func() ([]byte, error) { return httpapi.Body(c, wire.MaxCard) },
+		Bearer:        bearer,
+		Invite:        req.Header.Get(wire.HeaderInvite),
+		Proof:         req.Header.Get(wire.HeaderKeyProof),
+		PreviousProof: req.Header.Get(wire.HeaderPreviousKeyProof),
+		Client:        httpapi.ClientAddr(c),
+		Host:          req.Host,
+	}
+}
+
+func (r *Registry) postAgent(c echo.Context) error {
+	httpapi.Private(c)
+	done, err := r.Register(c.Request().Context(), submission(c))
+	if err != nil {
+		return err
+	}
+	c.Response().Header().Set("Location", r.cfg.BaseURL+"/agents/"+string(done.AgentID))
+	return httpapi.JSON(c, http.StatusCreated, done)
+}
+
+func (r *Registry) putAgent(c echo.Context) error {
+	httpapi.Private(c)
+	done, err := r.Renew(c.Request().Context(), pathID(c), submission(c))
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, done)
+}
+
+func (r *Registry) deleteAgent(c echo.Context) error {
+	httpapi.Private(c)
+	if err := r.Withdraw(c.Request().Context(), pathID(c), submission(c)); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// Caching (AM-59).
+const (
+	cardAge = 300 * time.Second
+	listAge = "public, max-age=10"
+)
+
+var fullAge = []string{"public, max-age=300"}
+
+func (r *Registry) getAgent(c echo.Context) error {
+	now := clock()
+	v, card, err := r.served(c.Request().Context(), pathID(c), now)
+	if err != nil {
+		return err
+	}
+	h := c.Response().Header()
+	h["Etag"] = v.etag
+	h["Last-Modified"] = v.modified
+	h["Cache-Control"] = maxAge(v.expires, now)
+	h["Agentmesh-Verification"] = v.header // the canonical spelling of wire.HeaderVerification
+	if fresh(c.Request(), v.etag[0], v.updated) {
+		return c.NoContent(http.StatusNotModified)
+	}
+	h["Content-Length"] = v.length
+	return body(c, card)
+}
+
+// maxAge ends a cache's copy with the card.
+func maxAge(expires, now time.Time) []string {
+	left := expires.Sub(now)
+	if expires.IsZero() || left >= cardAge {
+		return fullAge
+	}
+	return []string{"public, max-age=" + strconv.FormatInt(int64(left/time.Second), 10)}
+}
+
+// fresh says whether the client's copy is still good.
+func fresh(req *http.Request, etag string, updated time.Time) bool {
+	if match := req.Header.Get("If-None-Match"); match != "" {
+		for tag := range strings.SplitSeq(match, ",") {
+			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == etag {
+				return true
+			}
+		}
+		return false
+	}
+	stamp := req.Header.Get("If-Modified-Since")
+	if stamp == "" || updated.IsZero() {
+		return false
+	}
+	since, err := http.ParseTime(stamp)
+	return err == nil && !updated.After(since)
+}
+
+// body answers 200 with JSON, or with its headers alone.
+func body(c echo.Context, data []byte) error {
+	if c.Request().Method == http.MethodHead {
+		data = nil
+	}
+	return httpapi.Raw(c, http.StatusOK, data)
+}
+
+// listed answers with JSON that is not cached for long, under its own entity tag.
+func listed(c echo.Context, data []byte) error {
+	h := c.Response().Header()
+	tag := etag(data)
+	h.Set("Etag", tag)
+	h.Set("Cache-Control", listAge)
+	if fresh(c.Request(), tag, time.Time{}) {
+		return c.NoContent(http.StatusNotModified)
+	}
+	h.Set("Content-Length", strconv.Itoa(len(data)))
+	return body(c, data)
+}
+
+func (r *Registry) listAgents(c echo.Context) error {
+	q, err := parseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return err
+	}
+	now, gen := clock(), r.views.generation()
+	found, err := r.page(c.Request().Context(), q, now)
+	if err != nil {
+		return err
+	}
+	data, err := r.listing(found, gen, now)
+	if err != nil {
+		return err
+	}
+	return listed(c, data)
+}
+
+// parseQuery reads the parameters of AM-52. Unknown ones are ignored, and so are empty filters.
+func parseQuery(raw string) (Query, error) {
+	params, err := url.ParseQuery(raw)
+	if err != nil {
+		return Query{}, wire.ErrQuery.Because(err)
+	}
+	given := func(name string) []string {
+		return slices.DeleteFunc(params[name], func(s string) bool { return s == "" })
+	}
+	q := Query{
+		Capabilities: given("capability"),
+		Intents:      given("intent"),
+		Text:         strings.Join(given("q"), " "),
+		Cursor:       params.Get("cursor"),
+	}
+	if params.Has("limit") {
+		n, err := strconv.ParseUint(params.Get("limit"), 10, 16)
+		if err != nil || n < 1 || n > maxLimit {
+			return Query{}, wire.ErrQuery.At("limit must be 1 to 100")
+		}
+		q.Limit = int(n)
+	}
+	return q, nil
+}
+
+// listing writes a page: cards as they are stored, and what was verified beside them.
+func (r *Registry) listing(found page, gen uint64, now time.Time) ([]byte, error) {
+	size := 64
+	for i := range found.cards {
+		size += len(found.cards[i].Body) + 256
+	}
+	out := append(make([]byte, 0, size), `{"agents":[`...)
+	shown := make([]byte, 0, 192*len(found.cards))
+	for i, card := range found.cards {
+		v, err := r.view(card, gen, now)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			out = append(out, ',')
+			shown = append(shown, ',')
+		}
+		out = append(out, card.Body...)
+		shown = append(append(wire.AppendQuoted(shown, card.ID), ':'), v.verification...)
+	}
+	out = append(out, ']')
+	if found.cursor != "" {
+		out = wire.AppendQuoted(append(out, `,"cursor":`...), found.cursor)
+	}
+	out = append(append(out, `,"verification":{`...), shown...)
+	return append(out, "}}"...), nil
+}
+
+func (r *Registry) getRecord(c echo.Context) error {
+	rec, err := r.Record(c.Request().Context(), pathID(c))
+	if err != nil {
+		return err
+	}
+	return document(c, rec)
+}
+
+func (r *Registry) getKeys(c echo.Context) error {
+	keys, err := r.Keys(c.Request().Context(), pathID(c))
+	if err != nil {
+		return err
+	}
+	return document(c, keys)
+}
+
+// document answers like listed with what the standard library writes of v.
+func document(c echo.Context, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write answer: %w", err)
+	}
+	return listed(c, data)
+}

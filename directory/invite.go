@@ -1,0 +1,137 @@
+package directory
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	inviteNS   = "invites"
+	maxInvites = 10_000
+	maxLabel   = 128 // bytes
+)
+
+// Token is a single-use invite code as the operator sees it. The code itself is shown once, when it is made.
+type Token struct {
+	ID      string    `json:"id"`
+	Label   string    `json:"label,omitempty"`
+	Created time.Time `json:"created_at"`
+	Expires time.Time `json:"expires_at"`
+	Used    time.Time `json:"used_at,omitzero"`
+	UsedBy  string    `json:"used_by,omitempty"` // agent_id
+}
+
+// tokenID names a code without giving it away.
+func tokenID(code string) string {
+	sum := Hash(code)
+	return hex.EncodeToString(sum[:16])
+}
+
+// IssueToken makes an invite code that is good until expires, and returns it with its entry.
+func (r *Registry) IssueToken(ctx context.Context, label string, expires time.Time) (code string, t Token, err error) {
+	now := clock()
+	if len(label) > maxLabel {
+		return "", Token{}, wire.ErrQuery.At("label must be at most 128 bytes")
+	}
+	if !expires.After(now) {
+		return "", Token{}, wire.ErrQuery.At("the token must end in the future")
+	}
+	code = rand.Text()
+	t = Token{ID: tokenID(code), Label: label, Created: now, Expires: expires.UTC()}
+	change, err := t.change(store.Absent)
+	if err != nil {
+		return "", Token{}, err
+	}
+	change.Max = maxInvites
+	err = r.recs.Apply(ctx, []store.Change{change}, now)
+	if errors.Is(err, store.ErrQuota) {
+		err = wire.ErrQuota
+	}
+	if err != nil {
+		return "", Token{}, fmt.Errorf("issue token: %w", err)
+	}
+	return code, t, nil
+}
+
+func (t Token) change(ifRev store.Rev) (store.Change, error) {
+	body, err := json.Marshal(t)
+	if err != nil {
+		return store.Change{}, fmt.Errorf("write token: %w", err)
+	}
+	return store.Change{Record: store.Record{NS: inviteNS, Key: t.ID, Body: body, Expires: t.Expires}, IfRev: ifRev}, nil
+}
+
+// Tokens lists invite codes in the order of their ids, used ones too, until they expire.
+func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens []Token, next string, err error) {
+	page, err := r.recs.List(ctx, inviteNS, "", after, limit, clock())
+	if err != nil {
+		return nil, "", fmt.Errorf("list tokens: %w", err)
+	}
+	tokens = make([]Token, len(page.Records))
+	for i, rec := range page.Records {
+		if err := json.Unmarshal(rec.Body, &tokens[i]); err != nil {
+			return nil, "", fmt.Errorf("read token %s: %w", rec.Key, err)
+		}
+	}
+	return tokens, page.Next, nil
+}
+
+// RevokeToken makes a code worthless. Cards that it brought in stay. An unknown id is [wire.ErrRoute].
+func (r *Registry) RevokeToken(ctx context.Context, id string) error {
+	now := clock()
+	if len(id) != len(tokenID("")) {
+		return wire.ErrRoute
+	}
+	rec, err := r.recs.Get(ctx, inviteNS, id, now)
+	if err == nil {
+		err = r.recs.Apply(ctx, []store.Change{{Record: store.Record{NS: inviteNS, Key: id}, IfRev: rec.Rev, Delete: true}}, now)
+	}
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
+		return wire.ErrRoute
+	}
+	return err
+}
+
+// admit decides by mode whether a new card may come in (AM-56), and returns what it uses up: an invite code is
+// spent in the same unit that stores the card.
+func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, owner [32]byte, now time.Time) ([]store.Change, error) {
+	if r.cfg.Mode == Open || r.operator(owner) {
+		return nil, nil
+	}
+	if r.cfg.Mode != Invite {
+		return nil, wire.ErrClosed
+	}
+	if err := r.throttled(s.Client, now); err != nil {
+		return nil, err
+	}
+	code := s.Invite
+	if code == "" {
+		code = s.Bearer // the code itself becomes the credential
+	}
+	rec, err := r.recs.Get(ctx, inviteNS, tokenID(code), now)
+	if errors.Is(err, store.ErrNotFound) {
+		r.failed(s.Client, now)
+		return nil, wire.ErrClosed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up invite: %w", err)
+	}
+	var t Token
+	if err := json.Unmarshal(rec.Body, &t); err != nil {
+		return nil, fmt.Errorf("read token %s: %w", rec.Key, err)
+	}
+	if !t.Used.IsZero() {
+		return nil, wire.ErrClosed.Because(errors.New("the invite was used before"))
+	}
+	t.Used, t.UsedBy = now, string(id)
+	change, err := t.change(rec.Rev)
+	return []store.Change{change}, err
+}

@@ -1,0 +1,165 @@
+package directory
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+func inviteOnly(c *Config) { c.Mode = Invite }
+
+// issue makes an invite code over the owner's listener.
+func (w *world) issue(body string) IssuedToken {
+	w.t.Helper()
+	got := send(w.owner.Handler(), "POST", "/owner/tokens", body)
+	var t IssuedToken
+	if err := json.Unmarshal(got.Body.Bytes(), &t); err != nil || got.Code != http.StatusCreated {
+		w.t.Fatalf("issue = %d %s", got.Code, got.Body)
+	}
+	return t
+}
+
+func TestInvite(t *testing.T) { // AM-56
+	w := newWorld(t, inviteOnly)
+	post := func(id, token, invite string) int {
+		header := as(token)
+		if invite != "" {
+			header = append(header, wire.HeaderInvite, invite)
+		}
+		return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), header...).Code
+	}
+	if got := post("am_a", alice, ""); got != 403 {
+		t.Errorf("without an invite = %d, want 403", got)
+	}
+	code := w.issue(`{"label":"for Alice"}`).Code
+	if got := post("am_a", alice, code); got != 201 {
+		t.Errorf("with the invite beside a credential = %d, want 201", got)
+	}
+	if got := post("am_b", alice, code); got != 403 {
+		t.Errorf("the invite again = %d, want 403", got)
+	}
+	if got := post("am_a", alice, ""); got != 201 {
+		t.Errorf("a renewal needs no invite: %d, want 201", got)
+	}
+	want(t, w.ask("PUT", "/v1/agents/am_a", "", as(alice)...), 200, "")
+
+	code = w.issue("").Code
+	if got := post("am_c", code, ""); got != 201 {
+		t.Errorf("the invite as the bearer = %d, want 201", got)
+	}
+	want(t, w.ask("PUT", "/v1/agents/am_c", "", as(code)...), 200, "") // it became the credential
+	if got := post("am_d", code, ""); got != 403 {
+		t.Errorf("it brings in another card: %d, want 403", got)
+	}
+}
+
+func TestInviteIsNotSpentInVain(t *testing.T) {
+	w := newWorld(t, inviteOnly, func(c *Config) { c.Quotas.PerHost = 1 })
+	w.register(w.issue("").Code, testCard("am_a"))
+	token := w.issue("")
+	post := func(card wire.Value) int {
+		return w.ask("POST", "/v1/agents", string(card.JSON()), append(as(bob), wire.HeaderInvite, token.Code)...).Code
+	}
+	full := testCard("am_b", text("endpoint", "https://am-a.example/"))
+	if got := post(full); got != 429 {
+		t.Errorf("over the quota = %d, want 429", got)
+	}
+	if got := post(testCard("am_a", text("endpoint", "https://elsewhere.example/"))); got != 409 {
+		t.Errorf("a taken id = %d, want 409", got)
+	}
+	if got := post(testCard("am_b")); got != 201 {
+		t.Errorf("after two refusals = %d, want 201", got)
+	}
+}
+
+func TestInviteIsSpentOnce(t *testing.T) {
+	w := newWorld(t, inviteOnly)
+	code := w.issue("").Code
+	var mu sync.Mutex
+	got := map[int]int{}
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			rec := w.ask("POST", "/v1/agents", string(testCard(fmt.Sprint("am_", i)).JSON()), append(as(alice), wire.HeaderInvite, code)...)
+			mu.Lock()
+			defer mu.Unlock()
+			got[rec.Code]++
+		})
+	}
+	wg.Wait()
+	if got[201] != 1 || got[403] != 15 {
+		t.Errorf("sixteen at once = %v, want one 201 and fifteen 403", got)
+	}
+}
+
+func TestClosed(t *testing.T) { // AM-56
+	db := newWorld(t)
+	db.register(alice, testCard("am_a"))
+	w := newWorldOver(t, db.store, func(c *Config) {
+		c.Mode = Closed
+		c.Operators = [][32]byte{Hash("the-operators-own")}
+	})
+	want(t, w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), as(bob)...), 403, "UNAUTHORIZED")
+	want(t, w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(alice)...), 201, "")
+	want(t, w.ask("POST", "/v1/agents", string(testCard("am_op").JSON()), as("the-operators-own")...), 201, "")
+}
+
+func TestTokenRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, inviteOnly)
+		token := w.issue(`{"label":"one","days":1}`)
+		other := w.issue(`{"label":"two"}`)
+		if len(token.Code) < 26 || token.ID == "" || strings.Contains(token.ID, token.Code) {
+			t.Errorf("issued %+v", token)
+		}
+		if !token.Expires.Equal(time.Now().Add(24*time.Hour)) || !other.Expires.Equal(time.Now().Add(7*24*time.Hour)) {
+			t.Errorf("expiries: %v, %v", token.Expires, other.Expires)
+		}
+		w.register(other.Code, testCard("am_a"))
+		list := func() (l TokenList) {
+			got := send(w.owner.Handler(), "GET", "/owner/tokens?limit=100", "")
+			if strings.Contains(got.Body.String(), token.Code) {
+				t.Error("the list shows a code")
+			}
+			if err := json.Unmarshal(got.Body.Bytes(), &l); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		if l := list(); len(l.Tokens) != 2 {
+			t.Fatalf("list = %+v", l)
+		}
+		for _, tok := range list().Tokens {
+			if used := tok.ID == other.ID; (tok.UsedBy == "am_a") != used || tok.Used.IsZero() == used {
+				t.Errorf("token %+v", tok)
+			}
+		}
+		if got := send(w.owner.Handler(), "DELETE", "/owner/tokens/"+token.ID, ""); got.Code != 204 {
+			t.Errorf("revoke = %d %s", got.Code, got.Body)
+		}
+		if got := send(w.owner.Handler(), "DELETE", "/owner/tokens/"+token.ID, ""); got.Code != 404 {
+			t.Errorf("revoke again = %d", got.Code)
+		}
+		if got := send(w.owner.Handler(), "DELETE", "/owner/tokens/"+strings.Repeat("x", 600), ""); got.Code != 404 {
+			t.Errorf("revoke nonsense = %d", got.Code)
+		}
+		want(t, w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), append(as(bob), wire.HeaderInvite, token.Code)...), 403, "")
+		late := w.issue(`{"days":1}`)
+		time.Sleep(24 * time.Hour)
+		want(t, w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), append(as(bob), wire.HeaderInvite, late.Code)...), 403, "")
+		for _, bad := range []string{`{"days":366}`, `{"days":-1}`, `{"label":"` + strings.Repeat("x", 129) + `"}`, `{"days":1,"days":2}`, `[]`} {
+			if got := send(w.owner.Handler(), "POST", "/owner/tokens", bad); got.Code != 400 {
+				t.Errorf("issue %s = %d, want 400", bad, got.Code)
+			}
+		}
+		// The public listener knows nothing of it.
+		want(t, w.ask("GET", "/owner/tokens", ""), 404, "INVALID_MESSAGE")
+	})
+}

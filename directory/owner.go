@@ -1,0 +1,103 @@
+package directory
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	maxTokenBody     = 4 << 10
+	defaultTokenDays = 7
+	maxTokenDays     = 365
+	tokenPage        = 100
+)
+
+// MountOwner adds the operator's routes to the owner's listener: invite codes (AM-56).
+func (r *Registry) MountOwner(g *echo.Group) {
+	g.POST("/tokens", r.postToken)
+	g.GET("/tokens", r.getTokens)
+	g.DELETE("/tokens/:token", r.deleteToken)
+}
+
+// NewToken is the request that makes an invite code. Days is how long it is good: 1 to 365, 0 is 7.
+type NewToken struct {
+	Label string `json:"label,omitempty"`
+	Days  int    `json:"days,omitempty"`
+}
+
+// IssuedToken is the answer to it, and the only place where the code is shown.
+type IssuedToken struct {
+	Token
+	Code string `json:"code"`
+}
+
+// TokenList is a page of invite codes; Next goes into the parameter after of the next request.
+type TokenList struct {
+	Tokens []Token `json:"tokens"`
+	Next   string  `json:"next,omitempty"`
+}
+
+func (r *Registry) postToken(c echo.Context) error {
+	data, err := httpapi.Body(c, maxTokenBody)
+	if err != nil {
+		return err
+	}
+	var req NewToken
+	if len(data) > 0 {
+		if _, err := wire.ParseObject(data); err != nil {
+			return wire.ErrSyntax.Because(err)
+		}
+		if err := json.Unmarshal(data, &req); err != nil {
+			return wire.ErrSyntax.Because(err)
+		}
+	}
+	if req.Days == 0 {
+		req.Days = defaultTokenDays
+	}
+	if req.Days < 1 || req.Days > maxTokenDays {
+		return wire.ErrQuery.At("days must be 1 to 365")
+	}
+	code, t, err := r.IssueToken(c.Request().Context(), req.Label, clock().Add(time.Duration(req.Days)*24*time.Hour))
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusCreated, IssuedToken{t, code})
+}
+
+func (r *Registry) getTokens(c echo.Context) error {
+	limit := tokenPage
+	if text := c.QueryParam("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > tokenPage {
+			return wire.ErrQuery.At("limit must be 1 to 100")
+		}
+		limit = n
+	}
+	tokens, next, err := r.Tokens(c.Request().Context(), c.QueryParam("after"), limit)
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, TokenList{tokens, next})
+}
+
+func (r *Registry) deleteToken(c echo.Context) error {
+	err := r.RevokeToken(c.Request().Context(), c.Param("token"))
+	if errors.Is(err, wire.ErrRoute) {
+		return &wire.Error{
+			Code: wire.InvalidMessage, Status: http.StatusNotFound,
+			Message: "there is no such code; list them with: agentmesh token list",
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}

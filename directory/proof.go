@@ -1,0 +1,185 @@
+package directory
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// proofWindow is how far a key proof's time may lie from ours, both ways (AM-62).
+const proofWindow = 5 * time.Minute
+
+// target is the request that a key proof names.
+type target struct {
+	method string
+	path   string // below the base: "/agents", "/agents/am_…"
+	host   string // that the request named
+}
+
+// proven is a key proof that holds.
+type proven struct {
+	header string
+	text   string // the lines that it signed
+}
+
+// prove checks the key proof of a submission, where there is one (AM-62). No proof is no error.
+func (r *Registry) prove(s Submission, t target, c candidate, now time.Time) (proven, error) {
+	if s.Proof == "" {
+		return proven{}, nil
+	}
+	proof, ok := wire.ParseKeyProof(s.Proof)
+	if !ok {
+		return proven{}, wire.ErrKeyProof.Because(errors.New("malformed header"))
+	}
+	if age := now.Sub(proof.Time); age > proofWindow || age < -proofWindow {
+		return proven{}, wire.ErrKeyProof.Because(errors.New("outside its time"))
+	}
+	digest := signing.Digest(c.submitted)
+	window := signing.Window{From: now.Add(-proofWindow), To: now.Add(proofWindow)}
+	var err error
+	for _, base := range r.bases(t.host) {
+		text := wire.KeyProofText(t.method, base.path+t.path, base.url, proof.Stamp, digest)
+		if err = c.key.Verify(text, proof.Signature, window, now); err == nil {
+			return proven{header: s.Proof, text: string(text)}, nil
+		}
+	}
+	return proven{}, wire.ErrKeyProof.Because(err)
+}
+
+// base is one spelling of the directory's base URL, and the path in it.
+type base struct{ url, path string }
+
+// bases returns the spellings that a proof may name: the configured one and, in the local profile, the other
+// loopback names with its port or that of the request (AM-62).
+func (r *Registry) bases(host string) []base {
+	u, err := url.Parse(r.cfg.BaseURL)
+	if err != nil {
+		return nil
+	}
+	list := []base{{r.cfg.BaseURL, u.EscapedPath()}}
+	if !r.cfg.Local {
+		return list
+	}
+	add := func(host string) {
+		b := base{u.Scheme + "://" + host + u.EscapedPath(), u.EscapedPath()}
+		if !slices.Contains(list, b) {
+			list = append(list, b)
+		}
+	}
+	ports := []string{u.Port()}
+	if httpapi.LoopbackHost(host) {
+		add(host)
+		if _, port, err := net.SplitHostPort(host); err == nil {
+			ports = append(ports, port)
+		}
+	}
+	for _, port := range ports {
+		for _, name := range []string{"127.0.0.1", "localhost", "::1"} {
+			if port != "" {
+				add(net.JoinHostPort(name, port))
+			}
+		}
+	}
+	return list
+}
+
+// first is the meta of a card that is registered for the first time.
+func first(c candidate, p proven, now time.Time) meta {
+	m := meta{Derived: c.key.AgentID() == c.card.ID, Current: wire.KeyChange{Since: now}}
+	m.note(p, now)
+	return m
+}
+
+// note remembers a key proof that holds for the card as it is now.
+func (m *meta) note(p proven, now time.Time) {
+	m.Proof = p.header
+	if p.header == "" {
+		return
+	}
+	m.Proven = now
+	if m.Current.Proof == "" {
+		m.Current.Proof, m.Current.ProofText = p.header, p.text
+	}
+}
+
+// next is the meta of a card that takes the place of held (AM-60). A new key must prove itself; with the old
+// key's word it is a rotation, without it a replacement.
+func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, now time.Time) (meta, error) {
+	m, err := parseMeta(held)
+	if err != nil {
+		return meta{}, err
+	}
+	before, err := storedKey(held)
+	if err != nil {
+		return meta{}, err
+	}
+	m.Derived = c.key.AgentID() == c.card.ID
+	if old, err := r.keys.Parse(before); err == nil && old.Kind() == c.key.Kind() && bytes.Equal(old.Canonical(), c.key.Canonical()) {
+		if p.header != "" || !bytes.Equal(held.Body, c.served) {
+			m.note(p, now) // an old proof says nothing about another text
+		}
+		return m, nil
+	}
+	if p.header == "" {
+		return meta{}, wire.ErrKeyProof.At("a changed public_key must prove itself")
+	}
+	retired := m.Current
+	retired.PublicKey, retired.Retired = before, now
+	if len(retired.Card.JSON()) > maxRetiredCard {
+		retired.Card = wire.Value{}
+	}
+	m.Retired = append(m.Retired, retired)
+	m.Retired = m.Retired[max(0, len(m.Retired)-maxRetired):]
+	m.Current = wire.KeyChange{Since: now}
+	m.Endpoint, m.Alive = time.Time{}, time.Time{} // they were proven with the other key
+	m.note(p, now)
+	if s.PreviousProof == "" {
+		m.Replaced = now
+		return m, nil
+	}
+	if err := r.vouched(before, s, p, now); err != nil {
+		return meta{}, err
+	}
+	m.Current.PreviousProof, m.Current.Card = s.PreviousProof, c.submitted
+	return m, nil
+}
+
+// vouched checks the old key's proof, over the very lines that the new key signed.
+func (r *Registry) vouched(before string, s Submission, p proven, now time.Time) error {
+	proof, ok := wire.ParseKeyProof(s.PreviousProof)
+	if !ok {
+		return wire.ErrKeyProof.Because(errors.New("malformed previous proof"))
+	}
+	if mine, _ := wire.ParseKeyProof(p.header); mine.Stamp != proof.Stamp {
+		return wire.ErrKeyProof.Because(errors.New("the two proofs differ in time"))
+	}
+	old, err := r.keys.Parse(before)
+	if err == nil {
+		err = old.Usable(now)
+	}
+	if err == nil {
+		window := signing.Window{From: now.Add(-proofWindow), To: now.Add(proofWindow)}
+		err = old.Verify([]byte(p.text), proof.Signature, window, now)
+	}
+	if err != nil {
+		return wire.ErrKeyProof.Because(err)
+	}
+	return nil
+}
+
+// storedKey returns the public_key of a stored card.
+func storedKey(c store.Card) (string, error) {
+	tree, err := wire.ParseObject(c.Body)
+	if err != nil {
+		return "", err
+	}
+	return tree.GetStr("public_key"), nil
+}

@@ -1,0 +1,83 @@
+package directory
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Defaults of AM-58.
+const (
+	defaultPerToken = 10
+	defaultPerHost  = 10
+	defaultPerHour  = 20
+)
+
+// settled returns the quotas with defaults filled in; 0 then means no limit.
+func (q Quotas) settled(local bool) Quotas {
+	if local {
+		return Quotas{}
+	}
+	return Quotas{
+		PerToken: max(0, cmp.Or(q.PerToken, defaultPerToken)),
+		PerHost:  max(0, cmp.Or(q.PerHost, defaultPerHost)),
+		PerHour:  max(0, cmp.Or(q.PerHour, defaultPerHour)),
+	}
+}
+
+func tokenCount(owner [32]byte) string { return "token:" + hex.EncodeToString(owner[:]) }
+func hostCount(host string) string     { return "host:" + host }
+
+// quotas returns what bounds a new card.
+func (r *Registry) quotas(owner [32]byte, host string) []store.Quota {
+	if r.operator(owner) {
+		return nil
+	}
+	return []store.Quota{
+		{Key: tokenCount(owner), Max: r.cfg.Quotas.PerToken},
+		{Key: hostCount(host), Max: r.cfg.Quotas.PerHost},
+	}
+}
+
+// charge takes one registration from the allowance of the client's address.
+func (r *Registry) charge(client netip.Addr, owner [32]byte, now time.Time) error {
+	if !client.IsValid() || r.operator(owner) {
+		return nil
+	}
+	if wait, ok := r.hourly.Take(rate.AddrKey(client), now); !ok {
+		return wire.ErrQuota.After(wait)
+	}
+	return nil
+}
+
+// quotaFull says whether put would meet a used-up quota. A taken id is refused by the store before it counts,
+// but AM-51 has the quota win: so this tries the same put under a free id, with a record that always refuses.
+func (r *Registry) quotaFull(ctx context.Context, put store.PutCard) (bool, error) {
+	put.Card.ID = "am_" + rand.Text()
+	put.IfRev = store.Absent
+	put.Records = []store.Change{{Record: store.Record{NS: recordNS, Key: "never"}, IfRev: 1}}
+	switch _, err := r.cards.Put(ctx, put); {
+	case errors.Is(err, store.ErrQuota):
+		return true, nil
+	case errors.Is(err, store.ErrConflict):
+		return false, nil
+	case err == nil:
+		return false, errors.New("a put that must be refused was taken")
+	default:
+		return false, err
+	}
+}
+
+// sameCounts says whether two cards count against the same keys, in whatever order the store keeps them.
+func sameCounts(a, b []string) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(key string) bool { return !slices.Contains(b, key) })
+}

@@ -1,0 +1,220 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// attempts bounds how often a write that lost a race is tried again. Each loss means that another writer of the
+// same card won, so the bound is met only by an owner who races against himself.
+const attempts = 32
+
+// Register takes a card in (POST, AM-51): 201. By its owner it is a renewal, or takes back a reserved id.
+func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered, error) {
+	if !r.fit(s.Bearer) {
+		return wire.Registered{}, wire.ErrNoBearer
+	}
+	now := clock()
+	body, err := s.read()
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	card, err := r.parse(body)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	c, err := r.judge(card, s.Proof != "", now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	reg := registration{r: r, s: s, c: c, owner: Hash(s.Bearer), now: now}
+	for range attempts {
+		done, err := reg.try(ctx)
+		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrReserved) {
+			return done, err
+		}
+	}
+	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the id"))
+}
+
+// registration is one POST whose card is in order.
+type registration struct {
+	r       *Registry
+	s       Submission
+	c       candidate
+	owner   [32]byte
+	now     time.Time
+	charged bool // the address has paid
+}
+
+// try goes through the rest of AM-51's order: mode, key proof, quotas, id. [store.ErrConflict] and
+// [store.ErrReserved] mean that somebody was faster and it may be tried again.
+func (g *registration) try(ctx context.Context) (wire.Registered, error) {
+	r := g.r
+	held, err := r.cards.Held(ctx, string(g.c.card.ID), g.now)
+	taken := err == nil
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return wire.Registered{}, err
+	}
+	to := target{method: http.MethodPost, path: "/agents", host: g.s.Host}
+	if taken && sameOwner(held.Owner, g.owner) {
+		return r.replace(ctx, held, g.s, to, g.c, g.now)
+	}
+	invite, err := r.admit(ctx, g.c.card.ID, g.s, g.owner, g.now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	proof, err := r.prove(g.s, to, g.c, g.now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	if !g.charged {
+		if err := r.charge(g.s.Client, g.owner, g.now); err != nil {
+			return wire.Registered{}, err
+		}
+		g.charged = true
+	}
+	row, err := row(g.c, g.owner, first(g.c, proof, g.now), g.now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c.host), Records: invite, Now: g.now}
+	if taken {
+		full, err := r.quotaFull(ctx, put)
+		switch {
+		case err != nil:
+			return wire.Registered{}, err
+		case full:
+			return wire.Registered{}, wire.ErrQuota
+		}
+		return wire.Registered{}, wire.ErrIDTaken
+	}
+	return r.put(ctx, put, "registered")
+}
+
+// replace puts a card in the place of one of the same owner: a renewal, a change, or a revival.
+func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t target, c candidate, now time.Time) (wire.Registered, error) {
+	proof, err := r.prove(s, t, c, now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	m, err := r.next(held, s, c, proof, now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	row, err := row(c, held.Owner, m, now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	put := store.PutCard{Card: row, IfRev: held.Rev, Now: now}
+	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // what counts already is not refused
+		put.Quotas = r.quotas(held.Owner, c.host)
+	}
+	return r.put(ctx, put, "renewed")
+}
+
+func (r *Registry) put(ctx context.Context, put store.PutCard, what string) (wire.Registered, error) {
+	stored, err := r.cards.Put(ctx, put)
+	r.views.drop(put.Card.ID) // also after an error: the outcome may be unknown
+	if errors.Is(err, store.ErrQuota) {
+		return wire.Registered{}, wire.ErrQuota
+	}
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	r.log.InfoContext(ctx, "card "+what, "agent_id", stored.ID, "expires", stored.Expires)
+	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
+}
+
+// row is the card as it is stored for thirty days from now (AM-55).
+func row(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error) {
+	kept, err := m.encode()
+	if err != nil {
+		return store.Card{}, err
+	}
+	expires := now.Add(lifetime)
+	return store.Card{
+		ID:            string(c.card.ID),
+		Body:          c.served,
+		Meta:          kept,
+		Owner:         owner,
+		Terms:         terms(c.card),
+		Counts:        []string{tokenCount(owner), hostCount(c.host)},
+		Registered:    now,
+		Updated:       now,
+		Expires:       expires,
+		ReservedUntil: expires.Add(reservation),
+	}, nil
+}
+
+// Renew replaces the card of id by its owner, or renews it unchanged where the body is empty (PUT): 200. The
+// order is 401, 404, 403, then the body (AM-51).
+func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wire.Registered, error) {
+	now := clock()
+	held, err := r.owned(ctx, id, s.Bearer, s.Client, true, now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	body, err := s.read()
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	for range attempts {
+		done, err := r.renew(ctx, held, body, s, now)
+		if !errors.Is(err, store.ErrConflict) {
+			return done, err
+		}
+		if held, err = r.owned(ctx, id, s.Bearer, s.Client, true, now); err != nil {
+			return wire.Registered{}, err
+		}
+	}
+	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
+}
+
+func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Submission, now time.Time) (wire.Registered, error) {
+	if len(body) == 0 {
+		body = held.Body
+	}
+	card, err := r.parse(body)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	if string(card.ID) != held.ID {
+		return wire.Registered{}, wire.ErrCardID
+	}
+	c, err := r.judge(card, s.Proof != "", now)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	to := target{method: http.MethodPut, path: "/agents/" + held.ID, host: s.Host}
+	return r.replace(ctx, held, s, to, c, now)
+}
+
+// Withdraw takes the card of id out of the directory (DELETE). Its id stays reserved for its owner (AM-55).
+func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) error {
+	now := clock()
+	for range attempts {
+		held, err := r.owned(ctx, id, s.Bearer, s.Client, false, now)
+		if err != nil {
+			return err
+		}
+		err = r.cards.Withdraw(ctx, held.ID, held.Rev, now.Add(reservation), nil, now)
+		r.views.drop(held.ID)
+		switch {
+		case errors.Is(err, store.ErrConflict):
+			continue
+		case errors.Is(err, store.ErrNotFound):
+			return wire.ErrNoAgent
+		case err != nil:
+			return err
+		}
+		r.log.InfoContext(ctx, "card withdrawn", "agent_id", held.ID)
+		return nil
+	}
+	return wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
+}

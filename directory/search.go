@@ -1,0 +1,196 @@
+package directory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Bounds on a query (AM-52).
+const (
+	defaultLimit = 20
+	maxLimit     = 100
+	maxText      = 256 // bytes of q
+	maxWords     = 8   // words of q
+	maxFilters   = 64  // capabilities and intents each: no card has more
+)
+
+// What a card is found by is spelled with its family in front. "word" covers name and description, "name" the
+// name alone, so that a match in the name can rank first (AM-53).
+const (
+	capFamily    = "cap:"
+	intentFamily = "intent:"
+	nameFamily   = "name:"
+	wordFamily   = "word:"
+)
+
+const (
+	maxNameWords = 128
+	maxTextWords = store.MaxTerms - 2*maxFilters - maxNameWords // of name and description together
+)
+
+// terms returns what a card is found by, within what the store takes. The name goes before the description.
+func terms(c wire.Card) []string {
+	list := make([]string, 0, 64)
+	add := func(family, text string) {
+		if text != "" {
+			list = append(list, family+text)
+		}
+	}
+	for _, s := range c.Capabilities {
+		add(capFamily, s)
+	}
+	for _, s := range c.Intents {
+		add(intentFamily, string(s))
+	}
+	name := indexed(c.Name, maxNameWords)
+	for _, w := range name {
+		add(nameFamily, w)
+		add(wordFamily, w)
+	}
+	described := 0
+	for _, w := range indexed(c.Description, maxTextWords) {
+		if described == maxTextWords-len(name) {
+			break
+		}
+		if !slices.Contains(name, w) {
+			add(wordFamily, w)
+			described++
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Query is a search (AM-52). Its parts are ANDed.
+type Query struct {
+	Capabilities []string
+	Intents      []string
+	Text         string // words of name and description; the last one also as a prefix
+	Limit        int    // 1 to 100; 0 is 20
+	Cursor       string // of the page before
+}
+
+// plan is a query that is in order.
+type plan struct {
+	query   store.CardQuery
+	filters [filterSize]byte
+	nothing bool // it cannot match any card
+}
+
+// plan checks a query and says how to run it. The error is a *[wire.Error].
+func (q Query) plan() (plan, error) {
+	if q.Limit == 0 {
+		q.Limit = defaultLimit
+	}
+	switch {
+	case q.Limit < 1 || q.Limit > maxLimit:
+		return plan{}, wire.ErrQuery.At("limit must be 1 to 100")
+	case len(q.Text) > maxText:
+		return plan{}, wire.ErrQuery.At("q must be at most 256 bytes")
+	case !utf8.ValidString(q.Text):
+		return plan{}, wire.ErrQuery.At("q must be UTF-8")
+	case len(q.Capabilities) > maxFilters || len(q.Intents) > maxFilters:
+		return plan{}, wire.ErrQuery.At("at most 64 capabilities and intents")
+	}
+	whole, prefix, n := wanted(q.Text)
+	if n > maxWords {
+		return plan{}, wire.ErrQuery.At("q must have at most 8 words")
+	}
+	p := plan{query: store.CardQuery{Limit: q.Limit}}
+	for _, s := range q.Capabilities {
+		p.query.All = append(p.query.All, capFamily+s)
+	}
+	for _, s := range q.Intents {
+		p.query.All = append(p.query.All, intentFamily+s)
+	}
+	slices.Sort(p.query.All)
+	p.query.All = slices.Compact(p.query.All)
+	p.filters = filterHash(p.query.All, whole, prefix)
+	p.nothing = slices.ContainsFunc(p.query.All, func(t string) bool { return len(t) > maxTerm })
+	if n == 0 {
+		p.nothing = p.nothing || q.Text != "" // a text without a word matches no word
+		return p, nil
+	}
+	p.query.Tiers = []store.Tier{ // AM-53
+		{All: with(nameFamily, append(whole[:len(whole):len(whole)], prefix))},
+		{All: with(nameFamily, whole), Prefix: nameFamily + prefix},
+		{All: with(wordFamily, whole), Prefix: wordFamily + prefix},
+	}
+	return p, nil
+}
+
+// maxTerm is the longest term that a card can have: 128 characters and their family (AM-4).
+const maxTerm = len(intentFamily) + 4*128
+
+func with(family string, words []string) []string {
+	list := make([]string, len(words))
+	for i, w := range words {
+		list[i] = family + w
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// page is one page of a search; cursor is "" on the last one.
+type page struct {
+	cards  []store.Card
+	cursor string
+}
+
+func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, error) {
+	p, err := q.plan()
+	if err != nil {
+		return page{}, err
+	}
+	if q.Cursor != "" {
+		if p.query.After, err = r.openCursor(ctx, q.Cursor, p, now); err != nil {
+			return page{}, err
+		}
+	}
+	if p.nothing {
+		return page{}, nil
+	}
+	p.query.Now = now
+	found, err := r.cards.List(ctx, p.query)
+	if err != nil {
+		return page{}, fmt.Errorf("search: %w", err)
+	}
+	done := page{cards: found.Cards}
+	if found.Next != nil && len(found.Cards) > 0 {
+		done.cursor, err = r.cursor(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p, now)
+	}
+	return done, err
+}
+
+// Search returns one page of live cards with what the directory verified itself.
+func (r *Registry) Search(ctx context.Context, q Query) (wire.Listing, error) {
+	now := clock()
+	found, err := r.page(ctx, q, now)
+	if err != nil {
+		return wire.Listing{}, err
+	}
+	list := wire.Listing{
+		Agents:       make([]wire.Value, 0, len(found.cards)),
+		Cursor:       found.cursor,
+		Verification: make(map[wire.AgentID]wire.Verification, len(found.cards)),
+	}
+	for _, c := range found.cards {
+		tree, err := wire.ParseObject(c.Body)
+		if err != nil {
+			return wire.Listing{}, fmt.Errorf("read card %s: %w", c.ID, err)
+		}
+		m, err := parseMeta(c)
+		if err != nil {
+			return wire.Listing{}, err
+		}
+		list.Agents = append(list.Agents, tree)
+		list.Verification[wire.AgentID(c.ID)] = m.verification(now)
+	}
+	return list, nil
+}
