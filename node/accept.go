@@ -1,0 +1,397 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxConflicts bounds how often a unit is decided anew because somebody else changed the same row first.
+const maxConflicts = 8
+
+var _ bridge.Receiver = (*Node)(nil)
+
+// acceptance is one message on its way through lines 9 to 16 of the receive table. The fields below in are what
+// the lines learn, each for the ones after it.
+type acceptance struct {
+	n  *Node
+	in bridge.Inbound
+
+	now      time.Time
+	key      store.ConvKey
+	standing acl.Standing
+	charged  bool // limits are charged once, however often the step is decided anew
+	thread   *conversations.Thread
+	verdict  acl.Verdict
+	known    bool // the action is one of the specification
+	route    Route
+}
+
+// Accept takes a message whose sender is established through lines 9 to 16: clock and replay, access, limits,
+// conversation, intent, approval, handler. A foreign message has no clock and no signature of its own; its bridge
+// vouches for it. The error is a *[wire.Error], and then nothing was changed but the limits.
+func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	a := &acceptance{
+		n: n, in: in,
+		key:   store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
+		route: n.route(in.Intent),
+	}
+	waiting, cancel := context.WithTimeout(ctx, n.cfg.SyncDeadline)
+	leave, err := n.flights.enter(waiting, string(in.Peer)+" "+string(in.MessageID))
+	cancel()
+	if err != nil {
+		return n.stillRunning(ctx, in, err)
+	}
+	defer leave()
+	for range maxConflicts {
+		out, err := a.decide(ctx)
+		if err == nil {
+			return out, nil
+		}
+		if !isConflict(err) {
+			return bridge.Outcome{}, unavailable(err)
+		}
+	}
+	return bridge.Outcome{}, wire.ErrUnavailable
+}
+
+// stillRunning answers a repeat that waited for its twin as long as a sender is made to wait: with the answer
+// that is stored so far (AM-21).
+func (n *Node) stillRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
+	rec, err := n.store.Steps().Replayed(ctx, string(in.Peer), string(in.MessageID), time.Now())
+	switch {
+	case err == nil && rec.Digest == in.Digest:
+		return repeat(rec)
+	case err == nil:
+		return bridge.Outcome{}, wire.ErrIDReused
+	}
+	return bridge.Outcome{}, wire.ErrUnavailable.Because(cause)
+}
+
+// repeat is the stored answer. It is gone where the owner deleted the conversation, and the message stays accepted.
+func repeat(rec store.Replay) (bridge.Outcome, error) {
+	if rec.Status == 0 {
+		return bridge.Outcome{}, wire.ErrConversationClosed
+	}
+	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer, Duplicate: true}, nil
+}
+
+// decide runs lines 9 to 16 once. store.ErrConflict means that a row moved meanwhile: decide again.
+func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error) {
+	a.now = time.Now()
+	if out, done, err := a.repeated(ctx); done || err != nil { // lines 9, 10
+		return out, err
+	}
+	if err := a.admit(ctx); err != nil { // lines 11, 12
+		return bridge.Outcome{}, err
+	}
+	if a.in.Payload.GetStr("action") == wire.ActionClose { // line 13
+		return a.close(ctx)
+	}
+	if err := a.live(); err != nil {
+		return bridge.Outcome{}, err
+	}
+	if err := a.understood(); err != nil { // line 14
+		return bridge.Outcome{}, err
+	}
+	if out, done, err := a.takeBack(ctx); done || err != nil {
+		return out, err
+	}
+	if a.mustHold() { // line 15
+		return a.hold(ctx)
+	}
+	if a.route.Handler != nil { // line 16
+		return a.run(ctx)
+	}
+	return a.toInbox(ctx)
+}
+
+// repeated is lines 9 and 10. An exact repeat gets its stored answer whatever its age; for anything else the
+// clock comes first, so that an old message with a reused id is told about its age (AM-24).
+func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error) {
+	steps := a.n.store.Steps()
+	rec, err := steps.Replayed(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
+	found := err == nil
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return bridge.Outcome{}, false, err
+	}
+	if found && rec.Digest == a.in.Digest {
+		out, err := repeat(rec)
+		return out, true, err
+	}
+	if a.in.Native != nil {
+		if err := a.n.verifier.Timely(*a.in.Native, a.now); err != nil {
+			return bridge.Outcome{}, false, err
+		}
+	}
+	if found {
+		return bridge.Outcome{}, false, wire.ErrIDReused
+	}
+	first := resendOf(a.in.Payload)
+	if first == "" {
+		return bridge.Outcome{}, false, nil
+	}
+	rec, err = steps.Replayed(ctx, string(a.in.Peer), first, a.now)
+	if err == nil && rec.Conv == a.key { // AM-48: signed anew, but known
+		out, err := repeat(rec)
+		return out, true, err
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return bridge.Outcome{}, false, err
+	}
+	return bridge.Outcome{}, false, nil
+}
+
+func resendOf(payload wire.Value) string {
+	meta, _ := payload.Get("metadata")
+	return meta.GetStr("resend_of")
+}
+
+// admit is lines 11 and 12: who may, and how often.
+func (a *acceptance) admit(ctx context.Context) (err error) {
+	if a.standing, err = a.n.rules.Standing(ctx, a.in.Principal, a.now); err != nil {
+		return err
+	}
+	if a.thread, err = a.n.book.Load(ctx, a.key, a.now); err != nil {
+		return err
+	}
+	conv := a.thread.Conversation()
+	if !a.thread.New() && conv.Address != a.in.Address {
+		// Anybody may take the id that stands for a foreign peer: it is not let into that peer's conversations.
+		return wire.ErrNotAllowed
+	}
+	if a.verdict, err = a.n.cfg.Policy.Admit(a.standing, conv.WroteFirst); err != nil {
+		return err
+	}
+	known := a.standing.Known() || conv.WroteFirst
+	if !a.charged {
+		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: known}, a.now)
+		if !ok {
+			return wire.ErrRateLimited.After(wait)
+		}
+		a.charged = true
+	}
+	return a.room(known)
+}
+
+// Why a message is not kept.
+var (
+	errConversationFull = errors.New("the conversation is full")
+	errKeptFull         = errors.New("open conversations hold all that may be kept")
+)
+
+// room is the part of line 12 that counts bytes. A close is always taken, because it makes room. Who is refused may
+// come back when silence has ended the conversation, and learns of that.
+func (a *acceptance) room(known bool) error {
+	switch {
+	case a.in.Payload.GetStr("action") == wire.ActionClose:
+		return nil
+	case a.thread.Full():
+		return wire.ErrRateLimited.After(a.n.book.IdleFor()).Because(errConversationFull)
+	case !known && a.n.overfull.Load():
+		return wire.ErrRateLimited.After(sweepEvery).Because(errKeptFull)
+	}
+	return nil
+}
+
+// live is line 13 for anything but a close.
+func (a *acceptance) live() error {
+	if a.thread.New() {
+		return nil
+	}
+	conv := a.thread.Conversation()
+	switch {
+	case conv.Rejected:
+		return wire.ErrOwnerRejected
+	case conv.At(a.now, a.n.book.IdleFor()) != conversations.Open:
+		return wire.ErrConversationClosed
+	}
+	return nil
+}
+
+// understood is line 14: the intent is one this node takes, and the payload has its shape.
+func (a *acceptance) understood() (err error) {
+	conv := a.thread.Conversation()
+	ours := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
+		a.in.Address != "" || conv.WroteFirst && conv.Intent == a.in.Intent // AM-30, AM-70
+	if !ours || !a.in.Intent.Standard() && !a.in.Intent.Custom() {
+		return wire.ErrIntent
+	}
+	a.known, err = wire.CheckPayload(a.in.Intent, a.in.Payload)
+	if field, ok := errors.AsType[*wire.FieldError](err); ok {
+		return wire.ErrPayload.Refused(field)
+	}
+	if schemas := a.n.cfg.Schemas; err == nil && schemas != nil && !a.in.Intent.Standard() {
+		if err := schemas.Check(a.in.Intent, a.in.Payload); err != nil {
+			return wire.ErrPayload.Because(err)
+		}
+	}
+	return err
+}
+
+// close answers a close with its echo, which is the agreement that "completed" asks for (AM-39).
+func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
+	if a.thread.New() {
+		return bridge.Outcome{}, wire.ErrConversationClosed
+	}
+	if err := a.received(conversations.ClosedByPeer); err != nil {
+		return bridge.Outcome{}, err
+	}
+	freed, items, err := a.n.withdraw(ctx, a.key, all, a.now)
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	echo := wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
+		wire.Member{Key: "status", Value: wire.Text(a.in.Payload.GetStr("status"))},
+	)
+	notice := a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)
+	return a.answer(ctx, http.StatusOK, echo, append(append(freed, items...), a.n.notices.Change(notice)))
+}
+
+// takeBack lets the sender cancel what it sent and what waits for the owner (AM-36). It is never held itself. What the
+// owner is asked about messages of ours is not the sender's to take back.
+func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error) {
+	action := a.in.Payload.GetStr("action")
+	if action != "withdraw" && action != "cancel" || a.thread.Conversation().Holds(a.now) == 0 {
+		return bridge.Outcome{}, false, nil
+	}
+	freed, items, err := a.n.withdraw(ctx, a.key, func(ask acl.Ask) bool { return ask.Kind == askMessage }, a.now)
+	if err != nil || len(freed) == 0 {
+		return bridge.Outcome{}, false, err
+	}
+	if err := a.received(conversations.Received); err != nil {
+		return bridge.Outcome{}, false, err
+	}
+	if err := a.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: a.now}); err != nil {
+		return bridge.Outcome{}, false, err
+	}
+	out, err := a.answer(ctx, http.StatusOK, received(), append(freed, items...))
+	return out, true, err
+}
+
+// withdraw returns the changes that take back those pending questions of a conversation that which names, and the
+// held items that they are about.
+func (n *Node) withdraw(ctx context.Context, key store.ConvKey, which func(acl.Ask) bool, now time.Time) (asks, items []store.Change, err error) {
+	taken := make(map[string]bool)
+	asks, err = n.asks.Withdraw(ctx, key, func(ask acl.Ask) bool {
+		taken[ask.ID] = which(ask)
+		return taken[ask.ID]
+	}, now)
+	if err != nil || len(asks) == 0 {
+		return nil, nil, err
+	}
+	held, err := n.itemsOf(ctx, key, ItemHeld, ItemInterrupted)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, item := range held {
+		if taken[item.Ask] {
+			item.State = ItemWithdrawn
+			items = append(items, item.change())
+		}
+	}
+	return asks, items, nil
+}
+
+// all names every question.
+func all(acl.Ask) bool { return true }
+
+// toInbox is line 16 where no hook wants the message: the owner's agent reads it when it likes (AM-71, AM-74).
+func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
+	if err := a.received(conversations.Received); err != nil {
+		return bridge.Outcome{}, err
+	}
+	records := []store.Change{a.newItem(ItemNew).change()}
+	more, err := a.agreement()
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	return a.answer(ctx, http.StatusOK, received(), append(records, more...))
+}
+
+// agreement returns what an accept that came in brings with it: the notice of an agreed event, and the close that
+// its opener sends (AM-36, AM-39).
+func (a *acceptance) agreement() ([]store.Change, error) {
+	if a.in.Payload.GetStr("action") != "accept" {
+		return nil, nil
+	}
+	return a.n.concluded(a.thread, a.in.Peer, a.in.Name, a.in.Address, a.now)
+}
+
+func received() wire.Value {
+	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(wire.ActionReceived)})
+}
+
+// received records the message in its conversation and transcript.
+func (a *acceptance) received(kind conversations.Kind) error {
+	err := a.thread.Record(conversations.Event{
+		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
+	})
+	if err != nil {
+		return err
+	}
+	a.thread.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest})
+	return nil
+}
+
+// answer signs payload as the reply and applies the one step that accepts the message (AM-26).
+func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value, records []store.Change) (bridge.Outcome, error) {
+	reply, err := a.n.sign(a.draft(payload))
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	if a.thread.Conversation().State == conversations.Open { // the echo of a close is no event any more
+		err := a.thread.Record(conversations.Event{Kind: conversations.Replied, At: a.now, Intent: a.in.Intent, Payload: payload})
+		if err != nil {
+			return bridge.Outcome{}, err
+		}
+	}
+	a.thread.Append(reply.entry())
+	return a.apply(ctx, status, reply, records)
+}
+
+// draft is a message of ours to the peer in this conversation.
+func (a *acceptance) draft(payload wire.Value) wire.Draft {
+	return wire.Draft{Conversation: a.in.ConvID, To: a.in.Peer, Time: a.now, Intent: a.in.Intent, Payload: payload}
+}
+
+// apply is the step of AM-26. A twin that another process accepted meanwhile is answered as a repeat.
+func (a *acceptance) apply(ctx context.Context, status int, reply signed, records []store.Change) (bridge.Outcome, error) {
+	step := store.Step{Records: append(records, a.in.Records...), Now: a.now, Replay: &store.Replay{
+		Sender: string(a.in.Peer), MessageID: string(a.in.MessageID), Digest: a.in.Digest,
+		Conv: a.key, Status: status, Answer: reply.Raw, Expires: a.now.Add(a.n.replayFor()),
+	}}
+	a.thread.Into(&step)
+	applied, err := a.n.store.Steps().Apply(ctx, step)
+	switch {
+	case errors.Is(err, store.ErrMismatch):
+		return bridge.Outcome{}, wire.ErrIDReused
+	case err != nil:
+		return bridge.Outcome{}, err
+	case applied.Dup:
+		return repeat(*applied.Replay)
+	}
+	a.n.published(records)
+	return bridge.Outcome{Status: status, Reply: &reply.Message, Raw: reply.Raw}, nil
+}
+
+// replayFor is how long a record is kept at least (AM-23): beyond any window, and beyond the longest stay in a relay.
+func (n *Node) replayFor() time.Duration {
+	const relayTTL = 7 * 24 * time.Hour
+	w := n.window
+	return 24*time.Hour + max(w.Past+w.Future, relayTTL)
+}
+
+// isConflict says whether to decide anew. A refusal is final, also where a conflict is its cause.
+func isConflict(err error) bool {
+	_, refused := errors.AsType[*wire.Error](err)
+	return !refused && errors.Is(err, store.ErrConflict)
+}

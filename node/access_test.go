@@ -1,0 +1,280 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const booking = wire.Intent("com.example.booking")
+
+// sends has the member's owner write.
+func sends(t *testing.T, m *meshtest.Member, to wire.AgentID, conv wire.ConversationID, intent wire.Intent, payload string) {
+	t.Helper()
+	v, err := wire.Parse([]byte(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Send(t.Context(), node.Outgoing{To: to, Conv: conv, Intent: intent, Payload: v, Via: "owner"}, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAnswerToOurMessage is AM-30: whom our owner wrote to may answer there, in every mode, with the intent we used;
+// not elsewhere, and not if blocked.
+func TestAnswerToOurMessage(t *testing.T) {
+	t.Parallel()
+	elsewhere := map[acl.Mode]wire.Code{acl.Open: "", acl.Allowlist: wire.Unauthorized, acl.Approval: ""}
+	for m, refused := range elsewhere {
+		synctest.Test(t, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			chris := mesh.Stranger("chris")
+			sarah := mesh.Node("sarah", func(cfg *node.Config) {
+				cfg.Policy = acl.Policy{Mode: m, Hold: []acl.HoldRule{{Intent: "com.example.*", Hold: acl.Never}}}
+			})
+			sends(t, sarah, chris.ID, "conv_one", booking, `{"table":"for two"}`)
+			post := func(conv wire.ConversationID, intent wire.Intent, payload string) meshtest.Answer {
+				return sarah.Post(chris.Sign(in(conv, chris.Draft(sarah.ID(), intent, payload))))
+			}
+			must(t, post("conv_one", booking, `{"table":"is yours"}`), http.StatusOK)
+			must(t, post("conv_one", wire.Deliver, hello), http.StatusOK)
+			if a := post("conv_two", booking, `{}`); a.Code() != wire.IntentNotSupported && refused == "" {
+				t.Errorf("%s: the intent elsewhere: %d %s", m, a.Status, a.Body)
+			}
+			if a := post("conv_two", wire.Deliver, hello); a.Code() != refused || m == acl.Approval && a.Status != http.StatusAccepted {
+				t.Errorf("%s: elsewhere: %d %s, want %q", m, a.Status, a.Body, refused)
+			}
+			sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+			if a := post("conv_one", wire.Deliver, hello); a.Code() != wire.Unauthorized {
+				t.Errorf("%s: blocked: %d %s", m, a.Status, a.Body)
+			}
+		})
+	}
+}
+
+// TestOurAnswerIsNoInvitation: that the owner, or a hook, answered in a conversation does not let its peer in
+// (AM-30 is about whom we wrote to first).
+func TestOurAnswerIsNoInvitation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", mode(acl.Approval))
+		post := func() meshtest.Answer {
+			return sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))))
+		}
+		must(t, post(), http.StatusAccepted)
+		decide(t, sarah, theAsk(t, sarah), acl.Approve) // once
+		status := sarah.Call("POST", "/reply", map[string]any{
+			"conversation": "conv_one", "payload": json.RawMessage(hello),
+		}, nil)
+		if status != http.StatusOK {
+			t.Fatalf("reply = %d", status)
+		}
+		must(t, post(), http.StatusAccepted)
+		theAsk(t, sarah)
+	})
+}
+
+// TestTakingBackIsTheSendersOwn is AM-36: only the sender, only in the conversation, and with a hold of either kind.
+func TestTakingBackIsTheSendersOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris, mallory := mesh.Stranger("chris"), mesh.Stranger("mallory")
+		sarah := mesh.Node("sarah", unlimited)
+		deal := `{"action":"propose","terms":{"description":"a deal"}}`
+		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Negotiate, deal)))), http.StatusAccepted)
+		back := `{"action":"withdraw"}`
+		for who, d := range map[*meshtest.Stranger]wire.ConversationID{mallory: "conv_one", chris: "conv_two"} {
+			sarah.Post(who.Sign(in(d, who.Draft(sarah.ID(), wire.Negotiate, back))))
+			theAsk(t, sarah)
+		}
+		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Negotiate, back)))), http.StatusOK)
+		if n := len(pendingAsks(t, sarah)); n != 0 {
+			t.Errorf("%d asks are pending, want 0", n)
+		}
+		var got struct{ Holds int }
+		if sarah.Call("GET", "/conversations/conv_one?peer="+string(chris.ID), nil, &got); got.Holds != 0 {
+			t.Errorf("the conversation has %d holds, want 0", got.Holds)
+		}
+	})
+}
+
+// TestNoticesTellNoText is AM-36: a notice says who and what kind, an agreed event also title, time and place.
+func TestNoticesTellNoText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", mode(acl.Approval))
+		notices := func() string { return string(sarah.Ask("GET", "/notices", nil).Body) }
+		secret := `{"action":"deliver","message":{"body":"the password is tulip"}}`
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, secret))), http.StatusAccepted)
+		if got := notices(); !strings.Contains(got, `"approval"`) || strings.Contains(got, "tulip") {
+			t.Errorf("notices = %s", got)
+		}
+		sends(t, sarah, chris.ID, "conv_two", wire.Schedule, propose)
+		accept := `{"action":"accept","selected_time":"2026-02-21T10:00:00-08:00","location":"Blue \u001b[31mBottle","note":"tulip"}`
+		must(t, sarah.Post(chris.Sign(in("conv_two", chris.Draft(sarah.ID(), wire.Schedule, accept)))), http.StatusOK)
+		got := notices()
+		if !strings.Contains(got, "Coffee") || !strings.Contains(got, "21 Feb 2026 10:00") || strings.Contains(got, "tulip") || strings.Contains(got, `\u001b`) {
+			t.Errorf("notices = %s", got)
+		}
+	})
+}
+
+// schemas holds one intent to having a table.
+type schemas struct{}
+
+func (schemas) Check(intent wire.Intent, payload wire.Value) error {
+	if intent == booking && payload.GetStr("table") == "" {
+		return errors.New("table is missing: secret detail")
+	}
+	return nil
+}
+
+// TestIntents is AM-69 and AM-70 on the way in.
+func TestIntents(t *testing.T) {
+	t.Parallel()
+	var seen []node.Call
+	hook := handler(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+		seen = append(seen, c)
+		return node.HookAnswer{}, nil
+	})
+	cases := []struct {
+		name      string
+		configure func(*node.Config)
+		intent    wire.Intent
+		payload   string
+		status    int
+		hooked    bool
+		known     bool
+	}{
+		{name: "unknown action of a known intent", intent: wire.Schedule, payload: `{"action":"confirmed"}`, status: 200},
+		{name: "known action", intent: wire.Schedule, payload: `{"action":"accept"}`, status: 200, known: true},
+		{name: "unknown mesh intent", intent: "mesh.poll", payload: `{"action":"ask"}`, status: 422},
+		{name: "custom intent that the card lacks", intent: booking, payload: `{}`, status: 422},
+		{name: "no custom intent", intent: "booking", payload: `{}`, status: 422},
+		{name: "custom intent with a hook", intent: booking, payload: `{"any":1}`, status: 200, hooked: true,
+			configure: func(cfg *node.Config) {
+				cfg.Routes = []node.Route{{Pattern: "com.example.*", Name: "test", Handler: hook}}
+			}},
+		{name: "custom intent on the card, without a rule", intent: booking, payload: `{}`, status: 202, known: true, configure: bookable},
+		{name: "custom intent that fits its schema", intent: booking, payload: `{"table":"two"}`, status: 202, known: true,
+			configure: func(cfg *node.Config) { bookable(cfg); cfg.Schemas = schemas{} }},
+		{name: "custom intent that does not", intent: booking, payload: `{"table":1}`, status: 400,
+			configure: func(cfg *node.Config) { bookable(cfg); cfg.Schemas = schemas{} }},
+	}
+	for _, c := range cases {
+		synctest.Test(t, func(t *testing.T) {
+			seen = nil
+			mesh := meshtest.InMemory(t)
+			chris := mesh.Stranger("chris")
+			sarah := mesh.Node("sarah", func(cfg *node.Config) {
+				open(cfg)
+				if c.configure != nil {
+					c.configure(cfg)
+				}
+			})
+			a := sarah.Post(chris.Sign(chris.Draft(sarah.ID(), c.intent, c.payload)))
+			if a.Status != c.status || bytes.Contains(a.Body, []byte("secret")) {
+				t.Errorf("%s: %d %s, want %d", c.name, a.Status, a.Body, c.status)
+			}
+			if c.hooked != (len(seen) == 1) {
+				t.Errorf("%s: the hook got %d calls", c.name, len(seen))
+			}
+			if c.status < 300 {
+				if item := theItem(t, sarah); item.ActionKnown != c.known && !c.hooked {
+					t.Errorf("%s: action_known = %v", c.name, item.ActionKnown)
+				}
+			}
+		})
+	}
+}
+
+// bookable puts the custom intent on the card.
+func bookable(cfg *node.Config) {
+	tree := cfg.Identity.Card.Tree.With("intents", wire.Texts(append(wire.StandardIntents(), booking)))
+	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
+	if err != nil {
+		panic(err)
+	}
+	cfg.Identity.Card = card
+}
+
+// TestPauseIsDurable is AM-86: line 5, over a restart, until the owner says otherwise. The card can still be read.
+func TestPauseIsDurable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", open)
+		raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+		var status struct{ Paused bool }
+		if sarah.Call("POST", "/pause", nil, &status); !status.Paused {
+			t.Error("status says that it is not paused")
+		}
+		again := mesh.Restart(sarah, open)
+		a := again.Post(raw)
+		if a.Status != http.StatusServiceUnavailable || a.Code() != wire.AgentUnavailable || a.Header.Get("Retry-After") == "" {
+			t.Errorf("paused: %d %s", a.Status, a.Body)
+		}
+		if again.Call("POST", "/resume", nil, &status); status.Paused {
+			t.Error("status says that it is paused")
+		}
+		must(t, mesh.Restart(again, open).Post(raw), http.StatusOK)
+	})
+}
+
+// TestKeyChange is AM-11: a key that the directory swapped is refused, the owner is asked once, and only the owner's
+// word pins it.
+func TestKeyChange(t *testing.T) {
+	t.Parallel()
+	for _, choice := range []acl.Choice{acl.Approve, acl.Reject, acl.Block} {
+		synctest.Test(t, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			chris := mesh.Stranger("chris")
+			sarah := mesh.Node("sarah", open)
+			must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+
+			swapped := chris.Forger("chris's new key")
+			card := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh").Tree.With("public_key", wire.Text(swapped.Key.PublicText()))
+			if _, err := mesh.Directory().Renew(t.Context(), card, client.Credential("credential-of-chris"), swapped.Key); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				time.Sleep(2 * time.Minute)
+				a := sarah.Post(swapped.Sign(swapped.Draft(sarah.ID(), wire.Deliver, hello)))
+				if a.Status != http.StatusUnauthorized || a.Code() != wire.InvalidSignature {
+					t.Errorf("swapped key: %d %s", a.Status, a.Body)
+				}
+			}
+			ask := theAsk(t, sarah)
+			if ask.Kind != "key-change" || ask.Subject != string(chris.ID) {
+				t.Errorf("ask = %+v", ask)
+			}
+			decide(t, sarah, ask, choice)
+			time.Sleep(2 * time.Minute)
+			a := sarah.Post(swapped.Sign(swapped.Draft(sarah.ID(), wire.Deliver, hello)))
+			want := map[acl.Choice]int{acl.Approve: 200, acl.Reject: 401, acl.Block: 403}[choice]
+			if a.Status != want {
+				t.Errorf("after %s: %d %s, want %d", choice, a.Status, a.Body, want)
+			}
+			if choice != acl.Approve {
+				return
+			}
+			if a := sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))); a.Code() != wire.InvalidSignature {
+				t.Errorf("old key after the change: %d %s", a.Status, a.Body)
+			}
+		})
+	}
+}

@@ -1,0 +1,320 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// TestHookAnswerKinds is AM-72: what each kind of answer becomes, for a sender who still waits and for one who has
+// its 202 already (AM-22, AM-32).
+func TestHookAnswerKinds(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name   string
+		answer func(t *testing.T) (node.HookAnswer, error)
+
+		inTime     int // status of the first answer
+		code       wire.Code
+		action     string // of the answer in time
+		state      node.ItemState
+		transcript []string // in time
+
+		lateAction string // what a repeat gets when the hook was late
+		lateState  node.ItemState
+		late       []string
+	}{
+		{
+			name: "payload",
+			answer: func(t *testing.T) (node.HookAnswer, error) {
+				return says(t, `{"action":"deliver","message":{"body":"ok"}}`), nil
+			},
+			inTime: 200, action: "deliver", state: node.ItemAnswered, transcript: []string{"in deliver", "out deliver"},
+			lateAction: "deliver", lateState: node.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out deliver"},
+		}, {
+			name:   "nothing",
+			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{}, nil },
+			inTime: 200, action: "received", state: node.ItemAnswered, transcript: []string{"in deliver", "out received"},
+			lateAction: "received", lateState: node.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out received"},
+		}, {
+			name:   "hold",
+			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Hold: "it wants money"}, nil },
+			inTime: 202, action: "pending_approval", state: node.ItemHeld, transcript: []string{"in deliver", "out pending_approval"},
+			lateAction: "pending_approval", lateState: node.ItemHeld, late: []string{"in deliver", "out pending_approval"},
+		}, {
+			name:   "owner rejected",
+			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Err: wire.ErrOwnerRejected}, nil },
+			inTime: 403, code: wire.OwnerRejected, state: node.ItemRejected, transcript: []string{"in deliver"},
+			lateAction: "close", lateState: node.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
+		}, {
+			name:   "intent not supported",
+			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Err: wire.ErrIntent}, nil },
+			inTime: 422, code: wire.IntentNotSupported, state: node.ItemRejected, transcript: []string{"in deliver"},
+			lateAction: "close", lateState: node.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
+		}, {
+			name:   "answers later",
+			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Async: true}, nil },
+			inTime: 202, action: "pending_approval", state: node.ItemNew, transcript: []string{"in deliver", "out pending_approval"},
+			lateAction: "pending_approval", lateState: node.ItemNew, late: []string{"in deliver", "out pending_approval"},
+		}, {
+			name:   "failure",
+			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{}, errors.New("broken") },
+			inTime: 202, action: "pending_approval", state: node.ItemFailed, transcript: []string{"in deliver", "out pending_approval"},
+			lateAction: "pending_approval", lateState: node.ItemFailed, late: []string{"in deliver", "out pending_approval"},
+		},
+	}
+	for _, c := range cases {
+		for _, late := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				mesh := meshtest.InMemory(t)
+				chris := mesh.Stranger("chris")
+				sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+					if late {
+						time.Sleep(time.Minute)
+					}
+					return c.answer(t)
+				}))
+				d := in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))
+				raw := chris.Sign(d)
+				a := sarah.Post(raw)
+				state, turns, action := c.state, c.transcript, c.action
+				if late {
+					must(t, a, http.StatusAccepted)
+					state, turns, action = c.lateState, c.late, c.lateAction
+					time.Sleep(time.Minute)
+					synctest.Wait()
+				} else if must(t, a, c.inTime); a.Code() != c.code {
+					t.Errorf("%s: answer %s, want %s", c.name, a.Body, c.code)
+				}
+				again := sarah.Post(raw)
+				if !late && again.Status != a.Status {
+					t.Errorf("%s: a repeat gets %d %s", c.name, again.Status, again.Body)
+				}
+				if action != "" {
+					got := again.Message(t, sarah)
+					if got.Action() != action {
+						t.Errorf("%s, late %v: a repeat gets %s, want %s", c.name, late, again.Body, action)
+					}
+					if action == "close" && (got.Payload.GetStr("status") != "failed" || got.Payload.GetStr("reason") == "") {
+						t.Errorf("%s: close = %s", c.name, again.Body)
+					}
+				}
+				if item := theItem(t, sarah); item.State != state {
+					t.Errorf("%s, late %v: item = %+v, want %s", c.name, late, item, state)
+				}
+				equal(t, c.name, transcript(t, sarah, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}), turns)
+			})
+		}
+	}
+}
+
+// TestHookHoldsTooMuch: beyond the sixteen holds of a conversation the message stays with the owner instead (AM-33).
+func TestHookHoldsTooMuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			return node.HookAnswer{Hold: "ask"}, nil
+		}))
+		for range 17 {
+			must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
+		}
+		count := map[node.ItemState]int{}
+		items, _, err := sarah.Inbox(t.Context(), "", "", 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range items {
+			count[item.State]++
+		}
+		if count[node.ItemHeld] != 16 || count[node.ItemFailed] != 1 {
+			t.Errorf("items = %v, want 16 held and one failed", count)
+		}
+		transcript(t, sarah, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"})
+	})
+}
+
+// TestConversationEndsWhileAHookWorks: what the peer closed is not answered any more, and the transcript says what the
+// sender was told.
+func TestConversationEndsWhileAHookWorks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			time.Sleep(time.Second)
+			return node.HookAnswer{}, nil
+		}))
+		answered := make(chan meshtest.Answer, 1)
+		go func() {
+			answered <- sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))))
+		}()
+		synctest.Wait()
+		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, closing)))), http.StatusOK)
+		must(t, <-answered, http.StatusAccepted)
+		if item := theItem(t, sarah); item.State != node.ItemFailed || item.Note == "" {
+			t.Errorf("item = %+v", item)
+		}
+		equal(t, "transcript", transcript(t, sarah, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}),
+			[]string{"in deliver", "in close", "out close", "out pending_approval"})
+	})
+}
+
+// TestDeletedWhileAHookWorks: a conversation that the owner deleted does not come back with the hook's answer.
+func TestDeletedWhileAHookWorks(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			chris := mesh.Stranger("chris")
+			sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+				time.Sleep(time.Second)
+				return says(t, `{"action":"deliver","message":{"body":"ok"}}`), nil
+			}, func(cfg *node.Config) {
+				if late {
+					cfg.SyncDeadline = time.Millisecond
+				}
+			}))
+			answered := make(chan meshtest.Answer, 1)
+			go func() {
+				answered <- sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))))
+			}()
+			synctest.Wait()
+			time.Sleep(10 * time.Millisecond)
+			if status := sarah.Call("DELETE", "/conversations/conv_one", nil, nil); status != http.StatusNoContent {
+				t.Fatalf("delete = %d", status)
+			}
+			<-answered
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if got, want := state(t, sarah), "0 items, 0 conversations, 0 asks"; got != want {
+				t.Errorf("late %v: state = %s, want %s", late, got, want)
+			}
+		})
+	}
+}
+
+// TestQueueIsBounded is AM-75: four hooks at once, 256 at work or waiting; a message beyond is refused before it is
+// accepted, and succeeds later under the same id.
+func TestQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		release := make(chan struct{})
+		started := make(chan struct{}, 300)
+		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			started <- struct{}{}
+			<-release
+			return node.HookAnswer{}, nil
+		}, unlimited))
+		for range 256 {
+			go sarah.Receive(context.Background(), chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+		}
+		synctest.Wait()
+		if n := len(started); n != 4 {
+			t.Errorf("%d hooks work at once, want 4", n)
+		}
+		before := state(t, sarah)
+		raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+		if a := sarah.Post(raw); a.Status != http.StatusServiceUnavailable || a.Code() != wire.AgentUnavailable || a.Header.Get("Retry-After") == "" {
+			t.Errorf("beyond the queue: %d %s", a.Status, a.Body)
+		}
+		if after := state(t, sarah); after != before {
+			t.Errorf("state = %s, want %s", after, before)
+		}
+		close(release)
+		synctest.Wait()
+		must(t, sarah.Post(raw), http.StatusOK)
+		items, _, err := sarah.Inbox(t.Context(), node.ItemAnswered, "", 1000)
+		if err != nil || len(items) != 257 {
+			t.Errorf("%d items are answered, want 257 (%v)", len(items), err)
+		}
+	})
+}
+
+// TestAcceptInOurNegotiation is AM-39 where the peer's accept is held, as it is by default, or goes to a hook: the
+// answer leaves first, then the close that we, who opened the conversation, send.
+func TestAcceptInOurNegotiation(t *testing.T) {
+	for _, hook := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			chris := mesh.Stranger("chris")
+			configure := func(cfg *node.Config) {
+				unlimited(cfg)
+				if hook {
+					hooked(func(context.Context, node.Call) (node.HookAnswer, error) { return node.HookAnswer{}, nil })(cfg)
+					cfg.Policy.Hold = []acl.HoldRule{{Intent: "*", Hold: acl.Never}}
+				}
+			}
+			sarah := mesh.Node("sarah", configure)
+			offer, err := wire.Parse([]byte(`{"action":"propose","terms":{"description":"a deal"}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = sarah.Send(t.Context(), node.Outgoing{
+				To: chris.ID, Conv: "conv_one", Intent: wire.Negotiate, Payload: offer, Via: "owner",
+			}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Negotiate, `{"action":"accept"}`)))
+			a := sarah.Post(raw)
+			want := []string{"out propose", "in accept", "out received", "out close"}
+			if hook {
+				must(t, a, http.StatusOK)
+			} else {
+				must(t, a, http.StatusAccepted)
+				decide(t, sarah, theAsk(t, sarah), acl.Approve)
+				want = []string{"out propose", "in accept", "out pending_approval", "out received", "out close"}
+			}
+			synctest.Wait()
+			equal(t, "transcript", transcript(t, sarah, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}), want)
+			if got := sarah.Post(raw).Message(t, sarah); got.Action() != wire.ActionReceived {
+				t.Errorf("a repeat gets %s", got.Payload.JSON())
+			}
+			letters, _, err := sarah.Outbox(t.Context(), node.SendQueued, "", 10)
+			if last := letters[len(letters)-1]; err != nil || last.Action != wire.ActionClose {
+				t.Errorf("outbox = %+v, %v, want the close last", letters, err)
+			}
+		})
+	}
+}
+
+// TestBusyConversation: what many senders of one conversation are told at the same moment is all in its transcript, and
+// every message gets its reply.
+func TestBusyConversation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			time.Sleep(time.Minute)
+			return node.HookAnswer{}, nil
+		}, unlimited))
+		want := []string{}
+		for range 40 {
+			raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))
+			go sarah.Receive(context.Background(), raw)
+			synctest.Wait()
+			want = append(want, "in deliver")
+		}
+		time.Sleep(time.Hour)
+		for _, action := range []string{"out pending_approval", "out received"} {
+			for range 40 {
+				want = append(want, action)
+			}
+		}
+		got := transcript(t, sarah, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"})
+		slices.Sort(got)
+		equal(t, "transcript", got, want)
+	})
+}

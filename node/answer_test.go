@@ -1,0 +1,36 @@
+package node
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// FuzzHookAnswer: whatever a hook prints, what comes of it can be signed as AM-15 has it, fits a message, and has the
+// shape of its intent.
+func FuzzHookAnswer(f *testing.F) {
+	for _, s := range []string{
+		`{"payload":{"action":"deliver","message":{"body":"hi"}}}`, `{"payload":{"action":"x","n":1e3,"metadata":{"resend_of":"y"}}}`,
+		`{"hold":{"reason":"why"}}`, `{"error":{"code":"OWNER_REJECTED"}}`, "", "{}", "rubbish", `{"payload":{"action":"x","10":1}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, said []byte) {
+		got, err := parseAnswer(said, wire.Deliver)
+		if err != nil || got.Payload == nil {
+			return
+		}
+		p := *got.Payload
+		if text := p.JSON(); !bytes.Equal(text, signing.Canonical(p, signing.JCS)) || !bytes.Equal(text, signing.Canonical(p, signing.ES)) || len(text) > maxPayload {
+			t.Errorf("payload %s has no one canonical form", text)
+		}
+		if _, err := wire.CheckPayload(wire.Deliver, p); err != nil {
+			t.Errorf("payload %s: %v", p.JSON(), err)
+		}
+		if meta, _ := p.Get("metadata"); meta.GetStr("resend_of") != "" || meta.GetStr("in_reply_to") != "" {
+			t.Errorf("payload %s claims what only the node may say", p.JSON())
+		}
+	})
+}

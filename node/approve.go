@@ -1,0 +1,200 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// messageResolver carries out what the owner decided about a held message (AM-34, AM-35).
+type messageResolver struct{ n *Node }
+
+// Resolve applies the decision and its effect in one unit. A store.ErrConflict has it called again.
+func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
+	var held heldMessage
+	if err := json.Unmarshal(ask.Body, &held); err != nil {
+		return fmt.Errorf("decode question: %w", err)
+	}
+	v := verdict{n: r.n, ask: ask, d: d, held: held}
+	return v.carryOut(ctx)
+}
+
+// verdict is one decision on its way.
+type verdict struct {
+	n    *Node
+	ask  acl.Ask
+	d    acl.Decision
+	held heldMessage
+
+	item    Item
+	message wire.Message // as received; its zero value for a foreign message
+	payload wire.Value
+	thread  *conversations.Thread
+	step    store.Step
+}
+
+func (v *verdict) carryOut(ctx context.Context) (err error) {
+	if v.item, err = v.n.Item(ctx, v.held.Item); err != nil {
+		return err
+	}
+	if v.item.State != ItemHeld {
+		return fmt.Errorf("message %s is %s: %w", v.item.MessageID, v.item.State, store.ErrConflict)
+	}
+	if v.payload, err = wire.Parse(v.item.Payload); err != nil {
+		return fmt.Errorf("read held payload: %w", err)
+	}
+	if v.message, err = v.n.original(ctx, v.item); err != nil {
+		return err
+	}
+	if v.thread, err = v.n.book.Load(ctx, v.ask.Conv, v.d.Now); err != nil {
+		return err
+	}
+	if err := v.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}); err != nil {
+		return err
+	}
+	if v.d.Choice == acl.Approve || v.d.Choice == acl.ApproveAlways {
+		return v.release(ctx)
+	}
+	return v.refuse(ctx)
+}
+
+// release lets the message go on to its handler, if it still may: the block list and the access mode are asked
+// again (AM-25, AM-34).
+func (v *verdict) release(ctx context.Context) error {
+	standing, err := v.n.rules.Standing(ctx, v.ask.Subject, v.d.Now)
+	if err != nil {
+		return err
+	}
+	conv := v.thread.Conversation()
+	if _, err := v.n.cfg.Policy.Admit(standing, conv.WroteFirst); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
+		return err
+	}
+	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
+		return wire.ErrConversationClosed
+	}
+	changes := v.d.Changes
+	if v.d.Choice == acl.ApproveAlways && standing != acl.Allowed { // who is on the list stays there (AM-29)
+		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
+	}
+	route := v.n.route(v.item.Intent)
+	if route.Handler == nil {
+		return v.releaseToInbox(ctx, changes)
+	}
+	done, err := v.n.runs.reserve()
+	if err != nil {
+		return err
+	}
+	v.item.State, v.item.Route = ItemRunning, route.Name
+	v.item.Attempt++
+	step := store.Step{Records: append(changes, v.item.change()), Now: v.d.Now}
+	v.thread.Into(&step)
+	if _, err := v.n.store.Steps().Apply(ctx, step); err != nil {
+		done()
+		return err
+	}
+	v.n.start(&run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, late: true})
+	return nil
+}
+
+// releaseToInbox puts the message before the owner's agent and tells the sender that it got through.
+func (v *verdict) releaseToInbox(ctx context.Context, changes []store.Change) error {
+	v.item.State = ItemNew
+	if err := v.reply(received(), append(changes, v.item.change())); err != nil {
+		return err
+	}
+	more, err := v.n.concludedBy(v.payload, v.thread, v.item, v.d.Now) // after the reply: it may close the conversation
+	if err != nil {
+		return err
+	}
+	v.step.Records = append(v.step.Records, more...)
+	return v.apply(ctx)
+}
+
+// refuse tells the sender, and remembers the refusal: for the conversation, and for the sender where the question
+// was the sender (AM-35). With the conversation ends whatever else was asked in it.
+func (v *verdict) refuse(ctx context.Context) error {
+	changes := v.d.Changes
+	switch {
+	case v.d.Choice == acl.Block:
+		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
+	case v.held.Hold == "sender":
+		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
+	}
+	v.item.State = ItemRejected
+	changes = append(changes, v.item.change())
+	if conv := v.thread.Conversation(); conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open { // nothing to tell
+		v.step = store.Step{Records: changes, Now: v.d.Now}
+		return v.apply(ctx)
+	}
+	asks, items, err := v.n.withdraw(ctx, v.ask.Conv, func(ask acl.Ask) bool { return ask.ID != v.ask.ID }, v.d.Now)
+	if err != nil {
+		return err
+	}
+	changes = append(append(changes, asks...), items...)
+	if err := v.thread.Record(conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now}); err != nil {
+		return err
+	}
+	if err := v.reply(rejection(wire.OwnerRejected), changes); err != nil {
+		return err
+	}
+	return v.apply(ctx)
+}
+
+// rejection is the close that ends a conversation which will not go on (AM-35).
+func rejection(reason wire.Code) wire.Value {
+	return wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
+		wire.Member{Key: "status", Value: wire.Text("failed")},
+		wire.Member{Key: "reason", Value: wire.Text(string(reason))},
+	)
+}
+
+// reply sends payload as a new message and makes it the answer that a repeat of the held message gets (AM-22).
+func (v *verdict) reply(payload wire.Value, records []store.Change) error {
+	_, raw, out, err := v.n.enqueue(v.thread, v.item.reply(payload), v.d.Now)
+	if err != nil {
+		return err
+	}
+	v.step = store.Step{
+		Records: append(records, out...), Now: v.d.Now,
+		Answer: v.item.answer(http.StatusOK, raw),
+	}
+	return nil
+}
+
+// apply is the one step of a decision that does not start a hook.
+func (v *verdict) apply(ctx context.Context) error {
+	v.thread.Into(&v.step)
+	if _, err := v.n.store.Steps().Apply(ctx, v.step); err != nil {
+		return err
+	}
+	v.n.published(v.step.Records)
+	v.n.log.Info("held message decided", "message", v.item.MessageID, "choice", v.d.Choice, "by", v.d.By)
+	return nil
+}
+
+// reply is an answer to the item that leaves through the outbox.
+func (i Item) reply(payload wire.Value) Outgoing {
+	return Outgoing{
+		To: i.Peer, Address: i.Address, Conv: i.Conversation, Intent: i.Intent, Payload: payload,
+		InReplyTo: i.MessageID, Via: "node",
+	}
+}
+
+// answer replaces what a repeat of the item's message is answered with.
+func (i Item) answer(status int, raw []byte) *store.Replay {
+	digest, err := decodeDigest(i.Digest)
+	if err != nil {
+		return nil
+	}
+	return &store.Replay{
+		Sender: string(i.Peer), MessageID: string(i.MessageID), Digest: digest, Conv: i.key(), Status: status, Answer: raw,
+	}
+}

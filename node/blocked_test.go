@@ -1,0 +1,70 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestBlockedSenderRunsNothingAgain: a block counts for a hook that a restart interrupted as well (AM-25).
+func TestBlockedSenderRunsNothingAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
+		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			t.Error("the hook ran for a blocked sender")
+			return node.HookAnswer{}, nil
+		}))
+		again.Start()
+		synctest.Wait()
+		ask := theAsk(t, again)
+		again.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+		_, err := again.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
+		if !errors.Is(err, wire.ErrNotAllowed) {
+			t.Errorf("run again for a blocked sender: %v, want %v", err, wire.ErrNotAllowed)
+		}
+		synctest.Wait()
+	})
+}
+
+// TestConversationPages: the pages of a state are full, and none comes twice.
+func TestConversationPages(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", open)
+	for i := range 7 {
+		d := chris.Draft(sarah.ID(), wire.Deliver, hello)
+		must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
+		if i%2 == 1 {
+			c := chris.Draft(sarah.ID(), wire.Deliver, closing)
+			c.Conversation = d.Conversation
+			must(t, meshtest.Post(t, sarah.URL, chris.Sign(c)), http.StatusOK)
+		}
+	}
+	type page struct {
+		Items []struct {
+			ID string `json:"conversation_id"`
+		} `json:"items"`
+		Next uint64 `json:"next"`
+	}
+	var first, second page
+	sarah.Call("GET", "/conversations?state=open&limit=3", nil, &first)
+	if len(first.Items) != 3 || first.Next == 0 {
+		t.Fatalf("first page = %+v, want 3 and a next", first)
+	}
+	sarah.Call("GET", "/conversations?state=open&limit=3&before="+strconv.FormatUint(first.Next, 10), nil, &second)
+	if len(second.Items) != 1 || second.Next != 0 || second.Items[0] == first.Items[2] {
+		t.Errorf("second page = %+v, want the last one", second)
+	}
+}

@@ -1,0 +1,92 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// concluded returns what an accept that both sides have stored brings with it: the notice of an agreed event
+// (AM-36), and the close that the opener of the conversation sends (AM-39). It records the close on t.
+func (n *Node) concluded(t *conversations.Thread, peer wire.AgentID, name, address string, now time.Time) ([]store.Change, error) {
+	conv := t.Conversation()
+	if !conv.AcceptSent && !conv.AcceptReceived {
+		return nil, nil // it accepted nothing of the other side's
+	}
+	var changes []store.Change
+	if conv.Intent == wire.Schedule {
+		notice := n.notice(notify.Agreed, peer, name, conv.Key, now)
+		notice.Title, notice.Text = agreedText(conv.Agreement, name)
+		changes = append(changes, n.notices.Change(notice))
+	}
+	if !n.agreed(t) {
+		return changes, nil
+	}
+	payload := wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
+		wire.Member{Key: "status", Value: wire.Text("completed")},
+	)
+	_, _, out, err := n.enqueue(t, Outgoing{
+		To: peer, Address: address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Intent, Payload: payload, Via: "node",
+	}, now)
+	if err != nil {
+		return nil, err
+	}
+	return append(changes, out...), nil
+}
+
+// concludedBy is concluded for the payload that may be the accept.
+func (n *Node) concludedBy(payload wire.Value, t *conversations.Thread, item Item, now time.Time) ([]store.Change, error) {
+	if payload.GetStr("action") != "accept" {
+		return nil, nil
+	}
+	return n.concluded(t, item.Peer, item.PeerName, item.Address, now)
+}
+
+// agreedText writes title, time and place of an agreed event. The peer wrote them; [notify.Box] strips and caps.
+func agreedText(a wire.Agreement, name string) (title, text string) {
+	title = a.Title
+	if title == "" {
+		title = "Meeting"
+	}
+	var parts []string
+	if at, ok := wire.ParseISO8601(a.Time); ok {
+		parts = append(parts, at.Format("Mon 2 Jan 2006 15:04 -07:00"))
+	} else if a.Time != "" {
+		parts = append(parts, a.Time)
+	}
+	if a.Location != "" {
+		parts = append(parts, "at "+a.Location)
+	}
+	if a.Duration != "" {
+		parts = append(parts, "("+a.Duration+")")
+	}
+	if name != "" {
+		parts = append(parts, "with "+name)
+	}
+	return title, strings.Join(parts, " ")
+}
+
+// noticeTitles say what happened without a word of the message (AM-36).
+var noticeTitles = map[string]string{
+	"message":     "a message came in",
+	"approval":    "a message waits for your decision",
+	"hook-failed": "your agent could not answer a message",
+	"interrupted": "a restart interrupted your agent",
+	"closed":      "a conversation was closed",
+	"key-change":  "a peer's key changed",
+}
+
+// notice describes an event in a conversation.
+func (n *Node) notice(kind string, peer wire.AgentID, name string, key store.ConvKey, now time.Time) notify.Notice {
+	who := string(peer)
+	if name != "" {
+		who = fmt.Sprintf("%s (%s)", name, peer)
+	}
+	return notify.Notice{Kind: kind, Title: noticeTitles[kind], Text: who, At: now, Conv: key, Peer: peer}
+}

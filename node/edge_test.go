@@ -1,0 +1,253 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// public is the member's endpoint as the public profile serves it.
+func public(m *meshtest.Member, perMinute int) http.Handler {
+	edge := httpapi.New(httpapi.Config{PublicURL: "https://sarah.example", RequestsPerMinute: perMinute})
+	m.Mount(edge.Echo(), edge.Addresses())
+	return edge.Handler()
+}
+
+// TestAddressLimitFirst is AM-24 for lines 1 to 3: too large beats the limit of the address, the limit beats bad JSON.
+func TestAddressLimitFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", open)
+		edge := public(sarah, 2)
+		for range 2 {
+			must(t, meshtest.PostTo(t, edge, []byte(`{`)), http.StatusBadRequest)
+		}
+		cases := map[string]struct {
+			body   []byte
+			status int
+		}{
+			"too large":    {bytes.Repeat([]byte(" "), wire.MaxMessage+1), http.StatusRequestEntityTooLarge},
+			"bad JSON":     {[]byte(`{`), http.StatusTooManyRequests},
+			"good message": {chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)), http.StatusTooManyRequests},
+		}
+		for name, c := range cases {
+			if a := meshtest.PostTo(t, edge, c.body); a.Status != c.status {
+				t.Errorf("%s over the limit: %d %s, want %d", name, a.Status, a.Body, c.status)
+			}
+		}
+		time.Sleep(time.Minute)
+		must(t, meshtest.PostTo(t, edge, cases["good message"].body), http.StatusOK)
+	})
+}
+
+// TestForgersAddressIsBarred is AM-43: ten bad signatures in a minute, then ten minutes of 429, for the address and not
+// for the agent whose name was forged.
+func TestForgersAddressIsBarred(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", open)
+		edge := public(sarah, 1000)
+		forge := func() meshtest.Answer {
+			forger := chris.Forger("mallory")
+			return meshtest.PostTo(t, edge, forger.Sign(forger.Draft(sarah.ID(), wire.Deliver, hello)))
+		}
+		for i := range 10 {
+			if a := forge(); a.Code() != wire.InvalidSignature {
+				t.Fatalf("forgery %d: %d %s", i, a.Status, a.Body)
+			}
+		}
+		a := forge()
+		if a.Code() != wire.RateLimited || a.Header.Get("Retry-After") != "600" {
+			t.Errorf("11th forgery: %d %s, Retry-After %q", a.Status, a.Body, a.Header.Get("Retry-After"))
+		}
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK) // from elsewhere
+		time.Sleep(10 * time.Minute)
+		if a := forge(); a.Code() != wire.InvalidSignature {
+			t.Errorf("ten minutes later: %d %s", a.Status, a.Body)
+		}
+	})
+}
+
+// TestForgedFloodLeavesTheVictimServed is THREATS row 26: what was not signed by a sender is not charged to it.
+func TestForgedFloodLeavesTheVictimServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		forger := chris.Forger("mallory")
+		sarah := mesh.Node("sarah", open)
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+		before := state(t, sarah)
+		raw := forger.Sign(forger.Draft(sarah.ID(), wire.Deliver, hello))
+		for range 10_000 {
+			if _, err := sarah.Receive(t.Context(), raw); !errors.Is(err, wire.ErrSignature) {
+				t.Fatal(err)
+			}
+		}
+		if after := state(t, sarah); after != before {
+			t.Errorf("state = %s, want %s", after, before)
+		}
+		for range 9 { // all that an hour allows
+			must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+		}
+	})
+}
+
+// TestClockInRefusal is AM-84: who is told that its clock is off is told our time.
+func TestClockInRefusal(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris, sarah := mesh.Stranger("chris"), mesh.Node("sarah", open)
+	d := chris.Draft(sarah.ID(), wire.Deliver, hello)
+	d.Time = time.Now().Add(-time.Hour)
+	a := meshtest.Post(t, sarah.URL, chris.Sign(d))
+	must(t, a, http.StatusBadRequest)
+	at, err := http.ParseTime(a.Header.Get("Date"))
+	if err != nil || time.Since(at).Abs() > 10*time.Second {
+		t.Errorf("Date = %q, want about now", a.Header.Get("Date"))
+	}
+}
+
+// TestStoreFailure is AM-26: what cannot be stored is not acknowledged, nothing of it is kept, no hook hears of it, and
+// the same bytes succeed when the store works again.
+func TestStoreFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris, tom := mesh.Stranger("chris"), mesh.Stranger("tom")
+		path := filepath.Join(t.TempDir(), "sarah.db")
+		at := func(minFree int64) store.Store {
+			s, err := bolt.Open(t.Context(), path, bolt.Config{MinFree: minFree})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+		calls := 0
+		on := func(s store.Store) func(*node.Config) {
+			return hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+				calls++
+				return node.HookAnswer{}, nil
+			}, func(cfg *node.Config) { cfg.Store = s })
+		}
+		working := at(-1)
+		sarah := mesh.Node("sarah", on(working))
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+		before := state(t, sarah)
+		raws := [][]byte{ // chris's key is pinned, tom's would have to be
+			chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)),
+			tom.Sign(tom.Draft(sarah.ID(), wire.Deliver, hello)),
+			chris.Sign(chris.Draft(sarah.ID(), wire.Handoff, talk)),
+		}
+		refused := func(what string, m *meshtest.Member) {
+			t.Helper()
+			for i, raw := range raws {
+				a := m.Post(raw)
+				if a.Status != http.StatusServiceUnavailable || a.Code() != wire.AgentUnavailable || a.Header.Get("Retry-After") == "" {
+					t.Errorf("%s, message %d: %d %s, want 503", what, i, a.Status, a.Body)
+				}
+			}
+		}
+		working.Close()
+		refused("store closed", sarah)
+		full := at(math.MaxInt64)
+		refused("disk nearly full", mesh.Copy(sarah, on(full)))
+		full.Close()
+		again := mesh.Copy(sarah, on(at(-1)))
+		if after := state(t, again); after != before || calls != 1 {
+			t.Errorf("state = %s, want %s; %d calls", after, before, calls)
+		}
+		must(t, again.Post(raws[0]), http.StatusOK)
+		must(t, again.Post(raws[1]), http.StatusOK)
+		must(t, again.Post(raws[2]), http.StatusAccepted)
+	})
+}
+
+// lines collects what is logged.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// TestNothingSecretIsLogged is THREATS row 29, and row 28 for the log: an evening in the life of a node, at the most talkative
+// level, says nothing of keys and credentials, quotes no message, and has no control character of a peer in it.
+func TestNothingSecretIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		var log lines
+		sarah := mesh.Node("sarah", hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+			if bytes.Contains(c.Payload, []byte("fail")) {
+				return node.HookAnswer{}, errors.New("it broke")
+			}
+			return node.HookAnswer{}, nil
+		}, mode(acl.Approval), func(cfg *node.Config) {
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}))
+		sarah.Start()
+		body := func(text string) string {
+			return fmt.Sprintf(`{"action":"deliver","message":{"body":"%s tulip \u001b[31m"}}`, text)
+		}
+		for _, text := range []string{"hold", "fail", "fine"} {
+			raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, body(text)))
+			sarah.Post(raw)
+			for _, ask := range pendingAsks(t, sarah) {
+				decide(t, sarah, ask, acl.ApproveAlways)
+			}
+			sarah.Post(bytes.Replace(raw, []byte("tulip"), []byte("roses"), 1))
+			sarah.Post(raw[:len(raw)-5])
+		}
+		time.Sleep(2 * time.Hour)
+		secret := client.Credential("credential-of-sarah")
+		key, err := meshtest.Key("sarah").MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sarah.Stop()
+		got := log.String()
+		if got == "" {
+			t.Fatal("nothing was logged: the test looks at nothing")
+		}
+		for _, s := range []string{
+			string(secret), string(node.Credential(secret, mesh.Directory())), strings.Split(string(key), "\n")[1], "tulip", "roses", "\x1b", `\x1b`,
+		} {
+			if strings.Contains(got, s) {
+				t.Errorf("the log has %q:\n%s", s, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/subprocess"
+)
+
+// ExecHook runs a program for each message: the message as JSON on standard input, the answer from standard output
+// (AM-74). A program that exits with another status than 0 failed, whatever it wrote.
+type ExecHook struct {
+	Argv   []string // fixed; nothing is added to it
+	Dir    string   // empty: that of this process
+	Env    []string // the whole environment; nil: a PATH of the usual places
+	Logger *slog.Logger
+}
+
+var _ Handler = ExecHook{}
+
+// Handle runs the program once. Its standard error goes to the log.
+func (h ExecHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
+	ctx, cancel := hookContext(ctx)
+	defer cancel()
+	name := "exec"
+	if len(h.Argv) > 0 {
+		name = filepath.Base(h.Argv[0])
+	}
+	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, MaxOutput: maxHookOutput}
+	result, err := command.Run(ctx, c.document())
+	if result.Tail != "" {
+		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", printable(result.Tail, 2000))
+	}
+	switch {
+	case errors.Is(err, subprocess.ErrOutputTooLarge):
+		return HookAnswer{}, hookFailed(HookTooLarge, name, err)
+	case err != nil:
+		return HookAnswer{}, hookFailed(HookCrashed, name, err)
+	}
+	answer, err := parseAnswer(result.Output, c.Message.Intent)
+	if err != nil {
+		return HookAnswer{}, hookFailed(HookRubbish, name, err)
+	}
+	return answer, nil
+}
+
+// printable makes text of strangers fit for a log line or an owner's terminal (THREATS 28).
+func printable(s string, most int) string { return notify.Clean(s, most) }

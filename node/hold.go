@@ -1,0 +1,122 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The kinds of questions a node asks its owner; bridges add their own.
+const (
+	askMessage     = "message"     // a message that came in and waits (AM-31)
+	askOutgoing    = "outgoing"    // a message of ours that waits (AM-50)
+	askInterrupted = "interrupted" // a hook that a crash interrupted (AM-75)
+	askKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
+)
+
+// Why a sender waits, as it is told. Fixed texts: they tell nothing about the owner.
+const (
+	reasonSender = "The owner of this agent approves new contacts."
+	reasonIntent = "The owner of this agent decides on requests of this kind."
+	reasonSlow   = "The agent is working on it."
+)
+
+// heldMessage is the body of an askMessage question.
+type heldMessage struct {
+	Item string `json:"item"`
+	// Hold is "sender" where the question is whether this sender may write at all, "intent" where it is this message.
+	Hold    string          `json:"hold"`
+	From    wire.AgentID    `json:"from"`
+	Address string          `json:"address,omitempty"`
+	Name    string          `json:"name,omitempty"` // as the sender's card says it: untrusted
+	Proof   string          `json:"verified"`
+	Intent  wire.Intent     `json:"intent"`
+	Reason  string          `json:"reason,omitempty"`
+	Payload json.RawMessage `json:"payload"`
+}
+
+// mustHold is line 15: the owner decides first.
+func (a *acceptance) mustHold() bool {
+	if a.verdict == acl.HoldSender {
+		return true
+	}
+	action, answers := a.in.Payload.GetStr("action"), a.thread.Conversation().WroteFirst
+	return a.n.cfg.Policy.HoldIntent(a.in.Intent, action, a.route.Handler != nil, answers)
+}
+
+// hold stores the message as a question to the owner and answers with a signed pending_approval (AM-32, AM-33).
+func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
+	item := a.newItem(ItemHeld)
+	item.Pending = true
+	ask, slot := a.question(item, "intent", "")
+	reason := reasonIntent
+	if a.verdict == acl.HoldSender {
+		ask, slot = a.question(item, "sender", "")
+		reason = reasonSender
+	}
+	if err := a.received(conversations.Received); err != nil {
+		return bridge.Outcome{}, err
+	}
+	err := a.thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires})
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	ask, changes := a.n.asks.Open(ask, slot)
+	item.Ask = ask.ID
+	notice := a.n.notice("approval", a.in.Peer, a.in.Name, a.key, a.now)
+	records := append(changes, item.change(), a.n.notices.Change(notice))
+	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason), records)
+	out.Held, out.Ask = err == nil, ask.ID
+	if errors.Is(err, store.ErrQuota) || isConflict(err) && a.slotTaken(ctx, slot) {
+		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
+	}
+	return out, err
+}
+
+// slotTaken tells a conflict over the one hold of an unknown sender from one over the conversation's row, which
+// only has to be decided anew.
+func (a *acceptance) slotTaken(ctx context.Context, slot acl.Slot) bool {
+	taken, err := a.n.asks.Taken(ctx, slot, a.now)
+	return err == nil && taken
+}
+
+// question asks the owner about item. Holds of unknown senders share one quota, those of known ones have one in
+// each conversation.
+func (a *acceptance) question(item Item, hold, reason string) (acl.Ask, acl.Slot) {
+	ask := acl.Ask{
+		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.acts(), Conv: a.key,
+		Title: fmt.Sprintf("%s from %s", item.Intent, item.Peer),
+		Hash:  item.Digest, Choices: []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject, acl.Block},
+		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor),
+	}
+	body, err := json.Marshal(heldMessage{
+		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
+		Proof: item.Verified, Intent: item.Intent, Reason: reason, Payload: item.Payload,
+	})
+	if err != nil {
+		panic(fmt.Sprintf("encode question: %v", err)) // only fields we filled
+	}
+	ask.Body = body
+	if hold == "sender" {
+		return ask, acl.SenderSlot(item.acts())
+	}
+	return ask, acl.ConversationSlot(a.key, ask.ID)
+}
+
+// pending is the payload of AM-32.
+func pending(now time.Time, reason string) wire.Value {
+	return wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text(wire.ActionPending)},
+		wire.Member{Key: "estimated_response", Value: wire.Text(wire.FormatTime(now.Add(defaultEstimate)))},
+		wire.Member{Key: "reason", Value: wire.Text(reason)},
+	)
+}

@@ -1,0 +1,338 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// pendingAsks returns what waits for the member's owner.
+func pendingAsks(t *testing.T, m *meshtest.Member) []acl.Ask {
+	t.Helper()
+	asks, _, err := m.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1000, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return asks
+}
+
+// theAsk returns the one thing that waits.
+func theAsk(t *testing.T, m *meshtest.Member) acl.Ask {
+	t.Helper()
+	asks := pendingAsks(t, m)
+	if len(asks) != 1 {
+		t.Fatalf("%d asks are pending, want 1", len(asks))
+	}
+	return asks[0]
+}
+
+func decide(t *testing.T, m *meshtest.Member, ask acl.Ask, choice acl.Choice) {
+	t.Helper()
+	if _, err := m.Asks().Decide(t.Context(), ask.ID, ask.Hash, choice, "test", time.Now()); err != nil {
+		t.Fatalf("decide %s: %v", choice, err)
+	}
+}
+
+// TestUnknownSenderIsHeld is AM-31 to AM-33 and AM-22: the signed 202, one hold per sender, the final answer for
+// who repeats the message after the owner has decided.
+func TestUnknownSenderIsHeld(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+	a := meshtest.Post(t, sarah.URL, raw)
+	must(t, a, http.StatusAccepted)
+	held := a.Message(t, sarah)
+	if held.Action() != wire.ActionPending || held.Payload.GetStr("reason") == "" {
+		t.Errorf("answer = %s", a.Body)
+	}
+	if at, ok := wire.ParseTime(held.Payload.GetStr("estimated_response")); !ok || time.Until(at) < 50*time.Minute {
+		t.Errorf("estimated_response = %q", held.Payload.GetStr("estimated_response"))
+	}
+	before := state(t, sarah)
+	again := meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+	if again.Code() != wire.RateLimited {
+		t.Errorf("second message while held: %d %s, want %s", again.Status, again.Body, wire.RateLimited)
+	}
+	if after := state(t, sarah); after != before {
+		t.Errorf("state = %s, want %s", after, before)
+	}
+	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+	final := meshtest.Post(t, sarah.URL, raw)
+	must(t, final, http.StatusOK)
+	reply := final.Message(t, sarah)
+	if reply.Action() != wire.ActionReceived || reply.Meta("in_reply_to") == "" {
+		t.Errorf("repeat after the decision = %s", final.Body)
+	}
+	next := meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+	must(t, next, http.StatusOK) // the sender is approved
+}
+
+// TestSensitiveIntentIsHeld is AM-31 for intents: also a known sender waits.
+func TestSensitiveIntentIsHeld(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", open)
+	cases := []struct {
+		intent  wire.Intent
+		payload string
+		status  int
+	}{
+		{wire.Negotiate, `{"action":"propose","terms":{"description":"a deal"}}`, 202},
+		{wire.Negotiate, `{"action":"counter","terms":{"description":"a deal"}}`, 202},
+		{wire.Negotiate, `{"action":"accept"}`, 202},
+		{wire.Negotiate, `{"action":"reject"}`, 200},
+		{wire.Handoff, `{"action":"request_human","reason":"talk"}`, 202},
+		{wire.RequestInfo, `{"action":"ask","question":"when?"}`, 200},
+		{wire.Handoff, `{"action":"received","reason":"not what it says"}`, 202},
+	}
+	for _, c := range cases {
+		a := meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), c.intent, c.payload)))
+		if a.Status != c.status {
+			t.Errorf("%s %s: %d %s, want %d", c.intent, c.payload, a.Status, a.Body, c.status)
+		}
+	}
+}
+
+// TestKnownSenderHoldsAreBounded is AM-33: sixteen holds in a conversation, then 429 and nothing stored.
+func TestKnownSenderHoldsAreBounded(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", open)
+	post := func() meshtest.Answer {
+		d := chris.Draft(sarah.ID(), wire.Handoff, `{"action":"request_human","reason":"talk"}`)
+		d.Conversation = "conv_one"
+		return meshtest.Post(t, sarah.URL, chris.Sign(d))
+	}
+	for range 16 {
+		must(t, post(), http.StatusAccepted)
+	}
+	before := state(t, sarah)
+	if a := post(); a.Code() != wire.RateLimited {
+		t.Errorf("17th hold: %d %s", a.Status, a.Body)
+	}
+	if after := state(t, sarah); after != before {
+		t.Errorf("state = %s, want %s", after, before)
+	}
+}
+
+// TestReject is AM-35: the conversation is over, the sender is remembered, another conversation is refused too.
+func TestReject(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	d := chris.Draft(sarah.ID(), wire.Deliver, hello)
+	raw := chris.Sign(d)
+	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
+	decide(t, sarah, theAsk(t, sarah), acl.Reject)
+	final := meshtest.Post(t, sarah.URL, raw).Message(t, sarah)
+	if final.Action() != wire.ActionClose || final.Payload.GetStr("status") != "failed" || final.Payload.GetStr("reason") != string(wire.OwnerRejected) {
+		t.Errorf("repeat after the rejection = %s", final.Payload.JSON())
+	}
+	for _, conv := range []wire.ConversationID{d.Conversation, "conv_new"} {
+		next := chris.Draft(sarah.ID(), wire.Deliver, hello)
+		next.Conversation = conv
+		if a := meshtest.Post(t, sarah.URL, chris.Sign(next)); a.Code() != wire.OwnerRejected {
+			t.Errorf("in %s: %d %s, want %s", conv, a.Status, a.Body, wire.OwnerRejected)
+		}
+	}
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "forget"}, nil)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+}
+
+// TestApproveAfterBlock is THREATS row 30: the block list is asked again when a held message is released.
+func TestApproveAfterBlock(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+	ask := theAsk(t, sarah)
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+	_, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
+	if !errors.Is(err, wire.ErrNotAllowed) {
+		t.Errorf("approve a blocked sender: %v, want %v", err, wire.ErrNotAllowed)
+	}
+	theAsk(t, sarah) // it still waits
+}
+
+// TestApproveAnotherHash is THREATS row 30: what is approved is what was shown.
+func TestApproveAnotherHash(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+	ask := theAsk(t, sarah)
+	status := sarah.Call("POST", "/approvals/"+ask.ID, map[string]string{"choice": "approve", "hash": "00"}, nil)
+	if status != http.StatusConflict {
+		t.Errorf("approve another hash: %d, want 409", status)
+	}
+	theAsk(t, sarah)
+}
+
+// TestTwoDeciders: of an approval and a rejection at once exactly one happens.
+func TestTwoDeciders(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	for i := range 8 {
+		chris := mesh.Stranger(fmt.Sprintf("chris-%d", i))
+		raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+		must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
+		ask := theAsk(t, sarah)
+		choices := []acl.Choice{acl.Approve, acl.Reject, acl.ApproveAlways, acl.Block}
+		errs := make([]error, len(choices))
+		var group sync.WaitGroup
+		for j, choice := range choices {
+			group.Go(func() {
+				_, errs[j] = sarah.Asks().Decide(context.Background(), ask.ID, ask.Hash, choice, "test", time.Now())
+			})
+		}
+		group.Wait()
+		won := 0
+		for j, err := range errs {
+			if err == nil {
+				won++
+			} else if !errors.Is(err, acl.ErrAskGone) && !errors.Is(err, wire.ErrNotAllowed) {
+				t.Errorf("%s: %v", choices[j], err)
+			}
+		}
+		if won != 1 {
+			t.Fatalf("%d deciders won, want 1: %v", won, errs)
+		}
+	}
+}
+
+// TestSenderTakesItBack is AM-36.
+func TestSenderTakesItBack(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	for name, payload := range map[string]string{"cancel": `{"action":"cancel"}`, "close": `{"action":"close","status":"failed"}`} {
+		sarah := mesh.Node("sarah-"+name, mode(acl.Approval))
+		d := chris.Draft(sarah.ID(), wire.Schedule, propose)
+		must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusAccepted)
+		ask := theAsk(t, sarah)
+		back := chris.Draft(sarah.ID(), wire.Schedule, payload)
+		back.Conversation = d.Conversation
+		must(t, meshtest.Post(t, sarah.URL, chris.Sign(back)), http.StatusOK)
+		if n := len(pendingAsks(t, sarah)); n != 0 {
+			t.Errorf("%s: %d asks are pending, want 0", name, n)
+		}
+		if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
+			t.Errorf("%s: approve what was withdrawn: %v", name, err)
+		}
+		items, _, err := sarah.Inbox(t.Context(), node.ItemWithdrawn, "", 10)
+		if err != nil || len(items) != 1 {
+			t.Errorf("%s: withdrawn items = %v, %v", name, items, err)
+		}
+	}
+}
+
+// TestAllowlistModeIgnoresApprovals is AM-29.
+func TestAllowlistModeIgnoresApprovals(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", mode(acl.Allowlist))
+	post := func() meshtest.Answer {
+		return meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+	}
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "approve"}, nil)
+	refused := post()
+	if refused.Code() != wire.Unauthorized {
+		t.Errorf("approved sender: %d %s, want %s", refused.Status, refused.Body, wire.Unauthorized)
+	}
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+	if blocked := post(); !bytes.Equal(blocked.Body, refused.Body) {
+		t.Errorf("blocked and not listed differ (AM-25): %s, %s", blocked.Body, refused.Body)
+	}
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "allow"}, nil)
+	must(t, post(), http.StatusOK)
+}
+
+// TestCancelLeavesOurAsks: what a peer cancels is what it sent. What the owner is asked about a message of ours stays.
+func TestCancelLeavesOurAsks(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		open(cfg)
+		cfg.Outbound.Approve = []string{"mesh.message"}
+	})
+	post := func(intent wire.Intent, payload string) {
+		t.Helper()
+		d := chris.Draft(sarah.ID(), intent, payload)
+		d.Conversation = "conv_one"
+		if a := meshtest.Post(t, sarah.URL, chris.Sign(d)); a.Status > 299 {
+			t.Fatalf("%s: %d %s", payload, a.Status, a.Body)
+		}
+	}
+	post(wire.Handoff, `{"action":"request_human","reason":"talk"}`)
+	sarah.Call("POST", "/send", map[string]any{
+		"to": chris.ID, "conversation": "conv_one", "intent": "mesh.message",
+		"payload": map[string]any{"action": "deliver", "message": map[string]string{"body": "wait"}},
+	}, nil)
+	if n := len(pendingAsks(t, sarah)); n != 2 {
+		t.Fatalf("%d asks are pending, want 2", n)
+	}
+	post(wire.Schedule, `{"action":"cancel"}`)
+	if ask := theAsk(t, sarah); ask.Kind != "outgoing" {
+		t.Errorf("the %s ask is left, want the outgoing one", ask.Kind)
+	}
+}
+
+// TestRejectEndsTheConversation: what else waited in it does not wait any more (AM-35).
+func TestRejectEndsTheConversation(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", open)
+	for range 2 {
+		d := chris.Draft(sarah.ID(), wire.Handoff, `{"action":"request_human","reason":"talk"}`)
+		d.Conversation = "conv_one"
+		must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusAccepted)
+	}
+	decide(t, sarah, pendingAsks(t, sarah)[0], acl.Reject)
+	if asks := pendingAsks(t, sarah); len(asks) != 0 {
+		t.Errorf("%d asks are pending in a rejected conversation", len(asks))
+	}
+	for state, want := range map[node.ItemState]int{node.ItemRejected: 1, node.ItemWithdrawn: 1, node.ItemHeld: 0} {
+		if items, _, err := sarah.Inbox(t.Context(), state, "", 10); err != nil || len(items) != want {
+			t.Errorf("%d items are %s, %v, want %d", len(items), state, err, want)
+		}
+	}
+}
+
+// TestBlockAfterTheEnd: the owner can block who sent a held message also when its conversation has ended meanwhile.
+func TestBlockAfterTheEnd(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(closing))
+	sarah := mesh.Node("sarah", open)
+	d := ann.Draft(sarah.ID(), wire.Handoff, `{"action":"request_human","reason":"talk"}`)
+	d.Conversation = "conv_1"
+	must(t, meshtest.Post(t, sarah.URL, ann.Sign(d)), http.StatusAccepted)
+	ask := theAsk(t, sarah)
+	mustSend(t, sarah.Node, ann.message(t, "well?"), 10*time.Second) // the answer closes the conversation
+	decide(t, sarah, ask, acl.Block)
+	if a := meshtest.Post(t, sarah.URL, ann.Sign(ann.Draft(sarah.ID(), wire.Deliver, hello))); a.Code() != wire.Unauthorized {
+		t.Errorf("a message of a blocked sender: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestAlwaysKeepsTheAllowed: approving a message of somebody on the allowlist does not take it off (AM-29).
+func TestAlwaysKeepsTheAllowed(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", mode(acl.Allowlist))
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "allow"}, nil)
+	d := chris.Draft(sarah.ID(), wire.Handoff, `{"action":"request_human","reason":"talk"}`)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusAccepted)
+	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+}

@@ -1,0 +1,280 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Handler is the agent behind the node, as one route reaches it: [ExecHook], [WebhookHook], [OpenClawHook].
+//
+// Handle must end when ctx does. It is called at least once for a message and told the attempt (AM-75). Its error is
+// a *[HookError]; the message then stays with the owner.
+type Handler interface {
+	Handle(ctx context.Context, c Call) (HookAnswer, error)
+}
+
+// Call is one message for a handler. Everything a peer wrote in it is untrusted text.
+type Call struct {
+	Message      wire.Message // of a foreign peer: without Tree and signature
+	Payload      []byte       // canonical form of what was verified (AM-13)
+	Conversation conversations.Conversation
+	History      []store.Entry // the conversation so far, bounded
+	Sender       Sender
+	ActionKnown  bool
+	Attempt      int // 1 for the first
+}
+
+// Sender is who wrote, and what the owner thinks of it.
+type Sender struct {
+	AgentID  wire.AgentID
+	Name     string // from its card: untrusted text
+	Verified string // "signature", "bearer", "none"
+	Trust    string // the standing: "allowed", "approved", "" for a stranger
+}
+
+// HookAnswer is what a handler says (AM-72). The zero value is nothing, which is answered with "received" (AM-71).
+type HookAnswer struct {
+	Payload *wire.Value // the reply
+	Hold    string      // why the owner must decide; shown to the owner alone
+	Err     *wire.Error // wire.ErrIntent or wire.ErrOwnerRejected
+	Async   bool        // the reply comes later through the owner API
+}
+
+// Route sends the messages of some intents to a handler.
+type Route struct {
+	Pattern    string  // see [acl.Match]
+	Name       string  // for status and log
+	Handler    Handler // nil: the inbox
+	Repeatable bool    // may run again after a crash that came while it worked (AM-75)
+}
+
+// route returns the first route that matches, the inbox where none does.
+func (n *Node) route(intent wire.Intent) Route {
+	for _, r := range n.cfg.Routes {
+		if acl.Match(r.Pattern, string(intent)) {
+			return r
+		}
+	}
+	return Route{Pattern: "*", Name: "inbox"}
+}
+
+// HookFault is how a handler failed.
+type HookFault string
+
+const (
+	HookTimeout     HookFault = "timeout"     // it hung and was stopped
+	HookCrashed     HookFault = "crashed"     // it could not be run, or said that it failed
+	HookUnreachable HookFault = "unreachable" // its URL did not answer
+	HookRubbish     HookFault = "rubbish"     // what it said is not an answer
+	HookTooLarge    HookFault = "too-large"   // it said too much
+)
+
+// HookError is a handler that failed. Its text is for the log: it may quote what the handler printed, made printable.
+type HookError struct {
+	Fault HookFault
+	Route string // what was called: a program, a host
+	cause error
+}
+
+func (e *HookError) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, e.Fault, e.cause) }
+func (e *HookError) Unwrap() error { return e.cause }
+
+func hookFailed(fault HookFault, route string, cause error) error {
+	if errors.Is(cause, context.DeadlineExceeded) {
+		fault = HookTimeout
+	}
+	return &HookError{Fault: fault, Route: route, cause: cause}
+}
+
+const (
+	maxHookOutput  = 256 << 10 // AM-72
+	maxHookHistory = 64 << 10  // of the conversation so far, in bytes of messages
+	envelopeRoom   = 4 << 10   // what surrounds a payload in a message
+	maxPayload     = wire.MaxMessage - envelopeRoom
+)
+
+// parseAnswer reads what a handler said about a message of intent. It can say a payload, a hold or an error and
+// nothing else, so that it never reaches the envelope.
+func parseAnswer(said []byte, intent wire.Intent) (HookAnswer, error) {
+	if len(strings.TrimSpace(string(said))) == 0 {
+		return HookAnswer{}, nil
+	}
+	v, err := wire.ParseObject(said)
+	if err != nil {
+		return HookAnswer{}, fmt.Errorf("its answer is not one strict JSON object: %w", err)
+	}
+	if v.Len() == 0 {
+		return HookAnswer{}, nil
+	}
+	if v.Len() > 1 {
+		return HookAnswer{}, errors.New("its answer must have one member: payload, hold or error")
+	}
+	member := v.Members()[0]
+	if member.Value.Kind() != wire.Object {
+		return HookAnswer{}, errors.New("the member of its answer must be an object")
+	}
+	switch member.Key {
+	case "payload":
+		payload, err := ownPayload(intent, member.Value)
+		return HookAnswer{Payload: &payload}, err
+	case "hold":
+		reason := member.Value.GetStr("reason")
+		if reason == "" {
+			reason = "the agent asks for a decision"
+		}
+		return HookAnswer{Hold: printable(reason, 500)}, nil
+	case "error":
+		switch wire.Code(member.Value.GetStr("code")) {
+		case wire.IntentNotSupported:
+			return HookAnswer{Err: wire.ErrIntent}, nil
+		case wire.OwnerRejected:
+			return HookAnswer{Err: wire.ErrOwnerRejected}, nil
+		}
+		return HookAnswer{}, errors.New("error.code must be INTENT_NOT_SUPPORTED or OWNER_REJECTED")
+	}
+	return HookAnswer{}, errors.New("its answer must have one member: payload, hold or error")
+}
+
+// ownPayload checks a payload that is to leave under our signature against its intent, and writes it as AM-15 wants:
+// numbers in their canonical form, no integer-like keys. What only the node may say in its metadata is dropped.
+func ownPayload(intent wire.Intent, payload wire.Value) (wire.Value, error) {
+	if payload.Kind() != wire.Object {
+		return wire.Value{}, errors.New("payload must be a JSON object")
+	}
+	if meta, ok := payload.Get("metadata"); ok {
+		if meta.Kind() != wire.Object {
+			return wire.Value{}, errors.New("payload.metadata must be an object (AM-16)")
+		}
+		payload = payload.With("metadata", meta.Without("in_reply_to", "resend_of"))
+	}
+	if _, err := wire.CheckPayload(intent, payload); err != nil {
+		return wire.Value{}, err
+	}
+	if hasIntegerKey(payload) {
+		return wire.Value{}, errors.New("payload must have no member whose name is a whole number (AM-15)")
+	}
+	text := signing.Canonical(payload, signing.JCS)
+	if len(text) > maxPayload {
+		return wire.Value{}, fmt.Errorf("payload must be at most %d bytes", maxPayload)
+	}
+	return wire.ParseObject(text)
+}
+
+// hasIntegerKey looks for names that some implementations sort as numbers (AM-14, form es).
+func hasIntegerKey(v wire.Value) bool {
+	for _, m := range v.Members() {
+		if m.Key != "" && strings.Trim(m.Key, "0123456789") == "" || hasIntegerKey(m.Value) {
+			return true
+		}
+	}
+	for e := range v.Elems() {
+		if hasIntegerKey(e) {
+			return true
+		}
+	}
+	return false
+}
+
+// document is what a hook is told (AM-72).
+func (c Call) document() []byte {
+	m := c.Message
+	payload, err := wire.Parse(c.Payload)
+	if err != nil {
+		payload = m.Payload
+	}
+	message := wire.Draft{
+		ID: m.ID, Conversation: m.Conversation, From: m.From, To: m.To, Time: m.Time, Intent: m.Intent, Payload: payload,
+	}
+	conv := c.Conversation
+	trust := c.Sender.Trust
+	if trust == "" {
+		trust = "unknown"
+	}
+	return wire.Obj(
+		wire.Member{Key: "type", Value: wire.Text("message.received")},
+		wire.Member{Key: "attempt", Value: wire.Int(int64(c.Attempt))},
+		wire.Member{Key: "untrusted", Value: wire.Texts([]string{"message.payload", "conversation.history", "sender.name"})},
+		wire.Member{Key: "sender", Value: wire.Obj(
+			wire.Member{Key: "agent_id", Value: wire.Text(string(c.Sender.AgentID))},
+			wire.Member{Key: "name", Value: wire.Text(printable(c.Sender.Name, 256))},
+			wire.Member{Key: "verified", Value: wire.Text(c.Sender.Verified)},
+			wire.Member{Key: "trust", Value: wire.Text(trust)},
+		)},
+		wire.Member{Key: "action_known", Value: wire.Bool(c.ActionKnown)},
+		wire.Member{Key: "message", Value: message.Tree()},
+		wire.Member{Key: "conversation", Value: wire.Obj(
+			wire.Member{Key: "conversation_id", Value: wire.Text(conv.Key.ID)},
+			wire.Member{Key: "state", Value: wire.Text(string(conv.State))},
+			wire.Member{Key: "opened_by_us", Value: wire.Bool(conv.Mine)},
+			wire.Member{Key: "opened", Value: wire.Text(wire.FormatTime(conv.Opened))},
+			wire.Member{Key: "history", Value: c.history()},
+		)},
+	).JSON()
+}
+
+// history is the newest of the conversation that fits, oldest first, without the message itself.
+func (c Call) history() wire.Value {
+	room := maxHookHistory
+	var turns []wire.Value
+	for i := len(c.History) - 1; i >= 0; i-- {
+		e := c.History[i]
+		if e.MessageID == string(c.Message.ID) && !e.Out {
+			continue
+		}
+		if room -= len(e.Raw); room < 0 {
+			break
+		}
+		from := "peer"
+		if e.Out {
+			from = "us"
+		}
+		turn := []wire.Member{
+			{Key: "from", Value: wire.Text(from)},
+			{Key: "at", Value: wire.Text(wire.FormatTime(e.At))},
+		}
+		if v, err := wire.ParseObject(e.Raw); err == nil {
+			payload, _ := v.Get("payload")
+			turn = append(turn, wire.Member{Key: "intent", Value: wire.Text(v.GetStr("intent"))}, wire.Member{Key: "payload", Value: payload})
+		}
+		turns = append([]wire.Value{wire.Obj(turn...)}, turns...)
+	}
+	return wire.Arr(turns...)
+}
+
+// loggerOr returns a logger that can be used.
+func loggerOr(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return l
+}
+
+// hookContext bounds a call that came without a deadline (AM-74).
+func hookContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, DefaultHookTimeout)
+}
+
+// pause waits between two attempts; false means that ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,196 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	nsState     = "node" // small state of the node itself
+	keyMeter    = "meter"
+	keyPaused   = "paused"
+	meterEvery  = time.Minute // AM-44
+	sweepEvery  = 10 * time.Minute
+	sweepAtOnce = 5000
+)
+
+// restore reads what the node knew when it stopped: whether it was paused, and how much of its limits was spent.
+func (n *Node) restore(ctx context.Context) error {
+	now := time.Now()
+	recs := n.store.Records()
+	switch r, err := recs.Get(ctx, nsState, keyMeter, now); {
+	case err == nil:
+		if err := n.meter.Restore(r.Body, now); err != nil {
+			n.log.Warn("limits start full", "err", err)
+		}
+	case !errors.Is(err, store.ErrNotFound):
+		return err
+	}
+	switch r, err := recs.Get(ctx, nsState, keyPaused, now); {
+	case err == nil:
+		var paused bool
+		if err := json.Unmarshal(r.Body, &paused); err != nil {
+			return fmt.Errorf("decode paused: %w", err)
+		}
+		n.paused.Store(paused)
+	case !errors.Is(err, store.ErrNotFound):
+		return err
+	}
+	if err := n.findInterrupted(ctx); err != nil {
+		return err
+	}
+	return n.keeper.restore(ctx, now)
+}
+
+// SetPaused closes or opens line 5 for every message, durably (AM-86).
+func (n *Node) SetPaused(ctx context.Context, paused bool) error {
+	body, err := json.Marshal(paused)
+	if err != nil {
+		return err
+	}
+	if err := n.keep(ctx, keyPaused, body, time.Now()); err != nil {
+		return err
+	}
+	n.paused.Store(paused)
+	return nil
+}
+
+// Paused says whether the node takes no messages.
+func (n *Node) Paused() bool { return n.paused.Load() }
+
+func (n *Node) keep(ctx context.Context, key string, body []byte, now time.Time) error {
+	change := store.Change{Record: store.Record{NS: nsState, Key: key, Body: body}, IfRev: store.Any}
+	return n.store.Records().Apply(ctx, []store.Change{change}, now)
+}
+
+// saveMeter stores how much of the limits is spent, unless that is what was stored last: an idle node writes nothing.
+func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
+	spent := n.meter.Snapshot(now)
+	if bytes.Equal(spent, n.savedMeter) {
+		return nil
+	}
+	if err := n.keep(ctx, keyMeter, spent, now); err != nil {
+		return err
+	}
+	n.savedMeter = spent
+	return nil
+}
+
+// housekeep stores the limits once a minute and reclaims space (AM-44, AM-23).
+func (n *Node) housekeep(ctx context.Context) {
+	meter := time.NewTicker(meterEvery)
+	defer meter.Stop()
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-meter.C:
+			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
+				n.log.Warn("store limits", "err", err)
+			}
+		case now := <-sweep.C:
+			n.sweep(ctx, now)
+		}
+	}
+}
+
+// sweep drops what has expired, and the oldest conversations that have ended beyond MaxKept and MaxBytes.
+func (n *Node) sweep(ctx context.Context, now time.Time) {
+	for {
+		took, err := n.store.Sweep(ctx, now, sweepAtOnce)
+		if err != nil {
+			n.log.Warn("sweep", "err", err)
+			return
+		}
+		if took < sweepAtOnce {
+			break
+		}
+	}
+	if err := n.settleHeld(ctx, now); err != nil {
+		n.log.Warn("settle held messages", "err", err)
+	}
+	if err := n.trim(ctx, now); err != nil {
+		n.log.Warn("trim conversations", "err", err)
+	}
+}
+
+// settleHeld ends the wait of messages about which the owner can no longer decide (AM-33).
+func (n *Node) settleHeld(ctx context.Context, now time.Time) error {
+	const page = 50 // each may be as large as a message
+	for after := ""; ; {
+		items, next, err := n.Inbox(ctx, ItemHeld, after, page)
+		if err != nil {
+			return err
+		}
+		for _, item := range items {
+			ask, err := n.asks.Get(ctx, item.Ask, now)
+			if err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			if err == nil && ask.State != acl.AskExpired {
+				continue
+			}
+			item.State = ItemExpired
+			if err := n.changeItem(ctx, item, nil); err != nil && !isConflict(err) {
+				return err
+			}
+		}
+		if after = next; after == "" {
+			return nil
+		}
+	}
+}
+
+// trim bounds the conversations that are kept. They come newest first, so what lies beyond MaxKept and MaxBytes is
+// oldest. Open ones stay; while they alone are too many bytes, strangers cannot add to them, so that they end.
+func (n *Node) trim(ctx context.Context, now time.Time) error {
+	bytes := int64(0)
+	open := conversations.Filter{State: conversations.Open}
+	if err := n.each(ctx, open, now, func(c conversations.Conversation) error { bytes += c.Bytes; return nil }); err != nil {
+		return err
+	}
+	n.overfull.Store(bytes > n.cfg.MaxBytes)
+	kept := 0
+	return n.each(ctx, conversations.Filter{}, now, func(c conversations.Conversation) error {
+		kept++
+		if c.State == conversations.Open {
+			return nil
+		}
+		if bytes += c.Bytes; kept <= n.cfg.MaxKept && bytes <= n.cfg.MaxBytes {
+			return nil
+		}
+		if err := n.forget(ctx, c.Key); err != nil && !isConflict(err) && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		return nil
+	})
+}
+
+// each calls do for the conversations that f names, newest first.
+func (n *Node) each(ctx context.Context, f conversations.Filter, now time.Time, do func(conversations.Conversation) error) error {
+	const page = 500
+	for before := uint64(0); ; {
+		p, err := n.book.List(ctx, f, before, page, now)
+		if err != nil {
+			return err
+		}
+		for _, c := range p.Conversations {
+			if err := do(c); err != nil {
+				return err
+			}
+		}
+		if before = p.Next; before == 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package node
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// Path is where a node listens.
+const Path = "/agentmesh"
+
+// Mount adds the endpoint. addresses is the guard of the public listener (line 2), nil for none.
+func (n *Node) Mount(e *echo.Echo, addresses *httpapi.Addresses) {
+	e.GET(Path, n.getCard)
+	e.POST(Path, func(c echo.Context) error { return n.postMessage(c, addresses) })
+}
+
+// getCard lets anyone compare the card at the endpoint with the one in a directory (AM-63).
+func (n *Node) getCard(c echo.Context) error {
+	c.Response().Header().Set("Cache-Control", "public, max-age=300")
+	return httpapi.Raw(c, http.StatusOK, n.Card().WithoutPrivateLists().JSON()) // AM-6
+}
+
+func (n *Node) postMessage(c echo.Context, addresses *httpapi.Addresses) error {
+	body, err := httpapi.Body(c, wire.MaxMessage) // line 1
+	if err != nil {
+		return err
+	}
+	if addresses != nil {
+		if err := addresses.Check(c); err != nil { // line 2
+			return err
+		}
+	}
+	// The sender may wait for a hook; its client gives up after 30 s (AM-32).
+	if err := httpapi.KeepOpen(c, n.cfg.SyncDeadline+10*time.Second); err != nil {
+		return err
+	}
+	out, err := n.Receive(c.Request().Context(), body)
+	if err != nil {
+		if addresses != nil && isBadSignature(err) {
+			addresses.Fault(httpapi.ClientAddr(c))
+		}
+		return err
+	}
+	httpapi.Private(c)
+	if out.Status == http.StatusServiceUnavailable { // the stored answer could not be read (AM-28)
+		c.Response().Header().Set("Retry-After", "10")
+	}
+	return httpapi.Raw(c, out.Status, out.Raw)
+}
+
+// WellKnown is the document of AM-81.
+func (n *Node) WellKnown() wire.WellKnown {
+	doc := wire.WellKnown{
+		AgentMesh: wire.Version, AgentID: n.ID(), Endpoint: n.Card().Endpoint,
+		MaxMessage: wire.MaxMessage, MaxCard: wire.MaxCard,
+		WindowPast: int(n.window.Past.Seconds()), WindowFuture: int(n.window.Future.Seconds()),
+	}
+	for _, f := range signing.Forms() {
+		doc.CanonicalForms = append(doc.CanonicalForms, f.String())
+	}
+	for _, k := range []signing.Kind{signing.KindEd25519, signing.KindAge, signing.KindOpenPGP} {
+		doc.KeyKinds = append(doc.KeyKinds, string(k))
+	}
+	return doc
+}

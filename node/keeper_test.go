@@ -1,0 +1,355 @@
+package node_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// registry is a directory in memory, like the reference one where replace is set: that gives every card an id of its
+// own and leaves it to its client to notice.
+type registry struct {
+	replace string // the id it gives
+	life    time.Duration
+
+	mu     sync.Mutex
+	down   bool
+	cards  map[string]string // id to bearer
+	calls  []string          // method and what came of it
+	at     []time.Time
+	proven bool // the last registration had a key proof
+}
+
+func (r *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	status, id := r.answer(req)
+	if req.Method != http.MethodGet {
+		r.calls = append(r.calls, fmt.Sprint(req.Method, " ", status))
+		r.at = append(r.at, time.Now())
+	}
+	w.WriteHeader(status)
+	switch {
+	case status >= 400:
+		w.Write(wire.ErrNoAgent.AppendJSON(nil))
+	case req.Method == http.MethodGet:
+		fmt.Fprintf(w, `{"agent_id":%q}`, id)
+	case req.Method != http.MethodDelete:
+		life := cmp.Or(r.life, 30*24*time.Hour)
+		fmt.Fprintf(w, `{"agent_id":%q,"expires_at":%q}`, id, wire.FormatTime(time.Now().Add(life)))
+	}
+}
+
+func (r *registry) answer(req *http.Request) (status int, id string) {
+	if r.down {
+		return http.StatusServiceUnavailable, ""
+	}
+	id = strings.TrimPrefix(req.URL.Path, "/v1/agents/")
+	bearer := req.Header.Get("Authorization")
+	if req.Method == http.MethodPost {
+		body, _ := io.ReadAll(req.Body)
+		card, _ := wire.ParseObject(body)
+		id = cmp.Or(r.replace, card.GetStr("agent_id"))
+		if r.cards == nil {
+			r.cards = make(map[string]string)
+		}
+		r.cards[id] = bearer
+		r.proven = req.Header.Get(wire.HeaderKeyProof) != ""
+		return http.StatusCreated, id
+	}
+	owner, ok := r.cards[id]
+	switch {
+	case !ok:
+		return http.StatusNotFound, id
+	case req.Method != http.MethodGet && bearer != owner:
+		return http.StatusForbidden, id
+	case req.Method == http.MethodDelete:
+		delete(r.cards, id)
+		return http.StatusNoContent, id
+	}
+	return http.StatusOK, id
+}
+
+// lose forgets every card.
+func (r *registry) lose() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.cards)
+}
+
+func (r *registry) setDown(down bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = down
+}
+
+func (r *registry) log() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.calls...)
+}
+
+// keptNode runs a node that joins the registries, whose names are their hosts.
+func keptNode(t *testing.T, dir string, configure func(*node.Config), registries ...*registry) (n *node.Node, stop func()) {
+	t.Helper()
+	l := loneNode(t, dir, nil, func(cfg *node.Config) {
+		for i, r := range registries {
+			base := fmt.Sprintf("https://directory-%d.test/v1", i)
+			cfg.Directories = append(cfg.Directories, client.NewDirectory(base, cfg.HTTP, client.InProcess(r)))
+		}
+		if configure != nil {
+			configure(cfg)
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("node: %v", err)
+		}
+		l.stop()
+	})
+	t.Cleanup(stop)
+	return l.Node, stop
+}
+
+// listings is how the node says that it stands.
+func listings(t *testing.T, n *node.Node) string {
+	t.Helper()
+	var parts []string
+	for _, l := range n.Listings() {
+		parts = append(parts, string(l.State))
+	}
+	return strings.Join(parts, " ")
+}
+
+// TestKeeperStaysListed: registered at start, renewed at half-life, registered again where it was lost (AM-83).
+func TestKeeperStaysListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := &registry{life: 2 * time.Hour}
+		n, stop := keptNode(t, dir, nil, r)
+		defer stop()
+		synctest.Wait()
+		if got := fmt.Sprint(r.log()); got != "[POST 201]" || listings(t, n) != "registered" || !r.proven {
+			t.Fatalf("at start: %s, %s, key proof %v", got, listings(t, n), r.proven)
+		}
+		time.Sleep(75 * time.Minute)
+		synctest.Wait()
+		if got := fmt.Sprint(r.log()); got != "[POST 201 PUT 200]" {
+			t.Fatalf("after 75 of 120 minutes: %s", got)
+		}
+		if gap := r.at[1].Sub(r.at[0]); gap < 54*time.Minute || gap > 66*time.Minute {
+			t.Errorf("renewed after %v, want an hour, a tenth more or less", gap)
+		}
+		r.lose()
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		if got := r.log(); got[len(got)-1] != "POST 201" {
+			t.Errorf("20 minutes after the directory lost the card: %v", got)
+		}
+
+		// A restart neither registers again nor needs another credential.
+		before := len(r.log())
+		stop()
+		n, stop = keptNode(t, dir, nil, r)
+		defer stop()
+		synctest.Wait()
+		if got := r.log(); len(got) != before || listings(t, n) != "registered" {
+			t.Errorf("after a restart: %v, %s", got[before:], listings(t, n))
+		}
+		if _, err := n.Register(t.Context(), ""); err != nil || r.log()[before] != "PUT 200" {
+			t.Errorf("register on command: %v, %v", r.log()[before:], err)
+		}
+	})
+}
+
+// TestKeeperSaysWhatIsWrong: an error and the next try stand in the status, and one directory does not hold up another.
+func TestKeeperSaysWhatIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad, good := &registry{down: true}, &registry{}
+		n, stop := keptNode(t, t.TempDir(), nil, bad, good)
+		defer stop()
+		synctest.Wait()
+		if got := listings(t, n); got != "pending registered" {
+			t.Fatalf("listings: %s", got)
+		}
+		l := n.Listings()[0]
+		if l.Error == "" || strings.Contains(l.Error, "Bearer") || time.Until(l.Next) > 10*time.Second {
+			t.Errorf("listing: %+v", l)
+		}
+		time.Sleep(2 * time.Hour)
+		if tries := len(bad.log()); tries < 5 || tries > 8 {
+			t.Errorf("%d tries in two hours", tries)
+		}
+		bad.setDown(false)
+		time.Sleep(75 * time.Minute)
+		synctest.Wait()
+		if l := n.Listings()[0]; l.State != node.Registered || l.Error != "" {
+			t.Errorf("after it is up again: %+v", l)
+		}
+	})
+}
+
+// TestKeeperWithdraw: what the owner withdrew stays so over a restart, until the owner registers it.
+func TestKeeperWithdraw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		a, b := &registry{}, &registry{}
+		n, stop := keptNode(t, dir, nil, a, b)
+		defer stop()
+		synctest.Wait()
+		if _, err := n.Withdraw(t.Context(), "https://elsewhere.test/v1"); err == nil {
+			t.Error("withdrawn from a directory that is not configured")
+		}
+		if _, err := n.Withdraw(t.Context(), "https://directory-0.test/v1"); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		n, stop = keptNode(t, dir, nil, a, b)
+		defer stop()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := listings(t, n); got != "withdrawn registered" || len(a.cards) != 0 {
+			t.Errorf("listings %s, %d cards", got, len(a.cards))
+		}
+		if _, err := n.Register(t.Context(), ""); err != nil || listings(t, n) != "registered registered" {
+			t.Errorf("registered again: %s, %v", listings(t, n), err)
+		}
+	})
+}
+
+// A directory may list us although we never got to register there. To withdraw means to ask it, and to say what it
+// answered.
+func TestKeeperWithdrawsWhatItForgot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &registry{}
+		_, stop := keptNode(t, t.TempDir(), nil, a)
+		synctest.Wait()
+		stop()
+		a.setDown(true)
+		n, stop := keptNode(t, t.TempDir(), nil, a)
+		defer stop()
+		synctest.Wait()
+		a.setDown(false)
+		if _, err := n.Withdraw(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		l := n.Listings()[0]
+		if listed := len(a.cards) != 0; l.State != node.Withdrawn || listed != (l.Error != "") {
+			t.Errorf("listed %v, told %q with %q", listed, l.State, l.Error)
+		}
+		if last := a.log()[len(a.log())-1]; !strings.HasPrefix(last, "DELETE") {
+			t.Errorf("the directory was last told %q", last)
+		}
+	})
+}
+
+// TestKeeperAdoptsID: the first directory may name the node, durably; a second one may not (AM-57).
+func TestKeeperAdoptsID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		reference, other, own := &registry{replace: "am_0123456789abcdef"}, &registry{replace: "am_fedcba9876543210"}, &registry{}
+		n, stop := keptNode(t, dir, nil, reference, other, own)
+		defer stop()
+		synctest.Wait()
+		if n.ID() != "am_0123456789abcdef" || n.Card().Tree.GetStr("agent_id") != "am_0123456789abcdef" {
+			t.Errorf("the node is %s", n.ID())
+		}
+		if got := listings(t, n); got != "registered pending registered" {
+			t.Errorf("listings: %s", got)
+		}
+		if len(other.cards) != 0 || own.cards["am_0123456789abcdef"] == "" {
+			t.Errorf("the other directory keeps %v, our own %v", other.cards, own.cards)
+		}
+		if reference.cards["am_0123456789abcdef"] == own.cards["am_0123456789abcdef"] {
+			t.Error("two directories know the same bearer")
+		}
+		stop()
+		n, stop = keptNode(t, dir, nil, reference)
+		defer stop()
+		synctest.Wait()
+		if n.ID() != "am_0123456789abcdef" {
+			t.Errorf("after a restart the node is %s", n.ID())
+		}
+	})
+}
+
+// TestKeeperRotates over a real directory: the id stays, peers have what they need to follow without asking anybody, and
+// one that does not know the new key yet gets the message later (AM-60).
+func TestKeeperRotates(t *testing.T) {
+	mesh := meshtest.New(t)
+	var saved *signing.PrivateKey
+	chris := mesh.Node("chris", func(cfg *node.Config) {
+		cfg.SaveKey = func(k *signing.PrivateKey) error { saved = k; return nil }
+	})
+	sarah := mesh.Node("sarah", nil)
+	out := to("", "conv_1", "hello")
+	out.To, out.Address = sarah.ID(), ""
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+		t.Fatalf("before: %+v", sent)
+	}
+	id, old := chris.ID(), chris.Card().PublicKey
+	list, err := chris.RotateKey(t.Context())
+	if err != nil || list[0].Error != "" {
+		t.Fatalf("RotateKey = %+v, %v", list, err)
+	}
+	if chris.ID() != id || chris.Card().PublicKey == old || saved == nil || saved.PublicText() != chris.Card().PublicKey {
+		t.Errorf("after the rotation: id %s, key changed %v, saved %v", chris.ID(), chris.Card().PublicKey != old, saved != nil)
+	}
+	keys, err := mesh.Directory().Keys(t.Context(), id)
+	if err != nil || len(keys.Keys) != 2 || keys.Keys[1].PreviousProof == "" {
+		t.Errorf("keys at the directory: %+v, %v", keys, err)
+	}
+	// Sarah fetched the card a moment ago and asks no sooner than a minute later (AM-11): that is no reason to give up.
+	sent := mustSend(t, chris.Node, out, 10*time.Second)
+	if sent.State != node.SendQueued || sent.Err.Code != wire.InvalidSignature {
+		t.Errorf("after: %+v, want another attempt", sent)
+	}
+	if asks := pendingAsks(t, sarah); len(asks) != 0 {
+		t.Errorf("sarah's owner is asked: %+v", asks)
+	}
+}
+
+// TestLetterAfterRotation: the message is the same one, under a signature that the peer can check.
+func TestLetterAfterRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{deliver: fails(&client.SendError{Retry: true})}
+		l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {
+			cfg.SaveKey = func(*signing.PrivateKey) error { return nil }
+		})
+		defer l.stop()
+		mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
+		if _, err := l.RotateKey(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		first, last := w.seen[0].Message, w.seen[len(w.seen)-1].Message
+		key, err := signing.ParsePublicKey(l.Card().PublicKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = key.VerifyValue(last.Tree.Without("signature"), last.Signature, signing.Window{}, time.Now())
+		if first.ID != last.ID || err != nil {
+			t.Errorf("sent again as %s: %v", last.Tree.JSON(), err)
+		}
+	})
+}

@@ -1,0 +1,79 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// keyChanged puts a peer's changed key before the owner (AM-11). The message that showed it was refused.
+func (n *Node) keyChanged(ctx context.Context, change client.KeyChange) {
+	if err := n.askKeyChange(ctx, change); err != nil && !errors.Is(err, store.ErrConflict) {
+		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
+	}
+}
+
+// askKeyChange opens one question per peer; a further change while it waits is a conflict.
+func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error {
+	now := time.Now()
+	body, err := json.Marshal(changedKey{
+		Agent: change.Agent, Directory: change.Directory, Old: change.Old, New: change.New,
+	})
+	if err != nil {
+		return fmt.Errorf("encode question: %w", err)
+	}
+	_, changes := n.asks.Open(acl.Ask{
+		Kind: askKeyChange, Subject: string(change.Agent), Title: fmt.Sprintf("the key of %s changed", change.Agent),
+		Body: body, Hash: change.New, Choices: []acl.Choice{acl.Approve, acl.Reject, acl.Block},
+		Created: now, Expires: now.Add(n.cfg.HoldFor),
+	}, acl.Slot{Key: "key/" + string(change.Agent), Term: "key", Max: 1000})
+	notice := n.notice("key-change", change.Agent, "", store.ConvKey{Peer: string(change.Agent)}, now)
+	records := append(changes, n.notices.Change(notice))
+	if err := n.store.Records().Apply(ctx, records, now); err != nil {
+		return err
+	}
+	n.published(records)
+	return nil
+}
+
+// changedKey is the body of an askKeyChange question.
+type changedKey struct {
+	Agent     wire.AgentID `json:"agent_id"`
+	Directory string       `json:"directory"`
+	Old       string       `json:"old"` // fingerprints
+	New       string       `json:"new"`
+}
+
+// keyChangeResolver pins the new key where the owner accepts it.
+type keyChangeResolver struct{ n *Node }
+
+// Resolve pins the key that the owner was shown, no other.
+func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
+	var body changedKey
+	if err := json.Unmarshal(ask.Body, &body); err != nil {
+		return fmt.Errorf("decode question: %w", err)
+	}
+	changes := d.Changes
+	switch d.Choice {
+	case acl.Approve:
+		repin, err := r.n.cards.RepinChanges(ctx, body.Agent, body.New, d.Now)
+		if err != nil {
+			return err
+		}
+		changes = append(changes, repin...)
+	case acl.Block:
+		changes = append(changes, r.n.rules.Change(string(body.Agent), acl.Blocked, d.Now))
+	}
+	if err := r.n.store.Records().Apply(ctx, changes, d.Now); err != nil {
+		return err
+	}
+	r.n.cards.Drop(body.Agent)
+	return nil
+}

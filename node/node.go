@@ -1,0 +1,247 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The deadlines of AM-32, AM-33 and AM-74. They nest: a hook that answers within SyncDeadline reaches the sender,
+// whose client gives up after 30 s, on the connection it came on.
+const (
+	DefaultSyncDeadline = 20 * time.Second
+	DefaultHookTimeout  = 5 * time.Minute
+	DefaultHoldFor      = 7 * 24 * time.Hour
+	DefaultRetention    = 30 * 24 * time.Hour
+	defaultEstimate     = time.Hour // what a held sender is told to expect
+	maxHookRuns         = 4         // hooks at once (AM-75)
+	maxHookQueue        = 256       // hooks running or waiting for their turn
+)
+
+// Config is what a node is made of. The fields without a remark are required.
+type Config struct {
+	Store       store.Store
+	Directories []*client.Directory // what the node joins and asks, in order (AM-86); may be empty
+	Credential  client.Credential   // what the node's cards are registered with
+	HTTP        *client.HTTP
+	Cards       client.CardsConfig // Directories, HTTP, Records and OnKeyChange are filled in here
+	Window      client.Window      // zero fields: the default of AM-20
+
+	Identity Identity
+
+	Policy   acl.Policy
+	Outbound OutboundPolicy // AM-50; the zero value lets everything out
+	Rates    acl.Rates
+	Exempt   []string // principals that no message limit touches (AM-44)
+
+	Routes     []Route                     // hooks by intent pattern, first match wins; no match is the inbox
+	Transports map[string]bridge.Transport // for addresses of bridges, by kind
+	Schemas    PayloadSchemas              // for custom intents (AM-70); nil checks none
+
+	Notices *notify.Box
+
+	SyncDeadline time.Duration // zero: DefaultSyncDeadline
+	HookTimeout  time.Duration // zero: DefaultHookTimeout
+	HoldFor      time.Duration // zero: DefaultHoldFor
+	Idle         time.Duration // conversations expire after it; zero: 24 h
+	Retention    time.Duration // ended conversations and inbox items go after it; zero: DefaultRetention
+	MaxKept      int           // conversations kept at most, oldest ended ones go first; zero: 100,000
+	MaxBytes     int64         // of messages in all of them, likewise; zero: 8 GiB
+	MaxConvBytes int64         // of messages in one of them, which then is full; zero: 64 MiB
+
+	// SaveKey stores a new signing key durably before a rotation uses it; nil refuses rotation.
+	SaveKey func(*signing.PrivateKey) error
+	Logger  *slog.Logger // nil logs nothing
+}
+
+// Identity is who the node is: its signing key and the card that says so.
+type Identity struct {
+	Key  *signing.PrivateKey
+	Card wire.Card
+}
+
+// PayloadSchemas holds payloads of custom intents to a schema of the owner's.
+type PayloadSchemas interface {
+	// Check returns why the payload does not fit, nil where it does or where the intent has no schema.
+	Check(intent wire.Intent, payload wire.Value) error
+}
+
+// Node is one owner's agent endpoint. All methods are safe for concurrent use.
+type Node struct {
+	cfg      Config
+	log      *slog.Logger
+	identity atomic.Pointer[Identity]
+	paused   atomic.Bool
+	overfull atomic.Bool // more is kept than MaxBytes, and none of it may go
+	started  time.Time
+
+	store      store.Store
+	book       *conversations.Book
+	rules      *acl.Rules
+	asks       *acl.Asks
+	meter      *acl.Meter
+	savedMeter []byte // what saveMeter stored last; its own
+	cards      *client.Cards
+	verifier   *client.Verifier
+	window     client.Window // with the defaults filled in
+	notices    *notify.Box
+
+	flights flights // one acceptance per sender and message id at a time
+	runs    runs    // hooks under way
+	fresh   signal  // wakes who waits for the inbox
+	outbox  *outbox
+	keeper  *keeper
+
+	interrupted []string // items whose hooks worked when the process before this one ended
+
+	background sync.WaitGroup
+}
+
+// New makes a node. It starts nothing: that is [Node.Run].
+func New(ctx context.Context, cfg Config) (*Node, error) {
+	if cfg.Store == nil || cfg.HTTP == nil || cfg.Notices == nil || cfg.Identity.Key == nil {
+		return nil, errors.New("node: config is incomplete")
+	}
+	cfg.SyncDeadline = orDefault(cfg.SyncDeadline, DefaultSyncDeadline)
+	cfg.HookTimeout = orDefault(cfg.HookTimeout, DefaultHookTimeout)
+	cfg.HoldFor = orDefault(cfg.HoldFor, DefaultHoldFor)
+	cfg.Retention = orDefault(cfg.Retention, DefaultRetention)
+	if cfg.MaxKept == 0 {
+		cfg.MaxKept = 100_000
+	}
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = 8 << 30
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Window.Past = orDefault(cfg.Window.Past, client.DefaultPast)
+	cfg.Window.Future = orDefault(cfg.Window.Future, client.DefaultFuture)
+	n := &Node{
+		window:  cfg.Window,
+		cfg:     cfg,
+		log:     cfg.Logger,
+		started: time.Now(),
+		store:   cfg.Store,
+		book:    &conversations.Book{Steps: cfg.Store.Steps(), Idle: cfg.Idle, Retention: cfg.Retention, MaxBytes: cfg.MaxConvBytes},
+		rules:   acl.NewRules(cfg.Store.Records(), cfg.Policy),
+		asks:    acl.NewAsks(cfg.Store),
+		meter:   acl.NewMeter(cfg.Rates, cfg.Exempt...),
+		notices: cfg.Notices,
+		flights: flights{under: make(map[string]*flight)},
+		runs:    newRuns(),
+	}
+	n.identity.Store(&cfg.Identity)
+	n.asks.Handle(askMessage, messageResolver{n})
+	n.asks.Handle(askOutgoing, outgoingResolver{n})
+	n.asks.Handle(askInterrupted, interruptedResolver{n})
+	n.asks.Handle(askKeyChange, keyChangeResolver{n})
+	cfg.Cards.Directories, cfg.Cards.HTTP, cfg.Cards.Records = cfg.Directories, cfg.HTTP, cfg.Store.Records()
+	cfg.Cards.OnKeyChange = n.keyChanged
+	n.cards = client.NewCards(cfg.Cards)
+	n.verifier = &client.Verifier{Cards: n.cards, Window: cfg.Window}
+	n.outbox = newOutbox(n)
+	n.keeper = newKeeper(n)
+	if err := n.restore(ctx); err != nil {
+		return nil, fmt.Errorf("restore node state: %w", err)
+	}
+	return n, nil
+}
+
+// Run works until ctx ends: it delivers what waits in the outbox, keeps the node listed, runs hooks that a crash
+// interrupted, and reclaims what has expired. It returns when everything it started has stopped.
+func (n *Node) Run(ctx context.Context) error {
+	n.background.Go(func() { n.recoverRuns(ctx) })
+	n.background.Go(func() { n.outbox.run(ctx) })
+	n.background.Go(func() { n.keeper.run(ctx) })
+	n.background.Go(func() { n.notices.Run(ctx) })
+	n.background.Go(func() { n.housekeep(ctx) })
+	<-ctx.Done()
+	n.runs.stop()
+	n.background.Wait()
+	return n.saveMeter(context.WithoutCancel(ctx), time.Now())
+}
+
+// ID returns the node's agent id.
+func (n *Node) ID() wire.AgentID { return n.identity.Load().Card.ID }
+
+// Card returns the card that the node publishes.
+func (n *Node) Card() wire.Card { return n.identity.Load().Card }
+
+// Asks returns the queue of what waits for the owner, so that bridges can add kinds of their own.
+func (n *Node) Asks() *acl.Asks { return n.asks }
+
+// signed is a message of ours, ready to leave.
+type signed struct {
+	Message wire.Message
+	Raw     []byte   // the bytes that leave
+	Digest  [32]byte // SHA-256 of what was signed
+}
+
+// sign makes the message that d describes, from this node.
+func (n *Node) sign(d wire.Draft) (signed, error) {
+	id := n.identity.Load()
+	d.From = id.Card.ID
+	if d.ID == "" {
+		d.ID = wire.NewMessageID()
+	}
+	tree := d.Tree()
+	whole, err := id.Key.SignValue(tree)
+	if err != nil {
+		return signed{}, fmt.Errorf("sign message: %w", err)
+	}
+	m, err := wire.ParseMessage(whole)
+	if err != nil {
+		return signed{}, fmt.Errorf("check own message: %w", err)
+	}
+	return signed{Message: m, Raw: whole.JSON(), Digest: signing.Digest(tree)}, nil
+}
+
+// entry is the transcript entry of a message of ours.
+func (s signed) entry() store.Entry {
+	return store.Entry{Out: true, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest}
+}
+
+// parseOwn reads a message of ours that was stored, with the digest of what was signed.
+func parseOwn(raw []byte) (wire.Message, [32]byte, error) {
+	tree, err := wire.ParseObject(raw)
+	if err != nil {
+		return wire.Message{}, [32]byte{}, fmt.Errorf("read own message: %w", err)
+	}
+	m, err := wire.ParseMessage(tree)
+	return m, signing.Digest(tree.Without("signature")), err
+}
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d == 0 {
+		return def
+	}
+	return d
+}
+
+// unavailable translates a store error for the sender: what cannot be made durable is not acknowledged (AM-26). What
+// may be over soon says so, for a sender gives up on an internal error (AM-47).
+func unavailable(err error) error {
+	if _, ok := errors.AsType[*wire.Error](err); ok {
+		return err
+	}
+	passing := []error{store.ErrUnavailable, store.ErrConflict, store.ErrQuota, context.Canceled, context.DeadlineExceeded}
+	if slices.ContainsFunc(passing, func(target error) bool { return errors.Is(err, target) }) {
+		return wire.ErrUnavailable.Because(err)
+	}
+	return wire.ErrInternal.Because(err)
+}

@@ -1,0 +1,33 @@
+package node_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+)
+
+// TestEveryRouteIsDescribed compares what a process with both roles mounts with openapi.yaml: neither has more. HEAD
+// goes with GET.
+func TestEveryRouteIsDescribed(t *testing.T) {
+	edge := httpapi.New(httpapi.Config{Local: true})
+	directory.New(directory.Config{Store: meshtest.Store(t), Local: true}).Mount(edge.Echo())
+	meshtest.InMemory(t).Node("sarah", open).Mount(edge.Echo(), edge.Addresses())
+	var mounted []string
+	for _, r := range edge.Echo().Routes() {
+		if r.Method != http.MethodHead {
+			mounted = append(mounted, r.Method+" "+strings.ReplaceAll(r.Path, ":id", "{agent_id}"))
+		}
+	}
+	slices.Sort(mounted)
+	if diff := cmp.Diff(apitest.Operations(t), mounted); diff != "" {
+		t.Errorf("routes (-openapi.yaml +mounted):\n%s", diff)
+	}
+}

@@ -1,0 +1,425 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// wireTransport is a network in memory, so that time can be synthetic.
+type wireTransport struct {
+	deliver func(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error)
+
+	mu   sync.Mutex
+	seen []bridge.Delivery
+	at   []time.Time
+}
+
+func (t *wireTransport) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	t.mu.Lock()
+	t.seen = append(t.seen, d)
+	t.at = append(t.at, time.Now())
+	t.mu.Unlock()
+	return t.deliver(ctx, d)
+}
+
+// deliveries returns what arrived so far, by its text.
+func (t *wireTransport) deliveries() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var texts []string
+	for _, d := range t.seen {
+		message, _ := d.Message.Payload.Get("message")
+		texts = append(texts, message.GetStr("body"))
+	}
+	return texts
+}
+
+func takes(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+	return bridge.Delivered{}, nil
+}
+
+func fails(err error) func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+	return func(context.Context, bridge.Delivery) (bridge.Delivered, error) { return bridge.Delivered{}, err }
+}
+
+// testStore opens the database of dir.
+func testStore(t *testing.T, dir string) store.Store {
+	t.Helper()
+	s, err := bolt.Open(t.Context(), filepath.Join(dir, "node.db"), bolt.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// lone is a node without directories whose messages leave over a wire.
+type lone struct {
+	*node.Node
+	store store.Store
+	stop  func() // the node, then its store
+}
+
+// loneNode starts a node on the database in dir.
+func loneNode(t *testing.T, dir string, wires bridge.Transport, configure ...func(*node.Config)) *lone {
+	t.Helper()
+	s := testStore(t, dir)
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	cfg := node.Config{
+		Store: s, HTTP: h, Notices: notify.New(notify.Config{Records: s.Records()}),
+		Identity:   node.Identity{Key: meshtest.Key("lone"), Card: meshtest.Card(t, "lone", "http://127.0.0.1:9/agentmesh")},
+		Transports: map[string]bridge.Transport{"wire": wires},
+	}
+	for _, c := range configure {
+		c(&cfg)
+	}
+	n, err := node.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.Deliver(ctx)
+	}()
+	l := &lone{Node: n, store: s, stop: sync.OnceFunc(func() {
+		cancel()
+		<-done
+		h.Close()
+		if err := s.Close(); err != nil {
+			t.Errorf("close store: %v", err)
+		}
+	})}
+	t.Cleanup(l.stop)
+	return l
+}
+
+// to is a message to a peer on the wire.
+func to(peer string, conv wire.ConversationID, body string) node.Outgoing {
+	a := bridge.Address{Kind: "wire", Link: "test", Peer: peer}
+	return node.Outgoing{
+		To: a.Pseudonym(), Address: a.String(), Conv: conv, Intent: wire.Deliver, Via: "owner",
+		Payload: wire.Obj(
+			wire.Member{Key: "action", Value: wire.Text("deliver")},
+			wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(body)})},
+		),
+	}
+}
+
+func mustSend(t *testing.T, n *node.Node, out node.Outgoing, wait time.Duration) node.Sent {
+	t.Helper()
+	sent, err := n.Send(t.Context(), out, wait)
+	if err != nil {
+		t.Fatalf("Send: %v", err)
+	}
+	return sent
+}
+
+func theLetter(t *testing.T, n *node.Node) node.Letter {
+	t.Helper()
+	letters, _, err := n.Outbox(t.Context(), "", "", 10)
+	if err != nil || len(letters) != 1 {
+		t.Fatalf("outbox = %v, %v, want one letter", letters, err)
+	}
+	return letters[0]
+}
+
+func noticeKinds(t *testing.T, s store.Store) []string {
+	t.Helper()
+	list, _, err := notify.New(notify.Config{Records: s.Records()}).List(t.Context(), "", 100, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, n := range list {
+		kinds = append(kinds, n.Kind)
+	}
+	return kinds
+}
+
+func convState(t *testing.T, s store.Store, out node.Outgoing) conversations.State {
+	t.Helper()
+	row, err := s.Steps().Conversation(t.Context(), store.ConvKey{Peer: string(out.To), ID: string(out.Conv)}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conv, err := conversations.Decode(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conv.State
+}
+
+// TestSendSchedule holds the waits of AM-47, a fifth more or less, and the end after 72 h.
+func TestSendSchedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{deliver: fails(&client.SendError{Retry: true})}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		out := to("ann", "conv_1", "hello")
+		began := time.Now()
+		if sent := mustSend(t, l.Node, out, time.Minute); sent.State != node.SendQueued || sent.Err == nil {
+			t.Errorf("after the first attempt: %+v, want queued with the reason", sent)
+		}
+		time.Sleep(80 * time.Hour)
+		synctest.Wait()
+		want := []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
+		for i := 1; i < len(w.at); i++ {
+			due := 3 * time.Hour
+			if i <= len(want) {
+				due = want[i-1]
+			}
+			if gap := w.at[i].Sub(w.at[i-1]); gap < due*8/10 || gap > due*12/10+time.Second {
+				t.Errorf("attempt %d after %v, want %v ± 20 %%", i+1, gap, due)
+			}
+			if w.seen[i].Attempt != i+1 {
+				t.Errorf("attempt %d is numbered %d", i+1, w.seen[i].Attempt)
+			}
+		}
+		last := w.at[len(w.at)-1].Sub(began)
+		if last > 72*time.Hour || last < 68*time.Hour {
+			t.Errorf("the last attempt came after %v, want about 72 h", last)
+		}
+		if letter := theLetter(t, l.Node); letter.State != node.SendFailed {
+			t.Errorf("letter is %s, want failed", letter.State)
+		}
+		if kinds := noticeKinds(t, l.store); !slices.Equal(kinds, []string{"undelivered"}) {
+			t.Errorf("notices %v, want undelivered", kinds)
+		}
+	})
+}
+
+func TestRetryAfterWinsIfLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{deliver: fails(&client.SendError{Retry: true, After: 20 * time.Minute})}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
+		time.Sleep(30 * time.Hour)
+		synctest.Wait()
+		for i := 1; i < min(len(w.at), 9); i++ {
+			gap := w.at[i].Sub(w.at[i-1])
+			if i <= 4 && gap.Round(time.Second) != 20*time.Minute || i > 6 && gap < 2*time.Hour {
+				t.Errorf("attempt %d after %v", i+1, gap)
+			}
+		}
+	})
+}
+
+// TestOrderWithinConversations: a conversation whose first message waits holds up its own messages and no others
+// (AM-46).
+func TestOrderWithinConversations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		tries := 0
+		w := &wireTransport{}
+		w.deliver = func(_ context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if d.Message.Conversation == "conv_slow" {
+				if tries++; tries <= 2 {
+					return bridge.Delivered{}, &client.SendError{Retry: true}
+				}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for _, body := range []string{"1", "2", "3"} {
+			mustSend(t, l.Node, to("ann", "conv_slow", body), 0)
+		}
+		mustSend(t, l.Node, to("ann", "conv_other", "a"), time.Minute)
+		synctest.Wait()
+		if got := w.deliveries(); !slices.Contains(got, "a") || slices.Contains(got, "2") {
+			t.Errorf("at first: %v, want a beside 1", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		got := slices.DeleteFunc(w.deliveries(), func(s string) bool { return s == "a" })
+		if diff := cmp.Diff([]string{"1", "1", "1", "2", "3"}, got); diff != "" {
+			t.Errorf("order: %s", diff)
+		}
+	})
+}
+
+// TestOnePeerDoesNotStarveOthers: forty conversations with a peer that hangs leave room for everyone else.
+func TestOnePeerDoesNotStarveOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{}
+		w.deliver = func(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			if d.Address == "wire:test/hangs" {
+				<-ctx.Done()
+				return bridge.Delivered{}, &client.SendError{Retry: true}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for i := range 40 {
+			mustSend(t, l.Node, to("hangs", wire.ConversationID(fmt.Sprint("conv_", i)), "x"), 0)
+		}
+		if sent := mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Second); sent.State != node.SendDelivered {
+			t.Errorf("message to another peer is %s, want delivered", sent.State)
+		}
+		if n := len(w.deliveries()); n > 5 {
+			t.Errorf("%d attempts at once, want 4 to the peer that hangs", n)
+		}
+	})
+}
+
+// TestRestartMidQueue: what a process leaves behind, the next one delivers, once and in order, and the bytes of an
+// attempt that was cut off go out again unchanged (AM-46, AM-48).
+func TestRestartMidQueue(t *testing.T) {
+	dir := t.TempDir()
+	begun := make(chan struct{})
+	first := &wireTransport{}
+	first.deliver = func(ctx context.Context, _ bridge.Delivery) (bridge.Delivered, error) {
+		close(begun)
+		<-ctx.Done()
+		return bridge.Delivered{}, ctx.Err()
+	}
+	l := loneNode(t, dir, first)
+	out := to("ann", "conv_1", "1")
+	mustSend(t, l.Node, out, 0)
+	for _, body := range []string{"2", "3"} {
+		mustSend(t, l.Node, to("ann", "conv_1", body), 0)
+	}
+	<-begun
+	l.stop()
+
+	second := &wireTransport{deliver: takes}
+	l = loneNode(t, dir, second)
+	mustSend(t, l.Node, to("ann", "conv_1", "4"), 10*time.Second)
+	if diff := cmp.Diff([]string{"1", "2", "3", "4"}, second.deliveries()); diff != "" {
+		t.Errorf("after the restart: %s", diff)
+	}
+	if string(first.seen[0].Raw) != string(second.seen[0].Raw) {
+		t.Error("the message that was cut off went out with other bytes")
+	}
+	letters, _, err := l.Outbox(t.Context(), "", "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, letter := range letters {
+		if letter.State != node.SendDelivered || letter.Processed != (i == 0) {
+			t.Errorf("letter %d is %s, maybe processed %v; want delivered, and only the first may have been processed before",
+				i, letter.State, letter.Processed)
+		}
+	}
+	row, err := l.store.Steps().Conversation(t.Context(), store.ConvKey{Peer: string(out.To), ID: "conv_1"}, time.Now())
+	if err != nil || row.Entries != 4 {
+		t.Errorf("transcript has %d entries, %v, want 4", row.Entries, err)
+	}
+}
+
+// TestFinalFailure: the conversation has failed, what was to follow is not sent, the owner is told; a close still is.
+func TestFinalFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		w := &wireTransport{}
+		w.deliver = func(_ context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			if d.Message.Action() == wire.ActionClose {
+				return bridge.Delivered{}, nil
+			}
+			<-release
+			return bridge.Delivered{}, errors.New("no such participant\x1b[2J")
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		out := to("ann", "conv_1", "1")
+		mustSend(t, l.Node, out, 0)
+		mustSend(t, l.Node, to("ann", "conv_1", "2"), 0)
+		closing := to("ann", "conv_1", "")
+		closing.Payload = wire.Obj(
+			wire.Member{Key: "action", Value: wire.Text("close")}, wire.Member{Key: "status", Value: wire.Text("failed")},
+		)
+		mustSend(t, l.Node, closing, 0)
+		close(release)
+		synctest.Wait()
+		letters, _, err := l.Outbox(t.Context(), "", "", 10)
+		if err != nil || len(letters) != 3 {
+			t.Fatalf("letters: %v, %v, want three", letters, err)
+		}
+		for i, want := range []node.SendState{node.SendFailed, node.SendFailed, node.SendDelivered} {
+			if letters[i].State != want {
+				t.Errorf("letter %d is %s, want %s", i, letters[i].State, want)
+			}
+		}
+		if got := letters[0].Err.Message; got != "no such participant[2J" {
+			t.Errorf("reason %q", got)
+		}
+		if got := w.deliveries(); slices.Contains(got, "2") {
+			t.Errorf("deliveries %v: the second message was sent", got)
+		}
+		if s := convState(t, l.store, out); s != conversations.Failed {
+			t.Errorf("conversation is %s, want failed", s)
+		}
+		if kinds := noticeKinds(t, l.store); !slices.Contains(kinds, "undelivered") {
+			t.Errorf("notices %v, want undelivered", kinds)
+		}
+	})
+}
+
+// TestSendRefuses: what cannot be sent changes nothing.
+func TestSendRefuses(t *testing.T) {
+	w := &wireTransport{deliver: takes}
+	l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {
+		cfg.Outbound = node.OutboundPolicy{Allow: []string{"wire:test/ann"}}
+	})
+	payload := func(s string) wire.Value {
+		v, err := wire.Parse([]byte(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*node.Outgoing)
+		want   error
+	}{
+		{"not on the outbound allowlist", func(o *node.Outgoing) { *o = to("bob", "conv_1", "x") }, node.ErrOutbound},
+		{"to ourselves", func(o *node.Outgoing) { o.To = l.ID() }, wire.ErrRecipient},
+		{"no agent id", func(o *node.Outgoing) { o.To = "bob" }, wire.ErrSchema},
+		{"another's address", func(o *node.Outgoing) { o.To = to("bob", "", "").To }, wire.ErrSchema},
+		{"unknown kind of intent", func(o *node.Outgoing) { o.Intent = "hello" }, wire.ErrIntent},
+		{"wrong shape", func(o *node.Outgoing) { o.Payload = payload(`{"action":"deliver"}`) }, wire.ErrPayload},
+		{"no object", func(o *node.Outgoing) { o.Payload = wire.Text("x") }, wire.ErrPayload},
+		{"integer-like key", func(o *node.Outgoing) {
+			o.Payload = payload(`{"action":"deliver","message":{"body":"x"},"2":1}`)
+		}, wire.ErrPayload},
+		{"close of nothing", func(o *node.Outgoing) { o.Payload = payload(`{"action":"close","status":"failed"}`) }, wire.ErrConversationClosed},
+		{"nobody we know", func(o *node.Outgoing) { o.To, o.Address = "am_nobody", "" }, node.ErrNoRecipient},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := to("ann", "conv_1", "hello")
+			c.change(&out)
+			if sent, err := l.Send(t.Context(), out, 0); !errors.Is(err, c.want) {
+				t.Errorf("Send = %+v, %v, want %v", sent, err, c.want)
+			}
+		})
+	}
+	letters, _, err := l.Outbox(t.Context(), "", "", 10)
+	if err != nil || len(letters) != 0 {
+		t.Errorf("outbox: %v, %v, want empty", letters, err)
+	}
+}

@@ -1,0 +1,266 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const nsAliases = "aliases" // key: alias; body: agent id or principal; term "peer:<id>"
+
+var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// peerView is what is remembered about a peer.
+type peerView struct {
+	ID          string       `json:"id"`
+	Aliases     []string     `json:"aliases,omitempty"`
+	Standing    acl.Standing `json:"standing,omitempty"`
+	Since       time.Time    `json:"since,omitzero"`
+	Fingerprint string       `json:"fingerprint,omitempty"` // of the key that is pinned
+	Given       bool         `json:"given,omitempty"`       // the owner gave its card, wrote to it or accepted its key
+}
+
+// ownerPeers lists everyone whom the node remembers: rules, aliases, pinned keys.
+func (n *Node) ownerPeers(c echo.Context) error {
+	ctx, now := c.Request().Context(), time.Now()
+	views := map[string]*peerView{}
+	view := func(id string) *peerView {
+		if views[id] == nil {
+			views[id] = &peerView{ID: id}
+		}
+		return views[id]
+	}
+	for after := ""; ; {
+		rules, next, err := n.rules.List(ctx, acl.Unknown, after, 500, now)
+		if err != nil {
+			return ownerError(err)
+		}
+		for _, r := range rules {
+			v := view(r.Principal)
+			v.Standing, v.Since = r.Standing, r.Since
+		}
+		if after = next; after == "" {
+			break
+		}
+	}
+	err := n.eachRecord(ctx, nsAliases, now, func(r store.Record) {
+		v := view(string(r.Body))
+		v.Aliases = append(v.Aliases, r.Key)
+	})
+	if err != nil {
+		return ownerError(err)
+	}
+	for after := wire.AgentID(""); ; {
+		pins, next, err := n.cards.Pins(ctx, after, 500, now)
+		if err != nil {
+			return ownerError(err)
+		}
+		for _, p := range pins {
+			v := view(string(p.Agent))
+			v.Fingerprint, v.Given = p.Fingerprint, p.Owner
+		}
+		if after = next; after == "" {
+			break
+		}
+	}
+	for _, id := range n.cfg.Policy.Allow {
+		view(id).Standing = acl.Allowed
+	}
+	for _, id := range n.cfg.Policy.Block {
+		view(id).Standing = acl.Blocked
+	}
+	items := make([]peerView, 0, len(views))
+	for _, v := range views {
+		items = append(items, *v)
+	}
+	slices.SortFunc(items, func(a, b peerView) int { return strings.Compare(a.ID, b.ID) })
+	return respond(c, items, "")
+}
+
+func (n *Node) eachRecord(ctx context.Context, ns string, now time.Time, do func(store.Record)) error {
+	for after := ""; ; {
+		page, err := n.store.Records().List(ctx, ns, "", after, 500, now)
+		if err != nil {
+			return err
+		}
+		for _, r := range page.Records {
+			do(r)
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+// ownerAddPeer takes a card by the owner's word: as a document, or fetched from a URL that the owner names.
+func (n *Node) ownerAddPeer(c echo.Context) error {
+	var req struct {
+		Card  wire.Value `json:"card"`
+		URL   string     `json:"url"`
+		Alias string     `json:"alias"`
+	}
+	if err := decodeOwner(c, &req); err != nil {
+		return err
+	}
+	if (req.URL == "") == (req.Card.Kind() != wire.Object) {
+		return fault(http.StatusBadRequest, "name either a card or the url of one", "")
+	}
+	if err := checkAlias(req.Alias); req.Alias != "" && err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	card := req.Card
+	if req.URL != "" {
+		var err error
+		if card, err = n.fetchCard(ctx, req.URL); err != nil {
+			return fault(http.StatusBadGateway, "cannot fetch the card: "+err.Error(), "")
+		}
+	}
+	peer, err := n.cards.AddPeer(ctx, card, time.Now())
+	if err != nil {
+		return fault(http.StatusBadRequest, "the card is not acceptable: "+err.Error(), "check it with: agentmesh card validate")
+	}
+	if req.Alias != "" {
+		if err := n.setAlias(ctx, req.Alias, string(peer.Card.ID)); err != nil {
+			return err
+		}
+	}
+	return httpapi.JSON(c, http.StatusOK, struct {
+		ID          wire.AgentID `json:"id"`
+		Name        string       `json:"name"`
+		Endpoint    string       `json:"endpoint"`
+		Fingerprint string       `json:"fingerprint"`
+	}{peer.Card.ID, peer.Card.Name, peer.Card.Endpoint, peer.Key.Fingerprint()})
+}
+
+// fetchCard gets a card from where the owner says it is.
+func (n *Node) fetchCard(ctx context.Context, from string) (wire.Value, error) {
+	u, err := url.Parse(from)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
+		return wire.Value{}, errors.New("not an http URL")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := n.cfg.HTTP.Do(ctx, client.Owner, req)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return wire.Value{}, errors.New("it answered " + resp.Status)
+	}
+	body, err := client.ReadAll(resp, wire.MaxCard)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return wire.ParseObject(body)
+}
+
+// ownerChangePeer carries out one word of the owner about a peer.
+func (n *Node) ownerChangePeer(c echo.Context) error {
+	var req struct {
+		Action      string `json:"action"`
+		Alias       string `json:"alias"`
+		Fingerprint string `json:"fingerprint"`
+	}
+	if err := decodeOwner(c, &req); err != nil {
+		return err
+	}
+	ctx, now := c.Request().Context(), time.Now()
+	id, err := n.resolvePeer(ctx, c.Param("id"))
+	if err != nil {
+		return err
+	}
+	peer := string(id)
+	switch req.Action {
+	case "allow":
+		err = n.rules.Set(ctx, peer, acl.Allowed, now)
+	case "approve":
+		err = n.rules.Set(ctx, peer, acl.Approved, now)
+	case "block":
+		err = n.rules.Set(ctx, peer, acl.Blocked, now)
+	case "alias":
+		err = n.setAlias(ctx, req.Alias, peer)
+	case "repin":
+		err = n.cards.Repin(ctx, id, req.Fingerprint)
+	case "forget":
+		err = errors.Join(n.rules.Forget(ctx, peer, now), n.cards.Forget(ctx, id), n.dropAliases(ctx, peer))
+	default:
+		return fault(http.StatusBadRequest, "action must be allow, approve, block, forget, alias or repin", "")
+	}
+	if err != nil {
+		return ownerError(err)
+	}
+	standing, err := n.rules.Standing(ctx, peer, now)
+	if err != nil {
+		return ownerError(err)
+	}
+	return httpapi.JSON(c, http.StatusOK, peerView{ID: peer, Standing: standing})
+}
+
+func checkAlias(alias string) error {
+	if !aliasForm.MatchString(alias) || strings.HasPrefix(alias, "am_") {
+		return fault(http.StatusBadRequest, "an alias is 1 to 64 of a-z 0-9 . _ - and does not begin with am_", "")
+	}
+	return nil
+}
+
+func (n *Node) setAlias(ctx context.Context, alias, peer string) error {
+	if err := checkAlias(alias); err != nil {
+		return err
+	}
+	change := store.Change{IfRev: store.Any, Record: store.Record{
+		NS: nsAliases, Key: alias, Body: []byte(peer), Terms: []string{"peer:" + peer},
+	}}
+	return n.store.Records().Apply(ctx, []store.Change{change}, time.Now())
+}
+
+func (n *Node) dropAliases(ctx context.Context, peer string) error {
+	page, err := n.store.Records().List(ctx, nsAliases, "peer:"+peer, "", 1000, time.Now())
+	if err != nil {
+		return err
+	}
+	var changes []store.Change
+	for _, r := range page.Records {
+		changes = append(changes, store.Change{Record: store.Record{NS: nsAliases, Key: r.Key}, IfRev: store.Any, Delete: true})
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return n.store.Records().Apply(ctx, changes, time.Now())
+}
+
+// Peer turns what the owner typed, an alias or an id, into an agent id.
+func (n *Node) Peer(ctx context.Context, name string) (wire.AgentID, error) {
+	return n.resolvePeer(ctx, name)
+}
+
+// resolvePeer turns what the owner typed into an agent id: an alias, an id, or a foreign address.
+func (n *Node) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) {
+	r, err := n.store.Records().Get(ctx, nsAliases, s, time.Now())
+	switch {
+	case s != "" && err == nil:
+		return wire.AgentID(r.Body), nil
+	case s != "" && !errors.Is(err, store.ErrNotFound):
+		return "", ownerError(err)
+	case wire.AgentID(s).Valid():
+		return wire.AgentID(s), nil
+	}
+	return "", fault(http.StatusBadRequest, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
+}

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxWait bounds how long the owner's request waits for a first delivery or an answer.
+const maxWait = 55
+
+// ownerSend starts or continues a conversation with an agent.
+func (n *Node) ownerSend(c echo.Context) error {
+	var req struct {
+		To           string              `json:"to"`
+		Conversation wire.ConversationID `json:"conversation"`
+		Intent       wire.Intent         `json:"intent"`
+		Payload      wire.Value          `json:"payload"`
+		WaitSeconds  int                 `json:"wait_seconds"`
+	}
+	if err := decodeOwner(c, &req); err != nil {
+		return err
+	}
+	to, err := n.resolvePeer(c.Request().Context(), req.To)
+	if err != nil {
+		return err
+	}
+	if req.Conversation != "" && !req.Conversation.Valid() {
+		return fault(http.StatusBadRequest, "conversation is not a conversation id", "leave it out to start one")
+	}
+	return n.send(c, Outgoing{
+		To: to, Conv: req.Conversation, Intent: req.Intent, Payload: req.Payload, Via: "owner",
+	}, req.WaitSeconds)
+}
+
+// ownerReply answers in a conversation: the newest message that still waits there, if one does.
+func (n *Node) ownerReply(c echo.Context) error {
+	var req struct {
+		Conversation string      `json:"conversation"`
+		Peer         string      `json:"peer"`
+		Intent       wire.Intent `json:"intent"`
+		Payload      wire.Value  `json:"payload"`
+		WaitSeconds  int         `json:"wait_seconds"`
+	}
+	if err := decodeOwner(c, &req); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	key, err := n.conversation(ctx, req.Conversation, req.Peer)
+	if err != nil {
+		return err
+	}
+	out, err := n.continuing(ctx, key)
+	if err != nil {
+		return err
+	}
+	out.Payload = req.Payload
+	if req.Intent != "" {
+		out.Intent = req.Intent
+	}
+	waiting, err := n.itemsOf(ctx, key, ItemNew, ItemRead, ItemFailed, ItemInterrupted)
+	if err != nil {
+		return ownerError(err)
+	}
+	for _, item := range waiting {
+		if item.Kind == "message" {
+			out.InReplyTo, out.Answers = item.MessageID, item.ID
+		}
+	}
+	return n.send(c, out, req.WaitSeconds)
+}
+
+// continuing is a message that goes on in a conversation: same peer, same intent.
+func (n *Node) continuing(ctx context.Context, key store.ConvKey) (Outgoing, error) {
+	row, err := n.store.Steps().Conversation(ctx, key, time.Now())
+	if err != nil {
+		return Outgoing{}, ownerError(err)
+	}
+	conv, err := conversations.Decode(row)
+	if err != nil {
+		return Outgoing{}, err
+	}
+	return Outgoing{
+		To: wire.AgentID(key.Peer), Address: conv.Address, Conv: wire.ConversationID(key.ID), Intent: conv.Intent, Via: "owner",
+	}, nil
+}
+
+func (n *Node) send(c echo.Context, out Outgoing, waitSeconds int) error {
+	if waitSeconds < 0 || waitSeconds > maxWait {
+		return fault(http.StatusBadRequest, "wait_seconds must be 0 to 55", "")
+	}
+	if out.Payload.Kind() != wire.Object {
+		return fault(http.StatusBadRequest, "payload must be a JSON object", "")
+	}
+	if !out.Intent.Standard() && !out.Intent.Custom() {
+		return fault(http.StatusBadRequest, "intent is neither a mesh.* nor a reverse-domain name", "for example mesh.schedule, com.example.invoice")
+	}
+	if _, err := wire.CheckPayload(out.Intent, out.Payload); err != nil {
+		return fault(http.StatusBadRequest, err.Error(), "")
+	}
+	wait := time.Duration(waitSeconds) * time.Second
+	if err := httpapi.KeepOpen(c, wait+10*time.Second); err != nil {
+		return err
+	}
+	sent, err := n.Send(c.Request().Context(), out, wait)
+	if err != nil {
+		if errors.Is(err, wire.ErrConversationClosed) {
+			return fault(http.StatusConflict, "the conversation has ended", "start a new one with: agentmesh send")
+		}
+		return ownerError(err)
+	}
+	return httpapi.JSON(c, http.StatusOK, sent)
+}

@@ -1,0 +1,105 @@
+package node
+
+import (
+	"context"
+	"encoding/hex"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// statusCap bounds what status counts; beyond it the owner sees "1000".
+const statusCap = 1000
+
+// ownerStatus says in one document how the node is doing.
+func (n *Node) ownerStatus(c echo.Context) error {
+	ctx, now := c.Request().Context(), time.Now()
+	items, err := count(func(after string, limit int) (int, string, error) {
+		page, next, err := n.Inbox(ctx, ItemNew, after, limit)
+		return len(page), next, err
+	})
+	if err != nil {
+		return ownerError(err)
+	}
+	asks, err := count(func(after string, limit int) (int, string, error) {
+		page, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, now)
+		return len(page), next, err
+	})
+	if err != nil {
+		return ownerError(err)
+	}
+	outbox := n.outbox.counts()
+	if outbox["queued"] == 0 { // what waits in the store where nothing delivers
+		outbox["queued"], err = count(func(after string, limit int) (int, string, error) {
+			page, next, err := n.Outbox(ctx, SendQueued, after, limit)
+			return len(page), next, err
+		})
+		if err != nil {
+			return ownerError(err)
+		}
+	}
+	id := n.identity.Load()
+	return httpapi.JSON(c, http.StatusOK, struct {
+		AgentID     wire.AgentID   `json:"agent_id"`
+		Name        string         `json:"name"`
+		Endpoint    string         `json:"endpoint"`
+		Fingerprint string         `json:"fingerprint"`
+		Paused      bool           `json:"paused"`
+		Started     time.Time      `json:"started"`
+		Mode        acl.Mode       `json:"access_mode"`
+		Directories []Listing      `json:"directories"`
+		Inbox       int            `json:"inbox_new"`
+		Approvals   int            `json:"approvals_pending"`
+		Outbox      map[string]int `json:"outbox"`
+		Store       string         `json:"store"`
+	}{
+		AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
+		Paused: n.Paused(), Started: n.started, Mode: n.mode(), Directories: n.Listings(),
+		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx),
+	})
+}
+
+// count counts what a list holds, up to statusCap, a few at a time: each may be as large as a message.
+func count(list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
+	const page = 50
+	for after := ""; total < statusCap; {
+		n, next, err := list(after, page)
+		if err != nil {
+			return 0, err
+		}
+		total += n
+		if after = next; after == "" {
+			break
+		}
+	}
+	return min(total, statusCap), nil
+}
+
+func (n *Node) mode() acl.Mode {
+	if n.cfg.Policy.Mode == "" {
+		return acl.Approval
+	}
+	return n.cfg.Policy.Mode
+}
+
+func (n *Node) storeState(ctx context.Context) string {
+	if err := n.store.Ping(ctx); err != nil {
+		return err.Error()
+	}
+	return "ok"
+}
+
+// published wakes whoever waits for what a committed step changed.
+func (n *Node) published(changes []store.Change) {
+	n.fresh.give()
+	n.notices.Published(changes)
+	n.outbox.posted(changes)
+}
+
+func hexOf(sum [32]byte) string { return hex.EncodeToString(sum[:]) }

@@ -1,0 +1,83 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Receive takes the body of a POST to the endpoint through the whole receive table. The body was measured and the
+// address charged before (lines 1 and 2). The error is a *[wire.Error].
+func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error) {
+	m, err := n.verifier.Read("application/json", "", body) // lines 3, 4
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	if err := n.addressed(ctx, m); err != nil { // lines 5, 6
+		return bridge.Outcome{}, err
+	}
+	checked, err := n.verifier.Authenticate(ctx, m, time.Now()) // lines 7, 8
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	return n.Accept(ctx, bridge.Inbound{ // lines 9 to 16
+		Principal: string(m.From), Peer: m.From, Name: checked.Card.Name, Verified: bridge.VerifiedSignature,
+		MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload,
+		Time: m.Time, Received: time.Now(), Raw: body, Digest: checked.Digest, Native: &m,
+	})
+}
+
+// addressed is lines 5 and 6: the message is for this agent, the owner lets messages in, the sender is not blocked.
+// The block list stands before the signature because it saves work (AM-25).
+func (n *Node) addressed(ctx context.Context, m wire.Message) error {
+	if m.To != n.ID() {
+		return wire.ErrRecipient
+	}
+	if n.paused.Load() {
+		return wire.ErrPaused
+	}
+	standing, err := n.rules.Standing(ctx, string(m.From), time.Now())
+	if err != nil {
+		return unavailable(err)
+	}
+	if standing == acl.Blocked {
+		return wire.ErrNotAllowed
+	}
+	return nil
+}
+
+// original returns the message of an item as it was received; the zero Message for a foreign one.
+func (n *Node) original(ctx context.Context, item Item) (wire.Message, error) {
+	if item.Address != "" {
+		return wire.Message{}, nil
+	}
+	const page = 100
+	for after := uint64(0); ; {
+		entries, err := n.book.Transcript(ctx, item.key(), after, page)
+		if err != nil {
+			return wire.Message{}, fmt.Errorf("read transcript: %w", err)
+		}
+		for _, e := range entries {
+			if e.MessageID == string(item.MessageID) && !e.Out {
+				tree, err := wire.ParseObject(e.Raw)
+				if err != nil {
+					return wire.Message{}, fmt.Errorf("read stored message: %w", err)
+				}
+				return wire.ParseMessage(tree)
+			}
+			after = e.N
+		}
+		if len(entries) < page {
+			return wire.Message{}, fmt.Errorf("message %s: %w", item.MessageID, store.ErrNotFound)
+		}
+	}
+}
+
+// isBadSignature says whether an address is charged for the refusal as for a forgery (AM-43).
+func isBadSignature(err error) bool { return errors.Is(err, wire.ErrSignature) }

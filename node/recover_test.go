@@ -1,0 +1,342 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// killedAtWork returns a member whose process ended while its hook worked on the messages that make returns: the
+// records say "running", and no sender was told anything.
+func killedAtWork(t *testing.T, mesh *meshtest.Mesh, old *meshtest.Member, bodies func(to wire.AgentID) [][]byte) *meshtest.Member {
+	t.Helper()
+	const never = 30 * time.Minute
+	dead := make(chan struct{})
+	configure := hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		<-dead
+		runtime.Goexit() // a killed process says nothing
+		panic("unreachable")
+	}, unlimited, func(cfg *node.Config) { cfg.SyncDeadline = never })
+	m := old
+	if m == nil {
+		m = mesh.Node("sarah", configure)
+	} else {
+		m = mesh.Copy(old, configure)
+	}
+	for _, body := range bodies(m.ID()) {
+		go m.Receive(context.Background(), body)
+	}
+	synctest.Wait()
+	t.Cleanup(func() { // after what came later has stopped
+		close(dead)
+		time.Sleep(never)
+		synctest.Wait()
+	})
+	return m
+}
+
+func one(body func(to wire.AgentID) []byte) func(wire.AgentID) [][]byte {
+	return func(to wire.AgentID) [][]byte { return [][]byte{body(to)} }
+}
+
+// calls notes what a hook was called for.
+type calls struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (c *calls) note(call node.Call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen = append(c.seen, fmt.Sprintf("%s attempt %d", call.Message.ID, call.Attempt))
+}
+
+func (c *calls) all() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen
+}
+
+// repeatable lets the hook run again after a crash, as that of a webhook.
+func repeatable(cfg *node.Config) { cfg.Routes[0].Repeatable = true }
+
+// transcript reads a conversation as "in action", "out action", after it has checked its chain.
+func transcript(t *testing.T, m *meshtest.Member, key store.ConvKey) (turns []string) {
+	t.Helper()
+	book := conversations.Book{Steps: m.Store.Steps()}
+	if err := book.Check(t.Context(), key, time.Now()); err != nil {
+		t.Errorf("chain of %s: %v", key.ID, err)
+	}
+	entries, err := book.Transcript(t.Context(), key, 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		v, err := wire.ParseObject(e.Raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload, _ := v.Get("payload")
+		direction := "in "
+		if e.Out {
+			direction = "out "
+		}
+		turns = append(turns, direction+payload.GetStr("action"))
+	}
+	return turns
+}
+
+func equal(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s = %q, want %q", what, got, want)
+	}
+}
+
+// TestRepeatableHookRunsAgain is AM-75 for a webhook: after a crash it runs again under the same message id; reply
+// and transcript happen once.
+func TestRepeatableHookRunsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
+		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+		if item := theItem(t, killed); item.State != node.ItemRunning || item.Attempt != 1 {
+			t.Fatalf("item = %+v", item)
+		}
+		var seen calls
+		again := mesh.Restart(killed, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+			seen.note(c)
+			if c.Message.Payload.GetStr("action") != "deliver" {
+				t.Error("the hook did not get the message")
+			}
+			return says(t, `{"action":"deliver","message":{"body":"done"}}`), nil
+		}, repeatable))
+		again.Start()
+		synctest.Wait()
+		equal(t, "calls", seen.all(), []string{string(d.ID) + " attempt 2"})
+		if item := theItem(t, again); item.State != node.ItemAnswered {
+			t.Errorf("item = %+v", item)
+		}
+		key := store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}
+		equal(t, "transcript", transcript(t, again, key), []string{"in deliver", "out pending_approval", "out deliver"})
+		final := again.Post(chris.Sign(d))
+		must(t, final, http.StatusOK)
+		if got := final.Message(t, again); got.Action() != "deliver" || got.Meta("in_reply_to") != string(d.ID) {
+			t.Errorf("repeat = %s", final.Body)
+		}
+		once := mesh.Restart(again, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+			seen.note(c)
+			return node.HookAnswer{}, nil
+		}, repeatable))
+		once.Start()
+		synctest.Wait()
+		if len(seen.all()) != 1 || len(transcript(t, once, key)) != 3 {
+			t.Errorf("another restart ran it again: %q", seen.all())
+		}
+	})
+}
+
+// TestOtherHookAsksTheOwner is AM-75 for an exec: the owner says whether it runs again; where not, the message waits
+// in the inbox, and its answer is what the sender's repeat gets (AM-22).
+func TestOtherHookAsksTheOwner(t *testing.T) {
+	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
+		synctest.Test(t, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			chris := mesh.Stranger("chris")
+			d := in("conv_one", chris.Draft("", wire.Deliver, hello))
+			killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+			var seen calls
+			again := mesh.Restart(killed, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+				seen.note(c)
+				return says(t, `{"action":"deliver","message":{"body":"done"}}`), nil
+			}))
+			again.Start()
+			synctest.Wait()
+			ask := theAsk(t, again)
+			if item := theItem(t, again); item.State != node.ItemInterrupted || item.Ask != ask.ID || len(seen.all()) != 0 {
+				t.Fatalf("item = %+v, calls = %q", item, seen.all())
+			}
+			pendingAnswer := again.Post(chris.Sign(d))
+			must(t, pendingAnswer, http.StatusAccepted)
+			decide(t, again, ask, choice)
+			synctest.Wait()
+			if choice == acl.Approve {
+				equal(t, "calls", seen.all(), []string{string(d.ID) + " attempt 2"})
+			} else {
+				if item := theItem(t, again); item.State != node.ItemNew || len(seen.all()) != 0 {
+					t.Fatalf("item = %+v, calls = %q", item, seen.all())
+				}
+				status := again.Call("POST", "/reply", map[string]any{
+					"conversation": "conv_one", "payload": json.RawMessage(`{"action":"deliver","message":{"body":"by hand"}}`),
+				}, nil)
+				if status != http.StatusOK {
+					t.Fatalf("reply = %d", status)
+				}
+			}
+			if item := theItem(t, again); item.State != node.ItemAnswered {
+				t.Errorf("item = %+v", item)
+			}
+			final := again.Post(chris.Sign(d))
+			must(t, final, http.StatusOK)
+			if got := final.Message(t, again); got.Action() != "deliver" || bytes.Equal(final.Body, pendingAnswer.Body) {
+				t.Errorf("repeat = %s", final.Body)
+			}
+			equal(t, "transcript", transcript(t, again, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}),
+				[]string{"in deliver", "out pending_approval", "out deliver"})
+		})
+	}
+}
+
+// TestStopWhileAHookWorks: the sender gets its 202, not a hanging connection, and the next start takes it up.
+func TestStopWhileAHookWorks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		var seen calls
+		first := true
+		h := func(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+			seen.note(c)
+			if first {
+				first = false
+				<-ctx.Done()
+				return node.HookAnswer{}, ctx.Err()
+			}
+			return says(t, `{"action":"deliver","message":{"body":"done"}}`), nil
+		}
+		sarah := mesh.Node("sarah", hooked(h, repeatable))
+		sarah.Start()
+		d := in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))
+		answered := make(chan meshtest.Answer, 1)
+		go func() { answered <- sarah.Post(chris.Sign(d)) }()
+		synctest.Wait()
+		sarah.Stop()
+		a := <-answered
+		must(t, a, http.StatusAccepted)
+		if got := a.Message(t, sarah); got.Action() != wire.ActionPending {
+			t.Errorf("answer = %s", a.Body)
+		}
+		if item := theItem(t, sarah); item.State != node.ItemRunning {
+			t.Errorf("item = %+v, want it to be recovered", item)
+		}
+		again := mesh.Restart(sarah, hooked(h, repeatable))
+		again.Start()
+		synctest.Wait()
+		equal(t, "calls", seen.all(), []string{string(d.ID) + " attempt 1", string(d.ID) + " attempt 2"})
+		equal(t, "transcript", transcript(t, again, store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}),
+			[]string{"in deliver", "out pending_approval", "out deliver"})
+	})
+}
+
+// TestStartTakesUpOnlyTheOld: what comes in before [node.Node.Run] is not taken for what a crash left behind.
+func TestStartTakesUpOnlyTheOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		release := make(chan struct{})
+		var seen calls
+		sarah := mesh.Node("sarah", hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+			seen.note(c)
+			<-release
+			return node.HookAnswer{}, nil
+		}, repeatable))
+		d := chris.Draft(sarah.ID(), wire.Deliver, hello)
+		answered := make(chan meshtest.Answer, 1)
+		go func() { answered <- sarah.Post(chris.Sign(d)) }()
+		synctest.Wait()
+		sarah.Start()
+		synctest.Wait()
+		close(release)
+		must(t, <-answered, http.StatusOK)
+		equal(t, "calls", seen.all(), []string{string(d.ID) + " attempt 1"})
+	})
+}
+
+// TestMoreInterruptedThanRoom: a node starts however much a crash left behind, and works it off.
+func TestMoreInterruptedThanRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		const each = 130 // twice that is more than the 256 that may run or wait
+		many := func(to wire.AgentID) (bodies [][]byte) {
+			for range each {
+				bodies = append(bodies, chris.Sign(chris.Draft(to, wire.Deliver, hello)))
+			}
+			return bodies
+		}
+		killed := killedAtWork(t, mesh, nil, many)
+		killed = killedAtWork(t, mesh, killed, many)
+		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			time.Sleep(time.Second)
+			return node.HookAnswer{}, nil
+		}, repeatable))
+		again.Start()
+		time.Sleep(5 * time.Minute)
+		items, _, err := again.Inbox(t.Context(), node.ItemAnswered, "", 1000)
+		if err != nil || len(items) != 2*each {
+			t.Errorf("%d items are answered, want %d (%v)", len(items), 2*each, err)
+		}
+	})
+}
+
+// TestRecoverWhatWasDeleted: an item whose conversation the owner deleted does not keep the node from starting.
+func TestRecoverWhatWasDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte {
+			return chris.Sign(in("conv_one", chris.Draft(to, wire.Deliver, hello)))
+		}))
+		key := store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}
+		if err := killed.Store.Steps().Forget(t.Context(), key, store.Any, nil, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			return node.HookAnswer{}, nil
+		}, repeatable))
+		again.Start()
+		synctest.Wait()
+		if got, want := state(t, again), "1 items, 0 conversations, 0 asks"; got != want {
+			t.Errorf("state = %s, want %s", got, want)
+		}
+		if item := theItem(t, again); item.State != node.ItemFailed {
+			t.Errorf("item = %+v", item)
+		}
+	})
+}
+
+// TestCloseWithdrawsWhatWasInterrupted: with the conversation over nobody has to decide, or could (AM-36).
+func TestCloseWithdrawsWhatWasInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte {
+			return chris.Sign(in("conv_one", chris.Draft(to, wire.Deliver, hello)))
+		}))
+		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			return node.HookAnswer{}, nil
+		}))
+		again.Start()
+		synctest.Wait()
+		theAsk(t, again)
+		must(t, again.Post(chris.Sign(in("conv_one", chris.Draft(again.ID(), wire.Deliver, closing)))), http.StatusOK)
+		if item := theItem(t, again); item.State != node.ItemWithdrawn || len(pendingAsks(t, again)) != 0 {
+			t.Errorf("item = %+v, %d asks are pending", item, len(pendingAsks(t, again)))
+		}
+	})
+}

@@ -1,0 +1,213 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxOwnConflicts is [maxConflicts] for the steps that no sender would repeat. Each conflict is another step that came
+// through, so in a busy conversation it takes many.
+const maxOwnConflicts = 1000
+
+// run is one hook at work on one accepted message. Its sender may still be waiting on the connection; whoever
+// comes first, hook or deadline, decides by settled whether the reply goes that way or through the outbox.
+type run struct {
+	n       *Node
+	itemID  string
+	message wire.Message
+	payload wire.Value
+	route   Route
+	done    func() // gives the room back
+
+	late    bool        // nobody waits on a connection
+	settled atomic.Bool // the one who sets it decides
+	result  chan bridge.Outcome
+}
+
+// start works on r in the background until it ends or the node stops.
+func (n *Node) start(r *run) {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.runs.mu.Lock()
+	defer n.runs.mu.Unlock()
+	if n.runs.stopping() {
+		cancel()
+		r.done()
+		return
+	}
+	n.runs.cancels[r] = cancel
+	n.runs.group.Go(func() {
+		defer func() {
+			cancel()
+			n.runs.mu.Lock()
+			delete(n.runs.cancels, r)
+			n.runs.mu.Unlock()
+			r.done()
+		}()
+		r.work(ctx)
+	})
+}
+
+// run is line 16 for a hook. The message is accepted with a provisional answer first; the hook's reply, if it
+// comes in time, goes out on the connection (AM-26, AM-32).
+func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
+	done, err := a.n.runs.reserve()
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	item := a.newItem(ItemRunning)
+	item.Route, item.Attempt = a.route.Name, 1
+	if err := a.received(conversations.Received); err != nil {
+		done()
+		return bridge.Outcome{}, err
+	}
+	provisional, err := a.n.sign(a.draft(pending(a.now, reasonSlow)))
+	if err != nil {
+		done()
+		return bridge.Outcome{}, err
+	}
+	out, err := a.apply(ctx, http.StatusAccepted, provisional, []store.Change{item.change()})
+	if err != nil || out.Duplicate {
+		done()
+		return out, err
+	}
+	message := wire.Message{}
+	if a.in.Native != nil {
+		message = *a.in.Native
+	}
+	r := &run{
+		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
+		result: make(chan bridge.Outcome, 1),
+	}
+	a.n.start(r)
+	return r.await(ctx, provisional)
+}
+
+// await gives the sender what the hook answers within the deadline, else the provisional answer.
+func (r *run) await(ctx context.Context, provisional signed) (bridge.Outcome, error) {
+	timer := time.NewTimer(r.n.cfg.SyncDeadline)
+	defer timer.Stop()
+	select {
+	case out := <-r.result:
+		return out, nil
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-r.n.runs.stopped:
+	}
+	if !r.settled.CompareAndSwap(false, true) {
+		return <-r.result, nil // the hook was first and is storing its reply
+	}
+	if err := r.n.toldPending(context.WithoutCancel(ctx), r.itemID, provisional); err != nil {
+		r.n.log.Warn("record pending answer", "item", r.itemID, "err", err)
+	}
+	return bridge.Outcome{Status: http.StatusAccepted, Reply: &provisional.Message, Raw: provisional.Raw}, nil
+}
+
+// work runs the hook and stores what came of it. A panic in a handler costs its message, not the node.
+func (r *run) work(ctx context.Context) {
+	select {
+	case r.n.runs.slots <- struct{}{}:
+	case <-ctx.Done():
+		r.failed(ctx, ctx.Err())
+		return
+	}
+	answer, err := func() (answer HookAnswer, err error) {
+		defer func() {
+			<-r.n.runs.slots
+			if p := recover(); p != nil {
+				err = fmt.Errorf("hook panicked: %v", p)
+			}
+		}()
+		ctx, cancel := context.WithTimeout(ctx, r.n.cfg.HookTimeout) // from its turn on, however long it waited for it
+		defer cancel()
+		return r.call(ctx)
+	}()
+	if err != nil {
+		r.failed(ctx, err)
+		return
+	}
+	r.settle(context.WithoutCancel(ctx), answer, nil)
+}
+
+func (r *run) call(ctx context.Context) (HookAnswer, error) {
+	item, err := r.n.Item(ctx, r.itemID)
+	if err != nil {
+		return HookAnswer{}, err
+	}
+	thread, err := r.n.book.Load(ctx, item.key(), time.Now())
+	if err != nil {
+		return HookAnswer{}, err
+	}
+	return r.route.Handler.Handle(ctx, r.n.call(ctx, item, r.message, thread.Conversation()))
+}
+
+// failed keeps the message for the owner. A node that is stopping leaves it "running": that is what recovery is for.
+func (r *run) failed(ctx context.Context, err error) {
+	if r.n.runs.stopping() {
+		return
+	}
+	r.n.log.Warn("hook failed", "route", r.route.Name, "item", r.itemID, "err", err)
+	r.settle(context.WithoutCancel(ctx), HookAnswer{}, err)
+}
+
+// settle decides who carries the reply and stores it, exactly once (AM-26, AM-75). An answer that cannot become a reply,
+// for the queue it needs is full or the conversation cannot take it, is a failed hook: the message stays with the owner.
+func (r *run) settle(ctx context.Context, answer HookAnswer, hookErr error) {
+	late := r.late || !r.settled.CompareAndSwap(false, true)
+	var s settlement
+	var err error
+	for range maxOwnConflicts {
+		s = settlement{run: r, late: late, answer: answer, err: hookErr, now: time.Now()}
+		var out bridge.Outcome
+		if out, err = s.apply(ctx); err == nil {
+			if !late {
+				r.result <- out
+			}
+			return
+		}
+		if _, refused := errors.AsType[*wire.Error](err); hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {
+			r.n.log.Warn("hook's answer cannot be sent", "route", r.route.Name, "item", r.itemID, "err", err)
+			hookErr = err
+		} else if !isConflict(err) {
+			break
+		}
+	}
+	r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until the next start
+	if !late {
+		r.result <- s.provisional(ctx)
+	}
+}
+
+// toldPending records that the sender was given the provisional answer, which then belongs into the transcript.
+func (n *Node) toldPending(ctx context.Context, itemID string, provisional signed) error {
+	for range maxOwnConflicts {
+		item, err := n.Item(ctx, itemID)
+		if errors.Is(err, store.ErrNotFound) { // the owner deleted it meanwhile
+			return nil
+		}
+		if err != nil || item.Pending {
+			return err
+		}
+		now := time.Now()
+		thread, err := n.book.Load(ctx, item.key(), now)
+		if err != nil || thread.New() { // the owner deleted it meanwhile
+			return err
+		}
+		item.Pending = true
+		thread.Append(provisional.entry())
+		step := store.Step{Records: []store.Change{item.change()}, Now: now}
+		thread.Into(&step)
+		if _, err = n.store.Steps().Apply(ctx, step); !isConflict(err) {
+			return err
+		}
+	}
+	return store.ErrConflict
+}

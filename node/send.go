@@ -1,0 +1,341 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Outgoing is a message that somebody on our side wants to send.
+type Outgoing struct {
+	To        wire.AgentID        `json:"to"`
+	Address   string              `json:"address,omitempty"`         // of a foreign peer; To is its pseudonym
+	Conv      wire.ConversationID `json:"conversation_id,omitempty"` // empty opens one
+	Intent    wire.Intent         `json:"intent"`
+	Payload   wire.Value          `json:"payload"`
+	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the message that it answers
+	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
+	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
+
+	letter string // id of its letter, where somebody waits for it
+}
+
+func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
+
+func (o Outgoing) closes() bool { return o.Payload.GetStr("action") == wire.ActionClose }
+
+// SendState is what became of a message of ours.
+type SendState string
+
+const (
+	SendQueued     SendState = "queued"           // waits for its next attempt
+	SendDelivered  SendState = "delivered"        // the peer, or a relay for it, has it
+	SendUnverified SendState = "reply_unverified" // delivered, but what came back is not the peer's reply (AM-18)
+	SendFailed     SendState = "failed"           // it will not be delivered
+	SendUnknown    SendState = "unknown"          // it may have been delivered, and trying again could do it twice (AM-48)
+	SendHeld       SendState = "held"             // waits for the owner (AM-50)
+)
+
+// Sent is what is known of a message when [Node.Send] returns.
+type Sent struct {
+	MessageID    wire.MessageID      `json:"message_id,omitempty"`
+	Conversation wire.ConversationID `json:"conversation_id,omitempty"`
+	State        SendState           `json:"state"`
+	Reply        *wire.Message       `json:"-"` // verified
+	ReplyTree    wire.Value          `json:"reply,omitzero"`
+	Status       int                 `json:"status,omitempty"` // HTTP, of the newest attempt
+	Err          *SendFailure        `json:"error,omitempty"`
+	Hint         string              `json:"hint,omitempty"` // what the owner can do
+	Ask          string              `json:"ask,omitempty"`  // with SendHeld
+}
+
+// SendFailure says why the newest attempt failed. Message may hold words of the peer, made printable.
+type SendFailure struct {
+	Code    wire.Code `json:"code,omitempty"`
+	Message string    `json:"message"`
+}
+
+// ErrNoRecipient: no configured directory lists the agent and the owner gave no card of it (AM-45).
+var ErrNoRecipient = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusNotFound, Message: "no configured directory lists this agent"}
+
+// ErrOutbound: the outbound allowlist does not name the recipient (AM-50).
+var ErrOutbound = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the outbound allowlist does not name this agent"}
+
+// ErrOutboxFull: too many messages wait for delivery.
+var ErrOutboxFull = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true, Message: "too many messages wait for delivery"}
+
+// ErrConversationFull: the transcript holds as much as one may. A close is still sent.
+var ErrConversationFull = &wire.Error{
+	Code: wire.RateLimited, Status: http.StatusTooManyRequests, Message: "the conversation is full; close it and start a new one",
+}
+
+// Send sends a message, or asks the owner first where the outbound policy says so. The message is stored before the
+// first attempt (AM-46); then Send waits up to wait for what that attempt brings. Nothing was changed where it returns
+// an error: a *[wire.Error] that says what is wrong with the message, or the store's.
+func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
+	if out.Conv == "" {
+		out.Conv = wire.NewConversationID()
+	}
+	if err := n.sendable(ctx, &out); err != nil {
+		return Sent{}, err
+	}
+	switch {
+	case !n.cfg.Outbound.allows(out):
+		return Sent{}, ErrOutbound
+	case n.cfg.Outbound.asks(out):
+		return n.askOutgoing(ctx, out)
+	}
+	return n.dispatch(ctx, out, nil, wait)
+}
+
+// sendable checks what the caller wants before anything is stored, and writes the payload as it will leave.
+func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
+	switch {
+	case !out.To.Valid() || !out.Conv.Valid():
+		return wire.ErrSchema.At("to and conversation must be ids")
+	case out.To == n.ID():
+		return wire.ErrRecipient.At("it is this agent itself")
+	case !out.Intent.Standard() && !out.Intent.Custom():
+		return wire.ErrIntent
+	}
+	payload, err := ownPayload(out.Intent, out.Payload)
+	if err != nil {
+		return wire.ErrPayload.At(err.Error()).Because(err)
+	}
+	out.Payload = payload
+	if out.Address != "" {
+		if a, err := bridge.ParseAddress(out.Address); err != nil || a.Pseudonym() != out.To {
+			return wire.ErrSchema.At("to must be the pseudonym of the address")
+		}
+		return nil
+	}
+	_, err = n.cards.Find(ctx, out.To, time.Now())
+	if errors.Is(err, client.ErrUnknownAgent) {
+		return ErrNoRecipient
+	}
+	return nil // whatever else is wrong with the recipient may be over by the time of the attempt
+}
+
+// dispatch makes the message part of its conversation and of the outbox in one step, with the changes of whoever
+// decided that it may leave.
+func (n *Node) dispatch(ctx context.Context, out Outgoing, decided []store.Change, wait time.Duration) (Sent, error) {
+	for range maxConflicts {
+		p := posting{n: n, out: out, now: time.Now()}
+		m, err := p.apply(ctx, decided)
+		switch {
+		case isConflict(err) && decided == nil:
+			continue
+		case errors.Is(err, store.ErrQuota):
+			return Sent{}, ErrOutboxFull
+		case err != nil:
+			return Sent{}, err
+		}
+		defer n.outbox.unwatch(p.out.letter)
+		queued := Sent{MessageID: m.ID, Conversation: m.Conversation, State: SendQueued}
+		if wait <= 0 {
+			return queued, nil
+		}
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case sent := <-p.first:
+			return sent, nil
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		return queued, nil
+	}
+	return Sent{}, store.ErrConflict
+}
+
+// posting is the step of a message that leaves.
+type posting struct {
+	n     *Node
+	out   Outgoing
+	now   time.Time
+	first <-chan Sent // what the first attempt brings
+
+	thread *conversations.Thread
+	step   store.Step
+}
+
+func (p *posting) apply(ctx context.Context, decided []store.Change) (m wire.Message, err error) {
+	if p.thread, err = p.n.book.Load(ctx, p.out.key(), p.now); err != nil {
+		return m, err
+	}
+	if !p.thread.New() {
+		p.out.Address = p.thread.Conversation().Address // whoever has the same id elsewhere is not meant
+	}
+	if p.thread.Full() && !p.out.closes() {
+		return m, ErrConversationFull
+	}
+	p.out.letter = p.n.outbox.newID(p.now) // after the load, so that ids are in the order of the conversation
+	m, raw, letter, err := p.n.enqueue(p.thread, p.out, p.now)
+	if err != nil {
+		return m, err
+	}
+	p.step = store.Step{Records: append(letter, decided...), Now: p.now}
+	if err := p.takesBack(ctx, decided); err != nil {
+		return m, err
+	}
+	if err := p.answers(ctx, raw); err != nil {
+		return m, err
+	}
+	p.thread.Into(&p.step)
+	p.first = p.n.outbox.watch(p.out.letter)
+	if _, err := p.n.store.Steps().Apply(ctx, p.step); err != nil {
+		p.n.outbox.unwatch(p.out.letter)
+		return m, err
+	}
+	p.n.published(p.step.Records)
+	return m, nil
+}
+
+// takesBack withdraws what waits for the owner in a conversation that we close, but for what was just decided.
+func (p *posting) takesBack(ctx context.Context, decided []store.Change) error {
+	if !p.out.closes() {
+		return nil
+	}
+	waits := func(ask acl.Ask) bool {
+		return !slices.ContainsFunc(decided, func(c store.Change) bool { return c.Record.Key == ask.ID })
+	}
+	asks, items, err := p.n.withdraw(ctx, p.out.key(), waits, p.now)
+	p.step.Records = append(append(p.step.Records, asks...), items...)
+	return err
+}
+
+// answers marks the inbox item that the message answers; a repetition of a message that was told to wait gets this
+// one from now on (AM-22).
+func (p *posting) answers(ctx context.Context, raw []byte) error {
+	if p.out.Answers == "" {
+		return nil
+	}
+	item, err := p.n.Item(ctx, p.out.Answers)
+	if err != nil {
+		return err
+	}
+	item.State = ItemAnswered
+	p.step.Records = append(p.step.Records, item.change())
+	if item.Pending {
+		p.step.Answer = item.answer(http.StatusOK, raw)
+	}
+	return nil
+}
+
+// enqueue signs a message, records it on t and returns it with the change that puts it into the outbox, for the step
+// that t goes into. After the commit the caller calls [Node.published].
+func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wire.Message, []byte, []store.Change, error) {
+	if out.InReplyTo != "" {
+		out.Payload = withMeta(out.Payload, "in_reply_to", string(out.InReplyTo)) // AM-16, AM-34
+	}
+	s, err := n.sign(wire.Draft{
+		Conversation: out.Conv, To: out.To, Time: now, Intent: out.Intent, Payload: out.Payload,
+	})
+	if err != nil {
+		return wire.Message{}, nil, nil, err
+	}
+	event := conversations.Event{
+		Kind: conversations.Sent, At: now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
+	}
+	switch {
+	case out.closes():
+		event.Kind = conversations.ClosedByUs
+	case out.InReplyTo != "":
+		event.Kind = conversations.Replied
+	}
+	// The close that tells of a rejection follows the rejection, which ended the conversation already (AM-35).
+	if !out.closes() || !t.Conversation().Rejected {
+		if err := t.Record(event); err != nil {
+			return wire.Message{}, nil, nil, err
+		}
+	}
+	t.Append(s.entry())
+	if out.letter == "" {
+		out.letter = n.outbox.newID(now)
+	}
+	letter := Letter{
+		ID: out.letter, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
+		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
+		Created: now, Signed: now, InFlight: true, Raw: s.Raw,
+		Signer: n.fingerprint(),
+	}
+	change := letter.change()
+	change.Max = maxQueued
+	return s.Message, s.Raw, []store.Change{change}, nil
+}
+
+// principal is who access rules act on at the other side, as far as the sender of a first message knows it.
+func principal(out Outgoing) string {
+	if out.Address != "" {
+		return out.Address
+	}
+	return string(out.To)
+}
+
+// withMeta sets one of our extensions (AM-16).
+func withMeta(payload wire.Value, key, value string) wire.Value {
+	meta, _ := payload.Get("metadata")
+	return payload.With("metadata", meta.With(key, wire.Text(value)))
+}
+
+// agreed says whether we opened the conversation, it is open, and an accept in it stands on both sides: then it is
+// ours to close it (AM-39). Whoever asks has just stored an accept of the peer, or the peer's answer to ours.
+func (n *Node) agreed(t *conversations.Thread) bool {
+	c := t.Conversation()
+	return c.Mine && c.State == conversations.Open && (c.AcceptReceived || c.AcceptSent) &&
+		(c.Intent == wire.Schedule || c.Intent == wire.Negotiate)
+}
+
+// OutboundPolicy says to whom our side may write, and what the owner sees first (AM-50). It holds for every path that
+// goes through [Node.Send]. Answers to a message that came in on the same connection, or late ones of its hook, are
+// not outgoing in this sense: the access rules let that sender in. The zero value lets everything out.
+type OutboundPolicy struct {
+	Allow   []string `yaml:"allow"`   // agent ids and foreign addresses; empty: everybody
+	Approve []string `yaml:"approve"` // patterns of intents (see [acl.Match]) that wait for the owner
+}
+
+// Validate says what is wrong with a policy that came from a configuration file.
+func (p OutboundPolicy) Validate() error {
+	for _, pattern := range p.Approve {
+		if err := acl.ValidPattern(pattern); err != nil {
+			return fmt.Errorf("outbound: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p OutboundPolicy) allows(out Outgoing) bool {
+	if len(p.Allow) == 0 {
+		return true
+	}
+	for _, who := range p.Allow {
+		if who == principal(out) || who == string(out.To) {
+			return true
+		}
+	}
+	return false
+}
+
+// asks says whether the owner must see the message first. A close that is nothing more says nothing that could be
+// decided; the owner's approval of one message is of that message alone.
+func (p OutboundPolicy) asks(out Outgoing) bool {
+	if out.closes() && out.Payload.Len() == 2 { // action and status
+		return false
+	}
+	for _, pattern := range p.Approve {
+		if acl.Match(pattern, string(out.Intent)) {
+			return true
+		}
+	}
+	return false
+}

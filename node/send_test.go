@@ -1,0 +1,514 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// peer is an agent whose endpoint answers as the test says.
+type peer struct {
+	*meshtest.Stranger
+	serves bool // the document of AM-81
+
+	mu     sync.Mutex
+	answer func(w http.ResponseWriter, m wire.Message)
+	seen   []wire.Message
+}
+
+func newPeer(t *testing.T, mesh *meshtest.Mesh, name string) *peer {
+	t.Helper()
+	p := &peer{Stranger: mesh.Stranger(name)}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			if p.serves && r.URL.Path == "/.well-known/agentmesh.json" {
+				fmt.Fprintf(w, `{"agentmesh":"0.1.0","agent_id":%q}`, p.ID)
+				return
+			}
+			http.NotFound(w, r)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		tree, err := wire.ParseObject(body)
+		if err != nil {
+			t.Errorf("peer got %q: %v", body, err)
+			return
+		}
+		m, err := wire.ParseMessage(tree)
+		if err != nil {
+			t.Errorf("peer got %s: %v", body, err)
+		}
+		p.mu.Lock()
+		p.seen = append(p.seen, m)
+		answer := p.answer
+		p.mu.Unlock()
+		answer(w, m)
+	}))
+	t.Cleanup(srv.Close)
+	mesh.Register(name, meshtest.Card(t, name, srv.URL+"/agentmesh"))
+	return p
+}
+
+// answers says how the peer answers from now on.
+func (p *peer) answers(how func(w http.ResponseWriter, m wire.Message)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer = how
+}
+
+func (p *peer) got() []wire.Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.seen)
+}
+
+// reply is the peer's answer to m.
+func (p *peer) reply(m wire.Message, payload string) wire.Draft {
+	d := p.Draft(m.From, m.Intent, payload)
+	d.Conversation = m.Conversation
+	return d
+}
+
+// says answers every message with a signed payload.
+func (p *peer) says(payload string) func(http.ResponseWriter, wire.Message) {
+	return func(w http.ResponseWriter, m wire.Message) { w.Write(p.Sign(p.reply(m, payload))) }
+}
+
+func status(code int, header ...string) func(http.ResponseWriter, wire.Message) {
+	return func(w http.ResponseWriter, _ wire.Message) {
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(code)
+	}
+}
+
+func tells(code int, body string) func(http.ResponseWriter, wire.Message) {
+	return func(w http.ResponseWriter, _ wire.Message) {
+		w.WriteHeader(code)
+		io.WriteString(w, body)
+	}
+}
+
+// message is a mesh.message to the peer.
+func (p *peer) message(t *testing.T, body string) node.Outgoing {
+	t.Helper()
+	out := to("", "conv_1", body)
+	out.To, out.Address = p.ID, ""
+	return out
+}
+
+// impatient gives up on a peer after a short while.
+func impatient(t *testing.T) func(*node.Config) {
+	return func(cfg *node.Config) {
+		cfg.HTTP = client.NewHTTP(client.HTTPConfig{Local: true, Answer: 500 * time.Millisecond})
+		t.Cleanup(cfg.HTTP.Close)
+	}
+}
+
+// TestDeliveryOutcomes holds AM-18, AM-47 and AM-49 over real HTTP.
+func TestDeliveryOutcomes(t *testing.T) {
+	const refusal = `{"error":{"code":%q,"message":"no\u001b[2J","retry":%v}}`
+	mesh := meshtest.New(t)
+	mallory := mesh.Stranger("mallory")
+	ann := newPeer(t, mesh, "ann")
+	hung := make(chan struct{})
+	t.Cleanup(func() { close(hung) })
+	for _, c := range []struct {
+		name      string
+		answer    func(w http.ResponseWriter, m wire.Message)
+		want      node.SendState
+		processed bool // with queued: what a later resend must reckon with
+		wait      time.Duration
+		hint      string
+	}{
+		{name: "reply", answer: ann.says(`{"action":"confirmed"}`), want: node.SendDelivered},
+		{name: "503", answer: status(503), want: node.SendQueued},
+		{name: "503 and later", answer: status(503, "Retry-After", "120"), want: node.SendQueued, wait: 2 * time.Minute},
+		{name: "429", answer: tells(429, fmt.Sprintf(refusal, "RATE_LIMITED", true)), want: node.SendQueued},
+		{name: "500", answer: status(500), want: node.SendQueued, processed: true},
+		{name: "408", answer: status(408), want: node.SendQueued, processed: true},
+		{name: "reset", answer: func(http.ResponseWriter, wire.Message) { panic(http.ErrAbortHandler) }, want: node.SendQueued, processed: true},
+		{name: "hang", answer: func(http.ResponseWriter, wire.Message) { <-hung }, want: node.SendQueued, processed: true},
+		{name: "400 retry", answer: tells(400, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", true)), want: node.SendQueued, processed: true},
+		{name: "503 no retry", answer: tells(503, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", false)), want: node.SendFailed},
+		{name: "redirect", answer: status(302, "Location", "http://127.0.0.1:1/"), want: node.SendFailed},
+		{name: "not allowed", answer: tells(403, fmt.Sprintf(refusal, "UNAUTHORIZED", false)), want: node.SendFailed},
+		{name: "404", answer: status(404), want: node.SendFailed},
+		{name: "our clock", answer: func(w http.ResponseWriter, _ wire.Message) {
+			w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+			tells(400, fmt.Sprintf(refusal, "INVALID_MESSAGE", false))(w, wire.Message{})
+		}, want: node.SendFailed, hint: "clock"},
+		{name: "no content", answer: status(204), want: node.SendDelivered},
+		{name: "empty", answer: status(200), want: node.SendDelivered},
+		{name: "relay", answer: tells(202, `{"relay_id":"relay_1","status":"queued"}`), want: node.SendDelivered, hint: "relay"},
+		{name: "pending", answer: func(w http.ResponseWriter, m wire.Message) {
+			w.WriteHeader(202)
+			ann.says(`{"action":"pending_approval"}`)(w, m)
+		}, want: node.SendDelivered, hint: "owner decides"},
+		{name: "unsigned", answer: tells(200, `{"action":"confirmed"}`), want: node.SendUnverified},
+		{name: "text", answer: tells(200, `OK`), want: node.SendUnverified},
+		{name: "another signer", answer: func(w http.ResponseWriter, m wire.Message) {
+			w.Write(mallory.Sign(ann.reply(m, `{"action":"confirmed"}`)))
+		}, want: node.SendUnverified},
+		{name: "another agent", answer: func(w http.ResponseWriter, m wire.Message) {
+			d := ann.reply(m, `{"action":"confirmed"}`)
+			d.From = mallory.ID
+			w.Write(mallory.Sign(d))
+		}, want: node.SendUnverified},
+		{name: "another conversation", answer: func(w http.ResponseWriter, m wire.Message) {
+			d := ann.reply(m, `{"action":"confirmed"}`)
+			d.Conversation = "conv_other"
+			w.Write(ann.Sign(d))
+		}, want: node.SendUnverified},
+		{name: "to somebody else", answer: func(w http.ResponseWriter, m wire.Message) {
+			d := ann.reply(m, `{"action":"confirmed"}`)
+			d.To = mallory.ID
+			w.Write(ann.Sign(d))
+		}, want: node.SendUnverified},
+		{name: "our own message", answer: func(w http.ResponseWriter, m wire.Message) { w.Write(m.Tree.JSON()) }, want: node.SendUnverified},
+		{name: "old", answer: func(w http.ResponseWriter, m wire.Message) {
+			d := ann.reply(m, `{"action":"confirmed"}`)
+			d.Time = time.Now().Add(-16 * time.Minute)
+			w.Write(ann.Sign(d))
+		}, want: node.SendUnverified},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			chris := mesh.Node("chris", impatient(t))
+			ann.answers(c.answer)
+			sent := mustSend(t, chris.Node, ann.message(t, "hello"), 10*time.Second)
+			if sent.State != c.want || !strings.Contains(sent.Hint, c.hint) {
+				t.Fatalf("sent = %+v, want %s, hint %q", sent, c.want, c.hint)
+			}
+			letter := theLetter(t, chris.Node)
+			if letter.State != c.want || letter.Processed != c.processed {
+				t.Errorf("letter is %s, maybe processed %v; want %s, %v", letter.State, letter.Processed, c.want, c.processed)
+			}
+			if c.want == node.SendQueued {
+				least := max(4*time.Second, c.wait)
+				if wait := letter.Due.Sub(letter.Signed); wait < least || wait > least+10*time.Second {
+					t.Errorf("next attempt after %v, want %v or a little more", wait, least)
+				}
+			}
+			if sent.Err != nil && strings.ContainsRune(sent.Err.Message, 0x1b) {
+				t.Errorf("the peer's text reaches the owner raw: %q", sent.Err.Message)
+			}
+			items, _, err := chris.Inbox(t.Context(), "", "", 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := c.name == "reply"; (len(items) == 1) != want || (sent.Reply != nil) != (want || c.name == "pending") {
+				t.Errorf("%d items in the inbox, reply %v", len(items), sent.Reply)
+			}
+			wantState := conversations.Open
+			if c.want == node.SendFailed {
+				wantState = conversations.Failed
+			}
+			if s := convState(t, chris.Store, ann.message(t, "")); s != wantState {
+				t.Errorf("conversation is %s, want %s", s, wantState)
+			}
+		})
+	}
+}
+
+// TestReplyIsNotTakenTwice: a peer that answers with a reply it gave before has said nothing new, and posting that
+// reply to our endpoint changes nothing either (THREATS 4).
+func TestReplyIsNotTakenTwice(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", nil)
+	ann := newPeer(t, mesh, "ann")
+	var reply []byte
+	ann.answers(func(w http.ResponseWriter, m wire.Message) {
+		if reply == nil {
+			reply = ann.Sign(ann.reply(m, `{"action":"confirmed"}`))
+		}
+		w.Write(reply)
+	})
+	if sent := mustSend(t, chris.Node, ann.message(t, "1"), 10*time.Second); sent.State != node.SendDelivered || sent.Reply == nil {
+		t.Fatalf("first: %+v", sent)
+	}
+	if sent := mustSend(t, chris.Node, ann.message(t, "2"), 10*time.Second); sent.Reply != nil {
+		t.Errorf("second: %+v, want no reply handed on", sent)
+	}
+	for range 2 {
+		must(t, meshtest.Post(t, chris.URL, reply), http.StatusOK)
+	}
+	if got := state(t, chris); got != "1 items, 1 conversations, 0 asks" {
+		t.Errorf("state: %s", got)
+	}
+
+	// The same id with other content is no reply.
+	first, err := wire.ParseObject(reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann.answers(func(w http.ResponseWriter, m wire.Message) {
+		d := ann.reply(m, `{"action":"declined"}`)
+		d.ID = wire.MessageID(first.GetStr("message_id"))
+		w.Write(ann.Sign(d))
+	})
+	if sent := mustSend(t, chris.Node, ann.message(t, "3"), 10*time.Second); sent.State != node.SendUnverified {
+		t.Errorf("reused id: %+v, want %s", sent, node.SendUnverified)
+	}
+}
+
+// TestOurCloseIsDone: a close that meets a closed conversation has done its work (AM-38).
+func TestOurCloseIsDone(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", nil)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(func(w http.ResponseWriter, m wire.Message) {
+		if m.Action() == wire.ActionClose {
+			w.WriteHeader(http.StatusConflict)
+			w.Write(wire.ErrConversationClosed.AppendJSON(nil))
+			return
+		}
+		ann.says(`{"action":"received"}`)(w, m)
+	})
+	mustSend(t, chris.Node, ann.message(t, "1"), 10*time.Second)
+	out := ann.message(t, "")
+	out.Payload, _ = wire.Parse([]byte(closing))
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+		t.Errorf("close: %+v", sent)
+	}
+	if s := convState(t, chris.Store, out); s != conversations.Completed {
+		t.Errorf("conversation is %s, want completed", s)
+	}
+	if _, err := chris.Send(t.Context(), out, 0); err == nil {
+		t.Error("a second close is sent")
+	}
+}
+
+// TestAgreement is the flow of the specification, once over the accept that the opener sends and once over the one
+// that it gets: both sides end completed, both owners are told (AM-36, AM-39).
+func TestAgreement(t *testing.T) {
+	for _, accepts := range []string{"opener", "other"} {
+		t.Run(accepts, func(t *testing.T) {
+			mesh := meshtest.New(t)
+			chris := mesh.Node("chris", nil)
+			sarah := mesh.Node("sarah", nil)
+			closed := make(chan struct{})
+			out := node.Outgoing{To: sarah.ID(), Conv: "conv_1", Intent: wire.Schedule, Via: "owner"}
+			out.Payload, _ = wire.Parse([]byte(propose))
+			mustSend(t, chris.Node, out, 10*time.Second)
+			back := node.Outgoing{To: chris.ID(), Conv: "conv_1", Intent: wire.Schedule, Via: "owner"}
+			accept, _ := wire.Parse([]byte(`{"action":"accept","selected_time":"2026-02-21T10:00:00-08:00","location":"Blue Bottle"}`))
+			if accepts == "opener" {
+				back.Payload, _ = wire.Parse([]byte(`{"action":"counter","event":{"proposed_times":["2026-02-21T10:00:00-08:00"]}}`))
+				mustSend(t, sarah.Node, back, 10*time.Second)
+				out.Payload = accept
+				mustSend(t, chris.Node, out, 10*time.Second)
+			} else {
+				back.Payload = accept
+				mustSend(t, sarah.Node, back, 10*time.Second)
+			}
+			close(closed)
+			for _, side := range []struct {
+				*meshtest.Member
+				to wire.AgentID
+			}{{chris, sarah.ID()}, {sarah, chris.ID()}} {
+				waitFor(t, side.Name+" has completed", func() bool {
+					return convState(t, side.Store, node.Outgoing{To: side.to, Conv: "conv_1"}) == conversations.Completed
+				})
+				agreed := false
+				list, _, err := side.Notices.List(t.Context(), "", 100, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range list {
+					agreed = agreed || n.Kind == "agreed" && n.Title == "Coffee" && strings.Contains(n.Text, "Blue Bottle") && strings.Contains(n.Text, "10:00")
+				}
+				if !agreed {
+					t.Errorf("%s's owner was not told of title, time and place: %+v", side.Name, list)
+				}
+			}
+			letters, _, err := chris.Outbox(t.Context(), "", "", 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "the close is delivered", func() bool {
+				letters, _, err = chris.Outbox(t.Context(), node.SendDelivered, "", 10)
+				return err == nil && letters[len(letters)-1].Action == wire.ActionClose
+			})
+		})
+	}
+}
+
+// waitFor polls what happens in the background of real servers.
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(10 * time.Second)
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("timed out: %s", what)
+		}
+	}
+}
+
+// TestOutboundApproval: what waits for the owner has not left, and leaves unchanged (AM-50).
+func TestOutboundApproval(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	chris := mesh.Node("chris", func(cfg *node.Config) {
+		cfg.Outbound.Approve = []string{"mesh.*"}
+	})
+	for _, c := range []struct {
+		choice acl.Choice
+		leaves int
+	}{{acl.Reject, 0}, {acl.Approve, 1}} {
+		sent := mustSend(t, chris.Node, ann.message(t, "hello"), time.Second)
+		if sent.State != node.SendHeld || sent.Ask == "" || len(ann.got()) != 0 {
+			t.Fatalf("sent = %+v, %d messages left; want it held", sent, len(ann.got()))
+		}
+		if row, err := chris.Store.Steps().Conversations(t.Context(), "", 0, 1, time.Now()); err != nil || len(row.Conversations) != 0 {
+			t.Errorf("a held message is part of a conversation: %v, %v", row, err)
+		}
+		ask := theAsk(t, chris)
+		var shown struct {
+			To      wire.AgentID
+			Payload wire.Value
+		}
+		if err := json.Unmarshal(ask.Body, &shown); err != nil || shown.To != ann.ID || shown.Payload.GetStr("action") != "deliver" {
+			t.Errorf("the owner is shown %s, %v", ask.Body, err)
+		}
+		if _, err := chris.Asks().Decide(t.Context(), ask.ID, "another hash", c.choice, "test", time.Now()); err == nil {
+			t.Error("a decision about something else counts")
+		}
+		decide(t, chris, ask, c.choice)
+		if c.leaves > 0 {
+			waitFor(t, "the message leaves", func() bool { return len(ann.got()) == c.leaves })
+		}
+	}
+	if m := ann.got()[0]; m.Intent != wire.Deliver {
+		t.Errorf("left: %s", m.Tree.JSON())
+	}
+}
+
+// TestCloseCarriesNothingOut: a close leaves without the owner's word, what travels in one does not (AM-50).
+func TestCloseCarriesNothingOut(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Approve = []string{"mesh.message"} })
+	opening := ann.message(t, "")
+	opening.Intent = wire.Schedule
+	opening.Payload, _ = wire.Parse([]byte(propose))
+	mustSend(t, chris.Node, opening, 10*time.Second)
+	out := ann.message(t, "")
+	out.Payload, _ = wire.Parse([]byte(`{"action":"close","status":"failed","reason":"the secret"}`))
+	if sent := mustSend(t, chris.Node, out, time.Second); sent.State != node.SendHeld {
+		t.Fatalf("sent = %+v, want it held", sent)
+	}
+	decide(t, chris, theAsk(t, chris), acl.Approve)
+	waitFor(t, "the close leaves", func() bool { return len(ann.got()) == 2 })
+	out.Conv = "conv_2"
+	opening.Conv = out.Conv
+	mustSend(t, chris.Node, opening, 10*time.Second)
+	out.Payload, _ = wire.Parse([]byte(closing))
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+		t.Errorf("a mere close = %+v, want it delivered", sent)
+	}
+}
+
+// TestOldLetter is AM-48: what happens to a letter whose signature is older than 14 minutes.
+func TestOldLetter(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		first  func(http.ResponseWriter, wire.Message)
+		serves bool // the peer has the document of AM-81
+		age    time.Duration
+		want   node.SendState
+		resent bool
+	}{
+		{"young", status(500), false, 13 * time.Minute, node.SendDelivered, false},
+		{"nothing was processed", status(503), false, 15 * time.Minute, node.SendDelivered, true},
+		{"maybe, and the peer knows resends", status(500), true, 15 * time.Minute, node.SendDelivered, true},
+		{"maybe, and it does not", status(500), false, 15 * time.Minute, node.SendUnknown, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			mesh := meshtest.New(t)
+			ann := newPeer(t, mesh, "ann")
+			ann.serves = c.serves
+			ann.answers(c.first)
+			dir := t.TempDir()
+			native := func(cfg *node.Config) { cfg.Directories = []*client.Directory{mesh.Directory()} }
+			mesh.Register("lone", meshtest.Card(t, "lone", "http://127.0.0.1:9/agentmesh"))
+			l := loneNode(t, dir, nil, native)
+			first := mustSend(t, l.Node, ann.message(t, "hello"), 10*time.Second)
+			l.stop()
+
+			s := testStore(t, dir)
+			age(t, s, c.age)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			ann.answers(ann.says(`{"action":"received"}`))
+			l = loneNode(t, dir, nil, native)
+			waitFor(t, "the letter ends", func() bool { return theLetter(t, l.Node).State != node.SendQueued })
+			if letter := theLetter(t, l.Node); letter.State != c.want {
+				t.Fatalf("letter is %s (%v), want %s", letter.State, letter.Err, c.want)
+			}
+			got := ann.got()
+			last := got[len(got)-1]
+			switch {
+			case c.want == node.SendUnknown:
+				if kinds := noticeKinds(t, l.store); len(got) != 1 || !slices.Contains(kinds, "unknown") {
+					t.Errorf("%d attempts, notices %v; want 1 and the owner told", len(got), kinds)
+				}
+			case c.resent:
+				if last.ID == first.MessageID || last.Meta("resend_of") != string(first.MessageID) || time.Since(last.Time) > time.Minute {
+					t.Errorf("sent again as %s", last.Tree.JSON())
+				}
+			default:
+				if string(last.Tree.JSON()) != string(got[0].Tree.JSON()) {
+					t.Errorf("other bytes went out:\n%s\n%s", got[0].Tree.JSON(), last.Tree.JSON())
+				}
+			}
+		})
+	}
+}
+
+// age makes all letters older, as if their node had been off.
+func age(t *testing.T, s store.Store, by time.Duration) {
+	t.Helper()
+	page, err := s.Records().List(t.Context(), "outbox", "", "", 10, time.Now())
+	if err != nil || len(page.Records) != 1 {
+		t.Fatalf("outbox: %v, %v", page, err)
+	}
+	r := page.Records[0]
+	var body map[string]any
+	if err := json.Unmarshal(r.Body, &body); err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"created", "signed"} {
+		body[field] = time.Now().Add(-by)
+	}
+	delete(body, "next_attempt")
+	if r.Body, err = json.Marshal(body); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Records().Apply(context.Background(), []store.Change{{Record: r, IfRev: r.Rev}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,318 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// ending is the one step in which a letter ends, with all that its outcome brings.
+type ending struct {
+	n   *Node
+	l   Letter
+	now time.Time
+
+	thread *conversations.Thread
+	step   store.Step
+	sent   Sent
+}
+
+// end applies what fill puts into the step, anew where a row moved meanwhile. Where the store does not take it, the
+// letter stays in flight: it is sent again, and the peer tells the repetition by its id.
+func (n *Node) end(ctx context.Context, l Letter, fill func(context.Context, *ending) error) time.Time {
+	ctx = context.WithoutCancel(ctx) // the peer has acted: record it even when stopping
+	var err error
+	for range maxConflicts {
+		now := time.Now()
+		e := &ending{n: n, l: l, now: now, step: store.Step{Now: now}}
+		e.l.InFlight, e.l.Due, e.l.Attempts = false, time.Time{}, l.Attempts+1
+		e.l.Ended, e.l.Keep = now.UTC(), now.Add(n.cfg.Retention)
+		if err = e.apply(ctx, fill); err == nil {
+			n.published(e.step.Records)
+			n.outbox.tell(l.ID, e.sent)
+			return time.Time{}
+		}
+		if !isConflict(err) {
+			break
+		}
+	}
+	n.log.Error("store outcome of delivery", "letter", l.ID, "err", err)
+	return time.Now().Add(sendPauses[0])
+}
+
+func (e *ending) apply(ctx context.Context, fill func(context.Context, *ending) error) (err error) {
+	if e.thread, err = e.n.book.Load(ctx, e.l.key(), e.now); err != nil {
+		return err
+	}
+	if err := fill(ctx, e); err != nil {
+		return err
+	}
+	reply, tree := e.sent.Reply, e.sent.ReplyTree
+	e.sent = e.l.sent()
+	e.sent.Reply, e.sent.ReplyTree = reply, tree
+	e.step.Records = append(e.step.Records, e.l.change())
+	if !e.thread.New() { // else the owner deleted it meanwhile
+		e.thread.Into(&e.step)
+	}
+	applied, err := e.n.store.Steps().Apply(ctx, e.step)
+	if errors.Is(err, store.ErrMismatch) || applied.Dup {
+		return store.ErrConflict // the reply came in another way meanwhile: look again
+	}
+	return err
+}
+
+// delivered ends a letter that the peer, or somebody who keeps it for the peer, has taken.
+func (n *Node) delivered(ctx context.Context, l Letter, d bridge.Delivered) time.Time {
+	l.State, l.Status, l.Err, l.Hint = SendDelivered, http.StatusOK, nil, ""
+	if d.Queued {
+		l.Status, l.Hint = http.StatusAccepted, "a relay keeps it; the reply comes later"
+	}
+	return n.end(ctx, l, func(ctx context.Context, e *ending) error {
+		if d.Reply == nil || e.thread.New() {
+			return nil
+		}
+		seen, err := n.store.Steps().Replayed(ctx, string(l.To), string(d.Reply.ID), e.now)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return e.reply(ctx, d)
+		case err != nil:
+			return err
+		case seen.Digest == replyDigest(d):
+			return nil // the stored answer to a repetition, which came in before (AM-22): nothing more happens
+		}
+		e.l.State = SendUnverified // THREATS 4: an id of another message
+		e.l.Err = &SendFailure{Code: wire.InvalidSignature, Message: client.ErrReplyUnverified.Error()}
+		e.tellOwner("reply-unverified", titleUnverified)
+		return nil
+	})
+}
+
+const titleUnverified = "an answer could not be verified"
+
+// unverified ends a letter whose answer is not the peer's reply. Nothing of the answer is kept (AM-18).
+func (n *Node) unverified(ctx context.Context, l Letter, cause error) time.Time {
+	n.log.Warn("reply not verified", "letter", l.ID, "peer", l.To, "err", cause)
+	l.State, l.Status = SendUnverified, http.StatusOK
+	l.Err = &SendFailure{Code: wire.InvalidSignature, Message: printable(cause.Error(), 300)}
+	l.Hint = "the message was taken, but what came back cannot be trusted to be the peer's answer"
+	return n.end(ctx, l, func(_ context.Context, e *ending) error {
+		e.tellOwner("reply-unverified", titleUnverified)
+		return nil
+	})
+}
+
+// undelivered puts a letter off until its next attempt, or ends it (AM-47).
+func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time {
+	f := failureOf(cause)
+	l.Status, l.Err, l.Hint = f.status, f.told, f.hint
+	if f.told.Code == wire.InvalidSignature && n.keeper.justRotated() {
+		f.retry, f.processed = true, false // the peer does not know the new key yet
+	}
+	l.Processed = l.Processed || f.processed
+	l.Doubtful = l.Doubtful || f.processed && l.MessageID != l.First
+	if errors.Is(cause, errUnknownDelivery) {
+		l.State = SendUnknown
+		l.Hint = "ask the peer whether it has the message before you send it again"
+		return n.end(ctx, l, func(_ context.Context, e *ending) error {
+			e.tellOwner("unknown", "it is not known whether a message was delivered")
+			return nil
+		})
+	}
+	now := time.Now()
+	due := now.Add(pauseAfter(l.Attempts+1, f.after))
+	if !f.retry || due.After(l.Created.Add(giveUpAfter)) {
+		return n.failed(ctx, l)
+	}
+	l.InFlight, l.Attempts, l.Due = false, l.Attempts+1, due.UTC()
+	n.log.Info("delivery put off", "letter", l.ID, "peer", l.To, "attempt", l.Attempts, "next", l.Due, "err", cause)
+	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{l.change()}, now); err != nil {
+		n.log.Error("store letter", "letter", l.ID, "err", err) // it stays in flight, which is the careful reading
+	}
+	n.outbox.tell(l.ID, l.sent())
+	return due
+}
+
+// failed ends a letter for good: the conversation has failed, and what was to follow in it is not sent either. Only a
+// close still is, so that the peer may learn of the end.
+func (n *Node) failed(ctx context.Context, l Letter) time.Time {
+	l.State = SendFailed
+	return n.end(ctx, l, func(ctx context.Context, e *ending) error {
+		if !e.thread.New() {
+			if err := e.thread.Record(conversations.Event{Kind: conversations.DeliveryFailed, At: e.now}); err != nil {
+				return err
+			}
+		}
+		followers, _, err := n.letters(ctx, waitTerm(l.key()), l.ID, loadPage)
+		if err != nil {
+			return err
+		}
+		for _, f := range followers {
+			if f.Action == wire.ActionClose {
+				continue
+			}
+			f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
+			f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
+			f.Ended, f.Keep = e.now.UTC(), e.now.Add(n.cfg.Retention)
+			e.step.Records = append(e.step.Records, f.change())
+		}
+		e.tellOwner("undelivered", "a message could not be delivered")
+		return nil
+	})
+}
+
+// tellOwner adds a notice to the step.
+func (e *ending) tellOwner(kind, title string) {
+	notice := e.n.notice(kind, e.l.To, "", e.l.key(), e.now)
+	notice.Title = title
+	if e.l.Hint != "" {
+		notice.Text += ": " + e.l.Hint
+	}
+	e.step.Records = append(e.step.Records, e.n.notices.Change(notice))
+}
+
+// reply puts a verified synchronous reply into the step: conversation, transcript, inbox, agreement, and a record so
+// that the same message is not taken a second time when it comes again another way.
+func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
+	m, digest := d.Reply, replyDigest(d)
+	action := m.Action()
+	lives, err := e.record(m, action)
+	if err != nil {
+		return err
+	}
+	e.thread.Append(store.Entry{MessageID: string(m.ID), At: e.now, Raw: d.Raw, Digest: digest})
+	e.sent.Reply, e.sent.ReplyTree = m, m.Tree
+	if action == wire.ActionPending {
+		e.l.Status, e.l.Hint = http.StatusAccepted, "the peer's owner decides; the answer comes later"
+	}
+	ack, err := e.n.sign(wire.Draft{
+		Conversation: e.l.Conversation, To: e.l.To, Time: e.now, Intent: m.Intent, Payload: received(),
+	})
+	if err != nil {
+		return err
+	}
+	e.step.Replay = &store.Replay{
+		Sender: string(e.l.To), MessageID: string(m.ID), Digest: digest, Conv: e.l.key(),
+		Status: http.StatusOK, Answer: ack.Raw, Expires: e.now.Add(e.n.replayFor()),
+	}
+	if action != wire.ActionReceived && action != wire.ActionPending && e.l.Action != wire.ActionClose {
+		item, err := e.item(ctx, m, digest)
+		if err != nil {
+			return err
+		}
+		e.step.Records = append(e.step.Records, item.change())
+	}
+	return e.concludes(ctx, action, lives)
+}
+
+// concludes adds what an accept brings that now stands on both sides: ours, because the peer took it, or the reply.
+func (e *ending) concludes(ctx context.Context, action string, lives bool) error {
+	c := e.thread.Conversation()
+	switch {
+	case action != "accept" && (e.l.Action != "accept" || action == wire.ActionPending):
+		return nil
+	case !c.AcceptSent && !c.AcceptReceived:
+		return nil // the answer took it back
+	case !lives && c.State != conversations.Completed: // the peer's close may have overtaken its answer
+		return nil
+	}
+	more, err := e.n.concluded(e.thread, e.l.To, e.n.nameOf(ctx, e.l), e.l.Address, e.now)
+	e.step.Records = append(e.step.Records, more...)
+	return err
+}
+
+// record records the reply as an event. lives is false where the conversation has ended meanwhile, or where the reply
+// is the echo of our close; then it is kept without being one (AM-39).
+func (e *ending) record(m *wire.Message, action string) (lives bool, err error) {
+	if e.l.Action == wire.ActionClose {
+		return false, nil
+	}
+	event := conversations.Event{
+		Kind: conversations.Received, At: e.now, Intent: m.Intent, Payload: m.Payload, Principal: e.thread.Conversation().Principal,
+	}
+	if action == wire.ActionClose {
+		event.Kind = conversations.ClosedByPeer
+	}
+	err = e.thread.Record(event)
+	if _, refused := errors.AsType[*wire.Error](err); refused {
+		return false, nil
+	}
+	if err != nil || action == wire.ActionClose {
+		return false, err
+	}
+	if action == wire.ActionPending { // AM-40: its hold suspends our clock as well
+		event = conversations.Event{Kind: conversations.HeldByPeer, At: e.now, Until: e.now.Add(e.n.cfg.HoldFor)}
+		return true, e.thread.Record(event)
+	}
+	return true, nil
+}
+
+// item is the reply as the inbox shows it.
+func (e *ending) item(ctx context.Context, m *wire.Message, digest [32]byte) (Item, error) {
+	c := e.thread.Conversation()
+	standing, err := e.n.rules.Standing(ctx, c.Principal, e.now)
+	if err != nil {
+		return Item{}, err
+	}
+	item := Item{
+		ID: newItemID(e.now), State: ItemNew, Kind: "reply", Peer: e.l.To, PeerName: e.n.nameOf(ctx, e.l), Address: e.l.Address,
+		Conversation: e.l.Conversation, MessageID: m.ID, Intent: m.Intent,
+		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
+		At: e.now, Digest: hexOf(digest), Expires: e.now.Add(e.n.cfg.Retention),
+	}
+	if e.l.Address != "" {
+		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
+	}
+	item.ActionKnown, err = wire.CheckPayload(m.Intent, m.Payload)
+	if err != nil {
+		item.ActionKnown, item.Note = false, printable(fmt.Sprintf("the reply does not have the shape of its intent: %v", err), 300)
+	}
+	return item, nil
+}
+
+// nameOf is the name on the peer's card, which is cached right after a delivery.
+func (n *Node) nameOf(ctx context.Context, l Letter) string {
+	if l.Address != "" {
+		return ""
+	}
+	peer, err := n.cards.Find(ctx, l.To, time.Now())
+	if err != nil {
+		return ""
+	}
+	return printable(peer.Card.Name, 100)
+}
+
+// failure is why an attempt failed, as AM-47 and AM-48 look at it.
+type failure struct {
+	retry, processed bool
+	after            time.Duration
+	status           int
+	told             *SendFailure
+	hint             string
+}
+
+func failureOf(err error) failure {
+	f := failure{told: &SendFailure{Message: printable(err.Error(), 300)}}
+	if e, ok := errors.AsType[*client.SendError](err); ok {
+		f.retry, f.processed, f.after, f.status, f.hint = e.Retry, e.Processed, e.After, e.Status, e.Hint()
+		if e.Refusal != nil {
+			f.told = &SendFailure{Code: e.Refusal.Code, Message: e.Refusal.Message}
+		}
+		return f
+	}
+	if _, later := errors.AsType[laterError](err); later {
+		f.retry = true
+	}
+	if errors.Is(err, client.ErrUnknownAgent) {
+		f.told.Code, f.hint = wire.AgentUnavailable, "no configured directory lists the agent any more"
+	}
+	return f
+}

@@ -1,0 +1,197 @@
+package node
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// settlement is the second step of a hook route.
+type settlement struct {
+	run    *run
+	late   bool
+	answer HookAnswer
+	err    error
+	now    time.Time
+
+	item   Item
+	thread *conversations.Thread
+	step   store.Step
+}
+
+func (s *settlement) apply(ctx context.Context) (out bridge.Outcome, err error) {
+	n := s.run.n
+	s.item, err = n.Item(ctx, s.run.itemID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return out, err
+	}
+	if err != nil || s.item.State != ItemRunning {
+		return s.provisional(ctx), nil // deleted, or answered by another way meanwhile
+	}
+	if s.thread, err = n.book.Load(ctx, s.item.key(), s.now); err != nil {
+		return out, err
+	}
+	s.step = store.Step{Now: s.now}
+	if out, err = s.outcome(ctx); err != nil {
+		return out, err
+	}
+	s.step.Records = append(s.step.Records, s.item.change())
+	if !s.thread.New() { // else the owner deleted it meanwhile
+		s.thread.Into(&s.step)
+	}
+	if _, err := n.store.Steps().Apply(ctx, s.step); err != nil {
+		return out, err
+	}
+	n.published(s.step.Records)
+	return out, nil
+}
+
+// outcome fills item, thread and step by what the hook said.
+func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
+	n := s.run.n
+	switch {
+	case s.thread.New():
+		s.item.State, s.item.Note = ItemFailed, noteDeleted
+		return s.provisional(ctx), nil
+	case s.thread.Conversation().At(s.now, n.book.IdleFor()) != conversations.Open:
+		s.item.State, s.item.Note = ItemFailed, "the conversation ended before the agent answered"
+		return s.waits(ctx)
+	case s.err != nil:
+		s.item.State, s.item.Note = ItemFailed, hookFault(s.err)
+		s.step.Records = append(s.step.Records,
+			n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.now)))
+		return s.waits(ctx)
+	case s.answer.Async:
+		s.item.State = ItemNew
+		return s.waits(ctx)
+	case s.answer.Hold != "":
+		return s.hold(ctx)
+	case s.answer.Err != nil:
+		return s.refuse()
+	}
+	payload := received()
+	if s.answer.Payload != nil {
+		payload = *s.answer.Payload
+	}
+	s.item.State = ItemAnswered
+	out, err := s.reply(payload)
+	if err != nil {
+		return out, err
+	}
+	// After the reply: it may close the conversation. What leaves through the outbox counts when it is delivered.
+	accepted := s.run.payload
+	if !s.late && payload.GetStr("action") == "accept" {
+		accepted = payload
+	}
+	more, err := n.concludedBy(accepted, s.thread, s.item, s.now)
+	s.step.Records = append(s.step.Records, more...)
+	return out, err
+}
+
+// reply answers on the connection, or through the outbox where nobody waits any more.
+func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
+	n := s.run.n
+	if s.late {
+		_, raw, out, err := n.enqueue(s.thread, s.item.reply(payload), s.now)
+		if err != nil {
+			return bridge.Outcome{}, err
+		}
+		s.step.Records = append(s.step.Records, out...)
+		s.step.Answer = s.item.answer(http.StatusOK, raw)
+		return bridge.Outcome{}, nil
+	}
+	reply, err := n.sign(wire.Draft{
+		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.now, Intent: s.item.Intent, Payload: payload,
+	})
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	event := conversations.Event{Kind: conversations.Replied, At: s.now, Intent: s.item.Intent, Payload: payload}
+	if payload.GetStr("action") == wire.ActionClose {
+		event.Kind = conversations.ClosedByUs
+	}
+	if err := s.thread.Record(event); err != nil {
+		return bridge.Outcome{}, err
+	}
+	s.thread.Append(reply.entry())
+	s.step.Answer = s.item.answer(http.StatusOK, reply.Raw)
+	return bridge.Outcome{Status: http.StatusOK, Reply: &reply.Message, Raw: reply.Raw}, nil
+}
+
+// hold turns the message into a question to the owner, because the agent said so.
+func (s *settlement) hold(ctx context.Context) (bridge.Outcome, error) {
+	a := acceptance{n: s.run.n, key: s.item.key(), now: s.now}
+	ask, slot := a.question(s.item, "intent", s.answer.Hold)
+	ask, changes := s.run.n.asks.Open(ask, slot)
+	s.item.State, s.item.Ask = ItemHeld, ask.ID
+	err := s.thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: s.now, Until: ask.Expires})
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	notice := s.run.n.notice("approval", s.item.Peer, s.item.PeerName, s.item.key(), s.now)
+	s.step.Records = append(s.step.Records, append(changes, s.run.n.notices.Change(notice))...)
+	return s.waits(ctx)
+}
+
+// refuse carries the agent's refusal: as an error to a sender who waits, as a failed close to one who does not.
+func (s *settlement) refuse() (bridge.Outcome, error) {
+	s.item.State = ItemRejected
+	if s.late {
+		return s.reply(rejection(s.answer.Err.Code))
+	}
+	raw := s.answer.Err.AppendJSON(nil)
+	s.step.Answer = s.item.answer(s.answer.Err.Status, raw)
+	return bridge.Outcome{Status: s.answer.Err.Status, Raw: raw}, nil
+}
+
+// waits is the answer to a sender whose message is safe but not answered: the provisional one, which is stored.
+func (s *settlement) waits(ctx context.Context) (bridge.Outcome, error) {
+	if s.late {
+		return bridge.Outcome{}, nil
+	}
+	out := s.provisional(ctx)
+	if out.Raw == nil {
+		return out, wire.ErrUnavailable
+	}
+	reply := store.Entry{Out: true, At: s.now, Raw: out.Raw}
+	if m, digest, err := parseOwn(out.Raw); err == nil {
+		reply.MessageID, reply.At, reply.Digest = string(m.ID), m.Time, digest
+		out.Reply = &m
+	}
+	s.thread.Append(reply)
+	s.item.Pending = true
+	return out, nil
+}
+
+// provisional is the 202 that the first step stored.
+func (s *settlement) provisional(ctx context.Context) bridge.Outcome {
+	rec, err := s.run.n.store.Steps().Replayed(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
+	if err != nil {
+		return bridge.Outcome{Status: http.StatusServiceUnavailable, Raw: wire.ErrUnavailable.AppendJSON(nil)}
+	}
+	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer}
+}
+
+// hookFault is the note for the owner; what a hook printed stays in the log.
+func hookFault(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "the hook took too long"
+	}
+	return "the hook failed; see the log"
+}
+
+func decodeDigest(s string) (d [32]byte, err error) {
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != len(d) {
+		return d, fmt.Errorf("bad digest in the store")
+	}
+	return [32]byte(b), nil
+}

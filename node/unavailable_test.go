@@ -1,0 +1,28 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// TestUnavailable: a sender must come back after what passes by itself; an internal error it takes as final (AM-47).
+func TestUnavailable(t *testing.T) {
+	for cause, want := range map[error]*wire.Error{
+		store.ErrUnavailable:     wire.ErrUnavailable,
+		store.ErrConflict:        wire.ErrUnavailable,
+		store.ErrQuota:           wire.ErrUnavailable, // the outbox is full
+		context.Canceled:         wire.ErrUnavailable, // the process is stopping
+		context.DeadlineExceeded: wire.ErrUnavailable,
+		store.ErrNotFound:        wire.ErrInternal,
+		wire.ErrIntent:           wire.ErrIntent,
+	} {
+		if got := unavailable(fmt.Errorf("apply: %w", cause)); !errors.Is(got, want) {
+			t.Errorf("unavailable(%v) = %v, want %v", cause, got, want)
+		}
+	}
+}

@@ -1,0 +1,15 @@
+package node
+
+import "testing"
+
+// TestWebhookVector is the example of the Standard Webhooks specification.
+func TestWebhookVector(t *testing.T) {
+	secret, err := ParseWebhookSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+	if got := secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`)); got != want {
+		t.Errorf("signature = %s, want %s", got, want)
+	}
+}
