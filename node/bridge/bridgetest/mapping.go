@@ -1,0 +1,187 @@
+package bridgetest
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// roundTrip sends a native message to the foreign side and lets the peer say the same back: what is not declared as
+// lost must arrive.
+func (s Suite) roundTrip(t *testing.T, kind Kind) {
+	f := s.open(t)
+	peer := s.Peers[0]
+	sent, err := wire.Parse([]byte(kind.Payload))
+	if err != nil {
+		t.Fatalf("payload of the test: %v", err)
+	}
+	if _, err := f.bridge.Deliver(t.Context(), f.outgoing(peer, kind.Intent, sent)); err != nil {
+		t.Fatalf("Deliver: %v", err)
+	}
+	f.bridge.Inject(t.Context(), peer, f.bridge.Mirror(f.next(peer)))
+	got := f.only(0).in
+	if got.Intent != kind.Intent {
+		t.Errorf("intent = %s, want %s", got.Intent, kind.Intent)
+	}
+	received := drop(got.Payload, "metadata.bridge")
+	for _, loss := range kind.Losses {
+		path := strings.TrimPrefix(loss.Field, "payload.")
+		before, had := lookup(sent, path)
+		after, has := lookup(received, path)
+		if !had || has && sameJSON(before, after) {
+			t.Errorf("%s is declared as lost (%s), but nothing is", loss.Field, loss.Reason)
+		}
+		sent, received = drop(sent, path), drop(received, path)
+	}
+	if !sameJSON(sent, received) {
+		t.Errorf("payload came back as\n%s\nwant, but for the losses,\n%s", received.JSON(), sent.JSON())
+	}
+}
+
+// outgoing is a delivery as the node's outbox would make it.
+func (f *fixture) outgoing(peer string, intent wire.Intent, payload wire.Value) bridge.Delivery {
+	f.t.Helper()
+	address := f.Address(peer)
+	m, err := wire.ParseDraft(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_bridgetest", To: address.Pseudonym(),
+		Time: time.Now(), Intent: intent, Payload: payload,
+	}.Tree())
+	if err != nil {
+		f.t.Fatalf("message of the test: %v", err)
+	}
+	return bridge.Delivery{
+		ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1,
+	}
+}
+
+// next is what the foreign peer gets next.
+func (f *fixture) next(peer string) []byte {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	raw, err := f.bridge.Next(ctx, peer)
+	if err != nil {
+		f.t.Fatalf("the foreign peer got nothing: %v", err)
+	}
+	return raw
+}
+
+// hostile holds the bridge to surviving anything, and to handing in nothing of what its test calls hostile.
+func (s Suite) hostile(t *testing.T) {
+	f := s.open(t)
+	peer := s.Peers[0]
+	for _, raw := range anything() {
+		f.bridge.Inject(t.Context(), peer, raw) // the recorder judges what comes of it
+	}
+	for _, raw := range s.Hostile {
+		before := f.count()
+		f.bridge.Inject(t.Context(), peer, raw)
+		for _, c := range f.since(before) {
+			if c.err == nil {
+				t.Errorf("the node accepted %.200q", raw)
+			}
+		}
+	}
+	if c := f.inject(peer, 1); c.err != nil {
+		t.Errorf("a good message after all that: %v", c.err)
+	}
+}
+
+// anything is input that breaks parsers.
+func anything() [][]byte {
+	deep := bytes.Repeat([]byte("["), 100_000)
+	return [][]byte{
+		nil, {0}, []byte("\xff\xfe\xfd"), []byte("\xef\xbb\xbf{}"), []byte("null"), []byte("{}"), []byte("[]"), []byte(`""`),
+		[]byte("{"), []byte(`{"a":1,"a":2}`), []byte(`{"__proto__":{}}`), []byte(`{"id":1e400}`), []byte(`"\ud800"`),
+		deep, bytes.Repeat([]byte(`{"a":`), 50_000), bytes.Repeat([]byte("a"), 3<<20), []byte("\x1b]0;owned\x07\u202e"),
+		[]byte("a: &a [*a]\n"), []byte("---\n- !!python/object:os.system rm\n"), []byte("\r\n\r\n"),
+	}
+}
+
+// reconnect breaks the link: what could not be delivered is said to be so, and works afterwards.
+func (s Suite) reconnect(t *testing.T) {
+	f := s.open(t)
+	peer, kind := s.Peers[0], s.Kinds[0]
+	payload, err := wire.Parse([]byte(kind.Payload))
+	if err != nil {
+		t.Fatalf("payload of the test: %v", err)
+	}
+	if c := f.inject(peer, 1); c.err != nil {
+		t.Fatalf("before: %v", c.err)
+	}
+	f.bridge.Disconnect()
+	d := f.outgoing(peer, kind.Intent, payload)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := f.bridge.Deliver(ctx, d); err == nil {
+		t.Error("a delivery over a broken link succeeded")
+	}
+	f.bridge.Reconnect()
+	if c := f.inject(peer, 1); c.err != nil || !c.out.Duplicate {
+		t.Errorf("the foreign side sends again what it sent before: duplicate %v, %v, want a duplicate", c.out.Duplicate, c.err)
+	}
+	if c := f.inject(peer, 2); c.err != nil || c.out.Duplicate {
+		t.Errorf("a new message afterwards: duplicate %v, %v, want it accepted", c.out.Duplicate, c.err)
+	}
+	d.Attempt = 2
+	if _, err := f.bridge.Deliver(t.Context(), d); err != nil {
+		t.Errorf("the second attempt: %v", err)
+	}
+}
+
+// lookup returns the value at a path of members.
+func lookup(v wire.Value, path string) (wire.Value, bool) {
+	ok := true
+	for key := range strings.SplitSeq(path, ".") {
+		if v, ok = v.Get(key); !ok {
+			return wire.Value{}, false
+		}
+	}
+	return v, true
+}
+
+// drop returns v without the value at a path of members, and without the objects that are empty then.
+func drop(v wire.Value, path string) wire.Value {
+	key, rest, more := strings.Cut(path, ".")
+	if !more {
+		return v.Without(key)
+	}
+	inner, ok := v.Get(key)
+	if !ok || inner.Kind() != wire.Object {
+		return v
+	}
+	if inner = drop(inner, rest); inner.Len() == 0 {
+		return v.Without(key)
+	}
+	return v.With(key, inner)
+}
+
+// sameJSON compares values whatever the order of their members.
+func sameJSON(a, b wire.Value) bool {
+	if a.Kind() != b.Kind() || a.Len() != b.Len() {
+		return false
+	}
+	switch a.Kind() {
+	case wire.Object:
+		for _, m := range a.Members() {
+			other, ok := b.Get(m.Key)
+			if !ok || !sameJSON(m.Value, other) {
+				return false
+			}
+		}
+		return true
+	case wire.Array:
+		for i := range a.Len() {
+			if !sameJSON(a.At(i), b.At(i)) {
+				return false
+			}
+		}
+		return true
+	}
+	return bytes.Equal(a.JSON(), b.JSON())
+}

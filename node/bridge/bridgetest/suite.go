@@ -1,0 +1,147 @@
+// Package bridgetest is the suite that every bridge passes: that a mapping carries what it does not declare as lost,
+// that hostile input is harmless, that a link may break, and that a foreign message meets the same access rules,
+// limits and approvals as a native one.
+//
+// It is for tests only. It knows neither the bridge nor how a node is made: a bridge's test fills a [Suite] and calls
+// [Suite.Run]. The suite stands between bridge and node, so it judges what is really handed over.
+package bridgetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// patience is how long the suite waits for what must happen.
+const patience = 20 * time.Second
+
+// Suite describes a bridge to the tests. Every field is required but Hostile.
+type Suite struct {
+	// Address is the address of the foreign peer named peer, and Principal who access rules act on for it.
+	Address   func(peer string) bridge.Address
+	Principal func(peer string) string
+	// Peers are the names of two foreign peers.
+	Peers [2]string
+
+	// New links a bridge to a network that the test plays. It stops with the test.
+	New func(t *testing.T, node bridge.Receiver) Bridge
+	// Node starts a node that stops with the test.
+	Node func(t *testing.T, cfg NodeConfig) Node
+
+	// Message is foreign text number n: a message of the simplest kind that needs no answer and opens a conversation
+	// of its own. The same n gives the same bytes.
+	Message func(n int) []byte
+	// Kinds are the native messages that the bridge maps.
+	Kinds []Kind
+	// Hostile are foreign messages that the node must never get to see.
+	Hostile [][]byte
+}
+
+// Bridge is the bridge under test, with the foreign network it is linked to.
+type Bridge interface {
+	bridge.Transport
+
+	// Inject has a foreign peer send raw to the node. It returns when the bridge is done with it, whatever came of it.
+	Inject(ctx context.Context, peer string, raw []byte)
+	// Next returns the next thing that the foreign peer gets. It waits for it until ctx ends.
+	Next(ctx context.Context, peer string) ([]byte, error)
+	// Mirror turns what a foreign peer got into what it would send, as a new message, to say the same to the node.
+	Mirror(raw []byte) []byte
+	// Disconnect breaks the link and Reconnect restores it.
+	Disconnect()
+	Reconnect()
+}
+
+// NodeConfig is what the suite asks of a node. Its messages for foreign peers leave through Transport, for
+// addresses of the kind under test.
+type NodeConfig struct {
+	Policy    acl.Policy
+	Rates     acl.Rates
+	Transport bridge.Transport
+}
+
+// Node is a running node.
+type Node struct {
+	Receiver bridge.Receiver
+	Asks     *acl.Asks
+	Store    store.Store
+}
+
+// Kind is a native message that the bridge maps, to the foreign side and back.
+type Kind struct {
+	Name    string
+	Intent  wire.Intent
+	Payload string        // JSON
+	Losses  []bridge.Loss // what does not come back; a loss that comes back is none
+}
+
+// Run runs the suite.
+func (s Suite) Run(t *testing.T) {
+	for _, kind := range s.Kinds {
+		t.Run("round trip "+kind.Name, func(t *testing.T) { s.roundTrip(t, kind) })
+	}
+	t.Run("hostile input", s.hostile)
+	t.Run("reconnect", s.reconnect)
+	t.Run("repeat", s.repeat)
+	t.Run("peers", s.peers)
+	t.Run("stranger is held", s.strangerIsHeld)
+	t.Run("owner rejects", s.ownerRejects)
+	t.Run("approved for good", s.approvedForGood)
+	t.Run("blocked", s.blocked)
+	t.Run("blocked while held", s.blockedWhileHeld)
+	t.Run("limits", s.limits)
+}
+
+// fixture is a node and a bridge, with the suite between them.
+type fixture struct {
+	Suite
+	*recorder
+	t      *testing.T
+	node   Node
+	bridge Bridge
+}
+
+// start links a fresh bridge to a fresh node.
+func (s Suite) start(t *testing.T, policy acl.Policy, rates acl.Rates) *fixture {
+	t.Helper()
+	f := &fixture{Suite: s, t: t, recorder: newRecorder(t)}
+	f.node = s.Node(t, NodeConfig{Policy: policy, Rates: rates, Transport: f.recorder})
+	f.receiver, f.store = f.node.Receiver, f.node.Store
+	f.bridge = s.New(t, f.recorder)
+	f.link(f.bridge)
+	return f
+}
+
+// open is a fixture without access rules and limits.
+func (s Suite) open(t *testing.T) *fixture {
+	t.Helper()
+	return s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{})
+}
+
+// inject has peer send message n and returns what the bridge made of it.
+func (f *fixture) inject(peer string, n int) call {
+	f.t.Helper()
+	before := f.count()
+	f.bridge.Inject(f.t.Context(), peer, f.Message(n))
+	return f.only(before)
+}
+
+// ask returns the one question that the owner has.
+func (f *fixture) ask() acl.Ask {
+	f.t.Helper()
+	asks, _, err := f.node.Asks.List(f.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 {
+		f.t.Fatalf("%d questions wait for the owner, %v, want 1", len(asks), err)
+	}
+	return asks[0]
+}
+
+func (f *fixture) decide(ask acl.Ask, c acl.Choice) error {
+	_, err := f.node.Asks.Decide(f.t.Context(), ask.ID, ask.Hash, c, "test", time.Now())
+	return err
+}

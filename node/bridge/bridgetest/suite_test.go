@@ -1,0 +1,54 @@
+package bridgetest_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The suite itself, and the whole spine under it: a toy bridge on a real node.
+func TestToy(t *testing.T) {
+	bridgetest.Suite{
+		Address:   toyAddress,
+		Principal: func(string) string { return "toy:home" },
+		Peers:     [2]string{"cat", "dog/2"},
+		New:       func(_ *testing.T, node bridge.Receiver) bridgetest.Bridge { return newToy(node) },
+		Node:      startNode,
+		Message:   toyMessage,
+		Kinds: []bridgetest.Kind{
+			{
+				Name: "message", Intent: wire.Deliver,
+				Payload: `{"action":"deliver","message":{"body":"a\n\"b\" ü","subject":"s","priority":"high"}}`,
+				Losses:  []bridge.Loss{{Field: "payload.message.priority", Reason: "the toy network has none"}},
+			},
+			{
+				Name: "question", Intent: wire.RequestInfo,
+				Payload: `{"action":"ask","question":"why?","context":"c","metadata":{"x":"y"}}`,
+				Losses: []bridge.Loss{
+					{Field: "payload.context", Reason: "a question is one text"},
+					{Field: "payload.metadata.x", Reason: "there are no extensions"},
+				},
+			},
+		},
+		Hostile: [][]byte{
+			[]byte(`{"id":"1","thread":"t","type":"say","text":"a","text":"b"}`),
+			[]byte(`{"id":"1","thread":"t","type":"note","text":"a"}`),
+			[]byte(`{"id":"1","thread":"","type":"say","text":"a"}`),
+			append([]byte(`{"id":"1","thread":"t","type":"say","text":"`), append(bytes.Repeat([]byte("a"), maxFrame), `"}`...)...),
+		},
+	}.Run(t)
+}
+
+func startNode(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
+	t.Helper()
+	member := meshtest.New(t).Node("home", func(c *node.Config) {
+		c.Policy, c.Rates = cfg.Policy, cfg.Rates
+		c.Transports = map[string]bridge.Transport{"toy": cfg.Transport}
+	})
+	return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+}

@@ -1,0 +1,207 @@
+package meshtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Member is a node of the mesh.
+type Member struct {
+	*node.Node
+	Name    string
+	URL     string // of its endpoint
+	Store   store.Store
+	Notices *notify.Box
+	Public  http.Handler // the endpoint and what else strangers reach
+	Owner   http.Handler // the owner API, under /owner
+
+	t    testing.TB
+	stop func() // ends what Start or the listener began
+}
+
+// Node starts a node that is listed in the directory. It takes messages from everyone unless configure says
+// otherwise, and stops with the test.
+func (m *Mesh) Node(name string, configure func(*node.Config)) *Member {
+	m.t.Helper()
+	mem := m.member(name, Store(m.t), configure)
+	if _, err := mem.Register(context.Background(), ""); err != nil {
+		m.t.Fatalf("register node %s: %v", name, err)
+	}
+	if m.rt == nil {
+		mem.Start()
+	}
+	return mem
+}
+
+// Restart stops a member and returns another one over the same store, as a restart of its process would.
+func (m *Mesh) Restart(old *Member, configure func(*node.Config)) *Member {
+	m.t.Helper()
+	old.Stop()
+	mem := m.Copy(old, configure)
+	if m.rt == nil {
+		mem.Start()
+	}
+	return mem
+}
+
+// Copy returns another member over the same store that does not run, and leaves the old one alone: as if its process
+// had been killed.
+func (m *Mesh) Copy(old *Member, configure func(*node.Config)) *Member {
+	m.t.Helper()
+	return m.member(old.Name, old.Store, configure)
+}
+
+// member makes a node that does not run yet.
+func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) *Member {
+	m.t.Helper()
+	mem := &Member{Name: name, Store: s, t: m.t, URL: "http://127.0.0.1:9" + node.Path, stop: func() {}}
+	var l net.Listener
+	if m.rt == nil {
+		var err error
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			m.t.Fatal(err)
+		}
+		mem.URL = "http://" + l.Addr().String() + node.Path
+	}
+	mem.Notices = notify.New(notify.Config{Records: s.Records()})
+	cfg := node.Config{
+		Store: s, Directories: []*client.Directory{m.Directory()}, Credential: client.Credential("credential-of-" + name),
+		HTTP: m.http, Identity: node.Identity{Key: Key(name), Card: Card(m.t, name, mem.URL)},
+		Policy: acl.Policy{Mode: acl.Open}, Rates: acl.DefaultRates(), Notices: mem.Notices,
+		Logger: slog.New(slog.NewTextHandler(testLog{m.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if configure != nil {
+		configure(&cfg)
+	}
+	mem.Store = cfg.Store
+	var err error
+	if mem.Node, err = node.New(context.Background(), cfg); err != nil {
+		m.t.Fatalf("start node %s: %v", name, err)
+	}
+	edge := httpapi.New(httpapi.Config{Local: true})
+	mem.Mount(edge.Echo(), edge.Addresses())
+	mem.Public = apitest.Check(m.t, edge.Handler())
+	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
+	mem.MountOwner(owner.Group())
+	mem.Owner = owner.Handler()
+	if l != nil {
+		srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: mem.Public}}
+		srv.Start()
+		mem.stop = srv.Close
+		m.t.Cleanup(mem.Stop)
+	}
+	return mem
+}
+
+// Start runs the node until [Member.Stop], at the latest until the test ends.
+func (m *Member) Start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	hangUp := m.stop
+	m.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			m.t.Errorf("node %s: %v", m.Name, err)
+		}
+		hangUp()
+	})
+	m.t.Cleanup(m.stop)
+}
+
+// Stop ends the node and then its listener. It may be called more than once.
+func (m *Member) Stop() { m.stop() }
+
+// Post hands a message to the endpoint without a socket.
+func (m *Member) Post(body []byte) Answer {
+	m.t.Helper()
+	return post(m.t, m.Public, body)
+}
+
+// PostTo hands a message to a handler without a socket.
+func PostTo(t testing.TB, h http.Handler, body []byte) Answer {
+	t.Helper()
+	return post(t, apitest.Check(t, h), body)
+}
+
+func post(t testing.TB, h http.Handler, body []byte) Answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost"+node.Path, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.InProcess(h).RoundTrip(req)
+	if err != nil {
+		t.Fatalf("post: %v", err)
+	}
+	return answerOf(t, resp)
+}
+
+// Call makes a request to the member's owner API and decodes the answer into dst where it is not nil.
+func (m *Member) Call(method, path string, body, dst any) int {
+	m.t.Helper()
+	var in []byte
+	if body != nil {
+		var err error
+		if in, err = json.Marshal(body); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	a := m.Ask(method, path, in)
+	if dst != nil && a.Status < 300 {
+		if err := json.Unmarshal(a.Body, dst); err != nil {
+			m.t.Fatalf("%s %s: %s: %v", method, path, a.Body, err)
+		}
+	} else if a.Status >= 300 {
+		m.t.Logf("%s %s: %d %s", method, path, a.Status, a.Body)
+	}
+	return a.Status
+}
+
+// Ask makes a request to the member's owner API with a body as it stands, nil for none.
+func (m *Member) Ask(method, path string, body []byte) Answer {
+	m.t.Helper()
+	var in io.Reader
+	if body != nil {
+		in = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(m.t.Context(), method, "http://localhost/owner"+path, in)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := client.InProcess(m.Owner).RoundTrip(req)
+	if err != nil {
+		m.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return answerOf(m.t, resp)
+}
+
+// testLog writes log lines to the test's log.
+type testLog struct{ t testing.TB }
+
+var _ io.Writer = testLog{}
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Logf("%s", p)
+	return len(p), nil
+}

@@ -1,0 +1,121 @@
+// Package meshtest runs a whole mesh inside one test process: a directory and nodes with real handlers, real
+// bbolt files and real HTTP on loopback, and strangers that sign what the test tells them to.
+//
+// Every public answer is held against openapi.yaml. It is for tests only. Start with [New], or with [InMemory] inside a synctest bubble; add members with [Mesh.Node]
+// and [Mesh.Stranger]. Keys come from names, so a member has the same id in every run.
+package meshtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// Mesh is a directory and everyone who uses it.
+type Mesh struct {
+	URL    string       // base of the directory, with /v1
+	Public http.Handler // the directory's routes
+
+	t    testing.TB
+	http *client.HTTP
+	rt   http.RoundTripper // to the directory; nil: over the network
+}
+
+// New starts a directory in the local profile.
+func New(t testing.TB) *Mesh {
+	t.Helper()
+	edge := httpapi.New(httpapi.Config{Local: true})
+	srv := httptest.NewUnstartedServer(nil)
+	m := newMesh(t, "http://"+srv.Listener.Addr().String()+"/v1", edge)
+	srv.Config.Handler = m.Public
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return m
+}
+
+// InMemory is New without a socket, so that time can be synthetic. Its members take what [Member.Post] hands them
+// and do no work in the background until [Member.Start]; what they send to each other does not arrive.
+func InMemory(t testing.TB) *Mesh {
+	t.Helper()
+	edge := httpapi.New(httpapi.Config{Local: true})
+	m := newMesh(t, "http://localhost/v1", edge)
+	m.rt = client.InProcess(m.Public)
+	return m
+}
+
+func newMesh(t testing.TB, base string, edge *httpapi.Server) *Mesh {
+	m := &Mesh{t: t, URL: base, Public: apitest.Check(t, edge.Handler()), http: client.NewHTTP(client.HTTPConfig{Local: true})}
+	t.Cleanup(m.http.Close)
+	reg := directory.New(directory.Config{Store: Store(t), BaseURL: m.URL, Local: true, Addresses: edge.Addresses()})
+	reg.Mount(edge.Echo())
+	return m
+}
+
+// Store opens an empty bbolt store that closes with the test.
+func Store(t testing.TB) store.Store {
+	t.Helper()
+	s, err := bolt.Open(context.Background(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{})
+	if err != nil {
+		t.Fatalf("open store: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close store: %v", err)
+		}
+	})
+	return s
+}
+
+// Key returns the signing key that belongs to a name.
+func Key(name string) *signing.PrivateKey {
+	seed := sha256.Sum256([]byte("agentmesh test key " + name))
+	return signing.NewEd25519FromSeed(seed[:])
+}
+
+// Card returns a card for name at endpoint, with the standard intents.
+func Card(t testing.TB, name, endpoint string, capabilities ...string) wire.Card {
+	t.Helper()
+	key := Key(name)
+	if len(capabilities) == 0 {
+		capabilities = []string{"testing"}
+	}
+	tree := wire.Obj(
+		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
+		wire.Member{Key: "agent_id", Value: wire.Text(string(key.Public().AgentID()))},
+		wire.Member{Key: "name", Value: wire.Text(name)},
+		wire.Member{Key: "endpoint", Value: wire.Text(endpoint)},
+		wire.Member{Key: "public_key", Value: wire.Text(key.PublicText())},
+		wire.Member{Key: "capabilities", Value: wire.Texts(capabilities)},
+		wire.Member{Key: "intents", Value: wire.Texts(wire.StandardIntents())},
+	)
+	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
+	if err != nil {
+		t.Fatalf("card of %s: %v", name, err)
+	}
+	return card
+}
+
+// Directory returns a client of the mesh's directory.
+func (m *Mesh) Directory() *client.Directory { return client.NewDirectory(m.URL, m.http, m.rt) }
+
+// Register lists a card.
+func (m *Mesh) Register(name string, card wire.Card) {
+	m.t.Helper()
+	_, _, err := m.Directory().Register(context.Background(), card.Tree, client.Credential("credential-of-"+url.QueryEscape(name)), Key(name))
+	if err != nil {
+		m.t.Fatalf("register %s: %v", name, err)
+	}
+}
