@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/agentmesh/agentmesh/acl"
+)
+
+type approvalsCmd struct {
+	List    approvalsListCmd    `cmd:"" default:"withargs" help:"List what waits for you."`
+	Show    approvalsShowCmd    `cmd:"" help:"Show one, with everything you would agree to."`
+	Approve approvalsApproveCmd `cmd:"" help:"Approve one."`
+	Reject  approvalsRejectCmd  `cmd:"" help:"Reject one."`
+}
+
+type approvalsListCmd struct {
+	State string `default:"pending" enum:"pending,approved,rejected,withdrawn,expired,all" help:"Only those in this state: ${enum}."`
+	Limit int    `default:"50" help:"At most so many."`
+	JSON  bool   `help:"Print the result as JSON."`
+}
+
+func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
+	state := c.State
+	if state == "all" {
+		state = ""
+	}
+	query := params("state", state, "limit", fmt.Sprint(c.Limit))
+	return ask(ctx, a, c.JSON, get("approvals", query), func(page items[acl.Ask]) {
+		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
+		for _, k := range page.Items {
+			rows = append(rows, []string{k.ID, k.Kind, k.Subject, short(k.Title, 60), when(k.Created), string(k.State)})
+		}
+		a.table(rows)
+	})
+}
+
+type approvalsShowCmd struct {
+	ID   string `arg:"" help:"Id of the approval."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, get("approvals/"+url.PathEscape(c.ID), nil), a.showAsk)
+}
+
+func (a *app) showAsk(k acl.Ask) {
+	rows := [][]string{
+		{"id", k.ID}, {"kind", k.Kind}, {"what", k.Title}, {"from", k.Subject},
+		{"state", string(k.State)}, {"since", when(k.Created)}, {"expires", when(k.Expires)}, {"hash", k.Hash},
+	}
+	if k.Conv.ID != "" {
+		rows = append(rows, []string{"conversation", k.Conv.ID + " with " + k.Conv.Peer})
+	}
+	if !k.Decided.IsZero() {
+		rows = append(rows, []string{"decided", when(k.Decided) + " by " + k.By + ": " + string(k.Choice)})
+	}
+	a.table(rows)
+	if len(k.Body) > 0 {
+		a.print("untrusted text from the other side:")
+		a.print("%s", cleanJSON(k.Body))
+	}
+}
+
+type approvalsApproveCmd struct {
+	ID     string `arg:"" help:"Id of the approval."`
+	Hash   string `placeholder:"HEX" help:"Approve only if it still has this hash (from show)."`
+	Always bool   `help:"Let this agent in from now on."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
+	choice := acl.Approve
+	if c.Always {
+		choice = acl.ApproveAlways
+	}
+	return a.decide(ctx, c.ID, c.Hash, choice, c.JSON)
+}
+
+type approvalsRejectCmd struct {
+	ID    string `arg:"" help:"Id of the approval."`
+	Hash  string `placeholder:"HEX" help:"Reject only if it still has this hash (from show)."`
+	Block bool   `help:"Block this agent from now on."`
+	JSON  bool   `help:"Print the result as JSON."`
+}
+
+func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
+	choice := acl.Reject
+	if c.Block {
+		choice = acl.Block
+	}
+	return a.decide(ctx, c.ID, c.Hash, choice, c.JSON)
+}
+
+// decide carries out a choice about exactly what is there now, or, with a hash, about what the owner saw (AM-34).
+func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, asJSON bool) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	raw, err := o.decide(ctx, "approvals/"+url.PathEscape(id), hash, choice)
+	if err := errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	if asJSON {
+		return a.json(raw)
+	}
+	k, err := decode[acl.Ask](raw)
+	if err != nil {
+		return err
+	}
+	a.print("%s: %s", k.State, clean(k.Title))
+	return nil
+}
+
+func (o *owner) decide(ctx context.Context, path, hash string, choice acl.Choice) (json.RawMessage, error) {
+	if hash == "" {
+		raw, err := o.call(ctx, "GET", path, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		k, err := decode[acl.Ask](raw)
+		if err != nil {
+			return nil, err
+		}
+		hash = k.Hash
+	}
+	return o.call(ctx, "POST", path, nil, struct {
+		Choice acl.Choice `json:"choice"`
+		Hash   string     `json:"hash"`
+		By     string     `json:"by"`
+	}{choice, hash, "cli"})
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+type cardCmd struct {
+	Show     cardShowCmd     `cmd:"" default:"withargs" help:"Print the agent's own card."`
+	Get      cardGetCmd      `cmd:"" help:"Print the card of another agent."`
+	Validate cardValidateCmd `cmd:"" help:"Check a card: exit 0 good, 65 not."`
+}
+
+type cardShowCmd struct {
+	JSON bool `help:"Print the result as JSON; it is JSON anyway."`
+}
+
+func (c *cardShowCmd) Run(ctx context.Context, a *app) error {
+	return a.showJSON(ctx, get("card", nil))
+}
+
+type cardGetCmd struct {
+	Agent string `arg:"" help:"Agent id or alias."`
+	JSON  bool   `help:"Print the result as JSON; it is JSON anyway."`
+}
+
+func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
+	return a.showJSON(ctx, get("cards/"+url.PathEscape(c.Agent), nil))
+}
+
+// showJSON prints an answer that is a document anyway.
+func (a *app) showJSON(ctx context.Context, c call) error {
+	return ask(ctx, a, true, c, func(struct{}) {})
+}
+
+type cardValidateCmd struct {
+	File string `arg:"" help:"A card, - for standard input."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+// cardReport is what a card says about its key.
+type cardReport struct {
+	AgentID     string `json:"agent_id"`
+	Name        string `json:"name"`
+	Kind        string `json:"kind"`
+	Fingerprint string `json:"fingerprint"`
+	Derived     bool   `json:"id_is_derived"`
+}
+
+func (c *cardValidateCmd) Run(a *app) error {
+	v, err := a.readObject(c.File)
+	if err != nil {
+		return err
+	}
+	anyHost := func(string) bool { return true } // where an endpoint may be is the reader's profile, not the card's form
+	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: anyHost})
+	if err != nil {
+		return fail(exitInput, fmt.Errorf("card refused: %w", err))
+	}
+	if n := len(v.JSON()); n > wire.MaxCard {
+		return fail(exitInput, fmt.Errorf("card refused: it has %d bytes, at most %d", n, wire.MaxCard))
+	}
+	key, err := signing.ParsePublicKey(card.PublicKey)
+	if err == nil {
+		err = key.Usable(time.Now())
+	}
+	if err != nil {
+		return fail(exitInput, fmt.Errorf("card refused: public_key: %w", err))
+	}
+	if card.PrivateLists() {
+		a.note("the card publishes an allowlist or block list; directories drop it (AM-6)")
+	}
+	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), card.ID == key.AgentID()}
+	if c.JSON {
+		return a.json(r)
+	}
+	a.print("ok: %s, key %s", clean(r.AgentID), r.Fingerprint)
+	return nil
+}

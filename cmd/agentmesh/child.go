@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// child is a serve of the demo, in a process of its own.
+type child struct {
+	name  string
+	where where
+	owner *owner
+	cmd   *exec.Cmd
+	log   string // file with what it writes to standard error
+}
+
+// spawn starts a serve in the local profile on a free port and waits until it says where it runs.
+func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*child, error) {
+	c := &child{name: name, log: filepath.Join(d.dir, name+".log")}
+	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	data := filepath.Join(d.dir, name)
+	c.cmd = exec.Command(self, append([]string{"serve", "--json", "--data=" + data, "--listen=127.0.0.1:0"}, args...)...)
+	c.cmd.Stderr = log
+	c.cmd.Env = cleanEnviron(d.app.environ)
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	if err := c.awaitStart(ctx, out); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), c.stop(), c.tail())
+	}
+	if c.owner = running(ctx, data); c.owner == nil {
+		return nil, errors.Join(fmt.Errorf("start %s: its owner API does not answer", name), c.stop())
+	}
+	return c, nil
+}
+
+// cleanEnviron leaves out the variables that configure agentmesh: the demo is the same on every machine.
+func cleanEnviron(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+}
+
+// awaitStart reads the line in which serve says where it runs.
+func (c *child) awaitStart(ctx context.Context, out io.Reader) error {
+	line := make(chan error, 1)
+	go func() {
+		data, err := bufio.NewReader(out).ReadBytes('\n')
+		if err != nil {
+			line <- errors.New("it ended before it ran")
+			return
+		}
+		line <- json.Unmarshal(data, &c.where)
+	}()
+	select {
+	case err := <-line:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// stop ends the process and waits for it.
+func (c *child) stop() error {
+	if c.owner != nil {
+		c.owner.close()
+	}
+	if runtime.GOOS == "windows" { // has no interrupt for others
+		c.cmd.Process.Kill()
+		c.cmd.Wait()
+		return nil
+	}
+	c.cmd.Process.Signal(os.Interrupt)
+	done := make(chan error, 1)
+	go func() { done <- c.cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("%s ended badly: %w", c.name, err)
+		}
+		return nil
+	case <-time.After(15 * time.Second):
+		c.cmd.Process.Kill()
+		return fmt.Errorf("%s did not stop", c.name)
+	}
+}
+
+// stop ends whoever was started, agents before the directory.
+func (d *demo) stop() error {
+	var faults []error
+	for _, c := range []*child{d.sarah, d.chris, d.directory} {
+		if c != nil {
+			faults = append(faults, c.stop())
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// tail is what the process wrote last, as an error; nil where it wrote nothing.
+func (c *child) tail() error {
+	data, err := os.ReadFile(c.log)
+	if err != nil || len(data) == 0 {
+		return err
+	}
+	return fmt.Errorf("%s wrote: %s", c.name, data[max(0, len(data)-2000):])
+}
+
+// logs is what every process wrote last, for a demo that failed.
+func (d *demo) logs() error {
+	var faults []error
+	for _, c := range []*child{d.directory, d.chris, d.sarah} {
+		if c != nil {
+			faults = append(faults, c.tail())
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// until asks again, every few milliseconds, until done says so or ctx ends.
+func until(ctx context.Context, what string, done func() (bool, error)) error {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", what, ctx.Err())
+		}
+	}
+}
+
+// listed waits until every directory of the agent lists it.
+func (c *child) listed(ctx context.Context) error {
+	return until(ctx, c.name+"'s agent is not listed", func() (bool, error) {
+		raw, err := c.owner.call(ctx, "GET", "status", nil, nil)
+		if err != nil {
+			return false, err
+		}
+		s, err := decode[statusAnswer](raw)
+		if err != nil {
+			return false, err
+		}
+		for _, d := range s.Directories {
+			if d.Expires.IsZero() {
+				return false, nil
+			}
+		}
+		return len(s.Directories) > 0, nil
+	})
+}
+
+// completed waits until the conversation has ended well.
+func (c *child) completed(ctx context.Context, conv string) (state string, err error) {
+	err = until(ctx, c.name+"'s conversation is not completed", func() (bool, error) {
+		raw, err := c.owner.call(ctx, "GET", "conversations/"+url.PathEscape(conv), nil, nil)
+		if err != nil {
+			return false, err
+		}
+		v, err := decode[conversation](raw)
+		state = v.State
+		return state == "completed", err
+	})
+	return state, err
+}
+
+// say sends a mesh.schedule message and returns the verified reply.
+func (c *child) say(ctx context.Context, to wire.AgentID, conv string, payload wire.Value) (wire.Message, error) {
+	raw, err := c.owner.call(ctx, "POST", "send", nil, struct {
+		To           wire.AgentID `json:"to"`
+		Conversation string       `json:"conversation,omitempty"`
+		Intent       wire.Intent  `json:"intent"`
+		Payload      wire.Value   `json:"payload"`
+		WaitSeconds  int          `json:"wait_seconds"`
+	}{to, conv, wire.Schedule, payload, sendWait})
+	if err != nil {
+		return wire.Message{}, err
+	}
+	s, err := decode[sent](raw)
+	if err != nil {
+		return wire.Message{}, err
+	}
+	if s.State != "delivered" || len(s.Reply) == 0 {
+		return wire.Message{}, fmt.Errorf("the message is %s: %s", s.State, raw)
+	}
+	v, err := wire.ParseObject(s.Reply)
+	if err != nil {
+		return wire.Message{}, err
+	}
+	return wire.ParseMessage(v)
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestComplete(t *testing.T) {
+	var cli commands
+	model := newParser(&cli, io.Discard, io.Discard).Model.Node
+	for _, tc := range []struct {
+		words []string
+		want  []string
+	}{
+		{[]string{"inb"}, []string{"inbox"}},
+		{[]string{"approvals", ""}, []string{"list", "show", "approve", "reject"}},
+		{[]string{"--data", "x", "keys", "exp"}, []string{"export-public"}},
+		{[]string{"send", "--wa"}, []string{"--wait"}},
+		{[]string{"demo-h"}, nil},
+		{[]string{"nothing", "zzz"}, nil},
+	} {
+		if diff := cmp.Diff(tc.want, complete(model, tc.words)); diff != "" {
+			t.Errorf("complete(%q) (-want +got):\n%s", tc.words, diff)
+		}
+	}
+	if all := complete(model, nil); !slices.Contains(all, "serve") || slices.Contains(all, "demo-hook") {
+		t.Errorf("complete() = %q", all)
+	}
+}

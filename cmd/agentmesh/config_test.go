@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestConfigLayers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+	text := "name: file\ndescription: file\nlimits: {messages_total: 7}\nconversations: {idle: 90m}\nroles: [node]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loadConfig(source{
+		File: file, Required: true,
+		Environ: []string{"AGENTMESH_NAME=old", "AGENTMESH_NAME=environment", "AGENTMESH_DESCRIPTION=environment", "AGENTMESH_ACCESS_ALLOW=am_a,am_b"},
+		Settings: []setting{
+			{key: "name", value: "flag: with a colon, and a comma", source: "--name"},
+			{key: "hooks", value: `[{"intent": "mesh.*", "exec": ["./a", "b c"]}]`, source: "--set hooks"},
+			{key: "network.allow_private", value: "10.0.0.0/8,fd00::/8", source: "--set network.allow_private"},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultConfig()
+	want.Name, want.Description = "flag: with a colon, and a comma", "environment"
+	want.Limits.MessagesTotal = 7
+	want.Conversations.Idle = 90 * time.Minute
+	want.Roles = []string{roleNode}
+	want.Access.Allow = []string{"am_a", "am_b"}
+	want.Hooks = []HookConfig{{Intent: "mesh.*", Exec: []string{"./a", "b c"}}}
+	got.Network, want.Network = NetworkConfig{}, NetworkConfig{} // netip has unexported fields; the next test reads them
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("loadConfig (-want +got):\n%s", diff)
+	}
+}
+
+// The public profile has every guard on until a setting opens it, and each opened one is reported (AM-82).
+func TestConfigOpened(t *testing.T) {
+	c := defaultConfig()
+	if got := c.opened(); len(got) > 0 {
+		t.Errorf("the default opens %q", got)
+	}
+	c.PublicURL = "https://mesh.example.org"
+	if got := c.opened(); len(got) > 0 {
+		t.Errorf("the public default opens %q", got)
+	}
+	for _, s := range []string{
+		"access.mode=open", "limits.messages_new_conversations=0", "limits.messages_conversation=0", "limits.messages_total=0",
+		"limits.exempt=am_a", "window.past=1h", "network.allow_private=10.0.0.0/8", "network.cors_origins=https://a.example",
+		"limits.requests_per_minute=0", "registration.cards_per_token=0", "registration.cards_per_host=0", "registration.per_hour=0",
+		"network.max_connections=0", "network.max_connections_per_address=0", "network.trusted_proxies=10.0.0.1/32",
+		`hold=[{intent: "*", hold: never}]`,
+	} {
+		key, value, _ := strings.Cut(s, "=")
+		c, err := loadConfig(source{File: "none", Settings: []setting{{"public_url", "https://mesh.example.org", "--public-url"}, {key, value, "--set " + key}}})
+		if err != nil {
+			t.Errorf("%s: %v", s, err)
+			continue
+		}
+		if got := c.opened(); len(got) != 1 || !strings.HasPrefix(got[0], key+":") {
+			t.Errorf("%s opens %q, want one guard named %s", s, got, key)
+		}
+		if err := c.check(); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+func TestUnknownKey(t *testing.T) {
+	var keys []string
+	for _, l := range leaves(reflect.TypeFor[Config]()) {
+		keys = append(keys, l.key)
+	}
+	for _, tc := range []struct{ key, want string }{
+		{"listne", `unknown key "listne", did you mean "listen"?`},
+		{"access.moed", `unknown key "access.moed", did you mean "access.mode"?`},
+		{"limits.message_total", `unknown key "limits.message_total", did you mean "limits.messages_total"?`},
+		{"colour", `unknown key "colour"`},
+	} {
+		if got := unknownKey(tc.key, keys).Error(); got != tc.want {
+			t.Errorf("unknownKey(%q) = %q, want %q", tc.key, got, tc.want)
+		}
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{"0": 0, "90s": 90 * time.Second, "1h30m": 90 * time.Minute, "30d": 30 * day} {
+		if got, err := parseDuration(text); err != nil || got != want {
+			t.Errorf("parseDuration(%q) = %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1h", "d", "-1d", "1.5d", "99999d", "soon", "30"} {
+		if got, err := parseDuration(text); err == nil {
+			t.Errorf("parseDuration(%q) = %v, want an error", text, got)
+		}
+	}
+}
+
+// FuzzConfig: no text makes the loader panic, and every error names the file.
+func FuzzConfig(f *testing.F) {
+	for _, seed := range []string{
+		"", "name: x\n", "access: {mode: open, allow: [am_a]}\n", "hooks:\n  - {intent: '*', exec: [a]}\n", "a: &a [*a]\n", "? [x]\n: y\n",
+		"<<: {name: x}\n", "limits: 5\n", "roles: {a: b}\n", "conversations: {idle: 1e9}\n", "network: {allow_private: [10.0.0.0/99]}\n", "- 1\n", "---\n---\n", "\x00", "name: !!binary aGk=\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c := defaultConfig()
+		err := loadFile(reflect.ValueOf(&c).Elem(), "mesh.yaml", []byte(text))
+		if err != nil && !strings.HasPrefix(err.Error(), "mesh.yaml:") {
+			t.Errorf("the error %q does not name the file", err)
+		}
+		if err == nil {
+			c.check() // must not panic either
+		}
+	})
+}
+
+func TestExitCode(t *testing.T) {
+	if got := exitCode(errors.Join(errors.New("close"), fail(exitConfig, errors.New("x")))); got != exitConfig {
+		t.Errorf("exitCode of a joined failure = %d, want %d", got, exitConfig)
+	}
+	if got := exitCode(errors.New("x")); got != exitNo {
+		t.Errorf("exitCode of a plain error = %d, want %d", got, exitNo)
+	}
+}

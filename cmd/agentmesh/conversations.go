@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+type conversationsCmd struct {
+	List   conversationsListCmd   `cmd:"" default:"withargs" help:"List conversations, newest first."`
+	Show   conversationsShowCmd   `cmd:"" help:"Show a conversation and its transcript."`
+	Close  conversationsCloseCmd  `cmd:"" help:"Close a conversation."`
+	Delete conversationsDeleteCmd `cmd:"" help:"Delete a conversation and its transcript."`
+}
+
+// conversation is what the commands show of one.
+type conversation struct {
+	ID        string          `json:"conversation_id"`
+	Peer      string          `json:"peer"`
+	State     string          `json:"state"`
+	Intent    string          `json:"intent"`
+	Opened    time.Time       `json:"opened"`
+	Last      time.Time       `json:"last"`
+	Entries   int             `json:"entries"`
+	Agreement *wire.Agreement `json:"agreement"`
+
+	Transcript []transcriptEntry `json:"transcript"`
+	Next       uint64            `json:"next"` // on a page that is not the last
+}
+
+type transcriptEntry struct {
+	Direction string          `json:"direction"`
+	At        time.Time       `json:"at"`
+	MessageID string          `json:"message_id"`
+	Message   json.RawMessage `json:"message"`
+	Chain     string          `json:"chain"`
+}
+
+type conversationsListCmd struct {
+	State string `placeholder:"STATE" help:"Only open, completed, failed or expired ones."`
+	Limit int    `default:"50" help:"At most so many."`
+	JSON  bool   `help:"Print the result as JSON."`
+}
+
+func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
+	query := params("state", c.State, "limit", fmt.Sprint(c.Limit))
+	return ask(ctx, a, c.JSON, get("conversations", query), func(page items[conversation]) {
+		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
+		for _, v := range page.Items {
+			rows = append(rows, []string{v.ID, v.Peer, v.State, v.Intent, when(v.Last)})
+		}
+		a.table(rows)
+	})
+}
+
+type conversationsShowCmd struct {
+	ID   string `arg:"" help:"Conversation id, or the beginning of one."`
+	Peer string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	all := wholeConversation{entries: []json.RawMessage{}}
+	first := true
+	err = o.conversation(ctx, c.ID, c.Peer, func(page conversation, raw json.RawMessage) error {
+		if c.JSON {
+			return all.add(raw)
+		}
+		if first {
+			a.showConversation(page)
+			first = false
+		}
+		a.showTranscript(page.Transcript)
+		return nil
+	})
+	if err := errors.Join(err, o.close()); err != nil || !c.JSON {
+		return err
+	}
+	return a.json(all)
+}
+
+// conversation reads a conversation and calls do for each page of its transcript.
+func (o *owner) conversation(ctx context.Context, id, peer string, do func(page conversation, raw json.RawMessage) error) error {
+	for after := uint64(0); ; {
+		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
+		raw, err := o.call(ctx, http.MethodGet, "conversations/"+url.PathEscape(id), query, nil)
+		if err != nil {
+			return err
+		}
+		page, err := decode[conversation](raw)
+		if err != nil {
+			return err
+		}
+		if err := do(page, raw); err != nil {
+			return err
+		}
+		if after = page.Next; after == 0 {
+			return nil
+		}
+		id, peer = page.ID, page.Peer // id may have been the beginning of one
+	}
+}
+
+// wholeConversation is what the owner API says of a conversation, with the transcripts of all pages as one.
+type wholeConversation struct {
+	fields  map[string]json.RawMessage // of the newest page
+	entries []json.RawMessage
+}
+
+func (w *wholeConversation) add(page json.RawMessage) error {
+	w.fields = nil
+	if err := json.Unmarshal(page, &w.fields); err != nil {
+		return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+	}
+	var entries []json.RawMessage
+	if err := json.Unmarshal(w.fields["transcript"], &entries); err != nil {
+		return fail(exitUnavailable, fmt.Errorf("read the transcript: %w", err))
+	}
+	w.entries = append(w.entries, entries...)
+	delete(w.fields, "transcript")
+	delete(w.fields, "next")
+	return nil
+}
+
+// MarshalJSON writes the fields by name, the transcript where it belongs among them.
+func (w wholeConversation) MarshalJSON() ([]byte, error) {
+	all := maps.Clone(w.fields)
+	transcript, err := json.Marshal(w.entries)
+	all["transcript"] = transcript
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
+}
+
+func (a *app) showConversation(v conversation) {
+	rows := [][]string{
+		{"conversation", v.ID}, {"peer", v.Peer}, {"state", v.State}, {"intent", v.Intent},
+		{"opened", when(v.Opened)}, {"last", when(v.Last)},
+	}
+	if v.Agreement != nil {
+		rows = append(rows, []string{"agreed", agreed(*v.Agreement)})
+	}
+	a.table(rows)
+}
+
+func (a *app) showTranscript(entries []transcriptEntry) {
+	for _, e := range entries {
+		sign := "<"
+		if e.Direction == "out" {
+			sign = ">"
+		}
+		a.print("%s %s %s %s", when(e.At), sign, clean(e.MessageID), payloadLine(e.Message))
+	}
+}
+
+// agreed writes an agreement on a line.
+func agreed(g wire.Agreement) string {
+	parts := []string{g.Title, g.Time, g.Duration, g.Location}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
+}
+
+// payloadLine shows the payload of a message; what is no message is shown whole.
+func payloadLine(message json.RawMessage) string {
+	v, err := wire.Parse(message)
+	if err != nil {
+		return short(string(message), 500)
+	}
+	if payload, ok := v.Get("payload"); ok {
+		v = payload
+	}
+	return short(string(v.JSON()), 500)
+}
+
+type conversationsCloseCmd struct {
+	ID     string `arg:"" help:"Conversation id, or the beginning of one."`
+	Peer   string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	Status string `default:"completed" enum:"completed,failed" help:"How it ended: ${enum}."`
+	Wait   bool   `help:"Wait for the other side's answer."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
+	return a.send(ctx, c.JSON, c.Wait, sending{"conversations/" + url.PathEscape(c.ID) + "/close", func(wait int) any {
+		return struct {
+			Peer        string `json:"peer,omitempty"`
+			Status      string `json:"status"`
+			WaitSeconds int    `json:"wait_seconds"`
+		}{c.Peer, c.Status, wait}
+	}})
+}
+
+type conversationsDeleteCmd struct {
+	ID   string `arg:"" help:"Conversation id, or the beginning of one."`
+	Peer string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+}
+
+func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = o.call(ctx, http.MethodDelete, "conversations/"+url.PathEscape(c.ID), params("peer", c.Peer), nil)
+	if err := errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	a.note("deleted")
+	return nil
+}

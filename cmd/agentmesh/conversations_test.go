@@ -1,0 +1,41 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+// TestConversationPages: a conversation that the owner API tells in pages is read to the end, of the one peer that the
+// first page named, and --json prints it as one.
+func TestConversationPages(t *testing.T) {
+	pages := map[string]string{
+		"/owner/conversations/be?after=0":                `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":1},{"n":2}],"entries":3,"next":2}`,
+		"/owner/conversations/conv_be?after=2&peer=am_p": `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":3}],"entries":3}`,
+	}
+	o := &owner{http: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page, ok := pages[r.URL.RequestURI()]
+		if !ok {
+			t.Errorf("asked for %s", r.URL)
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, page)
+	}))}}
+	all := wholeConversation{entries: []json.RawMessage{}}
+	lines := 0
+	err := o.conversation(t.Context(), "be", "", func(page conversation, raw json.RawMessage) error {
+		lines += len(page.Transcript)
+		return all.add(raw)
+	})
+	if err != nil || lines != 3 {
+		t.Fatalf("%d entries, %v, want 3", lines, err)
+	}
+	got, err := json.Marshal(all)
+	want := `{"conversation_id":"conv_be","entries":3,"peer":"am_p","transcript":[{"n":1},{"n":2},{"n":3}]}`
+	if err != nil || string(got) != want {
+		t.Errorf("as one: %s, %v, want %s", got, err, want)
+	}
+}

@@ -1,0 +1,378 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+const (
+	crashRounds = 3
+	crashLoad   = 1200 * time.Millisecond // before each kill
+)
+
+// TestCrash kills the real process with SIGKILL under a load of registrations, messages and approvals, restarts it
+// and audits: nothing that was acknowledged is lost, and no message is accepted or answered twice.
+func TestCrash(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no SIGKILL on Windows")
+	}
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	c := newCrash(t)
+	for range crashRounds {
+		c.start()
+		c.load(crashLoad)
+	}
+	c.start()
+	c.audit()
+	t.Logf("acknowledged: %d registrations, %d messages, %d approvals; unknown: %d messages; later replies: %d",
+		len(c.cards), len(c.answers), len(c.approvals), len(c.unknown), len(c.late))
+	if len(c.cards) == 0 || len(c.answers) == 0 || len(c.approvals) == 0 {
+		t.Error("the load did not reach every kind of acknowledgement")
+	}
+}
+
+// crash is the process under test and what it acknowledged.
+type crash struct {
+	t    *testing.T
+	dir  string
+	http *client.HTTP
+
+	server *served
+	owner  *owner
+
+	sender  *signing.PrivateKey
+	replies *httptest.Server // the sender's endpoint
+
+	mu        sync.Mutex
+	cards     []wire.AgentID              // acknowledged with 201
+	answers   map[wire.MessageID]exchange // acknowledged with 200 or 202
+	unknown   map[wire.MessageID]exchange // sent, and the process died
+	approvals map[string]bool             // acknowledged with 200
+	late      map[string][]wire.MessageID // replies that came to the sender, by the message they answer
+}
+
+// exchange is a message and the answer it got.
+type exchange struct {
+	sent   []byte
+	status int
+	answer []byte
+}
+
+func newCrash(t *testing.T) *crash {
+	c := &crash{
+		t: t, dir: t.TempDir() + "/data", http: client.NewHTTP(client.HTTPConfig{Local: true}),
+		answers: map[wire.MessageID]exchange{}, unknown: map[wire.MessageID]exchange{},
+		approvals: map[string]bool{}, late: map[string][]wire.MessageID{},
+	}
+	t.Cleanup(c.http.Close)
+	c.replies = httptest.NewServer(http.HandlerFunc(c.takeReply))
+	t.Cleanup(c.replies.Close)
+	var err error
+	if c.sender, err = signing.GenerateEd25519(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if c.server != nil {
+			c.kill()
+		}
+	})
+	return c
+}
+
+// takeReply is the sender's endpoint: it notes what answers which message.
+func (c *crash) takeReply(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	v, err := wire.ParseObject(body)
+	if err != nil {
+		return
+	}
+	m, err := wire.ParseMessage(v)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	to := m.Meta("in_reply_to")
+	if !slices.Contains(c.late[to], m.ID) {
+		c.late[to] = append(c.late[to], m.ID)
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// start runs serve on the same data again.
+func (c *crash) start() {
+	c.t.Helper()
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	var err error
+	c.server, err = startServe(c.dir, []string{
+		"--set=access.mode=open", "--set=limits.messages_new_conversations=0", "--set=limits.messages_conversation=0",
+		"--set=limits.messages_total=0", "--set=log.level=warn",
+	}, env)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if c.owner = running(c.t.Context(), c.dir); c.owner == nil {
+		c.t.Fatal("the owner API does not answer")
+	}
+	if _, _, err := c.directory().Register(c.t.Context(), c.card(c.sender, c.replies.URL), "the-credential-of-the-sender", c.sender); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *crash) kill() {
+	c.server.Process.Kill()
+	c.server.Wait()
+	c.owner.close()
+}
+
+func (c *crash) directory() *client.Directory {
+	return client.NewDirectory(c.server.where.Directory, c.http, nil)
+}
+
+func (c *crash) card(key *signing.PrivateKey, endpoint string) wire.Value {
+	return wire.Obj(
+		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
+		wire.Member{Key: "agent_id", Value: wire.Text(string(key.Public().AgentID()))},
+		wire.Member{Key: "name", Value: wire.Text("Load")},
+		wire.Member{Key: "endpoint", Value: wire.Text(endpoint)},
+		wire.Member{Key: "public_key", Value: wire.Text(key.PublicText())},
+		wire.Member{Key: "capabilities", Value: wire.Texts([]string{"load"})},
+		wire.Member{Key: "intents", Value: wire.Texts([]wire.Intent{wire.Deliver})},
+	)
+}
+
+// load works the process from many sides for d, and then kills it in the midst of it.
+func (c *crash) load(d time.Duration) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var work sync.WaitGroup
+	forever := func(step func(context.Context) error) {
+		work.Go(func() {
+			for ctx.Err() == nil {
+				if step(ctx) != nil {
+					return // the process is gone
+				}
+			}
+		})
+	}
+	for range 4 {
+		forever(c.register)
+		forever(func(ctx context.Context) error {
+			return c.message(ctx, wire.Deliver, `{"action":"deliver","message":{"body":"hi"}}`)
+		})
+	}
+	for range 2 {
+		forever(func(ctx context.Context) error {
+			return c.message(ctx, wire.Negotiate, `{"action":"propose","terms":{"description":"a deal"}}`)
+		})
+	}
+	forever(c.approve)
+	<-time.After(d)
+	c.kill()
+	cancel()
+	work.Wait()
+}
+
+func (c *crash) register(ctx context.Context) error {
+	key, err := signing.GenerateEd25519()
+	if err != nil {
+		return err
+	}
+	reg, _, err := c.directory().Register(ctx, c.card(key, "http://127.0.0.1:9/agentmesh"), client.NewCredential(), key)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cards = append(c.cards, reg.AgentID)
+	return nil
+}
+
+// message sends one message in a conversation of its own.
+func (c *crash) message(ctx context.Context, intent wire.Intent, payload string) error {
+	v, err := wire.Parse([]byte(payload))
+	if err != nil {
+		return err
+	}
+	d := wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: c.sender.Public().AgentID(), To: c.server.where.AgentID,
+		Time: time.Now(), Intent: intent, Payload: v,
+	}
+	signed, err := c.sender.SignValue(d.Tree())
+	if err != nil {
+		return err
+	}
+	e := exchange{sent: signed.JSON()}
+	e.status, e.answer, err = c.post(ctx, e.sent)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.unknown[d.ID] = e
+		return err
+	}
+	if e.status == http.StatusOK || e.status == http.StatusAccepted {
+		c.answers[d.ID] = e
+	}
+	return nil
+}
+
+func (c *crash) post(ctx context.Context, body []byte) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.where.Endpoint, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
+}
+
+// approve lets the oldest held messages through.
+func (c *crash) approve(ctx context.Context) error {
+	raw, err := c.owner.call(ctx, "GET", "approvals", params("state", "pending", "limit", "5"), nil)
+	if err != nil {
+		return err
+	}
+	page, err := decode[items[acl.Ask]](raw)
+	if err != nil {
+		return err
+	}
+	for _, k := range page.Items {
+		if _, err := c.owner.decide(ctx, "approvals/"+url.PathEscape(k.ID), k.Hash, acl.Approve); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.approvals[k.ID] = true
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// audit compares what the process acknowledged with what it knows.
+func (c *crash) audit() {
+	ctx, t := c.t.Context(), c.t
+	for _, id := range c.cards {
+		if _, err := c.directory().Card(ctx, id); err != nil {
+			t.Errorf("acknowledged registration is lost: %v", err)
+		}
+	}
+	for id := range c.approvals {
+		raw, err := c.owner.call(ctx, "GET", "approvals/"+url.PathEscape(id), nil, nil)
+		if err != nil {
+			t.Errorf("acknowledged approval is lost: %v", err)
+			continue
+		}
+		if k, err := decode[acl.Ask](raw); err != nil || k.State != acl.AskApproved {
+			t.Errorf("acknowledged approval is %s: %v", k.State, err)
+		}
+	}
+	for id, e := range c.answers {
+		status, answer, err := c.post(ctx, e.sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A held message that was approved meanwhile answers with its final reply (AM-22).
+		if e.status == http.StatusOK && (status != e.status || !bytes.Equal(answer, e.answer)) {
+			t.Errorf("%s was answered %d %s, now %d %s", id, e.status, e.answer, status, answer)
+		}
+		if status != http.StatusOK && status != http.StatusAccepted {
+			t.Errorf("acknowledged message is lost: %s is answered %d %s", id, status, answer)
+		}
+	}
+	for id, e := range c.unknown {
+		if status, answer, err := c.post(ctx, e.sent); err != nil || status >= 300 {
+			t.Errorf("%s cannot be sent again: %d %s %v", id, status, answer, err)
+		}
+	}
+	c.auditInbox(ctx)
+	c.drain(ctx)
+	c.auditReplies()
+}
+
+// auditInbox wants every message in the inbox once: the acknowledged ones and those that were sent again.
+func (c *crash) auditInbox(ctx context.Context) {
+	seen := map[wire.MessageID]int{}
+	for after := ""; ; {
+		raw, err := c.owner.call(ctx, "GET", "inbox", params("after", after, "limit", "1000"), nil)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		page, err := decode[struct {
+			Items []struct {
+				MessageID wire.MessageID `json:"message_id"`
+			} `json:"items"`
+			Next string `json:"next"`
+		}](raw)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, i := range page.Items {
+			seen[i.MessageID]++
+		}
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	for _, sent := range []map[wire.MessageID]exchange{c.answers, c.unknown} {
+		for id := range sent {
+			if seen[id] != 1 {
+				c.t.Errorf("%s is in the inbox %d times, want once", id, seen[id])
+			}
+		}
+	}
+}
+
+// drain waits until every reply has left.
+func (c *crash) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	err := until(ctx, "replies still wait in the outbox", func() (bool, error) {
+		raw, err := c.owner.call(ctx, "GET", "status", nil, nil)
+		if err != nil {
+			return false, err
+		}
+		s, err := decode[statusAnswer](raw)
+		return s.Outbox["queued"]+s.Outbox["delivering"] == 0, err
+	})
+	if err != nil {
+		c.t.Error(err)
+	}
+}
+
+// auditReplies wants every approved message answered, and none by two different messages.
+func (c *crash) auditReplies() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.late) < len(c.approvals) {
+		c.t.Errorf("%d messages were approved, %d answered", len(c.approvals), len(c.late))
+	}
+	for to, ids := range c.late {
+		if len(ids) > 1 {
+			c.t.Errorf("%s was answered by %v", to, ids)
+		}
+	}
+}

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// demoCmd runs the scheduling flow of the specification (§10) for real: three processes of this program, each with
+// a data directory of its own, and nothing between them but signed HTTP.
+type demoCmd struct {
+	Keep bool `help:"Leave directory and agents running, with some sample cards, until ctrl-c."`
+	JSON bool `help:"Print the result as JSON."`
+}
+
+// demoTime bounds the whole flow.
+const demoTime = time.Minute
+
+func (c *demoCmd) Run(ctx context.Context, a *app) (err error) {
+	dir, err := os.MkdirTemp("", "agentmesh-demo-")
+	if err != nil {
+		return fail(exitConfig, err)
+	}
+	defer os.RemoveAll(dir)
+	d := &demo{app: a, dir: dir, quiet: c.JSON}
+	defer func() { err = errors.Join(err, d.stop()) }()
+
+	limited, cancel := context.WithTimeout(ctx, demoTime)
+	defer cancel()
+	result, err := d.run(limited)
+	if err != nil {
+		return errors.Join(fail(exitUnavailable, err), d.logs())
+	}
+	if c.JSON {
+		err = a.json(result)
+	} else {
+		a.showDemo(result)
+	}
+	if err != nil || !c.Keep {
+		return errors.Join(err, result.fault())
+	}
+	return errors.Join(d.keep(ctx), result.fault())
+}
+
+// demo is the cast.
+type demo struct {
+	app   *app
+	dir   string
+	quiet bool
+
+	directory, chris, sarah *child
+}
+
+// demoResult is what the demo shows.
+type demoResult struct {
+	Transcript []demoLine        `json:"transcript"`
+	States     map[string]string `json:"states"`  // of the conversation, by owner
+	Notices    map[string]string `json:"notices"` // what each owner was told
+}
+
+// demoLine is one message. Verified is the outcome of a check made here, with the key from the directory.
+type demoLine struct {
+	From     string          `json:"from"`
+	To       string          `json:"to"`
+	FromID   wire.AgentID    `json:"from_id"`
+	ToID     wire.AgentID    `json:"to_id"`
+	Action   string          `json:"action"`
+	Verified bool            `json:"verified"`
+	Form     string          `json:"form,omitempty"`
+	Payload  json.RawMessage `json:"payload"`
+}
+
+func (r demoResult) fault() error {
+	for _, l := range r.Transcript {
+		if !l.Verified {
+			return fail(exitNo, errors.New("a signature of the transcript does not verify"))
+		}
+	}
+	return nil
+}
+
+func (d *demo) say(format string, args ...any) {
+	if !d.quiet {
+		d.app.note(format, args...)
+	}
+}
+
+// run plays the flow to its end.
+func (d *demo) run(ctx context.Context) (demoResult, error) {
+	if err := d.start(ctx); err != nil {
+		return demoResult{}, err
+	}
+	sarah, err := d.find(ctx)
+	if err != nil {
+		return demoResult{}, err
+	}
+	d.say("Chris's agent found %s by q=sarah&capability=scheduling", sarah)
+	conv, err := d.negotiate(ctx, sarah)
+	if err != nil {
+		return demoResult{}, err
+	}
+	result := demoResult{States: map[string]string{}, Notices: map[string]string{}}
+	for _, c := range []*child{d.chris, d.sarah} {
+		if result.States[c.name], err = c.completed(ctx, conv); err != nil {
+			return demoResult{}, err
+		}
+		if result.Notices[c.name], err = c.agreed(ctx); err != nil {
+			return demoResult{}, err
+		}
+	}
+	result.Transcript, err = d.transcript(ctx, conv)
+	return result, err
+}
+
+// start brings up the three processes. Sarah lets Chris's agent in, and nobody else.
+func (d *demo) start(ctx context.Context) (err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if d.directory, err = d.spawn(ctx, self, "directory", "--roles=directory"); err != nil {
+		return err
+	}
+	at := "--directory=" + d.directory.where.Directory
+	d.say("a directory runs at %s", d.directory.where.Directory)
+	if d.chris, err = d.spawn(ctx, self, "Chris", "--roles=node", at, "--name=Chris's Assistant"); err != nil {
+		return err
+	}
+	hook := wire.Arr(wire.Obj(
+		wire.Member{Key: "intent", Value: wire.Text(string(wire.Schedule))},
+		wire.Member{Key: "exec", Value: wire.Texts([]string{self, "demo-hook"})},
+	))
+	d.sarah, err = d.spawn(ctx, self, "Sarah", "--roles=node", at, "--name=Sarah's Assistant",
+		"--set=access.allow="+string(d.chris.where.AgentID), "--set=hooks="+string(hook.JSON()))
+	if err != nil {
+		return err
+	}
+	for _, c := range []*child{d.chris, d.sarah} {
+		if err := c.listed(ctx); err != nil {
+			return err
+		}
+		d.say("%s's agent %s runs at %s", c.name, c.where.AgentID, c.where.Endpoint)
+	}
+	return nil
+}
+
+// find asks the directory as Chris's agent.
+func (d *demo) find(ctx context.Context) (wire.AgentID, error) {
+	raw, err := d.chris.owner.call(ctx, "GET", "discover", url.Values{"q": {"sarah"}, "capability": {"scheduling"}}, nil)
+	if err != nil {
+		return "", fmt.Errorf("discover Sarah: %w", err)
+	}
+	page, err := decode[items[found]](raw)
+	if err != nil {
+		return "", err
+	}
+	if len(page.Items) != 1 || len(page.Items[0].Listing.Agents) != 1 {
+		return "", fmt.Errorf("discover Sarah: want one agent, got %s", raw)
+	}
+	return wire.AgentID(page.Items[0].Listing.Agents[0].GetStr("agent_id")), nil
+}
+
+// negotiate proposes, reads the counter that Sarah's hook makes, and accepts it.
+func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, err error) {
+	first := nextFriday(time.Now())
+	event := wire.Obj(
+		wire.Member{Key: "title", Value: wire.Text("Coffee catch-up")},
+		wire.Member{Key: "proposed_times", Value: wire.Texts([]string{
+			first.Format(time.RFC3339), first.Add(4 * time.Hour).Format(time.RFC3339),
+		})},
+		wire.Member{Key: "duration", Value: wire.Text("30m")},
+	)
+	reply, err := d.chris.say(ctx, sarah, "", wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("propose")},
+		wire.Member{Key: "event", Value: event},
+	))
+	if err != nil {
+		return "", fmt.Errorf("propose: %w", err)
+	}
+	if got := reply.Action(); got != "counter" {
+		return "", fmt.Errorf("propose: Sarah's agent answered %q, want a counter", got)
+	}
+	conv = string(reply.Conversation)
+	if _, err := d.chris.say(ctx, sarah, conv, wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})); err != nil {
+		return "", fmt.Errorf("accept: %w", err)
+	}
+	return conv, nil
+}
+
+// nextFriday is ten in the morning of the next Friday that is at least a day away.
+func nextFriday(now time.Time) time.Time {
+	t := time.Date(now.Year(), now.Month(), now.Day()+2, 10, 0, 0, 0, now.Location())
+	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)
+}
+
+// transcript reads the conversation on Chris's side and checks every signature with the key that the directory
+// lists for its sender.
+func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) {
+	var entries []transcriptEntry
+	err := d.chris.owner.conversation(ctx, conv, "", func(page conversation, _ json.RawMessage) error {
+		entries = append(entries, page.Transcript...)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the transcript: %w", err)
+	}
+	calls := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer calls.Close()
+	directory := client.NewDirectory(d.directory.where.Directory, calls, nil)
+	names := map[wire.AgentID]string{d.chris.where.AgentID: d.chris.name, d.sarah.where.AgentID: d.sarah.name}
+	var lines []demoLine
+	for _, e := range entries {
+		v, err := wire.ParseObject(e.Message)
+		if err != nil {
+			return nil, fmt.Errorf("read the transcript: %w", err)
+		}
+		m, err := wire.ParseMessage(v)
+		if err != nil {
+			return nil, fmt.Errorf("read the transcript: %w", err)
+		}
+		line := demoLine{From: names[m.From], To: names[m.To], FromID: m.From, ToID: m.To, Action: m.Action(), Payload: m.Payload.JSON()}
+		if checked, err := checkLine(ctx, directory, m); err == nil {
+			line.Verified, line.Form = true, checked.Form.String()
+		}
+		lines = append(lines, line)
+	}
+	return lines, nil
+}
+
+func checkLine(ctx context.Context, directory *client.Directory, m wire.Message) (signing.Verified, error) {
+	card, err := directory.Card(ctx, m.From)
+	if err != nil {
+		return signing.Verified{}, err
+	}
+	key, err := signing.ParsePublicKey(card.GetStr("public_key"))
+	if err != nil {
+		return signing.Verified{}, err
+	}
+	return key.VerifyValue(m.Tree.Without("signature"), m.Signature, signedAround(m.Time), time.Now())
+}
+
+func (a *app) showDemo(r demoResult) {
+	a.print("")
+	for _, l := range r.Transcript {
+		mark := "signature verified"
+		if !l.Verified {
+			mark = "SIGNATURE BAD"
+		}
+		a.print("%-5s → %-5s  %-8s  %s", l.From, l.To, clean(l.Action), mark)
+		a.print("               %s", short(string(l.Payload), 200))
+	}
+	a.print("")
+	for _, name := range []string{"Chris", "Sarah"} {
+		a.print("%s's side: conversation %s, told: %s", name, r.States[name], clean(r.Notices[name]))
+	}
+}
+
+// agreed is the notice that an event was agreed.
+func (c *child) agreed(ctx context.Context) (string, error) {
+	raw, err := c.owner.call(ctx, "GET", "notices", nil, nil)
+	if err != nil {
+		return "", fmt.Errorf("read %s's notices: %w", c.name, err)
+	}
+	page, err := decode[items[notify.Notice]](raw)
+	if err != nil {
+		return "", err
+	}
+	for _, n := range page.Items {
+		if n.Kind == notify.Agreed {
+			return n.Title + ": " + n.Text, nil
+		}
+	}
+	return "", fmt.Errorf("%s was not told", c.name)
+}
+
+// keep leaves everything running for curl until ctx ends.
+func (d *demo) keep(ctx context.Context) error {
+	if err := d.samples(ctx); err != nil {
+		return fail(exitUnavailable, err)
+	}
+	a := d.app
+	a.note("directory and agents go on running, ctrl-c stops them; try:")
+	a.note("  curl '%s/agents?q=sarah'", d.directory.where.Directory)
+	a.note("  curl '%s/agents?capability=translation'", d.directory.where.Directory)
+	a.note("  agentmesh --data %s inbox", filepath.Join(d.dir, "Sarah"))
+	a.note("  agentmesh --data %s conversations", filepath.Join(d.dir, "Chris"))
+	<-ctx.Done()
+	return nil
+}
+
+// samples registers cards of agents that do not run, so that there is something to find.
+func (d *demo) samples(ctx context.Context) error {
+	calls := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer calls.Close()
+	directory := client.NewDirectory(d.directory.where.Directory, calls, nil)
+	for _, s := range []struct{ name, about, capability string }{
+		{"Ada's Translator", "Translates letters between English, French and German.", "translation"},
+		{"Bean & Leaf Orders", "Takes orders for coffee beans and tea.", "commerce"},
+		{"Studio Nguyen", "Freelance design: logos, posters, small websites.", "design"},
+	} {
+		key, err := signing.GenerateEd25519()
+		if err != nil {
+			return err
+		}
+		card := wire.Obj(
+			wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
+			wire.Member{Key: "agent_id", Value: wire.Text(string(key.Public().AgentID()))},
+			wire.Member{Key: "name", Value: wire.Text(s.name)},
+			wire.Member{Key: "description", Value: wire.Text(s.about + " A sample card: nobody answers.")},
+			wire.Member{Key: "endpoint", Value: wire.Text("http://127.0.0.1:9/agentmesh")},
+			wire.Member{Key: "public_key", Value: wire.Text(key.PublicText())},
+			wire.Member{Key: "capabilities", Value: wire.Texts([]string{s.capability})},
+			wire.Member{Key: "intents", Value: wire.Texts([]wire.Intent{wire.Deliver})},
+		)
+		if _, _, err := directory.Register(ctx, card, client.NewCredential(), key); err != nil {
+			return fmt.Errorf("register the sample %s: %w", s.name, err)
+		}
+	}
+	return nil
+}

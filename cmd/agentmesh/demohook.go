@@ -1,0 +1,57 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// demoHookCmd is Sarah's agent in the demo: an exec hook as docs describe it (AM-72, AM-74), one JSON document in,
+// one out. It prefers 45 minutes and its own café, and agrees to what is agreed.
+type demoHookCmd struct{}
+
+func (c *demoHookCmd) Run(a *app) error {
+	call, err := a.readObject("-")
+	if err != nil {
+		return err
+	}
+	message, _ := call.Get("message")
+	payload, _ := message.Get("payload")
+	answer, ok := sarahSays(payload)
+	if !ok {
+		return nil // nothing to say: the sender gets {"action":"received"}
+	}
+	line, err := json.Marshal(struct {
+		Payload wire.Value `json:"payload"`
+	}{answer})
+	if err != nil {
+		return fmt.Errorf("write answer: %w", err)
+	}
+	a.print("%s", line)
+	return nil
+}
+
+func sarahSays(payload wire.Value) (wire.Value, bool) {
+	switch payload.GetStr("action") {
+	case "propose":
+		event, _ := payload.Get("event")
+		times, _ := event.Get("proposed_times")
+		if times.Len() == 0 {
+			return wire.Value{}, false
+		}
+		event = wire.Obj(
+			wire.Member{Key: "title", Value: wire.Text(event.GetStr("title"))},
+			wire.Member{Key: "selected_time", Value: times.At(0)},
+			wire.Member{Key: "duration", Value: wire.Text("45m")},
+			wire.Member{Key: "location", Value: wire.Text("Sightglass Coffee, SoMa")},
+		)
+		return wire.Obj(
+			wire.Member{Key: "action", Value: wire.Text("counter")},
+			wire.Member{Key: "event", Value: event},
+		), true
+	case "accept":
+		return wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")}), true
+	}
+	return wire.Value{}, false
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+type discoverCmd struct {
+	Query      string   `arg:"" optional:"" help:"Words in name or description."`
+	Capability []string `placeholder:"TAG" sep:"none" help:"Only agents with this capability; may be repeated."`
+	Intent     []string `placeholder:"INTENT" sep:"none" help:"Only agents that take this intent; may be repeated."`
+	Limit      int      `default:"20" help:"At most so many, 1 to 100."`
+	JSON       bool     `help:"Print the result as JSON."`
+}
+
+// found is what the command shows of one directory's answer.
+type found struct {
+	Directory string       `json:"directory"`
+	Listing   wire.Listing `json:"listing"`
+	Error     string       `json:"error"`
+	Hint      string       `json:"hint"`
+}
+
+func (c *discoverCmd) Run(ctx context.Context, a *app) error {
+	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit), "directory", a.globals.oneDirectory())
+	for _, v := range c.Capability {
+		query.Add("capability", v)
+	}
+	for _, v := range c.Intent {
+		query.Add("intent", v)
+	}
+	page, err := answer(ctx, a, c.JSON, get("discover", query), a.showFound)
+	if err != nil {
+		return err
+	}
+	for _, f := range page.Items {
+		if f.Error != "" {
+			return quietly(exitUnavailable)
+		}
+	}
+	return nil
+}
+
+func (a *app) showFound(page items[found]) {
+	if len(page.Items) == 0 {
+		a.note("the node has no directory to ask")
+		return
+	}
+	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
+	asked := 0
+	for _, f := range page.Items {
+		if f.Error != "" {
+			a.note("%s", clean(f.Error))
+		} else {
+			asked++
+		}
+		if f.Hint != "" {
+			a.hint("%s", clean(f.Hint))
+		}
+		for _, card := range f.Listing.Agents {
+			rows = append(rows, []string{
+				card.GetStr("agent_id"), short(card.GetStr("name"), 40), short(texts(card, "capabilities"), 40), short(card.GetStr("description"), 60),
+			})
+		}
+	}
+	switch {
+	case len(rows) > 1:
+		a.table(rows)
+	case asked > 0:
+		a.note("no agent found")
+	}
+}
+
+// texts joins the strings of a list.
+func texts(v wire.Value, key string) string {
+	list, _ := v.Get(key)
+	var out []string
+	for e := range list.Elems() {
+		if s, ok := e.Str(); ok {
+			out = append(out, s)
+		}
+	}
+	return strings.Join(out, ",")
+}

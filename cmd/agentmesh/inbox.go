@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+)
+
+type inboxCmd struct {
+	List inboxListCmd `cmd:"" default:"withargs" help:"List what came in, or follow it."`
+	Show inboxShowCmd `cmd:"" help:"Show one item."`
+	Ack  inboxAckCmd  `cmd:"" help:"Mark an item as read."`
+}
+
+// item is what the commands show of an inbox item.
+type item struct {
+	ID           string          `json:"id"`
+	State        string          `json:"state"`
+	Peer         string          `json:"peer"`
+	PeerName     string          `json:"peer_name"`
+	Conversation string          `json:"conversation_id"`
+	Intent       string          `json:"intent"`
+	Payload      json.RawMessage `json:"payload"`
+	Trust        string          `json:"trust"`
+	At           time.Time       `json:"at"`
+	Note         string          `json:"note"`
+}
+
+type inboxListCmd struct {
+	State  string `placeholder:"STATE" help:"Only new, read, running, answered, held, rejected, withdrawn, expired, failed or interrupted ones."`
+	After  string `placeholder:"ID" help:"Only what came after this item."`
+	Limit  int    `default:"50" help:"At most so many."`
+	Follow bool   `help:"Go on and print what comes in, until interrupted. With --json one line each."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
+	if c.Follow {
+		return c.follow(ctx, a)
+	}
+	query := params("state", c.State, "after", c.After, "limit", fmt.Sprint(c.Limit))
+	return ask(ctx, a, c.JSON, get("inbox", query), func(page items[item]) {
+		for _, i := range page.Items {
+			a.showLine(i)
+		}
+	})
+}
+
+// followWait is how long one long poll waits.
+const followWait = 50
+
+// follow prints items as they come in until the user stops it.
+func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	after := c.After
+	for ctx.Err() == nil {
+		query := params("state", c.State, "after", after, "limit", fmt.Sprint(c.Limit), "wait", fmt.Sprint(followWait))
+		raw, err := o.call(ctx, "GET", "inbox", query, nil)
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			return errors.Join(err, o.close())
+		}
+		page, err := decode[items[json.RawMessage]](raw)
+		if err != nil {
+			return errors.Join(err, o.close())
+		}
+		for _, raw := range page.Items {
+			i, err := decode[item](raw)
+			if err != nil {
+				return errors.Join(err, o.close())
+			}
+			after = i.ID
+			if c.JSON {
+				a.print("%s", escapeUnseen(raw))
+			} else {
+				a.showLine(i)
+			}
+		}
+	}
+	return o.close()
+}
+
+func (a *app) showLine(i item) {
+	from := i.Peer
+	if i.PeerName != "" {
+		from = short(i.PeerName, 40) + " (" + i.Peer + ")"
+	}
+	a.print("%s %s %-11s %s %s %s %s", clean(i.ID), when(i.At), i.State, clean(from), clean(i.Conversation), clean(i.Intent), short(string(i.Payload), 300))
+}
+
+type inboxShowCmd struct {
+	ID   string `arg:"" help:"Id of the item."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, get("inbox/"+url.PathEscape(c.ID), nil), a.showItem)
+}
+
+func (a *app) showItem(i item) {
+	rows := [][]string{
+		{"id", i.ID}, {"state", i.State}, {"from", i.Peer}, {"name", i.PeerName}, {"trust", i.Trust},
+		{"conversation", i.Conversation}, {"intent", i.Intent}, {"at", when(i.At)},
+	}
+	if i.Note != "" {
+		rows = append(rows, []string{"note", i.Note})
+	}
+	a.table(rows)
+	a.print("untrusted text from the other side:")
+	a.print("%s", cleanJSON(i.Payload))
+}
+
+type inboxAckCmd struct {
+	ID   string `arg:"" help:"Id of the item."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+func (c *inboxAckCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, post("inbox/"+url.PathEscape(c.ID)+"/ack", struct{}{}), func(i item) {
+		a.print("%s: %s", i.State, clean(i.ID))
+	})
+}

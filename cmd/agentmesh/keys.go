@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+type keysCmd struct {
+	Show     keysShowCmd     `cmd:"" default:"withargs" help:"Show the agent's id and public keys."`
+	Generate keysGenerateCmd `cmd:"" help:"Make a key file that has nothing to do with the agent."`
+	Export   keysExportCmd   `cmd:"" name:"export-public" help:"Print the agent's public signing key."`
+	Rotate   keysRotateCmd   `cmd:"" help:"Make a new signing key; the old one vouches for it (AM-60)."`
+}
+
+// publicKeys is what keys show prints.
+type publicKeys struct {
+	AgentID      string `json:"agent_id"`
+	Derived      bool   `json:"id_is_derived"`
+	Kind         string `json:"kind"`
+	Fingerprint  string `json:"fingerprint"`
+	PublicKey    string `json:"public_key"`
+	AgeRecipient string `json:"age_recipient,omitempty"`
+}
+
+// ownCard is the agent's card: as a running serve has it, else as stored, which needs neither passphrase nor database.
+func (a *app) ownCard(ctx context.Context) (wire.Value, error) {
+	dir, err := a.dataDir()
+	if err != nil {
+		return wire.Value{}, err
+	}
+	if o := running(ctx, dir); o != nil {
+		raw, err := o.call(ctx, http.MethodGet, "card", nil, nil)
+		if err := errors.Join(err, o.close()); err != nil {
+			return wire.Value{}, err
+		}
+		return decode[wire.Value](raw)
+	}
+	card, err := home{dir}.card()
+	if err == nil && card.IsNull() {
+		err = noAgent(dir)
+	}
+	return card, err
+}
+
+func (a *app) publicKeys(ctx context.Context) (publicKeys, error) {
+	card, err := a.ownCard(ctx)
+	if err != nil {
+		return publicKeys{}, err
+	}
+	key, err := signing.ParsePublicKey(card.GetStr("public_key"))
+	if err != nil {
+		return publicKeys{}, fail(exitConfig, fmt.Errorf("stored card: %w", err))
+	}
+	meta, _ := card.Get("metadata")
+	id := wire.AgentID(card.GetStr("agent_id"))
+	return publicKeys{
+		AgentID: string(id), Derived: id == key.AgentID(), Kind: string(key.Kind()), Fingerprint: key.Fingerprint(),
+		PublicKey: card.GetStr("public_key"), AgeRecipient: meta.GetStr(metaAgeRecipient),
+	}, nil
+}
+
+type keysShowCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
+	k, err := a.publicKeys(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.json(k)
+	}
+	a.table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
+	a.print("%s", k.PublicKey)
+	return nil
+}
+
+type keysExportCmd struct{}
+
+func (c *keysExportCmd) Run(ctx context.Context, a *app) error {
+	k, err := a.publicKeys(ctx)
+	if err != nil {
+		return err
+	}
+	a.print("%s", strings.TrimSpace(k.PublicKey))
+	return nil
+}
+
+type keysGenerateCmd struct {
+	Kind    string `default:"ed25519" enum:"ed25519,age" help:"Kind of key: ${enum}."`
+	Encrypt bool   `help:"Encrypt the file with a passphrase."`
+	File    string `arg:"" help:"File to write; it must not exist."`
+}
+
+func (c *keysGenerateCmd) Run(a *app) error {
+	key, err := generate(c.Kind)
+	if err != nil {
+		return err
+	}
+	var passphrase []byte
+	if c.Encrypt {
+		if passphrase, err = a.passphrase(); err != nil {
+			return fail(exitUsage, err)
+		}
+	}
+	err = signing.WriteKeyFile(c.File, key, passphrase)
+	if errors.Is(err, fs.ErrExist) {
+		return failHint(exitInput, fmt.Errorf("%s exists", c.File), "keys are never overwritten: name another file")
+	}
+	if err != nil {
+		return fail(exitInput, err)
+	}
+	a.print("%s", strings.TrimSpace(key.PublicText()))
+	return nil
+}
+
+func generate(kind string) (*signing.PrivateKey, error) {
+	if kind == string(signing.KindEd25519) {
+		return signing.GenerateEd25519()
+	}
+	identity, _, err := signing.GenerateAge()
+	if err != nil {
+		return nil, err
+	}
+	return signing.ParsePrivateKey([]byte(identity))
+}
+
+type keysRotateCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
+	if err := a.atDirectories(ctx, c.JSON, post("keys/rotate", struct{}{})); err != nil || c.JSON {
+		return err
+	}
+	k, err := a.publicKeys(ctx)
+	if err != nil {
+		return err
+	}
+	a.print("new key: %s", k.Fingerprint)
+	return nil
+}

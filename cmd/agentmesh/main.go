@@ -1,0 +1,199 @@
+// Command agentmesh is an AgentMesh directory and a signed-messaging node in one binary, and the tools around
+// them.
+//
+// `agentmesh serve` is the process that runs; nearly every other command is a question to it, over the owner API
+// on a Unix socket in the data directory. Where no serve runs, the same handlers run inside the command on the
+// locked database (owner.go), so a command behaves the same either way.
+//
+// This package is the only place that reads flags, environment and configuration, that handles signals and that
+// exits. What an agent, a directory, a message is, it leaves to the packages below; here they are made and
+// connected (serve.go, process.go). One command per file.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// commands is the grammar of the command line.
+type commands struct {
+	Globals
+
+	Init   initCmd   `cmd:"" group:"run" help:"Make a new agent: keys, card, database."`
+	Serve  serveCmd  `cmd:"" group:"run" help:"Run directory and node; makes an agent on its first run."`
+	Status statusCmd `cmd:"" group:"run" help:"Say how the node is doing."`
+	Pause  pauseCmd  `cmd:"" group:"run" help:"Take no messages until resume."`
+	Resume resumeCmd `cmd:"" group:"run" help:"Take messages again."`
+	Demo   demoCmd   `cmd:"" group:"run" help:"Play the scheduling flow with three processes on this machine."`
+
+	Discover      discoverCmd      `cmd:"" group:"mesh" help:"Find agents in the node's directories."`
+	Card          cardCmd          `cmd:"" group:"mesh" help:"The agent's own card, and those of others."`
+	Register      registerCmd      `cmd:"" group:"mesh" help:"Register or renew the card in the node's directories now."`
+	Withdraw      withdrawCmd      `cmd:"" group:"mesh" help:"Take the card out of the node's directories."`
+	Send          sendCmd          `cmd:"" group:"mesh" help:"Send a message."`
+	Reply         replyCmd         `cmd:"" group:"mesh" help:"Answer in a conversation."`
+	Inbox         inboxCmd         `cmd:"" group:"mesh" help:"What came in."`
+	Approvals     approvalsCmd     `cmd:"" group:"mesh" help:"What waits for your decision."`
+	Conversations conversationsCmd `cmd:"" group:"mesh" help:"Conversations and their transcripts."`
+	Peers         peersCmd         `cmd:"" group:"mesh" help:"What you decided about other agents."`
+
+	Keys    keysCmd    `cmd:"" group:"data" help:"Signing and encryption keys."`
+	Token   tokenCmd   `cmd:"" group:"data" help:"Invite codes of the directory."`
+	Config  configCmd  `cmd:"" group:"data" help:"The configuration."`
+	Check   checkCmd   `cmd:"" group:"data" help:"Read the whole data directory and say what is wrong with it."`
+	Compact compactCmd `cmd:"" group:"data" help:"Give the database's free space back to the disk, while nothing serves."`
+	Backup  backupCmd  `cmd:"" group:"data" help:"Write one archive of the whole data directory, also while serving."`
+	Restore restoreCmd `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
+
+	Message    messageCmd    `cmd:"" group:"debug" help:"Look into messages of any implementation."`
+	Version    versionCmd    `cmd:"" group:"debug" help:"Print version and build."`
+	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script: source <(agentmesh completion bash)."`
+	Complete   completeCmd   `cmd:"" hidden:"" help:"What may come next on the command line."`
+	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"The agent behind Sarah's node in the demo."`
+}
+
+// Globals are the flags that every command has.
+type Globals struct {
+	Data string   `placeholder:"DIR" env:"AGENTMESH_DATA" help:"Data directory (default: agentmesh in the user's configuration directory)."`
+	File string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, where it exists)."`
+	Set  []string `placeholder:"KEY=VALUE" sep:"none" help:"Set any key of the configuration; may be repeated."`
+
+	Listen    *string  `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
+	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`
+	Name      *string  `placeholder:"TEXT" help:"Same as --set name=…"`
+	Directory []string `placeholder:"URL" sep:"none" help:"Same as --set directories=…; may be repeated."`
+	Roles     *string  `placeholder:"ROLES" help:"Same as --set roles=…"`
+}
+
+// app is what a command runs in.
+type app struct {
+	ui
+	globals  Globals
+	environ  []string
+	quietest slog.Level // log lines below it are left out: commands that answer a question say little
+}
+
+// stopped is how kong's wish to exit (--help) comes back out of the parser.
+type stopped int
+
+// run is the whole program but for the process around it.
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (code int) {
+	var cli commands
+	a := &app{ui: ui{in: in, out: out, err: errOut}, environ: os.Environ(), quietest: slog.LevelWarn}
+	defer func() {
+		if s, ok := recover().(stopped); ok {
+			code = int(s)
+		}
+	}()
+	parser := newParser(&cli, out, errOut)
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		a.note("%v", err)
+		a.hint("agentmesh --help")
+		return exitUsage
+	}
+	a.globals = cli.Globals
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	return a.report(parsed.Run(a))
+}
+
+func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
+	return kong.Must(cli,
+		kong.Name("agentmesh"),
+		kong.Description("A directory and a signed-messaging node for AgentMesh 0.1.0-draft."),
+		kong.Writers(out, errOut),
+		kong.Exit(func(code int) { panic(stopped(code)) }),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "run", Title: "Run:"}, {Key: "mesh", Title: "Talk to other agents:"},
+			{Key: "data", Title: "Look after the data:"}, {Key: "debug", Title: "Debug:"},
+		}),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+	)
+}
+
+// report prints an error, what to do about it on its last line, and returns the exit code.
+func (a *app) report(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	f, ok := errors.AsType[*failure](err)
+	if ok && f.err == nil {
+		return f.code
+	}
+	text := err.Error()
+	if ok && f.hint != "" {
+		text += "; " + f.hint
+	}
+	for line := range strings.Lines(text) {
+		a.note("%s", clean(strings.TrimRight(line, "\n")))
+	}
+	return exitCode(err)
+}
+
+// dataDir returns the data directory that the command works on.
+func (a *app) dataDir() (string, error) {
+	if a.globals.Data != "" {
+		return filepath.Abs(a.globals.Data)
+	}
+	base, err := os.UserConfigDir()
+	if err != nil {
+		return "", failHint(exitConfig, fmt.Errorf("find the data directory: %w", err), "name one with --data")
+	}
+	return filepath.Join(base, "agentmesh"), nil
+}
+
+// configFile returns the configuration file, and whether the user named it.
+func (a *app) configFile() (string, bool, error) {
+	if a.globals.File != "" {
+		return a.globals.File, true, nil
+	}
+	dir, err := a.dataDir()
+	return filepath.Join(dir, fileConfig), false, err
+}
+
+// config reads the configuration, unchecked.
+func (a *app) config() (Config, error) {
+	file, required, err := a.configFile()
+	if err != nil {
+		return Config{}, err
+	}
+	settings, err := a.globals.settings()
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := loadConfig(source{File: file, Required: required, Environ: a.environ, Settings: settings})
+	if err != nil {
+		return c, fail(exitConfig, err)
+	}
+	return c, nil
+}
+
+// checkedConfig reads the configuration and refuses one that makes no sense.
+func (a *app) checkedConfig() (Config, error) {
+	c, err := a.config()
+	if err != nil {
+		return c, err
+	}
+	if err := c.check(); err != nil {
+		return c, fail(exitConfig, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var update = flag.Bool("update", false, "write the generated documents and the expected output of scripts")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"agentmesh": main,
+	})
+}
+
+// Every command must be usable without reading the source: its help names it and what it does.
+func TestEveryCommandHasHelp(t *testing.T) {
+	var cli commands
+	for _, node := range newParser(&cli, os.Stdout, os.Stderr).Model.Leaves(true) {
+		if node.Help == "" {
+			t.Errorf("%s has no help", node.FullPath())
+		}
+		for _, f := range node.Flags {
+			if f.Help == "" {
+				t.Errorf("%s --%s has no help", node.FullPath(), f.Name)
+			}
+		}
+	}
+}
+
+var ansi = regexp.MustCompile("\x1b")
+
+// THREATS 28: what a stranger wrote cannot move the cursor, ring, or reorder the line.
+func TestClean(t *testing.T) {
+	for _, tc := range []struct{ in, want string }{
+		{"plain text, Zoë, 日本語 🎉", "plain text, Zoë, 日本語 🎉"},
+		{"a\x1b[31mred", "a\uFFFD[31mred"},
+		{"a\u009b31m", "a\uFFFD31m"},
+		{"line\nbreak\ttab\r", "line break tab "},
+		{"\u202eevil\u2066", "\uFFFDevil\uFFFD"},
+		{"\ufeffbom\u200b", "\uFFFDbom\uFFFD"},
+		{"bad\xff\xfeutf8", "bad\uFFFDutf8"},
+		{"\u2028\u2029\x00\x7f", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+	} {
+		if got := clean(tc.in); got != tc.want || ansi.MatchString(got) {
+			t.Errorf("clean(%q) = %q, want %q", tc.in, got, tc.want)
+		}
+	}
+}
+
+// An error text is cleaned as well: it may carry what a peer sent.
+func TestReportCleans(t *testing.T) {
+	errOut, err := os.Create(filepath.Join(t.TempDir(), "err"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errOut.Close()
+	run(context.Background(), []string{"message", "canonical", "no\x1b[2Jsuch"}, nil, os.Stdout, errOut)
+	data, err := os.ReadFile(errOut.Name())
+	if err != nil || len(data) == 0 || ansi.Match(data) {
+		t.Errorf("standard error is %q, %v", data, err)
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// blocks returns the fenced blocks of a document that begin with this line, without their fences.
+func blocks(t *testing.T, name, fence string) []string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, block := range strings.Split(string(data), "\n"+fence+"\n")[1:] {
+		text, _, closed := strings.Cut(block, "\n```")
+		if !closed {
+			t.Fatalf("%s: a block is not closed", name)
+		}
+		list = append(list, text+"\n")
+	}
+	return list
+}
+
+// TestOperations holds docs/operations.md to the script that plays its commands.
+func TestOperations(t *testing.T) {
+	script, err := txtar.ParseFile("testdata/operations.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	played := map[string]bool{}
+	for line := range strings.Lines(string(script.Comment)) {
+		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "exec "); ok {
+			played[command] = true
+		}
+	}
+	list := blocks(t, "docs/operations.md", "<!-- operations -->\n```sh")
+	if len(list) < 6 {
+		t.Errorf("docs/operations.md has %d blocks of commands", len(list))
+	}
+	for _, block := range list {
+		for line := range strings.Lines(block) {
+			if command := strings.TrimSpace(line); !played[command] {
+				t.Errorf("no script plays %q", command)
+			}
+		}
+	}
+}
+
+// TestDocsConfigurations: every configuration that a document shows is one that config check accepts.
+func TestDocsConfigurations(t *testing.T) {
+	found := 0
+	for _, name := range []string{"README.md", "docs/operations.md", "docs/architecture.md"} {
+		for _, block := range blocks(t, name, "```yaml") {
+			found++
+			file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+			if err := os.WriteFile(file, []byte(block), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := loadConfig(source{File: file, Required: true})
+			if err == nil {
+				err = c.check()
+			}
+			if err != nil {
+				t.Errorf("%s: %v in\n%s", name, err, block)
+			}
+		}
+	}
+	if found < 4 {
+		t.Errorf("%d configurations were found: the test sees too little", found)
+	}
+}
+
+// TestSystemdUnit asks systemd itself about the unit of docs/operations.md.
+func TestSystemdUnit(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	units := blocks(t, "docs/operations.md", "```ini")
+	if len(units) != 1 {
+		t.Fatalf("docs/operations.md has %d units, want 1", len(units))
+	}
+	self, err := os.Executable() // systemd wants the program to be there
+	if err != nil {
+		t.Fatal(err)
+	}
+	const program = "/usr/local/bin/agentmesh"
+	if !strings.Contains(units[0], "ExecStart="+program+" serve ") {
+		t.Fatal("the unit does not run agentmesh serve")
+	}
+	file := filepath.Join(t.TempDir(), "agentmesh.service")
+	if err := os.WriteFile(file, []byte(strings.Replace(units[0], program, self, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(analyze, "verify", file).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}

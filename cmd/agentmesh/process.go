@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// process is everything that runs on one data directory, made and connected here and nowhere else.
+type process struct {
+	cfg     Config
+	app     *app
+	log     *slog.Logger
+	home    home
+	release func() // of the pid file
+	secrets secrets
+
+	store    *bolt.Store
+	http     *client.HTTP
+	edge     *httpapi.Server
+	owner    *httpapi.Owner
+	registry *directory.Registry // nil without the role
+	node     *node.Node          // nil without the role
+	notices  *notify.Box
+	joined   []*client.Directory // what the node joins and asks
+}
+
+func (c Config) has(role string) bool { return slices.Contains(c.Roles, role) }
+
+// open takes the data directory for this process and opens its database.
+func (a *app) open(ctx context.Context, cfg Config) (*process, error) {
+	dir, err := a.dataDir()
+	if err != nil {
+		return nil, err
+	}
+	h, err := openHome(dir)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cfg: cfg, app: a, home: h, log: a.logger(cfg.Log)}
+	if h.lostDatabase() {
+		p.log.Warn("the database is missing: a new one is made, which knows nothing of what happened before", "path", h.path(fileDatabase))
+	}
+	p.store, err = bolt.Open(ctx, h.path(fileDatabase), bolt.Config{Logger: p.log, MinFree: offBelowOne(int64(cfg.MinFreeDisk))})
+	if err != nil {
+		return nil, h.openFault(err)
+	}
+	if p.release, err = h.hold(); err != nil {
+		return nil, errors.Join(err, p.store.Close())
+	}
+	return p, nil
+}
+
+// openFault says what a database that cannot be opened means to the user.
+func (h home) openFault(err error) error {
+	switch {
+	case errors.Is(err, bolt.ErrLocked):
+		return h.inUse()
+	case errors.Is(err, bolt.ErrFileMode):
+		return failHint(exitConfig, err, "chmod 600 "+h.path(fileDatabase))
+	case errors.Is(err, bolt.ErrNewerSchema):
+		return failHint(exitConfig, err, "use the newer agentmesh, or another directory with --data")
+	case errors.Is(err, bolt.ErrDamaged):
+		return failHint(exitConfig, err, "agentmesh check says more; agentmesh restore brings a backup into a new directory")
+	}
+	return fail(exitConfig, err)
+}
+
+// Close lets go of the data directory.
+func (p *process) Close() error {
+	if p.http != nil {
+		p.http.Close()
+	}
+	p.release() // before the lock goes, after which the pid file is somebody else's
+	return p.store.Close()
+}
+
+// assemble makes the services of a process that is reached at base, and their routes. Nothing runs yet.
+func (p *process) assemble(ctx context.Context, base string) error {
+	p.http = client.NewHTTP(client.HTTPConfig{
+		Local: !p.cfg.Public(), AllowPrivate: p.cfg.Network.AllowPrivate, Version: thisBuild().Version, Logger: p.log,
+	})
+	_, exempt := p.cfg.exempt()
+	p.edge = httpapi.New(httpapi.Config{
+		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TrustedProxies: p.cfg.Network.TrustedProxies,
+		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: offBelowOne(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
+		MaxConns: offBelowOne(p.cfg.Network.MaxConnections), MaxConnsPerAddr: offBelowOne(p.cfg.Network.MaxConnectionsPerAddress),
+		Version: thisBuild().Version, Logger: p.log,
+	})
+	p.owner = httpapi.NewOwner(httpapi.OwnerConfig{
+		Dir: p.home.dir, RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, Logger: p.log,
+	})
+	p.mountProcess(p.owner.Group())
+	p.edge.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
+	if p.cfg.has(roleNode) {
+		var err error
+		if p.secrets, err = p.home.secrets(p.app.passphrase); err != nil {
+			return err
+		}
+	}
+	if p.cfg.has(roleDirectory) {
+		p.addDirectory(base + "/v1")
+	}
+	if p.cfg.has(roleNode) {
+		return p.addNode(ctx, base)
+	}
+	return nil
+}
+
+// ownDirectory is the name by which the node remembers the directory in its own process.
+const ownDirectory = "own"
+
+func (p *process) addDirectory(base string) {
+	cfg := directory.Config{
+		Store: p.store, BaseURL: base, Local: !p.cfg.Public(), Mode: directory.Mode(p.cfg.Registration.Mode),
+		Quotas: directory.Quotas{
+			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken),
+			PerHost:  offBelowOne(p.cfg.Registration.CardsPerHost),
+			PerHour:  offBelowOne(p.cfg.Registration.PerHour),
+		},
+		AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: thisBuild().Version, Logger: p.log,
+	}
+	if p.secrets.credential != "" {
+		bearer := node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})
+		cfg.Operators = [][32]byte{directory.Hash(string(bearer))}
+	}
+	p.registry = directory.New(cfg)
+	p.registry.Mount(p.edge.Echo())
+	p.registry.MountOwner(p.owner.Group())
+	p.edge.Health("directory", p.registry.Health)
+}
+
+func (p *process) addNode(ctx context.Context, base string) error {
+	stored, err := p.home.card()
+	if err != nil {
+		return err
+	}
+	card, err := buildCard(p.cfg, p.secrets, stored, base)
+	if err != nil {
+		return err
+	}
+	if p.joined, err = p.directories(base + "/v1"); err != nil {
+		return err
+	}
+	routes, err := p.routes()
+	if err != nil {
+		return err
+	}
+	schemas, err := p.schemas()
+	if err != nil {
+		return err
+	}
+	exempt, _ := p.cfg.exempt()
+	p.notices = notify.New(notify.Config{
+		Records: p.store.Records(), Content: notify.Content(p.cfg.Notify.Content), Command: p.app.argv(p.cfg.Notify.Command), Logger: p.log,
+	})
+	p.node, err = node.New(ctx, node.Config{
+		Store: p.store, Directories: p.joined, Credential: p.secrets.credential, HTTP: p.http,
+		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
+		Identity: node.Identity{Key: p.secrets.key, Card: card},
+		Policy:   p.cfg.policy(), Outbound: p.cfg.outbound(), Rates: p.cfg.rates(), Exempt: exempt,
+		Routes: routes, Schemas: schemas, Notices: p.notices,
+		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold,
+		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
+		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, Logger: p.log,
+	})
+	if err != nil {
+		return fail(exitConfig, fmt.Errorf("start the node: %w", err))
+	}
+	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
+	p.node.MountOwner(p.owner.Group())
+	p.edge.WellKnown(func() wire.WellKnown {
+		doc := p.node.WellKnown()
+		if p.registry != nil {
+			doc.Directory = base + "/v1"
+		}
+		return doc
+	})
+	return nil
+}
+
+// directories returns the directories that the node joins: the configured ones, or its own. Its own is reached in
+// this process, so that it works before the listener answers and behind any proxy.
+func (p *process) directories(own string) ([]*client.Directory, error) {
+	invite, err := p.invite()
+	if err != nil {
+		return nil, err
+	}
+	urls := p.cfg.Directories
+	if len(urls) == 0 && p.registry != nil {
+		urls = []string{own}
+	}
+	var out []*client.Directory
+	for _, u := range urls {
+		var inside http.RoundTripper
+		if p.registry != nil && strings.TrimRight(u, "/") == own {
+			inside = client.InProcess(p.edge.Internal())
+		}
+		d := client.NewDirectory(u, p.http, inside)
+		d.Invite = invite
+		if inside != nil {
+			d.Alias = ownDirectory // its URL changes with --listen and public_url
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func (p *process) invite() (client.Credential, error) {
+	if p.cfg.InviteFile == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(p.app.beside(p.cfg.InviteFile))
+	if err != nil {
+		return "", fail(exitConfig, fmt.Errorf("read invite_file: %w", err))
+	}
+	return client.Credential(strings.TrimSpace(string(data))), nil
+}
+
+// saveKey keeps a rotated key, encrypted as the old one was.
+func (p *process) saveKey(key *signing.PrivateKey) error {
+	var passphrase []byte
+	asked := func() (text []byte, err error) {
+		passphrase, err = p.app.passphrase()
+		return passphrase, err
+	}
+	if _, err := p.home.secrets(asked); err != nil { // asks for the passphrase only where there is one
+		return err
+	}
+	if err := p.home.saveKey(key, passphrase); err != nil {
+		return err
+	}
+	return p.home.saveCard(p.node.Card().Tree.With("public_key", wire.Text(key.PublicText())))
+}
+
+// mountProcess adds the part of the owner API that is about the process, not about a service.
+func (p *process) mountProcess(g *echo.Group) {
+	p.mountBackup(g)
+	g.GET("/version", func(c echo.Context) error { return httpapi.JSON(c, http.StatusOK, thisBuild()) })
+	g.GET("/cards/:id", p.ownerCard)
+}
+
+// ownerCard looks up the card of another agent.
+func (p *process) ownerCard(c echo.Context) error {
+	ctx := c.Request().Context()
+	id := wire.AgentID(c.Param("id"))
+	if p.node != nil {
+		var err error
+		if id, err = p.node.Peer(ctx, string(id)); err != nil {
+			return err
+		}
+	}
+	if !id.Valid() {
+		return wire.ErrQuery.At("an agent id is am_ and 1 to 128 of A-Z a-z 0-9 . _ -")
+	}
+	var last error = wire.ErrNoAgent
+	for _, d := range p.joined {
+		card, err := d.Card(ctx, id)
+		if err == nil {
+			return httpapi.Raw(c, http.StatusOK, card.JSON())
+		}
+		if !errors.Is(err, client.ErrUnknownAgent) {
+			last = wire.ErrNoDirectory.Because(err)
+		}
+	}
+	return last
+}
+
+// deliver works on the outbox for the length of one command. The returned function stops it and waits for it.
+func (p *process) deliver(ctx context.Context) (stop func()) {
+	if p.node == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { p.node.Deliver(ctx) })
+	return func() { cancel(); running.Wait() }
+}
+
+// logger returns the process's own log.
+func (a *app) logger(c LogConfig) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Level)) // checked with the configuration
+	opts := &slog.HandlerOptions{Level: max(level, a.quietest)}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(a.err, opts))
+	}
+	return slog.New(slog.NewTextHandler(a.err, opts))
+}
+
+// offBelowOne turns the 0 that switches a limit off here into the negative number that does so below.
+func offBelowOne[T int | int64](n T) T {
+	if n == 0 {
+		return -1
+	}
+	return n
+}

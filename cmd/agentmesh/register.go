@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// The directories that these commands mean are the configured ones; --directory narrows them to one.
+
+type registerCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+type withdrawCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+// directoryResult is what became of a call to one directory.
+type directoryResult struct {
+	Directory string    `json:"directory"`
+	AgentID   string    `json:"agent_id"`
+	State     string    `json:"state"`
+	Expires   time.Time `json:"expires_at"`
+	Error     string    `json:"error"`
+	Hint      string    `json:"hint"`
+}
+
+// oneDirectory is the directory that the user named, "" for all.
+func (g Globals) oneDirectory() string {
+	if len(g.Directory) == 1 {
+		return g.Directory[0]
+	}
+	return ""
+}
+
+type directoryBody struct {
+	Directory string `json:"directory,omitempty"`
+}
+
+func (c *registerCmd) Run(ctx context.Context, a *app) error {
+	return a.atDirectories(ctx, c.JSON, post("register", directoryBody{a.globals.oneDirectory()}))
+}
+
+func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
+	return a.atDirectories(ctx, c.JSON, post("withdraw", directoryBody{a.globals.oneDirectory()}))
+}
+
+// atDirectories makes a call that has one result per directory. It fails when any of them failed.
+func (a *app) atDirectories(ctx context.Context, asJSON bool, c call) error {
+	show := func(page items[directoryResult]) {
+		for _, r := range page.Items {
+			line := r.Directory + ": " + r.State
+			if !r.Expires.IsZero() {
+				line += ", expires " + when(r.Expires)
+			}
+			if r.Error != "" {
+				line += ": " + r.Error
+			}
+			a.print("%s", clean(line))
+			if r.Hint != "" {
+				a.hint("%s", clean(r.Hint))
+			}
+		}
+	}
+	page, err := answer(ctx, a, asJSON, c, show)
+	if err != nil {
+		return err
+	}
+	for _, r := range page.Items {
+		if r.Error != "" {
+			return quietly(exitUnavailable)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+)
+
+// TestScripts runs one script per command or flow; each says what a user types, sees and gets as exit code.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("AGENTMESH_DATA", filepath.Join(env.WorkDir, "data"))
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
+			env.Values[serversKey{}] = &servers{running: map[string]*exec.Cmd{}}
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"exits":      exits,
+			"exactly":    exactly,
+			"start":      start,
+			"halt":       halt,
+			"http":       request,
+			"eventually": eventually,
+			"capture":    capture,
+		},
+	})
+}
+
+// exits CODE COMMAND… runs a command and checks its exit code. Both outputs are shown in the log.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits code command [args...]")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	code := 0
+	if err != nil {
+		code = -1
+		if e, ok := err.(*exec.ExitError); ok {
+			code = e.ExitCode()
+		}
+	}
+	if got := fmt.Sprint(code); got != args[0] {
+		ts.Fatalf("exit code %s, want %s", got, args[0])
+	}
+}
+
+// exactly FILE compares standard output with a file but for the file's last line break.
+func exactly(ts *testscript.TestScript, neg bool, args []string) {
+	if got, want := ts.ReadFile("stdout"), strings.TrimSuffix(ts.ReadFile(args[0]), "\n"); got != want {
+		ts.Fatalf("stdout is %q, want %q", got, want)
+	}
+}
+
+// serversKey finds the servers of a script.
+type serversKey struct{}
+
+// servers are the serve processes that a script started.
+type servers struct {
+	mu      sync.Mutex
+	running map[string]*exec.Cmd
+}
+
+func (s *servers) take(name string) *exec.Cmd {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cmd := s.running[name]
+	delete(s.running, name)
+	return cmd
+}
+
+// start NAME ARGS… runs a serve with its data in a folder of that name on a free port, waits until it works, and
+// sets NAME_URL, NAME_DIRECTORY, NAME_ENDPOINT and NAME_ID.
+func start(ts *testscript.TestScript, neg bool, args []string) {
+	name := args[0]
+	server, err := startServe(ts.MkAbs(name), args[1:], scriptEnv(ts))
+	ts.Check(err)
+	where := server.where
+	s := ts.Value(serversKey{}).(*servers)
+	s.mu.Lock()
+	s.running[name] = server.Cmd
+	s.mu.Unlock()
+	ts.Defer(func() {
+		if cmd := s.take(name); cmd != nil {
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+	})
+	ts.Setenv(name+"_URL", where.URL)
+	ts.Setenv(name+"_PORT", where.Address)
+	ts.Setenv(name+"_DIRECTORY", where.Directory)
+	ts.Setenv(name+"_ENDPOINT", where.Endpoint)
+	ts.Setenv(name+"_ID", string(where.AgentID))
+	ts.Setenv(name+"_OWNER", where.OwnerAPI)
+}
+
+// scriptEnv is the environment of a script without the data directory that its commands default to.
+func scriptEnv(ts *testscript.TestScript) []string {
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot"} {
+		env = append(env, name+"="+ts.Getenv(name))
+	}
+	return env
+}
+
+// served is a serve in a process of its own. Its log may be read once it has ended.
+type served struct {
+	*exec.Cmd
+	where where
+	log   *bytes.Buffer
+}
+
+// startServe starts this test binary as agentmesh serve and reads the line in which it says where it runs.
+func startServe(data string, args, env []string) (*served, error) {
+	cmd := exec.Command(agentmeshBinary(env), append([]string{"serve", "--json", "--data", data, "--listen", "127.0.0.1:0"}, args...)...)
+	cmd.Dir, cmd.Env = filepath.Dir(data), env
+	s := &served{Cmd: cmd, log: &bytes.Buffer{}}
+	cmd.Stderr = s.log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &s.where)
+	}
+	if err != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		return nil, fmt.Errorf("serve did not start: %w\n%s", err, s.log.Bytes())
+	}
+	return s, nil
+}
+
+// agentmeshBinary is the copy of this test binary that testscript put first on the path under the command's name.
+func agentmeshBinary(env []string) string {
+	path, _ := lookup(env, "PATH")
+	for _, dir := range filepath.SplitList(path) {
+		for _, name := range []string{"agentmesh", "agentmesh.exe"} {
+			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+				return filepath.Join(dir, name)
+			}
+		}
+	}
+	return "agentmesh"
+}
+
+// halt NAME interrupts a serve and wants it to end well; halt -kill NAME kills it.
+func halt(ts *testscript.TestScript, neg bool, args []string) {
+	kill := args[0] == "-kill"
+	name := args[len(args)-1]
+	cmd := ts.Value(serversKey{}).(*servers).take(name)
+	if cmd == nil {
+		ts.Fatalf("no serve named %s runs", name)
+	}
+	if kill {
+		ts.Check(cmd.Process.Kill())
+		cmd.Wait()
+		return
+	}
+	ts.Check(cmd.Process.Signal(os.Interrupt))
+	ts.Check(cmd.Wait())
+}
+
+// http METHOD URL [FILE] [HEADER: VALUE]… makes a request and writes status and body to the file "answer". What is
+// not of the owner API must be as openapi.yaml says.
+func request(ts *testscript.TestScript, neg bool, args []string) {
+	var sent string
+	if len(args) > 2 && args[2] != "" {
+		sent = ts.ReadFile(args[2])
+	}
+	req, err := http.NewRequest(args[0], args[1], strings.NewReader(sent))
+	ts.Check(err)
+	if sent != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if len(args) > 3 {
+		for _, h := range args[3:] {
+			name, value, _ := strings.Cut(h, ": ")
+			req.Header.Set(name, value)
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	ts.Check(err)
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	ts.Check(err)
+	answer := fmt.Sprintf("%d\n%s\n", resp.StatusCode, data)
+	ts.Logf("%s", answer)
+	if !strings.HasPrefix(req.URL.Path, "/owner") {
+		ts.Check(apitest.Compare(req, []byte(sent), resp.StatusCode, resp.Header, data))
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("answer"), []byte(answer), 0o600))
+}
+
+// eventually PATTERN COMMAND… repeats a command until its standard output matches.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ts.Exec(args[1], args[2:]...)
+		out := ts.ReadFile("stdout")
+		if err == nil && pattern.MatchString(out) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			ts.Fatalf("%q never matched, last: %v\n%s", args[0], err, out)
+		}
+	}
+}
+
+// capture NAME PATTERN sets a variable to the first group of a pattern in the last standard output.
+func capture(ts *testscript.TestScript, neg bool, args []string) {
+	m := regexp.MustCompile("(?m)" + args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(m) < 2 {
+		ts.Fatalf("%q does not match %q", args[1], ts.ReadFile("stdout"))
+	}
+	ts.Setenv(args[0], m[1])
+}

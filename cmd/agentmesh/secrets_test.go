@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+// TestSecretsStaySecret runs a serve that logs everything and commands against it, and looks for every secret of
+// the data directory in all that they wrote (THREATS 29).
+func TestSecretsStaySecret(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	server, err := startServe(dir, []string{"--set=log.level=debug", "--set=owner_api.listen=127.0.0.1:0"}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := secretsIn(t, dir, server.where)
+	var said bytes.Buffer
+	for _, args := range [][]string{
+		{"status"}, {"card", "show"}, {"keys", "show"}, {"keys", "rotate"}, {"register"}, {"discover"}, {"withdraw"}, {"register", "--json"},
+		{"send", "am_nobody", "hello"}, {"peers"}, {"inbox", "--json"}, {"config", "check", "--json"}, {"token", "list", "--json"}, {"version"},
+	} {
+		run(context.Background(), append([]string{"--data", dir}, args...), strings.NewReader(""), &said, &said)
+	}
+	server.Process.Signal(os.Interrupt)
+	server.Wait()
+	run(context.Background(), []string{"--data", dir, "check", "--json"}, strings.NewReader(""), &said, &said)
+	said.Write(server.log.Bytes())
+	if !strings.Contains(said.String(), "level=DEBUG") {
+		t.Error("the log has no debug lines, so it proves little")
+	}
+	for name, secret := range before {
+		if strings.Contains(said.String(), secret) {
+			t.Errorf("%s was written to an output", name)
+		}
+	}
+}
+
+// secretsIn reads what must not be printed.
+func secretsIn(t *testing.T, dir string, w where) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, name := range []string{fileKey, fileAge, fileCredential, "owner.token"} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "-----") {
+				out[name] = line
+			}
+		}
+	}
+	own := &client.Directory{Base: w.Directory, Alias: ownDirectory}
+	out["bearer"] = string(node.Credential(client.Credential(out[fileCredential]), own))
+	return out
+}

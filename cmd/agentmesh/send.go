@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// sendWait is how long a command waits for an answer: the time a peer has for it, and some for the way (AM-32).
+const sendWait = 40
+
+// sending is a call that sends a message and can wait for what comes of it.
+type sending struct {
+	path string
+	body func(waitSeconds int) any
+}
+
+// content is what a message says, as flags and arguments of send and reply.
+type content struct {
+	Intent string `placeholder:"INTENT" help:"Intent of the message (send: mesh.message; reply: that of the conversation)."`
+	Action string `placeholder:"NAME" help:"A payload that is an action alone: accept, decline, cancel, withdraw…"`
+	Wait   bool   `help:"Wait for the answer and print it."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+// payload reads the payload: a JSON object, @FILE, - for standard input, or a text, which becomes mesh.message.
+func (c *content) payload(a *app, text string) (wire.Value, error) {
+	switch {
+	case c.Action != "" && text != "":
+		return wire.Value{}, fail(exitUsage, errors.New("give an action or a payload, not both"))
+	case c.Action != "":
+		return wire.Obj(wire.Member{Key: "action", Value: wire.Text(c.Action)}), nil
+	case text == "":
+		return wire.Value{}, fail(exitUsage, errors.New("there is nothing to say: give a payload, a text or --action"))
+	case text == "-":
+		return a.readObject("-")
+	case strings.HasPrefix(text, "@"):
+		return a.readObject(text[1:])
+	case strings.HasPrefix(strings.TrimSpace(text), "{"):
+		v, err := wire.ParseObject([]byte(text))
+		if err != nil {
+			return wire.Value{}, fail(exitInput, fmt.Errorf("payload refused: %w", err))
+		}
+		return v, nil
+	case c.Intent != "" && c.Intent != string(wire.Deliver):
+		return wire.Value{}, failHint(exitUsage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), `for example '{"action":"accept"}'`)
+	}
+	c.Intent = string(wire.Deliver)
+	body := wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})
+	return wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("deliver")},
+		wire.Member{Key: "message", Value: body},
+	), nil
+}
+
+type sendCmd struct {
+	To           string `arg:"" help:"Agent id or alias."`
+	Payload      string `arg:"" optional:"" help:"JSON object, @FILE, - for standard input, or a text to deliver."`
+	Conversation string `placeholder:"CONVERSATION" help:"Go on in this conversation."`
+	content
+}
+
+func (c *sendCmd) Run(ctx context.Context, a *app) error {
+	payload, err := c.payload(a, c.Payload)
+	if err != nil {
+		return err
+	}
+	if c.Intent == "" {
+		c.Intent = string(wire.Deliver)
+	}
+	return a.send(ctx, c.JSON, c.Wait, sending{"send", func(wait int) any {
+		return struct {
+			To           string     `json:"to"`
+			Conversation string     `json:"conversation,omitempty"`
+			Intent       string     `json:"intent"`
+			Payload      wire.Value `json:"payload"`
+			WaitSeconds  int        `json:"wait_seconds"`
+		}{c.To, c.Conversation, c.Intent, payload, wait}
+	}})
+}
+
+type replyCmd struct {
+	Conversation string `arg:"" help:"Conversation id, or the beginning of one."`
+	Payload      string `arg:"" optional:"" help:"JSON object, @FILE, - for standard input, or a text to deliver."`
+	Peer         string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	content
+}
+
+func (c *replyCmd) Run(ctx context.Context, a *app) error {
+	payload, err := c.payload(a, c.Payload)
+	if err != nil {
+		return err
+	}
+	return a.send(ctx, c.JSON, c.Wait, sending{"reply", func(wait int) any {
+		return struct {
+			Conversation string     `json:"conversation"`
+			Peer         string     `json:"peer,omitempty"`
+			Intent       string     `json:"intent,omitempty"`
+			Payload      wire.Value `json:"payload"`
+			WaitSeconds  int        `json:"wait_seconds"`
+		}{c.Conversation, c.Peer, c.Intent, payload, wait}
+	}})
+}
+
+// sent is what the commands show of a sending.
+type sent struct {
+	MessageID    string          `json:"message_id"`
+	Conversation string          `json:"conversation_id"`
+	State        string          `json:"state"` // queued, delivered, reply_unverified, failed, unknown, held
+	Reply        json.RawMessage `json:"reply"`
+	Error        *struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	} `json:"error"`
+	Hint string `json:"hint"`
+}
+
+// send makes a call that sends a message, and shows what became of it. Where no serve runs this process makes the
+// first attempt itself, and so always waits for it.
+func (a *app) send(ctx context.Context, asJSON, wait bool, s sending) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	stop := func() {}
+	if o.here != nil {
+		wait = true
+		stop = o.here.deliver(ctx)
+	}
+	seconds := 0
+	if wait {
+		seconds = sendWait
+	}
+	raw, err := o.call(ctx, http.MethodPost, s.path, nil, s.body(seconds))
+	stop()
+	result, err := present(a, asJSON, raw, errors.Join(err, o.close()), a.showSent)
+	if err != nil {
+		return err
+	}
+	return result.outcome()
+}
+
+func (a *app) showSent(s sent) {
+	a.print("%s %s in %s", s.State, clean(s.MessageID), clean(s.Conversation))
+	if len(s.Reply) > 0 && string(s.Reply) != "null" {
+		a.print("reply: %s", payloadLine(s.Reply))
+	}
+	if s.Error != nil {
+		text := s.Error.Message
+		if s.Error.Code != "" {
+			text = s.Error.Code + ": " + text
+		}
+		a.note("%s", clean(text))
+		if s.State == "queued" {
+			a.hint("it stays in the outbox; agentmesh serve goes on trying")
+		}
+	}
+	if s.Hint != "" {
+		a.hint("%s", clean(s.Hint))
+	}
+}
+
+// outcome is the exit code of a sending.
+func (s sent) outcome() error {
+	switch s.State {
+	case "failed", "reply_unverified":
+		return quietly(exitNo)
+	case "unknown":
+		return quietly(exitUnavailable)
+	}
+	return nil
+}

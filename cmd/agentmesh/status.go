@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+)
+
+type statusCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+// statusAnswer is what the command shows of GET /owner/status.
+type statusAnswer struct {
+	AgentID     string    `json:"agent_id"`
+	Name        string    `json:"name"`
+	Endpoint    string    `json:"endpoint"`
+	Fingerprint string    `json:"fingerprint"`
+	Paused      bool      `json:"paused"`
+	Started     time.Time `json:"started"`
+	Mode        string    `json:"access_mode"`
+	Directories []struct {
+		Directory string    `json:"directory"`
+		State     string    `json:"state"`
+		Expires   time.Time `json:"expires_at"`
+		Error     string    `json:"error"`
+	} `json:"directories"`
+	Inbox     int            `json:"inbox_new"`
+	Approvals int            `json:"approvals_pending"`
+	Outbox    map[string]int `json:"outbox"`
+	Store     string         `json:"store"`
+}
+
+func (c *statusCmd) Run(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	if o.here != nil {
+		a.note("no serve runs on this data directory, so nobody can reach the agent")
+	}
+	raw, err := o.call(ctx, http.MethodGet, "status", nil, nil)
+	_, err = present(a, c.JSON, raw, errors.Join(err, o.close()), a.showStatus)
+	return err
+}
+
+func (a *app) showStatus(s statusAnswer) {
+	state := "takes messages"
+	if s.Paused {
+		state = "paused"
+	}
+	rows := [][]string{
+		{"agent", s.AgentID},
+		{"name", s.Name},
+		{"endpoint", s.Endpoint},
+		{"key", s.Fingerprint},
+		{"state", state + ", access mode " + s.Mode},
+		{"store", s.Store},
+		{"inbox", fmt.Sprintf("%d new", s.Inbox)},
+		{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Outbox)) {
+		rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
+	}
+	for _, d := range s.Directories {
+		text := d.Directory + ": " + d.State
+		if !d.Expires.IsZero() {
+			text += ", expires " + when(d.Expires)
+		}
+		if d.Error != "" {
+			text += ", last error: " + d.Error
+		}
+		rows = append(rows, []string{"directory", text})
+	}
+	a.table(rows)
+}
+
+type pauseCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *pauseCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, post("pause", struct{}{}), a.showStatus)
+}
+
+type resumeCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *resumeCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, post("resume", struct{}{}), a.showStatus)
+}

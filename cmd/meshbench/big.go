@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// bigCredential owns the cards of the big database, so that a later run can renew them.
+const bigCredential = "meshbench-big-credential"
+
+// databaseFile is the name that agentmesh gives its database in a data directory.
+const databaseFile = "agentmesh.db"
+
+// big is a directory of many cards, open in this process.
+type big struct {
+	*bolt.Store
+	registry *directory.Registry
+	corpus   *corpus
+}
+
+func openBig(ctx context.Context, dir string) (*big, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	st, err := bolt.Open(ctx, filepath.Join(dir, databaseFile), bolt.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return &big{
+		Store:    st,
+		registry: directory.New(directory.Config{Store: st, BaseURL: "http://127.0.0.1/v1", Local: true}),
+		corpus:   newCorpus("big"),
+	}, nil
+}
+
+// fillBig brings the database in dir to at least n cards, registered one by one as strangers would.
+func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
+	b, err := openBig(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	have, err := b.Cards().Count(ctx, time.Now())
+	if err != nil {
+		return err
+	}
+	return each(max(0, n-have), func(i int) error {
+		i += have
+		if i%1000 == 0 {
+			p.say("register %d of %d cards", i, n)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		card := b.corpus.card(i)
+		_, err := b.registry.Register(ctx, directory.Submission{Bearer: bigCredential, Body: func() ([]byte, error) { return card, nil }})
+		if err != nil {
+			return fmt.Errorf("register card %d: %w", i, err)
+		}
+		return nil
+	})
+}
+
+// renew renews card i as its owner would.
+func (b *big) renew(ctx context.Context, i int) error {
+	_, err := b.registry.Renew(ctx, b.corpus.id(i), directory.Submission{Bearer: bigCredential})
+	return err
+}

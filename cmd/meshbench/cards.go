@@ -1,0 +1,91 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// corpus makes the cards of a directory: words of a vocabulary with a long tail, one to three of 200 capabilities,
+// one to four intents, about 900 bytes. The same number is the same card in every run of the same corpus.
+type corpus struct {
+	prefix string
+	keys   []keyPair
+}
+
+type keyPair struct {
+	private *signing.PrivateKey
+	text    string
+}
+
+// A directory does not care how many cards share a key; making a million of them would measure nothing else.
+const corpusKeys = 64
+
+const (
+	capabilities = 200
+	vocabulary   = 200_000
+)
+
+func newCorpus(prefix string) *corpus {
+	c := &corpus{prefix: prefix}
+	for i := range corpusKeys {
+		c.keys = append(c.keys, newKey(fmt.Sprintf("%s %d", prefix, i)))
+	}
+	return c
+}
+
+// newKey returns the key that belongs to a name.
+func newKey(name string) keyPair {
+	seed := sha256.Sum256([]byte("meshbench " + name))
+	k := signing.NewEd25519FromSeed(seed[:])
+	return keyPair{k, k.PublicText()}
+}
+
+func (c *corpus) id(i int) wire.AgentID { return wire.AgentID(fmt.Sprintf("am_%s_%08d", c.prefix, i)) }
+
+// card returns the card with number i.
+func (c *corpus) card(i int) []byte {
+	rng := rand.New(rand.NewPCG(uint64(i), 7))
+	zipf := rand.NewZipf(rng, 1.2, 8, vocabulary)
+	words := func(n int) string {
+		list := make([]string, n)
+		for k := range list {
+			list[k] = wordOf(zipf.Uint64())
+		}
+		return strings.Join(list, " ")
+	}
+	var caps, intents []string
+	for range 1 + rng.IntN(3) {
+		caps = append(caps, capability(min(rng.IntN(capabilities), rng.IntN(capabilities))))
+	}
+	for _, in := range wire.StandardIntents()[:1+rng.IntN(4)] {
+		intents = append(intents, string(in))
+	}
+	return cardJSON(c.id(i), words(2), words(10)+". "+strings.Repeat("It keeps promises. ", 15), c.keys[i%len(c.keys)].text, caps, intents)
+}
+
+// cardJSON writes a card whose endpoint nobody listens at.
+func cardJSON(id wire.AgentID, name, about, key string, caps, intents []string) []byte {
+	return wire.Obj(
+		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
+		wire.Member{Key: "agent_id", Value: wire.Text(string(id))},
+		wire.Member{Key: "name", Value: wire.Text(name)},
+		wire.Member{Key: "description", Value: wire.Text(about)},
+		wire.Member{Key: "endpoint", Value: wire.Text("https://" + strings.ReplaceAll(string(id), "_", "-") + ".example/agentmesh")},
+		wire.Member{Key: "public_key", Value: wire.Text(key)},
+		wire.Member{Key: "capabilities", Value: wire.Texts(caps)},
+		wire.Member{Key: "intents", Value: wire.Texts(intents)},
+	).JSON()
+}
+
+func capability(n int) string { return "skill-" + strconv.Itoa(n) }
+
+// wordOf spells the n-th most frequent word, so that words share prefixes as real ones do.
+func wordOf(n uint64) string {
+	return strconv.FormatUint(n*2654435761%(1<<32)+36, 36)
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tick is the unit of the times in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
+const tick = 10 * time.Millisecond
+
+// processCPU returns the processor time that a process has used, its threads that ended included.
+func processCPU(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the name in parentheses and may hold anything.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	var ticks int64
+	for _, f := range fields[11:13] { // utime and stime, fields 14 and 15 of proc(5)
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * tick, nil
+}
+
+// ownCPU returns the processor time of this process.
+func ownCPU() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// resident returns the bytes of memory that a process occupies.
+func resident(pid int) (int64, error) {
+	kib, err := statusNumber(fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")
+	return kib << 10, err
+}
+
+// wakeUps returns how often the threads of a process have gone to sleep, and so were woken, so far.
+func wakeUps(pid int) (int64, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(tasks) == 0 {
+		return 0, fmt.Errorf("process %d has no threads to look at", pid)
+	}
+	var sum int64
+	for _, task := range tasks {
+		n, err := statusNumber(task, "voluntary_ctxt_switches:")
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func statusNumber(path, key string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, key); ok {
+			return strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", path, key)
+}
+
+// syncData makes what was written to f durable as bbolt does.
+func syncData(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }

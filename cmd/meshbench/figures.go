@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// figuresCmd measures the table.
+type figuresCmd struct {
+	Only        []string      `enum:"http,message,commit,list,restart,process" default:"http,message,commit,list,restart,process" help:"Parts of the table (${enum})."`
+	Cards       int           `default:"100000" help:"Cards of the list and restart parts; the record was made with 1000000."`
+	Concurrency int           `short:"c" default:"64" help:"Senders at once."`
+	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
+	Rounds      int           `short:"r" default:"5" help:"Rounds of each thing, in turn."`
+	Renewals    int           `default:"500" help:"Renewals a second of the list part."`
+	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server."`
+	Data        string        `placeholder:"DIR" help:"Folder that keeps the big database between runs (default: a temporary one)."`
+	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: beside this one, or in PATH)."`
+	CPUProfile  string        `name:"cpuprofile" placeholder:"FILE" help:"Write a profile of this process, for the parts that run in it."`
+	JSON        bool          `help:"Print JSON."`
+}
+
+// figure is a line of the table.
+type figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Goal is what the value is compared with; nil: it is only told.
+	Goal *goal `json:"goal,omitempty"`
+	Met  *bool `json:"met,omitempty"`
+	// Note says where the value comes from.
+	Note string `json:"note,omitempty"`
+}
+
+// goal is a bound.
+type goal struct {
+	Bound   float64 `json:"bound"`
+	AtLeast bool    `json:"at_least,omitempty"`
+}
+
+func (g goal) String() string {
+	if g.AtLeast {
+		return fmt.Sprintf("≥ %g", g.Bound)
+	}
+	return fmt.Sprintf("≤ %g", g.Bound)
+}
+
+// told is a figure without a goal.
+func told(name string, v float64, unit, note string, args ...any) figure {
+	return figure{Name: name, Value: v, Unit: unit, Note: fmt.Sprintf(note, args...)}
+}
+
+// most returns f with an upper bound.
+func (f figure) most(bound float64) figure { return f.judged(goal{Bound: bound}, f.Value <= bound) }
+
+// least returns f with a lower bound.
+func (f figure) least(bound float64) figure {
+	return f.judged(goal{Bound: bound, AtLeast: true}, f.Value >= bound)
+}
+
+func (f figure) judged(g goal, met bool) figure {
+	f.Goal, f.Met = &g, new(met)
+	return f
+}
+
+// study is one run of the table.
+type study struct {
+	figuresCmd
+	p     *progress
+	mesh  agentmesh
+	dir   string // temporary
+	data  string // of the big database
+	found []figure
+}
+
+func (s *study) add(list ...figure) { s.found = append(s.found, list...) }
+
+// parts are the parts of the table in its order.
+var parts = []struct {
+	name string
+	run  func(*study, context.Context) error
+}{
+	{"http", (*study).http},
+	{"message", (*study).message},
+	{"commit", (*study).commit},
+	{"list", (*study).list},
+	{"restart", (*study).restart},
+	{"process", (*study).process},
+}
+
+func (c *figuresCmd) check() error {
+	if c.Concurrency < 1 || c.Rounds < 1 || c.Cards < 100 || c.Renewals < 1 || c.Duration < 10*time.Millisecond || c.Idle < 10*time.Millisecond {
+		return errors.New("--concurrency, --rounds and --renewals must be 1, --cards 100, --duration and --idle 10ms or more")
+	}
+	return nil
+}
+
+func (c *figuresCmd) Run(ctx context.Context, s streams) (err error) {
+	if err := c.check(); err != nil {
+		return err
+	}
+	program, err := findAgentmesh(c.Agentmesh)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "meshbench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	st := &study{figuresCmd: *c, p: s.p, mesh: agentmesh{program, dir}, dir: dir, data: c.Data}
+	if st.data == "" {
+		st.data = filepath.Join(dir, "big")
+	}
+	if c.CPUProfile != "" {
+		f, err := os.Create(c.CPUProfile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	for _, part := range parts {
+		if !slices.Contains(c.Only, part.name) {
+			continue
+		}
+		if err := part.run(st, ctx); err != nil {
+			s.p.end()
+			return errors.Join(fmt.Errorf("%s: %w", part.name, err), printFigures(s, st.found, c.JSON))
+		}
+	}
+	s.p.end()
+	return printFigures(s, st.found, c.JSON)
+}
+
+func printFigures(s streams, list []figure, asJSON bool) error {
+	if asJSON {
+		out := json.NewEncoder(s.out)
+		out.SetIndent("", "  ")
+		return out.Encode(struct {
+			Go      string    `json:"go"`
+			System  string    `json:"system"`
+			CPUs    int       `json:"cpus"`
+			At      time.Time `json:"at"`
+			Figures []figure  `json:"figures"`
+		}{runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, runtime.NumCPU(), time.Now().UTC().Truncate(time.Second), list})
+	}
+	t := tabwriter.NewWriter(s.out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "figure\tvalue\tunit\ttarget\tmet\tfrom")
+	for _, f := range list {
+		bound, met := "", ""
+		if f.Goal != nil {
+			bound, met = f.Goal.String(), map[bool]string{true: "yes", false: "NO"}[*f.Met]
+		}
+		fmt.Fprintf(t, "%s\t%.3g\t%s\t%s\t%s\t%s\n", f.Name, f.Value, f.Unit, bound, met, f.Note)
+	}
+	return t.Flush()
+}

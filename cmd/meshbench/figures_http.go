@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+)
+
+// lookups is how many cards the directory of the http part has.
+const lookups = 1000
+
+// http compares the directory over HTTP with bare servers.
+func (s *study) http(ctx context.Context) (err error) {
+	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "http"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	b, err := srv.bench("meshbench-http-credential", lookups, s.Concurrency)
+	if err != nil {
+		return err
+	}
+	t := target{bench: b, dir: s.dir, cpu: srv.cpu}
+	if err := s.lookups(ctx, t); err != nil {
+		return err
+	}
+	for _, name := range []string{"register", "register-proven", "list", "search"} {
+		sc, err := scenarioNamed(name)
+		if err != nil {
+			return err
+		}
+		r, err := t.measure(ctx, s.p, sc, true, s.Rounds, s.Duration)
+		if err != nil {
+			return err
+		}
+		o := r.outcome()
+		f := told(name+": throughput beside bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %d errors %s", o.Rate, o.P99, o.CPU, o.Errors, o.Fault)
+		if name == "register" {
+			f = f.least(0.5)
+		}
+		s.add(f)
+	}
+	return nil
+}
+
+// lookups compares GET of a card, full and conditional, with a bare server, all in turn.
+func (s *study) lookups(ctx context.Context, t target) error {
+	full, err := t.bench.get(ctx)
+	if err != nil {
+		return err
+	}
+	conditional, err := t.bench.getConditional(ctx)
+	if err != nil {
+		return err
+	}
+	control, stop, err := t.control(ctx, "get", full)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	n := t.bench.workers
+	got := interleave(ctx, s.p, s.Rounds, s.Duration,
+		contender{"get", n, full.operation(full.base, n, nil), t.cpu},
+		contender{"get-conditional", n, conditional.operation(conditional.base, n, nil), t.cpu},
+		control,
+	)
+	get, cond, bare := rounds{"get", got[0], got[2]}.outcome(), rounds{"get-conditional", got[1], got[0]}.outcome(), rounds{"bare", got[2], nil}.outcome()
+	s.add(
+		told("get: server CPU beside bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).most(1.3),
+		told("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).most(1),
+	)
+	return ctx.Err()
+}

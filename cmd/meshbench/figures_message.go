@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// message compares a signed exchange with the sum of what it cannot do without, measured in turn with it.
+func (s *study) message(ctx context.Context) (err error) {
+	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "message"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	b, err := srv.bench("meshbench-message-credential", lookups, s.Concurrency)
+	if err != nil {
+		return err
+	}
+	s.p.say("message: prepare")
+	tr, err := b.message(ctx)
+	if err != nil {
+		return err
+	}
+	t := target{bench: b, dir: s.dir, cpu: srv.cpu}
+	bare, stop, err := t.control(ctx, "message", tr)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	st, err := bolt.Open(ctx, filepath.Join(s.dir, "accept.db"), bolt.Config{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	accept, err := accepter(ctx, st)
+	if err != nil {
+		return err
+	}
+	alone, err := pieces()
+	if err != nil {
+		return err
+	}
+	cs := append([]contender{{"message", b.workers, tr.operation(tr.base, b.workers, tr.check), srv.cpu}, bare, {"durable step", b.workers, accept, ownCPU}}, alone...)
+	got := interleave(ctx, s.p, s.Rounds, s.Duration, cs...)
+	sums := make([]sample, s.Rounds)
+	var note strings.Builder
+	for i, c := range cs[1:] {
+		fmt.Fprintf(&note, ", %s %.1f", c.name, medianOf(got[i+1], sample.cost))
+		for r, piece := range got[i+1] {
+			sums[r].Ops = 1
+			sums[r].CPU += time.Duration(piece.cost() * 1e3)
+		}
+	}
+	o := rounds{"message", got[0], nil}.outcome()
+	read, verify := got[len(cs)-1], got[3]
+	s.add(
+		told(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
+			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).most(1.6),
+		told("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").most(0.10),
+	)
+	return ctx.Err()
+}
+
+// pieces are what a signed exchange cannot do without, each alone in one goroutine: verify and sign of the standard
+// library, and reading a message strictly to its canonical form.
+func pieces() ([]contender, error) {
+	key := newKey("pieces")
+	from := sender{id: key.private.Public().AgentID(), key: key.private}
+	raw, err := from.write("am_recipient", time.Now())
+	if err != nil {
+		return nil, err
+	}
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, err
+	}
+	_, text, err := read(raw)
+	if err != nil {
+		return nil, err
+	}
+	sig := ed25519.Sign(private, text)
+	return []contender{
+		{"verify", 1, func(context.Context, int) error {
+			if !ed25519.Verify(public, text, sig) {
+				return errors.New("verify says no")
+			}
+			return nil
+		}, ownCPU},
+		{"sign", 1, func(context.Context, int) error {
+			ed25519.Sign(private, text)
+			return nil
+		}, ownCPU},
+		{"read + canonicalise", 1, func(context.Context, int) error {
+			_, _, err := read(raw)
+			return err
+		}, ownCPU},
+	}, nil
+}
+
+// read takes a message through the strict reader to what its signature covers.
+func read(raw []byte) (wire.Message, []byte, error) {
+	tree, err := wire.ParseObject(raw)
+	if err != nil {
+		return wire.Message{}, nil, err
+	}
+	m, err := wire.ParseMessage(tree)
+	if err != nil {
+		return wire.Message{}, nil, err
+	}
+	return m, signing.Canonical(tree.Without("signature"), signing.JCS), nil
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// process looks at the program itself: size, start, idleness.
+func (s *study) process(ctx context.Context) (err error) {
+	info, err := os.Stat(s.mesh.program)
+	if err != nil {
+		return err
+	}
+	s.add(told("binary", mib(info.Size()), "MiB", "as built; the released one is stripped").most(40))
+	var took []float64
+	for i := range s.Rounds {
+		s.p.say("start %d of %d", i+1, s.Rounds)
+		up, srv, err := s.timedStart(ctx, filepath.Join(s.dir, fmt.Sprintf("empty%d", i)), func(base *url.URL) bool {
+			return asks(ctx, base, "/readyz")
+		})
+		if err != nil {
+			return err
+		}
+		if err := srv.stop(); err != nil {
+			return err
+		}
+		took = append(took, float64(up.Microseconds())/1e3)
+	}
+	s.add(told("serve to ready, empty data directory", median(took), "ms", "from exec to the first 200 of /readyz, median of %d", s.Rounds).most(300))
+	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "empty0"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	return s.idle(ctx, srv)
+}
+
+func (s *study) idle(ctx context.Context, srv *child) error {
+	s.p.say("idle")
+	if err := pause(ctx, s.Idle/2); err != nil {
+		return err
+	}
+	before, err := wakeUps(srv.PID)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	used := srv.cpu()
+	if err := pause(ctx, s.Idle); err != nil {
+		return err
+	}
+	after, err := wakeUps(srv.PID)
+	if err != nil {
+		return err
+	}
+	rss, err := resident(srv.PID)
+	if err != nil {
+		return err
+	}
+	s.add(
+		told("idle: resident", mib(rss), "MiB", "directory and node, nothing registered but itself").most(40),
+		told("idle: wake-ups", float64(after-before)/s.Idle.Seconds(), "/s", "voluntary context switches of all threads over %s; %v of CPU", s.Idle, srv.cpu()-used).most(1),
+	)
+	return nil
+}
+
+func mib(n int64) float64 { return float64(n) / (1 << 20) }
+
+// pause waits for d.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// startPatience is how long a server may take until it answers at all.
+const startPatience = 5 * time.Minute
+
+// timedStart starts a server on a port of its own and says how long it took from exec until good was true for the
+// first time.
+func (s *study) timedStart(ctx context.Context, data string, good func(base *url.URL) bool) (time.Duration, *child, error) {
+	port, err := freePort()
+	if err != nil {
+		return 0, nil, err
+	}
+	base := &url.URL{Scheme: "http", Host: port}
+	patience, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	up := make(chan time.Duration, 1)
+	begin := time.Now()
+	go func() {
+		defer close(up)
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for !good(base) {
+			select {
+			case <-patience.Done():
+				return
+			case <-tick.C:
+			}
+		}
+		up <- time.Since(begin)
+	}()
+	srv, err := s.mesh.serve(ctx, data, "--listen", port)
+	if err != nil {
+		cancel()
+		<-up
+		return 0, nil, err
+	}
+	took, ok := <-up
+	if !ok {
+		return 0, nil, errors.Join(errors.New("the server never answered as it should"), srv.stop())
+	}
+	return took, srv, nil
+}
+
+// freePort returns a loopback address that nobody listens at.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// asks says whether a GET is answered with 200.
+func asks(ctx context.Context, base *url.URL, path string) bool {
+	l := link{base: base}
+	defer l.close()
+	a, err := l.exchange(ctx, request(http.MethodGet, base, path, nil))
+	return err == nil && a.Status == http.StatusOK
+}

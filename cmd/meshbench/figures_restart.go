@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// restart kills a directory of many cards in the middle of its work and measures how long the next one takes to its
+// first correct search: one that finds the last card that was acknowledged, and every other card where it was.
+func (s *study) restart(ctx context.Context) error {
+	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
+		return err
+	}
+	for _, variant := range []struct {
+		name  string
+		clean func() error
+	}{
+		{"as it was killed", func() error { return nil }},
+		{"without its index file", func() error { return remove(filepath.Join(s.data, databaseFile+".index")) }},
+	} {
+		s.p.say("restart, %s", variant.name)
+		late, want, err := s.killBusy(ctx)
+		if err != nil {
+			return err
+		}
+		if err := variant.clean(); err != nil {
+			return err
+		}
+		took, srv, err := s.timedStart(ctx, s.data, func(base *url.URL) bool {
+			return bytes.Contains(search(ctx, base, url.Values{"q": {late}}), []byte(late)) &&
+				bytes.Equal(listed(search(ctx, base, anchor)), want)
+		})
+		if err != nil {
+			return err
+		}
+		if err := srv.stop(); err != nil {
+			return err
+		}
+		f := told(fmt.Sprintf("SIGKILL to first correct search, %d cards, %s", s.Cards, variant.name), took.Seconds(), "s", "from exec of agentmesh serve")
+		s.add(f.most(10))
+	}
+	return nil
+}
+
+// anchor is a search whose answer must be the same after the kill.
+var anchor = url.Values{"q": {wordOf(40)}, "capability": {capability(20)}, "limit": {"50"}}
+
+// killBusy starts a server over the big database, registers a card with a word of its own and kills it at once. It
+// returns the word, and what [anchor] found.
+func (s *study) killBusy(ctx context.Context) (late string, want []byte, err error) {
+	srv, err := s.mesh.serve(ctx, s.data)
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() { err = errors.Join(err, srv.kill()) }()
+	b, err := srv.bench(bigCredential, 1, 1)
+	if err != nil {
+		return "", nil, err
+	}
+	want = listed(search(ctx, srv.url(), anchor))
+	if len(want) == 0 {
+		return "", nil, errors.New("the search to compare with finds nothing")
+	}
+	late = "late" + strings.TrimPrefix(b.fresh.prefix, "r")
+	id := wire.AgentID("am_" + late)
+	l := link{base: b.directory}
+	defer l.close()
+	a, err := l.exchange(ctx, b.post(cardJSON(id, "The "+late+" one", "Came last.", newKey(late).text, []string{"coming"}, nil), id))
+	if err == nil && a.Status != http.StatusCreated {
+		err = fmt.Errorf("register the last card: status %d: %.200s", a.Status, a.Body)
+	}
+	return late, want, err
+}
+
+// search returns the answer to a search, nil where there is none.
+func search(ctx context.Context, base *url.URL, q url.Values) []byte {
+	l := link{base: base}
+	defer l.close()
+	a, err := l.exchange(ctx, request(http.MethodGet, base, "/v1/agents?"+q.Encode(), nil))
+	if err != nil || a.Status != http.StatusOK {
+		return nil
+	}
+	return a.Body
+}
+
+// listed returns the ids of the cards of a page, in their order.
+func listed(page []byte) []byte {
+	doc, err := wire.ParseObject(page)
+	if err != nil {
+		return nil
+	}
+	var ids []byte
+	agents, _ := doc.Get("agents")
+	for a := range agents.Elems() {
+		ids = append(append(ids, a.GetStr("agent_id")...), ' ')
+	}
+	return ids
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// link is one connection that is kept open: a client that costs less than the server it measures. It is not for
+// concurrent use.
+type link struct {
+	base *url.URL
+	conn net.Conn
+	r    *bufio.Reader
+	body []byte
+}
+
+// answer is what a server said. Body is good until the next call.
+type answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// answerTimeout is how long a server may take for one answer.
+const answerTimeout = 30 * time.Second
+
+// exchange sends a request as its bytes and reads the answer. After an error the next call dials anew.
+func (l *link) exchange(ctx context.Context, request []byte) (answer, error) {
+	if l.conn == nil {
+		if err := l.dial(ctx); err != nil {
+			return answer{}, err
+		}
+	}
+	a, keep, err := l.once(request)
+	if err != nil || !keep {
+		err = errors.Join(err, l.close())
+	}
+	return a, err
+}
+
+func (l *link) dial(ctx context.Context) error {
+	address := l.base.Host
+	if l.base.Port() == "" {
+		address = net.JoinHostPort(l.base.Hostname(), map[string]string{"http": "80", "https": "443"}[l.base.Scheme])
+	}
+	var err error
+	if l.base.Scheme == "https" {
+		l.conn, err = new(tls.Dialer).DialContext(ctx, "tcp", address)
+	} else {
+		l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
+	}
+	if err != nil {
+		l.conn = nil
+		return err
+	}
+	l.r = bufio.NewReader(l.conn)
+	return nil
+}
+
+func (l *link) once(request []byte) (a answer, keep bool, err error) {
+	if err := l.conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return answer{}, false, err
+	}
+	if _, err := l.conn.Write(request); err != nil {
+		return answer{}, false, err
+	}
+	resp, err := http.ReadResponse(l.r, nil)
+	if err != nil {
+		return answer{}, false, fmt.Errorf("read answer: %w", err)
+	}
+	defer resp.Body.Close()
+	l.body = l.body[:0]
+	for {
+		l.body = slices.Grow(l.body, max(512, int(resp.ContentLength)-len(l.body)))
+		n, err := resp.Body.Read(l.body[len(l.body):cap(l.body)])
+		l.body = l.body[:len(l.body)+n]
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return answer{}, false, fmt.Errorf("read answer: %w", err)
+		}
+	}
+	return answer{resp.StatusCode, resp.Header, l.body}, !resp.Close, nil
+}
+
+func (l *link) close() error {
+	if l.conn == nil {
+		return nil
+	}
+	err := l.conn.Close()
+	l.conn = nil
+	return err
+}
+
+// request writes the bytes of an HTTP/1.1 request. target is path and query; headers are names and values in turn.
+func request(method string, base *url.URL, target string, body []byte, headers ...string) []byte {
+	b := make([]byte, 0, 256+len(body))
+	b = append(b, method+" "+target+" HTTP/1.1\r\nHost: "+base.Host+"\r\nUser-Agent: meshbench\r\n"...)
+	for i := 0; i < len(headers); i += 2 {
+		b = append(b, headers[i]+": "+headers[i+1]+"\r\n"...)
+	}
+	if body != nil {
+		b = append(b, "Content-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n"...)
+	}
+	return append(append(b, "\r\n"...), body...)
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// The control servers are this very program: in a test, the test binary.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "control" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// meshbench runs the program and returns what it prints.
+func meshbench(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	err := run(t.Context(), args, streams{in: strings.NewReader(""), out: &out}, &errOut)
+	return out.String(), err
+}
+
+func TestFlags(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string // of the error
+	}{
+		{"no worker", []string{"run", "-c", "0"}, "must be 1 or more"},
+		{"no round", []string{"run", "-r", "0"}, "must be 1 or more"},
+		{"no time", []string{"run", "-d", "0s"}, "--duration must be"},
+		{"unknown scenario", []string{"run", "-s", "dance"}, "must be one of"},
+		{"endpoint alone", []string{"run", "--endpoint", "http://127.0.0.1:1/agentmesh"}, "--endpoint needs --url"},
+		{"no URL", []string{"run", "--url", "example.com"}, "is no http or https URL"},
+		{"unknown part", []string{"figures", "--only", "weather"}, "must be one of"},
+		{"too few cards", []string{"figures", "--cards", "1"}, "--cards 100"},
+		{"no program", []string{"figures", "--agentmesh", filepath.Join(t.TempDir(), "none"), "--only", "process"}, "no such file"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, err := meshbench(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("meshbench %s = %v, want an error with %q", strings.Join(tc.args, " "), err, tc.want)
+			}
+		})
+	}
+}
+
+// agentmeshProgram builds the program under test.
+func agentmeshProgram(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "agentmesh")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../agentmesh")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build agentmesh: %v\n%s", err, out)
+	}
+	return program
+}
+
+// Every scenario and every part of the table works against the program as it is, and what it prints makes sense. How
+// fast things are is not judged: a test machine is no measuring machine.
+func TestEverything(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers")
+	}
+	program := agentmeshProgram(t)
+	t.Run("run", func(t *testing.T) {
+		var names []string
+		for _, s := range scenarios {
+			names = append(names, s.name)
+		}
+		out, err := meshbench(t, "run", "--agentmesh", program, "-d", "40ms", "-r", "1", "-c", "2", "--cards", "20", "--json", "-s", strings.Join(names, ","))
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkOutcomes(t, out, names)
+	})
+	t.Run("a server of others", func(t *testing.T) {
+		dir := t.TempDir()
+		srv, err := agentmesh{program, dir}.serve(context.WithoutCancel(t.Context()), filepath.Join(dir, "data"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer srv.stop()
+		out, err := meshbench(t, "run", "--url", srv.Directory, "--endpoint", srv.Endpoint, "-d", "40ms", "-r", "1", "-c", "2", "--cards", "5", "--json", "-s", "register,get,message")
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkOutcomes(t, out, []string{"register", "get", "message"})
+		base, err := baseURL(srv.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := strings.Fields(string(listed(search(t.Context(), base, nil)))); len(left) != 1 || left[0] != srv.AgentID {
+			t.Errorf("the run left %v in the directory, want the node's own card alone", left)
+		}
+	})
+	t.Run("figures", func(t *testing.T) {
+		out, err := meshbench(t, "figures", "--agentmesh", program, "-d", "40ms", "-r", "1", "-c", "2", "--cards", "600", "--idle", "50ms", "--json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var table struct{ Figures []figure }
+		if err := json.Unmarshal([]byte(out), &table); err != nil {
+			t.Fatal(err)
+		}
+		judged := 0
+		for _, f := range table.Figures {
+			if f.Goal != nil {
+				judged++
+			}
+			if f.Value <= 0 && !strings.HasPrefix(f.Name, "idle") && !strings.HasPrefix(f.Name, "heap") {
+				t.Errorf("%s is %v %s", f.Name, f.Value, f.Unit)
+			}
+			if strings.Contains(f.Note, "status ") {
+				t.Errorf("%s: %s", f.Name, f.Note)
+			}
+		}
+		if want := 26; judged != want {
+			t.Errorf("%d figures have a target, want %d", judged, want)
+		}
+	})
+}
+
+func checkOutcomes(t *testing.T, out string, names []string) {
+	t.Helper()
+	var list []outcome
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != len(names) {
+		t.Fatalf("%d outcomes, want %v", len(list), names)
+	}
+	for i, o := range list {
+		if o.Scenario != names[i] || o.Ops == 0 || o.Errors > 0 || o.RateRatio <= 0 || o.P99 < o.P50 {
+			t.Errorf("outcome of %s = %+v", names[i], o)
+		}
+	}
+}
+
+func TestNoProgressWithoutTerminal(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := newProgress(f)
+	p.say("round %d", 1)
+	p.end()
+	if info, err := f.Stat(); err != nil || info.Size() > 0 {
+		t.Errorf("a file that is no terminal got %d bytes, %v", info.Size(), err)
+	}
+	var shown bytes.Buffer
+	p = &progress{w: &shown}
+	p.say("round %d", 1)
+	p.end()
+	if !strings.Contains(shown.String(), "round 1") || !strings.HasSuffix(shown.String(), clearLine) {
+		t.Errorf("progress = %q", shown.String())
+	}
+}
+
+// Every command line of docs/performance.md is one that this program takes.
+func TestDocumentedCommands(t *testing.T) {
+	text, err := os.ReadFile("../../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		args, ok := strings.CutPrefix(strings.TrimSpace(line), "bin/meshbench ")
+		if !ok {
+			continue
+		}
+		n++
+		if _, err := kong.Must(new(commands)).Parse(strings.Fields(args)); err != nil {
+			t.Errorf("meshbench %s: %v", args, err)
+		}
+	}
+	if n < 5 {
+		t.Errorf("%d command lines are documented: this test sees too little", n)
+	}
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// sender is an agent without a node: it signs and posts.
+type sender struct {
+	id       wire.AgentID
+	key      *signing.PrivateKey
+	conv     wire.ConversationID
+	messages int
+}
+
+// talk is how many messages a sender puts into one conversation, and how many replies come for each whose
+// signature is checked.
+const talk = 64
+
+// letter is the payload of every message; with its envelope it makes about 700 bytes.
+var letter = wire.Obj(
+	wire.Member{Key: "action", Value: wire.Text("deliver")},
+	wire.Member{Key: "message", Value: wire.Obj(
+		wire.Member{Key: "subject", Value: wire.Text("Thursday")},
+		wire.Member{Key: "body", Value: wire.Text(strings.Repeat("Shall we meet at the old mill? ", 8))},
+		wire.Member{Key: "priority", Value: wire.Text("normal")},
+	)},
+)
+
+// write returns the next signed message of the sender.
+func (s *sender) write(to wire.AgentID, now time.Time) ([]byte, error) {
+	if s.messages%talk == 0 {
+		s.conv = wire.NewConversationID()
+	}
+	s.messages++
+	whole, err := s.key.SignValue(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: s.conv, From: s.id, To: to, Time: now, Intent: wire.Deliver, Payload: letter,
+	}.Tree())
+	if err != nil {
+		return nil, err
+	}
+	return whole.JSON(), nil
+}
+
+// message registers a card for every worker and gets each of them known to the recipient.
+func (b *bench) message(ctx context.Context) (traffic, error) {
+	t := traffic{base: b.endpoint, status: http.StatusOK}
+	if b.endpoint == nil {
+		return t, errors.New("the message scenario needs --endpoint")
+	}
+	recipient, key, err := b.recipient(ctx)
+	if err != nil {
+		return t, err
+	}
+	senders := make([]sender, b.workers)
+	for i := range senders {
+		if senders[i], err = b.newSender(ctx, i); err != nil {
+			return t, err
+		}
+	}
+	t.request = func(w int) ([]byte, error) {
+		body, err := senders[w].write(recipient, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		return request(http.MethodPost, b.endpoint, b.endpoint.EscapedPath(), body), nil
+	}
+	t.check = func(w int, a answer) error {
+		if senders[w].messages%talk != 1 {
+			return nil
+		}
+		return checkReply(a.Body, senders[w].id, recipient, key)
+	}
+	for w := range senders {
+		if err := b.introduce(ctx, t, w); err != nil {
+			return t, fmt.Errorf("first message of sender %d: %w", w, err)
+		}
+	}
+	return t, nil
+}
+
+// recipient asks the endpoint who it is.
+func (b *bench) recipient(ctx context.Context) (wire.AgentID, *signing.PublicKey, error) {
+	l := link{base: b.endpoint}
+	defer l.close()
+	a, err := l.exchange(ctx, request(http.MethodGet, b.endpoint, b.endpoint.EscapedPath(), nil))
+	if err != nil {
+		return "", nil, fmt.Errorf("read the card at the endpoint: %w", err)
+	}
+	card, err := wire.ParseObject(a.Body)
+	if err != nil || a.Status != http.StatusOK {
+		return "", nil, fmt.Errorf("the endpoint shows no card: status %d: %.200s", a.Status, a.Body)
+	}
+	key, err := signing.ParsePublicKey(card.GetStr("public_key"))
+	return wire.AgentID(card.GetStr("agent_id")), key, err
+}
+
+func (b *bench) newSender(ctx context.Context, i int) (sender, error) {
+	key := newKey(fmt.Sprintf("%s sender %d", b.fresh.prefix, i))
+	id := key.private.Public().AgentID()
+	card, err := wire.ParseObject(cardJSON(id, "Sender "+strconv.Itoa(i), "Measures.", key.text, []string{"measuring"}, []string{string(wire.Deliver)}))
+	if err != nil {
+		return sender{}, err
+	}
+	_, kept, err := client.NewDirectory(b.base(), b.calls, nil).Register(ctx, card, client.Credential(b.credential), key.private)
+	if err != nil {
+		return sender{}, fmt.Errorf("register sender %d: %w", i, err)
+	}
+	id = wire.AgentID(kept.GetStr("agent_id"))
+	b.senders = append(b.senders, id)
+	return sender{id: id, key: key.private}, nil
+}
+
+// introduce sends the first message of a sender. How many cards of strangers a node looks up in a minute is limited
+// (AM-43), so it may be told to wait.
+func (b *bench) introduce(ctx context.Context, t traffic, w int) error {
+	l := link{base: t.base}
+	defer l.close()
+	for {
+		req, err := t.request(w)
+		if err != nil {
+			return err
+		}
+		a, err := l.exchange(ctx, req)
+		switch {
+		case err != nil:
+			return err
+		case a.Status == http.StatusOK:
+			return t.check(w, a)
+		case a.Status != http.StatusTooManyRequests:
+			return fmt.Errorf("status %d: %.200s", a.Status, a.Body)
+		}
+		after, err := strconv.Atoi(a.Header.Get("Retry-After"))
+		if err != nil || after > 60 {
+			return fmt.Errorf("refused: %.200s", a.Body)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(after) * time.Second):
+		}
+	}
+}
+
+// checkReply says whether body is a reply of from to us, signed by its key.
+func checkReply(body []byte, to, from wire.AgentID, key *signing.PublicKey) error {
+	tree, err := wire.ParseObject(body)
+	if err != nil {
+		return fmt.Errorf("reply: %w", err)
+	}
+	m, err := wire.ParseMessage(tree)
+	if err != nil {
+		return fmt.Errorf("reply: %w", err)
+	}
+	if m.From != from || m.To != to {
+		return fmt.Errorf("reply is from %s to %s", m.From, m.To)
+	}
+	now := time.Now()
+	_, err = key.VerifyValue(tree.Without("signature"), m.Signature, signing.Window{From: now.Add(-time.Minute), To: now.Add(time.Minute)}, now)
+	return err
+}
+
+// baseURL parses a base URL of the command line.
+func baseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(strings.TrimRight(text, "/"))
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%q is no http or https URL", text)
+	}
+	return u, nil
+}
+
+// proof makes the header that proves the key of a card at registration (AM-62).
+func (b *bench) proof(card []byte, key keyPair) (string, error) {
+	tree, err := wire.ParseObject(card)
+	if err != nil {
+		return "", err
+	}
+	stamp := wire.FormatTime(time.Now())
+	sig, err := key.private.Sign(wire.KeyProofText(http.MethodPost, b.path("/agents"), b.base(), stamp, signing.Digest(tree)))
+	if err != nil {
+		return "", err
+	}
+	return wire.KeyProof{Stamp: stamp, Signature: sig}.Header(), nil
+}

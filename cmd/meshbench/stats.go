@@ -1,0 +1,90 @@
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// sample is what one round of one load came to.
+type sample struct {
+	Ops     int
+	Errors  int
+	Elapsed time.Duration
+	P50     time.Duration
+	P99     time.Duration
+	// CPU is what the server used in all; 0 where it is not known.
+	CPU time.Duration
+	// Fault is the first error of the round.
+	Fault string
+}
+
+// rate returns operations per second.
+func (s sample) rate() float64 {
+	if s.Elapsed <= 0 {
+		return 0
+	}
+	return float64(s.Ops) / s.Elapsed.Seconds()
+}
+
+// cost returns the server's processor time of one operation in microseconds; 0 where it is not known.
+func (s sample) cost() float64 {
+	if s.Ops == 0 {
+		return 0
+	}
+	return micros(s.CPU) / float64(s.Ops)
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// quantile returns the value that the fraction q of all values does not exceed. took must be sorted.
+func quantile(took []time.Duration, q float64) time.Duration {
+	if len(took) == 0 {
+		return 0
+	}
+	return took[min(int(float64(len(took))*q), len(took)-1)]
+}
+
+// median returns the middle value, or the mean of the two in the middle; 0 of none.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	v := slices.Sorted(slices.Values(values))
+	mid := len(v) / 2
+	if len(v)%2 == 1 {
+		return v[mid]
+	}
+	return (v[mid-1] + v[mid]) / 2
+}
+
+// medianOf is the median of one property of every round.
+func medianOf(rounds []sample, of func(sample) float64) float64 {
+	values := make([]float64, len(rounds))
+	for i, s := range rounds {
+		values[i] = of(s)
+	}
+	return median(values)
+}
+
+// ratio is the median over the rounds of a's property divided by b's of the same round. Rounds in which b has none
+// do not count.
+func ratio(a, b []sample, of func(sample) float64) float64 {
+	var values []float64
+	for i := range min(len(a), len(b)) {
+		if below := of(b[i]); below > 0 {
+			values = append(values, of(a[i])/below)
+		}
+	}
+	return median(values)
+}
+
+// total adds up what must not be a median.
+func total(rounds []sample) (ops, errors int, fault string) {
+	for _, s := range rounds {
+		ops, errors = ops+s.Ops, errors+s.Errors
+		if fault == "" {
+			fault = s.Fault
+		}
+	}
+	return ops, errors, fault
+}

@@ -1,0 +1,318 @@
+// Package docs holds the prose and the tests that keep it, and the shape of the house, true.
+//
+// The law of imports, package comments and file lengths are tested here; what a document quotes from code
+// (commands, configuration, errors) is generated and compared by the tests of cmd/agentmesh.
+package docs
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/agentmesh/agentmesh"
+
+// lines is the import law: a package imports packages of a lower line only. A pattern that ends in /* matches
+// one more element. A new package is added here with its line.
+var lines = []struct {
+	pattern string
+	line    int
+}{
+	{"node/wire", 0},
+	{"node/subprocess", 0},
+
+	{"signing", 1},
+	{"store", 1},
+	{"store/bolt", 1},
+	{"store/storetest", 1},
+	{"acl/rate", 1},
+
+	{"node/httpapi", 2},
+	{"node/client", 2},
+	{"acl", 2},
+	{"conversations", 2},
+
+	{"node/bridge", 3},
+	{"node/calendar", 3},
+	{"node/notify", 3},
+
+	{"node/httpapi/apitest", 3},
+	{"node/meshtest", 5},
+	{"node/bridge/bridgetest", 5},
+	{"cmd/*", 5},
+
+	{"directory", 4},
+	{"node", 4},
+	{"node/mcp", 4},
+	{"node/bridge/*", 4},
+
+	{"docs", 5},
+}
+
+// sameLine lists the imports inside one line that the law allows.
+var sameLine = map[string][]string{
+	"store/bolt":      {"store"},
+	"store/storetest": {"store"},
+}
+
+// outside says who may import a module from outside, and why nobody else. A path counts with all below it.
+var outside = []struct {
+	path   string
+	only   []string // patterns
+	reason string
+}{
+	{"go.etcd.io/bbolt", []string{"store/bolt", "cmd/meshbench"}, "a second engine must be able to take its place; meshbench compares with the bare one"},
+	{"filippo.io/age", []string{"signing"}, "keys and encryption have one home"},
+	{"filippo.io/edwards25519", []string{"signing"}, "keys and encryption have one home"},
+	{"github.com/ProtonMail/go-crypto", []string{"signing"}, "keys and encryption have one home"},
+	{"github.com/oasisprotocol/curve25519-voi", []string{"signing"}, "one function verifies with it, held to crypto/ed25519 by tests"},
+	{
+		"github.com/labstack/echo/v4",
+		[]string{"node/httpapi", "directory", "node", "node/mcp", "node/bridge/*", "cmd/*"},
+		"a domain that speaks echo cannot be moved to another router in a day",
+	},
+	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests, and no part of the program"},
+	{
+		"github.com/prometheus/client_golang",
+		[]string{"node/httpapi", "cmd/*"},
+		"label sets stay fixed where one package makes them",
+	},
+}
+
+// goPackage is what go list tells about a package.
+type goPackage struct {
+	ImportPath string
+	Dir        string
+	Name       string
+	Doc        string
+	GoFiles    []string
+	Imports    []string
+}
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Dir,Name,Doc,GoFiles,Imports", module+"/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var list []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		var p goPackage
+		if err := dec.Decode(&p); err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// inner returns the path inside the module.
+func inner(importPath string) (string, bool) {
+	return strings.CutPrefix(importPath, module+"/")
+}
+
+func lineOf(pkg string) (int, bool) {
+	for _, l := range lines {
+		if ok, _ := path.Match(l.pattern, pkg); ok {
+			return l.line, true
+		}
+	}
+	return 0, false
+}
+
+func matchesAny(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, _ := path.Match(p, pkg)
+		return ok
+	})
+}
+
+// importFault says why pkg may not import imp, "" where it may.
+func importFault(pkg, imp string) string {
+	from, ok := lineOf(pkg)
+	if !ok {
+		return "the package has no line yet: add it to the table in docs/docs_test.go and in docs/architecture.md"
+	}
+	if in, ok := inner(imp); ok {
+		to, known := lineOf(in)
+		switch {
+		case !known:
+			return "" // reported for the package itself
+		case in == "store/bolt" && from < 5:
+			return "only line 5 chooses an engine: everything else speaks to package store"
+		case to < from || slices.Contains(sameLine[pkg], in):
+			return ""
+		case to == from && from == 4:
+			return "services never import each other: they meet through an interface of line 3 or 2 that cmd fills"
+		}
+		return "imports point to a lower line only"
+	}
+	if pkg == "node/wire" && strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") {
+		return "the vocabulary is built on the standard library alone"
+	}
+	for _, o := range outside {
+		if (imp == o.path || strings.HasPrefix(imp, o.path+"/")) && !matchesAny(o.only, pkg) {
+			return "only " + strings.Join(o.only, ", ") + " may import it: " + o.reason
+		}
+	}
+	return ""
+}
+
+func TestImportLaw(t *testing.T) {
+	for _, p := range packages(t) {
+		pkg, ok := inner(p.ImportPath)
+		if !ok {
+			t.Errorf("%s: the root of the module holds no package", p.ImportPath)
+			continue
+		}
+		for _, imp := range append(p.Imports, "unsafe") {
+			if reason := importFault(pkg, imp); reason != "" {
+				t.Errorf("%s imports %s: %s", pkg, imp, reason)
+			}
+		}
+	}
+}
+
+// The law must be able to refuse.
+func TestImportFault(t *testing.T) {
+	for _, tc := range []struct {
+		pkg, imp string
+		refused  bool
+	}{
+		{"node", module + "/directory", true},
+		{"node", module + "/store/bolt", true},
+		{"node/bridge/mess", module + "/node", true},
+		{"signing", module + "/store", true},
+		{"acl", module + "/conversations", true},
+		{"node/wire", "golang.org/x/text/width", true},
+		{"node", "go.etcd.io/bbolt", true},
+		{"acl", "github.com/labstack/echo/v4/middleware", true},
+		{"newpackage", "fmt", true},
+		{"node", module + "/node/bridge", false},
+		{"store/bolt", module + "/store", false},
+		{"cmd/agentmesh", module + "/store/bolt", false},
+		{"node/bridge/mess", module + "/node/bridge", false},
+		{"signing", "filippo.io/age/armor", false},
+	} {
+		if got := importFault(tc.pkg, tc.imp); (got != "") != tc.refused {
+			t.Errorf("importFault(%s, %s) = %q, want refused %t", tc.pkg, tc.imp, got, tc.refused)
+		}
+	}
+}
+
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) == 0 {
+			continue
+		}
+		comment := packageComment(t, p)
+		if len(strings.Fields(comment)) < 8 {
+			t.Errorf("%s has no package comment that says what it is for", p.ImportPath)
+		}
+		if p.Name != "main" && !strings.HasPrefix(comment, "Package "+p.Name+" ") {
+			t.Errorf("%s: the package comment begins with %q, want %q", p.ImportPath, firstLine(comment), "Package "+p.Name+" …")
+		}
+	}
+}
+
+func packageComment(t *testing.T, p goPackage) string {
+	t.Helper()
+	var b strings.Builder
+	for _, name := range p.GoFiles {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.PackageClauseOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Doc != nil {
+			b.WriteString(f.Doc.Text())
+		}
+	}
+	return b.String()
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// maxLines is the hard limit of a Go file: past it a file has more than one concept.
+const maxLines = 600
+
+func TestFileLength(t *testing.T) {
+	eachFile(t, func(name string, data []byte) {
+		if n := bytes.Count(data, []byte("\n")); strings.HasSuffix(name, ".go") && n > maxLines {
+			t.Errorf("%s has %d lines, at most %d", name, n, maxLines)
+		}
+	})
+}
+
+// Nothing may depend on the machine it was written on.
+func TestNoWorkplacePaths(t *testing.T) {
+	bad := []string{"/wo" + "rk/", "/ro" + "ot/", "shared/" + "corpora", "proxy." + "golang.org", "far" + "m-"}
+	eachFile(t, func(name string, data []byte) {
+		if name == ".ci/run" {
+			return // finds the third-party data beside the checkout
+		}
+		for _, s := range bad {
+			if before, _, ok := bytes.Cut(data, []byte(s)); ok {
+				t.Errorf("%s:%d names %q", name, 1+bytes.Count(before, []byte("\n")), s)
+			}
+		}
+	})
+}
+
+func TestNoUnfinishedWork(t *testing.T) {
+	bad := []string{"TO" + "DO", "FIX" + "ME", "XX" + "X:"}
+	eachFile(t, func(name string, data []byte) {
+		if !strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, ".md") {
+			return
+		}
+		scan := bufio.NewScanner(bytes.NewReader(data))
+		for n := 1; scan.Scan(); n++ {
+			for _, s := range bad {
+				if strings.Contains(scan.Text(), s) {
+					t.Errorf("%s:%d: %s", name, n, strings.TrimSpace(scan.Text()))
+				}
+			}
+		}
+	})
+}
+
+// eachFile calls f for every text file that belongs to the project.
+func eachFile(t *testing.T, f func(name string, data []byte)) {
+	t.Helper()
+	root := os.DirFS("..")
+	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name == ".git" || name == ".ci/out" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		data, err := fs.ReadFile(root, name)
+		if err != nil || bytes.IndexByte(data, 0) >= 0 {
+			return err
+		}
+		f(name, data)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

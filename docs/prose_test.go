@@ -1,0 +1,139 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// documents returns the README and what lies in this folder, by path from the root of the module.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	eachFile(t, func(name string, data []byte) {
+		if strings.HasSuffix(name, ".md") && (name == "README.md" || strings.HasPrefix(name, "docs/")) {
+			texts[name] = string(data)
+		}
+	})
+	if len(texts) < 10 {
+		t.Fatalf("%d documents were found: the test sees too little", len(texts))
+	}
+	return texts
+}
+
+var (
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w+)\(`)
+	testName = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z0-9]\\w*)`")
+)
+
+// A document that says which test holds something names one that exists.
+func TestNamedTestsExist(t *testing.T) {
+	exists := map[string]bool{}
+	eachFile(t, func(name string, data []byte) {
+		if strings.HasSuffix(name, "_test.go") {
+			for _, m := range testFunc.FindAllSubmatch(data, -1) {
+				exists[string(m[1])] = true
+			}
+		}
+	})
+	named := 0
+	for doc, text := range documents(t) {
+		for _, m := range testName.FindAllStringSubmatch(text, -1) {
+			if named++; !exists[m[1]] {
+				t.Errorf("%s names the test %s, which does not exist", doc, m[1])
+			}
+		}
+	}
+	if named < 50 {
+		t.Errorf("%d tests are named: this test sees too little", named)
+	}
+}
+
+var sourceName = regexp.MustCompile("`([a-z][a-z0-9_/]*/[a-z0-9_]+\\.go)`")
+
+// A document that points to a source file points to one that is there.
+func TestNamedFilesExist(t *testing.T) {
+	for doc, text := range documents(t) {
+		for _, m := range sourceName.FindAllStringSubmatch(text, -1) {
+			if _, err := fs.Stat(os.DirFS(".."), m[1]); err != nil {
+				t.Errorf("%s names %s: %v", doc, m[1], err)
+			}
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
+
+// Links between documents lead somewhere.
+func TestLinks(t *testing.T) {
+	for doc, text := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			target := path.Join(path.Dir(doc), m[1])
+			if _, err := os.Stat(filepath.Join("..", filepath.FromSlash(target))); err != nil {
+				t.Errorf("%s links to %s: %v", doc, m[1], err)
+			}
+		}
+	}
+}
+
+var (
+	keyRow  = regexp.MustCompile("(?m)^\\| `([a-z_]+(?:\\.[a-z_]+)?)` \\|")
+	keyName = regexp.MustCompile("`((?:access|card|conversations|limits|log|network|notify|outgoing|owner_api|registration|timeouts|window)\\.[a-z_]+)`")
+)
+
+// A configuration key in a document is one that the configuration has.
+func TestNamedKeysExist(t *testing.T) {
+	texts := documents(t)
+	exists := map[string]bool{}
+	for _, m := range keyRow.FindAllStringSubmatch(texts["docs/config.md"], -1) {
+		exists[m[1]] = true
+	}
+	named := 0
+	for doc, text := range texts {
+		for _, m := range keyName.FindAllStringSubmatch(text, -1) {
+			if m[1] == "card.json" { // a file
+				continue
+			}
+			if named++; !exists[m[1]] {
+				t.Errorf("%s names the key %s, which docs/config.md does not have", doc, m[1])
+			}
+		}
+	}
+	if named < 20 {
+		t.Errorf("%d keys are named: this test sees too little", named)
+	}
+}
+
+var (
+	threatCited = regexp.MustCompile(`THREATS (?:rows? )?(\d+)(?:, (\d+))?`)
+	threatRow   = regexp.MustCompile(`(?m)^\| (\d+) \|`)
+)
+
+// A row of the threat model that the code cites is there.
+func TestCitedThreatsExist(t *testing.T) {
+	exists := map[string]bool{"": true}
+	for _, m := range threatRow.FindAllStringSubmatch(documents(t)["docs/threat-model.md"], -1) {
+		exists[m[1]] = true
+	}
+	cited := 0
+	eachFile(t, func(name string, data []byte) {
+		if !strings.HasSuffix(name, ".go") {
+			return
+		}
+		for _, m := range threatCited.FindAllStringSubmatch(string(data), -1) {
+			if cited++; !exists[m[1]] || !exists[m[2]] {
+				t.Errorf("%s cites %q, which docs/threat-model.md does not have", name, m[0])
+			}
+		}
+	})
+	if cited < 30 {
+		t.Errorf("threats are cited %d times: this test sees too little", cited)
+	}
+}
