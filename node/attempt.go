@@ -182,7 +182,7 @@ func (n *Node) transport(l Letter) (bridge.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t := n.cfg.Transports[to.Kind]; t != nil {
+	if t := n.transports[to.Kind]; t != nil {
 		return t, nil
 	}
 	return nil, laterError{fmt.Errorf("no bridge delivers to %s addresses", to.Kind)}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -108,6 +109,8 @@ type Node struct {
 
 	interrupted []string // items whose hooks worked when the process before this one ended
 
+	transports map[string]bridge.Transport // by kind; fixed once the node runs
+
 	background sync.WaitGroup
 }
 
@@ -144,7 +147,10 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		notices: cfg.Notices,
 		flights: flights{under: make(map[string]*flight)},
 		runs:    newRuns(),
+
+		transports: make(map[string]bridge.Transport),
 	}
+	maps.Copy(n.transports, cfg.Transports)
 	n.identity.Store(&cfg.Identity)
 	n.asks.Handle(askMessage, messageResolver{n})
 	n.asks.Handle(askOutgoing, outgoingResolver{n})
@@ -175,6 +181,10 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Wait()
 	return n.saveMeter(context.WithoutCancel(ctx), time.Now())
 }
+
+// Transport names what delivers to addresses of a kind. It is for set-up, before [Node.Run]: a bridge takes messages
+// to this node and carries those of this node, so neither can be made first with the other inside.
+func (n *Node) Transport(kind string, t bridge.Transport) { n.transports[kind] = t }
 
 // ID returns the node's agent id.
 func (n *Node) ID() wire.AgentID { return n.identity.Load().Card.ID }

@@ -3,6 +3,8 @@ package main
 import (
 	"net/netip"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
 // Config is everything that can be set. It is the single source of the YAML key (the tag), of the environment
@@ -52,6 +54,9 @@ type Config struct {
 	Limits LimitConfig `key:"limits"`
 	// Which clock differences are accepted in messages (AM-20). 24h is a ceiling.
 	Window WindowConfig `key:"window"`
+
+	// Connections to other networks, each through the bridge of its kind.
+	Links []bridge.Link `key:"links"`
 
 	// How the directory takes cards.
 	Registration RegistrationConfig `key:"registration"`

@@ -133,3 +133,54 @@ func TestExitCode(t *testing.T) {
 		t.Errorf("exitCode of a plain error = %d, want %d", got, exitNo)
 	}
 }
+
+// TestLinks: links are read with all they may say, kinds are checked, and a slip names its line.
+func TestLinks(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`
+links:
+- name: home
+  kind: mew
+  url: wss://mew.example/ws
+  space: kitchen
+  policy:
+    tools: [discover]
+    broadcast: true
+    filter: {types: [chat], from: [cat]}
+    transit: [{from: mesh, to: home}]
+  options: {allow_insecure: "false"}
+- {name: shelf, kind: mess, dir: ./threads, options: {}}
+`)
+	c, err := loadConfig(source{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := c.Links[0]
+	if home.Space != "kitchen" || home.Policy.Transit[0].To != "home" || home.Policy.Filter.From[0] != "cat" ||
+		home.Options["allow_insecure"] != "false" || c.Links[1].Dir != "./threads" {
+		t.Errorf("links = %+v", c.Links)
+	}
+	for _, tt := range []struct{ text, want string }{
+		{"links: [{name: a, kind: mess, options: {a: 1, a: 2}}]", "set twice"},
+		{"links: [{name: a, kind: mess, options: [a]}]", "keys and values"},
+		{"links:\n- name: a\n  polcy: {}", ":3: unknown key \"links[0].polcy\""},
+	} {
+		write(tt.text)
+		if _, err := loadConfig(source{File: file}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.text, err, tt.want)
+		}
+	}
+	write("links: [{name: a, kind: fax, url: 'https://fax.example'}]")
+	c, err = loadConfig(source{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.check(); err == nil || !strings.Contains(err.Error(), `links[0].kind: "fax"`) {
+		t.Errorf("check() = %v, want the unknown kind", err)
+	}
+}

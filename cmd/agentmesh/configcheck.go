@@ -39,6 +39,7 @@ func (c Config) check() error {
 			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is no custom intent such as com.example.invoice", s.Intent))
 		}
 	}
+	c.checkLinks(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	p.oneOf("notify.content", c.Notify.Content, "summary", "none")
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")

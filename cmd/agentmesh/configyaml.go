@@ -65,6 +65,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) error {
 		return d.table(n, v, key)
 	case v.Kind() == reflect.Slice:
 		return d.list(n, v, key)
+	case v.Kind() == reflect.Map:
+		return d.texts(n, v, key)
 	case n.Kind != yaml.ScalarNode:
 		return d.fail(n, key, "needs a single value")
 	}
@@ -114,6 +116,26 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, key string) error {
 		}
 	}
 	v.Set(out)
+	return nil
+}
+
+// texts reads a map of texts, whose keys are the user's.
+func (d *decoder) texts(n *yaml.Node, v reflect.Value, key string) error {
+	if n.Kind != yaml.MappingNode {
+		return d.fail(n, key, "needs keys and values")
+	}
+	out := make(map[string]string, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, val := n.Content[i], n.Content[i+1]
+		if _, ok := out[name.Value]; ok {
+			return d.fail(name, join(key, name.Value), "is set twice")
+		}
+		if val.Kind != yaml.ScalarNode {
+			return d.fail(val, join(key, name.Value), "needs a single value")
+		}
+		out[name.Value] = val.Value
+	}
+	v.Set(reflect.ValueOf(out))
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -54,7 +55,7 @@ func TestDocsAreUpToDate(t *testing.T) {
 
 // configDoc writes the reference of the configuration from the comments of the struct.
 func configDoc(t *testing.T) string {
-	comments := fieldComments(t, "config.go")
+	comments := configComments(t)
 	var b strings.Builder
 	b.WriteString("# Configuration\n\n" + generated)
 	b.WriteString("One optional YAML file (`agentmesh.yaml` in the data directory, or `--config FILE`). Every key is also an environment\n" +
@@ -132,6 +133,20 @@ func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
 }
 
+// configComments returns the comments of everything that can be set.
+func configComments(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("config*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, file := range append(files, filepath.Join("..", "..", "node", "bridge", "link.go")) {
+		maps.Copy(out, fieldComments(t, file))
+	}
+	return out
+}
+
 // fieldComments returns the doc comments of structs ("Config") and of their fields ("Config.Listen") in a file.
 func fieldComments(t *testing.T, file string) map[string]string {
 	t.Helper()
@@ -168,7 +183,7 @@ func fieldComments(t *testing.T, file string) map[string]string {
 
 // Every key says what it means: the reference has no empty rows.
 func TestDocsEveryKeyIsDescribed(t *testing.T) {
-	comments := fieldComments(t, "config.go")
+	comments := configComments(t)
 	var walk func(reflect.Type)
 	walk = func(typ reflect.Type) {
 		for f := range typ.Fields() {

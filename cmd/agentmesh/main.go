@@ -55,6 +55,8 @@ type commands struct {
 	Conversations conversationsCmd `cmd:"" group:"mesh" help:"Conversations and their transcripts."`
 	Peers         peersCmd         `cmd:"" group:"mesh" help:"What you decided about other agents."`
 
+	Links linksCmd `cmd:"" group:"mesh" help:"Connections to other networks."`
+
 	Keys    keysCmd    `cmd:"" group:"data" help:"Signing and encryption keys."`
 	Token   tokenCmd   `cmd:"" group:"data" help:"Invite codes of the directory."`
 	Config  configCmd  `cmd:"" group:"data" help:"The configuration."`

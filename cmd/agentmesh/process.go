@@ -40,6 +40,7 @@ type process struct {
 	node     *node.Node          // nil without the role
 	notices  *notify.Box
 	joined   []*client.Directory // what the node joins and asks
+	bridges  []bridgeService
 }
 
 func (c Config) has(role string) bool { return slices.Contains(c.Roles, role) }
@@ -119,9 +120,11 @@ func (p *process) assemble(ctx context.Context, base string) error {
 		p.addDirectory(base + "/v1")
 	}
 	if p.cfg.has(roleNode) {
-		return p.addNode(ctx, base)
+		if err := p.addNode(ctx, base); err != nil {
+			return err
+		}
 	}
-	return nil
+	return p.addBridges()
 }
 
 // ownDirectory is the name by which the node remembers the directory in its own process.

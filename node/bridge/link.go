@@ -4,51 +4,111 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
+	"time"
 )
 
 // Link is one configured connection to a foreign network. No secret stands in it.
 type Link struct {
-	Name string `yaml:"name"` // unique; part of addresses
-	Kind string `yaml:"kind"` // of the bridge: mess, mew, moltspeak, agentrelay
+	// Unique; part of the addresses of peers behind the link, so a new name makes new peers of them.
+	Name string `key:"name"`
+	// mess, mew, moltspeak or agentrelay.
+	Kind string `key:"kind"`
 
-	URL         string `yaml:"url,omitempty"` // exactly one of URL and Dir
-	Dir         string `yaml:"dir,omitempty"`
-	Space       string `yaml:"space,omitempty"`
-	Participant string `yaml:"participant,omitempty"`
-	AgentID     string `yaml:"agent_id,omitempty"`
-	Exchange    string `yaml:"exchange,omitempty"`
-	RegistryURL string `yaml:"registry_url,omitempty"`
+	// Where the foreign network is. Exactly one of url and dir.
+	URL string `key:"url"`
+	// A folder that the foreign side shares with the node (mess).
+	Dir string `key:"dir"`
+	// The space that is joined (mew).
+	Space string `key:"space"`
+	// The name under which the node takes part (mew).
+	Participant string `key:"participant"`
+	// The id under which the node is known there (agentrelay, moltspeak).
+	AgentID string `key:"agent_id"`
+	// The exchange (mess).
+	Exchange string `key:"exchange"`
+	// A registry of the foreign network (moltspeak).
+	RegistryURL string `key:"registry_url"`
 
-	TokenFile string `yaml:"token_file,omitempty"` // at most one of the two; cmd reads it
-	TokenEnv  string `yaml:"token_env,omitempty"`
+	// File with the token or key that the foreign side asks for.
+	TokenFile string `key:"token_file"`
+	// Environment variable with the same content. At most one of the two.
+	TokenEnv string `key:"token_env"`
 
-	Policy  LinkPolicy        `yaml:"policy,omitempty"`
-	Options map[string]string `yaml:"options,omitempty"` // what one kind alone needs; its bridge checks them
+	// What the owner allows the link.
+	Policy LinkPolicy `key:"policy"`
+	// What one kind alone needs; docs/bridges names them.
+	Options map[string]string `key:"options"`
 }
 
-// LinkPolicy is what the owner allows a link. The zero value is the careful one: the node's own access mode, nothing
-// routed, offered, broadcast or passed on.
+// LinkPolicy is what the owner allows a link. The zero value is the careful one: every stranger waits for the owner,
+// nothing is routed, offered, broadcast or passed on.
 type LinkPolicy struct {
-	Access    string     `yaml:"access,omitempty"`    // open, allowlist or approval; empty: approval
-	Route     string     `yaml:"route,omitempty"`     // where unserved work goes: "directory"; empty: nowhere
-	Encrypt   string     `yaml:"encrypt,omitempty"`   // as the kind defines it; empty: its default
-	Filter    LinkFilter `yaml:"filter,omitempty"`    // what is taken in
-	Tools     []string   `yaml:"tools,omitempty"`     // what the foreign side may call: discover, send, inbox
-	Broadcast bool       `yaml:"broadcast,omitempty"` // messages to everybody are read
-	Transit   []Transit  `yaml:"transit,omitempty"`   // what may be passed on; nothing without a rule
+	// Who may write from there: open, allowlist or approval. Empty: approval.
+	// Danger: open lets everybody on the foreign network reach your hooks.
+	Access string `key:"access"`
+	// Where work goes that the foreign side asks for and nobody here does: directory, or nowhere where it is empty.
+	Route string `key:"route"`
+	// Whether messages are encrypted, as the kind defines it. Empty: its default.
+	Encrypt string `key:"encrypt"`
+	// What is taken in.
+	Filter LinkFilter `key:"filter"`
+	// What the foreign side may call: discover, send, inbox.
+	Tools []string `key:"tools"`
+	// Messages to everybody are read.
+	Broadcast bool `key:"broadcast"`
+	// What may be passed on to another network. Nothing without a rule.
+	Transit []Transit `key:"transit"`
 }
 
 // LinkFilter takes in what matches every list that is not empty.
 type LinkFilter struct {
-	Types    []string `yaml:"types,omitempty"`
-	From     []string `yaml:"from,omitempty"`
-	Keywords []string `yaml:"keywords,omitempty"`
+	// Kinds of foreign messages.
+	Types []string `key:"types"`
+	// Names of foreign senders.
+	From []string `key:"from"`
+	// Words of which the message has one.
+	Keywords []string `key:"keywords"`
 }
 
-// Transit lets messages pass from one link to another; it names both. "mesh" is the native side.
+// Transit lets messages pass from one link to another. "mesh" is the native side.
 type Transit struct {
-	From string `yaml:"from"`
-	To   string `yaml:"to"`
+	// Name of the link that they come from.
+	From string `key:"from"`
+	// Name of the link that they go to.
+	To string `key:"to"`
+}
+
+// The tools that a link may offer to its foreign side.
+const (
+	ToolDiscover = "discover" // search the node's directories
+	ToolSend     = "send"     // write to an agent, under the owner's rules for what leaves
+	ToolInbox    = "inbox"    // read what came over this link
+)
+
+// Tools lists them.
+func Tools() []string { return []string{ToolDiscover, ToolSend, ToolInbox} }
+
+// LinkState is how a link stands.
+type LinkState string
+
+const (
+	LinkConnecting LinkState = "connecting" // never up yet, or trying again
+	LinkUp         LinkState = "up"
+	LinkDown       LinkState = "down" // the foreign side refused; nothing is tried until the owner acts
+)
+
+// LinkStatus is what the owner is shown of a link.
+type LinkStatus struct {
+	Name  string    `json:"name"`
+	Kind  string    `json:"kind"`
+	To    string    `json:"to"` // URL or folder
+	State LinkState `json:"state"`
+	Since time.Time `json:"since,omitzero"` // of the state
+	Error string    `json:"error,omitempty"`
+	Peers int       `json:"peers"` // seen there
+	Retry time.Time `json:"retry_at,omitzero"`
 }
 
 // Validate says what is wrong with a link that came from a configuration file. Whether its kind is there, and its
@@ -98,6 +158,11 @@ func (p LinkPolicy) validate() error {
 	}
 	if p.Route != "" && p.Route != "directory" {
 		return fmt.Errorf("policy.route %q: must be directory or empty", p.Route)
+	}
+	for _, t := range p.Tools {
+		if !slices.Contains(Tools(), t) {
+			return fmt.Errorf("policy.tools %q: must be one of %s", t, strings.Join(Tools(), ", "))
+		}
 	}
 	for _, t := range p.Transit {
 		if t.From == "" || t.To == "" {

@@ -4,41 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v4"
-
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
-
-func TestLinkFromYAML(t *testing.T) {
-	const text = `
-- name: home
-  kind: mew
-  url: wss://mew.example/ws
-  space: kitchen
-  participant: mesh
-  token_env: MEW_TOKEN
-  policy:
-    access: approval
-    tools: [discover]
-    broadcast: true
-    filter: {types: [chat], from: [cat]}
-    transit: [{from: mesh, to: home}]
-  options: {allow_insecure: "false"}
-- {name: shelf, kind: mess, dir: ./threads}
-`
-	var links []bridge.Link
-	if err := yaml.Unmarshal([]byte(text), &links); err != nil {
-		t.Fatal(err)
-	}
-	if err := bridge.ValidateLinks(links); err != nil {
-		t.Errorf("ValidateLinks() = %v", err)
-	}
-	home := links[0]
-	if home.Space != "kitchen" || home.Policy.Transit[0].To != "home" || home.Policy.Filter.From[0] != "cat" ||
-		home.Options["allow_insecure"] != "false" || links[1].Dir != "./threads" {
-		t.Errorf("links = %+v", links)
-	}
-}
 
 func TestLinkValidate(t *testing.T) {
 	good := bridge.Link{Name: "home", Kind: "mew", URL: "wss://mew.example"}
@@ -59,6 +26,7 @@ func TestLinkValidate(t *testing.T) {
 		{"two tokens", func(l *bridge.Link) { l.TokenEnv, l.TokenFile = "A", "b" }, "token"},
 		{"access", func(l *bridge.Link) { l.Policy.Access = "all" }, "access"},
 		{"route", func(l *bridge.Link) { l.Policy.Route = "everywhere" }, "route"},
+		{"tool", func(l *bridge.Link) { l.Policy.Tools = []string{"discover", "shell"} }, "shell"},
 		{"half a transit rule", func(l *bridge.Link) { l.Policy.Transit = []bridge.Transit{{From: "home"}} }, "transit"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
