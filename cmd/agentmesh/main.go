@@ -68,6 +68,7 @@ type commands struct {
 	Message    messageCmd    `cmd:"" group:"debug" help:"Look into messages of any implementation."`
 	Version    versionCmd    `cmd:"" group:"debug" help:"Print version and build."`
 	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script: source <(agentmesh completion bash)."`
+	Man        manCmd        `cmd:"" group:"debug" help:"Print the manual, or write all its pages."`
 	Complete   completeCmd   `cmd:"" hidden:"" help:"What may come next on the command line."`
 	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"The agent behind Sarah's node in the demo."`
 }

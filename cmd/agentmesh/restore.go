@@ -17,7 +17,7 @@ import (
 )
 
 type restoreCmd struct {
-	File string `arg:"" type:"existingfile" help:"Archive that backup wrote. The data directory must be empty or missing."`
+	File string `arg:"" help:"Archive that backup wrote. The data directory must be empty or missing."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, a *app) error {
@@ -29,6 +29,9 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 		return failHint(exitConfig, fmt.Errorf("the data directory %s is not empty", dir), "restore into a new one with --data, or move this one away")
 	}
 	z, err := zip.OpenReader(c.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return failHint(exitInput, fmt.Errorf("there is no file %s", c.File), "name an archive that agentmesh backup wrote")
+	}
 	if err != nil {
 		return fail(exitInput, fmt.Errorf("read archive: %w", err))
 	}

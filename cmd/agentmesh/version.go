@@ -7,6 +7,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// What a release says of itself, set by the linker (cmd/release): it is built without version control, so that its
+// bytes depend on the sources alone.
+var version, commit, date string
+
 type versionCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
@@ -15,6 +19,7 @@ type versionCmd struct {
 type buildInfo struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
+	Date     string `json:"date,omitempty"` // of the commit, RFC 3339
 	Protocol string `json:"protocol"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
@@ -22,6 +27,10 @@ type buildInfo struct {
 
 func thisBuild() buildInfo {
 	b := buildInfo{Version: "devel", Protocol: wire.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if version != "" {
+		b.Version, b.Commit, b.Date = version, commit, date
+		return b
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
@@ -30,8 +39,11 @@ func thisBuild() buildInfo {
 		b.Version = v
 	}
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
+		switch s.Key {
+		case "vcs.revision":
 			b.Commit = s.Value
+		case "vcs.time":
+			b.Date = s.Value
 		}
 	}
 	return b
@@ -42,6 +54,10 @@ func (c *versionCmd) Run(a *app) error {
 	if c.JSON {
 		return a.json(b)
 	}
-	a.print("agentmesh %s, AgentMesh %s-draft, %s, %s", b.Version, b.Protocol, b.Go, b.Platform)
+	from := ""
+	if len(b.Commit) >= 12 {
+		from = " (" + b.Commit[:12] + ")"
+	}
+	a.print("agentmesh %s%s, AgentMesh %s-draft, %s, %s", b.Version, from, b.Protocol, b.Go, b.Platform)
 	return nil
 }

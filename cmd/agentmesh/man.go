@@ -1,0 +1,184 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// manCmd writes the manual: agentmesh.1, and a page for each command with its subcommands. The pages are made of
+// the grammar that parses the command line, so they never say something else than the program.
+type manCmd struct {
+	Page string `arg:"" optional:"" help:"Command whose page to print; without it the first page: agentmesh man send | man -l -"`
+	Dir  string `placeholder:"DIR" help:"Write all pages into this directory instead."`
+}
+
+func (c *manCmd) Run(a *app) error {
+	var cli commands
+	pages := manual(newParser(&cli, a.out, a.err).Model.Node, thisBuild())
+	if c.Dir != "" {
+		return a.writeManual(c.Dir, pages)
+	}
+	name := "agentmesh"
+	if c.Page != "" {
+		name += "-" + c.Page
+	}
+	for _, p := range pages {
+		if p.name == name {
+			_, err := fmt.Fprint(a.out, p.text)
+			return err
+		}
+	}
+	return failHint(exitUsage, fmt.Errorf("there is no page for %s", clean(c.Page)), "agentmesh --help lists the commands")
+}
+
+func (a *app) writeManual(dir string, pages []manPage) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fail(exitConfig, fmt.Errorf("write the manual: %w", err))
+	}
+	var faults []error
+	for _, p := range pages {
+		faults = append(faults, os.WriteFile(filepath.Join(dir, p.name+".1"), []byte(p.text), 0o644))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fail(exitConfig, fmt.Errorf("write the manual: %w", err))
+	}
+	a.note("wrote %d pages to %s", len(pages), dir)
+	return nil
+}
+
+// manPage is one page of section 1.
+type manPage struct{ name, text string }
+
+// manual makes all pages.
+func manual(root *kong.Node, b buildInfo) []manPage {
+	pages := []manPage{frontPage(root, b)}
+	for _, cmd := range shown(root.Children) {
+		pages = append(pages, commandPage(cmd, b))
+	}
+	return pages
+}
+
+// shown leaves out the hidden commands.
+func shown(nodes []*kong.Node) []*kong.Node {
+	var out []*kong.Node
+	for _, n := range nodes {
+		if !n.Hidden {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func frontPage(root *kong.Node, b buildInfo) manPage {
+	var r roff
+	r.title("agentmesh", b)
+	r.section("NAME")
+	r.text("agentmesh - " + strings.TrimSuffix(root.Help, "."))
+	r.section("SYNOPSIS")
+	r.request(".B agentmesh\n[flags]\n.I command\n[arguments]")
+	r.section("DESCRIPTION")
+	for _, p := range manDescription {
+		r.paragraph(p)
+	}
+	r.section("COMMANDS")
+	group := ""
+	for _, cmd := range shown(root.Children) {
+		if g := cmd.ClosestGroup(); g != nil && g.Title != group {
+			group = g.Title
+			r.subsection(strings.TrimSuffix(group, ":"))
+		}
+		r.item(`\fBagentmesh\-`+escape(cmd.Name)+`\fR(1)`, cmd.Help)
+	}
+	r.section("OPTIONS")
+	r.paragraph("Every command has these:")
+	r.flags(root.Flags)
+	r.section("EXIT STATUS")
+	for _, e := range exitMeanings {
+		r.item(fmt.Sprintf(`\fB%d\fR`, e.code), e.meaning+".")
+	}
+	r.section("ENVIRONMENT")
+	for _, e := range manEnvironment {
+		r.item(`\fB`+escape(e.name)+`\fR`, e.meaning)
+	}
+	r.section("FILES")
+	r.paragraph("In the data directory, which has mode 0700:")
+	for _, f := range manFiles {
+		r.item(`\fI`+escape(f.name)+`\fR`, f.meaning)
+	}
+	r.examples(manExamples[""])
+	r.section("SEE ALSO")
+	r.request(seeAlso("", root))
+	return manPage{"agentmesh", r.String()}
+}
+
+func commandPage(cmd *kong.Node, b buildInfo) manPage {
+	name := "agentmesh-" + cmd.Name
+	var r roff
+	r.title(name, b)
+	r.section("NAME")
+	r.text(name + " - " + strings.TrimSuffix(cmd.Help, "."))
+	leaves := []*kong.Node{cmd}
+	if !cmd.Leaf() {
+		leaves = shown(cmd.Leaves(true))
+	}
+	r.section("SYNOPSIS")
+	for i, leaf := range leaves {
+		if i > 0 {
+			r.request(".br")
+		}
+		r.synopsis(leaf)
+	}
+	r.section("DESCRIPTION")
+	for _, leaf := range leaves {
+		if len(leaves) > 1 {
+			r.subsection(strings.TrimPrefix(commandPath(leaf), "agentmesh "))
+		}
+		r.paragraph(leaf.Help)
+		if leaf.Parent != nil && leaf.Parent.DefaultCmd == leaf {
+			r.paragraph("This is what " + commandPath(leaf.Parent) + " does where no subcommand is named.")
+		}
+		for _, p := range leaf.Positional {
+			r.item(`\fI`+escape(strings.ToUpper(p.Name))+`\fR`, filled(p.Help, p.Enum))
+		}
+		r.flags(leaf.Flags)
+	}
+	r.section("EVERYTHING ELSE")
+	r.paragraph("The options of all commands, the exit status, environment and files are in agentmesh(1).")
+	r.examples(manExamples[cmd.Name])
+	r.section("SEE ALSO")
+	r.request(seeAlso(cmd.Name, cmd.Parent))
+	return manPage{name, r.String()}
+}
+
+// commandPath is the words of a command.
+func commandPath(n *kong.Node) string {
+	if n.Parent == nil {
+		return n.Name
+	}
+	return commandPath(n.Parent) + " " + n.Name
+}
+
+// seeAlso names the pages of the same group; the first page names none, because it lists them all.
+func seeAlso(name string, root *kong.Node) string {
+	if name == "" {
+		return ".BR age (1),\n.BR curl (1)"
+	}
+	refs := []string{".BR agentmesh (1)"}
+	var group *kong.Group
+	for _, n := range root.Children {
+		if n.Name == name {
+			group = n.Group
+		}
+	}
+	for _, n := range shown(root.Children) {
+		if n.Name != name && n.Group == group {
+			refs = append(refs, `.BR agentmesh\-`+escape(n.Name)+" (1)")
+		}
+	}
+	return strings.Join(refs, ",\n")
+}

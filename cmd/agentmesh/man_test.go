@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// testManual makes the pages of a build that says where it comes from.
+func testManual(t *testing.T) (*kong.Node, []manPage) {
+	t.Helper()
+	var cli commands
+	root := newParser(&cli, io.Discard, io.Discard).Model.Node
+	return root, manual(root, buildInfo{Version: "0.1.0", Date: "2026-11-21T04:05:06Z"})
+}
+
+// requests are the macros that the pages may use; a line that begins with another dot is text that roff would eat.
+var requests = regexp.MustCompile(`^\.(TH|SH|SS|PP|TP|B|I|BR|RS|RE|nf|fi|nh|ad|br)( |$)`)
+
+// TestManual: every command that is shown has a page, and every flag and exit code is on one.
+func TestManual(t *testing.T) {
+	root, pages := testManual(t)
+	texts := map[string]string{}
+	for _, p := range pages {
+		texts[p.name] = p.text
+		if !strings.HasPrefix(p.text, `.TH "`) || !strings.Contains(p.text, `"2026\-11\-21" "agentmesh 0.1.0"`) {
+			t.Errorf("%s does not begin with a title: %.80q", p.name, p.text)
+		}
+		indent := 0
+		for n, line := range strings.Split(p.text, "\n") {
+			if strings.HasPrefix(line, ".") && !requests.MatchString(line) || strings.HasPrefix(line, "'") {
+				t.Errorf("%s.1:%d: roff would take %q for a request", p.name, n+1, line)
+			}
+			if strings.HasPrefix(line, ".RS") {
+				indent++
+			} else if strings.HasPrefix(line, ".RE") {
+				indent--
+			}
+		}
+		if indent != 0 {
+			t.Errorf("%s: indentation is left open", p.name)
+		}
+		for _, section := range []string{"NAME", "SYNOPSIS", "DESCRIPTION", "SEE ALSO"} {
+			if !strings.Contains(p.text, "\n.SH "+section+"\n") {
+				t.Errorf("%s has no section %s", p.name, section)
+			}
+		}
+	}
+	for _, section := range []string{"OPTIONS", "EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES"} {
+		if !strings.Contains(texts["agentmesh"], "\n.SH "+section+"\n") {
+			t.Errorf("agentmesh.1 has no section %s", section)
+		}
+	}
+	for _, leaf := range root.Leaves(true) {
+		top := leaf
+		for top.Parent.Parent != nil {
+			top = top.Parent
+		}
+		for _, f := range leaf.Flags {
+			if want := `\fB\-\-` + escape(f.Name) + `\fR`; !strings.Contains(texts["agentmesh-"+top.Name], want) {
+				t.Errorf("%s --%s is on no page", commandPath(leaf), f.Name)
+			}
+		}
+	}
+	if _, ok := texts["agentmesh-demo-hook"]; ok {
+		t.Error("a hidden command has a page")
+	}
+}
+
+// TestManualPagesAreWellFormed asks the formatters themselves, where one is installed.
+func TestManualPagesAreWellFormed(t *testing.T) {
+	type checker struct {
+		program string
+		args    []string
+	}
+	found := false
+	_, pages := testManual(t)
+	for _, c := range []checker{
+		{"groff", []string{"-man", "-ww", "-Tascii", "-z"}},
+		{"mandoc", []string{"-Tlint", "-Wwarning"}},
+	} {
+		program, err := exec.LookPath(c.program)
+		if err != nil {
+			continue
+		}
+		found = true
+		for _, p := range pages {
+			cmd := exec.Command(program, c.args...)
+			cmd.Stdin = strings.NewReader(p.text)
+			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("%s on %s: %v\n%s", c.program, p.name, err, out)
+			}
+		}
+	}
+	if !found {
+		t.Skip("neither groff nor mandoc is installed")
+	}
+}
+
+// TestManualExamplesParse: every example is a command line that the grammar takes.
+func TestManualExamplesParse(t *testing.T) {
+	root, _ := testManual(t)
+	for name, list := range manExamples {
+		if name != "" && subcommand(root, name) == nil {
+			t.Errorf("there are examples for %s, which is no command", name)
+		}
+		for _, e := range list {
+			for line := range strings.Lines(e.command) {
+				words := shellWords(strings.TrimSpace(line))
+				var cli commands
+				if _, err := newParser(&cli, io.Discard, io.Discard).Parse(words[1:]); err != nil || words[0] != "agentmesh" {
+					t.Errorf("%s: %v", line, err)
+				}
+			}
+		}
+	}
+}
+
+// shellWords splits a line as a shell does one without variables.
+func shellWords(line string) []string {
+	var words []string
+	var word strings.Builder
+	quote, begun := rune(0), false
+	for _, r := range line {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(r)
+		case r == '\'' || r == '"':
+			quote, begun = r, true
+		case r == ' ':
+			if begun {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			begun = false
+		default:
+			word.WriteRune(r)
+			begun = true
+		}
+	}
+	if begun {
+		words = append(words, word.String())
+	}
+	return words
+}
+
+// Text that looks like roff stays text.
+func TestRoffEscapes(t *testing.T) {
+	for _, tc := range []struct{ in, want string }{
+		{".PP is text", `\&.PP is text`},
+		{"'quoted", `\(aqquoted`},
+		{`a\fBb`, `a\efBb`},
+		{"--json", `\-\-json`},
+		{"Zoë", `Zo\[u00EB]`},
+	} {
+		if got := roffLine(tc.in); got != tc.want {
+			t.Errorf("roffLine(%q) = %q, want %q", tc.in, got, tc.want)
+		}
+	}
+}
+
+func TestManCommand(t *testing.T) {
+	var out, errOut bytes.Buffer
+	dir := filepath.Join(t.TempDir(), "man1")
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"man"}, exitOK, `.TH "AGENTMESH"`},
+		{[]string{"man", "send"}, exitOK, `.TH "AGENTMESH\-SEND"`},
+		{[]string{"man", "no-such"}, exitUsage, ""},
+		{[]string{"man", "--dir", dir}, exitOK, ""},
+	} {
+		out.Reset()
+		if code := run(t.Context(), tc.args, nil, &out, &errOut); code != tc.code || !strings.HasPrefix(out.String(), tc.want) {
+			t.Errorf("%q: exit code %d, %.40q, want %d, %q", tc.args, code, out.String(), tc.code, tc.want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "agentmesh-conversations.1")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+// What the manual says and the grammar does not.
+
+var manDescription = []string{
+	"agentmesh runs an AgentMesh directory, where personal agents are found, and a node, which sends and receives " +
+		"signed messages for one owner's agent. It speaks AgentMesh 0.1.0-draft.",
+	"agentmesh serve is the process that runs. Nearly every other command is a question to it, over a Unix socket in the data " +
+		"directory; where no serve runs, the command opens the data directory itself and answers in the same way.",
+	"Results go to standard output, everything else to standard error. With --json a result is one JSON document. Text that " +
+		"others wrote is cleaned of what a terminal would act on.",
+}
+
+// named is a name with its meaning.
+type named struct{ name, meaning string }
+
+var manEnvironment = []named{
+	{"AGENTMESH_DATA", "The data directory; the flag --data beats it."},
+	{"AGENTMESH_CONFIG", "The configuration file; the flag --config beats it."},
+	{"AGENTMESH_KEY", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
+		"A flag beats it, and it beats the file."},
+	{envPassphrase, "Passphrase of an encrypted signing key. A file is safer."},
+	{envPassphraseFile, "File that holds the passphrase."},
+	{"XDG_RUNTIME_DIR", "Where the owner socket goes when the path of the data directory is too long for one."},
+	{"HTTP_PROXY, HTTPS_PROXY", "Are not used: every outgoing connection is checked at the address it goes to."},
+}
+
+var manFiles = []named{
+	{fileConfig, "The configuration, where there is one. docs/config.md describes every key."},
+	{fileKey, "The private signing key: whoever has it is the agent. Mode 0600."},
+	{fileAge, "The age identity; its recipient stands on the card. Mode 0600."},
+	{fileCredential, "The secret from which the bearers for directories are derived. Mode 0600."},
+	{fileCard, "The card as it was last published."},
+	{fileDatabase, "Messages, conversations, decisions, and the cards of the directory. Mode 0600."},
+	{fileDatabase + ".index", "A snapshot of the card index, made anew where it is missing."},
+	{fileRetired + "/", "Signing keys from before a rotation."},
+	{filePID, "The process that has the database open."},
+}
+
+// example is a command with what it is for. Each is parsed by a test.
+type example struct{ about, command string }
+
+// manExamples are by command; those of the first page have none.
+var manExamples = map[string][]example{
+	"": {
+		{"See the whole flow on this machine, with three processes:", "agentmesh demo"},
+		{"Run directory and node on 127.0.0.1:3141, making an agent on the first run:", "agentmesh serve"},
+		{"Find somebody and write:", "agentmesh discover sarah --capability scheduling\nagentmesh send am_2xk 'Coffee on Friday?' --wait"},
+	},
+	"init":     {{"Make an agent whose key file needs a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},
+	"serve":    {{"A node alone, listed in somebody else's directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"On the internet, behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
+	"status":   {{"Where the card is listed and what waits:", "agentmesh status"}},
+	"demo":     {{"Leave directory and nodes running for curl:", "agentmesh demo --keep"}},
+	"discover": {{"Agents that can schedule and speak of coffee:", "agentmesh discover coffee --capability scheduling"}},
+	"card":     {{"The agent's own card:", "agentmesh card show"}, {"Check a card before it is published:", "agentmesh card validate card.json"}},
+	"send": {
+		{"A text, waiting for the answer:", "agentmesh send sarah 'Coffee on Friday?' --wait"},
+		{"A payload from a file:", "agentmesh send sarah --intent mesh.schedule @propose.json"},
+	},
+	"reply":         {{"Accept what was proposed:", "agentmesh reply conv_4f1 --action accept --wait"}},
+	"inbox":         {{"Print what comes in, one JSON document a line:", "agentmesh inbox --follow --json"}},
+	"approvals":     {{"Look at what waits, and let the sender in for good:", "agentmesh approvals\nagentmesh approvals approve ask_7c2 --always"}},
+	"conversations": {{"Read a transcript:", "agentmesh conversations show conv_4f1"}},
+	"peers":         {{"Take a card by your word, under a short name:", "agentmesh peers add https://agent.example.org/agentmesh --alias sarah"}, {"Keep an agent out:", "agentmesh peers block am_2xk"}},
+	"keys":          {{"A new signing key, vouched for by the old one:", "agentmesh keys rotate"}},
+	"token":         {{"A code with which one card can be registered:", "agentmesh token create --label 'for Sarah' --days 14"}},
+	"config":        {{"What is wrong with the configuration, and which guards it opens:", "agentmesh config check"}},
+	"check":         {{"Verify keys, database and every transcript, while nothing serves:", "agentmesh check"}},
+	"backup":        {{"Straight into a file:", "agentmesh backup monday.zip"}, {"Encrypted, without a clear copy on the disk (pipe it into age -r RECIPIENT):", "agentmesh backup -"}},
+	"restore":       {{"Into a new data directory:", "agentmesh --data restored restore monday.zip"}},
+	"message":       {{"The bytes that a signature covers:", "agentmesh message canonical message.json"}, {"Is this signature good?", "agentmesh message verify --public-key key.pub signed.json"}},
+	"completion":    {{"For this shell (source the output to try it):", "agentmesh completion bash"}},
+	"man":           {{"All pages, for example to install them:", "agentmesh man --dir man1"}},
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/alecthomas/kong"
+)
+
+// roff writes a manual page in the macros of man(7). What is given as text is escaped here; a request and the label
+// of an item are written as they are.
+type roff struct{ strings.Builder }
+
+func (r *roff) request(line string) { r.WriteString(line + "\n") }
+
+// title begins a page. Its date is that of the commit, so that one commit makes one page.
+func (r *roff) title(name string, b buildInfo) {
+	date := ""
+	if t, err := time.Parse(time.RFC3339, b.Date); err == nil {
+		date = t.UTC().Format(time.DateOnly)
+	}
+	r.request(fmt.Sprintf(`.TH "%s" "1" "%s" "agentmesh %s" "AgentMesh"`, escape(strings.ToUpper(name)), escape(date), escape(b.Version)))
+	r.request(".nh\n.ad l")
+}
+
+func (r *roff) section(name string)    { r.request(".SH " + name) }
+func (r *roff) subsection(name string) { r.request(`.SS "` + escape(name) + `"`) }
+func (r *roff) text(s string)          { r.request(roffLine(s)) }
+func (r *roff) paragraph(s string)     { r.request(".PP\n" + roffLine(s)) }
+
+// item is a label with what it means below it.
+func (r *roff) item(label, meaning string) {
+	r.request(".TP\n" + label + "\n" + roffLine(meaning))
+}
+
+func (r *roff) synopsis(leaf *kong.Node) {
+	r.request(`\fB` + escape(commandPath(leaf)) + `\fR`)
+	if len(leaf.Flags) > 0 {
+		r.request("[flags]")
+	}
+	for _, p := range leaf.Positional {
+		text := `\fI` + escape(strings.ToUpper(p.Name)) + `\fR`
+		if p.IsCumulative() {
+			text += " ..."
+		}
+		if !p.Required {
+			text = "[" + text + "]"
+		}
+		r.request(text)
+	}
+}
+
+func (r *roff) flags(flags []*kong.Flag) {
+	for _, f := range flags {
+		if f.Name == "help" || f.Hidden {
+			continue
+		}
+		label := `\fB\-\-` + escape(f.Name) + `\fR`
+		if !f.IsBool() {
+			label += `=\fI` + escape(strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))) + `\fR`
+		}
+		text := filled(f.Help, f.Enum)
+		if f.HasDefault && !f.IsBool() && f.Default != "" {
+			text += " Default: " + f.Default + "."
+		}
+		if len(f.Envs) > 0 {
+			text += " Environment: " + strings.Join(f.Envs, ", ") + "."
+		}
+		r.item(label, text)
+	}
+}
+
+// examples shows what to type.
+func (r *roff) examples(list []example) {
+	if len(list) == 0 {
+		return
+	}
+	r.section("EXAMPLES")
+	for _, e := range list {
+		r.paragraph(e.about)
+		r.request(".PP\n.RS 4\n.nf\n" + roffLine(e.command) + "\n.fi\n.RE")
+	}
+}
+
+// filled puts the permitted values into a help text, which kong does as late as it prints it.
+func filled(help, enum string) string {
+	return strings.ReplaceAll(help, "${enum}", strings.ReplaceAll(enum, ",", ", "))
+}
+
+// roffLine escapes a line of text. One that begins with a dot or a quote would be a request.
+func roffLine(s string) string {
+	s = escape(s)
+	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
+		s = `\&` + s
+	}
+	return s
+}
+
+// escape keeps roff from reading text as its own: a backslash, a hyphen that must stay one when it is copied, quotes
+// that it would make pretty, and what is not ASCII.
+func escape(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\\':
+			b.WriteString(`\e`)
+		case r == '-':
+			b.WriteString(`\-`)
+		case r == '\'':
+			b.WriteString(`\(aq`)
+		case r == '"':
+			b.WriteString(`\(dq`)
+		case r == '`':
+			b.WriteString(`\(ga`)
+		case r == '^':
+			b.WriteString(`\(ha`)
+		case r == '~':
+			b.WriteString(`\(ti`)
+		case r == '…':
+			b.WriteString(`...`)
+		case r >= utf8.RuneSelf:
+			fmt.Fprintf(&b, `\[u%04X]`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
