@@ -151,7 +151,8 @@ type Position struct {
 	Seq  uint64
 }
 
-// CardPage is one page; Next is nil on the last one, which is never an empty page behind a full one.
+// CardPage is one page; Next is nil on the last one, which is never an empty page behind a full one. Terms and
+// Counts of its cards are left out: what a list is made of need not be read for it.
 type CardPage struct {
 	Cards []Card
 	Next  *Position

@@ -110,12 +110,7 @@ func differing(old, terms []string) func(yield func(bool, string) bool) {
 	}
 }
 
-// hasTerm and hasPrefix look into a sorted set.
-func hasTerm(terms []string, term string) bool {
-	_, found := slices.BinarySearch(terms, term)
-	return found
-}
-
+// hasPrefix looks into a sorted set.
 func hasPrefix(terms []string, prefix string) bool {
 	i, _ := slices.BinarySearch(terms, prefix)
 	return i < len(terms) && strings.HasPrefix(terms[i], prefix)

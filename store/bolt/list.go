@@ -1,6 +1,7 @@
 package bolt
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -54,26 +55,35 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	return page, nil
 }
 
-// judge reads the rows of slots and adds those that are live and belong to tier.
+// judge reads the rows of slots and adds those that are live and belong to tier. A row is matched where it lies:
+// only what the page shows of it is copied out.
 func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
 	if len(slots) == 0 {
 		return nil
 	}
 	return c.s.view(ctx, func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketCards)
+		cursor := tx.Bucket(bucketCards).Cursor() // one for all rows: Get would make one for each
+		key, terms := make([]byte, 0, 8), make([][]byte, 0, 64)
 		for _, s := range slots {
-			row := b.Get(u64(uint64(s)))
-			if row == nil || !cardLive(row, q.Now) {
+			key = appendU64(key[:0], uint64(s))
+			at, row := cursor.Seek(key)
+			if !bytes.Equal(at, key) || !cardLive(row, q.Now) {
 				continue
 			}
-			card, err := decodeCard(uint64(s), row)
-			if err != nil {
+			var err error
+			if terms, err = cardTerms(terms[:0], uint64(s), row); err != nil {
 				return err
 			}
-			if tierOf(card.Terms, q.All, tiers) != tier {
+			if tierOf(terms, q.All, tiers) != tier {
 				continue
 			}
-			page.Cards = append(page.Cards, card.Card)
+			card := store.Card{Seq: uint64(s)}
+			if len(page.Cards) < q.Limit { // one more than that only tells whether there is a next page
+				if card, err = decodeListed(uint64(s), row); err != nil {
+					return err
+				}
+			}
+			page.Cards = append(page.Cards, card)
 			*positions = append(*positions, store.Position{Tier: tier, Seq: card.Seq})
 		}
 		return nil
@@ -81,15 +91,38 @@ func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers
 }
 
 // tierOf is the first tier that a sorted set of terms matches, or -1.
-func tierOf(terms, all []string, tiers []store.Tier) int {
-	has := func(term string) bool { return hasTerm(terms, term) }
-	missing := func(term string) bool { return !has(term) }
-	if slices.ContainsFunc(all, missing) {
+func tierOf(terms [][]byte, all []string, tiers []store.Tier) int {
+	if !carries(terms, all) {
 		return -1
 	}
 	return slices.IndexFunc(tiers, func(t store.Tier) bool {
-		return !slices.ContainsFunc(t.All, missing) && (t.Prefix == "" || hasPrefix(terms, t.Prefix))
+		return carries(terms, t.All) && (t.Prefix == "" || carriesPrefix(terms, t.Prefix))
 	})
+}
+
+func carries(terms [][]byte, all []string) bool {
+	for _, term := range all {
+		if _, found := slices.BinarySearchFunc(terms, term, compareTerm); !found {
+			return false
+		}
+	}
+	return true
+}
+
+func carriesPrefix(terms [][]byte, prefix string) bool {
+	i, _ := slices.BinarySearchFunc(terms, prefix, compareTerm)
+	return i < len(terms) && len(terms[i]) >= len(prefix) && string(terms[i][:len(prefix)]) == prefix
+}
+
+// compareTerm copies nothing: the compiler sees that the strings do not outlive the comparison.
+func compareTerm(a []byte, b string) int {
+	switch {
+	case string(a) < b:
+		return -1
+	case string(a) > b:
+		return 1
+	}
+	return 0
 }
 
 // probes is how many slots of the shortest list are tried against the others one by one before their whole

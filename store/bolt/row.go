@@ -171,6 +171,39 @@ func (r *reader) text() string { return string(r.take(r.uint())) }
 
 // texts makes one string of all of them, so that a list costs two allocations.
 func (r *reader) texts() []string {
+	count, lengths, all := r.list()
+	if count == 0 {
+		return nil
+	}
+	texts, whole := make([]string, count), string(all)
+	for i := range texts {
+		n := r.length(&lengths, len(whole))
+		texts[i], whole = whole[:n], whole[n:]
+	}
+	if whole != "" && r.err == nil {
+		r.err = errRow
+	}
+	if r.err != nil {
+		return nil
+	}
+	return texts
+}
+
+// spans appends the texts as they lie in the row.
+func (r *reader) spans(dst [][]byte) [][]byte {
+	count, lengths, all := r.list()
+	for range count {
+		n := r.length(&lengths, len(all))
+		dst, all = append(dst, all[:n:n]), all[n:]
+	}
+	if len(all) > 0 && r.err == nil {
+		r.err = errRow
+	}
+	return dst
+}
+
+// list takes a field of texts apart: how many there are, their lengths, and they themselves behind one another.
+func (r *reader) list() (count uint64, lengths, all []byte) {
 	b := r.take(r.uint())
 	count, head := binary.Uvarint(b)
 	if r.err == nil && (head <= 0 || count > uint64(len(b))) {
@@ -180,9 +213,9 @@ func (r *reader) texts() []string {
 		if len(b) > head {
 			r.err = errRow
 		}
-		return nil
+		return 0, nil, nil
 	}
-	lengths := b[head:]
+	lengths = b[head:]
 	end := 0
 	for range count {
 		for end < len(lengths) && lengths[end] >= 0x80 {
@@ -192,25 +225,26 @@ func (r *reader) texts() []string {
 	}
 	if end > len(lengths) {
 		r.err = errRow
-		return nil
+		return 0, nil, nil
 	}
-	all := string(lengths[end:])
-	texts := make([]string, count)
-	for i := range texts {
-		n, used := uint64(lengths[0]), 1
-		if n >= 0x80 {
-			n, used = binary.Uvarint(lengths)
-		}
-		if used <= 0 || n > uint64(len(all)) {
-			r.err = errRow
-			return nil
-		}
-		texts[i], all, lengths = all[:n], all[n:], lengths[used:]
+	return count, lengths[:end], lengths[end:]
+}
+
+// length takes the next of lengths, at most left; after an error it is 0.
+func (r *reader) length(lengths *[]byte, left int) int {
+	if r.err != nil {
+		return 0
 	}
-	if all != "" {
+	n, used := uint64((*lengths)[0]), 1
+	if n >= 0x80 {
+		n, used = binary.Uvarint(*lengths)
+	}
+	if used <= 0 || n > uint64(left) {
 		r.err = errRow
+		return 0
 	}
-	return texts
+	*lengths = (*lengths)[used:]
+	return int(n)
 }
 
 // end is the error of the whole row; a row must be used up.

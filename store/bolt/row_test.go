@@ -86,6 +86,37 @@ func TestCardHead(t *testing.T) {
 	}
 }
 
+// TestListed: the decoders of a list see what the decoder of a whole card sees.
+func TestListed(t *testing.T) {
+	long := sampleCard
+	long.Terms = []string{strings.Repeat("x", 200), "y", strings.Repeat("z", 1000)}
+	for _, c := range []cardRow{sampleCard, {}, long, {Card: store.Card{ID: "am_b", Terms: []string{""}, Meta: []byte("m")}}} {
+		row := encodeCard(c)
+		terms, err := cardTerms(nil, 7, row)
+		if err != nil || len(terms) != len(c.Terms) {
+			t.Fatalf("terms of %q = %q, %v", c.ID, terms, err)
+		}
+		for i, term := range terms {
+			if string(term) != c.Terms[i] {
+				t.Errorf("term %d of %q = %q, want %q", i, c.ID, term, c.Terms[i])
+			}
+		}
+		want, err := decodeCard(7, row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.Terms, want.Counts = nil, nil
+		listed, err := decodeListed(7, row)
+		if diff := cmp.Diff(want.Card, listed); diff != "" || err != nil {
+			t.Errorf("listed card %q differs, %v:\n%s", c.ID, err, diff)
+		}
+		clear(row) // the page that it lay in is another's now
+		if string(listed.Body) != string(c.Body) || string(listed.Meta) != string(c.Meta) {
+			t.Errorf("listed card %q shares its bytes with the row", c.ID)
+		}
+	}
+}
+
 func TestTimes(t *testing.T) {
 	for _, test := range []struct{ in, want time.Time }{
 		{time.Time{}, time.Time{}},
@@ -124,6 +155,15 @@ func FuzzRow(f *testing.F) {
 			}
 		}
 		cardLive(b, now)
+		if terms, err := cardTerms(nil, 1, b); err == nil {
+			listed, err := decodeListed(1, b)
+			whole, wholeErr := decodeCard(1, b)
+			if wholeErr == nil && (err != nil || listed.ID != whole.ID || string(listed.Meta) != string(whole.Meta) || len(terms) != len(whole.Terms)) {
+				t.Errorf("%x is listed as %v with %d terms, %v, and read as %v", b, listed, len(terms), err, whole)
+			}
+		} else if !errors.Is(err, ErrDamaged) {
+			t.Errorf("terms = %v", err)
+		}
 		if _, err := decodeCardHead(1, b); err != nil && !errors.Is(err, ErrDamaged) {
 			t.Errorf("head = %v", err)
 		}

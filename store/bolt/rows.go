@@ -84,6 +84,45 @@ func decodeCardHead(seq uint64, row []byte) (cardHead, error) {
 	return h, nil
 }
 
+// cardTerms appends the terms of a row, which lie in the row and must not leave the transaction.
+func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
+	if len(row) == 0 || row[0] != rowVersion {
+		return nil, fmt.Errorf("%w: card %d has an unknown version", ErrDamaged, seq)
+	}
+	r := reader{b: row[1:]}
+	r.take(cardFixed)
+	r.take(r.uint())
+	dst = r.spans(dst)
+	if r.err != nil {
+		return nil, fmt.Errorf("%w: card %d: %w", ErrDamaged, seq, r.err)
+	}
+	return dst, nil
+}
+
+// cardFixed is the size of what stands between the version and the id of a card: rev, expires, reserved until,
+// flags, change, owner, registered and updated.
+const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
+
+// decodeListed decodes a row without its terms and counts, which no list shows and which are a good part of it.
+func decodeListed(seq uint64, row []byte) (store.Card, error) {
+	r := reader{b: row[1:]} // cardTerms has seen the version
+	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
+	c.Withdrawn = r.byte() == 1
+	r.u64()
+	c.Owner = r.hash()
+	c.Registered, c.Updated = r.time(), r.time()
+	c.ID = r.text()
+	r.take(r.uint())
+	r.take(r.uint())
+	r.b = append([]byte(nil), r.b...) // body and meta leave the transaction
+	c.Body = r.bytes()
+	c.Meta = r.bytes()
+	if err := r.end(); err != nil {
+		return store.Card{}, fmt.Errorf("card %d: %w", seq, err)
+	}
+	return c, nil
+}
+
 // cardLive says whether a card is live at now without decoding more than the head of its row.
 func cardLive(row []byte, now time.Time) bool {
 	if len(row) < 26 || row[0] != rowVersion || row[25] == 1 {

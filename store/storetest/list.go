@@ -76,6 +76,7 @@ func testListAll(t *testing.T, s store.Store) {
 	wantOK(t, "List", err)
 	got, err := s.Cards().Get(t.Context(), "am_1", t0)
 	wantOK(t, "Get", err)
+	got.Terms, got.Counts = nil, nil
 	wantSame(t, "listed card", page.Cards[0], got)
 }
 
