@@ -1,0 +1,75 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+)
+
+// file is one of an archive.
+type file struct {
+	name string // with slashes, below the archive's own folder
+	mode fs.FileMode
+	data []byte
+}
+
+// sorted returns the files by name: the order in which they were made must not show.
+func sorted(files []file) []file {
+	return slices.SortedFunc(slices.Values(files), func(a, b file) int { return strings.Compare(a.name, b.name) })
+}
+
+// writeTarGz makes a tar.gz whose bytes depend on nothing but the arguments: no owner, one time for all, no name and
+// no time in the gzip header.
+func writeTarGz(folder string, files []file, at time.Time) ([]byte, error) {
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	w := tar.NewWriter(z)
+	for _, f := range sorted(files) {
+		header := &tar.Header{
+			Typeflag: tar.TypeReg, Name: folder + "/" + f.name, Size: int64(len(f.data)), Mode: int64(f.mode),
+			ModTime: at, Uname: "root", Gname: "root", Format: tar.FormatUSTAR,
+		}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// writeZip is the same as a zip.
+func writeZip(folder string, files []file, at time.Time) ([]byte, error) {
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	for _, f := range sorted(files) {
+		header := &zip.FileHeader{Name: folder + "/" + f.name, Method: zip.Deflate, Modified: at.UTC()}
+		header.SetMode(f.mode)
+		part, err := w.CreateHeader(header)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := part.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}

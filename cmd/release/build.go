@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// platform is one that Go can build for.
+type platform struct{ os, arch string }
+
+func (p platform) String() string { return p.os + "/" + p.arch }
+
+func (p platform) binary() string {
+	if p.os == "windows" {
+		return "agentmesh.exe"
+	}
+	return "agentmesh"
+}
+
+// release is one version of one commit.
+type release struct {
+	version string
+	repo    string // whose commit it is
+	commit  string
+	date    time.Time // of the commit
+	targets []platform
+	log     io.Writer
+}
+
+func newRelease(ctx context.Context, version, commit string, targets []platform, log io.Writer) (*release, error) {
+	r := &release{version: version, targets: targets, log: log}
+	var err error
+	if r.repo, err = output(ctx, "", nil, "git", "rev-parse", "--show-toplevel"); err != nil {
+		return nil, err
+	}
+	if r.commit, err = output(ctx, "", nil, "git", "rev-parse", "--verify", commit+"^{commit}"); err != nil {
+		return nil, err
+	}
+	seconds, err := output(ctx, "", nil, "git", "log", "-1", "--format=%ct", r.commit)
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("time of the commit: %w", err)
+	}
+	r.date = time.Unix(n, 0).UTC()
+	if dirty, err := output(ctx, "", nil, "git", "status", "--porcelain"); err == nil && dirty != "" {
+		fmt.Fprintf(log, "the working tree has changes, which are not in the release: it is commit %.12s\n", r.commit)
+	}
+	return r, nil
+}
+
+// make builds the release into out, which must be empty or missing. cache is Go's build cache, "" for the usual one.
+func (r *release) make(ctx context.Context, out, cache string) (err error) {
+	if entries, err := os.ReadDir(out); err == nil && len(entries) > 0 {
+		return fmt.Errorf("%s is not empty", out)
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp("", "agentmesh-release-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	b := build{release: r, src: filepath.Join(tmp, "src"), tmp: tmp}
+	if cache != "" {
+		b.env = append(b.env, "GOCACHE="+cache)
+	}
+	if err := b.clone(ctx); err != nil {
+		return err
+	}
+	common, err := b.common(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range r.targets {
+		begun := time.Now()
+		if err := b.target(ctx, p, common, out); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(begun).Seconds()))
+	}
+	return sums(out)
+}
+
+// build is one making of a release, in directories of its own.
+type build struct {
+	*release
+	src, tmp string
+	env      []string
+}
+
+// clone takes the commit, and nothing that lies beside it.
+func (b *build) clone(ctx context.Context) error {
+	if _, err := output(ctx, "", nil, "git", "-c", "core.autocrlf=false", "clone", "--quiet", "--shared", "--no-checkout", b.repo, b.src); err != nil {
+		return err
+	}
+	_, err := output(ctx, b.src, nil, "git", "-c", "core.autocrlf=false", "-c", "advice.detachedHead=false", "checkout", "--quiet", "--detach", b.commit)
+	return err
+}
+
+// compile builds the command. What its bytes could depend on beside the sources is fixed here.
+func (b *build) compile(ctx context.Context, p platform, file string) error {
+	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", b.version, b.commit, b.date.Format(time.RFC3339))
+	env := append(slices.Clone(b.env), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
+	if p.os != "" {
+		env = append(env, "GOOS="+p.os, "GOARCH="+p.arch)
+	}
+	_, err := output(ctx, b.src, env, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", file, "./cmd/agentmesh")
+	return err
+}
+
+// common makes the files that every archive holds.
+func (b *build) common(ctx context.Context) ([]file, error) {
+	here := filepath.Join(b.tmp, "here") // a binary that runs on this machine
+	if err := b.compile(ctx, platform{}, here); err != nil {
+		return nil, err
+	}
+	man := filepath.Join(b.tmp, "man1")
+	if _, err := output(ctx, b.tmp, nil, here, "man", "--dir", man); err != nil {
+		return nil, err
+	}
+	var files []file
+	pages, err := os.ReadDir(man)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pages {
+		data, err := os.ReadFile(filepath.Join(man, p.Name()))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{"man/man1/" + p.Name(), 0o644, data})
+	}
+	for _, shell := range []string{"bash", "fish", "zsh"} {
+		text, err := output(ctx, b.tmp, nil, here, "completion", shell)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{"completions/agentmesh." + shell, 0o644, []byte(text + "\n")})
+	}
+	for _, name := range []string{"LICENSE", "README.md"} {
+		data, err := os.ReadFile(filepath.Join(b.src, name))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name, 0o644, data})
+	}
+	return files, nil
+}
+
+// target writes the archive and the SBOM of one platform.
+func (b *build) target(ctx context.Context, p platform, common []file, out string) error {
+	built := filepath.Join(b.tmp, p.os+"-"+p.arch)
+	if err := b.compile(ctx, p, built); err != nil {
+		return err
+	}
+	binary, err := os.ReadFile(built)
+	if err != nil {
+		return err
+	}
+	info, err := buildinfo.Read(bytes.NewReader(binary))
+	if err != nil {
+		return fmt.Errorf("read back what was built: %w", err)
+	}
+	parts, err := b.parts(ctx, info)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("agentmesh_%s_%s_%s", b.version, p.os, p.arch)
+	files := append(slices.Clone(common), file{p.binary(), 0o755, binary}, file{"THIRD_PARTY_LICENSES", 0o644, licenceTexts(parts)})
+	write, ending := writeTarGz, ".tar.gz"
+	if p.os == "windows" {
+		write, ending = writeZip, ".zip"
+	}
+	archive, err := write(name, files, b.date)
+	if err != nil {
+		return err
+	}
+	bom, err := sbom(name, b.version, b.date, p, sha256.Sum256(binary), parts)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(out, name+ending), archive, 0o644),
+		os.WriteFile(filepath.Join(out, name+".spdx.json"), bom, 0o644),
+	)
+}
+
+// sums writes SHA256SUMS, which sha256sum -c reads.
+func sums(dir string) error {
+	entries, err := os.ReadDir(dir) // in the order of their names
+	if err != nil {
+		return err
+	}
+	var list strings.Builder
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(data)
+		fmt.Fprintf(&list, "%s  %s\n", hex.EncodeToString(sum[:]), e.Name())
+	}
+	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(list.String()), 0o644)
+}
+
+// output runs a program and returns what it printed, without the last line break.
+func output(ctx context.Context, dir string, env []string, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", filepath.Base(program), strings.Join(args, " "), err, errOut.Bytes())
+	}
+	return strings.TrimRight(string(out), "\r\n"), nil
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// part is a module, or the standard library, that is linked into a binary.
+type part struct {
+	path    string
+	version string
+	sum     string // h1:…, as in go.sum
+	licence string // SPDX expression, NOASSERTION where it is not known
+	texts   []file // licence and notice files
+}
+
+// parts returns what a binary is made of, by path, the standard library first.
+func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error) {
+	root, err := output(ctx, b.src, nil, "go", "env", "GOROOT")
+	if err != nil {
+		return nil, err
+	}
+	std, err := readPart(part{path: "std", version: info.GoVersion}, root)
+	if err != nil {
+		return nil, err
+	}
+	parts := []part{std}
+	var paths []string
+	for _, dep := range info.Deps {
+		paths = append(paths, dep.Path)
+	}
+	dirs, err := moduleDirs(ctx, b.src, paths)
+	if err != nil {
+		return nil, err
+	}
+	for _, dep := range info.Deps {
+		if dep.Replace != nil {
+			return nil, fmt.Errorf("%s is replaced: a release is made of published modules", dep.Path)
+		}
+		p, err := readPart(part{path: dep.Path, version: dep.Version, sum: dep.Sum}, dirs[dep.Path])
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// moduleDirs says where the module cache has modules.
+func moduleDirs(ctx context.Context, src string, paths []string) (map[string]string, error) {
+	list, err := output(ctx, src, nil, "go", append([]string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}"}, paths...)...)
+	if err != nil {
+		return nil, err
+	}
+	dirs := map[string]string{}
+	for line := range strings.Lines(list) {
+		path, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		dirs[path] = dir
+	}
+	return dirs, nil
+}
+
+var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([.-].*)?$`)
+
+// readPart adds the licence files that lie in a module's folder.
+func readPart(p part, dir string) (part, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return p, fmt.Errorf("licence of %s: %w", p.path, err)
+	}
+	var known []string
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !licenceName.MatchString(e.Name()) || strings.HasSuffix(e.Name(), ".go") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return p, fmt.Errorf("licence of %s: %w", p.path, err)
+		}
+		p.texts = append(p.texts, file{e.Name(), 0o644, data})
+		if !strings.HasPrefix(strings.ToLower(e.Name()), "notice") {
+			known = append(known, classify(string(data))...)
+		}
+	}
+	slices.Sort(known)
+	p.licence = strings.Join(slices.Compact(known), " AND ")
+	if p.licence == "" {
+		p.licence = "NOASSERTION"
+	}
+	return p, nil
+}
+
+// classify names the licences in a text by phrases that only they have. A text may hold several.
+func classify(text string) []string {
+	text = strings.Join(strings.Fields(strings.ToLower(text)), " ")
+	has := func(s string) bool { return strings.Contains(text, s) }
+	var out []string
+	if has("apache license") && has("version 2.0") {
+		out = append(out, "Apache-2.0")
+	}
+	if has("mozilla public license") && has("2.0") {
+		out = append(out, "MPL-2.0")
+	}
+	if has("permission is hereby granted, free of charge") {
+		out = append(out, "MIT")
+	}
+	if has("permission to use, copy, modify, and/or distribute this software") {
+		out = append(out, "ISC")
+	}
+	if has("redistribution and use in source and binary forms") {
+		if has("neither the name") || has("names of its contributors") {
+			out = append(out, "BSD-3-Clause")
+		} else {
+			out = append(out, "BSD-2-Clause")
+		}
+	}
+	return out
+}
+
+// licenceTexts is the file of an archive that carries the licences of what is linked in.
+func licenceTexts(parts []part) []byte {
+	var b bytes.Buffer
+	b.WriteString("agentmesh is licensed under Apache-2.0, see LICENSE. The binary also holds these:\n")
+	for _, p := range parts {
+		for _, t := range p.texts {
+			fmt.Fprintf(&b, "\n%s\n%s %s (%s), %s\n%[1]s\n\n", strings.Repeat("=", 100), p.path, p.version, p.licence, t.name)
+			b.Write(bytes.TrimRight(t.data, "\n"))
+			b.WriteString("\n")
+		}
+	}
+	return b.Bytes()
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	at    = time.Date(2026, 11, 21, 4, 5, 6, 0, time.UTC)
+	files = []file{{"README.md", 0o644, []byte("read me\n")}, {"agentmesh", 0o755, []byte{0x7f, 'E', 'L', 'F', 0}}, {"man/man1/agentmesh.1", 0o644, []byte(".TH\n")}}
+)
+
+// TestArchives: an archive holds every file in its folder with mode and time, and is the same bytes for the same files
+// in any order and zone.
+func TestArchives(t *testing.T) {
+	type entry struct {
+		Name string
+		Mode int64
+		Data string
+		At   time.Time
+	}
+	read := map[string]func(t *testing.T, data []byte) []entry{
+		"tar.gz": func(t *testing.T, data []byte) (out []entry) {
+			z, err := gzip.NewReader(bytes.NewReader(data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if z.Name != "" || !z.ModTime.IsZero() {
+				t.Errorf("the gzip header tells a name %q or a time %v", z.Name, z.ModTime)
+			}
+			for r := tar.NewReader(z); ; {
+				h, err := r.Next()
+				if errors.Is(err, io.EOF) {
+					return out
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if h.Uid != 0 || h.Gid != 0 || h.Uname != "root" {
+					t.Errorf("%s belongs to %d %d %s", h.Name, h.Uid, h.Gid, h.Uname)
+				}
+				content, err := io.ReadAll(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out = append(out, entry{h.Name, h.Mode, string(content), h.ModTime.UTC()})
+			}
+		},
+		"zip": func(t *testing.T, data []byte) (out []entry) {
+			z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range z.File {
+				content, err := z.Open(f.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, err := io.ReadAll(content)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out = append(out, entry{f.Name, int64(f.Mode()), string(text), f.Modified.UTC()})
+			}
+			return out
+		},
+	}
+	var want []entry
+	for _, f := range files {
+		want = append(want, entry{"folder/" + f.name, int64(f.mode), string(f.data), at})
+	}
+	for name, write := range map[string]func(string, []file, time.Time) ([]byte, error){"tar.gz": writeTarGz, "zip": writeZip} {
+		t.Run(name, func(t *testing.T) {
+			one, err := write("folder", files, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, read[name](t, one)); diff != "" {
+				t.Errorf("read back (-want +got):\n%s", diff)
+			}
+			turned := slices.Clone(files)
+			slices.Reverse(turned)
+			other, err := write("folder", turned, at.In(time.FixedZone("east", 5*3600)))
+			if err != nil || !bytes.Equal(one, other) {
+				t.Errorf("another order and zone made other bytes, %v", err)
+			}
+		})
+	}
+}
+
+// TestLicencesAreKnown: a licence is known for everything that the binary is made of, and its text is at hand.
+func TestLicencesAreKnown(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}{{end}}{{end}}", "../agentmesh").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		path, dir, ok := strings.Cut(strings.TrimSpace(line), "\t")
+		if !ok || seen[path] {
+			continue
+		}
+		seen[path] = true
+		p, err := readPart(part{path: path}, dir)
+		if err != nil || p.licence == noAssertion || len(p.texts) == 0 {
+			t.Errorf("%s: licence %s, %d texts, %v", path, p.licence, len(p.texts), err)
+		}
+	}
+	if len(seen) < 10 {
+		t.Errorf("%d modules were found: the test sees too little", len(seen))
+	}
+}
+
+func TestClassify(t *testing.T) {
+	for _, tc := range []struct {
+		text string
+		want []string
+	}{
+		{"Apache License\n  Version 2.0, January 2004", []string{"Apache-2.0"}},
+		{"Permission is hereby  granted,\nfree of charge, to any person", []string{"MIT"}},
+		{"Redistribution and use in source and binary forms … Neither the name of", []string{"BSD-3-Clause"}},
+		{"Redistribution and use in source and binary forms", []string{"BSD-2-Clause"}},
+		{"Mozilla Public License Version 2.0", []string{"MPL-2.0"}},
+		{"all rights reserved", nil},
+	} {
+		if got := classify(tc.text); !slices.Equal(got, tc.want) {
+			t.Errorf("classify(%q) = %q, want %q", tc.text, got, tc.want)
+		}
+	}
+}
+
+// TestSBOM: the document is whole by the rules of SPDX 2.3 that a reader relies on.
+func TestSBOM(t *testing.T) {
+	parts := []part{
+		{path: "std", version: "go1.26.0", licence: "BSD-3-Clause"},
+		{path: "github.com/labstack/echo/v4", version: "v4.0.0+incompatible", sum: "h1:abc=", licence: "MIT"},
+	}
+	data, err := sbom("agentmesh_0.1.0_linux_amd64", "0.1.0", at, platform{"linux", "amd64"}, [32]byte{1}, parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := sbom("agentmesh_0.1.0_linux_amd64", "0.1.0", at.Local(), platform{"linux", "amd64"}, [32]byte{1}, parts)
+	if err != nil || !bytes.Equal(data, again) {
+		t.Errorf("the same arguments made another document, %v", err)
+	}
+	var doc spdxDocument
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Version != "SPDX-2.3" || doc.Creation.Created != "2026-11-21T04:05:06Z" || len(doc.Packages) != 3 {
+		t.Errorf("document %s of %s with %d packages", doc.Version, doc.Creation.Created, len(doc.Packages))
+	}
+	ids := map[string]bool{doc.ID: true}
+	for _, p := range doc.Packages {
+		if ids[p.ID] || notOfID.MatchString(p.ID) || p.Concluded == "" || p.DownloadLocation == "" {
+			t.Errorf("package %+v", p)
+		}
+		ids[p.ID] = true
+	}
+	for _, r := range doc.Relationships {
+		if !ids[r.From] || !ids[r.To] {
+			t.Errorf("relationship of what is not there: %+v", r)
+		}
+	}
+	if got := doc.Packages[2].Refs[0].Locator; got != "pkg:golang/github.com/labstack/echo/v4@v4.0.0%2Bincompatible" {
+		t.Errorf("package URL %s", got)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	put := func(dir, name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(a, "one", "x")
+	put(b, "one", "x")
+	if n, err := compare(a, b); n != 1 || err != nil {
+		t.Errorf("compare() = %d, %v", n, err)
+	}
+	if err := sums(a); err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile(filepath.Join(a, "SHA256SUMS"))
+	if want := "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881  one\n"; err != nil || string(list) != want {
+		t.Errorf("SHA256SUMS is %q, %v", list, err)
+	}
+	if _, err := compare(a, b); err == nil {
+		t.Error("a file that only one has is no difference")
+	}
+	put(b, "SHA256SUMS", "other")
+	if _, err := compare(a, b); err == nil || !strings.Contains(err.Error(), "SHA256SUMS is not the same") {
+		t.Errorf("compare() = %v", err)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for _, args := range [][]string{{}, {"next"}, {"1.0"}, {"v1.0.0; rm"}, {"0.1.0", "a", "b"}, {"-no", "0.1.0"}} {
+		if err := run(t.Context(), args, io.Discard); !errors.Is(err, flag.ErrHelp) {
+			t.Errorf("run(%q) = %v", args, err)
+		}
+	}
+	if err := run(t.Context(), []string{"-platforms", "plan9/386", "0.1.0"}, io.Discard); err == nil || !strings.Contains(err.Error(), "plan9/386") {
+		t.Errorf("run() = %v", err)
+	}
+	if got, err := choose("linux/arm64,windows/amd64"); err != nil || !slices.Equal(got, []platform{{"linux", "arm64"}, {"windows", "amd64"}}) {
+		t.Errorf("choose() = %v, %v", got, err)
+	}
+}
