@@ -39,6 +39,7 @@ var lines = []struct {
 
 	{"node/httpapi", 2},
 	{"node/client", 2},
+	{"node/websocket", 2},
 	{"acl", 2},
 	{"conversations", 2},
 
@@ -81,6 +82,7 @@ var outside = []struct {
 		[]string{"node/httpapi", "directory", "node", "node/mcp", "node/bridge/*", "cmd/*"},
 		"a domain that speaks echo cannot be moved to another router in a day",
 	},
+	{"github.com/gorilla/websocket", []string{"node/websocket"}, "one connection with one queue serves every bridge"},
 	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests, and no part of the program"},
 	{
 		"github.com/prometheus/client_golang",

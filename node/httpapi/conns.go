@@ -105,3 +105,11 @@ func (c *counted) Close() error {
 	c.leave()
 	return c.Conn.Close()
 }
+
+// CloseWrite sends the end of our side, where the connection has such a thing: a WebSocket's last word.
+func (c *counted) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/url"
+)
+
+// Connect makes a connection for a protocol that begins as an HTTP upgrade: TCP for ws, TLS for wss. The guard of
+// [HTTP.Do] holds for it; the connection is the caller's.
+func (h *HTTP) Connect(ctx context.Context, reach Reach, target *url.URL) (net.Conn, error) {
+	u := *target
+	port := "80"
+	switch u.Scheme {
+	case "ws":
+		u.Scheme = "http"
+	case "wss":
+		u.Scheme, port = "https", "443"
+	default:
+		return nil, &GuardError{u.Host, "only ws and wss URLs are connected to"}
+	}
+	if err := h.checkURL(reach, &u); err != nil {
+		return nil, err
+	}
+	if p := u.Port(); p != "" {
+		port = p
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.Connect)
+	defer cancel()
+	lane := h.lanes[laneOf(reach, u.Scheme)]
+	conn, err := lane.dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", u.Host, err)
+	}
+	if u.Scheme == "http" {
+		return conn, nil
+	}
+	cfg := lane.transport.TLSClientConfig.Clone()
+	cfg.ServerName, cfg.NextProtos = u.Hostname(), nil
+	secure := tls.Client(conn, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("connect to %s: %w", u.Host, err)
+	}
+	return secure, nil
+}

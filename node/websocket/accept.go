@@ -1,0 +1,109 @@
+package websocket
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// handshakeTimeout bounds what a peer may take for its part of the handshake.
+const handshakeTimeout = 10 * time.Second
+
+// Wanted says whether a request asks for a WebSocket.
+func Wanted(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
+
+// Accept takes over the connection of an HTTP/1.1 request. On an error the request has been answered (400, or 403
+// for a foreign origin). The handler may return at once: the connection lives until Read has returned an error.
+func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) {
+	c := &Conn{opt: opt.orDefault()}
+	up := websocket.Upgrader{
+		HandshakeTimeout: handshakeTimeout,
+		WriteBufferPool:  noBuffers{}, // frames are written by us: gorilla needs no buffer of its own
+		WriteBufferSize:  256,
+		CheckOrigin:      c.opt.originAllowed,
+		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
+			w.Header().Set("Sec-WebSocket-Version", "13")
+			http.Error(w, http.StatusText(status), status)
+		},
+	}
+	ws, err := up.Upgrade(taken{w, c}, r, nil)
+	if err != nil {
+		return nil, fmt.Errorf("accept a WebSocket: %w", err)
+	}
+	c.open(ws)
+	return c, nil
+}
+
+// taken hands gorilla a connection whose writes go through our queue once it is open.
+type taken struct {
+	http.ResponseWriter
+	c *Conn
+}
+
+func (t taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	t.c.conn = conn
+	return &tap{conn, t.c}, rw, nil
+}
+
+// Dialer makes the connection that a WebSocket runs over: TCP for ws, TLS for wss. It decides what may be called;
+// client.HTTP.Connect is one.
+type Dialer func(ctx context.Context, u *url.URL) (net.Conn, error)
+
+// HandshakeError is an answer to a handshake that is none of RFC 6455.
+type HandshakeError struct {
+	Status int // of the HTTP answer
+}
+
+func (e *HandshakeError) Error() string {
+	return fmt.Sprintf("the WebSocket handshake was answered with status %d", e.Status)
+}
+
+// Dial connects to a ws or wss URL. An answer that refuses the upgrade is a *[HandshakeError]; no redirect is
+// followed. ctx bounds the handshake alone.
+func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, error) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return nil, fmt.Errorf("dial a WebSocket: %w", err)
+	}
+	c := &Conn{opt: opt.orDefault(), client: true}
+	connect := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := dial(ctx, u)
+		if err != nil {
+			return nil, err
+		}
+		c.conn = conn
+		return &tap{conn, c}, nil
+	}
+	d := websocket.Dialer{
+		NetDialContext: connect, NetDialTLSContext: connect,
+		HandshakeTimeout: handshakeTimeout, WriteBufferPool: noBuffers{}, WriteBufferSize: 256,
+	}
+	ws, resp, err := d.DialContext(ctx, u.String(), c.opt.Header)
+	if errors.Is(err, websocket.ErrBadHandshake) && resp != nil {
+		return nil, &HandshakeError{resp.StatusCode}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dial a WebSocket: %w", err)
+	}
+	// The handshake's deadline must not outlive it; a connection that is gone says so at the first read.
+	_ = c.conn.SetDeadline(time.Time{})
+	c.open(ws)
+	return c, nil
+}
+
+// noBuffers keeps gorilla from holding a write buffer for each connection.
+type noBuffers struct{}
+
+func (noBuffers) Get() any { return nil }
+func (noBuffers) Put(any)  {}

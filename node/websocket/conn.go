@@ -1,0 +1,287 @@
+package websocket
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// Close codes of RFC 6455 §7.4.1.
+const (
+	CodeNormal      = 1000
+	CodeGoingAway   = 1001
+	CodeProtocol    = 1002
+	CodeNone        = 1005 // the peer gave none
+	CodeAbnormal    = 1006 // never sent: the connection ended without a close
+	CodeTooLarge    = 1009
+	CodeInternal    = 1011
+	CodeTryLater    = 1013 // the peer reads too slowly (MEW-Q3)
+	reasonQueueFull = "too slow"
+)
+
+var (
+	// ErrClosed: the connection takes no more frames.
+	ErrClosed = errors.New("websocket: closed")
+	// ErrSlow: the queue was full with this frame. The connection is being closed with 1013.
+	ErrSlow = errors.New("websocket: the peer reads too slowly")
+)
+
+// CloseError says how a connection ended. It is what Read returns in the end.
+type CloseError struct {
+	Code   int
+	Reason string // the peer's text where Remote: untrusted
+	Remote bool   // the peer closed
+	cause  error
+}
+
+func (e *CloseError) Error() string {
+	who := "closed"
+	if e.Remote {
+		who = "closed by the peer"
+	}
+	if e.cause != nil {
+		return fmt.Sprintf("websocket: %s with %d: %v", who, e.Code, e.cause)
+	}
+	return fmt.Sprintf("websocket: %s with %d", who, e.Code)
+}
+
+func (e *CloseError) Unwrap() error { return e.cause }
+
+const (
+	lingerTime  = 2 * time.Second // for the peer to read our close and answer it
+	lingerBytes = 64 << 20
+	slowGrace   = time.Second // for a peer that overflowed its queue to take the close
+)
+
+// Conn is an open connection.
+type Conn struct {
+	opt    Options
+	conn   net.Conn
+	ws     *websocket.Conn // its reading side; see tap for the writing one
+	client bool
+	opened bool // the handshake is over; set before the connection is anybody's
+
+	heard atomic.Int64 // when the peer sent a byte last, in Unix nanoseconds
+	buf   *bytes.Buffer
+
+	mu      sync.Mutex
+	queue   []*Frame
+	spare   []*Frame // the array of the last batch, for the next queue
+	frames  int      // queued and being written
+	bytes   int
+	writing bool // a writer is running
+	ending  bool // no more frames are taken
+	hurry   bool // the peer has slowGrace for what is being written
+	fault   *CloseError
+	timer   *time.Timer
+	writers sync.WaitGroup
+
+	deadline time.Time // of writing, as set last; the writer's
+}
+
+// tap is the connection as gorilla sees it. Once it is open, gorilla writes nothing but the close that a breach of
+// the protocol calls for: that goes through the queue, so that frames never mix.
+type tap struct {
+	net.Conn
+	c *Conn
+}
+
+func (t *tap) Read(p []byte) (int, error) {
+	n, err := t.Conn.Read(p)
+	if n > 0 {
+		t.c.heard.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+func (t *tap) Write(p []byte) (int, error) {
+	if !t.c.opened {
+		return t.Conn.Write(p)
+	}
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	t.c.end(&Frame{bytes: bytes.Clone(p), head: len(p)})
+	return len(p), nil
+}
+
+// SetWriteDeadline keeps gorilla's hands off the deadline of our writer.
+func (t *tap) SetWriteDeadline(d time.Time) error {
+	if t.c.opened {
+		return nil
+	}
+	return t.Conn.SetWriteDeadline(d)
+}
+
+func (c *Conn) open(ws *websocket.Conn) {
+	c.ws = ws
+	c.heard.Store(time.Now().UnixNano())
+	ws.SetReadLimit(c.opt.ReadLimit)
+	ws.SetPingHandler(func(payload string) error {
+		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection owes no pong
+		return nil
+	})
+	ws.SetPongHandler(func(string) error { return nil })
+	ws.SetCloseHandler(func(code int, _ string) error {
+		if code == CodeNone {
+			code = CodeNormal
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.drop()
+		c.end(closeFrame(code, ""))
+		return nil
+	})
+	c.opened = true
+	if c.opt.Ping > 0 {
+		c.mu.Lock()
+		c.timer = time.AfterFunc(c.opt.Ping, c.tick)
+		c.mu.Unlock()
+	}
+}
+
+// RemoteAddr returns the other end of the connection.
+func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
+
+// tick pings a silent peer, and drops one that stays so.
+func (c *Conn) tick() {
+	silent := time.Since(time.Unix(0, c.heard.Load()))
+	if silent >= c.opt.Silence {
+		c.abort(errors.New("the peer is silent"))
+		return
+	}
+	if silent >= c.opt.Ping {
+		_ = c.Send(encode(opPing, nil))
+		silent = 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Reset(min(c.opt.Ping-silent, c.opt.Silence))
+	}
+}
+
+// abort ends the connection without a word. Read returns soon after.
+func (c *Conn) abort(cause error) {
+	c.mu.Lock()
+	c.ending = true
+	if c.fault == nil {
+		c.fault = &CloseError{Code: CodeAbnormal, cause: cause}
+	}
+	c.drop()
+	c.mu.Unlock()
+	c.conn.Close()
+}
+
+// Abort ends the connection without a close frame, whatever waits.
+func (c *Conn) Abort() { c.abort(nil) }
+
+// Close ends the connection with a code and a reason of at most 123 bytes, after what is queued. It does not wait:
+// Read returns when the peer has answered or two seconds have passed. Only the first Close counts.
+func (c *Conn) Close(code int, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending {
+		return
+	}
+	c.fault = &CloseError{Code: code, Reason: reason}
+	c.end(closeFrame(code, reason))
+}
+
+// Read returns the next message. It is good until the next call. One goroutine reads, until it gets an error, which
+// is a *[CloseError] and means that the connection is gone and all that belonged to it has stopped.
+func (c *Conn) Read() (Type, []byte, error) {
+	c.release()
+	for {
+		t, r, err := c.ws.NextReader()
+		if err != nil {
+			return 0, nil, c.ended(err)
+		}
+		c.buf = readBuffers.Get().(*bytes.Buffer)
+		c.buf.Reset()
+		if _, err := c.buf.ReadFrom(r); err != nil {
+			return 0, nil, c.ended(err)
+		}
+		if !c.closing() {
+			return Type(t), c.buf.Bytes(), nil
+		}
+		c.release() // what comes after our close is not for anybody
+	}
+}
+
+// readBuffers holds a message while it is handled: an idle connection has none.
+var readBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+const maxPooled = 64 << 10
+
+func (c *Conn) release() {
+	if c.buf != nil && c.buf.Cap() <= maxPooled {
+		readBuffers.Put(c.buf)
+	}
+	c.buf = nil
+}
+
+func (c *Conn) closing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ending
+}
+
+// ended takes the connection down after reading failed with err, and says how it ended.
+func (c *Conn) ended(err error) error {
+	c.release()
+	c.mu.Lock()
+	fault := c.fault
+	if fault == nil {
+		fault = faultOf(err)
+	}
+	c.fault = fault
+	answered := websocket.IsCloseError(err, fault.Code) || fault.Remote
+	flush := c.ending && !answered && fault.Code != CodeAbnormal
+	c.ending = true
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	c.mu.Unlock()
+	if fault.Code == CodeAbnormal {
+		c.conn.Close()
+	}
+	c.writers.Wait() // the close is out, or its deadline is over
+	if flush {
+		c.linger()
+	}
+	c.conn.Close()
+	return fault
+}
+
+// linger reads on after our close: data that nobody has read would make the kernel reset the connection, and the
+// peer would never see why it was closed.
+func (c *Conn) linger() {
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
+		half.CloseWrite()
+	}
+	if c.conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		_, _ = io.CopyN(io.Discard, c.conn, lingerBytes) // how it ends does not matter: it is over
+	}
+}
+
+func faultOf(err error) *CloseError {
+	if remote, ok := errors.AsType[*websocket.CloseError](err); ok && remote.Code != CodeAbnormal {
+		return &CloseError{Code: remote.Code, Reason: remote.Text, Remote: true}
+	}
+	if errors.Is(err, websocket.ErrReadLimit) {
+		return &CloseError{Code: CodeTooLarge, cause: err}
+	}
+	if _, network := errors.AsType[net.Error](err); network || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || websocket.IsCloseError(err, CodeAbnormal) {
+		return &CloseError{Code: CodeAbnormal, cause: err}
+	}
+	return &CloseError{Code: CodeProtocol, cause: err}
+}

@@ -1,0 +1,87 @@
+package websocket
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+)
+
+// Type says what a message holds.
+type Type uint8
+
+// The types of messages, by their opcode.
+const (
+	TextType   Type = 1
+	BinaryType Type = 2
+)
+
+// The control opcodes of RFC 6455 §5.5, and the bits around an opcode.
+const (
+	opClose = 8
+	opPing  = 9
+	opPong  = 10
+
+	bitFinal  = 0x80
+	bitMasked = 0x80
+
+	maxFrameHead      = 10  // without a mask
+	maxControlPayload = 125 // §5.5
+)
+
+// Frame is a message ready for the wire. It is immutable: one Frame may be sent to any number of connections.
+type Frame struct {
+	bytes []byte // head without mask, and payload
+	head  int
+}
+
+// Text encodes a text message. What is not UTF-8 must not be in it.
+func Text(payload []byte) *Frame { return encode(byte(TextType), payload) }
+
+// Binary encodes a binary message.
+func Binary(payload []byte) *Frame { return encode(byte(BinaryType), payload) }
+
+// Of encodes a message of this type.
+func Of(t Type, payload []byte) *Frame { return encode(byte(t), payload) }
+
+// Payload returns the message. The caller must not change it.
+func (f *Frame) Payload() []byte { return f.bytes[f.head:] }
+
+// Type returns the type of the message.
+func (f *Frame) Type() Type { return Type(f.bytes[0] &^ bitFinal) }
+
+func encode(op byte, payload []byte) *Frame {
+	b := make([]byte, 0, maxFrameHead+len(payload))
+	switch n := len(payload); {
+	case n <= 125:
+		b = append(b, bitFinal|op, byte(n))
+	case n <= 0xffff:
+		b = append(b, bitFinal|op, 126)
+		b = binary.BigEndian.AppendUint16(b, uint16(n))
+	default:
+		b = append(b, bitFinal|op, 127)
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	return &Frame{bytes: append(b, payload...), head: len(b)}
+}
+
+// closeFrame encodes a close. The reason is cut to what a control frame holds.
+func closeFrame(code int, reason string) *Frame {
+	payload := binary.BigEndian.AppendUint16(nil, uint16(code))
+	payload = append(payload, reason[:min(len(reason), maxControlPayload-len(payload))]...)
+	return encode(opClose, payload)
+}
+
+// appendMasked appends f as a client must send it (§5.3), with a key of its own.
+func (f *Frame) appendMasked(dst []byte) []byte {
+	var key [4]byte
+	rand.Read(key[:]) // never fails
+	start := len(dst)
+	dst = append(dst, f.bytes[:f.head]...)
+	dst[start+1] |= bitMasked
+	dst = append(dst, key[:]...)
+	at := len(dst)
+	dst = append(dst, f.bytes[f.head:]...)
+	for i := range dst[at:] {
+		dst[at+i] ^= key[i&3]
+	}
+	return dst
+}

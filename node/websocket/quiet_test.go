@@ -1,0 +1,111 @@
+package websocket
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// oneListener hands out one connection.
+type oneListener struct {
+	conns chan net.Conn
+}
+
+func (l *oneListener) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (l *oneListener) Close() error   { return nil }
+func (l *oneListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// pair connects a client and a server over a pipe, inside a synctest bubble.
+func pair(t *testing.T, server, client Options) (s, c *Conn) {
+	t.Helper()
+	near, far := net.Pipe()
+	l := &oneListener{conns: make(chan net.Conn, 1)}
+	l.conns <- far
+	accepted := make(chan *Conn, 1)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, err := Accept(w, r, server)
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- s
+	})}
+	go srv.Serve(l)
+	c, err := Dial(t.Context(), func(context.Context, *url.URL) (net.Conn, error) { return near, nil }, "ws://pipe/", client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = <-accepted
+	t.Cleanup(func() { close(l.conns); srv.Close() })
+	return s, c
+}
+
+func (c *Conn) toEnd() *CloseError {
+	for {
+		if _, _, err := c.Read(); err != nil {
+			return err.(*CloseError)
+		}
+	}
+}
+
+// A peer that answers pings stays; that is what keeps an idle connection.
+func TestPingKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := pair(t, Options{}, Options{Ping: -1})
+		ends := make(chan *CloseError, 2)
+		go func() { ends <- s.toEnd() }()
+		go func() { ends <- c.toEnd() }()
+		time.Sleep(time.Hour)
+		select {
+		case end := <-ends:
+			t.Fatalf("an idle connection ended: %v", end)
+		default:
+		}
+		c.Close(CodeNormal, "")
+		<-ends
+		<-ends
+	})
+}
+
+// A peer that says nothing at all is dropped after 90 s (MEW-Q4), whether or not it takes what is sent.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := pair(t, Options{}, Options{Ping: -1})
+		start := time.Now()
+		end := s.toEnd() // nobody reads at the other end
+		if end.Code != CodeAbnormal {
+			t.Errorf("ended with %v, want 1006", end)
+		}
+		if took := time.Since(start); took > 2*time.Minute {
+			t.Errorf("a dead peer was kept for %v", took)
+		}
+		c.Abort()
+		c.toEnd()
+	})
+}
+
+// A peer that takes no byte for the write timeout is dropped although its queue is not full.
+func TestWriteTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := pair(t, Options{}, Options{Ping: -1})
+		start := time.Now()
+		s.Send(Text([]byte("nobody reads this")))
+		if end := s.toEnd(); end.Code != CodeAbnormal {
+			t.Errorf("ended with %v, want 1006", end)
+		}
+		if took := time.Since(start); took < 9*time.Second || took > 11*time.Second {
+			t.Errorf("dropped after %v, want about 10 s", took)
+		}
+		c.Abort()
+		c.toEnd()
+	})
+}
