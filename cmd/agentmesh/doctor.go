@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// doctorCmd looks at a node from inside and from outside and says what to do about what is wrong. It changes
+// nothing, and it works whether a serve runs or not: what only a running one can show is a warning then.
+type doctorCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+// The states of a finding. Only failed ones make the exit code 1.
+const (
+	findingOK   = "ok"
+	findingWarn = "warn"
+	findingFail = "fail"
+)
+
+// finding is one line of the report.
+type finding struct {
+	State string `json:"state"`
+	Check string `json:"check"`
+	Text  string `json:"text"`
+	Do    string `json:"do,omitempty"`
+}
+
+type doctorReport struct {
+	OK       bool      `json:"ok"`
+	Findings []finding `json:"findings"`
+}
+
+// doctor is one examination.
+type doctor struct {
+	app     *app
+	cfg     Config
+	home    home
+	card    wire.Value // as last published, null where there is none
+	running bool
+	found   []finding
+}
+
+func (d *doctor) ok(check, format string, args ...any) {
+	d.found = append(d.found, finding{findingOK, check, fmt.Sprintf(format, args...), ""})
+}
+
+func (d *doctor) warn(check, do, format string, args ...any) {
+	d.found = append(d.found, finding{findingWarn, check, fmt.Sprintf(format, args...), do})
+}
+
+func (d *doctor) fail(check, do, format string, args ...any) {
+	d.found = append(d.found, finding{findingFail, check, fmt.Sprintf(format, args...), do})
+}
+
+func (c *doctorCmd) Run(ctx context.Context, a *app) error {
+	dir, err := a.dataDir()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return noAgent(dir)
+	}
+	d := &doctor{app: a, home: home{dir}}
+	d.examine(ctx)
+	report := doctorReport{OK: true, Findings: d.found}
+	for _, f := range d.found {
+		report.OK = report.OK && f.State != findingFail
+	}
+	if c.JSON {
+		err = a.json(report)
+	} else {
+		a.showDoctor(report)
+	}
+	if err == nil && !report.OK {
+		err = quietly(exitNo)
+	}
+	return err
+}
+
+func (a *app) showDoctor(r doctorReport) {
+	var rows [][]string
+	for _, f := range r.Findings {
+		rows = append(rows, []string{f.State, f.Check, f.Text})
+		if f.Do != "" {
+			rows = append(rows, []string{"", "", "do: " + f.Do})
+		}
+	}
+	a.table(rows)
+}
+
+// examine goes from the inside out: what fails first is most often why the rest does.
+func (d *doctor) examine(ctx context.Context) {
+	d.modes()
+	d.disk()
+	configured := d.configuration()
+	d.keys()
+	d.socket(ctx)
+	if !configured || !d.cfg.has(roleNode) || d.card.IsNull() {
+		return
+	}
+	http := client.NewHTTP(client.HTTPConfig{
+		Local: !d.cfg.Public(), AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version,
+	})
+	defer http.Close()
+	d.listings(ctx, http)
+	d.endpoint(ctx, http)
+}
+
+// modes looks at who may read the data directory and the secrets in it (AM-7).
+func (d *doctor) modes() {
+	const check = "data directory"
+	if runtime.GOOS == "windows" {
+		d.ok(check, "%s; access is governed by its lists, which are not looked at", d.home.dir)
+		return
+	}
+	info, err := os.Stat(d.home.dir)
+	if err != nil {
+		d.fail(check, "name another one with --data", "%v", err)
+		return
+	}
+	wide := []string{}
+	if info.Mode().Perm()&0o077 != 0 {
+		wide = append(wide, "chmod 700 "+d.home.dir)
+	}
+	for _, name := range []string{fileKey, fileAge, fileCredential, fileDatabase} {
+		if info, err := os.Lstat(d.home.path(name)); err == nil && info.Mode().Perm()&0o077 != 0 {
+			wide = append(wide, "chmod 600 "+d.home.path(name))
+		}
+	}
+	if len(wide) > 0 {
+		d.fail(check, strings.Join(wide, " && "), "other users may look into %s", d.home.dir)
+		return
+	}
+	d.ok(check, "%s, for its owner only", d.home.dir)
+}
+
+// roomy is the free space below which somebody should look, in bytes.
+const roomy = 1 << 30
+
+func (d *doctor) disk() {
+	const check = "disk"
+	cfg, err := d.app.config()
+	if err != nil {
+		cfg = defaultConfig()
+	}
+	free, err := bolt.Free(d.home.dir)
+	text := fmt.Sprintf("%d MiB free", free>>20)
+	switch {
+	case err != nil:
+		d.warn(check, "", "free space is not known: %v", err)
+	case free < int64(cfg.MinFreeDisk):
+		d.fail(check, "make room: nothing is stored below min_free_disk", "%s", text)
+	case free < roomy:
+		d.warn(check, "make room before it is below min_free_disk, where nothing is stored any more", "%s", text)
+	default:
+		d.ok(check, "%s", text)
+	}
+}
+
+func (d *doctor) configuration() bool {
+	const check = "configuration"
+	cfg, err := d.app.checkedConfig()
+	if err != nil {
+		d.fail(check, "agentmesh config check", "%v", err)
+		return false
+	}
+	d.cfg = cfg
+	profile := "local profile: nobody beyond this machine can reach it"
+	if cfg.Public() {
+		profile = "public profile"
+	}
+	for _, m := range d.app.cannotRun(cfg) {
+		d.fail("hook", "install it, or change the hook in the configuration", "%s", m)
+	}
+	for _, guard := range cfg.opened() {
+		d.warn(check, "close it unless you mean it: agentmesh config check", "guard opened: %s", guard)
+	}
+	d.ok(check, "%s", profile)
+	return true
+}
+
+// keys checks the secrets and that the card is that of the key.
+func (d *doctor) keys() {
+	const check = "keys and card"
+	if !d.home.initialised() {
+		if d.cfg.has(roleNode) || len(d.cfg.Roles) == 0 {
+			d.fail(check, "agentmesh init, or agentmesh serve", "there is no agent in %s", d.home.dir)
+		}
+		return
+	}
+	card, err := d.home.card()
+	if err != nil {
+		d.fail(check, "restore it from a backup", "%v", err)
+		return
+	}
+	d.card = card
+	err = d.home.checkSecrets(func() ([]byte, error) {
+		if _, ok := lookup(d.app.environ, envPassphrase); !ok {
+			if _, ok := lookup(d.app.environ, envPassphraseFile); !ok {
+				return nil, signing.ErrNoPassphrase // a doctor asks nothing
+			}
+		}
+		return d.app.passphrase()
+	})
+	f, _ := errors.AsType[*failure](err)
+	switch {
+	case errors.Is(err, signing.ErrNoPassphrase):
+		d.warn(check, "set "+envPassphraseFile+" to have it checked", "the signing key is encrypted")
+	case err != nil && f != nil && f.hint != "":
+		d.fail(check, f.hint, "%v", err)
+	case err != nil:
+		d.fail(check, "agentmesh check says more; restore a backup into a new directory", "%v", err)
+	default:
+		d.ok(check, "%s", clean(card.GetStr("agent_id")))
+	}
+}
+
+// socket asks whether a serve runs and takes writes.
+func (d *doctor) socket(ctx context.Context) {
+	const check = "serve"
+	o := running(ctx, d.home.dir)
+	if o == nil {
+		if d.home.lostDatabase() {
+			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", filepath.Base(d.home.path(fileDatabase)), errNoDatabase)
+		}
+		d.warn(check, "agentmesh serve", "none runs on this data directory, so nobody can reach the agent")
+		return
+	}
+	defer o.close()
+	d.running = true
+	if !d.cfg.has(roleNode) {
+		d.ok(check, "answers on its socket")
+		return
+	}
+	raw, err := o.call(ctx, "GET", "status", nil, nil)
+	if err == nil {
+		var s statusAnswer
+		if s, err = decode[statusAnswer](raw); err == nil {
+			d.serving(s)
+		}
+	}
+	if err != nil {
+		d.fail(check, "look at its log, then start it again", "%v", err)
+	}
+}
+
+func (d *doctor) serving(s statusAnswer) {
+	if s.Paused {
+		d.warn("serve", "agentmesh resume", "it runs and is paused: senders are told to try again")
+	} else {
+		d.ok("serve", "it runs and takes messages")
+	}
+	if s.Store != "ok" {
+		d.fail("store", "make room on the disk, or look at the log", "%s", clean(s.Store))
+	} else {
+		d.ok("store", "takes writes")
+	}
+	if s.Approvals > 0 {
+		d.warn("approvals", "agentmesh approvals", "%d wait for you", s.Approvals)
+	}
+}
