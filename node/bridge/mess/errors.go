@@ -1,0 +1,40 @@
+package mess
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Refusals are *wire.Error values, so that every door can show them: REST as {"error": text} with the status, AgentMesh
+// with the code. The text is ours; it names entries and fields and quotes nothing from the input.
+
+// bad is a 400: the block or body is not acceptable.
+func bad(path, reason string) error {
+	text := reason
+	if path != "" {
+		text = path + ": " + reason
+	}
+	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: text}
+}
+
+// missing is a 404: there is no such thing, or none that the actor may see.
+func missing(what string) error {
+	return &wire.Error{Code: wire.Unauthorized, Status: http.StatusNotFound, Message: what}
+}
+
+// conflict is a 409: the state machine does not allow it.
+func conflict(format string, args ...any) error {
+	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: fmt.Sprintf(format, args...)}
+}
+
+// forbidden is a 403: somebody else may.
+func forbidden(text string) error {
+	return &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: text}
+}
+
+// tooLarge is a 413.
+func tooLarge(text string) error {
+	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusRequestEntityTooLarge, Message: text}
+}

@@ -1,0 +1,336 @@
+package mess
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// corpora returns a folder of third-party test data, or skips.
+func corpora(t *testing.T, elem ...string) string {
+	t.Helper()
+	root := os.Getenv("AGENTMESH_CORPORA")
+	if root == "" {
+		t.Skip("AGENTMESH_CORPORA names no folder with test data")
+	}
+	return filepath.Join(append([]string{root}, elem...)...)
+}
+
+func mustParse(t testing.TB, text string) Block {
+	t.Helper()
+	b, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("Parse(%.200q): %v", text, err)
+	}
+	return b
+}
+
+// The four spellings of one block give one tree, and a stream of documents is one block (MESS-2).
+func TestSpellings(t *testing.T) {
+	want := string(mustParse(t, `[{"v":"1.0.0"},{"request":{"intent":"look","priority":"urgent"}}]`).Tree().JSON())
+	for _, text := range []string{
+		`{"MESS":[{"v":"1.0.0"},{"request":{"intent":"look","priority":"urgent"}}]}`,
+		"MESS:\n- v: 1.0.0\n- request: {intent: look, priority: urgent}\n",
+		"- v: 1.0.0\n- request:\n    intent: look\n    priority: urgent\n",
+		"MESS:\n- v: 1.0.0\n---\nMESS:\n- request:\n    intent: look\n    priority: urgent\n",
+		"{MESS: [{v: 1.0.0}, {request: {intent: look, priority: urgent}}]}",
+		"# comment\n--- #c\nMESS:\n- v: 1.0.0\n--- #c\n- request: {intent: look, priority: urgent}\n",
+	} {
+		if got := string(mustParse(t, text).Tree().JSON()); got != want {
+			t.Errorf("Parse(%q) = %s, want %s", text, got, want)
+		}
+	}
+}
+
+// Every example of the specification parses, and what we print of it reads back equal, as YAML and as JSON (MESS-17).
+func TestSpecBlocks(t *testing.T) {
+	data, err := os.ReadFile("testdata/spec-blocks.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := txtar.Parse(data).Files
+	if len(files) < 40 {
+		t.Fatalf("%d blocks", len(files))
+	}
+	for _, f := range files {
+		b := mustParse(t, string(f.Data))
+		for _, again := range [][]byte{b.YAML(), b.JSON(), b.Tree().JSON()} {
+			if got := mustParse(t, string(again)); string(got.JSON()) != string(b.JSON()) {
+				t.Errorf("block %s came back as %s, want %s", f.Name, got.JSON(), b.JSON())
+			}
+		}
+	}
+}
+
+// Unquoted scalars become what MESS-62 says.
+func TestScalars(t *testing.T) {
+	for in, want := range map[string]string{
+		"2026-01-31": `"2026-01-31"`, "2026-01-31T17:00:00-08:00": `"2026-01-31T17:00:00-08:00"`, "2001-12-14 21:59:43.10 -5": `"2001-12-14 21:59:43.10 -5"`,
+		"12": `12`, "-3": `-3`, "1.50": `1.50`, ".5": `0.5`, "5.": `5.0`, "1e3": `1e3`, "-.5e1": `-0.5e1`, "5.e1": `5.0e1`,
+		"0x1F": `"0x1F"`, "0o17": `"0o17"`, "017": `"017"`, "0b1": `"0b1"`, "1_000": `"1_000"`, "+5": `"+5"`, ".inf": `".inf"`, ".nan": `".nan"`,
+		"12:30:45": `"12:30:45"`, ".": `"."`, "-": `[null]`, "e5": `"e5"`, ".e5": `".e5"`, "-.": `"-."`,
+		"yes": `"yes"`, "true": `true`, "~": `null`, "null": `null`, `"12"`: `"12"`, "'true'": `"true"`, "!!str 12": `"12"`, "!!int 12": `12`, "!!float 1": `1`,
+		"9007199254740991": `9007199254740991`,
+	} {
+		docs, err := parseYAML([]byte("a: " + in + "\n"))
+		if in == "-" {
+			docs, err = parseYAML([]byte("a:\n-\n"))
+		}
+		if err != nil || string(docs[0].JSON()) != `{"a":`+want+`}` {
+			t.Errorf("a: %s = %v, %v, want %s", in, docs, err, want)
+		}
+	}
+}
+
+// hostile lists what must be refused quickly, in little memory and with a line number (MESS-61).
+func hostile() map[string]string {
+	keys := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "k%d: 1\n", i)
+		}
+		return b.String()
+	}
+	deepYAML := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	return map[string]string{
+		"alias bomb":       "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n",
+		"billion laughs":   "a: &a [lol]\n" + strings.Repeat("b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", 1),
+		"merge chain":      "a: {<<: {b: 1}}\n",
+		"merge of aliases": "a: &a {x: 1}\nb: {<<: *a}\n",
+		"anchor":           "a: &x 1\n",
+		"anchored key":     "&x a: 1\n",
+		"anchored map":     "a: &x {b: 1}\n",
+		"timestamp tag":    "a: !!timestamp 2026-01-01\n",
+		"binary tag":       "a: !!binary aGk=\n",
+		"own tag":          "a: !foo 1\n",
+		"bare tag":         "a: ! 1\n",
+		"tag directive":    "%TAG ! tag:example.com,2000:\n---\na: !x 1\n",
+		"set tag":          "a: !!set {b: }\n",
+		"merge tag":        "a: {!!merge x: {b: 1}}\n",
+		"int that is none": "a: !!int foo\n",
+		"complex key":      "? [a]\n: b\n",
+		"alias key":        "a: &k x\n*k : 1\n",
+		"duplicate key":    "a: 1\nb: 2\na: 3\n",
+		"duplicate deep":   "a:\n- b: {c: 1, \"c\": 2}\n",
+		"1001 keys":        keys(1001),
+		"26000 keys":       keys(26000),
+		"flow keys":        "{" + strings.Repeat("a,", 45000) + "}",
+		"10001 nodes":      "a: [" + strings.Repeat("1,", 10001) + "]",
+		"depth 29":         deepYAML(29),
+		"depth 1000":       deepYAML(1000),
+		"block depth":      strings.Repeat("- ", 1000) + "a",
+		"map depth":        strings.Repeat("{a: ", 15000),
+		"question marks":   strings.Repeat("? ", 20000),
+		"tags":             strings.Repeat("!a ", 600000),
+		"anchors":          strings.Repeat("&a ", 600000),
+		"lines":            strings.Repeat("#\n", 45000),
+		"10 MB":            "a: " + strings.Repeat("x", 10<<20),
+		"2 MiB + 1":        "a: " + strings.Repeat("x", MaxDocument-2),
+		"column 0":         "MESS:\n- request:\n    intent: |\n      see\n---\nthe attached\n",
+		"huge integer":     "a: 9007199254740992\n",
+		"overflow":         "a: 1e999\n",
+		"not UTF-8":        "a: b\nc: \xff\n",
+		"byte order mark":  "\ufeffa: 1\n",
+		"NUL":              "a: b\nc: \x00\n",
+		"escaped NUL":      "a: \"\\0\"\n",
+		"proto":            "__proto__: 1\n",
+		"unclosed":         "a: [1, 2\n",
+		"tab":              "a:\n\t- b\n",
+		"long key":         strings.Repeat("k", 600) + ": 1\n",
+		"JSON depth":       strings.Repeat(`[`, 29) + strings.Repeat(`]`, 29),
+		"JSON duplicate":   "[{\"request\":\n{\"intent\":\"a\",\"intent\":\"b\"}}]",
+		"JSON trailing":    "[{\"v\":\"1.0.0\"}]\n[]",
+		"JSON NUL":         `[{"request":{"intent":"a\u0000b"}}]`,
+		"JSON deep":        strings.Repeat(`{"a":`, 100000),
+	}
+}
+
+func TestHostileDocuments(t *testing.T) {
+	for name, text := range hostile() {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			_, err := Parse([]byte(text))
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			if err == nil {
+				t.Fatal("it was accepted")
+			}
+			if len(err.Error()) > 300 {
+				t.Errorf("the refusal has %d bytes", len(err.Error()))
+			}
+			// 100 ms on a quiet machine; ten times that here, where others compete.
+			if took > time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 64<<20 {
+				t.Errorf("it took %d MiB", used>>20)
+			}
+		})
+	}
+}
+
+// A refusal says where: the line for what is no YAML or beyond the bounds, the entry for what is no block.
+func TestRefusalsSayWhere(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: 1\nb: 2\na: 3\n":                    "duplicate key at line 3",
+		"a: &x 1\n":                             "anchors are not accepted at line 1",
+		"MESS:\n- request:\n    intent: [\n":    "line ",
+		"MESS:\n- {v: 1.0.0, request: {}}\n":    "MESS[0]: must be a map with one key",
+		"MESS:\n- v: 1.0.0\n- request\n":        "MESS[1]: must be a map with one key",
+		"MESS:\n- v: 1.0.0\n---\nMESS:\n- {}\n": "MESS[1]: must be a map with one key",
+		"MESS: 3\n":                             "MESS: must be a list",
+		"other: []\n":                           "the one key MESS",
+		"":                                      "no entry",
+		"[]":                                    "no entry",
+		"{\"MESS\":[\n{\"v\":\"1.0.0\"},\n]}":   "at line 3",
+		"MESS:\n- request:\n    intent: |\n      a\n---\nb\n": "MESS",
+	} {
+		_, err := Parse([]byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Parse(%q) = %v, want %q", text, err, want)
+		}
+	}
+}
+
+// The walk reads the public suite of YAML cases as the suite says, or refuses: never anything else.
+func TestYAMLTestSuite(t *testing.T) {
+	root := corpora(t, "yaml-test-suite")
+	accepted, cases := 0, 0
+	err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || filepath.Base(path) != "in.yaml" {
+			return err
+		}
+		cases++
+		in, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		docs, refused := parseYAML(in)
+		_, invalid := os.Stat(filepath.Join(filepath.Dir(path), "error"))
+		if refused != nil || invalid == nil {
+			return nil
+		}
+		wantText, err := os.ReadFile(filepath.Join(filepath.Dir(path), "in.json"))
+		if err != nil {
+			return nil // an error case that this reader tolerates, or one without a JSON form: nothing to compare
+		}
+		want, err := wire.Parse(wantText)
+		if err != nil || len(docs) != 1 {
+			return nil // several documents, or what JSON has not
+		}
+		accepted++
+		if !alike(docs[0], want) {
+			t.Errorf("%s = %s, want %s", filepath.Base(filepath.Dir(path)), docs[0].JSON(), want.JSON())
+		}
+		if again, err := parseYAML(AppendYAML(nil, docs[0])); err != nil || len(again) > 1 || len(again) == 1 && string(again[0].JSON()) != string(docs[0].JSON()) {
+			t.Errorf("%s is written as\n%s\nwhich reads as %v, %v", filepath.Base(filepath.Dir(path)), AppendYAML(nil, docs[0]), again, err)
+		}
+		return nil
+	})
+	if err != nil || cases < 300 || accepted < 100 {
+		t.Fatalf("%d cases, %d accepted, %v", cases, accepted, err)
+	}
+}
+
+// alike compares trees where this reader keeps as text what YAML makes a number of (hex, octal).
+func alike(a, b wire.Value) bool {
+	if text, ok := a.Str(); ok && b.Kind() == wire.Number {
+		return !plainNumber.MatchString(text)
+	}
+	if a.Kind() == wire.Number && b.Kind() == wire.Number {
+		return normal(a) == normal(b)
+	}
+	if a.Kind() != b.Kind() || a.Len() != b.Len() {
+		return false
+	}
+	switch a.Kind() {
+	case wire.Array:
+		for i := range a.Len() {
+			if !alike(a.At(i), b.At(i)) {
+				return false
+			}
+		}
+		return true
+	case wire.Object:
+		for _, m := range a.Members() {
+			other, ok := b.Get(m.Key)
+			if !ok || !alike(m.Value, other) {
+				return false
+			}
+		}
+		return true
+	}
+	return bytes.Equal(a.JSON(), b.JSON())
+}
+
+func normal(v wire.Value) string {
+	token, _ := v.Num()
+	var f float64
+	fmt.Sscan(token, &f)
+	return fmt.Sprint(f)
+}
+
+// Naughty strings survive: as intent of a block written by us, through YAML and JSON.
+func TestNaughtyStrings(t *testing.T) {
+	data, err := os.ReadFile(corpora(t, "blns", "blns.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := wire.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e := range list.Elems() {
+		b := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: e}, wire.Member{Key: "context", Value: wire.Arr(e, e)})}}
+		for _, text := range [][]byte{b.YAML(), b.JSON()} {
+			again, err := Parse(text)
+			if err != nil || string(again.JSON()) != string(b.JSON()) {
+				t.Errorf("%s is written as %q and reads as %v, %v", e.JSON(), text, again, err)
+			}
+		}
+		if len(e.JSON()) > 2 && len(e.JSON()) < 100 {
+			s, _ := e.Str()
+			key := AppendYAML(nil, wire.Obj(wire.Member{Key: s, Value: wire.Int(1)}))
+			if docs, err := parseYAML(key); s != "__proto__" && (err != nil || docs[0].Members()[0].Key != s) {
+				t.Errorf("key %q is written as %q: %v, %v", s, key, docs, err)
+			}
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, text := range hostile() {
+		if len(text) < 4096 {
+			f.Add([]byte(text))
+		}
+	}
+	f.Add([]byte("MESS:\n- v: 1.0.0\n- request:\n    intent: look\n    context: [a, {image: \"https://x.example/a\"}]\n"))
+	f.Add([]byte(`{"MESS":[{"status":{"re":"a","code":"claimed"}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b, err := Parse(data)
+		if err != nil {
+			return
+		}
+		_ = b.Check(time.Unix(1e9, 0))
+		for _, text := range [][]byte{b.YAML(), b.JSON()} {
+			again, err := Parse(text)
+			if err != nil {
+				t.Fatalf("what we wrote is refused: %v\n%q", err, text)
+			}
+			if string(again.JSON()) != string(b.JSON()) {
+				t.Fatalf("wrote %q, read %s, want %s", text, again.JSON(), b.JSON())
+			}
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package mess
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sosodev/duration"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// maxSpan bounds durations and how far ahead a time may lie: beyond it a thread is no longer a request.
+const maxSpan = 10 * 366 * 24 * time.Hour
+
+// partOf matches one part of a duration in the short notation: 45m, 2h, 3d, 1w, 30s.
+var partOf = regexp.MustCompile(`^(\d{1,6})([wdhms])`)
+
+var unitOf = map[string]time.Duration{
+	"w": 7 * 24 * time.Hour, "d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second,
+}
+
+// ParseSpan reads a duration in either notation of MESS-18: "2h15m", "3d", "1w", or ISO 8601 "PT45M", "P1D". It is
+// positive and at most about ten years.
+func ParseSpan(s string) (time.Duration, bool) {
+	if len(s) > 64 || s == "" {
+		return 0, false
+	}
+	if s[0] == 'P' {
+		return isoSpan(s)
+	}
+	var total time.Duration
+	before := 8 * 24 * time.Hour // units come in falling order, each once
+	for s != "" {
+		m := partOf.FindStringSubmatch(s)
+		if m == nil || unitOf[m[2]] >= before {
+			return 0, false
+		}
+		before = unitOf[m[2]]
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			return 0, false
+		}
+		total += time.Duration(n) * before
+		s = s[len(m[0]):]
+		if total > maxSpan {
+			return 0, false
+		}
+	}
+	return total, total > 0
+}
+
+// isoForm holds ISO 8601 to what the standard allows; the library takes more.
+var isoForm = regexp.MustCompile(`^P(?:\d{1,6}W|(?:\d{1,4}Y)?(?:\d{1,4}M)?(?:\d{1,6}D)?(?:T(?:\d{1,6}H)?(?:\d{1,8}M)?(?:\d{1,10}(?:\.\d{1,9})?S)?)?)$`)
+
+func isoSpan(s string) (time.Duration, bool) {
+	if !isoForm.MatchString(s) || strings.HasSuffix(s, "T") || s == "P" {
+		return 0, false
+	}
+	d, err := duration.Parse(s)
+	if err != nil {
+		return 0, false
+	}
+	span := d.ToTimeDuration()
+	return span, span > 0 && span <= maxSpan
+}
+
+// spanISO reads ISO 8601 alone (D: estimate).
+func spanISO(s string) bool {
+	_, ok := isoSpan(s)
+	return ok
+}
+
+// timeOrSpan reads a point in time: RFC 3339 with an offset, or a duration from now on.
+func timeOrSpan(s string, now time.Time) (time.Time, bool) {
+	if t, ok := wire.ParseTime(s); ok {
+		return t.UTC(), t.Sub(now) <= maxSpan
+	}
+	if d, ok := ParseSpan(s); ok {
+		return now.Add(d).UTC(), true
+	}
+	return time.Time{}, false
+}
+
+// time reads an optional RFC 3339 time; the offset is required (MESS-18).
+func (f *fields) time(key string) (time.Time, bool) {
+	v, ok := f.get(key)
+	if !ok {
+		return time.Time{}, false
+	}
+	s, _ := v.Str()
+	t, ok := wire.ParseTime(s)
+	f.check(ok, key, "must be an RFC 3339 time with an offset")
+	return t.UTC(), ok
+}
+
+// moment reads an optional time or duration; it is judged from now.
+func (f *fields) moment(key string, now time.Time) (time.Time, bool) {
+	v, ok := f.get(key)
+	if !ok {
+		return time.Time{}, false
+	}
+	s, _ := v.Str()
+	t, ok := timeOrSpan(s, now)
+	f.check(ok, key, "must be an RFC 3339 time with an offset, or a duration such as 2h15m or PT45M")
+	return t, ok
+}
+
+func stamp(t time.Time) wire.Value { return wire.Text(wire.FormatTime(t)) }

@@ -1,0 +1,174 @@
+package mess
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// AppendYAML appends v as YAML that every known reader takes the same way (MESS-50): block style, no comments, tags,
+// anchors or aliases, every text quoted that could be read as anything else, timestamps among them. What it writes,
+// [Parse] and the thread-file reader read back equal.
+func AppendYAML(dst []byte, v wire.Value) []byte {
+	if inlined(v) {
+		return append(appendScalar(dst, v, 0), '\n')
+	}
+	return appendNode(dst, v, 0)
+}
+
+// YAML writes the block as a document "MESS: …".
+func (b Block) YAML() []byte {
+	return AppendYAML(nil, wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}))
+}
+
+// JSON writes the block as {"MESS": […]}.
+func (b Block) JSON() []byte {
+	return wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}).JSON()
+}
+
+// inlined says whether v is written on the line of its key.
+func inlined(v wire.Value) bool {
+	return v.Kind() != wire.Object && v.Kind() != wire.Array || v.Len() == 0
+}
+
+// appendNode appends a container that is not empty, each line indented by indent blanks.
+func appendNode(dst []byte, v wire.Value, indent int) []byte {
+	if v.Kind() == wire.Array {
+		for e := range v.Elems() {
+			dst = append(pad(dst, indent), '-')
+			dst = appendItem(dst, e, indent+2)
+		}
+		return dst
+	}
+	for _, m := range v.Members() {
+		dst = appendMember(pad(dst, indent), m, indent)
+	}
+	return dst
+}
+
+// appendItem appends a list item behind its dash: a map begins on the same line.
+func appendItem(dst []byte, v wire.Value, indent int) []byte {
+	dst = append(dst, ' ')
+	switch {
+	case inlined(v):
+		return append(appendScalar(dst, v, indent), '\n')
+	case v.Kind() == wire.Array:
+		inner := appendNode(nil, v, indent)
+		return append(dst, inner[indent:]...)
+	}
+	for i, m := range v.Members() {
+		if i > 0 {
+			dst = pad(dst, indent)
+		}
+		dst = appendMember(dst, m, indent)
+	}
+	return dst
+}
+
+func appendMember(dst []byte, m wire.Member, indent int) []byte {
+	dst = append(appendText(dst, m.Key), ':')
+	if inlined(m.Value) {
+		return append(appendScalar(append(dst, ' '), m.Value, indent+2), '\n')
+	}
+	if m.Value.Kind() == wire.Array {
+		return appendNode(append(dst, '\n'), m.Value, indent)
+	}
+	return appendNode(append(dst, '\n'), m.Value, indent+2)
+}
+
+func pad(dst []byte, n int) []byte { return append(dst, strings.Repeat(" ", n)...) }
+
+// appendScalar appends a scalar or an empty container. A literal block is indented by indent.
+func appendScalar(dst []byte, v wire.Value, indent int) []byte {
+	text, ok := v.Str()
+	if !ok {
+		return v.AppendJSON(dst) // null, booleans, numbers, {} and []
+	}
+	if !literal(text) {
+		return appendText(dst, text)
+	}
+	body, ended := strings.CutSuffix(text, "\n")
+	dst = append(dst, '|')
+	if !ended {
+		dst = append(dst, '-')
+	}
+	for line := range strings.SplitSeq(body, "\n") {
+		dst = append(dst, '\n')
+		if line != "" {
+			dst = append(pad(dst, max(indent, 2)), line...)
+		}
+	}
+	return dst
+}
+
+// literal says whether a text of several lines can stand as a literal block that no reader changes.
+func literal(s string) bool {
+	body := strings.TrimSuffix(s, "\n")
+	if !strings.Contains(body, "\n") || strings.HasSuffix(body, "\n") || strings.HasPrefix(s, " ") || strings.HasPrefix(s, "\n") {
+		return false
+	}
+	for line := range strings.SplitSeq(body, "\n") {
+		if strings.TrimSpace(line) == "" && line != "" || strings.HasSuffix(line, " ") {
+			return false
+		}
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && odd(r) })
+}
+
+// odd says whether r cannot stand in plain sight: control and format characters, and what YAML takes for a line break.
+func odd(r rune) bool {
+	return !unicode.IsPrint(r) || unicode.Is(unicode.Cf, r) || r == '\u0085' || r == '\u2028' || r == '\u2029' || r == '\ufeff'
+}
+
+// appendText appends a key or a text on one line, quoted unless it is plainly a word or a sentence.
+func appendText(dst []byte, s string) []byte {
+	if plainText(s) {
+		return append(dst, s...)
+	}
+	quoted := wire.AppendQuoted(nil, s)
+	for _, r := range string(quoted) {
+		if odd(r) && r > 0x7e {
+			dst = append(dst, escape(r)...)
+			continue
+		}
+		dst = append(dst, string(r)...)
+	}
+	return dst
+}
+
+// escape writes a character that YAML readers treat in different ways.
+func escape(r rune) string {
+	const hex = "0123456789abcdef"
+	width, mark := 4, `\u`
+	if r > 0xffff {
+		width, mark = 8, `\U`
+	}
+	out := make([]byte, width)
+	for i := width - 1; i >= 0; i-- {
+		out[i] = hex[r&15]
+		r >>= 4
+	}
+	return mark + string(out)
+}
+
+// plainText says whether s reads as the same text without quotes, in YAML 1.1 and 1.2: it begins with a letter, holds
+// nothing but letters, digits and harmless marks, and is no word that stands for something else.
+func plainText(s string) bool {
+	if s == "" || len(s) > 200 || !letter(s[0]) || s[len(s)-1] == ' ' {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if !letter(c) && (c < '0' || c > '9') && !strings.ContainsRune(" _-./(),;", rune(c)) {
+			return false
+		}
+	}
+	switch strings.ToLower(s) {
+	case "y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf":
+		return false
+	}
+	return true
+}
+
+func letter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
