@@ -78,12 +78,16 @@ func parseCursor(text string, key []byte) (cursorDoc, error) {
 
 // filterHash names a query's filters, whatever order or spelling they came in. The limit is none of them: a
 // client may change it from page to page.
-func filterHash(all, whole []string, prefix string) (sum [filterSize]byte) {
+func filterHash(all, prefixes, whole []string, prefix string) (sum [filterSize]byte) {
 	h := sha256.New()
 	field(h, all...)
 	field(h, "q")
 	field(h, whole...)
 	field(h, prefix)
+	if len(prefixes) > 0 { // without them the hash is what it was before there were any: cursors do not age
+		field(h, "prefixes")
+		field(h, prefixes...)
+	}
 	copy(sum[:], h.Sum(nil))
 	return sum
 }
@@ -99,18 +103,23 @@ func (r *Registry) cursor(ctx context.Context, last string, pos store.Position, 
 
 // openCursor returns the position of a cursor that was given out for the same filters, else [wire.ErrCursor].
 func (r *Registry) openCursor(ctx context.Context, text string, p plan, now time.Time) (store.Position, error) {
+	d, err := r.openDoc(ctx, text, p, now)
+	return store.Position{Tier: d.Tier, Seq: d.Seq}, err
+}
+
+func (r *Registry) openDoc(ctx context.Context, text string, p plan, now time.Time) (cursorDoc, error) {
 	key, err := r.cursors.get(ctx, r.recs, now)
 	if err != nil {
-		return store.Position{}, err
+		return cursorDoc{}, err
 	}
 	d, err := parseCursor(text, key)
 	if err != nil {
-		return store.Position{}, wire.ErrCursor.Because(err)
+		return cursorDoc{}, wire.ErrCursor.Because(err)
 	}
 	if subtle.ConstantTimeCompare(d.Filters, p.filters[:]) != 1 {
-		return store.Position{}, wire.ErrCursor.Because(errors.New("of other filters"))
+		return cursorDoc{}, wire.ErrCursor.Because(errors.New("of other filters"))
 	}
-	return store.Position{Tier: d.Tier, Seq: d.Seq}, nil
+	return d, nil
 }
 
 // cursorKey is the key of the cursors' HMAC. It lives in the store, so that cursors outlive the process and

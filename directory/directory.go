@@ -85,6 +85,7 @@ type Registry struct {
 	views    *views
 	cursors  cursorKey
 	count    cachedCount
+	tallies  tallies
 	hourly   *rate.Buckets // registrations by address; nil is no limit
 	failures *rate.Buckets // wrong credentials by address; nil is no limit
 }

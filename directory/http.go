@@ -29,6 +29,8 @@ func (r *Registry) Mount(e *echo.Echo) {
 	}
 	read("/", r.front)
 	read("/v1/agents", r.listAgents)
+	read("/v1/capabilities", r.getCapabilities)
+	read("/v1/intents", r.getIntents)
 	read("/v1/agents/:id", r.getAgent)
 	read("/v1/agents/:id/record", r.getRecord)
 	read("/v1/agents/:id/keys", r.getKeys)
@@ -100,7 +102,7 @@ func (r *Registry) getAgent(c echo.Context) error {
 	h["Last-Modified"] = v.modified
 	h["Cache-Control"] = maxAge(v.expires, now)
 	h["Agentmesh-Verification"] = v.header // the canonical spelling of wire.HeaderVerification
-	if fresh(c.Request(), v.etag[0], v.updated) {
+	if fresh(c.Request(), v.updated, v.etag[0]) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	h["Content-Length"] = v.length
@@ -114,45 +116,6 @@ func maxAge(expires, now time.Time) []string {
 		return fullAge
 	}
 	return []string{"public, max-age=" + strconv.FormatInt(int64(left/time.Second), 10)}
-}
-
-// fresh says whether the client's copy is still good.
-func fresh(req *http.Request, etag string, updated time.Time) bool {
-	if match := req.Header.Get("If-None-Match"); match != "" {
-		for tag := range strings.SplitSeq(match, ",") {
-			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == etag {
-				return true
-			}
-		}
-		return false
-	}
-	stamp := req.Header.Get("If-Modified-Since")
-	if stamp == "" || updated.IsZero() {
-		return false
-	}
-	since, err := http.ParseTime(stamp)
-	return err == nil && !updated.After(since)
-}
-
-// body answers 200 with JSON, or with its headers alone.
-func body(c echo.Context, data []byte) error {
-	if c.Request().Method == http.MethodHead {
-		data = nil
-	}
-	return httpapi.Raw(c, http.StatusOK, data)
-}
-
-// listed answers with JSON that is not cached for long, under its own entity tag.
-func listed(c echo.Context, data []byte) error {
-	h := c.Response().Header()
-	tag := etag(data)
-	h.Set("Etag", tag)
-	h.Set("Cache-Control", listAge)
-	if fresh(c.Request(), tag, time.Time{}) {
-		return c.NoContent(http.StatusNotModified)
-	}
-	h.Set("Content-Length", strconv.Itoa(len(data)))
-	return body(c, data)
 }
 
 func (r *Registry) listAgents(c echo.Context) error {
@@ -184,8 +147,15 @@ func parseQuery(raw string) (Query, error) {
 	q := Query{
 		Capabilities: given("capability"),
 		Intents:      given("intent"),
+		Prefixes:     given("capability_prefix"),
+		Owner:        strings.Join(given("owner"), " "),
+		Framework:    strings.Join(given("framework"), " "),
+		Location:     strings.Join(given("location"), " "),
 		Text:         strings.Join(given("q"), " "),
 		Cursor:       params.Get("cursor"),
+	}
+	for _, check := range given("verified") {
+		q.Verified = append(q.Verified, Check(check))
 	}
 	if params.Has("limit") {
 		n, err := strconv.ParseUint(params.Get("limit"), 10, 16)

@@ -15,6 +15,8 @@ type meta struct {
 	Proven   time.Time `json:"proven,omitzero"`     // when the key was last proven (AM-62)
 	Endpoint time.Time `json:"endpoint,omitzero"`   // when the endpoint was proven (AM-63)
 	Alive    time.Time `json:"alive,omitzero"`      // when the endpoint answered last (AM-63)
+	Probed   time.Time `json:"probed,omitzero"`     // when the endpoint was last asked (AM-63)
+	Misses   int       `json:"misses,omitempty"`    // how often in a row it did not answer as it should
 	Replaced time.Time `json:"replaced,omitzero"`   // when the key changed without its predecessor's word (AM-60)
 	Proof    string    `json:"key_proof,omitempty"` // the header that covers the card as it is served
 	// Current is how the key came to be; its PublicKey is that of the card.
@@ -73,6 +75,21 @@ func (m meta) verification(now time.Time) wire.Verification {
 		v.Key = nil
 	}
 	return v
+}
+
+// passed lists the checks that hold at now, as filters find them.
+func (m meta) passed(now time.Time) []Check {
+	var list []Check
+	if !m.Proven.IsZero() && !now.Before(m.settles()) {
+		list = append(list, KeyProven)
+	}
+	if !m.Endpoint.IsZero() {
+		list = append(list, EndpointProven)
+	}
+	if !m.Alive.IsZero() && m.Misses == 0 {
+		list = append(list, Alive)
+	}
+	return list
 }
 
 func orNil(t time.Time) *time.Time {

@@ -117,9 +117,12 @@ func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, no
 	if err != nil {
 		return meta{}, err
 	}
-	before, err := storedKey(held)
+	before, err := storedText(held, "public_key")
 	if err != nil {
 		return meta{}, err
+	}
+	if at, err := storedText(held, "endpoint"); err != nil || at != c.card.Endpoint {
+		m.forgetEndpoint() // another one was proven
 	}
 	m.Derived = c.key.AgentID() == c.card.ID
 	if old, err := r.keys.Parse(before); err == nil && old.Kind() == c.key.Kind() && bytes.Equal(old.Canonical(), c.key.Canonical()) {
@@ -139,7 +142,7 @@ func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, no
 	m.Retired = append(m.Retired, retired)
 	m.Retired = m.Retired[max(0, len(m.Retired)-maxRetired):]
 	m.Current = wire.KeyChange{Since: now}
-	m.Endpoint, m.Alive = time.Time{}, time.Time{} // they were proven with the other key
+	m.forgetEndpoint() // it was proven with the other key
 	m.note(p, now)
 	if s.PreviousProof == "" {
 		m.Replaced = now
@@ -175,11 +178,15 @@ func (r *Registry) vouched(before string, s Submission, p proven, now time.Time)
 	return nil
 }
 
-// storedKey returns the public_key of a stored card.
-func storedKey(c store.Card) (string, error) {
+func (m *meta) forgetEndpoint() {
+	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
+}
+
+// storedText returns a text member of a stored card.
+func storedText(c store.Card, key string) (string, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {
 		return "", err
 	}
-	return tree.GetStr("public_key"), nil
+	return tree.GetStr(key), nil
 }

@@ -143,7 +143,7 @@ func row(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error)
 		Body:          c.served,
 		Meta:          kept,
 		Owner:         owner,
-		Terms:         terms(c.card),
+		Terms:         m.termed(terms(c.card), now),
 		Counts:        []string{tokenCount(owner), hostCount(c.host)},
 		Registered:    now,
 		Updated:       now,

@@ -31,7 +31,7 @@ const (
 
 const (
 	maxNameWords = 128
-	maxTextWords = store.MaxTerms - 2*maxFilters - maxNameWords // of name and description together
+	maxTextWords = store.MaxTerms - 2*maxFilters - maxNameWords - maxAboutTerms // of name and description together
 )
 
 // terms returns what a card is found by, within what the store takes. The name goes before the description.
@@ -63,6 +63,7 @@ func terms(c wire.Card) []string {
 			described++
 		}
 	}
+	list = append(list, about(c)...)
 	slices.Sort(list)
 	return slices.Compact(list)
 }
@@ -71,9 +72,14 @@ func terms(c wire.Card) []string {
 type Query struct {
 	Capabilities []string
 	Intents      []string
-	Text         string // words of name and description; the last one also as a prefix
-	Limit        int    // 1 to 100; 0 is 20
-	Cursor       string // of the page before
+	Prefixes     []string // each the beginning of a capability
+	Owner        string   // words of owner.name
+	Framework    string   // words of metadata.agent_framework
+	Location     string   // words of where metadata and availability say that the agent is, time zones included
+	Verified     []Check  // what the directory must have found out itself
+	Text         string   // words of name and description; the last one also as a prefix
+	Limit        int      // 1 to 100; 0 is 20
+	Cursor       string   // of the page before
 }
 
 // plan is a query that is in order.
@@ -109,10 +115,15 @@ func (q Query) plan() (plan, error) {
 	for _, s := range q.Intents {
 		p.query.All = append(p.query.All, intentFamily+s)
 	}
+	possible, err := q.narrow(&p.query)
+	if err != nil {
+		return plan{}, err
+	}
 	slices.Sort(p.query.All)
 	p.query.All = slices.Compact(p.query.All)
-	p.filters = filterHash(p.query.All, whole, prefix)
-	p.nothing = slices.ContainsFunc(p.query.All, func(t string) bool { return len(t) > maxTerm })
+	p.filters = filterHash(p.query.All, p.query.Prefixes, whole, prefix)
+	tooLong := func(t string) bool { return len(t) > maxTerm }
+	p.nothing = !possible || slices.ContainsFunc(p.query.All, tooLong) || slices.ContainsFunc(p.query.Prefixes, tooLong)
 	if n == 0 {
 		p.nothing = p.nothing || q.Text != "" // a text without a word matches no word
 		return p, nil

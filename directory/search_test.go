@@ -142,11 +142,20 @@ func TestBadQueries(t *testing.T) { // AM-52
 func TestPageWalk(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t)
-		query := rapid.SampledFrom([]string{"", "capability=scheduling", "q=agent", "q=ag&capability=scheduling"}).Draw(rt, "query")
+		query := rapid.SampledFrom([]string{"", "capability=scheduling", "q=agent", "q=ag&capability=scheduling", "q=agent&capability_prefix=sch"}).Draw(rt, "query")
 		next := 0
+		tier := map[string]int{} // of q=agent
 		add := func() {
-			w.register(alice, testCard(fmt.Sprintf("am_%03d", next)))
+			id := fmt.Sprintf("am_%03d", next)
 			next++
+			switch tier[id] = rapid.IntRange(0, 2).Draw(rt, "tier"); tier[id] {
+			case 0:
+				w.register(alice, testCard(id))
+			case 1:
+				w.register(alice, testCard(id, text("name", "agentic "+id)))
+			case 2:
+				w.register(alice, testCard(id, text("name", "card "+id), text("description", "of an agent")))
+			}
 		}
 		for range rapid.IntRange(0, 12).Draw(rt, "cards") {
 			add()
@@ -176,8 +185,21 @@ func TestPageWalk(t *testing.T) {
 				w.ask("PUT", fmt.Sprintf("/v1/agents/am_%03d", rapid.IntRange(0, next-1).Draw(rt, "renewed")), "", as(alice)...)
 			}
 		}
-		if !slices.IsSorted(walked) || len(slices.Compact(slices.Clone(walked))) != len(walked) {
-			rt.Fatalf("the walk is out of order or repeats: %v", walked)
+		place := func(id string) string {
+			rank := 0
+			switch {
+			case strings.HasPrefix(query, "q=agent"):
+				rank = tier[id]
+			case strings.HasPrefix(query, "q=ag") && tier[id] == 2: // the others have "ag" as a prefix in the name
+				rank = 1
+			}
+			return fmt.Sprint(rank, id)
+		}
+		if !slices.IsSortedFunc(walked, func(a, b string) int { return strings.Compare(place(a), place(b)) }) {
+			rt.Fatalf("the walk of %q is out of order: %v, tiers %v", query, walked, tier)
+		}
+		if slices.Sort(walked); len(slices.Compact(slices.Clone(walked))) != len(walked) {
+			rt.Fatalf("the walk of %q repeats: %v", query, walked)
 		}
 		for id := range alive {
 			if !slices.Contains(walked, id) {

@@ -222,7 +222,7 @@ func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, 
 	if err != nil {
 		return wire.KeyHistory{}, err
 	}
-	key, err := storedKey(c)
+	key, err := storedText(c, "public_key")
 	if err != nil {
 		return wire.KeyHistory{}, fmt.Errorf("read card %s: %w", c.ID, err)
 	}

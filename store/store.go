@@ -128,15 +128,16 @@ type Quota struct {
 	Max int
 }
 
-// CardQuery asks for a page of live cards. A card matches when it carries every term of All and, where there
-// are Tiers, matches at least one tier; it is listed once, in the first tier that it matches. The order is by
-// tier, then by Seq.
+// CardQuery asks for a page of live cards. A card matches when it carries every term of All, for each of Prefixes
+// a term that begins with it and, where there are Tiers, matches at least one tier; it is listed once, in the first
+// tier that it matches. The order is by tier, then by Seq.
 type CardQuery struct {
-	All   []string
-	Tiers []Tier
-	After Position // of the last card of the previous page; zero for the first page
-	Limit int      // 1 to 1000
-	Now   time.Time
+	All      []string
+	Prefixes []string // at most 4, none of them empty
+	Tiers    []Tier
+	After    Position // of the last card of the previous page; zero for the first page
+	Limit    int      // 1 to 1000
+	Now      time.Time
 }
 
 // Tier is one way to match: every term of All and, where Prefix is not empty, at least one term that begins with it.

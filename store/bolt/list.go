@@ -16,13 +16,19 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxPage is the bound of store.CardQuery.Limit.
-const maxPage = 1000
+// Bounds of store.CardQuery.
+const (
+	maxPage     = 1000
+	maxPrefixes = 4
+)
 
 // List implements [store.Cards]. The index offers candidates that are in order; the row of each has the last word.
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return store.CardPage{}, errors.New("list cards: limit is not 1 to 1000")
+	}
+	if len(q.Prefixes) > maxPrefixes || slices.Contains(q.Prefixes, "") {
+		return store.CardPage{}, errors.New("list cards: more than 4 prefixes, or an empty one")
 	}
 	tiers := q.Tiers
 	if len(tiers) == 0 {
@@ -39,7 +45,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 		}
 		for more := true; more && from <= math.MaxUint32; {
 			need := want - len(page.Cards)
-			slots = c.s.index.candidates(slots[:0], q.All, tiers[:tier+1], slot(from), need, nanos(q.Now))
+			slots = c.s.index.candidates(slots[:0], q, tiers[:tier+1], slot(from), need)
 			if err := c.judge(ctx, slots, q, tiers, tier, &page, &positions); err != nil {
 				return store.CardPage{}, err
 			}
@@ -74,7 +80,7 @@ func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers
 			if terms, err = cardTerms(terms[:0], uint64(s), row); err != nil {
 				return err
 			}
-			if tierOf(terms, q.All, tiers) != tier {
+			if tierOf(terms, q, tiers) != tier {
 				continue
 			}
 			card := store.Card{Seq: uint64(s)}
@@ -91,8 +97,8 @@ func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers
 }
 
 // tierOf is the first tier that a sorted set of terms matches, or -1.
-func tierOf(terms [][]byte, all []string, tiers []store.Tier) int {
-	if !carries(terms, all) {
+func tierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
+	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
 		return -1
 	}
 	return slices.IndexFunc(tiers, func(t store.Tier) bool {
@@ -129,19 +135,19 @@ func compareTerm(a []byte, b string) int {
 // intersection is worked out: about 50 µs.
 const probes = 1024
 
-// candidates appends to dst at most n slots, from `from` on, that match the last of tiers and none before it and
-// are live at now. Fewer than n means that there are no more.
-func (ix *index) candidates(dst []slot, all []string, tiers []store.Tier, from slot, n int, now int64) []slot {
+// candidates appends to dst at most n slots, from `from` on, that match q with the last of tiers and none before it
+// and are live. Fewer than n means that there are no more.
+func (ix *index) candidates(dst []slot, q store.CardQuery, tiers []store.Tier, from slot, n int) []slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
-	last := len(tiers) - 1
-	sets := ix.sets(all, tiers[last])
+	last, now := len(tiers)-1, nanos(q.Now)
+	sets := ix.sets(q.All, q.Prefixes, tiers[last])
 	if sets == nil {
 		return dst
 	}
 	var without [][]*posting
 	for _, t := range tiers[:last] {
-		earlier := ix.sets(nil, t)
+		earlier := ix.sets(nil, nil, t)
 		if t.Prefix == "" && len(t.All) == 0 {
 			return dst // everything is in the earlier tier
 		}
@@ -175,9 +181,9 @@ func (ix *index) candidates(dst []slot, all []string, tiers []store.Tier, from s
 	return dst
 }
 
-// sets are the lists whose intersection matches all and t, the shortest first; nil when one of them is empty.
-func (ix *index) sets(all []string, t store.Tier) []*posting {
-	sets := make([]*posting, 0, len(all)+len(t.All)+1)
+// sets are the lists whose intersection matches all, prefixes and t, the shortest first; nil when one of them is empty.
+func (ix *index) sets(all, prefixes []string, t store.Tier) []*posting {
+	sets := make([]*posting, 0, len(all)+len(prefixes)+len(t.All)+1)
 	for _, terms := range [2][]string{all, t.All} {
 		for _, term := range terms {
 			list := ix.terms.get(term)
@@ -190,7 +196,10 @@ func (ix *index) sets(all []string, t store.Tier) []*posting {
 		}
 	}
 	if t.Prefix != "" {
-		list := ix.prefixed(t.Prefix)
+		prefixes = append(prefixes[:len(prefixes):len(prefixes)], t.Prefix)
+	}
+	for _, prefix := range prefixes {
+		list := ix.prefixed(prefix)
 		if list == nil {
 			return nil
 		}

@@ -16,6 +16,7 @@ var listTests = []scenario{
 	{"pages", testListPages},
 	{"tiers", testListTiers},
 	{"prefix", testListPrefix},
+	{"prefixes beside tiers", testListPrefixes},
 	{"pages under inserts and deletes", testListMoving},
 	{"long lists", testListLong},
 	{"terms", testTerms},
@@ -201,6 +202,34 @@ func testListPrefix(t *testing.T, s store.Store) {
 	want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id == "am_0001" || id == "am_0003" })
 	want = append(want, "am_new")
 	wantSame(t, "prefix after changes", idsOf(t, s, store.CardQuery{Tiers: []store.Tier{{Prefix: "word:a"}}, Limit: 999}), want)
+}
+
+func testListPrefixes(t *testing.T, s store.Store) {
+	putCard(t, s, card("am_1", "cap:translate.de", "cap:travel", "word:sarah"))
+	putCard(t, s, card("am_2", "cap:translate.fr", "word:sara", "name:sara"))
+	putCard(t, s, card("am_3", "cap:travel", "word:sarah"))
+	putCard(t, s, card("am_4", "cap:translate", "word:tom", "x:1"))
+	for _, test := range []struct {
+		all, prefixes []string
+		tiers         []store.Tier
+		want          []string
+	}{
+		{nil, []string{"cap:translate"}, nil, []string{"am_1", "am_2", "am_4"}},
+		{nil, []string{"cap:translate."}, nil, []string{"am_1", "am_2"}},
+		{nil, []string{"cap:translate", "cap:trav"}, nil, []string{"am_1"}},
+		{[]string{"word:tom"}, []string{"cap:tra", "x:"}, nil, []string{"am_4"}},
+		{nil, []string{"cap:translate"}, []store.Tier{{Prefix: "name:sar"}, {Prefix: "word:sar"}}, []string{"am_2", "am_1"}},
+		{nil, []string{"cap:none"}, []store.Tier{{Prefix: "word:sar"}}, nil},
+	} {
+		for limit := 1; limit < 4; limit++ {
+			q := store.CardQuery{All: test.all, Prefixes: test.prefixes, Tiers: test.tiers, Limit: limit}
+			wantSame(t, fmt.Sprintf("List %q %q in pages of %d", test.all, test.prefixes, limit), idsOf(t, s, q), test.want)
+		}
+	}
+	for _, bad := range [][]string{{""}, {"a", "b", "c", "d", "e"}} {
+		_, err := s.Cards().List(t.Context(), store.CardQuery{Prefixes: bad, Limit: 1, Now: t0})
+		wantMistake(t, fmt.Sprintf("prefixes %q", bad), err)
+	}
 }
 
 func testListMoving(t *testing.T, s store.Store) {

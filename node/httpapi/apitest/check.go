@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,6 +86,15 @@ func Compare(r *http.Request, sent []byte, status int, header http.Header, body 
 	doc, err := document()
 	if err != nil {
 		return err
+	}
+	if header.Get("Content-Encoding") == "gzip" && r.Method != http.MethodHead {
+		packed, err := gzip.NewReader(bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		if body, err = io.ReadAll(packed); err != nil {
+			return err
+		}
 	}
 	asked := r.Clone(r.Context())
 	asked.URL.Scheme, asked.URL.Host, asked.Host = "", "", ""
