@@ -30,7 +30,16 @@ func Parse(data []byte) (Value, error) {
 
 // ParseLimits is [Parse] with other bounds on depth and size, for protocols that allow more.
 func ParseLimits(data []byte, maxDepth, maxValues int) (Value, error) {
-	p := parser{text: string(data), depth: maxDepth, values: maxValues}
+	return parse(parser{text: string(data), depth: maxDepth, values: maxValues})
+}
+
+// ParseForeign is [ParseLimits] for texts of other protocols that are passed on and not computed with: every JSON
+// number is taken, and kept as its token.
+func ParseForeign(data []byte, maxDepth, maxValues int) (Value, error) {
+	return parse(parser{text: string(data), depth: maxDepth, values: maxValues, anyNumber: true})
+}
+
+func parse(p parser) (Value, error) {
 	var open stack
 	p.space()
 	v, err := p.value(&open)
@@ -64,6 +73,8 @@ type parser struct {
 	depth  int
 	values int
 	slab   []Member
+
+	anyNumber bool // numbers are not computed with
 }
 
 func (p *parser) fail(reason string) error { return &SyntaxError{Offset: p.pos, Reason: reason} }

@@ -281,3 +281,17 @@ func TestUTF8Tests(t *testing.T) {
 		t.Errorf("looked at %d valid and %d invalid lines: the corpus is not what it was", seen[true], seen[false])
 	}
 }
+
+// A text that is passed on keeps numbers that no JSON implementation has to read exactly, as their tokens.
+func TestParseForeign(t *testing.T) {
+	const text = `{"n":[12345678901234567890123,-0,1e400,0.10,1E+2]}`
+	v, err := ParseForeign([]byte(text), 4, 10)
+	if err != nil || string(v.JSON()) != text {
+		t.Errorf("ParseForeign = %s, %v, want it back", v.JSON(), err)
+	}
+	for _, bad := range []string{`01`, `1.`, `.5`, `1e`, `--1`, `{"a":1,"a":2}`, `[[[[[1]]]]]`, "\"\xff\"", `[1,2,3,4,5,6,7,8,9,10]`} {
+		if v, err := ParseForeign([]byte(bad), 4, 10); err == nil {
+			t.Errorf("ParseForeign(%s) = %s, want an error", bad, v.JSON())
+		}
+	}
+}

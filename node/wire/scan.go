@@ -45,6 +45,7 @@ func (p *parser) number() (Value, error) {
 	}
 	token := p.text[start:p.pos]
 	switch {
+	case p.anyNumber:
 	case integer && len(token) > len("-9007199254740991"):
 		return Value{}, &SyntaxError{Offset: start, Reason: "integer beyond 2^53-1"}
 	case integer && len(token) >= len("9007199254740991"):
