@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -34,7 +35,8 @@ type Charge struct {
 
 // Meter holds senders to [Rates]. It is line 12 of the receive table. It is safe for concurrent use.
 type Meter struct {
-	exempt map[string]struct{}
+	exempt  map[string]struct{}
+	refused map[string]*atomic.Uint64 // by limit; the map never changes
 
 	mu      sync.Mutex // makes one charge of several buckets
 	buckets map[string]*rate.Buckets
@@ -60,8 +62,13 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 	if r.Total == 1 {
 		strangers = 1 // half of one: or no stranger could ever ask to be approved
 	}
+	refused := make(map[string]*atomic.Uint64)
+	for _, name := range MeterLimits() {
+		refused[name] = new(atomic.Uint64)
+	}
 	return &Meter{
-		exempt: set(exempt),
+		exempt:  set(exempt),
+		refused: refused,
 		buckets: map[string]*rate.Buckets{
 			bucketSender:    perHour(r.NewConversations, maxMeterKeys),
 			bucketConv:      perHour(r.Conversation, maxMeterKeys),
@@ -87,10 +94,14 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	longest := ""
 	for _, d := range draws {
-		wait = max(wait, m.buckets[d.bucket].Peek(d.key, now))
+		if w := m.buckets[d.bucket].Peek(d.key, now); w > wait {
+			wait, longest = w, d.bucket
+		}
 	}
 	if wait > 0 {
+		m.refused[longest].Add(1)
 		return wait, false
 	}
 	for _, d := range draws {
@@ -98,6 +109,15 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	}
 	return 0, true
 }
+
+// MeterLimits lists the names of a meter's limits.
+func MeterLimits() []string {
+	return []string{bucketSender, bucketConv, bucketTotal, bucketStrangers}
+}
+
+// Refused returns how often the limit of this name, one of [MeterLimits], refused a message. Where several refuse the
+// same one, the limit that asks for the longest wait counts.
+func (m *Meter) Refused(limit string) uint64 { return m.refused[limit].Load() }
 
 // Snapshot returns what a restart must remember (AM-44).
 func (m *Meter) Snapshot(now time.Time) []byte {

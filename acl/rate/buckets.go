@@ -16,6 +16,7 @@ import (
 	"math"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,6 +35,7 @@ type Buckets struct {
 	interval time.Duration // one token comes back
 	whole    time.Duration // an empty bucket is full again
 	maxKeys  int
+	refused  atomic.Uint64
 
 	mu    sync.Mutex
 	keys  map[string]*bucket
@@ -79,10 +81,19 @@ func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if wait := b.wait(key, now); wait > 0 {
+		b.refused.Add(1)
 		return wait, false
 	}
 	b.set(key, b.debt(key, now)+b.interval, now)
 	return 0, true
+}
+
+// Refused returns how often Take said no.
+func (b *Buckets) Refused() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.refused.Load()
 }
 
 // wait is how long key must wait. An unknown key at the bound waits for the first bucket to be full.

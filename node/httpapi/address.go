@@ -57,21 +57,23 @@ type Addresses struct {
 	wide     *rate.Buckets // by /56
 	faults   *rate.Buckets
 	barred   *rate.Buckets // an empty bucket is an address that is refused for its faults
+
+	refusedBarred *Counter // what barred refused
 }
 
 func newAddresses(cfg Config) *Addresses {
-	if cfg.Local {
-		return &Addresses{}
+	a := &Addresses{refusedBarred: cfg.Metrics.Limiter("faults-of-address")}
+	if !cfg.Local {
+		a.exempt = cfg.Exempt
+		a.faults = rate.NewBuckets(rate.PerMinute(maxFaults), maxFaults, maxAddresses)
+		a.barred = rate.NewBuckets(rate.Limit(1/faultPenalty.Seconds()), 1, maxAddresses)
+		if n := cmp.Or(cfg.RequestsPerMinute, defaultRequests); n > 0 {
+			a.requests = rate.NewBuckets(rate.PerMinute(n), n, maxAddresses)
+			a.wide = rate.NewBuckets(rate.PerMinute(wideFactor*n), wideFactor*n, maxAddresses)
+		}
 	}
-	a := &Addresses{
-		exempt: cfg.Exempt,
-		faults: rate.NewBuckets(rate.PerMinute(maxFaults), maxFaults, maxAddresses),
-		barred: rate.NewBuckets(rate.Limit(1/faultPenalty.Seconds()), 1, maxAddresses),
-	}
-	if n := cmp.Or(cfg.RequestsPerMinute, defaultRequests); n > 0 {
-		a.requests = rate.NewBuckets(rate.PerMinute(n), n, maxAddresses)
-		a.wide = rate.NewBuckets(rate.PerMinute(wideFactor*n), wideFactor*n, maxAddresses)
-	}
+	cfg.Metrics.LimiterFunc("requests-of-address", a.requests.Refused)
+	cfg.Metrics.LimiterFunc("requests-of-block", a.wide.Refused)
 	return a
 }
 
@@ -82,6 +84,7 @@ func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 	}
 	now, key := time.Now(), rate.AddrKey(addr)
 	if wait := a.barred.Peek(key, now); wait > 0 {
+		a.refusedBarred.Inc()
 		return wait, false
 	}
 	if addr.Is6() {

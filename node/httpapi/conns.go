@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -15,9 +16,10 @@ const (
 
 // capped bounds the connections of l, in all and per address (AM-76). One too many is closed at once: waiting
 // would fill the backlog with an attacker's connections.
-func capped(l net.Listener, cfg Config) net.Listener {
+func capped(l net.Listener, cfg Config, counts *connCounts) net.Listener {
 	c := &conns{
 		Listener: l,
+		counts:   counts,
 		max:      cmp.Or(cfg.MaxConns, defaultMaxConns),
 		perAddr:  cmp.Or(cfg.MaxConnsPerAddr, defaultMaxConnsPerAddr),
 		trusted:  cfg.TrustedProxies,
@@ -31,6 +33,7 @@ func capped(l net.Listener, cfg Config) net.Listener {
 
 type conns struct {
 	net.Listener
+	counts       *connCounts
 	max, perAddr int // negative: no limit
 	trusted      []netip.Prefix
 
@@ -74,10 +77,16 @@ func (c *conns) key(remote net.Addr) netip.Prefix {
 func (c *conns) enter(key netip.Prefix) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.max >= 0 && c.total >= c.max || key.IsValid() && c.open[key] >= c.perAddr {
+	switch {
+	case c.max >= 0 && c.total >= c.max:
+		c.counts.refused.Inc()
+		return false
+	case key.IsValid() && c.open[key] >= c.perAddr:
+		c.counts.refusedAddr.Inc()
 		return false
 	}
 	c.total++
+	c.counts.open.Add(1)
 	if key.IsValid() {
 		c.open[key]++
 	}
@@ -88,12 +97,25 @@ func (c *conns) leave(key netip.Prefix) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total--
+	c.counts.open.Add(-1)
 	if !key.IsValid() {
 		return
 	}
 	if c.open[key]--; c.open[key] == 0 {
 		delete(c.open, key)
 	}
+}
+
+// connCounts are the metrics of connections.
+type connCounts struct {
+	open                 atomic.Int64
+	refused, refusedAddr *Counter
+}
+
+func newConnCounts(m *Metrics) *connCounts {
+	c := &connCounts{refused: m.Limiter("connections"), refusedAddr: m.Limiter("connections-of-address")}
+	m.Gauge("http_connections", "Open connections of the public listener.", func() float64 { return float64(c.open.Load()) })
+	return c
 }
 
 type counted struct {

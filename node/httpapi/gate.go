@@ -14,10 +14,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// gate is the one wrapper around every request: its id, the listener's checks, panics, the error body, the log
-// line. Everything that costs something is in here once.
+// gate is the one wrapper around every request: its id, the listener's checks, panics, the error body, the
+// metrics, the log line. Everything that costs something is in here once.
 type gate struct {
-	log *slog.Logger
+	log   *slog.Logger
+	meter *requests // nil measures nothing
 	// admit refuses requests that this listener must not answer, or answers them itself (done).
 	admit func(c echo.Context) (done bool, err error)
 }
@@ -37,6 +38,8 @@ const (
 func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		start := time.Now()
+		g.meter.enter()
+		defer g.meter.leave()
 		h := c.Response().Header()
 		h[headerRequestID] = []string{newRequestID()}
 		h[headerNoSniff] = noSniff
@@ -49,7 +52,9 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 			told = public(err)
 			answer(c, told)
 		}
-		g.record(c, told, start)
+		took := time.Since(start)
+		g.meter.ended(c.Path(), c.Request().Method, c.Response().Status, took)
+		g.record(c, told, took)
 		if p, ok := errors.AsType[*panicked](err); ok && p.halfway {
 			panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
 		}

@@ -17,7 +17,7 @@ import (
 // record writes the line of one request. Its level follows what an operator must see: our faults are errors,
 // changes and refusals are info, and what may come by the thousand (successful reads, refused floods) is debug.
 // The query is left out, because it may hold secrets; every other text of the client is made printable.
-func (g *gate) record(c echo.Context, told *wire.Error, start time.Time) {
+func (g *gate) record(c echo.Context, told *wire.Error, took time.Duration) {
 	r, w := c.Request(), c.Response()
 	level := slog.LevelInfo
 	switch {
@@ -38,7 +38,7 @@ func (g *gate) record(c echo.Context, told *wire.Error, start time.Time) {
 		slog.String("route", c.Path()),
 		slog.Int("status", w.Status),
 		slog.Int64("bytes", w.Size),
-		slog.Duration("took", time.Since(start)),
+		slog.Duration("took", took),
 	}
 	if client := ClientAddr(c); client.IsValid() { // none behind the owner's Unix socket
 		attrs = append(attrs, slog.String("client", client.String()))

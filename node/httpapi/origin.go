@@ -21,7 +21,7 @@ func publicGate(cfg Config) *gate {
 			panic("httpapi: cors origin: " + err.Error()) // config has checked it: a mistake of the program
 		}
 	}
-	return &gate{log: cfg.Logger, admit: func(c echo.Context) (bool, error) {
+	return &gate{log: cfg.Logger, meter: cfg.Metrics.publicRequests(), admit: func(c echo.Context) (bool, error) {
 		r := c.Request()
 		if cfg.Local { // internal is asked last: it walks the contexts of the request
 			if !LoopbackHost(r.Host) && !internal(r) {

@@ -27,6 +27,8 @@ type OwnerConfig struct {
 	Hosts []string
 	// Logger gets one line per request; nil discards them.
 	Logger *slog.Logger
+	// Metrics are served at /metrics; nil serves none.
+	Metrics *Metrics
 }
 
 // Owner is the listener for the owner alone (AM-77). On the Unix socket the permissions of the file are the
@@ -49,7 +51,7 @@ func NewOwner(cfg OwnerConfig) *Owner {
 	}
 	o := &Owner{cfg: cfg}
 	cross := http.NewCrossOriginProtection()
-	o.echo = newEcho(&gate{log: cfg.Logger, admit: func(c echo.Context) (bool, error) {
+	o.echo = newEcho(&gate{log: cfg.Logger, meter: cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {
 		Private(c)
 		r := c.Request()
 		if err := sameOrigin(cross, r); err != nil {
@@ -61,6 +63,9 @@ func NewOwner(cfg OwnerConfig) *Owner {
 		return false, o.admitTCP(r)
 	}}, echo.ExtractIPDirect())
 	o.group = o.echo.Group("/owner")
+	if cfg.Metrics != nil {
+		o.echo.GET("/metrics", cfg.Metrics.serve)
+	}
 	return o
 }
 

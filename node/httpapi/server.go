@@ -35,6 +35,9 @@ type Config struct {
 	Version string
 	// Logger gets one line per request; nil discards them.
 	Logger *slog.Logger
+	// Metrics count requests, connections and refusals of limits; nil counts nothing. The public listener does not
+	// serve them.
+	Metrics *Metrics
 }
 
 // Limits of every listener (AM-76).
@@ -54,6 +57,7 @@ type Server struct {
 	cfg       Config
 	echo      *echo.Echo
 	addresses *Addresses
+	conns     *connCounts
 	health    health
 }
 
@@ -62,7 +66,7 @@ func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, addresses: newAddresses(cfg)}
+	s := &Server{cfg: cfg, addresses: newAddresses(cfg), conns: newConnCounts(cfg.Metrics)}
 	s.echo = newEcho(publicGate(cfg), extractor(cfg.TrustedProxies))
 	s.health.version = cfg.Version
 	s.health.mount(s.echo)
@@ -102,7 +106,7 @@ func internal(r *http.Request) bool { return r.Context().Value(internalKey{}) !=
 // Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests under way: after
 // two seconds their contexts end, so that long polls let go, and after ten it hangs up. It returns nil then.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return serve(ctx, s.Handler(), capped(l, s.cfg), s.cfg.Logger)
+	return serve(ctx, s.Handler(), capped(l, s.cfg, s.conns), s.cfg.Logger)
 }
 
 func serve(ctx context.Context, h http.Handler, l net.Listener, log *slog.Logger) error {

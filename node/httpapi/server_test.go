@@ -249,7 +249,7 @@ func TestConnectionCaps(t *testing.T) { // AM-76
 }
 
 func TestConnectionsAreGivenBack(t *testing.T) {
-	c := capped(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}).(*conns)
+	c := capped(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}, newConnCounts(nil)).(*conns)
 	a := c.key(&net.TCPAddr{IP: net.ParseIP("2001:db8::1")})
 	b := c.key(&net.TCPAddr{IP: net.ParseIP("2001:db8::2")})
 	if a != b {

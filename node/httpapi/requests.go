@@ -1,0 +1,125 @@
+package httpapi
+
+import (
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// requests counts the requests of one listener. A nil *requests counts nothing.
+//
+// A series is made when its first request ends. There are at most as many as routes × method classes × status classes:
+// the route is a pattern that a service mounted, never a path.
+type requests struct {
+	m        *Metrics
+	listener string
+	route    string // of every request; "" for the pattern that each one matched
+	inFlight atomic.Int64
+
+	mu    sync.Mutex                                  // held to add a cell
+	cells atomic.Pointer[map[requestKind]requestCell] // never changed in place, so that reading takes no lock
+}
+
+// requestKind is what tells the series of requests apart.
+type requestKind struct {
+	route  string
+	method string
+	status int // 2 for 2xx
+}
+
+type requestCell struct {
+	ended *Counter
+	took  *Histogram // shared by the kinds of a route
+}
+
+// latencyBounds reach from what a cached card takes to the longest wait for a hook, in seconds.
+var latencyBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 20, 60}
+
+func newRequests(m *Metrics, listener, route string) *requests {
+	r := &requests{m: m, listener: listener, route: route}
+	r.cells.Store(&map[requestKind]requestCell{})
+	m.Gauge("http_requests_in_flight", "Requests that are being answered, long-lived connections included.",
+		func() float64 { return float64(r.inFlight.Load()) }, "listener", listener)
+	return r
+}
+
+// enter counts a request that begins. The caller calls leave.
+func (r *requests) enter() {
+	if r != nil {
+		r.inFlight.Add(1)
+	}
+}
+
+func (r *requests) leave() {
+	if r != nil {
+		r.inFlight.Add(-1)
+	}
+}
+
+// ended counts a request that was answered. pattern is the route that matched, "" for none.
+func (r *requests) ended(pattern, method string, status int, took time.Duration) {
+	if r == nil {
+		return
+	}
+	kind := requestKind{route: pattern, method: methodClass(method), status: statusClass(status)}
+	switch {
+	case r.route != "":
+		kind.route = r.route
+	case pattern == "":
+		kind.route = "none"
+	}
+	cell, ok := (*r.cells.Load())[kind]
+	if !ok {
+		cell = r.add(kind)
+	}
+	cell.ended.Inc()
+	if status != http.StatusSwitchingProtocols { // how long a tunnel stayed is not how long an answer took
+		cell.took.Observe(took.Seconds())
+	}
+}
+
+func (r *requests) add(kind requestKind) requestCell {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.cells.Load()
+	if cell, ok := old[kind]; ok {
+		return cell
+	}
+	cell := requestCell{ended: r.m.Counter("http_requests_total", "Requests that were answered.",
+		"listener", r.listener, "route", kind.route, "method", kind.method, "status", strconv.Itoa(kind.status)+"xx")}
+	for other, c := range old {
+		if other.route == kind.route {
+			cell.took = c.took
+			break
+		}
+	}
+	if cell.took == nil {
+		cell.took = r.m.Histogram("http_request_seconds", "Time from a request's header to the end of its answer; no upgraded connections.",
+			latencyBounds, "listener", r.listener, "route", kind.route)
+	}
+	cells := maps.Clone(old)
+	cells[kind] = cell
+	r.cells.Store(&cells)
+	return cell
+}
+
+// methodClass says whether a request reads or writes. Anybody may invent a method.
+func methodClass(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return "read"
+	case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+		return "write"
+	}
+	return "other"
+}
+
+func statusClass(status int) int {
+	if status < 100 || status > 599 {
+		return 5
+	}
+	return status / 100
+}
