@@ -262,5 +262,5 @@ func (n *Node) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) 
 	case wire.AgentID(s).Valid():
 		return wire.AgentID(s), nil
 	}
-	return "", fault(http.StatusBadRequest, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
+	return "", fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
 }

@@ -53,11 +53,15 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer resp.Body.Close()
+	data := &counted{Reader: resp.Body}
+	stop := a.working("writing the backup", data.String)
+	defer stop()
 	if c.File == "-" {
-		_, err := io.Copy(a.out, resp.Body)
+		_, err := io.Copy(a.out, data)
 		return err
 	}
-	n, about, err := saveArchive(c.File, resp.Body)
+	n, about, err := saveArchive(c.File, data)
+	stop()
 	if err != nil {
 		return err
 	}

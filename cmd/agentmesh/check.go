@@ -40,6 +40,8 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	if !h.initialised() && !h.hasDatabase() {
 		return noAgent(dir)
 	}
+	stop := a.working("reading "+dir, nil)
+	defer stop()
 	report := checkReport{Problems: []string{}}
 	if h.initialised() {
 		report.add(h.checkSecrets(a.passphrase))
@@ -59,6 +61,7 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 			}
 		}
 	}
+	stop()
 	report.OK = len(report.Problems) == 0
 	if err := a.showCheck(report, c.JSON); err != nil {
 		return err

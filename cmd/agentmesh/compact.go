@@ -29,7 +29,10 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	var r compactReport
-	if r.Before, r.After, err = bolt.CompactInPlace(ctx, h.path(fileDatabase)); err != nil {
+	stop := a.working("compacting "+fileDatabase, nil)
+	r.Before, r.After, err = bolt.CompactInPlace(ctx, h.path(fileDatabase))
+	stop()
+	if err != nil {
 		return h.openFault(err)
 	}
 	if c.JSON {

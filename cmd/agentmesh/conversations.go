@@ -207,6 +207,7 @@ func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
 type conversationsDeleteCmd struct {
 	ID   string `arg:"" help:"Conversation id, or the beginning of one."`
 	Peer string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
@@ -217,6 +218,12 @@ func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
 	_, err = o.call(ctx, http.MethodDelete, "conversations/"+url.PathEscape(c.ID), params("peer", c.Peer), nil)
 	if err := errors.Join(err, o.close()); err != nil {
 		return err
+	}
+	if c.JSON {
+		return a.json(struct {
+			ID      string `json:"conversation_id"` // as it was named
+			Deleted bool   `json:"deleted"`
+		}{c.ID, true})
 	}
 	a.note("deleted")
 	return nil

@@ -39,3 +39,28 @@ func TestConversationPages(t *testing.T) {
 		t.Errorf("as one: %s, %v, want %s", got, err, want)
 	}
 }
+
+// TestTokenPages: all pages of a list are one list.
+func TestTokenPages(t *testing.T) {
+	pages := map[string]string{
+		"/owner/tokens":         `{"tokens":[{"id":"a"},{"id":"b"}],"next":"b"}`,
+		"/owner/tokens?after=b": `{"tokens":[{"id":"c"}],"next":"c"}`,
+		"/owner/tokens?after=c": `{"tokens":[]}`,
+	}
+	o := &owner{http: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page, ok := pages[r.URL.RequestURI()]
+		if !ok {
+			t.Errorf("asked for %s", r.URL)
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, page)
+	}))}}
+	all, err := o.tokens(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(all)
+	if want := `{"items":[{"id":"a"},{"id":"b"},{"id":"c"}]}`; err != nil || string(got) != want {
+		t.Errorf("tokens() = %s, %v, want %s", got, err, want)
+	}
+}

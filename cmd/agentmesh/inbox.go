@@ -46,6 +46,14 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 		for _, i := range page.Items {
 			a.showLine(i)
 		}
+		switch {
+		case len(page.Items) > 0:
+		case c.State != "" || c.After != "":
+			a.note("no item of the inbox is like that")
+		default:
+			a.note("nothing came in yet")
+			a.hint("agentmesh inbox --follow waits for it; agentmesh approvals shows what waits for you")
+		}
 	})
 }
 

@@ -48,6 +48,8 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 		return fail(exitConfig, fmt.Errorf("restore: %w", err))
 	}
 	defer os.RemoveAll(tmp)
+	stop := a.working("unpacking and checking the archive", nil)
+	defer stop()
 	if err := unpack(&z.Reader, tmp); err != nil {
 		return err
 	}
@@ -60,6 +62,7 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	if err := os.Rename(tmp, dir); err != nil {
 		return fail(exitConfig, fmt.Errorf("restore: %w", err))
 	}
+	stop()
 	a.noteLeftOut(about)
 	a.note("restored %s into %s, backed up %s", orDash(clean(about.AgentID)), dir, when(about.Made))
 	return nil

@@ -128,6 +128,7 @@ func (a *app) send(ctx context.Context, asJSON, wait bool, s sending) error {
 		return err
 	}
 	stop := func() {}
+	asked := wait
 	if o.here != nil {
 		wait = true
 		stop = o.here.deliver(ctx)
@@ -142,7 +143,7 @@ func (a *app) send(ctx context.Context, asJSON, wait bool, s sending) error {
 	if err != nil {
 		return err
 	}
-	return result.outcome()
+	return result.outcome(asked)
 }
 
 func (a *app) showSent(s sent) {
@@ -165,9 +166,14 @@ func (a *app) showSent(s sent) {
 	}
 }
 
-// outcome is the exit code of a sending.
-func (s sent) outcome() error {
+// outcome is the exit code of a sending. A message that is still queued is what was asked for, unless the user wanted
+// to wait for its answer.
+func (s sent) outcome(waited bool) error {
 	switch s.State {
+	case "queued":
+		if waited {
+			return quietly(exitTryAgain)
+		}
 	case "failed", "reply_unverified":
 		return quietly(exitNo)
 	case "unknown":

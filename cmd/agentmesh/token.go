@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -46,19 +47,54 @@ type tokenListCmd struct {
 }
 
 func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("tokens", nil), func(page struct {
-		Tokens []inviteCode `json:"tokens"`
-	}) {
-		rows := [][]string{{"ID", "EXPIRES", "USED", "BY", "LABEL"}}
-		for _, t := range page.Tokens {
-			rows = append(rows, []string{t.ID, when(t.Expires), when(t.Used), orDash(t.UsedBy), short(t.Label, 60)})
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := o.tokens(ctx)
+	if err := errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.json(all)
+	}
+	rows := [][]string{{"ID", "EXPIRES", "USED", "BY", "LABEL"}}
+	for _, raw := range all.Items {
+		t, err := decode[inviteCode](raw)
+		if err != nil {
+			return err
 		}
-		a.table(rows)
-	})
+		rows = append(rows, []string{t.ID, when(t.Expires), when(t.Used), orDash(t.UsedBy), short(t.Label, 60)})
+	}
+	a.table(rows)
+	return nil
+}
+
+// tokens reads the codes of all pages.
+func (o *owner) tokens(ctx context.Context) (items[json.RawMessage], error) {
+	all := items[json.RawMessage]{Items: []json.RawMessage{}}
+	for after := ""; ; {
+		raw, err := o.call(ctx, http.MethodGet, "tokens", params("after", after), nil)
+		if err != nil {
+			return all, err
+		}
+		page, err := decode[struct {
+			Tokens []json.RawMessage `json:"tokens"`
+			Next   string            `json:"next"`
+		}](raw)
+		if err != nil {
+			return all, err
+		}
+		all.Items = append(all.Items, page.Tokens...)
+		if after = page.Next; after == "" {
+			return all, nil
+		}
+	}
 }
 
 type tokenRevokeCmd struct {
-	ID string `arg:"" help:"Id of the code."`
+	ID   string `arg:"" help:"Id of the code."`
+	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
@@ -69,6 +105,12 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
 	_, err = o.call(ctx, http.MethodDelete, "tokens/"+url.PathEscape(c.ID), nil, nil)
 	if err := errors.Join(err, o.close()); err != nil {
 		return err
+	}
+	if c.JSON {
+		return a.json(struct {
+			ID      string `json:"id"`
+			Revoked bool   `json:"revoked"`
+		}{c.ID, true})
 	}
 	a.note("revoked")
 	return nil
