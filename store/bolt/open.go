@@ -49,6 +49,8 @@ type Config struct {
 	InitialMmapSize int
 	// LockTimeout is how long Open waits for another process to let go of the file. 0 means 200 ms.
 	LockTimeout time.Duration
+	// Committed is told of every group commit, before its callers are; it must be quick. Nil is told nothing.
+	Committed func(Commit)
 }
 
 func (c Config) withDefaults() Config {
@@ -66,6 +68,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.LockTimeout <= 0 {
 		c.LockTimeout = 200 * time.Millisecond
+	}
+	if c.Committed == nil {
+		c.Committed = func(Commit) {}
 	}
 	return c
 }
@@ -135,7 +140,6 @@ func (s *Store) openFile() error {
 		NoFreelistSync:  true, // a commit would write the whole list; opening scans for it instead
 		FreelistType:    bbolt.FreelistMapType,
 		InitialMmapSize: max(s.cfg.InitialMmapSize, 0),
-		NoStatistics:    true,
 	}
 	db, err := openBolt(s.path, opts)
 	if errors.Is(err, syscall.ENOMEM) && opts.InitialMmapSize > 0 {

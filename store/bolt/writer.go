@@ -275,10 +275,13 @@ func (w *writer) attempt(group []*unit) (errs []error, spoiler int, err error) {
 		done = true
 		return errs, -1, tx.Rollback()
 	}
+	start := time.Now()
 	if err := guard(func() error { return w.commit(tx) }); err != nil {
 		return nil, -1, err
 	}
 	done = true
+	pages := tx.Stats()
+	w.s.cfg.Committed(Commit{Units: len(group), Bytes: pages.GetPageAlloc(), Took: time.Since(start)})
 	if err := guard(func() error { w.s.applied(t); return nil }); err != nil {
 		// The commit stands and is told. Reopening brings the index to it, as after one that failed.
 		w.stop(fmt.Errorf("change card index: %w", err))

@@ -1,0 +1,37 @@
+package bolt
+
+import (
+	"os"
+	"time"
+)
+
+// Commit is one group commit that reached the disk.
+type Commit struct {
+	Units int           // that it covers
+	Bytes int64         // of pages that it wrote
+	Took  time.Duration // to write and to sync them
+}
+
+// Stats is the state of an open database.
+type Stats struct {
+	Queued    int   // units that wait for the writer
+	FileBytes int64 // size of the file
+	FreeBytes int64 // of it in free pages, which are used before the file grows
+	Writable  bool  // false after a failed commit, until the file was reopened
+}
+
+// Stats returns the state of the database now. It reads no page. Sizes are 0 while the file is closed.
+func (s *Store) Stats() Stats {
+	out := Stats{Queued: len(s.writer.queue), Writable: s.writer.broken.Load() == nil}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.db == nil {
+		return out
+	}
+	pages := s.db.Stats()
+	out.FreeBytes = int64(pages.FreePageN+pages.PendingPageN) * int64(s.db.Info().PageSize)
+	if info, err := os.Stat(s.path); err == nil {
+		out.FileBytes = info.Size()
+	}
+	return out
+}
