@@ -51,7 +51,7 @@ func TestOwnerRefuses(t *testing.T) {
 		{"DELETE", "/conversations/conv_nothing?peer=" + string(chris.ID), "", 404, ""},
 
 		{"POST", "/send", `{`, 400, "strict JSON"},
-		{"POST", "/send", `{"to":"nobody","intent":"mesh.message","payload":{}}`, 400, "agentmesh discover"},
+		{"POST", "/send", `{"to":"nobody","intent":"mesh.message","payload":{}}`, 404, "agentmesh discover"},
 		{"POST", "/send", `{"to":"` + long + `","intent":"mesh.message","payload":{}}`, 404, "no such peer"},
 		{"POST", "/send", `{"to":"am_unlisted","intent":"mesh.message","payload":` + hello + `}`, 404, "no configured directory"},
 		{"POST", "/send", `{"to":"` + string(chris.ID) + `","intent":"mesh.message"}`, 400, "payload must be a JSON object"},
@@ -230,7 +230,7 @@ func TestOwnerNamesThings(t *testing.T) {
 			t.Errorf("peers = %+v", peers)
 		}
 		sarah.Call("POST", "/peers/c", map[string]string{"action": "forget"}, nil)
-		if a := sarah.Ask("POST", "/peers/c", []byte(`{"action":"block"}`)); a.Status != http.StatusBadRequest {
+		if a := sarah.Ask("POST", "/peers/c", []byte(`{"action":"block"}`)); a.Status != http.StatusNotFound {
 			t.Errorf("alias of a forgotten peer: %d %s", a.Status, a.Body)
 		}
 		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
