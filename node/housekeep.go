@@ -60,6 +60,7 @@ func (n *Node) SetPaused(ctx context.Context, paused bool) error {
 		return err
 	}
 	n.paused.Store(paused)
+	n.events.publish(Event{Topic: TopicStatus})
 	return nil
 }
 

@@ -181,8 +181,7 @@ func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 			return item, nil
 		}
 		item.State = ItemRead
-		err = n.store.Records().Apply(ctx, []store.Change{item.change()}, time.Now())
-		if err == nil || !isConflict(err) {
+		if err = n.changeItem(ctx, item, nil); err == nil || !isConflict(err) {
 			return item, err
 		}
 	}

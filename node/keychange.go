@@ -75,5 +75,6 @@ func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decis
 		return err
 	}
 	r.n.cards.Drop(body.Agent)
+	r.n.published(changes)
 	return nil
 }

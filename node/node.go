@@ -104,6 +104,8 @@ type Node struct {
 	flights flights // one acceptance per sender and message id at a time
 	runs    runs    // hooks under way
 	fresh   signal  // wakes who waits for the inbox
+	events  *events // tells who watches
+	streams streams // connections that tell what happens
 	outbox  *outbox
 	keeper  *keeper
 
@@ -147,6 +149,8 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		notices: cfg.Notices,
 		flights: flights{under: make(map[string]*flight)},
 		runs:    newRuns(),
+		events:  newEvents(time.Now()),
+		streams: newStreams(),
 
 		transports: make(map[string]bridge.Transport),
 	}
@@ -177,6 +181,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
 	<-ctx.Done()
+	n.events.close()
 	n.runs.stop()
 	n.background.Wait()
 	return n.saveMeter(context.WithoutCancel(ctx), time.Now())

@@ -48,7 +48,11 @@ type outgoingResolver struct{ n *Node }
 // Resolve sends the message, under the outbound allowlist as it is now, or drops it.
 func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	if d.Choice != acl.Approve {
-		return r.n.store.Records().Apply(ctx, d.Changes, d.Now)
+		if err := r.n.store.Records().Apply(ctx, d.Changes, d.Now); err != nil {
+			return err
+		}
+		r.n.published(d.Changes)
+		return nil
 	}
 	var out Outgoing
 	if err := json.Unmarshal(ask.Body, &out); err != nil {

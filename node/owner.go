@@ -29,6 +29,8 @@ func (n *Node) MountOwner(g *echo.Group) {
 	g.POST("/pause", func(c echo.Context) error { return n.ownerPause(c, true) })
 	g.POST("/resume", func(c echo.Context) error { return n.ownerPause(c, false) })
 
+	g.GET("/events", n.ownerEvents)
+
 	g.GET("/inbox", n.ownerInbox)
 	g.GET("/inbox/:id", n.ownerItem)
 	g.POST("/inbox/:id/ack", n.ownerAcknowledge)

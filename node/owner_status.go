@@ -98,6 +98,7 @@ func (n *Node) storeState(ctx context.Context) string {
 // published wakes whoever waits for what a committed step changed.
 func (n *Node) published(changes []store.Change) {
 	n.fresh.give()
+	n.events.publish(eventsOf(changes)...)
 	n.notices.Published(changes)
 	n.outbox.posted(changes)
 }
