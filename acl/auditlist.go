@@ -1,0 +1,126 @@
+package acl
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// AuditFilter narrows a list; zero fields do not.
+type AuditFilter struct {
+	Kind    AuditKind
+	Subject string
+	Since   time.Time
+}
+
+func (f AuditFilter) fits(e AuditEntry) bool {
+	last := e.At
+	if e.Until.After(last) {
+		last = e.Until
+	}
+	return (f.Kind == "" || e.Kind == f.Kind) && (f.Subject == "" || e.Subject == f.Subject) && !last.Before(f.Since)
+}
+
+// List returns at most limit entries that fit, oldest first, after the one numbered after. next is 0 on the last
+// page. What waits to be sealed is sealed first.
+func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
+	if err := a.Seal(ctx); err != nil {
+		return nil, 0, err
+	}
+	term := ""
+	switch {
+	case f.Subject != "":
+		term = "subject:" + f.Subject
+	case f.Kind != "":
+		term = "kind:" + string(f.Kind)
+	}
+	const atOnce = 500
+	key := ""
+	if after > 0 {
+		key = auditKey(after)
+	}
+	for {
+		page, err := a.records.List(ctx, nsAudit, term, key, atOnce, now)
+		if err != nil {
+			return nil, 0, fmt.Errorf("list audit log: %w", err)
+		}
+		for _, rec := range page.Records {
+			var e AuditEntry
+			if err := json.Unmarshal(rec.Body, &e); err != nil {
+				return nil, 0, fmt.Errorf("decode audit entry %s: %w", rec.Key, err)
+			}
+			if !f.fits(e) {
+				continue
+			}
+			if len(list) == limit {
+				return list, list[limit-1].N, nil
+			}
+			list = append(list, e)
+		}
+		if key = page.Next; key == "" {
+			return list, 0, nil
+		}
+	}
+}
+
+// AuditSpan is a verified stretch of the log.
+type AuditSpan struct {
+	First, Last uint64 // numbers; 0 where it is empty
+	Prev, Hash  string // before the first, and of the last entry
+}
+
+// ErrAuditChain: the log is not what was written.
+var ErrAuditChain = errors.New("acl: the audit log is broken")
+
+const maxAuditLine = 64 << 10
+
+// VerifyAudit reads an exported log, an entry in each line, and checks that nothing in it was changed, left out or put
+// in: every entry has its number, its hash, and the hash of the one before. It needs no store and no key. What
+// stands before the first entry and behind the last it cannot know: compare the span with one that was kept elsewhere.
+func VerifyAudit(r io.Reader) (AuditSpan, error) {
+	var span AuditSpan
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxAuditLine)
+	for line := 1; lines.Scan(); line++ {
+		text := bytes.TrimSpace(lines.Bytes())
+		if len(text) == 0 {
+			continue
+		}
+		tree, err := wire.ParseObject(text)
+		if err != nil {
+			return span, fmt.Errorf("%w: line %d: %w", ErrAuditChain, line, err)
+		}
+		var e AuditEntry
+		in := json.NewDecoder(bytes.NewReader(tree.JSON()))
+		if err := in.Decode(&e); err != nil {
+			return span, fmt.Errorf("%w: line %d: %w", ErrAuditChain, line, err)
+		}
+		switch sum := fmt.Sprintf("%x", signing.Digest(tree.Without("hash"))); {
+		case e.N == 0 || span.Last > 0 && e.N != span.Last+1:
+			return span, fmt.Errorf("%w: line %d: entry %d follows entry %d", ErrAuditChain, line, e.N, span.Last)
+		case span.Last > 0 && e.Prev != span.Hash:
+			return span, fmt.Errorf("%w: line %d: entry %d does not go on from the one before", ErrAuditChain, line, e.N)
+		case e.N == 1 && e.Prev != strings.Repeat("0", 64):
+			return span, fmt.Errorf("%w: line %d: the first entry has something before it", ErrAuditChain, line)
+		case e.Hash != sum:
+			return span, fmt.Errorf("%w: line %d: entry %d was changed", ErrAuditChain, line, e.N)
+		}
+		if span.Last == 0 {
+			span.First, span.Prev = e.N, e.Prev
+		}
+		span.Last, span.Hash = e.N, e.Hash
+	}
+	if err := lines.Err(); err != nil {
+		return span, fmt.Errorf("read audit log: %w", err)
+	}
+	return span, nil
+}
