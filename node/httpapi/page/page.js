@@ -1,0 +1,104 @@
+// The page works without this file. With it, the live region of a page is fetched again when the server says that
+// something changed which it shows, and nothing that is open, focused or about to be clicked moves away.
+(function () {
+  "use strict";
+  const body = document.body;
+  const guard = 400; // ms after a change in which a click may have been meant for what stood there before
+  let source = null;
+  let retry = 0;
+  let changedAt = -guard;
+  let last = "";
+
+  const live = () => document.getElementById("live");
+
+  function say(text) {
+    const el = document.getElementById("stream");
+    if (!el || el.textContent === text) return;
+    el.textContent = text;
+    el.hidden = text === "";
+    el.className = text === "Live" ? "stream on" : "stream";
+  }
+
+  // refresh fetches the live region where it shows one of the topics; without topics in any case.
+  function refresh(topics) {
+    const el = live();
+    if (!el || !el.dataset.topics || !window.htmx) return;
+    const shown = el.dataset.topics.trim().split(" ");
+    if (topics && !topics.some((t) => t === "reset" || shown.includes(t))) return;
+    window.htmx.trigger(el, "refresh");
+  }
+
+  function connect() {
+    clearTimeout(retry);
+    if (source || document.hidden) return;
+    source = new EventSource(body.dataset.events);
+    source.addEventListener("ready", () => {
+      say("Live");
+      refresh(null); // whatever was missed
+    });
+    source.addEventListener("changed", (e) => refresh(e.data.split(" ")));
+    source.onerror = () => {
+      say("Reconnecting …");
+      if (source && source.readyState === EventSource.CLOSED) {
+        source = null;
+        retry = setTimeout(connect, 3000);
+      }
+    };
+  }
+
+  function disconnect() {
+    clearTimeout(retry);
+    if (source) source.close();
+    source = null;
+  }
+
+  if (body.dataset.events) {
+    // A browser opens few connections to one server: a tab that nobody sees holds none.
+    document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+    addEventListener("pagehide", disconnect);
+    addEventListener("pageshow", connect);
+    connect();
+  }
+
+  let open = [];
+  body.addEventListener("htmx:beforeSwap", (e) => {
+    const text = e.detail.serverResponse;
+    if (e.detail.xhr.status !== 200 || text === last) {
+      e.detail.shouldSwap = false;
+      return;
+    }
+    last = text;
+    open = Array.from(live().querySelectorAll("details[open][id]"), (d) => d.id);
+  });
+  body.addEventListener("htmx:afterSwap", () => {
+    changedAt = performance.now();
+    for (const id of open) {
+      const d = document.getElementById(id);
+      if (d) d.open = true;
+    }
+  });
+  document.addEventListener("click", (e) => {
+    const pointer = e.detail > 0;
+    if (pointer && e.target.closest("#live button") && performance.now() - changedAt < guard) {
+      e.preventDefault();
+      e.stopPropagation();
+    }
+  }, true);
+
+  // A form is sent once.
+  document.addEventListener("submit", (e) => {
+    if (e.target.dataset.sent) e.preventDefault();
+    e.target.dataset.sent = "1";
+  });
+  addEventListener("pageshow", () => {
+    for (const f of document.forms) delete f.dataset.sent;
+  });
+
+  // A sign-in code after # never reaches a server or its log.
+  const secret = document.getElementById("secret");
+  if (secret && location.hash.length > 1) {
+    secret.value = decodeURIComponent(location.hash.slice(1));
+    history.replaceState(null, "", location.pathname + location.search);
+    secret.focus();
+  }
+})();

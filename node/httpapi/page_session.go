@@ -1,0 +1,184 @@
+package httpapi
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// SessionsFile is the file in the data directory that holds the hashes of the sessions of the owner's page, so that a
+// page which is open while the process restarts goes on. Without owner.token, or with another one, they are void.
+const SessionsFile = "owner.sessions"
+
+const (
+	sessionLife = 7 * 24 * time.Hour
+	maxSessions = 32 // one more ends the oldest
+	codeLife    = 5 * time.Minute
+	maxGuesses  = 5 // wrong codes, after which the right one is void
+)
+
+// sessions knows who has signed in with a browser. Of a session and of a sign-in code only the SHA-256 is kept.
+type sessions struct {
+	path string
+
+	mu    sync.Mutex
+	token tokenHash // what the sessions hang on
+	list  []session // oldest first
+	code  signInCode
+}
+
+type session struct {
+	Hash  string    `json:"hash"` // hex
+	Until time.Time `json:"until"`
+}
+
+// signInCode signs one browser in, once.
+type signInCode struct {
+	hash    tokenHash
+	until   time.Time // zero: there is none
+	guesses int
+}
+
+// sessionFile is how sessions lie on the disk.
+type sessionFile struct {
+	Token    string    `json:"token"` // hex SHA-256 of the hash of the token
+	Sessions []session `json:"sessions"`
+}
+
+func newSessions(dir string) *sessions { return &sessions{path: filepath.Join(dir, SessionsFile)} }
+
+// mark tells files of different tokens apart, and cookies of different nodes on one machine: cookies know no ports.
+func (h tokenHash) mark() string {
+	sum := sha256.Sum256(h[:])
+	return hex.EncodeToString(sum[:])
+}
+
+// load takes over the sessions that were begun with the token.
+func (s *sessions) load(token tokenHash) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.token, s.list = token, nil
+	data, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read sessions: %w", err)
+	}
+	var file sessionFile
+	if json.Unmarshal(data, &file) != nil || file.Token != token.mark() {
+		return nil // who had signed in signs in again
+	}
+	s.list = file.Sessions[max(0, len(file.Sessions)-maxSessions):]
+	return nil
+}
+
+func (s *sessions) cookie() string { return "agentmesh-" + s.token.mark()[:12] }
+
+// begin makes a session and returns what the cookie holds.
+func (s *sessions) begin(now time.Time) (value string, until time.Time, err error) {
+	value, until = rand.Text(), now.Add(sessionLife)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = slices.DeleteFunc(s.list, func(one session) bool { return !now.Before(one.Until) })
+	if over := len(s.list) + 1 - maxSessions; over > 0 {
+		s.list = slices.Delete(s.list, 0, over)
+	}
+	s.list = append(s.list, session{Hash: hashOf(value), Until: until.UTC()})
+	return value, until, s.save()
+}
+
+// end ends the session of a cookie, or all of them.
+func (s *sessions) end(value string, all bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hash := hashOf(value)
+	s.list = slices.DeleteFunc(s.list, func(one session) bool { return all || one.Hash == hash })
+	return s.save()
+}
+
+// save writes the file whole, with the lock held.
+func (s *sessions) save() error {
+	data, err := json.Marshal(sessionFile{Token: s.token.mark(), Sessions: s.list})
+	if err != nil {
+		return fmt.Errorf("write sessions: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(s.path), "."+SessionsFile+".*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("write sessions: %w", err)
+	}
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), s.path)
+	}
+	if err != nil {
+		return fmt.Errorf("write sessions: %w", errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
+
+// of returns the cookie of a request where its session is good now.
+func (s *sessions) of(r *http.Request) (value string, ok bool) {
+	c, err := r.Cookie(s.cookie())
+	if err != nil || c.Value == "" {
+		return "", false
+	}
+	now, hash := time.Now(), hashOf(c.Value)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.list {
+		if subtle.ConstantTimeCompare([]byte(one.Hash), []byte(hash)) == 1 {
+			return c.Value, now.Before(one.Until)
+		}
+	}
+	return "", false
+}
+
+// newCode makes a sign-in code in place of the one before.
+func (s *sessions) newCode(now time.Time) (code string, until time.Time) {
+	text := rand.Text()[:10] // 50 bits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.code = signInCode{hash: sha256.Sum256([]byte(text)), until: now.Add(codeLife)}
+	return text[:5] + "-" + text[5:], s.code.until
+}
+
+// redeem says whether what was typed is the token or the sign-in code, and uses the code up.
+func (s *sessions) redeem(typed string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.token != (tokenHash{}) && s.token.matches(typed) {
+		return true
+	}
+	if s.code.until.IsZero() {
+		return false
+	}
+	plain := strings.ToUpper(strings.Map(func(r rune) rune {
+		if r == '-' || r == ' ' {
+			return -1
+		}
+		return r
+	}, typed))
+	good := s.code.hash.matches(plain) && now.Before(s.code.until)
+	if s.code.guesses++; good || s.code.guesses >= maxGuesses {
+		s.code = signInCode{}
+	}
+	return good
+}
+
+func hashOf(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return hex.EncodeToString(sum[:])
+}

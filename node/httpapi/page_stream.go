@@ -1,0 +1,121 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	maxStreamsOpen = 16                     // of all pages together
+	streamBeat     = 20 * time.Second       // a line that keeps proxies and time-outs away
+	streamRest     = 250 * time.Millisecond // between two events: what comes meanwhile travels together
+	streamRetry    = "retry: 1000\n\n"      // how long a browser waits before it connects anew
+	maxTopics      = 64
+)
+
+// dirty is what changed since a page was told, each topic once: however much happens, it does not grow.
+type dirty struct {
+	mu     sync.Mutex
+	topics map[string]struct{}
+	wake   chan struct{}
+}
+
+func newDirty() *dirty {
+	return &dirty{topics: make(map[string]struct{}), wake: make(chan struct{}, 1)}
+}
+
+func (d *dirty) mark(topic string) {
+	d.mu.Lock()
+	if len(d.topics) < maxTopics {
+		d.topics[topic] = struct{}{}
+	}
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (d *dirty) take() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := slices.Sorted(maps.Keys(d.topics))
+	clear(d.topics)
+	return list
+}
+
+// stream tells an open page what changed: names of topics, nothing else. The page fetches what it shows anew, so a
+// stream that breaks loses nothing: the page fetches everything when it is connected again.
+func (p *Pages) stream(c echo.Context) error {
+	select {
+	case p.streams <- struct{}{}:
+		defer func() { <-p.streams }()
+	default:
+		return wire.ErrUnavailable
+	}
+	ctx, cancel := context.WithCancel(c.Request().Context())
+	changed := newDirty()
+	var sources sync.WaitGroup
+	for _, s := range p.sources {
+		sources.Go(func() { s(ctx, changed.mark) })
+	}
+	defer sources.Wait()
+	defer cancel()
+
+	c.Response().Header().Set("Content-Type", "text/event-stream")
+	c.Response().WriteHeader(http.StatusOK)
+	beat := time.NewTicker(streamBeat)
+	defer beat.Stop()
+	line := streamRetry + "event: ready\ndata: \n\n"
+	for {
+		if err := say(c, line); err != nil {
+			return nil // the page has gone
+		}
+		if !p.rest(ctx) {
+			return nil
+		}
+		select {
+		case <-changed.wake:
+			line = "event: changed\ndata: " + strings.Join(changed.take(), " ") + "\n\n"
+		case <-beat.C:
+			line = ": still here\n\n"
+		case <-p.stopped:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// rest waits a moment. It is false when the stream is to end.
+func (p *Pages) rest(ctx context.Context) bool {
+	timer := time.NewTimer(streamRest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.stopped:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func say(c echo.Context, line string) error {
+	if err := KeepOpen(c, 2*streamBeat); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c.Response(), line); err != nil {
+		return err
+	}
+	return http.NewResponseController(c.Response()).Flush()
+}
