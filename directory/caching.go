@@ -42,7 +42,9 @@ func body(c echo.Context, data []byte) error {
 }
 
 // listed answers with JSON that is not cached for long, under its own entity tag, and compressed for who takes that.
-func listed(c echo.Context, data []byte) error {
+func listed(c echo.Context, data []byte) error { return listedFor(c, data, listAge) }
+
+func listedFor(c echo.Context, data []byte, cache string) error {
 	h := c.Response().Header()
 	plain := etag(data)
 	packed := strings.TrimSuffix(plain, `"`) + `-gzip"` // other bytes, another tag
@@ -52,7 +54,7 @@ func listed(c echo.Context, data []byte) error {
 		tag = packed
 	}
 	h.Set("Etag", tag)
-	h.Set("Cache-Control", listAge)
+	h.Set("Cache-Control", cache)
 	h.Add("Vary", "Accept-Encoding")
 	if fresh(c.Request(), time.Time{}, plain, packed) {
 		return c.NoContent(http.StatusNotModified)

@@ -51,6 +51,9 @@ type Config struct {
 	Keys *signing.KeyCache
 	// Name and Version are shown on the front page.
 	Name, Version string
+	// Audit returns the change that writes a decision of the operator into the audit log, so that both are stored in
+	// one unit; nil for no such log.
+	Audit func(Decision) store.Change
 	// Logger gets one line per decision; nil discards them.
 	Logger *slog.Logger
 }
@@ -86,6 +89,7 @@ type Registry struct {
 	cursors  cursorKey
 	count    cachedCount
 	tallies  tallies
+	bell     *bell
 	hourly   *rate.Buckets // registrations by address; nil is no limit
 	failures *rate.Buckets // wrong credentials by address; nil is no limit
 }
@@ -113,6 +117,7 @@ func New(cfg Config) *Registry {
 		keys:  cfg.Keys,
 		log:   cfg.Logger,
 		views: newViews(cachedViews),
+		bell:  newBell(),
 	}
 	if n := cfg.Quotas.PerHour; n > 0 {
 		r.hourly = rate.NewBuckets(rate.PerHour(n), n, maxClients)

@@ -31,6 +31,7 @@ func (r *Registry) Mount(e *echo.Echo) {
 	read("/v1/agents", r.listAgents)
 	read("/v1/capabilities", r.getCapabilities)
 	read("/v1/intents", r.getIntents)
+	read("/v1/changes", r.getChanges)
 	read("/v1/agents/:id", r.getAgent)
 	read("/v1/agents/:id/record", r.getRecord)
 	read("/v1/agents/:id/keys", r.getKeys)

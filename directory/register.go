@@ -120,7 +120,7 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 
 func (r *Registry) put(ctx context.Context, put store.PutCard, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
-	r.views.drop(put.Card.ID) // also after an error: the outcome may be unknown
+	r.wrote(put.Card.ID) // also after an error: the outcome may be unknown
 	if errors.Is(err, store.ErrQuota) {
 		return wire.Registered{}, wire.ErrQuota
 	}
@@ -204,7 +204,7 @@ func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) 
 			return err
 		}
 		err = r.cards.Withdraw(ctx, held.ID, held.Rev, now.Add(reservation), nil, now)
-		r.views.drop(held.ID)
+		r.wrote(held.ID)
 		switch {
 		case errors.Is(err, store.ErrConflict):
 			continue

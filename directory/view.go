@@ -195,13 +195,19 @@ func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord
 	if err != nil {
 		return wire.CardRecord{}, err
 	}
+	rec, _, err := record(c, now)
+	return rec, err
+}
+
+// record is a stored card with what is shown beside it.
+func record(c store.Card, now time.Time) (wire.CardRecord, meta, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {
-		return wire.CardRecord{}, fmt.Errorf("read card %s: %w", c.ID, err)
+		return wire.CardRecord{}, meta{}, fmt.Errorf("read card %s: %w", c.ID, err)
 	}
 	m, err := parseMeta(c)
 	if err != nil {
-		return wire.CardRecord{}, err
+		return wire.CardRecord{}, meta{}, err
 	}
 	return wire.CardRecord{
 		Card:         tree,
@@ -209,7 +215,7 @@ func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord
 		ExpiresAt:    c.Expires,
 		Verification: m.verification(now),
 		KeyProof:     m.Proof,
-	}, nil
+	}, m, nil
 }
 
 // Keys returns how the key of id came to be (AM-60).

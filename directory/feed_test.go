@@ -1,0 +1,145 @@
+package directory
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// changes reads the feed in pages of limit from since to its end.
+func (w *world) changes(since string, limit int) (lines []string, next string) {
+	w.t.Helper()
+	for {
+		var page wire.ChangePage
+		got := w.ask("GET", fmt.Sprintf("/v1/changes?limit=%d&since=%s", limit, url.QueryEscape(since)), "")
+		if err := json.Unmarshal(got.Body.Bytes(), &page); err != nil || got.Code != 200 {
+			w.t.Fatalf("changes = %d %s", got.Code, got.Body)
+		}
+		for _, c := range page.Changes {
+			line := c.Change + " " + string(c.AgentID)
+			if c.Reason != "" {
+				line += ": " + c.Reason
+			}
+			if (c.Record != nil) != slices.Contains([]string{wire.ChangeRegistered, wire.ChangeRenewed, wire.ChangeKey, wire.ChangeVerified}, c.Change) {
+				w.t.Errorf("%s has record %v", line, c.Record)
+			}
+			lines = append(lines, line)
+		}
+		since = page.Next
+		if !page.More {
+			return lines, since
+		}
+	}
+}
+
+func (w *world) wantChanges(since string, want ...string) (next string) {
+	w.t.Helper()
+	for limit := 1; limit <= 3; limit++ {
+		var got []string
+		if got, next = w.changes(since, limit); !cmp.Equal(got, want) {
+			w.t.Errorf("changes in pages of %d: %q, want %q", limit, got, want)
+		}
+	}
+	return next
+}
+
+func TestChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.wantChanges("")
+		for i := range 3 {
+			w.register(alice, testCard(fmt.Sprintf("am_%d", i)))
+			time.Sleep(time.Second)
+		}
+		start := w.wantChanges("", "registered am_0", "registered am_1", "registered am_2")
+		w.wantChanges(start)
+		want(t, w.ask("PUT", "/v1/agents/am_1", "", as(alice)...), 200, "")
+		time.Sleep(time.Second)
+		want(t, w.ask("DELETE", "/v1/agents/am_0", "", as(alice)...), 204, "")
+		time.Sleep(time.Second)
+		if err := w.reg.Remove(t.Context(), "am_2", "spam", "cli"); err != nil {
+			t.Fatal(err)
+		}
+		next := w.wantChanges(start, "renewed am_1", "withdrawn am_0", "removed am_2: spam")
+		time.Sleep(time.Second)
+		w.register(alice, testCard("am_2"))
+		time.Sleep(time.Second)
+		want(t, w.ask("DELETE", "/v1/agents/am_2", "", as(alice)...), 204, "")
+		w.wantChanges(next, "withdrawn am_2") // the removal before says nothing about it
+
+		changed := testCard("am_1", text("public_key", testKey("other").PublicText()))
+		stamp := proof(testKey("other"), "PUT", "/v1/agents/am_1", testBase, time.Now(), changed)
+		want(t, w.ask("PUT", "/v1/agents/am_1", string(changed.JSON()), append(as(alice), "AgentMesh-Key-Proof", stamp)...), 200, "")
+		w.wantChanges(next, "withdrawn am_2", "key_changed am_1")
+		time.Sleep(lifetime)
+		w.wantChanges(next, "expired am_2", "expired am_1") // at the instant, whatever Sweep does; am_2 is reserved no more
+
+		// A year later the position is still good.
+		time.Sleep(300 * 24 * time.Hour)
+		w.register(bob, testCard("am_new"))
+		got, _ := w.changes(next, 9)
+		if len(got) == 0 || got[len(got)-1] != "registered am_new" {
+			t.Errorf("after a year: %q", got)
+		}
+	})
+}
+
+func TestChangesBadRequests(t *testing.T) {
+	w, other := fullWorld(t, 2), fullWorld(t, 2)
+	_, next := w.changes("", 1)
+	_, foreign := other.changes("", 1)
+	_, list := w.list("limit=1")
+	for _, query := range []string{
+		"since=x", "since=" + foreign, "since=" + list, "since=" + next[1:], "limit=0", "limit=101", "wait=31", "wait=-1", "wait=x", "%zz",
+	} {
+		want(t, w.ask("GET", "/v1/changes?"+query, ""), 400, "INVALID_MESSAGE")
+	}
+	want(t, w.ask("GET", "/v1/agents?limit=1&cursor="+next, ""), 400, "INVALID_MESSAGE")
+	if got := w.ask("GET", "/v1/changes?since="+next, ""); got.Header().Get("Cache-Control") != "no-store" {
+		t.Errorf("Cache-Control %q", got.Header().Get("Cache-Control"))
+	}
+}
+
+// TestChangesWait: a reader that waits is woken by the next write, and no more of them wait than the bound.
+func TestChangesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := fullWorld(t, 1)
+		_, next := w.changes("", 9)
+		woken := make(chan time.Duration)
+		for range 3 {
+			go func() {
+				start := time.Now()
+				page, err := w.reg.Changes(t.Context(), next, 9, maxWait)
+				if err != nil || len(page.Changes) != 1 || page.Changes[0].AgentID != "am_late" {
+					t.Errorf("woken with %+v, %v", page, err)
+				}
+				woken <- time.Since(start)
+			}()
+		}
+		time.Sleep(7 * time.Second)
+		w.register(alice, testCard("am_late"))
+		for range 3 {
+			if took := <-woken; took != 7*time.Second {
+				t.Errorf("woken after %v, want 7s", took)
+			}
+		}
+		_, next = w.changes("", 9)
+		start := time.Now()
+		if page, err := w.reg.Changes(t.Context(), next, 9, time.Hour); err != nil || len(page.Changes) != 0 || page.Next != next || time.Since(start) != maxWait {
+			t.Errorf("nothing came: %+v, %v after %v", page, err, time.Since(start))
+		}
+		w.reg.bell.waiting = maxWaiting
+		start = time.Now()
+		if _, err := w.reg.Changes(t.Context(), next, 9, maxWait); err != nil || time.Since(start) != 0 {
+			t.Errorf("one reader too many waited %v, %v", time.Since(start), err)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package directory
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	removedNS   = "removed"
+	maxReason   = 300                  // bytes of the operator's reason
+	removalLife = 400 * 24 * time.Hour // longer than a tombstone stands in the feed
+)
+
+// Removal says that the operator took a card out, and why. The reason is shown to everybody (GET /changes).
+type Removal struct {
+	AgentID wire.AgentID `json:"agent_id"`
+	Reason  string       `json:"reason"`
+	At      time.Time    `json:"at"`
+}
+
+func checkReason(reason string) error {
+	if reason == "" || len(reason) > maxReason || !utf8.ValidString(reason) {
+		return wire.ErrQuery.At("reason must be 1 to 300 bytes")
+	}
+	return nil
+}
+
+// removal returns why the card of id was last removed by the operator.
+func (r *Registry) removal(ctx context.Context, id wire.AgentID, now time.Time) (Removal, error) {
+	rec, err := r.recs.Get(ctx, removedNS, string(id), now)
+	if err != nil {
+		return Removal{}, err
+	}
+	var done Removal
+	if err := json.Unmarshal(rec.Body, &done); err != nil {
+		return Removal{}, fmt.Errorf("read removal of %s: %w", id, err)
+	}
+	return done, nil
+}
+
+// Remove takes the card of id out of the directory for the operator. Its id stays reserved for its owner, who may
+// register again unless a ban is in the way. An unknown id is [wire.ErrNoAgent].
+func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
+	if err := checkReason(reason); err != nil {
+		return err
+	}
+	now := clock()
+	body, err := json.Marshal(Removal{id, reason, now})
+	if err != nil {
+		return fmt.Errorf("write removal: %w", err)
+	}
+	changes := append(r.audit(now, string(id), "removed", reason, by),
+		store.Change{Record: store.Record{NS: removedNS, Key: string(id), Body: body, Expires: now.Add(removalLife)}, IfRev: store.Any})
+	err = r.cards.Withdraw(ctx, string(id), store.Any, now.Add(reservation), changes, now)
+	r.wrote(string(id))
+	if errors.Is(err, store.ErrNotFound) {
+		return wire.ErrNoAgent
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", id, err)
+	}
+	r.log.InfoContext(ctx, "card removed by the operator", "agent_id", id, "reason", reason)
+	return nil
+}
+
+// wrote is called after a write of a card, also where its outcome is unknown.
+func (r *Registry) wrote(id string) {
+	r.views.drop(id)
+	r.bell.ring()
+}
+
+// audit returns the changes that write a decision of the operator into the audit log.
+func (r *Registry) audit(at time.Time, subject, choice, note, by string) []store.Change {
+	if r.cfg.Audit == nil {
+		return nil
+	}
+	return []store.Change{r.cfg.Audit(Decision{At: at, Subject: subject, Choice: choice, Note: note, By: by})}
+}
+
+// Decision is what the operator did, for the audit log.
+type Decision struct {
+	At                        time.Time
+	Subject, Choice, Note, By string
+}
