@@ -1,0 +1,264 @@
+package calendar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Namespace is where agreed events are kept.
+const Namespace = "calendar"
+
+// BookConfig configures [NewBook]. Records is required.
+type BookConfig struct {
+	Records store.Records
+	Writer  Writer // nil: events are kept here alone
+	// Failed is told when an event could not be written, once for each event. It must not block.
+	Failed func(e Event, err error)
+	Logger *slog.Logger // nil discards
+}
+
+// Book keeps what was agreed and writes it to the owner's calendar. The record is made in the step that agrees, so that
+// no agreed event is lost; writing it is tried until it works or the event is over. It is safe for concurrent use.
+type Book struct {
+	cfg  BookConfig
+	wake chan struct{}
+}
+
+var _ Source = (*Book)(nil)
+
+// NewBook makes a book. It starts nothing: that is [Book.Run].
+func NewBook(cfg BookConfig) *Book {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Failed == nil {
+		cfg.Failed = func(Event, error) {}
+	}
+	return &Book{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+// state of an entry.
+type state string
+
+const (
+	pending state = "pending" // to be written
+	written state = "written"
+	removed state = "removed" // to be taken out
+)
+
+// entry is the record of an event.
+type entry struct {
+	Event    Event     `json:"event"`
+	State    state     `json:"state"`
+	Attempts int       `json:"attempts,omitempty"`
+	Due      time.Time `json:"due,omitzero"`
+
+	rev store.Rev
+}
+
+const keepAfter = 24 * time.Hour // an entry goes that long after its event
+
+func (e entry) record() store.Record {
+	body, err := json.Marshal(e)
+	if err != nil {
+		panic(fmt.Sprintf("calendar: encode entry: %v", err)) // only fields we filled
+	}
+	end := e.Event.Start.Add(e.Event.Duration)
+	if now := e.Event.Made; end.Before(now) {
+		end = now
+	}
+	return store.Record{NS: Namespace, Key: e.Event.UID, Body: body, Terms: []string{"state:" + string(e.State)}, Expires: end.Add(keepAfter)}
+}
+
+// Agreed returns the change that keeps an event, for the step that agrees on it. Call [Book.Published] after it.
+func (b *Book) Agreed(e Event) store.Change {
+	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
+}
+
+// Cancelled returns the changes that take an event out again, none where it is not known.
+func (b *Book) Cancelled(ctx context.Context, uid string, now time.Time) ([]store.Change, error) {
+	rec, err := b.cfg.Records.Get(ctx, Namespace, uid, now)
+	if err != nil {
+		if errors.Is(err, store.ErrNotFound) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("read agreed event: %w", err)
+	}
+	e, err := decodeEntry(rec)
+	if err != nil {
+		return nil, err
+	}
+	e.State, e.Attempts, e.Due = removed, 0, time.Time{}
+	return []store.Change{{Record: e.record(), IfRev: rec.Rev}}, nil
+}
+
+// Published wakes the writer after a step.
+func (b *Book) Published() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes until ctx ends.
+func (b *Book) Run(ctx context.Context) {
+	for {
+		next := b.work(ctx, time.Now())
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-b.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+const (
+	atRest     = time.Hour // how often the book is looked through where nothing wakes it
+	writeTime  = 30 * time.Second
+	firstPause = time.Minute
+	lastPause  = time.Hour
+)
+
+// work does what is due and returns when to look again.
+func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
+	next := atRest
+	for _, s := range []state{pending, removed} {
+		err := b.each(ctx, "state:"+string(s), now, func(e entry) {
+			if now.Before(e.Due) {
+				next = min(next, e.Due.Sub(now))
+				return
+			}
+			next = min(next, b.write(ctx, e, now))
+		})
+		if err != nil && ctx.Err() == nil {
+			b.cfg.Logger.Warn("read agreed events", "err", err)
+			next = firstPause
+		}
+	}
+	return next
+}
+
+// write tries one entry and returns when to look again.
+func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration {
+	limited, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	var err error
+	switch {
+	case b.cfg.Writer == nil:
+	case e.State == removed:
+		err = b.cfg.Writer.Remove(limited, e.Event.UID)
+	default:
+		err = b.cfg.Writer.Put(limited, e.Event)
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
+	change := store.Change{Record: e.record(), IfRev: e.rev}
+	next := atRest
+	switch {
+	case err != nil:
+		if e.Attempts == 0 {
+			b.cfg.Failed(e.Event, err)
+		}
+		b.cfg.Logger.Warn("write event", "uid", e.Event.UID, "attempt", e.Attempts+1, "err", err)
+		next = min(firstPause<<min(e.Attempts, 6), lastPause)
+		e.Attempts++
+		e.Due = now.Add(next)
+		change.Record = e.record()
+	case e.State == removed:
+		change.Delete = true
+	default:
+		b.cfg.Logger.Info("event written", "uid", e.Event.UID)
+		e.State = written
+		change.Record = e.record()
+	}
+	if err := b.cfg.Records.Apply(ctx, []store.Change{change}, now); err != nil {
+		b.cfg.Logger.Warn("keep event", "uid", e.Event.UID, "err", err) // it changed meanwhile, or the next look tries again
+		return firstPause
+	}
+	return next
+}
+
+// Name names the book among the sources.
+func (b *Book) Name() string { return "agreed events" }
+
+// Busy lists the agreed events: they take time whether or not they reached the owner's calendar yet.
+func (b *Book) Busy(ctx context.Context, window Interval, _ *time.Location) ([]Interval, []Problem, error) {
+	var out []Interval
+	err := b.each(ctx, "", window.Start, func(e entry) {
+		if i, ok := e.interval().clip(window); ok && e.State != removed {
+			out = append(out, i)
+		}
+	})
+	return out, nil, err
+}
+
+func (e entry) interval() Interval {
+	return Interval{e.Event.Start, e.Event.Start.Add(e.Event.Duration)}
+}
+
+// On counts the events that were agreed for the day of t, in the zone of t.
+func (b *Book) On(ctx context.Context, t, now time.Time) (n int, err error) {
+	y, m, d := t.Date()
+	err = b.each(ctx, "", now, func(e entry) {
+		ey, em, ed := e.Event.Start.In(t.Location()).Date()
+		if e.State != removed && ey == y && em == m && ed == d {
+			n++
+		}
+	})
+	return n, err
+}
+
+// Events lists what was agreed and is not over for long.
+func (b *Book) Events(ctx context.Context, now time.Time) (out []Event, err error) {
+	err = b.each(ctx, "", now, func(e entry) {
+		if e.State != removed {
+			out = append(out, e.Event)
+		}
+	})
+	return out, err
+}
+
+// maxEntries bounds how many events are looked at.
+const maxEntries = 10_000
+
+func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {
+	seen := 0
+	for after := ""; ; {
+		page, err := b.cfg.Records.List(ctx, Namespace, term, after, 500, now)
+		if err != nil {
+			return fmt.Errorf("list agreed events: %w", err)
+		}
+		for _, rec := range page.Records {
+			e, err := decodeEntry(rec)
+			if err != nil {
+				return err
+			}
+			do(e)
+		}
+		if seen += len(page.Records); seen > maxEntries {
+			return fmt.Errorf("more than %d agreed events", maxEntries)
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+func decodeEntry(rec store.Record) (entry, error) {
+	e := entry{rev: rec.Rev}
+	if err := json.Unmarshal(rec.Body, &e); err != nil {
+		return entry{}, fmt.Errorf("decode agreed event: %w", err)
+	}
+	return e, nil
+}

@@ -1,0 +1,140 @@
+package calendar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/emersion/go-ical"
+	"github.com/emersion/go-webdav"
+	"github.com/emersion/go-webdav/caldav"
+)
+
+// CalDAV is one calendar collection of a server (RFC 4791). It is read and written with the owner's name and password,
+// so its URL must be https, or loopback.
+type CalDAV struct {
+	url    *url.URL
+	client *caldav.Client
+}
+
+var (
+	_ Source = (*CalDAV)(nil)
+	_ Writer = (*CalDAV)(nil)
+)
+
+// Do makes one HTTP call to a URL that the owner configured; it follows no redirect.
+type Do func(*http.Request) (*http.Response, error)
+
+// NewCalDAV returns the collection at address; user and password may be empty.
+func NewCalDAV(address, user, password string, do Do) (*CalDAV, error) {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil || u.Host == "":
+		return nil, errors.New("calendar URL must be absolute")
+	case u.User != nil:
+		return nil, errors.New("calendar URL must have no user info: name a user and a password file")
+	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
+		return nil, errors.New("calendar URL must be https; http works for this machine alone")
+	}
+	if !strings.HasSuffix(u.Path, "/") {
+		u.Path += "/"
+	}
+	var transport webdav.HTTPClient = capped{do}
+	if user != "" {
+		transport = webdav.HTTPClientWithBasicAuth(transport, user, password)
+	}
+	c, err := caldav.NewClient(transport, u.String())
+	if err != nil {
+		return nil, fmt.Errorf("calendar URL: %w", err)
+	}
+	return &CalDAV{url: u, client: c}, nil
+}
+
+func loopback(host string) bool {
+	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
+}
+
+// capped bounds what a server may answer.
+type capped struct{ do Do }
+
+// Do makes the call.
+func (c capped) Do(req *http.Request) (*http.Response, error) {
+	resp, err := c.do(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = &cappedBody{ReadCloser: resp.Body, left: maxFilesBytes}
+	return resp, nil
+}
+
+type cappedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+var errTooMuch = fmt.Errorf("the calendar server answers more than %d MiB", maxFilesBytes>>20)
+
+// Read reads until more came than is taken.
+func (b *cappedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errTooMuch
+	}
+	return n, err
+}
+
+// Name is the URL.
+func (c *CalDAV) Name() string { return c.url.String() }
+
+// Busy asks for the events of the window (RFC 4791 §7.8) and judges them as those of a file.
+func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location) (busy []Interval, problems []Problem, err error) {
+	defer func() {
+		if p := recover(); p != nil { // see decode
+			err = errors.New("read calendar: the server answers a malformed line")
+		}
+	}()
+	objects, err := c.client.QueryCalendar(ctx, c.url.Path, &caldav.CalendarQuery{
+		CompRequest: caldav.CalendarCompRequest{Name: ical.CompCalendar, AllProps: true, AllComps: true},
+		CompFilter: caldav.CompFilter{Name: ical.CompCalendar, Comps: []caldav.CompFilter{
+			{Name: ical.CompEvent, Start: window.Start.UTC(), End: window.End.UTC()},
+		}},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read calendar %s: %w", c.Name(), err)
+	}
+	var all data
+	for _, o := range objects {
+		r := reader{zones: zones{owner: owner, described: make(map[string]zone)}, window: window}
+		if err := r.calendar(o.Data); err != nil {
+			return nil, nil, fmt.Errorf("read calendar %s: %w", c.Name(), err)
+		}
+		all.add(r.out)
+	}
+	busy, problems, err = all.busy(ctx, window)
+	return busy, named(problems, c.Name()), err
+}
+
+// Put writes the event to the collection.
+func (c *CalDAV) Put(ctx context.Context, e Event) error {
+	if _, err := c.client.PutCalendarObject(ctx, c.object(e.UID), e.object()); err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+	return nil
+}
+
+// Remove deletes the event from the collection.
+func (c *CalDAV) Remove(ctx context.Context, uid string) error {
+	err := c.client.RemoveAll(ctx, c.object(uid))
+	if err != nil && !strings.Contains(err.Error(), "404") {
+		return fmt.Errorf("remove event: %w", err)
+	}
+	return nil
+}
+
+func (c *CalDAV) object(uid string) string { return path.Join(c.url.Path, uid+".ics") }

@@ -1,0 +1,181 @@
+package calendar_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/calendar"
+)
+
+// radicale starts the CalDAV server of that name with an empty calendar, and returns the calendar's URL.
+func radicale(t *testing.T) string {
+	t.Helper()
+	program, err := exec.LookPath("radicale")
+	if err != nil {
+		if os.Getenv("AGENTMESH_TOOLS") == "required" {
+			t.Fatal("radicale is not installed (AGENTMESH_TOOLS=required)")
+		}
+		t.Skip("radicale is not installed")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config")
+	text := fmt.Sprintf("[server]\nhosts = %s\n[auth]\ntype = htpasswd\nhtpasswd_filename = %s\nhtpasswd_encryption = plain\n"+
+		"[storage]\nfilesystem_folder = %s\n[logging]\nlevel = warning\n", address, filepath.Join(dir, "users"), filepath.Join(dir, "data"))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "users"), []byte("sarah:hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	server := exec.CommandContext(ctx, program, "--config", config)
+	var log bytes.Buffer
+	server.Stderr = &log
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(); _ = server.Wait() })
+	url := "http://" + address + "/sarah/work/"
+	request, err := http.NewRequestWithContext(t.Context(), "MKCALENDAR", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.SetBasicAuth("sarah", "hunter2")
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		resp, err := http.DefaultClient.Do(request)
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusCreated {
+				t.Fatalf("MKCALENDAR: %s", resp.Status)
+			}
+			return url
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("radicale does not answer: %v\n%s", err, &log)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// TestCalDAV writes, reads and removes an event at a real server, and reads a series with an exception there.
+func TestCalDAV(t *testing.T) {
+	url := radicale(t)
+	c, err := calendar.NewCalDAV(url, "sarah", "hunter2", http.DefaultClient.Do)
+	if err != nil {
+		t.Fatal(err)
+	}
+	window := calendar.Interval{Start: now, End: now.AddDate(0, 0, 14)}
+	busy := func() int {
+		t.Helper()
+		list, problems, err := c.Busy(t.Context(), window, zone(t))
+		if err != nil || len(problems) != 0 {
+			t.Fatalf("Busy = %v, %v, %v", list, problems, err)
+		}
+		return len(list)
+	}
+	if n := busy(); n != 0 {
+		t.Fatalf("an empty calendar has %d busy times", n)
+	}
+	e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", With: "Chris", Start: at(t, 12, 10, 0), Duration: time.Hour, Made: now}
+	for range 2 { // a repeat changes nothing
+		if err := c.Put(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	series := "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//test//EN\r\nBEGIN:VEVENT\r\nUID:series\r\nDTSTAMP:20260101T000000Z\r\nDTSTART;TZID=Europe/Berlin:20260313T090000\r\n" +
+		"DURATION:PT1H\r\nRRULE:FREQ=DAILY;COUNT=3\r\nEXDATE;TZID=Europe/Berlin:20260314T090000\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n"
+	put, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"series.ics", strings.NewReader(series))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put.SetBasicAuth("sarah", "hunter2")
+	put.Header.Set("Content-Type", "text/calendar")
+	resp, err := http.DefaultClient.Do(put)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if n := busy(); n != 3 {
+		t.Errorf("%d busy times, want the event and two of the series", n)
+	}
+	for range 2 {
+		if err := c.Remove(t.Context(), e.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := busy(); n != 2 {
+		t.Errorf("%d busy times after the event was removed, want 2", n)
+	}
+	wrong, err := calendar.NewCalDAV(url, "sarah", "wrong", http.DefaultClient.Do)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := wrong.Busy(t.Context(), window, zone(t)); err == nil || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("Busy with a wrong password = %v, want an error without it", err)
+	}
+}
+
+// TestCalDAVLies: a server that answers nonsense or without end is an error, in bounded time and memory.
+func TestCalDAVLies(t *testing.T) {
+	window := calendar.Interval{Start: now, End: now.AddDate(0, 0, 14)}
+	multistatus := func(text string) string {
+		return `<?xml version="1.0"?><multistatus xmlns="DAV:" xmlns:C="urn:ietf:params:xml:ns:caldav"><response><href>/c/1.ics</href><propstat><prop>` +
+			`<C:calendar-data>` + text + `</C:calendar-data></prop><status>HTTP/1.1 200 OK</status></propstat></response></multistatus>`
+	}
+	for name, answer := range map[string]func(http.ResponseWriter){
+		"html":        func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") },
+		"no calendar": func(w http.ResponseWriter) { w.WriteHeader(http.StatusMultiStatus); fmt.Fprint(w, multistatus("x")) },
+		"malformed line": func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusMultiStatus)
+			fmt.Fprint(w, multistatus("BEGIN:VCALENDAR&#10;X;Y=\"a\"b:&#10;"))
+		},
+		"without end": func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusMultiStatus)
+			line := []byte(strings.Repeat("<x>", 10_000))
+			for {
+				if _, err := w.Write(line); err != nil {
+					return
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/xml")
+				answer(w)
+			}))
+			defer server.Close()
+			c, err := calendar.NewCalDAV(server.URL+"/c", "", "", http.DefaultClient.Do)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if list, _, err := c.Busy(t.Context(), window, time.UTC); err == nil {
+				t.Errorf("Busy = %v, want an error", list)
+			}
+		})
+	}
+}
+
+func TestNewCalDAVRefuses(t *testing.T) {
+	for _, address := range []string{"", "calendar", "ftp://x.example/c", "http://calendar.example/c", "https://user:secret@calendar.example/c"} {
+		if _, err := calendar.NewCalDAV(address, "", "", http.DefaultClient.Do); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("NewCalDAV(%q) = %v", address, err)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package calendar
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/emersion/go-ical"
+)
+
+// Event is an agreed event. Title, Location and With are text of a peer: they were bounded and cleaned by who made the
+// Event, and are escaped when they are written.
+type Event struct {
+	UID      string        `json:"uid"`
+	Title    string        `json:"title"`
+	Location string        `json:"location,omitempty"`
+	With     string        `json:"with,omitempty"`
+	Start    time.Time     `json:"start"`
+	Duration time.Duration `json:"duration"`
+	Made     time.Time     `json:"made"`
+}
+
+// UID names the event of a conversation: the same at every write, and of nothing but letters, digits and "-", whatever
+// the peer chose as conversation id.
+func UID(peer, conversation string) string {
+	sum := sha256.Sum256([]byte("agentmesh-event\x00" + peer + "\x00" + conversation))
+	name := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
+	return "agentmesh-" + strings.ToLower(name[:26])
+}
+
+// text writes the event as an iCalendar object.
+func (e Event) text() []byte {
+	var b bytes.Buffer
+	if err := ical.NewEncoder(&b).Encode(e.object()); err != nil {
+		panic(fmt.Sprintf("calendar: encode event: %v", err)) // only properties that we set
+	}
+	return b.Bytes()
+}
+
+func (e Event) object() *ical.Calendar {
+	event := ical.NewEvent()
+	event.Props.SetText(ical.PropUID, e.UID)
+	event.Props.SetDateTime(ical.PropDateTimeStamp, e.Made.UTC())
+	event.Props.SetDateTime(ical.PropDateTimeStart, e.Start.UTC())
+	event.Props.SetDateTime(ical.PropDateTimeEnd, e.Start.Add(e.Duration).UTC())
+	event.Props.SetText(ical.PropSummary, e.Title)
+	if e.Location != "" {
+		event.Props.SetText(ical.PropLocation, e.Location)
+	}
+	if e.With != "" {
+		event.Props.SetText(ical.PropDescription, "Agreed with "+e.With+" over AgentMesh.")
+	}
+	event.SetStatus(ical.EventConfirmed)
+	cal := ical.NewCalendar()
+	cal.Props.SetText(ical.PropVersion, "2.0")
+	cal.Props.SetText(ical.PropProductID, "-//AgentMesh//agentmesh//EN")
+	cal.Children = append(cal.Children, event.Component)
+	return cal
+}

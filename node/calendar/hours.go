@@ -1,0 +1,108 @@
+package calendar
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Hours are the times of a week in which the owner may be met, by the clock of the owner's zone.
+type Hours struct{ days [7][]clock }
+
+// clock is a part of a day, in minutes from midnight by the wall clock.
+type clock struct{ from, to int }
+
+// DefaultHours are the times on weekdays that most people mean by working hours.
+const DefaultHours = "mon-fri 09:00-17:00"
+
+var dayNames = [...]string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+
+// ParseHours reads lists such as "mon-fri 09:00-12:00 13:00-17:00, sat 10:00-12:00". "24:00" ends a day.
+func ParseHours(text string) (Hours, error) {
+	var h Hours
+	for part := range strings.SplitSeq(text, ",") {
+		words := strings.Fields(strings.ToLower(part))
+		if len(words) < 2 {
+			return h, fmt.Errorf("hours %q: must be days and times, such as %s", strings.TrimSpace(part), DefaultHours)
+		}
+		first, last, err := days(words[0])
+		if err != nil {
+			return h, err
+		}
+		for _, w := range words[1:] {
+			from, to, _ := strings.Cut(w, "-")
+			c := clock{minutes(from), minutes(to)}
+			if c.from < 0 || c.to <= c.from {
+				return h, fmt.Errorf("hours %q: must be a time of day, - and a later one", w)
+			}
+			for d := first; ; d = (d + 1) % 7 {
+				h.days[d] = append(h.days[d], c)
+				if d == last {
+					break
+				}
+			}
+		}
+	}
+	return h, nil
+}
+
+func days(text string) (first, last int, err error) {
+	from, to, ok := strings.Cut(text, "-")
+	if !ok {
+		to = from
+	}
+	first, last = -1, -1
+	for i, name := range dayNames {
+		if name == from {
+			first = i
+		}
+		if name == to {
+			last = i
+		}
+	}
+	if first < 0 || last < 0 {
+		return 0, 0, fmt.Errorf("hours: %q is no day or range of days: write sun mon tue wed thu fri sat", text)
+	}
+	return first, last, nil
+}
+
+// minutes reads hh:mm, -1 where it is none.
+func minutes(text string) int {
+	if text == "24:00" {
+		return 24 * 60
+	}
+	t, err := time.Parse("15:04", text)
+	if err != nil {
+		return -1
+	}
+	return t.Hour()*60 + t.Minute()
+}
+
+// within lists the hours as instants, from the day of from to that of until, in the order of time.
+func (h Hours) within(window Interval, zone *time.Location) []Interval {
+	var out []Interval
+	from := window.Start.In(zone)
+	for day := 0; ; day++ {
+		midnight := time.Date(from.Year(), from.Month(), from.Day()+day, 0, 0, 0, 0, zone)
+		if !midnight.Before(window.End) {
+			return merge(out)
+		}
+		for _, c := range h.days[midnight.Weekday()] {
+			at := func(minute int) time.Time {
+				return time.Date(midnight.Year(), midnight.Month(), midnight.Day(), 0, minute, 0, 0, zone)
+			}
+			if i, ok := (Interval{at(c.from), at(c.to)}).clip(window); ok {
+				out = append(out, i)
+			}
+		}
+	}
+}
+
+func (h Hours) empty() bool {
+	for _, d := range h.days {
+		if len(d) > 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,368 @@
+package calendar
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/emersion/go-ical"
+)
+
+const (
+	localLayout = "20060102T150405"
+	utcLayout   = "20060102T150405Z"
+	dateLayout  = "20060102"
+)
+
+// The bounds of what is read. A calendar beyond them is refused, not cut: half a calendar shows free time that is none.
+const (
+	maxFile   = 8 << 20 // bytes of one file or answer
+	maxLine   = 256 << 10
+	maxNested = 8 // components inside components; RFC 5545 needs three
+	maxEvents = 50_000
+)
+
+// Problem is something in a calendar that was not as it should be. Text is for the owner; it quotes nothing but the
+// UID of an event.
+type Problem struct {
+	Source string `json:"source"`
+	UID    string `json:"uid,omitempty"`
+	Text   string `json:"text"`
+}
+
+// event is a VEVENT, its times still as written.
+type event struct {
+	uid      string
+	sequence int
+	id       *moment // RECURRENCE-ID: which recurrence this one replaces
+	start    moment
+	length   span
+	rule     string
+	except   []moment
+	extra    []moment
+	free     bool // transparent, cancelled, or marked as free: takes no time
+}
+
+// moment is a point in time as a calendar writes it.
+type moment struct {
+	wall time.Time
+	zone zone
+	day  bool // a whole day: VALUE=DATE
+}
+
+func (m moment) instant() time.Time { return m.zone.instant(m.wall) }
+
+// span is how long an event takes: days by the wall clock, the rest by the stopwatch.
+type span struct {
+	days int
+	rest time.Duration
+}
+
+func (s span) from(start moment) Interval {
+	end := moment{wall: start.wall.AddDate(0, 0, s.days), zone: start.zone}
+	return Interval{start.instant(), end.instant().Add(s.rest)}
+}
+
+// data is what one file or answer said.
+type data struct {
+	events   []event
+	unclear  []Interval // where an event may lie that could not be read
+	problems []Problem
+}
+
+// reader turns iCalendar text into events.
+type reader struct {
+	zones  zones
+	window Interval
+	out    data
+}
+
+// read reads one file. owner is the zone of times without one. An error means that the file cannot be read as a
+// whole; what is wrong with single events is a Problem, and where they may lie counts as busy.
+func read(text []byte, owner *time.Location, window Interval) (data, error) {
+	if err := bounded(text); err != nil {
+		return data{}, err
+	}
+	r := reader{zones: zones{owner: owner, described: make(map[string]zone)}, window: window}
+	dec := ical.NewDecoder(bytes.NewReader(text))
+	for {
+		cal, err := decode(dec)
+		if errors.Is(err, io.EOF) {
+			return r.out, nil
+		}
+		if err != nil {
+			return data{}, err
+		}
+		if err := r.calendar(cal); err != nil {
+			return data{}, err
+		}
+	}
+}
+
+// bounded refuses text that would cost too much to read.
+func bounded(text []byte) error {
+	if len(text) > maxFile {
+		return fmt.Errorf("larger than %d MiB", maxFile>>20)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, maxLine)
+	nested, line := 0, 0
+	for lines.Scan() {
+		line++
+		name, _, _ := bytes.Cut(lines.Bytes(), []byte(":"))
+		switch strings.ToUpper(string(name)) {
+		case "BEGIN":
+			nested++
+		case "END":
+			nested--
+		}
+		if nested > maxNested {
+			return fmt.Errorf("line %d: components nested more than %d deep", line, maxNested)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("a line is longer than %d KiB", maxLine>>10)
+	}
+	if nested != 0 {
+		return errors.New("it ends inside a component")
+	}
+	return nil
+}
+
+// decode reads the next VCALENDAR. The library panics on some malformed lines; that is one more way to say that the
+// text is no calendar.
+func decode(dec *ical.Decoder) (cal *ical.Calendar, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			cal, err = nil, errors.New("malformed line")
+		}
+	}()
+	return dec.Decode()
+}
+
+// calendar takes the events of a VCALENDAR.
+func (r *reader) calendar(cal *ical.Calendar) error {
+	for _, child := range cal.Children {
+		if child.Name != ical.CompTimezone {
+			continue
+		}
+		id := value(child, ical.PropTimezoneID)
+		z, err := describe(child, r.window.End.AddDate(1, 0, 0))
+		if err != nil {
+			r.problem("", "a time zone is not readable: "+err.Error())
+			continue
+		}
+		r.zones.described[strings.TrimPrefix(id, "/")] = z
+	}
+	for _, child := range cal.Children {
+		switch child.Name {
+		case ical.CompEvent:
+			if len(r.out.events) >= maxEvents {
+				return fmt.Errorf("more than %d events", maxEvents)
+			}
+			r.event(child)
+		case ical.CompFreeBusy:
+			r.freeBusy(child)
+		}
+	}
+	return nil
+}
+
+func value(comp *ical.Component, name string) string {
+	if p := comp.Props.Get(name); p != nil {
+		return strings.TrimSpace(p.Value)
+	}
+	return ""
+}
+
+func (r *reader) problem(uid, text string) {
+	if len(r.out.problems) < 100 {
+		r.out.problems = append(r.out.problems, Problem{UID: uid, Text: text})
+	}
+}
+
+// event takes one VEVENT. Where it cannot be told when it is, everything counts as busy.
+func (r *reader) event(comp *ical.Component) {
+	e := event{uid: value(comp, ical.PropUID), rule: value(comp, ical.PropRecurrenceRule), free: takesNoTime(comp)}
+	e.sequence, _ = strconv.Atoi(value(comp, ical.PropSequence)) // absent is 0
+	fault := func(err error) {
+		if e.free {
+			return
+		}
+		r.problem(e.uid, err.Error()+"; all the time that it may take counts as busy")
+		r.out.unclear = append(r.out.unclear, r.window)
+	}
+	start, problem, err := r.moment(comp.Props.Get(ical.PropDateTimeStart))
+	if err != nil {
+		fault(fmt.Errorf("DTSTART: %w", err))
+		return
+	}
+	e.start = start
+	if e.length, err = r.length(comp, start); err != nil {
+		fault(err)
+		return
+	}
+	if problem != "" && !e.free {
+		r.problem(e.uid, problem)
+		if e.rule != "" {
+			fault(errors.New("it recurs in a zone that is not known"))
+			return
+		}
+		busy := e.length.from(start)
+		r.out.unclear = append(r.out.unclear, Interval{busy.Start.Add(-14 * time.Hour), busy.End.Add(14 * time.Hour)})
+		return
+	}
+	if p := comp.Props.Get(ical.PropRecurrenceID); p != nil {
+		id, _, err := r.moment(p)
+		if err != nil {
+			fault(fmt.Errorf("RECURRENCE-ID: %w", err))
+			return
+		}
+		e.id = &id
+	}
+	if e.except, err = r.moments(comp, ical.PropExceptionDates); err == nil {
+		e.extra, err = r.moments(comp, ical.PropRecurrenceDates)
+	}
+	if err != nil {
+		fault(err)
+		return
+	}
+	r.out.events = append(r.out.events, e)
+}
+
+// takesNoTime says whether an event leaves its time free (RFC 5545 §3.8.2.7; Microsoft's property).
+func takesNoTime(comp *ical.Component) bool {
+	return strings.EqualFold(value(comp, ical.PropTransparency), "TRANSPARENT") ||
+		strings.EqualFold(value(comp, ical.PropStatus), "CANCELLED") ||
+		strings.EqualFold(value(comp, "X-MICROSOFT-CDO-BUSYSTATUS"), "FREE")
+}
+
+// moment reads a date or a time. problem says that its zone is not known; then it is read in the owner's.
+func (r *reader) moment(p *ical.Prop) (m moment, problem string, err error) {
+	if p == nil {
+		return m, "", errors.New("is missing")
+	}
+	text := strings.TrimSpace(p.Value)
+	m.zone = located{r.zones.owner}
+	switch len(text) {
+	case len(dateLayout):
+		m.day = true
+		m.wall, err = time.Parse(dateLayout, text)
+		return m, "", notATime(err)
+	case len(utcLayout):
+		m.zone = located{time.UTC}
+		m.wall, err = time.Parse(utcLayout, text)
+		return m, "", notATime(err)
+	}
+	if m.wall, err = time.Parse(localLayout, text); err != nil {
+		return m, "", notATime(err)
+	}
+	if id := p.Params.Get(ical.PropTimezoneID); id != "" {
+		z, ok := r.zones.find(id)
+		if !ok {
+			return m, "its time zone is not known", nil
+		}
+		m.zone = z
+	}
+	return m, "", nil
+}
+
+func notATime(err error) error {
+	if err != nil {
+		return errors.New("is no date and no time")
+	}
+	return nil
+}
+
+// moments reads every value of a list such as EXDATE.
+func (r *reader) moments(comp *ical.Component, name string) ([]moment, error) {
+	var out []moment
+	for _, p := range comp.Props[name] {
+		for text := range strings.SplitSeq(p.Value, ",") {
+			one := p
+			one.Value, _, _ = strings.Cut(text, "/") // a period counts from its start
+			m, problem, err := r.moment(&one)
+			if err == nil && problem != "" {
+				err = errors.New(problem)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// length reads DTEND or DURATION (RFC 5545 §3.6.1). An end before the start is read as the two swapped.
+func (r *reader) length(comp *ical.Component, start moment) (span, error) {
+	if p := comp.Props.Get(ical.PropDateTimeEnd); p != nil {
+		end, _, err := r.moment(p)
+		if err != nil {
+			return span{}, fmt.Errorf("DTEND: %w", err)
+		}
+		if start.day {
+			return span{days: max(1, int(end.wall.Sub(start.wall)/(24*time.Hour)))}, nil
+		}
+		d := end.instant().Sub(start.instant())
+		if d < 0 {
+			return span{}, errors.New("it ends before it starts")
+		}
+		return span{rest: d}, nil
+	}
+	if p := comp.Props.Get(ical.PropDuration); p != nil {
+		d, err := p.Duration()
+		if err != nil || d < 0 {
+			return span{}, errors.New("DURATION: is no duration")
+		}
+		if start.day {
+			return span{days: max(1, int(d/(24*time.Hour)))}, nil
+		}
+		return span{rest: d}, nil
+	}
+	if start.day {
+		return span{days: 1}, nil
+	}
+	return span{}, nil
+}
+
+// freeBusy takes the busy periods of a VFREEBUSY (RFC 5545 §3.6.4).
+func (r *reader) freeBusy(comp *ical.Component) {
+	for _, p := range comp.Props[ical.PropFreeBusy] {
+		if strings.EqualFold(p.Params.Get(ical.ParamFreeBusyType), "FREE") {
+			continue
+		}
+		for text := range strings.SplitSeq(p.Value, ",") {
+			busy, err := period(text)
+			if err != nil {
+				r.problem("", "FREEBUSY: "+err.Error())
+				r.out.unclear = append(r.out.unclear, r.window)
+				return
+			}
+			r.out.unclear = append(r.out.unclear, busy)
+		}
+	}
+}
+
+// period reads start/end or start/duration, in UTC.
+func period(text string) (Interval, error) {
+	from, to, _ := strings.Cut(strings.TrimSpace(text), "/")
+	start, err := time.Parse(utcLayout, from)
+	if err != nil {
+		return Interval{}, notATime(err)
+	}
+	if end, err := time.Parse(utcLayout, to); err == nil && !end.Before(start) {
+		return Interval{start, end}, nil
+	}
+	p := ical.Prop{Name: ical.PropDuration, Value: to, Params: ical.Params{}}
+	d, err := p.Duration()
+	if err != nil || d < 0 {
+		return Interval{}, errors.New("is no period")
+	}
+	return Interval{start, start.Add(d)}, nil
+}

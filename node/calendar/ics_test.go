@@ -1,0 +1,240 @@
+package calendar
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// berlin is the owner's zone in these tests: an hour ahead of UTC, two in summer.
+func berlin(t testing.TB) *time.Location {
+	t.Helper()
+	loc, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loc
+}
+
+// object wraps lines into a calendar.
+func object(lines ...string) []byte {
+	text := "BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:-//test//EN\n" + strings.Join(lines, "\n") + "\nEND:VCALENDAR\n"
+	return []byte(strings.ReplaceAll(text, "\n", "\r\n"))
+}
+
+// vevent wraps lines into an event.
+func vevent(lines ...string) string {
+	return "BEGIN:VEVENT\n" + strings.Join(lines, "\n") + "\nEND:VEVENT"
+}
+
+// timezone is what Outlook describes for Berlin under a name of its own.
+const timezone = `BEGIN:VTIMEZONE
+TZID:Customized Time Zone
+BEGIN:STANDARD
+DTSTART:16010101T030000
+TZOFFSETFROM:+0200
+TZOFFSETTO:+0100
+RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=10
+END:STANDARD
+BEGIN:DAYLIGHT
+DTSTART:16010101T020000
+TZOFFSETFROM:+0100
+TZOFFSETTO:+0200
+RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=3
+END:DAYLIGHT
+END:VTIMEZONE`
+
+// all is the answer where everything has to count as busy.
+var all = []string{"2026-03-01 00:00 - 2026-04-15 00:00"}
+
+// TestBusy reads oddities that calendars in the field hold: the window is 1 March to 15 April 2026 UTC, across the
+// change to summer time on 29 March.
+func TestBusy(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		text     []byte
+		want     []string // UTC
+		problems int
+	}{
+		{"utc", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DTEND:20260310T100000Z")),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00"}, 0},
+		{"floating is the owner's", object(vevent("UID:1", "DTSTART:20260310T090000", "DTEND:20260310T100000")),
+			[]string{"2026-03-10 08:00 - 2026-03-10 09:00"}, 0},
+		{"iana zone", object(vevent("UID:1", "DTSTART;TZID=America/New_York:20260310T090000", "DURATION:PT30M")),
+			[]string{"2026-03-10 13:00 - 2026-03-10 13:30"}, 0},
+		{"zone behind a vendor's prefix", object(vevent("UID:1", "DTSTART;TZID=/freeassociation.sourceforge.net/Europe/Berlin:20260310T090000", "DURATION:PT1H")),
+			[]string{"2026-03-10 08:00 - 2026-03-10 09:00"}, 0},
+		{"windows zone without description", object(vevent("UID:1", `DTSTART;TZID="W. Europe Standard Time":20260410T090000`, "DURATION:PT1H")),
+			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
+		{"described zone in winter", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260310T090000", "DURATION:PT1H")),
+			[]string{"2026-03-10 08:00 - 2026-03-10 09:00"}, 0},
+		{"described zone in summer", object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260410T090000", "DURATION:PT1H")),
+			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
+		{"unknown zone blocks every hour it may be", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H")),
+			[]string{"2026-03-09 21:00 - 2026-03-11 02:00"}, 1},
+		{"unknown zone that recurs", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H", "RRULE:FREQ=DAILY")), all, 2},
+		{"all day", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND;VALUE=DATE:20260311")),
+			[]string{"2026-03-09 23:00 - 2026-03-10 23:00"}, 0},
+		{"all day without an end", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310")),
+			[]string{"2026-03-09 23:00 - 2026-03-10 23:00"}, 0},
+		{"all day across the clock change", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260328", "DTEND;VALUE=DATE:20260330")),
+			[]string{"2026-03-27 23:00 - 2026-03-29 22:00"}, 0},
+		{"date without VALUE=DATE", object(vevent("UID:1", "DTSTART:20260310")),
+			[]string{"2026-03-09 23:00 - 2026-03-10 23:00"}, 0},
+		{"no end takes no time", object(vevent("UID:1", "DTSTART:20260310T090000Z")), nil, 0},
+		{"transparent", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "TRANSP:TRANSPARENT")), nil, 0},
+		{"cancelled", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "STATUS:CANCELLED")), nil, 0},
+		{"marked free by Outlook", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "X-MICROSOFT-CDO-BUSYSTATUS:FREE")), nil, 0},
+		{"outside the window", object(vevent("UID:1", "DTSTART:20250310T090000Z", "DURATION:PT1H")), nil, 0},
+		{"reaches into the window", object(vevent("UID:1", "DTSTART:20260228T230000Z", "DURATION:PT2H")),
+			[]string{"2026-03-01 00:00 - 2026-03-01 01:00"}, 0},
+		{"weekly at nine, also in summer", object(vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260323T090000", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;COUNT=3")),
+			[]string{"2026-03-23 08:00 - 2026-03-23 09:00", "2026-03-30 07:00 - 2026-03-30 08:00", "2026-04-06 07:00 - 2026-04-06 08:00"}, 0},
+		{"until in UTC", object(vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260310T090000", "DURATION:PT1H", "RRULE:FREQ=DAILY;UNTIL=20260311T080000Z")),
+			[]string{"2026-03-10 08:00 - 2026-03-10 09:00", "2026-03-11 08:00 - 2026-03-11 09:00"}, 0},
+		{"until a day", object(vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260310T200000", "DURATION:PT1H", "RRULE:FREQ=DAILY;UNTIL=20260311")),
+			[]string{"2026-03-10 19:00 - 2026-03-10 20:00", "2026-03-11 19:00 - 2026-03-11 20:00"}, 0},
+		{"exception", object(vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260310T090000", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=3", "EXDATE;TZID=Europe/Berlin:20260311T090000")),
+			[]string{"2026-03-10 08:00 - 2026-03-10 09:00", "2026-03-12 08:00 - 2026-03-12 09:00"}, 0},
+		{"exceptions in one line and in UTC", object(vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260310T090000", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=3", "EXDATE:20260310T080000Z,20260311T080000Z")),
+			[]string{"2026-03-12 08:00 - 2026-03-12 09:00"}, 0},
+		{"exception that names the day", object(vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260310T090000", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2", "EXDATE;VALUE=DATE:20260310")),
+			[]string{"2026-03-11 08:00 - 2026-03-11 09:00"}, 0},
+		{"extra date", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RDATE:20260401T120000Z")),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-04-01 12:00 - 2026-04-01 13:00"}, 0},
+		{"one of a series moved", object(
+			vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2"),
+			vevent("UID:1", "RECURRENCE-ID:20260311T090000Z", "DTSTART:20260311T150000Z", "DURATION:PT30M")),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 15:00 - 2026-03-11 15:30"}, 0},
+		{"one of a series cancelled", object(
+			vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2"),
+			vevent("UID:1", "RECURRENCE-ID:20260311T090000Z", "DTSTART:20260311T090000Z", "DURATION:PT1H", "STATUS:CANCELLED")),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00"}, 0},
+		{"moved twice: the newest counts", object(
+			vevent("UID:1", "SEQUENCE:2", "DTSTART:20260312T090000Z", "DURATION:PT1H"),
+			vevent("UID:1", "SEQUENCE:1", "DTSTART:20260311T090000Z", "DURATION:PT1H")),
+			[]string{"2026-03-12 09:00 - 2026-03-12 10:00"}, 0},
+		{"two events that share a missing UID", object(
+			vevent("DTSTART:20260310T090000Z", "DURATION:PT1H"), vevent("DTSTART:20260311T090000Z", "DURATION:PT1H")),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
+		{"last Friday of the month", object(vevent("UID:1", "DTSTART:20260130T090000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY;BYDAY=-1FR")),
+			[]string{"2026-03-27 09:00 - 2026-03-27 10:00"}, 0},
+		{"the 31st of months that have one", object(vevent("UID:1", "DTSTART:20260131T090000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY")),
+			[]string{"2026-03-31 09:00 - 2026-03-31 10:00"}, 0},
+		{"folded line and CRLF", object("BEGIN:VEVENT", "UID:1", "DTSTART:20260310T0900\n 00Z", "DURATION:PT1H", "END:VEVENT"),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00"}, 0},
+		{"alarm inside", object("BEGIN:VEVENT", "UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "BEGIN:VALARM", "TRIGGER:-PT15M", "ACTION:DISPLAY", "END:VALARM", "END:VEVENT"),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00"}, 0},
+		{"free-busy answer", object("BEGIN:VFREEBUSY", "FREEBUSY:20260310T090000Z/PT1H,20260311T090000Z/20260311T100000Z", "FREEBUSY;FBTYPE=FREE:20260312T090000Z/PT1H", "END:VFREEBUSY"),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
+		{"two calendars in one file", append(object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H")), object(vevent("UID:2", "DTSTART:20260311T090000Z", "DURATION:PT1H"))...),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
+		{"ends before it starts", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DTEND:20260310T080000Z")), all, 1},
+		{"start is no time", object(vevent("UID:1", "DTSTART:soon", "DURATION:PT1H")), all, 1},
+		{"no start", object(vevent("UID:1", "DURATION:PT1H")), all, 1},
+		{"duration is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:long")), all, 1},
+		{"rule is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=OFTEN")), all, 1},
+		{"every second", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1S", "RRULE:FREQ=SECONDLY")), all, 1},
+		{"a rule that never fits", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30")), nil, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 15, 0, 0, 0, 0, time.UTC)}
+			d, err := read(tt.text, berlin(t), window)
+			if err != nil {
+				t.Fatal(err)
+			}
+			busy, problems, err := d.busy(t.Context(), window)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, show(merge(busy))); diff != "" {
+				t.Errorf("busy (-want +got):\n%s", diff)
+			}
+			if len(problems) != tt.problems {
+				t.Errorf("%d problems, want %d: %v", len(problems), tt.problems, problems)
+			}
+		})
+	}
+}
+
+func show(list []Interval) []string {
+	const layout = "2006-01-02 15:04"
+	var out []string
+	for _, i := range list {
+		out = append(out, i.Start.UTC().Format(layout)+" - "+i.End.UTC().Format(layout))
+	}
+	return out
+}
+
+// TestUnreadable: text that is no calendar, or too much of one, is an error, so that no free time is read out of it.
+func TestUnreadable(t *testing.T) {
+	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 15, 0, 0, 0, 0, time.UTC)}
+	for _, tt := range []struct {
+		name string
+		text []byte
+	}{
+		{"no calendar", []byte("<html>not found</html>")},
+		{"cut in the middle", object(vevent("UID:1", "DTSTART:20260310T090000Z"))[:60]},
+		{"junk behind a quoted value", object("BEGIN:VEVENT", `DTSTART;TZID="a"b:20260310T090000`, "END:VEVENT")},
+		{"nested too deep", object(strings.Repeat("BEGIN:X\n", 20) + strings.Repeat("END:X\n", 20))},
+		{"ten million bytes of one event", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DESCRIPTION:"+strings.Repeat("x", 10<<20)))},
+		{"one long line", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DESCRIPTION:"+strings.Repeat("x", 1<<20)))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if d, err := read(tt.text, time.UTC, window); err == nil {
+				t.Errorf("read = %d events, want an error", len(d.events))
+			}
+		})
+	}
+}
+
+// TestManyRecurrences: 10,000 recurrences are read; rules that are made to be slow cost a bounded time.
+func TestManyRecurrences(t *testing.T) {
+	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 3, 3, 0, 0, 0, 0, time.UTC)}
+	d, err := read(object(vevent("UID:1", "DTSTART:20000101T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=10000")), time.UTC, window)
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy, problems, err := d.busy(t.Context(), window)
+	if err != nil || len(problems) != 0 || len(busy) != 2 {
+		t.Errorf("busy = %v, %v, %v, want two", show(busy), problems, err)
+	}
+	var slow []string
+	for range 200 {
+		slow = append(slow, vevent("DTSTART:19700101T090000Z", "DURATION:PT1M", "RRULE:FREQ=YEARLY;BYDAY=MO,TU,WE,TH,FR,SA,SU;BYHOUR=1,2,3,4,5,6,7,8,9;BYMINUTE=1,2,3,4,5"))
+	}
+	if d, err = read(object(slow...), time.UTC, window); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if _, problems, err = d.busy(t.Context(), window); err != nil || len(problems) == 0 {
+		t.Errorf("problems = %v, %v, want that it is too much", problems, err)
+	}
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(object(timezone, vevent("UID:1", "DTSTART;TZID=Customized Time Zone:20260310T090000", "DURATION:PT1H", "RRULE:FREQ=DAILY")))
+	f.Add([]byte("BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;X=\"\":"))
+	f.Add(object("BEGIN:VFREEBUSY", "FREEBUSY:20260310T090000Z/PT1H", "END:VFREEBUSY"))
+	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 3, 3, 0, 0, 0, 0, time.UTC)}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d, err := read(text, time.UTC, window)
+		if err != nil {
+			return
+		}
+		busy, _, err := d.busy(t.Context(), window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range busy {
+			if !i.Start.Before(i.End) || i.Start.Before(window.Start) || i.End.After(window.End) {
+				t.Errorf("busy outside the window: %v", i)
+			}
+		}
+	})
+}

@@ -1,0 +1,224 @@
+package calendar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Config configures [NewPlanner]. Zero fields mean the default.
+type Config struct {
+	Sources  []Source       // at least one
+	Zone     *time.Location // of the owner; nil: UTC
+	Hours    Hours          // the zero value: [DefaultHours]
+	Buffer   time.Duration  // kept free before and after an event
+	Notice   time.Duration  // how far ahead an event must be at least; zero: 2 h
+	Horizon  time.Duration  // how far ahead it may be at most; zero: 60 days
+	Step     time.Duration  // free times begin at multiples of it; zero: 30 min
+	Patience time.Duration  // how long reading all calendars may take; zero: 10 s
+}
+
+const (
+	defaultNotice   = 2 * time.Hour
+	defaultHorizon  = 60 * 24 * time.Hour
+	defaultStep     = 30 * time.Minute
+	defaultPatience = 10 * time.Second
+	margin          = 24 * time.Hour // read around what is asked for, for buffers
+)
+
+// Planner knows when the owner has time. It is safe for concurrent use.
+type Planner struct {
+	cfg Config
+
+	mu       sync.Mutex
+	reserved []reservation // times promised in an answer that is not in a calendar yet
+}
+
+type reservation struct {
+	Interval
+	owner string
+	until time.Time
+}
+
+const (
+	reserveFor  = 10 * time.Minute
+	maxReserved = 1000
+)
+
+// NewPlanner returns a planner over the sources.
+func NewPlanner(cfg Config) (*Planner, error) {
+	if len(cfg.Sources) == 0 {
+		return nil, errors.New("calendar: no source of busy times")
+	}
+	if cfg.Zone == nil {
+		cfg.Zone = time.UTC
+	}
+	if cfg.Hours.empty() {
+		cfg.Hours, _ = ParseHours(DefaultHours)
+	}
+	cfg.Notice = orDefault(cfg.Notice, defaultNotice)
+	cfg.Horizon = orDefault(cfg.Horizon, defaultHorizon)
+	cfg.Step = orDefault(cfg.Step, defaultStep)
+	cfg.Patience = orDefault(cfg.Patience, defaultPatience)
+	return &Planner{cfg: cfg}, nil
+}
+
+func orDefault(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return d
+}
+
+// View is the owner's time as it was read once, with the times that were promised to others meanwhile.
+type View struct {
+	Problems []Problem // what was odd about the calendars
+
+	planner *Planner
+	now     time.Time
+	busy    []Interval // merged
+}
+
+// Look reads every source. reader is who asks: times promised to it are free for it. An error means that a calendar
+// could not be read; then nobody but the owner can tell.
+func (p *Planner) Look(ctx context.Context, reader string, now time.Time) (View, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
+	defer cancel()
+	v := View{planner: p, now: now}
+	window := Interval{now.Add(-margin), now.Add(p.cfg.Horizon + margin)}
+	for _, s := range p.cfg.Sources {
+		busy, problems, err := s.Busy(ctx, window, p.cfg.Zone)
+		if err != nil {
+			return View{}, err
+		}
+		v.busy = append(v.busy, busy...)
+		v.Problems = append(v.Problems, problems...)
+	}
+	p.mu.Lock()
+	for _, r := range p.reserved {
+		if r.owner != reader && now.Before(r.until) {
+			v.busy = append(v.busy, r.Interval)
+		}
+	}
+	p.mu.Unlock()
+	v.busy = merge(v.busy)
+	return v, nil
+}
+
+// Busy lists the busy times that were read, in the order of time.
+func (v View) Busy() []Interval { return slices.Clone(v.busy) }
+
+// Verdict is what can be said about a time.
+type Verdict string
+
+const (
+	Free    Verdict = "free"
+	Taken   Verdict = "taken"
+	Outside Verdict = "outside hours"
+	TooSoon Verdict = "too soon"
+	TooFar  Verdict = "too far ahead"
+)
+
+// Judge says whether an event could be then.
+func (v View) Judge(start time.Time, d time.Duration) Verdict {
+	cfg := v.planner.cfg
+	event := Interval{start, start.Add(d)}
+	switch {
+	case start.Before(v.now.Add(cfg.Notice)):
+		return TooSoon
+	case event.End.After(v.now.Add(cfg.Horizon)):
+		return TooFar
+	}
+	inside := slices.ContainsFunc(cfg.Hours.within(Interval{start.Add(-margin), event.End.Add(margin)}, cfg.Zone), func(h Interval) bool {
+		return !event.Start.Before(h.Start) && !event.End.After(h.End)
+	})
+	if !inside {
+		return Outside
+	}
+	padded := Interval{start.Add(-cfg.Buffer), event.End.Add(cfg.Buffer)}
+	if slices.ContainsFunc(v.busy, padded.overlaps) {
+		return Taken
+	}
+	return Free
+}
+
+// searchDays is how far from the wished time others are looked for.
+const searchDays = 14
+
+// Near lists up to n free times for an event of length d, those closest to the wished one, in the order of time.
+func (v View) Near(wished time.Time, d time.Duration, n int) []time.Time {
+	cfg := v.planner.cfg
+	earliest := v.now.Add(cfg.Notice)
+	if wished.Before(earliest) {
+		wished = earliest
+	}
+	window := Interval{wished.AddDate(0, 0, -searchDays), wished.AddDate(0, 0, searchDays)}
+	if window.Start.Before(earliest) {
+		window.Start = earliest
+	}
+	var free []time.Time
+	for _, h := range cfg.Hours.within(window, cfg.Zone) {
+		for start := ceil(h.Start, cfg.Step, cfg.Zone); !start.Add(d).After(h.End); start = start.Add(cfg.Step) {
+			if v.Judge(start, d) == Free {
+				free = append(free, start)
+			}
+		}
+	}
+	slices.SortStableFunc(free, func(a, b time.Time) int {
+		return int(a.Sub(wished).Abs()/time.Second) - int(b.Sub(wished).Abs()/time.Second)
+	})
+	apart := max(d, time.Hour)
+	var out []time.Time
+	for _, t := range free {
+		tooClose := slices.ContainsFunc(out, func(o time.Time) bool { return t.Sub(o).Abs() < apart })
+		if !tooClose && len(out) < n {
+			out = append(out, t)
+		}
+	}
+	slices.SortFunc(out, time.Time.Compare)
+	return out
+}
+
+// ceil rounds up to the next multiple of step on the owner's clock.
+func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
+	_, offset := t.In(zone).Zone()
+	shift := time.Duration(offset) * time.Second
+	whole := t.Add(shift).Truncate(step)
+	if whole.Before(t.Add(shift)) {
+		whole = whole.Add(step)
+	}
+	return whole.Add(-shift)
+}
+
+// Reserve promises a time to owner until it stands in a calendar; a later promise to the same owner takes the place of
+// the one before. False means that somebody else was promised it meanwhile, or too many promises are open.
+func (p *Planner) Reserve(owner string, i Interval, now time.Time) bool {
+	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool { return !now.Before(r.until) || r.owner == owner })
+	taken := slices.ContainsFunc(p.reserved, func(r reservation) bool { return r.overlaps(padded) })
+	if taken || len(p.reserved) >= maxReserved {
+		return false
+	}
+	p.reserved = append(p.reserved, reservation{i, owner, now.Add(reserveFor)})
+	return true
+}
+
+// Zone is the owner's zone.
+func (p *Planner) Zone() *time.Location { return p.cfg.Zone }
+
+// ParseZone reads a name of the time zone database; empty is that of the machine.
+func ParseZone(name string) (*time.Location, error) {
+	if name == "" {
+		return time.Local, nil
+	}
+	loc, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("time zone %q is not known: write a name such as Europe/Berlin", name)
+	}
+	return loc, nil
+}

@@ -1,0 +1,260 @@
+package calendar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Limits say what may be agreed without asking the owner. The zero value asks before anything is agreed.
+type Limits struct {
+	Accept      bool          // agree to times that fit; otherwise only other times are offered
+	Strangers   bool          // also to senders that the owner has not let in for good
+	MaxDuration time.Duration // of an event that is agreed to; zero: 1 h
+	PerDay      int           // events agreed to for one day; zero: 4
+	Rounds      int           // offers of ours in one conversation before the owner is asked; zero: 3
+}
+
+const (
+	defaultMaxDuration = time.Hour
+	defaultPerDay      = 4
+	defaultRounds      = 3
+	offers             = 3 // times in one counter
+	maxTimes           = 50
+)
+
+// Scheduler answers mesh.schedule for the owner. It is safe for concurrent use.
+type Scheduler struct {
+	Planner *Planner
+	Book    *Book // events that were agreed; they count against PerDay
+	Limits  Limits
+}
+
+// Question is a message of a mesh.schedule conversation that wants an answer.
+type Question struct {
+	Conversation string         // names the conversation, beside its peer
+	Payload      wire.Value     // untrusted
+	Agreement    wire.Agreement // what the conversation said so far; untrusted
+	Known        bool           // the owner let the sender in for good
+	Rounds       int            // counters that we sent in this conversation
+}
+
+// Reply is what to say. Exactly one of the two is set, or neither: then there is nothing to say.
+type Reply struct {
+	Payload wire.Value // zero: none
+	Hold    string     // why the owner must decide
+}
+
+// Answer says what to reply. It never fails: what it cannot judge is for the owner.
+func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply {
+	switch q.Payload.GetStr("action") {
+	case "propose", "counter":
+		return s.proposed(ctx, q, now)
+	case "accept":
+		return s.accepted(ctx, q, now)
+	}
+	return Reply{} // decline and cancel say enough
+}
+
+// wish is what a message asks for.
+type wish struct {
+	times    []time.Time
+	duration time.Duration
+}
+
+// read reads times and length of a payload, the length also from what was said before.
+func (q Question) read() (wish, error) {
+	event, _ := q.Payload.Get("event")
+	var w wish
+	texts := []string{event.GetStr("selected_time"), q.Payload.GetStr("selected_time")}
+	if list, ok := event.Get("proposed_times"); ok {
+		for e := range list.Elems() {
+			if text, ok := e.Str(); ok && len(texts) < maxTimes {
+				texts = append(texts, text)
+			}
+		}
+	}
+	for _, text := range texts {
+		if text == "" {
+			continue
+		}
+		t, ok := instant(text)
+		if !ok {
+			return w, errors.New("a proposed time is not readable as a time with its offset")
+		}
+		w.times = append(w.times, t)
+	}
+	duration := event.GetStr("duration")
+	if duration == "" {
+		duration = q.Agreement.Duration
+	}
+	d, ok := ParseLength(duration)
+	if !ok {
+		return w, errors.New("the length of the event is not readable")
+	}
+	w.duration = d
+	return w, nil
+}
+
+// instant reads a time that names its offset: without one, two people in two zones would agree on two times.
+func instant(text string) (time.Time, bool) {
+	for _, layout := range [...]string{time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func (s *Scheduler) proposed(ctx context.Context, q Question, now time.Time) Reply {
+	w, err := q.read()
+	if err != nil {
+		return hold(err.Error())
+	}
+	if len(w.times) == 0 {
+		return hold("no time is proposed")
+	}
+	view, err := s.Planner.Look(ctx, q.Conversation, now)
+	if err != nil {
+		return hold("a calendar cannot be read: " + err.Error())
+	}
+	for _, t := range w.times {
+		if view.Judge(t, w.duration) != Free {
+			continue
+		}
+		if why := s.mayAccept(ctx, q, t, w.duration, now); why != "" {
+			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), why))
+		}
+		if s.Planner.Reserve(q.Conversation, Interval{t, t.Add(w.duration)}, now) {
+			return Reply{Payload: wire.Obj(
+				wire.Member{Key: "action", Value: wire.Text("accept")},
+				wire.Member{Key: "selected_time", Value: wire.Text(t.In(s.Planner.Zone()).Format(time.RFC3339))},
+			)}
+		}
+	}
+	return s.counter(q, view, w)
+}
+
+// counter offers real free times, or declines where there are none.
+func (s *Scheduler) counter(q Question, view View, w wish) Reply {
+	if q.Rounds >= orCount(s.Limits.Rounds, defaultRounds) {
+		return hold("the two calendars do not meet after several offers")
+	}
+	near := view.Near(w.times[0], w.duration, offers)
+	if len(near) == 0 {
+		return Reply{Payload: wire.Obj(
+			wire.Member{Key: "action", Value: wire.Text("decline")},
+			wire.Member{Key: "reason", Value: wire.Text("no free time around the proposed ones")},
+		)}
+	}
+	texts := make([]string, len(near))
+	for i, t := range near {
+		texts[i] = t.In(s.Planner.Zone()).Format(time.RFC3339)
+	}
+	event, _ := q.Payload.Get("event")
+	members := []wire.Member{
+		{Key: "title", Value: wire.Text(event.GetStr("title"))},
+		{Key: "proposed_times", Value: wire.Texts(texts)},
+		{Key: "duration", Value: wire.Text(length(w.duration))},
+	}
+	if at := event.GetStr("location"); at != "" {
+		members = append(members, wire.Member{Key: "location", Value: wire.Text(at)})
+	}
+	return Reply{Payload: wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("counter")},
+		wire.Member{Key: "event", Value: wire.Obj(members...)},
+	)}
+}
+
+// accepted answers the acceptance of a time that we offered: by the same, if it still fits.
+func (s *Scheduler) accepted(ctx context.Context, q Question, now time.Time) Reply {
+	at := q.Payload.GetStr("selected_time")
+	if at == "" {
+		at = q.Agreement.Time
+	}
+	t, ok := instant(at)
+	d, known := ParseLength(q.Agreement.Duration)
+	if !ok || !known {
+		return hold("it was accepted, but it is not clear for when")
+	}
+	view, err := s.Planner.Look(ctx, q.Conversation, now)
+	if err != nil {
+		return hold("a calendar cannot be read: " + err.Error())
+	}
+	if v := view.Judge(t, d); v != Free {
+		return hold("it was accepted, but the time is " + string(v) + " by now")
+	}
+	if why := s.mayAccept(ctx, q, t, d, now); why != "" {
+		return hold(why)
+	}
+	if !s.Planner.Reserve(q.Conversation, Interval{t, t.Add(d)}, now) {
+		return hold("it was accepted, but the time was promised to somebody else meanwhile")
+	}
+	return Reply{Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})}
+}
+
+// mayAccept says why the owner must be asked before this is agreed, "" where not.
+func (s *Scheduler) mayAccept(ctx context.Context, q Question, t time.Time, d time.Duration, now time.Time) string {
+	most := s.Limits.MaxDuration
+	if most == 0 {
+		most = defaultMaxDuration
+	}
+	switch {
+	case !s.Limits.Accept:
+		return "agreeing is left to you"
+	case !q.Known && !s.Limits.Strangers:
+		return "the sender is a stranger"
+	case d > most:
+		return "it is longer than " + length(most)
+	}
+	n, err := s.Book.On(ctx, t.In(s.Planner.Zone()), now)
+	if err != nil {
+		return "the events agreed for that day cannot be counted"
+	}
+	if n >= orCount(s.Limits.PerDay, defaultPerDay) {
+		return fmt.Sprintf("%d events were agreed for that day already", n)
+	}
+	return ""
+}
+
+func orCount(n, otherwise int) int {
+	if n == 0 {
+		return otherwise
+	}
+	return n
+}
+
+func hold(why string) Reply { return Reply{Hold: why} }
+
+// lengths are the ways in which people and programs write how long something takes.
+var lengths = regexp.MustCompile(`^(?:(\d{1,3})\s*(?:h|hr|hrs|hour|hours))?\s*(?:(\d{1,4})\s*(?:m|min|mins|minute|minutes))?$`)
+
+// maxLength is the longest event that is understood.
+const maxLength = 24 * time.Hour
+
+// ParseLength reads "30 minutes", "45m", "1h30m", "1 hour" or ISO 8601's "PT45M".
+func ParseLength(text string) (time.Duration, bool) {
+	text = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), "pt")
+	m := lengths.FindStringSubmatch(text)
+	if m == nil || text == "" {
+		return 0, false
+	}
+	hours, _ := strconv.Atoi(m[1]) // absent is 0
+	mins, _ := strconv.Atoi(m[2])
+	d := time.Duration(hours)*time.Hour + time.Duration(mins)*time.Minute
+	return d, 0 < d && d <= maxLength
+}
+
+// length writes what ParseLength reads.
+func length(d time.Duration) string {
+	if d%time.Hour == 0 {
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dm", d/time.Minute)
+}

@@ -1,0 +1,162 @@
+package calendar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// Source is where busy times are read.
+type Source interface {
+	// Name names the source for the owner; it holds no secret.
+	Name() string
+	// Busy lists when the owner is busy inside the window, unsorted and overlapping as it comes, and what was odd about
+	// the calendar. owner is the zone of times that name none. An error means that nothing is known.
+	Busy(ctx context.Context, window Interval, owner *time.Location) ([]Interval, []Problem, error)
+}
+
+// Files is a folder of .ics files, or one such file. It is read anew each time, so that it may be the folder that
+// another program synchronises.
+type Files struct{ Path string }
+
+var _ Source = Files{}
+
+// maxFiles bounds a folder, in files and in all their bytes.
+const (
+	maxFiles      = 20_000
+	maxFilesBytes = 64 << 20
+)
+
+// Name is the path.
+func (f Files) Name() string { return f.Path }
+
+// Busy reads every file. One that cannot be read makes the whole folder unreadable.
+func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) ([]Interval, []Problem, error) {
+	names, err := f.list()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read calendar %s: %w", f.Path, err)
+	}
+	var busy []Interval
+	var problems []Problem
+	var events data
+	size := 0
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		text, err := readFile(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read calendar %s: %w", name, err)
+		}
+		if size += len(text); size > maxFilesBytes {
+			return nil, nil, fmt.Errorf("read calendar %s: more than %d MiB", f.Path, maxFilesBytes>>20)
+		}
+		d, err := read(text, owner, window)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read calendar %s: %w", name, err)
+		}
+		events.add(d)
+	}
+	busy, problems, err = events.busy(ctx, window)
+	return busy, named(problems, f.Path), err
+}
+
+// add joins what two files say: one may hold the exceptions of a series in the other.
+func (d *data) add(o data) {
+	d.events = append(d.events, o.events...)
+	d.unclear = append(d.unclear, o.unclear...)
+	d.problems = append(d.problems, o.problems...)
+}
+
+// list names the files in a stable order.
+func (f Files) list() ([]string, error) {
+	info, err := os.Stat(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{f.Path}, nil
+	}
+	entries, err := os.ReadDir(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if strings.EqualFold(filepath.Ext(e.Name()), ".ics") && !e.IsDir() {
+			out = append(out, filepath.Join(f.Path, e.Name()))
+		}
+	}
+	if len(out) > maxFiles {
+		return nil, fmt.Errorf("more than %d files", maxFiles)
+	}
+	return out, nil
+}
+
+func readFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("larger than %d MiB", maxFile>>20)
+	}
+	return text, nil
+}
+
+func named(problems []Problem, source string) []Problem {
+	problems = slices.Clone(problems)
+	for i := range problems {
+		problems[i].Source = source
+	}
+	return problems
+}
+
+// Writer is where agreed events go. Both calls may be repeated.
+type Writer interface {
+	// Put writes the event, in the place of what has its UID.
+	Put(ctx context.Context, e Event) error
+	// Remove takes the event out; one that is not there is no error.
+	Remove(ctx context.Context, uid string) error
+}
+
+// Folder writes each event to a file of its own, for a program that synchronises the folder or an owner who opens it.
+type Folder struct{ Path string }
+
+var _ Writer = Folder{}
+
+// Put writes UID.ics as a whole or not at all.
+func (f Folder) Put(_ context.Context, e Event) error {
+	if err := os.MkdirAll(f.Path, 0o700); err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+	if err := renameio.WriteFile(f.file(e.UID), e.text(), 0o600); err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+	return nil
+}
+
+// Remove deletes UID.ics.
+func (f Folder) Remove(_ context.Context, uid string) error {
+	if err := os.Remove(f.file(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove event: %w", err)
+	}
+	return nil
+}
+
+// file names the file of an event; UIDs are made by [UID] and hold nothing but letters, digits and "-".
+func (f Folder) file(uid string) string { return filepath.Join(f.Path, uid+".ics") }
