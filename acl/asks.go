@@ -45,15 +45,19 @@ type Decision struct {
 type Asks struct {
 	records   store.Records
 	resolvers map[string]Resolver
+	decided   func(Ask)
 }
 
 // NewAsks returns the queue that s keeps.
 func NewAsks(s store.Store) *Asks {
-	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver)}
+	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver), decided: func(Ask) {}}
 }
 
 // Handle names the resolver of a kind. It is for set-up, before the first decision.
 func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
+
+// OnDecided names what is told of every ask that was decided, once its effect stands. It is for set-up, like Handle.
+func (q *Asks) OnDecided(told func(Ask)) { q.decided = told }
 
 // Open returns the ask as it will be stored, and the changes that store it and take its slot, for the caller's
 // step. A pending ask needs a Created time; ID, Expires and Choices have defaults. In the step, the slot refuses with
@@ -207,6 +211,7 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 		decided.Choice, decided.By, decided.Decided = choice, by, now.UTC()
 		err = resolver.Resolve(ctx, s.Ask, Decision{Choice: choice, By: by, Changes: decided.end(), Now: now})
 		if err == nil {
+			q.decided(decided.Ask)
 			return decided.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {

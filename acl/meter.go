@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -35,8 +34,7 @@ type Charge struct {
 
 // Meter holds senders to [Rates]. It is line 12 of the receive table. It is safe for concurrent use.
 type Meter struct {
-	exempt  map[string]struct{}
-	refused map[string]*atomic.Uint64 // by limit; the map never changes
+	exempt map[string]struct{}
 
 	mu      sync.Mutex // makes one charge of several buckets
 	buckets map[string]*rate.Buckets
@@ -62,13 +60,8 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 	if r.Total == 1 {
 		strangers = 1 // half of one: or no stranger could ever ask to be approved
 	}
-	refused := make(map[string]*atomic.Uint64)
-	for _, name := range MeterLimits() {
-		refused[name] = new(atomic.Uint64)
-	}
 	return &Meter{
-		exempt:  set(exempt),
-		refused: refused,
+		exempt: set(exempt),
 		buckets: map[string]*rate.Buckets{
 			bucketSender:    perHour(r.NewConversations, maxMeterKeys),
 			bucketConv:      perHour(r.Conversation, maxMeterKeys),
@@ -94,14 +87,10 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	longest := ""
 	for _, d := range draws {
-		if w := m.buckets[d.bucket].Peek(d.key, now); w > wait {
-			wait, longest = w, d.bucket
-		}
+		wait = max(wait, m.buckets[d.bucket].Peek(d.key, now))
 	}
 	if wait > 0 {
-		m.refused[longest].Add(1)
 		return wait, false
 	}
 	for _, d := range draws {
@@ -115,9 +104,8 @@ func MeterLimits() []string {
 	return []string{bucketSender, bucketConv, bucketTotal, bucketStrangers}
 }
 
-// Refused returns how often the limit of this name, one of [MeterLimits], refused a message. Where several refuse the
-// same one, the limit that asks for the longest wait counts.
-func (m *Meter) Refused(limit string) uint64 { return m.refused[limit].Load() }
+// Refused returns how many messages the limit of this name, one of [MeterLimits], refused. Several may refuse the same one.
+func (m *Meter) Refused(limit string) uint64 { return m.buckets[limit].Refused() }
 
 // Snapshot returns what a restart must remember (AM-44).
 func (m *Meter) Snapshot(now time.Time) []byte {

@@ -38,6 +38,12 @@ type acceptance struct {
 // conversation, intent, approval, handler. A foreign message has no clock and no signature of its own; its bridge
 // vouches for it. The error is a *[wire.Error], and then nothing was changed but the limits.
 func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	out, err := n.accept(ctx, in)
+	n.decided(ctx, in, out, err)
+	return out, err
+}
+
+func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	a := &acceptance{
 		n: n, in: in,
 		key:   store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},

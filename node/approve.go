@@ -176,7 +176,6 @@ func (v *verdict) apply(ctx context.Context) error {
 		return err
 	}
 	v.n.published(v.step.Records)
-	v.n.log.Info("held message decided", "message", v.item.MessageID, "choice", v.d.Choice, "by", v.d.By)
 	return nil
 }
 

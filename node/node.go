@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -66,7 +67,8 @@ type Config struct {
 
 	// SaveKey stores a new signing key durably before a rotation uses it; nil refuses rotation.
 	SaveKey func(*signing.PrivateKey) error
-	Logger  *slog.Logger // nil logs nothing
+	Logger  *slog.Logger     // nil logs nothing
+	Metrics *httpapi.Metrics // nil counts nothing
 }
 
 // Identity is who the node is: its signing key and the card that says so.
@@ -108,6 +110,7 @@ type Node struct {
 	streams streams // connections that tell what happens
 	outbox  *outbox
 	keeper  *keeper
+	tally   tally
 
 	interrupted []string // items whose hooks worked when the process before this one ended
 
@@ -166,6 +169,8 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.verifier = &client.Verifier{Cards: n.cards, Window: cfg.Window}
 	n.outbox = newOutbox(n)
 	n.keeper = newKeeper(n)
+	n.asks.OnDecided(n.answered)
+	n.measure(cfg.Metrics)
 	if err := n.restore(ctx); err != nil {
 		return nil, fmt.Errorf("restore node state: %w", err)
 	}

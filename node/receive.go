@@ -15,22 +15,33 @@ import (
 // Receive takes the body of a POST to the endpoint through the whole receive table. The body was measured and the
 // address charged before (lines 1 and 2). The error is a *[wire.Error].
 func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error) {
-	m, err := n.verifier.Read("application/json", "", body) // lines 3, 4
+	in, err := n.read(ctx, body) // lines 3 to 8
 	if err != nil {
+		n.decided(ctx, in, bridge.Outcome{}, err)
 		return bridge.Outcome{}, err
 	}
+	return n.Accept(ctx, in) // lines 9 to 16
+}
+
+// read is lines 3 to 8: what the message says and who wrote it. Beside an error, in is what the message claims.
+func (n *Node) read(ctx context.Context, body []byte) (in bridge.Inbound, err error) {
+	m, err := n.verifier.Read("application/json", "", body) // lines 3, 4
+	if err != nil {
+		return in, err
+	}
+	in = bridge.Inbound{
+		Principal: string(m.From), Peer: m.From, MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload,
+		Time: m.Time, Raw: body, Native: &m,
+	}
 	if err := n.addressed(ctx, m); err != nil { // lines 5, 6
-		return bridge.Outcome{}, err
+		return in, err
 	}
 	checked, err := n.verifier.Authenticate(ctx, m, time.Now()) // lines 7, 8
 	if err != nil {
-		return bridge.Outcome{}, err
+		return in, err
 	}
-	return n.Accept(ctx, bridge.Inbound{ // lines 9 to 16
-		Principal: string(m.From), Peer: m.From, Name: checked.Card.Name, Verified: bridge.VerifiedSignature,
-		MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload,
-		Time: m.Time, Received: time.Now(), Raw: body, Digest: checked.Digest, Native: &m,
-	})
+	in.Name, in.Verified, in.Digest, in.Received = checked.Card.Name, bridge.VerifiedSignature, checked.Digest, time.Now()
+	return in, nil
 }
 
 // addressed is lines 5 and 6: the message is for this agent, the owner lets messages in, the sender is not blocked.

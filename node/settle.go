@@ -37,6 +37,7 @@ func (n *Node) end(ctx context.Context, l Letter, fill func(context.Context, *en
 		e.l.InFlight, e.l.Due, e.l.Attempts = false, time.Time{}, l.Attempts+1
 		e.l.Ended, e.l.Keep = now.UTC(), now.Add(n.cfg.Retention)
 		if err = e.apply(ctx, fill); err == nil {
+			n.attempted(e.l, string(e.l.State), e.l.Err.text())
 			n.published(e.step.Records)
 			n.outbox.tell(l.ID, e.sent)
 			return time.Time{}
@@ -100,7 +101,6 @@ const titleUnverified = "an answer could not be verified"
 
 // unverified ends a letter whose answer is not the peer's reply. Nothing of the answer is kept (AM-18).
 func (n *Node) unverified(ctx context.Context, l Letter, cause error) time.Time {
-	n.log.Warn("reply not verified", "letter", l.ID, "peer", l.To, "err", cause)
 	l.State, l.Status = SendUnverified, http.StatusOK
 	l.Err = &SendFailure{Code: wire.InvalidSignature, Message: printable(cause.Error(), 300)}
 	l.Hint = "the message was taken, but what came back cannot be trusted to be the peer's answer"
@@ -133,7 +133,7 @@ func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time
 		return n.failed(ctx, l)
 	}
 	l.InFlight, l.Attempts, l.Due = false, l.Attempts+1, due.UTC()
-	n.log.Info("delivery put off", "letter", l.ID, "peer", l.To, "attempt", l.Attempts, "next", l.Due, "err", cause)
+	n.attempted(l, putOff, cause.Error())
 	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{l.change()}, now); err != nil {
 		n.log.Error("store letter", "letter", l.ID, "err", err) // it stays in flight, which is the careful reading
 	}

@@ -70,7 +70,11 @@ func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.wait(key, now)
+	wait := b.wait(key, now)
+	if wait > 0 {
+		b.refused.Add(1)
+	}
+	return wait
 }
 
 // Take takes a token of key, or says how long to wait for one.
@@ -88,7 +92,7 @@ func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) 
 	return 0, true
 }
 
-// Refused returns how often Take said no.
+// Refused returns how often Peek and Take told somebody to wait.
 func (b *Buckets) Refused() uint64 {
 	if b == nil {
 		return 0

@@ -28,6 +28,7 @@ type process struct {
 	cfg     Config
 	app     *app
 	log     *slog.Logger
+	metrics *httpapi.Metrics
 	home    home
 	release func() // of the pid file
 	secrets secrets
@@ -55,17 +56,20 @@ func (a *app) open(ctx context.Context, cfg Config) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cfg: cfg, app: a, home: h, log: a.logger(cfg.Log)}
+	p := &process{cfg: cfg, app: a, home: h, log: a.logger(cfg.Log), metrics: httpapi.NewMetrics(thisBuild().Version)}
 	if h.lostDatabase() {
 		p.log.Warn("the database is missing: a new one is made, which knows nothing of what happened before", "path", h.path(fileDatabase))
 	}
-	p.store, err = bolt.Open(ctx, h.path(fileDatabase), bolt.Config{Logger: p.log, MinFree: offBelowOne(int64(cfg.MinFreeDisk))})
+	p.store, err = bolt.Open(ctx, h.path(fileDatabase), bolt.Config{
+		Logger: p.log, MinFree: offBelowOne(int64(cfg.MinFreeDisk)), Committed: commitMetrics(p.metrics),
+	})
 	if err != nil {
 		return nil, h.openFault(err)
 	}
 	if p.release, err = h.hold(); err != nil {
 		return nil, errors.Join(err, p.store.Close())
 	}
+	storeMetrics(p.metrics, p.store)
 	return p, nil
 }
 
@@ -103,10 +107,11 @@ func (p *process) assemble(ctx context.Context, base string) error {
 		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TrustedProxies: p.cfg.Network.TrustedProxies,
 		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: offBelowOne(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
 		MaxConns: offBelowOne(p.cfg.Network.MaxConnections), MaxConnsPerAddr: offBelowOne(p.cfg.Network.MaxConnectionsPerAddress),
-		Version: thisBuild().Version, Logger: p.log,
+		Version: thisBuild().Version, Logger: p.log, Metrics: p.metrics,
 	})
 	p.owner = httpapi.NewOwner(httpapi.OwnerConfig{
 		Dir: p.home.dir, RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, Logger: p.log,
+		Metrics: p.metrics,
 	})
 	p.mountProcess(p.owner.Group())
 	p.edge.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
@@ -147,6 +152,7 @@ func (p *process) addDirectory(base string) {
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.registry.MountOwner(p.owner.Group())
+	p.registry.Measure(p.metrics)
 	p.edge.Health("directory", p.registry.Health)
 }
 
@@ -182,7 +188,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		Routes: routes, Schemas: schemas, Notices: p.notices,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold,
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
-		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, Logger: p.log,
+		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, Logger: p.log, Metrics: p.metrics,
 	})
 	if err != nil {
 		return fail(exitConfig, fmt.Errorf("start the node: %w", err))

@@ -57,12 +57,10 @@ type Addresses struct {
 	wide     *rate.Buckets // by /56
 	faults   *rate.Buckets
 	barred   *rate.Buckets // an empty bucket is an address that is refused for its faults
-
-	refusedBarred *Counter // what barred refused
 }
 
 func newAddresses(cfg Config) *Addresses {
-	a := &Addresses{refusedBarred: cfg.Metrics.Limiter("faults-of-address")}
+	a := &Addresses{}
 	if !cfg.Local {
 		a.exempt = cfg.Exempt
 		a.faults = rate.NewBuckets(rate.PerMinute(maxFaults), maxFaults, maxAddresses)
@@ -72,6 +70,7 @@ func newAddresses(cfg Config) *Addresses {
 			a.wide = rate.NewBuckets(rate.PerMinute(wideFactor*n), wideFactor*n, maxAddresses)
 		}
 	}
+	cfg.Metrics.LimiterFunc("faults-of-address", a.barred.Refused)
 	cfg.Metrics.LimiterFunc("requests-of-address", a.requests.Refused)
 	cfg.Metrics.LimiterFunc("requests-of-block", a.wide.Refused)
 	return a
@@ -84,7 +83,6 @@ func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 	}
 	now, key := time.Now(), rate.AddrKey(addr)
 	if wait := a.barred.Peek(key, now); wait > 0 {
-		a.refusedBarred.Inc()
 		return wait, false
 	}
 	if addr.Is6() {
