@@ -56,7 +56,7 @@ func TestOperations(t *testing.T) {
 // TestDocsConfigurations: every configuration that a document shows is one that config check accepts.
 func TestDocsConfigurations(t *testing.T) {
 	found := 0
-	for _, name := range []string{"README.md", "docs/operations.md", "docs/architecture.md"} {
+	for _, name := range []string{"docs/walkthrough.md", "docs/operations.md", "docs/architecture.md"} {
 		for _, block := range blocks(t, name, "```yaml") {
 			found++
 			file := filepath.Join(t.TempDir(), "agentmesh.yaml")

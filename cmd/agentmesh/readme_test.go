@@ -1,50 +1,51 @@
 package main
 
 import (
+	"bytes"
+	"io"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// placeholder is what stands for an id: in the README as it is shown, in the script as a variable.
+// placeholder is what stands for an id: in a document as it is shown, in the script as a variable.
 var placeholder = regexp.MustCompile(`(am_|ask_|conv_)…|\$[A-Za-z_]+`)
 
-// TestWalkthrough holds the README to the script that plays it: the same files, and no command that the script
-// does not run.
+// TestWalkthrough holds docs/walkthrough.md to the script that plays it: the same files, and no command that the
+// script does not run.
 func TestWalkthrough(t *testing.T) {
-	data, err := os.ReadFile("../../README.md")
+	data, err := os.ReadFile("../../docs/walkthrough.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme := string(data)
 	script, err := txtar.ParseFile("testdata/walkthrough.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range script.Files {
-		if !strings.Contains(readme, "\n"+string(f.Data)+"```\n") {
-			t.Errorf("the README does not show %s as the script has it", f.Name)
+		if !strings.Contains(string(data), "\n"+string(f.Data)+"```\n") {
+			t.Errorf("the walk-through does not show %s as the script has it", f.Name)
 		}
 	}
 	played := map[string]bool{}
 	for line := range strings.Lines(string(script.Comment)) {
 		fields := strings.Fields(line)
-		for i, f := range fields {
-			if f == "agentmesh" {
-				played[placeholder.ReplaceAllString(strings.Join(fields[i:], " "), "*")] = true
-				break
-			}
+		if i := slices.Index(fields, "agentmesh"); i >= 0 {
+			played[placeholder.ReplaceAllString(strings.Join(fields[i:], " "), "*")] = true
 		}
 	}
-	blocks := strings.Split(readme, "<!-- walkthrough -->\n```sh\n")[1:]
-	if len(blocks) < 4 {
-		t.Errorf("the README has %d blocks of the walk-through", len(blocks))
+	shown := blocks(t, "docs/walkthrough.md", "<!-- walkthrough -->\n```sh")
+	if len(shown) < 4 {
+		t.Errorf("the walk-through has %d blocks of commands", len(shown))
 	}
-	for _, block := range blocks {
-		block, _, _ = strings.Cut(block, "```")
+	for _, block := range shown {
 		for line := range strings.Lines(block) {
 			command := placeholder.ReplaceAllString(strings.TrimSpace(line), "*")
 			if !played[command] {
@@ -54,13 +55,160 @@ func TestWalkthrough(t *testing.T) {
 	}
 }
 
-// The curl lines of the README are the ones that serve prints or that scripts try.
-func TestReadmeNamesTheTestCommand(t *testing.T) {
+// shell runs lines of a document as a user's shell does, but ends at the first that fails; curl fails where a server
+// refuses.
+func shell(t *testing.T, dir string, env []string, lines string) string {
+	t.Helper()
+	for _, program := range []string{"bash", "curl", "awk"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed", program)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", "curl() { command curl -sS --fail-with-body \"$@\"; echo; }\n"+lines)
+	var errOut bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, env, &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s\n%s", err, lines, out, errOut.Bytes())
+	}
+	return string(out)
+}
+
+// TestReadmeCurl types what the README shows of curl and of messages, in the order in which it is shown, against a
+// serve on another port.
+func TestReadmeCurl(t *testing.T) {
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	dir := t.TempDir()
+	server, err := startServe(filepath.Join(dir, "data"), nil, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { server.Process.Kill(); server.Wait() }()
+	var all string
+	played := blocks(t, "README.md", "<!-- played by TestReadmeCurl -->\n```sh")
+	if len(played) != 4 || played[0] != "agentmesh serve\n" {
+		t.Fatalf("the README has %d blocks for this test, the first is %q", len(played), played[0])
+	}
+	for _, block := range played[1:] {
+		block = strings.ReplaceAll(block, "127.0.0.1:3141", server.where.Address)
+		block = strings.ReplaceAll(block, "am_…", string(server.where.AgentID))
+		all += shell(t, dir, env, block)
+	}
+	for _, want := range []string{`"agent_id":"am_by-curl"`, "pending_approval", string(server.where.AgentID), "good"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("nothing says %q:\n%s", want, all)
+		}
+	}
+}
+
+// TestReadmeInstall installs the command as the README says, with a GOPATH of its own.
+func TestReadmeInstall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it links the program")
+	}
+	modules, err := exec.Command("go", "env", "GOMODCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), "GOPATH="+t.TempDir(), "GOBIN=", "GOMODCACHE="+strings.TrimSpace(string(modules)))
+	for _, block := range blocks(t, "README.md", "<!-- played by TestReadmeInstall -->\n```sh") {
+		out := shell(t, "../..", env, block+"\"$(go env GOPATH)/bin/agentmesh\" version\nPATH=\"${PATH##*:}\" agentmesh version\n")
+		if strings.Count(out, "agentmesh ") != 2 {
+			t.Errorf("what was installed says %q", out)
+		}
+	}
+}
+
+// snippet is a block of shell lines in a document, with the line before it.
+var snippet = regexp.MustCompile("(?m)^(.*)\n```sh\n((?s:.*?))```$")
+
+// marked says how a snippet is tested: a script or test plays it, or it is not run for a reason.
+var marked = regexp.MustCompile(`^<!-- (walkthrough|operations|played by (\S+)|not run: .{10,}) -->$`)
+
+// TestSnippets: every block of commands in the README and in docs names what plays it, and every line of one that
+// calls agentmesh is one that the program understands.
+func TestSnippets(t *testing.T) {
+	found := 0
+	check := func(name string) {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range snippet.FindAllStringSubmatch(string(data), -1) {
+			if strings.HasPrefix(m[2], "#!") {
+				continue // a file
+			}
+			found++
+			mark := marked.FindStringSubmatch(m[1])
+			if mark == nil {
+				t.Errorf("%s: nothing says what plays this; write <!-- played by TestName --> or <!-- not run: why --> in the line before it:\n%s", name, m[2])
+			} else if mark[2] != "" && !playerExists(t, mark[2]) {
+				t.Errorf("%s: there is no %s", name, mark[2])
+			}
+			for line := range strings.Lines(m[2]) {
+				for _, command := range calls(line) {
+					var cli commands
+					if _, err := newParser(&cli, io.Discard, io.Discard).Parse(shellWords(command)[1:]); err != nil {
+						t.Errorf("%s: %s: %v", name, command, err)
+					}
+				}
+			}
+		}
+	}
+	check("../../README.md")
+	err := filepath.WalkDir("../../docs", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, ".md") {
+			check(name)
+		}
+		return err
+	})
+	if err != nil || found < 15 {
+		t.Errorf("%d snippets were found, %v: the test sees too little", found, err)
+	}
+}
+
+// playerExists says whether a test or a script of that name is there.
+func playerExists(t *testing.T, name string) bool {
+	t.Helper()
+	if strings.HasPrefix(name, "testdata/") {
+		_, err := os.Stat(name)
+		return err == nil
+	}
+	tests, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(tests, func(file string) bool {
+		data, err := os.ReadFile(file)
+		return err == nil && bytes.Contains(data, []byte("\nfunc "+name+"("))
+	})
+}
+
+var (
+	shellComment = regexp.MustCompile(`(^|\s)#.*`)
+	shellJoin    = regexp.MustCompile(`\s*(\||;|&&|&)\s*`)
+	redirection  = regexp.MustCompile(`\s[<>].*`)
+)
+
+// calls returns the calls of agentmesh in a shell line.
+func calls(line string) []string {
+	var out []string
+	for _, part := range shellJoin.Split(shellComment.ReplaceAllString(line, ""), -1) {
+		part = strings.TrimSpace(redirection.ReplaceAllString(part, ""))
+		if strings.HasPrefix(part, "agentmesh ") {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// The README shows how to start, in lines that a reader can paste.
+func TestReadmeNamesTheCommands(t *testing.T) {
 	data, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"\ngo test ./...\n", "\ngo run ./cmd/agentmesh serve\n", "\ngo run ./cmd/agentmesh demo\n"} {
+	for _, want := range []string{"\ngo test ./...\n", "\ngo run ./cmd/agentmesh demo\n", "\ngo install ./cmd/agentmesh\n", "\nagentmesh serve\n"} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("the README lacks the line %q", strings.TrimSpace(want))
 		}
