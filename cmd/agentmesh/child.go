@@ -37,7 +37,7 @@ func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*c
 	}
 	defer log.Close()
 	data := filepath.Join(d.dir, name)
-	c.cmd = exec.Command(self, append([]string{"serve", "--json", "--data=" + data, "--listen=127.0.0.1:0"}, args...)...)
+	c.cmd = exec.Command(self, append([]string{"serve", "--json", "--data=" + data, "--listen=127.0.0.1:0", "--set=log.format=text"}, args...)...)
 	c.cmd.Stderr = log
 	c.cmd.Env = cleanEnviron(d.app.environ)
 	out, err := c.cmd.StdoutPipe()

@@ -247,7 +247,7 @@ type NotifyConfig struct {
 type LogConfig struct {
 	// debug, info, warn or error.
 	Level string `key:"level"`
-	// text or json.
+	// text, json, or auto: text where standard error is a terminal, JSON otherwise.
 	Format string `key:"format"`
 }
 
@@ -272,7 +272,7 @@ func defaultConfig() Config {
 		Registration: RegistrationConfig{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20},
 		Network:      NetworkConfig{MaxConnections: 10_000, MaxConnectionsPerAddress: 256},
 		Notify:       NotifyConfig{Content: "summary"},
-		Log:          LogConfig{Level: "info", Format: "text"},
+		Log:          LogConfig{Level: "info", Format: "auto"},
 		MinFreeDisk:  64 << 20,
 	}
 }

@@ -43,7 +43,7 @@ func (c Config) check() error {
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	p.oneOf("notify.content", c.Notify.Content, "summary", "none")
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	p.oneOf("log.format", c.Log.Format, "text", "json")
+	p.oneOf("log.format", c.Log.Format, "auto", "text", "json")
 	if c.Timeouts.Sync > defaultConfig().Timeouts.Sync {
 		p.add("timeouts.sync", "must be at most 20s: deadlines nest (AM-32)")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/term"
 
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node"
@@ -308,10 +310,15 @@ func (a *app) logger(c LogConfig) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // checked with the configuration
 	opts := &slog.HandlerOptions{Level: max(level, a.quietest)}
-	if c.Format == "json" {
+	if c.Format == "json" || c.Format == "auto" && !isTerminal(a.err) {
 		return slog.New(slog.NewJSONHandler(a.err, opts))
 	}
 	return slog.New(slog.NewTextHandler(a.err, opts))
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // offBelowOne turns the 0 that switches a limit off here into the negative number that does so below.

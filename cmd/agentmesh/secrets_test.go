@@ -34,7 +34,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	server.Wait()
 	run(context.Background(), []string{"--data", dir, "check", "--json"}, strings.NewReader(""), &said, &said)
 	said.Write(server.log.Bytes())
-	if !strings.Contains(said.String(), "level=DEBUG") {
+	if !strings.Contains(said.String(), `"level":"DEBUG"`) {
 		t.Error("the log has no debug lines, so it proves little")
 	}
 	for name, secret := range before {

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestLogFormat(t *testing.T) {
+	for format, isJSON := range map[string]bool{"auto": true, "json": true, "text": false} { // a buffer is no terminal
+		var out bytes.Buffer
+		a := &app{ui: ui{err: &out}}
+		a.logger(LogConfig{Level: "info", Format: format}).Info("hello", "key", "value")
+		if json.Valid(out.Bytes()) != isJSON || !strings.Contains(out.String(), "value") {
+			t.Errorf("log.format %s writes %s", format, out.Bytes())
+		}
+	}
+}
+
+// A person reads text.
+func TestLogOnTerminal(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("a terminal is made of /dev/ptmx, which is a matter of Linux")
+	}
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("there are no terminals here: %v", err)
+	}
+	defer terminal.Close()
+	a := &app{ui: ui{err: terminal}}
+	before := a.logger(LogConfig{Level: "info", Format: "text"}).Handler()
+	if got := a.logger(LogConfig{Level: "info", Format: "auto"}).Handler(); reflect.TypeOf(got) != reflect.TypeOf(before) {
+		t.Errorf("on a terminal log.format auto is a %s, want a %s", reflect.TypeOf(got), reflect.TypeOf(before))
+	}
+}

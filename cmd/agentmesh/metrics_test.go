@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// metricRow is one row of the table of metrics in docs/operations.md.
+type metricRow struct{ name, kind, labels, help string }
+
+func (r metricRow) String() string {
+	return fmt.Sprintf("| `%s` | %s | %s | %s |\n", r.name, r.kind, r.labels, cell(r.help))
+}
+
+const (
+	metricsBegin = "<!-- metrics: written by go test ./cmd/agentmesh -run Docs -update -->\n"
+	metricsEnd   = "<!-- /metrics -->\n"
+)
+
+// TestDocsMetrics holds the table of docs/operations.md to what a process serves, over the owner's TCP listener.
+func TestDocsMetrics(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the metrics of the operating system's process differ between systems; the table has those of Linux")
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	server, err := startServe(dir, []string{"--set=owner_api.listen=127.0.0.1:0"}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Signal(os.Interrupt); server.Wait() })
+	resp, err := http.Get(server.where.URL + "/v1/agents") // the series of requests begin with the first one
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if status, _ := scrapeOwner(t, server.where, ""); status != http.StatusUnauthorized {
+		t.Errorf("a scrape without the token = %d, want 401", status)
+	}
+	token, err := os.ReadFile(filepath.Join(dir, "owner.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scrapeOwner(t, server.where, string(token)) // the owner's own requests are counted as well
+	status, body := scrapeOwner(t, server.where, string(token))
+	if status != http.StatusOK {
+		t.Fatalf("a scrape with the token = %d: %s", status, body)
+	}
+	for name, secret := range secretsIn(t, dir, server.where) { // THREATS 29
+		if strings.Contains(body, secret) {
+			t.Errorf("%s is in the metrics", name)
+		}
+	}
+	if strings.Contains(body, "am_") || strings.Contains(body, dir) {
+		t.Error("an agent id or a path is in the metrics")
+	}
+
+	var table strings.Builder
+	table.WriteString("| name | type | labels | meaning |\n|---|---|---|---|\n")
+	rows := metricRows(t, body)
+	for _, r := range rows {
+		table.WriteString(r.String())
+	}
+	if len(rows) < 25 {
+		t.Fatalf("the scrape has %d metrics", len(rows))
+	}
+	path := filepath.Join("..", "..", "docs", "operations.md")
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(doc), metricsBegin)
+	old, after, ok2 := strings.Cut(rest, metricsEnd)
+	if !ok || !ok2 {
+		t.Fatal("docs/operations.md has no table of metrics")
+	}
+	want := "\n" + table.String() + "\n"
+	switch {
+	case old == want:
+	case !*update:
+		t.Errorf("the metrics of docs/operations.md are not those of the program; run go test ./cmd/agentmesh -run Docs -update\n%s", table.String())
+	default:
+		if err := os.WriteFile(path, []byte(before+metricsBegin+want+metricsEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// scrapeOwner reads /metrics from the owner's TCP listener.
+func scrapeOwner(t *testing.T, w where, token string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(strings.TrimSuffix(w.OwnerAPI, "/"), "/owner")+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(data)
+}
+
+// metricRows reads the names, types and label keys of a scrape, in its order.
+func metricRows(t *testing.T, body string) []metricRow {
+	t.Helper()
+	var rows []metricRow
+	labels := map[string]bool{}
+	for scan := bufio.NewScanner(strings.NewReader(body)); scan.Scan(); {
+		line := scan.Text()
+		if text, ok := strings.CutPrefix(line, "# HELP "); ok {
+			name, help, _ := strings.Cut(text, " ")
+			rows = append(rows, metricRow{name: name, help: help})
+			clear(labels)
+			continue
+		}
+		r := &rows[len(rows)-1]
+		if text, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			_, r.kind, _ = strings.Cut(text, " ")
+			continue
+		}
+		_, inside, ok := strings.Cut(line, "{")
+		if !ok {
+			continue
+		}
+		inside = inside[:strings.LastIndexByte(inside, '}')]
+		for pair := range strings.SplitSeq(inside, `",`) {
+			key, _, _ := strings.Cut(pair, "=")
+			if key = strings.TrimSpace(key); key != "le" && key != "quantile" && !labels[key] {
+				labels[key] = true
+				r.labels = strings.TrimPrefix(r.labels+", `"+key+"`", ", ")
+			}
+		}
+	}
+	return rows
+}
+
+// The limiters are named in the text, because the table has no values of labels.
+func TestDocsLimiters(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	server, err := startServe(dir, []string{"--set=owner_api.listen=127.0.0.1:0"}, os.Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Signal(os.Interrupt); server.Wait() })
+	token, err := os.ReadFile(filepath.Join(dir, "owner.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body := scrapeOwner(t, server.where, string(token))
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, part := range strings.Split(body, `agentmesh_limiter_refusals_total{limiter="`)[1:] {
+		name, _, _ := strings.Cut(part, `"`)
+		if found++; !strings.Contains(string(doc), "`"+name+"`") {
+			t.Errorf("docs/operations.md does not name the limiter %s", name)
+		}
+	}
+	if found < 11 {
+		t.Errorf("%d limiters are in the scrape", found)
+	}
+}
