@@ -34,7 +34,11 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 		for _, k := range page.Items {
 			rows = append(rows, []string{k.ID, k.Kind, k.Subject, short(k.Title, 60), when(k.Created), string(k.State)})
 		}
-		a.table(rows)
+		none := "nothing waits for you"
+		if state != "pending" {
+			none = "no approval is in this state"
+		}
+		a.list(rows, none)
 	})
 }
 

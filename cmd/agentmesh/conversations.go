@@ -59,7 +59,11 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 		for _, v := range page.Items {
 			rows = append(rows, []string{v.ID, v.Peer, v.State, v.Intent, when(v.Last)})
 		}
-		a.table(rows)
+		none := "no conversations yet"
+		if c.State != "" {
+			none = "no conversation is in this state"
+		}
+		a.list(rows, none)
 	})
 }
 

@@ -104,9 +104,14 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	a := &app{ui: ui{in: in, out: out, err: errOut}, environ: os.Environ(), quietest: slog.LevelWarn}
 	defer func() {
 		if s, ok := recover().(stopped); ok {
-			code = int(s)
+			if code = int(s); len(args) == 0 {
+				code = exitUsage
+			}
 		}
 	}()
+	if len(args) == 0 { // who does not know what to type is told, though nothing was asked
+		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in stopped
+	}
 	parser := newParser(&cli, out, errOut)
 	parsed, err := parser.Parse(args)
 	if err != nil {

@@ -39,7 +39,7 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 		for _, p := range page.Items {
 			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(p.Standing), when(p.Since), p.pin()})
 		}
-		a.table(rows)
+		a.list(rows, "you said nothing about other agents yet")
 	})
 }
 

@@ -66,7 +66,7 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 		}
 		rows = append(rows, []string{t.ID, when(t.Expires), when(t.Used), orDash(t.UsedBy), short(t.Label, 60)})
 	}
-	a.table(rows)
+	a.list(rows, "no codes: agentmesh token create makes one")
 	return nil
 }
 

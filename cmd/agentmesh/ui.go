@@ -82,6 +82,16 @@ func (u *ui) table(rows [][]string) {
 	w.Flush() // an error here is an error of stdout, which the next write meets again
 }
 
+// list is a table whose first row are its heads. Where there is nothing below them it says so, on standard error: a
+// script then reads nothing.
+func (u *ui) list(rows [][]string, none string) {
+	if len(rows) < 2 {
+		u.note("%s", none)
+		return
+	}
+	u.table(rows)
+}
+
 // clean makes a stranger's text harmless for a terminal: control characters, the invisible ones that reorder
 // text, and line breaks become a visible mark or a blank, and invalid UTF-8 the replacement character.
 func clean(s string) string {
