@@ -85,13 +85,16 @@ type Registry struct {
 	keys  *signing.KeyCache
 	log   *slog.Logger
 
-	views    *views
-	cursors  cursorKey
-	count    cachedCount
-	tallies  tallies
-	bell     *bell
-	hourly   *rate.Buckets // registrations by address; nil is no limit
-	failures *rate.Buckets // wrong credentials by address; nil is no limit
+	views     *views
+	cursors   cursorKey
+	count     cachedCount
+	tallies   tallies
+	bell      *bell
+	bans      bans
+	reporting reporting
+	reporters *rate.Buckets // reports by address
+	hourly    *rate.Buckets // registrations by address; nil is no limit
+	failures  *rate.Buckets // wrong credentials by address; nil is no limit
 }
 
 // New returns the directory that lives in cfg.Store.
@@ -118,6 +121,8 @@ func New(cfg Config) *Registry {
 		log:   cfg.Logger,
 		views: newViews(cachedViews),
 		bell:  newBell(),
+
+		reporters: rate.NewBuckets(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}
 	if n := cfg.Quotas.PerHour; n > 0 {
 		r.hourly = rate.NewBuckets(rate.PerHour(n), n, maxClients)

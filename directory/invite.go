@@ -17,16 +17,27 @@ const (
 	inviteNS   = "invites"
 	maxInvites = 10_000
 	maxLabel   = 128 // bytes
+	maxUses    = 1000
 )
 
-// Token is a single-use invite code as the operator sees it. The code itself is shown once, when it is made.
+// Token is an invite code as the operator sees it. The code itself is shown once, when it is made.
 type Token struct {
 	ID      string    `json:"id"`
 	Label   string    `json:"label,omitempty"`
 	Created time.Time `json:"created_at"`
 	Expires time.Time `json:"expires_at"`
+	Uses    int       `json:"uses,omitempty"` // how many cards it brings in; 0 is 1
+	Count   int       `json:"used,omitempty"` // how many it brought in
 	Used    time.Time `json:"used_at,omitzero"`
-	UsedBy  string    `json:"used_by,omitempty"` // agent_id
+	UsedBy  string    `json:"used_by,omitempty"` // agent_id of the last one
+}
+
+// left is how many cards the code still brings in.
+func (t Token) left() int {
+	if t.Count == 0 && !t.Used.IsZero() {
+		return 0 // used before there were codes for several
+	}
+	return max(1, t.Uses) - t.Count
 }
 
 // tokenID names a code without giving it away.
@@ -35,9 +46,12 @@ func tokenID(code string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// IssueToken makes an invite code that is good until expires, and returns it with its entry.
-func (r *Registry) IssueToken(ctx context.Context, label string, expires time.Time) (code string, t Token, err error) {
+// IssueToken makes an invite code that is good for so many uses (0 is 1) until expires, and returns it with its entry.
+func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expires time.Time) (code string, t Token, err error) {
 	now := clock()
+	if uses < 0 || uses > maxUses {
+		return "", Token{}, wire.ErrQuery.At("uses must be 1 to 1000")
+	}
 	if len(label) > maxLabel {
 		return "", Token{}, wire.ErrQuery.At("label must be at most 128 bytes")
 	}
@@ -45,7 +59,7 @@ func (r *Registry) IssueToken(ctx context.Context, label string, expires time.Ti
 		return "", Token{}, wire.ErrQuery.At("the token must end in the future")
 	}
 	code = rand.Text()
-	t = Token{ID: tokenID(code), Label: label, Created: now, Expires: expires.UTC()}
+	t = Token{ID: tokenID(code), Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)}
 	change, err := t.change(store.Absent)
 	if err != nil {
 		return "", Token{}, err
@@ -128,10 +142,13 @@ func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, own
 	if err := json.Unmarshal(rec.Body, &t); err != nil {
 		return nil, fmt.Errorf("read token %s: %w", rec.Key, err)
 	}
-	if !t.Used.IsZero() {
+	if t.left() < 1 {
 		return nil, wire.ErrClosed.Because(errors.New("the invite was used before"))
 	}
-	t.Used, t.UsedBy = now, string(id)
+	if t.Uses > 1 && code == s.Bearer { // as a credential it would let each of its users change the cards of all
+		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", beside a bearer of your own")
+	}
+	t.Used, t.UsedBy, t.Count = now, string(id), t.Count+1
 	change, err := t.change(rec.Rev)
 	return []store.Change{change}, err
 }

@@ -163,3 +163,39 @@ func TestTokenRoutes(t *testing.T) {
 		want(t, w.ask("GET", "/owner/tokens", ""), 404, "INVALID_MESSAGE")
 	})
 }
+
+// TestInviteForSeveral: a code for several cards never becomes the credential that all of them share.
+func TestInviteForSeveral(t *testing.T) { // AM-56
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, inviteOnly)
+		issued := w.issue(fmt.Sprintf(`{"uses":2,"expires_at":%q}`, wire.FormatTime(time.Now().Add(time.Hour))))
+		if issued.Uses != 2 || time.Until(issued.Expires) != time.Hour {
+			t.Errorf("issued %+v", issued)
+		}
+		post := func(id, bearer, invite string) int {
+			return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), append(as(bearer), wire.HeaderInvite, invite)...).Code
+		}
+		if got := w.ask("POST", "/v1/agents", string(testCard("am_0").JSON()), as(issued.Code)...); got.Code != 403 || !strings.Contains(got.Body.String(), wire.HeaderInvite) {
+			t.Errorf("the code as bearer = %d %s", got.Code, got.Body)
+		}
+		for i, want := range []int{201, 201, 403} {
+			if got := post(fmt.Sprintf("am_%d", i), fmt.Sprintf("credential-of-owner-%d", i), issued.Code); got != want {
+				t.Errorf("use %d = %d, want %d", i+1, got, want)
+			}
+		}
+		tokens, _, err := w.reg.Tokens(t.Context(), "", 10)
+		if err != nil || len(tokens) != 1 || tokens[0].Count != 2 || tokens[0].UsedBy != "am_1" || tokens[0].left() != 0 {
+			t.Errorf("tokens %+v, %v", tokens, err)
+		}
+		late := w.issue(fmt.Sprintf(`{"uses":2,"expires_at":%q}`, wire.FormatTime(time.Now().Add(time.Hour))))
+		time.Sleep(time.Hour)
+		if got := post("am_9", alice, late.Code); got != 403 {
+			t.Errorf("after its end = %d", got)
+		}
+		for _, bad := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires_at":"1999-01-01T00:00:00Z","uses":1}`, `{"days":366}`} {
+			if got := send(w.owner.Handler(), "POST", "/owner/tokens", bad); got.Code != 400 {
+				t.Errorf("token %s = %d", bad, got.Code)
+			}
+		}
+	})
+}

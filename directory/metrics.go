@@ -20,5 +20,6 @@ func (r *Registry) Measure(m *httpapi.Metrics) {
 		return float64(n)
 	})
 	m.LimiterFunc("registrations-of-address", r.hourly.Refused)
+	m.LimiterFunc("reports-of-address", r.reporters.Refused)
 	m.LimiterFunc("credential-failures-of-address", r.failures.Refused)
 }

@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -20,17 +19,21 @@ const (
 	tokenPage        = 100
 )
 
-// MountOwner adds the operator's routes to the owner's listener: invite codes (AM-56).
+// MountOwner adds the operator's routes to the owner's listener: invite codes (AM-56), and what keeps the
+// directory clean.
 func (r *Registry) MountOwner(g *echo.Group) {
 	g.POST("/tokens", r.postToken)
 	g.GET("/tokens", r.getTokens)
 	g.DELETE("/tokens/:token", r.deleteToken)
+	r.mountModeration(g)
 }
 
-// NewToken is the request that makes an invite code. Days is how long it is good: 1 to 365, 0 is 7.
+// NewToken is the request that makes an invite code.
 type NewToken struct {
-	Label string `json:"label,omitempty"`
-	Days  int    `json:"days,omitempty"`
+	Label   string    `json:"label,omitempty"`
+	Days    int       `json:"days,omitempty"`      // how long it is good, 1 to 365; 0 is 7
+	Expires time.Time `json:"expires_at,omitzero"` // in place of Days
+	Uses    int       `json:"uses,omitempty"`      // how many cards it brings in, 1 to 1000; 0 is 1
 }
 
 // IssuedToken is the answer to it, and the only place where the code is shown.
@@ -46,18 +49,9 @@ type TokenList struct {
 }
 
 func (r *Registry) postToken(c echo.Context) error {
-	data, err := httpapi.Body(c, maxTokenBody)
-	if err != nil {
-		return err
-	}
 	var req NewToken
-	if len(data) > 0 {
-		if _, err := wire.ParseObject(data); err != nil {
-			return wire.ErrSyntax.Because(err)
-		}
-		if err := json.Unmarshal(data, &req); err != nil {
-			return wire.ErrSyntax.Because(err)
-		}
+	if err := decode(c, maxTokenBody, &req); err != nil {
+		return err
 	}
 	if req.Days == 0 {
 		req.Days = defaultTokenDays
@@ -65,7 +59,11 @@ func (r *Registry) postToken(c echo.Context) error {
 	if req.Days < 1 || req.Days > maxTokenDays {
 		return wire.ErrQuery.At("days must be 1 to 365")
 	}
-	code, t, err := r.IssueToken(c.Request().Context(), req.Label, clock().Add(time.Duration(req.Days)*24*time.Hour))
+	expires := clock().Add(time.Duration(req.Days) * 24 * time.Hour)
+	if !req.Expires.IsZero() {
+		expires = req.Expires
+	}
+	code, t, err := r.IssueToken(c.Request().Context(), req.Label, req.Uses, expires)
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,9 @@ type registration struct {
 // [store.ErrReserved] mean that somebody was faster and it may be tried again.
 func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	r := g.r
+	if err := r.banned(ctx, g.c.card.ID, g.c.key, g.c.host, g.s.Client, g.now); err != nil {
+		return wire.Registered{}, err
+	}
 	held, err := r.cards.Held(ctx, string(g.c.card.ID), g.now)
 	taken := err == nil
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -189,6 +192,9 @@ func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Su
 	}
 	c, err := r.judge(card, s.Proof != "", now)
 	if err != nil {
+		return wire.Registered{}, err
+	}
+	if err := r.banned(ctx, card.ID, c.key, c.host, s.Client, now); err != nil {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPut, path: "/agents/" + held.ID, host: s.Host}

@@ -118,6 +118,7 @@ var (
 	ErrNotAllowed  = row("not-allowed", Unauthorized, 403, "the sender may not contact this agent")
 	ErrWrongBearer = row("wrong-bearer", Unauthorized, 403, "the bearer token does not own this card")
 	ErrClosed      = row("registration-closed", Unauthorized, 403, "registration needs the operator")
+	ErrBanned      = row("banned", Unauthorized, 403, "the operator does not list this card")
 	ErrCrossOrigin = row("cross-origin", Unauthorized, 403, "cross-origin requests are refused")
 
 	ErrOwnerRejected = row("owner-rejected", OwnerRejected, 403, "the owner rejected this interaction")
@@ -155,7 +156,7 @@ func Table() []*Error {
 		ErrIDReused, ErrPayload, ErrCloseStatus, ErrCard, ErrCardID, ErrQuery, ErrCursor, ErrRoute, ErrMethod,
 		ErrIDTaken, ErrForeignHost,
 		ErrUnknownSender, ErrSignature, ErrKeyProof,
-		ErrNoBearer, ErrNotAllowed, ErrWrongBearer, ErrClosed, ErrCrossOrigin,
+		ErrNoBearer, ErrNotAllowed, ErrWrongBearer, ErrClosed, ErrBanned, ErrCrossOrigin,
 		ErrOwnerRejected,
 		ErrIntent,
 		ErrConversationClosed,

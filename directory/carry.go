@@ -1,0 +1,145 @@
+package directory
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Exported is a card on its way from one directory to another of the same operator, one line of an export.
+type Exported struct {
+	Card       wire.Value      `json:"card"`
+	Owner      string          `json:"owner"` // hex SHA-256 of the credential
+	Registered time.Time       `json:"registered_at"`
+	Updated    time.Time       `json:"updated_at"`
+	Expires    time.Time       `json:"expires_at"`
+	Meta       json.RawMessage `json:"meta"` // proofs and retired keys
+}
+
+// ExportPage is a page of an export; After goes into the next request, 0 on the last page.
+type ExportPage struct {
+	Cards []Exported `json:"cards"`
+	After uint64     `json:"after,omitempty"`
+}
+
+const exportPage = 100
+
+// Export returns live cards after a place in the order of their registration.
+func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error) {
+	found, err := r.cards.List(ctx, store.CardQuery{Limit: exportPage, After: store.Position{Seq: after}, Now: clock()})
+	if err != nil {
+		return ExportPage{}, fmt.Errorf("export cards: %w", err)
+	}
+	page := ExportPage{Cards: make([]Exported, 0, len(found.Cards))}
+	for _, c := range found.Cards {
+		tree, err := wire.ParseObject(c.Body)
+		if err != nil {
+			return ExportPage{}, fmt.Errorf("read card %s: %w", c.ID, err)
+		}
+		page.Cards = append(page.Cards, Exported{tree, hex.EncodeToString(c.Owner[:]), c.Registered, c.Updated, c.Expires, c.Meta})
+	}
+	if found.Next != nil {
+		page.After = found.Next.Seq
+	}
+	return page, nil
+}
+
+// Imported says what became of the lines of an import.
+type Imported struct {
+	Added   int `json:"added"`
+	Skipped int `json:"skipped"` // the id is taken here, or the card has expired
+	Refused int `json:"refused"` // the card is not acceptable here, or banned
+}
+
+// Import takes cards over that [Registry.Export] of another directory gave, with their owners and their proofs. A
+// card that is here already stays as it is. What is verified of endpoints is not believed but found out anew.
+func (r *Registry) Import(ctx context.Context, cards []Exported, reason, by string) (Imported, error) {
+	var done Imported
+	if err := checkReason(reason); err != nil {
+		return done, err
+	}
+	now := clock()
+	for _, e := range cards {
+		put, err := r.imported(ctx, e, now)
+		if err != nil {
+			if errors.Is(err, store.ErrUnavailable) {
+				return done, err
+			}
+			done.Refused++
+			continue
+		}
+		if !put.Card.Live(now) {
+			done.Skipped++
+			continue
+		}
+		_, err = r.cards.Put(ctx, put)
+		r.wrote(put.Card.ID)
+		switch {
+		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrReserved):
+			done.Skipped++
+		case err != nil:
+			return done, fmt.Errorf("import %s: %w", put.Card.ID, err)
+		default:
+			done.Added++
+		}
+	}
+	if lines := r.audit(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
+		if err := r.recs.Apply(ctx, lines, now); err != nil {
+			return done, fmt.Errorf("store audit line: %w", err)
+		}
+	}
+	return done, nil
+}
+
+func (r *Registry) imported(ctx context.Context, e Exported, now time.Time) (store.PutCard, error) {
+	card, err := r.parse(e.Card.JSON())
+	if err != nil {
+		return store.PutCard{}, err
+	}
+	c, err := r.judge(card, false, now)
+	if err != nil {
+		return store.PutCard{}, err
+	}
+	if err := r.banned(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
+		return store.PutCard{}, err
+	}
+	owner, err := hex.DecodeString(e.Owner)
+	if err != nil || len(owner) != 32 {
+		return store.PutCard{}, wire.ErrCard.At("owner must be 64 hex digits")
+	}
+	var m meta
+	if err := json.NewDecoder(bytes.NewReader(e.Meta)).Decode(&m); err != nil {
+		return store.PutCard{}, wire.ErrCard.Because(err)
+	}
+	m.forgetEndpoint()
+	m.Derived = c.key.AgentID() == card.ID
+	stored, err := row(c, [32]byte(owner), m, now)
+	if err != nil {
+		return store.PutCard{}, err
+	}
+	stored.Registered, stored.Updated = e.Registered, e.Updated
+	if e.Expires.Before(stored.Expires) && !e.Expires.IsZero() {
+		stored.Expires, stored.ReservedUntil = e.Expires, e.Expires.Add(reservation)
+	}
+	return store.PutCard{Card: stored, IfRev: store.Absent, Now: now}, nil
+}
+
+// maxImport bounds the values of one import: a hundred cards with their proofs.
+const maxImport = 1_000_000
+
+func decodeImport(data []byte, to *ImportOrder) error {
+	if _, err := wire.ParseLimits(data, wire.MaxDepth+4, maxImport); err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	if err := json.Unmarshal(data, to); err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	return nil
+}

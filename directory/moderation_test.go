@@ -1,0 +1,265 @@
+package directory
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// operate sends a request to the owner API and decodes its answer.
+func operate[T any](w *world, status int, method, path, body string) T {
+	w.t.Helper()
+	got := send(w.owner.Handler(), method, "/owner"+path, body)
+	if got.Code != status {
+		w.t.Errorf("%s %s %s = %d %s, want %d", method, path, body, got.Code, got.Body, status)
+	}
+	var doc T
+	if got.Body.Len() > 0 {
+		if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil {
+			w.t.Errorf("%s %s answers %s: %v", method, path, got.Body, err)
+		}
+	}
+	return doc
+}
+
+func TestParseBan(t *testing.T) {
+	key := testKey("x")
+	sum := fingerprint(key.Public())
+	for _, tt := range []struct {
+		text string
+		want Ban
+	}{
+		{"am_x", Ban{Kind: BanID, Value: "am_x"}},
+		{sum, Ban{Kind: BanKey, Value: sum}},
+		{strings.ToUpper(sum), Ban{Kind: BanKey, Value: sum}},
+		{key.PublicText(), Ban{Kind: BanKey, Value: sum}},
+		{"203.0.113.7", Ban{Kind: BanNetwork, Value: "203.0.113.7/32"}},
+		{"203.0.113.7/24", Ban{Kind: BanNetwork, Value: "203.0.113.0/24"}},
+		{"2001:db8::1/48", Ban{Kind: BanNetwork, Value: "2001:db8::/48"}},
+		{" Evil.Example. ", Ban{Kind: BanHost, Value: "evil.example"}},
+	} {
+		if got, err := ParseBan(tt.text); err != nil || got != tt.want {
+			t.Errorf("ParseBan(%q) = %+v, %v, want %+v", tt.text, got, err, tt.want)
+		}
+	}
+	for _, bad := range []string{"", "localhost", "a/b.example", "evil.example:443", "user@evil.example", "am_", "203.0.113.0/33", strings.Repeat("a.", 200) + "b"} {
+		if got, err := ParseBan(bad); err == nil {
+			t.Errorf("ParseBan(%q) = %+v, want an error", bad, got)
+		}
+	}
+}
+
+// TestBans: whatever a ban names, the banned party gets one answer, for new cards and renewals alike, and its cards go.
+func TestBans(t *testing.T) {
+	var decisions []Decision
+	w := newWorld(t, func(c *Config) {
+		c.Audit = func(d Decision) store.Change {
+			decisions = append(decisions, d)
+			return store.Change{Record: store.Record{NS: "test-audit", Key: fmt.Sprint(len(decisions))}}
+		}
+	})
+	evil := testCard("am_evil", text("endpoint", "https://a.b.evil.example/x"))
+	w.register(alice, evil)
+	w.register(alice, testCard("am_good"))
+	answers := map[string]bool{}
+	refused := func(what string, card wire.Value, header ...string) {
+		t.Helper()
+		for method, path := range map[string]string{"POST": "/v1/agents", "PUT": "/v1/agents/" + card.GetStr("agent_id")} {
+			if got := w.ask(method, path, string(card.JSON()), append(as(alice), header...)...); method == "POST" || got.Code != 404 {
+				want(t, got, 403, "UNAUTHORIZED")
+				answers[got.Body.String()] = true
+				if strings.Contains(got.Body.String(), "spam") || strings.Contains(got.Body.String(), what) {
+					t.Errorf("ban of %s shows: %s", what, got.Body)
+				}
+			}
+		}
+	}
+	ban := func(what string) Ordered {
+		return operate[Ordered](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
+	}
+	if done := ban("evil.example"); done.Removed != 1 || done.Ban.Kind != BanHost {
+		t.Errorf("ban of the host = %+v", done)
+	}
+	want(t, w.ask("GET", "/v1/agents/am_evil", ""), 404, "AGENT_UNAVAILABLE")
+	refused("evil.example", evil)
+	refused("evil.example", testCard("am_other", text("endpoint", "https://EVIL.example/")))
+	w.register(alice, testCard("am_devil", text("endpoint", "https://devil.example/")))
+
+	if done := ban("am_good"); done.Removed != 1 {
+		t.Errorf("ban of the id = %+v", done)
+	}
+	refused("am_good", testCard("am_good"))
+
+	w.register(alice, testCard("am_key"))
+	w.register(bob, testCard("am_key2", text("public_key", testKey("am_key").PublicText())))
+	if done := ban(fingerprint(testKey("am_key").Public())); done.Removed != 2 {
+		t.Errorf("ban of the key = %+v", done)
+	}
+	refused("fingerprint", testCard("am_key3", text("public_key", testKey("am_key").PublicText())))
+
+	ban("2001:db8::/32")
+	refused("2001", testCard("am_addr"), "Remote", "[2001:db8:1::7]:4711")
+	if got := w.ask("POST", "/v1/agents", string(testCard("am_addr").JSON()), append(as(alice), "Remote", "[2001:db9::7]:4711")...); got.Code != 201 {
+		t.Errorf("from elsewhere = %d", got.Code)
+	}
+	if len(answers) != 1 {
+		t.Errorf("banned parties get %d answers, want one: %v", len(answers), answers)
+	}
+	got, _ := w.changes("", 100)
+	if !cmp.Equal(got[len(got)-6:], []string{
+		"removed am_evil: spam", "registered am_devil", "removed am_good: spam", "removed am_key: spam", "removed am_key2: spam", "registered am_addr",
+	}) {
+		t.Errorf("the feed says %q", got)
+	}
+	list := operate[BanPage](w, 200, "GET", "/directory/bans", "")
+	if len(list.Bans) != 4 || list.Bans[0].Reason != "spam" || list.Bans[0].At.IsZero() {
+		t.Errorf("bans: %+v", list)
+	}
+	operate[Ordered](w, 200, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
+	w.register(alice, evil)
+	operate[Ordered](w, 404, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
+	for _, bad := range []string{`{"what":"am_x"}`, `{"reason":"x"}`, `{"what":"x y","reason":"x"}`, `{"what":"am_x","reason":"` + strings.Repeat("x", 301) + `"}`} {
+		operate[Ordered](w, 400, "POST", "/directory/bans", bad)
+	}
+	var lines []string
+	for _, d := range decisions {
+		lines = append(lines, d.Choice+" "+d.Subject)
+	}
+	if len(decisions) != 4+4+1 || lines[0] != "banned host:evil.example" || lines[1] != "removed am_evil" || decisions[1].Note != "spam" {
+		t.Errorf("audited: %q", lines)
+	}
+}
+
+// TestBansOfAnother: what another instance on the same store bans holds here within seconds.
+func TestBansOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		other := newWorldOver(t, w.store)
+		w.register(alice, testCard("am_1"))
+		if _, err := other.reg.Ban(t.Context(), Ban{Kind: BanID, Value: "am_1", Reason: "x"}, "cli"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(banFresh)
+		want(t, w.ask("POST", "/v1/agents", string(testCard("am_1").JSON()), as(alice)...), 403, "UNAUTHORIZED")
+	})
+}
+
+func TestRemove(t *testing.T) {
+	w := fullWorld(t, 2)
+	operate[Ordered](w, 200, "POST", "/directory/cards/am_000/remove", `{"reason":"asked by mail"}`)
+	want(t, w.ask("GET", "/v1/agents/am_000", ""), 404, "AGENT_UNAVAILABLE")
+	want(t, w.ask("POST", "/v1/agents", string(testCard("am_000").JSON()), as(bob)...), 409, "") // still its owner's
+	operate[Ordered](w, 404, "POST", "/directory/cards/am_000/remove", `{"reason":"again"}`)
+	operate[Ordered](w, 400, "POST", "/directory/cards/am_001/remove", `{}`)
+	w.register(alice, testCard("am_000"))
+	list := operate[ListedPage](w, 200, "GET", "/directory/cards?q=agent", "")
+	if len(list.Cards) != 2 || list.Cards[0].Host != "am-000.example" || len(list.Cards[0].Key) != 64 || list.Cards[0].Owner != list.Cards[1].Owner {
+		t.Errorf("cards: %+v", list)
+	}
+}
+
+// TestReports: what strangers write reaches the operator, and no more of it than the bounds say.
+func TestReports(t *testing.T) {
+	w := fullWorld(t, 60)
+	report := func(id, remote, body string) int {
+		return w.ask("POST", "/v1/agents/"+id+"/reports", body, "Remote", remote+":1").Code
+	}
+	if got := report("am_000", "192.0.2.1", `{"kind":"spam","text":" buys \u001b[31m "}`); got != http.StatusAccepted {
+		t.Errorf("report = %d", got)
+	}
+	if got := report("am_000", "192.0.2.1", `{"kind":"malicious"}`); got != http.StatusAccepted { // in place of the first
+		t.Errorf("second report = %d", got)
+	}
+	list := operate[ReportPage](w, 200, "GET", "/directory/reports?agent_id=am_000", "")
+	if len(list.Reports) != 1 || list.Reports[0].Kind != "malicious" || list.Reports[0].From != "192.0.2.1" {
+		t.Errorf("reports: %+v", list)
+	}
+	for body, status := range map[string]int{
+		`{"kind":"dull"}`: 400, `{}`: 400, `{"kind":"spam","text":"` + strings.Repeat("x", 1001) + `"}`: 400, `[]`: 400, `{"kind":"spam","kind":"other"}`: 400,
+		`{"kind":"spam","text":"` + strings.Repeat("x", 5000) + `"}`: 413,
+	} {
+		if got := report("am_000", "192.0.2.2", body); got != status {
+			t.Errorf("report %.40s = %d, want %d", body, got, status)
+		}
+	}
+	if got := report("am_none", "192.0.2.2", `{"kind":"spam"}`); got != 404 {
+		t.Errorf("report of nobody = %d", got)
+	}
+	taken := 0
+	for i := range 40 { // one card, many addresses of different networks
+		if report("am_001", fmt.Sprintf("198.51.100.%d", i), `{"kind":"spam"}`) == 202 {
+			taken++
+		}
+	}
+	if taken != maxPerCard {
+		t.Errorf("one card got %d reports, want %d", taken, maxPerCard)
+	}
+	taken = 0
+	for i := range 40 { // one /64, many cards
+		if report(fmt.Sprintf("am_%03d", i+10), fmt.Sprintf("[2001:db8::%x]", i), `{"kind":"spam"}`) == 202 {
+			taken++
+		}
+	}
+	if taken != reportsPerHour {
+		t.Errorf("one network made %d reports, want %d", taken, reportsPerHour)
+	}
+	for i := range 1200 { // many cards, many networks
+		addr := netip.AddrFrom4([4]byte{10, byte(i / 20), byte(i % 20), 1})
+		_ = w.reg.Report(t.Context(), wire.AgentID(fmt.Sprintf("am_%03d", i%60)), NewReport{Kind: "other"}, addr)
+	}
+	n := 0
+	for after := ""; ; {
+		page := operate[ReportPage](w, 200, "GET", "/directory/reports?after="+after, "")
+		n += len(page.Reports)
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	if n != maxReports {
+		t.Errorf("%d reports are kept, want %d", n, maxReports)
+	}
+	operate[struct{}](w, 204, "DELETE", "/directory/reports/"+list.Reports[0].ID, "")
+	operate[struct{}](w, 404, "DELETE", "/directory/reports/"+list.Reports[0].ID, "")
+}
+
+// TestExportImport moves a directory: owners keep their cards, and cards their place and proofs.
+func TestExportImport(t *testing.T) {
+	from, to := fullWorld(t, 250), newWorld(t)
+	to.register(bob, testCard("am_007", text("name", "Another")))
+	operate[Ordered](to, 200, "POST", "/directory/bans", `{"what":"am_009","reason":"x"}`)
+	var total Imported
+	after := uint64(0)
+	for {
+		page := operate[ExportPage](from, 200, "GET", fmt.Sprint("/directory/export?after=", after), "")
+		order, err := json.Marshal(ImportOrder{page.Cards, "move"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := operate[Imported](to, 200, "POST", "/directory/import", string(order))
+		total.Added, total.Skipped, total.Refused = total.Added+done.Added, total.Skipped+done.Skipped, total.Refused+done.Refused
+		if after = page.After; after == 0 {
+			break
+		}
+	}
+	if want := (Imported{Added: 248, Skipped: 1, Refused: 1}); total != want {
+		t.Errorf("import = %+v, want %+v", total, want)
+	}
+	want(t, to.ask("PUT", "/v1/agents/am_100", "", as(bob)...), 403, "")
+	want(t, to.ask("PUT", "/v1/agents/am_100", "", as(alice)...), 200, "")
+	a, b := from.ask("GET", "/v1/agents/am_042/record", "").Body.String(), to.ask("GET", "/v1/agents/am_042/record", "").Body.String()
+	if a != b {
+		t.Errorf("record before %s and after %s", a, b)
+	}
+	operate[Imported](to, 400, "POST", "/directory/import", `{"cards":[],"reason":""}`)
+	operate[Imported](to, 400, "POST", "/directory/import", `{"cards":`)
+}

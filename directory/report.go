@@ -1,0 +1,166 @@
+package directory
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Report is what somebody told the operator about a card. Everything in it but the times is a stranger's word.
+type Report struct {
+	ID      string       `json:"id"`
+	AgentID wire.AgentID `json:"agent_id"`
+	Kind    string       `json:"kind"` // one of reportKinds
+	Text    string       `json:"text,omitempty"`
+	From    string       `json:"from"` // address, /64 for IPv6
+	At      time.Time    `json:"at"`
+}
+
+// NewReport is the body of POST /v1/agents/{id}/reports.
+type NewReport struct {
+	Kind string `json:"kind"`
+	Text string `json:"text,omitempty"`
+}
+
+var reportKinds = []string{"spam", "impersonation", "malicious", "broken", "other"}
+
+// Bounds on what strangers can make the operator keep.
+const (
+	reportNS       = "reports"
+	maxReportBody  = 4 << 10
+	maxReportText  = 1000 // bytes
+	maxPerCard     = 20   // reports of one card
+	maxReports     = 1000 // of all cards
+	reportLife     = 90 * 24 * time.Hour
+	reportsPerHour = 10 // of one address
+)
+
+// reporting lets one report in at a time, so that their number holds.
+type reporting struct{ mu sync.Mutex }
+
+// Report tells the operator about a card. A further report of the same card from the same address takes the place of
+// the one before. It is [wire.ErrQuota] where the operator has too many to read already.
+func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport, client netip.Addr) error {
+	now := clock()
+	if !slices.Contains(reportKinds, report.Kind) {
+		return wire.ErrQuery.At("kind must be spam, impersonation, malicious, broken or other")
+	}
+	if len(report.Text) > maxReportText || !utf8.ValidString(report.Text) {
+		return wire.ErrQuery.At("text must be at most 1000 bytes")
+	}
+	if _, err := r.get(ctx, id, now); err != nil {
+		return err
+	}
+	from := addressKey(client)
+	if client.IsValid() {
+		if wait, ok := r.reporters.Take(from, now); !ok {
+			return wire.ErrRateLimited.After(wait)
+		}
+	}
+	key := tokenID(string(id) + " " + from)
+	body, err := json.Marshal(Report{key, id, report.Kind, report.Text, from, now})
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	r.reporting.mu.Lock()
+	defer r.reporting.mu.Unlock()
+	all, err := r.recs.List(ctx, reportNS, "", "", maxReports, now)
+	if err != nil {
+		return fmt.Errorf("count reports: %w", err)
+	}
+	known := slices.ContainsFunc(all.Records, func(rec store.Record) bool { return rec.Key == key })
+	if len(all.Records) >= maxReports && !known {
+		return wire.ErrQuota
+	}
+	err = r.recs.Apply(ctx, []store.Change{{
+		Record: store.Record{NS: reportNS, Key: key, Body: body, Terms: []string{"card:" + string(id)}, Expires: now.Add(reportLife)},
+		IfRev:  store.Any, Max: maxPerCard,
+	}}, now)
+	if errors.Is(err, store.ErrQuota) {
+		return wire.ErrQuota
+	}
+	if err != nil {
+		return fmt.Errorf("store report: %w", err)
+	}
+	r.log.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
+	return nil
+}
+
+// Reports lists reports in the order of their ids; of one card where id is not "".
+func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, limit int) (list []Report, next string, err error) {
+	term := ""
+	if id != "" {
+		term = "card:" + string(id)
+	}
+	page, err := r.recs.List(ctx, reportNS, term, after, limit, clock())
+	if err != nil {
+		return nil, "", fmt.Errorf("list reports: %w", err)
+	}
+	list = make([]Report, len(page.Records))
+	for i, rec := range page.Records {
+		if err := json.Unmarshal(rec.Body, &list[i]); err != nil {
+			return nil, "", fmt.Errorf("read report %s: %w", rec.Key, err)
+		}
+	}
+	return list, page.Next, nil
+}
+
+// DismissReport drops a report that the operator has read. An unknown one is [wire.ErrRoute].
+func (r *Registry) DismissReport(ctx context.Context, id string) error {
+	now := clock()
+	if len(id) != len(tokenID("")) {
+		return wire.ErrRoute
+	}
+	rec, err := r.recs.Get(ctx, reportNS, id, now)
+	if err == nil {
+		err = r.recs.Apply(ctx, []store.Change{{Record: store.Record{NS: reportNS, Key: id}, IfRev: rec.Rev, Delete: true}}, now)
+	}
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
+		return wire.ErrRoute
+	}
+	return err
+}
+
+func (r *Registry) postReport(c echo.Context) error {
+	httpapi.Private(c)
+	var report NewReport
+	if err := decode(c, maxReportBody, &report); err != nil {
+		return err
+	}
+	report.Text = strings.TrimSpace(report.Text)
+	if err := r.Report(c.Request().Context(), pathID(c), report, httpapi.ClientAddr(c)); err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusAccepted, struct {
+		Status string `json:"status"`
+	}{"reported"})
+}
+
+// decode reads a JSON object of at most max bytes into to; no body is an empty object.
+func decode(c echo.Context, max int, to any) error {
+	data, err := httpapi.Body(c, max)
+	if err != nil || len(data) == 0 {
+		return err
+	}
+	if _, err := wire.ParseObject(data); err != nil { // strict first: what follows takes any case and the last of two
+		return wire.ErrSyntax.Because(err)
+	}
+	if err := json.Unmarshal(data, to); err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	return nil
+}
