@@ -25,7 +25,7 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 
 // read is lines 3 to 8: what the message says and who wrote it. Beside an error, in is what the message claims.
 func (n *Node) read(ctx context.Context, body []byte) (in bridge.Inbound, err error) {
-	m, err := n.verifier.Read("application/json", "", body) // lines 3, 4
+	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
 		return in, err
 	}

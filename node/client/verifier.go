@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mime"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -37,11 +35,10 @@ func (w Window) around(t time.Time) signing.Window {
 }
 
 // Verifier makes the checks of the receive path that need no state of the receiver but the cards it knows. The order
-// in which its methods are called is the receive path's own: Read (lines 1, 3, 4), Authenticate (7, 8), Timely (9).
+// in which its methods are called is the receive path's own: Read (lines 3, 4), Authenticate (7, 8), Timely (9).
 type Verifier struct {
-	Cards      *Cards
-	Window     Window // zero fields are the defaults
-	MaxMessage int    // bytes; 0 is [wire.MaxMessage]
+	Cards  *Cards
+	Window Window // zero fields are the defaults
 }
 
 // Checked is a message's sender and what its signature was found to be over.
@@ -50,22 +47,8 @@ type Checked struct {
 	signing.Verified
 }
 
-// Read takes a message from a request's declared types and its body. The error is a *[wire.Error].
-func (v *Verifier) Read(contentType, contentEncoding string, body []byte) (wire.Message, error) {
-	limit := v.MaxMessage
-	if limit <= 0 {
-		limit = wire.MaxMessage
-	}
-	if len(body) > limit {
-		return wire.Message{}, wire.ErrTooLarge
-	}
-	media, params, err := mime.ParseMediaType(contentType)
-	if charset := params["charset"]; err != nil || media != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return wire.Message{}, wire.ErrMediaType
-	}
-	if contentEncoding != "" {
-		return wire.Message{}, wire.ErrContentEncoding
-	}
+// Read takes a message from a body whose size and declared types were judged (line 1). The error is a *[wire.Error].
+func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	tree, err := wire.ParseObject(body)
 	if err != nil {
 		return wire.Message{}, wire.ErrSyntax.Because(err)

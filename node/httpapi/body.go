@@ -13,7 +13,7 @@ import (
 )
 
 // Body reads a JSON body of at most max bytes: the first line of the receive table. Too large is
-// [wire.ErrTooLarge] (413), another media type or any content encoding 415. A request with neither body nor
+// [wire.ErrTooLarge] (413), another media type, another charset than UTF-8 or any content encoding 415. A request with neither body nor
 // Content-Type has the body nil.
 func Body(c echo.Context, max int) ([]byte, error) {
 	r := c.Request()
@@ -50,8 +50,8 @@ func declared(h http.Header, length int64, max int) error {
 	}
 	kind := h.Get("Content-Type")
 	if kind != "application/json" && (kind != "" || length != 0) {
-		media, _, err := mime.ParseMediaType(kind)
-		if err != nil || media != "application/json" {
+		media, params, err := mime.ParseMediaType(kind)
+		if charset := params["charset"]; err != nil || media != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
 			return wire.ErrMediaType
 		}
 	}
