@@ -12,11 +12,15 @@ const metaAgeRecipient = "age_recipient" // AM-7
 
 // buildCard makes the card that the configuration and the keys describe, for a process that is reached at base.
 // The agent id stays the one of the stored card: a directory may have given it (AM-57), and a rotated key no longer
-// derives it.
+// derives it. Nor is a name forgotten that init or an earlier serve was given, where the configuration has none.
 func buildCard(c Config, s secrets, stored wire.Value, base string) (wire.Card, error) {
 	id := stored.GetStr("agent_id")
 	if id == "" {
 		id = string(s.key.Public().AgentID())
+	}
+	name := c.Name
+	if kept := stored.GetStr("name"); name == defaultConfig().Name && kept != "" {
+		name = kept
 	}
 	endpoint := c.Card.Endpoint
 	if endpoint == "" {
@@ -25,7 +29,7 @@ func buildCard(c Config, s secrets, stored wire.Value, base string) (wire.Card, 
 	members := []wire.Member{
 		{Key: "agentmesh", Value: wire.Text(wire.Version)},
 		{Key: "agent_id", Value: wire.Text(id)},
-		{Key: "name", Value: wire.Text(c.Name)},
+		{Key: "name", Value: wire.Text(name)},
 	}
 	if c.Description != "" {
 		members = append(members, wire.Member{Key: "description", Value: wire.Text(c.Description)})

@@ -48,6 +48,7 @@ type doctor struct {
 	home    home
 	card    wire.Value // as last published, null where there is none
 	running bool
+	status  *statusAnswer // of the node that runs, nil where none does
 	found   []finding
 }
 
@@ -104,17 +105,22 @@ func (d *doctor) examine(ctx context.Context) {
 	d.modes()
 	d.disk()
 	configured := d.configuration()
-	d.keys()
 	d.socket(ctx)
-	if !configured || !d.cfg.has(roleNode) || d.card.IsNull() {
+	if d.running && d.status == nil || configured && !d.cfg.has(roleNode) {
+		return // a directory alone
+	}
+	d.keys()
+	if !configured || d.card.IsNull() {
 		return
 	}
-	http := client.NewHTTP(client.HTTPConfig{
-		Local: !d.cfg.Public(), AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version,
-	})
+	local := !d.cfg.Public()
+	if d.status != nil { // it may run with other flags than this command has
+		local = isLoopback(d.status.Endpoint)
+	}
+	http := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
 	defer http.Close()
 	d.listings(ctx, http)
-	d.endpoint(ctx, http)
+	d.endpoint(ctx, http, local)
 }
 
 // modes looks at who may read the data directory and the secrets in it (AM-7).
@@ -194,9 +200,7 @@ func (d *doctor) configuration() bool {
 func (d *doctor) keys() {
 	const check = "keys and card"
 	if !d.home.initialised() {
-		if d.cfg.has(roleNode) || len(d.cfg.Roles) == 0 {
-			d.fail(check, "agentmesh init, or agentmesh serve", "there is no agent in %s", d.home.dir)
-		}
+		d.fail(check, "agentmesh init, or agentmesh serve", "there is no agent in %s", d.home.dir)
 		return
 	}
 	card, err := d.home.card()
@@ -239,20 +243,22 @@ func (d *doctor) socket(ctx context.Context) {
 	}
 	defer o.close()
 	d.running = true
-	if !d.cfg.has(roleNode) {
-		d.ok(check, "answers on its socket")
+	if _, err := o.call(ctx, "GET", "version", nil, nil); err != nil {
+		d.fail(check, "look at its log, then start it again", "%v", err)
 		return
 	}
 	raw, err := o.call(ctx, "GET", "status", nil, nil)
-	if err == nil {
-		var s statusAnswer
-		if s, err = decode[statusAnswer](raw); err == nil {
-			d.serving(s)
-		}
-	}
 	if err != nil {
-		d.fail(check, "look at its log, then start it again", "%v", err)
+		d.ok(check, "a directory without a node runs")
+		return
 	}
+	s, err := decode[statusAnswer](raw)
+	if err != nil {
+		d.fail(check, "is it another version of agentmesh?", "%v", err)
+		return
+	}
+	d.status = &s
+	d.serving(s)
 }
 
 func (d *doctor) serving(s statusAnswer) {

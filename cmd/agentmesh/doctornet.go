@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -52,20 +53,31 @@ func look(ctx context.Context, h *client.HTTP, reach client.Reach, target string
 // listings asks each directory of the node for its card.
 func (d *doctor) listings(ctx context.Context, h *client.HTTP) {
 	urls := d.cfg.Directories
-	if len(urls) == 0 {
-		if !d.cfg.has(roleDirectory) {
-			d.warn("directory", "name one: --directory URL, or directories in the configuration", "none is configured: nobody finds the agent, peers add its card by hand")
-			return
+	if d.status != nil && len(d.app.globals.Directory) == 0 { // those that it really uses
+		urls = nil
+		for _, joined := range d.status.Directories {
+			urls = append(urls, joined.Directory)
+			if joined.Error != "" {
+				d.fail("registration", "agentmesh register says more", "%s: %s", clean(joined.Directory), clean(joined.Error))
+			}
 		}
-		base, err := d.home.base(d.cfg)
-		if err != nil || !d.running {
-			return // its own directory answers while a serve runs
-		}
-		urls = []string{base + "/v1"}
+	}
+	if len(urls) == 0 && (d.status != nil || !d.cfg.has(roleDirectory)) {
+		d.warn("directory", "name one: --directory URL, or directories in the configuration", "none is configured: nobody finds the agent, peers add its card by hand")
 	}
 	for _, u := range urls {
 		d.listing(ctx, h, strings.TrimRight(u, "/"))
 	}
+}
+
+// isLoopback says whether a URL names this machine.
+func isLoopback(target string) bool {
+	u, err := url.Parse(target)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return err == nil && ip.IsLoopback() || u.Hostname() == "localhost"
 }
 
 func (d *doctor) listing(ctx context.Context, h *client.HTTP, base string) {
@@ -147,11 +159,11 @@ func (d *doctor) clock(base string, ahead time.Duration) {
 
 // endpoint asks for the card where the card says that the agent is, with the guard that peers have: an address that
 // it refuses is one that no peer of this project connects to either.
-func (d *doctor) endpoint(ctx context.Context, h *client.HTTP) {
+func (d *doctor) endpoint(ctx context.Context, h *client.HTTP, local bool) {
 	const check = "endpoint"
 	target := d.card.GetStr("endpoint")
 	reach := client.Public
-	if !d.cfg.Public() {
+	if local {
 		if !d.running {
 			return
 		}
