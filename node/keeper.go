@@ -300,7 +300,7 @@ func (k *keeper) register(ctx context.Context, p *place, s *placeState) error {
 		}
 		if !free {
 			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
-				k.n.log.Warn("take back entry", "directory", s.Directory, "agent", reg.AgentID, "err", err)
+				k.n.log.Warn("take back entry", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
 			}
 			s.AgentID = ""
 			return errOtherID
@@ -312,7 +312,7 @@ func (k *keeper) register(ctx context.Context, p *place, s *placeState) error {
 	}
 	digest := signing.Digest(card)
 	s.listed(reg, hex.EncodeToString(digest[:]), time.Now())
-	k.n.log.Info("registered", "directory", s.Directory, "agent", reg.AgentID, "expires", reg.ExpiresAt)
+	k.n.log.Info("registered", "directory", s.Directory, "agent_id", reg.AgentID, "expires", reg.ExpiresAt)
 	return nil
 }
 
