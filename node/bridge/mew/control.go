@@ -1,0 +1,143 @@
+package mew
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// pause stops those it is addressed to until its timeout, or until somebody else resumes them. Without to it is only
+// passed on (MEW-37).
+func (s *Space) pause(p *post) *refusal {
+	var until time.Time
+	if v, ok := p.payload.Get("timeout_seconds"); ok && !v.IsNull() {
+		d, ok := seconds(v)
+		if !ok {
+			return refuseShape("timeout_seconds must be a number above 0")
+		}
+		until = time.Now().Add(d)
+	}
+	for _, m := range s.addressed(p) {
+		m.paused, m.pausedUntil = true, until
+		s.auditDone(p, m.name, "paused")
+	}
+	return nil
+}
+
+const longestPause = 365 * 24 * time.Hour
+
+func seconds(v wire.Value) (time.Duration, bool) {
+	token, ok := v.Num()
+	if !ok {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(token, 64)
+	if err != nil || f <= 0 || math.IsNaN(f) {
+		return 0, false
+	}
+	if f >= longestPause.Seconds() {
+		return longestPause, true
+	}
+	return time.Duration(f * float64(time.Second)), true
+}
+
+// addressed returns the known participants that an envelope is addressed to.
+func (s *Space) addressed(p *post) []*member {
+	var out []*member
+	for _, id := range p.envelope.to {
+		if m := s.find(id); m != nil && !slices.Contains(out, m) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// resume ends the pause of those it is addressed to. Nobody ends his own (MEW-37).
+func (s *Space) resume(p *post) *refusal {
+	for _, m := range s.addressed(p) {
+		if m != p.by {
+			m.paused = false
+		}
+	}
+	return nil
+}
+
+// shutDown silences those it is addressed to until they join again (MEW-42).
+func (s *Space) shutDown(p *post) *refusal {
+	for _, m := range s.addressed(p) {
+		m.down = true
+		s.auditDone(p, m.name, "shut down")
+	}
+	return nil
+}
+
+// auditDone records an operation that changes nothing durable.
+func (s *Space) auditDone(p *post, whom, result string) {
+	s.audit.Count(s.auditEntry(p.by, p.kind, whom, result))
+}
+
+// The bounds on what a space remembers of proposals (MEW-13).
+const (
+	maxProposals  = 10_000
+	keepProposals = 24 * time.Hour
+)
+
+// proposals remembers who proposed what, to refuse a withdrawal by somebody else.
+type proposals struct {
+	by    map[string][]string // names, by envelope id: ids may repeat
+	order []proposal
+}
+
+type proposal struct {
+	id string
+	at time.Time
+}
+
+func (s *Space) rememberProposal(p *post) *refusal {
+	now := time.Now()
+	s.proposals.expire(now)
+	if s.proposals.by == nil {
+		s.proposals.by = make(map[string][]string)
+	}
+	names := s.proposals.by[p.id]
+	if slices.Contains(names, p.by.name) {
+		return nil
+	}
+	if len(s.proposals.order) >= maxProposals {
+		s.proposals.drop(1)
+	}
+	s.proposals.by[p.id] = append(names, p.by.name)
+	s.proposals.order = append(s.proposals.order, proposal{p.id, now})
+	return nil
+}
+
+func (s *Space) checkWithdraw(p *post) *refusal {
+	for _, id := range p.correlation {
+		if names := s.proposals.by[id]; len(names) > 0 && !slices.Contains(names, p.by.name) {
+			return refuseName(403, "not_proposer")
+		}
+	}
+	return nil
+}
+
+func (ps *proposals) expire(now time.Time) {
+	old := 0
+	for old < len(ps.order) && now.Sub(ps.order[old].at) > keepProposals {
+		old++
+	}
+	ps.drop(old)
+}
+
+func (ps *proposals) drop(n int) {
+	for _, old := range ps.order[:n] {
+		if names := ps.by[old.id]; len(names) > 1 {
+			ps.by[old.id] = names[1:]
+		} else {
+			delete(ps.by, old.id)
+		}
+	}
+	ps.order = slices.Delete(ps.order, 0, n)
+}

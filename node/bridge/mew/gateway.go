@@ -1,0 +1,279 @@
+package mew
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Participant is a configured participant of a space.
+type Participant struct {
+	Name         string
+	Tokens       []string
+	Capabilities []Capability // nil: the defaults of the space
+	OutputLog    string       // file of its output log; empty: none (MEW-D6)
+	AutoConnect  bool         // the log takes part from the start
+}
+
+// SpaceConfig is a configured space.
+type SpaceConfig struct {
+	ID, Name     string
+	Defaults     []Capability
+	Participants []Participant
+	// DropIn spaces give everybody mcp/response and let inviters give more than they hold unless InviteSubset, as
+	// the reference does (MEW-D7, MEW-27). Others are strict.
+	DropIn       bool
+	InviteSubset bool
+	// RatePerMinute bounds the envelopes and frames of each participant; 0 is no limit (MEW-Q4).
+	RatePerMinute int
+}
+
+// GatewayConfig configures a gateway.
+type GatewayConfig struct {
+	Spaces  []SpaceConfig
+	Records store.Records
+	Audit   *acl.Audit
+	// PublicURL is where clients reach the gateway: ws:// or wss:// and the host.
+	PublicURL string
+	// AnyPath upgrades on every path, not on /ws alone (MEW-J1).
+	AnyPath bool
+	// Origins and CORSOrigins let pages of other origins connect and call; both are empty by default.
+	Origins, CORSOrigins []string
+	// ClientAddr returns the address by which failed joins are counted; nil: the other end of the connection.
+	ClientAddr ClientAddr
+	// Journal logs envelopes and decisions; nil does not.
+	Journal *Journal
+	// KeepToken stores the token of an invited participant where its operator looks for it, Reload finds tokens
+	// that were put there: drop-in folders. Both may be nil.
+	KeepToken func(name, token string) error
+	Reload    func(claim func(token, space, name string) error) error
+	// Invited is told of invites that named an address (MEW-28). It must not block.
+	Invited func(Invitation)
+	Logger  *slog.Logger
+}
+
+// Gateway serves spaces. It is safe for concurrent use.
+type Gateway struct {
+	cfg    GatewayConfig
+	log    *slog.Logger
+	spaces map[string]*Space
+	order  []*Space
+	tokens *tokens
+	failed *rate.Buckets // joins, by client
+	began  time.Time
+	files  []*lineFile // of output logs
+
+	mu       sync.Mutex
+	stopping bool
+	open     map[*session]struct{} // connections, joined or not
+	sessions sync.WaitGroup
+}
+
+const (
+	maxFailedJoins = 10 // a minute and address (MEW-Q4)
+	maxJoinKeys    = 1 << 14
+	tickEvery      = time.Second
+	stopPatience   = 5 * time.Second // for queues to drain (MEW-Q6)
+)
+
+// NewGateway makes a gateway and reads what lasts of its spaces. Nothing runs before [Gateway.Run].
+func NewGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Audit == nil {
+		cfg.Audit = acl.NewAudit(cfg.Records, acl.AuditConfig{Logger: cfg.Logger})
+	}
+	g := &Gateway{
+		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), tokens: newTokens(), began: time.Now(),
+		failed: rate.NewBuckets(rate.PerMinute(maxFailedJoins), maxFailedJoins, maxJoinKeys),
+		open:   make(map[*session]struct{}),
+	}
+	g.tokens.keep = cfg.KeepToken
+	if cfg.Reload != nil {
+		g.tokens.reload = func() error { return cfg.Reload(g.tokens.claim) }
+	}
+	for _, sc := range cfg.Spaces {
+		s, err := g.newSpace(ctx, sc)
+		if err != nil {
+			return nil, err
+		}
+		g.spaces[sc.ID] = s
+		g.order = append(g.order, s)
+	}
+	return g, nil
+}
+
+func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) {
+	if !validName(sc.ID) || g.spaces[sc.ID] != nil {
+		return nil, fmt.Errorf("space %q: the id is not usable, or used twice", printable(sc.ID, maxName))
+	}
+	s := &Space{
+		id: sc.ID, title: sc.Name, dropIn: sc.DropIn, inviteSubset: sc.InviteSubset, defaults: sc.Defaults,
+		publicURL: g.cfg.PublicURL, records: g.cfg.Records, audit: g.cfg.Audit, tokens: g.tokens, journal: g.cfg.Journal,
+		invited: g.cfg.Invited, log: g.log,
+		members: make(map[string]*member), byID: make(map[string]*member), streams: make(map[string]*stream),
+	}
+	if sc.RatePerMinute > 0 {
+		s.rates = rate.NewBuckets(rate.PerMinute(sc.RatePerMinute), sc.RatePerMinute, maxMembers)
+	}
+	if len(sc.Participants) > maxMembers {
+		return nil, fmt.Errorf("space %s: more than %d participants", sc.ID, maxMembers)
+	}
+	for _, p := range sc.Participants {
+		if err := g.newMember(s, p); err != nil {
+			return nil, fmt.Errorf("space %s: %w", sc.ID, err)
+		}
+	}
+	if err := s.load(ctx); err != nil {
+		return nil, err
+	}
+	for _, m := range s.members {
+		for _, h := range m.lasting.Tokens {
+			if err := g.restoreToken(s, m, h); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, p := range sc.Participants {
+		if m := s.members[p.Name]; p.AutoConnect && m.output != nil && !m.lasting.Barred {
+			s.mu.Lock()
+			s.connectVirtual(m)
+			s.unlock()
+		}
+	}
+	return s, nil
+}
+
+func (g *Gateway) newMember(s *Space, p Participant) error {
+	if !validName(p.Name) || s.members[p.Name] != nil {
+		return fmt.Errorf("participant %q: the name is not usable, or used twice", printable(p.Name, maxName))
+	}
+	own := p.Capabilities
+	if own == nil {
+		own = s.defaults
+	}
+	if len(own) > maxHeld {
+		return fmt.Errorf("participant %s: more than %d capabilities", p.Name, maxHeld)
+	}
+	m := s.add(p.Name, own)
+	for _, c := range own {
+		g.warn(s, p.Name, c)
+	}
+	for _, token := range p.Tokens {
+		if err := g.tokens.claim(token, s.id, p.Name); err != nil {
+			return err
+		}
+	}
+	if p.OutputLog != "" {
+		m.output = newVirtual(p.OutputLog, g.log)
+		g.files = append(g.files, m.output.file)
+	}
+	return nil
+}
+
+// warn tells the operator of a capability that says more than is understood, or nothing (section 5).
+func (g *Gateway) warn(s *Space, name string, c Capability) {
+	if keys := c.unknown(); len(keys) > 0 {
+		g.log.Warn("a capability has keys without a meaning", "space", s.id, "participant", name, "keys", keys)
+	}
+	if slices.ContainsFunc(c.kinds, func(t text) bool { return t.kind == textNever }) {
+		g.log.Warn("a pattern of a capability is not valid and never matches", "space", s.id, "participant", name, "capability", string(c.value.JSON()))
+	}
+}
+
+// Space returns a space by its id; nil where there is none.
+func (g *Gateway) Space(id string) *Space { return g.spaces[id] }
+
+// Spaces lists the spaces in the order of the configuration.
+func (g *Gateway) Spaces() []*Space { return slices.Clone(g.order) }
+
+// ID returns the id of the space.
+func (s *Space) ID() string { return s.id }
+
+// Run works until ctx ends. Then it lets nobody in any more, drains the queues for five seconds, closes every
+// connection with 1001 (MEW-Q6), and returns when all has stopped.
+func (g *Gateway) Run(ctx context.Context) error {
+	writers, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
+	var writing sync.WaitGroup
+	writing.Go(func() { g.cfg.Journal.run(writers) })
+	for _, f := range g.files {
+		writing.Go(func() { f.run(writers) })
+	}
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case now := <-ticker.C:
+			for _, s := range g.order {
+				s.tick(now)
+			}
+		}
+	}
+	g.hangUp()
+	stopWriters()
+	writing.Wait()
+	return nil
+}
+
+// errStopping: the gateway is going down.
+var errStopping = errors.New("mew: going down")
+
+// begin takes note of a connection; end must follow.
+func (g *Gateway) begin(ses *session) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopping {
+		return errStopping
+	}
+	g.open[ses] = struct{}{}
+	g.sessions.Add(1)
+	return nil
+}
+
+func (g *Gateway) end(ses *session) {
+	g.mu.Lock()
+	delete(g.open, ses)
+	g.mu.Unlock()
+	g.sessions.Done()
+}
+
+// hangUp closes all connections and waits until they are gone.
+func (g *Gateway) hangUp() {
+	for _, s := range g.order {
+		s.mu.Lock()
+		s.stopping = true
+		s.unlock()
+	}
+	g.mu.Lock()
+	g.stopping = true
+	for ses := range g.open {
+		ses.conn.Close(1001, "going down")
+	}
+	g.mu.Unlock()
+	late := time.AfterFunc(stopPatience, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for ses := range g.open {
+			ses.conn.Abort()
+		}
+	})
+	defer late.Stop()
+	g.sessions.Wait()
+}
+
+// clients counts live connections.
+func (g *Gateway) clients() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.open)
+}

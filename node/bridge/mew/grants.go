@@ -1,0 +1,185 @@
+package mew
+
+import (
+	"slices"
+	"time"
+)
+
+func refuseRecipient() *refusal {
+	return refuseWith(404, "participant_not_found", "There is no such participant in the space")
+}
+
+// recipient finds whom a grant or a revocation is about.
+func (s *Space) recipient(p *post) (*member, *refusal) {
+	id := p.payload.GetStr("recipient")
+	if id == "" {
+		return nil, refuseShape("payload.recipient must be a participant id")
+	}
+	m := s.find(id)
+	if m == nil {
+		return nil, refuseRecipient() // MEW-23
+	}
+	return m, nil
+}
+
+// grant adds to what the recipient holds: nothing that the granter does not hold (MEW-21 to MEW-25).
+func (s *Space) grant(p *post) *refusal {
+	m, fault := s.recipient(p)
+	if fault != nil {
+		return fault
+	}
+	list, _ := p.payload.Get("capabilities")
+	caps, err := parseCapabilities(list)
+	if err != nil {
+		return refuseShape(err.Error())
+	}
+	if len(caps) == 0 {
+		return refuseShape("payload.capabilities is empty")
+	}
+	rests, fault := s.mayGive(p, caps)
+	if fault != nil {
+		s.auditRefused(p.by, p.kind, m.name, fault.reason)
+		return fault
+	}
+	if len(m.held)+len(caps) > maxHeld {
+		return refuseShape("the participant would hold more than " + itoa(maxHeld) + " capabilities")
+	}
+	g := &grant{Key: newKey(), ID: p.id, By: p.by.name, At: time.Now().UTC(), Caps: rawOf(caps), Rest: rests, caps: caps}
+	e := s.edit()
+	l := e.of(m)
+	l.Grants = append(l.Grants, g)
+	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, "granted")); fault != nil {
+		return fault
+	}
+	p.then = append(p.then, func() { s.welcome(m) })
+	return nil
+}
+
+// mayGive says what of the giver's each capability rests on, or refuses (MEW-24). What is the giver's own comes first.
+func (s *Space) mayGive(p *post, caps []Capability) ([]string, *refusal) {
+	rests := make([]string, len(caps))
+	for i := range caps {
+		at := slices.IndexFunc(p.by.held, func(h held) bool { return h.cap.Contains(&caps[i]) })
+		if at < 0 {
+			return nil, refuseCapability(p.by.runtime, p.kind, p.by.shown)
+		}
+		rests[i] = p.by.held[at].key()
+	}
+	return rests, nil
+}
+
+// revoke takes capabilities away, by the id of their grant or by pattern; what rested on them ends too (MEW-25,
+// MEW-26).
+func (s *Space) revoke(p *post) *refusal {
+	m, fault := s.recipient(p)
+	if fault != nil {
+		return fault
+	}
+	id := p.payload.GetStr("grant_id")
+	list, byPattern := p.payload.Get("capabilities")
+	var patterns []*Capability
+	if byPattern {
+		caps, err := parseCapabilities(list)
+		if err != nil {
+			return refuseShape(err.Error())
+		}
+		for i := range caps {
+			patterns = append(patterns, &caps[i])
+		}
+	}
+	if id == "" && len(patterns) == 0 {
+		return refuseShape("payload needs a grant_id or capabilities")
+	}
+	e := s.edit()
+	note := s.strip(e, m, func(h held) bool {
+		return id != "" && h.grant != nil && h.grant.ID == id || containing(patterns, h.cap) != nil
+	})
+	wider := countWider(m.held, patterns)
+	if wider > 0 {
+		note += ", " + itoa(wider) + " wider kept"
+	}
+	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, note)); fault != nil {
+		return fault
+	}
+	changed := slices.Clone(e.order)
+	p.then = append(p.then, func() {
+		for _, m := range changed {
+			s.welcome(m)
+		}
+		if !slices.Contains(changed, m) {
+			s.welcome(m)
+		}
+	})
+	return nil
+}
+
+// countWider counts what is kept although it allows something that a pattern names (MEW-26).
+func countWider(list []held, patterns []*Capability) int {
+	n := 0
+	for _, h := range list {
+		if containing(patterns, h.cap) == nil && slices.ContainsFunc(patterns, func(p *Capability) bool { return h.cap.Contains(p) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// strip takes away what gone names of m's, and then, from whoever, what rested on that.
+func (s *Space) strip(e *edit, m *member, gone func(held) bool) (note string) {
+	type loss struct {
+		by   string // the name of who lost it
+		rest string // what of it grants may rest on
+	}
+	var losses []loss
+	lose := func(m *member, gone func(h held) bool) {
+		l := e.of(m)
+		own := m.own
+		if l.Invited {
+			own = l.own
+		}
+		for i := range own {
+			h := held{cap: &own[i]}
+			if !slices.Contains(l.Masks, own[i].rule) && gone(h) {
+				l.Masks = append(l.Masks, own[i].rule)
+				losses = append(losses, loss{m.name, h.key()})
+			}
+		}
+		var kept []*grant
+		for _, g := range l.Grants {
+			left := g.without(func(i int) bool {
+				h := held{cap: &g.caps[i], grant: g}
+				if gone(h) {
+					losses = append(losses, loss{m.name, h.key()})
+					return false
+				}
+				return true
+			})
+			if left != nil {
+				kept = append(kept, left)
+			}
+		}
+		l.Grants = kept
+	}
+	lose(m, gone)
+	direct := len(losses)
+	for n := 0; n < len(losses); n++ {
+		lost := losses[n]
+		for _, other := range s.members {
+			rested := func(h held) bool { return h.grant != nil && h.grant.By == lost.by && restsOn(h, lost.rest) }
+			if slices.ContainsFunc(e.see(other).Grants, func(g *grant) bool { return g.By == lost.by && slices.Contains(g.Rest, lost.rest) }) {
+				lose(other, rested)
+			}
+		}
+	}
+	return "revoked " + itoa(direct) + ", with " + itoa(len(losses)-direct) + " that rested on them"
+}
+
+// restsOn says whether this capability of a grant rests on a thing of the granter's.
+func restsOn(h held, rest string) bool {
+	for i := range h.grant.caps {
+		if &h.grant.caps[i] == h.cap {
+			return h.grant.Rest[i] == rest
+		}
+	}
+	return false
+}

@@ -1,0 +1,163 @@
+package mew
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Invitation is what the operator's hook is told of an invite that named an address (MEW-28).
+type Invitation struct {
+	Space, Participant, Email, Token, URL string
+}
+
+// invite makes a participant and tells the inviter alone how it gets in (MEW-27).
+func (s *Space) invite(p *post) *refusal {
+	p.silent = true
+	name := p.payload.GetStr("participant_id")
+	if !validName(name) {
+		return refuseWith(400, "invalid_request", "participant_id contains invalid characters")
+	}
+	caps := s.defaults
+	if list, ok := p.payload.Get("initial_capabilities"); ok {
+		var err error
+		if caps, err = parseCapabilities(list); err != nil {
+			return refuseShape(err.Error())
+		}
+	}
+	if !s.dropIn || s.inviteSubset {
+		if _, fault := s.mayGive(p, caps); fault != nil {
+			s.auditRefused(p.by, p.kind, name, fault.reason)
+			return fault
+		}
+	}
+	token, fault := s.admit(p.by, name, caps)
+	if fault != nil {
+		return fault
+	}
+	ack := func(members ...wire.Member) {
+		p.direct = &outgoing{from: fromSystem, kind: kindInviteAck, to: []string{p.by.runtime}, correlation: []string{p.id}, payload: wire.Obj(members...)}
+		p.status, p.extra = "", members[1:]
+		p.status, _ = members[0].Value.Str()
+	}
+	if token == "" {
+		p.code = 409
+		ack(text1("status", "already_exists"), text1("participant_id", name), text1("message", "There is a participant with this id"))
+		return nil
+	}
+	link := s.connectionURL()
+	ack(text1("status", "created"), text1("participant_id", name), text1("token", token), text1("connection_url", link))
+	event := []wire.Member{text1("event", "invited"), {Key: "participant", Value: s.members[name].info()}, text1("invited_by", p.by.runtime)}
+	if reason := p.payload.GetStr("reason"); reason != "" {
+		event = append(event, text1("reason", reason))
+	}
+	p.then = append(p.then, func() {
+		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(event...)}, p.by)
+	})
+	if email := p.payload.GetStr("email"); email != "" && s.invited != nil {
+		s.invited(Invitation{Space: s.id, Participant: name, Email: email, Token: token, URL: link})
+	}
+	return nil
+}
+
+// admit makes a participant with a token of its own, durably. The token is empty where the name is taken.
+func (s *Space) admit(who *member, name string, caps []Capability) (token string, fault *refusal) {
+	m := s.members[name]
+	switch {
+	case m != nil && !m.lasting.Barred, m == nil && s.byID[name] != nil:
+		return "", nil
+	case m == nil && len(s.members) >= maxMembers:
+		return "", refuseWith(503, "unavailable", "The space is full")
+	}
+	token = newToken()
+	fresh := m == nil
+	if fresh {
+		m = s.add(name, nil)
+	}
+	e := s.edit()
+	l := e.of(m)
+	l.Invited, l.Barred, l.Since = true, false, time.Now().UTC()
+	l.Own, l.own = rawOf(caps), caps
+	l.Tokens, l.Grants, l.Masks = []string{hashHex(token)}, nil, nil
+	fault = e.commit(s.auditEntry(who, kindInvite, name, "created"))
+	if fault == nil && s.tokens.keep != nil {
+		if err := s.tokens.keep(name, token); err != nil {
+			s.log.Error("write the token of an invited participant", "space", s.id, "err", err)
+			fault = refuseStore()
+		}
+	}
+	if fault != nil {
+		if fresh {
+			delete(s.members, name)
+		}
+		return "", fault
+	}
+	s.tokens.add(hashToken(token), s.id, name)
+	return token, nil
+}
+
+// kick puts a participant out and bars its tokens (MEW-30).
+func (s *Space) kick(p *post) *refusal {
+	m := s.find(p.payload.GetStr("participant_id"))
+	if m == nil {
+		return refuseRecipient()
+	}
+	e := s.edit()
+	l := e.of(m)
+	l.Barred = true
+	for _, h := range s.tokens.of(s.id, m.name) {
+		if !slices.Contains(l.Dead, h) {
+			l.Dead = append(l.Dead, h)
+		}
+	}
+	l.Tokens = nil
+	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, "kicked")); fault != nil {
+		return fault
+	}
+	p.then = append(p.then, func() { s.putOut(m) })
+	return nil
+}
+
+// putOut ends whatever connects a participant.
+func (s *Space) putOut(m *member) {
+	if m.virtualOn {
+		m.virtualOn = false
+		s.reseat()
+		if m.session == nil {
+			s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
+				text1("event", "leave"), wire.Member{Key: "participant", Value: wire.Obj(text1("id", m.runtime))})}, m)
+			s.streamsWithout(m)
+		}
+	}
+	if ses := m.session; ses != nil {
+		ses.conn.Close(CloseKicked, "kicked")
+		s.leaveLocked(ses)
+	}
+}
+
+// connectionURL is where an invited participant connects.
+func (s *Space) connectionURL() string {
+	return strings.TrimRight(s.publicURL, "/") + "/ws?space=" + url.QueryEscape(s.id)
+}
+
+// newToken returns 32 random bytes in base64url (MEW-D5).
+func newToken() string {
+	var b [32]byte
+	rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// hashToken is what is kept of a token.
+func hashToken(token string) [32]byte { return sha256.Sum256([]byte(token)) }
+
+func hashHex(token string) string {
+	h := hashToken(token)
+	return hex.EncodeToString(h[:])
+}

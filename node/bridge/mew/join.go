@@ -1,0 +1,148 @@
+package mew
+
+import (
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// session is one live connection (MEW-61).
+type session struct {
+	conn      *websocket.Conn
+	id        string // connection_id
+	since     time.Time
+	space     *Space
+	m         *member
+	byHeader  bool // welcomed for its header
+	tokenHash string
+}
+
+const maxTakeovers = 6 // a minute (MEW-J5)
+
+// join lets a connection in under the runtime id that it asked for, or its name (MEW-J4).
+func (s *Space) join(ses *session, asked string) *refusal {
+	s.mu.Lock()
+	defer s.unlock()
+	m := ses.m
+	if s.stopping {
+		return &refusal{close: websocket.CodeGoingAway, from: fromSystem, payload: wire.Obj(text1("error", "going_down"))}
+	}
+	if m.lasting.Barred || slices.Contains(m.lasting.Dead, ses.tokenHash) {
+		return refuseUnauthorized("Authentication failed")
+	}
+	runtime := orText(asked, m.name)
+	if fault := s.mayBe(m, runtime); fault != nil {
+		return fault
+	}
+	old := m.session
+	if old != nil {
+		now := time.Now()
+		m.takeovers = slices.DeleteFunc(m.takeovers, func(t time.Time) bool { return now.Sub(t) > time.Minute })
+		if len(m.takeovers) >= maxTakeovers {
+			r := refuseRate(time.Minute)
+			r.close = CloseTakeovers
+			return r
+		}
+		m.takeovers = append(m.takeovers, now)
+		old.conn.Close(CloseReplaced, "replaced by a newer connection")
+	}
+	s.rename(m, runtime)
+	m.session, m.down = ses, false
+	ses.since = time.Now()
+	s.seatFor(m)
+	s.welcome(m)
+	if old == nil && !m.virtualOn {
+		s.presence(m, "join")
+	}
+	return nil
+}
+
+// mayBe says what is wrong with a runtime id for m.
+func (s *Space) mayBe(m *member, id string) *refusal {
+	if !validName(id) {
+		return refuseUnauthorized("The participant id cannot be used")
+	}
+	if other := s.find(id); other != nil && other != m {
+		return refuseUnauthorized("The participant id belongs to another participant")
+	}
+	return nil
+}
+
+// rename gives m another runtime id.
+func (s *Space) rename(m *member, runtime string) {
+	if m.runtime != m.name {
+		delete(s.byID, m.runtime)
+	}
+	m.runtime = runtime
+	if runtime != m.name {
+		s.byID[runtime] = m
+	}
+}
+
+// rejoin answers a repeated join of a connection that is in (MEW-J2).
+func (s *Space) rejoin(ses *session) {
+	s.mu.Lock()
+	defer s.unlock()
+	if ses.m.session == ses {
+		s.welcome(ses.m)
+	}
+}
+
+// leave ends a connection's part in the space. One that was replaced has none any more (MEW-J5).
+func (s *Space) leave(ses *session) {
+	s.mu.Lock()
+	defer s.unlock()
+	s.leaveLocked(ses)
+}
+
+func (s *Space) leaveLocked(ses *session) {
+	m := ses.m
+	if m.session != ses {
+		return
+	}
+	m.session = nil
+	id := m.runtime
+	s.reseat()
+	if !m.virtualOn {
+		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
+			text1("event", "leave"), wire.Member{Key: "participant", Value: wire.Obj(text1("id", id))})}, m)
+		s.streamsWithout(m)
+	}
+	s.rename(m, m.name)
+	if m.virtualOn { // its log goes on under the name
+		s.seatFor(m)
+	}
+}
+
+// presence says that somebody came (MEW-33).
+func (s *Space) presence(m *member, event string) {
+	s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
+		text1("event", event), wire.Member{Key: "participant", Value: m.info()})}, m)
+}
+
+// welcome tells a participant who it is, what it may do, who else is there and what streams run (MEW-34).
+func (s *Space) welcome(m *member) {
+	others := make([]wire.Value, 0, len(s.seats))
+	for _, st := range s.seats {
+		if st.m != m && (st.conn != nil || st.m.session == nil) {
+			others = append(others, st.m.info())
+		}
+	}
+	s.tell(m, outgoing{from: fromSystem, kind: kindWelcome, to: []string{m.runtime}, payload: wire.Obj(
+		wire.Member{Key: "you", Value: m.info()},
+		wire.Member{Key: "participants", Value: wire.Arr(others...)},
+		wire.Member{Key: "active_streams", Value: s.activeStreams()},
+	)})
+}
+
+// connectVirtual lets an output log take part (MEW-D6).
+func (s *Space) connectVirtual(m *member) {
+	if m.output == nil || m.virtualOn {
+		return
+	}
+	m.virtualOn = true
+	s.seatFor(m)
+	s.welcome(m)
+}

@@ -1,0 +1,195 @@
+package mew
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+// The four shapes of a join as the reference SDK, its interactive CLI and its templates send them (section 1).
+func TestJoinShapes(t *testing.T) {
+	for _, tt := range []struct {
+		name, path, header, join, id string
+	}{
+		{"a: SDK", "/", "", `{"type":"join","space":"lab","token":"alice-token","participantId":"client-1759310701273-q9i1e5jkg","capabilities":[{"kind":"*"}]}`, "client-1759310701273-q9i1e5jkg"},
+		{"a: agent, default space", "/?space=lab", "", `{"type":"join","space":"default","token":"alice-token","participantId":"alice"}`, "alice"},
+		{"a: no id", "/any/path", "", `{"type":"join","token":"alice-token"}`, "alice"},
+		{"b: interactive CLI", "/", "", `{"kind":"system/join","protocol":"mew/v0.4","id":"j","ts":"2025-01-01T00:00:00Z","payload":{"space":"lab","participant":"alice","token":"alice-token","capabilities":[]}}`, "alice"},
+		{"d: participantId", "/", "", `{"kind":"system/join","protocol":"mew/v0.4","id":"j","ts":"2025-01-01T00:00:00Z","payload":{"space":"lab","participantId":"client-2","token":"alice-token"}}`, "client-2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := startWith(t, t.TempDir(), GatewayConfig{Spaces: []SpaceConfig{lab(t)}, AnyPath: true})
+			p := r.open(tt.path, tt.header)
+			p.send(tt.join)
+			w := p.want("system/welcome")
+			if got := str(pay(w, "you", "id")); got != tt.id {
+				t.Errorf("you.id = %s, want %s", got, tt.id)
+			}
+			if to, _ := w.Get("to"); to.Len() != 1 || str(to.At(0)) != tt.id {
+				t.Errorf("the welcome is addressed to %s", to.JSON())
+			}
+			p.send(`{"kind":"chat","from":"` + tt.id + `","payload":{"text":"hi"}}`)
+			if got := p.want("chat").GetStr("from"); got != tt.id {
+				t.Errorf("the echo is from %s", got)
+			}
+		})
+	}
+}
+
+// Shape (c): the header admits at once, and the join that follows is answered with the same welcome (MEW-J2).
+func TestHeaderThenJoin(t *testing.T) {
+	r := start(t, lab(t))
+	bob := r.join("bob-token")
+	p := r.open("/ws?space=lab", "alice-token")
+	p.want("system/welcome")
+	bob.want("system/presence")
+	for _, join := range []string{
+		`{"kind":"system/join","protocol":"mew/v0.4","id":"j","ts":"2025-01-01T00:00:00Z","from":"alice","payload":{}}`,
+		`{"type":"join","space":"lab","token":"alice-token","participantId":"alice"}`,
+	} {
+		p.send(join)
+		if got := str(pay(p.want("system/welcome"), "you", "id")); got != "alice" {
+			t.Errorf("after %s you.id = %s", join, got)
+		}
+	}
+	if extra := bob.fence(); len(extra) > 0 {
+		t.Errorf("a repeated join was announced: %s", extra)
+	}
+	p.send(`{"type":"join","space":"lab","token":"bob-token","participantId":"bob"}`)
+	p.until("system/error")
+	p.closed(CloseUnauthorized)
+}
+
+func TestJoinRefused(t *testing.T) {
+	long := strings.Repeat("x", maxName+1)
+	for _, tt := range []struct{ name, join string }{
+		{"wrong token", `{"type":"join","token":"nobody","participantId":"alice"}`},
+		{"no token", `{"type":"join","participantId":"alice"}`},
+		{"another space", `{"type":"join","space":"other","token":"alice-token"}`},
+		{"id of another", `{"type":"join","token":"alice-token","participantId":"bob"}`},
+		{"id of the gateway", `{"type":"join","token":"alice-token","participantId":"gateway"}`},
+		{"id of the system", `{"type":"join","token":"alice-token","participantId":"system:gateway"}`},
+		{"id with a slash", `{"type":"join","token":"alice-token","participantId":"a/b"}`},
+		{"id with dots", `{"type":"join","token":"alice-token","participantId":"a..b"}`},
+		{"id with #", `{"type":"join","token":"alice-token","participantId":"a#b"}`},
+		{"id with a control", `{"type":"join","token":"alice-token","participantId":"a\u0007b"}`},
+		{"long id", `{"type":"join","token":"alice-token","participantId":"` + long + `"}`},
+		{"an envelope", `{"kind":"chat","payload":{"text":"hi"}}`},
+		{"no JSON", `join`},
+		{"null", `null`},
+		{"a frame", `#stream-1#x`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := start(t, lab(t)).open("/ws", "")
+			p.send(tt.join)
+			e := p.want("system/error")
+			if got := str(pay(e, "error")); got != "unauthorized" {
+				t.Errorf("error = %s, want unauthorized", got)
+			}
+			p.closed(CloseUnauthorized)
+		})
+	}
+}
+
+// A bearer that is wrong, or asks for a space that is not its own, does not get a connection; the query is no place
+// for a token (MEW-J1, MEW-J3).
+func TestHeaderRefused(t *testing.T) {
+	r := start(t, lab(t))
+	for _, tt := range []struct {
+		path, auth string
+		status     int
+	}{
+		{"/ws", "Bearer nobody", 401},
+		{"/ws?space=other", "Bearer alice-token", 401},
+		{"/ws", "Basic alice-token", 401},
+		{"/ws", "Bearer ", 401},
+		{"/elsewhere", "Bearer alice-token", 404},
+	} {
+		_, err := websocket.Dial(t.Context(), plainDial, r.ws(tt.path), websocket.Options{Header: map[string][]string{"Authorization": {tt.auth}}})
+		if he, ok := errors.AsType[*websocket.HandshakeError](err); !ok || he.Status != tt.status {
+			t.Errorf("%s with %q: %v, want status %d", tt.path, tt.auth, err, tt.status)
+		}
+	}
+	p := r.open("/ws?token=alice-token", "")
+	p.send(`{"kind":"chat","payload":{"text":"hi"}}`)
+	p.want("system/error")
+	p.closed(CloseUnauthorized)
+}
+
+// Failed joins are bounded by address (MEW-Q4).
+func TestFailedJoins(t *testing.T) {
+	r := start(t, lab(t))
+	status := func(token string) int {
+		_, err := websocket.Dial(t.Context(), plainDial, r.ws("/ws"), websocket.Options{Header: map[string][]string{"Authorization": {"Bearer " + token}}})
+		he, ok := errors.AsType[*websocket.HandshakeError](err)
+		if !ok {
+			t.Fatalf("dial: %v", err)
+		}
+		return he.Status
+	}
+	for range maxFailedJoins {
+		if got := status("nobody"); got != 401 {
+			t.Fatalf("status %d, want 401", got)
+		}
+	}
+	if got := status("nobody"); got != 429 {
+		t.Errorf("the next one gets %d, want 429", got)
+	}
+	if got := status("alice-token"); got != 429 {
+		t.Errorf("a right token from there gets %d, want 429 until the minute is over", got)
+	}
+}
+
+// One live connection for each name: the newer one takes over, without presence, and the close of the older touches
+// nothing (MEW-J5).
+func TestTakeover(t *testing.T) {
+	r := start(t, lab(t))
+	bob := r.join("bob-token")
+	first := r.join("alice-token")
+	bob.want("system/presence")
+	second := r.join("alice-token")
+	first.closed(CloseReplaced)
+	second.send(`{"kind":"chat","payload":{"text":"still here"}}`)
+	second.want("chat")
+	if got := str(pay(bob.want("chat"), "text")); got != "still here" {
+		t.Errorf("bob got %s", got)
+	}
+	for i := range maxTakeovers - 1 {
+		_ = i
+		r.join("alice-token")
+	}
+	last := r.open("/ws", "alice-token")
+	last.want("system/error")
+	last.closed(CloseTakeovers)
+}
+
+// from is the sender or absent; anything else is refused and never rewritten (MEW-53, MEW-J6).
+func TestIdentity(t *testing.T) {
+	r := start(t, lab(t))
+	bob := r.join("bob-token")
+	p := r.open("/ws", "")
+	p.send(`{"type":"join","token":"alice-token","participantId":"client-7"}`)
+	p.want("system/welcome")
+	bob.want("system/presence")
+	for _, from := range []string{"bob", "admin", "gateway", "system:gateway", "", "nobody"} {
+		p.send(`{"id":"x","kind":"chat","from":"` + from + `","payload":{"text":"forged"}}`)
+		if got := str(pay(p.want("system/error"), "error")); got != "identity_mismatch" {
+			t.Errorf("from %q: %s", from, got)
+		}
+		if status, body := r.post("alice", "alice-token", `{"kind":"chat","from":"`+from+`","payload":{"text":"forged"}}`); status != 403 || !strings.Contains(body, "identity_mismatch") {
+			t.Errorf("from %q by HTTP: %d %s", from, status, body)
+		}
+		p.want("system/error") // of the HTTP refusal (MEW-H2)
+	}
+	for _, from := range []string{`,"from":"alice"`, `,"from":"client-7"`, ``} {
+		p.send(`{"kind":"chat"` + from + `,"payload":{"text":"mine"}}`)
+		if got := p.want("chat").GetStr("from"); got != "client-7" {
+			t.Errorf("with %s the echo is from %s", from, got)
+		}
+	}
+	if got := bob.fence(); len(got) != 3 {
+		t.Errorf("bob saw %s", got)
+	}
+}

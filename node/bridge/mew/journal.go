@@ -1,0 +1,229 @@
+package mew
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Journal is the two JSONL logs of a drop-in gateway (MEW-D8, MEW-D9). A nil Journal logs nothing.
+type Journal struct {
+	envelopes *lineFile // nil: off
+	decisions *lineFile // nil: off
+}
+
+const rotateAt = 64 << 20
+
+// NewJournal logs below dir what is switched on; it is nil where nothing is.
+func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journal {
+	j := &Journal{}
+	file := func(on bool, name string) *lineFile {
+		if !on {
+			return nil
+		}
+		f := newLineFile(filepath.Join(dir, name), log)
+		f.rotate, f.lost = rotateAt, lostLines
+		return f
+	}
+	j.envelopes, j.decisions = file(envelopes, "envelope-history.jsonl"), file(decisions, "capability-decisions.jsonl")
+	if j.envelopes == nil && j.decisions == nil {
+		return nil
+	}
+	return j
+}
+
+func lostLines(dst []byte, n int) []byte {
+	dst = append(dst, `{"timestamp":"`...)
+	dst = append(dst, stamp(time.Now())...)
+	dst = append(dst, `","event":"dropped","metadata":{"lines":`...)
+	return append(append(dst, itoa(n)...), "}}\n"...)
+}
+
+func (j *Journal) run(ctx context.Context) {
+	if j == nil {
+		return
+	}
+	var all sync.WaitGroup
+	for _, f := range []*lineFile{j.envelopes, j.decisions} {
+		if f != nil {
+			all.Go(func() { f.run(ctx) })
+		}
+	}
+	all.Wait()
+}
+
+func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
+
+// event is one envelope in the history: a line for each participant that it concerns.
+type event struct {
+	at        time.Time
+	name      string // received, delivered, rejected
+	id        string
+	envelope  []byte
+	space     string
+	direction string
+	who       string  // of received and rejected, and of what one participant is told
+	how       string  // its transport
+	seats     []*seat // of delivered
+	except    *member
+	reason    string // of rejected
+}
+
+func (e *event) lines() int {
+	if e.seats == nil {
+		return 1
+	}
+	return len(e.seats)
+}
+
+// weight counts the bytes that this entry alone holds; the envelope is shared with the queues.
+func (e *event) weight() int { return len(e.envelope) + 128 }
+
+func (e *event) appendTo(dst []byte) []byte { return e.each(dst, func(b []byte) []byte { return b }) }
+
+func (e *event) each(dst []byte, spill func([]byte) []byte) []byte {
+	head := append(make([]byte, 0, len(e.envelope)+160), `{"timestamp":"`...)
+	head = append(head, stamp(e.at)...)
+	head = append(head, `","event":"`...)
+	head = append(head, e.name...)
+	head = append(head, '"')
+	if e.id != "" {
+		head = append(head, `,"id":`...)
+		head = wire.AppendQuoted(head, e.id)
+	}
+	if len(e.envelope) > 0 {
+		head = append(head, `,"envelope":`...)
+		head = append(head, e.envelope...)
+	}
+	head = append(head, `,"participant":`...)
+	tail := append(make([]byte, 0, 128), `,"space_id":`...)
+	tail = wire.AppendQuoted(tail, e.space)
+	tail = append(tail, `,"direction":"`...)
+	tail = append(tail, e.direction...)
+	tail = append(tail, `","transport":"`...)
+	line := func(dst []byte, who, how string) []byte {
+		dst = append(dst, head...)
+		dst = wire.AppendQuoted(dst, who)
+		dst = append(dst, tail...)
+		dst = append(dst, how...)
+		dst = append(dst, '"')
+		if e.reason != "" {
+			dst = append(dst, `,"metadata":{"reason":`...)
+			dst = append(wire.AppendQuoted(dst, e.reason), '}')
+		}
+		return append(dst, "}\n"...)
+	}
+	if e.seats == nil {
+		return spill(line(dst, e.who, e.how))
+	}
+	for _, st := range e.seats {
+		if st.m != e.except {
+			dst = spill(line(dst, st.id, st.how))
+		}
+	}
+	return dst
+}
+
+// received logs an accepted envelope as it is delivered.
+func (j *Journal) received(s *Space, p *post, raw []byte) {
+	if !j.logsEnvelopes() {
+		return
+	}
+	j.envelopes.put(&event{
+		at: p.at, name: "received", id: p.id, envelope: raw, space: s.id,
+		direction: "inbound", who: p.by.runtime, how: p.transport,
+	})
+}
+
+// rejected logs an envelope that was refused, as far as it could be read.
+func (j *Journal) rejected(s *Space, p *post, r *refusal) {
+	if !j.logsEnvelopes() {
+		return
+	}
+	var raw []byte
+	if p.tree.Kind() == wire.Object {
+		raw = p.tree.JSON()
+	}
+	j.envelopes.put(&event{
+		at: p.at, name: "rejected", id: p.id, envelope: raw, space: s.id,
+		direction: "inbound", who: p.by.runtime, how: p.transport, reason: r.reason,
+	})
+}
+
+func (j *Journal) delivered(s *Space, id string, raw []byte, seats []*seat, except *member) {
+	if !j.logsEnvelopes() || len(seats) == 0 {
+		return
+	}
+	j.envelopes.put(&event{
+		at: s.history.last, name: "delivered", id: id, envelope: raw, space: s.id, direction: "outbound", seats: seats, except: except,
+	})
+}
+
+// told logs what one participant alone was sent, without a token in it (MEW-D10).
+func (j *Journal) told(s *Space, id string, o outgoing, st *seat) {
+	if !j.logsEnvelopes() {
+		return
+	}
+	if _, ok := o.payload.Get("token"); ok && o.kind == kindInviteAck {
+		o.payload = o.payload.With("token", wire.Text("[redacted]"))
+	}
+	now := time.Now()
+	j.envelopes.put(&event{
+		at: now, name: "delivered", id: id, envelope: o.append(nil, id, stamp(now)), space: s.id,
+		direction: "outbound", who: st.id, how: st.how,
+	})
+}
+
+// decision is one line of the capability log.
+type decision struct {
+	at        time.Time
+	id        string
+	who       string
+	space     string
+	kind      string
+	match     held
+	allowed   bool
+	granted   wire.Value
+	transport string
+	related   []string
+}
+
+func (d *decision) lines() int  { return 1 }
+func (d *decision) weight() int { return 512 }
+
+func (d *decision) appendTo(dst []byte) []byte {
+	members := []wire.Member{
+		text1("timestamp", stamp(d.at)), text1("event", "capability_check"), text1("envelope_id", d.id), text1("participant", d.who),
+		text1("space_id", d.space), text1("result", "denied"), text1("required_capability", d.kind),
+	}
+	if d.allowed {
+		members[5] = text1("result", "allowed")
+		members = append(members, wire.Member{Key: "matched_capability", Value: d.match.cap.value}, text1("matched_source", d.match.source()))
+	}
+	meta := []wire.Member{text1("source", "gateway"), text1("transport", d.transport)}
+	if len(d.related) > 0 {
+		meta = append(meta, wire.Member{Key: "correlation_id", Value: wire.Texts(d.related)})
+	}
+	members = append(members, wire.Member{Key: "granted_capabilities", Value: d.granted}, wire.Member{Key: "metadata", Value: wire.Obj(meta...)})
+	return append(wire.Obj(members...).AppendJSON(dst), '\n')
+}
+
+// decided logs which capability allowed an envelope, or that none did.
+func (j *Journal) decided(space string, p *post, match *Capability) {
+	if j == nil || j.decisions == nil {
+		return
+	}
+	d := &decision{
+		at: p.at, id: p.id, who: p.by.runtime, space: space, kind: p.kind, allowed: match != nil, granted: p.by.shown,
+		transport: p.transport, related: p.correlation,
+	}
+	if at := slices.Index(p.by.caps, match); at >= 0 {
+		d.match = p.by.held[at]
+	}
+	j.decisions.put(d)
+}

@@ -1,0 +1,121 @@
+package mew
+
+import "strings"
+
+// Protocol is the version that every envelope names (MEW-2).
+const Protocol = "mew/v0.4"
+
+// Who the gateway is, on the wire.
+const (
+	fromSystem = "system:gateway"
+	fromStream = "gateway" // of the life of streams
+)
+
+// The kinds that the gateway acts on or sends (MEW-8).
+const (
+	kindChat             = "chat"
+	kindChatAcknowledge  = "chat/acknowledge"
+	kindChatCancel       = "chat/cancel"
+	kindRequest          = "mcp/request"
+	kindResponse         = "mcp/response"
+	kindProposal         = "mcp/proposal"
+	kindWithdraw         = "mcp/withdraw"
+	kindReject           = "mcp/reject"
+	kindGrant            = "capability/grant"
+	kindRevoke           = "capability/revoke"
+	kindGrantAck         = "capability/grant-ack"
+	kindInvite           = "space/invite"
+	kindInviteAck        = "space/invite-ack"
+	kindKick             = "space/kick"
+	kindPause            = "participant/pause"
+	kindResume           = "participant/resume"
+	kindStatus           = "participant/status"
+	kindRequestStatus    = "participant/request-status"
+	kindForget           = "participant/forget"
+	kindCompact          = "participant/compact"
+	kindCompactDone      = "participant/compact-done"
+	kindClear            = "participant/clear"
+	kindRestart          = "participant/restart"
+	kindShutdown         = "participant/shutdown"
+	kindReasoningStart   = "reasoning/start"
+	kindReasoningThought = "reasoning/thought"
+	kindReasoningEnd     = "reasoning/conclusion"
+	kindReasoningCancel  = "reasoning/cancel"
+	kindStreamRequest    = "stream/request"
+	kindStreamOpen       = "stream/open"
+	kindStreamClose      = "stream/close"
+	kindStreamGrant      = "stream/grant-write"
+	kindStreamRevoke     = "stream/revoke-write"
+	kindStreamTransfer   = "stream/transfer-ownership"
+	kindStreamGranted    = "stream/write-granted"
+	kindStreamRevoked    = "stream/write-revoked"
+	kindStreamMoved      = "stream/ownership-transferred"
+	kindPresence         = "system/presence"
+	kindWelcome          = "system/welcome"
+	kindError            = "system/error"
+	kindSystemJoin       = "system/join"
+)
+
+func isSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
+
+// rule is what the gateway asks of a kind beside a capability. A kind without one is only passed on.
+type rule struct {
+	reserved   bool // only the gateway sends it (MEW-8, MEW-54)
+	correlated bool // correlation_id is needed
+	context    bool // context is needed (MEW-18)
+	paused     bool // a paused participant may send it (MEW-37)
+	shutdown   bool // one that was shut down may (MEW-42)
+	act        func(*Space, *post) *refusal
+}
+
+// rules maps the kinds of MEW-8 to what is asked of them.
+var rules = map[string]rule{
+	kindChat:             {},
+	kindChatAcknowledge:  {correlated: true, paused: true, shutdown: true},
+	kindChatCancel:       {correlated: true, paused: true},
+	kindRequest:          {},
+	kindResponse:         {},
+	kindProposal:         {act: (*Space).rememberProposal},
+	kindWithdraw:         {correlated: true, paused: true, act: (*Space).checkWithdraw},
+	kindReject:           {correlated: true, paused: true},
+	kindReasoningStart:   {},
+	kindReasoningThought: {context: true},
+	kindReasoningEnd:     {context: true},
+	kindReasoningCancel:  {context: true, paused: true},
+	kindGrant:            {act: (*Space).grant},
+	kindRevoke:           {act: (*Space).revoke},
+	kindGrantAck:         {paused: true},
+	kindInvite:           {act: (*Space).invite},
+	kindInviteAck:        {reserved: true},
+	kindKick:             {act: (*Space).kick},
+	kindPause:            {act: (*Space).pause},
+	kindResume:           {paused: true, act: (*Space).resume},
+	kindStatus:           {paused: true, shutdown: true},
+	kindRequestStatus:    {paused: true},
+	kindForget:           {paused: true},
+	kindCompact:          {},
+	kindCompactDone:      {paused: true, shutdown: true},
+	kindClear:            {paused: true},
+	kindRestart:          {},
+	kindShutdown:         {paused: true, act: (*Space).shutDown},
+	kindStreamRequest:    {act: (*Space).openStream},
+	kindStreamOpen:       {reserved: true},
+	kindStreamClose:      {paused: true, shutdown: true, act: (*Space).closeStream},
+	kindStreamGrant:      {act: (*Space).grantWrite},
+	kindStreamRevoke:     {act: (*Space).revokeWrite},
+	kindStreamTransfer:   {act: (*Space).transfer},
+	kindStreamGranted:    {reserved: true},
+	kindStreamRevoked:    {reserved: true},
+	kindStreamMoved:      {reserved: true},
+	kindPresence:         {reserved: true},
+	kindWelcome:          {reserved: true},
+	kindError:            {reserved: true},
+}
+
+// ruleOf returns the rule of a kind. Every system kind is reserved, known or not.
+func ruleOf(kind string) rule {
+	if isSystem(kind) {
+		return rule{reserved: true}
+	}
+	return rules[kind]
+}

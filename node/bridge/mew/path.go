@@ -1,0 +1,107 @@
+package mew
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// path is a JSONPath of section 5: names, indexes, wildcards and descent to a name. Filters, slices and scripts are
+// no part of it.
+type path []pathStep
+
+type pathStep struct {
+	kind  byte // 'n' name, 'i' index, '*' any child, 'd' descent to a name
+	name  string
+	index int
+}
+
+// compilePath reads a path; false means that it never matches.
+func compilePath(s string) (path, bool) {
+	if len(s) > maxPattern || s == "" || s[0] != '$' {
+		return nil, false
+	}
+	var p path
+	for rest := s[1:]; rest != ""; {
+		var step pathStep
+		var ok bool
+		switch {
+		case strings.HasPrefix(rest, ".."):
+			step.kind = 'd'
+			step.name, rest, ok = pathName(rest[2:])
+		case strings.HasPrefix(rest, ".*"):
+			step.kind, rest, ok = '*', rest[2:], true
+		case rest[0] == '.':
+			step.kind = 'n'
+			step.name, rest, ok = pathName(rest[1:])
+		case rest[0] == '[':
+			step, rest, ok = pathBracket(rest[1:])
+		}
+		if !ok {
+			return nil, false
+		}
+		p = append(p, step)
+	}
+	return p, true
+}
+
+// pathName reads a name up to the next step. Characters that mean something elsewhere in JSONPath are no part of one.
+func pathName(s string) (name, rest string, ok bool) {
+	end := strings.IndexAny(s, ".[")
+	if end < 0 {
+		end = len(s)
+	}
+	name = s[:end]
+	return name, s[end:], name != "" && !strings.ContainsAny(name, "*?@()]'\"$,: \t")
+}
+
+// pathBracket reads what follows an opening bracket: 'name', an index or a wildcard.
+func pathBracket(s string) (step pathStep, rest string, ok bool) {
+	if quoted, found := strings.CutPrefix(s, "'"); found {
+		name, rest, closed := strings.Cut(quoted, "']")
+		return pathStep{kind: 'n', name: name}, rest, closed && !strings.ContainsAny(name, `'\`)
+	}
+	inner, rest, closed := strings.Cut(s, "]")
+	if inner == "*" {
+		return pathStep{kind: '*'}, rest, closed
+	}
+	n, err := strconv.ParseUint(inner, 10, 31)
+	return pathStep{kind: 'i', index: int(n)}, rest, closed && err == nil && strconv.FormatUint(n, 10) == inner
+}
+
+// find says whether hit is true of one of the values that p leads to from v.
+func (p path) find(v wire.Value, b *budget, hit func(wire.Value) bool) bool {
+	if !b.node() {
+		return false
+	}
+	if len(p) == 0 {
+		return hit(v)
+	}
+	switch step := p[0]; step.kind {
+	case 'n':
+		next, ok := v.Get(step.name)
+		return ok && b.step(v.Len()) && p[1:].find(next, b, hit)
+	case 'i':
+		return v.Kind() == wire.Array && step.index < v.Len() && p[1:].find(v.At(step.index), b, hit)
+	case 'd':
+		if next, ok := v.Get(step.name); ok && p[1:].find(next, b, hit) {
+			return true
+		}
+		return eachChild(v, func(child wire.Value) bool { return p.find(child, b, hit) })
+	}
+	return eachChild(v, func(child wire.Value) bool { return p[1:].find(child, b, hit) })
+}
+
+// eachChild says whether hit is true of a member or element of v.
+func eachChild(v wire.Value, hit func(wire.Value) bool) bool {
+	if k := v.Kind(); k != wire.Array && k != wire.Object {
+		return false
+	}
+	for i := range v.Len() {
+		if hit(v.At(i)) {
+			return true
+		}
+	}
+	return false
+}

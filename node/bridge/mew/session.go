@@ -1,0 +1,243 @@
+package mew
+
+import (
+	"crypto/rand"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// joinPatience is how long a connection without a bearer may take to join (MEW-J1).
+const joinPatience = 5 * time.Second
+
+// ClientAddr returns the address of a request's client.
+type ClientAddr func(r *http.Request) netip.Addr
+
+// bearer returns the token of a request. ok is false where there is an Authorization header without one.
+func bearer(r *http.Request) (token string, ok bool) {
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		return "", true
+	}
+	scheme, token, _ := strings.Cut(header, " ")
+	token = strings.TrimSpace(token)
+	return token, strings.EqualFold(scheme, "bearer") && token != ""
+}
+
+func (g *Gateway) addressOf(r *http.Request) string {
+	if g.cfg.ClientAddr != nil {
+		return rate.AddrKey(g.cfg.ClientAddr(r))
+	}
+	to, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return rate.AddrKey(to.Addr())
+}
+
+// authenticate finds whom a token admits to the space that was asked for: the token's own, also where none or
+// "default" was asked for (MEW-J3).
+func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
+	if token == "" {
+		return nil, nil, false
+	}
+	owner, ok := g.tokens.lookup(token)
+	s := g.spaces[owner.space]
+	if !ok || s == nil || space != "" && space != "default" && space != s.id {
+		return nil, nil, false
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	m := s.members[owner.name]
+	if m == nil || m.lasting.Barred || contains(m.lasting.Dead, hashHex(token)) {
+		return nil, nil, false
+	}
+	return s, m, true
+}
+
+func contains(list []string, s string) bool {
+	for _, have := range list {
+		if have == s {
+			return true
+		}
+	}
+	return false
+}
+
+// serveSocket takes a connection in (MEW-J1).
+func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
+	from := g.addressOf(r)
+	if wait := g.failed.Peek(from, time.Now()); wait > 0 {
+		answerRefusal(w, refuseRate(wait))
+		return
+	}
+	token, ok := bearer(r)
+	ses := &session{id: "ws-" + strings.ToLower(rand.Text()[:12])}
+	asked := r.URL.Query().Get("space")
+	if !ok || token != "" && !g.admit(ses, token, asked) {
+		g.failed.Take(from, time.Now())
+		answerRefusal(w, refuseUnauthorized("Authentication failed"))
+		return
+	}
+	conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: MaxEnvelope, Origins: g.cfg.Origins})
+	if err != nil {
+		return // answered
+	}
+	ses.conn = conn
+	if g.begin(ses) != nil {
+		conn.Abort()
+		finish(conn)
+		return
+	}
+	go func() {
+		defer g.end(ses)
+		g.talk(ses, asked, from)
+	}()
+}
+
+// finish reads a connection that was closed to its end.
+func finish(conn *websocket.Conn) {
+	for {
+		if _, _, err := conn.Read(); err != nil {
+			return
+		}
+	}
+}
+
+// admit puts whom a token admits into the session.
+func (g *Gateway) admit(ses *session, token, space string) bool {
+	s, m, ok := g.authenticate(token, space)
+	if ok {
+		ses.space, ses.m, ses.tokenHash = s, m, hashHex(token)
+	}
+	return ok
+}
+
+// talk runs a connection to its end.
+func (g *Gateway) talk(ses *session, asked, from string) {
+	defer finish(ses.conn)
+	if ses.m != nil {
+		ses.byHeader = true
+		if !g.enter(ses, "") {
+			return
+		}
+	} else if !g.awaitJoin(ses, asked, from) {
+		return
+	}
+	defer ses.space.leave(ses)
+	for {
+		typ, data, err := ses.conn.Read()
+		if err != nil {
+			return
+		}
+		if id, ok := splitFrame(data); ok {
+			ses.space.frame(ses.m, id, typ, data)
+			continue
+		}
+		if !g.hear(ses, data) {
+			return
+		}
+	}
+}
+
+// enter joins the space; a refusal closes the connection.
+func (g *Gateway) enter(ses *session, runtime string) bool {
+	if fault := ses.space.join(ses, runtime); fault != nil {
+		hangUpWith(ses.conn, fault)
+		return false
+	}
+	return true
+}
+
+// hangUpWith says why, and closes.
+func hangUpWith(conn *websocket.Conn, fault *refusal) {
+	o := outgoing{from: fault.from, kind: kindError, payload: fault.payload}
+	_ = conn.Send(websocket.Text(o.append(nil, newID(), stamp(time.Now())))) // one that is gone needs no reason
+	conn.Close(fault.close, fault.payload.GetStr("error"))
+}
+
+// awaitJoin waits for the first message, which must be a join with a token.
+func (g *Gateway) awaitJoin(ses *session, asked, from string) bool {
+	late := time.AfterFunc(joinPatience, func() { hangUpWith(ses.conn, refuseUnauthorized("No join came")) })
+	_, data, err := ses.conn.Read()
+	if !late.Stop() || err != nil {
+		return false
+	}
+	j, ok := parseJoin(data)
+	space := orText(j.space, asked)
+	if ok && asked != "" && asked != "default" && j.space != "" && j.space != "default" && asked != j.space {
+		ok = false // it asks for two
+	}
+	if !ok || !g.admit(ses, j.token, space) {
+		g.failed.Take(from, time.Now())
+		hangUpWith(ses.conn, refuseUnauthorized("Authentication failed"))
+		return false
+	}
+	return g.enter(ses, j.id)
+}
+
+// hear takes a message of a participant. It returns false where the connection is over.
+func (g *Gateway) hear(ses *session, data []byte) bool {
+	e, fault := parseEnvelope(data)
+	if j, ok := joinOf(e.tree); ok {
+		if !g.sameJoin(ses, j) { // MEW-J2
+			hangUpWith(ses.conn, refuseUnauthorized("The join is not for this connection"))
+			return false
+		}
+		ses.space.rejoin(ses)
+		return true
+	}
+	s := ses.space
+	s.mu.Lock()
+	defer s.unlock()
+	if ses.m.session != ses {
+		return true // replaced or put out: the close is on its way
+	}
+	_, fault = s.handle(ses.m, e, fault, "websocket")
+	return fault == nil || fault.close == 0
+}
+
+// sameJoin says whether a repeated join names the same participant and space.
+func (g *Gateway) sameJoin(ses *session, j joinRequest) bool {
+	if j.space != "" && j.space != "default" && j.space != ses.space.id {
+		return false
+	}
+	if j.token == "" {
+		return true
+	}
+	owner, ok := g.tokens.lookup(j.token)
+	return ok && owner == tokenOwner{ses.space.id, ses.m.name}
+}
+
+// joinRequest is what the four shapes of a join say.
+type joinRequest struct {
+	space, token string
+	id           string // the runtime id asked for; empty: none
+}
+
+func parseJoin(data []byte) (joinRequest, bool) {
+	if len(data) > maxJoin {
+		return joinRequest{}, false
+	}
+	v, err := wire.ParseForeign(data, maxDepth, maxValues)
+	if err != nil {
+		return joinRequest{}, false
+	}
+	return joinOf(v)
+}
+
+const maxJoin = 64 << 10
+
+// joinOf reads shape (a), whose fields stand at the top, and (b) to (d), which are envelopes (section 1).
+func joinOf(v wire.Value) (joinRequest, bool) {
+	if v.GetStr("type") == "join" {
+		return joinRequest{v.GetStr("space"), v.GetStr("token"), v.GetStr("participantId")}, true
+	}
+	if v.GetStr("kind") != kindSystemJoin {
+		return joinRequest{}, false
+	}
+	p, _ := v.Get("payload")
+	return joinRequest{p.GetStr("space"), p.GetStr("token"), p.GetStr("participantId")}, true
+}

@@ -1,0 +1,347 @@
+package mew
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Space is one space: its participants, streams and history, and the one order of its envelopes (MEW-Q1). Nothing of
+// it is shared with another space (MEW-20).
+type Space struct {
+	id, title    string
+	dropIn       bool // mcp/response is implicit (MEW-D7)
+	inviteSubset bool // inviters give only what they hold (MEW-27)
+	defaults     []Capability
+	publicURL    string // of the gateway: ws(s)://host, without a path
+	records      store.Records
+	audit        *acl.Audit
+	tokens       *tokens
+	journal      *Journal // nil: none
+	invited      func(Invitation)
+	rates        *rate.Buckets // nil: no limit
+	log          *slog.Logger
+
+	mu        sync.Mutex
+	members   map[string]*member // by name
+	byID      map[string]*member // by runtime id, of those whose id is not their name
+	seats     []*seat            // who gets what is sent; replaced, never changed
+	slow      []*session         // overflowed while something was sent
+	streams   map[string]*stream
+	lastNo    int // of the streams
+	proposals proposals
+	history   history
+	watch     watchers
+	stopping  bool
+	scratch   []byte
+}
+
+// seat is a place to which envelopes go. It is immutable: log lines are made of it later.
+type seat struct {
+	m       *member
+	id      string          // runtime
+	conn    *websocket.Conn // nil for an output log
+	session *session        // of conn
+	output  *virtual        // nil for a connection
+	how     string          // transport, for the history
+}
+
+// maxMembers bounds the participants of a space.
+const maxMembers = 20_000
+
+func (s *Space) add(name string, own []Capability) *member {
+	m := &member{name: name, runtime: name, own: own, lasting: &lasting{Space: s.id, Name: name}}
+	m.recompute(s.dropIn)
+	s.members[name] = m
+	return m
+}
+
+// find resolves a name or a runtime id (MEW-22, MEW-J7).
+func (s *Space) find(id string) *member {
+	if m := s.members[id]; m != nil {
+		return m
+	}
+	return s.byID[id]
+}
+
+// resolved returns the runtime id of whatever a participant was called.
+func (s *Space) resolved(id string) string {
+	if m := s.find(id); m != nil {
+		return m.runtime
+	}
+	return id
+}
+
+// reseat rebuilds the list of who gets envelopes.
+func (s *Space) reseat() {
+	seats := make([]*seat, 0, len(s.seats)+1)
+	for _, old := range s.seats { // those who were there keep their places
+		if old.conn != nil && old.m.session == old.session || old.output != nil && old.m.virtualOn && old.id == old.m.runtime {
+			seats = append(seats, old)
+		}
+	}
+	s.seats = seats
+}
+
+// seatFor gives a member that came a place.
+func (s *Space) seatFor(m *member) {
+	s.reseat()
+	if m.session != nil && !slices.ContainsFunc(s.seats, func(st *seat) bool { return st.session == m.session && st.session != nil }) {
+		s.seats = append(s.seats[:len(s.seats):len(s.seats)], &seat{m: m, id: m.runtime, conn: m.session.conn, session: m.session, how: "websocket"})
+	}
+	if m.virtualOn && !slices.ContainsFunc(s.seats, func(st *seat) bool { return st.m == m && st.output != nil }) {
+		s.seats = append(s.seats[:len(s.seats):len(s.seats)], &seat{m: m, id: m.runtime, output: m.output, how: "virtual"})
+	}
+}
+
+// post is an envelope on its way through the space.
+type post struct {
+	envelope
+	by        *member
+	transport string
+	at        time.Time
+	to        []string // e.to with names resolved
+
+	// What the act of its kind decides.
+	silent bool          // the order itself is not broadcast
+	before []outgoing    // broadcast before the envelope
+	after  []outgoing    // broadcast after it
+	then   []func()      // runs when all is sent
+	status string        // of the HTTP answer, "accepted" where empty
+	extra  []wire.Member // of the HTTP answer
+	code   int           // of the HTTP answer, 200 where 0
+	direct *outgoing     // to the sender alone
+	opened *stream       // by it: gets the id of its stream/open
+}
+
+// receipt is what HTTP answers for an envelope.
+type receipt struct {
+	code int
+	body wire.Value
+}
+
+// receive judges, logs and sends one envelope of m (MEW-56).
+func (s *Space) receive(m *member, data []byte, transport string) (receipt, *refusal) {
+	e, fault := parseEnvelope(data)
+	s.mu.Lock()
+	defer s.unlock()
+	return s.handle(m, e, fault, transport)
+}
+
+// unlock settles what sending left behind, and lets the next one in.
+func (s *Space) unlock() {
+	for len(s.slow) > 0 {
+		slow := s.slow
+		s.slow = nil
+		for _, ses := range slow {
+			s.leaveLocked(ses)
+		}
+	}
+	s.mu.Unlock()
+}
+
+func (s *Space) handle(m *member, e envelope, fault *refusal, transport string) (receipt, *refusal) {
+	p := &post{envelope: e, by: m, transport: transport, at: s.history.tick(time.Now())}
+	if fault == nil {
+		fault = s.judge(p)
+	}
+	if fault != nil {
+		s.refused(p, fault)
+		return receipt{}, fault
+	}
+	s.send(p)
+	body := wire.Obj(text1("id", p.id), text1("status", orText(p.status, "accepted")))
+	for _, m := range p.extra {
+		body = body.With(m.Key, m.Value)
+	}
+	body = body.With("timestamp", wire.Text(stamp(p.at)))
+	if p.code == 0 {
+		p.code = 200
+	}
+	return receipt{p.code, body}, nil
+}
+
+func orText(s, standard string) string {
+	if s == "" {
+		return standard
+	}
+	return s
+}
+
+// judge checks an envelope in the order of docs/bridges/mew.md and lets its kind act.
+func (s *Space) judge(p *post) *refusal {
+	if p.hasFrom && p.from != p.by.name && p.from != p.by.runtime { // MEW-53, MEW-J6
+		return refuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
+	}
+	r := ruleOf(p.kind)
+	if r.reserved { // MEW-54
+		return refuseReserved(p.kind)
+	}
+	if s.rates != nil {
+		if wait, ok := s.rates.Take(p.by.name, time.Now()); !ok {
+			return refuseRate(wait)
+		}
+	}
+	if fault := s.mayAct(p.by, p.at, r); fault != nil {
+		return fault
+	}
+	p.fill()
+	if fault := s.allowed(p); fault != nil {
+		return fault
+	}
+	switch {
+	case r.correlated && len(p.correlation) == 0:
+		return refuseShape(p.kind + " needs a correlation_id")
+	case r.context && p.context == "":
+		return refuseShape(p.kind + " needs the context that its sequence began with")
+	}
+	p.to = make([]string, len(p.envelope.to))
+	for i, id := range p.envelope.to {
+		p.to[i] = s.resolved(id)
+	}
+	if r.act == nil {
+		return nil
+	}
+	return r.act(s, p)
+}
+
+// fill sets what the sender left out (MEW-3, MEW-J6).
+func (p *post) fill() {
+	p.from = p.by.runtime
+	if p.id == "" {
+		p.id = newID()
+	}
+	if p.ts == "" {
+		p.ts = stamp(p.at)
+	}
+}
+
+// mayAct holds back who is paused or shut down (MEW-37, MEW-42).
+func (s *Space) mayAct(m *member, now time.Time, r rule) *refusal {
+	switch {
+	case m.down && !r.shutdown:
+		return refuseName(403, "participant_shutdown")
+	case !r.paused && m.isPaused(time.Now()):
+		return refusePaused(m.pausedUntil)
+	}
+	return nil
+}
+
+// allowed asks the capabilities of the sender and logs the decision.
+func (s *Space) allowed(p *post) *refusal {
+	to := make([]addressee, len(p.envelope.to))
+	for i, id := range p.envelope.to {
+		to[i] = addressee{id, id}
+		if m := s.find(id); m != nil {
+			to[i] = addressee{m.name, m.runtime}
+		}
+	}
+	match := allowing(p.by.caps, p.kind, to, p.payload)
+	s.journal.decided(s.id, p, match)
+	if match == nil {
+		return refuseCapability(p.by.runtime, p.kind, p.by.shown)
+	}
+	return nil
+}
+
+// refused tells the sender, and the history (MEW-36, MEW-H2).
+func (s *Space) refused(p *post, r *refusal) {
+	s.journal.rejected(s, p, r)
+	s.log.Debug("envelope refused", "space", s.id, "participant", p.by.name, "kind", printable(p.kind, maxKind), "reason", r.reason)
+	s.tell(p.by, r.envelope(p.by.runtime, p.id))
+}
+
+// envelope makes the system/error of a refusal.
+func (r *refusal) envelope(to, trigger string) outgoing {
+	o := outgoing{from: r.from, kind: kindError, to: []string{to}, payload: r.payload}
+	if trigger != "" {
+		o.correlation = []string{trigger}
+	}
+	return o
+}
+
+// send delivers an accepted envelope and what goes with it.
+func (s *Space) send(p *post) {
+	s.scratch = p.appendStamped(s.scratch[:0], p.to)
+	f := websocket.Text(s.scratch)
+	s.journal.received(s, p, f.Payload())
+	for _, o := range p.before {
+		if id := s.announce(o, nil); p.opened != nil {
+			p.opened.openID = id
+		}
+	}
+	if !p.silent {
+		s.broadcast(p.id, f, nil)
+	}
+	for _, o := range p.after {
+		s.announce(o, nil)
+	}
+	if p.direct != nil {
+		s.tell(p.by, *p.direct)
+	}
+	for _, f := range p.then {
+		f()
+	}
+}
+
+// announce sends an envelope of the gateway to everybody but except.
+func (s *Space) announce(o outgoing, except *member) (id string) {
+	id = newID()
+	s.scratch = o.append(s.scratch[:0], id, stamp(time.Now()))
+	s.broadcast(id, websocket.Text(s.scratch), except)
+	return id
+}
+
+// broadcast sends one envelope to every seat and into the history. It was encoded once (MEW-Q2).
+func (s *Space) broadcast(id string, f *websocket.Frame, except *member) {
+	seats := s.seats
+	for _, st := range seats {
+		if st.m == except {
+			continue
+		}
+		if st.output != nil {
+			st.output.write(f.Payload())
+		} else if err := st.conn.Send(f); err != nil {
+			s.slow = append(s.slow, st.session)
+		}
+	}
+	s.history.add(s.history.tick(time.Now()), f.Payload(), except)
+	s.journal.delivered(s, id, f.Payload(), seats, except)
+	s.watch.wake(f.Payload())
+}
+
+// tell sends an envelope of the gateway to one participant: its connection and its log.
+func (s *Space) tell(m *member, o outgoing) {
+	if m.session == nil && !m.virtualOn {
+		return
+	}
+	id := newID()
+	raw := o.append(nil, id, stamp(time.Now()))
+	f := websocket.Text(raw)
+	for _, st := range s.seats {
+		if st.m != m {
+			continue
+		}
+		if st.output != nil {
+			st.output.write(raw)
+		} else if err := st.conn.Send(f); err != nil {
+			s.slow = append(s.slow, st.session)
+		}
+		s.journal.told(s, id, o, st)
+	}
+}
+
+// tick does what time brings: streams whose owner stays away end (MEW-52).
+func (s *Space) tick(now time.Time) {
+	s.mu.Lock()
+	defer s.unlock()
+	s.endOrphans(now)
+	s.proposals.expire(now)
+}

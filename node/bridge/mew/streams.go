@@ -1,0 +1,342 @@
+package mew
+
+import (
+	"bytes"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The bounds on streams; a space forgets them when it ends (MEW-Q5).
+const (
+	maxStreams      = 4096
+	maxOwnStreams   = 256
+	ownerMayBeAway  = 5 * time.Minute // MEW-52
+	maxStreamFields = 64 << 10        // bytes of a request's payload, which every late joiner gets
+)
+
+// stream is an open stream (MEW-43 to MEW-52). Participants are kept as such: ids change when they reconnect.
+type stream struct {
+	id        string
+	owner     *member
+	writers   []*member // beside the owner
+	target    []*member // nil: everybody
+	request   wire.Value
+	requestID string
+	openID    string
+	created   time.Time
+	orphaned  time.Time // when the owner left; zero while it is here
+}
+
+func (st *stream) mayWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
+
+func (st *stream) writerIDs() wire.Value {
+	ids := []string{st.owner.runtime}
+	for _, m := range st.writers {
+		ids = append(ids, m.runtime)
+	}
+	return wire.Texts(ids)
+}
+
+func (st *stream) targetIDs() wire.Value {
+	ids := make([]string, len(st.target))
+	for i, m := range st.target {
+		ids[i] = m.runtime
+	}
+	return wire.Texts(ids)
+}
+
+// openStream answers a request with a stream (MEW-43, MEW-45).
+func (s *Space) openStream(p *post) *refusal {
+	target, fault := s.targets(p.payload)
+	if fault != nil {
+		return fault
+	}
+	if len(p.payload.JSON()) > maxStreamFields {
+		return refuseShape("the payload of a stream/request is larger than " + itoa(maxStreamFields) + " bytes")
+	}
+	own := 0
+	for _, st := range s.streams {
+		if st.owner == p.by {
+			own++
+		}
+	}
+	if len(s.streams) >= maxStreams || own >= maxOwnStreams {
+		return refuseStream(400, "invalid_operation", "Too many streams are open")
+	}
+	s.lastNo++
+	st := &stream{
+		id: "stream-" + itoa(s.lastNo), owner: p.by, target: target, request: p.payload,
+		requestID: p.id, created: time.Now(),
+	}
+	if !p.by.present() {
+		st.orphaned = st.created
+	}
+	s.streams[st.id] = st
+	payload := wire.Obj(text1("stream_id", st.id), text1("encoding", "text"), text1("owner", p.by.runtime),
+		wire.Member{Key: "authorized_writers", Value: st.writerIDs()})
+	if target != nil {
+		payload = payload.With("target", st.targetIDs())
+	}
+	open := outgoing{from: fromStream, kind: kindStreamOpen, to: []string{p.by.runtime}, correlation: []string{p.id}, payload: payload}
+	p.before = append(p.before, open)
+	p.opened = st
+	p.status, p.extra = "stream_opened", []wire.Member{text1("stream_id", st.id)}
+	return nil
+}
+
+// targets resolves the target of a request: nil for everybody (MEW-45).
+func (s *Space) targets(payload wire.Value) ([]*member, *refusal) {
+	v, ok := payload.Get("target")
+	if !ok || v.IsNull() || v.Kind() == wire.Array && v.Len() == 0 {
+		return nil, nil
+	}
+	ids, ok := idList(v)
+	if !ok {
+		return nil, refuseShape("target must be an array of participant ids")
+	}
+	var out []*member
+	var missing []string
+	for _, id := range ids {
+		m := s.find(id)
+		switch {
+		case m == nil || !m.present():
+			missing = append(missing, id)
+		case !slices.Contains(out, m):
+			out = append(out, m)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, refuseTargets(missing)
+	}
+	return out, nil
+}
+
+// splitFrame takes a stream frame apart: #stream#data (spec 3.10.3). A message that does not begin with # or has no
+// second one is none.
+func splitFrame(data []byte) (id string, ok bool) {
+	if len(data) == 0 || data[0] != '#' {
+		return "", false
+	}
+	end := bytes.IndexByte(data[1:], '#')
+	if end < 0 {
+		return "", false
+	}
+	return string(data[1 : 1+end]), true
+}
+
+// frame passes a stream frame on, byte for byte and in its own type (MEW-46, MEW-47).
+func (s *Space) frame(m *member, id string, typ websocket.Type, data []byte) {
+	f := websocket.Of(typ, data)
+	s.mu.Lock()
+	defer s.unlock()
+	if fault := s.judgeFrame(m, id, typ, data); fault != nil {
+		s.tell(m, fault.envelope(m.runtime, ""))
+		return
+	}
+	st := s.streams[id]
+	for _, seat := range s.seats {
+		if seat.conn == nil || st.target != nil && !slices.Contains(st.target, seat.m) {
+			continue
+		}
+		if err := seat.conn.Send(f); err != nil {
+			s.slow = append(s.slow, seat.session)
+		}
+	}
+}
+
+func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte) *refusal {
+	if s.rates != nil {
+		if wait, ok := s.rates.Take(m.name, time.Now()); !ok {
+			return refuseRate(wait)
+		}
+	}
+	if fault := s.mayAct(m, time.Now(), rule{}); fault != nil {
+		return fault
+	}
+	if st := s.streams[id]; st == nil || !st.mayWrite(m) {
+		return refuseWriter(printable(id, maxID))
+	}
+	if typ == websocket.TextType && !utf8.Valid(data) {
+		return refuseSyntax("a text frame must be UTF-8") // it would end every receiver's connection
+	}
+	return nil
+}
+
+// closeStream ends a stream that is named by its id or, in correlation_id, by its request or its open (MEW-48).
+func (s *Space) closeStream(p *post) *refusal {
+	var found *stream
+	if id := p.payload.GetStr("stream_id"); id != "" {
+		found = s.streams[id]
+	} else {
+		for _, st := range s.streams {
+			if slices.Contains(p.correlation, st.openID) || slices.Contains(p.correlation, st.requestID) && st.owner == p.by {
+				found = st
+				break
+			}
+			if slices.Contains(p.correlation, st.requestID) && (found == nil || st.created.After(found.created)) {
+				found = st // ids of requests may repeat: the newest
+			}
+		}
+	}
+	if found == nil {
+		return refuseStream(404, "stream_not_found", "There is no such stream")
+	}
+	if !found.mayWrite(p.by) && !slices.Contains(found.target, p.by) {
+		return refuseStream(403, "unauthorized", "Only the owner, a writer or a target closes a stream")
+	}
+	delete(s.streams, found.id)
+	return nil
+}
+
+// streamOf finds the stream of an order that only its owner gives (MEW-49).
+func (s *Space) streamOf(p *post) (*stream, *refusal) {
+	p.silent = true
+	st := s.streams[p.payload.GetStr("stream_id")]
+	if st == nil {
+		return nil, refuseStream(404, "stream_not_found", "There is no such stream")
+	}
+	if st.owner != p.by {
+		return nil, refuseStream(403, "unauthorized", "Only the owner of the stream may do this")
+	}
+	return st, nil
+}
+
+// inSpace finds a participant that is here.
+func (s *Space) inSpace(id string) (*member, *refusal) {
+	if m := s.find(id); m != nil && m.present() {
+		return m, nil
+	}
+	return nil, refuseStream(404, "participant_not_found", "There is no such participant in the space")
+}
+
+func (s *Space) grantWrite(p *post) *refusal {
+	st, fault := s.streamOf(p)
+	if fault != nil {
+		return fault
+	}
+	m, fault := s.inSpace(p.payload.GetStr("participant_id"))
+	if fault != nil {
+		return fault
+	}
+	if !st.mayWrite(m) {
+		st.writers = append(st.writers, m)
+	}
+	s.noteWriters(p, st, kindStreamGranted, "granted", text1("participant_id", m.runtime))
+	return nil
+}
+
+func (s *Space) revokeWrite(p *post) *refusal {
+	st, fault := s.streamOf(p)
+	if fault != nil {
+		return fault
+	}
+	id := p.payload.GetStr("participant_id")
+	m := s.find(id)
+	if m == st.owner {
+		return refuseStream(400, "invalid_operation", "The owner cannot give up writing")
+	}
+	if m != nil {
+		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
+		id = m.runtime
+	}
+	s.noteWriters(p, st, kindStreamRevoked, "revoked", text1("participant_id", printable(id, maxID)))
+	return nil
+}
+
+// transfer gives a stream to another owner. The old one writes no more (C7).
+func (s *Space) transfer(p *post) *refusal {
+	st, fault := s.streamOf(p)
+	if fault != nil {
+		return fault
+	}
+	m, fault := s.inSpace(p.payload.GetStr("new_owner"))
+	if fault != nil {
+		return fault
+	}
+	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
+	st.owner, st.orphaned = m, time.Time{}
+	s.noteWriters(p, st, kindStreamMoved, "transferred", text1("previous_owner", p.by.runtime), text1("new_owner", m.runtime))
+	return nil
+}
+
+// noteWriters tells everybody of the order's outcome instead of the order, and HTTP the writers.
+func (s *Space) noteWriters(p *post, st *stream, kind, status string, about ...wire.Member) {
+	members := append([]wire.Member{text1("stream_id", st.id)}, about...)
+	members = append(members, wire.Member{Key: "authorized_writers", Value: st.writerIDs()})
+	p.status, p.extra = status, []wire.Member{members[0]}
+	if status == "transferred" {
+		p.extra = append(p.extra, about...)
+	}
+	p.extra = append(p.extra, members[len(members)-1])
+	if reason := p.payload.GetStr("reason"); reason != "" {
+		members = append(members, text1("reason", reason))
+	}
+	p.after = append(p.after, outgoing{from: fromStream, kind: kind, correlation: []string{p.id}, payload: wire.Obj(members...)})
+}
+
+// streamsWithout takes a participant that left off the streams that it wrote to, and starts the time in which it
+// may come back to its own (MEW-51, MEW-52).
+func (s *Space) streamsWithout(m *member) {
+	for _, st := range s.sortedStreams() {
+		if st.owner == m {
+			st.orphaned = time.Now()
+			continue
+		}
+		if !slices.Contains(st.writers, m) {
+			continue
+		}
+		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
+		s.announce(outgoing{from: fromStream, kind: kindStreamRevoked, payload: wire.Obj(text1("stream_id", st.id),
+			text1("participant_id", m.runtime), wire.Member{Key: "authorized_writers", Value: st.writerIDs()}, text1("reason", "disconnected"))}, nil)
+	}
+}
+
+// endOrphans closes the streams whose owner stayed away.
+func (s *Space) endOrphans(now time.Time) {
+	for _, st := range s.sortedStreams() {
+		if st.orphaned.IsZero() {
+			continue
+		}
+		if st.owner.present() {
+			st.orphaned = time.Time{}
+			continue
+		}
+		if now.Sub(st.orphaned) < ownerMayBeAway {
+			continue
+		}
+		delete(s.streams, st.id)
+		s.announce(outgoing{from: fromStream, kind: kindStreamClose, correlation: []string{st.openID}, payload: wire.Obj(
+			text1("stream_id", st.id), text1("reason", "timeout"))}, nil)
+	}
+}
+
+// sortedStreams lists the streams in the order in which they were opened.
+func (s *Space) sortedStreams() []*stream {
+	out := make([]*stream, 0, len(s.streams))
+	for _, st := range s.streams {
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b *stream) int { return a.created.Compare(b.created) })
+	return out
+}
+
+// activeStreams describes the streams to who joins late: the request as it was, then what only the gateway says
+// (MEW-35).
+func (s *Space) activeStreams() wire.Value {
+	streams := s.sortedStreams()
+	out := make([]wire.Value, len(streams))
+	for i, st := range streams {
+		v := st.request.Without("stream_id", "owner", "authorized_writers", "created")
+		if st.target != nil {
+			v = v.With("target", st.targetIDs())
+		}
+		v = v.With("stream_id", wire.Text(st.id)).With("owner", wire.Text(st.owner.runtime)).
+			With("authorized_writers", st.writerIDs()).With("created", wire.Text(stamp(st.created)))
+		out[i] = v
+	}
+	return wire.Arr(out...)
+}

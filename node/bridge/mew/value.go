@@ -1,0 +1,211 @@
+package mew
+
+import (
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// shape is a compiled value pattern (section 5).
+type shape struct {
+	kind  wire.Kind // Array: one of; Object: all keys
+	text  text      // String
+	num   string    // Number, normalised
+	elems []*shape
+	keys  []keyShape
+}
+
+type keyShape struct {
+	source string
+	kind   keyKind
+	glob   *glob
+	path   path
+	value  *shape
+}
+
+type keyKind uint8
+
+const (
+	keyNever keyKind = iota
+	keyLiteral
+	keyGlob
+	keyDeep // ** : the value here or any below it
+	keyPath // from the payload
+)
+
+func compileShape(v wire.Value) *shape {
+	s := &shape{kind: v.Kind()}
+	switch s.kind {
+	case wire.String:
+		source, _ := v.Str()
+		s.text = compileText(source)
+	case wire.Number:
+		token, _ := v.Num()
+		s.num = normalNumber(token)
+	case wire.Array:
+		for elem := range v.Elems() {
+			s.elems = append(s.elems, compileShape(elem))
+		}
+	case wire.Object:
+		for _, m := range v.Members() {
+			s.keys = append(s.keys, compileKey(m))
+		}
+	}
+	return s
+}
+
+func compileKey(m wire.Member) keyShape {
+	k := keyShape{source: m.Key, value: compileShape(m.Value)}
+	switch {
+	case strings.HasPrefix(m.Key, "$"):
+		if p, ok := compilePath(m.Key); ok {
+			k.kind, k.path = keyPath, p
+		}
+	case m.Key == "**":
+		k.kind = keyDeep
+	case len(m.Key) > maxPattern:
+	case isGlob(m.Key):
+		k.kind, k.glob = keyGlob, newGlob(m.Key)
+	default:
+		k.kind = keyLiteral
+	}
+	return k
+}
+
+// match says whether v has this shape. root is the payload, where JSONPath keys begin.
+func (s *shape) match(v, root wire.Value, b *budget) bool {
+	if !b.node() {
+		return false
+	}
+	switch s.kind {
+	case wire.Array:
+		for _, alternative := range s.elems {
+			if alternative.match(v, root, b) {
+				return true
+			}
+		}
+		return false
+	case wire.Object:
+		if v.Kind() != wire.Object {
+			return false
+		}
+		for i := range s.keys {
+			if !s.keys[i].match(v, root, b) {
+				return false
+			}
+		}
+		return true
+	case wire.String:
+		str, ok := v.Str()
+		return ok && s.text.match(str, b)
+	case wire.Number:
+		token, ok := v.Num()
+		return ok && b.step(len(token)) && normalNumber(token) == s.num
+	}
+	return v.Kind() == s.kind
+}
+
+func (k *keyShape) match(v, root wire.Value, b *budget) bool {
+	switch k.kind {
+	case keyLiteral:
+		val, ok := v.Get(k.source)
+		return b.step(v.Len()) && ok && k.value.match(val, root, b)
+	case keyGlob:
+		for _, m := range v.Members() {
+			if !b.node() {
+				return false
+			}
+			if k.anyKey(m.Key, b) && k.value.match(m.Value, root, b) {
+				return true
+			}
+		}
+	case keyDeep:
+		return k.deep(v, root, b)
+	case keyPath:
+		return k.path.find(root, b, func(hit wire.Value) bool { return k.value.match(hit, root, b) })
+	}
+	return false
+}
+
+// anyKey matches a key; "*" alone matches every key, as it matches every string.
+func (k *keyShape) anyKey(key string, b *budget) bool { return k.source == "*" || k.glob.match(key, b) }
+
+func (k *keyShape) deep(v, root wire.Value, b *budget) bool {
+	return b.node() && (k.value.match(v, root, b) ||
+		eachChild(v, func(child wire.Value) bool { return k.deep(child, root, b) }))
+}
+
+// contains says whether s matches whatever c matches.
+func (s *shape) contains(c *shape) bool {
+	if c.kind == wire.Array {
+		for _, alternative := range c.elems {
+			if !s.contains(alternative) {
+				return false
+			}
+		}
+		return true
+	}
+	switch {
+	case s.kind == wire.Array:
+		for _, alternative := range s.elems {
+			if alternative.contains(c) {
+				return true
+			}
+		}
+		return false
+	case s.kind != c.kind:
+		return false
+	case s.kind == wire.String:
+		return s.text.contains(&c.text)
+	case s.kind == wire.Number:
+		return s.num == c.num
+	case s.kind == wire.Object:
+		for i := range s.keys {
+			if !c.holds(&s.keys[i]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// holds says whether the object pattern c has this key, with a value that k contains.
+func (c *shape) holds(k *keyShape) bool {
+	for i := range c.keys {
+		if c.keys[i].source == k.source {
+			return k.value.contains(c.keys[i].value)
+		}
+	}
+	return false
+}
+
+// normalNumber returns a text that is the same for tokens of the same number: 1, 1.0 and 10e-1. One that is too long
+// to be a number that anybody means stands for itself.
+func normalNumber(token string) string {
+	const longest = 64
+	if len(token) > longest {
+		return token
+	}
+	mantissa, exponent := token, 0
+	if i := strings.IndexAny(token, "eE"); i >= 0 {
+		mantissa = token[:i]
+		e, ok := smallInt(token[i+1:])
+		if !ok {
+			return token
+		}
+		exponent = e
+	}
+	sign := ""
+	if mantissa[0] == '-' {
+		sign, mantissa = "-", mantissa[1:]
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	exponent -= len(fraction)
+	trimmed := strings.TrimRight(digits, "0")
+	if trimmed == "" {
+		return "0"
+	}
+	exponent += len(digits) - len(trimmed)
+	return sign + trimmed + "e" + itoa(exponent)
+}
