@@ -48,7 +48,8 @@ type Ask struct {
 	Kind    string          `json:"kind"`    // names the resolver
 	Subject string          `json:"subject"` // principal it is about
 	Conv    store.ConvKey   `json:"conversation,omitzero"`
-	Title   string          `json:"title"` // ours; nothing that a peer wrote
+	Title   string          `json:"title"`          // ours; nothing that a peer wrote
+	Rule    string          `json:"rule,omitempty"` // why the owner is asked: "access.mode=approval"
 	Body    json.RawMessage `json:"body,omitempty"`
 	Hash    string          `json:"hash"` // of what the owner is shown; whoever decides names it (AM-34)
 	Choices []Choice        `json:"choices"`
@@ -123,6 +124,14 @@ func (s stored) end() []store.Change {
 		changes = append(changes, freeing(s.Slot))
 	}
 	return changes
+}
+
+// entry is a line of the audit log about the ask.
+func (a Ask) entry(kind AuditKind, now time.Time) AuditEntry {
+	return AuditEntry{
+		At: now, Kind: kind, Subject: a.Subject, Rule: a.Rule, By: a.By, Choice: a.Choice, Ask: a.ID, AskKind: a.Kind,
+		Conversation: a.Conv.ID, Digest: a.Hash,
+	}
 }
 
 func freeing(slot string) store.Change {

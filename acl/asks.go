@@ -46,6 +46,7 @@ type Asks struct {
 	records   store.Records
 	resolvers map[string]Resolver
 	decided   func(Ask)
+	audit     *Audit // nil keeps no log
 }
 
 // NewAsks returns the queue that s keeps.
@@ -58,6 +59,17 @@ func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 
 // OnDecided names what is told of every ask that was decided, once its effect stands. It is for set-up, like Handle.
 func (q *Asks) OnDecided(told func(Ask)) { q.decided = told }
+
+// Log has what is asked, decided and withdrawn written to the audit log, each in its own unit. It is for set-up.
+func (q *Asks) Log(a *Audit) { q.audit = a }
+
+// logged adds an ask's line of the audit log to the changes of its unit.
+func (q *Asks) logged(changes []store.Change, ask Ask, kind AuditKind, now time.Time) []store.Change {
+	if q.audit == nil {
+		return changes
+	}
+	return append(changes, q.audit.Change(ask.entry(kind, now)))
+}
 
 // Open returns the ask as it will be stored, and the changes that store it and take its slot, for the caller's
 // step. A pending ask needs a Created time; ID, Expires and Choices have defaults. In the step, the slot refuses with
@@ -79,7 +91,8 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 			NS: nsOpen, Key: slot.Key, Terms: []string{slot.Term}, Body: []byte(ask.ID), Expires: ask.Expires,
 		}})
 	}
-	return ask, append(changes, store.Change{Record: stored{Ask: ask, Slot: slot.Key}.record()})
+	changes = append(changes, store.Change{Record: stored{Ask: ask, Slot: slot.Key}.record()})
+	return ask, q.logged(changes, ask, AuditHeld, ask.Created)
 }
 
 // Taken says whether an open ask has the slot now. It tells a taken slot from other conflicts of a step.
@@ -150,7 +163,7 @@ func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, which func(Ask)
 			return
 		}
 		s.State, s.Decided = AskWithdrawn, now.UTC()
-		changes = append(changes, s.end()...)
+		changes = q.logged(append(changes, s.end()...), s.Ask, AuditWithdrawn, now)
 	})
 	return changes, err
 }
@@ -209,7 +222,8 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 			decided.State = AskApproved
 		}
 		decided.Choice, decided.By, decided.Decided = choice, by, now.UTC()
-		err = resolver.Resolve(ctx, s.Ask, Decision{Choice: choice, By: by, Changes: decided.end(), Now: now})
+		changes := q.logged(decided.end(), decided.Ask, AuditDecided, now)
+		err = resolver.Resolve(ctx, s.Ask, Decision{Choice: choice, By: by, Changes: changes, Now: now})
 		if err == nil {
 			q.decided(decided.Ask)
 			return decided.Ask, nil

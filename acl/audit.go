@@ -79,8 +79,6 @@ type AuditConfig struct {
 	MaxEntries uint64        // the oldest go first; zero: 100,000
 	Keep       time.Duration // entries go after it; zero: 365 days
 	Logger     *slog.Logger  // nil discards
-	// Sealed is called after entries became part of the chain; nil calls nothing. It must not block.
-	Sealed func()
 }
 
 // Audit is the append-only log of decisions. It is safe for concurrent use.
@@ -94,6 +92,7 @@ type Audit struct {
 	dirty   chan struct{} // holds one token while something waits to be sealed
 	made    atomic.Uint32 // entries, so that those of one instant keep their order
 	counts  counts
+	told    func() // see OnSealed
 	sealing sync.Mutex
 }
 
@@ -110,6 +109,9 @@ func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	}
 	return &Audit{cfg: cfg, records: recs, dirty: make(chan struct{}, 1), counts: newCounts()}
 }
+
+// OnSealed has f called after entries became part of the chain. It is for set-up; f must not block.
+func (a *Audit) OnSealed(f func()) { a.told = f }
 
 // Change returns the change that stores an entry, for the unit of what it is about. N, Prev and Hash are given later.
 func (a *Audit) Change(e AuditEntry) store.Change {
@@ -196,8 +198,8 @@ func (a *Audit) Seal(ctx context.Context) error {
 			continue
 		case err != nil:
 			return fmt.Errorf("seal audit log: %w", err)
-		case took > 0 && a.cfg.Sealed != nil:
-			a.cfg.Sealed()
+		case took > 0 && a.told != nil:
+			a.told()
 		}
 		if took < sealAtOnce {
 			return nil

@@ -52,10 +52,19 @@ type Policy struct {
 
 // HoldRule says whether messages of some intents wait for the owner.
 type HoldRule struct {
-	Intent  string   `yaml:"intent"`  // pattern, see [Match]
-	Actions []string `yaml:"actions"` // empty means every action
-	Hold    Hold     `yaml:"hold"`
+	Intent    string    `yaml:"intent"`    // pattern, see [Match]
+	Actions   []string  `yaml:"actions"`   // empty means every action
+	Direction Direction `yaml:"direction"` // empty means both
+	Hold      Hold      `yaml:"hold"`
 }
+
+// Direction is the way of a message.
+type Direction string
+
+const (
+	In  Direction = "in"  // to us
+	Out Direction = "out" // from us: of the owner's commands, hooks and bridges
+)
 
 // Hold is the answer of a [HoldRule].
 type Hold string
@@ -76,6 +85,9 @@ func (p Policy) Validate() error {
 		}
 		if r.Hold != Always && r.Hold != Never {
 			return fmt.Errorf("hold rule for %q: hold must be always or never", r.Intent)
+		}
+		if !slices.Contains([]Direction{"", In, Out}, r.Direction) {
+			return fmt.Errorf("hold rule for %q: direction must be in or out", r.Intent)
 		}
 	}
 	return nil
@@ -100,20 +112,33 @@ func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 	return HoldSender, nil
 }
 
-// HoldIntent says whether a message waits for the owner because of what it asks (AM-31). handled says that the
+// HoldIntent says whether a message to us waits for the owner because of what it asks (AM-31). handled says that the
 // owner gave this custom intent a rule of its own, such as a hook; answers that our owner wrote first in the
 // conversation. A close is never held (AM-39).
 func (p Policy) HoldIntent(intent wire.Intent, action string, handled, answers bool) bool {
+	return p.holds(In, intent, action, handled, answers)
+}
+
+// HoldOutgoing is HoldIntent for a message of ours: what commits the owner when it comes in commits the owner when it
+// goes out. handled says that a hook of the owner's has this custom intent.
+func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bool {
+	return p.holds(Out, intent, action, handled, true)
+}
+
+func (p Policy) holds(way Direction, intent wire.Intent, action string, handled, answers bool) bool {
 	if action == wire.ActionClose {
 		return false
 	}
 	for _, r := range p.Hold {
+		if r.Direction != "" && r.Direction != way {
+			continue
+		}
 		if Match(r.Intent, string(intent)) && (len(r.Actions) == 0 || slices.Contains(r.Actions, action)) {
 			return r.Hold == Always
 		}
 	}
 	if answers && (action == wire.ActionPending || action == wire.ActionReceived) {
-		return false // says where a message of ours stands
+		return false // says where a message stands
 	}
 	switch {
 	case intent == wire.Negotiate:

@@ -11,7 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const nsRules = "rules"
+const (
+	nsRules      = "rules"
+	nsRecipients = "recipients" // to whom our side may write without asking (AM-50)
+)
 
 // Rule is what the owner decided about a principal for good.
 type Rule struct {
@@ -24,13 +27,18 @@ type Rule struct {
 // concurrent use and caches nothing.
 type Rules struct {
 	records      store.Records
+	ns           string
 	allow, block map[string]struct{} // of the policy; never changed
 }
 
 // NewRules reads remembered rules from recs, under the lists of p.
 func NewRules(recs store.Records, p Policy) *Rules {
-	return &Rules{records: recs, allow: set(p.Allow), block: set(p.Block)}
+	return &Rules{records: recs, ns: nsRules, allow: set(p.Allow), block: set(p.Block)}
 }
+
+// NewRecipients reads what the owner decided about principals to whom our side writes: Approved is to whom it may
+// without asking.
+func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func set(list []string) map[string]struct{} {
 	m := make(map[string]struct{}, len(list))
@@ -57,7 +65,7 @@ func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (
 }
 
 func (r *Rules) remembered(ctx context.Context, principal string, now time.Time) (Rule, error) {
-	rec, err := r.records.Get(ctx, nsRules, principal, now)
+	rec, err := r.records.Get(ctx, r.ns, principal, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return Rule{Principal: principal}, nil
 	}
@@ -70,7 +78,7 @@ func (r *Rules) remembered(ctx context.Context, principal string, now time.Time)
 // Change returns the change that remembers a standing, or forgets the principal where it is Unknown. It has no
 // precondition: the owner's last word counts.
 func (r *Rules) Change(principal string, s Standing, now time.Time) store.Change {
-	rec := store.Record{NS: nsRules, Key: principal}
+	rec := store.Record{NS: r.ns, Key: principal}
 	if s == Unknown {
 		return store.Change{Record: rec, IfRev: store.Any, Delete: true}
 	}
@@ -105,7 +113,7 @@ func (r *Rules) List(ctx context.Context, s Standing, after string, limit int, n
 	if s != Unknown {
 		term = "standing:" + string(s)
 	}
-	page, err := r.records.List(ctx, nsRules, term, after, limit, now)
+	page, err := r.records.List(ctx, r.ns, term, after, limit, now)
 	if err != nil {
 		return nil, "", fmt.Errorf("list rules: %w", err)
 	}

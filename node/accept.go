@@ -59,9 +59,11 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	for range maxConflicts {
 		out, err := a.decide(ctx)
 		if err == nil {
+			a.countAdmitted(out)
 			return out, nil
 		}
 		if !isConflict(err) {
+			n.countRefused(in.Principal, a.refusedBy(err), err)
 			return bridge.Outcome{}, unavailable(err)
 		}
 	}
@@ -269,15 +271,23 @@ func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error)
 	if action != "withdraw" && action != "cancel" || a.thread.Conversation().Holds(a.now) == 0 {
 		return bridge.Outcome{}, false, nil
 	}
-	freed, items, err := a.n.withdraw(ctx, a.key, func(ask acl.Ask) bool { return ask.Kind == askMessage }, a.now)
+	var ends []time.Time
+	freed, items, err := a.n.withdraw(ctx, a.key, func(ask acl.Ask) bool {
+		if ask.Kind == askMessage {
+			ends = append(ends, ask.Expires)
+		}
+		return ask.Kind == askMessage
+	}, a.now)
 	if err != nil || len(freed) == 0 {
 		return bridge.Outcome{}, false, err
 	}
 	if err := a.received(conversations.Received); err != nil {
 		return bridge.Outcome{}, false, err
 	}
-	if err := a.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: a.now}); err != nil {
-		return bridge.Outcome{}, false, err
+	for _, end := range ends {
+		if err := a.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: a.now, Until: end}); err != nil {
+			return bridge.Outcome{}, false, err
+		}
 	}
 	out, err := a.answer(ctx, http.StatusOK, received(), append(freed, items...))
 	return out, true, err

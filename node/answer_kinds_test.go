@@ -266,6 +266,9 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if !hook { // an offer of ours commits the owner as well
+				decide(t, sarah, theAsk(t, sarah), acl.Approve)
+			}
 			raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Negotiate, `{"action":"accept"}`)))
 			a := sarah.Post(raw)
 			want := []string{"out propose", "in accept", "out received", "out close"}

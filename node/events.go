@@ -155,7 +155,7 @@ func (w *watcher) give(ev Event) {
 // topicOf says which list shows records of a namespace.
 var topicOf = map[string]Topic{
 	nsInbox: TopicInbox, "asks": TopicApprovals, nsOutbox: TopicOutbox, "notices": TopicNotices,
-	"rules": TopicPeers, nsAliases: TopicPeers, "audit": TopicAudit,
+	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
 }
 
 // eventsOf are the events of a committed step: one for each record that a list shows, and one for each conversation.

@@ -51,7 +51,7 @@ func TestWatcherThatSleeps(t *testing.T) {
 	defer stop()
 	const many = 10_000
 	for i := range many {
-		if err := sarah.SetPaused(t.Context(), i%2 == 0); err != nil {
+		if err := sarah.SetPaused(t.Context(), i%2 == 0, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -58,9 +58,11 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemHeld)
 	item.Pending = true
 	ask, slot := a.question(item, "intent", "")
+	ask.Rule = "hold=" + string(a.in.Intent)
 	reason := reasonIntent
 	if a.verdict == acl.HoldSender {
 		ask, slot = a.question(item, "sender", "")
+		ask.Rule = "access.mode=" + string(a.n.mode())
 		reason = reasonSender
 	}
 	if err := a.received(conversations.Received); err != nil {

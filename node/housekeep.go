@@ -47,16 +47,23 @@ func (n *Node) restore(ctx context.Context) error {
 	if err := n.findInterrupted(ctx); err != nil {
 		return err
 	}
+	if err := n.auditPolicy(ctx, now); err != nil {
+		return err
+	}
 	return n.keeper.restore(ctx, now)
 }
 
-// SetPaused closes or opens line 5 for every message, durably (AM-86).
-func (n *Node) SetPaused(ctx context.Context, paused bool) error {
+// SetPaused closes or opens line 5 for every message, durably (AM-86). by is the door that the owner used.
+func (n *Node) SetPaused(ctx context.Context, paused bool, by string) error {
 	body, err := json.Marshal(paused)
 	if err != nil {
 		return err
 	}
-	if err := n.keep(ctx, keyPaused, body, time.Now()); err != nil {
+	entry := acl.AuditEntry{At: time.Now(), Kind: acl.AuditResume, By: by}
+	if paused {
+		entry.Kind = acl.AuditPause
+	}
+	if err := n.keep(ctx, keyPaused, body, entry.At, n.audit.Change(entry)); err != nil {
 		return err
 	}
 	n.paused.Store(paused)
@@ -67,9 +74,9 @@ func (n *Node) SetPaused(ctx context.Context, paused bool) error {
 // Paused says whether the node takes no messages.
 func (n *Node) Paused() bool { return n.paused.Load() }
 
-func (n *Node) keep(ctx context.Context, key string, body []byte, now time.Time) error {
+func (n *Node) keep(ctx context.Context, key string, body []byte, now time.Time, more ...store.Change) error {
 	change := store.Change{Record: store.Record{NS: nsState, Key: key, Body: body}, IfRev: store.Any}
-	return n.store.Records().Apply(ctx, []store.Change{change}, now)
+	return n.store.Records().Apply(ctx, append(more, change), now)
 }
 
 // saveMeter stores how much of the limits is spent, unless that is what was stored last: an idle node writes nothing.

@@ -55,6 +55,7 @@ type Config struct {
 	Schemas    PayloadSchemas              // for custom intents (AM-70); nil checks none
 
 	Notices *notify.Box
+	Audit   *acl.Audit // nil: one of the node's own over Store
 
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
 	HookTimeout  time.Duration // zero: DefaultHookTimeout
@@ -95,7 +96,9 @@ type Node struct {
 	store      store.Store
 	book       *conversations.Book
 	rules      *acl.Rules
+	recipients *acl.Rules // to whom our side may write without asking
 	asks       *acl.Asks
+	audit      *acl.Audit
 	meter      *acl.Meter
 	savedMeter []byte // what saveMeter stored last; its own
 	cards      *client.Cards
@@ -148,17 +151,25 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		book:    &conversations.Book{Steps: cfg.Store.Steps(), Idle: cfg.Idle, Retention: cfg.Retention, MaxBytes: cfg.MaxConvBytes},
 		rules:   acl.NewRules(cfg.Store.Records(), cfg.Policy),
 		asks:    acl.NewAsks(cfg.Store),
-		meter:   acl.NewMeter(cfg.Rates, cfg.Exempt...),
-		notices: cfg.Notices,
-		flights: flights{under: make(map[string]*flight)},
-		runs:    newRuns(),
-		events:  newEvents(time.Now()),
-		streams: newStreams(),
+
+		recipients: acl.NewRecipients(cfg.Store.Records()),
+		meter:      acl.NewMeter(cfg.Rates, cfg.Exempt...),
+		notices:    cfg.Notices,
+		flights:    flights{under: make(map[string]*flight)},
+		runs:       newRuns(),
+		events:     newEvents(time.Now()),
+		streams:    newStreams(),
 
 		transports: make(map[string]bridge.Transport),
 	}
 	maps.Copy(n.transports, cfg.Transports)
 	n.identity.Store(&cfg.Identity)
+	n.audit = cfg.Audit
+	if n.audit == nil {
+		n.audit = acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})
+	}
+	n.audit.OnSealed(func() { n.events.publish(Event{Topic: TopicAudit}) })
+	n.asks.Log(n.audit)
 	n.asks.Handle(askMessage, messageResolver{n})
 	n.asks.Handle(askOutgoing, outgoingResolver{n})
 	n.asks.Handle(askInterrupted, interruptedResolver{n})
@@ -184,6 +195,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.outbox.run(ctx) })
 	n.background.Go(func() { n.keeper.run(ctx) })
 	n.background.Go(func() { n.notices.Run(ctx) })
+	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
 	<-ctx.Done()
 	n.events.close()
@@ -204,6 +216,9 @@ func (n *Node) Card() wire.Card { return n.identity.Load().Card }
 
 // Asks returns the queue of what waits for the owner, so that bridges can add kinds of their own.
 func (n *Node) Asks() *acl.Asks { return n.asks }
+
+// Audit returns the log of decisions, so that bridges and commands can add lines of their own.
+func (n *Node) Audit() *acl.Audit { return n.audit }
 
 // signed is a message of ours, ready to leave.
 type signed struct {

@@ -3,66 +3,168 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // maxOutgoingAsks bounds the messages of ours that wait for the owner.
 const maxOutgoingAsks = 200
 
-// askOutgoing puts a message of ours before the owner (AM-50). It is neither signed nor part of its conversation
-// until the owner lets it go.
-func (n *Node) askOutgoing(ctx context.Context, out Outgoing) (Sent, error) {
-	now := time.Now()
-	body, err := json.Marshal(out)
+// outgoingAsk is the body of an askOutgoing question: exactly what leaves, and to whom.
+type outgoingAsk struct {
+	Outgoing
+	Recipient recipient `json:"recipient"`
+}
+
+// question asks the owner about a message of ours. The hash covers the recipient's key as well as the payload.
+func (n *Node) outgoingQuestion(out Outgoing, to recipient, p permission, now time.Time) (acl.Ask, []store.Change, error) {
+	body, err := json.Marshal(outgoingAsk{out, to})
 	if err != nil {
-		return Sent{}, fmt.Errorf("encode outgoing message: %w", err)
+		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
 	}
 	shown, err := wire.ParseObject(body)
 	if err != nil {
-		return Sent{}, fmt.Errorf("encode outgoing message: %w", err)
+		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
+	}
+	choices := []acl.Choice{acl.Approve, acl.Reject}
+	if p.always {
+		choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
 	}
 	id := acl.NewAskID(now)
 	ask, changes := n.asks.Open(acl.Ask{
-		ID: id, Kind: askOutgoing, Subject: principal(out), Conv: out.key(),
+		ID: id, Kind: askOutgoing, Subject: principal(out), Conv: out.key(), Rule: p.rule,
 		Title: fmt.Sprintf("send %s to %s", out.Intent, out.To), Body: body,
 		Hash:    hexOf(signing.Digest(shown)),
-		Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: now, Expires: now.Add(n.cfg.HoldFor),
+		Choices: choices, Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})
-	notice := n.notice("approval", out.To, "", out.key(), now)
-	records := append(changes, n.notices.Change(notice))
-	if err := n.store.Records().Apply(ctx, records, now); err != nil {
-		return Sent{}, err
+	notice := n.notice("outgoing", out.To, "", out.key(), now)
+	return ask, append(changes, n.notices.Change(notice)), nil
+}
+
+// askOutgoing puts a message of ours before the owner (AM-50). It is neither signed nor part of its conversation until
+// the owner lets it go; the clock of that conversation waits (AM-40).
+func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sent, error) {
+	to := n.recipientOf(ctx, out)
+	for range maxConflicts {
+		ask, err := n.openOutgoing(ctx, out, to, p)
+		switch {
+		case isConflict(err):
+			continue
+		case errors.Is(err, store.ErrQuota):
+			return Sent{}, ErrAsksFull
+		case err != nil:
+			return Sent{}, err
+		}
+		return Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
 	}
-	n.published(records)
-	return Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals list"}, nil
+	return Sent{}, store.ErrConflict
+}
+
+func (n *Node) openOutgoing(ctx context.Context, out Outgoing, to recipient, p permission) (acl.Ask, error) {
+	now := time.Now()
+	ask, changes, err := n.outgoingQuestion(out, to, p, now)
+	if err != nil {
+		return acl.Ask{}, err
+	}
+	step := store.Step{Records: changes, Now: now}
+	thread, err := n.book.Load(ctx, out.key(), now)
+	if err != nil {
+		return acl.Ask{}, err
+	}
+	if !thread.New() {
+		if thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open {
+			return acl.Ask{}, wire.ErrConversationClosed
+		}
+		if err := thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: now, Until: ask.Expires}); err != nil {
+			return acl.Ask{}, err
+		}
+		thread.Into(&step)
+	}
+	if out.Answers != "" {
+		item, err := n.Item(ctx, out.Answers)
+		if err != nil {
+			return acl.Ask{}, err
+		}
+		item.State, item.Ask = ItemHeld, ask.ID
+		step.Records = append(step.Records, item.change())
+	}
+	if _, err := n.store.Steps().Apply(ctx, step); err != nil {
+		return acl.Ask{}, err
+	}
+	n.published(step.Records)
+	return ask, nil
 }
 
 // outgoingResolver carries out what the owner decided about a message of ours.
 type outgoingResolver struct{ n *Node }
 
-// Resolve sends the message, under the outbound allowlist as it is now, or drops it.
+// Resolve sends the message, or drops it. The block list, the outbound allowlist and the recipient's key are asked
+// again.
 func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-	if d.Choice != acl.Approve {
-		if err := r.n.store.Records().Apply(ctx, d.Changes, d.Now); err != nil {
-			return err
-		}
-		r.n.published(d.Changes)
-		return nil
-	}
-	var out Outgoing
-	if err := json.Unmarshal(ask.Body, &out); err != nil {
+	var body outgoingAsk
+	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return fmt.Errorf("decode outgoing message: %w", err)
 	}
-	if !r.n.cfg.Outbound.allows(out) {
-		return ErrOutbound
+	out := body.Outgoing
+	out.waited = ask.Expires
+	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
+		return r.drop(ctx, ask, out, d)
 	}
-	_, err := r.n.dispatch(ctx, out, d.Changes, 0)
+	if _, err := r.n.permit(ctx, out, d.Now); err != nil {
+		return err
+	}
+	if err := r.n.stillThem(ctx, out, body.Recipient); err != nil {
+		return err
+	}
+	changes := d.Changes
+	if d.Choice == acl.ApproveAlways {
+		changes = append(changes, r.n.recipients.Change(ask.Subject, acl.Approved, d.Now))
+	}
+	_, err := r.n.dispatch(ctx, out, changes, 0)
 	return err
 }
+
+// drop ends the wait of a message that does not leave. The message that it would have answered is the owner's again.
+func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d acl.Decision) error {
+	n := r.n
+	step := store.Step{Records: d.Changes, Now: d.Now}
+	thread, err := n.book.Load(ctx, out.key(), d.Now)
+	if err != nil {
+		return err
+	}
+	if !thread.New() {
+		if err := thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: d.Now, Until: out.waited}); err != nil {
+			return err
+		}
+		thread.Into(&step)
+	}
+	if out.Answers != "" {
+		item, err := n.Item(ctx, out.Answers)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if err == nil && item.State == ItemHeld && item.Ask == ask.ID {
+			item.State, item.Note = ItemNew, noteNotSent
+			step.Records = append(step.Records, item.change())
+		}
+	}
+	if _, err := n.store.Steps().Apply(ctx, step); err != nil {
+		return err
+	}
+	n.published(step.Records)
+	return nil
+}
+
+const noteNotSent = "you did not let the answer out that waited"
+
+// ErrAsksFull: too many messages of ours wait for the owner.
+var ErrAsksFull = &wire.Error{Code: wire.RateLimited, Status: 429, Retry: true, Message: "too many messages wait for your approval"}
 
 var _ acl.Resolver = outgoingResolver{}

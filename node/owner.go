@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -26,6 +27,7 @@ const maxOwnerBody = wire.MaxMessage + 4<<10
 // MountOwner adds the owner API. Everything the command line does goes through it.
 func (n *Node) MountOwner(g *echo.Group) {
 	g.GET("/status", n.ownerStatus)
+	MountAudit(g, n.audit)
 	g.POST("/pause", func(c echo.Context) error { return n.ownerPause(c, true) })
 	g.POST("/resume", func(c echo.Context) error { return n.ownerPause(c, false) })
 
@@ -79,6 +81,8 @@ func ownerError(err error) error {
 		return nil
 	case errors.Is(err, store.ErrNotFound):
 		return fault(http.StatusNotFound, "there is no such entry", "list them first, ids may be shortened to a unique beginning")
+	case errors.Is(err, client.ErrNoKeyChange):
+		return fault(http.StatusConflict, "there is no such changed key to accept", "see: agentmesh approvals list")
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrChoice):
 		return fault(http.StatusConflict, err.Error(), "")
 	case errors.Is(err, store.ErrConflict):
@@ -164,7 +168,7 @@ func respond[T any](c echo.Context, items []T, next string) error {
 }
 
 func (n *Node) ownerPause(c echo.Context, paused bool) error {
-	if err := n.SetPaused(c.Request().Context(), paused); err != nil {
+	if err := n.SetPaused(c.Request().Context(), paused, door(c)); err != nil {
 		return ownerError(err)
 	}
 	return n.ownerStatus(c)
@@ -272,8 +276,8 @@ func (n *Node) ownerDecide(c echo.Context) error {
 	if err := decodeOwner(c, &req); err != nil {
 		return err
 	}
-	if req.By == "" {
-		req.By = "owner"
+	if !doorForm.MatchString(req.By) {
+		req.By = door(c)
 	}
 	ask, err := n.findAsk(c.Request().Context(), c.Param("id"))
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -45,6 +46,9 @@ func (n *Node) ownerRegister(c echo.Context) error {
 	if err := decodeOwner(c, &req); err != nil {
 		return err
 	}
+	if err := n.auditListing(c, "register", req.Directory); err != nil {
+		return err
+	}
 	listings, err := n.Register(c.Request().Context(), req.Directory)
 	if err != nil {
 		return ownerError(err)
@@ -57,6 +61,9 @@ func (n *Node) ownerWithdraw(c echo.Context) error {
 	if err := decodeOwner(c, &req); err != nil {
 		return err
 	}
+	if err := n.auditListing(c, "withdraw", req.Directory); err != nil {
+		return err
+	}
 	listings, err := n.Withdraw(c.Request().Context(), req.Directory)
 	if err != nil {
 		return ownerError(err)
@@ -64,9 +71,24 @@ func (n *Node) ownerWithdraw(c echo.Context) error {
 	return respond(c, listings, "")
 }
 
+// auditListing writes down what the owner is about to do with the node's registrations.
+func (n *Node) auditListing(c echo.Context, what, directory string) error {
+	entry := acl.AuditEntry{
+		At: time.Now(), Kind: acl.AuditRegistration, Subject: string(n.ID()), By: door(c), Note: what,
+		Rule: printable(directory, 200),
+	}
+	return ownerError(n.audit.Add(c.Request().Context(), entry))
+}
+
 func (n *Node) ownerRotate(c echo.Context) error {
 	listings, err := n.RotateKey(c.Request().Context())
 	if err != nil {
+		return ownerError(err)
+	}
+	entry := acl.AuditEntry{
+		At: time.Now(), Kind: acl.AuditKey, Subject: string(n.ID()), By: door(c), Note: "our key was rotated", Digest: n.fingerprint(),
+	}
+	if err := n.audit.Add(c.Request().Context(), entry); err != nil {
 		return ownerError(err)
 	}
 	return respond(c, listings, "")

@@ -31,11 +31,20 @@ type peerView struct {
 	Since       time.Time    `json:"since,omitzero"`
 	Fingerprint string       `json:"fingerprint,omitempty"` // of the key that is pinned
 	Given       bool         `json:"given,omitempty"`       // the owner gave its card, wrote to it or accepted its key
+	Write       bool         `json:"write,omitempty"`       // the owner lets every message to it out
 }
 
-// ownerPeers lists everyone whom the node remembers: rules, aliases, pinned keys.
 func (n *Node) ownerPeers(c echo.Context) error {
-	ctx, now := c.Request().Context(), time.Now()
+	items, err := n.peerViews(c.Request().Context())
+	if err != nil {
+		return ownerError(err)
+	}
+	return respond(c, items, "")
+}
+
+// peerViews lists everyone whom the node remembers: rules, aliases, pinned keys.
+func (n *Node) peerViews(ctx context.Context) ([]peerView, error) {
+	now := time.Now()
 	views := map[string]*peerView{}
 	view := func(id string) *peerView {
 		if views[id] == nil {
@@ -46,11 +55,23 @@ func (n *Node) ownerPeers(c echo.Context) error {
 	for after := ""; ; {
 		rules, next, err := n.rules.List(ctx, acl.Unknown, after, 500, now)
 		if err != nil {
-			return ownerError(err)
+			return nil, err
 		}
 		for _, r := range rules {
 			v := view(r.Principal)
 			v.Standing, v.Since = r.Standing, r.Since
+		}
+		if after = next; after == "" {
+			break
+		}
+	}
+	for after := ""; ; {
+		rules, next, err := n.recipients.List(ctx, acl.Unknown, after, 500, now)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rules {
+			view(r.Principal).Write = r.Standing == acl.Approved
 		}
 		if after = next; after == "" {
 			break
@@ -61,12 +82,12 @@ func (n *Node) ownerPeers(c echo.Context) error {
 		v.Aliases = append(v.Aliases, r.Key)
 	})
 	if err != nil {
-		return ownerError(err)
+		return nil, err
 	}
 	for after := wire.AgentID(""); ; {
 		pins, next, err := n.cards.Pins(ctx, after, 500, now)
 		if err != nil {
-			return ownerError(err)
+			return nil, err
 		}
 		for _, p := range pins {
 			v := view(string(p.Agent))
@@ -87,7 +108,7 @@ func (n *Node) ownerPeers(c echo.Context) error {
 		items = append(items, *v)
 	}
 	slices.SortFunc(items, func(a, b peerView) int { return strings.Compare(a.ID, b.ID) })
-	return respond(c, items, "")
+	return items, nil
 }
 
 func (n *Node) eachRecord(ctx context.Context, ns string, now time.Time, do func(store.Record)) error {
@@ -133,6 +154,13 @@ func (n *Node) ownerAddPeer(c echo.Context) error {
 	if err != nil {
 		return fault(http.StatusBadRequest, "the card is not acceptable: "+err.Error(), "check it with: agentmesh card validate")
 	}
+	entry := acl.AuditEntry{
+		At: time.Now(), Kind: acl.AuditRule, Subject: string(peer.Card.ID), By: door(c), Note: "card given by the owner",
+		Digest: peer.Key.Fingerprint(),
+	}
+	if err := n.audit.Add(ctx, entry); err != nil {
+		return ownerError(err)
+	}
 	if req.Alias != "" {
 		if err := n.setAlias(ctx, req.Alias, string(peer.Card.ID)); err != nil {
 			return err
@@ -174,44 +202,75 @@ func (n *Node) fetchCard(ctx context.Context, from string) (wire.Value, error) {
 
 // ownerChangePeer carries out one word of the owner about a peer.
 func (n *Node) ownerChangePeer(c echo.Context) error {
-	var req struct {
-		Action      string `json:"action"`
-		Alias       string `json:"alias"`
-		Fingerprint string `json:"fingerprint"`
-	}
+	var req peerChange
 	if err := decodeOwner(c, &req); err != nil {
 		return err
 	}
-	ctx, now := c.Request().Context(), time.Now()
+	ctx := c.Request().Context()
 	id, err := n.resolvePeer(ctx, c.Param("id"))
 	if err != nil {
 		return err
 	}
-	peer := string(id)
-	switch req.Action {
-	case "allow":
-		err = n.rules.Set(ctx, peer, acl.Allowed, now)
-	case "approve":
-		err = n.rules.Set(ctx, peer, acl.Approved, now)
-	case "block":
-		err = n.rules.Set(ctx, peer, acl.Blocked, now)
+	if err := n.changePeer(ctx, id, req, door(c)); err != nil {
+		return ownerError(err)
+	}
+	standing, err := n.rules.Standing(ctx, string(id), time.Now())
+	if err != nil {
+		return ownerError(err)
+	}
+	return httpapi.JSON(c, http.StatusOK, peerView{ID: string(id), Standing: standing})
+}
+
+// peerChange is one word of the owner about a peer.
+type peerChange struct {
+	Action      string `json:"action"` // allow, approve, block, forget, alias, repin, write, no-write
+	Alias       string `json:"alias"`
+	Fingerprint string `json:"fingerprint"`
+}
+
+// changePeer carries it out, with its line in the audit log. by is the door that the owner used.
+func (n *Node) changePeer(ctx context.Context, id wire.AgentID, change peerChange, by string) error {
+	peer, now := string(id), time.Now()
+	entry := acl.AuditEntry{At: now, Kind: acl.AuditRule, Subject: peer, By: by, Note: change.Action}
+	standings := map[string]acl.Standing{
+		"allow": acl.Allowed, "approve": acl.Approved, "block": acl.Blocked, "forget": acl.Unknown,
+	}
+	var changes []store.Change
+	switch change.Action {
+	case "allow", "approve", "block":
+		changes = append(changes, n.rules.Change(peer, standings[change.Action], now))
+	case "write":
+		changes = append(changes, n.recipients.Change(peer, acl.Approved, now))
+	case "no-write":
+		changes = append(changes, n.recipients.Change(peer, acl.Unknown, now))
 	case "alias":
-		err = n.setAlias(ctx, req.Alias, peer)
+		if err := checkAlias(change.Alias); err != nil {
+			return err
+		}
+		changes = append(changes, aliasChange(change.Alias, peer))
 	case "repin":
-		err = n.cards.Repin(ctx, id, req.Fingerprint)
+		repin, err := n.cards.RepinChanges(ctx, id, change.Fingerprint, now)
+		if err != nil {
+			return err
+		}
+		changes, entry.Kind, entry.Digest = repin, acl.AuditKey, change.Fingerprint
 	case "forget":
-		err = errors.Join(n.rules.Forget(ctx, peer, now), n.cards.Forget(ctx, id), n.dropAliases(ctx, peer))
+		if err := errors.Join(n.cards.Forget(ctx, id), n.dropAliases(ctx, peer)); err != nil {
+			return err
+		}
+		changes = append(changes, n.rules.Change(peer, acl.Unknown, now), n.recipients.Change(peer, acl.Unknown, now))
 	default:
-		return fault(http.StatusBadRequest, "action must be allow, approve, block, forget, alias or repin", "")
+		return fault(http.StatusBadRequest, "action must be allow, approve, block, forget, alias, repin, write or no-write", "")
 	}
-	if err != nil {
-		return ownerError(err)
+	changes = append(changes, n.audit.Change(entry))
+	if err := n.store.Records().Apply(ctx, changes, now); err != nil {
+		return err
 	}
-	standing, err := n.rules.Standing(ctx, peer, now)
-	if err != nil {
-		return ownerError(err)
+	if change.Action == "repin" {
+		n.cards.Drop(id)
 	}
-	return httpapi.JSON(c, http.StatusOK, peerView{ID: peer, Standing: standing})
+	n.published(changes)
+	return nil
 }
 
 func checkAlias(alias string) error {
@@ -225,10 +284,13 @@ func (n *Node) setAlias(ctx context.Context, alias, peer string) error {
 	if err := checkAlias(alias); err != nil {
 		return err
 	}
-	change := store.Change{IfRev: store.Any, Record: store.Record{
+	return n.store.Records().Apply(ctx, []store.Change{aliasChange(alias, peer)}, time.Now())
+}
+
+func aliasChange(alias, peer string) store.Change {
+	return store.Change{IfRev: store.Any, Record: store.Record{
 		NS: nsAliases, Key: alias, Body: []byte(peer), Terms: []string{"peer:" + peer},
 	}}
-	return n.store.Records().Apply(ctx, []store.Change{change}, time.Now())
 }
 
 func (n *Node) dropAliases(ctx context.Context, peer string) error {

@@ -18,6 +18,7 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 	in, err := n.read(ctx, body) // lines 3 to 8
 	if err != nil {
 		n.decided(ctx, in, bridge.Outcome{}, err)
+		n.countUnproven(in, err)
 		return bridge.Outcome{}, err
 	}
 	return n.Accept(ctx, in) // lines 9 to 16

@@ -245,7 +245,7 @@ func TestWhichErrorWins(t *testing.T) {
 
 func pause(t *testing.T, m *meshtest.Member) {
 	t.Helper()
-	if err := m.SetPaused(t.Context(), true); err != nil {
+	if err := m.SetPaused(t.Context(), true, "test"); err != nil {
 		t.Fatal(err)
 	}
 }

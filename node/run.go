@@ -28,6 +28,8 @@ type run struct {
 	route   Route
 	done    func() // gives the room back
 
+	to *recipient // who would get the reply, once the owner must be shown
+
 	late    bool        // nobody waits on a connection
 	settled atomic.Bool // the one who sets it decides
 	result  chan bridge.Outcome

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -27,7 +26,8 @@ type Outgoing struct {
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
 	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
 
-	letter string // id of its letter, where somebody waits for it
+	letter string    // id of its letter, where somebody waits for it
+	waited time.Time // where the owner was asked: when that question would have expired
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -71,6 +71,14 @@ var ErrNoRecipient = &wire.Error{Code: wire.AgentUnavailable, Status: http.Statu
 // ErrOutbound: the outbound allowlist does not name the recipient (AM-50).
 var ErrOutbound = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the outbound allowlist does not name this agent"}
 
+// ErrBlocked: the owner blocked the recipient.
+var ErrBlocked = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "you blocked this agent"}
+
+// ErrRecipientChanged: the recipient's key is not the one that the owner was shown.
+var ErrRecipientChanged = &wire.Error{
+	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "the recipient's key is not the one you were shown; reject this and send it again",
+}
+
 // ErrOutboxFull: too many messages wait for delivery.
 var ErrOutboxFull = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true, Message: "too many messages wait for delivery"}
 
@@ -89,13 +97,18 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	if err := n.sendable(ctx, &out); err != nil {
 		return Sent{}, err
 	}
+	p, err := n.permit(ctx, out, time.Now())
 	switch {
-	case !n.cfg.Outbound.allows(out):
-		return Sent{}, ErrOutbound
-	case n.cfg.Outbound.asks(out):
-		return n.askOutgoing(ctx, out)
+	case err != nil:
+		return Sent{}, err
+	case p.asks:
+		return n.askOutgoing(ctx, out, p)
 	}
-	return n.dispatch(ctx, out, nil, wait)
+	sent, err := n.dispatch(ctx, out, nil, wait)
+	if err == nil {
+		n.countSent(out, p)
+	}
+	return sent, err
 }
 
 // sendable checks what the caller wants before anything is stored, and writes the payload as it will leave.
@@ -178,6 +191,12 @@ func (p *posting) apply(ctx context.Context, decided []store.Change) (m wire.Mes
 	}
 	if p.thread.Full() && !p.out.closes() {
 		return m, ErrConversationFull
+	}
+	if !p.out.waited.IsZero() && !p.thread.New() {
+		ended := conversations.Event{Kind: conversations.HoldEnded, At: p.now, Until: p.out.waited}
+		if err := p.thread.Record(ended); err != nil {
+			return m, err
+		}
 	}
 	p.out.letter = p.n.outbox.newID(p.now) // after the load, so that ids are in the order of the conversation
 	m, raw, letter, err := p.n.enqueue(p.thread, p.out, p.now)
@@ -294,48 +313,4 @@ func (n *Node) agreed(t *conversations.Thread) bool {
 	c := t.Conversation()
 	return c.Mine && c.State == conversations.Open && (c.AcceptReceived || c.AcceptSent) &&
 		(c.Intent == wire.Schedule || c.Intent == wire.Negotiate)
-}
-
-// OutboundPolicy says to whom our side may write, and what the owner sees first (AM-50). It holds for every path that
-// goes through [Node.Send]. Answers to a message that came in on the same connection, or late ones of its hook, are
-// not outgoing in this sense: the access rules let that sender in. The zero value lets everything out.
-type OutboundPolicy struct {
-	Allow   []string `yaml:"allow"`   // agent ids and foreign addresses; empty: everybody
-	Approve []string `yaml:"approve"` // patterns of intents (see [acl.Match]) that wait for the owner
-}
-
-// Validate says what is wrong with a policy that came from a configuration file.
-func (p OutboundPolicy) Validate() error {
-	for _, pattern := range p.Approve {
-		if err := acl.ValidPattern(pattern); err != nil {
-			return fmt.Errorf("outbound: %w", err)
-		}
-	}
-	return nil
-}
-
-func (p OutboundPolicy) allows(out Outgoing) bool {
-	if len(p.Allow) == 0 {
-		return true
-	}
-	for _, who := range p.Allow {
-		if who == principal(out) || who == string(out.To) {
-			return true
-		}
-	}
-	return false
-}
-
-// asks says whether the owner must see the message first. A close that is nothing more says nothing that could be
-// decided; the owner's approval of one message is of that message alone.
-func (p OutboundPolicy) asks(out Outgoing) bool {
-	if out.closes() && out.Payload.Len() == 2 { // action and status
-		return false
-	}
-	for _, pattern := range p.Approve {
-		if acl.Match(pattern, string(out.Intent)) {
-			return true
-		}
-	}
-	return false
 }

@@ -80,6 +80,9 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 	payload := received()
 	if s.answer.Payload != nil {
 		payload = *s.answer.Payload
+		if held, err := s.guard(ctx, payload); held || err != nil {
+			return s.provisional(ctx), err
+		}
 	}
 	s.item.State = ItemAnswered
 	out, err := s.reply(payload)
@@ -94,6 +97,38 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 	more, err := n.concludedBy(accepted, s.thread, s.item, s.now)
 	s.step.Records = append(s.step.Records, more...)
 	return out, err
+}
+
+// guard asks the owner's rules about what the hook wants to say (AM-50). held: it waits for the owner, and its sender
+// gets the provisional answer.
+func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, err error) {
+	n := s.run.n
+	out := s.item.reply(payload)
+	out.Via, out.Answers = "hook", s.item.ID
+	p, err := n.permit(ctx, out, s.now)
+	if err != nil {
+		return false, err
+	}
+	if !p.asks {
+		n.countSent(out, p)
+		return false, nil
+	}
+	if s.run.to == nil {
+		to := n.recipientOf(ctx, out)
+		s.run.to = &to
+	}
+	ask, changes, err := n.outgoingQuestion(out, *s.run.to, p, s.now)
+	if err != nil {
+		return false, err
+	}
+	s.item.State, s.item.Ask = ItemHeld, ask.ID
+	event := conversations.Event{Kind: conversations.HoldOpened, At: s.now, Until: ask.Expires}
+	if err := s.thread.Record(event); err != nil {
+		return false, err
+	}
+	s.step.Records = append(s.step.Records, changes...)
+	_, err = s.waits(ctx)
+	return true, err
 }
 
 // reply answers on the connection, or through the outbox where nobody waits any more.
@@ -182,8 +217,11 @@ func (s *settlement) provisional(ctx context.Context) bridge.Outcome {
 
 // hookFault is the note for the owner; what a hook printed stays in the log.
 func hookFault(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		return "the hook took too long"
+	case errors.Is(err, ErrOutbound), errors.Is(err, ErrBlocked):
+		return "your rules do not let your agent write to this peer"
 	}
 	return "the hook failed; see the log"
 }

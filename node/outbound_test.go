@@ -1,0 +1,304 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const deal = `{"action":"propose","terms":{"description":"ten cups","price":"30 EUR"}}`
+
+func outgoing(t *testing.T, to wire.AgentID, intent wire.Intent, payload string) node.Outgoing {
+	t.Helper()
+	v, err := wire.Parse([]byte(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node.Outgoing{To: to, Intent: intent, Payload: v, Via: "owner"}
+}
+
+// TestOutgoingMode is AM-50: to whom our side may write, whichever door it uses.
+func TestOutgoingMode(t *testing.T) {
+	cases := []struct {
+		name   string
+		policy node.OutboundPolicy
+		before func(m *meshtest.Member, to string)
+		state  node.SendState
+		err    error
+	}{
+		{"open by default", node.OutboundPolicy{}, nil, node.SendQueued, nil},
+		{"a list is an allowlist", node.OutboundPolicy{Allow: []string{"am_else"}}, nil, "", node.ErrOutbound},
+		{"open with a list", node.OutboundPolicy{Mode: acl.Open, Allow: []string{"am_else"}}, nil, node.SendQueued, nil},
+		{"allowlist, nobody on it", node.OutboundPolicy{Mode: acl.Allowlist}, nil, "", node.ErrOutbound},
+		{"allowlist ignores what was approved", node.OutboundPolicy{Mode: acl.Allowlist}, write, "", node.ErrOutbound},
+		{"approval", node.OutboundPolicy{Mode: acl.Approval}, nil, node.SendHeld, nil},
+		{"approval, remembered", node.OutboundPolicy{Mode: acl.Approval}, write, node.SendQueued, nil},
+		{"who may write to us is no recipient", node.OutboundPolicy{Mode: acl.Approval}, peerWord("allow"), node.SendHeld, nil},
+		{"blocked", node.OutboundPolicy{}, peerWord("block"), "", node.ErrBlocked},
+		{"blocked beats remembered", node.OutboundPolicy{Mode: acl.Approval}, func(m *meshtest.Member, to string) {
+			write(m, to)
+			peerWord("block")(m, to)
+		}, "", node.ErrBlocked},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			ann := mesh.Stranger("ann")
+			chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound = c.policy })
+			if c.before != nil {
+				c.before(chris, string(ann.ID))
+			}
+			for _, via := range []string{"owner", "hook", "bridge", "mcp"} {
+				out := outgoing(t, ann.ID, wire.Deliver, hello)
+				out.Via = via
+				sent, err := chris.Send(t.Context(), out, 0)
+				if sent.State != c.state || !errors.Is(err, c.err) {
+					t.Errorf("via %s: %+v, %v, want %q, %v", via, sent, err, c.state, c.err)
+				}
+			}
+		})
+	}
+}
+
+func peerWord(action string) func(*meshtest.Member, string) {
+	return func(m *meshtest.Member, to string) {
+		m.Call("POST", "/peers/"+to, map[string]string{"action": action}, nil)
+	}
+}
+
+func write(m *meshtest.Member, to string) { peerWord("write")(m, to) }
+
+// TestCommitmentsWaitAtEveryDoor is AM-31 for what leaves: an offer does not go out unseen by the owner's API, a
+// bridge or a hook, neither on the connection nor late.
+func TestCommitmentsWaitAtEveryDoor(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		intent  wire.Intent
+		payload string
+		waits   bool
+	}{
+		{"an offer", wire.Negotiate, deal, true},
+		{"an accept", wire.Negotiate, `{"action":"accept"}`, true},
+		{"no", wire.Negotiate, `{"action":"reject"}`, false},
+		{"a receipt", wire.Negotiate, `{"action":"received"}`, false},
+		{"asking for a person", wire.Handoff, `{"action":"request_human","reason":"talk"}`, true},
+		{"custom", "com.example.order", `{"action":"order"}`, true},
+		{"a meeting", wire.Schedule, propose, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			ann := mesh.Stranger("ann")
+			chris := mesh.Node("chris", unlimited)
+			want := node.SendQueued
+			if c.waits {
+				want = node.SendHeld
+			}
+			for _, via := range []string{"hook", "bridge"} {
+				out := outgoing(t, ann.ID, c.intent, c.payload)
+				out.Via = via
+				if sent := mustSend(t, chris.Node, out, 0); sent.State != want {
+					t.Errorf("via %s: %+v, want %s", via, sent, want)
+				}
+			}
+			var sent node.Sent
+			body := map[string]any{"to": ann.ID, "intent": c.intent, "payload": json.RawMessage(c.payload)}
+			if status := chris.Call("POST", "/send", body, &sent); status != http.StatusOK || sent.State != want {
+				t.Errorf("POST /send: %d %+v, want %s", status, sent, want)
+			}
+			must(t, chris.Post(ann.Sign(in("conv_in", ann.Draft(chris.ID(), wire.Deliver, hello)))), http.StatusOK)
+			body = map[string]any{"conversation": "conv_in", "intent": c.intent, "payload": json.RawMessage(c.payload)}
+			if status := chris.Call("POST", "/reply", body, &sent); status != http.StatusOK || sent.State != want {
+				t.Errorf("POST /reply: %d %+v, want %s", status, sent, want)
+			}
+		})
+	}
+}
+
+// TestHookAnswerWaits: what a hook wants to answer waits for the owner where it commits the owner; its sender is told
+// to wait, and gets the answer or not as the owner decides.
+func TestHookAnswerWaits(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
+			synctest.Test(t, func(t *testing.T) {
+				mesh := meshtest.InMemory(t)
+				chris := mesh.Stranger("chris")
+				answer, err := wire.Parse([]byte(`{"action":"accept"}`))
+				if err != nil {
+					t.Fatal(err)
+				}
+				sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+					if late {
+						time.Sleep(time.Minute)
+					}
+					return node.HookAnswer{Payload: &answer}, nil
+				}, unlimited, func(cfg *node.Config) {
+					cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Direction: acl.In, Hold: acl.Never}}
+				}))
+				raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Negotiate, deal)))
+				a := sarah.Post(raw)
+				must(t, a, http.StatusAccepted)
+				time.Sleep(2 * time.Minute)
+				ask := theAsk(t, sarah)
+				if ask.Kind != "outgoing" || ask.Rule != "hold=mesh.negotiate" {
+					t.Errorf("ask = %+v", ask)
+				}
+				must(t, sarah.Post(raw), http.StatusAccepted) // a repeat changes nothing
+				items, _, err := sarah.Inbox(t.Context(), node.ItemHeld, "", 10)
+				if err != nil || len(items) != 1 || items[0].Ask != ask.ID {
+					t.Fatalf("held items = %+v, %v", items, err)
+				}
+				decide(t, sarah, ask, choice)
+				item, err := sarah.Item(t.Context(), items[0].ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				final := sarah.Post(raw)
+				if choice == acl.Reject {
+					must(t, final, http.StatusAccepted)
+					if item.State != node.ItemNew || item.Note == "" {
+						t.Errorf("after the refusal: %+v", item)
+					}
+					return
+				}
+				must(t, final, http.StatusOK)
+				if m := final.Message(t, sarah); m.Action() != "accept" || m.Meta("in_reply_to") == "" || item.State != node.ItemAnswered {
+					t.Errorf("final answer = %s, item %s", final.Body, item.State)
+				}
+			})
+		}
+	}
+}
+
+// TestHookCannotWriteOffTheList: outgoing.mode binds hooks; the message stays with the owner.
+func TestHookCannotWriteOffTheList(t *testing.T) {
+	mesh := meshtest.InMemory(t)
+	chris := mesh.Stranger("chris")
+	answer, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"the secret"}}`))
+	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		return node.HookAnswer{Payload: &answer}, nil
+	}, func(cfg *node.Config) { cfg.Outbound.Mode = acl.Allowlist }))
+	a := sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+	must(t, a, http.StatusAccepted)
+	if m := a.Message(t, sarah); m.Action() != wire.ActionPending {
+		t.Errorf("answer = %s", a.Body)
+	}
+	items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10)
+	if err != nil || len(items) != 1 || items[0].Note == "" {
+		t.Errorf("items = %+v, %v", items, err)
+	}
+}
+
+// TestOutgoingShowsTheRecipient: the owner sees to whom, by which key, proven where; what changes afterwards is not
+// what was approved.
+func TestOutgoingShowsTheRecipient(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := mesh.Node("ann", open)
+	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Mode = acl.Approval })
+	sent := mustSend(t, chris.Node, outgoing(t, ann.ID(), wire.Deliver, hello), 0)
+	if sent.State != node.SendHeld {
+		t.Fatalf("sent = %+v", sent)
+	}
+	ask := theAsk(t, chris)
+	var shown struct {
+		To        wire.AgentID
+		Payload   wire.Value
+		Recipient struct {
+			Name, Endpoint, Directory, Fingerprint, ID string
+			KeyProof                                   time.Time `json:"key_proof"`
+		}
+	}
+	if err := json.Unmarshal(ask.Body, &shown); err != nil {
+		t.Fatal(err)
+	}
+	r := shown.Recipient
+	if r.Name != "ann" || r.Endpoint != ann.URL || r.Directory == "" || r.Fingerprint == "" || r.KeyProof.IsZero() || r.ID != "derived" {
+		t.Errorf("recipient = %+v", r)
+	}
+	if ask.Rule != "outgoing.mode=approval" || len(ask.Choices) != 3 {
+		t.Errorf("ask = %+v", ask)
+	}
+	decide(t, chris, ask, acl.ApproveAlways)
+	if sent := mustSend(t, chris.Node, outgoing(t, ann.ID(), wire.Deliver, hello), 0); sent.State != node.SendQueued {
+		t.Errorf("after always: %+v", sent)
+	}
+}
+
+// TestOutgoingIsCheckedAgain: a block, a shorter list and another key between the question and the answer count, and
+// the message waits on (AM-34).
+func TestOutgoingIsCheckedAgain(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := mesh.Stranger("ann")
+	chris := mesh.Node("chris", nil)
+	mustSend(t, chris.Node, outgoing(t, ann.ID, wire.Negotiate, deal), 0)
+	ask := theAsk(t, chris)
+	try := func(m *meshtest.Member, want error) {
+		t.Helper()
+		_, err := m.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
+		if !errors.Is(err, want) {
+			t.Errorf("approve: %v, want %v", err, want)
+		}
+		theAsk(t, m)
+	}
+	peerWord("block")(chris, string(ann.ID))
+	try(chris, node.ErrBlocked)
+	peerWord("forget")(chris, string(ann.ID))
+	chris = mesh.Restart(chris, func(cfg *node.Config) { cfg.Outbound.Mode = acl.Allowlist })
+	try(chris, node.ErrOutbound)
+	chris = mesh.Restart(chris, nil)
+	other := meshtest.Card(t, "mallory", "http://127.0.0.1:9/agentmesh").Tree.With("agent_id", wire.Text(string(ann.ID)))
+	if status := chris.Call("POST", "/peers", map[string]any{"card": other}, nil); status != http.StatusOK {
+		t.Fatalf("give another card: %d", status)
+	}
+	try(chris, node.ErrRecipientChanged)
+}
+
+// TestOutgoingSuspendsTheClock is AM-40 for a question about a message of ours: the conversation outlives its day.
+func TestOutgoingSuspendsTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		ann := mesh.Stranger("ann")
+		chris := mesh.Node("chris", unlimited)
+		must(t, chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Negotiate, `{"action":"reject"}`)))), http.StatusOK)
+		out := outgoing(t, ann.ID, wire.Negotiate, deal)
+		out.Conv = "conv_one"
+		mustSend(t, chris.Node, out, 0)
+		time.Sleep(3 * 24 * time.Hour)
+		decide(t, chris, theAsk(t, chris), acl.Approve)
+		time.Sleep(23 * time.Hour)
+		key := store.ConvKey{Peer: string(ann.ID), ID: "conv_one"}
+		equal(t, "transcript", transcript(t, chris, key), []string{"in reject", "out received", "out propose"})
+		must(t, chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Negotiate, `{"action":"reject"}`)))), http.StatusOK)
+		// Decided, so that its hold suspends nothing any more.
+		time.Sleep(25 * time.Hour)
+		late := chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Negotiate, `{"action":"reject"}`))))
+		if late.Code() != wire.ConversationClosed {
+			t.Errorf("after a day of silence: %d %s", late.Status, late.Body)
+		}
+	})
+}
+
+// TestOutgoingAsksAreBounded: an agent that runs wild fills its own queue, and the conversations of others go on.
+func TestOutgoingAsksAreBounded(t *testing.T) {
+	mesh := meshtest.InMemory(t)
+	ann := mesh.Stranger("ann")
+	chris := mesh.Node("chris", nil)
+	for range 200 {
+		mustSend(t, chris.Node, outgoing(t, ann.ID, wire.Negotiate, deal), 0)
+	}
+	if _, err := chris.Send(t.Context(), outgoing(t, ann.ID, wire.Negotiate, deal), 0); !errors.Is(err, node.ErrAsksFull) {
+		t.Errorf("one too many: %v, want %v", err, node.ErrAsksFull)
+	}
+	if sent := mustSend(t, chris.Node, outgoing(t, ann.ID, wire.Deliver, hello), 0); sent.State != node.SendQueued {
+		t.Errorf("another message: %+v", sent)
+	}
+}
