@@ -1,0 +1,114 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// eventLines reads the stream of a page.
+func (b *browser) eventLines() (next func() string, stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base+PagePath+"/events", nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	resp, err := b.http.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if resp.StatusCode != 200 {
+		b.t.Fatalf("events: %d", resp.StatusCode)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	return func() string {
+			for lines.Scan() {
+				if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+					return data
+				}
+			}
+			return "end"
+		}, func() {
+			cancel()
+			resp.Body.Close()
+		}
+}
+
+func TestStreamTellsWhatChanged(t *testing.T) {
+	o, token, _ := startPages(t, shortTemp(t))
+	tell := make(chan string)
+	o.Pages().Follow(func(ctx context.Context, changed func(string)) {
+		for {
+			select {
+			case topic := <-tell:
+				changed(topic)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	b := newBrowser(t, o)
+	b.signIn(token)
+	next, stop := b.eventLines()
+	defer stop()
+	if got := next(); got != "" { // ready
+		t.Fatalf("first line %q", got)
+	}
+	for range 10_000 { // coalesced: a page that is slow costs nothing
+		tell <- "inbox"
+		tell <- "approvals"
+	}
+	if got := next(); got != "approvals inbox" {
+		t.Errorf("changed: %q", got)
+	}
+	seen := 1
+	tell <- "outbox"
+	for next() != "outbox" {
+		if seen++; seen > 100 {
+			t.Fatal("twenty thousand changes became a hundred events")
+		}
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	o, token, _ := startPages(t, shortTemp(t))
+	b := newBrowser(t, o)
+	b.signIn(token)
+	for range maxStreamsOpen {
+		_, stop := b.eventLines()
+		defer stop()
+	}
+	if resp, _ := b.get(PagePath + "/events"); resp.StatusCode != 503 {
+		t.Errorf("one stream too many: %d", resp.StatusCode)
+	}
+}
+
+func TestStreamsEndWithTheListener(t *testing.T) {
+	dir := shortTemp(t)
+	o := NewOwner(OwnerConfig{Dir: dir, Listen: "127.0.0.1:0"})
+	pagesOf(o)
+	stop := serveOwner(t, o)
+	token, err := os.ReadFile(filepath.Join(dir, TokenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBrowser(t, o)
+	b.signIn(strings.TrimSpace(string(token)))
+	next, hangUp := b.eventLines()
+	defer hangUp()
+	next()
+	begun := time.Now()
+	stop()
+	if took := time.Since(begun); took >= stopTimeout {
+		t.Errorf("the listener waited %v for an open page", took)
+	}
+	if got := next(); got != "end" {
+		t.Errorf("the stream goes on: %q", got)
+	}
+}
