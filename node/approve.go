@@ -91,7 +91,7 @@ func (v *verdict) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.item.State, v.item.Route = ItemRunning, route.Name
+	v.item.State, v.item.Route, v.item.Let = ItemRunning, route.Name, true
 	v.item.Attempt++
 	step := store.Step{Records: append(changes, v.item.change()), Now: v.d.Now}
 	v.thread.Into(&step)

@@ -23,6 +23,7 @@ func (n *Node) concluded(t *conversations.Thread, peer wire.AgentID, name, addre
 		notice := n.notice(notify.Agreed, peer, name, conv.Key, now)
 		notice.Title, notice.Text = agreedText(conv.Agreement, name)
 		changes = append(changes, n.notices.Change(notice))
+		changes = append(changes, n.agreedEvent(conv, peer, name, now)...)
 	}
 	if !n.agreed(t) {
 		return changes, nil

@@ -31,7 +31,9 @@ type Call struct {
 	History      []store.Entry // the conversation so far, bounded
 	Sender       Sender
 	ActionKnown  bool
-	Attempt      int // 1 for the first
+	Attempt      int  // 1 for the first
+	Reply        bool // the message answers one of ours on its connection; see [Route].Replies
+	Approved     bool // the owner was asked about the message and let it through
 }
 
 // Sender is who wrote, and what the owner thinks of it.
@@ -56,6 +58,7 @@ type Route struct {
 	Name       string  // for status and log
 	Handler    Handler // nil: the inbox
 	Repeatable bool    // may run again after a crash that came while it worked (AM-75)
+	Replies    bool    // also takes synchronous answers to messages of ours, which else are for the inbox
 }
 
 // route returns the first route that matches, the inbox where none does.
@@ -211,6 +214,7 @@ func (c Call) document() []byte {
 			wire.Member{Key: "trust", Value: wire.Text(trust)},
 		)},
 		wire.Member{Key: "action_known", Value: wire.Bool(c.ActionKnown)},
+		wire.Member{Key: "approved", Value: wire.Bool(c.Approved)},
 		wire.Member{Key: "message", Value: message.Tree()},
 		wire.Member{Key: "conversation", Value: wire.Obj(
 			wire.Member{Key: "conversation_id", Value: wire.Text(conv.Key.ID)},

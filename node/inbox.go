@@ -59,9 +59,10 @@ type Item struct {
 	At      time.Time `json:"at"`
 	Route   string    `json:"route,omitempty"` // name of the hook that has it
 	Attempt int       `json:"attempt,omitempty"`
-	Pending bool      `json:"pending,omitempty"` // the sender was told pending_approval
-	Ask     string    `json:"ask,omitempty"`     // what the owner was asked
-	Note    string    `json:"note,omitempty"`    // why it failed; ours, not the peer's
+	Pending bool      `json:"pending,omitempty"`  // the sender was told pending_approval
+	Let     bool      `json:"approved,omitempty"` // the owner let it through to the hook
+	Ask     string    `json:"ask,omitempty"`      // what the owner was asked
+	Note    string    `json:"note,omitempty"`     // why it failed; ours, not the peer's
 
 	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
 	Expires time.Time `json:"expires"`
@@ -228,6 +229,6 @@ func (n *Node) call(ctx context.Context, item Item, m wire.Message, conv convers
 	return Call{
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
 		Sender:      Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: item.Trust},
-		ActionKnown: item.ActionKnown, Attempt: item.Attempt,
+		ActionKnown: item.ActionKnown, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -55,6 +56,7 @@ type Config struct {
 	Schemas    PayloadSchemas              // for custom intents (AM-70); nil checks none
 
 	Notices *notify.Box
+	Agreed  *calendar.Book // takes agreed events to the owner's calendar; nil: a notice is all there is
 	Audit   *acl.Audit // nil: one of the node's own over Store
 
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -101,6 +103,9 @@ func (n *Node) published(changes []store.Change) {
 	n.events.publish(eventsOf(changes)...)
 	n.notices.Published(changes)
 	n.outbox.posted(changes)
+	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == calendar.Namespace }) {
+		n.cfg.Agreed.Published()
+	}
 }
 
 func hexOf(sum [32]byte) string { return hex.EncodeToString(sum[:]) }

@@ -76,7 +76,7 @@ func (n *Node) recoverRun(ctx context.Context, id string) error {
 // that answer is what a sender gets that repeats the message meanwhile.
 func (n *Node) promise(ctx context.Context, id string) error {
 	item, err := n.Item(ctx, id)
-	if err != nil || item.Pending {
+	if err != nil || item.Pending || item.Kind == kindReply {
 		return err
 	}
 	rec, err := n.store.Steps().Replayed(ctx, string(item.Peer), string(item.MessageID), time.Now())

@@ -24,6 +24,7 @@ type ending struct {
 	thread *conversations.Thread
 	step   store.Step
 	sent   Sent
+	run    *run // of the hook that takes the reply; nil where the inbox does
 }
 
 // end applies what fill puts into the step, anew where a row moved meanwhile. Where the store does not take it, the
@@ -40,7 +41,13 @@ func (n *Node) end(ctx context.Context, l Letter, fill func(context.Context, *en
 			n.attempted(e.l, string(e.l.State), e.l.Err.text())
 			n.published(e.step.Records)
 			n.outbox.tell(l.ID, e.sent)
+			if e.run != nil {
+				n.start(e.run)
+			}
 			return time.Time{}
+		}
+		if e.run != nil {
+			e.run.done()
 		}
 		if !isConflict(err) {
 			break
@@ -208,6 +215,9 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		if err != nil {
 			return err
 		}
+		if lives {
+			e.run = e.n.replyRun(&item, m)
+		}
 		e.step.Records = append(e.step.Records, item.change())
 	}
 	return e.concludes(ctx, action, lives)
@@ -263,7 +273,7 @@ func (e *ending) item(ctx context.Context, m *wire.Message, digest [32]byte) (It
 		return Item{}, err
 	}
 	item := Item{
-		ID: newItemID(e.now), State: ItemNew, Kind: "reply", Peer: e.l.To, PeerName: e.n.nameOf(ctx, e.l), Address: e.l.Address,
+		ID: newItemID(e.now), State: ItemNew, Kind: kindReply, Peer: e.l.To, PeerName: e.n.nameOf(ctx, e.l), Address: e.l.Address,
 		Conversation: e.l.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
 		At: e.now, Digest: hexOf(digest), Expires: e.now.Add(e.n.cfg.Retention),

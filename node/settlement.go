@@ -72,6 +72,9 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 	case s.answer.Async:
 		s.item.State = ItemNew
 		return s.waits(ctx)
+	case s.item.Kind == kindReply && s.answer.Payload == nil:
+		s.leave()
+		return s.provisional(ctx), nil
 	case s.answer.Hold != "":
 		return s.hold(ctx)
 	case s.answer.Err != nil:

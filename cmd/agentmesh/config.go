@@ -42,6 +42,8 @@ type Config struct {
 	// The agent behind the node, by intent (AM-72 to AM-75). The first hook that matches takes the message; no match
 	// is the inbox. Each hook has exactly one of exec, webhook, openclaw and inbox.
 	Hooks []HookConfig `key:"hooks"`
+	// The owner's calendars, from which mesh.schedule is answered.
+	Calendar CalendarConfig `key:"calendar"`
 	// JSON Schemas that payloads of custom intents must fit (AM-70).
 	Schemas []SchemaConfig `key:"schemas"`
 	// Time limits of hooks and holds.
@@ -262,6 +264,7 @@ func defaultConfig() Config {
 			Intents:      []string{"mesh.schedule", "mesh.message", "mesh.request_info", "mesh.negotiate", "mesh.handoff"},
 		},
 		Access:        AccessConfig{Mode: "approval"},
+		Calendar:      defaultCalendar(),
 		Timeouts:      TimeoutConfig{Sync: 20 * time.Second, Hook: 5 * time.Minute, Hold: 7 * day},
 		Conversations: ConversationConfig{Idle: day, Retention: 30 * day, MaxKept: 100_000, MaxBytes: 8 << 30},
 		Limits: LimitConfig{

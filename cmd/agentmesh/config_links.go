@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -26,22 +25,28 @@ func (c Config) checkLinks(p *problems) {
 
 // token reads the secret of a link; empty where it has none.
 func (a *app) token(l bridge.Link) (client.Credential, error) {
-	switch {
-	case l.TokenFile != "":
-		data, err := os.ReadFile(a.beside(l.TokenFile))
-		if err != nil {
-			return "", fmt.Errorf("link %s: read token_file: %w", l.Name, err)
-		}
-		return notEmpty(l, strings.TrimSpace(string(data)))
-	case l.TokenEnv != "":
-		return notEmpty(l, strings.TrimSpace(os.Getenv(l.TokenEnv)))
-	}
-	return "", nil
+	text, err := a.secret("link "+l.Name, l.TokenFile, l.TokenEnv)
+	return client.Credential(text), err
 }
 
-func notEmpty(l bridge.Link, token string) (client.Credential, error) {
-	if token == "" {
-		return "", fmt.Errorf("link %s: %w", l.Name, errors.New("the token is empty"))
+// secret reads a secret from the file or the environment variable that the configuration names; empty where it names
+// neither.
+func (a *app) secret(of, file, env string) (string, error) {
+	var text string
+	switch {
+	case file != "":
+		data, err := os.ReadFile(a.beside(file))
+		if err != nil {
+			return "", fmt.Errorf("%s: read secret: %w", of, err)
+		}
+		text = string(data)
+	case env != "":
+		text = os.Getenv(env)
+	default:
+		return "", nil
 	}
-	return client.Credential(token), nil
+	if text = strings.TrimSpace(text); text == "" {
+		return "", fmt.Errorf("%s: the secret is empty", of)
+	}
+	return text, nil
 }

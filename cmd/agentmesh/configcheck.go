@@ -40,6 +40,7 @@ func (c Config) check() error {
 		}
 	}
 	c.checkLinks(&p)
+	c.Calendar.check(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	p.oneOf("notify.content", c.Notify.Content, "summary", "none")
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -154,6 +155,7 @@ func (c Config) opened() []string {
 		}
 	}
 	add(c.Access.Mode == "open", "access.mode: any registered agent is let in")
+	add(c.Calendar.Accept && c.Calendar.Strangers, "calendar.strangers: anyone who reaches the node may fill free time")
 	for _, r := range c.Hold {
 		add(r.Hold == "never", "hold: %s never waits for the owner", r.Intent)
 	}

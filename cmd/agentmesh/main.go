@@ -56,6 +56,8 @@ type commands struct {
 	Conversations conversationsCmd `cmd:"" group:"mesh" help:"Conversations and their transcripts."`
 	Peers         peersCmd         `cmd:"" group:"mesh" help:"What you decided about other agents."`
 
+	Calendar calendarCmd `cmd:"" group:"mesh" help:"Your free times, and events that were agreed."`
+
 	Links linksCmd `cmd:"" group:"mesh" help:"Connections to other networks."`
 
 	Keys    keysCmd    `cmd:"" group:"data" help:"Signing and encryption keys."`

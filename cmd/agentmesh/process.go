@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -44,6 +45,7 @@ type process struct {
 	notices  *notify.Box
 	joined   []*client.Directory // what the node joins and asks
 	bridges  []bridgeService
+	events   *calendar.Book // nil where the owner has no calendar
 }
 
 func (c Config) has(role string) bool { return slices.Contains(c.Roles, role) }
@@ -174,6 +176,10 @@ func (p *process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
+	scheduler, err := p.addCalendar()
+	if err != nil {
+		return err
+	}
 	schemas, err := p.schemas()
 	if err != nil {
 		return err
@@ -187,7 +193,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.key, Card: card},
 		Policy:   p.cfg.policy(), Outbound: p.cfg.outbound(), Rates: p.cfg.rates(), Exempt: exempt,
-		Routes: routes, Schemas: schemas, Notices: p.notices,
+		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold,
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
 		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, Logger: p.log, Metrics: p.metrics,
@@ -197,6 +203,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 	}
 	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
 	p.node.MountOwner(p.owner.Group())
+	p.mountCalendar(p.owner.Group(), scheduler)
 	p.edge.WellKnown(func() wire.WellKnown {
 		doc := p.node.WellKnown()
 		if p.registry != nil {

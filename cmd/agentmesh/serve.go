@@ -106,6 +106,9 @@ func (p *process) serve(ctx context.Context, listener net.Listener, started func
 	} else {
 		g.Go(func() error { p.sweep(ctx); return nil })
 	}
+	if p.events != nil {
+		g.Go(func() error { p.events.Run(ctx); return nil })
+	}
 	for _, b := range p.bridges {
 		g.Go(func() error { return b.Run(ctx) })
 	}

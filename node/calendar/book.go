@@ -18,8 +18,8 @@ const Namespace = "calendar"
 type BookConfig struct {
 	Records store.Records
 	Writer  Writer // nil: events are kept here alone
-	// Failed is told when an event could not be written, once for each event. It must not block.
-	Failed func(e Event, err error)
+	// Failed is told when an event could not be written, once for each event.
+	Failed func(ctx context.Context, e Event, err error)
 	Logger *slog.Logger // nil discards
 }
 
@@ -38,7 +38,7 @@ func NewBook(cfg BookConfig) *Book {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Failed == nil {
-		cfg.Failed = func(Event, error) {}
+		cfg.Failed = func(context.Context, Event, error) {}
 	}
 	return &Book{cfg: cfg, wake: make(chan struct{}, 1)}
 }
@@ -168,7 +168,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 	switch {
 	case err != nil:
 		if e.Attempts == 0 {
-			b.cfg.Failed(e.Event, err)
+			b.cfg.Failed(ctx, e.Event, err)
 		}
 		b.cfg.Logger.Warn("write event", "uid", e.Event.UID, "attempt", e.Attempts+1, "err", err)
 		next = min(firstPause<<min(e.Attempts, 6), lastPause)

@@ -38,7 +38,7 @@ func TestBookTriesAgain(t *testing.T) {
 		w := &moody{}
 		w.failures.Store(3)
 		var told atomic.Int32
-		book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: w, Failed: func(calendar.Event, error) { told.Add(1) }})
+		book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: w, Failed: func(context.Context, calendar.Event, error) { told.Add(1) }})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()

@@ -43,6 +43,8 @@ type Question struct {
 	Agreement    wire.Agreement // what the conversation said so far; untrusted
 	Known        bool           // the owner let the sender in for good
 	Rounds       int            // counters that we sent in this conversation
+	Reply        bool           // it answers a message of ours: an accept then agrees, and wants no other
+	Approved     bool           // the owner was asked and wants it to go on
 }
 
 // Reply is what to say. Exactly one of the two is set, or neither: then there is nothing to say.
@@ -57,6 +59,9 @@ func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply
 	case "propose", "counter":
 		return s.proposed(ctx, q, now)
 	case "accept":
+		if q.Reply {
+			return Reply{}
+		}
 		return s.accepted(ctx, q, now)
 	}
 	return Reply{} // decline and cancel say enough
@@ -84,7 +89,7 @@ func (q Question) read() (wish, error) {
 		if text == "" {
 			continue
 		}
-		t, ok := instant(text)
+		t, ok := ParseInstant(text)
 		if !ok {
 			return w, errors.New("a proposed time is not readable as a time with its offset")
 		}
@@ -102,8 +107,8 @@ func (q Question) read() (wish, error) {
 	return w, nil
 }
 
-// instant reads a time that names its offset: without one, two people in two zones would agree on two times.
-func instant(text string) (time.Time, bool) {
+// ParseInstant reads a time that names its offset: without one, two people in two zones would agree on two times.
+func ParseInstant(text string) (time.Time, bool) {
 	for _, layout := range [...]string{time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00"} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t, true
@@ -143,7 +148,7 @@ func (s *Scheduler) proposed(ctx context.Context, q Question, now time.Time) Rep
 
 // counter offers real free times, or declines where there are none.
 func (s *Scheduler) counter(q Question, view View, w wish) Reply {
-	if q.Rounds >= orCount(s.Limits.Rounds, defaultRounds) {
+	if !q.Approved && q.Rounds >= orCount(s.Limits.Rounds, defaultRounds) {
 		return hold("the two calendars do not meet after several offers")
 	}
 	near := view.Near(w.times[0], w.duration, offers)
@@ -178,7 +183,7 @@ func (s *Scheduler) accepted(ctx context.Context, q Question, now time.Time) Rep
 	if at == "" {
 		at = q.Agreement.Time
 	}
-	t, ok := instant(at)
+	t, ok := ParseInstant(at)
 	d, known := ParseLength(q.Agreement.Duration)
 	if !ok || !known {
 		return hold("it was accepted, but it is not clear for when")
@@ -201,6 +206,9 @@ func (s *Scheduler) accepted(ctx context.Context, q Question, now time.Time) Rep
 
 // mayAccept says why the owner must be asked before this is agreed, "" where not.
 func (s *Scheduler) mayAccept(ctx context.Context, q Question, t time.Time, d time.Duration, now time.Time) string {
+	if q.Approved {
+		return ""
+	}
 	most := s.Limits.MaxDuration
 	if most == 0 {
 		most = defaultMaxDuration

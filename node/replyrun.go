@@ -1,0 +1,40 @@
+package node
+
+import (
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// kindReply marks items that are synchronous answers to messages of ours.
+const kindReply = "reply"
+
+// replyRun makes the run of a hook that takes the reply, nil where none does or where there is no room: then the reply is
+// for the inbox. What the hook says leaves through the outbox; where it says nothing, nothing leaves, for two hooks that
+// thank each other would never end.
+func (n *Node) replyRun(item *Item, m *wire.Message) *run {
+	route := n.route(m.Intent)
+	if route.Handler == nil || !route.Replies || !item.ActionKnown || m.Action() == wire.ActionClose {
+		return nil
+	}
+	done, err := n.runs.reserve()
+	if err != nil {
+		return nil
+	}
+	item.State, item.Route, item.Attempt = ItemRunning, route.Name, 1
+	return &run{
+		n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, late: true,
+		result: make(chan bridge.Outcome, 1),
+	}
+}
+
+// leave leaves a reply that a hook did not answer to the owner, who is told where the hook said why.
+func (s *settlement) leave() {
+	s.item.State = ItemNew
+	if s.answer.Hold == "" {
+		return
+	}
+	s.item.Note = s.answer.Hold
+	n := s.run.n
+	notice := n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.now)
+	s.step.Records = append(s.step.Records, n.notices.Change(notice))
+}

@@ -1,0 +1,80 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// CalendarHook answers mesh.schedule from the owner's calendars. It decides anew each time, so its route is repeatable.
+type CalendarHook struct{ Scheduler *calendar.Scheduler }
+
+var _ Handler = CalendarHook{}
+
+// Handle never fails: what the calendars cannot answer is held for the owner.
+func (h CalendarHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
+	payload := c.Message.Payload
+	if v, err := wire.ParseObject(c.Payload); err == nil {
+		payload = v
+	}
+	r := h.Scheduler.Answer(ctx, calendar.Question{
+		Conversation: c.Conversation.Key.Peer + "/" + c.Conversation.Key.ID,
+		Payload:      payload,
+		Agreement:    c.Conversation.Agreement,
+		Known:        c.Sender.Trust != "" || c.Conversation.Mine,
+		Rounds:       countered(c.History),
+		Approved:     c.Approved,
+		Reply:        c.Reply,
+	}, time.Now())
+	switch {
+	case r.Hold != "":
+		return HookAnswer{Hold: printable(r.Hold, 500)}, nil
+	case r.Payload.Kind() != wire.Object:
+		return HookAnswer{}, nil
+	}
+	return HookAnswer{Payload: &r.Payload}, nil
+}
+
+// countered counts the times that we offered others.
+func countered(history []store.Entry) (n int) {
+	for _, e := range history {
+		if !e.Out {
+			continue
+		}
+		v, err := wire.ParseObject(e.Raw)
+		if err != nil {
+			continue
+		}
+		if payload, _ := v.Get("payload"); payload.GetStr("action") == "counter" {
+			n++
+		}
+	}
+	return n
+}
+
+// agreedEvent returns the change that brings an agreed event to the owner's calendar, none where the messages do not say
+// when it is: then the notice is all there is. The texts are a peer's, so they are cleaned and cut here.
+func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
+	start, ok := calendar.ParseInstant(conv.Agreement.Time)
+	length, known := calendar.ParseLength(conv.Agreement.Duration)
+	if n.cfg.Agreed == nil || !ok || !known {
+		return nil
+	}
+	with := name
+	if with == "" {
+		with = string(peer)
+	}
+	title := notify.Clean(conv.Agreement.Title, 200)
+	if title == "" {
+		title = "Meeting"
+	}
+	return []store.Change{n.cfg.Agreed.Agreed(calendar.Event{
+		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: title, Location: notify.Clean(conv.Agreement.Location, 200),
+		With: notify.Clean(with, 200), Start: start, Duration: length, Made: now,
+	})}
+}

@@ -1,0 +1,124 @@
+package node_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// workday is a working day at least three days ahead, at midnight UTC.
+func workday() time.Time {
+	d := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 3)
+	for d.Weekday() == time.Saturday || d.Weekday() == time.Sunday {
+		d = d.AddDate(0, 0, 1)
+	}
+	return d
+}
+
+// scheduling is a node that answers mesh.schedule from a calendar in which the hours from to until of the day are busy.
+func scheduling(t *testing.T, day time.Time, from, until int, limits calendar.Limits) func(*node.Config) {
+	t.Helper()
+	dir := t.TempDir()
+	text := fmt.Sprintf("BEGIN:VCALENDAR\r\nVERSION:2.0\r\nBEGIN:VEVENT\r\nUID:busy\r\nDTSTART:%s\r\nDTEND:%s\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n",
+		day.Add(time.Duration(from)*time.Hour).Format("20060102T150405Z"), day.Add(time.Duration(until)*time.Hour).Format("20060102T150405Z"))
+	if err := os.WriteFile(filepath.Join(dir, "busy.ics"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(cfg *node.Config) {
+		cfg.Policy.Mode = acl.Open
+		book := calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records()})
+		planner, err := calendar.NewPlanner(calendar.Config{Sources: []calendar.Source{calendar.Files{Path: dir}, book}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Agreed = book
+		cfg.Routes = []node.Route{{
+			Pattern: string(wire.Schedule), Name: "calendar", Repeatable: true, Replies: true,
+			Handler: node.CalendarHook{Scheduler: &calendar.Scheduler{Planner: planner, Book: book, Limits: limits}},
+		}}
+	}
+}
+
+func coffee(t *testing.T, at ...time.Time) wire.Value {
+	t.Helper()
+	var texts []string
+	for _, a := range at {
+		texts = append(texts, a.Format(time.RFC3339))
+	}
+	return wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("propose")},
+		wire.Member{Key: "event", Value: wire.Obj(
+			wire.Member{Key: "title", Value: wire.Text("Coffee")}, wire.Member{Key: "proposed_times", Value: wire.Texts(texts)},
+			wire.Member{Key: "duration", Value: wire.Text("30 minutes")}, wire.Member{Key: "location", Value: wire.Text("Sightglass")},
+		)},
+	)
+}
+
+// agreedEvents lists what stands in the book of a member.
+func agreedEvents(t *testing.T, m *meshtest.Member) []calendar.Event {
+	t.Helper()
+	events, err := calendar.NewBook(calendar.BookConfig{Records: m.Store.Records()}).Events(t.Context(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return events
+}
+
+// TestTwoCalendars: the coffee of the specification is agreed by two calendars, and nobody types: the proposed time is
+// taken at Sarah's, her first offer is taken at Chris's, the second one fits both.
+func TestTwoCalendars(t *testing.T) {
+	day := workday()
+	mesh := meshtest.New(t)
+	limits := calendar.Limits{Accept: true, Strangers: true}
+	sarah := mesh.Node("sarah", scheduling(t, day, 9, 12, limits))
+	chris := mesh.Node("chris", scheduling(t, day, 12, 13, limits))
+	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(10*time.Hour)), Conv: "conv_coffee", Via: "owner"}
+	mustSend(t, chris.Node, out, 10*time.Second)
+	waitFor(t, "the conversation is completed", func() bool {
+		return convState(t, chris.Store, out) == conversations.Completed &&
+			convState(t, sarah.Store, node.Outgoing{To: chris.ID(), Conv: out.Conv}) == conversations.Completed
+	})
+	for _, m := range []*meshtest.Member{sarah, chris} {
+		events := agreedEvents(t, m)
+		if len(events) != 1 || !events[0].Start.Equal(day.Add(13*time.Hour)) || events[0].Duration != 30*time.Minute ||
+			events[0].Title != "Coffee" || events[0].Location != "Sightglass" {
+			t.Errorf("%s: agreed events = %+v, want coffee at %v", m.Name, events, day.Add(13*time.Hour))
+		}
+		if n := agreements(t, m); n != 1 {
+			t.Errorf("%s: the owner was told of %d agreements, want 1", m.Name, n)
+		}
+	}
+}
+
+// TestCalendarAsks: a time that fits waits for the owner, who sees why, and whose approval agrees to it.
+func TestCalendarAsks(t *testing.T) {
+	day := workday()
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", scheduling(t, day, 9, 12, calendar.Limits{}))
+	chris := mesh.Node("chris", open)
+	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(14*time.Hour)), Conv: "conv_coffee", Via: "owner"}
+	mustSend(t, chris.Node, out, 10*time.Second)
+	asks, _, err := sarah.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 || !strings.Contains(string(asks[0].Body), "agreeing is left to you") {
+		t.Fatalf("asks = %+v, %v", asks, err)
+	}
+	if len(agreedEvents(t, sarah)) != 0 {
+		t.Error("an event was agreed before the owner approved")
+	}
+	if _, err := sarah.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the event is agreed", func() bool {
+		return len(agreedEvents(t, sarah)) == 1 && convState(t, chris.Store, out) == conversations.Completed
+	})
+}
