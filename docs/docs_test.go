@@ -76,6 +76,7 @@ var outside = []struct {
 	{"filippo.io/age", []string{"signing"}, "keys and encryption have one home"},
 	{"filippo.io/edwards25519", []string{"signing"}, "keys and encryption have one home"},
 	{"github.com/ProtonMail/go-crypto", []string{"signing"}, "keys and encryption have one home"},
+	{"golang.org/x/crypto/nacl", []string{"signing"}, "keys and encryption have one home"},
 	{"github.com/oasisprotocol/curve25519-voi", []string{"signing"}, "one function verifies with it, held to crypto/ed25519 by tests"},
 	{
 		"github.com/labstack/echo/v4",

@@ -30,6 +30,9 @@ func AppendCanonical(dst []byte, v wire.Value, f Form) []byte {
 		if f == JCS || f == ES {
 			return appendNumber(dst, token)
 		}
+		if f == Python {
+			return appendPython(dst, token)
+		}
 		return append(dst, token...)
 	case wire.String:
 		s, _ := v.Str()
@@ -181,9 +184,9 @@ func shortInteger(token string) bool {
 	return true
 }
 
-// appendString writes s with the escapes of RFC 8785, and for ASCII and HTML with those that the form adds.
+// appendString writes s with the escapes of RFC 8785, and for ASCII, HTML and Python with those that the form adds.
 func appendString(dst []byte, s string, f Form) []byte {
-	if f != ASCII && f != HTML {
+	if f != ASCII && f != HTML && f != Python {
 		return wire.AppendQuoted(dst, s)
 	}
 	dst = append(dst, '"')
@@ -206,7 +209,7 @@ func appendString(dst []byte, s string, f Form) []byte {
 
 // escapes says what a form escapes beyond RFC 8785. DEL is ASCII, yet Python writes it \u007f.
 func escapes(f Form, r rune) bool {
-	if f == ASCII {
+	if f != HTML {
 		return r > '~'
 	}
 	return r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029'

@@ -11,11 +11,13 @@ const (
 	ES                // as JCS, but integer-like keys first, in numeric order: what ECMAScript objects do
 	ASCII             // as Plain, everything but printable ASCII escaped: Python's default
 	HTML              // as Plain, with < > & U+2028 U+2029 escaped: Go's default
+
+	Python // as ASCII, with numbers as Python writes them anew: MoltSpeak's only form (MS-13); never tried for AgentMesh
 )
 
-var formNames = [...]string{"jcs", "plain", "es", "ascii", "html"}
+var formNames = [...]string{"jcs", "plain", "es", "ascii", "html", "python"}
 
 func (f Form) String() string { return formNames[f] }
 
-// Forms returns the closed list in the order in which forms are tried.
+// Forms returns the closed list of AM-14 in the order in which forms are tried.
 func Forms() []Form { return []Form{JCS, Plain, ES, ASCII, HTML} }

@@ -1,0 +1,198 @@
+package signing
+
+import (
+	"bytes"
+	"crypto/ecdh"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"golang.org/x/crypto/nacl/box"
+)
+
+// NonceSize is the length of a box's nonce.
+const NonceSize = 24
+
+// ErrBox is what every box is that does not open.
+var ErrBox = errors.New("the box does not open")
+
+const boxKeyPrefix = "X25519-SECRET-KEY-"
+
+// BoxKey is an X25519 key that opens NaCl boxes, X25519-XSalsa20-Poly1305 (MS-18). However it is printed, logged or
+// put into JSON, it shows as [redacted]; only [BoxKey.MarshalText] gives the secret away.
+type BoxKey struct {
+	secret *ecdh.PrivateKey
+	public BoxPublic
+}
+
+// BoxPublic is the public half of a [BoxKey].
+type BoxPublic [32]byte
+
+func (k *BoxKey) String() string               { return redacted }
+func (k *BoxKey) GoString() string             { return redacted }
+func (k *BoxKey) Format(s fmt.State, _ rune)   { fmt.Fprint(s, redacted) }
+func (k *BoxKey) LogValue() slog.Value         { return slog.StringValue(redacted) }
+func (k *BoxKey) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+
+// GenerateBoxKey makes a new key.
+func GenerateBoxKey() (*BoxKey, error) {
+	secret, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate X25519 key: %w", err)
+	}
+	return newBoxKey(secret), nil
+}
+
+// NewBoxKey makes the key of 32 secret bytes, for tests. It panics at another length.
+func NewBoxKey(secret []byte) *BoxKey {
+	k, err := ecdh.X25519().NewPrivateKey(secret)
+	if err != nil {
+		panic("signing: " + err.Error())
+	}
+	return newBoxKey(k)
+}
+
+func newBoxKey(secret *ecdh.PrivateKey) *BoxKey {
+	return &BoxKey{secret: secret, public: BoxPublic(secret.PublicKey().Bytes())}
+}
+
+// ParseBoxKey reads what [BoxKey.MarshalText] wrote. The error is a *[KeyError].
+func ParseBoxKey(data []byte) (*BoxKey, error) {
+	text, ok := strings.CutPrefix(strings.TrimSpace(string(data)), boxKeyPrefix)
+	raw, good := strictBase64(text, 32)
+	if !ok || !good {
+		return nil, refuse("the text is no X25519 key")
+	}
+	return NewBoxKey(raw), nil
+}
+
+// MarshalText returns the secret itself, on one line.
+func (k *BoxKey) MarshalText() ([]byte, error) {
+	return []byte(boxKeyPrefix + encodeBase64(k.secret.Bytes()) + "\n"), nil
+}
+
+// Public returns the half that others seal with.
+func (k *BoxKey) Public() BoxPublic { return k.public }
+
+// ParseBoxPublic reads a public key: 32 bytes in padded standard base64. A point of low order, which makes the shared
+// key public knowledge, is refused. The error is a *[KeyError].
+func ParseBoxPublic(text string) (BoxPublic, error) {
+	raw, ok := strictBase64(text, 32)
+	if !ok {
+		return BoxPublic{}, refuse("the text is no X25519 key")
+	}
+	point, err := ecdh.X25519().NewPublicKey(raw)
+	if err != nil {
+		return BoxPublic{}, refuse("the text is no X25519 key")
+	}
+	if _, err := lowOrderProbe.ECDH(point); err != nil {
+		return BoxPublic{}, refuse("the point has low order")
+	}
+	return BoxPublic(raw), nil
+}
+
+// lowOrderProbe is any fixed scalar: a product with it is zero exactly for points of low order.
+var lowOrderProbe = func() *ecdh.PrivateKey {
+	k, err := ecdh.X25519().NewPrivateKey(bytes.Repeat([]byte{1}, 32))
+	if err != nil {
+		panic(err) // 32 bytes are a scalar
+	}
+	return k
+}()
+
+// String returns the key as [ParseBoxPublic] reads it.
+func (p BoxPublic) String() string { return encodeBase64(p[:]) }
+
+// Seal encrypts to a key under a fresh random nonce.
+func (k *BoxKey) Seal(plain []byte, to BoxPublic) (sealed []byte, nonce [NonceSize]byte) {
+	rand.Read(nonce[:]) // never fails
+	return k.sealWith(plain, to, nonce), nonce
+}
+
+func (k *BoxKey) sealWith(plain []byte, to BoxPublic, nonce [NonceSize]byte) []byte {
+	secret := [32]byte(k.secret.Bytes())
+	return box.Seal(nil, plain, &nonce, (*[32]byte)(&to), &secret)
+}
+
+// Open decrypts what from sealed to this key. The error is [ErrBox].
+func (k *BoxKey) Open(sealed []byte, nonce [NonceSize]byte, from BoxPublic) ([]byte, error) {
+	secret := [32]byte(k.secret.Bytes())
+	plain, ok := box.Open(nil, sealed, &nonce, (*[32]byte)(&from), &secret)
+	if !ok {
+		return nil, ErrBox
+	}
+	return plain, nil
+}
+
+// SessionKey derives 32 bytes that only the holders of the two keys know: HKDF-SHA256 of the X25519 product (MS-21).
+// It has no forward secrecy. The error is [ErrBox] for a point of low order.
+func (k *BoxKey) SessionKey(with BoxPublic, salt []byte, info string) ([]byte, error) {
+	point, err := ecdh.X25519().NewPublicKey(with[:])
+	if err != nil {
+		return nil, ErrBox
+	}
+	product, err := k.secret.ECDH(point)
+	if err != nil {
+		return nil, ErrBox
+	}
+	return hkdf.Key(sha256.New, product, salt, info, 32)
+}
+
+// ReadBoxKeyFile reads a key under the rules of [ReadKeyFile].
+func ReadBoxKeyFile(path string) (*BoxKey, error) {
+	data, err := readPrivateFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read key file: %w", err)
+	}
+	return ParseBoxKey(data)
+}
+
+// WriteBoxKeyFile writes a key with mode 0600 and never overwrites, as [WriteKeyFile].
+func WriteBoxKeyFile(path string, k *BoxKey) error {
+	data, err := k.MarshalText()
+	if err == nil {
+		err = writeNewFile(path, data)
+	}
+	if err != nil {
+		return fmt.Errorf("write key file: %w", err)
+	}
+	return nil
+}
+
+// strictBase64 reads n bytes in padded standard base64 and no other spelling.
+func strictBase64(text string, n int) ([]byte, bool) {
+	raw, err := base64.StdEncoding.Strict().DecodeString(text)
+	return raw, err == nil && len(raw) == n && base64.StdEncoding.EncodeToString(raw) == text
+}
+
+// ParseEd25519 reads a key as MoltSpeak writes it: 32 bytes in padded standard base64, no other spelling (MS-12). The
+// rules for weak keys are those of [ParsePublicKey]. The error is a *[KeyError].
+func ParseEd25519(text string) (*PublicKey, error) {
+	point, ok := strictBase64(text, 32)
+	if !ok {
+		return nil, refuse("the text is no Ed25519 key in padded base64")
+	}
+	return newEd25519(point)
+}
+
+// Text64 returns the public key as [ParseEd25519] reads it. It is for Ed25519 keys.
+func (k *PublicKey) Text64() string { return encodeBase64(k.canonical) }
+
+// VerifyStrict checks a signature of exactly 64 bytes in padded standard base64 (MS-15). An error matches
+// [ErrBadSignature].
+func (k *PublicKey) VerifyStrict(data []byte, signature string) error {
+	sig, ok := strictBase64(signature, 64)
+	if !ok {
+		return badSignature("not 64 bytes in padded base64")
+	}
+	scheme, ok := k.scheme.(ed25519Scheme)
+	if !ok {
+		return badSignature("the key is not Ed25519")
+	}
+	return scheme.key.verify(data, sig)
+}
