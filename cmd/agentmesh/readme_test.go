@@ -84,7 +84,7 @@ func TestReadmeCurl(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { server.Process.Kill(); server.Wait() }()
-	var all string
+	var all strings.Builder
 	played := blocks(t, "README.md", "<!-- played by TestReadmeCurl -->\n```sh")
 	if len(played) != 4 || played[0] != "agentmesh serve\n" {
 		t.Fatalf("the README has %d blocks for this test, the first is %q", len(played), played[0])
@@ -92,11 +92,11 @@ func TestReadmeCurl(t *testing.T) {
 	for _, block := range played[1:] {
 		block = strings.ReplaceAll(block, "127.0.0.1:3141", server.where.Address)
 		block = strings.ReplaceAll(block, "am_…", string(server.where.AgentID))
-		all += shell(t, dir, env, block)
+		all.WriteString(shell(t, dir, env, block))
 	}
 	for _, want := range []string{`"agent_id":"am_by-curl"`, "pending_approval", string(server.where.AgentID), "good"} {
-		if !strings.Contains(all, want) {
-			t.Errorf("nothing says %q:\n%s", want, all)
+		if !strings.Contains(all.String(), want) {
+			t.Errorf("nothing says %q:\n%s", want, all.String())
 		}
 	}
 }
