@@ -1,0 +1,143 @@
+package mess
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Attachment is a file of a thread. Its bytes are never interpreted here.
+type Attachment struct {
+	Name string `json:"name"` // att-003-image-photo.jpg
+	Mime string `json:"mime"`
+	Size int    `json:"size"`
+	Data []byte `json:"data,omitempty"`
+}
+
+var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// attachmentFile names an attachment (MESS-46).
+func attachmentFile(serial int, kind, name, mime string) string {
+	name = strings.Trim(notName.ReplaceAllString(name, "_"), "_")
+	if name == "" {
+		name = kind
+	}
+	if len(name) > 100 {
+		name = name[len(name)-100:]
+	}
+	if !strings.Contains(name, ".") {
+		name += "." + extension(mime)
+	}
+	return fmt.Sprintf("att-%03d-%s-%s", serial, kind, name)
+}
+
+// extension returns a file ending for a MIME type.
+func extension(mime string) string {
+	known := map[string]string{
+		"image/jpeg": "jpg", "image/png": "png", "image/gif": "gif", "image/webp": "webp", "application/pdf": "pdf",
+		"audio/wav": "wav", "audio/mpeg": "mp3", "video/mp4": "mp4", "text/plain": "txt", "application/json": "json",
+	}
+	if ext := known[mime]; ext != "" {
+		return ext
+	}
+	return "bin"
+}
+
+// detach moves large inline data of an entry to attachments of the thread (MESS-58).
+func (t *tx) detach(th *Thread, e Entry) Entry {
+	key := map[string]string{"request": "context", "reply": "context", "response": "content"}[e.Type]
+	list, ok := e.Body.Get(key)
+	if !ok || list.Kind() != wire.Array || len(list.JSON()) < maxInline {
+		return e
+	}
+	elems := slices.Collect(list.Elems())
+	for i, c := range elems {
+		if c.Len() == 1 {
+			kind := c.Members()[0].Key
+			if moved, ok := t.moveOut(th, kind, c.At(0), i); ok {
+				elems[i] = wire.Obj(wire.Member{Key: kind, Value: moved})
+			}
+		}
+	}
+	e.Body = e.Body.With(key, wire.Arr(elems...))
+	return e
+}
+
+// moveOut stores one large data URI and returns the stored form of the content (MESS-10).
+func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
+	if !slices.Contains([]string{"image", "audio", "video", "file"}, kind) {
+		return v, false
+	}
+	uri, ok := v.Str()
+	if !ok {
+		uri = v.GetStr("uri")
+	}
+	if len(uri) <= maxInline || !strings.HasPrefix(uri, "data:") {
+		return v, false
+	}
+	mime, data, err := splitData(uri)
+	if err != nil {
+		return v, false
+	}
+	raw, err := strictBase64.DecodeString(data)
+	if err != nil {
+		return v, false
+	}
+	name := v.GetStr("name")
+	file := attachmentFile(th.Serial, kind, fmt.Sprintf("%d-%s", n, name), mime)
+	a := Attachment{Name: file, Mime: mime, Size: len(raw), Data: raw}
+	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
+	return a.tree(name), true
+}
+
+func (a Attachment) record(ref string) store.Record {
+	return store.Record{NS: nsFiles, Key: ref + "/" + a.Name, Body: encode(a)}
+}
+
+// tree is the stored form.
+func (a Attachment) tree(name string) wire.Value {
+	v := wire.Obj(
+		wire.Member{Key: "file", Value: wire.Text(a.Name)}, wire.Member{Key: "mime", Value: wire.Text(a.Mime)},
+		wire.Member{Key: "size", Value: wire.Int(int64(a.Size))},
+	)
+	if name != "" {
+		v = v.With("name", wire.Text(name))
+	}
+	return v
+}
+
+// Attachment returns a file of a thread that the actor may see.
+func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) (Attachment, error) {
+	if _, err := x.Thread(ctx, who, ref); err != nil {
+		return Attachment{}, err
+	}
+	if !attachmentName.MatchString(file) {
+		return Attachment{}, bad("file", "is no name of an attachment")
+	}
+	rec, err := x.records.Get(ctx, nsFiles, ref+"/"+file, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return Attachment{}, missing("no such attachment")
+	}
+	if err != nil {
+		return Attachment{}, err
+	}
+	var a Attachment
+	if err := json.Unmarshal(rec.Body, &a); err != nil {
+		return a, fmt.Errorf("decode attachment: %w", err)
+	}
+	return a, nil
+}
+
+// dataURI writes bytes inline.
+func dataURI(mime string, data []byte) string {
+	return "data:" + mime + ";base64," + base64.StdEncoding.EncodeToString(data)
+}

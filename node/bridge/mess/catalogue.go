@@ -1,0 +1,158 @@
+package mess
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Capability is an entry of the catalogue. It informs: unknown ids are valid everywhere (MESS-40).
+type Capability struct {
+	ID          string     `json:"id"`
+	Description string     `json:"description"`
+	Tags        []string   `json:"tags,omitempty"`
+	Definition  wire.Value `json:"definition,omitzero"`
+}
+
+// maxCapabilities bounds the catalogue.
+const maxCapabilities = 10_000
+
+// catalogue is the known capabilities, in the order of their ids.
+type catalogue struct {
+	catMu sync.RWMutex
+	known []Capability
+}
+
+// Capabilities lists the catalogue; with tags, what has any of them.
+func (c *catalogue) Capabilities(tags []string) []Capability {
+	c.catMu.RLock()
+	defer c.catMu.RUnlock()
+	var out []Capability
+	for _, e := range c.known {
+		if len(tags) == 0 || slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(tags, t) }) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// tagged says whether the capability has one of the tags.
+func (c *catalogue) tagged(id string, tags []string) bool {
+	c.catMu.RLock()
+	defer c.catMu.RUnlock()
+	i, ok := slices.BinarySearchFunc(c.known, id, func(e Capability, id string) int { return compareText(e.ID, id) })
+	return ok && slices.ContainsFunc(c.known[i].Tags, func(t string) bool { return slices.Contains(tags, t) })
+}
+
+func compareText(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// ParseCapabilities reads catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), or one
+// list of them.
+func ParseCapabilities(data []byte) ([]Capability, error) {
+	docs, err := documents(data)
+	if err != nil {
+		return nil, err
+	}
+	if len(docs) == 1 && docs[0].Kind() == wire.Array {
+		docs = slices.Collect(docs[0].Elems())
+	}
+	var out []Capability
+	for i, doc := range docs {
+		f := in(doc, fmt.Sprintf("capability[%d]", i))
+		c := Capability{ID: f.need("id", maxID), Description: f.text("description", maxProse), Tags: f.texts("tags", 100)}
+		c.Definition, _ = f.get("definition")
+		if f.err != nil {
+			return nil, f.err
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// AddCapabilities adds to the catalogue, or replaces what has the same id. It is the owner's.
+func (x *Exchange) AddCapabilities(ctx context.Context, list []Capability) error {
+	if err := x.load(); err != nil {
+		return err
+	}
+	if len(x.Capabilities(nil))+len(list) > maxCapabilities {
+		return conflict("the catalogue is full")
+	}
+	var changes []store.Change
+	for _, c := range list {
+		changes = append(changes, store.Change{Record: store.Record{NS: nsCapabilities, Key: c.ID, Body: encode(c)}, IfRev: store.Any})
+	}
+	if err := x.records.Apply(ctx, changes, time.Now()); err != nil {
+		return err
+	}
+	x.catalogue.add(list)
+	return nil
+}
+
+func (c *catalogue) add(list []Capability) {
+	c.catMu.Lock()
+	defer c.catMu.Unlock()
+	known := slices.Clone(c.known)
+	for _, e := range list {
+		i, ok := slices.BinarySearchFunc(known, e.ID, func(e Capability, id string) int { return compareText(e.ID, id) })
+		if ok {
+			known[i] = e
+			continue
+		}
+		known = slices.Insert(known, i, e)
+	}
+	c.known = known
+}
+
+// restoreMeta loads catalogue and routing rules.
+func (x *Exchange) restoreMeta(ctx context.Context, now time.Time) error {
+	var list []Capability
+	err := x.each(ctx, nsCapabilities, now, func(rec store.Record) error {
+		var c Capability
+		err := json.Unmarshal(rec.Body, &c)
+		list = append(list, c)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	x.catalogue.add(list)
+	rec, err := x.records.Get(ctx, nsMeta, "routing", now)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var rules []Rule
+	if err := json.Unmarshal(rec.Body, &rules); err != nil {
+		return err
+	}
+	x.crew.setRules(rules)
+	return nil
+}
+
+func capabilityList(list []Capability) wire.Value {
+	out := make([]wire.Value, len(list))
+	for i, c := range list {
+		out[i] = wire.Obj(wire.Member{Key: "id", Value: wire.Text(c.ID)}, wire.Member{Key: "description", Value: wire.Text(c.Description)})
+		if len(c.Tags) > 0 {
+			out[i] = out[i].With("tags", wire.Texts(c.Tags))
+		}
+	}
+	return wire.Arr(out...)
+}

@@ -1,0 +1,354 @@
+package mess
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// ExchangeConfig says how the exchange behaves. Store is required.
+type ExchangeConfig struct {
+	ID           string // of the exchange; empty: home
+	Name         string
+	Store        store.Store
+	Registration string // open, approval or invite (MESS-57); empty: approval
+	Invite       string // the bearer that invite asks for
+
+	CallsPerMinute       int // of one key; 0: 600, negative: no limit (MESS-58)
+	ThreadsPerHour       int // 0: 300
+	RegistrationsPerHour int // of one address; 0: 60
+
+	Retention time.Duration // ended threads go after it; 0: 90 days
+	Logger    *slog.Logger
+}
+
+// Exchange keeps threads and executors and takes blocks through the state machine. Everything is durable when a method
+// returns. It is safe for concurrent use.
+type Exchange struct {
+	cfg     ExchangeConfig
+	id      string
+	log     *slog.Logger
+	records store.Records
+
+	load  func() error // once
+	index *index
+	crew  *roster
+	catalogue
+	calls, threads, registrations *rate.Buckets
+
+	// hears says whether somebody must be told by the bridge; nil: nobody. Set before the first call.
+	hears func(id string) bool
+	// mirror is told of every committed change; nil: nobody.
+	mirror func(refs []string)
+	news   chan struct{} // there is a notice
+}
+
+// NewExchange returns the exchange that cfg describes. It starts nothing and reads nothing yet.
+func NewExchange(cfg ExchangeConfig) *Exchange {
+	cfg.ID, cfg.Registration = cmp.Or(cfg.ID, "home"), cmp.Or(cfg.Registration, "approval")
+	cfg.Retention = cmp.Or(cfg.Retention, 90*24*time.Hour)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	x := &Exchange{
+		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), crew: newRoster(), news: make(chan struct{}, 1),
+	}
+	const keys = 1 << 16
+	if n := cmp.Or(cfg.CallsPerMinute, 600); n > 0 {
+		x.calls = rate.NewBuckets(rate.PerMinute(n), n, keys)
+	}
+	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
+		x.threads = rate.NewBuckets(rate.PerHour(n), n, keys)
+	}
+	if n := cmp.Or(cfg.RegistrationsPerHour, 60); n > 0 {
+		x.registrations = rate.NewBuckets(rate.PerHour(n), n, keys)
+	}
+	x.load = sync.OnceValue(func() error { return x.restore(context.Background()) })
+	return x
+}
+
+// ID returns the id of the exchange.
+func (x *Exchange) ID() string { return x.id }
+
+// restore reads everything that is kept in memory. It runs at the first use, so that a command that has no business with
+// the exchange does not wait for it.
+func (x *Exchange) restore(ctx context.Context) error {
+	now := time.Now()
+	err := x.each(ctx, nsExecutors, now, func(rec store.Record) error {
+		e, err := decodeExecutor(rec)
+		if err == nil {
+			x.crew.put(e)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("load executors: %w", err)
+	}
+	if err := x.restoreMeta(ctx, now); err != nil {
+		return fmt.Errorf("load catalogue and routing: %w", err)
+	}
+	var threads []*Thread
+	err = x.each(ctx, nsThreads, now, func(rec store.Record) error {
+		t, err := decodeThread(rec)
+		threads = append(threads, t)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("load threads: %w", err)
+	}
+	x.index.load(threads)
+	return nil
+}
+
+// each calls do for every live record of a namespace.
+func (x *Exchange) each(ctx context.Context, ns string, now time.Time, do func(store.Record) error) error {
+	for after := ""; ; {
+		page, err := x.records.List(ctx, ns, "", after, 1000, now)
+		if err != nil {
+			return err
+		}
+		for _, rec := range page.Records {
+			if err := do(rec); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+// Actor is who acts. What it is to a thread follows from its id.
+type Actor struct {
+	ID      string
+	Owner   bool   // acts for anybody on the exchange
+	Channel string // how it reached us: rest, messages, file, agentmesh, link, page, cli
+
+	system bool // the exchange itself
+}
+
+// Owner is the actor who runs the exchange.
+func Owner(channel string) Actor { return Actor{ID: ownerID, Owner: true, Channel: channel} }
+
+// Options are what a door adds to a block.
+type Options struct {
+	// Lax takes bare codes, and a response without a status is only appended: PATCH and thread files (MESS-20, MESS-26).
+	Lax bool
+	// Re is the thread that entries without re are about.
+	Re string
+	// Only offers new threads to this executor alone.
+	Only string
+	// Hold parks new threads until the owner releases them.
+	Hold bool
+	// External is kept with new threads, for the bridge.
+	External string
+	// Records change in the same unit.
+	Records []store.Change
+}
+
+// Result is what became of a block.
+type Result struct {
+	Answers Block    // acks, and responses to queries (MESS-35, MESS-36)
+	Created []string // refs of new threads
+	Touched []string // refs of all threads that were changed or created
+}
+
+// maxConflicts bounds how often a block is decided anew because a thread moved.
+const maxConflicts = 16
+
+// Do takes one block of one actor as one transaction (MESS-7): every entry is applied, or nothing. The error is a
+// *wire.Error that names the entry, or the store's.
+func (x *Exchange) Do(ctx context.Context, who Actor, b Block, opts Options) (Result, error) {
+	if err := x.load(); err != nil {
+		return Result{}, err
+	}
+	if err := x.chargeThreads(who, b); err != nil {
+		return Result{}, err
+	}
+	for range maxConflicts {
+		t := x.begin(who, opts)
+		if err := t.run(ctx, b); err != nil {
+			return Result{}, err
+		}
+		err := t.commit(ctx)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		for _, ref := range t.result.Created { // what it waits for may have ended meanwhile
+			if th := t.threads[ref]; th.Parked == parkedDependency {
+				more, err := x.resettle(ctx, ref)
+				if err != nil {
+					return t.result, err
+				}
+				if err := x.ripple(ctx, more); err != nil {
+					return t.result, err
+				}
+			}
+		}
+		return t.result, x.ripple(ctx, t.ended())
+	}
+	return Result{}, wire.ErrUnavailable.Because(store.ErrConflict)
+}
+
+// chargeThreads bounds how many threads one actor opens (MESS-58).
+func (x *Exchange) chargeThreads(who Actor, b Block) error {
+	if who.Owner || who.system || x.threads == nil {
+		return nil
+	}
+	for _, e := range b {
+		if e.Type != "request" {
+			continue
+		}
+		if wait, ok := x.threads.Take(who.ID, time.Now()); !ok {
+			return limited("too many new threads", wait)
+		}
+	}
+	return nil
+}
+
+func limited(text string, wait time.Duration) error {
+	return &wire.Error{Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true, Message: text, RetryAfter: max(wait, time.Second)}
+}
+
+// Thread returns a thread that the actor may see.
+func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*Thread, error) {
+	if err := x.load(); err != nil {
+		return nil, err
+	}
+	if !safeRef.MatchString(ref) {
+		return nil, bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ -")
+	}
+	t, err := x.read(ctx, ref, time.Now())
+	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t, false) {
+		return nil, noThread()
+	}
+	return t, err
+}
+
+func noThread() error { return missing("no such thread") }
+
+func (x *Exchange) read(ctx context.Context, ref string, now time.Time) (*Thread, error) {
+	rec, err := x.records.Get(ctx, nsThreads, ref, now)
+	if err != nil {
+		return nil, err
+	}
+	return decodeThread(rec)
+}
+
+// Messages returns what was said in a thread, in order.
+func (x *Exchange) Messages(ctx context.Context, ref string) ([]Message, error) {
+	var out []Message
+	now := time.Now()
+	for after := ref + "/"; ; {
+		page, err := x.records.List(ctx, nsMessages, "", after, 200, now)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range page.Records {
+			if len(rec.Key) <= len(ref) || rec.Key[:len(ref)+1] != ref+"/" {
+				return out, nil
+			}
+			m, err := decodeMessage(rec)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, m)
+		}
+		if after = page.Next; after == "" {
+			return out, nil
+		}
+	}
+}
+
+// sees is MESS-56: requesters see their threads, executors those they hold or may claim, the owner all. Who writes is
+// told of a claim that came first, so an eligible executor is let through to the state machine.
+func (x *Exchange) sees(who Actor, t *Thread, writing bool) bool {
+	switch {
+	case who.Owner || who.system || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
+		return true
+	case t.claimable(), writing && t.Holder != "":
+		return x.crew.may(who.ID, t)
+	}
+	return false
+}
+
+// seesEntry is sees for a thread as the index has it.
+func (x *Exchange) seesEntry(who Actor, c *candidate, e *entry) bool {
+	switch {
+	case who.Owner || who.system || who.ID == e.requester || who.ID == e.holder && e.holder != "":
+		return true
+	case c == nil || c.Pending || e.status != Received:
+		return false
+	}
+	t := Thread{Only: e.only, Declined: e.declined}
+	return t.offeredTo(c.ID) && c.has(e.needs)
+}
+
+// roles says what the actor is to a thread.
+func (x *Exchange) roles(who Actor, t *Thread) role {
+	var r role
+	if who.system {
+		return asExchange
+	}
+	if who.Owner {
+		r |= asOwner
+	}
+	if who.ID == t.Requester {
+		r |= asRequester
+	}
+	if t.Holder != "" && who.ID == t.Holder {
+		r |= asHolder
+	} else if x.crew.may(who.ID, t) {
+		r |= asEligible
+	}
+	return r
+}
+
+// Page is a page of threads.
+type Page struct {
+	Threads []*Thread
+	Next    position
+}
+
+// List returns threads that the actor may see, newest change first (MESS-52). An empty code means all states.
+func (x *Exchange) List(ctx context.Context, who Actor, code Code, after position, limit int) (Page, error) {
+	if err := x.load(); err != nil {
+		return Page{}, err
+	}
+	name := allThreads
+	if code != "" {
+		name = "state:" + string(code)
+	}
+	c := x.crew.get(who.ID)
+	if c == nil && !who.Owner {
+		name = "from:" + who.ID // it can only see its own
+	}
+	refs, next := x.index.page(name, after, limit, func(e *entry) bool {
+		return (code == "" || e.status == code) && x.seesEntry(who, c, e)
+	})
+	page := Page{Next: next}
+	now := time.Now()
+	for _, ref := range refs {
+		t, err := x.read(ctx, ref, now)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return Page{}, err
+		}
+		page.Threads = append(page.Threads, t)
+	}
+	return page, nil
+}

@@ -1,0 +1,477 @@
+package mess
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The appendix of the specification, run: with a real image, and with the executor where its examples have one.
+func TestAppendixConversation(t *testing.T) {
+	l := newLab(t)
+	l.executor("teague-phone", "take-photo", "check-visual")
+	l.executor("kitchen-helper", "operate-appliance", "home-kitchen-access")
+
+	r := l.do("agent", `MESS:
+  - v: 1.0.0
+  - request:
+      id: dinner-check
+      intent: check what ingredients we have
+      context:
+        - Planning dinner for 4
+        - Kids prefer pasta or rice dishes
+      response_hint:
+        - text
+        - image
+`)
+	ack := answerOf(r, "ack")
+	dinner := ack.GetStr("ref")
+	if ack.GetStr("re") != "dinner-check" || !validThreadRef(dinner) || ack.GetStr("received_at") == "" {
+		t.Fatalf("ack = %s", ack.JSON())
+	}
+	l.do("teague-phone", "MESS:\n  - status:\n      re: dinner-check\n      code: claimed\n      executor: household:teague-phone\n")
+	l.want(dinner, Claimed)
+	l.do("teague-phone", `MESS:
+  - response:
+      re: dinner-check
+      content:
+        - image: data:image/jpeg;base64,/9j/4AAQSkZJRg==
+        - |
+          Fridge: chicken thighs (1lb, exp tomorrow), broccoli, carrots
+          Pantry: rice, pasta, soy sauce, honey
+      notes: chicken should be used tonight
+`)
+	l.want(dinner, Completed)
+	rice := l.request("agent", `
+      id: start-rice
+      intent: start rice cooker with 2 cups rice
+      precision: exact
+      context:
+        - ref: dinner-check
+        - Making stir fry with the chicken
+      requires:
+        - operate-appliance
+        - home-kitchen-access
+`)
+	l.refuse(404, "teague-phone", "- status: {re: "+rice+", code: claimed}") // lacks the capabilities: it is not there
+	l.do("kitchen-helper", `MESS:
+  - status:
+      re: start-rice
+      code: needs_confirmation
+      executor: household:kitchen-helper
+      action: start rice cooker (2 cups white rice, 2.5 cups water)
+      consequences: rice will be ready in ~25 minutes
+`)
+	if th := l.want(rice, NeedsConfirmation); th.Holder != "kitchen-helper" {
+		t.Errorf("holder is %q", th.Holder)
+	}
+	l.do("agent", "MESS:\n  - reply:\n      re: start-rice\n      confirm: true\n")
+	l.want(rice, InProgress)
+	l.do("kitchen-helper", `MESS:
+  - response:
+      re: start-rice
+      content:
+        - confirmation: true
+        - Rice cooker started, will be ready at 5:30pm
+`)
+	th := l.want(rice, Completed)
+	var walked []string
+	for _, e := range th.History {
+		walked = append(walked, e.Action+" "+e.By)
+	}
+	want := "created agent, claimed kitchen-helper, needs_confirmation kitchen-helper, in_progress agent, completed kitchen-helper"
+	if got := strings.Join(walked, ", "); got != want {
+		t.Errorf("history = %s, want %s", got, want)
+	}
+	messages, err := l.Messages(t.Context(), dinner)
+	if err != nil || len(messages) != 3 {
+		t.Fatalf("%d messages, %v", len(messages), err)
+	}
+	if got := messages[0].Mess.At(0).JSON(); !strings.Contains(string(got), "Kids prefer pasta") {
+		t.Errorf("request is kept as %s", got)
+	}
+}
+
+// The batch of the specification, with three executors: each request waits for the one before.
+func TestOnions(t *testing.T) {
+	l := newLab(t)
+	l.executor("instacart-proxy", "buy")
+	l.executor("courier", "deliver")
+	l.executor("kitchen-robot", "precision-knife-work", "home-kitchen-access")
+	r := l.do("agent", `MESS:
+  - request:
+      id: dice-onions
+      intent: dice the onions, medium dice
+      requires: [precision-knife-work, home-kitchen-access]
+      constraints: {depends_on: [deliver-onions]}
+  - request:
+      id: get-onions
+      intent: buy yellow onions
+      requires: [buy]
+      constraints: {location: grocery store near home}
+  - request:
+      id: deliver-onions
+      intent: deliver onions to home
+      requires: [deliver]
+      constraints: {depends_on: [get-onions]}
+`)
+	list, _ := answerOf(r, "ack").Get("requests")
+	if list.Len() != 3 || list.At(1).GetStr("id") != "get-onions" {
+		t.Fatalf("ack = %s", answerOf(r, "ack").JSON())
+	}
+	dice, get, deliver := list.At(0).GetStr("ref"), list.At(1).GetStr("ref"), list.At(2).GetStr("ref")
+	l.want(dice, Waiting)
+	l.want(deliver, Waiting)
+	l.refuse(404, "courier", "- status: {re: deliver-onions, code: claimed}") // hidden while it waits
+	l.status("instacart-proxy", "get-onions", "claimed, eta: 45m")
+	l.do("instacart-proxy", "- status: {re: get-onions, code: completed}\n- response: {re: get-onions, content: [{confirmation: true}]}\n")
+	l.want(get, Completed)
+	l.want(deliver, Received)
+	l.want(dice, Waiting)
+	l.do("courier", "- status: {re: deliver-onions, code: claimed}\n- response: {re: deliver-onions, content: [done]}\n- status: {re: deliver-onions, code: completed}\n")
+	l.want(dice, Received)
+	l.status("kitchen-robot", "dice-onions", "in_progress, progress_pct: 40")
+	l.do("kitchen-robot", "- response: {re: dice-onions, content: [{confirmation: {confirmed: true, units: 3}}]}\n")
+	l.want(dice, Completed)
+}
+
+// Of 64 claims at once one wins; the others are told so (MESS-22).
+func TestClaimRace(t *testing.T) {
+	l := newLab(t)
+	for i := range 64 {
+		l.executor(fmt.Sprintf("e%d", i))
+	}
+	ref := l.request("agent", "{intent: race}")
+	var mu sync.Mutex
+	won, lost := 0, 0
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			_, err := l.try(fmt.Sprintf("e%d", i), "- status: {re: "+ref+", code: claimed}")
+			mu.Lock()
+			defer mu.Unlock()
+			switch statusOf(err) {
+			case 200:
+				won++
+			case 409:
+				lost++
+			default:
+				t.Errorf("claim %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if won != 1 || lost != 63 {
+		t.Errorf("%d claims won, %d lost", won, lost)
+	}
+	if th := l.thread(ref); len(th.History) != 2 || th.Serial != 2 {
+		t.Errorf("%d events, %d messages, want 2 of each", len(th.History), th.Serial)
+	}
+}
+
+// A block is one transaction: the third entry is bad, nothing of it is there (MESS-7).
+func TestAllOrNothing(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	ref := l.request("agent", "{id: a, intent: one}")
+	for _, last := range []string{
+		"- status: {re: nowhere, code: claimed}", "- request: {intent: 3}", "- reply: {re: a, confirm: true}", "- v: 2.0.0",
+		"- request: {intent: x, priority: high}", "- request: {intent: x, constraints: {depends_on: [nothing]}}", "- config: {routing: {rules: []}}",
+	} {
+		_, err := l.try("agent", "- request: {id: b, intent: two}\n- cancel: {re: a}\n"+last+"\n")
+		if code := statusOf(err); code < 400 || code > 409 {
+			t.Errorf("%s: %v, want a refusal", last, err)
+		} else if !strings.Contains(err.Error(), "MESS[2]") {
+			t.Errorf("%s: %v does not name the entry", last, err)
+		}
+	}
+	l.want(ref, Received)
+	page, err := l.List(t.Context(), Owner("test"), "", position{}, 10)
+	if err != nil || len(page.Threads) != 1 {
+		t.Errorf("%d threads, %v, want the one", len(page.Threads), err)
+	}
+}
+
+// What re: names, in the order of MESS-6.
+func TestResolve(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	l.refuse(404, "agent", "- cancel: {re: last}")
+	a := l.request("agent", "{id: 'sug:merge', intent: one}")
+	l.request("other", "{id: fridge, intent: theirs}")
+	b := l.request("agent", "{id: fridge, intent: two}")
+	for re, want := range map[string]string{
+		"last": b, "home:last": b, a: a, "home:" + a: a, a + "/request-001-sug-merge": a, "sug:merge": a, "home:sug:merge": a, "fridge": b, "home:fridge": b,
+	} {
+		r := l.do("agent", "- query: {type: status, filter: {re: '"+re+"'}}")
+		content, _ := answerOf(r, "response").Get("content")
+		structured, _ := content.At(0).Get("structured")
+		list, _ := structured.Get("requests")
+		if list.Len() != 1 || list.At(0).GetStr("ref") != want {
+			t.Errorf("re: %s is %s, want %s", re, list.JSON(), want)
+		}
+	}
+	for _, re := range []string{"nothing", "household:fridge", "home:", "home:home:fridge", "2026-01-01-001", "../x", a + "/claim-1"} {
+		l.refuse(404, "agent", "- cancel: {re: '"+re+"'}")
+	}
+	l.do("bob", "- status: {re: fridge, code: claimed}") // an executor: the newest that it may claim
+	l.want(b, Claimed)
+}
+
+// The same id and content is the same request for a day; other content is a new one, and the id names it (MESS-16).
+func TestRepeatedRequest(t *testing.T) {
+	l := newLab(t)
+	first := l.do("agent", "- request: {id: a, intent: one}")
+	again := l.do("agent", "- request: {id: a, intent: one}")
+	if len(again.Created) != 0 || answerOf(again, "ack").GetStr("ref") != first.Created[0] {
+		t.Errorf("again = %+v, want the ack of %s", again, first.Created[0])
+	}
+	other := l.request("agent", "{id: a, intent: two}")
+	if other == first.Created[0] {
+		t.Error("other content has the same ref")
+	}
+	l.do("agent", "- cancel: {re: a}")
+	l.want(other, Cancelled)
+	l.want(first.Created[0], Received)
+	if r := l.do("stranger", "- request: {id: a, intent: one}"); len(r.Created) != 1 {
+		t.Error("another requester's id is the same request")
+	}
+}
+
+// Dependencies: self reference and cycles are refused; a chain fails as a whole; superseded is followed (MESS-29, MESS-30).
+func TestDependencies(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	l.refuse(400, "agent", "- request: {id: a, intent: x, constraints: {depends_on: [a]}}")
+	l.refuse(400, "agent", "- request: {id: a, intent: x, constraints: {depends_on: [b]}}\n- request: {id: b, intent: x, constraints: {depends_on: [c]}}\n- request: {id: c, intent: x, constraints: {depends_on: [a]}}")
+	l.refuse(400, "agent", "- request: {intent: x, constraints: {depends_on: [nothing]}}")
+	var chain strings.Builder
+	for i := range 50 {
+		fmt.Fprintf(&chain, "- request: {id: n%d, intent: link, constraints: {depends_on: [%s]}}\n", i, map[bool]string{true: fmt.Sprintf("n%d", i+1)}[i < 49])
+	}
+	refs := l.do("agent", chain.String()).Created
+	l.want(refs[48], Waiting)
+	l.status("bob", refs[49], "failed, reason: no")
+	for i, ref := range refs[:49] {
+		th := l.want(ref, Failed)
+		if note := th.History[len(th.History)-1].Note; !strings.Contains(note, refs[i+1]) {
+			t.Errorf("%s failed with %q, want it to name %s", ref, note, refs[i+1])
+		}
+	}
+	a, b := l.request("agent", "{id: s1, intent: buy onions}"), l.request("agent", "{id: s2, intent: buy garlic}")
+	after := l.request("agent", "{intent: cook, constraints: {depends_on: [s1]}}")
+	l.do("bob", "- suggestion: {id: 'sug:merge-grocery', type: merge, re: [s1, s2], proposed: {combined_intent: buy onions and garlic}, reason: same store}")
+	l.do("agent", "- reply: {re: 'sug:merge-grocery', accept: true}")
+	merged := l.want(a, Superseded).Successors[0]
+	l.want(b, Superseded)
+	l.want(after, Waiting)
+	if th := l.want(merged, Received); th.Intent != "buy onions and garlic" || th.Requester != "agent" {
+		t.Errorf("merged = %+v", th)
+	}
+	l.status("bob", merged, "completed")
+	l.want(after, Received)
+	dead := l.request("agent", "{intent: cook, constraints: {depends_on: [n1]}}")
+	l.want(dead, Failed)
+}
+
+// The other suggestions, taken and refused (MESS-38), and delegation (MESS-27).
+func TestSuggestions(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	l.executor("eve")
+	a := l.request("agent", "{id: a, intent: clean the house}")
+	l.refuse(403, "agent", "- suggestion: {id: s, type: alternative, re: a}")
+	l.refuse(400, "bob", "- suggestion: {id: s, type: split, re: a, proposed: {requests: [one]}}")
+	l.do("bob", "- suggestion: {id: s, type: split, re: a, proposed: {requests: [kitchen, {intent: bath, priority: urgent}]}}")
+	l.refuse(409, "bob", "- suggestion: {id: s, type: alternative, re: a}")
+	l.refuse(404, "other", "- reply: {re: s, accept: true}")
+	l.do("agent", "- reply: {re: s, accept: true}")
+	parts := l.want(a, Superseded).Successors
+	if len(parts) != 2 || l.thread(parts[1]).Priority != "urgent" {
+		t.Fatalf("parts = %v", parts)
+	}
+	l.refuse(404, "agent", "- reply: {re: s, accept: true}") // decided
+	l.do("bob", "- suggestion: {id: s2, type: defer, re: "+parts[0]+", proposed: {until: 2h}}")
+	l.do("agent", "- reply: {re: s2, accept: true}")
+	if th := l.want(parts[0], Waiting); th.Parked != parkedSchedule {
+		t.Errorf("parked = %q", th.Parked)
+	}
+	l.do("bob", "- suggestion: {id: s3, type: delegate, re: "+parts[1]+", proposed: {executor: eve}}")
+	l.do("agent", "- reply: {re: s3, accept: true}")
+	next := l.want(parts[1], Delegated).Successors[0]
+	l.refuse(404, "bob", "- status: {re: "+next+", code: claimed}")
+	l.status("eve", next, "claimed")
+	l.status("eve", next, "delegated, delegated_to: bob")
+	last := l.want(next, Delegated).Successors[0]
+	messages, _ := l.Messages(t.Context(), next)
+	if ref := messages[len(messages)-1].Mess.At(0); !strings.Contains(string(ref.JSON()), last) {
+		t.Errorf("status = %s does not name %s", ref.JSON(), last)
+	}
+	l.status("bob", last, "delegated, delegated_to: 'moltbook:somebody'")
+	if th := l.want(last, Delegated); len(th.Successors) != 0 {
+		t.Error("delegation elsewhere has a successor")
+	}
+	b := l.request("agent", "{id: b, intent: x}")
+	l.do("bob", "- suggestion: {id: s4, type: alternative, re: b, proposed: tea}")
+	l.do("agent", "- reply: {re: s4, accept: true}")
+	l.do("bob", "- suggestion: {id: s5, type: defer, re: b, proposed: 1d}")
+	l.do("agent", "- reply: {re: s5, accept: false, reason: now}")
+	l.want(b, Received)
+}
+
+// Questions and answers (MESS-33).
+func TestQuestions(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	a := l.request("agent", "{id: a, intent: vacuum}")
+	l.refuse(404, "agent", "- answer: {value: x}")
+	l.status("bob", a, "needs_input, questions: [{field: where, question: Which room?, options: [kitchen, bath]}, {id: when, question: When?}]")
+	l.refuse(409, "bob", "- status: {re: a, code: completed}")
+	l.refuse(409, "bob", "- response: {re: a, content: [done]}")
+	l.refuse(409, "agent", "- answer: {value: kitchen}") // two questions
+	l.refuse(403, "bob", "- answer: {re: "+a+", id: where, value: kitchen}")
+	l.do("agent", "- answer: {re: where, value: kitchen}")
+	l.want(a, NeedsInput)
+	l.do("agent", "- answer: {id: when, text: now}")
+	l.want(a, InProgress)
+	l.status("bob", a, "needs-input, questions: [{field: where, question: Really?}]")
+	b := l.request("agent", "{id: b, intent: other}")
+	l.status("bob", b, "needs_input, questions: [{field: q, question: Why?}]")
+	l.refuse(409, "agent", "- answer: {value: x}") // two threads ask
+	l.do("agent", "- reply: {re: b, answers: {q: because}}")
+	l.do("agent", "- answer: {value: yes}")
+	l.want(a, InProgress)
+	l.want(b, InProgress)
+	l.refuse(400, "agent", "- reply: {re: b}")
+	l.refuse(400, "agent", "- reply: {re: b, confirm: true, accept: true}")
+	l.refuse(409, "agent", "- reply: {re: b, confirm: true}")
+	l.do("agent", "- cancel: {re: [a, b], reason: enough}")
+	l.want(a, Cancelled)
+	l.want(b, Cancelled)
+}
+
+// confirm_before has no shortcut (MESS-25).
+func TestConfirmBefore(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	a := l.request("agent", "{id: a, intent: clear the garage, confirm_before: true}")
+	l.refuse(409, "bob", "- status: {re: a, code: completed}")
+	l.refuse(409, "bob", "- status: {re: a, code: claimed}\n- status: {re: a, code: partial, completed: [], remaining: []}")
+	l.status("bob", a, "claimed")
+	l.refuse(409, "bob", "- response: {re: a, content: [done]}")
+	l.status("bob", a, "needs_confirmation, action: throw away 12 items, reversible: false")
+	l.do("agent", "- reply: {re: a, confirm: false, reason: let me see them first}")
+	if th := l.want(a, Held); th.History[len(th.History)-1].Note != "let me see them first" {
+		t.Errorf("history = %+v", th.History)
+	}
+	l.status("bob", a, "in_progress")
+	l.status("bob", a, "needs_confirmation, action: throw away 3 items")
+	l.do("agent", "- reply: {re: a, confirm: true}")
+	l.do("bob", "- response: {re: a, content: [done]}")
+	l.want(a, Completed)
+	b := l.request("agent", "{id: b, intent: x, confirm_before: true}")
+	l.status("bob", b, "needs_confirmation, action: y")
+	l.do("agent", "- reply: {re: b, confirm: false}")
+	l.status("bob", b, "cancelled")
+	l.want(b, Cancelled)
+}
+
+// Declining (MESS-24).
+func TestDecline(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob", "knife")
+	l.executor("eve", "knife")
+	l.executor("mallory", "spoon")
+	a := l.request("agent", "{intent: dice, requires: [knife]}")
+	l.status("bob", a, "declined, reason: busy")
+	l.want(a, Received)
+	l.refuse(404, "bob", "- status: {re: "+a+", code: claimed}") // it is a candidate no more
+	l.status("eve", a, "declined, reason: busy")
+	l.want(a, Declined)
+	b := l.request("agent", "{intent: dice, requires: [knife]}")
+	l.status(ownerID, b, "declined, reason: not today")
+	l.want(b, Declined)
+	c := l.request("agent", "{intent: dice, requires: [knife]}")
+	l.status("bob", c, "claimed")
+	l.status("bob", c, "declined, reason: cut my finger")
+	l.want(c, Declined)
+}
+
+// Deadlines and schedules; the clock of the bubble makes days of milliseconds (MESS-31, MESS-32).
+func TestTime(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	now := time.Now()
+	at := func(d time.Duration) string { return "'" + wire.FormatTime(now.Add(d)) + "'" }
+	soon := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
+	both := l.request("agent", "{intent: x, needed_by: "+at(time.Hour)+", constraints: {timing: {expires: 1s}}}")
+	if d := l.thread(both).Deadline.Sub(now); d < 50*time.Minute {
+		t.Errorf("deadline is in %v: needed_by must beat expires", d)
+	}
+	claimed := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
+	held := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
+	l.status("bob", claimed, "claimed")
+	l.status("bob", held, "held, reason: lunch")
+	later := l.request("agent", "{intent: x, constraints: {timing: {not_before: "+at(time.Second)+"}}}")
+	l.want(later, Waiting)
+	l.refuse(404, "bob", "- status: {re: "+later+", code: claimed}")
+	if _, err := l.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.want(soon, Received)
+	waitUntil(t, now.Add(1100*time.Millisecond))
+	if _, err := l.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if th := l.want(soon, Expired); th.Expired != "received" {
+		t.Errorf("stage = %q", th.Expired)
+	}
+	if th := l.want(held, Expired); th.Expired != "held" {
+		t.Errorf("stage = %q", th.Expired)
+	}
+	l.want(both, Received)
+	l.want(claimed, Claimed)
+	l.want(later, Received)
+	l.refuse(409, "bob", "- status: {re: "+held+", code: in_progress}")
+	for _, bad := range []string{"tomorrow", "2026-01-31T10:00:00", "1h1d", "-1h", "PT", "P", "1", "99999999d"} {
+		l.refuse(400, "agent", "- request: {intent: x, constraints: {timing: {expires: '"+bad+"'}}}")
+	}
+}
+
+// waitUntil blocks until the wall clock has reached a time: what is due then is due for the store as well.
+func waitUntil(t *testing.T, at time.Time) {
+	t.Helper()
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+		t.Fatal("the test ended")
+	}
+}
+
+// A response is taken for 24 hours after the end, to the second (MESS-39).
+func TestLateResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		l.executor("bob")
+		l.executor("eve")
+		for _, code := range []string{"completed", "partial, completed: [], remaining: []"} {
+			ref := l.request("agent", "{intent: x}")
+			l.status("bob", ref, code)
+			end := l.thread(ref).Ended
+			l.do("bob", "- response: {re: "+ref+", content: [now]}")
+			l.refuse(403, "eve", "- response: {re: "+ref+", content: [mine]}")
+			l.refuse(403, "agent", "- response: {re: "+ref+", content: [mine]}")
+			time.Sleep(time.Until(end.Add(24*time.Hour - time.Second)))
+			l.do("bob", "- response: {re: "+ref+", content: [late]}")
+			time.Sleep(2 * time.Second)
+			l.refuse(409, "bob", "- response: {re: "+ref+", content: [too late]}")
+		}
+	})
+}

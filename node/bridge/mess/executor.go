@@ -1,0 +1,236 @@
+package mess
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Executor is somebody registered on the exchange: with a key, or set up by the owner. With a key it may be requester
+// and executor at once.
+type Executor struct {
+	ID           string    `json:"id"`
+	Name         string    `json:"name,omitempty"`
+	Capabilities []Need    `json:"capabilities,omitempty"`
+	Availability string    `json:"availability,omitempty"`
+	Schedule     string    `json:"schedule,omitempty"`
+	Timezone     string    `json:"timezone,omitempty"`
+	KeyHash      string    `json:"key_hash,omitempty"` // hex SHA-256 of its key (MESS-53)
+	Pending      bool      `json:"pending,omitempty"`  // waits for the owner's approval (MESS-57)
+	Created      time.Time `json:"created"`
+	Seen         time.Time `json:"seen,omitzero"`
+
+	Preferences   Preferences    `json:"preferences,omitzero"`
+	Notifications []Notification `json:"notifications,omitempty"`
+	Hooks         wire.Value     `json:"hooks,omitzero"` // stored, not run (MESS-45)
+
+	Claims []time.Duration `json:"claims,omitempty"` // from offer to claim, the newest last
+
+	rev store.Rev
+}
+
+// maxClaims is how many times to a claim are remembered for lower_latency.
+const maxClaims = 15
+
+func (e *Executor) record() store.Record {
+	return store.Record{NS: nsExecutors, Key: e.ID, Body: encode(e)}
+}
+
+func decodeExecutor(rec store.Record) (*Executor, error) {
+	e := &Executor{rev: rec.Rev}
+	if err := json.Unmarshal(rec.Body, e); err != nil {
+		return nil, fmt.Errorf("decode executor: %w", err)
+	}
+	return e, nil
+}
+
+// candidate is an executor as routing sees it. Its executor is never changed, only replaced.
+type candidate struct {
+	*Executor
+	caps   map[string]wire.Value
+	zone   *time.Location
+	median time.Duration
+
+	mu    sync.Mutex
+	duty  bool      // available, until the next change of its schedule
+	until time.Time // of duty
+}
+
+func newCandidate(e *Executor) *candidate {
+	c := &candidate{Executor: e, caps: make(map[string]wire.Value, len(e.Capabilities)), zone: time.UTC, median: 1 << 62}
+	for _, n := range e.Capabilities {
+		c.caps[n.ID] = n.Meta
+	}
+	if e.Timezone != "" {
+		if zone, err := time.LoadLocation(e.Timezone); err == nil {
+			c.zone = zone
+		}
+	}
+	if len(e.Claims) > 0 {
+		sorted := slices.Sorted(slices.Values(e.Claims))
+		c.median = sorted[len(sorted)/2]
+	}
+	return c
+}
+
+// has says whether the executor holds all of the capabilities (MESS-41).
+func (c *candidate) has(needs []Need) bool {
+	for _, n := range needs {
+		if _, ok := c.caps[n.ID]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// available is MESS-43. named says that a routing rule names the executor.
+func (c *candidate) available(now time.Time, named bool) bool {
+	switch c.Availability {
+	case "on_demand":
+		return named
+	case "schedule":
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if now.After(c.until) || now.Equal(c.until) || c.until.IsZero() {
+			c.duty, c.until = onDuty(c.Schedule, now.In(c.zone))
+		}
+		return c.duty
+	}
+	return true
+}
+
+// level is the declared level on the required capabilities, for higher_precision: a number, or a word that people use.
+func (c *candidate) level(needs []Need) int {
+	words := []string{"novice", "basic", "intermediate", "advanced", "expert", "master"}
+	best := 0
+	for _, n := range needs {
+		meta, ok := c.caps[n.ID]
+		if !ok {
+			continue
+		}
+		v, _ := meta.Get("level")
+		if n, ok := whole(v); ok {
+			best = max(best, int(min(n, 1000)))
+		} else if s, ok := v.Str(); ok {
+			best = max(best, slices.Index(words, s)+1)
+		}
+	}
+	return best
+}
+
+// roster is who is registered. It is kept in memory beside the records, so that routing reads nothing (MESS-42).
+type roster struct {
+	mu    sync.RWMutex
+	byID  map[string]*candidate
+	all   []*candidate            // in the order of registration
+	byCap map[string][]*candidate // likewise
+	keys  map[string]string       // hex hash of a key → executor
+	rules []Rule
+}
+
+func newRoster() *roster {
+	return &roster{byID: map[string]*candidate{}, byCap: map[string][]*candidate{}, keys: map[string]string{}}
+}
+
+// put adds or replaces an executor.
+func (r *roster) put(e *Executor) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := newCandidate(e)
+	old := r.byID[e.ID]
+	r.byID[e.ID] = c
+	if e.KeyHash != "" {
+		r.keys[e.KeyHash] = e.ID
+	}
+	if old == nil {
+		r.all = append(r.all, c)
+	} else {
+		if old.KeyHash != e.KeyHash {
+			delete(r.keys, old.KeyHash)
+		}
+		r.all[slices.Index(r.all, old)] = c
+	}
+	r.reindex(old, c)
+}
+
+func (r *roster) reindex(old, c *candidate) {
+	if old != nil {
+		for id := range old.caps {
+			list := r.byCap[id]
+			at := slices.Index(list, old)
+			if _, still := c.caps[id]; still {
+				list[at] = c
+				continue
+			}
+			r.byCap[id] = slices.Delete(slices.Clone(list), at, at+1)
+		}
+	}
+	for id := range c.caps {
+		if old != nil {
+			if _, had := old.caps[id]; had {
+				continue
+			}
+		}
+		r.byCap[id] = append(r.byCap[id], c)
+	}
+}
+
+func (r *roster) remove(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.byID[id]
+	if c == nil {
+		return
+	}
+	delete(r.byID, id)
+	delete(r.keys, c.KeyHash)
+	r.all = slices.Delete(slices.Clone(r.all), slices.Index(r.all, c), slices.Index(r.all, c)+1)
+	r.reindex(c, &candidate{Executor: c.Executor, caps: map[string]wire.Value{}})
+}
+
+func (r *roster) get(id string) *candidate {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byID[id]
+}
+
+// may says whether the executor could claim the thread, were it free: registered, approved, offered to it, and with all
+// required capabilities.
+func (r *roster) may(id string, t *Thread) bool {
+	c := r.get(id)
+	return c != nil && !c.Pending && t.offeredTo(id) && c.has(t.Requires)
+}
+
+// list returns the executors in the order of registration.
+func (r *roster) list() []*candidate {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Clone(r.all)
+}
+
+// claimTime is how long an executor took to a claim.
+type claimTime struct {
+	id   string
+	took time.Duration
+	at   time.Time
+}
+
+// claimed remembers a claim in memory; it reaches the store with the executor's next change.
+func (r *roster) claimed(c claimTime) {
+	old := r.get(c.id)
+	if old == nil {
+		return
+	}
+	e := *old.Executor
+	e.Claims = append(slices.Clone(e.Claims), c.took)
+	if len(e.Claims) > maxClaims {
+		e.Claims = e.Claims[1:]
+	}
+	e.Seen = c.at
+	r.put(&e)
+}

@@ -1,0 +1,119 @@
+package mess
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// lab is an exchange on a real database.
+type lab struct {
+	*Exchange
+	t     testing.TB
+	store store.Store
+}
+
+func newLab(t testing.TB) *lab {
+	t.Helper()
+	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return labOn(t, s)
+}
+
+func labOn(t testing.TB, s store.Store) *lab {
+	return &lab{t: t, store: s, Exchange: NewExchange(ExchangeConfig{Store: s, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})}
+}
+
+func actor(id string) Actor {
+	if id == ownerID {
+		return Owner("test")
+	}
+	return Actor{ID: id, Channel: "test"}
+}
+
+// do sends a block and expects it to be taken.
+func (l *lab) do(who, block string) Result {
+	l.t.Helper()
+	r, err := l.try(who, block)
+	if err != nil {
+		l.t.Fatalf("%s sends %s: %v", who, block, err)
+	}
+	return r
+}
+
+func (l *lab) try(who, block string) (Result, error) {
+	l.t.Helper()
+	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), Options{})
+}
+
+// refuse sends a block and expects this HTTP status.
+func (l *lab) refuse(status int, who, block string) {
+	l.t.Helper()
+	_, err := l.try(who, block)
+	if got := statusOf(err); got != status {
+		l.t.Errorf("%s sends %s: %d (%v), want %d", who, block, got, err, status)
+	}
+}
+
+func statusOf(err error) int {
+	if err == nil {
+		return 200
+	}
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		return e.Status
+	}
+	return 500
+}
+
+// executor registers one with capabilities.
+func (l *lab) executor(id string, capabilities ...string) {
+	l.t.Helper()
+	l.do(ownerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
+}
+
+func (l *lab) request(who, body string) string {
+	l.t.Helper()
+	return l.do(who, "- request: "+body+"\n").Created[0]
+}
+
+// status sets one.
+func (l *lab) status(who, ref, rest string) {
+	l.t.Helper()
+	l.do(who, "- status: {re: "+ref+", code: "+rest+"}\n")
+}
+
+func (l *lab) thread(ref string) *Thread {
+	l.t.Helper()
+	th, err := l.Thread(l.t.Context(), Owner("test"), ref)
+	if err != nil {
+		l.t.Fatalf("thread %s: %v", ref, err)
+	}
+	return th
+}
+
+func (l *lab) want(ref string, code Code) *Thread {
+	l.t.Helper()
+	th := l.thread(ref)
+	if th.Status != code {
+		l.t.Errorf("thread %s is %s, want %s", ref, th.Status, code)
+	}
+	return th
+}
+
+// answerOf returns the first entry of this type among the answers.
+func answerOf(r Result, kind string) wire.Value {
+	for _, e := range r.Answers {
+		if e.Type == kind {
+			return e.Body
+		}
+	}
+	return wire.Value{}
+}

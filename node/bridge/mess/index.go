@@ -1,0 +1,444 @@
+package mess
+
+import (
+	"cmp"
+	"container/heap"
+	"container/list"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// entry is what is kept of a thread in memory: enough to list, to find and to wake it, never its text.
+type entry struct {
+	ref       string
+	client    string
+	requester string
+	holder    string
+	status    Code
+	created   time.Time
+	updated   time.Time
+	version   uint64
+	needs     []Need
+	declined  []string
+	only      string
+	depends   []string
+	deadline  time.Time
+	start     time.Time // not before
+	tags      []string  // keys in index.tags
+
+	places map[string]*list.Element // in each list that it is in
+}
+
+// before is the order of a page: newest change first (MESS-52).
+func (e *entry) before(o *entry) bool {
+	if !e.updated.Equal(o.updated) {
+		return e.updated.After(o.updated)
+	}
+	return e.ref > o.ref
+}
+
+// index is the threads in memory, in the order of their last change, as a whole and by state, requester and holder. It
+// follows the store: what it offers is read there before it counts.
+type index struct {
+	mu       sync.RWMutex
+	byRef    map[string]*entry
+	lists    map[string]*list.List
+	clients  map[string][]string // client id → refs, oldest first
+	own      map[string]string   // (requester, client id) → newest ref
+	tags     map[string]string   // (requester, id of a suggestion or question that waits) → ref
+	newest   map[string]*entry   // of each requester
+	waiting  map[string][]string // ref → threads that depend on it
+	before   map[string][]string // ref → threads whose place it took
+	serials  map[string]int      // day → newest number
+	alarms   alarms
+	alarmSet chan struct{}
+}
+
+func newIndex() *index {
+	return &index{
+		byRef: map[string]*entry{}, lists: map[string]*list.List{}, clients: map[string][]string{}, tags: map[string]string{},
+		own:    map[string]string{},
+		newest: map[string]*entry{}, waiting: map[string][]string{}, before: map[string][]string{}, serials: map[string]int{}, alarmSet: make(chan struct{}, 1),
+	}
+}
+
+const allThreads = "all"
+
+func listNames(t *Thread) []string {
+	names := []string{allThreads, "state:" + string(t.Status), "from:" + t.Requester}
+	if t.Holder != "" {
+		names = append(names, "held:"+t.Holder)
+	}
+	return names
+}
+
+// publish takes over a committed thread, unless a newer version is there.
+func (x *index) publish(t *Thread) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.put(t)
+}
+
+func (x *index) put(t *Thread) {
+	old := x.byRef[t.Ref]
+	if old != nil && old.version >= t.Version {
+		return
+	}
+	e := &entry{
+		ref: t.Ref, client: t.ClientID, requester: t.Requester, holder: t.Holder, status: t.Status, created: t.Created, updated: t.Updated,
+		version: t.Version, needs: t.Requires, declined: t.Declined, only: t.Only, depends: t.DependsOn,
+		deadline: t.Deadline, start: t.NotBefore, places: map[string]*list.Element{},
+	}
+	if old != nil {
+		x.unlink(old)
+		x.untag(old)
+	} else {
+		x.first(e)
+	}
+	x.byRef[t.Ref] = e
+	for _, name := range listNames(t) {
+		x.link(name, e)
+	}
+	if n := x.newest[e.requester]; n == nil || n.ref == e.ref || n.created.Before(e.created) || n.created.Equal(e.created) && n.ref < e.ref {
+		x.newest[e.requester] = e
+	}
+	for _, next := range t.Successors {
+		if !slices.Contains(x.before[next], t.Ref) {
+			x.before[next] = append(x.before[next], t.Ref)
+		}
+	}
+	x.tag(e, t)
+	x.wake(old, t)
+}
+
+// first does what happens once for each thread.
+func (x *index) first(e *entry) {
+	if e.client != "" {
+		x.clients[e.client] = append(x.clients[e.client], e.ref)
+		key := own(e.requester, e.client)
+		if before := x.byRef[x.own[key]]; before == nil || !before.created.After(e.created) {
+			x.own[key] = e.ref
+		}
+	}
+	for _, on := range e.depends {
+		x.waiting[on] = append(x.waiting[on], e.ref)
+	}
+	x.count(e.ref)
+}
+
+// count keeps the number of a day's newest ref.
+func (x *index) count(ref string) {
+	if len(ref) < len("2006-01-02-001") {
+		return
+	}
+	day, rest := ref[:10], ref[11:]
+	number, _, _ := strings.Cut(rest, "-")
+	n := 0
+	for _, c := range number {
+		if c < '0' || c > '9' || n > 1e8 {
+			return
+		}
+		n = n*10 + int(c-'0')
+	}
+	x.serials[day] = max(x.serials[day], n)
+}
+
+func own(requester, id string) string { return requester + "\x00" + id }
+
+// tag remembers what of a thread its requester can answer by id.
+func (x *index) tag(e *entry, t *Thread) {
+	add := func(id string) {
+		if id != "" {
+			key := own(t.Requester, id)
+			x.tags[key] = t.Ref
+			e.tags = append(e.tags, key)
+		}
+	}
+	for _, s := range t.Suggestions {
+		if s.Decided == "" {
+			add(s.ID)
+		}
+	}
+	for _, q := range t.Questions {
+		if t.Status == NeedsInput && !q.Answered {
+			add(q.ID)
+		}
+	}
+}
+
+func (x *index) untag(e *entry) {
+	for _, key := range e.tags {
+		if x.tags[key] == e.ref {
+			delete(x.tags, key)
+		}
+	}
+}
+
+// wake sets alarms for what time will do to the thread, each once.
+func (x *index) wake(old *entry, t *Thread) {
+	if t.Status.Terminal() {
+		return
+	}
+	now := time.Now()
+	if !t.Deadline.IsZero() && (old == nil || !old.deadline.Equal(t.Deadline) || t.expirable() && !now.Before(t.Deadline)) {
+		heap.Push(&x.alarms, alarm{t.Deadline, t.Ref})
+	}
+	if !t.NotBefore.IsZero() && (old == nil || !old.start.Equal(t.NotBefore)) {
+		heap.Push(&x.alarms, alarm{t.NotBefore, t.Ref})
+	}
+	select {
+	case x.alarmSet <- struct{}{}:
+	default:
+	}
+}
+
+func (x *index) link(name string, e *entry) {
+	l := x.lists[name]
+	if l == nil {
+		l = list.New()
+		x.lists[name] = l
+	}
+	at := l.Front()
+	for at != nil && at.Value.(*entry).before(e) {
+		at = at.Next()
+	}
+	if at == nil {
+		e.places[name] = l.PushBack(e)
+		return
+	}
+	e.places[name] = l.InsertBefore(e, at)
+}
+
+func (x *index) unlink(e *entry) {
+	for name, place := range e.places {
+		l := x.lists[name]
+		l.Remove(place)
+		if l.Len() == 0 {
+			delete(x.lists, name)
+		}
+	}
+}
+
+// drop forgets a thread.
+func (x *index) drop(ref string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byRef[ref]
+	if e == nil {
+		return
+	}
+	x.unlink(e)
+	x.untag(e)
+	delete(x.byRef, ref)
+	delete(x.waiting, ref)
+	delete(x.before, ref)
+	forget(x.clients, e.client, ref)
+	for _, on := range e.depends {
+		forget(x.waiting, on, ref)
+	}
+	if key := own(e.requester, e.client); x.own[key] == ref {
+		delete(x.own, key)
+	}
+	if x.newest[e.requester] == e {
+		delete(x.newest, e.requester)
+		if l := x.lists["from:"+e.requester]; l != nil {
+			x.newest[e.requester] = l.Front().Value.(*entry)
+		}
+	}
+}
+
+// forget takes ref out of one list of m.
+func forget(m map[string][]string, key, ref string) {
+	refs := m[key]
+	if i := slices.Index(refs, ref); i >= 0 {
+		m[key] = slices.Delete(slices.Clone(refs), i, i+1)
+	}
+	if len(m[key]) == 0 {
+		delete(m, key)
+	}
+}
+
+// load fills an empty index.
+func (x *index) load(threads []*Thread) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	slices.SortFunc(threads, func(a, b *Thread) int { // oldest change first: each goes to the front
+		return cmp.Or(a.Updated.Compare(b.Updated), cmp.Compare(a.Ref, b.Ref))
+	})
+	for _, t := range threads {
+		x.put(t)
+	}
+	for _, refs := range x.clients {
+		slices.SortFunc(refs, func(a, b string) int { return x.byRef[a].created.Compare(x.byRef[b].created) })
+	}
+}
+
+func (x *index) get(ref string) *entry {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.byRef[ref]
+}
+
+// page returns at most limit refs of a list that keep lets through, behind the position after.
+func (x *index) page(name string, after position, limit int, keep func(*entry) bool) (refs []string, next position) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	l := x.lists[name]
+	if l == nil {
+		return nil, position{}
+	}
+	for at := x.from(l, name, after); at != nil; at = at.Next() {
+		e := at.Value.(*entry)
+		if !keep(e) {
+			continue
+		}
+		if len(refs) == limit {
+			last := x.byRef[refs[limit-1]]
+			return refs, position{last.updated, last.ref}
+		}
+		refs = append(refs, e.ref)
+	}
+	return refs, position{}
+}
+
+// position names a place in a list: the last thread of a page, as it was then.
+type position struct {
+	updated time.Time
+	ref     string
+}
+
+// from returns the first element behind a position. Where the thread has moved since, it is looked for.
+func (x *index) from(l *list.List, name string, after position) *list.Element {
+	if after.ref == "" {
+		return l.Front()
+	}
+	if e := x.byRef[after.ref]; e != nil && e.updated.Equal(after.updated) && e.places[name] != nil {
+		return e.places[name].Next()
+	}
+	mark := &entry{ref: after.ref, updated: after.updated}
+	at := l.Front()
+	for at != nil && !mark.before(at.Value.(*entry)) {
+		at = at.Next()
+	}
+	return at
+}
+
+// length returns the length of a list.
+func (x *index) length(name string) int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if l := x.lists[name]; l != nil {
+		return l.Len()
+	}
+	return 0
+}
+
+// maxLook bounds how many threads with the same client id are looked at: ids are a stranger's choice.
+const maxLook = 10_000
+
+// newestWith returns the newest thread with a client id that keep lets through.
+func (x *index) newestWith(id string, keep func(*entry) bool) (string, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	refs := x.clients[id]
+	for i := len(refs) - 1; i >= max(0, len(refs)-maxLook); i-- {
+		if e := x.byRef[refs[i]]; e != nil && keep(e) {
+			return e.ref, true
+		}
+	}
+	return "", false
+}
+
+// ownWith returns the requester's newest thread with a client id.
+func (x *index) ownWith(requester, id string) (string, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ref, ok := x.own[own(requester, id)]
+	return ref, ok
+}
+
+// tagged returns the thread in which a suggestion or question of this id waits for the requester.
+func (x *index) tagged(requester, id string) (string, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ref, ok := x.tags[own(requester, id)]
+	return ref, ok
+}
+
+func (x *index) newestOf(requester string) (string, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if e := x.newest[requester]; e != nil {
+		return e.ref, true
+	}
+	return "", false
+}
+
+// dependants returns the threads that wait for ref, or for a thread whose place it took.
+func (x *index) dependants(ref string) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var out []string
+	for queue, seen := []string{ref}, map[string]bool{}; len(queue) > 0; queue = queue[1:] {
+		if seen[queue[0]] {
+			continue
+		}
+		seen[queue[0]] = true
+		out = append(out, x.waiting[queue[0]]...)
+		queue = append(queue, x.before[queue[0]]...)
+	}
+	return out
+}
+
+// nextNumber returns a number of the day that no thread has.
+func (x *index) nextNumber(day string) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.serials[day]++
+	if len(x.serials) > 1000 { // of days gone by only the newest matters: refs of today are made today
+		for d := range x.serials {
+			if d < day {
+				delete(x.serials, d)
+			}
+		}
+	}
+	return x.serials[day]
+}
+
+// alarm is a time at which a thread may change by itself.
+type alarm struct {
+	at  time.Time
+	ref string
+}
+
+// alarms is a heap, the earliest first.
+type alarms []alarm
+
+func (a alarms) Len() int           { return len(a) }
+func (a alarms) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
+func (a alarms) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
+
+// Push implements [heap.Interface].
+func (a *alarms) Push(x any) { *a = append(*a, x.(alarm)) }
+
+// Pop implements [heap.Interface].
+func (a *alarms) Pop() any {
+	last := (*a)[len(*a)-1]
+	*a = (*a)[:len(*a)-1]
+	return last
+}
+
+// due returns the threads whose alarms went off, at most limit, and when the next one will.
+func (x *index) due(now time.Time, limit int) (refs []string, next time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for len(x.alarms) > 0 && len(refs) < limit && !x.alarms[0].at.After(now) {
+		refs = append(refs, heap.Pop(&x.alarms).(alarm).ref)
+	}
+	if len(x.alarms) > 0 {
+		next = x.alarms[0].at
+	}
+	return refs, next
+}

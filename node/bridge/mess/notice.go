@@ -1,0 +1,100 @@
+package mess
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Notice says that somebody must be told of a message in a thread. It is stored in the unit that brings the message and
+// goes in the unit that tells it on, so each is told exactly once, also after a restart (MESS-28).
+type Notice struct {
+	To     string `json:"to"` // an executor, a requester, the owner, or toDirectory
+	Kind   string `json:"kind"`
+	Ref    string `json:"ref"`
+	Serial int    `json:"serial"`
+
+	key string
+	rev store.Rev
+}
+
+// The kinds of notices.
+const (
+	noticeOffer  = "offer"  // a thread that To may claim
+	noticeUpdate = "update" // something was said in a thread of To's
+)
+
+// toDirectory is told of a thread that nobody here may claim.
+const toDirectory = "directory:"
+
+// notify decides who must be told of a message.
+func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
+	if e.Type == "request" {
+		return // offers say it
+	}
+	for _, to := range []string{th.Requester, th.Holder} {
+		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) {
+			t.tell(to, noticeUpdate, th.Ref, serial)
+		}
+		if th.Holder == th.Requester {
+			return
+		}
+	}
+}
+
+// tell adds a notice for somebody who hears of things; the others ask.
+func (t *tx) tell(to, kind, ref string, serial int) {
+	if t.x.hears == nil || !t.x.hears(to) {
+		return
+	}
+	t.told++
+	n := Notice{To: to, Kind: kind, Ref: ref, Serial: serial}
+	key := fmt.Sprintf("%019d-%s-%04d", t.now.UnixNano(), ref, t.told)
+	t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsNotices, Key: key, Body: encode(n)}, IfRev: store.Any})
+}
+
+func decodeNotice(rec store.Record) (Notice, error) {
+	n := Notice{key: rec.Key, rev: rec.Rev}
+	if err := json.Unmarshal(rec.Body, &n); err != nil {
+		return n, fmt.Errorf("decode notice: %w", err)
+	}
+	return n, nil
+}
+
+// done is the change that ends a notice. It fails where somebody else has told it.
+func (n Notice) done() store.Change {
+	return store.Change{Record: store.Record{NS: nsNotices, Key: n.key}, IfRev: n.rev, Delete: true}
+}
+
+func (x *Exchange) wakeCourier() {
+	select {
+	case x.news <- struct{}{}:
+	default:
+	}
+}
+
+// offer tells those who may claim a thread and want to be told. An executor with a pattern that matches claims at once.
+func (t *tx) offer(th *Thread) {
+	th.Offered = true
+	t.touch(th)
+	offers := t.x.crew.route(th, t.now)
+	for _, o := range offers {
+		if c := t.x.crew.get(o.ID); o.Told && c != nil && len(c.Preferences.AutoClaim) > 0 && c.autoClaims(th) {
+			th.claim(o.ID, t.now)
+			t.tellState(th)
+			return
+		}
+	}
+	for _, o := range offers {
+		if o.Told {
+			t.tell(o.ID, noticeOffer, th.Ref, th.Serial)
+		}
+	}
+	if th.Requester != ownerID {
+		t.tell(ownerID, noticeOffer, th.Ref, th.Serial)
+	}
+	if len(offers) == 0 {
+		t.tell(toDirectory, noticeOffer, th.Ref, th.Serial)
+	}
+}

@@ -1,0 +1,134 @@
+package mess
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Preferences say when an executor wants to be told (MESS-45). They never decide who may claim.
+type Preferences struct {
+	MinPriority string     `json:"min_priority,omitempty"`
+	Quiet       QuietHours `json:"quiet_hours,omitzero"`
+	Filter      []string   `json:"capability_filter,omitempty"`
+	AutoClaim   []string   `json:"auto_claim_patterns,omitempty"`
+}
+
+// QuietHours are hours of the day in which only urgent requests are told of. They may cross midnight.
+type QuietHours struct {
+	Enabled  bool   `json:"enabled,omitempty"`
+	Start    string `json:"start,omitempty"` // 22:00
+	End      string `json:"end,omitempty"`
+	Timezone string `json:"timezone,omitempty"`
+}
+
+// Notification is a channel by which an executor is told. Only ntfy, slack, google_chat and webhook are ever sent.
+type Notification struct {
+	Type string `json:"type"`
+	URL  string `json:"url"`
+}
+
+// wants says whether the executor wants to be told of a new request.
+func (c *candidate) wants(t *Thread, now time.Time) bool {
+	p := c.Preferences
+	urgent := t.Priority == "urgent"
+	switch {
+	case t.Requester == c.ID:
+		return false
+	case p.MinPriority != "" && rank(t.Priority) < rank(p.MinPriority):
+		return false
+	case p.MinPriority == "" && rank(t.Priority) < rank("normal"):
+		return false
+	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n Need) bool { return slices.Contains(p.Filter, n.ID) }):
+		return false
+	}
+	return urgent || !p.Quiet.at(now)
+}
+
+// at says whether now is within the quiet hours.
+func (q QuietHours) at(now time.Time) bool {
+	if !q.Enabled {
+		return false
+	}
+	zone := time.UTC
+	if z, err := time.LoadLocation(q.Timezone); err == nil && q.Timezone != "" {
+		zone = z
+	}
+	clock := now.In(zone).Format("15:04")
+	if q.Start <= q.End {
+		return q.Start <= clock && clock < q.End
+	}
+	return clock >= q.Start || clock < q.End
+}
+
+var clockForm = regexp.MustCompile(`^([01]\d|2[0-3]):[0-5]\d$`)
+
+// preferences reads those of a registration.
+func (f *fields) preferences(key string) Preferences {
+	g := f.sub(key)
+	if g == nil {
+		return Preferences{}
+	}
+	p := Preferences{MinPriority: g.oneOf("min_priority", "", priorities...), Filter: g.texts("capability_filter", 100)}
+	for i, pattern := range g.list("auto_claim_patterns", 20) {
+		s, ok := pattern.Str()
+		g.check(ok && len(s) <= 256, "auto_claim_patterns["+itoa(i)+"]", "must be a text of at most 256 bytes")
+		if _, err := regexp.Compile(s); ok && err != nil {
+			g.fail("auto_claim_patterns["+itoa(i)+"]", "must be a regular expression (RE2)")
+		}
+		p.AutoClaim = append(p.AutoClaim, s)
+	}
+	if q := g.sub("quiet_hours"); q != nil {
+		p.Quiet.Enabled, _ = q.boolean("enabled")
+		p.Quiet.Start, p.Quiet.End = q.text("start", 5), q.text("end", 5)
+		p.Quiet.Timezone = q.text("timezone", 64)
+		q.check(!p.Quiet.Enabled || clockForm.MatchString(p.Quiet.Start) && clockForm.MatchString(p.Quiet.End), "start", "start and end must be times such as 22:00")
+		q.check(p.Quiet.Timezone == "" || validZone(p.Quiet.Timezone), "timezone", "must be a name such as Europe/Berlin")
+		g.join(q)
+	}
+	f.join(g)
+	return p
+}
+
+// notifications reads the channels of a registration. Types that are never sent are stored all the same.
+func (f *fields) notifications(key string) []Notification {
+	var out []Notification
+	for i, e := range f.list(key, 20) {
+		g := in(e, f.at(key+"["+itoa(i)+"]"))
+		n := Notification{Type: g.need("type", 40)}
+		for _, name := range []string{"url", "webhook_url", "webhook"} {
+			if s := g.text(name, maxURI); s != "" && n.URL == "" {
+				n.URL = s
+			}
+		}
+		if topic := g.text("topic", 200); n.Type == "ntfy" && topic != "" {
+			server := g.text("server", maxURI)
+			if server == "" {
+				server = "https://ntfy.sh"
+			}
+			n.URL = strings.TrimSuffix(server, "/") + "/" + topic
+		}
+		f.join(g)
+		out = append(out, n)
+	}
+	return out
+}
+
+// autoClaims says whether the executor claims what comes with this intent by itself.
+func (c *candidate) autoClaims(t *Thread) bool {
+	return slices.ContainsFunc(c.Preferences.AutoClaim, func(pattern string) bool {
+		re, err := regexp.Compile(pattern)
+		return err == nil && re.MatchString(t.Intent)
+	})
+}
+
+func (p Preferences) tree() wire.Value {
+	v, err := wire.ValueOf(p)
+	if err != nil {
+		return wire.Value{}
+	}
+	return v
+}

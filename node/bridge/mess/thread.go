@@ -1,0 +1,194 @@
+package mess
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Thread is the state of one request (MESS-16). What was said in it is kept beside it as [Message] records.
+type Thread struct {
+	Ref       string `json:"ref"`
+	ClientID  string `json:"client_id,omitempty"`
+	Requester string `json:"requester"`
+	Holder    string `json:"holder,omitempty"`
+	Status    Code   `json:"status"`
+
+	Intent    string `json:"intent"`
+	Priority  string `json:"priority"`
+	Precision string `json:"precision,omitempty"`
+	Urgency   string `json:"urgency,omitempty"`
+	Requires  []Need `json:"requires,omitempty"`
+
+	Created time.Time `json:"created"`
+	Updated time.Time `json:"updated"`
+	Ended   time.Time `json:"ended,omitzero"` // when completed or partial was set (MESS-39)
+
+	NotBefore time.Time `json:"not_before,omitzero"`
+	Deadline  time.Time `json:"deadline,omitzero"` // MESS-15, MESS-32
+	DependsOn []string  `json:"depends_on,omitempty"`
+
+	ConfirmBefore bool `json:"confirm_before,omitempty"` // MESS-25
+	Confirmed     bool `json:"confirmed,omitempty"`
+	Refused       bool `json:"refused,omitempty"` // the requester said no to a needs_confirmation
+
+	// Parked says why the exchange itself made the thread wait, and may make it received again.
+	Parked   string   `json:"parked,omitempty"`
+	Declined []string `json:"declined,omitempty"` // executors who declined before a claim (MESS-24)
+	Only     string   `json:"only,omitempty"`     // the one executor it is offered to (MESS-27)
+
+	Questions   []Question   `json:"questions,omitempty"`   // of the needs_input that stands
+	Suggestions []Suggestion `json:"suggestions,omitempty"` // newest last
+	Successors  []string     `json:"successors,omitempty"`  // threads that took its place
+
+	History  []Event `json:"history"`
+	Serial   int     `json:"serial"` // of the newest message
+	Version  uint64  `json:"version"`
+	Expired  string  `json:"stage,omitempty"` // the state in which it expired
+	Offered  bool    `json:"offered,omitempty"`
+	External string  `json:"external,omitempty"` // where it came from or went to, for the bridge
+
+	rev store.Rev
+}
+
+// Why a thread is parked.
+const (
+	parkedDependency = "dependency"
+	parkedSchedule   = "schedule"
+	parkedApproval   = "approval"
+)
+
+// Event is one transition (MESS-28).
+type Event struct {
+	Action string    `json:"action"`
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Ref    string    `json:"ref,omitempty"` // of the message that brought it
+	Note   string    `json:"note,omitempty"`
+}
+
+// Message is one message of a thread, as it was received or as the exchange wrote it.
+type Message struct {
+	Serial  int        `json:"serial"`
+	Ref     string     `json:"ref,omitempty"`
+	From    string     `json:"from"`
+	At      time.Time  `json:"at"`
+	Channel string     `json:"channel,omitempty"`
+	Re      []string   `json:"re,omitempty"`
+	Mess    wire.Value `json:"mess"` // the list
+}
+
+// The namespaces of the exchange's records.
+const (
+	nsThreads      = "mess/threads"
+	nsMessages     = "mess/messages"
+	nsIDs          = "mess/ids"   // (requester, client id) → newest thread
+	nsFiles        = "mess/files" // attachments, and uploads of the owner
+	nsExecutors    = "mess/executors"
+	nsCapabilities = "mess/capabilities"
+	nsMeta         = "mess/meta"
+	nsNotices      = "mess/notices" // what somebody must still be told (MESS-28)
+	nsSeen         = "mess/seen"    // messages of the mesh and of links that were taken in
+)
+
+// maxMessages bounds a thread.
+const maxMessages = 2000
+
+func encode(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("mess: encode: %v", err)) // only fields we filled
+	}
+	return data
+}
+
+func (t *Thread) record() store.Record {
+	return store.Record{NS: nsThreads, Key: t.Ref, Body: encode(t)}
+}
+
+func decodeThread(rec store.Record) (*Thread, error) {
+	t := &Thread{rev: rec.Rev}
+	if err := json.Unmarshal(rec.Body, t); err != nil {
+		return nil, fmt.Errorf("decode thread: %w", err)
+	}
+	return t, nil
+}
+
+// clone returns a copy that shares no memory that a transition changes.
+func (t *Thread) clone() *Thread {
+	c := *t
+	c.Declined = slices.Clone(t.Declined)
+	c.Questions = slices.Clone(t.Questions)
+	c.Suggestions = slices.Clone(t.Suggestions)
+	c.Successors = slices.Clone(t.Successors)
+	c.History = slices.Clone(t.History)
+	return &c
+}
+
+func messageKey(ref string, serial int) string { return fmt.Sprintf("%s/%06d", ref, serial) }
+
+func (m Message) record(ref string) store.Record {
+	return store.Record{NS: nsMessages, Key: messageKey(ref, m.Serial), Body: encode(m)}
+}
+
+func decodeMessage(rec store.Record) (Message, error) {
+	var m Message
+	if err := json.Unmarshal(rec.Body, &m); err != nil {
+		return m, fmt.Errorf("decode message: %w", err)
+	}
+	return m, nil
+}
+
+// capabilities returns the required ids.
+func (t *Thread) capabilities() []string {
+	out := make([]string, len(t.Requires))
+	for i, n := range t.Requires {
+		out[i] = n.ID
+	}
+	return out
+}
+
+// suggestion returns the newest suggestion with this id that waits for an answer.
+func (t *Thread) suggestion(id string) *Suggestion {
+	for i := len(t.Suggestions) - 1; i >= 0; i-- {
+		if t.Suggestions[i].ID == id && t.Suggestions[i].Decided == "" {
+			return &t.Suggestions[i]
+		}
+	}
+	return nil
+}
+
+// question returns the open question with this id.
+func (t *Thread) question(id string) *Question {
+	if t.Status != NeedsInput {
+		return nil
+	}
+	for i := range t.Questions {
+		if t.Questions[i].ID == id && !t.Questions[i].Answered {
+			return &t.Questions[i]
+		}
+	}
+	return nil
+}
+
+func (t *Thread) openQuestions() int {
+	n := 0
+	for _, q := range t.Questions {
+		if t.Status == NeedsInput && !q.Answered {
+			n++
+		}
+	}
+	return n
+}
+
+// claimable says whether an executor may claim it now.
+func (t *Thread) claimable() bool { return t.Status == Received }
+
+// offeredTo says whether the thread is offered to the executor, capabilities aside.
+func (t *Thread) offeredTo(id string) bool {
+	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
+}

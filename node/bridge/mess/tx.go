@@ -1,0 +1,423 @@
+package mess
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// tx is one block on its way: what it read, and what it will change. It belongs to one goroutine. Where the commit
+// conflicts, a new one decides anew.
+type tx struct {
+	x    *Exchange
+	who  Actor
+	opts Options
+	now  time.Time
+
+	threads map[string]*Thread // read or made, as they will be
+	order   []string           // of threads that change
+	was     map[string]Code    // the state in which each was read; "" for a new one
+	changes []store.Change     // beside the threads
+	grouped map[string]Block   // entries of a lax block, which become one message for each thread
+	told    int
+
+	ids      map[string]string // client ids of this block's requests → refs
+	made     map[string]bool   // refs of this block's requests
+	last     string            // the newest request of this block
+	hasState map[string]bool   // threads that a status entry of this block is about
+
+	crew   []*Executor // to be put into the roster after the commit
+	claims []claimTime
+	rules  []Rule
+	routed bool // rules are to be set
+
+	acks    []request
+	result  Result
+	answers Block
+}
+
+// request is one of this block, for its ack.
+type request struct{ id, ref string }
+
+func (x *Exchange) begin(who Actor, opts Options) *tx {
+	return &tx{
+		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond),
+		threads: map[string]*Thread{}, was: map[string]Code{}, grouped: map[string]Block{},
+		ids: map[string]string{}, made: map[string]bool{}, hasState: map[string]bool{}, changes: slices.Clone(opts.Records),
+	}
+}
+
+// run applies a block in memory.
+func (t *tx) run(ctx context.Context, b Block) error {
+	for i, e := range b { // every entry is well formed before any is applied
+		if err := e.check(entryPath(i, e), t.now, t.opts.Lax); err != nil {
+			return err
+		}
+	}
+	refs, err := t.reserve(ctx, b)
+	if err != nil {
+		return err
+	}
+	for _, e := range b {
+		if e.Type != "status" {
+			continue
+		}
+		if to, err := t.target(ctx, first(e.Body)); err == nil {
+			t.hasState[to.ref] = true
+		}
+	}
+	for i, e := range b {
+		if err := t.entry(ctx, i, e, refs[i]); err != nil {
+			return at400(err, entryPath(i, e))
+		}
+	}
+	t.flush()
+	t.finish()
+	return nil
+}
+
+func entryPath(i int, e Entry) string { return fmt.Sprintf("MESS[%d].%s", i, e.Type) }
+
+// at400 names the entry in a refusal that does not name one yet.
+func at400(err error, path string) error {
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok || len(e.Message) > 5 && e.Message[:5] == "MESS[" {
+		return err
+	}
+	told := *e
+	told.Message = path + ": " + e.Message
+	return &told
+}
+
+// first returns the first reference of an entry, "" where it has none.
+func first(body wire.Value) string {
+	if s := body.GetStr("re"); s != "" {
+		return s
+	}
+	if list, ok := body.Get("re"); ok && list.Kind() == wire.Array && list.Len() > 0 {
+		s, _ := list.At(0).Str()
+		return s
+	}
+	return ""
+}
+
+// entry applies one entry.
+func (t *tx) entry(ctx context.Context, i int, e Entry, ref string) error {
+	path := entryPath(i, e)
+	switch e.Type {
+	case "v":
+		return nil
+	case "request":
+		return t.request(ctx, e, path, ref)
+	case "status":
+		return t.status(ctx, e, path)
+	case "response":
+		return t.response(ctx, e, path)
+	case "reply":
+		return t.reply(ctx, e, path)
+	case "answer":
+		return t.answer(ctx, e, path)
+	case "cancel":
+		return t.cancel(ctx, e, path)
+	case "suggestion":
+		return t.suggestion(ctx, e, path)
+	case "query":
+		return t.query(ctx, e, path)
+	case "config":
+		return t.config(ctx, e, path)
+	case "ack":
+		return nil // acks are never acknowledged (MESS-35)
+	}
+	return t.unknown(ctx, e)
+}
+
+// unknown keeps an entry of a type that we do not know, with the thread it names (MESS-5).
+func (t *tx) unknown(ctx context.Context, e Entry) error {
+	re := first(e.Body)
+	if re == "" {
+		re = t.opts.Re
+	}
+	if re == "" {
+		t.ack(e, "")
+		return nil
+	}
+	th, err := t.about(ctx, re)
+	if err != nil {
+		return err
+	}
+	th.Updated = t.now
+	t.say(th, e)
+	return nil
+}
+
+// load returns a thread for change. It is the same for the whole transaction.
+func (t *tx) load(ctx context.Context, ref string) (*Thread, error) {
+	if th := t.threads[ref]; th != nil {
+		return th, nil
+	}
+	th, err := t.x.read(ctx, ref, t.now)
+	if err != nil {
+		return nil, err
+	}
+	t.threads[ref], t.was[ref] = th, th.Status
+	return th, nil
+}
+
+// touch marks a thread as changed.
+func (t *tx) touch(th *Thread) {
+	if !slices.Contains(t.order, th.Ref) {
+		t.order = append(t.order, th.Ref)
+	}
+	th.Updated = t.now
+}
+
+// target resolves a reference for this actor.
+func (t *tx) target(ctx context.Context, re string) (target, error) {
+	if re == "" {
+		re = t.opts.Re
+	}
+	if re == "" {
+		return target{}, bad("re", "is required")
+	}
+	to, ok := resolve(view{t, ctx}, re, t.x.id)
+	if !ok {
+		return target{}, missing("re names nothing that is there")
+	}
+	return to, nil
+}
+
+// about returns the thread that a reference names.
+func (t *tx) about(ctx context.Context, re string) (*Thread, error) {
+	to, err := t.target(ctx, re)
+	if err != nil {
+		return nil, err
+	}
+	th, err := t.load(ctx, to.ref)
+	if errors.Is(err, store.ErrNotFound) { // a request further down in this block
+		return nil, missing("re names nothing that is there")
+	}
+	return th, err
+}
+
+// view is the resolver of one transaction: what its actor may name.
+type view struct {
+	t   *tx
+	ctx context.Context
+}
+
+func (v view) thread(ref string) bool {
+	th, err := v.t.load(v.ctx, ref)
+	return err == nil && v.t.x.sees(v.t.who, th, true)
+}
+
+func (v view) suggestion(id string) (string, bool) {
+	return v.tagged(id, func(th *Thread) bool { return th.suggestion(id) != nil })
+}
+
+func (v view) question(id string) (string, bool) {
+	return v.tagged(id, func(th *Thread) bool { return th.question(id) != nil })
+}
+
+func (v view) tagged(id string, open func(*Thread) bool) (string, bool) {
+	for _, ref := range v.t.order { // of this block
+		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && open(th) {
+			return ref, true
+		}
+	}
+	ref, ok := v.t.x.index.tagged(v.t.who.ID, id)
+	if !ok {
+		return "", false
+	}
+	th, err := v.t.load(v.ctx, ref)
+	return ref, err == nil && open(th)
+}
+
+// newestWith finds the actor's newest request with a client id; for an executor, the newest that it holds or may claim.
+func (v view) newestWith(id string) (string, bool) {
+	if ref, ok := v.t.ids[id]; ok {
+		return ref, true
+	}
+	if ref, ok := v.t.x.index.ownWith(v.t.who.ID, id); ok {
+		return ref, true
+	}
+	c := v.t.x.crew.get(v.t.who.ID)
+	if ref, ok := v.t.x.index.newestWith(id, func(e *entry) bool { return v.t.x.seesEntry(v.t.who, c, e) }); ok {
+		return ref, true
+	}
+	if c == nil {
+		return "", false
+	}
+	return v.t.x.index.newestWith(id, func(e *entry) bool { // who was too late is told so (MESS-22)
+		return e.holder != "" && !c.Pending && c.has(e.needs) && (e.only == "" || e.only == c.ID)
+	})
+}
+
+func (v view) newest() (string, bool) {
+	if v.t.last != "" {
+		return v.t.last, true
+	}
+	return v.t.x.index.newestOf(v.t.who.ID)
+}
+
+// say adds an entry to a thread as a message of the actor, and acknowledges it.
+func (t *tx) say(th *Thread, e Entry) {
+	t.touch(th)
+	if t.opts.Lax {
+		t.grouped[th.Ref] = append(t.grouped[th.Ref], e)
+		return
+	}
+	ref := t.add(th, t.who.ID, Block{e})
+	if t.who.system || e.Type == "request" {
+		return
+	}
+	t.ack(e, ref)
+}
+
+// flush turns what a lax block said in each thread into one message.
+func (t *tx) flush() {
+	for _, ref := range t.order {
+		if b := t.grouped[ref]; b != nil {
+			t.add(t.threads[ref], t.who.ID, b)
+		}
+	}
+}
+
+// add appends a message and returns its ref. Large inline data moves to attachments first.
+func (t *tx) add(th *Thread, from string, b Block) string {
+	th.Serial++
+	m := Message{Serial: th.Serial, From: from, At: t.now, Channel: t.who.Channel}
+	head := b[0]
+	for _, e := range b {
+		if e.Type != "v" {
+			head = e
+			break
+		}
+	}
+	m.Ref = messageRef(th.Ref, head, th.Serial)
+	if re := first(head.Body); re != "" {
+		m.Re = []string{re}
+	}
+	for i, e := range b {
+		b[i] = t.detach(th, e)
+	}
+	m.Mess = b.Tree()
+	t.changes = append(t.changes, store.Change{Record: m.record(th.Ref)})
+	if n := len(th.History); n > 0 && th.History[n-1].Ref == "" && th.History[n-1].At.Equal(t.now) {
+		th.History[n-1].Ref = m.Ref
+	}
+	t.notify(th, from, head, th.Serial)
+	return m.Ref
+}
+
+// ack acknowledges an entry that is no request.
+func (t *tx) ack(e Entry, ref string) {
+	body := wire.Obj()
+	if id := e.Body.GetStr("id"); id != "" {
+		body = body.With("re", wire.Text(id))
+	}
+	if ref != "" {
+		body = body.With("ref", wire.Text(ref))
+	}
+	t.answers = append(t.answers, Entry{Type: "ack", Body: body.With("received_at", stamp(t.now))})
+}
+
+// finish writes the acks of MESS-35: one for a lone request, one for several together, and those of the other entries.
+func (t *tx) finish() {
+	var head Block
+	switch len(t.acks) {
+	case 0:
+	case 1:
+		re := t.acks[0].id
+		if re == "" {
+			re = "last"
+		}
+		head = Block{ackOf(re, t.acks[0].ref, t.now)}
+	default:
+		list := make([]wire.Value, len(t.acks))
+		for i, a := range t.acks {
+			list[i] = wire.Obj()
+			if a.id != "" {
+				list[i] = list[i].With("id", wire.Text(a.id))
+			}
+			list[i] = list[i].With("ref", wire.Text(a.ref))
+		}
+		head = Block{{Type: "ack", Body: wire.Obj(
+			wire.Member{Key: "requests", Value: wire.Arr(list...)}, wire.Member{Key: "received_at", Value: stamp(t.now)})}}
+	}
+	t.result.Answers = append(head, t.answers...)
+	t.result.Touched = t.order
+}
+
+func ackOf(re, ref string, at time.Time) Entry {
+	return Entry{Type: "ack", Body: wire.Obj(
+		wire.Member{Key: "re", Value: wire.Text(re)},
+		wire.Member{Key: "ref", Value: wire.Text(ref)},
+		wire.Member{Key: "received_at", Value: stamp(at)},
+	)}
+}
+
+// commit makes the transaction durable and takes it over in memory.
+func (t *tx) commit(ctx context.Context) error {
+	changes := t.changes
+	for _, ref := range t.order {
+		th := t.threads[ref]
+		if th.Serial > maxMessages {
+			return conflict("the thread has too many messages")
+		}
+		th.Version++
+		changes = append(changes, store.Change{Record: th.record(), IfRev: th.rev})
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := t.x.records.Apply(ctx, changes, t.now); err != nil {
+		return err
+	}
+	for _, ref := range t.order {
+		t.x.index.publish(t.threads[ref])
+	}
+	for _, e := range t.crew {
+		t.x.crew.put(e)
+	}
+	for _, c := range t.claims {
+		t.x.crew.claimed(c)
+	}
+	if t.routed {
+		t.x.crew.setRules(t.rules)
+	}
+	if t.told > 0 {
+		t.x.wakeCourier()
+	}
+	if t.x.mirror != nil && len(t.order) > 0 {
+		t.x.mirror(t.order)
+	}
+	return nil
+}
+
+// ended lists the threads that may have met, or failed, what others depend on.
+func (t *tx) ended() []string {
+	var out []string
+	for _, ref := range t.order {
+		if th := t.threads[ref]; th.Status.Terminal() && t.was[ref] != th.Status {
+			out = append(out, ref)
+		}
+	}
+	return out
+}
+
+func idKey(requester, id string) string {
+	sum := sha256.Sum256([]byte(requester + "\x00" + id))
+	return hex.EncodeToString(sum[:16])
+}
+
+func digestOf(v wire.Value) string {
+	sum := sha256.Sum256(v.JSON())
+	return hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,165 @@
+package mess
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxAnswered bounds the threads or executors in one answer to a query.
+const maxAnswered = 1000
+
+// query is MESS-36: a response with one structured entry, of what the asker may see.
+func (t *tx) query(ctx context.Context, e Entry, path string) error {
+	q, err := readQuery(e.Body, path)
+	if err != nil {
+		return err
+	}
+	var data wire.Value
+	switch q.Type {
+	case "capabilities":
+		data = wire.Obj(wire.Member{Key: "capabilities", Value: capabilityList(t.x.Capabilities(q.Tags))})
+	case "executors":
+		data = wire.Obj(wire.Member{Key: "executors", Value: t.executors(q)})
+	default:
+		list, err := t.requests(ctx, q)
+		if err != nil {
+			return err
+		}
+		data = wire.Obj(wire.Member{Key: "requests", Value: list})
+	}
+	t.answers = append(t.answers, Entry{Type: "response", Body: wire.Obj(
+		wire.Member{Key: "re", Value: wire.Text("last")},
+		wire.Member{Key: "content", Value: wire.Arr(wire.Obj(wire.Member{Key: "structured", Value: data}))},
+	)})
+	return nil
+}
+
+func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
+	var threads []*Thread
+	if len(q.Re) > 0 {
+		for _, re := range q.Re {
+			to, ok := resolve(view{t, ctx}, re, t.x.id)
+			if !ok {
+				return wire.Value{}, missing("re names nothing that is there")
+			}
+			th, err := t.load(ctx, to.ref)
+			if err != nil {
+				return wire.Value{}, err
+			}
+			if t.x.sees(t.who, th, false) {
+				threads = append(threads, th)
+			}
+		}
+	} else {
+		page, err := t.x.List(ctx, t.who, "", position{}, maxAnswered)
+		if err != nil {
+			return wire.Value{}, err
+		}
+		threads = page.Threads
+	}
+	var out []wire.Value
+	for _, th := range threads {
+		if len(q.Status) > 0 && !slices.Contains(q.Status, th.Status) || q.Executor != "" && q.Executor != th.Holder ||
+			!q.Since.IsZero() && th.Updated.Before(q.Since) {
+			continue
+		}
+		v := wire.Obj(wire.Member{Key: "ref", Value: wire.Text(th.Ref)})
+		if th.ClientID != "" && (th.Requester == t.who.ID || t.who.Owner) {
+			v = v.With("id", wire.Text(th.ClientID))
+		}
+		v = v.With("status", wire.Text(string(th.Status))).With("intent", wire.Text(th.Intent))
+		if th.Holder != "" {
+			v = v.With("executor", wire.Text(th.Holder))
+		}
+		out = append(out, v.With("updated", stamp(th.Updated)))
+	}
+	return wire.Arr(out...), nil
+}
+
+func (t *tx) executors(q Query) wire.Value {
+	var out []wire.Value
+	for _, c := range t.x.crew.list() {
+		if c.Pending && !t.who.Owner || q.Executor != "" && q.Executor != c.ID || len(out) == maxAnswered {
+			continue
+		}
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n Need) bool { return t.x.tagged(n.ID, q.Tags) }) {
+			continue
+		}
+		v := wire.Obj(wire.Member{Key: "id", Value: wire.Text(c.ID)})
+		if c.Name != "" {
+			v = v.With("name", wire.Text(c.Name))
+		}
+		v = v.With("capabilities", needsTree(c.Capabilities)).With("availability", wire.Text(availability(c.Executor)))
+		out = append(out, v)
+	}
+	return wire.Arr(out...)
+}
+
+func availability(e *Executor) string {
+	if e.Availability == "" {
+		return "always"
+	}
+	return e.Availability
+}
+
+// needsTree writes capabilities as they were sent: ids, or {id: metadata}.
+func needsTree(list []Need) wire.Value {
+	out := make([]wire.Value, len(list))
+	for i, n := range list {
+		out[i] = wire.Text(n.ID)
+		if !n.Meta.IsNull() {
+			out[i] = wire.Obj(wire.Member{Key: n.ID, Value: n.Meta})
+		}
+	}
+	return wire.Arr(out...)
+}
+
+// config is MESS-37: an executor for itself, the owner for all.
+func (t *tx) config(ctx context.Context, e Entry, path string) error {
+	c, err := readConfig(e.Body, path)
+	if err != nil {
+		return err
+	}
+	if c.Routing {
+		if !t.who.Owner {
+			return forbidden("only the owner may set routing rules")
+		}
+		t.rules, t.routed = c.Rules, true
+		t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsMeta, Key: "routing", Body: encode(c.Rules)}, IfRev: store.Any})
+		t.ack(e, "routing")
+		return nil
+	}
+	say := c.Executor
+	if !t.who.Owner && say.ID != t.who.ID {
+		return forbidden("an executor may set up itself alone")
+	}
+	if reserved(say.ID) {
+		return bad(path+".executor.id", "is reserved")
+	}
+	old := t.x.crew.get(say.ID)
+	if old == nil && !t.who.Owner {
+		return forbidden("register first")
+	}
+	ex := Executor{ID: say.ID, Created: t.now}
+	rev := store.Absent
+	if old != nil {
+		ex = *old.Executor
+		rev = store.Any
+	}
+	ex.Capabilities, ex.Availability, ex.Schedule, ex.Timezone = say.Capabilities, say.Availability, say.Schedule, say.Timezone
+	if say.Name != "" {
+		ex.Name = say.Name
+	}
+	ex.Seen = time.Time{}
+	if !t.who.Owner {
+		ex.Seen = t.now
+	}
+	t.changes = append(t.changes, store.Change{Record: ex.record(), IfRev: rev})
+	t.crew = append(t.crew, &ex)
+	t.ack(e, "executors/"+ex.ID)
+	return nil
+}

@@ -1,0 +1,277 @@
+package mess
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+func isConflict(err error) bool { return errors.Is(err, store.ErrConflict) }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// maxSuggestions bounds those of one thread.
+const maxSuggestions = 50
+
+// suggestion takes a proposal of an executor to the requester (MESS-38).
+func (t *tx) suggestion(ctx context.Context, e Entry, path string) error {
+	s, err := readSuggestion(e.Body, path)
+	if err != nil {
+		return err
+	}
+	var threads []*Thread
+	requester := ""
+	for _, re := range s.Re {
+		th, err := t.about(ctx, re)
+		if err != nil {
+			return err
+		}
+		requester = cmp.Or(requester, th.Requester)
+		if !t.x.roles(t.who, th).any(asHolder | asEligible | asOwner) {
+			return forbidden("only who holds or may claim a thread may make suggestions about it")
+		}
+		if th.Requester != requester {
+			return conflict("the threads have different requesters")
+		}
+		if !th.Status.Open() {
+			return conflict("the thread is %s", th.Status)
+		}
+		threads = append(threads, th)
+	}
+	if s.Type == "merge" && len(threads) < 2 {
+		return bad(path+".re", "a merge names at least two threads")
+	}
+	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
+		return bad(path+".re", "names more than one thread")
+	}
+	if _, err := t.plan(s, threads[0]); err != nil {
+		return err
+	}
+	head := threads[0]
+	if head.suggestion(s.ID) != nil {
+		return conflict("there is a suggestion with this id already")
+	}
+	if len(head.Suggestions) >= maxSuggestions {
+		return conflict("the thread has too many suggestions")
+	}
+	s.By, s.Re = t.who.ID, nil
+	for _, th := range threads {
+		s.Re = append(s.Re, th.Ref)
+	}
+	head.Suggestions = append(head.Suggestions, s)
+	for _, th := range threads {
+		t.say(th, e)
+	}
+	return nil
+}
+
+// proposal is what a suggestion would do.
+type proposal struct {
+	executor string
+	until    time.Time
+	requests []wire.Value
+}
+
+// plan reads what a suggestion proposes; what could not be done is refused when it is made.
+func (t *tx) plan(s Suggestion, th *Thread) (p proposal, err error) {
+	text, isText := s.Proposed.Str()
+	word := func(keys ...string) string {
+		for _, key := range keys {
+			if v := s.Proposed.GetStr(key); v != "" {
+				return v
+			}
+		}
+		return text
+	}
+	path := "proposed"
+	switch s.Type {
+	case "merge":
+		p.executor = s.Proposed.GetStr("executor")
+	case "delegate":
+		p.executor = word("executor", "delegate_to", "delegated_to", "to")
+		if p.executor == "" {
+			return p, bad(path+".executor", "is required")
+		}
+	case "defer":
+		at, ok := timeOrSpan(word("until", "not_before", "available_at", "resume_at"), t.now)
+		if !ok {
+			return p, bad(path+".until", "must be a time or a duration")
+		}
+		p.until = at
+	case "split":
+		list := s.Proposed
+		for _, key := range []string{"requests", "intents", "parts"} {
+			if v, ok := s.Proposed.Get(key); ok {
+				list = v
+			}
+		}
+		if list.Kind() != wire.Array || list.Len() < 2 || list.Len() > 50 || isText {
+			return p, bad(path+".requests", "must be a list of 2 to 50 requests or intents")
+		}
+		for part := range list.Elems() {
+			if intent, ok := part.Str(); ok {
+				part = wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)}, wire.Member{Key: "priority", Value: wire.Text(th.Priority)})
+			}
+			if _, err := readRequest(part, path+".requests", t.now); err != nil {
+				return p, err
+			}
+			p.requests = append(p.requests, withRef(part, th.Ref))
+		}
+	}
+	return p, nil
+}
+
+// decide is the requester's answer to a suggestion.
+func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) error {
+	if !t.x.roles(t.who, th).any(asRequester | asOwner) {
+		return forbidden("only the requester may decide")
+	}
+	s := th.suggestion(id)
+	if id == "" && len(th.Suggestions) > 0 { // re names the thread: its newest suggestion
+		s = th.suggestion(th.Suggestions[len(th.Suggestions)-1].ID)
+	}
+	if s == nil {
+		return conflict("there is no suggestion to decide about")
+	}
+	if !accept {
+		s.Decided = "refused"
+		t.touch(th)
+		return nil
+	}
+	s.Decided = "accepted"
+	p, err := t.plan(*s, th)
+	if err != nil {
+		return err
+	}
+	switch s.Type {
+	case "merge":
+		return t.merge(ctx, th, s, p)
+	case "split":
+		var next []string
+		for _, body := range p.requests {
+			part, err := t.spawn(th.Requester, body, "")
+			if err != nil {
+				return err
+			}
+			next = append(next, part.Ref)
+		}
+		return t.replace(th, next, "split")
+	case "delegate":
+		return t.handOver(ctx, th, p.executor)
+	case "defer":
+		return t.postpone(th, p.until)
+	}
+	t.touch(th)
+	return nil
+}
+
+// merge opens one thread for several.
+func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal) error {
+	var intents []string
+	var needs []wire.Value
+	seen := map[string]bool{}
+	priority := "background"
+	threads := []*Thread{}
+	for _, ref := range s.Re {
+		th, err := t.load(ctx, ref)
+		if err != nil {
+			return err
+		}
+		threads = append(threads, th)
+		intents = append(intents, th.Intent)
+		if rank(th.Priority) > rank(priority) {
+			priority = th.Priority
+		}
+		for _, n := range th.Requires {
+			if seen[n.ID] {
+				continue
+			}
+			seen[n.ID] = true
+			need := wire.Text(n.ID)
+			if !n.Meta.IsNull() {
+				need = wire.Obj(wire.Member{Key: n.ID, Value: n.Meta})
+			}
+			needs = append(needs, need)
+		}
+	}
+	intent := cmp.Or(s.Proposed.GetStr("combined_intent"), s.Proposed.GetStr("intent"), strings.Join(intents, "; "))
+	body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)}, wire.Member{Key: "priority", Value: wire.Text(priority)})
+	if len(needs) > 0 {
+		body = body.With("requires", wire.Arr(needs...))
+	}
+	only := trimNamespace(p.executor, t.x.id)
+	if c := t.x.crew.get(only); c == nil || c.Pending {
+		only = ""
+	}
+	next, err := t.spawn(head.Requester, withRef(body, s.Re...), only)
+	if err != nil {
+		return err
+	}
+	for _, th := range threads {
+		if err := t.replace(th, []string{next.Ref}, "merge"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace marks a thread as superseded.
+func (t *tx) replace(th *Thread, next []string, reason string) error {
+	if err := th.supersede(next, reason, t.now); err != nil {
+		return err
+	}
+	by := wire.Text(next[0])
+	if len(next) > 1 {
+		by = wire.Texts(next)
+	}
+	t.tellState(th, wire.Member{Key: "superseded_by", Value: by}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	return nil
+}
+
+// handOver delegates a thread to an executor of ours at the requester's word.
+func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
+	c := t.x.crew.get(trimNamespace(to, t.x.id))
+	if c == nil || c.Pending || !c.has(th.Requires) {
+		return conflict("there is no such executor, or it lacks a required capability")
+	}
+	if !th.Status.Open() {
+		return conflict("the thread is %s", th.Status)
+	}
+	original, err := t.original(ctx, th)
+	if err != nil {
+		return err
+	}
+	next, err := t.spawn(th.Requester, withRef(original, th.Ref), c.ID)
+	if err != nil {
+		return err
+	}
+	th.become(Delegated, exchangeID, "", t.now)
+	th.Successors = []string{next.Ref}
+	t.tellState(th, wire.Member{Key: "delegated_to", Value: wire.Text(c.ID)}, wire.Member{Key: "ref", Value: wire.Text(next.Ref)})
+	return nil
+}
+
+// postpone is an accepted defer: an unclaimed thread is parked, a claimed one waits with its holder.
+func (t *tx) postpone(th *Thread, until time.Time) error {
+	if !slices.Contains([]Code{Received, Claimed, InProgress, Waiting, Held, Retrying}, th.Status) {
+		return conflict("the thread is %s", th.Status)
+	}
+	th.become(Waiting, exchangeID, "", t.now)
+	if th.Holder == "" {
+		th.Parked, th.NotBefore, th.Offered = parkedSchedule, until, false
+	}
+	t.tellState(th, wire.Member{Key: "waiting_for", Value: wire.Obj(
+		wire.Member{Key: "type", Value: wire.Text("schedule")}, wire.Member{Key: "available_at", Value: stamp(until)})})
+	return nil
+}

@@ -1,0 +1,300 @@
+package mess
+
+import (
+	"context"
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// each calls do with every thread that re names; an empty list names the thread of the call.
+func (t *tx) each(ctx context.Context, re []string, do func(*Thread) error) error {
+	if len(re) == 0 {
+		re = []string{t.opts.Re}
+	}
+	for _, r := range re {
+		th, err := t.about(ctx, r)
+		if err != nil {
+			return err
+		}
+		if err := do(th); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// status is MESS-22 to MESS-25 and MESS-27.
+func (t *tx) status(ctx context.Context, e Entry, path string) error {
+	s, err := readStatus(e.Body, path, t.opts.Lax)
+	if err != nil {
+		return err
+	}
+	return t.each(ctx, s.Re, func(th *Thread) error {
+		body, before, declined := s.Body, th.Holder, len(th.Declined)
+		if err := th.setStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
+			return err
+		}
+		if s.Code == Claimed && body.GetStr("executor") == "" {
+			body = body.With("executor", wire.Text(t.who.ID))
+		}
+		if s.Code == Delegated {
+			if body, err = t.delegate(ctx, th, s, body); err != nil {
+				return err
+			}
+		}
+		t.say(th, Entry{Type: "status", Body: body})
+		if before == "" && th.Holder != "" {
+			t.claimed(th)
+		}
+		if len(th.Declined) > declined && t.x.crew.none(th) { // MESS-24
+			th.become(Declined, exchangeID, "every executor that could declined", t.now)
+			t.tellState(th, wire.Member{Key: "reason", Value: wire.Text("every executor that could declined")})
+		}
+		return nil
+	})
+}
+
+// claimed remembers how long the claim took, for lower_latency (MESS-42).
+func (t *tx) claimed(th *Thread) {
+	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.Created), t.now})
+}
+
+// delegate opens the successor of a thread that goes to another executor of ours (MESS-27). Elsewhere it only closes.
+func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value) (wire.Value, error) {
+	c := t.x.crew.get(trimNamespace(s.Delegated, t.x.id))
+	if c == nil || c.Pending {
+		return body, nil
+	}
+	if !c.has(th.Requires) {
+		return body, conflict("%s lacks a required capability", c.ID)
+	}
+	original, err := t.original(ctx, th)
+	if err != nil {
+		return body, err
+	}
+	next, err := t.spawn(th.Requester, withRef(original, th.Ref), c.ID)
+	if err != nil {
+		return body, err
+	}
+	th.Successors = []string{next.Ref}
+	return body.With("ref", wire.Text(next.Ref)), nil
+}
+
+func trimNamespace(id, exchange string) string {
+	if len(id) > len(exchange)+1 && id[:len(exchange)+1] == exchange+":" {
+		return id[len(exchange)+1:]
+	}
+	return id
+}
+
+// original returns the request as it was sent.
+func (t *tx) original(ctx context.Context, th *Thread) (wire.Value, error) {
+	rec, err := t.x.records.Get(ctx, nsMessages, messageKey(th.Ref, 1), t.now)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	m, err := decodeMessage(rec)
+	for e := range m.Mess.Elems() {
+		if body, ok := e.Get("request"); ok {
+			return body, err
+		}
+	}
+	return wire.Obj(wire.Member{Key: "intent", Value: wire.Text(th.Intent)}), err
+}
+
+// withRef adds a reference to the context of a request, which loses the client's id: that names the older thread.
+func withRef(request wire.Value, refs ...string) wire.Value {
+	context, _ := request.Get("context")
+	entries := slices.Collect(context.Elems())
+	for _, ref := range refs {
+		entries = append(entries, wire.Obj(wire.Member{Key: "ref", Value: wire.Text(ref)}))
+	}
+	return request.Without("id").With("context", wire.Arr(entries...))
+}
+
+// spawn opens a thread that the exchange makes for a requester.
+func (t *tx) spawn(requester string, body wire.Value, only string) (*Thread, error) {
+	r, err := readRequest(body, "request", t.now)
+	if err != nil {
+		return nil, err
+	}
+	ref := threadRef(t.now, t.x.index.nextNumber(t.now.Format("2006-01-02")), "")
+	th := &Thread{
+		Ref: ref, Requester: requester, Status: Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
+		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
+		ConfirmBefore: r.ConfirmBefore, Only: only, History: []Event{{Action: "created", At: t.now, By: exchangeID}},
+	}
+	t.threads[ref], t.was[ref] = th, ""
+	t.result.Created = append(t.result.Created, ref)
+	t.touch(th)
+	t.add(th, requester, Block{{Type: "request", Body: body}})
+	t.offer(th)
+	return th, nil
+}
+
+// response is MESS-26 and MESS-39.
+func (t *tx) response(ctx context.Context, e Entry, path string) error {
+	r, err := readResponse(e.Body, path, t.opts.Lax)
+	if err != nil {
+		return err
+	}
+	return t.each(ctx, r.Re, func(th *Thread) error {
+		lone := !t.opts.Lax && !t.hasState[th.Ref]
+		before := th.Holder
+		if _, err := th.respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
+			return err
+		}
+		t.say(th, e)
+		if before == "" && th.Holder != "" {
+			t.claimed(th)
+		}
+		return nil
+	})
+}
+
+// reply is MESS-33.
+func (t *tx) reply(ctx context.Context, e Entry, path string) error {
+	r, err := readReply(e.Body, path)
+	if err != nil {
+		return err
+	}
+	for _, re := range r.Re {
+		to, err := t.target(ctx, re)
+		if err != nil {
+			return err
+		}
+		th, err := t.load(ctx, to.ref)
+		if err != nil {
+			return err
+		}
+		roles := t.x.roles(t.who, th)
+		switch {
+		case r.Accept != nil:
+			err = t.decide(ctx, th, to.suggestion, *r.Accept)
+		case r.Confirm != nil:
+			err = th.confirm(*r.Confirm, r.Reason, t.who.ID, roles, t.now)
+		default:
+			err = th.answer(to.question, t.who.ID, roles, t.now)
+		}
+		if err != nil {
+			return err
+		}
+		t.say(th, e)
+	}
+	return nil
+}
+
+// answer is the answer to the question it points at, or to the only open one of the requester's.
+func (t *tx) answer(ctx context.Context, e Entry, path string) error {
+	a, err := readAnswer(e.Body, path)
+	if err != nil {
+		return err
+	}
+	to := target{}
+	if len(a.Re) > 0 || t.opts.Re != "" {
+		re := t.opts.Re
+		if len(a.Re) > 0 {
+			re = a.Re[0]
+		}
+		if to, err = t.target(ctx, re); err != nil {
+			return err
+		}
+	} else if to.ref, err = t.onlyQuestion(ctx); err != nil {
+		return err
+	}
+	th, err := t.load(ctx, to.ref)
+	if err != nil {
+		return err
+	}
+	question := to.question
+	if question == "" {
+		question = a.ID
+	}
+	if question == "" && th.openQuestions() > 1 {
+		return conflict("the thread asks more than one question: name one with id")
+	}
+	if err := th.answer(question, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
+		return err
+	}
+	t.say(th, e)
+	return nil
+}
+
+// onlyQuestion returns the one thread of the requester's that asks something.
+func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
+	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status == NeedsInput })
+	for _, ref := range t.order {
+		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == NeedsInput && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	switch len(refs) {
+	case 0:
+		return "", missing("no question is open")
+	case 1:
+		_, err := t.load(ctx, refs[0])
+		return refs[0], err
+	}
+	return "", conflict("more than one question is open: name one with re")
+}
+
+// cancel is MESS-34.
+func (t *tx) cancel(ctx context.Context, e Entry, path string) error {
+	c, err := readCancel(e.Body, path, t.opts.Lax)
+	if err != nil {
+		return err
+	}
+	return t.each(ctx, c.Re, func(th *Thread) error {
+		if !t.x.roles(t.who, th).any(asRequester | asOwner) {
+			return forbidden("only the requester may cancel")
+		}
+		if err := th.cancel(c.Reason, t.who.ID, t.now); err != nil {
+			return err
+		}
+		t.say(th, e)
+		return nil
+	})
+}
+
+// ripple lets threads that wait for the named ones go on, or fail (MESS-29, MESS-30). Each is a transaction of its own,
+// and one that a crash left out is caught up with at the next start.
+func (x *Exchange) ripple(ctx context.Context, ended []string) error {
+	for len(ended) > 0 {
+		ref := ended[0]
+		ended = ended[1:]
+		for _, waiting := range x.index.dependants(ref) {
+			more, err := x.resettle(ctx, waiting)
+			if err != nil {
+				return err
+			}
+			ended = append(ended, more...)
+		}
+	}
+	return nil
+}
+
+// resettle looks again at a thread that the exchange parked, and at its deadline. It returns the threads that ended.
+func (x *Exchange) resettle(ctx context.Context, ref string) ([]string, error) {
+	for range maxConflicts {
+		t := x.begin(Actor{ID: exchangeID, system: true}, Options{})
+		th, err := t.load(ctx, ref)
+		if err != nil {
+			return nil, ignoreMissing(err)
+		}
+		switch {
+		case th.expire(t.now):
+			t.tellState(th, wire.Member{Key: "expired_at", Value: stamp(t.now)}, wire.Member{Key: "stage", Value: wire.Text(th.Expired)})
+		case th.Parked == parkedDependency, th.Parked == parkedSchedule:
+			if err := t.settle(ctx, th); err != nil {
+				return nil, err
+			}
+		}
+		err = t.commit(ctx)
+		if isConflict(err) {
+			continue
+		}
+		return t.ended(), err
+	}
+	return nil, nil // somebody else changes it all the time, and does what is to be done
+}
