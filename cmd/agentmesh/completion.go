@@ -62,6 +62,9 @@ func complete(node *kong.Node, words []string) []string {
 		}
 	}
 	if strings.HasPrefix(last, "-") {
+		if node.DefaultCmd != nil { // it may be left out, its flags may not
+			node = node.DefaultCmd
+		}
 		for _, group := range node.AllFlags(true) {
 			for _, f := range group {
 				add("--" + f.Name)

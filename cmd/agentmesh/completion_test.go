@@ -19,6 +19,7 @@ func TestComplete(t *testing.T) {
 		{[]string{"approvals", ""}, []string{"list", "show", "approve", "reject"}},
 		{[]string{"--data", "x", "keys", "exp"}, []string{"export-public"}},
 		{[]string{"send", "--wa"}, []string{"--wait"}},
+		{[]string{"inbox", "--fo"}, []string{"--follow"}},
 		{[]string{"demo-h"}, nil},
 		{[]string{"nothing", "zzz"}, nil},
 	} {

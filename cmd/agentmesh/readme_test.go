@@ -155,15 +155,11 @@ func TestSnippets(t *testing.T) {
 			}
 		}
 	}
-	check("../../README.md")
-	err := filepath.WalkDir("../../docs", func(name string, d fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(name, ".md") {
-			check(name)
-		}
-		return err
-	})
-	if err != nil || found < 15 {
-		t.Errorf("%d snippets were found, %v: the test sees too little", found, err)
+	for _, name := range documents(t) {
+		check(name)
+	}
+	if found < 15 {
+		t.Errorf("%d snippets were found: the test sees too little", found)
 	}
 }
 
@@ -213,4 +209,57 @@ func TestReadmeNamesTheCommands(t *testing.T) {
 			t.Errorf("the README lacks the line %q", strings.TrimSpace(want))
 		}
 	}
+}
+
+var inlineCommand = regexp.MustCompile("`agentmesh ([^`]+)`")
+
+// TestInlineCommands: a command that a document names in passing exists, with the flags that it names.
+func TestInlineCommands(t *testing.T) {
+	var cli commands
+	root := newParser(&cli, io.Discard, io.Discard).Model.Node
+	named := 0
+	check := func(name string) {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range inlineCommand.FindAllStringSubmatch(string(data), -1) {
+			named++
+			node := root
+			for _, word := range shellWords(m[1]) {
+				flag, isFlag := strings.CutPrefix(word, "--")
+				flag, _, _ = strings.Cut(flag, "=")
+				if next := subcommand(node, word); next != nil {
+					node = next
+				} else if isFlag && !slices.Contains(complete(node, []string{"--" + flag}), "--"+flag) {
+					t.Errorf("%s: %s has no flag --%s: %s", name, commandPath(node), flag, m[0])
+				}
+			}
+			if node == root {
+				t.Errorf("%s: there is no such command: %s", name, m[0])
+			}
+		}
+	}
+	for _, name := range documents(t) {
+		check(name)
+	}
+	if named < 40 {
+		t.Errorf("%d commands are named: the test sees too little", named)
+	}
+}
+
+// documents are the README and what lies in docs.
+func documents(t *testing.T) []string {
+	t.Helper()
+	names := []string{"../../README.md"}
+	err := filepath.WalkDir("../../docs", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, ".md") {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
