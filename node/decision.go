@@ -91,6 +91,7 @@ func (n *Node) decided(ctx context.Context, in bridge.Inbound, out bridge.Outcom
 			refusal = wire.ErrInternal.Because(err)
 		}
 		n.tally.refused[refusal.Code].Inc()
+		n.refusals.add(in, refusal, time.Now())
 		level = refusalLevel(refusal)
 	case out.Duplicate:
 		level, outcome = slog.LevelDebug, outcomeRepeated

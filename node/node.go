@@ -56,8 +56,8 @@ type Config struct {
 	Schemas    PayloadSchemas              // for custom intents (AM-70); nil checks none
 
 	Notices *notify.Box
+	Audit   *acl.Audit     // nil: one of the node's own over Store
 	Agreed  *calendar.Book // takes agreed events to the owner's calendar; nil: a notice is all there is
-	Audit   *acl.Audit // nil: one of the node's own over Store
 
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
 	HookTimeout  time.Duration // zero: DefaultHookTimeout
@@ -108,14 +108,15 @@ type Node struct {
 	window     client.Window // with the defaults filled in
 	notices    *notify.Box
 
-	flights flights // one acceptance per sender and message id at a time
-	runs    runs    // hooks under way
-	fresh   signal  // wakes who waits for the inbox
-	events  *events // tells who watches
-	streams streams // connections that tell what happens
-	outbox  *outbox
-	keeper  *keeper
-	tally   tally
+	flights  flights  // one acceptance per sender and message id at a time
+	runs     runs     // hooks under way
+	refusals refusals // the newest messages that were not taken in
+	fresh    signal   // wakes who waits for the inbox
+	events   *events  // tells who watches
+	streams  streams  // connections that tell what happens
+	outbox   *outbox
+	keeper   *keeper
+	tally    tally
 
 	interrupted []string // items whose hooks worked when the process before this one ended
 

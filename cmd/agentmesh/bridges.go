@@ -86,6 +86,7 @@ func (p *process) addBridges() error {
 		b.MountOwner(p.owner.Group())
 	}
 	p.mountLinks(p.owner.Group())
+	p.mountPages()
 	return nil
 }
 

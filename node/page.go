@@ -1,0 +1,323 @@
+package node
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+//go:embed page/*.html
+var pageFiles embed.FS
+
+// pages is the node's part of the owner's page. What it does, the owner API does with the same methods.
+type pages struct {
+	n     *Node
+	shell *httpapi.Pages
+
+	overview, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
+	compose, peers, outbox, limits, notices                                 *httpapi.PageTemplate
+}
+
+// doorPage is how the audit log and a decision name the page.
+const doorPage = "page"
+
+const (
+	pageSize    = 25       // entries of a list
+	maxPageForm = 3 << 20  // a message, written as a form
+	maxShown    = 16 << 10 // bytes of a payload that a list shows whole
+)
+
+// MountPage adds the node's pages to the owner's page.
+func (n *Node) MountPage(shell *httpapi.Pages) {
+	read := func(name string) *httpapi.PageTemplate {
+		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html")
+	}
+	p := &pages{
+		n: n, shell: shell,
+		overview: read("overview"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
+		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
+		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
+	}
+	shell.Title(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
+	shell.Follow(n.followEvents)
+	shell.Follow(n.followRefusals)
+	shell.Add(
+		httpapi.Nav{Path: "", Title: "Overview"},
+		httpapi.Nav{Path: "approvals", Title: "Approvals", Count: n.waitingAsks},
+		httpapi.Nav{Path: "inbox", Title: "Inbox", Count: n.waitingItems},
+		httpapi.Nav{Path: "conversations", Title: "Conversations"},
+		httpapi.Nav{Path: "compose", Title: "Write"},
+		httpapi.Nav{Path: "peers", Title: "Peers"},
+		httpapi.Nav{Path: "outbox", Title: "Outbox"},
+		httpapi.Nav{Path: "limits", Title: "Limits"},
+		httpapi.Nav{Path: "notices", Title: "Notices"},
+	)
+	g := shell.Group()
+	g.GET("/", p.showOverview)
+	g.POST("/pause", p.pause)
+	g.GET("/approvals", p.showApprovals)
+	g.GET("/approvals/:id", p.showApproval)
+	g.POST("/approvals/:id", p.decide)
+	g.GET("/inbox", p.showInbox)
+	g.GET("/inbox/:id", p.showItem)
+	g.POST("/inbox/:id/ack", p.acknowledge)
+	g.GET("/conversations", p.showConversations)
+	g.GET("/conversations/:peer/:id", p.showConversation)
+	g.POST("/conversations/:peer/:id/reply", p.reply)
+	g.POST("/conversations/:peer/:id/close", p.close)
+	g.GET("/compose", p.showCompose)
+	g.POST("/compose", p.send)
+	g.GET("/peers", p.showPeers)
+	g.POST("/peers", p.changePeer)
+	g.GET("/outbox", p.showOutbox)
+	g.GET("/limits", p.showLimits)
+	g.GET("/notices", p.showNotices)
+}
+
+// followEvents passes the topics of what happens on to an open page.
+func (n *Node) followEvents(ctx context.Context, changed func(string)) {
+	events, stop := n.Watch()
+	defer stop()
+	for {
+		select {
+		case ev, ok := <-events:
+			if !ok {
+				return
+			}
+			changed(string(ev.Topic))
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// topicRefusals is a topic of pages alone: refusals are no events, because strangers make them by the thousand.
+const topicRefusals = "refusals"
+
+func (n *Node) followRefusals(ctx context.Context, changed func(string)) {
+	for {
+		select {
+		case <-n.refusals.news.wait():
+			changed(topicRefusals)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// waitingAsks counts what waits for a decision, up to what the navigation shows.
+func (n *Node) waitingAsks(ctx context.Context) int {
+	asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, "", httpapi.MaxCount, time.Now())
+	if err != nil {
+		n.log.Warn("count questions", "err", err)
+	}
+	if next != "" {
+		return httpapi.MaxCount
+	}
+	return len(asks)
+}
+
+func (n *Node) waitingItems(ctx context.Context) int {
+	items, next, err := n.Inbox(ctx, ItemNew, "", httpapi.MaxCount)
+	if err != nil {
+		n.log.Warn("count inbox", "err", err)
+	}
+	if next != "" {
+		return httpapi.MaxCount
+	}
+	return len(items)
+}
+
+// did are the texts for what a form did; the URL names one of them.
+var did = map[string]string{
+	"approve": "Approved. It goes on now.", "always": "Approved, and this sender may write from now on.",
+	"reject": "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
+	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
+	"paused": "Paused.", "resumed": "The agent takes messages again.", "read": "Marked as read.",
+	"peer": "Changed.", "added": "The card is known now.",
+}
+
+func said(c echo.Context) string { return did[c.QueryParam("did")] }
+
+// fact is one line that a page shows of something: a label of ours, or a path in a payload, and its value.
+type fact struct{ Label, Value string }
+
+const (
+	maxFacts     = 60
+	maxFactDepth = 6
+)
+
+// factsOf lays a payload out as lines: "event.title: Coffee". What does not fit stays in the exact text beside it.
+func factsOf(v wire.Value) []fact {
+	var list []fact
+	var walk func(path string, v wire.Value, depth int)
+	walk = func(path string, v wire.Value, depth int) {
+		if len(list) >= maxFacts {
+			return
+		}
+		switch {
+		case v.Kind() == wire.Object && v.Len() > 0 && depth < maxFactDepth:
+			for _, m := range v.Members() {
+				walk(strings.TrimPrefix(path+" › "+m.Key, " › "), m.Value, depth+1)
+			}
+		case v.Kind() == wire.Array && v.Len() > 0 && depth < maxFactDepth:
+			for i := range v.Len() {
+				walk(path+" "+strconv.Itoa(i+1), v.At(i), depth+1)
+			}
+		default:
+			text, ok := v.Str()
+			if !ok {
+				text = string(v.JSON())
+			}
+			list = append(list, fact{path, text})
+		}
+	}
+	walk("", v, 0)
+	return list
+}
+
+// content is a payload as a page shows it: what it says, and exactly what it is.
+type content struct {
+	Action string
+	Text   string // of a message or question, which is read rather than laid out
+	Facts  []fact
+	Exact  json.RawMessage
+	Large  bool // too large for a list
+}
+
+// contentOf reads a payload. What is no JSON object is shown as it is.
+func contentOf(payload json.RawMessage) content {
+	c := content{Exact: payload, Large: len(payload) > maxShown}
+	v, err := wire.ParseObject(payload)
+	if err != nil {
+		return c
+	}
+	c.Action = v.GetStr("action")
+	rest := v.Without("action")
+	message, _ := v.Get("message")
+	switch {
+	case message.GetStr("body") != "":
+		c.Text = message.GetStr("body")
+		rest = rest.Without("message")
+		if more := message.Without("body"); more.Len() > 0 {
+			rest = rest.With("message", more)
+		}
+	case v.GetStr("question") != "":
+		c.Text, rest = v.GetStr("question"), rest.Without("question")
+	case v.GetStr("info") != "":
+		c.Text, rest = v.GetStr("info"), rest.Without("info")
+	}
+	c.Facts = factsOf(rest)
+	return c
+}
+
+// Preview is the beginning of what it says, for a list.
+func (c content) Preview() string {
+	text := c.Text
+	for _, f := range c.Facts {
+		if len(text) > 300 {
+			break
+		}
+		text = strings.TrimPrefix(text+" · "+f.Label+": "+f.Value, " · ")
+	}
+	const most = 280
+	for i := range text {
+		if i > most {
+			return text[:i] + "…"
+		}
+	}
+	return text
+}
+
+// listed is a list of which a part is shown.
+type listed[T any] struct {
+	Items []T
+	Older string // query of the older ones, "" where there are none
+}
+
+// latest returns entries of a list that is kept oldest first, newest first: those before the one named before, all
+// where it is empty. Ids hold their time after prefix, so a window that ends there is doubled until it holds enough.
+func latest[T any](
+	prefix, before string, now time.Time, stamp func(time.Time) string, id func(T) string,
+	list func(after string, limit int) ([]T, string, error),
+) (out listed[T], err error) {
+	const most, years = 400, 3 // pages that are walked, and how far back a list can reach
+	end := now.Add(time.Minute)
+	if before != "" {
+		if end, err = stampOf(prefix, before); err != nil {
+			return out, fault(http.StatusBadRequest, "there is no such place in the list", "")
+		}
+	}
+	for window := time.Minute; ; window *= 4 {
+		from := end.Add(-window)
+		found, reached := []T{}, false
+		after := prefix + stamp(from)
+		for range most {
+			page, next, err := list(after, pageSize)
+			if err != nil {
+				return out, err
+			}
+			for _, one := range page {
+				if before != "" && id(one) >= before {
+					reached = true
+					break
+				}
+				found = append(found, one)
+			}
+			found = found[max(0, len(found)-pageSize-1):]
+			if after = next; next == "" || reached {
+				break
+			}
+		}
+		if len(found) <= pageSize && window < years*365*24*time.Hour {
+			continue
+		}
+		more := len(found) > pageSize
+		if more {
+			found = found[len(found)-pageSize:]
+		}
+		for i := len(found) - 1; i >= 0; i-- {
+			out.Items = append(out.Items, found[i])
+		}
+		if more {
+			out.Older = id(found[0])
+		}
+		return out, nil
+	}
+}
+
+// millis and micros are the stamps of ids, see newItemID and outbox.newID.
+func millis(t time.Time) string { return fmt.Sprintf("%012x", t.UnixMilli()) }
+func micros(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
+
+// stampOf returns the time that an id of a list names.
+func stampOf(prefix, id string) (time.Time, error) {
+	digits, ok := strings.CutPrefix(id, prefix)
+	size := 12
+	if prefix == "out_" {
+		size = 14
+	}
+	if !ok || len(digits) < size {
+		return time.Time{}, errors.New("not an id of this list")
+	}
+	number, err := strconv.ParseInt(digits[:size], 16, 64)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if size == 14 {
+		return time.UnixMicro(number + 1), nil
+	}
+	return time.UnixMilli(number + 1), nil
+}
