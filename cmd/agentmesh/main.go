@@ -60,6 +60,7 @@ type commands struct {
 	Calendar calendarCmd `cmd:"" group:"mesh" help:"Your free times, and events that were agreed."`
 
 	Links linksCmd `cmd:"" group:"mesh" help:"Connections to other networks."`
+	Mew   mewCmd   `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
 
 	Keys    keysCmd    `cmd:"" group:"data" help:"Signing and encryption keys."`
 	Token   tokenCmd   `cmd:"" group:"data" help:"Invite codes of the directory."`

@@ -82,6 +82,7 @@ const (
 	maxJoinKeys    = 1 << 14
 	tickEvery      = time.Second
 	stopPatience   = 5 * time.Second // for queues to drain (MEW-Q6)
+	maxSessions    = 50_000
 )
 
 // NewGateway makes a gateway and reads what lasts of its spaces. Nothing runs before [Gateway.Run].
@@ -225,14 +226,14 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return nil
 }
 
-// errStopping: the gateway is going down.
-var errStopping = errors.New("mew: going down")
+// errStopping: the gateway is going down, or full.
+var errStopping = errors.New("mew: takes no connections")
 
 // begin takes note of a connection; end must follow.
 func (g *Gateway) begin(ses *session) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.stopping {
+	if g.stopping || len(g.open) >= maxSessions {
 		return errStopping
 	}
 	g.open[ses] = struct{}{}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mew"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// mewCmd is about MEW spaces.
+type mewCmd struct {
+	Gateway mewGatewayCmd `cmd:"" help:"Serve the space of a space.yaml to MEW clients, in place of the reference gateway."`
+}
+
+// mewGatewayCmd serves one space from the files of the reference implementation, and needs no agent (MEW-D1).
+type mewGatewayCmd struct {
+	Action      string `arg:"" optional:"" default:"start" enum:"start" hidden:"" help:"Accepted as the reference has it."`
+	Port        uint16 `short:"p" default:"8080" help:"Port on the loopback addresses; 0 takes a free one."`
+	LogLevel    string `short:"l" default:"info" enum:"error,warn,info,debug" help:"What is logged: error, warn, info or debug."`
+	SpaceConfig string `short:"s" default:"./space.yaml" placeholder:"FILE" help:"The space."`
+	NoAutoStart bool   `help:"Accepted and implied: participants are never started."`
+}
+
+// databaseName is the database of a gateway in its state folder: what lasts of its participants.
+const mewDatabase = "gateway.db"
+
+func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
+	out, closeLog, err := c.console(a)
+	if err != nil {
+		return fail(exitConfig, err)
+	}
+	defer func() { err = errors.Join(err, closeLog()) }()
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return fail(exitUsage, err)
+	}
+	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}))
+	space, err := mew.ReadDropIn(c.SpaceConfig, os.Getenv, log)
+	if err != nil {
+		return fail(exitConfig, err)
+	}
+	listeners, port, err := c.listen(a.globals.Listen)
+	if err != nil {
+		return err
+	}
+	closeAll := func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}
+	if err := os.MkdirAll(space.Dir, 0o700); err != nil {
+		closeAll()
+		return fail(exitConfig, err)
+	}
+	st, err := bolt.Open(ctx, filepath.Join(space.Dir, mewDatabase), bolt.Config{Logger: log})
+	if err != nil {
+		closeAll()
+		return fail(exitConfig, fmt.Errorf("open the gateway's database: %w", err))
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	audit := acl.NewAudit(st.Records(), acl.AuditConfig{Logger: log})
+	g, err := mew.NewGateway(ctx, mew.GatewayConfig{
+		Spaces: []mew.SpaceConfig{space.Space}, Records: st.Records(), Audit: audit, AnyPath: true,
+		PublicURL: "ws://localhost:" + strconv.Itoa(port), Journal: space.Journal(),
+		KeepToken: space.KeepToken, Reload: space.Reload, Logger: log,
+	})
+	if err != nil {
+		closeAll()
+		return fail(exitConfig, err)
+	}
+	fmt.Fprintf(out, "Gateway listening on port %d\n", port)
+	return serveGateway(ctx, g, audit, listeners, log)
+}
+
+// console is where the command talks to: standard output and, where it is named, a file (MEW-D1).
+func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
+	name := os.Getenv("GATEWAY_LOG_FILE")
+	if name == "" {
+		return a.out, func() error { return nil }, nil
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("GATEWAY_LOG_FILE: %w", err)
+	}
+	return io.MultiWriter(a.out, f), f.Close, nil
+}
+
+// listen opens the loopback addresses, because clients say localhost, and whatever --listen adds (MEW-D2).
+func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
+	first, err := listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))))
+	if err != nil {
+		return nil, 0, err
+	}
+	out := []net.Listener{first}
+	port := first.Addr().(*net.TCPAddr).Port
+	six, err := net.Listen("tcp", net.JoinHostPort("::1", strconv.Itoa(port)))
+	switch {
+	case err == nil:
+		out = append(out, six)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, 0, errors.Join(fail(exitUnavailable, fmt.Errorf("port %d of ::1 is in use", port)), first.Close())
+	}
+	if more != nil {
+		l, err := listen(*more)
+		if err != nil {
+			for _, l := range out {
+				l.Close()
+			}
+			return nil, 0, err
+		}
+		out = append(out, l)
+	}
+	return out, port, nil
+}
+
+// The limits of the gateway's own listener; sockets have theirs (AM-76).
+const (
+	mewHeaderTimeout = 5 * time.Second
+	mewReadTimeout   = 15 * time.Second
+	mewWriteTimeout  = 60 * time.Second
+	mewStopTimeout   = 10 * time.Second
+)
+
+// serveGateway answers until ctx ends, and returns when everything has stopped.
+func serveGateway(ctx context.Context, g *mew.Gateway, audit *acl.Audit, listeners []net.Listener, log *slog.Logger) error {
+	srv := &http.Server{
+		Handler: g, ReadHeaderTimeout: mewHeaderTimeout, ReadTimeout: mewReadTimeout, WriteTimeout: mewWriteTimeout,
+		IdleTimeout: mewWriteTimeout, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return g.Run(ctx) })
+	all.Go(func() error { audit.Run(ctx); return nil })
+	for _, l := range listeners {
+		all.Go(func() error {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+	all.Go(func() error {
+		<-ctx.Done()
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), mewStopTimeout)
+		defer cancel()
+		if err := srv.Shutdown(patience); err != nil {
+			return srv.Close()
+		}
+		return nil
+	})
+	return all.Wait()
+}
