@@ -53,7 +53,7 @@ func (p *process) mountCalendar(g *echo.Group, s *calendar.Scheduler) {
 		}
 		view, err := s.Planner.Look(c.Request().Context(), "", time.Now())
 		if err != nil {
-			return view, ownerFault(http.StatusBadGateway, err.Error())
+			return view, ownerFault(http.StatusConflict, err.Error())
 		}
 		return view, nil
 	}

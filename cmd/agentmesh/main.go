@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // a static binary may run where no zones are installed
 
 	"github.com/alecthomas/kong"
 )

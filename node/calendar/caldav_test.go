@@ -51,7 +51,7 @@ func radicale(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(); _ = server.Wait() })
-	url := "http://" + address + "/sarah/work/"
+	url := "http://" + address + "/sarah/main/"
 	request, err := http.NewRequestWithContext(t.Context(), "MKCALENDAR", url, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/google/renameio/v2"
 )
 
 // Source is where busy times are read.
@@ -144,8 +142,27 @@ func (f Folder) Put(_ context.Context, e Event) error {
 	if err := os.MkdirAll(f.Path, 0o700); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
-	if err := renameio.WriteFile(f.file(e.UID), e.text(), 0o600); err != nil {
+	if err := writeWhole(f.file(e.UID), e.text()); err != nil {
 		return fmt.Errorf("write event: %w", err)
+	}
+	return nil
+}
+
+// writeWhole puts a file in place at once, so that no other program reads half of it.
+func writeWhole(name string, text []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(name), ".event-*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
 	}
 	return nil
 }
