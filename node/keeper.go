@@ -211,7 +211,7 @@ func (k *keeper) tend(ctx context.Context, p *place, force bool) {
 			after = e.RetryAfter
 		}
 		next = now.Add(max(min(pauseAfter(s.Failures, 0), maxKeeperWait), after))
-		k.n.log.Warn("keep listed", "directory", s.Directory, "err", s.Error, "next", next)
+		k.n.log.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
 	} else {
 		s.Failures = 0
 	}

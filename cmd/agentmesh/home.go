@@ -137,6 +137,8 @@ func (h home) secretFault(name string, err error) error {
 	switch {
 	case errors.Is(err, signing.ErrKeyFileMode):
 		return failHint(exitConfig, err, "chmod 600 "+h.path(name))
+	case errors.Is(err, fs.ErrNotExist) && name == fileCredential:
+		return failHint(exitConfig, err, "restore it from a backup, or let agentmesh serve make a new one, which directories take when the card has ended")
 	case errors.Is(err, fs.ErrNotExist):
 		return failHint(exitConfig, err, "restore it from a backup, or use a new data directory for a new agent")
 	}

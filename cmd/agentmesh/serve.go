@@ -89,8 +89,11 @@ func listen(address string) (net.Listener, error) {
 }
 
 func (p *process) ownerFault(err error) error {
-	if errors.Is(err, httpapi.ErrOwnerInUse) {
+	switch {
+	case errors.Is(err, httpapi.ErrOwnerInUse):
 		return p.home.inUse()
+	case errors.Is(err, syscall.EADDRINUSE):
+		return failHint(exitUnavailable, fmt.Errorf("%s is in use", p.cfg.OwnerAPI.Listen), "choose another port with owner_api.listen, or stop what has it")
 	}
 	return fail(exitConfig, err)
 }

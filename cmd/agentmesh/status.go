@@ -28,6 +28,7 @@ type statusAnswer struct {
 		State     string    `json:"state"`
 		Expires   time.Time `json:"expires_at"`
 		Error     string    `json:"error"`
+		Hint      string    `json:"hint"`
 	} `json:"directories"`
 	Inbox     int            `json:"inbox_new"`
 	Approvals int            `json:"approvals_pending"`
@@ -73,6 +74,9 @@ func (a *app) showStatus(s statusAnswer) {
 		}
 		if d.Error != "" {
 			text += ", last error: " + d.Error
+			if d.Hint != "" {
+				text += "; " + d.Hint
+			}
 		}
 		rows = append(rows, []string{"directory", text})
 	}

@@ -3,7 +3,9 @@ package client
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -66,6 +68,8 @@ func (e *DirectoryError) Hint() string {
 	switch {
 	case errors.Is(e, ErrAnswerTooLarge):
 		return "ask for fewer agents a page"
+	case e.Kind == ErrUnreachable && noNetwork(e.cause):
+		return "check this machine's network and name resolution, and the host in the directory's URL"
 	case e.Kind == ErrUnreachable:
 		return "check the directory's URL and that it is running"
 	case e.Kind == ErrCredential:
@@ -76,10 +80,20 @@ func (e *DirectoryError) Hint() string {
 		return "the directory's URL usually ends in /v1"
 	case e.Code == wire.RateLimited:
 		return "wait and try again"
+	case e.Code == wire.InvalidSignature:
+		return "use the URL that the directory has for itself; the key proof names it"
+	case e.Code == wire.InvalidMessage && (e.Op == opRegister || e.Op == opRenew):
+		return "change what it names: the keys card and public_url of the configuration make the card"
 	case e.Status == http.StatusForbidden:
-		return "the directory does not take registrations from everyone: ask its operator for an invite"
+		return "the directory does not take registrations from everyone: ask its operator for an invite, and name its file with invite_file"
 	}
 	return ""
+}
+
+// noNetwork says whether a call did not get as far as the other machine.
+func noNetwork(err error) bool {
+	_, unresolved := errors.AsType[*net.DNSError](err)
+	return unresolved || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
 // answered classifies an answer that is not the one expected.

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// AM-84: who sends with a clock that is off is told by how much. The peer's answer is that of a peer whose clock is an
+// hour ahead.
+func TestClockOffIsTold(t *testing.T) {
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	peer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(wire.ErrTimeWindow.Status)
+		_, _ = w.Write(wire.ErrTimeWindow.AppendJSON(nil))
+	})
+	front := httptest.NewUnstartedServer(nil)
+	defer front.Close()
+	sarah, err := startServe(filepath.Join(t.TempDir(), "sarah"), []string{"--set=card.endpoint=http://" + front.Listener.Addr().String() + "/agentmesh"}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sarah.Process.Signal(os.Interrupt); sarah.Wait() })
+	behind, err := url.Parse(sarah.where.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := httputil.NewSingleHostReverseProxy(behind)
+	front.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			peer(w, r)
+			return
+		}
+		through.ServeHTTP(w, r)
+	})
+	front.Start()
+	dir := filepath.Join(t.TempDir(), "chris")
+	chris, err := startServe(dir, []string{"--roles=node", "--directory=" + sarah.where.Directory}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { chris.Process.Signal(os.Interrupt); chris.Wait() })
+	var said bytes.Buffer
+	code := run(t.Context(), []string{"--data", dir, "send", string(sarah.where.AgentID), "hello", "--wait"}, strings.NewReader(""), &said, &said)
+	if told := regexp.MustCompile("this machine's clock is about (1h0m|59m).*s behind the peer's"); code == exitOK || !told.MatchString(said.String()) {
+		t.Errorf("send = %d:\n%s", code, said.String())
+	}
+}
