@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,9 +70,14 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 	if entries, err := os.ReadDir(out); err == nil && len(entries) > 0 {
 		return fmt.Errorf("%s is not empty", out)
 	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
+	stage, err := os.MkdirTemp(filepath.Dir(out), ".release-*") // out is whole or not there
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(stage)) }()
 	tmp, err := os.MkdirTemp("", "agentmesh-release-*")
 	if err != nil {
 		return err
@@ -90,12 +96,26 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 	}
 	for _, p := range r.targets {
 		begun := time.Now()
-		if err := b.target(ctx, p, common, out); err != nil {
+		if err := b.target(ctx, p, common, stage); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(begun).Seconds()))
 	}
-	return sums(out)
+	return publish(stage, out)
+}
+
+// publish adds the sums and gives the finished release its name.
+func publish(stage, out string) error {
+	if err := sums(stage); err != nil {
+		return err
+	}
+	if err := os.Chmod(stage, 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove(out); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be there, empty
+		return err
+	}
+	return os.Rename(stage, out)
 }
 
 // build is one making of a release, in directories of its own.

@@ -212,6 +212,33 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// TestPublish: a release appears whole, also in place of an empty directory, and never over another one.
+func TestPublish(t *testing.T) {
+	parent := t.TempDir()
+	out := filepath.Join(parent, "out")
+	for _, name := range []string{"first", "second"} {
+		stage := filepath.Join(parent, name)
+		if err := os.Mkdir(stage, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(stage, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name == "first" {
+			if err := os.Mkdir(out, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := publish(stage, out); (err == nil) != (name == "first") {
+			t.Errorf("publish(%s) = %v", name, err)
+		}
+	}
+	entries, err := os.ReadDir(out)
+	if err != nil || len(entries) != 2 || entries[0].Name() != "SHA256SUMS" || entries[1].Name() != "first" {
+		t.Errorf("published: %v, %v", entries, err)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	for _, args := range [][]string{{}, {"next"}, {"1.0"}, {"v1.0.0; rm"}, {"0.1.0", "a", "b"}, {"-no", "0.1.0"}} {
 		if err := run(t.Context(), args, io.Discard); !errors.Is(err, flag.ErrHelp) {
