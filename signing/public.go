@@ -93,7 +93,7 @@ func ParsePublicKey(text string) (*PublicKey, error) {
 		return parseRawEd25519(text[len("ed25519:"):], true)
 	case strings.HasPrefix(text, "ssh-ed25519 "):
 		return parseSSH(text)
-	case strings.HasPrefix(text, "age1pq"):
+	case strings.HasPrefix(text, "age1pq1"): // the separator tells it from an X25519 recipient whose data begins with pq
 		return nil, refuse("post-quantum age keys cannot sign")
 	case strings.HasPrefix(text, "age1"):
 		return parseAgeRecipient(text)

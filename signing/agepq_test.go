@@ -1,0 +1,26 @@
+package signing
+
+import (
+	"strings"
+	"testing"
+)
+
+// One X25519 recipient in 1024 begins with the letters of a post-quantum one, and was refused as such: the agent that
+// had just been made with it did not start.
+func TestRecipientThatLooksPostQuantum(t *testing.T) {
+	for range 100_000 {
+		identity, recipient, err := GenerateAge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(recipient, "age1pq") {
+			continue
+		}
+		key, err := ParsePrivateKey([]byte("# public key: " + recipient + "\n" + identity + "\n"))
+		if err != nil || key.PublicText() != recipient {
+			t.Errorf("ParsePrivateKey of an identity with recipient %s = %v", recipient, err)
+		}
+		return
+	}
+	t.Fatal("no such key came up in 100,000")
+}
