@@ -1,0 +1,136 @@
+package moltspeak
+
+import (
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Class is a classification, in the short form that is sent.
+type Class string
+
+// The classes (MS-36).
+const (
+	Public       Class = "pub"
+	Internal     Class = "int"
+	Confidential Class = "conf"
+	PII          Class = "pii"
+	Secret       Class = "sec"
+)
+
+var longClasses = map[string]Class{
+	"public": Public, "internal": Internal, "confidential": Confidential, "secret": Secret,
+	"pub": Public, "int": Internal, "conf": Confidential, "pii": PII, "sec": Secret,
+}
+
+// Classes lists the classes that we take.
+func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Secret} }
+
+// boxed says whether a class travels encrypted only (MS-37).
+func (c Class) boxed() bool { return c == Confidential || c == PII || c == Secret }
+
+func (r *reader) class(optional bool) Class {
+	if !r.has("cls") && optional {
+		return Internal
+	}
+	text := r.text("cls")
+	c := longClasses[text]
+	if r.has("cls") {
+		r.check(c != "", "cls", "must be pub, int, conf, pii or sec")
+	}
+	return c
+}
+
+// The kinds of personal data (MS-39).
+const (
+	TypeEmail     = "email"
+	TypePhone     = "phone"
+	TypeName      = "name"
+	TypeAddress   = "address"
+	TypeSSN       = "ssn" // government ids of any country
+	TypeBirth     = "dob"
+	TypeFinancial = "financial"
+	TypeHealth    = "health"
+	TypeLocation  = "location" // and IP addresses
+	TypeOther     = "other"
+)
+
+// DataTypes lists them in the schema's order.
+func DataTypes() []string {
+	return []string{TypeEmail, TypePhone, TypeName, TypeAddress, TypeSSN, TypeBirth, TypeFinancial, TypeHealth, TypeLocation, TypeOther}
+}
+
+// PIIMeta says what personal data a message holds and who agreed.
+type PIIMeta struct {
+	Types      []string
+	GrantedBy  string
+	Purpose    string
+	Proof      string
+	Expires    time.Time // zero: no end is named
+	Scope      []string
+	MaskFields []string
+}
+
+func (r *reader) piiMeta() *PIIMeta {
+	v, ok := r.opt("pii_meta", wire.Object)
+	if !ok {
+		return nil
+	}
+	sub := &reader{v: v, path: "pii_meta.", bad: CodeSchema}
+	m := &PIIMeta{Types: sub.texts("types", true), MaskFields: sub.texts("mask_fields", false)}
+	sub.check(len(m.Types) > 0, "types", "must have at least one entry")
+	for _, t := range m.Types {
+		sub.check(slices.Contains(DataTypes(), t), "types", "must hold types of the schema")
+	}
+	if c, ok := sub.opt("consent", wire.Object); ok {
+		in := &reader{v: c, path: "pii_meta.consent.", bad: CodeSchema}
+		m.GrantedBy, m.Purpose, m.Proof = in.name("granted_by"), in.name("purpose"), in.text("proof")
+		m.Expires = in.millis("expires")
+		if s, there := c.Get("scope"); there && s.Kind() == wire.Array {
+			m.Scope = in.texts("scope", false)
+		}
+		if sub.err == nil {
+			sub.err = in.err
+		}
+	}
+	if r.err == nil && sub.err != nil {
+		r.err = sub.err
+	}
+	return m
+}
+
+// covers says whether the consent covers these types now; the answer is "" or the first that it does not.
+func (m *PIIMeta) covers(found []string, now time.Time) *Error {
+	refuse := func(fix string) *Error {
+		e := faultAt(CodeConsent, "pii_meta", fix)
+		e.Types = found
+		return e
+	}
+	switch {
+	case m == nil:
+		return refuse("is required with cls pii")
+	case m.GrantedBy == "" || m.Purpose == "" || m.Proof == "":
+		return refuse("names no consent")
+	case !m.Expires.IsZero() && !now.Before(m.Expires):
+		return refuse("the consent has expired")
+	}
+	for _, t := range found {
+		if !slices.Contains(m.Types, t) || len(m.Scope) > 0 && !slices.Contains(m.Scope, t) {
+			return refuse("the consent does not cover every type that was found")
+		}
+	}
+	return nil
+}
+
+func (m *PIIMeta) value() wire.Value {
+	consent := wire.Obj(member("granted_by", wire.Text(m.GrantedBy)), member("purpose", wire.Text(m.Purpose)), member("proof", wire.Text(m.Proof)))
+	if !m.Expires.IsZero() {
+		consent = consent.With("expires", wire.Int(m.Expires.UnixMilli()))
+	}
+	v := wire.Obj(member("types", wire.Texts(m.Types)), member("consent", consent))
+	if len(m.MaskFields) > 0 {
+		v = v.With("mask_fields", wire.Texts(m.MaskFields))
+	}
+	return v
+}
