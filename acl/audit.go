@@ -45,6 +45,7 @@ const (
 	AuditKey          AuditKind = "key"          // keys: ours rotated, a peer's pinned anew
 	AuditRegistration AuditKind = "registration" // the owner registered or withdrew the node
 	AuditToken        AuditKind = "token"        // an invite code was issued
+	AuditOperator     AuditKind = "operator"     // the operator of the directory banned, removed or brought in
 	AuditPause        AuditKind = "pause"
 	AuditResume       AuditKind = "resume"
 	AuditPolicy       AuditKind = "policy" // the process started with other rules than before

@@ -65,7 +65,7 @@ func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expir
 		return "", Token{}, err
 	}
 	change.Max = maxInvites
-	err = r.recs.Apply(ctx, []store.Change{change}, now)
+	err = r.recs.Apply(ctx, append(r.audit(now, t.ID, "token-issued", "", "owner"), change), now)
 	if errors.Is(err, store.ErrQuota) {
 		err = wire.ErrQuota
 	}
@@ -106,7 +106,8 @@ func (r *Registry) RevokeToken(ctx context.Context, id string) error {
 	}
 	rec, err := r.recs.Get(ctx, inviteNS, id, now)
 	if err == nil {
-		err = r.recs.Apply(ctx, []store.Change{{Record: store.Record{NS: inviteNS, Key: id}, IfRev: rec.Rev, Delete: true}}, now)
+		gone := store.Change{Record: store.Record{NS: inviteNS, Key: id}, IfRev: rec.Rev, Delete: true}
+		err = r.recs.Apply(ctx, append(r.audit(now, id, "token-revoked", "", "owner"), gone), now)
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
 		return wire.ErrRoute

@@ -53,7 +53,7 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) showAsk(k acl.Ask) {
 	rows := [][]string{
-		{"id", k.ID}, {"kind", k.Kind}, {"what", k.Title}, {"from", k.Subject},
+		{"id", k.ID}, {"kind", k.Kind}, {"what", k.Title}, {"about", k.Subject}, {"because", orDash(k.Rule)},
 		{"state", string(k.State)}, {"since", when(k.Created)}, {"expires", when(k.Expires)}, {"hash", k.Hash},
 	}
 	if k.Conv.ID != "" {
@@ -64,7 +64,11 @@ func (a *app) showAsk(k acl.Ask) {
 	}
 	a.table(rows)
 	if len(k.Body) > 0 {
-		a.print("untrusted text from the other side:")
+		if k.Kind == "outgoing" {
+			a.print("exactly this leaves, to this recipient:")
+		} else {
+			a.print("untrusted text from the other side:")
+		}
 		a.print("%s", cleanJSON(k.Body))
 	}
 }
@@ -72,7 +76,7 @@ func (a *app) showAsk(k acl.Ask) {
 type approvalsApproveCmd struct {
 	ID     string `arg:"" help:"Id of the approval."`
 	Hash   string `placeholder:"HEX" help:"Approve only if it still has this hash (from show)."`
-	Always bool   `help:"Let this agent in from now on."`
+	Always bool   `help:"Let this agent in, or messages to it out, from now on."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 

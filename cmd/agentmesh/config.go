@@ -37,7 +37,8 @@ type Config struct {
 	Card CardConfig `key:"card"`
 	// Who may write to the node.
 	Access AccessConfig `key:"access"`
-	// Messages that wait for the owner, beyond what is held anyway (AM-31). The first rule that matches decides.
+	// Messages that wait for the owner, beyond what is held anyway in both directions (AM-31): offers and acceptances of
+	// mesh.negotiate, mesh.handoff, custom intents without a hook. The first rule that matches decides.
 	Hold []HoldRule `key:"hold"`
 	// The agent behind the node, by intent (AM-72 to AM-75). The first hook that matches takes the message; no match
 	// is the inbox. Each hook has exactly one of exec, webhook, openclaw and inbox.
@@ -54,6 +55,8 @@ type Config struct {
 	Conversations ConversationConfig `key:"conversations"`
 	// Limits on messages and requests.
 	Limits LimitConfig `key:"limits"`
+	// The log of decisions: agentmesh audit.
+	Audit AuditConfig `key:"audit"`
 	// Which clock differences are accepted in messages (AM-20). 24h is a ceiling.
 	Window WindowConfig `key:"window"`
 
@@ -109,6 +112,8 @@ type HoldRule struct {
 	Intent string `key:"intent"`
 	// Actions that the rule is about. Empty: every action.
 	Actions []string `key:"actions"`
+	// in (to you), out (from you: your commands, hooks and bridges) or empty for both.
+	Direction string `key:"direction"`
 	// always or never. Danger: never lets a hook commit you without a question.
 	Hold string `key:"hold"`
 }
@@ -158,9 +163,12 @@ type TimeoutConfig struct {
 	Hold time.Duration `key:"hold"`
 }
 
-// OutgoingConfig says what the node may send (AM-50). It binds the owner's commands, hooks and bridges alike.
+// OutgoingConfig says what the node may send (AM-50). It binds commands, hooks, their answers, and bridges alike.
 type OutgoingConfig struct {
-	// Agent ids, and addresses of foreign peers, that may be written to. Empty: anyone.
+	// open (to anyone), allowlist (only to those in allow), or approval (each message waits for the owner, but to those
+	// in allow and those whom the owner approved for good). Empty: allowlist where allow has entries, else open.
+	Mode string `key:"mode"`
+	// Agent ids, and addresses of foreign peers, that may be written to.
 	Allow []string `key:"allow"`
 	// Intents (or prefixes that end in .*, or *) whose messages wait for the owner before they leave.
 	Approve []string `key:"approve"`
@@ -191,6 +199,14 @@ type LimitConfig struct {
 	RequestsPerMinute int `key:"requests_per_minute"`
 	// Agent ids that no message limit touches, and addresses and CIDRs of clients that no request limit touches (AM-44).
 	Exempt []string `key:"exempt"`
+}
+
+// AuditConfig bounds the log of decisions.
+type AuditConfig struct {
+	// Entries kept at most; the oldest go first.
+	MaxEntries int `key:"max_entries"`
+	// Entries go after it.
+	Keep time.Duration `key:"keep"`
 }
 
 // WindowConfig says which clock differences are accepted in messages (AM-20).
@@ -271,6 +287,7 @@ func defaultConfig() Config {
 			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100,
 			RequestsPerMinute: 120,
 		},
+		Audit:        AuditConfig{MaxEntries: 100_000, Keep: 365 * day},
 		Window:       WindowConfig{Past: 15 * time.Minute, Future: 5 * time.Minute},
 		Registration: RegistrationConfig{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20},
 		Network:      NetworkConfig{MaxConnections: 10_000, MaxConnectionsPerAddress: 256},

@@ -24,13 +24,18 @@ func (c Config) check() error {
 	for i, r := range c.Hold {
 		key := fmt.Sprintf("hold[%d]", i)
 		p.oneOf(key+".hold", r.Hold, "always", "never")
+		p.oneOf(key+".direction", r.Direction, "", "in", "out")
 		p.pattern(key+".intent", r.Intent)
 	}
 	p.oneOf("access.mode", c.Access.Mode, "open", "allowlist", "approval")
 	p.agents("access.allow", c.Access.Allow)
 	p.agents("access.block", c.Access.Block)
-	if err := c.outbound().Validate(); err != nil {
-		p.add("outgoing.approve", err.Error())
+	p.oneOf("outgoing.mode", c.Outgoing.Mode, "", "open", "allowlist", "approval")
+	for i, pattern := range c.Outgoing.Approve {
+		p.pattern(fmt.Sprintf("outgoing.approve[%d]", i), pattern)
+	}
+	if c.Audit.MaxEntries < 1000 || c.Audit.Keep < day {
+		p.add("audit", "must keep at least 1000 entries for a day")
 	}
 	ids, _ := c.exempt()
 	p.agents("limits.exempt", ids)

@@ -199,7 +199,7 @@ type conversationsCloseCmd struct {
 }
 
 func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, c.JSON, c.Wait, sending{"conversations/" + url.PathEscape(c.ID) + "/close", func(wait int) any {
+	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, sending{"conversations/" + url.PathEscape(c.ID) + "/close", func(wait int) any {
 		return struct {
 			Peer        string `json:"peer,omitempty"`
 			Status      string `json:"status"`

@@ -41,6 +41,7 @@ type commands struct {
 	Init   initCmd   `cmd:"" group:"run" help:"Make a new agent: keys, card, database."`
 	Serve  serveCmd  `cmd:"" group:"run" help:"Run directory and node; makes an agent on its first run."`
 	Page   pageCmd   `cmd:"" group:"run" help:"Open the owner's page in a browser: prints its address with a code to sign in."`
+	Audit  auditCmd  `cmd:"" group:"run" help:"Who was let in, refused and approved, by which rule, by whom."`
 	Status statusCmd `cmd:"" group:"run" help:"Say how the node is doing."`
 	Doctor doctorCmd `cmd:"" group:"run" help:"Examine the node from inside and outside, and say what to do."`
 	Pause  pauseCmd  `cmd:"" group:"run" help:"Take no messages until resume."`

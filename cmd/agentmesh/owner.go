@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -110,6 +111,7 @@ func (o *owner) do(ctx context.Context, method, path string, query url.Values, b
 	if err != nil {
 		return nil, err
 	}
+	req.Header.Set(node.DoorHeader, "cli")
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

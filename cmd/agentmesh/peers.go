@@ -14,6 +14,7 @@ type peersCmd struct {
 	Add    peersAddCmd    `cmd:"" help:"Take a card from a file or a URL, by your word."`
 	Allow  peersAllowCmd  `cmd:"" help:"Let an agent in."`
 	Block  peersBlockCmd  `cmd:"" help:"Keep an agent out; beats everything else."`
+	Write  peersWriteCmd  `cmd:"" help:"Let every message to an agent out, where outgoing.mode is approval."`
 	Forget peersForgetCmd `cmd:"" help:"Forget rules, aliases, pinned key and given card of an agent."`
 	Alias  peersAliasCmd  `cmd:"" help:"Give an agent a short name of yours."`
 	Repin  peersRepinCmd  `cmd:"" help:"Accept another key of an agent."`
@@ -114,6 +115,10 @@ func (c peerChange) done(p peer) string {
 		return "forgotten"
 	case "repin":
 		return "key accepted"
+	case "write":
+		return "messages to it leave without a question"
+	case "no-write":
+		return "messages to it wait for you"
 	}
 	return p.Standing
 }
@@ -134,6 +139,19 @@ type peersBlockCmd struct{ agentArg }
 
 func (c *peersBlockCmd) Run(ctx context.Context, a *app) error {
 	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: "block"})
+}
+
+type peersWriteCmd struct {
+	agentArg
+	Ask bool `help:"Take it back: ask again where outgoing.mode is approval."`
+}
+
+func (c *peersWriteCmd) Run(ctx context.Context, a *app) error {
+	action := "write"
+	if c.Ask {
+		action = "no-write"
+	}
+	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: action})
 }
 
 type peersForgetCmd struct{ agentArg }

@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"golang.org/x/term"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/calendar"
@@ -43,6 +44,7 @@ type process struct {
 	registry *directory.Registry // nil without the role
 	node     *node.Node          // nil without the role
 	notices  *notify.Box
+	audit    *acl.Audit
 	joined   []*client.Directory // what the node joins and asks
 	bridges  []bridgeService
 	events   *calendar.Book // nil where the owner has no calendar
@@ -118,6 +120,9 @@ func (p *process) assemble(ctx context.Context, base string) error {
 		Metrics: p.metrics,
 	})
 	p.mountProcess(p.owner.Group())
+	p.audit = acl.NewAudit(p.store.Records(), acl.AuditConfig{
+		MaxEntries: uint64(p.cfg.Audit.MaxEntries), Keep: p.cfg.Audit.Keep, Logger: p.log,
+	})
 	p.edge.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
 	if p.cfg.has(roleNode) {
 		var err error
@@ -132,6 +137,9 @@ func (p *process) assemble(ctx context.Context, base string) error {
 		if err := p.addNode(ctx, base); err != nil {
 			return err
 		}
+	}
+	if p.node == nil {
+		node.MountAudit(p.owner.Group(), p.audit) // else the node did
 	}
 	return p.addBridges()
 }
@@ -153,6 +161,7 @@ func (p *process) addDirectory(base string) {
 		bearer := node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})
 		cfg.Operators = [][32]byte{directory.Hash(string(bearer))}
 	}
+	cfg.Audit = p.auditOperator
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.registry.MountOwner(p.owner.Group())
@@ -193,7 +202,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.key, Card: card},
 		Policy:   p.cfg.policy(), Outbound: p.cfg.outbound(), Rates: p.cfg.rates(), Exempt: exempt,
-		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Agreed: p.events,
+		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold,
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
 		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, Logger: p.log, Metrics: p.metrics,

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -25,7 +27,9 @@ type content struct {
 	Intent string `placeholder:"INTENT" help:"Intent of the message (send: mesh.message; reply: that of the conversation)."`
 	Action string `placeholder:"NAME" help:"A payload that is an action alone: accept, decline, cancel, withdraw…"`
 	Wait   bool   `help:"Wait for the answer and print it."`
-	JSON   bool   `help:"Print the result as JSON."`
+	// The owner's hand: what an agent types must never have it.
+	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. For your own hand, never for an agent."`
+	JSON    bool `help:"Print the result as JSON."`
 }
 
 // payload reads the payload: a JSON object, @FILE, - for standard input, or a text, which becomes mesh.message.
@@ -73,7 +77,7 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 	if c.Intent == "" {
 		c.Intent = string(wire.Deliver)
 	}
-	return a.send(ctx, c.JSON, c.Wait, sending{"send", func(wait int) any {
+	return a.send(ctx, c.content, sending{"send", func(wait int) any {
 		return struct {
 			To           string     `json:"to"`
 			Conversation string     `json:"conversation,omitempty"`
@@ -96,7 +100,7 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.send(ctx, c.JSON, c.Wait, sending{"reply", func(wait int) any {
+	return a.send(ctx, c.content, sending{"reply", func(wait int) any {
 		return struct {
 			Conversation string     `json:"conversation"`
 			Peer         string     `json:"peer,omitempty"`
@@ -118,15 +122,17 @@ type sent struct {
 		Message string `json:"message"`
 	} `json:"error"`
 	Hint string `json:"hint"`
+	Ask  string `json:"ask"`
 }
 
 // send makes a call that sends a message, and shows what became of it. Where no serve runs this process makes the
 // first attempt itself, and so always waits for it.
-func (a *app) send(ctx context.Context, asJSON, wait bool, s sending) error {
+func (a *app) send(ctx context.Context, c content, s sending) error {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
+	wait := c.Wait
 	stop := func() {}
 	asked := wait
 	if o.here != nil {
@@ -138,12 +144,40 @@ func (a *app) send(ctx context.Context, asJSON, wait bool, s sending) error {
 		seconds = sendWait
 	}
 	raw, err := o.call(ctx, http.MethodPost, s.path, nil, s.body(seconds))
+	if err == nil && c.Approve {
+		raw, err = a.approveSent(ctx, o, raw)
+	}
 	stop()
-	result, err := present(a, asJSON, raw, errors.Join(err, o.close()), a.showSent)
+	result, err := present(a, c.JSON, raw, errors.Join(err, o.close()), a.showSent)
 	if err != nil {
 		return err
 	}
 	return result.outcome(asked)
+}
+
+// approveSent shows what waits and approves exactly that, by its hash. What does not wait is left alone.
+func (a *app) approveSent(ctx context.Context, o *owner, raw json.RawMessage) (json.RawMessage, error) {
+	held, err := decode[sent](raw)
+	if err != nil || held.State != "held" || held.Ask == "" {
+		return raw, err
+	}
+	path := "approvals/" + url.PathEscape(held.Ask)
+	shown, err := o.call(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	k, err := decode[acl.Ask](shown)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(cleanJSON(k.Body)) {
+		a.note("%s", strings.TrimRight(line, "\n"))
+	}
+	if _, err := o.decide(ctx, path, k.Hash, acl.Approve); err != nil {
+		return nil, err
+	}
+	held.State, held.Hint = "queued", "approved by you: "+k.Hash
+	return json.Marshal(held)
 }
 
 func (a *app) showSent(s sent) {

@@ -20,13 +20,15 @@ import (
 func (c Config) policy() acl.Policy {
 	p := acl.Policy{Mode: acl.Mode(c.Access.Mode), Allow: c.Access.Allow, Block: c.Access.Block}
 	for _, r := range c.Hold {
-		p.Hold = append(p.Hold, acl.HoldRule{Intent: r.Intent, Actions: r.Actions, Hold: acl.Hold(r.Hold)})
+		p.Hold = append(p.Hold, acl.HoldRule{
+			Intent: r.Intent, Actions: r.Actions, Direction: acl.Direction(r.Direction), Hold: acl.Hold(r.Hold),
+		})
 	}
 	return p
 }
 
 func (c Config) outbound() node.OutboundPolicy {
-	return node.OutboundPolicy{Allow: c.Outgoing.Allow, Approve: c.Outgoing.Approve}
+	return node.OutboundPolicy{Mode: acl.Mode(c.Outgoing.Mode), Allow: c.Outgoing.Allow, Approve: c.Outgoing.Approve}
 }
 
 func (c Config) rates() acl.Rates {

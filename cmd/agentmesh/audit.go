@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// auditCmd reads the log of decisions.
+type auditCmd struct {
+	List   auditListCmd   `cmd:"" default:"withargs" help:"List the decisions, oldest first. With --json one line each: the export."`
+	Verify auditVerifyCmd `cmd:"" help:"Check that nothing in an exported log was changed, left out or put in. Needs no data directory."`
+}
+
+type auditListCmd struct {
+	Since  string `placeholder:"TIME" help:"Only what happened since then: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
+	Kind   string `placeholder:"KIND" help:"Only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
+	Peer   string `placeholder:"AGENT" help:"Only entries about this agent or address."`
+	Follow bool   `help:"Go on and print what is added, until interrupted."`
+	JSON   bool   `help:"Print one JSON object for each entry."`
+}
+
+// followAudit is how often a followed log is read.
+const followAudit = 2 * time.Second
+
+func (c *auditListCmd) Run(ctx context.Context, a *app) error {
+	since, err := sinceTime(c.Since, time.Now())
+	if err != nil {
+		return fail(exitUsage, err)
+	}
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := c.print(ctx, a, o, since, "")
+	for c.Follow && err == nil && ctx.Err() == nil {
+		timer := time.NewTimer(followAudit)
+		select {
+		case <-timer.C:
+			after, err = c.print(ctx, a, o, since, after)
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	if ctx.Err() != nil && c.Follow {
+		err = nil
+	}
+	return errors.Join(err, o.close())
+}
+
+// print prints the entries after the one numbered after, and returns the number of the last.
+func (c *auditListCmd) print(ctx context.Context, a *app, o *owner, since, after string) (last string, err error) {
+	for {
+		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
+		raw, err := o.call(ctx, "GET", "audit", query, nil)
+		if err != nil {
+			return after, err
+		}
+		page, err := decode[struct {
+			Items []json.RawMessage `json:"items"`
+			Next  string            `json:"next"`
+		}](raw)
+		if err != nil {
+			return after, err
+		}
+		for _, line := range page.Items {
+			e, err := decode[acl.AuditEntry](line)
+			if err != nil {
+				return after, err
+			}
+			after = fmt.Sprint(e.N)
+			if c.JSON {
+				a.print("%s", escapeUnseen(line))
+			} else {
+				a.showEntry(e)
+			}
+		}
+		if page.Next == "" {
+			return after, nil
+		}
+	}
+}
+
+func (a *app) showEntry(e acl.AuditEntry) {
+	parts := []string{fmt.Sprint(e.N), when(e.At), string(e.Kind)}
+	if e.Count > 0 {
+		parts = append(parts, fmt.Sprintf("%d times until %s", e.Count, when(e.Until)))
+	}
+	for _, p := range []struct{ label, value string }{
+		{"", string(e.Choice)}, {"", e.AskKind}, {"about ", e.Subject}, {"by ", e.By}, {"because ", e.Rule}, {"", e.Ask}, {"in ", e.Conversation}, {"(", e.Note},
+	} {
+		if p.value == "" {
+			continue
+		}
+		text := p.label + clean(p.value)
+		if p.label == "(" {
+			text += ")"
+		}
+		parts = append(parts, text)
+	}
+	a.print("%s", strings.Join(parts, " "))
+}
+
+// sinceTime reads when a list shall begin, as the owner API wants it.
+func sinceTime(text string, now time.Time) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	if d, err := parseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d).UTC().Format(time.RFC3339), nil
+	}
+	for _, form := range []string{time.RFC3339, time.DateOnly} {
+		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
+			return t.UTC().Format(time.RFC3339), nil
+		}
+	}
+	return "", errors.New("--since must be a date, a time such as 2026-02-21T10:00:00Z, or a duration such as 36h")
+}
+
+type auditVerifyCmd struct {
+	File string `arg:"" help:"What agentmesh audit --json printed, or - for standard input."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+func (c *auditVerifyCmd) Run(a *app) error {
+	in := a.in
+	if c.File != "-" {
+		data, err := os.ReadFile(c.File)
+		if err != nil {
+			return fail(exitInput, fmt.Errorf("read the log: %w", err))
+		}
+		in = bytes.NewReader(data)
+	}
+	span, err := verifyAudit(in)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.json(span)
+	}
+	a.print("entries %d to %d are whole and in order", span.First, span.Last)
+	a.print("before the first: %s", span.Prev)
+	a.print("hash of the last: %s", span.Hash)
+	return nil
+}
+
+func verifyAudit(in io.Reader) (acl.AuditSpan, error) {
+	span, err := acl.VerifyAudit(in)
+	switch {
+	case errors.Is(err, acl.ErrAuditChain):
+		return span, fail(exitNo, err)
+	case err != nil:
+		return span, fail(exitInput, err)
+	case span.Last == 0:
+		return span, fail(exitInput, errors.New("the log is empty"))
+	}
+	return span, nil
+}
+
+// auditOperator writes what the operator of the directory did into the audit log.
+func (p *process) auditOperator(d directory.Decision) store.Change {
+	entry := acl.AuditEntry{At: d.At, Kind: acl.AuditOperator, Subject: d.Subject, By: d.By, Choice: acl.Choice(d.Choice), Note: d.Note}
+	if strings.HasPrefix(d.Choice, "token-") {
+		entry.Kind = acl.AuditToken
+	}
+	return p.audit.Change(entry)
+}
