@@ -81,8 +81,11 @@ func compileRegexp(s string) (*regexp.Regexp, int) {
 // instructions estimates from below how many instructions an expression compiles to.
 func instructions(re *syntax.Regexp) int {
 	n := 1
-	if re.Op == syntax.OpLiteral {
+	switch re.Op {
+	case syntax.OpLiteral:
 		n = len(re.Rune)
+	case syntax.OpConcat, syntax.OpAlternate, syntax.OpRepeat:
+		n = 0
 	}
 	for _, sub := range re.Sub {
 		n += instructions(sub)
@@ -149,7 +152,7 @@ type budget struct {
 
 const (
 	maxNodes = 10_000
-	// A step is about a nanosecond. The largest single comparison that the bounds allow, 128 instructions over
+	// A step is about a nanosecond, or two. The largest single comparison that the bounds allow, 128 instructions over
 	// 1,024 bytes, must fit.
 	maxSteps     = 2*maxInsts*(maxRegexpText+1) + 1<<16
 	regexpWeight = 2

@@ -1,0 +1,423 @@
+package mew
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// allows says whether a capability allows an envelope with this kind and payload.
+func allowsText(t testing.TB, capability, kind, payload string, to ...string) bool {
+	t.Helper()
+	c := capOf(t, capability)
+	var p wire.Value
+	if payload != "" {
+		p = parsed(t, payload)
+	}
+	var names []addressee
+	for _, id := range to {
+		names = append(names, addressee{id, id})
+	}
+	return allowing([]*Capability{&c}, kind, names, p) != nil
+}
+
+// Every form of section 5, hit and miss.
+func TestPatterns(t *testing.T) {
+	call := func(payload string) string { return `{"kind":"mcp/request","payload":` + payload + `}` }
+	long := strings.Repeat("a", maxRegexpText)
+	for _, tt := range []struct {
+		capability, kind, payload string
+		want                      bool
+	}{
+		// kind
+		{`{"kind":"chat"}`, "chat", ``, true},
+		{`{"kind":"chat"}`, "chat/cancel", ``, false},
+		{`{"kind":"chat/*"}`, "chat", ``, false},
+		{`{"kind":"mcp/*"}`, "mcp/request", ``, true},
+		{`{"kind":"mcp*"}`, "mcp/request", ``, false},
+		{`{"kind":"mcp/**"}`, "mcp/a/b", ``, true},
+		{`{"kind":"mcp/*"}`, "mcp/a/b", ``, false},
+		{`{"kind":"*"}`, "a/b/c", ``, true},
+		{`{"kind":"*"}`, "system/register", ``, false},
+		{`{"kind":"*/list"}`, "tools/list", ``, true},
+		{`{"kind":["chat","mcp/*"]}`, "mcp/request", ``, true},
+		{`{"kind":["chat","mcp/*"]}`, "stream/request", ``, false},
+		{`{"kind":[]}`, "chat", ``, false},
+		{`{"kind":"!chat"}`, "mcp/request", ``, true},
+		{`{"kind":"!chat"}`, "chat", ``, false},
+		{`{"kind":"/^mcp\\/re/"}`, "mcp/request", ``, true},
+		{`{"kind":"/^mcp\\/re/"}`, "mcp/proposal", ``, false},
+		{`{"kind":"c?at"}`, "chat", ``, true},
+		{`{"kind":"chat?"}`, "chat/", ``, false},
+		{`{"kind":"ch[a]t"}`, "chat", ``, false},
+		{`{"kind":"ch{a,b}t"}`, "chat", ``, false},
+		// strings
+		{call(`{"method":"tools/call"}`), "mcp/request", `{"method":"tools/call"}`, true},
+		{call(`{"method":"tools/*"}`), "mcp/request", `{"method":"tools/call"}`, true},
+		{call(`{"method":"tools/*"}`), "mcp/request", `{"method":"tools/a/b"}`, false},
+		{call(`{"method":"*"}`), "mcp/request", `{"method":"a/b"}`, true},
+		{call(`{"method":"*"}`), "mcp/request", `{"method":1}`, false},
+		{call(`{"method":"!tools/call"}`), "mcp/request", `{"method":"tools/list"}`, true},
+		{call(`{"method":"!tools/call"}`), "mcp/request", `{"method":"tools/call"}`, false},
+		{call(`{"method":"!tools/call"}`), "mcp/request", `{}`, false},
+		{call(`{"method":"!tools/call"}`), "mcp/request", `{"method":null}`, false},
+		{call(`{"method":"!tools/call"}`), "mcp/request", ``, false},
+		{call(`{"method":"/^tools/"}`), "mcp/request", `{"method":"tools/x"}`, true},
+		{call(`{"method":"/(?!x)y/"}`), "mcp/request", `{"method":"y"}`, false},
+		{call(`{"method":"!/(?!x)y/"}`), "mcp/request", `{"method":"z"}`, false},
+		{call(`{"method":"/(a)\\1/"}`), "mcp/request", `{"method":"aa"}`, false},
+		{call(`{"method":"/a{129}/"}`), "mcp/request", `{"method":"` + strings.Repeat("a", 130) + `"}`, false},
+		{call(`{"method":"!/a{1000}/"}`), "mcp/request", `{"method":"b"}`, false},
+		{call(`{"method":"/a{100}/"}`), "mcp/request", `{"method":"` + strings.Repeat("a", 100) + `"}`, true},
+		{call(`{"method":"/^a/"}`), "mcp/request", `{"method":"` + long + `"}`, true},
+		{call(`{"method":"/^a/"}`), "mcp/request", `{"method":"` + long + `a"}`, false},
+		{call(`{"method":"!/^b/"}`), "mcp/request", `{"method":"` + long + `"}`, true},
+		{call(`{"method":"!/^b/"}`), "mcp/request", `{"method":"` + long + `a"}`, false},
+		{call(`{"method":"` + strings.Repeat("a", 257) + `"}`), "mcp/request", `{"method":"` + strings.Repeat("a", 257) + `"}`, false},
+		{call(`{"method":"!` + strings.Repeat("a", 257) + `"}`), "mcp/request", `{"method":"b"}`, false},
+		{call(`{"method":"ä?ö*"}`), "mcp/request", `{"method":"äüöß"}`, true},
+		{call(`{"method":""}`), "mcp/request", `{"method":""}`, true},
+		// other values
+		{call(`{"n":1}`), "mcp/request", `{"n":1.0}`, true},
+		{call(`{"n":10}`), "mcp/request", `{"n":1e1}`, true},
+		{call(`{"n":1}`), "mcp/request", `{"n":2}`, false},
+		{call(`{"n":1}`), "mcp/request", `{"n":"1"}`, false},
+		{call(`{"n":"1"}`), "mcp/request", `{"n":1}`, false},
+		{call(`{"n":9007199254740993}`), "mcp/request", `{"n":9007199254740992}`, false},
+		{call(`{"b":true}`), "mcp/request", `{"b":true}`, true},
+		{call(`{"b":true}`), "mcp/request", `{"b":false}`, false},
+		{call(`{"b":null}`), "mcp/request", `{"b":null}`, true},
+		{call(`{"b":null}`), "mcp/request", `{}`, false},
+		{call(`{"a":["x","y*",3]}`), "mcp/request", `{"a":"yz"}`, true},
+		{call(`{"a":["x","y*",3]}`), "mcp/request", `{"a":3}`, true},
+		{call(`{"a":["x","y*",3]}`), "mcp/request", `{"a":"z"}`, false},
+		{call(`{"a":{}}`), "mcp/request", `{"a":{"x":1}}`, true},
+		{call(`{"a":{}}`), "mcp/request", `{"a":[]}`, false},
+		{call(`{}`), "mcp/request", `{"a":1}`, true},
+		{call(`{}`), "mcp/request", ``, false},
+		{`{"kind":"*","payload":{"a":1}}`, "chat", `{"a":2}`, false},
+		{`{"kind":"*","payload":{"a":1}}`, "chat", `{"a":1}`, true},
+		// keys
+		{call(`{"params":{"name":"read_*"}}`), "mcp/request", `{"params":{"name":"read_file"}}`, true},
+		{call(`{"params":{"name":"read_*"}}`), "mcp/request", `{"params":{"name":"write"}}`, false},
+		{call(`{"pa*":{"name":"x"}}`), "mcp/request", `{"p":1,"params":{"name":"x"}}`, true},
+		{call(`{"pa?":"x"}`), "mcp/request", `{"params":"x"}`, false},
+		{call(`{"*":"x"}`), "mcp/request", `{"a/b":"x"}`, true},
+		{call(`{"**":"secret"}`), "mcp/request", `{"a":[{"b":"secret"}]}`, true},
+		{call(`{"**":{"b":"secret"}}`), "mcp/request", `{"a":[{"b":"secret"}]}`, true},
+		{call(`{"**":"secret"}`), "mcp/request", `{"secret":"x"}`, false},
+		{call(`{"$.params.name":"x"}`), "mcp/request", `{"params":{"name":"x"}}`, true},
+		{call(`{"$.params.name":"x"}`), "mcp/request", `{"name":"x"}`, false},
+		{call(`{"params":{"$.method":"m"}}`), "mcp/request", `{"method":"m","params":{}}`, true},
+		{call(`{"$['a b']":"x"}`), "mcp/request", `{"a b":"x"}`, true},
+		{call(`{"$.list[1]":"x"}`), "mcp/request", `{"list":["y","x"]}`, true},
+		{call(`{"$.list[2]":"x"}`), "mcp/request", `{"list":["y","x"]}`, false},
+		{call(`{"$.list[*].v":2}`), "mcp/request", `{"list":[{"v":1},{"v":2}]}`, true},
+		{call(`{"$.*.v":2}`), "mcp/request", `{"a":{"v":2}}`, true},
+		{call(`{"$..v":2}`), "mcp/request", `{"a":[{"b":{"v":2}}]}`, true},
+		{call(`{"$..v":3}`), "mcp/request", `{"a":[{"b":{"v":2}}]}`, false},
+		{call(`{"$":{}}`), "mcp/request", `{"a":1}`, true},
+		{call(`{"$.a[?(@.b)]":1}`), "mcp/request", `{"a":[1]}`, false},
+		{call(`{"$.a[0:2]":1}`), "mcp/request", `{"a":[1]}`, false},
+		{call(`{"$.a[-1]":1}`), "mcp/request", `{"a":[1]}`, false},
+		{call(`{"$.a[01]":1}`), "mcp/request", `{"a":[0,1]}`, false},
+		{call(`{"$.":{}}`), "mcp/request", `{"":{}}`, false},
+		{call(`{"$x":{}}`), "mcp/request", `{"$x":{}}`, false},
+	} {
+		if got := allowsText(t, tt.capability, tt.kind, tt.payload); got != tt.want {
+			t.Errorf("%s allows %s %.100s = %t, want %t", tt.capability, tt.kind, tt.payload, got, tt.want)
+		}
+	}
+}
+
+func TestPatternTo(t *testing.T) {
+	const c = `{"kind":"chat","to":["alice","bob"]}`
+	for _, tt := range []struct {
+		to   []string
+		want bool
+	}{{nil, false}, {[]string{"alice"}, true}, {[]string{"bob", "alice"}, true}, {[]string{"alice", "carol"}, false}} {
+		if got := allowsText(t, c, "chat", "", tt.to...); got != tt.want {
+			t.Errorf("to %v allowed: %t, want %t", tt.to, got, tt.want)
+		}
+	}
+}
+
+func TestParseCapabilityRefuses(t *testing.T) {
+	for _, s := range []string{`null`, `1`, `[]`, `{}`, `{"kind":1}`, `{"kind":""}`, `{"kind":[1]}`, `{"kind":"chat","to":"alice"}`,
+		`{"kind":"chat","to":[1]}`, `{"kind":"chat","payload":{"x":"` + strings.Repeat("x", maxCapability) + `"}}`} {
+		if c, err := ParseCapability(parsed(t, s)); err == nil {
+			t.Errorf("ParseCapability(%.60s) = %s, want an error", s, c.value.JSON())
+		}
+	}
+	c := capOf(t, `{"id":"x","kind":"chat","note":1,"reason":2}`)
+	if got := fmt.Sprint(c.unknown()); got != "[note reason]" {
+		t.Errorf("unknown keys = %s", got)
+	}
+}
+
+// Containment as the rules decide it, and not a word more (section 5).
+func TestContains(t *testing.T) {
+	for _, tt := range []struct {
+		p, c string
+		want bool
+	}{
+		{`{"kind":"chat"}`, `{"kind":"chat"}`, true},
+		{`{"kind":"chat"}`, `{"kind":"chat","payload":{"text":"x"}}`, true},
+		{`{"kind":"chat","payload":{"text":"x"}}`, `{"kind":"chat"}`, false},
+		{`{"kind":"mcp/*"}`, `{"kind":"mcp/request"}`, true},
+		{`{"kind":"mcp/request"}`, `{"kind":"mcp/*"}`, false},
+		{`{"kind":"*"}`, `{"kind":"mcp/*"}`, true},
+		{`{"kind":"*"}`, `{"kind":["a","b/**"]}`, true},
+		{`{"kind":"*"}`, `{"kind":"system/error"}`, false},
+		{`{"kind":"*"}`, `{"kind":"/x/"}`, false},
+		{`{"kind":"*"}`, `{"kind":"!x"}`, false},
+		{`{"kind":"/x/"}`, `{"kind":"/x/"}`, true},
+		{`{"kind":"/^mcp/"}`, `{"kind":"mcp/request"}`, true},
+		{`{"kind":"!chat"}`, `{"kind":"mcp/request"}`, true},
+		{`{"kind":"!chat"}`, `{"kind":"mcp/*"}`, false},
+		{`{"kind":"!chat"}`, `{"kind":"!chat"}`, true},
+		{`{"kind":"mcp*"}`, `{"kind":"mcp/*"}`, false},
+		{`{"kind":"mcp**"}`, `{"kind":"mcp/*"}`, true},
+		{`{"kind":"mcp/*"}`, `{"kind":"mcp/**"}`, false},
+		{`{"kind":"mcp/*"}`, `{"kind":"mcp/re*"}`, true},
+		{`{"kind":"mcp/*"}`, `{"kind":"mcp/a/*"}`, false},
+		{`{"kind":"mcp/re*"}`, `{"kind":"mcp/*"}`, false},
+		{`{"kind":"a*b*"}`, `{"kind":"a*b*"}`, true},
+		{`{"kind":"a*b*"}`, `{"kind":"axb*"}`, false},
+		{`{"kind":"**"}`, `{"kind":"*"}`, true},
+		{`{"kind":"a?"}`, `{"kind":"ab"}`, true},
+		{`{"kind":["chat","mcp/*"]}`, `{"kind":["mcp/request","chat"]}`, true},
+		{`{"kind":["chat","mcp/*"]}`, `{"kind":["mcp/request","stream/open"]}`, false},
+		{`{"kind":"chat","to":["a","b"]}`, `{"kind":"chat","to":["a"]}`, true},
+		{`{"kind":"chat","to":["a","b"]}`, `{"kind":"chat","to":["a","c"]}`, false},
+		{`{"kind":"chat","to":["a","b"]}`, `{"kind":"chat"}`, false},
+		{`{"kind":"chat"}`, `{"kind":"chat","to":["a"]}`, true},
+		{`{"kind":"x","payload":{"a":"t/*"}}`, `{"kind":"x","payload":{"a":"t/c","b":1}}`, true},
+		{`{"kind":"x","payload":{"a":"t/*","b":1}}`, `{"kind":"x","payload":{"a":"t/c"}}`, false},
+		{`{"kind":"x","payload":{"a":["t","u*"]}}`, `{"kind":"x","payload":{"a":["t","uv"]}}`, true},
+		{`{"kind":"x","payload":{"a":["t","u*"]}}`, `{"kind":"x","payload":{"a":["t","v"]}}`, false},
+		{`{"kind":"x","payload":{"a":1}}`, `{"kind":"x","payload":{"a":1.0}}`, true},
+		{`{"kind":"x","payload":{"a":1}}`, `{"kind":"x","payload":{"a":"1"}}`, false},
+		{`{"kind":"x","payload":{}}`, `{"kind":"x","payload":{"a":1}}`, true},
+		{`{"kind":"x","payload":{}}`, `{"kind":"x","payload":"y"}`, false},
+		{`{"kind":"x","payload":{"a*":1}}`, `{"kind":"x","payload":{"ab":1}}`, false},
+		{`{"kind":"x","payload":{"$.a":"x*"}}`, `{"kind":"x","payload":{"$.a":"xy"}}`, true},
+	} {
+		p, c := capOf(t, tt.p), capOf(t, tt.c)
+		if got := p.Contains(&c); got != tt.want {
+			t.Errorf("%s contains %s = %t, want %t", tt.p, tt.c, got, tt.want)
+		}
+	}
+}
+
+// genText makes string patterns that hit each other often.
+func genText(t *rapid.T, label string) string {
+	parts := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "/", "*", "**", "?", "ä"}), 0, 4).Draw(t, label)
+	s := strings.Join(parts, "")
+	switch rapid.IntRange(0, 9).Draw(t, label+" form") {
+	case 0:
+		return "!" + s
+	case 1:
+		return "/" + strings.NewReplacer("*", "a*", "?", "b?", "/", "").Replace(s) + "/"
+	}
+	return s
+}
+
+func genShape(t *rapid.T, depth int) wire.Value {
+	switch n := rapid.IntRange(0, 7).Draw(t, "shape"); {
+	case n <= 3 || depth <= 0:
+		return wire.Text(genText(t, "text"))
+	case n == 4:
+		return wire.Int(int64(rapid.IntRange(0, 2).Draw(t, "int")))
+	case n == 5:
+		return wire.Arr(genShape(t, depth-1), genShape(t, depth-1))
+	}
+	var v = wire.Obj()
+	for range rapid.IntRange(0, 2).Draw(t, "keys") {
+		v = v.With(rapid.SampledFrom([]string{"a", "b", "*", "**", "$.a", "$..b", "a?"}).Draw(t, "key"), genShape(t, depth-1))
+	}
+	return v
+}
+
+func genCapability(t *rapid.T) Capability {
+	kind := wire.Text(orText(genText(t, "kind"), "*"))
+	if rapid.Bool().Draw(t, "several kinds") {
+		kind = wire.Arr(kind, wire.Text(orText(genText(t, "kind 2"), "a")))
+	}
+	v := wire.Obj(wire.Member{Key: "kind", Value: kind})
+	if rapid.Bool().Draw(t, "with to") {
+		v = v.With("to", wire.Texts(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 2).Draw(t, "to")))
+	}
+	if rapid.Bool().Draw(t, "with payload") {
+		v = v.With("payload", genShape(t, 2))
+	}
+	c, err := ParseCapability(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func genValue(t *rapid.T, depth int) wire.Value {
+	switch n := rapid.IntRange(0, 6).Draw(t, "value"); {
+	case n <= 2 || depth <= 0:
+		return wire.Text(strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "/", "ä"}), 0, 4).Draw(t, "string"), ""))
+	case n == 3:
+		return wire.Int(int64(rapid.IntRange(0, 2).Draw(t, "int")))
+	case n == 4:
+		return wire.Arr(genValue(t, depth-1), genValue(t, depth-1))
+	}
+	var v = wire.Obj()
+	for range rapid.IntRange(0, 3).Draw(t, "members") {
+		v = v.With(rapid.SampledFrom([]string{"a", "b", "ab"}).Draw(t, "key"), genValue(t, depth-1))
+	}
+	return v
+}
+
+// What contains says is true: an envelope that the contained one allows, the other allows.
+func TestContainmentIsSound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, c := genCapability(t), genCapability(t)
+		if !p.Contains(&p) && p.value.GetStr("kind") != "" && !p.hasTo {
+			t.Fatalf("%s does not contain itself", p.value.JSON())
+		}
+		if !p.Contains(&c) {
+			c = p // at least itself, so that most draws test something
+		}
+		for range 4 {
+			kind := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "/", "ä"}), 1, 4).Draw(t, "kind"), "")
+			var to []addressee
+			for _, id := range rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 2).Draw(t, "addressed") {
+				to = append(to, addressee{id, id})
+			}
+			payload := genValue(t, 3)
+			if allowing([]*Capability{&c}, kind, to, payload) != nil && allowing([]*Capability{&p}, kind, to, payload) == nil {
+				t.Fatalf("%s contains %s, but only the latter allows %s to %v with %s", p.value.JSON(), c.value.JSON(), kind, to, payload.JSON())
+			}
+		}
+	})
+}
+
+// slowest returns the shortest of some runs: the decision's own time on a machine that does other things too.
+func slowest(f func()) time.Duration {
+	best := time.Hour
+	for range 20 {
+		start := time.Now()
+		f()
+		best = min(best, time.Since(start))
+	}
+	return best
+}
+
+// A decision stays under 1 ms within the bounds of section 5, whatever pattern and payload were made for.
+func TestDecisionIsBounded(t *testing.T) {
+	hold := func(n int, texts ...string) []*Capability {
+		var out []*Capability
+		for i := range n {
+			c := capOf(t, texts[i%len(texts)])
+			out = append(out, &c)
+		}
+		return out
+	}
+	call := func(payload string) string { return `{"kind":"x","payload":` + payload + `}` }
+	as := strings.Repeat("a", 64<<10)
+	wide := "[" + strings.TrimSuffix(strings.Repeat(`{"a":"aaaaaaaaaaaaaaaa"},`, 40_000), ",") + "]"
+	deep := strings.Repeat(`{"a":`, 60) + `1` + strings.Repeat(`}`, 60)
+	star := strings.Repeat("a*", 127)
+	for _, tt := range []struct {
+		name    string
+		caps    []*Capability
+		payload string
+	}{
+		{"stars on 64 KiB", hold(256, call(`{"t":"a*a*a*b"}`), call(`{"t":"*a*a*a*b"}`)), `{"t":"` + as + `"}`},
+		{"many stars", hold(256, call(`{"t":"`+star+`b"}`), call(`{"t":"**`+star+`b"}`)), `{"t":"` + as + `"}`},
+		{"a long tail", hold(256, call(`{"t":"*`+as[:250]+`b"}`)), `{"t":"` + as + `"}`},
+		{"expressions", hold(256, call(`{"t":"/(a|aa)+b|(a+)+c/"}`), call(`{"t":"/(a?){30}(a*)*b/"}`)), `{"t":"` + as[:1024] + `"}`},
+		{"the largest expression", hold(256, call(`{"t":"/[ab]{60}(a|b)*[ab]{40}c/"}`)), `{"t":"` + as[:1024] + `"}`},
+		{"descent into many", hold(256, call(`{"$..b":"x"}`), call(`{"**":"b"}`), call(`{"**":{"**":{"**":"b"}}}`)), `{"l":` + wide + `}`},
+		{"descent into depth", hold(256, call(`{"**":{"**":{"**":{"**":"b"}}}}`), call(`{"$..a..a..a..b":"x"}`)), deep},
+		{"many alternatives", hold(256, call(`{"t":[`+strings.TrimSuffix(strings.Repeat(`"*ab*",`, 400), ",")+`]}`)), `{"t":"` + as + `"}`},
+		{"many keys", hold(256, call(`{"*a*b":1,"zz":1}`)), bigObject(20_000)},
+		{"long numbers", hold(256, call(`{"t":1}`)), `{"t":` + strings.Repeat("1", 500_000) + `}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			payload := parsed(t, tt.payload)
+			took := slowest(func() {
+				if allowing(tt.caps, "x", nil, payload) != nil {
+					t.Error("allowed")
+				}
+			})
+			t.Logf("%v", took)
+			if took > decisionBound {
+				t.Errorf("a decision took %v, want under %v", took, decisionBound)
+			}
+		})
+	}
+}
+
+func bigObject(n int) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"aaaaaaaaaaaaaaaaaaaaaaaaaaaa%d":1`, i)
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+// Compiling is bounded too: a grant of the largest size must not hold the space up.
+func TestCompileIsBounded(t *testing.T) {
+	list := make([]wire.Value, maxHeld)
+	text := wire.Text("/" + strings.Repeat("(a{1000}){1000}", 15) + "/")
+	one := wire.Obj(wire.Member{Key: "kind", Value: wire.Text("x")}, wire.Member{Key: "payload", Value: wire.Arr(text, text, text, text, text, text, text, text, text, text)})
+	for i := range list {
+		list[i] = one
+	}
+	took := slowest(func() {
+		if _, err := parseCapabilities(wire.Arr(list...)); err != nil {
+			t.Error(err)
+		}
+	})
+	if took > 500*time.Millisecond {
+		t.Errorf("compiling a grant took %v", took)
+	}
+}
+
+func FuzzMatcher(f *testing.F) {
+	f.Add(`{"kind":"mcp/*","payload":{"method":"tools/*","$..x":["!a","/b/"]}}`, "mcp/request", `{"method":"tools/call","x":1}`)
+	f.Add(`{"kind":["a","!b"],"to":["x"],"payload":{"**":{"a*":1.0}}}`, "a", `{"a":[{"ab":1}]}`)
+	f.Add(`{"kind":"*","payload":{"$['a'][0].*":"/(a|b)*/"}}`, "x", `{"a":[{"b":"abab"}]}`)
+	f.Fuzz(func(t *testing.T, capability, kind, payload string) {
+		v, err := wire.ParseForeign([]byte(capability), maxDepth, 1000)
+		if err != nil {
+			return
+		}
+		c, err := ParseCapability(v)
+		if err != nil {
+			return
+		}
+		p, err := wire.ParseForeign([]byte(payload), maxDepth, 1000)
+		if err != nil {
+			return
+		}
+		list := []*Capability{&c}
+		first := allowing(list, kind, nil, p) != nil
+		if again := allowing(list, kind, nil, p) != nil; again != first {
+			t.Errorf("%s on %s: %t, then %t", capability, payload, first, again)
+		}
+		if first && isSystem(kind) && c.value.GetStr("kind") == "*" {
+			t.Errorf("* allowed %s", kind)
+		}
+		if d := capOf(t, string(v.JSON())); d.rule != c.rule {
+			t.Errorf("%s has two rules", capability)
+		}
+	})
+}

@@ -1,0 +1,8 @@
+//go:build !race
+
+package mew
+
+import "time"
+
+// decisionBound is the promise of section 5.
+const decisionBound = time.Millisecond

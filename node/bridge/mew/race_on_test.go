@@ -1,0 +1,8 @@
+//go:build race
+
+package mew
+
+import "time"
+
+// decisionBound is wide under the race detector, which slows everything down tenfold and more.
+const decisionBound = 50 * time.Millisecond
