@@ -19,8 +19,11 @@ func (b *blank) WriteHeader(int)             {}
 // BenchmarkEdge is what the edge costs on top of a handler that writes the same answer.
 func BenchmarkEdge(b *testing.B) {
 	body := []byte(`{"status":"ok"}`)
-	s := New(Config{Logger: slog.New(slog.NewTextHandler(new(safeBuffer), nil))})
-	s.Echo().GET("/v1/agents/:id", func(c echo.Context) error { return Raw(c, http.StatusOK, body) })
+	edge := func(m *Metrics) http.Handler {
+		s := New(Config{Logger: slog.New(slog.NewTextHandler(new(safeBuffer), nil)), Metrics: m})
+		s.Echo().GET("/v1/agents/:id", func(c echo.Context) error { return Raw(c, http.StatusOK, body) })
+		return s.Handler()
+	}
 	bare := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h["X-Request-Id"] = []string{"0123456789abcdef"}
@@ -28,7 +31,7 @@ func BenchmarkEdge(b *testing.B) {
 		h["Content-Type"] = jsonType
 		w.Write(body)
 	})
-	for name, h := range map[string]http.Handler{"edge": s.Handler(), "bare": bare} {
+	for name, h := range map[string]http.Handler{"edge": edge(nil), "measured": edge(NewMetrics("bench")), "bare": bare} {
 		b.Run(name, func(b *testing.B) {
 			r := httptest.NewRequest("GET", "/v1/agents/am_0123456789abcdef", nil)
 			w := &blank{h: make(http.Header, 8)}
