@@ -1,10 +1,10 @@
 // Package directory is the registry of agent cards: register, renew, withdraw, look up, search, and the proofs
-// beside them, with its HTTP routes (protocol rules AM-4 to AM-8 and AM-51 to AM-62).
+// beside them, with its HTTP routes (protocol rules AM-4 to AM-8 and AM-51 to AM-63).
 //
-// It never talks to an agent: probing endpoints and relaying mail are not its business. What it serves is what
-// was submitted, minus the private lists of AM-6; what it found out itself stands beside a card, never inside.
+// It talks to an agent only to ask its endpoint for its card (AM-63, [Registry.Run]). What it serves is what was
+// submitted, minus the private lists of AM-6; what it found out itself stands beside a card, never inside.
 //
-// Start with [New] and [Registry.Mount]. Three things hold everywhere: a credential is kept as its SHA-256 and
+// Start with [New], [Registry.Mount] and [Registry.Run]. Three things hold everywhere: a credential is kept as its SHA-256 and
 // nothing else; the first failing check of AM-51 answers; and an acknowledgement leaves after the commit.
 package directory
 
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -51,6 +52,8 @@ type Config struct {
 	Keys *signing.KeyCache
 	// Name and Version are shown on the front page.
 	Name, Version string
+	// HTTP asks endpoints for their cards (AM-63); nil asks none.
+	HTTP *client.HTTP
 	// Audit returns the change that writes a decision of the operator into the audit log, so that both are stored in
 	// one unit; nil for no such log.
 	Audit func(Decision) store.Change
@@ -90,6 +93,7 @@ type Registry struct {
 	count     cachedCount
 	tallies   tallies
 	bell      *bell
+	lineup    *lineup
 	bans      bans
 	reporting reporting
 	reporters *rate.Buckets // reports by address
@@ -121,6 +125,8 @@ func New(cfg Config) *Registry {
 		log:   cfg.Logger,
 		views: newViews(cachedViews),
 		bell:  newBell(),
+
+		lineup: newLineup(),
 
 		reporters: rate.NewBuckets(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}

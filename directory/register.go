@@ -97,7 +97,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		}
 		return wire.Registered{}, wire.ErrIDTaken
 	}
-	return r.put(ctx, put, "registered")
+	return r.put(ctx, put, g.c.card, "registered")
 }
 
 // replace puts a card in the place of one of the same owner: a renewal, a change, or a revival.
@@ -118,10 +118,10 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // what counts already is not refused
 		put.Quotas = r.quotas(held.Owner, c.host)
 	}
-	return r.put(ctx, put, "renewed")
+	return r.put(ctx, put, c.card, "renewed")
 }
 
-func (r *Registry) put(ctx context.Context, put store.PutCard, what string) (wire.Registered, error) {
+func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	r.wrote(put.Card.ID) // also after an error: the outcome may be unknown
 	if errors.Is(err, store.ErrQuota) {
@@ -129,6 +129,9 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, what string) (wir
 	}
 	if err != nil {
 		return wire.Registered{}, err
+	}
+	if m, err := parseMeta(stored); err == nil && m.Probed.IsZero() {
+		r.askSoon(card)
 	}
 	r.log.InfoContext(ctx, "card "+what, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil

@@ -1,0 +1,318 @@
+package directory
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+var loopbackNets = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+
+// asking gives a directory a client that may reach the test's own servers.
+func asking(c *Config) {
+	c.AllowPrivate = loopbackNets
+	c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: loopbackNets, Answer: 5 * time.Second})
+}
+
+// endpoint is a server that answers as the test says.
+func endpoint(t *testing.T, h http.HandlerFunc) string {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL + "/agentmesh"
+}
+
+// askNow asks the endpoint of a card as the worker does, and returns what is shown beside it then.
+func (w *world) askNow(id string) wire.Verification {
+	w.t.Helper()
+	held, err := w.reg.cards.Get(w.t.Context(), id, clock())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	card, err := w.reg.stored(held)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.reg.ask(w.t.Context(), asked{id, endpointHost(card)})
+	rec, err := w.reg.Record(w.t.Context(), wire.AgentID(id))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rec.Verification
+}
+
+func TestEndpointProof(t *testing.T) { // AM-63
+	w := newWorld(t, asking)
+	var served atomic.Pointer[[]byte]
+	var agents sync.Map
+	at := endpoint(t, func(rw http.ResponseWriter, r *http.Request) {
+		agents.Store(r.UserAgent()+" "+r.Method, true)
+		if data := served.Load(); data != nil {
+			_, _ = rw.Write(*data)
+			return
+		}
+		http.Error(rw, "no", http.StatusNotFound)
+	})
+	card := testCard("am_1", text("endpoint", at))
+	w.register(alice, card)
+	if got := w.askNow("am_1"); got.Endpoint != nil || got.Alive != nil {
+		t.Errorf("an endpoint that answers 404 counts as %+v", got)
+	}
+	if ids, _ := w.list("verified=endpoint"); len(ids) != 0 {
+		t.Errorf("verified=endpoint finds %v", ids)
+	}
+	serve := func(card wire.Value) { data := card.JSON(); served.Store(&data) }
+	for name, wrong := range map[string]wire.Value{
+		"another id":  testCard("am_2", text("endpoint", at), text("public_key", testKey("am_1").PublicText())),
+		"another key": card.With("public_key", wire.Text(testKey("other").PublicText())),
+		"no card":     wire.Obj(text("hello", "world")),
+	} {
+		serve(wrong)
+		if got := w.askNow("am_1"); got.Endpoint != nil || got.Alive != nil {
+			t.Errorf("%s counts as %+v", name, got)
+		}
+	}
+	serve(card.With("name", wire.Text("renamed meanwhile"))) // id and key count, not the text
+	got := w.askNow("am_1")
+	if got.Endpoint == nil || got.Alive == nil || time.Since(*got.Endpoint) > time.Minute {
+		t.Errorf("a right answer counts as %+v", got)
+	}
+	for _, query := range []string{"verified=endpoint", "verified=alive", "verified=endpoint&verified=alive&q=agent"} {
+		if ids, _ := w.list(query); len(ids) != 1 {
+			t.Errorf("?%s finds %v", query, ids)
+		}
+	}
+	if shown := w.ask("GET", "/v1/agents/am_1", "").Header().Get(wire.HeaderVerification); strings.Contains(shown, "endpoint=null") || strings.Contains(shown, "alive=null") {
+		t.Errorf("header %q", shown)
+	}
+	w.wantChanges("", "verified am_1")
+
+	served.Store(nil)
+	for miss := 1; miss <= maxMisses; miss++ { // three misses clear it
+		got := w.askNow("am_1")
+		if (got.Endpoint == nil) != (miss == maxMisses) || got.Alive == nil {
+			t.Errorf("after %d misses: %+v", miss, got)
+		}
+		if ids, _ := w.list("verified=alive"); len(ids) != 0 {
+			t.Errorf("after %d misses, verified=alive finds %v", miss, ids)
+		}
+	}
+	serve(card)
+	if got := w.askNow("am_1"); got.Endpoint == nil {
+		t.Errorf("it came back: %+v", got)
+	}
+	// Another endpoint has to prove itself.
+	w.register(alice, card.With("endpoint", wire.Text(at+"/other")))
+	if rec, err := w.reg.Record(t.Context(), "am_1"); err != nil || rec.Verification.Endpoint != nil || rec.Verification.Alive != nil {
+		t.Errorf("a new endpoint counts as %+v, %v", rec.Verification, err)
+	}
+	n := 0
+	agents.Range(func(k, _ any) bool {
+		n++
+		if !strings.HasPrefix(k.(string), "agentmesh-directory (+"+testBase) || !strings.HasSuffix(k.(string), " GET") {
+			t.Errorf("asked as %q", k)
+		}
+		return true
+	})
+	if n != 1 {
+		t.Errorf("%d user agents, want a fixed one", n)
+	}
+}
+
+// TestEndpointsThatAttack: an answer without end, one that never comes, and redirects into the own network.
+func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
+	w := newWorld(t, asking, func(c *Config) {
+		c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: loopbackNets, Answer: 500 * time.Millisecond})
+	})
+	var sent, hits atomic.Int64
+	victim := endpoint(t, func(http.ResponseWriter, *http.Request) { hits.Add(1) })
+	for name, h := range map[string]http.HandlerFunc{
+		"endless": func(rw http.ResponseWriter, r *http.Request) {
+			chunk := make([]byte, 64<<10)
+			for sent.Load() < 1<<30 {
+				n, err := rw.Write(chunk)
+				sent.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		},
+		"declared": func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Content-Length", fmt.Sprint(1<<30))
+			_, _ = rw.Write([]byte("{"))
+		},
+		"silent":   func(rw http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"redirect": func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, victim, http.StatusFound) },
+	} {
+		id := "am_" + name
+		w.register(alice, testCard(id, text("endpoint", endpoint(t, h))))
+		start := time.Now()
+		if got := w.askNow(id); got.Endpoint != nil || got.Alive != nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("%s took %v", name, took)
+		}
+	}
+	if n := sent.Load(); n > 16<<20 {
+		t.Errorf("%d bytes of an endless answer were taken, want hardly more than a card", n)
+	}
+	if hits.Load() != 0 {
+		t.Errorf("a redirect was followed")
+	}
+	// A name that resolves to an address of the own network is refused when the connection is made.
+	strict := client.NewHTTP(client.HTTPConfig{})
+	card := wire.Card{ID: "am_1", Endpoint: "https://localhost:4443/x", PublicKey: testKey("am_1").PublicText()}
+	if err := CheckEndpoint(t.Context(), strict, client.Public, card, "test"); err == nil {
+		t.Error("an endpoint on loopback was asked")
+	}
+}
+
+// TestOneQuestionAMinute: however many cards name a host, and however often they are registered, it gets one request a
+// minute.
+func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
+	l := newLineup()
+	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	var victim []time.Time
+	others := 0
+	for second := range 3600 {
+		at := now.Add(time.Duration(second) * time.Second)
+		if second%60 == 0 {
+			for i := range 1000 {
+				l.add(asked{fmt.Sprintf("am_%d", i), "victim.example"})
+			}
+			l.add(asked{fmt.Sprintf("am_other%d", second), fmt.Sprintf("host%d.example", second)})
+		}
+		for _, a := range l.next(at, askAtOnce) {
+			if a.host == "victim.example" {
+				victim = append(victim, at)
+			} else {
+				others++
+			}
+		}
+		if l.len() > maxHostLine+1 {
+			t.Fatalf("%d cards wait", l.len())
+		}
+	}
+	if len(victim) != 60 || others != 60 {
+		t.Errorf("in an hour the victim was asked %d times, want 60; others %d times, want 60", len(victim), others)
+	}
+	for i := 1; i < len(victim); i++ {
+		if victim[i].Sub(victim[i-1]) < hostPause {
+			t.Errorf("asked at %v and at %v", victim[i-1], victim[i])
+		}
+	}
+}
+
+func TestLineupIsBounded(t *testing.T) {
+	l := newLineup()
+	now := time.Now()
+	for i := range 2 * maxHosts {
+		l.add(asked{fmt.Sprint(i), fmt.Sprint(i)})
+		if i%maxLine == 0 {
+			for len(l.next(now, 1000)) > 0 {
+			}
+		}
+	}
+	if l.len() > maxLine || len(l.paused) > maxHosts || len(l.byHost) > maxLine || len(l.in) > maxLine {
+		t.Errorf("%d wait, %d hosts pause, %d are counted", l.len(), len(l.paused), len(l.byHost))
+	}
+	if got := l.next(now.Add(hostPause), 5); len(got) != 5 {
+		t.Errorf("when the pauses are over, %d are asked", len(got))
+	}
+}
+
+func TestWhenEndpointsAreDue(t *testing.T) {
+	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		m           meta
+		least, most time.Duration
+	}{
+		{meta{Probed: now}, 21 * time.Hour, 24 * time.Hour},
+		{meta{Probed: now, Misses: 1}, time.Hour, time.Hour},
+		{meta{Probed: now, Misses: 2}, 4 * time.Hour, 4 * time.Hour},
+		{meta{Probed: now, Misses: 3}, 24 * time.Hour, 24 * time.Hour},
+	} {
+		if got := tt.m.due("am_1").Sub(now); got < tt.least || got > tt.most {
+			t.Errorf("%+v is due after %v, want %v to %v", tt.m, got, tt.least, tt.most)
+		}
+	}
+	if got := (meta{}).due("am_1"); !got.IsZero() {
+		t.Errorf("a card that was never asked is due at %v", got)
+	}
+}
+
+// TestRun: a card is asked within a minute of its registration, and one that a restart lost as well; the end waits for
+// what runs.
+func TestRun(t *testing.T) {
+	w := newWorld(t, asking)
+	hit := make(chan string, 10)
+	var served []byte
+	at := endpoint(t, func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = rw.Write(served)
+		hit <- "am_new"
+	})
+	card := testCard("am_new", text("endpoint", at))
+	served = card.JSON()
+	w.register(alice, card)
+	w.reg.lineup = newLineup() // as after a restart: the walk must find it
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.reg.Run(ctx) })
+	select {
+	case <-hit:
+	case <-time.After(50 * time.Second):
+		t.Error("not asked within a minute")
+	}
+	for end := time.Now().Add(20 * time.Second); ; {
+		if ids, _ := w.list("verified=alive"); len(ids) == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the answer was not kept")
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	cancel()
+	running.Wait()
+}
+
+// TestKeyInDoubt: a key that replaced another without its word is not found as proven for 72 hours.
+func TestKeyInDoubt(t *testing.T) { // AM-60
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		put := func(key string, status int) {
+			card := testCard("am_1", text("public_key", testKey(key).PublicText()))
+			stamp := proof(testKey(key), "PUT", "/v1/agents/am_1", testBase, time.Now(), card)
+			want(t, w.ask("PUT", "/v1/agents/am_1", string(card.JSON()), append(as(alice), wire.HeaderKeyProof, stamp)...), status, "")
+		}
+		proven := func() bool { ids, _ := w.list("verified=key"); return len(ids) == 1 }
+		w.register(alice, testCard("am_1"))
+		if proven() {
+			t.Error("a key without a proof is found as proven")
+		}
+		put("am_1", 200)
+		if !proven() {
+			t.Error("a proven key is not found")
+		}
+		put("other", 200)
+		if proven() {
+			t.Error("a replaced key is found as proven")
+		}
+		time.Sleep(distrust)
+		put("other", 200)
+		if !proven() {
+			t.Error("after 72 hours the key is not found")
+		}
+	})
+}
