@@ -195,7 +195,7 @@ func prefixes(list []netip.Prefix) string {
 // problems collects what is wrong.
 type problems []error
 
-func (p *problems) add(key, reason string) { *p = append(*p, fmt.Errorf("%s: %s", key, reason)) }
+func (p *problems) add(key, reason string) { *p = append(*p, problem{key, reason}) }
 
 func (p *problems) pattern(key, value string) {
 	if value == "" {

@@ -184,17 +184,23 @@ func (a *app) configFile() (string, bool, error) {
 	return filepath.Join(dir, fileConfig), false, err
 }
 
-// config reads the configuration, unchecked.
-func (a *app) config() (Config, error) {
+// source says where the configuration of this command comes from.
+func (a *app) source() (source, error) {
 	file, required, err := a.configFile()
 	if err != nil {
-		return Config{}, err
+		return source{}, err
 	}
 	settings, err := a.globals.settings()
+	return source{File: file, Required: required, Environ: a.environ, Settings: settings}, err
+}
+
+// config reads the configuration, unchecked.
+func (a *app) config() (Config, error) {
+	src, err := a.source()
 	if err != nil {
 		return Config{}, err
 	}
-	c, err := loadConfig(source{File: file, Required: required, Environ: a.environ, Settings: settings})
+	c, err := loadConfig(src)
 	if err != nil {
 		return c, fail(exitConfig, err)
 	}
@@ -203,12 +209,16 @@ func (a *app) config() (Config, error) {
 
 // checkedConfig reads the configuration and refuses one that makes no sense.
 func (a *app) checkedConfig() (Config, error) {
+	src, err := a.source()
+	if err != nil {
+		return Config{}, err
+	}
 	c, err := a.config()
 	if err != nil {
 		return c, err
 	}
 	if err := c.check(); err != nil {
-		return c, fail(exitConfig, err)
+		return c, fail(exitConfig, located(err, src))
 	}
 	return c, nil
 }
