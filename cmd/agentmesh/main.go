@@ -65,6 +65,7 @@ type commands struct {
 	Mew   mewCmd   `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
 
 	Keys    keysCmd    `cmd:"" group:"data" help:"Signing and encryption keys."`
+	Cards   cardsCmd   `cmd:"" group:"data" help:"The operator's hand on the directory: list, remove, ban, import, export."`
 	Token   tokenCmd   `cmd:"" group:"data" help:"Invite codes of the directory."`
 	Config  configCmd  `cmd:"" group:"data" help:"The configuration."`
 	Check   checkCmd   `cmd:"" group:"data" help:"Read the whole data directory and say what is wrong with it."`

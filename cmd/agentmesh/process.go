@@ -161,7 +161,7 @@ func (p *process) addDirectory(base string) {
 		bearer := node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})
 		cfg.Operators = [][32]byte{directory.Hash(string(bearer))}
 	}
-	cfg.Audit = p.auditOperator
+	cfg.Audit, cfg.HTTP = p.auditOperator, p.http
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.registry.MountOwner(p.owner.Group())

@@ -113,6 +113,9 @@ func (p *process) serve(ctx context.Context, listener net.Listener, started func
 	if p.events != nil {
 		g.Go(func() error { p.events.Run(ctx); return nil })
 	}
+	if p.registry != nil {
+		g.Go(func() error { p.registry.Run(ctx); return nil })
+	}
 	for _, b := range p.bridges {
 		g.Go(func() error { return b.Run(ctx) })
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // tokenCmd issues the codes that a directory in mode invite asks for (AM-56).
 type tokenCmd struct {
-	Create tokenCreateCmd `cmd:"" help:"Make a code with which one card can be registered. It is shown once."`
+	Create tokenCreateCmd `cmd:"" help:"Make a code with which cards can be registered. It is shown once."`
 	List   tokenListCmd   `cmd:"" help:"List the codes that were made."`
 	Revoke tokenRevokeCmd `cmd:"" help:"Make a code useless."`
 }
@@ -25,20 +26,29 @@ type inviteCode struct {
 	Label   string    `json:"label"`
 	Created time.Time `json:"created_at"`
 	Expires time.Time `json:"expires_at"`
+	Uses    int       `json:"uses"`
+	Count   int       `json:"used"`
 	Used    time.Time `json:"used_at"`
 	UsedBy  string    `json:"used_by"`
 }
 
 type tokenCreateCmd struct {
-	Label string `placeholder:"TEXT" help:"What it is for."`
-	Days  int    `default:"7" help:"How many days it is good."`
-	JSON  bool   `help:"Print the result as JSON."`
+	Label   string    `placeholder:"TEXT" help:"What it is for."`
+	Days    int       `default:"7" help:"How many days it is good."`
+	Uses    int       `default:"1" help:"How many cards it brings in, 1 to 1000."`
+	Expires time.Time `placeholder:"TIME" help:"When it ends, as 2026-12-31T00:00:00Z, in place of --days."`
+	JSON    bool      `help:"Print the result as JSON."`
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("tokens", directory.NewToken{Label: c.Label, Days: c.Days}), func(t inviteCode) {
+	order := directory.NewToken{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
+	return ask(ctx, a, c.JSON, post("tokens", order), func(t inviteCode) {
 		a.print("%s", clean(t.Code))
-		a.note("id %s, good once until %s", clean(t.ID), when(t.Expires))
+		times := "once"
+		if t.Uses > 1 {
+			times = fmt.Sprintf("%d times, beside a credential of the agent's own,", t.Uses)
+		}
+		a.note("id %s, good %s until %s", clean(t.ID), times, when(t.Expires))
 	})
 }
 
@@ -58,13 +68,13 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		return a.json(all)
 	}
-	rows := [][]string{{"ID", "EXPIRES", "USED", "BY", "LABEL"}}
+	rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
 	for _, raw := range all.Items {
 		t, err := decode[inviteCode](raw)
 		if err != nil {
 			return err
 		}
-		rows = append(rows, []string{t.ID, when(t.Expires), when(t.Used), orDash(t.UsedBy), short(t.Label, 60)})
+		rows = append(rows, []string{t.ID, when(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), when(t.Used), orDash(t.UsedBy), short(t.Label, 60)})
 	}
 	a.list(rows, "no codes: agentmesh token create makes one")
 	return nil
