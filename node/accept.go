@@ -261,7 +261,8 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 		wire.Member{Key: "status", Value: wire.Text(a.in.Payload.GetStr("status"))},
 	)
 	notice := a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)
-	return a.answer(ctx, http.StatusOK, echo, append(append(freed, items...), a.n.notices.Change(notice)))
+	changes := append(append(freed, items...), a.n.notices.Change(notice))
+	return a.answer(ctx, http.StatusOK, echo, append(changes, a.n.closed(a.in)...))
 }
 
 // takeBack lets the sender cancel what it sent and what waits for the owner (AM-36). It is never held itself. What the

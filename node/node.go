@@ -120,7 +120,8 @@ type Node struct {
 
 	interrupted []string // items whose hooks worked when the process before this one ended
 
-	transports map[string]bridge.Transport // by kind; fixed once the node runs
+	transports map[string]bridge.Transport           // by kind; fixed once the node runs
+	onClose    []func(bridge.Inbound) []store.Change // likewise
 
 	background sync.WaitGroup
 }

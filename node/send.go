@@ -26,6 +26,9 @@ type Outgoing struct {
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
 	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
 
+	// Records change in the step that stores the message; not where the owner is asked first.
+	Records []store.Change `json:"-"`
+
 	letter string    // id of its letter, where somebody waits for it
 	waited time.Time // where the owner was asked: when that question would have expired
 }
@@ -104,7 +107,7 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	case p.asks:
 		return n.askOutgoing(ctx, out, p)
 	}
-	sent, err := n.dispatch(ctx, out, nil, wait)
+	sent, err := n.dispatch(ctx, out, out.Records, wait)
 	if err == nil {
 		n.countSent(out, p)
 	}

@@ -1,0 +1,24 @@
+package node
+
+import (
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// What bridges attach to a node besides [Node.Transport]. All of it is for set-up, before [Node.Run].
+
+// Route adds a route behind the configured ones, so that what the owner configured for an intent comes first.
+func (n *Node) Route(r Route) { n.cfg.Routes = append(n.cfg.Routes, r) }
+
+// OnClose names what is asked when a peer closes a conversation. What it returns changes in the step that accepts the
+// close, which no handler gets to see.
+func (n *Node) OnClose(f func(in bridge.Inbound) []store.Change) { n.onClose = append(n.onClose, f) }
+
+// closed collects what those that follow closes want changed.
+func (n *Node) closed(in bridge.Inbound) []store.Change {
+	var changes []store.Change
+	for _, f := range n.onClose {
+		changes = append(changes, f(in)...)
+	}
+	return changes
+}
