@@ -159,7 +159,7 @@ const (
 	maxFactDepth = 6
 )
 
-// factsOf lays a payload out as lines: "event.title: Coffee". What does not fit stays in the exact text beside it.
+// factsOf lays a payload out as lines: "event › title: Coffee". What does not fit stays in the exact text beside it.
 func factsOf(v wire.Value) []fact {
 	var list []fact
 	var walk func(path string, v wire.Value, depth int)
@@ -181,10 +181,12 @@ func factsOf(v wire.Value) []fact {
 			if !ok {
 				text = string(v.JSON())
 			}
-			list = append(list, fact{path, text})
+			list = append(list, fact{strings.ReplaceAll(path, "_", " "), text})
 		}
 	}
-	walk("", v, 0)
+	if v.Len() > 0 {
+		walk("", v, 0)
+	}
 	return list
 }
 

@@ -129,8 +129,10 @@ func proofText(proof string) string {
 	switch proof {
 	case bridge.VerifiedSignature:
 		return "signature checked, with the key on the sender's card"
-	case "":
-		return "nothing"
+	case bridge.VerifiedBearer:
+		return "a token that is the sender's alone; the bridge checked it"
+	case bridge.VerifiedNone, "":
+		return "nothing: the other network says so"
 	}
 	return proof
 }

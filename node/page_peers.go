@@ -129,7 +129,9 @@ func (p *pages) showOutbox(c echo.Context) error {
 	ctx := c.Request().Context()
 	view := outboxView{State: SendState(c.QueryParam("state")), States: []SendState{"", SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown}}
 	letters, err := latest("out_", c.QueryParam("before"), time.Now(), micros, func(l Letter) string { return l.ID },
-		func(after string, limit int) ([]Letter, string, error) { return p.n.Outbox(ctx, view.State, after, limit) })
+		func(after string, limit int) ([]Letter, string, error) {
+			return p.n.Outbox(ctx, view.State, after, limit)
+		})
 	if err != nil {
 		return ownerError(err)
 	}

@@ -19,7 +19,7 @@ type Refusal struct {
 	Status int
 	Told   string // to the sender
 	Why    string // the cause, which only the owner sees
-	// From is the sender. Proven says that its signature verified, or that a bridge vouches for it; without it From is
+	// From is the sender. Proven says that a signature says so; without it From is
 	// what the newest of the messages claims.
 	From   string
 	Proven bool
@@ -41,7 +41,7 @@ const maxRefusals = 64
 func (r *refusals) add(in bridge.Inbound, refusal *wire.Error, now time.Time) {
 	one := Refusal{
 		At: now, Times: 1, Code: refusal.Code, Status: refusal.Status, Told: refusal.Message, row: refusal.Row(),
-		From: notify.Clean(in.Principal, 128), Proven: in.Verified != "", Intent: wire.Intent(notify.Clean(string(in.Intent), 128)),
+		From: notify.Clean(in.Principal, 128), Proven: in.Verified != "" && in.Verified != bridge.VerifiedNone, Intent: wire.Intent(notify.Clean(string(in.Intent), 128)),
 	}
 	if cause := errors.Unwrap(refusal); cause != nil {
 		one.Why = notify.Clean(cause.Error(), 300)

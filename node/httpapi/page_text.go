@@ -14,8 +14,8 @@ import (
 
 // How much of a text of strangers stands open on a page; the rest is behind an expander, and it is all there.
 const (
-	openRunes = 1200
-	openLines = 30
+	openRunes = 800
+	openLines = 20
 	lineRunes = 120
 	maxMarks  = 4 // combining marks on one character; more only grow out of the line
 )
@@ -176,9 +176,9 @@ func pageLeft(t time.Time) string {
 	case d < 2*time.Minute:
 		return "in a moment"
 	case d < 2*time.Hour:
-		return fmt.Sprintf("in %d minutes", int(d.Minutes()))
+		return fmt.Sprintf("in %d minutes", int(d.Round(time.Minute).Minutes()))
 	case d < 48*time.Hour:
-		return fmt.Sprintf("in %d hours", int(d.Hours()))
+		return fmt.Sprintf("in %d hours", int(d.Round(time.Hour).Hours()))
 	}
-	return fmt.Sprintf("in %d days", int(d.Hours()/24))
+	return fmt.Sprintf("in %d days", int((d+12*time.Hour).Hours()/24))
 }

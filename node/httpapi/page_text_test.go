@@ -108,7 +108,7 @@ func TestPageTextIsWhole(t *testing.T) {
 func TestPageTimes(t *testing.T) {
 	now := time.Now()
 	for want, at := range map[string]time.Time{
-		"never": {}, "over": now.Add(-time.Hour), "in a moment": now.Add(time.Minute), "in 30 minutes": now.Add(30*time.Minute + 30*time.Second),
+		"never": {}, "over": now.Add(-time.Hour), "in a moment": now.Add(time.Minute), "in 30 minutes": now.Add(30*time.Minute + time.Second),
 		"in 5 hours": now.Add(5*time.Hour + time.Minute), "in 7 days": now.Add(7*24*time.Hour + time.Hour),
 	} {
 		if got := pageLeft(at); got != want {

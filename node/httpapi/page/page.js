@@ -60,6 +60,13 @@
     connect();
   }
 
+  // On a phone the navigation is one line that scrolls: the page that is open stands in view.
+  function reveal() {
+    const here = document.querySelector("#nav [aria-current]");
+    if (here) here.parentElement.parentElement.scrollLeft = here.offsetLeft - 24;
+  }
+  reveal();
+
   let open = [];
   body.addEventListener("htmx:beforeSwap", (e) => {
     const text = e.detail.serverResponse;
@@ -72,6 +79,7 @@
   });
   body.addEventListener("htmx:afterSwap", () => {
     changedAt = performance.now();
+    reveal();
     for (const id of open) {
       const d = document.getElementById(id);
       if (d) d.open = true;

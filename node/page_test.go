@@ -1,0 +1,351 @@
+package node_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// everyPage are the pages that are there without anything having happened.
+var everyPage = []string{"", "approvals", "inbox", "conversations", "compose", "peers", "outbox", "limits", "notices"}
+
+// link finds the first link or form on a page that begins with path, below the page.
+func link(t *testing.T, body, path string) string {
+	t.Helper()
+	found := regexp.MustCompile(`(?:href|action)="/owner/page/(` + regexp.QuoteMeta(path) + `[^"#]+)"`).FindStringSubmatch(body)
+	if found == nil {
+		t.Fatalf("there is no link to %s…:\n%s", path, body)
+	}
+	return found[1]
+}
+
+// choices are the hidden hash of the form on an approval's page, and what it says to a choice.
+func choices(t *testing.T, body string, choice acl.Choice) url.Values {
+	t.Helper()
+	hash := regexp.MustCompile(`name="hash" value="([0-9a-f]{64})"`).FindStringSubmatch(body)
+	if hash == nil || !strings.Contains(body, fmt.Sprintf(`name="choice" value="%s"`, choice)) {
+		t.Fatalf("the page offers no %s:\n%s", choice, body)
+	}
+	return url.Values{"hash": {hash[1]}, "choice": {string(choice)}}
+}
+
+// heldPage is a page with one message of a stranger that waits.
+func heldPage(t *testing.T) (*meshtest.Mesh, *meshtest.Member, *ownerPage, *meshtest.Stranger, []byte) {
+	t.Helper()
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
+	return mesh, sarah, servePage(t, sarah), chris, raw
+}
+
+func TestPagesOfANewNode(t *testing.T) {
+	mesh := meshtest.New(t)
+	p := servePage(t, mesh.Node("sarah", nil))
+	for _, path := range everyPage {
+		if body := p.must(path); !strings.Contains(body, "<h1>") || !strings.Contains(body, `aria-current="page"`) {
+			t.Errorf("%q is no page:\n%s", path, body)
+		}
+	}
+	for _, path := range []string{"approvals/ask_none", "inbox/in_none", "conversations/am_x/conv_x", "none"} {
+		if status, _ := p.get(path); status != http.StatusNotFound {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+}
+
+// TestPageApproves is AM-34 on the page: what the form names is what was shown, and the sender gets its answer.
+func TestPageApproves(t *testing.T) {
+	_, sarah, p, chris, raw := heldPage(t)
+	body := p.must("approvals")
+	for _, want := range []string{"A stranger writes", string(chris.ID), "signature checked", "mesh.message", "hello", "Approve once", "Always approve", "Reject", "Block"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %q:\n%s", want, body)
+		}
+	}
+	path := link(t, body, "approvals/ask_")
+	form := choices(t, p.must(path), acl.Approve)
+	if ask := theAsk(t, sarah); form.Get("hash") != ask.Hash {
+		t.Errorf("the form names %s, want %s", form.Get("hash"), ask.Hash)
+	}
+	other := url.Values{"hash": {strings.Repeat("0", 64)}, "choice": {"approve"}}
+	if status, body := p.post(path, other); status != http.StatusConflict || !strings.Contains(body, "Nothing was decided") {
+		t.Errorf("another hash: %d", status)
+	}
+	if status, _ := p.post(path, url.Values{"hash": form["hash"], "choice": {"perhaps"}}); status != http.StatusBadRequest {
+		t.Errorf("another choice: %d", status)
+	}
+	status, body := p.post(path, form)
+	if status != http.StatusOK || !strings.Contains(body, "Approved. It goes on now.") {
+		t.Errorf("approve: %d\n%s", status, body)
+	}
+	final := meshtest.Post(t, sarah.URL, raw)
+	if final.Message(t, sarah).Action() != wire.ActionReceived {
+		t.Errorf("the sender's repeat: %s", final.Body)
+	}
+	if body := p.must("approvals?state=approved"); !strings.Contains(body, "by") || !strings.Contains(body, "page") {
+		t.Errorf("the list of approved ones does not say by whom:\n%s", body)
+	}
+}
+
+// TestPageTwoTabs: the second of two deciders is told what the first decided.
+func TestPageTwoTabs(t *testing.T) {
+	_, sarah, p, _, _ := heldPage(t)
+	path := link(t, p.must("approvals"), "approvals/ask_")
+	form := choices(t, p.must(path), acl.Reject)
+	if status, _ := p.post(path, form); status != http.StatusOK {
+		t.Fatalf("reject: %d", status)
+	}
+	form.Set("choice", "always")
+	status, body := p.post(path, form)
+	if status != http.StatusConflict || !strings.Contains(body, "This was decided before: rejected by page") || !strings.Contains(body, "Your choice changed nothing.") {
+		t.Errorf("the second tab: %d\n%s", status, body)
+	}
+	if strings.Contains(body, `name="choice"`) {
+		t.Error("what is decided can be decided again")
+	}
+	if n := len(pendingAsks(t, sarah)); n != 0 {
+		t.Errorf("%d wait", n)
+	}
+}
+
+func TestPageApprovalAfterABlock(t *testing.T) { // THREATS 30
+	_, sarah, p, chris, _ := heldPage(t)
+	path := link(t, p.must("approvals"), "approvals/ask_")
+	form := choices(t, p.must(path), acl.Approve)
+	if status, _ := p.post("peers", url.Values{"peer": {string(chris.ID)}, "action": {"block"}}); status != http.StatusOK {
+		t.Fatalf("block: %d", status)
+	}
+	if status, body := p.post(path, form); status != http.StatusConflict || !strings.Contains(body, "It cannot be released") {
+		t.Errorf("approve after a block: %d\n%s", status, body)
+	}
+	if n := len(pendingAsks(t, sarah)); n != 1 {
+		t.Errorf("%d wait, want 1", n)
+	}
+}
+
+// TestPageSaysWhatWasTakenBack: a hold that was withdrawn says so, and cannot be decided any more.
+func TestPageSaysWhatWasTakenBack(t *testing.T) {
+	_, sarah, p, chris, raw := heldPage(t)
+	path := link(t, p.must("approvals"), "approvals/ask_")
+	form := choices(t, p.must(path), acl.Approve)
+	first, err := wire.ParseObject(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := chris.Draft(sarah.ID(), wire.Deliver, `{"action":"withdraw"}`)
+	back.Conversation = wire.ConversationID(first.GetStr("conversation_id"))
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(back)), http.StatusOK)
+	if status, body := p.post(path, form); status != http.StatusConflict || !strings.Contains(body, "withdrawn, or answered elsewhere") {
+		t.Errorf("approve what was withdrawn: %d\n%s", status, body)
+	}
+}
+
+func TestPageLargeMessageIsReadFirst(t *testing.T) { // THREATS 30: what is approved was shown
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	chris := mesh.Stranger("chris")
+	long := strings.Repeat("x", 200<<10)
+	payload := fmt.Sprintf(`{"action":"deliver","message":{"body":%q}}`, long+" the end")
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, payload))), http.StatusAccepted)
+	p := servePage(t, sarah)
+	body := p.must("approvals")
+	if strings.Contains(body, `name="choice"`) || !strings.Contains(body, "Read all of it and decide") {
+		t.Error("a list decides about what it does not show whole")
+	}
+	whole := p.must(link(t, body, "approvals/ask_"))
+	choices(t, whole, acl.Approve)
+	if !strings.Contains(whole, long+" the end") {
+		t.Error("its own page does not show it whole")
+	}
+}
+
+// TestPageTalks writes, answers, closes and pauses from the page.
+func TestPageTalks(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", nil)
+	sarah := mesh.Node("sarah", nil)
+	p := servePage(t, sarah)
+	for _, bad := range []url.Values{
+		{"to": {"nobody"}, "kind": {"message"}, "text": {"hello"}}, {"to": {string(chris.ID())}, "kind": {"message"}, "text": {" "}},
+		{"to": {string(chris.ID())}, "kind": {"exact"}, "intent": {"mesh.message"}, "payload": {"{"}}, {"to": {"am_unknown"}, "kind": {"message"}, "text": {"x"}},
+		{"to": {string(chris.ID())}, "kind": {"exact"}, "intent": {"nonsense"}, "payload": {"{}"}},
+		{"to": {string(chris.ID())}, "kind": {"exact"}, "intent": {"mesh.schedule"}, "payload": {`{"action":"propose"}`}},
+	} {
+		status, body := p.post("compose", bad)
+		if status < 400 || status >= 500 || !strings.Contains(body, `role="alert"`) || !strings.Contains(body, `value="`+bad.Get("to")+`"`) {
+			t.Errorf("send %v: %d\n%s", bad, status, body)
+		}
+	}
+	status, body := p.post("compose", url.Values{"to": {string(chris.ID())}, "kind": {"message"}, "text": {"Hello <b>Chris</b>"}})
+	if status != http.StatusOK || !strings.Contains(body, "It is on its way.") || !strings.Contains(body, "Hello &lt;b&gt;Chris&lt;/b&gt;") {
+		t.Fatalf("send: %d\n%s", status, body)
+	}
+	talk := link(t, body, "conversations/am_")
+	talk = strings.TrimSuffix(strings.TrimSuffix(talk, "/reply"), "/close")
+	if status, body := p.post(talk+"/reply", url.Values{"text": {""}}); status != http.StatusBadRequest || !strings.Contains(body, "nothing to say") {
+		t.Errorf("an empty answer: %d", status)
+	}
+	if status, body := p.post(talk+"/reply", url.Values{"text": {"And one more thing"}}); status != http.StatusOK || !strings.Contains(body, "And one more thing") {
+		t.Errorf("answer: %d", status)
+	}
+	waitFor(t, "both messages", func() bool {
+		items, _, err := chris.Inbox(t.Context(), "", "", 10)
+		return err == nil && len(items) == 2
+	})
+	if status, body := p.post(talk+"/close", url.Values{"status": {"done"}}); status != http.StatusBadRequest {
+		t.Errorf("close with another status: %d\n%s", status, body)
+	}
+	if status, body := p.post(talk+"/close", url.Values{"status": {"completed"}}); status != http.StatusOK || !strings.Contains(body, "The close is on its way.") {
+		t.Errorf("close: %d\n%s", status, body)
+	}
+	waitFor(t, "the close", func() bool { return strings.Contains(p.must(talk), ">completed<") })
+	if body := p.must(talk); !strings.Contains(body, "hash chain intact") || strings.Contains(body, "/reply") {
+		t.Errorf("after the close:\n%s", body)
+	}
+	if body := p.must("outbox"); !strings.Contains(body, ">delivered<") {
+		t.Errorf("the outbox:\n%s", body)
+	}
+	for want, value := range map[string]string{"Paused.": "yes", "The agent takes messages again.": "no"} {
+		if status, body := p.post("pause", url.Values{"paused": {value}}); status != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("pause %s: %d", value, status)
+		}
+		if sarah.Paused() != (value == "yes") {
+			t.Errorf("paused = %t", sarah.Paused())
+		}
+	}
+}
+
+func TestPageInbox(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", nil)
+	chris := mesh.Stranger("chris")
+	for i := range 30 {
+		payload := fmt.Sprintf(`{"action":"deliver","message":{"body":"message %d"}}`, i)
+		d := chris.Draft(sarah.ID(), wire.Deliver, payload)
+		d.Conversation = "conv_one"
+		must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
+	}
+	p := servePage(t, sarah)
+	body := p.must("inbox")
+	if !strings.Contains(body, "message 29") || strings.Contains(body, "message 4<") || strings.Index(body, "message 29") > strings.Index(body, "message 28") {
+		t.Errorf("the newest does not come first:\n%s", body)
+	}
+	older := p.must(strings.ReplaceAll(link(t, body, "inbox?state=&amp;before="), "&amp;", "&"))
+	for i := range 5 {
+		if !strings.Contains(older, fmt.Sprintf("message %d<", i)) {
+			t.Errorf("the older ones lack message %d", i)
+		}
+	}
+	if strings.Contains(older, "message 5<") {
+		t.Error("a message is on two pages")
+	}
+	path := link(t, body, "inbox/in_")
+	if body := p.must(path); !strings.Contains(body, "signature checked") || !strings.Contains(body, "message 29") {
+		t.Errorf("a message:\n%s", body)
+	}
+	if status, body := p.post(path+"/ack", url.Values{}); status != http.StatusOK || !strings.Contains(body, "Marked as read.") {
+		t.Errorf("acknowledge: %d", status)
+	}
+	if items, _, err := sarah.Inbox(t.Context(), node.ItemRead, "", 10); err != nil || len(items) != 1 {
+		t.Errorf("%d are read: %v", len(items), err)
+	}
+	if status, _ := p.get("inbox?before=nonsense"); status != http.StatusBadRequest {
+		t.Errorf("a place that is none: %d", status)
+	}
+}
+
+func TestPageRefusals(t *testing.T) { // what strangers are refused for costs no memory
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", func(c *node.Config) { c.Policy.Mode = acl.Allowlist })
+	chris := mesh.Stranger("chris")
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusForbidden)
+	for i := range 10_000 {
+		body := fmt.Appendf(nil, `{"agentmesh":"0.1.0","message_id":"msg_%d","conversation_id":"conv_x","from":"am_%d<b>","to":"am_y"`, i, i)
+		if _, err := sarah.Receive(t.Context(), body); err == nil {
+			t.Fatal("half a message is accepted")
+		}
+	}
+	list := sarah.Refusals()
+	if len(list) != 2 || list[0].Times != 10_000 || list[0].Proven || !list[1].Proven || list[1].From != string(chris.ID) {
+		t.Fatalf("refusals = %+v", list)
+	}
+	p := servePage(t, sarah)
+	for _, path := range []string{"", "limits"} {
+		body := p.must(path)
+		for _, want := range []string{"10000 times, last", "the sender may not contact this agent", string(chris.ID), "UNAUTHORIZED 403"} {
+			if !strings.Contains(body, want) {
+				t.Errorf("%q lacks %q:\n%s", path, want, body)
+			}
+		}
+	}
+	for i := range 200 { // whoever proves who it is gets an entry of its own, and there are so many
+		in := inbound(to("ann", "conv_1", "hello"), fmt.Sprintf("am_%d", i), "")
+		in.Verified = bridge.VerifiedSignature
+		if _, err := sarah.Accept(t.Context(), in); err == nil {
+			t.Fatal("who is not on the list is let in")
+		}
+	}
+	if n := len(sarah.Refusals()); n != 64 {
+		t.Errorf("%d refusals are kept, want 64", n)
+	}
+}
+
+// hostile are texts that must be nothing but text.
+func hostile(t *testing.T) []string {
+	t.Helper()
+	list := []string{
+		"<script>window.owned=1</script>", `"><img src=x onerror="window.owned=1">`, "\u202e\u2066gnp.exe", "a" + strings.Repeat("\u0301", 10_000),
+		"</li></ul></main><h1>Approved by the owner</h1>", "{{.Data}}", "' hx-get='/owner/page/pause' hx-trigger='load", strings.Repeat("W", 20_000),
+	}
+	if dir := os.Getenv("AGENTMESH_CORPORA"); dir != "" {
+		data, err := os.ReadFile(filepath.Join(dir, "blns", "blns.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var naughty []string
+		if err := json.Unmarshal(data, &naughty); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, strings.Join(naughty, "\n"))
+	}
+	return list
+}
+
+// foreignMarkup finds what the policy of the page would not run or style, and markup that is not ours.
+var foreignMarkup = regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|<[^>]*\son[a-z]+\s*=|<[^>]*\sstyle\s*=|<style|<img src=x|<h1>Approved|<[^>]*hx-trigger='`)
+
+func TestPageHostileText(t *testing.T) { // THREATS 28, 30
+	for i, text := range hostile(t) {
+		mesh := meshtest.New(t)
+		sarah := mesh.Node("sarah", mode(acl.Approval))
+		chris := mesh.Stranger("chris")
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload := fmt.Sprintf(`{"action":%s,"message":{"body":%[1]s},"event":{"title":%[1]s}}`, quoted)
+		must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Schedule, payload))), http.StatusAccepted)
+		p := servePage(t, sarah)
+		paths := append([]string{}, everyPage...)
+		paths = append(paths, link(t, p.must("approvals"), "approvals/ask_"), link(t, p.must("inbox"), "inbox/in_"), link(t, p.must("conversations"), "conversations/am_"))
+		for _, path := range paths {
+			if bad := foreignMarkup.FindString(p.must(path)); bad != "" {
+				t.Errorf("text %d acts on %q: %s", i, path, bad)
+			}
+		}
+	}
+}
