@@ -45,7 +45,9 @@ type bridgeKind struct {
 
 // bridgeKinds are the protocols that the process speaks beside its own.
 func bridgeKinds() []bridgeKind {
-	return []bridgeKind{}
+	return []bridgeKind{
+		{"mew", newMew},
+	}
 }
 
 // bridgeNames lists what a link's kind may be.

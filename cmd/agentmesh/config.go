@@ -62,6 +62,8 @@ type Config struct {
 
 	// Connections to other networks, each through the bridge of its kind.
 	Links []bridge.Link `key:"links"`
+	// MEW spaces that are hosted here.
+	MEW MEWConfig `key:"mew"`
 
 	// How the directory takes cards.
 	Registration RegistrationConfig `key:"registration"`

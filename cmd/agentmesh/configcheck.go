@@ -45,6 +45,7 @@ func (c Config) check() error {
 		}
 	}
 	c.checkLinks(&p)
+	c.MEW.check(&p)
 	c.Calendar.check(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	p.oneOf("notify.content", c.Notify.Content, "summary", "none")

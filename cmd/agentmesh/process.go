@@ -47,6 +47,7 @@ type process struct {
 	audit    *acl.Audit
 	joined   []*client.Directory // what the node joins and asks
 	bridges  []bridgeService
+	base     string         // URL under which others reach the listener
 	events   *calendar.Book // nil where the owner has no calendar
 }
 
@@ -105,6 +106,7 @@ func (p *process) Close() error {
 
 // assemble makes the services of a process that is reached at base, and their routes. Nothing runs yet.
 func (p *process) assemble(ctx context.Context, base string) error {
+	p.base = base
 	p.http = client.NewHTTP(client.HTTPConfig{
 		Local: !p.cfg.Public(), AllowPrivate: p.cfg.Network.AllowPrivate, Version: thisBuild().Version, Logger: p.log,
 	})

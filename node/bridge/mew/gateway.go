@@ -47,8 +47,6 @@ type GatewayConfig struct {
 	AnyPath bool
 	// Origins and CORSOrigins let pages of other origins connect and call; both are empty by default.
 	Origins, CORSOrigins []string
-	// ClientAddr returns the address by which failed joins are counted; nil: the other end of the connection.
-	ClientAddr ClientAddr
 	// Journal logs envelopes and decisions; nil does not.
 	Journal *Journal
 	// KeepToken stores the token of an invited participant where its operator looks for it, Reload finds tokens
@@ -133,6 +131,12 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 		if err := g.newMember(s, p); err != nil {
 			return nil, fmt.Errorf("space %s: %w", sc.ID, err)
 		}
+	}
+	if !sc.DropIn {
+		if s.members[OperatorName] != nil {
+			return nil, fmt.Errorf("space %s: %s is you: no participant may have this name", sc.ID, OperatorName)
+		}
+		s.operate()
 	}
 	if err := s.load(ctx); err != nil {
 		return nil, err

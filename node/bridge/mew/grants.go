@@ -59,6 +59,10 @@ func (s *Space) grant(p *post) *refusal {
 func (s *Space) mayGive(p *post, caps []Capability) ([]string, *refusal) {
 	rests := make([]string, len(caps))
 	for i := range caps {
+		if p.by == s.operator { // the space is the owner's
+			rests[i] = "operator"
+			continue
+		}
 		at := slices.IndexFunc(p.by.held, func(h held) bool { return h.cap.Contains(&caps[i]) })
 		if at < 0 {
 			return nil, refuseCapability(p.by.runtime, p.kind, p.by.shown)

@@ -109,6 +109,7 @@ func (s *Space) leaveLocked(ses *session) {
 		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
 			text1("event", "leave"), wire.Member{Key: "participant", Value: wire.Obj(text1("id", id))})}, m)
 		s.streamsWithout(m)
+		s.board.left(id)
 	}
 	s.rename(m, m.name)
 	if m.virtualOn { // its log goes on under the name

@@ -15,8 +15,8 @@ import (
 // joinPatience is how long a connection without a bearer may take to join (MEW-J1).
 const joinPatience = 5 * time.Second
 
-// ClientAddr returns the address of a request's client.
-type ClientAddr func(r *http.Request) netip.Addr
+// clientKey is where a request carries the address of its client, which a proxy may have told the listener.
+type clientKey struct{}
 
 // bearer returns the token of a request. ok is false where there is an Authorization header without one.
 func bearer(r *http.Request) (token string, ok bool) {
@@ -30,8 +30,8 @@ func bearer(r *http.Request) (token string, ok bool) {
 }
 
 func (g *Gateway) addressOf(r *http.Request) string {
-	if g.cfg.ClientAddr != nil {
-		return rate.AddrKey(g.cfg.ClientAddr(r))
+	if addr, ok := r.Context().Value(clientKey{}).(netip.Addr); ok {
+		return rate.AddrKey(addr)
 	}
 	to, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return rate.AddrKey(to.Addr())

@@ -35,7 +35,9 @@ type Space struct {
 	seats     []*seat            // who gets what is sent; replaced, never changed
 	slow      []*session         // overflowed while something was sent
 	streams   map[string]*stream
-	lastNo    int // of the streams
+	lastNo    int     // of the streams
+	operator  *member // the owner; nil in a drop-in space
+	board     board
 	proposals proposals
 	history   history
 	watch     watchers
@@ -272,6 +274,7 @@ func (s *Space) send(p *post) {
 	s.scratch = p.appendStamped(s.scratch[:0], p.to)
 	f := websocket.Text(s.scratch)
 	s.journal.received(s, p, f.Payload())
+	s.board.see(&p.envelope, p.at)
 	for _, o := range p.before {
 		if id := s.announce(o, nil); p.opened != nil {
 			p.opened.openID = id
@@ -344,4 +347,5 @@ func (s *Space) tick(now time.Time) {
 	defer s.unlock()
 	s.endOrphans(now)
 	s.proposals.expire(now)
+	s.board.expire(now)
 }

@@ -1,0 +1,151 @@
+package mew
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// OperatorName is who the owner is in a space that is hosted here. Nobody else may be called so.
+const OperatorName = "owner"
+
+// operate gives a hosted space its owner: a participant without a connection that may everything and give anything.
+func (s *Space) operate() {
+	s.operator = s.add(OperatorName, []Capability{mustCapability(`{"kind":"*"}`)})
+}
+
+// SpaceStatus is a space as its owner sees it. Names and capabilities are the words of others.
+type SpaceStatus struct {
+	ID           string              `json:"id"`
+	Name         string              `json:"name,omitempty"`
+	Participants []ParticipantStatus `json:"participants"`
+	Streams      []json.RawMessage   `json:"streams"`
+	Proposals    []PendingProposal   `json:"proposals"`
+	Reasoning    []Reasoning         `json:"reasoning"`
+}
+
+// ParticipantStatus is one participant of a space.
+type ParticipantStatus struct {
+	Name         string            `json:"name"`
+	ID           string            `json:"id"` // runtime
+	Connected    bool              `json:"connected"`
+	Since        time.Time         `json:"since,omitzero"`
+	Capabilities []json.RawMessage `json:"capabilities"`
+	Grants       []GrantStatus     `json:"grants,omitempty"`
+	Invited      bool              `json:"invited,omitempty"`
+	Paused       bool              `json:"paused,omitempty"`
+	PausedUntil  time.Time         `json:"paused_until,omitzero"`
+	Down         bool              `json:"shut_down,omitempty"`
+	Barred       bool              `json:"barred,omitempty"`
+}
+
+// GrantStatus is a grant that a participant holds.
+type GrantStatus struct {
+	ID string    `json:"id"`
+	By string    `json:"by"`
+	At time.Time `json:"at"`
+}
+
+// Status returns the state of the space.
+func (s *Space) Status() SpaceStatus {
+	s.mu.Lock()
+	defer s.unlock()
+	out := SpaceStatus{
+		ID: s.id, Name: s.title, Participants: []ParticipantStatus{}, Streams: []json.RawMessage{},
+		Proposals: append([]PendingProposal{}, s.board.proposals...), Reasoning: append([]Reasoning{}, s.board.reasoning...),
+	}
+	for v := range s.activeStreams().Elems() {
+		out.Streams = append(out.Streams, v.JSON())
+	}
+	for _, m := range s.members {
+		p := ParticipantStatus{
+			Name: m.name, ID: m.runtime, Connected: m.present(), Capabilities: []json.RawMessage{}, Invited: m.lasting.Invited,
+			Paused: m.isPaused(time.Now()), Down: m.down, Barred: m.lasting.Barred,
+		}
+		if p.Paused {
+			p.PausedUntil = m.pausedUntil
+		}
+		if m.session != nil {
+			p.Since = m.session.since
+		}
+		for v := range m.shown.Elems() {
+			p.Capabilities = append(p.Capabilities, v.JSON())
+		}
+		for _, g := range m.lasting.Grants {
+			p.Grants = append(p.Grants, GrantStatus{g.ID, g.By, g.At})
+		}
+		out.Participants = append(out.Participants, p)
+	}
+	slices.SortFunc(out.Participants, func(a, b ParticipantStatus) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// Refused is why the gateway did not take an envelope of the owner.
+type Refused struct {
+	Status int
+	Body   []byte // the payload of system/error
+}
+
+func (r *Refused) Error() string {
+	return "the space refused the envelope: " + printable(string(r.Body), 300)
+}
+
+// Say sends an envelope as the owner, under the rules for everybody, and returns what HTTP would answer. A refusal
+// is a *[Refused].
+func (s *Space) Say(data []byte) (status int, body []byte, err error) {
+	if s.operator == nil {
+		return 0, nil, &Refused{Status: 403, Body: refuseName(403, "unauthorized").payload.JSON()}
+	}
+	got, fault := s.receive(s.operator, data, "owner")
+	if fault != nil {
+		return 0, nil, &Refused{fault.status, fault.payload.JSON()}
+	}
+	return got.code, got.body.JSON(), nil
+}
+
+// Decide approves or rejects a pending proposal as the owner: approving sends the request with the proposal in
+// correlation_id (MEW-11), rejecting a reason.
+func (s *Space) Decide(proposal string, approve bool, reason string) (status int, body []byte, err error) {
+	s.mu.Lock()
+	at := slices.IndexFunc(s.board.proposals, func(p PendingProposal) bool { return p.ID == proposal })
+	var p PendingProposal
+	if at >= 0 {
+		p = s.board.proposals[at]
+	}
+	s.unlock()
+	if at < 0 {
+		return 0, nil, &Refused{404, refuseName(404, "proposal_not_found").payload.JSON()}
+	}
+	kind, payload, to := kindReject, wire.Obj(text1("reason", orText(reason, "disagree"))), []string{p.From}
+	if approve {
+		v, err := wire.ParseForeign(p.Payload, maxDepth, maxValues)
+		if err != nil {
+			return 0, nil, err
+		}
+		kind, payload, to = kindRequest, fulfilment(v), p.To
+	}
+	e := wire.Obj(text1("kind", kind), wire.Member{Key: "correlation_id", Value: wire.Texts([]string{p.ID})},
+		wire.Member{Key: "payload", Value: payload})
+	if len(to) > 0 {
+		e = e.With("to", wire.Texts(to))
+	}
+	return s.Say(e.JSON())
+}
+
+// fulfilment makes a JSON-RPC request of a proposal's payload: the same, with what a proposal need not have.
+func fulfilment(proposal wire.Value) wire.Value {
+	members := []wire.Member{text1("jsonrpc", "2.0"), text1("id", newID())}
+	for _, m := range proposal.Members() {
+		if m.Key != "jsonrpc" && m.Key != "id" {
+			members = append(members, m)
+		}
+	}
+	return wire.Obj(members...)
+}
