@@ -1,0 +1,192 @@
+package moltspeak
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Finding is personal data in a text.
+type Finding struct {
+	Type       string
+	Start, End int // bytes
+}
+
+// pattern finds candidates of one kind; the first group, or the whole match, is what was found. ok judges a
+// candidate with the text before it.
+type pattern struct {
+	kind string
+	re   *regexp.Regexp
+	ok   func(found, before, after string) bool
+}
+
+const (
+	upperWord = `\p{Lu}[\p{L}'’-]+`
+	sep       = `[ .\-/]?`
+)
+
+func re(s string) *regexp.Regexp { return regexp.MustCompile(s) }
+
+// patterns are tried on every string that leaves (MS-40, MS-41). They are ours: bounded in what they look at, with
+// check digits where a number has them, and with words of context where it has none.
+var patterns = []pattern{
+	{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), mailOK},
+	{TypeEmail, re(`(?i)\b[a-z0-9._-]{2,40} ?[\[(] ?at ?[\])] ?[a-z0-9-]{2,40}(?: ?[\[(] ?dot ?[\])] ?|\.)[a-z]{2,10}\b`), nil},
+
+	{TypePhone, re(`(?:\+|\b00)[1-9]\d{0,2}[ .\-/]?(?:\(0?\d{1,4}\)[ .\-/]?)?(?:\d[ .\-/]?){6,12}\d\b`), phoneOK},
+	{TypePhone, re(`(?:\(\d{3}\) ?|\b\d{3}[.\- ])\d{3}[.\-]\d{4}\b`), phoneOK},
+	{TypePhone, re(`\b0\d{1,4}[ /\-]\d{3,4}[ \-]?\d{3,6}\b`), phoneOK},
+	{TypePhone, re(`\b0\d(?:[ .]\d\d){4}\b`), phoneOK},
+	{TypePhone, re(`(?i)\b(?:tel|telefon|telephone|phone|mobile|cell|fax|handy|whatsapp|tél|teléfono|telefono|telefoon|call(?: me| us| her| him)?(?: at| on)?|text me(?: at| on)?|reach(?:ed)?(?: me| her| him)?(?: at| on)?|ring me on|dial)(?: ?(?:number|no|nr|num)\b)?[.:]{0,2}(?: is)? {0,3}(\(?\+?\d[\d ().\-/]{5,18}\d)\b`), digitsBetween(7, 15)},
+
+	{TypeFinancial, re(`\b\d(?:[ \-]?\d){12,18}\b`), cardOK},
+	{TypeFinancial, re(`\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b`), func(s, _, _ string) bool { return ibanOK(s) }},
+	{TypeFinancial, re(`(?i)\b(?:bank account|account|acct|konto|kontonummer|routing|cuenta|compte|conto)(?: ?(?:number|no|nr|num|#))?[.:#]{0,2}(?: is)? {0,2}(\d[\d \-]{5,20}\d)\b`), digitsBetween(6, 20)},
+	{TypeFinancial, re(`(?i)\bsort code:? {0,2}(\d\d[- ]\d\d[- ]\d\d)\b`), nil},
+
+	{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return ssnOK(s) && !business(before) }},
+	{TypeSSN, re(`(?i)\b(?:ssn|social security(?: number| no)?|social insurance(?: number)?|sin|tax id|tfn|tax file number|steuer-?id|steueridentifikationsnummer|bsn|pesel|passport(?: number| no)?|reisepass(?:nummer)?|passeport|pasaporte|passaporto|paspoort|driver'?s? licen[cs]e(?: number| no)?|führerschein(?:nummer)?|national id|personalausweis|ausweisnummer|id card)(?: ?(?:number|no|nr|#))?[.:#]{0,2}(?: is| lautet)? {0,2}([A-Z]{0,3}\d[A-Z0-9][A-Z0-9 \-]{4,14}[A-Z0-9])\b`), digitsBetween(5, 15)},
+	{TypeSSN, re(`\b([ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])\b`), nil},
+	{TypeSSN, re(`\b([0-9XYZ]\d{7}-?[A-HJ-NP-TV-Z])\b`), func(s, _, _ string) bool { return dniOK(s) }},
+	{TypeSSN, re(`\b([12] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-4]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2})\b`), func(s, _, _ string) bool { return nirOK(s) }},
+	{TypeSSN, re(`\b([A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z])\b`), nil},
+	{TypeSSN, re(`\b(\d{3}\.\d{3}\.\d{3}-\d{2})\b`), func(s, _, _ string) bool { return cpfOK(s) }},
+	{TypeSSN, re(`\b([2-9]\d{3} \d{4} \d{4})\b`), func(s, before, after string) bool {
+		return verhoeffOK(s) && !business(before) && !moreDigits(before, after)
+	}},
+	{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
+	{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return datedOK(s) && luhn(digits(s)) && !business(before) }},
+
+	{TypeBirth, re(`(?i)(?:\bborn\b|\bdob\b|\bd\.o\.b\.|\bdate of birth\b|\bbirth ?da(?:te|y)\b|\bgeboren\b|\bgeb\.|\bgeburtsdatum\b|\bnée?\b|\bdate de naissance\b|\bfecha de nacimiento\b|\bnacid[oa]\b|\bdata di nascita\b|\bnat[oa] il\b|\bgeboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
+
+	{TypeAddress, re(`(?i)\b(\d{1,5}[a-z]?,? (?:[NSEW]\.? )?(?:[\p{L}\d][\p{L}\d'.-]*,? ){1,3}(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|square|parkway|pkwy|highway|hwy)\b)`), streetOK},
+	{TypeAddress, re(`(\p{Lu}[\p{L}.-]{1,30}(?:straße|strasse|str\.|weg|platz|allee|gasse|ring|damm|ufer|straat|laan|plein|gracht|kade|vägen|gatan|gata|gade|vej)\.? \d{1,4} ?[a-z]?)\b`), nil},
+	{TypeAddress, re(`(\p{Lu}[\p{L}-]{2,30} (?:Straße|Strasse|Str\.|Weg|Platz|Allee|Ring|Damm|Ufer) \d{1,4} ?[a-z]?)\b`), nil},
+	{TypeAddress, re(`(?i)\b(\d{1,4}(?: ?bis| ?ter)?,? (?:rue|avenue|boulevard|place|chemin|impasse|quai|allée|route|cours) (?:de la |de l'|du |des |de |d')?[\p{L}][\p{L}'-]+)`), nil},
+	{TypeAddress, re(`\b((?:Calle|C/|Avda\.?|Avenida|Plaza|Paseo|Rua|Via|Viale|Piazza|Corso|Largo|ul\.|ulica|aleja) ?(?:\p{L}[\p{L}'.-]*,? ){1,5}(?:n\.?º? ?)?\d{1,4})\b`), nil},
+	{TypeAddress, re(`(?i)\b(p\.?o\.? box \d{1,6})\b`), nil},
+	{TypeAddress, re(`\b([A-Z]{1,2}\d[A-Z\d]? \d[ABD-HJLNP-UW-Z]{2})\b`), func(s, before, _ string) bool { return !business(before) }},
+
+	{TypeName, re(`(?:\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? )(?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), titledOK},
+	{TypeName, re(`(?:\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger))\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), nameOK},
+
+	{TypeHealth, re(`(?i)\b((?:was |been |is |got |were )?diagnosed (?:with|as) \p{L}+|suffer(?:s|ed|ing)? from \p{L}+|tested positive for \p{L}+|hiv[- ]positive|blood type:? (?:a|b|ab|o)(?:[+\-]| positive| negative)|allergic to \p{L}+|prescribed \p{L}+|is pregnant|weeks pregnant|(?:medical record|mrn)(?: number| no)?[.:#]{0,2} ?\d{4,}|icd-?10:? [a-tv-z]\d\d(?:\.\d{1,2})?|underwent (?:\p{L}+ )?(?:surgery|chemotherapy|transplant|biopsy)|(?:takes|taking|started on) (?:insulin|metformin|sertraline|prozac|lithium|methadone|warfarin|antidepressants)|undergoing (?:chemotherapy|dialysis|treatment for \p{L}+)|(?:leidet an|diagnostiziert mit|allergisch gegen) \p{L}+|diagnose: \p{L}+|diagnosis: \p{L}+|(?:has|have|with) (?:(?:type [12] |stage \p{L}+ |breast |lung |chronic |severe )?(?:diabetes|cancer|epilepsy|asthma|depression|hepatitis|leukemia|schizophrenia|alzheimer|parkinson|dementia))\p{L}*|souffre d[e']\s?\p{L}+|alérgic[oa] a \p{L}+)`), healthOK},
+
+	{TypeLocation, re(`(-?\d{1,2}\.\d{4,10},? ?\s?-?\d{1,3}\.\d{4,10})\b`), coordinatesOK},
+	{TypeLocation, re(`(?i)\b(?:ip|ip address|ip-adresse|client|visitor|remote|login from|logged in from|connected from|signed in from|from host|user at)[ :=]{1,3}(?:is |address )?(\d{1,3}(?:\.\d{1,3}){3})\b`), func(s, _, _ string) bool { return publicIP(s) }},
+	{TypeLocation, re(`(?i)\b(?:ip|ip address|client|visitor|remote|login from|logged in from)[ :=]{1,3}([0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})`), func(s, _, _ string) bool { return publicIP(s) }},
+}
+
+const datePattern = `\d{1,2}[./\- ](?:\d{1,2}|\p{L}{3,9})[./\- ](?:\d{4}|\d{2})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}\.? \p{L}{3,9},? \d{4}|\p{L}{3,9}\.? \d{1,2}(?:st|nd|rd|th)?,? \d{4}`
+
+// maxFindings bounds what is kept of one text; what a text holds shows long before.
+const maxFindings = 200
+
+// Scan finds personal data in a text.
+func Scan(text string) []Finding {
+	var out []Finding
+	for _, p := range patterns {
+		for _, at := range p.re.FindAllStringSubmatchIndex(text, maxFindings) {
+			start, end := at[0], at[1]
+			if len(at) > 2 && at[2] >= 0 {
+				start, end = at[2], at[3]
+			}
+			if p.ok == nil || p.ok(text[start:end], text[max(0, start-40):start], text[end:min(len(text), end+20)]) {
+				out = append(out, Finding{p.kind, start, end})
+			}
+		}
+	}
+	return settle(out)
+}
+
+// settle drops what lies inside a finding of a stronger kind: digits of a card are no phone number.
+func settle(found []Finding) []Finding {
+	strength := []string{TypeEmail, TypeFinancial, TypeSSN, TypeBirth, TypeLocation, TypePhone, TypeAddress, TypeName, TypeHealth}
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return slices.Index(strength, a.Type) - slices.Index(strength, b.Type)
+	})
+	var out []Finding
+	for _, f := range found {
+		covered := slices.ContainsFunc(out, func(o Finding) bool {
+			return f.Start < o.End && o.Start < f.End && (f.Type == o.Type || f.Type == TypePhone || o.Type == TypeBirth || f.Type == TypeAddress && o.Type != TypeName)
+		})
+		if !covered && len(out) < maxFindings {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// keyKinds say what the string under a member's name is, where the string alone does not.
+var keyKinds = []struct {
+	kind  string
+	names []string
+	ok    func(string) bool
+}{
+	{TypeName, []string{"name", "fullname", "firstname", "lastname", "givenname", "familyname", "surname", "customername", "patientname", "contactname"}, func(s string) bool { return personal.MatchString(s) }},
+	{TypePhone, []string{"phone", "phonenumber", "mobile", "tel", "telephone", "cell", "fax"}, func(s string) bool { return digitsBetween(6, 15)(s, "", "") }},
+	{TypeBirth, []string{"dob", "birthdate", "dateofbirth", "birthday", "geburtsdatum"}, func(s string) bool { return dateOnly.MatchString(s) }},
+	{TypeSSN, []string{"ssn", "socialsecuritynumber", "passport", "passportnumber", "nationalid", "taxid", "driverslicense"}, func(s string) bool { return digitsBetween(5, 15)(s, "", "") }},
+	{TypeFinancial, []string{"iban", "accountnumber", "bankaccount", "cardnumber", "routingnumber", "creditcard"}, func(s string) bool { return len(digits(s)) >= 6 }},
+	{TypeAddress, []string{"street", "streetaddress", "homeaddress", "postaladdress", "addressline1"}, func(s string) bool { return strings.ContainsAny(s, "0123456789") }},
+	{TypeHealth, []string{"diagnosis", "medication", "bloodtype", "allergies", "medicalcondition"}, func(s string) bool { return strings.TrimSpace(s) != "" }},
+}
+
+var (
+	personal = re(`^` + upperWord + `(?: (?:\p{Lu}\.|` + upperWord + `|van|von|de|der|da|di)){0,4}$`)
+	dateOnly = re(`^(?:` + datePattern + `)$`)
+	squeeze  = strings.NewReplacer("_", "", "-", "", " ", "")
+)
+
+// Types returns the kinds of personal data in the string leaves of v, in the schema's order (MS-41). Numbers, ids and
+// times are no strings that people write, so they are not looked at.
+func Types(v wire.Value) []string {
+	found := make(map[string]bool)
+	walk(v, "", func(key, text string) {
+		for _, t := range leafTypes(key, text) {
+			found[t] = true
+		}
+	})
+	var out []string
+	for _, t := range DataTypes() {
+		if found[t] {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func leafTypes(key, text string) []string {
+	var out []string
+	for _, f := range Scan(text) {
+		out = append(out, f.Type)
+	}
+	key = strings.ToLower(squeeze.Replace(key))
+	for _, k := range keyKinds {
+		if len(text) <= 200 && slices.Contains(k.names, key) && k.ok(text) {
+			out = append(out, k.kind)
+		}
+	}
+	return out
+}
+
+func walk(v wire.Value, key string, leaf func(key, text string)) {
+	if s, ok := v.Str(); ok {
+		leaf(key, s)
+		return
+	}
+	for e := range v.Elems() {
+		walk(e, key, leaf)
+	}
+	for _, m := range v.Members() {
+		walk(m.Value, m.Key, leaf)
+	}
+}
+
+func publicIP(s string) bool {
+	a, err := netip.ParseAddr(s)
+	return err == nil && a.IsGlobalUnicast() && !a.IsPrivate()
+}
