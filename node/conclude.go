@@ -77,6 +77,11 @@ func agreedText(a wire.Agreement, name string) (title, text string) {
 var noticeTitles = map[string]string{
 	"message":     "a message came in",
 	"approval":    "a message waits for your decision",
+	"outgoing":    "a message of yours waits for your decision",
+	"handoff":     "somebody asks to talk to you",
+	"expiring":    "something waits for you and will soon expire",
+	"listing":     "a directory will soon list you no more",
+	"unanswered":  "your agent did not answer a message",
 	"hook-failed": "your agent could not answer a message",
 	"interrupted": "a restart interrupted your agent",
 	"closed":      "a conversation was closed",

@@ -74,7 +74,11 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	}
 	ask, changes := a.n.asks.Open(ask, slot)
 	item.Ask = ask.ID
-	notice := a.n.notice("approval", a.in.Peer, a.in.Name, a.key, a.now)
+	kind := "approval"
+	if a.in.Intent == wire.Handoff && a.verdict != acl.HoldSender {
+		kind = "handoff" // a stranger is one that waits, whatever it asks for
+	}
+	notice := a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)
 	records := append(changes, item.change(), a.n.notices.Change(notice))
 	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason), records)
 	out.Held, out.Ask = err == nil, ask.ID

@@ -127,36 +127,62 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 	if err := n.settleHeld(ctx, now); err != nil {
 		n.log.Warn("settle held messages", "err", err)
 	}
+	if err := n.warn(ctx, now); err != nil {
+		n.log.Warn("warn of what expires", "err", err)
+	}
 	if err := n.trim(ctx, now); err != nil {
 		n.log.Warn("trim conversations", "err", err)
 	}
 }
 
-// settleHeld ends the wait of messages about which the owner can no longer decide (AM-33).
+// settleHeld ends the wait of messages about which the owner can no longer decide (AM-33, AM-75).
 func (n *Node) settleHeld(ctx context.Context, now time.Time) error {
 	const page = 50 // each may be as large as a message
-	for after := ""; ; {
-		items, next, err := n.Inbox(ctx, ItemHeld, after, page)
-		if err != nil {
-			return err
-		}
-		for _, item := range items {
-			ask, err := n.asks.Get(ctx, item.Ask, now)
-			if err != nil && !errors.Is(err, store.ErrNotFound) {
+	for _, state := range []ItemState{ItemHeld, ItemInterrupted} {
+		for after := ""; ; {
+			items, next, err := n.Inbox(ctx, state, after, page)
+			if err != nil {
 				return err
 			}
-			if err == nil && ask.State != acl.AskExpired {
-				continue
+			for _, item := range items {
+				if err := n.settleOne(ctx, item, now); err != nil {
+					return err
+				}
 			}
-			item.State = ItemExpired
-			if err := n.changeItem(ctx, item, nil); err != nil && !isConflict(err) {
-				return err
+			if after = next; after == "" {
+				break
 			}
-		}
-		if after = next; after == "" {
-			return nil
 		}
 	}
+	return nil
+}
+
+// settleOne ends the wait of an item whose question has expired. A message that the owner has let in, and that only the
+// answer to it or another run of its hook waited, is the owner's to answer.
+func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
+	ask, err := n.asks.Get(ctx, item.Ask, now)
+	switch {
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		return err
+	case err == nil && ask.State != acl.AskExpired:
+		return nil
+	}
+	switch {
+	case item.State == ItemInterrupted:
+		item.State, item.Note = ItemFailed, "nobody decided in time whether the agent runs again"
+	case ask.Kind == askOutgoing:
+		item.State, item.Note = ItemFailed, "nobody decided in time whether the answer leaves"
+	default:
+		item.State = ItemExpired
+	}
+	entry := n.audit.Change(acl.AuditEntry{
+		At: now, Kind: acl.AuditExpired, Subject: item.acts(), Ask: item.Ask, AskKind: ask.Kind, Rule: ask.Rule,
+		Conversation: string(item.Conversation), Digest: ask.Hash,
+	})
+	if err := n.changeItem(ctx, item, []store.Change{entry}); err != nil && !isConflict(err) {
+		return err
+	}
+	return nil
 }
 
 // trim bounds the conversations that are kept. They come newest first, so what lies beyond MaxKept and MaxBytes is

@@ -172,6 +172,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	if n.audit == nil {
 		n.audit = acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})
 	}
+	n.notices.OnChanged(func() { n.events.publish(Event{Topic: TopicStatus}) })
 	n.audit.OnSealed(func() { n.events.publish(Event{Topic: TopicAudit}) })
 	n.asks.Log(n.audit)
 	n.asks.Handle(askMessage, messageResolver{n})

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -46,6 +47,10 @@ func (n *Node) ownerStatus(c echo.Context) error {
 			return ownerError(err)
 		}
 	}
+	told, err := n.notices.Status(ctx, now)
+	if err != nil {
+		return ownerError(err)
+	}
 	id := n.identity.Load()
 	return httpapi.JSON(c, http.StatusOK, struct {
 		AgentID     wire.AgentID   `json:"agent_id"`
@@ -60,10 +65,11 @@ func (n *Node) ownerStatus(c echo.Context) error {
 		Approvals   int            `json:"approvals_pending"`
 		Outbox      map[string]int `json:"outbox"`
 		Store       string         `json:"store"`
+		Notify      notify.Status  `json:"notify"` // how telling the owner goes
 	}{
 		AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.Paused(), Started: n.started, Mode: n.mode(), Directories: n.Listings(),
-		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx),
+		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx), Notify: told,
 	})
 }
 

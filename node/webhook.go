@@ -3,46 +3,21 @@ package node
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// WebhookSecret signs webhooks: "whsec_" and the base64 of 24 to 64 bytes. It prints as [redacted].
-type WebhookSecret struct{ key []byte }
+// WebhookSecret signs webhooks; see [client.WebhookSecret].
+type WebhookSecret = client.WebhookSecret
 
 // ParseWebhookSecret reads a secret as the Standard Webhooks write it.
-func ParseWebhookSecret(text string) (WebhookSecret, error) {
-	encoded, ok := strings.CutPrefix(strings.TrimSpace(text), "whsec_")
-	key, err := base64.StdEncoding.Strict().DecodeString(encoded)
-	if !ok || err != nil || len(key) < 24 || len(key) > 64 {
-		return WebhookSecret{}, errors.New("a webhook secret is whsec_ and the base64 of 24 to 64 bytes")
-	}
-	return WebhookSecret{key}, nil
-}
-
-func (WebhookSecret) String() string             { return "[redacted]" }
-func (WebhookSecret) GoString() string           { return "[redacted]" }
-func (WebhookSecret) LogValue() slog.Value       { return slog.StringValue("[redacted]") }
-func (WebhookSecret) Format(s fmt.State, _ rune) { fmt.Fprint(s, "[redacted]") }
-
-// sign returns "v1," and the base64 HMAC-SHA-256 of id.timestamp.body.
-func (s WebhookSecret) sign(id, timestamp string, body []byte) string {
-	mac := hmac.New(sha256.New, s.key)
-	mac.Write([]byte(id + "." + timestamp + "."))
-	mac.Write(body)
-	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
-}
+func ParseWebhookSecret(text string) (WebhookSecret, error) { return client.ParseWebhookSecret(text) }
 
 // WebhookHook posts each message to a URL of the owner's, signed as the Standard Webhooks have it (AM-73). The URL is
 // trusted: it may be anywhere, loopback included.
@@ -61,16 +36,7 @@ func (h WebhookHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
 	body := c.document()
 	id := string(c.Message.ID)
 	caller := hookCaller{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
-		stamp := strconv.FormatInt(now.Unix(), 10)
-		signatures := make([]string, len(h.Secrets))
-		for i, s := range h.Secrets {
-			signatures[i] = s.sign(id, stamp, body)
-		}
-		head := http.Header{}
-		head.Set("Webhook-Id", id)
-		head.Set("Webhook-Timestamp", stamp)
-		head.Set("Webhook-Signature", strings.Join(signatures, " "))
-		return head
+		return client.WebhookHeader(id, body, h.Secrets, now)
 	}}
 	status, said, err := caller.post(ctx, body)
 	if err != nil {

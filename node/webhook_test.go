@@ -9,7 +9,7 @@ func TestWebhookVector(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-	if got := secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`)); got != want {
+	if got := secret.Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`)); got != want {
 		t.Errorf("signature = %s, want %s", got, want)
 	}
 }

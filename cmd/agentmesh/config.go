@@ -255,10 +255,30 @@ type OwnerAPIConfig struct {
 	Hosts []string `key:"hosts"`
 }
 
-// NotifyConfig says how the owner is told.
+// NotifyConfig says how the owner is told. At most one of command and webhook.
 type NotifyConfig struct {
-	// A program and its arguments that gets each notice as JSON on standard input.
+	// A program and its arguments that gets the notices of a while on standard input.
 	Command []string `key:"command"`
+	// A URL of yours that gets them by POST. It may be on this machine.
+	Webhook string `key:"webhook"`
+	// json (of a command: a line for each notice; of a webhook: one document), text (for people), or ntfy (a webhook as
+	// ntfy takes it: the text, with title and priority in headers).
+	Format string `key:"format"`
+	// File with the secrets that sign the webhook (whsec_…, one per line), or the bearer that the receiver wants.
+	SecretFile string `key:"secret_file"`
+	// Environment variable with the same content.
+	SecretEnv string `key:"secret_env"`
+	// Kinds of notices that are told: approval, outgoing, handoff, expiring, unanswered, agreed, closed, key-change,
+	// hook-failed, interrupted, undelivered, unknown, reply-unverified, and those of bridges. Empty: all.
+	Kinds []string `key:"kinds"`
+	// Hours in which only urgent kinds are told, such as 22:00-07:00; the rest follows when they end.
+	Quiet string `key:"quiet"`
+	// Time zone of quiet, such as Europe/Berlin. Empty: that of the machine.
+	Zone string `key:"zone"`
+	// Kinds that are told in quiet hours too, such as handoff and expiring.
+	Urgent []string `key:"urgent"`
+	// How long notices are gathered before they are told at once.
+	Batch time.Duration `key:"batch"`
 	// summary (an agreed meeting is told with title, time and place) or none.
 	Content string `key:"content"`
 }
@@ -293,7 +313,7 @@ func defaultConfig() Config {
 		Window:       WindowConfig{Past: 15 * time.Minute, Future: 5 * time.Minute},
 		Registration: RegistrationConfig{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20},
 		Network:      NetworkConfig{MaxConnections: 10_000, MaxConnectionsPerAddress: 256},
-		Notify:       NotifyConfig{Content: "summary"},
+		Notify:       NotifyConfig{Content: "summary", Format: "json", Batch: 10 * time.Second},
 		Log:          LogConfig{Level: "info", Format: "auto"},
 		MinFreeDisk:  64 << 20,
 	}

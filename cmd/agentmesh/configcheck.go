@@ -48,7 +48,7 @@ func (c Config) check() error {
 	c.MEW.check(&p)
 	c.Calendar.check(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
-	p.oneOf("notify.content", c.Notify.Content, "summary", "none")
+	c.Notify.check(&p)
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	p.oneOf("log.format", c.Log.Format, "auto", "text", "json")
 	if c.Timeouts.Sync > defaultConfig().Timeouts.Sync {

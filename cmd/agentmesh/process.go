@@ -196,9 +196,9 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		return err
 	}
 	exempt, _ := p.cfg.exempt()
-	p.notices = notify.New(notify.Config{
-		Records: p.store.Records(), Content: notify.Content(p.cfg.Notify.Content), Command: p.app.argv(p.cfg.Notify.Command), Logger: p.log,
-	})
+	if p.notices, err = p.notifier(); err != nil {
+		return fail(exitConfig, fmt.Errorf("notify: %w", err))
+	}
 	p.node, err = node.New(ctx, node.Config{
 		Store: p.store, Directories: p.joined, Credential: p.secrets.credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},

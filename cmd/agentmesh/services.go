@@ -154,9 +154,14 @@ func (a *app) beside(name string) string {
 
 // hookSecrets reads the lines of a hook's secret, never empty.
 func (p *process) hookSecrets(h HookConfig) ([]string, error) {
-	text := os.Getenv(h.SecretEnv)
-	if h.SecretFile != "" {
-		data, err := os.ReadFile(p.app.beside(h.SecretFile))
+	return p.app.secretLines(h.SecretFile, h.SecretEnv)
+}
+
+// secretLines reads the lines of a secret from a file or from an environment variable, never none.
+func (a *app) secretLines(file, env string) ([]string, error) {
+	text := os.Getenv(env)
+	if file != "" {
+		data, err := os.ReadFile(a.beside(file))
 		if err != nil {
 			return nil, fmt.Errorf("read secret_file: %w", err)
 		}

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/notify"
 )
 
 type statusCmd struct {
@@ -34,6 +36,7 @@ type statusAnswer struct {
 	Approvals int            `json:"approvals_pending"`
 	Outbox    map[string]int `json:"outbox"`
 	Store     string         `json:"store"`
+	Notify    notify.Status  `json:"notify"`
 }
 
 func (c *statusCmd) Run(ctx context.Context, a *app) error {
@@ -66,6 +69,18 @@ func (a *app) showStatus(s statusAnswer) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Outbox)) {
 		rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
+	}
+	if n := s.Notify; n.Target != "" {
+		text := n.Target
+		switch {
+		case n.Error != "":
+			text += fmt.Sprintf(": fails since %s, %d notices wait, next attempt %s: %s", when(n.Since), n.Waiting, when(n.Next), n.Error)
+		case n.Quiet:
+			text += fmt.Sprintf(": quiet hours, %d notices wait", n.Waiting)
+		case n.Waiting > 0:
+			text += fmt.Sprintf(": %d notices wait", n.Waiting)
+		}
+		rows = append(rows, []string{"notify", text})
 	}
 	for _, d := range s.Directories {
 		text := d.Directory + ": " + d.State

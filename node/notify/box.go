@@ -2,12 +2,12 @@ package notify
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/subprocess"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -24,29 +24,42 @@ const (
 type Config struct {
 	Records store.Records
 	Content Content // empty: Summary
-	// Command gets the notices of a batch as lines of JSON on its standard input. Nil runs none.
-	Command []string
-	Env     []string      // its whole environment; see subprocess.Command
-	Batch   time.Duration // how long notices are gathered for one run of Command; zero: 10 s
-	Keep    time.Duration // how long they can be listed; zero: 30 days
-	Logger  *slog.Logger  // gets one line per notice; nil discards
+	Target  Target  // nil: notices are listed and logged
+	Kinds   []string
+	// Urgent are the kinds that are told in quiet hours as well.
+	Urgent []string
+	Quiet  Quiet
+	Batch  time.Duration // how long notices are gathered; zero: 10 s
+	Keep   time.Duration // how long they can be listed; zero: 30 days
+	Logger *slog.Logger  // gets one line per notice; nil discards
+	// Changed is called when telling the owner began to fail or works again; nil calls nothing.
+	Changed func()
 }
 
 const (
 	defaultBatch = 10 * time.Second
 	defaultKeep  = 30 * 24 * time.Hour
-	commandTime  = time.Minute
+	sendTime     = time.Minute // for one call of the target, whatever it does
 
-	lastCommandTime = 5 * time.Second // for what was gathered when the process stops
-
-	maxWaiting = 256 // notices for the command; what comes above that is only listed and logged
+	maxBatch  = 50   // notices that are told one by one
+	maxTaken  = 1000 // and those that are only counted
+	perHour   = 60   // records of one kind in an hour; more are one record that counts
+	checkBack = time.Minute
 )
 
 // Box is where notices go. It is safe for concurrent use.
 type Box struct {
-	cfg     Config
-	command subprocess.Command
-	waiting chan Notice
+	cfg  Config
+	kick chan struct{}
+
+	mu    sync.Mutex
+	hours map[string]*hour // by kind, which are ours
+}
+
+// hour is how many notices of a kind there were since it began.
+type hour struct {
+	since time.Time
+	count int
 }
 
 // New makes a box. It starts nothing: that is [Box.Run].
@@ -63,26 +76,54 @@ func New(cfg Config) *Box {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Box{
-		cfg:     cfg,
-		command: subprocess.Command{Argv: cfg.Command, Env: cfg.Env, MaxOutput: 64 << 10},
-		waiting: make(chan Notice, maxWaiting),
-	}
+	return &Box{cfg: cfg, kick: make(chan struct{}, 1), hours: make(map[string]*hour)}
 }
 
+// OnChanged has f called when telling the owner began to fail or works again. It is for set-up.
+func (b *Box) OnChanged(f func()) { b.cfg.Changed = f }
+
 // Change returns the record of a notice, for the step that it is about. Kind and Title are ours, unless Kind is
-// [Agreed]: then Title and Text hold what a peer wrote and are left out where the content is None (AM-36).
+// [Agreed]: then Title and Text hold what a peer wrote and are left out where the content is None (AM-36). Of a flood
+// of one kind most become one record that counts them.
 func (b *Box) Change(n Notice) store.Change {
-	if n.ID == "" {
-		n.ID = newID(n.At)
-	}
 	if n.Kind == Agreed && b.cfg.Content == None {
 		n.Title, n.Text = "an event was agreed", ""
 	}
 	n.Title, n.Text = Clean(n.Title, maxTitle), Clean(n.Text, maxText)
 	n.At = n.At.UTC()
 	n.Conversation = wire.ConversationID(n.Conv.ID)
-	return store.Change{Record: n.record(b.cfg.Keep)}
+	ifRev := store.Absent
+	if since, over := b.over(n.Kind, n.At); over > 0 {
+		n.ID = fmt.Sprintf("note_%012x%s", since.UnixMilli(), Clean(n.Kind, 40))
+		n.Text, n.Peer, n.Conv, n.Conversation = fmt.Sprintf("and %d more of the kind within the hour", over), "", store.ConvKey{}, ""
+		n.Count, ifRev = over, store.Any
+	}
+	if n.ID == "" {
+		n.ID = newID(n.At)
+	}
+	rec := n.record(b.cfg.Keep)
+	if b.tells(n.Kind) {
+		rec.Terms = []string{termTodo}
+	}
+	return store.Change{Record: rec, IfRev: ifRev}
+}
+
+// over counts a notice. Where there were too many of its kind, it says since when and how many.
+func (b *Box) over(kind string, at time.Time) (since time.Time, over int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := b.hours[kind]
+	if h == nil || at.Sub(h.since) >= time.Hour || at.Before(h.since) {
+		h = &hour{since: at}
+		b.hours[kind] = h
+	}
+	h.count++
+	return h.since, max(0, h.count-perHour)
+}
+
+// tells says whether the target gets notices of a kind.
+func (b *Box) tells(kind string) bool {
+	return b.cfg.Target != nil && (len(b.cfg.Kinds) == 0 || slices.Contains(b.cfg.Kinds, kind))
 }
 
 // Published tells the owner of the notices among the changes of a step that is committed. It never blocks.
@@ -96,15 +137,19 @@ func (b *Box) Published(changes []store.Change) {
 			b.cfg.Logger.Error("publish notice", "err", err)
 			continue
 		}
-		b.cfg.Logger.Info("notice", "kind", n.Kind, "title", n.Title, "text", n.Text, "peer", n.Peer, "conversation", n.Conversation)
-		if len(b.cfg.Command) == 0 {
-			continue
+		if n.Count == 0 || n.Count&(n.Count-1) == 0 { // of a flood, ever fewer lines
+			b.cfg.Logger.Info("notice", "kind", n.Kind, "title", n.Title, "text", n.Text, "peer", n.Peer, "conversation", n.Conversation)
 		}
-		select {
-		case b.waiting <- n:
-		default:
-			b.cfg.Logger.Warn("too many notices wait for the command", "dropped", n.ID)
+		if b.tells(n.Kind) {
+			b.poke()
 		}
+	}
+}
+
+func (b *Box) poke() {
+	select {
+	case b.kick <- struct{}{}:
+	default:
 	}
 }
 
@@ -122,58 +167,4 @@ func (b *Box) List(ctx context.Context, after string, limit int, now time.Time) 
 		notices = append(notices, n)
 	}
 	return notices, page.Next, nil
-}
-
-// Run gives notices to the command in batches, one run at a time, until ctx ends. What waits then still goes out.
-func (b *Box) Run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			if batch := b.rest(nil); len(batch) > 0 {
-				b.run(ctx, batch)
-			}
-			return
-		case n := <-b.waiting:
-			timer := time.NewTimer(b.cfg.Batch)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-			}
-			timer.Stop()
-			b.run(ctx, b.rest([]Notice{n}))
-		}
-	}
-}
-
-// rest adds what waits to batch.
-func (b *Box) rest(batch []Notice) []Notice {
-	for {
-		select {
-		case n := <-b.waiting:
-			batch = append(batch, n)
-		default:
-			return batch
-		}
-	}
-}
-
-func (b *Box) run(ctx context.Context, batch []Notice) {
-	left := commandTime
-	if ctx.Err() != nil { // the process is stopping
-		ctx, left = context.WithoutCancel(ctx), lastCommandTime
-	}
-	ctx, cancel := context.WithTimeout(ctx, left)
-	defer cancel()
-	var input []byte
-	for _, n := range batch {
-		line, err := json.Marshal(n)
-		if err != nil {
-			b.cfg.Logger.Error("encode notice", "err", err)
-			continue
-		}
-		input = append(append(input, line...), '\n')
-	}
-	if result, err := b.command.Run(ctx, input); err != nil {
-		b.cfg.Logger.Warn("notice command", "command", b.cfg.Command[0], "err", err, "stderr", Clean(result.Tail, 1000))
-	}
 }

@@ -28,6 +28,7 @@ type Notice struct {
 	At    time.Time     `json:"at"`
 	Conv  store.ConvKey `json:"-"`
 	Peer  wire.AgentID  `json:"peer,omitempty"`
+	Count int           `json:"count,omitempty"` // of how many of its kind this one speaks, beside those that are listed
 
 	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // of Conv
 }
@@ -73,6 +74,22 @@ func (n Notice) record(keep time.Duration) store.Record {
 		panic(fmt.Sprintf("notify: encode: %v", err)) // only fields we filled
 	}
 	return store.Record{NS: Namespace, Key: n.ID, Body: body, Expires: n.At.Add(keep)}
+}
+
+// termTodo marks the notices that the target has not got yet.
+const termTodo = "todo"
+
+// waiting is a notice that the target has not got yet, as it was read.
+type waiting struct {
+	Notice
+	rec store.Record
+}
+
+// told is the change that takes its mark away, unless it grew meanwhile.
+func (w waiting) told() store.Change {
+	rec := w.rec
+	rec.Terms = nil
+	return store.Change{Record: rec, IfRev: w.rec.Rev}
 }
 
 func decode(body []byte) (Notice, error) {

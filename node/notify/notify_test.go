@@ -1,19 +1,12 @@
 package notify_test
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/store"
@@ -110,43 +103,5 @@ func TestContent(t *testing.T) {
 				t.Errorf("after 31 days: %v, %v, want none", got, err)
 			}
 		})
-	}
-}
-
-// TestCommand: notices of a while are one run of the command, one line of JSON each, and a line in the log each.
-func TestCommand(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "got")
-	var log bytes.Buffer
-	box := notify.New(notify.Config{
-		Command: []string{os.Args[0]}, Env: []string{"NOTICES_TO=" + file}, Batch: time.Hour,
-		Logger: slog.New(slog.NewTextHandler(&log, nil)),
-	})
-	var changes []store.Change
-	for i := range 3 {
-		changes = append(changes, box.Change(notify.Notice{Kind: "closed", Title: fmt.Sprint("notice ", i), At: time.Now()}))
-	}
-	changes = append(changes, store.Change{Record: store.Record{NS: "inbox", Key: "x", Body: []byte("not a notice")}})
-	box.Published(changes)
-	// A batch lasts for an hour, but the end of the context lets go of what was gathered.
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	box.Run(ctx)
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var titles []string
-	for line := range strings.Lines(string(data)) {
-		var n notify.Notice
-		if err := json.Unmarshal([]byte(line), &n); err != nil {
-			t.Fatalf("line %q: %v", line, err)
-		}
-		titles = append(titles, n.Title)
-	}
-	if diff := cmp.Diff([]string{"notice 0", "notice 1", "notice 2"}, titles); diff != "" {
-		t.Errorf("titles: %s", diff)
-	}
-	if n := strings.Count(log.String(), "msg=notice "); n != 3 {
-		t.Errorf("%d log lines, want 3: %s", n, &log)
 	}
 }

@@ -1,0 +1,71 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	nsWarned    = "warned" // what the owner was told will expire; key: what
+	warnListing = 3 * 24 * time.Hour
+	warnAtMost  = 24 * time.Hour // before a question expires; less where it lives shorter than a week
+)
+
+// warnBefore is how long before its end the owner is told of a question.
+func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor/7) }
+
+// warn tells the owner, once each, of what waits and will soon expire: questions, and places in directories that could
+// not be renewed.
+func (n *Node) warn(ctx context.Context, now time.Time) error {
+	for after := ""; ; {
+		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, 100, now)
+		if err != nil {
+			return err
+		}
+		for _, ask := range asks {
+			if ask.Expires.Sub(now) > n.warnBefore() {
+				continue
+			}
+			notice := n.notice("expiring", "", "", ask.Conv, now)
+			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", ask.Title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
+			if err := n.tellOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
+				return err
+			}
+		}
+		if after = next; after == "" {
+			break
+		}
+	}
+	for _, l := range n.Listings() {
+		left := l.Expires.Sub(now)
+		if l.State == Withdrawn || l.Error == "" || l.Expires.IsZero() || left > warnListing || left < 0 {
+			continue
+		}
+		notice := n.notice("listing", "", "", store.ConvKey{}, now)
+		notice.Text = fmt.Sprintf("%s, until %s: %s", l.Directory, l.Expires.UTC().Format("2 Jan 15:04 MST"), l.Error)
+		day := now.UTC().Format(time.DateOnly)
+		if err := n.tellOnce(ctx, "listing/"+l.Directory+"/"+day, l.Expires, n.notices.Change(notice), now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellOnce publishes a notice unless what it is about was told before.
+func (n *Node) tellOnce(ctx context.Context, what string, until time.Time, notice store.Change, now time.Time) error {
+	changes := []store.Change{notice, {Record: store.Record{NS: nsWarned, Key: what, Body: []byte("{}"), Expires: until}}}
+	err := n.store.Records().Apply(ctx, changes, now)
+	switch {
+	case errors.Is(err, store.ErrConflict):
+		return nil
+	case err != nil:
+		return err
+	}
+	n.published(changes)
+	return nil
+}

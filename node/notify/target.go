@@ -1,0 +1,180 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/subprocess"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Target is a way to the owner. Send returns nil once the batch is on it, and must end when ctx does. It may get a batch
+// again after an error or a crash.
+type Target interface {
+	Name() string // for status and log; no secret
+	Send(ctx context.Context, b Batch) error
+}
+
+// Batch is what is told at once.
+type Batch struct {
+	ID      string // the same when it is told again
+	Notices []Notice
+	More    int  // waited as well and are only counted
+	Urgent  bool // one of them is
+}
+
+// Title is one line of our words: nothing that a peer wrote, so that it may stand in a header.
+func (b Batch) Title() string {
+	if n := len(b.Notices) + b.More; n > 1 {
+		return fmt.Sprintf("AgentMesh: %d notices", n)
+	}
+	return "AgentMesh: " + kindTitle(b.Notices[0].Kind)
+}
+
+func kindTitle(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
+
+// Text is the batch for people, a line for each notice.
+func (b Batch) Text() string {
+	var s strings.Builder
+	for _, n := range b.Notices {
+		s.WriteString(n.Title)
+		if n.Text != "" {
+			s.WriteString(": " + n.Text)
+		}
+		s.WriteByte('\n')
+	}
+	if b.More > 0 {
+		fmt.Fprintf(&s, "and %d more: agentmesh status\n", b.More)
+	}
+	return s.String()
+}
+
+// Format is how a target is told.
+type Format string
+
+const (
+	JSON Format = "json" // of a command: one object a line; of a webhook: one document
+	Text Format = "text" // a line for each notice
+	Ntfy Format = "ntfy" // a webhook as ntfy takes it: the text, with title and priority in headers
+)
+
+// Command tells the owner by a program of the owner's, on its standard input.
+type Command struct {
+	Argv   []string
+	Env    []string // its whole environment; see [subprocess.Command]
+	Format Format
+}
+
+var _ Target = Command{}
+
+// Name is the program.
+func (c Command) Name() string { return "command " + c.Argv[0] }
+
+// Send runs the program. Another exit status than 0 is an error.
+func (c Command) Send(ctx context.Context, b Batch) error {
+	input := []byte(b.Text())
+	if c.Format != Text {
+		input = nil
+		for _, n := range b.Notices {
+			line, err := json.Marshal(n)
+			if err != nil {
+				return fmt.Errorf("encode notice: %w", err)
+			}
+			input = append(append(input, line...), '\n')
+		}
+	}
+	result, err := subprocess.Command{Argv: c.Argv, Env: c.Env, MaxOutput: 64 << 10}.Run(ctx, input)
+	if err != nil && result.Tail != "" {
+		return fmt.Errorf("%w: %s", err, Clean(result.Tail, 200))
+	}
+	return err
+}
+
+// Webhook tells the owner by a POST to a URL of the owner's, which may be anywhere, loopback included.
+type Webhook struct {
+	URL     string
+	Format  Format
+	Secrets []client.WebhookSecret // sign it (Standard Webhooks)
+	Token   client.Credential      // or the bearer, where the receiver wants one
+	HTTP    *client.HTTP
+}
+
+var _ Target = Webhook{}
+
+// Name is the host, because the path may be a secret, as a topic of ntfy is.
+func (w Webhook) Name() string {
+	req, err := http.NewRequest(http.MethodPost, w.URL, nil)
+	if err != nil {
+		return "webhook"
+	}
+	return "webhook " + req.URL.Host
+}
+
+// Send makes one call. Only a 2xx counts, and of the answer nothing is used.
+func (w Webhook) Send(ctx context.Context, b Batch) error {
+	body, kind := []byte(b.Text()), "text/plain; charset=utf-8"
+	if w.Format == JSON || w.Format == "" {
+		body, kind = b.document(), "application/json"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("the URL is not one")
+	}
+	req.Header = client.WebhookHeader(b.ID, body, w.Secrets, time.Now())
+	req.Header.Set("Content-Type", kind)
+	if w.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+string(w.Token))
+	}
+	if w.Format == Ntfy {
+		req.Header.Set("Title", b.Title())
+		req.Header.Set("Priority", map[bool]string{true: "high", false: "default"}[b.Urgent])
+	}
+	resp, err := w.HTTP.Do(ctx, client.Owner, req)
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // without the URL, whose path may be a secret
+		}
+		return fmt.Errorf("call %s: %w", w.Name(), err)
+	}
+	const maxAnswer = 64 << 10
+	if _, err := client.ReadAll(resp, maxAnswer); err != nil && resp.StatusCode >= 300 {
+		return fmt.Errorf("%s answered HTTP %d", w.Name(), resp.StatusCode)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return fmt.Errorf("%s answered HTTP %d", w.Name(), resp.StatusCode)
+	}
+	return nil
+}
+
+// document is the batch for programs.
+func (b Batch) document() []byte {
+	list := make([]wire.Value, len(b.Notices))
+	for i, n := range b.Notices {
+		members := []wire.Member{
+			{Key: "id", Value: wire.Text(n.ID)}, {Key: "kind", Value: wire.Text(n.Kind)}, {Key: "title", Value: wire.Text(n.Title)},
+			{Key: "text", Value: wire.Text(n.Text)}, {Key: "at", Value: wire.Text(wire.FormatTime(n.At))},
+		}
+		if n.Peer != "" {
+			members = append(members, wire.Member{Key: "peer", Value: wire.Text(string(n.Peer))})
+		}
+		if n.Conversation != "" {
+			members = append(members, wire.Member{Key: "conversation_id", Value: wire.Text(string(n.Conversation))})
+		}
+		list[i] = wire.Obj(members...)
+	}
+	return wire.Obj(
+		wire.Member{Key: "type", Value: wire.Text("agentmesh.notices")},
+		wire.Member{Key: "title", Value: wire.Text(b.Title())},
+		wire.Member{Key: "more", Value: wire.Int(int64(b.More))},
+		wire.Member{Key: "urgent", Value: wire.Bool(b.Urgent)},
+		wire.Member{Key: "notices", Value: wire.Arr(list...)},
+	).JSON()
+}

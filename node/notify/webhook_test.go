@@ -1,0 +1,111 @@
+package notify_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
+)
+
+func owned(t *testing.T) *client.HTTP {
+	t.Helper()
+	h := client.NewHTTP(client.HTTPConfig{})
+	t.Cleanup(h.Close)
+	return h
+}
+
+var two = notify.Batch{
+	ID: "note_1", Urgent: true, More: 3,
+	Notices: []notify.Notice{
+		{ID: "note_1", Kind: "handoff", Title: "somebody asks for you", Text: "Ann (am_ann)", At: time.Unix(1700000000, 0), Peer: "am_ann"},
+		{ID: "note_2", Kind: notify.Agreed, Title: "Coffee, \r\nBcc: x", At: time.Unix(1700000000, 0)},
+	},
+}
+
+// TestWebhookFormats: a signed document, and what ntfy takes: a text with title and priority, behind a bearer. What a
+// peer wrote never gets into a header.
+func TestWebhookFormats(t *testing.T) {
+	secret, err := client.ParseWebhookSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got *http.Request
+	var body string
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		data, _ := io.ReadAll(r.Body)
+		got, body = r, string(data)
+	}))
+	defer srv.Close()
+	hook := notify.Webhook{URL: srv.URL + "/topic", Secrets: []client.WebhookSecret{secret}, HTTP: owned(t)}
+	if err := hook.Send(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	if want := secret.Sign("note_1", got.Header.Get("Webhook-Timestamp"), []byte(body)); got.Header.Get("Webhook-Signature") != want {
+		t.Errorf("signature = %q, want %q", got.Header.Get("Webhook-Signature"), want)
+	}
+	for _, want := range []string{`"type":"agentmesh.notices"`, `"title":"AgentMesh: 5 notices"`, `"kind":"handoff"`, `"more":3`, `"peer":"am_ann"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("document %s lacks %s", body, want)
+		}
+	}
+	hook = notify.Webhook{URL: srv.URL + "/topic", Format: notify.Ntfy, Token: "tk_secret", HTTP: owned(t)}
+	if err := hook.Send(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"Title": "AgentMesh: 5 notices", "Priority": "high", "Authorization": "Bearer tk_secret", "Content-Type": "text/plain; charset=utf-8",
+		"Webhook-Signature": "", "Bcc": "",
+	} {
+		if v := got.Header.Get(name); v != want {
+			t.Errorf("%s = %q, want %q", name, v, want)
+		}
+	}
+	if !strings.HasPrefix(body, "somebody asks for you: Ann (am_ann)\n") || !strings.Contains(body, "and 3 more") {
+		t.Errorf("text = %q", body)
+	}
+}
+
+// TestWebhookFails: refused, unreachable, endless, hanging; the error names no path, which may be a secret.
+func TestWebhookFails(t *testing.T) {
+	release := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/secret/500":
+			w.WriteHeader(http.StatusInternalServerError)
+		case "/secret/moved":
+			http.Redirect(w, r, "/secret/ok", http.StatusTemporaryRedirect)
+		case "/secret/hangs":
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		case "/secret/floods":
+			w.WriteHeader(http.StatusBadGateway)
+			for range 1 << 14 {
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					return
+				}
+			}
+		}
+	}))
+	defer srv.Close()
+	defer close(release)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	h := owned(t)
+	for _, target := range []string{srv.URL + "/secret/500", srv.URL + "/secret/moved", srv.URL + "/secret/hangs", srv.URL + "/secret/floods", gone.URL + "/secret"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		err := notify.Webhook{URL: target, Format: notify.Ntfy, HTTP: h}.Send(ctx, two)
+		cancel()
+		if err == nil || strings.Contains(fmt.Sprint(err), "secret") {
+			t.Errorf("%s: error %v, want one that names no path", target, err)
+		}
+	}
+}
