@@ -46,7 +46,7 @@ type heldMessage struct {
 
 // mustHold is line 15: the owner decides first.
 func (a *acceptance) mustHold() bool {
-	if a.verdict == acl.HoldSender {
+	if a.verdict == acl.HoldSender || a.in.Hold {
 		return true
 	}
 	action, answers := a.in.Payload.GetStr("action"), a.thread.Conversation().WroteFirst
