@@ -1,0 +1,240 @@
+package mew
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// boss is a space with a manager, who may grant some things, and workers, who may little.
+func boss(t testing.TB) SpaceConfig {
+	return SpaceConfig{ID: "lab", Participants: []Participant{
+		{Name: "manager", Tokens: []string{"manager-token"}, Capabilities: caps(t, "chat", "capability/*", "space/*",
+			`{"kind":"mcp/request","payload":{"method":"tools/*"}}`, `{"kind":"chat","to":["worker","other"]}`)},
+		{Name: "worker", Tokens: []string{"worker-token"}, Capabilities: caps(t, "chat", "capability/grant", "capability/grant-ack")},
+		{Name: "other", Tokens: []string{"other-token"}, Capabilities: caps(t, "chat")},
+	}}
+}
+
+func grantTo(id, recipient string, capabilities ...string) string {
+	return fmt.Sprintf(`{"id":%q,"kind":"capability/grant","payload":{"recipient":%q,"capabilities":[%s]}}`, id, recipient, strings.Join(capabilities, ","))
+}
+
+const callRead = `{"kind":"mcp/request","payload":{"method":"tools/call"}}`
+
+// held asks the gateway what a participant holds now, as the welcome says it.
+func (p *player) held() string {
+	p.t.Helper()
+	p.send(`{"type":"join"}`)
+	return string(pay(p.until("system/welcome"), "you", "capabilities").JSON())
+}
+
+// A grant acts from the next envelope, is told to the recipient in a welcome and to all as it was sent; a revocation
+// the same way (MEW-21, MEW-25).
+func TestGrantAndRevoke(t *testing.T) {
+	r := start(t, boss(t))
+	manager, worker := r.join("manager-token"), r.join("worker-token")
+	try := `{"id":"try","kind":"mcp/request","payload":{"method":"tools/call"}}`
+	worker.send(try)
+	worker.want("system/error")
+	manager.send(grantTo("g1", "worker", callRead))
+	if g := worker.want("capability/grant"); g.GetStr("id") != "g1" {
+		t.Errorf("got %s", g.JSON())
+	}
+	if w := worker.want("system/welcome"); !strings.Contains(string(pay(w, "you").JSON()), callRead) {
+		t.Errorf("the welcome says %s", w.JSON())
+	}
+	worker.send(try, `{"kind":"capability/grant-ack","correlation_id":"g1","payload":{"status":"accepted"}}`)
+	worker.want("mcp/request")
+	manager.until("mcp/request")
+	if ack := manager.want("capability/grant-ack"); string(mustGet(ack, "correlation_id").JSON()) != `["g1"]` {
+		t.Errorf("correlation_id is no array: %s", ack.JSON())
+	}
+	manager.send(`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1"}}`)
+	worker.until("system/welcome")
+	worker.send(try)
+	worker.want("system/error")
+}
+
+func mustGet(v wire.Value, key string) wire.Value { v, _ = v.Get(key); return v }
+
+// Nobody gives what he does not hold, whatever the shape of it, and nothing of a refused grant is stored (MEW-24).
+func TestGrantSubset(t *testing.T) {
+	r := start(t, boss(t))
+	manager, worker := r.join("manager-token"), r.join("worker-token")
+	before := worker.held()
+	for _, c := range []string{
+		`{"kind":"mcp/request"}`, `{"kind":"mcp/*"}`, `{"kind":"*"}`, `{"kind":"mcp/request","payload":{"method":"*"}}`,
+		`{"kind":"mcp/request","payload":{"method":"tools/**"}}`, `{"kind":"mcp/request","payload":{"method":"/tools/"}}`,
+		`{"kind":["chat","mcp/proposal"]}`, `{"kind":"stream/request"}`, `{"kind":"mcp/request","payload":{"$.method":"tools/call"}}`,
+	} {
+		manager.send(grantTo("g", "worker", callRead, c))
+		if e := manager.until("system/error"); str(pay(e, "error")) != "capability_violation" {
+			t.Errorf("granting %s: %s", c, e.JSON())
+		}
+	}
+	if after := worker.held(); after != before {
+		t.Errorf("the worker holds %s after refused grants, before %s", after, before)
+	}
+	manager.send(grantTo("g", "worker", callRead, `{"kind":"chat","to":["worker"]}`, `{"kind":"mcp/request","payload":{"method":["tools/a","tools/b*"]}}`))
+	manager.until("capability/grant")
+	for _, bad := range []string{
+		`{"kind":"capability/grant","payload":{"recipient":"nobody","capabilities":["chat"]}}`,
+		`{"kind":"capability/grant","payload":{"recipient":"worker","capabilities":[]}}`,
+		`{"kind":"capability/grant","payload":{"recipient":"worker","capabilities":[1]}}`,
+		`{"kind":"capability/grant","payload":{"recipient":"worker"}}`,
+		`{"kind":"capability/grant","payload":{"capabilities":["chat"]}}`,
+		`{"kind":"capability/revoke","payload":{"recipient":"worker"}}`,
+		`{"kind":"capability/revoke","payload":{"recipient":"nobody","grant_id":"g"}}`,
+	} {
+		manager.send(bad)
+		manager.until("system/error")
+	}
+}
+
+// What was given on ends with what it rested on (MEW-25), and a pattern takes what it contains, static ones too, until
+// they are granted anew (MEW-26).
+func TestRevocationChain(t *testing.T) {
+	r := start(t, boss(t))
+	manager, worker, other := r.join("manager-token"), r.join("worker-token"), r.join("other-token")
+	manager.send(grantTo("g1", "worker", callRead))
+	worker.until("system/welcome")
+	worker.send(grantTo("g2", "other", callRead))
+	other.until("system/welcome")
+	manager.send(`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1"}}`)
+	if w := other.until("system/welcome"); strings.Contains(string(pay(w, "you").JSON()), "tools/call") {
+		t.Errorf("the other still holds %s", w.JSON())
+	}
+	manager.send(`{"kind":"capability/revoke","payload":{"recipient":"worker","capabilities":[{"kind":"cha*"},{"kind":"capability/grant","payload":{}}]}}`)
+	w := worker.until("system/welcome")
+	for got := str(pay(w, "you", "id")); got != "worker"; {
+		t.Fatal(got)
+	}
+	worker.until("capability/revoke")
+	if got := worker.held(); got != `[{"kind":"capability/grant"},{"kind":"capability/grant-ack"}]` {
+		t.Errorf("the worker holds %s: what is contained goes, what is wider stays", got)
+	}
+	worker.send(`{"kind":"chat","payload":{"text":"x"}}`)
+	worker.until("system/error")
+	manager.send(grantTo("g3", "worker", `{"kind":"chat"}`))
+	worker.until("capability/grant")
+	worker.send(`{"kind":"chat","payload":{"text":"x"}}`)
+	worker.until("chat")
+}
+
+// Grants, masks, invited participants and bars survive disconnect and restart (MEW-23, MEW-29).
+func TestRestart(t *testing.T) {
+	dir := t.TempDir()
+	r := startWith(t, dir, GatewayConfig{Spaces: []SpaceConfig{boss(t)}})
+	manager := r.join("manager-token")
+	manager.send(grantTo("g1", "worker", callRead), // it is not connected
+		`{"kind":"capability/revoke","payload":{"recipient":"other","capabilities":["chat"]}}`,
+		`{"id":"i","kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"]}}`)
+	token := str(pay(manager.until("space/invite-ack"), "token"))
+	guest := r.join(token)
+	guest.quit()
+	manager.send(`{"kind":"space/kick","payload":{"participant_id":"other"}}`)
+	manager.until("space/kick")
+	r.stop()
+
+	r = startWith(t, dir, GatewayConfig{Spaces: []SpaceConfig{boss(t)}})
+	if got := r.join("worker-token").held(); !strings.Contains(got, callRead) {
+		t.Errorf("after the restart the worker holds %s", got)
+	}
+	guest = r.join(token)
+	guest.send(`{"kind":"chat","payload":{"text":"back"}}`)
+	guest.until("chat")
+	if status, _ := r.post("other", "other-token", `{"kind":"chat"}`); status != 403 {
+		t.Errorf("a kicked participant is let in after the restart: %d", status)
+	}
+	// Revoked by its id, although the process has changed.
+	manager = r.join("manager-token")
+	manager.send(`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1"}}`)
+	manager.until("capability/revoke")
+	if got := r.join("worker-token").held(); strings.Contains(got, "tools/call") {
+		t.Errorf("the worker still holds %s", got)
+	}
+}
+
+// No sequence of grants, invites, revocations and kicks gives anybody in a hosted space what its roots did not have.
+func TestNoEscalation(t *testing.T) {
+	kinds := []string{"a", "b", "a/*", "a/x", "a/**", "*", "!a", "/a/", "capability/grant", "space/invite", "capability/*", "**"}
+	methods := []string{"", "m", "m/*", "m/x", "*", "!m", "/m/"}
+	r := start(t, SpaceConfig{ID: "other"})
+	round := 0
+	rapid.Check(t, func(t *rapid.T) {
+		round++
+		draw := func(label string) Capability {
+			v := wire.Obj(text1("kind", rapid.SampledFrom(kinds).Draw(t, label)))
+			if m := rapid.SampledFrom(methods).Draw(t, label+" method"); m != "" {
+				v = v.With("payload", wire.Obj(text1("method", m)))
+			}
+			if rapid.IntRange(0, 4).Draw(t, label+" to") == 0 {
+				v = v.With("to", wire.Texts([]string{rapid.SampledFrom([]string{"p0", "p1"}).Draw(t, label+" who")}))
+			}
+			c, err := ParseCapability(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		var roots []Capability
+		sc := SpaceConfig{ID: fmt.Sprintf("round-%d", round)}
+		for i := range 3 {
+			own := []Capability{mustCapability(`{"kind":"capability/grant"}`), mustCapability(`{"kind":"space/invite"}`), mustCapability(`{"kind":"capability/revoke"}`)}
+			own = append(own, draw("own"))
+			sc.Participants = append(sc.Participants, Participant{Name: fmt.Sprintf("p%d", i), Capabilities: own})
+			roots = append(roots, own...)
+		}
+		s, err := r.g.newSpace(r.t.Context(), sc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			s.mu.Lock()
+			var names []string
+			for name := range s.members {
+				if name != OperatorName {
+					names = append(names, name)
+				}
+			}
+			s.mu.Unlock()
+			slices.Sort(names)
+			by := s.members[rapid.SampledFrom(names).Draw(t, "by")]
+			whom := rapid.SampledFrom(append(names, fmt.Sprintf("n%d", len(names)))).Draw(t, "whom")
+			given := draw("given")
+			kind, key, list := "capability/grant", "recipient", "capabilities"
+			switch rapid.IntRange(0, 4).Draw(t, "what") {
+			case 0:
+				kind, key, list = "space/invite", "participant_id", "initial_capabilities"
+			case 1:
+				kind = "capability/revoke"
+			}
+			e := wire.Obj(text1("kind", kind), wire.Member{Key: "payload", Value: wire.Obj(text1(key, whom), wire.Member{Key: list, Value: wire.Arr(given.value)})})
+			s.receive(by, e.JSON(), "http")
+		}
+		probe := []string{"a", "b", "a/x", "a/x/y", "c", "capability/grant", "space/kick"}
+		for _, m := range s.members {
+			if m == s.operator {
+				continue
+			}
+			for _, kind := range probe {
+				for _, method := range []string{"m", "m/x", "m/x/y", "n"} {
+					for _, to := range [][]addressee{nil, {{"p0", "p0"}}, {{"p1", "p1"}}} {
+						payload := wire.Obj(text1("method", method))
+						if allowing(m.caps, kind, to, payload) != nil && !slices.ContainsFunc(roots, func(c Capability) bool {
+							return c.allows(kind, to, payload, newBudget())
+						}) {
+							t.Fatalf("%s may %s to %v with %s, which no root may: %s", m.name, kind, to, method, m.shown.JSON())
+						}
+					}
+				}
+			}
+		}
+	})
+}

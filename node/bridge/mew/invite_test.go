@@ -1,0 +1,113 @@
+package mew
+
+import (
+	"strings"
+	"testing"
+)
+
+// The inviter alone gets the token; the others are told that somebody was invited (MEW-27).
+func TestInvite(t *testing.T) {
+	r := start(t, boss(t))
+	manager, other := r.join("manager-token"), r.join("other-token")
+	manager.until("system/presence")
+	manager.send(`{"id":"i1","kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}],"reason":"help"}}`)
+	ack := manager.want("space/invite-ack")
+	token := str(pay(ack, "token"))
+	if ack.GetStr("from") != "system:gateway" || string(mustGet(ack, "correlation_id").JSON()) != `["i1"]` ||
+		str(pay(ack, "status")) != "created" || str(pay(ack, "participant_id")) != "guest" || len(token) < 40 ||
+		str(pay(ack, "connection_url")) != "ws://gateway.example/ws?space=lab" {
+		t.Errorf("ack %s", ack.JSON())
+	}
+	p := other.want("system/presence")
+	if got := string(pay(p).JSON()); got != `{"event":"invited","participant":{"id":"guest","capabilities":[{"kind":"chat"}]},"invited_by":"manager","reason":"help"}` {
+		t.Errorf("presence %s", got)
+	}
+	for _, s := range append(manager.fence(), other.fence()...) {
+		if strings.Contains(s, token) || strings.Contains(s, "space/invite") {
+			t.Errorf("somebody saw %s", s)
+		}
+	}
+	if _, history := r.call("GET", "/participants/other/messages", "other-token", ""); strings.Contains(history, token) {
+		t.Error("the history holds the token")
+	}
+	guest := r.join(token)
+	guest.send(`{"kind":"chat","payload":{"text":"hello"}}`)
+	manager.until("chat")
+
+	manager.send(`{"id":"i2","kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[]}}`)
+	if ack := manager.until("space/invite-ack"); string(pay(ack).JSON()) != `{"status":"already_exists","participant_id":"guest","message":"There is a participant with this id"}` {
+		t.Errorf("ack %s", ack.JSON())
+	}
+	status, body := r.post("manager", "manager-token", `{"kind":"space/invite","payload":{"participant_id":"guest"}}`)
+	if status != 409 || !strings.Contains(body, `"status":"already_exists","participant_id":"guest","message"`) {
+		t.Errorf("by HTTP: %d %s", status, body)
+	}
+	status, body = r.post("manager", "manager-token", `{"kind":"space/invite","payload":{"participant_id":"second","initial_capabilities":["chat"]}}`)
+	if status != 200 || !strings.Contains(body, `"status":"created","participant_id":"second","token":"`) {
+		t.Errorf("by HTTP: %d %s", status, body)
+	}
+	for _, bad := range []string{`"a/b"`, `"a\\b"`, `".."`, `"a#b"`, `"gateway"`, `"system:x"`, `""`, `7`, `"a\u0000b"`, `"` + strings.Repeat("x", 129) + `"`} {
+		status, body := r.post("manager", "manager-token", `{"kind":"space/invite","payload":{"participant_id":`+bad+`}}`)
+		if status != 400 || body != `{"error":"invalid_request","message":"participant_id contains invalid characters"}` {
+			t.Errorf("inviting %s: %d %s", bad, status, body)
+		}
+	}
+}
+
+// In a hosted space an inviter gives what he holds; in a drop-in space he may give more, unless invite_subset says
+// no (MEW-27). What is implicit there is implicit nowhere else (MEW-D7).
+func TestInviteWider(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		dropIn, subset bool
+		status         int
+	}{{"hosted", false, false, 403}, {"drop-in", true, false, 200}, {"drop-in, subset", true, true, 403}} {
+		t.Run(tt.name, func(t *testing.T) {
+			sc := boss(t)
+			sc.DropIn, sc.InviteSubset = tt.dropIn, tt.subset
+			r := start(t, sc)
+			status, body := r.post("manager", "manager-token", `{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["mcp/*"]}}`)
+			if status != tt.status {
+				t.Errorf("%d %s, want %d", status, body, tt.status)
+			}
+			implicit := strings.Contains(r.join("worker-token").held(), `{"id":"mcp-response","kind":"mcp/response"}`)
+			if implicit != tt.dropIn {
+				t.Errorf("mcp/response is implicit: %t", implicit)
+			}
+		})
+	}
+}
+
+// A kick is seen by all, ends the connection with 4403 and bars the tokens, until a new invite (MEW-30).
+func TestKick(t *testing.T) {
+	r := start(t, boss(t))
+	manager, worker, other := r.join("manager-token"), r.join("worker-token"), r.join("other-token")
+	manager.send(`{"kind":"space/kick","payload":{"participant_id":"worker","reason":"enough"}}`)
+	if last := worker.closed(CloseKicked); len(last) == 0 || !strings.Contains(last[len(last)-1], `"space/kick"`) {
+		t.Errorf("the worker's last envelopes: %s", last)
+	}
+	other.until("space/kick")
+	if p := other.until("system/presence"); str(pay(p, "event")) != "leave" {
+		t.Errorf("got %s", p.JSON())
+	}
+	p := r.open("/ws", "")
+	p.send(`{"type":"join","token":"worker-token"}`)
+	p.want("system/error")
+	p.closed(CloseUnauthorized)
+	if status, _ := r.post("worker", "worker-token", `{"kind":"chat"}`); status != 403 {
+		t.Errorf("its token still works by HTTP: %d", status)
+	}
+	manager.send(`{"kind":"space/invite","payload":{"participant_id":"worker","initial_capabilities":["chat"]}}`)
+	ack := manager.until("space/invite-ack")
+	if str(pay(ack, "status")) != "created" {
+		t.Fatalf("ack %s", ack.JSON())
+	}
+	r.join(str(pay(ack, "token"))).fence()
+	if status, _ := r.post("worker", "worker-token", `{"kind":"chat"}`); status != 403 {
+		t.Errorf("the old token is back: %d", status)
+	}
+	manager.send(`{"kind":"space/kick","payload":{"participant_id":"nobody"}}`)
+	if e := manager.until("system/error"); str(pay(e, "error")) != "participant_not_found" {
+		t.Errorf("got %s", e.JSON())
+	}
+}
