@@ -48,6 +48,7 @@ func (n *Node) MountOwner(g *echo.Group) {
 
 	g.GET("/conversations", n.ownerConversations)
 	g.GET("/conversations/:id", n.ownerConversation)
+	g.GET("/conversations/:id/export", n.ownerExport)
 	g.POST("/conversations/:id/close", n.ownerClose)
 	g.DELETE("/conversations/:id", n.ownerDelete)
 

@@ -19,6 +19,7 @@ import (
 type conversationsCmd struct {
 	List   conversationsListCmd   `cmd:"" default:"withargs" help:"List conversations, newest first."`
 	Show   conversationsShowCmd   `cmd:"" help:"Show a conversation and its transcript."`
+	Export conversationsExportCmd `cmd:"" help:"Write a conversation to a file that agentmesh verify checks offline."`
 	Close  conversationsCloseCmd  `cmd:"" help:"Close a conversation."`
 	Delete conversationsDeleteCmd `cmd:"" help:"Delete a conversation and its transcript."`
 }

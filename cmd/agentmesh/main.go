@@ -73,6 +73,7 @@ type commands struct {
 	Backup  backupCmd  `cmd:"" group:"data" help:"Write one archive of the whole data directory, also while serving."`
 	Restore restoreCmd `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
+	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log, offline."`
 	Message    messageCmd    `cmd:"" group:"debug" help:"Look into messages of any implementation."`
 	Version    versionCmd    `cmd:"" group:"debug" help:"Print version and build."`
 	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script: source <(agentmesh completion bash)."`

@@ -249,6 +249,12 @@ func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	return nil
 }
 
+// PinOf returns the pin of an agent; the zero value is none.
+func (c *Cards) PinOf(ctx context.Context, id wire.AgentID, now time.Time) (Pin, error) {
+	p, err := c.loadPin(ctx, id, now)
+	return p.Pin, err
+}
+
 // Pins lists pins in the order of agent ids, after the one named after; next is "" on the last page.
 func (c *Cards) Pins(ctx context.Context, after wire.AgentID, limit int, now time.Time) (pins []Pin, next wire.AgentID, err error) {
 	if c.cfg.Records == nil {

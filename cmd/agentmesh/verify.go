@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// conversationsExportCmd writes a conversation to a file that proves itself.
+type conversationsExportCmd struct {
+	ID     string `arg:"" help:"Conversation id, or the beginning of one."`
+	Peer   string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	Output string `short:"o" placeholder:"FILE" help:"Write to a file instead of standard output."`
+}
+
+func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	resp, err := o.do(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.ID)+"/export", params("peer", c.Peer), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if c.Output == "" {
+		_, err = io.Copy(a.out, resp.Body)
+		return err
+	}
+	const maxExport = 128 << 20 // a conversation holds 64 MiB, written in base64
+	data, err := client.ReadAll(resp, maxExport)
+	if err != nil {
+		return fail(exitUnavailable, fmt.Errorf("read the export: %w", err))
+	}
+	if err := writeWhole(c.Output, data); err != nil {
+		return fail(exitInput, err)
+	}
+	a.note("written to %s; agentmesh verify %s checks it", clean(c.Output), clean(c.Output))
+	return nil
+}
+
+// verifyCmd checks exports, offline.
+type verifyCmd struct {
+	File string `arg:"" help:"An export of a conversation or of the audit log; - for standard input."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+// verified is what the command prints.
+type verified struct {
+	Kind         string        `json:"kind"` // "conversation" or "audit"
+	Self         string        `json:"self,omitempty"`
+	Peer         string        `json:"peer,omitempty"`
+	Conversation string        `json:"conversation_id,omitempty"`
+	State        string        `json:"state,omitempty"`
+	Exported     time.Time     `json:"exported,omitzero"`
+	Entries      uint64        `json:"entries"`
+	Signatures   int           `json:"verified_signatures,omitempty"`
+	Unsigned     int           `json:"unsigned,omitempty"`
+	Keys         []verifiedKey `json:"keys,omitempty"`
+	First        uint64        `json:"first,omitempty"`
+	Last         uint64        `json:"last,omitempty"`
+}
+
+type verifiedKey struct {
+	Agent       string `json:"agent_id"`
+	Fingerprint string `json:"fingerprint"`
+}
+
+func (c *verifyCmd) Run(_ context.Context, a *app) error {
+	in := a.in
+	if c.File != "-" {
+		file, err := os.Open(c.File)
+		if err != nil {
+			return fail(exitInput, err)
+		}
+		defer file.Close()
+		in = file
+	}
+	text := bufio.NewReaderSize(in, 4<<10)
+	head, err := text.Peek(512)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fail(exitInput, fmt.Errorf("read export: %w", err))
+	}
+	var v verified
+	if strings.Contains(string(head), `"agentmesh_export"`) {
+		v, err = verifyConversation(text)
+	} else {
+		v, err = verifyLog(text)
+	}
+	if err != nil {
+		return fail(exitNo, err)
+	}
+	if c.JSON {
+		return a.json(v)
+	}
+	a.showVerified(v)
+	return nil
+}
+
+func verifyConversation(r io.Reader) (verified, error) {
+	report, err := conversations.VerifyExport(r)
+	if err != nil {
+		return verified{}, err
+	}
+	v := verified{
+		Kind: "conversation", Self: string(report.Self), Peer: report.Peer, Conversation: string(report.Conversation),
+		State: string(report.State), Exported: report.Exported, Entries: report.Entries,
+		Signatures: report.Verified, Unsigned: report.Unsigned,
+	}
+	for _, k := range report.Keys {
+		key, err := signing.ParsePublicKey(k.PublicKey)
+		if err != nil {
+			return verified{}, err
+		}
+		v.Keys = append(v.Keys, verifiedKey{string(k.Agent), key.Fingerprint()})
+	}
+	return v, nil
+}
+
+func verifyLog(r io.Reader) (verified, error) {
+	span, err := verifyAudit(r)
+	if err != nil {
+		return verified{}, err
+	}
+	return verified{Kind: "audit", Entries: span.Last - span.First + 1, First: span.First, Last: span.Last}, nil
+}
+
+func (a *app) showVerified(v verified) {
+	if v.Kind == "audit" {
+		a.print("intact: audit entries %d to %d", v.First, v.Last)
+		return
+	}
+	a.print("intact: conversation %s between %s and %s, %s", clean(v.Conversation), clean(v.Self), clean(v.Peer), clean(v.State))
+	a.print("%d messages, %d with a signature that verifies, %d that carry none, exported %s", v.Entries, v.Signatures, v.Unsigned, when(v.Exported))
+	for _, k := range v.Keys {
+		a.print("key of %s: %s", clean(k.Agent), clean(k.Fingerprint))
+	}
+	a.hint("the file cannot prove whose the keys are: compare their fingerprints with the agents' owners")
+}

@@ -1,0 +1,284 @@
+package conversations
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// ExportFormat is the value of agentmesh_export in the first and the last line of an export.
+const ExportFormat = "conversation-v1"
+
+// ExportHead is the first line of an export: what it is of, and the keys to check it with. An export is text, one JSON
+// object in each line: the head, the entries of the transcript, and a seal in which the exporting node signs the
+// SHA-256 of all lines before it.
+type ExportHead struct {
+	Format       string              `json:"agentmesh_export"`
+	Self         wire.AgentID        `json:"self"` // who exported
+	Peer         string              `json:"peer"` // agent id, or pseudonym of a foreign peer
+	Conversation wire.ConversationID `json:"conversation_id"`
+	State        State               `json:"state"`
+	Opened       time.Time           `json:"opened"`
+	Exported     time.Time           `json:"exported"`
+	Entries      uint64              `json:"entries"`
+	Chain        string              `json:"chain"` // hex, of the last entry
+	Keys         []ExportKey         `json:"keys"`
+}
+
+// ExportKey is a public key that one of the two sides has signed with.
+type ExportKey struct {
+	Agent     wire.AgentID `json:"agent_id"`
+	PublicKey string       `json:"public_key"`
+}
+
+// exportEntry is the line of an entry.
+type exportEntry struct {
+	N         uint64    `json:"n"`
+	Out       bool      `json:"out"`
+	At        time.Time `json:"at"`
+	MessageID string    `json:"message_id"`
+	Digest    string    `json:"digest"` // hex
+	Chain     string    `json:"chain"`  // hex
+	Raw       []byte    `json:"raw"`    // base64; as received or sent
+}
+
+// Exporter writes an export. Its methods are called in the order Head, Entry for each, Seal; after an error it is of no
+// use.
+type Exporter struct {
+	to  io.Writer
+	sum hash.Hash
+}
+
+// NewExporter returns an exporter that writes to w.
+func NewExporter(w io.Writer) *Exporter {
+	sum := sha256.New()
+	return &Exporter{to: io.MultiWriter(w, sum), sum: sum}
+}
+
+func (x *Exporter) line(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode export: %w", err)
+	}
+	if _, err := x.to.Write(append(data, '\n')); err != nil {
+		return fmt.Errorf("write export: %w", err)
+	}
+	return nil
+}
+
+// Head writes the first line. Format is filled in here.
+func (x *Exporter) Head(h ExportHead) error {
+	h.Format = ExportFormat
+	return x.line(h)
+}
+
+// Entry writes one entry of the transcript.
+func (x *Exporter) Entry(e store.Entry) error {
+	return x.line(exportEntry{
+		N: e.N, Out: e.Out, At: e.At.UTC(), MessageID: e.MessageID,
+		Digest: hex.EncodeToString(e.Digest[:]), Chain: hex.EncodeToString(e.Chain[:]), Raw: e.Raw,
+	})
+}
+
+// Seal signs what was written as self and writes the last line.
+func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
+	seal, err := key.SignValue(wire.Obj(
+		wire.Member{Key: "agentmesh_export", Value: wire.Text(ExportFormat)},
+		wire.Member{Key: "self", Value: wire.Text(string(self))},
+		wire.Member{Key: "sha256", Value: wire.Text(hex.EncodeToString(x.sum.Sum(nil)))},
+	))
+	if err != nil {
+		return fmt.Errorf("sign export: %w", err)
+	}
+	if _, err := x.to.Write(append(seal.JSON(), '\n')); err != nil {
+		return fmt.Errorf("write export: %w", err)
+	}
+	return nil
+}
+
+// ErrExport: the file is not what was exported, or not a whole export.
+var ErrExport = errors.New("conversations: the export is broken")
+
+// ExportReport says what an intact export holds.
+type ExportReport struct {
+	ExportHead
+	Verified int // messages whose signature one of the keys of their sender verifies
+	// Unsigned counts messages that carry no signature to check: what a foreign peer wrote, and error answers.
+	Unsigned int
+}
+
+// maxExportLine bounds a line: a message, half as much again for base64, and what surrounds it.
+const maxExportLine = 2*wire.MaxMessage + 64<<10
+
+// VerifyExport reads an export and checks it with nothing but what stands in it: that no line was changed, left out,
+// put in or moved, that every message of the two sides is signed by a key of its sender, and that the exporting node
+// signed the whole. Whose the keys are the file cannot prove: compare their fingerprints. An error matches
+// [ErrExport] and names the line.
+func VerifyExport(r io.Reader) (ExportReport, error) {
+	v := exportVerifier{sum: sha256.New(), keys: make(map[wire.AgentID][]*signing.PublicKey)}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 64<<10), maxExportLine)
+	n := 0
+	for lines.Scan() {
+		n++
+		if v.sealed {
+			return v.report, fmt.Errorf("%w: line %d: something stands behind the seal", ErrExport, n)
+		}
+		if err := v.line(n, lines.Bytes()); err != nil {
+			return v.report, fmt.Errorf("%w: line %d: %w", ErrExport, n, err)
+		}
+	}
+	switch err := lines.Err(); {
+	case err != nil:
+		return v.report, fmt.Errorf("%w: line %d: %w", ErrExport, n+1, err)
+	case !v.sealed:
+		return v.report, fmt.Errorf("%w: the seal is missing: the end was cut off", ErrExport)
+	}
+	return v.report, nil
+}
+
+type exportVerifier struct {
+	report ExportReport
+	keys   map[wire.AgentID][]*signing.PublicKey
+	sum    hash.Hash
+	chain  [32]byte
+	seen   uint64
+	sealed bool
+}
+
+func (v *exportVerifier) line(n int, text []byte) error {
+	tree, err := wire.ParseObject(text)
+	if err != nil {
+		return err
+	}
+	switch {
+	case n == 1:
+		err = v.head(text)
+	case tree.GetStr("sha256") != "":
+		return v.seal(tree)
+	default:
+		err = v.entry(text)
+	}
+	v.sum.Write(text)
+	v.sum.Write([]byte("\n"))
+	return err
+}
+
+func (v *exportVerifier) head(text []byte) error {
+	h := &v.report.ExportHead
+	if err := strict(text, h); err != nil {
+		return err
+	}
+	if h.Format != ExportFormat {
+		return fmt.Errorf("is no export of a conversation (%s)", ExportFormat)
+	}
+	for _, k := range h.Keys {
+		key, err := signing.ParsePublicKey(k.PublicKey)
+		if err != nil {
+			return fmt.Errorf("key of %s: %w", k.Agent, err)
+		}
+		v.keys[k.Agent] = append(v.keys[k.Agent], key)
+	}
+	return nil
+}
+
+func (v *exportVerifier) entry(text []byte) error {
+	var x exportEntry
+	if err := strict(text, &x); err != nil {
+		return err
+	}
+	e := store.Entry{N: x.N, Out: x.Out, At: x.At, MessageID: x.MessageID, Raw: x.Raw}
+	if err := errors.Join(unhex(e.Digest[:], x.Digest), unhex(e.Chain[:], x.Chain)); err != nil {
+		return err
+	}
+	var err error
+	if v.chain, err = verify(v.chain, v.seen, []store.Entry{e}); err != nil {
+		return err
+	}
+	v.seen++
+	return v.message(e)
+}
+
+// message checks the signature of one entry.
+func (v *exportVerifier) message(e store.Entry) error {
+	sender := wire.AgentID(v.report.Peer)
+	if e.Out {
+		sender = v.report.Self
+	}
+	tree, err := wire.ParseObject(e.Raw)
+	if err != nil || tree.GetStr("signature") == "" {
+		if e.Out {
+			return errors.New("a message of the exporting node is not signed")
+		}
+		v.report.Unsigned++
+		return nil
+	}
+	bare := tree.Without("signature")
+	if tree.GetStr("from") != string(sender) {
+		return fmt.Errorf("the message is from %q, not from %q", tree.GetStr("from"), sender)
+	}
+	if id := tree.GetStr("conversation_id"); id != string(v.report.Conversation) {
+		return errors.New("the message belongs to another conversation")
+	}
+	for _, key := range v.keys[sender] {
+		if _, err = key.VerifyValue(bare, tree.GetStr("signature"), signing.AnyTime(), e.At); err == nil {
+			break
+		}
+	}
+	if err != nil || len(v.keys[sender]) == 0 {
+		return fmt.Errorf("no key of %s in the export verifies the message", sender)
+	}
+	if !slices.ContainsFunc(signing.Forms(), func(f signing.Form) bool { return sha256.Sum256(signing.Canonical(bare, f)) == e.Digest }) {
+		return errors.New("the digest is not that of the message")
+	}
+	v.report.Verified++
+	return nil
+}
+
+// seal checks the last line.
+func (v *exportVerifier) seal(tree wire.Value) error {
+	switch {
+	case v.seen != v.report.Entries:
+		return fmt.Errorf("the head names %d entries, %d are there", v.report.Entries, v.seen)
+	case v.seen > 0 && v.report.Chain != hex.EncodeToString(v.chain[:]):
+		return errors.New("the chain of the head is not that of the last entry")
+	case tree.GetStr("agentmesh_export") != ExportFormat || tree.GetStr("self") != string(v.report.Self):
+		return errors.New("the seal is not that of the exporting node")
+	case tree.GetStr("sha256") != hex.EncodeToString(v.sum.Sum(nil)):
+		return errors.New("something before the seal was changed")
+	}
+	v.sealed = true
+	for _, key := range v.keys[v.report.Self] {
+		if _, err := key.VerifyValue(tree.Without("signature"), tree.GetStr("signature"), signing.AnyTime(), v.report.Exported); err == nil {
+			return nil
+		}
+	}
+	return errors.New("no key of the exporting node verifies the seal")
+}
+
+// strict reads a line that must have the members of v and no others.
+func strict(text []byte, v any) error {
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.DisallowUnknownFields()
+	return in.Decode(v)
+}
+
+func unhex(to []byte, text string) error {
+	n, err := hex.Decode(to[:min(len(to), hex.DecodedLen(len(text)))], []byte(text[:min(len(text), 2*len(to))]))
+	if err != nil || n != len(to) || len(text) != 2*len(to) {
+		return errors.New("a hash is not 64 hexadecimal digits")
+	}
+	return nil
+}

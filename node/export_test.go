@@ -1,0 +1,98 @@
+package node_test
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// exported is what the owner API writes of a conversation between two nodes, seen by the first, and its lines.
+func exported(t *testing.T) []string {
+	t.Helper()
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	chris := mesh.Node("chris", open)
+	deliver, err := wire.ParseObject([]byte(hello))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		mustSend(t, chris.Node, node.Outgoing{To: sarah.ID(), Intent: wire.Deliver, Payload: deliver, Conv: "conv_proof", Via: "owner"}, 10*time.Second)
+	}
+	answer := chris.Ask(http.MethodGet, "/conversations/conv_proof/export", nil)
+	if answer.Status != http.StatusOK {
+		t.Fatalf("export: %d %s", answer.Status, answer.Body)
+	}
+	return strings.SplitAfter(strings.TrimSuffix(string(answer.Body), "\n"), "\n")
+}
+
+// TestExport: an export verifies with nothing but itself; changing, dropping, moving or repeating any one line is found,
+// and so is any changed letter in it.
+func TestExport(t *testing.T) {
+	lines := exported(t)
+	whole := strings.Join(lines, "")
+	report, err := conversations.VerifyExport(strings.NewReader(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Entries != 6 || report.Verified != 6 || report.Unsigned != 0 || report.Conversation != "conv_proof" || len(report.Keys) < 2 {
+		t.Errorf("report = %+v, want six verified messages", report)
+	}
+	broken := func(what, text string) {
+		t.Helper()
+		if _, err := conversations.VerifyExport(strings.NewReader(text)); !errors.Is(err, conversations.ErrExport) {
+			t.Errorf("%s: %v, want ErrExport", what, err)
+		}
+	}
+	join := func(parts ...[]string) string {
+		var b strings.Builder
+		for _, p := range parts {
+			b.WriteString(strings.Join(p, ""))
+		}
+		return b.String()
+	}
+	for i := range lines {
+		broken("a line is missing", join(lines[:i], lines[i+1:]))
+		broken("a line is there twice", join(lines[:i+1], lines[i:]))
+		if i > 0 {
+			broken("two lines are swapped", join(lines[:i-1], []string{lines[i] + "\n", lines[i-1]}, lines[i+1:]))
+		}
+		for at := 0; at < len(lines[i])-1; at += 7 {
+			changed := []byte(lines[i])
+			changed[at] ^= 1
+			broken("a letter was changed", join(lines[:i], []string{string(changed)}, lines[i+1:]))
+		}
+	}
+	broken("cut in the middle", whole[:len(whole)/2])
+	broken("empty", "")
+	broken("something behind the seal", whole+"\n{}\n")
+	broken("a line without end", whole[:len(whole)-2]+strings.Repeat(" ", 2<<20))
+}
+
+// TestExportByAnother: somebody who has the messages cannot seal them as the node that had them.
+func TestExportByAnother(t *testing.T) {
+	lines := exported(t)
+	var b bytes.Buffer
+	b.WriteString(strings.Join(lines[:len(lines)-1], ""))
+	forger := meshtest.Key("forger")
+	seal, err := forger.SignValue(wire.Obj(
+		wire.Member{Key: "agentmesh_export", Value: wire.Text(conversations.ExportFormat)},
+		wire.Member{Key: "self", Value: wire.Text("am_chris")},
+		wire.Member{Key: "sha256", Value: wire.Text(strings.Repeat("0", 64))},
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Write(seal.JSON())
+	if _, err := conversations.VerifyExport(&b); !errors.Is(err, conversations.ErrExport) {
+		t.Errorf("a seal of somebody else: %v, want ErrExport", err)
+	}
+}
