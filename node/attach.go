@@ -1,14 +1,22 @@
 package node
 
 import (
+	"slices"
+
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // What bridges attach to a node besides [Node.Transport]. All of it is for set-up, before [Node.Run].
 
-// Route adds a route behind the configured ones, so that what the owner configured for an intent comes first.
-func (n *Node) Route(r Route) { n.cfg.Routes = append(n.cfg.Routes, r) }
+// Route adds a route behind those that the owner configured for some intents, and before one for all of them.
+func (n *Node) Route(r Route) {
+	at := slices.IndexFunc(n.cfg.Routes, func(have Route) bool { return have.Pattern == "*" })
+	if at < 0 {
+		at = len(n.cfg.Routes)
+	}
+	n.cfg.Routes = slices.Insert(slices.Clone(n.cfg.Routes), at, r)
+}
 
 // OnClose names what is asked when a peer closes a conversation. What it returns changes in the step that accepts the
 // close, which no handler gets to see.

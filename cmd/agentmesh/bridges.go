@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -46,6 +47,7 @@ type bridgeKind struct {
 // bridgeKinds are the protocols that the process speaks beside its own.
 func bridgeKinds() []bridgeKind {
 	return []bridgeKind{
+		{mess.Kind, newMESS},
 		{"mew", newMew},
 	}
 }

@@ -62,6 +62,8 @@ type Config struct {
 
 	// Connections to other networks, each through the bridge of its kind.
 	Links []bridge.Link `key:"links"`
+	// The MESS exchange of this process.
+	MESS MESSConfig `key:"mess"`
 	// MEW spaces that are hosted here.
 	MEW MEWConfig `key:"mew"`
 
@@ -303,6 +305,7 @@ func defaultConfig() Config {
 		},
 		Access:        AccessConfig{Mode: "approval"},
 		Calendar:      defaultCalendar(),
+		MESS:          defaultMESS(),
 		Timeouts:      TimeoutConfig{Sync: 20 * time.Second, Hook: 5 * time.Minute, Hold: 7 * day},
 		Conversations: ConversationConfig{Idle: day, Retention: 30 * day, MaxKept: 100_000, MaxBytes: 8 << 30},
 		Limits: LimitConfig{

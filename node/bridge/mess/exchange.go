@@ -134,6 +134,7 @@ type Actor struct {
 	Channel string // how it reached us: rest, messages, file, agentmesh, link, page, cli
 
 	system bool // the exchange itself
+	file   bool // wrote into our thread directory: who may do that needs no registration
 }
 
 // Owner is the actor who runs the exchange.
@@ -143,12 +144,17 @@ func Owner(channel string) Actor { return Actor{ID: ownerID, Owner: true, Channe
 type Options struct {
 	// Lax takes bare codes, and a response without a status is only appended: PATCH and thread files (MESS-20, MESS-26).
 	Lax bool
-	// Re is the thread that entries without re are about.
+	// Re is the thread that entries without re are about, and with Lax the only one that they may be about.
 	Re string
+	// Set is the status of a PATCH: it goes first for who works on the thread, else last, and not at all where the
+	// thread has it already (MESS-55).
+	Set *Status
 	// Only offers new threads to this executor alone.
 	Only string
 	// Hold parks new threads until the owner releases them.
 	Hold bool
+	// Peer is where the actor is told of new threads.
+	Peer *Peer
 	// External is kept with new threads, for the bridge.
 	External string
 	// Records change in the same unit.
@@ -276,10 +282,10 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]Message, error) 
 // told of a claim that came first, so an eligible executor is let through to the state machine.
 func (x *Exchange) sees(who Actor, t *Thread, writing bool) bool {
 	switch {
-	case who.Owner || who.system || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
+	case who.Owner || who.system || who.file || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
 		return true
 	case t.claimable(), writing && t.Holder != "":
-		return x.crew.may(who.ID, t)
+		return t.Peers[who.ID].Offered && t.offeredTo(who.ID) || x.crew.may(who.ID, t)
 	}
 	return false
 }
@@ -310,7 +316,7 @@ func (x *Exchange) roles(who Actor, t *Thread) role {
 	}
 	if t.Holder != "" && who.ID == t.Holder {
 		r |= asHolder
-	} else if x.crew.may(who.ID, t) {
+	} else if x.crew.may(who.ID, t) || t.Peers[who.ID].Offered && t.offeredTo(who.ID) || who.file && t.offeredTo(who.ID) && who.ID != t.Requester {
 		r |= asEligible
 	}
 	return r

@@ -59,6 +59,7 @@ type candidate struct {
 	mu    sync.Mutex
 	duty  bool      // available, until the next change of its schedule
 	until time.Time // of duty
+	last  time.Time // when it last called
 }
 
 func newCandidate(e *Executor) *candidate {
@@ -143,6 +144,9 @@ func (r *roster) put(e *Executor) {
 	defer r.mu.Unlock()
 	c := newCandidate(e)
 	old := r.byID[e.ID]
+	if old != nil {
+		c.last = old.lastSeen()
+	}
 	r.byID[e.ID] = c
 	if e.KeyHash != "" {
 		r.keys[e.KeyHash] = e.ID

@@ -27,6 +27,7 @@ type entry struct {
 	deadline  time.Time
 	start     time.Time // not before
 	tags      []string  // keys in index.tags
+	external  string
 
 	places map[string]*list.Element // in each list that it is in
 }
@@ -89,7 +90,7 @@ func (x *index) put(t *Thread) {
 	e := &entry{
 		ref: t.Ref, client: t.ClientID, requester: t.Requester, holder: t.Holder, status: t.Status, created: t.Created, updated: t.Updated,
 		version: t.Version, needs: t.Requires, declined: t.Declined, only: t.Only, depends: t.DependsOn,
-		deadline: t.Deadline, start: t.NotBefore, places: map[string]*list.Element{},
+		deadline: t.Deadline, start: t.NotBefore, external: t.External, places: map[string]*list.Element{},
 	}
 	if old != nil {
 		x.unlink(old)

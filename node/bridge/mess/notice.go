@@ -30,7 +30,7 @@ const toDirectory = "directory:"
 
 // notify decides who must be told of a message.
 func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
-	if e.Type == "request" {
+	if e.Type == "request" || t.quiet {
 		return // offers say it
 	}
 	for _, to := range []string{th.Requester, th.Holder} {

@@ -3,6 +3,7 @@ package mess
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -50,9 +51,20 @@ type Thread struct {
 	Version  uint64  `json:"version"`
 	Expired  string  `json:"stage,omitempty"` // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`
-	External string  `json:"external,omitempty"` // where it came from or went to, for the bridge
+	External string  `json:"external,omitempty"` // the conversation that it came in, for the bridge
+
+	// Peers are the agents of the mesh and of links that take part, each in a conversation of its own.
+	Peers map[string]Peer `json:"peers,omitempty"`
 
 	rev store.Rev
+}
+
+// Peer is where somebody of the mesh, or behind a link, is told of a thread.
+type Peer struct {
+	Conv    string `json:"conv"`
+	Address string `json:"address,omitempty"`
+	Offered bool   `json:"offered,omitempty"` // it may claim
+	Name    string `json:"name,omitempty"`    // what it knows the thread by
 }
 
 // Why a thread is parked.
@@ -93,6 +105,7 @@ const (
 	nsMeta         = "mess/meta"
 	nsNotices      = "mess/notices" // what somebody must still be told (MESS-28)
 	nsSeen         = "mess/seen"    // messages of the mesh and of links that were taken in
+
 )
 
 // maxMessages bounds a thread.
@@ -126,6 +139,7 @@ func (t *Thread) clone() *Thread {
 	c.Suggestions = slices.Clone(t.Suggestions)
 	c.Successors = slices.Clone(t.Successors)
 	c.History = slices.Clone(t.History)
+	c.Peers = maps.Clone(t.Peers)
 	return &c
 }
 
@@ -192,3 +206,7 @@ func (t *Thread) claimable() bool { return t.Status == Received }
 func (t *Thread) offeredTo(id string) bool {
 	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
 }
+
+// channelRefused marks a message that was read from a file and that the state machine did not allow: it is kept and
+// changed nothing (MESS-51).
+const channelRefused = "refused"

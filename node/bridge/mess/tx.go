@@ -27,6 +27,7 @@ type tx struct {
 	changes []store.Change     // beside the threads
 	grouped map[string]Block   // entries of a lax block, which become one message for each thread
 	told    int
+	quiet   bool // nobody is told
 
 	ids      map[string]string // client ids of this block's requests → refs
 	made     map[string]bool   // refs of this block's requests
@@ -73,14 +74,47 @@ func (t *tx) run(ctx context.Context, b Block) error {
 			t.hasState[to.ref] = true
 		}
 	}
+	first, err := t.setFirst(ctx)
+	if err != nil {
+		return err
+	}
 	for i, e := range b {
 		if err := t.entry(ctx, i, e, refs[i]); err != nil {
 			return at400(err, entryPath(i, e))
 		}
 	}
+	if t.opts.Set != nil && !first {
+		if err := t.set(ctx); err != nil {
+			return err
+		}
+	}
 	t.flush()
 	t.finish()
 	return nil
+}
+
+// setFirst applies the status of a PATCH where it goes before the entries, and says whether it did.
+func (t *tx) setFirst(ctx context.Context) (bool, error) {
+	if t.opts.Set == nil {
+		return false, nil
+	}
+	th, err := t.about(ctx, t.opts.Re)
+	if err != nil || !t.x.roles(t.who, th).any(asHolder|asEligible|asOwner) {
+		return false, err
+	}
+	return true, t.set(ctx)
+}
+
+// set applies the status of a PATCH, unless the thread has it.
+func (t *tx) set(ctx context.Context) error {
+	th, err := t.about(ctx, t.opts.Re)
+	if err != nil || th.Status == t.opts.Set.Code && t.opts.Set.Message == "" {
+		return err
+	}
+	if th.Status == t.opts.Set.Code && !t.x.roles(t.who, th).any(asHolder|asOwner) {
+		return nil
+	}
+	return t.status(ctx, Entry{Type: "status", Body: t.opts.Set.Body}, "status")
 }
 
 func entryPath(i int, e Entry) string { return fmt.Sprintf("MESS[%d].%s", i, e.Type) }
@@ -187,8 +221,11 @@ func (t *tx) target(ctx context.Context, re string) (target, error) {
 		return target{}, bad("re", "is required")
 	}
 	to, ok := resolve(view{t, ctx}, re, t.x.id)
-	if !ok {
+	switch {
+	case !ok:
 		return target{}, missing("re names nothing that is there")
+	case t.opts.Lax && t.opts.Re != "" && to.ref != t.opts.Re:
+		return target{}, bad("re", "names another thread")
 	}
 	return to, nil
 }

@@ -137,6 +137,9 @@ func (t *tx) request(ctx context.Context, e Entry, path, ref string) error {
 		Only: t.opts.Only, External: t.opts.External,
 		History: []Event{{Action: "created", At: t.now, By: t.who.ID}},
 	}
+	if t.opts.Peer != nil {
+		th.Peers = map[string]Peer{t.who.ID: *t.opts.Peer}
+	}
 	t.threads[ref], t.was[ref] = th, ""
 	t.result.Created = append(t.result.Created, ref)
 	if r.ID != "" {

@@ -164,6 +164,7 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 			if err != nil {
 				return err
 			}
+			t.inherit(part, th)
 			next = append(next, part.Ref)
 		}
 		return t.replace(th, next, "split")
@@ -218,6 +219,7 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 	if err != nil {
 		return err
 	}
+	t.inherit(next, head)
 	for _, th := range threads {
 		if err := t.replace(th, []string{next.Ref}, "merge"); err != nil {
 			return err
@@ -256,6 +258,7 @@ func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
 	if err != nil {
 		return err
 	}
+	t.inherit(next, th)
 	th.become(Delegated, exchangeID, "", t.now)
 	th.Successors = []string{next.Ref}
 	t.tellState(th, wire.Member{Key: "delegated_to", Value: wire.Text(c.ID)}, wire.Member{Key: "ref", Value: wire.Text(next.Ref)})

@@ -78,7 +78,17 @@ func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value
 		return body, err
 	}
 	th.Successors = []string{next.Ref}
+	t.inherit(next, th)
 	return body.With("ref", wire.Text(next.Ref)), nil
+}
+
+// inherit lets the requester hear of a successor where it heard of the thread before.
+func (t *tx) inherit(next, from *Thread) {
+	next.External = from.External
+	if p, ok := from.Peers[from.Requester]; ok {
+		p.Name = ""
+		next.Peers = map[string]Peer{from.Requester: p}
+	}
 }
 
 func trimNamespace(id, exchange string) string {

@@ -1,0 +1,343 @@
+package mess
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The kinds of questions to the owner.
+const (
+	askRegister = "mess-registration" // somebody registered on the exchange (MESS-57)
+	askConfirm  = "mess-confirmation" // an executor asks the owner, who is the requester
+	askRoute    = "mess-route"        // an agent of the directory could do what nobody here can (MESS-44)
+	askHeld     = "mess-request"      // a request that waits for the owner
+)
+
+// carry tells what must be told until ctx ends.
+func (b *Bridge) carry(ctx context.Context) error {
+	again := time.NewTicker(2 * time.Second)
+	defer again.Stop()
+	for {
+		if err := b.takeClosed(ctx); err != nil && ctx.Err() == nil {
+			b.log.Error("closes could not be taken in", "error", err)
+		}
+		if err := b.deliverNotices(ctx); err != nil && ctx.Err() == nil {
+			b.log.Error("notices could not be told", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.x.news:
+		case <-again.C:
+		}
+	}
+}
+
+// deliverNotices tells every notice once. One that cannot be told now stays; those behind it are told.
+func (b *Bridge) deliverNotices(ctx context.Context) error {
+	for after := ""; ; {
+		page, err := b.x.records.List(ctx, nsNotices, "", after, 200, time.Now())
+		if err != nil {
+			return err
+		}
+		for _, rec := range page.Records {
+			n, err := decodeNotice(rec)
+			if err != nil {
+				return err
+			}
+			err = b.tell(ctx, n)
+			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it will not be told, ever
+				b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
+				err = b.x.records.Apply(ctx, []store.Change{n.done()}, time.Now())
+			}
+			if err != nil && !isConflict(err) {
+				b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+// tell tells one notice; what it changes includes the notice's end.
+func (b *Bridge) tell(ctx context.Context, n Notice) error {
+	done := []store.Change{n.done()}
+	t, err := b.x.read(ctx, n.Ref, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return b.x.records.Apply(ctx, done, time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case n.To == ownerID:
+		return b.tellOwner(ctx, t, n, done)
+	case n.To == toDirectory:
+		return b.toDirectory(ctx, t, done)
+	case t.Peers[n.To].Conv != "":
+		return b.tellPeer(ctx, t, n, done)
+	case n.Kind == noticeOffer:
+		return b.push(ctx, t, n, done)
+	}
+	return b.x.records.Apply(ctx, done, time.Now())
+}
+
+// completionWait is how long the close of a completed thread waits for its response.
+const completionWait = 10 * time.Minute
+
+// tellPeer sends a message of a thread into the mesh.
+func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
+	rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, n.Serial), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return b.x.records.Apply(ctx, done, time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	m, err := decodeMessage(rec)
+	if err != nil {
+		return err
+	}
+	bare := actionOf(Block{{Type: m.Mess.At(m.Mess.Len() - 1).Members()[0].Key}}) == "status"
+	if n.To == t.Requester && t.Status == Completed && bare && time.Since(t.Ended) < completionWait {
+		return nil // the response follows, and the close goes with it
+	}
+	l, err := b.letter(ctx, t, n.To, m)
+	if err != nil {
+		return err
+	}
+	if _, err := b.x.records.Get(ctx, nsSeen, "closed/"+idKey(n.To, string(l.Conv)), time.Now()); err == nil {
+		if actionOf(Block{{Type: m.Mess.At(0).Members()[0].Key}}) != "response" { // it was said with the close
+			return b.x.records.Apply(ctx, done, time.Now())
+		}
+		l = b.late(l, t, m)
+	}
+	l.Records = append(l.Records, done...)
+	return b.cfg.Sender.SendLetter(ctx, l)
+}
+
+// late is a response after the close: a conversation of its own (MESS-39).
+func (b *Bridge) late(l Letter, t *Thread, m Message) Letter {
+	after := string(l.Conv)
+	l.Conv, l.Records = wire.NewConversationID(), nil
+	l.Payload = wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("response")}, wire.Member{Key: "mess", Value: m.Mess},
+		wire.Member{Key: "metadata", Value: wire.Obj(
+			wire.Member{Key: "mess_ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "mess_conversation", Value: wire.Text(after)})})
+	return l
+}
+
+// tellOwner puts a notice into the owner's box, and a question where the owner must decide.
+func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
+	now := time.Now()
+	title := fmt.Sprintf("MESS %s: %s", t.Ref, t.Status)
+	if n.Kind == noticeOffer {
+		title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
+	}
+	changes := append(done, b.cfg.Notices.Change(notify.Notice{Kind: "mess", Title: title, At: now}))
+	if t.Requester == ownerID && t.Status == NeedsConfirmation && b.cfg.Asks != nil {
+		changes = append(changes, b.question(askConfirm, t, "an executor wants to act and asks you to confirm", now)...)
+	}
+	err := b.x.records.Apply(ctx, changes, now)
+	if err == nil {
+		b.cfg.Notices.Published(changes)
+	}
+	return err
+}
+
+// askBody is what the owner is shown. Everything in it but ref and status is a stranger's word.
+type askBody struct {
+	Ref        string     `json:"ref"`
+	Requester  string     `json:"requester,omitempty"`
+	Status     string     `json:"status,omitempty"`
+	Intent     string     `json:"intent,omitempty"`
+	Candidates []Agent    `json:"candidates,omitempty"`
+	Executor   string     `json:"executor,omitempty"`
+	Said       wire.Value `json:"said,omitzero"`
+}
+
+func (b *Bridge) question(kind string, t *Thread, title string, now time.Time) []store.Change {
+	return b.open(kind, askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Executor: t.Holder}, title, now)
+}
+
+func (b *Bridge) open(kind string, body askBody, title string, now time.Time) []store.Change {
+	raw := encode(body)
+	sum := sha256.Sum256(raw)
+	_, changes := b.cfg.Asks.Open(acl.Ask{
+		Kind: kind, Subject: "mess:" + body.Requester, Title: title, Body: raw, Hash: hex.EncodeToString(sum[:]), Created: now,
+	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: 200})
+	return changes
+}
+
+// askRegistration is the question that goes with a registration.
+func (b *Bridge) askRegistration(r Registration) ([]store.Change, error) {
+	return b.open(askRegister, askBody{Ref: r.ID, Requester: r.ID}, "an executor wants to join your MESS exchange", time.Now()), nil
+}
+
+// askHeld asks the owner about the threads of a conversation that wait.
+func (b *Bridge) askHeld(ctx context.Context, who, conv string) {
+	if b.cfg.Asks == nil {
+		return
+	}
+	refs, _ := b.x.index.page("from:"+who, position{}, 50, func(e *entry) bool { return e.external == conv && e.status == Held })
+	for _, ref := range refs {
+		t, err := b.x.read(ctx, ref, time.Now())
+		if err == nil && t.Parked == parkedApproval {
+			err = b.x.records.Apply(ctx, b.question(askHeld, t, "a request needs your word before anybody acts on it", time.Now()), time.Now())
+		}
+		if err != nil {
+			b.log.Error("the owner could not be asked", "thread", ref, "error", err)
+		}
+	}
+}
+
+// toDirectory looks for agents that could do what nobody here can.
+func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change) error {
+	list, err := b.candidates(ctx, t)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(list) == 0 || !t.claimable():
+		return b.x.records.Apply(ctx, done, time.Now())
+	case b.cfg.Route:
+		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", done)
+	case b.cfg.Asks == nil:
+		return b.x.records.Apply(ctx, done, time.Now())
+	}
+	if len(list) > 10 {
+		list = list[:10]
+	}
+	now := time.Now()
+	body := askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Candidates: list}
+	return b.x.records.Apply(ctx, append(done, b.open(askRoute, body, "an agent of the directory could do what a request asks for", now)...), now)
+}
+
+// resolverFunc carries out the owner's word on one kind of question.
+type resolverFunc func(ctx context.Context, body askBody, yes bool, changes []store.Change) error
+
+// Resolve implements [acl.Resolver].
+func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
+	var body askBody
+	if err := json.Unmarshal(ask.Body, &body); err != nil {
+		return fmt.Errorf("decode question: %w", err)
+	}
+	return f(ctx, body, d.Choice == acl.Approve || d.Choice == acl.ApproveAlways, d.Changes)
+}
+
+func (b *Bridge) resolvers() {
+	owner := Owner("approval")
+	act := func(ctx context.Context, e Entry, changes []store.Change) error {
+		_, err := b.x.Do(ctx, owner, Block{e}, Options{Records: changes})
+		return err
+	}
+	re := func(ref string, more ...wire.Member) wire.Value {
+		return wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}}, more...)...)
+	}
+	b.cfg.Asks.Handle(askRegister, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+		return b.x.Admit(ctx, body.Ref, yes, changes)
+	}))
+	b.cfg.Asks.Handle(askConfirm, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+		return act(ctx, Entry{"reply", re(body.Ref, wire.Member{Key: "confirm", Value: wire.Bool(yes)})}, changes)
+	}))
+	b.cfg.Asks.Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+		code := Received
+		if !yes {
+			code = Declined
+		}
+		err := act(ctx, Entry{"status", re(body.Ref, wire.Member{Key: "code", Value: wire.Text(string(code))},
+			wire.Member{Key: "reason", Value: wire.Text("the owner decided")})}, changes)
+		if err == nil && yes {
+			err = b.x.reoffer(ctx, body.Ref)
+		}
+		return err
+	}))
+	b.cfg.Asks.Handle(askRoute, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+		if !yes || len(body.Candidates) == 0 {
+			return b.x.records.Apply(ctx, changes, time.Now())
+		}
+		return b.offerTo(ctx, body.Ref, string(body.Candidates[0].ID), "", changes)
+	}))
+}
+
+// reoffer offers a thread that the owner released.
+func (x *Exchange) reoffer(ctx context.Context, ref string) error {
+	for range maxConflicts {
+		t := x.begin(Actor{ID: exchangeID, system: true}, Options{})
+		th, err := t.load(ctx, ref)
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		if err := t.settle(ctx, th); err != nil {
+			return err
+		}
+		if err := t.commit(ctx); !isConflict(err) {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+// push sends an executor's notifications (MESS-45). Each channel is tried once.
+func (b *Bridge) push(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
+	if err := b.x.records.Apply(ctx, done, time.Now()); err != nil {
+		return err // somebody else tells it
+	}
+	c := b.x.crew.get(n.To)
+	if c == nil || b.cfg.HTTP == nil {
+		return nil
+	}
+	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, notify.Clean(t.Intent, 200), t.Ref)
+	for _, ch := range c.Notifications {
+		var body []byte
+		kind := "application/json"
+		switch ch.Type {
+		case "ntfy":
+			body, kind = []byte(text), "text/plain"
+		case "slack", "google_chat":
+			body = wire.Obj(wire.Member{Key: "text", Value: wire.Text(text)}).JSON()
+		case "webhook":
+			body = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "intent", Value: wire.Text(t.Intent)},
+				wire.Member{Key: "priority", Value: wire.Text(t.Priority)}).JSON()
+		default:
+			continue
+		}
+		if err := post(ctx, b.cfg.HTTP, ch.URL, kind, body); err != nil {
+			b.log.Info("a notification failed", "executor", n.To, "type", ch.Type, "error", err)
+		}
+	}
+	return nil
+}
+
+func post(ctx context.Context, h *client.HTTP, url, kind string, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", kind)
+	resp, err := h.Do(ctx, client.Public, req)
+	if err != nil {
+		return err
+	}
+	_, err = client.ReadAll(resp, 64<<10)
+	return err
+}

@@ -1,0 +1,199 @@
+package mess
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The REST exchange of MESS section 10. Every route lies below one pattern, because the checks come in an order of
+// their own: exchange id, key, key of another exchange, route, body (MESS-53).
+
+const restPath = "/api/v1/exchanges/:ex"
+
+// maxImport bounds an import (MESS-58).
+const maxImport = 16 << 20
+
+// door serves an exchange over HTTP.
+type door struct {
+	x     *Exchange
+	local bool
+	// register stores a registration that waits, with the question to the owner; nil: nobody can approve one.
+	ask func(r Registration) ([]store.Change, error)
+}
+
+// Mount adds the routes for executors and requesters.
+func (d *door) Mount(e *echo.Echo) {
+	e.Any(restPath, d.public)
+	e.Any(restPath+"/*", d.public)
+}
+
+// MountOwner adds the same routes for the owner, who needs no key and may see and do everything.
+func (d *door) MountOwner(g *echo.Group) {
+	g.Any("/mess/exchange/*", func(c echo.Context) error {
+		r := &call{door: d, c: c, who: Owner("cli"), path: segments(c.Param("*"))}
+		return r.dispatch() // in the error shape of the owner API
+	})
+}
+
+// call is one request on its way.
+type call struct {
+	*door
+	c    echo.Context
+	who  Actor
+	path []string // below the exchange
+}
+
+func segments(path string) []string {
+	return strings.Split(strings.Trim(path, "/"), "/")
+}
+
+func (d *door) public(c echo.Context) error {
+	h := c.Response().Header()
+	if !d.local { // in the local profile no web page but configured ones may reach an open exchange
+		h.Set("Access-Control-Allow-Origin", "*")
+		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE, OPTIONS")
+		h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization")
+	}
+	httpapi.Private(c)
+	if c.Request().Method == http.MethodOptions {
+		return c.NoContent(http.StatusNoContent)
+	}
+	return d.answer(c, d.guarded(c))
+}
+
+func (d *door) guarded(c echo.Context) error {
+	ex := c.Param("ex")
+	if !exchangeForm.MatchString(ex) {
+		return bad("", "the exchange id is not acceptable")
+	}
+	r := &call{door: d, c: c, path: segments(c.Param("*"))}
+	if len(r.path) == 1 && r.path[0] == "register" && c.Request().Method == http.MethodPost {
+		if ex != d.x.id {
+			return missing("no such exchange")
+		}
+		return r.register()
+	}
+	who, err := d.x.Authenticate(c.Request().Header.Get("Authorization"), ex)
+	if err != nil {
+		return err
+	}
+	r.who = who
+	return r.dispatch()
+}
+
+// restError is the error body that existing clients read.
+type restError struct {
+	Error string `json:"error"`
+}
+
+// answer writes an error in the shape of this protocol. What is no refusal of ours is left to the edge's own handler,
+// which logs it.
+func (d *door) answer(c echo.Context, err error) error {
+	if err == nil || c.Response().Committed {
+		return err
+	}
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
+		e = wire.ErrInternal.Because(err)
+		if errors.Is(err, store.ErrUnavailable) {
+			e = wire.ErrUnavailable.Because(err)
+		}
+		d.x.log.Error("a call to the exchange failed", "error", err)
+	}
+	if e.RetryAfter > 0 {
+		c.Response().Header().Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+	}
+	if e.Status == http.StatusUnauthorized {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	}
+	return httpapi.JSON(c, e.Status, restError{e.Message})
+}
+
+// dispatch finds the handler of a route.
+func (r *call) dispatch() error {
+	method := r.c.Request().Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	key := method + " " + r.path[0]
+	if len(r.path) > 1 {
+		key += "/x"
+	}
+	if len(r.path) > 2 {
+		key += "/" + r.path[2]
+	}
+	if len(r.path) > 3 {
+		key += "/x"
+	}
+	handler, ok := map[string]func() error{
+		"GET requests":                  r.list,
+		"POST requests":                 r.create,
+		"GET requests/x":                r.show,
+		"PATCH requests/x":              r.patch,
+		"GET requests/x/attachments/x":  r.attachment,
+		"POST requests/x/attachments/x": r.upload,
+		"GET executors":                 r.executors,
+		"PATCH executors/x":             r.patchExecutor,
+		"POST executors/x/approve":      r.approve,
+		"GET capabilities":              r.capabilities,
+		"POST capabilities":             r.addCapabilities,
+		"GET routing":                   r.routing,
+		"POST import":                   r.importThreads,
+		"GET export/x":                  r.export,
+		"POST messages":                 r.messages,
+		"GET health":                    r.health,
+	}[key]
+	if !ok || len(r.path) > 4 {
+		return missing("no such route")
+	}
+	return handler()
+}
+
+// body reads at most max bytes.
+func (r *call) body(max int64) ([]byte, error) {
+	req := r.c.Request()
+	if req.ContentLength > max {
+		return nil, tooLarge("the body is too large")
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(r.c.Response().Writer, req.Body, max))
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return nil, tooLarge("the body is too large")
+	}
+	if err != nil {
+		return nil, bad("", "the body could not be read")
+	}
+	return data, nil
+}
+
+// object reads a JSON object.
+func (r *call) object() (wire.Value, error) {
+	data, err := r.body(MaxDocument)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	v, err := parseJSON(data)
+	if err == nil && v.Kind() != wire.Object {
+		return v, bad("", "the body must be a JSON object")
+	}
+	return v, err
+}
+
+// tree answers with a value.
+func (r *call) tree(status int, v wire.Value) error {
+	return httpapi.Raw(r.c, status, append(v.JSON(), '\n'))
+}
+
+func (r *call) health() error {
+	return r.tree(http.StatusOK, wire.Obj(
+		wire.Member{Key: "status", Value: wire.Text("ok")}, wire.Member{Key: "exchange_id", Value: wire.Text(r.x.id)}))
+}

@@ -1,0 +1,233 @@
+package mess
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// lateThread returns a thread that an eligible executor may no longer claim, so that it is told of the claim.
+func (x *Exchange) lateThread(ctx context.Context, who Actor, ref string) (*Thread, error) {
+	if !safeRef.MatchString(ref) {
+		return nil, noThread()
+	}
+	t, err := x.read(ctx, ref, time.Now())
+	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t, true) {
+		return nil, noThread()
+	}
+	return t, err
+}
+
+// register is POST register (MESS-57).
+func (r *call) register() error {
+	if addr := httpapi.ClientAddr(r.c); r.x.registrations != nil && addr.IsValid() {
+		if wait, ok := r.x.registrations.Take(rate.AddrKey(addr), time.Now()); !ok {
+			return limited("too many registrations", wait)
+		}
+	}
+	if r.x.cfg.Registration == "invite" {
+		token, _ := strings.CutPrefix(r.c.Request().Header.Get("Authorization"), "Bearer ")
+		if r.x.cfg.Invite == "" || subtle.ConstantTimeCompare([]byte(hashKey(token)), []byte(hashKey(r.x.cfg.Invite))) != 1 {
+			return &wire.Error{Code: wire.Unauthorized, Status: http.StatusUnauthorized, Message: "registration needs an invite"}
+		}
+	}
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	reg, err := readRegistration(v, false)
+	if err != nil {
+		return err
+	}
+	pending := r.x.cfg.Registration == "approval"
+	var question []store.Change
+	if pending && r.ask != nil {
+		if question, err = r.ask(reg); err != nil {
+			return err
+		}
+	}
+	key, err := r.x.Register(r.c.Request().Context(), reg, pending, question)
+	if err != nil {
+		return err
+	}
+	text := "keep the key: it is shown this once"
+	if pending {
+		text += "; it works when the owner has approved the registration"
+	}
+	return r.tree(http.StatusCreated, wire.Obj(
+		wire.Member{Key: "executor_id", Value: wire.Text(reg.ID)}, wire.Member{Key: "api_key", Value: wire.Text(key)},
+		wire.Member{Key: "message", Value: wire.Text(text)}))
+}
+
+func (r *call) executors() error {
+	if err := r.x.load(); err != nil {
+		return err
+	}
+	list := []wire.Value{}
+	for _, c := range r.x.crew.list() {
+		if c.Pending && !r.who.Owner {
+			continue
+		}
+		name := wire.Value{}
+		if c.Name != "" {
+			name = wire.Text(c.Name)
+		}
+		seen := wire.Value{}
+		if at := c.lastSeen(); !at.IsZero() {
+			seen = stamp(at)
+		}
+		v := wire.Obj(
+			wire.Member{Key: "id", Value: wire.Text(c.ID)}, wire.Member{Key: "display_name", Value: name},
+			wire.Member{Key: "capabilities", Value: needsTree(c.Capabilities)},
+			wire.Member{Key: "last_seen", Value: seen}, wire.Member{Key: "created_at", Value: stamp(c.Created)},
+		)
+		if r.who.Owner {
+			v = v.With("availability", wire.Text(availability(c.Executor))).With("pending", wire.Bool(c.Pending)).With("preferences", c.Preferences.tree())
+		}
+		list = append(list, v)
+	}
+	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "executors", Value: wire.Arr(list...)}))
+}
+
+func (r *call) patchExecutor() error {
+	id, err := url.PathUnescape(r.path[1])
+	if err != nil {
+		return missing("no such executor")
+	}
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	reg, err := readRegistration(v, true)
+	if err != nil {
+		return err
+	}
+	if err := r.x.ChangeExecutor(r.c.Request().Context(), r.who, id, reg); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(
+		wire.Member{Key: "executor_id", Value: wire.Text(id)}, wire.Member{Key: "updated", Value: wire.Bool(true)}))
+}
+
+// approve is the owner's word on a registration that waits.
+func (r *call) approve() error {
+	if !r.who.Owner {
+		return forbidden("only the owner may approve a registration")
+	}
+	if r.x.load() != nil || r.x.crew.get(r.path[1]) == nil {
+		return missing("no such executor")
+	}
+	if err := r.x.Admit(r.c.Request().Context(), r.path[1], true, nil); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(
+		wire.Member{Key: "executor_id", Value: wire.Text(r.path[1])}, wire.Member{Key: "updated", Value: wire.Bool(true)}))
+}
+
+func (r *call) capabilities() error {
+	if err := r.x.load(); err != nil {
+		return err
+	}
+	list := capabilityList(r.x.Capabilities(r.c.QueryParams()["tag"]))
+	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "capabilities", Value: list}))
+}
+
+// addCapabilities is the owner's: a YAML stream or JSON.
+func (r *call) addCapabilities() error {
+	if !r.who.Owner {
+		return forbidden("only the owner may change the catalogue")
+	}
+	data, err := r.body(MaxDocument)
+	if err != nil {
+		return err
+	}
+	list, err := ParseCapabilities(data)
+	if err != nil {
+		return err
+	}
+	if err := r.x.AddCapabilities(r.c.Request().Context(), list); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "added", Value: wire.Int(int64(len(list)))}))
+}
+
+func (r *call) routing() error {
+	if !r.who.Owner {
+		return forbidden("only the owner may read the routing rules")
+	}
+	if err := r.x.load(); err != nil {
+		return err
+	}
+	v, err := wire.ValueOf(r.x.crew.routing())
+	if err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "rules", Value: v}))
+}
+
+func (r *roster) routing() []Rule {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return append([]Rule{}, r.rules...)
+}
+
+// The media types of a raw block (MESS-59).
+var yamlTypes = map[string]bool{"application/yaml": true, "text/yaml": true, "application/x-yaml": true}
+
+// messages is POST messages: a raw block, answered with a block of acks and query responses (MESS-59).
+func (r *call) messages() error {
+	req := r.c.Request()
+	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
+	asYAML := yamlTypes[kind]
+	if err != nil || !asYAML && kind != "application/json" {
+		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnsupportedMediaType, Message: "Content-Type must be application/yaml or application/json"}
+	}
+	data, err := r.body(MaxDocument)
+	if err != nil {
+		return err
+	}
+	var block Block
+	if asYAML {
+		block, err = Parse(data)
+	} else {
+		var v wire.Value
+		if v, err = parseJSON(data); err == nil {
+			block, err = FromTree(v)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	who := r.who
+	if !who.Owner {
+		who.Channel = "messages"
+	}
+	res, err := r.x.Do(req.Context(), who, block, Options{})
+	if err != nil {
+		return err
+	}
+	switch accept := req.Header.Get("Accept"); {
+	case strings.Contains(accept, "yaml"):
+		asYAML = true
+	case strings.Contains(accept, "application/json"):
+		asYAML = false
+	}
+	status := http.StatusOK
+	if len(res.Created) > 0 {
+		status = http.StatusCreated
+	}
+	if asYAML {
+		return r.c.Blob(status, "application/yaml", res.Answers.YAML())
+	}
+	return httpapi.Raw(r.c, status, append(res.Answers.JSON(), '\n'))
+}

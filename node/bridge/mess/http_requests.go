@@ -1,0 +1,312 @@
+package mess
+
+import (
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const maxPage = 1000
+
+// list is GET requests (MESS-52).
+func (r *call) list() error {
+	q := r.c.QueryParams()
+	code := Code("")
+	if s := q.Get("status"); s != "" {
+		var ok bool
+		if code, ok = ParseCode(s); !ok {
+			return bad("status", "is no status")
+		}
+	}
+	limit := maxPage
+	if s := q.Get("limit"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return bad("limit", "must be a number from 1 to 1000")
+		}
+		limit = min(n, maxPage)
+	}
+	after, err := parsePosition(q.Get("after"))
+	if err != nil {
+		return err
+	}
+	page, err := r.x.List(r.c.Request().Context(), r.who, code, after, limit)
+	if err != nil {
+		return err
+	}
+	list := make([]wire.Value, len(page.Threads))
+	for i, t := range page.Threads {
+		list[i] = summary(t)
+	}
+	out := wire.Obj(wire.Member{Key: "threads", Value: wire.Arr(list...)})
+	if page.Next.ref != "" {
+		out = out.With("next", wire.Text(page.Next.String()))
+	}
+	return r.tree(http.StatusOK, out)
+}
+
+// String writes a position as an opaque cursor.
+func (p position) String() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(p.updated.UnixNano(), 36) + " " + p.ref))
+}
+
+func parsePosition(s string) (position, error) {
+	if s == "" {
+		return position{}, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(s)
+	at, ref, ok := strings.Cut(string(raw), " ")
+	nanos, numErr := strconv.ParseInt(at, 36, 64)
+	if err != nil || !ok || numErr != nil || !safeRef.MatchString(ref) {
+		return position{}, bad("after", "does not come from a page")
+	}
+	return position{time.Unix(0, nanos).UTC(), ref}, nil
+}
+
+// summary is what a list shows of a thread.
+func summary(t *Thread) wire.Value {
+	holder := wire.Value{}
+	if t.Holder != "" {
+		holder = wire.Text(t.Holder)
+	}
+	return wire.Obj(
+		wire.Member{Key: "ref", Value: wire.Text(t.Ref)},
+		wire.Member{Key: "status", Value: wire.Text(t.Status.rest())},
+		wire.Member{Key: "intent", Value: wire.Text(t.Intent)},
+		wire.Member{Key: "requestor_id", Value: wire.Text(t.Requester)},
+		wire.Member{Key: "executor_id", Value: holder},
+		wire.Member{Key: "priority", Value: wire.Text(t.Priority)},
+		wire.Member{Key: "created_at", Value: stamp(t.Created)},
+		wire.Member{Key: "updated_at", Value: stamp(t.Updated)},
+	)
+}
+
+// create is POST requests: one request in JSON. What we set ourselves is ignored (MESS-54).
+func (r *call) create() error {
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	v = v.Without("ref", "status", "created", "requestor_id", "executor_id")
+	if hints, ok := v.Get("response_hints"); ok {
+		v = v.Without("response_hints")
+		if _, both := v.Get("response_hint"); !both {
+			v = v.With("response_hint", hints)
+		}
+	}
+	for _, m := range v.Members() {
+		if m.Value.IsNull() || !slices.Contains(requestMembers, m.Key) {
+			v = v.Without(m.Key)
+		}
+	}
+	if text, ok := v.Get("context"); ok && text.Kind() == wire.String {
+		v = v.With("context", wire.Arr(text))
+	}
+	if err := plainError(Entry{"request", v}.check("request", time.Now(), false)); err != nil {
+		return err
+	}
+	res, err := r.x.Do(r.c.Request().Context(), r.who, Block{{Type: "request", Body: v}}, Options{})
+	if err != nil {
+		return err
+	}
+	ref := ""
+	if ack, ok := res.ack(); ok {
+		ref = ack
+	}
+	t, err := r.x.Thread(r.c.Request().Context(), r.who, ref)
+	if err != nil {
+		return err
+	}
+	return r.tree(http.StatusCreated, wire.Obj(
+		wire.Member{Key: "ref", Value: wire.Text(ref)}, wire.Member{Key: "status", Value: wire.Text(t.Status.rest())}))
+}
+
+// requestMembers are the fields of a request (MESS-12 to MESS-15); anything else in a create is ignored.
+var requestMembers = []string{
+	"intent", "id", "precision", "requires", "context", "constraints", "response_hint", "priority", "compensation", "needed_by", "confirm_before",
+}
+
+// plainError takes the word of our own making from the front of a refusal: this client sent no block.
+func plainError(err error) error {
+	e, ok := err.(*wire.Error)
+	if !ok {
+		return err
+	}
+	told := *e
+	told.Message = strings.TrimPrefix(e.Message, "request.")
+	return &told
+}
+
+// ack returns the ref of a lone request.
+func (r Result) ack() (string, bool) {
+	for _, e := range r.Answers {
+		if ref := e.Body.GetStr("ref"); e.Type == "ack" && ref != "" {
+			return ref, true
+		}
+	}
+	return "", false
+}
+
+// show is GET requests/{ref}.
+func (r *call) show() error {
+	ctx := r.c.Request().Context()
+	t, err := r.x.Thread(ctx, r.who, r.ref())
+	if err != nil {
+		return err
+	}
+	messages, err := r.x.Messages(ctx, t.Ref)
+	if err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "thread", Value: threadView(t, messages)}))
+}
+
+// ref is the thread of the path. Echo leaves it escaped where it was.
+func (r *call) ref() string {
+	ref, err := url.PathUnescape(r.path[1])
+	if err != nil {
+		return ""
+	}
+	return ref
+}
+
+// threadView is a thread with what was said in it. The request is shown with its ack, as public servers do (MESS-52).
+func threadView(t *Thread, messages []Message) wire.Value {
+	var out []wire.Value
+	for _, m := range messages {
+		mess := delivered(t.Ref, m.Mess)
+		if m.Serial == 1 {
+			if b, err := FromTree(mess); err == nil && b.Version() == "" {
+				mess = b.versioned().Tree()
+			}
+		}
+		out = append(out, messageView(m.From, m.At, mess))
+		if m.Serial == 1 {
+			re := t.ClientID
+			if re == "" {
+				re = "last"
+			}
+			ack := ackOf(re, t.Ref, t.Created)
+			out = append(out, messageView(exchangeID, t.Created, Block{{Type: "ack", Body: ack.Body.Without("received_at")}}.Tree()))
+		}
+	}
+	return summary(t).With("messages", wire.Arr(out...))
+}
+
+func messageView(from string, at time.Time, mess wire.Value) wire.Value {
+	return wire.Obj(
+		wire.Member{Key: "from", Value: wire.Text(from)}, wire.Member{Key: "ts", Value: stamp(at)}, wire.Member{Key: "mess", Value: mess})
+}
+
+// delivered writes attachments as they are fetched: {resource: content://thread/file, mime, size} (MESS-10).
+func delivered(ref string, v wire.Value) wire.Value {
+	switch v.Kind() {
+	case wire.Array:
+		elems := slices.Collect(v.Elems())
+		for i := range elems {
+			elems[i] = delivered(ref, elems[i])
+		}
+		return wire.Arr(elems...)
+	case wire.Object:
+		if file := v.GetStr("file"); file != "" && attachmentName.MatchString(file) {
+			return wire.Obj(wire.Member{Key: "resource", Value: wire.Text("content://" + ref + "/" + file)}).
+				With("mime", first2(v.Get("mime"))).With("size", first2(v.Get("size")))
+		}
+		members := slices.Clone(v.Members())
+		for i := range members {
+			members[i].Value = delivered(ref, members[i].Value)
+		}
+		return wire.Obj(members...)
+	}
+	return v
+}
+
+func first2(v wire.Value, _ bool) wire.Value { return v }
+
+// patch is PATCH requests/{ref} (MESS-55).
+func (r *call) patch() error {
+	ctx := r.c.Request().Context()
+	t, err := r.x.Thread(ctx, r.who, r.ref())
+	if err != nil && statusIs(err, http.StatusNotFound) { // who was too late with a claim is told so
+		t, err = r.x.lateThread(ctx, r.who, r.ref())
+	}
+	if err != nil {
+		return err
+	}
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	block, set, err := readPatch(v, t)
+	if err != nil {
+		return err
+	}
+	_, err = r.x.Do(ctx, r.who, block, Options{Lax: true, Re: t.Ref, Set: set})
+	if err != nil {
+		return err
+	}
+	if t, err = r.x.read(ctx, t.Ref, time.Now()); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(
+		wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "status", Value: wire.Text(t.Status.rest())}))
+}
+
+// readPatch reads {status?, message?, mess?}.
+func readPatch(v wire.Value, t *Thread) (Block, *Status, error) {
+	f := &fields{v: v, path: "body"}
+	word, message := f.text("status", 40), f.text("message", maxProse)
+	var block Block
+	if list, ok := f.get("mess"); ok {
+		f.check(list.Kind() == wire.Array, "mess", "must be a list")
+		if f.err == nil {
+			block, f.err = fromTree(list, 0)
+		}
+	}
+	if f.err != nil {
+		return nil, nil, f.err
+	}
+	code, ok := ParseCode(word)
+	if word != "" && !ok {
+		return nil, nil, bad("status", "is no status")
+	}
+	last := Code("")
+	for _, e := range block {
+		if e.Type == "request" || e.Type == "config" {
+			return nil, nil, bad("mess", "a "+e.Type+" does not belong into a thread")
+		}
+		if e.Type == "status" {
+			last, _ = ParseCode(e.Body.GetStr("code"))
+		}
+	}
+	switch {
+	case last != "" && word != "" && last != code:
+		return nil, nil, bad("status", "differs from the last status in mess")
+	case last != "" || word == "" && len(block) > 0 && message == "":
+		return block, nil, nil
+	case word == "" && message == "":
+		return nil, nil, bad("", "the body has neither status, message nor mess")
+	case word == "":
+		code = t.Status
+	}
+	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(code))})
+	if message != "" {
+		body = body.With("message", wire.Text(message))
+		if code == Cancelled || code == Declined || code == Failed {
+			body = body.With("reason", wire.Text(message))
+		}
+	}
+	set, err := readStatus(body, "status", true)
+	return block, &set, err
+}
+
+func statusIs(err error, status int) bool {
+	e, ok := err.(*wire.Error)
+	return ok && e.Status == status
+}

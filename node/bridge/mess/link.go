@@ -1,0 +1,393 @@
+package mess
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// A link is the client side of a foreign exchange: requests of ours go there, and what is said there comes in. Whoever
+// speaks there is a peer "mess:<link>/<id>"; the exchange itself vouches for it, nobody else.
+
+// remote is a foreign exchange as a link reaches it: over REST, or as a directory of thread files.
+type remote interface {
+	// self is the name under which we speak there.
+	self(ctx context.Context) string
+	create(ctx context.Context, body wire.Value) (ref string, err error)
+	// say adds a block to a thread.
+	say(ctx context.Context, ref string, b Block) error
+	// changed lists threads with what changed last, newest first.
+	changed(ctx context.Context) ([]remoteThread, error)
+	// read returns the messages of a thread, in order.
+	read(ctx context.Context, ref string) ([]Message, error)
+	probe(ctx context.Context) error
+}
+
+// remoteThread is one in a list.
+type remoteThread struct {
+	ref, requester, updated string
+}
+
+type link struct {
+	b      *Bridge
+	cfg    bridge.Link
+	remote remote
+	wake   chan struct{}
+
+	mu     sync.Mutex
+	status bridge.LinkStatus
+	peers  map[string]bool
+}
+
+// maxPeers bounds the peers of a link that are counted.
+const maxPeers = 10_000
+
+func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
+	l := &link{
+		b: b, cfg: cfg, wake: make(chan struct{}, 1), peers: map[string]bool{},
+		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
+	}
+	if cfg.Dir != "" {
+		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true"}
+		return l, nil
+	}
+	if b.cfg.HTTP == nil {
+		return nil, errors.New("mess: a link needs a client")
+	}
+	l.remote = &restRemote{base: cfg.URL, exchange: cfg.Exchange, token: b.cfg.Tokens[cfg.Name], http: b.cfg.HTTP}
+	return l, nil
+}
+
+// run polls until ctx ends.
+func (l *link) run(ctx context.Context) error {
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	for {
+		err := l.poll(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		l.stand(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.wake:
+		case <-poll.C:
+		}
+	}
+}
+
+// stand remembers how the link stands.
+func (l *link) stand(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	state, text := bridge.LinkUp, ""
+	if err != nil {
+		state, text = bridge.LinkConnecting, err.Error()
+		if e, ok := errors.AsType[*client.SendError](err); ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+			state = bridge.LinkDown
+		}
+	}
+	if l.status.State != state {
+		l.status.State, l.status.Since = state, time.Now()
+	}
+	l.status.Error, l.status.Retry = text, time.Time{}
+	if err != nil {
+		l.status.Retry = time.Now().Add(pollEvery)
+	}
+}
+
+// known is what we remember of a foreign thread.
+type knownThread struct {
+	Conv    string `json:"conv"`
+	Seen    int    `json:"seen"` // messages that were taken in
+	Updated string `json:"updated"`
+	Mine    bool   `json:"mine"` // we opened it
+}
+
+func (l *link) threadKey(ref string) string {
+	return "link/" + l.cfg.Name + "/thread/" + idKey(l.cfg.Name, ref)
+}
+func (l *link) convRecord(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
+
+func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool, err error) {
+	rec, err := l.b.x.records.Get(ctx, nsMeta, l.threadKey(ref), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return k, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &k)
+	}
+	return k, true, err
+}
+
+func (l *link) change(ref string, k knownThread) []store.Change {
+	return []store.Change{
+		{Record: store.Record{NS: nsMeta, Key: l.threadKey(ref), Body: encode(k)}, IfRev: store.Any},
+		{Record: store.Record{NS: nsMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any},
+	}
+}
+
+// poll takes in what was said since the last time.
+func (l *link) poll(ctx context.Context) error {
+	list, err := l.remote.changed(ctx)
+	if err != nil {
+		return err
+	}
+	self := l.remote.self(ctx)
+	for _, r := range list {
+		k, found, err := l.load(ctx, r.ref)
+		if err != nil {
+			return err
+		}
+		if found && k.Updated == r.updated {
+			continue
+		}
+		if !found {
+			k = knownThread{Conv: "conv_" + idKey(l.cfg.Name, r.ref)}
+		}
+		if err := l.follow(ctx, r, k, self); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow hands in the new messages of a thread, one by one, each with the count that remembers it.
+func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
+	messages, err := l.remote.read(ctx, r.ref)
+	if err != nil {
+		return err
+	}
+	for i := k.Seen; i < len(messages); i++ {
+		m := messages[i]
+		k.Seen = i + 1
+		b, err := FromTree(m.Mess)
+		if err != nil || isAck(b) || m.From == self || m.From == "" {
+			continue
+		}
+		if err := l.take(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {
+			e, refused := errors.AsType[*wire.Error](err)
+			if !refused || e.Retry {
+				return err
+			}
+			l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", r.ref, "error", e.Message)
+		}
+	}
+	k.Updated = r.updated
+	return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
+}
+
+// take hands one foreign message to the node, with the same checks as everybody's (MESS section 12).
+func (l *link) take(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
+	peer := from
+	if k.Mine { // one conversation, one peer: that of the exchange to which we sent it
+		peer = exchangeID
+	}
+	in, err := l.inbound(peer, ref+"/"+number, b)
+	if err != nil {
+		return err
+	}
+	in.ConvID = wire.ConversationID(k.Conv)
+	in.Records = l.change(ref, k)
+	in.Name = from
+	_, err = l.b.cfg.Node.Accept(ctx, in)
+	return err
+}
+
+// inbound maps a block to a message of the mesh.
+func (l *link) inbound(peer, id string, b Block) (bridge.Inbound, error) {
+	address := bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
+	if err := address.Validate(); err != nil {
+		return bridge.Inbound{}, bad("from", "is no name of a peer")
+	}
+	if err := b.Check(time.Now()); err != nil {
+		return bridge.Inbound{}, err
+	}
+	b = slices.DeleteFunc(slices.Clone(b), func(e Entry) bool { return e.Type == "v" })
+	if len(b) == 0 {
+		return bridge.Inbound{}, bad("MESS", "the block has no entry")
+	}
+	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(b))}, wire.Member{Key: "mess", Value: b.Tree()})
+	raw := b.Tree().JSON()
+	if len(raw) > wire.MaxMessage-8<<10 {
+		return bridge.Inbound{}, tooLarge("the block is too large for a message")
+	}
+	l.seen(peer)
+	now := time.Now()
+	return bridge.Inbound{
+		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Verified: bridge.VerifiedNone,
+		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, peer, id)), ConvID: wire.ConversationID("conv_" + hashOf(l.cfg.Name, peer, id)),
+		Intent: Intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
+	}, nil
+}
+
+func (l *link) seen(peer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.peers) < maxPeers {
+		l.peers[peer] = true
+	}
+}
+
+func hashOf(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Deliver implements [bridge.Transport] for all links.
+func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	address, err := bridge.ParseAddress(d.Address)
+	if err != nil {
+		return bridge.Delivered{}, err
+	}
+	for _, l := range b.links {
+		if l.cfg.Name == address.Link {
+			return bridge.Delivered{Queued: true}, l.deliver(ctx, d)
+		}
+	}
+	return bridge.Delivered{}, fmt.Errorf("mess: there is no link %s", address.Link)
+}
+
+func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
+	block, err := outgoing(d.Message)
+	if err != nil {
+		return err
+	}
+	conv := string(d.Message.Conversation)
+	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return l.open(ctx, conv, block)
+	}
+	if err != nil {
+		return err
+	}
+	ref := string(rec.Body)
+	if err := l.remote.say(ctx, ref, block.about(ref)); err != nil {
+		return err
+	}
+	l.poke()
+	return nil
+}
+
+// open makes a thread there. After a crash the same request is sent again; an exchange that knows ids keeps it one.
+func (l *link) open(ctx context.Context, conv string, block Block) error {
+	i := slices.IndexFunc(block, func(e Entry) bool { return e.Type == "request" })
+	if i < 0 {
+		return errors.New("mess: nothing there is known by this conversation")
+	}
+	ref, err := l.remote.create(ctx, block[i].Body)
+	if err != nil {
+		return err
+	}
+	if err := l.b.x.records.Apply(ctx, l.change(ref, knownThread{Conv: conv, Mine: true}), time.Now()); err != nil {
+		return err
+	}
+	l.poke()
+	return nil
+}
+
+func (l *link) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// outgoing turns a message of the mesh into a block. What is said in other intents becomes a request for text.
+func outgoing(m wire.Message) (Block, error) {
+	if list, ok := m.Payload.Get("mess"); ok {
+		return FromTree(list)
+	}
+	text := ""
+	hint := wire.Texts([]string{"text"})
+	context := []wire.Value{}
+	switch m.Action() {
+	case "ask":
+		text = m.Payload.GetStr("question")
+		if c := m.Payload.GetStr("context"); c != "" {
+			context = append(context, wire.Text(c))
+		}
+	case "deliver":
+		message, _ := m.Payload.Get("message")
+		text = message.GetStr("body")
+		if s := message.GetStr("subject"); s != "" {
+			context = append(context, wire.Text(s))
+		}
+	case "request_human":
+		text = m.Payload.GetStr("reason")
+	}
+	if text == "" {
+		return nil, errors.New("mess: a message of this kind cannot be said there")
+	}
+	body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(text)}, wire.Member{Key: "response_hint", Value: hint})
+	if len(context) > 0 {
+		body = body.With("context", wire.Arr(context...))
+	}
+	return Block{{Type: "request", Body: body}}, nil
+}
+
+// Links says how the links stand.
+func (b *Bridge) Links() []bridge.LinkStatus {
+	out := []bridge.LinkStatus{}
+	for _, l := range b.links {
+		l.mu.Lock()
+		s := l.status
+		s.Peers = len(l.peers)
+		l.mu.Unlock()
+		out = append(out, s)
+	}
+	return out
+}
+
+// Test connects a link as if for the first time.
+func (b *Bridge) Test(ctx context.Context, name string) error {
+	for _, l := range b.links {
+		if l.cfg.Name == name {
+			return l.remote.probe(ctx)
+		}
+	}
+	return fmt.Errorf("there is no link %s", name)
+}
+
+// mountLinks lets the owner hand a thread to a link.
+func (b *Bridge) mountLinks(g *echo.Group) {
+	g.POST("/mess/send/:ref/:link", func(c echo.Context) error {
+		i := slices.IndexFunc(b.links, func(l *link) bool { return l.cfg.Name == c.Param("link") })
+		if i < 0 {
+			return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link"}
+		}
+		ctx := c.Request().Context()
+		if _, err := b.x.Thread(ctx, Owner("cli"), c.Param("ref")); err != nil {
+			return err
+		}
+		address := bridge.Address{Kind: Kind, Link: c.Param("link"), Peer: exchangeID}
+		if err := b.offerTo(ctx, c.Param("ref"), string(address.Pseudonym()), address.String(), nil); err != nil {
+			return err
+		}
+		return httpapi.JSON(c, http.StatusOK, sentTo{Ref: c.Param("ref"), To: address.String()})
+	})
+}
+
+type sentTo struct {
+	Ref string `json:"ref"`
+	To  string `json:"to"`
+}

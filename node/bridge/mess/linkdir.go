@@ -1,0 +1,330 @@
+package mess
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/subprocess"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// dirRemote is an exchange that is a directory of thread files, with nobody serving it: whoever changes a thread writes
+// its files. With git it is pulled before it is read and pushed after it was written.
+type dirRemote struct {
+	dir  string
+	name string // under which we write
+	git  bool
+	mu   sync.Mutex // one change at a time
+}
+
+func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
+
+// run runs plain git in the directory. Nothing a stranger wrote is in its arguments.
+func (r *dirRemote) run(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	env := []string{"GIT_TERMINAL_PROMPT=0", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SSH_AUTH_SOCK=" + os.Getenv("SSH_AUTH_SOCK")}
+	res, err := subprocess.Command{Argv: append([]string{"git", "-c", "core.hooksPath=/dev/null"}, args...), Dir: r.dir, Env: env, MaxOutput: 1 << 20}.Run(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(res.Tail))
+	}
+	return nil
+}
+
+// publish commits and pushes what was written. A push that came second is repeated once on top of what came first.
+func (r *dirRemote) publish(ctx context.Context, ref string) error {
+	if !r.git {
+		return nil
+	}
+	if err := r.run(ctx, "add", "-A", "exchange"); err != nil {
+		return again(err)
+	}
+	if err := r.run(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "commit", "-q", "--allow-empty", "-m", "messe-af: "+ref); err != nil {
+		return again(err)
+	}
+	if err := r.run(ctx, "push", "-q"); err == nil {
+		return nil
+	}
+	if err := r.run(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "pull", "-q", "--rebase"); err != nil {
+		return again(err)
+	}
+	return again(r.run(ctx, "push", "-q"))
+}
+
+// again says that the same may work later.
+func again(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.Join(&client.SendError{Retry: true}, err)
+}
+
+func (r *dirRemote) open() (*os.Root, error) {
+	if err := os.MkdirAll(path.Join(r.dir, "exchange"), 0o700); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range folders() {
+		if err := root.MkdirAll("exchange/"+f, 0o700); err != nil {
+			root.Close()
+			return nil, err
+		}
+	}
+	return root, nil
+}
+
+// find returns where a thread lies, "" where it is not there.
+func find(root *os.Root, ref string) (at string, flat bool) {
+	for _, f := range folders() {
+		at := path.Join("exchange", f, ref)
+		if info, err := root.Lstat(at); err == nil && info.IsDir() {
+			return at, false
+		}
+		if info, err := root.Lstat(at + fileEnd); err == nil && info.Mode().IsRegular() {
+			return at, true
+		}
+	}
+	return "", false
+}
+
+func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.git {
+		if err := r.run(ctx, "pull", "-q", "--ff-only"); err != nil {
+			return "", again(err)
+		}
+	}
+	root, err := r.open()
+	if err != nil {
+		return "", again(err)
+	}
+	defer root.Close()
+	req, err := readRequest(body, "request", time.Now())
+	if err != nil {
+		return "", err
+	}
+	list, err := r.list(root)
+	if err != nil {
+		return "", again(err)
+	}
+	for _, old := range list { // sent before, and the answer was lost
+		if f, err := r.load(root, old.ref); err == nil && req.ID != "" && f.thread.ClientID == req.ID && f.thread.Requester == r.self(ctx) &&
+			time.Since(f.thread.Created) < sameFor {
+			return old.ref, nil
+		}
+	}
+	now := time.Now().UTC().Round(time.Millisecond)
+	ref := ""
+	for n := 1; ref == ""; n++ {
+		day := threadRef(now, n, "")
+		if !slices.ContainsFunc(list, func(t remoteThread) bool { return t.ref == day || strings.HasPrefix(t.ref, day+"-") }) {
+			ref = threadRef(now, n, req.ID)
+		}
+	}
+	t := &Thread{
+		Ref: ref, ClientID: req.ID, Requester: r.self(ctx), Status: Received, Intent: req.Intent, Priority: req.Priority,
+		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
+		History: []Event{{Action: "created", At: now, By: r.self(ctx)}},
+	}
+	messages := []Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: Block{{Type: "request", Body: body}}.Tree()}}
+	if err := r.store(root, t, messages); err != nil {
+		return "", again(err)
+	}
+	return ref, r.publish(ctx, ref)
+}
+
+func (r *dirRemote) load(root *os.Root, ref string) (threadFile, error) {
+	at, flat := find(root, ref)
+	if at == "" {
+		return threadFile{}, errors.New("mess: the thread is not in the directory")
+	}
+	files, err := readFiles(root, at, ref, flat)
+	if err != nil {
+		return threadFile{}, err
+	}
+	f, err := parseThread(files...)
+	if err == nil && f.thread.Ref != ref {
+		err = bad("envelope.ref", "differs from the name of the file")
+	}
+	return f, err
+}
+
+// store writes a thread where its state says.
+func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message) error {
+	at := path.Join("exchange", folder(t.Status), t.Ref)
+	if old, flat := find(root, t.Ref); old != "" && (old != at || flat) {
+		if flat {
+			defer root.Remove(old + fileEnd) // becomes version 2 with this change
+		} else if err := root.Rename(old, at); err != nil {
+			return err
+		}
+	}
+	if err := root.MkdirAll(at, 0o700); err != nil {
+		return err
+	}
+	for _, f := range ThreadFiles(t, messages) {
+		if err := writeWhole(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// say applies a block of ours to the thread as it stands in the files, under the rules of the state machine.
+func (r *dirRemote) say(ctx context.Context, ref string, b Block) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.git {
+		if err := r.run(ctx, "pull", "-q", "--ff-only"); err != nil {
+			return again(err)
+		}
+	}
+	root, err := r.open()
+	if err != nil {
+		return again(err)
+	}
+	defer root.Close()
+	f, err := r.load(root, ref)
+	if err != nil {
+		return err
+	}
+	t, messages, err := f.adopt()
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC().Round(time.Millisecond)
+	for _, e := range b {
+		if err := t.applyAlone(e, r.self(ctx), now); err != nil {
+			return err
+		}
+	}
+	t.Serial++
+	t.Updated = now
+	head := b[0]
+	m := Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: b.Tree()}
+	m.Ref = messageRef(ref, head, t.Serial)
+	if err := r.store(root, t, append(messages, m)); err != nil {
+		return again(err)
+	}
+	return r.publish(ctx, ref)
+}
+
+// applyAlone applies an entry to a thread without an exchange around it.
+func (t *Thread) applyAlone(e Entry, by string, now time.Time) error {
+	r := role(0)
+	if by == t.Requester {
+		r |= asRequester
+	}
+	switch t.Holder {
+	case by:
+		r |= asHolder
+	case "":
+		r |= asEligible
+	}
+	switch e.Type {
+	case "status":
+		s, err := readStatus(e.Body, "status", true)
+		if err != nil {
+			return err
+		}
+		return t.setStatus(s, by, r, now)
+	case "response":
+		_, err := t.respond(by, r, false, now)
+		return err
+	case "reply":
+		reply, err := readReply(e.Body, "reply")
+		if err != nil || reply.Accept != nil {
+			return err
+		}
+		if reply.Confirm != nil {
+			return t.confirm(*reply.Confirm, reply.Reason, by, r, now)
+		}
+		return t.answer("", by, r, now)
+	case "answer":
+		return t.answer("", by, r, now)
+	case "cancel":
+		if !r.any(asRequester) {
+			return forbidden("only the requester may cancel")
+		}
+		return t.cancel(e.Body.GetStr("reason"), by, now)
+	}
+	return nil
+}
+
+func (r *dirRemote) list(root *os.Root) ([]remoteThread, error) {
+	var out []remoteThread
+	for _, f := range folders() {
+		dir, err := root.Open("exchange/" + f)
+		if err != nil {
+			return nil, err
+		}
+		entries, err := dir.ReadDir(-1)
+		dir.Close()
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			ref, flat := strings.CutSuffix(e.Name(), fileEnd)
+			if !validThreadRef(ref) || flat && !e.Type().IsRegular() || !flat && !e.IsDir() {
+				continue
+			}
+			stamp := stampOf(root, path.Join("exchange", f, ref), ref)
+			if info, err := e.Info(); flat && err == nil {
+				stamp.mod, stamp.size = info.ModTime(), info.Size()
+			}
+			out = append(out, remoteThread{ref: ref, updated: fmt.Sprintf("%s %d %d", f, stamp.mod.UnixNano(), stamp.size)})
+		}
+	}
+	return out, nil
+}
+
+func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.git {
+		if err := r.run(ctx, "pull", "-q", "--ff-only"); err != nil {
+			return nil, err
+		}
+	}
+	root, err := r.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return r.list(root)
+}
+
+// read returns the messages of a thread. A file that is half written is read again when it is whole.
+func (r *dirRemote) read(_ context.Context, ref string) ([]Message, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	root, err := r.open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := r.load(root, ref)
+	if err != nil {
+		return nil, nil // it is left alone, and looked at again when it changes
+	}
+	_, messages, err := f.adopt()
+	return messages, err
+}
+
+func (r *dirRemote) probe(ctx context.Context) error {
+	_, err := r.changed(ctx)
+	return err
+}

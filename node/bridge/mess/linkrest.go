@@ -1,0 +1,182 @@
+package mess
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// restRemote speaks the REST of MESS section 10 as a client.
+type restRemote struct {
+	base     string
+	exchange string // "" takes it from the key
+	token    client.Credential
+	http     *client.HTTP
+
+	mu sync.Mutex
+	me string
+}
+
+// url returns a route below the exchange. The configured URL may name the exchange already.
+func (r *restRemote) url(path string) string {
+	base := strings.TrimSuffix(r.base, "/")
+	if !strings.Contains(base, "/api/v1/exchanges/") {
+		ex := r.exchange
+		if parts := strings.SplitN(string(r.token), "_", 3); ex == "" && len(parts) == 3 {
+			ex = parts[1]
+		}
+		base += "/api/v1/exchanges/" + url.PathEscape(ex)
+	}
+	return base + "/" + path
+}
+
+const maxRemoteAnswer = 10 << 20
+
+// call makes one call. A refusal is a *client.SendError that says whether to try again.
+func (r *restRemote) call(ctx context.Context, method, path string, body wire.Value) (wire.Value, error) {
+	var data []byte
+	if !body.IsNull() {
+		data = body.JSON()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, r.url(path), bytes.NewReader(data))
+	if err != nil {
+		return wire.Value{}, err
+	}
+	req.Header.Set("Authorization", "Bearer "+string(r.token))
+	req.Header.Set("Accept", "application/json")
+	if data != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := r.http.Do(ctx, client.Owner, req)
+	if err != nil {
+		return wire.Value{}, &client.SendError{Retry: true}
+	}
+	answer, err := client.ReadAll(resp, maxRemoteAnswer)
+	if err != nil {
+		return wire.Value{}, &client.SendError{Retry: true, Status: resp.StatusCode, Processed: true}
+	}
+	if resp.StatusCode >= 300 {
+		again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
+		refusal := &wire.Error{Code: wire.InvalidMessage, Status: resp.StatusCode, Retry: again, Message: remoteText(answer)}
+		return wire.Value{}, &client.SendError{Retry: again, Status: resp.StatusCode, Refusal: refusal}
+	}
+	v, err := wire.ParseLimits(answer, maxDepth+4, 20*maxNodes)
+	if err != nil {
+		return v, &client.SendError{Retry: false, Status: resp.StatusCode, Processed: true}
+	}
+	return v, nil
+}
+
+// remoteText is what the foreign side says is wrong, made fit for a line of log.
+func remoteText(answer []byte) string {
+	v, err := wire.ParseObject(answer)
+	text := v.GetStr("error")
+	if err != nil || text == "" {
+		return "the exchange refused"
+	}
+	if len(text) > 200 {
+		text = text[:200]
+	}
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
+}
+
+// self is the requester of a thread that we made, which the exchange knows us by; until then unknown.
+func (r *restRemote) self(context.Context) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.me
+}
+
+func (r *restRemote) create(ctx context.Context, body wire.Value) (string, error) {
+	v, err := r.call(ctx, http.MethodPost, "requests", body)
+	if err != nil {
+		return "", err
+	}
+	ref := v.GetStr("ref")
+	if !safeRef.MatchString(ref) {
+		return "", errors.New("mess: the exchange gave no usable ref")
+	}
+	if shown, err := r.call(ctx, http.MethodGet, "requests/"+ref, wire.Value{}); err == nil {
+		t, _ := shown.Get("thread")
+		r.mu.Lock()
+		r.me = t.GetStr("requestor_id")
+		r.mu.Unlock()
+	}
+	return ref, nil
+}
+
+func (r *restRemote) say(ctx context.Context, ref string, b Block) error {
+	body := wire.Obj(wire.Member{Key: "mess", Value: b.Tree()})
+	for _, e := range b {
+		if e.Type == "cancel" { // public servers know it as a status
+			body = body.With("status", wire.Text(string(Cancelled)))
+			if len(b) == 1 {
+				body = body.Without("mess").With("message", wire.Text(e.Body.GetStr("reason")))
+			}
+		}
+		if e.Type == "status" {
+			c, _ := ParseCode(e.Body.GetStr("code"))
+			body = body.With("status", wire.Text(c.rest()))
+		}
+	}
+	_, err := r.call(ctx, http.MethodPatch, "requests/"+url.PathEscape(ref), body)
+	return err
+}
+
+func (r *restRemote) changed(ctx context.Context) ([]remoteThread, error) {
+	v, err := r.call(ctx, http.MethodGet, "requests?limit=1000", wire.Value{})
+	if err != nil {
+		return nil, err
+	}
+	list, _ := v.Get("threads")
+	var out []remoteThread
+	for t := range list.Elems() {
+		if ref := t.GetStr("ref"); safeRef.MatchString(ref) {
+			out = append(out, remoteThread{ref, t.GetStr("requestor_id"), t.GetStr("updated_at") + t.GetStr("status")})
+		}
+	}
+	return out, nil
+}
+
+func (r *restRemote) read(ctx context.Context, ref string) ([]Message, error) {
+	v, err := r.call(ctx, http.MethodGet, "requests/"+url.PathEscape(ref), wire.Value{})
+	if err != nil {
+		return nil, err
+	}
+	t, _ := v.Get("thread")
+	list, _ := t.Get("messages")
+	var out []Message
+	for m := range list.Elems() {
+		mess, _ := m.Get("mess")
+		at, _ := wire.ParseTime(m.GetStr("ts"))
+		out = append(out, Message{Serial: len(out) + 1, From: m.GetStr("from"), At: at, Mess: mess})
+	}
+	return out, nil
+}
+
+func (r *restRemote) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	_, err := r.call(ctx, http.MethodGet, "requests?limit=1", wire.Value{})
+	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {
+		return fmt.Errorf("the exchange answers HTTP %d: %s", e.Status, e.Refusal.Message)
+	}
+	if err != nil {
+		return errors.New("the exchange cannot be reached")
+	}
+	return nil
+}

@@ -1,0 +1,354 @@
+package mess
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The way in from the mesh and from links (MESS section 12): a message of intent [Intent] that passed the node's checks.
+
+// Incoming is such a message.
+type Incoming struct {
+	From    wire.AgentID
+	Address string // of a foreign peer
+	Conv    wire.ConversationID
+	ID      wire.MessageID
+	Payload wire.Value
+}
+
+// Receive takes a message in and returns the payload of the reply. The same message is taken once and answered the same
+// way again. The error is a *wire.Error.
+func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
+	key := "mesh/" + idKey(string(m.From), string(m.ID))
+	if rec, err := b.x.records.Get(ctx, nsSeen, key, time.Now()); err == nil {
+		return wire.Parse(rec.Body)
+	} else if !errors.Is(err, store.ErrNotFound) {
+		return wire.Value{}, err
+	}
+	list, _ := m.Payload.Get("mess")
+	block, err := FromTree(list)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	if err := block.depth(); err != nil {
+		return wire.Value{}, err
+	}
+	who := Actor{ID: string(m.From), Channel: "agentmesh"}
+	opts := Options{Peer: &Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.wantsOwner()}
+	if ref, ok := b.threadOf(ctx, who.ID, string(m.Conv)); ok { // we wrote first: whatever is said is about that thread
+		block, opts.Re = block.about(ref), ref
+		if block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "ack" }); len(block) == 0 {
+			return ackPayload(Result{}), nil
+		}
+	}
+	if opts.Re == "" {
+		if ref, ok := b.onlyIn(who.ID, string(m.Conv)); ok && !slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "request" }) {
+			block, opts.Re = block.aboutUnknown(b.x, who.ID, ref), ref
+		}
+	}
+	var answer wire.Value
+	for range 3 {
+		mark := store.Change{Record: store.Record{NS: nsSeen, Key: key, Body: ackPayload(Result{}).JSON(), Expires: time.Now().Add(30 * 24 * time.Hour)}}
+		opts.Records = []store.Change{mark}
+		var res Result
+		if res, err = b.x.Do(ctx, who, block, opts); err != nil {
+			return wire.Value{}, err
+		}
+		answer = ackPayload(res)
+		mark.Record.Body, mark.IfRev = answer.JSON(), store.Any
+		if err = b.x.records.Apply(ctx, []store.Change{mark}, time.Now()); err == nil {
+			break
+		}
+	}
+	if opts.Hold {
+		b.askHeld(ctx, who.ID, string(m.Conv))
+	}
+	return answer, nil
+}
+
+// onlyIn returns the one open thread of a conversation that a peer opened.
+func (b *Bridge) onlyIn(who, conv string) (string, bool) {
+	refs, _ := b.x.index.page("from:"+who, position{}, 2, func(e *entry) bool { return e.external == conv })
+	if len(refs) != 1 {
+		return "", false
+	}
+	return refs[0], true
+}
+
+// aboutUnknown points entries at ref whose own reference is the peer's word for it: what names nothing of ours.
+func (b Block) aboutUnknown(x *Exchange, who, ref string) Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		re := first(e.Body)
+		if re == "" || x.index.get(re) != nil {
+			continue
+		}
+		if _, ok := x.index.ownWith(who, re); ok {
+			continue
+		}
+		if _, ok := x.index.tagged(who, re); ok {
+			continue
+		}
+		out[i].Body = e.Body.With("re", wire.Text(ref))
+	}
+	return out
+}
+
+// ackPayload is the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
+func ackPayload(res Result) wire.Value {
+	v := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ack")})
+	if ref, ok := res.ack(); ok {
+		v = v.With("ref", wire.Text(ref))
+	}
+	return v.With("mess", res.Answers.Tree())
+}
+
+// depth holds a block that came inside a message to the bounds of MESS-61.
+func (b Block) depth() error {
+	_, err := parseJSON(b.Tree().JSON())
+	return err
+}
+
+// wantsOwner says whether the owner must approve before anybody acts, whatever the policy: the requester wants to confirm,
+// or offers something for it.
+func (b Block) wantsOwner() bool {
+	return slices.ContainsFunc(b, func(e Entry) bool {
+		r, err := readRequest(e.Body, "", time.Now())
+		return e.Type == "request" && err == nil && (r.ConfirmBefore || r.Shells > 0)
+	})
+}
+
+// about makes every entry speak of one thread.
+func (b Block) about(ref string) Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		if _, ok := e.Body.Get("re"); ok && e.Body.Kind() == wire.Object {
+			out[i].Body = e.Body.With("re", wire.Text(ref))
+		}
+	}
+	return out
+}
+
+func convKey(who, conv string) string { return "conv/" + idKey(who, conv) }
+
+// threadOf returns the thread that we opened a conversation about.
+func (b *Bridge) threadOf(ctx context.Context, who, conv string) (string, bool) {
+	rec, err := b.x.records.Get(ctx, nsMeta, convKey(who, conv), time.Now())
+	return string(rec.Body), err == nil
+}
+
+// Closed returns what must change in the step that accepts a peer's close: the block that it carries is taken in soon
+// after. It has the form that node.Node.OnClose wants.
+func (b *Bridge) Closed(in bridge.Inbound) []store.Change {
+	list, ok := in.Payload.Get("mess")
+	if in.Intent != Intent || !ok || list.Kind() != wire.Array {
+		return nil
+	}
+	body := encode(closed{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
+	b.x.wakeCourier()
+	return []store.Change{{Record: store.Record{NS: nsClosed, Key: idKey(string(in.Peer), string(in.MessageID)), Body: body}, IfRev: store.Any}}
+}
+
+// nsClosed holds closes with a block that wait to be taken in.
+const nsClosed = "mess/closed"
+
+type closed struct {
+	From    wire.AgentID        `json:"from"`
+	Address string              `json:"address,omitempty"`
+	Conv    wire.ConversationID `json:"conv"`
+	ID      wire.MessageID      `json:"id"`
+	Payload wire.Value          `json:"payload"`
+}
+
+// takeClosed takes in what closes carried.
+func (b *Bridge) takeClosed(ctx context.Context) error {
+	page, err := b.x.records.List(ctx, nsClosed, "", "", 100, time.Now())
+	if err != nil {
+		return err
+	}
+	for _, rec := range page.Records {
+		var c closed
+		if err := json.Unmarshal(rec.Body, &c); err == nil {
+			_, err = b.Receive(ctx, Incoming(c))
+			if e, refused := errors.AsType[*wire.Error](err); err != nil && (!refused || e.Retry) {
+				return err
+			} else if refused {
+				b.log.Info("the block of a close is not allowed", "peer", c.From, "error", e.Message)
+			}
+		}
+		if err := b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsClosed, Key: rec.Key}, IfRev: store.Any, Delete: true}}, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letter writes what a message of a thread says to one of its peers (MESS section 12).
+func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (Letter, error) {
+	p := t.Peers[to]
+	block, err := FromTree(m.Mess)
+	if err != nil {
+		return Letter{}, err
+	}
+	name := cmp.Or(p.Name, t.Ref)
+	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" }).about(name)
+	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
+	if to != t.Requester || !ends(t.Status) || m.Serial < t.lastState(m) {
+		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(block))}, wire.Member{Key: "mess", Value: block.Tree()})
+		return l, nil
+	}
+	if others := b.openIn(t); others { // the conversation goes on with the others
+		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("status")}, wire.Member{Key: "mess", Value: block.Tree()})
+		return l, nil
+	}
+	if !slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "status" }) {
+		block = append(Block{t.statusEntry()}.about(name), block...)
+	}
+	status := "failed"
+	if t.Status == Completed || t.Status == Partial {
+		status = "completed"
+	}
+	l.Payload = wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)}, wire.Member{Key: "status", Value: wire.Text(status)})
+	if status == "failed" {
+		reason := string(t.Status)
+		if t.Status == Declined && t.History[len(t.History)-1].By == ownerID {
+			reason = string(wire.OwnerRejected)
+		}
+		l.Payload = l.Payload.With("reason", wire.Text(reason)).With("mess_code", wire.Text(string(t.Status)))
+	}
+	if t.Status == Partial {
+		l.Payload = l.Payload.With("partial", wire.Bool(true))
+	}
+	l.Payload = l.Payload.With("mess", block.Tree())
+	// One close for a conversation: a second one finds the mark.
+	l.Records = append(l.Records, store.Change{Record: store.Record{NS: nsSeen, Key: "closed/" + idKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
+	return l, nil
+}
+
+// ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.
+func ends(c Code) bool { return c.Terminal() && c != Delegated || c == Partial }
+
+// lastState is the serial of the message that the close goes with: the newest that there is.
+func (t *Thread) lastState(Message) int { return t.Serial }
+
+// openIn says whether another thread of the same conversation is still open.
+func (b *Bridge) openIn(t *Thread) bool {
+	if t.External == "" {
+		return false
+	}
+	refs, _ := b.x.index.page("from:"+t.Requester, position{}, 1, func(e *entry) bool {
+		return e.external == t.External && e.ref != t.Ref && e.status.Open()
+	})
+	return len(refs) > 0
+}
+
+// actionOf names a block by its first entry.
+func actionOf(b Block) string {
+	for _, e := range b {
+		if e.Type != "v" {
+			return e.Type
+		}
+	}
+	return "ack"
+}
+
+// offerTo sends a thread to an agent of the mesh or a peer of a link, which then may claim it.
+func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []store.Change) error {
+	for range maxConflicts {
+		tx := b.x.begin(Actor{ID: exchangeID, system: true}, Options{Records: more})
+		t, err := tx.load(ctx, ref)
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		if !t.claimable() || t.Peers[to].Conv != "" {
+			return b.x.records.Apply(ctx, more, time.Now())
+		}
+		body, err := tx.original(ctx, t)
+		if err != nil {
+			return err
+		}
+		name := t.ClientID
+		if name == "" {
+			name = t.Ref
+			body = body.With("id", wire.Text(name))
+		}
+		conv := wire.NewConversationID()
+		if t.Peers == nil {
+			t.Peers = map[string]Peer{}
+		}
+		t.Peers[to] = Peer{Conv: string(conv), Address: address, Offered: true, Name: name}
+		tx.touch(t)
+		t.Version++
+		block := Block{{Type: "request", Body: body}}
+		records := append(slices.Clone(more),
+			store.Change{Record: t.record(), IfRev: t.rev},
+			store.Change{Record: store.Record{NS: nsMeta, Key: convKey(to, string(conv)), Body: []byte(ref)}})
+		err = b.cfg.Sender.SendLetter(ctx, Letter{
+			To: wire.AgentID(to), Address: address, Conv: conv, Intent: Intent, Records: records,
+			Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("request")}, wire.Member{Key: "mess", Value: block.Tree()}),
+		})
+		if isConflict(err) {
+			continue
+		}
+		if err == nil {
+			b.x.index.publish(t)
+		}
+		return err
+	}
+	return store.ErrConflict
+}
+
+// candidates are the agents that the directory lists with all that a thread requires (MESS-44).
+func (b *Bridge) candidates(ctx context.Context, t *Thread) ([]Agent, error) {
+	if b.cfg.Directory == nil {
+		return nil, nil
+	}
+	list, err := b.cfg.Directory(ctx, t.capabilities())
+	self := wire.AgentID("")
+	if b.cfg.Self != nil {
+		self = b.cfg.Self()
+	}
+	return slices.DeleteFunc(list, func(a Agent) bool { return a.ID == self || string(a.ID) == t.Requester }), err
+}
+
+// hears says whether somebody is told; everybody else asks.
+func (b *Bridge) hears(id string) bool {
+	switch {
+	case id == ownerID:
+		return b.cfg.Notices != nil
+	case id == toDirectory:
+		return b.cfg.Directory != nil && b.cfg.Sender != nil
+	case strings.HasPrefix(id, "am_"):
+		return b.cfg.Sender != nil
+	}
+	c := b.x.crew.get(id)
+	return b.cfg.Notify && c != nil && len(c.Notifications) > 0
+}
+
+// notAllowed is what a message is refused with that the state machine does not allow, in the codes of the mesh.
+func notAllowed(err error) *wire.Error {
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
+		return wire.ErrUnavailable.Because(err)
+	}
+	if e.Status == http.StatusNotFound || e.Status == http.StatusForbidden {
+		told := *e
+		told.Code = wire.Unauthorized
+		return &told
+	}
+	return e
+}
+
+// Refusal is notAllowed for the node's handler.
+func Refusal(err error) *wire.Error { return notAllowed(err) }
