@@ -25,7 +25,6 @@ const (
 // envelope is a message as it was sent, its fields checked for shape.
 type envelope struct {
 	tree        wire.Value
-	protocol    string
 	id          string
 	ts          string
 	from        string
@@ -62,12 +61,12 @@ func parseEnvelope(data []byte) (envelope, *refusal) {
 
 func (e *envelope) read() *refusal {
 	if p, ok := e.tree.Get("protocol"); ok {
-		if e.protocol, _ = p.Str(); e.protocol != Protocol {
-			return refuseShape("Invalid protocol version: " + printable(e.protocol, 64))
+		version, ok := p.Str()
+		if !ok || version != Protocol {
+			return refuseShape("Invalid protocol version: " + printable(version, 64))
 		}
 	}
-	kind, _ := e.tree.Get("kind")
-	e.kind, _ = kind.Str()
+	e.kind = e.tree.GetStr("kind")
 	if e.kind == "" || len(e.kind) > maxKind {
 		return refuseShape("kind must be a string of 1 to " + itoa(maxKind) + " bytes")
 	}

@@ -1,0 +1,186 @@
+package mew
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+func binaryText(s string) *websocket.Frame { return websocket.Binary([]byte(s)) }
+
+// Everything bad is answered with a full error envelope and the connection stays.
+func TestBadInput(t *testing.T) {
+	r := start(t, lab(t))
+	alice := r.join("alice-token")
+	for name, bad := range map[string]string{
+		"null":              `null`,
+		"true":              `true`,
+		"number":            `7`,
+		"string":            `"chat"`,
+		"array":             `[1]`,
+		"empty":             ``,
+		"blank":             ` `,
+		"text behind":       `{"kind":"chat"} x`,
+		"deep":              strings.Repeat(`{"a":`, 1000) + `1` + strings.Repeat(`}`, 1000),
+		"deep arrays":       strings.Repeat(`[`, 100_000),
+		"wide":              `{"kind":"chat","payload":{"a":[` + strings.Repeat(`1,`, 200_000) + `1]}}`,
+		"invalid UTF-8":     "{\"kind\":\"chat\",\"payload\":{\"text\":\"\xff\"}}",
+		"lone surrogate":    `{"kind":"chat","payload":{"text":"\ud800"}}`,
+		"prototype":         `{"kind":"chat","__proto__":{}}`,
+		"nested duplicate":  `{"kind":"chat","payload":{"a":1,"a":2}}`,
+		"byte order mark":   "\ufeff{\"kind\":\"chat\"}",
+		"a hash alone":      `#`,
+		"half a frame":      `#stream-1`,
+		"kind is a number":  `{"kind":1}`,
+		"kind is long":      `{"kind":"` + strings.Repeat("x", 129) + `"}`,
+		"id is long":        `{"id":"` + strings.Repeat("x", 257) + `","kind":"chat"}`,
+		"many addressees":   `{"kind":"chat","to":["` + strings.Repeat(`a","`, 1024) + `a"]}`,
+		"empty addressee":   `{"kind":"chat","to":[""]}`,
+		"empty correlation": `{"kind":"chat","correlation_id":""}`,
+		"context":           `{"kind":"chat","context":{}}`,
+	} {
+		for _, typ := range []websocket.Type{websocket.TextType, websocket.BinaryType} {
+			if err := alice.conn.Send(websocket.Of(typ, []byte(bad))); err != nil {
+				t.Fatal(err)
+			}
+			e := alice.want("system/error")
+			if code := str(pay(e, "code")); code != "PROCESSING_ERROR" && code != "VALIDATION_ERROR" {
+				t.Errorf("%s: %s", name, e.JSON())
+			}
+		}
+	}
+	alice.fence()
+	alice.conn.Send(websocket.Binary(make([]byte, 10<<20)))
+	alice.closed(websocket.CodeTooLarge)
+}
+
+// A receiver that reads nothing costs the others nothing: its queue is bounded, then it is out with 1013 and the
+// space is told (MEW-Q3).
+func TestStoppedReceiver(t *testing.T) {
+	r := start(t, lab(t))
+	alice, bob := r.join("alice-token"), r.join("bob-token")
+	stopped := r.join("admin-token")
+	text := strings.Repeat("x", 60<<10)
+	gone := false
+	for i := 0; i < 2000 && !gone; i++ {
+		alice.send(fmt.Sprintf(`{"id":"n%d","kind":"chat","payload":{"text":%q}}`, i, text))
+		for {
+			_, s := bob.next()
+			gone = gone || strings.Contains(s, `"event":"leave"`) && strings.Contains(s, `"admin"`)
+			if strings.Contains(s, fmt.Sprintf(`"n%d"`, i)) {
+				break
+			}
+		}
+		for {
+			if _, s := alice.next(); strings.Contains(s, fmt.Sprintf(`"n%d"`, i)) {
+				break
+			}
+		}
+	}
+	if !gone {
+		t.Fatal("the stopped receiver was never put out")
+	}
+	late := time.AfterFunc(20*time.Second, stopped.conn.Abort)
+	defer late.Stop()
+	for {
+		if _, _, err := stopped.conn.Read(); err != nil {
+			return // with 1013 where it begins to read in time; the socket's own test holds that
+		}
+	}
+}
+
+// Thousands of joins and leaves leave nothing behind (goroutines are counted by TestMain too).
+func TestJoinsAndLeaves(t *testing.T) {
+	rounds := 10_000
+	if testing.Short() {
+		rounds = 500
+	}
+	r := start(t, lab(t))
+	s := r.g.Space("lab")
+	m := s.members["alice"]
+	settle := func() (uint64, int) {
+		runtime.GC()
+		var st runtime.MemStats
+		runtime.ReadMemStats(&st)
+		return st.HeapAlloc, runtime.NumGoroutine()
+	}
+	one := func() {
+		ses := &session{m: m, space: s, conn: new(websocket.Conn)}
+		s.mu.Lock()
+		m.session = ses
+		s.rename(m, "client-"+newKey())
+		s.seatFor(m)
+		s.presence(m, "join")
+		s.unlock()
+		s.leave(ses)
+	}
+	for range maxHistory { // until the history is full
+		one()
+	}
+	heap, goroutines := settle()
+	for range rounds {
+		one()
+	}
+	after, left := settle()
+	if after > heap+4<<20 || left > goroutines+2 {
+		t.Errorf("heap %d KiB, then %d KiB; goroutines %d, then %d", heap>>10, after>>10, goroutines, left)
+	}
+	if len(s.byID) != 0 || len(s.seats) != 0 || len(s.board.reasoning) != 0 {
+		t.Errorf("%d ids and %d seats are left", len(s.byID), len(s.seats))
+	}
+	for range 200 { // and over sockets
+		p := r.open("/ws", "")
+		p.send(`{"type":"join","token":"bob-token","participantId":"` + strings.ToLower(newKey()) + `"}`)
+		p.want("system/welcome")
+		p.quit()
+		for s.Status().Participants[2].Connected {
+			time.Sleep(0)
+		}
+	}
+	if n := r.g.clients(); n > 1 {
+		t.Errorf("%d connections are open", n)
+	}
+}
+
+// An idle participant is cheap (the figure is in docs/performance.md).
+func TestIdleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("opens many connections")
+	}
+	const many = 400
+	sc := SpaceConfig{ID: "lab"}
+	for i := range many {
+		sc.Participants = append(sc.Participants, Participant{Name: fmt.Sprintf("p%d", i), Tokens: []string{fmt.Sprintf("t%d", i)}, Capabilities: caps(t, "chat")})
+	}
+	r := start(t, sc)
+	size := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var st runtime.MemStats
+		runtime.ReadMemStats(&st)
+		return st.HeapInuse + st.StackInuse
+	}
+	before := size()
+	for i := range many {
+		p := r.open("/ws", fmt.Sprintf("t%d", i))
+		go func() { // somebody must read, and costs as much again on this side
+			for {
+				if _, _, err := p.conn.Read(); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	for r.g.clients() < many {
+		time.Sleep(0)
+	}
+	each := (size() - before) / many
+	t.Logf("%d bytes for both ends of an idle connection", each)
+	if each > 64<<10 {
+		t.Errorf("an idle connection, both ends, takes %d KiB", each>>10)
+	}
+}

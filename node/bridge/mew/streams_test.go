@@ -1,0 +1,229 @@
+package mew
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+// A stream request is answered with an open before it is passed on, and late joiners learn all of it (MEW-43, MEW-44,
+// MEW-35).
+func TestStreamOpen(t *testing.T) {
+	r := start(t, lab(t))
+	alice, bob := r.join("alice-token"), r.join("bob-token")
+	alice.until("system/presence")
+	request := `{"direction":"upload","description":"d","custom":{"n":12345678901234567890},"owner":"bob","stream_id":"stream-99","authorized_writers":["bob"],"created":"x","target":["bob"]}`
+	alice.send(`{"id":"s1","kind":"stream/request","to":["gateway"],"payload":` + request + `}`)
+	for _, p := range []*player{alice, bob} {
+		open := p.want("stream/open")
+		if open.GetStr("from") != "gateway" || string(mustGet(open, "to").JSON()) != `["alice"]` || string(mustGet(open, "correlation_id").JSON()) != `["s1"]` ||
+			string(pay(open).JSON()) != `{"stream_id":"stream-1","encoding":"text","owner":"alice","authorized_writers":["alice"],"target":["bob"]}` {
+			t.Errorf("open %s", open.JSON())
+		}
+		if req := p.want("stream/request"); string(pay(req).JSON()) != request {
+			t.Errorf("the request is passed on as %s", pay(req).JSON())
+		}
+	}
+	w := r.open("/ws", "admin-token").want("system/welcome")
+	list := pay(w, "active_streams")
+	if list.Len() != 1 {
+		t.Fatalf("active_streams %s", list.JSON())
+	}
+	st := list.At(0)
+	if got := string(st.Without("created").JSON()); got != `{"direction":"upload","description":"d","custom":{"n":12345678901234567890},"target":["bob"],"stream_id":"stream-1","owner":"alice","authorized_writers":["alice"]}` {
+		t.Errorf("active stream %s", got)
+	}
+	if _, err := time.Parse(time.RFC3339, st.GetStr("created")); err != nil {
+		t.Errorf("created: %v", err)
+	}
+	status, body := r.post("bob", "bob-token", `{"kind":"stream/request","payload":{"direction":"download"}}`)
+	if status != 200 || !strings.Contains(body, `"status":"stream_opened","stream_id":"stream-2"`) {
+		t.Errorf("by HTTP: %d %s", status, body)
+	}
+}
+
+// Frames pass byte for byte in their own type, to everybody or to the target, and from writers only (MEW-45 to MEW-47).
+func TestStreamFrames(t *testing.T) {
+	r := start(t, lab(t))
+	alice, bob := r.join("alice-token"), r.join("bob-token")
+	alice.send(`{"kind":"stream/request","payload":{}}`)
+	alice.until("stream/request")
+	bob.until("stream/request")
+	frames := []struct {
+		typ  websocket.Type
+		data string
+	}{
+		{websocket.BinaryType, "#stream-1#\x00\xff\x0a\x23#\x00"}, {websocket.TextType, "#stream-1#text ä"}, {websocket.BinaryType, "#stream-1#"},
+		{websocket.BinaryType, "#stream-1#" + strings.Repeat("\x00", 1<<19)},
+	}
+	for _, f := range frames {
+		alice.conn.Send(websocket.Of(f.typ, []byte(f.data)))
+		for _, p := range []*player{alice, bob} { // the writer gets its own back
+			if typ, data := p.next(); typ != f.typ || data != f.data {
+				t.Errorf("a frame of type %d and %d bytes arrived as type %d and %d bytes", f.typ, len(f.data), typ, len(data))
+			}
+		}
+	}
+	for _, data := range []string{"#stream-1#bob", "#stream-9#x", "##x", "#a/b#x", "#\x1b[31m#x"} {
+		bob.conn.Send(websocket.Of(websocket.BinaryType, []byte(data)))
+		e := bob.want("system/error")
+		if e.GetStr("from") != "gateway" || str(pay(e, "error")) != "unauthorized_stream_write" || strings.Contains(string(e.JSON()), "\x1b") {
+			t.Errorf("%q: %s", data, e.JSON())
+		}
+	}
+	alice.conn.Send(websocket.Text([]byte("#stream-1#\xff"))) // would end every receiver's connection
+	alice.want("system/error")
+	alice.send(`{"kind":"stream/request","payload":{"target":["bob"]}}`)
+	alice.until("stream/request")
+	bob.until("stream/request")
+	alice.send("#stream-2#for bob")
+	if _, data := bob.next(); data != "#stream-2#for bob" {
+		t.Errorf("the target got %q", data)
+	}
+	if extra := alice.fence(); len(extra) > 0 {
+		t.Errorf("not the target, and got %s", extra)
+	}
+}
+
+// Writers, ownership and their notices, the same on both transports (MEW-49 to MEW-51).
+func TestStreamWriters(t *testing.T) {
+	r := start(t, lab(t))
+	alice, bob, admin := r.join("alice-token"), r.join("bob-token"), r.join("admin-token")
+	alice.send(`{"kind":"stream/request","payload":{}}`)
+	admin.until("stream/request")
+	order := func(by, kind, payload string) (int, string) {
+		return r.post(by, by+"-token", `{"id":"o","kind":"stream/`+kind+`","payload":{"stream_id":"stream-1",`+payload+`}}`)
+	}
+	for _, tt := range []struct {
+		by, kind, payload string
+		status            int
+		body              string // contained
+		notice, content   string
+	}{
+		{"alice", "grant-write", `"participant_id":"bob","reason":"turn"`, 200, `"status":"granted","stream_id":"stream-1","authorized_writers":["alice","bob"]`,
+			"stream/write-granted", `{"stream_id":"stream-1","participant_id":"bob","authorized_writers":["alice","bob"],"reason":"turn"}`},
+		{"alice", "grant-write", `"participant_id":"bob"`, 200, `"authorized_writers":["alice","bob"]`,
+			"stream/write-granted", `{"stream_id":"stream-1","participant_id":"bob","authorized_writers":["alice","bob"]}`},
+		{"alice", "grant-write", `"participant_id":"nobody"`, 404, `participant_not_found`, "", ""},
+		{"bob", "grant-write", `"participant_id":"admin"`, 403, `unauthorized`, "", ""},
+		{"alice", "revoke-write", `"participant_id":"alice"`, 400, `invalid_operation`, "", ""},
+		{"alice", "revoke-write", `"participant_id":"bob"`, 200, `"status":"revoked","stream_id":"stream-1","authorized_writers":["alice"]`,
+			"stream/write-revoked", `{"stream_id":"stream-1","participant_id":"bob","authorized_writers":["alice"]}`},
+		{"alice", "revoke-write", `"participant_id":"nobody"`, 200, `"authorized_writers":["alice"]`,
+			"stream/write-revoked", `{"stream_id":"stream-1","participant_id":"nobody","authorized_writers":["alice"]}`},
+		{"alice", "transfer-ownership", `"new_owner":"nobody"`, 404, `participant_not_found`, "", ""},
+		{"alice", "transfer-ownership", `"new_owner":"bob"`, 200, `"status":"transferred","stream_id":"stream-1","previous_owner":"alice","new_owner":"bob","authorized_writers":["bob"]`,
+			"stream/ownership-transferred", `{"stream_id":"stream-1","previous_owner":"alice","new_owner":"bob","authorized_writers":["bob"]}`},
+		{"alice", "transfer-ownership", `"new_owner":"alice"`, 403, `unauthorized`, "", ""},
+	} {
+		status, body := order(tt.by, tt.kind, tt.payload)
+		if status != tt.status || !strings.Contains(body, tt.body) {
+			t.Errorf("%s by %s with %s: %d %s, want %d %s", tt.kind, tt.by, tt.payload, status, body, tt.status, tt.body)
+		}
+		if tt.notice == "" {
+			continue
+		}
+		_, s := admin.next() // the order itself is not passed on
+		n := parsed(t, s)
+		if n.GetStr("kind") != tt.notice || n.GetStr("from") != "gateway" || string(pay(n).JSON()) != tt.content {
+			t.Errorf("notice %s, want %s %s", s, tt.notice, tt.content)
+		}
+	}
+	alice.fence()
+	alice.send("#stream-1#no more")
+	alice.until("system/error")
+	bob.send(`{"kind":"stream/grant-write","payload":{"stream_id":"stream-1","participant_id":"alice"}}`)
+	admin.until("stream/write-granted")
+	alice.quit() // a writer that leaves is taken off
+	if n := admin.until("stream/write-revoked"); str(pay(n, "participant_id")) != "alice" {
+		t.Errorf("got %s", n.JSON())
+	}
+}
+
+// A stream is closed by its id, its request or its open, by those who have to do with it (MEW-48).
+func TestStreamClose(t *testing.T) {
+	r := start(t, lab(t))
+	alice, bob := r.join("alice-token"), r.join("bob-token")
+	alice.until("system/presence")
+	open := func(payload string) string {
+		alice.send(`{"id":"req","kind":"stream/request","payload":` + payload + `}`)
+		o := alice.until("stream/open")
+		alice.until("stream/request")
+		return o.GetStr("id")
+	}
+	for _, tt := range []struct {
+		name, by, payload, request string
+		byOpen                     bool
+	}{
+		{"id", "alice", `{"stream_id":"stream-1"}`, `{}`, false},
+		{"request", "alice", ``, `{}`, false},
+		{"open", "alice", ``, `{}`, true},
+		{"target", "bob", ``, `{"target":["bob"]}`, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			id := open(tt.request)
+			closing := `{"kind":"stream/close","correlation_id":["req"],"payload":{"reason":"complete"}}`
+			if tt.byOpen {
+				closing = `{"kind":"stream/close","correlation_id":["` + id + `"],"payload":{"reason":"complete"}}`
+			}
+			if tt.payload != "" {
+				closing = `{"kind":"stream/close","payload":` + tt.payload + `}`
+			}
+			if status, body := r.post(tt.by, tt.by+"-token", closing); status != 200 {
+				t.Fatalf("%d %s", status, body)
+			}
+			alice.until("stream/close")
+			if n := len(r.g.Space("lab").Status().Streams); n != 0 {
+				t.Errorf("%d streams are left", n)
+			}
+		})
+	}
+	open(`{}`)
+	if status, _ := r.post("bob", "bob-token", `{"kind":"stream/close","correlation_id":["req"]}`); status != 403 {
+		t.Errorf("a bystander closed a stream: %d", status)
+	}
+	bob.quit()
+}
+
+// The stream of an owner that left waits five minutes for it (MEW-52).
+func TestOrphanedStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quiet(t, lab(t))
+		say(s, "alice", `{"kind":"stream/request","payload":{}}`) // by HTTP: it is not here
+		feed := s.Watch()
+		defer feed.Close()
+		time.Sleep(ownerMayBeAway - time.Second)
+		s.tick(time.Now())
+		if len(s.streams) != 1 {
+			t.Fatal("the stream ended too early")
+		}
+		time.Sleep(2 * time.Second)
+		s.tick(time.Now())
+		if len(s.streams) != 0 {
+			t.Fatal("the stream did not end")
+		}
+		if raw := string(<-feed.C()); !strings.Contains(raw, `"kind":"stream/close"`) || !strings.Contains(raw, `"reason":"timeout"`) {
+			t.Errorf("the space was told %s", raw)
+		}
+	})
+}
+
+func FuzzSplitFrame(f *testing.F) {
+	f.Add([]byte("#stream-1#data"))
+	f.Add([]byte("##"))
+	f.Add([]byte("#"))
+	f.Add([]byte(`{"kind":"chat"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		id, ok := splitFrame(data)
+		if !ok {
+			return
+		}
+		head := "#" + id + "#"
+		if strings.Contains(id, "#") || string(data[:len(head)]) != head {
+			t.Errorf("splitFrame(%q) = %q", data, id)
+		}
+	})
+}
