@@ -71,6 +71,7 @@ func (a *app) announce(w where) {
 	}
 	if w.Endpoint != "" {
 		a.print("  curl %s", w.Endpoint)
+		a.print("  agentmesh page")
 	}
 	if w.Directory != "" && w.AgentID != "" {
 		a.print("  curl %s/agents/%s", w.Directory, w.AgentID)

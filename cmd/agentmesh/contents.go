@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
 // Bounds of what an archive takes of the owner's own files, such as hook scripts and schemas.
@@ -108,11 +110,11 @@ func peek(root *os.Root, name string) (size int64, backup bool, err error) {
 	return info.Size(), backup, nil
 }
 
-// isTransient says whether a file is of no use to another process: the pid, the database, which is copied otherwise,
+// isTransient says whether a file is of no use to another process: the pid, who has signed in, the database, which is copied otherwise,
 // and what lies beside it, and the unfinished files of writeWhole, backup and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)
-	if dir == "" && (base == filePID || base == fileManifest || base == fileDatabase || strings.HasPrefix(base, fileDatabase+".")) {
+	if dir == "" && (base == httpapi.SessionsFile || base == filePID || base == fileManifest || base == fileDatabase || strings.HasPrefix(base, fileDatabase+".")) {
 		return true
 	}
 	return strings.HasPrefix(base, ".agentmesh-backup-") || strings.HasPrefix(base, ".agentmesh-restore-") || (dir == "" || dir == fileRetired+"/") &&

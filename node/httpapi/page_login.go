@@ -42,7 +42,7 @@ func isPage(path string) bool { return path == PagePath || strings.HasPrefix(pat
 // secretParams are names under which people put secrets into URLs.
 var secretParams = []string{"token", "access_token", "bearer", "code", "secret", "password", "key"}
 
-// errSecretInURL: what stands in a URL ends up in histories and logs (THREATS 22). The value is not looked at.
+// errSecretInURL: what stands in a URL ends up in histories and logs (THREATS 23). The value is not looked at.
 var errSecretInURL = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusBadRequest,
 	Message: "no secret belongs in a URL: send the token as a bearer, or sign in with the form; make a new token if this was the real one",

@@ -166,7 +166,7 @@ func TestNextStaysHere(t *testing.T) {
 	}
 }
 
-func TestPageRefusesOthers(t *testing.T) { // THREATS 22, 23
+func TestPageRefusesOthers(t *testing.T) { // THREATS 23
 	o, token, log := startPages(t, shortTemp(t))
 	b := newBrowser(t, o)
 	b.signIn(token)
