@@ -93,6 +93,7 @@ type Registry struct {
 	count     cachedCount
 	tallies   tallies
 	bell      *bell
+	face      face // made by Mount
 	lineup    *lineup
 	bans      bans
 	reporting reporting

@@ -2,7 +2,6 @@ package directory
 
 import (
 	"context"
-	"html/template"
 	"net/http"
 	"strings"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // countAge is how long the number of cards may be old: counting costs as much as there are cards.
@@ -63,10 +61,7 @@ func (r *Registry) front(c echo.Context) error {
 	h.Add("Vary", "Accept")
 	h.Set("Cache-Control", listAge)
 	if wantsPage(c.Request()) {
-		return httpapi.Page(c, frontPage, struct {
-			Name, Version, Base, Protocol string
-			Agents                        int
-		}{r.cfg.Name, r.cfg.Version, r.cfg.BaseURL, wire.Version, n})
+		return r.showSearch(c, n)
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
 		Name    string `json:"name"`
@@ -81,36 +76,3 @@ func wantsPage(req *http.Request) bool {
 	page, data := strings.Index(accept, "text/html"), strings.Index(accept, "application/json")
 	return page >= 0 && (data < 0 || page < data)
 }
-
-var frontPage = template.Must(template.New("front").Parse(`<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{.Name}}</title>
-<style>
-:root { color-scheme: light dark }
-body { font: 1.05rem/1.6 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem }
-pre { padding: .8rem 1rem; overflow-x: auto; border: 1px solid #8886; border-radius: .4rem }
-footer { margin-top: 3rem; font-size: .9rem }
-</style>
-</head>
-<body>
-<main>
-<h1>{{.Name}}</h1>
-<p>This is an AgentMesh directory: a register of agents that can be found by what they do and reached by signed
-messages. {{if eq .Agents 1}}One agent is{{else}}{{.Agents}} agents are{{end}} listed.</p>
-<h2>Look around</h2>
-<p>List agents, search them, or ask for what they understand; each card is at <code>{{.Base}}/agents/</code> and its
-<code>agent_id</code>.</p>
-<pre tabindex="0" aria-label="Commands to try"><code>curl '{{.Base}}/agents?limit=5'
-curl '{{.Base}}/agents?q=assistant&amp;capability=scheduling'
-curl '{{.Base}}/agents?intent=mesh.message'</code></pre>
-<h2>Join</h2>
-<p>Register a card with <code>POST {{.Base}}/agents</code> and a bearer token of your choice; it stays for 30 days
-and is renewed with <code>PUT</code>.</p>
-</main>
-<footer><p>AgentMesh {{.Protocol}}{{with .Version}}, agentmesh {{.}}{{end}}. <a href="/health">Health</a></p></footer>
-</body>
-</html>
-`))

@@ -27,7 +27,9 @@ func (r *Registry) Mount(e *echo.Echo) {
 		e.GET(path, h)
 		e.HEAD(path, h)
 	}
+	r.face = newFace(e)
 	read("/", r.front)
+	read("/agents/:id", r.showAgent)
 	read("/v1/agents", r.listAgents)
 	read("/v1/capabilities", r.getCapabilities)
 	read("/v1/intents", r.getIntents)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
 	"net/http"
 	"time"
 
@@ -35,21 +34,6 @@ func Raw(c echo.Context, status int, body []byte) error {
 
 // Private marks the answer as one that no cache may keep: an answer to a bearer or to the owner (AM-59).
 func Private(c echo.Context) { c.Response().Header()["Cache-Control"] = noStore }
-
-// pagePolicy lets a page style itself and do nothing else: no script, no frame, no foreign resource.
-const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-
-// Page answers with an HTML page. Its policy allows no script at all.
-func Page(c echo.Context, page *template.Template, data any) error {
-	var buf bytes.Buffer
-	if err := page.Execute(&buf, data); err != nil {
-		return fmt.Errorf("write page: %w", err)
-	}
-	h := c.Response().Header()
-	h.Set("Content-Security-Policy", pagePolicy)
-	h.Set("Referrer-Policy", "no-referrer")
-	return c.Blob(http.StatusOK, "text/html; charset=utf-8", buf.Bytes())
-}
 
 // KeepOpen gives this request d from now instead of the listener's time-outs: a handler that may take longer
 // than fifteen seconds calls it after it has read the body. Without it the read time-out ends the request's

@@ -1,0 +1,111 @@
+package directory
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const wantsHTML = "text/html,application/xhtml+xml,*/*;q=0.8"
+
+// page fetches a page as a browser does.
+func (w *world) page(path string, status int) string {
+	w.t.Helper()
+	got := send(w.edge.Handler(), "GET", path, "", "Accept", wantsHTML)
+	if got.Code != status || !strings.HasPrefix(got.Header().Get("Content-Type"), "text/html") {
+		w.t.Fatalf("GET %s = %d %v\n%s", path, got.Code, got.Header(), got.Body)
+	}
+	csp := got.Header().Get("Content-Security-Policy")
+	if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "script-src") || strings.Contains(csp, "unsafe-inline") {
+		w.t.Errorf("GET %s has the policy %q", path, csp)
+	}
+	return got.Body.String()
+}
+
+const hostile = "<script>alert(1)</script>\u202eevil\x1b[2J"
+
+func TestPages(t *testing.T) {
+	w := newWorld(t)
+	for _, card := range []wire.Value{
+		testCard("am_sarah", text("name", "Sarah's Assistant"), text("description", "Books meetings in Zürich"),
+			obj("owner", text("name", "Sarah Okafor"), text("contact", "sarah@private.example"))),
+		testCard("am_evil", text("name", hostile), text("description", hostile), members("capabilities", hostile), text("endpoint", "https://evil.example/?a=<b>&c='d'\"e\"")),
+	} {
+		w.register(alice, card)
+	}
+	all := w.page("/", 200)
+	for _, part := range []string{"2 agents to talk to", "Sarah&#39;s Assistant", `href="/agents/am_sarah"`, "key not proven", "never answered us", "Authorization: Bearer"} {
+		if !strings.Contains(all, part) {
+			t.Errorf("the front page lacks %q:\n%s", part, all)
+		}
+	}
+	found := w.page("/?q="+url.QueryEscape("zurich meetings")+"&capability=scheduling&verified=", 200)
+	if !strings.Contains(found, "Sarah") || strings.Contains(found, "am_evil") || !strings.Contains(found, "/v1/agents?capability=scheduling&amp;q=zurich&#43;meetings") {
+		t.Errorf("a search shows\n%s", found)
+	}
+	if none := w.page("/?q=nobody", 200); !strings.Contains(none, "No agent matches") {
+		t.Errorf("an empty search shows\n%s", none)
+	}
+	if wrong := w.page("/?q="+strings.Repeat("a+", 9)+"a", 400); !strings.Contains(wrong, "at most 8 words") {
+		t.Errorf("a bad search shows\n%s", wrong)
+	}
+	if wrong := w.page("/?cursor=x", 400); !strings.Contains(wrong, "cursor") {
+		t.Errorf("a bad cursor shows\n%s", wrong)
+	}
+	card := w.page("/agents/am_sarah", 200)
+	for _, part := range []string{
+		"curl https://directory.example/v1/agents/am_sarah", `aria-label="QR code of the endpoint"`, "https://am-sarah.example/agentmesh", "Sarah Okafor", "Books meetings",
+	} {
+		if !strings.Contains(card, part) {
+			t.Errorf("the page of a card lacks %q:\n%s", part, card)
+		}
+	}
+	if strings.Contains(card, "private.example") {
+		t.Error("the page shows contact data")
+	}
+	for _, path := range []string{"/", "/agents/am_evil", "/?capability=" + url.QueryEscape(hostile), "/?q=" + url.QueryEscape(hostile)} {
+		if page := w.page(path, 200); strings.Contains(page, "<script") || strings.ContainsAny(page, "\u202e\x1b") {
+			t.Errorf("%s lets a stranger's text act:\n%s", path, page)
+		}
+	}
+	w.page("/agents/am_nobody", 404)
+	w.page("/agents/%3Cscript%3E", 404)
+	if got := w.ask("GET", "/v1/agents/am_sarah", "", "Accept", wantsHTML); !strings.HasPrefix(got.Header().Get("Content-Type"), "application/json") {
+		t.Errorf("the API answers %v", got.Header())
+	}
+	if got := w.ask("HEAD", "/", "", "Accept", wantsHTML); got.Body.Len() != 0 || got.Code != 200 {
+		t.Errorf("HEAD = %d with %d bytes", got.Code, got.Body.Len())
+	}
+}
+
+// TestPagesGoOn: the button leads through all agents.
+func TestPagesGoOn(t *testing.T) {
+	w := fullWorld(t, 45)
+	seen := 0
+	for path := "/?capability=scheduling"; path != ""; {
+		page := w.page(path, 200)
+		seen += strings.Count(page, `class="card agent"`)
+		_, after, ok := strings.Cut(page, `<a class="button" href="`)
+		for ok && !strings.HasPrefix(after[strings.Index(after, `"`):], `" rel="next"`) {
+			_, after, ok = strings.Cut(after, `<a class="button" href="`)
+		}
+		if path = ""; ok {
+			path = strings.ReplaceAll(after[:strings.Index(after, `"`)], "&amp;", "&")
+		}
+	}
+	if seen != 45 {
+		t.Errorf("the pages show %d agents, want 45", seen)
+	}
+}
+
+func TestQR(t *testing.T) {
+	code := newQR("https://agent.example/agentmesh")
+	if code == nil || code.Size < 21+2*quietZone || !strings.HasPrefix(code.Path, "M4 4h7v1h-7z") { // a finder pattern begins each code
+		t.Errorf("code %+v", code)
+	}
+	if newQR(strings.Repeat("x", 2048)) != nil {
+		t.Error("a code that nobody can read")
+	}
+}

@@ -1,0 +1,49 @@
+package directory
+
+import (
+	"strconv"
+
+	"rsc.io/qr"
+)
+
+// qrCode is a QR code as the path of an SVG.
+type qrCode struct {
+	Size int // with the quiet zone
+	Path string
+}
+
+const quietZone = 4 // modules, as the standard wants
+
+// newQR returns the code of a text; nil where the text is too long for one that a telephone reads.
+func newQR(text string) *qrCode {
+	if len(text) > 512 {
+		return nil
+	}
+	code, err := qr.Encode(text, qr.M)
+	if err != nil {
+		return nil
+	}
+	var path []byte
+	for y := range code.Size {
+		for x := 0; x < code.Size; x++ {
+			run := 0
+			for x+run < code.Size && code.Black(x+run, y) {
+				run++
+			}
+			if run == 0 {
+				continue
+			}
+			path = append(path, 'M')
+			path = strconv.AppendInt(path, int64(x+quietZone), 10)
+			path = append(path, ' ')
+			path = strconv.AppendInt(path, int64(y+quietZone), 10)
+			path = append(path, 'h')
+			path = strconv.AppendInt(path, int64(run), 10)
+			path = append(path, "v1h-"...)
+			path = strconv.AppendInt(path, int64(run), 10)
+			path = append(path, 'z')
+			x += run
+		}
+	}
+	return &qrCode{code.Size + 2*quietZone, string(path)}
+}

@@ -1,0 +1,73 @@
+package httpapi
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+)
+
+// PublicPages are pages for everybody, on the public listener: the style of the owner's page, no script, no session and
+// no navigation. A page is a template named "page" of a service, which may call the functions for strangers' texts.
+type PublicPages struct {
+	files map[string]asset // by path
+	paths map[string]string
+}
+
+// NewPublicPages adds the style sheet and the icon to e.
+func NewPublicPages(e *echo.Echo) *PublicPages {
+	p := &PublicPages{files: make(map[string]asset), paths: make(map[string]string)}
+	for _, f := range []struct{ name, stem, ext, kind string }{
+		{"page.css", "/static/page.", ".css", "text/css; charset=utf-8"}, {"icon.svg", "/static/icon.", ".svg", "image/svg+xml"},
+	} {
+		body, err := pageFiles.ReadFile("page/" + f.name)
+		if err != nil {
+			panic("httpapi: " + err.Error()) // it is embedded
+		}
+		sum := sha256.Sum256(body)
+		path := f.stem + hex.EncodeToString(sum[:6]) + f.ext
+		p.files[path], p.paths[f.name] = asset{body: body, kind: f.kind}, path
+		e.GET(path, p.file)
+		e.HEAD(path, p.file)
+	}
+	return p
+}
+
+// file answers with a file whose name changes with its content.
+func (p *PublicPages) file(c echo.Context) error {
+	f := p.files[c.Path()]
+	c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	return c.Blob(http.StatusOK, f.kind, f.body)
+}
+
+// Template reads the templates of a service. What does not parse is a mistake of the program, and panics.
+func (p *PublicPages) Template(files fs.FS, names ...string) *template.Template {
+	funcs := template.FuncMap{"asset": func(name string) string { return p.paths[name] }}
+	return template.Must(template.New("").Funcs(pageFuncs).Funcs(funcs).ParseFS(files, names...))
+}
+
+// publicPolicy lets a page load its style and its icon and send a form to its own origin, and nothing else.
+const publicPolicy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// Render answers with the template "page".
+func (p *PublicPages) Render(c echo.Context, t *template.Template, status int, data any) error {
+	var buf bytes.Buffer
+	if err := t.ExecuteTemplate(&buf, "page", data); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	h := c.Response().Header()
+	h.Set("Content-Security-Policy", publicPolicy)
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	body := buf.Bytes()
+	if c.Request().Method == http.MethodHead {
+		body = nil
+	}
+	return c.Blob(status, "text/html; charset=utf-8", body)
+}
