@@ -25,6 +25,7 @@ import (
 type commands struct {
 	Run     runCmd     `cmd:"" help:"Drive a directory or an endpoint, in turn with a control server that answers the same."`
 	Figures figuresCmd `cmd:"" help:"Measure the table of docs/performance.md and say which targets are met."`
+	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node relay that only broadcasts."`
 	Control controlCmd `cmd:"" hidden:"" help:"Be a control server."`
 }
 

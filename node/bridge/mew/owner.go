@@ -92,7 +92,7 @@ func (g *Gateway) ownerSay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return said(c)(s.Say(body))
+	return spoken(c)(s.Say(body))
 }
 
 // ownerDecision is what the owner says about a proposal.
@@ -114,11 +114,11 @@ func (g *Gateway) ownerDecide(c echo.Context) error {
 	if err := json.Unmarshal(body, &d); err != nil {
 		return wire.ErrSyntax.Because(err)
 	}
-	return said(c)(s.Decide(c.Param("proposal"), d.Approve, d.Reason))
+	return spoken(c)(s.Decide(c.Param("proposal"), d.Approve, d.Reason))
 }
 
-// said answers with what the space answered.
-func said(c echo.Context) func(status int, body []byte, err error) error {
+// spoken answers with what the space answered.
+func spoken(c echo.Context) func(status int, body []byte, err error) error {
 	return func(status int, body []byte, err error) error {
 		if r, ok := errors.AsType[*Refused](err); ok {
 			return &wire.Error{Code: wire.InvalidMessage, Status: r.Status, Message: r.Error()}
