@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,11 @@ func (d *door) Mount(e *echo.Echo) {
 // MountOwner adds the same routes for the owner, who needs no key and may see and do everything.
 func (d *door) MountOwner(g *echo.Group) {
 	g.Any("/mess/exchange/*", func(c echo.Context) error {
-		r := &call{door: d, c: c, who: Owner("cli"), path: segments(c.Param("*"))}
+		path, err := segments(c, "/owner/mess/exchange/")
+		if err != nil {
+			return err
+		}
+		r := &call{door: d, c: c, who: Owner("cli"), path: path}
 		return r.dispatch() // in the error shape of the owner API
 	})
 }
@@ -53,8 +58,16 @@ type call struct {
 	path []string // below the exchange
 }
 
-func segments(path string) []string {
-	return strings.Split(strings.Trim(path, "/"), "/")
+// segments takes the path behind prefix apart before it is unescaped, once: an escaped slash is no separator.
+func segments(c echo.Context, prefix string) ([]string, error) {
+	parts := strings.Split(strings.Trim(strings.TrimPrefix(c.Request().URL.EscapedPath(), prefix), "/"), "/")
+	for i, p := range parts {
+		var err error
+		if parts[i], err = url.PathUnescape(p); err != nil {
+			return nil, bad("", "the path is not acceptable")
+		}
+	}
+	return parts, nil
 }
 
 func (d *door) public(c echo.Context) error {
@@ -72,11 +85,18 @@ func (d *door) public(c echo.Context) error {
 }
 
 func (d *door) guarded(c echo.Context) error {
-	ex := c.Param("ex")
+	path, err := segments(c, "/api/v1/exchanges/")
+	if err != nil {
+		return err
+	}
+	ex := path[0]
 	if !exchangeForm.MatchString(ex) {
 		return bad("", "the exchange id is not acceptable")
 	}
-	r := &call{door: d, c: c, path: segments(c.Param("*"))}
+	if path = path[1:]; len(path) == 0 {
+		path = []string{""}
+	}
+	r := &call{door: d, c: c, path: path}
 	if len(r.path) == 1 && r.path[0] == "register" && c.Request().Method == http.MethodPost {
 		if ex != d.x.id {
 			return missing("no such exchange")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"mime"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -100,10 +99,7 @@ func (r *call) executors() error {
 }
 
 func (r *call) patchExecutor() error {
-	id, err := url.PathUnescape(r.path[1])
-	if err != nil {
-		return missing("no such executor")
-	}
+	id := r.path[1]
 	v, err := r.object()
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package mess
 import (
 	"bytes"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -15,11 +14,7 @@ const maxUpload = 10 << 20
 
 // attachment is GET requests/{ref}/attachments/{file}: never shown by a browser, only saved.
 func (r *call) attachment() error {
-	file, err := url.PathUnescape(r.path[3])
-	if err != nil {
-		return bad("file", "is no name of an attachment")
-	}
-	a, err := r.x.Attachment(r.c.Request().Context(), r.who, r.ref(), file)
+	a, err := r.x.Attachment(r.c.Request().Context(), r.who, r.ref(), r.path[3])
 	if err != nil {
 		return err
 	}
@@ -39,11 +34,7 @@ func (r *call) upload() error {
 	if err != nil {
 		return err
 	}
-	name, err := url.PathUnescape(r.path[3])
-	if err != nil {
-		return bad("file", "is no file name")
-	}
-	entry, err := r.x.Upload(r.c.Request().Context(), r.who, r.ref(), name, data)
+	entry, err := r.x.Upload(r.c.Request().Context(), r.who, r.ref(), r.path[3], data)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package mess
 import (
 	"encoding/base64"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -167,14 +166,8 @@ func (r *call) show() error {
 	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "thread", Value: threadView(t, messages)}))
 }
 
-// ref is the thread of the path. Echo leaves it escaped where it was.
-func (r *call) ref() string {
-	ref, err := url.PathUnescape(r.path[1])
-	if err != nil {
-		return ""
-	}
-	return ref
-}
+// ref is the thread of the path.
+func (r *call) ref() string { return r.path[1] }
 
 // threadView is a thread with what was said in it. The request is shown with its ack, as public servers do (MESS-52).
 func threadView(t *Thread, messages []Message) wire.Value {

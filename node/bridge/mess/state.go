@@ -60,7 +60,7 @@ func (t *Thread) setStatus(s Status, by string, r role, now time.Time) error {
 		return t.byHolder(s, by, now)
 	case t.Status == Received && t.Holder == "" && r.any(asEligible|asOwner):
 		return t.byCandidate(s, by, r, now)
-	case t.Holder != "" && r.any(asEligible):
+	case t.Holder != "" && r.any(asEligible) && !r.any(asRequester):
 		return conflict("the thread is held by another executor")
 	case t.Holder == "" && r.any(asEligible|asOwner):
 		return t.byOwner(s, by, r, now)

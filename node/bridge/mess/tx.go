@@ -108,10 +108,14 @@ func (t *tx) setFirst(ctx context.Context) (bool, error) {
 // set applies the status of a PATCH, unless the thread has it.
 func (t *tx) set(ctx context.Context) error {
 	th, err := t.about(ctx, t.opts.Re)
-	if err != nil || th.Status == t.opts.Set.Code && t.opts.Set.Message == "" {
+	if err != nil {
 		return err
 	}
-	if th.Status == t.opts.Set.Code && !t.x.roles(t.who, th).any(asHolder|asOwner) {
+	mine := t.x.roles(t.who, th).any(asRequester | asHolder | asOwner)
+	if mine && th.Status == t.opts.Set.Code && t.opts.Set.Message == "" {
+		return nil
+	}
+	if r := t.x.roles(t.who, th); th.Status == t.opts.Set.Code && r.any(asRequester) && !r.any(asHolder|asOwner) {
 		return nil
 	}
 	return t.status(ctx, Entry{Type: "status", Body: t.opts.Set.Body}, "status")

@@ -59,7 +59,7 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 		if err != nil {
 			return wire.Value{}, err
 		}
-		threads = page.Threads
+		threads = t.overlay(page.Threads)
 	}
 	var out []wire.Value
 	for _, th := range threads {
@@ -78,6 +78,22 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 		out = append(out, v.With("updated", stamp(th.Updated)))
 	}
 	return wire.Arr(out...), nil
+}
+
+// overlay shows threads as this block leaves them.
+func (t *tx) overlay(list []*Thread) []*Thread {
+	var out []*Thread
+	for _, ref := range t.order {
+		if th := t.threads[ref]; t.x.sees(t.who, th, false) {
+			out = append(out, th)
+		}
+	}
+	for _, th := range list {
+		if !slices.Contains(t.order, th.Ref) {
+			out = append(out, th)
+		}
+	}
+	return out
 }
 
 func (t *tx) executors(q Query) wire.Value {

@@ -1,0 +1,319 @@
+package mess
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sample is a thread file of version 1 as public tools write it: bare timestamps, re inside the block and outside, a
+// claim of theirs.
+const sample = `ref: 2026-02-01-001-a7xk
+client_id: check fridge
+requestor: claude-desktop
+executor: teague-phone
+status: claimed
+created: 2026-02-01T10:00:00Z
+updated: 2026-02-01 10:05:00
+intent: what is in the fridge?
+priority: normal
+history:
+  - action: created
+    at: 2026-02-01T10:00:00Z
+    by: claude-desktop
+  - action: claimed
+    at: 2026-02-01T10:05:00Z
+    by: teague-phone
+---
+from: claude-desktop
+received: 2026-02-01T10:00:00Z
+channel: mcp
+MESS:
+  - v: 1.0.0
+  - request:
+      id: check fridge
+      intent: what is in the fridge?
+      context:
+        - dinner for four
+        - image: {file: att-001-image-door.jpg, mime: image/jpeg, size: 4}
+---
+from: exchange
+received: 2026-02-01T10:00:00Z
+re: check fridge
+MESS:
+  - ack:
+      re: check fridge
+      ref: 2026-02-01-001-a7xk
+---
+from: teague-phone
+received: 2026-02-01T10:05:00Z
+MESS:
+  - status:
+      re: 2026-02-01-001-a7xk
+      code: claimed
+      eta: 5m
+`
+
+// A version 1 file is read, imported, exported as version 2 and read back equal (MESS-46 to MESS-50).
+func TestThreadFile(t *testing.T) {
+	s := newSite(t, nil)
+	made := s.want(201, "", "POST", "/owner/mess/exchange/import", sample, "Content-Type", "application/yaml")
+	threads, _ := made.Get("threads")
+	ref := threads.At(0).GetStr("ref")
+	if ref != "2026-02-01-001-a7xk" || threads.At(0).GetStr("status") != "claimed" {
+		t.Fatalf("imported = %s", made.JSON())
+	}
+	s.want(409, "", "POST", "/owner/mess/exchange/import", sample)
+	th := s.thread(ref)
+	if th.Holder != "teague-phone" || th.ClientID != "check fridge" || !th.Updated.Equal(time.Date(2026, 2, 1, 10, 5, 0, 0, time.UTC)) || th.Serial != 2 {
+		t.Errorf("thread = %+v", th)
+	}
+	s.executor("teague-phone")
+	s.status("teague-phone", ref, "completed")
+	out := s.want(200, "", "GET", "/owner/mess/exchange/export/"+ref+"?format=v2", "")
+	files, _ := out.Get("files")
+	text := files.At(0).GetStr("content")
+	if files.At(0).GetStr("name") != "000-"+ref+".messe-af.yaml" || !strings.Contains(text, "status: completed") || !strings.Contains(text, `created: "2026-02-01T10:00:00.000Z"`) {
+		t.Errorf("export = %s", out.JSON())
+	}
+	again, err := parseThread([]byte(text))
+	if err != nil || again.thread.Status != Completed || len(again.thread.History) != 3 {
+		t.Fatalf("read back: %+v, %v", again.thread, err)
+	}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "---") && line != "---\n" || strings.HasPrefix(line, "...") || strings.ContainsAny(line, "&*!") {
+			t.Errorf("a reader may stumble over %q", line)
+		}
+	}
+	v1, _ := s.call("", "GET", "/owner/mess/exchange/export/"+ref, "", "Accept", "application/yaml")
+	if v1 != 200 {
+		t.Errorf("v1: %d", v1)
+	}
+	for _, ref := range []string{"../../etc/passwd", "/abs", "2026-02-01-001/../x", "CON", "", "2026-02-01-001-" + strings.Repeat("a", 300), "a\x00b"} {
+		hostile := strings.Replace(sample, "ref: 2026-02-01-001-a7xk\n", fmt.Sprintf("ref: %q\n", ref), 1)
+		s.want(400, "", "POST", "/owner/mess/exchange/import", hostile)
+	}
+}
+
+// A thread of more than a megabyte goes on in a second file without an envelope.
+func TestOverflow(t *testing.T) {
+	th := &Thread{Ref: "2026-02-01-001", Requester: "a", Status: Received, Intent: "x", Priority: "normal", History: []Event{{Action: "created", By: "a"}}}
+	var messages []Message
+	for i := range 30 {
+		b := mustParse(t, "- response: {re: x, content: ['"+strings.Repeat("word ", 10_000)+"']}")
+		messages = append(messages, Message{Serial: i + 1, From: "bob", Mess: b.Tree()})
+	}
+	files := ThreadFiles(th, messages)
+	if len(files) != 2 || !strings.HasPrefix(files[1].Name, "001-") || strings.Contains(files[1].Content[:200], "history") {
+		t.Fatalf("%d files", len(files))
+	}
+	parsed, err := parseThread([]byte(files[0].Content), []byte(files[1].Content))
+	if err != nil || len(parsed.docs) != 60 {
+		t.Errorf("%d documents, %v, want 60", len(parsed.docs), err)
+	}
+}
+
+// The mirror: threads lie where their state says, what a tool appends is taken in through the state machine, once; what
+// is not allowed is kept and changes nothing (MESS-51).
+func TestMirror(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	dir := t.TempDir()
+	m := newMirror(l.Exchange, dir, slog.New(slog.DiscardHandler))
+	l.Exchange.mirror = m.changed
+	root, err := m.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	sync := func() {
+		t.Helper()
+		if err := m.sync(t.Context(), root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref := l.request("agent", "{id: a, intent: look}")
+	sync()
+	file := func(state string) string {
+		return filepath.Join(dir, "exchange", "state="+state, ref, "000-"+ref+".messe-af.yaml")
+	}
+	appendTo := func(name, doc string) {
+		t.Helper()
+		f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString("---\n" + doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendTo(file("received"), "from: carl\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
+	sync()
+	if th := l.want(ref, Claimed); th.Holder != "carl" {
+		t.Errorf("holder = %q", th.Holder)
+	}
+	if _, err := os.Stat(file("received")); err == nil {
+		t.Error("the thread is still among the received ones")
+	}
+	before := l.thread(ref).Serial
+	sync()
+	sync()
+	if th := l.thread(ref); th.Serial != before {
+		t.Errorf("the claim was taken in again: %d messages, before %d", th.Serial, before)
+	}
+	appendTo(file("executing"), "from: eve\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: completed}\n")
+	sync()
+	sync()
+	if th := l.want(ref, Claimed); th.Serial != before+1 {
+		t.Errorf("%d messages, want the refused one kept once (%d)", th.Serial, before+1)
+	}
+	appendTo(file("executing"), "from: carl\nreceived: half")
+	sync()
+	l.want(ref, Claimed)
+	flat := filepath.Join(dir, "exchange", "state=executing", "2026-02-01-001-a7xk.messe-af.yaml")
+	if err := os.WriteFile(flat, []byte(sample), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sync()
+	l.want("2026-02-01-001-a7xk", Claimed)
+	if _, err := os.Stat(flat); err == nil {
+		t.Error("version 1 is still there")
+	}
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "000-2026-02-02-001.messe-af.yaml"), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", "2026-02-02-001")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "exchange", "state=received", "2026-02-02-001")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(outside, "000-2026-02-02-001.messe-af.yaml"), filepath.Join(dir, "exchange", "state=received", "2026-02-02-001.messe-af.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	sync()
+	if _, err := l.Thread(t.Context(), Owner("test"), "2026-02-02-001"); err == nil {
+		t.Error("a thread behind a link was read")
+	}
+}
+
+// A directory of files comes in in one pass, with lines of progress; BenchmarkImport does it with 10,000.
+func TestImportDirectory(t *testing.T) {
+	l := newLab(t)
+	dir := t.TempDir()
+	const files = 1000
+	base := filepath.Join(dir, "exchange", "state=executing")
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		ref := fmt.Sprintf("2026-02-01-%05d", i)
+		if err := os.WriteFile(filepath.Join(base, ref+fileEnd), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := 0
+	n, err := l.ImportDirectory(t.Context(), dir, func(done, all int) {
+		if lines++; done > all || all != files {
+			t.Errorf("progress %d of %d", done, all)
+		}
+	})
+	if err != nil || n != files || lines == 0 {
+		t.Errorf("%d imported, %d lines, %v", n, lines, err)
+	}
+	if n, err := l.ImportDirectory(t.Context(), dir, func(int, int) {}); err != nil || n != 0 {
+		t.Errorf("again: %d, %v", n, err)
+	}
+}
+
+// Two exchanges without a server: a directory in git, pulled and pushed by both sides.
+func TestGitDirectory(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	origin := t.TempDir()
+	run := func(dir string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	run(origin, "init", "-q", "--bare", "-b", "main")
+	side := func(name string) *dirRemote {
+		dir := filepath.Join(t.TempDir(), "clone")
+		run(filepath.Dir(dir), "clone", "-q", origin, dir)
+		return &dirRemote{dir: dir, name: name, git: true}
+	}
+	us := side("us")
+	run(us.dir, "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "begin")
+	run(us.dir, "push", "-q", "origin", "HEAD:main")
+	them := side("them")
+	ctx := t.Context()
+	ref, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
+	if err != nil || again != ref {
+		t.Errorf("sent again: %s, %v, want %s", again, err, ref)
+	}
+	list, err := them.changed(ctx)
+	if err != nil || len(list) != 1 || list[0].ref != ref {
+		t.Fatalf("they see %v, %v", list, err)
+	}
+	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
+		t.Fatal(err)
+	}
+	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+		t.Error("confirm_before has a way around it")
+	}
+	if err := us.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+		t.Error("the requester completed it")
+	}
+	if list, err = us.changed(ctx); err != nil || !strings.HasPrefix(list[0].updated, "state=executing") {
+		t.Errorf("we see %v, %v", list, err)
+	}
+	messages, err := us.read(ctx, ref)
+	if err != nil || len(messages) != 2 || messages[1].From != "them" {
+		t.Errorf("messages = %+v, %v", messages, err)
+	}
+}
+
+func FuzzThreadFile(f *testing.F) {
+	f.Add([]byte(sample))
+	f.Add([]byte("ref: 2026-02-01-001\nstatus: pending\nintent: x\n---\nfrom: a\nMESS: []\n"))
+	f.Add([]byte("ref: ../../x\nstatus: pending\nintent: x\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		parsed, err := parseThread(data)
+		if err != nil {
+			return
+		}
+		th, messages, err := parsed.adopt()
+		if err != nil {
+			return
+		}
+		if !validThreadRef(th.Ref) || strings.ContainsAny(th.Ref, "/\\\x00") || strings.Contains(th.Ref, "..") {
+			t.Fatalf("ref %q was taken", th.Ref)
+		}
+		var texts [][]byte
+		for _, file := range ThreadFiles(th, messages) {
+			texts = append(texts, []byte(file.Content))
+		}
+		again, err := parseThread(texts...)
+		if err != nil {
+			if len(texts) > 1 {
+				return
+			}
+			t.Fatalf("what we wrote is refused: %v\n%s", err, texts[0])
+		}
+		if again.thread.Ref != th.Ref || again.thread.Status != th.Status {
+			t.Fatalf("read back %+v, want %+v", again.thread, th)
+		}
+	})
+}
