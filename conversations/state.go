@@ -41,10 +41,12 @@ type Conversation struct {
 
 	// Proposal says whose proposal stands. An accept of the other side's counts until somebody proposes anew (AM-39);
 	// nobody agrees with itself.
-	Proposal       Side           `json:"proposal,omitempty"`
-	AcceptSent     bool           `json:"accept_sent,omitempty"`
-	AcceptReceived bool           `json:"accept_received,omitempty"`
-	Agreement      wire.Agreement `json:"agreement,omitzero"` // what a mesh.schedule says so far; untrusted text
+	Proposal       Side `json:"proposal,omitempty"`
+	AcceptSent     bool `json:"accept_sent,omitempty"`
+	AcceptReceived bool `json:"accept_received,omitempty"`
+	// AcceptHeld: the peer answered that our accept waits for its owner. Its next message takes it, or takes it back.
+	AcceptHeld bool           `json:"accept_held,omitempty"`
+	Agreement  wire.Agreement `json:"agreement,omitzero"` // what a mesh.schedule says so far; untrusted text
 }
 
 // Side is one of the two in a conversation.
@@ -78,7 +80,7 @@ type Event struct {
 	Principal string      // of the peer; read from the event that opens the conversation
 	Address   string      // of a foreign peer; likewise
 	Intent    wire.Intent // of the message; empty means that of the first one
-	Payload   wire.Value  // of the message
+	Payload   wire.Value  // of the message; of HeldByPeer, of ours
 	Until     time.Time   // of holds
 }
 
@@ -161,6 +163,7 @@ func (c Conversation) message(e Event) (Conversation, error) {
 	switch e.Kind {
 	case Received:
 		c.PeerHeld = time.Time{} // its next message ends the peer's hold
+		c.AcceptHeld = c.AcceptHeld && e.Payload.GetStr("action") == wire.ActionPending
 	case Sent:
 		c.WroteFirst = true
 	}
@@ -181,6 +184,7 @@ func (c Conversation) bookkeeping(e Event) Conversation {
 		}
 	case HeldByPeer:
 		c.PeerHeld = e.Until.UTC()
+		c.AcceptHeld = c.AcceptHeld || e.Payload.GetStr("action") == "accept"
 	case OwnerRejected:
 		c = c.touch(e.At).end(Failed)
 		c.Rejected = true

@@ -31,6 +31,7 @@ type acceptance struct {
 	thread   *conversations.Thread
 	verdict  acl.Verdict
 	known    bool // the action is one of the specification
+	takes    bool // with it the peer takes our accept, which it had held
 	route    Route
 }
 
@@ -178,6 +179,7 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 	if a.verdict, err = a.n.cfg.Policy.Admit(a.standing, conv.WroteFirst); err != nil {
 		return err
 	}
+	a.takes = conv.AcceptHeld && a.in.Payload.GetStr("action") != wire.ActionPending
 	known := a.standing.Known() || conv.WroteFirst
 	if !a.charged {
 		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: known}, a.now)
@@ -334,17 +336,20 @@ func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusOK, received(), append(records, more...))
 }
 
-// agreement returns what an accept that came in brings with it: the notice of an agreed event, and the close that
-// its opener sends (AM-36, AM-39).
+// agreement returns what an accept that came in brings with it, or the word that ours, which was held, was taken: the
+// notice of an agreed event, and the close that its opener sends (AM-36, AM-39).
 func (a *acceptance) agreement() ([]store.Change, error) {
-	if a.in.Payload.GetStr("action") != "accept" {
+	if a.in.Payload.GetStr("action") != "accept" && !a.takes {
 		return nil, nil
 	}
 	return a.n.concluded(a.thread, a.in.Peer, a.in.Name, a.in.Address, a.now)
 }
 
-func received() wire.Value {
-	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(wire.ActionReceived)})
+func received() wire.Value { return actionOf(wire.ActionReceived) }
+
+// actionOf is a payload that is an action alone.
+func actionOf(action string) wire.Value {
+	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(action)})
 }
 
 // received records the message in its conversation and transcript.

@@ -43,7 +43,7 @@ func (n *Node) concluded(t *conversations.Thread, peer wire.AgentID, name, addre
 
 // concludedBy is concluded for the payload that may be the accept.
 func (n *Node) concludedBy(payload wire.Value, t *conversations.Thread, item Item, now time.Time) ([]store.Change, error) {
-	if payload.GetStr("action") != "accept" {
+	if payload.GetStr("action") != "accept" && !item.Takes {
 		return nil, nil
 	}
 	return n.concluded(t, item.Peer, item.PeerName, item.Address, now)

@@ -34,6 +34,17 @@ type Call struct {
 	Attempt      int  // 1 for the first
 	Reply        bool // the message answers one of ours on its connection; see [Route].Replies
 	Approved     bool // the owner was asked about the message and let it through
+	// Reminder says that the handler was told of the message before and answered that the reply comes later. It did not
+	// come. There is one reminder.
+	Reminder bool
+}
+
+// event is the type of the call, and id is its own, stable over repetitions.
+func (c Call) event() (kind, id string) {
+	if c.Reminder {
+		return "message.reminder", string(c.Message.ID) + "-reminder"
+	}
+	return "message.received", string(c.Message.ID)
 }
 
 // Sender is who wrote, and what the owner thinks of it.
@@ -191,6 +202,7 @@ func hasIntegerKey(v wire.Value) bool {
 // document is what a hook is told (AM-72).
 func (c Call) document() []byte {
 	m := c.Message
+	kind, _ := c.event()
 	payload, err := wire.Parse(c.Payload)
 	if err != nil {
 		payload = m.Payload
@@ -204,7 +216,7 @@ func (c Call) document() []byte {
 		trust = "unknown"
 	}
 	return wire.Obj(
-		wire.Member{Key: "type", Value: wire.Text("message.received")},
+		wire.Member{Key: "type", Value: wire.Text(kind)},
 		wire.Member{Key: "attempt", Value: wire.Int(int64(c.Attempt))},
 		wire.Member{Key: "untrusted", Value: wire.Texts([]string{"message.payload", "conversation.history", "sender.name"})},
 		wire.Member{Key: "sender", Value: wire.Obj(

@@ -106,6 +106,9 @@ func (n *Node) housekeep(ctx context.Context) {
 			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("store limits", "err", err)
 			}
+			if err := n.remind(ctx, now); err != nil && ctx.Err() == nil {
+				n.log.Warn("remind agents", "err", err)
+			}
 		case now := <-sweep.C:
 			n.sweep(ctx, now)
 		}

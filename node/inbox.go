@@ -64,6 +64,10 @@ type Item struct {
 	Ask     string    `json:"ask,omitempty"`      // what the owner was asked
 	Note    string    `json:"note,omitempty"`     // why it failed; ours, not the peer's
 
+	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which it had held
+	Woken    time.Time `json:"woken,omitzero"`         // when an agent was woken that answers later
+	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
+
 	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
 	Expires time.Time `json:"expires"`
 	rev     store.Rev
@@ -77,7 +81,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
-		ActionKnown: a.known, At: a.now, Digest: fmt.Sprintf("%x", in.Digest), Expires: a.now.Add(a.n.cfg.Retention),
+		ActionKnown: a.known, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest), Expires: a.now.Add(a.n.cfg.Retention),
 	}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
@@ -110,8 +114,19 @@ func (i Item) change() store.Change {
 	}
 	return store.Change{IfRev: i.rev, Record: store.Record{
 		NS: nsInbox, Key: i.ID, Body: body, Expires: i.Expires,
-		Terms: []string{"state:" + string(i.State), convTerm(i.key())},
+		Terms: i.terms(),
 	}}
+}
+
+// termWoken finds the items that an agent was woken for and has not dealt with.
+const termWoken = "woken"
+
+func (i Item) terms() []string {
+	terms := []string{"state:" + string(i.State), convTerm(i.key())}
+	if i.State == ItemNew && !i.Woken.IsZero() {
+		terms = append(terms, termWoken)
+	}
+	return terms
 }
 
 func decodeItem(r store.Record) (Item, error) {
@@ -230,5 +245,6 @@ func (n *Node) call(ctx context.Context, item Item, m wire.Message, conv convers
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
 		Sender:      Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: item.Trust},
 		ActionKnown: item.ActionKnown, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
+		Reminder: !item.Reminded.IsZero(),
 	}
 }

@@ -28,6 +28,7 @@ import (
 const (
 	DefaultSyncDeadline = 20 * time.Second
 	DefaultHookTimeout  = 5 * time.Minute
+	DefaultRemindAfter  = 15 * time.Minute
 	DefaultHoldFor      = 7 * 24 * time.Hour
 	DefaultRetention    = 30 * 24 * time.Hour
 	defaultEstimate     = time.Hour // what a held sender is told to expect
@@ -62,6 +63,7 @@ type Config struct {
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
 	HookTimeout  time.Duration // zero: DefaultHookTimeout
 	HoldFor      time.Duration // zero: DefaultHoldFor
+	RemindAfter  time.Duration // an agent that answers later is reminded once; zero: DefaultRemindAfter, negative: never
 	Idle         time.Duration // conversations expire after it; zero: 24 h
 	Retention    time.Duration // ended conversations and inbox items go after it; zero: DefaultRetention
 	MaxKept      int           // conversations kept at most, oldest ended ones go first; zero: 100,000
@@ -134,6 +136,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg.SyncDeadline = orDefault(cfg.SyncDeadline, DefaultSyncDeadline)
 	cfg.HookTimeout = orDefault(cfg.HookTimeout, DefaultHookTimeout)
 	cfg.HoldFor = orDefault(cfg.HoldFor, DefaultHoldFor)
+	cfg.RemindAfter = orDefault(cfg.RemindAfter, DefaultRemindAfter)
 	cfg.Retention = orDefault(cfg.Retention, DefaultRetention)
 	if cfg.MaxKept == 0 {
 		cfg.MaxKept = 100_000

@@ -151,7 +151,7 @@ func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d
 			return err
 		}
 		if err == nil && item.State == ItemHeld && item.Ask == ask.ID {
-			item.State, item.Note = ItemNew, noteNotSent
+			item.State, item.Note, item.Woken = ItemNew, noteNotSent, time.Time{}
 			step.Records = append(step.Records, item.change())
 		}
 	}

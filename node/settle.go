@@ -259,7 +259,7 @@ func (e *ending) record(m *wire.Message, action string) (lives bool, err error) 
 		return false, err
 	}
 	if action == wire.ActionPending { // AM-40: its hold suspends our clock as well
-		event = conversations.Event{Kind: conversations.HeldByPeer, At: e.now, Until: e.now.Add(e.n.cfg.HoldFor)}
+		event = conversations.Event{Kind: conversations.HeldByPeer, At: e.now, Until: e.now.Add(e.n.cfg.HoldFor), Payload: actionOf(e.l.Action)}
 		return true, e.thread.Record(event)
 	}
 	return true, nil

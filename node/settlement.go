@@ -70,7 +70,7 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 			n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.now)))
 		return s.waits(ctx)
 	case s.answer.Async:
-		s.item.State = ItemNew
+		s.item.State, s.item.Woken = ItemNew, s.now
 		return s.waits(ctx)
 	case s.item.Kind == kindReply && s.answer.Payload == nil:
 		s.leave()

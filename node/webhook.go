@@ -34,7 +34,7 @@ var _ Handler = WebhookHook{}
 // says that the reply comes later through the owner API.
 func (h WebhookHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
 	body := c.document()
-	id := string(c.Message.ID)
+	_, id := c.event()
 	caller := hookCaller{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
 		return client.WebhookHeader(id, body, h.Secrets, now)
 	}}

@@ -165,6 +165,9 @@ type TimeoutConfig struct {
 	Hook time.Duration `key:"hook"`
 	// How long a held message waits for the owner before it expires.
 	Hold time.Duration `key:"hold"`
+	// When an agent that answers later (openclaw, a webhook that said 202) is reminded, once; as long again, and the
+	// owner is told. 0 reminds nobody.
+	Remind time.Duration `key:"remind"`
 }
 
 // OutgoingConfig says what the node may send (AM-50). It binds commands, hooks, their answers, and bridges alike.
@@ -306,7 +309,7 @@ func defaultConfig() Config {
 		Access:        AccessConfig{Mode: "approval"},
 		Calendar:      defaultCalendar(),
 		MESS:          defaultMESS(),
-		Timeouts:      TimeoutConfig{Sync: 20 * time.Second, Hook: 5 * time.Minute, Hold: 7 * day},
+		Timeouts:      TimeoutConfig{Sync: 20 * time.Second, Hook: 5 * time.Minute, Hold: 7 * day, Remind: 15 * time.Minute},
 		Conversations: ConversationConfig{Idle: day, Retention: 30 * day, MaxKept: 100_000, MaxBytes: 8 << 30},
 		Limits: LimitConfig{
 			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100,

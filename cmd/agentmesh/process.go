@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/term"
@@ -205,7 +206,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		Identity: node.Identity{Key: p.secrets.key, Card: card},
 		Policy:   p.cfg.policy(), Outbound: p.cfg.outbound(), Rates: p.cfg.rates(), Exempt: exempt,
 		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
-		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold,
+		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
 		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, Logger: p.log, Metrics: p.metrics,
 	})
@@ -340,7 +341,7 @@ func isTerminal(w io.Writer) bool {
 }
 
 // offBelowOne turns the 0 that switches a limit off here into the negative number that does so below.
-func offBelowOne[T int | int64](n T) T {
+func offBelowOne[T int | int64 | time.Duration](n T) T {
 	if n == 0 {
 		return -1
 	}
