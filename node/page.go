@@ -27,7 +27,7 @@ type pages struct {
 	shell *httpapi.Pages
 
 	overview, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
-	compose, peers, outbox, limits, notices                                 *httpapi.PageTemplate
+	compose, peers, outbox, limits, notices, log                            *httpapi.PageTemplate
 }
 
 // doorPage is how the audit log and a decision name the page.
@@ -49,6 +49,7 @@ func (n *Node) MountPage(shell *httpapi.Pages) {
 		overview: read("overview"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
+		log: read("log"),
 	}
 	shell.Title(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
 	shell.Follow(n.followEvents)
@@ -63,6 +64,7 @@ func (n *Node) MountPage(shell *httpapi.Pages) {
 		httpapi.Nav{Path: "outbox", Title: "Outbox"},
 		httpapi.Nav{Path: "limits", Title: "Limits"},
 		httpapi.Nav{Path: "notices", Title: "Notices"},
+		httpapi.Nav{Path: "log", Title: "Log"},
 	)
 	g := shell.Group()
 	g.GET("/", p.showOverview)
@@ -84,6 +86,7 @@ func (n *Node) MountPage(shell *httpapi.Pages) {
 	g.GET("/outbox", p.showOutbox)
 	g.GET("/limits", p.showLimits)
 	g.GET("/notices", p.showNotices)
+	g.GET("/log", p.showLog)
 }
 
 // followEvents passes the topics of what happens on to an open page.

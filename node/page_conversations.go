@@ -18,8 +18,14 @@ import (
 type conversationsView struct {
 	State  conversations.State
 	States []conversations.State
-	Items  []convView
+	Items  []convRow
 	Next   uint64
+}
+
+// convRow is a conversation in a list, with what the owner calls the peer.
+type convRow struct {
+	convView
+	Alias string
 }
 
 var convStates = []conversations.State{"", conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired}
@@ -31,13 +37,17 @@ func (p *pages) showConversations(c echo.Context) error {
 		return err
 	}
 	view := conversationsView{State: conversations.State(q.State), States: convStates, Next: q.Before}
+	names, err := n.aliases(ctx)
+	if err != nil {
+		return ownerError(err)
+	}
 	for len(view.Items) < pageSize {
 		page, err := n.book.List(ctx, conversations.Filter{State: view.State}, view.Next, pageSize-len(view.Items), now)
 		if err != nil {
 			return ownerError(err)
 		}
 		for _, conv := range page.Conversations {
-			view.Items = append(view.Items, n.view(conv, now))
+			view.Items = append(view.Items, convRow{n.view(conv, now), names[conv.Key.Peer]})
 		}
 		if view.Next = page.Next; view.Next == 0 {
 			break
@@ -62,6 +72,7 @@ type conversationView struct {
 	convView
 	URL      string // path below the page
 	Foreign  string // address of the peer behind a bridge
+	Alias    string
 	Sayings  []saying
 	Earlier  bool
 	Later    uint64 // pass as after
@@ -104,6 +115,11 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 	}
 	view := conversationView{convView: n.view(conv, now), URL: convPath(key), Foreign: conv.Address, Earlier: after > 0, Form: form}
 	view.Open = view.State == conversations.Open
+	names, err := n.aliases(ctx)
+	if err != nil {
+		return ownerError(err)
+	}
+	view.Alias = names[key.Peer]
 	if view.Sayings, view.Later, err = p.sayings(c, conv, after); err != nil {
 		return ownerError(err)
 	}

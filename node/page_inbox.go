@@ -14,6 +14,7 @@ type itemView struct {
 	Item
 	Proof   string
 	Content content
+	Alias   string // what the owner calls the peer
 	// Waits says that the owner, or the owner's agent, may still answer it.
 	Waits bool
 }
@@ -42,9 +43,15 @@ func (p *pages) showInbox(c echo.Context) error {
 	if err != nil {
 		return ownerError(err)
 	}
+	names, err := p.n.aliases(ctx)
+	if err != nil {
+		return ownerError(err)
+	}
 	view.Items.Older = items.Older
 	for _, item := range items.Items {
-		view.Items.Items = append(view.Items.Items, viewItem(item))
+		row := viewItem(item)
+		row.Alias = names[string(item.Peer)]
+		view.Items.Items = append(view.Items.Items, row)
 	}
 	return p.shell.Render(c, p.inbox, httpapi.View{Title: "Inbox", Topics: []string{string(TopicInbox)}, Said: said(c), Data: view})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 type peersView struct {
@@ -158,4 +159,15 @@ func (n *Node) addPeerAt(ctx context.Context, from, alias string) error {
 		return nil
 	}
 	return n.setAlias(ctx, alias, string(peer.Card.ID))
+}
+
+// aliases returns what the owner calls whom: one alias of each peer that has any.
+func (n *Node) aliases(ctx context.Context) (map[string]string, error) {
+	names := make(map[string]string)
+	err := n.eachRecord(ctx, nsAliases, time.Now(), func(r store.Record) {
+		if names[string(r.Body)] == "" {
+			names[string(r.Body)] = r.Key
+		}
+	})
+	return names, err
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // everyPage are the pages that are there without anything having happened.
-var everyPage = []string{"", "approvals", "inbox", "conversations", "compose", "peers", "outbox", "limits", "notices"}
+var everyPage = []string{"", "approvals", "inbox", "conversations", "compose", "peers", "outbox", "limits", "notices", "log"}
 
 // link finds the first link or form on a page that begins with path, below the page.
 func link(t *testing.T, body, path string) string {
@@ -347,5 +347,89 @@ func TestPageHostileText(t *testing.T) { // THREATS 28, 30
 				t.Errorf("text %d acts on %q: %s", i, path, bad)
 			}
 		}
+	}
+}
+
+// TestPageLog: the newest decisions come first, and all of them are there.
+func TestPageLog(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", nil)
+	p := servePage(t, sarah)
+	for i := range 40 {
+		if err := sarah.SetPaused(t.Context(), i%2 == 0, fmt.Sprintf("door-%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	body := p.must("log")
+	if newest, before := strings.Index(body, "by <bdi class=\"line\">door-39<"), strings.Index(body, ">door-38<"); newest < 0 || before < newest {
+		t.Errorf("the newest does not come first:\n%s", body)
+	}
+	seen := body
+	for page := 0; strings.Contains(body, ">Older<") && page < 5; page++ {
+		body = p.must(link(t, body, "log?before="))
+		seen += body
+	}
+	for i := range 40 {
+		if n := strings.Count(seen, fmt.Sprintf(">door-%d<", i)); n != 1 {
+			t.Errorf("entry %d is shown %d times", i, n)
+		}
+	}
+	if status, _ := p.get("log?before=x"); status != http.StatusBadRequest {
+		t.Errorf("a place that is none: %d", status)
+	}
+}
+
+// TestPageOutgoing: what the owner's agent wants to send waits with the proof of the recipient, and leaves when it is
+// let go (AM-50).
+func TestPageOutgoing(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", nil)
+	sarah := mesh.Node("sarah", func(c *node.Config) { c.Outbound.Mode = acl.Approval })
+	p := servePage(t, sarah)
+	status, body := p.post("compose", url.Values{"to": {string(chris.ID())}, "kind": {"message"}, "text": {"May I?"}})
+	if status != http.StatusOK || !strings.Contains(body, "It waits for your decision") {
+		t.Fatalf("send: %d\n%s", status, body)
+	}
+	for _, want := range []string{"Your agent wants to send", string(chris.ID()), "May I?", "recipient › fingerprint", chris.Card().Endpoint, "Send it", "Do not send", "would be sent"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the question lacks %q:\n%s", want, body)
+		}
+	}
+	path := link(t, body, "approvals/ask_")
+	if status, body := p.post(path, choices(t, p.must(path), acl.Approve)); status != http.StatusOK {
+		t.Errorf("approve: %d\n%s", status, body)
+	}
+	waitFor(t, "the message", func() bool {
+		items, _, err := chris.Inbox(t.Context(), "", "", 10)
+		return err == nil && len(items) == 1
+	})
+}
+
+// TestPagePeers: rules and aliases change on the page, and what the configuration says does not.
+func TestPagePeers(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", nil)
+	sarah := mesh.Node("sarah", func(c *node.Config) { c.Policy.Block = []string{"am_configured"} })
+	p := servePage(t, sarah)
+	if status, body := p.post("peers", url.Values{"action": {"add"}, "url": {"http://127.0.0.1:9/none"}}); status != http.StatusBadGateway || !strings.Contains(body, "cannot fetch the card") {
+		t.Errorf("a card that is not there: %d", status)
+	}
+	if status, body := p.post("peers", url.Values{"action": {"add"}, "url": {chris.URL}, "alias": {"friend"}}); status != http.StatusOK || !strings.Contains(body, "The card is known now.") {
+		t.Fatalf("add: %d\n%s", status, body)
+	}
+	body := p.must("peers")
+	if !strings.Contains(body, ">friend<") || !strings.Contains(body, "The configuration says so.") {
+		t.Errorf("the list:\n%s", body)
+	}
+	for _, action := range []string{"allow", "block", "forget"} {
+		if status, body := p.post("peers", url.Values{"action": {action}, "peer": {string(chris.ID())}}); status != http.StatusOK || !strings.Contains(body, "Changed.") {
+			t.Errorf("%s: %d", action, status)
+		}
+	}
+	if status, _ := p.post("peers", url.Values{"action": {"crown"}, "peer": {string(chris.ID())}}); status != http.StatusBadRequest {
+		t.Errorf("an action that is none: %d", status)
+	}
+	if strings.Contains(p.must("peers?q=friend"), string(chris.ID())) {
+		t.Error("who was forgotten is found")
 	}
 }
