@@ -99,6 +99,7 @@ func (v *verdict) release(ctx context.Context) error {
 		done()
 		return err
 	}
+	v.n.published(step.Records)
 	v.n.start(&run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, late: true})
 	return nil
 }

@@ -23,6 +23,9 @@ const (
 	askKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
 )
 
+// holdsFullFor is how long it is believed that there is no room for another stranger, after the store said so.
+const holdsFullFor = time.Second
+
 // Why a sender waits, as it is told. Fixed texts: they tell nothing about the owner.
 const (
 	reasonSender = "The owner of this agent approves new contacts."
@@ -55,6 +58,9 @@ func (a *acceptance) mustHold() bool {
 
 // hold stores the message as a question to the owner and answers with a signed pending_approval (AM-32, AM-33).
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
+	if a.verdict == acl.HoldSender && a.now.UnixNano() < a.n.holdsFull.Load() {
+		return bridge.Outcome{}, wire.ErrHoldsFull // without a signature and a step, which a flood would cost
+	}
 	item := a.newItem(ItemHeld)
 	item.Pending = true
 	ask, slot := a.question(item, "intent", "")
@@ -82,6 +88,9 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	records := append(changes, item.change(), a.n.notices.Change(notice))
 	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason), records)
 	out.Held, out.Ask = err == nil, ask.ID
+	if errors.Is(err, store.ErrQuota) && a.verdict == acl.HoldSender {
+		a.n.holdsFull.Store(a.now.Add(holdsFullFor).UnixNano())
+	}
 	if errors.Is(err, store.ErrQuota) || isConflict(err) && a.slotTaken(ctx, slot) {
 		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
 	}

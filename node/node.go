@@ -90,12 +90,13 @@ type PayloadSchemas interface {
 
 // Node is one owner's agent endpoint. All methods are safe for concurrent use.
 type Node struct {
-	cfg      Config
-	log      *slog.Logger
-	identity atomic.Pointer[Identity]
-	paused   atomic.Bool
-	overfull atomic.Bool // more is kept than MaxBytes, and none of it may go
-	started  time.Time
+	cfg       Config
+	log       *slog.Logger
+	identity  atomic.Pointer[Identity]
+	paused    atomic.Bool
+	holdsFull atomic.Int64 // until when no further stranger is held, in Unix nanoseconds
+	overfull  atomic.Bool  // more is kept than MaxBytes, and none of it may go
+	started   time.Time
 
 	store      store.Store
 	book       *conversations.Book

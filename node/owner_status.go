@@ -109,6 +109,9 @@ func (n *Node) published(changes []store.Change) {
 	n.events.publish(eventsOf(changes)...)
 	n.notices.Published(changes)
 	n.outbox.posted(changes)
+	if slices.ContainsFunc(changes, acl.Frees) {
+		n.holdsFull.Store(0)
+	}
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == calendar.Namespace }) {
 		n.cfg.Agreed.Published()
 	}
