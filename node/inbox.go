@@ -91,7 +91,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 
 // newItemID returns a unique id whose order is the order of arrival.
 func newItemID(at time.Time) string {
-	return fmt.Sprintf("in_%012x%s", at.UnixMilli(), strings.ToLower(rand.Text()[:8]))
+	return fmt.Sprintf("in_%012x%03x%s", at.UnixMilli(), at.UnixMicro()%1000, strings.ToLower(rand.Text()[:8]))
 }
 
 func (i Item) key() store.ConvKey {

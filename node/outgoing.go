@@ -92,8 +92,10 @@ func (n *Node) openOutgoing(ctx context.Context, out Outgoing, to recipient, p p
 		if err != nil {
 			return acl.Ask{}, err
 		}
-		item.State, item.Ask = ItemHeld, ask.ID
-		step.Records = append(step.Records, item.change())
+		if item.State != ItemHeld { // else another question about it waits, and is taken back when this answer leaves
+			item.State, item.Ask = ItemHeld, ask.ID
+			step.Records = append(step.Records, item.change())
+		}
 	}
 	if _, err := n.store.Steps().Apply(ctx, step); err != nil {
 		return acl.Ask{}, err

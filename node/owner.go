@@ -267,6 +267,18 @@ func (n *Node) ownerApproval(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, ask)
 }
 
+// askEnded says how an ask ended that somebody wants to decide.
+func askEnded(ask acl.Ask) string {
+	at := ask.Decided.UTC().Format("2 Jan 15:04:05 MST")
+	switch ask.State {
+	case acl.AskApproved, acl.AskRejected:
+		return fmt.Sprintf("too late: it was decided (%s) by %s at %s", ask.Choice, ask.By, at)
+	case acl.AskWithdrawn:
+		return "too late: it was taken back, answered by hand, or its conversation ended, at " + at
+	}
+	return "too late: nobody decided until " + ask.Expires.UTC().Format("2 Jan 15:04:05 MST") + ", and it expired"
+}
+
 // ownerDecide carries out a decision about exactly what was shown: the request names its hash (AM-34).
 func (n *Node) ownerDecide(c echo.Context) error {
 	var req struct {
@@ -283,6 +295,9 @@ func (n *Node) ownerDecide(c echo.Context) error {
 	ask, err := n.findAsk(c.Request().Context(), c.Param("id"))
 	if err == nil {
 		ask, err = n.asks.Decide(c.Request().Context(), ask.ID, req.Hash, req.Choice, req.By, time.Now())
+	}
+	if errors.Is(err, acl.ErrAskGone) {
+		return fault(http.StatusConflict, askEnded(ask), "")
 	}
 	if err != nil {
 		return ownerError(err)

@@ -66,7 +66,7 @@ func (n *Node) ownerReply(c echo.Context) error {
 	if req.Intent != "" {
 		out.Intent = req.Intent
 	}
-	waiting, err := n.itemsOf(ctx, key, ItemNew, ItemRead, ItemFailed, ItemInterrupted)
+	waiting, err := n.itemsOf(ctx, key, ItemNew, ItemRead, ItemFailed, ItemInterrupted, ItemHeld)
 	if err != nil {
 		return ownerError(err)
 	}

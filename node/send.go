@@ -210,7 +210,7 @@ func (p *posting) apply(ctx context.Context, decided []store.Change) (m wire.Mes
 	if err := p.takesBack(ctx, decided); err != nil {
 		return m, err
 	}
-	if err := p.answers(ctx, raw); err != nil {
+	if err := p.answers(ctx, raw, decided); err != nil {
 		return m, err
 	}
 	p.thread.Into(&p.step)
@@ -228,23 +228,44 @@ func (p *posting) takesBack(ctx context.Context, decided []store.Change) error {
 	if !p.out.closes() {
 		return nil
 	}
-	waits := func(ask acl.Ask) bool {
-		return !slices.ContainsFunc(decided, func(c store.Change) bool { return c.Record.Key == ask.ID })
-	}
+	waits := func(ask acl.Ask) bool { return !isAmong(decided, ask.ID) }
 	asks, items, err := p.n.withdraw(ctx, p.out.key(), waits, p.now)
 	p.step.Records = append(append(p.step.Records, asks...), items...)
 	return err
 }
 
+func isAmong(changes []store.Change, key string) bool {
+	return slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.Key == key })
+}
+
 // answers marks the inbox item that the message answers; a repetition of a message that was told to wait gets this
-// one from now on (AM-22).
-func (p *posting) answers(ctx context.Context, raw []byte) error {
+// one from now on (AM-22). What the owner was asked about it is answered with it.
+func (p *posting) answers(ctx context.Context, raw []byte, decided []store.Change) error {
 	if p.out.Answers == "" {
 		return nil
 	}
 	item, err := p.n.Item(ctx, p.out.Answers)
 	if err != nil {
 		return err
+	}
+	if item.State == ItemHeld && !p.out.closes() { // what closes takes every question back
+		var ends []time.Time
+		gone, err := p.n.asks.Withdraw(ctx, p.out.key(), func(ask acl.Ask) bool {
+			mine := ask.ID == item.Ask && !isAmong(decided, ask.ID)
+			if mine {
+				ends = append(ends, ask.Expires)
+			}
+			return mine
+		}, p.now)
+		if err != nil {
+			return err
+		}
+		p.step.Records = append(p.step.Records, gone...)
+		for _, end := range ends {
+			if err := p.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: p.now, Until: end}); err != nil {
+				return err
+			}
+		}
 	}
 	item.State = ItemAnswered
 	p.step.Records = append(p.step.Records, item.change())
