@@ -1,0 +1,260 @@
+package moltspeak
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Kind is the kind of links and addresses of this bridge.
+const Kind = "moltspeak"
+
+// InboundLink is the link in the addresses of peers that wrote to our endpoint and are behind no configured link.
+const InboundLink = "inbound"
+
+// The intents of what has no standard one. They are supported without standing on the card (§10).
+const (
+	IntentQuery  wire.Intent = "xyz.moltspeak.query"
+	IntentTask   wire.Intent = "xyz.moltspeak.task"
+	IntentTool   wire.Intent = "xyz.moltspeak.tool"
+	IntentStream wire.Intent = "xyz.moltspeak.stream"
+)
+
+// ToolInfo is a tool that peers may list and ask for. Whether a call runs is for the owner (MS-34).
+type ToolInfo struct {
+	Name        string
+	Description string
+	Peers       []string // who may call it without the owner: agent@org
+}
+
+// Directory is where discover looks.
+type Directory interface {
+	Search(ctx context.Context, q client.Query) (wire.Listing, error)
+}
+
+// Config is what a bridge needs. Agent, Key, Box, Node, Asks, Store, Rules and HTTP are required.
+type Config struct {
+	Agent Agent // our name; without keys
+	Key   *signing.PrivateKey
+	Box   *signing.BoxKey
+
+	// Serve answers at /moltspeak/v0.1.
+	Serve     bool
+	URL       string   // of our endpoint, told to peers; empty: nobody can call back
+	Domains   []string // of queries that go to the handler of xyz.moltspeak.query
+	Tools     []ToolInfo
+	PlainConf []string // peers whose confidential messages may come unencrypted (MS-37)
+	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
+	Origins   []string // of web pages that may open /stream, beside our own
+	Addresses *httpapi.Addresses
+	Registry  bool // serve the registry façade
+	NoAuth    bool // of the façade: take any key from anybody, for development (MS-54)
+
+	// Secret takes a secret of our own organisation from memory (MS-37). Nil refuses them. It must neither store nor
+	// log what it gets.
+	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
+
+	Links     []bridge.Link
+	Tokens    map[string]client.Credential // by link
+	Node      bridge.Receiver
+	Asks      *acl.Asks
+	Store     store.Store
+	Rules     *acl.Rules
+	HTTP      *client.HTTP
+	Directory Directory
+	Logger    *slog.Logger
+}
+
+// Bridge is a MoltSpeak agent: our node as the others see it.
+type Bridge struct {
+	cfg     Config
+	records store.Records
+	self    Agent // with keys
+
+	agents    *rate.Buckets // MS-48
+	orgs      *rate.Buckets
+	handshake *handshakes
+	streams   *streams
+	callbacks chan callback // answers to deliver outside any step
+	sockets   *sockets
+
+	mu    sync.Mutex
+	links map[string]*linkState
+}
+
+// linkState is a link and how it stands.
+type linkState struct {
+	bridge.Link
+	status bridge.LinkStatus
+}
+
+// New makes a bridge. It starts nothing.
+func New(cfg Config) (*Bridge, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if !validName(cfg.Agent.Agent) || !validName(cfg.Agent.Org) {
+		return nil, errors.New("agent and org must be 1 to 128 of A-Z a-z 0-9 _ -")
+	}
+	const (
+		perAgent, perOrg = 100, 1000
+		tracked          = 10_000
+	)
+	b := &Bridge{
+		cfg: cfg, records: cfg.Store.Records(),
+		self: Agent{
+			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
+			Key: sigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
+		},
+		agents:    rate.NewBuckets(rate.PerMinute(perAgent), 2*perAgent, tracked),
+		orgs:      rate.NewBuckets(rate.PerMinute(perOrg), 2*perOrg, tracked),
+		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
+		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
+	}
+	for _, l := range cfg.Links {
+		if l.Name == InboundLink {
+			return nil, fmt.Errorf("link %s: the name stands for peers behind no link", l.Name)
+		}
+		if _, err := Endpoint(l.URL); err != nil {
+			return nil, fmt.Errorf("link %s: %w", l.Name, err)
+		}
+		for key, value := range l.Options {
+			if _, named := ParseName(value); key == "peer" && !named || key != "peer" && key != "reply_ops" {
+				return nil, fmt.Errorf("link %s: options are peer (agent@org) and reply_ops (core)", l.Name)
+			}
+		}
+		b.links[l.Name] = &linkState{Link: l, status: bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}}
+	}
+	cfg.Asks.Handle(askConsent, consentResolver{b})
+	return b, nil
+}
+
+// Run delivers answers that come later, and takes open connections down when ctx ends.
+func (b *Bridge) Run(ctx context.Context) error {
+	var work sync.WaitGroup
+	for range 4 {
+		work.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case c := <-b.callbacks:
+					b.call(ctx, c)
+				}
+			}
+		})
+	}
+	<-ctx.Done()
+	b.sockets.close()
+	work.Wait()
+	return nil
+}
+
+// Links says how the links stand.
+func (b *Bridge) Links() []bridge.LinkStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := []bridge.LinkStatus{}
+	for _, l := range b.cfg.Links {
+		out = append(out, b.links[l.Name].status)
+	}
+	return out
+}
+
+func (b *Bridge) link(name string) (bridge.Link, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l, ok := b.links[name]
+	if !ok {
+		return bridge.Link{}, false
+	}
+	return l.Link, true
+}
+
+// stands records how a call over a link went.
+func (b *Bridge) stands(name string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l, ok := b.links[name]
+	if !ok {
+		return
+	}
+	state, text := bridge.LinkUp, ""
+	if err != nil {
+		state, text = bridge.LinkConnecting, err.Error()
+	}
+	if l.status.State != state {
+		l.status.State, l.status.Since = state, time.Now().UTC()
+	}
+	l.status.Error = text
+	l.status.Peers = max(l.status.Peers, 1)
+}
+
+// Endpoint is where messages to a configured or claimed URL go (MS-49).
+func Endpoint(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return "", errors.New("url must be an absolute http or https URL")
+	}
+	path := strings.TrimRight(u.Path, "/")
+	switch {
+	case strings.HasSuffix(path, "/message"):
+	case strings.HasSuffix(path, "/moltspeak/v0.1"):
+		path += "/message"
+	case strings.HasSuffix(path, "/moltspeak"):
+		path += "/v0.1/message"
+	case path == "":
+		path = "/moltspeak/v0.1/message"
+	}
+	u.Path = path
+	return u.String(), nil
+}
+
+// address of a peer: the link that it is configured behind, or nobody's (§10).
+func (b *Bridge) address(a Agent) bridge.Address {
+	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
+	for _, l := range b.cfg.Links {
+		if l.Options["peer"] == a.Name() {
+			out.Link = l.Name
+		}
+	}
+	return out
+}
+
+// coreOnly says whether a peer understands the nine core operations only (MS-25).
+func (b *Bridge) coreOnly(a Agent) bool {
+	return slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
+		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
+	})
+}
+
+// hash makes a short name of texts that strangers chose.
+func hash(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// uuid is a version 4 UUID made of a hash, the same at every attempt.
+func uuid(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	sum[6], sum[8] = sum[6]&0x0f|0x40, sum[8]&0x3f|0x80
+	h := hex.EncodeToString(sum[:16])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}

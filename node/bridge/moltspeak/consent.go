@@ -1,0 +1,250 @@
+package moltspeak
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const askConsent = "moltspeak-consent"
+
+// Grant is a consent that the owner gave: what a peer may get, for what, and until when (MS-42). Times are Unix
+// seconds, as tokens have them.
+type Grant struct {
+	ID      string   `json:"jti"`
+	Issuer  string   `json:"iss"`
+	Subject string   `json:"sub"` // whose data
+	Peer    string   `json:"aud"`
+	Issued  int64    `json:"iat"`
+	Expires int64    `json:"exp"`
+	Scope   []string `json:"scope"`
+	Purpose string   `json:"purpose"`
+	Revoked int64    `json:"revoked,omitempty"`
+}
+
+// live says whether the grant covers now.
+func (g Grant) live(now time.Time) bool { return g.Revoked == 0 && now.Unix() < g.Expires }
+
+// durations are how long a consent lasts. A permanent one ends, too, after a year: it can be asked for again.
+var durations = map[string]time.Duration{"session": sessionLife, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "permanent": 365 * 24 * time.Hour}
+
+// consentAsk is the body of the question to the owner. Purpose and human are the peer's words: untrusted.
+type consentAsk struct {
+	Peer     string   `json:"peer"`
+	Types    []string `json:"data_types"`
+	Purpose  string   `json:"purpose"`
+	Duration string   `json:"duration"`
+	Human    string   `json:"human,omitempty"`
+	Re       string   `json:"message_id"`
+}
+
+// consent is the consent operation.
+func (b *Bridge) consent(c *exchange, p Consent) (answer, *Error) {
+	respond := func(status string, data wire.Value) answer {
+		return answer{op: OpConsentResponse, p: Respond{Status: status, Data: data}.value()}
+	}
+	switch p.Action {
+	case "request":
+		return b.askForConsent(c, p)
+	case "grant": // a peer's word about its own data: shown as claimed, trusted for nothing
+		return respond("success", wire.Obj(member("action", wire.Text("noted")))), nil
+	}
+	g, ok := b.checkToken(c.ctx, p.Token, c.m.From.Name(), c.now)
+	if p.Action == "verify" {
+		return respond("success", wire.Obj(member("valid", wire.Bool(ok)))), nil
+	}
+	if !ok {
+		return answer{}, faultAt(CodeConsent, "p.consent_token", "is no consent of yours")
+	}
+	if err := b.Revoke(c.ctx, g.ID, c.now); err != nil {
+		return answer{}, fault(CodeInternal).because(err)
+	}
+	return respond("success", wire.Obj(member("revoked", wire.Bool(true)))), nil
+}
+
+func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
+	address := b.address(c.m.From).String()
+	standing, err := b.cfg.Rules.Standing(c.ctx, address, c.now)
+	if err != nil {
+		return answer{}, fault(CodeInternal).because(err)
+	}
+	if standing == acl.Blocked || standing == acl.Rejected {
+		return answer{}, fault(CodeCapability)
+	}
+	for _, t := range p.Types {
+		if !validID(t) {
+			return answer{}, faultAt(CodeInvalidParam, "p.data_types", "must be printable")
+		}
+	}
+	body := encode(consentAsk{Peer: c.m.From.Name(), Types: p.Types, Purpose: clean(p.Purpose), Duration: p.Duration, Human: clean(p.Human), Re: c.m.ID})
+	sum := sha256.Sum256(body)
+	ask, changes := b.cfg.Asks.Open(acl.Ask{
+		Kind: askConsent, Subject: address, Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
+		Body: body, Hash: hex.EncodeToString(sum[:]), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
+	}, acl.Slot{Key: "moltspeak-consent/" + hash(address), Term: "moltspeak-consent", Max: 200})
+	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
+		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
+			return answer{}, fault(CodeRateLimit).because(err) // one question of a peer at a time
+		}
+		return answer{}, fault(CodeInternal).because(err)
+	}
+	data := wire.Obj(member("action", wire.Text(wire.ActionPending)), member("estimated_response", wire.Text(ask.Expires.Format(time.RFC3339))),
+		member("reason", wire.Text("The owner of this agent decides on consent.")))
+	return answer{op: OpConsentResponse, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted}, nil
+}
+
+// clean makes a stranger's text fit to be shown.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !validID(string(r)) {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// consentResolver carries out what the owner decided about a request.
+type consentResolver struct{ b *Bridge }
+
+// Resolve implements [acl.Resolver].
+func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
+	var body consentAsk
+	if err := json.Unmarshal(ask.Body, &body); err != nil {
+		return err
+	}
+	peer, ok := ParseName(body.Peer)
+	if !ok {
+		return errors.New("the question names no peer")
+	}
+	changes, answer := d.Changes, Respond{Status: "error", Data: wire.Obj(member("action", wire.Text("rejected")))}
+	if d.Choice == acl.Approve {
+		subject := body.Human
+		if subject == "" {
+			subject = "owner@" + r.b.self.Org
+		}
+		g := Grant{
+			ID: uuid(random32()), Issuer: r.b.self.Name(), Subject: subject, Peer: body.Peer, Issued: d.Now.Unix(),
+			Expires: d.Now.Add(durations[body.Duration]).Unix(), Scope: body.Types, Purpose: body.Purpose,
+		}
+		token, err := r.b.token(g)
+		if err != nil {
+			return err
+		}
+		changes = append(changes, store.Change{Max: 10_000, Record: store.Record{
+			NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
+		}})
+		answer = Respond{Status: "success", Data: wire.Obj(member("action", wire.Text("granted")), member("consent_token", wire.Text(token)),
+			member("proof", wire.Text("consent-token:"+g.ID)), member("expires", wire.Int(g.Expires)), member("scope", wire.Texts(g.Scope)))}
+	}
+	if err := r.b.records.Apply(ctx, changes, d.Now); err != nil {
+		return err
+	}
+	r.b.later(callback{to: peer, op: OpConsentResponse, re: body.Re, p: answer.value()})
+	return nil
+}
+
+// token is a grant, signed over the canonical form without its sig, as base64url JSON (MS-42).
+func (b *Bridge) token(g Grant) (string, error) {
+	tree, err := wire.ValueOf(g)
+	if err != nil {
+		return "", err
+	}
+	if tree, err = sign(tree, b.cfg.Key); err != nil {
+		return "", err
+	}
+	return base64.RawURLEncoding.EncodeToString(tree.JSON()), nil
+}
+
+// checkToken says whether a token is one of ours, for this peer, not over and not revoked.
+func (b *Bridge) checkToken(ctx context.Context, token, peer string, now time.Time) (Grant, bool) {
+	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil {
+		return Grant{}, false
+	}
+	tree, err := wire.Parse(data)
+	if err != nil || tree.Kind() != wire.Object {
+		return Grant{}, false
+	}
+	sig, _ := strings.CutPrefix(tree.GetStr("sig"), sigPrefix)
+	if b.cfg.Key.Public().VerifyStrict(signing.Canonical(tree.Without("sig"), signing.Python), sig) != nil {
+		return Grant{}, false
+	}
+	var g Grant
+	_, known, err := b.read(ctx, nsConsents, tree.GetStr("jti"), &g, now)
+	return g, err == nil && known && g.Peer == peer && g.live(now)
+}
+
+// Revoke ends a grant at once. Revoking twice is no error.
+func (b *Bridge) Revoke(ctx context.Context, id string, now time.Time) error {
+	for {
+		var g Grant
+		rev, ok, err := b.read(ctx, nsConsents, id, &g, now)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return store.ErrNotFound
+		}
+		if g.Revoked != 0 {
+			return nil
+		}
+		g.Revoked = now.Unix()
+		err = b.records.Apply(ctx, []store.Change{{IfRev: rev, Record: store.Record{
+			NS: nsConsents, Key: id, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
+		}}}, now)
+		if !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// grants lists consents, those of one peer where it is named.
+func (b *Bridge) grants(ctx context.Context, peer string, now time.Time) ([]Grant, error) {
+	term := ""
+	if peer != "" {
+		term = "peer:" + hash(peer)
+	}
+	out := []Grant{}
+	for after := ""; ; {
+		page, err := b.records.List(ctx, nsConsents, term, after, 200, now)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range page.Records {
+			var g Grant
+			if err := json.Unmarshal(rec.Body, &g); err != nil {
+				return nil, err
+			}
+			out = append(out, g)
+		}
+		if after = page.Next; after == "" || len(out) >= 1000 {
+			return out, nil
+		}
+	}
+}
+
+// covering finds a live grant that covers every type; nil where there is none.
+func (b *Bridge) covering(ctx context.Context, peer string, types []string, now time.Time) (*Grant, error) {
+	list, err := b.grants(ctx, peer, now)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range list {
+		if g.live(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) }) {
+			return &g, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,225 @@
+package moltspeak
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+const (
+	challengeLife = time.Minute // MS-26
+	sessionLife   = time.Hour   // MS-27
+	maxSessions   = 100
+	maxChallenges = 1000
+)
+
+// session is an established handshake, bound to both names and the peer's key (MS-27). It lives in memory: after a
+// restart peers shake hands again.
+type session struct {
+	ID      string
+	Peer    string
+	key     string // of the peer, as pinned
+	secret  []byte // nil where the peer has no encryption key
+	Expires time.Time
+	active  time.Time
+	bytes   int64
+}
+
+type challenge struct {
+	text    string
+	key     string
+	hello   string // both hello ids, sorted and joined: the salt of the session key (MS-21)
+	expires time.Time
+}
+
+// handshakes are the sessions and the challenges that wait.
+type handshakes struct {
+	mu         sync.Mutex
+	sessions   map[string]*session  // by peer
+	challenges map[string]challenge // by peer
+}
+
+func newHandshakes() *handshakes {
+	return &handshakes{sessions: make(map[string]*session), challenges: make(map[string]challenge)}
+}
+
+func random32() string {
+	var b [32]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// challenge makes the one challenge that a peer may answer. At the bound the ones that are over go first; then none
+// is made.
+func (h *handshakes) challenge(peer, key, hello string, now time.Time) (string, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, again := h.challenges[peer]; !again && len(h.challenges) >= maxChallenges {
+		for name, c := range h.challenges {
+			if !now.Before(c.expires) {
+				delete(h.challenges, name)
+			}
+		}
+		if len(h.challenges) >= maxChallenges {
+			return "", false
+		}
+	}
+	c := challenge{text: random32(), key: key, hello: hello, expires: now.Add(challengeLife)}
+	h.challenges[peer] = c
+	return c.text, true
+}
+
+// answered uses up the challenge and opens a session. It fails for another text, key or peer, and after 60 s.
+func (h *handshakes) answered(peer, key, text string, secret func(salt string) []byte, now time.Time) (session, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c, ok := h.challenges[peer]
+	delete(h.challenges, peer)
+	if !ok || c.text != strings.ToLower(text) || c.key != key || !now.Before(c.expires) {
+		return session{}, false
+	}
+	if _, again := h.sessions[peer]; !again && len(h.sessions) >= maxSessions {
+		oldest := ""
+		for name, s := range h.sessions {
+			if oldest == "" || s.active.Before(h.sessions[oldest].active) {
+				oldest = name
+			}
+		}
+		delete(h.sessions, oldest)
+	}
+	s := &session{ID: random32()[:32], Peer: peer, key: key, secret: secret(c.hello), Expires: now.Add(sessionLife), active: now}
+	h.sessions[peer] = s
+	return *s, true
+}
+
+// use counts a message of a peer and says whether it has a session.
+func (h *handshakes) use(peer, key string, size int, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, ok := h.sessions[peer]
+	if !ok {
+		return false
+	}
+	s.bytes += int64(size)
+	if !now.Before(s.Expires) || s.key != key || s.bytes > MaxSession {
+		delete(h.sessions, peer)
+		return false
+	}
+	s.active = now
+	return true
+}
+
+func (h *handshakes) count(now time.Time) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, s := range h.sessions {
+		if now.Before(s.Expires) {
+			n++
+		}
+	}
+	return n
+}
+
+// The levels of trust (MS-28).
+const (
+	levelUnknown = iota
+	levelSigned
+	levelVouched
+	levelSession
+	levelProven
+)
+
+// needs is the least level of an operation.
+func needs(m Message) int {
+	switch {
+	case m.Class == PII:
+		return levelProven
+	case m.Op == OpTool:
+		return levelProven
+	case m.Op == OpTask, m.Op == OpStream, m.Op == OpQuery && m.Class != Public:
+		return levelSession
+	}
+	return levelSigned
+}
+
+// levelOf is the level of a verified sender. Attestations never raise it (MS-29).
+func levelOf(p peer, inSession bool, capability string) int {
+	switch {
+	case slices.Contains(p.Granted, capability):
+		return levelProven
+	case inSession:
+		return levelSession
+	}
+	return levelSigned
+}
+
+// ours capabilities, as hello and ping tell them.
+func (b *Bridge) capabilities() []string {
+	out := []string{"query", "respond", "error", "task", "task.create", "task.status", "task.cancel", "stream", "stream.start", "stream.chunk", "stream.end", "human", "human.consent"}
+	if len(b.cfg.Tools) > 0 {
+		out = append(out, "tool", "tool.invoke", "tool.list")
+	}
+	return out
+}
+
+// hello answers a hello (MS-24) with a challenge that the sender may answer to get a session.
+func (b *Bridge) hello(c *exchange, h Hello) (answer, *Error) {
+	if !slices.Contains(h.Versions, Version) {
+		return answer{}, faultAt(CodeVersion, "p.protocol_versions", `must hold "0.1"`)
+	}
+	p := c.peer
+	p.Classes = h.Classes
+	if !slices.Equal(p.Classes, c.peer.Classes) {
+		if err := b.savePeer(c.ctx, p, c.now); err != nil {
+			return answer{}, fault(CodeInternal).because(err)
+		}
+	}
+	ids := []string{c.m.ID, c.replyID()}
+	slices.Sort(ids)
+	v := wire.Obj(
+		member("protocol_versions", wire.Texts([]string{Version})), member("capabilities", wire.Texts(b.capabilities())),
+		member("extensions", wire.Arr()), member("max_message_size", wire.Int(MaxMessage)), member("supported_cls", wire.Texts(Classes())),
+	)
+	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, strings.Join(ids, " "), c.now); ok {
+		v = v.With("challenge", wire.Text(text))
+	}
+	return answer{op: OpHelloAck, p: v}, nil
+}
+
+// verifyUs proves our key: the signature of the answer covers the challenge, both names and re (MS-26).
+func (b *Bridge) verifyUs(c *exchange, v Verify) (answer, *Error) {
+	if v.Time.Before(c.now.Add(-challengeLife)) || v.Time.After(c.now.Add(challengeLife)) {
+		return answer{}, faultAt(CodeInvalidParam, "p.timestamp", "must be within 60 seconds")
+	}
+	return answer{op: OpVerifyResponse, p: wire.Obj(member("challenge", wire.Text(v.Challenge)))}, nil
+}
+
+// proven takes the answer to our challenge and establishes the session.
+func (b *Bridge) proven(c *exchange, text string) (answer, *Error) {
+	s, ok := b.handshake.answered(c.m.From.Name(), c.peer.Key, text, func(salt string) []byte {
+		point, err := signing.ParseBoxPublic(strings.TrimPrefix(c.peer.EncKey, "x25519:"))
+		if err != nil {
+			return nil
+		}
+		secret, err := b.cfg.Box.SessionKey(point, []byte(salt), "moltspeak/0.1 session")
+		if err != nil {
+			return nil
+		}
+		return secret
+	}, c.now)
+	if !ok {
+		return answer{}, fault(CodeAuthFailed)
+	}
+	return answer{
+		op:  OpEstablished,
+		p:   wire.Obj(member("session_id", wire.Text(s.ID)), member("expires", wire.Int(s.Expires.UnixMilli()))),
+		ext: wire.Obj(member("agentmesh.session", wire.Obj(member("id", wire.Text(s.ID))))),
+	}, nil
+}

@@ -1,0 +1,380 @@
+package moltspeak
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// resendWithin is how long the same bytes are sent again: within the peer's window, so that it knows them (MS-30).
+const resendWithin = 4 * time.Minute
+
+// Deliver implements [bridge.Transport].
+func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	address, err := bridge.ParseAddress(d.Address)
+	if err != nil || address.Kind != Kind {
+		return bridge.Delivered{}, fmt.Errorf("moltspeak: %q is no address of ours", d.Address)
+	}
+	to, ok := ParseName(address.Peer)
+	if !ok {
+		return bridge.Delivered{}, errors.New("moltspeak: a peer is agent@org")
+	}
+	now := time.Now()
+	where, reach, err := b.where(ctx, address, to, now)
+	if err != nil {
+		return bridge.Delivered{}, err
+	}
+	var t thread
+	if _, _, err := b.read(ctx, nsThreads, threadKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
+		return bridge.Delivered{}, err
+	}
+	drafts, err := b.drafts(d, t, to)
+	if err != nil || len(drafts) == 0 {
+		return bridge.Delivered{}, err
+	}
+	delivered := bridge.Delivered{Queued: true}
+	for i, draft := range drafts {
+		raw, err := b.written(ctx, d, draft, i, to, now)
+		if err != nil {
+			return bridge.Delivered{}, err
+		}
+		if where == "" { // nobody can be called: the answer waits for the peer to repeat its message
+			if err := b.keepAnswer(ctx, to, t, raw, draft, now); err != nil {
+				return bridge.Delivered{}, err
+			}
+			continue
+		}
+		if err := b.send(ctx, address, where, reach, raw, to); err != nil {
+			return bridge.Delivered{}, err
+		}
+	}
+	return delivered, b.settled(ctx, d, t, now)
+}
+
+// where is the endpoint of a peer: that of its link, of its open stream, or the one that it signed.
+func (b *Bridge) where(ctx context.Context, a bridge.Address, to Agent, now time.Time) (string, client.Reach, error) {
+	if l, ok := b.link(a.Link); ok {
+		where, err := Endpoint(l.URL)
+		return where, client.Owner, err
+	}
+	if a.Link != InboundLink {
+		return "", 0, fmt.Errorf("moltspeak: there is no link %s", a.Link)
+	}
+	p, known, err := b.peer(ctx, to.Name(), now)
+	if err != nil || !known || p.Endpoint == "" {
+		return "", client.Public, err
+	}
+	where, err := Endpoint(p.Endpoint)
+	return where, client.Public, err
+}
+
+// written signs a draft, or returns what an earlier attempt signed, sealed or wrapped as its class asks.
+func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, part int, to Agent, now time.Time) ([]byte, error) {
+	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
+	var o ours
+	if _, ok, err := b.read(ctx, nsOurs, slot, &o, now); err != nil {
+		return nil, err
+	} else if !ok || now.Sub(o.Sent) > resendWithin {
+		class, meta, e := b.gate(ctx, to, draft.P, now)
+		if e != nil {
+			return nil, fmt.Errorf("blocked: %w; the message holds %s, and no consent for %s covers that", e, strings.Join(e.Types, ", "), to.Name())
+		}
+		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, Agent{Agent: to.Agent, Org: to.Org}, class, meta
+		if b.cfg.URL != "" {
+			draft.Ext = wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(b.cfg.URL)))))
+		}
+		tree, err := sign(draft.Tree(), b.cfg.Key)
+		if err != nil {
+			return nil, err
+		}
+		o = ours{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC()}
+		if err := b.keepOurs(ctx, o, slot, draft, to, now); err != nil {
+			return nil, err
+		}
+	}
+	return o.Raw, nil
+}
+
+// keepOurs remembers a message of ours before it leaves, so that its answer finds the conversation.
+func (b *Bridge) keepOurs(ctx context.Context, o ours, slot string, draft Draft, to Agent, now time.Time) error {
+	record := func(key string, o ours, keep time.Duration) store.Change {
+		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsOurs, Key: key, Body: encode(o), Expires: now.Add(keep)}}
+	}
+	answerable := o
+	answerable.Raw = nil
+	changes := []store.Change{record(slot, o, time.Hour), record(draft.ID, answerable, keepThreads)}
+	if id := draft.P.GetStr("task_id"); draft.Op == OpTask && id != "" {
+		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepThreads))
+	}
+	return b.records.Apply(ctx, changes, now)
+}
+
+// drafts maps a message of the node (§10). None: there is nothing to say.
+func (b *Bridge) drafts(d bridge.Delivery, t thread, to Agent) ([]Draft, error) {
+	m := d.Message
+	payload := m.Payload.Without("metadata")
+	act := m.Action()
+	if t.Re != "" {
+		return b.respondTo(t, payload, act), nil
+	}
+	p := payload
+	switch {
+	case act == wire.ActionPending || act == wire.ActionReceived:
+		return nil, nil // says where a message stands
+	case act == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
+		end := "complete"
+		if payload.GetStr("status") == "failed" {
+			end = "cancel"
+		}
+		return []Draft{{Op: OpTask, P: wire.Obj(member("action", wire.Text(end)), member("task_id", wire.Text(string(m.Conversation))))}}, nil
+	case act == wire.ActionClose:
+		return nil, nil // a query is over with its answer
+	case m.Intent == wire.RequestInfo && act == "ask":
+		return []Draft{{Op: OpQuery, P: wire.Obj(member("domain", wire.Text(ownDomain)), member("intent", wire.Text("ask")), member("params", payload.Without("action")))}}, nil
+	case m.Intent == IntentQuery:
+		p = payload.Without("action")
+		return checked(Draft{Op: OpQuery, P: p})
+	case m.Intent == IntentTask:
+		if p.GetStr("task_id") == "" {
+			p = p.With("task_id", wire.Text(string(m.Conversation)))
+		}
+		return checked(Draft{Op: OpTask, P: p})
+	case m.Intent == IntentTool:
+		return checked(Draft{Op: OpTool, P: p, Cap: []string{"tool.invoke"}})
+	case m.Intent == IntentStream:
+		return pieces(p, string(m.Conversation))
+	}
+	return []Draft{{Op: OpTask, P: wire.Obj(member("action", wire.Text("create")), member("task_id", wire.Text(string(m.Conversation))),
+		member("type", wire.Text(string(m.Intent))), member("params", payload))}}, nil
+}
+
+// checked refuses what the peer would.
+func checked(d Draft) ([]Draft, error) {
+	if _, e := (Message{Op: d.Op, P: d.P}).Payload(); e != nil {
+		return nil, fmt.Errorf("moltspeak: the payload is none of the protocol: %w", e)
+	}
+	return []Draft{d}, nil
+}
+
+// respondTo answers the message of a peer that waits.
+func (b *Bridge) respondTo(t thread, payload wire.Value, act string) []Draft {
+	r := respondOf(payload)
+	switch act {
+	case wire.ActionPending, wire.ActionReceived:
+		r.Status = "partial"
+	case wire.ActionClose:
+		if t.Done {
+			return nil
+		}
+		if payload.GetStr("status") == "failed" {
+			r.Status = "error"
+		}
+	default:
+		if t.Op == OpTask && act != "respond" {
+			r.Status = "partial" // a task stays open until it is closed (§10)
+		}
+	}
+	return []Draft{{Op: OpRespond, Re: t.Re, P: r.value()}}
+}
+
+// pieces cuts a stream into start, chunks and end (MS-32).
+func pieces(p wire.Value, id string) ([]Draft, error) {
+	const piece = 48 << 10 // of text; escaped it stays a message, and base64 of it a chunk
+	data := p.GetStr("data")
+	kind := p.GetStr("type")
+	if kind == "binary" {
+		return nil, errors.New("moltspeak: binary streams are taken, not sent")
+	}
+	base := func(act string) wire.Value {
+		return wire.Obj(member("action", wire.Text(act)), member("stream_id", wire.Text(id)))
+	}
+	start := base("start")
+	for _, key := range []string{"type", "content_type"} {
+		if s := p.GetStr(key); s != "" {
+			start = start.With(key, wire.Text(s))
+		}
+	}
+	out := []Draft{{Op: OpStream, P: start}}
+	sum := checksum(data)
+	seq := int64(0)
+	for ; data != ""; seq++ {
+		n := min(piece, len(data))
+		for n < len(data) && n > 0 && data[n]&0xc0 == 0x80 {
+			n--
+		}
+		out = append(out, Draft{Op: OpStream, P: base("chunk").With("seq", wire.Int(seq)).With("data", wire.Text(data[:n]))})
+		data = data[n:]
+	}
+	return append(out, Draft{Op: OpStream, P: base("end").With("total_chunks", wire.Int(seq)).With("checksum", wire.Text(sum))}), nil
+}
+
+// settled remembers that the peer got its answer.
+func (b *Bridge) settled(ctx context.Context, d bridge.Delivery, t thread, now time.Time) error {
+	if t.Re == "" {
+		return nil
+	}
+	t.State = "running"
+	switch d.Message.Action() {
+	case wire.ActionClose:
+		t.Done, t.State = true, "completed"
+		if d.Message.Payload.GetStr("status") == "failed" {
+			t.State = "failed"
+		}
+	case wire.ActionPending, wire.ActionReceived:
+		t.State = "pending"
+	default:
+		t.Done = t.Done || t.Op != OpTask
+	}
+	return b.records.Apply(ctx, []store.Change{b.threadChange(t, now)}, now)
+}
+
+// keepAnswer makes the answer that of a repeat, for a peer that cannot be called.
+func (b *Bridge) keepAnswer(ctx context.Context, to Agent, t thread, raw []byte, draft Draft, now time.Time) error {
+	if draft.Op != OpRespond || t.Re == "" {
+		return &client.SendError{Retry: true}
+	}
+	var s seen
+	m := Message{From: to, ID: t.Re}
+	rev, ok, err := b.read(ctx, nsSeen, seenKey(to, t.Re), &s, now)
+	if err != nil || !ok {
+		return err
+	}
+	s.Reply, s.Status = raw, http.StatusOK
+	b.sockets.push(to.Name(), raw)
+	return b.records.Apply(ctx, []store.Change{b.seenChange(m, s, rev, now)}, now)
+}
+
+// send posts one message and takes in what comes back.
+func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent) error {
+	reply, err := b.post(ctx, address, where, reach, raw, to)
+	b.stands(address.Link, err)
+	if err != nil || reply == nil {
+		return err
+	}
+	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw)}
+	if e := b.shape(c); e != nil {
+		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway}
+	}
+	if c.m.From.Name() != to.Name() {
+		return errors.New("moltspeak: somebody else answered")
+	}
+	if e := b.sender(c); e != nil {
+		return fmt.Errorf("moltspeak: the answer is not the peer's: %w", e)
+	}
+	if e := b.timely(c); e != nil {
+		return fmt.Errorf("moltspeak: the answer: %w", e)
+	}
+	if f, failed := c.body.(Fault); failed && f.Code != CodeTaskFailed {
+		return &client.SendError{Retry: f.Recoverable && (f.Code == CodeRateLimit || f.Code == CodeTimeout || f.Code == CodeInternal), Processed: true, After: f.Delay, Status: f.toWire().Status, Refusal: f.toWire()}
+	}
+	if !c.m.Op.answers() {
+		return nil
+	}
+	if _, e := b.answered(c); e != nil && !errors.Is(e.cause, wire.ErrConversationClosed) {
+		b.cfg.Logger.WarnContext(ctx, "moltspeak: an answer was not taken", "peer", to.Name(), "err", e)
+	}
+	return nil
+}
+
+// post makes the call. A nil packet is an answer that says nothing (MS-45).
+func (b *Bridge) post(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent) (*Packet, error) {
+	tree, err := wire.ParseForeign(raw, MaxNesting+2, maxValues)
+	if err != nil {
+		return nil, err
+	}
+	body := wrap(tree, true)
+	if class := longClasses[tree.GetStr("cls")]; class.boxed() || b.always(address.Link) && tree.GetStr("op") != string(OpHello) {
+		p, known, err := b.peer(ctx, to.Name(), time.Now())
+		if err != nil {
+			return nil, err
+		}
+		point, bad := signing.ParseBoxPublic(strings.TrimPrefix(p.EncKey, "x25519:"))
+		if !known || bad != nil {
+			return nil, fmt.Errorf("moltspeak: %s has shown no encryption key", to.Name())
+		}
+		body = seal(tree, b.cfg.Box, point)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, where, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token := b.cfg.Tokens[address.Link]; token != "" {
+		req.Header.Set("Authorization", "Bearer "+string(token))
+	}
+	resp, err := b.cfg.HTTP.Do(ctx, reach, req)
+	if err != nil {
+		var refused *client.GuardError
+		return nil, &client.SendError{Retry: !errors.As(err, &refused)}
+	}
+	answer, err := client.ReadAll(resp, MaxMessage+maxWrapping)
+	if err != nil {
+		return nil, &client.SendError{Retry: true, Processed: true, Status: resp.StatusCode}
+	}
+	if text := strings.TrimSpace(string(answer)); resp.StatusCode < 300 && (text == "" || text == "{}") {
+		return nil, nil
+	}
+	p, e := ReadPacket(answer, b.cfg.Box)
+	if e != nil {
+		return nil, &client.SendError{Retry: resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests, Processed: true, Status: resp.StatusCode}
+	}
+	return &p, nil
+}
+
+func (b *Bridge) always(link string) bool {
+	l, ok := b.link(link)
+	return ok && l.Policy.Encrypt == "always"
+}
+
+// callback is an answer that nobody waits for in a step.
+type callback struct {
+	to Agent
+	op Op
+	re string
+	p  wire.Value
+}
+
+// later queues a callback. A full queue drops it: the peer asks again.
+func (b *Bridge) later(c callback) {
+	select {
+	case b.callbacks <- c:
+	default:
+		b.cfg.Logger.Warn("moltspeak: too many answers wait", "peer", c.to.Name())
+	}
+}
+
+func (b *Bridge) call(ctx context.Context, cb callback) {
+	now := time.Now()
+	address := b.address(cb.to)
+	op := cb.op
+	if b.coreOnly(cb.to) {
+		op = coreOp(op)
+	}
+	d := Draft{ID: uuid(random32()), Re: cb.re, Op: op, Time: now, From: b.self, To: Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: Internal}
+	tree, err := sign(d.Tree(), b.cfg.Key)
+	if err != nil {
+		b.cfg.Logger.ErrorContext(ctx, "moltspeak: sign an answer", "err", err)
+		return
+	}
+	raw := tree.JSON()
+	if err := b.keepAnswer(ctx, cb.to, thread{Re: cb.re}, raw, Draft{Op: OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
+		b.cfg.Logger.WarnContext(ctx, "moltspeak: keep an answer", "err", err)
+	}
+	where, reach, err := b.where(ctx, address, cb.to, now)
+	if err != nil || where == "" {
+		return
+	}
+	if _, err := b.post(ctx, address, where, reach, raw, cb.to); err != nil {
+		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not take an answer; it is kept for a repeat", "peer", cb.to.Name(), "err", err)
+	}
+}

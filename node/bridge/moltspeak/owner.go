@@ -1,0 +1,213 @@
+package moltspeak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// PeerView is what the owner is shown of a peer.
+type PeerView struct {
+	Name     string    `json:"name"`
+	Address  string    `json:"address"`
+	Key      string    `json:"key"`
+	EncKey   string    `json:"enc_key,omitempty"`
+	First    time.Time `json:"first_seen"`
+	Endpoint string    `json:"endpoint,omitempty"`
+	Granted  []string  `json:"granted,omitempty"`
+	Refused  string    `json:"refused_key,omitempty"`
+}
+
+// Status is what the owner is shown of the bridge.
+type Status struct {
+	Agent    string `json:"agent"`
+	Key      string `json:"key"`
+	EncKey   string `json:"enc_key"`
+	URL      string `json:"url,omitempty"`
+	Serving  bool   `json:"serving"`
+	Sessions int    `json:"sessions"`
+}
+
+type page[T any] struct {
+	Items []T `json:"items"`
+}
+
+// MountOwner adds what the owner may ask and change, below /moltspeak.
+func (b *Bridge) MountOwner(g *echo.Group) {
+	m := g.Group("/moltspeak")
+	m.GET("", func(c echo.Context) error {
+		return httpapi.JSON(c, http.StatusOK, Status{
+			Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()),
+		})
+	})
+	m.GET("/consents", func(c echo.Context) error {
+		list, err := b.grants(c.Request().Context(), "", time.Now())
+		if err != nil {
+			return err
+		}
+		return httpapi.JSON(c, http.StatusOK, page[Grant]{list})
+	})
+	m.DELETE("/consents/:id", func(c echo.Context) error {
+		return done(c, b.Revoke(c.Request().Context(), c.Param("id"), time.Now()))
+	})
+	m.GET("/peers", func(c echo.Context) error {
+		list, err := b.peers(c.Request().Context())
+		if err != nil {
+			return err
+		}
+		return httpapi.JSON(c, http.StatusOK, page[PeerView]{list})
+	})
+	m.DELETE("/peers/:name", func(c echo.Context) error { return done(c, b.Unpin(c.Request().Context(), c.Param("name"))) })
+	m.PUT("/peers/:name/granted/:capability", func(c echo.Context) error {
+		return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), true))
+	})
+	m.DELETE("/peers/:name/granted/:capability", func(c echo.Context) error {
+		return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), false))
+	})
+}
+
+func done(c echo.Context, err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such entry"}
+	}
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, struct {
+		OK bool `json:"ok"`
+	}{true})
+}
+
+func (b *Bridge) peers(ctx context.Context) ([]PeerView, error) {
+	out := []PeerView{}
+	for after := ""; ; {
+		list, err := b.records.List(ctx, nsPeers, "", after, 200, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range list.Records {
+			var p peer
+			if err := json.Unmarshal(rec.Body, &p); err != nil {
+				return nil, err
+			}
+			a, _ := ParseName(p.Name)
+			out = append(out, PeerView{
+				Name: p.Name, Address: b.address(a).String(), Key: p.Key, EncKey: p.EncKey, First: p.First, Endpoint: p.Endpoint,
+				Granted: p.Granted, Refused: p.Refused,
+			})
+		}
+		if after = list.Next; after == "" {
+			return out, nil
+		}
+	}
+}
+
+// Unpin forgets the key of a peer, so that the next one that it shows is pinned: only the owner changes a pin (MS-23).
+func (b *Bridge) Unpin(ctx context.Context, name string) error {
+	now := time.Now()
+	p, known, err := b.peer(ctx, name, now)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return store.ErrNotFound
+	}
+	return b.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
+}
+
+// Prove grants a peer a capability for good, which is trust level 4 for it, or takes it back (MS-28).
+func (b *Bridge) Prove(ctx context.Context, name, capability string, granted bool) error {
+	now := time.Now()
+	p, known, err := b.peer(ctx, name, now)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return store.ErrNotFound
+	}
+	p.Granted = slices.DeleteFunc(p.Granted, func(s string) bool { return s == capability })
+	if granted {
+		p.Granted = append(p.Granted, capability)
+	}
+	return b.savePeer(ctx, p, now)
+}
+
+// Test says hello to the peer behind a link and verifies what comes back.
+func (b *Bridge) Test(ctx context.Context, name string) error {
+	l, ok := b.link(name)
+	if !ok {
+		return fmt.Errorf("there is no link %s", name)
+	}
+	where, err := Endpoint(l.URL)
+	if err != nil {
+		return err
+	}
+	to, named := ParseName(l.Options["peer"])
+	if !named {
+		return errors.New("the link names no peer: set options.peer to agent@org")
+	}
+	err = b.greet(ctx, l, where, to)
+	b.stands(name, err)
+	return err
+}
+
+func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to Agent) error {
+	now := time.Now()
+	p := wire.Obj(member("protocol_versions", wire.Texts([]string{Version})), member("capabilities", wire.Texts(b.capabilities())),
+		member("extensions", wire.Arr()), member("max_message_size", wire.Int(MaxMessage)), member("supported_cls", wire.Texts(Classes())))
+	d := Draft{ID: uuid(random32()), Op: OpHello, Time: now, From: b.self, To: to, P: p, Class: Internal}
+	if b.cfg.URL != "" {
+		d.Ext = wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(b.cfg.URL)))))
+	}
+	ack, err := b.exchange(ctx, l, where, d, to)
+	if err != nil {
+		return err
+	}
+	if f, failed := ack.body.(Fault); failed {
+		return f
+	}
+	text := ack.m.P.GetStr("challenge")
+	if text == "" {
+		return nil // it opens no session
+	}
+	proof := Draft{ID: uuid(random32()), Re: ack.m.ID, Op: OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(member("challenge", wire.Text(text))), Class: Internal}
+	_, err = b.exchange(ctx, l, where, proof, to)
+	return err
+}
+
+// exchange sends a message of the handshake and reads the verified answer, whose keys are pinned.
+func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d Draft, to Agent) (*exchange, error) {
+	tree, err := sign(d.Tree(), b.cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, where, client.Owner, tree.JSON(), to)
+	if err != nil {
+		return nil, err
+	}
+	if reply == nil {
+		return nil, errors.New("the peer answered nothing")
+	}
+	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply}
+	for _, check := range []func(*exchange) *Error{b.shape, b.sender, b.timely} {
+		if e := check(c); e != nil {
+			return nil, fmt.Errorf("the answer of the peer: %w", e)
+		}
+	}
+	if c.m.From.Name() != to.Name() || c.m.Re != d.ID {
+		return nil, errors.New("the answer is another peer's, or to another message")
+	}
+	return c, nil
+}

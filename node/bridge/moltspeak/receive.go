@@ -1,0 +1,350 @@
+package moltspeak
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const window = 5 * time.Minute // MS-30
+
+// exchange is one message on its way through the checks of MS-50.
+type exchange struct {
+	ctx    context.Context
+	packet Packet
+	m      Message
+	peer   peer
+	key    *signing.PublicKey
+	now    time.Time
+	size   int
+	digest [32]byte
+	body   Payload
+	bound  *Agent // of a WebSocket
+	signed bool   // the sender is who it says
+
+	id string // of the reply
+}
+
+// answer is what is said in reply; op empty: nothing is (MS-45).
+type answer struct {
+	op     Op
+	p      wire.Value
+	ext    wire.Value
+	status int
+	user   bool // p holds what the owner's side wrote: it is scanned
+	stored *seen
+}
+
+// Reply is what goes back over the wire.
+type Reply struct {
+	Status int
+	Body   []byte
+	Delay  time.Duration // Retry-After
+	Sender Agent         // verified sender of the request; zero where it is not
+}
+
+func (c *exchange) replyID() string {
+	if c.id == "" {
+		c.id = uuid(random32())
+	}
+	return c.id
+}
+
+// Receive takes one message or envelope in and answers it. It never fails: what is wrong is answered with a signed
+// error (MS-52). bound is the sender that a WebSocket is bound to, nil elsewhere.
+func (b *Bridge) Receive(ctx context.Context, raw []byte, bound *Agent) Reply {
+	c := &exchange{ctx: ctx, now: time.Now(), size: len(raw), bound: bound}
+	var e *Error
+	if c.packet, e = ReadPacket(raw, b.cfg.Box); e != nil {
+		return b.refuse(c, e)
+	}
+	return b.receive(c)
+}
+
+func (b *Bridge) receive(c *exchange) Reply {
+	a, e := b.take(c)
+	if e != nil {
+		return b.refuse(c, e)
+	}
+	return b.reply(c, a)
+}
+
+// take runs the checks in the order of MS-50.
+func (b *Bridge) take(c *exchange) (answer, *Error) {
+	for _, check := range []func(*exchange) *Error{b.shape, b.sender, b.timely} {
+		if e := check(c); e != nil {
+			return answer{}, e
+		}
+	}
+	old, known, e := b.repeated(c)
+	if e != nil {
+		return answer{}, e
+	}
+	if known && c.m.Class != Secret && (old.Conv == "" || c.m.Op == OpStream) { // nothing of the node's: a stream is gone after its end
+		if len(old.Reply) > 0 {
+			return answer{stored: &old, status: old.Status}, nil
+		}
+		return answer{}, nil
+	}
+	for _, check := range []func(*exchange) *Error{b.classified, b.capable} {
+		if e := check(c); e != nil {
+			return answer{}, e
+		}
+	}
+	if c.m.Class == Secret {
+		return b.secret(c, known)
+	}
+	a, e := b.dispatch(c)
+	if e != nil || c.m.ID == "" {
+		return a, e
+	}
+	if known {
+		if len(old.Reply) > 0 {
+			a.stored, a.status = &old, old.Status
+		}
+		return a, nil
+	}
+	return a, nil
+}
+
+// shape is version, schema, payload and recipient.
+func (b *Bridge) shape(c *exchange) (e *Error) {
+	if c.m, e = ParseMessage(c.packet.Tree); e != nil {
+		return e
+	}
+	if c.body, e = c.m.Payload(); e != nil {
+		return e
+	}
+	switch {
+	case c.m.From.Agent == "" && c.bound == nil:
+		return faultAt(CodeMissingField, "from", "is required")
+	case c.m.From.Agent == "":
+		c.m.From = *c.bound
+	case c.bound != nil && c.m.From.Name() != c.bound.Name():
+		return faultAt(CodeAuthFailed, "from", "is not the sender that this connection is bound to")
+	}
+	if c.m.To.Agent != "" && c.m.To.Name() != b.self.Name() {
+		return faultAt(CodeInvalidParam, "to", "is not served at this endpoint")
+	}
+	return nil
+}
+
+// sender is key and signature, then the rates, which only a verified sender uses up (MS-48).
+func (b *Bridge) sender(c *exchange) (e *Error) {
+	if c.peer, c.key, e = b.pinned(c.ctx, c.m.From, c.now); e != nil {
+		return e
+	}
+	if e := c.m.verify(c.key); e != nil {
+		return e
+	}
+	c.signed = true
+	c.digest = sha256.Sum256(signing.Canonical(c.m.Tree.Without("sig"), signing.Python))
+	for _, limit := range []struct {
+		take func(string, time.Time) (time.Duration, bool)
+		key  string
+	}{{b.agents.Take, c.m.From.Name()}, {b.orgs.Take, c.m.From.Org}} {
+		if wait, ok := limit.take(limit.key, c.now); !ok {
+			e := fault(CodeRateLimit)
+			e.Delay = wait
+			return e
+		}
+	}
+	return nil
+}
+
+// timely is the window and exp (MS-30).
+func (b *Bridge) timely(c *exchange) *Error {
+	if off := c.now.Sub(c.m.Time); off.Abs() > window {
+		return faultAt(CodeInvalidParam, "ts", "must be within five minutes of now")
+	}
+	if !c.m.Expires.IsZero() && !c.now.Before(c.m.Expires) {
+		return faultAt(CodeInvalidParam, "exp", "has passed")
+	}
+	if c.peer.rev == store.Absent || c.m.From.EncKey != "" && c.peer.EncKey == "" || c.m.Ext.Len() > 0 {
+		var e *Error
+		c.peer, e = b.pin(c.ctx, c.m, c.peer, c.now)
+		return e
+	}
+	return nil
+}
+
+// repeated finds the record of an accepted message (MS-30).
+func (b *Bridge) repeated(c *exchange) (seen, bool, *Error) {
+	var s seen
+	if c.m.ID == "" {
+		return s, false, nil
+	}
+	_, ok, err := b.read(c.ctx, nsSeen, seenKey(c.m.From, c.m.ID), &s, c.now)
+	if err != nil {
+		return s, false, fault(CodeInternal).because(err)
+	}
+	if ok && s.Digest != hex.EncodeToString(c.digest[:]) {
+		return s, true, idReused()
+	}
+	return s, ok, nil
+}
+
+func idReused() *Error {
+	e := faultAt(CodeInvalidParam, "id", "was used before with other content")
+	e.Status = http.StatusConflict
+	return e
+}
+
+// classified holds a message to the handling of its class (MS-36 to MS-39).
+func (b *Bridge) classified(c *exchange) *Error {
+	name := c.m.From.Name()
+	plain := c.m.Class == Confidential && slices.Contains(b.cfg.PlainConf, name)
+	if c.m.Class.boxed() && !c.packet.Boxed && !plain {
+		return faultAt(CodeClassification, "cls", "travels encrypted only")
+	}
+	switch c.m.Class {
+	case Secret:
+		if c.m.From.Org != b.self.Org || b.cfg.Secret == nil {
+			return faultAt(CodeClassification, "cls", "secrets are not taken here")
+		}
+	case PII:
+		return c.m.PII.covers(Types(c.m.P), c.now)
+	}
+	return nil
+}
+
+// capable is level and capability (MS-28, MS-35).
+func (b *Bridge) capable(c *exchange) *Error {
+	for _, needed := range c.m.Cap {
+		if !slices.Contains(b.capabilities(), needed) {
+			e := faultAt(CodeCapability, "cap", "is not offered here")
+			e.Capability = ""
+			return e
+		}
+	}
+	if c.m.Op == OpRegister {
+		return fault(CodeCapability)
+	}
+	if t, ok := c.body.(Tool); ok && strings.HasPrefix(t.Tool, "code.") {
+		return fault(CodeCapability)
+	}
+	if c.m.Class == PII && !slices.Contains(c.peer.Granted, string(PII)) {
+		e := faultAt(CodeCapability, "cls", "personal data is taken from peers that the owner granted it")
+		e.Capability = string(PII)
+		return e
+	}
+	return nil
+}
+
+// needsOwner says whether the owner's approval takes the place of a level that is missing (MS-28), or of a tool that
+// the peer may not call by itself (MS-34).
+func (b *Bridge) needsOwner(c *exchange) (bool, *Error) {
+	name := c.m.From.Name()
+	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
+	if t, ok := c.body.(Tool); ok {
+		return !slices.ContainsFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) }), nil
+	}
+	if levelOf(c.peer, inSession, string(c.m.Op)) >= needs(c.m) || c.m.Class == PII {
+		return false, nil
+	}
+	standing, err := b.cfg.Rules.Standing(c.ctx, b.address(c.m.From).String(), c.now)
+	if err != nil {
+		return false, fault(CodeInternal).because(err)
+	}
+	return !standing.Known(), nil
+}
+
+// secret hands a secret over from memory and keeps nothing of it but the digest of the message (MS-37).
+func (b *Bridge) secret(c *exchange, known bool) (answer, *Error) {
+	standing, err := b.cfg.Rules.Standing(c.ctx, b.address(c.m.From).String(), c.now)
+	switch {
+	case err != nil:
+		return answer{}, fault(CodeInternal).because(err)
+	case standing != acl.Allowed:
+		return answer{}, fault(CodeCapability) // nothing may wait for the owner: it would be stored
+	case known:
+		return answer{}, idReused()
+	}
+	if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+		return answer{}, e
+	}
+	out, err := b.cfg.Secret(c.ctx, c.m.From.Name(), c.m.P)
+	if err != nil {
+		return answer{}, fault(CodeTaskFailed).because(errors.New("the handler of secrets failed")) // its words may hold the secret
+	}
+	return answer{op: OpRespond, p: Respond{Status: "success", Data: out}.value(), status: http.StatusOK}, nil
+}
+
+// remember stores that a message was accepted, where no step of the node does.
+func (b *Bridge) remember(c *exchange, s seen) *Error {
+	if c.m.ID == "" {
+		return nil
+	}
+	err := b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, store.Absent, c.now)}, c.now)
+	switch {
+	case errors.Is(err, store.ErrConflict):
+		return idReused()
+	case errors.Is(err, store.ErrQuota):
+		return fault(CodeRateLimit).because(err)
+	case err != nil:
+		return fault(CodeInternal).because(err)
+	}
+	return nil
+}
+
+// dispatch carries out the operation.
+func (b *Bridge) dispatch(c *exchange) (answer, *Error) {
+	var a answer
+	var e *Error
+	switch p := c.body.(type) {
+	case Hello:
+		if c.m.Op == OpHelloAck {
+			return answer{}, nil // we send hello to links only to test them, and read the answer there
+		}
+		a, e = b.hello(c, p)
+	case Verify:
+		if c.m.Op == OpVerifyResponse {
+			a, e = b.proven(c, p.Challenge)
+		} else {
+			a, e = b.verifyUs(c, p)
+		}
+	case Ping:
+		a = answer{op: OpPong, p: wire.Obj(member("nonce", p.Nonce), member("status", wire.Text("alive")), member("capabilities_active", wire.Texts(b.capabilities())))}
+	case Discover:
+		a, e = b.discover(c, p)
+	case Consent:
+		a, e = b.consent(c, p)
+	case Ack, Register:
+		return answer{}, nil
+	case Respond, Fault:
+		return b.answered(c)
+	default:
+		return b.work(c)
+	}
+	if e != nil {
+		return a, e
+	}
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	return a, b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])})
+}
+
+// refuse answers with a signed error. A sender that is not verified learns no more than the code.
+func (b *Bridge) refuse(c *exchange, e *Error) Reply {
+	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.cause)
+	stranger := !c.signed && (e.Code == CodeAuthFailed || e.Code == CodeSignature || e.Code == CodeCapability)
+	return b.reply(c, answer{op: OpError, p: e.Payload(stranger), status: e.Status}).after(e.Delay, e.Code)
+}
+
+func (r Reply) after(d time.Duration, code Code) Reply {
+	if code == CodeRateLimit || code == CodeTimeout {
+		r.Delay = max(d, time.Second)
+	}
+	return r
+}

@@ -1,0 +1,137 @@
+package moltspeak
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+var noAnswer = []byte("{}\n")
+
+// reply signs and wraps an answer the way the request travelled (MS-17), and keeps it for a repeat.
+func (b *Bridge) reply(c *exchange, a answer) Reply {
+	r := Reply{Status: a.status}
+	if c.signed {
+		r.Sender = c.m.From
+	}
+	if a.stored != nil {
+		r.Body = b.pack(c, a.stored.Reply)
+		return r
+	}
+	if a.op == "" {
+		r.Status, r.Body = http.StatusAccepted, noAnswer
+		return r
+	}
+	to, class := c.m.From, Internal
+	if to.Agent == "" || !validName(to.Agent) || !validName(to.Org) {
+		to = Agent{Agent: "unknown", Org: "unknown"}
+	}
+	var meta *PIIMeta
+	if a.user {
+		var e *Error
+		if class, meta, e = b.gate(c.ctx, to, a.p, c.now); e != nil {
+			// The owner sees why in the log and in the conversation; the peer learns that nothing comes.
+			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
+			a.op, a.p, r.Status = OpError, fault(CodeConsent).Payload(true), http.StatusForbidden
+		}
+	}
+	re := c.m.ID
+	if re == "" {
+		re = readableID(c.packet.Tree)
+	}
+	d := Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
+	if b.coreOnly(to) {
+		d.Op = coreOp(d.Op)
+	}
+	tree, err := sign(d.Tree(), b.cfg.Key)
+	if err != nil {
+		b.cfg.Logger.ErrorContext(c.ctx, "moltspeak: sign an answer", "err", err)
+		return Reply{Status: http.StatusInternalServerError, Body: noAnswer}
+	}
+	raw := tree.JSON()
+	if c.signed && a.op != OpError && c.m.ID != "" && c.m.Class != Secret && class == Internal {
+		b.keepReply(c, seen{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
+	}
+	r.Body = b.pack(c, raw)
+	return r
+}
+
+// coreOp is the core operation that stands for one that only the documents know (MS-25).
+func coreOp(op Op) Op {
+	switch op {
+	case OpConsentResponse:
+		return OpConsent
+	case OpHelloAck, OpVerifyResponse, OpTaskAck, OpPong, OpEstablished:
+		return OpRespond
+	}
+	return op
+}
+
+// readableID is the id of a message that could not be read otherwise (MS-52).
+func readableID(tree wire.Value) string {
+	if id := tree.GetStr("id"); validID(id) {
+		return id
+	}
+	return ""
+}
+
+// keepReply stores the answer beside the record of its message. Losing it costs a repeat its answer, nothing else.
+func (b *Bridge) keepReply(c *exchange, s seen) {
+	var old seen
+	rev, ok, err := b.read(c.ctx, nsSeen, seenKey(c.m.From, c.m.ID), &old, c.now)
+	if err != nil || !ok {
+		return
+	}
+	s.Conv = old.Conv
+	err = b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, rev, c.now)}, c.now)
+	if err != nil && !errors.Is(err, store.ErrConflict) {
+		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: keep an answer", "err", err)
+	}
+}
+
+// pack boxes the answer to a boxed request, for the sender's pinned key, else for the key of the box, which the inner
+// signature vouched for. An answer to somebody who is not verified is plain (MS-20).
+func (b *Bridge) pack(c *exchange, raw []byte) []byte {
+	tree, err := wire.ParseForeign(raw, MaxNesting+1, maxValues)
+	if err != nil {
+		return noAnswer // ours: it reads back
+	}
+	if c.signed && (c.packet.Boxed || longClasses[tree.GetStr("cls")].boxed()) {
+		to := c.packet.Sealed
+		if point, err := signing.ParseBoxPublic(strings.TrimPrefix(c.peer.EncKey, "x25519:")); err == nil {
+			to = point
+		}
+		return seal(tree, b.cfg.Box, to)
+	}
+	return wrap(tree, c.packet.Enveloped)
+}
+
+// gate scans what leaves (MS-40): its class, and the consent that covers what was found. The error is E_CONSENT.
+func (b *Bridge) gate(ctx context.Context, to Agent, p wire.Value, now time.Time) (Class, *PIIMeta, *Error) {
+	found := Types(p)
+	if len(found) == 0 {
+		return Internal, nil, nil
+	}
+	refuse := faultAt(CodeConsent, "p", "holds personal data that no consent covers")
+	refuse.Types = found
+	peer, known, err := b.peer(ctx, to.Name(), now)
+	if err != nil || !known || peer.EncKey == "" || len(peer.Classes) > 0 && !slices.Contains(peer.Classes, PII) {
+		return "", nil, refuse.because(err) // it could not be sent encrypted, or the peer does not take it (MS-38)
+	}
+	grant, err := b.covering(ctx, to.Name(), found, now)
+	if err != nil || grant == nil {
+		return "", nil, refuse.because(err)
+	}
+	return PII, &PIIMeta{
+		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: "consent-token:" + grant.ID,
+		Expires: time.Unix(grant.Expires, 0).UTC(),
+	}, nil
+}

@@ -1,0 +1,302 @@
+package moltspeak
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+var us = Agent{Agent: "me", Org: "home"}
+
+func seeded(name string) []byte { sum := sha256.Sum256([]byte("test " + name)); return sum[:] }
+
+func keyOf(name string) *signing.PrivateKey { return signing.NewEd25519FromSeed(seeded(name)) }
+func boxOf(name string) *signing.BoxKey     { return signing.NewBoxKey(seeded(name)) }
+
+func self(name string) Agent {
+	a, _ := ParseName(name)
+	a.Key, a.EncKey = sigPrefix+keyOf(name).Public().Text64(), "x25519:"+boxOf(name).Public().String()
+	return a
+}
+
+// rig is a bridge with foreign agents that the test plays.
+type rig struct {
+	t      testing.TB
+	b      *Bridge
+	store  store.Store
+	server *httptest.Server
+	down   atomic.Bool
+	made   atomic.Int64
+	reply  func(peer string, got wire.Value) []byte // what a peer answers to what it gets; nil: {}
+
+	mu     sync.Mutex
+	queues map[string]chan []byte
+}
+
+func newRig(t testing.TB, receiver bridge.Receiver, asks *acl.Asks, s store.Store, change func(*Config)) *rig {
+	t.Helper()
+	r := &rig{t: t, store: s, queues: make(map[string]chan []byte)}
+	r.server = httptest.NewServer(http.HandlerFunc(r.foreign))
+	t.Cleanup(r.server.Close)
+	http := client.NewHTTP(client.HTTPConfig{Local: true})
+	t.Cleanup(http.Close)
+	cfg := Config{
+		Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Node: receiver, Asks: asks, Store: s,
+		Rules: acl.NewRules(s.Records(), acl.Policy{}), HTTP: http,
+		Links: []bridge.Link{
+			{Name: "cats", Kind: Kind, URL: r.server.URL + "/cat@acme/message", Options: map[string]string{"peer": "cat@acme"}},
+			{Name: "dogs", Kind: Kind, URL: r.server.URL + "/dog@acme/message", Options: map[string]string{"peer": "dog@acme"}},
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if r.b, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// foreign is the endpoint of all foreign agents.
+func (r *rig) foreign(w http.ResponseWriter, req *http.Request) {
+	if r.down.Load() {
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	}
+	peer := strings.Split(req.URL.Path, "/")[1]
+	raw, err := io.ReadAll(req.Body)
+	if err != nil {
+		return
+	}
+	p, e := ReadPacket(raw, boxOf(peer))
+	if e != nil {
+		http.Error(w, e.Error(), http.StatusBadRequest)
+		return
+	}
+	r.queue(peer) <- raw
+	if r.reply != nil {
+		w.Write(r.reply(peer, p.Tree))
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+	io.WriteString(w, "{}")
+}
+
+func (r *rig) queue(peer string) chan []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.queues[peer] == nil {
+		r.queues[peer] = make(chan []byte, 100)
+	}
+	return r.queues[peer]
+}
+
+// draft is a message of a peer.
+func (r *rig) draft(peer string, op Op, p string) Draft {
+	return Draft{
+		ID: fmt.Sprintf("m%d", r.made.Add(1)), Op: op, Time: time.Now(), From: self(peer), To: us, P: mustTree(r.t, p), Class: Internal,
+	}
+}
+
+func (r *rig) signed(peer string, d Draft) []byte {
+	r.t.Helper()
+	tree, err := sign(d.Tree(), keyOf(peer))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return tree.JSON()
+}
+
+// say sends a signed message and returns what comes back, with its status.
+func (r *rig) say(peer string, d Draft) (Message, int) {
+	r.t.Helper()
+	return r.raw(peer, r.signed(peer, d))
+}
+
+func (r *rig) raw(peer string, raw []byte) (Message, int) {
+	r.t.Helper()
+	reply := r.b.Receive(r.t.Context(), raw, nil)
+	if bytes.Equal(reply.Body, noAnswer) {
+		return Message{}, reply.Status
+	}
+	p, e := ReadPacket(reply.Body, boxOf(peer))
+	if e != nil {
+		r.t.Fatalf("the reply is no packet: %v: %s", e, reply.Body)
+	}
+	m, e := ParseMessage(p.Tree)
+	if e != nil {
+		r.t.Fatalf("the reply is no message: %v: %s", e, p.Tree.JSON())
+	}
+	if e := m.verify(keyOf("me@home").Public()); e != nil {
+		r.t.Fatalf("the reply is not signed by us: %v", e)
+	}
+	return m, reply.Status
+}
+
+func (r *rig) code(peer string, d Draft) Code {
+	r.t.Helper()
+	m, _ := r.say(peer, d)
+	if m.Op != OpError {
+		return ""
+	}
+	return Code(m.P.GetStr("code"))
+}
+
+// shake gives the peer a session.
+func (r *rig) shake(peer string) {
+	r.t.Helper()
+	ack, status := r.say(peer, r.draft(peer, OpHello, `{"protocol_versions":["0.1"]}`))
+	if status != http.StatusOK || ack.Op != OpHelloAck {
+		r.t.Fatalf("hello was answered %d %s %s", status, ack.Op, ack.P.JSON())
+	}
+	proof := r.draft(peer, OpVerifyResponse, `{"challenge":"`+ack.P.GetStr("challenge")+`"}`)
+	proof.Re = ack.ID
+	if m, status := r.say(peer, proof); status != http.StatusOK || m.Op != OpEstablished {
+		r.t.Fatalf("the proof was answered %d %s %s", status, m.Op, m.P.JSON())
+	}
+}
+
+// Deliver, Inject, Next, Mirror, Disconnect and Reconnect make it a bridgetest.Bridge.
+
+func (r *rig) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	return r.b.Deliver(ctx, d)
+}
+
+func (r *rig) Disconnect() { r.down.Store(true) }
+func (r *rig) Reconnect()  { r.down.Store(false) }
+
+func (r *rig) Next(ctx context.Context, peer string) ([]byte, error) {
+	select {
+	case raw := <-r.queue(peer):
+		return raw, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (r *rig) Mirror(raw []byte) []byte {
+	p, e := ReadPacket(raw, nil)
+	if e != nil {
+		panic(e)
+	}
+	return p.Tree.Without("sig", "from", "to", "ext").With("id", wire.Text(fmt.Sprintf("mirror%d", r.made.Add(1)))).JSON()
+}
+
+// Inject signs what has no signature yet as the peer.
+func (r *rig) Inject(ctx context.Context, peer string, raw []byte) {
+	if tree, err := wire.ParseForeign(raw, MaxNesting, maxValues); err == nil && tree.Kind() == wire.Object && tree.GetStr("op") != "" && tree.GetStr("sig") == "" {
+		tree = tree.With("from", self(peer).value()).With("to", us.value())
+		if tree, err = sign(tree, keyOf(peer)); err != nil {
+			r.t.Fatal(err)
+		}
+		raw = tree.JSON()
+	}
+	r.b.Receive(ctx, raw, nil)
+}
+
+func linkOf(peer string) string {
+	if strings.HasPrefix(peer, "cat") {
+		return "cats"
+	}
+	return "dogs"
+}
+
+func TestSuite(t *testing.T) {
+	began := time.Now().UnixMilli()
+	address := func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: linkOf(peer), Peer: peer} }
+	var last bridgetest.Node
+	task := func(n int, p string) []byte {
+		return fmt.Appendf(nil, `{"v":"0.1","id":"n%d","ts":%d,"op":"task","p":%s,"cls":"int"}`, n, began, p)
+	}
+	message := func(n int) []byte {
+		return task(n, fmt.Sprintf(`{"action":"create","task_id":"t%d","type":"mesh.message","params":{"action":"deliver","message":{"body":"hello"}}}`, n))
+	}
+	bridgetest.Suite{
+		Address: address, Principal: func(peer string) string { return address(peer).String() }, Peers: [2]string{"cat@acme", "dog@acme"},
+		Node: func(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
+			member := meshtest.New(t).Node("home", func(c *node.Config) {
+				c.Policy, c.Rates, c.Transports = cfg.Policy, cfg.Rates, map[string]bridge.Transport{Kind: cfg.Transport}
+			})
+			last = bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+			return last
+		},
+		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
+			r := newRig(t, receiver, last.Asks, last.Store, nil)
+			r.shake("cat@acme")
+			r.shake("dog@acme")
+			return r
+		},
+		Message: message,
+		Kinds: []bridgetest.Kind{
+			{Name: "message", Intent: wire.Deliver, Payload: `{"action":"deliver","message":{"body":"a\n\"b\" ü","subject":"s","priority":"high"}}`},
+			{Name: "question", Intent: wire.RequestInfo, Payload: `{"action":"ask","question":"why?","context":"c","metadata":{"x":"y"}}`,
+				Losses: []bridge.Loss{{Field: "payload.metadata", Reason: "extensions of AgentMesh stay at home (MS-43)"}}},
+			{Name: "schedule", Intent: wire.Schedule, Payload: `{"action":"propose","event":{"title":"t","duration":"30m","proposed_times":["2027-01-05T10:00:00Z"]}}`},
+			{Name: "negotiate", Intent: wire.Negotiate, Payload: `{"action":"propose","terms":{"description":"d"}}`},
+			{Name: "task", Intent: IntentTask, Payload: `{"action":"create","task_id":"x1","type":"research","params":{"q":[1,2]},"priority":"high"}`},
+		},
+		Hostile: [][]byte{
+			[]byte(goodMessage),
+			task(900, `{"action":"dance","task_id":"t"}`), task(901, `{"action":"create"}`), task(902, `{"action":"status","task_id":"unknown"}`),
+			task(903, `{"action":"create","task_id":"t","params":{"n":100000000000000000000}}`),
+			[]byte(strings.Replace(string(message(904)), `"ts":`, `"ts":1`, 1)),
+			[]byte(strings.Replace(string(message(905)), `"cls":"int"`, `"cls":"sec"`, 1)),
+			[]byte(strings.Replace(string(message(906)), `"cls":"int"`, `"cls":"conf"`, 1)),
+			[]byte(strings.Replace(string(message(907)), `"cls":"int"`, `"cls":"int","cap":["code.execute"]`, 1)),
+			bytes.Repeat([]byte(" "), 10<<20),
+		},
+	}.Run(t)
+}
+
+// accepting is a node for tests of the bridge alone: it takes everything, or what take says.
+type accepting struct {
+	mu   sync.Mutex
+	got  []bridge.Inbound
+	take func(in bridge.Inbound) (bridge.Outcome, error)
+	s    store.Store
+}
+
+func (a *accepting) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	a.mu.Lock()
+	a.got = append(a.got, in)
+	a.mu.Unlock()
+	out, err := bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"received"}}`)}, error(nil)
+	if a.take != nil {
+		out, err = a.take(in)
+	}
+	if err != nil {
+		return out, err
+	}
+	if e := a.s.Records().Apply(ctx, in.Records, time.Now()); e != nil && !errors.Is(e, store.ErrConflict) {
+		return out, e
+	}
+	return out, nil
+}
+
+func alone(t testing.TB, change func(*Config)) (*rig, *accepting) {
+	t.Helper()
+	s := meshtest.Store(t)
+	n := &accepting{s: s}
+	return newRig(t, n, acl.NewAsks(s), s, change), n
+}

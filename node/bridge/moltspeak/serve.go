@@ -1,0 +1,295 @@
+package moltspeak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// answerTime is what a peer may wait for a handler.
+const answerTime = 60 * time.Second
+
+// Mount adds the endpoint (MS-44), where it is served, and the registry façade, where that is on.
+func (b *Bridge) Mount(e *echo.Echo) {
+	if b.cfg.Serve {
+		g := e.Group("/moltspeak/v0.1")
+		if b.cfg.Addresses != nil {
+			g.Use(b.cfg.Addresses.Guard)
+		}
+		g.POST("/message", b.serveMessage)
+		g.POST("/batch", b.serveBatch)
+		g.GET("/stream", b.serveStream)
+	}
+	if b.cfg.Registry {
+		b.mountRegistry(e)
+	}
+}
+
+func (b *Bridge) body(c echo.Context, max int) ([]byte, *Reply) {
+	raw, err := httpapi.Body(c, max)
+	if err == nil {
+		return raw, nil
+	}
+	e := fault(CodeParse).because(err)
+	if w, ok := errors.AsType[*wire.Error](err); ok && w.Status != http.StatusBadRequest {
+		e = fault(CodeSchema).because(err)
+		e.Status = w.Status
+	}
+	r := b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e)
+	return nil, &r
+}
+
+func respond(c echo.Context, r Reply) error {
+	if r.Delay > 0 {
+		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((r.Delay+time.Second-1)/time.Second), 10))
+	}
+	httpapi.Private(c)
+	return httpapi.Raw(c, r.Status, r.Body)
+}
+
+func (b *Bridge) serveMessage(c echo.Context) error {
+	raw, bad := b.body(c, MaxMessage+maxWrapping)
+	if bad != nil {
+		return respond(c, *bad)
+	}
+	if err := httpapi.KeepOpen(c, answerTime); err != nil {
+		return err
+	}
+	return respond(c, b.Receive(c.Request().Context(), raw, nil))
+}
+
+// serveBatch answers each entry in order; one that fails does not stop the rest (MS-46).
+func (b *Bridge) serveBatch(c echo.Context) error {
+	raw, bad := b.body(c, MaxBatch)
+	if bad != nil {
+		return respond(c, *bad)
+	}
+	if err := httpapi.KeepOpen(c, 2*answerTime); err != nil {
+		return err
+	}
+	entries, e := readBatch(raw)
+	if e != nil {
+		return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
+	}
+	out := make([]json.RawMessage, len(entries))
+	for i, entry := range entries {
+		x := &exchange{ctx: c.Request().Context(), now: time.Now()}
+		data := entry.JSON()
+		x.size = len(data)
+		var e *Error
+		if x.packet, e = openPacket(entry, len(data), b.cfg.Box); e != nil {
+			out[i] = b.refuse(x, e).Body
+			continue
+		}
+		out[i] = b.receive(x).Body
+	}
+	return httpapi.JSON(c, http.StatusOK, out)
+}
+
+// readBatch reads {moltspeak, batch} or a bare array of at most 100 entries.
+func readBatch(raw []byte) ([]wire.Value, *Error) {
+	tree, e := parseTree(raw, MaxNesting+4, maxAll)
+	if e != nil {
+		return nil, e
+	}
+	if tree.Kind() == wire.Object {
+		if tree.GetStr("moltspeak") != Version {
+			return nil, faultAt(CodeVersion, "moltspeak", `must be the text "0.1"`)
+		}
+		r := &reader{v: tree, bad: CodeSchema}
+		if tree = r.need("batch", wire.Array); r.err != nil {
+			return nil, r.err
+		}
+	}
+	if tree.Kind() != wire.Array || tree.Len() > MaxEntries {
+		return nil, faultAt(CodeSchema, "batch", "must be an array of at most 100 messages")
+	}
+	var out []wire.Value
+	for entry := range tree.Elems() {
+		out = append(out, entry)
+	}
+	return out, nil
+}
+
+// sockets are the open streams, the newest of each peer.
+type sockets struct {
+	mu    sync.Mutex
+	all   map[*websocket.Conn]string // to the peer that it is bound to; "" before its hello
+	bound map[string]*websocket.Conn
+	down  bool
+	wait  sync.WaitGroup
+}
+
+const maxSockets = 1000
+
+func newSockets() *sockets {
+	return &sockets{all: make(map[*websocket.Conn]string), bound: make(map[string]*websocket.Conn)}
+}
+
+func (s *sockets) add(c *websocket.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down || len(s.all) >= maxSockets {
+		return false
+	}
+	s.all[c] = ""
+	s.wait.Add(1)
+	return true
+}
+
+func (s *sockets) bind(c *websocket.Conn, peer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[c], s.bound[peer] = peer, c
+}
+
+func (s *sockets) remove(c *websocket.Conn) {
+	s.mu.Lock()
+	peer := s.all[c]
+	delete(s.all, c)
+	if s.bound[peer] == c {
+		delete(s.bound, peer)
+	}
+	s.mu.Unlock()
+	s.wait.Done()
+}
+
+// push sends to a peer that has a stream open. Whether it arrives is not known: what is pushed is kept, too.
+func (s *sockets) push(peer string, raw []byte) {
+	s.mu.Lock()
+	c := s.bound[peer]
+	s.mu.Unlock()
+	if c != nil {
+		_ = c.Send(websocket.Text(raw)) // a closed one is no news
+	}
+}
+
+// close ends all streams and waits for their readers.
+func (s *sockets) close() {
+	s.mu.Lock()
+	s.down = true
+	for c := range s.all {
+		c.Close(websocket.CodeGoingAway, "")
+	}
+	s.mu.Unlock()
+	s.wait.Wait()
+}
+
+// serveStream is the WebSocket: one JSON text per frame, the first a valid hello that binds the connection (MS-47).
+func (b *Bridge) serveStream(c echo.Context) error {
+	if !websocket.Wanted(c.Request()) {
+		return wire.ErrQuery.At("this route is a WebSocket")
+	}
+	conn, err := websocket.Accept(c.Response(), c.Request(), websocket.Options{
+		ReadLimit: MaxMessage + maxWrapping, QueueFrames: 256, QueueBytes: 4 << 20, Origins: b.cfg.Origins,
+	})
+	if err != nil {
+		return nil // it has been answered
+	}
+	if !b.sockets.add(conn) {
+		conn.Close(websocket.CodeTryLater, "")
+		_, _, _ = conn.Read() // until it is closed
+		return nil
+	}
+	defer b.sockets.remove(conn)
+	b.converse(context.WithoutCancel(c.Request().Context()), conn)
+	return nil
+}
+
+// converse answers frames until the connection ends.
+func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var bound *Agent
+	for {
+		kind, raw, err := conn.Read()
+		if err != nil {
+			return
+		}
+		if kind != websocket.TextType {
+			conn.Close(websocket.CodeProtocol, "text frames only")
+			continue
+		}
+		r := b.frame(ctx, raw, bound)
+		if bound == nil {
+			if r.Status != http.StatusOK || r.Sender.Agent == "" {
+				_ = conn.Send(websocket.Text(r.Body))
+				conn.Close(websocket.CodeProtocol, "the first message must be a valid hello")
+				continue
+			}
+			bound = &r.Sender
+			b.sockets.bind(conn, bound.Name())
+		}
+		if len(r.Body) > len(noAnswer) {
+			_ = conn.Send(websocket.Text(r.Body)) // a closed connection ends at the next read
+		}
+	}
+}
+
+func (b *Bridge) frame(ctx context.Context, raw []byte, bound *Agent) Reply {
+	if bound != nil {
+		return b.Receive(ctx, raw, bound)
+	}
+	x := &exchange{ctx: ctx, now: time.Now(), size: len(raw)}
+	var e *Error
+	if x.packet, e = ReadPacket(raw, b.cfg.Box); e == nil && x.packet.Tree.GetStr("op") != string(OpHello) {
+		e = faultAt(CodeSchema, "op", "must be hello in the first message")
+	}
+	if e != nil {
+		return b.refuse(x, e)
+	}
+	return b.receive(x)
+}
+
+// discover answers from the directory; only agents that speak MoltSpeak have an address here.
+func (b *Bridge) discover(c *exchange, d Discover) (answer, *Error) {
+	var results []wire.Value
+	if b.cfg.Directory != nil {
+		wanted := [][]string{d.All}
+		if len(d.All) == 0 {
+			wanted = nil
+			for _, one := range d.Any[:min(len(d.Any), 5)] {
+				wanted = append(wanted, []string{one})
+			}
+		}
+		for _, all := range wanted {
+			page, err := b.cfg.Directory.Search(c.ctx, client.Query{Capabilities: all, Limit: d.Limit})
+			if err != nil {
+				return answer{}, fault(CodeTimeout).because(err)
+			}
+			for _, card := range page.Agents {
+				if len(results) < d.Limit {
+					results = append(results, listed(card))
+				}
+			}
+		}
+	}
+	data := wire.Obj(member("results", wire.Arr(results...)))
+	return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil
+}
+
+// listed is a card of the directory as a result: what stands on the card for everybody.
+func listed(card wire.Value) wire.Value {
+	meta, _ := card.Get("metadata")
+	v := wire.Obj(member("agent_id", wire.Text(card.GetStr("agent_id"))), member("name", wire.Text(card.GetStr("name"))))
+	if caps, ok := card.Get("capabilities"); ok && caps.Kind() == wire.Array {
+		v = v.With("capabilities", caps)
+	}
+	for _, m := range []struct{ from, to string }{{"moltspeak", "endpoint"}, {"moltspeak_agent", "agent"}, {"moltspeak_key", "public_key"}} {
+		if s := meta.GetStr(m.from); s != "" {
+			v = v.With(m.to, wire.Text(s))
+		}
+	}
+	return v
+}

@@ -1,0 +1,151 @@
+package moltspeak
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The bounds of streams (MS-32).
+const (
+	maxStream      = 10 << 20
+	streamsPerPeer = 4
+	streamIdle     = 10 * time.Minute
+	maxStreams     = 64 // of all peers: 640 MiB would be too much, so their sum is bounded, too
+	maxStreamBytes = 64 << 20
+)
+
+// incoming is a stream that is not complete.
+type incoming struct {
+	peer, kind, content string
+	next                int64 // seq that must come; -1 before the first
+	data                []byte
+	active              time.Time
+}
+
+type streams struct {
+	mu    sync.Mutex
+	open  map[string]*incoming // by peer and stream id
+	bytes int
+}
+
+func newStreams() *streams { return &streams{open: make(map[string]*incoming)} }
+
+// take adds a piece. done is the whole stream once its end came and the checksum is right.
+func (s *streams) take(peer string, p Stream, now time.Time) (done *incoming, e *Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep(now)
+	key := hash(peer, p.ID)
+	in := s.open[key]
+	if p.Action == "start" {
+		return nil, s.start(key, peer, p, in, now)
+	}
+	if in == nil {
+		return nil, faultAt(CodeInvalidParam, "p.stream_id", "is no open stream")
+	}
+	in.active = now
+	switch p.Action {
+	case "chunk":
+		if e = s.chunk(in, p); e != nil {
+			s.drop(key)
+		}
+		return nil, e
+	case "end":
+		s.drop(key)
+		sum := sha256.Sum256(in.data)
+		if p.Checksum != "" && p.Checksum != "sha256:"+hex.EncodeToString(sum[:]) {
+			return nil, faultAt(CodeInvalidParam, "p.checksum", "does not match")
+		}
+		return in, nil
+	}
+	s.drop(key) // "error"
+	return nil, nil
+}
+
+func (s *streams) start(key, peer string, p Stream, old *incoming, now time.Time) *Error {
+	if old != nil {
+		return faultAt(CodeInvalidParam, "p.stream_id", "is open already")
+	}
+	n := 0
+	for _, in := range s.open {
+		if in.peer == peer {
+			n++
+		}
+	}
+	if n >= streamsPerPeer || len(s.open) >= maxStreams {
+		return fault(CodeRateLimit)
+	}
+	s.open[key] = &incoming{peer: peer, kind: p.Type, content: p.ContentType, next: -1, active: now}
+	return nil
+}
+
+func (s *streams) chunk(in *incoming, p Stream) *Error {
+	if in.next < 0 && p.Seq != 0 && p.Seq != 1 || in.next >= 0 && p.Seq != in.next {
+		return faultAt(CodeInvalidParam, "p.seq", "leaves a gap or repeats")
+	}
+	data := []byte(p.Data)
+	if in.kind == "binary" {
+		raw, err := base64.StdEncoding.DecodeString(p.Data)
+		if err != nil {
+			return faultAt(CodeInvalidParam, "p.data", "must be base64")
+		}
+		data = raw
+	}
+	if len(in.data)+len(data) > maxStream {
+		return faultAt(CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
+	}
+	if s.bytes+len(data) > maxStreamBytes {
+		return fault(CodeRateLimit)
+	}
+	in.next, in.data = p.Seq+1, append(in.data, data...)
+	s.bytes += len(data)
+	return nil
+}
+
+func (s *streams) drop(key string) {
+	if in := s.open[key]; in != nil {
+		s.bytes -= len(in.data)
+		delete(s.open, key)
+	}
+}
+
+func (s *streams) sweep(now time.Time) {
+	for key, in := range s.open {
+		if now.Sub(in.active) >= streamIdle {
+			s.drop(key)
+		}
+	}
+}
+
+// stream collects a stream and hands it over whole (MS-32).
+func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
+	done, e := b.streams.take(c.m.From.Name(), p, c.now)
+	if e != nil {
+		return answer{}, e
+	}
+	if done == nil {
+		return answer{}, b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])})
+	}
+	text := string(done.data)
+	if done.kind == "binary" {
+		text = base64.StdEncoding.EncodeToString(done.data)
+	}
+	payload := wire.Obj(member("action", wire.Text("stream")), member("stream_id", wire.Text(p.ID)))
+	for _, m := range []struct{ key, value string }{{"type", done.kind}, {"content_type", done.content}} {
+		if m.value != "" {
+			payload = payload.With(m.key, wire.Text(m.value))
+		}
+	}
+	return b.hand(c, IntentStream, payload.With("data", wire.Text(text)), "conv_"+hash(c.m.From.Name(), "stream", p.ID), thread{})
+}
+
+// checksum is what the end of a stream names.
+func checksum(data string) string {
+	sum := sha256.Sum256([]byte(data))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,307 @@
+package moltspeak
+
+import (
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// work maps query, task, tool and stream and hands them to the node (§10).
+func (b *Bridge) work(c *exchange) (answer, *Error) {
+	switch p := c.body.(type) {
+	case Query:
+		return b.query(c, p)
+	case Task:
+		return b.task(c, p)
+	case Tool:
+		return b.tool(c, p)
+	case Stream:
+		return b.stream(c, p)
+	}
+	return answer{}, fault(CodeSchema)
+}
+
+// ownDomain is the domain of queries that carry a native question.
+const ownDomain = "agentmesh"
+
+func (b *Bridge) query(c *exchange, q Query) (answer, *Error) {
+	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
+		payload := wire.Obj(append([]wire.Member{member("action", wire.Text("ask"))}, q.Params.Without("action").Members()...)...)
+		return b.hand(c, wire.RequestInfo, payload, b.conversation(c), thread{})
+	}
+	if slices.Contains(b.cfg.Domains, q.Domain) {
+		return b.hand(c, IntentQuery, action("query", c.m.P), b.conversation(c), thread{})
+	}
+	ask := wire.Obj(member("domain", wire.Text(q.Domain)))
+	if q.Intent != "" {
+		ask = ask.With("intent", wire.Text(q.Intent))
+	}
+	if q.Params.Len() > 0 {
+		ask = ask.With("params", q.Params)
+	}
+	payload := wire.Obj(member("action", wire.Text("ask")), member("question", wire.Text(string(b.shown(c, ask).JSON()))), member("response_format", wire.Text("json")))
+	return b.hand(c, wire.RequestInfo, payload, b.conversation(c), thread{})
+}
+
+// action puts the action first, which every payload of AgentMesh has.
+func action(name string, p wire.Value) wire.Value {
+	return wire.Obj(append([]wire.Member{member("action", wire.Text(name))}, p.Without("action").Members()...)...)
+}
+
+func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
+	conv := b.taskConversation(c.m.From, t.ID)
+	var old thread
+	_, known, err := b.read(c.ctx, nsThreads, threadKey(b.address(c.m.From).String(), conv), &old, c.now)
+	if err != nil {
+		return answer{}, fault(CodeInternal).because(err)
+	}
+	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) {
+		return b.taskOfOurs(c, t)
+	}
+	keep := thread{TaskID: t.ID, Creator: c.m.From.Name(), Progress: t.OnProgress, State: "pending"}
+	switch t.Action {
+	case "status":
+		data := wire.Obj(member("task_id", wire.Text(t.ID)), member("status", wire.Text(old.State)))
+		if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+			return answer{}, e
+		}
+		return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil
+	case "cancel":
+		keep.State, keep.Done = "cancelled", true
+		return b.hand(c, wire.Intent(old.Intent), closing("failed"), conv, keep)
+	case "complete":
+		keep.State, keep.Done = "completed", true
+		return b.hand(c, wire.Intent(old.Intent), closing("completed"), conv, keep)
+	}
+	if !t.Deadline.IsZero() && !c.now.Before(t.Deadline) {
+		return answer{}, faultAt(CodeInvalidParam, "p.deadline", "has passed")
+	}
+	intent, payload := IntentTask, c.m.P
+	if native := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), native) && t.Params.GetStr("action") != "" {
+		intent, payload = native, t.Params
+	}
+	return b.hand(c, intent, payload, conv, keep)
+}
+
+// taskOfOurs takes complete and cancel of a task that we delegated: the peer closes the conversation.
+func (b *Bridge) taskOfOurs(c *exchange, t Task) (answer, *Error) {
+	unknown := faultAt(CodeInvalidParam, "p.task_id", "is no task of yours")
+	var o ours
+	_, known, err := b.read(c.ctx, nsOurs, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
+	if err != nil {
+		return answer{}, fault(CodeInternal).because(err)
+	}
+	if !known || t.Action == "status" {
+		return answer{}, unknown
+	}
+	status := "completed"
+	if t.Action == "cancel" {
+		status = "failed"
+	}
+	return b.handIn(c, o.Address, wire.Intent(o.Intent), closing(status), o.Conv, nil)
+}
+
+func closing(status string) wire.Value {
+	return wire.Obj(member("action", wire.Text(wire.ActionClose)), member("status", wire.Text(status)))
+}
+
+func (b *Bridge) tool(c *exchange, t Tool) (answer, *Error) {
+	at := slices.IndexFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool })
+	if t.Action != "list" && at < 0 {
+		e := faultAt(CodeCapability, "p.tool", "is not offered here")
+		e.Recoverable = false
+		return answer{}, e
+	}
+	if t.Action == "invoke" {
+		return b.hand(c, IntentTool, c.m.P, b.conversation(c), thread{})
+	}
+	var list []wire.Value
+	for i, info := range b.cfg.Tools {
+		if t.Action == "list" || i == at {
+			list = append(list, wire.Obj(member("name", wire.Text(info.Name)), member("description", wire.Text(info.Description))))
+		}
+	}
+	data := wire.Obj(member("tools", wire.Arr(list...)))
+	if t.Action == "describe" {
+		data = list[0]
+	}
+	if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+		return answer{}, e
+	}
+	return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil
+}
+
+// conversation is that of the message a request names in re, theirs or ours, else a new one.
+func (b *Bridge) conversation(c *exchange) string {
+	if c.m.Re != "" {
+		var s seen
+		if _, ok, err := b.read(c.ctx, nsSeen, seenKey(c.m.From, c.m.Re), &s, c.now); err == nil && ok && s.Conv != "" {
+			return s.Conv
+		}
+		var o ours
+		if _, ok, err := b.read(c.ctx, nsOurs, c.m.Re, &o, c.now); err == nil && ok && o.Address == b.address(c.m.From).String() {
+			return o.Conv
+		}
+	}
+	return "conv_" + hash(c.m.From.Name(), "message", c.m.ID)
+}
+
+// taskConversation is the conversation of a task. Our own node delegates with its conversation's id as task id.
+func (b *Bridge) taskConversation(from Agent, task string) string {
+	return "conv_" + hash(from.Name(), "task", task)
+}
+
+// hand gives the message to the node and turns the outcome into an answer.
+func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv string, t thread) (answer, *Error) {
+	address := b.address(c.m.From).String()
+	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
+	a, e := b.handIn(c, address, intent, payload, conv, []store.Change{b.threadChange(t, c.now)})
+	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good: a close that follows has nothing to add
+		t.Done = true
+		if err := b.records.Apply(c.ctx, []store.Change{b.threadChange(t, c.now)}, c.now); err != nil {
+			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: keep a thread", "err", err)
+		}
+	}
+	return a, e
+}
+
+func (b *Bridge) handIn(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (answer, *Error) {
+	hold, e := b.needsOwner(c)
+	if e != nil {
+		return answer{}, e
+	}
+	in, e := b.inbound(c, address, intent, payload, conv)
+	if e != nil {
+		return answer{}, e
+	}
+	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != OpRespond && c.m.Op != OpError)
+	in.Records = append(records, b.seenChange(c.m, seen{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, store.Any, c.now))
+	out, err := b.cfg.Node.Accept(c.ctx, in)
+	if err != nil {
+		return answer{}, fromWire(err)
+	}
+	return b.outcome(c, out)
+}
+
+// inbound is the message as the node takes it. Integers beyond 2^53, deep nesting and size are refused here, where
+// the message would cross into AgentMesh (MS-9).
+func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string) (bridge.Inbound, *Error) {
+	a, err := bridge.ParseAddress(address)
+	if err != nil {
+		return bridge.Inbound{}, faultAt(CodeInvalidParam, "from", "is too long")
+	}
+	payload = a.Mark(b.shown(c, payload), true)
+	raw := b.shownMessage(c)
+	strict, err := wire.Parse(payload.JSON())
+	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {
+		return bridge.Inbound{}, faultAt(CodeInvalidParam, "p", "is beyond the limits of AgentMesh: 32 levels, 256 KiB, integers within 2^53").because(err)
+	}
+	return bridge.Inbound{
+		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature,
+		MessageID: wire.MessageID("msg_" + hash(c.m.From.Name(), c.m.ID)), ConvID: wire.ConversationID(conv), Intent: intent,
+		Payload: strict, Time: c.m.Time, Received: c.now, Raw: raw, Digest: c.digest,
+	}, nil
+}
+
+// shown is a payload as lists, pages and hooks get it: personal data masked, unless the owner wants it revealed for
+// this peer (MS-39).
+func (b *Bridge) shown(c *exchange, p wire.Value) wire.Value {
+	if c.m.Class != PII || slices.Contains(b.cfg.Reveal, c.m.From.Name()) {
+		return p
+	}
+	return Mask(p, c.m.PII)
+}
+
+// shownMessage is the message as the transcript keeps it: always masked.
+func (b *Bridge) shownMessage(c *exchange) []byte {
+	if c.m.Class != PII {
+		return c.m.Tree.JSON()
+	}
+	return c.m.Tree.With("p", Mask(c.m.P, c.m.PII)).JSON()
+}
+
+// outcome says how the node answered (MS-45).
+func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *Error) {
+	if c.m.Op == OpRespond || c.m.Op == OpError {
+		return answer{}, nil
+	}
+	payload := wire.Value{}
+	if out.Reply != nil {
+		payload = out.Reply.Payload
+	} else if m, err := wire.Parse(out.Raw); err == nil {
+		payload, _ = m.Get("payload")
+	}
+	data := payload.Without("metadata")
+	switch payload.GetStr("action") {
+	case wire.ActionPending, wire.ActionReceived:
+		return answer{op: OpRespond, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted, user: true}, nil
+	case wire.ActionClose:
+		status := "success"
+		if payload.GetStr("status") == "failed" {
+			status = "error"
+		}
+		return answer{op: OpRespond, p: Respond{Status: status, Data: data}.value(), status: http.StatusOK, user: true}, nil
+	}
+	return answer{op: OpRespond, p: respondOf(data).value(), status: http.StatusOK, user: true}, nil
+}
+
+// respondOf is what our side says as a respond: a payload that is one already keeps its status.
+func respondOf(payload wire.Value) Respond {
+	if payload.GetStr("action") == "respond" {
+		if data, ok := payload.Get("data"); ok && slices.Contains([]string{"success", "error", "partial"}, payload.GetStr("status")) {
+			return Respond{Status: payload.GetStr("status"), Data: data, Schema: payload.GetStr("schema")}
+		}
+	}
+	return Respond{Status: "success", Data: payload}
+}
+
+// answered takes a respond or an error to a message of ours.
+func (b *Bridge) answered(c *exchange) (answer, *Error) {
+	var o ours
+	_, known, err := b.read(c.ctx, nsOurs, c.m.Re, &o, c.now)
+	if err != nil {
+		return answer{}, fault(CodeInternal).because(err)
+	}
+	address, parse := bridge.ParseAddress(o.Address)
+	if !known || parse != nil || address.Peer != c.m.From.Name() {
+		return answer{}, faultAt(CodeInvalidParam, "re", "is no message of ours to you")
+	}
+	payload, end := replyPayload(c.body)
+	a, e := b.handIn(c, o.Address, wire.Intent(o.Intent), payload, o.Conv, nil)
+	if e != nil || end == "" {
+		return a, e
+	}
+	final := *c // the conversation ends with the answer (§10)
+	final.m.ID = c.m.ID + "#close"
+	if _, e := b.handIn(&final, o.Address, wire.Intent(o.Intent), closing(end), o.Conv, nil); e != nil && !errors.Is(e.cause, wire.ErrConversationClosed) {
+		return answer{}, e
+	}
+	return a, nil
+}
+
+// replyPayload is an answer as AgentMesh says it, and how it closes the conversation: "" where it stays open.
+func replyPayload(p Payload) (payload wire.Value, end string) {
+	switch r := p.(type) {
+	case Fault:
+		return wire.Obj(member("action", wire.Text("respond")), member("status", wire.Text("error")), member("error", wire.Text(string(r.Code)))), "failed"
+	case Respond:
+		end = map[string]string{"success": "completed", "error": "failed"}[r.Status]
+		if r.Data.GetStr("action") != "" {
+			if r.Data.GetStr("action") == wire.ActionClose {
+				end = ""
+			}
+			return r.Data, end
+		}
+		v := wire.Obj(member("action", wire.Text("respond")), member("status", wire.Text(r.Status)), member("data", r.Data))
+		if r.Schema != "" {
+			v = v.With("schema", wire.Text(r.Schema))
+		}
+		return v, end
+	}
+	return wire.Obj(member("action", wire.Text("respond"))), ""
+}
