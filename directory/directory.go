@@ -39,6 +39,8 @@ type Config struct {
 	Local bool
 	// Mode is who may register; "" is Open.
 	Mode Mode
+	// ReadOnly is a mirror: nobody registers, see [Registry.Follow].
+	ReadOnly bool
 	// Operators are the SHA-256 of credentials that register in every mode and without quotas: those of the
 	// operator's own node.
 	Operators [][32]byte

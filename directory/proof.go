@@ -45,7 +45,7 @@ func (r *Registry) prove(s Submission, t target, c candidate, now time.Time) (pr
 	digest := signing.Digest(c.submitted)
 	window := signing.Window{From: now.Add(-proofWindow), To: now.Add(proofWindow)}
 	var err error
-	for _, base := range r.bases(t.host) {
+	for _, base := range bases(r.cfg.BaseURL, r.cfg.Local, t.host) {
 		text := wire.KeyProofText(t.method, base.path+t.path, base.url, proof.Stamp, digest)
 		if err = c.key.Verify(text, proof.Signature, window, now); err == nil {
 			return proven{header: s.Proof, text: string(text)}, nil
@@ -57,15 +57,15 @@ func (r *Registry) prove(s Submission, t target, c candidate, now time.Time) (pr
 // base is one spelling of the directory's base URL, and the path in it.
 type base struct{ url, path string }
 
-// bases returns the spellings that a proof may name: the configured one and, in the local profile, the other
+// bases returns the spellings of a directory's base that a proof may name: own and, in the local profile, the other
 // loopback names with its port or that of the request (AM-62).
-func (r *Registry) bases(host string) []base {
-	u, err := url.Parse(r.cfg.BaseURL)
+func bases(own string, local bool, host string) []base {
+	u, err := url.Parse(own)
 	if err != nil {
 		return nil
 	}
-	list := []base{{r.cfg.BaseURL, u.EscapedPath()}}
-	if !r.cfg.Local {
+	list := []base{{own, u.EscapedPath()}}
+	if !local {
 		return list
 	}
 	add := func(host string) {

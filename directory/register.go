@@ -16,6 +16,9 @@ const attempts = 32
 
 // Register takes a card in (POST, AM-51): 201. By its owner it is a renewal, or takes back a reserved id.
 func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered, error) {
+	if r.cfg.ReadOnly {
+		return wire.Registered{}, errMirror
+	}
 	if !r.fit(s.Bearer) {
 		return wire.Registered{}, wire.ErrNoBearer
 	}
@@ -161,6 +164,9 @@ func row(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error)
 // Renew replaces the card of id by its owner, or renews it unchanged where the body is empty (PUT): 200. The
 // order is 401, 404, 403, then the body (AM-51).
 func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wire.Registered, error) {
+	if r.cfg.ReadOnly {
+		return wire.Registered{}, errMirror
+	}
 	now := clock()
 	held, err := r.owned(ctx, id, s.Bearer, s.Client, true, now)
 	if err != nil {
@@ -206,6 +212,9 @@ func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Su
 
 // Withdraw takes the card of id out of the directory (DELETE). Its id stays reserved for its owner (AM-55).
 func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) error {
+	if r.cfg.ReadOnly {
+		return errMirror
+	}
 	now := clock()
 	for range attempts {
 		held, err := r.owned(ctx, id, s.Bearer, s.Client, false, now)

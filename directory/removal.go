@@ -52,12 +52,11 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 		return err
 	}
 	now := clock()
-	body, err := json.Marshal(Removal{id, reason, now})
+	change, err := removalChange(Removal{id, reason, now})
 	if err != nil {
-		return fmt.Errorf("write removal: %w", err)
+		return err
 	}
-	changes := append(r.audit(now, string(id), "removed", reason, by),
-		store.Change{Record: store.Record{NS: removedNS, Key: string(id), Body: body, Expires: now.Add(removalLife)}, IfRev: store.Any})
+	changes := append(r.audit(now, string(id), "removed", reason, by), change)
 	err = r.cards.Withdraw(ctx, string(id), store.Any, now.Add(reservation), changes, now)
 	r.wrote(string(id))
 	if errors.Is(err, store.ErrNotFound) {
@@ -68,6 +67,15 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 	}
 	r.log.InfoContext(ctx, "card removed by the operator", "agent_id", id, "reason", reason)
 	return nil
+}
+
+func removalChange(done Removal) (store.Change, error) {
+	body, err := json.Marshal(done)
+	if err != nil {
+		return store.Change{}, fmt.Errorf("write removal: %w", err)
+	}
+	rec := store.Record{NS: removedNS, Key: string(done.AgentID), Body: body, Expires: done.At.Add(removalLife)}
+	return store.Change{Record: rec, IfRev: store.Any}, nil
 }
 
 // wrote is called after a write of a card, also where its outcome is unknown.

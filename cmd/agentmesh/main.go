@@ -64,14 +64,15 @@ type commands struct {
 	Links linksCmd `cmd:"" group:"mesh" help:"Connections to other networks."`
 	Mew   mewCmd   `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
 
-	Keys    keysCmd    `cmd:"" group:"data" help:"Signing and encryption keys."`
-	Cards   cardsCmd   `cmd:"" group:"data" help:"The operator's hand on the directory: list, remove, ban, import, export."`
-	Token   tokenCmd   `cmd:"" group:"data" help:"Invite codes of the directory."`
-	Config  configCmd  `cmd:"" group:"data" help:"The configuration."`
-	Check   checkCmd   `cmd:"" group:"data" help:"Read the whole data directory and say what is wrong with it."`
-	Compact compactCmd `cmd:"" group:"data" help:"Give the database's free space back to the disk, while nothing serves."`
-	Backup  backupCmd  `cmd:"" group:"data" help:"Write one archive of the whole data directory, also while serving."`
-	Restore restoreCmd `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
+	Keys    keysCmd      `cmd:"" group:"data" help:"Signing and encryption keys."`
+	Mirrors directoryCmd `cmd:"" name:"directory" group:"run" help:"Mirror another directory."`
+	Cards   cardsCmd     `cmd:"" group:"data" help:"The operator's hand on the directory: list, remove, ban, import, export."`
+	Token   tokenCmd     `cmd:"" group:"data" help:"Invite codes of the directory."`
+	Config  configCmd    `cmd:"" group:"data" help:"The configuration."`
+	Check   checkCmd     `cmd:"" group:"data" help:"Read the whole data directory and say what is wrong with it."`
+	Compact compactCmd   `cmd:"" group:"data" help:"Give the database's free space back to the disk, while nothing serves."`
+	Backup  backupCmd    `cmd:"" group:"data" help:"Write one archive of the whole data directory, also while serving."`
+	Restore restoreCmd   `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
 	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log, offline."`
 	Message    messageCmd    `cmd:"" group:"debug" help:"Look into messages of any implementation."`

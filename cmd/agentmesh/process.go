@@ -43,6 +43,7 @@ type process struct {
 	edge     *httpapi.Server
 	owner    *httpapi.Owner
 	registry *directory.Registry // nil without the role
+	mirror   bool                // the registry is a mirror: see directory mirror
 	node     *node.Node          // nil without the role
 	notices  *notify.Box
 	audit    *acl.Audit
@@ -164,7 +165,7 @@ func (p *process) addDirectory(base string) {
 		bearer := node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})
 		cfg.Operators = [][32]byte{directory.Hash(string(bearer))}
 	}
-	cfg.Audit, cfg.HTTP = p.auditOperator, p.http
+	cfg.Audit, cfg.HTTP, cfg.ReadOnly = p.auditOperator, p.http, p.mirror
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.registry.MountOwner(p.owner.Group())

@@ -129,6 +129,7 @@ const (
 	opRecord   = "look up the record"
 	opKeys     = "look up the keys"
 	opSearch   = "search"
+	opChanges  = "read the changes"
 )
 
 func (d *Directory) unreachable(op string, cause error) error {

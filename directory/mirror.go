@@ -1,0 +1,229 @@
+package directory
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	mirrorRecord = "mirror:" // and the name of the source: where we are in its feed
+	mirrorWait   = 25 * time.Second
+	mirrorRetry  = time.Second // after the first failure, then twice as long each time
+	mirrorPause  = 5 * time.Minute
+)
+
+// errMirror refuses writes to a mirror.
+var errMirror = wire.ErrClosed.At("this is a read-only mirror; register at the directory that it mirrors")
+
+// Follow keeps this directory a mirror of source until ctx ends: it reads the feed of changes and takes over what it can
+// check itself. A card must be acceptable here, and its key counts as proven only where the proof that the source
+// passes on verifies; endpoints are asked by the mirror's own worker. The registry must be [Config.ReadOnly].
+//
+// The place in the feed is stored behind each page, so that a restart goes on there. The order of a mirror's list is
+// that in which cards came to it.
+func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
+	failures := 0
+	for ctx.Err() == nil {
+		err := r.followOnce(ctx, source)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			failures = 0
+			continue
+		}
+		pause := min(mirrorRetry<<min(failures, 20), mirrorPause)
+		pause = pause/2 + rand.N(pause)
+		failures++
+		r.log.WarnContext(ctx, "mirror cannot follow its source", "source", source.Base, "again_in", pause, "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// followOnce takes over one page.
+func (r *Registry) followOnce(ctx context.Context, source *client.Directory) error {
+	now := clock()
+	key := mirrorRecord + source.Known()
+	since, rec, err := "", store.Record{NS: recordNS, Key: key}, error(nil)
+	held, err := r.recs.Get(ctx, recordNS, key, now)
+	switch {
+	case err == nil:
+		since = string(held.Body)
+	case !errors.Is(err, store.ErrNotFound):
+		return err
+	}
+	page, err := source.Changes(ctx, since, mirrorWait)
+	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && since != "" {
+		// Another directory answers there now, or it was restored: its cards are all looked at again.
+		r.log.WarnContext(ctx, "the source does not know our place in its feed: beginning anew", "source", source.Base)
+		return r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}}, now)
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range page.Changes {
+		if err := r.mirror(ctx, source, c); err != nil {
+			return fmt.Errorf("take over %s: %w", c.AgentID, err)
+		}
+	}
+	if page.Next == since {
+		return nil
+	}
+	rec.Body = []byte(page.Next)
+	return r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, clock())
+}
+
+// mirror takes over one change. A card that does not pass our checks is no failure: it is not listed here.
+func (r *Registry) mirror(ctx context.Context, source *client.Directory, c wire.Change) error {
+	if c.Record == nil {
+		return r.drop(ctx, c)
+	}
+	now := clock()
+	held, err := r.cards.Held(ctx, string(c.AgentID), now)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	card, err := r.checked(ctx, source, *c.Record, held, now)
+	if err != nil {
+		if errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
+			return err
+		}
+		r.log.WarnContext(ctx, "a card of the source is not acceptable here", "agent_id", c.AgentID, "err", err)
+		return r.drop(ctx, c)
+	}
+	if held.Live(now) && bytes.Equal(held.Body, card.Body) && bytes.Equal(held.Meta, card.Meta) && held.Expires.Equal(card.Expires) {
+		return nil // the source found something out that we find out ourselves
+	}
+	_, err = r.cards.Put(ctx, store.PutCard{Card: card, IfRev: store.Any, Now: now})
+	r.wrote(card.ID)
+	if m, metaErr := parseMeta(card); err == nil && metaErr == nil && m.Probed.IsZero() {
+		if parsed, err := r.stored(card); err == nil {
+			r.askSoon(parsed)
+		}
+	}
+	return err
+}
+
+// drop takes a card out that the source does not list any more.
+func (r *Registry) drop(ctx context.Context, c wire.Change) error {
+	now := clock()
+	var changes []store.Change
+	if c.Change == wire.ChangeRemoved && checkReason(c.Reason) == nil {
+		change, err := removalChange(Removal{c.AgentID, c.Reason, now})
+		if err != nil {
+			return err
+		}
+		changes = append(changes, change)
+	}
+	err := r.cards.Withdraw(ctx, string(c.AgentID), store.Any, now.Add(reservation), changes, now)
+	r.wrote(string(c.AgentID))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// checked makes the row of a mirrored card, as far as the card stands up to our own checks.
+func (r *Registry) checked(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
+	card, err := r.parse(rec.Card.JSON())
+	if err != nil {
+		return store.Card{}, err
+	}
+	c, err := r.judge(card, false, now)
+	if err != nil {
+		return store.Card{}, err
+	}
+	if err := r.banned(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
+		return store.Card{}, err
+	}
+	if !now.Before(rec.ExpiresAt) {
+		return store.Card{}, errors.New("it has expired")
+	}
+	m, err := r.mirroredMeta(source, rec, c, held, now)
+	if err != nil {
+		return store.Card{}, err
+	}
+	stored, err := row(c, [32]byte{}, m, now) // nobody's: no credential has this hash
+	if err != nil {
+		return store.Card{}, err
+	}
+	stored.Registered, stored.Counts = rec.RegisteredAt, nil
+	if rec.ExpiresAt.Before(stored.Expires) {
+		stored.Expires = rec.ExpiresAt
+	}
+	stored.ReservedUntil = stored.Expires
+	return stored, nil
+}
+
+// mirroredMeta is what we keep beside a mirrored card: its key proof where that verifies, and what we found out about
+// its endpoint before. A key that is not the one we had counts as replaced: a rotation can be proven only by the
+// directory that it was made at.
+func (r *Registry) mirroredMeta(source *client.Directory, rec wire.CardRecord, c candidate, held store.Card, now time.Time) (meta, error) {
+	m := meta{Derived: c.key.AgentID() == c.card.ID, Current: wire.KeyChange{Since: rec.RegisteredAt}}
+	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {
+		m.Replaced, m.Current.Since = *at, *at
+	}
+	if held.ID != "" {
+		before, err := parseMeta(held)
+		if err != nil {
+			return meta{}, err
+		}
+		old, err := r.stored(held)
+		if err != nil {
+			return meta{}, err
+		}
+		if sameKey(old.PublicKey, c.card.PublicKey) != nil {
+			m.Replaced, m.Current.Since = now, now
+		} else {
+			m.Current, m.Replaced = before.Current, laterOf(m.Replaced, before.Replaced)
+			if old.Endpoint == c.card.Endpoint {
+				m.Endpoint, m.Alive, m.Probed, m.Misses = before.Endpoint, before.Alive, before.Probed, before.Misses
+			}
+		}
+	}
+	if proof, text, ok := r.proofOfSource(source, rec, c, now); ok {
+		m.Proof, m.Proven = rec.KeyProof, proof.Time
+		if m.Current.Proof == "" {
+			m.Current.Proof, m.Current.ProofText = rec.KeyProof, text
+		}
+	}
+	return m, nil
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// proofOfSource checks the key proof that the source passes on: it was made for a request to the source (AM-62).
+func (r *Registry) proofOfSource(source *client.Directory, rec wire.CardRecord, c candidate, now time.Time) (wire.KeyProof, string, bool) {
+	proof, ok := wire.ParseKeyProof(rec.KeyProof)
+	if !ok || proof.Time.After(now.Add(proofWindow)) {
+		return wire.KeyProof{}, "", false
+	}
+	digest := signing.Digest(c.submitted)
+	window := signing.Window{From: proof.Time.Add(-proofWindow), To: proof.Time.Add(proofWindow)}
+	for _, base := range bases(source.Base, source.Loopback && r.cfg.Local, "") {
+		for _, t := range []target{{method: "POST", path: "/agents"}, {method: "PUT", path: "/agents/" + string(c.card.ID)}} {
+			text := wire.KeyProofText(t.method, base.path+t.path, base.url, proof.Stamp, digest)
+			if c.key.Verify(text, proof.Signature, window, now) == nil {
+				return proof, string(text), true
+			}
+		}
+	}
+	return wire.KeyProof{}, "", false
+}

@@ -1,0 +1,49 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	maxChanges       = 100
+	maxChangesAnswer = 16 << 20 // 100 cards of 64 KiB with what stands beside them
+)
+
+var errWrongChange = errors.New("a line of the feed has the card of another agent")
+
+// Changes returns what happened to the cards of the directory after since, "" for everything that is listed. Where
+// nothing did, the directory waits for up to wait, whole seconds of at most 30. Only directories of this project have
+// it. Nothing in a card is checked but that it is one of the id that the line names.
+func (d *Directory) Changes(ctx context.Context, since string, wait time.Duration) (wire.ChangePage, error) {
+	params := url.Values{"limit": {strconv.Itoa(maxChanges)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
+	if since != "" {
+		params.Set("since", since)
+	}
+	r := request{op: opChanges, method: http.MethodGet, path: "/changes?" + params.Encode(), max: maxChangesAnswer, timeout: defaultAnswer + wait}
+	resp, err := d.do(ctx, r, http.StatusOK)
+	if err != nil {
+		return wire.ChangePage{}, err
+	}
+	var page wire.ChangePage
+	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, maxChanges*pageValues/10) // strict first: what follows takes any case
+	if err == nil {
+		err = json.Unmarshal(resp.body, &page)
+	}
+	if err != nil {
+		return wire.ChangePage{}, d.badAnswer(r.op, resp.status, err)
+	}
+	for _, c := range page.Changes {
+		if !c.AgentID.Valid() || c.Record != nil && c.Record.Card.GetStr("agent_id") != string(c.AgentID) {
+			return wire.ChangePage{}, d.badAnswer(r.op, resp.status, errWrongChange)
+		}
+	}
+	return page, nil
+}
