@@ -1,12 +1,14 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,11 +111,23 @@ func (n *Node) followEvents(ctx context.Context, changed func(string)) {
 // topicRefusals is a topic of pages alone: refusals are no events, because strangers make them by the thousand.
 const topicRefusals = "refusals"
 
+// refusalsRest is how long a page that was told of refusals is left alone: a stranger must not make it work.
+const refusalsRest = time.Second
+
 func (n *Node) followRefusals(ctx context.Context, changed func(string)) {
+	rest := time.NewTimer(0)
+	defer rest.Stop()
 	for {
+		news := n.refusals.news.wait() // from here on nothing is missed
 		select {
-		case <-n.refusals.news.wait():
+		case <-rest.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-news:
 			changed(topicRefusals)
+			rest.Reset(refusalsRest)
 		case <-ctx.Done():
 			return
 		}
@@ -172,7 +186,9 @@ func factsOf(v wire.Value) []fact {
 		}
 		switch {
 		case v.Kind() == wire.Object && v.Len() > 0 && depth < maxFactDepth:
-			for _, m := range v.Members() {
+			members := slices.Clone(v.Members())
+			slices.SortStableFunc(members, func(a, b wire.Member) int { return cmp.Compare(leads(b.Key), leads(a.Key)) })
+			for _, m := range members {
 				walk(strings.TrimPrefix(path+" › "+m.Key, " › "), m.Value, depth+1)
 			}
 		case v.Kind() == wire.Array && v.Len() > 0 && depth < maxFactDepth:
@@ -184,13 +200,33 @@ func factsOf(v wire.Value) []fact {
 			if !ok {
 				text = string(v.JSON())
 			}
-			list = append(list, fact{strings.ReplaceAll(path, "_", " "), text})
+			list = append(list, fact{strings.ReplaceAll(path, "_", " "), readable(text)})
 		}
 	}
 	if v.Len() > 0 {
 		walk("", v, 0)
 	}
 	return list
+}
+
+// readable writes a time with a zone as people read it. One without is left as it is, for nobody knows when it is meant.
+func readable(text string) string {
+	at, ok := wire.ParseISO8601(text)
+	if !ok || !strings.Contains(text, "T") || !strings.ContainsAny(text[len(text)-6:], "Z+-") {
+		return text
+	}
+	return at.Format("Mon 2 Jan 2006, 15:04 -07:00")
+}
+
+// leads says how far in front a member of an object stands: what names a thing comes before what describes it.
+func leads(key string) int {
+	switch key {
+	case "title", "name":
+		return 2
+	case "subject", "description":
+		return 1
+	}
+	return 0
 }
 
 // content is a payload as a page shows it: what it says, and exactly what it is.

@@ -377,8 +377,8 @@ func browserManyEvents(t *testing.T, browser context.Context) {
 	refuse(warm)
 	tabBefore, serverBefore := tb.heap(), serverHeap()
 	nodes := eval[int](tb, `document.getElementsByTagName("*").length`)
-	for range 20 { // the page is changed in between, not once at the end
-		refuse(events / 20)
+	for range 10 { // the page is changed in between, not once at the end
+		refuse(events / 10)
 	}
 	if grown := tb.heap() - tabBefore; grown > tabMost {
 		t.Errorf("the tab grew by %.1f MiB", grown/(1<<20))

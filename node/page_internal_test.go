@@ -1,0 +1,59 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+func TestFactsOf(t *testing.T) {
+	v, err := wire.Parse([]byte(`{"event":{"duration":"30m","title":"Coffee","proposed_times":["2027-02-19T10:00:00-08:00","2027-02-19T14:00"]},"n":1,"none":{},"deep":{"a":{"b":{"c":{"d":{"e":{"f":1}}}}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fact{
+		{"event › title", "Coffee"}, {"event › duration", "30m"},
+		{"event › proposed times 1", "Fri 19 Feb 2027, 10:00 -08:00"}, {"event › proposed times 2", "2027-02-19T14:00"},
+		{"n", "1"}, {"none", "{}"}, {"deep › a › b › c › d › e", `{"f":1}`},
+	}
+	if diff := cmp.Diff(want, factsOf(v)); diff != "" {
+		t.Error(diff)
+	}
+	if list := factsOf(wire.Obj()); len(list) != 0 {
+		t.Errorf("nothing has the facts %v", list)
+	}
+	wide := wire.Obj()
+	for i := range 10 * maxFacts {
+		wide = wide.With(string(rune('a'+i%26))+string(rune('a'+i/26)), wire.Int(int64(i)))
+	}
+	if n := len(factsOf(wide)); n != maxFacts {
+		t.Errorf("%d facts are shown, want %d", n, maxFacts)
+	}
+}
+
+func TestReadable(t *testing.T) {
+	for in, want := range map[string]string{
+		"2027-02-19T10:00:00Z": "Fri 19 Feb 2027, 10:00 +00:00", "2027-02-19T10:00-0800": "2027-02-19T10:00-0800", "2027-02-19T10:00:00-0800": "Fri 19 Feb 2027, 10:00 -08:00",
+		"2027-02-19": "2027-02-19", "2027-02-19T10:00:00": "2027-02-19T10:00:00", "": "", "T": "T", "tomorrow": "tomorrow",
+	} {
+		if got := readable(in); got != want {
+			t.Errorf("readable(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestStampOf(t *testing.T) {
+	for _, tc := range []struct {
+		prefix, id string
+		ok         bool
+	}{
+		{"in_", "in_01a1fc76c606abcd", true}, {"out_", "out_01a1fc76c606ab", true}, {"out_", "out_01a1fc76c606", false},
+		{"in_", "ask_01a1fc76c606abcd", false}, {"in_", "in_", false}, {"in_", "in_zzzzzzzzzzzz", false},
+	} {
+		if _, err := stampOf(tc.prefix, tc.id); (err == nil) != tc.ok {
+			t.Errorf("stampOf(%s, %s) = %v", tc.prefix, tc.id, err)
+		}
+	}
+}
