@@ -216,8 +216,10 @@ func (l *link) inbound(peer, id string, b Block) (bridge.Inbound, error) {
 	if err := address.Validate(); err != nil {
 		return bridge.Inbound{}, bad("from", "is no name of a peer")
 	}
-	if err := b.Check(time.Now()); err != nil {
-		return bridge.Inbound{}, err
+	for i, e := range b { // public clients send bare codes (MESS-20)
+		if err := e.check(entryPath(i, e), time.Now(), true); err != nil {
+			return bridge.Inbound{}, err
+		}
 	}
 	b = slices.DeleteFunc(slices.Clone(b), func(e Entry) bool { return e.Type == "v" })
 	if len(b) == 0 {
@@ -269,7 +271,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 
 func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	block, err := outgoing(d.Message)
-	if err != nil {
+	if err != nil || len(block) == 0 {
 		return err
 	}
 	conv := string(d.Message.Conversation)
@@ -312,35 +314,39 @@ func (l *link) poke() {
 	}
 }
 
-// outgoing turns a message of the mesh into a block. What is said in other intents becomes a request for text.
+// outgoing turns a message of the mesh into a block. What is said in other intents becomes a request for text; what has
+// nothing to say there is an empty block.
 func outgoing(m wire.Message) (Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
-		return FromTree(list)
+		b, err := FromTree(list)
+		return slices.DeleteFunc(b, func(e Entry) bool { return e.Type == "ack" }), err
 	}
-	text := ""
-	hint := wire.Texts([]string{"text"})
-	context := []wire.Value{}
+	member := func(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
+	status := func(code Code, more ...wire.Member) (Block, error) {
+		return Block{{Type: "status", Body: wire.Obj(append([]wire.Member{member("re", "last"), member("code", string(code))}, more...)...)}}, nil
+	}
+	text, about := "", ""
 	switch m.Action() {
 	case "ask":
-		text = m.Payload.GetStr("question")
-		if c := m.Payload.GetStr("context"); c != "" {
-			context = append(context, wire.Text(c))
-		}
+		text, about = m.Payload.GetStr("question"), m.Payload.GetStr("context")
 	case "deliver":
 		message, _ := m.Payload.Get("message")
-		text = message.GetStr("body")
-		if s := message.GetStr("subject"); s != "" {
-			context = append(context, wire.Text(s))
-		}
+		text, about = message.GetStr("body"), message.GetStr("subject")
 	case "request_human":
 		text = m.Payload.GetStr("reason")
+	case wire.ActionClose:
+		return status(Declined, member("reason", m.Payload.GetStr("reason")))
+	case wire.ActionPending:
+		return status(Held, member("reason", m.Payload.GetStr("reason")), member("resume_eta", m.Payload.GetStr("estimated_response")))
+	case wire.ActionReceived:
+		return nil, nil
 	}
 	if text == "" {
 		return nil, errors.New("mess: a message of this kind cannot be said there")
 	}
-	body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(text)}, wire.Member{Key: "response_hint", Value: hint})
-	if len(context) > 0 {
-		body = body.With("context", wire.Arr(context...))
+	body := wire.Obj(member("intent", text), wire.Member{Key: "response_hint", Value: wire.Texts([]string{"text"})})
+	if about != "" {
+		body = body.With("context", wire.Texts([]string{about}))
 	}
 	return Block{{Type: "request", Body: body}}, nil
 }

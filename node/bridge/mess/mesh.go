@@ -44,10 +44,10 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		return wire.Value{}, err
 	}
 	who := Actor{ID: string(m.From), Channel: "agentmesh"}
-	opts := Options{Peer: &Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.wantsOwner()}
+	opts := Options{Lax: m.Address != "", Peer: &Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.wantsOwner()}
 	if ref, ok := b.threadOf(ctx, who.ID, string(m.Conv)); ok { // we wrote first: whatever is said is about that thread
 		block, opts.Re = block.about(ref), ref
-		if block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "ack" }); len(block) == 0 {
+		if block = slices.DeleteFunc(block, Entry.idle); len(block) == 0 {
 			return ackPayload(Result{}), nil
 		}
 	}
@@ -102,6 +102,12 @@ func (b Block) aboutUnknown(x *Exchange, who, ref string) Block {
 		out[i].Body = e.Body.With("re", wire.Text(ref))
 	}
 	return out
+}
+
+// idle says whether an entry of the other side changes nothing of ours: acks, and that its exchange has what we sent.
+func (e Entry) idle() bool {
+	code, _ := ParseCode(e.Body.GetStr("code"))
+	return e.Type == "ack" || e.Type == "status" && code == Received
 }
 
 // ackPayload is the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
