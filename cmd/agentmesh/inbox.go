@@ -11,6 +11,7 @@ import (
 
 type inboxCmd struct {
 	List inboxListCmd `cmd:"" default:"withargs" help:"List what came in, or follow it."`
+	Wait inboxWaitCmd `cmd:"" help:"Wait for the oldest item that nobody dealt with, and print it as JSON. It comes again until it is answered or acknowledged."`
 	Show inboxShowCmd `cmd:"" help:"Show one item."`
 	Ack  inboxAckCmd  `cmd:"" help:"Mark an item as read."`
 }
@@ -94,6 +95,42 @@ func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 		}
 	}
 	return o.close()
+}
+
+// inboxWaitCmd is for agents: wait, work, then reply or ack, and wait again. Nothing is lost where the agent dies in
+// between, because an item stays new until then.
+type inboxWaitCmd struct {
+	Timeout time.Duration `default:"50s" help:"How long to wait; 0 for ever. Exits with 75 where nothing came."`
+}
+
+func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	end := time.Now().Add(c.Timeout)
+	for ctx.Err() == nil {
+		wait := followWait * time.Second
+		if c.Timeout > 0 {
+			wait = min(wait, time.Until(end))
+		}
+		seconds := max(0, int((wait+time.Second-1)/time.Second))
+		raw, err := o.call(ctx, "GET", "inbox", params("state", "new", "limit", "1", "wait", fmt.Sprint(seconds)), nil)
+		if err != nil {
+			return errors.Join(err, o.close())
+		}
+		page, err := decode[items[json.RawMessage]](raw)
+		if err != nil {
+			return errors.Join(err, o.close())
+		}
+		if len(page.Items) > 0 {
+			return errors.Join(a.json(page.Items[0]), o.close())
+		}
+		if c.Timeout > 0 && !time.Now().Before(end) {
+			return errors.Join(o.close(), quietly(exitTryAgain))
+		}
+	}
+	return errors.Join(o.close(), quietly(exitTryAgain))
 }
 
 func (a *app) showLine(i item) {
