@@ -18,7 +18,8 @@ import (
 // doctorCmd looks at a node from inside and from outside and says what to do about what is wrong. It changes
 // nothing, and it works whether a serve runs or not: what only a running one can show is a warning then.
 type doctorCmd struct {
-	JSON bool `help:"Print the result as JSON."`
+	URL  string `arg:"" optional:"" help:"Look at the agent at this URL instead, as a directory and its peers see it."`
+	JSON bool   `help:"Print the result as JSON."`
 }
 
 // The states of a finding. Only failed ones make the exit code 1.
@@ -69,11 +70,17 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(dir); err != nil {
-		return noAgent(dir)
-	}
 	d := &doctor{app: a, home: home{dir}}
-	d.examine(ctx)
+	if c.URL != "" {
+		if err := d.visit(ctx, c.URL); err != nil {
+			return err
+		}
+	} else {
+		if _, err := os.Stat(dir); err != nil {
+			return noAgent(dir)
+		}
+		d.examine(ctx)
+	}
 	report := doctorReport{OK: true, Findings: d.found}
 	for _, f := range d.found {
 		report.OK = report.OK && f.State != findingFail
