@@ -1,0 +1,268 @@
+package agentrelay
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsHistory holds the messages that the history extension keeps, in their order.
+const nsHistory = "agentrelay/history"
+
+const (
+	defaultKeep     = 7 * 24 * time.Hour
+	defaultMessages = 10_000
+	maxHistoryBytes = 32 << 20 // of frames; their text for the search is as much again
+	sweepAtOnce     = 500
+)
+
+// entry is a kept message.
+type entry struct {
+	id, from string
+	kind     string
+	ts       int64
+	to       []string
+	all      bool   // a broadcast
+	raw      []byte // the frame as it was delivered
+	words    string // what a search looks at, lower case; empty: nothing
+}
+
+func (e *entry) key() string { return fmt.Sprintf("%014d-%s", e.ts, e.id) }
+
+// history is the bounded store of messages: durable, and all of it in memory.
+type history struct {
+	records store.Records
+	keep    time.Duration
+	max     int
+
+	mu    sync.Mutex
+	list  []*entry // oldest first
+	bytes int
+}
+
+func loadHistory(ctx context.Context, records store.Records, cfg Extensions) (*history, error) {
+	h := &history{records: records, keep: cmp.Or(cfg.Keep, defaultKeep), max: cmp.Or(cfg.MaxMessages, defaultMessages)}
+	after, now := "", time.Now()
+	for {
+		page, err := records.List(ctx, nsHistory, "", after, sweepAtOnce, now)
+		if err != nil {
+			return nil, fmt.Errorf("read the history of the relay: %w", err)
+		}
+		for _, rec := range page.Records {
+			e, err := readEntry(rec.Body)
+			if err != nil {
+				return nil, fmt.Errorf("read message %s of the relay: %w", rec.Key, err)
+			}
+			h.add(e)
+		}
+		if after = page.Next; after == "" {
+			return h, nil
+		}
+	}
+}
+
+// readEntry reads a stored frame.
+func readEntry(raw []byte) (*entry, error) {
+	v, err := wire.ParseForeign(raw, maxDepth, maxValues)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{id: v.GetStr("id"), from: v.GetStr("from"), kind: v.GetStr("type"), raw: raw}
+	ts, _ := v.Get("ts")
+	if err := json.Unmarshal(ts.JSON(), &e.ts); err != nil {
+		return nil, err
+	}
+	to, _ := v.Get("to")
+	for t := range to.Elems() {
+		s, _ := t.Str()
+		e.to = append(e.to, s)
+	}
+	e.all = slices.Contains(e.to, everybody)
+	payload, _ := v.Get("payload")
+	e.words = searchable(e.kind, payload)
+	return e, nil
+}
+
+// kept says whether a message goes into the history: its sender may opt out (AR-46).
+func (d *delivery) kept() bool {
+	out, _ := d.frame.tree.Get("agentmesh_nostore")
+	no, _ := out.Boolean()
+	return !no
+}
+
+func (d *delivery) entry() *entry {
+	return &entry{
+		id: d.id, from: d.from.id, kind: d.frame.kind, ts: d.ts, to: d.frame.to, all: d.frame.broadcast(), raw: d.bytes,
+		words: searchable(d.frame.kind, d.frame.payload),
+	}
+}
+
+// searchable is the text of a message that a search looks at: its strings. An encrypted one has none (AR-46).
+func searchable(kind string, payload wire.Value) string {
+	if kind == "encrypted" {
+		return ""
+	}
+	var b strings.Builder
+	gather(&b, payload)
+	return strings.ToLower(b.String())
+}
+
+func gather(b *strings.Builder, v wire.Value) {
+	if s, ok := v.Str(); ok {
+		b.WriteString(s)
+		b.WriteByte('\n')
+	}
+	for e := range v.Elems() {
+		gather(b, e)
+	}
+	for _, m := range v.Members() {
+		gather(b, m.Value)
+	}
+}
+
+func (h *history) add(e *entry) {
+	h.list = append(h.list, e)
+	h.bytes += len(e.raw)
+}
+
+// change is what stores a message.
+func (h *history) change(e *entry) store.Change {
+	return store.Change{IfRev: store.Any, Record: store.Record{
+		NS: nsHistory, Key: e.key(), Body: e.raw, Expires: time.UnixMilli(e.ts).Add(h.keep),
+	}}
+}
+
+// append stores a message durably.
+func (h *history) append(ctx context.Context, e *entry) error {
+	if err := h.records.Apply(ctx, []store.Change{h.change(e)}, time.Now()); err != nil {
+		return err
+	}
+	h.insert(e)
+	return nil
+}
+
+// insert makes a stored message visible, in its place: two senders' commits may end in either order.
+func (h *history) insert(e *entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.add(e)
+	for i := len(h.list) - 1; i > 0 && h.list[i-1].key() > h.list[i].key(); i-- {
+		h.list[i-1], h.list[i] = h.list[i], h.list[i-1]
+	}
+}
+
+// live returns the messages that are young enough and not too many, oldest first.
+func (h *history) live(now time.Time) []*entry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.list[h.surplus(now):]) // insert moves what is in the list
+}
+
+// surplus is how many of the oldest messages are over a bound.
+func (h *history) surplus(now time.Time) int {
+	oldest := now.Add(-h.keep).UnixMilli()
+	n, bytes := 0, h.bytes
+	for n < len(h.list) && (len(h.list)-n > h.max || bytes > maxHistoryBytes || h.list[n].ts < oldest) {
+		bytes -= len(h.list[n].raw)
+		n++
+	}
+	return n
+}
+
+// sweep drops what is over a bound, durably.
+func (h *history) sweep(ctx context.Context, now time.Time) error {
+	for {
+		h.mu.Lock()
+		old := slices.Clone(h.list[:min(h.surplus(now), sweepAtOnce)])
+		h.mu.Unlock()
+		if len(old) == 0 {
+			return nil
+		}
+		var changes []store.Change
+		for _, e := range old {
+			changes = append(changes, store.Change{Record: store.Record{NS: nsHistory, Key: e.key()}, IfRev: store.Any, Delete: true})
+		}
+		if err := h.records.Apply(ctx, changes, now); err != nil {
+			return err
+		}
+		h.mu.Lock()
+		h.list = slices.Clone(h.list[len(old):]) // only sweep removes, and from the front
+		for _, e := range old {
+			h.bytes -= len(e.raw)
+		}
+		h.mu.Unlock()
+	}
+}
+
+// visible says whether an agent could have received a message: broadcasts since it registered, and direct messages
+// that it sent or got (AR-46).
+func (e *entry) visible(a registration) bool {
+	if e.from == a.ID || slices.Contains(e.to, a.ID) {
+		return true
+	}
+	return e.all && e.ts >= a.Since.UnixMilli()
+}
+
+// seen returns the messages that an agent may see, oldest first.
+func (h *history) seen(a registration, now time.Time) []*entry {
+	var out []*entry
+	for _, e := range h.live(now) {
+		if e.visible(a) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// words splits a query into the words that are looked for.
+func words(query string) []string {
+	var out []string
+	for w := range strings.FieldsSeq(strings.ToLower(query)) {
+		if !slices.Contains(out, w) && len(out) < 16 {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// score counts the words of a query that a text has.
+func score(query []string, text string) int {
+	n := 0
+	for _, w := range query {
+		if strings.Contains(text, w) {
+			n++
+		}
+	}
+	return n
+}
+
+// search returns the visible messages with words of the query: those with most of them first, of these the newest.
+func (h *history) search(a registration, query string, now time.Time) []*entry {
+	type hit struct {
+		e     *entry
+		score int
+	}
+	looked := words(query)
+	var hits []hit
+	for _, e := range h.seen(a, now) {
+		if n := score(looked, e.words); n > 0 {
+			hits = append(hits, hit{e, n})
+		}
+	}
+	slices.SortStableFunc(hits, func(x, y hit) int {
+		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(y.e.ts, x.e.ts))
+	})
+	out := make([]*entry, len(hits))
+	for i, x := range hits {
+		out[i] = x.e
+	}
+	return out
+}

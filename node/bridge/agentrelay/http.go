@@ -1,0 +1,285 @@
+package agentrelay
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxRegister bounds the body of a registration.
+const maxRegister = 4 << 10
+
+// Mount adds what clients call: /register, /arc and /stats, on the one listener (AR-35).
+func (r *Relay) Mount(e *echo.Echo) {
+	var open []echo.MiddlewareFunc
+	if r.cfg.AnyOrigin {
+		open = append(open, httpapi.AnyOrigin)
+		e.OPTIONS("/register", preflight, open...)
+	}
+	e.POST("/register", r.postRegister, open...)
+	e.GET("/arc", r.connect)
+	if r.cfg.Stats != StatsOff {
+		e.GET("/stats", r.getStats, open...)
+		if r.cfg.AnyOrigin {
+			e.OPTIONS("/stats", preflight, open...)
+		}
+	}
+}
+
+// preflight answers a browser that asks first (AR-34).
+func preflight(c echo.Context) error {
+	h := c.Response().Header()
+	h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type")
+	return c.NoContent(http.StatusNoContent)
+}
+
+// faultBody is an error of the relay's HTTP routes (AR-3).
+type faultBody struct {
+	Error   string `json:"error"`
+	Message string `json:"message"`
+}
+
+func faultOf(c echo.Context, status int, code, message string) error {
+	return httpapi.JSON(c, status, faultBody{code, message})
+}
+
+// limited answers a request that came too early.
+func limited(c echo.Context, wait time.Duration) error {
+	c.Response().Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
+	return faultOf(c, http.StatusTooManyRequests, codeRate, "too many requests; try again later")
+}
+
+// credentials is the answer to a registration.
+type credentials struct {
+	AgentID string `json:"agent_id"`
+	Token   string `json:"token"`
+}
+
+func (r *Relay) postRegister(c echo.Context) error {
+	httpapi.Private(c)
+	if wait, ok := r.registrs.Take(rate.AddrKey(httpapi.ClientAddr(c)), time.Now()); !ok {
+		return limited(c, wait)
+	}
+	if r.cfg.Registration == RegistrationClosed {
+		return faultOf(c, http.StatusForbidden, "registration_closed", "the owner of this relay gives out the tokens")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxRegister))
+	if err != nil {
+		return faultOf(c, http.StatusRequestEntityTooLarge, "invalid_json", "the body is too large")
+	}
+	id, ok := readRegistration(body)
+	if !ok {
+		return faultOf(c, http.StatusBadRequest, "invalid_json", "the body must be a JSON object")
+	}
+	if _, isText := id.Str(); !isText && !id.IsNull() {
+		return faultOf(c, http.StatusBadRequest, "invalid_agent_id", "agent_id must be a string")
+	}
+	var more []store.Change
+	if r.cfg.Registration == RegistrationInvite {
+		change, ok := r.redeem(c)
+		if !ok {
+			return faultOf(c, http.StatusForbidden, "registration_closed", "registration needs an invite code of the owner")
+		}
+		more = append(more, change)
+	}
+	name, _ := id.Str()
+	return r.registered(c, name, more...)
+}
+
+// registered registers and answers.
+func (r *Relay) registered(c echo.Context, name string, more ...store.Change) error {
+	got, token, err := r.agents.register(c.Request().Context(), name, false, more...)
+	switch {
+	case errors.Is(err, errBadID):
+		return faultOf(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 of a-z 0-9 -, and begins and ends with a letter or digit")
+	case errors.Is(err, errTaken):
+		return faultOf(c, http.StatusConflict, "agent_id_taken", "the agent id is taken")
+	case errors.Is(err, store.ErrConflict):
+		return faultOf(c, http.StatusForbidden, "registration_closed", "the invite code was used")
+	case errors.Is(err, errFull):
+		return faultOf(c, http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents")
+	case err != nil:
+		r.log.Error("register an agent", "err", err)
+		return faultOf(c, http.StatusServiceUnavailable, codeUnavailable, "the relay cannot take the request now")
+	}
+	return httpapi.JSON(c, http.StatusOK, credentials{got, token})
+}
+
+// readRegistration returns the id that is asked for: null where there is none (AR-1).
+func readRegistration(body []byte) (wire.Value, bool) {
+	if strings.TrimSpace(string(body)) == "" {
+		return wire.Value{}, true
+	}
+	v, err := wire.ParseForeign(body, maxDepth, maxValues)
+	if err != nil || v.Kind() != wire.Object {
+		return wire.Value{}, false
+	}
+	id, _ := v.Get("agent_id")
+	return id, true
+}
+
+// connect takes an agent in (AR-6 to AR-8).
+func (r *Relay) connect(c echo.Context) error {
+	req := c.Request()
+	if !websocket.Wanted(req) {
+		c.Response().Header().Set("Upgrade", "websocket")
+		return faultOf(c, http.StatusUpgradeRequired, "upgrade_required", "this is a WebSocket")
+	}
+	from := rate.AddrKey(httpapi.ClientAddr(c))
+	if wait := r.failed.Peek(from, time.Now()); wait > 0 {
+		return limited(c, wait)
+	}
+	a, ok := r.agents.lookup(tokenOf(req))
+	if !ok {
+		r.failed.Take(from, time.Now())
+		return faultOf(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")
+	}
+	conn, err := websocket.Accept(c.Response(), req, websocket.Options{
+		ReadLimit: readLimit, QueueFrames: queueFrames, QueueBytes: queueBytes, Ping: pingEvery, Silence: goneAfter, Origins: r.cfg.Origins,
+	})
+	if err != nil {
+		return nil // answered
+	}
+	s := &session{id: a.ID, trusted: a.Trusted, since: time.Now(), conn: conn}
+	if r.enter(s) != nil {
+		conn.Close(websocket.CodeTryLater, "the relay is full")
+		go finish(conn)
+		return nil
+	}
+	r.log.Debug("an agent connected", slog.String("agent", a.ID))
+	go r.talk(s)
+	return nil
+}
+
+// finish reads a connection that was closed to its end, which is at most the time that a close may take.
+func finish(conn *websocket.Conn) {
+	for {
+		if _, _, err := conn.Read(); err != nil {
+			return
+		}
+	}
+}
+
+// tokenOf returns the token of a request: of the header, or of the query, which is the only form that the reference's
+// clients know (AR-7). The query is taken off the request, so that nothing behind us can log it.
+func tokenOf(req *http.Request) string {
+	query := req.URL.Query().Get("token")
+	req.URL.RawQuery = ""
+	req.RequestURI = req.URL.Path
+	if token, ok := httpapi.Bearer(req); ok {
+		return token
+	}
+	return query
+}
+
+// stats is the document of GET /stats: the members of the public relay and those of its documentation (AR-32).
+type stats struct {
+	Relay struct {
+		Connected     int      `json:"connected"`
+		Agents        []string `json:"agents"`
+		Subscriptions int      `json:"subscriptions"`
+	} `json:"relay"`
+	Registry struct {
+		Registered int      `json:"registered"`
+		Agents     []string `json:"agents"`
+	} `json:"registry"`
+	Registered int   `json:"registered_agents"`
+	Active     int   `json:"active_connections"`
+	PerMinute  int   `json:"messages_per_minute"`
+	Uptime     int64 `json:"uptime"`
+}
+
+func (r *Relay) stats() stats {
+	var out stats
+	connected, registered := r.connected(), r.agents.list()
+	out.Relay.Connected, out.Active = len(connected), len(connected)
+	out.Registry.Registered, out.Registered = len(registered), len(registered)
+	out.Relay.Agents, out.Registry.Agents = []string{}, []string{}
+	out.Relay.Subscriptions = r.subscriptions()
+	out.PerMinute, out.Uptime = r.recent.count(time.Now()), int64(time.Since(r.began).Seconds())
+	if r.cfg.Stats == StatsPublic {
+		out.Relay.Agents = connected
+		for _, a := range registered {
+			out.Registry.Agents = append(out.Registry.Agents, a.ID)
+		}
+	}
+	return out
+}
+
+func (r *Relay) getStats(c echo.Context) error {
+	return httpapi.JSON(c, http.StatusOK, r.stats())
+}
+
+func (r *Relay) subscriptions() int {
+	r.mu.Lock()
+	open := make([]*session, 0, len(r.sessions))
+	for _, s := range r.sessions {
+		open = append(open, s)
+	}
+	r.mu.Unlock()
+	n := 0
+	for _, s := range open {
+		s.mu.Lock()
+		n += len(s.subs)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// Health is the relay's part of /health (AR-33).
+type Health struct {
+	Status      string `json:"status"`
+	Uptime      int64  `json:"uptime"` // seconds
+	Connections int    `json:"connections"`
+}
+
+// Health says how the relay is.
+func (r *Relay) Health() Health {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Health{"ok", int64(time.Since(r.began).Seconds()), len(r.sessions)}
+}
+
+// meter counts what happened in the last minute, in sixty slots.
+type meter struct {
+	mu    sync.Mutex
+	slots [60]struct {
+		second int64
+		n      int
+	}
+}
+
+func (m *meter) add(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &m.slots[now.Unix()%60]
+	if s.second != now.Unix() {
+		s.second, s.n = now.Unix(), 0
+	}
+	s.n++
+}
+
+func (m *meter) count(now time.Time) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.slots {
+		if now.Unix()-s.second < 60 {
+			n += s.n
+		}
+	}
+	return n
+}

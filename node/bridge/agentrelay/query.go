@@ -1,0 +1,180 @@
+package agentrelay
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// SearchQuery is what a directory is asked (AR-38).
+type SearchQuery struct {
+	Text, Capability, Intent string
+	Limit                    int
+}
+
+// Found is an agent that a directory lists. No endpoint, key or owner data of its card stands in it.
+type Found struct {
+	Name, Description string
+	Capabilities      []string
+}
+
+// Search asks a directory, with its own ranking.
+type Search func(ctx context.Context, q SearchQuery) ([]Found, error)
+
+const (
+	maxResults    = 20
+	searchTimeout = 5 * time.Second
+)
+
+// asked is a query to the relay.
+type asked struct {
+	SearchQuery
+	scope string // agents, messages or both
+}
+
+func readQuery(p wire.Value) (asked, *refusal) {
+	q := asked{scope: "both", SearchQuery: SearchQuery{Limit: maxResults}}
+	if s, ok := p.Str(); ok {
+		q.Text = s
+	} else if p.Kind() == wire.Object {
+		q.Text, q.Capability, q.Intent = p.GetStr("query"), p.GetStr("capability"), p.GetStr("intent")
+		q.scope = cmp.Or(p.GetStr("scope"), "both")
+		if v, ok := p.Get("limit"); ok {
+			if err := json.Unmarshal(v.JSON(), &q.Limit); err != nil || q.Limit < 1 {
+				return q, invalid("limit must be a whole number from 1 to 20")
+			}
+			q.Limit = min(q.Limit, maxResults)
+		}
+	}
+	switch {
+	case len(q.Text)+len(q.Capability)+len(q.Intent) > maxQueryText:
+		return q, invalid("the query must have at most 1024 bytes")
+	case strings.TrimSpace(q.Text+q.Capability+q.Intent) == "":
+		return q, invalid("the payload must be a text, or an object with query, capability or intent")
+	case !slices.Contains([]string{"agents", "messages", "both"}, q.scope):
+		return q, invalid("scope must be agents, messages or both")
+	}
+	return q, nil
+}
+
+// query answers from the directory, from what connected agents say of themselves, and from the history. The ranking is
+// lexical, and the answer says so: no embedding is compared.
+func (r *Relay) query(s *session, f frame) *refusal {
+	q, fault := readQuery(f.payload)
+	if fault != nil {
+		return fault
+	}
+	var agents, messages []wire.Value
+	more := false
+	if q.scope != "messages" {
+		agents = r.queryAgents(q.SearchQuery)
+	}
+	if a, ok := r.agents.get(s.id); ok && q.scope != "agents" && r.history != nil {
+		for _, e := range r.history.search(a, q.Text, time.Now()) {
+			messages = append(messages, e.brief())
+		}
+	}
+	room := roomForList
+	agents, more = shorten(agents, q.Limit, &room, more)
+	messages, more = shorten(messages, q.Limit, &room, more)
+	r.reply(s, f, "query_result", wire.Obj(
+		text("query", q.Text), member("agents", wire.Arr(agents...)), member("messages", wire.Arr(messages...)),
+		member("more", wire.Bool(more)), text("ranking", "lexical"),
+	))
+	return nil
+}
+
+// brief is a message as query_result shows it.
+func (e *entry) brief() wire.Value {
+	v := wire.Obj(text("id", e.id), text("from", e.from))
+	if e.kind != "" {
+		v = v.With("type", wire.Text(e.kind))
+	}
+	v = v.With("ts", wire.Int(e.ts))
+	if full, err := wire.ParseForeign(e.raw, maxDepth, maxValues); err == nil {
+		payload, _ := full.Get("payload")
+		v = v.With("payload", payload)
+	}
+	return v
+}
+
+// shorten keeps a list within limit and room.
+func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, bool) {
+	out := []wire.Value{}
+	for _, v := range list {
+		size := len(v.JSON()) + 1
+		if len(out) == limit || size > *room {
+			return out, true
+		}
+		*room -= size
+		out = append(out, v)
+	}
+	return out, more
+}
+
+// queryAgents asks the directory, then the agents that are connected: each source in its own order.
+func (r *Relay) queryAgents(q SearchQuery) []wire.Value {
+	var out []wire.Value
+	if r.cfg.Search != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
+		defer cancel()
+		asked := q
+		asked.Limit = maxResults
+		found, err := r.cfg.Search(ctx, asked)
+		if err != nil {
+			r.log.Info("a query found no directory", "err", err)
+		}
+		for _, a := range found {
+			out = append(out, wire.Obj(
+				text("name", cut(a.Name, maxDescription)), text("description", cut(a.Description, maxDescription)),
+				member("capabilities", wire.Texts(a.Capabilities)), text("source", "directory"),
+			))
+		}
+	}
+	return append(out, r.queryConnected(q)...)
+}
+
+// queryConnected ranks the latest discovery of connected agents by how many words of the query it has. What intents
+// they understand they do not say.
+func (r *Relay) queryConnected(q SearchQuery) []wire.Value {
+	if q.Intent != "" {
+		return nil
+	}
+	type hit struct {
+		id    string
+		found discovery
+		score int
+	}
+	looked := words(q.Text)
+	var hits []hit
+	r.mu.Lock()
+	open := make([]*session, 0, len(r.sessions))
+	for _, s := range r.sessions {
+		open = append(open, s)
+	}
+	r.mu.Unlock()
+	for _, s := range open {
+		d := s.discovered()
+		if d.At.IsZero() || q.Capability != "" && !slices.Contains(d.Skills, strings.ToLower(q.Capability)) {
+			continue
+		}
+		n := score(looked, strings.ToLower(s.id+" "+d.Name+" "+d.Description+" "+strings.Join(d.Skills, " ")))
+		if n > 0 || len(looked) == 0 {
+			hits = append(hits, hit{s.id, d, n})
+		}
+	}
+	slices.SortFunc(hits, func(a, b hit) int { return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.id, b.id)) })
+	var out []wire.Value
+	for _, h := range hits[:min(len(hits), maxListed)] {
+		out = append(out, wire.Obj(
+			text("agent_id", h.id), text("name", cmp.Or(h.found.Name, h.id)), text("description", h.found.Description),
+			member("capabilities", wire.Texts(h.found.Skills)), text("source", "relay"),
+		))
+	}
+	return out
+}

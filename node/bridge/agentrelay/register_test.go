@@ -1,0 +1,189 @@
+package agentrelay
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// AR-1 to AR-5: ids and tokens.
+func TestRegister(t *testing.T) {
+	s := newSite(t, RelayConfig{})
+	for _, tt := range []struct {
+		name, body string
+		status     int
+		want       string // error; else the id, "*" for one of the relay's
+	}{
+		{"named", `{"agent_id":"alice-1"}`, 200, "alice-1"},
+		{"without", `{}`, 200, "*"},
+		{"no body", ``, 200, "*"},
+		{"null", `{"agent_id":null}`, 200, "*"},
+		{"empty", `{"agent_id":""}`, 200, "*"},
+		{"more members", `{"agent_id":"bob","x":[1]}`, 200, "bob"},
+		{"taken", `{"agent_id":"alice-1"}`, 409, "agent_id_taken"},
+		{"two characters", `{"agent_id":"ab"}`, 400, "invalid_agent_id"},
+		{"three", `{"agent_id":"abc"}`, 200, "abc"},
+		{"hyphen first", `{"agent_id":"-abc"}`, 400, "invalid_agent_id"},
+		{"hyphen last", `{"agent_id":"abc-"}`, 400, "invalid_agent_id"},
+		{"capitals", `{"agent_id":"ABC"}`, 400, "invalid_agent_id"},
+		{"underscore", `{"agent_id":"a_b"}`, 400, "invalid_agent_id"},
+		{"64", `{"agent_id":"` + strings.Repeat("a", 64) + `"}`, 200, strings.Repeat("a", 64)},
+		{"65", `{"agent_id":"` + strings.Repeat("a", 65) + `"}`, 400, "invalid_agent_id"},
+		{"the relay's own", `{"agent_id":"relay"}`, 400, "invalid_agent_id"},
+		{"number", `{"agent_id":7}`, 400, "invalid_agent_id"},
+		{"not JSON", `{"agent_id"`, 400, "invalid_json"},
+		{"not an object", `null`, 400, "invalid_json"},
+		{"twice", `{"agent_id":"carol","agent_id":"dave"}`, 400, "invalid_json"},
+		{"too large", `{"x":"` + strings.Repeat("x", maxRegister) + `"}`, 413, "invalid_json"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			status, body := s.ask("POST", "/register", tt.body)
+			var got struct {
+				AgentID string `json:"agent_id"`
+				Token   string `json:"token"`
+				Error   string `json:"error"`
+				Message string `json:"message"`
+			}
+			if err := json.Unmarshal(body, &got); err != nil || status != tt.status {
+				t.Fatalf("POST /register %s: %d %s (%v), want %d", tt.body, status, body, err, tt.status)
+			}
+			switch {
+			case status != 200:
+				if got.Error != tt.want || got.Message == "" || got.Token != "" {
+					t.Errorf("answer %s, want error %s and a message", body, tt.want)
+				}
+			case !strings.HasPrefix(got.Token, "tok_") || len(got.Token) != 4+32:
+				t.Errorf("token %q, want tok_ and 128 bits", got.Token)
+			case tt.want == "*" && (!strings.HasPrefix(got.AgentID, "agent-") || len(got.AgentID) != len("agent-xxxxxxxx") || !ValidAgentID(got.AgentID)):
+				t.Errorf("id %q, want one of the relay's", got.AgentID)
+			case tt.want != "*" && got.AgentID != tt.want:
+				t.Errorf("id %q, want %q", got.AgentID, tt.want)
+			}
+		})
+	}
+}
+
+// AR-5: ids and tokens survive a restart, and no token is in the database.
+func TestRestart(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, RelayConfig{})
+	token := s.register("alice")
+	s.stop()
+	again := newSiteOn(t, st, RelayConfig{})
+	again.connectAs("alice", token).quiet()
+	if status, body := again.ask("POST", "/register", `{"agent_id":"alice"}`); status != http.StatusConflict {
+		t.Errorf("the id after a restart: %d %s, want it taken", status, body)
+	}
+	var backup bytes.Buffer
+	if _, err := st.Backup(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(backup.Bytes(), []byte(token)) || !bytes.Contains(backup.Bytes(), []byte(hashToken(token))) {
+		t.Error("the database holds the token itself, or not its hash")
+	}
+}
+
+// 10,000 registrations: bounded by the address, then by the relay, and the ids stay taken when agents are removed.
+func TestRegistrationsBounded(t *testing.T) {
+	s := newSite(t, RelayConfig{MaxAgents: 20, RegistrationsPerHour: 30})
+	for n := range 40 {
+		status, body := s.ask("POST", "/register", fmt.Sprintf(`{"agent_id":"agent-%d"}`, n))
+		want := http.StatusOK
+		if n >= 20 {
+			want = http.StatusServiceUnavailable
+		}
+		if n >= 30 {
+			want = http.StatusTooManyRequests
+		}
+		if status != want {
+			t.Errorf("registration %d: %d %s, want %d", n, status, body, want)
+		}
+	}
+}
+
+// 10,000 registrations fit, are found again after a restart, and then no more are taken.
+func TestTenThousandRegistrations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a relay")
+	}
+	st := openStore(t)
+	var changes []store.Change
+	for n := range MaxAgents {
+		a := &registration{ID: fmt.Sprintf("agent-%05d", n), Token: hashToken(fmt.Sprint(n)), Since: time.Now()}
+		if changes = append(changes, a.change(store.Absent)); len(changes) == 1000 {
+			if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
+	s := newSiteOn(t, st, RelayConfig{})
+	if n := s.agents.count(); n != MaxAgents {
+		t.Fatalf("%d agents after the start, want %d", n, MaxAgents)
+	}
+	if status, body := s.ask("POST", "/register", `{"agent_id":"one-more"}`); status != http.StatusServiceUnavailable {
+		t.Errorf("one more: %d %s, want it refused", status, body)
+	}
+	s.connectAs("agent-09999", "9999").quiet()
+}
+
+// AR-36: who gets an id.
+func TestRegistrationModes(t *testing.T) {
+	closed := newSite(t, RelayConfig{Registration: RegistrationClosed})
+	if status, body := closed.ask("POST", "/register", `{}`); status != http.StatusForbidden || !strings.Contains(string(body), "registration_closed") {
+		t.Errorf("closed: %d %s", status, body)
+	}
+	s := newSite(t, RelayConfig{Registration: RegistrationInvite})
+	if status, _ := s.ask("POST", "/register", `{}`); status != http.StatusForbidden {
+		t.Errorf("without a code: %d, want 403", status)
+	}
+	var made invite
+	s.callOwner("POST", "/owner/agentrelay/invites", "", &made)
+	if status, body := s.ask("POST", "/register", `{"agent_id":"alice"}`, wire.HeaderInvite, made.Code); status != http.StatusOK {
+		t.Errorf("with a code: %d %s, want it registered", status, body)
+	}
+	if status, _ := s.ask("POST", "/register", `{"agent_id":"bob"}`, wire.HeaderInvite, made.Code); status != http.StatusForbidden {
+		t.Errorf("with a used code: %d, want 403", status)
+	}
+}
+
+// The owner gives out tokens, replaces and takes them back.
+func TestOwnerAgents(t *testing.T) {
+	s := newSite(t, RelayConfig{Registration: RegistrationClosed})
+	var made credentials
+	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice","trusted":true}`, &made); status != 200 {
+		t.Fatalf("make a token: %d", status)
+	}
+	a := s.connectAs("alice", made.Token)
+	var list page[AgentView]
+	s.callOwner("GET", "/owner/agentrelay/agents", "", &list)
+	if len(list.Items) != 1 || list.Items[0].ID != "alice" || !list.Items[0].Connected || !list.Items[0].Trusted {
+		t.Errorf("agents: %+v", list.Items)
+	}
+	var fresh credentials
+	s.callOwner("POST", "/owner/agentrelay/agents/alice/token", "", &fresh)
+	if got := a.closed(); got != codeBadToken {
+		t.Errorf("the connection of the old token ended with %d, want %d", got, codeBadToken)
+	}
+	if _, err := s.dial(made.Token); err == nil {
+		t.Error("the old token is still good")
+	}
+	b := s.connectAs("alice", fresh.Token)
+	if status := s.callOwner("DELETE", "/owner/agentrelay/agents/alice", "", nil); status != http.StatusNoContent {
+		t.Errorf("remove: %d", status)
+	}
+	b.closed()
+	if _, err := s.dial(fresh.Token); err == nil {
+		t.Error("the token of a removed agent is good")
+	}
+	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice"}`, nil); status != http.StatusConflict {
+		t.Errorf("the id of a removed agent: %d, want it taken", status)
+	}
+}

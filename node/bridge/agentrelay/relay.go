@@ -1,0 +1,326 @@
+package agentrelay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Registration says who gets an id (AR-36).
+type Registration string
+
+const (
+	RegistrationOpen   Registration = "open"   // whoever asks
+	RegistrationInvite Registration = "invite" // who has a code of the owner's
+	RegistrationClosed Registration = "closed" // who got a token from the owner
+)
+
+// StatsMode says what GET /stats tells (AR-32).
+type StatsMode string
+
+const (
+	StatsPublic StatsMode = "public" // who is registered and connected
+	StatsCounts StatsMode = "counts" // how many
+	StatsOff    StatsMode = "off"
+)
+
+// RelayConfig configures a relay.
+type RelayConfig struct {
+	Name         string // what welcome says it is; empty: agentmesh
+	Records      store.Records
+	Registration Registration // empty: closed
+	Stats        StatsMode    // empty: public
+	MaxAgents    int          // zero: MaxAgents
+	// PerMinute and PerHour bound the frames of one agent (AR-31): 100 and 1,000 where zero, no limit where negative.
+	PerMinute, PerHour int
+	// RegistrationsPerHour bounds what one address registers: 10 where zero, no limit where negative.
+	RegistrationsPerHour int
+	Origins              []string // of pages that may connect, beside our own
+	AnyOrigin            bool     // pages of every origin may read the HTTP answers (AR-34)
+	Extensions           Extensions
+	Search               Search // of the directory; nil: the connected agents alone are searched
+	Logger               *slog.Logger
+}
+
+// Extensions are what a relay does beyond passing frames on (AR-37 to AR-46). All are off by default.
+type Extensions struct {
+	Semantic, Voting, History bool
+	Keep                      time.Duration // of history; zero: 7 days
+	MaxMessages               int           // of history; zero: 10,000
+	VoteFor                   time.Duration // until an undecided vote is rejected; zero: 7 days
+}
+
+// names lists what is on, as welcome does.
+func (e Extensions) names() []string {
+	out := []string{}
+	for _, x := range []struct {
+		on   bool
+		name string
+	}{{e.Semantic, "semantic"}, {e.Voting, "voting"}, {e.History, "history"}} {
+		if x.on {
+			out = append(out, x.name)
+		}
+	}
+	return out
+}
+
+const (
+	defaultPerMinute   = 100
+	defaultPerHour     = 1000
+	defaultRegisters   = 10
+	maxFailed          = 10 // bad tokens of an address in a minute
+	maxRateKeys        = 1 << 14
+	maxDropped         = 20 // frames in a minute, then 4029 (AR-31)
+	maxSubscriptions   = 1000
+	maxSessions        = 20_000
+	pingEvery          = 20 * time.Second // AR-12
+	goneAfter          = 45 * time.Second
+	queueFrames        = 256 // AR-23
+	queueBytes         = 1 << 20
+	stopPatience       = 5 * time.Second
+	houseEvery         = time.Minute
+	protocolVersion    = "1.0"
+	codePolicy         = 1008
+	codeBadToken       = 4001
+	codeRateClosed     = 4029
+	storeTimeout       = 10 * time.Second
+	maxKeywordsOfAgent = 64
+)
+
+// Relay is a hosted relay. It is safe for concurrent use.
+type Relay struct {
+	cfg      RelayConfig
+	log      *slog.Logger
+	agents   *registry
+	began    time.Time
+	failed   *rate.Buckets // bad tokens, by address
+	registrs *rate.Buckets // registrations, by address
+	minute   *rate.Buckets // frames, by agent
+	hour     *rate.Buckets
+	history  *history // nil: off
+	votes    *votes   // nil: off
+	recent   meter    // frames of the last minute
+
+	mu       sync.Mutex
+	stopping bool
+	sessions map[string]*session // by agent: the newest connection
+	open     map[*session]struct{}
+	last     int64 // ts of the newest frame
+	running  sync.WaitGroup
+}
+
+// session is one connection of an agent.
+type session struct {
+	id      string
+	trusted bool
+	since   time.Time
+	conn    *websocket.Conn
+
+	// Of the reading goroutine alone.
+	dropped      int
+	droppedSince time.Time
+
+	mu       sync.Mutex
+	subs     map[string]bool
+	keywords []string // filter of subscribe (AR-37)
+	found    discovery
+}
+
+// NewRelay makes a relay and reads what lasts of it. Nothing runs before [Relay.Run].
+func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
+	if cfg.Records == nil {
+		return nil, errors.New("agentrelay: config is incomplete")
+	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.Name = cmp.Or(cfg.Name, "agentmesh")
+	cfg.Registration = cmp.Or(cfg.Registration, RegistrationClosed)
+	cfg.Stats = cmp.Or(cfg.Stats, StatsPublic)
+	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents))
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{
+		cfg: cfg, log: cfg.Logger, agents: agents, began: time.Now(),
+		failed:   rate.NewBuckets(rate.PerMinute(maxFailed), maxFailed, maxRateKeys),
+		sessions: make(map[string]*session), open: make(map[*session]struct{}),
+	}
+	if n := cmp.Or(cfg.PerMinute, defaultPerMinute); n > 0 {
+		r.minute = rate.NewBuckets(rate.PerMinute(n), n, maxRateKeys)
+	}
+	if n := cmp.Or(cfg.PerHour, defaultPerHour); n > 0 {
+		r.hour = rate.NewBuckets(rate.PerHour(n), n, maxRateKeys)
+	}
+	if n := cmp.Or(cfg.RegistrationsPerHour, defaultRegisters); n > 0 {
+		r.registrs = rate.NewBuckets(rate.PerHour(n), n, maxRateKeys)
+	}
+	if cfg.Extensions.History {
+		if r.history, err = loadHistory(ctx, cfg.Records, cfg.Extensions); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Extensions.Voting {
+		if r.votes, err = loadVotes(ctx, cfg.Records, cfg.Extensions); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Run works until ctx ends. Then it closes every connection with 1001 and returns when all has stopped.
+func (r *Relay) Run(ctx context.Context) error {
+	ticker := time.NewTicker(houseEvery)
+	defer ticker.Stop()
+	r.keepHouse(ctx)
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+			r.keepHouse(ctx)
+		}
+	}
+	r.hangUp()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	return r.agents.flush(last)
+}
+
+// keepHouse does what is due: ends votes, lets old messages go, stores who was active.
+func (r *Relay) keepHouse(ctx context.Context) {
+	if err := r.agents.flush(ctx); err != nil && ctx.Err() == nil {
+		r.log.Error("store the activity of agents", "err", err)
+	}
+	if r.history != nil {
+		if err := r.history.sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			r.log.Error("drop old messages of the relay", "err", err)
+		}
+	}
+	if r.votes != nil {
+		r.endVotes(ctx, time.Now())
+	}
+}
+
+// errStopping: the relay is going down, or full.
+var errStopping = errors.New("agentrelay: takes no connections")
+
+// enter makes a connection that of its agent: the newest wins, the one before is closed with 1008 (AR-13). The welcome
+// is queued under the lock, so that nothing can come before it (AR-11).
+func (r *Relay) enter(s *session) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopping || len(r.open) >= maxSessions {
+		return errStopping
+	}
+	if old := r.sessions[s.id]; old != nil {
+		old.conn.Close(codePolicy, "another connection of this agent took over")
+	}
+	r.sessions[s.id] = s
+	r.open[s] = struct{}{}
+	r.running.Add(1)
+	r.tell(s, r.welcome(s.id))
+	return nil
+}
+
+// leave forgets a connection. It must not take the place of a newer one with it (AR-13).
+func (r *Relay) leave(s *session) {
+	r.mu.Lock()
+	if r.sessions[s.id] == s {
+		delete(r.sessions, s.id)
+	}
+	delete(r.open, s)
+	r.mu.Unlock()
+	r.running.Done()
+}
+
+func (r *Relay) welcome(id string) message {
+	limits := wire.Obj(member("max_message_size", wire.Int(MaxFrame)))
+	if n := cmp.Or(r.cfg.PerMinute, defaultPerMinute); n > 0 {
+		limits = limits.With("rate_limit", wire.Int(int64(n)))
+	}
+	return message{kind: "welcome", to: id, payload: wire.Obj(
+		text("relay", r.cfg.Name), text("version", protocolVersion),
+		member("capabilities", wire.Texts([]string{"broadcast", "direct", "subscribe"})),
+		member("extensions", wire.Texts(r.cfg.Extensions.names())), member("limits", limits),
+	)}
+}
+
+// message is a frame of the relay itself.
+type message struct {
+	kind, to, ref string
+	payload       wire.Value
+}
+
+// tell queues a frame of the relay for one connection. One that is gone or too slow needs no further word.
+func (r *Relay) tell(s *session, m message) {
+	_ = s.conn.Send(websocket.Text(m.encode(time.Now().UnixMilli())))
+}
+
+func (m message) encode(ts int64) []byte {
+	v := wire.Obj(text("id", newID()), text("from", relayID), member("to", wire.Texts([]string{m.to})), text("type", m.kind))
+	if m.ref != "" {
+		v = v.With("ref", wire.Text(m.ref))
+	}
+	return v.With("payload", m.payload).With("ts", wire.Int(ts)).JSON()
+}
+
+// refuse answers a frame that was not taken (AR-18).
+func (r *Relay) refuse(s *session, f frame, why *refusal) {
+	r.tell(s, message{kind: "error", to: s.id, ref: f.ref, payload: wire.Obj(text("code", why.code), text("message", why.message))})
+}
+
+// now returns the time of a frame, which never runs backwards (section 10).
+func (r *Relay) now() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = max(r.last, time.Now().UnixMilli())
+	return r.last
+}
+
+// disconnect closes the connection of an agent.
+func (r *Relay) disconnect(id string, code int, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[id]; s != nil {
+		s.conn.Close(code, reason)
+		delete(r.sessions, id)
+	}
+}
+
+// connected lists who is connected, by id.
+func (r *Relay) connected() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]string, 0, len(r.sessions))
+	for id := range r.sessions {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// hangUp closes all connections and waits until they are gone.
+func (r *Relay) hangUp() {
+	r.mu.Lock()
+	r.stopping = true
+	for s := range r.open {
+		s.conn.Close(websocket.CodeGoingAway, "going down")
+	}
+	r.mu.Unlock()
+	late := time.AfterFunc(stopPatience, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for s := range r.open {
+			s.conn.Abort()
+		}
+	})
+	defer late.Stop()
+	r.running.Wait()
+}
