@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node"
 )
 
 type inboxCmd struct {
@@ -61,40 +65,117 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 // followWait is how long one long poll waits.
 const followWait = 50
 
-// follow prints items as they come in until the user stops it.
+// follow prints items as they come in until the user stops it; with a state, whenever an item enters it, as one does
+// that was held and is let in after newer ones.
 func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
-	after := c.After
-	for ctx.Err() == nil {
-		query := params("state", c.State, "after", after, "limit", fmt.Sprint(c.Limit), "wait", fmt.Sprint(followWait))
-		raw, err := o.call(ctx, "GET", "inbox", query, nil)
-		if ctx.Err() != nil {
-			break
+	f := follower{c: c, a: a, o: o, seen: make(map[string]bool)}
+	err = f.run(ctx)
+	if ctx.Err() != nil {
+		err = nil
+	}
+	return errors.Join(err, o.close())
+}
+
+// follower prints each item once.
+type follower struct {
+	c    *inboxListCmd
+	a    *app
+	o    *owner
+	seen map[string]bool
+}
+
+const maxFollowed = 100_000 // ids that are remembered
+
+func (f *follower) run(ctx context.Context) error {
+	resp, err := f.o.do(ctx, "GET", "events", params("topics", "inbox"), nil) // first, so that nothing falls between
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := f.list(ctx); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		ev, err := decode[node.Event](json.RawMessage(data))
+		switch {
+		case err != nil:
+			return err
+		case ev.Topic == node.TopicReset:
+			err = f.list(ctx)
+		case f.c.State == "" || f.c.State == ev.State:
+			err = f.fetch(ctx, ev.ID)
 		}
 		if err != nil {
-			return errors.Join(err, o.close())
-		}
-		page, err := decode[items[json.RawMessage]](raw)
-		if err != nil {
-			return errors.Join(err, o.close())
-		}
-		for _, raw := range page.Items {
-			i, err := decode[item](raw)
-			if err != nil {
-				return errors.Join(err, o.close())
-			}
-			after = i.ID
-			if c.JSON {
-				a.print("%s", escapeUnseen(raw))
-			} else {
-				a.showLine(i)
-			}
+			return err
 		}
 	}
-	return o.close()
+	return fail(exitUnavailable, errors.New("the running agentmesh ended the stream"))
+}
+
+// list prints what is there and was not printed.
+func (f *follower) list(ctx context.Context) error {
+	for after := f.c.After; ; {
+		query := params("state", f.c.State, "after", after, "limit", fmt.Sprint(f.c.Limit))
+		raw, err := f.o.call(ctx, "GET", "inbox", query, nil)
+		if err != nil {
+			return err
+		}
+		page, err := decode[struct {
+			Items []json.RawMessage `json:"items"`
+			Next  string            `json:"next"`
+		}](raw)
+		if err != nil {
+			return err
+		}
+		for _, raw := range page.Items {
+			if err := f.show(raw); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+func (f *follower) fetch(ctx context.Context, id string) error {
+	if f.seen[id] {
+		return nil
+	}
+	raw, err := f.o.call(ctx, "GET", "inbox/"+url.PathEscape(id), nil, nil)
+	if exitCode(err) == exitNo && err != nil { // deleted meanwhile
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.show(raw)
+}
+
+func (f *follower) show(raw json.RawMessage) error {
+	i, err := decode[item](raw)
+	if err != nil || f.seen[i.ID] || f.c.State != "" && i.State != f.c.State {
+		return err
+	}
+	if len(f.seen) >= maxFollowed {
+		clear(f.seen)
+	}
+	f.seen[i.ID] = true
+	if f.c.JSON {
+		f.a.print("%s", escapeUnseen(raw))
+	} else {
+		f.a.showLine(i)
+	}
+	return nil
 }
 
 // inboxWaitCmd is for agents: wait, work, then reply or ack, and wait again. Nothing is lost where the agent dies in
