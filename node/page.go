@@ -5,9 +5,6 @@ import (
 	"context"
 	"embed"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -280,85 +277,4 @@ func (c content) Preview() string {
 		}
 	}
 	return text
-}
-
-// listed is a list of which a part is shown.
-type listed[T any] struct {
-	Items []T
-	Older string // query of the older ones, "" where there are none
-}
-
-// latest returns entries of a list that is kept oldest first, newest first: those before the one named before, all
-// where it is empty. Ids hold their time after prefix, so a window that ends there is doubled until it holds enough.
-func latest[T any](
-	prefix, before string, now time.Time, stamp func(time.Time) string, id func(T) string,
-	list func(after string, limit int) ([]T, string, error),
-) (out listed[T], err error) {
-	const most, years = 400, 3 // pages that are walked, and how far back a list can reach
-	end := now.Add(time.Minute)
-	if before != "" {
-		if end, err = stampOf(prefix, before); err != nil {
-			return out, fault(http.StatusBadRequest, "there is no such place in the list", "")
-		}
-	}
-	for window := time.Minute; ; window *= 4 {
-		from := end.Add(-window)
-		found, reached := []T{}, false
-		after := prefix + stamp(from)
-		for range most {
-			page, next, err := list(after, pageSize)
-			if err != nil {
-				return out, err
-			}
-			for _, one := range page {
-				if before != "" && id(one) >= before {
-					reached = true
-					break
-				}
-				found = append(found, one)
-			}
-			found = found[max(0, len(found)-pageSize-1):]
-			if after = next; next == "" || reached {
-				break
-			}
-		}
-		if len(found) <= pageSize && window < years*365*24*time.Hour {
-			continue
-		}
-		more := len(found) > pageSize
-		if more {
-			found = found[len(found)-pageSize:]
-		}
-		for i := len(found) - 1; i >= 0; i-- {
-			out.Items = append(out.Items, found[i])
-		}
-		if more {
-			out.Older = id(found[0])
-		}
-		return out, nil
-	}
-}
-
-// millis and micros are the stamps of ids, see newItemID and outbox.newID.
-func millis(t time.Time) string { return fmt.Sprintf("%012x", t.UnixMilli()) }
-func micros(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
-
-// stampOf returns the time that an id of a list names.
-func stampOf(prefix, id string) (time.Time, error) {
-	digits, ok := strings.CutPrefix(id, prefix)
-	size := 12
-	if prefix == "out_" {
-		size = 14
-	}
-	if !ok || len(digits) < size {
-		return time.Time{}, errors.New("not an id of this list")
-	}
-	number, err := strconv.ParseInt(digits[:size], 16, 64)
-	if err != nil {
-		return time.Time{}, err
-	}
-	if size == 14 {
-		return time.UnixMicro(number + 1), nil
-	}
-	return time.UnixMilli(number + 1), nil
 }

@@ -1,7 +1,10 @@
 package node
 
 import (
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -55,5 +58,58 @@ func TestStampOf(t *testing.T) {
 		if _, err := stampOf(tc.prefix, tc.id); (err == nil) != tc.ok {
 			t.Errorf("stampOf(%s, %s) = %v", tc.prefix, tc.id, err)
 		}
+	}
+}
+
+// TestLatest walks lists of every density: newest first, nothing twice, nothing left out, and little is read.
+func TestLatest(t *testing.T) {
+	now := time.Now()
+	for name, at := range map[string]func(i int) time.Time{
+		"one a day":    func(i int) time.Time { return now.Add(-time.Duration(i) * 24 * time.Hour) },
+		"one a second": func(i int) time.Time { return now.Add(-time.Duration(i) * time.Second) },
+		"one a moment": func(i int) time.Time { return now.Add(-time.Duration(i) * time.Millisecond) },
+		"an old burst": func(i int) time.Time { return now.Add(-200*24*time.Hour - time.Duration(i)*10*time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const total = 700
+			var ids []string
+			for i := range total {
+				ids = append(ids, "in_"+millis(at(i))+fmt.Sprintf("%08d", total-i))
+			}
+			want := slices.Clone(ids) // newest first
+			slices.Sort(ids)
+			calls := 0
+			list := func(after string, limit int) ([]string, string, error) {
+				calls++
+				from, found := slices.BinarySearch(ids, after)
+				if found {
+					from++
+				}
+				to := min(from+limit, len(ids))
+				next := ""
+				if to < len(ids) && to > from {
+					next = ids[to-1]
+				}
+				return ids[from:to], next, nil
+			}
+			var got []string
+			for before, pages := "", 0; pages == 0 || before != ""; pages++ {
+				calls = 0
+				out, err := latest("in_", before, now, millis, func(s string) string { return s }, list)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if calls > 200 {
+					t.Errorf("a page took %d reads", calls)
+				}
+				got = append(got, out.Items...)
+				if before = out.Older; pages > total {
+					t.Fatal("it does not end")
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
