@@ -1,0 +1,271 @@
+package mew
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// brought is a conversation of the mesh that a space sees, by the owner's rule (MEW-L6).
+type brought struct {
+	Conv   wire.ConversationID `json:"conversation_id"`
+	Peer   wire.AgentID        `json:"peer"`
+	To     string              `json:"to,omitempty"`     // the participant who sees it; empty: everybody
+	After  uint64              `json:"after,omitempty"`  // entries that the space has
+	Silent bool                `json:"silent,omitempty"` // nothing of it is said unasked
+}
+
+// markTransit is a member of the payload of what was passed on: no node passes it on again (MEW-L6).
+const markTransit = "agentmesh"
+
+const (
+	maxBrought = 200
+	maxTold    = 50 // entries of a conversation that a space is told when it is brought
+)
+
+func (l *link) allBrought(ctx context.Context) ([]brought, error) {
+	page, err := l.b.cfg.Records.List(ctx, nsLinks, l.cfg.Name+"/brought", "", maxBrought, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	var out []brought
+	for _, rec := range page.Records {
+		var b brought
+		if json.Unmarshal(rec.Body, &b) == nil {
+			out = append(out, b)
+		}
+	}
+	return out, nil
+}
+
+func fault(status int, text string) error {
+	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: text}
+}
+
+// bring opens a conversation into the space, or shuts it again.
+func (l *link) bring(ctx context.Context, key store.ConvKey, open bool) error {
+	rest := openKey(wire.AgentID(key.Peer), wire.ConversationID(key.ID))
+	if !open {
+		l.apply(ctx, l.drop("brought", rest))
+		return nil
+	}
+	if !l.transit(mesh, l.cfg.Name) {
+		return fault(http.StatusForbidden, "no rule lets messages pass into this space: policy.transit needs {from: mesh, to: "+l.cfg.Name+"}")
+	}
+	if l.b.cfg.Steps == nil {
+		return fault(http.StatusServiceUnavailable, "there are no conversations here")
+	}
+	conv, err := l.b.cfg.Steps.Conversation(ctx, key, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return fault(http.StatusNotFound, "there is no such conversation")
+	} else if err != nil {
+		return err
+	}
+	b := brought{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer)}
+	if conv.Entries > maxTold {
+		b.After = conv.Entries - maxTold
+	}
+	change := l.remember("brought", rest, b, keepBring, false)
+	change.Max = maxBrought
+	if err := l.b.cfg.Records.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrQuota) {
+		return fault(http.StatusTooManyRequests, "this space sees as many conversations as it may")
+	} else if err != nil {
+		return err
+	}
+	l.shareSoon()
+	return nil
+}
+
+func (l *link) shareSoon() {
+	select {
+	case l.shares <- struct{}{}:
+	default:
+	}
+}
+
+// sharing tells the space what is new in the conversations that it sees, until ctx ends.
+func (l *link) sharing(ctx context.Context) {
+	again := time.NewTicker(waitShare)
+	defer again.Stop()
+	for {
+		select {
+		case <-l.shares:
+		case <-again.C:
+		case <-ctx.Done():
+			return
+		}
+		if l.ready(l.anybody()) != nil {
+			continue
+		}
+		all, err := l.allBrought(ctx)
+		if err != nil && ctx.Err() == nil {
+			l.log.Warn("read what the space sees", "err", err)
+		}
+		for _, b := range all {
+			if err := l.share(ctx, b); err != nil && ctx.Err() == nil {
+				l.log.Info("a conversation did not reach the space", "conversation", b.Conv, "err", err)
+			}
+		}
+	}
+}
+
+// anybody is somebody in the space, "" where nobody is.
+func (l *link) anybody() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.people {
+		return id
+	}
+	return ""
+}
+
+// share tells the space what it has not seen of a conversation. Nothing is marked as told before the space took it.
+func (l *link) share(ctx context.Context, b brought) error {
+	if b.Silent || b.To != "" && l.ready(b.To) != nil {
+		return nil
+	}
+	entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, b.After, maxTold)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if text := textOf(e); text != "" && !l.fromHere(e) {
+			if err := l.say(ctx, l.excerpt(b, e, text)); err != nil {
+				return err
+			}
+		}
+		b.After = e.N
+		l.apply(ctx, l.remember("brought", openKey(b.Peer, b.Conv), b, keepBring, false))
+	}
+	if len(entries) == maxTold {
+		l.shareSoon()
+	}
+	return nil
+}
+
+// excerpt is an entry of a conversation as the space sees it.
+func (l *link) excerpt(b brought, e store.Entry, text string) said {
+	who, way := string(b.Peer), "in"
+	if e.Out {
+		who, way = "this node", "out"
+		if l.b.cfg.Mesh != nil {
+			who = string(l.b.cfg.Mesh.ID())
+		}
+	}
+	s := said{
+		id: "am-b-" + hashOf(string(b.Peer), string(b.Conv), strconv.FormatUint(e.N, 10)), kind: kindChat, context: string(b.Conv),
+		payload: wire.Obj(text1("text", who+": "+text), text1("format", "plain"),
+			wire.Member{Key: markTransit, Value: wire.Obj(text1("conversation_id", string(b.Conv)), text1("agent_id", string(b.Peer)), text1("direction", way))}),
+	}
+	if b.To != "" {
+		s.to = []string{b.To}
+	}
+	return s
+}
+
+// fromHere says whether an entry came from this very space: it is not told twice (MEW-L6).
+func (l *link) fromHere(e store.Entry) bool {
+	v, err := wire.ParseObject(e.Raw)
+	if err != nil {
+		return false
+	}
+	payload, _ := v.Get("payload")
+	meta, _ := payload.Get("metadata")
+	from, _ := meta.Get("bridge")
+	return e.Out && from.GetStr("kind") == Kind && from.GetStr("link") == l.cfg.Name
+}
+
+// forward takes a chat in a conversation that the sender sees, on its way to the agent in it. done says that it was
+// one. It passes the node's checks before anything leaves (MEW-L2), and leaves under the owner's rules for what leaves.
+func (l *link) forward(ctx context.Context, j job, text string) (done bool, err error) {
+	if j.e.context == "" || !l.transit(l.cfg.Name, mesh) {
+		return false, nil
+	}
+	all, err := l.allBrought(ctx)
+	if err != nil {
+		return true, err
+	}
+	at := slices.IndexFunc(all, func(b brought) bool { return string(b.Conv) == j.e.context && (b.To == "" || b.To == j.e.from) })
+	if at < 0 {
+		return false, nil
+	}
+	b := all[at]
+	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "forward", string(b.Peer), string(b.Conv)))
+	payload := wire.Obj(text1("action", "forward"), text1("agent_id", string(b.Peer)), text1("conversation_id", string(b.Conv)),
+		wire.Member{Key: "message", Value: wire.Obj(text1("body", text))})
+	in, err := l.inbound(&j, conv, IntentForward, payload)
+	if err != nil {
+		return true, err
+	}
+	_, err = l.b.cfg.Node.Accept(ctx, in)
+	return true, err
+}
+
+// passOn sends what a participant said to the agent of a conversation that it sees.
+func (l *link) passOn(ctx context.Context, from string, payload wire.Value) error {
+	letter := Letter{To: wire.AgentID(payload.GetStr("agent_id")), Conv: wire.ConversationID(payload.GetStr("conversation_id"))}
+	b, ok := recalled[brought](ctx, l, "brought", openKey(letter.To, letter.Conv))
+	if !ok || b.To != "" && b.To != from || l.b.cfg.Mesh == nil || !l.transit(l.cfg.Name, mesh) {
+		return errors.New("the space does not see this conversation any more")
+	}
+	message, _ := payload.Get("message")
+	text := message.GetStr("body")
+	if b.To == "" { // several speak there
+		text = printable(from, maxName) + ": " + text
+	}
+	_, err := l.post(ctx, from, letter, text)
+	return err
+}
+
+// follow acts on what happens in the node, until ctx ends.
+func (b *Bridge) follow(ctx context.Context) {
+	b.cfg.Mesh.Follow(ctx, func(c Change) {
+		if c.Item != nil {
+			b.followItem(ctx, *c.Item)
+		}
+		if c.Missing || c.Key != (store.ConvKey{}) {
+			for _, l := range b.links {
+				l.shareSoon()
+			}
+		}
+	})
+}
+
+// followItem tells a participant where its message stands now.
+func (b *Bridge) followItem(ctx context.Context, item Item) {
+	a, err := bridge.ParseAddress(item.Address)
+	if err != nil || a.Kind != Kind || strings.TrimSpace(item.State) == "" {
+		return
+	}
+	l := b.link(a.Link)
+	if l == nil {
+		return
+	}
+	switch {
+	case item.Intent == IntentProposal && item.State == "expired":
+		if err := l.reject(ctx, item.Conversation, "timeout"); err != nil {
+			l.log.Info("the end of a proposal did not reach the space", "err", err)
+		}
+	case item.Intent == wire.Deliver:
+		if key, ok := recalled[string](ctx, l, "msg", string(item.MessageID)); ok {
+			switch item.State {
+			case "new", "running", "failed", "interrupted":
+				l.acknowledge(ctx, key, "received")
+			case "read", "answered":
+				l.acknowledge(ctx, key, "read")
+			}
+		}
+	}
+}
+
+// catchUp does after a join what was missed before it.
+func (l *link) catchUp(context.Context) { l.shareSoon() }

@@ -1,0 +1,232 @@
+package mew
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// work hands an envelope to the node.
+func (l *link) work(ctx context.Context, j job) {
+	l.mu.Lock()
+	toUs := slices.Contains(j.e.to, l.me)
+	l.mu.Unlock()
+	var err error
+	switch j.e.kind {
+	case kindChat:
+		err = l.chat(ctx, j)
+	case kindChatCancel:
+		err = l.chatCancelled(ctx, j)
+	case kindChatAcknowledge:
+		l.acknowledged(ctx, &j.e)
+	case kindProposal:
+		err = l.proposal(ctx, j)
+	case kindWithdraw:
+		err = l.settled(ctx, j, "withdrawn by its proposer", true)
+	case kindRequest:
+		if err = l.settled(ctx, j, "fulfilled by another participant", false); toUs {
+			err = errors.Join(err, l.request(ctx, j))
+		}
+	case kindResponse:
+		err = l.response(ctx, j)
+	}
+	if err != nil && ctx.Err() == nil {
+		l.log.Info("an envelope did not get in", "kind", printable(j.e.kind, maxKind), "from", printable(j.e.from, maxName), "err", err)
+	}
+}
+
+func (l *link) address(peer string) bridge.Address {
+	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
+}
+
+// inbound is an envelope on its way into the node, as every bridge writes it (MEW-L2).
+func (l *link) inbound(j *job, conv wire.ConversationID, intent wire.Intent, payload wire.Value) (bridge.Inbound, error) {
+	address := l.address(j.e.from)
+	if err := address.Validate(); err != nil {
+		return bridge.Inbound{}, err
+	}
+	payload = mark(address, payload, j.e.id)
+	if len(payload.JSON()) > wire.MaxMessage {
+		return bridge.Inbound{}, errors.New("the envelope is larger than a message may be")
+	}
+	at, ok := wire.ParseTime(j.e.ts)
+	if !ok {
+		at = j.at
+	}
+	return bridge.Inbound{
+		Principal: l.principal, Peer: address.Pseudonym(), Address: address.String(), Name: j.e.from, Verified: bridge.VerifiedNone,
+		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, string(j.raw))), ConvID: conv, Intent: intent, Payload: payload,
+		Time: at, Received: j.at, Raw: j.raw, Digest: sha256.Sum256(j.raw),
+	}, nil
+}
+
+// mark writes metadata.bridge, with the envelope that it came in.
+func mark(address bridge.Address, payload wire.Value, id string) wire.Value {
+	payload = address.Mark(payload, false)
+	meta, _ := payload.Get("metadata")
+	from, _ := meta.Get("bridge")
+	return payload.With("metadata", meta.With("bridge", from.With("envelope_id", wire.Text(id))))
+}
+
+// chat is a chat to us: a mesh.message (MEW-L3).
+func (l *link) chat(ctx context.Context, j job) error {
+	text := j.e.payload.GetStr("text")
+	if _, ours := j.e.payload.Get(markTransit); ours || text == "" || !l.wanted(&j.e, text) {
+		return nil // what a node passed on is not passed back (MEW-L6)
+	}
+	if done, err := l.forward(ctx, j, text); done {
+		return err
+	}
+	message := wire.Obj(text1("body", text))
+	if f := j.e.payload.GetStr("format"); f == "markdown" {
+		message = message.With("format", wire.Text(f))
+	}
+	payload := wire.Obj(text1("action", "deliver"), wire.Member{Key: "message", Value: message})
+	out, in, err := l.accept(ctx, j, wire.Deliver, payload)
+	if err != nil {
+		return err
+	}
+	if out.Duplicate {
+		return nil
+	}
+	if !out.Held {
+		l.acknowledge(ctx, hashOf(j.e.from, j.e.id), "received")
+	}
+	if out.Reply != nil {
+		l.replied(ctx, j.e.from, in.ConvID, out.Reply, []string{j.e.id})
+	}
+	return nil
+}
+
+// accept hands a message in, in the conversation that it belongs to; one that has ended gives way to a new one.
+func (l *link) accept(ctx context.Context, j job, intent wire.Intent, payload wire.Value) (bridge.Outcome, bridge.Inbound, error) {
+	peer := l.address(j.e.from).Pseudonym()
+	convs := l.conversations(ctx, &j, peer)
+	var in bridge.Inbound
+	for _, conv := range convs {
+		var err error
+		if in, err = l.inbound(&j, conv, intent, payload); err != nil {
+			return bridge.Outcome{}, in, err
+		}
+		h := heard{Message: in.MessageID, Conv: conv, From: j.e.from, Envelope: j.e.id}
+		in.Records = []store.Change{
+			l.opened(peer, conv), l.remember("chat", hashOf(j.e.from, j.e.id), h, keepChat, true),
+			l.remember("msg", string(in.MessageID), hashOf(j.e.from, j.e.id), keepChat, false),
+		}
+		out, err := l.b.cfg.Node.Accept(ctx, in)
+		if errors.Is(err, wire.ErrConversationClosed) && conv != convs[len(convs)-1] {
+			l.apply(ctx, l.drop("open", openKey(peer, conv)))
+			continue
+		}
+		return out, in, err
+	}
+	return bridge.Outcome{}, in, wire.ErrConversationClosed
+}
+
+// conversations returns where a chat may belong, the likeliest first and a new one last: that of the envelope of ours
+// that it answers, that of its context, the only one that is open.
+func (l *link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
+	var out []wire.ConversationID
+	for i, id := range j.e.correlation {
+		if s, ok := recalled[sent](ctx, l, "sent", id); ok && s.Peer == j.e.from && i < 8 {
+			out = append(out, s.Conv)
+			break
+		}
+	}
+	switch {
+	case len(out) > 0:
+	case j.e.context != "":
+		if own := wire.ConversationID(j.e.context); own.Valid() && l.ours(ctx, peer, own) {
+			out = append(out, own)
+		} else {
+			out = append(out, wire.ConversationID("conv_"+hashOf(l.cfg.Name, j.e.from, "context", j.e.context)))
+		}
+	default:
+		if conv := l.onlyOpen(ctx, peer); conv != "" {
+			out = append(out, conv)
+		}
+	}
+	return append(out, wire.ConversationID("conv_"+hashOf(l.cfg.Name, j.e.from, "envelope", string(j.raw))))
+}
+
+// ours says whether there is such a conversation with the participant.
+func (l *link) ours(ctx context.Context, peer wire.AgentID, conv wire.ConversationID) bool {
+	if l.b.cfg.Steps == nil {
+		return false
+	}
+	_, err := l.b.cfg.Steps.Conversation(ctx, store.ConvKey{Peer: string(peer), ID: string(conv)}, time.Now())
+	return err == nil
+}
+
+// wanted is policy.filter.
+func (l *link) wanted(e *envelope, text string) bool {
+	f := l.cfg.Policy.Filter
+	has := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
+	lower := strings.ToLower(text)
+	return has(f.Types, e.kind) && has(f.From, e.from) && (len(f.Keywords) == 0 ||
+		slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(lower, strings.ToLower(w)) }))
+}
+
+// acknowledge tells the sender of a chat where it stands, once for each step (MEW-L3). Read is the last.
+func (l *link) acknowledge(ctx context.Context, key, status string) {
+	h, ok := recalled[heard](ctx, l, "chat", key)
+	if !ok || h.Said == status {
+		return
+	}
+	err := l.tell(said{kind: kindChatAcknowledge, to: []string{h.From}, correlation: []string{h.Envelope}, payload: wire.Obj(text1("status", status))})
+	if err != nil && !errors.Is(err, errMayNot) {
+		return // there is nobody to tell now; what is missed is not told later
+	}
+	if status == "read" {
+		l.apply(ctx, l.drop("chat", key), l.drop("msg", string(h.Message)))
+		return
+	}
+	h.Said = status
+	l.apply(ctx, l.remember("chat", key, h, keepChat, true))
+}
+
+// chatCancelled takes back a chat that was not read. One that waits for the owner is withdrawn; of any other the owner
+// is told.
+func (l *link) chatCancelled(ctx context.Context, j job) error {
+	for _, id := range j.e.correlation[:min(len(j.e.correlation), 16)] {
+		key := hashOf(j.e.from, id)
+		h, ok := recalled[heard](ctx, l, "chat", key)
+		if !ok || h.From != j.e.from {
+			continue
+		}
+		if err := l.takeBack(ctx, j, h.Conv, wire.Deliver, "cancelled by its sender", []store.Change{
+			l.drop("chat", key), l.drop("msg", string(h.Message))}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeBack withdraws what waits in a conversation (AM-36).
+func (l *link) takeBack(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, why string, records []store.Change) error {
+	in, err := l.inbound(&j, conv, intent, wire.Obj(text1("action", "withdraw"), text1("reason", why)))
+	if err != nil {
+		return err
+	}
+	in.MessageID = wire.MessageID("msg_" + hashOf(l.cfg.Name, string(conv), string(j.raw)))
+	in.Records = records
+	_, err = l.b.cfg.Node.Accept(ctx, in)
+	return err
+}
+
+// acknowledged notes what a peer says of a chat of ours.
+func (l *link) acknowledged(ctx context.Context, e *envelope) {
+	for _, id := range e.correlation[:min(len(e.correlation), 16)] {
+		if s, ok := recalled[sent](ctx, l, "sent", id); ok && s.Peer == e.from {
+			s.Marked = printable(orText(e.payload.GetStr("status"), "received"), 32)
+			l.apply(ctx, l.remember("sent", id, s, keepSent, false))
+		}
+	}
+}

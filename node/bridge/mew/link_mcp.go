@@ -1,0 +1,320 @@
+package mew
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Call is a message of one of our intents ([Intents]) that passed the node's checks and waits for its handler.
+type Call struct {
+	Conv     wire.ConversationID
+	Address  string // of the participant
+	Intent   wire.Intent
+	Payload  wire.Value
+	Approved bool // the owner was asked and let it through
+}
+
+// Answer is what the handler says to a call.
+type Answer struct {
+	Payload *wire.Value // the reply, nil for a receipt
+	Hold    string      // why the owner must decide first
+}
+
+// The codes of JSON-RPC errors.
+const (
+	rpcNoMethod = -32601
+	rpcParams   = -32602
+	rpcRefused  = -32001 // the owner, or the owner's rules, did not let it happen
+	rpcFailed   = -32000
+)
+
+func rpcFault(code int64, message string) wire.Value {
+	return wire.Obj(wire.Member{Key: "code", Value: wire.Int(code)}, text1("message", message))
+}
+
+// proposal is an mcp/proposal to us: a question to the owner (MEW-L3).
+func (l *link) proposal(ctx context.Context, j job) error {
+	if !l.wanted(&j.e, string(j.e.payload.JSON())) {
+		return nil
+	}
+	l.mu.Lock()
+	others := slices.DeleteFunc(slices.Clone(j.e.to), func(id string) bool { return id == l.me })
+	l.mu.Unlock()
+	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "proposal", string(j.raw)))
+	payload := wire.Obj(text1("action", "propose"), wire.Member{Key: "proposal", Value: j.e.payload})
+	if len(others) > 0 {
+		payload = payload.With("to", wire.Texts(others))
+	}
+	in, err := l.inbound(&j, conv, IntentProposal, payload)
+	if err != nil {
+		return err
+	}
+	p := proposed{Conv: conv, From: j.e.from, Envelope: j.e.id, To: others}
+	in.Records = []store.Change{
+		l.remember("prop", hashOf(j.e.id), p, keepChat, true),
+		l.remember("propconv", string(conv), hashOf(j.e.id), keepChat, false),
+	}
+	_, err = l.b.cfg.Node.Accept(ctx, in)
+	if e, refused := errors.AsType[*wire.Error](err); refused {
+		reason := "policy"
+		if e.Retry {
+			reason = "busy"
+		}
+		l.answer(&j.e, kindReject, wire.Obj(text1("reason", reason)))
+	}
+	return err
+}
+
+// proposalOf returns what a conversation is about.
+func (l *link) proposalOf(ctx context.Context, conv wire.ConversationID) (key string, p proposed, ok bool) {
+	if key, ok = recalled[string](ctx, l, "propconv", string(conv)); ok {
+		p, ok = recalled[proposed](ctx, l, "prop", key)
+	}
+	return key, p, ok
+}
+
+func (l *link) dropProposal(ctx context.Context, key string, p proposed) {
+	l.apply(ctx, l.drop("prop", key), l.drop("propconv", string(p.Conv)))
+}
+
+// settled withdraws the questions about proposals that their proposer took back or that somebody else fulfilled.
+func (l *link) settled(ctx context.Context, j job, why string, proposerOnly bool) error {
+	for _, id := range j.e.correlation[:min(len(j.e.correlation), 16)] {
+		key := hashOf(id)
+		p, ok := recalled[proposed](ctx, l, "prop", key)
+		if !ok || proposerOnly && p.From != j.e.from {
+			continue
+		}
+		about := j
+		about.e.from = p.From // whose conversation it is
+		err := l.takeBack(ctx, about, p.Conv, IntentProposal, why, []store.Change{
+			l.drop("prop", key), l.drop("propconv", string(p.Conv))})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reject says that a proposal will not be fulfilled, with a reason code.
+func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
+	key, p, ok := l.proposalOf(ctx, conv)
+	if !ok {
+		return nil // it is settled
+	}
+	err := l.say(ctx, said{
+		id: "am-r-" + hashOf(string(conv)), kind: kindReject, to: []string{p.From}, correlation: []string{p.Envelope},
+		payload: wire.Obj(text1("reason", reason)),
+	})
+	if err == nil || errors.Is(err, errMayNot) {
+		l.dropProposal(ctx, key, p)
+	}
+	return err
+}
+
+// fulfil sends the request that the owner approved, in the node's name and with the proposal in correlation_id
+// (MEW-11). What cannot be sent is asked again, with the reason (MEW-L4).
+func (l *link) fulfil(ctx context.Context, c Call) (Answer, error) {
+	key, p, ok := l.proposalOf(ctx, c.Conv)
+	if !ok {
+		return Answer{}, nil
+	}
+	payload, _ := c.Payload.Get("proposal")
+	request := said{id: "am-f-" + hashOf(string(c.Conv)), kind: kindRequest, to: p.To, correlation: []string{p.Envelope}, payload: fulfilment(payload)}
+	if len(p.To) == 0 {
+		request.to = []string{l.name()}
+	} else {
+		l.apply(ctx, l.remember("sent", request.id, sent{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: p.To}, keepSent, false))
+	}
+	if err := l.say(ctx, request); err != nil {
+		return Answer{Hold: "it could not be carried out: " + printable(err.Error(), 200)}, nil
+	}
+	l.dropProposal(ctx, key, p)
+	if len(p.To) > 0 {
+		return Answer{}, nil
+	}
+	result := l.perform(ctx, p.From, payload)
+	id, _ := request.payload.Get("id")
+	done := rpcAnswer(id, result)
+	err := l.tell(said{kind: kindResponse, to: []string{p.From}, correlation: []string{request.id}, payload: done})
+	if err != nil {
+		l.log.Info("the result of a proposal did not reach the space", "err", err)
+	}
+	end := ending(result)
+	return Answer{Payload: &end}, nil
+}
+
+// perform runs a proposal that names nobody but this node: one of its tools, which the owner's approval switches on
+// this once.
+func (l *link) perform(ctx context.Context, from string, proposal wire.Value) wire.Value {
+	params, _ := proposal.Get("params")
+	name := params.GetStr("name")
+	if proposal.GetStr("method") != methodCall || !slices.Contains(toolNames, name) {
+		return wire.Obj(wire.Member{Key: "error", Value: rpcFault(rpcNoMethod, "this node has no such method or tool")})
+	}
+	arguments, _ := params.Get("arguments")
+	return l.use(ctx, from, name, arguments)
+}
+
+// ending closes the conversation about a request with what came of it.
+func ending(result wire.Value) wire.Value {
+	status := "completed"
+	if _, bad := result.Get("error"); bad {
+		status = "failed"
+	}
+	v := wire.Obj(text1("action", wire.ActionClose), text1("status", status))
+	for _, m := range result.Members() {
+		v = v.With(m.Key, m.Value)
+	}
+	return v
+}
+
+// response is the answer to a request of ours: it ends the conversation about the proposal.
+func (l *link) response(ctx context.Context, j job) error {
+	for _, id := range j.e.correlation[:min(len(j.e.correlation), 16)] {
+		s, ok := recalled[sent](ctx, l, "sent", id)
+		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.from) {
+			continue
+		}
+		result := wire.Obj(text1("responder", j.e.from))
+		for _, key := range []string{"result", "error"} {
+			if v, has := j.e.payload.Get(key); has {
+				result = result.With(key, v)
+			}
+		}
+		about := j
+		about.e.from = s.Peer
+		in, err := l.inbound(&about, s.Conv, IntentProposal, ending(result))
+		if err != nil {
+			return err
+		}
+		in.Records = []store.Change{l.drop("sent", id)}
+		_, err = l.b.cfg.Node.Accept(ctx, in)
+		return err
+	}
+	return nil
+}
+
+const (
+	methodCall  = "tools/call"
+	mcpProtocol = "2025-06-18"
+)
+
+// request answers an mcp/request to us. What says only which tools there are is answered at once; a tool is used after
+// the node's checks, like any message (MEW-L3).
+func (l *link) request(ctx context.Context, j job) error {
+	id, wants := j.e.payload.Get("id")
+	if !wants {
+		return nil // a notification
+	}
+	var result wire.Value
+	switch method := j.e.payload.GetStr("method"); method {
+	case "initialize":
+		result = wire.Obj(text1("protocolVersion", mcpProtocol),
+			wire.Member{Key: "capabilities", Value: wire.Obj(wire.Member{Key: "tools", Value: wire.Obj()})},
+			wire.Member{Key: "serverInfo", Value: wire.Obj(text1("name", "agentmesh"), text1("version", wire.Version))})
+	case "ping":
+		result = wire.Obj()
+	case "tools/list":
+		result = wire.Obj(wire.Member{Key: "tools", Value: toolList(l.cfg.Policy.Tools)})
+	case methodCall:
+		return l.toolCall(ctx, j, id)
+	default:
+		l.respond(&j.e, id, wire.Obj(wire.Member{Key: "error", Value: rpcFault(rpcNoMethod, "this node has no such method")}))
+		return nil
+	}
+	l.respond(&j.e, id, wire.Obj(wire.Member{Key: "result", Value: result}))
+	return nil
+}
+
+func rpcAnswer(id, result wire.Value) wire.Value {
+	return wire.Obj(append([]wire.Member{text1("jsonrpc", "2.0"), {Key: "id", Value: id}}, result.Members()...)...)
+}
+
+// respond answers a request, result or error.
+func (l *link) respond(e *envelope, id, result wire.Value) {
+	l.answer(e, kindResponse, rpcAnswer(id, result))
+}
+
+// toolCall takes a tools/call through the node's checks.
+func (l *link) toolCall(ctx context.Context, j job, id wire.Value) error {
+	params, _ := j.e.payload.Get("params")
+	name := params.GetStr("name")
+	fault := func(code int64, text string) {
+		l.respond(&j.e, id, wire.Obj(wire.Member{Key: "error", Value: rpcFault(code, text)}))
+	}
+	if !slices.Contains(l.cfg.Policy.Tools, name) {
+		fault(rpcParams, "this node offers no such tool here")
+		return nil
+	}
+	arguments, _ := params.Get("arguments")
+	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "request", string(j.raw)))
+	in, err := l.inbound(&j, conv, IntentRequest, wire.Obj(text1("action", "call"), text1("tool", name), wire.Member{Key: "arguments", Value: arguments}))
+	if err != nil {
+		fault(rpcParams, err.Error())
+		return err
+	}
+	in.Records = []store.Change{l.remember("asked", string(conv), asked{From: j.e.from, Envelope: j.e.id, ID: id}, keepSent, true)}
+	out, err := l.b.cfg.Node.Accept(ctx, in)
+	if e, refused := errors.AsType[*wire.Error](err); refused {
+		fault(rpcRefused, e.Message)
+		return err
+	}
+	if err == nil && out.Reply != nil && out.Reply.Action() == wire.ActionClose {
+		return l.sendResponse(ctx, conv, out.Reply.Payload)
+	}
+	return err
+}
+
+// sendResponse answers the request that a conversation is about, once.
+func (l *link) sendResponse(ctx context.Context, conv wire.ConversationID, payload wire.Value) error {
+	a, ok := recalled[asked](ctx, l, "asked", string(conv))
+	if !ok {
+		return nil
+	}
+	result := wire.Obj()
+	for _, key := range []string{"result", "error"} {
+		if v, has := payload.Get(key); has {
+			result = result.With(key, v)
+		}
+	}
+	if result.Len() == 0 {
+		return nil
+	}
+	err := l.say(ctx, said{
+		id: "am-q-" + hashOf(string(conv)), kind: kindResponse, to: []string{a.From}, correlation: []string{a.Envelope}, payload: rpcAnswer(a.ID, result),
+	})
+	if err == nil {
+		l.apply(ctx, l.drop("asked", string(conv)))
+	}
+	return err
+}
+
+// Handle is the node's handler for our intents. It is called again where its answer could not be stored.
+func (b *Bridge) Handle(ctx context.Context, c Call) (Answer, error) {
+	l, peer, err := b.linkOf(c.Address)
+	if err != nil {
+		return Answer{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	switch action := c.Payload.GetStr("action"); {
+	case c.Intent == IntentProposal && action == "propose":
+		if !c.Approved {
+			return Answer{Hold: "a participant of the space " + l.cfg.Name + " proposes this; approve to send it as a request in your name"}, nil
+		}
+		return l.fulfil(ctx, c)
+	case c.Intent == IntentRequest && action == "call":
+		arguments, _ := c.Payload.Get("arguments")
+		end := ending(l.use(ctx, peer, c.Payload.GetStr("tool"), arguments))
+		return Answer{Payload: &end}, nil
+	case c.Intent == IntentForward && action == "forward":
+		return Answer{}, l.passOn(ctx, peer, c.Payload)
+	}
+	return Answer{}, nil
+}

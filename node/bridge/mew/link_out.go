@@ -1,0 +1,126 @@
+package mew
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// deliver says in the space what the node says to a participant (MEW-L3).
+func (l *link) deliver(ctx context.Context, peer string, d bridge.Delivery) (bridge.Delivered, error) {
+	m := d.Message
+	var err error
+	switch action := m.Action(); {
+	case action == wire.ActionClose:
+		err = l.deliverClose(ctx, peer, m)
+	case action == wire.ActionReceived || action == wire.ActionPending: // a space has no word for where a message stands
+	case m.Intent == wire.Deliver && action == "deliver":
+		err = l.sendChat(ctx, peer, m, "am-"+d.ID, l.answers(ctx, m))
+	case m.Intent == IntentRequest:
+		err = l.sendResponse(ctx, m.Conversation, m.Payload)
+	case m.Intent == IntentProposal || m.Intent == IntentForward: // nothing of it is for the proposer
+	default:
+		return bridge.Delivered{}, wire.ErrIntent.At("a MEW space takes mesh.message")
+	}
+	if err != nil {
+		return bridge.Delivered{}, l.failed(err)
+	}
+	return bridge.Delivered{Queued: true}, nil
+}
+
+// failed says whether to try again.
+func (l *link) failed(err error) error {
+	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
+		return wire.ErrNotAllowed.At(refused.Error())
+	}
+	if errors.Is(err, errMayNot) {
+		return wire.ErrNotAllowed.At(errMayNot.Error())
+	}
+	e := &client.SendError{Retry: true, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(err.Error())}
+	l.mu.Lock()
+	if l.pause.on && !l.pause.until.IsZero() {
+		e.After = time.Until(l.pause.until)
+	}
+	l.mu.Unlock()
+	return e
+}
+
+var (
+	errPaused = errors.New("the space paused this node")
+	errAbsent = errors.New("the participant is not in the space now")
+)
+
+// ready says whether a participant can be told something: we are in and not paused, and it is there.
+func (l *link) ready(peer string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, there := l.people[peer]
+	switch {
+	case l.conn == nil:
+		return errNotJoined
+	case l.pause.on:
+		return errPaused
+	case !there:
+		return errAbsent // a space keeps nothing for who is away
+	}
+	return nil
+}
+
+// answers returns the envelope that a message of ours answers.
+func (l *link) answers(ctx context.Context, m wire.Message) []string {
+	key, ok := recalled[string](ctx, l, "msg", m.Meta("in_reply_to"))
+	if !ok {
+		return nil
+	}
+	if h, ok := recalled[heard](ctx, l, "chat", key); ok {
+		return []string{h.Envelope}
+	}
+	return nil
+}
+
+// sendChat says a mesh.message as a chat.
+func (l *link) sendChat(ctx context.Context, peer string, m wire.Message, id string, correlation []string) error {
+	if err := l.ready(peer); err != nil {
+		return err
+	}
+	message, _ := m.Payload.Get("message")
+	text := message.GetStr("body")
+	if s := message.GetStr("subject"); s != "" {
+		text = s + "\n\n" + text
+	}
+	payload := wire.Obj(text1("text", text))
+	if f := message.GetStr("format"); f == "markdown" {
+		payload = payload.With("format", wire.Text(f))
+	}
+	l.apply(ctx, l.opened(l.address(peer).Pseudonym(), m.Conversation),
+		l.remember("sent", id, sent{Conv: m.Conversation, Peer: peer}, keepSent, false))
+	return l.say(ctx, said{id: id, kind: kindChat, to: []string{peer}, correlation: correlation, context: string(m.Conversation), payload: payload})
+}
+
+// replied says what the node answered at once.
+func (l *link) replied(ctx context.Context, peer string, conv wire.ConversationID, m *wire.Message, correlation []string) {
+	if m.Intent != wire.Deliver || m.Action() != "deliver" {
+		return
+	}
+	if err := l.sendChat(ctx, peer, *m, "am-"+string(m.ID), correlation); err != nil {
+		l.log.Info("an answer did not reach the space", "conversation", conv, "err", err)
+	}
+}
+
+// deliverClose says the end of a conversation where MEW has a word for it: a proposal or a request that the owner
+// rejected. Any other close is lost.
+func (l *link) deliverClose(ctx context.Context, peer string, m wire.Message) error {
+	l.apply(ctx, l.drop("open", openKey(l.address(peer).Pseudonym(), m.Conversation)))
+	switch m.Intent {
+	case IntentProposal:
+		return l.reject(ctx, m.Conversation, "disagree")
+	case IntentRequest:
+		return l.sendResponse(ctx, m.Conversation, wire.Obj(
+			wire.Member{Key: "error", Value: rpcFault(rpcRefused, "the owner of this node refused the request")}))
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package mew
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// linked is a link to a space of a gateway of ours, with the participants beside it.
+type linked struct {
+	*Bridge
+	t     testing.TB
+	rig   *rig
+	l     *link
+	peers map[string]*player
+	dials atomic.Int64
+	cut   atomic.Bool
+	made  atomic.Int64
+}
+
+// club is a space with the node and others in it.
+func club(t testing.TB, nodeMay []string, others ...string) SpaceConfig {
+	cfg := SpaceConfig{ID: "lab", Participants: []Participant{{Name: "node", Tokens: []string{"node-token"}, Capabilities: caps(t, nodeMay...)}}}
+	for _, name := range others {
+		cfg.Participants = append(cfg.Participants, Participant{Name: name, Tokens: []string{name + "-token"}, Capabilities: caps(t, "*")})
+	}
+	return cfg
+}
+
+// everything is what a node may do that may do all of MEW-L3.
+var everything = []string{"chat", "chat/*", "mcp/*", "participant/*", "capability/grant-ack", "reasoning/*"}
+
+func linkOf(r *rig, policy bridge.LinkPolicy) bridge.Link {
+	return bridge.Link{Name: "home", Kind: Kind, URL: r.ws(""), Space: "lab", Policy: policy}
+}
+
+// newLinked connects a link to the space of r, and names, which take part in it.
+func newLinked(t testing.TB, r *rig, cfg Config, names ...string) *linked {
+	t.Helper()
+	k := &linked{t: t, rig: r, peers: make(map[string]*player)}
+	for _, name := range names {
+		k.peers[name] = r.join(name + "-token")
+	}
+	cfg.Tokens = map[string]client.Credential{"home": "node-token"}
+	if len(cfg.Links) == 0 {
+		cfg.Links = []bridge.Link{linkOf(r, bridge.LinkPolicy{})}
+	}
+	cfg.Retry, cfg.MaxRetry = 5*time.Millisecond, 50*time.Millisecond
+	cfg.Dial = func(ctx context.Context, u *url.URL) (net.Conn, error) {
+		k.dials.Add(1)
+		if k.cut.Load() {
+			return nil, errors.New("the line is cut")
+		}
+		return plainDial(ctx, u)
+	}
+	var err error
+	if k.Bridge, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	k.l = k.links[0]
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	k.await("up", func() bool { return k.Links()[0].State == bridge.LinkUp })
+	return k
+}
+
+// await waits until something holds.
+func (k *linked) await(what string, holds func() bool) {
+	k.t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(20 * time.Second)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			k.t.Fatalf("the link is not %s: %+v", what, k.Links())
+		}
+	}
+}
+
+func (k *linked) Disconnect() {
+	k.cut.Store(true)
+	k.l.mu.Lock()
+	conn := k.l.conn
+	k.l.mu.Unlock()
+	conn.Abort()
+	k.await("down", func() bool { return k.Links()[0].State != bridge.LinkUp })
+}
+
+func (k *linked) Reconnect() {
+	k.cut.Store(false)
+	k.await("up", func() bool { return k.Links()[0].State == bridge.LinkUp })
+}
+
+// Inject is what the gateway would deliver, taken in at once.
+func (k *linked) Inject(ctx context.Context, peer string, raw []byte) {
+	if e, fault := parseEnvelope(raw); fault == nil {
+		e.from = peer
+		raw = e.appendStamped(nil, e.to)
+	}
+	k.l.mu.Lock()
+	conn := k.l.conn
+	k.l.mu.Unlock()
+	if j, ok := k.l.take(ctx, conn, raw); ok {
+		k.l.work(ctx, j)
+	}
+}
+
+func (k *linked) Next(_ context.Context, peer string) ([]byte, error) {
+	for {
+		v := k.peers[peer].until("chat")
+		to, _ := v.Get("to")
+		if v.GetStr("from") == "node" && to.Len() == 1 && str(to.At(0)) == peer {
+			return v.JSON(), nil
+		}
+	}
+}
+
+func (k *linked) Mirror(raw []byte) []byte {
+	v := parsed(k.t, string(raw))
+	payload, _ := v.Get("payload")
+	return wire.Obj(text1("id", fmt.Sprintf("mirror-%d", k.made.Add(1))), text1("ts", stamp(time.Now())), text1("kind", "chat"),
+		wire.Member{Key: "to", Value: wire.Texts([]string{"node"})}, text1("context", v.GetStr("context")),
+		wire.Member{Key: "payload", Value: payload}).JSON()
+}
+
+func chatText(n int) []byte {
+	return fmt.Appendf(nil, `{"id":"m-%d","ts":"2026-11-21T01:02:03.000Z","kind":"chat","to":["node"],"context":"t%d","payload":{"text":"hello"}}`, n, n)
+}
+
+// What MEW-L2 and MEW-L3 say of chat, held to the suite that every bridge passes.
+func TestLinkSuite(t *testing.T) {
+	var st store.Store // of the node that the suite made last
+	suite := bridgetest.Suite{
+		Address:   func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: "home", Peer: peer} },
+		Principal: func(string) string { return Principal("home") },
+		Peers:     [2]string{"cat", "dog"},
+		Node: func(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
+			member := meshtest.New(t).Node("home", func(c *node.Config) {
+				c.Policy, c.Rates = cfg.Policy, cfg.Rates
+				c.Transports = map[string]bridge.Transport{Kind: cfg.Transport}
+			})
+			st = member.Store
+			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+		},
+		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
+			r := start(t, club(t, everything, "cat", "dog"))
+			return newLinked(t, r, Config{Node: receiver, Records: st.Records(), Steps: st.Steps()}, "cat", "dog")
+		},
+		Message: chatText,
+		Kinds: []bridgetest.Kind{{
+			Name: "message", Intent: wire.Deliver,
+			Payload: `{"action":"deliver","message":{"body":"a\n\"b\" ü","priority":"high","reply_requested":true},"metadata":{"x":"y"}}`,
+			Losses:  Losses(),
+		}},
+		Hostile: [][]byte{
+			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":{"text":1}}`),
+			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":{"text":""}}`),
+			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":[]}`),
+			[]byte(`{"id":"1","kind":"chat","to":["somebody-else"],"payload":{"text":"hello"}}`),
+			[]byte(`{"id":"1","kind":"chat","payload":{"text":"to everybody"}}`),
+			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":{"text":"hello","agentmesh":{}}}`),
+			[]byte(`{"protocol":"mew/v0.3","id":"1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`),
+			[]byte(`{"id":"1","kind":"chat","to":["node"],"payload":{"text":"` + strings.Repeat("a", 300<<10) + `"}}`),
+			[]byte(`{"id":"1","kind":"mcp/proposal","to":["node"],"payload":{"params":"` + strings.Repeat("a", 300<<10) + `"}}`),
+			[]byte(`{"id":"1","kind":"system/welcome","to":["node"],"payload":{"you":{"id":"evil","capabilities":[{"kind":"*"}]}}}`),
+			[]byte(`{"id":"1","kind":"participant/pause","to":["node"],"payload":{"timeout_seconds":"soon"}}{}`),
+			append([]byte(`{"id":"1","kind":"mcp/response","correlation_id":[`), append(bytes.Repeat([]byte(`"x",`), 1023), []byte(`"x"],"payload":{}}`)...)...),
+		},
+	}
+	suite.Run(t)
+}

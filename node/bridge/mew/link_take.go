@@ -1,0 +1,268 @@
+package mew
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// take reads one message of the space: it keeps track of the space, obeys what is said to this node, and returns what
+// is for the node itself. What is no envelope is nothing.
+func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job, bool) {
+	e, fault := parseEnvelope(data)
+	if fault != nil || e.from == "" || e.id == "" {
+		return job{}, false
+	}
+	j := job{e: e, raw: data, at: time.Now()}
+	if isSystem(e.kind) || e.from == fromSystem || e.from == fromStream {
+		l.system(ctx, conn, &j.e)
+		return job{}, false
+	}
+	l.mu.Lock()
+	in, me := l.conn != nil, l.me
+	if in {
+		l.board.see(&j.e, j.at)
+		l.stream(&j.e)
+		l.feed(data)
+	}
+	if e.from == me { // ours: nothing of it comes in (MEW-L6)
+		l.echoed(e.id, nil)
+		in = false
+	}
+	l.mu.Unlock()
+	if !in {
+		return job{}, false
+	}
+	if slices.Contains(e.to, me) && l.obey(ctx, &j.e) {
+		return job{}, false
+	}
+	return j, l.concerns(&j.e, me)
+}
+
+// concerns says whether an envelope is for the node: addressed to it, or about something that it waits for.
+func (l *link) concerns(e *envelope, me string) bool {
+	toUs := slices.Contains(e.to, me)
+	switch e.kind {
+	case kindChat:
+		return toUs || len(e.to) == 0 && l.cfg.Policy.Broadcast
+	case kindProposal:
+		return toUs
+	case kindRequest:
+		return toUs || len(e.correlation) > 0
+	case kindResponse, kindWithdraw, kindChatCancel, kindChatAcknowledge:
+		return len(e.correlation) > 0
+	}
+	return false
+}
+
+// system takes in what the gateway says.
+func (l *link) system(ctx context.Context, conn *websocket.Conn, e *envelope) {
+	l.mu.Lock()
+	switch {
+	case e.kind == kindWelcome && e.from == fromSystem:
+		if l.welcome(conn, e) {
+			l.mu.Unlock()
+			l.log.Info("joined the space", "as", printable(l.me, maxName))
+			l.catchUp(ctx)
+			return
+		}
+	case e.kind == kindPresence && e.from == fromSystem:
+		l.presence(e)
+		l.feed(e.tree.JSON())
+	case e.kind == kindError:
+		for _, id := range e.correlation {
+			l.echoed(id, &refusedBySpace{errorText(e.payload)})
+		}
+	case e.from == fromStream:
+		l.stream(e)
+		l.feed(e.tree.JSON())
+	}
+	l.mu.Unlock()
+}
+
+// welcome takes in what the gateway says of us and of the space; every one counts, because it also tells of changed
+// capabilities (MEW-34). first says that we are in now. It needs the lock.
+func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
+	you, _ := e.payload.Get("you")
+	id := you.GetStr("id")
+	if id == "" || len(id) > maxName {
+		return false
+	}
+	l.me, l.caps, l.shown = id, nil, nil
+	list, _ := you.Get("capabilities")
+	for v := range list.Elems() {
+		if c, err := ParseCapability(v); err == nil && len(l.caps) < maxLinkCapabilities {
+			l.caps = append(l.caps, &c)
+			l.shown = append(l.shown, v)
+		}
+	}
+	l.people = make(map[string]wire.Value)
+	others, _ := e.payload.Get("participants")
+	for v := range others.Elems() {
+		caps, _ := v.Get("capabilities")
+		l.person(v.GetStr("id"), caps)
+	}
+	l.streams = nil
+	streams, _ := e.payload.Get("active_streams")
+	for v := range streams.Elems() {
+		if len(l.streams) < maxShown {
+			l.streams = append(l.streams, v)
+		}
+	}
+	first = l.conn != conn
+	l.conn = conn
+	if l.state != bridge.LinkUp {
+		l.state, l.since = bridge.LinkUp, time.Now()
+	}
+	l.fault, l.retry = "", time.Time{}
+	return first
+}
+
+const maxLinkCapabilities = 1024
+
+func (l *link) person(id string, caps wire.Value) {
+	if id == "" || id == l.me || len(id) > maxName {
+		return
+	}
+	if _, known := l.people[id]; known || len(l.people) < maxPeople {
+		l.people[id] = caps
+	}
+}
+
+func (l *link) presence(e *envelope) {
+	if l.conn == nil {
+		return
+	}
+	who, _ := e.payload.Get("participant")
+	id := who.GetStr("id")
+	switch e.payload.GetStr("event") {
+	case "join":
+		caps, _ := who.Get("capabilities")
+		l.person(id, caps)
+	case "leave":
+		delete(l.people, id)
+		l.board.left(id)
+	}
+}
+
+// stream keeps track of which streams there are. Nothing else of them is kept.
+func (l *link) stream(e *envelope) {
+	id := e.payload.GetStr("stream_id")
+	switch e.kind {
+	case "stream/open":
+		if e.from == fromStream && id != "" && len(l.streams) < maxShown {
+			l.streams = append(l.streams, e.payload)
+		}
+	case "stream/close":
+		l.streams = slices.DeleteFunc(l.streams, func(v wire.Value) bool { return id != "" && v.GetStr("stream_id") == id })
+	}
+}
+
+// obey does what is said to this node about its own part in the space (MEW-L5). Whether somebody may say it is the
+// gateway's to judge. It returns false for what is not control.
+func (l *link) obey(ctx context.Context, e *envelope) bool {
+	switch e.kind {
+	case kindPause:
+		l.beginPause(e)
+	case kindResume:
+		l.mu.Lock()
+		l.pause.stop()
+		l.mu.Unlock()
+	case kindRequestStatus:
+		l.answer(e, kindStatus, l.statusPayload(ctx))
+	case kindForget: // nothing of a space is kept that could be forgotten in part
+		l.answer(e, kindStatus, l.statusPayload(ctx))
+	case kindCompact:
+		l.answer(e, kindCompactDone, wire.Obj(wire.Member{Key: "skipped", Value: wire.Bool(true)},
+			text1("reason", "this node keeps no context that could be compacted")))
+	case kindClear, kindRestart:
+		if err := l.clear(ctx); err != nil {
+			l.log.Warn("the link's context could not be cleared", "err", err)
+		}
+		l.answer(e, kindStatus, l.statusPayload(ctx))
+	case kindShutdown:
+		l.shutDown(e)
+	case kindGrant:
+		if e.payload.GetStr("recipient") == l.name() {
+			l.answer(e, kindGrantAck, wire.Obj(text1("status", "accepted")))
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+func (l *link) name() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.me
+}
+
+// answer says something to the sender of an envelope.
+func (l *link) answer(e *envelope, kind string, payload wire.Value) {
+	err := l.tell(said{kind: kind, to: []string{e.from}, correlation: []string{e.id}, payload: payload})
+	if err != nil {
+		l.log.Debug("answer in the space", "kind", kind, "err", err)
+	}
+}
+
+func (l *link) statusPayload(ctx context.Context) wire.Value {
+	l.mu.Lock()
+	status := "active"
+	if l.pause.on {
+		status = "paused"
+	}
+	l.mu.Unlock()
+	return wire.Obj(wire.Member{Key: "messages_in_context", Value: wire.Int(int64(l.inContext(ctx)))}, text1("status", status))
+}
+
+const maxPause = 30 * 24 * time.Hour
+
+func (l *link) beginPause(e *envelope) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pause.stop()
+	l.pause.on, l.pause.by = true, e.id
+	v, _ := e.payload.Get("timeout_seconds")
+	number, _ := v.Num()
+	seconds, err := strconv.ParseFloat(number, 64)
+	if err != nil || seconds <= 0 {
+		return
+	}
+	wait := time.Duration(min(seconds, maxPause.Seconds()) * float64(time.Second))
+	id := e.id
+	l.pause.until = time.Now().Add(wait)
+	l.pause.timer = time.AfterFunc(wait, func() { l.endPause(id) })
+}
+
+// endPause ends a pause whose time is over, and says so.
+func (l *link) endPause(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.pause.on || l.pause.by != id {
+		return
+	}
+	l.pause.stop()
+	err := l.put(&said{kind: kindResume, to: []string{l.me}, correlation: []string{id},
+		payload: wire.Obj(text1("reason", "timeout"))})
+	if err != nil {
+		l.log.Debug("say that the pause is over", "err", err)
+	}
+}
+
+// shutDown leaves the space until the owner connects the link again (MEW-L5).
+func (l *link) shutDown(e *envelope) {
+	l.answer(e, kindChatAcknowledge, wire.Obj(text1("status", "received")))
+	l.fall("shut down")
+	l.mu.Lock()
+	l.fault = "a participant shut this node down; agentmesh mew connect joins again"
+	if l.conn != nil {
+		l.conn.Close(websocket.CodeNormal, "shut down")
+	}
+	l.mu.Unlock()
+}

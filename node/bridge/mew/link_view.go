@@ -1,0 +1,129 @@
+package mew
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// LinkFeed is what the owner sees of the space behind a link as it passes. One that does not keep up loses envelopes,
+// and is told how many.
+type LinkFeed struct {
+	c    chan []byte
+	lost atomic.Int64
+	link *link
+}
+
+func (l *link) watch() *LinkFeed {
+	f := &LinkFeed{c: make(chan []byte, feedLength), link: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.feeds[f] = struct{}{}
+	return f
+}
+
+// C delivers envelopes as they came. Nobody may change them.
+func (f *LinkFeed) C() <-chan []byte { return f.c }
+
+// Lost returns how many envelopes were lost since it was asked last.
+func (f *LinkFeed) Lost() int64 { return f.lost.Swap(0) }
+
+// Close ends the feed.
+func (f *LinkFeed) Close() {
+	f.link.mu.Lock()
+	defer f.link.mu.Unlock()
+	delete(f.link.feeds, f)
+}
+
+// feed gives an envelope to who watches. It needs the lock.
+func (l *link) feed(raw []byte) {
+	for f := range l.feeds {
+		select {
+		case f.c <- raw:
+		default:
+			f.lost.Add(1)
+		}
+	}
+}
+
+// space is the space behind the link, as far as a participant sees it.
+func (l *link) space() SpaceStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.board.expire(time.Now())
+	out := SpaceStatus{
+		ID: l.cfg.Name, Name: l.cfg.Space, Participants: []ParticipantStatus{}, Streams: []json.RawMessage{},
+		Proposals: append([]PendingProposal{}, l.board.proposals...), Reasoning: append([]Reasoning{}, l.board.reasoning...),
+	}
+	for _, v := range l.streams {
+		out.Streams = append(out.Streams, v.JSON())
+	}
+	person := func(id string, caps []wire.Value) ParticipantStatus {
+		p := ParticipantStatus{Name: id, ID: id, Connected: true, Capabilities: []json.RawMessage{}}
+		for _, v := range caps {
+			p.Capabilities = append(p.Capabilities, v.JSON())
+		}
+		return p
+	}
+	if l.conn == nil {
+		return out
+	}
+	me := person(l.me, l.shown)
+	me.Since, me.Paused, me.PausedUntil = l.since, l.pause.on, l.pause.until
+	out.Participants = append(out.Participants, me)
+	for id, caps := range l.people {
+		out.Participants = append(out.Participants, person(id, slices.Collect(caps.Elems())))
+	}
+	slices.SortFunc(out.Participants[1:], func(a, b ParticipantStatus) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// speak sends an envelope of the owner's as this node. A refusal is a *[Refused].
+func (l *link) speak(ctx context.Context, data []byte) (string, error) {
+	e, refusal := parseEnvelope(data)
+	if refusal != nil {
+		return "", &Refused{refusal.status, refusal.payload.JSON()}
+	}
+	s := said{id: e.id, kind: e.kind, to: e.to, correlation: e.correlation, context: e.context, payload: e.payload}
+	if s.id == "" {
+		s.id = newID()
+	}
+	if s.payload.IsNull() {
+		s.payload = wire.Obj()
+	}
+	if err := l.say(ctx, s); err != nil {
+		return "", &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
+	}
+	return s.id, nil
+}
+
+// decide fulfils or rejects a proposal in the space in the owner's name.
+func (l *link) decide(ctx context.Context, proposal string, approve bool, reason string) (string, error) {
+	l.mu.Lock()
+	at := slices.IndexFunc(l.board.proposals, func(p PendingProposal) bool { return p.ID == proposal })
+	var p PendingProposal
+	if at >= 0 {
+		p = l.board.proposals[at]
+	}
+	l.mu.Unlock()
+	if at < 0 {
+		return "", fault(404, "there is no such proposal that waits")
+	}
+	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(text1("reason", orText(reason, "disagree")))}
+	if approve {
+		v, err := wire.ParseForeign(p.Payload, maxDepth, maxValues)
+		if err != nil {
+			return "", err
+		}
+		s.kind, s.to, s.payload = kindRequest, p.To, fulfilment(v)
+	}
+	if err := l.say(ctx, s); err != nil {
+		return "", &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
+	}
+	return s.id, nil
+}
