@@ -49,6 +49,7 @@ func bridgeKinds() []bridgeKind {
 	return []bridgeKind{
 		{mess.Kind, newMESS},
 		{"mew", newMew},
+		{"agentrelay", newAgentRelay},
 	}
 }
 

@@ -66,6 +66,8 @@ type Config struct {
 	MESS MESSConfig `key:"mess"`
 	// MEW spaces that are hosted here.
 	MEW MEWConfig `key:"mew"`
+	// The AgentRelay relay that is hosted here.
+	AgentRelay AgentRelayConfig `key:"agentrelay"`
 
 	// How the directory takes cards.
 	Registration RegistrationConfig `key:"registration"`
@@ -315,6 +317,7 @@ func defaultConfig() Config {
 			MessagesNewConversations: 10, MessagesConversation: 60, MessagesTotal: 100,
 			RequestsPerMinute: 120,
 		},
+		AgentRelay:   defaultAgentRelay(),
 		Audit:        AuditConfig{MaxEntries: 100_000, Keep: 365 * day},
 		Window:       WindowConfig{Past: 15 * time.Minute, Future: 5 * time.Minute},
 		Registration: RegistrationConfig{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20},

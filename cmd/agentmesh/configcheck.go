@@ -47,6 +47,7 @@ func (c Config) check() error {
 	c.checkLinks(&p)
 	c.MESS.check(&p)
 	c.MEW.check(&p)
+	c.AgentRelay.check(&p)
 	c.Calendar.check(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	c.Notify.check(&p)

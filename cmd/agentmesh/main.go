@@ -61,8 +61,9 @@ type commands struct {
 
 	Calendar calendarCmd `cmd:"" group:"mesh" help:"Your free times, and events that were agreed."`
 
-	Links linksCmd `cmd:"" group:"mesh" help:"Connections to other networks."`
-	Mew   mewCmd   `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
+	Links      linksCmd      `cmd:"" group:"mesh" help:"Connections to other networks."`
+	Mew        mewCmd        `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
+	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"AgentRelay: the relay that is hosted here, and the relays that the node is linked to."`
 
 	Keys    keysCmd      `cmd:"" group:"data" help:"Signing and encryption keys."`
 	Mirrors directoryCmd `cmd:"" name:"directory" group:"run" help:"Mirror another directory."`

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
+)
+
+// agentRelayCmd is about the AgentRelay relay that is hosted here.
+type agentRelayCmd struct {
+	Agents agentRelayAgentsCmd `cmd:"" help:"List the agents of the relay that is hosted here."`
+	Token  agentRelayTokenCmd  `cmd:"" help:"Make a token for an agent of the relay; a known agent gets a new one. It is shown once."`
+	Invite agentRelayInviteCmd `cmd:"" help:"Make a code that registers one agent. It is shown once."`
+	Remove agentRelayRemoveCmd `cmd:"" help:"Take an agent off the relay for good: its id is not given out again."`
+}
+
+type agentRelayAgentsCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, get("agentrelay/agents", nil), func(page items[agentrelay.AgentView]) {
+		rows := [][]string{{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}}
+		for _, v := range page.Items {
+			on, limits := "-", "yes"
+			if v.Connected {
+				on = "yes"
+			}
+			if v.Trusted {
+				limits = "none"
+			}
+			rows = append(rows, []string{clean(v.ID), on, when(v.Since), when(v.Active), limits})
+		}
+		a.list(rows, "no agents: agentmesh agentrelay token makes one")
+	})
+}
+
+type agentRelayTokenCmd struct {
+	Agent   string `arg:"" optional:"" help:"Id of the agent: 3 to 64 of a-z 0-9 -. Empty: the relay makes one."`
+	Renew   bool   `help:"The agent is known: its old token ends at once."`
+	Trusted bool   `help:"The agent has no rate limit."`
+	JSON    bool   `help:"Print the result as JSON."`
+}
+
+// relayToken is what a registration gives.
+type relayToken struct {
+	AgentID string `json:"agent_id"`
+	Token   string `json:"token"`
+}
+
+func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
+	if c.Renew && (c.Agent == "" || c.Trusted) {
+		return fail(exitUsage, errors.New("--renew needs the id of an agent, and changes its token alone"))
+	}
+	call := post("agentrelay/agents", struct {
+		ID      string `json:"agent_id,omitempty"`
+		Trusted bool   `json:"trusted,omitempty"`
+	}{c.Agent, c.Trusted})
+	if c.Renew {
+		call = post("agentrelay/agents/"+url.PathEscape(c.Agent)+"/token", nil)
+	}
+	return ask(ctx, a, c.JSON, call, func(t relayToken) {
+		a.print("%s", clean(t.Token))
+		a.note("token of %s", clean(t.AgentID))
+	})
+}
+
+type agentRelayInviteCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *agentRelayInviteCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, post("agentrelay/invites", nil), func(t inviteCode) {
+		a.print("%s", clean(t.Code))
+		a.note("good once until %s, as the header AgentMesh-Invite of POST /register", when(t.Expires))
+	})
+}
+
+type agentRelayRemoveCmd struct {
+	Agent string `arg:"" help:"Id of the agent."`
+}
+
+func (c *agentRelayRemoveCmd) Run(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = o.call(ctx, http.MethodDelete, "agentrelay/agents/"+url.PathEscape(c.Agent), nil, nil)
+	if err := errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	a.note("removed")
+	return nil
+}
