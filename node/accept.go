@@ -176,7 +176,7 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 		// Anybody may take the id that stands for a foreign peer: it is not let into that peer's conversations.
 		return wire.ErrNotAllowed
 	}
-	if a.verdict, err = a.n.cfg.Policy.Admit(a.standing, conv.WroteFirst); err != nil {
+	if a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, conv.WroteFirst); err != nil {
 		return err
 	}
 	a.takes = conv.AcceptHeld && a.in.Payload.GetStr("action") != wire.ActionPending

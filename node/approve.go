@@ -73,7 +73,7 @@ func (v *verdict) release(ctx context.Context) error {
 		return err
 	}
 	conv := v.thread.Conversation()
-	if _, err := v.n.cfg.Policy.Admit(standing, conv.WroteFirst); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
+	if _, err := v.n.cfg.Policy.For(v.ask.Subject).Admit(standing, conv.WroteFirst); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {

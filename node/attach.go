@@ -1,8 +1,10 @@
 package node
 
 import (
+	"maps"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -16,6 +18,24 @@ func (n *Node) Route(r Route) {
 		at = len(n.cfg.Routes)
 	}
 	n.cfg.Routes = slices.Insert(slices.Clone(n.cfg.Routes), at, r)
+}
+
+// AccessMode gives a principal an access mode of its own, as a link to a foreign network has one.
+func (n *Node) AccessMode(principal string, m acl.Mode) {
+	modes := maps.Clone(n.cfg.Policy.Modes)
+	if modes == nil {
+		modes = make(map[string]acl.Mode)
+	}
+	modes[principal] = m
+	n.cfg.Policy.Modes = modes
+}
+
+// modeFor is the access mode that holds for a principal.
+func (n *Node) modeFor(principal string) acl.Mode {
+	if m := n.cfg.Policy.Modes[principal]; m != "" {
+		return m
+	}
+	return n.mode()
 }
 
 // OnClose names what is asked when a peer closes a conversation. What it returns changes in the step that accepts the

@@ -31,14 +31,14 @@ func (a *acceptance) admittedBy() string {
 	case a.standing != acl.Unknown:
 		return "peer=" + string(a.standing)
 	}
-	return "access.mode=" + string(a.n.mode())
+	return "access.mode=" + string(a.n.modeFor(a.in.Principal))
 }
 
 // refusedBy names the rule that keeps a sender out whose signature is good.
 func (a *acceptance) refusedBy(err error) string {
 	switch {
 	case errors.Is(err, wire.ErrNotAllowed) && a.standing != acl.Blocked:
-		return "access.mode=" + string(a.n.mode())
+		return "access.mode=" + string(a.n.modeFor(a.in.Principal))
 	case errors.Is(err, wire.ErrNotAllowed), errors.Is(err, wire.ErrOwnerRejected):
 		return "peer=" + string(a.standing)
 	}

@@ -68,7 +68,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	reason := reasonIntent
 	if a.verdict == acl.HoldSender {
 		ask, slot = a.question(item, "sender", "")
-		ask.Rule = "access.mode=" + string(a.n.mode())
+		ask.Rule = "access.mode=" + string(a.n.modeFor(a.in.Principal))
 		reason = reasonSender
 	}
 	if err := a.received(conversations.Received); err != nil {
