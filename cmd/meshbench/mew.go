@@ -73,7 +73,7 @@ func (c *mewCmd) Run(ctx context.Context, s streams) (err error) {
 
 // measure runs every case with n receivers.
 func (c *mewCmd) measure(ctx context.Context, s streams, program, dir, modules string, n int) (out []mewTally, err error) {
-	gateway, idle, err := startGateway(ctx, program, filepath.Join(dir, fmt.Sprintf("space-%d", n)), n, false)
+	gateway, err := startGateway(ctx, program, filepath.Join(dir, fmt.Sprintf("space-%d", n)), n, false)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +82,9 @@ func (c *mewCmd) measure(ctx context.Context, s streams, program, dir, modules s
 		return nil, errors.Join(err, gateway.stop())
 	}
 	defer func() { ours.close(); err = errors.Join(err, gateway.stop()) }()
-	full, err := resident(gateway.child.PID)
+	memory, err := c.idleMemory(ctx, s, program, filepath.Join(dir, fmt.Sprintf("idle-%d", n)), n)
 	if err != nil {
-		full = idle // not known on this system
+		return nil, err
 	}
 	var theirs *crowd
 	if c.Relay {
@@ -99,7 +99,7 @@ func (c *mewCmd) measure(ctx context.Context, s streams, program, dir, modules s
 		defer theirs.close()
 	}
 	for _, w := range c.Outstanding {
-		t := mewTally{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: float64(full-idle) / float64(n)}
+		t := mewTally{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: memory}
 		for r := range c.Rounds {
 			s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
 			one, err := ours.run(ctx, w, c.Duration, 0)
@@ -123,6 +123,37 @@ func (c *mewCmd) measure(ctx context.Context, s streams, program, dir, modules s
 	return append(out, logged), err
 }
 
+// idleMemory says what a connection that waits occupies. The collector runs often in that process, so that what was
+// garbage after the joins does not count.
+func (c *mewCmd) idleMemory(ctx context.Context, s streams, program, dir string, n int) (each float64, err error) {
+	s.p.say("%d idle connections", n)
+	g, err := startGateway(ctx, program, dir, n, false, "GOGC=5")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, g.stop()) }()
+	before, err := resident(g.child.PID)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	crowd, err := gather(ctx, g.child, n, g.token)
+	if err != nil {
+		return 0, err
+	}
+	defer crowd.close()
+	if err := pause(ctx, idleSettle); err != nil {
+		return 0, err
+	}
+	after, err := resident(g.child.PID)
+	return float64(after-before) / float64(n), err
+}
+
+// idleSettle is how long the runtime may take to give back what the joins left.
+const idleSettle = 3 * time.Second
+
 // withStopped repeats the first case while one more participant reads nothing.
 func (c *mewCmd) withStopped(ctx context.Context, s streams, ours *crowd, g *gatewayChild, w int) (out []sample, err error) {
 	for r := range c.Rounds {
@@ -144,7 +175,7 @@ func (c *mewCmd) withStopped(ctx context.Context, s streams, ours *crowd, g *gat
 // withLogs paces the deliveries with both logs on, and counts the lines.
 func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n int) (t mewTally, err error) {
 	t.name = fmt.Sprintf("%d receivers, both logs, %d/s", n, c.Rate)
-	g, _, err := startGateway(ctx, program, dir, n, true)
+	g, err := startGateway(ctx, program, dir, n, true)
 	if err != nil {
 		return t, err
 	}
@@ -154,7 +185,7 @@ func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n
 	}
 	for r := range c.Rounds {
 		s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
-		one, err := crowd.run(ctx, 64, c.Duration, c.Rate)
+		one, err := crowd.run(ctx, min(64, max(1, c.Rate/(4*n))), c.Duration, c.Rate)
 		if err != nil {
 			return t, errors.Join(err, g.stop())
 		}

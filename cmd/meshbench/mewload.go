@@ -194,7 +194,8 @@ func (c *crowd) got(n int64) {
 	c.slots <- struct{}{}
 }
 
-// run keeps w envelopes under way for d, or paces them to rate deliveries a second where it is not 0.
+// run keeps w envelopes under way for d. Where rate is not 0 it sends w at once as often as makes so many deliveries
+// a second.
 func (c *crowd) run(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
 	w = min(w, maxWindow)
 	for len(c.slots) > 0 {
@@ -209,16 +210,20 @@ func (c *crowd) run(ctx context.Context, w int, d time.Duration, rate int) (samp
 	for time.Since(start) < d && ctx.Err() == nil {
 		if rate > 0 {
 			due := int64(time.Since(start).Seconds()*float64(rate)) / int64(len(c.receivers))
-			if c.sent-first >= due {
+			if c.sent-first+int64(w) > due {
 				time.Sleep(time.Millisecond)
 				continue
 			}
 		}
-		if free == 0 {
-			if err := c.await(1); err != nil {
+		least := 1
+		if rate > 0 {
+			least = w
+		}
+		if need := least - free; need > 0 {
+			if err := c.await(need); err != nil {
 				return sample{}, err
 			}
-			free++
+			free += need
 		}
 		for free < w && len(c.slots) > 0 {
 			<-c.slots
@@ -227,10 +232,6 @@ func (c *crowd) run(ctx context.Context, w int, d time.Duration, rate int) (samp
 		batch = batch[:0]
 		for ; free > 0; free-- {
 			batch = c.append(batch)
-			if rate > 0 {
-				free--
-				break
-			}
 		}
 		if _, err := c.sender.Write(batch); err != nil {
 			return sample{}, fmt.Errorf("send: %w", err)

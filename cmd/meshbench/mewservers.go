@@ -50,10 +50,10 @@ func (g *gatewayChild) stop() error { return g.child.stop() }
 // token is that of receiver i; 0 is the sender.
 func (g *gatewayChild) token(i int) string { return fmt.Sprintf("bench-token-%d", i) }
 
-// startGateway serves a space with n receivers, and says what the process occupies while nobody is there.
-func startGateway(ctx context.Context, program, dir string, n int, logs bool) (*gatewayChild, int64, error) {
+// startGateway serves a space with n receivers.
+func startGateway(ctx context.Context, program, dir string, n int, logs bool, env ...string) (*gatewayChild, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	g := &gatewayChild{}
 	var b strings.Builder
@@ -64,34 +64,31 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool) (*
 	fmt.Fprintf(&b, "gateway_logging: {enabled: %t}\n", logs)
 	file := filepath.Join(dir, "space.yaml")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	c := &child{cmd: exec.CommandContext(ctx, program, "mew", "gateway", "--port", "0", "--log-level", "error", "--space-config", file)}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(os.Interrupt) }
 	c.cmd.WaitDelay = stopPatience
+	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stderr = os.Stderr
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if err := c.cmd.Start(); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	port, ok := strings.CutPrefix(strings.TrimSpace(line), "Gateway listening on port ")
 	if err != nil || !ok {
-		return nil, 0, errors.Join(fmt.Errorf("start the gateway: %q: %w", line, err), c.kill())
+		return nil, errors.Join(fmt.Errorf("start the gateway: %q: %w", line, err), c.kill())
 	}
 	c.PID, c.URL = c.cmd.Process.Pid, "http://127.0.0.1:"+port
 	g.child = c
-	idle, err := resident(c.PID)
-	if err != nil {
-		idle = 0 // not known on this system
-	}
-	return g, idle, nil
+	return g, nil
 }
 
 // countLines counts the lines below dir that hold both marks.

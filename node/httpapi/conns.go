@@ -135,3 +135,6 @@ func (c *counted) CloseWrite() error {
 	}
 	return nil
 }
+
+// NetConn returns the connection below: what waits for a socket needs it.
+func (c *counted) NetConn() net.Conn { return c.Conn }

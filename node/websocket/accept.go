@@ -16,6 +16,10 @@ import (
 // handshakeTimeout bounds what a peer may take for its part of the handshake.
 const handshakeTimeout = 10 * time.Second
 
+// readBuffer is small because every idle connection has one. A message that is larger is read into its place. Gorilla
+// takes no reader of 256 bytes and less.
+const readBuffer = 1 << 10
+
 // Wanted says whether a request asks for a WebSocket.
 func Wanted(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
 
@@ -52,8 +56,15 @@ func (t taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if rw.Reader.Buffered() > 0 {
+		conn.Close()
+		return nil, nil, errors.New("data came before the handshake was over")
+	}
 	t.c.conn = conn
-	return &tap{conn, t.c}, rw, nil
+	through := &tap{conn, t.c}
+	t.c.in, t.c.quiet = bufio.NewReaderSize(through, readBuffer), newWaiter(conn)
+	rw.Reader = t.c.in // gorilla reads from the buffer that it is given
+	return through, rw, nil
 }
 
 // Dialer makes the connection that a WebSocket runs over: TCP for ws, TLS for wss. It decides what may be called;
@@ -87,7 +98,7 @@ func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, 
 	}
 	d := websocket.Dialer{
 		NetDialContext: connect, NetDialTLSContext: connect,
-		HandshakeTimeout: handshakeTimeout, WriteBufferPool: noBuffers{}, WriteBufferSize: 256,
+		HandshakeTimeout: handshakeTimeout, ReadBufferSize: readBuffer, WriteBufferPool: noBuffers{}, WriteBufferSize: 256,
 	}
 	ws, resp, err := d.DialContext(ctx, u.String(), c.opt.Header)
 	if errors.Is(err, websocket.ErrBadHandshake) && resp != nil {

@@ -1,6 +1,7 @@
 package websocket
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -65,6 +66,8 @@ type Conn struct {
 	opt    Options
 	conn   net.Conn
 	ws     *websocket.Conn // its reading side; see tap for the writing one
+	in     *bufio.Reader   // of ws; nil where Dial made it
+	quiet  *waiter         // beside in
 	client bool
 	opened bool // the handshake is over; set before the connection is anybody's
 
@@ -199,20 +202,29 @@ func (c *Conn) Close(code int, reason string) {
 func (c *Conn) Read() (Type, []byte, error) {
 	c.release()
 	for {
-		t, r, err := c.ws.NextReader()
+		if c.in != nil && c.in.Buffered() == 0 {
+			c.quiet.wait()
+		}
+		typ, err := c.message()
 		if err != nil {
 			return 0, nil, c.ended(err)
 		}
-		c.buf = readBuffers.Get().(*bytes.Buffer)
-		c.buf.Reset()
-		if _, err := c.buf.ReadFrom(r); err != nil {
-			return 0, nil, c.ended(err)
-		}
 		if !c.closing() {
-			return Type(t), c.buf.Bytes(), nil
+			return typ, c.buf.Bytes(), nil
 		}
 		c.release() // what comes after our close is not for anybody
 	}
+}
+
+// message reads the next message into the buffer.
+func (c *Conn) message() (Type, error) {
+	t, r, err := c.ws.NextReader()
+	if err == nil {
+		c.buf = readBuffers.Get().(*bytes.Buffer)
+		c.buf.Reset()
+		_, err = c.buf.ReadFrom(r)
+	}
+	return Type(t), err
 }
 
 // readBuffers holds a message while it is handled: an idle connection has none.

@@ -91,9 +91,28 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 		finish(conn)
 		return
 	}
+	if ses.m == nil {
+		go g.receptionist(ses, asked, from)
+		return
+	}
+	ses.byHeader = true
+	g.goOn(ses, g.enter(ses, ""))
+}
+
+// receptionist waits for the join of a connection that brought no bearer.
+func (g *Gateway) receptionist(ses *session, asked, from string) {
+	g.goOn(ses, g.awaitJoin(ses, asked, from))
+}
+
+// goOn goes on with a connection in a goroutine of its own: joining takes a deep stack, and waiting, which is what
+// most connections do, should keep a small one.
+func (g *Gateway) goOn(ses *session, in bool) {
 	go func() {
 		defer g.end(ses)
-		g.talk(ses, asked, from)
+		defer finish(ses.conn)
+		if in {
+			g.talk(ses)
+		}
 	}()
 }
 
@@ -115,17 +134,8 @@ func (g *Gateway) admit(ses *session, token, space string) bool {
 	return ok
 }
 
-// talk runs a connection to its end.
-func (g *Gateway) talk(ses *session, asked, from string) {
-	defer finish(ses.conn)
-	if ses.m != nil {
-		ses.byHeader = true
-		if !g.enter(ses, "") {
-			return
-		}
-	} else if !g.awaitJoin(ses, asked, from) {
-		return
-	}
+// talk takes what a participant sends until its connection ends.
+func (g *Gateway) talk(ses *session) {
 	defer ses.space.leave(ses)
 	for {
 		typ, data, err := ses.conn.Read()

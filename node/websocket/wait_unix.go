@@ -1,0 +1,51 @@
+//go:build unix
+
+package websocket
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"syscall"
+)
+
+// waiter waits for a byte of the peer high up on the stack. A goroutine that waits inside of a library's reader keeps
+// a stack of twice the size, and waiting is what most connections do most of the time.
+type waiter struct {
+	raw   syscall.RawConn // nil: there is no such way
+	ready func(fd uintptr) bool
+	one   [1]byte
+}
+
+// newWaiter looks through wrappers for a socket. TLS has data of its own that the socket knows nothing of.
+func newWaiter(conn net.Conn) *waiter {
+	w := &waiter{}
+	for conn != nil {
+		if _, secure := conn.(*tls.Conn); secure {
+			return w
+		}
+		if sock, ok := conn.(syscall.Conn); ok {
+			if raw, err := sock.SyscallConn(); err == nil {
+				w.raw = raw
+			}
+			break
+		}
+		inner, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return w
+		}
+		conn = inner.NetConn()
+	}
+	w.ready = func(fd uintptr) bool {
+		_, _, err := syscall.Recvfrom(int(fd), w.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return !errors.Is(err, syscall.EAGAIN)
+	}
+	return w
+}
+
+// wait returns when there is something to read, the connection has ended, or there is no way to tell.
+func (w *waiter) wait() {
+	if w.raw != nil {
+		_ = w.raw.Read(w.ready) // what is wrong, the read that follows finds too
+	}
+}
