@@ -121,7 +121,7 @@ func ParseMessage(tree wire.Value) (Message, *Error) {
 	if m.Re != "" {
 		r.check(validID(m.Re), "re", "must be 1 to 128 printable characters")
 	}
-	if m.Op.answers() && m.Re == "" {
+	if m.Op.answers() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // what they answer may have had no id (MS-2, MS-52)
 		r.fail(CodeMissingField, "re", "is required in an answer")
 	}
 	m.Expires = r.millis("exp")

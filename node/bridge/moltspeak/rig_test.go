@@ -278,10 +278,18 @@ type accepting struct {
 }
 
 func (a *accepting) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
-	a.mu.Lock()
-	a.got = append(a.got, in)
-	a.mu.Unlock()
 	out, err := bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"received"}}`)}, error(nil)
+	a.mu.Lock()
+	for _, old := range a.got {
+		out.Duplicate = out.Duplicate || old.MessageID == in.MessageID && a.take == nil
+	}
+	if !out.Duplicate {
+		a.got = append(a.got, in)
+	}
+	a.mu.Unlock()
+	if out.Duplicate {
+		return out, nil
+	}
 	if a.take != nil {
 		out, err = a.take(in)
 	}

@@ -1,0 +1,510 @@
+package moltspeak
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+const cat, dog = "cat@acme", "dog@acme"
+
+const plainQuery = `{"domain":"weather","intent":"forecast","params":{"city":"Tokyo"}}`
+
+// boxed sends a draft in a box.
+func (r *rig) boxed(peer string, d Draft) (Message, int) {
+	r.t.Helper()
+	return r.raw(peer, seal(mustTree(r.t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public()))
+}
+
+// First use pins; nobody else speaks for a pinned name (MS-23), and only the owner lifts a pin.
+func TestPins(t *testing.T) {
+	r, n := alone(t, nil)
+	if code := r.code(cat, r.draft(cat, OpQuery, plainQuery)); code != "" {
+		t.Fatalf("first message: %s", code)
+	}
+	forged := r.draft(cat, OpQuery, plainQuery)
+	forged.From = Agent{Agent: "cat", Org: "acme", Key: self(dog).Key}
+	if m, status := r.raw(dog, r.signed(dog, forged)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(CodeAuthFailed) {
+		t.Errorf("another key: %d %s", status, m.P.JSON())
+	}
+	keyless := r.draft(cat, OpQuery, plainQuery)
+	keyless.From.Key = ""
+	if m, status := r.raw(dog, r.signed(dog, keyless)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(CodeSignature) {
+		t.Errorf("signed by another, no key claimed: %d %s", status, m.P.JSON())
+	}
+	moved := r.draft(cat, OpQuery, plainQuery)
+	moved.From.EncKey = self(dog).EncKey
+	if code := r.code(cat, moved); code != CodeAuthFailed {
+		t.Errorf("another encryption key: %q", code)
+	}
+	if len(n.got) != 1 {
+		t.Errorf("the node got %d messages, want 1", len(n.got))
+	}
+	list, err := r.b.peers(t.Context())
+	if err != nil || len(list) != 1 || list[0].Refused == "" {
+		t.Errorf("the owner is shown %+v, %v", list, err)
+	}
+	if err := r.b.Unpin(t.Context(), cat); err != nil {
+		t.Fatal(err)
+	}
+	if m, status := r.raw(dog, r.signed(dog, forged)); status >= 300 {
+		t.Errorf("after the owner lifted the pin: %d %s", status, m.P.JSON())
+	}
+}
+
+func TestTimesAndRepeats(t *testing.T) {
+	r, _ := alone(t, nil)
+	for off, want := range map[time.Duration]Code{
+		-window + 30*time.Second: "", window - 30*time.Second: "", -window - 30*time.Second: CodeInvalidParam, window + 30*time.Second: CodeInvalidParam,
+	} {
+		d := r.draft(cat, OpQuery, plainQuery)
+		d.Time = time.Now().Add(off)
+		if code := r.code(cat, d); code != want {
+			t.Errorf("ts %s off: %q, want %q", off, code, want)
+		}
+	}
+	late := r.draft(cat, OpQuery, plainQuery)
+	late.Expires = time.Now().Add(-time.Second)
+	if code := r.code(cat, late); code != CodeInvalidParam {
+		t.Errorf("exp has passed: %q", code)
+	}
+	for _, p := range []struct {
+		op Op
+		p  string
+	}{{OpQuery, plainQuery}, {OpPing, `{"nonce":"n"}`}, {OpHello, `{"protocol_versions":["0.1"]}`}} {
+		raw := r.signed(cat, r.draft(cat, p.op, p.p))
+		first := r.b.Receive(t.Context(), raw, nil)
+		again := r.b.Receive(t.Context(), raw, nil)
+		restarted := newRig(t, r.b.cfg.Node, r.b.cfg.Asks, r.store, nil).b.Receive(t.Context(), raw, nil)
+		if !bytes.Equal(first.Body, again.Body) || !bytes.Equal(first.Body, restarted.Body) || first.Status != again.Status {
+			t.Errorf("%s: a repeat got another answer:\n%s\n%s\n%s", p.op, first.Body, again.Body, restarted.Body)
+		}
+	}
+	d := r.draft(cat, OpQuery, plainQuery)
+	r.say(cat, d)
+	d.P = mustTree(t, `{"domain":"other"}`)
+	if m, status := r.say(cat, d); status != http.StatusConflict || m.P.GetStr("field") != "id" {
+		t.Errorf("other content under the same id: %d %s", status, m.P.JSON())
+	}
+}
+
+// Unclear is refused: each of these is answered with a signed error and reaches nobody (MS-8, MS-50).
+func TestRefusals(t *testing.T) {
+	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search"}} })
+	edit := func(op Op, p string, change func(*Draft)) Draft {
+		d := r.draft(cat, op, p)
+		if change != nil {
+			change(&d)
+		}
+		return d
+	}
+	for _, tt := range []struct {
+		name string
+		d    Draft
+		want Code
+	}{
+		{"another recipient", edit(OpQuery, plainQuery, func(d *Draft) { d.To = Agent{Agent: "x", Org: "y"} }), CodeInvalidParam},
+		{"hello of the future", edit(OpHello, `{"protocol_versions":["9.0"]}`, nil), CodeVersion},
+		{"capability that is not ours", edit(OpQuery, plainQuery, func(d *Draft) { d.Cap = []string{"code.execute"} }), CodeCapability},
+		{"register", edit(OpRegister, `{"action":"create"}`, nil), CodeCapability},
+		{"code", edit(OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`, nil), CodeCapability},
+		{"unknown tool", edit(OpTool, `{"action":"invoke","tool":"rm","input":{}}`, nil), CodeCapability},
+		{"respond to nothing", edit(OpRespond, `{"status":"success","data":1}`, func(d *Draft) { d.Re = "nothing" }), CodeInvalidParam},
+		{"status of a stranger's task", edit(OpTask, `{"action":"status","task_id":"t"}`, nil), CodeInvalidParam},
+		{"deadline over", edit(OpTask, `{"action":"create","task_id":"t","deadline":5}`, nil), CodeInvalidParam},
+		{"challenge of nobody", edit(OpVerifyResponse, `{"challenge":"`+strings.Repeat("0", 64)+`"}`, func(d *Draft) { d.Re = "x" }), CodeAuthFailed},
+		{"old challenge", edit(OpVerify, `{"challenge":"`+strings.Repeat("0", 64)+`","timestamp":1}`, nil), CodeInvalidParam},
+		{"beyond 2^53", edit(OpTask, `{"action":"create","task_id":"t","params":{"n":100000000000000000000}}`, nil), CodeInvalidParam},
+		{"conf in the open", edit(OpQuery, plainQuery, func(d *Draft) { d.Class = Confidential }), CodeClassification},
+		{"pii in the open", edit(OpQuery, plainQuery, func(d *Draft) { d.Class = PII }), CodeClassification},
+		{"sec in the open", edit(OpQuery, plainQuery, func(d *Draft) { d.Class = Secret }), CodeClassification},
+	} {
+		m, status := r.say(cat, tt.d)
+		if m.Op != OpError || Code(m.P.GetStr("code")) != tt.want || m.Re != tt.d.ID {
+			t.Errorf("%s: %d %s, want %s", tt.name, status, m.Tree.JSON(), tt.want)
+		}
+		row, _ := rowOf(tt.want)
+		if m.P.GetStr("category") != row.Category || status != row.Status {
+			t.Errorf("%s: category %s, status %d", tt.name, m.P.GetStr("category"), status)
+		}
+	}
+	if len(n.got) != 0 {
+		t.Errorf("the node got %d messages", len(n.got))
+	}
+	for _, raw := range []string{"null", "", "[]", `"x"`, `{}`, `{"id":"readable","v":"0.1"}`, strings.Repeat("[", 100000)} {
+		m, status := r.raw(cat, []byte(raw))
+		if m.Op != OpError || status != http.StatusBadRequest || m.To.Name() != "unknown@unknown" {
+			t.Errorf("%.20q: %d %s", raw, status, m.Tree.JSON())
+		}
+		if strings.Contains(raw, "readable") && m.Re != "readable" {
+			t.Errorf("the readable id is not named: %s", m.Tree.JSON())
+		}
+	}
+}
+
+func TestHandshakes(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.shake(cat)
+	ack, _ := r.say(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))
+	proof := r.draft(dog, OpVerifyResponse, `{"challenge":"`+ack.P.GetStr("challenge")+`"}`)
+	proof.Re = ack.ID
+	if code := r.code(dog, proof); code != CodeAuthFailed {
+		t.Errorf("another agent answers the challenge: %q", code)
+	}
+	challenge := random32()
+	m, _ := r.say(cat, r.draft(cat, OpVerify, fmt.Sprintf(`{"challenge":"%s","timestamp":%d}`, challenge, time.Now().UnixMilli())))
+	if m.Op != OpVerifyResponse || m.P.GetStr("challenge") != challenge || m.Re == "" {
+		t.Errorf("our proof: %s", m.Tree.JSON())
+	}
+	h, now := newHandshakes(), time.Now()
+	none := func(string) []byte { return nil }
+	text, _ := h.challenge("a", "k", "", now)
+	if _, ok := h.answered("a", "k", text, none, now.Add(challengeLife)); ok {
+		t.Error("a late answer counts")
+	}
+	text, _ = h.challenge("a", "k", "", now)
+	if _, ok := h.answered("a", "other", text, none, now); ok {
+		t.Error("an answer under another key counts")
+	}
+	text, _ = h.challenge("a", "k", "", now)
+	s, ok := h.answered("a", "k", text, none, now)
+	if _, again := h.answered("a", "k", text, none, now); !ok || again {
+		t.Errorf("answered %v, twice %v", ok, again)
+	}
+	if !h.use("a", "k", 1, now.Add(sessionLife-1)) || h.use("a", "k", 1, s.Expires) || h.use("a", "k", 1, now) {
+		t.Error("the session does not end after its hour")
+	}
+	for i := range maxSessions + 5 {
+		name := fmt.Sprint(i)
+		text, _ := h.challenge(name, "k", "", now)
+		h.answered(name, "k", text, none, now.Add(time.Duration(i)))
+	}
+	if h.count(now) != maxSessions || h.use("0", "k", 1, now) || !h.use("104", "k", 1, now) {
+		t.Errorf("%d sessions, want the %d that were active last", h.count(now), maxSessions)
+	}
+	if h.use("104", "k", MaxSession, now) {
+		t.Error("a session carries more than 100 MiB")
+	}
+	for i := range 2 * maxChallenges {
+		h.challenge(fmt.Sprint("c", i), "k", "", now)
+	}
+	if len(h.challenges) > maxChallenges {
+		t.Errorf("%d challenges wait", len(h.challenges))
+	}
+}
+
+// A level that is missing is replaced by the owner's approval (MS-28), and a tool that is not allowed by name waits
+// for it (MS-34).
+func TestHoldForOwner(t *testing.T) {
+	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search", Peers: []string{dog}}, {Name: "other"}} })
+	held := func(peer string, d Draft) bool {
+		t.Helper()
+		before := len(n.got)
+		if m, _ := r.say(peer, d); m.Op == OpError || len(n.got) != before+1 {
+			t.Fatalf("%s: %s", d.Op, m.Tree.JSON())
+		}
+		return n.got[before].Hold
+	}
+	public := func() Draft { d := r.draft(cat, OpQuery, plainQuery); d.Class = Public; return d }
+	task := `{"action":"create","task_id":"t%d","type":"x"}`
+	if held(cat, public()) || !held(cat, r.draft(cat, OpQuery, plainQuery)) || !held(cat, r.draft(cat, OpTask, fmt.Sprintf(task, 1))) {
+		t.Error("without a session only public queries need no approval")
+	}
+	r.shake(cat)
+	if held(cat, r.draft(cat, OpQuery, plainQuery)) || held(cat, r.draft(cat, OpTask, fmt.Sprintf(task, 2))) {
+		t.Error("with a session queries and tasks need no approval")
+	}
+	call := func(peer, tool string) Draft {
+		return r.draft(peer, OpTool, `{"action":"invoke","tool":"`+tool+`","input":{}}`)
+	}
+	if !held(cat, call(cat, "search")) || held(dog, call(dog, "search")) || !held(dog, call(dog, "other")) {
+		t.Error("a tool runs without the owner only for peers that it names")
+	}
+	if m, _ := r.say(cat, r.draft(cat, OpTool, `{"action":"list"}`)); !strings.Contains(string(m.P.JSON()), `"search"`) {
+		t.Errorf("tools: %s", m.P.JSON())
+	}
+	if err := r.b.Prove(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, OpQuery, plainQuery)) {
+		t.Errorf("a capability that the owner proved: %v, still held", err)
+	}
+}
+
+func piiDraft(r *rig, peer, p string, types ...string) Draft {
+	d := r.draft(peer, OpQuery, p)
+	d.Class = PII
+	d.PII = &PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "consent-token:x", Expires: time.Now().Add(time.Hour)}
+	return d
+}
+
+// Personal data: encrypted, with a consent that covers what is there, from a peer that the owner granted it, and
+// masked wherever it is kept (MS-37, MS-39).
+func TestPersonalData(t *testing.T) {
+	var log bytes.Buffer
+	r, n := alone(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	const p = `{"domain":"agentmesh","intent":"ask","params":{"question":"who is jane.doe@example.com?","nested":[{"email":"kim.lee@example.org"}]}}`
+	if m, _ := r.boxed(cat, piiDraft(r, cat, p, TypeEmail)); m.P.GetStr("code") != string(CodeCapability) {
+		t.Errorf("before the owner granted it: %s", m.P.JSON())
+	}
+	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Draft){
+		"no meta":      func(d *Draft) { d.PII = nil },
+		"expired":      func(d *Draft) { d.PII.Expires = time.Now().Add(-time.Second) },
+		"another type": func(d *Draft) { d.PII.Types = []string{TypePhone} },
+		"no proof":     func(d *Draft) { d.PII.Proof = "" },
+		"no purpose":   func(d *Draft) { d.PII.Purpose = "" },
+	} {
+		d := piiDraft(r, cat, p, TypeEmail)
+		change(&d)
+		if m, _ := r.boxed(cat, d); m.Op != OpError || name != "no proof" && name != "no purpose" && m.P.GetStr("code") != string(CodeConsent) {
+			t.Errorf("%s: %s", name, m.P.JSON())
+		}
+	}
+	if len(n.got) != 0 {
+		t.Fatalf("the node got %d messages", len(n.got))
+	}
+	if m, status := r.boxed(cat, piiDraft(r, cat, p, TypeEmail)); m.Op != OpRespond || status >= 300 {
+		t.Fatalf("covered: %d %s", status, m.P.JSON())
+	}
+	named := piiDraft(r, cat, p, TypeEmail)
+	named.PII.MaskFields = []string{"question"}
+	r.boxed(cat, named)
+	if len(n.got) != 2 {
+		t.Fatalf("the node got %d messages, want 2", len(n.got))
+	}
+	for i, kept := range []string{string(n.got[0].Payload.JSON()) + string(n.got[0].Raw), string(n.got[1].Payload.JSON())} {
+		if strings.Contains(kept, "jane.doe@") || !strings.Contains(kept, masked) || (i == 0) == strings.Contains(kept, "kim.lee@") {
+			t.Errorf("kept %d: %s", i, kept)
+		}
+	}
+	if strings.Contains(log.String(), "jane.doe@") || strings.Contains(log.String(), "kim.lee@") {
+		t.Errorf("the log holds personal data: %s", &log)
+	}
+}
+
+// A secret is handed over from memory and is nowhere afterwards (MS-37).
+func TestSecretsAreNotKept(t *testing.T) {
+	const marker = "correct-horse-battery-staple"
+	path := filepath.Join(t.TempDir(), "secrets.db")
+	s, err := bolt.Open(t.Context(), path, bolt.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var log bytes.Buffer
+	got := ""
+	n := &accepting{s: s}
+	r := newRig(t, n, acl.NewAsks(s), s, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c.Secret = func(_ context.Context, from string, p wire.Value) (wire.Value, error) {
+			got = from + " " + p.GetStr("domain")
+			return wire.Obj(), errors.New("no: " + marker)
+		}
+	})
+	secret := func(peer string) Draft {
+		d := r.draft(peer, OpQuery, `{"domain":"`+marker+`"}`)
+		d.Class = Secret
+		return d
+	}
+	if m, _ := r.boxed(cat, secret(cat)); m.P.GetStr("code") != string(CodeClassification) || got != "" {
+		t.Errorf("a secret of another organisation: %s", m.P.JSON())
+	}
+	const friend = "friend@home"
+	if m, _ := r.boxed(friend, secret(friend)); m.P.GetStr("code") != string(CodeCapability) || got != "" {
+		t.Errorf("a secret of an agent that the owner has not allowed: %s", m.P.JSON())
+	}
+	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+friend, acl.Allowed, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	d := secret(friend)
+	m, _ := r.boxed(friend, d)
+	if got != friend+" "+marker || m.P.GetStr("code") != string(CodeTaskFailed) {
+		t.Errorf("the handler got %q, the peer %s", got, m.P.JSON())
+	}
+	if again, status := r.boxed(friend, d); status != http.StatusConflict {
+		t.Errorf("a repeat: %d %s", status, again.P.JSON())
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || bytes.Contains(data, []byte(marker)) || strings.Contains(log.String(), marker) || len(n.got) != 0 {
+		t.Errorf("the secret was kept: file %v, log %v, node %d, %v", bytes.Contains(data, []byte(marker)), strings.Contains(log.String(), marker), len(n.got), err)
+	}
+}
+
+func TestConfidential(t *testing.T) {
+	r, n := alone(t, func(c *Config) { c.PlainConf = []string{dog} })
+	conf := func(peer string) Draft { d := r.draft(peer, OpQuery, plainQuery); d.Class = Confidential; return d }
+	if m, _ := r.boxed(cat, conf(cat)); m.Op != OpRespond {
+		t.Errorf("in a box: %s", m.P.JSON())
+	}
+	if code := r.code(dog, conf(dog)); code != "" || len(n.got) != 2 {
+		t.Errorf("from a peer that may: %s", code)
+	}
+}
+
+// A box under another key than the pinned one: the inner signature decides, and nothing is pinned (MS-20).
+func TestEphemeralBox(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.say(cat, r.draft(cat, OpQuery, plainQuery))
+	ephemeral := signing.NewBoxKey(seeded("ephemeral"))
+	d := r.draft(cat, OpQuery, plainQuery)
+	reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(cat, d))), ephemeral, boxOf("me@home").Public()), nil)
+	if p, e := ReadPacket(reply.Body, boxOf(cat)); e != nil || !p.Boxed || p.Tree.GetStr("op") != "respond" {
+		t.Errorf("the answer to the pinned key: %v", e)
+	}
+	if reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(dog, d))), ephemeral, boxOf("me@home").Public()), nil); reply.Status != http.StatusUnauthorized {
+		t.Errorf("a wrong signature inside: %d", reply.Status)
+	}
+	p, _, err := r.b.peer(t.Context(), cat, time.Now())
+	if err != nil || p.EncKey != self(cat).EncKey {
+		t.Errorf("pinned %s, %v", p.EncKey, err)
+	}
+}
+
+func TestRates(t *testing.T) {
+	r, n := alone(t, nil)
+	limited := 0
+	for range 205 {
+		if m, status := r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)); status == http.StatusTooManyRequests {
+			limited++
+			hint, _ := m.P.Get("suggestion")
+			if delay, ok := integer(hint, "delay_ms"); !ok || delay <= 0 || hint.GetStr("action") != "retry_after" {
+				t.Fatalf("limited: %s", m.P.JSON())
+			}
+		}
+	}
+	if limited < 3 || limited > 5 {
+		t.Errorf("%d of 205 were limited, want about 5", limited)
+	}
+	if code := r.code(dog, r.draft(dog, OpPing, `{"nonce":1}`)); code != "" {
+		t.Errorf("another agent: %s", code)
+	}
+	// A forged sender uses up nobody's tokens.
+	forged := r.draft(dog, OpPing, `{"nonce":1}`)
+	for range 250 {
+		r.raw(cat, r.signed(cat, forged))
+	}
+	if code := r.code(dog, r.draft(dog, OpPing, `{"nonce":1}`)); code != "" || len(n.got) != 0 {
+		t.Errorf("after 250 forgeries: %s", code)
+	}
+}
+
+func TestStreams(t *testing.T) {
+	r, n := alone(t, nil)
+	r.shake(cat)
+	send := func(p string) Code { t.Helper(); return r.code(cat, r.draft(cat, OpStream, p)) }
+	chunk := func(id string, seq int, data string) string {
+		return fmt.Sprintf(`{"action":"chunk","stream_id":"%s","seq":%d,"data":"%s"}`, id, seq, data)
+	}
+	send(`{"action":"start","stream_id":"s","type":"text"}`)
+	for i, data := range []string{"one ", "two ", "three"} {
+		if code := send(chunk("s", i+1, data)); code != "" {
+			t.Errorf("chunk %d: %s", i, code)
+		}
+	}
+	if code := send(`{"action":"end","stream_id":"s","total_chunks":3,"checksum":"` + checksum("one two three") + `"}`); code != "" || len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "one two three" {
+		t.Fatalf("the whole: %s, %d messages", code, len(n.got))
+	}
+	for name, steps := range map[string][]string{
+		"gap": {chunk("x", 0, "a"), chunk("x", 2, "b")}, "repeat": {chunk("x", 0, "a"), chunk("x", 0, "b")}, "begins at 2": {chunk("x", 2, "a")},
+		"checksum": {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","checksum":"sha256:00"}`}, "65 KiB": {chunk("x", 0, strings.Repeat("a", MaxChunk+1))},
+		"never begun": {chunk("y", 0, "a")},
+	} {
+		send(`{"action":"start","stream_id":"x"}`)
+		code := Code("")
+		for _, step := range steps {
+			code = send(step)
+		}
+		if code != CodeInvalidParam {
+			t.Errorf("%s: %q", name, code)
+		}
+		send(`{"action":"error","stream_id":"x"}`)
+	}
+	for i := range streamsPerPeer + 1 {
+		if code := send(fmt.Sprintf(`{"action":"start","stream_id":"many%d"}`, i)); (code != "") != (i == streamsPerPeer) {
+			t.Errorf("stream %d: %q", i, code)
+		}
+	}
+	s := newStreams()
+	now := time.Now()
+	s.take("p", Stream{Action: "start", ID: "i"}, now)
+	s.take("p", Stream{Action: "chunk", ID: "i", Data: "x"}, now)
+	if _, e := s.take("p", Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, now.Add(streamIdle)); e == nil || s.bytes != 0 {
+		t.Errorf("an idle stream lives on: %v, %d bytes", e, s.bytes)
+	}
+	if len(n.got) != 1 {
+		t.Errorf("the node got %d messages", len(n.got))
+	}
+}
+
+func TestTasks(t *testing.T) {
+	r, n := alone(t, nil)
+	r.shake(cat)
+	r.say(cat, r.draft(cat, OpTask, `{"action":"create","task_id":"t1","type":"research","deadline":`+fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())+`}`))
+	if n.got[0].Intent != IntentTask {
+		t.Fatalf("intent %s", n.got[0].Intent)
+	}
+	if m, _ := r.say(cat, r.draft(cat, OpTask, `{"action":"status","task_id":"t1"}`)); !strings.Contains(string(m.P.JSON()), `"status":"pending"`) {
+		t.Errorf("status: %s", m.P.JSON())
+	}
+	for _, act := range []string{"status", "cancel", "complete"} {
+		if code := r.code(dog, r.draft(dog, OpTask, `{"action":"`+act+`","task_id":"t1"}`)); code != CodeInvalidParam {
+			t.Errorf("%s by another: %q", act, code)
+		}
+	}
+	r.say(cat, r.draft(cat, OpTask, `{"action":"cancel","task_id":"t1"}`))
+	last := n.got[len(n.got)-1]
+	if last.ConvID != n.got[0].ConvID || last.Payload.GetStr("action") != wire.ActionClose || last.Payload.GetStr("status") != "failed" {
+		t.Errorf("cancel came as %s in %s", last.Payload.JSON(), last.ConvID)
+	}
+}
+
+// A re chain is one conversation (§10).
+func TestReChain(t *testing.T) {
+	r, n := alone(t, nil)
+	first := r.draft(cat, OpQuery, plainQuery)
+	r.say(cat, first)
+	second := r.draft(cat, OpQuery, plainQuery)
+	second.Re = first.ID
+	r.say(cat, second)
+	other := r.draft(dog, OpQuery, plainQuery)
+	other.Re = first.ID
+	r.say(dog, other)
+	if n.got[0].ConvID != n.got[1].ConvID || n.got[0].ConvID == n.got[2].ConvID {
+		t.Errorf("conversations %s, %s, of another peer %s", n.got[0].ConvID, n.got[1].ConvID, n.got[2].ConvID)
+	}
+}
+
+// A refusal of the node has its code (§8).
+func TestNodeRefuses(t *testing.T) {
+	r, n := alone(t, nil)
+	for _, tt := range []struct {
+		err  *wire.Error
+		want Code
+	}{{wire.ErrNotAllowed, CodeCapability}, {wire.ErrOwnerRejected, CodeCapability}, {wire.ErrRateLimited, CodeRateLimit}, {wire.ErrConversationClosed, CodeTaskFailed}, {wire.ErrUnavailable, CodeTimeout}, {wire.ErrIntent, CodeCapability}} {
+		n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, tt.err }
+		d := r.draft(cat, OpQuery, plainQuery)
+		if code := r.code(cat, d); code != tt.want {
+			t.Errorf("%s: %s, want %s", tt.err.Row(), code, tt.want)
+		}
+		n.take, n.got = nil, nil
+		if code := r.code(cat, d); code != "" {
+			t.Errorf("%s: the same message later: %s", tt.err.Row(), code)
+		}
+	}
+}
