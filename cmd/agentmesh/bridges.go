@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -50,6 +51,7 @@ func bridgeKinds() []bridgeKind {
 		{mess.Kind, newMESS},
 		{"mew", newMew},
 		{"agentrelay", newAgentRelay},
+		{moltspeak.Kind, newMoltSpeak},
 	}
 }
 

@@ -68,6 +68,8 @@ type Config struct {
 	MEW MEWConfig `key:"mew"`
 	// The AgentRelay relay that is hosted here.
 	AgentRelay AgentRelayConfig `key:"agentrelay"`
+	// The node as a MoltSpeak agent.
+	MoltSpeak MoltSpeakConfig `key:"moltspeak"`
 
 	// How the directory takes cards.
 	Registration RegistrationConfig `key:"registration"`
@@ -311,6 +313,7 @@ func defaultConfig() Config {
 		Access:        AccessConfig{Mode: "approval"},
 		Calendar:      defaultCalendar(),
 		MESS:          defaultMESS(),
+		MoltSpeak:     defaultMoltSpeak(),
 		Timeouts:      TimeoutConfig{Sync: 20 * time.Second, Hook: 5 * time.Minute, Hold: 7 * day, Remind: 15 * time.Minute},
 		Conversations: ConversationConfig{Idle: day, Retention: 30 * day, MaxKept: 100_000, MaxBytes: 8 << 30},
 		Limits: LimitConfig{

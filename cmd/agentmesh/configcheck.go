@@ -48,6 +48,7 @@ func (c Config) check() error {
 	c.MESS.check(&p)
 	c.MEW.check(&p)
 	c.AgentRelay.check(&p)
+	c.MoltSpeak.check(&p)
 	c.Calendar.check(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	c.Notify.check(&p)

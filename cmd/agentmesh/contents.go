@@ -22,7 +22,7 @@ const (
 )
 
 // programFiles lists the small files of a data directory that the program wrote or reads by name.
-var programFiles = []string{fileKey, fileAge, fileCredential, fileCard, fileConfig}
+var programFiles = []string{fileKey, fileAge, fileCredential, fileCard, fileConfig, fileMoltSpeakKey, fileMoltSpeakBox}
 
 // isProgramFile says whether a file is the program's, so that nobody but the owner may read it wherever it is restored.
 func isProgramFile(name string) bool {

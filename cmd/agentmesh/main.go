@@ -65,6 +65,8 @@ type commands struct {
 	Mew        mewCmd        `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
 	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"AgentRelay: the relay that is hosted here, and the relays that the node is linked to."`
 
+	Moltspeak moltspeakCmd `cmd:"" group:"mesh" help:"MoltSpeak agents: query, delegate, call tools, consents."`
+
 	Keys    keysCmd      `cmd:"" group:"data" help:"Signing and encryption keys."`
 	Mirrors directoryCmd `cmd:"" name:"directory" group:"run" help:"Mirror another directory."`
 	Cards   cardsCmd     `cmd:"" group:"data" help:"The operator's hand on the directory: list, remove, ban, import, export."`

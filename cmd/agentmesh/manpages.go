@@ -33,6 +33,8 @@ var manFiles = []named{
 	{fileCard, "The card as it was last published."},
 	{fileDatabase, "Messages, conversations, decisions, and the cards of the directory. Mode 0600."},
 	{fileDatabase + ".index", "A snapshot of the card index, made anew where it is missing."},
+	{fileMoltSpeakKey, "The signing key of the node as a MoltSpeak agent. Mode 0600."},
+	{fileMoltSpeakBox, "Its encryption key. Mode 0600."},
 	{fileRetired + "/", "Signing keys from before a rotation."},
 	{filePID, "The process that has the database open."},
 }

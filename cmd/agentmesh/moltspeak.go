@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/subprocess"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// The keys of the node as a MoltSpeak agent, never those of AgentMesh (MS-22).
+const (
+	fileMoltSpeakKey = "moltspeak.key"
+	fileMoltSpeakBox = "moltspeak-box.key"
+)
+
+// secretTime and secretOutput bound the command that gets secrets.
+const (
+	secretTime   = 30 * time.Second
+	secretOutput = 64 << 10
+)
+
+// moltspeakService is the bridge with what the owner sends through it.
+type moltspeakService struct {
+	*moltspeak.Bridge
+	node *node.Node
+}
+
+// newMoltSpeak makes the node a MoltSpeak agent, where it serves as one or has links.
+func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
+	c := p.cfg.MoltSpeak
+	serve := c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public()
+	if p.node == nil || !serve && len(links) == 0 && !c.Registry {
+		return nil, nil
+	}
+	key, box, err := p.home.moltspeakKeys()
+	if err != nil {
+		return nil, err
+	}
+	name := c.Agent
+	if name == "" {
+		name = string(p.node.Card().ID)
+	}
+	cfg := moltspeak.Config{
+		Agent: moltspeak.Agent{Agent: name, Org: c.Org}, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
+		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none",
+		Tokens: map[string]client.Credential{}, Node: p.node, Asks: p.node.Asks(), Store: p.store,
+		Rules: acl.NewRules(p.store.Records(), p.cfg.policy()), HTTP: p.http, Logger: p.log,
+	}
+	if serve {
+		cfg.URL = p.base + "/moltspeak/v0.1"
+	}
+	if len(p.joined) > 0 {
+		cfg.Directory = p.joined[0]
+	}
+	for _, t := range c.Tools {
+		cfg.Tools = append(cfg.Tools, moltspeak.ToolInfo{Name: t.Name, Description: t.Description, Peers: t.Peers})
+	}
+	if len(c.SecretCommand) > 0 {
+		cfg.Secret = secretCommand(subprocess.Command{Argv: p.app.argv(c.SecretCommand), MaxOutput: secretOutput})
+	}
+	for _, l := range links {
+		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
+	}
+	b, err := moltspeak.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &moltspeakService{b, p.node}, nil
+}
+
+// secretCommand hands a secret to a command in memory. What the command wrote to standard error is dropped: it may
+// hold the secret.
+func secretCommand(cmd subprocess.Command) func(context.Context, string, wire.Value) (wire.Value, error) {
+	return func(ctx context.Context, from string, p wire.Value) (wire.Value, error) {
+		ctx, cancel := context.WithTimeout(ctx, secretTime)
+		defer cancel()
+		input := wire.Obj(wire.Member{Key: "from", Value: wire.Text(from)}, wire.Member{Key: "p", Value: p})
+		out, err := cmd.Run(ctx, append(input.JSON(), '\n'))
+		if err != nil {
+			return wire.Value{}, errors.New("the secret command failed")
+		}
+		if len(out.Output) == 0 {
+			return wire.Obj(), nil
+		}
+		return wire.Parse(out.Output)
+	}
+}
+
+// moltspeakKeys reads the two keys, made where they are missing.
+func (h home) moltspeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
+	if _, err := os.Lstat(h.path(fileMoltSpeakKey)); errors.Is(err, fs.ErrNotExist) {
+		key, err := signing.GenerateEd25519()
+		if err == nil {
+			err = signing.WriteKeyFile(h.path(fileMoltSpeakKey), key, nil)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("make the MoltSpeak key: %w", err)
+		}
+	}
+	if _, err := os.Lstat(h.path(fileMoltSpeakBox)); errors.Is(err, fs.ErrNotExist) {
+		box, err := signing.GenerateBoxKey()
+		if err == nil {
+			err = signing.WriteBoxKeyFile(h.path(fileMoltSpeakBox), box)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("make the MoltSpeak key: %w", err)
+		}
+	}
+	key, err := signing.ReadKeyFile(h.path(fileMoltSpeakKey), nil)
+	if err != nil {
+		return nil, nil, h.secretFault(fileMoltSpeakKey, err)
+	}
+	box, err := signing.ReadBoxKeyFile(h.path(fileMoltSpeakBox))
+	if err != nil {
+		return nil, nil, h.secretFault(fileMoltSpeakBox, err)
+	}
+	return key, box, nil
+}
+
+// MountOwner adds the sending to what the bridge offers the owner.
+func (s *moltspeakService) MountOwner(g *echo.Group) {
+	s.Bridge.MountOwner(g)
+	g.POST("/moltspeak/send", s.send)
+}
+
+// send starts a conversation with an agent behind a link.
+func (s *moltspeakService) send(c echo.Context) error {
+	raw, err := httpapi.Body(c, wire.MaxMessage)
+	if err != nil {
+		return err
+	}
+	req, err := wire.ParseObject(raw)
+	if err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	address := bridge.Address{Kind: moltspeak.Kind, Link: req.GetStr("link"), Peer: req.GetStr("peer")}
+	if _, ok := moltspeak.ParseName(address.Peer); !ok || address.Validate() != nil {
+		return wire.ErrQuery.At("a MoltSpeak agent is named by link and agent@org")
+	}
+	payload, _ := req.Get("payload")
+	wait := time.Duration(0)
+	if w, ok := req.Get("wait"); ok {
+		if b, _ := w.Boolean(); b {
+			wait = sendWait * time.Second
+			if err := httpapi.KeepOpen(c, wait+10*time.Second); err != nil {
+				return err
+			}
+		}
+	}
+	sent, err := s.node.Send(c.Request().Context(), node.Outgoing{
+		To: address.Pseudonym(), Address: address.String(), Intent: wire.Intent(req.GetStr("intent")), Payload: payload, Via: "owner",
+	}, wait)
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, sent)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// moltspeakCmd is about MoltSpeak agents.
+type moltspeakCmd struct {
+	Status  moltspeakStatusCmd  `cmd:"" default:"withargs" help:"Show who the node is to MoltSpeak agents."`
+	Query   moltspeakQueryCmd   `cmd:"" help:"Ask a MoltSpeak agent for information."`
+	Task    moltspeakTaskCmd    `cmd:"" help:"Delegate a task to a MoltSpeak agent."`
+	Tool    moltspeakToolCmd    `cmd:"" help:"Call a tool of a MoltSpeak agent."`
+	Peers   moltspeakPeersCmd   `cmd:"" help:"List MoltSpeak agents and their pinned keys."`
+	Grant   moltspeakGrantCmd   `cmd:"" help:"Prove a capability for an agent: pii, query, task or stream without a session."`
+	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent; the next one that it shows is pinned."`
+	Consent moltspeakConsentCmd `cmd:"" help:"Consents to personal data that you gave."`
+}
+
+type moltspeakStatusCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, get("moltspeak", nil), func(s moltspeak.Status) {
+		a.table([][]string{
+			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)},
+			{"sessions", fmt.Sprint(s.Sessions)},
+		})
+	})
+}
+
+// moltspeakTarget is whom a command speaks to, and how its answer is shown.
+type moltspeakTarget struct {
+	Link string `arg:"" help:"Name of the link."`
+	Peer string `arg:"" help:"The agent, as agent@org."`
+}
+
+func (t moltspeakTarget) send(ctx context.Context, a *app, c content, intent wire.Intent, payload wire.Value) error {
+	return a.send(ctx, c, sending{"moltspeak/send", func(wait int) any {
+		return struct {
+			Link    string      `json:"link"`
+			Peer    string      `json:"peer"`
+			Intent  wire.Intent `json:"intent"`
+			Payload wire.Value  `json:"payload"`
+			Wait    bool        `json:"wait"`
+		}{t.Link, t.Peer, intent, payload, wait > 0}
+	}})
+}
+
+// object reads a JSON object of an argument; the empty text is none.
+func (a *app) object(text string) (wire.Value, error) {
+	if text == "" {
+		return wire.Obj(), nil
+	}
+	v, err := wire.ParseObject([]byte(text))
+	if err != nil {
+		return v, fail(exitInput, fmt.Errorf("%s is no JSON object", clean(text)))
+	}
+	return v, nil
+}
+
+type moltspeakOut struct {
+	Wait    bool `help:"Wait for the answer and print it."`
+	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. For your own hand, never for an agent."`
+	JSON    bool `help:"Print the result as JSON."`
+}
+
+func (o moltspeakOut) content() content {
+	return content{Wait: o.Wait, Approve: o.Approve, JSON: o.JSON}
+}
+
+type moltspeakQueryCmd struct {
+	moltspeakTarget
+	Domain string `arg:"" help:"What it is about, such as weather."`
+	Params string `arg:"" optional:"" help:"Parameters, as a JSON object."`
+	Intent string `placeholder:"NAME" help:"What is wanted, such as forecast."`
+	moltspeakOut
+}
+
+func (c *moltspeakQueryCmd) Run(ctx context.Context, a *app) error {
+	params, err := a.object(c.Params)
+	if err != nil {
+		return err
+	}
+	p := wire.Obj(wire.Member{Key: "action", Value: wire.Text("query")}, wire.Member{Key: "domain", Value: wire.Text(c.Domain)})
+	if c.Intent != "" {
+		p = p.With("intent", wire.Text(c.Intent))
+	}
+	if params.Len() > 0 {
+		p = p.With("params", params)
+	}
+	return c.send(ctx, a, c.content(), moltspeak.IntentQuery, p)
+}
+
+type moltspeakTaskCmd struct {
+	moltspeakTarget
+	Type        string    `arg:"" help:"Kind of task, such as research."`
+	Params      string    `arg:"" optional:"" help:"Parameters, as a JSON object."`
+	Description string    `placeholder:"TEXT" help:"What is to be done, in words."`
+	Deadline    time.Time `placeholder:"TIME" help:"Until when, such as 2026-12-01T12:00:00Z."`
+	moltspeakOut
+}
+
+func (c *moltspeakTaskCmd) Run(ctx context.Context, a *app) error {
+	params, err := a.object(c.Params)
+	if err != nil {
+		return err
+	}
+	p := wire.Obj(wire.Member{Key: "action", Value: wire.Text("create")}, wire.Member{Key: "type", Value: wire.Text(c.Type)})
+	if c.Description != "" {
+		p = p.With("description", wire.Text(c.Description))
+	}
+	if params.Len() > 0 {
+		p = p.With("params", params)
+	}
+	if !c.Deadline.IsZero() {
+		p = p.With("deadline", wire.Int(c.Deadline.UnixMilli()))
+	}
+	return c.send(ctx, a, c.content(), moltspeak.IntentTask, p)
+}
+
+type moltspeakToolCmd struct {
+	moltspeakTarget
+	Tool  string `arg:"" help:"Name of the tool."`
+	Input string `arg:"" optional:"" help:"Its input, as a JSON object."`
+	moltspeakOut
+}
+
+func (c *moltspeakToolCmd) Run(ctx context.Context, a *app) error {
+	input, err := a.object(c.Input)
+	if err != nil {
+		return err
+	}
+	return c.send(ctx, a, c.content(), moltspeak.IntentTool, wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("invoke")}, wire.Member{Key: "tool", Value: wire.Text(c.Tool)}, wire.Member{Key: "input", Value: input},
+	))
+}
+
+type moltspeakPeersCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, get("moltspeak/peers", nil), func(page items[moltspeak.PeerView]) {
+		rows := [][]string{{"AGENT", "FIRST SEEN", "KEY", "GRANTED", "REFUSED KEY"}}
+		for _, p := range page.Items {
+			rows = append(rows, []string{p.Name, when(p.First), p.Key, orDash(strings.Join(p.Granted, ",")), orDash(p.Refused)})
+		}
+		a.list(rows, "no MoltSpeak agent has written yet")
+	})
+}
+
+type moltspeakGrantCmd struct {
+	Peer       string `arg:"" help:"The agent, as agent@org."`
+	Capability string `arg:"" enum:"pii,query,task,stream" help:"One of pii, query, task, stream."`
+	Revoke     bool   `help:"Take it back."`
+}
+
+func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
+	method := http.MethodPut
+	if c.Revoke {
+		method = http.MethodDelete
+	}
+	path := "moltspeak/peers/" + url.PathEscape(c.Peer) + "/granted/" + url.PathEscape(c.Capability)
+	return a.moltspeakDone(ctx, call{method, path, nil, nil}, "%s: done", c.Peer)
+}
+
+type moltspeakUnpinCmd struct {
+	Peer string `arg:"" help:"The agent, as agent@org."`
+}
+
+func (c *moltspeakUnpinCmd) Run(ctx context.Context, a *app) error {
+	return a.moltspeakDone(ctx, call{http.MethodDelete, "moltspeak/peers/" + url.PathEscape(c.Peer), nil, nil}, "%s: forgotten", c.Peer)
+}
+
+func (a *app) moltspeakDone(ctx context.Context, c call, format, subject string) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = o.call(ctx, c.method, c.path, c.query, c.body)
+	if err = errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	a.print(format, clean(subject))
+	return nil
+}
+
+// moltspeakConsentCmd is about consents.
+type moltspeakConsentCmd struct {
+	List   moltspeakConsentListCmd   `cmd:"" default:"withargs" help:"List consents, also those that have ended."`
+	Revoke moltspeakConsentRevokeCmd `cmd:"" help:"Take a consent back, at once."`
+}
+
+type moltspeakConsentListCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, get("moltspeak/consents", nil), func(page items[moltspeak.Grant]) {
+		rows := [][]string{{"CONSENT", "AGENT", "SCOPE", "PURPOSE", "UNTIL", "STATE"}}
+		for _, g := range page.Items {
+			state := "live"
+			switch {
+			case g.Revoked != 0:
+				state = "revoked"
+			case time.Now().Unix() >= g.Expires:
+				state = "expired"
+			}
+			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), g.Purpose, when(time.Unix(g.Expires, 0)), state})
+		}
+		a.list(rows, "you have given no consent")
+	})
+}
+
+type moltspeakConsentRevokeCmd struct {
+	Consent string `arg:"" help:"Id of the consent."`
+}
+
+func (c *moltspeakConsentRevokeCmd) Run(ctx context.Context, a *app) error {
+	return a.moltspeakDone(ctx, call{http.MethodDelete, "moltspeak/consents/" + url.PathEscape(c.Consent), nil, nil}, "%s: revoked", c.Consent)
+}
