@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -206,10 +207,8 @@ func (s streams) enter() (leave func(), ok bool) {
 }
 
 func (t Topic) valid() error {
-	for _, known := range topics {
-		if t == known {
-			return nil
-		}
+	if slices.Contains(topics, t) {
+		return nil
 	}
 	return fmt.Errorf("topic %q", string(t))
 }

@@ -56,7 +56,38 @@ func (n *Node) warn(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// tellOnce publishes a notice unless what it is about was told before.
+// auditExpired writes down, once each, that nobody decided about a question: nothing is stored when it expires.
+func (n *Node) auditExpired(ctx context.Context, now time.Time) error {
+	for after := ""; ; {
+		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskExpired}, after, 100, now)
+		if err != nil {
+			return err
+		}
+		for _, ask := range asks {
+			mark := "expired/" + ask.ID
+			_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			entry := n.audit.Change(acl.AuditEntry{
+				At: ask.Expires, Kind: acl.AuditExpired, Subject: ask.Subject, Rule: ask.Rule, Ask: ask.ID, AskKind: ask.Kind,
+				Conversation: ask.Conv.ID, Digest: ask.Hash,
+			})
+			const longer = 60 * 24 * time.Hour // than the ask can be read
+			if err := n.tellOnce(ctx, mark, now.Add(longer), entry, now); err != nil {
+				return err
+			}
+		}
+		if after = next; after == "" {
+			return nil
+		}
+	}
+}
+
+// tellOnce publishes a notice, or whatever else is to be stored once, what it is about was told before.
 func (n *Node) tellOnce(ctx context.Context, what string, until time.Time, notice store.Change, now time.Time) error {
 	changes := []store.Change{notice, {Record: store.Record{NS: nsWarned, Key: what, Body: []byte("{}"), Expires: until}}}
 	err := n.store.Records().Apply(ctx, changes, now)

@@ -130,6 +130,9 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 	if err := n.settleHeld(ctx, now); err != nil {
 		n.log.Warn("settle held messages", "err", err)
 	}
+	if err := n.auditExpired(ctx, now); err != nil {
+		n.log.Warn("write down what expired", "err", err)
+	}
 	if err := n.warn(ctx, now); err != nil {
 		n.log.Warn("warn of what expires", "err", err)
 	}
@@ -178,11 +181,7 @@ func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
 	default:
 		item.State = ItemExpired
 	}
-	entry := n.audit.Change(acl.AuditEntry{
-		At: now, Kind: acl.AuditExpired, Subject: item.acts(), Ask: item.Ask, AskKind: ask.Kind, Rule: ask.Rule,
-		Conversation: string(item.Conversation), Digest: ask.Hash,
-	})
-	if err := n.changeItem(ctx, item, []store.Change{entry}); err != nil && !isConflict(err) {
+	if err := n.changeItem(ctx, item, nil); err != nil && !isConflict(err) {
 		return err
 	}
 	return nil

@@ -140,6 +140,7 @@ func TestFailureIsRetried(t *testing.T) {
 			t.Errorf("%d attempts right after the restart, want the 1 of before", n)
 		}
 		time.Sleep(24 * time.Hour)
+		synctest.Wait()
 		var waits []time.Duration
 		for _, at := range r.at {
 			waits = append(waits, at.Sub(start).Round(time.Second))
@@ -196,6 +197,7 @@ func TestKindsAndQuiet(t *testing.T) {
 		time.Sleep(time.Hour)
 		b.happens(t, "handoff")
 		time.Sleep(12 * time.Hour)
+		synctest.Wait()
 		got := r.batches()
 		if len(got) != 2 {
 			t.Fatalf("batches = %+v, want 2", got)
