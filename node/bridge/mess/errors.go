@@ -21,7 +21,7 @@ func bad(path, reason string) error {
 
 // missing is a 404: there is no such thing, or none that the actor may see.
 func missing(what string) error {
-	return &wire.Error{Code: wire.Unauthorized, Status: http.StatusNotFound, Message: what}
+	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: what}
 }
 
 // conflict is a 409: the state machine does not allow it.

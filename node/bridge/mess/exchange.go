@@ -243,6 +243,15 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*Thread, 
 	return t, err
 }
 
+// Resolve returns the thread that a reference names for the actor (MESS-6).
+func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, bool) {
+	if x.load() != nil {
+		return "", false
+	}
+	to, ok := resolve(view{x.begin(who, Options{}), ctx}, re, x.id)
+	return to.ref, ok
+}
+
 func noThread() error { return missing("no such thread") }
 
 func (x *Exchange) read(ctx context.Context, ref string, now time.Time) (*Thread, error) {

@@ -40,6 +40,7 @@ func (d *door) Mount(e *echo.Echo) {
 
 // MountOwner adds the same routes for the owner, who needs no key and may see and do everything.
 func (d *door) MountOwner(g *echo.Group) {
+	g.POST("/mess/import", d.importDirectory)
 	g.Any("/mess/exchange/*", func(c echo.Context) error {
 		path, err := segments(c, "/owner/mess/exchange/")
 		if err != nil {

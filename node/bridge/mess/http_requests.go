@@ -166,8 +166,15 @@ func (r *call) show() error {
 	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "thread", Value: threadView(t, messages)}))
 }
 
-// ref is the thread of the path.
-func (r *call) ref() string { return r.path[1] }
+// ref is the thread of the path. The owner may name it in any way that re: allows.
+func (r *call) ref() string {
+	if r.who.Owner {
+		if ref, ok := r.x.Resolve(r.c.Request().Context(), r.who, r.path[1]); ok {
+			return ref
+		}
+	}
+	return r.path[1]
+}
 
 // threadView is a thread with what was said in it. The request is shown with its ack, as public servers do (MESS-52).
 func threadView(t *Thread, messages []Message) wire.Value {
