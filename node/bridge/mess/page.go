@@ -1,0 +1,311 @@
+package mess
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+//go:embed page/*.html
+var pageFiles embed.FS
+
+// pages is the exchange's part of the owner's page: threads by state, and what the owner can do with one, on a phone too.
+type pages struct {
+	x               *Exchange
+	shell           *httpapi.Pages
+	threads, thread *httpapi.PageTemplate
+}
+
+// MountPage adds the entry "MESS" and the routes below it.
+func (b *Bridge) MountPage(shell *httpapi.Pages) {
+	p := &pages{
+		x: b.x, shell: shell,
+		threads: shell.Template(pageFiles, "page/threads.html"), thread: shell.Template(pageFiles, "page/thread.html"),
+	}
+	shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting})
+	g := shell.Group()
+	g.GET("/mess", p.list)
+	g.GET("/mess/:ref", p.show)
+	g.POST("/mess/:ref", p.act)
+	g.GET("/mess/:ref/:file", p.image)
+}
+
+// waiting counts the requests that somebody must claim.
+func (p *pages) waiting(context.Context) int {
+	if p.x.load() != nil {
+		return 0
+	}
+	return min(p.x.index.length("state:"+string(Received)), httpapi.MaxCount)
+}
+
+const pageSize = 30
+
+type threadsView struct {
+	State   Code // "" for all
+	States  []Code
+	Threads []threadRow
+	Next    string
+}
+
+type threadRow struct {
+	*Thread
+	Open bool
+}
+
+func (p *pages) list(c echo.Context) error {
+	view := threadsView{States: []Code{"", Received, Claimed, InProgress, NeedsInput, NeedsConfirmation, Held, Completed, Failed}}
+	if code, ok := ParseCode(c.QueryParam("state")); ok {
+		view.State = code
+	}
+	after, err := parsePosition(c.QueryParam("after"))
+	if err != nil {
+		return err
+	}
+	page, err := p.x.List(c.Request().Context(), Owner("page"), view.State, after, pageSize)
+	if err != nil {
+		return err
+	}
+	for _, t := range page.Threads {
+		view.Threads = append(view.Threads, threadRow{t, t.Status.Open()})
+	}
+	if page.Next.ref != "" {
+		view.Next = page.Next.String()
+	}
+	return p.shell.Render(c, p.threads, httpapi.View{Title: "MESS", Topics: []string{"status"}, Data: view})
+}
+
+// messageRow is what the page shows of a message.
+type messageRow struct {
+	From, What           string
+	At                   time.Time
+	Texts, Images, Files []string
+}
+
+type threadPage struct {
+	Thread      *Thread
+	Messages    []messageRow
+	CanClaim    bool
+	CanComplete bool
+	CanCancel   bool
+	MustConfirm bool
+	Questions   []Question
+}
+
+// saidTexts are what a form before did (see [httpapi.Done]).
+var saidTexts = map[string]string{"done": "Done. The others see it now."}
+
+func (p *pages) show(c echo.Context) error {
+	ctx := c.Request().Context()
+	t, err := p.x.Thread(ctx, Owner("page"), c.Param("ref"))
+	if err != nil {
+		return err
+	}
+	messages, err := p.x.Messages(ctx, t.Ref)
+	if err != nil {
+		return err
+	}
+	view := threadPage{
+		Thread: t, CanClaim: t.claimable(), CanCancel: t.Status.Open() && t.Requester == ownerID,
+		CanComplete: t.Holder == ownerID && slices.Contains(holderMay[t.Status], Completed),
+		MustConfirm: t.Requester == ownerID && t.Status == NeedsConfirmation,
+	}
+	if t.Requester == ownerID && t.Status == NeedsInput {
+		view.Questions = t.Questions
+	}
+	for _, m := range messages {
+		view.Messages = append(view.Messages, viewMessage(t.Ref, m))
+	}
+	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{"status"}, Said: saidTexts[c.QueryParam("did")], Data: view})
+}
+
+// safeImages are the types that a browser shows and never runs.
+var safeImages = map[string]bool{"image/jpeg": true, "image/png": true, "image/gif": true, "image/webp": true}
+
+// viewMessage sorts a message into texts, pictures of our own store and other files.
+func viewMessage(ref string, m Message) messageRow {
+	row := messageRow{From: m.From, At: m.At}
+	b, err := FromTree(m.Mess)
+	if err != nil {
+		return row
+	}
+	for _, e := range b {
+		if e.Type == "v" {
+			continue
+		}
+		row.What = e.Type
+		if code := e.Body.GetStr("code"); code != "" {
+			row.What = code
+		}
+		for _, key := range []string{"message", "action", "consequences", "reason", "notes", "text"} {
+			if s := e.Body.GetStr(key); s != "" {
+				row.Texts = append(row.Texts, s)
+			}
+		}
+		for _, key := range []string{"answers", "questions", "value"} {
+			if v, ok := e.Body.Get(key); ok {
+				row.Texts = append(row.Texts, strings.TrimSpace(string(AppendYAML(nil, v))))
+			}
+		}
+		for _, key := range []string{"context", "content"} {
+			list, _ := e.Body.Get(key)
+			for entry := range list.Elems() {
+				row.entry(ref, entry)
+			}
+		}
+	}
+	return row
+}
+
+func (r *messageRow) entry(ref string, entry wire.Value) {
+	if s, ok := entry.Str(); ok {
+		r.Texts = append(r.Texts, s)
+		return
+	}
+	kind, v := "", wire.Value{}
+	if entry.Len() == 1 {
+		kind, v = entry.Members()[0].Key, entry.At(0)
+	}
+	file := v.GetStr("file")
+	switch {
+	case file != "" && kind == "image" && safeImages[v.GetStr("mime")] && attachmentName.MatchString(file):
+		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(file))
+	case file != "":
+		r.Files = append(r.Files, file)
+	default: // nothing else is fetched: a link is shown as text
+		text := strings.TrimSpace(string(AppendYAML(nil, entry)))
+		if len(text) > 2000 {
+			text = text[:2000] + "…"
+		}
+		r.Texts = append(r.Texts, strings.ToValidUTF8(text, ""))
+	}
+}
+
+// image shows a picture of our own store. Its type is judged by its bytes, whatever its sender said.
+func (p *pages) image(c echo.Context) error {
+	a, err := p.x.Attachment(c.Request().Context(), Owner("page"), c.Param("ref"), c.Param("file"))
+	if err != nil {
+		return err
+	}
+	_, mime := sniff(a.Data)
+	if !safeImages[mime] || len(a.Data) > maxUpload {
+		return missing("there is no such picture")
+	}
+	h := c.Response().Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	return c.Blob(http.StatusOK, mime, a.Data)
+}
+
+// formRoom is what surrounds a photo in a form.
+const formRoom = 64 << 10
+
+// act carries out a form.
+func (p *pages) act(c echo.Context) error {
+	if err := httpapi.KeepOpen(c, 5*time.Minute); err != nil { // a photo from a phone takes its time
+		return err
+	}
+	r := c.Request()
+	r.Body = http.MaxBytesReader(c.Response().Writer, r.Body, maxUpload+formRoom)
+	err := r.ParseMultipartForm(1 << 20)
+	if errors.Is(err, http.ErrNotMultipart) {
+		err = r.ParseForm()
+	}
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return tooLarge("the photo is larger than 10 MiB")
+	}
+	if err != nil {
+		return bad("", "the form is not acceptable")
+	}
+	if r.MultipartForm != nil {
+		defer r.MultipartForm.RemoveAll()
+	}
+	ctx := r.Context()
+	t, err := p.x.Thread(ctx, Owner("page"), c.Param("ref"))
+	if err != nil {
+		return err
+	}
+	block, err := p.block(c, t)
+	if err != nil {
+		return err
+	}
+	if _, err := p.x.Do(ctx, Owner("page"), block, Options{}); err != nil {
+		return err
+	}
+	return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "done")
+}
+
+// block is what a form says, as MESS.
+func (p *pages) block(c echo.Context, t *Thread) (Block, error) {
+	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
+	text := wire.Text(c.FormValue("text"))
+	status := func(code Code, more ...wire.Member) (Block, error) {
+		body := re.With("code", wire.Text(string(code)))
+		for _, m := range more {
+			body = body.With(m.Key, m.Value)
+		}
+		return Block{{Type: "status", Body: body}}, nil
+	}
+	reply := func(key string, v wire.Value) (Block, error) {
+		return Block{{Type: "reply", Body: re.With(key, v)}}, nil
+	}
+	switch c.FormValue("do") {
+	case "claim":
+		return status(Claimed)
+	case "decline":
+		return status(Declined, wire.Member{Key: "reason", Value: wire.Text("the owner declined")})
+	case "ask":
+		return status(NeedsInput, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(
+			wire.Member{Key: "field", Value: wire.Text("answer")}, wire.Member{Key: "question", Value: text}))})
+	case "complete":
+		content, err := p.result(c, t)
+		return Block{{Type: "response", Body: re.With("content", content)}}, err
+	case "answer":
+		answers := wire.Obj()
+		for i, q := range t.Questions {
+			answers = answers.With(q.ID, wire.Text(c.FormValue("q"+itoa(i))))
+		}
+		return reply("answers", answers)
+	case "confirm", "refuse":
+		return reply("confirm", wire.Bool(c.FormValue("do") == "confirm"))
+	case "cancel":
+		return Block{{Type: "cancel", Body: re}}, nil
+	}
+	return nil, bad("do", "names nothing that can be done")
+}
+
+// result is what a form delivers: words, and a photo that is stored first.
+func (p *pages) result(c echo.Context, t *Thread) (wire.Value, error) {
+	var content []wire.Value
+	if file, head, err := c.Request().FormFile("photo"); err == nil {
+		defer file.Close()
+		data, err := io.ReadAll(file)
+		if err != nil {
+			return wire.Value{}, bad("photo", "could not be read")
+		}
+		if len(data) > 0 {
+			entry, err := p.x.Upload(c.Request().Context(), Owner("page"), t.Ref, head.Filename, data)
+			if err != nil {
+				return wire.Value{}, err
+			}
+			content = append(content, entry)
+		}
+	}
+	if text := strings.TrimSpace(c.FormValue("text")); text != "" {
+		content = append(content, wire.Text(text))
+	}
+	if len(content) == 0 {
+		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))
+	}
+	return wire.Arr(content...), nil
+}

@@ -1,0 +1,101 @@
+package mess
+
+import (
+	"bytes"
+	"image"
+	"image/jpeg"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// The owner claims and completes on the page, with a photo that is shown from our own store and nothing else.
+func TestPage(t *testing.T) {
+	l := newLab(t)
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
+	b.MountPage(owner.Pages())
+	call := func(method, path, kind string, body []byte) (*http.Response, string) {
+		t.Helper()
+		r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, bytes.NewReader(body))
+		if kind != "" {
+			r.Header.Set("Content-Type", kind)
+		}
+		w := httptest.NewRecorder()
+		owner.Handler().ServeHTTP(w, r)
+		return w.Result(), w.Body.String()
+	}
+	const form = "application/x-www-form-urlencoded"
+	ref := l.request("agent", `{intent: "<script>alert(1)</script> look", context: ["\u202etext", {image: "https://evil.example/x.png"}]}`)
+	if resp, text := call("GET", httpapi.PagePath+"/mess?state=received", "", nil); resp.StatusCode != 200 || !strings.Contains(text, ref) || strings.Contains(text, "<script>alert") {
+		t.Errorf("list: %d\n%s", resp.StatusCode, text)
+	}
+	page := httpapi.PagePath + "/mess/" + ref
+	if _, text := call("GET", page, "", nil); !strings.Contains(text, `value="claim"`) || strings.Contains(text, `src="https://evil`) || strings.Contains(text, "\u202e") {
+		t.Errorf("thread:\n%s", text)
+	}
+	if resp, _ := call("POST", page, form, []byte(url.Values{"do": {"claim"}}.Encode())); resp.StatusCode != http.StatusSeeOther {
+		t.Errorf("claim: %d", resp.StatusCode)
+	}
+	l.want(ref, Claimed)
+	var photo bytes.Buffer
+	if err := jpeg.Encode(&photo, image.NewGray(image.Rect(0, 0, 8, 8)), nil); err != nil {
+		t.Fatal(err)
+	}
+	send := func(data []byte) int {
+		t.Helper()
+		var body bytes.Buffer
+		m := multipart.NewWriter(&body)
+		for key, value := range map[string]string{"do": "complete", "text": "all done"} {
+			if err := m.WriteField(key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file, err := m.CreateFormFile("photo", "../../Küche <1>.jpg")
+		if err == nil {
+			_, err = file.Write(data)
+		}
+		if err != nil || m.Close() != nil {
+			t.Fatal(err)
+		}
+		resp, _ := call("POST", page, m.FormDataContentType(), body.Bytes())
+		return resp.StatusCode
+	}
+	if code := send(make([]byte, maxUpload+formRoom)); code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a photo of more than 10 MiB: %d", code)
+	}
+	if code := send(photo.Bytes()); code != http.StatusSeeOther {
+		t.Fatalf("complete: %d", code)
+	}
+	l.want(ref, Completed)
+	_, text := call("GET", page, "", nil)
+	_, rest, ok := strings.Cut(text, `<img class="photo" src="`)
+	src, _, _ := strings.Cut(rest, `"`)
+	if !ok || !strings.Contains(text, "all done") {
+		t.Fatalf("thread:\n%s", text)
+	}
+	if resp, got := call("GET", src, "", nil); resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "image/jpeg" || got != photo.String() {
+		t.Errorf("photo: %d %s", resp.StatusCode, resp.Header.Get("Content-Type"))
+	}
+	entry, err := l.Upload(t.Context(), Owner("test"), ref, "x.svg", []byte("<svg onload=alert(1)>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, _ := call("GET", page+"/"+entry.At(0).GetStr("file"), "", nil); resp.StatusCode != 404 {
+		t.Errorf("an SVG is shown: %d", resp.StatusCode)
+	}
+	if resp, _ := call("GET", httpapi.PagePath+"/mess/nothing", "", nil); resp.StatusCode != 404 {
+		t.Errorf("no thread: %d", resp.StatusCode)
+	}
+	if resp, _ := call("POST", page, form, []byte("do=nonsense")); resp.StatusCode != 400 {
+		t.Errorf("nonsense: %d", resp.StatusCode)
+	}
+}
