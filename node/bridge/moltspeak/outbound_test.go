@@ -1,0 +1,313 @@
+package moltspeak
+
+import (
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// out is a message of the node for a peer.
+func out(t *testing.T, peer string, intent wire.Intent, payload string) bridge.Delivery {
+	t.Helper()
+	address := bridge.Address{Kind: Kind, Link: linkOf(peer), Peer: peer}
+	p, err := wire.Parse([]byte(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := wire.ParseDraft(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_test", To: address.Pseudonym(), Time: time.Now(), Intent: intent, Payload: p,
+	}.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1}
+}
+
+func (r *rig) gets(peer string) Message {
+	r.t.Helper()
+	select {
+	case raw := <-r.queue(peer):
+		p, e := ReadPacket(raw, boxOf(peer))
+		if e != nil {
+			r.t.Fatal(e)
+		}
+		m, e := ParseMessage(p.Tree)
+		if e != nil {
+			r.t.Fatal(e)
+		}
+		if p.Boxed != m.Class.boxed() {
+			r.t.Errorf("class %s boxed: %v", m.Class, p.Boxed)
+		}
+		return m
+	case <-time.After(20 * time.Second):
+		r.t.Fatal("the peer got nothing")
+		return Message{}
+	}
+}
+
+// Personal data without a consent does not leave; with one it leaves encrypted; a revoked one ends that at once
+// (MS-40, MS-42).
+func TestConsentFlow(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
+	personal := func() bridge.Delivery {
+		return out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x","list":[{"deep":"write to jane.doe@example.com"}]}}`)
+	}
+	if _, err := r.b.Deliver(t.Context(), personal()); err == nil || !strings.Contains(err.Error(), TypeEmail) || strings.Contains(err.Error(), "jane") {
+		t.Fatalf("without a consent: %v", err)
+	}
+	if len(r.queue(cat)) != 0 {
+		t.Fatal("something left")
+	}
+	request := `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h","human":"user:jane"}`
+	m, status := r.say(cat, r.draft(cat, OpConsent, request))
+	if status != http.StatusAccepted || m.Op != OpConsentResponse || m.P.GetStr("status") != "partial" {
+		t.Fatalf("request: %d %s", status, m.P.JSON())
+	}
+	if code := r.code(cat, r.draft(cat, OpConsent, request)); code != CodeRateLimit {
+		t.Errorf("a second question while one waits: %q", code)
+	}
+	asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 || asks[0].Kind != askConsent {
+		t.Fatalf("the owner is asked %+v, %v", asks, err)
+	}
+	if _, err := r.b.cfg.Asks.Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.b.call(t.Context(), <-r.b.callbacks)
+	answer := r.gets(cat)
+	data, _ := answer.P.Get("data")
+	token := data.GetStr("consent_token")
+	if answer.Op != OpConsentResponse || token == "" || answer.Re != m.Re {
+		t.Fatalf("the answer: %s", answer.Tree.JSON())
+	}
+	valid := func(peer, token string) string {
+		t.Helper()
+		m, _ := r.say(peer, r.draft(peer, OpConsent, `{"action":"verify","consent_token":"`+token+`"}`))
+		data, _ := m.P.Get("data")
+		v, _ := data.Get("valid")
+		return string(v.JSON())
+	}
+	raw, _ := base64.RawURLEncoding.DecodeString(token)
+	forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(raw), `"email"`, `"phone"`, 1)))
+	if valid(cat, token) != "true" || valid(dog, token) != "false" || valid(cat, forged) != "false" || valid(cat, "x") != "false" {
+		t.Errorf("token of its peer %s, of another %s, forged %s", valid(cat, token), valid(dog, token), valid(cat, forged))
+	}
+	if tree := mustTree(t, string(raw)); len(tree.GetStr("jti")) != 36 {
+		t.Errorf("token: %s", raw)
+	} else if exp, _ := integer(tree, "exp"); time.Until(time.Unix(exp, 0)) > 25*time.Hour || time.Until(time.Unix(exp, 0)) < 23*time.Hour {
+		t.Errorf("the token ends %s", time.Unix(exp, 0))
+	}
+	if _, err := r.b.Deliver(t.Context(), personal()); err != nil {
+		t.Fatalf("with the consent: %v", err)
+	}
+	if sent := r.gets(cat); sent.Class != PII || sent.PII == nil || sent.PII.covers(Types(sent.P), time.Now()) != nil {
+		t.Errorf("sent: %s", sent.Tree.JSON())
+	}
+	more := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com, +1 415 555 2671"}}`)
+	if _, err := r.b.Deliver(t.Context(), more); err == nil {
+		t.Error("a type that the consent does not name left")
+	}
+	if code := r.code(dog, r.draft(dog, OpConsent, `{"action":"revoke","consent_token":"`+token+`"}`)); code != CodeConsent {
+		t.Errorf("revoked by another: %q", code)
+	}
+	grants, err := r.b.grants(t.Context(), "", time.Now())
+	if err != nil || len(grants) != 1 {
+		t.Fatalf("consents: %v, %v", grants, err)
+	}
+	if err := r.b.Revoke(t.Context(), grants[0].ID, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.b.Deliver(t.Context(), personal()); err == nil || valid(cat, token) != "false" {
+		t.Error("a revoked consent counts")
+	}
+}
+
+// A rejected request is answered, and gives nothing.
+func TestConsentRejected(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.say(cat, r.draft(cat, OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync\u001b[31m","duration":"session"}`))
+	asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 || strings.Contains(string(asks[0].Body), `\u001b`) {
+		t.Fatalf("%+v, %v", asks, err)
+	}
+	if _, err := r.b.cfg.Asks.Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.b.call(t.Context(), <-r.b.callbacks)
+	if m := r.gets(cat); m.P.GetStr("status") != "error" {
+		t.Errorf("told: %s", m.P.JSON())
+	}
+	if list, err := r.b.grants(t.Context(), "", time.Now()); err != nil || len(list) != 0 {
+		t.Errorf("consents: %v, %v", list, err)
+	}
+}
+
+// What a peer answers at once becomes a reply in the conversation and its end (§10).
+func TestAnswersAtOnce(t *testing.T) {
+	r, n := alone(t, nil)
+	answer := func(op Op, p string) func(string, wire.Value) []byte {
+		return func(peer string, got wire.Value) []byte {
+			d := r.draft(peer, op, p)
+			d.Re = got.GetStr("id")
+			return r.signed(peer, d)
+		}
+	}
+	query := `{"action":"query","domain":"weather","params":{"city":"Tokyo"}}`
+	r.reply = answer(OpRespond, `{"status":"success","data":{"high_c":12}}`)
+	d := out(t, cat, IntentQuery, query)
+	if _, err := r.b.Deliver(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	if m := r.gets(cat); m.Op != OpQuery || string(m.P.JSON()) != `{"domain":"weather","params":{"city":"Tokyo"}}` {
+		t.Errorf("sent: %s", m.P.JSON())
+	}
+	if len(n.got) != 2 || n.got[0].ConvID != d.Message.Conversation || n.got[0].Payload.GetStr("status") != "success" || n.got[1].Payload.GetStr("action") != wire.ActionClose {
+		t.Fatalf("the node got %d messages: %+v", len(n.got), n.got)
+	}
+	r.reply = answer(OpRespond, `{"status":"partial","data":{"action":"pending_approval","reason":"later"}}`)
+	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err != nil || len(n.got) != 3 || n.got[2].Payload.GetStr("action") != wire.ActionPending {
+		t.Errorf("pending: %v, %d messages", err, len(n.got))
+	}
+	for code, retry := range map[Code]bool{CodeRateLimit: true, CodeTimeout: true, CodeInternal: true, CodeCapability: false, CodeSignature: false, CodeConsent: false} {
+		r.reply = answer(OpError, string(fault(code).Payload(false).JSON()))
+		_, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query))
+		if e, ok := errors.AsType[*client.SendError](err); !ok || e.Retry != retry || e.Refusal == nil {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+	r.reply = func(peer string, got wire.Value) []byte { // somebody else signs the answer
+		d := r.draft(cat, OpRespond, `{"status":"success","data":1}`)
+		d.Re = got.GetStr("id")
+		return r.signed(dog, d)
+	}
+	before := len(n.got)
+	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil || len(n.got) != before {
+		t.Errorf("a forged answer: %v, %d messages", err, len(n.got)-before)
+	}
+	r.reply = func(string, wire.Value) []byte { return []byte("null") }
+	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil {
+		t.Error("an answer that is none was taken")
+	}
+}
+
+// An answer that comes later reaches the conversation, from that peer only.
+func TestAnswersLater(t *testing.T) {
+	r, n := alone(t, nil)
+	d := out(t, cat, IntentTask, `{"action":"create","type":"research"}`)
+	if _, err := r.b.Deliver(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	sent := r.gets(cat)
+	if sent.P.GetStr("task_id") != string(d.Message.Conversation) {
+		t.Errorf("task: %s", sent.P.JSON())
+	}
+	reply := func(peer string) Draft {
+		x := r.draft(peer, OpRespond, `{"status":"partial","data":{"progress":1}}`)
+		x.Re = sent.ID
+		return x
+	}
+	if code := r.code(dog, reply(dog)); code != CodeInvalidParam || len(n.got) != 0 {
+		t.Errorf("another peer answers: %q", code)
+	}
+	if _, status := r.say(cat, reply(cat)); status != http.StatusAccepted || len(n.got) != 1 || n.got[0].ConvID != d.Message.Conversation {
+		t.Errorf("the peer answers: %d", status)
+	}
+	r.say(cat, r.draft(cat, OpTask, `{"action":"complete","task_id":"`+string(d.Message.Conversation)+`"}`))
+	if len(n.got) != 2 || n.got[1].Payload.GetStr("status") != "completed" || n.got[1].ConvID != d.Message.Conversation {
+		t.Errorf("complete: %d messages", len(n.got))
+	}
+}
+
+// A request that waits for the owner is answered at once with pending_approval and later for good (MS-45). A peer
+// that cannot be called finds the answer when it repeats its message.
+func TestFinalAnswerLater(t *testing.T) {
+	r, n := alone(t, nil)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Raw: []byte(`{"payload":{"action":"pending_approval","estimated_response":"PT1H","reason":"owner"}}`)}, nil
+	}
+	for _, peer := range []string{cat, "bird@air"} {
+		q := r.draft(peer, OpQuery, plainQuery)
+		raw := r.signed(peer, q)
+		m, status := r.raw(peer, raw)
+		data, _ := m.P.Get("data")
+		if status != http.StatusAccepted || m.P.GetStr("status") != "partial" || data.GetStr("action") != wire.ActionPending {
+			t.Fatalf("%s: %d %s", peer, status, m.P.JSON())
+		}
+		in := n.got[len(n.got)-1]
+		final := out(t, peer, in.Intent, `{"action":"answer","answer":"sunny"}`)
+		final.Address, final.To, final.Message.Conversation = in.Address, in.Peer, in.ConvID
+		if _, err := r.b.Deliver(t.Context(), final); err != nil {
+			t.Fatalf("%s: %v", peer, err)
+		}
+		if peer == cat {
+			if m := r.gets(peer); m.Op != OpRespond || m.Re != q.ID || m.P.GetStr("status") != "success" {
+				t.Errorf("the final answer: %s", m.Tree.JSON())
+			}
+			continue
+		}
+		if m, _ := r.raw(peer, raw); m.P.GetStr("status") != "success" || m.Re != q.ID {
+			t.Errorf("the answer to a repeat: %s", m.Tree.JSON())
+		}
+	}
+}
+
+// An attempt that is made again within the window sends the same bytes, so the peer knows them.
+func TestSameBytesAgain(t *testing.T) {
+	r, _ := alone(t, nil)
+	d := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`)
+	for range 2 {
+		if _, err := r.b.Deliver(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a, b := r.gets(cat), r.gets(cat); string(a.Tree.JSON()) != string(b.Tree.JSON()) {
+		t.Errorf("two attempts sent\n%s\n%s", a.Tree.JSON(), b.Tree.JSON())
+	}
+}
+
+func TestEndpoint(t *testing.T) {
+	for in, want := range map[string]string{ // MS-49
+		"https://a.example/x/message": "https://a.example/x/message", "https://a.example/moltspeak/v0.1": "https://a.example/moltspeak/v0.1/message",
+		"https://a.example/moltspeak/": "https://a.example/moltspeak/v0.1/message", "https://a.example": "https://a.example/moltspeak/v0.1/message",
+		"https://a.example/other": "https://a.example/other", "ftp://a.example": "", "/x": "",
+	} {
+		if got, err := Endpoint(in); got != want || (err != nil) != (want == "") {
+			t.Errorf("Endpoint(%s) = %s, %v, want %s", in, got, err, want)
+		}
+	}
+}
+
+// Two bridges shake hands over HTTP (agentmesh links test).
+func TestLinkTest(t *testing.T) {
+	server, _ := alone(t, nil)
+	srv := server.serve()
+	near, _ := alone(t, func(c *Config) {
+		c.Agent, c.Key, c.Box = Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
+		c.Links = []bridge.Link{
+			{Name: "far", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}},
+			{Name: "nobody", Kind: Kind, URL: srv.URL},
+		}
+	})
+	if err := near.b.Test(t.Context(), "far"); err != nil {
+		t.Errorf("Test: %v", err)
+	}
+	if server.b.handshake.count(time.Now()) != 1 || near.b.Links()[0].State != bridge.LinkUp {
+		t.Errorf("%d sessions, %+v", server.b.handshake.count(time.Now()), near.b.Links())
+	}
+	if near.b.Test(t.Context(), "nobody") == nil || near.b.Test(t.Context(), "none") == nil {
+		t.Error("a link without a peer works")
+	}
+	srv.Close()
+	if err := near.b.Test(t.Context(), "far"); err == nil || near.b.Links()[0].State == bridge.LinkUp {
+		t.Errorf("a link to nobody: %v", err)
+	}
+}

@@ -1,0 +1,216 @@
+package moltspeak
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/goleak"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// serve mounts the bridge on a real listener.
+func (r *rig) serve() *httptest.Server {
+	e := echo.New()
+	r.b.Mount(e)
+	srv := httptest.NewServer(e)
+	r.t.Cleanup(srv.Close)
+	return srv
+}
+
+func post(t *testing.T, to, kind string, body []byte) (int, []byte, http.Header) {
+	t.Helper()
+	resp, err := http.Post(to, kind, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, got, resp.Header
+}
+
+// A reply is wrapped as the request was (MS-17), and what cannot be read gets a signed error, too (MS-45, MS-52).
+func TestServeMessage(t *testing.T) {
+	r, _ := alone(t, nil)
+	to := r.serve().URL + "/moltspeak/v0.1/message"
+	bare := r.signed(cat, r.draft(cat, OpPing, `{"nonce":"n"}`))
+	status, body, _ := post(t, to, "application/json", bare)
+	if p, e := ReadPacket(body, nil); status != http.StatusOK || e != nil || p.Enveloped || p.Tree.GetStr("op") != "pong" {
+		t.Errorf("bare: %d %s", status, body)
+	}
+	status, body, _ = post(t, to, "application/json", wrap(mustTree(t, string(r.signed(cat, r.draft(cat, OpPing, `{"nonce":1}`)))), true))
+	if p, e := ReadPacket(body, nil); status != http.StatusOK || e != nil || !p.Enveloped || p.Tree.GetStr("op") != "pong" {
+		t.Errorf("enveloped: %d %s", status, body)
+	}
+	for _, tt := range []struct {
+		kind   string
+		body   []byte
+		status int
+		code   Code
+	}{
+		{"application/json", []byte("null"), 400, CodeParse}, {"application/json", []byte("{"), 400, CodeParse}, {"application/json", nil, 400, CodeParse},
+		{"text/plain", bare, 415, CodeSchema}, {"application/json", bytes.Repeat([]byte(" "), 10<<20), 413, CodeSchema},
+		{"application/json", []byte(goodMessage), 400, CodeInvalidParam},
+		{"application/json", []byte(strings.Replace(goodMessage, `"agent":"b","org":"p"`, `"agent":"me","org":"home"`, 1)), 401, CodeAuthFailed},
+	} {
+		status, body, _ := post(t, to, tt.kind, tt.body)
+		p, e := ReadPacket(body, nil)
+		if e != nil {
+			t.Errorf("%.20q: %s", tt.body, body)
+			continue
+		}
+		m, e := ParseMessage(p.Tree)
+		if e != nil || status != tt.status || m.Op != OpError || Code(m.P.GetStr("code")) != tt.code || m.verify(keyOf("me@home").Public()) != nil {
+			t.Errorf("%.20q as %s: %d %s, want %d %s", tt.body, tt.kind, status, body, tt.status, tt.code)
+		}
+	}
+	answerless := r.draft(cat, OpStream, `{"action":"start","stream_id":"s"}`)
+	if status, body, _ := post(t, to, "application/json", r.signed(cat, answerless)); status != http.StatusAccepted || strings.TrimSpace(string(body)) != "{}" {
+		t.Errorf("a message that needs no answer: %d %s", status, body)
+	}
+	for range 210 {
+		status, _, header := post(t, to, "application/json", r.signed(dog, r.draft(dog, OpPing, `{"nonce":1}`)))
+		if status == http.StatusTooManyRequests {
+			if header.Get("Retry-After") == "" {
+				t.Error("429 without Retry-After")
+			}
+			return
+		}
+	}
+	t.Error("210 messages in a row were not limited")
+}
+
+func TestServeBatch(t *testing.T) {
+	r, _ := alone(t, nil)
+	to := r.serve().URL + "/moltspeak/v0.1/batch"
+	one, three := r.signed(cat, r.draft(cat, OpPing, `{"nonce":1}`)), r.signed(dog, r.draft(dog, OpPing, `{"nonce":3}`))
+	list := fmt.Sprintf(`[%s,null,{"moltspeak":"0.1","envelope":{"encrypted":false},"message":%s}]`, one, three)
+	for _, body := range []string{list, `{"moltspeak":"0.1","batch":` + list + `}`} {
+		status, got, _ := post(t, to, "application/json", []byte(body))
+		var answers []json.RawMessage
+		if err := json.Unmarshal(got, &answers); err != nil || status != http.StatusOK || len(answers) != 3 {
+			t.Fatalf("%d %s", status, got)
+		}
+		var ops []string
+		for _, a := range answers {
+			p, e := ReadPacket(a, nil)
+			if e != nil {
+				t.Fatal(e)
+			}
+			ops = append(ops, p.Tree.GetStr("op"))
+		}
+		if strings.Join(ops, " ") != "pong error pong" {
+			t.Errorf("answers: %v", ops)
+		}
+	}
+	for _, body := range []string{"[" + strings.Repeat("1,", MaxEntries) + "1]", `{"batch":[]}`, `{"moltspeak":"0.1","batch":{}}`, "1"} {
+		if status, got, _ := post(t, to, "application/json", []byte(body)); status != http.StatusBadRequest {
+			t.Errorf("%.30s: %d %s", body, status, got)
+		}
+	}
+	if status, _, _ := post(t, to, "application/json", bytes.Repeat([]byte(" "), MaxBatch+1)); status != http.StatusRequestEntityTooLarge {
+		t.Errorf("more than 10 MiB: %d", status)
+	}
+}
+
+func dial(t *testing.T, srv *httptest.Server) *websocket.Conn {
+	t.Helper()
+	c, err := websocket.Dial(t.Context(), func(ctx context.Context, u *url.URL) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
+	}, "ws"+strings.TrimPrefix(srv.URL, "http")+"/moltspeak/v0.1/stream", websocket.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Abort)
+	return c
+}
+
+// next reads a message of ours, or says how the connection ended.
+func next(t *testing.T, c *websocket.Conn) (wire.Value, error) {
+	t.Helper()
+	_, raw, err := c.Read()
+	if err != nil {
+		return wire.Value{}, err
+	}
+	p, e := ReadPacket(raw, nil)
+	if e != nil {
+		t.Fatalf("frame: %v: %s", e, raw)
+	}
+	return p.Tree, nil
+}
+
+// The first frame is a valid hello, and binds the connection (MS-47).
+func TestServeStream(t *testing.T) {
+	r, _ := alone(t, nil)
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.b.Run(ctx) }()
+	srv := r.serve()
+	for _, first := range [][]byte{[]byte("null"), r.signed(cat, r.draft(cat, OpPing, `{"nonce":1}`)), r.signed(cat, r.draft(dog, OpHello, `{"protocol_versions":["0.1"]}`))} {
+		c := dial(t, srv)
+		c.Send(websocket.Text(first))
+		if m, err := next(t, c); err != nil || m.GetStr("op") != "error" {
+			t.Errorf("%.40s: %v %s", first, err, m.JSON())
+		}
+		if _, err := next(t, c); err == nil {
+			t.Errorf("%.40s: the connection stays open", first)
+		}
+	}
+	c := dial(t, srv)
+	c.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+	if m, err := next(t, c); err != nil || m.GetStr("op") != "hello_ack" {
+		t.Fatalf("hello: %v %s", err, m.JSON())
+	}
+	unnamed := r.draft(cat, OpPing, `{"nonce":"x"}`)
+	tree, err := sign(unnamed.Tree().Without("from"), keyOf(cat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Send(websocket.Text(tree.JSON()))
+	if m, err := next(t, c); err != nil || m.GetStr("op") != "pong" {
+		t.Errorf("without from: %v %s", err, m.JSON())
+	}
+	c.Send(websocket.Text(r.signed(dog, r.draft(dog, OpPing, `{"nonce":"x"}`))))
+	if m, err := next(t, c); err != nil || m.GetStr("op") != "error" {
+		t.Errorf("another sender: %v %s", err, m.JSON())
+	}
+	c.Send(websocket.Text([]byte(strings.Repeat(" ", MaxMessage+maxWrapping+1))))
+	if _, err := next(t, c); err == nil {
+		t.Error("a frame beyond the limit was taken")
+	}
+	open := dial(t, srv)
+	open.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+	next(t, open)
+	stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("Run does not end")
+	}
+	if _, err := next(t, open); err == nil {
+		t.Error("the stream outlives Run")
+	}
+	srv.Close()
+	http.DefaultClient.CloseIdleConnections()
+	r.server.Close()
+	r.b.cfg.HTTP.Close()
+}
