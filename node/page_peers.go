@@ -81,6 +81,12 @@ func (p *pages) row(peer peerView) peerRow {
 	if peer.Standing != acl.Blocked {
 		r.Buttons = append(r.Buttons, peerButton{"block", "Block", "danger"})
 	}
+	switch {
+	case peer.Write:
+		r.Buttons = append(r.Buttons, peerButton{"no-write", "Ask before sending", ""})
+	case p.n.cfg.Outbound.Mode == acl.Approval:
+		r.Buttons = append(r.Buttons, peerButton{"write", "Send without asking", ""})
+	}
 	r.Buttons = append(r.Buttons, peerButton{"forget", "Forget", "quiet"})
 	return r
 }

@@ -421,7 +421,13 @@ func TestPagePeers(t *testing.T) {
 	if !strings.Contains(body, ">friend<") || !strings.Contains(body, "The configuration says so.") {
 		t.Errorf("the list:\n%s", body)
 	}
-	for _, action := range []string{"allow", "block", "forget"} {
+	if status, body := p.post("peers", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"chris"}}); status != http.StatusOK || !strings.Contains(body, ">chris<") {
+		t.Errorf("alias: %d", status)
+	}
+	if status, body := p.post("peers", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias is") {
+		t.Errorf("an alias that is none: %d", status)
+	}
+	for _, action := range []string{"allow", "block", "write", "no-write", "forget"} {
 		if status, body := p.post("peers", url.Values{"action": {action}, "peer": {string(chris.ID())}}); status != http.StatusOK || !strings.Contains(body, "Changed.") {
 			t.Errorf("%s: %d", action, status)
 		}

@@ -67,14 +67,21 @@
   }
   reveal();
 
+  // shown says whether a page that was fetched is what stands here already.
+  function shown(text) {
+    const page = new DOMParser().parseFromString(text, "text/html");
+    return ["live", "nav"].every((id) => page.getElementById(id)?.innerHTML === document.getElementById(id)?.innerHTML);
+  }
+
   let open = [];
   body.addEventListener("htmx:beforeSwap", (e) => {
     const text = e.detail.serverResponse;
-    if (e.detail.xhr.status !== 200 || text === last) {
+    const same = text === last || shown(text);
+    last = text;
+    if (e.detail.xhr.status !== 200 || same) {
       e.detail.shouldSwap = false;
       return;
     }
-    last = text;
     open = Array.from(live().querySelectorAll("details[open][id]"), (d) => d.id);
   });
   body.addEventListener("htmx:afterSwap", () => {
