@@ -229,6 +229,9 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 			return decided.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {
+			if ended, again := q.get(ctx, id, now); again == nil && ended.State != AskPending { // what refused was the other decision's doing
+				return ended.Ask, ended.decidable(hash, choice)
+			}
 			return s.Ask, err
 		}
 	}
