@@ -149,8 +149,8 @@ func TestJoinsAndLeaves(t *testing.T) {
 
 // An idle participant is cheap (the figure is in docs/performance.md).
 func TestIdleMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("opens many connections")
+	if testing.Short() || raceOn {
+		t.Skip("opens many connections, and the race detector takes memory of its own")
 	}
 	const many = 400
 	sc := SpaceConfig{ID: "lab"}

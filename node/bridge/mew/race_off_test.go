@@ -4,5 +4,7 @@ package mew
 
 import "time"
 
+const raceOn = false
+
 // decisionBound is the promise of section 5.
 const decisionBound = time.Millisecond
