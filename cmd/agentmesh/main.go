@@ -77,6 +77,7 @@ type commands struct {
 	Backup  backupCmd    `cmd:"" group:"data" help:"Write one archive of the whole data directory, also while serving."`
 	Restore restoreCmd   `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
+	Skill      skillCmd      `cmd:"" group:"data" help:"The skill for OpenClaw agents."`
 	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log, offline."`
 	Message    messageCmd    `cmd:"" group:"debug" help:"Look into messages of any implementation."`
 	Version    versionCmd    `cmd:"" group:"debug" help:"Print version and build."`

@@ -43,6 +43,7 @@ func TestScripts(t *testing.T) {
 			"http":       request,
 			"eventually": eventually,
 			"capture":    capture,
+			"gateway":    gateway,
 		},
 	})
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/agentmesh/agentmesh/docs/openclaw"
+)
+
+// skillCmd brings AgentMesh to an OpenClaw agent.
+type skillCmd struct {
+	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, hand its messages to the gateway, and serve."`
+	Show    skillShowCmd    `cmd:"" help:"Print SKILL.md."`
+}
+
+type skillShowCmd struct{}
+
+func (c *skillShowCmd) Run(a *app) error {
+	a.print("%s", strings.TrimRight(string(openclaw.Skill), "\n"))
+	return nil
+}
+
+type skillInstallCmd struct {
+	To        string `placeholder:"DIR" help:"Folder of skills (default: .openclaw/skills in your home)."`
+	Gateway   string `default:"http://127.0.0.1:18789/hooks/agent" help:"Hook of the gateway that wakes the agent."`
+	TokenFile string `placeholder:"FILE" help:"File with the gateway's hooks.token. Without it messages stay in the inbox."`
+	Agent     string `placeholder:"ID" help:"Which of the gateway's agents is meant."`
+	NoServe   bool   `help:"Stop before agentmesh serve."`
+	Force     bool   `help:"Replace a skill or configuration file that is there and differs."`
+}
+
+func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
+	folder, err := c.folder()
+	if err != nil {
+		return err
+	}
+	if err := c.put(a, filepath.Join(folder, "agentmesh", "SKILL.md"), openclaw.Skill); err != nil {
+		return err
+	}
+	dir, err := a.dataDir()
+	if err != nil {
+		return err
+	}
+	if c.TokenFile != "" {
+		if err := c.configure(a); err != nil {
+			return err
+		}
+	} else {
+		a.note("no --token-file: messages stay in the inbox until hooks are configured")
+	}
+	if !(home{dir}).initialised() {
+		if err := (&initCmd{}).Run(ctx, a); err != nil {
+			return err
+		}
+	}
+	if c.NoServe {
+		a.hint("agentmesh serve registers the node and takes messages")
+		return nil
+	}
+	return (&serveCmd{}).Run(ctx, a)
+}
+
+func (c *skillInstallCmd) folder() (string, error) {
+	if c.To != "" {
+		return filepath.Abs(c.To)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", failHint(exitConfig, fmt.Errorf("find the folder of skills: %w", err), "name one with --to")
+	}
+	return filepath.Join(home, ".openclaw", "skills"), nil
+}
+
+// configure writes a configuration that hands every message to the gateway.
+func (c *skillInstallCmd) configure(a *app) error {
+	token, err := filepath.Abs(c.TokenFile)
+	if err != nil {
+		return fail(exitInput, err)
+	}
+	if data, err := os.ReadFile(token); err != nil {
+		return failHint(exitInput, err, "it must hold the hooks.token of the gateway")
+	} else if len(bytes.TrimSpace(data)) == 0 {
+		return failHint(exitInput, fmt.Errorf("%s is empty", token), "it must hold the hooks.token of the gateway")
+	}
+	type hook struct {
+		Intent     string `yaml:"intent"`
+		OpenClaw   string `yaml:"openclaw"`
+		Agent      string `yaml:"openclaw_agent,omitempty"`
+		SecretFile string `yaml:"secret_file"`
+	}
+	text, err := yaml.Marshal(struct {
+		Hooks []hook `yaml:"hooks"`
+	}{[]hook{{"*", c.Gateway, c.Agent, token}}})
+	if err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	file, _, err := a.configFile()
+	if err != nil {
+		return err
+	}
+	return c.put(a, file, text)
+}
+
+// put writes a file that is not there, and leaves one alone that says something else.
+func (c *skillInstallCmd) put(a *app, name string, text []byte) error {
+	there, err := os.ReadFile(name)
+	switch {
+	case err == nil && bytes.Equal(there, text):
+		return nil
+	case err == nil && !c.Force:
+		return failHint(exitConfig, fmt.Errorf("%s is there and differs", name), "look at it, and say --force to replace it")
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fail(exitConfig, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return fail(exitConfig, err)
+	}
+	if err := writeWhole(name, text); err != nil {
+		return fail(exitConfig, err)
+	}
+	a.note("wrote %s", clean(name))
+	return nil
+}
