@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/errgroup"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
 )
 
-// mewService is what of MEW this process runs: the spaces that it hosts.
+// mewService is what of MEW this process runs: the spaces that it hosts, and the links to spaces of others.
 type mewService struct {
+	*mew.Bridge
 	gateway *mew.Gateway // nil: none is hosted
 }
 
@@ -20,8 +21,15 @@ var _ bridgeService = (*mewService)(nil)
 
 // newMew makes the part of MEW that the configuration asks for; nil where it asks for none.
 func newMew(p *process, links []linkConfig) (bridgeService, error) {
-	if len(p.cfg.MEW.Spaces) == 0 {
+	if len(p.cfg.MEW.Spaces) == 0 && len(links) == 0 {
 		return nil, nil
+	}
+	b, err := p.newMewLinks(links)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.cfg.MEW.Spaces) == 0 {
+		return &mewService{Bridge: b}, nil
 	}
 	cfg := mew.GatewayConfig{
 		Records: p.store.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
@@ -38,7 +46,7 @@ func newMew(p *process, links []linkConfig) (bridgeService, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &mewService{gateway: g}, nil
+	return &mewService{Bridge: b, gateway: g}, nil
 }
 
 // socketURL is where WebSockets reach the listener.
@@ -46,17 +54,27 @@ func socketURL(base string) string {
 	return "ws" + strings.TrimPrefix(base, "http")
 }
 
-func (m *mewService) Mount(e *echo.Echo)            { m.gateway.Mount(e) }
-func (m *mewService) MountOwner(g *echo.Group)      { m.gateway.MountOwner(g) }
-func (m *mewService) Run(ctx context.Context) error { return m.gateway.Run(ctx) }
-
-// Links returns none: hosting needs no link.
-func (m *mewService) Links() []bridge.LinkStatus { return nil }
-
-func (m *mewService) Test(_ context.Context, link string) error {
-	return fmt.Errorf("there is no link %s", link)
+// Mount adds what MEW clients call, where a space is hosted.
+func (m *mewService) Mount(e *echo.Echo) {
+	if m.gateway != nil {
+		m.gateway.Mount(e)
+	}
 }
 
-func (m *mewService) Deliver(_ context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	return bridge.Delivered{}, fmt.Errorf("there is no link %s", d.Address)
+// MountOwner adds the owner API of both sides.
+func (m *mewService) MountOwner(g *echo.Group) {
+	m.Bridge.MountOwner(g)
+	if m.gateway != nil {
+		m.gateway.MountOwner(g)
+	}
+}
+
+// Run hosts the spaces and keeps the links until ctx ends.
+func (m *mewService) Run(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return m.Bridge.Run(ctx) })
+	if m.gateway != nil {
+		all.Go(func() error { return m.gateway.Run(ctx) })
+	}
+	return all.Wait()
 }

@@ -144,6 +144,16 @@ func (g *Gateway) ownerEvents(c echo.Context) error {
 	}
 	feed := s.Watch()
 	defer feed.Close()
+	return streamFeed(c, feed)
+}
+
+// envelopeFeed is a [Feed] or a [LinkFeed].
+type envelopeFeed interface {
+	C() <-chan []byte
+	Lost() int64
+}
+
+func streamFeed(c echo.Context, feed envelopeFeed) error {
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("X-Accel-Buffering", "no")
