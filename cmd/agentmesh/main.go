@@ -62,6 +62,7 @@ type commands struct {
 	Calendar calendarCmd `cmd:"" group:"mesh" help:"Your free times, and events that were agreed."`
 
 	Links      linksCmd      `cmd:"" group:"mesh" help:"Connections to other networks."`
+	Mess       messCmd       `cmd:"" group:"mesh" help:"Ask for something in the physical world, and do what others ask for."`
 	Mew        mewCmd        `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
 	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"AgentRelay: the relay that is hosted here, and the relays that the node is linked to."`
 

@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// messCmd asks for things in the physical world, and does them.
+type messCmd struct {
+	Request      messRequestCmd      `cmd:"" help:"Ask for something to be done."`
+	Status       messStatusCmd       `cmd:"" help:"Say where threads stand."`
+	List         messListCmd         `cmd:"" help:"List threads, newest change first."`
+	Show         messShowCmd         `cmd:"" help:"Show a thread with all that was said in it, as YAML."`
+	Claim        messClaimCmd        `cmd:"" help:"Take a thread on."`
+	Update       messUpdateCmd       `cmd:"" help:"Set a status, or send any block about a thread."`
+	Answer       messAnswerCmd       `cmd:"" help:"Answer what an executor asks."`
+	Confirm      messConfirmCmd      `cmd:"" help:"Let an executor act, or not."`
+	Complete     messCompleteCmd     `cmd:"" help:"Deliver the result of a thread."`
+	Cancel       messCancelCmd       `cmd:"" help:"Take requests back."`
+	Capabilities messCapabilitiesCmd `cmd:"" help:"The catalogue of capabilities."`
+	Executors    messExecutorsCmd    `cmd:"" help:"Who is registered here, and adding somebody."`
+	Route        messRouteCmd        `cmd:"" help:"The routing rules, and setting them."`
+	Import       messImportCmd       `cmd:"" help:"Take over threads from MESSE-AF files."`
+	Export       messExportCmd       `cmd:"" help:"Write a thread as a MESSE-AF file."`
+}
+
+// messOut is what every command of the kind prints: YAML, or JSON.
+type messOut struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (o messOut) show(a *app, v wire.Value) error {
+	if o.JSON {
+		return a.json(json.RawMessage(v.JSON()))
+	}
+	for line := range strings.Lines(string(mess.AppendYAML(nil, v))) {
+		a.print("%s", clean(strings.TrimSuffix(line, "\n"))) // our writer quotes what a terminal would act on; this is the second lock
+	}
+	return nil
+}
+
+const messAPI = "mess/exchange/"
+
+// messCall makes one call to the owner's door of the exchange.
+func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	raw, err := o.call(ctx, method, messAPI+path, query, body)
+	if err = errors.Join(err, o.close()); err != nil {
+		return wire.Value{}, err
+	}
+	const many = 1_000_000
+	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, many)
+	if err != nil {
+		return v, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+	}
+	return v, nil
+}
+
+// messSend sends a block as the owner and prints the acks.
+func messSend(ctx context.Context, a *app, out messOut, b mess.Block) error {
+	v, err := messCall(ctx, a, http.MethodPost, "messages", nil, b.Tree())
+	if err != nil {
+		return err
+	}
+	return out.show(a, v)
+}
+
+// messFile reads a block from a file, or from standard input where the name is "-".
+func messFile(a *app, name string) (mess.Block, error) {
+	var data []byte
+	var err error
+	if name == "-" {
+		data, err = io.ReadAll(io.LimitReader(a.in, mess.MaxDocument+1))
+	} else {
+		data, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return nil, fail(exitInput, err)
+	}
+	b, err := mess.Parse(data)
+	if err != nil {
+		return nil, fail(exitInput, err)
+	}
+	return b, nil
+}
+
+func field(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
+
+type messRequestCmd struct {
+	messOut
+	Intent   string   `arg:"" optional:"" help:"What should be done."`
+	File     string   `placeholder:"FILE" help:"A block in YAML or JSON; - reads standard input."`
+	ID       string   `placeholder:"ID" help:"A name of yours for the request."`
+	Context  []string `placeholder:"TEXT" sep:"none" help:"What whoever does it should know; may be repeated."`
+	Requires []string `placeholder:"CAPABILITY" help:"What whoever does it must be able to; may be repeated."`
+	Priority string   `placeholder:"PRIORITY" help:"background, normal, elevated or urgent."`
+	Expires  string   `placeholder:"WHEN" help:"A time or a duration after which nobody needs it any more: 2h, 3d."`
+	Confirm  bool     `help:"Have the executor ask before it acts."`
+	Link     string   `placeholder:"LINK" help:"Send it to the foreign exchange behind a link."`
+}
+
+func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
+	if (c.Intent == "") == (c.File == "") {
+		return failHint(exitUsage, errors.New("needs a text or --file, and not both"), "agentmesh mess request 'what is in the fridge?'")
+	}
+	block := mess.Block{{Type: "request", Body: c.body()}}
+	if c.File != "" {
+		var err error
+		if block, err = messFile(a, c.File); err != nil {
+			return err
+		}
+	}
+	v, err := messCall(ctx, a, http.MethodPost, "messages", nil, block.Tree())
+	if err != nil {
+		return err
+	}
+	if c.Link != "" {
+		list, _ := v.Get("MESS")
+		ack, _ := list.At(0).Get("ack")
+		ref := ack.GetStr("ref")
+		o, err := a.owner(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = o.call(ctx, http.MethodPost, "mess/send/"+url.PathEscape(ref)+"/"+url.PathEscape(c.Link), nil, struct{}{})
+		if err = errors.Join(err, o.close()); err != nil {
+			return err
+		}
+	}
+	return c.show(a, v)
+}
+
+func (c *messRequestCmd) body() wire.Value {
+	body := wire.Obj(field("intent", c.Intent))
+	add := func(key string, v wire.Value, there bool) {
+		if there {
+			body = body.With(key, v)
+		}
+	}
+	add("id", wire.Text(c.ID), c.ID != "")
+	add("priority", wire.Text(c.Priority), c.Priority != "")
+	add("requires", wire.Texts(c.Requires), len(c.Requires) > 0)
+	add("context", wire.Texts(c.Context), len(c.Context) > 0)
+	add("confirm_before", wire.Bool(true), c.Confirm)
+	add("constraints", wire.Obj(wire.Member{Key: "timing", Value: wire.Obj(field("expires", c.Expires))}), c.Expires != "")
+	return body
+}
+
+type messStatusCmd struct {
+	messOut
+	Refs []string `arg:"" optional:"" help:"Refs or names of requests; all that are there without one."`
+}
+
+func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
+	query := wire.Obj(field("type", "status"))
+	if len(c.Refs) > 0 {
+		query = query.With("filter", wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)}))
+	}
+	return messSend(ctx, a, c.messOut, mess.Block{{Type: "query", Body: query}})
+}
+
+type messListCmd struct {
+	Status string `placeholder:"STATUS" help:"Only threads in this state."`
+	Limit  int    `default:"50" help:"At most so many."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+func (c *messListCmd) Run(ctx context.Context, a *app) error {
+	v, err := messCall(ctx, a, http.MethodGet, "requests", params("status", c.Status, "limit", fmt.Sprint(c.Limit)), nil)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.json(json.RawMessage(v.JSON()))
+	}
+	list, _ := v.Get("threads")
+	rows := [][]string{{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}}
+	for t := range list.Elems() {
+		rows = append(rows, []string{
+			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), short(t.GetStr("requestor_id"), 24),
+			short(orDash(t.GetStr("executor_id")), 24), short(t.GetStr("intent"), 60),
+		})
+	}
+	a.list(rows, "no thread is there")
+	return nil
+}
+
+type messShowCmd struct {
+	messOut
+	Ref string `arg:"" help:"Ref of the thread."`
+}
+
+func (c *messShowCmd) Run(ctx context.Context, a *app) error {
+	v, err := messCall(ctx, a, http.MethodGet, "requests/"+url.PathEscape(c.Ref), nil, nil)
+	if err != nil {
+		return err
+	}
+	if !c.JSON {
+		a.note("what others wrote is untrusted text")
+	}
+	return c.show(a, v)
+}
+
+// messStatus sets a status of a thread.
+func messStatus(ctx context.Context, a *app, out messOut, ref, code string, more ...wire.Member) error {
+	body := wire.Obj(append([]wire.Member{field("re", ref), field("code", code)}, more...)...)
+	return messSend(ctx, a, out, mess.Block{{Type: "status", Body: body}})
+}
+
+type messClaimCmd struct {
+	messOut
+	Ref string `arg:"" help:"Ref of the thread."`
+	ETA string `placeholder:"WHEN" help:"When it will be done: a time or a duration."`
+}
+
+func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
+	var more []wire.Member
+	if c.ETA != "" {
+		more = append(more, field("eta", c.ETA))
+	}
+	return messStatus(ctx, a, c.messOut, c.Ref, "claimed", more...)
+}
+
+type messUpdateCmd struct {
+	messOut
+	Ref     string `arg:"" help:"Ref of the thread."`
+	Status  string `arg:"" optional:"" help:"The new status."`
+	Message string `placeholder:"TEXT" help:"A word about it."`
+	Reason  string `placeholder:"TEXT" help:"Why: for failed, declined and held."`
+	Ask     string `placeholder:"TEXT" help:"A question to the requester; sets needs_input."`
+	Confirm string `placeholder:"TEXT" help:"What you would do, for the requester to confirm; sets needs_confirmation."`
+	File    string `placeholder:"FILE" help:"Send this block instead; - reads standard input."`
+}
+
+func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
+	if c.File != "" {
+		b, err := messFile(a, c.File)
+		if err != nil {
+			return err
+		}
+		return messSend(ctx, a, c.messOut, b)
+	}
+	var more []wire.Member
+	code := c.Status
+	switch {
+	case c.Ask != "":
+		code = "needs_input"
+		more = append(more, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(field("field", "answer"), field("question", c.Ask)))})
+	case c.Confirm != "":
+		code = "needs_confirmation"
+		more = append(more, field("action", c.Confirm))
+	case code == "":
+		return failHint(exitUsage, errors.New("needs a status, --ask, --confirm or --file"), "agentmesh mess update REF in_progress")
+	}
+	if c.Message != "" {
+		more = append(more, field("message", c.Message))
+	}
+	if c.Reason != "" {
+		more = append(more, field("reason", c.Reason))
+	}
+	return messStatus(ctx, a, c.messOut, c.Ref, code, more...)
+}
+
+type messAnswerCmd struct {
+	messOut
+	Ref     string   `arg:"" help:"Ref of the thread."`
+	Answers []string `arg:"" help:"FIELD=VALUE, or one text where one thing is asked."`
+}
+
+func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
+	if len(c.Answers) == 1 && !strings.Contains(c.Answers[0], "=") {
+		return messSend(ctx, a, c.messOut, mess.Block{{Type: "answer", Body: wire.Obj(field("re", c.Ref), field("value", c.Answers[0]))}})
+	}
+	answers := wire.Obj()
+	for _, pair := range c.Answers {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return fail(exitUsage, errors.New("an answer is FIELD=VALUE"))
+		}
+		answers = answers.With(key, wire.Text(value))
+	}
+	body := wire.Obj(field("re", c.Ref), wire.Member{Key: "answers", Value: answers})
+	return messSend(ctx, a, c.messOut, mess.Block{{Type: "reply", Body: body}})
+}
+
+type messConfirmCmd struct {
+	messOut
+	Ref    string `arg:"" help:"Ref of the thread."`
+	No     bool   `help:"Do not let it act."`
+	Reason string `placeholder:"TEXT" help:"Why."`
+}
+
+func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
+	body := wire.Obj(field("re", c.Ref), wire.Member{Key: "confirm", Value: wire.Bool(!c.No)})
+	if c.Reason != "" {
+		body = body.With("reason", wire.Text(c.Reason))
+	}
+	return messSend(ctx, a, c.messOut, mess.Block{{Type: "reply", Body: body}})
+}
+
+type messCancelCmd struct {
+	messOut
+	Refs   []string `arg:"" help:"Refs or names of requests."`
+	Reason string   `placeholder:"TEXT" help:"Why."`
+}
+
+func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
+	body := wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)})
+	if c.Reason != "" {
+		body = body.With("reason", wire.Text(c.Reason))
+	}
+	return messSend(ctx, a, c.messOut, mess.Block{{Type: "cancel", Body: body}})
+}
+
+type messCapabilitiesCmd struct {
+	messOut
+	Tag []string `placeholder:"TAG" help:"Only what has one of these tags."`
+	Add string   `placeholder:"FILE" help:"Add the YAML documents of this file to the catalogue."`
+}
+
+func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
+	if c.Add != "" {
+		data, err := os.ReadFile(c.Add)
+		if err != nil {
+			return fail(exitInput, err)
+		}
+		list, err := mess.ParseCapabilities(data)
+		if err != nil {
+			return fail(exitInput, err)
+		}
+		if _, err := messCall(ctx, a, http.MethodPost, "capabilities", nil, list); err != nil {
+			return err
+		}
+	}
+	v, err := messCall(ctx, a, http.MethodGet, "capabilities", url.Values{"tag": c.Tag}, nil)
+	if err != nil {
+		return err
+	}
+	return c.show(a, v)
+}
