@@ -85,7 +85,12 @@ func (s *sessions) load(token tokenHash) error {
 	return nil
 }
 
-func (s *sessions) cookie() string { return "agentmesh-" + s.token.mark()[:12] }
+// cookie is the name of the cookie.
+func (s *sessions) cookie() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return "agentmesh-" + s.token.mark()[:12]
+}
 
 // begin makes a session and returns what the cookie holds.
 func (s *sessions) begin(now time.Time) (value string, until time.Time, err error) {
