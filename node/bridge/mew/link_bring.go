@@ -128,7 +128,8 @@ func (l *link) anybody() string {
 	return ""
 }
 
-// share tells the space what it has not seen of a conversation. Nothing is marked as told before the space took it.
+// share tells the space what it has not seen of a conversation. Nothing is marked as told before the space took it, and
+// nothing is told once the owner has shut the conversation again.
 func (l *link) share(ctx context.Context, b brought) error {
 	if b.Silent || b.To != "" && l.ready(b.To) != nil {
 		return nil
@@ -138,13 +139,25 @@ func (l *link) share(ctx context.Context, b brought) error {
 		return err
 	}
 	for _, e := range entries {
+		rec, err := l.b.cfg.Records.Get(ctx, nsLinks, l.key("brought", openKey(b.Peer, b.Conv)), time.Now())
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		} else if err != nil {
+			return err
+		}
 		if text := textOf(e); text != "" && !l.fromHere(e) {
 			if err := l.say(ctx, l.excerpt(b, e, text)); err != nil {
 				return err
 			}
 		}
 		b.After = e.N
-		l.apply(ctx, l.remember("brought", openKey(b.Peer, b.Conv), b, keepBring, false))
+		change := l.remember("brought", openKey(b.Peer, b.Conv), b, keepBring, false)
+		change.IfRev = rec.Rev
+		if err := l.b.cfg.Records.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrConflict) {
+			return nil // shut, or opened anew
+		} else if err != nil {
+			return err
+		}
 	}
 	if len(entries) == maxTold {
 		l.shareSoon()

@@ -48,6 +48,8 @@ type link struct {
 	wake      chan struct{} // the owner has the link connect now
 	shares    chan struct{} // something is new in what the space sees
 
+	marks sync.Mutex // one acknowledgement at a time
+
 	mu      sync.Mutex
 	state   bridge.LinkState
 	since   time.Time

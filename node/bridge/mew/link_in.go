@@ -176,6 +176,8 @@ func (l *link) wanted(e *envelope, text string) bool {
 
 // acknowledge tells the sender of a chat where it stands, once for each step (MEW-L3). Read is the last.
 func (l *link) acknowledge(ctx context.Context, key, status string) {
+	l.marks.Lock()
+	defer l.marks.Unlock()
 	h, ok := recalled[heard](ctx, l, "chat", key)
 	if !ok || h.Said == status {
 		return

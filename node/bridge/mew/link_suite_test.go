@@ -52,6 +52,12 @@ func linkOf(r *rig, policy bridge.LinkPolicy) bridge.Link {
 // newLinked connects a link to the space of r, and names, which take part in it.
 func newLinked(t testing.TB, r *rig, cfg Config, names ...string) *linked {
 	t.Helper()
+	return newLinkedAs(t, r, cfg, func(*Bridge) {}, names...)
+}
+
+// newLinkedAs tells made of the bridge before it runs.
+func newLinkedAs(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...string) *linked {
+	t.Helper()
 	k := &linked{t: t, rig: r, peers: make(map[string]*player)}
 	for _, name := range names {
 		k.peers[name] = r.join(name + "-token")
@@ -73,6 +79,7 @@ func newLinked(t testing.TB, r *rig, cfg Config, names ...string) *linked {
 		t.Fatal(err)
 	}
 	k.l = k.links[0]
+	made(k.Bridge)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()

@@ -1,0 +1,472 @@
+package mew
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// meshed is a member of the mesh as a link uses it, and as cmd wires it.
+type meshed struct {
+	*meshtest.Member
+	dir *client.Directory
+}
+
+func (m meshed) Send(ctx context.Context, l Letter) (Posted, error) {
+	sent, err := m.Node.Send(ctx, node.Outgoing{To: l.To, Address: l.Address, Conv: l.Conv, Intent: l.Intent, Payload: l.Payload, Via: "bridge"}, 0)
+	return Posted{Conv: sent.Conversation, State: string(sent.State)}, err
+}
+
+func (m meshed) Find(ctx context.Context, words string, limit int) ([]Agent, error) {
+	page, err := m.dir.Search(ctx, client.Query{Text: words, Limit: limit})
+	var out []Agent
+	for _, v := range page.Agents {
+		out = append(out, Agent{ID: wire.AgentID(v.GetStr("agent_id")), Name: v.GetStr("name")})
+	}
+	return out, err
+}
+
+func (m meshed) Follow(ctx context.Context, seen func(Change)) {
+	events, stop := m.Watch()
+	defer stop()
+	for {
+		select {
+		case ev, ok := <-events:
+			if !ok {
+				<-ctx.Done()
+				return
+			}
+			switch ev.Topic {
+			case node.TopicConversations:
+				seen(Change{Key: store.ConvKey{Peer: ev.Peer, ID: ev.Conversation}})
+			case node.TopicInbox:
+				if item, err := m.Item(ctx, ev.ID); err == nil && item.Address != "" {
+					seen(Change{Item: &Item{item.Address, item.MessageID, item.Conversation, item.Intent, string(item.State)}})
+				}
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+type meshHandler struct{ b **Bridge }
+
+func (h meshHandler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+	payload, err := wire.Parse(c.Payload)
+	if err != nil {
+		return node.HookAnswer{}, err
+	}
+	a, err := (*h.b).Handle(ctx, Call{
+		Conv: c.Message.Conversation, Address: c.Conversation.Address, Intent: c.Message.Intent, Payload: payload, Approved: c.Approved,
+	})
+	return node.HookAnswer{Payload: a.Payload, Hold: a.Hold}, err
+}
+
+// late passes deliveries on to a bridge that is made after its node.
+type late struct{ b **Bridge }
+
+func (l late) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	return (*l.b).Deliver(ctx, d)
+}
+
+// lab2 is a space, a node with a link into it, another node, and the directory that lists both.
+type lab2 struct {
+	*linked
+	t    *testing.T
+	home *meshtest.Member // has the link
+	far  *meshtest.Member // an agent somewhere
+}
+
+func newLab(t *testing.T, policy bridge.LinkPolicy, nodeMay ...string) *lab2 {
+	t.Helper()
+	if len(nodeMay) == 0 {
+		nodeMay = everything
+	}
+	r := start(t, club(t, nodeMay, "cat", "dog"))
+	m := meshtest.New(t)
+	var b *Bridge
+	mode := acl.Mode(policy.Access)
+	home := m.Node("home", func(c *node.Config) {
+		c.Policy.Modes = map[string]acl.Mode{Principal("home"): mode}
+		c.Transports = map[string]bridge.Transport{Kind: late{&b}}
+		c.Routes = []node.Route{{Pattern: Intents, Name: Kind, Handler: meshHandler{&b}}}
+	})
+	far := m.Node("far", nil)
+	k := newLinkedAs(t, r, Config{
+		Links: []bridge.Link{linkOf(r, policy)}, Node: home, Mesh: meshed{home, m.Directory()},
+		Records: home.Store.Records(), Steps: home.Store.Steps(),
+	}, func(made *Bridge) { b = made }, "cat", "dog")
+	return &lab2{linked: k, t: t, home: home, far: far}
+}
+
+// inbox waits for an item of a member and returns it.
+func (l *lab2) inbox(m *meshtest.Member, state node.ItemState) node.Item {
+	l.t.Helper()
+	items, _, err := m.WaitInbox(l.t.Context(), state, "", 10, 20*time.Second)
+	if err != nil || len(items) != 1 {
+		l.t.Fatalf("%d items in the inbox of %s, %v, want 1", len(items), m.Name, err)
+	}
+	return items[0]
+}
+
+// ask waits for the one question that the owner has.
+func (l *lab2) ask() acl.Ask {
+	l.t.Helper()
+	var found acl.Ask
+	l.await("asked", func() bool {
+		asks, _, err := l.home.Asks().List(l.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil || len(asks) > 1 {
+			l.t.Fatalf("%d questions, %v", len(asks), err)
+		}
+		if len(asks) == 1 {
+			found = asks[0]
+		}
+		return len(asks) == 1
+	})
+	return found
+}
+
+func (l *lab2) decide(c acl.Choice) {
+	l.t.Helper()
+	ask := l.ask()
+	if _, err := l.home.Asks().Decide(l.t.Context(), ask.ID, ask.Hash, c, "test", time.Now()); err != nil {
+		l.t.Fatalf("decide: %v", err)
+	}
+}
+
+// to is what the next envelope of a kind from the node to this participant is.
+func (p *player) fromNode(kind string) wire.Value {
+	p.t.Helper()
+	for {
+		v := p.until(kind)
+		if v.GetStr("from") == "node" {
+			return v
+		}
+	}
+}
+
+func about(v wire.Value) string {
+	c, _ := v.Get("correlation_id")
+	if c.Len() == 0 {
+		return ""
+	}
+	return str(c.At(0))
+}
+
+// Chat to us is a mesh.message; the owner's answer is a chat in the same conversation; received, then read (MEW-L3).
+func TestLinkChat(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`)
+	if ack := cat.fromNode("chat/acknowledge"); about(ack) != "c1" || pay(ack, "status").JSON() == nil || str(pay(ack, "status")) != "received" {
+		t.Errorf("acknowledged with %s, want received", ack.JSON())
+	}
+	item := l.inbox(l.home, node.ItemNew)
+	if item.Address != "mew:home/cat" || item.Intent != wire.Deliver || item.Verified != bridge.VerifiedNone {
+		t.Errorf("item %+v, want a mesh.message of mew:home/cat", item)
+	}
+	var payload struct {
+		Message  struct{ Body string }
+		Metadata struct {
+			Bridge struct {
+				Link, Kind, Peer string
+				EnvelopeID       string `json:"envelope_id"`
+				Verified         bool
+			}
+		}
+	}
+	if err := json.Unmarshal(item.Payload, &payload); err != nil || payload.Message.Body != "hello" || payload.Metadata.Bridge.EnvelopeID != "c1" {
+		t.Errorf("payload %s, %v", item.Payload, err)
+	}
+	if _, err := l.home.Acknowledge(t.Context(), item.ID); err != nil {
+		t.Fatal(err)
+	}
+	if ack := cat.fromNode("chat/acknowledge"); about(ack) != "c1" || str(pay(ack, "status")) != "read" {
+		t.Errorf("acknowledged with %s, want read", ack.JSON())
+	}
+	sent, err := l.home.Send(t.Context(), node.Outgoing{
+		To: item.Peer, Address: item.Address, Conv: item.Conversation, Intent: wire.Deliver, Via: "owner",
+		Payload: parsed(t, `{"action":"deliver","message":{"subject":"re","body":"hi"}}`),
+	}, 20*time.Second)
+	if err != nil || sent.State != node.SendDelivered {
+		t.Fatalf("Send: %+v, %v", sent, err)
+	}
+	chat := cat.fromNode("chat")
+	if str(pay(chat, "text")) != "re\n\nhi" || chat.GetStr("context") != string(item.Conversation) {
+		t.Errorf("the space got %s", chat.JSON())
+	}
+	// what answers it, by correlation or by context, comes in the same conversation
+	cat.send(`{"id":"c2","kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"two"}}`)
+	if again := l.inbox(l.home, node.ItemNew); again.Conversation != item.Conversation {
+		t.Errorf("the answer is in %s, want %s", again.Conversation, item.Conversation)
+	}
+}
+
+// A space is a stranger by default, whatever the node's own access mode (MEW-L2).
+func TestLinkAsksForStrangers(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
+	l.peers["cat"].send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`)
+	if ask := l.ask(); ask.Subject != "mew:home" || !strings.Contains(ask.Rule, "approval") {
+		t.Errorf("the owner is asked about %s by %s", ask.Subject, ask.Rule)
+	}
+	l.decide(acl.ApproveAlways)
+	if ack := l.peers["cat"].fromNode("chat/acknowledge"); str(pay(ack, "status")) != "received" {
+		t.Errorf("after the approval: %s", ack.JSON())
+	}
+	l.peers["dog"].send(`{"id":"d1","kind":"chat","to":["node"],"payload":{"text":"me too"}}`)
+	for about(l.peers["dog"].fromNode("chat/acknowledge")) != "d1" { // the approval is for the link
+	}
+}
+
+const proposalText = `{"id":"%s","kind":"mcp/proposal","to":["node"%s],"payload":{"method":"tools/call","params":{"name":"%s","arguments":{"query":"far"}}}}`
+
+// A proposal waits for the owner; approved, it is a request that names it, and its answer closes the conversation.
+func TestLinkProposalApproved(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	cat.send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "write_file"))
+	ask := l.ask()
+	l.decide(acl.Approve)
+	request := dog.fromNode("mcp/request")
+	to, _ := request.Get("to")
+	if about(request) != "p1" || string(to.JSON()) != `["dog"]` || str(pay(request, "method")) != "tools/call" || str(pay(request, "jsonrpc")) != "2.0" {
+		t.Errorf("the request is %s", request.JSON())
+	}
+	// an answer of somebody who was not asked is none
+	cat.send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"result":{"forged":true}}}`)
+	cat.fence()
+	dog.send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"jsonrpc":"2.0","id":1,"result":{"ok":true}}}`)
+	l.await("closed", func() bool {
+		entries, err := l.home.Store.Steps().Transcript(t.Context(), ask.Conv, 0, 50)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all strings.Builder
+		for _, e := range entries {
+			all.Write(e.Raw)
+		}
+		if strings.Contains(all.String(), "forged") {
+			t.Fatal("an answer of somebody who was not asked came in")
+		}
+		return strings.Contains(all.String(), `"ok":true`)
+	})
+}
+
+// A proposal that the owner rejects, that nobody decides about or that its proposer takes back (MEW-L3).
+func TestLinkProposalEnds(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	cat.send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	l.decide(acl.Reject)
+	if no := cat.fromNode("mcp/reject"); about(no) != "p1" || str(pay(no, "reason")) != "disagree" {
+		t.Errorf("rejected with %s", no.JSON())
+	}
+	gone := func(why string) {
+		t.Helper()
+		l.await(why, func() bool {
+			asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+			return err == nil && len(asks) == 0
+		})
+	}
+	cat.send(fmt.Sprintf(proposalText, "p2", `,"dog"`, "x"))
+	l.ask()
+	dog.send(`{"kind":"mcp/withdraw","correlation_id":["p2"],"payload":{}}`) // the gateway refuses it, and so does the link
+	l.Inject(t.Context(), "dog", []byte(`{"id":"w","kind":"mcp/withdraw","correlation_id":["p2"],"payload":{}}`))
+	l.ask()
+	cat.send(`{"kind":"mcp/withdraw","correlation_id":["p2"],"payload":{"reason":"no_longer_needed"}}`)
+	gone("withdrawn")
+	cat.send(fmt.Sprintf(proposalText, "p3", `,"dog"`, "x"))
+	l.ask()
+	dog.send(`{"kind":"mcp/request","to":["cat"],"correlation_id":["p3"],"payload":{"jsonrpc":"2.0","id":1,"method":"tools/call"}}`)
+	gone("fulfilled")
+}
+
+// Without the capability an approval fails where the owner sees it, and becomes no proposal (MEW-L4).
+func TestLinkProposalWithoutCapability(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"}, "chat", "mcp/proposal", "mcp/response")
+	l.peers["cat"].send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	first := l.ask()
+	l.decide(acl.Approve)
+	var again acl.Ask
+	l.await("asked again", func() bool {
+		asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err == nil && len(asks) == 1 {
+			again = asks[0]
+		}
+		return again.ID != "" && again.ID != first.ID
+	})
+	if !strings.Contains(string(again.Body), "capabilities") {
+		t.Errorf("the owner is not told why: %s", again.Body)
+	}
+}
+
+// A proposal that names nobody else is carried out here, once the owner approved it.
+func TestLinkProposalToUsAlone(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.send(fmt.Sprintf(proposalText, "p1", "", bridge.ToolDiscover))
+	l.decide(acl.Approve)
+	request := cat.fromNode("mcp/request")
+	answer := cat.fromNode("mcp/response")
+	if about(request) != "p1" || about(answer) != request.GetStr("id") || !strings.Contains(string(pay(answer, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("request %s, answer %s", request.JSON(), answer.JSON())
+	}
+}
+
+// The tools of a link: none unless they are switched on; discover, send and inbox where they are. What an agent
+// answers reaches the participant who asked, where a rule lets it (MEW-L6).
+func TestLinkTools(t *testing.T) {
+	call := func(p *player, id, method, params string) wire.Value {
+		t.Helper()
+		p.send(`{"id":"` + id + `","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":"` + id + `","method":"` + method + `","params":` + params + `}}`)
+		v := p.fromNode("mcp/response")
+		for about(v) != id { // everybody sees everything
+			v = p.fromNode("mcp/response")
+		}
+		if str(pay(v, "id")) != id {
+			t.Errorf("%s %s is answered with %s", method, params, v.JSON())
+		}
+		return v
+	}
+	off := newLab(t, bridge.LinkPolicy{Access: "open"})
+	if v := call(off.peers["cat"], "r1", "tools/list", `{}`); string(pay(v, "result", "tools").JSON()) != "[]" {
+		t.Errorf("tools of a link without any: %s", v.JSON())
+	}
+	if v := call(off.peers["cat"], "r2", "tools/call", `{"name":"send","arguments":{}}`); !strings.Contains(string(pay(v, "error").JSON()), "-32602") {
+		t.Errorf("a tool that is off: %s", v.JSON())
+	}
+	if v := call(off.peers["cat"], "r3", "resources/read", `{}`); !strings.Contains(string(pay(v, "error").JSON()), "-32601") {
+		t.Errorf("an unknown method: %s", v.JSON())
+	}
+
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}})
+	cat := l.peers["cat"]
+	if v := call(cat, "r4", "initialize", `{}`); str(pay(v, "result", "protocolVersion")) == "" {
+		t.Errorf("initialize: %s", v.JSON())
+	}
+	if v := call(cat, "r5", "tools/call", `{"name":"discover","arguments":{"query":"far"}}`); !strings.Contains(string(v.JSON()), string(l.far.ID())) {
+		t.Errorf("discover: %s", v.JSON())
+	}
+	v := call(cat, "r6", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"from the space"}}`)
+	conv := str(pay(v, "result", "structuredContent", "conversation_id"))
+	got := l.inbox(l.far, node.ItemNew)
+	if string(got.Conversation) != conv || got.Peer != l.home.ID() || !strings.Contains(string(got.Payload), "from the space") || !strings.Contains(string(got.Payload), `"peer":"cat"`) {
+		t.Errorf("the agent got %+v %s", got, got.Payload)
+	}
+	if _, err := l.far.Send(t.Context(), node.Outgoing{
+		To: l.home.ID(), Conv: got.Conversation, Intent: wire.Deliver, Via: "owner",
+		Payload: parsed(t, `{"action":"deliver","message":{"body":"to the space"}}`),
+	}, 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	chat := cat.fromNode("chat")
+	if chat.GetStr("context") != conv || !strings.Contains(str(pay(chat, "text")), "to the space") {
+		t.Errorf("the participant got %s", chat.JSON())
+	}
+	if v := call(cat, "r7", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); !strings.Contains(string(v.JSON()), "to the space") {
+		t.Errorf("inbox: %s", v.JSON())
+	}
+	// nobody reads or writes in what another opened
+	dog := l.peers["dog"]
+	if v := call(dog, "r8", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); strings.Contains(string(v.JSON()), "to the space") {
+		t.Errorf("another's inbox: %s", v.JSON())
+	}
+	if v := call(dog, "r9", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"x","conversation_id":"`+conv+`"}}`); pay(v, "error").IsNull() {
+		t.Errorf("another's conversation: %s", v.JSON())
+	}
+	// and what the participant says in that context goes on to the agent
+	cat.send(`{"id":"c9","kind":"chat","to":["node"],"context":"` + conv + `","payload":{"text":"thank you"}}`)
+	l.await("passed on", func() bool {
+		items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2 && strings.Contains(string(items[1].Payload), "thank you")
+	})
+}
+
+// A conversation that the owner brings is seen by the space, and the space can answer in it (MEW-L6).
+func TestLinkBring(t *testing.T) {
+	policy := bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}}
+	l := newLab(t, policy)
+	say := func(from, to *meshtest.Member, conv wire.ConversationID, text string) wire.ConversationID {
+		t.Helper()
+		sent, err := from.Send(t.Context(), node.Outgoing{
+			To: to.ID(), Conv: conv, Intent: wire.Deliver, Via: "owner", Payload: wire.Obj(text1("action", "deliver"), wire.Member{Key: "message", Value: wire.Obj(text1("body", text))}),
+		}, 20*time.Second)
+		if err != nil || sent.State != node.SendDelivered {
+			t.Fatalf("send: %+v, %v", sent, err)
+		}
+		return sent.Conversation
+	}
+	conv := say(l.far, l.home, "", "one")
+	other := say(l.far, l.home, "", "not for the space")
+	key := store.ConvKey{Peer: string(l.far.ID()), ID: string(conv)}
+	if err := l.l.bring(t.Context(), key, true); err != nil {
+		t.Fatal(err)
+	}
+	cat := l.peers["cat"]
+	if v := cat.fromNode("chat"); v.GetStr("context") != string(conv) || !strings.Contains(str(pay(v, "text")), "one") {
+		t.Errorf("the space sees %s", v.JSON())
+	}
+	say(l.far, l.home, other, "neither this")
+	say(l.home, l.far, conv, "two")
+	if v := cat.fromNode("chat"); str(pay(v, "text")) != string(l.home.ID())+": two" {
+		t.Errorf("the space sees %s", v.JSON())
+	}
+	cat.send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + string(conv) + `","payload":{"text":"three"}}`)
+	l.await("passed on", func() bool {
+		items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2 && strings.Contains(string(items[1].Payload), "cat: three")
+	})
+	say(l.far, l.home, conv, "four")
+	if v := cat.fromNode("chat"); str(pay(v, "text")) != string(l.far.ID())+": four" { // and not cat's own words again
+		t.Errorf("the space sees %s", v.JSON())
+	}
+	if err := l.l.bring(t.Context(), key, false); err != nil {
+		t.Fatal(err)
+	}
+	say(l.far, l.home, conv, "five")
+	l.peers["dog"].fence()
+	for _, s := range cat.fence() {
+		if strings.Contains(s, "five") {
+			t.Errorf("after the end the space sees %s", s)
+		}
+	}
+}
+
+// Nothing passes without a rule that names both sides (MEW-L6, THREATS 20).
+func TestLinkNoTransit(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	sent, err := l.far.Send(t.Context(), node.Outgoing{
+		To: l.home.ID(), Intent: wire.Deliver, Via: "owner", Payload: parsed(t, `{"action":"deliver","message":{"body":"secret"}}`),
+	}, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := store.ConvKey{Peer: string(l.far.ID()), ID: string(sent.Conversation)}
+	if err := l.l.bring(t.Context(), key, true); err == nil || !strings.Contains(err.Error(), "policy.transit") {
+		t.Errorf("bring without a rule: %v", err)
+	}
+	l.peers["cat"].send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + string(sent.Conversation) + `","payload":{"text":"to the agent"}}`)
+	l.await("in the inbox", func() bool {
+		items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2
+	})
+	items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+	if err != nil || string(items[1].Conversation) == string(sent.Conversation) || items[1].Address == "" {
+		t.Errorf("a chat with a foreign conversation's id came in as %+v, %v", items[1], err)
+	}
+	if got, _, err := l.far.Inbox(t.Context(), "", "", 10); err != nil || len(got) != 0 {
+		t.Errorf("the agent got %d messages, %v", len(got), err)
+	}
+}
