@@ -30,8 +30,9 @@ type lineFile struct {
 	dropped int
 	wake    chan struct{}
 
-	file *os.File // the writer's
+	file *os.File // these are the writer's
 	size int64
+	buf  []byte
 }
 
 // lineEntry is what becomes one or more lines.
@@ -93,7 +94,7 @@ func (f *lineFile) flush() {
 	queue, dropped := f.queue, f.dropped
 	f.queue, f.lines, f.bytes, f.dropped = nil, 0, 0, 0
 	f.mu.Unlock()
-	buf := make([]byte, 0, writeSize+MaxEnvelope/4)
+	buf := f.buf[:0]
 	for _, e := range queue {
 		if m, ok := e.(manyLines); ok {
 			buf = m.each(buf, f.spill)
@@ -108,6 +109,9 @@ func (f *lineFile) flush() {
 		}
 	}
 	f.write(buf)
+	if f.buf = buf; cap(buf) > 2*writeSize {
+		f.buf = nil // a giant envelope made it so
+	}
 }
 
 // manyLines is an entry that hands its lines out one by one, because together they may be large.

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The bounds of a space.yaml. Every YAML reader is quadratic in the keys of one mapping (THREATS row 19).
+// The bounds of a space.yaml. Every YAML reader is quadratic in the keys of one mapping.
 const (
 	maxYAML      = 1 << 20
 	maxYAMLDepth = 32
