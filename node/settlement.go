@@ -25,6 +25,7 @@ type settlement struct {
 	item   Item
 	thread *conversations.Thread
 	step   store.Step
+	left   func() // counts what the owner's rules let out, once it stands
 }
 
 func (s *settlement) apply(ctx context.Context) (out bridge.Outcome, err error) {
@@ -51,6 +52,9 @@ func (s *settlement) apply(ctx context.Context) (out bridge.Outcome, err error) 
 		return out, err
 	}
 	n.published(s.step.Records)
+	if s.left != nil {
+		s.left()
+	}
 	return out, nil
 }
 
@@ -113,7 +117,7 @@ func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, 
 		return false, err
 	}
 	if !p.asks {
-		n.countSent(out, p)
+		s.left = func() { n.countSent(out, p) }
 		return false, nil
 	}
 	if s.run.to == nil {

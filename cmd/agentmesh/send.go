@@ -28,7 +28,7 @@ type content struct {
 	Action string `placeholder:"NAME" help:"A payload that is an action alone: accept, decline, cancel, withdraw…"`
 	Wait   bool   `help:"Wait for the answer and print it."`
 	// The owner's hand: what an agent types must never have it.
-	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. For your own hand, never for an agent."`
+	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. Does not wait for the answer. For your own hand, never for an agent."`
 	JSON    bool `help:"Print the result as JSON."`
 }
 
