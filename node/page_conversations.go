@@ -83,7 +83,7 @@ type conversationView struct {
 }
 
 // replyForm is what the owner typed, kept where it was refused.
-type replyForm struct{ Text, Action, Payload string }
+type replyForm struct{ Text, Action, Payload, Time, Place string }
 
 const (
 	maxSayings    = 50
@@ -173,7 +173,10 @@ func (p *pages) reply(c echo.Context) error {
 		return err
 	}
 	key := store.ConvKey{Peer: c.Param("peer"), ID: c.Param("id")}
-	typed := replyForm{Text: form.Get("text"), Action: form.Get("action"), Payload: form.Get("payload")}
+	typed := replyForm{
+		Text: form.Get("text"), Action: form.Get("action"), Payload: form.Get("payload"),
+		Time: form.Get("time"), Place: form.Get("place"),
+	}
 	out, err := p.n.continuing(c.Request().Context(), key)
 	if err != nil {
 		return err

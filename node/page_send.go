@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -19,9 +20,48 @@ var plainActions = map[wire.Intent][]string{
 	wire.Schedule: {"accept", "decline", "cancel"}, wire.Negotiate: {"accept", "reject", "withdraw"},
 }
 
-// payload makes a payload of what was typed: an exact one, an action alone, or a text.
+// meeting is an event as a form describes it. Its times have no zone: they are meant as the clock of this machine goes.
+type meeting struct {
+	Title, Duration, Place string
+	Times                  []string // those that are not empty count
+}
+
+const formTime = "2006-01-02T15:04" // of an input for date and time
+
+// event makes the event of a mesh.schedule.
+func (m meeting) event() (wire.Value, error) {
+	var times []string
+	for _, s := range m.Times {
+		if s == "" {
+			continue
+		}
+		at, err := time.ParseInLocation(formTime, s, time.Local)
+		if err != nil {
+			return wire.Value{}, errors.New("a time is not a date and a time of day")
+		}
+		times = append(times, at.Format(time.RFC3339))
+	}
+	if len(times) == 0 {
+		return wire.Value{}, errors.New("name at least one time")
+	}
+	event := wire.Obj(wire.Member{Key: "proposed_times", Value: wire.Texts(times)})
+	for _, text := range []struct{ key, value string }{{"title", m.Title}, {"duration", m.Duration}, {"location", m.Place}} {
+		if value := strings.TrimSpace(text.value); value != "" {
+			event = event.With(text.key, wire.Text(value))
+		}
+	}
+	return event, nil
+}
+
+// payload makes a payload of what was typed: an exact one, another time, an action alone, or a text.
 func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) {
 	switch {
+	case f.Action == "counter" && intent == wire.Schedule:
+		event, err := meeting{Place: f.Place, Times: []string{f.Time}}.event()
+		if err != nil {
+			return intent, event, err
+		}
+		return intent, wire.Obj(wire.Member{Key: "action", Value: wire.Text("counter")}, wire.Member{Key: "event", Value: event}), nil
 	case strings.TrimSpace(f.Payload) != "":
 		v, err := wire.ParseObject([]byte(f.Payload))
 		if err != nil {
@@ -74,6 +114,8 @@ func (n *Node) checkedSend(ctx context.Context, out Outgoing) (Sent, error) {
 
 type composeView struct {
 	To, Kind, Text, Intent, Payload string
+	Meeting                         meeting
+	Zone                            string // in which the times of a meeting are meant
 	Peers                           []peerView
 	Intents                         []wire.Intent
 }
@@ -91,6 +133,8 @@ func (p *pages) composePage(c echo.Context, status int, wrong string, view compo
 		return ownerError(err)
 	}
 	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
+	view.Zone = time.Now().Format("MST, -07:00")
+	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:3]
 	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Wrong: wrong, Data: view})
 }
 
@@ -103,6 +147,9 @@ func (p *pages) send(c echo.Context) error {
 	view := composeView{
 		To: strings.TrimSpace(form.Get("to")), Kind: form.Get("kind"), Text: form.Get("text"), Intent: strings.TrimSpace(form.Get("intent")),
 		Payload: form.Get("payload"),
+		Meeting: meeting{
+			Title: form.Get("title"), Duration: form.Get("duration"), Place: form.Get("place"), Times: form["time"][:min(len(form["time"]), 3)],
+		},
 	}
 	out := Outgoing{Via: "owner"}
 	if out.To, err = p.n.resolvePeer(ctx, view.To); err == nil {
@@ -137,6 +184,15 @@ func (v composeView) message() (wire.Intent, wire.Value, error) {
 			return "", payload, wrong("intent is neither a mesh.* nor a reverse-domain name")
 		}
 		return intent, payload, nil
+	}
+	if v.Kind == "meeting" {
+		event, err := v.Meeting.event()
+		if err != nil {
+			return "", event, wrong(err.Error())
+		}
+		return wire.Schedule, wire.Obj(
+			wire.Member{Key: "action", Value: wire.Text("propose")}, wire.Member{Key: "event", Value: event},
+		), nil
 	}
 	if strings.TrimSpace(v.Text) == "" {
 		return "", wire.Value{}, wrong("there is nothing to say yet")

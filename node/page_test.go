@@ -183,6 +183,9 @@ func TestPageTalks(t *testing.T) {
 		{"to": {"nobody"}, "kind": {"message"}, "text": {"hello"}}, {"to": {string(chris.ID())}, "kind": {"message"}, "text": {" "}},
 		{"to": {string(chris.ID())}, "kind": {"exact"}, "intent": {"mesh.message"}, "payload": {"{"}}, {"to": {"am_unknown"}, "kind": {"message"}, "text": {"x"}},
 		{"to": {string(chris.ID())}, "kind": {"exact"}, "intent": {"nonsense"}, "payload": {"{}"}},
+		{"to": {string(chris.ID())}, "kind": {"meeting"}, "title": {"Coffee"}, "duration": {"30m"}},
+		{"to": {string(chris.ID())}, "kind": {"meeting"}, "title": {"Coffee"}, "time": {"2027-02-19T10:00"}},
+		{"to": {string(chris.ID())}, "kind": {"meeting"}, "title": {"Coffee"}, "time": {"tomorrow"}, "duration": {"30m"}},
 		{"to": {string(chris.ID())}, "kind": {"exact"}, "intent": {"mesh.schedule"}, "payload": {`{"action":"propose"}`}},
 	} {
 		status, body := p.post("compose", bad)
@@ -438,4 +441,34 @@ func TestPagePeers(t *testing.T) {
 	if strings.Contains(p.must("peers?q=friend"), string(chris.ID())) {
 		t.Error("who was forgotten is found")
 	}
+}
+
+// TestPageMeeting proposes, counters and accepts on the pages of both sides.
+func TestPageMeeting(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris, sarah := mesh.Node("chris", nil), mesh.Node("sarah", nil)
+	his, hers := servePage(t, chris), servePage(t, sarah)
+	status, body := his.post("compose", url.Values{
+		"to": {string(sarah.ID())}, "kind": {"meeting"}, "title": {"Coffee"}, "time": {"2027-02-19T10:00", "", "2027-02-20T11:30"}, "duration": {"30m"}, "place": {"Sightglass"},
+	})
+	if status != http.StatusOK || !strings.Contains(body, "Fri 19 Feb 2027, 10:00") || !strings.Contains(body, "Sat 20 Feb 2027, 11:30") {
+		t.Fatalf("propose: %d\n%s", status, body)
+	}
+	waitFor(t, "the proposal", func() bool { return strings.Contains(hers.must("inbox"), "mesh.schedule") })
+	talk := link(t, hers.must("conversations"), "conversations/am_")
+	if status, body := hers.post(talk+"/reply", url.Values{"action": {"counter"}}); status != http.StatusBadRequest || !strings.Contains(body, "name at least one time") {
+		t.Errorf("counter without a time: %d", status)
+	}
+	if status, body := hers.post(talk+"/reply", url.Values{"action": {"counter"}, "time": {"2027-02-19T12:00"}}); status != http.StatusOK || !strings.Contains(body, "Fri 19 Feb 2027, 12:00") {
+		t.Errorf("counter: %d\n%s", status, body)
+	}
+	waitFor(t, "the counter-proposal", func() bool { return strings.Contains(his.must("inbox?state=new"), "counter") })
+	back := link(t, his.must("conversations"), "conversations/am_")
+	if status, _ := his.post(back+"/reply", url.Values{"action": {"accept"}, "text": {"See you there"}}); status != http.StatusOK {
+		t.Errorf("accept: %d", status)
+	}
+	waitFor(t, "the end", func() bool { // both have said yes, so his node closes (AM-39)
+		return strings.Contains(hers.must(talk), "See you there") &&
+			strings.Contains(hers.must(talk), ">completed<") && strings.Contains(his.must(back), ">completed<")
+	})
 }
