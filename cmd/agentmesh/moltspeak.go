@@ -57,7 +57,7 @@ func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
 	}
 	cfg := moltspeak.Config{
 		Agent: moltspeak.Agent{Agent: name, Org: c.Org}, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
-		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none",
+		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
 		Tokens: map[string]client.Credential{}, Node: p.node, Asks: p.node.Asks(), Store: p.store,
 		Rules: acl.NewRules(p.store.Records(), p.cfg.policy()), HTTP: p.http, Logger: p.log,
 	}

@@ -66,6 +66,7 @@ type Config struct {
 	Addresses *httpapi.Addresses
 	Registry  bool // serve the registry façade
 	NoAuth    bool // of the façade: take any key from anybody, for development (MS-54)
+	Local     bool // the local profile: endpoints on loopback may be called (AM-82)
 
 	// Secret takes a secret of our own organisation from memory (MS-37). Nil refuses them. It must neither store nor
 	// log what it gets.

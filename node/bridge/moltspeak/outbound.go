@@ -54,7 +54,11 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			}
 			continue
 		}
-		if err := b.send(ctx, address, where, reach, raw, to); err != nil {
+		err = b.send(ctx, address, where, reach, raw, to)
+		if errors.Is(err, errNotCallable) && draft.Op == OpRespond && t.Re != "" {
+			err = b.keepAnswer(ctx, to, t, raw, draft, now)
+		}
+		if err != nil {
 			return bridge.Delivered{}, err
 		}
 	}
@@ -75,8 +79,14 @@ func (b *Bridge) where(ctx context.Context, a bridge.Address, to Agent, now time
 		return "", client.Public, err
 	}
 	where, err := Endpoint(p.Endpoint)
+	if b.cfg.Local {
+		return where, client.Loopback, err
+	}
 	return where, client.Public, err
 }
+
+// errNotCallable: the guard lets no call out to the endpoint that a peer named.
+var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
 // written signs a draft, or returns what an earlier attempt signed, sealed or wrapped as its class asks.
 func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, part int, to Agent, now time.Time) ([]byte, error) {
@@ -314,8 +324,10 @@ func (b *Bridge) post(ctx context.Context, address bridge.Address, where string,
 	}
 	resp, err := b.cfg.HTTP.Do(ctx, reach, req)
 	if err != nil {
-		var refused *client.GuardError
-		return nil, &client.SendError{Retry: !errors.As(err, &refused)}
+		if _, refused := errors.AsType[*client.GuardError](err); refused {
+			return nil, fmt.Errorf("%w: %w", errNotCallable, err)
+		}
+		return nil, &client.SendError{Retry: true}
 	}
 	answer, err := client.ReadAll(resp, MaxMessage+maxWrapping)
 	if err != nil {

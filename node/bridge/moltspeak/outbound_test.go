@@ -170,7 +170,7 @@ func TestAnswersAtOnce(t *testing.T) {
 	if m := r.gets(cat); m.Op != OpQuery || string(m.P.JSON()) != `{"domain":"weather","params":{"city":"Tokyo"}}` {
 		t.Errorf("sent: %s", m.P.JSON())
 	}
-	if len(n.got) != 2 || n.got[0].ConvID != d.Message.Conversation || n.got[0].Payload.GetStr("status") != "success" || n.got[1].Payload.GetStr("action") != wire.ActionClose {
+	if len(n.got) != 2 || n.got[0].ConvID != d.Message.Conversation || n.got[0].Payload.GetStr("status") != "success" || n.got[0].Intent != wire.RequestInfo || n.got[1].Payload.GetStr("action") != wire.ActionClose {
 		t.Fatalf("the node got %d messages: %+v", len(n.got), n.got)
 	}
 	r.reply = answer(OpRespond, `{"status":"partial","data":{"action":"pending_approval","reason":"later"}}`)

@@ -272,12 +272,17 @@ func (b *Bridge) answered(c *exchange) (answer, *Error) {
 		return answer{}, faultAt(CodeInvalidParam, "re", "is no message of ours to you")
 	}
 	payload, end := replyPayload(c.body)
-	a, e := b.handIn(c, o.Address, wire.Intent(o.Intent), payload, o.Conv, nil)
+	intent := wire.Intent(o.Intent)
+	if !intent.Standard() {
+		intent = wire.RequestInfo // an answer commits nobody: without a hook a custom intent would wait for the owner
+	}
+	a, e := b.handIn(c, o.Address, intent, payload, o.Conv, nil)
 	if e != nil || end == "" {
 		return a, e
 	}
 	final := *c // the conversation ends with the answer (§10)
 	final.m.ID = c.m.ID + "#close"
+	final.m.Tree = wire.Obj(member("id", wire.Text(c.m.ID)), member("op", wire.Text(string(c.m.Op))), member("closes", wire.Text(end)))
 	if _, e := b.handIn(&final, o.Address, wire.Intent(o.Intent), closing(end), o.Conv, nil); e != nil && !errors.Is(e.cause, wire.ErrConversationClosed) {
 		return answer{}, e
 	}

@@ -1,0 +1,145 @@
+package moltspeak
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+func TestRates(t *testing.T) {
+	r, n := alone(t, nil)
+	limited := 0
+	for range 205 {
+		if m, status := r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)); status == http.StatusTooManyRequests {
+			limited++
+			hint, _ := m.P.Get("suggestion")
+			if delay, ok := integer(hint, "delay_ms"); !ok || delay <= 0 || hint.GetStr("action") != "retry_after" {
+				t.Fatalf("limited: %s", m.P.JSON())
+			}
+		}
+	}
+	if limited < 3 || limited > 5 {
+		t.Errorf("%d of 205 were limited, want about 5", limited)
+	}
+	if code := r.code(dog, r.draft(dog, OpPing, `{"nonce":1}`)); code != "" {
+		t.Errorf("another agent: %s", code)
+	}
+	// A forged sender uses up nobody's tokens.
+	forged := r.draft(dog, OpPing, `{"nonce":1}`)
+	for range 250 {
+		r.raw(cat, r.signed(cat, forged))
+	}
+	if code := r.code(dog, r.draft(dog, OpPing, `{"nonce":1}`)); code != "" || len(n.got) != 0 {
+		t.Errorf("after 250 forgeries: %s", code)
+	}
+}
+
+func TestStreams(t *testing.T) {
+	r, n := alone(t, nil)
+	r.shake(cat)
+	send := func(p string) Code { t.Helper(); return r.code(cat, r.draft(cat, OpStream, p)) }
+	chunk := func(id string, seq int, data string) string {
+		return fmt.Sprintf(`{"action":"chunk","stream_id":"%s","seq":%d,"data":"%s"}`, id, seq, data)
+	}
+	send(`{"action":"start","stream_id":"s","type":"text"}`)
+	for i, data := range []string{"one ", "two ", "three"} {
+		if code := send(chunk("s", i+1, data)); code != "" {
+			t.Errorf("chunk %d: %s", i, code)
+		}
+	}
+	if code := send(`{"action":"end","stream_id":"s","total_chunks":3,"checksum":"` + checksum("one two three") + `"}`); code != "" || len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "one two three" {
+		t.Fatalf("the whole: %s, %d messages", code, len(n.got))
+	}
+	for name, steps := range map[string][]string{
+		"gap": {chunk("x", 0, "a"), chunk("x", 2, "b")}, "repeat": {chunk("x", 0, "a"), chunk("x", 0, "b")}, "begins at 2": {chunk("x", 2, "a")},
+		"checksum": {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","checksum":"sha256:00"}`}, "65 KiB": {chunk("x", 0, strings.Repeat("a", MaxChunk+1))},
+		"never begun": {chunk("y", 0, "a")},
+	} {
+		send(`{"action":"start","stream_id":"x"}`)
+		code := Code("")
+		for _, step := range steps {
+			code = send(step)
+		}
+		if code != CodeInvalidParam {
+			t.Errorf("%s: %q", name, code)
+		}
+		send(`{"action":"error","stream_id":"x"}`)
+	}
+	for i := range streamsPerPeer + 1 {
+		if code := send(fmt.Sprintf(`{"action":"start","stream_id":"many%d"}`, i)); (code != "") != (i == streamsPerPeer) {
+			t.Errorf("stream %d: %q", i, code)
+		}
+	}
+	s := newStreams()
+	now := time.Now()
+	s.take("p", Stream{Action: "start", ID: "i"}, now)
+	s.take("p", Stream{Action: "chunk", ID: "i", Data: "x"}, now)
+	if _, e := s.take("p", Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, now.Add(streamIdle)); e == nil || s.bytes != 0 {
+		t.Errorf("an idle stream lives on: %v, %d bytes", e, s.bytes)
+	}
+	if len(n.got) != 1 {
+		t.Errorf("the node got %d messages", len(n.got))
+	}
+}
+
+func TestTasks(t *testing.T) {
+	r, n := alone(t, nil)
+	r.shake(cat)
+	r.say(cat, r.draft(cat, OpTask, `{"action":"create","task_id":"t1","type":"research","deadline":`+fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())+`}`))
+	if n.got[0].Intent != IntentTask {
+		t.Fatalf("intent %s", n.got[0].Intent)
+	}
+	if m, _ := r.say(cat, r.draft(cat, OpTask, `{"action":"status","task_id":"t1"}`)); !strings.Contains(string(m.P.JSON()), `"status":"pending"`) {
+		t.Errorf("status: %s", m.P.JSON())
+	}
+	for _, act := range []string{"status", "cancel", "complete"} {
+		if code := r.code(dog, r.draft(dog, OpTask, `{"action":"`+act+`","task_id":"t1"}`)); code != CodeInvalidParam {
+			t.Errorf("%s by another: %q", act, code)
+		}
+	}
+	r.say(cat, r.draft(cat, OpTask, `{"action":"cancel","task_id":"t1"}`))
+	last := n.got[len(n.got)-1]
+	if last.ConvID != n.got[0].ConvID || last.Payload.GetStr("action") != wire.ActionClose || last.Payload.GetStr("status") != "failed" {
+		t.Errorf("cancel came as %s in %s", last.Payload.JSON(), last.ConvID)
+	}
+}
+
+// A re chain is one conversation (§10).
+func TestReChain(t *testing.T) {
+	r, n := alone(t, nil)
+	first := r.draft(cat, OpQuery, plainQuery)
+	r.say(cat, first)
+	second := r.draft(cat, OpQuery, plainQuery)
+	second.Re = first.ID
+	r.say(cat, second)
+	other := r.draft(dog, OpQuery, plainQuery)
+	other.Re = first.ID
+	r.say(dog, other)
+	if n.got[0].ConvID != n.got[1].ConvID || n.got[0].ConvID == n.got[2].ConvID {
+		t.Errorf("conversations %s, %s, of another peer %s", n.got[0].ConvID, n.got[1].ConvID, n.got[2].ConvID)
+	}
+}
+
+// A refusal of the node has its code (§8).
+func TestNodeRefuses(t *testing.T) {
+	r, n := alone(t, nil)
+	for _, tt := range []struct {
+		err  *wire.Error
+		want Code
+	}{{wire.ErrNotAllowed, CodeCapability}, {wire.ErrOwnerRejected, CodeCapability}, {wire.ErrRateLimited, CodeRateLimit}, {wire.ErrConversationClosed, CodeTaskFailed}, {wire.ErrUnavailable, CodeTimeout}, {wire.ErrIntent, CodeCapability}} {
+		n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, tt.err }
+		d := r.draft(cat, OpQuery, plainQuery)
+		if code := r.code(cat, d); code != tt.want {
+			t.Errorf("%s: %s, want %s", tt.err.Row(), code, tt.want)
+		}
+		n.take, n.got = nil, nil
+		if code := r.code(cat, d); code != "" {
+			t.Errorf("%s: the same message later: %s", tt.err.Row(), code)
+		}
+	}
+}
