@@ -1,11 +1,14 @@
 // Package directory is the registry of agent cards: register, renew, withdraw, look up, search, and the proofs
-// beside them, with its HTTP routes (protocol rules AM-4 to AM-8 and AM-51 to AM-63).
+// beside them, with its HTTP routes (protocol rules AM-4 to AM-8 and AM-51 to AM-68).
 //
 // It talks to an agent only to ask its endpoint for its card (AM-63, [Registry.Run]). What it serves is what was
 // submitted, minus the private lists of AM-6; what it found out itself stands beside a card, never inside.
 //
-// Start with [New], [Registry.Mount] and [Registry.Run]. Three things hold everywhere: a credential is kept as its SHA-256 and
-// nothing else; the first failing check of AM-51 answers; and an acknowledgement leaves after the commit.
+// Agents without an address have mailboxes here (relay.go): mail waits in the store, and what passes through to a
+// connected agent lives in memory until it is answered or stored.
+//
+// Start with [New], [Registry.Mount] and [Registry.Run]. Three things hold everywhere: a credential is kept as its
+// SHA-256 and nothing else; the first failing check of AM-51 answers; and an acknowledgement leaves after the commit.
 package directory
 
 import (
@@ -97,6 +100,8 @@ type Registry struct {
 	bell      *bell
 	face      face // made by Mount
 	lineup    *lineup
+	desks     *desks
+	refusals  refusals
 	bans      bans
 	reporting reporting
 	reporters *rate.Buckets // reports by address
@@ -130,6 +135,7 @@ func New(cfg Config) *Registry {
 		bell:  newBell(),
 
 		lineup: newLineup(),
+		desks:  newDesks(),
 
 		reporters: rate.NewBuckets(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}

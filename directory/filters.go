@@ -15,12 +15,13 @@ const (
 	frameworkFamily = "framework:"
 	locationFamily  = "at:"
 	verifiedFamily  = "ok:"
+	mailboxFamily   = "mailbox:" // and the owner of a card whose endpoint is its mailbox here
 
 	maxOwnerWords     = 16
 	maxFrameworkWords = 4
 	maxLocationWords  = 24
 	maxChecks         = 3
-	maxAboutTerms     = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks
+	maxAboutTerms     = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks + 1
 
 	maxPrefixes = 3 // of a query
 )

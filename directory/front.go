@@ -46,9 +46,10 @@ func (r *Registry) Health(ctx context.Context) (any, error) {
 		return nil, err
 	}
 	return struct {
-		Status string `json:"status"`
-		Agents int    `json:"agents"`
-	}{"ok", n}, nil
+		Status    string `json:"status"`
+		Agents    int    `json:"agents"`
+		Connected int    `json:"connected,omitempty"` // agents' owners that wait for mail now
+	}{"ok", n, r.desks.connected()}, nil
 }
 
 // front answers / with a page for people and {name, version, agents} for programs.

@@ -38,14 +38,15 @@ func tokenCount(owner [32]byte) string { return "token:" + hex.EncodeToString(ow
 func hostCount(host string) string     { return "host:" + host }
 
 // quotas returns what bounds a new card.
-func (r *Registry) quotas(owner [32]byte, host string) []store.Quota {
+func (r *Registry) quotas(owner [32]byte, c candidate) []store.Quota {
 	if r.operator(owner) {
 		return nil
 	}
-	return []store.Quota{
-		{Key: tokenCount(owner), Max: r.cfg.Quotas.PerToken},
-		{Key: hostCount(host), Max: r.cfg.Quotas.PerHost},
+	list := []store.Quota{{Key: tokenCount(owner), Max: r.cfg.Quotas.PerToken}}
+	if !c.mailbox { // all mailboxes have our own host (AM-66)
+		list = append(list, store.Quota{Key: hostCount(c.host), Max: r.cfg.Quotas.PerHost})
 	}
+	return list
 }
 
 // charge takes one registration from the allowance of the client's address.

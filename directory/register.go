@@ -89,7 +89,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c.host), Records: invite, Now: g.now}
+	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c), Records: invite, Now: g.now}
 	if taken {
 		full, err := r.quotaFull(ctx, put)
 		switch {
@@ -119,7 +119,7 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 	}
 	put := store.PutCard{Card: row, IfRev: held.Rev, Now: now}
 	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // what counts already is not refused
-		put.Quotas = r.quotas(held.Owner, c.host)
+		put.Quotas = r.quotas(held.Owner, c)
 	}
 	return r.put(ctx, put, c.card, "renewed")
 }
@@ -146,14 +146,20 @@ func row(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error)
 	if err != nil {
 		return store.Card{}, err
 	}
+	found, counts := terms(c.card), []string{tokenCount(owner)}
+	if c.mailbox {
+		found = append(found, mailboxTerm(owner))
+	} else {
+		counts = append(counts, hostCount(c.host))
+	}
 	expires := now.Add(lifetime)
 	return store.Card{
 		ID:            string(c.card.ID),
 		Body:          c.served,
 		Meta:          kept,
 		Owner:         owner,
-		Terms:         m.termed(terms(c.card), now),
-		Counts:        []string{tokenCount(owner), hostCount(c.host)},
+		Terms:         m.termed(found, now),
+		Counts:        counts,
 		Registered:    now,
 		Updated:       now,
 		Expires:       expires,

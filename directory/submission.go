@@ -43,6 +43,7 @@ type candidate struct {
 	submitted wire.Value // what a key proof covers
 	served    []byte
 	host      string
+	mailbox   bool // the endpoint is the agent's mailbox here (AM-66)
 }
 
 // parse reads a card under AM-4, AM-5 and AM-12.
@@ -80,6 +81,7 @@ func (r *Registry) judge(card wire.Card, proven bool, now time.Time) (candidate,
 		submitted: card.Tree,
 		served:    card.WithoutPrivateLists().JSON(),
 		host:      strings.ToLower(endpoint.Hostname()),
+		mailbox:   card.Endpoint == r.mailboxURL(string(card.ID)),
 	}, nil
 }
 

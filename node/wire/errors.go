@@ -108,6 +108,7 @@ var (
 	ErrRoute           = row("route", InvalidMessage, 404, "no such route")
 	ErrMethod          = row("method", InvalidMessage, 405, "this method is not allowed here")
 	ErrIDTaken         = row("id-taken", InvalidMessage, 409, "the agent_id is taken")
+	ErrLateReply       = row("late-reply", InvalidMessage, 409, "nobody waits for this reply")
 	ErrForeignHost     = row("foreign-host", InvalidMessage, 400, "this server answers to loopback names only")
 
 	ErrUnknownSender = row("unknown-sender", InvalidSignature, 401, "the sender has no card with a usable key")
@@ -154,7 +155,7 @@ func Table() []*Error {
 	return []*Error{
 		ErrTooLarge, ErrMediaType, ErrContentEncoding, ErrSyntax, ErrSchema, ErrRecipient, ErrTimeWindow,
 		ErrIDReused, ErrPayload, ErrCloseStatus, ErrCard, ErrCardID, ErrQuery, ErrCursor, ErrRoute, ErrMethod,
-		ErrIDTaken, ErrForeignHost,
+		ErrIDTaken, ErrLateReply, ErrForeignHost,
 		ErrUnknownSender, ErrSignature, ErrKeyProof,
 		ErrNoBearer, ErrNotAllowed, ErrWrongBearer, ErrClosed, ErrBanned, ErrCrossOrigin,
 		ErrOwnerRejected,

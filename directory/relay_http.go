@@ -1,0 +1,232 @@
+package directory
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// mountRelay adds the mailbox relay (AM-64 to AM-68).
+func (r *Registry) mountRelay(e *echo.Echo, guard func(echo.HandlerFunc) echo.HandlerFunc) {
+	e.POST("/v1/relay", guard(r.postRelay))
+	e.GET("/v1/relay", guard(r.getRelay))
+	e.POST("/v1/relay/:relay/ack", guard(r.postAck))
+	e.POST("/v1/relay/:relay/reply", guard(r.postReply))
+	e.POST("/v1/mailbox/:id", guard(r.postMailbox))
+	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
+}
+
+// queued is the answer to a message that waits in a mailbox.
+type queued struct {
+	RelayID string `json:"relay_id"`
+	Status  string `json:"status"`
+}
+
+// postRelay takes a message of a sender that shows its credential (AM-64).
+func (r *Registry) postRelay(c echo.Context) error {
+	httpapi.Private(c)
+	ctx, now := c.Request().Context(), clock()
+	bearer, ok := httpapi.Bearer(c.Request())
+	if !ok || bearer == "" {
+		return wire.ErrNoBearer
+	}
+	if err := r.throttled(httpapi.ClientAddr(c), now); err != nil {
+		return err
+	}
+	raw, err := httpapi.Body(c, wire.MaxMessage)
+	if err != nil {
+		return err
+	}
+	p, err := r.post(ctx, raw, "", now)
+	if err != nil {
+		return err
+	}
+	sender, err := r.get(ctx, p.msg.From, now)
+	if errors.Is(err, wire.ErrNoAgent) {
+		r.failed(httpapi.ClientAddr(c), now)
+		return wire.ErrNoBearer // a token that no card here has
+	}
+	if err != nil {
+		return err
+	}
+	if !sameOwner(sender.Owner, Hash(bearer)) {
+		r.failed(httpapi.ClientAddr(c), now)
+		return wire.ErrWrongBearer
+	}
+	id, err := r.keep(ctx, p, now)
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusCreated, queued{id, "queued"})
+}
+
+// getRelay hands mail to the agents of a credential.
+func (r *Registry) getRelay(c echo.Context) error {
+	httpapi.Private(c)
+	bearer, _ := httpapi.Bearer(c.Request())
+	if !r.fit(bearer) {
+		return wire.ErrNoBearer
+	}
+	q := MailQuery{Box: wire.AgentID(c.QueryParam("agent_id")), Conversation: wire.ConversationID(c.QueryParam("conversation"))}
+	if text := c.QueryParam("limit"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 31)
+		if err != nil || n < 1 {
+			return wire.ErrQuery.At("limit must be 1 or more")
+		}
+		q.Limit = int(n)
+	}
+	if text := c.QueryParam("wait"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 31)
+		if err != nil || time.Duration(n)*time.Second > maxWait {
+			return wire.ErrQuery.At("wait must be 0 to 30")
+		}
+		q.Wait = time.Duration(n) * time.Second
+	}
+	if q.Wait > 0 {
+		if err := httpapi.KeepOpen(c, maxWait+10*time.Second); err != nil {
+			return err
+		}
+	}
+	items, err := r.Mail(c.Request().Context(), bearer, q)
+	if err != nil {
+		return err
+	}
+	if items == nil {
+		items = []RelayItem{}
+	}
+	return httpapi.JSON(c, http.StatusOK, struct {
+		Messages []RelayItem `json:"messages"`
+	}{items})
+}
+
+func (r *Registry) postAck(c echo.Context) error {
+	httpapi.Private(c)
+	bearer, _ := httpapi.Bearer(c.Request())
+	if !r.fit(bearer) {
+		return wire.ErrNoBearer
+	}
+	if err := r.Acknowledge(c.Request().Context(), bearer, c.Param("relay")); err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"acknowledged"})
+}
+
+// postReply takes the agent's answer to a message that passes through (AM-67).
+func (r *Registry) postReply(c echo.Context) error {
+	httpapi.Private(c)
+	bearer, _ := httpapi.Bearer(c.Request())
+	if !r.fit(bearer) {
+		return wire.ErrNoBearer
+	}
+	raw, err := httpapi.Body(c, wire.MaxMessage)
+	if err != nil {
+		return err
+	}
+	o := r.desks.find(Hash(bearer), c.Param("relay"))
+	if o == nil {
+		return wire.ErrLateReply
+	}
+	status, err := replied(o, raw)
+	if err != nil {
+		return err
+	}
+	if !r.desks.reply(Hash(bearer), o.id, relayed{status, raw}) {
+		return wire.ErrLateReply
+	}
+	return httpapi.JSON(c, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"delivered"})
+}
+
+// getMailbox answers with the card, as every endpoint does (AM-63).
+func (r *Registry) getMailbox(c echo.Context) error {
+	if err := r.isMailbox(c.Request().Context(), pathID(c)); err != nil {
+		return err
+	}
+	return r.getAgent(c)
+}
+
+func (r *Registry) isMailbox(ctx context.Context, id wire.AgentID) error {
+	held, err := r.get(ctx, id, clock())
+	if err != nil {
+		return err
+	}
+	card, err := r.stored(held)
+	if err == nil && card.Endpoint != r.mailboxURL(held.ID) {
+		return wire.ErrNoAgent
+	}
+	return err
+}
+
+// postMailbox is the endpoint of an agent without an address: the message passes through while the agent is connected,
+// and waits in the mailbox otherwise (AM-66, AM-67).
+func (r *Registry) postMailbox(c echo.Context) error {
+	httpapi.Private(c)
+	ctx, now, id := c.Request().Context(), clock(), pathID(c)
+	raw, err := httpapi.Body(c, wire.MaxMessage)
+	if err != nil {
+		return err
+	}
+	if err := r.isMailbox(ctx, id); err != nil {
+		return err
+	}
+	p, err := r.post(ctx, raw, id, now)
+	if err != nil {
+		return err
+	}
+	if err := httpapi.KeepOpen(c, replyWithin+10*time.Second); err != nil {
+		return err
+	}
+	if answer, ok := r.passThrough(ctx, p, now); ok {
+		return httpapi.Raw(c, answer.status, answer.body)
+	}
+	relayID, err := r.keep(context.WithoutCancel(ctx), p, now) // also where the server stops: the agent may have it already
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusAccepted, queued{relayID, "queued"})
+}
+
+// passThrough gives a connected agent the message and waits for its reply.
+func (r *Registry) passThrough(ctx context.Context, p posted, now time.Time) (relayed, bool) {
+	o := &offer{
+		id: relayPrefix + mailKey(now), box: p.msg.To, msg: p.msg, raw: json.RawMessage(p.raw), created: now, replyBy: now.Add(replyWithin),
+		taken: make(chan struct{}), answer: make(chan relayed, 1),
+	}
+	owner := p.box.Owner
+	if !r.desks.offer(owner, o, time.Now()) {
+		return relayed{}, false
+	}
+	taken := time.NewTimer(takeWithin)
+	defer taken.Stop()
+	end := time.NewTimer(replyWithin)
+	defer end.Stop()
+	has := (<-chan struct{})(o.taken)
+	for {
+		select {
+		case a := <-o.answer:
+			return a, true
+		case <-has:
+			taken.Stop()
+			has = nil // never again
+			continue
+		case <-taken.C:
+		case <-end.C:
+		case <-ctx.Done():
+		}
+		if r.desks.withdraw(owner, o) {
+			return relayed{}, false
+		}
+		return <-o.answer, true // it came at the same moment
+	}
+}

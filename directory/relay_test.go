@@ -1,0 +1,389 @@
+package directory
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// boxCard is a card whose endpoint is its mailbox.
+func boxCard(id string) wire.Value { return testCard(id, text("endpoint", testBase+"/mailbox/"+id)) }
+
+// letter is a signed message; members change it before it is signed.
+func letter(id, from, to string, members ...wire.Member) string {
+	tree := wire.Draft{
+		ID: wire.MessageID("msg_" + id), Conversation: "conv_1", From: wire.AgentID(from), To: wire.AgentID(to), Time: time.Now(),
+		Intent: "mesh.message", Payload: wire.Obj(text("action", "deliver"), wire.Member{Key: "message", Value: wire.Obj(text("body", "hello"))}),
+	}.Tree()
+	for _, m := range members {
+		tree = tree.With(m.Key, m.Value)
+	}
+	return signed(tree, from)
+}
+
+func signed(tree wire.Value, by string) string {
+	tree, err := testKey(by).SignValue(tree)
+	if err != nil {
+		panic(err)
+	}
+	return string(tree.JSON())
+}
+
+// relayWorld has Alice's mailbox, one of Carol's, and Bob, who has an address.
+func relayWorld(t *testing.T) *world {
+	w := newWorld(t, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHour: -1, PerHost: 1} })
+	w.register(alice, boxCard("am_alice"))
+	w.register(alice, boxCard("am_alice2")) // the same host: exempt from its quota (AM-66)
+	w.register("carol-credential-3", boxCard("am_carol"))
+	w.register(bob, testCard("am_bob"))
+	return w
+}
+
+func (w *world) mail(token, query string) []RelayItem {
+	w.t.Helper()
+	got := w.ask("GET", "/v1/relay?"+query, "", as(token)...)
+	var doc struct{ Messages []RelayItem }
+	if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil || got.Code != 200 {
+		w.t.Fatalf("mail ?%s = %d %s", query, got.Code, got.Body)
+	}
+	return doc.Messages
+}
+
+func receipt(t *testing.T, got *httptest.ResponseRecorder, status int) string {
+	t.Helper()
+	var doc queued
+	if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil || got.Code != status || doc.Status != "queued" || !strings.HasPrefix(doc.RelayID, "relay_") {
+		t.Fatalf("answer = %d %s, want %d and a receipt", got.Code, got.Body, status)
+	}
+	return doc.RelayID
+}
+
+func TestRelay(t *testing.T) { // AM-64, AM-65
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		first := letter("1", "am_bob", "am_alice")
+		id := receipt(t, w.ask("POST", "/v1/relay", first, as(bob)...), 201)
+		time.Sleep(time.Second)
+		other := letter("2", "am_bob", "am_alice2", text("conversation_id", "conv_2"))
+		receipt(t, w.ask("POST", "/v1/relay", other, as(bob)...), 201)
+		all := w.mail(alice, "")
+		if len(all) != 2 || string(all[0].Message) != first || all[0].RelayID != id || all[0].Created != "2000-01-01T00:00:00.000Z" || all[0].ReplyBy != "" {
+			t.Errorf("mail %+v", all)
+		}
+		for query, want := range map[string]int{"limit=1": 1, "limit=1000": 2, "conversation=conv_2": 1, "agent_id=am_alice": 1, "conversation=conv_2&agent_id=am_alice": 0} {
+			if got := w.mail(alice, query); len(got) != want {
+				t.Errorf("?%s gives %d, want %d", query, len(got), want)
+			}
+		}
+		if got := w.mail(bob, ""); len(got) != 0 {
+			t.Errorf("others see %v", got)
+		}
+		want(t, w.ask("GET", "/v1/relay?agent_id=am_alice", "", as(bob)...), 403, "UNAUTHORIZED")
+		want(t, w.ask("GET", "/v1/relay", ""), 401, "UNAUTHORIZED")
+		want(t, w.ask("GET", "/v1/relay?limit=0", "", as(alice)...), 400, "INVALID_MESSAGE")
+		want(t, w.ask("GET", "/v1/relay?wait=31", "", as(alice)...), 400, "INVALID_MESSAGE")
+		// A reader that never acknowledges gets the same again; one that does so twice is told the same.
+		if got := w.mail(alice, ""); len(got) != 2 {
+			t.Errorf("the second time %d", len(got))
+		}
+		want(t, w.ask("POST", "/v1/relay/"+id+"/ack", "", as(bob)...), 404, "INVALID_MESSAGE")
+		for range 2 {
+			want(t, w.ask("POST", "/v1/relay/"+id+"/ack", "", as(alice)...), 200, "")
+		}
+		for _, wrong := range []string{"relay_x", "x", id[:len(id)-1] + "!"} {
+			want(t, w.ask("POST", "/v1/relay/"+wrong+"/ack", "", as(alice)...), 404, "INVALID_MESSAGE")
+		}
+		if got := w.mail(alice, ""); len(got) != 1 || string(got[0].Message) != other {
+			t.Errorf("after the acknowledgement: %v", got)
+		}
+		time.Sleep(mailLife) // AM-68
+		if got := w.mail(alice, ""); len(got) != 0 {
+			t.Errorf("after a week: %v", got)
+		}
+	})
+}
+
+func TestRelayRefuses(t *testing.T) { // AM-64, AM-66
+	w := relayWorld(t)
+	good := letter("1", "am_bob", "am_alice")
+	stale := text("timestamp", wire.FormatTime(time.Now().Add(-16*time.Minute)))
+	for _, tt := range []struct {
+		name, path, body string
+		token            []string
+		status           int
+		code             string
+	}{
+		{"no bearer", "/v1/relay", good, nil, 401, "UNAUTHORIZED"},
+		{"another's bearer", "/v1/relay", good, as(alice), 403, "UNAUTHORIZED"},
+		{"no JSON", "/v1/relay", "{", as(bob), 400, "INVALID_MESSAGE"},
+		{"no message", "/v1/relay", "{}", as(bob), 400, "INVALID_MESSAGE"},
+		{"to nobody", "/v1/relay", letter("1", "am_bob", "am_none"), as(bob), 404, "AGENT_UNAVAILABLE"},
+		{"of nobody", "/v1/relay", letter("1", "am_none", "am_alice"), as(bob), 401, "UNAUTHORIZED"},
+		{"forged", "/v1/relay", strings.Replace(good, "hello", "hullo", 1), as(bob), 401, "INVALID_SIGNATURE"},
+		{"forged, at the mailbox", "/v1/mailbox/am_alice", strings.Replace(good, "hello", "hullo", 1), nil, 401, "INVALID_SIGNATURE"},
+		{"stale", "/v1/mailbox/am_alice", letter("1", "am_bob", "am_alice", stale), nil, 400, "INVALID_MESSAGE"},
+		{"to another", "/v1/mailbox/am_carol", good, nil, 400, "INVALID_MESSAGE"},
+		{"no such mailbox", "/v1/mailbox/am_none", good, nil, 404, "AGENT_UNAVAILABLE"},
+		{"an agent with an address", "/v1/mailbox/am_bob", letter("1", "am_alice", "am_bob"), nil, 404, "AGENT_UNAVAILABLE"},
+		{"too large", "/v1/mailbox/am_alice", `"` + strings.Repeat("x", wire.MaxMessage) + `"`, nil, 413, "INVALID_MESSAGE"},
+		{"a reply that nobody waits for", "/v1/relay/relay_x/reply", "{}", as(alice), 409, "INVALID_MESSAGE"},
+	} {
+		t.Run(tt.name, func(t *testing.T) { want(t, w.ask("POST", tt.path, tt.body, tt.token...), tt.status, tt.code) })
+	}
+	if got := w.mail(alice, ""); len(got) != 0 {
+		t.Errorf("of what was refused, %v is kept", got)
+	}
+	want(t, w.ask("GET", "/v1/mailbox/am_alice", ""), 200, "")
+	want(t, w.ask("GET", "/v1/mailbox/am_bob", ""), 404, "")
+}
+
+// agent takes mail as a connected agent does and answers what passes through. Stop it before the bubble ends.
+func (w *world) agent(token string, answer func(RelayItem) (string, bool)) (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			items, err := w.reg.Mail(ctx, token, MailQuery{Wait: maxWait})
+			if err != nil {
+				if ctx.Err() == nil {
+					w.t.Errorf("mail: %v", err)
+				}
+				return
+			}
+			for _, item := range items {
+				reply, ok := answer(item)
+				if !ok {
+					<-ctx.Done()
+					return
+				}
+				if item.ReplyBy != "" && reply != "" {
+					if got := w.ask("POST", "/v1/relay/"+item.RelayID+"/reply", reply, as(token)...); got.Code != 200 {
+						w.t.Errorf("reply = %d %s", got.Code, got.Body)
+					}
+				}
+			}
+		}
+	})
+	return func() { cancel(); running.Wait() }
+}
+
+func TestPassThrough(t *testing.T) { // AM-67
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		message := letter("1", "am_bob", "am_alice")
+		var reply string
+		stop := w.agent(alice, func(item RelayItem) (string, bool) {
+			if string(item.Message) != message || item.ReplyBy == "" {
+				t.Errorf("item %+v", item)
+			}
+			// What does not fit is refused, and the sender goes on waiting.
+			for _, wrong := range []string{
+				letter("r", "am_carol", "am_bob"), letter("r", "am_alice", "am_carol"), letter("r", "am_alice", "am_bob", text("conversation_id", "conv_9")), "{}",
+			} {
+				want(t, w.ask("POST", "/v1/relay/"+item.RelayID+"/reply", wrong, as(alice)...), 400, "INVALID_MESSAGE")
+			}
+			want(t, w.ask("POST", "/v1/relay/"+item.RelayID+"/reply", reply, as(bob)...), 409, "INVALID_MESSAGE")
+			return reply, true
+		})
+		synctest.Wait()
+		for _, tt := range []struct {
+			reply  string
+			status int
+		}{
+			{letter("r1", "am_alice", "am_bob"), 200},
+			{letter("r2", "am_alice", "am_bob", wire.Member{Key: "payload", Value: wire.Obj(text("action", "pending_approval"))}), 202},
+			{`{"error":{"code":"INTENT_NOT_SUPPORTED","message":"no","retry":false}}`, 422},
+			{`{"error":{"code":"CONVERSATION_CLOSED","message":"no","retry":false}}`, 409},
+			{`{"error":{"code":"UNAUTHORIZED","message":"no","retry":false}}`, 403},
+		} {
+			reply = tt.reply
+			got := send(w.edge.Handler(), "POST", "/v1/mailbox/am_alice", message)
+			if got.Code != tt.status || got.Body.String() != tt.reply {
+				t.Errorf("the sender gets %d %s, want %d %s", got.Code, got.Body, tt.status, tt.reply)
+			}
+		}
+		if left := w.mail(alice, ""); len(left) != 0 {
+			t.Errorf("what passed through is kept: %v", left)
+		}
+		// The connection is the endpoint proof (AM-66).
+		if rec, err := w.reg.Record(t.Context(), "am_alice"); err != nil || rec.Verification.Endpoint == nil || rec.Verification.Alive == nil {
+			t.Errorf("verification %+v, %v", rec.Verification, err)
+		}
+		if rec, err := w.reg.Record(t.Context(), "am_carol"); err != nil || rec.Verification.Endpoint != nil {
+			t.Errorf("who never connected has %+v, %v", rec.Verification, err)
+		}
+		stop()
+		time.Sleep(seenWithin + time.Second)
+		// Nobody is connected: at once in the mailbox.
+		start := time.Now()
+		receipt(t, w.ask("POST", "/v1/mailbox/am_alice", message), 202)
+		if time.Since(start) != 0 {
+			t.Errorf("with nobody connected it took %v", time.Since(start))
+		}
+		if left := w.mail(alice, ""); len(left) != 1 || string(left[0].Message) != message {
+			t.Errorf("kept: %v", left)
+		}
+	})
+}
+
+// TestAgentDiesMidCall: what was taken and not answered is kept, within the time that the sender waits.
+func TestAgentDiesMidCall(t *testing.T) { // AM-67
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		var taken RelayItem
+		stop := w.agent(alice, func(item RelayItem) (string, bool) { taken = item; return "", false })
+		synctest.Wait()
+		message := letter("1", "am_bob", "am_alice")
+		start := time.Now()
+		receipt(t, w.ask("POST", "/v1/mailbox/am_alice", message), 202)
+		if took := time.Since(start); took != replyWithin {
+			t.Errorf("the sender waited %v, want %v", took, replyWithin)
+		}
+		synctest.Wait()
+		want(t, w.ask("POST", "/v1/relay/"+taken.RelayID+"/reply", letter("r", "am_alice", "am_bob"), as(alice)...), 409, "INVALID_MESSAGE")
+		stop()
+		if left := w.mail(alice, ""); len(left) != 1 || string(left[0].Message) != message {
+			t.Errorf("kept: %v", left)
+		}
+		// A sender that hangs up leaves its message in the mailbox as well: the agent may have it already.
+		time.Sleep(time.Minute)
+		stop = w.agent("carol-credential-3", func(RelayItem) (string, bool) { return "", false })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := httptest.NewRequestWithContext(ctx, "POST", "/v1/mailbox/am_carol", strings.NewReader(letter("2", "am_bob", "am_carol")))
+		r.Header.Set("Content-Type", "application/json")
+		w.edge.Handler().ServeHTTP(httptest.NewRecorder(), r)
+		stop()
+		if left := w.mail("carol-credential-3", ""); len(left) != 1 {
+			t.Errorf("kept: %v", left)
+		}
+	})
+}
+
+func TestMailWakesThePoll(t *testing.T) { // AM-65
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		got := make(chan []RelayItem)
+		go func() {
+			items, err := w.reg.Mail(t.Context(), alice, MailQuery{Wait: maxWait})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- items
+		}()
+		time.Sleep(7 * time.Second)
+		start := time.Now()
+		receipt(t, w.ask("POST", "/v1/relay", letter("1", "am_bob", "am_alice"), as(bob)...), 201)
+		if items := <-got; len(items) != 1 || time.Since(start) != 0 {
+			t.Errorf("the poll gets %v after %v", items, time.Since(start))
+		}
+		// A token without a mailbox is answered at once, whatever it asks for.
+		start = time.Now()
+		if items, err := w.reg.Mail(t.Context(), "some-token-of-a-stranger", MailQuery{Wait: maxWait}); err != nil || len(items) != 0 || time.Since(start) != 0 {
+			t.Errorf("a stranger's poll gets %v, %v after %v", items, err, time.Since(start))
+		}
+		if n := w.reg.desks.connected(); n != 0 {
+			t.Errorf("%d are connected", n)
+		}
+	})
+}
+
+// TestMailboxBounds: 100,000 messages to one mailbox leave 500, a sender has a tenth, and those that nobody knows have
+// a tenth together (AM-66, AM-68).
+func TestMailboxBounds(t *testing.T) {
+	w := relayWorld(t)
+	now := clock()
+	box, err := w.reg.cards.Get(t.Context(), "am_alice", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, limited, full := 0, 0, 0
+	for i := range 100_000 {
+		p := posted{raw: []byte(`{}`), msg: wire.Message{From: wire.AgentID(fmt.Sprint("am_", i%40)), To: "am_alice"}, box: box, known: i%40 < 30}
+		switch _, err := w.reg.keep(t.Context(), p, now); {
+		case err == nil:
+			kept++
+		case errors.Is(err, wire.ErrRateLimited):
+			limited++
+		case errors.Is(err, wire.ErrUnavailable):
+			full++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if kept != maxMail || limited+full != 100_000-maxMail || limited == 0 || full == 0 {
+		t.Errorf("%d kept, %d limited, %d found it full", kept, limited, full)
+	}
+	list, err := w.reg.mailOf(t.Context(), boxTerm("am_alice"), "", 1000, now)
+	if err != nil || len(list) != maxMail {
+		t.Fatalf("%d in the mailbox, %v", len(list), err)
+	}
+	bySender := map[wire.AgentID]int{}
+	for _, m := range list {
+		bySender[m.From]++
+	}
+	for from, n := range bySender {
+		if n > maxMail/mailShare {
+			t.Errorf("%q has %d", from, n)
+		}
+	}
+	if bySender[""] != maxMail/mailShare {
+		t.Errorf("strangers have %d, want %d", bySender[""], maxMail/mailShare)
+	}
+	if n := len(w.reg.refusals.all); n > maxRefusals {
+		t.Errorf("%d refusals are remembered", n)
+	}
+	// One page at a time, also for a reader that never acknowledges.
+	if got := w.mail(alice, "limit=100000"); len(got) != maxMailPage {
+		t.Errorf("a page has %d", len(got))
+	}
+	want(t, w.ask("POST", "/v1/mailbox/am_alice", letter("x", "am_bob", "am_alice")), 503, "AGENT_UNAVAILABLE")
+	if got := w.ask("POST", "/v1/mailbox/am_alice2", letter("y", "am_bob", "am_alice2")); got.Code != http.StatusAccepted {
+		t.Errorf("another mailbox = %d", got.Code)
+	}
+}
+
+// TestLargeMail: bytes count as well.
+func TestLargeMail(t *testing.T) { // AM-68
+	w := relayWorld(t)
+	now := clock()
+	box, err := w.reg.cards.Get(t.Context(), "am_alice", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for i := range 30 {
+		p := posted{raw: make([]byte, wire.MaxMessage), msg: wire.Message{From: "am_bob", To: "am_alice"}, box: box, known: true}
+		if _, err := w.reg.keep(t.Context(), p, now.Add(time.Duration(i)*time.Minute)); err == nil {
+			n++
+		}
+	}
+	if want := maxMailBytes / mailShare / wire.MaxMessage; n != want {
+		t.Errorf("one sender left %d large messages, want %d", n, want)
+	}
+}
+
+func TestStatusOfErrors(t *testing.T) {
+	var got []int
+	for _, code := range []wire.Code{
+		wire.InvalidMessage, wire.InvalidSignature, wire.IntentNotSupported, wire.RateLimited, wire.AgentUnavailable, wire.ConversationClosed, wire.Unauthorized, wire.OwnerRejected, "NEW",
+	} {
+		got = append(got, statusOf(code))
+	}
+	if want := []int{400, 401, 422, 429, 503, 409, 403, 403, 502}; !cmp.Equal(got, want) {
+		t.Errorf("statuses %v, want %v", got, want)
+	}
+}
