@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // mewService is what of MEW this process runs: the spaces that it hosts, and the links to spaces of others.
@@ -35,6 +38,9 @@ func newMew(p *process, links []linkConfig) (bridgeService, error) {
 		Records: p.store.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
 		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log,
 	}
+	if p.notices != nil {
+		cfg.Invited = p.mewInvited
+	}
 	for _, s := range p.cfg.MEW.Spaces {
 		space, err := p.app.mewSpace(s)
 		if err != nil {
@@ -47,6 +53,16 @@ func newMew(p *process, links []linkConfig) (bridgeService, error) {
 		return nil, err
 	}
 	return &mewService{Bridge: b, gateway: g}, nil
+}
+
+// mewInvited tells the owner of an invite that named an address: whoever sends the invitation needs the token, which
+// the inviter has.
+func (p *process) mewInvited(i mew.Invitation) (store.Change, func()) {
+	c := p.notices.Change(notify.Notice{
+		Kind: "mew-invited", Title: "somebody was invited to a MEW space", At: time.Now(),
+		Text: fmt.Sprintf("%s to space %s, invitation for %s, %s", i.Participant, i.Space, i.Email, i.URL),
+	})
+	return c, func() { p.notices.Published([]store.Change{c}) }
 }
 
 // socketURL is where WebSockets reach the listener.

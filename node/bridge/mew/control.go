@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"context"
 	"math"
 	"slices"
 	"strconv"
@@ -74,9 +75,14 @@ func (s *Space) shutDown(p *post) *refusal {
 	return nil
 }
 
-// auditDone records an operation that changes nothing durable.
+// auditDone records an operation that changes nothing durable (MEW-31). It is done whether or not the line could be
+// stored: who pauses somebody must not wait for a disk.
 func (s *Space) auditDone(p *post, whom, result string) {
-	s.audit.Count(s.auditEntry(p.by, p.kind, whom, result))
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if err := s.audit.Add(ctx, s.auditEntry(p.by, p.kind, whom, result)); err != nil {
+		s.log.Error("store an audit entry", "space", s.id, "err", err)
+	}
 }
 
 // The bounds on what a space remembers of proposals (MEW-13).

@@ -53,8 +53,9 @@ type GatewayConfig struct {
 	// that were put there: drop-in folders. Both may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error) error
-	// Invited is told of invites that named an address (MEW-28). It must not block.
-	Invited func(Invitation)
+	// Invited is told of invites that named an address (MEW-28). Its change is stored with the invite, and the
+	// function is called once both are; it must not block. Nil: nobody is told.
+	Invited func(Invitation) (store.Change, func())
 	Logger  *slog.Logger
 }
 

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
-// Invitation is what the operator's hook is told of an invite that named an address (MEW-28).
+// Invitation is what the operator is told of an invite that named an address (MEW-28). The token is not in it: the
+// inviter alone has it. Participant and Email are the inviter's words, made printable.
 type Invitation struct {
-	Space, Participant, Email, Token, URL string
+	Space, Participant, Email, URL string
 }
 
 // invite makes a participant and tells the inviter alone how it gets in (MEW-27).
@@ -38,7 +40,11 @@ func (s *Space) invite(p *post) *refusal {
 			return fault
 		}
 	}
-	token, fault := s.admit(p.by, name, caps)
+	var tell *Invitation
+	if email := p.payload.GetStr("email"); email != "" && s.invited != nil {
+		tell = &Invitation{Space: s.id, Participant: name, Email: printable(email, 254), URL: s.connectionURL()}
+	}
+	token, fault := s.admit(p.by, name, caps, tell)
 	if fault != nil {
 		return fault
 	}
@@ -61,14 +67,11 @@ func (s *Space) invite(p *post) *refusal {
 	p.then = append(p.then, func() {
 		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(event...)}, p.by)
 	})
-	if email := p.payload.GetStr("email"); email != "" && s.invited != nil {
-		s.invited(Invitation{Space: s.id, Participant: name, Email: email, Token: token, URL: link})
-	}
 	return nil
 }
 
 // admit makes a participant with a token of its own, durably. The token is empty where the name is taken.
-func (s *Space) admit(who *member, name string, caps []Capability) (token string, fault *refusal) {
+func (s *Space) admit(who *member, name string, caps []Capability, tell *Invitation) (token string, fault *refusal) {
 	m := s.members[name]
 	switch {
 	case m != nil && !m.lasting.Barred, m == nil && s.byID[name] != nil:
@@ -86,6 +89,12 @@ func (s *Space) admit(who *member, name string, caps []Capability) (token string
 	l.Invited, l.Barred, l.Since = true, false, time.Now().UTC()
 	l.Own, l.own = rawOf(caps), caps
 	l.Tokens, l.Grants, l.Masks = []string{hashHex(token)}, nil, nil
+	told := func() {}
+	if tell != nil {
+		var change store.Change
+		change, told = s.invited(*tell)
+		e.more = append(e.more, change)
+	}
 	fault = e.commit(s.auditEntry(who, kindInvite, name, "created"))
 	if fault == nil && s.tokens.keep != nil {
 		if err := s.tokens.keep(name, token); err != nil {
@@ -100,6 +109,7 @@ func (s *Space) admit(who *member, name string, caps []Capability) (token string
 		return "", fault
 	}
 	s.tokens.add(hashToken(token), s.id, name)
+	told()
 	return token, nil
 }
 

@@ -118,6 +118,7 @@ type edit struct {
 	s       *Space
 	order   []*member
 	changed map[*member]*lasting
+	more    []store.Change // of others, in the same unit
 }
 
 func (s *Space) edit() *edit { return &edit{s: s, changed: make(map[*member]*lasting)} }
@@ -147,7 +148,7 @@ const storeTimeout = 10 * time.Second
 func (e *edit) commit(entries ...acl.AuditEntry) *refusal {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	var changes []store.Change
+	changes := slices.Clone(e.more)
 	for _, m := range e.order {
 		body, err := json.Marshal(e.changed[m])
 		if err != nil {

@@ -31,7 +31,8 @@ type ParticipantStatus struct {
 	Name         string            `json:"name"`
 	ID           string            `json:"id"` // runtime
 	Connected    bool              `json:"connected"`
-	Since        time.Time         `json:"since,omitzero"`
+	Connection   string            `json:"connection_id,omitempty"`
+	Since        time.Time         `json:"since,omitzero"` // connected
 	Capabilities []json.RawMessage `json:"capabilities"`
 	Grants       []GrantStatus     `json:"grants,omitempty"`
 	Invited      bool              `json:"invited,omitempty"`
@@ -68,7 +69,7 @@ func (s *Space) Status() SpaceStatus {
 			p.PausedUntil = m.pausedUntil
 		}
 		if m.session != nil {
-			p.Since = m.session.since
+			p.Connection, p.Since = m.session.id, m.session.since
 		}
 		for v := range m.shown.Elems() {
 			p.Capabilities = append(p.Capabilities, v.JSON())

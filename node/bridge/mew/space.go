@@ -25,7 +25,7 @@ type Space struct {
 	audit        *acl.Audit
 	tokens       *tokens
 	journal      *Journal // nil: none
-	invited      func(Invitation)
+	invited      func(Invitation) (store.Change, func())
 	rates        *rate.Buckets // nil: no limit
 	log          *slog.Logger
 
@@ -248,6 +248,7 @@ func (s *Space) allowed(p *post) *refusal {
 	match := allowing(p.by.caps, p.kind, to, p.payload)
 	s.journal.decided(s.id, p, match)
 	if match == nil {
+		s.auditRefused(p.by, "capability_violation", "", "refused") // MEW-36: nobody else is told
 		return refuseCapability(p.by.runtime, p.kind, p.by.shown)
 	}
 	return nil
