@@ -331,7 +331,7 @@ func (x *Exchange) roles(who Actor, t *Thread) role {
 	return r
 }
 
-// Page is a page of threads.
+// Page is a page of threads: ref, who, state, intent, priority and times of each; [Exchange.Thread] has the rest.
 type Page struct {
 	Threads []*Thread
 	Next    position
@@ -350,13 +350,18 @@ func (x *Exchange) List(ctx context.Context, who Actor, code Code, after positio
 	if c == nil && !who.Owner {
 		name = "from:" + who.ID // it can only see its own
 	}
-	refs, next := x.index.page(name, after, limit, func(e *entry) bool {
+	list, next := x.index.entries(name, after, limit, func(e *entry) bool {
 		return (code == "" || e.status == code) && x.seesEntry(who, c, e)
 	})
 	page := Page{Next: next}
 	now := time.Now()
-	for _, ref := range refs {
-		t, err := x.read(ctx, ref, now)
+	for _, e := range list {
+		t, whole := e.summary()
+		if whole {
+			page.Threads = append(page.Threads, t)
+			continue
+		}
+		t, err := x.read(ctx, e.ref, now)
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}

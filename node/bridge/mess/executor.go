@@ -57,8 +57,9 @@ type candidate struct {
 	median time.Duration
 
 	mu    sync.Mutex
-	duty  bool      // available, until the next change of its schedule
-	until time.Time // of duty
+	duty  bool // available, from since until the next change of its schedule
+	since time.Time
+	until time.Time
 	last  time.Time // when it last called
 }
 
@@ -97,7 +98,8 @@ func (c *candidate) available(now time.Time, named bool) bool {
 	case "schedule":
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if now.After(c.until) || now.Equal(c.until) || c.until.IsZero() {
+		if now.Before(c.since) || !now.Before(c.until) {
+			c.since = now
 			c.duty, c.until = onDuty(c.Schedule, now.In(c.zone))
 		}
 		return c.duty

@@ -28,8 +28,21 @@ type entry struct {
 	start     time.Time // not before
 	tags      []string  // keys in index.tags
 	external  string
+	priority  string
+	intent    string // "" where it is too long to be kept here
 
 	places map[string]*list.Element // in each list that it is in
+}
+
+// keptIntent is how long an intent may be to be kept in memory, for lists.
+const keptIntent = 512
+
+// summary is what a list shows of the thread; whole is false where the store knows more.
+func (e *entry) summary() (t *Thread, whole bool) {
+	return &Thread{
+		Ref: e.ref, ClientID: e.client, Requester: e.requester, Holder: e.holder, Status: e.status, Intent: e.intent, Priority: e.priority,
+		Created: e.created, Updated: e.updated,
+	}, e.intent != ""
 }
 
 // before is the order of a page: newest change first (MESS-52).
@@ -90,7 +103,10 @@ func (x *index) put(t *Thread) {
 	e := &entry{
 		ref: t.Ref, client: t.ClientID, requester: t.Requester, holder: t.Holder, status: t.Status, created: t.Created, updated: t.Updated,
 		version: t.Version, needs: t.Requires, declined: t.Declined, only: t.Only, depends: t.DependsOn,
-		deadline: t.Deadline, start: t.NotBefore, external: t.External, places: map[string]*list.Element{},
+		deadline: t.Deadline, start: t.NotBefore, external: t.External, priority: t.Priority, places: map[string]*list.Element{},
+	}
+	if len(t.Intent) <= keptIntent {
+		e.intent = t.Intent
 	}
 	if old != nil {
 		x.unlink(old)
@@ -284,6 +300,15 @@ func (x *index) get(ref string) *entry {
 
 // page returns at most limit refs of a list that keep lets through, behind the position after.
 func (x *index) page(name string, after position, limit int, keep func(*entry) bool) (refs []string, next position) {
+	list, next := x.entries(name, after, limit, keep)
+	for _, e := range list {
+		refs = append(refs, e.ref)
+	}
+	return refs, next
+}
+
+// entries is page for who wants more than refs. An entry is never changed, only replaced, but for its places in lists.
+func (x *index) entries(name string, after position, limit int, keep func(*entry) bool) (out []*entry, next position) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	l := x.lists[name]
@@ -295,13 +320,13 @@ func (x *index) page(name string, after position, limit int, keep func(*entry) b
 		if !keep(e) {
 			continue
 		}
-		if len(refs) == limit {
-			last := x.byRef[refs[limit-1]]
-			return refs, position{last.updated, last.ref}
+		if len(out) == limit {
+			last := out[limit-1]
+			return out, position{last.updated, last.ref}
 		}
-		refs = append(refs, e.ref)
+		out = append(out, e)
 	}
-	return refs, position{}
+	return out, position{}
 }
 
 // position names a place in a list: the last thread of a page, as it was then.
