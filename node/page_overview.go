@@ -21,6 +21,7 @@ type overviewView struct {
 	Store       string
 	Asks, Items string
 	Queued      int
+	Notify      notify.Status
 	Listings    []Listing
 	First       []askView // of what waits, the oldest
 	Refusals    []Refusal
@@ -39,6 +40,11 @@ func (p *pages) showOverview(c echo.Context) error {
 		Asks: capped(n.waitingAsks(ctx)), Items: capped(n.waitingItems(ctx)), Queued: n.outbox.counts()["queued"],
 		Listings: n.Listings(), Refusals: n.Refusals(),
 	}
+	told, err := n.notices.Status(ctx, time.Now())
+	if err != nil {
+		return ownerError(err)
+	}
+	view.Notify = told
 	view.Refusals = view.Refusals[:min(len(view.Refusals), overviewRefusals)]
 	asks, _, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, "", overviewAsks, time.Now())
 	if err != nil {
