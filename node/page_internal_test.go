@@ -113,3 +113,15 @@ func TestLatest(t *testing.T) {
 		})
 	}
 }
+
+func TestNumbers(t *testing.T) {
+	for got, want := range map[string]string{
+		plain(0): "0", plain(999): "999", plain(1000): "1,000", plain(1234567): "1,234,567",
+		size(512): "512 bytes", size(8 << 30): "8 GiB", size(1536): "1.5 KiB",
+		days(24 * time.Hour): "24 hours", days(7 * 24 * time.Hour): "7 days", capped(49): "49", capped(50): "50+",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

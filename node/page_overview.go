@@ -114,7 +114,7 @@ func (p *pages) showLimits(c echo.Context) error {
 			{"A silent conversation expires after", days(p.n.book.IdleFor())},
 			{"What has ended is kept", days(cfg.Retention)},
 			{"Conversations at most", plain(int64(cfg.MaxKept))},
-			{"Bytes of messages at most", plain(cfg.MaxBytes)},
+			{"Size of messages at most", size(cfg.MaxBytes)},
 		},
 		Hold: cfg.Policy.Hold, Refusals: p.n.Refusals(),
 	}
@@ -162,6 +162,16 @@ func plain(n int64) string {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
+}
+
+// size writes bytes in the largest unit that fits.
+func size(bytes int64) string {
+	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
+	value, unit := float64(bytes), 0
+	for ; value >= 1024 && unit < len(units)-1; unit++ {
+		value /= 1024
+	}
+	return strconv.FormatFloat(value, 'f', -1, 64) + " " + units[unit]
 }
 
 // days writes a span in days or hours.

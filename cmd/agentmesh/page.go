@@ -37,10 +37,11 @@ type pageService interface {
 // mountPages puts the owner's page together: the node's part, the links, and what bridges add.
 func (p *process) mountPages() {
 	pages := p.owner.Pages()
-	if p.node == nil {
-		return
+	if p.node != nil {
+		p.node.MountPage(pages)
+	} else { // a directory alone has no owner's agent to show
+		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
 	}
-	p.node.MountPage(pages)
 	p.mountLinksPage(pages)
 	for _, b := range p.bridges {
 		if s, ok := b.(pageService); ok {
