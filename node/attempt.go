@@ -203,6 +203,9 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	case err != nil:
 		return bridge.Delivered{}, laterError{err} // also a changed key: the owner may accept it
 	}
+	if out, carried, err := e.n.carry(ctx, d, peer); carried {
+		return out, err
+	}
 	answer, err := e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
 	if err != nil {
 		return bridge.Delivered{}, err

@@ -124,6 +124,7 @@ type Node struct {
 	interrupted []string // items whose hooks worked when the process before this one ended
 
 	transports map[string]bridge.Transport           // by kind; fixed once the node runs
+	carriers   []Carrier                             // likewise
 	onClose    []func(bridge.Inbound) []store.Change // likewise
 
 	background sync.WaitGroup

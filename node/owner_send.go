@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -29,7 +30,7 @@ func (n *Node) ownerSend(c echo.Context) error {
 	if err := decodeOwner(c, &req); err != nil {
 		return err
 	}
-	to, err := n.resolvePeer(c.Request().Context(), req.To)
+	to, address, err := n.recipientNamed(c.Request().Context(), req.To)
 	if err != nil {
 		return err
 	}
@@ -37,8 +38,18 @@ func (n *Node) ownerSend(c echo.Context) error {
 		return fault(http.StatusBadRequest, "conversation is not a conversation id", "leave it out to start one")
 	}
 	return n.send(c, Outgoing{
-		To: to, Conv: req.Conversation, Intent: req.Intent, Payload: req.Payload, Via: "owner",
+		To: to, Address: address, Conv: req.Conversation, Intent: req.Intent, Payload: req.Payload, Via: "owner",
 	}, req.WaitSeconds)
+}
+
+// recipientNamed turns what the owner typed into an agent id, and the address where it is that of a foreign peer
+// ("agentrelay:free/agent-042").
+func (n *Node) recipientNamed(ctx context.Context, name string) (to wire.AgentID, address string, err error) {
+	if a, err := bridge.ParseAddress(name); err == nil && n.transports[a.Kind] != nil {
+		return a.Pseudonym(), name, nil
+	}
+	to, err = n.resolvePeer(ctx, name)
+	return to, "", err
 }
 
 // ownerReply answers in a conversation: the newest message that still waits there, if one does.

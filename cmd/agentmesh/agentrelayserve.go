@@ -3,35 +3,78 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
+	"strings"
 
-	"github.com/labstack/echo/v4"
-
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// agentRelayService is what of AgentRelay this process runs: the relay that it hosts.
-type agentRelayService struct {
-	relay *agentrelay.Relay // nil: none is hosted
-}
-
-var _ bridgeService = (*agentRelayService)(nil)
+var _ bridgeService = (*agentrelay.Bridge)(nil)
 
 // newAgentRelay makes the part of AgentRelay that the configuration asks for; nil where it asks for none.
 func newAgentRelay(p *process, links []linkConfig) (bridgeService, error) {
-	if !p.cfg.AgentRelay.Serve {
+	if !p.cfg.AgentRelay.Serve && len(links) == 0 {
 		return nil, nil
 	}
-	relay, err := agentrelay.NewRelay(context.Background(), p.relayConfig())
+	cfg := agentrelay.Config{
+		Dir: p.home.dir, Store: p.store, HTTP: p.http, Logger: p.log, Tokens: make(map[string]client.Credential),
+	}
+	for _, l := range links {
+		cfg.Links = append(cfg.Links, l.Link)
+		cfg.Tokens[l.Name] = l.Token
+	}
+	if p.cfg.AgentRelay.Serve {
+		relay, err := agentrelay.NewRelay(context.Background(), p.relayConfig())
+		if err != nil {
+			return nil, err
+		}
+		p.edge.Health(agentrelay.Kind, func(context.Context) (any, error) { return relay.Health(), nil })
+		cfg.Relay = relay
+	}
+	if p.node == nil {
+		return agentrelay.New(cfg)
+	}
+	identity, err := p.home.ageIdentity()
 	if err != nil {
 		return nil, err
 	}
-	p.edge.Health("agentrelay", func(context.Context) (any, error) { return relay.Health(), nil })
-	return &agentRelayService{relay: relay}, nil
+	cfg.Node, cfg.Tunnel, cfg.Identity = p.node, p.node.Receive, identity
+	b, err := agentrelay.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if len(links) > 0 {
+		p.node.Carry(b.Carry)
+	}
+	return b, nil
+}
+
+// isRelayToken says whether a file of the data directory is the token of a link that registered itself.
+func isRelayToken(name string) bool {
+	return strings.HasPrefix(name, "agentrelay-") && strings.HasSuffix(name, ".json")
+}
+
+// ageIdentity reads the key that peers encrypt to; empty where there is none.
+func (h home) ageIdentity() (string, error) {
+	data, err := os.ReadFile(h.path(fileAge))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the age key: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "AGE-SECRET-KEY-") {
+			return line, nil
+		}
+	}
+	return "", nil
 }
 
 // relayConfig is what the configuration means to the relay.
@@ -90,18 +133,4 @@ func (p *process) searchFor() agentrelay.Search {
 		}
 		return nil, last
 	}
-}
-
-func (s *agentRelayService) Mount(e *echo.Echo)            { s.relay.Mount(e) }
-func (s *agentRelayService) MountOwner(g *echo.Group)      { s.relay.MountOwner(g) }
-func (s *agentRelayService) Run(ctx context.Context) error { return s.relay.Run(ctx) }
-
-func (s *agentRelayService) Links() []bridge.LinkStatus { return nil }
-
-func (s *agentRelayService) Test(_ context.Context, link string) error {
-	return fmt.Errorf("there is no link %s", link)
-}
-
-func (s *agentRelayService) Deliver(_ context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	return bridge.Delivered{}, fmt.Errorf("there is no link %s", d.Address)
 }

@@ -1,0 +1,364 @@
+package agentrelay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	linkReadLimit   = 256 << 10 // AR-54
+	welcomePatience = 5 * time.Second
+	firstBackoff    = time.Second // AR-52
+	lastBackoff     = time.Minute
+	healthyAfter    = time.Minute
+	afterPolicy     = 30 * time.Second
+	afterRate       = time.Minute
+	workers         = 8  // who take messages in, one peer always by the same
+	workerQueue     = 32 // messages that wait for one of them
+	maxPeersSeen    = 10_000
+	ownPerMinute    = 90 // AR-53: below what a relay allows
+	ownPerHour      = 950
+	maxUnsent       = 1000 // answers that wait for the connection
+)
+
+// link is one connection of the node to a relay, as an agent of it.
+type link struct {
+	b       *Bridge
+	cfg     bridge.Link
+	log     *slog.Logger
+	target  *url.URL
+	minute  *rate.Buckets
+	hour    *rate.Buckets
+	feed    *feed
+	tunnels *rate.Buckets // of peers
+	first   time.Duration // of the back-off
+	handled func()        // for tests: a frame was dealt with; nil: nobody asks
+
+	mu     sync.Mutex
+	id     string // our own, as the first welcome said
+	conn   *websocket.Conn
+	state  bridge.LinkState
+	since  time.Time
+	fault  string
+	retry  time.Time
+	peers  map[string]bool
+	hints  map[string]hint // skills that peers say they have
+	unsent [][]byte
+	waits  waiting
+}
+
+// linkOptions are the names of Link.Options.
+const (
+	optReregister = "reregister"     // claim the same id again where the relay forgot us
+	optPending    = "notify_pending" // tell plain peers in a line that the owner is asked
+)
+
+func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
+	target, err := url.Parse(cfg.URL)
+	if err != nil || target.Host == "" || target.Scheme != "ws" && target.Scheme != "wss" {
+		return nil, errors.New("url must be ws:// or wss://, such as wss://relay.example/arc")
+	}
+	if target.RawQuery != "" {
+		return nil, errors.New("url must have no query: a token stands in token_file or token_env")
+	}
+	if cfg.AgentID != "" && (!ValidAgentID(cfg.AgentID) || cfg.AgentID == relayID) {
+		return nil, errors.New("agent_id must have 3 to 64 of a-z 0-9 -, beginning and ending with a letter or digit")
+	}
+	switch cfg.Policy.Encrypt {
+	case "", encryptAlways, encryptKnown, encryptNever:
+	default:
+		return nil, errors.New("policy.encrypt must be always, when_known or never")
+	}
+	for key, value := range cfg.Options {
+		if key != optReregister && key != optPending || value != "true" && value != "false" {
+			return nil, fmt.Errorf("options: %s and %s are true or false, and there are no others", optReregister, optPending)
+		}
+	}
+	return &link{
+		b: b, cfg: cfg, log: b.log.With("link", cfg.Name), target: target,
+		minute: rate.NewBuckets(rate.PerMinute(ownPerMinute), ownPerMinute, 1), hour: rate.NewBuckets(rate.PerHour(ownPerHour), ownPerHour, 1),
+		feed: newFeed(), state: bridge.LinkConnecting, peers: make(map[string]bool), hints: make(map[string]hint),
+		first: firstBackoff, waits: make(waiting), tunnels: newTunnels(),
+	}, nil
+}
+
+func (l *link) option(name string) bool { return l.cfg.Options[name] == "true" }
+
+func (l *link) address(peer string) bridge.Address {
+	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
+}
+
+func (l *link) status() bridge.LinkStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bridge.LinkStatus{
+		Name: l.cfg.Name, Kind: Kind, To: l.cfg.URL, State: l.state, Since: l.since, Error: l.fault, Peers: len(l.peers), Retry: l.retry,
+	}
+}
+
+func (l *link) stand(state bridge.LinkState, fault string, retry time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != state {
+		l.since = time.Now()
+	}
+	l.state, l.fault, l.retry = state, fault, retry
+}
+
+// errToken: the relay does not know our token (AR-8, AR-52).
+var errToken = errors.New("the relay refuses the token")
+
+// run keeps the link up until ctx ends.
+func (l *link) run(ctx context.Context) error {
+	backoff := l.first
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := l.live(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, errToken) {
+			if !l.forgotten() {
+				l.stand(bridge.LinkDown, err.Error(), time.Time{})
+				l.log.Error("the relay refuses the token; give the link another one, or let it register again")
+				<-ctx.Done()
+				return nil
+			}
+		}
+		if time.Since(began) >= healthyAfter {
+			backoff = l.first
+		}
+		wait := max(pause(err), time.Duration(float64(backoff)*(0.8+0.4*rand.Float64())))
+		backoff = min(2*backoff, lastBackoff)
+		l.stand(bridge.LinkConnecting, faultText(err), time.Now().Add(wait))
+		l.log.Info("the link is broken", "err", faultText(err), "retry_in", wait.Round(time.Second))
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+	return nil
+}
+
+// forgotten drops a token of our own making that the relay no longer knows, where the owner lets the link register
+// again (AR-52).
+func (l *link) forgotten() bool {
+	if !l.option(optReregister) || l.b.cfg.Tokens[l.cfg.Name] != "" {
+		return false
+	}
+	return l.dropToken() == nil
+}
+
+// pause is the least time to wait after a kind of failure.
+func pause(err error) time.Duration {
+	var closed *websocket.CloseError
+	var refused *websocket.HandshakeError
+	switch {
+	case errors.As(err, &closed) && closed.Code == codeRateClosed, errors.As(err, &refused) && refused.Status == http.StatusTooManyRequests,
+		errors.Is(err, errTooMany):
+		return afterRate
+	case errors.As(err, &closed) && closed.Code == codePolicy:
+		return afterPolicy
+	}
+	return 0
+}
+
+// faultText is what the owner is shown of a failure: nothing of it is text that a relay wrote.
+func faultText(err error) string {
+	if closed, ok := errors.AsType[*websocket.CloseError](err); ok {
+		return fmt.Sprintf("the connection ended with code %d", closed.Code)
+	}
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// connect dials with our token, registering first where there is none, and reads the welcome (AR-11, AR-51).
+func (l *link) connect(ctx context.Context) (*websocket.Conn, error) {
+	token, err := l.token(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dial := func(ctx context.Context, u *url.URL) (netConn, error) {
+		return l.b.cfg.HTTP.Connect(ctx, client.Owner, u)
+	}
+	conn, err := websocket.Dial(ctx, dial, l.target.String(), websocket.Options{
+		ReadLimit: linkReadLimit, Ping: pingEvery, Silence: goneAfter,
+		Header: http.Header{"Authorization": {"Bearer " + string(token)}},
+	})
+	if refused, ok := errors.AsType[*websocket.HandshakeError](err); ok && refused.Status == http.StatusUnauthorized {
+		return nil, errToken
+	}
+	if err != nil {
+		return nil, err
+	}
+	late := time.AfterFunc(welcomePatience, conn.Abort)
+	defer late.Stop()
+	_, data, err := conn.Read()
+	if err == nil {
+		err = l.welcomed(data)
+	}
+	if err != nil {
+		conn.Abort()
+		finish(conn)
+		if closed, ok := errors.AsType[*websocket.CloseError](err); ok && closed.Code == codeBadToken {
+			return nil, errToken
+		}
+		return nil, err
+	}
+	return conn, nil
+}
+
+// welcomed reads the first frame. It is the only one that can tell us who we are (AR-30).
+func (l *link) welcomed(data []byte) error {
+	v, err := wire.ParseForeign(data, maxDepth, linkReadLimit)
+	to, _ := v.Get("to")
+	if err != nil || v.GetStr("type") != "welcome" || to.Len() == 0 || to.Kind() != wire.Array {
+		return errors.New("the relay did not begin with a welcome")
+	}
+	id, _ := to.At(0).Str()
+	if !ValidAgentID(id) {
+		return errors.New("the relay did not say who we are")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.id = id
+	return nil
+}
+
+// live is one connection, from dialling to its end.
+func (l *link) live(ctx context.Context) error {
+	conn, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close(websocket.CodeNormal, "") })
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	var working sync.WaitGroup
+	queues := make([]chan []byte, workers)
+	for i := range queues {
+		queues[i] = make(chan []byte, workerQueue)
+		working.Go(func() {
+			for data := range queues[i] {
+				l.take(ctx, data)
+			}
+		})
+	}
+	l.up(conn)
+	defer func() {
+		l.down(conn)
+		cancel()
+		for _, q := range queues {
+			close(q)
+		}
+		working.Wait()
+	}()
+	for {
+		typ, data, err := conn.Read()
+		if err != nil {
+			return err
+		}
+		if typ != websocket.TextType {
+			continue
+		}
+		kept := append([]byte(nil), data...)
+		queues[lane(kept)] <- kept // a worker that hangs ends with its hook's deadline
+	}
+}
+
+// lane says which worker takes a frame: all of one sender go to the same, so that their order is kept.
+func lane(data []byte) int {
+	v, err := wire.ParseForeign(data, maxDepth, linkReadLimit)
+	if err != nil {
+		return 0
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(v.GetStr("from"))) // never fails
+	return int(h.Sum32() % workers)
+}
+
+// up makes a connection the one that is written to, and sends what waited for it.
+func (l *link) up(conn *websocket.Conn) {
+	l.stand(bridge.LinkUp, "", time.Time{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn = conn
+	for len(l.unsent) > 0 && conn.Send(websocket.Text(l.unsent[0])) == nil {
+		l.unsent = l.unsent[1:]
+	}
+}
+
+func (l *link) down(conn *websocket.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == conn {
+		l.conn = nil
+	}
+}
+
+// errDown: there is no connection to write to.
+var errDown = errors.New("the link is not connected")
+
+// write sends a frame now. Written is all that ARC knows: nobody acknowledges (AR-53).
+func (l *link) write(frame []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return errDown
+	}
+	return l.conn.Send(websocket.Text(frame))
+}
+
+// answer sends a frame now or when the link is up again: nobody else would send it again.
+func (l *link) answer(frame []byte) {
+	if l.write(frame) == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.unsent) < maxUnsent {
+		l.unsent = append(l.unsent, frame)
+	}
+}
+
+// spend takes one message of our own budget, or says how long to wait (AR-53).
+func (l *link) spend(now time.Time) time.Duration {
+	if wait := max(l.minute.Peek("", now), l.hour.Peek("", now)); wait > 0 {
+		return wait
+	}
+	l.minute.Take("", now)
+	l.hour.Take("", now)
+	return 0
+}
+
+// meet notes a peer, for the count of the status.
+func (l *link) meet(peer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.peers) < maxPeersSeen {
+		l.peers[peer] = true
+	}
+}
+
+func (l *link) ownID() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.id, l.cfg.AgentID)
+}

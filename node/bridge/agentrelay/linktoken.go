@@ -1,0 +1,136 @@
+package agentrelay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+type netConn = net.Conn
+
+// errTooMany: the relay takes no registrations now.
+var errTooMany = errors.New("the relay limits registrations")
+
+const maxCredentials = 64 << 10
+
+func (l *link) tokenFile() string {
+	return filepath.Join(l.b.cfg.Dir, "agentrelay-"+l.cfg.Name+".json")
+}
+
+// token returns what the link proves itself with: the owner's, the one it registered before, or a new one (AR-51).
+func (l *link) token(ctx context.Context) (client.Credential, error) {
+	if t := l.b.cfg.Tokens[l.cfg.Name]; t != "" {
+		return t, nil
+	}
+	data, err := os.ReadFile(l.tokenFile())
+	if err == nil {
+		var kept credentials
+		if err := json.Unmarshal(data, &kept); err != nil || kept.Token == "" {
+			return "", fmt.Errorf("read the token of the link: %w", cmpErr(err))
+		}
+		l.mu.Lock()
+		l.id = kept.AgentID
+		l.mu.Unlock()
+		return client.Credential(kept.Token), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the token of the link: %w", err)
+	}
+	return l.register(ctx)
+}
+
+func cmpErr(err error) error {
+	if err == nil {
+		return errors.New("there is none")
+	}
+	return err
+}
+
+// register asks for an id at the same host and port and, where nothing answers there and a port was given, once at the
+// port after it, where the public relay listens (AR-51). The token is kept before it is used.
+func (l *link) register(ctx context.Context) (client.Credential, error) {
+	base := &url.URL{Scheme: "http", Host: l.target.Host, Path: "/register"}
+	if l.target.Scheme == "wss" {
+		base.Scheme = "https"
+	}
+	got, err := l.registerAt(ctx, base)
+	port, perr := strconv.Atoi(l.target.Port())
+	if errors.Is(err, errNothing) && perr == nil {
+		base.Host = net.JoinHostPort(l.target.Hostname(), strconv.Itoa(port+1))
+		got, err = l.registerAt(ctx, base)
+	}
+	if err != nil {
+		return "", err
+	}
+	if !ValidAgentID(got.AgentID) || got.Token == "" || len(got.Token) > 4096 {
+		return "", errors.New("the relay's answer to the registration is not usable")
+	}
+	data, err := json.Marshal(got)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(l.tokenFile(), append(data, '\n'), 0o600); err != nil {
+		return "", fmt.Errorf("keep the token of the link: %w", err)
+	}
+	return client.Credential(got.Token), nil
+}
+
+// errNothing: nobody that speaks ARC answers there.
+var errNothing = errors.New("the relay cannot be reached for the registration")
+
+func (l *link) registerAt(ctx context.Context, at *url.URL) (credentials, error) {
+	var got credentials
+	body := []byte("{}")
+	if want := l.ownID(); want != "" {
+		body, _ = json.Marshal(struct {
+			ID string `json:"agent_id"`
+		}{want}) // a string always encodes
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
+	if err != nil {
+		return got, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := l.b.cfg.HTTP.Do(ctx, client.Owner, req)
+	if err != nil {
+		return got, fmt.Errorf("%w: %w", errNothing, err)
+	}
+	data, err := client.ReadAll(resp, maxCredentials)
+	if err != nil {
+		return got, fmt.Errorf("%w: %w", errNothing, err)
+	}
+	var told faultBody
+	_ = json.Unmarshal(data, &told) // what is no error of the protocol is judged by its status
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		if err := json.Unmarshal(data, &got); err != nil {
+			return got, errNothing
+		}
+		return got, nil
+	case told.Error == "agent_id_taken":
+		return got, errors.New("the id is taken at the relay; configure another agent_id, or its token")
+	case resp.StatusCode == http.StatusTooManyRequests:
+		return got, errTooMany
+	case resp.StatusCode == http.StatusForbidden:
+		return got, errors.New("the relay does not register us; its owner gives out the tokens")
+	case told.Error == "":
+		return got, errNothing
+	}
+	return got, fmt.Errorf("the relay refused the registration with status %d", resp.StatusCode)
+}
+
+// dropToken forgets a token that the relay forgot.
+func (l *link) dropToken() error {
+	return os.Remove(l.tokenFile())
+}

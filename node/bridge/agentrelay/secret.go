@@ -1,0 +1,163 @@
+package agentrelay
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The values of policy.encrypt (AR-49). Empty is encryptKnown.
+const (
+	encryptAlways = "always"
+	encryptKnown  = "when_known"
+	encryptNever  = "never"
+)
+
+const (
+	nsPeers       = "agentrelay/peers"
+	maxPeersKept  = 1000
+	maxSealed     = 45 << 10 // of ciphertext (AR-48)
+	maxOpened     = 256 << 10
+	sealAlgorithm = "age"
+)
+
+// Peer is what the owner decided, or a peer said first, about an agent behind a link.
+type Peer struct {
+	Peer      string       `json:"peer"`
+	Agent     wire.AgentID `json:"agent_id,omitempty"`      // whom the tunnel reaches there; the owner says so
+	Recipient string       `json:"age_recipient,omitempty"` // what is encrypted to
+	ByOwner   bool         `json:"by_owner,omitempty"`      // the key comes from the owner, not from a discovery
+	Pending   string       `json:"pending_recipient,omitempty"`
+}
+
+func (l *link) peerKey(peer string) string { return l.cfg.Name + "/" + peer }
+
+func (l *link) peer(ctx context.Context, id string) (Peer, error) {
+	p := Peer{Peer: id}
+	rec, err := l.b.cfg.Store.Records().Get(ctx, nsPeers, l.peerKey(id), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return p, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &p)
+	}
+	return p, err
+}
+
+func (l *link) keepPeer(ctx context.Context, p Peer) error {
+	body, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	terms := []string{"link:" + l.cfg.Name}
+	if p.Agent != "" {
+		terms = append(terms, "agent:"+string(p.Agent))
+	}
+	rec := store.Record{NS: nsPeers, Key: l.peerKey(p.Peer), Body: body, Terms: terms}
+	records := l.b.cfg.Store.Records()
+	err = records.Apply(ctx, []store.Change{{Record: rec, Max: maxPeersKept}}, time.Now())
+	if errors.Is(err, store.ErrConflict) { // it is there
+		err = records.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, time.Now())
+	}
+	return err
+}
+
+// pin takes the key of a peer's first discovery. Another one later is shown to the owner and not used (AR-49).
+func (l *link) pin(id, recipient string) {
+	if len(recipient) > 256 || !signing.ValidAgeRecipient(recipient) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	p, err := l.peer(ctx, id)
+	if err != nil || p.Recipient == recipient || p.Pending == recipient {
+		return
+	}
+	if p.Recipient == "" {
+		p.Recipient = recipient
+	} else {
+		p.Pending = recipient
+		l.log.Warn("a peer says that it has another key; agentmesh agentrelay peer takes it", "peer", id)
+	}
+	if err := l.keepPeer(ctx, p); err != nil {
+		l.log.Info("the key of a peer was not kept", "peer", id, "err", err)
+	}
+}
+
+// seal encrypts a frame for a peer where the policy wants it (AR-47 to AR-49).
+func (l *link) seal(ctx context.Context, peer string, frame []byte) ([]byte, error) {
+	policy := l.cfg.Policy.Encrypt
+	if policy == encryptNever {
+		return frame, nil
+	}
+	p, err := l.peer(ctx, peer)
+	if err != nil {
+		return nil, err
+	}
+	if p.Recipient == "" {
+		if policy == encryptAlways {
+			return nil, carryError{"the link sends encrypted messages only, and no key of this peer is known"}
+		}
+		return frame, nil
+	}
+	v, err := wire.ParseForeign(frame, maxDepth+1, maxValues)
+	if err != nil {
+		return nil, carryError{"the message is nested too deeply"}
+	}
+	sealed, err := signing.SealAge(p.Recipient, v.Without("to").JSON())
+	if err != nil {
+		return nil, carryError{"the peer's key cannot be used"}
+	}
+	if len(sealed) > maxSealed {
+		return nil, carryError{"the message is too large to be encrypted for a relay"}
+	}
+	return wire.Obj(member("to", wire.Texts([]string{peer})), text("type", "encrypted"), member("payload", wire.Obj(
+		text("encrypted_data", base64.StdEncoding.EncodeToString(sealed)), text("algorithm", sealAlgorithm), text("recipient_key", p.Recipient),
+	))).JSON(), nil
+}
+
+// decrypt opens a message that was encrypted to us. It proves nothing about its sender (AR-48). The error is for the
+// owner alone: no answer tells a stranger why.
+func (l *link) decrypt(h *heard) (wire.Value, error) {
+	none := wire.Value{}
+	identity := l.b.cfg.Identity
+	if identity == "" {
+		return none, errors.New("the node has no age key")
+	}
+	own, err := signing.AgeRecipient(identity)
+	if err != nil {
+		return none, err
+	}
+	if h.payload.GetStr("algorithm") != sealAlgorithm {
+		return none, errors.New("another algorithm than age")
+	}
+	if h.payload.GetStr("recipient_key") != own {
+		return none, errors.New("it is for another key")
+	}
+	data := h.payload.GetStr("encrypted_data")
+	if base64.StdEncoding.DecodedLen(len(data)) > maxSealed+3 {
+		return none, errors.New("it is too large")
+	}
+	sealed, err := base64.StdEncoding.Strict().DecodeString(data)
+	if err != nil || len(sealed) > maxSealed {
+		return none, errors.New("it is not base64, or too large")
+	}
+	plain, err := signing.OpenAge(identity, sealed, maxOpened)
+	if err != nil {
+		return none, err
+	}
+	inner, err := wire.ParseForeign(plain, maxDepth, maxOpened)
+	if err != nil || inner.Kind() != wire.Object {
+		return none, errors.New("what was encrypted is no JSON object")
+	}
+	if _, ok := inner.Get("payload"); !ok {
+		return none, errors.New("what was encrypted has no payload")
+	}
+	return inner, nil
+}
