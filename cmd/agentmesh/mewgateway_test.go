@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+const gatewaySpace = `
+space: {id: demo}
+participants:
+  human: {tokens: [human-token], capabilities: ["*"]}
+`
+
+// gateway runs `agentmesh mew gateway` on a free port until the context ends.
+func runGateway(ctx context.Context, t *testing.T, dir string, flags ...string) (port string, done chan int) {
+	t.Helper()
+	out, in := io.Pipe()
+	done = make(chan int, 1)
+	go func() {
+		args := append([]string{"mew", "gateway", "--port", "0", "--log-level", "warn", "--space-config", filepath.Join(dir, "space.yaml"), "--no-auto-start"}, flags...)
+		done <- run(ctx, args, strings.NewReader(""), in, io.Discard)
+		in.Close()
+	}()
+	lines := bufio.NewReader(out)
+	first, err := lines.ReadString('\n')
+	if err != nil {
+		t.Fatalf("the gateway ended with %d before it listened", <-done)
+	}
+	go io.Copy(io.Discard, lines)
+	port, ok := strings.CutPrefix(strings.TrimSpace(first), "Gateway listening on port ")
+	if !ok {
+		t.Fatalf("the gateway said %q", first)
+	}
+	return port, done
+}
+
+// The gateway runs from a space.yaml alone, with the flags of the reference, on both loopback addresses; when it is told
+// to stop it says so to its clients, and what lasts is there the next time.
+func TestMewGateway(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "space.yaml"), []byte(gatewaySpace), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	console := filepath.Join(dir, "console.log")
+	t.Setenv("GATEWAY_LOG_FILE", console)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	port, done := runGateway(ctx, t, dir)
+	resp, err := http.Get("http://127.0.0.1:" + port + "/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || !bytes.Contains(body, []byte(`"status":"ok"`)) {
+		t.Errorf("/health says %s, %v", body, err)
+	}
+	conn, err := websocket.Dial(t.Context(), func(ctx context.Context, u *url.URL) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
+	}, "ws://localhost:"+port, websocket.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Send(websocket.Text([]byte(`{"type":"join","token":"human-token","participantId":"human"}`)))
+	if _, data, err := conn.Read(); err != nil || !bytes.Contains(data, []byte(`"system/welcome"`)) {
+		t.Errorf("read %s, %v", data, err)
+	}
+	conn.Send(websocket.Text([]byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"]}}`)))
+	if _, data, err := conn.Read(); err != nil || !bytes.Contains(data, []byte(`"space/invite-ack"`)) {
+		t.Errorf("read %s, %v", data, err)
+	}
+	cancel()
+	for err = nil; err == nil; {
+		_, _, err = conn.Read()
+	}
+	if ce, ok := errors.AsType[*websocket.CloseError](err); !ok || ce.Code != websocket.CodeGoingAway || !ce.Remote {
+		t.Errorf("the connection ended with %v, want 1001", err)
+	}
+	if code := <-done; code != exitOK {
+		t.Errorf("the gateway ended with %d", code)
+	}
+	if said, err := os.ReadFile(console); err != nil || !strings.Contains(string(said), "Gateway listening on port "+port) {
+		t.Errorf("the console log holds %q, %v", said, err)
+	}
+
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	port, done = runGateway(ctx, t, dir)
+	token, err := os.ReadFile(filepath.Join(dir, "tokens", "guest.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequest(http.MethodPost, "http://127.0.0.1:"+port+"/participants/guest/messages", strings.NewReader(`{"kind":"chat"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	if resp, err = http.DefaultClient.Do(req); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("the guest is not known after a restart: %v, %v", resp, err)
+	} else {
+		resp.Body.Close()
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	if code := <-done; code != exitOK {
+		t.Errorf("the gateway ended with %d", code)
+	}
+}
+
+// A space file that cannot be read stops it, as does a port that is taken.
+func TestMewGatewayRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "space.yaml")
+	start := func(args ...string) int {
+		return run(t.Context(), append([]string{"mew", "gateway", "start", "-s", file}, args...), strings.NewReader(""), io.Discard, io.Discard)
+	}
+	if code := start("-p", "0"); code != exitConfig {
+		t.Errorf("without a file: %d, want %d", code, exitConfig)
+	}
+	if err := os.WriteFile(file, []byte("space: {id: demo}\nparticipants: {a: {tokens: [x]}, b: {tokens: [x]}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := start("-p", "0"); code != exitConfig {
+		t.Errorf("with a token for two: %d, want %d", code, exitConfig)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	if code := start("-p", port); code != exitUnavailable {
+		t.Errorf("on a port that is taken: %d, want %d", code, exitUnavailable)
+	}
+	if code := start("-l", "loud"); code != exitUsage {
+		t.Errorf("with a level that is none: %d, want %d", code, exitUsage)
+	}
+}
