@@ -55,12 +55,10 @@ type candidate struct {
 	caps   map[string]wire.Value
 	zone   *time.Location
 	median time.Duration
+	shift  *shift // of its schedule; nil without one
 
-	mu    sync.Mutex
-	duty  bool // available, from since until the next change of its schedule
-	since time.Time
-	until time.Time
-	last  time.Time // when it last called
+	mu   sync.Mutex
+	last time.Time // when it last called
 }
 
 func newCandidate(e *Executor) *candidate {
@@ -96,16 +94,33 @@ func (c *candidate) available(now time.Time, named bool) bool {
 	case "on_demand":
 		return named
 	case "schedule":
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if now.Before(c.since) || !now.Before(c.until) {
-			c.since = now
-			c.duty, c.until = onDuty(c.Schedule, now.In(c.zone))
-		}
-		return c.duty
+		return c.shift != nil && c.shift.at(now)
 	}
 	return true
 }
+
+// shift is a schedule in a time zone with its newest answer, which many executors may share: working one out takes long.
+type shift struct {
+	expr string
+	zone *time.Location
+
+	mu           sync.Mutex
+	duty         bool
+	since, until time.Time // of duty
+}
+
+func (s *shift) at(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Before(s.since) || !now.Before(s.until) {
+		s.since = now
+		s.duty, s.until = onDuty(s.expr, now.In(s.zone))
+	}
+	return s.duty
+}
+
+// maxShifts bounds how many are shared: expressions are a stranger's choice.
+const maxShifts = 4096
 
 // level is the declared level on the required capabilities, for higher_precision: a number, or a word that people use.
 func (c *candidate) level(needs []Need) int {
@@ -134,10 +149,28 @@ type roster struct {
 	byCap map[string][]*candidate // likewise
 	keys  map[string]string       // hex hash of a key → executor
 	rules []Rule
+
+	shifts map[string]*shift // by expression and zone
 }
 
 func newRoster() *roster {
-	return &roster{byID: map[string]*candidate{}, byCap: map[string][]*candidate{}, keys: map[string]string{}}
+	return &roster{byID: map[string]*candidate{}, byCap: map[string][]*candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}}
+}
+
+// shiftOf returns the shared shift of a schedule. The caller holds the lock.
+func (r *roster) shiftOf(c *candidate) *shift {
+	if c.Availability != "schedule" {
+		return nil
+	}
+	key := c.zone.String() + " " + c.Schedule
+	s := r.shifts[key]
+	if s == nil {
+		s = &shift{expr: c.Schedule, zone: c.zone}
+		if len(r.shifts) < maxShifts {
+			r.shifts[key] = s
+		}
+	}
+	return s
 }
 
 // put adds or replaces an executor.
@@ -149,6 +182,7 @@ func (r *roster) put(e *Executor) {
 	if old != nil {
 		c.last = old.lastSeen()
 	}
+	c.shift = r.shiftOf(c)
 	r.byID[e.ID] = c
 	if e.KeyHash != "" {
 		r.keys[e.KeyHash] = e.ID

@@ -340,6 +340,7 @@ func BenchmarkRoute10000(b *testing.B) {
 		times = append(times, time.Since(start))
 	}
 	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
 }
 
@@ -386,6 +387,7 @@ func BenchmarkOpenThreads(b *testing.B) {
 			after = page.Next
 		}
 		slices.Sort(times)
+		b.ReportMetric(float64(times[250].Microseconds())/1000, "page-p50-ms")
 		b.ReportMetric(float64(times[495].Microseconds())/1000, "page-p99-ms")
 		start = time.Now()
 		again := labOn(b, l.store)
