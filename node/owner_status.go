@@ -60,6 +60,7 @@ func (n *Node) ownerStatus(c echo.Context) error {
 		Paused      bool           `json:"paused"`
 		Started     time.Time      `json:"started"`
 		Mode        acl.Mode       `json:"access_mode"`
+		Outgoing    acl.Mode       `json:"outgoing_mode"`
 		Directories []Listing      `json:"directories"`
 		Inbox       int            `json:"inbox_new"`
 		Approvals   int            `json:"approvals_pending"`
@@ -68,7 +69,7 @@ func (n *Node) ownerStatus(c echo.Context) error {
 		Notify      notify.Status  `json:"notify"` // how telling the owner goes
 	}{
 		AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
-		Paused: n.Paused(), Started: n.started, Mode: n.mode(), Directories: n.Listings(),
+		Paused: n.Paused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
 		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx), Notify: told,
 	})
 }

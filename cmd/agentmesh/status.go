@@ -25,6 +25,7 @@ type statusAnswer struct {
 	Paused      bool      `json:"paused"`
 	Started     time.Time `json:"started"`
 	Mode        string    `json:"access_mode"`
+	Outgoing    string    `json:"outgoing_mode"`
 	Directories []struct {
 		Directory string    `json:"directory"`
 		State     string    `json:"state"`
@@ -62,7 +63,7 @@ func (a *app) showStatus(s statusAnswer) {
 		{"name", s.Name},
 		{"endpoint", s.Endpoint},
 		{"key", s.Fingerprint},
-		{"state", state + ", access mode " + s.Mode},
+		{"state", state + ", access mode " + s.Mode + ", outgoing " + s.Outgoing},
 		{"store", s.Store},
 		{"inbox", fmt.Sprintf("%d new", s.Inbox)},
 		{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
