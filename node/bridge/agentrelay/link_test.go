@@ -1,0 +1,422 @@
+package agentrelay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// taker is a node that takes everything and answers as it is told.
+type taker struct {
+	mu    sync.Mutex
+	got   []bridge.Inbound
+	reply func(bridge.Inbound) (bridge.Outcome, error)
+}
+
+func (n *taker) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.got = append(n.got, in)
+	if n.reply != nil {
+		return n.reply(in)
+	}
+	return bridge.Outcome{Status: 200}, nil
+}
+
+func (n *taker) all() []bridge.Inbound {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]bridge.Inbound(nil), n.got...)
+}
+
+// play links a node that takes everything. Its records are stored as the node would.
+func play(t *testing.T, edit func(*bridge.Link), cfg Config) (*linked, *taker) {
+	t.Helper()
+	st := openStore(t)
+	n := &taker{}
+	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: 200}, st.Records().Apply(context.Background(), in.Records, time.Now())
+	}
+	cfg.Node, cfg.Store = n, st
+	return newLinked(t, cfg, edit), n
+}
+
+func (x *linked) from(peer, format string, args ...any) {
+	x.t.Helper()
+	x.Inject(x.t.Context(), peer, fmt.Appendf(nil, format, args...))
+}
+
+func outgoing(t *testing.T, conv wire.ConversationID, intent wire.Intent, payload string) bridge.Delivery {
+	t.Helper()
+	v, err := wire.Parse([]byte(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := arcAddress("agent-042")
+	m, err := wire.ParseDraft(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: conv, From: "am_us", To: to.Pseudonym(), Time: time.Now(), Intent: intent, Payload: v,
+	}.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bridge.Delivery{ID: string(m.ID), To: m.To, Address: to.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1}
+}
+
+func (x *linked) send(d bridge.Delivery) wire.Value {
+	x.t.Helper()
+	if _, err := x.Deliver(x.t.Context(), d); err != nil {
+		x.t.Fatalf("Deliver: %v", err)
+	}
+	return x.sees()
+}
+
+// sees returns the next frame that the peer gets.
+func (x *linked) sees() wire.Value {
+	x.t.Helper()
+	ctx, cancel := context.WithTimeout(x.t.Context(), patience)
+	defer cancel()
+	raw, err := x.Next(ctx, "agent-042")
+	if err != nil {
+		x.t.Fatalf("nothing came: %v", err)
+	}
+	v, err := wire.ParseForeign(raw, maxDepth, maxValues)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return v
+}
+
+// AR-28, AR-57: a question with its own ref is answered with it, one without with its id; our questions carry our id,
+// and the answer ends up in their conversation, which is completed.
+func TestQuestions(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for _, tt := range []struct{ frame, ref string }{
+		{`{"id":"r1","type":"question","payload":"why?"}`, "r1"},
+		{`{"id":"r2","type":"question","ref":"mine-7","payload":"why?"}`, "mine-7"},
+		{`{"id":"r3","type":"question","ref":"r2","payload":"and why that?"}`, "r3"}, // an id that we have seen
+	} {
+		x.from("agent-042", "%s", tt.frame)
+		got := n.all()
+		in := got[len(got)-1]
+		if in.Intent != wire.RequestInfo || in.Payload.GetStr("action") != "ask" || in.Verified != bridge.VerifiedNone {
+			t.Fatalf("%s came in as %s %s", tt.frame, in.Intent, in.Payload.JSON())
+		}
+		f := x.send(outgoing(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`))
+		if f.GetStr("type") != "answer" || f.GetStr("ref") != tt.ref || f.GetStr("payload") != "so" {
+			t.Errorf("%s was answered with %s, want ref %s", tt.frame, f.JSON(), tt.ref)
+		}
+	}
+	got := n.all()
+	if got[1].ConvID != got[2].ConvID {
+		t.Errorf("a ref to the second question is in %s, want %s", got[2].ConvID, got[1].ConvID)
+	}
+	before := len(got)
+	d := outgoing(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"where?"}`)
+	q := x.send(d)
+	if q.GetStr("ref") != string(d.Message.ID) || q.GetStr("payload") != "where?" || q.GetStr("type") != "question" {
+		t.Fatalf("our question left as %s", q.JSON())
+	}
+	x.from("agent-042", `{"id":"r9","type":"answer","ref":"%s","payload":"there"}`, q.GetStr("ref"))
+	got = n.all()[before:]
+	if len(got) != 2 || got[0].ConvID != d.Message.Conversation || got[0].Payload.GetStr("answer") != "there" ||
+		got[1].Payload.GetStr("action") != wire.ActionClose || got[1].Payload.GetStr("status") != "completed" || got[1].ConvID != d.Message.Conversation {
+		t.Errorf("the answer came in as %+v", got)
+	}
+}
+
+// AR-57: without a ref, what follows a word of ours goes on in its conversation; two peers with one ref are two.
+func TestConversations(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	d := outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hello"}}`)
+	if f := x.send(d); f.GetStr("payload") != "hello" || f.GetStr(oursConv) != string(d.Message.Conversation) {
+		t.Errorf("left as %s", f.JSON())
+	}
+	x.from("agent-042", `{"id":"a1","payload":"hello yourself"}`)
+	x.from("agent-042", `{"id":"a2","payload":"and another thing"}`)
+	x.from("agent-007", `{"id":"b1","payload":"x","ref":"%s"}`, d.Message.ID)
+	x.from("agent-042", `{"id":"a3","payload":{"x":1,"agentmesh":{"conv":"conv_theirs","msg":"msg_theirs"}}}`)
+	got := n.all()
+	if len(got) != 4 || got[0].ConvID != d.Message.Conversation || got[1].ConvID == d.Message.Conversation || got[2].ConvID == d.Message.Conversation {
+		t.Fatalf("conversations %+v", got)
+	}
+	if got[3].ConvID != "conv_theirs" || strings.Contains(string(got[3].Payload.JSON()), "msg_theirs") {
+		t.Errorf("what one of us names is in %s: %s", got[3].ConvID, got[3].Payload.JSON())
+	}
+	if again := n.all()[0]; again.MessageID == got[1].MessageID || again.Principal != "agentrelay:free/agent-042" {
+		t.Errorf("messages are not told apart: %+v", again)
+	}
+}
+
+// AR-56: broadcasts go to the feed, once, and to the node only where the policy says so.
+func TestFeed(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for range 2 {
+		x.from("agent-042", `{"id":"q1","to":["*"],"type":"question","payload":"anybody?"}`)
+	}
+	x.from("agent-042", `{"id":"d1","to":["*"],"type":"discovery","payload":{"skills":["Go","cooking"]}}`)
+	if got := n.all(); len(got) != 0 {
+		t.Errorf("the node got %+v", got)
+	}
+	list := x.link.feed.latest(10)
+	if len(list) != 2 || list[0].ID != "d1" || list[1].ID != "q1" || !list[1].Broadcast {
+		t.Errorf("feed %+v", list)
+	}
+	if h := x.link.hints["agent-042"]; len(h.Skills) != 2 || h.Skills[0] != "go" {
+		t.Errorf("hints %+v", h)
+	}
+	open, m := play(t, func(l *bridge.Link) { l.Policy.Broadcast = true }, Config{})
+	open.from("agent-042", `{"id":"q1","to":["*"],"type":"question","payload":"anybody?"}`)
+	open.from("agent-042", `{"id":"t1","to":["*"],"type":"thought","payload":"hm"}`)
+	if got := m.all(); len(got) != 1 || got[0].Intent != wire.RequestInfo {
+		t.Errorf("with broadcasts let in the node got %+v", got)
+	}
+}
+
+// The feed is bounded whatever comes.
+func TestFeedBounded(t *testing.T) {
+	f := newFeed()
+	for n := range 20 * feedSize {
+		f.add(FeedItem{ID: strconv.Itoa(n), From: "agent-042", At: time.Now()})
+	}
+	if len(f.list) != feedSize || len(f.seen) > 10*feedSize+1 {
+		t.Errorf("%d items and %d ids are kept", len(f.list), len(f.seen))
+	}
+	big := item(&heard{id: "x", payload: wire.Text(strings.Repeat("x", 50_000))}, true)
+	if !big.Truncated || len(big.Payload) > maxFeedBytes+2 {
+		t.Errorf("an item of %d bytes", len(big.Payload))
+	}
+}
+
+// AR-26: the filter.
+func TestFilter(t *testing.T) {
+	x, n := play(t, func(l *bridge.Link) {
+		l.Policy.Filter = bridge.LinkFilter{Types: []string{"thought"}, From: []string{"agent-042"}, Keywords: []string{"Go"}}
+	}, Config{})
+	x.from("agent-042", `{"id":"1","type":"thought","payload":{"text":"I like go"}}`)
+	x.from("agent-042", `{"id":"2","type":"thought","payload":"nothing"}`)
+	x.from("agent-042", `{"id":"3","type":"alert","payload":"go"}`)
+	x.from("agent-007", `{"id":"4","type":"thought","payload":"go"}`)
+	if got := n.all(); len(got) != 1 {
+		t.Errorf("%d messages passed, want 1", len(got))
+	}
+}
+
+// AR-30: no frame of the relay does anything.
+func TestControlHasNoPower(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for _, kind := range []string{"welcome", "error", "pong", "subscribed", "vote_result", "answer", "agentmesh", "command_result"} {
+		x.from("relay", `{"id":"c-%s","to":["other-id"],"type":"%s","payload":{"code":"\u001b[31mred","relay":"evil"}}`, kind, kind)
+	}
+	if len(n.all()) != 0 || x.link.ownID() != "our-node" || x.link.status().State != bridge.LinkUp {
+		t.Errorf("node got %d, we are %s, %+v", len(n.all()), x.link.ownID(), x.link.status())
+	}
+}
+
+// AR-47 to AR-49: round trip; wrong key, algorithm and size are a note to the owner; a changed key waits for the owner.
+func TestEncrypted(t *testing.T) {
+	mine, myRecipient, err := signing.GenerateAge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, theirRecipient, err := signing.GenerateAge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, otherRecipient, err := signing.GenerateAge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, n := play(t, nil, Config{Identity: mine})
+	x.from("agent-042", `{"id":"d1","type":"discovery","to":["*"],"payload":{"skills":[],"age_recipient":"%s"}}`, theirRecipient)
+	x.from("agent-042", `{"id":"d2","type":"discovery","to":["*"],"payload":{"age_recipient":"%s"}}`, otherRecipient)
+	if p, err := x.link.peer(t.Context(), "agent-042"); err != nil || p.Recipient != theirRecipient || p.Pending != otherRecipient || p.ByOwner {
+		t.Errorf("peer %+v, %v", p, err)
+	}
+	f := x.send(outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
+	sealed, _ := f.Get("payload")
+	if f.GetStr("type") != "encrypted" || sealed.GetStr("algorithm") != "age" || sealed.GetStr("recipient_key") != theirRecipient ||
+		strings.Contains(string(f.JSON()), "conv_") {
+		t.Fatalf("left as %s", f.JSON())
+	}
+	reader := &link{b: &Bridge{cfg: Config{Identity: theirs}}}
+	inner, err := reader.decrypt(&heard{payload: sealed})
+	if err != nil || inner.GetStr("payload") != "a secret" || inner.GetStr("type") != "thought" {
+		t.Errorf("the peer reads %s, %v", inner.JSON(), err)
+	}
+	seal := func(to, plain string) string {
+		t.Helper()
+		b, err := signing.SealAge(to, []byte(plain))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(wire.Text(encode64(b)).JSON())
+	}
+	good := seal(myRecipient, `{"type":"question","payload":"psst?"}`)
+	x.from("agent-042", `{"id":"e1","type":"encrypted","payload":{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}}`, good, myRecipient)
+	if got := n.all(); len(got) != 1 || got[0].Payload.GetStr("question") != "psst?" || got[0].Verified != bridge.VerifiedNone {
+		t.Fatalf("the node got %+v", got)
+	}
+	for name, payload := range map[string]string{
+		"wrong key":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, seal(theirRecipient, `{"payload":1}`), myRecipient),
+		"other key":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, good, theirRecipient),
+		"algorithm":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"rot13","recipient_key":"%s"}`, good, myRecipient),
+		"oversize":   fmt.Sprintf(`{"encrypted_data":"%s","algorithm":"age","recipient_key":"%s"}`, strings.Repeat("A", 62<<10), myRecipient),
+		"no base64":  fmt.Sprintf(`{"encrypted_data":"***","algorithm":"age","recipient_key":"%s"}`, myRecipient),
+		"no object":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, seal(myRecipient, `null`), myRecipient),
+		"no payload": fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, seal(myRecipient, `{}`), myRecipient),
+		"text":       `"x"`,
+	} {
+		before := len(x.link.feed.latest(100))
+		x.from("agent-042", `{"id":"bad-%s","type":"encrypted","payload":%s}`, name, payload)
+		after := x.link.feed.latest(100)
+		if len(n.all()) != 1 || len(after) != before+1 || after[0].Note == "" {
+			t.Errorf("%s: the node got %d messages, the owner %+v", name, len(n.all()), after[0])
+		}
+	}
+}
+
+func encode64(b []byte) string {
+	out, _ := json.Marshal(b)
+	return strings.Trim(string(out), `"`)
+}
+
+// AR-49: with policy always nothing leaves in the clear.
+func TestEncryptAlways(t *testing.T) {
+	x, _ := play(t, func(l *bridge.Link) { l.Policy.Encrypt = encryptAlways }, Config{})
+	_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
+	if _, again := err.(*client.SendError); err == nil || again {
+		t.Errorf("Deliver() = %v, want a final error", err)
+	}
+}
+
+// AR-53: what is too large or has no word is refused for good; over our own budget it waits.
+func TestOutgoingLimits(t *testing.T) {
+	x, _ := play(t, nil, Config{})
+	for _, d := range []bridge.Delivery{
+		outgoing(t, wire.NewConversationID(), wire.Handoff, `{"action":"request_human","reason":"r"}`),
+		outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+strings.Repeat("x", 65<<10)+`"}}`),
+	} {
+		_, err := x.Deliver(t.Context(), d)
+		if _, again := err.(*client.SendError); err == nil || again {
+			t.Errorf("Deliver(%s) = %v, want a final error", d.Message.Intent, err)
+		}
+	}
+	for n := range ownPerMinute + 1 {
+		_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`))
+		if wait, ok := err.(*client.SendError); n == ownPerMinute && (!ok || !wait.Retry || wait.After <= 0) || n < ownPerMinute && err != nil {
+			t.Fatalf("message %d: %v", n, err)
+		}
+	}
+}
+
+// AR-52: why a link waits, and for how long.
+func TestPause(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{&websocket.CloseError{Code: codeRateClosed}, afterRate}, {&websocket.HandshakeError{Status: 429}, afterRate}, {errTooMany, afterRate},
+		{&websocket.CloseError{Code: codePolicy}, afterPolicy}, {&websocket.CloseError{Code: 1006}, 0}, {nil, 0},
+	} {
+		if got := pause(tt.err); got != tt.want {
+			t.Errorf("pause(%v) = %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
+// AR-8, AR-52: a refused token stops the link until the owner acts.
+func TestRefusedToken(t *testing.T) {
+	x, _ := play(t, nil, Config{})
+	x.relay.refuse(http.StatusUnauthorized)
+	x.relay.cut()
+	x.waitFor(bridge.LinkDown)
+	if err := x.Test(t.Context(), "free"); err == nil {
+		t.Error("Test() of a link whose token is refused succeeded")
+	}
+}
+
+// AR-51: a link without a token registers, at the port after where nothing answers, and keeps what it got in a file of
+// its own; with reregister it claims its id again when the relay has forgotten it.
+func TestRegistersItself(t *testing.T) {
+	asked := make(chan string, 10)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			ID string `json:"agent_id"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		asked <- r.URL.Path + " " + body.ID
+		fmt.Fprintf(w, `{"agent_id":"our-node","token":"tok_x%d"}`, len(asked))
+	}))
+	defer srv.Close()
+	at, err := url.Parse(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, _ := strconv.Atoi(at.Port())
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer h.Close()
+	b, err := New(Config{
+		Links: []bridge.Link{{Name: "free", Kind: Kind, URL: "ws://127.0.0.1:" + strconv.Itoa(port-1) + "/arc", AgentID: "our-node", Options: map[string]string{optReregister: "true"}}},
+		Dir:   t.TempDir(), Node: &taker{}, Store: openStore(t), HTTP: h,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := b.links[0]
+	for range 2 {
+		token, err := l.token(t.Context())
+		if err != nil || string(token) != "tok_x1" {
+			t.Fatalf("token() = %q, %v", string(token), err)
+		}
+	}
+	if got := <-asked; got != "/register our-node" || len(asked) != 0 {
+		t.Errorf("asked for %q, and %d times more", got, len(asked))
+	}
+	info, err := os.Stat(l.tokenFile())
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the token's file: %v, %v", info, err)
+	}
+	if !l.forgotten() {
+		t.Error("the link does not register again")
+	}
+	if _, err := l.token(t.Context()); err != nil || <-asked != "/register our-node" {
+		t.Errorf("registering again: %v", err)
+	}
+}
+
+// A link's configuration is judged when it is read.
+func TestLinkConfig(t *testing.T) {
+	good := bridge.Link{Name: "free", Kind: Kind, URL: "wss://relay.example/arc"}
+	for name, edit := range map[string]func(*bridge.Link){
+		"http":     func(l *bridge.Link) { l.URL = "https://relay.example/arc" },
+		"token":    func(l *bridge.Link) { l.URL += "?token=tok_1" },
+		"id":       func(l *bridge.Link) { l.AgentID = "relay" },
+		"encrypt":  func(l *bridge.Link) { l.Policy.Encrypt = "sometimes" },
+		"option":   func(l *bridge.Link) { l.Options = map[string]string{"x": "true"} },
+		"no value": func(l *bridge.Link) { l.Options = map[string]string{optPending: "yes"} },
+	} {
+		l := good
+		edit(&l)
+		if _, err := (&Bridge{log: textLogger(&strings.Builder{})}).newLink(l); err == nil {
+			t.Errorf("%s: %+v was accepted", name, l)
+		}
+	}
+	if _, err := (&Bridge{log: textLogger(&strings.Builder{})}).newLink(good); err != nil {
+		t.Error(err)
+	}
+}
