@@ -67,6 +67,10 @@ var manExamples = map[string][]example{
 	"approvals":     {{"Look at what waits, and let the sender in for good:", "agentmesh approvals\nagentmesh approvals approve ask_7c2 --always"}},
 	"conversations": {{"Read a transcript:", "agentmesh conversations show conv_4f1"}},
 	"peers":         {{"Take a card by your word, under a short name:", "agentmesh peers add https://agent.example.org/agentmesh --alias sarah"}, {"Keep an agent out:", "agentmesh peers block am_2xk"}},
+	"mew": {
+		{"Watch a space, and say something in it:", "agentmesh mew tail --space lab\nagentmesh mew chat 'good morning' --space lab"},
+		{"Let the space behind a link see a conversation:", "agentmesh mew bring conv_2xk --link lab"},
+	},
 	"mess": {
 		{"Ask, and see what became of it:", "agentmesh mess request 'what is in the fridge?' --id fridge\nagentmesh mess status fridge"},
 		{"Do what somebody asks for, with a photo:", "agentmesh mess list --status pending\nagentmesh mess claim 2026-01-31-001\nagentmesh mess complete 2026-01-31-001 'milk and eggs' --photo fridge.jpg"},

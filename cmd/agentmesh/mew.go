@@ -23,7 +23,24 @@ import (
 
 // mewCmd is about MEW spaces.
 type mewCmd struct {
-	Gateway mewGatewayCmd `cmd:"" help:"Serve the space of a space.yaml to MEW clients, in place of the reference gateway."`
+	Spaces   mewSpacesCmd   `cmd:"" default:"withargs" help:"List the spaces that are hosted here and those that links go to."`
+	Status   mewStatusCmd   `cmd:"" help:"Show a space: who is there and may do what, proposals, reasoning, streams; or ask a participant."`
+	Tail     mewTailCmd     `cmd:"" help:"Print envelopes as they pass."`
+	Chat     mewChatCmd     `cmd:"" help:"Say something."`
+	Propose  mewProposeCmd  `cmd:"" help:"Propose that somebody calls a tool."`
+	Approve  mewApproveCmd  `cmd:"" help:"Send what somebody proposed as a request."`
+	Reject   mewRejectCmd   `cmd:"" help:"Reject what somebody proposed."`
+	Cancel   mewCancelCmd   `cmd:"" help:"Tell a participant to stop reasoning."`
+	Pause    mewPauseCmd    `cmd:"" help:"Pause a participant."`
+	Resume   mewResumeCmd   `cmd:"" help:"Let a paused participant go on."`
+	Shutdown mewShutdownCmd `cmd:"" help:"Tell a participant to leave."`
+	Grant    mewGrantCmd    `cmd:"" help:"Give a participant capabilities."`
+	Revoke   mewRevokeCmd   `cmd:"" help:"Take capabilities from a participant."`
+	Invite   mewInviteCmd   `cmd:"" help:"Invite somebody; prints the token."`
+	Kick     mewKickCmd     `cmd:"" help:"Throw a participant out."`
+	Bring    mewBringCmd    `cmd:"" help:"Let a space see an AgentMesh conversation."`
+	Connect  mewConnectCmd  `cmd:"" help:"Connect a link now, also one that was shut down or thrown out."`
+	Gateway  mewGatewayCmd  `cmd:"" help:"Serve the space of a space.yaml to MEW clients, in place of the reference gateway."`
 }
 
 // mewGatewayCmd serves one space from the files of the reference implementation, and needs no agent (MEW-D1).

@@ -103,7 +103,7 @@ func (l *link) sharing(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if l.ready(l.anybody()) != nil {
+		if !l.free() {
 			continue
 		}
 		all, err := l.allBrought(ctx)
@@ -118,14 +118,11 @@ func (l *link) sharing(ctx context.Context) {
 	}
 }
 
-// anybody is somebody in the space, "" where nobody is.
-func (l *link) anybody() string {
+// free says whether we may speak now: in the space and not paused.
+func (l *link) free() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id := range l.people {
-		return id
-	}
-	return ""
+	return l.conn != nil && !l.pause.on
 }
 
 // share tells the space what it has not seen of a conversation. Nothing is marked as told before the space took it, and

@@ -60,6 +60,7 @@ type link struct {
 	caps    []*Capability
 	shown   []wire.Value // our capabilities as they were written
 	people  map[string]wire.Value
+	spoke   map[string]struct{} // who spoke and is on no list: a gateway's operator, HTTP clients
 	streams []wire.Value
 	board   board
 	pause   paused
@@ -325,7 +326,7 @@ func (l *link) leave(conn *websocket.Conn) {
 	if l.conn != conn {
 		return
 	}
-	l.conn, l.people, l.streams, l.board = nil, nil, nil, board{}
+	l.conn, l.people, l.spoke, l.streams, l.board = nil, nil, nil, nil, board{}
 	l.pause.stop()
 	for id, c := range l.echoes {
 		delete(l.echoes, id)

@@ -59,6 +59,9 @@ func (l *link) ready(peer string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, there := l.people[peer]
+	if _, spoke := l.spoke[peer]; spoke {
+		there = true
+	}
 	switch {
 	case l.conn == nil:
 		return errNotJoined

@@ -26,6 +26,9 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 	l.mu.Lock()
 	in, me := l.conn != nil, l.me
 	if in {
+		if _, listed := l.people[e.from]; !listed && e.from != me && len(l.spoke) < maxPeople && len(e.from) <= maxName {
+			l.spoke[e.from] = struct{}{}
+		}
 		l.board.see(&j.e, j.at)
 		l.stream(&j.e)
 		l.feed(data)
@@ -114,7 +117,9 @@ func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
 			l.streams = append(l.streams, v)
 		}
 	}
-	first = l.conn != conn
+	if first = l.conn != conn; first {
+		l.spoke = make(map[string]struct{})
+	}
 	l.conn = conn
 	if l.state != bridge.LinkUp {
 		l.state, l.since = bridge.LinkUp, time.Now()
@@ -146,6 +151,7 @@ func (l *link) presence(e *envelope) {
 		l.person(id, caps)
 	case "leave":
 		delete(l.people, id)
+		delete(l.spoke, id)
 		l.board.left(id)
 	}
 }

@@ -1,0 +1,392 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// mewWhere names a space: one that is hosted here, or one that a link goes to.
+type mewWhere struct {
+	Space string `help:"The space, where it is hosted here." placeholder:"ID"`
+	Link  string `help:"The link, where the space is hosted elsewhere." placeholder:"NAME"`
+}
+
+// mewSpaces is what mew spaces shows.
+type mewSpaces struct {
+	Hosted []mew.SpaceSummary `json:"hosted"`
+	Linked []mew.LinkSummary  `json:"linked"`
+}
+
+// spaces lists both kinds. What is not configured is empty.
+func mewSpacesOf(ctx context.Context, o *owner) (out mewSpaces, err error) {
+	out = mewSpaces{Hosted: []mew.SpaceSummary{}, Linked: []mew.LinkSummary{}}
+	for path, into := range map[string]any{"mew/spaces": &items[mew.SpaceSummary]{}, "mew/links": &items[mew.LinkSummary]{}} {
+		resp, err := o.try(ctx, path)
+		if err != nil {
+			return out, err
+		}
+		if resp == nil {
+			continue
+		}
+		if err := json.Unmarshal(resp, into); err != nil {
+			return out, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+		}
+		switch list := into.(type) {
+		case *items[mew.SpaceSummary]:
+			out.Hosted = append(out.Hosted, list.Items...)
+		case *items[mew.LinkSummary]:
+			out.Linked = append(out.Linked, list.Items...)
+		}
+	}
+	return out, nil
+}
+
+// try asks for what may not be served at all; then it returns nothing.
+func (o *owner) try(ctx context.Context, path string) (json.RawMessage, error) {
+	raw, err := o.call(ctx, http.MethodGet, path, nil, nil)
+	if err != nil && exitCode(err) == exitUnavailable && strings.Contains(err.Error(), "does not serve this") {
+		return nil, nil
+	}
+	return raw, err
+}
+
+// path is where the owner API has the space. Where nothing is named, the only one is meant.
+func (w mewWhere) path(ctx context.Context, o *owner) (string, error) {
+	switch {
+	case w.Space != "" && w.Link != "":
+		return "", fail(exitUsage, errors.New("name --space or --link, not both"))
+	case w.Space != "":
+		return "mew/spaces/" + url.PathEscape(w.Space), nil
+	case w.Link != "":
+		return "mew/links/" + url.PathEscape(w.Link), nil
+	}
+	all, err := mewSpacesOf(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case len(all.Hosted)+len(all.Linked) == 0:
+		return "", failHint(exitInput, errors.New("there is no MEW space here"), "mew.spaces and links in the configuration; see docs/bridges/mew.md")
+	case len(all.Hosted)+len(all.Linked) > 1:
+		return "", failHint(exitInput, errors.New("there is more than one space: name --space or --link"), "agentmesh mew spaces")
+	case len(all.Hosted) == 1:
+		return "mew/spaces/" + url.PathEscape(all.Hosted[0].ID), nil
+	}
+	return "mew/links/" + url.PathEscape(all.Linked[0].Link), nil
+}
+
+// at runs f with the owner API and the path of the space. live needs a serve that runs: a space lives in it.
+func (w mewWhere) at(ctx context.Context, a *app, live bool, f func(o *owner, path string) error) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	if live && o.here != nil {
+		return errors.Join(failHint(exitUnavailable, errors.New("no agentmesh runs here, and a space lives in one"), "agentmesh serve"), o.close())
+	}
+	path, err := w.path(ctx, o)
+	if err == nil {
+		err = f(o, path)
+	}
+	return errors.Join(err, o.close())
+}
+
+// mewEnvelope is an envelope that a command writes. The space fills in the rest.
+type mewEnvelope struct {
+	ID          string   `json:"id,omitempty"`
+	Kind        string   `json:"kind"`
+	To          []string `json:"to,omitempty"`
+	Correlation []string `json:"correlation_id,omitempty"`
+	Context     string   `json:"context,omitempty"`
+	Payload     any      `json:"payload"`
+}
+
+// say sends an envelope as the owner, or as this node where the space is elsewhere.
+func (w mewWhere) say(ctx context.Context, a *app, asJSON bool, e mewEnvelope, done string) error {
+	return w.at(ctx, a, true, func(o *owner, path string) error {
+		raw, err := o.call(ctx, http.MethodPost, path+"/messages", nil, e)
+		_, err = present(a, asJSON, raw, err, func(got mewSaid) {
+			a.print("%s (%s)", done, clean(got.ID))
+			if got.Token != "" {
+				a.print("token: %s", clean(got.Token))
+				a.print("connect to: %s", clean(got.URL))
+				a.note("the token is shown this once; whoever has it is the participant")
+			}
+		})
+		return err
+	})
+}
+
+// mewSaid is what a space answers to an envelope.
+type mewSaid struct {
+	ID     string `json:"id"`
+	Status string `json:"status"`
+	Token  string `json:"token"`
+	URL    string `json:"connection_url"`
+}
+
+type mewSpacesCmd struct {
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := mewSpacesOf(ctx, o)
+	if err = errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.json(all)
+	}
+	rows := [][]string{{"SPACE", "WHERE", "STATE", "PARTICIPANTS", "STREAMS", "PROPOSALS"}}
+	for _, s := range all.Hosted {
+		rows = append(rows, []string{s.ID, "here", fmt.Sprintf("%d connected", s.Connected), strconv.Itoa(s.Participants), strconv.Itoa(s.Streams), strconv.Itoa(s.Proposals)})
+	}
+	for _, l := range all.Linked {
+		rows = append(rows, []string{l.Space, "link " + l.Link, string(l.State), strconv.Itoa(l.Participants), strconv.Itoa(l.Streams), strconv.Itoa(l.Proposals)})
+	}
+	a.list(rows, "no space is hosted here and no link goes to one; docs/bridges/mew.md tells how")
+	return nil
+}
+
+type mewStatusCmd struct {
+	Participant string `arg:"" optional:"" help:"Ask this participant how it stands."`
+	mewWhere
+	JSON bool `help:"Print the result as JSON."`
+}
+
+func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
+	if c.Participant != "" {
+		e := mewEnvelope{ID: mewID(), Kind: "participant/request-status", To: []string{c.Participant}, Payload: struct{}{}}
+		return c.await(ctx, a, e, "participant/status", func(v wire.Value) error {
+			if c.JSON {
+				return a.json(v)
+			}
+			payload, _ := v.Get("payload")
+			a.print("%s", cleanJSON(payload.JSON()))
+			return nil
+		})
+	}
+	return c.at(ctx, a, false, func(o *owner, path string) error {
+		raw, err := o.call(ctx, http.MethodGet, path, nil, nil)
+		_, err = present(a, c.JSON, raw, err, a.showSpace)
+		return err
+	})
+}
+
+func mewID() string { return "cli-" + strconv.FormatInt(time.Now().UnixNano(), 36) }
+
+// showSpace prints a space. Everything in it is the words of others.
+func (a *app) showSpace(s mew.SpaceStatus) {
+	rows := [][]string{{"PARTICIPANT", "ID", "STATE", "CAPABILITIES"}}
+	for _, p := range s.Participants {
+		state := "away"
+		switch {
+		case p.Barred:
+			state = "barred"
+		case p.Down:
+			state = "shut down"
+		case p.Paused:
+			state = "paused"
+		case p.Connected:
+			state = "here"
+		}
+		var may []string
+		for _, raw := range p.Capabilities {
+			may = append(may, string(raw))
+		}
+		text := strings.Join(may, " ")
+		rows = append(rows, []string{p.Name, p.ID, state, text[:min(len(text), 200)]})
+	}
+	a.list(rows, "nobody is there")
+	for _, p := range s.Proposals {
+		a.print("proposal %s from %s, %s: %s", clean(p.ID), clean(p.From), when(p.At), clean(string(p.Payload[:min(len(p.Payload), 300)])))
+	}
+	for _, r := range s.Reasoning {
+		a.print("reasoning %s of %s since %s", clean(r.ID), clean(r.From), when(r.Since))
+	}
+	for _, raw := range s.Streams {
+		a.print("stream %s", clean(string(raw[:min(len(raw), 300)])))
+	}
+}
+
+type mewTailCmd struct {
+	mewWhere
+	Count int  `help:"Stop after so many envelopes; 0 goes on." short:"n"`
+	JSON  bool `help:"Print envelopes as they are, one in a line."`
+}
+
+func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
+	return c.at(ctx, a, true, func(o *owner, path string) error {
+		n := 0
+		return mewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
+			if c.JSON {
+				a.print("%s", raw)
+			} else {
+				a.print("%s", mewLine(v))
+			}
+			n++
+			return c.Count > 0 && n >= c.Count, nil
+		}, a)
+	})
+}
+
+// mewLine is an envelope in a line.
+func mewLine(v wire.Value) string {
+	payload, _ := v.Get("payload")
+	to, _ := v.Get("to")
+	var names []string
+	for e := range to.Elems() {
+		s, _ := e.Str()
+		names = append(names, s)
+	}
+	text := payload.GetStr("text")
+	if text == "" {
+		text = string(payload.JSON())
+	}
+	if len(text) > 300 {
+		text = text[:300] + "…"
+	}
+	ts := v.GetStr("ts")
+	if at, ok := wire.ParseTime(ts); ok {
+		ts = at.Local().Format("15:04:05")
+	}
+	arrow := ""
+	if len(names) > 0 {
+		arrow = " → " + strings.Join(names, ", ")
+	}
+	return clean(fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), text))
+}
+
+// mewEvents follows the envelopes of a space. begun is called once it listens.
+func mewEvents(ctx context.Context, o *owner, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
+	resp, err := o.do(ctx, http.MethodGet, path+"/events", nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 2*mew.MaxEnvelope)
+	lost := false
+	for lines.Scan() {
+		line := lines.Text()
+		if begun != nil {
+			if err := begun(); err != nil {
+				return err
+			}
+			begun = nil
+		}
+		data, ok := strings.CutPrefix(line, "data: ")
+		switch {
+		case line == "event: lost":
+			lost = true
+		case ok && lost:
+			a.note("%s envelopes were lost: they came faster than they were read", clean(data))
+			lost = false
+		case ok:
+			v, err := wire.ParseForeign([]byte(data), 64, 1<<17)
+			if err != nil {
+				continue
+			}
+			if end, err := seen(data, v); end || err != nil {
+				return err
+			}
+		}
+	}
+	if err := lines.Err(); err != nil && ctx.Err() == nil {
+		return fail(exitUnavailable, err)
+	}
+	return fail(exitUnavailable, errors.New("the running agentmesh ended the stream"))
+}
+
+const mewPatience = 10 * time.Second
+
+// await says something and waits for the answer of this kind.
+func (w mewWhere) await(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
+	ctx, cancel := context.WithTimeout(ctx, mewPatience)
+	defer cancel()
+	return w.at(ctx, a, true, func(o *owner, path string) error {
+		err := mewEvents(ctx, o, path, func() error {
+			_, err := o.call(ctx, http.MethodPost, path+"/messages", nil, e)
+			return err
+		}, func(_ string, v wire.Value) (bool, error) {
+			about, _ := v.Get("correlation_id")
+			for id := range about.Elems() {
+				if s, _ := id.Str(); s == e.ID && v.GetStr("kind") == kind {
+					return true, show(v)
+				}
+			}
+			return false, nil
+		}, a)
+		if ctx.Err() != nil {
+			return fail(exitUnavailable, errors.New("no answer came"))
+		}
+		return err
+	})
+}
+
+type mewConnectCmd struct {
+	Link string `arg:"" help:"Name of the link."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, post("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
+		a.print("%s is %s; it connects now", clean(l.Name), l.State)
+	})
+}
+
+type mewBringCmd struct {
+	Conversation string `arg:"" help:"Id of a conversation, or its beginning."`
+	Link         string `required:"" help:"The link to the space." placeholder:"NAME"`
+	Stop         bool   `help:"The space sees nothing more of it."`
+	JSON         bool   `help:"Print the result as JSON."`
+}
+
+// mewBringing names a conversation for a space.
+type mewBringing struct {
+	Peer         string `json:"peer"`
+	Conversation string `json:"conversation_id"`
+	Stop         bool   `json:"stop"`
+}
+
+func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	raw, err := o.call(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.Conversation), nil, nil)
+	if err != nil {
+		return err
+	}
+	conv, err := decode[conversation](raw)
+	if err != nil {
+		return err
+	}
+	raw, err = o.call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
+		mewBringing{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
+	_, err = present(a, c.JSON, raw, err, func(b mewBringing) {
+		if b.Stop {
+			a.print("the space behind %s sees nothing more of %s", clean(c.Link), clean(b.Conversation))
+			return
+		}
+		a.print("the space behind %s sees %s from now on", clean(c.Link), clean(b.Conversation))
+	})
+	return err
+}
