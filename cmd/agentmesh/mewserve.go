@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -84,6 +85,9 @@ func (m *mewService) MountOwner(g *echo.Group) {
 		m.gateway.MountOwner(g)
 	}
 }
+
+// MountPage adds the spaces of both sides to the owner's page.
+func (m *mewService) MountPage(pages *httpapi.Pages) { mew.MountPages(pages, m.gateway, m.Bridge) }
 
 // Run hosts the spaces and keeps the links until ctx ends.
 func (m *mewService) Run(ctx context.Context) error {

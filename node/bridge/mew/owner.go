@@ -120,11 +120,8 @@ func (g *Gateway) ownerDecide(c echo.Context) error {
 // spoken answers with what the space answered.
 func spoken(c echo.Context) func(status int, body []byte, err error) error {
 	return func(status int, body []byte, err error) error {
-		if r, ok := errors.AsType[*Refused](err); ok {
-			return &wire.Error{Code: wire.InvalidMessage, Status: r.Status, Message: r.Error()}
-		}
 		if err != nil {
-			return err
+			return spokenFault(err)
 		}
 		return httpapi.Raw(c, status, body)
 	}
@@ -188,4 +185,12 @@ func feedSay(c echo.Context, line string) error {
 		return err
 	}
 	return http.NewResponseController(c.Response()).Flush()
+}
+
+// spokenFault is what the owner is told when a space refused.
+func spokenFault(err error) error {
+	if r, ok := errors.AsType[*Refused](err); ok {
+		return &wire.Error{Code: wire.InvalidMessage, Status: r.Status, Message: r.Error()}
+	}
+	return err
 }

@@ -1,0 +1,280 @@
+package mew
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+//go:embed page/*.html
+var pageFiles embed.FS
+
+// place is a space as the owner's page shows it: one that is hosted here, or one behind a link.
+type place struct {
+	Path   string // below the entry of the page
+	Title  string
+	Hosted bool
+	tail   tail
+	status func() SpaceStatus
+	say    func(ctx context.Context, data []byte) error
+	decide func(ctx context.Context, proposal string, approve bool, reason string) error
+	watch  func() (feed <-chan []byte, stop func())
+}
+
+// spacePages is the part of the owner's page about spaces (MEW-L7).
+type spacePages struct {
+	shell       *httpapi.Pages
+	places      []*place
+	list, space *httpapi.PageTemplate
+}
+
+// topicSpaces has the live regions of these pages fetched again.
+const topicSpaces = "mew"
+
+// MountPages adds the entry "MEW" with the spaces of g and those behind the links of b; either may be nil.
+func MountPages(shell *httpapi.Pages, g *Gateway, b *Bridge) {
+	p := &spacePages{
+		shell: shell,
+		list:  shell.Template(pageFiles, "page/spaces.html"), space: shell.Template(pageFiles, "page/space.html"),
+	}
+	if g != nil {
+		for _, s := range g.order {
+			p.places = append(p.places, hostedPlace(s))
+		}
+	}
+	if b != nil {
+		for _, l := range b.links {
+			p.places = append(p.places, linkPlace(l))
+		}
+	}
+	shell.Add(httpapi.Nav{Path: "mew", Title: "MEW", Count: p.waiting})
+	shell.Follow(p.follow)
+	shell.Group().GET("/mew", p.showList)
+	shell.Group().GET("/mew/:kind/:name", p.show)
+	shell.Group().POST("/mew/:kind/:name", p.act)
+}
+
+func hostedPlace(s *Space) *place {
+	return &place{
+		Path: "mew/space/" + url.PathEscape(s.id), Title: s.id, Hosted: true, status: s.Status,
+		say: func(_ context.Context, data []byte) error { _, _, err := s.Say(data); return err },
+		decide: func(_ context.Context, id string, approve bool, reason string) error {
+			_, _, err := s.Decide(id, approve, reason)
+			return err
+		},
+		watch: func() (<-chan []byte, func()) { f := s.Watch(); return f.C(), f.Close },
+	}
+}
+
+func linkPlace(l *link) *place {
+	return &place{
+		Path: "mew/link/" + url.PathEscape(l.cfg.Name), Title: l.cfg.Name, status: l.space,
+		say: func(ctx context.Context, data []byte) error { _, err := l.speak(ctx, data); return err },
+		decide: func(ctx context.Context, id string, approve bool, reason string) error {
+			_, err := l.decide(ctx, id, approve, reason)
+			return err
+		},
+		watch: func() (<-chan []byte, func()) { f := l.watch(); return f.C(), f.Close },
+	}
+}
+
+// tail is the last envelopes that passed while a page was open. Nothing else keeps those of a link (MEW-L5).
+type tail struct {
+	mu   sync.Mutex
+	last []passed
+}
+
+// passed is an envelope on the page: names and payload are the words of others.
+type passed struct {
+	ID, Kind, From string
+	To             []string
+	Payload        json.RawMessage
+}
+
+const (
+	maxTail   = 40
+	maxOnPage = 4 << 10 // bytes of a payload
+)
+
+// see keeps an envelope. Several pages may be open, and each brings it.
+func (t *tail) see(raw []byte) {
+	e, fault := parseEnvelope(raw)
+	if fault != nil {
+		return
+	}
+	p := passed{ID: e.id, Kind: e.kind, From: e.from, To: e.to, Payload: json.RawMessage("{}")}
+	if e.payload.Kind() == wire.Object {
+		p.Payload = e.payload.JSON()
+	}
+	if len(p.Payload) > maxOnPage {
+		p.Payload = json.RawMessage(`"…"`)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.ContainsFunc(t.last, func(had passed) bool { return had.ID == p.ID && had.From == p.From && had.Kind == p.Kind }) {
+		return
+	}
+	if len(t.last) >= maxTail {
+		t.last = slices.Delete(t.last, 0, 1)
+	}
+	t.last = append(t.last, p)
+}
+
+// newest returns what is kept, the newest first.
+func (t *tail) newest() []passed {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := slices.Clone(t.last)
+	slices.Reverse(out)
+	return out
+}
+
+// follow tells an open page that something passed in a space.
+func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
+	var all sync.WaitGroup
+	for _, pl := range p.places {
+		feed, stop := pl.watch()
+		all.Go(func() {
+			defer stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case raw := <-feed:
+					pl.tail.see(raw)
+					changed(topicSpaces)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// waiting counts the proposals that wait.
+func (p *spacePages) waiting(context.Context) int {
+	n := 0
+	for _, pl := range p.places {
+		n += len(pl.status().Proposals)
+	}
+	return min(n, httpapi.MaxCount)
+}
+
+// placeRow is a space in the list.
+type placeRow struct {
+	*place
+	Participants, Connected, Streams, Proposals int
+}
+
+func (p *spacePages) showList(c echo.Context) error {
+	rows := make([]placeRow, len(p.places))
+	for i, pl := range p.places {
+		st := pl.status()
+		rows[i] = placeRow{place: pl, Participants: len(st.Participants), Streams: len(st.Streams), Proposals: len(st.Proposals)}
+		for _, m := range st.Participants {
+			if m.Connected {
+				rows[i].Connected++
+			}
+		}
+	}
+	return p.shell.Render(c, p.list, httpapi.View{Title: "MEW spaces", Topics: []string{topicSpaces}, Data: rows})
+}
+
+// spaceView is what the page of a space shows.
+type spaceView struct {
+	*place
+	SpaceStatus
+	Passed []passed
+}
+
+// pageSaid are what a form before did (see [httpapi.Done]).
+var pageSaid = map[string]string{"sent": "Sent. Everybody in the space sees it."}
+
+func (p *spacePages) at(c echo.Context) (*place, error) {
+	path := "mew/" + c.Param("kind") + "/" + url.PathEscape(c.Param("name"))
+	for _, pl := range p.places {
+		if pl.Path == path {
+			return pl, nil
+		}
+	}
+	return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such space"}
+}
+
+func (p *spacePages) show(c echo.Context) error {
+	pl, err := p.at(c)
+	if err != nil {
+		return p.shell.Fault(c, err)
+	}
+	return p.shell.Render(c, p.space, httpapi.View{
+		Title: "Space " + pl.Title, Topics: []string{topicSpaces}, Said: pageSaid[c.QueryParam("did")],
+		Data: spaceView{place: pl, SpaceStatus: pl.status(), Passed: pl.tail.newest()},
+	})
+}
+
+// act carries out a form: a proposal, or an envelope of the owner's.
+func (p *spacePages) act(c echo.Context) error {
+	pl, err := p.at(c)
+	if err != nil {
+		return p.shell.Fault(c, err)
+	}
+	form, err := httpapi.Form(c, 64<<10)
+	if err != nil {
+		return p.shell.Fault(c, err)
+	}
+	ctx := c.Request().Context()
+	switch do := form.Get("do"); do {
+	case "approve", "reject":
+		err = pl.decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
+	default:
+		e, ok := formEnvelope(do, form)
+		if !ok || do == "kick" && !pl.Hosted {
+			return p.shell.Fault(c, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: "the form says nothing that can be done"})
+		}
+		err = pl.say(ctx, e.JSON())
+	}
+	if err != nil {
+		return p.shell.Fault(c, spokenFault(err))
+	}
+	return httpapi.Done(c, pl.Path, "sent")
+}
+
+// formEnvelope makes the envelope that a button stands for.
+func formEnvelope(do string, form url.Values) (wire.Value, bool) {
+	kind, payload := "", wire.Obj()
+	id := form.Get("id")
+	switch do {
+	case "chat":
+		kind, payload = kindChat, wire.Obj(text1("text", form.Get("text")), text1("format", "plain"))
+		if form.Get("text") == "" {
+			return wire.Value{}, false
+		}
+	case "cancel":
+		kind, payload = kindReasoningCancel, wire.Obj(text1("reason", "cancelled_by_owner"))
+	case "close":
+		kind, payload = kindStreamClose, wire.Obj(text1("stream_id", id), text1("reason", "cancelled"))
+	case "kick":
+		kind, payload = kindKick, wire.Obj(text1("participant_id", id))
+	case "pause", "resume", "shutdown", "request-status":
+		kind = "participant/" + do
+	default:
+		return wire.Value{}, false
+	}
+	e := wire.Obj(text1("kind", kind), wire.Member{Key: "payload", Value: payload})
+	switch {
+	case do == "cancel":
+		e = e.With("context", wire.Text(id))
+	case do == "chat" && form.Get("to") != "":
+		e = e.With("to", wire.Texts([]string{form.Get("to")}))
+	case do != "chat" && do != "close" && do != "kick":
+		e = e.With("to", wire.Texts([]string{id}))
+	}
+	return e, do == "chat" || id != ""
+}

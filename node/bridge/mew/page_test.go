@@ -1,0 +1,112 @@
+package mew
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// The owner sees a space live on the page and decides there; what others wrote acts nowhere.
+func TestPage(t *testing.T) {
+	r := start(t, lab(t))
+	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
+	MountPages(owner.Pages(), r.g, nil)
+	call := func(method, path string, form url.Values) (int, string) {
+		t.Helper()
+		req := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+httpapi.PagePath+path, strings.NewReader(form.Encode()))
+		if form != nil {
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+		w := httptest.NewRecorder()
+		owner.Handler().ServeHTTP(w, req)
+		return w.Result().StatusCode, w.Body.String()
+	}
+	alice := r.join("alice-token")
+	alice.send(`{"id":"p1","kind":"mcp/proposal","payload":{"method":"<script>alert(1)</script>\u202e"}}`,
+		`{"id":"r1","kind":"reasoning/start","payload":{}}`, `{"kind":"stream/request","payload":{"description":"<b>s"}}`)
+	alice.fence()
+	if status, text := call("GET", "/mew", nil); status != 200 || !strings.Contains(text, "/mew/space/lab") || !strings.Contains(text, "1 waiting") {
+		t.Errorf("list: %d\n%s", status, text)
+	}
+	status, text := call("GET", "/mew/space/lab", nil)
+	for _, want := range []string{`id="approve-p1"`, `id="cancel-r1"`, `id="kick-alice"`, "stream-1"} {
+		if status != 200 || !strings.Contains(text, want) {
+			t.Errorf("the page (%d) has no %s", status, want)
+		}
+	}
+	if strings.Contains(text, "<script>alert") || strings.Contains(text, "<b>s") || strings.Contains(text, "\u202e") {
+		t.Error("the words of a participant act on the page")
+	}
+	post := func(pairs ...string) {
+		t.Helper()
+		form := url.Values{}
+		for i := 0; i < len(pairs); i += 2 {
+			form.Set(pairs[i], pairs[i+1])
+		}
+		if status, text := call("POST", "/mew/space/lab", form); status != http.StatusSeeOther {
+			t.Errorf("%v: %d\n%s", pairs, status, text)
+		}
+	}
+	post("do", "approve", "id", "p1")
+	if req := alice.until("mcp/request"); string(mustGet(req, "correlation_id").JSON()) != `["p1"]` {
+		t.Errorf("got %s", req.JSON())
+	}
+	post("do", "cancel", "id", "r1")
+	alice.until("reasoning/cancel")
+	post("do", "chat", "text", "hello <all>")
+	if e := alice.until("chat"); str(pay(e, "text")) != "hello <all>" {
+		t.Errorf("got %s", e.JSON())
+	}
+	for kind, do := range map[string]string{"participant/pause": "pause", "participant/resume": "resume", "participant/request-status": "request-status"} {
+		post("do", do, "id", "alice")
+		alice.until(kind)
+	}
+	post("do", "kick", "id", "alice")
+	alice.closed(CloseKicked)
+	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}} {
+		if status, _ := call("POST", "/mew/space/lab", bad); status < 400 {
+			t.Errorf("%v was done: %d", bad, status)
+		}
+	}
+	if status, _ := call("GET", "/mew/space/nowhere", nil); status != 404 {
+		t.Errorf("a space that is none: %d", status)
+	}
+}
+
+// What passes is shown while a page is open, once however many are, and a page that closes leaves nothing behind.
+func TestPageFollows(t *testing.T) {
+	r := start(t, lab(t))
+	s := r.g.Space("lab")
+	p := &spacePages{places: []*place{hostedPlace(s)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	changed, ended := make(chan string, 100), make(chan struct{}, 2)
+	for range 2 {
+		go func() { p.follow(ctx, func(topic string) { changed <- topic }); ended <- struct{}{} }()
+	}
+	feeds := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.watch.feeds)
+	}
+	for feeds() < 2 {
+	}
+	r.post("alice", "alice-token", `{"id":"c1","kind":"chat","payload":{"text":"`+strings.Repeat("x", 2*maxOnPage)+`"}}`)
+	<-changed
+	if topic := <-changed; topic != topicSpaces {
+		t.Errorf("topic %s", topic)
+	}
+	cancel()
+	<-ended
+	<-ended
+	if got := p.places[0].tail.newest(); len(got) != 1 || got[0].ID != "c1" || len(got[0].Payload) > maxOnPage {
+		t.Errorf("passed %+v", got)
+	}
+	if n := feeds(); n != 0 {
+		t.Errorf("%d feeds are left", n)
+	}
+}
