@@ -367,13 +367,14 @@ func TestPageLog(t *testing.T) {
 	if newest, before := strings.Index(body, "by <bdi class=\"line\">door-39<"), strings.Index(body, ">door-38<"); newest < 0 || before < newest {
 		t.Errorf("the newest does not come first:\n%s", body)
 	}
-	seen := body
+	var seen strings.Builder
+	seen.WriteString(body)
 	for page := 0; strings.Contains(body, ">Older<") && page < 5; page++ {
 		body = p.must(link(t, body, "log?before="))
-		seen += body
+		seen.WriteString(body)
 	}
 	for i := range 40 {
-		if n := strings.Count(seen, fmt.Sprintf(">door-%d<", i)); n != 1 {
+		if n := strings.Count(seen.String(), fmt.Sprintf(">door-%d<", i)); n != 1 {
 			t.Errorf("entry %d is shown %d times", i, n)
 		}
 	}

@@ -45,7 +45,7 @@ type Pages struct {
 	stop     func()
 	sessions *sessions
 
-	sessionsPage, loginPage, faultPage *PageTemplate
+	loginPage, faultPage *PageTemplate
 }
 
 // Nav is an entry of the navigation.
