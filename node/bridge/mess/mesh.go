@@ -209,7 +209,7 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	name := cmp.Or(p.Name, t.Ref)
 	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" }).about(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
-	if to != t.Requester || !ends(t.Status) || m.Serial < t.lastState(m) {
+	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
 		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(block))}, wire.Member{Key: "mess", Value: block.Tree()})
 		return l, nil
 	}
@@ -244,9 +244,6 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 
 // ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.
 func ends(c Code) bool { return c.Terminal() && c != Delegated || c == Partial }
-
-// lastState is the serial of the message that the close goes with: the newest that there is.
-func (t *Thread) lastState(Message) int { return t.Serial }
 
 // openIn says whether another thread of the same conversation is still open.
 func (b *Bridge) openIn(t *Thread) bool {

@@ -3,7 +3,6 @@ package mess
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -129,18 +128,6 @@ func decodeThread(rec store.Record) (*Thread, error) {
 		return nil, fmt.Errorf("decode thread: %w", err)
 	}
 	return t, nil
-}
-
-// clone returns a copy that shares no memory that a transition changes.
-func (t *Thread) clone() *Thread {
-	c := *t
-	c.Declined = slices.Clone(t.Declined)
-	c.Questions = slices.Clone(t.Questions)
-	c.Suggestions = slices.Clone(t.Suggestions)
-	c.Successors = slices.Clone(t.Successors)
-	c.History = slices.Clone(t.History)
-	c.Peers = maps.Clone(t.Peers)
-	return &c
 }
 
 func messageKey(ref string, serial int) string { return fmt.Sprintf("%s/%06d", ref, serial) }
