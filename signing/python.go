@@ -2,6 +2,7 @@ package signing
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,10 +28,8 @@ func appendPython(dst []byte, token string) []byte {
 	}
 	start := len(dst)
 	dst = strconv.AppendFloat(dst, x, 'f', -1, 64)
-	for _, c := range dst[start:] {
-		if c == '.' {
-			return dst
-		}
+	if slices.Contains(dst[start:], '.') {
+		return dst
 	}
 	return append(dst, '.', '0')
 }

@@ -43,20 +43,19 @@ type moltspeakService struct {
 // newMoltSpeak makes the node a MoltSpeak agent, where it serves as one or has links.
 func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
 	c := p.cfg.MoltSpeak
-	serve := c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public()
-	if p.node == nil || !serve && len(links) == 0 && !c.Registry {
+	if p.node == nil {
+		return nil, nil
+	}
+	name, serve := p.cfg.moltspeakAgent(p.node.Card().ID)
+	if !serve && len(links) == 0 && !c.Registry {
 		return nil, nil
 	}
 	key, box, err := p.home.moltspeakKeys()
 	if err != nil {
 		return nil, err
 	}
-	name := c.Agent
-	if name == "" {
-		name = string(p.node.Card().ID)
-	}
 	cfg := moltspeak.Config{
-		Agent: moltspeak.Agent{Agent: name, Org: c.Org}, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
+		Agent: name, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
 		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
 		Tokens: map[string]client.Credential{}, Node: p.node, Asks: p.node.Asks(), Store: p.store,
 		Rules: acl.NewRules(p.store.Records(), p.cfg.policy()), HTTP: p.http, Logger: p.log,
@@ -81,6 +80,41 @@ func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
 		return nil, err
 	}
 	return &moltspeakService{b, p.node}, nil
+}
+
+// moltspeakAgent is who the node is to MoltSpeak agents, and whether they reach it. An agent id with a dot is no name
+// there: then moltspeak.agent must name one (MS-22).
+func (c Config) moltspeakAgent(id wire.AgentID) (agent moltspeak.Agent, serve bool) {
+	name := c.MoltSpeak.Agent
+	if name == "" {
+		name = string(id)
+	}
+	agent, named := moltspeak.ParseName(name + "@" + c.MoltSpeak.Org)
+	if !named {
+		agent = moltspeak.Agent{Agent: name, Org: c.MoltSpeak.Org}
+	}
+	return agent, c.MoltSpeak.Serve == "on" || c.MoltSpeak.Serve == "auto" && !c.Public() && named
+}
+
+// withMoltSpeak tells MoltSpeak agents on the card where they reach the node and by which keys they know it, as four
+// flat strings (MS-22, AM-4).
+func (p *process) withMoltSpeak(card wire.Card, base string) (wire.Card, error) {
+	agent, serve := p.cfg.moltspeakAgent(card.ID)
+	if !serve {
+		return card, nil
+	}
+	key, box, err := p.home.moltspeakKeys()
+	if err != nil {
+		return card, err
+	}
+	meta, _ := card.Tree.Get("metadata")
+	for _, m := range []struct{ key, value string }{
+		{"moltspeak", base + "/moltspeak/v0.1"}, {"moltspeak_agent", agent.Name()},
+		{"moltspeak_key", "ed25519:" + key.Public().Text64()}, {"moltspeak_enc_key", "x25519:" + box.Public().String()},
+	} {
+		meta = meta.With(m.key, wire.Text(m.value))
+	}
+	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
 }
 
 // secretCommand hands a secret to a command in memory. What the command wrote to standard error is dropped: it may

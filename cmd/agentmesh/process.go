@@ -182,6 +182,9 @@ func (p *process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
+	if card, err = p.withMoltSpeak(card, base); err != nil {
+		return err
+	}
 	if p.joined, err = p.directories(base + "/v1"); err != nil {
 		return err
 	}

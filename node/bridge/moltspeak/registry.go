@@ -214,8 +214,13 @@ func cardEntry(card wire.Value, v wire.Verification) (Entry, bool) {
 	case v.Key != nil:
 		e.TrustScore = 0.7
 	}
-	if t, ok := wire.ParseTime(card.GetStr("registered_at")); ok {
-		e.CreatedAt, e.UpdatedAt, e.LastSeenAt = t, t, t
+	for _, t := range []*time.Time{v.Key, v.Endpoint, v.Alive} { // what is known of the card's times: a card itself names none
+		if t != nil && t.After(e.LastSeenAt) {
+			e.UpdatedAt, e.LastSeenAt = t.UTC(), t.UTC()
+		}
+		if t != nil && (e.CreatedAt.IsZero() || t.Before(e.CreatedAt)) {
+			e.CreatedAt = t.UTC()
+		}
 	}
 	return e, true
 }
