@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -207,7 +208,7 @@ func (n *Node) ownerChangePeer(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	id, err := n.resolvePeer(ctx, c.Param("id"))
+	id, err := n.principal(ctx, c.Param("id"))
 	if err != nil {
 		return err
 	}
@@ -325,4 +326,20 @@ func (n *Node) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) 
 		return wire.AgentID(s), nil
 	}
 	return "", fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
+}
+
+// principal is resolvePeer for rules, which are also about foreign addresses and about those who stand for many, such as
+// a space: whoever a rule is remembered of.
+func (n *Node) principal(ctx context.Context, s string) (wire.AgentID, error) {
+	id, err := n.resolvePeer(ctx, s)
+	if err == nil {
+		return id, nil
+	}
+	if _, parsed := bridge.ParseAddress(s); parsed == nil {
+		return wire.AgentID(s), nil
+	}
+	if standing, known := n.rules.Standing(ctx, s, time.Now()); known == nil && standing != acl.Unknown {
+		return wire.AgentID(s), nil
+	}
+	return "", err
 }

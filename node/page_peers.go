@@ -104,7 +104,7 @@ func (p *pages) changePeer(c echo.Context) error {
 		}
 		return httpapi.Done(c, "peers", "added")
 	}
-	id, err := p.n.resolvePeer(ctx, form.Get("peer"))
+	id, err := p.n.principal(ctx, form.Get("peer"))
 	if err == nil {
 		err = p.n.changePeer(ctx, id, peerChange{Action: action, Alias: strings.TrimSpace(form.Get("alias"))}, doorPage)
 	}

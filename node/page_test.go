@@ -473,3 +473,31 @@ func TestPageMeeting(t *testing.T) {
 			strings.Contains(hers.must(talk), ">completed<") && strings.Contains(his.must(back), ">completed<")
 	})
 }
+
+// TestPageForeignPeer: who wrote over a bridge is blocked and forgotten like everybody else.
+func TestPageForeignPeer(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	p := servePage(t, sarah)
+	out := to("ann", "conv_1", "hello")
+	if got, err := sarah.Accept(t.Context(), inbound(out, "wire:space", out.Address)); err != nil || !got.Held {
+		t.Fatalf("a foreign stranger: %+v, %v", got, err)
+	}
+	body := p.must("approvals")
+	if !strings.Contains(body, "nothing: the other network says so") || !strings.Contains(body, out.Address) {
+		t.Errorf("the question:\n%s", body)
+	}
+	path := link(t, body, "approvals/ask_")
+	if status, _ := p.post(path, choices(t, p.must(path), acl.Block)); status != http.StatusOK {
+		t.Fatalf("block: %d", status)
+	}
+	if body := p.must("peers"); !strings.Contains(body, "wire:space") || !strings.Contains(body, ">blocked<") {
+		t.Errorf("the rule is not there:\n%s", body)
+	}
+	if status, body := p.post("peers", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusOK || strings.Contains(body, "wire:space") {
+		t.Errorf("forget: %d", status)
+	}
+	if status, _ := p.post("peers", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusNotFound {
+		t.Errorf("forget again: %d", status)
+	}
+}
