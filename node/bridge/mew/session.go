@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,19 +52,10 @@ func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	m := s.members[owner.name]
-	if m == nil || m.lasting.Barred || contains(m.lasting.Dead, hashHex(token)) {
+	if m == nil || m.lasting.Barred || slices.Contains(m.lasting.Dead, hashHex(token)) {
 		return nil, nil, false
 	}
 	return s, m, true
-}
-
-func contains(list []string, s string) bool {
-	for _, have := range list {
-		if have == s {
-			return true
-		}
-	}
-	return false
 }
 
 // serveSocket takes a connection in (MEW-J1).
