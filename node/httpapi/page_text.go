@@ -30,6 +30,8 @@ var pageFuncs = template.FuncMap{
 	"left": pageLeft,
 	"id":   pageID,
 	"hash": pageHash,
+	// words is a name of ours as people write it.
+	"words": func(v any) string { return strings.ReplaceAll(textOf(v), "_", " ") },
 }
 
 // visible writes s as HTML in which nothing acts: markup is escaped, characters that control direction, join or hide
