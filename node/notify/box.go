@@ -113,7 +113,7 @@ func (b *Box) over(kind string, at time.Time) (since time.Time, over int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hours[kind]
-	if h == nil || at.Sub(h.since) >= time.Hour || at.Before(h.since) {
+	if h == nil || at.Sub(h.since).Abs() >= time.Hour { // or the clock was set back; steps come a little out of order
 		h = &hour{since: at}
 		b.hours[kind] = h
 	}
