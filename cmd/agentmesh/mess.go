@@ -58,6 +58,9 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Serve {
+		p.edge.Exchange(c.Exchange)
+	}
 	p.node.Route(node.Route{Pattern: string(mess.Intent), Name: "mess", Handler: messHandler{b}, Repeatable: true})
 	p.node.OnClose(b.Closed)
 	return b, nil

@@ -18,6 +18,7 @@ type health struct {
 	mu        sync.Mutex
 	parts     []part
 	wellKnown func() wire.WellKnown
+	exchange  string
 }
 
 type part struct {
@@ -26,9 +27,12 @@ type part struct {
 }
 
 type healthDocument struct {
-	Status  string         `json:"status"` // "ok" or "degraded"
-	Version string         `json:"version,omitempty"`
-	Parts   map[string]any `json:"parts,omitempty"`
+	Status   string `json:"status"`            // "ok" or "degraded"
+	Service  string `json:"service,omitempty"` // with Exchange, which MESS clients look for (MESS section 10)
+	Version  string `json:"version,omitempty"`
+	Exchange string `json:"exchange_id,omitempty"`
+
+	Parts map[string]any `json:"parts,omitempty"`
 }
 
 type partStatus struct {
@@ -45,6 +49,13 @@ func (s *Server) Health(name string, probe func(context.Context) (any, error)) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	s.health.parts = append(s.health.parts, part{name, probe})
+}
+
+// Exchange names the MESS exchange of this process in /health.
+func (s *Server) Exchange(id string) {
+	s.health.mu.Lock()
+	defer s.health.mu.Unlock()
+	s.health.exchange = id
 }
 
 // WellKnown gives /.well-known/agentmesh.json its document (AM-81). Without one the route answers 404.
@@ -84,11 +95,14 @@ func (h *health) mount(e *echo.Echo) {
 // document asks every part; err is that of the first one that is not well.
 func (h *health) document(ctx context.Context) (healthDocument, error) {
 	h.mu.Lock()
-	parts := h.parts[:len(h.parts):len(h.parts)]
+	parts, exchange := h.parts[:len(h.parts):len(h.parts)], h.exchange
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	doc := healthDocument{Status: "ok", Version: h.version, Parts: make(map[string]any, len(parts))}
+	doc := healthDocument{Status: "ok", Version: h.version, Exchange: exchange, Parts: make(map[string]any, len(parts))}
+	if exchange != "" {
+		doc.Service = "agentmesh"
+	}
 	var first error
 	for _, p := range parts {
 		shown, err := p.probe(ctx)

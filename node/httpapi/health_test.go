@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -43,5 +45,16 @@ func TestWellKnown(t *testing.T) { // AM-81
 	w := ask(s.Handler(), "GET", "/.well-known/agentmesh.json", "")
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"max_card_bytes":65536`) {
 		t.Errorf("document: %d %s", w.Code, w.Body)
+	}
+}
+
+// A process that is a MESS exchange says which, where MESS clients look.
+func TestHealthNamesTheExchange(t *testing.T) {
+	s := New(Config{Local: true, Version: "v9"})
+	s.Exchange("home")
+	w := httptest.NewRecorder()
+	s.Internal().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/health", nil))
+	if got := w.Body.String(); !strings.Contains(got, `"status":"ok","service":"agentmesh","version":"v9","exchange_id":"home"`) {
+		t.Errorf("health = %s", got)
 	}
 }
