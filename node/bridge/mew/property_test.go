@@ -1,0 +1,94 @@
+package mew
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Whatever is done in one space, nothing of it is seen in another one with the same names (MEW-20).
+func TestNothingCrosses(t *testing.T) {
+	r := start(t, SpaceConfig{ID: "unused"})
+	round := 0
+	rapid.Check(t, func(t *rapid.T) {
+		round++
+		var spaces [2]*Space
+		var feeds [2]*Feed
+		for i := range spaces {
+			all := []Capability{mustCapability(`{"kind":"*"}`)}
+			s, err := r.g.newSpace(r.t.Context(), SpaceConfig{ID: fmt.Sprintf("s%d-%d", i, round), Participants: []Participant{
+				{Name: "a", Capabilities: all}, {Name: "b", Capabilities: all},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			spaces[i], feeds[i] = s, s.Watch()
+			defer feeds[i].Close()
+		}
+		kinds := []string{"chat", "mcp/proposal", "stream/request", "stream/close", "capability/grant", "space/invite", "participant/pause", "participant/resume", "acme/own"}
+		for n := range rapid.IntRange(1, 10).Draw(t, "steps") {
+			i := rapid.IntRange(0, 1).Draw(t, "space")
+			mark := fmt.Sprintf("mark-%d-%d", i, n)
+			payload := wire.Obj(text1("text", mark), text1("stream_id", "stream-1"), text1("recipient", "b"),
+				text1("participant_id", rapid.SampledFrom([]string{"a", "b", mark}).Draw(t, "participant")),
+				wire.Member{Key: "capabilities", Value: wire.Arr(wire.Text("chat"))}, wire.Member{Key: "initial_capabilities", Value: wire.Arr()})
+			e := wire.Obj(text1("id", mark), text1("kind", rapid.SampledFrom(kinds).Draw(t, "kind")), wire.Member{Key: "payload", Value: payload},
+				wire.Member{Key: "to", Value: wire.Texts([]string{rapid.SampledFrom([]string{"a", "b", "gateway"}).Draw(t, "to")})})
+			by := spaces[i].members[rapid.SampledFrom([]string{"a", "b"}).Draw(t, "by")]
+			spaces[i].receive(by, e.JSON(), "http")
+		}
+		for i, s := range spaces {
+			foreign := fmt.Sprintf("mark-%d-", 1-i)
+			seen, _ := s.history.since(time.Time{}, s.members["a"], maxPoll)
+			for len(feeds[i].c) > 0 {
+				seen = append(seen, wire.Text(string(<-feeds[i].c)))
+			}
+			state := fmt.Sprintf("%+v", s.Status())
+			if strings.Contains(string(wire.Arr(seen...).JSON()), foreign) || strings.Contains(state, foreign) {
+				t.Fatalf("space %d saw something of the other", i)
+			}
+		}
+	})
+}
+
+// A capability that was revoked, by the id of its grant or by a pattern, does not work in the next envelope (MEW-25).
+func TestRevokedAtOnce(t *testing.T) {
+	r := start(t, SpaceConfig{ID: "unused"})
+	round := 0
+	rapid.Check(t, func(t *rapid.T) {
+		round++
+		s, err := r.g.newSpace(r.t.Context(), SpaceConfig{ID: fmt.Sprintf("r%d", round), Participants: []Participant{
+			{Name: "boss", Capabilities: []Capability{mustCapability(`{"kind":"*"}`)}}, {Name: "worker", Capabilities: []Capability{}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := rapid.SampledFrom([]string{"a/x", "a/y", "b"}).Draw(t, "kind")
+		granted := rapid.SampledFrom([]string{kind, "*", "**", "a/*", "a/**", "b"}).Draw(t, "granted")
+		pattern := rapid.SampledFrom([]string{"", granted, "*", "**"}).Draw(t, "pattern")
+		do := func(who, envelope string) string { return say(s, who, envelope) }
+		for g := range rapid.IntRange(1, 3).Draw(t, "grants") {
+			if got := do("boss", grantTo(fmt.Sprintf("g%d", g), "worker", `{"kind":"`+granted+`"}`)); got != "" {
+				t.Fatalf("granting %s: %s", granted, got)
+			}
+		}
+		try := `{"kind":"` + kind + `","payload":{}}`
+		before := do("worker", try)
+		revoke := `{"kind":"capability/revoke","payload":{"recipient":"worker","capabilities":["` + pattern + `"]}}`
+		if pattern == "" {
+			for g := range 3 {
+				do("boss", fmt.Sprintf(`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g%d"}}`, g))
+			}
+		} else if got := do("boss", revoke); got != "" {
+			t.Fatalf("revoking %s: %s", pattern, got)
+		}
+		if after := do("worker", try); after != "capability_violation" {
+			t.Fatalf("%s was granted, %q revoked: %s was %q before and is %q now", granted, pattern, kind, before, after)
+		}
+	})
+}
