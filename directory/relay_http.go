@@ -99,12 +99,25 @@ func (r *Registry) getRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if items == nil {
-		items = []RelayItem{}
+	return httpapi.Raw(c, http.StatusOK, mailPageJSON(items))
+}
+
+// mailPageJSON writes mail with each message byte for byte as it came, which the standard library would compact (AM-64).
+func mailPageJSON(items []RelayItem) []byte {
+	out := []byte(`{"messages":[`)
+	for i, item := range items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = wire.AppendQuoted(append(out, `{"relay_id":`...), item.RelayID)
+		out = append(append(out, `,"message":`...), item.Message...)
+		out = wire.AppendQuoted(append(out, `,"created_at":`...), item.Created)
+		if item.ReplyBy != "" {
+			out = wire.AppendQuoted(append(out, `,"reply_by":`...), item.ReplyBy)
+		}
+		out = append(out, '}')
 	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		Messages []RelayItem `json:"messages"`
-	}{items})
+	return append(out, "]}"...)
 }
 
 func (r *Registry) postAck(c echo.Context) error {

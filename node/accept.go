@@ -136,7 +136,7 @@ func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error)
 		return out, true, err
 	}
 	if a.in.Native != nil {
-		if err := a.n.verifier.Timely(*a.in.Native, a.now); err != nil {
+		if err := a.n.verifier.Timely(*a.in.Native, a.arrived()); err != nil {
 			return bridge.Outcome{}, false, err
 		}
 	}
@@ -156,6 +156,14 @@ func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error)
 		return bridge.Outcome{}, false, err
 	}
 	return bridge.Outcome{}, false, nil
+}
+
+// arrived is the time that line 9 judges by: for mail, that of its receipt by the relay (AM-20).
+func (a *acceptance) arrived() time.Time {
+	if a.in.Unattended {
+		return a.in.Received
+	}
+	return a.now
 }
 
 func resendOf(payload wire.Value) string {

@@ -40,10 +40,12 @@ const (
 type Config struct {
 	Store       store.Store
 	Directories []*client.Directory // what the node joins and asks, in order (AM-86); may be empty
-	Credential  client.Credential   // what the node's cards are registered with
-	HTTP        *client.HTTP
-	Cards       client.CardsConfig // Directories, HTTP, Records and OnKeyChange are filled in here
-	Window      client.Window      // zero fields: the default of AM-20
+	// Relay is the one of Directories in which the node has its mailbox; nil for a node that is reached at an address.
+	Relay      *client.Directory
+	Credential client.Credential // what the node's cards are registered with
+	HTTP       *client.HTTP
+	Cards      client.CardsConfig // Directories, HTTP, Records and OnKeyChange are filled in here
+	Window     client.Window      // zero fields: the default of AM-20
 
 	Identity Identity
 
@@ -207,6 +209,9 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
+	if n.cfg.Relay != nil {
+		n.background.Go(func() { n.takeMail(ctx, n.cfg.Relay) })
+	}
 	<-ctx.Done()
 	n.events.close()
 	n.runs.stop()

@@ -87,9 +87,12 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	}
 	r := &run{
 		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
-		result: make(chan bridge.Outcome, 1),
+		result: make(chan bridge.Outcome, 1), late: a.in.Unattended,
 	}
 	a.n.start(r)
+	if r.late {
+		return bridge.Outcome{Status: http.StatusAccepted, Reply: &provisional.Message, Raw: provisional.Raw}, nil
+	}
 	return r.await(ctx, provisional)
 }
 

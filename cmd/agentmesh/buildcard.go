@@ -23,7 +23,9 @@ func buildCard(c Config, s secrets, stored wire.Value, base string) (wire.Card, 
 		name = kept
 	}
 	endpoint := c.Card.Endpoint
-	if endpoint == "" {
+	if c.ViaRelay != "" {
+		endpoint = strings.TrimRight(c.ViaRelay, "/") + "/mailbox/" + id
+	} else if endpoint == "" {
 		endpoint = strings.TrimRight(base, "/") + node.Path
 	}
 	members := []wire.Member{

@@ -29,6 +29,9 @@ type Config struct {
 	Roles []string `key:"roles"`
 	// Base URLs (…/v1) of the directories that the node joins and asks, in this order. Empty: its own.
 	Directories []string `key:"directories"`
+	// Base URL (…/v1) of a directory whose mailbox relay takes the node's messages, for a node that nobody can connect
+	// to. Its mailbox there is the endpoint on the card, and the node joins that directory first (AM-66).
+	ViaRelay string `key:"via_relay"`
 
 	// File with the invite code for directories that ask for one.
 	InviteFile string `key:"invite_file"`

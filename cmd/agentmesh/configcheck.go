@@ -81,15 +81,36 @@ func (c Config) checkEdge(p *problems) {
 		p.oneOf("roles", r, roleDirectory, roleNode)
 	}
 	for _, d := range c.Directories {
-		if u, err := url.Parse(d); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		if !isHTTP(d) {
 			p.add("directories", fmt.Sprintf("%q is no URL", d))
 		}
+	}
+	switch {
+	case c.ViaRelay == "":
+	case !isHTTP(c.ViaRelay):
+		p.add("via_relay", fmt.Sprintf("%q is no URL", c.ViaRelay))
+	case c.Card.Endpoint != "":
+		p.add("via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
 	}
 	if c.OwnerAPI.Listen != "" {
 		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !loopback(host) {
 			p.add("owner_api.listen", "must be a loopback address and a port (AM-77)")
 		}
 	}
+}
+
+func isHTTP(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+// joined are the directories that the configuration names: that of the mailbox first.
+func (c Config) joined() []string {
+	if relay := strings.TrimRight(c.ViaRelay, "/"); relay != "" {
+		rest := slices.DeleteFunc(slices.Clone(c.Directories), func(d string) bool { return strings.TrimRight(d, "/") == relay })
+		return append([]string{relay}, rest...)
+	}
+	return c.Directories
 }
 
 func (c Config) checkPublicURL(p *problems) {

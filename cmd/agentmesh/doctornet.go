@@ -52,7 +52,7 @@ func look(ctx context.Context, h *client.HTTP, reach client.Reach, target string
 
 // listings asks each directory of the node for its card.
 func (d *doctor) listings(ctx context.Context, h *client.HTTP) {
-	urls := d.cfg.Directories
+	urls := d.cfg.joined()
 	if d.status != nil && len(d.app.globals.Directory) == 0 { // those that it really uses
 		urls = nil
 		for _, joined := range d.status.Directories {

@@ -17,6 +17,7 @@ func (g Globals) settings() ([]setting, error) {
 	fixed("--public-url", "public_url", g.PublicURL)
 	fixed("--name", "name", g.Name)
 	fixed("--roles", "roles", g.Roles)
+	fixed("--via-relay", "via_relay", g.ViaRelay)
 	if len(g.Directory) > 0 {
 		out = append(out, setting{key: "directories", value: strings.Join(g.Directory, ","), source: "--directory"})
 	}

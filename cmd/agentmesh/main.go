@@ -98,6 +98,7 @@ type Globals struct {
 	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`
 	Name      *string  `placeholder:"TEXT" help:"Same as --set name=…"`
 	Directory []string `placeholder:"URL" sep:"none" help:"Same as --set directories=…; may be repeated."`
+	ViaRelay  *string  `name:"via-relay" placeholder:"URL" help:"Same as --set via_relay=…: be reached through a directory's mailbox relay."`
 	Roles     *string  `placeholder:"ROLES" help:"Same as --set roles=…"`
 }
 

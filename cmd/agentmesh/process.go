@@ -205,7 +205,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		return fail(exitConfig, fmt.Errorf("notify: %w", err))
 	}
 	p.node, err = node.New(ctx, node.Config{
-		Store: p.store, Directories: p.joined, Credential: p.secrets.credential, HTTP: p.http,
+		Store: p.store, Directories: p.joined, Relay: p.relay(), Credential: p.secrets.credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.key, Card: card},
 		Policy:   p.cfg.policy(), Outbound: p.cfg.outbound(), Rates: p.cfg.rates(), Exempt: exempt,
@@ -237,7 +237,7 @@ func (p *process) directories(own string) ([]*client.Directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	urls := p.cfg.Directories
+	urls := p.cfg.joined()
 	if len(urls) == 0 && p.registry != nil {
 		urls = []string{own}
 	}
@@ -255,6 +255,14 @@ func (p *process) directories(own string) ([]*client.Directory, error) {
 		out = append(out, d)
 	}
 	return out, nil
+}
+
+// relay is the directory that has the node's mailbox: the first one that it joins.
+func (p *process) relay() *client.Directory {
+	if p.cfg.ViaRelay == "" || len(p.joined) == 0 {
+		return nil
+	}
+	return p.joined[0]
 }
 
 func (p *process) invite() (client.Credential, error) {

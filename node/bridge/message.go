@@ -29,7 +29,9 @@ type Inbound struct {
 	Native *wire.Message // the whole message where it is an AgentMesh one
 
 	Records []store.Change // the bridge's own state, changed in the step that accepts the message
-	Hold    bool           // the foreign protocol asks for the owner's word, whoever the sender is (MS-28, MS-34)
+	// Unattended: nobody waits for the answer. What a hook replies goes through the outbox.
+	Unattended bool
+	Hold       bool // the foreign protocol asks for the owner's word, whoever the sender is (MS-28, MS-34)
 }
 
 // The values of [Inbound.Verified].

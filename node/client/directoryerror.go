@@ -130,6 +130,7 @@ const (
 	opKeys     = "look up the keys"
 	opSearch   = "search"
 	opChanges  = "read the changes"
+	opMail     = "take the mail"
 )
 
 func (d *Directory) unreachable(op string, cause error) error {

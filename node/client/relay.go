@@ -1,0 +1,65 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// RelayItem is a message that a mailbox relay hands over (AM-64). ReplyBy is zero where it waited in the mailbox; else its
+// sender waits for the reply until then (AM-67).
+type RelayItem struct {
+	ID      string
+	Message []byte // byte for byte as its sender sent it
+	Created time.Time
+	ReplyBy time.Time
+}
+
+const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and something around them
+
+// Mail takes what waits for the agent id in its mailbox at the directory, or what comes within wait, whole seconds of at
+// most 30. Nothing in a message is checked. What waited stays until it is acknowledged.
+func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, wait time.Duration) ([]RelayItem, error) {
+	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
+	r := request{op: opMail, method: http.MethodGet, path: "/relay?" + params.Encode(), cred: cred, max: maxMailAnswer, timeout: defaultAnswer + wait}
+	resp, err := d.do(ctx, r, http.StatusOK)
+	if err != nil {
+		return nil, err
+	}
+	var page struct {
+		Messages []struct {
+			ID      string          `json:"relay_id"`
+			Message json.RawMessage `json:"message"`
+			Created time.Time       `json:"created_at"`
+			ReplyBy time.Time       `json:"reply_by"`
+		} `json:"messages"`
+	}
+	if err := json.Unmarshal(resp.body, &page); err != nil { // each message goes through the strict reader later
+		return nil, d.badAnswer(r.op, resp.status, err)
+	}
+	items := make([]RelayItem, len(page.Messages))
+	for i, m := range page.Messages {
+		items[i] = RelayItem{m.ID, m.Message, m.Created, m.ReplyBy}
+	}
+	return items, nil
+}
+
+// Acknowledge takes a message out of the mailbox.
+func (d *Directory) Acknowledge(ctx context.Context, cred Credential, relayID string) error {
+	path := "/relay/" + url.PathEscape(relayID) + "/ack"
+	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, cred: cred, max: maxCardAnswer}, http.StatusOK)
+	return err
+}
+
+// Answer hands the reply to a message, or an error body, to its sender, which waits for it. [ErrTaken] means that it does
+// not wait any more.
+func (d *Directory) Answer(ctx context.Context, cred Credential, relayID string, body []byte) error {
+	path := "/relay/" + url.PathEscape(relayID) + "/reply"
+	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, body: body, cred: cred, max: maxCardAnswer}, http.StatusOK)
+	return err
+}

@@ -1,0 +1,159 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// A node without a public address takes its messages from a mailbox relay (AM-64 to AM-68): it holds one long poll. What
+// comes while its sender waits is answered through the relay; what waited in the mailbox is answered through the outbox.
+
+const (
+	relayWait   = 25 * time.Second
+	relayRetry  = time.Second // after the first failure, then twice as long each time
+	relayPause  = time.Minute
+	relayAtOnce = 16                 // messages that pass through at once
+	relayTTL    = 7 * 24 * time.Hour // how old mail may be (AM-20, AM-68)
+)
+
+// takeMail works on the mailbox until ctx ends, and returns when nothing of that runs any more.
+func (n *Node) takeMail(ctx context.Context, relay *client.Directory) {
+	var passing sync.WaitGroup
+	defer passing.Wait()
+	room := make(chan struct{}, relayAtOnce)
+	failures := 0
+	for ctx.Err() == nil {
+		err := n.takeSome(ctx, relay, &passing, room)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			failures = 0
+			continue
+		}
+		wait := min(relayRetry<<min(failures, 16), relayPause)
+		wait = wait/2 + rand.N(wait)
+		failures++
+		n.log.Warn("mailbox", "relay", relay.Base, "again_in", wait, "err", err)
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// takeSome takes what one poll brings.
+func (n *Node) takeSome(ctx context.Context, relay *client.Directory, passing *sync.WaitGroup, room chan struct{}) error {
+	cred := n.keeper.credential(relay)
+	items, err := relay.Mail(ctx, cred, n.ID(), relayWait)
+	if err != nil {
+		return err
+	}
+	var waited []client.RelayItem
+	for _, item := range items {
+		if item.ReplyBy.IsZero() {
+			waited = append(waited, item)
+			continue
+		}
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		passing.Go(func() {
+			defer func() { <-room }()
+			n.answerThrough(ctx, relay, cred, item)
+		})
+	}
+	for _, item := range waited { // in the order in which they came
+		if err := n.takeOut(ctx, item); err != nil {
+			return err // it stays in the mailbox
+		}
+		if err := relay.Acknowledge(ctx, cred, item.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answerThrough receives a message whose sender waits at the relay. A reply that comes too late is not lost: the relay has
+// put the message into the mailbox then, and as a repeat it is found accepted.
+func (n *Node) answerThrough(ctx context.Context, relay *client.Directory, cred client.Credential, item client.RelayItem) {
+	ctx, cancel := context.WithDeadline(ctx, item.ReplyBy)
+	defer cancel()
+	var body []byte
+	out, err := n.Receive(ctx, item.Message)
+	if refused, ok := errors.AsType[*wire.Error](err); ok {
+		body = refused.AppendJSON(nil)
+	} else if err != nil {
+		return // the sender gets the relay's receipt, and the message comes again
+	} else {
+		body = out.Raw
+	}
+	if err := relay.Answer(ctx, cred, item.ID, body); err != nil && ctx.Err() == nil {
+		n.log.Info("a reply through the relay did not reach its sender", "relay", relay.Base, "err", err)
+	}
+}
+
+// takeOut receives a message that waited in the mailbox. It is judged at the time of its receipt there (AM-20), and
+// nobody waits for the answer. An error means that it may be taken again later; what was refused for good is not.
+func (n *Node) takeOut(ctx context.Context, item client.RelayItem) error {
+	now := time.Now()
+	if item.Created.Before(now.Add(-relayTTL)) {
+		n.log.Info("mail is too old", "relay_id", item.ID, "created", item.Created)
+		return nil
+	}
+	in, err := n.read(ctx, item.Message)
+	if err == nil {
+		in.Received, in.Unattended = item.Created, true
+		if in.Received.After(now) {
+			in.Received = now // the relay's clock is ahead
+		}
+		var out bridge.Outcome
+		if out, err = n.Accept(ctx, in); err == nil && out.Duplicate && out.Status == http.StatusOK {
+			err = n.sendAnswer(ctx, out.Raw, now) // it was answered through the relay, which did not take it any more
+		}
+	}
+	refused, ok := errors.AsType[*wire.Error](err)
+	switch {
+	case err == nil:
+		return nil
+	case ok && !refused.Retry:
+		n.log.Info("mail refused", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
+		return nil
+	}
+	return err
+}
+
+// sendAnswer sends an answer of ours, which is signed and stored already, through the outbox. Its receiver tells a second
+// copy by its id (AM-21).
+func (n *Node) sendAnswer(ctx context.Context, raw []byte, now time.Time) error {
+	tree, err := wire.ParseObject(raw)
+	if err != nil {
+		return err
+	}
+	m, err := wire.ParseMessage(tree)
+	if err != nil {
+		return err
+	}
+	letter := Letter{
+		ID: n.outbox.newID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
+		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: true, Raw: raw, Signer: n.fingerprint(),
+	}
+	change := letter.change()
+	change.Max = maxQueued
+	records := []store.Change{change}
+	if err := n.store.Records().Apply(ctx, records, now); err != nil {
+		return err
+	}
+	n.published(records)
+	return nil
+}
