@@ -208,7 +208,7 @@ func (e *entry) visible(a registration) bool {
 	if e.from == a.ID || slices.Contains(e.to, a.ID) {
 		return true
 	}
-	return e.all && e.ts >= a.Since.UnixMilli()
+	return e.all && e.ts > a.Since.UnixMilli() // within the millisecond nobody had connected yet
 }
 
 // seen returns the messages that an agent may see, oldest first.

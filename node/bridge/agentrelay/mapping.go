@@ -47,8 +47,22 @@ func (h *heard) takeOurs(frame wire.Value) {
 	}
 }
 
-// native is the message of the mesh that a frame means. ok is false where it means none.
+// native is the message of the mesh that a frame means. ok is false where it means none. Members with a name that the
+// mesh knows but of a type that it does not are no members: then the whole payload is shown as text.
 func (h *heard) native() (intent wire.Intent, payload wire.Value, ok bool) {
+	intent, payload, ok = h.meaning()
+	if !ok {
+		return "", wire.Value{}, false
+	}
+	if _, err := wire.CheckPayload(intent, payload); err == nil {
+		return intent, payload, true
+	}
+	plain := *h
+	plain.payload = wire.Text(string(h.payload.JSON()))
+	return plain.meaning()
+}
+
+func (h *heard) meaning() (intent wire.Intent, payload wire.Value, ok bool) {
 	switch h.kind {
 	case "", "thought", "announcement":
 		return wire.Deliver, deliverPayload(h.payload, "normal"), true

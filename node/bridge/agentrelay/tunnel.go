@@ -61,9 +61,12 @@ func (l *link) tunnelled(ctx context.Context, h *heard) {
 	if l.arrived(h.from, h.ref, message) {
 		return
 	}
+	// An answer refers to another message than itself. One that nobody waits for is none of ours to answer: two nodes
+	// would go on for ever.
 	_, refusal := message.Get("error")
+	answers := h.ref != "" && h.ref != message.GetStr("message_id")
 	raw := message.JSON()
-	if l.b.cfg.Tunnel == nil || refusal || message.Kind() != wire.Object || len(raw) > maxPayload {
+	if l.b.cfg.Tunnel == nil || refusal || answers || message.Kind() != wire.Object || len(raw) > maxPayload {
 		return
 	}
 	if _, ok := l.tunnels.Take(h.from, time.Now()); !ok {
@@ -127,7 +130,7 @@ func (l *link) carry(ctx context.Context, peer string, message []byte) ([]byte, 
 	if err != nil {
 		return nil, carryError{"the message cannot be carried through a relay"}
 	}
-	ref := v.GetStr("id")
+	ref := v.GetStr("message_id")
 	frame, ok := tunnelFrame(peer, ref, message)
 	if !ok {
 		return nil, carryError{"the message has more than the 60 KB that the tunnel takes"}
