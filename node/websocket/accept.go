@@ -18,7 +18,7 @@ const handshakeTimeout = 10 * time.Second
 
 // readBuffer is small because every idle connection has one. A message that is larger is read into its place. Gorilla
 // takes no reader of 256 bytes and less.
-const readBuffer = 1 << 10
+const readBuffer = 512
 
 // Wanted says whether a request asks for a WebSocket.
 func Wanted(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
