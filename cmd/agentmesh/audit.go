@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -16,13 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// auditCmd reads the log of decisions.
+// auditCmd lists the log of decisions, oldest first. With --json it is the export that agentmesh verify checks.
 type auditCmd struct {
-	List   auditListCmd   `cmd:"" default:"withargs" help:"List the decisions, oldest first. With --json one line each: the export."`
-	Verify auditVerifyCmd `cmd:"" help:"Check that nothing in an exported log was changed, left out or put in. Needs no data directory."`
-}
-
-type auditListCmd struct {
 	Since  string `placeholder:"TIME" help:"Only what happened since then: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
 	Kind   string `placeholder:"KIND" help:"Only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
 	Peer   string `placeholder:"AGENT" help:"Only entries about this agent or address."`
@@ -33,7 +26,7 @@ type auditListCmd struct {
 // followAudit is how often a followed log is read.
 const followAudit = 2 * time.Second
 
-func (c *auditListCmd) Run(ctx context.Context, a *app) error {
+func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	since, err := sinceTime(c.Since, time.Now())
 	if err != nil {
 		return fail(exitUsage, err)
@@ -59,7 +52,7 @@ func (c *auditListCmd) Run(ctx context.Context, a *app) error {
 }
 
 // print prints the entries after the one numbered after, and returns the number of the last.
-func (c *auditListCmd) print(ctx context.Context, a *app, o *owner, since, after string) (last string, err error) {
+func (c *auditCmd) print(ctx context.Context, a *app, o *owner, since, after string) (last string, err error) {
 	for {
 		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
 		raw, err := o.call(ctx, "GET", "audit", query, nil)
@@ -127,33 +120,7 @@ func sinceTime(text string, now time.Time) (string, error) {
 	return "", errors.New("--since must be a date, a time such as 2026-02-21T10:00:00Z, or a duration such as 36h")
 }
 
-type auditVerifyCmd struct {
-	File string `arg:"" help:"What agentmesh audit --json printed, or - for standard input."`
-	JSON bool   `help:"Print the result as JSON."`
-}
-
-func (c *auditVerifyCmd) Run(a *app) error {
-	in := a.in
-	if c.File != "-" {
-		data, err := os.ReadFile(c.File)
-		if err != nil {
-			return fail(exitInput, fmt.Errorf("read the log: %w", err))
-		}
-		in = bytes.NewReader(data)
-	}
-	span, err := verifyAudit(in)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return a.json(span)
-	}
-	a.print("entries %d to %d are whole and in order", span.First, span.Last)
-	a.print("before the first: %s", span.Prev)
-	a.print("hash of the last: %s", span.Hash)
-	return nil
-}
-
+// verifyAudit checks an exported log.
 func verifyAudit(in io.Reader) (acl.AuditSpan, error) {
 	span, err := acl.VerifyAudit(in)
 	switch {

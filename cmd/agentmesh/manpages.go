@@ -51,7 +51,7 @@ var manExamples = map[string][]example{
 	},
 	"init":     {{"Make an agent whose key file needs a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},
 	"serve":    {{"A node alone, listed in somebody else's directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"On the internet, behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
-	"audit":    {{"What you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check an export elsewhere:", "agentmesh audit --json\nagentmesh audit verify audit.jsonl"}},
+	"audit":    {{"What you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check an export elsewhere:", "agentmesh audit --json\nagentmesh verify audit.jsonl"}},
 	"page":     {{"Decide, read and answer in a browser on this machine:", "agentmesh page"}},
 	"status":   {{"Where the card is listed and what waits:", "agentmesh status"}},
 	"doctor":   {{"What is wrong, from modes to the clock, and what to do:", "agentmesh doctor"}},

@@ -69,6 +69,8 @@ type verified struct {
 	Signatures   int           `json:"verified_signatures,omitempty"`
 	Unsigned     int           `json:"unsigned,omitempty"`
 	Keys         []verifiedKey `json:"keys,omitempty"`
+	Prev         string        `json:"prev,omitempty"` // hash before the first entry of a log
+	Hash         string        `json:"hash,omitempty"` // of its last
 	First        uint64        `json:"first,omitempty"`
 	Last         uint64        `json:"last,omitempty"`
 }
@@ -99,8 +101,11 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 	} else {
 		v, err = verifyLog(text)
 	}
+	if errors.Is(err, conversations.ErrExport) {
+		err = fail(exitNo, err)
+	}
 	if err != nil {
-		return fail(exitNo, err)
+		return err
 	}
 	if c.JSON {
 		return a.json(v)
@@ -134,12 +139,14 @@ func verifyLog(r io.Reader) (verified, error) {
 	if err != nil {
 		return verified{}, err
 	}
-	return verified{Kind: "audit", Entries: span.Last - span.First + 1, First: span.First, Last: span.Last}, nil
+	return verified{Kind: "audit", Entries: span.Last - span.First + 1, First: span.First, Last: span.Last, Prev: span.Prev, Hash: span.Hash}, nil
 }
 
 func (a *app) showVerified(v verified) {
 	if v.Kind == "audit" {
 		a.print("intact: audit entries %d to %d", v.First, v.Last)
+		a.print("before the first: %s", clean(v.Prev))
+		a.print("hash of the last: %s", clean(v.Hash))
 		return
 	}
 	a.print("intact: conversation %s between %s and %s, %s", clean(v.Conversation), clean(v.Self), clean(v.Peer), clean(v.State))
