@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
@@ -241,6 +242,8 @@ func TestPageInbox(t *testing.T) {
 		d := chris.Draft(sarah.ID(), wire.Deliver, payload)
 		d.Conversation = "conv_one"
 		must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
+		taken := time.Now().UnixMilli()
+		waitFor(t, "the next moment", func() bool { return time.Now().UnixMilli() > taken }) // ids of one have no order
 	}
 	p := servePage(t, sarah)
 	body := p.must("inbox")
