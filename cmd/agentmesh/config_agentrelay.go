@@ -20,9 +20,10 @@ type AgentRelayConfig struct {
 	Stats string `key:"stats"`
 	// Ids given out at most, those of removed agents counted: none is given out twice. At most 10000.
 	MaxAgents int `key:"max_agents"`
-	// Messages that an agent may send in a minute and in an hour. 0: no limit.
+	// Messages that an agent may send in a minute. 0: no limit.
 	PerMinute int `key:"per_minute"`
-	PerHour   int `key:"per_hour"`
+	// Messages that an agent may send in an hour. 0: no limit.
+	PerHour int `key:"per_hour"`
 	// Registrations per hour and client address. 0: no limit.
 	RegistrationsPerHour int `key:"registrations_per_hour"`
 	// Origins of web pages that may connect, beside the listener's own.
