@@ -28,7 +28,8 @@ type Conversation struct {
 	State     State         `json:"state"`             // as stored; ask At
 	Bytes     int64         `json:"bytes,omitempty"`   // of the messages in the transcript
 	Mine      bool          `json:"mine,omitempty"`
-	Intent    wire.Intent   `json:"intent"` // of the first message
+	Intent    wire.Intent   `json:"intent"`         // of the first message
+	Idle      time.Duration `json:"idle,omitempty"` // how long it may be silent, where that is not what all others may
 	Opened    time.Time     `json:"opened"`
 	Last      time.Time     `json:"last"` // when the idle clock started: the last message, or the end of a hold
 
@@ -77,11 +78,12 @@ const (
 type Event struct {
 	Kind      Kind
 	At        time.Time
-	Principal string      // of the peer; read from the event that opens the conversation
-	Address   string      // of a foreign peer; likewise
-	Intent    wire.Intent // of the message; empty means that of the first one
-	Payload   wire.Value  // of the message; of HeldByPeer, of ours
-	Until     time.Time   // of holds
+	Principal string        // of the peer; read from the event that opens the conversation
+	Address   string        // of a foreign peer; likewise
+	Intent    wire.Intent   // of the message; empty means that of the first one
+	Payload   wire.Value    // of the message; of HeldByPeer, of ours
+	Until     time.Time     // of holds
+	Idle      time.Duration // of the conversation that the event opens; 0 is that of all
 }
 
 // At judges a conversation that may have expired (AM-38): after idle without a message, not counting the time in
@@ -95,6 +97,7 @@ func (c Conversation) At(now time.Time, idle time.Duration) State {
 
 // ends is when an open conversation expires if nothing happens.
 func (c Conversation) ends(idle time.Duration) time.Time {
+	idle = cmp.Or(c.Idle, idle)
 	clock := later(c.Last, c.PeerHeld)
 	for _, end := range c.Held {
 		clock = later(clock, end)
@@ -147,7 +150,7 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 		return c, wire.ErrConversationClosed
 	}
 	c.State, c.Principal, c.Mine = Open, e.Principal, e.Kind == Sent
-	c.Intent, c.Opened, c.Address = e.Intent, e.At, e.Address
+	c.Intent, c.Opened, c.Address, c.Idle = e.Intent, e.At, e.Address, e.Idle
 	return c.message(e)
 }
 

@@ -327,3 +327,21 @@ func TestTerminalIsFinal(t *testing.T) {
 		}
 	})
 }
+
+// A conversation may be opened with an idle time of its own, which holds whatever that of the others is.
+func TestIdleOfItsOwn(t *testing.T) {
+	const idle, longer = 24 * time.Hour, 90 * 24 * time.Hour
+	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	c, err := conversations.Conversation{}.Next(conversations.Event{Kind: conversations.Received, At: at, Intent: "com.example.slow", Idle: longer}, idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = c.Next(conversations.Event{Kind: conversations.Sent, At: at.Add(48 * time.Hour), Intent: "com.example.slow"}, idle); err != nil {
+		t.Fatalf("a message after two days: %v", err)
+	}
+	for after, want := range map[time.Duration]conversations.State{longer: conversations.Open, longer + 48*time.Hour: conversations.Expired} {
+		if got := c.At(at.Add(after), idle); got != want {
+			t.Errorf("after %v it is %s, want %s", after, got, want)
+		}
+	}
+}

@@ -364,6 +364,7 @@ func actionOf(action string) wire.Value {
 func (a *acceptance) received(kind conversations.Kind) error {
 	err := a.thread.Record(conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
+		Idle: a.n.idle[a.in.Intent],
 	})
 	if err != nil {
 		return err

@@ -3,9 +3,11 @@ package node
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -37,6 +39,10 @@ func (n *Node) modeFor(principal string) acl.Mode {
 	}
 	return n.mode()
 }
+
+// KeepOpen lets conversations of an intent be silent for longer than others before they expire: their end is the bridge's
+// to send.
+func (n *Node) KeepOpen(intent wire.Intent, d time.Duration) { n.idle[intent] = d }
 
 // OnClose names what is asked when a peer closes a conversation. What it returns changes in the step that accepts the
 // close, which no handler gets to see.

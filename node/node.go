@@ -128,6 +128,7 @@ type Node struct {
 	transports map[string]bridge.Transport           // by kind; fixed once the node runs
 	carriers   []Carrier                             // likewise
 	onClose    []func(bridge.Inbound) []store.Change // likewise
+	idle       map[wire.Intent]time.Duration         // likewise
 
 	background sync.WaitGroup
 }
@@ -172,6 +173,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		streams:    newStreams(),
 
 		transports: make(map[string]bridge.Transport),
+		idle:       make(map[wire.Intent]time.Duration),
 	}
 	maps.Copy(n.transports, cfg.Transports)
 	n.identity.Store(&cfg.Identity)

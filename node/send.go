@@ -289,6 +289,7 @@ func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wi
 	}
 	event := conversations.Event{
 		Kind: conversations.Sent, At: now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
+		Idle: n.idle[out.Intent],
 	}
 	switch {
 	case out.closes():

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
@@ -62,7 +63,13 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 		p.edge.Exchange(c.Exchange)
 	}
 	p.node.Route(node.Route{Pattern: string(mess.Intent), Name: "mess", Handler: messHandler{b}, Repeatable: true})
+	p.node.KeepOpen(mess.Intent, 90*day) // the thread's own timing ends it (MESS section 12)
 	p.node.OnClose(b.Closed)
+	for _, l := range links {
+		if l.Policy.Access != "" {
+			p.node.AccessMode(mess.Kind+":"+l.Name, acl.Mode(l.Policy.Access))
+		}
+	}
 	return b, nil
 }
 

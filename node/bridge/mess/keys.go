@@ -155,6 +155,9 @@ func (x *Exchange) Register(ctx context.Context, r Registration, pending bool, m
 	if errors.Is(err, store.ErrConflict) {
 		return "", conflict("the executor id is taken")
 	}
+	if errors.Is(err, store.ErrQuota) {
+		return "", limited("too many registrations wait for the owner", time.Hour)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -232,8 +232,12 @@ func (l *link) inbound(peer, id string, b Block) (bridge.Inbound, error) {
 	}
 	l.seen(peer)
 	now := time.Now()
+	principal := address.String()
+	if l.cfg.Policy.Access != "" { // the owner decided about the link as a whole
+		principal = Kind + ":" + l.cfg.Name
+	}
 	return bridge.Inbound{
-		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Verified: bridge.VerifiedNone,
+		Principal: principal, Peer: address.Pseudonym(), Address: address.String(), Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, peer, id)), ConvID: wire.ConversationID("conv_" + hashOf(l.cfg.Name, peer, id)),
 		Intent: Intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
 	}, nil
