@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
@@ -80,6 +81,7 @@ func newParty(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Confi
 	}
 	p.bridge = b
 	p.node.OnClose(b.Closed)
+	p.node.KeepOpen(Intent, 90*24*time.Hour)
 	p.node.Start()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -174,6 +176,10 @@ func TestThroughTheMesh(t *testing.T) {
 		convs, err := p.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now())
 		if err != nil || len(convs.Conversations) != 1 || convs.Conversations[0].Open {
 			t.Errorf("%s has %d conversations, open %v, %v; want one that is closed", name, len(convs.Conversations), convs.Conversations, err)
+			continue
+		}
+		if conv, err := conversations.Decode(convs.Conversations[0]); err != nil || conv.Idle != 90*24*time.Hour {
+			t.Errorf("%s: the conversation may be silent for %v, %v", name, conv.Idle, err)
 		}
 	}
 }
