@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -17,11 +18,20 @@ import (
 
 // brought is a conversation of the mesh that a space sees, by the owner's rule (MEW-L6).
 type brought struct {
-	Conv   wire.ConversationID `json:"conversation_id"`
-	Peer   wire.AgentID        `json:"peer"`
-	To     string              `json:"to,omitempty"`     // the participant who sees it; empty: everybody
-	After  uint64              `json:"after,omitempty"`  // entries that the space has
-	Silent bool                `json:"silent,omitempty"` // nothing of it is said unasked
+	Conv    wire.ConversationID `json:"conversation_id"`
+	Peer    wire.AgentID        `json:"peer"`
+	Address string              `json:"address,omitempty"` // of a foreign peer
+	To      string              `json:"to,omitempty"`      // the participant who sees it; empty: everybody
+	After   uint64              `json:"after,omitempty"`   // entries that the space has
+	Silent  bool                `json:"silent,omitempty"`  // nothing of it is said unasked
+}
+
+// network is where the conversation is held: the mesh, or a link.
+func (b brought) network() string {
+	if a, err := bridge.ParseAddress(b.Address); err == nil {
+		return a.Link
+	}
+	return mesh
 }
 
 // markTransit is a member of the payload of what was passed on: no node passes it on again (MEW-L6).
@@ -58,9 +68,6 @@ func (l *link) bring(ctx context.Context, key store.ConvKey, open bool) error {
 		l.apply(ctx, l.drop("brought", rest))
 		return nil
 	}
-	if !l.transit(mesh, l.cfg.Name) {
-		return fault(http.StatusForbidden, "no rule lets messages pass into this space: policy.transit needs {from: mesh, to: "+l.cfg.Name+"}")
-	}
 	if l.b.cfg.Steps == nil {
 		return fault(http.StatusServiceUnavailable, "there are no conversations here")
 	}
@@ -70,7 +77,14 @@ func (l *link) bring(ctx context.Context, key store.ConvKey, open bool) error {
 	} else if err != nil {
 		return err
 	}
-	b := brought{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer)}
+	about, err := conversations.Decode(conv)
+	if err != nil {
+		return err
+	}
+	b := brought{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer), Address: about.Address}
+	if from := b.network(); !l.transit(from, l.cfg.Name) {
+		return fault(http.StatusForbidden, "no rule lets messages pass into this space: policy.transit needs {from: "+from+", to: "+l.cfg.Name+"}")
+	}
 	if conv.Entries > maxTold {
 		b.After = conv.Entries - maxTold
 	}
@@ -197,7 +211,7 @@ func (l *link) fromHere(e store.Entry) bool {
 // forward takes a chat in a conversation that the sender sees, on its way to the agent in it. done says that it was
 // one. It passes the node's checks before anything leaves (MEW-L2), and leaves under the owner's rules for what leaves.
 func (l *link) forward(ctx context.Context, j job, text string) (done bool, err error) {
-	if j.e.context == "" || !l.transit(l.cfg.Name, mesh) {
+	if j.e.context == "" {
 		return false, nil
 	}
 	all, err := l.allBrought(ctx)
@@ -205,7 +219,7 @@ func (l *link) forward(ctx context.Context, j job, text string) (done bool, err 
 		return true, err
 	}
 	at := slices.IndexFunc(all, func(b brought) bool { return string(b.Conv) == j.e.context && (b.To == "" || b.To == j.e.from) })
-	if at < 0 {
+	if at < 0 || !l.transit(l.cfg.Name, all[at].network()) {
 		return false, nil
 	}
 	b := all[at]
@@ -224,9 +238,10 @@ func (l *link) forward(ctx context.Context, j job, text string) (done bool, err 
 func (l *link) passOn(ctx context.Context, from string, payload wire.Value) error {
 	letter := Letter{To: wire.AgentID(payload.GetStr("agent_id")), Conv: wire.ConversationID(payload.GetStr("conversation_id"))}
 	b, ok := recalled[brought](ctx, l, "brought", openKey(letter.To, letter.Conv))
-	if !ok || b.To != "" && b.To != from || l.b.cfg.Mesh == nil || !l.transit(l.cfg.Name, mesh) {
+	if !ok || b.To != "" && b.To != from || l.b.cfg.Mesh == nil || !l.transit(l.cfg.Name, b.network()) {
 		return errors.New("the space does not see this conversation any more")
 	}
+	letter.Address = b.Address
 	message, _ := payload.Get("message")
 	text := message.GetStr("body")
 	if b.To == "" { // several speak there

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -65,7 +64,7 @@ type link struct {
 	board   board
 	pause   paused
 	down    bool // the space shut us down or threw us out: nothing is tried until the owner acts
-	echoes  map[string]chan error
+	echoes  map[string]chan outcome
 	feeds   map[*LinkFeed]struct{}
 	dropped uint64 // envelopes to us that found no room
 }
@@ -98,7 +97,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 		log: b.log.With("link", cfg.Name), seed: maphash.MakeSeed(), wake: make(chan struct{}, 1),
 		shares: make(chan struct{}, 1),
 		state:  bridge.LinkConnecting, since: time.Now(),
-		echoes: make(map[string]chan error), feeds: make(map[*LinkFeed]struct{}),
+		echoes: make(map[string]chan outcome), feeds: make(map[*LinkFeed]struct{}),
 	}
 	for i := range l.queues {
 		l.queues[i] = make(chan job, linkQueue)
@@ -330,7 +329,7 @@ func (l *link) leave(conn *websocket.Conn) {
 	l.pause.stop()
 	for id, c := range l.echoes {
 		delete(l.echoes, id)
-		c <- errLinkEnded
+		c <- outcome{err: errLinkEnded}
 	}
 }
 
@@ -339,123 +338,4 @@ func (p *paused) stop() {
 		p.timer.Stop()
 	}
 	*p = paused{}
-}
-
-var errLinkEnded = errors.New("the connection ended before the space took the envelope")
-
-// refusedBySpace is an envelope of ours that the gateway refused.
-type refusedBySpace struct{ text string }
-
-func (e *refusedBySpace) Error() string { return "the space refused the envelope: " + e.text }
-
-var (
-	errNotJoined = errors.New("the node is not in the space now")
-	errMayNot    = errors.New("the node's capabilities in the space do not allow this")
-)
-
-// said is an envelope of ours.
-type said struct {
-	id, kind    string
-	to          []string
-	correlation []string
-	context     string
-	payload     wire.Value
-}
-
-func (s said) text(from string) []byte {
-	members := []wire.Member{
-		text1("protocol", Protocol), text1("id", s.id), text1("ts", stamp(time.Now())), text1("from", from), text1("kind", s.kind),
-	}
-	if len(s.to) > 0 {
-		members = append(members, wire.Member{Key: "to", Value: wire.Texts(s.to)})
-	}
-	if len(s.correlation) > 0 {
-		members = append(members, wire.Member{Key: "correlation_id", Value: wire.Texts(s.correlation)})
-	}
-	if s.context != "" {
-		members = append(members, text1("context", s.context))
-	}
-	return wire.Obj(append(members, wire.Member{Key: "payload", Value: s.payload})...).JSON()
-}
-
-// may says whether our capabilities in the space allow an envelope (MEW-L4). It needs the lock.
-func (l *link) may(s said) bool {
-	to := make([]addressee, len(s.to))
-	for i, id := range s.to {
-		to[i] = addressee{id, id}
-	}
-	return allowing(l.caps, s.kind, to, s.payload) != nil
-}
-
-// tell sends an envelope and waits for nothing.
-func (l *link) tell(s said) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.put(&s)
-}
-
-func (l *link) put(s *said) error {
-	switch {
-	case l.conn == nil:
-		return errNotJoined
-	case !l.may(*s):
-		return errMayNot
-	}
-	if s.id == "" {
-		s.id = newID()
-	}
-	return l.conn.Send(websocket.Text(s.text(l.me)))
-}
-
-// say sends an envelope and waits until the space has taken it: a gateway gives everybody his own envelopes back. One
-// that does not is believed after a while.
-func (l *link) say(ctx context.Context, s said) error {
-	c := make(chan error, 1)
-	l.mu.Lock()
-	if s.id == "" {
-		s.id = newID()
-	}
-	if len(l.echoes) >= maxEchoes || l.echoes[s.id] != nil {
-		l.mu.Unlock()
-		return errNotJoined
-	}
-	err := l.put(&s)
-	if err == nil {
-		l.echoes[s.id] = c
-	}
-	l.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	defer func() {
-		l.mu.Lock()
-		delete(l.echoes, s.id)
-		l.mu.Unlock()
-	}()
-	timer := time.NewTimer(echoPatience)
-	defer timer.Stop()
-	select {
-	case err := <-c:
-		return err
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// echoed ends the wait of whoever said the envelope. It needs the lock.
-func (l *link) echoed(id string, err error) {
-	if c, ok := l.echoes[id]; ok {
-		delete(l.echoes, id)
-		c <- err
-	}
-}
-
-func errorText(payload wire.Value) string {
-	text := payload.GetStr("error")
-	if m := payload.GetStr("message"); m != "" {
-		text = strings.TrimPrefix(text+": "+m, ": ")
-	}
-	return printable(orText(text, "no reason given"), 200)
 }

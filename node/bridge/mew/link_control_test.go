@@ -276,3 +276,29 @@ func TestLinkStrangersAreOne(t *testing.T) {
 		t.Errorf("%d questions, %v, want one", len(asks), err)
 	}
 }
+
+// Who invites over a link gets the token, and nobody who watches does (MEW-27).
+func TestLinkInvite(t *testing.T) {
+	r := start(t, club(t, []string{"*"}, "cat"))
+	k := newLinked(t, r, Config{Node: blocked{make(chan struct{})}, Records: r.st.Records()}, "cat")
+	feed := k.l.watch()
+	defer feed.Close()
+	_, answer, err := k.l.speakFor(t.Context(), []byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}]}}`))
+	token := answer.GetStr("token")
+	if err != nil || token == "" {
+		t.Fatalf("invite: %s, %v", answer.JSON(), err)
+	}
+	k.peers["cat"].fence()
+	r.join(token).fence()
+	for {
+		select {
+		case raw := <-feed.C():
+			if strings.Contains(string(raw), token) {
+				t.Errorf("the token passed by: %s", raw)
+			}
+			continue
+		default:
+		}
+		break
+	}
+}

@@ -470,3 +470,20 @@ func TestLinkNoTransit(t *testing.T) {
 		t.Errorf("the agent got %d messages, %v", len(got), err)
 	}
 }
+
+// A tool that a stranger calls waits for the owner; what comes of it reaches the caller afterwards (MEW-L3).
+func TestLinkToolWaits(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval", Tools: []string{bridge.ToolDiscover}})
+	cat := l.peers["cat"]
+	text := `{"id":"%s","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"discover","arguments":{"query":"far"}}}}`
+	cat.send(fmt.Sprintf(text, "r1"))
+	l.decide(acl.Approve)
+	if v := cat.fromNode("mcp/response"); about(v) != "r1" || !strings.Contains(string(pay(v, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("after the approval: %s", v.JSON())
+	}
+	cat.send(fmt.Sprintf(text, "r2"))
+	l.decide(acl.Reject)
+	if v := cat.fromNode("mcp/response"); about(v) != "r2" || number(pay(v, "error", "code")) != "-32001" {
+		t.Errorf("after the rejection: %s", v.JSON())
+	}
+}

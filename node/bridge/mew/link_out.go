@@ -115,13 +115,17 @@ func (l *link) replied(ctx context.Context, peer string, conv wire.ConversationI
 }
 
 // deliverClose says the end of a conversation where MEW has a word for it: a proposal or a request that the owner
-// rejected. Any other close is lost.
+// rejected, and what came of a request that waited. Any other close is lost.
 func (l *link) deliverClose(ctx context.Context, peer string, m wire.Message) error {
 	l.apply(ctx, l.drop("open", openKey(l.address(peer).Pseudonym(), m.Conversation)))
 	switch m.Intent {
 	case IntentProposal:
 		return l.reject(ctx, m.Conversation, "disagree")
 	case IntentRequest:
+		_, done := m.Payload.Get("result")
+		if _, failed := m.Payload.Get("error"); done || failed { // the owner let it through, and this came of it
+			return l.sendResponse(ctx, m.Conversation, m.Payload)
+		}
 		return l.sendResponse(ctx, m.Conversation, wire.Obj(
 			wire.Member{Key: "error", Value: rpcFault(rpcRefused, "the owner of this node refused the request")}))
 	}

@@ -106,8 +106,11 @@ func (b *Bridge) ownerSay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	id, err := l.speak(c.Request().Context(), body)
-	return answered(c, id, err)
+	id, answer, err := l.speakFor(c.Request().Context(), body)
+	if err != nil || answer.Kind() != wire.Object {
+		return answered(c, id, err)
+	}
+	return httpapi.JSON(c, http.StatusOK, answer.With("id", wire.Text(id)))
 }
 
 func (b *Bridge) ownerDecide(c echo.Context) error {

@@ -34,7 +34,7 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 		l.feed(data)
 	}
 	if e.from == me { // ours: nothing of it comes in (MEW-L6)
-		l.echoed(e.id, nil)
+		l.echoed(e.id, outcome{})
 		in = false
 	}
 	l.mu.Unlock()
@@ -79,7 +79,11 @@ func (l *link) system(ctx context.Context, conn *websocket.Conn, e *envelope) {
 		l.feed(e.tree.JSON())
 	case e.kind == kindError:
 		for _, id := range e.correlation {
-			l.echoed(id, &refusedBySpace{errorText(e.payload)})
+			l.echoed(id, outcome{err: refusalOf(e.payload)})
+		}
+	case e.kind == kindInviteAck && e.from == fromSystem: // the token in it is for who invited, and for nobody's feed
+		for _, id := range e.correlation {
+			l.echoed(id, outcome{answer: e.payload})
 		}
 	case e.from == fromStream:
 		l.stream(e)

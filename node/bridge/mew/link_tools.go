@@ -125,7 +125,8 @@ func (l *link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 		}
 	} else {
 		letter.Conv = wire.NewConversationID()
-		b := brought{Conv: letter.Conv, Peer: letter.To, To: from, Silent: !l.transit(mesh, l.cfg.Name)}
+		b := brought{Conv: letter.Conv, Peer: letter.To, Address: letter.Address, To: from}
+		b.Silent = !l.transit(b.network(), l.cfg.Name)
 		l.apply(ctx, l.remember("brought", openKey(letter.To, letter.Conv), b, keepBring, false))
 	}
 	posted, err := l.post(ctx, from, letter, text)

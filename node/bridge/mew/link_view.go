@@ -85,9 +85,15 @@ func (l *link) space() SpaceStatus {
 
 // speak sends an envelope of the owner's as this node. A refusal is a *[Refused].
 func (l *link) speak(ctx context.Context, data []byte) (string, error) {
+	id, _, err := l.speakFor(ctx, data)
+	return id, err
+}
+
+// speakFor is speak for an envelope that the gateway answers.
+func (l *link) speakFor(ctx context.Context, data []byte) (id string, answer wire.Value, err error) {
 	e, refusal := parseEnvelope(data)
 	if refusal != nil {
-		return "", &Refused{refusal.status, refusal.payload.JSON()}
+		return "", answer, &Refused{refusal.status, refusal.payload.JSON()}
 	}
 	s := said{id: e.id, kind: e.kind, to: e.to, correlation: e.correlation, context: e.context, payload: e.payload}
 	if s.id == "" {
@@ -96,10 +102,10 @@ func (l *link) speak(ctx context.Context, data []byte) (string, error) {
 	if s.payload.IsNull() {
 		s.payload = wire.Obj()
 	}
-	if err := l.say(ctx, s); err != nil {
-		return "", &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
+	if answer, err = l.sayFor(ctx, s); err != nil {
+		return "", answer, &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
 	}
-	return s.id, nil
+	return s.id, answer, nil
 }
 
 // decide fulfils or rejects a proposal in the space in the owner's name.
