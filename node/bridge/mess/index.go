@@ -432,39 +432,3 @@ func (x *index) nextNumber(day string) int {
 	}
 	return x.serials[day]
 }
-
-// alarm is a time at which a thread may change by itself.
-type alarm struct {
-	at  time.Time
-	ref string
-}
-
-// alarms is a heap, the earliest first.
-type alarms []alarm
-
-func (a alarms) Len() int           { return len(a) }
-func (a alarms) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
-func (a alarms) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
-
-// Push implements [heap.Interface].
-func (a *alarms) Push(x any) { *a = append(*a, x.(alarm)) }
-
-// Pop implements [heap.Interface].
-func (a *alarms) Pop() any {
-	last := (*a)[len(*a)-1]
-	*a = (*a)[:len(*a)-1]
-	return last
-}
-
-// due returns the threads whose alarms went off, at most limit, and when the next one will.
-func (x *index) due(now time.Time, limit int) (refs []string, next time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for len(x.alarms) > 0 && len(refs) < limit && !x.alarms[0].at.After(now) {
-		refs = append(refs, heap.Pop(&x.alarms).(alarm).ref)
-	}
-	if len(x.alarms) > 0 {
-		next = x.alarms[0].at
-	}
-	return refs, next
-}

@@ -1,0 +1,200 @@
+package mess
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// takeIn takes the documents of a file that are not ours: a new thread as it stands, a known one through the same
+// transition rules as everybody (MESS-51).
+func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
+	t, err := x.read(ctx, f.thread.Ref, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		_, err = x.importParsed(ctx, f)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	messages, err := x.Messages(ctx, t.Ref)
+	if err != nil {
+		return err
+	}
+	ours := make(map[string]bool)
+	for _, doc := range documentsOf(t, messages) {
+		ours[digestOf(doc.Without("received"))] = true
+	}
+	for _, doc := range f.docs {
+		if ours[digestOf(doc.Without("received"))] {
+			continue
+		}
+		if err := x.takeDocument(ctx, t, doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeDocument takes one document of somebody, once.
+func (x *Exchange) takeDocument(ctx context.Context, t *Thread, doc wire.Value) error {
+	m, b, err := readDocument(doc, t)
+	if err != nil || isAck(b) || m.From == exchangeID {
+		return nil // not said by anybody
+	}
+	mark := store.Change{Record: store.Record{NS: nsSeen, Key: "file/" + t.Ref + "/" + digestOf(doc)}}
+	if _, err := x.records.Get(ctx, nsSeen, mark.Record.Key, time.Now()); err == nil {
+		return nil
+	}
+	who := Actor{ID: m.From, Channel: "file", file: true}
+	_, err = x.Do(ctx, who, b, Options{Lax: true, Re: t.Ref, Records: []store.Change{mark}})
+	if _, refused := errors.AsType[*wire.Error](err); !refused {
+		return err
+	}
+	note := publicText(err)
+	return x.keepRefused(ctx, t.Ref, m, note, mark)
+}
+
+// keepRefused keeps a message that the state machine did not allow: nothing that somebody wrote is lost.
+func (x *Exchange) keepRefused(ctx context.Context, ref string, m Message, note string, mark store.Change) error {
+	for range maxConflicts {
+		tx := x.begin(Actor{ID: m.From, Channel: channelRefused, system: true}, Options{Records: []store.Change{mark}})
+		t, err := tx.load(ctx, ref)
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		tx.touch(t)
+		b, err := FromTree(m.Mess)
+		if err != nil {
+			return err
+		}
+		tx.quiet = true
+		tx.add(t, m.From, b)
+		x.log.Info("a document of a thread file is not allowed", "thread", ref, "reason", note)
+		if err := tx.commit(ctx); !isConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// importParsed adopts a thread that was read from files.
+func (x *Exchange) importParsed(ctx context.Context, f threadFile) ([]*Thread, error) {
+	t, messages, err := f.adopt()
+	if err != nil {
+		return nil, err
+	}
+	changes := []store.Change{{Record: t.record()}}
+	for _, m := range messages {
+		changes = append(changes, store.Change{Record: m.record(t.Ref), IfRev: store.Any})
+	}
+	if err := x.records.Apply(ctx, changes, time.Now()); err != nil {
+		return nil, err
+	}
+	x.index.publish(t)
+	if x.mirror != nil {
+		x.mirror([]string{t.Ref})
+	}
+	return []*Thread{t}, nil
+}
+
+// attachments lists the files of a thread.
+func (x *Exchange) attachments(ctx context.Context, ref string) ([]string, error) {
+	var names []string
+	for after := ref + "/"; ; {
+		page, err := x.records.List(ctx, nsFiles, "", after, 100, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range page.Records {
+			name, ok := strings.CutPrefix(rec.Key, ref+"/")
+			if !ok {
+				return names, nil
+			}
+			names = append(names, name)
+		}
+		if after = page.Next; after == "" {
+			return names, nil
+		}
+	}
+}
+
+// importBatch is how many threads one commit takes in.
+const importBatch = 100
+
+// ImportDirectory takes over every thread of a directory of files that is not here yet, in one pass. progress is called
+// as it goes. A file that is no thread is left alone and named in the log.
+func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress func(done, all int)) (int, error) {
+	if err := x.load(); err != nil {
+		return 0, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, bad("dir", "cannot be opened")
+	}
+	defer root.Close()
+	type found struct {
+		at, ref string
+		flat    bool
+	}
+	var list []found
+	for _, f := range folders() {
+		d, err := root.Open("exchange/" + f)
+		if err != nil {
+			continue
+		}
+		entries, err := d.ReadDir(-1)
+		d.Close()
+		if err != nil {
+			return 0, err
+		}
+		for _, e := range entries {
+			ref, flat := strings.CutSuffix(e.Name(), fileEnd)
+			if validThreadRef(ref) && (flat && e.Type().IsRegular() || !flat && e.IsDir()) {
+				list = append(list, found{path.Join("exchange", f, ref), ref, flat})
+			}
+		}
+	}
+	var batch [][][]byte
+	imported := 0
+	flush := func() error {
+		threads, err := x.Import(ctx, batch)
+		imported += len(threads)
+		batch = nil
+		return err
+	}
+	for i, f := range list {
+		if i%importBatch == 0 || i == len(list)-1 {
+			progress(i+1, len(list))
+		}
+		if x.index.get(f.ref) != nil {
+			continue
+		}
+		files, err := readFiles(root, f.at, f.ref, f.flat)
+		if err == nil {
+			var parsed threadFile
+			if parsed, err = parseThread(files...); err == nil && parsed.thread.Ref != f.ref {
+				err = bad("envelope.ref", "differs from the name of the file")
+			}
+		}
+		if err != nil {
+			x.log.Warn("a thread file was left alone", "file", f.at, "error", err)
+			continue
+		}
+		if batch = append(batch, files); len(batch) == importBatch {
+			if err := flush(); err != nil {
+				return imported, err
+			}
+		}
+	}
+	if len(batch) > 0 {
+		return imported, flush()
+	}
+	return imported, nil
+}

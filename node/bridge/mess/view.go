@@ -1,0 +1,99 @@
+package mess
+
+import (
+	"context"
+	"errors"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// target resolves a reference for this actor.
+func (t *tx) target(ctx context.Context, re string) (target, error) {
+	if re == "" {
+		re = t.opts.Re
+	}
+	if re == "" {
+		return target{}, bad("re", "is required")
+	}
+	to, ok := resolve(view{t, ctx}, re, t.x.id)
+	switch {
+	case !ok:
+		return target{}, missing("re names nothing that is there")
+	case t.opts.Lax && t.opts.Re != "" && to.ref != t.opts.Re:
+		return target{}, bad("re", "names another thread")
+	}
+	return to, nil
+}
+
+// about returns the thread that a reference names.
+func (t *tx) about(ctx context.Context, re string) (*Thread, error) {
+	to, err := t.target(ctx, re)
+	if err != nil {
+		return nil, err
+	}
+	th, err := t.load(ctx, to.ref)
+	if errors.Is(err, store.ErrNotFound) { // a request further down in this block
+		return nil, missing("re names nothing that is there")
+	}
+	return th, err
+}
+
+// view is the resolver of one transaction: what its actor may name.
+type view struct {
+	t   *tx
+	ctx context.Context
+}
+
+func (v view) thread(ref string) bool {
+	th, err := v.t.load(v.ctx, ref)
+	return err == nil && v.t.x.sees(v.t.who, th, true)
+}
+
+func (v view) suggestion(id string) (string, bool) {
+	return v.tagged(id, func(th *Thread) bool { return th.suggestion(id) != nil })
+}
+
+func (v view) question(id string) (string, bool) {
+	return v.tagged(id, func(th *Thread) bool { return th.question(id) != nil })
+}
+
+func (v view) tagged(id string, open func(*Thread) bool) (string, bool) {
+	for _, ref := range v.t.order { // of this block
+		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && open(th) {
+			return ref, true
+		}
+	}
+	ref, ok := v.t.x.index.tagged(v.t.who.ID, id)
+	if !ok {
+		return "", false
+	}
+	th, err := v.t.load(v.ctx, ref)
+	return ref, err == nil && open(th)
+}
+
+// newestWith finds the actor's newest request with a client id; for an executor, the newest that it holds or may claim.
+func (v view) newestWith(id string) (string, bool) {
+	if ref, ok := v.t.ids[id]; ok {
+		return ref, true
+	}
+	if ref, ok := v.t.x.index.ownWith(v.t.who.ID, id); ok {
+		return ref, true
+	}
+	c := v.t.x.crew.get(v.t.who.ID)
+	if ref, ok := v.t.x.index.newestWith(id, func(e *entry) bool { return v.t.x.seesEntry(v.t.who, c, e) }); ok {
+		return ref, true
+	}
+	if c == nil {
+		return "", false
+	}
+	return v.t.x.index.newestWith(id, func(e *entry) bool { // who was too late is told so (MESS-22)
+		return e.holder != "" && !c.Pending && c.has(e.needs) && (e.only == "" || e.only == c.ID)
+	})
+}
+
+func (v view) newest() (string, bool) {
+	if v.t.last != "" {
+		return v.t.last, true
+	}
+	return v.t.x.index.newestOf(v.t.who.ID)
+}
