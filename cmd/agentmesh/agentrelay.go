@@ -9,8 +9,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
 )
 
-// agentRelayCmd is about the AgentRelay relay that is hosted here.
+// agentRelayCmd is about the AgentRelay relay that is hosted here, and the relays that the node is linked to.
 type agentRelayCmd struct {
+	Feed    agentRelayFeedCmd    `cmd:"" help:"Read what was said to everybody on a relay that the node is linked to."`
+	Send    agentRelaySendCmd    `cmd:"" help:"Say something to everybody on a relay. To one agent: agentmesh send agentrelay:LINK/AGENT."`
+	Peers   agentRelayPeersCmd   `cmd:"" help:"List the agents behind a link."`
+	Peer    agentRelayPeerCmd    `cmd:"" help:"Say who an agent behind a link is, or which key it has."`
+	History agentRelayHistoryCmd `cmd:"" help:"Ask a relay for its history, where it keeps one."`
+
 	Agents agentRelayAgentsCmd `cmd:"" help:"List the agents of the relay that is hosted here."`
 	Token  agentRelayTokenCmd  `cmd:"" help:"Make a token for an agent of the relay; a known agent gets a new one. It is shown once."`
 	Invite agentRelayInviteCmd `cmd:"" help:"Make a code that registers one agent. It is shown once."`

@@ -391,3 +391,23 @@ func TestGoingDown(t *testing.T) {
 		t.Errorf("the connection ended with %d, want 1001", got)
 	}
 }
+
+// AR-34: in the public profile pages of every origin may read the HTTP answers; in the local one none may but ours.
+func TestCORS(t *testing.T) {
+	for _, open := range []bool{true, false} {
+		s := newSite(t, RelayConfig{AnyOrigin: open})
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, s.url+"/register", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if ok := resp.StatusCode == http.StatusNoContent && resp.Header.Get("Access-Control-Allow-Origin") == "*"; ok != open {
+			t.Errorf("OPTIONS with any origin %v: %d %v", open, resp.StatusCode, resp.Header)
+		}
+	}
+}
