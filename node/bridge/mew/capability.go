@@ -145,9 +145,11 @@ func (c *Capability) allowsKind(kind string, b *budget) bool {
 
 // Contains says whether every envelope that d allows is allowed by c, where the texts tell (section 5). What they do
 // not tell is not contained: nobody gives what he may not have (MEW-24).
-func (c *Capability) Contains(d *Capability) bool {
+func (c *Capability) Contains(d *Capability) bool { return c.contains(d, newComparison()) }
+
+func (c *Capability) contains(d *Capability, b *budget) bool {
 	for i := range d.kinds {
-		if !slices.ContainsFunc(c.kinds, func(k text) bool { return k.containsKind(&d.kinds[i]) }) {
+		if !slices.ContainsFunc(c.kinds, func(k text) bool { return k.containsKind(&d.kinds[i], b) }) {
 			return false
 		}
 	}
@@ -164,15 +166,15 @@ func (c *Capability) Contains(d *Capability) bool {
 	if c.payload == nil {
 		return true
 	}
-	return d.payload != nil && c.payload.contains(d.payload)
+	return d.payload != nil && c.payload.contains(d.payload, b) && !b.spent
 }
 
 // containsKind is contains for kinds, where "*" alone leaves out system kinds.
-func (t *text) containsKind(c *text) bool {
+func (t *text) containsKind(c *text, b *budget) bool {
 	if t.kind == textAny && c.kind == textLiteral && isSystem(c.lit) {
 		return t.source == c.source
 	}
-	return t.contains(c)
+	return t.contains(c, b)
 }
 
 // allowing returns the first of a list that allows an envelope, nil where none does.
@@ -190,9 +192,9 @@ func allowing(list []*Capability, kind string, to []addressee, payload wire.Valu
 }
 
 // containing returns the first of a list that contains c, nil where none does.
-func containing(list []*Capability, c *Capability) *Capability {
+func containing(list []*Capability, c *Capability, b *budget) *Capability {
 	for _, held := range list {
-		if held.Contains(c) {
+		if held.contains(c, b) {
 			return held
 		}
 	}

@@ -421,3 +421,23 @@ func FuzzMatcher(f *testing.F) {
 		}
 	})
 }
+
+// Comparing has a bound of its own: alternatives multiply, and a grant is judged under the lock of its space.
+func TestComparisonIsBounded(t *testing.T) {
+	late := strings.Repeat(`"b*",`, 699) + `"a*"` // what is given is contained, in the last alternative
+	sc := SpaceConfig{ID: "lab", Participants: []Participant{{Name: "a", Capabilities: caps(t, "capability/*")}, {Name: "b"}}}
+	for range 250 {
+		sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, capOf(t, `{"kind":"x","payload":{"t":[`+late+`]}}`))
+	}
+	s := quiet(t, sc)
+	given := `{"kind":"x","payload":{"t":[` + strings.Repeat(`"ax",`, 700) + `1]}}` // but for the last of it
+	took := slowest(func() {
+		_, fault := s.receive(s.members["a"], []byte(grantTo("g", "b", given)), "http")
+		if fault == nil || fault.reason != "VALIDATION_ERROR" {
+			t.Error("the grant was not refused as too much")
+		}
+	})
+	if took > 500*time.Millisecond {
+		t.Errorf("a refusal took %v", took)
+	}
+}

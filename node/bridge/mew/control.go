@@ -22,6 +22,9 @@ func (s *Space) pause(p *post) *refusal {
 		until = time.Now().Add(d)
 	}
 	for _, m := range s.addressed(p) {
+		if m == s.operator {
+			continue
+		}
 		m.paused, m.pausedUntil = true, until
 		s.auditDone(p, m.name, "paused")
 	}
@@ -69,6 +72,9 @@ func (s *Space) resume(p *post) *refusal {
 // shutDown silences those it is addressed to until they join again (MEW-42).
 func (s *Space) shutDown(p *post) *refusal {
 	for _, m := range s.addressed(p) {
+		if m == s.operator {
+			continue // could not join again: it has no connection
+		}
 		m.down = true
 		s.auditDone(p, m.name, "shut down")
 	}

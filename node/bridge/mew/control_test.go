@@ -196,3 +196,27 @@ func TestOperator(t *testing.T) {
 	p.send(`{"type":"join","token":"alice-token","participantId":"owner"}`)
 	p.want("system/error")
 }
+
+// Nobody in a hosted space takes it from its owner, or the owner's name (MEW-24).
+func TestOwnerStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quiet(t, lab(t))
+		for _, try := range []string{
+			`{"kind":"space/kick","payload":{"participant_id":"owner"}}`,
+			`{"kind":"capability/revoke","payload":{"recipient":"owner","capabilities":["*"]}}`,
+		} {
+			if got := say(s, "admin", try); got != "unauthorized" {
+				t.Errorf("%s: %q, want unauthorized", try, got)
+			}
+		}
+		got, fault := s.receive(s.members["admin"], []byte(`{"kind":"space/invite","payload":{"participant_id":"owner","initial_capabilities":[]}}`), "http")
+		if fault != nil || got.code != 409 {
+			t.Errorf("inviting somebody as owner: %v, %v", got, fault)
+		}
+		say(s, "admin", `{"kind":"participant/pause","to":["owner"]}`)
+		say(s, "admin", `{"kind":"participant/shutdown","to":["owner"]}`)
+		if _, _, err := s.Say([]byte(`{"kind":"space/kick","payload":{"participant_id":"admin"}}`)); err != nil {
+			t.Errorf("the owner is held back: %v", err)
+		}
+	})
+}

@@ -9,6 +9,9 @@ func refuseRecipient() *refusal {
 	return refuseWith(404, "participant_not_found", "There is no such participant in the space")
 }
 
+// refuseComparison is for capabilities that are within their bounds and still too much to compare.
+func refuseComparison() *refusal { return refuseShape("the capabilities are too many to compare") }
+
 // recipient finds whom a grant or a revocation is about.
 func (s *Space) recipient(p *post) (*member, *refusal) {
 	id := p.payload.GetStr("recipient")
@@ -57,13 +60,16 @@ func (s *Space) grant(p *post) *refusal {
 
 // mayGive says what of the giver's each capability rests on, or refuses (MEW-24). What is the giver's own comes first.
 func (s *Space) mayGive(p *post, caps []Capability) ([]string, *refusal) {
-	rests := make([]string, len(caps))
+	rests, b := make([]string, len(caps)), newComparison()
 	for i := range caps {
 		if p.by == s.operator { // the space is the owner's
 			rests[i] = "operator"
 			continue
 		}
-		at := slices.IndexFunc(p.by.held, func(h held) bool { return h.cap.Contains(&caps[i]) })
+		at := slices.IndexFunc(p.by.held, func(h held) bool { return h.cap.contains(&caps[i], b) })
+		if b.spent {
+			return nil, refuseComparison()
+		}
 		if at < 0 {
 			return nil, refuseCapability(p.by.runtime, p.kind, p.by.shown)
 		}
@@ -76,6 +82,9 @@ func (s *Space) mayGive(p *post, caps []Capability) ([]string, *refusal) {
 // MEW-26).
 func (s *Space) revoke(p *post) *refusal {
 	m, fault := s.recipient(p)
+	if fault == nil {
+		fault = s.sparing(m)
+	}
 	if fault != nil {
 		return fault
 	}
@@ -94,11 +103,14 @@ func (s *Space) revoke(p *post) *refusal {
 	if id == "" && len(patterns) == 0 {
 		return refuseShape("payload needs a grant_id or capabilities")
 	}
-	e := s.edit()
+	e, b := s.edit(), newComparison()
 	note := s.strip(e, m, func(h held) bool {
-		return id != "" && h.grant != nil && h.grant.ID == id || containing(patterns, h.cap) != nil
+		return id != "" && h.grant != nil && h.grant.ID == id || containing(patterns, h.cap, b) != nil
 	})
-	wider := countWider(m.held, patterns)
+	wider := countWider(m.held, patterns, b)
+	if b.spent {
+		return refuseComparison()
+	}
 	if wider > 0 {
 		note += ", " + itoa(wider) + " wider kept"
 	}
@@ -118,10 +130,10 @@ func (s *Space) revoke(p *post) *refusal {
 }
 
 // countWider counts what is kept although it allows something that a pattern names (MEW-26).
-func countWider(list []held, patterns []*Capability) int {
+func countWider(list []held, patterns []*Capability, b *budget) int {
 	n := 0
 	for _, h := range list {
-		if containing(patterns, h.cap) == nil && slices.ContainsFunc(patterns, func(p *Capability) bool { return h.cap.Contains(p) }) {
+		if containing(patterns, h.cap, b) == nil && slices.ContainsFunc(patterns, func(p *Capability) bool { return h.cap.contains(p, b) }) {
 			n++
 		}
 	}

@@ -119,6 +119,9 @@ func (s *Space) kick(p *post) *refusal {
 	if m == nil {
 		return refuseRecipient()
 	}
+	if fault := s.sparing(m); fault != nil {
+		return fault
+	}
 	e := s.edit()
 	l := e.of(m)
 	l.Barred = true

@@ -16,6 +16,15 @@ func (s *Space) operate() {
 	s.operator = s.add(OperatorName, []Capability{mustCapability(`{"kind":"*"}`)})
 }
 
+// sparing refuses what would take the space from its owner: nobody in it, whatever he holds, puts the owner out or
+// takes its rights, and so its name.
+func (s *Space) sparing(m *member) *refusal {
+	if m == s.operator {
+		return refuseWith(403, "unauthorized", "The space is the owner's")
+	}
+	return nil
+}
+
 // SpaceStatus is a space as its owner sees it. Names and capabilities are the words of others.
 type SpaceStatus struct {
 	ID           string              `json:"id"`

@@ -119,7 +119,10 @@ func (t *text) match(s string, b *budget) bool {
 
 // contains says whether t matches whatever c matches, where that can be told from their texts (section 5,
 // containment).
-func (t *text) contains(c *text) bool {
+func (t *text) contains(c *text, b *budget) bool {
+	if !b.step(compareWeight) {
+		return false
+	}
 	switch {
 	case t.source == c.source:
 		return true
@@ -128,7 +131,7 @@ func (t *text) contains(c *text) bool {
 	case t.kind == textAny:
 		return !t.not
 	case c.kind == textLiteral:
-		return t.match(c.lit, newBudget())
+		return t.match(c.lit, b)
 	case t.not || t.kind != textGlob || t.glob.tail == 0:
 		return false
 	}
@@ -157,6 +160,14 @@ const (
 	maxSteps     = 2*maxInsts*(maxRegexpText+1) + 1<<16
 	regexpWeight = 2
 )
+
+// Comparing capabilities costs one budget for a whole grant or revocation: lists of alternatives multiply.
+const (
+	compareSteps  = 1 << 22
+	compareWeight = 8
+)
+
+func newComparison() *budget { return &budget{nodes: compareSteps, steps: compareSteps} }
 
 func newBudget() *budget { return &budget{nodes: maxNodes, steps: maxSteps} }
 

@@ -136,10 +136,13 @@ func (k *keyShape) deep(v, root wire.Value, b *budget) bool {
 }
 
 // contains says whether s matches whatever c matches.
-func (s *shape) contains(c *shape) bool {
+func (s *shape) contains(c *shape, b *budget) bool {
+	if !b.node() {
+		return false
+	}
 	if c.kind == wire.Array {
 		for _, alternative := range c.elems {
-			if !s.contains(alternative) {
+			if !s.contains(alternative, b) {
 				return false
 			}
 		}
@@ -148,7 +151,7 @@ func (s *shape) contains(c *shape) bool {
 	switch {
 	case s.kind == wire.Array:
 		for _, alternative := range s.elems {
-			if alternative.contains(c) {
+			if alternative.contains(c, b) {
 				return true
 			}
 		}
@@ -156,12 +159,12 @@ func (s *shape) contains(c *shape) bool {
 	case s.kind != c.kind:
 		return false
 	case s.kind == wire.String:
-		return s.text.contains(&c.text)
+		return s.text.contains(&c.text, b)
 	case s.kind == wire.Number:
 		return s.num == c.num
 	case s.kind == wire.Object:
 		for i := range s.keys {
-			if !c.holds(&s.keys[i]) {
+			if !c.holds(&s.keys[i], b) {
 				return false
 			}
 		}
@@ -170,10 +173,10 @@ func (s *shape) contains(c *shape) bool {
 }
 
 // holds says whether the object pattern c has this key, with a value that k contains.
-func (c *shape) holds(k *keyShape) bool {
+func (c *shape) holds(k *keyShape, b *budget) bool {
 	for i := range c.keys {
 		if c.keys[i].source == k.source {
-			return k.value.contains(c.keys[i].value)
+			return b.step(i) && k.value.contains(c.keys[i].value, b)
 		}
 	}
 	return false
