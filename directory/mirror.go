@@ -33,7 +33,7 @@ var errMirror = wire.ErrClosed.At("this is a read-only mirror; register at the d
 func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	failures := 0
 	for ctx.Err() == nil {
-		err := r.followOnce(ctx, source)
+		err := r.followOnce(ctx, source, mirrorWait)
 		if ctx.Err() != nil {
 			return
 		}
@@ -52,8 +52,8 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	}
 }
 
-// followOnce takes over one page.
-func (r *Registry) followOnce(ctx context.Context, source *client.Directory) error {
+// followOnce takes over one page; where there is none yet, the source waits for up to wait.
+func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) error {
 	now := clock()
 	key := mirrorRecord + source.Known()
 	since, rec, err := "", store.Record{NS: recordNS, Key: key}, error(nil)
@@ -64,7 +64,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory) err
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
-	page, err := source.Changes(ctx, since, mirrorWait)
+	page, err := source.Changes(ctx, since, wait)
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && since != "" {
 		// Another directory answers there now, or it was restored: its cards are all looked at again.
 		r.log.WarnContext(ctx, "the source does not know our place in its feed: beginning anew", "source", source.Base)

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
@@ -163,41 +162,6 @@ func (r *Registry) keep(ctx context.Context, p posted, now time.Time) (relayID s
 	}
 	r.desks.ring(p.box.Owner)
 	return relayPrefix + key, nil
-}
-
-// refusals remembers for a moment who met a bound of which mailbox, so that a flood costs no look at the store each time.
-type refusals struct {
-	mu  sync.Mutex
-	all map[[2]wire.AgentID]refusal
-}
-
-type refusal struct {
-	err   error
-	until time.Time
-}
-
-const (
-	refusedFor  = time.Second
-	maxRefusals = 4096
-)
-
-func (f *refusals) get(box, from wire.AgentID, now time.Time) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if known, ok := f.all[[2]wire.AgentID{box, from}]; ok && now.Before(known.until) {
-		return known.err
-	}
-	return nil
-}
-
-func (f *refusals) note(box, from wire.AgentID, err error, now time.Time) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.all == nil || len(f.all) >= maxRefusals {
-		f.all = make(map[[2]wire.AgentID]refusal)
-	}
-	f.all[[2]wire.AgentID{box, from}] = refusal{err, now.Add(refusedFor)}
-	return err
 }
 
 // storedMail is a mail with its key.

@@ -219,3 +219,38 @@ func (d *desks) connected() int {
 	}
 	return n
 }
+
+// refusals remembers for a moment who met a bound of which mailbox, so that a flood costs no look at the store each time.
+type refusals struct {
+	mu  sync.Mutex
+	all map[[2]wire.AgentID]refusal
+}
+
+type refusal struct {
+	err   error
+	until time.Time
+}
+
+const (
+	refusedFor  = time.Second
+	maxRefusals = 4096
+)
+
+func (f *refusals) get(box, from wire.AgentID, now time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known, ok := f.all[[2]wire.AgentID{box, from}]; ok && now.Before(known.until) {
+		return known.err
+	}
+	return nil
+}
+
+func (f *refusals) note(box, from wire.AgentID, err error, now time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all == nil || len(f.all) >= maxRefusals {
+		f.all = make(map[[2]wire.AgentID]refusal)
+	}
+	f.all[[2]wire.AgentID{box, from}] = refusal{err, now.Add(refusedFor)}
+	return err
+}
