@@ -201,7 +201,7 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// A directory of files comes in in one pass, with lines of progress; BenchmarkImport does it with 10,000.
+// A directory of files comes in in one pass, with lines of progress.
 func TestImportDirectory(t *testing.T) {
 	l := newLab(t)
 	dir := t.TempDir()
