@@ -291,6 +291,16 @@ func TestLinkProposalEnds(t *testing.T) {
 	l.ask()
 	dog.send(`{"kind":"mcp/request","to":["cat"],"correlation_id":["p3"],"payload":{"jsonrpc":"2.0","id":1,"method":"tools/call"}}`)
 	gone("fulfilled")
+	cat.send(fmt.Sprintf(proposalText, "p4", `,"dog"`, "x"))
+	l.ask()
+	if _, err := l.l.decide(t.Context(), "p4", true, ""); err != nil {
+		t.Fatal(err)
+	}
+	request := dog.fromNode("mcp/request")
+	if to, _ := request.Get("to"); about(request) != "p4" || string(to.JSON()) != `["dog"]` {
+		t.Errorf("the request is %s", request.JSON())
+	}
+	gone("decided in the space")
 }
 
 // Without the capability an approval fails where the owner sees it, and becomes no proposal (MEW-L4).

@@ -126,10 +126,17 @@ func (l *link) decide(ctx context.Context, proposal string, approve bool, reason
 		if err != nil {
 			return "", err
 		}
-		s.kind, s.to, s.payload = kindRequest, p.To, fulfilment(v)
+		me := l.name()
+		s.kind, s.payload = kindRequest, fulfilment(v)
+		s.to = slices.DeleteFunc(slices.Clone(p.To), func(id string) bool { return id == me && len(p.To) > 1 })
 	}
 	if err := l.say(ctx, s); err != nil {
 		return "", &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
+	}
+	// Where the proposal was for this node, the same is asked under approvals: it is decided now.
+	about := job{e: envelope{id: s.id, from: p.From, correlation: s.correlation}, raw: []byte(s.id), at: time.Now()}
+	if err := l.settled(ctx, about, "decided in the space", false); err != nil {
+		l.log.Info("a question about a proposal could not be withdrawn", "err", err)
 	}
 	return s.id, nil
 }
