@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -13,48 +12,20 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
 // browserWait bounds every wait for the browser, on a machine that does much else.
 const browserWait = 60 * time.Second
 
-// chromium starts a browser for a test. Where there is none the test skips, unless AGENTMESH_BROWSER says that there
-// must be one. The test fails where the browser's console complains.
-func chromium(t *testing.T) context.Context {
+// browser starts a browser. The test fails where its console complains.
+func browser(t *testing.T) context.Context {
 	t.Helper()
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
-		if found, err := exec.LookPath(name); err == nil {
-			path = found
-			break
-		}
-	}
-	switch {
-	case path != "":
-	case os.Getenv("AGENTMESH_BROWSER") == "required":
-		t.Fatal("AGENTMESH_BROWSER is required, and there is no Chromium")
-	default:
-		t.Skip("no Chromium here; AGENTMESH_BROWSER=required makes that a failure")
-	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-sync", true),
-	)
-	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), opts...)
-	browser, cancel := chromedp.NewContext(alloc)
 	var listening sync.WaitGroup
-	t.Cleanup(func() {
-		if err := chromedp.Cancel(browser); err != nil { // waits for the process, so that its directory can go
-			t.Logf("stop the browser: %v", err)
-		}
-		cancel()
-		cancelAlloc()
-		listening.Wait()
-	})
-	if err := chromedp.Do(browser); err != nil {
-		t.Fatalf("start %s: %v", path, err)
-	}
-	messages := chromedp.Console(browser)
+	t.Cleanup(listening.Wait) // after the browser has stopped
+	ctx := browsertest.Start(t)
+	messages := chromedp.Console(ctx)
 	listening.Go(func() {
 		for m, err := range messages {
 			if err != nil {
@@ -66,7 +37,7 @@ func chromium(t *testing.T) context.Context {
 			}
 		}
 	})
-	return browser
+	return ctx
 }
 
 func do(t *testing.T, browser context.Context, actions ...chromedp.Action[chromedp.Void]) {
@@ -112,7 +83,7 @@ func until(t *testing.T, browser context.Context, script string) {
 // TestFaceInBrowser looks at the pages as people do: light and dark, on a telephone and on a desk, with the keyboard
 // alone. Nothing may stick out sideways and no text may be faint. AGENTMESH_SCREENSHOTS names a folder for pictures.
 func TestFaceInBrowser(t *testing.T) {
-	browser := chromium(t)
+	browser := browser(t)
 	w := newWorld(t, func(c *Config) { c.Local, c.BaseURL = true, "http://localhost/v1" })
 	w.register(alice, testCard("am_sarah", text("name", "Sarah's Assistant"), text("description", "Books meetings in Zürich and answers mail"),
 		members("capabilities", "scheduling", "travel.transit", "a-capability-with-a-name-that-is-much-longer-than-any-line-of-a-telephone-and-has-no-blank"),

@@ -48,6 +48,7 @@ var lines = []struct {
 	{"node/notify", 3},
 
 	{"node/httpapi/apitest", 3},
+	{"node/httpapi/browsertest", 3},
 	{"node/meshtest", 5},
 	{"node/bridge/bridgetest", 5},
 	{"cmd/*", 5},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -25,7 +26,7 @@ import (
 // TestBrowser drives the owner's page in Chromium. One browser serves all of it; every part has a mesh and tabs of its
 // own.
 func TestBrowser(t *testing.T) {
-	browser := chromium(t)
+	browser := browsertest.Start(t)
 	for name, test := range map[string]func(*testing.T, context.Context){
 		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
 		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,

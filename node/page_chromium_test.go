@@ -3,8 +3,6 @@ package node_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -19,44 +17,6 @@ import (
 
 // browserWait bounds every wait for the browser, on a machine that does much else.
 const browserWait = 60 * time.Second
-
-// chromium starts a browser for a test. Where there is none the test skips, unless AGENTMESH_BROWSER says that there
-// must be one.
-func chromium(t *testing.T) context.Context {
-	t.Helper()
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
-		if found, err := exec.LookPath(name); err == nil {
-			path = found
-			break
-		}
-	}
-	switch {
-	case path != "":
-	case os.Getenv("AGENTMESH_BROWSER") == "required":
-		t.Fatal("AGENTMESH_BROWSER is required, and there is no Chromium")
-	default:
-		t.Skip("no Chromium here; AGENTMESH_BROWSER=required makes that a failure")
-	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-sync", true),
-	)
-	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), opts...)
-	ctx, cancel := chromedp.NewContext(alloc)
-	t.Cleanup(func() {
-		if err := chromedp.Cancel(ctx); err != nil { // waits for the process, so that its directory can go
-			t.Logf("stop the browser: %v", err)
-		}
-		cancel()
-		cancelAlloc()
-	})
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("start %s: %v", path, err)
-	}
-	return ctx
-}
 
 // tab is a tab with its own cookies, and what its console said.
 type tab struct {
