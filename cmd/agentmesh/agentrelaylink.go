@@ -13,12 +13,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-func linkPath(link string, rest ...string) string {
-	path := "agentrelay/links/" + url.PathEscape(link)
-	for _, r := range rest {
-		path += "/" + url.PathEscape(r)
+// linkPath is where the owner API has a link, or something of it.
+func linkPath(parts ...string) string {
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = url.PathEscape(p)
 	}
-	return path
+	return "agentrelay/links/" + strings.Join(escaped, "/")
 }
 
 type agentRelayFeedCmd struct {

@@ -3,6 +3,7 @@ package agentrelay
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -128,12 +129,7 @@ func (f *frame) broadcast() bool { return f.names(everybody) }
 func (f *frame) onlyRelay() bool { return len(f.to) == 1 && f.to[0] == relayID }
 
 func (f *frame) names(id string) bool {
-	for _, t := range f.to {
-		if t == id {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.to, id)
 }
 
 // stamp writes the frame as it is delivered: every member as it came, id, from and ts the relay's (AR-15).

@@ -157,7 +157,7 @@ func (r *Relay) connect(c echo.Context) error {
 	s := &session{id: a.ID, trusted: a.Trusted, since: time.Now(), conn: conn}
 	if r.enter(s) != nil {
 		conn.Close(websocket.CodeTryLater, "the relay is full")
-		go finish(conn)
+		finish(conn) // at most two seconds: this goroutine is the connection's
 		return nil
 	}
 	r.log.Debug("an agent connected", slog.String("agent", a.ID))

@@ -420,3 +420,22 @@ func TestLinkConfig(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// AR-54: a relay that sends 10 MB ends its connection, and nothing else; the link comes back.
+func TestHugeFrameFromRelay(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for len(x.relay.joined) > 0 {
+		<-x.relay.joined
+	}
+	x.relay.say([]byte(`{"id":"1","from":"agent-042","to":["our-node"],"payload":"` + strings.Repeat("x", 7<<20) + `"}`))
+	select {
+	case <-x.relay.joined:
+	case <-time.After(patience):
+		t.Fatal("the link did not connect again")
+	}
+	x.waitFor(bridge.LinkUp)
+	x.from("agent-042", `{"id":"2","payload":"small"}`)
+	if got := n.all(); len(got) != 1 || got[0].Name != "agent-042" {
+		t.Errorf("the node got %d messages, want the small one", len(got))
+	}
+}

@@ -56,6 +56,9 @@ func TestConnect(t *testing.T) {
 		t.Errorf("a foreign page: %v, want 403", err)
 	}
 	s.stop()
+	if !strings.Contains(log.String(), "/arc") {
+		t.Error("the listener's log is not looked at")
+	}
 	if strings.Contains(log.String(), token) {
 		t.Error("the log holds the token")
 	}

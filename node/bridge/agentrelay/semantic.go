@@ -1,6 +1,7 @@
 package agentrelay
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -82,10 +83,8 @@ func (s *session) wants(from string, words []string) bool {
 	}
 	for _, w := range words {
 		for _, have := range [2][]string{s.found.Skills, s.keywords} {
-			for _, h := range have {
-				if h == w {
-					return true
-				}
+			if slices.Contains(have, w) {
+				return true
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func newSiteOn(t testing.TB, st store.Store, cfg RelayConfig) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	edge := httpapi.New(httpapi.Config{Local: true, MaxConns: -1, MaxConnsPerAddr: -1})
+	edge := httpapi.New(httpapi.Config{Local: true, Logger: cfg.Logger, MaxConns: -1, MaxConnsPerAddr: -1})
 	relay.Mount(edge.Echo())
 	owner := httpapi.NewOwner(httpapi.OwnerConfig{Dir: t.TempDir()})
 	relay.MountOwner(owner.Group())

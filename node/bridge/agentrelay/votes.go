@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -63,9 +64,7 @@ func (p *proposal) outcome(now time.Time, voteFor time.Duration) string {
 func (p *proposal) clone() *proposal {
 	c := *p
 	c.Votes = make(map[string]bool, len(p.Votes)+1)
-	for id, yes := range p.Votes {
-		c.Votes[id] = yes
-	}
+	maps.Copy(c.Votes, p.Votes)
 	return &c
 }
 
