@@ -29,13 +29,14 @@ type entry struct {
 	id, from string
 	kind     string
 	ts       int64
+	seq      uint64 // order within a millisecond
 	to       []string
 	all      bool   // a broadcast
 	raw      []byte // the frame as it was delivered
 	words    string // what a search looks at, lower case; empty: nothing
 }
 
-func (e *entry) key() string { return fmt.Sprintf("%014d-%s", e.ts, e.id) }
+func (e *entry) key() string { return fmt.Sprintf("%014d-%012d-%s", e.ts, e.seq, e.id) }
 
 // history is the bounded store of messages: durable, and all of it in memory.
 type history struct {
@@ -59,6 +60,9 @@ func loadHistory(ctx context.Context, records store.Records, cfg Extensions) (*h
 		for _, rec := range page.Records {
 			e, err := readEntry(rec.Body)
 			if err != nil {
+				return nil, fmt.Errorf("read message %s of the relay: %w", rec.Key, err)
+			}
+			if _, err := fmt.Sscanf(rec.Key, "%d-%d-", &e.ts, &e.seq); err != nil {
 				return nil, fmt.Errorf("read message %s of the relay: %w", rec.Key, err)
 			}
 			h.add(e)
@@ -100,7 +104,7 @@ func (d *delivery) kept() bool {
 
 func (d *delivery) entry() *entry {
 	return &entry{
-		id: d.id, from: d.from.id, kind: d.frame.kind, ts: d.ts, to: d.frame.to, all: d.frame.broadcast(), raw: d.bytes,
+		id: d.id, from: d.from.id, kind: d.frame.kind, ts: d.ts, seq: d.seq, to: d.frame.to, all: d.frame.broadcast(), raw: d.bytes,
 		words: searchable(d.frame.kind, d.frame.payload),
 	}
 }
@@ -208,7 +212,7 @@ func (e *entry) visible(a registration) bool {
 	if e.from == a.ID || slices.Contains(e.to, a.ID) {
 		return true
 	}
-	return e.all && e.ts > a.Since.UnixMilli() // within the millisecond nobody had connected yet
+	return e.all && e.ts > a.Since.UnixMilli() // a registration does not end in the millisecond in which it began
 }
 
 // seen returns the messages that an agent may see, oldest first.

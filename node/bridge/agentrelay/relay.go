@@ -115,6 +115,7 @@ type Relay struct {
 	sessions map[string]*session // by agent: the newest connection
 	open     map[*session]struct{}
 	last     int64 // ts of the newest frame
+	frames   uint64
 	running  sync.WaitGroup
 }
 
@@ -276,12 +277,13 @@ func (r *Relay) refuse(s *session, f frame, why *refusal) {
 	r.tell(s, message{kind: "error", to: s.id, ref: f.ref, payload: wire.Obj(text("code", why.code), text("message", why.message))})
 }
 
-// now returns the time of a frame, which never runs backwards (section 10).
-func (r *Relay) now() int64 {
+// now returns the time of a frame, which never runs backwards (section 10), and its place among those of the same time.
+func (r *Relay) now() (ts int64, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = max(r.last, time.Now().UnixMilli())
-	return r.last
+	r.frames++
+	return r.last, r.frames
 }
 
 // disconnect closes the connection of an agent.

@@ -59,7 +59,8 @@ func (r *Relay) hear(s *session, f frame) *refusal {
 		return r.command(s, f)
 	}
 	s.note(f)
-	d := delivery{id: newID(), from: s, frame: f, ts: r.now()}
+	d := delivery{id: newID(), from: s, frame: f}
+	d.ts, d.seq = r.now()
 	d.bytes = f.stamp(d.id, s.id, d.ts)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
@@ -79,6 +80,7 @@ type delivery struct {
 	from  *session
 	frame frame
 	ts    int64
+	seq   uint64
 	bytes []byte
 }
 

@@ -239,7 +239,8 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *refusal
 // result is the frame that ends a vote.
 func (r *Relay) result(p *proposal) *entry {
 	approve, reject := p.tally()
-	e := &entry{id: newID(), from: relayID, kind: "vote_result", ts: r.now(), to: []string{everybody}, all: true}
+	e := &entry{id: newID(), from: relayID, kind: "vote_result", to: []string{everybody}, all: true}
+	e.ts, e.seq = r.now()
 	e.raw = wire.Obj(
 		text("id", e.id), text("from", relayID), member("to", wire.Texts(e.to)), text("type", e.kind), text("ref", p.ID),
 		member("payload", wire.Obj(
