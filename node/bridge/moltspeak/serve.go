@@ -85,6 +85,12 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	out := make([]json.RawMessage, len(entries))
 	for i, entry := range entries {
 		x := &exchange{ctx: c.Request().Context(), now: time.Now()}
+		if i > 0 { // the first is what the request was charged for
+			if e := b.charge(c); e != nil {
+				out[i] = b.refuse(x, e).Body
+				continue
+			}
+		}
 		data := entry.JSON()
 		x.size = len(data)
 		var e *Error
@@ -95,6 +101,20 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 		out[i] = b.receive(x).Body
 	}
 	return httpapi.JSON(c, http.StatusOK, out)
+}
+
+// charge takes a message from the allowance of the caller's address: a batch or a stream must not be a way around what
+// requests cost (AM-43).
+func (b *Bridge) charge(c echo.Context) *Error {
+	err := b.cfg.Addresses.Check(c)
+	if err == nil {
+		return nil
+	}
+	e := fault(CodeRateLimit)
+	if w, ok := errors.AsType[*wire.Error](err); ok {
+		e.Delay = w.RetryAfter
+	}
+	return e
 }
 
 // readBatch reads {moltspeak, batch} or a bare array of at most 100 entries.
@@ -203,12 +223,12 @@ func (b *Bridge) serveStream(c echo.Context) error {
 		return nil
 	}
 	defer b.sockets.remove(conn)
-	b.converse(context.WithoutCancel(c.Request().Context()), conn)
+	b.converse(context.WithoutCancel(c.Request().Context()), conn, func() *Error { return b.charge(c) })
 	return nil
 }
 
-// converse answers frames until the connection ends.
-func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn) {
+// converse answers frames until the connection ends, or charge refuses one after the first, for which the request paid.
+func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn, charge func() *Error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var bound *Agent
@@ -220,6 +240,13 @@ func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn) {
 		if kind != websocket.TextType {
 			conn.Close(websocket.CodeProtocol, "text frames only")
 			continue
+		}
+		if bound != nil {
+			if e := charge(); e != nil {
+				_ = conn.Send(websocket.Text(b.refuse(&exchange{ctx: ctx, now: time.Now()}, e).Body))
+				conn.Close(websocket.CodeTryLater, "rate limit")
+				continue
+			}
 		}
 		r := b.frame(ctx, raw, bound)
 		if bound == nil {
