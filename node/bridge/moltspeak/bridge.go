@@ -91,6 +91,7 @@ type Bridge struct {
 
 	agents    *rate.Buckets // MS-48
 	orgs      *rate.Buckets
+	doubts    *rate.Buckets // other keys of pinned peers that are noted for the owner
 	handshake *handshakes
 	streams   *streams
 	callbacks chan callback // answers to deliver outside any step
@@ -126,6 +127,7 @@ func New(cfg Config) (*Bridge, error) {
 		},
 		agents:    rate.NewBuckets(rate.PerMinute(perAgent), 2*perAgent, tracked),
 		orgs:      rate.NewBuckets(rate.PerMinute(perOrg), 2*perOrg, tracked),
+		doubts:    rate.NewBuckets(rate.PerHour(1), 1, tracked),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
 	}

@@ -60,3 +60,30 @@ func TestFramesAreCharged(t *testing.T) {
 	}
 	r.b.sockets.close()
 }
+
+// Forged keys cost no writes: nothing of a message that did not verify is stored, but that there was one, once an hour.
+func TestForgedKeysAreNotStored(t *testing.T) {
+	r, _ := alone(t, nil)
+	if code := r.code(cat, r.draft(cat, OpPing, `{"nonce":1}`)); code != "" {
+		t.Fatalf("first message: %s", code)
+	}
+	var first string
+	for i := range 5 {
+		name := "forger" + string(rune('a'+i)) + "@acme"
+		forged := r.draft(cat, OpPing, `{"nonce":1}`)
+		forged.From.Key = self(name).Key
+		if _, status := r.raw(name, r.signed(name, forged)); status != http.StatusUnauthorized {
+			t.Fatalf("another key: %d", status)
+		}
+		list, err := r.b.peers(t.Context())
+		if err != nil || len(list) != 1 || list[0].Refused == "" {
+			t.Fatalf("the owner is shown %+v, %v", list, err)
+		}
+		if first == "" {
+			first = list[0].Refused
+		}
+		if list[0].Refused != first {
+			t.Fatalf("forged message %d was stored", i+1)
+		}
+	}
+}

@@ -134,7 +134,8 @@ func (b *Bridge) pinned(ctx context.Context, from Agent, now time.Time) (peer, *
 	}
 	if known && (from.Key != "" && from.Key != p.Key || from.EncKey != "" && p.EncKey != "" && from.EncKey != p.EncKey) {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
-		if p.Refused != from.Key && len(from.Key) <= maxText {
+		_, first := b.doubts.Take(from.Name(), now) // nothing of the message has verified: it must not cost a write each time
+		if first && p.Refused != from.Key && len(from.Key) <= maxText {
 			p.Refused = from.Key
 			if err := b.savePeer(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
 				return p, nil, fault(CodeInternal).because(err)
