@@ -2,9 +2,11 @@ package moltspeak
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -85,5 +87,51 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 		if list[0].Refused != first {
 			t.Fatalf("forged message %d was stored", i+1)
 		}
+	}
+}
+
+// Strangers who begin streams and never end them leave half of the places and half of the memory to peers that the
+// owner knows.
+func TestStrangersShareHalfOfTheStreams(t *testing.T) {
+	now := time.Now()
+	s := newStreams()
+	begin := func(peer, id string, known bool) *Error {
+		_, e := s.take(peer, Stream{Action: "start", ID: id}, known, now)
+		return e
+	}
+	begun := 0
+	for i := range maxStreams {
+		if begin(fmt.Sprintf("stranger%d", i), "s", false) == nil {
+			begun++
+		}
+	}
+	if begun != maxStreams/2 {
+		t.Errorf("strangers began %d streams, want %d", begun, maxStreams/2)
+	}
+	if e := begin("friend", "s", true); e != nil {
+		t.Errorf("a known peer: %v", e)
+	}
+	s = newStreams()
+	chunk := strings.Repeat("a", 1<<20)
+	taken := 0
+	for i := range 16 {
+		peer := fmt.Sprintf("stranger%d", i)
+		if e := begin(peer, "s", false); e != nil {
+			t.Fatal(e)
+		}
+		for seq := range 5 {
+			if _, e := s.take(peer, Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, now); e == nil {
+				taken += len(chunk)
+			}
+		}
+	}
+	if s.bytes > maxStreamBytes/2 || taken < maxStreamBytes/4 {
+		t.Errorf("strangers hold %d bytes of %d", s.bytes, maxStreamBytes)
+	}
+	if begin("friend", "s", true) != nil {
+		t.Error("a known peer cannot begin")
+	}
+	if _, e := s.take("friend", Stream{Action: "chunk", ID: "s", Data: chunk}, true, now); e != nil {
+		t.Errorf("a known peer: %v", e)
 	}
 }

@@ -22,6 +22,7 @@ const (
 // incoming is a stream that is not complete.
 type incoming struct {
 	peer, kind, content string
+	known               bool  // to the owner: the others share half of what there is
 	next                int64 // seq that must come; -1 before the first
 	data                []byte
 	active              time.Time
@@ -36,14 +37,14 @@ type streams struct {
 func newStreams() *streams { return &streams{open: make(map[string]*incoming)} }
 
 // take adds a piece. done is the whole stream once its end came and the checksum is right.
-func (s *streams) take(peer string, p Stream, now time.Time) (done *incoming, e *Error) {
+func (s *streams) take(peer string, p Stream, known bool, now time.Time) (done *incoming, e *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
 	key := hash(peer, p.ID)
 	in := s.open[key]
 	if p.Action == "start" {
-		return nil, s.start(key, peer, p, in, now)
+		return nil, s.start(key, peer, p, known, in, now)
 	}
 	if in == nil {
 		return nil, faultAt(CodeInvalidParam, "p.stream_id", "is no open stream")
@@ -67,7 +68,7 @@ func (s *streams) take(peer string, p Stream, now time.Time) (done *incoming, e 
 	return nil, nil
 }
 
-func (s *streams) start(key, peer string, p Stream, old *incoming, now time.Time) *Error {
+func (s *streams) start(key, peer string, p Stream, known bool, old *incoming, now time.Time) *Error {
 	if old != nil {
 		return faultAt(CodeInvalidParam, "p.stream_id", "is open already")
 	}
@@ -77,10 +78,11 @@ func (s *streams) start(key, peer string, p Stream, old *incoming, now time.Time
 			n++
 		}
 	}
-	if n >= streamsPerPeer || len(s.open) >= maxStreams {
+	strangers, _ := s.strangers()
+	if n >= streamsPerPeer || len(s.open) >= maxStreams || !known && strangers >= maxStreams/2 {
 		return fault(CodeRateLimit)
 	}
-	s.open[key] = &incoming{peer: peer, kind: p.Type, content: p.ContentType, next: -1, active: now}
+	s.open[key] = &incoming{peer: peer, kind: p.Type, content: p.ContentType, known: known, next: -1, active: now}
 	return nil
 }
 
@@ -99,12 +101,24 @@ func (s *streams) chunk(in *incoming, p Stream) *Error {
 	if len(in.data)+len(data) > maxStream {
 		return faultAt(CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
 	}
-	if s.bytes+len(data) > maxStreamBytes {
+	_, theirs := s.strangers()
+	if s.bytes+len(data) > maxStreamBytes || !in.known && theirs+len(data) > maxStreamBytes/2 {
 		return fault(CodeRateLimit)
 	}
 	in.next, in.data = p.Seq+1, append(in.data, data...)
 	s.bytes += len(data)
 	return nil
+}
+
+// strangers counts the streams and bytes of peers that the owner does not know.
+func (s *streams) strangers() (n, size int) {
+	for _, in := range s.open {
+		if !in.known {
+			n++
+			size += len(in.data)
+		}
+	}
+	return n, size
 }
 
 func (s *streams) drop(key string) {
@@ -124,7 +138,11 @@ func (s *streams) sweep(now time.Time) {
 
 // stream collects a stream and hands it over whole (MS-32).
 func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
-	done, e := b.streams.take(c.m.From.Name(), p, c.now)
+	standing, err := b.cfg.Rules.Standing(c.ctx, b.address(c.m.From).String(), c.now)
+	if err != nil {
+		return answer{}, fault(CodeInternal).because(err)
+	}
+	done, e := b.streams.take(c.m.From.Name(), p, standing.Known(), c.now)
 	if e != nil {
 		return answer{}, e
 	}
