@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/idna"
+
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -65,10 +67,11 @@ func ParseBan(text string) (Ban, error) {
 		return Ban{Kind: BanNetwork, Value: net.Masked().String()}, nil
 	}
 	host := strings.ToLower(strings.TrimSuffix(text, "."))
-	if u, err := url.Parse("https://" + host + "/"); err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
+	u, err := url.Parse("https://" + host + "/")
+	if err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
 		return Ban{}, wire.ErrQuery.At("name an agent id, a key or its fingerprint, a host, or an address range")
 	}
-	return Ban{Kind: BanHost, Value: host}, nil
+	return Ban{Kind: BanHost, Value: hostOf(u)}, nil
 }
 
 // fingerprint names a key, whatever text it came in. It goes without the kind, for ed25519: and 64 hex digits is
@@ -249,7 +252,17 @@ func endpointHost(card wire.Card) string {
 	if err != nil {
 		return ""
 	}
-	return strings.ToLower(u.Hostname())
+	return hostOf(u)
+}
+
+// hostOf names the host of an endpoint in the one spelling that bans, quotas and the pauses of the prober know: as the
+// client of the standard library looks it up, and without the dot that a full name may end in.
+func hostOf(u *url.URL) string {
+	host := u.Hostname()
+	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
+		host = ascii
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
 // each goes through all live cards, in the order of their registration.

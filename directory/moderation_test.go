@@ -93,6 +93,9 @@ func TestBans(t *testing.T) {
 	want(t, w.ask("GET", "/v1/agents/am_evil", ""), 404, "AGENT_UNAVAILABLE")
 	refused("evil.example", evil)
 	refused("evil.example", testCard("am_other", text("endpoint", "https://EVIL.example/")))
+	for _, spelled := range []string{"https://evil.example./", "https://ｅvil.example/", "https://evil。example/", "https://x.EVIL.example.:8443/"} {
+		refused("evil.example", testCard("am_other", text("endpoint", spelled)))
+	}
 	w.register(alice, testCard("am_devil", text("endpoint", "https://devil.example/")))
 
 	if done := ban("am_good"); done.Removed != 1 {

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -80,7 +79,7 @@ func (r *Registry) judge(card wire.Card, proven bool, now time.Time) (candidate,
 		key:       key,
 		submitted: card.Tree,
 		served:    card.WithoutPrivateLists().JSON(),
-		host:      strings.ToLower(endpoint.Hostname()),
+		host:      hostOf(endpoint),
 		mailbox:   card.Endpoint == r.mailboxURL(string(card.ID)),
 	}, nil
 }
