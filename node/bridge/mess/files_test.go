@@ -126,7 +126,7 @@ func TestMirror(t *testing.T) {
 	dir := t.TempDir()
 	m := newMirror(l.Exchange, dir, slog.New(slog.DiscardHandler))
 	l.Exchange.mirror = m.changed
-	root, err := m.open()
+	root, err := openLayout(m.dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,23 +68,6 @@ func again(err error) error {
 	return errors.Join(&client.SendError{Retry: true}, err)
 }
 
-func (r *dirRemote) open() (*os.Root, error) {
-	if err := os.MkdirAll(path.Join(r.dir, "exchange"), 0o700); err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(r.dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range folders() {
-		if err := root.MkdirAll("exchange/"+f, 0o700); err != nil {
-			root.Close()
-			return nil, err
-		}
-	}
-	return root, nil
-}
-
 // find returns where a thread lies, "" where it is not there.
 func find(root *os.Root, ref string) (at string, flat bool) {
 	for _, f := range folders() {
@@ -107,7 +90,7 @@ func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error)
 			return "", again(err)
 		}
 	}
-	root, err := r.open()
+	root, err := openLayout(r.dir)
 	if err != nil {
 		return "", again(err)
 	}
@@ -192,7 +175,7 @@ func (r *dirRemote) say(ctx context.Context, ref string, b Block) error {
 			return again(err)
 		}
 	}
-	root, err := r.open()
+	root, err := openLayout(r.dir)
 	if err != nil {
 		return again(err)
 	}
@@ -299,7 +282,7 @@ func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
 			return nil, err
 		}
 	}
-	root, err := r.open()
+	root, err := openLayout(r.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +294,7 @@ func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
 func (r *dirRemote) read(_ context.Context, ref string) ([]Message, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	root, err := r.open()
+	root, err := openLayout(r.dir)
 	if err != nil {
 		return nil, err
 	}

@@ -295,7 +295,7 @@ func TestDirectoryLink(t *testing.T) {
 	}
 	home.status("bob", ref, "claimed")
 	state := func() Code {
-		root, err := others.open()
+		root, err := openLayout(others.dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -69,12 +69,12 @@ func (m *mirror) take() []string {
 	return refs
 }
 
-// open makes the layout and returns the root.
-func (m *mirror) open() (*os.Root, error) {
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+// openLayout makes the folders of a thread directory and returns it as a root, beyond which nothing is opened.
+func openLayout(dir string) (*os.Root, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(m.dir)
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (m *mirror) open() (*os.Root, error) {
 
 // run writes what changed and reads what others wrote, until ctx ends.
 func (m *mirror) run(ctx context.Context) error {
-	root, err := m.open()
+	root, err := openLayout(m.dir)
 	if err != nil {
 		return fmt.Errorf("open the thread directory: %w", err)
 	}
