@@ -29,28 +29,23 @@ type mewSpaces struct {
 	Linked []mew.LinkSummary  `json:"linked"`
 }
 
-// spaces lists both kinds. What is not configured is empty.
+// mewSpacesOf lists both kinds. What is not configured is empty.
 func mewSpacesOf(ctx context.Context, o *owner) (out mewSpaces, err error) {
-	out = mewSpaces{Hosted: []mew.SpaceSummary{}, Linked: []mew.LinkSummary{}}
-	for path, into := range map[string]any{"mew/spaces": &items[mew.SpaceSummary]{}, "mew/links": &items[mew.LinkSummary]{}} {
-		resp, err := o.try(ctx, path)
-		if err != nil {
-			return out, err
-		}
-		if resp == nil {
-			continue
-		}
-		if err := json.Unmarshal(resp, into); err != nil {
-			return out, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
-		}
-		switch list := into.(type) {
-		case *items[mew.SpaceSummary]:
-			out.Hosted = append(out.Hosted, list.Items...)
-		case *items[mew.LinkSummary]:
-			out.Linked = append(out.Linked, list.Items...)
-		}
+	if out.Hosted, err = listed[mew.SpaceSummary](ctx, o, "mew/spaces"); err != nil {
+		return out, err
 	}
-	return out, nil
+	out.Linked, err = listed[mew.LinkSummary](ctx, o, "mew/links")
+	return out, err
+}
+
+// listed asks for a list that may not be served at all; then it is empty.
+func listed[T any](ctx context.Context, o *owner, path string) ([]T, error) {
+	raw, err := o.try(ctx, path)
+	if err != nil || raw == nil {
+		return []T{}, err
+	}
+	page, err := decode[items[T]](raw)
+	return append([]T{}, page.Items...), err
 }
 
 // try asks for what may not be served at all; then it returns nothing.
