@@ -159,7 +159,7 @@ func TestPageLargeMessageIsReadFirst(t *testing.T) { // THREATS 30: what is appr
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
 	chris := mesh.Stranger("chris")
-	long := strings.Repeat("x", 200<<10)
+	long := strings.Repeat("x", 255<<10)
 	payload := fmt.Sprintf(`{"action":"deliver","message":{"body":%q}}`, long+" the end")
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, payload))), http.StatusAccepted)
 	p := servePage(t, sarah)
