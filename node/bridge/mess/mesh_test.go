@@ -215,7 +215,7 @@ func TestOwnerIsAskedFirst(t *testing.T) {
 	there := away.theirs()
 	away.reaches(there, Held)
 	away.refuse(404, "bob", "- status: {re: "+there+", code: claimed}")
-	home.reaches(ref, Received)
+	home.reaches(ref, Held)
 	decide(away, askHeld)
 	away.reaches(there, Received)
 	away.status("bob", there, "needs_confirmation, action: through the window")
