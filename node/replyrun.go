@@ -1,9 +1,6 @@
 package node
 
-import (
-	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/wire"
-)
+import "github.com/agentmesh/agentmesh/node/wire"
 
 // kindReply marks items that are synchronous answers to messages of ours.
 const kindReply = "reply"
@@ -21,10 +18,7 @@ func (n *Node) replyRun(item *Item, m *wire.Message) *run {
 		return nil
 	}
 	item.State, item.Route, item.Attempt = ItemRunning, route.Name, 1
-	return &run{
-		n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, late: true,
-		result: make(chan bridge.Outcome, 1),
-	}
+	return &run{n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, late: true}
 }
 
 // leave leaves a reply that a hook did not answer to the owner, who is told where the hook said why.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"strings"
 
 	"github.com/agentmesh/agentmesh/node/client"
 )
@@ -43,10 +42,7 @@ func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	base := "http://" + listener.Addr().String()
-	if cfg.Public() {
-		base = strings.TrimRight(cfg.PublicURL, "/")
-	}
+	base := cfg.reachedAt(listener)
 	p.mirror = true
 	if err := p.prepare(ctx, base); err != nil {
 		return errors.Join(err, listener.Close())

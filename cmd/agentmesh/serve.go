@@ -40,10 +40,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	base := "http://" + listener.Addr().String()
-	if cfg.Public() {
-		base = strings.TrimRight(cfg.PublicURL, "/")
-	}
+	base := cfg.reachedAt(listener)
 	if err := p.prepare(ctx, base); err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -86,6 +83,14 @@ func listen(address string) (net.Listener, error) {
 		return nil, fail(exitConfig, err)
 	}
 	return l, nil
+}
+
+// reachedAt is the URL under which others reach what listens there.
+func (c Config) reachedAt(l net.Listener) string {
+	if c.Public() {
+		return strings.TrimRight(c.PublicURL, "/")
+	}
+	return "http://" + l.Addr().String()
 }
 
 func (p *process) ownerFault(err error) error {
