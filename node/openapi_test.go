@@ -15,7 +15,7 @@ import (
 )
 
 // TestEveryRouteIsDescribed compares what a process with both roles mounts with openapi.yaml: neither has more. HEAD
-// goes with GET.
+// goes with GET. Each bridge compares its own.
 func TestEveryRouteIsDescribed(t *testing.T) {
 	edge := httpapi.New(httpapi.Config{Local: true})
 	directory.New(directory.Config{Store: meshtest.Store(t), Local: true}).Mount(edge.Echo())
@@ -28,7 +28,7 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 		}
 	}
 	slices.Sort(mounted)
-	if diff := cmp.Diff(apitest.Operations(t), mounted); diff != "" {
+	if diff := cmp.Diff(apitest.Operations(t, "directory", "relay", "node", "process"), mounted); diff != "" {
 		t.Errorf("routes (-openapi.yaml +mounted):\n%s", diff)
 	}
 }

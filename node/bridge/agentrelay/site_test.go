@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -73,7 +74,7 @@ func newSiteOn(t testing.TB, st store.Store, cfg RelayConfig) *site {
 	relay.Mount(edge.Echo())
 	owner := httpapi.NewOwner(httpapi.OwnerConfig{Dir: t.TempDir()})
 	relay.MountOwner(owner.Group())
-	srv := httptest.NewServer(edge.Handler())
+	srv := httptest.NewServer(apitest.Check(t, edge.Handler()))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- relay.Run(ctx) }()

@@ -1,12 +1,14 @@
 package apitest
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -41,8 +43,9 @@ var document = sync.OnceValues(func() (description, error) {
 	return description{doc, router}, err
 })
 
-// Operations lists what the document describes, as "GET /v1/agents/{agent_id}", sorted.
-func Operations(t testing.TB) []string {
+// Operations lists what the document describes under one of the tags, as "GET /v1/agents/{agent_id}", sorted. The tests
+// of the service that mounts them compare the list with its routes.
+func Operations(t testing.TB, tags ...string) []string {
 	t.Helper()
 	doc, err := document()
 	if err != nil {
@@ -50,8 +53,10 @@ func Operations(t testing.TB) []string {
 	}
 	var list []string
 	for path, item := range doc.Paths.Map() {
-		for method := range item.Operations() {
-			list = append(list, method+" "+path)
+		for method, op := range item.Operations() {
+			if slices.ContainsFunc(op.Tags, func(tag string) bool { return slices.Contains(tags, tag) }) {
+				list = append(list, method+" "+path)
+			}
 		}
 	}
 	slices.Sort(list)
@@ -125,7 +130,7 @@ func Compare(r *http.Request, sent []byte, status int, header http.Header, body 
 }
 
 func empty(status int) bool {
-	return status == http.StatusNoContent || status == http.StatusNotModified
+	return status == http.StatusNoContent || status == http.StatusNotModified || status == http.StatusSwitchingProtocols
 }
 
 // undescribed judges the answer to a route or method that the document does not have.
@@ -194,6 +199,12 @@ func (r *recorder) Write(p []byte) (int, error) {
 	r.begun = true
 	r.body.Write(p)
 	return r.ResponseWriter.Write(p)
+}
+
+// Hijack is what a WebSocket begins with. What is said on it later is not HTTP.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	r.begun, r.status = true, http.StatusSwitchingProtocols
+	return http.NewResponseController(r.ResponseWriter).Hijack()
 }
 
 // Unwrap lets [http.ResponseController] reach the connection.
