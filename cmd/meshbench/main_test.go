@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -101,6 +102,19 @@ func TestEverything(t *testing.T) {
 		}
 		if left := strings.Fields(string(listed(search(t.Context(), base, nil)))); len(left) != 1 || left[0] != srv.AgentID {
 			t.Errorf("the run left %v in the directory, want the node's own card alone", left)
+		}
+	})
+	t.Run("mew", func(t *testing.T) {
+		out, err := meshbench(t, "mew", "--agentmesh", program, "-d", "100ms", "-r", "2", "-n", "3", "-w", "4,1", "--rate", "600", "--no-relay")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := regexp.MustCompile(`log lines +([0-9]+) of ([0-9]+)`).FindStringSubmatch(out)
+		if lines == nil || lines[1] != lines[2] || lines[1] == "0" {
+			t.Errorf("%q, want every line of the logs", lines)
+		}
+		if !regexp.MustCompile(`one receiver stopped.* [0-9.]+×\n`).MatchString(out) {
+			t.Errorf("no figure of a stopped receiver in\n%s", out)
 		}
 	})
 	t.Run("figures", func(t *testing.T) {

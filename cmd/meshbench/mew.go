@@ -101,26 +101,22 @@ func (c *mewCmd) measure(ctx context.Context, s streams, program, dir, modules s
 		}
 		defer theirs.close()
 	}
-	for _, w := range c.Outstanding {
+	for i, w := range c.Outstanding {
 		t := mewTally{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: memory}
 		for r := range c.Rounds {
 			s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
-			one, err := ours.run(ctx, w, c.Duration, 0)
-			if err != nil {
+			if err := c.round(ctx, &t, ours, gateway, w, i == 0, r%2 == 1); err != nil {
 				return nil, err
 			}
-			t.ours = append(t.ours, one)
 			if theirs != nil {
-				if one, err = theirs.run(ctx, w, c.Duration, 0); err != nil {
+				one, err := theirs.run(ctx, w, c.Duration)
+				if err != nil {
 					return nil, err
 				}
 				t.theirs = append(t.theirs, one)
 			}
 		}
 		out = append(out, t)
-	}
-	if out[0].slow, err = c.withStopped(ctx, s, ours, gateway, c.Outstanding[0]); err != nil {
-		return nil, err
 	}
 	logged, err := c.withLogs(ctx, s, program, filepath.Join(dir, fmt.Sprintf("logs-%d", n)), n)
 	return append(out, logged), err
@@ -157,22 +153,31 @@ func (c *mewCmd) idleMemory(ctx context.Context, s streams, program, dir string,
 // idleSettle is how long the runtime may take to give back what the joins left.
 const idleSettle = 3 * time.Second
 
-// withStopped repeats the first case while one more participant reads nothing.
-func (c *mewCmd) withStopped(ctx context.Context, s streams, ours *crowd, g *gatewayChild, w int) (out []sample, err error) {
-	for r := range c.Rounds {
-		s.p.say("one receiver stopped: round %d of %d", r+1, c.Rounds)
-		stopped, err := dialSocket(ctx, g.child.URL, g.token(len(ours.receivers)+1))
-		if err != nil {
-			return nil, err
-		}
-		one, err := ours.run(ctx, w, c.Duration, 0)
-		stopped.Close()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, one)
+// round runs ours once; in the first case once more while one more participant reads nothing. Which of the two goes
+// first alternates, so that neither is always the warmer one.
+func (c *mewCmd) round(ctx context.Context, t *mewTally, ours *crowd, g *gatewayChild, w int, stopped, stoppedFirst bool) error {
+	plain := func() error {
+		one, err := ours.run(ctx, w, c.Duration)
+		t.ours = append(t.ours, one)
+		return err
 	}
-	return out, nil
+	beside := func() error {
+		conn, err := dialSocket(ctx, g.child.URL, g.token(len(ours.receivers)+1))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		one, err := ours.run(ctx, w, c.Duration)
+		t.slow = append(t.slow, one)
+		return err
+	}
+	switch {
+	case !stopped:
+		return plain()
+	case stoppedFirst:
+		return errors.Join(beside(), plain())
+	}
+	return errors.Join(plain(), beside())
 }
 
 // withLogs paces the deliveries with both logs on, and counts the lines.
@@ -188,7 +193,7 @@ func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n
 	}
 	for r := range c.Rounds {
 		s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
-		one, err := crowd.run(ctx, min(64, max(1, c.Rate/(4*n))), c.Duration, c.Rate)
+		one, err := crowd.paced(ctx, min(64, max(1, c.Rate/(4*n))), c.Duration, c.Rate)
 		if err != nil {
 			return t, errors.Join(err, g.stop())
 		}
@@ -205,23 +210,24 @@ func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n
 
 func (c *mewCmd) print(s streams, list []mewTally) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio")
+	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio\tp99 beside all reading")
 	for _, t := range list {
 		fmt.Fprintf(w, "%s\t%.0f\t%.2f µs\t%v\t", t.name, medianOf(t.ours, sample.rate), medianOf(t.ours, sample.cost), p99(t.ours))
 		if len(t.theirs) > 0 {
-			fmt.Fprintf(w, "%.0f\t%.2f µs\t%.1f×\t%.1f×\n", medianOf(t.theirs, sample.rate), medianOf(t.theirs, sample.cost),
+			fmt.Fprintf(w, "%.0f\t%.2f µs\t%.1f×\t%.1f×\t-\n", medianOf(t.theirs, sample.rate), medianOf(t.theirs, sample.cost),
 				ratio(t.ours, t.theirs, sample.rate), ratio(t.theirs, t.ours, sample.cost))
 		} else {
-			fmt.Fprintln(w, "-\t-\t-\t-")
+			fmt.Fprintln(w, "-\t-\t-\t-\t-")
 		}
 		if len(t.slow) > 0 {
-			fmt.Fprintf(w, "  one receiver stopped\t%.0f\t%.2f µs\t%v\t-\t-\t-\t-\n", medianOf(t.slow, sample.rate), medianOf(t.slow, sample.cost), p99(t.slow))
+			fmt.Fprintf(w, "  one receiver stopped\t%.0f\t%.2f µs\t%v\t-\t-\t-\t-\t%.2f×\n", medianOf(t.slow, sample.rate), medianOf(t.slow, sample.cost),
+				p99(t.slow), ratio(t.slow, t.ours, func(s sample) float64 { return float64(s.P99) }))
 		}
 		if t.memory > 0 {
-			fmt.Fprintf(w, "  resident per connection\t%.1f KiB\t\t\t\t\t\t\n", t.memory/1024)
+			fmt.Fprintf(w, "  resident per connection\t%.1f KiB\t\t\t\t\t\t\t\n", t.memory/1024)
 		}
 		if t.expected > 0 {
-			fmt.Fprintf(w, "  log lines\t%d of %d\t\t\t\t\t\t\n", t.lines, t.expected)
+			fmt.Fprintf(w, "  log lines\t%d of %d\t\t\t\t\t\t\t\n", t.lines, t.expected)
 		}
 	}
 	return w.Flush()

@@ -33,8 +33,10 @@ type crowd struct {
 	slots chan struct{}           // free places
 	took  [maxWindow]time.Time    // when the envelope in a place was sent
 	sent  int64
+	batch []byte
 
 	readers sync.WaitGroup
+	closing atomic.Bool
 	faults  chan error
 	mu      sync.Mutex
 	lat     []time.Duration
@@ -76,9 +78,11 @@ func dialSocket(ctx context.Context, base, token string) (net.Conn, error) {
 	return conn, nil
 }
 
-// gather connects a sender and n receivers.
+// gather connects a sender and n receivers. Where they have tokens it waits for each one's welcome: who has the
+// answer to its handshake alone may not be in the space yet.
 func gather(ctx context.Context, server *child, n int, token func(int) string) (*crowd, error) {
-	if token == nil {
+	welcomed := token != nil
+	if !welcomed {
 		token = func(int) string { return "" }
 	}
 	c := &crowd{server: server, slots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
@@ -90,14 +94,22 @@ func gather(ctx context.Context, server *child, n int, token func(int) string) (
 			c.close()
 			return nil, err
 		}
+		in := bufio.NewReaderSize(conn, 64<<10)
 		if i == 0 {
 			c.sender = conn
-			c.readers.Go(func() { io.Copy(io.Discard, conn) })
-			continue
+		} else {
+			c.receivers = append(c.receivers, conn)
 		}
-		c.receivers = append(c.receivers, conn)
+		if welcomed {
+			if _, err := in.Peek(1); err != nil {
+				c.close()
+				return nil, fmt.Errorf("no welcome came: %w", err)
+			}
+		}
 		c.readers.Go(func() {
-			if err := c.receive(conn); err != nil {
+			if i == 0 {
+				io.Copy(io.Discard, in)
+			} else if err := c.receive(in); err != nil {
 				c.faults <- err
 			}
 		})
@@ -106,6 +118,7 @@ func gather(ctx context.Context, server *child, n int, token func(int) string) (
 }
 
 func (c *crowd) close() {
+	c.closing.Store(true)
 	if c.sender != nil {
 		c.sender.Close()
 	}
@@ -124,40 +137,43 @@ func (c *crowd) envelope(n int64) string {
 }
 
 // receive counts the envelopes of the crowd and holds them to their order.
-func (c *crowd) receive(conn net.Conn) error {
-	in := bufio.NewReaderSize(conn, 64<<10)
+func (c *crowd) receive(in *bufio.Reader) error {
 	next := int64(-1)
 	for {
 		head, err := in.Peek(2)
 		if err != nil {
-			return nil // closed
+			return c.ended(err)
+		}
+		if head[0] == closeFrame {
+			reason, _ := in.Peek(2 + int(head[1]&0x7f)) // what there is of it
+			return fmt.Errorf("the server closed a connection: % x", reason)
 		}
 		size, skip := int(head[1]&0x7f), 2
 		switch size {
 		case 126:
 			if head, err = in.Peek(4); err != nil {
-				return nil
+				return c.ended(err)
 			}
 			size, skip = int(binary.BigEndian.Uint16(head[2:])), 4
 		case 127:
 			if head, err = in.Peek(10); err != nil {
-				return nil
+				return c.ended(err)
 			}
 			size, skip = int(binary.BigEndian.Uint64(head[2:])), 10
 		}
 		if size != c.size {
 			if _, err := in.Discard(skip + size); err != nil {
-				return nil
+				return c.ended(err)
 			}
 			continue
 		}
 		frame, err := in.Peek(skip + size)
 		if err != nil {
-			return nil
+			return c.ended(err)
 		}
 		n, ok := c.number(frame[skip:])
 		if _, err := in.Discard(skip + size); err != nil {
-			return nil
+			return c.ended(err)
 		}
 		if !ok {
 			continue
@@ -168,6 +184,16 @@ func (c *crowd) receive(conn net.Conn) error {
 		next = n + 1
 		c.got(n)
 	}
+}
+
+const closeFrame = 0x88
+
+// ended is the end of a connection: a fault, unless it is ours.
+func (c *crowd) ended(err error) error {
+	if c.closing.Load() {
+		return nil
+	}
+	return fmt.Errorf("a connection ended: %w", err)
 }
 
 func (c *crowd) number(envelope []byte) (int64, bool) {
@@ -194,58 +220,100 @@ func (c *crowd) got(n int64) {
 	c.slots <- struct{}{}
 }
 
-// run keeps w envelopes under way for d. Where rate is not 0 it sends w at once as often as makes so many deliveries
-// a second.
-func (c *crowd) run(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
+// run keeps w envelopes under way for d.
+func (c *crowd) run(ctx context.Context, w int, d time.Duration) (sample, error) {
 	w = min(w, maxWindow)
+	before, start, first := c.begin(), time.Now(), c.sent
+	free := w
+	for time.Since(start) < d && ctx.Err() == nil {
+		if free == 0 {
+			if err := c.await(1); err != nil {
+				return sample{}, err
+			}
+			free = 1
+		}
+		for free < w && len(c.slots) > 0 {
+			<-c.slots
+			free++
+		}
+		if err := c.send(free); err != nil {
+			return sample{}, err
+		}
+		free = 0
+	}
+	if err := c.await(w - free); err != nil {
+		return sample{}, err
+	}
+	return c.tally(before, start, first), ctx.Err()
+}
+
+// paced sends w envelopes at once as often as makes rate deliveries a second, for d, whole periods of it. One that is
+// late is made up for: the next are sent at once, as long as no more than maxWindow are under way.
+func (c *crowd) paced(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
+	w = min(w, maxWindow)
+	period := time.Duration(float64(w*len(c.receivers)) / float64(rate) * float64(time.Second))
+	batches := int((d + period - 1) / period)
+	before, start, first := c.begin(), time.Now(), c.sent
+	free := maxWindow
+	for i := range batches {
+		if err := pause(ctx, time.Until(start.Add(time.Duration(i)*period))); err != nil {
+			return sample{}, err
+		}
+		if need := w - free; need > 0 {
+			if err := c.await(need); err != nil {
+				return sample{}, err
+			}
+			free += need
+		}
+		for len(c.slots) > 0 {
+			<-c.slots
+			free++
+		}
+		if err := c.send(w); err != nil {
+			return sample{}, err
+		}
+		free -= w
+	}
+	if err := c.await(maxWindow - free); err != nil {
+		return sample{}, err
+	}
+	if err := pause(ctx, time.Until(start.Add(time.Duration(batches)*period))); err != nil {
+		return sample{}, err
+	}
+	return c.tally(before, start, first), nil
+}
+
+// begin forgets the round before, and returns what the server has used up to now.
+func (c *crowd) begin() time.Duration {
 	for len(c.slots) > 0 {
 		<-c.slots
 	}
 	c.mu.Lock()
 	c.lat = nil
 	c.mu.Unlock()
-	before, start := c.server.cpu(), time.Now()
-	free, first := w, c.sent
-	var batch []byte
-	for time.Since(start) < d && ctx.Err() == nil {
-		if rate > 0 {
-			due := int64(time.Since(start).Seconds()*float64(rate)) / int64(len(c.receivers))
-			if c.sent-first+int64(w) > due {
-				time.Sleep(time.Millisecond)
-				continue
-			}
-		}
-		least := 1
-		if rate > 0 {
-			least = w
-		}
-		if need := least - free; need > 0 {
-			if err := c.await(need); err != nil {
-				return sample{}, err
-			}
-			free += need
-		}
-		for free < w && len(c.slots) > 0 {
-			<-c.slots
-			free++
-		}
-		batch = batch[:0]
-		for ; free > 0; free-- {
-			batch = c.append(batch)
-		}
-		if _, err := c.sender.Write(batch); err != nil {
-			return sample{}, fmt.Errorf("send: %w", err)
-		}
-	}
-	if err := c.await(w - free); err != nil {
-		return sample{}, err
-	}
+	return c.server.cpu()
+}
+
+// tally sums up a round.
+func (c *crowd) tally(before time.Duration, start time.Time, first int64) sample {
 	s := sample{Ops: int(c.sent-first) * len(c.receivers), Elapsed: time.Since(start), CPU: c.server.cpu() - before}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	slices.Sort(c.lat)
 	s.P50, s.P99 = quantile(c.lat, 0.50), quantile(c.lat, 0.99)
-	return s, ctx.Err()
+	return s
+}
+
+// send writes the next n envelopes at once.
+func (c *crowd) send(n int) error {
+	c.batch = c.batch[:0]
+	for range n {
+		c.batch = c.append(c.batch)
+	}
+	if _, err := c.sender.Write(c.batch); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return nil
 }
 
 // await waits until n envelopes are everywhere.
@@ -258,7 +326,12 @@ func (c *crowd) await(n int) error {
 		case err := <-c.faults:
 			return err
 		case <-late.C:
-			return errors.New("an envelope has not arrived everywhere in 30 s")
+			for i := max(0, c.sent-maxWindow); i < c.sent; i++ {
+				if missing := c.left[i%maxWindow].Load(); missing > 0 {
+					return fmt.Errorf("envelope %d of %d has not arrived at %d receivers in 30 s", i, c.sent, missing)
+				}
+			}
+			return errors.New("what arrived was not counted")
 		}
 	}
 	return nil
