@@ -1,7 +1,6 @@
 package mew
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -30,7 +29,6 @@ type rig struct {
 	dir    string
 	g      *Gateway
 	srv    *httptest.Server
-	log    *bytes.Buffer
 	cancel context.CancelFunc
 	done   chan struct{}
 	st     *bolt.Store
@@ -79,7 +77,7 @@ func start(t testing.TB, spaces ...SpaceConfig) *rig {
 
 func startWith(t testing.TB, dir string, cfg GatewayConfig) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: dir, log: new(bytes.Buffer), done: make(chan struct{})}
+	r := &rig{t: t, dir: dir, done: make(chan struct{})}
 	var err error
 	if r.st, err = bolt.Open(t.Context(), filepath.Join(dir, "mew.db"), bolt.Config{}); err != nil {
 		t.Fatal(err)

@@ -132,6 +132,7 @@ func (g *Gateway) talk(ses *session) {
 	for {
 		typ, data, err := ses.conn.Read()
 		if err != nil {
+			g.log.Debug("a connection ended", "space", ses.space.id, "participant", ses.m.name, "why", err)
 			return
 		}
 		if id, ok := splitFrame(data); ok {
