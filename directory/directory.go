@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -101,7 +103,8 @@ type Registry struct {
 	face      face // made by Mount
 	lineup    *lineup
 	desks     *desks
-	refusals  refusals
+	mailroom  mailroom
+	keeping   singleflight.Group // messages on their way into a mailbox, by digest
 	bans      bans
 	reporting reporting
 	reporters *rate.Buckets // reports by address

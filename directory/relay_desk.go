@@ -13,14 +13,17 @@ const (
 	takeWithin  = 3 * time.Second  // else the agent has gone between two polls
 	seenWithin  = 3 * time.Second  // after a poll the agent counts as connected
 	maxOffers   = 64               // messages of one agent's owner that pass through at once
+	offerShare  = 8                // of one sender; those that nobody knows share as many
 	maxDesks    = 1 << 16          // credentials that we know as connected
+	maxGuests   = 512              // polls that wait without a mailbox: anybody can have a credential
 )
 
 // desks are the credentials whose agents take their mail now, with what passes through to them. It lives in memory:
 // what a crash loses was not answered, and its sender sends it again.
 type desks struct {
-	mu  sync.Mutex
-	all map[[32]byte]*desk
+	mu     sync.Mutex
+	all    map[[32]byte]*desk
+	guests int
 }
 
 type desk struct {
@@ -34,7 +37,7 @@ type desk struct {
 // offer is a message that passes through.
 type offer struct {
 	id      string
-	box     wire.AgentID
+	sender  wire.AgentID // "" where nobody knows it
 	msg     wire.Message
 	raw     []byte
 	created time.Time
@@ -56,29 +59,37 @@ type seat struct {
 	d     *desks
 	owner [32]byte
 	waits bool
+	guest bool
 }
 
-// sit makes a poll known. Every poll must leave.
-func (d *desks) sit(owner [32]byte, waits bool) *seat {
-	s := &seat{d, owner, waits}
+// sit makes a poll known. Every poll must leave. One that finds no place does not wait: it gets what is stored.
+func (d *desks) sit(owner [32]byte, waits, mailbox bool) *seat {
+	s := &seat{d, owner, waits, !mailbox}
 	if !waits {
 		return s
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if s.guest && d.guests >= maxGuests {
+		s.waits = false
+		return s
+	}
 	k := d.all[owner]
 	if k == nil {
 		if len(d.all) >= maxDesks {
 			d.forget(time.Now())
 		}
 		if len(d.all) >= maxDesks {
-			s.waits = false // it gets what is stored
+			s.waits = false
 			return s
 		}
 		k = &desk{bell: make(chan struct{}), offers: make(map[string]*offer)}
 		d.all[owner] = k
 	}
 	k.seats++
+	if s.guest {
+		d.guests++
+	}
 	return s
 }
 
@@ -110,6 +121,9 @@ func (s *seat) leave() {
 	k := s.d.all[s.owner]
 	k.seats--
 	k.seen = time.Now()
+	if s.guest {
+		s.d.guests--
+	}
 }
 
 // ring wakes the polls of a credential.
@@ -131,13 +145,27 @@ func (d *desks) offer(owner [32]byte, o *offer, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k := d.all[owner]
-	if k == nil || k.seats == 0 && now.Sub(k.seen) > seenWithin || len(k.offers) >= maxOffers {
+	if k == nil || k.seats == 0 && now.Sub(k.seen) > seenWithin || !k.room(o.sender) {
 		return false
 	}
 	k.offers[o.id] = o
 	k.pending = append(k.pending, o)
 	k.ring()
 	return true
+}
+
+// room says whether a further message of sender may pass through.
+func (k *desk) room(sender wire.AgentID) bool {
+	if len(k.offers) >= maxOffers {
+		return false
+	}
+	n := 0
+	for _, o := range k.offers {
+		if o.sender == sender {
+			n++
+		}
+	}
+	return n < offerShare
 }
 
 // take gives a poll the messages that pass through and were not taken yet.
@@ -151,7 +179,7 @@ func (d *desks) take(owner [32]byte, box wire.AgentID, conv wire.ConversationID,
 	var taken []*offer
 	rest := k.pending[:0]
 	for _, o := range k.pending {
-		if len(taken) == limit || box != "" && o.box != box || conv != "" && o.msg.Conversation != conv {
+		if len(taken) == limit || box != "" && o.msg.To != box || conv != "" && o.msg.Conversation != conv {
 			rest = append(rest, o)
 			continue
 		}
@@ -218,39 +246,4 @@ func (d *desks) connected() int {
 		}
 	}
 	return n
-}
-
-// refusals remembers for a moment who met a bound of which mailbox, so that a flood costs no look at the store each time.
-type refusals struct {
-	mu  sync.Mutex
-	all map[[2]wire.AgentID]refusal
-}
-
-type refusal struct {
-	err   error
-	until time.Time
-}
-
-const (
-	refusedFor  = time.Second
-	maxRefusals = 4096
-)
-
-func (f *refusals) get(box, from wire.AgentID, now time.Time) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if known, ok := f.all[[2]wire.AgentID{box, from}]; ok && now.Before(known.until) {
-		return known.err
-	}
-	return nil
-}
-
-func (f *refusals) note(box, from wire.AgentID, err error, now time.Time) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.all == nil || len(f.all) >= maxRefusals {
-		f.all = make(map[[2]wire.AgentID]refusal)
-	}
-	f.all[[2]wire.AgentID{box, from}] = refusal{err, now.Add(refusedFor)}
-	return err
 }

@@ -2,7 +2,6 @@ package directory
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -203,43 +202,9 @@ func (r *Registry) postMailbox(c echo.Context) error {
 	if answer, ok := r.passThrough(ctx, p, now); ok {
 		return httpapi.Raw(c, answer.status, answer.body)
 	}
-	relayID, err := r.keep(context.WithoutCancel(ctx), p, now) // also where the server stops: the agent may have it already
+	relayID, err := r.keep(ctx, p, now)
 	if err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusAccepted, queued{relayID, "queued"})
-}
-
-// passThrough gives a connected agent the message and waits for its reply.
-func (r *Registry) passThrough(ctx context.Context, p posted, now time.Time) (relayed, bool) {
-	o := &offer{
-		id: relayPrefix + mailKey(now), box: p.msg.To, msg: p.msg, raw: json.RawMessage(p.raw), created: now, replyBy: now.Add(replyWithin),
-		taken: make(chan struct{}), answer: make(chan relayed, 1),
-	}
-	owner := p.box.Owner
-	if !r.desks.offer(owner, o, time.Now()) {
-		return relayed{}, false
-	}
-	taken := time.NewTimer(takeWithin)
-	defer taken.Stop()
-	end := time.NewTimer(replyWithin)
-	defer end.Stop()
-	has := (<-chan struct{})(o.taken)
-	for {
-		select {
-		case a := <-o.answer:
-			return a, true
-		case <-has:
-			taken.Stop()
-			has = nil // never again
-			continue
-		case <-taken.C:
-		case <-end.C:
-		case <-ctx.Done():
-		}
-		if r.desks.withdraw(owner, o) {
-			return relayed{}, false
-		}
-		return <-o.answer, true // it came at the same moment
-	}
 }

@@ -3,9 +3,7 @@ package directory
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -290,90 +288,49 @@ func TestMailWakesThePoll(t *testing.T) { // AM-65
 		if items := <-got; len(items) != 1 || time.Since(start) != 0 {
 			t.Errorf("the poll gets %v after %v", items, time.Since(start))
 		}
-		// A token without a mailbox is answered at once, whatever it asks for.
-		start = time.Now()
-		if items, err := w.reg.Mail(t.Context(), "some-token-of-a-stranger", MailQuery{Wait: maxWait}); err != nil || len(items) != 0 || time.Since(start) != 0 {
-			t.Errorf("a stranger's poll gets %v, %v after %v", items, err, time.Since(start))
-		}
 		if n := w.reg.desks.connected(); n != 0 {
 			t.Errorf("%d are connected", n)
 		}
 	})
 }
 
-// TestMailboxBounds: 100,000 messages to one mailbox leave 500, a sender has a tenth, and those that nobody knows have
-// a tenth together (AM-66, AM-68).
-func TestMailboxBounds(t *testing.T) {
-	w := relayWorld(t)
-	now := clock()
-	box, err := w.reg.cards.Get(t.Context(), "am_alice", now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept, limited, full := 0, 0, 0
-	for i := range 100_000 {
-		p := posted{raw: []byte(`{}`), msg: wire.Message{From: wire.AgentID(fmt.Sprint("am_", i%40)), To: "am_alice"}, box: box, known: i%40 < 30}
-		switch _, err := w.reg.keep(t.Context(), p, now); {
-		case err == nil:
-			kept++
-		case errors.Is(err, wire.ErrRateLimited):
-			limited++
-		case errors.Is(err, wire.ErrUnavailable):
-			full++
-		default:
-			t.Fatal(err)
+// TestPollsOfStrangers: who has no mailbox here may wait for mail of a card with an address, but as anybody can claim to,
+// only so many do.
+func TestPollsOfStrangers(t *testing.T) { // AM-65
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		poll := func(token string) ([]RelayItem, time.Duration) {
+			start := time.Now()
+			items, err := w.reg.Mail(t.Context(), token, MailQuery{Wait: maxWait})
+			if err != nil {
+				t.Error(err)
+			}
+			return items, time.Since(start)
 		}
-	}
-	if kept != maxMail || limited+full != 100_000-maxMail || limited == 0 || full == 0 {
-		t.Errorf("%d kept, %d limited, %d found it full", kept, limited, full)
-	}
-	list, err := w.reg.mailOf(t.Context(), boxTerm("am_alice"), "", 1000, now)
-	if err != nil || len(list) != maxMail {
-		t.Fatalf("%d in the mailbox, %v", len(list), err)
-	}
-	bySender := map[wire.AgentID]int{}
-	for _, m := range list {
-		bySender[m.From]++
-	}
-	for from, n := range bySender {
-		if n > maxMail/mailShare {
-			t.Errorf("%q has %d", from, n)
+		var strangers sync.WaitGroup
+		for i := range maxGuests - 1 {
+			strangers.Go(func() {
+				if items, took := poll(fmt.Sprintf("some-token-of-stranger-%d", i)); len(items) != 0 || took != maxWait {
+					t.Errorf("a stranger's poll gets %v after %v", items, took)
+				}
+			})
 		}
-	}
-	if bySender[""] != maxMail/mailShare {
-		t.Errorf("strangers have %d, want %d", bySender[""], maxMail/mailShare)
-	}
-	if n := len(w.reg.refusals.all); n > maxRefusals {
-		t.Errorf("%d refusals are remembered", n)
-	}
-	// One page at a time, also for a reader that never acknowledges.
-	if got := w.mail(alice, "limit=100000"); len(got) != maxMailPage {
-		t.Errorf("a page has %d", len(got))
-	}
-	want(t, w.ask("POST", "/v1/mailbox/am_alice", letter("x", "am_bob", "am_alice")), 503, "AGENT_UNAVAILABLE")
-	if got := w.ask("POST", "/v1/mailbox/am_alice2", letter("y", "am_bob", "am_alice2")); got.Code != http.StatusAccepted {
-		t.Errorf("another mailbox = %d", got.Code)
-	}
-}
-
-// TestLargeMail: bytes count as well.
-func TestLargeMail(t *testing.T) { // AM-68
-	w := relayWorld(t)
-	now := clock()
-	box, err := w.reg.cards.Get(t.Context(), "am_alice", now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for i := range 30 {
-		p := posted{raw: make([]byte, wire.MaxMessage), msg: wire.Message{From: "am_bob", To: "am_alice"}, box: box, known: true}
-		if _, err := w.reg.keep(t.Context(), p, now.Add(time.Duration(i)*time.Minute)); err == nil {
-			n++
+		strangers.Go(func() { // Bob has a card, but no mailbox
+			if items, took := poll(bob); len(items) != 1 || took != time.Second {
+				t.Errorf("the poll of an agent with an address gets %v after %v", items, took)
+			}
+		})
+		synctest.Wait()
+		if items, took := poll("some-token-of-one-too-many"); len(items) != 0 || took != 0 {
+			t.Errorf("one poll too many gets %v after %v", items, took)
 		}
-	}
-	if want := maxMailBytes / mailShare / wire.MaxMessage; n != want {
-		t.Errorf("one sender left %d large messages, want %d", n, want)
-	}
+		time.Sleep(time.Second)
+		receipt(t, w.ask("POST", "/v1/relay", letter("1", "am_alice", "am_bob"), as(alice)...), 201)
+		strangers.Wait()
+		if w.reg.desks.guests != 0 {
+			t.Errorf("%d strangers are counted when all have gone", w.reg.desks.guests)
+		}
+	})
 }
 
 func TestStatusOfErrors(t *testing.T) {

@@ -1,0 +1,154 @@
+package directory
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestForgedSendersLeavePlaces: a thousand senders that nobody knows, and copies of what a known one sent, do not keep
+// others from passing through; who forges a signature gets no place at all.
+func TestForgedSendersLeavePlaces(t *testing.T) { // THREATS 26, AM-67
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		w.register("dave-credential-4", testCard("am_dave"))
+		var mu sync.Mutex
+		passed := map[wire.AgentID]int{}
+		stop := w.agent(alice, func(item RelayItem) (string, bool) {
+			tree, err := wire.ParseObject(item.Message)
+			if err != nil {
+				t.Error(err)
+			}
+			from := tree.GetStr("from")
+			if item.ReplyBy == "" {
+				want(t, w.ask("POST", "/v1/relay/"+item.RelayID+"/ack", "", as(alice)...), 200, "")
+				return "", true
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if passed[wire.AgentID(from)]++; strings.HasPrefix(from, "am_ghost") {
+				passed["ghosts"]++
+			}
+			if from == "am_bob" {
+				return letter("r", "am_alice", "am_bob"), true
+			}
+			return "", true // and its sender waits
+		})
+		synctest.Wait()
+		var senders sync.WaitGroup
+		for i := range 1000 {
+			senders.Go(func() {
+				w.ask("POST", "/v1/mailbox/am_alice", letter(fmt.Sprint(i), fmt.Sprint("am_ghost", i), "am_alice"))
+			})
+		}
+		replayed := letter("d", "am_dave", "am_alice")
+		for range 100 {
+			senders.Go(func() { w.ask("POST", "/v1/mailbox/am_alice", replayed) })
+			senders.Go(func() {
+				forged := strings.Replace(letter("f", "am_bob", "am_alice"), "hello", "hullo", 1)
+				want(t, w.ask("POST", "/v1/mailbox/am_alice", forged), 401, "INVALID_SIGNATURE")
+			})
+		}
+		synctest.Wait()
+		start := time.Now()
+		if got := w.ask("POST", "/v1/mailbox/am_alice", letter("1", "am_bob", "am_alice")); got.Code != 200 || time.Since(start) != 0 {
+			t.Errorf("meanwhile Bob gets %d %s after %v", got.Code, got.Body, time.Since(start))
+		}
+		senders.Wait()
+		mu.Lock()
+		if passed["ghosts"] != offerShare || passed["am_dave"] != offerShare || passed["am_bob"] != 1 {
+			t.Errorf("passed through: %d of strangers and %d of Dave, want %d of each; %d of Bob", passed["ghosts"], passed["am_dave"], offerShare, passed["am_bob"])
+		}
+		mu.Unlock()
+		stop()
+	})
+}
+
+// pipes is a listener inside this process, for a fake clock.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p pipes) Close() error   { close(p.done); return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// TestSlowReader: who asks for a page of mail and does not read it is cut off after forty seconds, holds no more than a
+// page meanwhile, and keeps nobody waiting; its mail stays.
+func TestSlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		big := wire.Member{Key: "padding", Value: wire.Text(strings.Repeat("x", 200<<10))}
+		for i := range 40 {
+			if _, err := w.reg.keep(t.Context(), w.read(letter(fmt.Sprint(i), []string{"am_bob", "am_carol"}[i%2], "am_alice", big)), clock()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := pipes{make(chan net.Conn), make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- w.edge.Serve(ctx, l) }()
+		ask := func() net.Conn {
+			near, far := net.Pipe()
+			l.conns <- far
+			if _, err := fmt.Fprintf(near, "GET /v1/relay?wait=30&limit=100 HTTP/1.1\r\nHost: d\r\nAuthorization: Bearer %s\r\n\r\n", alice); err != nil {
+				t.Fatal(err)
+			}
+			return near
+		}
+		start := time.Now()
+		slow := ask()
+		synctest.Wait()
+		quick := ask()
+		resp, err := http.ReadResponse(bufio.NewReader(quick), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		if err != nil || n > maxPageBytes+wire.MaxMessage || n < maxPageBytes || time.Since(start) != 0 {
+			t.Errorf("beside a slow reader another gets %d bytes after %v, %v", n, time.Since(start), err)
+		}
+		quick.Close()
+		time.Sleep(maxWait + 11*time.Second) // without having read a byte
+		if n, err := io.Copy(io.Discard, slow); n > 64<<10 || err != nil && !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("the slow reader then gets %d bytes, %v", n, err)
+		}
+		slow.Close()
+		if all, _ := w.reg.mailroom.waiting(clock()); all.n != 40 {
+			t.Errorf("%d messages are left", all.n)
+		}
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// read takes a message as the relay does.
+func (w *world) read(raw string) posted {
+	w.t.Helper()
+	p, err := w.reg.post(w.t.Context(), []byte(raw), "", clock())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
