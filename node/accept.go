@@ -272,7 +272,7 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 	)
 	notice := a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)
 	changes := append(append(freed, items...), a.n.notices.Change(notice))
-	return a.answer(ctx, http.StatusOK, echo, append(changes, a.n.closed(a.in)...))
+	return a.answer(ctx, http.StatusOK, echo, append(changes, a.n.aside(a.in)...))
 }
 
 // takeBack lets the sender cancel what it sent and what waits for the owner (AM-36). It is never held itself. What the

@@ -44,15 +44,23 @@ func (n *Node) modeFor(principal string) acl.Mode {
 // to send.
 func (n *Node) KeepOpen(intent wire.Intent, d time.Duration) { n.idle[intent] = d }
 
-// OnClose names what is asked when a peer closes a conversation. What it returns changes in the step that accepts the
-// close, which no handler gets to see.
-func (n *Node) OnClose(f func(in bridge.Inbound) []store.Change) { n.onClose = append(n.onClose, f) }
+// Aside follows the messages of peers that no handler gets to see: a close, and the word that the peer's owner is asked
+// first.
+type Aside interface {
+	// Aside returns what changes in the step that takes the message in.
+	Aside(in bridge.Inbound) []store.Change
+	// Published is told of the changes of a step that is committed. It must not block.
+	Published(changes []store.Change)
+}
 
-// closed collects what those that follow closes want changed.
-func (n *Node) closed(in bridge.Inbound) []store.Change {
+// Follow names one who follows them.
+func (n *Node) Follow(a Aside) { n.asides = append(n.asides, a) }
+
+// aside collects what they want changed.
+func (n *Node) aside(in bridge.Inbound) []store.Change {
 	var changes []store.Change
-	for _, f := range n.onClose {
-		changes = append(changes, f(in)...)
+	for _, a := range n.asides {
+		changes = append(changes, a.Aside(in)...)
 	}
 	return changes
 }

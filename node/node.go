@@ -125,10 +125,10 @@ type Node struct {
 
 	interrupted []string // items whose hooks worked when the process before this one ended
 
-	transports map[string]bridge.Transport           // by kind; fixed once the node runs
-	carriers   []Carrier                             // likewise
-	onClose    []func(bridge.Inbound) []store.Change // likewise
-	idle       map[wire.Intent]time.Duration         // likewise
+	transports map[string]bridge.Transport   // by kind; fixed once the node runs
+	carriers   []Carrier                     // likewise
+	asides     []Aside                       // likewise
+	idle       map[wire.Intent]time.Duration // likewise
 
 	background sync.WaitGroup
 }

@@ -110,6 +110,9 @@ func (n *Node) published(changes []store.Change) {
 	n.events.publish(eventsOf(changes)...)
 	n.notices.Published(changes)
 	n.outbox.posted(changes)
+	for _, a := range n.asides {
+		a.Published(changes)
+	}
 	if slices.ContainsFunc(changes, acl.Frees) {
 		n.holdsFull.Store(0)
 	}

@@ -197,6 +197,13 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 	}
 	e.thread.Append(store.Entry{MessageID: string(m.ID), At: e.now, Raw: d.Raw, Digest: digest})
 	e.sent.Reply, e.sent.ReplyTree = m, m.Tree
+	if action == wire.ActionPending || action == wire.ActionClose && e.l.Action != wire.ActionClose {
+		e.step.Records = append(e.step.Records, e.n.aside(bridge.Inbound{
+			Principal: principal(Outgoing{To: e.l.To, Address: e.l.Address}), Peer: e.l.To, Address: e.l.Address,
+			MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload, Time: m.Time, Received: e.now,
+			Raw: d.Raw, Digest: digest, Native: m,
+		})...)
+	}
 	if action == wire.ActionPending {
 		e.l.Status, e.l.Hint = http.StatusAccepted, "the peer's owner decides; the answer comes later"
 	}

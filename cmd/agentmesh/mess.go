@@ -64,7 +64,7 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 	}
 	p.node.Route(node.Route{Pattern: string(mess.Intent), Name: "mess", Handler: messHandler{b}, Repeatable: true})
 	p.node.KeepOpen(mess.Intent, 90*day) // the thread's own timing ends it (MESS section 12)
-	p.node.OnClose(b.Closed)
+	p.node.Follow(b)
 	for _, l := range links {
 		if l.Policy.Access != "" {
 			p.node.AccessMode(mess.Kind+":"+l.Name, acl.Mode(l.Policy.Access))
@@ -102,7 +102,7 @@ type messSender struct {
 }
 
 // SendLetter implements [mess.Sender].
-func (s messSender) SendLetter(ctx context.Context, l mess.Letter) error {
+func (s messSender) SendLetter(ctx context.Context, l mess.Letter) (wire.MessageID, error) {
 	sent, err := s.node.Send(ctx, node.Outgoing{
 		To: l.To, Address: l.Address, Conv: l.Conv, Intent: l.Intent, Payload: l.Payload, Via: "bridge", Records: l.Records,
 	}, 0)
@@ -110,9 +110,9 @@ func (s messSender) SendLetter(ctx context.Context, l mess.Letter) error {
 		err = s.records.Apply(ctx, l.Records, time.Now())
 	}
 	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Code == wire.ConversationClosed { // nobody is there any more
-		return s.records.Apply(ctx, l.Records, time.Now())
+		return "", s.records.Apply(ctx, l.Records, time.Now())
 	}
-	return err
+	return sent.MessageID, err
 }
 
 // messAgents lists agents that take MESS requests and have all of the capabilities.

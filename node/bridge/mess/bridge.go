@@ -63,9 +63,9 @@ type Letter struct {
 	Records []store.Change // change in the unit that stores the message, so that it is sent once
 }
 
-// Sender sends into the mesh: it is the node.
+// Sender sends into the mesh: it is the node. The id is that of the message, "" where the owner is asked first.
 type Sender interface {
-	SendLetter(ctx context.Context, l Letter) error
+	SendLetter(ctx context.Context, l Letter) (wire.MessageID, error)
 }
 
 // Bridge is the exchange on the mesh: it offers threads to agents and the owner, takes requests of agents, and is the

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -26,121 +27,164 @@ const (
 	askHeld     = "mess-request"      // a request that waits for the owner
 )
 
-// carry tells what must be told until ctx ends.
+// How soon what could not be told is tried again, at first and at last.
+const (
+	firstAgain = time.Second
+	lastAgain  = time.Minute
+)
+
+// carry tells what must be told until ctx ends. It sleeps until there is something: news, a moment that a notice waits
+// for, or the next try of what failed.
 func (b *Bridge) carry(ctx context.Context) error {
-	again := time.NewTicker(2 * time.Second)
-	defer again.Stop()
+	pause := firstAgain
 	for {
-		if err := b.takeClosed(ctx); err != nil && ctx.Err() == nil {
-			b.log.Error("closes could not be taken in", "error", err)
+		next, err := b.round(ctx)
+		if ctx.Err() != nil {
+			return nil
 		}
-		if err := b.deliverNotices(ctx); err != nil && ctx.Err() == nil {
-			b.log.Error("notices could not be told", "error", err)
+		if err != nil {
+			b.log.Error("what waits could not be told", "error", err)
+		}
+		var sleep <-chan time.Time
+		switch {
+		case err != nil || next.tried:
+			sleep = time.After(pause)
+			pause = min(2*pause, lastAgain)
+		case !next.at.IsZero():
+			sleep = time.After(max(time.Until(next.at), time.Millisecond))
+			pause = firstAgain
+		default:
+			pause = firstAgain
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-b.x.news:
-		case <-again.C:
+		case <-sleep:
 		}
 	}
 }
 
-// deliverNotices tells every notice once. One that cannot be told now stays; those behind it are told.
-func (b *Bridge) deliverNotices(ctx context.Context) error {
+// later says when the courier has something to do again.
+type later struct {
+	tried bool      // something could not be told
+	at    time.Time // a notice waits until then
+}
+
+// round takes in what peers said aside and tells every notice once. One that cannot be told now stays; those behind it
+// are told.
+func (b *Bridge) round(ctx context.Context) (next later, err error) {
+	if err := b.takeAsides(ctx); err != nil {
+		return next, err
+	}
 	for after := ""; ; {
 		page, err := b.x.records.List(ctx, nsNotices, "", after, 200, time.Now())
 		if err != nil {
-			return err
+			return next, err
 		}
 		for _, rec := range page.Records {
 			n, err := decodeNotice(rec)
 			if err != nil {
-				return err
+				return next, err
 			}
-			err = b.tell(ctx, n)
+			until, err := b.tell(ctx, n)
 			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it will not be told, ever
 				b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
 				err = b.x.records.Apply(ctx, []store.Change{n.done()}, time.Now())
 			}
+			if ctx.Err() != nil {
+				return next, ctx.Err()
+			}
 			if err != nil && !isConflict(err) {
 				b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
 			}
-			if ctx.Err() != nil {
-				return ctx.Err()
+			next.tried = next.tried || err != nil
+			if !until.IsZero() && (next.at.IsZero() || until.Before(next.at)) {
+				next.at = until
 			}
 		}
 		if after = page.Next; after == "" {
-			return nil
+			return next, nil
 		}
 	}
 }
 
-// tell tells one notice; what it changes includes the notice's end.
-func (b *Bridge) tell(ctx context.Context, n Notice) error {
+// tell tells one notice; what it changes includes the notice's end. until says that it waits on purpose.
+func (b *Bridge) tell(ctx context.Context, n Notice) (until time.Time, err error) {
 	done := []store.Change{n.done()}
 	t, err := b.x.read(ctx, n.Ref, time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return b.x.records.Apply(ctx, done, time.Now())
-	}
-	if err != nil {
-		return err
-	}
 	switch {
+	case errors.Is(err, store.ErrNotFound):
+	case err != nil:
+		return until, err
 	case n.To == ownerID:
-		return b.tellOwner(ctx, t, n, done)
+		return until, b.tellOwner(ctx, t, n, done)
 	case n.To == toDirectory:
-		return b.toDirectory(ctx, t, done)
+		return until, b.toDirectory(ctx, t, done)
 	case t.Peers[n.To].Conv != "":
 		return b.tellPeer(ctx, t, n, done)
 	case n.Kind == noticeOffer:
-		return b.push(ctx, t, n, done)
+		return until, b.push(ctx, t, n, done)
 	}
-	return b.x.records.Apply(ctx, done, time.Now())
+	return until, b.x.records.Apply(ctx, done, time.Now())
 }
 
 // completionWait is how long the close of a completed thread waits for its response.
 const completionWait = 10 * time.Minute
 
 // tellPeer sends a message of a thread into the mesh.
-func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
+func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store.Change) (until time.Time, err error) {
 	rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, n.Serial), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		return b.x.records.Apply(ctx, done, time.Now())
+		return until, b.x.records.Apply(ctx, done, time.Now())
 	}
 	if err != nil {
-		return err
+		return until, err
 	}
 	m, err := decodeMessage(rec)
 	if err != nil {
-		return err
+		return until, err
 	}
-	bare := actionOf(Block{{Type: m.Mess.At(m.Mess.Len() - 1).Members()[0].Key}}) == "status"
-	if n.To == t.Requester && t.Status == Completed && bare && time.Since(t.Ended) < completionWait {
-		return nil // the response follows, and the close goes with it
+	said := func(i int) string { return m.Mess.At(i).Members()[0].Key }
+	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == Completed && said(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
+		return end, nil // the response follows, and the close goes with it
 	}
 	l, err := b.letter(ctx, t, n.To, m)
 	if err != nil {
-		return err
+		return until, err
 	}
-	if _, err := b.x.records.Get(ctx, nsSeen, "closed/"+idKey(n.To, string(l.Conv)), time.Now()); err == nil {
-		if actionOf(Block{{Type: m.Mess.At(0).Members()[0].Key}}) != "response" { // it was said with the close
-			return b.x.records.Apply(ctx, done, time.Now())
-		}
-		l = b.late(l, t, m)
+	closed, err := b.x.records.Get(ctx, nsSeen, closedKey(n.To, string(l.Conv)), time.Now())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+	case err != nil:
+		return until, err
+	case said(0) != "response": // it was said with the close
+		return until, b.x.records.Apply(ctx, done, time.Now())
+	default:
+		l = l.late(m, wire.MessageID(closed.Body))
 	}
-	l.Records = append(l.Records, done...)
-	return b.cfg.Sender.SendLetter(ctx, l)
+	mark := l.Records // of the close, where this is one
+	l.Records = append(slices.Clone(l.Records), done...)
+	id, err := b.cfg.Sender.SendLetter(ctx, l)
+	if err == nil && len(mark) > 0 && id != "" { // a late response names it; without, it names the conversation alone
+		mark[0].Record.Body, mark[0].IfRev = []byte(id), store.Any
+		err = b.x.records.Apply(ctx, mark, time.Now())
+	}
+	return until, err
 }
 
+// closedKey is the record that a conversation with a peer was closed; its body is the id of the close.
+func closedKey(to, conv string) string { return "closed/" + idKey(to, conv) }
+
 // late is a response after the close: a conversation of its own (MESS-39).
-func (b *Bridge) late(l Letter, t *Thread, m Message) Letter {
-	after := string(l.Conv)
+func (l Letter) late(m Message, last wire.MessageID) Letter {
+	meta := wire.Obj(wire.Member{Key: "mess_conversation", Value: wire.Text(string(l.Conv))})
+	if last != "" {
+		meta = meta.With("in_reply_to", wire.Text(string(last)))
+	}
 	l.Conv, l.Records = wire.NewConversationID(), nil
 	l.Payload = wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("response")}, wire.Member{Key: "mess", Value: m.Mess},
-		wire.Member{Key: "metadata", Value: wire.Obj(
-			wire.Member{Key: "mess_ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "mess_conversation", Value: wire.Text(after)})})
+		wire.Member{Key: "action", Value: wire.Text("response")}, wire.Member{Key: "mess", Value: m.Mess}, wire.Member{Key: "metadata", Value: meta})
 	return l
 }
 

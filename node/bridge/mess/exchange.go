@@ -157,6 +157,9 @@ type Options struct {
 	Peer *Peer
 	// External is kept with new threads, for the bridge.
 	External string
+	// Sent says that the thread of Re was sent to the actor, who has a say in it without having claimed it: where it is
+	// held there, it is parked for this reason until more is heard.
+	Sent string
 	// Records change in the same unit.
 	Records []store.Change
 }
@@ -292,6 +295,8 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]Message, error) 
 func (x *Exchange) sees(who Actor, t *Thread, writing bool) bool {
 	switch {
 	case who.Owner || who.system || who.file || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
+		return true
+	case t.waitsForPeer() && t.Peers[who.ID].Offered:
 		return true
 	case t.claimable(), writing && t.Holder != "":
 		return t.Peers[who.ID].Offered && t.offeredTo(who.ID) || x.crew.may(who.ID, t)

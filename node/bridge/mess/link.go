@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -278,7 +279,7 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	if err != nil || len(block) == 0 {
 		return err
 	}
-	conv := string(d.Message.Conversation)
+	conv := cmp.Or(followed(d.Message.Payload), string(d.Message.Conversation))
 	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return l.open(ctx, conv, block)

@@ -3,14 +3,12 @@ package mess
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -45,10 +43,10 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 	}
 	who := Actor{ID: string(m.From), Channel: "agentmesh"}
 	opts := Options{Lax: m.Address != "", Peer: &Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.wantsOwner()}
-	if ref, ok := b.threadOf(ctx, who.ID, string(m.Conv)); ok { // we wrote first: whatever is said is about that thread
-		block, opts.Re = block.about(ref), ref
-		if block = slices.DeleteFunc(block, Entry.idle); len(block) == 0 {
-			return ackPayload(Result{}), nil
+	if ref, ok := b.sentIn(ctx, who.ID, m); ok { // we wrote first: whatever is said is about that thread
+		block, opts.Re, opts.Sent = block.about(ref), ref, parkedPeer
+		if m.Payload.GetStr("action") == wire.ActionPending {
+			opts.Sent = parkedPending
 		}
 	}
 	if opts.Re == "" {
@@ -104,12 +102,6 @@ func (b Block) aboutUnknown(x *Exchange, who, ref string) Block {
 	return out
 }
 
-// idle says whether an entry of the other side changes nothing of ours: acks, and that its exchange has what we sent.
-func (e Entry) idle() bool {
-	code, _ := ParseCode(e.Body.GetStr("code"))
-	return e.Type == "ack" || e.Type == "status" && code == Received
-}
-
 // ackPayload is the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
 func ackPayload(res Result) wire.Value {
 	v := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ack")})
@@ -145,58 +137,31 @@ func (b Block) about(ref string) Block {
 	return out
 }
 
+// sentIn returns the thread that a message is about because we opened its conversation, or the one that it follows: a
+// response after the close comes in a conversation of its own.
+func (b *Bridge) sentIn(ctx context.Context, who string, m Incoming) (string, bool) {
+	if ref, ok := b.threadOf(ctx, who, string(m.Conv)); ok {
+		return ref, true
+	}
+	after := followed(m.Payload)
+	if after == "" {
+		return "", false
+	}
+	return b.threadOf(ctx, who, after)
+}
+
+// followed returns the closed conversation that a late response goes on with.
+func followed(payload wire.Value) string {
+	meta, _ := payload.Get("metadata")
+	return meta.GetStr("mess_conversation")
+}
+
 func convKey(who, conv string) string { return "conv/" + idKey(who, conv) }
 
 // threadOf returns the thread that we opened a conversation about.
 func (b *Bridge) threadOf(ctx context.Context, who, conv string) (string, bool) {
 	rec, err := b.x.records.Get(ctx, nsMeta, convKey(who, conv), time.Now())
 	return string(rec.Body), err == nil
-}
-
-// Closed returns what must change in the step that accepts a peer's close: the block that it carries is taken in soon
-// after. It has the form that node.Node.OnClose wants.
-func (b *Bridge) Closed(in bridge.Inbound) []store.Change {
-	list, ok := in.Payload.Get("mess")
-	if in.Intent != Intent || !ok || list.Kind() != wire.Array {
-		return nil
-	}
-	body := encode(closed{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
-	b.x.wakeCourier()
-	return []store.Change{{Record: store.Record{NS: nsClosed, Key: idKey(string(in.Peer), string(in.MessageID)), Body: body}, IfRev: store.Any}}
-}
-
-// nsClosed holds closes with a block that wait to be taken in.
-const nsClosed = "mess/closed"
-
-type closed struct {
-	From    wire.AgentID        `json:"from"`
-	Address string              `json:"address,omitempty"`
-	Conv    wire.ConversationID `json:"conv"`
-	ID      wire.MessageID      `json:"id"`
-	Payload wire.Value          `json:"payload"`
-}
-
-// takeClosed takes in what closes carried.
-func (b *Bridge) takeClosed(ctx context.Context) error {
-	page, err := b.x.records.List(ctx, nsClosed, "", "", 100, time.Now())
-	if err != nil {
-		return err
-	}
-	for _, rec := range page.Records {
-		var c closed
-		if err := json.Unmarshal(rec.Body, &c); err == nil {
-			_, err = b.Receive(ctx, Incoming(c))
-			if e, refused := errors.AsType[*wire.Error](err); err != nil && (!refused || e.Retry) {
-				return err
-			} else if refused {
-				b.log.Info("the block of a close is not allowed", "peer", c.From, "error", e.Message)
-			}
-		}
-		if err := b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsClosed, Key: rec.Key}, IfRev: store.Any, Delete: true}}, time.Now()); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // letter writes what a message of a thread says to one of its peers (MESS section 12).
@@ -238,7 +203,7 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	}
 	l.Payload = l.Payload.With("mess", block.Tree())
 	// One close for a conversation: a second one finds the mark.
-	l.Records = append(l.Records, store.Change{Record: store.Record{NS: nsSeen, Key: "closed/" + idKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
+	l.Records = append(l.Records, store.Change{Record: store.Record{NS: nsSeen, Key: closedKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
 	return l, nil
 }
 
@@ -297,7 +262,7 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 		records := append(slices.Clone(more),
 			store.Change{Record: t.record(), IfRev: t.rev},
 			store.Change{Record: store.Record{NS: nsMeta, Key: convKey(to, string(conv)), Body: []byte(ref)}})
-		err = b.cfg.Sender.SendLetter(ctx, Letter{
+		_, err = b.cfg.Sender.SendLetter(ctx, Letter{
 			To: wire.AgentID(to), Address: address, Conv: conv, Intent: Intent, Records: records,
 			Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("request")}, wire.Member{Key: "mess", Value: block.Tree()}),
 		})

@@ -46,9 +46,9 @@ func (h meshHandler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, 
 
 type meshSender struct{ n *node.Node }
 
-func (s meshSender) SendLetter(ctx context.Context, l Letter) error {
-	_, err := s.n.Send(ctx, node.Outgoing{To: l.To, Address: l.Address, Conv: l.Conv, Intent: l.Intent, Payload: l.Payload, Via: "bridge", Records: l.Records}, 0)
-	return err
+func (s meshSender) SendLetter(ctx context.Context, l Letter) (wire.MessageID, error) {
+	sent, err := s.n.Send(ctx, node.Outgoing{To: l.To, Address: l.Address, Conv: l.Conv, Intent: l.Intent, Payload: l.Payload, Via: "bridge", Records: l.Records}, 0)
+	return sent.MessageID, err
 }
 
 // newParty starts a node with a bridge; change sets what a test needs.
@@ -80,7 +80,7 @@ func newParty(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Confi
 		t.Fatal(err)
 	}
 	p.bridge = b
-	p.node.OnClose(b.Closed)
+	p.node.Follow(b)
 	p.node.KeepOpen(Intent, 90*24*time.Hour)
 	p.node.Start()
 	ctx, cancel := context.WithCancel(context.Background())

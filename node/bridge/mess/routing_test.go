@@ -277,7 +277,7 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 		t.Fatal("it was told before")
 	}
 	for range 3 {
-		if err := b.deliverNotices(t.Context()); err != nil {
+		if _, err := b.round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -268,9 +268,9 @@ func (t *Thread) expire(now time.Time) bool {
 
 // park makes a thread that nobody holds wait.
 func (t *Thread) park(why string, now time.Time) {
-	c := Waiting
-	if why == parkedApproval {
-		c = Held
+	c := Held
+	if why == parkedDependency || why == parkedSchedule {
+		c = Waiting
 	}
 	t.become(c, exchangeID, why, now)
 	t.Parked = why
@@ -284,6 +284,9 @@ func (t *Thread) unpark(now time.Time) bool {
 	t.become(Received, exchangeID, "", now)
 	return true
 }
+
+// waitsForPeer says whether it is parked until a peer that it was sent to says more.
+func (t *Thread) waitsForPeer() bool { return t.Parked == parkedPeer || t.Parked == parkedPending }
 
 // supersede puts other threads in its place.
 func (t *Thread) supersede(by []string, reason string, now time.Time) error {

@@ -71,6 +71,8 @@ const (
 	parkedDependency = "dependency"
 	parkedSchedule   = "schedule"
 	parkedApproval   = "approval"
+	parkedPeer       = "peer"    // the exchange of a peer that it was sent to holds it
+	parkedPending    = "pending" // the owner of such a peer is asked whether it is taken in at all
 )
 
 // Event is one transition (MESS-28).

@@ -62,6 +62,12 @@ func (t *tx) run(ctx context.Context, b Block) error {
 			return err
 		}
 	}
+	if t.opts.Sent != "" {
+		var err error
+		if b, err = t.heard(ctx, b); err != nil {
+			return err
+		}
+	}
 	refs, err := t.reserve(ctx, b)
 	if err != nil {
 		return err

@@ -31,6 +31,13 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 		return err
 	}
 	return t.each(ctx, s.Re, func(th *Thread) error {
+		if t.opts.Sent != "" && s.Code == Held && th.Holder == "" && (th.claimable() || th.waitsForPeer()) {
+			if th.claimable() {
+				th.park(t.opts.Sent, t.now)
+			}
+			t.say(th, e)
+			return nil
+		}
 		body, before, declined := s.Body, th.Holder, len(th.Declined)
 		if err := th.setStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 			return err
@@ -53,6 +60,25 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 		}
 		return nil
 	})
+}
+
+// heard is what a peer says about a thread that was sent to it, without what changes nothing here: acks, and that its
+// exchange has received what we sent. What the thread was parked for is over by it: an ack comes after the owner's yes.
+func (t *tx) heard(ctx context.Context, b Block) (Block, error) {
+	th, err := t.load(ctx, t.opts.Re)
+	if err != nil {
+		return nil, err
+	}
+	code := func(e Entry) Code { c, _ := ParseCode(e.Body.GetStr("code")); return c }
+	ends := slices.ContainsFunc(b, func(e Entry) bool {
+		return e.Type == "ack" && th.Parked == parkedPending || e.Type != "ack" && e.Type != "v" && code(e) != Held
+	})
+	if th.waitsForPeer() && ends && th.unpark(t.now) {
+		t.tellState(th)
+	}
+	return slices.DeleteFunc(slices.Clone(b), func(e Entry) bool {
+		return e.Type == "ack" || e.Type == "status" && code(e) == Received
+	}), nil
 }
 
 // claimed remembers how long the claim took, for lower_latency (MESS-42).

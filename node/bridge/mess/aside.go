@@ -1,0 +1,122 @@
+package mess
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// What a peer says that no handler gets to see: it closes the conversation, or its owner is asked first. Both are kept in
+// the step that takes them in, and applied to the thread soon after.
+
+// nsAside holds them meanwhile.
+const nsAside = "mess/aside"
+
+type aside struct {
+	From    wire.AgentID        `json:"from"`
+	Address string              `json:"address,omitempty"`
+	Conv    wire.ConversationID `json:"conv"`
+	ID      wire.MessageID      `json:"id"`
+	Payload wire.Value          `json:"payload"`
+}
+
+// Aside implements the node's Aside.
+func (b *Bridge) Aside(in bridge.Inbound) []store.Change {
+	if in.Intent != Intent {
+		return nil
+	}
+	body := encode(aside{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
+	return []store.Change{{Record: store.Record{NS: nsAside, Key: idKey(string(in.Peer), string(in.MessageID)), Body: body}, IfRev: store.Any}}
+}
+
+// Published implements the node's Aside.
+func (b *Bridge) Published(changes []store.Change) {
+	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsAside }) {
+		b.x.wakeCourier()
+	}
+}
+
+// takeAsides applies what was said.
+func (b *Bridge) takeAsides(ctx context.Context) error {
+	for after := ""; ; {
+		page, err := b.x.records.List(ctx, nsAside, "", after, 100, time.Now())
+		if err != nil {
+			return err
+		}
+		for _, rec := range page.Records {
+			if err := b.takeAside(ctx, rec); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+func (b *Bridge) takeAside(ctx context.Context, rec store.Record) error {
+	var a aside
+	if err := json.Unmarshal(rec.Body, &a); err == nil {
+		in := Incoming(a)
+		if in.Payload, err = b.spelled(ctx, a); err == nil && !in.Payload.IsNull() {
+			_, err = b.Receive(ctx, in)
+		}
+		if e, refused := errors.AsType[*wire.Error](err); err != nil && (!refused || e.Retry) {
+			return err
+		} else if refused {
+			b.log.Info("what a peer said aside is not allowed", "peer", a.From, "error", e.Message)
+		}
+	}
+	return b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsAside, Key: rec.Key}, IfRev: store.Any, Delete: true}}, time.Now())
+}
+
+// spelled is an aside as a MESS list: the one that it carries, or what its action means for the thread that we sent there
+// (MESS section 12). It is null where that is nothing.
+func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
+	if list, ok := a.Payload.Get("mess"); ok && list.Kind() == wire.Array {
+		return a.Payload, nil
+	}
+	ref, ok := b.threadOf(ctx, string(a.From), string(a.Conv))
+	if !ok {
+		return wire.Value{}, nil
+	}
+	t, err := b.x.read(ctx, ref, time.Now())
+	if err != nil {
+		return wire.Value{}, ignoreMissing(err)
+	}
+	reason := wire.Member{Key: "reason", Value: wire.Text(a.Payload.GetStr("reason"))}
+	whenever := func(s string) bool { _, ok := timeOrSpan(s, time.Now()); return ok }
+	code, more := Held, []wire.Member{reason}
+	switch eta := a.Payload.GetStr("estimated_response"); {
+	case a.Payload.GetStr("action") != wire.ActionPending:
+		code = t.closedBy(string(a.From), a.Payload)
+	case whenever(eta):
+		more = append(more, wire.Member{Key: "resume_eta", Value: wire.Text(eta)})
+	}
+	if code == "" {
+		return wire.Value{}, nil
+	}
+	body := wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}, {Key: "code", Value: wire.Text(string(code))}}, more...)...)
+	return wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text(a.Payload.GetStr("action"))},
+		wire.Member{Key: "mess", Value: Block{{Type: "status", Body: body}}.Tree()}), nil
+}
+
+// closedBy is what a close without a block means for a thread that a peer was offered; "" where it means nothing.
+func (t *Thread) closedBy(peer string, payload wire.Value) Code {
+	switch {
+	case !t.Status.Open():
+		return ""
+	case t.Holder != peer, payload.GetStr("reason") == string(wire.OwnerRejected):
+		return Declined
+	case payload.GetStr("status") == "completed":
+		return Completed
+	}
+	return Failed
+}

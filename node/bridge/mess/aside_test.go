@@ -1,0 +1,184 @@
+package mess
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// decide answers the one question of a kind that waits for the owner of p.
+func (p *party) decide(kind string, choice acl.Choice) {
+	p.t.Helper()
+	var ask acl.Ask
+	eventually(p.t.(*testing.T), "a question of kind "+kind, func() bool {
+		asks, _, err := p.node.Asks().List(context.Background(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		for _, a := range asks {
+			if a.Kind == kind && err == nil {
+				ask = a
+			}
+		}
+		return ask.ID != ""
+	})
+	if _, err := p.node.Asks().Decide(p.t.Context(), ask.ID, ask.Hash, choice, "test", time.Now()); err != nil {
+		p.t.Fatalf("%s: %v", kind, err)
+	}
+}
+
+// said returns all that was said in a thread, as text.
+func (p *party) said(ref string) string {
+	p.t.Helper()
+	messages, err := p.Messages(p.t.Context(), ref)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, m := range messages {
+		text.Write(m.Mess.JSON())
+	}
+	return text.String()
+}
+
+// pair is a node that asks and one that does, whose owner wants to be asked about strangers.
+func pair(t *testing.T, mode acl.Mode) (home, away *party) {
+	mesh := meshtest.New(t)
+	away = newParty(t, mesh, "away", func(c *Config) {
+		c.Node.(*meshtest.Member).AccessMode(string(meshtest.Key("home").Public().AgentID()), mode)
+	})
+	away.executor("bob")
+	home = newParty(t, mesh, "home", func(c *Config) {
+		c.Route = true
+		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+	})
+	return home, away
+}
+
+// A peer whose owner is asked first answers pending_approval: the thread is held, with when more may be heard. What comes
+// after the owner's yes goes on from there (MESS section 12).
+func TestPendingApproval(t *testing.T) {
+	home, away := pair(t, acl.Approval)
+	ref := home.request("client", "{id: look, intent: look into the fridge}")
+	th := home.reaches(ref, Held)
+	if text := home.said(ref); th.Holder != "" || !strings.Contains(text, `"resume_eta"`) || !strings.Contains(text, `"reason"`) {
+		t.Errorf("held by %q: %s", th.Holder, text)
+	}
+	away.decide("message", acl.Approve)
+	there := away.theirs()
+	home.reaches(ref, Received)
+	away.status("bob", there, "claimed, eta: 5m")
+	if th := home.reaches(ref, Claimed); th.Holder != string(away.node.ID()) {
+		t.Errorf("holder = %q", th.Holder)
+	}
+	away.status("bob", there, "held, reason: lunch")
+	home.reaches(ref, Held)
+	away.status("bob", there, "in_progress")
+	home.reaches(ref, InProgress)
+	away.do("bob", "- response: {re: "+there+", content: [milk]}")
+	home.reaches(ref, Completed)
+	// A response after the close lands in the same thread (MESS-39).
+	away.do("bob", "- response: {re: "+there+", content: [and eggs]}")
+	eventually(t, "the late response", func() bool { return strings.Contains(home.said(ref), "and eggs") })
+	home.want(ref, Completed)
+	if page, err := home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 1 {
+		t.Errorf("%d threads, %v", len(page.Threads), err)
+	}
+}
+
+// A peer whose owner says no has declined.
+func TestRejectedByPeer(t *testing.T) {
+	home, away := pair(t, acl.Approval)
+	home.executor("carol")
+	ref := home.request("client", "{intent: look into the fridge}")
+	if err := home.bridge.offerTo(t.Context(), ref, string(away.node.ID()), "", nil); err != nil {
+		t.Fatal(err)
+	}
+	home.reaches(ref, Held)
+	home.refuse(404, "carol", "- status: {re: "+ref+", code: claimed}")
+	away.decide("message", acl.Reject)
+	th := home.reaches(ref, Received)
+	eventually(t, "the peer's no", func() bool { return len(home.thread(ref).Declined) == 1 })
+	if th.Holder != "" {
+		t.Errorf("holder = %q", th.Holder)
+	}
+	home.status("carol", ref, "claimed")
+}
+
+// counting counts what is asked of the records.
+type counting struct {
+	store.Store
+	lists atomic.Int64
+}
+
+func (c *counting) Records() store.Records { return countingRecords{c.Store.Records(), c} }
+
+type countingRecords struct {
+	store.Records
+	c *counting
+}
+
+func (r countingRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if ns == nsNotices {
+		r.c.lists.Add(1)
+	}
+	return r.Records.List(ctx, ns, term, after, limit, now)
+}
+
+// An idle bridge sleeps: nothing is looked at until something happens, and then it is told at once. What cannot be told
+// is tried again ever more seldom.
+func TestIdleBridgeSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		c := &counting{Store: s}
+		l := labOn(t, c)
+		b, err := New(Config{
+			Exchange: l.Exchange, Store: c, Notices: notify.New(notify.Config{Records: s.Records()}), Sender: failing{},
+			Directory: func(context.Context, []string) ([]Agent, error) { return nil, wire.ErrUnavailable },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.Run(ctx) }()
+		time.Sleep(time.Hour)
+		if n := c.lists.Load(); n != 1 {
+			t.Errorf("an idle hour looked %d times", n)
+		}
+		l.executor("bob")
+		l.request("agent", "{intent: look}")
+		synctest.Wait()
+		if n := c.lists.Load(); n != 2 {
+			t.Errorf("looked %d times after a request", n)
+		}
+		l.request("agent", "{intent: look, requires: [nothing-here]}") // the directory fails
+		time.Sleep(time.Hour)
+		if n := c.lists.Load(); n < 60 || n > 75 {
+			t.Errorf("looked %d times in an hour of failures", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// failing sends nothing.
+type failing struct{}
+
+func (failing) SendLetter(context.Context, Letter) (wire.MessageID, error) {
+	return "", wire.ErrUnavailable
+}
