@@ -19,7 +19,8 @@ var _ bridgeService = (*agentrelay.Bridge)(nil)
 
 // newAgentRelay makes the part of AgentRelay that the configuration asks for; nil where it asks for none.
 func newAgentRelay(p *process, links []linkConfig) (bridgeService, error) {
-	if !p.cfg.AgentRelay.Serve && len(links) == 0 {
+	serve := p.cfg.AgentRelay.Serve == "on" || p.cfg.AgentRelay.Serve == "auto" && !p.cfg.Public() // AR-36
+	if !serve && len(links) == 0 {
 		return nil, nil
 	}
 	cfg := agentrelay.Config{
@@ -29,7 +30,7 @@ func newAgentRelay(p *process, links []linkConfig) (bridgeService, error) {
 		cfg.Links = append(cfg.Links, l.Link)
 		cfg.Tokens[l.Name] = l.Token
 	}
-	if p.cfg.AgentRelay.Serve {
+	if serve {
 		relay, err := agentrelay.NewRelay(context.Background(), p.relayConfig())
 		if err != nil {
 			return nil, err

@@ -8,8 +8,9 @@ import (
 // AgentRelayConfig is the AgentRelay (ARC) relay that this process hosts: POST /register, the WebSocket /arc and
 // GET /stats on the listener. It is for your own agents and those of friends, not a public service.
 type AgentRelayConfig struct {
-	// Host a relay. Links to the relays of others do not need it.
-	Serve bool `key:"serve"`
+	// Whether a relay is hosted here: on, off, or auto, which is on as long as there is no public_url. Links to the relays
+	// of others do not need it.
+	Serve string `key:"serve"`
 	// What the relay calls itself in its welcome.
 	Name string `key:"name"`
 	// Who gets an id: open (whoever asks), invite (a code from agentmesh agentrelay invite), or closed (you make
@@ -18,7 +19,7 @@ type AgentRelayConfig struct {
 	Registration string `key:"registration"`
 	// What GET /stats tells: public (who is registered and connected), counts, or off.
 	Stats string `key:"stats"`
-	// Ids given out at most, those of removed agents counted: none is given out twice. At most 10000.
+	// Agents registered at most, at most 10000. When all ids are given out, one that nobody connected with for a day makes way.
 	MaxAgents int `key:"max_agents"`
 	// Messages that an agent may send in a minute. 0: no limit.
 	PerMinute int `key:"per_minute"`
@@ -41,12 +42,13 @@ type AgentRelayConfig struct {
 
 func defaultAgentRelay() AgentRelayConfig {
 	return AgentRelayConfig{
-		Name: "agentmesh", Stats: "public", MaxAgents: 10_000, PerMinute: 100, PerHour: 1000, RegistrationsPerHour: 10,
+		Serve: "auto", Name: "agentmesh", Stats: "public", MaxAgents: 10_000, PerMinute: 100, PerHour: 1000, RegistrationsPerHour: 10,
 		HistoryKeep: 7 * day, HistoryMessages: 10_000, VoteFor: 7 * day,
 	}
 }
 
 func (c AgentRelayConfig) check(p *problems) {
+	p.oneOf("agentrelay.serve", c.Serve, "auto", "on", "off")
 	p.oneOf("agentrelay.registration", c.Registration, "", "open", "invite", "closed")
 	p.oneOf("agentrelay.stats", c.Stats, "public", "counts", "off")
 	for i, e := range c.Extensions {

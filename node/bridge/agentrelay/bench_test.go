@@ -69,7 +69,7 @@ func BenchmarkFanOut(b *testing.B) {
 
 // benchToken registers an agent.
 func (s *site) benchToken(id string) string {
-	_, token, err := s.agents.register(context.Background(), id, true)
+	_, token, err := s.agents.register(context.Background(), registration{ID: id, Trusted: true})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 var allOn = Extensions{Semantic: true, Voting: true, History: true}
@@ -304,6 +305,37 @@ func TestProposalsBounded(t *testing.T) {
 	if got := a.next(); code(got) != codeRate {
 		t.Errorf("the sixth proposal: %s", got.JSON())
 	}
+}
+
+// What is kept of votes is bounded: the one that closed first makes way, in the store too.
+func TestVotesBounded(t *testing.T) {
+	st := openStore(t)
+	var changes []store.Change
+	closed := time.Now().Add(-time.Hour)
+	for n := range maxVotes {
+		p := &proposal{ID: fmt.Sprintf("msg_%04d", n), By: "bbb", At: closed, Status: "passed", Closed: closed.Add(time.Duration(-n) * time.Second)}
+		if n == 0 {
+			p.Status, p.At = "", time.Now() // open: it stays
+		}
+		changes = append(changes, p.change())
+	}
+	if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s := newSiteOn(t, st, RelayConfig{Extensions: Extensions{Voting: true}})
+	a := s.join("aaa")
+	a.send(`{"to":["*"],"type":"proposal","payload":1}`)
+	a.quiet()
+	check := func(s *site) {
+		t.Helper()
+		last := fmt.Sprintf("msg_%04d", maxVotes-1)
+		if n := len(s.votes.all); n != maxVotes || s.votes.get(last) != nil || s.votes.get("msg_0000") == nil {
+			t.Errorf("%d votes are kept, want %d; the oldest: %v", n, maxVotes, s.votes.get(last))
+		}
+	}
+	check(s)
+	s.stop()
+	check(newSiteOn(t, st, RelayConfig{Extensions: Extensions{Voting: true}}))
 }
 
 // AR-43: when a vote ends.

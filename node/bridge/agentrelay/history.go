@@ -44,6 +44,8 @@ type history struct {
 	keep    time.Duration
 	max     int
 
+	searching sync.Mutex
+
 	mu    sync.Mutex
 	list  []*entry // oldest first
 	bytes int
@@ -248,12 +250,15 @@ func score(query []string, text string) int {
 	return n
 }
 
-// search returns the visible messages with words of the query: those with most of them first, of these the newest.
-func (h *history) search(a registration, query string, now time.Time) []*entry {
+// search returns the visible messages with words of the query, at most limit: those with most of them first, of these
+// the newest. One search runs at a time: it looks at all that is kept, and many at once would take the machine.
+func (h *history) search(a registration, query string, limit int, now time.Time) []*entry {
 	type hit struct {
 		e     *entry
 		score int
 	}
+	h.searching.Lock()
+	defer h.searching.Unlock()
 	looked := words(query)
 	var hits []hit
 	for _, e := range h.seen(a, now) {
@@ -264,9 +269,9 @@ func (h *history) search(a registration, query string, now time.Time) []*entry {
 	slices.SortStableFunc(hits, func(x, y hit) int {
 		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(y.e.ts, x.e.ts))
 	})
-	out := make([]*entry, len(hits))
-	for i, x := range hits {
-		out[i] = x.e
+	out := make([]*entry, min(limit, len(hits)))
+	for i := range out {
+		out[i] = hits[i].e
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package agentrelay
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -102,7 +103,7 @@ func (r *Relay) postRegister(c echo.Context) error {
 
 // registered registers and answers.
 func (r *Relay) registered(c echo.Context, name string, more ...store.Change) error {
-	got, token, err := r.agents.register(c.Request().Context(), name, false, more...)
+	got, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, more...)
 	switch {
 	case errors.Is(err, errBadID):
 		return faultOf(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 of a-z 0-9 -, and begins and ends with a letter or digit")
@@ -154,9 +155,9 @@ func (r *Relay) connect(c echo.Context) error {
 	if err != nil {
 		return nil // answered
 	}
-	s := &session{id: a.ID, trusted: a.Trusted, since: time.Now(), conn: conn}
-	if r.enter(s) != nil {
-		conn.Close(websocket.CodeTryLater, "the relay is full")
+	s := &session{id: a.ID, token: a.Token, trusted: a.Trusted, since: time.Now(), conn: conn}
+	if refused := r.enter(s); refused != nil {
+		conn.Close(refused.Code, refused.Reason)
 		finish(conn) // at most two seconds: this goroutine is the connection's
 		return nil
 	}
@@ -203,25 +204,52 @@ type stats struct {
 	Uptime     int64 `json:"uptime"`
 }
 
-func (r *Relay) stats() stats {
-	var out stats
-	connected, registered := r.connected(), r.agents.list()
-	out.Relay.Connected, out.Active = len(connected), len(connected)
-	out.Registry.Registered, out.Registered = len(registered), len(registered)
-	out.Relay.Agents, out.Registry.Agents = []string{}, []string{}
-	out.Relay.Subscriptions = r.subscriptions()
-	out.PerMinute, out.Uptime = r.recent.count(time.Now()), int64(time.Since(r.began).Seconds())
-	if r.cfg.Stats == StatsPublic {
-		out.Relay.Agents = connected
-		for _, a := range registered {
-			out.Registry.Agents = append(out.Registry.Agents, a.ID)
-		}
+const (
+	statsFor = 2 * time.Second // that one answer is good: many that ask cost what one costs
+	maxNamed = 1000            // agents in each list of the statistics; the counts know no bound
+)
+
+// statsPage is the statistics as they were told last.
+type statsPage struct {
+	mu   sync.Mutex
+	made time.Time
+	body []byte
+}
+
+// stats returns the statistics, as of at most statsFor ago.
+func (r *Relay) stats(now time.Time) []byte {
+	r.told.mu.Lock()
+	defer r.told.mu.Unlock()
+	if r.told.body == nil || now.Sub(r.told.made) >= statsFor {
+		r.told.made = now
+		r.told.body, _ = json.Marshal(r.count(now)) // numbers and strings always encode
 	}
+	return r.told.body
+}
+
+func (r *Relay) count(now time.Time) stats {
+	var out stats
+	out.Relay.Agents, out.Registry.Agents = []string{}, []string{}
+	out.Relay.Connected = r.Health().Connections
+	out.Registry.Registered = r.agents.count()
+	out.Active, out.Registered = out.Relay.Connected, out.Registry.Registered
+	out.Relay.Subscriptions = r.subscriptions()
+	out.PerMinute, out.Uptime = r.recent.count(now), int64(now.Sub(r.began).Seconds())
+	if r.cfg.Stats != StatsPublic {
+		return out
+	}
+	for _, a := range r.agents.list() {
+		out.Registry.Agents = append(out.Registry.Agents, a.ID)
+	}
+	out.Relay.Agents = firstOf(r.connected())
+	out.Registry.Agents = firstOf(out.Registry.Agents)
 	return out
 }
 
+func firstOf(ids []string) []string { return ids[:min(len(ids), maxNamed)] }
+
 func (r *Relay) getStats(c echo.Context) error {
-	return httpapi.JSON(c, http.StatusOK, r.stats())
+	return httpapi.Raw(c, http.StatusOK, r.stats(time.Now()))
 }
 
 func (r *Relay) subscriptions() int {

@@ -99,7 +99,7 @@ func (r *Relay) ownerRegister(c echo.Context) error {
 	if err := decode(c, &req); err != nil {
 		return err
 	}
-	id, token, err := r.agents.register(c.Request().Context(), req.ID, req.Trusted)
+	id, token, err := r.agents.register(c.Request().Context(), registration{ID: req.ID, Used: true, Trusted: req.Trusted})
 	if err != nil {
 		return ownerError(err)
 	}
@@ -109,8 +109,9 @@ func (r *Relay) ownerRegister(c echo.Context) error {
 
 // ownerToken gives an agent a new token; the old one is void at once, and so is the connection made with it.
 func (r *Relay) ownerToken(c echo.Context) error {
-	id, token := c.Param("id"), newToken()
-	if err := r.agents.edit(c.Request().Context(), id, func(a *registration) { a.Token = hashToken(token) }); err != nil {
+	id := c.Param("id")
+	token, err := r.agents.renew(c.Request().Context(), id)
+	if err != nil {
 		return ownerError(err)
 	}
 	r.disconnect(id, codeBadToken, "the token is no longer good")
@@ -118,10 +119,10 @@ func (r *Relay) ownerToken(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, credentials{id, token})
 }
 
-// ownerRemove ends an agent. Its id stays taken (AR-2).
+// ownerRemove ends an agent. Nobody else gets its id (AR-2).
 func (r *Relay) ownerRemove(c echo.Context) error {
 	id := c.Param("id")
-	if err := r.agents.edit(c.Request().Context(), id, func(a *registration) { a.Token = "" }); err != nil {
+	if err := r.agents.remove(c.Request().Context(), id); err != nil {
 		return ownerError(err)
 	}
 	r.disconnect(id, codeBadToken, "the agent was removed")

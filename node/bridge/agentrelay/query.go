@@ -75,7 +75,7 @@ func (r *Relay) query(s *session, f frame) *refusal {
 		agents = r.queryAgents(q.SearchQuery)
 	}
 	if a, ok := r.agents.get(s.id); ok && q.scope != "agents" && r.history != nil {
-		for _, e := range r.history.search(a, q.Text, time.Now()) {
+		for _, e := range r.history.search(a, q.Text, q.Limit+1, time.Now()) { // one over the limit, for more
 			messages = append(messages, e.brief())
 		}
 	}

@@ -106,9 +106,10 @@ func (r *Relay) recall(s *session, f frame, name string, limit int) *refusal {
 		if len(words(w.query)) == 0 {
 			return invalid("payload.query must be a text")
 		}
-		list = r.history.search(a, w.query, now)
 		n, _ := strconv.Atoi(w.after)
-		list = list[min(max(n, 0), len(list)):]
+		n = min(max(n, 0), r.history.max)
+		list = r.history.search(a, w.query, n+w.limit+1, now) // one over the limit, for more
+		list = list[min(n, len(list)):]
 	}
 	shown, used := fit(list, w.limit, roomForList)
 	result := wire.Obj(text("command", name), member("messages", wire.Arr(shown...)), member("more", wire.Bool(used < len(list))))

@@ -3,8 +3,10 @@ package agentrelay
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,5 +187,102 @@ func TestOwnerAgents(t *testing.T) {
 	}
 	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice"}`, nil); status != http.StatusConflict {
 		t.Errorf("the id of a removed agent: %d, want it taken", status)
+	}
+}
+
+// A token that is replaced or taken back while its connection is being made opens none.
+func TestRevokedOnTheWay(t *testing.T) {
+	s := newSite(t, RelayConfig{})
+	for name, revoke := range map[string]func(id string) error{
+		"renewed": func(id string) error { _, err := s.agents.renew(t.Context(), id); return err },
+		"removed": func(id string) error { return s.agents.remove(t.Context(), id) },
+	} {
+		found, ok := s.agents.lookup(s.register(name))
+		if !ok {
+			t.Fatalf("%s: the token is unknown", name)
+		}
+		if err := revoke(name); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.enter(&session{id: found.ID, token: found.Token}); got == nil || got.Code != codeBadToken {
+			t.Errorf("%s: enter = %v, want a close with %d", name, got, codeBadToken)
+		}
+	}
+}
+
+// Removed agents take no place of living ones. Their ids stay taken, also after a restart, for a year and within bounds.
+func TestTombstones(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, RelayConfig{MaxAgents: 3})
+	for n := range 5 {
+		id := fmt.Sprintf("agent-%d", n)
+		s.join(id)
+		if err := s.agents.remove(t.Context(), id); err != nil {
+			t.Fatalf("remove %s: %v", id, err)
+		}
+		s.disconnect(id, codeBadToken, "")
+	}
+	check := func(s *site) {
+		t.Helper()
+		for id, want := range map[string]error{"agent-0": nil, "agent-1": nil, "agent-2": errTaken, "agent-4": errTaken} {
+			if _, _, err := s.agents.free(id, time.Now()); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", id, err, want)
+			}
+		}
+		if _, _, err := s.agents.free("agent-4", time.Now().Add(keepRemoved)); err != nil {
+			t.Errorf("a year later: %v", err)
+		}
+	}
+	check(s)
+	s.stop()
+	check(newSiteOn(t, st, RelayConfig{MaxAgents: 3}))
+}
+
+// When all ids are given out, those that nobody connected with in a day make way, the oldest first, and no other.
+func TestUnusedMakeWay(t *testing.T) {
+	st := openStore(t)
+	old := time.Now().Add(-keepUnused - time.Minute)
+	var changes []store.Change
+	for _, a := range []*registration{
+		{ID: "used", Since: old.Add(-time.Hour), Used: true}, {ID: "unused-2", Since: old}, {ID: "unused-1", Since: old.Add(-time.Second)}, {ID: "fresh", Since: time.Now()},
+	} {
+		a.Token = hashToken(a.ID)
+		changes = append(changes, a.change(store.Absent))
+	}
+	if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s := newSiteOn(t, st, RelayConfig{MaxAgents: 4})
+	for n, gone := range []string{"unused-1", "unused-2", ""} {
+		_, _, err := s.agents.register(t.Context(), registration{ID: fmt.Sprintf("new-%d", n)})
+		if want := map[bool]error{true: nil, false: errFull}[gone != ""]; !errors.Is(err, want) {
+			t.Errorf("registration %d: %v, want %v", n, err, want)
+		}
+		if _, there := s.agents.get(gone); there {
+			t.Errorf("registration %d: %s is still there", n, gone)
+		}
+	}
+	s.stop()
+	var left []string
+	for _, a := range newSiteOn(t, st, RelayConfig{MaxAgents: 4}).agents.list() {
+		left = append(left, a.ID)
+	}
+	if !slices.Equal(left, []string{"fresh", "new-0", "new-1", "used"}) {
+		t.Errorf("after a restart: %v", left)
+	}
+}
+
+// A connection makes an id used, which lasts.
+func TestUsedLasts(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, RelayConfig{})
+	s.join("alice")
+	s.register("bob")
+	s.stop()
+	s = newSiteOn(t, st, RelayConfig{})
+	for id, want := range map[string]bool{"alice": true, "bob": false} {
+		if a, ok := s.agents.get(id); !ok || a.Used != want {
+			t.Errorf("%s used: %v, want %v", id, a.Used, want)
+		}
 	}
 }

@@ -16,19 +16,27 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsAgents holds the registered agents, by id. A removed one stays as a tombstone, so that no id is given out twice
-// (AR-2).
+// nsAgents holds the registered agents, by id. A removed one stays as a tombstone, so that nobody else gets the id of
+// somebody whom others have met (AR-2).
 const nsAgents = "agentrelay/agents"
 
-// MaxAgents bounds what one relay registers, tombstones included.
-const MaxAgents = 10_000
+const (
+	// MaxAgents bounds what one relay registers. Tombstones have a room of their own, as large; the oldest make way.
+	MaxAgents = 10_000
+	// keepRemoved is how long a tombstone stays.
+	keepRemoved = 365 * 24 * time.Hour
+	// keepUnused is how long an id is kept, when all are given out, for somebody who never connected with it.
+	keepUnused = 24 * time.Hour
+)
 
 // registration is an agent of the relay. Only the hash of its token is kept (AR-5).
 type registration struct {
 	ID      string    `json:"id"`
 	Token   string    `json:"token_sha256,omitempty"` // hex; empty: removed
 	Since   time.Time `json:"since"`
+	Removed time.Time `json:"removed,omitzero"`
 	Active  time.Time `json:"active,omitzero"`   // when it last sent a message, to an hour after a crash (AR-42)
+	Used    bool      `json:"used,omitempty"`    // it connected once, or the owner made it
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 }
 
@@ -48,15 +56,15 @@ type registry struct {
 	writing sync.Mutex // held over a write, so that an id is promised once; taken before mu
 
 	mu     sync.Mutex
-	agents map[string]*registration
-	tokens map[string]string    // hash to id
-	moved  map[string]time.Time // activity that is not stored yet
+	agents map[string]*registration // tombstones too
+	tokens map[string]string        // hash to id
+	moved  map[string]bool          // whose activity is not stored yet
 }
 
 func loadRegistry(ctx context.Context, records store.Records, limit int) (*registry, error) {
 	r := &registry{
 		records: records, max: limit, agents: make(map[string]*registration), tokens: make(map[string]string),
-		moved: make(map[string]time.Time),
+		moved: make(map[string]bool),
 	}
 	after, now := "", time.Now()
 	for {
@@ -101,66 +109,137 @@ func newToken() string {
 
 func (a *registration) change(ifRev store.Rev) store.Change {
 	body, _ := json.Marshal(a) // strings and times always encode
-	return store.Change{Record: store.Record{NS: nsAgents, Key: a.ID, Body: body}, IfRev: ifRev}
+	rec := store.Record{NS: nsAgents, Key: a.ID, Body: body}
+	if a.Token == "" {
+		rec.Expires = a.Removed.Add(keepRemoved)
+	}
+	return store.Change{Record: rec, IfRev: ifRev}
+}
+
+// forget deletes an agent for good.
+func (a *registration) forget() store.Change {
+	return store.Change{Record: store.Record{NS: nsAgents, Key: a.ID}, IfRev: store.Any, Delete: true}
 }
 
 // register gives an id, the one that is asked for or one of ours, and its token. more changes in the same unit.
-func (r *registry) register(ctx context.Context, id string, trusted bool, more ...store.Change) (string, string, error) {
-	if id != "" && (!ValidAgentID(id) || id == relayID) {
+func (r *registry) register(ctx context.Context, a registration, more ...store.Change) (string, string, error) {
+	if a.ID != "" && (!ValidAgentID(a.ID) || a.ID == relayID) {
 		return "", "", errBadID
 	}
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	id, err := r.free(id)
+	a.Since = time.Now().UTC()
+	id, old, err := r.free(a.ID, a.Since)
 	if err != nil {
 		return "", "", err
 	}
 	token := newToken()
-	a := &registration{ID: id, Token: hashToken(token), Since: time.Now().UTC(), Trusted: trusted}
+	a.ID, a.Token = id, hashToken(token)
 	changes := append([]store.Change{a.change(store.Absent)}, more...)
-	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
+	if old != nil {
+		changes = append([]store.Change{old.forget()}, changes...)
+	}
+	if err := r.records.Apply(ctx, changes, a.Since); err != nil {
 		return "", "", err
 	}
 	// Whoever has the token can hear only what has a later time: that is what the history goes by (AR-46).
 	<-time.After(time.Until(a.Since.Truncate(time.Millisecond).Add(time.Millisecond)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.put(a)
+	if old != nil {
+		r.drop(old)
+	}
+	r.put(&a)
 	return id, token, nil
 }
 
-// free returns an id that nobody has or had: this one, or one of ours where it is empty.
-func (r *registry) free(id string) (string, error) {
+// free returns an id that nobody has or had: this one, or one of ours where it is empty. Where all are given out, old
+// is who makes way for it.
+func (r *registry) free(id string, now time.Time) (free string, old *registration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.agents) >= r.max {
-		return "", errFull
+	if len(r.tokens) >= r.max {
+		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }); old == nil {
+			return "", nil, errFull
+		}
 	}
 	for id == "" {
 		if try := "agent-" + strings.ToLower(rand.Text()[:8]); r.agents[try] == nil {
 			id = try
 		}
 	}
-	if r.agents[id] != nil {
-		return "", errTaken
+	if a := r.agents[id]; a != nil && (a.Token != "" || now.Sub(a.Removed) < keepRemoved) {
+		return "", nil, errTaken
 	}
-	return id, nil
+	return id, old, nil
 }
 
-// edit changes an agent durably: a new token, or none.
-func (r *registry) edit(ctx context.Context, id string, f func(*registration)) error {
+// oldest returns who of them registered first; nil where there is none. r.mu is held.
+func (r *registry) oldest(of func(*registration) bool) (first *registration) {
+	for _, a := range r.agents {
+		if of(a) && (first == nil || a.Since.Before(first.Since)) {
+			first = a
+		}
+	}
+	return first
+}
+
+// drop forgets an agent. r.mu is held.
+func (r *registry) drop(a *registration) {
+	delete(r.agents, a.ID)
+	delete(r.tokens, a.Token)
+	delete(r.moved, a.ID)
+}
+
+// renew gives an agent another token.
+func (r *registry) renew(ctx context.Context, id string) (token string, err error) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	a, ok := r.get(id)
+	if !ok {
+		return "", errUnknown
+	}
+	token = newToken()
+	a.Token, a.Used = hashToken(token), true
+	return token, r.store(ctx, a, nil)
+}
+
+// remove ends an agent. Its id stays taken for as long as the tombstone lasts.
+func (r *registry) remove(ctx context.Context, id string) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	a, ok := r.get(id)
 	if !ok {
 		return errUnknown
 	}
-	f(&a)
-	if err := r.records.Apply(ctx, []store.Change{a.change(store.Any)}, time.Now()); err != nil {
+	a.Token, a.Removed = "", time.Now().UTC()
+	return r.store(ctx, a, r.surplus())
+}
+
+// surplus returns the tombstone that makes way for another one; nil where there is room.
+func (r *registry) surplus() *registration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.agents)-len(r.tokens) < r.max {
+		return nil
+	}
+	return r.oldest(func(a *registration) bool { return a.Token == "" })
+}
+
+// store changes an agent durably, and forgets another one with it. r.writing is held.
+func (r *registry) store(ctx context.Context, a registration, old *registration) error {
+	changes := []store.Change{a.change(store.Any)}
+	if old != nil {
+		changes = append(changes, old.forget())
+	}
+	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if old != nil {
+		r.drop(old)
+	}
 	r.put(&a)
 	return nil
 }
@@ -211,6 +290,20 @@ func (r *registry) count() int {
 	return len(r.tokens)
 }
 
+// admit says whether a token, by its hash, is the agent's still, and notes that it was used.
+func (r *registry) admit(id, hash string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.agents[id]
+	if a == nil || a.Token == "" || a.Token != hash {
+		return false
+	}
+	if !a.Used {
+		a.Used, r.moved[id] = true, true
+	}
+	return true
+}
+
 // active notes that an agent sent a message.
 func (r *registry) active(id string, now time.Time) {
 	r.mu.Lock()
@@ -219,8 +312,8 @@ func (r *registry) active(id string, now time.Time) {
 	if a == nil {
 		return
 	}
-	if stored := a.Active; now.Sub(stored) >= time.Hour {
-		r.moved[id] = now
+	if now.Sub(a.Active) >= time.Hour {
+		r.moved[id] = true
 	}
 	a.Active = now
 }

@@ -39,7 +39,7 @@ type RelayConfig struct {
 	Records      store.Records
 	Registration Registration // empty: closed
 	Stats        StatsMode    // empty: public
-	MaxAgents    int          // zero: MaxAgents
+	MaxAgents    int          // zero: [MaxAgents]
 	// PerMinute and PerHour bound the frames of one agent (AR-31): 100 and 1,000 where zero, no limit where negative.
 	PerMinute, PerHour int
 	// RegistrationsPerHour bounds what one address registers: 10 where zero, no limit where negative.
@@ -109,6 +109,7 @@ type Relay struct {
 	history  *history // nil: off
 	votes    *votes   // nil: off
 	recent   meter    // frames of the last minute
+	told     statsPage
 
 	mu       sync.Mutex
 	stopping bool
@@ -122,6 +123,7 @@ type Relay struct {
 // session is one connection of an agent.
 type session struct {
 	id      string
+	token   string // the hash of what it connected with
 	trusted bool
 	since   time.Time
 	conn    *websocket.Conn
@@ -209,16 +211,17 @@ func (r *Relay) keepHouse(ctx context.Context) {
 	}
 }
 
-// errStopping: the relay is going down, or full.
-var errStopping = errors.New("agentrelay: takes no connections")
-
 // enter makes a connection that of its agent: the newest wins, the one before is closed with 1008 (AR-13). The welcome
-// is queued under the lock, so that nothing can come before it (AR-11).
-func (r *Relay) enter(s *session) error {
+// is queued under the lock, so that nothing can come before it (AR-11). The token is looked at again: a new one, which
+// ends the connection under the same lock, may have come since. A refusal says how to close.
+func (r *Relay) enter(s *session) *websocket.CloseError {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopping || len(r.open) >= maxSessions {
-		return errStopping
+	switch {
+	case r.stopping, len(r.open) >= maxSessions:
+		return &websocket.CloseError{Code: websocket.CodeTryLater, Reason: "the relay is full"}
+	case !r.agents.admit(s.id, s.token):
+		return &websocket.CloseError{Code: codeBadToken, Reason: "the token is no longer good"}
 	}
 	if old := r.sessions[s.id]; old != nil {
 		old.conn.Close(codePolicy, "another connection of this agent took over")

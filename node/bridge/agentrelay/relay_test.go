@@ -337,7 +337,7 @@ func TestRate(t *testing.T) {
 	if got := a.closed(); got != codeRateClosed || refused != maxDropped {
 		t.Errorf("%d frames refused, then %d; want %d, then %d", refused, got, maxDropped, codeRateClosed)
 	}
-	_, token, err := s.agents.register(t.Context(), "trusted", true)
+	_, token, err := s.agents.register(t.Context(), registration{ID: "trusted", Trusted: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,6 +382,33 @@ func TestStats(t *testing.T) {
 				t.Errorf("stats %s; names: %v, want %v", body, named, tt.names)
 			}
 		})
+	}
+}
+
+// However many ask for the statistics, they are made once in a while, and name no more agents than a page has room for.
+func TestStatsBounded(t *testing.T) {
+	s := newSite(t, RelayConfig{})
+	s.agents.mu.Lock()
+	for n := range 2 * maxNamed {
+		s.agents.put(&registration{ID: fmt.Sprintf("agent-%04d", n), Token: fmt.Sprint(n)})
+	}
+	s.agents.mu.Unlock()
+	now := time.Now()
+	at := func(now time.Time) (got stats) {
+		if err := json.Unmarshal(s.stats(now), &got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := at(now); got.Registered != 2*maxNamed || len(got.Registry.Agents) != maxNamed || got.Registry.Agents[0] != "agent-0000" {
+		t.Errorf("%d registered, %d named", got.Registered, len(got.Registry.Agents))
+	}
+	s.register("one-more")
+	if got := at(now.Add(statsFor - 1)); got.Registered != 2*maxNamed {
+		t.Errorf("%d registered within the time of one answer, want it kept", got.Registered)
+	}
+	if got := at(now.Add(statsFor)); got.Registered != 2*maxNamed+1 {
+		t.Errorf("%d registered after it, want it made anew", got.Registered)
 	}
 }
 

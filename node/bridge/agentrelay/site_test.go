@@ -122,7 +122,7 @@ func (s *site) ask(method, path, body string, header ...string) (int, []byte) {
 // register registers an agent and returns its token.
 func (s *site) register(id string) string {
 	s.t.Helper()
-	got, token, err := s.agents.register(context.Background(), id, false)
+	got, token, err := s.agents.register(context.Background(), registration{ID: id})
 	if err != nil || got != id {
 		s.t.Fatalf("register %s: %s, %v", id, got, err)
 	}

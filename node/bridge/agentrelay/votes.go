@@ -22,6 +22,7 @@ const (
 	quorumWindow     = 7 * 24 * time.Hour // AR-42
 	keepClosed       = 30 * 24 * time.Hour
 	maxOpen          = 100 // AR-44
+	maxVotes         = 1000
 	maxProposalsADay = 5
 	minQuorum        = 2
 )
@@ -121,7 +122,7 @@ func (v *votes) put(p *proposal) {
 }
 
 // room says whether an agent may open another vote (AR-44). What was closed long ago is forgotten on the way, as the
-// store does, so the map holds what agents may open in that time.
+// store does.
 func (v *votes) room(by string, now time.Time) *refusal {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -145,6 +146,28 @@ func (v *votes) room(by string, now time.Time) *refusal {
 		return &refusal{codeRate, "too many proposals are open"}
 	}
 	return nil
+}
+
+// surplus returns the closed vote that makes way for another one; "" where there is room.
+func (v *votes) surplus() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.all) < maxVotes {
+		return ""
+	}
+	var first *proposal
+	for _, p := range v.all {
+		if p.Status != "" && (first == nil || p.Closed.Before(first.Closed)) {
+			first = p
+		}
+	}
+	return first.ID // no more than maxOpen are open
+}
+
+func (v *votes) forget(id string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.all, id)
 }
 
 // observe sees the messages that mean a vote: a proposal to everybody opens one, a vote to its proposer counts and is
@@ -171,10 +194,16 @@ func (r *Relay) propose(ctx context.Context, d delivery) *refusal {
 		return fault
 	}
 	p := &proposal{ID: d.id, By: d.from.id, At: now.UTC(), Quorum: max(minQuorum, r.agents.activeSince(now.Add(-quorumWindow)))}
-	if err := r.cfg.Records.Apply(ctx, []store.Change{p.change()}, now); err != nil {
+	changes := []store.Change{p.change()}
+	old := r.votes.surplus()
+	if old != "" {
+		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
+	}
+	if err := r.cfg.Records.Apply(ctx, changes, now); err != nil {
 		r.log.Error("store a proposal", "err", err)
 		return &refusal{codeUnavailable, "the relay cannot take proposals now"}
 	}
+	r.votes.forget(old)
 	r.votes.put(p)
 	return nil
 }
