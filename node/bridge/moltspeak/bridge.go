@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -89,9 +90,10 @@ type Bridge struct {
 	records store.Records
 	self    Agent // with keys
 
-	agents    *rate.Buckets // MS-48
-	orgs      *rate.Buckets
+	known     budget        // MS-48, of peers that the owner knows
+	strangers budget        // of all others: they use up nothing that the known ones need
 	doubts    *rate.Buckets // other keys of pinned peers that are noted for the owner
+	swept     atomic.Int64  // when the pins of strangers were looked through last, in Unix seconds
 	handshake *handshakes
 	streams   *streams
 	callbacks chan callback // answers to deliver outside any step
@@ -115,19 +117,13 @@ func New(cfg Config) (*Bridge, error) {
 	if !validName(cfg.Agent.Agent) || !validName(cfg.Agent.Org) {
 		return nil, errors.New("agent and org must be 1 to 128 of A-Z a-z 0-9 _ -")
 	}
-	const (
-		perAgent, perOrg = 100, 1000
-		tracked          = 10_000
-	)
 	b := &Bridge{
 		cfg: cfg, records: cfg.Store.Records(),
 		self: Agent{
 			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
 			Key: sigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
 		},
-		agents:    rate.NewBuckets(rate.PerMinute(perAgent), 2*perAgent, tracked),
-		orgs:      rate.NewBuckets(rate.PerMinute(perOrg), 2*perOrg, tracked),
-		doubts:    rate.NewBuckets(rate.PerHour(1), 1, tracked),
+		known: newBudget(), strangers: newBudget(), doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
 	}
@@ -149,7 +145,7 @@ func New(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Run delivers answers that come later, and takes open connections down when ctx ends.
+// Run delivers answers that come later, forgets strangers, and takes open connections down when ctx ends.
 func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	for range 4 {
@@ -164,6 +160,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 			}
 		})
 	}
+	work.Go(func() { b.keepHouse(ctx) })
 	<-ctx.Done()
 	b.sockets.close()
 	work.Wait()

@@ -1,9 +1,12 @@
 package moltspeak
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +64,50 @@ func TestFramesAreCharged(t *testing.T) {
 		}
 	}
 	r.b.sockets.close()
+}
+
+// Signatures that do not verify bar the address, on every door (AM-43): in one batch, in as many requests, in as many frames.
+func TestForgeriesBarTheAddress(t *testing.T) {
+	forged := func(r *rig) []byte { return r.signed(dog, r.draft(cat, OpPing, `{"nonce":1}`)) }
+	barred := func(t *testing.T, r *rig, srv *httptest.Server) {
+		t.Helper()
+		ping := r.signed(dog, r.draft(dog, OpPing, `{"nonce":1}`))
+		if status, got, _ := post(t, srv.URL+"/moltspeak/v0.1/message", "application/json", ping); status != http.StatusTooManyRequests {
+			t.Errorf("after twenty forgeries: %d %s", status, got)
+		}
+	}
+	lenient := func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 10_000}).Addresses() }
+	t.Run("message", func(t *testing.T) {
+		r, _ := alone(t, lenient)
+		srv := r.serve()
+		for range 20 {
+			post(t, srv.URL+"/moltspeak/v0.1/message", "application/json", forged(r))
+		}
+		barred(t, r, srv)
+	})
+	t.Run("batch", func(t *testing.T) {
+		r, _ := alone(t, lenient)
+		srv := r.serve()
+		list := bytes.Join(slices.Repeat([][]byte{forged(r)}, 20), []byte(","))
+		post(t, srv.URL+"/moltspeak/v0.1/batch", "application/json", []byte("["+string(list)+"]"))
+		barred(t, r, srv)
+	})
+	t.Run("stream", func(t *testing.T) {
+		r, _ := alone(t, lenient)
+		srv := r.serve()
+		c := dial(t, srv)
+		c.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+		for range 20 {
+			c.Send(websocket.Text(forged(r)))
+		}
+		for {
+			if _, err := next(t, c); err != nil {
+				break
+			}
+		}
+		barred(t, r, srv)
+		r.b.sockets.close()
+	})
 }
 
 // Forged keys cost no writes: nothing of a message that did not verify is stored, but that there was one, once an hour.

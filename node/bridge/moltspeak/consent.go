@@ -75,13 +75,12 @@ func (b *Bridge) consent(c *exchange, p Consent) (answer, *Error) {
 }
 
 func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
-	address := b.address(c.m.From).String()
-	standing, err := b.cfg.Rules.Standing(c.ctx, address, c.now)
-	if err != nil {
-		return answer{}, fault(CodeInternal).because(err)
-	}
-	if standing == acl.Blocked || standing == acl.Rejected {
+	if c.standing == acl.Rejected {
 		return answer{}, fault(CodeCapability)
+	}
+	slot := acl.Slot{Key: "moltspeak-consent/" + hash(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
+	if !c.known() {
+		slot.Term, slot.Max = "moltspeak-consent-stranger", strangersConsentAsks
 	}
 	for _, t := range p.Types {
 		if !validID(t) {
@@ -91,9 +90,9 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 	body := encode(consentAsk{Peer: c.m.From.Name(), Types: p.Types, Purpose: clean(p.Purpose), Duration: p.Duration, Human: clean(p.Human), Re: c.m.ID})
 	sum := sha256.Sum256(body)
 	ask, changes := b.cfg.Asks.Open(acl.Ask{
-		Kind: askConsent, Subject: address, Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
+		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
 		Body: body, Hash: hex.EncodeToString(sum[:]), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
-	}, acl.Slot{Key: "moltspeak-consent/" + hash(address), Term: "moltspeak-consent", Max: 200})
+	}, slot)
 	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
 		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
 			return answer{}, fault(CodeRateLimit).because(err) // one question of a peer at a time
@@ -145,6 +144,12 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 		changes = append(changes, store.Change{Max: 10_000, Record: store.Record{
 			NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
 		}})
+		if p, known, err := r.b.peer(ctx, body.Peer, d.Now); err != nil {
+			return err
+		} else if known && !p.Chosen { // whoever has the name later must not have the consent
+			p.Chosen = true
+			changes = append(changes, p.change())
+		}
 		answer = Respond{Status: "success", Data: wire.Obj(member("action", wire.Text("granted")), member("consent_token", wire.Text(token)),
 			member("proof", wire.Text("consent-token:"+g.ID)), member("expires", wire.Int(g.Expires)), member("scope", wire.Texts(g.Scope)))}
 	}

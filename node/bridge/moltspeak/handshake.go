@@ -3,6 +3,7 @@ package moltspeak
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,8 +16,6 @@ import (
 const (
 	challengeLife = time.Minute // MS-26
 	sessionLife   = time.Hour   // MS-27
-	maxSessions   = 100
-	maxChallenges = 1000
 )
 
 // session is an established handshake, bound to both names and the peer's key (MS-27). It lives in memory: after a
@@ -29,6 +28,7 @@ type session struct {
 	Expires time.Time
 	active  time.Time
 	bytes   int64
+	known   bool // to the owner, when it began
 }
 
 type challenge struct {
@@ -36,6 +36,7 @@ type challenge struct {
 	key     string
 	hello   string // both hello ids, sorted and joined: the salt of the session key (MS-21)
 	expires time.Time
+	known   bool
 }
 
 // handshakes are the sessions and the challenges that wait.
@@ -55,24 +56,35 @@ func random32() string {
 	return hex.EncodeToString(b[:])
 }
 
-// challenge makes the one challenge that a peer may answer. At the bound the ones that are over go first; then none
-// is made.
-func (h *handshakes) challenge(peer, key, hello string, now time.Time) (string, bool) {
+// challenge makes the one challenge that a peer may answer. At the bound of its kind the ones that are over go first;
+// then none is made.
+func (h *handshakes) challenge(peer, key, hello string, known bool, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, again := h.challenges[peer]; !again && len(h.challenges) >= maxChallenges {
-		for name, c := range h.challenges {
-			if !now.Before(c.expires) {
-				delete(h.challenges, name)
-			}
-		}
-		if len(h.challenges) >= maxChallenges {
+	bound := maxChallenges - strangersChallenges
+	if !known {
+		bound = strangersChallenges
+	}
+	if _, again := h.challenges[peer]; !again && h.waiting(known) >= bound {
+		maps.DeleteFunc(h.challenges, func(_ string, c challenge) bool { return !now.Before(c.expires) })
+		if h.waiting(known) >= bound {
 			return "", false
 		}
 	}
-	c := challenge{text: random32(), key: key, hello: hello, expires: now.Add(challengeLife)}
+	c := challenge{text: random32(), key: key, hello: hello, expires: now.Add(challengeLife), known: known}
 	h.challenges[peer] = c
 	return c.text, true
+}
+
+// waiting counts the challenges of one kind of peers.
+func (h *handshakes) waiting(known bool) int {
+	n := 0
+	for _, c := range h.challenges {
+		if c.known == known {
+			n++
+		}
+	}
+	return n
 }
 
 // answered uses up the challenge and opens a session. It fails for another text, key or peer, and after 60 s.
@@ -84,18 +96,34 @@ func (h *handshakes) answered(peer, key, text string, secret func(salt string) [
 	if !ok || c.text != strings.ToLower(text) || c.key != key || !now.Before(c.expires) {
 		return session{}, false
 	}
-	if _, again := h.sessions[peer]; !again && len(h.sessions) >= maxSessions {
-		oldest := ""
-		for name, s := range h.sessions {
-			if oldest == "" || s.active.Before(h.sessions[oldest].active) {
-				oldest = name
-			}
-		}
-		delete(h.sessions, oldest)
+	delete(h.sessions, peer)
+	h.makeRoom(c.known)
+	s := &session{
+		ID: random32()[:32], Peer: peer, key: key, secret: secret(c.hello), Expires: now.Add(sessionLife), active: now, known: c.known,
 	}
-	s := &session{ID: random32()[:32], Peer: peer, key: key, secret: secret(c.hello), Expires: now.Add(sessionLife), active: now}
 	h.sessions[peer] = s
 	return *s, true
+}
+
+// makeRoom drops the session that was active least recently where peers of this kind have as many as they may.
+func (h *handshakes) makeRoom(known bool) {
+	bound := maxSessions - strangersSessions
+	if !known {
+		bound = strangersSessions
+	}
+	n, oldest := 0, (*session)(nil)
+	for _, s := range h.sessions {
+		if s.known != known {
+			continue
+		}
+		n++
+		if oldest == nil || s.active.Before(oldest.active) {
+			oldest = s
+		}
+	}
+	if n >= bound {
+		delete(h.sessions, oldest.Peer)
+	}
 }
 
 // use counts a message of a peer and says whether it has a session.
@@ -187,7 +215,7 @@ func (b *Bridge) hello(c *exchange, h Hello) (answer, *Error) {
 		member("protocol_versions", wire.Texts([]string{Version})), member("capabilities", wire.Texts(b.capabilities())),
 		member("extensions", wire.Arr()), member("max_message_size", wire.Int(MaxMessage)), member("supported_cls", wire.Texts(Classes())),
 	)
-	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, strings.Join(ids, " "), c.now); ok {
+	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, strings.Join(ids, " "), c.known(), c.now); ok {
 		v = v.With("challenge", wire.Text(text))
 	}
 	return answer{op: OpHelloAck, p: v}, nil

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -21,11 +19,10 @@ const (
 )
 
 const (
-	maxPeers     = 10_000
-	maxSeen      = 10_000 // of one peer in a day
-	keepSeen     = 24 * time.Hour
-	keepThreads  = 45 * 24 * time.Hour // longer than a conversation lives (the table of §10 names 24 h after its close)
-	maxMySecrets = 1_000
+	maxSeen     = 10_000 // of one peer in an hour: more than its rate lets in; of strangers' pings and the like in all
+	keepSeen    = 24 * time.Hour
+	keepShort   = 15 * time.Minute    // of what began no conversation: longer than its time may lie apart (MS-30)
+	keepThreads = 45 * 24 * time.Hour // longer than a conversation lives (the table of §10 names 24 h after its close)
 )
 
 // peer is what we know of an agent.
@@ -38,6 +35,8 @@ type peer struct {
 	Classes  []Class   `json:"classes,omitempty"`  // of its hello; empty: it did not say (MS-38)
 	Granted  []string  `json:"granted,omitempty"`  // capabilities that the owner proved for it: level 4 (MS-28)
 	Refused  string    `json:"refused_key,omitempty"`
+	Last     time.Time `json:"last,omitzero"`    // about when it wrote
+	Chosen   bool      `json:"chosen,omitempty"` // we called it, or the owner decided about it: its pin stays
 
 	rev store.Rev
 }
@@ -101,8 +100,13 @@ func (b *Bridge) peer(ctx context.Context, name string, now time.Time) (peer, bo
 	return p, ok, err
 }
 
+// change writes the record. Pins of strangers are counted apart, so that they never take a place of the others.
 func (p peer) change() store.Change {
-	return store.Change{IfRev: p.rev, Max: maxPeers, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{"peer"}}}
+	term, most := "stranger", maxStrangers
+	if p.Chosen {
+		term, most = "chosen", maxChosen
+	}
+	return store.Change{IfRev: p.rev, Max: most, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{term}}}
 }
 
 func (b *Bridge) savePeer(ctx context.Context, p peer, now time.Time) error {
@@ -111,9 +115,18 @@ func (b *Bridge) savePeer(ctx context.Context, p peer, now time.Time) error {
 
 func seenKey(from Agent, id string) string { return hash(from.Name(), id) }
 
-func (b *Bridge) seenChange(m Message, s seen, rev store.Rev, now time.Time) store.Change {
+// seenChange remembers a message that was taken. Strangers who begin no conversation share one allowance, which comes
+// back with time; a conversation is bounded by the node.
+func (b *Bridge) seenChange(m Message, s seen, known bool, rev store.Rev, now time.Time) store.Change {
+	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepSeen
+	if s.Conv == "" {
+		keep = keepShort
+		if !known {
+			term = "strangers"
+		}
+	}
 	return store.Change{IfRev: rev, Max: maxSeen, Record: store.Record{
-		NS: nsSeen, Key: seenKey(m.From, m.ID), Body: encode(s), Terms: []string{hash(m.From.Name())}, Expires: now.Add(keepSeen),
+		NS: nsSeen, Key: seenKey(m.From, m.ID), Body: encode(s), Terms: []string{term}, Expires: now.Add(keep),
 	}}
 }
 
@@ -123,78 +136,4 @@ func (b *Bridge) threadChange(t thread, now time.Time) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{
 		NS: nsThreads, Key: threadKey(t.Peer, t.Conv), Body: encode(t), Terms: []string{hash(t.Peer)}, Expires: now.Add(keepThreads),
 	}}
-}
-
-// pinned judges a sender's key: that of its pin, else the one it claims, which the caller pins once the signature
-// verified (MS-23). No key that only an envelope names is ever looked at (MS-20).
-func (b *Bridge) pinned(ctx context.Context, from Agent, now time.Time) (peer, *signing.PublicKey, *Error) {
-	p, known, err := b.peer(ctx, from.Name(), now)
-	if err != nil {
-		return p, nil, fault(CodeInternal).because(err)
-	}
-	if known && (from.Key != "" && from.Key != p.Key || from.EncKey != "" && p.EncKey != "" && from.EncKey != p.EncKey) {
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
-		_, first := b.doubts.Take(from.Name(), now) // nothing of the message has verified: it must not cost a write each time
-		if first && p.Refused != from.Key && len(from.Key) <= maxText {
-			p.Refused = from.Key
-			if err := b.savePeer(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
-				return p, nil, fault(CodeInternal).because(err)
-			}
-		}
-		return p, nil, fault(CodeAuthFailed)
-	}
-	text := p.Key
-	if !known {
-		text = from.Key
-		p = peer{Name: from.Name(), Key: from.Key, First: now.UTC(), rev: store.Absent}
-	}
-	raw, ok := strings.CutPrefix(text, sigPrefix)
-	if !ok {
-		return p, nil, fault(CodeAuthFailed)
-	}
-	key, err := signing.ParseEd25519(raw)
-	if err != nil {
-		return p, nil, fault(CodeAuthFailed).because(err)
-	}
-	return p, key, nil
-}
-
-// pin keeps what a verified message said of its sender, where it is new.
-func (b *Bridge) pin(ctx context.Context, m Message, p peer, now time.Time) (peer, *Error) {
-	before := string(encode(p))
-	if m.From.EncKey != "" && p.EncKey == "" {
-		raw, ok := strings.CutPrefix(m.From.EncKey, "x25519:")
-		if _, err := signing.ParseBoxPublic(raw); err != nil || !ok {
-			return p, faultAt(CodeSchema, "from.enc_key", "is no X25519 key")
-		}
-		p.EncKey = m.From.EncKey
-	}
-	if where, ok := m.Ext.Get("agentmesh.endpoint"); ok {
-		if url := where.GetStr("url"); len(url) <= 2048 {
-			if _, err := Endpoint(url); err == nil {
-				p.Endpoint = url
-			}
-		}
-	}
-	if p.rev != store.Absent && string(encode(p)) == before {
-		return p, nil
-	}
-	err := b.savePeer(ctx, p, now)
-	switch {
-	case errors.Is(err, store.ErrQuota):
-		return p, fault(CodeRateLimit).because(err)
-	case errors.Is(err, store.ErrConflict): // somebody was first: judge anew
-		again, known, err := b.peer(ctx, p.Name, now)
-		if err != nil || !known || again.Key != p.Key {
-			return p, fault(CodeAuthFailed).because(err)
-		}
-		return again, nil
-	case err != nil:
-		return p, fault(CodeInternal).because(err)
-	}
-	again, _, err := b.peer(ctx, p.Name, now)
-	if err != nil {
-		return p, fault(CodeInternal).because(err)
-	}
-	return again, nil
 }

@@ -261,7 +261,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to Agent, t thread, raw []byte,
 	}
 	s.Reply, s.Status = raw, http.StatusOK
 	b.sockets.push(to.Name(), raw)
-	return b.records.Apply(ctx, []store.Change{b.seenChange(m, s, rev, now)}, now)
+	return b.records.Apply(ctx, []store.Change{b.seenChange(m, s, true, rev, now)}, now)
 }
 
 // send posts one message and takes in what comes back.
@@ -271,18 +271,17 @@ func (b *Bridge) send(ctx context.Context, address bridge.Address, where string,
 	if err != nil || reply == nil {
 		return err
 	}
-	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw)}
+	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw), called: true}
 	if e := b.shape(c); e != nil {
 		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway}
 	}
 	if c.m.From.Name() != to.Name() {
 		return errors.New("moltspeak: somebody else answered")
 	}
-	if e := b.sender(c); e != nil {
-		return fmt.Errorf("moltspeak: the answer is not the peer's: %w", e)
-	}
-	if e := b.timely(c); e != nil {
-		return fmt.Errorf("moltspeak: the answer: %w", e)
+	for _, check := range []func(*exchange) *Error{b.meet, b.sender, b.timely} {
+		if e := check(c); e != nil {
+			return fmt.Errorf("moltspeak: the answer is not taken: %w", e)
+		}
 	}
 	if f, failed := c.body.(Fault); failed && f.Code != CodeTaskFailed {
 		return &client.SendError{Retry: f.Recoverable && (f.Code == CodeRateLimit || f.Code == CodeTimeout || f.Code == CodeInternal), Processed: true, After: f.Delay, Status: f.toWire().Status, Refusal: f.toWire()}

@@ -141,6 +141,7 @@ func (b *Bridge) Prove(ctx context.Context, name, capability string, granted boo
 	if granted {
 		p.Granted = append(p.Granted, capability)
 	}
+	p.Chosen = true
 	return b.savePeer(ctx, p, now)
 }
 
@@ -200,11 +201,9 @@ func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d Dr
 	if reply == nil {
 		return nil, errors.New("the peer answered nothing")
 	}
-	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply}
-	for _, check := range []func(*exchange) *Error{b.shape, b.sender, b.timely} {
-		if e := check(c); e != nil {
-			return nil, fmt.Errorf("the answer of the peer: %w", e)
-		}
+	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply, called: true}
+	if e := b.authentic(c); e != nil {
+		return nil, fmt.Errorf("the answer of the peer: %w", e)
 	}
 	if c.m.From.Name() != to.Name() || c.m.Re != d.ID {
 		return nil, errors.New("the answer is another peer's, or to another message")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -31,6 +32,10 @@ type exchange struct {
 	body   Payload
 	bound  *Agent // of a WebSocket
 	signed bool   // the sender is who it says
+	called bool   // it answers a call of ours
+
+	address  bridge.Address // of the sender
+	standing acl.Standing   // what the owner decided about it
 
 	id string // of the reply
 }
@@ -51,6 +56,8 @@ type Reply struct {
 	Body   []byte
 	Delay  time.Duration // Retry-After
 	Sender Agent         // verified sender of the request; zero where it is not
+	Known  bool          // with Sender: it is no stranger
+	Forged bool          // the request's box or signature did not verify
 }
 
 func (c *exchange) replyID() string {
@@ -81,10 +88,8 @@ func (b *Bridge) receive(c *exchange) Reply {
 
 // take runs the checks in the order of MS-50.
 func (b *Bridge) take(c *exchange) (answer, *Error) {
-	for _, check := range []func(*exchange) *Error{b.shape, b.sender, b.timely} {
-		if e := check(c); e != nil {
-			return answer{}, e
-		}
+	if e := b.authentic(c); e != nil {
+		return answer{}, e
 	}
 	old, known, e := b.repeated(c)
 	if e != nil {
@@ -115,6 +120,16 @@ func (b *Bridge) take(c *exchange) (answer, *Error) {
 		return a, nil
 	}
 	return a, nil
+}
+
+// authentic are the checks that say who wrote what to whom, and when.
+func (b *Bridge) authentic(c *exchange) *Error {
+	for _, check := range []func(*exchange) *Error{b.shape, b.meet, b.sender, b.timely} {
+		if e := check(c); e != nil {
+			return e
+		}
+	}
+	return nil
 }
 
 // shape is version, schema, payload and recipient.
@@ -149,15 +164,14 @@ func (b *Bridge) sender(c *exchange) (e *Error) {
 	}
 	c.signed = true
 	c.digest = sha256.Sum256(signing.Canonical(c.m.Tree.Without("sig"), signing.Python))
-	for _, limit := range []struct {
-		take func(string, time.Time) (time.Duration, bool)
-		key  string
-	}{{b.agents.Take, c.m.From.Name()}, {b.orgs.Take, c.m.From.Org}} {
-		if wait, ok := limit.take(limit.key, c.now); !ok {
-			e := fault(CodeRateLimit)
-			e.Delay = wait
-			return e
-		}
+	limits := b.strangers
+	if c.known() {
+		limits = b.known
+	}
+	if wait, ok := limits.take(c.m.From, c.now); !ok {
+		e := fault(CodeRateLimit)
+		e.Delay = wait
+		return e
 	}
 	return nil
 }
@@ -170,12 +184,7 @@ func (b *Bridge) timely(c *exchange) *Error {
 	if !c.m.Expires.IsZero() && !c.now.Before(c.m.Expires) {
 		return faultAt(CodeInvalidParam, "exp", "has passed")
 	}
-	if c.peer.rev == store.Absent || c.m.From.EncKey != "" && c.peer.EncKey == "" || c.m.Ext.Len() > 0 {
-		var e *Error
-		c.peer, e = b.pin(c.ctx, c.m, c.peer, c.now)
-		return e
-	}
-	return nil
+	return b.pin(c)
 }
 
 // repeated finds the record of an accepted message (MS-30).
@@ -243,29 +252,22 @@ func (b *Bridge) capable(c *exchange) *Error {
 
 // needsOwner says whether the owner's approval takes the place of a level that is missing (MS-28), or of a tool that
 // the peer may not call by itself (MS-34).
-func (b *Bridge) needsOwner(c *exchange) (bool, *Error) {
+func (b *Bridge) needsOwner(c *exchange) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
 	if t, ok := c.body.(Tool); ok {
-		return !slices.ContainsFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) }), nil
+		return !slices.ContainsFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) })
 	}
 	if levelOf(c.peer, inSession, string(c.m.Op)) >= needs(c.m) || c.m.Class == PII {
-		return false, nil
+		return false
 	}
-	standing, err := b.cfg.Rules.Standing(c.ctx, b.address(c.m.From).String(), c.now)
-	if err != nil {
-		return false, fault(CodeInternal).because(err)
-	}
-	return !standing.Known(), nil
+	return !c.standing.Known()
 }
 
 // secret hands a secret over from memory and keeps nothing of it but the digest of the message (MS-37).
 func (b *Bridge) secret(c *exchange, known bool) (answer, *Error) {
-	standing, err := b.cfg.Rules.Standing(c.ctx, b.address(c.m.From).String(), c.now)
 	switch {
-	case err != nil:
-		return answer{}, fault(CodeInternal).because(err)
-	case standing != acl.Allowed:
+	case c.standing != acl.Allowed:
 		return answer{}, fault(CodeCapability) // nothing may wait for the owner: it would be stored
 	case known:
 		return answer{}, idReused()
@@ -285,7 +287,7 @@ func (b *Bridge) remember(c *exchange, s seen) *Error {
 	if c.m.ID == "" {
 		return nil
 	}
-	err := b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, store.Absent, c.now)}, c.now)
+	err := b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, c.known(), store.Absent, c.now)}, c.now)
 	switch {
 	case errors.Is(err, store.ErrConflict):
 		return idReused()
@@ -339,7 +341,9 @@ func (b *Bridge) dispatch(c *exchange) (answer, *Error) {
 func (b *Bridge) refuse(c *exchange, e *Error) Reply {
 	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.cause)
 	stranger := !c.signed && (e.Code == CodeAuthFailed || e.Code == CodeSignature || e.Code == CodeCapability)
-	return b.reply(c, answer{op: OpError, p: e.Payload(stranger), status: e.Status}).after(e.Delay, e.Code)
+	r := b.reply(c, answer{op: OpError, p: e.Payload(stranger), status: e.Status}).after(e.Delay, e.Code)
+	r.Forged = !c.signed && (e.Code == CodeAuthFailed || e.Code == CodeSignature)
+	return r
 }
 
 func (r Reply) after(d time.Duration, code Code) Reply {

@@ -68,10 +68,10 @@ func refuse(c echo.Context, status int, text string) error {
 
 // mountRegistry adds the paths that the public registry serves (§9). /api/health is the façade's own.
 func (b *Bridge) mountRegistry(e *echo.Echo) {
-	g := e.Group("/api")
-	if b.cfg.Addresses != nil {
-		g.Use(b.cfg.Addresses.Guard)
-	}
+	g := e.Group("/api", b.guard(func(c echo.Context, e *Error) error {
+		retryAfter(c, e.Delay)
+		return refuse(c, e.Status, "Too many requests")
+	}))
 	g.GET("/health", func(c echo.Context) error {
 		return httpapi.JSON(c, http.StatusOK, struct {
 			Status    string    `json:"status"`

@@ -20,7 +20,7 @@ var noAnswer = []byte("{}\n")
 func (b *Bridge) reply(c *exchange, a answer) Reply {
 	r := Reply{Status: a.status}
 	if c.signed {
-		r.Sender = c.m.From
+		r.Sender, r.Known = c.m.From, c.known()
 	}
 	if a.stored != nil {
 		r.Body = b.pack(c, a.stored.Reply)
@@ -91,7 +91,7 @@ func (b *Bridge) keepReply(c *exchange, s seen) {
 		return
 	}
 	s.Conv = old.Conv
-	err = b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, rev, c.now)}, c.now)
+	err = b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, c.known(), rev, c.now)}, c.now)
 	if err != nil && !errors.Is(err, store.ErrConflict) {
 		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: keep an answer", "err", err)
 	}

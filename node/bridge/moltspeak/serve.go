@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -23,10 +22,9 @@ const answerTime = 60 * time.Second
 // Mount adds the endpoint (MS-44), where it is served, and the registry façade, where that is on.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Serve {
-		g := e.Group("/moltspeak/v0.1")
-		if b.cfg.Addresses != nil {
-			g.Use(b.cfg.Addresses.Guard)
-		}
+		g := e.Group("/moltspeak/v0.1", b.guard(func(c echo.Context, e *Error) error {
+			return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
+		}))
 		g.POST("/message", b.serveMessage)
 		g.POST("/batch", b.serveBatch)
 		g.GET("/stream", b.serveStream)
@@ -50,9 +48,13 @@ func (b *Bridge) body(c echo.Context, max int) ([]byte, *Reply) {
 	return nil, &r
 }
 
+func retryAfter(c echo.Context, d time.Duration) {
+	c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10))
+}
+
 func respond(c echo.Context, r Reply) error {
 	if r.Delay > 0 {
-		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((r.Delay+time.Second-1)/time.Second), 10))
+		retryAfter(c, r.Delay)
 	}
 	httpapi.Private(c)
 	return httpapi.Raw(c, r.Status, r.Body)
@@ -66,7 +68,9 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, answerTime); err != nil {
 		return err
 	}
-	return respond(c, b.Receive(c.Request().Context(), raw, nil))
+	r := b.Receive(c.Request().Context(), raw, nil)
+	b.tally(c, r)
+	return respond(c, r)
 }
 
 // serveBatch answers each entry in order; one that fails does not stop the rest (MS-46).
@@ -95,12 +99,28 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 		x.size = len(data)
 		var e *Error
 		if x.packet, e = openPacket(entry, len(data), b.cfg.Box); e != nil {
-			out[i] = b.refuse(x, e).Body
+			r := b.refuse(x, e)
+			b.tally(c, r)
+			out[i] = r.Body
 			continue
 		}
-		out[i] = b.receive(x).Body
+		r := b.receive(x)
+		b.tally(c, r)
+		out[i] = r.Body
 	}
 	return httpapi.JSON(c, http.StatusOK, out)
+}
+
+// guard charges every request of a group to its address; refuse answers one that is too many in the words of the group.
+func (b *Bridge) guard(refuse func(echo.Context, *Error) error) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if e := b.charge(c); e != nil {
+				return refuse(c, e)
+			}
+			return next(c)
+		}
+	}
 }
 
 // charge takes a message from the allowance of the caller's address: a batch or a stream must not be a way around what
@@ -115,6 +135,13 @@ func (b *Bridge) charge(c echo.Context) *Error {
 		e.Delay = w.RetryAfter
 	}
 	return e
+}
+
+// tally counts what did not verify against the caller's address: after ten in a minute it is refused (AM-43).
+func (b *Bridge) tally(c echo.Context, r Reply) {
+	if r.Forged {
+		b.cfg.Addresses.Fault(httpapi.ClientAddr(c))
+	}
 }
 
 // readBatch reads {moltspeak, batch} or a bare array of at most 100 entries.
@@ -142,70 +169,6 @@ func readBatch(raw []byte) ([]wire.Value, *Error) {
 	return out, nil
 }
 
-// sockets are the open streams, the newest of each peer.
-type sockets struct {
-	mu    sync.Mutex
-	all   map[*websocket.Conn]string // to the peer that it is bound to; "" before its hello
-	bound map[string]*websocket.Conn
-	down  bool
-	wait  sync.WaitGroup
-}
-
-const maxSockets = 1000
-
-func newSockets() *sockets {
-	return &sockets{all: make(map[*websocket.Conn]string), bound: make(map[string]*websocket.Conn)}
-}
-
-func (s *sockets) add(c *websocket.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.down || len(s.all) >= maxSockets {
-		return false
-	}
-	s.all[c] = ""
-	s.wait.Add(1)
-	return true
-}
-
-func (s *sockets) bind(c *websocket.Conn, peer string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all[c], s.bound[peer] = peer, c
-}
-
-func (s *sockets) remove(c *websocket.Conn) {
-	s.mu.Lock()
-	peer := s.all[c]
-	delete(s.all, c)
-	if s.bound[peer] == c {
-		delete(s.bound, peer)
-	}
-	s.mu.Unlock()
-	s.wait.Done()
-}
-
-// push sends to a peer that has a stream open. Whether it arrives is not known: what is pushed is kept, too.
-func (s *sockets) push(peer string, raw []byte) {
-	s.mu.Lock()
-	c := s.bound[peer]
-	s.mu.Unlock()
-	if c != nil {
-		_ = c.Send(websocket.Text(raw)) // a closed one is no news
-	}
-}
-
-// close ends all streams and waits for their readers.
-func (s *sockets) close() {
-	s.mu.Lock()
-	s.down = true
-	for c := range s.all {
-		c.Close(websocket.CodeGoingAway, "")
-	}
-	s.mu.Unlock()
-	s.wait.Wait()
-}
-
 // serveStream is the WebSocket: one JSON text per frame, the first a valid hello that binds the connection (MS-47).
 func (b *Bridge) serveStream(c echo.Context) error {
 	if !websocket.Wanted(c.Request()) {
@@ -223,12 +186,13 @@ func (b *Bridge) serveStream(c echo.Context) error {
 		return nil
 	}
 	defer b.sockets.remove(conn)
-	b.converse(context.WithoutCancel(c.Request().Context()), conn, func() *Error { return b.charge(c) })
+	b.converse(context.WithoutCancel(c.Request().Context()), conn, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
 	return nil
 }
 
 // converse answers frames until the connection ends, or charge refuses one after the first, for which the request paid.
-func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn, charge func() *Error) {
+// tally sees every answer.
+func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn, charge func() *Error, tally func(Reply)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var bound *Agent
@@ -249,6 +213,7 @@ func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn, charge func
 			}
 		}
 		r := b.frame(ctx, raw, bound)
+		tally(r)
 		if bound == nil {
 			if r.Status != http.StatusOK || r.Sender.Agent == "" {
 				_ = conn.Send(websocket.Text(r.Body))
@@ -256,7 +221,11 @@ func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn, charge func
 				continue
 			}
 			bound = &r.Sender
-			b.sockets.bind(conn, bound.Name())
+			if !b.sockets.bind(conn, bound.Name(), r.Known) {
+				_ = conn.Send(websocket.Text(b.refuse(&exchange{ctx: ctx, now: time.Now()}, fault(CodeRateLimit)).Body))
+				conn.Close(websocket.CodeTryLater, "too many streams")
+				continue
+			}
 		}
 		if len(r.Body) > len(noAnswer) {
 			_ = conn.Send(websocket.Text(r.Body)) // a closed connection ends at the next read

@@ -14,18 +14,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"go.uber.org/goleak"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // serve mounts the bridge on a real listener.
 func (r *rig) serve() *httptest.Server {
-	e := echo.New()
-	r.b.Mount(e)
-	srv := httptest.NewServer(e)
+	edge := httpapi.New(httpapi.Config{Local: true})
+	r.b.Mount(edge.Echo())
+	srv := httptest.NewServer(edge.Handler())
 	r.t.Cleanup(srv.Close)
 	return srv
 }

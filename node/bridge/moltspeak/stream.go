@@ -138,11 +138,7 @@ func (s *streams) sweep(now time.Time) {
 
 // stream collects a stream and hands it over whole (MS-32).
 func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
-	standing, err := b.cfg.Rules.Standing(c.ctx, b.address(c.m.From).String(), c.now)
-	if err != nil {
-		return answer{}, fault(CodeInternal).because(err)
-	}
-	done, e := b.streams.take(c.m.From.Name(), p, standing.Known(), c.now)
+	done, e := b.streams.take(c.m.From.Name(), p, c.known(), c.now)
 	if e != nil {
 		return answer{}, e
 	}

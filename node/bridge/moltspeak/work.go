@@ -56,7 +56,7 @@ func action(name string, p wire.Value) wire.Value {
 func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
 	conv := b.taskConversation(c.m.From, t.ID)
 	var old thread
-	_, known, err := b.read(c.ctx, nsThreads, threadKey(b.address(c.m.From).String(), conv), &old, c.now)
+	_, known, err := b.read(c.ctx, nsThreads, threadKey(c.address.String(), conv), &old, c.now)
 	if err != nil {
 		return answer{}, fault(CodeInternal).because(err)
 	}
@@ -144,7 +144,7 @@ func (b *Bridge) conversation(c *exchange) string {
 			return s.Conv
 		}
 		var o ours
-		if _, ok, err := b.read(c.ctx, nsOurs, c.m.Re, &o, c.now); err == nil && ok && o.Address == b.address(c.m.From).String() {
+		if _, ok, err := b.read(c.ctx, nsOurs, c.m.Re, &o, c.now); err == nil && ok && o.Address == c.address.String() {
 			return o.Conv
 		}
 	}
@@ -158,7 +158,7 @@ func (b *Bridge) taskConversation(from Agent, task string) string {
 
 // hand gives the message to the node and turns the outcome into an answer.
 func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv string, t thread) (answer, *Error) {
-	address := b.address(c.m.From).String()
+	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
 	a, e := b.handIn(c, address, intent, payload, conv, []store.Change{b.threadChange(t, c.now)})
 	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good: a close that follows has nothing to add
@@ -171,16 +171,13 @@ func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv 
 }
 
 func (b *Bridge) handIn(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (answer, *Error) {
-	hold, e := b.needsOwner(c)
-	if e != nil {
-		return answer{}, e
-	}
+	hold := b.needsOwner(c)
 	in, e := b.inbound(c, address, intent, payload, conv)
 	if e != nil {
 		return answer{}, e
 	}
 	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != OpRespond && c.m.Op != OpError)
-	in.Records = append(records, b.seenChange(c.m, seen{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, store.Any, c.now))
+	in.Records = append(records, b.seenChange(c.m, seen{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.known(), store.Any, c.now))
 	out, err := b.cfg.Node.Accept(c.ctx, in)
 	if err != nil {
 		return answer{}, fromWire(err)

@@ -1,0 +1,204 @@
+package moltspeak
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Strangers who shake hands without end take no session and no challenge of a peer that the owner knows.
+func TestStrangersTakeNoSessions(t *testing.T) {
+	h, now := newHandshakes(), time.Now()
+	none := func(string) []byte { return nil }
+	shake := func(peer string, known bool) bool {
+		text, ok := h.challenge(peer, "k", "", known, now)
+		if !ok {
+			return false
+		}
+		_, ok = h.answered(peer, "k", text, none, now)
+		return ok
+	}
+	shake("friend", true)
+	for i := range 2 * maxSessions {
+		shake(fmt.Sprint("stranger", i), false)
+	}
+	if !h.use("friend", "k", 1, now) || h.count(now) != strangersSessions+1 {
+		t.Errorf("%d sessions; the known peer kept its own: %v", h.count(now), h.use("friend", "k", 1, now))
+	}
+	for i := range 2 * maxChallenges {
+		h.challenge(fmt.Sprint("waiting", i), "k", "", false, now)
+	}
+	if _, more := h.challenge("one more", "k", "", false, now); more || !shake("another friend", true) {
+		t.Error("strangers' challenges took the place of a known peer's")
+	}
+}
+
+// fill pins n strangers who wrote last at that time.
+func (r *rig) fill(n int, last time.Time) {
+	r.t.Helper()
+	var changes []store.Change
+	for i := range n {
+		p := peer{Name: fmt.Sprintf("stranger%d@flood", i), Key: self(cat).Key, First: last, Last: last}
+		if changes = append(changes, p.change()); len(changes) == 500 || i == n-1 {
+			if err := r.b.records.Apply(r.t.Context(), changes, time.Now()); err != nil {
+				r.t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
+}
+
+// A flood of pins leaves room for every peer that the owner knows, and ends by itself: strangers who left nothing
+// behind are forgotten.
+func TestStrangersTakeNoPins(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.fill(maxStrangers, time.Now())
+	const late, friend = "late@flood", "friend@home"
+	ping := func(peer string) Code { return r.code(peer, r.draft(peer, OpPing, `{"nonce":1}`)) }
+	if code := ping(late); code != CodeRateLimit {
+		t.Errorf("one stranger too many: %q", code)
+	}
+	if code := ping(cat); code != "" {
+		t.Errorf("a peer behind a link: %s", code)
+	}
+	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+friend, acl.Approved, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if code := ping(friend); code != "" {
+		t.Errorf("a peer that the owner approved: %s", code)
+	}
+	r.b.swept.Store(0)
+	if err := r.b.forgetStrangers(t.Context(), time.Now().Add(forgetEmpty+time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if code := ping(late); code != "" {
+		t.Errorf("a stranger after the flood: %s", code)
+	}
+	list, err := r.b.peers(t.Context())
+	if err != nil || len(list) != 3 {
+		t.Errorf("%d pins are left, %v, want those of three peers", len(list), err)
+	}
+}
+
+// A pin lives as long as what hangs on it: a day where a stranger left nothing, as long as a conversation where it
+// began one, for good where the owner let it in: whoever took its name then would have what the owner allowed.
+func TestStrangersAreForgotten(t *testing.T) {
+	r, _ := alone(t, nil)
+	const passing, talking, approved, granted = "passing@x", "talking@x", "approved@x", "granted@x"
+	for _, peer := range []string{passing, talking, approved, granted} {
+		r.say(peer, r.draft(peer, OpPing, `{"nonce":1}`))
+	}
+	r.say(talking, r.draft(talking, OpQuery, plainQuery))
+	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+approved, acl.Approved, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.b.Prove(t.Context(), granted, "query", true); err != nil {
+		t.Fatal(err)
+	}
+	pinned := func(peer string) bool {
+		_, known, err := r.b.peer(t.Context(), peer, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return known
+	}
+	for _, step := range []struct {
+		after   time.Duration
+		talking bool
+	}{{forgetEmpty + time.Minute, true}, {forgetStranger + time.Minute, false}} {
+		if err := r.b.forgetStrangers(t.Context(), time.Now().Add(step.after)); err != nil {
+			t.Fatal(err)
+		}
+		if pinned(passing) || pinned(talking) != step.talking || !pinned(approved) || !pinned(granted) {
+			t.Errorf("after %s: passing %v, talking %v, approved %v, granted %v", step.after, pinned(passing), pinned(talking), pinned(approved), pinned(granted))
+		}
+	}
+	forged := r.draft(approved, OpPing, `{"nonce":1}`)
+	forged.From.Key = self(dog).Key
+	if m, _ := r.raw(dog, r.signed(dog, forged)); m.P.GetStr("code") != string(CodeAuthFailed) {
+		t.Errorf("another takes the name of an approved peer: %s", m.P.JSON())
+	}
+}
+
+// Strangers who claim the organisation of a known peer do not use up its rate.
+func TestStrangersUseNoRates(t *testing.T) {
+	r, _ := alone(t, nil)
+	for i := range 3000 {
+		r.b.strangers.take(Agent{Agent: fmt.Sprint("a", i), Org: "acme"}, time.Now())
+	}
+	const stranger = "stranger@acme"
+	if code := r.code(stranger, r.draft(stranger, OpPing, `{"nonce":1}`)); code != CodeRateLimit {
+		t.Errorf("one more stranger of the organisation: %q", code)
+	}
+	if code := r.code(cat, r.draft(cat, OpPing, `{"nonce":1}`)); code != "" {
+		t.Errorf("a known peer of the organisation: %s", code)
+	}
+}
+
+// Questions of strangers about consent leave room for those of known peers.
+func TestStrangersAskForConsent(t *testing.T) {
+	r, _ := alone(t, nil)
+	request := `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`
+	limited := false
+	for i := range strangersConsentAsks + 1 {
+		peer := fmt.Sprintf("s%d@many", i)
+		limited = r.code(peer, r.draft(peer, OpConsent, request)) == CodeRateLimit
+	}
+	if code := r.code(cat, r.draft(cat, OpConsent, request)); !limited || code != "" {
+		t.Errorf("the last stranger was limited: %v; a known peer: %q", limited, code)
+	}
+}
+
+// Streams of strangers, and connections that never say hello, leave room for known peers; no peer has many.
+func TestStrangersTakeNoStreams(t *testing.T) {
+	s := newSockets()
+	open := func(peer string, known bool) bool {
+		c := new(websocket.Conn)
+		s.all[c] = &socket{conn: c, hello: time.NewTimer(time.Hour)}
+		ok := s.bind(c, peer, known)
+		if !ok {
+			delete(s.all, c)
+		}
+		return ok
+	}
+	bound := 0
+	for i := range maxSockets {
+		if open(fmt.Sprint("stranger", i), false) {
+			bound++
+		}
+	}
+	if bound != strangersSockets || !open("friend", true) {
+		t.Errorf("%d strangers have streams, want %d, and a known peer finds room", bound, strangersSockets)
+	}
+	for range socketsPerPeer {
+		open("other", true)
+	}
+	if open("other", true) {
+		t.Errorf("a peer has more than %d streams", socketsPerPeer)
+	}
+}
+
+// A connection that does not say hello gives way to the next one.
+func TestSilentStreamsGiveWay(t *testing.T) {
+	r, _ := alone(t, nil)
+	srv := r.serve()
+	first := dial(t, srv)
+	for range unboundSockets {
+		dial(t, srv)
+	}
+	ended := make(chan error, 1)
+	go func() { _, _, err := first.Read(); ended <- err }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the first connection was told something")
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the first connection stays, although it never said hello")
+	}
+	r.b.sockets.close()
+}

@@ -1,0 +1,63 @@
+package moltspeak
+
+import (
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+)
+
+// What strangers use up must not be missing for peers that the owner knows: each has a share of its own of every table
+// in memory.
+const (
+	maxSessions          = 100 // MS-27
+	strangersSessions    = 25  // of them
+	maxChallenges        = 1000
+	strangersChallenges  = maxChallenges / 2
+	maxSockets           = 1000
+	strangersSockets     = maxSockets * 4 / 10
+	unboundSockets       = maxSockets * 2 / 10 // before their hello
+	socketsPerPeer       = 4
+	maxConsentAsks       = 200
+	strangersConsentAsks = maxConsentAsks / 4
+	tracked              = 10_000 // names whose rates are known
+)
+
+// budget is what the peers of one kind may send: each, and all of one organisation (MS-48).
+type budget struct{ agents, orgs *rate.Buckets }
+
+func newBudget() budget {
+	const perAgent, perOrg = 100, 1000
+	return budget{
+		agents: rate.NewBuckets(rate.PerMinute(perAgent), 2*perAgent, tracked),
+		orgs:   rate.NewBuckets(rate.PerMinute(perOrg), 2*perOrg, tracked),
+	}
+}
+
+// take charges a message to its sender and the sender's organisation.
+func (g budget) take(from Agent, now time.Time) (wait time.Duration, ok bool) {
+	if wait, ok = g.agents.Take(from.Name(), now); !ok {
+		return wait, false
+	}
+	return g.orgs.Take(from.Org, now)
+}
+
+// meet learns what the owner decided about the sender, and refuses one that is blocked: before anything is computed
+// for it (MS-50).
+func (b *Bridge) meet(c *exchange) *Error {
+	c.address = b.address(c.m.From)
+	var err error
+	if c.standing, err = b.cfg.Rules.Standing(c.ctx, c.address.String(), c.now); err != nil {
+		return fault(CodeInternal).because(err)
+	}
+	if c.standing == acl.Blocked {
+		return fault(CodeCapability)
+	}
+	return nil
+}
+
+// known says whether the sender is no stranger: it stands behind a link, the owner decided about it, or it answers a
+// call of ours.
+func (c *exchange) known() bool {
+	return c.called || c.address.Link != InboundLink || c.standing.Known() || c.peer.Chosen || len(c.peer.Granted) > 0
+}

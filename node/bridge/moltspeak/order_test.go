@@ -1,0 +1,70 @@
+package moltspeak
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Of everything that is wrong with a message, the check that comes first in MS-50 answers. Each row mends what the row
+// before was refused for.
+func TestOrderOfChecks(t *testing.T) {
+	r, n := alone(t, nil)
+	const blocked = "blocked@x"
+	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // pins
+	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+blocked, acl.Blocked, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	old := r.draft(cat, OpQuery, plainQuery)
+	r.say(cat, old)
+
+	d := r.draft(cat, OpQuery, `{}`)
+	d.To = Agent{Agent: "x", Org: "y"}
+	d.From = self(blocked)
+	d.From.Key = self(dog).Key
+	d.Time = time.Now().Add(-time.Hour)
+	d.ID, d.Class, d.Cap = old.ID, Confidential, []string{"code.execute"}
+	version, signer, envelope := "0.2", dog, true
+	for _, step := range []struct {
+		name  string
+		want  Code
+		field string
+		mend  func()
+	}{
+		{"envelope", CodeSchema, "envelope.compressed", func() { envelope = false }},
+		{"version", CodeVersion, "v", func() { version = Version }},
+		{"payload", CodeMissingField, "p.domain", func() { d.P = mustTree(t, plainQuery) }},
+		{"recipient", CodeInvalidParam, "to", func() { d.To = us }},
+		{"block list", CodeCapability, "", func() { d.From = self(cat); d.From.Key = self(dog).Key }},
+		{"key", CodeAuthFailed, "", func() { d.From.Key = "" }},
+		{"signature", CodeSignature, "", func() { signer = cat }},
+		{"window", CodeInvalidParam, "ts", func() { d.Time = time.Now() }},
+		{"seen", CodeInvalidParam, "id", func() { d.ID = "fresh" }},
+		{"class", CodeClassification, "cls", func() { d.Class = Internal }},
+		{"capability", CodeCapability, "cap", func() { d.Cap = nil }},
+		{"", "", "", nil},
+	} {
+		tree, err := sign(d.Tree().With("v", wire.Text(version)), keyOf(signer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := tree.JSON()
+		if envelope {
+			raw = fmt.Appendf(nil, `{"moltspeak":"0.1","envelope":{"compressed":true},"message":%s}`, raw)
+		}
+		before := len(n.got)
+		m, _ := r.raw(cat, raw)
+		if code := Code(m.P.GetStr("code")); code != step.want || m.P.GetStr("field") != step.field {
+			t.Errorf("%s: %s %s, want %s %s", step.name, code, m.P.GetStr("field"), step.want, step.field)
+		}
+		if taken := len(n.got) - before; (taken == 1) != (step.want == "") {
+			t.Errorf("%s: the node got %d messages", step.name, taken)
+		}
+		if step.mend != nil {
+			step.mend()
+		}
+	}
+}
