@@ -66,6 +66,8 @@ type Config struct {
 	Audit func(Decision) store.Change
 	// Logger gets one line per decision; nil discards them.
 	Logger *slog.Logger
+	// Metrics of the process; nil for none.
+	Metrics *httpapi.Metrics
 }
 
 // Quotas bound what one party may register (AM-58). 0 is the default, negative is no limit.
@@ -110,6 +112,7 @@ type Registry struct {
 	reporters *rate.Buckets // reports by address
 	hourly    *rate.Buckets // registrations by address; nil is no limit
 	failures  *rate.Buckets // wrong credentials by address; nil is no limit
+	counters  counters
 }
 
 // New returns the directory that lives in cfg.Store.
@@ -148,6 +151,7 @@ func New(cfg Config) *Registry {
 	if !cfg.Local {
 		r.failures = rate.NewBuckets(rate.PerMinute(maxFailures), maxFailures, maxClients)
 	}
+	r.measure(cfg.Metrics)
 	return r
 }
 

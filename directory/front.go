@@ -36,7 +36,7 @@ func (r *Registry) agents(ctx context.Context, now time.Time) (int, error) {
 	return n, nil
 }
 
-// Health is the directory's part of the health document.
+// Health is the directory's part of the health document: whether it takes cards, and how many there are.
 func (r *Registry) Health(ctx context.Context) (any, error) {
 	if err := r.cfg.Store.Ping(ctx); err != nil {
 		return nil, err
@@ -46,10 +46,36 @@ func (r *Registry) Health(ctx context.Context) (any, error) {
 		return nil, err
 	}
 	return struct {
+		Status string `json:"status"`
+		Agents int    `json:"agents"`
+	}{"ok", n}, nil
+}
+
+// RelayHealth is the relay's part of the health document: whether it takes mail. A full relay is told, and no error: who fills mailboxes must not
+// take the whole process out of service.
+func (r *Registry) RelayHealth(ctx context.Context) (any, error) {
+	if err := r.cfg.Store.Ping(ctx); err != nil {
+		return nil, err
+	}
+	_, full, err := r.waiting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
 		Status    string `json:"status"`
-		Agents    int    `json:"agents"`
-		Connected int    `json:"connected,omitempty"` // agents' owners that wait for mail now
-	}{"ok", n, r.desks.connected()}, nil
+		Connected int    `json:"connected"` // agents' owners that wait for mail now
+	}{map[bool]string{false: "ok", true: "full"}[full], r.desks.connected()}, nil
+}
+
+// waiting is what waits in all mailboxes.
+func (r *Registry) waiting(ctx context.Context) (all load, full bool, err error) {
+	now := clock()
+	room, err := r.room(ctx, now)
+	if err != nil {
+		return load{}, false, err
+	}
+	all, full = room.waiting(now)
+	return all, full, nil
 }
 
 // front answers / with a page for people and {name, version, agents} for programs.

@@ -37,7 +37,9 @@ func (r *Registry) Mount(e *echo.Echo) {
 	read("/v1/agents/:id", r.getAgent)
 	read("/v1/agents/:id/record", r.getRecord)
 	read("/v1/agents/:id/keys", r.getKeys)
-	r.mountRelay(e, guard)
+	if !r.cfg.ReadOnly { // nobody can read the mail of a mirror's cards
+		r.mountRelay(e, guard)
+	}
 	e.POST("/v1/agents", guard(r.postAgent))
 	e.POST("/v1/agents/:id/reports", guard(r.postReport))
 	e.PUT("/v1/agents/:id", guard(r.putAgent))

@@ -146,6 +146,35 @@ func TestHealthCountsAgents(t *testing.T) {
 	}
 }
 
+// TestRelayHealth: a full relay is told, and is no reason to take the process out of service.
+func TestRelayHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := relayWorld(t)
+		w.edge.Health("relay", w.reg.RelayHealth)
+		says := func(status int, want string) {
+			t.Helper()
+			if got := w.ask("GET", "/health", "").Body.String(); !strings.Contains(got, `"relay":`+want) {
+				t.Errorf("health = %s, want %s", got, want)
+			}
+			if got := w.ask("GET", "/readyz", ""); got.Code != status {
+				t.Errorf("readyz = %d %s, want %d", got.Code, got.Body, status)
+			}
+		}
+		says(200, `{"status":"ok","connected":0}`)
+		stop := w.agent(alice, func(RelayItem) (string, bool) { return "", true })
+		synctest.Wait()
+		says(200, `{"status":"ok","connected":1}`)
+		w.reg.mailroom.all.n = maxAllMail
+		says(200, `{"status":"full","connected":1}`)
+		want(t, w.ask("POST", "/v1/relay", letter("1", "am_alice", "am_bob"), as(alice)...), 503, "AGENT_UNAVAILABLE")
+		stop()
+		if err := w.store.Close(); err != nil {
+			t.Fatal(err)
+		}
+		says(503, `{"status":"unavailable"}`)
+	})
+}
+
 // TestOtherClients replays what other implementations sent. A recording of the local profile is named so.
 func TestOtherClients(t *testing.T) {
 	files, err := filepath.Glob("testdata/reference/*.txtar")

@@ -142,6 +142,11 @@ func (r *Registry) ask(ctx context.Context, a asked) {
 		if ctx.Err() != nil {
 			return // the server stops: nobody failed
 		}
+		if said == nil {
+			r.counters.proven.Inc()
+		} else {
+			r.counters.missed.Inc()
+		}
 		r.log.DebugContext(ctx, "endpoint asked", "agent_id", card.ID, "err", said)
 		err = r.keepAnswer(ctx, card, said == nil)
 	}

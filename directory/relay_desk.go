@@ -201,9 +201,6 @@ func (d *desks) find(owner [32]byte, id string) *offer {
 	return nil
 }
 
-// acknowledge says whether a message passes through: an agent may acknowledge before it replies.
-func (d *desks) acknowledge(owner [32]byte, id string) bool { return d.find(owner, id) != nil }
-
 // withdraw ends the passing of a message: no reply is taken any more. It says whether none had come.
 func (d *desks) withdraw(owner [32]byte, o *offer) bool {
 	d.mu.Lock()

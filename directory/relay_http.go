@@ -60,7 +60,7 @@ func (r *Registry) postRelay(c echo.Context) error {
 		r.failed(httpapi.ClientAddr(c), now)
 		return wire.ErrWrongBearer
 	}
-	id, err := r.keep(ctx, p, now)
+	id, err := r.counted(r.keep(ctx, p, now))
 	if err != nil {
 		return err
 	}
@@ -200,11 +200,22 @@ func (r *Registry) postMailbox(c echo.Context) error {
 		return err
 	}
 	if answer, ok := r.passThrough(ctx, p, now); ok {
+		r.counters.passed.Inc()
 		return httpapi.Raw(c, answer.status, answer.body)
 	}
-	relayID, err := r.keep(ctx, p, now)
+	relayID, err := r.counted(r.keep(ctx, p, now))
 	if err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusAccepted, queued{relayID, "queued"})
+}
+
+// counted counts what became of a message that was to be kept.
+func (r *Registry) counted(relayID string, err error) (string, error) {
+	if err != nil {
+		r.counters.turnedAway.Inc()
+	} else {
+		r.counters.stored.Inc()
+	}
+	return relayID, err
 }

@@ -165,12 +165,15 @@ func (p *process) addDirectory(base string) {
 		bearer := node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})
 		cfg.Operators = [][32]byte{directory.Hash(string(bearer))}
 	}
-	cfg.Audit, cfg.HTTP, cfg.ReadOnly = p.auditOperator, p.http, p.mirror
+	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics = p.auditOperator, p.http, p.mirror, p.metrics
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.registry.MountOwner(p.owner.Group())
-	p.registry.Measure(p.metrics)
+	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.store.Indexed(ctx) })
 	p.edge.Health("directory", p.registry.Health)
+	if !p.mirror {
+		p.edge.Health("relay", p.registry.RelayHealth)
+	}
 }
 
 func (p *process) addNode(ctx context.Context, base string) error {

@@ -1,0 +1,26 @@
+package bolt
+
+import (
+	"context"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Indexed says whether lists are made of every change that is in the file: nil, or store.ErrUnavailable.
+func (s *Store) Indexed(ctx context.Context) error {
+	select {
+	case s.writer.lead <- struct{}{}: // between two commits: one under way would look like a gap
+		defer func() { <-s.writer.lead }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
+	}
+	return s.view(ctx, func(tx *bbolt.Tx) error {
+		if have, want := s.through.Load(), tx.Bucket(bucketChanges).Sequence(); have != want {
+			return fmt.Errorf("%w: the card index has %d of %d changes", store.ErrUnavailable, have, want)
+		}
+		return nil
+	})
+}
