@@ -16,7 +16,7 @@ import (
 
 // figuresCmd measures the table.
 type figuresCmd struct {
-	Only        []string      `enum:"http,message,commit,list,restart,process" default:"http,message,commit,list,restart,process" help:"Parts of the table (${enum})."`
+	Only        []string      `enum:"http,message,relay,commit,list,restart,process" default:"http,message,relay,commit,list,restart,process" help:"Parts of the table (${enum})."`
 	Cards       int           `default:"100000" help:"Cards of the list and restart parts; the record was made with 1000000."`
 	Concurrency int           `short:"c" default:"64" help:"Senders at once."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
@@ -91,6 +91,7 @@ var parts = []struct {
 }{
 	{"http", (*study).http},
 	{"message", (*study).message},
+	{"relay", (*study).relay},
 	{"commit", (*study).commit},
 	{"list", (*study).list},
 	{"restart", (*study).restart},

@@ -131,14 +131,14 @@ func TestEverything(t *testing.T) {
 			if f.Goal != nil {
 				judged++
 			}
-			if f.Value <= 0 && !strings.HasPrefix(f.Name, "idle") && !strings.HasPrefix(f.Name, "heap") {
+			if f.Value <= 0 && !strings.HasPrefix(f.Name, "idle") && !strings.HasPrefix(f.Name, "heap") && !strings.HasPrefix(f.Name, "relay") { // differences
 				t.Errorf("%s is %v %s", f.Name, f.Value, f.Unit)
 			}
 			if strings.Contains(f.Note, "status ") {
 				t.Errorf("%s: %s", f.Name, f.Note)
 			}
 		}
-		if want := 26; judged != want {
+		if want := 27; judged != want {
 			t.Errorf("%d figures have a target, want %d", judged, want)
 		}
 	})

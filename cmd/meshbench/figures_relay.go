@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"time"
+)
+
+// relay compares a message that passes through a mailbox relay with one that goes to the same node's own listener, in
+// turn: what lies between them is the relay's. One sender, because what is looked for is the wait of one caller.
+func (s *study) relay(ctx context.Context) (err error) {
+	hub, err := s.mesh.serve(ctx, filepath.Join(s.dir, "hub"), "--roles", "directory")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, hub.stop()) }()
+	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "behind"), "--roles", "node", "--via-relay", hub.Directory)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	if err := connected(ctx, hub.url()); err != nil {
+		return err
+	}
+	through, err := caller(ctx, hub.Directory, hub.Directory+"/mailbox/"+srv.AgentID)
+	if err != nil {
+		return err
+	}
+	direct, err := caller(ctx, hub.Directory, srv.URL+"/agentmesh")
+	if err != nil {
+		return err
+	}
+	got := interleave(ctx, s.p, s.Rounds, s.Duration, contender{"direct", 1, direct, srv.cpu}, contender{"pass-through", 1, through, hub.cpu})
+	plain, passed := rounds{"direct", got[0], nil}.outcome(), rounds{"pass-through", got[1], nil}.outcome()
+	added := make([]float64, len(got[1]))
+	for i := range added {
+		added[i] = micros(got[1][i].P50-got[0][i].P50) / 1e3
+	}
+	s.add(told("relay: what pass-through adds, p50", median(added), "ms", "%.0f µs beside %.0f µs, p99 %.0f µs beside %.0f µs; %.0f µs CPU of the relay; %d errors %s",
+		passed.P50, plain.P50, passed.P99, plain.P99, passed.CPU, passed.Errors+plain.Errors, passed.Fault+plain.Fault).most(2))
+	return ctx.Err()
+}
+
+// connected waits until an agent holds its connection to the relay at base.
+func connected(ctx context.Context, base *url.URL) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	l := link{base: base}
+	defer l.close()
+	for {
+		a, err := l.exchange(ctx, request(http.MethodGet, base, "/health", nil))
+		if err != nil {
+			return err
+		}
+		var health struct {
+			Parts struct {
+				Relay struct{ Connected int }
+			}
+		}
+		if err := json.Unmarshal(a.Body, &health); err != nil {
+			return fmt.Errorf("health of the relay: %w", err)
+		}
+		if health.Parts.Relay.Connected > 0 {
+			return nil
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("no agent connects to the relay: %w", err)
+		}
+	}
+}
+
+// caller registers one sender at a directory and returns what sends its messages to an endpoint.
+func caller(ctx context.Context, directory, endpoint string) (operation, error) {
+	b, err := (&child{Directory: directory, Endpoint: endpoint}).bench("meshbench-relay-credential", 1, 1)
+	if err != nil {
+		return nil, err
+	}
+	tr, err := b.message(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tr.operation(tr.base, 1, tr.check), nil
+}
