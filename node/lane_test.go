@@ -22,7 +22,7 @@ func TestLaneKeepsALateLetter(t *testing.T) {
 		o.peers[key.Peer], o.active = &peerLoad{active: 1}, 1
 		o.add([]Letter{letter("out_01")}, true)
 		o.ended(ln, "out_02", due)
-		if len(ln.letters) == 0 || ln.letters[0].id != "out_01" || !ln.letters[0].due.IsZero() || len(o.ready) != 1 {
+		if len(ln.letters) == 0 || ln.letters[0].id != "out_01" || ln.letters[0].due.After(time.Now()) || len(o.ready) != 1 {
 			t.Errorf("due %v: lane = %+v, want the first letter ready", due, ln.letters)
 		}
 	}

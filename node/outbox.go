@@ -246,6 +246,9 @@ func (o *outbox) ended(ln *lane, id string, due time.Time) {
 		ln.letters[at].due, ln.letters[at].fresh = due, false
 	}
 	if len(ln.letters) > 0 {
+		if head := &ln.letters[0]; head.due.IsZero() {
+			head.due = time.Now() // behind the conversations that have waited for their turn
+		}
 		heap.Push(&o.ready, ln)
 	} else {
 		delete(o.lanes, ln.key)

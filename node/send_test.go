@@ -188,6 +188,15 @@ func TestDeliveryOutcomes(t *testing.T) {
 			d.Time = time.Now().Add(-16 * time.Minute)
 			w.Write(ann.Sign(d))
 		}, want: node.SendUnverified},
+		{name: "an hour ahead", answer: func(w http.ResponseWriter, m wire.Message) {
+			d := ann.reply(m, `{"action":"confirmed"}`)
+			d.Time = time.Now().Add(time.Hour)
+			w.Write(ann.Sign(d))
+		}, want: node.SendUnverified},
+		{name: "twice", answer: func(w http.ResponseWriter, m wire.Message) {
+			reply := ann.Sign(ann.reply(m, `{"action":"confirmed"}`))
+			w.Write(append(reply, reply...))
+		}, want: node.SendUnverified},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			chris := mesh.Node("chris", impatient(t))
@@ -222,6 +231,10 @@ func TestDeliveryOutcomes(t *testing.T) {
 			}
 			if s := convState(t, chris.Store, ann.message(t, "")); s != wantState {
 				t.Errorf("conversation is %s, want %s", s, wantState)
+			}
+			told := map[node.SendState]string{node.SendUnverified: "reply-unverified", node.SendFailed: "undelivered"}[c.want]
+			if kinds := noticeKinds(t, chris.Store); told != "" && !slices.Contains(kinds, told) {
+				t.Errorf("the owner has the notices %v, want %s", kinds, told)
 			}
 		})
 	}
@@ -355,7 +368,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(10 * time.Second)
+	late := time.After(time.Minute)
 	for !done() {
 		select {
 		case <-tick.C:

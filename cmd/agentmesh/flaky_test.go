@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// flaky stands before an endpoint. It makes every message wait up to 300 ms, fails one in twenty and resets the
+// connection of one in fifty: half of both before the endpoint has the message, half after it has answered. The dice
+// fall alike at every run. Repetitions are spared, so that no letter waits for its third attempt.
+type flaky struct {
+	endpoint atomic.Pointer[string] // where messages go
+	taken    atomic.Int64           // messages that the endpoint took and whose sender was told
+
+	mu      sync.Mutex
+	dice    *rand.Rand
+	seen    map[wire.MessageID]bool
+	failed  int
+	resets  int
+	refused int // the endpoint was not there
+}
+
+func newFlaky() *flaky {
+	return &flaky{dice: rand.New(rand.NewPCG(1, 2)), seen: map[wire.MessageID]bool{}}
+}
+
+// mischief is what happens to one message.
+type mischief struct {
+	wait        time.Duration
+	fail, reset bool
+	late        bool // only after the endpoint has answered
+}
+
+func (f *flaky) roll(body []byte) (m mischief) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m.wait = time.Duration(f.dice.Int64N(int64(300 * time.Millisecond)))
+	v, err := wire.ParseObject(body)
+	id := wire.MessageID(v.GetStr("message_id"))
+	if err != nil || f.seen[id] {
+		return m
+	}
+	f.seen[id] = true
+	n := f.dice.IntN(1000)
+	m.late = n%2 == 0
+	switch {
+	case n < 50:
+		m.fail = true
+		f.failed++
+	case n < 70:
+		m.reset = true
+		f.resets++
+	}
+	return m
+}
+
+func (f *flaky) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var m mischief
+	if r.Method == http.MethodPost {
+		m = f.roll(body)
+	}
+	<-time.After(m.wait)
+	if m.fail && !m.late {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	if m.reset && !m.late {
+		reset(w)
+		return
+	}
+	// What is on its way arrives, also when its sender has died.
+	status, answer, err := f.forward(context.WithoutCancel(r.Context()), r.Method, body)
+	switch {
+	case err != nil:
+		f.mu.Lock()
+		f.refused++
+		f.mu.Unlock()
+		w.WriteHeader(http.StatusBadGateway)
+	case m.fail:
+		w.WriteHeader(http.StatusInternalServerError)
+	case m.reset:
+		reset(w)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		if _, err := w.Write(answer); err == nil && r.Method == http.MethodPost && status < 300 {
+			f.taken.Add(1)
+		}
+	}
+}
+
+func (f *flaky) forward(ctx context.Context, method string, body []byte) (int, []byte, error) {
+	endpoint := f.endpoint.Load()
+	if endpoint == nil {
+		return 0, nil, errors.New("the endpoint has not started")
+	}
+	req, err := http.NewRequestWithContext(ctx, method, *endpoint, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
+}
+
+// reset begins an answer and resets the connection in the middle of it.
+func reset(w http.ResponseWriter) {
+	conn, buf, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	buf.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{")
+	buf.Flush()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		tcp.SetLinger(0)
+	}
+}

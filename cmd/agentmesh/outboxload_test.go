@@ -1,0 +1,311 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	loadMessages      = 1000
+	loadConversations = 40
+	loadEach          = loadMessages / loadConversations
+	loadTime          = 6 * time.Minute // a quiet machine needs less than one
+)
+
+// TestOutboxUnderLoad sends a thousand messages in forty conversations to a peer that fails, dawdles and resets
+// connections, and kills one side twice meanwhile. Each message arrives once, in the order of its conversation, and each
+// has its answer (AM-21, AM-46 to AM-48).
+func TestOutboxUnderLoad(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("no SIGKILL on Windows")
+	}
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	for _, victim := range []string{"sender", "receiver"} {
+		t.Run(victim, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), loadTime)
+			defer cancel()
+			l := newOutboxLoad(t)
+			begun := time.Now()
+			l.start(ctx, &l.sender)
+			l.start(ctx, &l.receiver)
+			// The first kill is while messages are still being given to the outbox, the second one while it works.
+			for _, dead := range []func() bool{
+				func() bool { return l.given.Load() >= loadMessages/2 && l.peer.taken.Load() >= 10 },
+				func() bool { return l.given.Load() == loadMessages && l.peer.taken.Load() >= loadMessages/2 },
+			} {
+				work, stop := context.WithCancel(ctx)
+				var writers sync.WaitGroup
+				l.write(work, &writers)
+				l.await(ctx, "the moment of the kill", dead)
+				dies := &l.sender
+				if victim == "receiver" {
+					dies = &l.receiver
+				}
+				dies.kill()
+				stop()
+				writers.Wait()
+				l.start(ctx, dies)
+				l.recount(ctx)
+			}
+			l.await(ctx, "an empty outbox", func() bool { return l.waiting(ctx) == 0 })
+			l.audit(ctx)
+			t.Logf("%v; %d failed, %d were reset, %d found nobody", time.Since(begun).Round(time.Second), l.peer.failed, l.peer.resets, l.peer.refused)
+		})
+	}
+}
+
+// outboxLoad is a sender, a flaky peer, and the directory in which they find each other, each a process.
+type outboxLoad struct {
+	t      *testing.T
+	peer   *flaky
+	sender loadNode
+	// receiver is behind peer.
+	receiver loadNode
+
+	next  [loadConversations]int // messages of each conversation that the sender has; a writer owns its own
+	given atomic.Int64           // their sum
+}
+
+// loadNode is a serve that is killed and started again on the same data.
+type loadNode struct {
+	data   string
+	args   []string
+	server *served
+	owner  *owner
+}
+
+func (n *loadNode) kill() {
+	if n.server == nil {
+		return
+	}
+	n.owner.close()
+	n.server.Process.Kill()
+	n.server.Wait()
+	n.server = nil
+}
+
+func newOutboxLoad(t *testing.T) *outboxLoad {
+	l := &outboxLoad{t: t, peer: newFlaky()}
+	front := httptest.NewServer(l.peer)
+	t.Cleanup(front.Close)
+	directory := &loadNode{data: filepath.Join(t.TempDir(), "directory"), args: []string{"--roles=directory"}}
+	l.launch(directory)
+	args := []string{
+		"--roles=node", "--directory=" + directory.server.where.Directory, "--set=access.mode=open", "--set=log.level=warn",
+		"--set=limits.messages_new_conversations=0", "--set=limits.messages_conversation=0", "--set=limits.messages_total=0",
+	}
+	l.sender = loadNode{data: filepath.Join(t.TempDir(), "sender"), args: args}
+	l.receiver = loadNode{
+		data: filepath.Join(t.TempDir(), "receiver"),
+		args: append(slices.Clone(args), "--set=card.endpoint="+front.URL+"/agentmesh"),
+	}
+	return l
+}
+
+func (l *outboxLoad) launch(n *loadNode) {
+	l.t.Helper()
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	var err error
+	if n.server, err = startServe(n.data, n.args, env); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(n.kill)
+	if n.owner = running(l.t.Context(), n.data); n.owner == nil {
+		l.t.Fatal("the owner API does not answer")
+	}
+}
+
+// start runs the node, and waits until the directory lists it.
+func (l *outboxLoad) start(ctx context.Context, n *loadNode) {
+	l.t.Helper()
+	l.launch(n)
+	if n == &l.receiver {
+		behind := n.server.where.URL + "/agentmesh"
+		l.peer.endpoint.Store(&behind)
+	}
+	c := child{name: filepath.Base(n.data), owner: n.owner}
+	if err := c.listed(ctx); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func loadConversation(conv int) string { return fmt.Sprintf("conv_load_%02d", conv) }
+
+// write gives the sender what it does not have yet, until ctx ends or the sender is gone.
+func (l *outboxLoad) write(ctx context.Context, writers *sync.WaitGroup) {
+	const atOnce = 4
+	to, owner := l.receiver.server.where.AgentID, l.sender.owner
+	for worker := range atOnce {
+		writers.Go(func() {
+			for seq := range loadEach {
+				for conv := worker; conv < loadConversations; conv += atOnce {
+					if l.next[conv] > seq {
+						continue
+					}
+					_, err := owner.call(ctx, "POST", "send", nil, map[string]any{
+						"to": to, "conversation": loadConversation(conv), "intent": wire.Deliver,
+						"payload": map[string]any{"action": "deliver", "message": map[string]string{"body": strconv.Itoa(seq)}},
+					})
+					if err != nil {
+						if exitCode(err) != exitUnavailable && ctx.Err() == nil {
+							l.t.Errorf("send: %v", err)
+						}
+						return
+					}
+					l.next[conv]++
+					l.given.Add(1)
+				}
+			}
+		})
+	}
+}
+
+// recount asks the sender what it has. Everything that it acknowledged is there, and of each conversation at most the
+// message that was under way besides.
+func (l *outboxLoad) recount(ctx context.Context) {
+	l.t.Helper()
+	for conv := range loadConversations {
+		has := len(l.bodies(ctx, &l.sender, conv, "out"))
+		if has < l.next[conv] || has > l.next[conv]+1 {
+			l.t.Fatalf("the sender has %d messages of conversation %d, %d were acknowledged", has, conv, l.next[conv])
+		}
+		l.given.Add(int64(has - l.next[conv]))
+		l.next[conv] = has
+	}
+}
+
+// bodies are the texts of the messages that a node sent or received in a conversation, in the order of its transcript.
+// An answer without text is "".
+func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, direction string) []string {
+	l.t.Helper()
+	var texts []string
+	err := n.owner.conversation(ctx, loadConversation(conv), "", func(page conversation, _ json.RawMessage) error {
+		for _, e := range page.Transcript {
+			v, err := wire.ParseObject(e.Message)
+			if err != nil {
+				return err
+			}
+			payload, _ := v.Get("payload")
+			message, _ := payload.Get("message")
+			if e.Direction == direction {
+				texts = append(texts, message.GetStr("body"))
+			}
+		}
+		return nil
+	})
+	if err != nil && exitCode(err) != exitNo {
+		l.t.Fatal(err)
+	}
+	return texts
+}
+
+// await waits until done says so.
+func (l *outboxLoad) await(ctx context.Context, what string, done func() bool) {
+	l.t.Helper()
+	err := until(ctx, what, func() (bool, error) {
+		if l.t.Failed() {
+			return false, errors.New("it has failed before")
+		}
+		return done(), nil
+	})
+	if err != nil {
+		l.t.Fatalf("%v; %d messages given, %d taken, %d wait", err, l.given.Load(), l.peer.taken.Load(), l.waiting(l.t.Context()))
+	}
+}
+
+func (l *outboxLoad) waiting(ctx context.Context) int {
+	raw, err := l.sender.owner.call(ctx, "GET", "status", nil, nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	s, err := decode[statusAnswer](raw)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return s.Outbox["queued"] + s.Outbox["delivering"]
+}
+
+// audit compares what both sides have with what was sent.
+func (l *outboxLoad) audit(ctx context.Context) {
+	var want []string
+	for seq := range loadEach {
+		want = append(want, strconv.Itoa(seq))
+	}
+	answers := make([]string, loadEach)
+	for conv := range loadConversations {
+		for _, side := range []struct {
+			name, direction string
+			node            *loadNode
+			want            []string
+		}{
+			{"sent", "out", &l.sender, want}, {"answered to the sender", "in", &l.sender, answers},
+			{"received", "in", &l.receiver, want}, {"answered by the receiver", "out", &l.receiver, answers},
+		} {
+			if got := l.bodies(ctx, side.node, conv, side.direction); !slices.Equal(got, side.want) {
+				l.t.Errorf("conversation %d, %s: %q", conv, side.name, got)
+			}
+		}
+	}
+	letters := l.count(ctx, &l.sender, "outbox")
+	if len(letters) != loadMessages {
+		l.t.Errorf("%d letters in the outbox, want %d", len(letters), loadMessages)
+	}
+	if ended := l.count(ctx, &l.sender, "outbox", "state", "delivered"); len(ended) != loadMessages {
+		l.t.Errorf("%d letters are delivered, want %d", len(ended), loadMessages)
+	}
+	inbox := l.count(ctx, &l.receiver, "inbox")
+	if len(inbox) != loadMessages {
+		l.t.Errorf("%d messages in the receiver's inbox, want %d", len(inbox), loadMessages)
+	}
+	for id, n := range inbox {
+		if n != 1 || letters[id] != 1 {
+			l.t.Errorf("%s is in the inbox %d times and in the outbox %d times", id, n, letters[id])
+		}
+	}
+}
+
+// count walks a list of the owner API and counts how often each message stands there.
+func (l *outboxLoad) count(ctx context.Context, n *loadNode, list string, filter ...string) map[string]int {
+	l.t.Helper()
+	seen := map[string]int{}
+	for after := ""; ; {
+		raw, err := n.owner.call(ctx, "GET", list, params(append(filter, "after", after, "limit", "1000")...), nil)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		page, err := decode[struct {
+			Items []struct {
+				MessageID string `json:"message_id"`
+			} `json:"items"`
+			Next string `json:"next"`
+		}](raw)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, i := range page.Items {
+			seen[i.MessageID]++
+		}
+		if after = page.Next; after == "" {
+			return seen
+		}
+	}
+}
