@@ -44,6 +44,7 @@ type Exchange struct {
 	crew  *roster
 	catalogue
 	calls, threads, registrations *rate.Buckets
+	failures                      *rate.Buckets // wrong keys, by address
 
 	// hears says whether somebody must be told by the bridge; nil: nobody. Set before the first call.
 	hears func(id string) bool
@@ -63,6 +64,7 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), crew: newRoster(), news: make(chan struct{}, 1),
 	}
 	const keys = 1 << 16
+	x.failures = rate.NewBuckets(rate.PerMinute(maxFailures), maxFailures, keys)
 	if n := cmp.Or(cfg.CallsPerMinute, 600); n > 0 {
 		x.calls = rate.NewBuckets(rate.PerMinute(n), n, keys)
 	}
@@ -75,6 +77,9 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 	x.load = sync.OnceValue(func() error { return x.restore(context.Background()) })
 	return x
 }
+
+// maxFailures is how many wrong keys an address may show in a minute.
+const maxFailures = 30
 
 // ID returns the id of the exchange.
 func (x *Exchange) ID() string { return x.id }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -42,7 +43,7 @@ func (d *door) Mount(e *echo.Echo) {
 func (d *door) MountOwner(g *echo.Group) {
 	g.POST("/mess/import", d.importDirectory)
 	g.Any("/mess/exchange/*", func(c echo.Context) error {
-		path, err := segments(c, "/owner/mess/exchange/")
+		path, err := segmentsOf(c.Request().URL.EscapedPath(), "/owner/mess/exchange/")
 		if err != nil {
 			return err
 		}
@@ -59,9 +60,9 @@ type call struct {
 	path []string // below the exchange
 }
 
-// segments takes the path behind prefix apart before it is unescaped, once: an escaped slash is no separator.
-func segments(c echo.Context, prefix string) ([]string, error) {
-	parts := strings.Split(strings.Trim(strings.TrimPrefix(c.Request().URL.EscapedPath(), prefix), "/"), "/")
+// segmentsOf takes the path behind prefix apart before it is unescaped, once: an escaped slash is no separator.
+func segmentsOf(escaped, prefix string) ([]string, error) {
+	parts := strings.Split(strings.Trim(strings.TrimPrefix(escaped, prefix), "/"), "/")
 	for i, p := range parts {
 		var err error
 		if parts[i], err = url.PathUnescape(p); err != nil {
@@ -86,7 +87,7 @@ func (d *door) public(c echo.Context) error {
 }
 
 func (d *door) guarded(c echo.Context) error {
-	path, err := segments(c, "/api/v1/exchanges/")
+	path, err := segmentsOf(c.Request().URL.EscapedPath(), "/api/v1/exchanges/")
 	if err != nil {
 		return err
 	}
@@ -104,12 +105,25 @@ func (d *door) guarded(c echo.Context) error {
 		}
 		return r.register()
 	}
-	who, err := d.x.Authenticate(c.Request().Header.Get("Authorization"), ex)
-	if err != nil {
+	if err := d.authenticate(r, ex); err != nil {
 		return err
 	}
-	r.who = who
 	return r.dispatch()
+}
+
+// authenticate finds out whose key a call shows. Beyond the local profile, where everybody has the same address, one that
+// showed too many wrong keys is refused for a while.
+func (d *door) authenticate(r *call, ex string) (err error) {
+	from := httpapi.ClientAddr(r.c)
+	counted := !d.local && from.IsValid()
+	if wait := d.x.failures.Peek(rate.AddrKey(from), time.Now()); counted && wait > 0 {
+		return limited("too many wrong keys", wait)
+	}
+	r.who, err = d.x.Authenticate(r.c.Request().Header.Get("Authorization"), ex)
+	if counted && (errors.Is(err, errNoKey) || errors.Is(err, errOtherKey)) {
+		d.x.failures.Take(rate.AddrKey(from), time.Now())
+	}
+	return err
 }
 
 // restError is the error body that existing clients read.
@@ -140,44 +154,56 @@ func (d *door) answer(c echo.Context, err error) error {
 	return httpapi.JSON(c, e.Status, restError{e.Message})
 }
 
-// dispatch finds the handler of a route.
-func (r *call) dispatch() error {
-	method := r.c.Request().Method
+// route is one of the exchange's.
+type route struct {
+	owner  string // what the owner alone may do here; "": everybody with a key
+	handle func(*call) error
+}
+
+// routes are below the exchange; {} is anything without a slash. openapi.yaml describes those of everybody.
+var routes = map[string]route{
+	"GET requests":                    {"", (*call).list},
+	"POST requests":                   {"", (*call).create},
+	"GET requests/{}":                 {"", (*call).show},
+	"PATCH requests/{}":               {"", (*call).patch},
+	"GET requests/{}/attachments/{}":  {"", (*call).attachment},
+	"POST requests/{}/attachments/{}": {"upload; others send data inline", (*call).upload},
+	"GET executors":                   {"", (*call).executors},
+	"PATCH executors/{}":              {"", (*call).patchExecutor},
+	"POST executors/{}/approve":       {"approve a registration", (*call).approve},
+	"GET capabilities":                {"", (*call).capabilities},
+	"POST capabilities":               {"change the catalogue", (*call).addCapabilities},
+	"GET routing":                     {"read the routing rules", (*call).routing},
+	"POST import":                     {"import threads", (*call).importThreads},
+	"GET export/{}":                   {"", (*call).export},
+	"POST messages":                   {"", (*call).messages},
+}
+
+// routeOf returns the name of the route that a request is for.
+func routeOf(method string, path []string) string {
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}
-	key := method + " " + r.path[0]
-	if len(r.path) > 1 {
-		key += "/x"
+	name := method + " " + path[0]
+	for i, part := range path[1:] {
+		if i%2 == 0 {
+			part = "{}"
+		}
+		name += "/" + part
 	}
-	if len(r.path) > 2 {
-		key += "/" + r.path[2]
-	}
-	if len(r.path) > 3 {
-		key += "/x"
-	}
-	handler, ok := map[string]func() error{
-		"GET requests":                  r.list,
-		"POST requests":                 r.create,
-		"GET requests/x":                r.show,
-		"PATCH requests/x":              r.patch,
-		"GET requests/x/attachments/x":  r.attachment,
-		"POST requests/x/attachments/x": r.upload,
-		"GET executors":                 r.executors,
-		"PATCH executors/x":             r.patchExecutor,
-		"POST executors/x/approve":      r.approve,
-		"GET capabilities":              r.capabilities,
-		"POST capabilities":             r.addCapabilities,
-		"GET routing":                   r.routing,
-		"POST import":                   r.importThreads,
-		"GET export/x":                  r.export,
-		"POST messages":                 r.messages,
-		"GET health":                    r.health,
-	}[key]
-	if !ok || len(r.path) > 4 {
+	return name
+}
+
+// dispatch finds the handler of a route.
+func (r *call) dispatch() error {
+	found, ok := routes[routeOf(r.c.Request().Method, r.path)]
+	switch {
+	case !ok:
 		return missing("no such route")
+	case found.owner != "" && !r.who.Owner:
+		return forbidden("only the owner may " + found.owner)
 	}
-	return handler()
+	return found.handle(r)
 }
 
 // body reads at most max bytes.
@@ -212,9 +238,4 @@ func (r *call) object() (wire.Value, error) {
 // tree answers with a value.
 func (r *call) tree(status int, v wire.Value) error {
 	return httpapi.Raw(r.c, status, append(v.JSON(), '\n'))
-}
-
-func (r *call) health() error {
-	return r.tree(http.StatusOK, wire.Obj(
-		wire.Member{Key: "status", Value: wire.Text("ok")}, wire.Member{Key: "exchange_id", Value: wire.Text(r.x.id)}))
 }

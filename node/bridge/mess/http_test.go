@@ -19,8 +19,9 @@ import (
 // site is an exchange behind HTTP.
 type site struct {
 	*lab
-	t   testing.TB
-	srv *httptest.Server
+	t    testing.TB
+	door *door
+	srv  *httptest.Server
 }
 
 func newSite(t testing.TB, change func(*ExchangeConfig)) *site {
@@ -35,7 +36,7 @@ func newSite(t testing.TB, change func(*ExchangeConfig)) *site {
 	d.Mount(e)
 	d.MountOwner(e.Group("/owner"))
 	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = d.answer(c, err) }
-	s := &site{lab: l, t: t, srv: httptest.NewServer(e)}
+	s := &site{lab: l, t: t, door: d, srv: httptest.NewServer(e)}
 	t.Cleanup(s.srv.Close)
 	return s
 }
@@ -65,6 +66,7 @@ func (s *site) call(key, method, path, body string, headers ...string) (int, str
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.compare(req, body, resp, data)
 	if resp.StatusCode >= 400 && method != http.MethodHead {
 		v, err := wire.Parse(data)
 		if err != nil || v.Len() != 1 || v.GetStr("error") == "" {
@@ -196,6 +198,24 @@ func TestKeys(t *testing.T) {
 	rec, err := s.records.Get(t.Context(), nsExecutors, "alice", time.Now())
 	if err != nil || bytes.Contains(rec.Body, []byte(key)) || !bytes.Contains(rec.Body, []byte(hashKey(key))) {
 		t.Errorf("the record holds the key itself: %v", err)
+	}
+}
+
+// An address that shows wrong keys is refused for a while, also with a right one; in the local profile all clients have
+// one address, and none of them may keep the others out.
+func TestWrongKeysAreThrottled(t *testing.T) {
+	for _, local := range []bool{false, true} {
+		s := newSite(t, nil)
+		s.door.local = local
+		key := s.register("alice")
+		for range maxFailures {
+			s.want(401, "mess_home_"+strings.Repeat("0", 32), "GET", "requests", "")
+		}
+		want := 429
+		if local {
+			want = 200
+		}
+		s.want(want, key, "GET", "requests", "")
 	}
 }
 

@@ -38,7 +38,9 @@ var document = sync.OnceValues(func() (description, error) {
 	if err := doc.Validate(loader.Context); err != nil {
 		return description{}, fmt.Errorf("openapi.yaml: %w", err)
 	}
-	openapi3filter.RegisterBodyDecoder("text/html", openapi3filter.FileBodyDecoder) // the module knows no pages
+	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml"} { // for the module these are bytes
+		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
+	}
 	router, err := gorillamux.NewRouter(doc)
 	return description{doc, router}, err
 })
