@@ -123,20 +123,23 @@ func (c *crash) takeReply(w http.ResponseWriter, r *http.Request) {
 // start runs serve on the same data again.
 func (c *crash) start() {
 	c.t.Helper()
+	c.serve("--set=access.mode=open", "--set=limits.messages_new_conversations=0", "--set=limits.messages_conversation=0",
+		"--set=limits.messages_total=0")
+	if _, _, err := c.directory().Register(c.t.Context(), c.card(c.sender, c.replies.URL), "the-credential-of-the-sender", c.sender); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// serve runs serve on the same data again.
+func (c *crash) serve(args ...string) {
+	c.t.Helper()
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	var err error
-	c.server, err = startServe(c.dir, []string{
-		"--set=access.mode=open", "--set=limits.messages_new_conversations=0", "--set=limits.messages_conversation=0",
-		"--set=limits.messages_total=0", "--set=log.level=warn",
-	}, env)
-	if err != nil {
+	if c.server, err = startServe(c.dir, append(args, "--set=log.level=warn"), env); err != nil {
 		c.t.Fatal(err)
 	}
 	if c.owner = running(c.t.Context(), c.dir); c.owner == nil {
 		c.t.Fatal("the owner API does not answer")
-	}
-	if _, _, err := c.directory().Register(c.t.Context(), c.card(c.sender, c.replies.URL), "the-credential-of-the-sender", c.sender); err != nil {
-		c.t.Fatal(err)
 	}
 }
 

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// TestRelayCrash kills the real process with SIGKILL while mail is being accepted and acknowledged: what the relay took is
+// there afterwards, once and byte for byte, and what its reader acknowledged is not.
+func TestRelayCrash(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no SIGKILL on Windows")
+	}
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	c := newCrash(t)
+	var boxes []*mailUser
+	taken, read := 0, 0
+	for range crashRounds {
+		c.serve("--roles=directory")
+		boxes = append(boxes, c.mailLoad(crashLoad)...)
+	}
+	c.serve("--roles=directory")
+	for _, b := range boxes {
+		b.audit(c)
+		taken, read = taken+len(b.taken), read+len(b.read)
+	}
+	t.Logf("the relay took %d messages for %d mailboxes; %d were acknowledged by their reader", taken, len(boxes), read)
+	if taken == 0 || read == 0 {
+		t.Error("the load did not reach every kind of acknowledgement")
+	}
+}
+
+// mailUser is a mailbox, who writes to it, and what both were told.
+type mailUser struct {
+	credential  client.Credential
+	box, sender *signing.PrivateKey
+	taken       map[string][]byte // relay id: what was sent
+	read        []string          // relay ids whose acknowledgement was answered
+	inDoubt     string            // the relay id whose acknowledgement was not
+}
+
+// mailLoad writes to mailboxes from many sides for d, and then kills the process in the midst of it.
+func (c *crash) mailLoad(d time.Duration) []*mailUser {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var mu sync.Mutex
+	var all []*mailUser
+	var work sync.WaitGroup
+	for range 8 {
+		work.Go(func() {
+			for ctx.Err() == nil {
+				u, err := c.newMailUser(ctx)
+				if err != nil {
+					return // the process is gone
+				}
+				mu.Lock()
+				all = append(all, u)
+				mu.Unlock()
+				for n := 0; n < 40 && err == nil; n++ { // one sender has a tenth of a mailbox
+					err = u.write(ctx, c)
+					if n%4 == 3 && err == nil {
+						err = u.readOne(ctx, c)
+					}
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	<-time.After(d)
+	c.kill()
+	cancel()
+	work.Wait()
+	return all
+}
+
+func (c *crash) newMailUser(ctx context.Context) (*mailUser, error) {
+	u := &mailUser{credential: client.NewCredential(), taken: make(map[string][]byte)}
+	for _, key := range []**signing.PrivateKey{&u.box, &u.sender} {
+		var err error
+		if *key, err = signing.GenerateEd25519(); err != nil {
+			return nil, err
+		}
+		card := c.card(*key, c.server.where.Directory+"/mailbox/"+string((*key).Public().AgentID()))
+		if _, _, err := c.directory().Register(ctx, card, u.credential, *key); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+func (u *mailUser) write(ctx context.Context, c *crash) error {
+	to := u.box.Public().AgentID()
+	signed, err := u.sender.SignValue(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: u.sender.Public().AgentID(), To: to, Time: time.Now(),
+		Intent: wire.Deliver, Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")}),
+	}.Tree())
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.where.Directory+"/mailbox/"+string(to), bytes.NewReader(signed.JSON()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	var receipt struct {
+		RelayID string `json:"relay_id"`
+	}
+	if err := json.Unmarshal(answer, &receipt); err != nil || resp.StatusCode != http.StatusAccepted || !strings.HasPrefix(receipt.RelayID, "relay_") {
+		c.t.Errorf("the mailbox answers %d %s", resp.StatusCode, answer)
+	}
+	u.taken[receipt.RelayID] = signed.JSON()
+	return nil
+}
+
+// readOne acknowledges any message that waits.
+func (u *mailUser) readOne(ctx context.Context, c *crash) error {
+	for id := range u.taken {
+		if slices.Contains(u.read, id) {
+			continue
+		}
+		if u.inDoubt = id; c.directory().Acknowledge(ctx, u.credential, id) != nil {
+			return context.Canceled
+		}
+		u.read, u.inDoubt = append(u.read, id), ""
+		return nil
+	}
+	return nil
+}
+
+// audit compares what the relay told with what it has.
+func (u *mailUser) audit(c *crash) {
+	items, err := c.directory().Mail(c.t.Context(), u.credential, u.box.Public().AgentID(), 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	want := maps.Clone(u.taken)
+	for _, id := range u.read {
+		delete(want, id)
+	}
+	unknown := 0
+	for _, item := range items {
+		switch sent, known := want[item.ID]; {
+		case known && !bytes.Equal(sent, item.Message):
+			c.t.Errorf("%s is %s, sent was %s", item.ID, item.Message, sent)
+		case slices.Contains(u.read, item.ID):
+			c.t.Errorf("%s waits again after it was acknowledged", item.ID)
+		case !known:
+			unknown++ // it was stored when its sender lost the connection
+		}
+		delete(want, item.ID)
+	}
+	delete(want, u.inDoubt)
+	if len(want) > 0 || unknown > 1 {
+		c.t.Errorf("%d messages are lost, %d were never sent", len(want), unknown)
+	}
+}
