@@ -36,6 +36,7 @@ var lines = []struct {
 	{"store/bolt", 1},
 	{"store/storetest", 1},
 	{"acl/rate", 1},
+	{"node/httpapi/certs", 1},
 
 	{"node/httpapi", 2},
 	{"node/client", 2},
@@ -85,6 +86,7 @@ var outside = []struct {
 		[]string{"node/httpapi", "directory", "node", "node/mcp", "node/bridge/*", "cmd/*"},
 		"a domain that speaks echo cannot be moved to another router in a day",
 	},
+	{"golang.org/x/crypto/acme", []string{"node/httpapi/certs"}, "one place asks authorities, and bounds how often"},
 	{"github.com/gorilla/websocket", []string{"node/websocket"}, "one connection with one queue serves every bridge"},
 	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests, and no part of the program"},
 	{

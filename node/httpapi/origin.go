@@ -21,8 +21,12 @@ func publicGate(cfg Config) *gate {
 			panic("httpapi: cors origin: " + err.Error()) // config has checked it: a mistake of the program
 		}
 	}
+	stay := staysSecure(cfg)
 	return &gate{log: cfg.Logger, meter: cfg.Metrics.publicRequests(), admit: func(c echo.Context) (bool, error) {
 		r := c.Request()
+		if stay {
+			c.Response().Header()[headerStay] = staySecure
+		}
 		if cfg.Local { // internal is asked last: it walks the contexts of the request
 			if !LoopbackHost(r.Host) && !internal(r) {
 				return false, wire.ErrForeignHost

@@ -217,7 +217,7 @@ func (o *Owner) Serve(ctx context.Context) error {
 	defer leaveShortDir(o.cfg.Dir, o.socket.Addr().String())
 	defer context.AfterFunc(ctx, o.pages.stop)()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serve(ctx, o.echo, o.socket, o.cfg.Logger) })
+	g.Go(func() error { return serve(ctx, o.echo, o.socket, nil, o.cfg.Logger) })
 	marked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.echo.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), overTCP{}, true)))
 	})
@@ -232,7 +232,7 @@ func (o *Owner) Serve(ctx context.Context) error {
 				return nil
 			}
 		}
-		return serve(ctx, marked, tcp, o.cfg.Logger)
+		return serve(ctx, marked, tcp, nil, o.cfg.Logger)
 	})
 	return g.Wait()
 }

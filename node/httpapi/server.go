@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -18,6 +19,9 @@ type Config struct {
 	Local bool
 	// PublicURL is where strangers reach us; "" in the local profile.
 	PublicURL string
+	// TLS ends TLS on this listener; nil speaks plain HTTP. Browsers are told to stay with https where PublicURL has
+	// the port that http and https share by default.
+	TLS *tls.Config
 	// TrustedProxies may name the client in X-Forwarded-For. Nobody else may.
 	TrustedProxies []netip.Prefix
 	// CORSOrigins ("https://app.example.com") may call every route from a browser.
@@ -106,14 +110,16 @@ func internal(r *http.Request) bool { return r.Context().Value(internalKey{}) !=
 // Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests under way: after
 // two seconds their contexts end, so that long polls let go, and after ten it hangs up. It returns nil then.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return serve(ctx, s.Handler(), capped(l, s.cfg, s.conns), s.cfg.Logger)
+	return serve(ctx, s.Handler(), capped(l, s.cfg, s.conns), s.cfg.TLS, s.cfg.Logger)
 }
 
-func serve(ctx context.Context, h http.Handler, l net.Listener, log *slog.Logger) error {
+// serve speaks TLS where secure is not nil.
+func serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Config, log *slog.Logger) error {
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
 	srv := &http.Server{
 		Handler:           h,
+		TLSConfig:         secure,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -134,7 +140,11 @@ func serve(ctx context.Context, h http.Handler, l net.Listener, log *slog.Logger
 		}
 		stopped <- err
 	})
-	err := srv.Serve(l)
+	run := srv.Serve
+	if secure != nil {
+		run = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
+	}
+	err := run(l)
 	if unhook() { // ctx has not ended: the listener failed
 		srv.Close()
 		return err
