@@ -41,11 +41,15 @@ func (p *process) announce(ctx context.Context, address, base string, asJSON boo
 		p.app.print("%s", line)
 		return nil
 	}
-	p.app.announce(w)
+	listening := ""
+	if p.cfg.Public() {
+		listening = p.listening(ctx, address)
+	}
+	p.app.announce(w, listening)
 	return nil
 }
 
-func (a *app) announce(w where) {
+func (a *app) announce(w where, listening string) {
 	rows := [][]string{}
 	add := func(what, value string) {
 		if value != "" {
@@ -59,9 +63,7 @@ func (a *app) announce(w where) {
 	add("data", w.Data)
 	add("owner API", w.Socket+" (that is how the other commands reach it)")
 	add("and on", w.OwnerAPI)
-	if w.Profile == "public" {
-		add("listening on", w.Address+" without TLS: your reverse proxy ends it")
-	}
+	add("listening on", listening)
 	a.print("agentmesh is running in the %s profile, ctrl-c stops it", w.Profile)
 	a.table(rows)
 	a.print("")

@@ -22,9 +22,11 @@ type Config struct {
 
 	// Address and port of the one listener. Without public_url it must be a loopback address.
 	Listen string `key:"listen"`
-	// The https base URL under which others reach the listener, through your reverse proxy, which ends TLS.
-	// Setting it makes the process public: every guard of AM-82 is on.
+	// The https base URL under which others reach the listener. Setting it makes the process public: every guard of
+	// AM-82 is on. TLS is ended by your reverse proxy, or by the listener itself where tls says so.
 	PublicURL string `key:"public_url"`
+	// The certificate of the listener. The flag --tls NAME sets public_url, listen, acme, accept_terms and plain_listen.
+	TLS TLSConfig `key:"tls"`
 	// What the process does: directory, node, or both.
 	Roles []string `key:"roles"`
 	// Base URLs (…/v1) of the directories that the node joins and asks, in this order. Empty: its own.
@@ -309,6 +311,7 @@ func defaultConfig() Config {
 		Description: "A personal agent.",
 		Listen:      "127.0.0.1:3141",
 		Roles:       []string{roleDirectory, roleNode},
+		TLS:         TLSConfig{Authority: letsEncrypt},
 		Card: CardConfig{
 			Capabilities: []string{"communication", "scheduling"},
 			Intents:      []string{"mesh.schedule", "mesh.message", "mesh.request_info", "mesh.negotiate", "mesh.handoff"},

@@ -74,6 +74,7 @@ func (c Config) checkEdge(p *problems) {
 	if c.Public() {
 		c.checkPublicURL(p)
 	}
+	c.checkTLS(p)
 	if len(c.Roles) == 0 {
 		p.add("roles", "must name directory, node or both")
 	}

@@ -38,7 +38,7 @@ func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	listener, err := listen(cfg.Listen)
+	listener, err := listen(cfg.Listen, "--listen")
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,15 @@ func (g Globals) settings() ([]setting, error) {
 			out = append(out, setting{key: key, value: *value, source: flag})
 		}
 	}
+	if g.TLS != nil {
+		expanded, err := forName(*g.TLS)
+		if err != nil {
+			return nil, err
+		}
+		out = expanded
+	}
+	fixed("--tls-cert", "tls.cert_file", g.TLSCert)
+	fixed("--tls-key", "tls.key_file", g.TLSKey)
 	fixed("--listen", "listen", g.Listen)
 	fixed("--public-url", "public_url", g.PublicURL)
 	fixed("--name", "name", g.Name)

@@ -96,6 +96,9 @@ type Globals struct {
 
 	Listen    *string  `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
 	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`
+	TLS       *string  `name:"tls" placeholder:"NAME" help:"Be https://NAME: get a certificate from Let's Encrypt, whose terms you accept by it, and listen on 443 and 80."`
+	TLSCert   *string  `name:"tls-cert" placeholder:"FILE" help:"Same as --set tls.cert_file=…"`
+	TLSKey    *string  `name:"tls-key" placeholder:"FILE" help:"Same as --set tls.key_file=…"`
 	Name      *string  `placeholder:"TEXT" help:"Same as --set name=…"`
 	Directory []string `placeholder:"URL" sep:"none" help:"Same as --set directories=…; may be repeated."`
 	ViaRelay  *string  `name:"via-relay" placeholder:"URL" help:"Same as --set via_relay=…: be reached through a directory's mailbox relay."`

@@ -35,6 +35,7 @@ var manFiles = []named{
 	{fileDatabase + ".index", "A snapshot of the card index, made anew where it is missing."},
 	{fileMoltSpeakKey, "The signing key of the node as a MoltSpeak agent. Mode 0600."},
 	{fileMoltSpeakBox, "Its encryption key. Mode 0600."},
+	{dirACME + "/", "The account key at the certificate authority, and the certificate with its key, where the process ends TLS. Mode 0600."},
 	{fileRetired + "/", "Signing keys from before a rotation."},
 	{filePID, "The process that has the database open."},
 }
@@ -50,7 +51,7 @@ var manExamples = map[string][]example{
 		{"Find somebody and write:", "agentmesh discover sarah --capability scheduling\nagentmesh send am_2xk 'Coffee on Friday?' --wait"},
 	},
 	"init":     {{"Make an agent whose key file needs a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},
-	"serve":    {{"A node alone, listed in somebody else's directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"On the internet, behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
+	"serve":    {{"A node alone, listed in somebody else's directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"On the internet, with a certificate from Let's Encrypt, whose terms are accepted by it:", "agentmesh serve --tls agent.example.org"}, {"On the internet, behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
 	"audit":    {{"What you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check an export elsewhere:", "agentmesh audit --json\nagentmesh verify audit.jsonl"}},
 	"page":     {{"Decide, read and answer in a browser on this machine:", "agentmesh page"}},
 	"status":   {{"Where the card is listed and what waits:", "agentmesh status"}},

@@ -118,7 +118,7 @@ func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 
 // listen opens the loopback addresses, because clients say localhost, and whatever --listen adds (MEW-D2).
 func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
-	first, err := listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))))
+	first, err := listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -132,7 +132,7 @@ func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
 		return nil, 0, errors.Join(fail(exitUnavailable, fmt.Errorf("port %d of ::1 is in use", port)), first.Close())
 	}
 	if more != nil {
-		l, err := listen(*more)
+		l, err := listen(*more, "--listen")
 		if err != nil {
 			for _, l := range out {
 				l.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -22,6 +23,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -41,6 +43,8 @@ type process struct {
 	store    *bolt.Store
 	http     *client.HTTP
 	edge     *httpapi.Server
+	certs    *certs.Source // of a serve, nil where the listener speaks plain HTTP
+	plain    net.Listener  // beside one with TLS, nil where there is none
 	owner    *httpapi.Owner
 	registry *directory.Registry // nil without the role
 	mirror   bool                // the registry is a mirror: see directory mirror
@@ -102,6 +106,9 @@ func (p *process) Close() error {
 	if p.http != nil {
 		p.http.Close()
 	}
+	if p.plain != nil {
+		_ = p.plain.Close() // served or not, it goes
+	}
 	p.release() // before the lock goes, after which the pid file is somebody else's
 	return p.store.Close()
 }
@@ -114,7 +121,7 @@ func (p *process) assemble(ctx context.Context, base string) error {
 	})
 	_, exempt := p.cfg.exempt()
 	p.edge = httpapi.New(httpapi.Config{
-		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TrustedProxies: p.cfg.Network.TrustedProxies,
+		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TLS: p.tlsConfig(), TrustedProxies: p.cfg.Network.TrustedProxies,
 		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: offBelowOne(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
 		MaxConns: offBelowOne(p.cfg.Network.MaxConnections), MaxConnsPerAddr: offBelowOne(p.cfg.Network.MaxConnectionsPerAddress),
 		Version: thisBuild().Version, Logger: p.log, Metrics: p.metrics,
@@ -128,6 +135,7 @@ func (p *process) assemble(ctx context.Context, base string) error {
 		MaxEntries: uint64(p.cfg.Audit.MaxEntries), Keep: p.cfg.Audit.Keep, Logger: p.log,
 	})
 	p.edge.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
+	p.watchCertificate()
 	if p.cfg.has(roleNode) {
 		var err error
 		if p.secrets, err = p.home.secrets(p.app.passphrase); err != nil {
@@ -298,6 +306,7 @@ func (p *process) saveKey(key *signing.PrivateKey) error {
 // mountProcess adds the part of the owner API that is about the process, not about a service.
 func (p *process) mountProcess(g *echo.Group) {
 	p.mountBackup(g)
+	g.GET("/certificate", p.ownerCertificate)
 	g.GET("/version", func(c echo.Context) error { return httpapi.JSON(c, http.StatusOK, thisBuild()) })
 	g.GET("/cards/:id", p.ownerCard)
 }

@@ -36,7 +36,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	listener, err := listen(cfg.Listen)
+	listener, err := listen(cfg.Listen, "--listen")
 	if err != nil {
 		return err
 	}
@@ -57,11 +57,20 @@ func (p *process) prepare(ctx context.Context, base string) error {
 			return err
 		}
 	}
+	var err error
+	if p.certs, err = p.newCertificate(); err != nil {
+		return err
+	}
 	if err := p.assemble(ctx, base); err != nil {
 		return err
 	}
 	if p.node != nil {
 		if err := p.home.saveCard(p.node.Card().Tree); err != nil {
+			return err
+		}
+	}
+	if address := p.cfg.TLS.PlainListen; address != "" {
+		if p.plain, err = listen(address, "tls.plain_listen"); err != nil {
 			return err
 		}
 	}
@@ -71,14 +80,14 @@ func (p *process) prepare(ctx context.Context, base string) error {
 	return nil
 }
 
-// listen opens the one listener.
-func listen(address string) (net.Listener, error) {
+// listen opens a listener at the address that a flag or key names.
+func listen(address, key string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, failHint(exitUnavailable, fmt.Errorf("%s is in use", address), "choose another port with --listen, or stop what has it")
+		return nil, failHint(exitUnavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop what has it")
 	case errors.Is(err, syscall.EACCES):
-		return nil, failHint(exitForbidden, fmt.Errorf("not permitted to listen on %s", address), "choose a port from 1024 up with --listen")
+		return nil, failHint(exitForbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
 	case err != nil:
 		return nil, fail(exitConfig, err)
 	}
@@ -108,6 +117,12 @@ func (p *process) ownerFault(err error) error {
 func (p *process) serve(ctx context.Context, listener net.Listener, started func(context.Context) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.edge.Serve(ctx, listener) })
+	if p.certs != nil {
+		g.Go(func() error { p.certs.Run(ctx); return nil })
+	}
+	if p.plain != nil {
+		g.Go(func() error { return p.edge.ServePlain(ctx, p.plain, p.certs.Challenge()) })
+	}
 	g.Go(func() error { return p.owner.Serve(ctx) })
 	if p.node != nil {
 		g.Go(func() error { return p.runNode(ctx) })

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// pebble is Let's Encrypt's test authority in a process of its own. It asks 127.0.0.1 for every name, at the ports that
+// a node of the test listens on.
+type pebble struct {
+	directory string // URL
+	root      string // file with the authority that its own HTTPS is trusted by
+	httpPort  string // where it asks for HTTP-01
+	tlsPort   string // … and for TLS-ALPN-01
+	manage    string
+	config    string
+	dns       string
+	log       *lockedBuffer
+}
+
+// pebbleFor prepares a pebble whose certificates live so long. start runs it.
+func pebbleFor(t *testing.T, validity time.Duration) *pebble {
+	t.Helper()
+	if _, err := exec.LookPath("pebble"); err != nil {
+		if os.Getenv("AGENTMESH_TOOLS") == "required" {
+			t.Fatal("pebble is not installed (AGENTMESH_TOOLS=required)")
+		}
+		t.Skip("pebble is not installed")
+	}
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writeCertificate(t, certFile, keyFile, time.Hour, "127.0.0.1")
+	p := &pebble{
+		root: certFile, httpPort: freePort(t), tlsPort: freePort(t), manage: "127.0.0.1:" + freePort(t),
+		config: filepath.Join(dir, "pebble.json"), dns: serveDNS(t), log: &lockedBuffer{},
+	}
+	listen := "127.0.0.1:" + freePort(t)
+	p.directory = "https://" + listen + "/dir"
+	config := fmt.Sprintf(`{"pebble": {"listenAddress": %q, "managementListenAddress": %q, "certificate": %q, "privateKey": %q,
+		"httpPort": %s, "tlsPort": %s, "keyAlgorithm": "ecdsa", "retryAfter": {"authz": 1, "order": 1},
+		"profiles": {"default": {"description": "default", "validityPeriod": %d}}}}`,
+		listen, p.manage, certFile, keyFile, p.httpPort, p.tlsPort, int(validity.Seconds()))
+	if err := os.WriteFile(p.config, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *pebble) start(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command("pebble", "-strict", "-config", p.config, "-dnsserver", p.dns)
+	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1")
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		if t.Failed() {
+			t.Logf("pebble: %s", p.log.String())
+		}
+	})
+	waitFor(t, "pebble to answer", func() bool {
+		conn, err := net.Dial("tcp", p.manage)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// roots are the authorities that signed what pebble gave out.
+func (p *pebble) roots(t *testing.T) *x509.CertPool {
+	t.Helper()
+	own, err := os.ReadFile(p.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(own)
+	c := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, DisableKeepAlives: true}}
+	resp, err := c.Get("https://" + p.manage + "/roots/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	roots := x509.NewCertPool()
+	if err != nil || !roots.AppendCertsFromPEM(data) {
+		t.Fatalf("pebble's root: %v, %q", err, data)
+	}
+	return roots
+}
+
+// orders counts what was asked of pebble.
+func (p *pebble) orders() int { return strings.Count(p.log.String(), "to the db") }
+
+// lockedBuffer is what a process writes.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// waitFor repeats done until it says so, for a minute at most.
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// writeCertificate writes a certificate that signed itself, for names and addresses, and its key.
+func writeCertificate(t *testing.T, certFile, keyFile string, life time.Duration, names ...string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(life),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// serveDNS answers every question over TCP: names are at 127.0.0.1 and have nothing else.
+func serveDNS(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				conn.SetDeadline(time.Now().Add(10 * time.Second))
+				answerDNS(conn)
+			})
+		}
+	})
+	return l.Addr().String()
+}
+
+func answerDNS(conn net.Conn) {
+	var size [2]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return
+	}
+	query := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(conn, query); err != nil {
+		return
+	}
+	var m dnsmessage.Message
+	if m.Unpack(query) != nil || len(m.Questions) != 1 {
+		return
+	}
+	m.Response, m.Additionals = true, nil
+	if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+		m.Answers = []dnsmessage.Resource{{
+			Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+		}}
+	}
+	answer, err := m.Pack()
+	if err != nil {
+		return
+	}
+	conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+}
+
+// certificateOf asks a running serve for the state of its certificate.
+func certificateOf(t *testing.T, data string) certificate {
+	t.Helper()
+	o := running(t.Context(), data)
+	if o == nil {
+		t.Fatal("no serve runs")
+	}
+	defer o.close()
+	raw, err := o.call(t.Context(), http.MethodGet, "certificate", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c certificate
+	if err := json.Unmarshal(raw, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
