@@ -30,11 +30,10 @@ type child struct {
 // stopPatience is how long a child may take to end before it is killed.
 const stopPatience = 15 * time.Second
 
-// start runs a program and reads its first line. script, where it is not nil, is its standard input, which stays
-// open until [child.stop].
-func start(ctx context.Context, stderr io.Writer, script any, program string, args ...string) (*child, error) {
-	c := &child{cmd: exec.CommandContext(ctx, program, args...)}
-	c.cmd.Stderr = stderr
+// start runs a program, made with [exec.CommandContext], and reads its first line. script, where it is not nil, is its
+// standard input, which stays open until [child.stop].
+func start(cmd *exec.Cmd, script any) (*child, error) {
+	c := &child{cmd: cmd}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = stopPatience
 	in, err := c.cmd.StdinPipe()
@@ -59,7 +58,7 @@ func start(ctx context.Context, stderr io.Writer, script any, program string, ar
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", filepath.Base(program), err), c.kill())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err), c.kill())
 	}
 	return c, nil
 }
@@ -70,7 +69,9 @@ func startControl(ctx context.Context, sc script) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, os.Stderr, sc, self, "control")
+	cmd := exec.CommandContext(ctx, self, "control")
+	cmd.Stderr = os.Stderr
+	return start(cmd, sc)
 }
 
 // agentmesh is how the server under test is started: the program as it ships.
@@ -91,13 +92,20 @@ var free = []string{
 // serve starts directory and node in the local profile over dir/data. Its log goes to a file, as it would under a
 // service manager.
 func (a agentmesh) serve(ctx context.Context, data string, more ...string) (*child, error) {
+	return a.serveWith(ctx, nil, data, more...)
+}
+
+// serveWith is serve with more in its environment.
+func (a agentmesh) serveWith(ctx context.Context, env []string, data string, more ...string) (*child, error) {
 	log, err := os.OpenFile(filepath.Join(a.dir, "agentmesh.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
 	args := append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--data", data}, free...)
-	return start(ctx, log, nil, a.program, append(args, more...)...)
+	cmd := exec.CommandContext(ctx, a.program, append(args, more...)...)
+	cmd.Stderr, cmd.Env = log, append(os.Environ(), env...)
+	return start(cmd, nil)
 }
 
 // findAgentmesh returns the program to test: the one named, or the one beside this program, or in the search path.

@@ -27,6 +27,8 @@ type commands struct {
 	Figures figuresCmd `cmd:"" help:"Measure the table of docs/performance.md and say which targets are met."`
 	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node relay that only broadcasts."`
 	Control controlCmd `cmd:"" hidden:"" help:"Be a control server."`
+
+	AgentRelay agentrelayCmd `cmd:"" name:"agentrelay" help:"Compare the hosted AgentRelay relay with a Node relay that only broadcasts."`
 }
 
 // streams is what a command reads and writes.

@@ -117,6 +117,15 @@ func TestEverything(t *testing.T) {
 			t.Errorf("no figure of a stopped receiver in\n%s", out)
 		}
 	})
+	t.Run("agentrelay", func(t *testing.T) {
+		out, err := meshbench(t, "agentrelay", "--agentmesh", program, "-d", "100ms", "-r", "2", "-n", "3", "-w", "4,1", "--no-relay")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`\n3 receivers, 4 outstanding +[1-9][0-9]* `).MatchString(out) || !regexp.MustCompile(`one receiver stopped.* [0-9.]+×\n`).MatchString(out) {
+			t.Errorf("no figures in\n%s", out)
+		}
+	})
 	t.Run("figures", func(t *testing.T) {
 		out, err := meshbench(t, "figures", "--agentmesh", program, "-d", "40ms", "-r", "1", "-c", "2", "--cards", "600", "--idle", "50ms", "--json")
 		if err != nil {

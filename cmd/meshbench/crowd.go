@@ -12,26 +12,38 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
+// chatter is what is sent to a server, and what comes of it.
+type chatter struct {
+	path string // of the WebSocket
+	// message makes the message with a mark and a number, of messageSize bytes and complete, so that a server has nothing
+	// to fill in but what its protocol has it add.
+	message func(mark, number string) string
+	// delivered is the message as receivers get it, or one that is as long and has the mark in the same place. nil: as it
+	// was sent.
+	delivered func(sent string) string
+	welcomed  bool // the server greets who is connected
+}
+
 // crowd is one sender and its receivers on one server. Its clients are raw sockets that look at no more than they
 // must: the load is to cost less than what it measures.
 type crowd struct {
+	chatter
 	server    *child
 	sender    net.Conn
 	receivers []net.Conn
-	mark      string // in every envelope of this crowd
-	size      int    // of an envelope
-	digits    int    // where its number stands
+	mark      string // in every message of this crowd
+	size      int    // of a message at a receiver
+	digits    int    // where its number stands there
 
-	left  [maxWindow]atomic.Int64 // receivers that have not got the envelope in this place of the window
+	left  [maxWindow]atomic.Int64 // receivers that have not got the message in this place of the window
 	slots chan struct{}           // free places
-	took  [maxWindow]time.Time    // when the envelope in a place was sent
+	took  [maxWindow]time.Time    // when the message in a place was sent
 	sent  int64
 	batch []byte
 
@@ -43,13 +55,18 @@ type crowd struct {
 }
 
 const (
-	maxWindow    = 1024
-	envelopeSize = 256
-	numberWidth  = 12
+	maxWindow   = 1024
+	messageSize = 256
+	numberWidth = 12
 )
 
+// filled ends a message with as many x as it lacks.
+func filled(head, tail string) string {
+	return head + strings.Repeat("x", max(0, messageSize-len(head)-len(tail))) + tail
+}
+
 // dialSocket makes a WebSocket to a server; a token goes into the header.
-func dialSocket(ctx context.Context, base, token string) (net.Conn, error) {
+func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error) {
 	u, err := url.Parse(base)
 	if err != nil {
 		return nil, err
@@ -58,7 +75,7 @@ func dialSocket(ctx context.Context, base, token string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	req := "GET /ws HTTP/1.1\r\nHost: " + u.Host + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+	req := "GET " + path + " HTTP/1.1\r\nHost: " + u.Host + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 	if token != "" {
 		req += "Authorization: Bearer " + token + "\r\n"
 	}
@@ -78,18 +95,18 @@ func dialSocket(ctx context.Context, base, token string) (net.Conn, error) {
 	return conn, nil
 }
 
-// gather connects a sender and n receivers. Where they have tokens it waits for each one's welcome: who has the
-// answer to its handshake alone may not be in the space yet.
-func gather(ctx context.Context, server *child, n int, token func(int) string) (*crowd, error) {
-	welcomed := token != nil
-	if !welcomed {
-		token = func(int) string { return "" }
-	}
-	c := &crowd{server: server, slots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
+// gather connects a sender and n receivers, to a place of the server for each. Where the server greets it waits for each
+// one's welcome: who has the answer to its handshake alone may not be connected to the others yet.
+func gather(ctx context.Context, to *host, what chatter, n int) (*crowd, error) {
+	c := &crowd{chatter: what, server: to.child, slots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
 	c.mark = fmt.Sprintf("bench-%08x-", time.Now().UnixNano()&0xffffffff)
-	c.size, c.digits = len(c.envelope(0)), strings.Index(c.envelope(0), c.mark)+len(c.mark)
+	sample := c.next()
+	if c.delivered != nil {
+		sample = c.delivered(sample)
+	}
+	c.size, c.digits = len(sample), strings.Index(sample, c.mark)+len(c.mark)
 	for i := range n + 1 {
-		conn, err := dialSocket(ctx, server.URL, token(i))
+		conn, err := dialSocket(ctx, to.URL, c.path, to.token(i))
 		if err != nil {
 			c.close()
 			return nil, err
@@ -100,7 +117,7 @@ func gather(ctx context.Context, server *child, n int, token func(int) string) (
 		} else {
 			c.receivers = append(c.receivers, conn)
 		}
-		if welcomed {
+		if c.welcomed {
 			if _, err := in.Peek(1); err != nil {
 				c.close()
 				return nil, fmt.Errorf("no welcome came: %w", err)
@@ -128,15 +145,12 @@ func (c *crowd) close() {
 	c.readers.Wait()
 }
 
-// envelope makes the chat envelope with this number, complete, so that nothing is filled in.
-func (c *crowd) envelope(n int64) string {
-	number := strconv.FormatInt(n, 10)
-	number = strings.Repeat("0", numberWidth-len(number)) + number
-	head := `{"protocol":"mew/v0.4","id":"` + c.mark + number + `","ts":"2026-01-01T00:00:00.000Z","from":"p0","kind":"chat","payload":{"text":"`
-	return head + strings.Repeat("x", max(0, envelopeSize-len(head)-3)) + `"}}`
+// next makes the message that is sent next.
+func (c *crowd) next() string {
+	return c.message(c.mark, fmt.Sprintf("%0*d", numberWidth, c.sent))
 }
 
-// receive counts the envelopes of the crowd and holds them to their order.
+// receive counts the messages of the crowd and holds them to their order.
 func (c *crowd) receive(in *bufio.Reader) error {
 	next := int64(-1)
 	for {
@@ -179,7 +193,7 @@ func (c *crowd) receive(in *bufio.Reader) error {
 			continue
 		}
 		if next >= 0 && n != next {
-			return fmt.Errorf("envelope %d came where %d should have", n, next)
+			return fmt.Errorf("message %d came where %d should have", n, next)
 		}
 		next = n + 1
 		c.got(n)
@@ -196,12 +210,12 @@ func (c *crowd) ended(err error) error {
 	return fmt.Errorf("a connection ended: %w", err)
 }
 
-func (c *crowd) number(envelope []byte) (int64, bool) {
-	if string(envelope[c.digits-len(c.mark):c.digits]) != c.mark {
+func (c *crowd) number(message []byte) (int64, bool) {
+	if string(message[c.digits-len(c.mark):c.digits]) != c.mark {
 		return 0, false
 	}
 	n := int64(0)
-	for _, d := range envelope[c.digits : c.digits+numberWidth] {
+	for _, d := range message[c.digits : c.digits+numberWidth] {
 		n = 10*n + int64(d-'0')
 	}
 	return n, true
@@ -220,7 +234,7 @@ func (c *crowd) got(n int64) {
 	c.slots <- struct{}{}
 }
 
-// run keeps w envelopes under way for d.
+// run keeps w messages under way for d.
 func (c *crowd) run(ctx context.Context, w int, d time.Duration) (sample, error) {
 	w = min(w, maxWindow)
 	before, start, first := c.begin(), time.Now(), c.sent
@@ -247,7 +261,7 @@ func (c *crowd) run(ctx context.Context, w int, d time.Duration) (sample, error)
 	return c.tally(before, start, first), ctx.Err()
 }
 
-// paced sends w envelopes at once as often as makes rate deliveries a second, for d, whole periods of it. One that is
+// paced sends w messages at once as often as makes rate deliveries a second, for d, whole periods of it. One that is
 // late is made up for: the next are sent at once, as long as no more than maxWindow are under way.
 func (c *crowd) paced(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
 	w = min(w, maxWindow)
@@ -304,7 +318,7 @@ func (c *crowd) tally(before time.Duration, start time.Time, first int64) sample
 	return s
 }
 
-// send writes the next n envelopes at once.
+// send writes the next n messages at once.
 func (c *crowd) send(n int) error {
 	c.batch = c.batch[:0]
 	for range n {
@@ -316,7 +330,7 @@ func (c *crowd) send(n int) error {
 	return nil
 }
 
-// await waits until n envelopes are everywhere.
+// await waits until n messages are everywhere.
 func (c *crowd) await(n int) error {
 	late := time.NewTimer(30 * time.Second)
 	defer late.Stop()
@@ -328,7 +342,7 @@ func (c *crowd) await(n int) error {
 		case <-late.C:
 			for i := max(0, c.sent-maxWindow); i < c.sent; i++ {
 				if missing := c.left[i%maxWindow].Load(); missing > 0 {
-					return fmt.Errorf("envelope %d of %d has not arrived at %d receivers in 30 s", i, c.sent, missing)
+					return fmt.Errorf("message %d of %d has not arrived at %d receivers in 30 s", i, c.sent, missing)
 				}
 			}
 			return errors.New("what arrived was not counted")
@@ -337,9 +351,9 @@ func (c *crowd) await(n int) error {
 	return nil
 }
 
-// append adds the frame of the next envelope, masked with zeros.
+// append adds the frame of the next message, masked with zeros.
 func (c *crowd) append(dst []byte) []byte {
-	text := c.envelope(c.sent)
+	text := c.next()
 	slot := c.sent % maxWindow
 	c.took[slot] = time.Now()
 	c.left[slot].Store(int64(len(c.receivers)))

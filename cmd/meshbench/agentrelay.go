@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// agentrelayCmd compares the hosted AgentRelay relay with a Node relay that only broadcasts.
+type agentrelayCmd struct{ fanout }
+
+// arcThought is a thought for everybody on an AgentRelay relay, which adds id, from and ts.
+var arcThought = chatter{
+	path: "/arc", welcomed: true,
+	message: func(mark, number string) string {
+		return filled(`{"to":["*"],"type":"thought","payload":"`+mark+number, `"}`)
+	},
+	delivered: func(sent string) string {
+		return `{"id":"msg_` + strings.Repeat("0", 32) + `","from":"` + benchAgent(0) + `",` + sent[1:len(sent)-1] + `,"ts":1700000000000}`
+	},
+}
+
+func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
+	return c.compare(ctx, s, entrant{chatter: arcThought, start: startARC})
+}
+
+func benchAgent(place int) string { return fmt.Sprintf("bench-%d", place) }
+
+// startARC runs `agentmesh serve` without limits on messages, with n receivers registered at its relay.
+func startARC(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	server, err := agentmesh{program, dir}.serveWith(ctx, env, filepath.Join(dir, "data"),
+		"--set", "agentrelay.per_minute=0", "--set", "agentrelay.per_hour=0", "--set", "agentrelay.registrations_per_hour=0",
+		"--set", "network.max_connections_per_address=0", "--set", "network.max_connections=0")
+	if err != nil {
+		return nil, err
+	}
+	tokens := make([]string, n+2)
+	for i := range tokens {
+		if tokens[i], err = registerARC(ctx, server.URL, benchAgent(i)); err != nil {
+			return nil, errors.Join(err, server.stop())
+		}
+	}
+	return &host{server, func(place int) string { return tokens[place] }}, nil
+}
+
+func registerARC(ctx context.Context, base, id string) (token string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/register", bytes.NewReader([]byte(`{"agent_id":"`+id+`"}`)))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if err != nil {
+		return "", err
+	}
+	var got struct{ Token string }
+	if err := json.Unmarshal(body, &got); err != nil || got.Token == "" {
+		return "", fmt.Errorf("register %s: status %d, %.100q", id, resp.StatusCode, body)
+	}
+	return got.Token, nil
+}

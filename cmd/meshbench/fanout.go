@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// fanout compares a server of ours with a Node relay that only broadcasts: one sender, many receivers, messages of 256
+// bytes, a bounded number under way at once, delivered in order and counted at every receiver.
+type fanout struct {
+	Receivers   []int         `short:"n" default:"100,1000" help:"Receivers."`
+	Outstanding []int         `short:"w" default:"64,1" help:"Messages under way at once."`
+	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
+	Rounds      int           `short:"r" default:"3" help:"Rounds of each contender, in turn."`
+	Relay       bool          `default:"true" negatable:"" help:"Run the Node relay too; needs node, and npm to fetch ws."`
+	Modules     string        `placeholder:"DIR" help:"Folder with node_modules/ws; without it npm fetches ws into a temporary one."`
+	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: beside this one, or in PATH)."`
+}
+
+// host is a server under test, with a place for the sender (0), each receiver, and one more.
+type host struct {
+	*child
+	token func(place int) string // empty where none is needed
+}
+
+// entrant is what of ours is compared.
+type entrant struct {
+	chatter
+	// start runs the server over a folder of its own, with places for n receivers.
+	start func(ctx context.Context, program, dir string, n int, env ...string) (*host, error)
+	// also measures one more case with n receivers; nil: there is none.
+	also func(ctx context.Context, s streams, program, dir string, n int) (tally, error)
+}
+
+// tally is what the rounds of one case came to.
+type tally struct {
+	name     string
+	ours     []sample
+	theirs   []sample
+	memory   float64 // bytes of an idle connection
+	slow     []sample
+	lines    int64
+	expected int64
+}
+
+// compare measures every case and prints the table.
+func (c *fanout) compare(ctx context.Context, s streams, ours entrant) (err error) {
+	if c.Rounds < 1 || c.Duration < 100*time.Millisecond {
+		return errors.New("--rounds must be 1 or more, --duration 100ms or more")
+	}
+	for _, n := range append(append([]int{}, c.Receivers...), c.Outstanding...) {
+		if n < 1 {
+			return errors.New("--receivers and --outstanding must be 1 or more")
+		}
+	}
+	program, err := findAgentmesh(c.Agentmesh)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "meshbench-fanout-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	modules := c.Modules
+	if c.Relay && modules == "" {
+		s.p.say("npm install ws")
+		if modules, err = fetchWS(ctx, filepath.Join(dir, "npm")); err != nil {
+			return err
+		}
+	}
+	var out []tally
+	for _, n := range c.Receivers {
+		t, err := c.measure(ctx, s, ours, program, dir, modules, n)
+		if err != nil {
+			return fmt.Errorf("%d receivers: %w", n, err)
+		}
+		out = append(out, t...)
+	}
+	s.p.end()
+	return printTallies(s, out)
+}
+
+// measure runs every case with n receivers.
+func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, dir, modules string, n int) (out []tally, err error) {
+	server, err := what.start(ctx, program, filepath.Join(dir, fmt.Sprintf("ours-%d", n)), n)
+	if err != nil {
+		return nil, err
+	}
+	ours, err := gather(ctx, server, what.chatter, n)
+	if err != nil {
+		return nil, errors.Join(err, server.stop())
+	}
+	defer func() { ours.close(); err = errors.Join(err, server.stop()) }()
+	memory := 0.0
+	if n == slices.Max(c.Receivers) { // among many, what the process has anyway does not count
+		if memory, err = idleMemory(ctx, s, what, program, filepath.Join(dir, "idle"), n); err != nil {
+			return nil, err
+		}
+	}
+	var theirs *crowd
+	if c.Relay {
+		relay, err := startRelay(ctx, modules)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, relay.stop()) }()
+		same := what.chatter
+		same.delivered, same.welcomed = nil, false
+		if theirs, err = gather(ctx, relay, same, n); err != nil {
+			return nil, err
+		}
+		defer theirs.close()
+	}
+	for i, w := range c.Outstanding {
+		t := tally{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: memory}
+		for r := range c.Rounds {
+			s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
+			if err := c.round(ctx, &t, ours, server, w, i == 0, r%2 == 1); err != nil {
+				return nil, err
+			}
+			if theirs != nil {
+				one, err := theirs.run(ctx, w, c.Duration)
+				if err != nil {
+					return nil, fmt.Errorf("the Node relay: %w", err)
+				}
+				t.theirs = append(t.theirs, one)
+			}
+		}
+		out = append(out, t)
+	}
+	if what.also == nil {
+		return out, nil
+	}
+	one, err := what.also(ctx, s, program, filepath.Join(dir, fmt.Sprintf("also-%d", n)), n)
+	return append(out, one), err
+}
+
+// idleMemory says what a connection that waits occupies. The collector runs often in that process, so that what was
+// garbage after the joins does not count.
+func idleMemory(ctx context.Context, s streams, what entrant, program, dir string, n int) (each float64, err error) {
+	s.p.say("%d idle connections", n)
+	server, err := what.start(ctx, program, dir, n, "GOGC=5")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	before, err := resident(server.PID)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	crowd, err := gather(ctx, server, what.chatter, n)
+	if err != nil {
+		return 0, err
+	}
+	defer crowd.close()
+	if err := pause(ctx, idleSettle); err != nil {
+		return 0, err
+	}
+	after, err := resident(server.PID)
+	return float64(after-before) / float64(n), err
+}
+
+// idleSettle is how long the runtime may take to give back what the joins left.
+const idleSettle = 3 * time.Second
+
+// round runs ours once; in the first case once more while one more receiver reads nothing. Which of the two goes first
+// alternates, so that neither is always the warmer one.
+func (c *fanout) round(ctx context.Context, t *tally, ours *crowd, server *host, w int, stopped, stoppedFirst bool) error {
+	plain := func() error {
+		one, err := ours.run(ctx, w, c.Duration)
+		t.ours = append(t.ours, one)
+		return err
+	}
+	beside := func() error {
+		conn, err := dialSocket(ctx, server.URL, ours.path, server.token(len(ours.receivers)+1))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		one, err := ours.run(ctx, w, c.Duration)
+		t.slow = append(t.slow, one)
+		return err
+	}
+	switch {
+	case !stopped:
+		return plain()
+	case stoppedFirst:
+		return errors.Join(beside(), plain())
+	}
+	return errors.Join(plain(), beside())
+}
+
+func printTallies(s streams, list []tally) error {
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio\tp99 beside all reading")
+	for _, t := range list {
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f µs\t%v\t", t.name, medianOf(t.ours, sample.rate), medianOf(t.ours, sample.cost), p99(t.ours))
+		if len(t.theirs) > 0 {
+			fmt.Fprintf(w, "%.0f\t%.2f µs\t%.1f×\t%.1f×\t-\n", medianOf(t.theirs, sample.rate), medianOf(t.theirs, sample.cost),
+				ratio(t.ours, t.theirs, sample.rate), ratio(t.theirs, t.ours, sample.cost))
+		} else {
+			fmt.Fprintln(w, "-\t-\t-\t-\t-")
+		}
+		if len(t.slow) > 0 {
+			fmt.Fprintf(w, "  one receiver stopped\t%.0f\t%.2f µs\t%v\t-\t-\t-\t-\t%.2f×\n", medianOf(t.slow, sample.rate), medianOf(t.slow, sample.cost),
+				p99(t.slow), ratio(t.slow, t.ours, func(s sample) float64 { return float64(s.P99) }))
+		}
+		if t.memory > 0 {
+			fmt.Fprintf(w, "  resident per connection\t%.1f KiB\t\t\t\t\t\t\t\n", t.memory/1024)
+		}
+		if t.expected > 0 {
+			fmt.Fprintf(w, "  log lines\t%d of %d\t\t\t\t\t\t\t\n", t.lines, t.expected)
+		}
+	}
+	return w.Flush()
+}
+
+func p99(rounds []sample) time.Duration {
+	return time.Duration(medianOf(rounds, func(s sample) float64 { return float64(s.P99) })).Round(10 * time.Microsecond)
+}
