@@ -11,8 +11,8 @@ import (
 )
 
 // fullWorld is a directory with n cards, am_000 and on.
-func fullWorld(t testing.TB, n int) *world {
-	w := newWorld(t)
+func fullWorld(t testing.TB, n int, change ...func(*Config)) *world {
+	w := newWorld(t, change...)
 	for i := range n {
 		w.register(alice, testCard(fmt.Sprintf("am_%03d", i)))
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -64,6 +65,8 @@ type Config struct {
 	// Audit returns the change that writes a decision of the operator into the audit log, so that both are stored in
 	// one unit; nil for no such log.
 	Audit func(Decision) store.Change
+	// Notices tell the operator of reports; nil tells nobody.
+	Notices *notify.Box
 	// Logger gets one line per decision; nil discards them.
 	Logger *slog.Logger
 	// Metrics of the process; nil for none.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -173,7 +174,19 @@ func TestRemove(t *testing.T) {
 
 // TestReports: what strangers write reaches the operator, and no more of it than the bounds say.
 func TestReports(t *testing.T) {
-	w := fullWorld(t, 60)
+	var notices *notify.Box
+	w := fullWorld(t, 60, func(c *Config) {
+		notices = notify.New(notify.Config{Records: c.Store.Records()})
+		c.Notices = notices
+	})
+	told := func() []notify.Notice {
+		t.Helper()
+		list, _, err := notices.List(t.Context(), "", 1000, clock())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
 	report := func(id, remote, body string) int {
 		return w.ask("POST", "/v1/agents/"+id+"/reports", body, "Remote", remote+":1").Code
 	}
@@ -186,6 +199,9 @@ func TestReports(t *testing.T) {
 	list := operate[ReportPage](w, 200, "GET", "/directory/reports?agent_id=am_000", "")
 	if len(list.Reports) != 1 || list.Reports[0].Kind != "malicious" || list.Reports[0].From != "192.0.2.1" {
 		t.Errorf("reports: %+v", list)
+	}
+	if list := told(); len(list) != 1 || list[0].Kind != "reported" || list[0].Peer != "am_000" || strings.Contains(list[0].Text, "buys") {
+		t.Errorf("the operator is told %+v", list) // once, and nothing that a stranger wrote
 	}
 	for body, status := range map[string]int{
 		`{"kind":"dull"}`: 400, `{}`: 400, `{"kind":"spam","text":"` + strings.Repeat("x", 1001) + `"}`: 400, `[]`: 400, `{"kind":"spam","kind":"other"}`: 400,
@@ -230,6 +246,9 @@ func TestReports(t *testing.T) {
 	}
 	if n != maxReports {
 		t.Errorf("%d reports are kept, want %d", n, maxReports)
+	}
+	if n := len(told()); n > 61 {
+		t.Errorf("the operator is told %d times within the hour", n)
 	}
 	operate[struct{}](w, 204, "DELETE", "/directory/reports/"+list.Reports[0].ID, "")
 	operate[struct{}](w, 404, "DELETE", "/directory/reports/"+list.Reports[0].ID, "")

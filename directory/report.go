@@ -16,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -86,15 +87,24 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if len(all.Records) >= maxReports && !known {
 		return wire.ErrQuota
 	}
-	err = r.recs.Apply(ctx, []store.Change{{
+	changes := []store.Change{{
 		Record: store.Record{NS: reportNS, Key: key, Body: body, Terms: []string{"card:" + string(id)}, Expires: now.Add(reportLife)},
 		IfRev:  store.Any, Max: maxPerCard,
-	}}, now)
+	}}
+	if r.cfg.Notices != nil && !known {
+		changes = append(changes, r.cfg.Notices.Change(notify.Notice{
+			Kind: "reported", Title: "a card was reported", Text: report.Kind + "; agentmesh cards reports says more", Peer: id, At: now,
+		}))
+	}
+	err = r.recs.Apply(ctx, changes, now)
 	if errors.Is(err, store.ErrQuota) {
 		return wire.ErrQuota
 	}
 	if err != nil {
 		return fmt.Errorf("store report: %w", err)
+	}
+	if r.cfg.Notices != nil {
+		r.cfg.Notices.Published(changes)
 	}
 	r.log.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
 	return nil

@@ -37,10 +37,7 @@ func newMew(p *process, links []linkConfig) (bridgeService, error) {
 	}
 	cfg := mew.GatewayConfig{
 		Records: p.store.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
-		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log,
-	}
-	if p.notices != nil {
-		cfg.Invited = p.mewInvited
+		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.mewInvited,
 	}
 	for _, s := range p.cfg.MEW.Spaces {
 		space, err := p.app.mewSpace(s)

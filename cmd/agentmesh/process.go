@@ -142,6 +142,10 @@ func (p *process) assemble(ctx context.Context, base string) error {
 			return err
 		}
 	}
+	var err error
+	if p.notices, err = p.notifier(); err != nil {
+		return fail(exitConfig, fmt.Errorf("notify: %w", err))
+	}
 	if p.cfg.has(roleDirectory) {
 		p.addDirectory(base + "/v1")
 	}
@@ -173,7 +177,7 @@ func (p *process) addDirectory(base string) {
 		bearer := node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})
 		cfg.Operators = [][32]byte{directory.Hash(string(bearer))}
 	}
-	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics = p.auditOperator, p.http, p.mirror, p.metrics
+	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror, p.metrics, p.notices
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.registry.MountOwner(p.owner.Group())
@@ -212,9 +216,6 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		return err
 	}
 	exempt, _ := p.cfg.exempt()
-	if p.notices, err = p.notifier(); err != nil {
-		return fail(exitConfig, fmt.Errorf("notify: %w", err))
-	}
 	p.node, err = node.New(ctx, node.Config{
 		Store: p.store, Directories: p.joined, Relay: p.relay(), Credential: p.secrets.credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},

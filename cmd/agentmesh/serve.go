@@ -129,6 +129,7 @@ func (p *process) serve(ctx context.Context, listener net.Listener, started func
 	} else {
 		g.Go(func() error { p.sweep(ctx); return nil })
 		g.Go(func() error { p.audit.Run(ctx); return nil })
+		g.Go(func() error { p.notices.Run(ctx); return nil })
 	}
 	if p.events != nil {
 		g.Go(func() error { p.events.Run(ctx); return nil })
