@@ -98,6 +98,10 @@ type Bridge struct {
 	streams   *streams
 	callbacks chan callback // answers to deliver outside any step
 	sockets   *sockets
+	shelf     *shelf
+	proofs    proofs
+	// registrations of one address; nil in the local profile
+	registrations *rate.Buckets
 
 	mu    sync.Mutex
 	links map[string]*linkState
@@ -125,7 +129,11 @@ func New(cfg Config) (*Bridge, error) {
 		},
 		known: newBudget(), strangers: newBudget(), doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
+		shelf: newShelf(cfg.Store.Records(), cfg.Directory), proofs: make(proofs, 256),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
+	}
+	if !cfg.Local {
+		b.registrations = rate.NewBuckets(rate.PerHour(registrationsPerHour), registrationsPerHour, tracked)
 	}
 	for _, l := range cfg.Links {
 		if l.Name == InboundLink {
@@ -161,6 +169,9 @@ func (b *Bridge) Run(ctx context.Context) error {
 		})
 	}
 	work.Go(func() { b.keepHouse(ctx) })
+	if b.cfg.Registry {
+		work.Go(func() { b.prove(ctx) })
+	}
 	<-ctx.Done()
 	b.sockets.close()
 	work.Wait()

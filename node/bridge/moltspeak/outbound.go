@@ -79,10 +79,7 @@ func (b *Bridge) where(ctx context.Context, a bridge.Address, to Agent, now time
 		return "", client.Public, err
 	}
 	where, err := Endpoint(p.Endpoint)
-	if b.cfg.Local {
-		return where, client.Loopback, err
-	}
-	return where, client.Public, err
+	return where, b.reach(), err
 }
 
 // errNotCallable: the guard lets no call out to the endpoint that a peer named.
@@ -313,12 +310,17 @@ func (b *Bridge) post(ctx context.Context, address bridge.Address, where string,
 		}
 		body = seal(tree, b.cfg.Box, point)
 	}
+	return b.transmit(ctx, where, reach, b.cfg.Tokens[address.Link], body)
+}
+
+// transmit makes a call with what is written as it is to travel.
+func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach, token client.Credential, body []byte) (*Packet, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, where, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if token := b.cfg.Tokens[address.Link]; token != "" {
+	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+string(token))
 	}
 	resp, err := b.cfg.HTTP.Do(ctx, reach, req)

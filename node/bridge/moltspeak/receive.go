@@ -184,7 +184,11 @@ func (b *Bridge) timely(c *exchange) *Error {
 	if !c.m.Expires.IsZero() && !c.now.Before(c.m.Expires) {
 		return faultAt(CodeInvalidParam, "exp", "has passed")
 	}
-	return b.pin(c)
+	if e := b.pin(c); e != nil {
+		return e
+	}
+	b.proveKey(c)
+	return nil
 }
 
 // repeated finds the record of an accepted message (MS-30).

@@ -1,9 +1,6 @@
 package moltspeak
 
 import (
-	"cmp"
-	"context"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,17 +9,17 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 const (
 	nsRegistry     = "moltspeak/registry"
 	maxRegistered  = 10_000
-	maxRegistryDoc = 32 << 10
+	maxRegistryDoc = 8 << 10
 	minBearer      = 16 // MS-54
+
+	registrationsPerHour = 20 // of one address
 )
 
 // Entry is an agent of the registry façade (MS-53).
@@ -44,8 +41,11 @@ type Entry struct {
 // kept is an entry as it is stored.
 type kept struct {
 	Entry
-	Bearer string `json:"bearer,omitempty"` // hash of the one that guards it
-	Gone   bool   `json:"gone,omitempty"`   // deleted: the name stays reserved (MS-55)
+	Bearer   string    `json:"bearer,omitempty"`  // hash of the one that guards it
+	Gone     bool      `json:"gone,omitempty"`    // deleted: the name stays reserved (MS-55)
+	Key      time.Time `json:"key,omitzero"`      // when it signed with the key that is listed
+	Answered time.Time `json:"answered,omitzero"` // when its endpoint did
+	Tried    time.Time `json:"tried,omitzero"`    // when its endpoint was asked last
 
 	rev      store.Rev
 	readOnly bool // a card of the directory
@@ -60,6 +60,19 @@ type registryFault struct {
 type registered struct {
 	Success bool   `json:"success"`
 	Agent   *Entry `json:"agent,omitempty"`
+}
+
+// trust is what the proofs are worth (MS-55).
+func trust(key, endpoint bool) float64 {
+	switch {
+	case key && endpoint:
+		return 0.9
+	case endpoint:
+		return 0.8
+	case key:
+		return 0.7
+	}
+	return 0.5
 }
 
 func refuse(c echo.Context, status int, text string) error {
@@ -89,7 +102,7 @@ func (b *Bridge) mountRegistry(e *echo.Echo) {
 }
 
 func (b *Bridge) registryStats(c echo.Context) error {
-	all, err := b.registryAll(c.Request().Context())
+	all, err := b.shelf.all(c.Request().Context())
 	if err != nil {
 		return err
 	}
@@ -114,12 +127,15 @@ func number(c echo.Context, name string, standard, low, high int) int {
 }
 
 func (b *Bridge) registryList(c echo.Context) error {
-	all, err := b.registryAll(c.Request().Context())
+	all, err := b.shelf.all(c.Request().Context())
 	if err != nil {
 		return err
 	}
-	limit, offset := number(c, "limit", 50, 1, 100), number(c, "offset", 0, 0, maxRegistered*2)
-	page := all[min(offset, len(all)):min(offset+limit, len(all))]
+	limit, offset := number(c, "limit", 50, 1, 100), number(c, "offset", 0, 0, len(all))
+	page := []Entry{}
+	for _, e := range all[offset:min(offset+limit, len(all))] {
+		page = append(page, e.Entry)
+	}
 	type pagination struct {
 		Total  int  `json:"total"`
 		Limit  int  `json:"limit"`
@@ -132,128 +148,44 @@ func (b *Bridge) registryList(c echo.Context) error {
 	}{page, pagination{len(all), limit, offset, offset+limit < len(all)}})
 }
 
-// registryAll lists live entries and the directory's cards that speak MoltSpeak, the most trusted first.
-func (b *Bridge) registryAll(ctx context.Context) ([]Entry, error) {
-	out, taken := []Entry{}, make(map[string]bool)
-	for after := ""; ; {
-		page, err := b.records.List(ctx, nsRegistry, "", after, 500, time.Now())
-		if err != nil {
-			return nil, err
-		}
-		for _, rec := range page.Records {
-			var k kept
-			if err := json.Unmarshal(rec.Body, &k); err != nil {
-				return nil, err
-			}
-			taken[k.ID] = true
-			if !k.Gone {
-				out = append(out, k.Entry)
-			}
-		}
-		if after = page.Next; after == "" {
-			break
-		}
-	}
-	for _, e := range b.listedCards(ctx) {
-		if !taken[e.ID] {
-			out = append(out, e)
-		}
-	}
-	slices.SortStableFunc(out, func(x, y Entry) int {
-		return cmp.Or(cmp.Compare(y.TrustScore, x.TrustScore), strings.Compare(x.ID, y.ID))
-	})
-	return out, nil
-}
-
-// listedCards are the cards of the directory with metadata.moltspeak, in the façade's shape. A directory that cannot
-// be asked has none.
-func (b *Bridge) listedCards(ctx context.Context) []Entry {
-	var out []Entry
-	if b.cfg.Directory == nil {
-		return out
-	}
-	for cursor, pages := "", 0; pages < 20; pages++ {
-		page, err := b.cfg.Directory.Search(ctx, client.Query{Limit: 100, Cursor: cursor})
-		if err != nil {
-			return out
-		}
-		for _, card := range page.Agents {
-			if e, ok := cardEntry(card, page.Verification[wire.AgentID(card.GetStr("agent_id"))]); ok {
-				out = append(out, e)
-			}
-		}
-		if cursor = page.Cursor; cursor == "" {
-			break
-		}
-	}
-	return out
-}
-
-// cardEntry is a card with metadata.moltspeak as an entry.
-func cardEntry(card wire.Value, v wire.Verification) (Entry, bool) {
-	meta, _ := card.Get("metadata")
-	name, ok := ParseName(meta.GetStr("moltspeak_agent"))
-	if !ok || meta.GetStr("moltspeak") == "" {
-		return Entry{}, false
-	}
-	e := Entry{
-		ID: name.Name(), AgentName: name.Agent, Org: name.Org, PublicKey: meta.GetStr("moltspeak_key"), Endpoint: meta.GetStr("moltspeak"),
-		Description: card.GetStr("description"), Capabilities: []string{}, Status: "active", TrustScore: 0.5,
-	}
-	caps, _ := card.Get("capabilities")
-	for c := range caps.Elems() {
-		if s, ok := c.Str(); ok {
-			e.Capabilities = append(e.Capabilities, s)
-		}
-	}
-	switch {
-	case v.Key != nil && v.Endpoint != nil:
-		e.TrustScore = 0.9
-	case v.Endpoint != nil:
-		e.TrustScore = 0.8
-	case v.Key != nil:
-		e.TrustScore = 0.7
-	}
-	for _, t := range []*time.Time{v.Key, v.Endpoint, v.Alive} { // what is known of the card's times: a card itself names none
-		if t != nil && t.After(e.LastSeenAt) {
-			e.UpdatedAt, e.LastSeenAt = t.UTC(), t.UTC()
-		}
-		if t != nil && (e.CreatedAt.IsZero() || t.Before(e.CreatedAt)) {
-			e.CreatedAt = t.UTC()
-		}
-	}
-	return e, true
+// asked is what a search asked for, as the answer repeats it.
+type asked struct {
+	Q          string `json:"q,omitempty"`
+	Capability string `json:"capability,omitempty"`
+	Org        string `json:"org,omitempty"`
 }
 
 // registrySearch takes capability before org before q.
 func (b *Bridge) registrySearch(c echo.Context) error {
-	capability, org, q := c.QueryParam("capability"), c.QueryParam("org"), strings.ToLower(c.QueryParam("q"))
-	query := cmp.Or(capability, org, c.QueryParam("q"))
-	if query == "" || len(query) > maxText {
-		return refuse(c, http.StatusBadRequest, "Provide one of q, capability, or org")
+	query := asked{c.QueryParam("q"), c.QueryParam("capability"), c.QueryParam("org")}
+	if query == (asked{}) || len(query.Q)+len(query.Capability)+len(query.Org) > maxText {
+		return refuse(c, http.StatusBadRequest, "Provide q, capability, or org parameter")
 	}
-	all, err := b.registryAll(c.Request().Context())
+	all, err := b.shelf.all(c.Request().Context())
 	if err != nil {
 		return err
 	}
-	limit := number(c, "limit", 20, 1, 50)
+	limit, q := number(c, "limit", 20, 1, 50), strings.ToLower(query.Q)
 	results := []Entry{}
 	for _, e := range all {
+		if len(results) == limit {
+			break
+		}
 		hit := false
 		switch {
-		case capability != "":
-			hit = slices.Contains(e.Capabilities, capability)
-		case org != "":
-			hit = e.Org == org
+		case query.Capability != "":
+			hit = slices.Contains(e.Capabilities, query.Capability)
+		case query.Org != "":
+			hit = e.Org == query.Org
 		default:
-			hit = strings.Contains(strings.ToLower(strings.Join(append([]string{e.AgentName, e.Org, e.Description}, e.Capabilities...), "\n")), q)
+			hit = strings.Contains(e.words, q)
 		}
-		if hit && len(results) < limit {
-			results = append(results, e)
+		if hit {
+			results = append(results, e.Entry)
 		}
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
-		Query   string  `json:"query"`
+		Query   asked   `json:"query"`
 		Results []Entry `json:"results"`
 		Count   int     `json:"count"`
 	}{query, results, len(results)})

@@ -63,7 +63,7 @@ func (c registryClient) do(method, path, token, body string) (int, string) {
 func TestRegistry(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry, c.Directory = true, cards{listedCard, `{"agent_id":"am_y","name":"Y"}`} })
 	c := registryClient{t, r.serve().URL}
-	const mine, other = "a-bearer-of-my-choosing", "another-bearer-entirely"
+	const other = "another-bearer-entirely"
 	key := self(cat).Key
 	add := func(name string) string {
 		return fmt.Sprintf(`{"agent_name":"%s","org":"acme","public_key":"%s","endpoint":"https://cat.example/","description":"Purrs","capabilities":["purr","nap"]}`, name, key)
@@ -100,7 +100,7 @@ func TestRegistry(t *testing.T) {
 		{"GET", "/api/v1/search?capability=purr&org=nobody", "", "", 200, `"count":1`},
 		{"GET", "/api/v1/search?capability=pur", "", "", 200, `"results":[],"count":0`},
 		{"GET", "/api/v1/search?org=acme", "", "", 200, `"count":1`},
-		{"GET", "/api/v1/search?q=MEO", "", "", 200, `"query":"MEO"`},
+		{"GET", "/api/v1/search?q=MEO", "", "", 200, `"query":{"q":"MEO"}`},
 		{"DELETE", "/api/v1/agents/cat@acme", other, "", 403, "error"},
 		{"DELETE", "/api/v1/agents/cat@acme", mine, "", 200, `{"success":true}`},
 		{"GET", "/api/v1/agents/cat@acme", "", "", 404, "error"},
@@ -131,7 +131,7 @@ func TestRegistryWithoutAuth(t *testing.T) {
 func TestDiscover(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Directory = cards{listedCard} })
 	m, _ := r.say(cat, r.draft(cat, OpDiscover, `{"capability":"talk"}`))
-	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) {
+	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) || !strings.Contains(text, `"org":"agentmesh"`) {
 		t.Errorf("results: %s", text)
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -27,7 +27,7 @@ type submission struct {
 }
 
 // readSubmission reads a body. The text is why it is refused, "" where it is not.
-func readSubmission(c echo.Context) (s submission, why string) {
+func (b *Bridge) readSubmission(c echo.Context) (s submission, why string) {
 	raw, err := httpapi.Body(c, maxRegistryDoc)
 	v, bad := wire.ParseObject(raw)
 	if err != nil || bad != nil {
@@ -46,7 +46,7 @@ func readSubmission(c echo.Context) (s submission, why string) {
 	}
 	u, err := url.Parse(s.endpoint)
 	switch {
-	case s.endpoint != "" && (err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || len(s.endpoint) > 2048):
+	case s.endpoint != "" && (err != nil || u.Scheme != "https" && !(b.cfg.Local && u.Scheme == "http") || u.Host == "" || u.User != nil || len(s.endpoint) > 2048):
 		return s, "endpoint must be an https URL"
 	case len(s.description) > 4096:
 		return s, "description is too long"
@@ -65,7 +65,7 @@ func bearer(c echo.Context) string {
 }
 
 func (b *Bridge) registryAdd(c echo.Context) error {
-	s, why := readSubmission(c)
+	s, why := b.readSubmission(c)
 	if why != "" {
 		return refuse(c, http.StatusBadRequest, why)
 	}
@@ -78,8 +78,7 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 	}
 	owner := bearer(c)
 	if !b.cfg.NoAuth {
-		raw, prefixed := strings.CutPrefix(s.key, sigPrefix)
-		if _, err := signing.ParseEd25519(raw); err != nil || !prefixed {
+		if _, ok := parseKey(s.key); !ok {
 			return refuse(c, http.StatusBadRequest, "public_key must be ed25519: and a key in base64")
 		}
 		if owner == "" {
@@ -91,26 +90,55 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 		ID: a.Name(), AgentName: s.name, Org: s.org, PublicKey: s.key, Endpoint: s.endpoint, Description: s.description,
 		Capabilities: append([]string{}, s.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
-	for _, e := range b.listedCards(c.Request().Context()) {
-		if e.ID == k.ID {
-			return httpapi.JSON(c, http.StatusConflict, registryFault{Error: "Agent already registered", AgentID: k.ID})
-		}
+	if wait, ok := b.registrations.Take(rate.AddrKey(httpapi.ClientAddr(c)), now); !ok {
+		retryAfter(c, wait)
+		return refuse(c, http.StatusTooManyRequests, "Too many registrations")
 	}
-	switch err := b.keep(c.Request().Context(), k, now); {
+	_, taken, err := b.shelf.card(c.Request().Context(), k.ID)
+	if err == nil && taken {
+		err = store.ErrConflict
+	}
+	if err == nil {
+		err = b.keep(c.Request().Context(), k, now)
+	}
+	switch {
 	case errors.Is(err, store.ErrConflict): // also a deleted one: names stay reserved
 		return httpapi.JSON(c, http.StatusConflict, registryFault{Error: "Agent already registered", AgentID: k.ID})
 	case errors.Is(err, store.ErrQuota):
+		retryAfter(c, time.Hour)
 		return refuse(c, http.StatusTooManyRequests, "the registry is full")
 	case err != nil:
 		return err
 	}
+	b.proofs.ask(k.ID)
 	return httpapi.JSON(c, http.StatusCreated, registered{true, &k.Entry})
 }
 
+// How long a name is taken after its agent was last seen: a proven one and a deleted one longer (MS-55).
+const (
+	keepClaimed = 30 * 24 * time.Hour
+	keepProven  = 365 * 24 * time.Hour
+)
+
+func (k kept) until() time.Time {
+	if k.Gone || k.TrustScore > trust(false, false) {
+		return k.LastSeenAt.Add(keepProven)
+	}
+	return k.LastSeenAt.Add(keepClaimed)
+}
+
+// keep stores an entry and follows with what is listed.
 func (b *Bridge) keep(ctx context.Context, k kept, now time.Time) error {
-	return b.records.Apply(ctx, []store.Change{{IfRev: k.rev, Max: maxRegistered, Record: store.Record{
-		NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"},
+	b.shelf.writing.Lock() // what is listed changes in the order of the store
+	defer b.shelf.writing.Unlock()
+	k.TrustScore = trust(!k.Key.IsZero(), !k.Answered.IsZero())
+	err := b.records.Apply(ctx, []store.Change{{IfRev: k.rev, Max: maxRegistered, Record: store.Record{
+		NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until(),
 	}}}, now)
+	if err == nil {
+		b.shelf.put(k)
+	}
+	return err
 }
 
 // registryFind returns a live entry, or a card of the directory.
@@ -126,12 +154,8 @@ func (b *Bridge) registryFind(c echo.Context) (kept, bool, error) {
 	if err != nil || ok {
 		return k, ok && !k.Gone, err
 	}
-	for _, e := range b.listedCards(ctx) {
-		if e.ID == id {
-			return kept{Entry: e, readOnly: true}, true, nil
-		}
-	}
-	return k, false, nil
+	e, ok, err := b.shelf.card(ctx, id)
+	return kept{Entry: e, readOnly: true}, ok, err
 }
 
 func (b *Bridge) registryGet(c echo.Context) error {
@@ -175,17 +199,19 @@ func (b *Bridge) registryChange(c echo.Context, change func(*kept, time.Time), a
 		}
 		return err
 	}
+	b.proofs.ask(k.ID)
 	return httpapi.JSON(c, http.StatusOK, answer(k))
 }
 
 func (b *Bridge) registryPut(c echo.Context) error {
-	s, why := readSubmission(c)
+	s, why := b.readSubmission(c)
 	if why != "" {
 		return refuse(c, http.StatusBadRequest, why)
 	}
 	return b.registryChange(c, func(k *kept, now time.Time) {
-		if s.given["endpoint"] {
-			k.Endpoint = s.endpoint
+		if s.given["endpoint"] && s.endpoint != k.Endpoint {
+			k.Endpoint, k.Answered, k.Tried = s.endpoint, time.Time{}, time.Time{}
+			k.TrustScore = trust(!k.Key.IsZero(), false)
 		}
 		if s.given["description"] {
 			k.Description = s.description

@@ -172,7 +172,9 @@ func readBatch(raw []byte) ([]wire.Value, *Error) {
 // serveStream is the WebSocket: one JSON text per frame, the first a valid hello that binds the connection (MS-47).
 func (b *Bridge) serveStream(c echo.Context) error {
 	if !websocket.Wanted(c.Request()) {
-		return wire.ErrQuery.At("this route is a WebSocket")
+		e := faultAt(CodeSchema, "", "this route is a WebSocket")
+		e.Status = http.StatusUpgradeRequired
+		return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
 	}
 	conn, err := websocket.Accept(c.Response(), c.Request(), websocket.Options{
 		ReadLimit: MaxMessage + maxWrapping, QueueFrames: 256, QueueBytes: 4 << 20, Origins: b.cfg.Origins,
@@ -286,6 +288,9 @@ func listed(card wire.Value) wire.Value {
 		if s := meta.GetStr(m.from); s != "" {
 			v = v.With(m.to, wire.Text(s))
 		}
+	}
+	if name, ok := ParseName(meta.GetStr("moltspeak_agent")); ok {
+		v = v.With("org", wire.Text(name.Org))
 	}
 	return v
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -25,7 +26,7 @@ import (
 func (r *rig) serve() *httptest.Server {
 	edge := httpapi.New(httpapi.Config{Local: true})
 	r.b.Mount(edge.Echo())
-	srv := httptest.NewServer(edge.Handler())
+	srv := httptest.NewServer(apitest.Check(r.t, edge.Handler()))
 	r.t.Cleanup(srv.Close)
 	return srv
 }

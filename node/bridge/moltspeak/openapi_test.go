@@ -1,0 +1,30 @@
+package moltspeak
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+)
+
+// The endpoint and the registry have the routes that openapi.yaml describes, and no other. What they answer, every test
+// with a listener compares.
+func TestEveryRouteIsDescribed(t *testing.T) {
+	r, _ := alone(t, func(c *Config) { c.Registry = true })
+	e := echo.New()
+	r.b.Mount(e)
+	var mounted []string
+	for _, route := range e.Routes() {
+		if route.Method != echo.RouteNotFound { // what a group with its own guard adds
+			mounted = append(mounted, route.Method+" "+strings.Replace(route.Path, ":id", "{name}", 1))
+		}
+	}
+	slices.Sort(mounted)
+	if diff := cmp.Diff(apitest.Operations(t, "moltspeak", "moltspeak-registry"), mounted); diff != "" {
+		t.Errorf("routes (-openapi.yaml +mounted):\n%s", diff)
+	}
+}

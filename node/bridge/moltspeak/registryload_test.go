@@ -1,0 +1,230 @@
+package moltspeak
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const mine = "a-bearer-of-my-choosing"
+
+// counted is a directory of many cards that counts how often it is asked for a page.
+type counted struct {
+	cards []wire.Value
+	pages atomic.Int64
+}
+
+func (d *counted) Search(_ context.Context, q client.Query) (wire.Listing, error) {
+	d.pages.Add(1)
+	from := 0
+	fmt.Sscan(q.Cursor, &from)
+	to := min(from+q.Limit, len(d.cards))
+	l := wire.Listing{Agents: d.cards[from:to]}
+	if to < len(d.cards) {
+		l.Cursor = fmt.Sprint(to)
+	}
+	return l, nil
+}
+
+// What strangers ask the registry costs no reading: the directory is read page by page once, however many ask, and the
+// store once, however many are registered.
+func TestRegistryUnderLoad(t *testing.T) {
+	d := &counted{}
+	for i := range 1000 {
+		d.cards = append(d.cards, mustTree(t, fmt.Sprintf(`{"agent_id":"am_%d","name":"X","description":"card %d","metadata":{"moltspeak":"https://x.example/","moltspeak_agent":"a%d@cards"}}`, i, i, i)))
+	}
+	r, _ := alone(t, func(c *Config) { c.Registry, c.Local, c.Directory = true, true, d })
+	now := time.Now().UTC()
+	var changes []store.Change
+	for i := range 2000 {
+		k := kept{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Capabilities: []string{"x"}, TrustScore: 0.5, LastSeenAt: now}}
+		changes = append(changes, store.Change{Record: store.Record{NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until()}})
+		if len(changes) == 500 {
+			if err := r.b.records.Apply(t.Context(), changes, now); err != nil {
+				t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
+	reads := &countedRecords{Records: r.b.records}
+	r.b.shelf.records = reads
+	c := registryClient{t, r.serve().URL}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for _, path := range []string{"agents?limit=100&offset=2950", "stats", "search?q=card+99", "search?org=own&limit=50", "search?capability=none", "agents/a7@cards"} {
+				if status, body := c.do("GET", "/api/v1/"+path, "", ""); status != http.StatusOK {
+					t.Errorf("%s: %d %s", path, status, body)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if pages, lists := d.pages.Load(), reads.lists.Load(); pages > 10 || lists > 5 {
+		t.Errorf("48 requests read %d pages of the directory and %d of the store, want one walk over each", pages, lists)
+	}
+	_, stats := c.do("GET", "/api/v1/stats", "", "")
+	_, last := c.do("GET", "/api/v1/agents?limit=100&offset=2950", "", "")
+	var page struct {
+		Agents     []Entry
+		Pagination struct {
+			Total int
+			More  bool `json:"has_more"`
+		}
+	}
+	if err := json.Unmarshal([]byte(last), &page); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(stats, `"total_agents":3000,"total_orgs":2`) || len(page.Agents) != 50 || page.Pagination.Total != 3000 || page.Pagination.More {
+		t.Errorf("stats %s, last page %d of %d", stats, len(page.Agents), page.Pagination.Total)
+	}
+	d.cards = d.cards[:1]
+	r.b.shelf.mu.Lock()
+	r.b.shelf.read = time.Now().Add(-cardsFor)
+	r.b.shelf.mu.Unlock()
+	if _, stats := c.do("GET", "/api/v1/stats", "", ""); !strings.Contains(stats, `"total_agents":2001`) {
+		t.Errorf("a minute later: %s", stats)
+	}
+}
+
+type countedRecords struct {
+	store.Records
+	lists atomic.Int64
+}
+
+func (r *countedRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	r.lists.Add(1)
+	return r.Records.List(ctx, ns, term, after, limit, now)
+}
+
+func register(name, endpoint string) string {
+	a, _ := ParseName(name)
+	return fmt.Sprintf(`{"agent_name":"%s","org":"%s","public_key":"%s","endpoint":"%s"}`, a.Agent, a.Org, self(name).Key, endpoint)
+}
+
+// An address registers few agents in an hour, the registry has an end, and a name that nobody keeps alive is free again.
+func TestRegistrationsAreBounded(t *testing.T) {
+	r, _ := alone(t, func(c *Config) {
+		c.Registry = true
+		c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 10_000}).Addresses()
+	})
+	c := registryClient{t, r.serve().URL}
+	for i := range registrationsPerHour {
+		if status, body := c.do("POST", "/api/v1/agents", mine, register(fmt.Sprintf("a%d@x", i), "https://x.example")); status != http.StatusCreated {
+			t.Fatalf("%d: %d %s", i, status, body)
+		}
+	}
+	if status, body := c.do("POST", "/api/v1/agents", mine, register("more@x", "https://x.example")); status != http.StatusTooManyRequests {
+		t.Errorf("one too many: %d %s", status, body)
+	}
+	r, _ = alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	now := time.Now().UTC()
+	var changes []store.Change
+	for i := range maxRegistered {
+		k := kept{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Capabilities: []string{}, TrustScore: 0.5, LastSeenAt: now.Add(time.Minute - keepClaimed)}}
+		changes = append(changes, store.Change{Record: store.Record{NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until()}})
+		if len(changes) == 1000 {
+			if err := r.b.records.Apply(t.Context(), changes, now); err != nil {
+				t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
+	c = registryClient{t, r.serve().URL}
+	if status, body := c.do("POST", "/api/v1/agents", mine, register("more@x", "https://x.example")); status != http.StatusTooManyRequests {
+		t.Errorf("in a full registry: %d %s", status, body)
+	}
+	more := kept{Entry: Entry{ID: "more@x", LastSeenAt: now}}
+	if err := r.b.keep(t.Context(), more, now.Add(2*time.Minute)); err != nil {
+		t.Errorf("when nobody kept the others alive: %v", err)
+	}
+}
+
+// Trust grows with what is proven: the key by a message that it signed, the endpoint by an answer of its own; another
+// endpoint begins anew (MS-55).
+func TestRegistryProofs(t *testing.T) {
+	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	c := registryClient{t, r.serve().URL}
+	score := func(name string) float64 {
+		t.Helper()
+		var got struct{ Agent Entry }
+		_, body := c.do("GET", "/api/v1/agents/"+name, "", "")
+		if err := json.Unmarshal([]byte(body), &got); err != nil {
+			t.Fatal(err)
+		}
+		return got.Agent.TrustScore
+	}
+	prove := func(name string, now time.Time) error { return r.b.proveEndpoint(t.Context(), name, now) }
+	signer := cat
+	r.reply = func(peer string, got wire.Value) []byte {
+		challenge, _ := got.Get("p")
+		d := r.draft(peer, OpVerifyResponse, `{"challenge":"`+challenge.GetStr("challenge")+`"}`)
+		d.Re = got.GetStr("id")
+		return r.signed(signer, d)
+	}
+	for _, name := range []string{cat, dog, "bird@air"} {
+		c.do("POST", "/api/v1/agents", mine, register(name, r.server.URL+"/"+name+"/message"))
+	}
+	if got := score(cat); got != 0.5 {
+		t.Errorf("registered: %v", got)
+	}
+	now := time.Now()
+	if err := prove(cat, now); err != nil || score(cat) != 0.9 {
+		t.Errorf("its endpoint answered: %v, %v", score(cat), err)
+	}
+	if err := prove(dog, now); err == nil || score(dog) != 0.5 {
+		t.Errorf("another signed for it: %v, %v", score(dog), err)
+	}
+	if before := len(r.queue(dog)); prove(dog, now.Add(time.Minute)) != nil || len(r.queue(dog)) != before {
+		t.Error("an endpoint is asked again within the hour")
+	}
+	r.say(dog, r.draft(dog, OpPing, `{"nonce":1}`))
+	if got := score(dog); got != 0.7 {
+		t.Errorf("it signed a message: %v", got)
+	}
+	forged := r.draft("bird@air", OpPing, `{"nonce":1}`)
+	r.raw(dog, r.signed(dog, forged))
+	if got := score("bird@air"); got != 0.5 {
+		t.Errorf("a forged message proved a key: %v", got)
+	}
+	c.do("PUT", "/api/v1/agents/"+cat, mine, `{"endpoint":"`+r.server.URL+`/elsewhere"}`)
+	if got := score(cat); got != 0.7 {
+		t.Errorf("another endpoint: %v", got)
+	}
+	c.do("PUT", "/api/v1/agents/"+cat, mine, `{"endpoint":"`+r.server.URL+`/`+cat+`/message"}`)
+	if err := prove(cat, now); err != nil || score(cat) != 0.9 {
+		t.Errorf("proven again: %v, %v", score(cat), err)
+	}
+	r.down.Store(true)
+	if err := prove(cat, now.Add(proveAgain)); err == nil || score(cat) != 0.7 {
+		t.Errorf("an endpoint that is gone: %v, %v", score(cat), err)
+	}
+}
+
+// The registry asks endpoints by itself, and stops with the bridge.
+func TestRegistryProvesByItself(t *testing.T) {
+	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.b.Run(ctx) }()
+	c := registryClient{t, r.serve().URL}
+	c.do("POST", "/api/v1/agents", mine, register(cat, r.server.URL+"/"+cat+"/message"))
+	if m := r.gets(cat); m.Op != OpVerify {
+		t.Errorf("the endpoint got %s", m.Op)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
