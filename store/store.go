@@ -231,6 +231,7 @@ type Entry struct {
 	Raw       []byte   // the bytes as received or sent
 	Digest    [32]byte // SHA-256 of the canonical bytes
 	Chain     [32]byte // see conversations.Link
+	Key       []byte   // opens what is sealed in Raw (AM-85), and no other message; nil where nothing is, or nothing can
 }
 
 // Replay remembers an accepted message and the answer it got.

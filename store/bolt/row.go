@@ -25,13 +25,15 @@ import (
 //	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · peer bytes ·
 //	         id bytes · terms texts · body bytes
 //	entry    flags (1 out) · at time · digest hash · chain hash · hash16 of the replay that came with it, bytes ·
-//	         message id bytes · raw bytes
+//	         message id bytes · raw bytes; in version 2, for what was sealed, · key bytes
 //	replay   expires time · conv seq u64, 0 for none · digest hash · status uint · conv peer bytes · conv id bytes ·
 //	         sender bytes · message id bytes · answer bytes
 //	record   rev u64 · expires time · terms texts · body bytes
 //
 // A field is added by a new version byte; a decoder reads every version ever shipped.
 const rowVersion = 1
+
+const keyedVersion = 2 // of entries that have a key
 
 var errRow = errors.New("row is cut short or has trailing bytes")
 
@@ -108,11 +110,17 @@ type reader struct {
 
 // readRow copies row, which bbolt lends until the transaction ends, and checks its version.
 func readRow(row []byte) reader {
-	r := reader{b: append([]byte(nil), row...)}
-	if v := r.byte(); r.err == nil && v != rowVersion {
-		r.err = fmt.Errorf("row has version %d, this program knows %d", v, rowVersion)
-	}
+	r, _ := readVersions(row, rowVersion)
 	return r
+}
+
+// readVersions is readRow for a kind of row that has versions up to newest.
+func readVersions(row []byte, newest byte) (r reader, version byte) {
+	r = reader{b: append([]byte(nil), row...)}
+	if version = r.byte(); r.err == nil && (version < rowVersion || version > newest) {
+		r.err = fmt.Errorf("row has version %d, this program knows %d", version, newest)
+	}
+	return r, version
 }
 
 func (r *reader) take(n uint64) []byte {

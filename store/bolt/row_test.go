@@ -26,6 +26,7 @@ var (
 	sampleEntry = entryRow{Entry: store.Entry{
 		N: 2, Out: true, MessageID: "m", At: now, Raw: []byte("raw"), Digest: [32]byte{3}, Chain: [32]byte{4},
 	}, replay: []byte("0123456789abcdef")}
+	sampleSealed = func() entryRow { e := sampleEntry; e.Key = []byte("opens it"); return e }()
 	sampleReplay = replayRow{Replay: store.Replay{
 		Sender: "s", MessageID: "m", Digest: [32]byte{5}, Conv: store.ConvKey{Peer: "p", ID: "c"}, Status: 202, Answer: []byte("answer"), Expires: now,
 	}, convSeq: 5}
@@ -41,6 +42,7 @@ var rowDecoders = map[string]struct {
 	"change": {encodeChange(sampleChange), func(b []byte) ([]byte, error) { v, err := decodeChange(4, b); return encodeChange(v), err }},
 	"conv":   {encodeConv(sampleConv), func(b []byte) ([]byte, error) { v, err := decodeConv(5, b); return encodeConv(v), err }},
 	"entry":  {encodeEntry(sampleEntry), func(b []byte) ([]byte, error) { v, err := decodeEntry(2, b); return encodeEntry(v), err }},
+	"sealed": {encodeEntry(sampleSealed), func(b []byte) ([]byte, error) { v, err := decodeEntry(2, b); return encodeEntry(v), err }},
 	"replay": {encodeReplay(sampleReplay), func(b []byte) ([]byte, error) { v, err := decodeReplay(b); return encodeReplay(v), err }},
 	"record": {encodeRecord(sampleRecord), func(b []byte) ([]byte, error) { v, err := decodeRecord("n", "k", b); return encodeRecord(v), err }},
 }
@@ -59,8 +61,8 @@ func TestRows(t *testing.T) {
 		if _, err := row.again(append(row.sample[:len(row.sample):len(row.sample)], 0)); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s with a byte more = %v", name, err)
 		}
-		newer := append([]byte{rowVersion + 1}, row.sample[1:]...)
-		if _, err := row.again(newer); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "version 2") {
+		newer := append([]byte{keyedVersion + 1}, row.sample[1:]...)
+		if _, err := row.again(newer); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "version 3") {
 			t.Errorf("%s of a newer version = %v", name, err)
 		}
 	}

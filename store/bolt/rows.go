@@ -201,18 +201,26 @@ type entryRow struct {
 }
 
 func encodeEntry(e entryRow) []byte {
-	b := make([]byte, 0, 112+len(e.MessageID)+len(e.Raw))
-	b = append(b, rowVersion, flag(e.Out))
+	b := make([]byte, 0, 112+len(e.MessageID)+len(e.Raw)+len(e.Key))
+	version := byte(rowVersion)
+	if len(e.Key) > 0 {
+		version = keyedVersion
+	}
+	b = append(b, version, flag(e.Out))
 	b = appendTime(b, e.At)
 	b = append(b, e.Digest[:]...)
 	b = append(b, e.Chain[:]...)
 	b = appendBytes(b, e.replay)
 	b = appendBytes(b, e.MessageID)
-	return appendBytes(b, e.Raw)
+	b = appendBytes(b, e.Raw)
+	if version == keyedVersion {
+		b = appendBytes(b, e.Key)
+	}
+	return b
 }
 
 func decodeEntry(n uint64, row []byte) (entryRow, error) {
-	r := readRow(row)
+	r, version := readVersions(row, keyedVersion)
 	var e entryRow
 	e.N = n
 	e.Out = r.byte() == 1
@@ -222,6 +230,11 @@ func decodeEntry(n uint64, row []byte) (entryRow, error) {
 	e.replay = r.bytes()
 	e.MessageID = r.text()
 	e.Raw = r.bytes()
+	if version == keyedVersion {
+		if e.Key = r.bytes(); len(e.Key) == 0 && r.err == nil {
+			r.err = errRow
+		}
+	}
 	if err := r.end(); err != nil {
 		return entryRow{}, fmt.Errorf("entry %d: %w", n, err)
 	}

@@ -60,7 +60,7 @@ func testStep(t *testing.T, s store.Store) {
 
 	c.Rev, c.Body, c.Open, c.Expires, c.Terms, c.Chain = first.Rev, []byte("done"), false, t0.Add(day), []string{"b", "a"}, hash("x")
 	out := entry("m3")
-	out.Out = true
+	out.Out, out.Key = true, []byte("opens m3")
 	second := apply(t, s, store.Step{Conv: &c, Append: []store.Entry{entry("m2"), out}})
 	if second.Rev <= first.Rev {
 		t.Errorf("revision %d after %d", second.Rev, first.Rev)
