@@ -30,6 +30,7 @@ type PrivateKey struct {
 	publicText string
 	text       []byte
 	sign       func(data []byte) ([]byte, error)
+	age        *age.X25519Identity // of an age identity; nil for the other kinds
 }
 
 func (k *PrivateKey) String() string               { return redacted }
@@ -150,6 +151,7 @@ func parseAgeIdentity(text string) (*PrivateKey, error) {
 		public:     public,
 		publicText: publicText,
 		text:       []byte(identity.String() + "\n"),
+		age:        identity,
 		sign: func(data []byte) ([]byte, error) {
 			var z [64]byte
 			rand.Read(z[:])
