@@ -52,19 +52,24 @@ type exportEntry struct {
 	Digest    string    `json:"digest"` // hex
 	Chain     string    `json:"chain"`  // hex
 	Raw       []byte    `json:"raw"`    // base64; as received or sent
+	// Key opens what is sealed in Raw, and Opened is the payload that it shows: where the exporting owner wants it read.
+	Key    []byte      `json:"key,omitempty"`
+	Opened *wire.Value `json:"opened,omitempty"`
 }
 
 // Exporter writes an export. Its methods are called in the order Head, Entry for each, Seal; after an error it is of no
 // use.
 type Exporter struct {
-	to  io.Writer
-	sum hash.Hash
+	to     io.Writer
+	sum    hash.Hash
+	opened bool
 }
 
-// NewExporter returns an exporter that writes to w.
-func NewExporter(w io.Writer) *Exporter {
+// NewExporter returns an exporter that writes to w. With opened, what was sealed is written as the owner reads it, beside
+// the key of each such message, which proves that this is what was sealed.
+func NewExporter(w io.Writer, opened bool) *Exporter {
 	sum := sha256.New()
-	return &Exporter{to: io.MultiWriter(w, sum), sum: sum}
+	return &Exporter{to: io.MultiWriter(w, sum), sum: sum, opened: opened}
 }
 
 func (x *Exporter) line(v any) error {
@@ -86,10 +91,14 @@ func (x *Exporter) Head(h ExportHead) error {
 
 // Entry writes one entry of the transcript.
 func (x *Exporter) Entry(e store.Entry) error {
-	return x.line(exportEntry{
+	line := exportEntry{
 		N: e.N, Out: e.Out, At: e.At.UTC(), MessageID: e.MessageID,
 		Digest: hex.EncodeToString(e.Digest[:]), Chain: hex.EncodeToString(e.Chain[:]), Raw: e.Raw,
-	})
+	}
+	if said, ok := SaidIn(e); x.opened && ok && said.Sealed && !IsSealed(said.Payload) {
+		line.Key, line.Opened = e.Key, &said.Payload
+	}
+	return x.line(line)
 }
 
 // Seal signs what was written as self and writes the last line.
@@ -117,10 +126,12 @@ type ExportReport struct {
 	Verified int // messages whose signature one of the keys of their sender verifies
 	// Unsigned counts messages that carry no signature to check: what a foreign peer wrote, and error answers.
 	Unsigned int
+	Sealed   int // messages whose payload is sealed, and how many of them the export opens
+	Opened   int
 }
 
-// maxExportLine bounds a line: a message, half as much again for base64, and what surrounds it.
-const maxExportLine = 2*wire.MaxMessage + 64<<10
+// maxExportLine bounds a line: a message, half as much again for base64, what was sealed in it, and what surrounds it.
+const maxExportLine = 3*wire.MaxMessage + 64<<10
 
 // VerifyExport reads an export and checks it with nothing but what stands in it: that no line was changed, left out,
 // put in or moved, that every message of the two sides is signed by a key of its sender, and that the exporting node
@@ -208,7 +219,34 @@ func (v *exportVerifier) entry(text []byte) error {
 		return err
 	}
 	v.seen++
-	return v.message(e)
+	if err := v.message(e); err != nil {
+		return err
+	}
+	return v.unsealed(e, x)
+}
+
+// unsealed counts what is sealed, and checks that what the export shows of it is what was sealed.
+func (v *exportVerifier) unsealed(e store.Entry, x exportEntry) error {
+	said, ok := SaidIn(e)
+	if !ok || !said.Sealed {
+		if x.Opened != nil || len(x.Key) > 0 {
+			return errors.New("something is opened that is not sealed")
+		}
+		return nil
+	}
+	v.report.Sealed++
+	if x.Opened == nil && len(x.Key) == 0 {
+		return nil
+	}
+	opened, err := openWith(x.Key, said.Payload)
+	if err != nil {
+		return err
+	}
+	if x.Opened == nil || !bytes.Equal(signing.Canonical(*x.Opened, signing.JCS), signing.Canonical(opened, signing.JCS)) {
+		return errors.New("what is shown as opened is not what was sealed")
+	}
+	v.report.Opened++
+	return nil
 }
 
 // message checks the signature of one entry.

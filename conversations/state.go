@@ -48,6 +48,11 @@ type Conversation struct {
 	// AcceptHeld: the peer answered that our accept waits for its owner. Its next message takes it, or takes it back.
 	AcceptHeld bool           `json:"accept_held,omitempty"`
 	Agreement  wire.Agreement `json:"agreement,omitzero"` // what a mesh.schedule says so far; untrusted text
+
+	// Sealed: a message in it was sealed, so what we say in it is (AM-85). PeerRecipient is the age recipient that the
+	// peer named in the newest message that it sealed.
+	Sealed        bool   `json:"sealed,omitempty"`
+	PeerRecipient string `json:"peer_recipient,omitempty"`
 }
 
 // Side is one of the two in a conversation.
@@ -84,6 +89,8 @@ type Event struct {
 	Payload   wire.Value    // of the message; of HeldByPeer, of ours
 	Until     time.Time     // of holds
 	Idle      time.Duration // of the conversation that the event opens; 0 is that of all
+	Sealed    bool          // the message was
+	Recipient string        // what its sender wants answers sealed to
 }
 
 // At judges a conversation that may have expired (AM-38): after idle without a message, not counting the time in
@@ -163,8 +170,12 @@ func (c Conversation) message(e Event) (Conversation, error) {
 		}
 		return c.touch(e.At).end(state), nil
 	}
+	c.Sealed = c.Sealed || e.Sealed
 	switch e.Kind {
 	case Received:
+		if e.Recipient != "" {
+			c.PeerRecipient = e.Recipient
+		}
 		c.PeerHeld = time.Time{} // its next message ends the peer's hold
 		c.AcceptHeld = c.AcceptHeld && e.Payload.GetStr("action") == wire.ActionPending
 	case Sent:

@@ -32,6 +32,7 @@ type acceptance struct {
 	verdict  acl.Verdict
 	known    bool // the action is one of the specification
 	takes    bool // with it the peer takes our accept, which it had held
+	seal     seal
 	route    Route
 }
 
@@ -99,6 +100,9 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 		return out, err
 	}
 	if err := a.admit(ctx); err != nil { // lines 11, 12
+		return bridge.Outcome{}, err
+	}
+	if err := a.unseal(ctx); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if a.in.Payload.GetStr("action") == wire.ActionClose { // line 13
@@ -187,7 +191,6 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 	if a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, conv.WroteFirst); err != nil {
 		return err
 	}
-	a.takes = conv.AcceptHeld && a.in.Payload.GetStr("action") != wire.ActionPending
 	known := a.standing.Known() || conv.WroteFirst
 	if !a.charged {
 		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: known}, a.now)
@@ -364,12 +367,12 @@ func actionOf(action string) wire.Value {
 func (a *acceptance) received(kind conversations.Kind) error {
 	err := a.thread.Record(conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
-		Idle: a.n.idle[a.in.Intent],
+		Idle: a.n.idle[a.in.Intent], Sealed: a.seal.sealed, Recipient: a.seal.back,
 	})
 	if err != nil {
 		return err
 	}
-	a.thread.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest})
+	a.thread.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest, Key: a.seal.key})
 	return nil
 }
 

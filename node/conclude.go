@@ -86,6 +86,8 @@ var noticeTitles = map[string]string{
 	"interrupted": "a restart interrupted your agent",
 	"closed":      "a conversation was closed",
 	"key-change":  "a peer's key changed",
+
+	kindUnreadable: "a sealed message could not be opened",
 }
 
 // notice describes an event in a conversation.

@@ -44,17 +44,21 @@ type heldMessage struct {
 	Proof   string          `json:"verified"`
 	Intent  wire.Intent     `json:"intent"`
 	Reason  string          `json:"reason,omitempty"`
+	Sealed  bool            `json:"sealed,omitempty"`
 	Payload json.RawMessage `json:"payload"`
 }
 
 // mustHold is line 15: the owner decides first.
 func (a *acceptance) mustHold() bool {
-	if a.verdict == acl.HoldSender || a.in.Hold {
+	if a.verdict == acl.HoldSender || a.in.Hold || a.passesOn() {
 		return true
 	}
 	action, answers := a.in.Payload.GetStr("action"), a.thread.Conversation().WroteFirst
 	return a.n.cfg.Policy.HoldIntent(a.in.Intent, action, a.route.Handler != nil, answers)
 }
+
+// passesOn says whether the handler would take what was sealed to this node to a foreign network, where others read it.
+func (a *acceptance) passesOn() bool { return a.seal.sealed && a.route.Foreign }
 
 // hold stores the message as a question to the owner and answers with a signed pending_approval (AM-32, AM-33).
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
@@ -63,7 +67,11 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	}
 	item := a.newItem(ItemHeld)
 	item.Pending = true
-	ask, slot := a.question(item, "intent", "")
+	why := ""
+	if a.passesOn() {
+		why = "it came sealed, and " + a.route.Name + " would pass it on open to a foreign network"
+	}
+	ask, slot := a.question(item, "intent", why)
 	ask.Rule = "hold=" + string(a.in.Intent)
 	reason := reasonIntent
 	if a.verdict == acl.HoldSender {
@@ -115,7 +123,7 @@ func (a *acceptance) question(item Item, hold, reason string) (acl.Ask, acl.Slot
 	}
 	body, err := json.Marshal(heldMessage{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
-		Proof: item.Verified, Intent: item.Intent, Reason: reason, Payload: item.Payload,
+		Proof: item.Verified, Intent: item.Intent, Reason: reason, Sealed: item.Sealed, Payload: item.Payload,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("encode question: %v", err)) // only fields we filled

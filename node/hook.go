@@ -31,6 +31,7 @@ type Call struct {
 	History      []store.Entry // the conversation so far, bounded
 	Sender       Sender
 	ActionKnown  bool
+	Sealed       bool // it came sealed (AM-85); Payload is what was inside, and an answer is sealed as well
 	Attempt      int  // 1 for the first
 	Reply        bool // the message answers one of ours on its connection; see [Route].Replies
 	Approved     bool // the owner was asked about the message and let it through
@@ -69,6 +70,7 @@ type Route struct {
 	Name       string  // for status and log
 	Handler    Handler // nil: the inbox
 	Repeatable bool    // may run again after a crash that came while it worked (AM-75)
+	Foreign    bool    // takes messages on to a foreign network: a sealed one waits for the owner
 	Replies    bool    // also takes synchronous answers to messages of ours, which else are for the inbox
 }
 
@@ -171,6 +173,9 @@ func ownPayload(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 		}
 		payload = payload.With("metadata", meta.Without("in_reply_to", "resend_of"))
 	}
+	if conversations.IsSealed(payload) {
+		return wire.Value{}, errors.New("the node itself seals what is to be sealed: the action sealed is its own (AM-85)")
+	}
 	if _, err := wire.CheckPayload(intent, payload); err != nil {
 		return wire.Value{}, err
 	}
@@ -227,6 +232,7 @@ func (c Call) document() []byte {
 		)},
 		wire.Member{Key: "action_known", Value: wire.Bool(c.ActionKnown)},
 		wire.Member{Key: "approved", Value: wire.Bool(c.Approved)},
+		wire.Member{Key: "sealed", Value: wire.Bool(c.Sealed)},
 		wire.Member{Key: "message", Value: message.Tree()},
 		wire.Member{Key: "conversation", Value: wire.Obj(
 			wire.Member{Key: "conversation_id", Value: wire.Text(conv.Key.ID)},
@@ -258,9 +264,8 @@ func (c Call) history() wire.Value {
 			{Key: "from", Value: wire.Text(from)},
 			{Key: "at", Value: wire.Text(wire.FormatTime(e.At))},
 		}
-		if v, err := wire.ParseObject(e.Raw); err == nil {
-			payload, _ := v.Get("payload")
-			turn = append(turn, wire.Member{Key: "intent", Value: wire.Text(v.GetStr("intent"))}, wire.Member{Key: "payload", Value: payload})
+		if said, ok := conversations.SaidIn(e); ok {
+			turn = append(turn, wire.Member{Key: "intent", Value: wire.Text(string(said.Intent))}, wire.Member{Key: "payload", Value: said.Payload})
 		}
 		turns = append([]wire.Value{wire.Obj(turn...)}, turns...)
 	}

@@ -55,6 +55,7 @@ type Item struct {
 	Verified     string              `json:"verified"`
 	Trust        string              `json:"trust"`
 	ActionKnown  bool                `json:"action_known"`
+	Sealed       bool                `json:"sealed,omitempty"` // only this node could read it on its way
 
 	At      time.Time `json:"at"`
 	Route   string    `json:"route,omitempty"` // name of the hook that has it
@@ -81,7 +82,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
-		ActionKnown: a.known, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest), Expires: a.now.Add(a.n.cfg.Retention),
+		ActionKnown: a.known, Sealed: a.seal.sealed, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest), Expires: a.now.Add(a.n.cfg.Retention),
 	}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
@@ -244,7 +245,7 @@ func (n *Node) call(ctx context.Context, item Item, m wire.Message, conv convers
 	return Call{
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
 		Sender:      Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: item.Trust},
-		ActionKnown: item.ActionKnown, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
+		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
 		Reminder: !item.Reminded.IsZero(),
 	}
 }

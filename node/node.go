@@ -48,6 +48,7 @@ type Config struct {
 	Window     client.Window      // zero fields: the default of AM-20
 
 	Identity Identity
+	Age      *signing.PrivateKey // opens what is sealed to the age recipient on the card (AM-85); nil opens nothing
 
 	Policy   acl.Policy
 	Outbound OutboundPolicy // AM-50; the zero value lets everything out
@@ -242,6 +243,7 @@ type signed struct {
 	Message wire.Message
 	Raw     []byte   // the bytes that leave
 	Digest  [32]byte // SHA-256 of what was signed
+	Key     []byte   // opens it where it is sealed
 }
 
 // sign makes the message that d describes, from this node.
@@ -265,7 +267,7 @@ func (n *Node) sign(d wire.Draft) (signed, error) {
 
 // entry is the transcript entry of a message of ours.
 func (s signed) entry() store.Entry {
-	return store.Entry{Out: true, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest}
+	return store.Entry{Out: true, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest, Key: s.Key}
 }
 
 // parseOwn reads a message of ours that was stored, with the digest of what was signed.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -96,6 +97,9 @@ func (h OpenClawHook) prompt(c Call, fence string) string {
 			block(&b, fence, who, payloadText(e))
 		}
 	}
+	if c.Sealed {
+		b.WriteString("The message came sealed: nobody on the way could read it, and the answer will be sealed as well.\n\n")
+	}
 	block(&b, fence, "the message", string(c.Payload))
 	fmt.Fprintf(&b, "Your owner decides about money, promises and personal data: ask where it comes to that, and invent nothing.\n")
 	fmt.Fprintf(&b, "To answer, run exactly:\n\n  %s %s 'JSON'\n\n", reply, c.Message.Conversation)
@@ -111,12 +115,11 @@ func block(b *strings.Builder, fence, label, text string) {
 }
 
 func payloadText(e store.Entry) string {
-	v, err := wire.ParseObject(e.Raw)
-	if err != nil {
+	said, ok := conversations.SaidIn(e)
+	if !ok {
 		return string(e.Raw)
 	}
-	payload, _ := v.Get("payload")
-	return string(payload.JSON())
+	return string(said.Payload.JSON())
 }
 
 func newest(entries []store.Entry, most int) []store.Entry {

@@ -20,6 +20,7 @@ type OutboundPolicy struct {
 	// Mode is for recipients what access.mode is for senders. Empty: allowlist where Allow has entries, else open.
 	Mode    acl.Mode `yaml:"mode"`
 	Allow   []string `yaml:"allow"`   // agent ids and foreign addresses
+	Seal    Sealing  `yaml:"seal"`    // empty: SealOff
 	Approve []string `yaml:"approve"` // patterns of intents (see [acl.Match]) that wait for the owner
 }
 
@@ -27,6 +28,9 @@ type OutboundPolicy struct {
 func (p OutboundPolicy) Validate() error {
 	if !slices.Contains([]acl.Mode{"", acl.Open, acl.Allowlist, acl.Approval}, p.Mode) {
 		return fmt.Errorf("outgoing mode %q: must be open, allowlist or approval", p.Mode)
+	}
+	if !slices.Contains([]Sealing{"", SealOff, SealPrefer, SealRequire}, p.Seal) {
+		return fmt.Errorf("outgoing seal %q: must be off, prefer or require", p.Seal)
 	}
 	for _, pattern := range p.Approve {
 		if err := acl.ValidPattern(pattern); err != nil {

@@ -21,11 +21,12 @@ const maxOutgoingAsks = 200
 type outgoingAsk struct {
 	Outgoing
 	Recipient recipient `json:"recipient"`
+	Sealed    bool      `json:"sealed,omitempty"` // only the recipient will read it
 }
 
 // question asks the owner about a message of ours. The hash covers the recipient's key as well as the payload.
 func (n *Node) outgoingQuestion(out Outgoing, to recipient, p permission, now time.Time) (acl.Ask, []store.Change, error) {
-	body, err := json.Marshal(outgoingAsk{out, to})
+	body, err := json.Marshal(outgoingAsk{out, to, out.sealTo != ""})
 	if err != nil {
 		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
 	}
@@ -124,6 +125,12 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	}
 	if err := r.n.stillThem(ctx, out, body.Recipient); err != nil {
 		return err
+	}
+	if err := r.n.sealing(ctx, &out, d.Now); err != nil {
+		return err
+	}
+	if body.Sealed && out.sealTo == "" {
+		return ErrCannotSeal.At("you were shown it as sealed")
 	}
 	changes := d.Changes
 	if d.Choice == acl.ApproveAlways {

@@ -25,6 +25,7 @@ type convView struct {
 	State     conversations.State `json:"state"`
 	Rejected  bool                `json:"rejected,omitempty"`
 	Mine      bool                `json:"opened_by_us"`
+	Sealed    bool                `json:"sealed,omitempty"`
 	Intent    wire.Intent         `json:"intent"`
 	Opened    time.Time           `json:"opened"`
 	Last      time.Time           `json:"last"`
@@ -36,7 +37,7 @@ type convView struct {
 
 func (n *Node) view(conv conversations.Conversation, now time.Time) convView {
 	v := convView{
-		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine,
+		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
 		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Entries: conv.Entries,
 		Bytes: conv.Bytes,
 	}
@@ -49,13 +50,16 @@ func (n *Node) view(conv conversations.Conversation, now time.Time) convView {
 	return v
 }
 
-// entryView is a transcript entry as the owner sees it. Message is what was received or sent, byte for byte.
+// entryView is a transcript entry as the owner sees it. Message is what was received or sent, byte for byte; Opened is the
+// payload that was sealed in it.
 type entryView struct {
 	N         uint64          `json:"n"`
 	Direction string          `json:"direction"` // "in" or "out"
 	At        time.Time       `json:"at"`
 	MessageID string          `json:"message_id"`
 	Message   json.RawMessage `json:"message"`
+	Sealed    bool            `json:"sealed,omitempty"`
+	Opened    *wire.Value     `json:"opened,omitempty"`
 	Chain     string          `json:"chain"` // hex
 }
 
@@ -68,6 +72,11 @@ func viewEntry(e store.Entry) entryView {
 	}
 	if !json.Valid(e.Raw) { // a foreign message need not be JSON
 		v.Message = wire.Text(string(e.Raw)).JSON()
+	}
+	if said, ok := conversations.SaidIn(e); ok && said.Sealed {
+		if v.Sealed = true; !conversations.IsSealed(said.Payload) {
+			v.Opened = &said.Payload
+		}
 	}
 	return v
 }

@@ -16,7 +16,8 @@ import (
 // exportTime bounds an export; a conversation holds at most some ten megabytes.
 const exportTime = 5 * time.Minute
 
-// ownerExport writes a conversation as a file that proves itself, see [conversations.VerifyExport].
+// ownerExport writes a conversation as a file that proves itself, see [conversations.VerifyExport]. With opened=true what
+// was sealed can be read in it.
 func (n *Node) ownerExport(c echo.Context) error {
 	ctx, now := c.Request().Context(), time.Now()
 	key, err := n.conversation(ctx, c.Param("id"), c.QueryParam("peer"))
@@ -42,7 +43,7 @@ func (n *Node) ownerExport(c echo.Context) error {
 	}
 	c.Response().Header().Set("Content-Type", "application/jsonl")
 	c.Response().WriteHeader(http.StatusOK)
-	x := conversations.NewExporter(c.Response())
+	x := conversations.NewExporter(c.Response(), c.QueryParam("opened") == "true")
 	if err := x.Head(head); err != nil {
 		return err
 	}

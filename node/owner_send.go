@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -25,6 +26,7 @@ func (n *Node) ownerSend(c echo.Context) error {
 		Conversation wire.ConversationID `json:"conversation"`
 		Intent       wire.Intent         `json:"intent"`
 		Payload      wire.Value          `json:"payload"`
+		Seal         SealChoice          `json:"seal"`
 		WaitSeconds  int                 `json:"wait_seconds"`
 	}
 	if err := decodeOwner(c, &req); err != nil {
@@ -38,7 +40,7 @@ func (n *Node) ownerSend(c echo.Context) error {
 		return fault(http.StatusBadRequest, "conversation is not a conversation id", "leave it out to start one")
 	}
 	return n.send(c, Outgoing{
-		To: to, Address: address, Conv: req.Conversation, Intent: req.Intent, Payload: req.Payload, Via: "owner",
+		To: to, Address: address, Conv: req.Conversation, Intent: req.Intent, Payload: req.Payload, Seal: req.Seal, Via: "owner",
 	}, req.WaitSeconds)
 }
 
@@ -59,6 +61,7 @@ func (n *Node) ownerReply(c echo.Context) error {
 		Peer         string      `json:"peer"`
 		Intent       wire.Intent `json:"intent"`
 		Payload      wire.Value  `json:"payload"`
+		Seal         SealChoice  `json:"seal"`
 		WaitSeconds  int         `json:"wait_seconds"`
 	}
 	if err := decodeOwner(c, &req); err != nil {
@@ -73,7 +76,7 @@ func (n *Node) ownerReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	out.Payload = req.Payload
+	out.Payload, out.Seal = req.Payload, req.Seal
 	if req.Intent != "" {
 		out.Intent = req.Intent
 	}
@@ -107,6 +110,9 @@ func (n *Node) continuing(ctx context.Context, key store.ConvKey) (Outgoing, err
 func (n *Node) send(c echo.Context, out Outgoing, waitSeconds int) error {
 	if waitSeconds < 0 || waitSeconds > maxWait {
 		return fault(http.StatusBadRequest, "wait_seconds must be 0 to 55", "")
+	}
+	if !slices.Contains([]SealChoice{"", Sealed, Unsealed}, out.Seal) {
+		return fault(http.StatusBadRequest, "seal must be seal or open", "leave it out for what outgoing.seal says")
 	}
 	if out.Payload.Kind() != wire.Object {
 		return fault(http.StatusBadRequest, "payload must be a JSON object", "")

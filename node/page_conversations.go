@@ -65,6 +65,7 @@ type saying struct {
 	At      time.Time
 	ID      string
 	Intent  string
+	Sealed  bool
 	Content content
 }
 
@@ -158,6 +159,9 @@ func (p *pages) sayings(c echo.Context, conv conversations.Conversation, after u
 		}
 		if json.Unmarshal(e.Message, &m) != nil || len(m.Payload) == 0 { // of a foreign network
 			m.Payload = e.Message
+		}
+		if s.Sealed = e.Sealed; e.Opened != nil {
+			m.Payload = e.Opened.JSON()
 		}
 		s.Intent, s.Content = m.Intent, contentOf(m.Payload)
 		s.Content.Exact = e.Message

@@ -43,14 +43,7 @@ func (h CalendarHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
 // countered counts the times that we offered others.
 func countered(history []store.Entry) (n int) {
 	for _, e := range history {
-		if !e.Out {
-			continue
-		}
-		v, err := wire.ParseObject(e.Raw)
-		if err != nil {
-			continue
-		}
-		if payload, _ := v.Get("payload"); payload.GetStr("action") == "counter" {
+		if said, ok := conversations.SaidIn(e); ok && e.Out && said.Payload.GetStr("action") == "counter" {
 			n++
 		}
 	}

@@ -25,12 +25,14 @@ type Outgoing struct {
 	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the message that it answers
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
 	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
+	Seal      SealChoice          `json:"seal,omitempty"`
 
 	// Records change in the step that stores the message; not where the owner is asked first.
 	Records []store.Change `json:"-"`
 
 	letter string    // id of its letter, where somebody waits for it
 	waited time.Time // where the owner was asked: when that question would have expired
+	sealTo string    // age recipient; empty where it leaves open
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -54,8 +56,9 @@ type Sent struct {
 	MessageID    wire.MessageID      `json:"message_id,omitempty"`
 	Conversation wire.ConversationID `json:"conversation_id,omitempty"`
 	State        SendState           `json:"state"`
-	Reply        *wire.Message       `json:"-"` // verified
-	ReplyTree    wire.Value          `json:"reply,omitzero"`
+	Reply        *wire.Message       `json:"-"`              // verified
+	ReplyTree    wire.Value          `json:"reply,omitzero"` // opened where it came sealed
+	ReplySealed  bool                `json:"reply_sealed,omitempty"`
 	Status       int                 `json:"status,omitempty"` // HTTP, of the newest attempt
 	Err          *SendFailure        `json:"error,omitempty"`
 	Hint         string              `json:"hint,omitempty"` // what the owner can do
@@ -98,6 +101,9 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 		out.Conv = wire.NewConversationID()
 	}
 	if err := n.sendable(ctx, &out); err != nil {
+		return Sent{}, err
+	}
+	if err := n.sealing(ctx, &out, time.Now()); err != nil {
 		return Sent{}, err
 	}
 	p, err := n.permit(ctx, out, time.Now())
@@ -281,15 +287,15 @@ func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wi
 	if out.InReplyTo != "" {
 		out.Payload = withMeta(out.Payload, "in_reply_to", string(out.InReplyTo)) // AM-16, AM-34
 	}
-	s, err := n.sign(wire.Draft{
+	s, err := n.signFor(wire.Draft{
 		Conversation: out.Conv, To: out.To, Time: now, Intent: out.Intent, Payload: out.Payload,
-	})
+	}, out.sealTo)
 	if err != nil {
 		return wire.Message{}, nil, nil, err
 	}
 	event := conversations.Event{
 		Kind: conversations.Sent, At: now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
-		Idle: n.idle[out.Intent],
+		Idle: n.idle[out.Intent], Sealed: out.sealTo != "",
 	}
 	switch {
 	case out.closes():

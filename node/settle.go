@@ -25,6 +25,7 @@ type ending struct {
 	step   store.Step
 	sent   Sent
 	run    *run // of the hook that takes the reply; nil where the inbox does
+	seal   seal // of the reply
 }
 
 // end applies what fill puts into the step, anew where a row moved meanwhile. Where the store does not take it, the
@@ -66,7 +67,7 @@ func (e *ending) apply(ctx context.Context, fill func(context.Context, *ending) 
 	}
 	reply, tree := e.sent.Reply, e.sent.ReplyTree
 	e.sent = e.l.sent()
-	e.sent.Reply, e.sent.ReplyTree = reply, tree
+	e.sent.Reply, e.sent.ReplyTree, e.sent.ReplySealed = reply, tree, e.seal.sealed
 	e.step.Records = append(e.step.Records, e.l.change())
 	if !e.thread.New() { // else the owner deleted it meanwhile
 		e.thread.Into(&e.step)
@@ -189,14 +190,22 @@ func (e *ending) tellOwner(kind, title string) {
 // reply puts a verified synchronous reply into the step: conversation, transcript, inbox, agreement, and a record so
 // that the same message is not taken a second time when it comes again another way.
 func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
-	m, digest := d.Reply, replyDigest(d)
-	action := m.Action()
+	digest := replyDigest(d)
+	opened, seal, note := e.n.unsealReply(d)
+	m, action := &opened, opened.Action()
+	e.seal = seal
 	lives, err := e.record(m, action)
 	if err != nil {
 		return err
 	}
-	e.thread.Append(store.Entry{MessageID: string(m.ID), At: e.now, Raw: d.Raw, Digest: digest})
+	e.thread.Append(store.Entry{MessageID: string(m.ID), At: e.now, Raw: d.Raw, Digest: digest, Key: seal.key})
 	e.sent.Reply, e.sent.ReplyTree = m, m.Tree
+	if seal.sealed {
+		e.sent.ReplyTree = m.Tree.With("payload", m.Payload)
+	}
+	if note != "" {
+		e.tellOwner(kindUnreadable, noticeTitles[kindUnreadable])
+	}
 	if action == wire.ActionPending || action == wire.ActionClose && e.l.Action != wire.ActionClose {
 		e.step.Records = append(e.step.Records, e.n.aside(bridge.Inbound{
 			Principal: principal(Outgoing{To: e.l.To, Address: e.l.Address}), Peer: e.l.To, Address: e.l.Address,
@@ -221,6 +230,9 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		item, err := e.item(ctx, m, digest)
 		if err != nil {
 			return err
+		}
+		if item.Sealed = seal.sealed; note != "" {
+			item.ActionKnown, item.Note = false, note
 		}
 		if lives {
 			e.run = e.n.replyRun(&item, m)
@@ -254,6 +266,7 @@ func (e *ending) record(m *wire.Message, action string) (lives bool, err error) 
 	}
 	event := conversations.Event{
 		Kind: conversations.Received, At: e.now, Intent: m.Intent, Payload: m.Payload, Principal: e.thread.Conversation().Principal,
+		Sealed: e.seal.sealed, Recipient: e.seal.back,
 	}
 	if action == wire.ActionClose {
 		event.Kind = conversations.ClosedByPeer

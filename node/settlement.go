@@ -26,6 +26,7 @@ type settlement struct {
 	thread *conversations.Thread
 	step   store.Step
 	left   func() // counts what the owner's rules let out, once it stands
+	sealTo string // what the reply is sealed to
 }
 
 func (s *settlement) apply(ctx context.Context) (out bridge.Outcome, err error) {
@@ -112,6 +113,14 @@ func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, 
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
+	if out.sealTo, err = n.sealTo(ctx, out, s.thread.Conversation()); err != nil {
+		return false, err
+	}
+	if s.sealTo = out.sealTo; s.sealTo != "" {
+		if err := sealable(payload); err != nil {
+			return false, err
+		}
+	}
 	p, err := n.permit(ctx, out, s.now)
 	if err != nil {
 		return false, err
@@ -142,7 +151,9 @@ func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, 
 func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.late {
-		_, raw, out, err := n.enqueue(s.thread, s.item.reply(payload), s.now)
+		answer := s.item.reply(payload)
+		answer.sealTo = s.sealTo
+		_, raw, out, err := n.enqueue(s.thread, answer, s.now)
 		if err != nil {
 			return bridge.Outcome{}, err
 		}
@@ -150,13 +161,15 @@ func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
 		s.step.Answer = s.item.answer(http.StatusOK, raw)
 		return bridge.Outcome{}, nil
 	}
-	reply, err := n.sign(wire.Draft{
+	reply, err := n.signFor(wire.Draft{
 		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.now, Intent: s.item.Intent, Payload: payload,
-	})
+	}, s.sealTo)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	event := conversations.Event{Kind: conversations.Replied, At: s.now, Intent: s.item.Intent, Payload: payload}
+	event := conversations.Event{
+		Kind: conversations.Replied, At: s.now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealTo != "",
+	}
 	if payload.GetStr("action") == wire.ActionClose {
 		event.Kind = conversations.ClosedByUs
 	}
@@ -229,6 +242,8 @@ func hookFault(err error) string {
 		return "the hook took too long"
 	case errors.Is(err, ErrOutbound), errors.Is(err, ErrBlocked):
 		return "your rules do not let your agent write to this peer"
+	case errors.Is(err, ErrCannotSeal):
+		return printable("the answer must be sealed: "+err.Error(), 300)
 	}
 	return "the hook failed; see the log"
 }

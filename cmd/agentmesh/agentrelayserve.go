@@ -3,10 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -41,11 +37,11 @@ func newAgentRelay(p *process, links []linkConfig) (bridgeService, error) {
 	if p.node == nil {
 		return agentrelay.New(cfg)
 	}
-	identity, err := p.home.ageIdentity()
+	identity, err := p.secrets.age.MarshalText()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Node, cfg.Tunnel, cfg.Identity = p.node, p.node.Receive, identity
+	cfg.Node, cfg.Tunnel, cfg.Identity = p.node, p.node.Receive, strings.TrimSpace(string(identity))
 	b, err := agentrelay.New(cfg)
 	if err != nil {
 		return nil, err
@@ -59,23 +55,6 @@ func newAgentRelay(p *process, links []linkConfig) (bridgeService, error) {
 // isRelayToken says whether a file of the data directory is the token of a link that registered itself.
 func isRelayToken(name string) bool {
 	return strings.HasPrefix(name, "agentrelay-") && strings.HasSuffix(name, ".json")
-}
-
-// ageIdentity reads the key that peers encrypt to; empty where there is none.
-func (h home) ageIdentity() (string, error) {
-	data, err := os.ReadFile(h.path(fileAge))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("read the age key: %w", err)
-	}
-	for line := range strings.Lines(string(data)) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "AGE-SECRET-KEY-") {
-			return line, nil
-		}
-	}
-	return "", nil
 }
 
 // relayConfig is what the configuration means to the relay.

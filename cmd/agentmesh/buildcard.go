@@ -50,7 +50,7 @@ func buildCard(c Config, s secrets, stored wire.Value, base string) (wire.Card, 
 		wire.Member{Key: "intents", Value: wire.Texts(c.Card.Intents)},
 		wire.Member{Key: "access_control", Value: wire.Obj(wire.Member{Key: "mode", Value: wire.Text(c.Access.Mode)})},
 		wire.Member{Key: "metadata", Value: wire.Obj(
-			wire.Member{Key: metaAgeRecipient, Value: wire.Text(s.recipient)},
+			wire.Member{Key: metaAgeRecipient, Value: wire.Text(s.age.PublicText())},
 			wire.Member{Key: "software", Value: wire.Text("agentmesh")},
 		)},
 	)...)

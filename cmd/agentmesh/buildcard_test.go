@@ -15,12 +15,16 @@ func TestCardSaysWhatTheOwnerSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	age, err := generate(string(signing.KindAge))
+	if err != nil {
+		t.Fatal(err)
+	}
 	build := func(change func(*Config)) wire.Value {
 		t.Helper()
 		c := defaultConfig()
 		c.Access.Allow, c.Access.Block = []string{"am_friend"}, []string{"am_foe"}
 		change(&c)
-		card, err := buildCard(c, secrets{key: key, recipient: "age1recipient", credential: "a-credential"}, wire.Value{}, "http://127.0.0.1:3141")
+		card, err := buildCard(c, secrets{key: key, age: age, credential: "a-credential"}, wire.Value{}, "http://127.0.0.1:3141")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -188,6 +188,9 @@ type OutgoingConfig struct {
 	Allow []string `key:"allow"`
 	// Intents (or prefixes that end in .*, or *) whose messages wait for the owner before they leave.
 	Approve []string `key:"approve"`
+	// off, prefer (messages whose recipient can open them are sealed to it) or require (what cannot be sealed does not
+	// leave). Answers in a conversation in which somebody sealed are sealed in any case.
+	Seal string `key:"seal"`
 }
 
 // ConversationConfig says how conversations age and how much is kept.
@@ -318,6 +321,7 @@ func defaultConfig() Config {
 			Intents:      []string{"mesh.schedule", "mesh.message", "mesh.request_info", "mesh.negotiate", "mesh.handoff"},
 		},
 		Access:        AccessConfig{Mode: "approval"},
+		Outgoing:      OutgoingConfig{Seal: "off"},
 		Calendar:      defaultCalendar(),
 		MESS:          defaultMESS(),
 		MoltSpeak:     defaultMoltSpeak(),

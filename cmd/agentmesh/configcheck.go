@@ -31,6 +31,7 @@ func (c Config) check() error {
 	p.agents("access.allow", c.Access.Allow)
 	p.agents("access.block", c.Access.Block)
 	p.oneOf("outgoing.mode", c.Outgoing.Mode, "", "open", "allowlist", "approval")
+	p.oneOf("outgoing.seal", c.Outgoing.Seal, "off", "prefer", "require")
 	for i, pattern := range c.Outgoing.Approve {
 		p.pattern(fmt.Sprintf("outgoing.approve[%d]", i), pattern)
 	}

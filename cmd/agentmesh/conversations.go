@@ -44,6 +44,8 @@ type transcriptEntry struct {
 	At        time.Time       `json:"at"`
 	MessageID string          `json:"message_id"`
 	Message   json.RawMessage `json:"message"`
+	Sealed    bool            `json:"sealed"`
+	Opened    json.RawMessage `json:"opened"`
 	Chain     string          `json:"chain"`
 }
 
@@ -169,7 +171,14 @@ func (a *app) showTranscript(entries []transcriptEntry) {
 		if e.Direction == "out" {
 			sign = ">"
 		}
-		a.print("%s %s %s %s", when(e.At), sign, clean(e.MessageID), payloadLine(e.Message))
+		said := payloadLine(e.Message)
+		switch {
+		case len(e.Opened) > 0:
+			said = "sealed: " + payloadLine(e.Opened)
+		case e.Sealed:
+			said = "sealed, and cannot be opened"
+		}
+		a.print("%s %s %s %s", when(e.At), sign, clean(e.MessageID), said)
 	}
 }
 

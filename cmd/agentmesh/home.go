@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -74,11 +75,11 @@ func noAgent(dir string) error {
 // secrets are what a data directory holds beside the database.
 type secrets struct {
 	key        *signing.PrivateKey
-	recipient  string // of the age identity, for the card
+	age        *signing.PrivateKey // the age identity: its recipient is on the card
 	credential client.Credential
 }
 
-// create makes what is missing of a new agent's secrets. passphrase, where it is not nil, encrypts the signing key.
+// create makes what is missing of a new agent's secrets. passphrase, where it is not nil, encrypts both keys.
 // In a directory that holds an agent already nothing is made anew: a lost key is a restore, not a new identity.
 func (h home) create(passphrase []byte) error {
 	key, err := signing.GenerateEd25519()
@@ -88,11 +89,11 @@ func (h home) create(passphrase []byte) error {
 	if err := signing.WriteKeyFile(h.path(fileKey), key, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fail(exitConfig, fmt.Errorf("write the signing key: %w", err))
 	}
-	identity, recipient, err := signing.GenerateAge()
+	age, err := generate(string(signing.KindAge))
 	if err != nil {
 		return fmt.Errorf("make the age key: %w", err)
 	}
-	if err := h.writeNew(fileAge, "# public key: "+recipient+"\n"+identity+"\n"); err != nil {
+	if err := signing.WriteKeyFile(h.path(fileAge), age, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fail(exitConfig, fmt.Errorf("write the age key: %w", err))
 	}
 	if err := h.writeNew(fileCredential, string(client.NewCredential())+"\n"); err != nil {
@@ -113,18 +114,16 @@ func (h home) writeNew(name, content string) error {
 func (h home) secrets(passphrase func() ([]byte, error)) (secrets, error) {
 	var s secrets
 	var err error
+	passphrase = sync.OnceValues(passphrase) // whoever types it types it once
 	if s.key, err = signing.ReadKeyFile(h.path(fileKey), passphrase); err != nil {
 		return s, h.secretFault(fileKey, err)
 	}
-	age, err := h.readSecret(fileAge)
-	if err != nil {
+	if s.age, err = signing.ReadKeyFile(h.path(fileAge), passphrase); err != nil {
 		return s, h.secretFault(fileAge, err)
 	}
-	identity, err := signing.ParsePrivateKey(age)
-	if err != nil || identity.Public().Kind() != signing.KindAge {
+	if s.age.Public().Kind() != signing.KindAge {
 		return s, h.secretFault(fileAge, errors.New("no age identity"))
 	}
-	s.recipient = identity.PublicText()
 	credential, err := h.readSecret(fileCredential)
 	if err != nil {
 		return s, h.secretFault(fileCredential, err)

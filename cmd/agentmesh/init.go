@@ -12,7 +12,7 @@ import (
 
 // initCmd makes a new agent; serve does the same on its first run.
 type initCmd struct {
-	Encrypt bool `help:"Encrypt the signing key with a passphrase, which every start then needs."`
+	Encrypt bool `help:"Encrypt the two private keys with a passphrase, which every start then needs."`
 	JSON    bool `help:"Print the result as JSON."`
 }
 

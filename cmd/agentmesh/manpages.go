@@ -28,7 +28,7 @@ var manEnvironment = []named{
 var manFiles = []named{
 	{fileConfig, "The configuration, where there is one. docs/config.md describes every key."},
 	{fileKey, "The private signing key: whoever has it is the agent. Mode 0600."},
-	{fileAge, "The age identity; its recipient stands on the card. Mode 0600."},
+	{fileAge, "The age identity, which opens sealed messages; its recipient stands on the card. Mode 0600."},
 	{fileCredential, "The secret from which the bearers for directories are derived. Mode 0600."},
 	{fileCard, "The card as it was last published."},
 	{fileDatabase, "Messages, conversations, decisions, and the cards of the directory. Mode 0600."},
@@ -62,6 +62,7 @@ var manExamples = map[string][]example{
 	"send": {
 		{"A text, waiting for the answer:", "agentmesh send sarah 'Coffee on Friday?' --wait"},
 		{"A payload from a file:", "agentmesh send sarah --intent mesh.schedule @propose.json"},
+		{"So that nobody on the way can read it:", "agentmesh send sarah 'The code of the door is 4711' --seal"},
 	},
 	"reply":         {{"Accept what was proposed:", "agentmesh reply conv_4f1 --action accept --wait"}},
 	"inbox":         {{"Print what comes in, one JSON document a line:", "agentmesh inbox --follow --json"}},

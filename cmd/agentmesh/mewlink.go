@@ -38,7 +38,7 @@ func (p *process) newMewLinks(links []linkConfig) (*mew.Bridge, error) {
 		p.node.AccessMode(mew.Principal(l.Name), mode)
 	}
 	if len(links) > 0 {
-		p.node.Route(node.Route{Pattern: mew.Intents, Name: mew.Kind, Handler: mewHandler{b}})
+		p.node.Route(node.Route{Pattern: mew.Intents, Name: mew.Kind, Handler: mewHandler{b}, Foreign: true})
 	}
 	return b, nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -26,6 +27,8 @@ type sending struct {
 type content struct {
 	Intent string `placeholder:"INTENT" help:"Intent of the message (send: mesh.message; reply: that of the conversation)."`
 	Action string `placeholder:"NAME" help:"A payload that is an action alone: accept, decline, cancel, withdraw…"`
+	Seal   bool   `xor:"seal" help:"Encrypt it so that only its recipient can read it. In a conversation where somebody sealed, that is so by itself."`
+	Open   bool   `xor:"seal" help:"Do not encrypt it, whatever outgoing.seal prefers."`
 	Wait   bool   `help:"Wait for the answer and print it."`
 	// The owner's hand: what an agent types must never have it.
 	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. Does not wait for the answer. For your own hand, never for an agent."`
@@ -62,6 +65,17 @@ func (c *content) payload(a *app, text string) (wire.Value, error) {
 	), nil
 }
 
+// seal is the choice as the owner API takes it.
+func (c *content) seal() string {
+	switch {
+	case c.Seal:
+		return string(node.Sealed)
+	case c.Open:
+		return string(node.Unsealed)
+	}
+	return ""
+}
+
 type sendCmd struct {
 	To           string `arg:"" help:"Agent id or alias."`
 	Payload      string `arg:"" optional:"" help:"JSON object, @FILE, - for standard input, or a text to deliver."`
@@ -83,8 +97,9 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 			Conversation string     `json:"conversation,omitempty"`
 			Intent       string     `json:"intent"`
 			Payload      wire.Value `json:"payload"`
+			Seal         string     `json:"seal,omitempty"`
 			WaitSeconds  int        `json:"wait_seconds"`
-		}{c.To, c.Conversation, c.Intent, payload, wait}
+		}{c.To, c.Conversation, c.Intent, payload, c.seal(), wait}
 	}})
 }
 
@@ -106,8 +121,9 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 			Peer         string     `json:"peer,omitempty"`
 			Intent       string     `json:"intent,omitempty"`
 			Payload      wire.Value `json:"payload"`
+			Seal         string     `json:"seal,omitempty"`
 			WaitSeconds  int        `json:"wait_seconds"`
-		}{c.Conversation, c.Peer, c.Intent, payload, wait}
+		}{c.Conversation, c.Peer, c.Intent, payload, c.seal(), wait}
 	}})
 }
 

@@ -28,7 +28,7 @@ func (c Config) policy() acl.Policy {
 }
 
 func (c Config) outbound() node.OutboundPolicy {
-	return node.OutboundPolicy{Mode: acl.Mode(c.Outgoing.Mode), Allow: c.Outgoing.Allow, Approve: c.Outgoing.Approve}
+	return node.OutboundPolicy{Mode: acl.Mode(c.Outgoing.Mode), Allow: c.Outgoing.Allow, Approve: c.Outgoing.Approve, Seal: node.Sealing(c.Outgoing.Seal)}
 }
 
 func (c Config) rates() acl.Rates {

@@ -21,6 +21,7 @@ import (
 type conversationsExportCmd struct {
 	ID     string `arg:"" help:"Conversation id, or the beginning of one."`
 	Peer   string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	Opened bool   `help:"Show what was sealed, with the key of each such message. Whoever has the file can read them."`
 	Output string `short:"o" placeholder:"FILE" help:"Write to a file instead of standard output."`
 }
 
@@ -30,7 +31,11 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
-	resp, err := o.do(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.ID)+"/export", params("peer", c.Peer), nil)
+	query := params("peer", c.Peer)
+	if c.Opened {
+		query.Set("opened", "true")
+	}
+	resp, err := o.do(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.ID)+"/export", query, nil)
 	if err != nil {
 		return err
 	}
@@ -68,6 +73,8 @@ type verified struct {
 	Entries      uint64        `json:"entries"`
 	Signatures   int           `json:"verified_signatures,omitempty"`
 	Unsigned     int           `json:"unsigned,omitempty"`
+	Sealed       int           `json:"sealed,omitempty"`
+	Opened       int           `json:"opened,omitempty"` // of the sealed ones
 	Keys         []verifiedKey `json:"keys,omitempty"`
 	Prev         string        `json:"prev,omitempty"` // hash before the first entry of a log
 	Hash         string        `json:"hash,omitempty"` // of its last
@@ -122,7 +129,7 @@ func verifyConversation(r io.Reader) (verified, error) {
 	v := verified{
 		Kind: "conversation", Self: string(report.Self), Peer: report.Peer, Conversation: string(report.Conversation),
 		State: string(report.State), Exported: report.Exported, Entries: report.Entries,
-		Signatures: report.Verified, Unsigned: report.Unsigned,
+		Signatures: report.Verified, Unsigned: report.Unsigned, Sealed: report.Sealed, Opened: report.Opened,
 	}
 	for _, k := range report.Keys {
 		key, err := signing.ParsePublicKey(k.PublicKey)
@@ -151,6 +158,9 @@ func (a *app) showVerified(v verified) {
 	}
 	a.print("intact: conversation %s between %s and %s, %s", clean(v.Conversation), clean(v.Self), clean(v.Peer), clean(v.State))
 	a.print("%d messages, %d with a signature that verifies, %d that carry none, exported %s", v.Entries, v.Signatures, v.Unsigned, when(v.Exported))
+	if v.Sealed > 0 {
+		a.print("%d sealed messages, %d of them opened by a key in the file", v.Sealed, v.Opened)
+	}
 	for _, k := range v.Keys {
 		a.print("key of %s: %s", clean(k.Agent), clean(k.Fingerprint))
 	}

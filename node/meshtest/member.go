@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -82,7 +83,7 @@ func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) 
 	mem.Notices = notify.New(notify.Config{Records: s.Records()})
 	cfg := node.Config{
 		Store: s, Directories: []*client.Directory{m.Directory()}, Credential: client.Credential("credential-of-" + name),
-		HTTP: m.http, Identity: node.Identity{Key: Key(name), Card: Card(m.t, name, mem.URL)},
+		HTTP: m.http, Identity: node.Identity{Key: Key(name), Card: m.sealable(name, Card(m.t, name, mem.URL))}, Age: m.Age(name),
 		Policy: acl.Policy{Mode: acl.Open}, Rates: acl.DefaultRates(), Notices: mem.Notices,
 		Logger: slog.New(slog.NewTextHandler(testLog{m.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
@@ -107,6 +108,16 @@ func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) 
 		m.t.Cleanup(mem.Stop)
 	}
 	return mem
+}
+
+// sealable puts the age recipient of name on a card.
+func (m *Mesh) sealable(name string, card wire.Card) wire.Card {
+	meta := wire.Obj(wire.Member{Key: "age_recipient", Value: wire.Text(m.Age(name).PublicText())})
+	card, err := wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+	if err != nil {
+		m.t.Fatalf("card of %s: %v", name, err)
+	}
+	return card
 }
 
 // Start runs the node until [Member.Stop], at the latest until the test ends.

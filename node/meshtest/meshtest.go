@@ -32,6 +32,7 @@ type Mesh struct {
 	t    testing.TB
 	http *client.HTTP
 	rt   http.RoundTripper // to the directory; nil: over the network
+	ages map[string]*signing.PrivateKey
 }
 
 // New starts a directory in the local profile.
@@ -57,7 +58,7 @@ func InMemory(t testing.TB) *Mesh {
 }
 
 func newMesh(t testing.TB, base string, edge *httpapi.Server) *Mesh {
-	m := &Mesh{t: t, URL: base, Public: apitest.Check(t, edge.Handler()), http: client.NewHTTP(client.HTTPConfig{Local: true})}
+	m := &Mesh{t: t, URL: base, Public: apitest.Check(t, edge.Handler()), ages: make(map[string]*signing.PrivateKey), http: client.NewHTTP(client.HTTPConfig{Local: true})}
 	t.Cleanup(m.http.Close)
 	reg := directory.New(directory.Config{Store: Store(t), BaseURL: m.URL, Local: true, Addresses: edge.Addresses()})
 	reg.Mount(edge.Echo())
@@ -83,6 +84,21 @@ func Store(t testing.TB) store.Store {
 func Key(name string) *signing.PrivateKey {
 	seed := sha256.Sum256([]byte("agentmesh test key " + name))
 	return signing.NewEd25519FromSeed(seed[:])
+}
+
+// Age returns the age key that belongs to a name, the same as long as the mesh lives.
+func (m *Mesh) Age(name string) *signing.PrivateKey {
+	m.t.Helper()
+	if m.ages[name] == nil {
+		text, _, err := signing.GenerateAge()
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		if m.ages[name], err = signing.ParsePrivateKey([]byte(text)); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	return m.ages[name]
 }
 
 // Card returns a card for name at endpoint, with the standard intents.

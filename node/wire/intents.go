@@ -39,6 +39,7 @@ const (
 	ActionClose    = "close"            // §5, AM-39
 	ActionPending  = "pending_approval" // §7, AM-32
 	ActionReceived = "received"         // AM-71
+	ActionSealed   = "sealed"           // AM-85: what is said is encrypted to the recipient
 )
 
 // CheckPayload holds a payload to the shape of its intent (§6, AM-69): the action is a string, the listed

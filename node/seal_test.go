@@ -1,0 +1,484 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	agelib "filippo.io/age"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// agentFunc is an agent behind a node, as a function.
+type agentFunc func(node.Call) node.HookAnswer
+
+func (h agentFunc) Handle(_ context.Context, c node.Call) (node.HookAnswer, error) { return h(c), nil }
+
+// answers makes a route that answers every message with payload and keeps what it was told.
+func answers(payload string, calls chan<- node.Call) func(*node.Config) {
+	return func(cfg *node.Config) {
+		cfg.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: agentFunc(func(c node.Call) node.HookAnswer {
+			v, err := wire.ParseObject([]byte(payload))
+			if err != nil {
+				panic(err)
+			}
+			calls <- c
+			return node.HookAnswer{Payload: &v}
+		})}}
+	}
+}
+
+func transcriptOf(t *testing.T, m *meshtest.Member, peer wire.AgentID, conv wire.ConversationID) []store.Entry {
+	t.Helper()
+	entries, err := m.Store.Steps().Transcript(t.Context(), store.ConvKey{Peer: string(peer), ID: string(conv)}, 0, 100)
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("transcript: %d entries, %v", len(entries), err)
+	}
+	return entries
+}
+
+const (
+	secretBody  = `{"action":"deliver","message":{"body":"the secret of the coffee"},"metadata":{"note":"n"}}`
+	secretReply = `{"action":"deliver","message":{"body":"the answer to the secret"}}`
+)
+
+// TestSealed is AM-85 between two nodes: what is said is nowhere on the way, both owners read it, the agent behind the
+// node gets what was inside and is told, and its answer is sealed because the question was.
+func TestSealed(t *testing.T) {
+	mesh := meshtest.New(t)
+	calls := make(chan node.Call, 10)
+	sarah := mesh.Node("sarah", answers(secretReply, calls))
+	chris := mesh.Node("chris", open)
+	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
+	out.Seal, out.Conv = node.Sealed, "conv_sealed"
+	sent := mustSend(t, chris.Node, out, 30*time.Second)
+	if sent.State != node.SendDelivered || !sent.ReplySealed || !bytes.Contains(sent.ReplyTree.JSON(), []byte("the answer to the secret")) {
+		t.Fatalf("sent = %+v, want the opened answer", sent)
+	}
+	call := <-calls
+	if !call.Sealed || string(call.Payload) != secretBody {
+		t.Errorf("the agent was told %s, sealed %v", call.Payload, call.Sealed)
+	}
+	for who, entries := range map[string][]store.Entry{
+		"chris": transcriptOf(t, chris, sarah.ID(), "conv_sealed"), "sarah": transcriptOf(t, sarah, chris.ID(), "conv_sealed"),
+	} {
+		if err := conversations.Verify(entries); err != nil || len(entries) != 2 {
+			t.Errorf("%s has %d entries: %v", who, len(entries), err)
+		}
+		for i, want := range []string{secretBody, secretReply} {
+			said, ok := conversations.SaidIn(entries[i])
+			if !ok || !said.Sealed || string(said.Payload.JSON()) != want {
+				t.Errorf("%s reads %s, want %s", who, said.Payload.JSON(), want)
+			}
+			if bytes.Contains(entries[i].Raw, []byte("secret")) || len(entries[i].Key) == 0 {
+				t.Errorf("%s: entry %d: %s", who, i, entries[i].Raw)
+			}
+		}
+	}
+	// A second message needs no word: the conversation is sealed, and sarah's own next one is sealed to what chris named.
+	again := mustSend(t, chris.Node, node.Outgoing{To: sarah.ID(), Conv: "conv_sealed", Intent: wire.Deliver, Payload: out.Payload, Via: "owner"}, 30*time.Second)
+	if again.State != node.SendDelivered || !(<-calls).Sealed {
+		t.Errorf("the second message = %+v", again)
+	}
+	// A close says nothing that could be sealed, and a wrapped one is refused: it goes open.
+	closed := outgoing(t, sarah.ID(), wire.Deliver, closing)
+	closed.Conv = "conv_sealed"
+	mustSend(t, chris.Node, closed, 30*time.Second)
+	last := transcriptOf(t, sarah, chris.ID(), "conv_sealed")
+	if said, _ := conversations.SaidIn(last[len(last)-2]); said.Sealed || said.Payload.GetStr("action") != wire.ActionClose {
+		t.Errorf("the close = %s", said.Payload.JSON())
+	}
+}
+
+// TestSealedLengthSaysNothing: an accept is as long as a decline.
+func TestSealedLengthSaysNothing(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	var lengths []int
+	for _, payload := range []string{`{"action":"accept"}`, `{"action":"decline","reason":"no time around the proposed ones"}`} {
+		sealed, _, err := conversations.Sealer{Agent: "am_chris", Recipient: mesh.Age("chris").PublicText()}.Seal(
+			outgoing(t, sarah.ID(), wire.Schedule, payload).Payload, mesh.Age("sarah").PublicText())
+		if err != nil {
+			t.Fatal(err)
+		}
+		lengths = append(lengths, len(sealed.JSON()))
+	}
+	if lengths[0] != lengths[1] {
+		t.Errorf("lengths = %v", lengths)
+	}
+}
+
+// sealedBy is a message of a stranger with something sealed in it.
+func sealedBy(t *testing.T, s *meshtest.Stranger, to wire.AgentID, intent wire.Intent, file []byte) wire.Draft {
+	t.Helper()
+	return s.Draft(to, intent, `{"action":"sealed","age":"`+base64.StdEncoding.EncodeToString(file)+`"}`)
+}
+
+// ageFile encrypts text to recipients.
+func ageFile(t *testing.T, text string, recipients ...string) []byte {
+	t.Helper()
+	var to []agelib.Recipient
+	for _, r := range recipients {
+		x, err := agelib.ParseX25519Recipient(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to = append(to, x)
+	}
+	var b bytes.Buffer
+	w, err := agelib.Encrypt(&b, to...)
+	if err == nil {
+		_, err = w.Write([]byte(text))
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestSealedIsJudgedAsOpen: whatever the owner's rules do with an open message they do with the same one sealed
+// (lines 13 to 15), an accept that commits the owner above all.
+func TestSealedIsJudgedAsOpen(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	for i, c := range []struct {
+		intent  wire.Intent
+		payload string
+		mode    acl.Mode
+	}{
+		{wire.Negotiate, `{"action":"accept"}`, acl.Open},
+		{wire.Negotiate, deal, acl.Open},
+		{wire.Handoff, `{"action":"request_human","reason":"x"}`, acl.Open},
+		{wire.Schedule, `{"action":"accept"}`, acl.Open},
+		{wire.Deliver, hello, acl.Open},
+		{wire.Deliver, hello, acl.Approval},
+		{wire.Deliver, hello, acl.Allowlist},
+		{wire.Deliver, `{"action":"deliver"}`, acl.Open},
+		{"com.example.unheard", `{}`, acl.Open},
+	} {
+		sarah := mesh.Node("sarah-"+string(rune('a'+i)), mode(c.mode))
+		twin := mesh.Node("twin-"+string(rune('a'+i)), mode(c.mode))
+		open := meshtest.Post(t, twin.URL, chris.Sign(chris.Draft(twin.ID(), c.intent, c.payload)))
+		sealed := meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), c.intent, ageFile(t, c.payload, mesh.Age(sarah.Name).PublicText()))))
+		if open.Status != sealed.Status || open.Code() != sealed.Code() || state(t, sarah) != state(t, twin) {
+			t.Errorf("%s %s: open %d %s %s, sealed %d %s %s", c.intent, c.payload,
+				open.Status, open.Code(), state(t, twin), sealed.Status, sealed.Code(), state(t, sarah))
+		}
+		if sealed.Status != http.StatusAccepted {
+			continue
+		}
+		ask := theAsk(t, sarah)
+		if !bytes.Contains(ask.Body, []byte(`"sealed":true`)) || ask.Hash == "" || !bytes.Contains(ask.Body, []byte(c.payload[:18])) {
+			t.Errorf("the question shows %s", ask.Body)
+		}
+	}
+}
+
+// TestSealedRefused: what cannot be opened changes nothing, gets one answer whatever the reason, and the owner is told.
+func TestSealedRefused(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris, mallory := mesh.Stranger("chris"), mesh.Stranger("mallory")
+	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Rates = acl.Open, acl.Rates{} })
+	mine, other := mesh.Age("sarah").PublicText(), mesh.Age("other").PublicText()
+	inner := func(payload string) []byte { return ageFile(t, payload, mine) }
+	many := slices.Repeat([]string{other}, 60)
+	stolen, _, err := conversations.Sealer{Agent: chris.ID, Recipient: other}.Seal(outgoing(t, sarah.ID(), wire.Deliver, secretBody).Payload, mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := func(payload string) wire.Draft { return chris.Draft(sarah.ID(), wire.Deliver, payload) }
+	cases := []struct {
+		name string
+		body []byte
+	}{
+		{"to another key", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, other)))},
+		{"sealed twice", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(`{"action":"sealed","age":"`+base64.StdEncoding.EncodeToString(inner(hello))+`"}`)))},
+		{"a close inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(closing)))},
+		{"no JSON inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner("hello")))},
+		{"two members of one name inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(`{"action":"deliver","action":"close"}`)))},
+		{"deeper than a message may be", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(`{"a":`+strings.Repeat("[", 40)+strings.Repeat("]", 40)+`}`)))},
+		{"cut off", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(hello)[:200]))},
+		{"no age file", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, []byte("hello")))},
+		{"armor", chris.Sign(raw(`{"action":"sealed","age":"-----BEGIN AGE ENCRYPTED FILE-----"}`))},
+		{"base64 without padding", chris.Sign(raw(`{"action":"sealed","age":"` + strings.TrimRight(base64.StdEncoding.EncodeToString(inner(hello+" ")), "=") + `x"}`))},
+		{"nothing", chris.Sign(raw(`{"action":"sealed"}`))},
+		{"a number", chris.Sign(raw(`{"action":"sealed","age":7}`))},
+		{"sixty recipients", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, append(many, mine)...)))},
+		{"taken over from another agent", mallory.Sign(mallory.Draft(sarah.ID(), wire.Deliver, string(stolen.JSON())))},
+	}
+	before := state(t, sarah)
+	for _, c := range cases {
+		a := meshtest.Post(t, sarah.URL, c.body)
+		if a.Status != http.StatusBadRequest || a.Code() != wire.InvalidMessage || !bytes.Contains(a.Body, []byte(wire.ErrSealed.Message)) {
+			t.Errorf("%s: %d %s", c.name, a.Status, a.Body)
+		}
+		if a.Status == http.StatusBadRequest && len(a.Body) != len(wire.ErrSealed.AppendJSON(nil)) {
+			t.Errorf("%s: the answer says more: %s", c.name, a.Body)
+		}
+	}
+	if after := state(t, sarah); after != before {
+		t.Errorf("state = %s, want %s", after, before)
+	}
+	notices, _, err := sarah.Notices.List(t.Context(), "", 100, time.Now())
+	if err != nil || len(notices) != len(cases) || notices[0].Kind != "unreadable" {
+		t.Errorf("%d notices, %v, want one for each", len(notices), err)
+	}
+	// A forged signature is told the same, sealed or not, and nothing is opened for it.
+	forger := mesh.Stranger("chris").Forger("mallory")
+	for _, body := range [][]byte{
+		forger.Sign(sealedBy(t, forger, sarah.ID(), wire.Deliver, inner(hello))), forger.Sign(forger.Draft(sarah.ID(), wire.Deliver, hello)),
+	} {
+		if a := meshtest.Post(t, sarah.URL, body); a.Code() != wire.InvalidSignature {
+			t.Errorf("forged: %d %s", a.Status, a.Body)
+		}
+	}
+	if stored, _, err := sarah.Notices.List(t.Context(), "", 100, time.Now()); err != nil || len(stored) != len(cases) {
+		t.Errorf("%d notices after a forgery, %v", len(stored), err)
+	}
+	// What is over the size of a message never gets that far, and what fits is opened whole.
+	big := `{"action":"deliver","message":{"body":"` + strings.Repeat("x", 256<<10) + `"}}`
+	if a := meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(big)))); a.Status != http.StatusRequestEntityTooLarge {
+		t.Errorf("256 KiB inside: %d %s", a.Status, a.Body)
+	}
+	most := strings.Replace(big, strings.Repeat("x", 256<<10), strings.Repeat("x", 180<<10), 1)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(most)))), http.StatusOK)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+}
+
+// TestSealingRules is who is sealed to: what the owner's rule and the sender's word make of a recipient that can open, and
+// of one that cannot. What must be sealed and cannot be does not leave.
+func TestSealingRules(t *testing.T) {
+	mesh := meshtest.New(t)
+	able := mesh.Node("able", open)
+	unable := mesh.Node("unable", func(cfg *node.Config) {
+		open(cfg)
+		cfg.Identity.Card = meshtest.Card(t, "unable", cfg.Identity.Card.Endpoint)
+	})
+	for i, c := range []struct {
+		rule   node.Sealing
+		choice node.SealChoice
+		to     *meshtest.Member
+		sealed bool
+		err    error
+	}{
+		{"", "", able, false, nil},
+		{node.SealOff, node.Sealed, able, true, nil},
+		{node.SealOff, node.Sealed, unable, false, node.ErrCannotSeal},
+		{node.SealPrefer, "", able, true, nil},
+		{node.SealPrefer, "", unable, false, nil},
+		{node.SealPrefer, node.Unsealed, able, false, nil},
+		{node.SealRequire, "", able, true, nil},
+		{node.SealRequire, "", unable, false, node.ErrCannotSeal},
+		{node.SealRequire, node.Unsealed, able, false, node.ErrMustSeal},
+	} {
+		chris := mesh.Node("chris-"+string(rune('a'+i)), func(cfg *node.Config) { cfg.Outbound.Seal = c.rule })
+		out := outgoing(t, c.to.ID(), wire.Deliver, secretBody)
+		out.Seal, out.Conv = c.choice, "conv_rule"
+		sent, err := chris.Send(t.Context(), out, 30*time.Second)
+		if !errors.Is(err, c.err) || err == nil && sent.State != node.SendDelivered {
+			t.Errorf("%s, %q to %s: %+v, %v, want %v", c.rule, c.choice, c.to.Name, sent, err, c.err)
+		}
+		if err != nil {
+			if got := state(t, chris); got != "0 items, 0 conversations, 0 asks" {
+				t.Errorf("%s, %q to %s left %s", c.rule, c.choice, c.to.Name, got)
+			}
+			continue
+		}
+		if said, _ := conversations.SaidIn(transcriptOf(t, chris, c.to.ID(), "conv_rule")[0]); said.Sealed != c.sealed {
+			t.Errorf("%s, %q to %s: sealed %v", c.rule, c.choice, c.to.Name, said.Sealed)
+		}
+	}
+	big := outgoing(t, able.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+strings.Repeat("x", 200<<10)+`"}}`)
+	if _, err := able.Send(t.Context(), node.Outgoing{To: unable.ID(), Intent: big.Intent, Payload: big.Payload}, 0); err != nil {
+		t.Errorf("200 KiB open: %v", err)
+	}
+	if big.Seal = node.Sealed; big.Payload.Len() > 0 {
+		if _, err := unable.Send(t.Context(), big, 0); !errors.Is(err, node.ErrCannotSeal) {
+			t.Errorf("200 KiB sealed: %v, want ErrCannotSeal", err)
+		}
+	}
+	forged := outgoing(t, able.ID(), wire.Deliver, `{"action":"sealed","age":"YWdl"}`)
+	if _, err := unable.Send(t.Context(), forged, 0); !errors.Is(err, wire.ErrPayload) {
+		t.Errorf("an owner's own sealed payload: %v", err)
+	}
+}
+
+// swaps is a directory that answers with another text in place of one.
+type swaps struct{ from, to string }
+
+func (s swaps) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	body = bytes.ReplaceAll(body, []byte(s.from), []byte(s.to))
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	resp.Header.Del("Content-Length")
+	return resp, nil
+}
+
+// TestSealedToTheDirectory: a directory that puts a recipient of its own on a card could read what is sealed to it. The
+// agent's key did not sign that card, so nothing that must be sealed leaves.
+func TestSealedToTheDirectory(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	liar := client.NewDirectory(mesh.Directory().Base, client.NewHTTP(client.HTTPConfig{Local: true}), swaps{mesh.Age("sarah").PublicText(), mesh.Age("directory").PublicText()})
+	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Directories = []*client.Directory{liar} })
+	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
+	out.Seal = node.Sealed
+	if _, err := chris.Send(t.Context(), out, 30*time.Second); !errors.Is(err, node.ErrCannotSeal) {
+		t.Errorf("sealed to the directory: %v, want ErrCannotSeal", err)
+	}
+	if got := state(t, chris); got != "0 items, 0 conversations, 0 asks" {
+		t.Errorf("it left %s", got)
+	}
+}
+
+// TestSealedStaysHere: neither a peer of a foreign network nor a bridge's handler gets open what was sealed.
+func TestSealedStaysHere(t *testing.T) {
+	wires := &wireTransport{deliver: takes}
+	lone := loneNode(t, t.TempDir(), wires, func(cfg *node.Config) { cfg.Outbound.Seal = node.SealRequire })
+	if _, err := lone.Send(t.Context(), to("ann", "conv_1", "hello"), 0); !errors.Is(err, node.ErrCannotSeal) {
+		t.Errorf("to a foreign peer: %v, want ErrCannotSeal", err)
+	}
+	// A sealed payload that a foreign peer got hold of is not opened for it.
+	in := to("ann", "conv_2", "hello")
+	in.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("sealed")}, wire.Member{Key: "age", Value: wire.Text("YWdl")})
+	if _, err := lone.Accept(t.Context(), inbound(in, "wire:test", in.Address)); !errors.Is(err, wire.ErrSealed) && !errors.Is(err, wire.ErrNotAllowed) {
+		t.Errorf("from a foreign peer: %v, want ErrSealed", err)
+	}
+
+	mesh := meshtest.New(t)
+	calls := make(chan node.Call, 1)
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		answers(secretReply, calls)(cfg)
+		cfg.Routes[0].Foreign = true
+	})
+	chris := mesh.Node("chris", open)
+	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
+	out.Seal, out.Conv = node.Sealed, "conv_bridge"
+	sent := mustSend(t, chris.Node, out, 30*time.Second)
+	if sent.Status != http.StatusAccepted || len(calls) != 0 {
+		t.Fatalf("sent = %+v, %d calls: the bridge got it", sent, len(calls))
+	}
+	ask := theAsk(t, sarah)
+	if !bytes.Contains(ask.Body, []byte("foreign network")) {
+		t.Errorf("the owner is not told why: %s", ask.Body)
+	}
+	if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if c := <-calls; !c.Sealed || !c.Approved || string(c.Payload) != secretBody {
+		t.Errorf("after the approval the bridge is told %s", c.Payload)
+	}
+}
+
+// TestSealedExport: an export says what is sealed and shows nothing of it; with the owner's word it shows it and proves it.
+func TestSealedExport(t *testing.T) {
+	mesh := meshtest.New(t)
+	calls := make(chan node.Call, 1)
+	sarah := mesh.Node("sarah", answers(secretReply, calls))
+	chris := mesh.Node("chris", open)
+	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
+	out.Seal, out.Conv = node.Sealed, "conv_proof"
+	mustSend(t, chris.Node, out, 30*time.Second)
+	export := func(query string) string {
+		a := chris.Ask(http.MethodGet, "/conversations/conv_proof/export"+query, nil)
+		must(t, a, http.StatusOK)
+		return string(a.Body)
+	}
+	shut := export("")
+	report, err := conversations.VerifyExport(strings.NewReader(shut))
+	if err != nil || report.Sealed != 2 || report.Opened != 0 || strings.Contains(shut, "secret") || strings.Contains(shut, `"key"`) {
+		t.Errorf("report = %+v, %v: %s", report, err, shut)
+	}
+	opened := export("?opened=true")
+	report, err = conversations.VerifyExport(strings.NewReader(opened))
+	if err != nil || report.Sealed != 2 || report.Opened != 2 || !strings.Contains(opened, "the answer to the secret") {
+		t.Errorf("report = %+v, %v", report, err)
+	}
+	// The words that are shown cannot be others than those that were sealed, even by who can seal the export.
+	lines := strings.SplitAfter(opened, "\n")
+	for _, change := range [][2]string{{"the secret of", "the prize of_"}, {`"opened":`, `"Opened":`}} {
+		changed := strings.Replace(lines[1], change[0], change[1], 1)
+		if _, err := conversations.VerifyExport(strings.NewReader(lines[0] + changed + strings.Join(lines[2:], ""))); !errors.Is(err, conversations.ErrExport) {
+			t.Errorf("%q: %v, want ErrExport", change[1], err)
+		}
+	}
+	var view struct {
+		Sealed     bool `json:"sealed"`
+		Transcript []struct {
+			Sealed bool            `json:"sealed"`
+			Opened json.RawMessage `json:"opened"`
+		} `json:"transcript"`
+	}
+	if status := chris.Call(http.MethodGet, "/conversations/conv_proof", nil, &view); status != http.StatusOK || !view.Sealed ||
+		len(view.Transcript) != 2 || !view.Transcript[0].Sealed || string(view.Transcript[0].Opened) != secretBody {
+		t.Errorf("the owner reads %d %+v", status, view)
+	}
+}
+
+// TestSealedApproval: a message of ours that waits for the owner is shown as sealed, and leaves only sealed.
+func TestSealedApproval(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Approve = []string{"*"} })
+	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
+	out.Seal, out.Conv = node.Sealed, "conv_wait"
+	if sent := mustSend(t, chris.Node, out, 0); sent.State != node.SendHeld {
+		t.Fatalf("sent = %+v", sent)
+	}
+	ask := theAsk(t, chris)
+	if !bytes.Contains(ask.Body, []byte(`"sealed":true`)) {
+		t.Errorf("the owner is shown %s", ask.Body)
+	}
+	if _, err := chris.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if said, _ := conversations.SaidIn(transcriptOf(t, chris, sarah.ID(), "conv_wait")[0]); !said.Sealed {
+		t.Error("it left open")
+	}
+	waitFor(t, "the sealed message to arrive", func() bool {
+		items, _, err := sarah.Inbox(t.Context(), "", "", 10)
+		return err == nil && len(items) == 1 && items[0].Sealed && string(items[0].Payload) == secretBody
+	})
+}
+
+// TestSealedAnswerToNobody: an agent's answer that must be sealed and cannot be stays with the owner.
+func TestSealedAnswerToNobody(t *testing.T) {
+	mesh := meshtest.New(t)
+	calls := make(chan node.Call, 1)
+	sarah := mesh.Node("sarah", answers(secretReply, calls))
+	chris := mesh.Stranger("chris") // without an age recipient
+	body := chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, mesh.Age("sarah").PublicText())))
+	must(t, meshtest.Post(t, sarah.URL, body), http.StatusAccepted)
+	items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10)
+	if err != nil || len(items) != 1 || !strings.Contains(items[0].Note, "sealed") {
+		t.Errorf("items = %+v, %v, want the failed answer with its reason", items, err)
+	}
+	for _, e := range transcriptOf(t, sarah, chris.ID, items[0].Conversation) {
+		if bytes.Contains(e.Raw, []byte("the answer")) {
+			t.Errorf("it left open: %s", e.Raw)
+		}
+	}
+}
