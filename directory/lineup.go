@@ -25,10 +25,12 @@ type lineup struct {
 	byHost map[string]int
 	paused map[string]time.Time // host: when it may be asked again
 	swept  time.Time            // when pauses that are over were last looked for
+
+	added chan struct{} // holds one when a card came
 }
 
 func newLineup() *lineup {
-	return &lineup{in: make(map[asked]bool), byHost: make(map[string]int), paused: make(map[string]time.Time)}
+	return &lineup{in: make(map[asked]bool), byHost: make(map[string]int), paused: make(map[string]time.Time), added: make(chan struct{}, 1)}
 }
 
 // add puts a card into the line and says whether it is there.
@@ -44,18 +46,29 @@ func (l *lineup) add(a asked) bool {
 	l.line = append(l.line, a)
 	l.in[a] = true
 	l.byHost[a.host]++
+	select {
+	case l.added <- struct{}{}:
+	default:
+	}
 	return true
 }
 
-// next takes at most n cards out of the line whose hosts may be asked at now, and begins the pauses of those.
-func (l *lineup) next(now time.Time, n int) []asked {
+// next takes at most n cards out of the line whose hosts may be asked at now, and begins the pauses of those. again is
+// when another one may be asked: the zero time where none waits.
+func (l *lineup) next(now time.Time, n int) (ready []asked, again time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var ready []asked
 	kept := l.line[:0]
 	for _, a := range l.line {
-		if len(ready) == n || now.Before(l.paused[a.host]) || !l.room(now, a.host) {
+		until := l.paused[a.host]
+		if !now.Before(until) && !l.room(now, a.host) {
+			until = now.Add(hostPause / 10)
+		}
+		if len(ready) == n || now.Before(until) {
 			kept = append(kept, a)
+			if again.IsZero() || until.Before(again) {
+				again = later(until, now)
+			}
 			continue
 		}
 		l.paused[a.host] = now.Add(hostPause)
@@ -67,7 +80,7 @@ func (l *lineup) next(now time.Time, n int) []asked {
 	}
 	clear(l.line[len(kept):])
 	l.line = kept
-	return ready
+	return ready, again
 }
 
 // room says whether the pause of host can be remembered, and forgets those that are over where there are too many.

@@ -41,14 +41,11 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 			failures = 0
 			continue
 		}
-		pause := min(mirrorRetry<<min(failures, 20), mirrorPause)
-		pause = pause/2 + rand.N(pause)
+		wait := min(mirrorRetry<<min(failures, 20), mirrorPause)
+		wait = wait/2 + rand.N(wait)
 		failures++
-		r.log.WarnContext(ctx, "mirror cannot follow its source", "source", source.Base, "again_in", pause, "err", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		r.log.WarnContext(ctx, "mirror cannot follow its source", "source", source.Base, "again_in", wait, "err", err)
+		pause(ctx, wait)
 	}
 }
 
@@ -187,7 +184,7 @@ func (r *Registry) mirroredMeta(source *client.Directory, rec wire.CardRecord, c
 		if sameKey(old.PublicKey, c.card.PublicKey) != nil {
 			m.Replaced, m.Current.Since = now, now
 		} else {
-			m.Current, m.Replaced = before.Current, laterOf(m.Replaced, before.Replaced)
+			m.Current, m.Replaced = before.Current, later(m.Replaced, before.Replaced)
 			if old.Endpoint == c.card.Endpoint {
 				m.Endpoint, m.Alive, m.Probed, m.Misses = before.Endpoint, before.Alive, before.Probed, before.Misses
 			}
@@ -202,7 +199,7 @@ func (r *Registry) mirroredMeta(source *client.Directory, rec wire.CardRecord, c
 	return m, nil
 }
 
-func laterOf(a, b time.Time) time.Time {
+func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}

@@ -24,7 +24,7 @@ const (
 	maxMisses  = 3              // clear the proof
 	askTimeout = 15 * time.Second
 	askAtOnce  = 8
-	tick       = time.Second
+	askPause   = time.Second      // between two looks at the line
 	walkPause  = 30 * time.Second // between two walks through the cards
 	pagePause  = 2 * time.Second  // between two pages of one: a million cards take about an hour
 	walkPage   = 500
@@ -47,22 +47,38 @@ func (r *Registry) Run(ctx context.Context) {
 			}
 		})
 	}
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
+	due := time.NewTimer(0)
+	defer due.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case now := <-ticker.C:
-			for _, a := range r.lineup.next(now, askAtOnce) {
-				select {
-				case work <- a:
-				case <-ctx.Done():
-				}
+		case <-r.lineup.added:
+		case <-due.C:
+		}
+		ready, again := r.lineup.next(time.Now(), askAtOnce)
+		for _, a := range ready {
+			select {
+			case work <- a:
+			case <-ctx.Done():
 			}
 		}
+		if due.Stop(); !again.IsZero() { // else the next card wakes us
+			due.Reset(time.Until(again))
+		}
+		pause(ctx, askPause) // also where cards came: a flood of them is looked at once
 	}
 	close(work)
 	running.Wait()
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }
 
 // walk puts every card that is due into the line. A new card is put there at once by its registration; the walk
@@ -82,15 +98,13 @@ func (r *Registry) walk(ctx context.Context) {
 				}
 			}
 		}
-		pause := walkPause
+		wait := walkPause
 		q.After = store.Position{}
 		if page.Next != nil {
-			q.After, pause = *page.Next, pagePause
+			q.After, wait = *page.Next, pagePause
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx, wait); ctx.Err() != nil {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

@@ -193,7 +193,8 @@ func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
 			}
 			l.add(asked{fmt.Sprintf("am_other%d", second), fmt.Sprintf("host%d.example", second)})
 		}
-		for _, a := range l.next(at, askAtOnce) {
+		ready, _ := l.next(at, askAtOnce)
+		for _, a := range ready {
 			if a.host == "victim.example" {
 				victim = append(victim, at)
 			} else {
@@ -220,15 +221,42 @@ func TestLineupIsBounded(t *testing.T) {
 	for i := range 2 * maxHosts {
 		l.add(asked{fmt.Sprint(i), fmt.Sprint(i)})
 		if i%maxLine == 0 {
-			for len(l.next(now, 1000)) > 0 {
+			for ready, _ := l.next(now, 1000); len(ready) > 0; ready, _ = l.next(now, 1000) {
 			}
 		}
 	}
 	if l.len() > maxLine || len(l.paused) > maxHosts || len(l.byHost) > maxLine || len(l.in) > maxLine {
 		t.Errorf("%d wait, %d hosts pause, %d are counted", l.len(), len(l.paused), len(l.byHost))
 	}
-	if got := l.next(now.Add(hostPause), 5); len(got) != 5 {
+	if got, again := l.next(now.Add(hostPause), 5); len(got) != 5 || !again.Equal(now.Add(hostPause)) {
 		t.Errorf("when the pauses are over, %d are asked", len(got))
+	}
+}
+
+// TestIdleSleeps: who asks endpoints wakes when one is due or a card came, and not before.
+func TestIdleSleeps(t *testing.T) {
+	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	l := newLineup()
+	if ready, again := l.next(now, askAtOnce); len(ready) != 0 || !again.IsZero() {
+		t.Errorf("nothing waits: %v, %v", ready, again)
+	}
+	l.add(asked{"am_1", "a.example"})
+	l.add(asked{"am_2", "a.example"})
+	l.add(asked{"am_3", "b.example"})
+	<-l.added
+	if ready, again := l.next(now, 1); len(ready) != 1 || !again.Equal(now) {
+		t.Errorf("one at a time: %v, %v", ready, again)
+	}
+	if ready, again := l.next(now, askAtOnce); len(ready) != 1 || !again.Equal(now.Add(hostPause)) {
+		t.Errorf("the host pauses: %v, %v", ready, again)
+	}
+	select {
+	case <-l.added:
+		t.Error("woken without a card")
+	default:
+	}
+	if ready, again := l.next(now.Add(hostPause), askAtOnce); len(ready) != 1 || !again.IsZero() {
+		t.Errorf("the last one: %v, %v", ready, again)
 	}
 }
 
