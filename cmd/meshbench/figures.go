@@ -16,11 +16,12 @@ import (
 
 // figuresCmd measures the table.
 type figuresCmd struct {
-	Only        []string      `enum:"http,message,relay,commit,list,restart,process" default:"http,message,relay,commit,list,restart,process" help:"Parts of the table (${enum})."`
+	Only        []string      `enum:"http,message,relay,mess,commit,list,restart,process" default:"http,message,relay,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
 	Cards       int           `default:"100000" help:"Cards of the list and restart parts; the record was made with 1000000."`
 	Concurrency int           `short:"c" default:"64" help:"Senders at once."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
 	Rounds      int           `short:"r" default:"5" help:"Rounds of each thing, in turn."`
+	Threads     int           `default:"100000" help:"Open threads of the mess part."`
 	Renewals    int           `default:"500" help:"Renewals a second of the list part."`
 	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server."`
 	Data        string        `placeholder:"DIR" help:"Folder that keeps the big database between runs (default: a temporary one)."`
@@ -92,6 +93,7 @@ var parts = []struct {
 	{"http", (*study).http},
 	{"message", (*study).message},
 	{"relay", (*study).relay},
+	{"mess", (*study).mess},
 	{"commit", (*study).commit},
 	{"list", (*study).list},
 	{"restart", (*study).restart},
@@ -99,8 +101,8 @@ var parts = []struct {
 }
 
 func (c *figuresCmd) check() error {
-	if c.Concurrency < 1 || c.Rounds < 1 || c.Cards < 100 || c.Renewals < 1 || c.Duration < 10*time.Millisecond || c.Idle < 10*time.Millisecond {
-		return errors.New("--concurrency, --rounds and --renewals must be 1, --cards 100, --duration and --idle 10ms or more")
+	if c.Concurrency < 1 || c.Rounds < 1 || c.Cards < 100 || c.Renewals < 1 || c.Threads < 1 || c.Duration < 10*time.Millisecond || c.Idle < 10*time.Millisecond {
+		return errors.New("--concurrency, --rounds, --renewals and --threads must be 1, --cards 100, --duration and --idle 10ms or more")
 	}
 	return nil
 }

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// messFree are the documented settings that switch off the limits of the MESS exchange.
+var messFree = []string{
+	"--set", "mess.calls_per_minute=0", "--set", "mess.threads_per_hour=0", "--set", "mess.registrations_per_hour=0",
+}
+
+const messPath = "/api/v1/exchanges/home/"
+
+// requesters are clients of a MESS exchange, one for each worker.
+type requesters struct {
+	base *url.URL
+	keys []string
+}
+
+// requesters registers one for each worker, and an executor that may claim everything.
+func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters, error) {
+	r := &requesters{base: base}
+	l := link{base: base}
+	defer l.close()
+	for w := range workers {
+		a, err := l.exchange(ctx, request(http.MethodPost, base, messPath+"register", fmt.Appendf(nil, `{"executor_id":"bench-%d","capabilities":["knife"]}`, w)))
+		if err != nil {
+			return nil, err
+		}
+		v, err := wire.ParseObject(a.Body)
+		if err != nil || a.Status != http.StatusCreated {
+			return nil, fmt.Errorf("register with the exchange: status %d: %.200s", a.Status, a.Body)
+		}
+		r.keys = append(r.keys, v.GetStr("api_key"))
+	}
+	return r, nil
+}
+
+// create asks for something.
+func (r *requesters) create() operation {
+	t := traffic{base: r.base, status: http.StatusCreated, request: func(w int) ([]byte, error) {
+		return r.request(w, http.MethodPost, "requests", []byte(`{"intent":"dice two onions for the soup tonight","context":["the board is in the second drawer"],"requires":["knife"]}`)), nil
+	}}
+	return t.operation(r.base, len(r.keys), nil)
+}
+
+func (r *requesters) request(w int, method, path string, body []byte) []byte {
+	return request(method, r.base, messPath+path, body, "Authorization", "Bearer "+r.keys[w])
+}
+
+// page asks for a page by state and says how many threads are on it.
+func (r *requesters) page(ctx context.Context, l *link, after string) (next string, n int, err error) {
+	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(after), nil))
+	if err != nil {
+		return "", 0, err
+	}
+	v, err := wire.ParseLimits(a.Body, wire.MaxDepth, 1<<20)
+	list, _ := v.Get("threads")
+	if err != nil || a.Status != http.StatusOK {
+		return "", 0, fmt.Errorf("a page of threads: status %d: %.200s", a.Status, a.Body)
+	}
+	return v.GetStr("next"), list.Len(), nil
+}
+
+// mess compares making a thread with taking a signed message, both through the same process, and then looks at what many
+// open threads cost: a page, and a restart. Both sides answer when the commit stands.
+func (s *study) mess(ctx context.Context) (err error) {
+	data := filepath.Join(s.dir, "mess")
+	srv, err := s.mesh.serve(ctx, data, messFree...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if srv != nil {
+			err = errors.Join(err, srv.stop())
+		}
+	}()
+	b, err := srv.bench("meshbench-mess-credential", lookups, s.Concurrency)
+	if err != nil {
+		return err
+	}
+	s.p.say("mess: prepare")
+	messages, err := b.message(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := registerMESS(ctx, srv.url(), s.Concurrency)
+	if err != nil {
+		return err
+	}
+	got := interleave(ctx, s.p, s.Rounds, s.Duration,
+		contender{"mess create", b.workers, r.create(), srv.cpu},
+		contender{"message", b.workers, messages.operation(messages.base, b.workers, messages.check), srv.cpu})
+	o := rounds{"mess create", got[0], nil}.outcome()
+	s.add(told("mess: threads created beside signed messages taken, a second", ratio(got[0], got[1], sample.rate), "×",
+		"%d clients; %.0f/s beside %.0f/s; server CPU %.0f µs beside %.0f µs; p99 %.0f µs, %d errors %s", b.workers,
+		o.Rate, medianOf(got[1], sample.rate), o.CPU, medianOf(got[1], sample.cost), o.P99, o.Errors, o.Fault).least(0.5))
+	made := 0
+	for _, one := range got[0] {
+		made += one.Ops
+	}
+	for create := r.create(); made < s.Threads && ctx.Err() == nil; {
+		s.p.say("mess: %d of %d threads", made, s.Threads)
+		one := drive(ctx, b.workers, time.Second, create)
+		if one.Ops == 0 {
+			return fmt.Errorf("no thread was made: %s", one.Fault)
+		}
+		made += one.Ops
+	}
+	if err := s.messPages(ctx, r, made); err != nil {
+		return err
+	}
+	stopped := srv
+	if srv = nil; stopped.stop() != nil {
+		return errors.New("the server did not stop")
+	}
+	return s.messRestart(ctx, data, r, made)
+}
+
+// messPages walks through all pages of a state.
+func (s *study) messPages(ctx context.Context, r *requesters, made int) error {
+	l := link{base: r.base}
+	defer l.close()
+	var took []time.Duration
+	seen := 0
+	for next := ""; ctx.Err() == nil; {
+		begin := time.Now()
+		after, n, err := r.page(ctx, &l, next)
+		if err != nil {
+			return err
+		}
+		took, seen = append(took, time.Since(begin)), seen+n
+		if next = after; next == "" {
+			break
+		}
+	}
+	if seen < made {
+		return fmt.Errorf("the pages have %d threads, and %d were made", seen, made)
+	}
+	slices.Sort(took)
+	s.add(told("mess: p99 of a page of 100 by state", float64(quantile(took, 0.99).Microseconds())/1e3, "ms",
+		"%d open threads, %d pages, p50 %.2f ms", made, len(took), float64(quantile(took, 0.5).Microseconds())/1e3).most(5))
+	return nil
+}
+
+// messRestart times a start over many open threads.
+func (s *study) messRestart(ctx context.Context, data string, r *requesters, made int) error {
+	s.p.say("mess: restart")
+	took, srv, err := s.timedStart(ctx, data, func(base *url.URL) bool {
+		l := link{base: base}
+		defer l.close()
+		a, err := l.exchange(ctx, request(http.MethodGet, base, "/readyz", nil))
+		if err != nil || a.Status != http.StatusOK {
+			return false
+		}
+		_, n, err := (&requesters{base, r.keys}).page(ctx, &l, "")
+		return err == nil && n == min(100, made)
+	})
+	if err != nil {
+		return err
+	}
+	s.add(told("mess: start to ready and the first page", took.Seconds(), "s", "%d open threads, from exec of agentmesh serve", made).most(3))
+	return srv.stop()
+}
