@@ -163,7 +163,7 @@ func (s *study) messRestart(ctx context.Context, data string, r *requesters, mad
 			return false
 		}
 		_, n, err := (&requesters{base, r.keys}).page(ctx, &l, "")
-		return err == nil && n == min(100, made)
+		return err == nil && n >= min(100, made)
 	})
 	if err != nil {
 		return err
