@@ -89,6 +89,27 @@ func TestForgersAddressIsBarred(t *testing.T) {
 	})
 }
 
+// TestMadeUpSendersLeaveLookups: an address that makes up senders gets a share of the look-ups, and first messages from
+// elsewhere are still looked up (AM-43).
+func TestMadeUpSendersLeaveLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		mallory, chris := mesh.Stranger("mallory"), mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", open)
+		edge := public(sarah, 1000)
+		answers := map[wire.Code]int{}
+		for i := range 100 {
+			d := mallory.Draft(sarah.ID(), wire.Deliver, hello)
+			d.From = wire.AgentID(fmt.Sprintf("am_made_up_%d", i))
+			answers[meshtest.PostTo(t, edge, mallory.Sign(d)).Code()]++
+		}
+		if answers[wire.RateLimited] != 80 {
+			t.Errorf("answers to the flood: %v, want 80 times %s", answers, wire.RateLimited)
+		}
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK) // from elsewhere
+	})
+}
+
 // TestForgedFloodLeavesTheVictimServed is THREATS row 26: what was not signed by a sender is not charged to it.
 func TestForgedFloodLeavesTheVictimServed(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -31,18 +32,16 @@ func (n *Node) postMessage(c echo.Context, addresses *httpapi.Addresses) error {
 	if err != nil {
 		return err
 	}
-	if addresses != nil {
-		if err := addresses.Check(c); err != nil { // line 2
-			return err
-		}
+	if err := addresses.Check(c); err != nil { // line 2
+		return err
 	}
 	// The sender may wait for a hook; its client gives up after 30 s (AM-32).
 	if err := httpapi.KeepOpen(c, n.cfg.SyncDeadline+10*time.Second); err != nil {
 		return err
 	}
-	out, err := n.Receive(c.Request().Context(), body)
+	out, err := n.Receive(client.PaidBy(c.Request().Context(), addresses.Payer(c)), body)
 	if err != nil {
-		if addresses != nil && isBadSignature(err) {
+		if isBadSignature(err) {
 			addresses.Fault(httpapi.ClientAddr(c))
 		}
 		return err

@@ -487,6 +487,16 @@ func TestResendIsKnown(t *testing.T) {
 	if got, want := state(t, sarah), "1 items, 1 conversations, 0 asks"; got != want {
 		t.Errorf("state = %s, want %s", got, want)
 	}
+
+	// One that names a message of another conversation is a message like any other.
+	resent.ID, resent.Conversation = wire.NewMessageID(), "conv_other"
+	a = meshtest.Post(t, sarah.URL, chris.Sign(resent))
+	if must(t, a, http.StatusOK); bytes.Equal(a.Body, first.Body) {
+		t.Errorf("in another conversation it gets the answer of the first: %s", a.Body)
+	}
+	if got, want := state(t, sarah), "2 items, 2 conversations, 0 asks"; got != want {
+		t.Errorf("state = %s, want %s", got, want)
+	}
 }
 
 // TestCardAtTheEndpoint is AM-6: the lists of who may write are nobody's business, wherever the card is asked for.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	"golang.org/x/time/rate"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -44,7 +43,8 @@ type CardsConfig struct {
 	OnKeyChange func(ctx context.Context, change KeyChange)
 	// Size bounds the cached cards: 4096 where zero. As many lookups that found nothing are remembered.
 	Size int
-	// LookupsPerMinute is what strangers may make us look up (AM-43): 60 where zero, without limit where negative.
+	// LookupsPerMinute is what strangers may make us look up (AM-43): 60 where zero, without limit where negative. One
+	// address gets at most a third; see [PaidBy].
 	LookupsPerMinute int
 	Logger           *slog.Logger // nil discards
 }
@@ -78,7 +78,7 @@ const (
 // whatever the directories say about caching.
 type Cards struct {
 	cfg    CardsConfig
-	budget *rate.Limiter
+	budget lookups
 	pool   *verifyPool
 
 	mu      sync.Mutex
@@ -123,15 +123,7 @@ func NewCards(cfg CardsConfig) *Cards {
 	if cfg.Size <= 0 {
 		cfg.Size = defaultSize
 	}
-	c := &Cards{cfg: cfg, pool: newVerifyPool(), flights: make(map[wire.AgentID]*flight)}
-	switch n := cfg.LookupsPerMinute; {
-	case n < 0:
-		c.budget = rate.NewLimiter(rate.Inf, 0)
-	case n == 0:
-		c.budget = rate.NewLimiter(1, 60)
-	default:
-		c.budget = rate.NewLimiter(rate.Limit(float64(n)/60), n)
-	}
+	c := &Cards{cfg: cfg, budget: newLookups(cfg.LookupsPerMinute), pool: newVerifyPool(), flights: make(map[wire.AgentID]*flight)}
 	// The sizes are positive, so neither call fails.
 	c.known, _ = simplelru.NewLRU(cfg.Size, func(_ wire.AgentID, e *entry) { c.weight -= e.weight })
 	c.missing, _ = simplelru.NewLRU[wire.AgentID, miss](cfg.Size, nil)
@@ -182,9 +174,11 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, stranger bool, now tim
 		if !wait {
 			// Whom our owner wrote to is looked up although strangers spent the budget: that is once for each card's life.
 			known := ok && old.peer.ownerPin
-			if stranger && !known && !c.budget.AllowN(now, 1) {
-				c.mu.Unlock()
-				return Peer{}, wire.ErrRateLimited.After(c.pause())
+			if stranger && !known {
+				if err := c.budget.take(ctx, now); err != nil {
+					c.mu.Unlock()
+					return Peer{}, err
+				}
 			}
 			f = c.takeOff(id)
 		}
@@ -206,11 +200,6 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, stranger bool, now tim
 // where the directory lets it be kept for less: else a forger could make us ask as often as it likes.
 func (e *entry) usable(now time.Time) bool {
 	return now.Before(e.peer.Until) || e.suspect && now.Before(e.fetched.Add(refetchGap))
-}
-
-// pause is what a sender is asked to wait for when the budget is spent: until about one lookup is there.
-func (c *Cards) pause() time.Duration {
-	return time.Duration(float64(time.Second) / float64(c.budget.Limit()))
 }
 
 // takeOff registers a flight; the caller holds mu and must fly it.
@@ -321,9 +310,9 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 				c.mu.Unlock()
 				return was, false, nil
 			}
-			if !c.budget.AllowN(now, 1) {
+			if err := c.budget.take(ctx, now); err != nil {
 				c.mu.Unlock()
-				return Peer{}, false, wire.ErrRateLimited.After(c.pause())
+				return Peer{}, false, err
 			}
 			f = c.takeOff(id)
 		}

@@ -102,6 +102,38 @@ func TestLookupBudget(t *testing.T) {
 	})
 }
 
+// One address that makes up senders spends its share, and leaves the rest to others.
+func TestLookupShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
+		flood := PaidBy(t.Context(), "2001:db8::/64")
+		for i := range 100 {
+			_, _ = c.Lookup(flood, wire.AgentID(fmt.Sprintf("am_stranger%d", i)), time.Now())
+		}
+		if l.count() != 20 {
+			t.Errorf("one address caused %d fetches, want 20", l.count())
+		}
+		var refused *wire.Error
+		if _, err := c.Lookup(flood, "am_another", time.Now()); !errors.As(err, &refused) || refused.RetryAfter != 3*time.Second {
+			t.Errorf("Lookup() beyond its share = %v, want a wait of 3 s", err)
+		}
+		if _, err := c.Lookup(PaidBy(t.Context(), "192.0.2.1"), sarah, time.Now()); err != nil {
+			t.Errorf("Lookup() for another address = %v", err)
+		}
+		if _, err := c.Lookup(flood, sarah, time.Now()); err != nil {
+			t.Errorf("Lookup() of a card that is cached = %v", err)
+		}
+		for i := range 100 {
+			_, _ = c.Lookup(PaidBy(t.Context(), fmt.Sprintf("192.0.2.%d", i)), wire.AgentID(fmt.Sprintf("am_many%d", i)), time.Now())
+		}
+		if l.count() != 60 {
+			t.Errorf("many addresses caused %d fetches, want 60 in all", l.count())
+		}
+	})
+}
+
 // AM-45, AM-59: ten minutes, or as long as the directory says, then a conditional request.
 func TestLookupCaches(t *testing.T) {
 	for _, tt := range []struct {

@@ -123,6 +123,15 @@ func (a *Addresses) Check(c echo.Context) error {
 	return nil
 }
 
+// Payer is the key that what the client of c causes is charged to, "" for one that no limit holds for.
+func (a *Addresses) Payer(c echo.Context) string {
+	addr := ClientAddr(c)
+	if a.free(addr) || internal(c.Request()) {
+		return ""
+	}
+	return rate.AddrKey(addr)
+}
+
 // Guard checks every request of a route.
 func (a *Addresses) Guard(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
