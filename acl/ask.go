@@ -55,6 +55,7 @@ type Ask struct {
 	Choices []Choice        `json:"choices"`
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
+	Purge   time.Time       `json:"purge,omitzero"` // when its body must be gone, and the ask with it; zero: 30 days after its end
 
 	State   AskState  `json:"state"`
 	Choice  Choice    `json:"choice,omitempty"`
@@ -113,7 +114,11 @@ func (s stored) record() store.Record {
 	if s.Conv != (store.ConvKey{}) {
 		terms = append(terms, convTerm(s.Conv))
 	}
-	return store.Record{NS: nsAsks, Key: s.ID, Body: encode(s), Terms: terms, Expires: end.Add(keepFor)}
+	until := end.Add(keepFor)
+	if !s.Purge.IsZero() && s.Purge.Before(until) {
+		until = s.Purge
+	}
+	return store.Record{NS: nsAsks, Key: s.ID, Body: encode(s), Terms: terms, Expires: until}
 }
 
 // end returns the changes that store an ask which is no longer pending and free its slot. They fail with

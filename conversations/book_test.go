@@ -154,6 +154,29 @@ func TestConflict(t *testing.T) {
 }
 
 // Ended conversations are kept 30 days, also those that expired without another word (AM-40).
+// A message that must be gone takes its conversation with it, open or not, however long others are kept.
+func TestPurge(t *testing.T) {
+	b, _ := openBook(t)
+	talking, closed := key("am_talking"), key("am_closed")
+	purge := start.Add(3 * time.Hour)
+	secret := received(start.Add(time.Hour))
+	secret.Purge = purge
+	for _, k := range []store.ConvKey{talking, closed} {
+		commit(t, b, k, received(start), "msg_1")
+		commit(t, b, k, secret, "msg_2")
+	}
+	commit(t, b, talking, received(start.Add(2*time.Hour)), "msg_3")
+	commit(t, b, closed, conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(2 * time.Hour), Payload: closing("completed")}, "msg_3")
+	for _, k := range []store.ConvKey{talking, closed} {
+		if load(t, b, k, purge.Add(-time.Second)).New() {
+			t.Errorf("%s is gone a second early", k.Peer)
+		}
+		if !load(t, b, k, purge).New() {
+			t.Errorf("%s is kept beyond its time", k.Peer)
+		}
+	}
+}
+
 func TestRetention(t *testing.T) {
 	b, s := openBook(t)
 	silent, closed := key("am_silent"), key("am_closed")

@@ -33,6 +33,9 @@ type Conversation struct {
 	Opened    time.Time     `json:"opened"`
 	Last      time.Time     `json:"last"` // when the idle clock started: the last message, or the end of a hold
 
+	Deadline time.Time `json:"deadline,omitzero"` // it expires then at the latest, whatever is said
+	Purge    time.Time `json:"purge,omitzero"`    // nothing of it is kept beyond, whatever the retention
+
 	// Held are the ends of the holds that wait for our owner; PeerHeld is the end of the peer's (AM-40).
 	Held     []time.Time `json:"held,omitempty"`
 	PeerHeld time.Time   `json:"peer_held,omitzero"`
@@ -91,6 +94,8 @@ type Event struct {
 	Idle      time.Duration // of the conversation that the event opens; 0 is that of all
 	Sealed    bool          // the message was
 	Recipient string        // what its sender wants answers sealed to
+	Deadline  time.Time     // of the conversation that the event opens; zero is none
+	Purge     time.Time     // when the message must be gone; zero: when the conversation goes
 }
 
 // At judges a conversation that may have expired (AM-38): after idle without a message, not counting the time in
@@ -109,7 +114,7 @@ func (c Conversation) ends(idle time.Duration) time.Time {
 	for _, end := range c.Held {
 		clock = later(clock, end)
 	}
-	return clock.Add(idle)
+	return Sooner(clock.Add(idle), Sooner(c.Deadline, c.Purge))
 }
 
 // Holds is the number of messages that wait for our owner.
@@ -157,7 +162,7 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 		return c, wire.ErrConversationClosed
 	}
 	c.State, c.Principal, c.Mine = Open, e.Principal, e.Kind == Sent
-	c.Intent, c.Opened, c.Address, c.Idle = e.Intent, e.At, e.Address, e.Idle
+	c.Intent, c.Opened, c.Address, c.Idle, c.Deadline = e.Intent, e.At, e.Address, e.Idle, e.Deadline.UTC()
 	return c.message(e)
 }
 
@@ -171,6 +176,7 @@ func (c Conversation) message(e Event) (Conversation, error) {
 		return c.touch(e.At).end(state), nil
 	}
 	c.Sealed = c.Sealed || e.Sealed
+	c.Purge = Sooner(c.Purge, e.Purge.UTC())
 	switch e.Kind {
 	case Received:
 		if e.Recipient != "" {
@@ -274,6 +280,14 @@ func short(a wire.Agreement) wire.Agreement {
 
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// Sooner returns the earlier of two times, of which the zero one is never.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
 	return a

@@ -113,6 +113,29 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// A deadline ends a conversation whatever is said and whoever is asked; that of a later message counts for nothing.
+func TestDeadline(t *testing.T) {
+	opening := received(start)
+	opening.Deadline = start.Add(time.Hour)
+	later := received(start.Add(30 * time.Minute))
+	later.Deadline = start.Add(40 * time.Minute)
+	hold := conversations.Event{Kind: conversations.HoldOpened, At: start.Add(31 * time.Minute), Until: start.Add(48 * time.Hour)}
+	c := after(t, opening, later, hold)
+	if got := c.At(start.Add(time.Hour-time.Second), idle); got != conversations.Open {
+		t.Errorf("a second before the deadline it is %s", got)
+	}
+	if got := c.At(start.Add(time.Hour), idle); got != conversations.Expired {
+		t.Errorf("at the deadline it is %s", got)
+	}
+	if _, err := c.Next(sent(start.Add(time.Hour)), idle); !errors.Is(err, wire.ErrConversationClosed) {
+		t.Errorf("a message of ours after the deadline: %v", err)
+	}
+	opening.Deadline = start.Add(1000 * time.Hour)
+	if got := after(t, opening).At(start.Add(idle), idle); got != conversations.Expired {
+		t.Errorf("with a deadline far away silence does not end it: %s", got)
+	}
+}
+
 // What waits for an owner suspends the clock; the end of the wait starts it anew (AM-40).
 func TestHoldSuspendsTheClock(t *testing.T) {
 	const week = 7 * 24 * time.Hour

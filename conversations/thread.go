@@ -66,5 +66,6 @@ func (t *Thread) Into(step *store.Step) {
 		// It may expire without another word, and then nobody writes the row again.
 		row.Expires = t.conv.ends(t.book.IdleFor()).Add(cmp.Or(t.book.Retention, DefaultRetention))
 	}
+	row.Expires = Sooner(row.Expires, t.conv.Purge)
 	step.Conv = &row
 }

@@ -367,7 +367,7 @@ func actionOf(action string) wire.Value {
 func (a *acceptance) received(kind conversations.Kind) error {
 	err := a.thread.Record(conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
-		Idle: a.n.idle[a.in.Intent], Sealed: a.seal.sealed, Recipient: a.seal.back,
+		Idle: a.n.idle[a.in.Intent], Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
 	})
 	if err != nil {
 		return err
@@ -401,7 +401,8 @@ func (a *acceptance) draft(payload wire.Value) wire.Draft {
 func (a *acceptance) apply(ctx context.Context, status int, reply signed, records []store.Change) (bridge.Outcome, error) {
 	step := store.Step{Records: append(records, a.in.Records...), Now: a.now, Replay: &store.Replay{
 		Sender: string(a.in.Peer), MessageID: string(a.in.MessageID), Digest: a.in.Digest,
-		Conv: a.key, Status: status, Answer: reply.Raw, Expires: a.now.Add(a.n.replayFor()),
+		Conv: a.key, Status: status, Answer: reply.Raw,
+		Expires: conversations.Sooner(a.now.Add(a.n.replayFor()), a.in.Purge),
 	}}
 	a.thread.Into(&step)
 	applied, err := a.n.store.Steps().Apply(ctx, step)

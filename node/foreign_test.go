@@ -23,6 +23,45 @@ func inbound(out node.Outgoing, principal, address string) bridge.Inbound {
 	}
 }
 
+// A message that must be gone by a time is gone then: from inbox, transcript, questions and stored answers. A deadline
+// ends the wait for the owner, too.
+func TestForeignMessageIsPurged(t *testing.T) {
+	sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, mode(acl.Approval))
+	out := to("ann", "conv_1", "hello")
+	in := inbound(out, "wire:test", out.Address)
+	in.Purge, in.Deadline = time.Now().Add(2*time.Hour), time.Now().Add(time.Hour)
+	held, err := sarah.Accept(t.Context(), in)
+	if err != nil || !held.Held {
+		t.Fatalf("%+v, %v, want it held", held, err)
+	}
+	early, late := in.Purge.Add(-time.Second), in.Purge
+	ask, err := sarah.Asks().Get(t.Context(), held.Ask, early)
+	if err != nil || !ask.Expires.Equal(in.Deadline) || ask.State != acl.AskExpired {
+		t.Errorf("the question ends %s as %s, %v, want the deadline", ask.Expires, ask.State, err)
+	}
+	kept := func(now time.Time) (what []string) {
+		if _, err := sarah.Asks().Get(t.Context(), held.Ask, now); err == nil {
+			what = append(what, "question")
+		}
+		if page, err := sarah.store.Records().List(t.Context(), "inbox", "", "", 10, now); err == nil && len(page.Records) > 0 {
+			what = append(what, "inbox")
+		}
+		if _, err := sarah.store.Steps().Conversation(t.Context(), store.ConvKey{Peer: string(out.To), ID: string(out.Conv)}, now); err == nil {
+			what = append(what, "conversation")
+		}
+		if _, err := sarah.store.Steps().Replayed(t.Context(), string(out.To), string(in.MessageID), now); err == nil {
+			what = append(what, "answer")
+		}
+		return what
+	}
+	if got := kept(early); len(got) != 4 {
+		t.Errorf("a second before: %v", got)
+	}
+	if got := kept(late); len(got) != 0 {
+		t.Errorf("when it must be gone, there are left: %v", got)
+	}
+}
+
 // TestForeignConversationStaysForeign: the id that stands for a foreign peer can be registered by anybody. Who has it
 // gets no say in the peer's conversation, which our owner's word opens to the peer in every mode (AM-30), and gets
 // none of our messages there.

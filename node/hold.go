@@ -79,6 +79,8 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 		ask.Rule = "access.mode=" + string(a.n.modeFor(a.in.Principal))
 		reason = reasonSender
 	}
+	ask.Purge = a.in.Purge
+	ask.Expires = conversations.Sooner(ask.Expires, conversations.Sooner(a.in.Deadline, a.in.Purge))
 	if err := a.received(conversations.Received); err != nil {
 		return bridge.Outcome{}, err
 	}

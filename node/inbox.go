@@ -82,7 +82,8 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
-		ActionKnown: a.known, Sealed: a.seal.sealed, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest), Expires: a.now.Add(a.n.cfg.Retention),
+		ActionKnown: a.known, Sealed: a.seal.sealed, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
+		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
 	}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal

@@ -26,6 +26,7 @@ type Outgoing struct {
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
 	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
+	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that it opens; zero: silence ends it
 
 	// Records change in the step that stores the message; not where the owner is asked first.
 	Records []store.Change `json:"-"`
@@ -295,7 +296,7 @@ func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wi
 	}
 	event := conversations.Event{
 		Kind: conversations.Sent, At: now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
-		Idle: n.idle[out.Intent], Sealed: out.sealTo != "",
+		Idle: n.idle[out.Intent], Sealed: out.sealTo != "", Deadline: out.Deadline,
 	}
 	switch {
 	case out.closes():

@@ -62,6 +62,7 @@ func (e *ending) apply(ctx context.Context, fill func(context.Context, *ending) 
 	if e.thread, err = e.n.book.Load(ctx, e.l.key(), e.now); err != nil {
 		return err
 	}
+	e.l.Keep = conversations.Sooner(e.l.Keep, e.thread.Conversation().Purge)
 	if err := fill(ctx, e); err != nil {
 		return err
 	}

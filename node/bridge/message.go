@@ -31,7 +31,10 @@ type Inbound struct {
 	Records []store.Change // the bridge's own state, changed in the step that accepts the message
 	// Unattended: nobody waits for the answer. What a hook replies goes through the outbox.
 	Unattended bool
-	Hold       bool // the foreign protocol asks for the owner's word, whoever the sender is (MS-28, MS-34)
+	// Deadline ends the conversation that the message opens; zero: silence does. Purge is when the message must be gone,
+	// and with it what is kept of its conversation; zero: when the owner's retention says.
+	Deadline, Purge time.Time
+	Hold            bool // the foreign protocol asks for the owner's word, whoever the sender is (MS-28, MS-34)
 }
 
 // The values of [Inbound.Verified].
