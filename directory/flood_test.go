@@ -1,7 +1,11 @@
 package directory
 
 import (
+	"context"
 	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +30,41 @@ func TestRegistrationFlood(t *testing.T) {
 		}
 		want(t, w.ask("POST", "/v1/agents", string(testCard("am_else").JSON()), append(as(bob), "Remote", "[2001:db9::1]:9")...), 201, "")
 	})
+}
+
+// TestVictimHost: of a thousand cards that name one host the directory takes ten, and where the operator takes all of
+// them, the host is still asked once a minute.
+func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
+	var hits atomic.Int64
+	victim := endpoint(t, func(rw http.ResponseWriter, _ *http.Request) { hits.Add(1); http.NotFound(rw, nil) })
+	for name, tt := range map[string]struct{ perHost, taken int }{"default": {0, defaultPerHost}, "no quota": {-1, 1000}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, asking, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHour: -1, PerHost: tt.perHost} })
+			hits.Store(0)
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { w.reg.Run(ctx) })
+			h, taken := w.edge.Handler(), 0
+			for i := range 1000 {
+				card := testCard(fmt.Sprintf("am_%04d", i), text("endpoint", fmt.Sprintf("%s/%d", victim, i)))
+				if send(h, "POST", "/v1/agents", string(card.JSON()), as(alice)...).Code == 201 {
+					taken++
+				}
+			}
+			if taken != tt.taken || w.reg.lineup.len() > maxHostLine {
+				t.Errorf("%d cards are taken, want %d; %d wait to be asked", taken, tt.taken, w.reg.lineup.len())
+			}
+			for end := time.Now().Add(time.Minute); hits.Load() == 0 && time.Now().Before(end); {
+				<-time.After(20 * time.Millisecond)
+			}
+			<-time.After(3 * askPause) // in which others would be asked
+			cancel()
+			running.Wait()
+			if n := hits.Load(); n != 1 {
+				t.Errorf("the host was asked %d times within seconds, want 1", n)
+			}
+		})
+	}
 }
 
 // TestOldCursor: a cursor does not age (AM-54).

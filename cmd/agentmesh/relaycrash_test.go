@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,6 +45,57 @@ func TestRelayCrash(t *testing.T) {
 	if taken == 0 || read == 0 {
 		t.Error("the load did not reach every kind of acknowledgement")
 	}
+}
+
+// TestRelayStops: when the process is asked to stop while a message passes through, its sender is told that it waits, and
+// it does.
+func TestRelayStops(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no SIGTERM on Windows")
+	}
+	c := newCrash(t)
+	c.serve("--roles=directory")
+	u, err := c.newMailUser(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	polled, wrote := make(chan []client.RelayItem, 1), make(chan error, 1)
+	go func() {
+		items, err := c.directory().Mail(t.Context(), u.credential, u.box.Public().AgentID(), 30*time.Second)
+		if err != nil {
+			t.Error(err)
+		}
+		polled <- items // and no reply
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := until(ctx, "the reader is not connected", func() (bool, error) {
+		resp, err := http.Get(c.server.where.URL + "/health")
+		if err != nil {
+			return false, err
+		}
+		defer resp.Body.Close()
+		health, err := io.ReadAll(resp.Body)
+		return bytes.Contains(health, []byte(`"connected":1`)), err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	go func() { wrote <- u.write(t.Context(), c) }()
+	if items := <-polled; len(items) != 1 || items[0].ReplyBy.IsZero() {
+		t.Fatalf("the poll gets %+v", items)
+	}
+	if err := c.server.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-wrote; err != nil || len(u.taken) != 1 {
+		t.Errorf("the sender gets %d receipts, %v", len(u.taken), err)
+	}
+	if err := c.server.Wait(); err != nil {
+		t.Errorf("the process ends with %v", err)
+	}
+	c.owner.close()
+	c.serve("--roles=directory")
+	u.audit(c)
 }
 
 // mailUser is a mailbox, who writes to it, and what both were told.
