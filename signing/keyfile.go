@@ -18,8 +18,8 @@ import (
 // ErrKeyFileMode is what reading a key file returns that other users of the machine may read or write (AM-7).
 var ErrKeyFileMode = errors.New("the key file is open to other users")
 
-// ErrNoPassphrase is what reading an encrypted key file returns where nobody can give the passphrase.
-var ErrNoPassphrase = errors.New("the key file is encrypted and no passphrase was given")
+// ErrNoPassphrase is what reading an encrypted file returns where nobody can give the passphrase.
+var ErrNoPassphrase = errors.New("it is encrypted and no passphrase was given")
 
 // maxKeyFile bounds what is read of a key file: an armored, encrypted key of [MaxKeyText].
 const maxKeyFile = 2 * MaxKeyText

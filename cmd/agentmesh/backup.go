@@ -11,11 +11,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -39,10 +41,16 @@ const archiveFormat = 1
 const backupTime = 24 * time.Hour
 
 type backupCmd struct {
-	File string `arg:"" help:"File to write, which must not exist, or - for standard output. It will hold the private keys."`
+	File       string   `arg:"" help:"File to write, which must not exist, or - for standard output. It will hold the private keys."`
+	Recipient  []string `placeholder:"AGE1" sep:"none" help:"Encrypt to this age recipient; may be repeated."`
+	Passphrase bool     `help:"Encrypt with a passphrase: AGENTMESH_PASSPHRASE_FILE, or asked for."`
 }
 
 func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
+	lock, err := c.lock(a)
+	if err != nil {
+		return err
+	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
@@ -57,17 +65,60 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 	stop := a.working("writing the backup", data.String)
 	defer stop()
 	if c.File == "-" {
-		_, err := io.Copy(a.out, data)
-		return err
+		if err := writeArchive(a.out, data, lock); err != nil {
+			return roomFault(fmt.Errorf("write backup: %w", err))
+		}
+		return nil
 	}
-	n, about, err := saveArchive(c.File, data)
+	n, about, err := saveArchive(c.File, data, lock)
 	stop()
 	if err != nil {
 		return err
 	}
 	a.noteLeftOut(about)
-	a.note("wrote %d bytes to %s; it holds the private keys", n, c.File)
+	holds := "it holds the private keys"
+	if lock != nil {
+		holds = "it is encrypted; keep its key elsewhere than here"
+	}
+	a.note("wrote %d bytes to %s; %s", n, c.File, holds)
 	return nil
+}
+
+// lock is how the archive is encrypted, nil where it is not.
+func (c *backupCmd) lock(a *app) (*signing.AgeFile, error) {
+	switch {
+	case c.Passphrase && len(c.Recipient) > 0:
+		return nil, fail(exitUsage, errors.New("an archive is encrypted to recipients or with a passphrase, not both"))
+	case c.Passphrase:
+		passphrase, err := a.newSecret("the backup")
+		if err != nil {
+			return nil, fail(exitUsage, err)
+		}
+		return signing.NewAgeFile(nil, passphrase)
+	case len(c.Recipient) > 0:
+		lock, err := signing.NewAgeFile(c.Recipient, nil)
+		if err != nil {
+			return nil, failHint(exitUsage, err, "age-keygen makes a key and prints its recipient")
+		}
+		return lock, nil
+	}
+	return nil, nil
+}
+
+// writeArchive copies an archive, through lock where there is one.
+func writeArchive(w io.Writer, archive io.Reader, lock *signing.AgeFile) error {
+	if lock == nil {
+		_, err := io.Copy(w, archive)
+		return err
+	}
+	sealed, err := lock.Writer(w)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(sealed, archive); err != nil {
+		return err // not closed: half an archive must not look like a whole one
+	}
+	return sealed.Close()
 }
 
 // noteLeftOut warns of what is not in an archive.
@@ -78,7 +129,7 @@ func (a *app) noteLeftOut(about manifest) {
 }
 
 // saveArchive writes an archive next to its place, reads its table of contents back, and only then gives it its name.
-func saveArchive(name string, r io.Reader) (n int64, about manifest, err error) {
+func saveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, about manifest, err error) {
 	if _, err := os.Lstat(name); err == nil {
 		return 0, about, fail(exitInput, fmt.Errorf("%s exists", name))
 	}
@@ -87,23 +138,46 @@ func saveArchive(name string, r io.Reader) (n int64, about manifest, err error) 
 		return 0, about, fail(exitInput, fmt.Errorf("write backup: %w", err))
 	}
 	defer os.Remove(tmp.Name())
-	n, err = io.Copy(tmp, r)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return n, about, fail(exitUnavailable, fmt.Errorf("write backup: %w", err))
+	if err := errors.Join(writeArchive(tmp, r, lock), tmp.Sync()); err != nil {
+		return n, about, roomFault(errors.Join(fmt.Errorf("write backup: %w", err), tmp.Close()))
 	}
-	z, err := zip.OpenReader(tmp.Name())
-	if err != nil {
+	n, about, err = readBack(tmp, lock)
+	if err := errors.Join(err, tmp.Close()); err != nil {
 		return n, about, fail(exitUnavailable, fmt.Errorf("the backup is not whole: %w", err))
-	}
-	about, err = readManifest(&z.Reader)
-	if err := errors.Join(err, z.Close()); err != nil {
-		return n, about, err
 	}
 	if err := os.Rename(tmp.Name(), name); err != nil {
 		return n, about, fail(exitInput, fmt.Errorf("write backup: %w", err))
 	}
 	syncDir(filepath.Dir(name))
 	return n, about, nil
+}
+
+// readBack reads the table of contents of an archive that was just written.
+func readBack(f *os.File, lock *signing.AgeFile) (n int64, about manifest, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, about, err
+	}
+	plain, size := io.ReaderAt(f), info.Size()
+	if lock != nil {
+		if plain, size, err = lock.Reader(f, size); err != nil {
+			return 0, about, err
+		}
+	}
+	z, err := zip.NewReader(plain, size)
+	if err != nil {
+		return 0, about, err
+	}
+	about, err = readManifest(z)
+	return info.Size(), about, err
+}
+
+// roomFault says what a full disk means; other errors are as they are.
+func roomFault(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return failHint(exitUnavailable, err, "make room on the disk; nothing was changed")
+	}
+	return fail(exitUnavailable, err)
 }
 
 // mountBackup adds the route that streams an archive.

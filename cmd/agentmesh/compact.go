@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"syscall"
 
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
@@ -32,6 +34,9 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 	stop := a.working("compacting "+fileDatabase, nil)
 	r.Before, r.After, err = bolt.CompactInPlace(ctx, h.path(fileDatabase))
 	stop()
+	if errors.Is(err, syscall.ENOSPC) {
+		return roomFault(err)
+	}
 	if err != nil {
 		return h.openFault(err)
 	}

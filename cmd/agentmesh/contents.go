@@ -111,12 +111,12 @@ func peek(root *os.Root, name string) (size int64, backup bool, err error) {
 }
 
 // isTransient says whether a file is of no use to another process: the pid, who has signed in, the database, which is copied otherwise,
-// and what lies beside it, and the unfinished files of writeWhole, backup and restore.
+// and what lies beside it, and the unfinished work of writeWhole, backup and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)
 	if dir == "" && (base == httpapi.SessionsFile || base == filePID || base == fileManifest || base == fileDatabase || strings.HasPrefix(base, fileDatabase+".")) {
 		return true
 	}
-	return strings.HasPrefix(base, ".agentmesh-backup-") || strings.HasPrefix(base, ".agentmesh-restore-") || (dir == "" || dir == fileRetired+"/") &&
+	return strings.HasPrefix(base, ".agentmesh-") || (dir == "" || dir == fileRetired+"/") &&
 		slices.ContainsFunc(append([]string{filePID}, programFiles...), func(of string) bool { return strings.HasPrefix(base, "."+of+".") })
 }

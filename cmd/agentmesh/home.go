@@ -36,7 +36,8 @@ type home struct{ dir string }
 
 func (h home) path(name string) string { return filepath.Join(h.dir, name) }
 
-// openHome returns the data directory, made where it is missing. One that other users may look into is refused.
+// openHome returns the data directory, made where it is missing. One that other users may look into is refused. A
+// restore that was decided and not finished is finished.
 func openHome(dir string) (home, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return home{}, failHint(exitConfig, fmt.Errorf("make the data directory: %w", err), "name another one with --data")
@@ -47,6 +48,9 @@ func openHome(dir string) (home, error) {
 	}
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
 		return home{}, failHint(exitConfig, fmt.Errorf("the data directory %s is open to other users", dir), "chmod 700 "+dir)
+	}
+	if err := (home{dir}).finishReplace(); err != nil {
+		return home{}, err
 	}
 	return home{dir}, nil
 }

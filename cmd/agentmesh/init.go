@@ -30,7 +30,7 @@ func (c *initCmd) Run(ctx context.Context, a *app) error {
 	}
 	var passphrase []byte
 	if c.Encrypt {
-		if passphrase, err = a.passphrase(); err != nil {
+		if passphrase, err = a.newSecret("the signing key"); err != nil {
 			return fail(exitUsage, err)
 		}
 	}

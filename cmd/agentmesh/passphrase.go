@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 
@@ -10,14 +11,17 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Where the passphrase of an encrypted key file comes from, in this order; never from the command line, which
+// Where the passphrase of an encrypted key file or backup comes from, in this order; never from the command line, which
 // other users of the machine can see.
 const (
 	envPassphraseFile = "AGENTMESH_PASSPHRASE_FILE"
 	envPassphrase     = "AGENTMESH_PASSPHRASE"
 )
 
-func (a *app) passphrase() ([]byte, error) {
+func (a *app) passphrase() ([]byte, error) { return a.secretFor("the signing key") }
+
+// secretFor is the passphrase of something. On a terminal it is asked for.
+func (a *app) secretFor(what string) ([]byte, error) {
 	if file, ok := lookup(a.environ, envPassphraseFile); ok {
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -32,7 +36,31 @@ func (a *app) passphrase() ([]byte, error) {
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return nil, fmt.Errorf("%w: set %s", signing.ErrNoPassphrase, envPassphraseFile)
 	}
-	fmt.Fprint(a.err, "passphrase of the signing key: ")
+	fmt.Fprintf(a.err, "passphrase of %s: ", what)
 	defer fmt.Fprintln(a.err)
 	return term.ReadPassword(int(in.Fd()))
+}
+
+// newSecret is the passphrase of something new. On a terminal it is asked for twice: a slip would lock its owner out.
+func (a *app) newSecret(what string) ([]byte, error) {
+	text, err := a.secretFor(what)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) == 0 {
+		return nil, errors.New("the passphrase is empty")
+	}
+	for _, name := range []string{envPassphraseFile, envPassphrase} {
+		if _, ok := lookup(a.environ, name); ok {
+			return text, nil
+		}
+	}
+	again, err := a.secretFor(what + ", once more")
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(text, again) {
+		return nil, errors.New("the two passphrases differ")
+	}
+	return text, nil
 }

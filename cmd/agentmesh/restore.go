@@ -12,12 +12,16 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"syscall"
 
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
 type restoreCmd struct {
-	File string `arg:"" help:"Archive that backup wrote. The data directory must be empty or missing."`
+	File     string `arg:"" help:"Archive that backup wrote, encrypted or not. The data directory must be empty or missing."`
+	Identity string `placeholder:"FILE" help:"File with the age identity of an encrypted archive; - is standard input."`
+	Replace  bool   `help:"Put the archive in place of what the data directory holds, which is kept in a folder replaced-… in it."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, a *app) error {
@@ -25,47 +29,158 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return failHint(exitConfig, fmt.Errorf("the data directory %s is not empty", dir), "restore into a new one with --data, or move this one away")
-	}
-	z, err := zip.OpenReader(c.File)
-	if errors.Is(err, fs.ErrNotExist) {
-		return failHint(exitInput, fmt.Errorf("there is no file %s", c.File), "name an archive that agentmesh backup wrote")
-	}
-	if err != nil {
-		return fail(exitInput, fmt.Errorf("read archive: %w", err))
-	}
-	defer z.Close()
-	about, err := readManifest(&z.Reader)
+	archive, err := c.open(a)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return fail(exitConfig, err)
+	defer archive.Close()
+	about, err := readManifest(archive.Reader)
+	if err != nil {
+		return err
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".agentmesh-restore-*") // mode 0700
+	_, missing := os.Stat(dir)
+	h, err := openHome(dir)
+	if err != nil {
+		return err
+	}
+	release, err := c.mayReplace(h)
+	if err != nil {
+		return err
+	}
+	defer release()
+	stage, err := os.MkdirTemp(dir, prefixRestore+"*") // mode 0700
 	if err != nil {
 		return fail(exitConfig, fmt.Errorf("restore: %w", err))
 	}
-	defer os.RemoveAll(tmp)
+	defer func() {
+		_ = os.RemoveAll(stage) // it has another name where all went well
+		if errors.Is(missing, fs.ErrNotExist) {
+			_ = os.Remove(dir) // works where nothing came into it
+		}
+	}()
 	stop := a.working("unpacking and checking the archive", nil)
 	defer stop()
-	if err := unpack(&z.Reader, tmp); err != nil {
+	if err := unpack(archive.Reader, stage); err != nil {
 		return err
 	}
-	if err := bolt.Check(ctx, filepath.Join(tmp, fileDatabase)); err != nil {
-		return fail(exitInput, fmt.Errorf("the database in the archive: %w", err))
+	if err := (home{stage}).checkRestored(ctx); err != nil {
+		return fail(exitInput, fmt.Errorf("the archive: %w", err))
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fail(exitConfig, fmt.Errorf("restore: %w", err))
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return fail(exitConfig, fmt.Errorf("restore: %w", err))
+	kept, err := h.replaceWith(stage)
+	if err != nil {
+		return err
 	}
 	stop()
 	a.noteLeftOut(about)
 	a.note("restored %s into %s, backed up %s", orDash(clean(about.AgentID)), dir, when(about.Made))
+	if kept != "" {
+		a.note("what was there before is in %s; delete it when you are sure: it holds private keys", kept)
+	}
 	return nil
+}
+
+// mayReplace refuses a directory that holds something, unless told, or that a process uses. It keeps the database
+// that is there from being opened until release.
+func (c *restoreCmd) mayReplace(h home) (release func(), err error) {
+	held, left, err := h.held()
+	if err != nil {
+		return nil, fail(exitConfig, fmt.Errorf("restore: %w", err))
+	}
+	for _, name := range left { // of a restore that was killed, or runs
+		_ = os.RemoveAll(h.path(name))
+	}
+	switch {
+	case len(held) == 0:
+		return func() {}, nil
+	case !c.Replace:
+		return nil, failHint(exitConfig, fmt.Errorf("the data directory %s is not empty", h.dir), "restore into a new one with --data, or say --replace")
+	}
+	release, err = bolt.Hold(h.path(fileDatabase))
+	if errors.Is(err, bolt.ErrLocked) {
+		return nil, h.inUse()
+	}
+	return release, nil // what is missing or damaged nobody uses
+}
+
+// checkRestored says whether what was unpacked is a data directory that works.
+func (h home) checkRestored(ctx context.Context) error {
+	if err := bolt.Check(ctx, h.path(fileDatabase)); err != nil {
+		return err
+	}
+	if !h.initialised() {
+		return nil // a directory without a node has no keys
+	}
+	locked := func() ([]byte, error) { return nil, signing.ErrNoPassphrase }
+	if err := h.checkSecrets(locked); err != nil && !errors.Is(err, signing.ErrNoPassphrase) {
+		return err
+	}
+	return nil
+}
+
+// archive is an open one.
+type archive struct {
+	*zip.Reader
+	file *os.File
+}
+
+func (a *archive) Close() error { return a.file.Close() }
+
+// open opens the archive and, where it is encrypted, decrypts what is read of it.
+func (c *restoreCmd) open(a *app) (_ *archive, err error) {
+	f, err := os.Open(c.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, failHint(exitInput, fmt.Errorf("there is no file %s", c.File), "name an archive that agentmesh backup wrote")
+	}
+	if err != nil {
+		return nil, fail(exitInput, fmt.Errorf("read archive: %w", err))
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fail(exitInput, fmt.Errorf("read archive: %w", err))
+	}
+	plain, size := io.ReaderAt(f), info.Size()
+	head := make([]byte, 32)
+	n, _ := f.ReadAt(head, 0) // what is too short is no archive either
+	if signing.IsAgeFile(head[:n]) {
+		if plain, size, err = c.decrypt(a, f, size); err != nil {
+			return nil, err
+		}
+	}
+	z, err := zip.NewReader(plain, size)
+	if err != nil {
+		return nil, fail(exitInput, fmt.Errorf("read archive: %w", err))
+	}
+	return &archive{z, f}, nil
+}
+
+const maxIdentityFile = 1 << 20
+
+func (c *restoreCmd) decrypt(a *app, f *os.File, size int64) (io.ReaderAt, int64, error) {
+	var identities []byte
+	var err error
+	if c.Identity == "-" {
+		identities, err = io.ReadAll(io.LimitReader(a.in, maxIdentityFile))
+	} else if c.Identity != "" {
+		identities, err = os.ReadFile(c.Identity)
+	}
+	if err != nil {
+		return nil, 0, fail(exitInput, fmt.Errorf("read the identity: %w", err))
+	}
+	plain, length, err := signing.OpenAgeFile(f, size, identities, func() ([]byte, error) { return a.secretFor("the backup") })
+	switch {
+	case errors.Is(err, signing.ErrAge) && c.Identity == "":
+		return nil, 0, failHint(exitInput, errors.New("the archive is encrypted, and nothing here opens it"), "name the file with its age identity: --identity FILE")
+	case errors.Is(err, signing.ErrAge):
+		return nil, 0, fail(exitInput, errors.New("the archive is encrypted to another key or with another passphrase"))
+	case err != nil:
+		return nil, 0, fail(exitInput, fmt.Errorf("decrypt archive: %w", err))
+	}
+	return plain, length, nil
 }
 
 func readManifest(z *zip.Reader) (manifest, error) {
@@ -115,6 +230,9 @@ func unpack(z *zip.Reader, dir string) error {
 			mode = 0o600
 		}
 		n, err := unpackFile(root, f, mode, limit)
+		if errors.Is(err, syscall.ENOSPC) {
+			return roomFault(fmt.Errorf("unpack %q: %w", f.Name, err))
+		}
 		if err != nil {
 			return fail(exitInput, fmt.Errorf("unpack %q: %w", f.Name, err))
 		}

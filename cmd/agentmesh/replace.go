@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// A restore unpacks into a folder of the data directory, so that it works where nothing beside the directory may be
+// written, in a container's volume or for a service's user. Once checked, that folder gets the name by which every
+// process knows what the directory shall hold, and from then on whoever is killed, the next one to open the directory
+// goes on:
+//
+//	.agentmesh-restore-*      being unpacked, of no meaning to anybody
+//	.agentmesh-replace-TIME   what the directory shall hold; everything else goes to replaced-TIME, then it is renamed to
+//	.agentmesh-place-TIME     whose files go up into the directory, the database last
+//
+// Who works on it holds the lock of the new database.
+const (
+	prefixRestore  = ".agentmesh-restore-"
+	prefixReplace  = ".agentmesh-replace-"
+	prefixPlace    = ".agentmesh-place-"
+	prefixReplaced = "replaced-"
+)
+
+// held lists what the directory holds, and what unfinished restores left there. What earlier restores put aside and
+// what a file system makes for itself are neither.
+func (h home) held() (names, left []string, err error) {
+	entries, err := os.ReadDir(h.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case strings.HasPrefix(name, prefixRestore):
+			left = append(left, name)
+		case name == "lost+found", isReplacement(name):
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, left, nil
+}
+
+// isReplacement says whether a name of the data directory belongs to a restore that was decided.
+func isReplacement(name string) bool {
+	return strings.HasPrefix(name, prefixReplace) || strings.HasPrefix(name, prefixPlace) || strings.HasPrefix(name, prefixReplaced)
+}
+
+// replaceWith puts what stage holds in place of all that the directory holds. kept is where that went, "" for nothing.
+func (h home) replaceWith(stage string) (kept string, err error) {
+	held, _, err := h.held()
+	if err != nil {
+		return "", err
+	}
+	id := time.Now().UTC().Format("20060102-150405.000")
+	if err := os.Rename(stage, h.path(prefixReplace+id)); err != nil {
+		return "", fail(exitConfig, fmt.Errorf("restore: %w", err))
+	}
+	syncDir(h.dir)
+	if len(held) > 0 {
+		kept = h.path(prefixReplaced + id)
+	}
+	return kept, h.finishReplace()
+}
+
+// finishReplace goes on with a restore that was decided; mostly there is none.
+func (h home) finishReplace() error {
+	entries, err := os.ReadDir(h.dir)
+	if err != nil {
+		return fail(exitConfig, fmt.Errorf("read the data directory: %w", err))
+	}
+	for _, e := range entries {
+		for _, phase := range []string{prefixReplace, prefixPlace} {
+			id, ok := strings.CutPrefix(e.Name(), phase)
+			if !ok {
+				continue
+			}
+			err := h.finish(id, phase)
+			if errors.Is(err, bolt.ErrLocked) {
+				return h.inUse()
+			}
+			if err != nil {
+				return failHint(exitConfig, fmt.Errorf("finish a restore: %w", err), "the next command on this data directory goes on with it")
+			}
+		}
+	}
+	return nil
+}
+
+// finish does what is left to do from a phase on.
+func (h home) finish(id, phase string) error {
+	release, err := bolt.Hold(filepath.Join(h.path(phase+id), fileDatabase))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && phase == prefixPlace: // its last file has gone up
+		return removeEmpty(h.path(phase + id))
+	case err != nil:
+		return err
+	}
+	defer release()
+	if phase == prefixReplace {
+		held, _, err := h.held()
+		if err != nil {
+			return err
+		}
+		if len(held) > 0 {
+			if err := h.move(h.dir, h.path(prefixReplaced+id), held); err != nil {
+				return err
+			}
+		}
+		if err := os.Rename(h.path(prefixReplace+id), h.path(prefixPlace+id)); err != nil {
+			return err
+		}
+		syncDir(h.dir)
+	}
+	from := h.path(prefixPlace + id)
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Name() != fileDatabase {
+			names = append(names, e.Name())
+		}
+	}
+	if err := h.move(from, h.dir, append(names, fileDatabase)); err != nil {
+		return err
+	}
+	return removeEmpty(from)
+}
+
+// move renames entries of a directory into another, in their order.
+func (h home) move(from, to string, names []string) error {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Rename(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	syncDir(to)
+	syncDir(from)
+	return nil
+}
+
+// removeEmpty removes a directory that another process may have removed just now.
+func removeEmpty(dir string) error {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
