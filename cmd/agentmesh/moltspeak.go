@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -196,9 +197,17 @@ func (s *moltspeakService) send(c echo.Context) error {
 			}
 		}
 	}
-	sent, err := s.node.Send(c.Request().Context(), node.Outgoing{
+	out := node.Outgoing{
 		To: address.Pseudonym(), Address: address.String(), Intent: wire.Intent(req.GetStr("intent")), Payload: payload, Via: "owner",
-	}, wait)
+	}
+	if ms, ok := payload.Get("deadline"); ok && out.Intent == moltspeak.IntentTask { // it ends our side of the task as well (MS-33)
+		if token, isNumber := ms.Num(); isNumber {
+			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
+				out.Deadline = time.UnixMilli(n)
+			}
+		}
+	}
+	sent, err := s.node.Send(c.Request().Context(), out, wait)
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -19,6 +21,7 @@ type moltspeakCmd struct {
 	Query   moltspeakQueryCmd   `cmd:"" help:"Ask a MoltSpeak agent for information."`
 	Task    moltspeakTaskCmd    `cmd:"" help:"Delegate a task to a MoltSpeak agent."`
 	Tool    moltspeakToolCmd    `cmd:"" help:"Call a tool of a MoltSpeak agent."`
+	Stream  moltspeakStreamCmd  `cmd:"" help:"Send a file to a MoltSpeak agent as a stream."`
 	Peers   moltspeakPeersCmd   `cmd:"" help:"List MoltSpeak agents and their pinned keys."`
 	Grant   moltspeakGrantCmd   `cmd:"" help:"Prove a capability for an agent: pii, query, task or stream without a session."`
 	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent; the next one that it shows is pinned."`
@@ -143,6 +146,35 @@ func (c *moltspeakToolCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, c.content(), moltspeak.IntentTool, wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text("invoke")}, wire.Member{Key: "tool", Value: wire.Text(c.Tool)}, wire.Member{Key: "input", Value: input},
 	))
+}
+
+type moltspeakStreamCmd struct {
+	moltspeakTarget
+	File        string `arg:"" help:"The file, or - for standard input. Text if it is UTF-8, else binary."`
+	ContentType string `placeholder:"TYPE" help:"What it is, such as text/csv."`
+	moltspeakOut
+}
+
+// maxStreamed is what fits into one message of the node, with room for the rest of it.
+const maxStreamed = wire.MaxMessage - 4<<10
+
+func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
+	data, err := a.read(c.File)
+	if err != nil {
+		return err
+	}
+	kind, text := "text", string(data)
+	if !utf8.Valid(data) {
+		kind, text = "binary", base64.StdEncoding.EncodeToString(data)
+	}
+	p := wire.Obj(wire.Member{Key: "action", Value: wire.Text("stream")}, wire.Member{Key: "type", Value: wire.Text(kind)})
+	if c.ContentType != "" {
+		p = p.With("content_type", wire.Text(c.ContentType))
+	}
+	if p = p.With("data", wire.Text(text)); len(p.JSON()) > maxStreamed {
+		return fail(exitInput, fmt.Errorf("%s is too large: a stream is one message of the node, at most %d KiB as JSON", clean(c.File), maxStreamed>>10))
+	}
+	return c.send(ctx, a, c.content(), moltspeak.IntentStream, p)
 }
 
 type moltspeakPeersCmd struct {

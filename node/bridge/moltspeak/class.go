@@ -30,6 +30,14 @@ func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Sec
 // boxed says whether a class travels encrypted only (MS-37).
 func (c Class) boxed() bool { return c == Confidential || c == PII || c == Secret }
 
+// like is the class of an answer to a message of class asked: what answers something confidential is confidential.
+func (c Class) like(asked Class) Class {
+	if asked == Confidential && c == Internal {
+		return Confidential
+	}
+	return c
+}
+
 func (r *reader) class(optional bool) Class {
 	if !r.has("cls") && optional {
 		return Internal

@@ -51,17 +51,18 @@ type seen struct {
 
 // thread is what a conversation must remember of its foreign half.
 type thread struct {
-	Peer     string `json:"peer"`
-	Conv     string `json:"conv"`
-	Op       Op     `json:"op"`
-	Intent   string `json:"intent"`
-	Re       string `json:"re,omitempty"` // the foreign message that waits for our answer
-	TaskID   string `json:"task_id,omitempty"`
-	Creator  string `json:"creator,omitempty"` // of the task
-	Progress bool   `json:"progress,omitempty"`
-	Done     bool   `json:"done,omitempty"` // answered for good
-	Boxed    bool   `json:"boxed,omitempty"`
-	State    string `json:"state,omitempty"` // of a task, as told to who asks
+	Peer         string `json:"peer"`
+	Conv         string `json:"conv"`
+	Op           Op     `json:"op"`
+	Intent       string `json:"intent"`
+	Re           string `json:"re,omitempty"` // the foreign message that waits for our answer
+	TaskID       string `json:"task_id,omitempty"`
+	Creator      string `json:"creator,omitempty"` // of the task
+	Progress     bool   `json:"progress,omitempty"`
+	Done         bool   `json:"done,omitempty"`         // answered for good
+	Boxed        bool   `json:"boxed,omitempty"`        // the message came in a box: so does its answer
+	Confidential bool   `json:"confidential,omitempty"` // so is what is answered
+	State        string `json:"state,omitempty"`        // of a task, as told to who asks
 }
 
 // ours is a message of ours that a peer may answer.

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -54,8 +54,8 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			}
 			continue
 		}
-		err = b.send(ctx, address, where, reach, raw, to)
-		if errors.Is(err, errNotCallable) && draft.Op == OpRespond && t.Re != "" {
+		err = b.send(ctx, address, where, reach, raw, to, t.Boxed)
+		if (errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) && draft.Op == OpRespond && t.Re != "" {
 			err = b.keepAnswer(ctx, to, t, raw, draft, now)
 		}
 		if err != nil {
@@ -82,6 +82,9 @@ func (b *Bridge) where(ctx context.Context, a bridge.Address, to Agent, now time
 	return where, b.reach(), err
 }
 
+// errNoKey: what must be encrypted cannot be.
+var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
+
 // errNotCallable: the guard lets no call out to the endpoint that a peer named.
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
@@ -96,6 +99,7 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 		if e != nil {
 			return nil, fmt.Errorf("blocked: %w; the message holds %s, and no consent for %s covers that", e, strings.Join(e.Types, ", "), to.Name())
 		}
+		class = class.like(draft.Class)
 		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, Agent{Agent: to.Agent, Org: to.Org}, class, meta
 		if b.cfg.URL != "" {
 			draft.Ext = wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(b.cfg.URL)))))
@@ -124,105 +128,6 @@ func (b *Bridge) keepOurs(ctx context.Context, o ours, slot string, draft Draft,
 		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepThreads))
 	}
 	return b.records.Apply(ctx, changes, now)
-}
-
-// drafts maps a message of the node (§10). None: there is nothing to say.
-func (b *Bridge) drafts(d bridge.Delivery, t thread, to Agent) ([]Draft, error) {
-	m := d.Message
-	payload := m.Payload.Without("metadata")
-	act := m.Action()
-	if t.Re != "" {
-		return b.respondTo(t, payload, act), nil
-	}
-	p := payload
-	switch {
-	case act == wire.ActionPending || act == wire.ActionReceived:
-		return nil, nil // says where a message stands
-	case act == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
-		end := "complete"
-		if payload.GetStr("status") == "failed" {
-			end = "cancel"
-		}
-		return []Draft{{Op: OpTask, P: wire.Obj(member("action", wire.Text(end)), member("task_id", wire.Text(string(m.Conversation))))}}, nil
-	case act == wire.ActionClose:
-		return nil, nil // a query is over with its answer
-	case m.Intent == wire.RequestInfo && act == "ask":
-		return []Draft{{Op: OpQuery, P: wire.Obj(member("domain", wire.Text(ownDomain)), member("intent", wire.Text("ask")), member("params", payload.Without("action")))}}, nil
-	case m.Intent == IntentQuery:
-		p = payload.Without("action")
-		return checked(Draft{Op: OpQuery, P: p})
-	case m.Intent == IntentTask:
-		if p.GetStr("task_id") == "" {
-			p = p.With("task_id", wire.Text(string(m.Conversation)))
-		}
-		return checked(Draft{Op: OpTask, P: p})
-	case m.Intent == IntentTool:
-		return checked(Draft{Op: OpTool, P: p, Cap: []string{"tool.invoke"}})
-	case m.Intent == IntentStream:
-		return pieces(p, string(m.Conversation))
-	}
-	return []Draft{{Op: OpTask, P: wire.Obj(member("action", wire.Text("create")), member("task_id", wire.Text(string(m.Conversation))),
-		member("type", wire.Text(string(m.Intent))), member("params", payload))}}, nil
-}
-
-// checked refuses what the peer would.
-func checked(d Draft) ([]Draft, error) {
-	if _, e := (Message{Op: d.Op, P: d.P}).Payload(); e != nil {
-		return nil, fmt.Errorf("moltspeak: the payload is none of the protocol: %w", e)
-	}
-	return []Draft{d}, nil
-}
-
-// respondTo answers the message of a peer that waits.
-func (b *Bridge) respondTo(t thread, payload wire.Value, act string) []Draft {
-	r := respondOf(payload)
-	switch act {
-	case wire.ActionPending, wire.ActionReceived:
-		r.Status = "partial"
-	case wire.ActionClose:
-		if t.Done {
-			return nil
-		}
-		if payload.GetStr("status") == "failed" {
-			r.Status = "error"
-		}
-	default:
-		if t.Op == OpTask && act != "respond" {
-			r.Status = "partial" // a task stays open until it is closed (§10)
-		}
-	}
-	return []Draft{{Op: OpRespond, Re: t.Re, P: r.value()}}
-}
-
-// pieces cuts a stream into start, chunks and end (MS-32).
-func pieces(p wire.Value, id string) ([]Draft, error) {
-	const piece = 48 << 10 // of text; escaped it stays a message, and base64 of it a chunk
-	data := p.GetStr("data")
-	kind := p.GetStr("type")
-	if kind == "binary" {
-		return nil, errors.New("moltspeak: binary streams are taken, not sent")
-	}
-	base := func(act string) wire.Value {
-		return wire.Obj(member("action", wire.Text(act)), member("stream_id", wire.Text(id)))
-	}
-	start := base("start")
-	for _, key := range []string{"type", "content_type"} {
-		if s := p.GetStr(key); s != "" {
-			start = start.With(key, wire.Text(s))
-		}
-	}
-	out := []Draft{{Op: OpStream, P: start}}
-	sum := checksum(data)
-	seq := int64(0)
-	for ; data != ""; seq++ {
-		n := min(piece, len(data))
-		for n < len(data) && n > 0 && data[n]&0xc0 == 0x80 {
-			n--
-		}
-		out = append(out, Draft{Op: OpStream, P: base("chunk").With("seq", wire.Int(seq)).With("data", wire.Text(data[:n]))})
-		data = data[n:]
-	}
-	return append(out, Draft{Op: OpStream, P: base("end").With("total_chunks", wire.Int(seq)).With("checksum", wire.Text(sum))}), nil
 }
 
 // settled remembers that the peer got its answer.
@@ -257,13 +162,15 @@ func (b *Bridge) keepAnswer(ctx context.Context, to Agent, t thread, raw []byte,
 		return err
 	}
 	s.Reply, s.Status = raw, http.StatusOK
-	b.sockets.push(to.Name(), raw)
+	if body, err := b.packed(ctx, to, InboundLink, raw, t.Boxed); err == nil {
+		b.sockets.push(to.Name(), body)
+	}
 	return b.records.Apply(ctx, []store.Change{b.seenChange(m, s, true, rev, now)}, now)
 }
 
 // send posts one message and takes in what comes back.
-func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent) error {
-	reply, err := b.post(ctx, address, where, reach, raw, to)
+func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) error {
+	reply, err := b.post(ctx, address, where, reach, raw, to, boxed)
 	b.stands(address.Link, err)
 	if err != nil || reply == nil {
 		return err
@@ -292,23 +199,36 @@ func (b *Bridge) send(ctx context.Context, address bridge.Address, where string,
 	return nil
 }
 
-// post makes the call. A nil packet is an answer that says nothing (MS-45).
-func (b *Bridge) post(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent) (*Packet, error) {
+// packed writes a signed message of ours the way it is to travel: in a box where its class asks for one, the link does,
+// or it answers what came in one. Only who may send confidential messages in the open gets them so, and only where there
+// is no key.
+func (b *Bridge) packed(ctx context.Context, to Agent, link string, raw []byte, boxed bool) ([]byte, error) {
 	tree, err := wire.ParseForeign(raw, MaxNesting+2, maxValues)
 	if err != nil {
 		return nil, err
 	}
-	body := wrap(tree, true)
-	if class := longClasses[tree.GetStr("cls")]; class.boxed() || b.always(address.Link) && tree.GetStr("op") != string(OpHello) {
-		p, known, err := b.peer(ctx, to.Name(), time.Now())
-		if err != nil {
-			return nil, err
-		}
-		point, bad := signing.ParseBoxPublic(strings.TrimPrefix(p.EncKey, "x25519:"))
-		if !known || bad != nil {
-			return nil, fmt.Errorf("moltspeak: %s has shown no encryption key", to.Name())
-		}
-		body = seal(tree, b.cfg.Box, point)
+	class := longClasses[tree.GetStr("cls")]
+	if !boxed && !class.boxed() && (!b.always(link) || tree.GetStr("op") == string(OpHello)) {
+		return wrap(tree, true), nil
+	}
+	p, _, err := b.peer(ctx, to.Name(), time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if point, ok := parsePoint(p.EncKey); ok {
+		return seal(tree, b.cfg.Box, point), nil
+	}
+	if class == Confidential && !boxed && slices.Contains(b.cfg.PlainConf, to.Name()) {
+		return wrap(tree, true), nil
+	}
+	return nil, errNoKey
+}
+
+// post makes the call. A nil packet is an answer that says nothing (MS-45).
+func (b *Bridge) post(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) (*Packet, error) {
+	body, err := b.packed(ctx, to, address.Link, raw, boxed)
+	if err != nil {
+		return nil, err
 	}
 	return b.transmit(ctx, where, reach, b.cfg.Tokens[address.Link], body)
 }
@@ -387,7 +307,7 @@ func (b *Bridge) call(ctx context.Context, cb callback) {
 	if err != nil || where == "" {
 		return
 	}
-	if _, err := b.post(ctx, address, where, reach, raw, cb.to); err != nil {
+	if _, err := b.post(ctx, address, where, reach, raw, cb.to, false); err != nil {
 		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not take an answer; it is kept for a repeat", "peer", cb.to.Name(), "err", err)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -284,6 +286,66 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("Endpoint(%s) = %s, %v, want %s", in, got, err, want)
 		}
 	}
+}
+
+// Streams of ours leave in chunks of at most 64 KiB with a sequence, and arrive whole, text and binary; one that was
+// interrupted goes on where it stopped (MS-32).
+func TestStreamsLeave(t *testing.T) {
+	far, n := alone(t, nil)
+	front := &cutOff{}
+	e := far.serve()
+	front.to = e.Config.Handler
+	srv := httptest.NewServer(front)
+	t.Cleanup(srv.Close)
+	near, _ := alone(t, func(c *Config) {
+		c.Agent, c.Key, c.Box = Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
+		c.Links = []bridge.Link{{Name: "dogs", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
+	})
+	bytes256 := make([]byte, 150<<10)
+	for i := range bytes256 {
+		bytes256[i] = byte(i * 7)
+	}
+	for _, tt := range []struct{ kind, data string }{
+		{"text", strings.Repeat("grüße 世界 ", 8000)}, {"binary", base64.StdEncoding.EncodeToString(bytes256)}, {"text", ""}, {"binary", "AA=="},
+	} {
+		p := wire.Obj(member("action", wire.Text("stream")), member("type", wire.Text(tt.kind)), member("content_type", wire.Text("x/y")), member("data", wire.Text(tt.data)))
+		d := out(t, "me@home", IntentStream, string(p.JSON()))
+		if len(tt.data) > 64<<10 {
+			front.after.Store(2) // start and one chunk
+			if _, err := near.b.Deliver(t.Context(), d); err == nil {
+				t.Fatalf("%s: an interrupted stream was delivered", tt.kind)
+			}
+		}
+		before := len(n.got)
+		front.after.Store(100)
+		if _, err := near.b.Deliver(t.Context(), d); err != nil {
+			t.Fatalf("%s of %d bytes: %v", tt.kind, len(tt.data), err)
+		}
+		if len(n.got) != before+1 {
+			t.Fatalf("%s of %d bytes: the node got %d messages", tt.kind, len(tt.data), len(n.got)-before)
+		}
+		if got := n.got[before].Payload; got.GetStr("data") != tt.data || got.GetStr("type") != tt.kind || got.GetStr("content_type") != "x/y" {
+			t.Errorf("%s of %d bytes came as %d bytes of %s", tt.kind, len(tt.data), len(got.GetStr("data")), got.GetStr("type"))
+		}
+	}
+	bad := out(t, "me@home", IntentStream, `{"action":"stream","type":"binary","data":"no base64!"}`)
+	if _, err := near.b.Deliver(t.Context(), bad); err == nil || strings.Contains(err.Error(), "no base64!") {
+		t.Errorf("what is no base64: %v", err)
+	}
+}
+
+// cutOff is a server that answers so many requests and then breaks down.
+type cutOff struct {
+	to    http.Handler
+	after atomic.Int64
+}
+
+func (c *cutOff) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c.after.Add(-1) < 0 {
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	}
+	c.to.ServeHTTP(w, r)
 }
 
 // Two bridges shake hands over HTTP (agentmesh links test).

@@ -194,7 +194,7 @@ func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d Dr
 	if err != nil {
 		return nil, err
 	}
-	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, where, client.Owner, tree.JSON(), to)
+	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, where, client.Owner, tree.JSON(), to, false)
 	if err != nil {
 		return nil, err
 	}

@@ -215,7 +215,11 @@ func parseStream(r *reader) Payload {
 		s.Data = r.text("data")
 		r.check(len(s.Data) <= MaxChunk, "data", "must have at most 64 KiB")
 	case "end":
-		s.Total, _ = r.whole("total_chunks")
+		s.Total = -1 // it does not say
+		if n, ok := r.whole("total_chunks"); ok {
+			r.check(n >= 0, "total_chunks", "must not be negative")
+			s.Total = n
+		}
 	}
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -345,14 +346,77 @@ func TestSecretsAreNotKept(t *testing.T) {
 	}
 }
 
+// What is confidential comes in a box, is gone after seven days, and so is what is answered to it (MS-37).
 func TestConfidential(t *testing.T) {
-	r, n := alone(t, func(c *Config) { c.PlainConf = []string{dog} })
+	r, n := alone(t, func(c *Config) { c.PlainConf = []string{dog, "plain@x"} })
 	conf := func(peer string) Draft { d := r.draft(peer, OpQuery, plainQuery); d.Class = Confidential; return d }
-	if m, _ := r.boxed(cat, conf(cat)); m.Op != OpRespond {
-		t.Errorf("in a box: %s", m.P.JSON())
+	answered := func(peer string, raw []byte) (Class, bool) {
+		t.Helper()
+		reply := r.b.Receive(t.Context(), raw, nil)
+		p, e := ReadPacket(reply.Body, boxOf(peer))
+		if e != nil || p.Tree.GetStr("op") != "respond" {
+			t.Fatalf("%v: %s", e, reply.Body)
+		}
+		return Class(p.Tree.GetStr("cls")), p.Boxed
 	}
-	if code := r.code(dog, conf(dog)); code != "" || len(n.got) != 2 {
-		t.Errorf("from a peer that may: %s", code)
+	inBox := func(peer string, d Draft) []byte {
+		return seal(mustTree(t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public())
+	}
+	if class, boxed := answered(cat, inBox(cat, conf(cat))); class != Confidential || !boxed {
+		t.Errorf("the answer is %s, boxed %v", class, boxed)
+	}
+	if life := time.Until(n.got[0].Purge); life > keepConfidential || life < keepConfidential-time.Hour {
+		t.Errorf("it is kept for %s", life)
+	}
+	if class, boxed := answered(dog, r.signed(dog, conf(dog))); class != Confidential || !boxed {
+		t.Errorf("from a peer that may send it in the open and has a key, the answer is %s, boxed %v", class, boxed)
+	}
+	keyless := conf("plain@x")
+	keyless.From = Agent{Agent: "plain", Org: "x", Key: self("plain@x").Key}
+	if class, boxed := answered("plain@x", r.signed("plain@x", keyless)); class != Confidential || boxed {
+		t.Errorf("from one that has none, the answer is %s, boxed %v", class, boxed)
+	}
+	if _, boxed := answered(cat, r.signed(cat, r.draft(cat, OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
+		t.Errorf("an internal message: boxed %v, gone at %s", boxed, n.got[3].Purge)
+	}
+}
+
+// An answer that comes later leaves as it would have at once: in a box where the question came in one, confidential
+// where it was. A peer that has shown no key finds it by repeating its message.
+func TestLaterAnswersAreBoxed(t *testing.T) {
+	r, n := alone(t, nil)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Raw: []byte(`{"payload":{"action":"pending_approval"}}`)}, nil
+	}
+	final := func() bridge.Delivery {
+		in := n.got[len(n.got)-1]
+		d := out(t, cat, in.Intent, `{"action":"answer","answer":"sunny"}`)
+		d.Address, d.To, d.Message.Conversation = in.Address, in.Peer, in.ConvID
+		return d
+	}
+	for _, class := range []Class{Internal, Confidential} {
+		q := r.draft(cat, OpQuery, plainQuery)
+		q.Class = class
+		r.boxed(cat, q)
+		if _, err := r.b.Deliver(t.Context(), final()); err != nil {
+			t.Fatal(err)
+		}
+		p, e := ReadPacket(<-r.queue(cat), boxOf(cat))
+		if e != nil || !p.Boxed || Class(p.Tree.GetStr("cls")) != class {
+			t.Errorf("%s: answered %s, boxed %v, %v", class, p.Tree.GetStr("cls"), p.Boxed, e)
+		}
+	}
+	const bird = "bird@air"
+	q := r.draft(bird, OpQuery, plainQuery)
+	q.From.EncKey = ""
+	raw := seal(mustTree(t, string(r.signed(bird, q))), boxOf(bird), boxOf("me@home").Public())
+	r.raw(bird, raw)
+	if _, err := r.b.Deliver(t.Context(), final()); err != nil {
+		t.Fatal(err)
+	}
+	again := r.b.Receive(t.Context(), raw, nil)
+	if p, e := ReadPacket(again.Body, boxOf(bird)); e != nil || !p.Boxed || !strings.Contains(string(p.Tree.JSON()), "sunny") {
+		t.Errorf("the repeat is answered %s, %v", again.Body, e)
 	}
 }
 

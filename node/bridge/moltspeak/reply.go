@@ -6,11 +6,9 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -42,6 +40,7 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
 			a.op, a.p, r.Status = OpError, fault(CodeConsent).Payload(true), http.StatusForbidden
 		}
+		class = class.like(c.m.Class)
 	}
 	re := c.m.ID
 	if re == "" {
@@ -57,7 +56,7 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 		return Reply{Status: http.StatusInternalServerError, Body: noAnswer}
 	}
 	raw := tree.JSON()
-	if c.signed && a.op != OpError && c.m.ID != "" && c.m.Class != Secret && class == Internal {
+	if c.signed && a.op != OpError && c.m.ID != "" && c.m.Class != Secret && class != PII {
 		b.keepReply(c, seen{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
 	}
 	r.Body = b.pack(c, raw)
@@ -104,12 +103,13 @@ func (b *Bridge) pack(c *exchange, raw []byte) []byte {
 	if err != nil {
 		return noAnswer // ours: it reads back
 	}
-	if c.signed && (c.packet.Boxed || longClasses[tree.GetStr("cls")].boxed()) {
-		to := c.packet.Sealed
-		if point, err := signing.ParseBoxPublic(strings.TrimPrefix(c.peer.EncKey, "x25519:")); err == nil {
-			to = point
+	if c.signed {
+		if point, ok := parsePoint(c.peer.EncKey); ok && (c.packet.Boxed || longClasses[tree.GetStr("cls")].boxed()) {
+			return seal(tree, b.cfg.Box, point)
 		}
-		return seal(tree, b.cfg.Box, to)
+		if c.packet.Boxed {
+			return seal(tree, b.cfg.Box, c.packet.Sealed)
+		}
 	}
 	return wrap(tree, c.packet.Enveloped)
 }

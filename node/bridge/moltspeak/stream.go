@@ -24,6 +24,7 @@ type incoming struct {
 	peer, kind, content string
 	known               bool  // to the owner: the others share half of what there is
 	next                int64 // seq that must come; -1 before the first
+	chunks              int64
 	data                []byte
 	active              time.Time
 }
@@ -58,8 +59,10 @@ func (s *streams) take(peer string, p Stream, known bool, now time.Time) (done *
 		return nil, e
 	case "end":
 		s.drop(key)
-		sum := sha256.Sum256(in.data)
-		if p.Checksum != "" && p.Checksum != "sha256:"+hex.EncodeToString(sum[:]) {
+		if p.Total >= 0 && p.Total != in.chunks {
+			return nil, faultAt(CodeInvalidParam, "p.total_chunks", "is not how many came")
+		}
+		if p.Checksum != "" && p.Checksum != checksum(sha256.Sum256(in.data)) {
 			return nil, faultAt(CodeInvalidParam, "p.checksum", "does not match")
 		}
 		return in, nil
@@ -105,7 +108,7 @@ func (s *streams) chunk(in *incoming, p Stream) *Error {
 	if s.bytes+len(data) > maxStreamBytes || !in.known && theirs+len(data) > maxStreamBytes/2 {
 		return fault(CodeRateLimit)
 	}
-	in.next, in.data = p.Seq+1, append(in.data, data...)
+	in.next, in.chunks, in.data = p.Seq+1, in.chunks+1, append(in.data, data...)
 	s.bytes += len(data)
 	return nil
 }
@@ -159,7 +162,4 @@ func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
 }
 
 // checksum is what the end of a stream names.
-func checksum(data string) string {
-	sum := sha256.Sum256([]byte(data))
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
+func checksum(sum [32]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -160,6 +161,7 @@ func (b *Bridge) taskConversation(from Agent, task string) string {
 func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv string, t thread) (answer, *Error) {
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
+	t.Confidential = c.m.Class == Confidential
 	a, e := b.handIn(c, address, intent, payload, conv, []store.Change{b.threadChange(t, c.now)})
 	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good: a close that follows has nothing to add
 		t.Done = true
@@ -192,7 +194,7 @@ func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payloa
 	if err != nil {
 		return bridge.Inbound{}, faultAt(CodeInvalidParam, "from", "is too long")
 	}
-	payload = a.Mark(b.shown(c, payload), true)
+	payload = withClass(a.Mark(b.shown(c, payload), true), c.m.Class)
 	raw := b.shownMessage(c)
 	strict, err := wire.Parse(payload.JSON())
 	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {
@@ -201,8 +203,35 @@ func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payloa
 	return bridge.Inbound{
 		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature,
 		MessageID: wire.MessageID("msg_" + hash(c.m.From.Name(), c.m.ID)), ConvID: wire.ConversationID(conv), Intent: intent,
-		Payload: strict, Time: c.m.Time, Received: c.now, Raw: raw, Digest: c.digest,
+		Payload: strict, Time: c.m.Time, Received: c.now, Raw: raw, Digest: c.digest, Deadline: c.deadline(), Purge: c.purge(),
 	}, nil
+}
+
+// keepConfidential is how long confidential messages are kept (MS-37).
+const keepConfidential = 7 * 24 * time.Hour
+
+// purge is when nothing of the message may be left.
+func (c *exchange) purge() time.Time {
+	if c.m.Class != Confidential {
+		return time.Time{}
+	}
+	return c.now.Add(keepConfidential)
+}
+
+// deadline is when the conversation that the message opens ends (MS-33).
+func (c *exchange) deadline() time.Time {
+	end := c.m.Expires
+	if t, ok := c.body.(Task); ok && !t.Deadline.IsZero() && (end.IsZero() || t.Deadline.Before(end)) {
+		end = t.Deadline
+	}
+	return end
+}
+
+// withClass tells the owner the class of a message: what is internal is meant for agents (MS-37).
+func withClass(payload wire.Value, class Class) wire.Value {
+	meta, _ := payload.Get("metadata")
+	mark, _ := meta.Get("bridge")
+	return payload.With("metadata", meta.With("bridge", mark.With("cls", wire.Text(string(class)))))
 }
 
 // shown is a payload as lists, pages and hooks get it: personal data masked, unless the owner wants it revealed for

@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"strings"
@@ -54,12 +55,13 @@ func TestStreams(t *testing.T) {
 			t.Errorf("chunk %d: %s", i, code)
 		}
 	}
-	if code := send(`{"action":"end","stream_id":"s","total_chunks":3,"checksum":"` + checksum("one two three") + `"}`); code != "" || len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "one two three" {
+	if code := send(`{"action":"end","stream_id":"s","total_chunks":3,"checksum":"` + checksum(sha256.Sum256([]byte("one two three"))) + `"}`); code != "" || len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "one two three" {
 		t.Fatalf("the whole: %s, %d messages", code, len(n.got))
 	}
 	for name, steps := range map[string][]string{
 		"gap": {chunk("x", 0, "a"), chunk("x", 2, "b")}, "repeat": {chunk("x", 0, "a"), chunk("x", 0, "b")}, "begins at 2": {chunk("x", 2, "a")},
-		"checksum": {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","checksum":"sha256:00"}`}, "65 KiB": {chunk("x", 0, strings.Repeat("a", MaxChunk+1))},
+		"checksum": {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","checksum":"sha256:00"}`},
+		"total":    {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","total_chunks":2}`}, "65 KiB": {chunk("x", 0, strings.Repeat("a", MaxChunk+1))},
 		"never begun": {chunk("y", 0, "a")},
 	} {
 		send(`{"action":"start","stream_id":"x"}`)
@@ -93,8 +95,8 @@ func TestTasks(t *testing.T) {
 	r, n := alone(t, nil)
 	r.shake(cat)
 	r.say(cat, r.draft(cat, OpTask, `{"action":"create","task_id":"t1","type":"research","deadline":`+fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())+`}`))
-	if n.got[0].Intent != IntentTask {
-		t.Fatalf("intent %s", n.got[0].Intent)
+	if n.got[0].Intent != IntentTask || time.Until(n.got[0].Deadline) > time.Hour || time.Until(n.got[0].Deadline) < 30*time.Minute {
+		t.Fatalf("intent %s, deadline %s", n.got[0].Intent, n.got[0].Deadline)
 	}
 	if m, _ := r.say(cat, r.draft(cat, OpTask, `{"action":"status","task_id":"t1"}`)); !strings.Contains(string(m.P.JSON()), `"status":"pending"`) {
 		t.Errorf("status: %s", m.P.JSON())
@@ -108,6 +110,29 @@ func TestTasks(t *testing.T) {
 	last := n.got[len(n.got)-1]
 	if last.ConvID != n.got[0].ConvID || last.Payload.GetStr("action") != wire.ActionClose || last.Payload.GetStr("status") != "failed" {
 		t.Errorf("cancel came as %s in %s", last.Payload.JSON(), last.ConvID)
+	}
+}
+
+// exp and deadline end the conversation, the sooner of the two; a deadline that has passed is refused (MS-33).
+func TestDeadlines(t *testing.T) {
+	r, n := alone(t, nil)
+	soon, later := time.Now().Add(time.Minute).Truncate(time.Millisecond), time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	for i, tt := range []struct{ exp, deadline, want time.Time }{
+		{time.Time{}, time.Time{}, time.Time{}}, {soon, time.Time{}, soon}, {time.Time{}, later, later}, {soon, later, soon}, {later, soon, soon},
+	} {
+		p := fmt.Sprintf(`{"action":"create","task_id":"t%d"}`, i)
+		if !tt.deadline.IsZero() {
+			p = fmt.Sprintf(`{"action":"create","task_id":"t%d","deadline":%d}`, i, tt.deadline.UnixMilli())
+		}
+		d := r.draft(cat, OpTask, p)
+		d.Expires = tt.exp
+		if code := r.code(cat, d); code != "" || !n.got[i].Deadline.Equal(tt.want) {
+			t.Errorf("exp %s, deadline %s: %s, the conversation ends %s, want %s", tt.exp, tt.deadline, code, n.got[i].Deadline, tt.want)
+		}
+	}
+	past := fmt.Sprintf(`{"action":"create","task_id":"past","deadline":%d}`, time.Now().Add(-time.Second).UnixMilli())
+	if code := r.code(cat, r.draft(cat, OpTask, past)); code != CodeInvalidParam {
+		t.Errorf("a deadline that has passed: %q", code)
 	}
 }
 
