@@ -38,6 +38,16 @@ var itemStates = []ItemState{
 	ItemFailed, ItemInterrupted,
 }
 
+// unanswered are the states of an item that the owner, or the owner's agent, may still answer.
+var unanswered = []ItemState{ItemNew, ItemRead, ItemFailed, ItemInterrupted, ItemHeld}
+
+func (i Item) answerable() error {
+	if !slices.Contains(unanswered, i.State) {
+		return ErrAnswered
+	}
+	return nil
+}
+
 // Item is one message in the inbox. Payload, and everything else a peer wrote, is untrusted text.
 type Item struct {
 	ID    string    `json:"id"`
@@ -78,7 +88,7 @@ type Item struct {
 func (a *acceptance) newItem(state ItemState) Item {
 	in := a.in
 	item := Item{
-		ID: newItemID(a.now), State: state, Kind: "message",
+		ID: newItemID(a.now), State: state, Kind: kindMessage,
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),

@@ -54,11 +54,13 @@ func (n *Node) recipientNamed(ctx context.Context, name string) (to wire.AgentID
 	return to, "", err
 }
 
-// ownerReply answers in a conversation: the newest message that still waits there, if one does.
+// ownerReply answers in a conversation: the newest message that still waits there, if one does. Who names the inbox item
+// instead answers that one, or nothing where somebody else has answered it (two agents that read one inbox).
 func (n *Node) ownerReply(c echo.Context) error {
 	var req struct {
 		Conversation string      `json:"conversation"`
 		Peer         string      `json:"peer"`
+		Item         string      `json:"item"`
 		Intent       wire.Intent `json:"intent"`
 		Payload      wire.Value  `json:"payload"`
 		Seal         SealChoice  `json:"seal"`
@@ -68,28 +70,64 @@ func (n *Node) ownerReply(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	key, err := n.conversation(ctx, req.Conversation, req.Peer)
-	if err != nil {
-		return err
-	}
-	out, err := n.continuing(ctx, key)
-	if err != nil {
-		return err
+	var out Outgoing
+	if req.Item != "" {
+		var err error
+		if out, err = n.answering(ctx, req.Item); err != nil {
+			return err
+		}
+	} else {
+		key, err := n.conversation(ctx, req.Conversation, req.Peer)
+		if err != nil {
+			return err
+		}
+		if out, err = n.replying(ctx, key); err != nil {
+			return err
+		}
 	}
 	out.Payload, out.Seal = req.Payload, req.Seal
 	if req.Intent != "" {
 		out.Intent = req.Intent
 	}
-	waiting, err := n.itemsOf(ctx, key, ItemNew, ItemRead, ItemFailed, ItemInterrupted, ItemHeld)
+	return n.send(c, out, req.WaitSeconds)
+}
+
+// replying is a message that goes on in a conversation, and answers the newest message that waits there, if one does.
+func (n *Node) replying(ctx context.Context, key store.ConvKey) (Outgoing, error) {
+	out, err := n.continuing(ctx, key)
 	if err != nil {
-		return ownerError(err)
+		return Outgoing{}, err
+	}
+	waiting, err := n.itemsOf(ctx, key, unanswered...)
+	if err != nil {
+		return Outgoing{}, ownerError(err)
 	}
 	for _, item := range waiting {
-		if item.Kind == "message" {
+		if item.Kind == kindMessage {
 			out.InReplyTo, out.Answers = item.MessageID, item.ID
 		}
 	}
-	return n.send(c, out, req.WaitSeconds)
+	return out, nil
+}
+
+// answering is a message that answers one inbox item, if nobody else has.
+func (n *Node) answering(ctx context.Context, id string) (Outgoing, error) {
+	item, err := n.findItem(ctx, id)
+	if err != nil {
+		return Outgoing{}, ownerError(err)
+	}
+	if err := item.answerable(); err != nil {
+		return Outgoing{}, err
+	}
+	out, err := n.continuing(ctx, item.key())
+	if err != nil {
+		return Outgoing{}, err
+	}
+	out.Answers, out.Once = item.ID, true
+	if item.Kind == kindMessage {
+		out.InReplyTo = item.MessageID
+	}
+	return out, nil
 }
 
 // continuing is a message that goes on in a conversation: same peer, same intent.

@@ -181,15 +181,12 @@ func (p *pages) reply(c echo.Context) error {
 		Text: form.Get("text"), Action: form.Get("action"), Payload: form.Get("payload"),
 		Time: form.Get("time"), Place: form.Get("place"),
 	}
-	out, err := p.n.continuing(c.Request().Context(), key)
+	out, err := p.n.replying(c.Request().Context(), key)
 	if err != nil {
 		return err
 	}
 	if out.Intent, out.Payload, err = typed.payload(out.Intent); err != nil {
 		return p.conversationPage(c, http.StatusBadRequest, err.Error(), typed)
-	}
-	if err := p.n.answering(c.Request().Context(), key, &out); err != nil {
-		return err
 	}
 	sent, err := p.n.checkedSend(c.Request().Context(), out)
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {

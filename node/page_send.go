@@ -86,20 +86,6 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 	), nil
 }
 
-// answering has a message answer the newest one that waits in its conversation, if one does.
-func (n *Node) answering(ctx context.Context, key store.ConvKey, out *Outgoing) error {
-	waiting, err := n.itemsOf(ctx, key, ItemNew, ItemRead, ItemFailed, ItemInterrupted)
-	if err != nil {
-		return ownerError(err)
-	}
-	for _, item := range waiting {
-		if item.Kind == "message" {
-			out.InReplyTo, out.Answers = item.MessageID, item.ID
-		}
-	}
-	return nil
-}
-
 // checkedSend sends what the owner typed, without waiting for its delivery.
 func (n *Node) checkedSend(ctx context.Context, out Outgoing) (Sent, error) {
 	if _, err := wire.CheckPayload(out.Intent, out.Payload); err != nil {

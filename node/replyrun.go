@@ -2,8 +2,11 @@ package node
 
 import "github.com/agentmesh/agentmesh/node/wire"
 
-// kindReply marks items that are synchronous answers to messages of ours.
-const kindReply = "reply"
+// What an item is: a message that came in, or a synchronous answer to one of ours.
+const (
+	kindMessage = "message"
+	kindReply   = "reply"
+)
 
 // replyRun makes the run of a hook that takes the reply, nil where none does or where there is no room: then the reply is
 // for the inbox. What the hook says leaves through the outbox; where it says nothing, nothing leaves, for two hooks that

@@ -24,6 +24,7 @@ type Outgoing struct {
 	Payload   wire.Value          `json:"payload"`
 	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the message that it answers
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
+	Once      bool                `json:"once,omitempty"`        // only if nobody has answered that item
 	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
 	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that it opens; zero: silence ends it
@@ -93,6 +94,9 @@ var ErrOutboxFull = &wire.Error{Code: wire.AgentUnavailable, Status: http.Status
 var ErrConversationFull = &wire.Error{
 	Code: wire.RateLimited, Status: http.StatusTooManyRequests, Message: "the conversation is full; close it and start a new one",
 }
+
+// ErrAnswered: the inbox item that the message answers was answered, or waits for nobody any more.
+var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "this inbox item does not wait for an answer any more"}
 
 // Send sends a message, or asks the owner first where the outbound policy says so. The message is stored before the
 // first attempt (AM-46); then Send waits up to wait for what that attempt brings. Nothing was changed where it returns
@@ -254,6 +258,11 @@ func (p *posting) answers(ctx context.Context, raw []byte, decided []store.Chang
 	item, err := p.n.Item(ctx, p.out.Answers)
 	if err != nil {
 		return err
+	}
+	if p.out.Once {
+		if err := item.answerable(); err != nil {
+			return err
+		}
 	}
 	if item.State == ItemHeld && !p.out.closes() { // what closes takes every question back
 		var ends []time.Time

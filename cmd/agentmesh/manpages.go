@@ -64,7 +64,7 @@ var manExamples = map[string][]example{
 		{"A payload from a file:", "agentmesh send sarah --intent mesh.schedule @propose.json"},
 		{"So that nobody on the way can read it:", "agentmesh send sarah 'The code of the door is 4711' --seal"},
 	},
-	"reply":         {{"Accept what was proposed:", "agentmesh reply conv_4f1 --action accept --wait"}},
+	"reply":         {{"Accept what was proposed:", "agentmesh reply conv_4f1 --action accept --wait"}, {"Answer what inbox wait printed, if nobody else has:", "agentmesh reply in_0199 'Gladly.'"}},
 	"inbox":         {{"Print what comes in, one JSON document a line:", "agentmesh inbox --follow --json"}},
 	"approvals":     {{"Look at what waits, and let the sender in for good:", "agentmesh approvals\nagentmesh approvals approve ask_7c2 --always"}},
 	"conversations": {{"Read a transcript:", "agentmesh conversations show conv_4f1"}},

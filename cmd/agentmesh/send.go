@@ -104,7 +104,7 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 }
 
 type replyCmd struct {
-	Conversation string `arg:"" help:"Conversation id, or the beginning of one."`
+	Conversation string `arg:"" help:"Conversation id, or the beginning of one; or the id of an inbox item, which is answered only if nobody else has."`
 	Payload      string `arg:"" optional:"" help:"JSON object, @FILE, - for standard input, or a text to deliver."`
 	Peer         string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
 	content
@@ -115,15 +115,20 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	conversation, item := c.Conversation, ""
+	if strings.HasPrefix(conversation, "in_") {
+		conversation, item = "", conversation
+	}
 	return a.send(ctx, c.content, sending{"reply", func(wait int) any {
 		return struct {
-			Conversation string     `json:"conversation"`
+			Conversation string     `json:"conversation,omitempty"`
+			Item         string     `json:"item,omitempty"`
 			Peer         string     `json:"peer,omitempty"`
 			Intent       string     `json:"intent,omitempty"`
 			Payload      wire.Value `json:"payload"`
 			Seal         string     `json:"seal,omitempty"`
 			WaitSeconds  int        `json:"wait_seconds"`
-		}{c.Conversation, c.Peer, c.Intent, payload, c.seal(), wait}
+		}{conversation, item, c.Peer, c.Intent, payload, c.seal(), wait}
 	}})
 }
 
