@@ -19,6 +19,9 @@ type MESSConfig struct {
 	InviteFile string `key:"invite_file"`
 	// Folder that threads are kept in as MESSE-AF files as well. Danger: who may write there acts under any name.
 	Directory string `key:"directory"`
+	// Folder of the files that your own requests may name by file://; they become attachments before they leave. Empty:
+	// such a reference stays text.
+	Attachments string `key:"attachments"`
 	// Hand requests that nobody here may claim to an agent that the directory lists with all required capabilities, without
 	// asking. Danger: strangers' requests leave for agents that you have not chosen.
 	Route bool `key:"route"`

@@ -76,6 +76,7 @@ var manExamples = map[string][]example{
 	"mess": {
 		{"Ask, and see what became of it:", "agentmesh mess request 'what is in the fridge?' --id fridge\nagentmesh mess status fridge"},
 		{"Do what somebody asks for, with a photo:", "agentmesh mess list --status pending\nagentmesh mess claim 2026-01-31-001\nagentmesh mess complete 2026-01-31-001 'milk and eggs' --photo fridge.jpg"},
+		{"Get a picture that a thread names by its address:", "agentmesh mess fetch 2026-01-31-001 https://example.com/fridge.jpg --out fridge.jpg"},
 	},
 	"keys":       {{"A new signing key, vouched for by the old one:", "agentmesh keys rotate"}},
 	"token":      {{"A code with which one card can be registered:", "agentmesh token create --label 'for Sarah' --days 14"}},

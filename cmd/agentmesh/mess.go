@@ -35,13 +35,17 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 	if registration == "" && !p.cfg.Public() {
 		registration = "open"
 	}
+	files := c.Attachments
+	if files != "" {
+		files = p.app.beside(files)
+	}
 	cfg := mess.Config{
 		Exchange: mess.NewExchange(mess.ExchangeConfig{
-			ID: c.Exchange, Store: p.store, Registration: registration, Invite: invite, Logger: p.log,
+			ID: c.Exchange, Store: p.store, Files: files, Registration: registration, Invite: invite, Logger: p.log,
 			CallsPerMinute: offBelowOne(c.CallsPerMinute), ThreadsPerHour: offBelowOne(c.ThreadsPerHour),
 			RegistrationsPerHour: offBelowOne(c.RegistrationsPerHour),
 		}),
-		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), Route: c.Route, Notify: c.Notify,
+		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base, Route: c.Route, Notify: c.Notify,
 		Tokens: map[string]client.Credential{}, Node: p.node, Self: p.node.ID, Sender: messSender{p.node, p.store.Records()},
 		Directory: p.messAgents, Asks: p.node.Asks(), Notices: p.notices, Store: p.store, HTTP: p.http, Logger: p.log,
 	}

@@ -26,6 +26,7 @@ type messCmd struct {
 	Answer       messAnswerCmd       `cmd:"" help:"Answer what an executor asks."`
 	Confirm      messConfirmCmd      `cmd:"" help:"Let an executor act, or not."`
 	Complete     messCompleteCmd     `cmd:"" help:"Deliver the result of a thread."`
+	Fetch        messFetchCmd        `cmd:"" help:"Get a file of a thread, also one that a message refers to by address."`
 	Cancel       messCancelCmd       `cmd:"" help:"Take requests back."`
 	Capabilities messCapabilitiesCmd `cmd:"" help:"The catalogue of capabilities."`
 	Executors    messExecutorsCmd    `cmd:"" help:"Who is registered here, and adding somebody."`

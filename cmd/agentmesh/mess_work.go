@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -237,5 +238,47 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	for _, name := range names {
 		a.print("%s", clean(name))
 	}
+	return nil
+}
+
+type messFetchCmd struct {
+	Ref        string `arg:"" help:"Ref of the thread."`
+	Attachment string `arg:"" help:"The name of a file of the thread (att-…), or an https address that a message names. Danger: its server learns that you look."`
+	Out        string `short:"o" placeholder:"FILE" help:"Write the file there; without it, it is kept with the thread alone."`
+	JSON       bool   `help:"Print the result as JSON."`
+}
+
+func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	got := mess.Fetched{File: c.Attachment}
+	if strings.Contains(c.Attachment, "://") {
+		raw, err := o.call(ctx, http.MethodPost, "mess/fetch/"+url.PathEscape(c.Ref), nil, mess.FetchCall{URI: c.Attachment})
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(raw, &got); err != nil {
+			return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+		}
+	} else if c.Out == "" {
+		return failHint(exitUsage, errors.New("the file is with the thread already: --out says where to write it"), "agentmesh mess fetch "+clean(c.Ref)+" "+clean(c.Attachment)+" --out photo.jpg")
+	}
+	if c.Out != "" {
+		data, err := o.raw(ctx, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(c.Ref)+"/attachments/"+url.PathEscape(got.File), nil)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(c.Out, data, 0o600); err != nil {
+			return fail(exitInput, err)
+		}
+		got.Size = len(data)
+	}
+	if c.JSON {
+		return a.json(got)
+	}
+	a.print("%s, %d bytes", clean(got.File), got.Size)
 	return nil
 }

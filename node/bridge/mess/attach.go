@@ -1,8 +1,8 @@
 package mess
 
 import (
+	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,11 +52,15 @@ func extension(mime string) string {
 	return "bin"
 }
 
-// detach moves large inline data of an entry to attachments of the thread (MESS-58).
+// contentKey is the member of an entry that holds content.
+var contentKey = map[string]string{"request": "context", "reply": "context", "response": "content"}
+
+// detach moves large inline data of an entry to attachments of the thread (MESS-58), and the files of the owner's that it
+// names (MESS-63).
 func (t *tx) detach(th *Thread, e Entry) Entry {
-	key := map[string]string{"request": "context", "reply": "context", "response": "content"}[e.Type]
+	key := contentKey[e.Type]
 	list, ok := e.Body.Get(key)
-	if !ok || list.Kind() != wire.Array || len(list.JSON()) < maxInline {
+	if !ok || list.Kind() != wire.Array || len(list.JSON()) < maxInline && len(t.own) == 0 {
 		return e
 	}
 	elems := slices.Collect(list.Elems())
@@ -72,29 +76,36 @@ func (t *tx) detach(th *Thread, e Entry) Entry {
 	return e
 }
 
-// moveOut stores one large data URI and returns the stored form of the content (MESS-10).
-func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
+// resourceURI returns the address of an image, audio, video or file; "" for other content.
+func resourceURI(kind string, v wire.Value) string {
 	if !slices.Contains([]string{"image", "audio", "video", "file"}, kind) {
-		return v, false
+		return ""
 	}
-	uri, ok := v.Str()
+	if uri, ok := v.Str(); ok {
+		return uri
+	}
+	return v.GetStr("uri")
+}
+
+// moveOut stores one large data URI, or a file of the owner's, and returns the stored form of the content (MESS-10).
+func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
+	uri, name := resourceURI(kind, v), v.GetStr("name")
+	own, ok := t.own[uri]
+	mime, raw := own.mime, own.data
 	if !ok {
-		uri = v.GetStr("uri")
+		if len(uri) <= maxInline || !strings.HasPrefix(uri, "data:") {
+			return v, false
+		}
+		text, err := "", error(nil)
+		if mime, text, err = splitData(uri); err != nil {
+			return v, false
+		}
+		if raw, err = strictBase64.DecodeString(text); err != nil {
+			return v, false
+		}
 	}
-	if len(uri) <= maxInline || !strings.HasPrefix(uri, "data:") {
-		return v, false
-	}
-	mime, data, err := splitData(uri)
-	if err != nil {
-		return v, false
-	}
-	raw, err := strictBase64.DecodeString(data)
-	if err != nil {
-		return v, false
-	}
-	name := v.GetStr("name")
-	file := attachmentFile(th.Serial, kind, fmt.Sprintf("%d-%s", n, name), mime)
-	a := Attachment{Name: file, Mime: mime, Size: len(raw), Data: raw}
+	name = cmp.Or(name, own.name)
+	a := Attachment{Name: attachmentFile(th.Serial, kind, fmt.Sprintf("%d-%s", n, name), mime), Mime: mime, Size: len(raw), Data: raw}
 	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
 	return a.tree(name), true
 }
@@ -135,11 +146,6 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 		return a, fmt.Errorf("decode attachment: %w", err)
 	}
 	return a, nil
-}
-
-// dataURI writes bytes inline.
-func dataURI(mime string, data []byte) string {
-	return "data:" + mime + ";base64," + base64.StdEncoding.EncodeToString(data)
 }
 
 // Upload stores a file of the owner's with a thread and returns the content entry that shows it (MESS-58).

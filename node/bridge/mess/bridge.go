@@ -29,6 +29,7 @@ type Config struct {
 	Exchange *Exchange
 	Serve    bool
 	Local    bool   // the local profile (AM-82)
+	URL      string // under which others reach the listener
 	Mirror   string // directory of thread files; "" for none (MESS-51)
 	Route    bool   // send what nobody here can do to an agent of the directory without asking (MESS-44)
 	Notify   bool   // send executors' notifications (MESS-45)
@@ -117,6 +118,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 func (b *Bridge) MountOwner(g *echo.Group) {
 	b.door.MountOwner(g)
 	b.mountLinks(g)
+	b.mountFetch(g)
 }
 
 // Run works until ctx ends: deadlines, notices, the mirror and the links.

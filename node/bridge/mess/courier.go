@@ -161,7 +161,7 @@ func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store
 	case said(0) != "response": // it was said with the close
 		return until, b.x.records.Apply(ctx, done, time.Now())
 	default:
-		l = l.late(m, wire.MessageID(closed.Body))
+		l = l.late(wire.MessageID(closed.Body))
 	}
 	mark := l.Records // of the close, where this is one
 	l.Records = append(slices.Clone(l.Records), done...)
@@ -177,14 +177,17 @@ func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store
 func closedKey(to, conv string) string { return "closed/" + idKey(to, conv) }
 
 // late is a response after the close: a conversation of its own (MESS-39).
-func (l Letter) late(m Message, last wire.MessageID) Letter {
+func (l Letter) late(last wire.MessageID) Letter {
 	meta := wire.Obj(wire.Member{Key: "mess_conversation", Value: wire.Text(string(l.Conv))})
 	if last != "" {
 		meta = meta.With("in_reply_to", wire.Text(string(last)))
 	}
+	list, _ := l.Payload.Get("mess")
+	responses := slices.DeleteFunc(slices.Collect(list.Elems()), func(e wire.Value) bool { return e.Members()[0].Key != "response" })
 	l.Conv, l.Records = wire.NewConversationID(), nil
 	l.Payload = wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("response")}, wire.Member{Key: "mess", Value: m.Mess}, wire.Member{Key: "metadata", Value: meta})
+		wire.Member{Key: "action", Value: wire.Text("response")}, wire.Member{Key: "mess", Value: wire.Arr(responses...)},
+		wire.Member{Key: "metadata", Value: meta})
 	return l
 }
 

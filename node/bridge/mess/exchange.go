@@ -27,6 +27,8 @@ type ExchangeConfig struct {
 	ThreadsPerHour       int // 0: 300
 	RegistrationsPerHour int // of one address; 0: 60
 
+	Files string // folder of what the owner's own requests may name by file://; "": they stay text
+
 	Retention time.Duration // ended threads go after it; 0: 90 days
 	Logger    *slog.Logger
 }

@@ -105,22 +105,31 @@ func (d *door) guarded(c echo.Context) error {
 		}
 		return r.register()
 	}
-	if err := d.authenticate(r, ex); err != nil {
+	if ex == d.x.id && routeOf(c.Request().Method, path) == sharedRoute {
+		return d.counted(r, r.sharedFile)
+	}
+	err = d.counted(r, func() (err error) {
+		r.who, err = d.x.Authenticate(c.Request().Header.Get("Authorization"), ex)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	return r.dispatch()
 }
 
-// authenticate finds out whose key a call shows. Beyond the local profile, where everybody has the same address, one that
-// showed too many wrong keys is refused for a while.
-func (d *door) authenticate(r *call, ex string) (err error) {
+// counted calls what judges a secret of the caller. Beyond the local profile, where everybody has the same address, one
+// that showed too many wrong ones is refused for a while.
+func (d *door) counted(r *call, judge func() error) error {
 	from := httpapi.ClientAddr(r.c)
-	counted := !d.local && from.IsValid()
-	if wait := d.x.failures.Peek(rate.AddrKey(from), time.Now()); counted && wait > 0 {
+	if d.local || !from.IsValid() {
+		return judge()
+	}
+	if wait := d.x.failures.Peek(rate.AddrKey(from), time.Now()); wait > 0 {
 		return limited("too many wrong keys", wait)
 	}
-	r.who, err = d.x.Authenticate(r.c.Request().Header.Get("Authorization"), ex)
-	if counted && (errors.Is(err, errNoKey) || errors.Is(err, errOtherKey)) {
+	err := judge()
+	if errors.Is(err, errNoKey) || errors.Is(err, errOtherKey) {
 		d.x.failures.Take(rate.AddrKey(from), time.Now())
 	}
 	return err
@@ -184,14 +193,15 @@ func routeOf(method string, path []string) string {
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}
-	name := method + " " + path[0]
+	var name strings.Builder
+	name.WriteString(method + " " + path[0])
 	for i, part := range path[1:] {
 		if i%2 == 0 {
 			part = "{}"
 		}
-		name += "/" + part
+		name.WriteString("/" + part)
 	}
-	return name
+	return name.String()
 }
 
 // dispatch finds the handler of a route.

@@ -171,6 +171,9 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	if err != nil {
 		return Letter{}, err
 	}
+	if block, err = b.shared(ctx, t.Ref, block); err != nil {
+		return Letter{}, err
+	}
 	name := cmp.Or(p.Name, t.Ref)
 	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" }).about(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
@@ -258,7 +261,10 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 		t.Peers[to] = Peer{Conv: string(conv), Address: address, Offered: true, Name: name}
 		tx.touch(t)
 		t.Version++
-		block := Block{{Type: "request", Body: body}}
+		block, err := b.shared(ctx, ref, Block{{Type: "request", Body: body}})
+		if err != nil {
+			return err
+		}
 		records := append(slices.Clone(more),
 			store.Change{Record: t.record(), IfRev: t.rev},
 			store.Change{Record: store.Record{NS: nsMeta, Key: convKey(to, string(conv)), Body: []byte(ref)}})

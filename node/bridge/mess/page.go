@@ -22,6 +22,7 @@ var pageFiles embed.FS
 
 // pages is the exchange's part of the owner's page: threads by state, and what the owner can do with one, on a phone too.
 type pages struct {
+	b               *Bridge
 	x               *Exchange
 	shell           *httpapi.Pages
 	threads, thread *httpapi.PageTemplate
@@ -30,7 +31,7 @@ type pages struct {
 // MountPage adds the entry "MESS" and the routes below it.
 func (b *Bridge) MountPage(shell *httpapi.Pages) {
 	p := &pages{
-		x: b.x, shell: shell,
+		b: b, x: b.x, shell: shell,
 		threads: shell.Template(pageFiles, "page/threads.html"), thread: shell.Template(pageFiles, "page/thread.html"),
 	}
 	shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting})
@@ -90,6 +91,7 @@ type messageRow struct {
 	From, What           string
 	At                   time.Time
 	Texts, Images, Files []string
+	Fetch                []string // addresses that the owner may have fetched
 }
 
 type threadPage struct {
@@ -103,7 +105,7 @@ type threadPage struct {
 }
 
 // saidTexts are what a form before did (see [httpapi.Done]).
-var saidTexts = map[string]string{"done": "Done. The others see it now."}
+var saidTexts = map[string]string{"done": "Done. The others see it now.", "fetched": "It was fetched and is kept with the thread."}
 
 func (p *pages) show(c echo.Context) error {
 	ctx := c.Request().Context()
@@ -124,7 +126,15 @@ func (p *pages) show(c echo.Context) error {
 		view.Questions = t.Questions
 	}
 	for _, m := range messages {
-		view.Messages = append(view.Messages, viewMessage(t.Ref, m))
+		row := viewMessage(t.Ref, m)
+		for _, r := range m.references() {
+			a, err := p.x.fetched(ctx, t.Ref, r)
+			if err != nil {
+				return err
+			}
+			row.reference(t.Ref, r, a)
+		}
+		view.Messages = append(view.Messages, row)
 	}
 	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{"status"}, Said: saidTexts[c.QueryParam("did")], Data: view})
 }
@@ -191,6 +201,18 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 	}
 }
 
+// reference adds something that a message refers to: as it was fetched, or as something to fetch.
+func (r *messageRow) reference(ref string, to reference, a Attachment) {
+	switch {
+	case a.Name == "":
+		r.Fetch = append(r.Fetch, to.uri)
+	case to.kind == "image" && safeImages[a.Mime]:
+		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(a.Name))
+	default:
+		r.Files = append(r.Files, a.Name)
+	}
+}
+
 // image shows a picture of our own store. Its type is judged by its bytes, whatever its sender said.
 func (p *pages) image(c echo.Context) error {
 	a, err := p.x.Attachment(c.Request().Context(), Owner("page"), c.Param("ref"), c.Param("file"))
@@ -234,6 +256,12 @@ func (p *pages) act(c echo.Context) error {
 	t, err := p.x.Thread(ctx, Owner("page"), c.Param("ref"))
 	if err != nil {
 		return err
+	}
+	if c.FormValue("do") == "fetch" {
+		if _, err := p.b.Fetch(ctx, t.Ref, c.FormValue("uri")); err != nil {
+			return err
+		}
+		return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "fetched")
 	}
 	block, err := p.block(c, t)
 	if err != nil {

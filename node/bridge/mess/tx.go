@@ -29,10 +29,11 @@ type tx struct {
 	told    int
 	quiet   bool // nobody is told
 
-	ids      map[string]string // client ids of this block's requests → refs
-	made     map[string]bool   // refs of this block's requests
-	last     string            // the newest request of this block
-	hasState map[string]bool   // threads that a status entry of this block is about
+	ids      map[string]string  // client ids of this block's requests → refs
+	made     map[string]bool    // refs of this block's requests
+	own      map[string]ownFile // files of the owner's, by their file:// references
+	last     string             // the newest request of this block
+	hasState map[string]bool    // threads that a status entry of this block is about
 
 	crew   []*Executor // to be put into the roster after the commit
 	claims []claimTime
@@ -67,6 +68,9 @@ func (t *tx) run(ctx context.Context, b Block) error {
 		if b, err = t.heard(ctx, b); err != nil {
 			return err
 		}
+	}
+	if err := t.readOwn(b); err != nil {
+		return err
 	}
 	refs, err := t.reserve(ctx, b)
 	if err != nil {

@@ -1,0 +1,219 @@
+package mess
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Nothing that a message refers to is fetched when it comes. The owner may ask for one thing at a time (MESS-63).
+
+// reference is something that a message of a thread refers to.
+type reference struct {
+	serial          int
+	kind, uri, name string
+	digest          string // "" where the message does not say
+}
+
+// file is the name under which what was fetched is kept. What it begins with is its address alone; data that came inline
+// has a number there.
+func (r reference) file(name, mime string) (file, begins string) {
+	sum := sha256.Sum256([]byte(r.uri))
+	label := hex.EncodeToString(sum[:6]) + "-"
+	return attachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime), fmt.Sprintf("att-%03d-%s-%s", r.serial, r.kind, label)
+}
+
+// references lists what a message refers to by an address that can be fetched.
+func (m Message) references() []reference {
+	var out []reference
+	b, err := FromTree(m.Mess)
+	if err != nil {
+		return nil
+	}
+	for _, e := range b {
+		for _, key := range []string{"context", "content"} {
+			list, _ := e.Body.Get(key)
+			for c := range list.Elems() {
+				if c.Len() != 1 {
+					continue
+				}
+				if r, ok := referenceOf(c.Members()[0].Key, c.At(0)); ok {
+					r.serial = m.Serial
+					out = append(out, r)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func referenceOf(kind string, v wire.Value) (reference, bool) {
+	r := reference{kind: kind, uri: resourceURI(kind, v), name: v.GetStr("name"), digest: v.GetStr("sha256")}
+	u, err := url.Parse(r.uri)
+	return r, err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isShared(u))
+}
+
+// fetchTimeout bounds one fetch.
+const fetchTimeout = time.Minute
+
+// Fetch brings in what a message of a thread refers to under uri and keeps it with the thread. It is the owner's.
+func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (Attachment, error) {
+	t, err := b.x.Thread(ctx, Owner("fetch"), ref)
+	if err != nil {
+		return Attachment{}, err
+	}
+	messages, err := b.x.Messages(ctx, t.Ref)
+	if err != nil {
+		return Attachment{}, err
+	}
+	for _, m := range messages {
+		for _, r := range m.references() {
+			if r.uri == uri {
+				return b.bring(ctx, t.Ref, r)
+			}
+		}
+	}
+	return Attachment{}, missing("the thread refers to no such https address")
+}
+
+func (b *Bridge) bring(ctx context.Context, ref string, r reference) (Attachment, error) {
+	if have, err := b.x.fetched(ctx, ref, r); err != nil || have.Name != "" {
+		return have, err
+	}
+	data, err := b.get(ctx, r.uri)
+	if err != nil {
+		b.log.Info("a reference of a thread could not be fetched", "thread", ref, "error", err)
+		return Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
+	}
+	if sum := sha256.Sum256(data); r.digest != "" && !strings.EqualFold(r.digest, hex.EncodeToString(sum[:])) {
+		return Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "what came is not what the message names: its digest differs"}
+	}
+	_, mime := sniff(data)
+	file, _ := r.file(r.name, mime)
+	a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
+	return a, b.x.records.Apply(ctx, []store.Change{{Record: a.record(ref), IfRev: store.Any}}, time.Now())
+}
+
+// fetched returns what was brought in before; its zero value where that is nothing.
+func (x *Exchange) fetched(ctx context.Context, ref string, r reference) (Attachment, error) {
+	names, err := x.attachments(ctx, ref)
+	if err != nil {
+		return Attachment{}, err
+	}
+	_, begins := r.file("", "")
+	for _, name := range names {
+		if strings.HasPrefix(name, begins) {
+			return x.Attachment(ctx, Owner("fetch"), ref, name)
+		}
+	}
+	return Attachment{}, nil
+}
+
+// get makes the call, through the guarded client: https to public addresses. A file that another exchange shares may also
+// lie on this machine in the local profile, where the exchanges of a household do.
+func (b *Bridge) get(ctx context.Context, uri string) ([]byte, error) {
+	if b.cfg.HTTP == nil {
+		return nil, errors.New("there is no client")
+	}
+	u, err := url.Parse(uri)
+	if err != nil {
+		return nil, err
+	}
+	reach := client.Public
+	if addr, err := netip.ParseAddr(u.Hostname()); b.cfg.Local && isShared(u) && (u.Hostname() == "localhost" || err == nil && addr.IsLoopback()) {
+		reach = client.Loopback
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, uri, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := b.cfg.HTTP.Do(ctx, reach, req)
+	if err != nil {
+		return nil, err
+	}
+	data, err := client.ReadAll(resp, maxUpload)
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.StatusCode != http.StatusOK:
+		return nil, statusError(resp.StatusCode)
+	case len(data) == 0:
+		return nil, errors.New("the answer is empty")
+	}
+	return data, nil
+}
+
+// statusError is an answer other than 200.
+type statusError int
+
+func (e statusError) Error() string { return "the server answered " + http.StatusText(int(e)) }
+
+// publicFetchError says why without the network's own words.
+func publicFetchError(err error) string {
+	if e, ok := errors.AsType[statusError](err); ok {
+		return e.Error()
+	}
+	if e, ok := errors.AsType[*client.GuardError](err); ok {
+		return e.Error()
+	}
+	if errors.Is(err, client.ErrAnswerTooLarge) {
+		return "it is larger than 10 MiB"
+	}
+	return "the server does not answer as it should"
+}
+
+// FetchCall asks for something that a thread refers to.
+type FetchCall struct {
+	URI string `json:"uri"`
+}
+
+// Fetched says under which name it is kept.
+type Fetched struct {
+	File string `json:"file"`
+	Mime string `json:"mime"`
+	Size int    `json:"size"`
+}
+
+// mountFetch lets the owner ask for what a thread refers to.
+func (b *Bridge) mountFetch(g *echo.Group) {
+	g.POST("/mess/fetch/:ref", func(c echo.Context) error {
+		body, err := httpapi.Body(c, 64<<10)
+		if err != nil {
+			return err
+		}
+		var call FetchCall
+		if err := json.Unmarshal(body, &call); err != nil || call.URI == "" {
+			return wire.ErrSchema.At("uri must be an address that the thread names")
+		}
+		if err := httpapi.KeepOpen(c, 2*fetchTimeout); err != nil {
+			return err
+		}
+		ctx := c.Request().Context()
+		ref := c.Param("ref")
+		if found, ok := b.x.Resolve(ctx, Owner("cli"), ref); ok {
+			ref = found
+		}
+		a, err := b.Fetch(ctx, ref, call.URI)
+		if err != nil {
+			return err
+		}
+		return httpapi.JSON(c, http.StatusOK, Fetched{File: a.Name, Mime: a.Mime, Size: len(a.Data)})
+	})
+}

@@ -1,0 +1,78 @@
+package mess
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// ownFile is a file of the owner's that a block of the owner's names by file://.
+type ownFile struct {
+	name, mime string
+	data       []byte
+}
+
+// readOwn reads the files that a block names, where a folder for them is configured; else the references stay text.
+func (t *tx) readOwn(b Block) error {
+	if t.x.cfg.Files == "" || !t.who.Owner {
+		return nil
+	}
+	for i, e := range b {
+		list, _ := e.Body.Get(contentKey[e.Type])
+		for c := range list.Elems() {
+			if c.Len() != 1 {
+				continue
+			}
+			uri := resourceURI(c.Members()[0].Key, c.At(0))
+			if _, have := t.own[uri]; have || !strings.HasPrefix(uri, "file://") {
+				continue
+			}
+			f, err := readOwn(t.x.cfg.Files, strings.TrimPrefix(uri, "file://"))
+			if err != nil {
+				return at400(err, entryPath(i, e)+"."+contentKey[e.Type])
+			}
+			if t.own == nil {
+				t.own = map[string]ownFile{}
+			}
+			t.own[uri] = f
+		}
+	}
+	return nil
+}
+
+// readOwn reads a regular file below dir, through an os.Root: no name and no link leads out of it (MESS-63).
+func readOwn(dir, name string) (f ownFile, err error) {
+	const outside = "must lie in the folder mess.attachments, without .. or %"
+	if filepath.IsAbs(name) {
+		if name, err = filepath.Rel(dir, name); err != nil {
+			return f, bad("", outside)
+		}
+	}
+	if !filepath.IsLocal(name) || strings.ContainsAny(name, "%\x00\\") {
+		return f, bad("", outside)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return f, bad("", "mess.attachments cannot be opened")
+	}
+	defer root.Close()
+	info, err := root.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return f, bad("", "names no file")
+	case err != nil:
+		return f, bad("", outside)
+	case !info.Mode().IsRegular() || info.Size() == 0:
+		return f, bad("", "must be a file that is not empty")
+	case info.Size() > maxUpload:
+		return f, tooLarge("the file is larger than 10 MiB")
+	}
+	if f.data, err = root.ReadFile(name); err != nil {
+		return f, bad("", "cannot be read")
+	}
+	f.name = filepath.Base(name)
+	_, f.mime = sniff(f.data)
+	return f, nil
+}
