@@ -210,7 +210,7 @@ func (a *app) showSpace(s mew.SpaceStatus) {
 	}
 	a.list(rows, "nobody is there")
 	for _, p := range s.Proposals {
-		a.print("proposal %s from %s, %s: %s", clean(p.ID), clean(p.From), when(p.At), clean(string(p.Payload[:min(len(p.Payload), 300)])))
+		a.print("proposal %s from %s, %s: %s", p.Key, clean(p.From), when(p.At), clean(string(p.Payload[:min(len(p.Payload), 300)])))
 	}
 	for _, r := range s.Reasoning {
 		a.print("reasoning %s of %s since %s", clean(r.ID), clean(r.From), when(r.Since))

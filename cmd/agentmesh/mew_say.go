@@ -83,7 +83,7 @@ func (w mewWhere) settle(ctx context.Context, a *app, asJSON bool, proposal stri
 }
 
 type mewApproveCmd struct {
-	Proposal string `arg:"" help:"Id of a proposal that waits; mew status lists them."`
+	Proposal string `arg:"" help:"Key of a proposal that waits; mew status lists them."`
 	mewWhere
 	JSON bool `help:"Print the result as JSON."`
 }
@@ -93,7 +93,7 @@ func (c *mewApproveCmd) Run(ctx context.Context, a *app) error {
 }
 
 type mewRejectCmd struct {
-	Proposal string `arg:"" help:"Id of a proposal that waits; mew status lists them."`
+	Proposal string `arg:"" help:"Key of a proposal that waits; mew status lists them."`
 	Reason   string `default:"disagree" help:"Reason code: disagree, unsafe, policy, busy, …"`
 	mewWhere
 	JSON bool `help:"Print the result as JSON."`

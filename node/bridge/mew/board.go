@@ -3,6 +3,7 @@ package mew
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -17,6 +18,9 @@ type board struct {
 
 // PendingProposal is a proposal that waits for somebody. What it says is a stranger's text.
 type PendingProposal struct {
+	// Key names it together with all that it says. Envelope ids may repeat: by its key nobody decides about anything
+	// but what was shown.
+	Key      string          `json:"key"`
 	ID       string          `json:"id"`
 	From     string          `json:"from"`
 	To       []string        `json:"to,omitempty"`
@@ -33,23 +37,30 @@ type Reasoning struct {
 	Last  time.Time `json:"last"`
 }
 
-const maxBoard = 500 // of each; the oldest goes
+// The bounds of a board: the oldest goes.
+const (
+	maxBoard      = 500 // of each
+	maxBoardBytes = 32 << 20
+	maxOwnBoard   = 100 // proposals of one participant, which cannot push out those of others
+	maxOwnBytes   = 2 << 20
+)
 
-// see takes note of an envelope that was accepted.
+// see takes note of an envelope that was accepted. What it keeps shares no memory with the message (see rule.kept).
 func (b *board) see(e *envelope, at time.Time) {
 	switch e.kind {
 	case kindProposal:
-		b.settle(e.id)
-		b.proposals = append(capped(b.proposals), PendingProposal{ID: e.id, From: e.from, To: e.to, Payload: payloadOf(e), At: at})
+		p := PendingProposal{ID: e.id, From: e.from, To: e.to, Payload: payloadOf(e), At: at}
+		p.Key = hashOf(append([]string{p.ID, p.From, string(p.Payload)}, p.To...)...)[:12]
+		b.add(p)
 	case kindRequest, kindWithdraw:
-		for _, id := range e.correlation {
-			b.settle(id)
-		}
+		b.proposals = slices.DeleteFunc(b.proposals, func(p PendingProposal) bool {
+			return slices.Contains(e.correlation, p.ID) && (e.kind == kindRequest || p.From == e.from)
+		})
 	case kindReject:
 		for i := range b.proposals {
 			p := &b.proposals[i]
 			if slices.Contains(e.correlation, p.ID) && !slices.Contains(p.Rejected, e.from) && len(p.Rejected) < 32 {
-				p.Rejected = append(slices.Clone(p.Rejected), e.from)
+				p.Rejected = append(slices.Clone(p.Rejected), strings.Clone(e.from))
 			}
 		}
 	case kindReasoningStart:
@@ -80,8 +91,67 @@ func payloadOf(e *envelope) json.RawMessage {
 	return e.payload.JSON()
 }
 
-func (b *board) settle(id string) {
-	b.proposals = slices.DeleteFunc(b.proposals, func(p PendingProposal) bool { return p.ID == id })
+// add puts a proposal on the board. What makes place for it is the oldest of its own proposer, before that of others.
+func (b *board) add(p PendingProposal) {
+	b.settle(p.Key)
+	shorten := func(count, bytes int, counts func(PendingProposal) bool) {
+		n, size := 1, len(p.Payload)
+		for i := len(b.proposals) - 1; i >= 0; i-- {
+			if !counts(b.proposals[i]) {
+				continue
+			}
+			n, size = n+1, size+len(b.proposals[i].Payload)
+			if n > count || size > bytes {
+				b.proposals = slices.Delete(b.proposals, i, i+1)
+			}
+		}
+	}
+	shorten(maxOwnBoard, maxOwnBytes, func(had PendingProposal) bool { return had.From == p.From })
+	shorten(maxBoard, maxBoardBytes, func(PendingProposal) bool { return true })
+	b.proposals = append(b.proposals, p)
+}
+
+// proposal finds one that waits.
+func (b *board) proposal(key string) (PendingProposal, bool) {
+	at := slices.IndexFunc(b.proposals, func(p PendingProposal) bool { return p.Key == key })
+	if at < 0 {
+		return PendingProposal{}, false
+	}
+	return b.proposals[at], true
+}
+
+// settle takes a proposal off the board: the owner has decided.
+func (b *board) settle(key string) {
+	b.proposals = slices.DeleteFunc(b.proposals, func(p PendingProposal) bool { return p.Key == key })
+}
+
+// decided is what the owner's word makes of a proposal: the request that fulfils it (MEW-11), or a rejection with a
+// reason. me is not asked beside others.
+func (p PendingProposal) decided(me string, approve bool, reason string) (said, error) {
+	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(text1("reason", orText(reason, "disagree")))}
+	if !approve {
+		return s, nil
+	}
+	v, err := wire.ParseForeign(p.Payload, maxDepth, maxValues)
+	if err != nil {
+		return said{}, err
+	}
+	s.kind, s.payload, s.to = kindRequest, fulfilment(v), slices.Clone(p.To)
+	if len(s.to) > 1 {
+		s.to = slices.DeleteFunc(s.to, func(id string) bool { return id == me })
+	}
+	return s, nil
+}
+
+// fulfilment makes a JSON-RPC request of a proposal's payload: the same, with what a proposal need not have.
+func fulfilment(proposal wire.Value) wire.Value {
+	members := []wire.Member{text1("jsonrpc", "2.0"), text1("id", newID())}
+	for _, m := range proposal.Members() {
+		if m.Key != "jsonrpc" && m.Key != "id" {
+			members = append(members, m)
+		}
+	}
+	return wire.Obj(members...)
 }
 
 func (b *board) conclude(id string) {

@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -162,7 +163,7 @@ func TestOperator(t *testing.T) {
 	if raw := string(<-feed.C()); !strings.Contains(raw, `"mcp/proposal"`) {
 		t.Errorf("the feed began with %s", raw)
 	}
-	if _, _, err := s.Decide("p1", true, ""); err != nil {
+	if _, _, err := s.Decide(keyOf(t, s.Status(), "p1"), true, ""); err != nil {
 		t.Fatal(err)
 	}
 	req := alice.until("mcp/request")
@@ -178,11 +179,14 @@ func TestOperator(t *testing.T) {
 	}
 	alice.send(`{"id":"p2","kind":"mcp/proposal","payload":{}}`)
 	alice.fence()
-	if _, _, err := s.Decide("p2", false, "unsafe"); err != nil {
+	if _, _, err := s.Decide(keyOf(t, s.Status(), "p2"), false, "unsafe"); err != nil {
 		t.Fatal(err)
 	}
 	if rej := alice.until("mcp/reject"); str(pay(rej, "reason")) != "unsafe" {
 		t.Errorf("got %s", rej.JSON())
+	}
+	if st := s.Status(); len(st.Proposals) != 0 {
+		t.Errorf("the owner is asked again: %+v", st.Proposals)
 	}
 	for _, bad := range []string{`{"kind":"system/presence"}`, `{"kind":"chat","from":"alice"}`, `{"kind":"space/kick","payload":{"participant_id":"nobody"}}`} {
 		if _, _, err := s.Say([]byte(bad)); err == nil {
@@ -195,6 +199,64 @@ func TestOperator(t *testing.T) {
 	p := r.open("/ws", "")
 	p.send(`{"type":"join","token":"alice-token","participantId":"owner"}`)
 	p.want("system/error")
+}
+
+// keyOf finds a proposal that waits by its envelope id.
+func keyOf(t testing.TB, st SpaceStatus, id string) string {
+	t.Helper()
+	for _, p := range st.Proposals {
+		if p.ID == id {
+			return p.Key
+		}
+	}
+	t.Fatalf("no proposal %s waits: %+v", id, st.Proposals)
+	return ""
+}
+
+// What the owner approves is what the owner saw, although envelope ids may repeat; nobody withdraws or pushes out what
+// another proposed, and what waits is bounded.
+func TestBoard(t *testing.T) {
+	r := start(t, lab(t))
+	s := r.g.Space("lab")
+	alice, bob := s.members["alice"], s.members["bob"]
+	propose := func(m *member, id, what string) {
+		t.Helper()
+		if got := say(s, m.name, `{"id":"`+id+`","kind":"mcp/proposal","payload":{"method":"`+what+`"}}`); got != "" {
+			t.Fatalf("%s proposes %.20s: %s", m.name, what, got)
+		}
+	}
+	propose(alice, "p1", "read")
+	key := keyOf(t, s.Status(), "p1")
+	propose(bob, "p1", "burn")
+	propose(alice, "p1", "delete")
+	say(s, "bob", `{"kind":"mcp/withdraw","correlation_id":["p1"],"payload":{}}`)
+	watch := s.Watch()
+	defer watch.Close()
+	if st := s.Status(); len(st.Proposals) != 2 {
+		t.Errorf("%d proposals wait, want the two of alice", len(st.Proposals))
+	}
+	if _, _, err := s.Decide(key, true, ""); err != nil {
+		t.Fatal(err)
+	}
+	if e := parsed(t, string(<-watch.C())); str(pay(e, "method")) != "read" {
+		t.Errorf("approved was read, and sent was %s", e.JSON())
+	}
+	propose(bob, "mine", "x")
+	for n := range 2 * maxOwnBoard {
+		propose(alice, fmt.Sprintf("n%d", n), "y")
+	}
+	for n := range 8 {
+		propose(alice, fmt.Sprintf("big%d", n), strings.Repeat("z", 900<<10))
+	}
+	bytes := 0
+	st := s.Status()
+	for _, p := range st.Proposals {
+		bytes += len(p.Payload)
+	}
+	keyOf(t, st, "mine")
+	if len(st.Proposals) > maxOwnBoard+1 || bytes > maxOwnBytes+100 {
+		t.Errorf("%d proposals with %d bytes wait", len(st.Proposals), bytes)
+	}
 }
 
 // Nobody in a hosted space takes it from its owner, or the owner's name (MEW-24).

@@ -103,6 +103,29 @@ func (e *envelope) read() *refusal {
 	return nil
 }
 
+// own cuts what may be remembered of an envelope off from the text that it stood in, which is up to [MaxEnvelope] long
+// and would be kept whole. The tree stays as it is.
+func (e *envelope) own() {
+	e.id, e.from, e.context = strings.Clone(e.id), strings.Clone(e.from), strings.Clone(e.context)
+	e.to = slices.Clone(e.to)
+	for i, id := range e.to {
+		e.to[i] = strings.Clone(id)
+	}
+	e.payload = owned(e.payload)
+}
+
+// owned is a copy of a value that shares no memory with what it was parsed from.
+func owned(v wire.Value) wire.Value {
+	if v.IsNull() {
+		return v
+	}
+	copied, err := wire.ParseForeign(v.JSON(), maxDepth, maxValues)
+	if err != nil { // it was parsed within the same bounds
+		return wire.Value{}
+	}
+	return copied
+}
+
 // idList reads an array of ids; a string is a list of one, null is none (MEW-4, MEW-5).
 func idList(v wire.Value) ([]string, bool) {
 	if s, ok := v.Str(); ok {

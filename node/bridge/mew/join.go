@@ -2,6 +2,7 @@ package mew
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -32,7 +33,7 @@ func (s *Space) join(ses *session, asked string) *refusal {
 	if m.lasting.Barred || slices.Contains(m.lasting.Dead, ses.tokenHash) {
 		return refuseUnauthorized("Authentication failed")
 	}
-	runtime := orText(asked, m.name)
+	runtime := strings.Clone(orText(asked, m.name))
 	if fault := s.mayBe(m, runtime); fault != nil {
 		return fault
 	}

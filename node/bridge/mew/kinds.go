@@ -65,6 +65,7 @@ type rule struct {
 	context    bool // context is needed (MEW-18)
 	paused     bool // a paused participant may send it (MEW-37)
 	shutdown   bool // one that was shut down may (MEW-42)
+	kept       bool // something of it is remembered longer than it takes to pass it on
 	act        func(*Space, *post) *refusal
 }
 
@@ -75,20 +76,20 @@ var rules = map[string]rule{
 	kindChatCancel:       {correlated: true, paused: true},
 	kindRequest:          {},
 	kindResponse:         {},
-	kindProposal:         {act: (*Space).rememberProposal},
+	kindProposal:         {kept: true, act: (*Space).rememberProposal},
 	kindWithdraw:         {correlated: true, paused: true, act: (*Space).checkWithdraw},
 	kindReject:           {correlated: true, paused: true},
-	kindReasoningStart:   {},
+	kindReasoningStart:   {kept: true},
 	kindReasoningThought: {context: true},
 	kindReasoningEnd:     {context: true},
 	kindReasoningCancel:  {context: true, paused: true},
-	kindGrant:            {act: (*Space).grant},
+	kindGrant:            {kept: true, act: (*Space).grant},
 	kindRevoke:           {act: (*Space).revoke},
 	kindGrantAck:         {paused: true},
-	kindInvite:           {act: (*Space).invite},
+	kindInvite:           {kept: true, act: (*Space).invite},
 	kindInviteAck:        {reserved: true},
 	kindKick:             {act: (*Space).kick},
-	kindPause:            {act: (*Space).pause},
+	kindPause:            {kept: true, act: (*Space).pause},
 	kindResume:           {paused: true, act: (*Space).resume},
 	kindStatus:           {paused: true, shutdown: true},
 	kindRequestStatus:    {paused: true},
@@ -98,8 +99,8 @@ var rules = map[string]rule{
 	kindClear:            {paused: true},
 	kindRestart:          {},
 	kindShutdown:         {paused: true, act: (*Space).shutDown},
-	kindStreamRequest:    {act: (*Space).openStream},
-	kindStreamOpen:       {reserved: true},
+	kindStreamRequest:    {kept: true, act: (*Space).openStream},
+	kindStreamOpen:       {reserved: true, kept: true},
 	kindStreamClose:      {paused: true, shutdown: true, act: (*Space).closeStream},
 	kindStreamGrant:      {act: (*Space).grantWrite},
 	kindStreamRevoke:     {act: (*Space).revokeWrite},

@@ -30,7 +30,10 @@ const (
 	linkQueue    = 256    // envelopes to us that wait for one worker
 	maxPeople    = 10_000 // of a space that we keep track of
 	maxShown     = 500    // streams that we keep track of
-	maxEchoes    = 1024   // envelopes of ours that wait for their echo
+	// Bytes of what is only shown to the owner: of one stream, and of what all participants may do.
+	maxShownBytes = 16 << 10
+	maxCapsBytes  = 16 << 20
+	maxEchoes     = 1024 // envelopes of ours that wait for their echo
 )
 
 // link is one connection to a space. What comes in is read by one goroutine, which keeps track of the space and obeys
@@ -49,24 +52,25 @@ type link struct {
 
 	marks sync.Mutex // one acknowledgement at a time
 
-	mu      sync.Mutex
-	state   bridge.LinkState
-	since   time.Time
-	fault   string
-	retry   time.Time
-	conn    *websocket.Conn // nil: not in the space
-	me      string          // our runtime id
-	caps    []*Capability
-	shown   []wire.Value // our capabilities as they were written
-	people  map[string]wire.Value
-	spoke   map[string]struct{} // who spoke and is on no list: a gateway's operator, HTTP clients
-	streams []wire.Value
-	board   board
-	pause   paused
-	down    bool // the space shut us down or threw us out: nothing is tried until the owner acts
-	echoes  map[string]chan outcome
-	feeds   map[*LinkFeed]struct{}
-	dropped uint64 // envelopes to us that found no room
+	mu        sync.Mutex
+	state     bridge.LinkState
+	since     time.Time
+	fault     string
+	retry     time.Time
+	conn      *websocket.Conn // nil: not in the space
+	me        string          // our runtime id
+	caps      []*Capability
+	shown     []wire.Value          // our capabilities as they were written
+	people    map[string]wire.Value // what each may do
+	spoke     map[string]struct{}   // who spoke and is on no list: a gateway's operator, HTTP clients
+	capsBytes int                   // of people
+	streams   []wire.Value
+	board     board
+	pause     paused
+	down      bool // the space shut us down or threw us out: nothing is tried until the owner acts
+	echoes    map[string]chan outcome
+	feeds     map[*LinkFeed]struct{}
+	dropped   uint64 // envelopes to us that found no room
 }
 
 // paused is a pause of ours (MEW-L5).

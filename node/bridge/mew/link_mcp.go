@@ -2,6 +2,7 @@ package mew
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -54,11 +55,7 @@ func (l *link) proposal(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	p := proposed{Conv: conv, From: j.e.from, Envelope: j.e.id, To: others}
-	in.Records = []store.Change{
-		l.remember("prop", hashOf(j.e.id), p, keepChat, true),
-		l.remember("propconv", string(conv), hashOf(j.e.id), keepChat, false),
-	}
+	in.Records = []store.Change{l.rememberProposal(proposed{Conv: conv, From: j.e.from, Envelope: j.e.id})}
 	_, err = l.b.cfg.Node.Accept(ctx, in)
 	if e, refused := errors.AsType[*wire.Error](err); refused {
 		reason := "policy"
@@ -70,32 +67,34 @@ func (l *link) proposal(ctx context.Context, j job) error {
 	return err
 }
 
-// proposalOf returns what a conversation is about.
-func (l *link) proposalOf(ctx context.Context, conv wire.ConversationID) (key string, p proposed, ok bool) {
-	if key, ok = recalled[string](ctx, l, "propconv", string(conv)); ok {
-		p, ok = recalled[proposed](ctx, l, "prop", key)
-	}
-	return key, p, ok
+func (l *link) rememberProposal(p proposed) store.Change {
+	c := l.remember("prop", string(p.Conv), p, keepChat, true)
+	c.Record.Terms = append(c.Record.Terms, l.proposalTerm(p.Envelope))
+	return c
 }
 
-func (l *link) dropProposal(ctx context.Context, key string, p proposed) {
-	l.apply(ctx, l.drop("prop", key), l.drop("propconv", string(p.Conv)))
-}
+func (l *link) proposalTerm(envelope string) string { return l.key("prop", hashOf(envelope)) }
 
 // settled withdraws the questions about proposals that their proposer took back or that somebody else fulfilled.
 func (l *link) settled(ctx context.Context, j job, why string, proposerOnly bool) error {
 	for _, id := range j.e.correlation[:min(len(j.e.correlation), 16)] {
-		key := hashOf(id)
-		p, ok := recalled[proposed](ctx, l, "prop", key)
-		if !ok || proposerOnly && p.From != j.e.from {
-			continue
-		}
-		about := j
-		about.e.from = p.From // whose conversation it is
-		err := l.takeBack(ctx, about, p.Conv, IntentProposal, why, []store.Change{
-			l.drop("prop", key), l.drop("propconv", string(p.Conv))})
-		if err != nil {
-			return err
+		for after, more := "", true; more; more = after != "" {
+			page, err := l.b.cfg.Records.List(ctx, nsLinks, l.proposalTerm(id), after, 100, time.Now())
+			if err != nil {
+				return err
+			}
+			for _, rec := range page.Records {
+				var p proposed
+				if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.from {
+					continue
+				}
+				about := j
+				about.e.from = p.From // whose conversation it is
+				if err := l.takeBack(ctx, about, p.Conv, IntentProposal, why, []store.Change{l.drop("prop", string(p.Conv))}); err != nil {
+					return err
+				}
+			}
+			after = page.Next
 		}
 	}
 	return nil
@@ -103,7 +102,7 @@ func (l *link) settled(ctx context.Context, j job, why string, proposerOnly bool
 
 // reject says that a proposal will not be fulfilled, with a reason code.
 func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
-	key, p, ok := l.proposalOf(ctx, conv)
+	p, ok := recalled[proposed](ctx, l, "prop", string(conv))
 	if !ok {
 		return nil // it is settled
 	}
@@ -112,7 +111,7 @@ func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 		payload: wire.Obj(text1("reason", reason)),
 	})
 	if err == nil || errors.Is(err, errMayNot) {
-		l.dropProposal(ctx, key, p)
+		l.apply(ctx, l.drop("prop", string(conv)))
 	}
 	return err
 }
@@ -120,22 +119,24 @@ func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 // fulfil sends the request that the owner approved, in the node's name and with the proposal in correlation_id
 // (MEW-11). What cannot be sent is asked again, with the reason (MEW-L4).
 func (l *link) fulfil(ctx context.Context, c Call) (Answer, error) {
-	key, p, ok := l.proposalOf(ctx, c.Conv)
+	p, ok := recalled[proposed](ctx, l, "prop", string(c.Conv))
 	if !ok {
 		return Answer{}, nil
 	}
 	payload, _ := c.Payload.Get("proposal")
-	request := said{id: "am-f-" + hashOf(string(c.Conv)), kind: kindRequest, to: p.To, correlation: []string{p.Envelope}, payload: fulfilment(payload)}
-	if len(p.To) == 0 {
+	list, _ := c.Payload.Get("to")
+	to, _ := idList(list)
+	request := said{id: "am-f-" + hashOf(string(c.Conv)), kind: kindRequest, to: to, correlation: []string{p.Envelope}, payload: fulfilment(payload)}
+	if len(to) == 0 {
 		request.to = []string{l.name()}
 	} else {
-		l.apply(ctx, l.remember("sent", request.id, sent{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: p.To}, keepSent, false))
+		l.apply(ctx, l.remember("sent", request.id, sent{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent, false))
 	}
 	if err := l.say(ctx, request); err != nil {
 		return Answer{Hold: "it could not be carried out: " + printable(err.Error(), 200)}, nil
 	}
-	l.dropProposal(ctx, key, p)
-	if len(p.To) > 0 {
+	l.apply(ctx, l.drop("prop", string(c.Conv)))
+	if len(to) > 0 {
 		return Answer{}, nil
 	}
 	result := l.perform(ctx, p.From, payload)

@@ -293,7 +293,7 @@ func TestLinkProposalEnds(t *testing.T) {
 	gone("fulfilled")
 	cat.send(fmt.Sprintf(proposalText, "p4", `,"dog"`, "x"))
 	l.ask()
-	if _, err := l.l.decide(t.Context(), "p4", true, ""); err != nil {
+	if _, err := l.l.decide(t.Context(), keyOf(t, l.l.space(), "p4"), true, ""); err != nil {
 		t.Fatal(err)
 	}
 	request := dog.fromNode("mcp/request")
@@ -301,6 +301,37 @@ func TestLinkProposalEnds(t *testing.T) {
 		t.Errorf("the request is %s", request.JSON())
 	}
 	gone("decided in the space")
+}
+
+// Two who give their proposals the same id are told apart: what the owner approved goes where it said (MEW-L3).
+func TestLinkProposalsOfOneID(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	cat.send(fmt.Sprintf(proposalText, "p1", `,"cat"`, "honest"))
+	first := l.ask()
+	dog.send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "evil"))
+	pending := func() (asks []acl.Ask) {
+		asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return asks
+	}
+	l.await("asked twice", func() bool { return len(pending()) == 2 })
+	if _, err := l.home.Asks().Decide(t.Context(), first.ID, first.Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	request := dog.fromNode("mcp/request")
+	if to, _ := request.Get("to"); string(to.JSON()) != `["cat"]` || str(pay(request, "params", "name")) != "honest" {
+		t.Errorf("approved was cat's, and the request is %s", request.JSON())
+	}
+	cat.send(fmt.Sprintf(proposalText, "p1", `,"cat"`, "again"))
+	l.await("asked again", func() bool { return len(pending()) == 2 })
+	dog.send(`{"kind":"mcp/withdraw","correlation_id":["p1"],"payload":{}}`)
+	l.await("withdrawn", func() bool { return len(pending()) == 1 })
+	if left := pending()[0]; !strings.Contains(string(left.Body), "again") {
+		t.Errorf("dog took its own proposal back, and what is left is %s", left.Body)
+	}
 }
 
 // Without the capability an approval fails where the owner sees it, and becomes no proposal (MEW-L4).

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -42,12 +43,12 @@ type sent struct {
 	Marked   string              `json:"marked,omitempty"`   // what the peer acknowledged
 }
 
-// proposed is a proposal to us that is not settled.
+// proposed is a proposal to us that is not settled. It is kept by its conversation, because two proposals may have the
+// same envelope id, and found by that id too.
 type proposed struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
 	Envelope string              `json:"envelope"`
-	To       []string            `json:"to,omitempty"` // beside us
 }
 
 // asked is a request to us.
@@ -151,7 +152,8 @@ func (l *link) clear(ctx context.Context) error {
 		}
 		changes := make([]store.Change, 0, len(page.Records))
 		for _, rec := range page.Records {
-			rec.Terms = rec.Terms[:1] // it is settled as before; only the count forgets it
+			// It is settled as before; only the count forgets it.
+			rec.Terms = slices.DeleteFunc(rec.Terms, func(t string) bool { return t == l.cfg.Name+"/context" })
 			changes = append(changes, store.Change{Record: rec, IfRev: store.Any})
 		}
 		if err := l.b.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {

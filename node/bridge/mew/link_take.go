@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -26,8 +27,11 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 	l.mu.Lock()
 	in, me := l.conn != nil, l.me
 	if in {
+		if ruleOf(e.kind).kept {
+			j.e.own()
+		}
 		if _, listed := l.people[e.from]; !listed && e.from != me && len(l.spoke) < maxPeople && len(e.from) <= maxName {
-			l.spoke[e.from] = struct{}{}
+			l.spoke[strings.Clone(e.from)] = struct{}{}
 		}
 		l.board.see(&j.e, j.at)
 		l.stream(&j.e)
@@ -100,15 +104,18 @@ func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
 	if id == "" || len(id) > maxName {
 		return false
 	}
-	l.me, l.caps, l.shown = id, nil, nil
+	l.me, l.caps, l.shown = strings.Clone(id), nil, nil
 	list, _ := you.Get("capabilities")
 	for v := range list.Elems() {
-		if c, err := ParseCapability(v); err == nil && len(l.caps) < maxLinkCapabilities {
+		if len(l.caps) >= maxLinkCapabilities {
+			break
+		}
+		if c, err := ParseCapability(owned(v)); err == nil {
 			l.caps = append(l.caps, &c)
 			l.shown = append(l.shown, v)
 		}
 	}
-	l.people = make(map[string]wire.Value)
+	l.people, l.capsBytes = make(map[string]wire.Value), 0
 	others, _ := e.payload.Get("participants")
 	for v := range others.Elems() {
 		caps, _ := v.Get("capabilities")
@@ -117,9 +124,7 @@ func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
 	l.streams = nil
 	streams, _ := e.payload.Get("active_streams")
 	for v := range streams.Elems() {
-		if len(l.streams) < maxShown {
-			l.streams = append(l.streams, v)
-		}
+		l.openStream(v)
 	}
 	if first = l.conn != conn; first {
 		l.spoke = make(map[string]struct{})
@@ -138,8 +143,22 @@ func (l *link) person(id string, caps wire.Value) {
 	if id == "" || id == l.me || len(id) > maxName {
 		return
 	}
-	if _, known := l.people[id]; known || len(l.people) < maxPeople {
-		l.people[id] = caps
+	if _, known := l.people[id]; !known && len(l.people) >= maxPeople {
+		return
+	}
+	l.forget(id)
+	if n := len(caps.JSON()); l.capsBytes+n > maxCapsBytes {
+		caps = wire.Arr() // who it is counts; what it may do is only shown
+	}
+	caps = owned(caps)
+	l.people[strings.Clone(id)] = caps
+	l.capsBytes += len(caps.JSON())
+}
+
+func (l *link) forget(id string) {
+	if caps, known := l.people[id]; known {
+		l.capsBytes -= len(caps.JSON())
+		delete(l.people, id)
 	}
 }
 
@@ -154,7 +173,7 @@ func (l *link) presence(e *envelope) {
 		caps, _ := who.Get("capabilities")
 		l.person(id, caps)
 	case "leave":
-		delete(l.people, id)
+		l.forget(id)
 		delete(l.spoke, id)
 		l.board.left(id)
 	}
@@ -165,12 +184,22 @@ func (l *link) stream(e *envelope) {
 	id := e.payload.GetStr("stream_id")
 	switch e.kind {
 	case "stream/open":
-		if e.from == fromStream && id != "" && len(l.streams) < maxShown {
-			l.streams = append(l.streams, e.payload)
+		if e.from == fromStream && id != "" {
+			l.openStream(e.payload)
 		}
 	case "stream/close":
 		l.streams = slices.DeleteFunc(l.streams, func(v wire.Value) bool { return id != "" && v.GetStr("stream_id") == id })
 	}
+}
+
+func (l *link) openStream(v wire.Value) {
+	if len(l.streams) >= maxShown {
+		return
+	}
+	if len(v.JSON()) > maxShownBytes {
+		v = wire.Obj(text1("stream_id", v.GetStr("stream_id")), text1("owner", v.GetStr("owner")))
+	}
+	l.streams = append(l.streams, owned(v))
 }
 
 // obey does what is said to this node about its own part in the space (MEW-L5). Whether somebody may say it is the

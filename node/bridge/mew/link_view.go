@@ -63,9 +63,9 @@ func (l *link) space() SpaceStatus {
 	for _, v := range l.streams {
 		out.Streams = append(out.Streams, v.JSON())
 	}
-	person := func(id string, caps []wire.Value) ParticipantStatus {
+	person := func(id string, caps wire.Value) ParticipantStatus {
 		p := ParticipantStatus{Name: id, ID: id, Connected: true, Capabilities: []json.RawMessage{}}
-		for _, v := range caps {
+		for v := range caps.Elems() {
 			p.Capabilities = append(p.Capabilities, v.JSON())
 		}
 		return p
@@ -73,11 +73,11 @@ func (l *link) space() SpaceStatus {
 	if l.conn == nil {
 		return out
 	}
-	me := person(l.me, l.shown)
+	me := person(l.me, wire.Arr(l.shown...))
 	me.Since, me.Paused, me.PausedUntil = l.since, l.pause.on, l.pause.until
 	out.Participants = append(out.Participants, me)
 	for id, caps := range l.people {
-		out.Participants = append(out.Participants, person(id, slices.Collect(caps.Elems())))
+		out.Participants = append(out.Participants, person(id, caps))
 	}
 	slices.SortFunc(out.Participants[1:], func(a, b ParticipantStatus) int { return strings.Compare(a.ID, b.ID) })
 	return out
@@ -108,34 +108,28 @@ func (l *link) speakFor(ctx context.Context, data []byte) (id string, answer wir
 	return s.id, answer, nil
 }
 
-// decide fulfils or rejects a proposal in the space in the owner's name.
+// decide fulfils or rejects a proposal in the space, named by its key, in the owner's name.
 func (l *link) decide(ctx context.Context, proposal string, approve bool, reason string) (string, error) {
 	l.mu.Lock()
-	at := slices.IndexFunc(l.board.proposals, func(p PendingProposal) bool { return p.ID == proposal })
-	var p PendingProposal
-	if at >= 0 {
-		p = l.board.proposals[at]
-	}
+	p, ok := l.board.proposal(proposal)
+	me := l.me
 	l.mu.Unlock()
-	if at < 0 {
+	if !ok {
 		return "", fault(404, "there is no such proposal that waits")
 	}
-	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(text1("reason", orText(reason, "disagree")))}
-	if approve {
-		v, err := wire.ParseForeign(p.Payload, maxDepth, maxValues)
-		if err != nil {
-			return "", err
-		}
-		me := l.name()
-		s.kind, s.payload = kindRequest, fulfilment(v)
-		s.to = slices.DeleteFunc(slices.Clone(p.To), func(id string) bool { return id == me && len(p.To) > 1 })
+	s, err := p.decided(me, approve, reason)
+	if err != nil {
+		return "", err
 	}
 	if err := l.say(ctx, s); err != nil {
 		return "", &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
 	}
+	l.mu.Lock()
+	l.board.settle(p.Key)
+	l.mu.Unlock()
 	// Where the proposal was for this node, the same is asked under approvals: it is decided now.
 	about := job{e: envelope{id: s.id, from: p.From, correlation: s.correlation}, raw: []byte(s.id), at: time.Now()}
-	if err := l.settled(ctx, about, "decided in the space", false); err != nil {
+	if err := l.settled(ctx, about, "decided in the space", true); err != nil {
 		l.log.Info("a question about a proposal could not be withdrawn", "err", err)
 	}
 	return s.id, nil

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
-
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // OperatorName is who the owner is in a space that is hosted here. Nobody else may be called so.
@@ -120,42 +118,24 @@ func (s *Space) Say(data []byte) (status int, body []byte, err error) {
 	return got.code, got.body.JSON(), nil
 }
 
-// Decide approves or rejects a pending proposal as the owner: approving sends the request with the proposal in
-// correlation_id (MEW-11), rejecting a reason.
+// Decide approves or rejects a pending proposal, named by its key, as the owner: approving sends the request with the
+// proposal in correlation_id (MEW-11), rejecting a reason.
 func (s *Space) Decide(proposal string, approve bool, reason string) (status int, body []byte, err error) {
 	s.mu.Lock()
-	at := slices.IndexFunc(s.board.proposals, func(p PendingProposal) bool { return p.ID == proposal })
-	var p PendingProposal
-	if at >= 0 {
-		p = s.board.proposals[at]
-	}
+	p, ok := s.board.proposal(proposal)
 	s.unlock()
-	if at < 0 {
+	if !ok {
 		return 0, nil, &Refused{404, refuseName(404, "proposal_not_found").payload.JSON()}
 	}
-	kind, payload, to := kindReject, wire.Obj(text1("reason", orText(reason, "disagree"))), []string{p.From}
-	if approve {
-		v, err := wire.ParseForeign(p.Payload, maxDepth, maxValues)
-		if err != nil {
-			return 0, nil, err
-		}
-		kind, payload, to = kindRequest, fulfilment(v), p.To
+	e, err := p.decided("", approve, reason)
+	if err != nil {
+		return 0, nil, err
 	}
-	e := wire.Obj(text1("kind", kind), wire.Member{Key: "correlation_id", Value: wire.Texts([]string{p.ID})},
-		wire.Member{Key: "payload", Value: payload})
-	if len(to) > 0 {
-		e = e.With("to", wire.Texts(to))
+	status, body, err = s.Say(e.text(OperatorName))
+	if err == nil {
+		s.mu.Lock()
+		s.board.settle(p.Key)
+		s.unlock()
 	}
-	return s.Say(e.JSON())
-}
-
-// fulfilment makes a JSON-RPC request of a proposal's payload: the same, with what a proposal need not have.
-func fulfilment(proposal wire.Value) wire.Value {
-	members := []wire.Member{text1("jsonrpc", "2.0"), text1("id", newID())}
-	for _, m := range proposal.Members() {
-		if m.Key != "jsonrpc" && m.Key != "id" {
-			members = append(members, m)
-		}
-	}
-	return wire.Obj(members...)
+	return status, body, err
 }

@@ -34,7 +34,8 @@ func TestPage(t *testing.T) {
 		t.Errorf("list: %d\n%s", status, text)
 	}
 	status, text := call("GET", "/mew/space/lab", nil)
-	for _, want := range []string{`id="approve-p1"`, `id="cancel-r1"`, `id="kick-alice"`, "stream-1"} {
+	key := keyOf(t, r.g.Space("lab").Status(), "p1")
+	for _, want := range []string{`id="approve-` + key + `"`, `id="cancel-r1"`, `id="kick-alice"`, "stream-1"} {
 		if status != 200 || !strings.Contains(text, want) {
 			t.Errorf("the page (%d) has no %s", status, want)
 		}
@@ -52,7 +53,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("%v: %d\n%s", pairs, status, text)
 		}
 	}
-	post("do", "approve", "id", "p1")
+	post("do", "approve", "id", key)
 	if req := alice.until("mcp/request"); string(mustGet(req, "correlation_id").JSON()) != `["p1"]` {
 		t.Errorf("got %s", req.JSON())
 	}

@@ -165,7 +165,11 @@ func hangUpWith(conn *websocket.Conn, fault *refusal) {
 func (g *Gateway) awaitJoin(ses *session, asked, from string) bool {
 	late := time.AfterFunc(joinPatience, func() { hangUpWith(ses.conn, refuseUnauthorized("No join came")) })
 	_, data, err := ses.conn.Read()
-	if !late.Stop() || err != nil {
+	if !late.Stop() {
+		g.failed.Take(from, time.Now()) // it holds a connection for nothing
+		return false
+	}
+	if err != nil {
 		return false
 	}
 	j, ok := parseJoin(data)

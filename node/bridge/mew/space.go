@@ -198,6 +198,9 @@ func (s *Space) judge(p *post) *refusal {
 	if fault := s.allowed(p); fault != nil {
 		return fault
 	}
+	if r.kept {
+		p.own()
+	}
 	switch {
 	case r.correlated && len(p.correlation) == 0:
 		return refuseShape(p.kind + " needs a correlation_id")
