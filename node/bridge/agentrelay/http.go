@@ -234,7 +234,7 @@ func (r *Relay) count(now time.Time) stats {
 	out.Registry.Registered = r.agents.count()
 	out.Active, out.Registered = out.Relay.Connected, out.Registry.Registered
 	out.Relay.Subscriptions = r.subscriptions()
-	out.PerMinute, out.Uptime = r.recent.count(now), int64(now.Sub(r.began).Seconds())
+	out.PerMinute, out.Uptime = r.perMinute(now), int64(now.Sub(r.began).Seconds())
 	if r.cfg.Stats != StatsPublic {
 		return out
 	}
@@ -244,6 +244,13 @@ func (r *Relay) count(now time.Time) stats {
 	out.Relay.Agents = firstOf(r.connected())
 	out.Registry.Agents = firstOf(out.Registry.Agents)
 	return out
+}
+
+// perMinute counts the frames of the last minute.
+func (r *Relay) perMinute(now time.Time) int {
+	r.counting.Lock()
+	defer r.counting.Unlock()
+	return r.recent.count(now)
 }
 
 func firstOf(ids []string) []string { return ids[:min(len(ids), maxNamed)] }
@@ -280,34 +287,4 @@ func (r *Relay) Health() Health {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Health{"ok", int64(time.Since(r.began).Seconds()), len(r.sessions)}
-}
-
-// meter counts what happened in the last minute, in sixty slots.
-type meter struct {
-	mu    sync.Mutex
-	slots [60]struct {
-		second int64
-		n      int
-	}
-}
-
-func (m *meter) add(now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := &m.slots[now.Unix()%60]
-	if s.second != now.Unix() {
-		s.second, s.n = now.Unix(), 0
-	}
-	s.n++
-}
-
-func (m *meter) count(now time.Time) (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, s := range m.slots {
-		if now.Unix()-s.second < 60 {
-			n += s.n
-		}
-	}
-	return n
 }

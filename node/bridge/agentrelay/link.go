@@ -33,7 +33,7 @@ const (
 	maxPeersSeen    = 10_000
 	ownPerMinute    = 90 // AR-53: below what a relay allows
 	ownPerHour      = 950
-	maxUnsent       = 1000 // answers that wait for the connection
+	maxUnsent       = 1000 // answers that wait for the connection or the budget
 )
 
 // link is one connection of the node to a relay, as an agent of it.
@@ -42,8 +42,8 @@ type link struct {
 	cfg     bridge.Link
 	log     *slog.Logger
 	target  *url.URL
-	minute  *rate.Buckets
-	hour    *rate.Buckets
+	budget  *allowance // of everything that we send
+	answers *allowance // of answers in that: who makes us answer leaves room for what we have to say
 	feed    *feed
 	tunnels *rate.Buckets // of peers
 	first   time.Duration // of the back-off
@@ -58,7 +58,8 @@ type link struct {
 	retry  time.Time
 	peers  map[string]bool
 	hints  map[string]hint // skills that peers say they have
-	unsent [][]byte
+	unsent [][]byte        // answers
+	resume *time.Timer     // when they may go on; nil: they wait for the connection, or there are none
 	waits  waiting
 }
 
@@ -91,7 +92,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	}
 	return &link{
 		b: b, cfg: cfg, log: b.log.With("link", cfg.Name), target: target,
-		minute: rate.NewBuckets(rate.PerMinute(ownPerMinute), ownPerMinute, 1), hour: rate.NewBuckets(rate.PerHour(ownPerHour), ownPerHour, 1),
+		budget: newAllowance(ownPerMinute, ownPerHour), answers: newAllowance(ownPerMinute*2/3, ownPerHour*2/3),
 		feed: newFeed(), state: bridge.LinkConnecting, peers: make(map[string]bool), hints: make(map[string]hint),
 		first: firstBackoff, waits: make(waiting), tunnels: newTunnels(),
 	}, nil
@@ -263,7 +264,7 @@ func (l *link) live(ctx context.Context) error {
 	}
 	l.up(conn)
 	defer func() {
-		l.down(conn)
+		l.down()
 		cancel()
 		for _, q := range queues {
 			close(q)
@@ -300,16 +301,16 @@ func (l *link) up(conn *websocket.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conn = conn
-	for len(l.unsent) > 0 && conn.Send(websocket.Text(l.unsent[0])) == nil {
-		l.unsent = l.unsent[1:]
-	}
+	l.drain()
 }
 
-func (l *link) down(conn *websocket.Conn) {
+func (l *link) down() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conn == conn {
-		l.conn = nil
+	l.conn = nil
+	if l.resume != nil {
+		l.resume.Stop()
+		l.resume = nil
 	}
 }
 
@@ -326,26 +327,42 @@ func (l *link) write(frame []byte) error {
 	return l.conn.Send(websocket.Text(frame))
 }
 
-// answer sends a frame now or when the link is up again: nobody else would send it again.
+// answer sends a frame as soon as connection and budget allow: nobody else would send it again.
 func (l *link) answer(frame []byte) {
-	if l.write(frame) == nil {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.unsent) < maxUnsent {
-		l.unsent = append(l.unsent, frame)
+	if len(l.unsent) == maxUnsent {
+		return
+	}
+	l.unsent = append(l.unsent, frame)
+	l.drain()
+}
+
+// drain sends what waits, in its order. l.mu is held.
+func (l *link) drain() {
+	for len(l.unsent) > 0 && l.conn != nil && l.resume == nil {
+		now := time.Now()
+		wait := l.answers.wait(now)
+		if wait == 0 {
+			wait = l.budget.take(now)
+		}
+		if wait > 0 {
+			l.resume = time.AfterFunc(wait, l.goOn)
+			return
+		}
+		l.answers.take(now)
+		if l.conn.Send(websocket.Text(l.unsent[0])) != nil {
+			return // the next connection goes on
+		}
+		l.unsent = l.unsent[1:]
 	}
 }
 
-// spend takes one message of our own budget, or says how long to wait (AR-53).
-func (l *link) spend(now time.Time) time.Duration {
-	if wait := max(l.minute.Peek("", now), l.hour.Peek("", now)); wait > 0 {
-		return wait
-	}
-	l.minute.Take("", now)
-	l.hour.Take("", now)
-	return 0
+func (l *link) goOn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.resume = nil
+	l.drain()
 }
 
 // meet notes a peer, for the count of the status.

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -321,6 +322,40 @@ func TestOutgoingLimits(t *testing.T) {
 		if wait, ok := err.(*client.SendError); n == ownPerMinute && (!ok || !wait.Retry || wait.After <= 0) || n < ownPerMinute && err != nil {
 			t.Fatalf("message %d: %v", n, err)
 		}
+	}
+}
+
+// AR-53: whoever makes us answer cannot use up what we may send: answers wait for their part of the budget, in order.
+func TestAnswersLeaveRoom(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	n.mu.Lock()
+	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
+		reply := outgoing(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`).Message
+		return bridge.Outcome{Status: 200, Reply: &reply}, x.link.b.cfg.Store.Records().Apply(context.Background(), in.Records, time.Now())
+	}
+	n.mu.Unlock()
+	x.link.mu.Lock()
+	x.link.answers = &allowance{perMinute: 3, minute: window{unit: 20 * time.Millisecond}, hour: window{unit: time.Minute}}
+	x.link.mu.Unlock()
+	for n := range 5 {
+		x.from("agent-042", `{"id":"r%d","type":"question","payload":"why?"}`, n)
+	}
+	if _, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"ours"}}`)); err != nil {
+		t.Errorf("our own message: %v", err)
+	}
+	var refs []string
+	for range 6 {
+		if f := x.sees(); f.GetStr("type") == "answer" {
+			refs = append(refs, f.GetStr("ref"))
+		}
+	}
+	if want := []string{"r0", "r1", "r2", "r3", "r4"}; !slices.Equal(refs, want) {
+		t.Errorf("answers to %v, want %v", refs, want)
+	}
+	x.link.budget.mu.Lock()
+	defer x.link.budget.mu.Unlock()
+	if spent := x.link.budget.hour.sum; spent != 6 {
+		t.Errorf("%d of the whole budget are spent, want 6", spent)
 	}
 }
 

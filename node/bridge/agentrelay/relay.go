@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -104,16 +105,17 @@ type Relay struct {
 	began    time.Time
 	failed   *rate.Buckets // bad tokens, by address
 	registrs *rate.Buckets // registrations, by address
-	minute   *rate.Buckets // frames, by agent
-	hour     *rate.Buckets
-	history  *history // nil: off
-	votes    *votes   // nil: off
-	recent   meter    // frames of the last minute
+	history  *history      // nil: off
+	votes    *votes        // nil: off
 	told     statsPage
+
+	counting sync.Mutex
+	recent   window // frames
 
 	mu       sync.Mutex
 	stopping bool
-	sessions map[string]*session // by agent: the newest connection
+	spent    map[string]*allowance // by agent: frames
+	sessions map[string]*session   // by agent: the newest connection
 	open     map[*session]struct{}
 	last     int64 // ts of the newest frame
 	frames   uint64
@@ -127,6 +129,7 @@ type session struct {
 	trusted bool
 	since   time.Time
 	conn    *websocket.Conn
+	spent   *allowance // of the agent, whatever the connection
 
 	// Of the reading goroutine alone.
 	dropped      int
@@ -153,14 +156,9 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 	}
 	r := &Relay{
 		cfg: cfg, log: cfg.Logger, agents: agents, began: time.Now(),
-		failed:   rate.NewBuckets(rate.PerMinute(maxFailed), maxFailed, maxRateKeys),
-		sessions: make(map[string]*session), open: make(map[*session]struct{}),
-	}
-	if n := cmp.Or(cfg.PerMinute, defaultPerMinute); n > 0 {
-		r.minute = rate.NewBuckets(rate.PerMinute(n), n, maxRateKeys)
-	}
-	if n := cmp.Or(cfg.PerHour, defaultPerHour); n > 0 {
-		r.hour = rate.NewBuckets(rate.PerHour(n), n, maxRateKeys)
+		failed: rate.NewBuckets(rate.PerMinute(maxFailed), maxFailed, maxRateKeys),
+		recent: window{unit: time.Second},
+		spent:  make(map[string]*allowance), sessions: make(map[string]*session), open: make(map[*session]struct{}),
 	}
 	if n := cmp.Or(cfg.RegistrationsPerHour, defaultRegisters); n > 0 {
 		r.registrs = rate.NewBuckets(rate.PerHour(n), n, maxRateKeys)
@@ -209,6 +207,14 @@ func (r *Relay) keepHouse(ctx context.Context) {
 	if r.votes != nil {
 		r.endVotes(ctx, time.Now())
 	}
+	r.settleUp(time.Now())
+}
+
+// settleUp forgets what agents spent that are gone for an hour.
+func (r *Relay) settleUp(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.spent, func(id string, a *allowance) bool { return r.sessions[id] == nil && a.whole(now) })
 }
 
 // enter makes a connection that of its agent: the newest wins, the one before is closed with 1008 (AR-13). The welcome
@@ -226,6 +232,10 @@ func (r *Relay) enter(s *session) *websocket.CloseError {
 	if old := r.sessions[s.id]; old != nil {
 		old.conn.Close(codePolicy, "another connection of this agent took over")
 	}
+	if r.spent[s.id] == nil {
+		r.spent[s.id] = newAllowance(cmp.Or(r.cfg.PerMinute, defaultPerMinute), cmp.Or(r.cfg.PerHour, defaultPerHour))
+	}
+	s.spent = r.spent[s.id]
 	r.sessions[s.id] = s
 	r.open[s] = struct{}{}
 	r.running.Add(1)

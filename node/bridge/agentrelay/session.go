@@ -2,6 +2,7 @@ package agentrelay
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -13,6 +14,7 @@ func (r *Relay) talk(s *session) {
 	for {
 		typ, data, err := s.conn.Read()
 		if err != nil {
+			r.log.Debug("an agent's connection ended", "agent", s.id, "why", err)
 			return
 		}
 		if !r.within(s) {
@@ -37,9 +39,8 @@ func (r *Relay) within(s *session) bool {
 	if s.trusted {
 		return true
 	}
-	if r.minute.Peek(s.id, now) == 0 && r.hour.Peek(s.id, now) == 0 {
-		r.minute.Take(s.id, now)
-		r.hour.Take(s.id, now)
+	wait := s.spent.take(now)
+	if wait == 0 {
 		return true
 	}
 	if now.Sub(s.droppedSince) >= time.Minute {
@@ -49,7 +50,7 @@ func (r *Relay) within(s *session) bool {
 		s.conn.Close(codeRateClosed, "rate limit")
 		return false
 	}
-	r.refuse(s, frame{}, &refusal{codeRate, "at most 100 messages a minute and 1000 an hour"})
+	r.refuse(s, frame{}, &refusal{codeRate, fmt.Sprintf("you have sent as many messages as you may; the next one in %v", wait.Round(time.Second))})
 	return false
 }
 
@@ -69,7 +70,9 @@ func (r *Relay) hear(s *session, f frame) *refusal {
 	}
 	now := time.Now()
 	r.agents.active(s.id, now) // after a proposal has fixed its quorum (AR-42)
+	r.counting.Lock()
 	r.recent.add(now)
+	r.counting.Unlock()
 	r.deliver(d)
 	return nil
 }

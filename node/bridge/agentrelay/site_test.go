@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // site is a relay on a real listener, over a real database.
 type site struct {
@@ -143,9 +144,29 @@ func dialer(ctx context.Context, u *url.URL) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 }
 
+func (s *site) address() *url.URL {
+	u, err := url.Parse(s.url)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return u
+}
+
+// until waits until an agent is connected, or is not.
+func (s *site) until(id string, connected bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); slices.Contains(s.connected(), id) != connected; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s connected: %v", id, !connected)
+		}
+	}
+}
+
 // dial connects with a token and does not read.
 func (s *site) dial(token string) (*websocket.Conn, error) {
-	opt := websocket.Options{Header: http.Header{"Authorization": {"Bearer " + token}}, ReadLimit: 1 << 20}
+	opt := websocket.Options{
+		Header: http.Header{"Authorization": {"Bearer " + token}}, ReadLimit: 1 << 20, QueueFrames: 1 << 12, QueueBytes: 16 << 30, // it is the relay's queue that is looked at
+	}
 	return websocket.Dial(context.Background(), dialer, "ws"+strings.TrimPrefix(s.url, "http")+"/arc", opt)
 }
 

@@ -57,12 +57,12 @@ func TestTunnel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.recent.count(time.Now())
+	before := s.perMinute(time.Now())
 	sent, err := sarah.Send(t.Context(), node.Outgoing{To: alex.ID(), Intent: wire.Deliver, Payload: payload, Via: "owner"}, patience)
 	if err != nil || sent.State != node.SendDelivered || sent.Reply == nil {
 		t.Fatalf("Send() = %+v, %v, want a verified reply", sent, err)
 	}
-	if n := s.recent.count(time.Now()) - before; n != 2 {
+	if n := s.perMinute(time.Now()) - before; n != 2 {
 		t.Errorf("%d frames went over the relay, want message and reply", n)
 	}
 	items, _, err := alex.Inbox(t.Context(), "", "", 10)

@@ -1,0 +1,54 @@
+package agentrelay
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// In any minute and in any hour no more passes than may, whenever it is tried, and what is told to wait need not wait
+// again.
+func TestAllowance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const perMinute, perHour = 10, 100
+		a := newAllowance(perMinute, perHour)
+		var passed []time.Time
+		for end := time.Now().Add(5 * time.Hour); time.Now().Before(end); {
+			wait := a.take(time.Now())
+			if wait == 0 {
+				passed = append(passed, time.Now())
+				time.Sleep(time.Duration(rand.Int64N(int64(3 * time.Second))))
+				continue
+			}
+			if wait < 0 || wait > 61*time.Minute {
+				t.Fatalf("wait %v", wait)
+			}
+			time.Sleep(wait)
+			if again := a.wait(time.Now()); again > 0 {
+				t.Fatalf("after %v it was told to wait %v more", wait, again)
+			}
+		}
+		for i, at := range passed {
+			if i >= perMinute && at.Sub(passed[i-perMinute]) < time.Minute {
+				t.Fatalf("%d passed within %v", perMinute+1, at.Sub(passed[i-perMinute]))
+			}
+			if i >= perHour && at.Sub(passed[i-perHour]) < time.Hour {
+				t.Fatalf("%d passed within %v", perHour+1, at.Sub(passed[i-perHour]))
+			}
+		}
+		if n := len(passed); n < 4*perHour {
+			t.Errorf("%d passed in five hours, want nearly %d", n, 5*perHour)
+		}
+		time.Sleep(2 * time.Hour)
+		if !a.whole(time.Now()) {
+			t.Error("something is left of long ago")
+		}
+		none := newAllowance(0, -1)
+		for range 10_000 {
+			if wait := none.take(time.Now()); wait != 0 {
+				t.Fatalf("without a limit: wait %v", wait)
+			}
+		}
+	})
+}
