@@ -21,6 +21,8 @@ type meta struct {
 	Proof    string    `json:"key_proof,omitempty"` // the header that covers the card as it is served
 	// Current is how the key came to be; its PublicKey is that of the card.
 	Current wire.KeyChange `json:"current"`
+	// HandedOver lets who proves the key take the card with another credential; any write of its owner ends it.
+	HandedOver bool `json:"handed_over,omitempty"`
 	// Retired are the keys before, oldest first, at most maxRetired.
 	Retired []wire.KeyChange `json:"retired,omitempty"`
 }

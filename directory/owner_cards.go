@@ -36,6 +36,7 @@ func door(c echo.Context) string {
 func (r *Registry) mountModeration(g *echo.Group) {
 	g.GET("/directory/cards", r.ownerCards)
 	g.POST("/directory/cards/:id/remove", r.ownerRemove)
+	g.POST("/directory/cards/:id/handover", r.ownerHandOver)
 	g.GET("/directory/bans", r.ownerBans)
 	g.POST("/directory/bans", r.ownerBan)
 	g.POST("/directory/bans/lift", r.ownerUnban)

@@ -124,7 +124,7 @@ func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, no
 	if at, err := storedText(held, "endpoint"); err != nil || at != c.card.Endpoint {
 		m.forgetEndpoint() // another one was proven
 	}
-	m.Derived = c.key.AgentID() == c.card.ID
+	m.Derived, m.HandedOver = c.key.AgentID() == c.card.ID, false
 	if old, err := r.keys.Parse(before); err == nil && old.Kind() == c.key.Kind() && bytes.Equal(old.Canonical(), c.key.Canonical()) {
 		if p.header != "" || !bytes.Equal(held.Body, c.served) {
 			m.note(p, now) // an old proof says nothing about another text

@@ -68,6 +68,9 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPost, path: "/agents", host: g.s.Host}
+	if taken && !sameOwner(held.Owner, g.owner) && r.takesOver(held, g.s, g.c) {
+		held.Owner = g.owner
+	}
 	if taken && sameOwner(held.Owner, g.owner) {
 		return r.replace(ctx, held, g.s, to, g.c, g.now)
 	}

@@ -129,8 +129,9 @@ func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, now
 		items = append(items, RelayItem{o.id, o.raw, wire.FormatTime(o.created), wire.FormatTime(o.replyBy)})
 		size += len(o.raw)
 	}
-	term, wanted := ownerTerm(owner), func(m storedMail) bool {
-		return (q.Box == "" || m.Box == q.Box) && (q.Conversation == "" || m.Conv == q.Conversation)
+	term := ownerTerm(owner)
+	if q.Box != "" {
+		term = boxTerm(q.Box) // also what came when it had another credential
 	}
 	for after, more := "", true; more; {
 		list, err := r.mailOf(ctx, term, after, maxMailPage, now)
@@ -139,7 +140,7 @@ func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, now
 		}
 		for _, m := range list {
 			after = m.key
-			if !wanted(m) {
+			if q.Conversation != "" && m.Conv != q.Conversation {
 				continue
 			}
 			if len(items) >= q.Limit || size >= maxPageBytes {

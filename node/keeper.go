@@ -56,6 +56,7 @@ type placeState struct {
 	Withdrawn  bool         `json:"withdrawn,omitempty"`
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
+	Refused    bool         `json:"refused,omitempty"`
 	Failures   int          `json:"failures,omitempty"`
 	// PreviousKey is the key that the directory still lists, until it has followed a rotation (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`
@@ -201,14 +202,14 @@ func (k *keeper) tend(ctx context.Context, p *place, force bool) {
 	if until := s.RenewAt; s.AgentID != "" && until.Before(next) {
 		next = until
 	}
-	s.Error, s.Hint = "", ""
+	s.Error, s.Hint, s.Refused = "", "", false
 	if err != nil {
 		s.Failures++
 		after := time.Duration(0)
 		s.Error = printable(err.Error(), 300)
 		s.Hint = hintOf(err)
 		if e, ok := errors.AsType[*client.DirectoryError](err); ok {
-			after = e.RetryAfter
+			after, s.Refused = e.RetryAfter, e.Final()
 		}
 		next = now.Add(max(min(pauseAfter(s.Failures, 0), maxKeeperWait), after))
 		k.n.log.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
@@ -263,7 +264,7 @@ func (k *keeper) visit(ctx context.Context, p *place, s *placeState, force bool)
 	} else {
 		reg, err = p.dir.Renew(ctx, card, k.credential(p.dir), id.Key)
 	}
-	if errors.Is(err, client.ErrUnknownAgent) {
+	if errors.Is(err, client.ErrUnknownAgent) || errors.Is(err, client.ErrCredential) { // it was lost, or our credential was
 		return k.register(ctx, p, s)
 	}
 	if err != nil {

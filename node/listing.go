@@ -20,6 +20,7 @@ type Listing struct {
 	Next       time.Time    `json:"next,omitzero"` // when the node looks after it again
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
+	Refused    bool         `json:"refused,omitempty"` // the directory said no, and will again
 }
 
 // ListingState is whether a directory lists the node.
@@ -35,7 +36,7 @@ func (p *place) listing(now time.Time) Listing {
 	s := p.state
 	l := Listing{
 		Directory: s.Directory, AgentID: s.AgentID, State: Pending, Registered: s.Registered, Expires: s.Expires,
-		Next: p.next, Error: s.Error, Hint: s.Hint,
+		Next: p.next, Error: s.Error, Hint: s.Hint, Refused: s.Refused,
 	}
 	switch {
 	case s.Withdrawn:

@@ -84,7 +84,7 @@ func (e *ending) apply(ctx context.Context, fill func(context.Context, *ending) 
 func (n *Node) delivered(ctx context.Context, l Letter, d bridge.Delivered) time.Time {
 	l.State, l.Status, l.Err, l.Hint = SendDelivered, http.StatusOK, nil, ""
 	if d.Queued {
-		l.Status, l.Hint = http.StatusAccepted, "a relay keeps it; the reply comes later"
+		l.Status, l.Hint = http.StatusAccepted, "it is kept for the peer; the reply comes later"
 	}
 	return n.end(ctx, l, func(ctx context.Context, e *ending) error {
 		if d.Reply == nil || e.thread.New() {

@@ -19,15 +19,16 @@ import (
 // cardsCmd is the operator's hand on the directory that this process hosts. Everything that changes it needs a reason,
 // which stands in the audit log and, for removals, in the public feed of changes.
 type cardsCmd struct {
-	List    cardsListCmd    `cmd:"" help:"List cards as the operator sees them."`
-	Remove  cardsRemoveCmd  `cmd:"" help:"Take a card out. Its owner may register again unless banned."`
-	Ban     cardsBanCmd     `cmd:"" help:"Keep out an id, a key, a host or an address range, and remove its cards."`
-	Unban   cardsUnbanCmd   `cmd:"" help:"Let a banned party in again."`
-	Bans    cardsBansCmd    `cmd:"" help:"List who is banned."`
-	Reports cardsReportsCmd `cmd:"" help:"List what people reported about cards."`
-	Dismiss cardsDismissCmd `cmd:"" help:"Drop a report that is dealt with."`
-	Export  cardsExportCmd  `cmd:"" help:"Write all cards with their owners and proofs, one JSON object a line."`
-	Import  cardsImportCmd  `cmd:"" help:"Take over cards that export wrote. Cards that are here already stay."`
+	List     cardsListCmd     `cmd:"" help:"List cards as the operator sees them."`
+	Remove   cardsRemoveCmd   `cmd:"" help:"Take a card out. Its owner may register again unless banned."`
+	Handover cardsHandoverCmd `cmd:"" help:"Let an owner who lost the credential have the card back: whoever proves its key next."`
+	Ban      cardsBanCmd      `cmd:"" help:"Keep out an id, a key, a host or an address range, and remove its cards."`
+	Unban    cardsUnbanCmd    `cmd:"" help:"Let a banned party in again."`
+	Bans     cardsBansCmd     `cmd:"" help:"List who is banned."`
+	Reports  cardsReportsCmd  `cmd:"" help:"List what people reported about cards."`
+	Dismiss  cardsDismissCmd  `cmd:"" help:"Drop a report that is dealt with."`
+	Export   cardsExportCmd   `cmd:"" help:"Write all cards with their owners and proofs, one JSON object a line."`
+	Import   cardsImportCmd   `cmd:"" help:"Take over cards that export wrote. Cards that are here already stay."`
 }
 
 type cardsListCmd struct {
@@ -114,6 +115,19 @@ type cardsRemoveCmd struct {
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
 	order := post("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
 	return ask(ctx, a, c.JSON, order, func(directory.Ordered) { a.note("removed") })
+}
+
+type cardsHandoverCmd struct {
+	ID     string `arg:"" help:"Id of the agent."`
+	Reason string `required:"" placeholder:"TEXT" help:"Why; it stands in the audit log."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
+	order := post("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
+	return ask(ctx, a, c.JSON, order, func(directory.Ordered) {
+		a.note("the next registration that proves the key of the card takes it over")
+	})
 }
 
 type cardsBanCmd struct {

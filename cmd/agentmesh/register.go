@@ -23,6 +23,7 @@ type directoryResult struct {
 	Expires   time.Time `json:"expires_at"`
 	Error     string    `json:"error"`
 	Hint      string    `json:"hint"`
+	Refused   bool      `json:"refused"`
 }
 
 // oneDirectory is the directory that the user named, "" for all.
@@ -66,10 +67,18 @@ func (a *app) atDirectories(ctx context.Context, asJSON bool, c call) error {
 	if err != nil {
 		return err
 	}
+	code := exitOK
 	for _, r := range page.Items {
-		if r.Error != "" {
-			return quietly(exitUnavailable)
+		switch {
+		case r.Error == "":
+		case r.Refused && code == exitOK:
+			code = exitForbidden
+		case !r.Refused:
+			code = exitUnavailable // it is worth another attempt
 		}
+	}
+	if code != exitOK {
+		return quietly(code)
 	}
 	return nil
 }

@@ -63,6 +63,11 @@ func (e *DirectoryError) Unwrap() []error {
 	return []error{e.Kind, e.cause}
 }
 
+// Final says that the directory answered, and will answer the same to the same call.
+func (e *DirectoryError) Final() bool {
+	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrRefused && !e.Retry
+}
+
 // Hint says in one line what a person can do about it, "" where there is nothing to say.
 func (e *DirectoryError) Hint() string {
 	switch {
@@ -73,9 +78,9 @@ func (e *DirectoryError) Hint() string {
 	case e.Kind == ErrUnreachable:
 		return "check the directory's URL and that it is running"
 	case e.Kind == ErrCredential:
-		return "only the token that registered a card can change it; its owner can also wait until the card has expired, or ask the directory's operator"
+		return "only the token that registered a card can change it; its owner can also ask the directory's operator for cards handover"
 	case e.Kind == ErrTaken:
-		return "the card belongs to another token, or was registered under another URL of this directory: use those, or ask the directory's operator"
+		return "the card belongs to another token, or was registered under another URL of this directory: use those, or ask the directory's operator for cards handover"
 	case e.Kind == ErrBadAnswer:
 		return "the directory's URL usually ends in /v1"
 	case e.Code == wire.RateLimited:

@@ -1,0 +1,77 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// HandOver lets the owner of a card who lost its credential have it back at once, and not only when registration and
+// reservation have ended (AM-83): the next registration of the id that proves the card's key takes it over, whatever its
+// credential. An unknown id is [wire.ErrNoAgent].
+func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
+	if err := checkReason(reason); err != nil {
+		return err
+	}
+	for range attempts {
+		now := clock()
+		held, err := r.cards.Held(ctx, string(id), now)
+		if errors.Is(err, store.ErrNotFound) {
+			return wire.ErrNoAgent
+		}
+		if err != nil {
+			return fmt.Errorf("hand over %s: %w", id, err)
+		}
+		m, err := parseMeta(held)
+		if err != nil {
+			return err
+		}
+		m.HandedOver = true
+		if held.Meta, err = m.encode(); err != nil {
+			return err
+		}
+		if held.Withdrawn {
+			held.Expires = now // it stays out of every list
+		}
+		_, err = r.cards.Put(ctx, store.PutCard{Card: held, IfRev: held.Rev, Records: r.audit(now, held.ID, "handed over", reason, by), Now: now})
+		r.wrote(held.ID)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("hand over %s: %w", id, err)
+		}
+		r.log.InfoContext(ctx, "card handed over by the operator", "agent_id", held.ID, "reason", reason)
+		return nil
+	}
+	return wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
+}
+
+// takesOver says whether a registration may have a card of another credential. That its proof holds is checked later, as
+// for every registration.
+func (r *Registry) takesOver(held store.Card, s Submission, c candidate) bool {
+	m, err := parseMeta(held)
+	if err != nil || !m.HandedOver || s.Proof == "" {
+		return false
+	}
+	key, err := storedText(held, "public_key")
+	return err == nil && sameKey(key, c.card.PublicKey) == nil
+}
+
+func (r *Registry) ownerHandOver(c echo.Context) error {
+	var order Order
+	if err := decode(c, maxOrderBody, &order); err != nil {
+		return err
+	}
+	if err := r.HandOver(c.Request().Context(), pathID(c), order.Reason, door(c)); err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, Ordered{})
+}
