@@ -27,6 +27,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -94,7 +95,9 @@ func (h home) openFault(err error) error {
 	case errors.Is(err, bolt.ErrFileMode):
 		return failHint(exitConfig, err, "chmod 600 "+h.path(fileDatabase))
 	case errors.Is(err, bolt.ErrNewerSchema):
-		return failHint(exitConfig, err, "use the newer agentmesh, or another directory with --data")
+		return failHint(exitConfig, err, "use the newer agentmesh; docs/operations.md, Upgrade, says how to go back")
+	case errors.Is(err, store.ErrUnavailable):
+		return failHint(exitUnavailable, err, "make room on the disk; nothing was changed")
 	case errors.Is(err, bolt.ErrDamaged):
 		return failHint(exitConfig, err, "agentmesh check says more; agentmesh restore brings a backup into a new directory")
 	}

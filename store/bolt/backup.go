@@ -29,6 +29,29 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	return n, nil
 }
 
+// copyTo puts a copy of the database at name, whole or not at all.
+func (s *Store) copyTo(name string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(s.path), filepath.Base(s.path)+".backup-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		if err := s.roomFor(tx.Size()); err != nil {
+			return err
+		}
+		_, err := tx.WriteTo(f)
+		return err
+	})
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	syncDir(filepath.Dir(name))
+	return nil
+}
+
 // dropBackups removes the local copies of backups that a killed process left behind.
 func (s *Store) dropBackups() error {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".backup-"

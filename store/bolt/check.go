@@ -11,7 +11,8 @@ import (
 )
 
 // Check reads the whole database at path, which must not be open elsewhere, and returns what it finds wrong with
-// it, joined and at most a hundred lines; nil means that it is sound.
+// it, joined and at most a hundred lines; nil means that it is sound. Of a database of an older schema it reads the
+// pages alone.
 func Check(ctx context.Context, path string) error {
 	db, err := openOffline(path)
 	if err != nil {
@@ -21,9 +22,11 @@ func Check(ctx context.Context, path string) error {
 	found := &findings{ctx: ctx}
 	err = readDamaged(func() error {
 		return db.View(func(tx *bbolt.Tx) error {
-			if schema, err := schemaOf(tx); err != nil || schema == 0 {
+			schema, err := schemaOf(tx)
+			switch {
+			case err != nil || schema == 0:
 				return err
-			} else if schema > uint64(len(migrations)) {
+			case schema > uint64(len(migrations)):
 				return fmt.Errorf("%w: it has schema %d", ErrNewerSchema, schema)
 			}
 			if err := checkPages(tx); err != nil {
@@ -32,7 +35,9 @@ func Check(ctx context.Context, path string) error {
 			for err := range tx.Check() {
 				found.add(fmt.Errorf("pages: %w", err))
 			}
-			found.rows(tx)
+			if schema == uint64(len(migrations)) { // rows of an older one are read by its migration
+				found.rows(tx)
+			}
 			return ctx.Err()
 		})
 	})

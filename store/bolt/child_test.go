@@ -23,6 +23,10 @@ const childEnv = "BOLT_TEST_CHILD"
 // childMain is the whole life of a child.
 func childMain() bool {
 	path := os.Getenv(childEnv)
+	if how := os.Getenv(migrateEnv); how != "" {
+		migrateChild(path, how)
+		return true
+	}
 	if path == "" {
 		return false
 	}

@@ -111,7 +111,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	}
 	built := 0
 	err = readDamaged(func() (err error) {
-		if err := errors.Join(migrate(s.db), s.dropBackups()); err != nil {
+		if err := errors.Join(s.migrate(migrations), s.dropBackups()); err != nil {
 			return err
 		}
 		built, err = s.loadIndex(ctx)

@@ -47,7 +47,9 @@ var (
 	keyFloor     = []byte("floor")
 )
 
-// migrations[i] takes a database from schema i to i+1, in one transaction with the new number.
+// migrations[i] takes a database from schema i to i+1. All that are due run in one transaction with the new number. One
+// that changes cards deletes keySnapshots as well. A new one comes with testdata/schema-N.db.gz, the database of the
+// schema before it.
 var migrations = []func(*bbolt.Tx) error{
 	createBuckets,
 }
@@ -80,32 +82,41 @@ func schemaOf(tx *bbolt.Tx) (uint64, error) {
 	return binary.BigEndian.Uint64(v), nil
 }
 
-// migrate brings the schema up to date or says ErrNewerSchema.
-func migrate(db *bbolt.DB) error {
+// migrate brings the schema up to date by steps or says ErrNewerSchema. A database of an older schema is copied first,
+// to the file that [OlderCopy] names.
+func (s *Store) migrate(steps []func(*bbolt.Tx) error) error {
 	var have uint64
-	if err := db.View(func(tx *bbolt.Tx) (err error) {
+	if err := s.db.View(func(tx *bbolt.Tx) (err error) {
 		have, err = schemaOf(tx)
 		return err
 	}); err != nil {
 		return err
 	}
-	want := uint64(len(migrations))
+	want := uint64(len(steps))
 	if have > want {
-		return fmt.Errorf("%w: it has schema %d, this program knows %d; use the newer program, or restore a backup made by this one",
-			ErrNewerSchema, have, want)
+		return fmt.Errorf("%w: it has schema %d, this program knows %d", ErrNewerSchema, have, want)
 	}
 	if have == want {
 		return nil
 	}
-	return db.Update(func(tx *bbolt.Tx) error {
+	if have > 0 {
+		if err := s.copyTo(OlderCopy(s.path, have)); err != nil {
+			return fmt.Errorf("keep a copy before the migration from schema %d: %w", have, err)
+		}
+		s.log.Info("migrating the database", "from", have, "to", want, "copy", OlderCopy(s.path, have))
+	}
+	return s.db.Update(func(tx *bbolt.Tx) error {
 		for ; have < want; have++ {
-			if err := migrations[have](tx); err != nil {
+			if err := steps[have](tx); err != nil {
 				return fmt.Errorf("migrate from schema %d: %w", have, err)
 			}
 		}
 		return tx.Bucket(bucketMeta).Put(keySchema, u64(want))
 	})
 }
+
+// OlderCopy is where the database at path is kept as it was, before it is migrated from an older schema.
+func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schema-%d", path, schema) }
 
 func u64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 

@@ -1,0 +1,299 @@
+package bolt
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// fixtureEnv, set to anything, writes testdata/schema-N.db.gz of this program's schema.
+const fixtureEnv = "BOLT_TEST_FIXTURE"
+
+func fixtureFile(schema int) string {
+	return filepath.Join("testdata", fmt.Sprintf("schema-%d.db.gz", schema))
+}
+
+// TestEverySchema opens a database of each schema that there has been and finds in it what was put there. A fixture is
+// never written again: it is what a program of that time wrote.
+func TestEverySchema(t *testing.T) {
+	if os.Getenv(fixtureEnv) != "" {
+		saveFixture(t)
+	}
+	for schema := 1; schema <= len(migrations); schema++ {
+		t.Run(fmt.Sprint(schema), func(t *testing.T) {
+			path := fixture(t, schema)
+			if err := Check(t.Context(), path); err != nil {
+				t.Fatalf("before: %v", err)
+			}
+			expectFixture(t, open(t, path, Config{}))
+			_, err := os.Stat(OlderCopy(path, uint64(schema)))
+			if older := schema < len(migrations); (err == nil) != older {
+				t.Errorf("a copy was kept: %v, want %t", err, older)
+			}
+		})
+	}
+}
+
+// fixture unpacks the database of a schema.
+func fixture(t *testing.T, schema int) string {
+	t.Helper()
+	f, err := os.Open(fixtureFile(schema))
+	if err != nil {
+		t.Fatalf("%v; a program of schema %d makes it with %s=1", err, schema, fixtureEnv)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// forEver is when what is in fixtures ends, so that they stay good.
+var forEver = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
+var fixtureConv = store.ConvKey{Peer: "am_peer", ID: "conv_1"}
+
+func saveFixture(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := Open(t.Context(), filepath.Join(dir, "full.db"), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var faults []error
+	for _, id := range []string{"am_listed", "am_withdrawn"} {
+		_, err := s.Cards().Put(t.Context(), store.PutCard{Now: now, Card: store.Card{
+			ID: id, Terms: []string{"cap:scheduling"}, Counts: []string{"host:a.example"}, Body: []byte(`{"agent_id":"` + id + `"}`), Expires: forEver,
+		}})
+		faults = append(faults, err)
+	}
+	faults = append(faults, s.Cards().Withdraw(t.Context(), "am_withdrawn", store.Any, forEver, nil, now))
+	conv := store.Conversation{Key: fixtureConv, Terms: []string{"open"}, Open: true, Body: []byte(`{"state":"open"}`)}
+	_, err = s.Steps().Apply(t.Context(), store.Step{
+		Conv: &conv, Now: now, Append: []store.Entry{{MessageID: "msg_1", Raw: []byte("first")}, {MessageID: "msg_2", Raw: []byte("second")}},
+		Replay:  &store.Replay{Sender: "am_peer", MessageID: "msg_1", Conv: conv.Key, Expires: forEver},
+		Records: []store.Change{{Record: store.Record{NS: "inbox", Key: "item_1", Terms: []string{"new"}, Body: []byte("item"), Expires: forEver}}},
+	})
+	faults = append(faults, err, s.Close(), Compact(t.Context(), filepath.Join(dir, "full.db"), filepath.Join(dir, "small.db")))
+	if err := errors.Join(faults...); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err == nil {
+		_, err = z.Write(readFile(t, filepath.Join(dir, "small.db")))
+	}
+	if err := errors.Join(err, z.Close(), os.MkdirAll("testdata", 0o755), os.WriteFile(fixtureFile(len(migrations)), out.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expectFixture(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := t.Context()
+	page, err := s.Cards().List(ctx, store.CardQuery{All: []string{"cap:scheduling"}, Limit: 10, Now: now})
+	if err != nil || len(page.Cards) != 1 || page.Cards[0].ID != "am_listed" || string(page.Cards[0].Body) != `{"agent_id":"am_listed"}` {
+		t.Errorf("cards: %+v, %v", page.Cards, err)
+	}
+	if _, err := s.Cards().Get(ctx, "am_withdrawn", now); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the withdrawn card: %v", err)
+	}
+	if held, err := s.Cards().Held(ctx, "am_withdrawn", now); err != nil || held.ID != "am_withdrawn" {
+		t.Errorf("the reserved id: %+v, %v", held, err)
+	}
+	conv, err := s.Steps().Conversation(ctx, fixtureConv, now)
+	if err != nil || string(conv.Body) != `{"state":"open"}` || !conv.Open {
+		t.Errorf("conversation: %+v, %v", conv, err)
+	}
+	entries, err := s.Steps().Transcript(ctx, fixtureConv, 0, 10)
+	if err != nil || len(entries) != 2 || string(entries[0].Raw) != "first" || string(entries[1].Raw) != "second" {
+		t.Errorf("transcript: %+v, %v", entries, err)
+	}
+	if replay, err := s.Steps().Replayed(ctx, "am_peer", "msg_1", now); err != nil || replay.Conv != fixtureConv {
+		t.Errorf("replay: %+v, %v", replay, err)
+	}
+	records, err := s.Records().List(ctx, "inbox", "new", "", 10, now)
+	if err != nil || len(records.Records) != 1 || string(records.Records[0].Body) != "item" {
+		t.Errorf("records: %+v, %v", records.Records, err)
+	}
+}
+
+// next is a schema that there will never be: it turns round the body of every record and adds a bucket.
+func next(pause func()) []func(*bbolt.Tx) error {
+	return append(migrations[:len(migrations):len(migrations)], func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucket([]byte("next")); err != nil {
+			return err
+		}
+		b := tx.Bucket(bucketRecords)
+		for k, v := range keysFrom(b, nil, nil) {
+			if err := b.Put(bytes.Clone(k), turned(v)); err != nil {
+				return err
+			}
+		}
+		pause()
+		return nil
+	})
+}
+
+func turned(b []byte) []byte {
+	out := make([]byte, len(b))
+	for i, c := range b {
+		out[len(b)-1-i] = c
+	}
+	return out
+}
+
+// migrateEnv makes a child migrate a database to the next schema: "stop" says so in the middle and waits to be killed.
+const migrateEnv = "BOLT_TEST_MIGRATE"
+
+func migrateChild(path, how string) {
+	migrations = next(func() {
+		if how == "stop" {
+			fmt.Println("half")
+			select {}
+		}
+	})
+	s, err := Open(context.Background(), path, Config{})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	if err := s.Close(); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("done")
+}
+
+// records are the rows of a database as they stand in the file.
+func recordsOf(t *testing.T, path string) (schema uint64, rows map[string]string) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows = map[string]string{}
+	if err := db.View(func(tx *bbolt.Tx) (err error) {
+		schema, err = schemaOf(tx)
+		for k, v := range keysFrom(tx.Bucket(bucketRecords), nil, nil) {
+			rows[string(k)] = string(v)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return schema, rows
+}
+
+// TestMigrationKilled kills a process in the middle of a migration: the database is as it was, the next one migrates it
+// once, the copy of before is whole and opens with the program of before, which refuses the new one.
+func TestMigrationKilled(t *testing.T) {
+	path := fixture(t, len(migrations))
+	old := uint64(len(migrations))
+	_, before := recordsOf(t, path)
+	if len(before) == 0 {
+		t.Fatal("the fixture has no records")
+	}
+	run := func(how string) string {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+		child.Env = append(os.Environ(), childEnv+"="+path, migrateEnv+"="+how)
+		out, err := child.StdoutPipe()
+		if err == nil {
+			err = child.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		if how == "stop" {
+			child.Process.Kill()
+		}
+		child.Wait()
+		return strings.TrimSpace(line)
+	}
+	for range 2 {
+		if said := run("stop"); said != "half" {
+			t.Fatalf("the child said %q", said)
+		}
+		if schema, rows := recordsOf(t, path); schema != old || fmt.Sprint(rows) != fmt.Sprint(before) {
+			t.Fatalf("after a kill: schema %d, %q", schema, rows)
+		}
+	}
+	if said := run("go on"); said != "done" {
+		t.Fatalf("the child said %q", said)
+	}
+	schema, rows := recordsOf(t, path)
+	if schema != old+1 || len(rows) != len(before) {
+		t.Errorf("after the migration: schema %d, %d rows", schema, len(rows))
+	}
+	for k, v := range before {
+		if rows[k] != string(turned([]byte(v))) {
+			t.Errorf("row %q is %q", k, rows[k])
+		}
+	}
+	if left, err := filepath.Glob(path + ".backup-*"); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if _, err := Open(t.Context(), path, Config{}); !errors.Is(err, ErrNewerSchema) {
+		t.Errorf("the program of before: %v", err)
+	}
+	expectFixture(t, open(t, OlderCopy(path, old), Config{}))
+}
+
+// A migration that fails, or has no room for the copy, changes nothing.
+func TestMigrationFails(t *testing.T) {
+	broken := errors.New("broken")
+	for name, tt := range map[string]struct {
+		minFree int64
+		steps   []func(*bbolt.Tx) error
+		want    error
+		copied  bool
+	}{
+		"a step":  {-1, append(next(func() {}), func(*bbolt.Tx) error { return broken }), broken, true},
+		"no room": {1 << 60, next(func() {}), store.ErrUnavailable, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := fixture(t, len(migrations))
+			s := &Store{cfg: Config{MinFree: tt.minFree}.withDefaults(), path: path}
+			s.log = s.cfg.Logger
+			if err := s.openFile(); err != nil {
+				t.Fatal(err)
+			}
+			err := s.migrate(tt.steps)
+			if err := s.db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(err, tt.want) {
+				t.Errorf("migrate() = %v, want %v", err, tt.want)
+			}
+			if _, err := os.Stat(OlderCopy(path, uint64(len(migrations)))); (err == nil) != tt.copied {
+				t.Errorf("the copy: %v, want one: %t", err, tt.copied)
+			}
+			expectFixture(t, open(t, path, Config{}))
+		})
+	}
+}
