@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
@@ -19,6 +20,7 @@ const (
 	mirrorWait   = 25 * time.Second
 	mirrorRetry  = time.Second // after the first failure, then twice as long each time
 	mirrorPause  = 5 * time.Minute
+	maxSources   = 16 // places in feeds that are looked for; a change of source leaves one
 )
 
 // errMirror refuses writes to a mirror.
@@ -60,6 +62,10 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 		since = string(held.Body)
 	case !errors.Is(err, store.ErrNotFound):
 		return err
+	default:
+		if err := r.leaveOthers(ctx, key, now); err != nil {
+			return fmt.Errorf("leave another source: %w", err)
+		}
 	}
 	page, err := source.Changes(ctx, since, wait)
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && since != "" {
@@ -80,6 +86,38 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	}
 	rec.Body = []byte(page.Next)
 	return r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, clock())
+}
+
+// leaveOthers drops the cards of a source that was followed before the one of key, and the place in its feed.
+func (r *Registry) leaveOthers(ctx context.Context, key string, now time.Time) error {
+	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now)
+	if err != nil {
+		return err
+	}
+	for _, rec := range page.Records {
+		if !strings.HasPrefix(rec.Key, mirrorRecord) || rec.Key == key {
+			continue
+		}
+		q := store.CardQuery{Limit: walkPage, Now: now}
+		for more := true; more; {
+			found, err := r.cards.List(ctx, q)
+			if err != nil {
+				return err
+			}
+			for _, c := range found.Cards {
+				if err := r.drop(ctx, wire.Change{AgentID: wire.AgentID(c.ID), Change: wire.ChangeWithdrawn}); err != nil {
+					return err
+				}
+			}
+			if more = found.Next != nil; more {
+				q.After = *found.Next
+			}
+		}
+		if err := r.recs.Apply(ctx, []store.Change{{Record: store.Record{NS: recordNS, Key: rec.Key}, IfRev: store.Any, Delete: true}}, now); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mirror takes over one change. A card that does not pass our checks is no failure: it is not listed here.

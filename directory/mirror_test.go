@@ -116,6 +116,15 @@ func TestMirror(t *testing.T) {
 	if ids, _ := m.list("q=am_002"); len(ids) != 1 {
 		t.Errorf("after another source: %v", ids)
 	}
+	// One that the operator points it at in place of the first leaves nothing of that.
+	third := newWorld(t)
+	third.register(alice, testCard("am_third"))
+	elsewhere := sourceOf(third, nil)
+	elsewhere.Base = "https://third.example/v1"
+	m.follow(elsewhere)
+	if ids, _ := m.list(""); len(ids) != 1 || ids[0] != "am_third" {
+		t.Errorf("after a change of source: %v", ids)
+	}
 }
 
 // TestMirrorChecksItself: what a source that lies says of its cards does not come through (THREATS 10).
