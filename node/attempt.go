@@ -23,7 +23,10 @@ const attemptTime = 45 * time.Second
 func (n *Node) attempt(ctx context.Context, w waiting) (due time.Time) {
 	l, err := n.letter(ctx, w.id)
 	switch {
-	case errors.Is(err, store.ErrNotFound), err == nil && l.State != SendQueued:
+	case errors.Is(err, store.ErrNotFound):
+		return time.Time{}
+	case err == nil && l.State != SendQueued: // it ended with one before it
+		n.outbox.tell(l.ID, l.sent())
 		return time.Time{}
 	case err != nil:
 		n.log.Warn("read letter", "letter", w.id, "err", err)

@@ -160,18 +160,21 @@ func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 				return err
 			}
 		}
-		followers, _, err := n.letters(ctx, waitTerm(l.key()), l.ID, loadPage)
-		if err != nil {
-			return err
-		}
-		for _, f := range followers {
-			if f.Action == wire.ActionClose {
-				continue
+		for after := l.ID; after != ""; { // no more than a transcript holds
+			followers, next, err := n.letters(ctx, waitTerm(l.key()), after, loadPage)
+			if err != nil {
+				return err
 			}
-			f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
-			f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
-			f.Ended, f.Keep = e.now.UTC(), e.now.Add(n.cfg.Retention)
-			e.step.Records = append(e.step.Records, f.change())
+			for _, f := range followers {
+				if f.Action == wire.ActionClose {
+					continue
+				}
+				f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
+				f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
+				f.Ended, f.Keep = e.now.UTC(), e.now.Add(n.cfg.Retention)
+				e.step.Records = append(e.step.Records, f.change())
+			}
+			after = next
 		}
 		e.tellOwner("undelivered", "a message could not be delivered")
 		return nil

@@ -1,0 +1,51 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+)
+
+// TestManyFollowersFail: when a message fails for good, everything that waits behind it in its conversation does,
+// however much that is (AM-47).
+func TestManyFollowersFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const queued = 620
+		release := make(chan struct{})
+		w := &wireTransport{}
+		w.deliver = func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+			<-release
+			return bridge.Delivered{}, errors.New("no such participant")
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for i := range queued {
+			mustSend(t, l.Node, to("ann", "conv_1", fmt.Sprint(i)), 0)
+		}
+		told := make(chan node.Sent, 1)
+		go func() {
+			sent, _ := l.Send(t.Context(), to("ann", "conv_1", "the last"), time.Hour)
+			told <- sent
+		}()
+		synctest.Wait()
+		began := time.Now()
+		close(release)
+		if sent := <-told; sent.State != node.SendFailed || time.Since(began) > time.Minute {
+			t.Errorf("who waited for the last one is told %+v after %v", sent, time.Since(began))
+		}
+		synctest.Wait()
+		if got := w.deliveries(); len(got) != 1 {
+			t.Errorf("%d messages were sent, want the first alone", len(got))
+		}
+		letters, _, err := l.Outbox(t.Context(), node.SendFailed, "", 1000)
+		if err != nil || len(letters) != queued+1 {
+			t.Errorf("%d letters have failed, %v; want %d", len(letters), err, queued+1)
+		}
+	})
+}
