@@ -20,7 +20,7 @@ const (
 )
 
 // outside are the extensions that the protocol itself reads (AM-16): they stay beside the seal, and inside say nothing.
-var outside = []string{"in_reply_to", "resend_of"}
+var outside = []string{"in_reply_to", "resend_of", "agreed_in"}
 
 // padTo is what the length of a plaintext is rounded up to, with blanks, so that "accept" is as long as "decline".
 const padTo = 512

@@ -120,10 +120,14 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	if a.mustHold() { // line 15
 		return a.hold(ctx)
 	}
-	if a.route.Handler != nil { // line 16
-		return a.run(ctx)
+	cancelled, err := a.n.cancelledBy(ctx, a.in.Intent, a.in.Payload, a.thread.Conversation(), a.in.Peer, a.in.Name, a.now)
+	if err != nil {
+		return bridge.Outcome{}, err
 	}
-	return a.toInbox(ctx)
+	if a.route.Handler != nil { // line 16
+		return a.run(ctx, cancelled)
+	}
+	return a.toInbox(ctx, cancelled)
 }
 
 // repeated is lines 9 and 10. An exact repeat gets its stored answer whatever its age; for anything else the
@@ -188,10 +192,11 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 		// Anybody may take the id that stands for a foreign peer: it is not let into that peer's conversations.
 		return wire.ErrNotAllowed
 	}
-	if a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, conv.WroteFirst); err != nil {
+	expected := conv.WroteFirst || a.cancels(ctx, conv)
+	if a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, expected); err != nil {
 		return err
 	}
-	known := a.standing.Known() || conv.WroteFirst
+	known := a.standing.Known() || expected
 	if !a.charged {
 		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: known}, a.now)
 		if !ok {
@@ -335,11 +340,11 @@ func (n *Node) withdraw(ctx context.Context, key store.ConvKey, which func(acl.A
 func all(acl.Ask) bool { return true }
 
 // toInbox is line 16 where no hook wants the message: the owner's agent reads it when it likes (AM-71, AM-74).
-func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
+func (a *acceptance) toInbox(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
 	if err := a.received(conversations.Received); err != nil {
 		return bridge.Outcome{}, err
 	}
-	records := []store.Change{a.newItem(ItemNew).change()}
+	records := append(cancelled, a.newItem(ItemNew).change())
 	more, err := a.agreement()
 	if err != nil {
 		return bridge.Outcome{}, err

@@ -79,7 +79,11 @@ func (v *verdict) release(ctx context.Context) error {
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
 		return wire.ErrConversationClosed
 	}
-	changes := v.d.Changes
+	cancelled, err := v.n.cancelledBy(ctx, v.item.Intent, v.payload, conv, v.item.Peer, v.item.PeerName, v.d.Now)
+	if err != nil {
+		return err
+	}
+	changes := append(cancelled, v.d.Changes...)
 	if v.d.Choice == acl.ApproveAlways && standing != acl.Allowed { // who is on the list stays there (AM-29)
 		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}

@@ -39,6 +39,7 @@ func (n *Node) MountOwner(g *echo.Group) {
 
 	g.POST("/send", n.ownerSend)
 	g.POST("/reply", n.ownerReply)
+	g.POST("/calendar/cancel", n.ownerCancelEvent)
 	g.GET("/outbox", n.ownerOutbox)
 	g.GET("/notices", n.ownerNotices)
 

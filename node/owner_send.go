@@ -145,10 +145,16 @@ func (n *Node) continuing(ctx context.Context, key store.ConvKey) (Outgoing, err
 	}, nil
 }
 
-func (n *Node) send(c echo.Context, out Outgoing, waitSeconds int) error {
-	if waitSeconds < 0 || waitSeconds > maxWait {
-		return fault(http.StatusBadRequest, "wait_seconds must be 0 to 55", "")
+// ownerWait is how long a request waits for an answer, for which it is kept open.
+func ownerWait(c echo.Context, seconds int) (time.Duration, error) {
+	if seconds < 0 || seconds > maxWait {
+		return 0, fault(http.StatusBadRequest, "wait_seconds must be 0 to 55", "")
 	}
+	wait := time.Duration(seconds) * time.Second
+	return wait, httpapi.KeepOpen(c, wait+10*time.Second)
+}
+
+func (n *Node) send(c echo.Context, out Outgoing, waitSeconds int) error {
 	if !slices.Contains([]SealChoice{"", Sealed, Unsealed}, out.Seal) {
 		return fault(http.StatusBadRequest, "seal must be seal or open", "leave it out for what outgoing.seal says")
 	}
@@ -161,8 +167,8 @@ func (n *Node) send(c echo.Context, out Outgoing, waitSeconds int) error {
 	if _, err := wire.CheckPayload(out.Intent, out.Payload); err != nil {
 		return fault(http.StatusBadRequest, err.Error(), "")
 	}
-	wait := time.Duration(waitSeconds) * time.Second
-	if err := httpapi.KeepOpen(c, wait+10*time.Second); err != nil {
+	wait, err := ownerWait(c, waitSeconds)
+	if err != nil {
 		return err
 	}
 	sent, err := n.Send(c.Request().Context(), out, wait)

@@ -59,8 +59,8 @@ func (n *Node) start(r *run) {
 }
 
 // run is line 16 for a hook. The message is accepted with a provisional answer first; the hook's reply, if it
-// comes in time, goes out on the connection (AM-26, AM-32).
-func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
+// comes in time, goes out on the connection (AM-26, AM-32). cancelled is what the message takes out of the calendar.
+func (a *acceptance) run(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
 	done, err := a.n.runs.reserve()
 	if err != nil {
 		return bridge.Outcome{}, err
@@ -76,7 +76,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 		done()
 		return bridge.Outcome{}, err
 	}
-	out, err := a.apply(ctx, http.StatusAccepted, provisional, []store.Change{item.change()})
+	out, err := a.apply(ctx, http.StatusAccepted, provisional, append(cancelled, item.change()))
 	if err != nil || out.Duplicate {
 		done()
 		return out, err

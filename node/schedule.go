@@ -69,5 +69,6 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 	return []store.Change{n.cfg.Agreed.Agreed(calendar.Event{
 		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: title, Location: notify.Clean(conv.Agreement.Location, 200),
 		With: notify.Clean(with, 200), Start: start, Duration: length, Made: now,
+		Peer: conv.Key.Peer, Address: conv.Address, Conversation: conv.Key.ID,
 	})}
 }

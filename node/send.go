@@ -212,12 +212,16 @@ func (p *posting) apply(ctx context.Context, decided []store.Change) (m wire.Mes
 			return m, err
 		}
 	}
+	_, cancelled, err := p.n.uncalendar(ctx, p.out.Intent, p.out.Payload, p.thread.Conversation(), p.now)
+	if err != nil {
+		return m, err
+	}
 	p.out.letter = p.n.outbox.newID(p.now) // after the load, so that ids are in the order of the conversation
 	m, raw, letter, err := p.n.enqueue(p.thread, p.out, p.now)
 	if err != nil {
 		return m, err
 	}
-	p.step = store.Step{Records: append(letter, decided...), Now: p.now}
+	p.step = store.Step{Records: append(append(letter, decided...), cancelled...), Now: p.now}
 	if err := p.takesBack(ctx, decided); err != nil {
 		return m, err
 	}

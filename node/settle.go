@@ -198,9 +198,17 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 	opened, seal, note := e.n.unsealReply(d)
 	m, action := &opened, opened.Action()
 	e.seal = seal
+	before := e.thread.Conversation()
 	lives, err := e.record(m, action)
 	if err != nil {
 		return err
+	}
+	if lives {
+		cancelled, err := e.n.cancelledBy(ctx, m.Intent, m.Payload, before, e.l.To, e.n.nameOf(ctx, e.l), e.now)
+		if err != nil {
+			return err
+		}
+		e.step.Records = append(e.step.Records, cancelled...)
 	}
 	e.thread.Append(store.Entry{MessageID: string(m.ID), At: e.now, Raw: d.Raw, Digest: digest, Key: seal.key})
 	e.sent.Reply, e.sent.ReplyTree = m, m.Tree

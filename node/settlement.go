@@ -92,6 +92,11 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 			return s.provisional(ctx), err
 		}
 	}
+	_, cancelled, err := n.uncalendar(ctx, s.item.Intent, payload, s.thread.Conversation(), s.now)
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	s.step.Records = append(s.step.Records, cancelled...)
 	s.item.State = ItemAnswered
 	out, err := s.reply(payload)
 	if err != nil {

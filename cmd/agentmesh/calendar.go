@@ -21,6 +21,7 @@ type calendarCmd struct {
 	Show    calendarShowCmd    `cmd:"" default:"withargs" help:"Read the calendars and show busy times, agreed events and what is odd."`
 	Free    calendarFreeCmd    `cmd:"" help:"Show free times."`
 	Propose calendarProposeCmd `cmd:"" help:"Propose an event to an agent at free times of yours."`
+	Cancel  calendarCancelCmd  `cmd:"" help:"Cancel an agreed event: it leaves both calendars."`
 }
 
 const calendarSpan = 14 * 24 * time.Hour // what is shown
@@ -125,13 +126,23 @@ func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
 			rows = append(rows, []string{"busy", span(b.Start, b.End)})
 		}
 		for _, e := range v.Agreed {
-			rows = append(rows, []string{"agreed", span(e.Start, e.Start.Add(e.Duration)) + "  " + e.Title + " with " + e.With})
+			start := e.Start.In(zoneOf(v.Zone))
+			rows = append(rows, []string{"agreed", span(start, start.Add(e.Duration)) + "  " + e.Title + " with " + e.With + "  " + e.UID})
 		}
 		a.table(rows)
 		for _, p := range v.Problems {
 			a.note("%s", clean(strings.Join(strings.Fields(p.Source+" "+p.UID+": "+p.Text), " ")))
 		}
 	})
+}
+
+// zoneOf is the owner's zone as the answer names it.
+func zoneOf(name string) *time.Location {
+	zone, err := calendar.ParseZone(name)
+	if err != nil {
+		return time.UTC
+	}
+	return zone
 }
 
 func span(from, to time.Time) string {
@@ -197,4 +208,21 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("propose")}, wire.Member{Key: "event", Value: wire.Obj(event...)})
 	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), content: content{Intent: string(wire.Schedule), Wait: true, JSON: c.JSON}}
 	return send.Run(ctx, a)
+}
+
+type calendarCancelCmd struct {
+	Event  string `arg:"" help:"Id of the event, or the beginning of one; agentmesh calendar shows it."`
+	Reason string `placeholder:"TEXT" help:"Why, for the other side."`
+	Wait   bool   `help:"Wait until the other side was told."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+func (c *calendarCancelCmd) Run(ctx context.Context, a *app) error {
+	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, sending{"calendar/cancel", func(wait int) any {
+		return struct {
+			Event       string `json:"event"`
+			Reason      string `json:"reason,omitempty"`
+			WaitSeconds int    `json:"wait_seconds"`
+		}{c.Event, c.Reason, wait}
+	}})
 }

@@ -65,6 +65,7 @@ var manExamples = map[string][]example{
 		{"So that nobody on the way can read it:", "agentmesh send sarah 'The code of the door is 4711' --seal"},
 	},
 	"reply":         {{"Accept what was proposed:", "agentmesh reply conv_4f1 --action accept --wait"}, {"Answer what inbox wait printed, if nobody else has:", "agentmesh reply in_0199 'Gladly.'"}},
+	"calendar":      {{"Cancel an event that was agreed:", "agentmesh calendar cancel 4f1c --reason 'a fever'"}},
 	"inbox":         {{"Print what comes in, one JSON document a line:", "agentmesh inbox --follow --json"}},
 	"approvals":     {{"Look at what waits, and let the sender in for good:", "agentmesh approvals\nagentmesh approvals approve ask_7c2 --always"}},
 	"conversations": {{"Read a transcript:", "agentmesh conversations show conv_4f1"}},

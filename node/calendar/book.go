@@ -81,21 +81,22 @@ func (b *Book) Agreed(e Event) store.Change {
 	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
 }
 
-// Cancelled returns the changes that take an event out again, none where it is not known.
-func (b *Book) Cancelled(ctx context.Context, uid string, now time.Time) ([]store.Change, error) {
+// Cancelled returns an event and the changes that take it out again, none where it is not known or gone already. Call
+// [Book.Published] after the step.
+func (b *Book) Cancelled(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
 	rec, err := b.cfg.Records.Get(ctx, Namespace, uid, now)
 	if err != nil {
 		if errors.Is(err, store.ErrNotFound) {
-			return nil, nil
+			return Event{}, nil, nil
 		}
-		return nil, fmt.Errorf("read agreed event: %w", err)
+		return Event{}, nil, fmt.Errorf("read agreed event: %w", err)
 	}
 	e, err := decodeEntry(rec)
-	if err != nil {
-		return nil, err
+	if err != nil || e.State == removed {
+		return Event{}, nil, err
 	}
 	e.State, e.Attempts, e.Due = removed, 0, time.Time{}
-	return []store.Change{{Record: e.record(), IfRev: rec.Rev}}, nil
+	return e.Event, []store.Change{{Record: e.record(), IfRev: rec.Rev}}, nil
 }
 
 // Published wakes the writer after a step.

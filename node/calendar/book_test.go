@@ -105,15 +105,18 @@ func TestFolder(t *testing.T) {
 	if err != nil || strings.Count(string(text), "\r\nBEGIN:VEVENT\r\n") != 1 {
 		t.Errorf("file %q, %v", text, err)
 	}
-	changes, err := book.Cancelled(t.Context(), e.UID, time.Now())
-	if err != nil || len(changes) != 1 {
-		t.Fatalf("Cancelled = %v, %v", changes, err)
+	gone, changes, err := book.Cancelled(t.Context(), e.UID, time.Now())
+	if err != nil || len(changes) != 1 || gone.Title != e.Title {
+		t.Fatalf("Cancelled = %v, %v, %v", gone, changes, err)
 	}
 	if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
 		t.Fatal(err)
 	}
+	if _, again, err := book.Cancelled(t.Context(), e.UID, time.Now()); err != nil || again != nil {
+		t.Errorf("Cancelled twice = %v, %v", again, err)
+	}
 	work()
-	if changes, err := book.Cancelled(t.Context(), calendar.UID("am_x", "other"), time.Now()); err != nil || changes != nil {
+	if _, changes, err := book.Cancelled(t.Context(), calendar.UID("am_x", "other"), time.Now()); err != nil || changes != nil {
 		t.Errorf("Cancelled of an unknown event = %v, %v", changes, err)
 	}
 }

@@ -3,6 +3,7 @@ package calendar_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,10 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // radicale starts the CalDAV server of that name with an empty calendar, and returns the calendar's URL.
@@ -98,7 +101,10 @@ func TestCalDAV(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	series := "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//test//EN\r\nBEGIN:VEVENT\r\nUID:series\r\nDTSTAMP:20260101T000000Z\r\nDTSTART;TZID=Europe/Berlin:20260313T090000\r\n" +
+	// With the zone described, as clients send it: a server on a machine without a zone database knows no names.
+	const berlin = "BEGIN:VTIMEZONE\r\nTZID:Europe/Berlin\r\nBEGIN:STANDARD\r\nDTSTART:19701025T030000\r\nTZOFFSETFROM:+0200\r\nTZOFFSETTO:+0100\r\n" +
+		"END:STANDARD\r\nEND:VTIMEZONE\r\n"
+	series := "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//test//EN\r\n" + berlin + "BEGIN:VEVENT\r\nUID:series\r\nDTSTAMP:20260101T000000Z\r\nDTSTART;TZID=Europe/Berlin:20260313T090000\r\n" +
 		"DURATION:PT1H\r\nRRULE:FREQ=DAILY;COUNT=3\r\nEXDATE;TZID=Europe/Berlin:20260314T090000\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n"
 	put, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"series.ics", strings.NewReader(series))
 	if err != nil {
@@ -111,6 +117,9 @@ func TestCalDAV(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		t.Fatalf("PUT of the series: %s", resp.Status)
+	}
 	if n := busy(); n != 3 {
 		t.Errorf("%d busy times, want the event and two of the series", n)
 	}
@@ -178,4 +187,66 @@ func TestNewCalDAVRefuses(t *testing.T) {
 			t.Errorf("NewCalDAV(%q) = %v", address, err)
 		}
 	}
+}
+
+// TestCancelledAtCalDAV: what the book agrees on appears at a real server, and what it cancels goes there too, also where
+// both happen while the server is away.
+func TestCancelledAtCalDAV(t *testing.T) {
+	url := radicale(t)
+	var away atomic.Bool
+	c, err := calendar.NewCalDAV(url, "sarah", "hunter2", func(r *http.Request) (*http.Response, error) {
+		if away.Load() {
+			return nil, errors.New("the server is away")
+		}
+		return http.DefaultClient.Do(r)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recs := records(t)
+	book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: c})
+	begin := time.Now().Truncate(time.Hour)
+	e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: begin.Add(48 * time.Hour), Duration: time.Hour, Made: begin}
+	apply := func(changes ...store.Change) {
+		t.Helper()
+		if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); book.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		book.Published()
+		if away.Load() {
+			return
+		}
+		want := 0
+		if events, err := book.Events(t.Context(), time.Now()); err == nil {
+			want = len(events)
+		}
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			busy, _, err := c.Busy(t.Context(), calendar.Interval{Start: begin, End: begin.AddDate(0, 0, 7)}, time.UTC)
+			if err == nil && len(busy) == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the server has %v, %v, want %d events", busy, err, want)
+			}
+		}
+	}
+	cancelled := func() []store.Change {
+		t.Helper()
+		_, changes, err := book.Cancelled(t.Context(), e.UID, time.Now())
+		if err != nil || len(changes) != 1 {
+			t.Fatalf("Cancelled = %v, %v", changes, err)
+		}
+		return changes
+	}
+	apply(book.Agreed(e))
+	apply(cancelled()...)
+	apply(book.Agreed(e))
+	away.Store(true)
+	apply(cancelled()...)
+	away.Store(false)
+	apply()
 }

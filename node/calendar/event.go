@@ -21,14 +21,22 @@ type Event struct {
 	Start    time.Time     `json:"start"`
 	Duration time.Duration `json:"duration"`
 	Made     time.Time     `json:"made"`
+
+	// With whom and where it was agreed, for who cancels it.
+	Peer         string `json:"peer,omitempty"`
+	Address      string `json:"address,omitempty"` // of a foreign peer
+	Conversation string `json:"conversation_id,omitempty"`
 }
+
+// UIDPrefix is what the UIDs of agreed events begin with.
+const UIDPrefix = "agentmesh-"
 
 // UID names the event of a conversation: the same at every write, and of nothing but letters, digits and "-", whatever
 // the peer chose as conversation id.
 func UID(peer, conversation string) string {
 	sum := sha256.Sum256([]byte("agentmesh-event\x00" + peer + "\x00" + conversation))
 	name := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
-	return "agentmesh-" + strings.ToLower(name[:26])
+	return UIDPrefix + strings.ToLower(name[:26])
 }
 
 // text writes the event as an iCalendar object.

@@ -83,11 +83,16 @@ func New(cfg Config) *Box {
 func (b *Box) OnChanged(f func()) { b.cfg.Changed = f }
 
 // Change returns the record of a notice, for the step that it is about. Kind and Title are ours, unless Kind is
-// [Agreed]: then Title and Text hold what a peer wrote and are left out where the content is None (AM-36). Of a flood
+// [Agreed] or [Cancelled]: then Title and Text hold what a peer wrote and are left out where the content is None (AM-36). Of a flood
 // of one kind most become one record that counts them.
 func (b *Box) Change(n Notice) store.Change {
-	if n.Kind == Agreed && b.cfg.Content == None {
-		n.Title, n.Text = "an event was agreed", ""
+	if b.cfg.Content == None {
+		switch n.Kind {
+		case Agreed:
+			n.Title, n.Text = "an event was agreed", ""
+		case Cancelled:
+			n.Title, n.Text = "an agreed event was cancelled", ""
+		}
 	}
 	n.Title, n.Text = Clean(n.Title, maxTitle), Clean(n.Text, maxText)
 	n.At = n.At.UTC()

@@ -16,8 +16,12 @@ import (
 // Namespace is where notices are kept.
 const Namespace = "notices"
 
-// Agreed is the kind of the one notice that quotes a peer: title, time and place of an event.
-const Agreed = "agreed"
+// The kinds of notices that quote a peer: title, time and place of an event that was agreed, and of one that its peer
+// cancelled.
+const (
+	Agreed    = "agreed"
+	Cancelled = "cancelled"
+)
 
 // Notice is one thing that the owner should know.
 type Notice struct {

@@ -1,0 +1,217 @@
+package node_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// filing is scheduling with a folder that agreed events are written to.
+func filing(t *testing.T, dir string, day time.Time, from, until int) func(*node.Config) {
+	return func(cfg *node.Config) {
+		scheduling(t, day, from, until, calendar.Limits{Accept: true, Strangers: true})(cfg)
+		book := calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records(), Writer: calendar.Folder{Path: dir}})
+		cfg.Agreed = book
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); book.Run(ctx) }()
+		t.Cleanup(func() { stop(); <-done })
+	}
+}
+
+// filed counts the .ics files in a folder.
+func filed(dir string) int {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".ics") {
+			n++
+		}
+	}
+	return n
+}
+
+// told counts the notices of a kind.
+func told(t *testing.T, m *meshtest.Member, kind string) (n int) {
+	t.Helper()
+	list, _, err := m.Notices.List(t.Context(), "", 100, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, notice := range list {
+		if notice.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// agree has chris propose coffee to sarah, who accepts, and waits until both have it in their folders.
+func agree(t *testing.T, chris, sarah *meshtest.Member, day time.Time, conv wire.ConversationID, seal node.SealChoice, dirs ...string) {
+	t.Helper()
+	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(14*time.Hour)), Conv: conv, Seal: seal, Via: "owner"}
+	mustSend(t, chris.Node, out, 30*time.Second)
+	waitFor(t, "the event is agreed", func() bool {
+		return convState(t, chris.Store, out) == conversations.Completed && filed(dirs[0]) == 1 && filed(dirs[1]) == 1
+	})
+}
+
+// TestCancelEvent is AM-87: an event that was agreed goes out of both calendars when either side cancels it, although the
+// conversation in which it was agreed has ended; the other owner is told once, and told what.
+func TestCancelEvent(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		byOpen  bool // by who opened the conversation
+		seal    node.SealChoice
+		mode    acl.Mode // of who gets it
+		outlook []string // what waits for the owner of who cancels
+	}{
+		{name: "by who proposed", byOpen: true, mode: acl.Open},
+		{name: "by who accepted", mode: acl.Open},
+		{name: "to an owner who asks about strangers", byOpen: true, mode: acl.Approval},
+		{name: "to an owner with a list", mode: acl.Allowlist},
+		{name: "sealed", byOpen: true, mode: acl.Open, seal: node.Sealed},
+		{name: "after the owner's own approval", byOpen: true, mode: acl.Open, outlook: []string{"*"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			day, mesh := workday(), meshtest.New(t)
+			dirs := []string{t.TempDir(), t.TempDir()}
+			cfgs := []func(*node.Config){filing(t, dirs[0], day, 12, 13), filing(t, dirs[1], day, 9, 12)}
+			chris, sarah := mesh.Node("chris", cfgs[0]), mesh.Node("sarah", cfgs[1])
+			agree(t, chris, sarah, day, "conv_coffee", c.seal, dirs...)
+			from, to := chris, sarah
+			cfgFrom, cfgTo := cfgs[0], cfgs[1]
+			if !c.byOpen {
+				from, to, cfgFrom, cfgTo = to, from, cfgTo, cfgFrom
+			}
+			to = mesh.Restart(to, func(cfg *node.Config) { cfgTo(cfg); cfg.Policy.Mode = c.mode })
+			from = mesh.Restart(from, func(cfg *node.Config) { cfgFrom(cfg); cfg.Outbound.Approve = c.outlook })
+			if _, err := from.Register(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := to.Register(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+			events := agreedEvents(t, from)
+			if len(events) != 1 {
+				t.Fatalf("events = %+v", events)
+			}
+			if _, err := from.CancelEvent(t.Context(), "nothing-of-the-kind", "", 0); err == nil {
+				t.Error("an unknown event was cancelled")
+			}
+			sent, err := from.CancelEvent(t.Context(), strings.TrimPrefix(events[0].UID, calendar.UIDPrefix)[:6], "a fever", 30*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.outlook != nil {
+				if sent.State != node.SendHeld || len(agreedEvents(t, from)) != 1 {
+					t.Fatalf("before the owner approved: %+v, %d events", sent, len(agreedEvents(t, from)))
+				}
+				ask := theAsk(t, from)
+				if _, err := from.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			waitFor(t, "both calendars are without it", func() bool {
+				return len(agreedEvents(t, from)) == 0 && len(agreedEvents(t, to)) == 0 && filed(dirs[0]) == 0 && filed(dirs[1]) == 0
+			})
+			if n := told(t, to, notify.Cancelled); n != 1 || told(t, from, notify.Cancelled) != 0 {
+				t.Errorf("told %d times, and who cancelled %d times", n, told(t, from, notify.Cancelled))
+			}
+			if c.seal != "" {
+				if said, _ := conversations.SaidIn(transcriptOf(t, from, to.ID(), sent.Conversation)[0]); !said.Sealed {
+					t.Error("what was agreed sealed was cancelled in the open")
+				}
+			}
+		})
+	}
+}
+
+// TestCancelOfOthers: who did not agree an event does not cancel it, whatever it names.
+func TestCancelOfOthers(t *testing.T) {
+	day, mesh := workday(), meshtest.New(t)
+	dirs := []string{t.TempDir(), t.TempDir()}
+	chris, sarah := mesh.Node("chris", filing(t, dirs[0], day, 12, 13)), mesh.Node("sarah", filing(t, dirs[1], day, 9, 12))
+	agree(t, chris, sarah, day, "conv_coffee", "", dirs...)
+	mallory := mesh.Stranger("mallory")
+	for _, conv := range []wire.ConversationID{"conv_coffee", "conv_other"} {
+		for _, payload := range []string{
+			`{"action":"cancel"}`, `{"action":"cancel","metadata":{"agreed_in":"conv_coffee"}}`, `{"action":"decline","metadata":{"agreed_in":"conv_coffee"}}`,
+		} {
+			d := mallory.Draft(sarah.ID(), wire.Schedule, payload)
+			d.Conversation = conv
+			must(t, meshtest.Post(t, sarah.URL, mallory.Sign(d)), http.StatusOK)
+		}
+	}
+	// Nor does its own word about another thing.
+	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, `{"action":"cancel","metadata":{"agreed_in":"conv_coffee"}}`), 30*time.Second)
+	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Schedule, `{"action":"cancel","metadata":{"agreed_in":"conv_none"}}`), 30*time.Second)
+	if len(agreedEvents(t, sarah)) != 1 || told(t, sarah, notify.Cancelled) != 0 {
+		t.Errorf("the event was cancelled: %d left, told %d times", len(agreedEvents(t, sarah)), told(t, sarah, notify.Cancelled))
+	}
+}
+
+// TestSecondThoughts: while the conversation is open, a decline after the accept takes the event back, another proposal
+// that is accepted moves it, and a decline of such a proposal leaves it where it was.
+func TestSecondThoughts(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		then  []string
+		hour  int // of the event that stands at the end; 0 for none
+		tells int
+	}{
+		{"declined after all", []string{`{"action":"decline"}`}, 0, 1},
+		{"cancelled", []string{`{"action":"cancel","reason":"a fever"}`}, 0, 1},
+		{"cancelled twice", []string{`{"action":"cancel"}`, `{"action":"cancel"}`}, 0, 1},
+		{"moved", []string{"15"}, 15, 0},
+		{"moved and cancelled", []string{"15", `{"action":"cancel"}`}, 0, 1},
+		{"a move that the peer takes back", []string{"10", `{"action":"decline"}`}, 14, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			day, mesh := workday(), meshtest.New(t)
+			dir := t.TempDir()
+			sarah := mesh.Node("sarah", filing(t, dir, day, 9, 12))
+			chris := mesh.Stranger("chris") // who opens, and never closes
+			say := func(payload string) {
+				t.Helper()
+				if len(payload) == 2 { // an hour
+					hour, _ := time.ParseDuration(payload + "h")
+					payload = string(coffee(t, day.Add(hour)).JSON())
+				}
+				d := chris.Draft(sarah.ID(), wire.Schedule, payload)
+				d.Conversation = "conv_coffee"
+				must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
+			}
+			say("14")
+			waitFor(t, "the event is filed", func() bool { return filed(dir) == 1 })
+			for _, payload := range c.then {
+				say(payload)
+			}
+			events := agreedEvents(t, sarah)
+			switch {
+			case c.hour == 0 && len(events) != 0:
+				t.Errorf("events = %+v, want none", events)
+			case c.hour != 0 && (len(events) != 1 || !events[0].Start.Equal(day.Add(time.Duration(c.hour)*time.Hour))):
+				t.Errorf("events = %+v, want one at %d", events, c.hour)
+			}
+			waitFor(t, "the folder follows", func() bool { return filed(dir) == len(events) })
+			if n := told(t, sarah, notify.Cancelled); n != c.tells {
+				t.Errorf("told %d times, want %d", n, c.tells)
+			}
+		})
+	}
+}
