@@ -124,7 +124,8 @@ func (r *Registry) loadBans(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// banned refuses a card whose id, key, host or sender is banned. The answer does not say which.
+// banned refuses a party whose id, key, host or address is banned; what is not known of it is zero. The answer does not
+// say which.
 func (r *Registry) banned(ctx context.Context, id wire.AgentID, key *signing.PublicKey, host string, client netip.Addr, now time.Time) error {
 	b := &r.bans
 	b.mu.Lock()
@@ -135,7 +136,7 @@ func (r *Registry) banned(ctx context.Context, id wire.AgentID, key *signing.Pub
 	if len(b.keys) == 0 && len(b.nets) == 0 {
 		return nil
 	}
-	if b.keys[string(BanID)+":"+string(id)] || b.keys[string(BanKey)+":"+fingerprint(key)] {
+	if b.keys[string(BanID)+":"+string(id)] || key != nil && b.keys[string(BanKey)+":"+fingerprint(key)] {
 		return wire.ErrBanned.Because(errors.New("id or key"))
 	}
 	for host != "" {
@@ -219,11 +220,7 @@ func (r *Registry) removeBanned(ctx context.Context, ban Ban, by string) (int, e
 	case BanNetwork:
 		return 0, nil
 	case BanID:
-		err := r.Remove(ctx, wire.AgentID(ban.Value), ban.Reason, by)
-		if errors.Is(err, wire.ErrNoAgent) {
-			return 0, nil
-		}
-		return 1, err
+		return r.removeOne(ctx, wire.AgentID(ban.Value), ban, by)
 	}
 	removed := 0
 	err := r.each(ctx, func(c store.Card, card wire.Card) error {
@@ -235,14 +232,23 @@ func (r *Registry) removeBanned(ctx context.Context, ban Ban, by string) (int, e
 		if !match {
 			return nil
 		}
-		err := r.Remove(ctx, card.ID, ban.Reason, by)
-		if errors.Is(err, wire.ErrNoAgent) {
-			return nil
-		}
-		removed++
+		n, err := r.removeOne(ctx, card.ID, ban, by)
+		removed += n
 		return err
 	})
 	return removed, err
+}
+
+// removeOne removes a banned card where it is listed, and what waits in its mailbox in any case.
+func (r *Registry) removeOne(ctx context.Context, id wire.AgentID, ban Ban, by string) (removed int, err error) {
+	err = r.Remove(ctx, id, ban.Reason, by)
+	switch {
+	case err == nil:
+		removed = 1
+	case !errors.Is(err, wire.ErrNoAgent):
+		return 0, err
+	}
+	return removed, r.emptyMailbox(ctx, id)
 }
 
 func below(host, banned string) bool { return host == banned || strings.HasSuffix(host, "."+banned) }

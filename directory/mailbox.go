@@ -191,6 +191,45 @@ func (r *Registry) mailOf(ctx context.Context, term, after string, limit int, no
 	return list, nil
 }
 
+// emptyMailbox drops what waits in a mailbox.
+func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
+	now := clock()
+	for {
+		list, err := r.mailOf(ctx, boxTerm(id), "", maxMailPage, now)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		keys := make([]string, len(list))
+		for i, m := range list {
+			keys[i] = m.key
+		}
+		if err := r.dropMail(ctx, now, keys...); err != nil {
+			return fmt.Errorf("empty the mailbox of %s: %w", id, err)
+		}
+	}
+}
+
+// dropMail deletes messages; that one is gone already is no error.
+func (r *Registry) dropMail(ctx context.Context, now time.Time, keys ...string) error {
+	room, err := r.room(ctx, now)
+	if err != nil {
+		return err
+	}
+	var changes []store.Change
+	for _, key := range keys {
+		for _, ns := range []string{mailNS, mailTextNS} {
+			changes = append(changes, store.Change{Record: store.Record{NS: ns, Key: key}, IfRev: store.Any, Delete: true})
+		}
+	}
+	if err := r.recs.Apply(ctx, changes, now); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		room.remove(key)
+	}
+	return nil
+}
+
 // Acknowledge takes a message out of its mailbox. To do so again is no error.
 func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) error {
 	now := clock()
@@ -198,17 +237,8 @@ func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) erro
 	if err != nil {
 		return err // to others it is not there
 	}
-	room, err := r.room(ctx, now)
-	if err != nil {
-		return err
-	}
-	err = r.recs.Apply(ctx, []store.Change{
-		{Record: store.Record{NS: mailNS, Key: key}, IfRev: store.Any, Delete: true},
-		{Record: store.Record{NS: mailTextNS, Key: key}, IfRev: store.Any, Delete: true},
-	}, now)
-	if err != nil {
+	if err := r.dropMail(ctx, now, key); err != nil {
 		return fmt.Errorf("acknowledge mail: %w", err)
 	}
-	room.remove(key)
 	return nil
 }

@@ -285,3 +285,29 @@ func TestExportImport(t *testing.T) {
 	operate[Imported](to, 400, "POST", "/directory/import", `{"cards":[],"reason":""}`)
 	operate[Imported](to, 400, "POST", "/directory/import", `{"cards":`)
 }
+
+// TestBannedAtTheRelay: who is banned sends nothing and reports nothing, and what waited in a banned mailbox is gone.
+func TestBannedAtTheRelay(t *testing.T) {
+	w := relayWorld(t)
+	receipt(t, w.ask("POST", "/v1/mailbox/am_alice", letter("1", "am_bob", "am_alice")), 202)
+	receipt(t, w.ask("POST", "/v1/mailbox/am_carol", letter("2", "am_bob", "am_carol")), 202)
+	ban := func(what string) {
+		t.Helper()
+		operate[Ordered](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
+	}
+	ban("am_bob")
+	want(t, w.ask("POST", "/v1/mailbox/am_alice", letter("3", "am_bob", "am_alice")), 403, "UNAUTHORIZED")
+	want(t, w.ask("POST", "/v1/relay", letter("4", "am_bob", "am_alice"), as(bob)...), 403, "UNAUTHORIZED")
+	ban("198.51.100.0/24")
+	remote := []string{"Remote", "198.51.100.7:1"}
+	want(t, w.ask("POST", "/v1/mailbox/am_alice", letter("5", "am_carol", "am_alice"), remote...), 403, "UNAUTHORIZED")
+	want(t, w.ask("POST", "/v1/agents/am_alice/reports", `{"kind":"spam"}`, remote...), 403, "UNAUTHORIZED")
+	receipt(t, w.ask("POST", "/v1/mailbox/am_alice", letter("5", "am_carol", "am_alice")), 202)
+	if got := w.mail(alice, ""); len(got) != 2 {
+		t.Errorf("%d messages wait for Alice", len(got))
+	}
+	ban("am_carol")
+	if all, _ := w.reg.mailroom.waiting(clock()); all.n != 2 {
+		t.Errorf("%d messages wait, of which none is for whom is banned", all.n)
+	}
+}

@@ -146,7 +146,7 @@ func TestSlowReader(t *testing.T) {
 // read takes a message as the relay does.
 func (w *world) read(raw string) posted {
 	w.t.Helper()
-	p, err := w.reg.post(w.t.Context(), []byte(raw), "", clock())
+	p, err := w.reg.post(w.t.Context(), []byte(raw), "", noClient, clock())
 	if err != nil {
 		w.t.Fatal(err)
 	}

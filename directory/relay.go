@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -36,7 +37,7 @@ func (p posted) known() bool { return p.sender != "" }
 
 // post reads a message for the relay and makes the checks of a receiver's lines 3 to 5 and, where the sender can be
 // looked up here, 7 to 9 (AM-66). box is "" where the message itself says whose it is.
-func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, now time.Time) (posted, error) {
+func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, from netip.Addr, now time.Time) (posted, error) {
 	p := posted{raw: raw}
 	var err error
 	if p.tree, err = wire.ParseObject(raw); err != nil {
@@ -51,6 +52,9 @@ func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, now t
 	}
 	if box != "" && p.msg.To != box {
 		return p, wire.ErrRecipient
+	}
+	if err := r.banned(ctx, p.msg.From, nil, "", from, now); err != nil {
+		return p, err
 	}
 	if p.box, err = r.get(ctx, p.msg.To, now); err != nil {
 		return p, err

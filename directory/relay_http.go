@@ -44,7 +44,7 @@ func (r *Registry) postRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.post(ctx, raw, "", now)
+	p, err := r.post(ctx, raw, "", httpapi.ClientAddr(c), now)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (r *Registry) postMailbox(c echo.Context) error {
 	if err := r.isMailbox(ctx, id); err != nil {
 		return err
 	}
-	p, err := r.post(ctx, raw, id, now)
+	p, err := r.post(ctx, raw, id, httpapi.ClientAddr(c), now)
 	if err != nil {
 		return err
 	}

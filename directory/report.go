@@ -63,6 +63,9 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if len(report.Text) > maxReportText || !utf8.ValidString(report.Text) {
 		return wire.ErrQuery.At("text must be at most 1000 bytes")
 	}
+	if err := r.banned(ctx, "", nil, "", client, now); err != nil {
+		return err
+	}
 	if _, err := r.get(ctx, id, now); err != nil {
 		return err
 	}
