@@ -67,6 +67,9 @@ func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
 	if len(p.joined) > 0 {
 		cfg.Directory = p.joined[0]
 	}
+	cfg.RegistryToken = func(base string) client.Credential {
+		return node.Credential(p.secrets.credential, &client.Directory{Base: base})
+	}
 	for _, t := range c.Tools {
 		cfg.Tools = append(cfg.Tools, moltspeak.ToolInfo{Name: t.Name, Description: t.Description, Peers: t.Peers})
 	}

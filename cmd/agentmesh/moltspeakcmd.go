@@ -22,6 +22,7 @@ type moltspeakCmd struct {
 	Task    moltspeakTaskCmd    `cmd:"" help:"Delegate a task to a MoltSpeak agent."`
 	Tool    moltspeakToolCmd    `cmd:"" help:"Call a tool of a MoltSpeak agent."`
 	Stream  moltspeakStreamCmd  `cmd:"" help:"Send a file to a MoltSpeak agent as a stream."`
+	Search  moltspeakSearchCmd  `cmd:"" help:"Find MoltSpeak agents in the registry that a link names."`
 	Peers   moltspeakPeersCmd   `cmd:"" help:"List MoltSpeak agents and their pinned keys."`
 	Grant   moltspeakGrantCmd   `cmd:"" help:"Prove a capability for an agent: pii, query, task or stream without a session."`
 	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent; the next one that it shows is pinned."`
@@ -34,10 +35,18 @@ type moltspeakStatusCmd struct {
 
 func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get("moltspeak", nil), func(s moltspeak.Status) {
-		a.table([][]string{
+		rows := [][]string{
 			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)},
 			{"sessions", fmt.Sprint(s.Sessions)},
-		})
+		}
+		for _, r := range s.Registries {
+			state := "does not list us: " + r.Error
+			if r.Error == "" {
+				state = "lists us, " + when(r.Registered)
+			}
+			rows = append(rows, []string{"registry", r.URL + " " + state})
+		}
+		a.table(rows)
 	})
 }
 
@@ -177,15 +186,43 @@ func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, c.content(), moltspeak.IntentStream, p)
 }
 
+type moltspeakSearchCmd struct {
+	Link       string `arg:"" help:"Name of a link with a registry_url."`
+	Text       string `arg:"" optional:"" help:"Part of a name, an organisation, a description or a capability."`
+	Capability string `placeholder:"NAME" help:"Only agents with this capability."`
+	Org        string `placeholder:"NAME" help:"Only agents of this organisation."`
+	JSON       bool   `help:"Print the result as JSON."`
+}
+
+func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
+	if c.Text == "" && c.Capability == "" && c.Org == "" {
+		return fail(exitUsage, errors.New("say what to look for: a text, --capability or --org"))
+	}
+	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
+	return ask(ctx, a, c.JSON, get("moltspeak/search", query), func(page items[moltspeak.Entry]) {
+		rows := [][]string{{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}}
+		for _, e := range page.Items {
+			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
+		}
+		a.list(rows, "the registry lists no such agent")
+	})
+}
+
 type moltspeakPeersCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get("moltspeak/peers", nil), func(page items[moltspeak.PeerView]) {
-		rows := [][]string{{"AGENT", "FIRST SEEN", "KEY", "GRANTED", "REFUSED KEY"}}
+		rows := [][]string{{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}}
 		for _, p := range page.Items {
-			rows = append(rows, []string{p.Name, when(p.First), p.Key, orDash(strings.Join(p.Granted, ",")), orDash(p.Refused)})
+			var attested []string
+			for _, claim := range p.Attested {
+				attested = append(attested, claim.Capability+" by "+claim.Org)
+			}
+			rows = append(rows, []string{
+				p.Name, when(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused),
+			})
 		}
 		a.list(rows, "no MoltSpeak agent has written yet")
 	})

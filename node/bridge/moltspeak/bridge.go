@@ -45,9 +45,10 @@ type ToolInfo struct {
 	Peers       []string // who may call it without the owner: agent@org
 }
 
-// Directory is where discover looks.
+// Directory is where discover looks, and who is asked for the card of an agent that writes.
 type Directory interface {
 	Search(ctx context.Context, q client.Query) (wire.Listing, error)
+	Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error)
 }
 
 // Config is what a bridge needs. Agent, Key, Box, Node, Asks, Store, Rules and HTTP are required.
@@ -72,6 +73,9 @@ type Config struct {
 	// Secret takes a secret of our own organisation from memory (MS-37). Nil refuses them. It must neither store nor
 	// log what it gets.
 	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
+
+	// RegistryToken is the bearer that guards our entry in a registry of others, by its base URL.
+	RegistryToken func(base string) client.Credential
 
 	Links     []bridge.Link
 	Tokens    map[string]client.Credential // by link
@@ -103,8 +107,12 @@ type Bridge struct {
 	// registrations of one address; nil in the local profile
 	registrations *rate.Buckets
 
-	mu    sync.Mutex
-	links map[string]*linkState
+	lookups *rate.Buckets // questions about keys to registries and the directory
+
+	mu         sync.Mutex
+	links      map[string]*linkState
+	words      map[string]word // by agent@org
+	registries map[string]RegistryState
 }
 
 // linkState is a link and how it stands.
@@ -131,6 +139,7 @@ func New(cfg Config) (*Bridge, error) {
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 		shelf: newShelf(cfg.Store.Records(), cfg.Directory), proofs: make(proofs, 256),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
+		lookups: rate.NewBuckets(rate.PerMinute(60), 60, 2), words: make(map[string]word), registries: make(map[string]RegistryState),
 	}
 	if !cfg.Local {
 		b.registrations = rate.NewBuckets(rate.PerHour(registrationsPerHour), registrationsPerHour, tracked)
@@ -171,6 +180,9 @@ func (b *Bridge) Run(ctx context.Context) error {
 	work.Go(func() { b.keepHouse(ctx) })
 	if b.cfg.Registry {
 		work.Go(func() { b.prove(ctx) })
+	}
+	if b.cfg.Serve && b.cfg.URL != "" {
+		work.Go(func() { b.beListed(ctx) })
 	}
 	<-ctx.Done()
 	b.sockets.close()

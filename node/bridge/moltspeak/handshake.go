@@ -184,6 +184,8 @@ func levelOf(p peer, inSession bool, capability string) int {
 		return levelProven
 	case inSession:
 		return levelSession
+	case p.Vouched != "":
+		return levelVouched
 	}
 	return levelSigned
 }
@@ -204,7 +206,10 @@ func (b *Bridge) hello(c *exchange, h Hello) (answer, *Error) {
 	}
 	p := c.peer
 	p.Classes = h.Classes
-	if !slices.Equal(p.Classes, c.peer.Classes) {
+	p.Attested = slices.DeleteFunc(h.Attested, func(a Attestation) bool { // one that is over says nothing
+		return !a.Expires.IsZero() && !c.now.Before(a.Expires)
+	})
+	if !slices.Equal(p.Classes, c.peer.Classes) || !slices.Equal(p.Attested, c.peer.Attested) {
 		if err := b.savePeer(c.ctx, p, c.now); err != nil {
 			return answer{}, fault(CodeInternal).because(err)
 		}

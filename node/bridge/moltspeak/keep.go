@@ -27,16 +27,18 @@ const (
 
 // peer is what we know of an agent.
 type peer struct {
-	Name     string    `json:"name"`
-	Key      string    `json:"key"` // pinned
-	EncKey   string    `json:"enc_key,omitempty"`
-	First    time.Time `json:"first"`
-	Endpoint string    `json:"endpoint,omitempty"` // as the peer signed it
-	Classes  []Class   `json:"classes,omitempty"`  // of its hello; empty: it did not say (MS-38)
-	Granted  []string  `json:"granted,omitempty"`  // capabilities that the owner proved for it: level 4 (MS-28)
-	Refused  string    `json:"refused_key,omitempty"`
-	Last     time.Time `json:"last,omitzero"`    // about when it wrote
-	Chosen   bool      `json:"chosen,omitempty"` // we called it, or the owner decided about it: its pin stays
+	Name     string        `json:"name"`
+	Key      string        `json:"key"` // pinned
+	EncKey   string        `json:"enc_key,omitempty"`
+	First    time.Time     `json:"first"`
+	Endpoint string        `json:"endpoint,omitempty"` // as the peer signed it
+	Classes  []Class       `json:"classes,omitempty"`  // of its hello; empty: it did not say (MS-38)
+	Vouched  string        `json:"vouched,omitempty"`  // who else lists that key: level 2 (MS-28)
+	Granted  []string      `json:"granted,omitempty"`  // capabilities that the owner proved for it: level 4 (MS-28)
+	Attested []Attestation `json:"attested,omitempty"` // of its hello, as it says
+	Refused  string        `json:"refused_key,omitempty"`
+	Last     time.Time     `json:"last,omitzero"`    // about when it wrote
+	Chosen   bool          `json:"chosen,omitempty"` // we called it, or the owner decided about it: its pin stays
 
 	rev store.Rev
 }

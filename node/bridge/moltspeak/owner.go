@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -20,14 +23,16 @@ import (
 
 // PeerView is what the owner is shown of a peer.
 type PeerView struct {
-	Name     string    `json:"name"`
-	Address  string    `json:"address"`
-	Key      string    `json:"key"`
-	EncKey   string    `json:"enc_key,omitempty"`
-	First    time.Time `json:"first_seen"`
-	Endpoint string    `json:"endpoint,omitempty"`
-	Granted  []string  `json:"granted,omitempty"`
-	Refused  string    `json:"refused_key,omitempty"`
+	Name     string        `json:"name"`
+	Address  string        `json:"address"`
+	Key      string        `json:"key"`
+	EncKey   string        `json:"enc_key,omitempty"`
+	First    time.Time     `json:"first_seen"`
+	Endpoint string        `json:"endpoint,omitempty"`
+	Vouched  string        `json:"vouched_by,omitempty"` // a registry, or "card": they list the same key
+	Granted  []string      `json:"granted,omitempty"`
+	Attested []Attestation `json:"attested,omitempty"` // claimed, by nobody checked
+	Refused  string        `json:"refused_key,omitempty"`
 }
 
 // Status is what the owner is shown of the bridge.
@@ -38,6 +43,8 @@ type Status struct {
 	URL      string `json:"url,omitempty"`
 	Serving  bool   `json:"serving"`
 	Sessions int    `json:"sessions"`
+
+	Registries []RegistryState `json:"registries,omitempty"` // that links name
 }
 
 type page[T any] struct {
@@ -49,9 +56,10 @@ func (b *Bridge) MountOwner(g *echo.Group) {
 	m := g.Group("/moltspeak")
 	m.GET("", func(c echo.Context) error {
 		return httpapi.JSON(c, http.StatusOK, Status{
-			Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()),
+			Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.listings(),
 		})
 	})
+	m.GET("/search", b.ownerSearch)
 	m.GET("/consents", func(c echo.Context) error {
 		list, err := b.grants(c.Request().Context(), "", time.Now())
 		if err != nil {
@@ -76,6 +84,32 @@ func (b *Bridge) MountOwner(g *echo.Group) {
 	m.DELETE("/peers/:name/granted/:capability", func(c echo.Context) error {
 		return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), false))
 	})
+}
+
+// listings says how we stand in the registries that links name.
+func (b *Bridge) listings() []RegistryState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.SortedFunc(maps.Values(b.registries), func(x, y RegistryState) int { return strings.Compare(x.URL, y.URL) })
+}
+
+// ownerSearch asks the registry of a link.
+func (b *Bridge) ownerSearch(c echo.Context) error {
+	r, ok := b.remote(c.QueryParam("link"))
+	if !ok {
+		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
+	}
+	query := url.Values{"limit": {"50"}}
+	for _, key := range []string{"capability", "org", "q"} {
+		if s := c.QueryParam(key); s != "" {
+			query.Set(key, s)
+		}
+	}
+	found, err := r.search(c.Request().Context(), query)
+	if err != nil {
+		return &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the registry cannot be searched now"}
+	}
+	return httpapi.JSON(c, http.StatusOK, page[Entry]{found})
 }
 
 func done(c echo.Context, err error) error {
@@ -105,7 +139,7 @@ func (b *Bridge) peers(ctx context.Context) ([]PeerView, error) {
 			a, _ := ParseName(p.Name)
 			out = append(out, PeerView{
 				Name: p.Name, Address: b.address(a).String(), Key: p.Key, EncKey: p.EncKey, First: p.First, Endpoint: p.Endpoint,
-				Granted: p.Granted, Refused: p.Refused,
+				Vouched: p.Vouched, Granted: p.Granted, Attested: p.Attested, Refused: p.Refused,
 			})
 		}
 		if after = list.Next; after == "" {

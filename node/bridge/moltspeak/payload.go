@@ -10,8 +10,22 @@ import (
 // Payload is the p of a message, read.
 type Payload interface{ isPayload() }
 
+// Attestation is the word of an organisation about a capability of a peer, as the peer shows it. What its signature
+// covers is defined nowhere: it is kept and shown, and raises no level (MS-29).
+type Attestation struct {
+	Capability string    `json:"capability"`
+	Type       string    `json:"type"`
+	Org        string    `json:"org"`
+	Signature  string    `json:"signature"`
+	Expires    time.Time `json:"expires,omitzero"`
+}
+
+// maxAttested is how many attestations of a peer are kept.
+const maxAttested = 10
+
 // Hello opens a handshake.
 type Hello struct {
+	Attested                           []Attestation
 	Versions, Capabilities, Extensions []string
 	MaxSize                            int64
 	Classes                            []Class // empty: the peer did not say
@@ -119,7 +133,8 @@ func (m Message) Payload() (Payload, *Error) {
 }
 
 func parseHello(r *reader) Payload {
-	h := Hello{Versions: r.texts("protocol_versions", true), Capabilities: r.texts("capabilities", false), Extensions: r.texts("extensions", false)}
+	h := Hello{Versions: r.texts("protocol_versions", true), Extensions: r.texts("extensions", false)}
+	h.Capabilities, h.Attested = r.attested("capabilities")
 	h.MaxSize, _ = r.whole("max_message_size")
 	r.check(h.MaxSize >= 0, "max_message_size", "must not be negative")
 	for _, c := range r.texts("supported_cls", false) {
@@ -127,6 +142,41 @@ func parseHello(r *reader) Payload {
 		h.Classes = append(h.Classes, longClasses[c])
 	}
 	return h
+}
+
+// attested reads a list of capabilities, each a text or a text with an attestation.
+func (r *reader) attested(key string) (names []string, list []Attestation) {
+	v, ok := r.opt(key, wire.Array)
+	if !ok {
+		return nil, nil
+	}
+	r.check(v.Len() <= maxList, key, "has too many entries")
+	for e := range v.Elems() {
+		if s, isText := e.Str(); isText {
+			r.check(len(s) <= maxText, key, "must hold short texts")
+			names = append(names, s)
+			continue
+		}
+		sub := &reader{v: e, path: r.path + key + ".", bad: r.bad}
+		sub.check(e.Kind() == wire.Object, "", "must hold texts and objects")
+		a := Attestation{Capability: sub.name("capability")}
+		names = append(names, a.Capability)
+		if proof, ok := sub.opt("attestation", wire.Object); ok {
+			in := &reader{v: proof, path: sub.path + "attestation.", bad: r.bad}
+			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.millis("expires")
+			in.check(validName(a.Org), "org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+			if sub.err == nil {
+				sub.err = in.err
+			}
+			if len(list) < maxAttested {
+				list = append(list, a)
+			}
+		}
+		if r.err == nil {
+			r.err = sub.err
+		}
+	}
+	return names, list
 }
 
 func parseVerify(r *reader) Payload {

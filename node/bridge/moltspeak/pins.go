@@ -36,7 +36,14 @@ func (b *Bridge) pinned(ctx context.Context, from Agent, now time.Time) (peer, *
 	text := p.Key
 	if !known {
 		text = from.Key
-		p = peer{Name: from.Name(), Key: from.Key, First: now.UTC(), rev: store.Absent}
+		if text == "" { // what others list is all there is to go by
+			w, e := b.vouch(ctx, from, false, now)
+			if e != nil {
+				return p, nil, e
+			}
+			text = w.key
+		}
+		p = peer{Name: from.Name(), Key: text, First: now.UTC(), rev: store.Absent}
 	}
 	key, ok := parseKey(text)
 	if !ok {

@@ -173,6 +173,25 @@ func (b *Bridge) sender(c *exchange) (e *Error) {
 		e.Delay = wait
 		return e
 	}
+	return b.introduced(c)
+}
+
+// introduced compares the key that a sender shows first with what others list for its name (MS-23).
+func (b *Bridge) introduced(c *exchange) *Error {
+	if c.peer.rev != store.Absent {
+		return nil
+	}
+	w, e := b.vouch(c.ctx, c.m.From, true, c.now)
+	switch {
+	case e != nil:
+		return e
+	case w.key != "" && w.key != c.peer.Key:
+		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: a sender shows another key than is listed for its name", "peer", c.m.From.Name(), "listed_by", w.by)
+		c.signed = false
+		return fault(CodeAuthFailed)
+	case w.key != "":
+		c.peer.Vouched = w.by
+	}
 	return nil
 }
 

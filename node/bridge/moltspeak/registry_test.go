@@ -28,6 +28,16 @@ func (c cards) Search(context.Context, client.Query) (wire.Listing, error) {
 	return l, nil
 }
 
+func (c cards) Record(_ context.Context, id wire.AgentID) (wire.CardRecord, error) {
+	l, err := c.Search(context.Background(), client.Query{})
+	for _, card := range l.Agents {
+		if card.GetStr("agent_id") == string(id) {
+			return wire.CardRecord{Card: card, Verification: l.Verification[id]}, err
+		}
+	}
+	return wire.CardRecord{}, client.ErrUnknownAgent
+}
+
 const listedCard = `{"agent_id":"am_x","name":"X","description":"talks","capabilities":["talk"],"metadata":{"moltspeak":"https://x.example/moltspeak/v0.1","moltspeak_agent":"am_x@agentmesh","moltspeak_key":"ed25519:AAAA"}}`
 
 type registryClient struct {

@@ -37,6 +37,10 @@ func (d *counted) Search(_ context.Context, q client.Query) (wire.Listing, error
 	return l, nil
 }
 
+func (d *counted) Record(context.Context, wire.AgentID) (wire.CardRecord, error) {
+	return wire.CardRecord{}, client.ErrUnknownAgent
+}
+
 // What strangers ask the registry costs no reading: the directory is read page by page once, however many ask, and the
 // store once, however many are registered.
 func TestRegistryUnderLoad(t *testing.T) {

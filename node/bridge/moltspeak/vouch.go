@@ -1,0 +1,84 @@
+package moltspeak
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	wordFor  = 10 * time.Minute // how long a word about a key is remembered
+	maxWords = 1000
+	cardTime = 5 * time.Second
+)
+
+// word is what others say about the key of a name that is not pinned yet (MS-23).
+type word struct {
+	key   string // "": nobody says anything
+	by    string // who says it
+	until time.Time
+}
+
+// vouch asks the configured registries, and then the directory, for the key of a name. Registries that disagree are no
+// word to go by: the sender is refused until the owner settles it. One that does not answer says nothing. Who has signed
+// nothing yet has questions of its own to use up.
+func (b *Bridge) vouch(ctx context.Context, name Agent, signed bool, now time.Time) (word, *Error) {
+	b.mu.Lock()
+	w, ok := b.words[name.Name()]
+	b.mu.Unlock()
+	if ok && now.Before(w.until) {
+		return w, nil
+	}
+	registries := b.remotes()
+	card := b.cfg.Directory != nil && wire.AgentID(name.Agent).Valid()
+	if len(registries) == 0 && !card {
+		return word{}, nil
+	}
+	if wait, ok := b.lookups.Take(strconv.FormatBool(signed), now); !ok {
+		e := fault(CodeRateLimit)
+		e.Delay = wait
+		return word{}, e
+	}
+	w = word{until: now.Add(wordFor)}
+	for _, r := range registries {
+		key, err := r.key(ctx, name.Name())
+		switch {
+		case err != nil:
+			b.cfg.Logger.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.base, "peer", name.Name(), "err", err)
+		case key != "" && w.key != "" && w.key != key:
+			b.cfg.Logger.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{w.by, r.base}, "peer", name.Name())
+			return word{}, fault(CodeAuthFailed)
+		case key != "" && w.key == "":
+			w.key, w.by = key, r.base
+		}
+	}
+	if w.key == "" && card {
+		w.key = b.cardKey(ctx, name)
+		w.by = "card"
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.words) >= maxWords {
+		clear(b.words)
+	}
+	b.words[name.Name()] = w
+	return w, nil
+}
+
+// cardKey is the MoltSpeak key on the card of the agent whose id the name is, where that agent proved to the directory
+// that it has the key of the card. Another agent's card says nothing: anybody may write any name on his own.
+func (b *Bridge) cardKey(ctx context.Context, name Agent) string {
+	ctx, cancel := context.WithTimeout(ctx, cardTime)
+	defer cancel()
+	record, err := b.cfg.Directory.Record(ctx, wire.AgentID(name.Agent))
+	if err != nil || record.Verification.Key == nil || record.Card.GetStr("agent_id") != name.Agent {
+		return ""
+	}
+	meta, _ := record.Card.Get("metadata")
+	if meta.GetStr("moltspeak_agent") != name.Name() {
+		return ""
+	}
+	return meta.GetStr("moltspeak_key")
+}

@@ -1,0 +1,265 @@
+package moltspeak
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// listing is a registry of others: our own façade on another bridge.
+func listing(t *testing.T) (*rig, string) {
+	t.Helper()
+	r, _ := alone(t, func(c *Config) {
+		c.Registry, c.Local = true, true
+		c.Agent, c.Key, c.Box = Agent{Agent: "registry", Org: "there"}, keyOf("registry@there"), boxOf("registry@there")
+	})
+	return r, r.serve().URL
+}
+
+// behindRegistries returns a bridge whose links name these registries.
+func behindRegistries(t *testing.T, change func(*Config), urls ...string) (*rig, *accepting) {
+	return alone(t, func(c *Config) {
+		for i, u := range urls {
+			c.Links = append(c.Links, bridge.Link{Name: fmt.Sprint("registry", i), Kind: Kind, URL: "https://nowhere.example", RegistryURL: u})
+		}
+		c.RegistryToken = func(base string) client.Credential { return client.Credential("bearer for " + base) }
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// A registry's word decides whose key a new name has, and never about a pinned one (MS-23, MS-56). It is trust level 2.
+func TestRegistryVouches(t *testing.T) {
+	_, first := listing(t)
+	_, second := listing(t)
+	r, _ := behindRegistries(t, nil, first, second)
+	const known, other, disputed, pinned = "known@x", "other@x", "disputed@x", "pinned@x"
+	add := func(base, name, keyName string) {
+		t.Helper()
+		body := strings.Replace(register(name, "https://x.example"), self(name).Key, self(keyName).Key, 1)
+		if status, got := (registryClient{t, base}).do("POST", "/api/v1/agents", mine, body); status != http.StatusCreated {
+			t.Fatalf("%d %s", status, got)
+		}
+	}
+	r.say(pinned, r.draft(pinned, OpPing, `{"nonce":1}`))
+	add(first, known, known)
+	add(second, known, known)
+	add(first, disputed, disputed)
+	add(second, disputed, other)
+	add(first, pinned, other)
+	ping := func(name, signer string) Code {
+		d := r.draft(name, OpPing, `{"nonce":1}`)
+		d.From.Key = self(signer).Key
+		m, _ := r.raw(signer, r.signed(signer, d))
+		return Code(m.P.GetStr("code"))
+	}
+	if code := ping(known, other); code != CodeAuthFailed {
+		t.Errorf("another key than the registries list: %q", code)
+	}
+	if code := ping(known, known); code != "" {
+		t.Errorf("the key that the registries list: %s", code)
+	}
+	if code := ping(disputed, disputed); code != CodeAuthFailed {
+		t.Errorf("registries that disagree: %q", code)
+	}
+	if code := ping(pinned, pinned); code != "" {
+		t.Errorf("a pinned key that a registry denies: %s", code)
+	}
+	if code := ping(other, other); code != "" {
+		t.Errorf("a name that nobody lists: %s", code)
+	}
+	list, err := r.b.peers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list {
+		if (p.Name == known) != (p.Vouched != "") {
+			t.Errorf("%s is vouched for by %q", p.Name, p.Vouched)
+		}
+	}
+	keyless := r.draft("late@x", OpPing, `{"nonce":1}`)
+	keyless.From.Key = ""
+	if m, _ := r.raw("late@x", r.signed("late@x", keyless)); m.P.GetStr("code") != string(CodeAuthFailed) {
+		t.Errorf("no key, and nobody lists one: %s", m.P.JSON())
+	}
+	add(first, "listed@x", "listed@x")
+	keyless.From = Agent{Agent: "listed", Org: "x"}
+	if m, _ := r.raw("listed@x", r.signed("listed@x", keyless)); m.Op != OpPong {
+		t.Errorf("no key, but a registry lists it: %s", m.P.JSON())
+	}
+	p, _, _ := r.b.peer(t.Context(), known, time.Now())
+	if levelOf(p, false, "query") != levelVouched || levelOf(p, true, "query") != levelSession {
+		t.Errorf("levels %d, %d", levelOf(p, false, "query"), levelOf(p, true, "query"))
+	}
+}
+
+// proven is a directory whose cards have proven their keys.
+type proven struct{ cards }
+
+func (p proven) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
+	r, err := p.cards.Record(ctx, id)
+	if id != "am_unproven" {
+		r.Verification.Key = new(time.Now())
+	}
+	return r, err
+}
+
+// A card says whose key its own agent has, where it proved its own; it says nothing about other names.
+func TestCardVouches(t *testing.T) {
+	card := func(id, name string) string {
+		return fmt.Sprintf(`{"agent_id":"%s","name":"X","metadata":{"moltspeak":"https://x.example/","moltspeak_agent":"%s","moltspeak_key":"%s"}}`, id, name, self("card@x").Key)
+	}
+	d := proven{cards{card("am_own", "am_own@x"), card("am_unproven", "am_unproven@x"), card("am_thief", "victim@x"), card("am_else", "am_victim@x")}}
+	r, _ := alone(t, func(c *Config) { c.Directory = d })
+	for _, tt := range []struct {
+		name, signer string
+		want         Code
+		vouched      string
+	}{
+		{"am_own@x", "stranger@x", CodeAuthFailed, ""}, {"am_own@x", "card@x", "", "card"}, {"am_unproven@x", "stranger@x", "", ""},
+		{"victim@x", "stranger@x", "", ""}, {"am_victim@x", "stranger@x", "", ""}, {"am_thief@x", "stranger@x", "", ""},
+	} {
+		m := r.draft(tt.name, OpPing, `{"nonce":1}`)
+		m.From.Key = self(tt.signer).Key
+		got, _ := r.raw(tt.signer, r.signed(tt.signer, m))
+		p, _, err := r.b.peer(t.Context(), tt.name, time.Now())
+		if Code(got.P.GetStr("code")) != tt.want || p.Vouched != tt.vouched || err != nil {
+			t.Errorf("%s signed by %s: %s, vouched for by %q, %v", tt.name, tt.signer, got.P.JSON(), p.Vouched, err)
+		}
+	}
+}
+
+// A registry that is down or answers nonsense says nothing, and is asked seldom.
+func TestRegistryThatLies(t *testing.T) {
+	var asked atomic.Int64
+	var answer atomic.Pointer[func(http.ResponseWriter)]
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { asked.Add(1); (*answer.Load())(w) }))
+	defer srv.Close()
+	r, _ := behindRegistries(t, nil, srv.URL+"/api/v1/")
+	for i, reply := range []func(http.ResponseWriter){
+		func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
+		func(w http.ResponseWriter) { fmt.Fprint(w, "null") },
+		func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat("[", 1000)) },
+		func(w http.ResponseWriter) { fmt.Fprint(w, `{"agent":7}`) },
+		func(w http.ResponseWriter) { fmt.Fprint(w, `{"agent":{"id":"somebody@else","public_key":"x"}}`) },
+		func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat(" ", 2*registryBody)) },
+	} {
+		answer.Store(&reply)
+		name := fmt.Sprintf("n%d@x", i)
+		if code := r.code(name, r.draft(name, OpPing, `{"nonce":1}`)); code != "" {
+			t.Errorf("answer %d: %s", i, code)
+		}
+	}
+	before, began := asked.Load(), time.Now()
+	for i := range 100 {
+		name := fmt.Sprintf("m%d@x", i)
+		d := r.draft(name, OpPing, `{"nonce":1}`)
+		d.From.Key = ""
+		r.raw(name, r.signed(name, d))
+	}
+	if n := asked.Load() - before; n > 65+int64(time.Since(began).Seconds()) { // questions come back meanwhile
+		t.Errorf("100 messages of nobody had the registry asked %d times", n)
+	}
+	if code := r.code("signed@x", r.draft("signed@x", OpPing, `{"nonce":1}`)); code != "" {
+		t.Errorf("who signs pays for those who do not: %s", code)
+	}
+}
+
+// We register where a link says, stay there, come back when we are forgotten, and find others there (MS-56).
+func TestListedElsewhere(t *testing.T) {
+	there, base := listing(t)
+	r, _ := behindRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
+	remote, now := r.b.remotes()[0], time.Now()
+	c := registryClient{t, base}
+	r.b.listIn(t.Context(), remote, now)
+	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) || !strings.Contains(body, `"task.create"`) {
+		t.Fatalf("listed: %s", body)
+	}
+	if got := r.b.listings(); len(got) != 1 || got[0].Registered.IsZero() || got[0].Error != "" {
+		t.Errorf("the owner is shown %+v", got)
+	}
+	later := now.Add(heartbeatFor)
+	r.b.listIn(t.Context(), remote, later)
+	if got := r.b.listings(); !got[0].Registered.Equal(later.UTC()) {
+		t.Errorf("after a heartbeat: %+v", got)
+	}
+	found, err := remote.search(t.Context(), map[string][]string{"org": {"home"}})
+	if err != nil || len(found) != 1 || found[0].ID != "me@home" {
+		t.Errorf("search: %+v, %v", found, err)
+	}
+	thief := r.b.remotes()[0]
+	thief.token = "another bearer, of somebody else"
+	if err := thief.register(t.Context(), Entry{ID: "me@home", AgentName: "me", Org: "home", PublicKey: self(dog).Key}); err == nil {
+		t.Error("a name was taken over")
+	}
+	gone := store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsRegistry, Key: "me@home"}}
+	if err := there.b.records.Apply(t.Context(), []store.Change{gone}, now); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []time.Time{later.Add(heartbeatFor), later.Add(2 * heartbeatFor)} {
+		r.b.listIn(t.Context(), remote, at)
+	}
+	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) {
+		t.Errorf("a registry that forgot us: %s", body)
+	}
+}
+
+// A link that names a registry brings the node into it by itself.
+func TestListsItself(t *testing.T) {
+	_, base := listing(t)
+	r, _ := behindRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.b.Run(ctx) }()
+	tick, deadline := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
+	defer tick.Stop()
+	for listed := false; !listed; {
+		select {
+		case <-tick.C:
+			got := r.b.listings()
+			listed = len(got) == 1 && !got[0].Registered.IsZero()
+		case <-deadline:
+			t.Fatalf("not listed: %+v", r.b.listings())
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Attestations are kept and shown as claimed, for as long as they say, and raise no level (MS-29).
+func TestAttestations(t *testing.T) {
+	r, n := alone(t, nil)
+	hello := fmt.Sprintf(`{"protocol_versions":["0.1"],"capabilities":["query",{"capability":"task","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":%d}},`+
+		`{"capability":"old","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":1000}},{"capability":"bare"}]}`, time.Now().Add(time.Hour).UnixMilli())
+	if m, _ := r.say(cat, r.draft(cat, OpHello, hello)); m.Op != OpHelloAck {
+		t.Fatalf("hello: %s", m.P.JSON())
+	}
+	list, err := r.b.peers(t.Context())
+	if err != nil || len(list) != 1 || len(list[0].Attested) != 1 || list[0].Attested[0].Capability != "task" || list[0].Attested[0].Org != "acme" {
+		t.Fatalf("the owner is shown %+v, %v", list, err)
+	}
+	if r.say(cat, r.draft(cat, OpTask, `{"action":"create","task_id":"t"}`)); !n.got[0].Hold {
+		t.Error("an attestation stands for a session")
+	}
+	if code := r.code(cat, r.draft(cat, OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`)); code != CodeCapability {
+		t.Errorf("code: %q", code)
+	}
+	for _, bad := range []string{`[7]`, `[{}]`, `[{"capability":"x","attestation":{"type":"self"}}]`, `[{"capability":"x","attestation":{"type":"org-signed","org":"a b","signature":"s"}}]`} {
+		if code := r.code(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"],"capabilities":`+bad+`}`)); code != CodeInvalidParam && code != CodeMissingField {
+			t.Errorf("%s: %q", bad, code)
+		}
+	}
+}
