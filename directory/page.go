@@ -73,6 +73,7 @@ type searchPage struct {
 	Title                 string
 	Site                  site
 	Mode                  Mode
+	Mirror                bool
 	Count                 int
 	Form                  searchForm
 	Wrong                 string
@@ -84,7 +85,7 @@ type searchPage struct {
 // showSearch answers / for people.
 func (r *Registry) showSearch(c echo.Context, count int) error {
 	ctx, params := c.Request().Context(), c.QueryParams()
-	p := searchPage{Title: "Find an agent", Site: r.site(), Mode: r.cfg.Mode, Count: count, Form: formOf(params)}
+	p := searchPage{Title: "Find an agent", Site: r.site(), Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: formOf(params)}
 	kept := url.Values{}
 	for name, values := range params {
 		if values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == "" }); name != "cursor" && len(values) > 0 && slices.Contains(queryNames, name) {

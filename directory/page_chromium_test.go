@@ -96,6 +96,14 @@ func TestFaceInBrowser(t *testing.T) {
 	server := httptest.NewServer(w.edge.Handler())
 	t.Cleanup(server.Close)
 
+	// No page needs a script: none runs from here on.
+	off, cancel := context.WithTimeout(browser, browserWait)
+	_, err := chromedp.Call(off, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	cancel()
+	if err != nil {
+		t.Fatal(err)
+	}
+
 	// The keyboard alone: past the skip link to the search, to the first agent, to its page.
 	do(t, browser, chromedp.EmulateViewport(1200, 900), chromedp.Navigate(server.URL+"/"))
 	do(t, browser, chromedp.KeyEvent("\t"))
@@ -119,6 +127,16 @@ func TestFaceInBrowser(t *testing.T) {
 	tabTo(`document.activeElement.pathname === "/agents/am_sarah"`)
 	do(t, browser, chromedp.KeyEvent("\r"))
 	until(t, browser, `location.pathname === "/agents/am_sarah" && document.querySelector("svg.qr") && document.querySelector("h1").innerText === "Sarah's Assistant"`)
+
+	// One click takes a whole command, and nothing but it.
+	do(t, browser, chromedp.Click(`pre[aria-label="Command that gets the card"]`))
+	if got := see(t, browser, chromedp.Evaluate[string](`getSelection().toString().trim()`)); got != "curl http://localhost/v1/agents/am_sarah" {
+		t.Errorf("a click on the command selects %q", got)
+	}
+
+	// How to register is one link away.
+	do(t, browser, chromedp.Click(`a[href="/#join"]`))
+	until(t, browser, `location.hash === "#join" && document.querySelector("#join").getBoundingClientRect().top < innerHeight`)
 
 	shots := os.Getenv("AGENTMESH_SCREENSHOTS")
 	for _, scheme := range []string{"light", "dark"} {

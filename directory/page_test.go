@@ -80,6 +80,14 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestPageOfMirror: nobody is shown how to register where nobody may.
+func TestPageOfMirror(t *testing.T) {
+	w := newWorld(t, readOnly)
+	if page := w.page("/", 200); strings.Contains(page, "card.json") || !strings.Contains(page, "read-only copy") {
+		t.Errorf("the page of a mirror:\n%s", page)
+	}
+}
+
 // TestPagesGoOn: the button leads through all agents.
 func TestPagesGoOn(t *testing.T) {
 	w := fullWorld(t, 45)
