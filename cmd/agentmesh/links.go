@@ -91,5 +91,5 @@ func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
 	case result.OK:
 		return nil
 	}
-	return fail(exitUnavailable, fmt.Errorf("%s: %s", result.Name, result.Error))
+	return failHint(exitUnavailable, fmt.Errorf("%s: %s", result.Name, result.Error), "agentmesh links status "+clean(result.Name))
 }
