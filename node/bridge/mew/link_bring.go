@@ -156,7 +156,7 @@ func (l *link) share(ctx context.Context, b brought) error {
 		} else if err != nil {
 			return err
 		}
-		if text := textOf(e); text != "" && !l.fromHere(e) {
+		if text := b.text(e); text != "" && !l.fromHere(e) {
 			if err := l.say(ctx, l.excerpt(b, e, text)); err != nil {
 				return err
 			}

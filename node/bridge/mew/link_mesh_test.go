@@ -95,17 +95,25 @@ func newLab(t *testing.T, policy bridge.LinkPolicy, nodeMay ...string) *lab2 {
 		nodeMay = everything
 	}
 	r := start(t, club(t, nodeMay, "cat", "dog"))
-	m := meshtest.New(t)
+	return newLabOn(t, r, meshtest.New(t), linkOf(r, policy))
+}
+
+// newLabOn makes the node of the lab, with these links, in a mesh.
+func newLabOn(t *testing.T, r *rig, m *meshtest.Mesh, links ...bridge.Link) *lab2 {
+	t.Helper()
 	var b *Bridge
-	mode := acl.Mode(policy.Access)
 	home := m.Node("home", func(c *node.Config) {
-		c.Policy.Modes = map[string]acl.Mode{Principal("home"): mode}
+		c.HoldFor = 5 * time.Minute
+		c.Policy.Modes = make(map[string]acl.Mode)
+		for _, l := range links {
+			c.Policy.Modes[Principal(l.Name)] = acl.Mode(l.Policy.Access)
+		}
 		c.Transports = map[string]bridge.Transport{Kind: late{&b}}
 		c.Routes = []node.Route{{Pattern: Intents, Name: Kind, Handler: meshHandler{&b}}}
 	})
 	far := m.Node("far", nil)
 	k := newLinkedAs(t, r, Config{
-		Links: []bridge.Link{linkOf(r, policy)}, Node: home, Mesh: meshed{home, m.Directory()},
+		Links: links, Node: home, Mesh: meshed{home, m.Directory()},
 		Records: home.Store.Records(), Steps: home.Store.Steps(),
 	}, func(made *Bridge) { b = made }, "cat", "dog")
 	return &lab2{linked: k, t: t, home: home, far: far}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -62,9 +63,19 @@ func newLinkedAs(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...
 	for _, name := range names {
 		k.peers[name] = r.join(name + "-token")
 	}
-	cfg.Tokens = map[string]client.Credential{"home": "node-token"}
 	if len(cfg.Links) == 0 {
 		cfg.Links = []bridge.Link{linkOf(r, bridge.LinkPolicy{})}
+	}
+	cfg.Tokens = make(map[string]client.Credential)
+	for _, l := range cfg.Links {
+		cfg.Tokens[l.Name] = client.Credential("node-token")
+		if l.Name != "home" {
+			cfg.Tokens[l.Name] = client.Credential(l.Name + "-node-token")
+		}
+	}
+	dial := cfg.Dial
+	if dial == nil {
+		dial = r.dial
 	}
 	cfg.Retry, cfg.MaxRetry = 5*time.Millisecond, 50*time.Millisecond
 	cfg.Dial = func(ctx context.Context, u *url.URL) (net.Conn, error) {
@@ -72,7 +83,7 @@ func newLinkedAs(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...
 		if k.cut.Load() {
 			return nil, errors.New("the line is cut")
 		}
-		return plainDial(ctx, u)
+		return dial(ctx, u)
 	}
 	var err error
 	if k.Bridge, err = New(cfg); err != nil {
@@ -89,7 +100,9 @@ func newLinkedAs(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...
 			t.Errorf("Run: %v", err)
 		}
 	})
-	k.await("up", func() bool { return k.Links()[0].State == bridge.LinkUp })
+	k.await("up", func() bool {
+		return !slices.ContainsFunc(k.Links(), func(s bridge.LinkStatus) bool { return s.State != bridge.LinkUp })
+	})
 	return k
 }
 

@@ -168,7 +168,7 @@ func (l *link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 			}
 			messages := []wire.Value{}
 			for _, e := range entries {
-				if text := textOf(e); text != "" && len(messages) < maxInbox {
+				if text := b.text(e); text != "" && len(messages) < maxInbox {
 					messages = append(messages, wire.Obj(wire.Member{Key: "by_agent", Value: wire.Bool(!e.Out)},
 						text1("at", wire.FormatTime(e.At)), text1("text", text)))
 				}
@@ -180,8 +180,17 @@ func (l *link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 	return wire.Obj(wire.Member{Key: "conversations", Value: wire.Arr(list...)}), nil
 }
 
-// textOf is what a transcript entry says, "" where it says nothing but where a message stands.
-func textOf(e store.Entry) string {
+// text is what a transcript entry says, "" where it says nothing but where a message stands. What came over a link
+// stands there as its network wrote it, and is told so where it is no chat.
+func (b brought) text(e store.Entry) string {
+	if b.Address != "" && !e.Out {
+		v, err := wire.ParseForeign(e.Raw, maxDepth, maxValues)
+		payload, _ := v.Get("payload")
+		if text := payload.GetStr("text"); err == nil && v.GetStr("kind") == kindChat && text != "" {
+			return text
+		}
+		return strings.ToValidUTF8(string(e.Raw[:min(len(e.Raw), maxToolText)]), "")
+	}
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {
 		return ""

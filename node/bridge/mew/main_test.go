@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ type rig struct {
 	dir    string
 	g      *Gateway
 	srv    *httptest.Server
+	dial   websocket.Dialer
 	cancel context.CancelFunc
 	done   chan struct{}
 	st     *bolt.Store
@@ -77,7 +79,13 @@ func start(t testing.TB, spaces ...SpaceConfig) *rig {
 
 func startWith(t testing.TB, dir string, cfg GatewayConfig) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: dir, done: make(chan struct{})}
+	return startOn(t, dir, cfg, nil)
+}
+
+// startOn serves on l; nil is a socket.
+func startOn(t testing.TB, dir string, cfg GatewayConfig, l *pipes) *rig {
+	t.Helper()
+	r := &rig{dial: plainDial, t: t, dir: dir, done: make(chan struct{})}
 	var err error
 	if r.st, err = bolt.Open(t.Context(), filepath.Join(dir, "mew.db"), bolt.Config{}); err != nil {
 		t.Fatal(err)
@@ -97,9 +105,47 @@ func startWith(t testing.TB, dir string, cfg GatewayConfig) *rig {
 			t.Errorf("Run: %v", err)
 		}
 	}()
-	r.srv = httptest.NewServer(r.g)
+	r.srv = httptest.NewUnstartedServer(r.g)
+	if l != nil {
+		r.srv.Listener.Close()
+		r.srv.Listener, r.dial = l, l.Dial
+	}
+	r.srv.Start()
 	t.Cleanup(r.stop)
 	return r
+}
+
+// pipes is a listener in memory, for a synctest bubble.
+type pipes struct {
+	c    chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func newPipes() *pipes { return &pipes{c: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.c:
+		return conn, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+
+func (p *pipes) Dial(ctx context.Context, _ *url.URL) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case p.c <- there:
+		return here, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (r *rig) stop() {
@@ -135,7 +181,7 @@ func (r *rig) open(path, token string) *player {
 	if token != "" {
 		h.Set("Authorization", "Bearer "+token)
 	}
-	conn, err := websocket.Dial(r.t.Context(), plainDial, r.ws(path), websocket.Options{Header: h})
+	conn, err := websocket.Dial(r.t.Context(), r.dial, r.ws(path), websocket.Options{Header: h})
 	if err != nil {
 		r.t.Fatal(err)
 	}
