@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -122,12 +123,23 @@ func (d *doctor) examine(ctx context.Context) {
 	}
 	local := !d.cfg.Public()
 	if d.status != nil { // it may run with other flags than this command has
-		local = isLoopback(d.status.Endpoint)
+		local = isLoopback(d.status.Endpoint) && strings.HasPrefix(d.status.Endpoint, "http:")
 	}
 	http := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
 	defer http.Close()
 	d.listings(ctx, http)
-	d.endpoint(ctx, http, local)
+	if local || d.reachable(ctx) {
+		d.endpoint(ctx, http, local)
+	}
+}
+
+// reachable looks at name and certificate of the endpoint, as a peer meets them.
+func (d *doctor) reachable(ctx context.Context) bool {
+	u, err := url.Parse(d.card.GetStr("endpoint"))
+	if err != nil || u.Scheme != "https" {
+		return true // the endpoint itself says more
+	}
+	return d.resolve(ctx, u, false) && d.certificate(ctx, u)
 }
 
 // modes looks at who may read the data directory and the secrets in it (AM-7).
@@ -254,6 +266,7 @@ func (d *doctor) socket(ctx context.Context) {
 		d.fail(check, "look at its log, then start it again", "%v", err)
 		return
 	}
+	d.ownCertificate(ctx, o)
 	raw, err := o.call(ctx, "GET", "status", nil, nil)
 	if err != nil {
 		d.ok(check, "a directory without a node runs")

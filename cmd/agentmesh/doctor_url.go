@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,7 +79,7 @@ func (d *doctor) resolve(ctx context.Context, u *url.URL, local bool) bool {
 	for _, a := range addrs {
 		a = a.Unmap()
 		list = append(list, a.String())
-		inside = inside || !local && hidden(a)
+		inside = inside || !local && hidden(a) && !slices.ContainsFunc(d.cfg.Network.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	if inside {
 		d.fail("name", "peers on the internet refuse such addresses: point the name at a public one", "%s is at %s", clean(u.Hostname()), strings.Join(list, ", "))
@@ -112,7 +113,7 @@ func (d *doctor) certificate(ctx context.Context, u *url.URL) bool {
 	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
 	if err != nil {
-		do := "is something listening there, and does the firewall let it in?"
+		do := "is something listening there, and does the firewall let it in? from behind a router that does not lead home its own address, ask elsewhere: agentmesh doctor URL"
 		if _, bad := errors.AsType[*tls.CertificateVerificationError](err); bad {
 			do = "get a certificate for the name from a public authority, and send its whole chain"
 		}

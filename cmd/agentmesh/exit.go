@@ -29,7 +29,7 @@ var exitMeanings = []struct {
 	{exitUsage, "the command line is wrong"},
 	{exitInput, "the input is malformed or refused"},
 	{exitUnavailable, "a peer, a directory or the local server cannot be reached, or the port or data directory is in use"},
-	{exitTryAgain, "not now: it may work later"},
+	{exitTryAgain, "not now: it may work later; of status: the store takes no writes"},
 	{exitForbidden, "not permitted"},
 	{exitConfig, "the configuration or the data directory is wrong"},
 }

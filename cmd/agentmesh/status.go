@@ -49,7 +49,10 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 		a.note("no serve runs on this data directory, so nobody can reach the agent")
 	}
 	raw, err := o.call(ctx, http.MethodGet, "status", nil, nil)
-	_, err = present(a, c.JSON, raw, errors.Join(err, o.close()), a.showStatus)
+	s, err := present(a, c.JSON, raw, errors.Join(err, o.close()), a.showStatus)
+	if err == nil && s.Store != "ok" {
+		return quietly(exitTryAgain) // so that who asks for its health is told
+	}
 	return err
 }
 

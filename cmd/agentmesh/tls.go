@@ -129,3 +129,28 @@ func (p *process) listening(ctx context.Context, address string) string {
 		return address + " with TLS, and waits for the certificate"
 	}
 }
+
+// ownCertificate asks the process how it stands with its certificate: outside one sees only that there is none.
+func (d *doctor) ownCertificate(ctx context.Context, o *owner) {
+	const check = "TLS"
+	raw, err := o.call(ctx, http.MethodGet, "certificate", nil, nil)
+	if err != nil {
+		return // another version serves
+	}
+	c, err := decode[certificate](raw)
+	if err != nil || !c.TLS {
+		return
+	}
+	do := "correct tls.cert_file and tls.key_file; they are read again within seconds"
+	if c.Authority != "" {
+		do = "does the name lead here, and are ports 443 and 80 open? the log says when it is tried again"
+	}
+	switch {
+	case c.NotAfter.Before(time.Now()):
+		d.fail(check, do, "the process has no good certificate: %s", clean(c.Error))
+	case c.Error != "":
+		d.warn(check, do, "the certificate, good until %s, cannot be replaced: %s", when(c.NotAfter), clean(c.Error))
+	default:
+		d.ok(check, "the process has a certificate until %s", when(c.NotAfter))
+	}
+}
