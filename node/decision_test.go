@@ -107,7 +107,7 @@ func TestDecisions(t *testing.T) {
 		}
 		outcomes = append(outcomes, line["level"].(string)+" "+outcome)
 	}
-	want := []string{"INFO refused schema", "INFO refused signature", "INFO held", "DEBUG repeated", "DEBUG refused holds-full", "INFO accepted"}
+	want := []string{"INFO refused schema", "INFO refused signature", "INFO held", "DEBUG repeated", "DEBUG refused owner-decides-first", "INFO accepted"}
 	if !slices.Equal(outcomes, want) {
 		t.Errorf("message lines = %q, want %q", outcomes, want)
 	}

@@ -130,7 +130,7 @@ var (
 	ErrConversationClosed = row("conversation-closed", ConversationClosed, 409, "the conversation has ended")
 
 	ErrRateLimited = retryRow("rate-limited", RateLimited, 429, "too many requests")
-	ErrHoldsFull   = retryRow("holds-full", RateLimited, 429, "too many messages wait for the owner")
+	ErrHoldsFull   = retryRow("owner-decides-first", RateLimited, 429, "the owner must first decide on messages that wait; send again after that")
 	ErrQuota       = retryRow("quota", RateLimited, 429, "the registration quota is used up")
 
 	ErrPaused      = retryRow("paused", AgentUnavailable, 503, "the agent is not accepting messages")
