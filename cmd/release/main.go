@@ -4,7 +4,7 @@
 // A release is reproducible: the same commit and the same Go make the same bytes, wherever and whenever. So it is
 // built from a clean clone of a commit, never from the working tree; paths, times, users and version control do not
 // reach the output, and all times are that of the commit. -verify builds everything a second time, in another
-// directory and with an empty build cache, and compares. It needs Go and git, nothing else. .ci/release runs it.
+// directory and with an empty build cache, and compares. It needs Go and git, and ssh-keygen for -sign. .ci/release runs it.
 package main
 
 import (
@@ -50,6 +50,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	}
 	verify := flags.Bool("verify", false, "build a second time, in another directory with an empty cache, and compare byte for byte")
 	only := flags.String("platforms", "", "only these, as os/arch with commas")
+	key := flags.String("sign", "", "file with an SSH key that signs SHA256SUMS, by ssh-keygen")
 	commit := flags.String("commit", "HEAD", "commit to build")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -77,10 +78,28 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if err := r.make(ctx, out, ""); err != nil {
 		return err
 	}
-	if !*verify {
+	if *verify {
+		if err := r.verify(ctx, out); err != nil {
+			return err
+		}
+	}
+	if *key == "" {
 		return nil
 	}
-	return r.verify(ctx, out)
+	return sign(ctx, out, *key)
+}
+
+// signedAs is the namespace of signatures: one for a release is good for nothing else.
+const signedAs = "agentmesh-release"
+
+// sign writes SHA256SUMS.sig, which ssh-keygen -Y verify reads.
+func sign(ctx context.Context, dir, key string) error {
+	key, err := filepath.Abs(key)
+	if err != nil {
+		return err
+	}
+	_, err = output(ctx, dir, os.Environ(), "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", signedAs, "SHA256SUMS")
+	return err
 }
 
 // choose picks platforms by name.

@@ -239,6 +239,41 @@ func TestPublish(t *testing.T) {
 	}
 }
 
+// TestSign: what -sign writes, ssh-keygen verifies, and a changed list not.
+func TestSign(t *testing.T) {
+	if _, err := exec.LookPath("ssh-keygen"); err != nil {
+		t.Skip("ssh-keygen is not installed")
+	}
+	dir := t.TempDir()
+	key, list := filepath.Join(dir, "key"), filepath.Join(dir, "SHA256SUMS")
+	if err := os.WriteFile(list, []byte("sum  name\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := output(t.Context(), dir, os.Environ(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key); err != nil {
+		t.Fatal(err)
+	}
+	if err := sign(t.Context(), dir, key); err != nil {
+		t.Fatal(err)
+	}
+	public, err := os.ReadFile(key + ".pub")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "signers"), append([]byte("releases "), public...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, good := range map[string]bool{"sum  name\n": true, "another  name\n": false} {
+		cmd := exec.Command("ssh-keygen", "-Y", "verify", "-f", "signers", "-I", "releases", "-n", signedAs, "-s", "SHA256SUMS.sig")
+		cmd.Dir, cmd.Stdin = dir, strings.NewReader(text)
+		if out, err := cmd.CombinedOutput(); (err == nil) != good {
+			t.Errorf("%q: %v\n%s", text, err, out)
+		}
+	}
+	if err := sign(t.Context(), dir, filepath.Join(dir, "none")); err == nil {
+		t.Error("a key that is not there signed")
+	}
+}
+
 func TestArguments(t *testing.T) {
 	for _, args := range [][]string{{}, {"next"}, {"1.0"}, {"v1.0.0; rm"}, {"0.1.0", "a", "b"}, {"-no", "0.1.0"}} {
 		if err := run(t.Context(), args, io.Discard); !errors.Is(err, flag.ErrHelp) {
