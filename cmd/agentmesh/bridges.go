@@ -87,7 +87,11 @@ func (p *process) addBridges() error {
 		}
 		p.bridges = append(p.bridges, b)
 		if p.node != nil {
-			p.node.Transport(kind.name, b)
+			out := bridge.Transport(b)
+			if kind.name != moltspeak.Kind {
+				out = watched{b, p.personalLeaves}
+			}
+			p.node.Transport(kind.name, out)
 		}
 		b.Mount(p.edge.Echo())
 		b.MountOwner(p.owner.Group())

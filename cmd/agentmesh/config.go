@@ -286,8 +286,8 @@ type NotifyConfig struct {
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`
 	// Kinds of notices that are told: approval, outgoing, handoff, expiring, unanswered, agreed, cancelled, closed,
-	// key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted, undelivered, unknown, reply-unverified, reported (a card of our directory), and those of
-	// bridges. Empty: all.
+	// key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted, undelivered, unknown, reply-unverified, reported (a card of our directory),
+	// personal (data that left over a bridge), and those of bridges. Empty: all.
 	Kinds []string `key:"kinds"`
 	// Hours in which only urgent kinds are told, such as 22:00-07:00; the rest follows when they end.
 	Quiet string `key:"quiet"`

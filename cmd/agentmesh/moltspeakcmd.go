@@ -276,19 +276,35 @@ type moltspeakConsentListCmd struct {
 
 func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get("moltspeak/consents", nil), func(page items[moltspeak.Grant]) {
-		rows := [][]string{{"CONSENT", "AGENT", "SCOPE", "PURPOSE", "UNTIL", "STATE"}}
+		rows := [][]string{{"CONSENT", "AGENT", "SCOPE", "LIMITS", "PURPOSE", "UNTIL", "STATE"}}
 		for _, g := range page.Items {
 			state := "live"
 			switch {
 			case g.Revoked != 0:
 				state = "revoked"
+			case g.Used != "":
+				state = "used"
 			case time.Now().Unix() >= g.Expires:
 				state = "expired"
 			}
-			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), g.Purpose, when(time.Unix(g.Expires, 0)), state})
+			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), orDash(limits(g.Constraints)), g.Purpose, when(time.Unix(g.Expires, 0)), state})
 		}
 		a.list(rows, "you have given no consent")
 	})
+}
+
+// limits are the constraints of a consent in words.
+func limits(c moltspeak.Constraints) string {
+	var words []string
+	for _, l := range []struct {
+		set  bool
+		word string
+	}{{c.OneTime, "one message"}, {c.NoStorage, "no storage"}, {c.NoForward, "not passed on"}} {
+		if l.set {
+			words = append(words, l.word)
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 type moltspeakConsentRevokeCmd struct {

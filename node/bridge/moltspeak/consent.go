@@ -32,10 +32,38 @@ type Grant struct {
 	Scope   []string `json:"scope"`
 	Purpose string   `json:"purpose"`
 	Revoked int64    `json:"revoked,omitempty"`
+
+	Constraints Constraints `json:"constraints,omitzero"`
+	Used        string      `json:"used,omitempty"` // by which message, where it is for one alone
+}
+
+// Constraints narrow a consent. That it is for one message is ours to keep; the other two are the peer's, who reads them
+// in its token.
+type Constraints struct {
+	OneTime   bool `json:"one_time,omitempty"`
+	NoStorage bool `json:"no_storage,omitempty"`
+	NoForward bool `json:"no_forward,omitempty"`
 }
 
 // live says whether the grant covers now.
-func (g Grant) live(now time.Time) bool { return g.Revoked == 0 && now.Unix() < g.Expires }
+func (g Grant) live(now time.Time) bool {
+	return g.Revoked == 0 && now.Unix() < g.Expires && g.Used == ""
+}
+
+// covers says whether the grant covers a message of ours with that name.
+func (g Grant) covers(types []string, message string, now time.Time) bool {
+	if g.Used == message {
+		g.Used = "" // it is sent again
+	}
+	return g.live(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) })
+}
+
+// change writes the grant over the one that was read.
+func (g Grant) change(rev store.Rev) store.Change {
+	return store.Change{IfRev: rev, Max: 10_000, Record: store.Record{
+		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
+	}}
+}
 
 // durations are how long a consent lasts. A permanent one ends, too, after a year: it can be asked for again.
 var durations = map[string]time.Duration{"session": sessionLife, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "permanent": 365 * 24 * time.Hour}
@@ -48,6 +76,8 @@ type consentAsk struct {
 	Duration string   `json:"duration"`
 	Human    string   `json:"human,omitempty"`
 	Re       string   `json:"message_id"`
+
+	Constraints Constraints `json:"constraints,omitzero"`
 }
 
 // consent is the consent operation.
@@ -87,7 +117,7 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 			return answer{}, faultAt(CodeInvalidParam, "p.data_types", "must be printable")
 		}
 	}
-	body := encode(consentAsk{Peer: c.m.From.Name(), Types: p.Types, Purpose: clean(p.Purpose), Duration: p.Duration, Human: clean(p.Human), Re: c.m.ID})
+	body := encode(consentAsk{Peer: c.m.From.Name(), Types: p.Types, Purpose: clean(p.Purpose), Duration: p.Duration, Human: clean(p.Human), Re: c.m.ID, Constraints: p.Constraints})
 	sum := sha256.Sum256(body)
 	ask, changes := b.cfg.Asks.Open(acl.Ask{
 		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
@@ -136,14 +166,13 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 		g := Grant{
 			ID: uuid(random32()), Issuer: r.b.self.Name(), Subject: subject, Peer: body.Peer, Issued: d.Now.Unix(),
 			Expires: d.Now.Add(durations[body.Duration]).Unix(), Scope: body.Types, Purpose: body.Purpose,
+			Constraints: body.Constraints,
 		}
 		token, err := r.b.token(g)
 		if err != nil {
 			return err
 		}
-		changes = append(changes, store.Change{Max: 10_000, Record: store.Record{
-			NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
-		}})
+		changes = append(changes, g.change(store.Absent))
 		if p, known, err := r.b.peer(ctx, body.Peer, d.Now); err != nil {
 			return err
 		} else if known && !p.Chosen { // whoever has the name later must not have the consent
@@ -206,9 +235,7 @@ func (b *Bridge) Revoke(ctx context.Context, id string, now time.Time) error {
 			return nil
 		}
 		g.Revoked = now.Unix()
-		err = b.records.Apply(ctx, []store.Change{{IfRev: rev, Record: store.Record{
-			NS: nsConsents, Key: id, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
-		}}}, now)
+		err = b.records.Apply(ctx, []store.Change{g.change(rev)}, now)
 		if !errors.Is(err, store.ErrConflict) {
 			return err
 		}
@@ -240,16 +267,38 @@ func (b *Bridge) grants(ctx context.Context, peer string, now time.Time) ([]Gran
 	}
 }
 
-// covering finds a live grant that covers every type; nil where there is none.
-func (b *Bridge) covering(ctx context.Context, peer string, types []string, now time.Time) (*Grant, error) {
+// covering finds a live grant that covers every type, and the change that uses it up where it is for one message alone;
+// nil where there is none. One that lasts comes before one that is used up.
+func (b *Bridge) covering(ctx context.Context, peer string, types []string, message string, now time.Time) (*Grant, []store.Change, error) {
 	list, err := b.grants(ctx, peer, now)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	slices.SortStableFunc(list, func(x, y Grant) int {
+		if x.Constraints.OneTime == y.Constraints.OneTime {
+			return 0
+		}
+		if x.Constraints.OneTime {
+			return 1
+		}
+		return -1
+	})
 	for _, g := range list {
-		if g.live(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) }) {
-			return &g, nil
+		if !g.covers(types, message, now) {
+			continue
+		}
+		if !g.Constraints.OneTime {
+			return &g, nil, nil
+		}
+		var fresh Grant
+		rev, ok, err := b.read(ctx, nsConsents, g.ID, &fresh, now)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ok && fresh.covers(types, message, now) {
+			fresh.Used = message
+			return &fresh, []store.Change{fresh.change(rev)}, nil
 		}
 	}
-	return nil, nil
+	return nil, nil, nil
 }

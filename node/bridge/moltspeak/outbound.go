@@ -95,12 +95,12 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 	if _, ok, err := b.read(ctx, nsOurs, slot, &o, now); err != nil {
 		return nil, err
 	} else if !ok || now.Sub(o.Sent) > resendWithin {
-		class, meta, e := b.gate(ctx, to, draft.P, now)
+		out, e := b.gate(ctx, to, draft.P, slot, now)
 		if e != nil {
 			return nil, fmt.Errorf("blocked: %w; the message holds %s, and no consent for %s covers that", e, strings.Join(e.Types, ", "), to.Name())
 		}
-		class = class.like(draft.Class)
-		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, Agent{Agent: to.Agent, Org: to.Org}, class, meta
+		class := out.class.like(draft.Class)
+		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
 		if b.cfg.URL != "" {
 			draft.Ext = wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(b.cfg.URL)))))
 		}
@@ -109,21 +109,22 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 			return nil, err
 		}
 		o = ours{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC()}
-		if err := b.keepOurs(ctx, o, slot, draft, to, now); err != nil {
-			return nil, err
+		if err := b.keepOurs(ctx, o, slot, draft, to, out.uses, now); err != nil {
+			b.cfg.Logger.WarnContext(ctx, "moltspeak: keep a message of ours", "peer", to.Name(), "err", err)
+			return nil, &client.SendError{Retry: true}
 		}
 	}
 	return o.Raw, nil
 }
 
 // keepOurs remembers a message of ours before it leaves, so that its answer finds the conversation.
-func (b *Bridge) keepOurs(ctx context.Context, o ours, slot string, draft Draft, to Agent, now time.Time) error {
+func (b *Bridge) keepOurs(ctx context.Context, o ours, slot string, draft Draft, to Agent, uses []store.Change, now time.Time) error {
 	record := func(key string, o ours, keep time.Duration) store.Change {
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsOurs, Key: key, Body: encode(o), Expires: now.Add(keep)}}
 	}
 	answerable := o
 	answerable.Raw = nil
-	changes := []store.Change{record(slot, o, time.Hour), record(draft.ID, answerable, keepThreads)}
+	changes := append(uses, record(slot, o, time.Hour), record(draft.ID, answerable, keepThreads))
 	if id := draft.P.GetStr("task_id"); draft.Op == OpTask && id != "" {
 		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepThreads))
 	}

@@ -133,6 +133,65 @@ func TestConsentFlow(t *testing.T) {
 	}
 }
 
+// consented has cat ask for consent and the owner agree, and returns the token.
+func (r *rig) consented(request string) string {
+	r.t.Helper()
+	if m, status := r.say(cat, r.draft(cat, OpConsent, request)); status != http.StatusAccepted {
+		r.t.Fatalf("request: %d %s", status, m.P.JSON())
+	}
+	asks, _, err := r.b.cfg.Asks.List(r.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 {
+		r.t.Fatalf("the owner is asked %+v, %v", asks, err)
+	}
+	if _, err := r.b.cfg.Asks.Decide(r.t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+		r.t.Fatal(err)
+	}
+	r.b.call(r.t.Context(), <-r.b.callbacks)
+	answer := r.gets(cat)
+	data, _ := answer.P.Get("data")
+	return data.GetStr("consent_token")
+}
+
+// A consent for one message lets one message out, however often that is sent, and no other: neither over a link nor as
+// an answer (MS-42). What else narrows it stands in the token.
+func TestConsentForOneMessage(t *testing.T) {
+	r, n := alone(t, nil)
+	const request = `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h","constraints":{"one_time":true,"no_forward":true}}`
+	token := r.consented(request)
+	raw, _ := base64.RawURLEncoding.DecodeString(token)
+	if text := string(mustTree(t, string(raw)).Without("sig").JSON()); !strings.Contains(text, `"constraints":{"one_time":true,"no_forward":true}`) {
+		t.Errorf("token: %s", text)
+	}
+	const personal = `{"action":"deliver","message":{"body":"jane.doe@example.com"}}`
+	first := out(t, cat, wire.Deliver, personal)
+	for range 2 {
+		if _, err := r.b.Deliver(t.Context(), first); err != nil {
+			t.Fatalf("the one message: %v", err)
+		}
+		r.gets(cat)
+	}
+	if _, err := r.b.Deliver(t.Context(), out(t, cat, wire.Deliver, personal)); err == nil {
+		t.Error("a second message left")
+	}
+	if m, _ := r.say(cat, r.draft(cat, OpConsent, `{"action":"verify","consent_token":"`+token+`"}`)); !strings.Contains(string(m.P.JSON()), `"valid":false`) {
+		t.Errorf("a used token: %s", m.P.JSON())
+	}
+	if code := r.code(cat, r.draft(cat, OpConsent, strings.Replace(request, "true", `"yes"`, 1))); code != CodeInvalidParam {
+		t.Errorf("a constraint that is no boolean: %q", code)
+	}
+	r.consented(request)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
+	}
+	for _, want := range []Op{OpRespond, OpError} {
+		reply := r.b.Receive(t.Context(), r.signed(cat, r.draft(cat, OpQuery, plainQuery)), nil)
+		p, e := ReadPacket(reply.Body, boxOf(cat))
+		if e != nil || Op(p.Tree.GetStr("op")) != want || want == OpRespond && (!p.Boxed || p.Tree.GetStr("cls") != "pii") {
+			t.Errorf("answered %s, boxed %v, %v, want %s", p.Tree.GetStr("op"), p.Boxed, e, want)
+		}
+	}
+}
+
 // A rejected request is answered, and gives nothing.
 func TestConsentRejected(t *testing.T) {
 	r, _ := alone(t, nil)

@@ -80,6 +80,7 @@ type Tool struct {
 // Consent is about permission to use personal data.
 type Consent struct {
 	Action, Purpose, Duration, Human, Token string
+	Constraints                             Constraints
 	Types                                   []string
 }
 
@@ -302,6 +303,13 @@ func parseConsent(r *reader) Payload {
 	c.Types, c.Purpose = r.texts("data_types", true), r.name("purpose")
 	r.check(len(c.Types) > 0, "data_types", "must have at least one entry")
 	c.Duration = r.oneOf("duration", "session", "24h", "7d", "permanent")
+	if v, ok := r.opt("constraints", wire.Object); ok {
+		sub := &reader{v: v, path: "p.constraints.", bad: CodeInvalidParam}
+		c.Constraints = Constraints{OneTime: sub.flag("one_time"), NoStorage: sub.flag("no_storage"), NoForward: sub.flag("no_forward")}
+		if r.err == nil {
+			r.err = sub.err
+		}
+	}
 	return c
 }
 

@@ -34,13 +34,19 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 	}
 	var meta *PIIMeta
 	if a.user {
-		var e *Error
-		if class, meta, e = b.gate(c.ctx, to, a.p, c.now); e != nil {
+		out, e := b.gate(c.ctx, to, a.p, "re "+seenKey(c.m.From, c.m.ID), c.now)
+		if e == nil && len(out.uses) > 0 {
+			if err := b.records.Apply(c.ctx, out.uses, c.now); err != nil {
+				e = fault(CodeConsent).because(err)
+			}
+		}
+		if e != nil {
+			out.class = Internal
 			// The owner sees why in the log and in the conversation; the peer learns that nothing comes.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
 			a.op, a.p, r.Status = OpError, fault(CodeConsent).Payload(true), http.StatusForbidden
 		}
-		class = class.like(c.m.Class)
+		class, meta = out.class.like(c.m.Class), out.meta
 	}
 	re := c.m.ID
 	if re == "" {
@@ -114,24 +120,32 @@ func (b *Bridge) pack(c *exchange, raw []byte) []byte {
 	return wrap(tree, c.packet.Enveloped)
 }
 
-// gate scans what leaves (MS-40): its class, and the consent that covers what was found. The error is E_CONSENT.
-func (b *Bridge) gate(ctx context.Context, to Agent, p wire.Value, now time.Time) (Class, *PIIMeta, *Error) {
+// gated is what the gate lets out.
+type gated struct {
+	class Class
+	meta  *PIIMeta
+	uses  []store.Change // of the consent, in the step before it leaves
+}
+
+// gate scans a message that leaves (MS-40), known by a name that is the same when it is sent again: its class, and the
+// consent that covers what was found. The error is E_CONSENT.
+func (b *Bridge) gate(ctx context.Context, to Agent, p wire.Value, message string, now time.Time) (gated, *Error) {
 	found := Types(p)
 	if len(found) == 0 {
-		return Internal, nil, nil
+		return gated{class: Internal}, nil
 	}
 	refuse := faultAt(CodeConsent, "p", "holds personal data that no consent covers")
 	refuse.Types = found
 	peer, known, err := b.peer(ctx, to.Name(), now)
 	if err != nil || !known || peer.EncKey == "" || len(peer.Classes) > 0 && !slices.Contains(peer.Classes, PII) {
-		return "", nil, refuse.because(err) // it could not be sent encrypted, or the peer does not take it (MS-38)
+		return gated{}, refuse.because(err) // it could not be sent encrypted, or the peer does not take it (MS-38)
 	}
-	grant, err := b.covering(ctx, to.Name(), found, now)
+	grant, uses, err := b.covering(ctx, to.Name(), found, message, now)
 	if err != nil || grant == nil {
-		return "", nil, refuse.because(err)
+		return gated{}, refuse.because(err)
 	}
-	return PII, &PIIMeta{
+	return gated{PII, &PIIMeta{
 		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: "consent-token:" + grant.ID,
 		Expires: time.Unix(grant.Expires, 0).UTC(),
-	}, nil
+	}, uses}, nil
 }
