@@ -89,6 +89,7 @@ func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, from 
 type MailQuery struct {
 	Box          wire.AgentID        // "" for all of its agents
 	Conversation wire.ConversationID // "" for all
+	After        string              // relay id: only what came later
 	Limit        int                 // 0 is 50; above 100 is 100
 	Wait         time.Duration       // for what comes, where nothing is there
 }
@@ -106,6 +107,14 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 	if err != nil {
 		return nil, err
 	}
+	after := ""
+	if q.After != "" {
+		if after, err = r.openRelayID(ctx, owner, q.After, now); errors.Is(err, wire.ErrRoute) {
+			return nil, wire.ErrQuery.At("after must be a relay_id")
+		} else if err != nil {
+			return nil, err
+		}
+	}
 	r.connected(ctx, boxes, now)
 	seat := r.desks.sit(owner, q.Wait > 0, len(boxes) > 0)
 	defer seat.leave()
@@ -113,7 +122,7 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 	defer end.Stop()
 	for {
 		rung := seat.rung()
-		items, err := r.mailNow(ctx, owner, q, clock())
+		items, err := r.mailNow(ctx, owner, q, after, clock())
 		if err != nil || len(items) > 0 || !seat.waits {
 			return items, err
 		}
@@ -127,7 +136,7 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 	}
 }
 
-func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, now time.Time) ([]RelayItem, error) {
+func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, after string, now time.Time) ([]RelayItem, error) {
 	items, size := make([]RelayItem, 0, 4), 0
 	for _, o := range r.desks.take(owner, q.Box, q.Conversation, q.Limit) {
 		items = append(items, RelayItem{o.id, o.raw, wire.FormatTime(o.created), wire.FormatTime(o.replyBy)})
@@ -137,7 +146,7 @@ func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, now
 	if q.Box != "" {
 		term = boxTerm(q.Box) // also what came when it had another credential
 	}
-	for after, more := "", true; more; {
+	for more := true; more; {
 		list, err := r.mailOf(ctx, term, after, maxMailPage, now)
 		if err != nil {
 			return nil, err

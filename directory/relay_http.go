@@ -74,7 +74,9 @@ func (r *Registry) getRelay(c echo.Context) error {
 	if !r.fit(bearer) {
 		return wire.ErrNoBearer
 	}
-	q := MailQuery{Box: wire.AgentID(c.QueryParam("agent_id")), Conversation: wire.ConversationID(c.QueryParam("conversation"))}
+	q := MailQuery{
+		Box: wire.AgentID(c.QueryParam("agent_id")), Conversation: wire.ConversationID(c.QueryParam("conversation")), After: c.QueryParam("after"),
+	}
 	if text := c.QueryParam("limit"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 31)
 		if err != nil || n < 1 {

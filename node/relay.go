@@ -30,9 +30,10 @@ func (n *Node) takeMail(ctx context.Context, relay *client.Directory) {
 	var passing sync.WaitGroup
 	defer passing.Wait()
 	room := make(chan struct{}, relayAtOnce)
+	var bag mailbag
 	failures := 0
 	for ctx.Err() == nil {
-		err := n.takeSome(ctx, relay, &passing, room)
+		err := n.takeSome(ctx, relay, &bag, &passing, room)
 		if ctx.Err() != nil {
 			return
 		}
@@ -51,10 +52,11 @@ func (n *Node) takeMail(ctx context.Context, relay *client.Directory) {
 }
 
 // takeSome takes what one poll brings.
-func (n *Node) takeSome(ctx context.Context, relay *client.Directory, passing *sync.WaitGroup, room chan struct{}) error {
+func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailbag, passing *sync.WaitGroup, room chan struct{}) error {
 	cred := n.keeper.credential(relay)
-	items, err := relay.Mail(ctx, cred, n.ID(), relayWait)
+	items, err := relay.Mail(ctx, cred, n.ID(), bag.open(time.Now()), bag.wait(time.Now()))
 	if err != nil {
+		*bag = mailbag{}
 		return err
 	}
 	var waited []client.RelayItem
@@ -73,13 +75,29 @@ func (n *Node) takeSome(ctx context.Context, relay *client.Directory, passing *s
 			n.answerThrough(ctx, relay, cred, item)
 		})
 	}
+	if bag.knows(waited) {
+		return errors.New("the relay gives what was put off, and does not know after")
+	}
 	for _, item := range waited { // in the order in which they came
-		if err := n.takeOut(ctx, item); err != nil {
+		if bag.holds(item) {
+			continue
+		}
+		err := n.takeOut(ctx, item)
+		if refused, ok := errors.AsType[*wire.Error](err); ok { // for now: others need not wait for that
+			n.log.Info("mail is put off", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
+			bag.putOff(item, refused.RetryAfter, time.Now())
+			if refused.Code == wire.AgentUnavailable { // ours or a directory's fault, which the next one may meet as well
+				return err
+			}
+			continue
+		}
+		if err == nil {
+			err = relay.Acknowledge(ctx, cred, item.ID)
+		}
+		if err != nil {
 			return err // it stays in the mailbox
 		}
-		if err := relay.Acknowledge(ctx, cred, item.ID); err != nil {
-			return err
-		}
+		bag.passed(item)
 	}
 	return nil
 }

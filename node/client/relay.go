@@ -23,9 +23,13 @@ type RelayItem struct {
 const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and something around them
 
 // Mail takes what waits for the agent id in its mailbox at the directory, or what comes within wait, whole seconds of at
-// most 30. Nothing in a message is checked. What waited stays until it is acknowledged.
-func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, wait time.Duration) ([]RelayItem, error) {
+// most 30. Nothing in a message is checked. What waited stays until it is acknowledged; where after names an item, only
+// what came later is taken.
+func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
+	if after != "" {
+		params.Set("after", after)
+	}
 	r := request{op: opMail, method: http.MethodGet, path: "/relay?" + params.Encode(), cred: cred, max: maxMailAnswer, timeout: defaultAnswer + wait}
 	resp, err := d.do(ctx, r, http.StatusOK)
 	if err != nil {

@@ -1,0 +1,51 @@
+package node_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestMailBehindAStranger: what a node cannot take now, and must ask for again, keeps its place in the mailbox and
+// nobody else's mail back. In approval mode that is every stranger's second message, until the owner has decided.
+func TestMailBehindAStranger(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
+	configure := func(cfg *node.Config) {
+		cfg.Policy.Mode, cfg.Policy.Allow = acl.Approval, []string{string(ann.ID)}
+		cfg.Relay = mesh.Directory()
+		cfg.Identity.Card = meshtest.Card(t, "sarah", mesh.URL+"/mailbox/"+string(meshtest.Key("sarah").Public().AgentID()))
+	}
+	sarah := mesh.Node("sarah", configure)
+	sarah.Stop()
+	post := func(from *meshtest.Stranger, conv wire.ConversationID) wire.MessageID {
+		t.Helper()
+		d := in(conv, from.Draft(sarah.ID(), wire.Deliver, hello))
+		must(t, meshtest.Post(t, mesh.URL+"/mailbox/"+string(sarah.ID()), from.Sign(d)), http.StatusAccepted)
+		return d.ID
+	}
+	for i := range 40 { // more than two pages with what is to come, and as much as one sender may leave
+		post(chris, wire.ConversationID(fmt.Sprintf("conv_%d", i)))
+	}
+	for _, name := range []string{"dora", "emil"} {
+		other := mesh.Stranger(name)
+		for range 40 {
+			post(other, "conv_same")
+		}
+	}
+	wanted := []wire.MessageID{post(ann, "conv_ann"), post(ann, "conv_ann")}
+
+	sarah = mesh.Restart(sarah, configure)
+	waitFor(t, "the mail of whom the owner knows", func() bool {
+		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2 && items[0].MessageID == wanted[0] && items[1].MessageID == wanted[1]
+	})
+	if asks := pendingAsks(t, sarah); len(asks) != 3 {
+		t.Errorf("%d messages wait for the owner, want one of each stranger", len(asks))
+	}
+}
