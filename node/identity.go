@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -50,7 +51,7 @@ func (n *Node) become(key *signing.PrivateKey, tree wire.Value) error {
 }
 
 // RotateKey gives the node a new signing key and the directories both proofs, so that peers follow (AM-60). The agent
-// id stays. Until a directory has followed, the old key is kept for it, beside the new one's card.
+// id stays. Until a directory has followed, the old key is needed for it; no private key stands in the database.
 func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) {
 	if n.cfg.SaveKey == nil {
 		return nil, fault(http.StatusConflict, "this node cannot store a new key", "")
@@ -73,14 +74,11 @@ func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) {
 	})
 }
 
-// rotate makes key the node's own. Each record is written before what depends on it: the id and the old key first,
-// then the new key, then it is used.
+// rotate makes key the node's own. Each record is written before what depends on it: the id and which key was the old one
+// first, then the new key, then it is used.
 func (k *keeper) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	old := k.n.identity.Load()
-	text, err := old.Key.MarshalText()
-	if err != nil {
-		return fmt.Errorf("keep the old key: %w", err)
-	}
+	was := old.Key.Public().Fingerprint()
 	if err := k.n.keepID(ctx, old.Card.ID); err != nil {
 		return err
 	}
@@ -89,32 +87,39 @@ func (k *keeper) rotate(ctx context.Context, key *signing.PrivateKey) error {
 		s := p.state
 		k.mu.Unlock()
 		if s.AgentID != "" && s.PreviousKey == "" {
-			s.PreviousKey = string(text)
+			s.PreviousKey = was
 		}
 		if err := k.put(ctx, p, s, time.Time{}); err != nil {
-			return fmt.Errorf("keep the old key: %w", err)
+			return fmt.Errorf("note the old key: %w", err)
 		}
 	}
 	if err := k.n.cfg.SaveKey(key); err != nil {
 		return fmt.Errorf("store the new key: %w", err)
 	}
+	k.retired[was] = old.Key
 	k.rotated.Store(time.Now().Unix())
 	return k.n.become(key, old.Card.Tree.With("public_key", wire.Text(key.PublicText())))
 }
 
-// previousKey is the key that a directory still lists; nil where it is the current one.
-func previousKey(text string, current *signing.PrivateKey) (*signing.PrivateKey, error) {
-	if text == "" {
-		return nil, nil
+// previousKey is the key that a directory still lists; nil where it is the current one, for then the rotation did not
+// happen, and where it is lost: then peers ask their owners, as after any replaced key (AM-60). The caller holds work.
+func (k *keeper) previousKey(fingerprint string, current *signing.PrivateKey) *signing.PrivateKey {
+	if fingerprint == "" || fingerprint == current.Public().Fingerprint() {
+		return nil
 	}
-	key, err := signing.ParsePrivateKey([]byte(text))
+	if key := k.retired[fingerprint]; key != nil || k.n.cfg.RetiredKey == nil {
+		return key
+	}
+	key, err := k.n.cfg.RetiredKey(fingerprint)
+	if err == nil && key.Public().Fingerprint() != fingerprint {
+		err = errors.New("it is another key")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read the key before the rotation: %w", err)
+		k.n.log.Warn("the key before the rotation is lost: peers will ask their owners", "fingerprint", fingerprint, "err", err)
+		return nil
 	}
-	if key.Public().Fingerprint() == current.Public().Fingerprint() {
-		return nil, nil // the rotation did not happen
-	}
-	return key, nil
+	k.retired[fingerprint] = key
+	return key
 }
 
 // justRotated says whether peers may still have the card with the old key: they keep one for at most 10 minutes

@@ -30,7 +30,8 @@ type keeper struct {
 	n    *Node
 	kick chan struct{}
 
-	work sync.Mutex // held over calls to directories
+	work    sync.Mutex                     // held over calls to directories; guards retired
+	retired map[string]*signing.PrivateKey // keys from before a rotation, by fingerprint
 
 	mu     sync.Mutex // guards what places hold
 	places []*place
@@ -58,12 +59,12 @@ type placeState struct {
 	Hint       string       `json:"hint,omitempty"`
 	Refused    bool         `json:"refused,omitempty"`
 	Failures   int          `json:"failures,omitempty"`
-	// PreviousKey is the key that the directory still lists, until it has followed a rotation (AM-60).
+	// PreviousKey is the fingerprint of the key that the directory still lists, until it has followed a rotation (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`
 }
 
 func newKeeper(n *Node) *keeper {
-	k := &keeper{n: n, kick: make(chan struct{}, 1)}
+	k := &keeper{n: n, kick: make(chan struct{}, 1), retired: make(map[string]*signing.PrivateKey)}
 	for _, d := range n.cfg.Directories {
 		k.places = append(k.places, &place{dir: d, state: placeState{Directory: d.Base}})
 	}
@@ -255,11 +256,8 @@ func (k *keeper) visit(ctx context.Context, p *place, s *placeState, force bool)
 		return err
 	}
 	var reg wire.Registered
-	previous, err := previousKey(s.PreviousKey, id.Key)
-	if err != nil {
-		return err
-	}
-	if previous != nil {
+	var err error
+	if previous := k.previousKey(s.PreviousKey, id.Key); previous != nil {
 		reg, err = p.dir.Rotate(ctx, card, k.credential(p.dir), id.Key, previous)
 	} else {
 		reg, err = p.dir.Renew(ctx, card, k.credential(p.dir), id.Key)

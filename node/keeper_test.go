@@ -1,13 +1,21 @@
 package node_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -352,4 +360,88 @@ func TestLetterAfterRotation(t *testing.T) {
 			t.Errorf("sent again as %s: %v", last.Tree.JSON(), err)
 		}
 	})
+}
+
+// cut is a way to a directory that can be cut.
+type cut struct{ off atomic.Bool }
+
+func (c *cut) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.off.Load() {
+		return nil, errors.New("the line is cut")
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// TestRotationOverRestart: a directory that could not be reached during a rotation gets both proofs after a restart, and
+// the old private key never stands in the database. Where it is lost, the directory gets a replaced key (AM-60).
+func TestRotationOverRestart(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		mesh, dir, line := meshtest.New(t), t.TempDir(), &cut{}
+		old := meshtest.Key("lone")
+		var next *signing.PrivateKey
+		configure := func(cfg *node.Config) {
+			cfg.Directories = []*client.Directory{client.NewDirectory(mesh.URL, cfg.HTTP, line)}
+			if next != nil {
+				cfg.Identity.Key = next
+				card, err := wire.ParseCard(cfg.Identity.Card.Tree.With("public_key", wire.Text(next.PublicText())), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cfg.Identity.Card = card
+			}
+			cfg.SaveKey = func(k *signing.PrivateKey) error { next = k; return nil }
+			cfg.RetiredKey = func(fingerprint string) (*signing.PrivateKey, error) {
+				if lost || fingerprint != old.Public().Fingerprint() {
+					return nil, fs.ErrNotExist
+				}
+				return old, nil
+			}
+		}
+		credential := client.NewCredential()
+		same := func(cfg *node.Config) { configure(cfg); cfg.Credential = credential }
+		l := loneNode(t, dir, &wireTransport{deliver: takes}, same)
+		if _, err := l.Register(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		id := l.ID()
+		line.off.Store(true)
+		if list, err := l.RotateKey(t.Context()); err != nil || list[0].Error == "" {
+			t.Fatalf("RotateKey over a cut line = %+v, %v", list, err)
+		}
+		l.stop()
+		text, err := old.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, _ := pem.Decode(text)
+		files, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("files %v, %v", files, err)
+		}
+		for _, name := range files {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, form := range []string{string(secret.Bytes), base64.StdEncoding.EncodeToString(secret.Bytes), "PRIVATE KEY"} {
+				if bytes.Contains(data, []byte(form)) {
+					t.Errorf("%s holds the private key", filepath.Base(name))
+				}
+			}
+		}
+		line.off.Store(false)
+		again := loneNode(t, dir, &wireTransport{deliver: takes}, same)
+		if _, err := again.Register(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		keys, err := mesh.Directory().Keys(t.Context(), id)
+		if err != nil || len(keys.Keys) != 2 && !lost {
+			t.Fatalf("keys at the directory: %+v, %v", keys, err)
+		}
+		last := keys.Keys[len(keys.Keys)-1]
+		if (last.PreviousProof == "") != lost || last.PublicKey != next.PublicText() || again.ID() != id {
+			t.Errorf("lost %v: the directory has %+v", lost, last)
+		}
+		again.stop()
+	}
 }

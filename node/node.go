@@ -73,10 +73,13 @@ type Config struct {
 	MaxBytes     int64         // of messages in all of them, likewise; zero: 8 GiB
 	MaxConvBytes int64         // of messages in one of them, which then is full; zero: 64 MiB
 
-	// SaveKey stores a new signing key durably before a rotation uses it; nil refuses rotation.
+	// SaveKey stores a new signing key durably, and keeps the one before it, before a rotation uses it; nil refuses rotation.
 	SaveKey func(*signing.PrivateKey) error
-	Logger  *slog.Logger     // nil logs nothing
-	Metrics *httpapi.Metrics // nil counts nothing
+	// RetiredKey returns a key that SaveKey has kept, by its fingerprint: until every directory has followed a rotation it
+	// must vouch for the new one, also after a restart. Nil: none is kept.
+	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
+	Logger     *slog.Logger     // nil logs nothing
+	Metrics    *httpapi.Metrics // nil counts nothing
 }
 
 // Identity is who the node is: its signing key and the card that says so.

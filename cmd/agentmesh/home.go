@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -118,7 +117,6 @@ func (h home) writeNew(name, content string) error {
 func (h home) secrets(passphrase func() ([]byte, error)) (secrets, error) {
 	var s secrets
 	var err error
-	passphrase = sync.OnceValues(passphrase) // whoever types it types it once
 	if s.key, err = signing.ReadKeyFile(h.path(fileKey), passphrase); err != nil {
 		return s, h.secretFault(fileKey, err)
 	}
@@ -144,9 +142,17 @@ func (h home) secretFault(name string, err error) error {
 	case errors.Is(err, fs.ErrNotExist) && name == fileCredential:
 		return failHint(exitConfig, err, "restore it from a backup, or let agentmesh serve make a new one, which directories take when the card has ended")
 	case errors.Is(err, fs.ErrNotExist):
-		return failHint(exitConfig, err, "restore it from a backup, or use a new data directory for a new agent")
+		return failHint(exitConfig, err, "restore it from a backup, or make a new key that peers have to accept: agentmesh keys generate"+kindFlag(name)+" "+h.path(name))
 	}
 	return fail(exitConfig, err)
+}
+
+// kindFlag is the flag with which keys generate makes a key for a file of the data directory.
+func kindFlag(name string) string {
+	if name == fileAge {
+		return " --kind age"
+	}
+	return ""
 }
 
 // readSecret reads a file that nobody else may read.
@@ -185,9 +191,15 @@ func (h home) saveCard(card wire.Value) error {
 	return nil
 }
 
-// saveKey puts a new signing key in place of the old one, which is kept: until every directory has the new card,
-// only the old key can vouch for the new one (AM-60).
-func (h home) saveKey(key *signing.PrivateKey, passphrase []byte) error {
+// retired names the file of a signing key from before a rotation.
+func (h home) retired(fingerprint string) string {
+	_, digits, _ := strings.Cut(fingerprint, ":")
+	return filepath.Join(h.path(fileRetired), fileKey+"."+digits[:min(len(digits), 16)])
+}
+
+// saveKey puts a new signing key in place of the old one, which is kept as it was, encrypted or not: until every directory
+// has the new card, only the old key can vouch for the new one (AM-60).
+func (h home) saveKey(key, was *signing.PrivateKey, passphrase []byte) error {
 	next := h.path(fileKey + "." + strings.ToLower(rand.Text()[:8]))
 	if err := signing.WriteKeyFile(next, key, passphrase); err != nil {
 		return fmt.Errorf("write the new signing key: %w", err)
@@ -199,8 +211,7 @@ func (h home) saveKey(key *signing.PrivateKey, passphrase []byte) error {
 	if err := os.MkdirAll(h.path(fileRetired), 0o700); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
-	kept := filepath.Join(h.path(fileRetired), filepath.Base(next))
-	if err := writeWhole(kept, old); err != nil {
+	if err := writeWhole(h.retired(was.Public().Fingerprint()), old); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	if err := os.Rename(next, h.path(fileKey)); err != nil {

@@ -41,6 +41,8 @@ type process struct {
 	release func() // of the pid file
 	secrets secrets
 
+	passphrase func() ([]byte, error) // of the key files; whoever types it types it once
+
 	store    *bolt.Store
 	http     *client.HTTP
 	edge     *httpapi.Server
@@ -70,7 +72,10 @@ func (a *app) open(ctx context.Context, cfg Config) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cfg: cfg, app: a, home: h, log: a.logger(cfg.Log), metrics: httpapi.NewMetrics(thisBuild().Version)}
+	p := &process{
+		cfg: cfg, app: a, home: h, log: a.logger(cfg.Log), metrics: httpapi.NewMetrics(thisBuild().Version),
+		passphrase: sync.OnceValues(a.passphrase),
+	}
 	if h.lostDatabase() {
 		p.log.Warn("the database is missing: a new one is made, which knows nothing of what happened before", "path", h.path(fileDatabase))
 	}
@@ -141,7 +146,7 @@ func (p *process) assemble(ctx context.Context, base string) error {
 	p.watchCertificate()
 	if p.cfg.has(roleNode) {
 		var err error
-		if p.secrets, err = p.home.secrets(p.app.passphrase); err != nil {
+		if p.secrets, err = p.home.secrets(p.passphrase); err != nil {
 			return err
 		}
 	}
@@ -227,7 +232,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
-		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, Logger: p.log, Metrics: p.metrics,
+		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, RetiredKey: p.retiredKey, Logger: p.log, Metrics: p.metrics,
 	})
 	if err != nil {
 		return fail(exitConfig, fmt.Errorf("start the node: %w", err))
@@ -295,16 +300,22 @@ func (p *process) invite() (client.Credential, error) {
 func (p *process) saveKey(key *signing.PrivateKey) error {
 	var passphrase []byte
 	asked := func() (text []byte, err error) {
-		passphrase, err = p.app.passphrase()
+		passphrase, err = p.passphrase()
 		return passphrase, err
 	}
-	if _, err := p.home.secrets(asked); err != nil { // asks for the passphrase only where there is one
+	old, err := p.home.secrets(asked) // asks for the passphrase only where there is one
+	if err != nil {
 		return err
 	}
-	if err := p.home.saveKey(key, passphrase); err != nil {
+	if err := p.home.saveKey(key, old.key, passphrase); err != nil {
 		return err
 	}
 	return p.home.saveCard(p.node.Card().Tree.With("public_key", wire.Text(key.PublicText())))
+}
+
+// retiredKey reads a signing key from before a rotation.
+func (p *process) retiredKey(fingerprint string) (*signing.PrivateKey, error) {
+	return signing.ReadKeyFile(p.home.retired(fingerprint), p.passphrase)
 }
 
 // mountProcess adds the part of the owner API that is about the process, not about a service.

@@ -121,6 +121,9 @@ func scriptEnv(ts *testscript.TestScript) []string {
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot"} {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
+	if secret := ts.Getenv(envPassphrase); secret != "" {
+		env = append(env, envPassphrase+"="+secret)
+	}
 	return env
 }
 
