@@ -2,10 +2,7 @@ package directory
 
 import (
 	"cmp"
-	"context"
-	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,24 +55,6 @@ func (r *Registry) charge(client netip.Addr, owner [32]byte, now time.Time) erro
 		return wire.ErrQuota.After(wait)
 	}
 	return nil
-}
-
-// quotaFull says whether put would meet a used-up quota. A taken id is refused by the store before it counts,
-// but AM-51 has the quota win: so this tries the same put under a free id, with a record that always refuses.
-func (r *Registry) quotaFull(ctx context.Context, put store.PutCard) (bool, error) {
-	put.Card.ID = "am_" + rand.Text()
-	put.IfRev = store.Absent
-	put.Records = []store.Change{{Record: store.Record{NS: recordNS, Key: "never"}, IfRev: 1}}
-	switch _, err := r.cards.Put(ctx, put); {
-	case errors.Is(err, store.ErrQuota):
-		return true, nil
-	case errors.Is(err, store.ErrConflict):
-		return false, nil
-	case err == nil:
-		return false, errors.New("a put that must be refused was taken")
-	default:
-		return false, err
-	}
 }
 
 // sameCounts says whether two cards count against the same keys, in whatever order the store keeps them.

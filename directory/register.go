@@ -93,17 +93,11 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		return wire.Registered{}, err
 	}
 	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c), Records: invite, Now: g.now}
-	if taken {
-		full, err := r.quotaFull(ctx, put)
-		switch {
-		case err != nil:
-			return wire.Registered{}, err
-		case full:
-			return wire.Registered{}, wire.ErrQuota
-		}
+	done, err := r.put(ctx, put, g.c.card, "registered")
+	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) {
 		return wire.Registered{}, wire.ErrIDTaken
 	}
-	return r.put(ctx, put, g.c.card, "registered")
+	return done, err
 }
 
 // replace puts a card in the place of one of the same owner: a renewal, a change, or a revival.
@@ -129,10 +123,13 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 
 func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
-	r.wrote(put.Card.ID) // also after an error: the outcome may be unknown
-	if errors.Is(err, store.ErrQuota) {
+	switch {
+	case errors.Is(err, store.ErrQuota):
 		return wire.Registered{}, wire.ErrQuota
+	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrReserved):
+		return wire.Registered{}, err // nothing was written: what is kept of the card stays, and no reader of the feed wakes
 	}
+	r.wrote(put.Card.ID) // also after another error: the outcome may be unknown
 	if err != nil {
 		return wire.Registered{}, err
 	}

@@ -178,9 +178,8 @@ type CardChange struct {
 type Cards interface {
 	// Put stores a card in one unit with its quotas and records and returns it with Seq and Rev.
 	// With IfRev Absent it takes a free id, or one that is reserved for the same Owner (Seq and Registered
-	// are kept). It is ErrConflict where a live card has the id, ErrReserved where the id is reserved for
-	// another Owner, ErrQuota where a quota is used up, and the error of a record that refuses; checked in this
-	// order. With a revision it replaces the card that is held, live or not, whoever its owner is: that is for
+	// are kept). It is ErrQuota where a quota is used up, ErrConflict where a live card has the id, ErrReserved
+	// where the id is reserved for another Owner, and the error of a record that refuses; checked in this order. With a revision it replaces the card that is held, live or not, whoever its owner is: that is for
 	// the caller to judge.
 	Put(ctx context.Context, put PutCard) (Card, error)
 	// Get returns the card of id if it is live.

@@ -111,10 +111,10 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 			return nil, err
 		}
 		held := exists && old.Held(put.Now)
-		if err := mayPut(old.Card, held, put, card.Owner); err != nil {
+		if err := checkQuotas(t.Tx, put.Quotas, old.Seq, put.Now); err != nil {
 			return nil, err
 		}
-		if err := checkQuotas(t.Tx, put.Quotas, old.Seq, put.Now); err != nil {
+		if err := mayPut(old.Card, held, put, card.Owner); err != nil {
 			return nil, err
 		}
 		records, err := planRecords(t, put.Records, put.Now)

@@ -234,6 +234,12 @@ func testQuotas(t *testing.T, s store.Store) {
 	wantOK(t, "another key", put("am_d", t0, store.Quota{Key: "token:2", Max: 1}))
 	wantOK(t, "no limit", put("am_e", t0, store.Quota{Key: "token:1"}))
 	wantErr(t, "one of two quotas", put("am_f", t0, store.Quota{Key: "token:2", Max: 1}, store.Quota{Key: "host:1", Max: 3}), store.ErrQuota)
+	taken := card("am_a")
+	taken.Counts = []string{"token:1"}
+	_, err := s.Cards().Put(t.Context(), store.PutCard{Card: taken, Quotas: []store.Quota{{Key: "token:1", Max: 3}}, Now: t0})
+	wantErr(t, "a quota beats a taken id", err, store.ErrQuota)
+	_, err = s.Cards().Put(t.Context(), store.PutCard{Card: taken, Quotas: []store.Quota{{Key: "token:1", Max: 9}}, Now: t0})
+	wantErr(t, "a taken id within its quotas", err, store.ErrConflict)
 	wantOK(t, "when the others have expired", put("am_c", t0.Add(day), two))
 	wantOK(t, "withdraw", s.Cards().Withdraw(t.Context(), "am_c", store.Any, t0.Add(9*day), nil, t0.Add(day)))
 	wantOK(t, "when one is withdrawn", put("am_g", t0.Add(day), store.Quota{Key: "token:1", Max: 1}))
