@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -73,6 +74,25 @@ func TestForgedSendersLeavePlaces(t *testing.T) { // THREATS 26, AM-67
 		mu.Unlock()
 		stop()
 	})
+}
+
+// TestForgersAreBarred: an address that sends bad signatures to mailboxes is shut out, as it is at an endpoint (AM-43).
+func TestForgersAreBarred(t *testing.T) { // THREATS 26, 27
+	w := relayWorld(t)
+	edge := httpapi.New(httpapi.Config{})
+	reg := New(Config{Store: w.store, BaseURL: testBase, Addresses: edge.Addresses()})
+	reg.Mount(edge.Echo())
+	codes := map[int]int{}
+	for i := range 40 {
+		forged := strings.Replace(letter(fmt.Sprint(i), "am_bob", "am_alice"), "hello", "hullo", 1)
+		codes[send(edge.Handler(), "POST", "/v1/mailbox/am_alice", forged).Code]++
+	}
+	if codes[401] < 10 || codes[401] > 11 || codes[429] != 40-codes[401] {
+		t.Errorf("40 forged messages of one address = %v, want 10 refusals and then none", codes)
+	}
+	if got := send(edge.Handler(), "POST", "/v1/mailbox/am_alice", letter("x", "am_bob", "am_alice"), "Remote", "198.51.100.9:1"); got.Code != 202 {
+		t.Errorf("whom they name, from elsewhere, gets %d %s", got.Code, got.Body)
+	}
 }
 
 // pipes is a listener inside this process, for a fake clock.
