@@ -18,7 +18,8 @@ import (
 const (
 	mirrorRecord = "mirror:" // and the name of the source: where we are in its feed
 	mirrorWait   = 25 * time.Second
-	mirrorRetry  = time.Second // after the first failure, then twice as long each time
+	mirrorIdle   = 5 * time.Second // between two questions that brought nothing
+	mirrorRetry  = time.Second     // after the first failure, then twice as long each time
 	mirrorPause  = 5 * time.Minute
 	maxSources   = 16 // places in feeds that are looked for; a change of source leaves one
 )
@@ -35,12 +36,16 @@ var errMirror = wire.ErrClosed.At("this is a read-only mirror; register at the d
 func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	failures := 0
 	for ctx.Err() == nil {
-		err := r.followOnce(ctx, source, mirrorWait)
+		asked := time.Now()
+		moved, err := r.followOnce(ctx, source, mirrorWait)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			failures = 0
+			if !moved { // a source that does not wait, or has no place left to
+				pause(ctx, mirrorIdle-time.Since(asked))
+			}
 			continue
 		}
 		wait := min(mirrorRetry<<min(failures, 20), mirrorPause)
@@ -51,41 +56,42 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	}
 }
 
-// followOnce takes over one page; where there is none yet, the source waits for up to wait.
-func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) error {
+// followOnce takes over one page; where there is none yet, the source waits for up to wait. It says whether our place in
+// the feed moved.
+func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) (moved bool, err error) {
 	now := clock()
 	key := mirrorRecord + source.Known()
-	since, rec, err := "", store.Record{NS: recordNS, Key: key}, error(nil)
+	since, rec := "", store.Record{NS: recordNS, Key: key}
 	held, err := r.recs.Get(ctx, recordNS, key, now)
 	switch {
 	case err == nil:
 		since = string(held.Body)
 	case !errors.Is(err, store.ErrNotFound):
-		return err
+		return false, err
 	default:
 		if err := r.leaveOthers(ctx, key, now); err != nil {
-			return fmt.Errorf("leave another source: %w", err)
+			return false, fmt.Errorf("leave another source: %w", err)
 		}
 	}
 	page, err := source.Changes(ctx, since, wait)
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && since != "" {
 		// Another directory answers there now, or it was restored: its cards are all looked at again.
 		r.log.WarnContext(ctx, "the source does not know our place in its feed: beginning anew", "source", source.Base)
-		return r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}}, now)
+		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}}, now)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, c := range page.Changes {
 		if err := r.mirror(ctx, source, c); err != nil {
-			return fmt.Errorf("take over %s: %w", c.AgentID, err)
+			return false, fmt.Errorf("take over %s: %w", c.AgentID, err)
 		}
 	}
 	if page.Next == since {
-		return nil
+		return false, nil
 	}
 	rec.Body = []byte(page.Next)
-	return r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, clock())
+	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, clock())
 }
 
 // leaveOthers drops the cards of a source that was followed before the one of key, and the place in its feed.

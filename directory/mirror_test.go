@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,7 +45,7 @@ func (w *world) follow(source *client.Directory) {
 	}
 	for range 100 {
 		before := place()
-		if err := w.reg.followOnce(w.t.Context(), source, 0); err != nil {
+		if _, err := w.reg.followOnce(w.t.Context(), source, 0); err != nil {
 			w.t.Fatal(err)
 		}
 		if bytes.Equal(before, place()) {
@@ -174,7 +176,7 @@ func TestMirrorChecksItself(t *testing.T) {
 	}
 	// A line with another agent's card stops the page.
 	source := sourceOf(w, swap(`"agent_id":"am_000","record"`, `"agent_id":"am_else","record"`))
-	if err := newWorld(t, readOnly).reg.followOnce(t.Context(), source, 0); err == nil {
+	if _, err := newWorld(t, readOnly).reg.followOnce(t.Context(), source, 0); err == nil {
 		t.Error("a line with another agent's card was taken")
 	}
 }
@@ -213,4 +215,28 @@ func TestFollow(t *testing.T) {
 	}
 	cancel()
 	running.Wait()
+}
+
+// TestMirrorIsPaced: a source that does not wait, or moves our place without a change, is not asked without a pause.
+func TestMirrorIsPaced(t *testing.T) {
+	for name, next := range map[string]func(int64) string{
+		"the same place": func(int64) string { return "same" },
+		"another place":  func(n int64) string { return fmt.Sprint("place-", n) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				source := client.NewDirectory(testBase, nil, client.InProcess(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+					fmt.Fprintf(rw, `{"changes":[],"next":%q,"more":false}`, next(asked.Add(1)))
+				})))
+				m := newWorld(t, readOnly)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				m.reg.Follow(ctx, source)
+				if n := asked.Load(); n < 5 || n > 13 {
+					t.Errorf("asked %d times in a minute", n)
+				}
+			})
+		})
+	}
 }
