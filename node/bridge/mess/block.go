@@ -41,9 +41,9 @@ func Parse(data []byte) (Block, error) {
 	}
 	var b Block
 	for _, doc := range docs {
-		part, err := fromTree(doc, len(b))
+		part, err := fromTree(doc.Value, len(b))
 		if err != nil {
-			return nil, err
+			return nil, bad("", fmt.Sprintf("%s, in the document at line %d", publicText(err), doc.line))
 		}
 		b = append(b, part...)
 	}
@@ -55,13 +55,13 @@ func Parse(data []byte) (Block, error) {
 
 // documents reads JSON where the text looks like it, else a YAML stream. JSON is nearly YAML: what the strict reader
 // refuses is refused, not tried again under laxer rules.
-func documents(data []byte) ([]wire.Value, error) {
+func documents(data []byte) ([]document, error) {
 	if len(data) > MaxDocument {
-		return nil, tooLarge("the document is larger than 2 MiB")
+		return nil, tooLong(data)
 	}
 	if text := strings.TrimLeft(string(data[:min(len(data), 4096)]), " \t\r\n"); looksJSON(text) {
 		v, err := parseJSON(data)
-		return []wire.Value{v}, err
+		return []document{{v, 1}}, err
 	}
 	return parseYAML(data)
 }
@@ -78,7 +78,7 @@ func looksJSON(text string) bool {
 // parseJSON is the strict reader under the bounds of MESS-61.
 func parseJSON(data []byte) (wire.Value, error) {
 	if len(data) > MaxDocument {
-		return wire.Value{}, tooLarge("the document is larger than 2 MiB")
+		return wire.Value{}, tooLong(data)
 	}
 	v, err := wire.ParseLimits(data, maxDepth, maxNodes)
 	if err != nil {

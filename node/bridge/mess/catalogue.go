@@ -68,11 +68,12 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(docs) == 1 && docs[0].Kind() == wire.Array {
-		docs = slices.Collect(docs[0].Elems())
+	list := values(docs)
+	if len(list) == 1 && list[0].Kind() == wire.Array {
+		list = slices.Collect(list[0].Elems())
 	}
 	var out []Capability
-	for i, doc := range docs {
+	for i, doc := range list {
 		f := in(doc, fmt.Sprintf("capability[%d]", i))
 		c := Capability{ID: f.need("id", maxID), Description: f.text("description", maxProse), Tags: f.texts("tags", 100)}
 		c.Definition, _ = f.get("definition")

@@ -205,7 +205,7 @@ func TestMirror(t *testing.T) {
 func TestImportDirectory(t *testing.T) {
 	l := newLab(t)
 	dir := t.TempDir()
-	const files = 1000
+	const files = 10_000
 	base := filepath.Join(dir, "exchange", "state=executing")
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		t.Fatal(err)

@@ -154,6 +154,9 @@ func hostile() map[string]string {
 	}
 }
 
+// wordless are refused for what they are as a whole: no line is at fault.
+var wordless = map[string]bool{"JSON NUL": true}
+
 func TestHostileDocuments(t *testing.T) {
 	for name, text := range hostile() {
 		t.Run(name, func(t *testing.T) {
@@ -169,11 +172,16 @@ func TestHostileDocuments(t *testing.T) {
 			if len(err.Error()) > 300 {
 				t.Errorf("the refusal has %d bytes", len(err.Error()))
 			}
-			// 100 ms on a quiet machine; ten times that here, where others compete.
-			if took > time.Second {
+			if !wordless[name] && !strings.Contains(err.Error(), "line ") {
+				t.Errorf("no line is named: %v", err)
+			}
+			used := after.TotalAlloc - before.TotalAlloc
+			t.Logf("%v, %d KiB: %v", took.Round(10*time.Microsecond), used>>10, err)
+			// 100 ms on a quiet machine; a hundred times that here, where others compete and races are looked for.
+			if took > 10*time.Second {
 				t.Errorf("it took %v", took)
 			}
-			if used := after.TotalAlloc - before.TotalAlloc; used > 64<<20 {
+			if used > 64<<20 {
 				t.Errorf("it took %d MiB", used>>20)
 			}
 		})
@@ -230,11 +238,11 @@ func TestYAMLTestSuite(t *testing.T) {
 			return nil // several documents, or what JSON has not
 		}
 		accepted++
-		if !alike(docs[0], want) {
+		if !alike(docs[0].Value, want) {
 			t.Errorf("%s = %s, want %s", filepath.Base(filepath.Dir(path)), docs[0].JSON(), want.JSON())
 		}
-		if again, err := parseYAML(AppendYAML(nil, docs[0])); err != nil || len(again) > 1 || len(again) == 1 && string(again[0].JSON()) != string(docs[0].JSON()) {
-			t.Errorf("%s is written as\n%s\nwhich reads as %v, %v", filepath.Base(filepath.Dir(path)), AppendYAML(nil, docs[0]), again, err)
+		if again, err := parseYAML(AppendYAML(nil, docs[0].Value)); err != nil || len(again) > 1 || len(again) == 1 && string(again[0].JSON()) != string(docs[0].JSON()) {
+			t.Errorf("%s is written as\n%s\nwhich reads as %v, %v", filepath.Base(filepath.Dir(path)), AppendYAML(nil, docs[0].Value), again, err)
 		}
 		return nil
 	})

@@ -152,7 +152,7 @@ func parseThread(files ...[]byte) (threadFile, error) {
 		if err != nil {
 			return threadFile{}, err
 		}
-		docs = append(docs, part...)
+		docs = append(docs, values(part)...)
 	}
 	if len(docs) == 0 {
 		return threadFile{}, bad("envelope", "is missing")

@@ -25,13 +25,32 @@ const (
 	maxMarks    = 40_000 // what the pre-scan counts
 )
 
+// document is one of a stream.
+type document struct {
+	wire.Value
+	line int // on which it begins
+}
+
+func values(docs []document) []wire.Value {
+	out := make([]wire.Value, len(docs))
+	for i, doc := range docs {
+		out[i] = doc.Value
+	}
+	return out
+}
+
+// tooLong says on which line the bound lies.
+func tooLong(data []byte) error {
+	return tooLarge(fmt.Sprintf("the document is larger than 2 MiB at line %d", lineAt(data, MaxDocument)))
+}
+
 // parseYAML reads a YAML stream into the trees that the strict JSON reader would make of the same documents (MESS-62).
 // Empty documents are left out.
-func parseYAML(data []byte) ([]wire.Value, error) {
+func parseYAML(data []byte) ([]document, error) {
 	if err := prescan(data); err != nil {
 		return nil, err
 	}
-	var docs []wire.Value
+	var docs []document
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	w := walker{nodes: maxNodes}
 	for {
@@ -55,7 +74,7 @@ func parseYAML(data []byte) ([]wire.Value, error) {
 			return nil, err
 		}
 		if !v.IsNull() {
-			docs = append(docs, v)
+			docs = append(docs, document{v, root.Line})
 		}
 	}
 }
@@ -84,7 +103,7 @@ func lineOf(err error) string {
 // nodes, and what the parser looks up again and again.
 func prescan(data []byte) error {
 	if len(data) > MaxDocument {
-		return tooLarge("the document is larger than 2 MiB")
+		return tooLong(data)
 	}
 	if !utf8.Valid(data) {
 		return bad("", fmt.Sprintf("not UTF-8 at line %d", lineAt(data, invalidAt(data))))
