@@ -27,6 +27,7 @@ type acceptance struct {
 	now      time.Time
 	key      store.ConvKey
 	standing acl.Standing
+	stranger bool // the owner does not know the sender, and did not write first
 	charged  bool // limits are charged once, however often the step is decided anew
 	thread   *conversations.Thread
 	verdict  acl.Verdict
@@ -196,15 +197,15 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 	if a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, expected); err != nil {
 		return err
 	}
-	known := a.standing.Known() || expected
+	a.stranger = !a.standing.Known() && !expected
 	if !a.charged {
-		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: known}, a.now)
+		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: !a.stranger}, a.now)
 		if !ok {
 			return wire.ErrRateLimited.After(wait)
 		}
 		a.charged = true
 	}
-	return a.room(known)
+	return a.room()
 }
 
 // Why a message is not kept.
@@ -215,13 +216,13 @@ var (
 
 // room is the part of line 12 that counts bytes. A close is always taken, because it makes room. Who is refused may
 // come back when silence has ended the conversation, and learns of that.
-func (a *acceptance) room(known bool) error {
+func (a *acceptance) room() error {
 	switch {
 	case a.in.Payload.GetStr("action") == wire.ActionClose:
 		return nil
 	case a.thread.Full():
 		return wire.ErrRateLimited.After(a.n.book.IdleFor()).Because(errConversationFull)
-	case !known && a.n.overfull.Load():
+	case a.stranger && a.n.overfull.Load():
 		return wire.ErrRateLimited.After(sweepEvery).Because(errKeptFull)
 	}
 	return nil

@@ -30,6 +30,8 @@ type run struct {
 
 	to *recipient // who would get the reply, once the owner must be shown
 
+	stranger bool // it shares what strangers have of the hooks
+
 	late    bool        // nobody waits on a connection
 	settled atomic.Bool // the one who sets it decides
 	result  chan bridge.Outcome
@@ -61,7 +63,7 @@ func (n *Node) start(r *run) {
 // run is line 16 for a hook. The message is accepted with a provisional answer first; the hook's reply, if it
 // comes in time, goes out on the connection (AM-26, AM-32). cancelled is what the message takes out of the calendar.
 func (a *acceptance) run(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
-	done, err := a.n.runs.reserve()
+	done, err := a.n.runs.reserveFor(a.stranger)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
@@ -87,7 +89,7 @@ func (a *acceptance) run(ctx context.Context, cancelled []store.Change) (bridge.
 	}
 	r := &run{
 		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
-		result: make(chan bridge.Outcome, 1), late: a.in.Unattended,
+		stranger: a.stranger, result: make(chan bridge.Outcome, 1), late: a.in.Unattended,
 	}
 	a.n.start(r)
 	if r.late {
@@ -118,15 +120,14 @@ func (r *run) await(ctx context.Context, provisional signed) (bridge.Outcome, er
 
 // work runs the hook and stores what came of it. A panic in a handler costs its message, not the node.
 func (r *run) work(ctx context.Context) {
-	select {
-	case r.n.runs.slots <- struct{}{}:
-	case <-ctx.Done():
-		r.failed(ctx, ctx.Err())
+	leave, err := r.n.runs.turn(ctx, r.stranger)
+	if err != nil {
+		r.failed(ctx, err)
 		return
 	}
 	answer, err := func() (answer HookAnswer, err error) {
 		defer func() {
-			<-r.n.runs.slots
+			leave()
 			if p := recover(); p != nil {
 				err = fmt.Errorf("hook panicked: %v", p)
 			}

@@ -1,0 +1,50 @@
+package node_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestStrangersLeaveAHook: strangers whose messages keep hooks at work for as long as they may leave room for whom the
+// owner knows: its message is answered while theirs wait.
+func TestStrangersLeaveAHook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
+		var mu sync.Mutex
+		atWork, most := 0, 0
+		sarah := mesh.Node("sarah", hooked(func(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+			if c.Sender.AgentID == chris.ID {
+				mu.Lock()
+				atWork++
+				most = max(most, atWork)
+				mu.Unlock()
+				time.Sleep(4 * time.Minute)
+				mu.Lock()
+				atWork--
+				mu.Unlock()
+			}
+			return says(t, `{"action":"confirmed"}`), nil
+		}, unlimited, func(cfg *node.Config) { cfg.Policy.Allow = []string{string(ann.ID)} }))
+		sarah.Start()
+		for range 20 {
+			must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+		}
+		if a := sarah.Post(ann.Sign(ann.Draft(sarah.ID(), wire.Deliver, hello))); a.Status != http.StatusOK {
+			t.Errorf("message of whom the owner knows: %d %s", a.Status, a.Body)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if most != 3 || atWork != 0 {
+			t.Errorf("strangers had %d hooks at once, want 3, and %d are still at work", most, atWork)
+		}
+	})
+}
