@@ -124,6 +124,7 @@ type Node struct {
 	events   *events  // tells who watches
 	streams  streams  // connections that tell what happens
 	outbox   *outbox
+	released released // messages of ours that the owner let go
 	keeper   *keeper
 	tally    tally
 

@@ -1,9 +1,11 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -300,5 +302,42 @@ func TestOutgoingAsksAreBounded(t *testing.T) {
 	}
 	if sent := mustSend(t, chris.Node, outgoing(t, ann.ID, wire.Deliver, hello), 0); sent.State != node.SendQueued {
 		t.Errorf("another message: %+v", sent)
+	}
+}
+
+// TestApproveAndWait: whoever lets a message of ours go may wait for what becomes of it, and gets the verified answer.
+func TestApproveAndWait(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		return node.HookAnswer{Payload: new(outgoing(t, "am_x", wire.Deliver, secretReply).Payload)}, nil
+	}))
+	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Approve = []string{"*"} })
+	for _, wait := range []int{0, 30} {
+		if sent := mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, hello), 0); sent.State != node.SendHeld {
+			t.Fatalf("sent = %+v", sent)
+		}
+		ask := theAsk(t, chris)
+		var decided struct {
+			State acl.AskState `json:"state"`
+			Sent  *struct {
+				State node.SendState  `json:"state"`
+				Reply json.RawMessage `json:"reply"`
+			} `json:"sent"`
+		}
+		status := chris.Call("POST", "/approvals/"+ask.ID, map[string]any{"choice": "approve", "hash": ask.Hash, "wait_seconds": wait}, &decided)
+		if status != http.StatusOK || decided.State != acl.AskApproved || decided.Sent == nil {
+			t.Fatalf("decided = %d %+v", status, decided)
+		}
+		want := map[int]node.SendState{0: node.SendQueued, 30: node.SendDelivered}[wait]
+		if decided.Sent.State != want || (len(decided.Sent.Reply) > 0) != (wait > 0) {
+			t.Errorf("waiting %d s: %s %s, want %s", wait, decided.Sent.State, decided.Sent.Reply, want)
+		}
+	}
+	// A rejected one has nothing to wait for.
+	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, hello), 0)
+	ask := theAsk(t, chris)
+	rejected := chris.Ask("POST", "/approvals/"+ask.ID, fmt.Appendf(nil, `{"choice":"reject","hash":%q,"wait_seconds":30}`, ask.Hash))
+	if rejected.Status != http.StatusOK || bytes.Contains(rejected.Body, []byte(`"sent"`)) {
+		t.Errorf("rejected = %d %s", rejected.Status, rejected.Body)
 	}
 }

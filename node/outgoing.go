@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -136,8 +137,53 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	if d.Choice == acl.ApproveAlways {
 		changes = append(changes, r.n.recipients.Change(ask.Subject, acl.Approved, d.Now))
 	}
-	_, err := r.n.dispatch(ctx, out, changes, 0)
+	left, err := r.n.dispatch(ctx, out, changes)
+	if err == nil {
+		r.n.released.give(ask.ID, left)
+	}
 	return err
+}
+
+// released hands messages of ours that the owner let go to who waits for what becomes of them.
+type released struct {
+	mu      sync.Mutex
+	waiting map[string]chan posted // by question
+}
+
+// expect waits for the message of a question; the caller must end it.
+func (r *released) expect(ask string) (left <-chan posted, end func()) {
+	ch := make(chan posted, 1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting == nil {
+		r.waiting = make(map[string]chan posted)
+	}
+	r.waiting[ask] = ch
+	return ch, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.waiting[ask] == ch {
+			delete(r.waiting, ask)
+		}
+		select {
+		case p := <-ch: // somebody else's decision let it go
+			p.letGo()
+		default:
+		}
+	}
+}
+
+// give hands a message over, or lets it go where nobody waits.
+func (r *released) give(ask string, p posted) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ch := r.waiting[ask]
+	if ch == nil {
+		p.letGo()
+		return
+	}
+	delete(r.waiting, ask)
+	ch <- p // it has room for one, and is given once
 }
 
 // drop ends the wait of a message that does not leave. The message that it would have answered is the owner's again.

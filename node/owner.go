@@ -288,14 +288,22 @@ func (n *Node) ownerDecide(c echo.Context) error {
 		Choice acl.Choice `json:"choice"`
 		Hash   string     `json:"hash"`
 		By     string     `json:"by"`
+		// WaitSeconds, for a message of ours that is approved: how long to wait for what comes of it.
+		WaitSeconds int `json:"wait_seconds"`
 	}
 	if err := decodeOwner(c, &req); err != nil {
+		return err
+	}
+	wait, err := ownerWait(c, req.WaitSeconds)
+	if err != nil {
 		return err
 	}
 	if !doorForm.MatchString(req.By) {
 		req.By = door(c)
 	}
 	ask, err := n.findAsk(c.Request().Context(), c.Param("id"))
+	left, end := n.released.expect(ask.ID)
+	defer end()
 	if err == nil {
 		ask, err = n.asks.Decide(c.Request().Context(), ask.ID, req.Hash, req.Choice, req.By, time.Now())
 	}
@@ -306,5 +314,14 @@ func (n *Node) ownerDecide(c echo.Context) error {
 		return ownerError(err)
 	}
 	n.fresh.give()
-	return httpapi.JSON(c, http.StatusOK, ask)
+	decided := struct {
+		acl.Ask
+		Sent *Sent `json:"sent,omitempty"` // what became of a message of ours that was approved
+	}{Ask: ask}
+	select {
+	case p := <-left:
+		decided.Sent = new(p.await(c.Request().Context(), wait))
+	default: // it was none, or not approved
+	}
+	return httpapi.JSON(c, http.StatusOK, decided)
 }

@@ -118,11 +118,13 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	case p.asks:
 		return n.askOutgoing(ctx, out, p)
 	}
-	sent, err := n.dispatch(ctx, out, out.Records, wait)
-	if err == nil {
-		n.countSent(out, p)
+	left, err := n.dispatch(ctx, out, out.Records)
+	if err != nil {
+		return Sent{}, err
 	}
-	return sent, err
+	sent := left.await(ctx, wait)
+	n.countSent(out, p)
+	return sent, nil
 }
 
 // sendable checks what the caller wants before anything is stored, and writes the payload as it will leave.
@@ -154,8 +156,8 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 }
 
 // dispatch makes the message part of its conversation and of the outbox in one step, with the changes of whoever
-// decided that it may leave.
-func (n *Node) dispatch(ctx context.Context, out Outgoing, decided []store.Change, wait time.Duration) (Sent, error) {
+// decided that it may leave. Whoever gets a posted must await it or let it go.
+func (n *Node) dispatch(ctx context.Context, out Outgoing, decided []store.Change) (posted, error) {
 	for range maxConflicts {
 		p := posting{n: n, out: out, now: time.Now()}
 		m, err := p.apply(ctx, decided)
@@ -163,26 +165,38 @@ func (n *Node) dispatch(ctx context.Context, out Outgoing, decided []store.Chang
 		case isConflict(err) && decided == nil:
 			continue
 		case errors.Is(err, store.ErrQuota):
-			return Sent{}, ErrOutboxFull
+			return posted{}, ErrOutboxFull
 		case err != nil:
-			return Sent{}, err
+			return posted{}, err
 		}
-		defer n.outbox.unwatch(p.out.letter)
 		queued := Sent{MessageID: m.ID, Conversation: m.Conversation, State: SendQueued}
-		if wait <= 0 {
-			return queued, nil
-		}
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case sent := <-p.first:
-			return sent, nil
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		return queued, nil
+		return posted{queued: queued, first: p.first, letGo: func() { n.outbox.unwatch(p.out.letter) }}, nil
 	}
-	return Sent{}, store.ErrConflict
+	return posted{}, store.ErrConflict
+}
+
+// posted is a message in the outbox.
+type posted struct {
+	queued Sent
+	first  <-chan Sent // what the first attempt brings
+	letGo  func()      // of first
+}
+
+// await waits up to wait for what the first attempt brings.
+func (p posted) await(ctx context.Context, wait time.Duration) Sent {
+	defer p.letGo()
+	if wait <= 0 {
+		return p.queued
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case sent := <-p.first:
+		return sent
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return p.queued
 }
 
 // posting is the step of a message that leaves.

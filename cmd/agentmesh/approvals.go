@@ -136,9 +136,13 @@ func (o *owner) decide(ctx context.Context, path, hash string, choice acl.Choice
 		}
 		hash = k.Hash
 	}
-	return o.call(ctx, "POST", path, nil, struct {
-		Choice acl.Choice `json:"choice"`
-		Hash   string     `json:"hash"`
-		By     string     `json:"by"`
-	}{choice, hash, "cli"})
+	return o.call(ctx, "POST", path, nil, decision{choice, hash, "cli", 0})
+}
+
+// decision is the body of a decision. One that lets a message of ours go can wait for what becomes of it.
+type decision struct {
+	Choice      acl.Choice `json:"choice"`
+	Hash        string     `json:"hash"`
+	By          string     `json:"by"`
+	WaitSeconds int        `json:"wait_seconds,omitempty"`
 }

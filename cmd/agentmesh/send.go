@@ -31,7 +31,7 @@ type content struct {
 	Open   bool   `xor:"seal" help:"Do not encrypt it, whatever outgoing.seal prefers."`
 	Wait   bool   `help:"Wait for the answer and print it."`
 	// The owner's hand: what an agent types must never have it.
-	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. Does not wait for the answer. For your own hand, never for an agent."`
+	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. For your own hand, never for an agent."`
 	JSON    bool `help:"Print the result as JSON."`
 }
 
@@ -166,7 +166,7 @@ func (a *app) send(ctx context.Context, c content, s sending) error {
 	}
 	raw, err := o.call(ctx, http.MethodPost, s.path, nil, s.body(seconds))
 	if err == nil && c.Approve {
-		raw, err = a.approveSent(ctx, o, raw)
+		raw, err = a.approveSent(ctx, o, raw, seconds)
 	}
 	stop()
 	result, err := present(a, c.JSON, raw, errors.Join(err, o.close()), a.showSent)
@@ -176,8 +176,9 @@ func (a *app) send(ctx context.Context, c content, s sending) error {
 	return result.outcome(asked)
 }
 
-// approveSent shows what waits and approves exactly that, by its hash. What does not wait is left alone.
-func (a *app) approveSent(ctx context.Context, o *owner, raw json.RawMessage) (json.RawMessage, error) {
+// approveSent shows what waits and approves exactly that, by its hash, and waits up to seconds for what becomes of it.
+// What does not wait is left alone.
+func (a *app) approveSent(ctx context.Context, o *owner, raw json.RawMessage, seconds int) (json.RawMessage, error) {
 	held, err := decode[sent](raw)
 	if err != nil || held.State != "held" || held.Ask == "" {
 		return raw, err
@@ -194,11 +195,15 @@ func (a *app) approveSent(ctx context.Context, o *owner, raw json.RawMessage) (j
 	for line := range strings.Lines(cleanJSON(k.Body)) {
 		a.note("%s", strings.TrimRight(line, "\n"))
 	}
-	if _, err := o.decide(ctx, path, k.Hash, acl.Approve); err != nil {
+	decided, err := o.call(ctx, http.MethodPost, path, nil, decision{acl.Approve, k.Hash, "cli", seconds})
+	if err != nil {
 		return nil, err
 	}
-	held.State, held.Hint = "queued", "approved by you: "+k.Hash
-	return json.Marshal(held)
+	a.note("approved by you: %s", clean(k.Hash))
+	answer, err := decode[struct {
+		Sent json.RawMessage `json:"sent"`
+	}](decided)
+	return answer.Sent, err
 }
 
 func (a *app) showSent(s sent) {
