@@ -124,7 +124,7 @@ func (e *Error) Payload(stranger bool) wire.Value {
 		v = v.With("field", wire.Text(e.Field))
 	}
 	v = v.With("recoverable", wire.Bool(e.Recoverable))
-	if !e.Recoverable || row.Action == "" {
+	if row.Action == "" || row.Recoverable && !e.Recoverable { // what would help in general does not here
 		return v
 	}
 	hint := wire.Obj(member("action", wire.Text(row.Action)))

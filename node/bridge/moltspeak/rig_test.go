@@ -242,7 +242,9 @@ func TestSuite(t *testing.T) {
 			return last
 		},
 		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
-			r := newRig(t, receiver, last.Asks, last.Store, nil)
+			r := newRig(t, receiver, last.Asks, last.Store, func(c *Config) {
+				c.Domains, c.Tools = []string{"weather"}, []ToolInfo{{Name: "search", Peers: []string{"cat@acme"}}}
+			})
 			r.shake("cat@acme")
 			r.shake("dog@acme")
 			return r
@@ -254,6 +256,9 @@ func TestSuite(t *testing.T) {
 				Losses: []bridge.Loss{{Field: "payload.metadata", Reason: "extensions of AgentMesh stay at home (MS-43)"}}},
 			{Name: "schedule", Intent: wire.Schedule, Payload: `{"action":"propose","event":{"title":"t","duration":"30m","proposed_times":["2027-01-05T10:00:00Z"]}}`},
 			{Name: "negotiate", Intent: wire.Negotiate, Payload: `{"action":"propose","terms":{"description":"d"}}`},
+			{Name: "handoff", Intent: wire.Handoff, Payload: `{"action":"request_human","reason":"complaint","context":{"a":[1,"ü"]}}`},
+			{Name: "query", Intent: IntentQuery, Payload: `{"action":"query","domain":"weather","intent":"forecast","params":{"city":"Tokyo","days":[1,2]},"response_format":{"type":"structured","fields":["high_c"]}}`},
+			{Name: "tool", Intent: IntentTool, Payload: `{"action":"invoke","tool":"search","input":{"q":"a\"b"},"timeout_ms":5000}`},
 			{Name: "task", Intent: IntentTask, Payload: `{"action":"create","task_id":"x1","type":"research","params":{"q":[1,2]},"priority":"high"}`},
 		},
 		Hostile: [][]byte{

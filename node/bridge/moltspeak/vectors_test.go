@@ -3,14 +3,19 @@ package moltspeak
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
 type vectorKey struct {
+	Agent  string `json:"agent"`
+	Org    string `json:"org"`
 	Seed   string `json:"ed25519_seed_b64"`
 	Public string `json:"ed25519_pub_b64"`
 	Box    string `json:"x25519_priv_b64"`
@@ -114,4 +119,80 @@ func TestVectors(t *testing.T) {
 			t.Errorf("box %d holds no JSON: %v, want E_PARSE", i, e)
 		}
 	}
+}
+
+// Every vector through every door of the endpoint, as bob: what Python signed gets past the signature, and is then refused
+// because it is of January 2026; what it did not sign gets E_SIGNATURE (MS-16).
+func TestVectorsAtTheDoors(t *testing.T) {
+	v := readVectors(t)
+	if len(v.Signed) != 12 || len(v.Negative) != 4 || len(v.Box) != 4 {
+		t.Fatalf("%d signed, %d negative, %d boxes", len(v.Signed), len(v.Negative), len(v.Box))
+	}
+	bob, _ := ParseName(v.Keys["bob"].Agent + "@" + v.Keys["bob"].Org)
+	alice, _ := ParseName(v.Keys["alice"].Agent + "@" + v.Keys["alice"].Org)
+	key, box := signing.NewEd25519FromSeed(unb64(t, v.Keys["alice"].Seed)), signing.NewBoxKey(unb64(t, v.Keys["alice"].Box))
+	r, n := alone(t, func(c *Config) { c.Agent, c.Box = bob, signing.NewBoxKey(unb64(t, v.Keys["bob"].Box)) })
+	srv := r.serve()
+	alice.Key, alice.EncKey = sigPrefix+key.Public().Text64(), "x25519:"+box.Public().String()
+	hello := Draft{ID: "hello", Op: OpHello, Time: time.Now(), From: alice, To: bob, P: mustTree(t, `{"protocol_versions":["0.1"]}`), Class: Internal}
+	tree, err := sign(hello.Tree(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, srv)
+	conn.Send(websocket.Text(tree.JSON())) // pins alice's keys
+	if m, err := next(t, conn); err != nil || m.GetStr("op") != "hello_ack" {
+		t.Fatalf("hello: %v %s", err, m.JSON())
+	}
+	judge := func(name, form string, body []byte, code Code, field string) {
+		t.Helper()
+		p, e := ReadPacket(body, box)
+		if e != nil {
+			t.Fatalf("%s as %s: %v: %s", name, form, e, body)
+		}
+		payload, _ := p.Tree.Get("p")
+		if Code(payload.GetStr("code")) != code || payload.GetStr("field") != field {
+			t.Errorf("%s as %s: %s, want %s %s", name, form, payload.JSON(), code, field)
+		}
+	}
+	through := func(name string, raw []byte, code Code, field string) {
+		t.Helper()
+		_, body, _ := post(t, srv.URL+"/moltspeak/v0.1/message", "application/json", raw)
+		judge(name, "message", body, code, field)
+		_, body, _ = post(t, srv.URL+"/moltspeak/v0.1/batch", "application/json", append(append([]byte("["), raw...), ']'))
+		var answers []json.RawMessage
+		if err := json.Unmarshal(body, &answers); err != nil || len(answers) != 1 {
+			t.Fatalf("%s: %v %s", name, err, body)
+		}
+		judge(name, "batch", answers[0], code, field)
+		conn.Send(websocket.Text(raw))
+		_, body, err := conn.Read()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		judge(name, "frame", body, code, field)
+	}
+	for _, s := range v.Signed {
+		bare, e := ReadPacket([]byte(s.Wire), nil)
+		if e != nil {
+			t.Fatalf("%s: %v", s.Name, e)
+		}
+		for _, raw := range [][]byte{[]byte(s.Wire), wrap(bare.Tree, true), seal(bare.Tree, box, r.b.cfg.Box.Public())} {
+			through(s.Name, raw, CodeInvalidParam, "ts")
+		}
+	}
+	for _, s := range v.Negative {
+		through(s.Name, []byte(s.Wire), CodeSignature, "")
+	}
+	for i, s := range v.Box {
+		code, field := CodeInvalidParam, "ts"
+		if !json.Valid([]byte(s.Plaintext)) {
+			code, field = CodeParse, ""
+		}
+		through(fmt.Sprint("box ", i), s.Envelope, code, field)
+	}
+	if len(n.got) != 0 {
+		t.Errorf("the node got %d messages", len(n.got))
+	}
+	r.b.sockets.close()
 }

@@ -237,8 +237,8 @@ func TestCodes(t *testing.T) {
 		if bad != nil || !ok || f.Code != row.Code || f.Category != row.Category || f.Recoverable != row.Recoverable {
 			t.Errorf("%s came back as %+v, %v", row.Code, f, bad)
 		}
-		if row.Recoverable && f.Action == "" {
-			t.Errorf("%s is recoverable and has no hint", row.Code)
+		if f.Action != row.Action || row.Recoverable && f.Action == "" {
+			t.Errorf("%s is recoverable %v and has the hint %q", row.Code, row.Recoverable, f.Action)
 		}
 		if f.toWire().Code == "" {
 			t.Errorf("%s has no code of AgentMesh", row.Code)

@@ -1,0 +1,223 @@
+package moltspeak
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// door is a way in: it hands one message over and returns the one that is answered. ended: the connection is gone.
+type door struct {
+	name string
+	say  func(raw []byte) (answer wire.Value, ended bool)
+}
+
+// doors are all ways in. The stream is opened anew, by dog, where it was ended.
+func (r *rig) doors(srv *httptest.Server) []door {
+	read := func(body []byte) wire.Value {
+		p, e := ReadPacket(body, boxOf(dog))
+		if e != nil {
+			r.t.Fatalf("the answer is no packet: %v: %.200s", e, body)
+		}
+		return p.Tree
+	}
+	var conn *websocket.Conn
+	greeted := func() {
+		conn = dial(r.t.(*testing.T), srv)
+		conn.Send(websocket.Text(r.signed(dog, r.draft(dog, OpHello, `{"protocol_versions":["0.1"]}`))))
+		if m, err := next(r.t.(*testing.T), conn); err != nil || m.GetStr("op") != "hello_ack" {
+			r.t.Fatalf("hello: %v %s", err, m.JSON())
+		}
+	}
+	return []door{
+		{"message", func(raw []byte) (wire.Value, bool) {
+			_, body, _ := post(r.t.(*testing.T), srv.URL+"/moltspeak/v0.1/message", "application/json", raw)
+			return read(body), false
+		}},
+		{"batch", func(raw []byte) (wire.Value, bool) {
+			if len(raw) == 0 { // a list without messages
+				return wire.Value{}, true
+			}
+			list := append(append([]byte("["), raw...), ']')
+			status, body, _ := post(r.t.(*testing.T), srv.URL+"/moltspeak/v0.1/batch", "application/json", list)
+			if status != http.StatusOK { // the list itself is no list
+				return read(body), false
+			}
+			var answers []json.RawMessage
+			if err := json.Unmarshal(body, &answers); err != nil || len(answers) != 1 {
+				r.t.Fatalf("%v: %.200s", err, body)
+			}
+			return read(answers[0]), false
+		}},
+		{"stream", func(raw []byte) (wire.Value, bool) {
+			if conn == nil {
+				greeted()
+			}
+			conn.Send(websocket.Text(raw))
+			m, err := next(r.t.(*testing.T), conn)
+			if err != nil {
+				conn = nil
+			}
+			return m, err != nil
+		}},
+	}
+}
+
+// Whatever comes through whichever door is answered with an error, or ends the connection; it reaches nobody, and the next
+// message is taken.
+func TestHostileDoors(t *testing.T) {
+	r, n := alone(t, nil)
+	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // pins
+	srv := r.serve()
+	good := mustTree(t, string(r.signed(dog, r.draft(dog, OpQuery, plainQuery))))
+	forged := func(name string, change func(*Draft)) []byte {
+		d := r.draft(cat, OpQuery, plainQuery)
+		d.ID = name
+		change(&d)
+		return r.signed(dog, d)
+	}
+	hostile := map[string][]byte{
+		"nothing": {}, "null": []byte("null"), "true": []byte("true"), "number": []byte("7"), "text": []byte(`"x"`), "list": []byte("[]"), "empty": []byte("{}"),
+		"open": []byte("{"), "two": []byte("{}{}"), "duplicate": []byte(`{"v":"0.1","v":"0.1"}`), "prototype": []byte(`{"__proto__":{}}`), "NaN": []byte(`{"v":NaN}`),
+		"infinite": []byte(`{"v":1e999}`), "surrogate": []byte(`{"v":"\ud800"}`), "bytes": []byte("\xff\xfe"), "mark": []byte("\xef\xbb\xbf{}"),
+		"deep": bytes.Repeat([]byte("["), 100_000), "deep object": bytes.Repeat([]byte(`{"a":`), 50_000), "many": []byte("[" + strings.Repeat("1,", 300_000) + "1]"),
+		"10 MB": []byte(`{"v":"` + strings.Repeat("x", 10<<20) + `"}`), "envelope of null": []byte(`{"moltspeak":"0.1","envelope":{},"message":null}`),
+		"empty box":         []byte(`{"moltspeak":"0.1","envelope":{"encrypted":true,"algorithm":"x25519-xsalsa20-poly1305","sender_public":"x25519:AA==","nonce":""},"ciphertext":""}`),
+		"another's key":     forged("f1", func(d *Draft) { d.From.Key = self(dog).Key }),
+		"another's name":    forged("f2", func(*Draft) {}),
+		"without a key":     forged("f3", func(d *Draft) { d.From.Key = "" }),
+		"a new name's key":  forged("f4", func(d *Draft) { d.From = self("new@x") }),
+		"an impossible key": forged("f5", func(d *Draft) { d.From = Agent{Agent: "new", Org: "x", Key: "ed25519:AAAA"} }),
+		"a name with space": forged("f6", func(d *Draft) { d.From.Agent = "c at" }),
+	}
+	for _, m := range good.Members() {
+		for kind, other := range map[string]wire.Value{"null": {}, "flag": wire.Bool(true), "list": wire.Arr(wire.Int(1)), "object": wire.Obj(), "number": wire.Int(-1), "long": wire.Text(strings.Repeat("y", 5000))} {
+			hostile[m.Key+" is "+kind] = good.With(m.Key, other).JSON()
+		}
+	}
+	for _, d := range r.doors(srv) {
+		t.Run(d.name, func(t *testing.T) {
+			for name, raw := range hostile {
+				before := len(n.got)
+				if m, ended := d.say(raw); !ended && (m.GetStr("op") != "error" || m.GetStr("sig") == "") {
+					t.Errorf("%s: answered %.200s", name, m.JSON())
+				}
+				if len(n.got) != before {
+					t.Errorf("%s: the node got it", name)
+				}
+			}
+			if m, _ := d.say(r.signed(dog, r.draft(dog, OpPing, `{"nonce":1}`))); m.GetStr("op") != "pong" {
+				t.Errorf("a good message afterwards: %s", m.JSON())
+			}
+		})
+	}
+	r.b.sockets.close()
+}
+
+// A peer that sends and does not read holds up nobody: what waits for it is bounded, and then it is dropped.
+func TestSlowReader(t *testing.T) {
+	r, n := alone(t, nil)
+	long := strings.Repeat("z", 200<<10)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"` + long + `"}}`)}, nil
+	}
+	srv := r.serve()
+	slow := dial(t, srv)
+	slow.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+	for range 150 { // 30 MiB of answers
+		d := r.draft(cat, OpQuery, plainQuery)
+		d.Class = Public
+		slow.Send(websocket.Text(r.signed(cat, d)))
+	}
+	open := func() int {
+		r.b.sockets.mu.Lock()
+		defer r.b.sockets.mu.Unlock()
+		return len(r.b.sockets.all)
+	}
+	tick, deadline := time.NewTicker(10*time.Millisecond), time.After(120*time.Second)
+	defer tick.Stop()
+	for dropped := false; !dropped; {
+		if m, status := r.say(dog, r.draft(dog, OpDiscover, `{"capability":"x"}`)); status != http.StatusOK && status != http.StatusTooManyRequests {
+			t.Fatalf("another peer meanwhile: %d %s", status, m.P.JSON())
+		}
+		select {
+		case <-tick.C:
+			dropped = open() == 0
+		case <-deadline:
+			t.Fatal("a peer that does not read keeps its connection")
+		}
+	}
+}
+
+// Every one of the fourteen codes is what some message gets, with its status, category and a hint where trying again can
+// help (MS-51, MS-52).
+func TestEveryCode(t *testing.T) {
+	r, n := alone(t, nil)
+	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
+	query := func(change func(*Draft)) []byte {
+		d := r.draft(cat, OpQuery, plainQuery)
+		if change != nil {
+			change(&d)
+		}
+		return r.signed(cat, d)
+	}
+	refusing := func(err error) func() {
+		return func() {
+			n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, err }
+		}
+	}
+	provoked := make(map[Code]bool)
+	for _, tt := range []struct {
+		code   Code
+		status int
+		hint   string
+		before func()
+		raw    []byte
+	}{
+		{CodeParse, 400, "retry", nil, []byte("null")},
+		{CodeVersion, 400, "upgrade", nil, []byte(strings.Replace(string(query(nil)), `"v":"0.1"`, `"v":"0.2"`, 1))},
+		{CodeSchema, 400, "retry", nil, query(func(d *Draft) { d.Op = "dance" })},
+		{CodeMissingField, 400, "retry", nil, query(func(d *Draft) { d.P = wire.Obj() })},
+		{CodeInvalidParam, 400, "retry", nil, query(func(d *Draft) { d.Time = time.Now().Add(-time.Hour) })},
+		{CodeAuthFailed, 401, "", nil, query(func(d *Draft) { d.From.Key = self(dog).Key })},
+		{CodeSignature, 401, "retry", nil, r.signed(dog, r.draft(cat, OpPing, `{"nonce":1}`))},
+		{CodeCapability, 403, "request_capability", nil, query(func(d *Draft) { d.Cap = []string{"code.execute"} })},
+		{CodeConsent, 403, "request_consent", nil, seal(mustTree(t, string(query(func(d *Draft) { d.Class = PII }))), boxOf(cat), boxOf("me@home").Public())},
+		{CodeClassification, 403, "retry", nil, query(func(d *Draft) { d.Class = Confidential })},
+		{CodeRateLimit, 429, "retry_after", refusing(wire.ErrRateLimited), query(nil)},
+		{CodeTimeout, 504, "retry_after", refusing(wire.ErrUnavailable), query(nil)},
+		{CodeTaskFailed, 200, "", refusing(wire.ErrConversationClosed), query(nil)},
+		{CodeInternal, 500, "retry_after", refusing(fmt.Errorf("disk: %s", "private")), query(nil)},
+	} {
+		if tt.before != nil {
+			tt.before()
+		}
+		m, status := r.raw(cat, tt.raw)
+		row, _ := rowOf(tt.code)
+		hint, _ := m.P.Get("suggestion")
+		recoverable, _ := m.P.Get("recoverable")
+		again, _ := recoverable.Boolean()
+		if m.Op != OpError || m.P.GetStr("code") != string(tt.code) || status != tt.status || m.P.GetStr("category") != row.Category || m.P.GetStr("message") == "" {
+			t.Errorf("%s: %d %s", tt.code, status, m.Tree.JSON())
+		}
+		if hint.GetStr("action") != tt.hint || again != row.Recoverable || strings.Contains(string(m.P.JSON()), "private") {
+			t.Errorf("%s: hint %s in %s, want %q", tt.code, hint.GetStr("action"), m.P.JSON(), tt.hint)
+		}
+		if reply := r.b.Receive(t.Context(), tt.raw, nil); (reply.Delay > 0) != (tt.hint == "retry_after" && tt.code != CodeInternal) {
+			t.Errorf("%s: Retry-After %s", tt.code, reply.Delay)
+		}
+		provoked[tt.code] = true
+	}
+	if len(provoked) != len(codes) || len(codes) != 14 {
+		t.Errorf("%d of %d codes were provoked", len(provoked), len(codes))
+	}
+}
