@@ -105,14 +105,20 @@ func TestMeetingThroughTunnel(t *testing.T) {
 				if len(c.Transcript) < tt.messages {
 					t.Errorf("%s: %d messages, want at least %d", m.Name, len(c.Transcript), tt.messages)
 				}
-				events, err := calendar.NewBook(calendar.BookConfig{Records: m.Store.Records()}).Events(t.Context(), time.Now())
-				if err != nil || len(events) != 1 || events[0].Title != "Coffee" || !events[0].Start.Equal(at(tt.agreed)) {
-					t.Errorf("%s: agreed events %+v, %v, want coffee at %v", m.Name, events, err, at(tt.agreed))
+				var events []calendar.Event
+				eventually(t, m.Name+" has an event", func() bool { // it is written down after the step
+					if events, err = calendar.NewBook(calendar.BookConfig{Records: m.Store.Records()}).Events(t.Context(), time.Now()); err != nil {
+						t.Fatal(err)
+					}
+					return len(events) > 0
+				})
+				if len(events) != 1 || events[0].Title != "Coffee" || !events[0].Start.Equal(at(tt.agreed)) {
+					t.Errorf("%s: agreed events %+v, want coffee at %v", m.Name, events, at(tt.agreed))
 				}
 			}
 			items, _, err := sarah.Inbox(t.Context(), "", "", 10)
-			if err != nil {
-				t.Fatal(err)
+			if err != nil || len(items) == 0 {
+				t.Fatalf("sarah's inbox has %d messages, %v", len(items), err)
 			}
 			for _, item := range items {
 				if item.Verified != bridge.VerifiedSignature || item.Peer != chris.ID() || item.Address != "" {
