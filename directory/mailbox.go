@@ -85,10 +85,9 @@ func (r *Registry) openRelayID(ctx context.Context, owner [32]byte, id string, n
 	return key, nil
 }
 
-func ownerTerm(owner [32]byte) string           { return "owner:" + hex.EncodeToString(owner[:]) }
-func boxTerm(id wire.AgentID) string            { return "box:" + string(id) }
-func mailboxTerm(owner [32]byte) string         { return mailboxFamily + hex.EncodeToString(owner[:16]) }
-func (r *Registry) mailboxURL(id string) string { return r.cfg.BaseURL + "/mailbox/" + id }
+func ownerTerm(owner [32]byte) string   { return "owner:" + hex.EncodeToString(owner[:]) }
+func boxTerm(id wire.AgentID) string    { return "box:" + string(id) }
+func mailboxTerm(owner [32]byte) string { return mailboxFamily + hex.EncodeToString(owner[:16]) }
 
 // digest names what a sender said. A signature can be written in many ways (AM-17), so it counts only where nobody
 // has verified it: else a copy with a broken one would keep the message out.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -127,14 +126,15 @@ func (m meta) due(id string) time.Time {
 // askSoon puts a card into the line. A mailbox of this directory is not asked: its proof is the relay connection of
 // its agent (AM-66).
 func (r *Registry) askSoon(card wire.Card) {
-	if r.cfg.HTTP == nil || r.ownMailbox(card.Endpoint) {
+	if r.cfg.HTTP == nil || r.ownMailbox(card) {
 		return
 	}
 	r.lineup.add(asked{string(card.ID), endpointHost(card)})
 }
 
-func (r *Registry) ownMailbox(endpoint string) bool {
-	return strings.HasPrefix(endpoint, r.cfg.BaseURL+"/mailbox/")
+// ownMailbox says whether the endpoint of a card is its mailbox here: not that of another agent.
+func (r *Registry) ownMailbox(card wire.Card) bool {
+	return card.Endpoint == r.cfg.BaseURL+"/mailbox/"+string(card.ID)
 }
 
 // ask asks one endpoint and keeps what it found out.

@@ -209,7 +209,7 @@ func (r *Registry) connected(ctx context.Context, boxes []store.Card, now time.T
 			continue
 		}
 		card, err := r.stored(c)
-		if err == nil && r.ownMailbox(card.Endpoint) {
+		if err == nil && r.ownMailbox(card) {
 			err = r.keepAnswer(ctx, card, true)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -176,7 +176,7 @@ func (r *Registry) isMailbox(ctx context.Context, id wire.AgentID) error {
 		return err
 	}
 	card, err := r.stored(held)
-	if err == nil && card.Endpoint != r.mailboxURL(held.ID) {
+	if err == nil && !r.ownMailbox(card) {
 		return wire.ErrNoAgent
 	}
 	return err

@@ -236,6 +236,22 @@ func TestPassThrough(t *testing.T) { // AM-67
 	})
 }
 
+// TestAnothersMailbox: a card that names the mailbox of another agent proves nothing by a connection of its own owner.
+func TestAnothersMailbox(t *testing.T) { // AM-66
+	w := relayWorld(t)
+	w.register("mallory-credential", testCard("am_mallory", text("endpoint", testBase+"/mailbox/am_alice")))
+	w.mail("mallory-credential", "agent_id=am_mallory&wait=0")
+	for _, id := range []wire.AgentID{"am_mallory", "am_alice"} {
+		if rec, err := w.reg.Record(t.Context(), id); err != nil || rec.Verification.Endpoint != nil {
+			t.Errorf("%s: verification %+v, %v", id, rec.Verification, err)
+		}
+	}
+	w.mail(alice, "agent_id=am_alice&wait=0")
+	if rec, err := w.reg.Record(t.Context(), "am_alice"); err != nil || rec.Verification.Endpoint == nil {
+		t.Errorf("its owner's connection: verification %+v, %v", rec.Verification, err)
+	}
+}
+
 // TestAgentDiesMidCall: what was taken and not answered is kept, within the time that the sender waits.
 func TestAgentDiesMidCall(t *testing.T) { // AM-67
 	synctest.Test(t, func(t *testing.T) {

@@ -80,7 +80,7 @@ func (r *Registry) judge(card wire.Card, proven bool, now time.Time) (candidate,
 		submitted: card.Tree,
 		served:    card.WithoutPrivateLists().JSON(),
 		host:      hostOf(endpoint),
-		mailbox:   card.Endpoint == r.mailboxURL(string(card.ID)),
+		mailbox:   r.ownMailbox(card),
 	}, nil
 }
 
