@@ -129,6 +129,13 @@ func TestVocabulary(t *testing.T) {
 	if names, _ := page("intents", ""); len(names) != 6 || names[0] != "mesh.message 5" {
 		t.Errorf("intents %v", names)
 	}
+	before := len(w.reg.tallies.pages)
+	for limit := range 100 {
+		page("capabilities", fmt.Sprint("limit=", limit+1))
+	}
+	if n := len(w.reg.tallies.pages); n != before {
+		t.Errorf("the same names with other limits are counted %d times more", n-before)
+	}
 	want(t, w.ask("GET", "/v1/capabilities?limit=101", ""), 400, "INVALID_MESSAGE")
 	for i := range 3 * maxTallies { // what strangers ask for does not grow
 		page("capabilities", fmt.Sprint("prefix=", i))

@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -31,7 +32,8 @@ type (
 	}
 )
 
-// Counting costs as much as there are cards, so a page is counted once in tallyAge, whoever asks.
+// Counting costs as much as there are cards, so what begins at a place is counted once in tallyAge, whoever asks and for
+// however many.
 const (
 	tallyAge   = 10 * time.Second
 	maxTallies = 64 // pages kept
@@ -39,7 +41,6 @@ const (
 
 type tallyKey struct {
 	prefix, after string
-	limit         int
 }
 
 type tally struct {
@@ -53,19 +54,25 @@ type tallies struct {
 	pages map[tallyKey]tally
 }
 
-// get counts a page, one at a time: who waits meanwhile is served from what was counted.
+// get counts, one at a time: who waits meanwhile is served from what was counted.
 func (ts *tallies) get(ctx context.Context, cards store.Cards, key tallyKey, now time.Time) ([]store.TermCount, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if kept, ok := ts.pages[key]; ok && now.Sub(kept.at).Abs() < tallyAge {
 		return kept.counts, nil
 	}
-	counts, err := cards.Terms(ctx, key.prefix, key.after, key.limit, now)
+	counts, err := cards.Terms(ctx, key.prefix, key.after, maxLimit+1, now)
 	if err != nil {
 		return nil, err
 	}
-	if len(ts.pages) >= maxTallies || ts.pages == nil {
+	if ts.pages == nil {
 		ts.pages = make(map[tallyKey]tally, maxTallies)
+	}
+	for other := range ts.pages {
+		if len(ts.pages) < maxTallies {
+			break
+		}
+		delete(ts.pages, other) // any: who asks for much cannot choose which
 	}
 	ts.pages[key] = tally{now, counts}
 	return counts, nil
@@ -78,10 +85,7 @@ func (r *Registry) tallied(ctx context.Context, family string, q Query, prefix s
 	}
 	now := clock()
 	p := plan{filters: filterHash([]string{"tally", family, prefix}, nil, nil, "")}
-	key := tallyKey{prefix: family + prefix, limit: q.Limit + 1}
-	if q.Limit == 0 {
-		key.limit = defaultLimit + 1
-	}
+	key, limit := tallyKey{prefix: family + prefix}, cmp.Or(q.Limit, defaultLimit)
 	if q.Cursor != "" {
 		d, err := r.openDoc(ctx, q.Cursor, p, now)
 		if err != nil {
@@ -94,8 +98,8 @@ func (r *Registry) tallied(ctx context.Context, family string, q Query, prefix s
 		return nil, "", fmt.Errorf("count %s: %w", family, err)
 	}
 	cursor := ""
-	if len(counts) == key.limit {
-		counts = counts[:key.limit-1]
+	if len(counts) > limit {
+		counts = counts[:limit]
 		last := strings.TrimPrefix(counts[len(counts)-1].Term, family)
 		if cursor, err = r.cursor(ctx, last, store.Position{}, p, now); err != nil {
 			return nil, "", err
