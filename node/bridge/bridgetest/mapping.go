@@ -98,7 +98,7 @@ func anything() [][]byte {
 	return [][]byte{
 		nil, {0}, []byte("\xff\xfe\xfd"), []byte("\xef\xbb\xbf{}"), []byte("null"), []byte("{}"), []byte("[]"), []byte(`""`),
 		[]byte("{"), []byte(`{"a":1,"a":2}`), []byte(`{"__proto__":{}}`), []byte(`{"id":1e400}`), []byte(`"\ud800"`),
-		deep, bytes.Repeat([]byte(`{"a":`), 50_000), bytes.Repeat([]byte("a"), 3<<20), []byte("\x1b]0;owned\x07\u202e"),
+		deep, bytes.Repeat([]byte(`{"a":`), 50_000), bytes.Repeat([]byte("a"), 10<<20), []byte("\x1b]0;owned\x07\u202e"),
 		[]byte("a: &a [*a]\n"), []byte("---\n- !!python/object:os.system rm\n"), []byte("\r\n\r\n"),
 	}
 }

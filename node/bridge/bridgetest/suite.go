@@ -95,6 +95,10 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("blocked", s.blocked)
 	t.Run("blocked while held", s.blockedWhileHeld)
 	t.Run("limits", s.limits)
+	t.Run("not listed", s.notListed)
+	t.Run("sensitive intent", s.sensitive)
+	t.Run("conversation", s.conversation)
+	t.Run("flood", s.flood)
 }
 
 // fixture is a node and a bridge, with the suite between them.

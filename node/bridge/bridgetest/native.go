@@ -1,0 +1,91 @@
+package bridgetest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// conversation: what a foreign peer said stands in a conversation like any other, under its pseudonym, with a
+// transcript whose chain holds (AM-36, AM-40).
+func (s Suite) conversation(t *testing.T) {
+	f := s.open(t)
+	peer := s.Peers[0]
+	c := f.inject(peer, 1)
+	if c.err != nil {
+		t.Fatalf("the message: %v", c.err)
+	}
+	key := store.ConvKey{Peer: string(c.in.Peer), ID: string(c.in.ConvID)}
+	row, err := f.node.Store.Steps().Conversation(t.Context(), key, time.Now())
+	if err != nil {
+		t.Fatalf("its conversation: %v", err)
+	}
+	conv, err := conversations.Decode(row)
+	if err != nil || conv.State != conversations.Open || conv.Mine || conv.Intent != c.in.Intent || conv.Principal != s.Principal(peer) {
+		t.Errorf("its conversation is %+v, %v", conv, err)
+	}
+	entries, err := f.node.Store.Steps().Transcript(t.Context(), key, 0, 10)
+	if err != nil || len(entries) == 0 || entries[0].Out || entries[0].MessageID != string(c.in.MessageID) || string(entries[0].Raw) == "" {
+		t.Fatalf("its transcript has %d entries, %v; want the message first", len(entries), err)
+	}
+	if err := conversations.Verify(entries); err != nil {
+		t.Error(err)
+	}
+}
+
+// notListed: an allowlist lets in nobody else, and asks nobody (AM-29).
+func (s Suite) notListed(t *testing.T) {
+	f := s.start(t, acl.Policy{Mode: acl.Allowlist}, acl.DefaultRates())
+	if c := f.inject(s.Peers[0], 1); !errors.Is(c.err, wire.ErrNotAllowed) {
+		t.Errorf("message of one who is not listed: %v, want it refused", c.err)
+	}
+	f = s.start(t, acl.Policy{Mode: acl.Allowlist, Allow: []string{s.Principal(s.Peers[0])}}, acl.DefaultRates())
+	if c := f.inject(s.Peers[0], 1); c.err != nil || c.out.Held {
+		t.Errorf("message of one who is listed: held %v, %v, want it handled", c.out.Held, c.err)
+	}
+}
+
+// sensitive: what the owner wants to decide first waits, whoever sent it (AM-31).
+func (s Suite) sensitive(t *testing.T) {
+	f := s.start(t, acl.Policy{Mode: acl.Open, Hold: []acl.HoldRule{{Intent: "*", Hold: acl.Always}}}, acl.DefaultRates())
+	peer := s.Peers[0]
+	c := f.inject(peer, 1)
+	if c.err != nil || !c.out.Held {
+		t.Fatalf("the message: %+v, %v, want it held", c.out, c.err)
+	}
+	ask := f.ask()
+	if ask.ID != c.out.Ask || ask.Subject != s.Principal(peer) {
+		t.Errorf("the owner is asked about %s (%s), want %s (%s)", ask.Subject, ask.ID, s.Principal(peer), c.out.Ask)
+	}
+	if err := f.decide(ask, acl.Approve); err != nil {
+		t.Errorf("approve: %v", err)
+	}
+}
+
+// flood: however much one peer says, no more is taken in than the limits allow, and others are heard (AM-41).
+func (s Suite) flood(t *testing.T) {
+	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 5, Conversation: 5, Total: 50})
+	for n := range 100 {
+		f.bridge.Inject(t.Context(), s.Peers[0], s.Message(n+1))
+	}
+	taken := 0
+	for _, c := range f.since(0) {
+		if c.err == nil {
+			taken++
+		}
+	}
+	if taken == 0 || taken > 5 {
+		t.Errorf("%d messages of a flood were accepted, want 1 to 5", taken)
+	}
+	if s.Principal(s.Peers[0]) == s.Principal(s.Peers[1]) {
+		return // they share the limits
+	}
+	if c := f.inject(s.Peers[1], 101); c.err != nil {
+		t.Errorf("another peer meanwhile: %v", c.err)
+	}
+}
