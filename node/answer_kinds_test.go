@@ -215,7 +215,7 @@ func TestQueueIsBounded(t *testing.T) {
 			started <- struct{}{}
 			<-release
 			return node.HookAnswer{}, nil
-		}, unlimited))
+		}, unlimited, func(cfg *node.Config) { cfg.Policy.Allow = []string{string(chris.ID)} })) // strangers have less
 		for range 256 {
 			go sarah.Receive(context.Background(), chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
 		}

@@ -157,7 +157,7 @@ func TestDeliveryOutcomes(t *testing.T) {
 		}, want: node.SendFailed, hint: "clock"},
 		{name: "no content", answer: status(204), want: node.SendDelivered},
 		{name: "empty", answer: status(200), want: node.SendDelivered},
-		{name: "relay", answer: tells(202, `{"relay_id":"relay_1","status":"queued"}`), want: node.SendDelivered, hint: "relay"},
+		{name: "relay", answer: tells(202, `{"relay_id":"relay_1","status":"queued"}`), want: node.SendDelivered, hint: "kept for the peer"},
 		{name: "pending", answer: func(w http.ResponseWriter, m wire.Message) {
 			w.WriteHeader(202)
 			ann.says(`{"action":"pending_approval"}`)(w, m)
