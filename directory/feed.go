@@ -78,17 +78,18 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 	if err != nil {
 		return wire.ChangePage{}, fmt.Errorf("read changes: %w", err)
 	}
-	page := wire.ChangePage{Changes: make([]wire.Change, 0, len(lines)), More: len(lines) > limit}
-	lines = lines[:min(len(lines), limit)]
-	now := clock()
-	last := ""
-	for _, line := range lines {
-		c, err := r.change(ctx, line, now)
+	page := wire.ChangePage{Changes: make([]wire.Change, 0, len(lines))}
+	now, last, size := clock(), "", 0
+	for i, line := range lines {
+		if page.More = i == limit || size > maxPageBytes; page.More {
+			break
+		}
+		c, body, err := r.change(ctx, line, now)
 		if err != nil {
 			return wire.ChangePage{}, err
 		}
 		page.Changes = append(page.Changes, c)
-		after, last = line.Change, line.ID
+		after, last, size = line.Change, line.ID, size+body
 	}
 	if last == "" && since != "" {
 		page.Next = since
@@ -130,24 +131,27 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	}
 }
 
-// change says what a line of the store's feed means now.
-func (r *Registry) change(ctx context.Context, line store.CardChange, now time.Time) (wire.Change, error) {
-	c := wire.Change{AgentID: wire.AgentID(line.ID), At: line.At}
+// change says what a line of the store's feed means now, and how large the card is that it shows.
+func (r *Registry) change(ctx context.Context, line store.CardChange, now time.Time) (c wire.Change, size int, err error) {
+	c = wire.Change{AgentID: wire.AgentID(line.ID), At: line.At}
 	card, err := r.cards.Held(ctx, line.ID, now)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return r.tombstone(ctx, c, wire.ChangeExpired, now)
+		c, err = r.tombstone(ctx, c, wire.ChangeExpired, now)
+		return c, 0, err
 	case err != nil:
-		return wire.Change{}, err
+		return wire.Change{}, 0, err
 	case card.Withdrawn:
-		return r.tombstone(ctx, c, wire.ChangeWithdrawn, now)
+		c, err = r.tombstone(ctx, c, wire.ChangeWithdrawn, now)
+		return c, 0, err
 	case !card.Live(now):
 		c.At = card.Expires
-		return r.tombstone(ctx, c, wire.ChangeExpired, now)
+		c, err = r.tombstone(ctx, c, wire.ChangeExpired, now)
+		return c, 0, err
 	}
 	rec, m, err := record(card, now)
 	if err != nil {
-		return wire.Change{}, err
+		return wire.Change{}, 0, err
 	}
 	c.Record = &rec
 	switch at := line.At; {
@@ -160,7 +164,7 @@ func (r *Registry) change(ctx context.Context, line store.CardChange, now time.T
 	default:
 		c.Change = wire.ChangeVerified
 	}
-	return c, nil
+	return c, len(card.Body), nil
 }
 
 // tombstone is the line of a card that is listed no more: removed with the operator's reason, or what.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // TestRegistrationFlood: ten thousand registrations of one network within an hour leave twenty cards, and nobody else
@@ -64,6 +67,44 @@ func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
 				t.Errorf("the host was asked %d times within seconds, want 1", n)
 			}
 		})
+	}
+}
+
+// TestLargeCards: a page ends before it is large, whatever its limit, and pages and feed still have every card once.
+func TestLargeCards(t *testing.T) {
+	w := newWorld(t)
+	for i := range 40 {
+		w.register(alice, testCard(fmt.Sprintf("am_%02d", i), text("padding", strings.Repeat("x", wire.MaxCard-2000))))
+	}
+	for _, query := range []string{"limit=100", "limit=100&q=agent&capability=scheduling"} {
+		n := 0
+		for cursor := ""; ; {
+			got := w.ask("GET", "/v1/agents?"+query+"&cursor="+cursor, "")
+			if got.Body.Len() > maxPageBytes+wire.MaxCard {
+				t.Fatalf("a page has %d bytes", got.Body.Len())
+			}
+			var ids []string
+			ids, cursor = found(t, got)
+			if n += len(ids); cursor == "" {
+				break
+			}
+		}
+		if n != 40 {
+			t.Errorf("?%s: the pages have %d cards, want 40", query, n)
+		}
+	}
+	n, pages := 0, 0
+	for since := ""; ; {
+		page, err := w.reg.Changes(t.Context(), since, 100, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, since, pages = n+len(page.Changes), page.Next, pages+1; !page.More {
+			break
+		}
+	}
+	if n != 40 || pages < 3 {
+		t.Errorf("%d pages of the feed have %d changes, want 40 in 3 or more", pages, n)
 	}
 }
 

@@ -28,7 +28,6 @@ const (
 	mailLife     = 7 * 24 * time.Hour                        // AM-68
 	mailSeenLife = client.DefaultPast + client.DefaultFuture // as long as the same bytes may come again (AM-20)
 	maxMailPage  = 100
-	maxPageBytes = 4 << 20 // of messages; a page has one, however large
 
 	relayPrefix = "relay_"
 	relayMAC    = 10 // bytes

@@ -98,7 +98,7 @@ type MailQuery struct {
 const mailPage = 50
 
 // Mail returns the mail of all agents of a credential, oldest first, what waits for a reply first of all; a page ends
-// with the message that takes it over 4 MiB. Mail stays until it is acknowledged. Whoever waits is connected: messages for
+// with the message that takes it over 1 MiB. Mail stays until it is acknowledged. Whoever waits is connected: messages for
 // its mailboxes pass through (AM-67).
 func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]RelayItem, error) {
 	now := clock()

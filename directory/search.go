@@ -15,9 +15,10 @@ import (
 const (
 	defaultLimit = 20
 	maxLimit     = 100
-	maxText      = 256 // bytes of q
-	maxWords     = 8   // words of q
-	maxFilters   = 64  // capabilities and intents each: no card has more
+	maxPageBytes = 1 << 20 // of cards or messages on a page, whatever its limit: slow readers hold many pages at once
+	maxText      = 256     // bytes of q
+	maxWords     = 8       // words of q
+	maxFilters   = 64      // capabilities and intents each: no card has more
 )
 
 // What a card is found by is spelled with its family in front. "word" covers name and description, "name" the
@@ -169,6 +170,10 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	}
 	p.query.Now = now
 	found, err := r.cards.List(ctx, p.query)
+	if fit := fitting(found.Cards); fit < len(found.Cards) {
+		p.query.Limit = fit
+		found, err = r.cards.List(ctx, p.query) // for where it ends
+	}
 	if err != nil {
 		return page{}, fmt.Errorf("search: %w", err)
 	}
@@ -177,6 +182,17 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 		done.cursor, err = r.cursor(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p, now)
 	}
 	return done, err
+}
+
+// fitting is how many cards a page may have, of the first ones: at least one.
+func fitting(cards []store.Card) int {
+	size := 0
+	for i := range cards {
+		if size += len(cards[i].Body); size > maxPageBytes {
+			return max(i, 1)
+		}
+	}
+	return len(cards)
 }
 
 // Search returns one page of live cards with what the directory verified itself.
