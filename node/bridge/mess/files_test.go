@@ -216,9 +216,17 @@ func TestImportDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	twice := filepath.Join(dir, "exchange", "state=received") // half a move: the same thread in two folders
+	if err := os.MkdirAll(twice, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	again := "2026-02-01-00007" + fileEnd
+	if err := os.WriteFile(filepath.Join(twice, again), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", "2026-02-01-00007")), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	lines := 0
 	n, err := l.ImportDirectory(t.Context(), dir, func(done, all int) {
-		if lines++; done > all || all != files {
+		if lines++; done > all || all != files+1 {
 			t.Errorf("progress %d of %d", done, all)
 		}
 	})

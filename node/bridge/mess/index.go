@@ -3,7 +3,6 @@ package mess
 import (
 	"cmp"
 	"container/heap"
-	"container/list"
 	"slices"
 	"strings"
 	"sync"
@@ -30,8 +29,6 @@ type entry struct {
 	external  string
 	priority  string
 	intent    string // "" where it is too long to be kept here
-
-	places map[string]*list.Element // in each list that it is in
 }
 
 // keptIntent is how long an intent may be to be kept in memory, for lists.
@@ -45,12 +42,9 @@ func (e *entry) summary() (t *Thread, whole bool) {
 	}, e.intent != ""
 }
 
-// before is the order of a page: newest change first (MESS-52).
-func (e *entry) before(o *entry) bool {
-	if !e.updated.Equal(o.updated) {
-		return e.updated.After(o.updated)
-	}
-	return e.ref > o.ref
+// compare is the order of the lists: oldest change first. A page goes through one from its end (MESS-52).
+func (e *entry) compare(o *entry) int {
+	return cmp.Or(e.updated.Compare(o.updated), cmp.Compare(e.ref, o.ref))
 }
 
 // index is the threads in memory, in the order of their last change, as a whole and by state, requester and holder. It
@@ -58,7 +52,7 @@ func (e *entry) before(o *entry) bool {
 type index struct {
 	mu       sync.RWMutex
 	byRef    map[string]*entry
-	lists    map[string]*list.List
+	lists    map[string][]*entry
 	clients  map[string][]string // client id → refs, oldest first
 	own      map[string]string   // (requester, client id) → newest ref
 	tags     map[string]string   // (requester, id of a suggestion or question that waits) → ref
@@ -72,7 +66,7 @@ type index struct {
 
 func newIndex() *index {
 	return &index{
-		byRef: map[string]*entry{}, lists: map[string]*list.List{}, clients: map[string][]string{}, tags: map[string]string{},
+		byRef: map[string]*entry{}, lists: map[string][]*entry{}, clients: map[string][]string{}, tags: map[string]string{},
 		own:    map[string]string{},
 		newest: map[string]*entry{}, waiting: map[string][]string{}, before: map[string][]string{}, serials: map[string]int{}, alarmSet: make(chan struct{}, 1),
 	}
@@ -80,12 +74,9 @@ func newIndex() *index {
 
 const allThreads = "all"
 
-func listNames(t *Thread) []string {
-	names := []string{allThreads, "state:" + string(t.Status), "from:" + t.Requester}
-	if t.Holder != "" {
-		names = append(names, "held:"+t.Holder)
-	}
-	return names
+// lists names the lists that the thread is in.
+func (e *entry) lists() []string {
+	return []string{allThreads, "state:" + string(e.status), "from:" + e.requester}
 }
 
 // publish takes over a committed thread, unless a newer version is there.
@@ -103,7 +94,7 @@ func (x *index) put(t *Thread) {
 	e := &entry{
 		ref: t.Ref, client: t.ClientID, requester: t.Requester, holder: t.Holder, status: t.Status, created: t.Created, updated: t.Updated,
 		version: t.Version, needs: t.Requires, declined: t.Declined, only: t.Only, depends: t.DependsOn,
-		deadline: t.Deadline, start: t.NotBefore, external: t.External, priority: t.Priority, places: map[string]*list.Element{},
+		deadline: t.Deadline, start: t.NotBefore, external: t.External, priority: t.Priority,
 	}
 	if len(t.Intent) <= keptIntent {
 		e.intent = t.Intent
@@ -115,8 +106,9 @@ func (x *index) put(t *Thread) {
 		x.first(e)
 	}
 	x.byRef[t.Ref] = e
-	for _, name := range listNames(t) {
-		x.link(name, e)
+	for _, name := range e.lists() {
+		i, _ := slices.BinarySearchFunc(x.lists[name], e, (*entry).compare)
+		x.lists[name] = slices.Insert(x.lists[name], i, e)
 	}
 	if n := x.newest[e.requester]; n == nil || n.ref == e.ref || n.created.Before(e.created) || n.created.Equal(e.created) && n.ref < e.ref {
 		x.newest[e.requester] = e
@@ -211,28 +203,13 @@ func (x *index) wake(old *entry, t *Thread) {
 	}
 }
 
-func (x *index) link(name string, e *entry) {
-	l := x.lists[name]
-	if l == nil {
-		l = list.New()
-		x.lists[name] = l
-	}
-	at := l.Front()
-	for at != nil && at.Value.(*entry).before(e) {
-		at = at.Next()
-	}
-	if at == nil {
-		e.places[name] = l.PushBack(e)
-		return
-	}
-	e.places[name] = l.InsertBefore(e, at)
-}
-
 func (x *index) unlink(e *entry) {
-	for name, place := range e.places {
+	for _, name := range e.lists() {
 		l := x.lists[name]
-		l.Remove(place)
-		if l.Len() == 0 {
+		if i, ok := slices.BinarySearchFunc(l, e, (*entry).compare); ok {
+			l = slices.Delete(l, i, i+1)
+		}
+		if x.lists[name] = l; len(l) == 0 {
 			delete(x.lists, name)
 		}
 	}
@@ -260,8 +237,8 @@ func (x *index) drop(ref string) {
 	}
 	if x.newest[e.requester] == e {
 		delete(x.newest, e.requester)
-		if l := x.lists["from:"+e.requester]; l != nil {
-			x.newest[e.requester] = l.Front().Value.(*entry)
+		if l := x.lists["from:"+e.requester]; len(l) > 0 {
+			x.newest[e.requester] = l[len(l)-1]
 		}
 	}
 }
@@ -281,7 +258,7 @@ func forget(m map[string][]string, key, ref string) {
 func (x *index) load(threads []*Thread) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	slices.SortFunc(threads, func(a, b *Thread) int { // oldest change first: each goes to the front
+	slices.SortFunc(threads, func(a, b *Thread) int { // in the order of the lists: each goes to the end
 		return cmp.Or(a.Updated.Compare(b.Updated), cmp.Compare(a.Ref, b.Ref))
 	})
 	for _, t := range threads {
@@ -307,16 +284,16 @@ func (x *index) page(name string, after position, limit int, keep func(*entry) b
 	return refs, next
 }
 
-// entries is page for who wants more than refs. An entry is never changed, only replaced, but for its places in lists.
+// entries is page for who wants more than refs. An entry is never changed, only replaced.
 func (x *index) entries(name string, after position, limit int, keep func(*entry) bool) (out []*entry, next position) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	l := x.lists[name]
-	if l == nil {
-		return nil, position{}
+	if after.ref != "" {
+		i, _ := slices.BinarySearchFunc(l, &entry{ref: after.ref, updated: after.updated}, (*entry).compare)
+		l = l[:i]
 	}
-	for at := x.from(l, name, after); at != nil; at = at.Next() {
-		e := at.Value.(*entry)
+	for _, e := range slices.Backward(l) {
 		if !keep(e) {
 			continue
 		}
@@ -329,36 +306,17 @@ func (x *index) entries(name string, after position, limit int, keep func(*entry
 	return out, position{}
 }
 
-// position names a place in a list: the last thread of a page, as it was then.
+// position names a place in a list: the last thread of a page, as it was then, also where it has moved since.
 type position struct {
 	updated time.Time
 	ref     string
-}
-
-// from returns the first element behind a position. Where the thread has moved since, it is looked for.
-func (x *index) from(l *list.List, name string, after position) *list.Element {
-	if after.ref == "" {
-		return l.Front()
-	}
-	if e := x.byRef[after.ref]; e != nil && e.updated.Equal(after.updated) && e.places[name] != nil {
-		return e.places[name].Next()
-	}
-	mark := &entry{ref: after.ref, updated: after.updated}
-	at := l.Front()
-	for at != nil && !mark.before(at.Value.(*entry)) {
-		at = at.Next()
-	}
-	return at
 }
 
 // length returns the length of a list.
 func (x *index) length(name string) int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if l := x.lists[name]; l != nil {
-		return l.Len()
-	}
-	return 0
+	return len(x.lists[name])
 }
 
 // maxLook bounds how many threads with the same client id are looked at: ids are a stranger's choice.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
 	t, err := x.read(ctx, f.thread.Ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		_, err = x.importParsed(ctx, f)
+		_, err = x.adopt(ctx, []threadFile{f})
 		return err
 	}
 	if err != nil {
@@ -84,26 +85,6 @@ func (x *Exchange) keepRefused(ctx context.Context, ref string, m Message, note 
 	return nil
 }
 
-// importParsed adopts a thread that was read from files.
-func (x *Exchange) importParsed(ctx context.Context, f threadFile) ([]*Thread, error) {
-	t, messages, err := f.adopt()
-	if err != nil {
-		return nil, err
-	}
-	changes := []store.Change{{Record: t.record()}}
-	for _, m := range messages {
-		changes = append(changes, store.Change{Record: m.record(t.Ref), IfRev: store.Any})
-	}
-	if err := x.records.Apply(ctx, changes, time.Now()); err != nil {
-		return nil, err
-	}
-	x.index.publish(t)
-	if x.mirror != nil {
-		x.mirror([]string{t.Ref})
-	}
-	return []*Thread{t}, nil
-}
-
 // attachments lists the files of a thread.
 func (x *Exchange) attachments(ctx context.Context, ref string) ([]string, error) {
 	var names []string
@@ -161,10 +142,10 @@ func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress fun
 			}
 		}
 	}
-	var batch [][][]byte
+	var batch []threadFile
 	imported := 0
 	flush := func() error {
-		threads, err := x.Import(ctx, batch)
+		threads, err := x.adopt(ctx, batch)
 		imported += len(threads)
 		batch = nil
 		return err
@@ -173,12 +154,12 @@ func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress fun
 		if i%importBatch == 0 || i == len(list)-1 {
 			progress(i+1, len(list))
 		}
-		if x.index.get(f.ref) != nil {
-			continue
+		if x.index.get(f.ref) != nil || slices.ContainsFunc(batch, func(b threadFile) bool { return b.thread.Ref == f.ref }) {
+			continue // it is here, or lies in two folders
 		}
+		var parsed threadFile
 		files, err := readFiles(root, f.at, f.ref, f.flat)
 		if err == nil {
-			var parsed threadFile
 			if parsed, err = parseThread(files...); err == nil && parsed.thread.Ref != f.ref {
 				err = bad("envelope.ref", "differs from the name of the file")
 			}
@@ -187,7 +168,7 @@ func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress fun
 			x.log.Warn("a thread file was left alone", "file", f.at, "error", err)
 			continue
 		}
-		if batch = append(batch, files); len(batch) == importBatch {
+		if batch = append(batch, parsed); len(batch) == importBatch {
 			if err := flush(); err != nil {
 				return imported, err
 			}

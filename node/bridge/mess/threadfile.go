@@ -329,26 +329,33 @@ func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*Thread, erro
 	if err := x.load(); err != nil {
 		return nil, err
 	}
-	var threads []*Thread
-	var changes []store.Change
+	parsed := make([]threadFile, len(list))
 	for i, files := range list {
-		f, err := parseThread(files...)
-		if err == nil {
-			var messages []Message
-			var t *Thread
-			if t, messages, err = f.adopt(); err == nil {
-				threads = append(threads, t)
-				changes = append(changes, store.Change{Record: t.record()})
-				for _, m := range messages {
-					changes = append(changes, store.Change{Record: m.record(t.Ref), IfRev: store.Any})
-				}
-			}
-		}
-		if err != nil {
+		var err error
+		if parsed[i], err = parseThread(files...); err != nil {
 			if len(list) > 1 {
 				return nil, bad(fmt.Sprintf("files[%d]", i), publicText(err))
 			}
 			return nil, err
+		}
+	}
+	return x.adopt(ctx, parsed)
+}
+
+// adopt takes over threads that were read from files, all or nothing.
+func (x *Exchange) adopt(ctx context.Context, list []threadFile) ([]*Thread, error) {
+	var threads []*Thread
+	var refs []string
+	var changes []store.Change
+	for _, f := range list {
+		t, messages, err := f.adopt()
+		if err != nil {
+			return nil, err
+		}
+		threads, refs = append(threads, t), append(refs, t.Ref)
+		changes = append(changes, store.Change{Record: t.record()})
+		for _, m := range messages {
+			changes = append(changes, store.Change{Record: m.record(t.Ref), IfRev: store.Any})
 		}
 	}
 	err := x.records.Apply(ctx, changes, time.Now())
@@ -360,6 +367,9 @@ func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*Thread, erro
 	}
 	for _, t := range threads {
 		x.index.publish(t)
+	}
+	if x.mirror != nil {
+		x.mirror(refs)
 	}
 	return threads, nil
 }
