@@ -11,11 +11,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
@@ -397,8 +399,53 @@ func TestOpenClaw(t *testing.T) {
 	if _, err := h.Handle(t.Context(), aCall(t)); err != nil || got.GetStr("sessionKey") != "agentmesh:conv_1" {
 		t.Errorf("sessionKey = %q, %v", got.GetStr("sessionKey"), err)
 	}
-	if again := got.GetStr("message"); strings.Contains(again, fence) {
-		t.Error("two prompts have the same fence")
+	if again := got.GetStr("message"); again != text {
+		t.Errorf("the same message is told in other words, which is another run:\n%s", again)
+	}
+	other := aCall(t)
+	other.Message.ID = "msg_2"
+	if _, err := h.Handle(t.Context(), other); err != nil || strings.Contains(got.GetStr("message"), fence) {
+		t.Errorf("two messages have the same fence, %v", err)
+	}
+	other.Reminder = true
+	told := got.GetStr("message")
+	if _, err := h.Handle(t.Context(), other); err != nil || header.Get("Idempotency-Key") != "msg_2-reminder" || got.GetStr("message") == told {
+		t.Errorf("a reminder is no run of its own, %v", err)
+	}
+}
+
+// The longest conversation there can be fits what a gateway takes, and what strangers wrote calls no skill.
+func TestOpenClawLongTexts(t *testing.T) {
+	var size int
+	var got wire.Value
+	url, c := hookServer(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		size = len(body)
+		got, _ = wire.ParseObject(body)
+	})
+	for name, char := range map[string]string{"quotes": `\"`, "wide": "漢", "wider": "𝕬", "plain": "x", "references": "$github "} {
+		call := aCall(t)
+		call.Payload = []byte(`{"action":"deliver","message":{"body":"` + strings.Repeat(char, 250_000/len(char)) + `"}}`)
+		v, err := wire.Parse(call.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call.Sender.Name = strings.Repeat(strings.Trim(char, `\`), 256)
+		call.History = nil
+		for i := range 20 {
+			earlier := wire.Draft{ID: wire.MessageID(fmt.Sprint("msg_", i+100)), Conversation: "conv_1", From: "am_chris", To: "am_sarah", Intent: wire.Deliver, Payload: v}
+			call.History = append(call.History, store.Entry{MessageID: string(earlier.ID), Raw: earlier.Tree().JSON()})
+		}
+		if _, err := (node.OpenClawHook{URL: url, Token: "gateway-token", HTTP: c}).Handle(t.Context(), call); err != nil {
+			t.Fatal(err)
+		}
+		text := got.GetStr("message")
+		if size == 0 || size > 256<<10 || !utf8.ValidString(text) || strings.Count(text, "begin: earlier") < 3 {
+			t.Errorf("%s: %d bytes, %d earlier messages", name, size, strings.Count(text, "begin: earlier"))
+		}
+		if char == "$github " && !strings.Contains(text, `\$github \$github`) || regexp.MustCompile(`(^|[^\\])\$github`).MatchString(text) {
+			t.Errorf("%s: a skill is called", name)
+		}
 	}
 }
 
