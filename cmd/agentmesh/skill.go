@@ -49,12 +49,11 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.TokenFile != "" {
-		if err := c.configure(a); err != nil {
-			return err
-		}
-	} else {
+	if c.TokenFile == "" {
 		a.note("no --token-file: messages stay in the inbox until hooks are configured")
+	}
+	if err := c.configure(a); err != nil {
+		return err
 	}
 	if !(home{dir}).initialised() {
 		if err := (&initCmd{}).Run(ctx, a); err != nil {
@@ -79,34 +78,66 @@ func (c *skillInstallCmd) folder() (string, error) {
 	return filepath.Join(home, ".openclaw", "skills"), nil
 }
 
-// configure writes a configuration that hands every message to the gateway.
+// skillConfig is what install keeps in the configuration, so that the next serve does the same.
+type skillConfig struct {
+	Name        string      `yaml:"name,omitempty"`
+	PublicURL   string      `yaml:"public_url,omitempty"`
+	Directories []string    `yaml:"directories,omitempty"`
+	ViaRelay    string      `yaml:"via_relay,omitempty"`
+	Hooks       []skillHook `yaml:"hooks,omitempty"`
+}
+
+type skillHook struct {
+	Intent     string `yaml:"intent"`
+	OpenClaw   string `yaml:"openclaw"`
+	Agent      string `yaml:"openclaw_agent,omitempty"`
+	SecretFile string `yaml:"secret_file"`
+}
+
+// configure writes a configuration that hands every message to the gateway, and says who and where the node is as far
+// as the flags do.
 func (c *skillInstallCmd) configure(a *app) error {
-	token, err := filepath.Abs(c.TokenFile)
-	if err != nil {
-		return fail(exitInput, err)
+	given := func(flag *string) string {
+		if flag == nil {
+			return ""
+		}
+		return *flag
 	}
-	if data, err := os.ReadFile(token); err != nil {
-		return failHint(exitInput, err, "it must hold the hooks.token of the gateway")
-	} else if len(bytes.TrimSpace(data)) == 0 {
-		return failHint(exitInput, fmt.Errorf("%s is empty", token), "it must hold the hooks.token of the gateway")
+	g := a.globals
+	config := skillConfig{Name: given(g.Name), PublicURL: given(g.PublicURL), Directories: g.Directory, ViaRelay: given(g.ViaRelay)}
+	if c.TokenFile != "" {
+		token, err := c.token()
+		if err != nil {
+			return err
+		}
+		config.Hooks = []skillHook{{"*", c.Gateway, c.Agent, token}}
 	}
-	type hook struct {
-		Intent     string `yaml:"intent"`
-		OpenClaw   string `yaml:"openclaw"`
-		Agent      string `yaml:"openclaw_agent,omitempty"`
-		SecretFile string `yaml:"secret_file"`
-	}
-	text, err := yaml.Marshal(struct {
-		Hooks []hook `yaml:"hooks"`
-	}{[]hook{{"*", c.Gateway, c.Agent, token}}})
+	text, err := yaml.Marshal(config)
 	if err != nil {
 		return fmt.Errorf("write configuration: %w", err)
+	}
+	if string(text) == "{}\n" {
+		return nil
 	}
 	file, _, err := a.configFile()
 	if err != nil {
 		return err
 	}
 	return c.put(a, file, text)
+}
+
+// token is the path of the file with the gateway's token.
+func (c *skillInstallCmd) token() (string, error) {
+	token, err := filepath.Abs(c.TokenFile)
+	if err != nil {
+		return "", fail(exitInput, err)
+	}
+	if data, err := os.ReadFile(token); err != nil {
+		return "", failHint(exitInput, err, "it must hold the hooks.token of the gateway")
+	} else if len(bytes.TrimSpace(data)) == 0 {
+		return "", failHint(exitInput, fmt.Errorf("%s is empty", token), "it must hold the hooks.token of the gateway")
+	}
+	return token, nil
 }
 
 // put writes a file that is not there, and leaves one alone that says something else.

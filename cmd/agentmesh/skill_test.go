@@ -9,68 +9,163 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/agentmesh/agentmesh/docs/openclaw"
 )
 
-// gateway NAME TOKEN starts a stand-in for an OpenClaw gateway that behaves as its documentation says, sets NAME_URL to
-// its hook, and appends the message of each run to the file NAME.
+// gateway NAME TOKEN starts a stand-in for an OpenClaw gateway with one agent, main, and default settings. It behaves
+// as the documentation says that docs/openclaw/README.md names. It sets NAME_URL to its hook, and appends the message of
+// each run to the file NAME.
 func gateway(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: gateway name token")
 	}
-	var mu sync.Mutex
-	runs := map[string]string{}
-	name := ts.MkAbs(args[0])
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		refuse := func(status int, why string) { http.Error(w, why, status) }
-		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-		var call struct{ Message, Name, AgentID, SessionKey string }
-		switch {
-		case r.URL.RawQuery != "":
-			refuse(http.StatusBadRequest, "a token in the query string is refused")
-			return
-		case r.Method != http.MethodPost || r.URL.Path != "/hooks/agent":
-			refuse(http.StatusNotFound, "no such hook")
-			return
-		case r.Header.Get("Authorization") != "Bearer "+args[1]:
-			refuse(http.StatusUnauthorized, "unauthorized")
-			return
-		case err != nil || json.Unmarshal(body, &call) != nil || call.Message == "":
-			refuse(http.StatusBadRequest, "message is required")
-			return
-		case call.SessionKey != "":
-			refuse(http.StatusBadRequest, "sessionKey is disabled")
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		key := r.Header.Get("Idempotency-Key")
-		run, again := runs[key]
-		if !again {
-			run = fmt.Sprintf("run_%d", len(runs)+1)
-			runs[key] = run
-			file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-			if err == nil {
-				_, err = fmt.Fprintf(file, "%s\n", call.Message)
-				file.Close()
-			}
-			if err != nil {
-				refuse(http.StatusInternalServerError, err.Error())
-				return
-			}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusAccepted)
-		fmt.Fprintf(w, `{"ok":true,"runId":%q}`, run)
-	}))
+	g := &standInGateway{file: ts.MkAbs(args[0]), token: args[1], runs: map[string]string{}}
+	server := httptest.NewServer(g)
 	ts.Defer(server.Close)
 	ts.Setenv(args[0]+"_URL", server.URL+"/hooks/agent")
+}
+
+type standInGateway struct {
+	file, token string
+
+	mu   sync.Mutex
+	runs map[string]string // by idempotency key and what is dispatched
+}
+
+func (g *standInGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	refuse := func(status int, why string) {
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"ok":false,"error":%q}`, why)
+	}
+	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !bearer {
+		token = r.Header.Get("x-openclaw-token")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 256<<10))
+	var call struct {
+		Message, AgentID, SessionKey, Channel, To string
+		Deliver                                   *bool
+	}
+	switch {
+	case r.Method != http.MethodPost:
+		refuse(http.StatusMethodNotAllowed, "POST only")
+	case r.URL.Query().Has("token"):
+		refuse(http.StatusBadRequest, "a token in the query string is refused")
+	case token != g.token:
+		refuse(http.StatusUnauthorized, "unauthorized")
+	case r.URL.Path != "/hooks/agent":
+		refuse(http.StatusNotFound, "no such hook")
+	case err != nil:
+		refuse(http.StatusRequestEntityTooLarge, "too large")
+	case json.Unmarshal(body, &call) != nil || strings.TrimSpace(call.Message) == "":
+		refuse(http.StatusBadRequest, "message is required")
+	case call.AgentID != "" && call.AgentID != "main":
+		refuse(http.StatusBadRequest, "agentId names no configured agent")
+	case call.SessionKey != "":
+		refuse(http.StatusBadRequest, "sessionKey is disabled")
+	case (call.Deliver == nil || *call.Deliver) && (call.Channel == "") != (call.To == ""):
+		refuse(http.StatusBadRequest, "half a destination")
+	default:
+		run, err := g.run(r.Header.Get("Idempotency-Key"), string(body), call.Message)
+		if err != nil {
+			refuse(http.StatusBadGateway, err.Error())
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"ok":true,"runId":%q}`, run)
+	}
+}
+
+// run starts a run, or names the one that the same request started.
+func (g *standInGateway) run(key, dispatched, message string) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	same := key + "\x00" + dispatched
+	if run, again := g.runs[same]; again && key != "" && len(key) <= 256 {
+		return run, nil
+	}
+	file, err := os.OpenFile(g.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	if _, err := fmt.Fprintf(file, "%s\n", message); err != nil {
+		return "", err
+	}
+	g.runs[same] = fmt.Sprintf("run_%d", len(g.runs)+1)
+	return g.runs[same], nil
+}
+
+// TestSkillFrontMatter: a gateway ignores what it does not know without a word, so nothing may be there that it does
+// not know.
+func TestSkillFrontMatter(t *testing.T) {
+	_, rest, ok := strings.Cut(string(openclaw.Skill), "---\n")
+	head, body, closed := strings.Cut(rest, "\n---\n")
+	if !ok || !closed || !strings.HasPrefix(string(openclaw.Skill), "---\n") || len(body) > 20_000 {
+		t.Fatal("no front matter, or a skill that is too long to be read")
+	}
+	type install struct {
+		ID      string   `yaml:"id"`
+		Kind    string   `yaml:"kind"`
+		Module  string   `yaml:"module"`
+		Package string   `yaml:"package"`
+		Formula string   `yaml:"formula"`
+		URL     string   `yaml:"url"`
+		Bins    []string `yaml:"bins"`
+		Label   string   `yaml:"label"`
+	}
+	var got struct {
+		Name        string `yaml:"name"`
+		Description string `yaml:"description"`
+		Version     string `yaml:"version"`
+		Metadata    struct {
+			OpenClaw struct {
+				Requires struct {
+					Bins []string `yaml:"bins"`
+				} `yaml:"requires"`
+				Emoji   string    `yaml:"emoji"`
+				OS      []string  `yaml:"os"`
+				Install []install `yaml:"install"`
+			} `yaml:"openclaw"`
+		} `yaml:"metadata"`
+	}
+	dec := yaml.NewDecoder(strings.NewReader(head))
+	dec.KnownFields(true)
+	if err := dec.Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "agentmesh" || got.Version == "" || strings.ContainsAny(head, "<>") {
+		t.Errorf("name %q, which must be that of the folder, version %q, or angle brackets", got.Name, got.Version)
+	}
+	if n := len(got.Description); n < 40 || n > 1024 || !strings.Contains(got.Description, "Use it") {
+		t.Errorf("the description has %d characters, or does not say when to use the skill", n)
+	}
+	meta := got.Metadata.OpenClaw
+	if !slices.Equal(meta.Requires.Bins, []string{"agentmesh"}) || len(meta.Install) == 0 {
+		t.Errorf("requires %v, %d ways to install", meta.Requires.Bins, len(meta.Install))
+	}
+	for _, o := range meta.OS {
+		if !slices.Contains([]string{"darwin", "linux", "win32"}, o) {
+			t.Errorf("os %q", o)
+		}
+	}
+	needs := map[string]func(install) string{
+		"go": func(i install) string { return i.Module }, "brew": func(i install) string { return i.Formula },
+		"node": func(i install) string { return i.Package }, "uv": func(i install) string { return i.Package }, "download": func(i install) string { return i.URL },
+	}
+	for _, i := range meta.Install {
+		if need := needs[i.Kind]; need == nil || need(i) == "" || !slices.Contains(i.Bins, "agentmesh") {
+			t.Errorf("a gateway drops the installer %+v", i)
+		}
+	}
 }
 
 var (
