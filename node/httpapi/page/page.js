@@ -6,7 +6,7 @@
   const guard = 400; // ms after a change in which a click may have been meant for what stood there before
   let source = null;
   let retry = 0;
-  let changedAt = -guard;
+  let past = []; // where the buttons of the live region stood before each change of that time
   let last = "";
 
   const live = () => document.getElementById("live");
@@ -83,18 +83,26 @@
       return;
     }
     open = Array.from(live().querySelectorAll("details[open][id]"), (d) => d.id);
+    const places = new Map();
+    for (const b of live().querySelectorAll("button[id]")) places.set(b.id, b.getBoundingClientRect());
+    past = [...recent(), { at: performance.now(), places }];
   });
   body.addEventListener("htmx:afterSwap", () => {
-    changedAt = performance.now();
     reveal();
     for (const id of open) {
       const d = document.getElementById(id);
       if (d) d.open = true;
     }
   });
+  const recent = () => past.filter((p) => performance.now() - p.at < guard);
+  // A click is taken where the same button stood all the while: in a busy list the owner can still decide.
   document.addEventListener("click", (e) => {
-    const pointer = e.detail > 0;
-    if (pointer && e.target.closest("#live button") && performance.now() - changedAt < guard) {
+    const button = e.detail > 0 && e.target.closest("#live button");
+    const stood = ({ places }) => {
+      const r = places.get(button.id);
+      return r && e.clientX >= r.left && e.clientX <= r.right && e.clientY >= r.top && e.clientY <= r.bottom;
+    };
+    if (button && !recent().every(stood)) {
       e.preventDefault();
       e.stopPropagation();
     }

@@ -1,0 +1,174 @@
+package browsertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+)
+
+// patience bounds every wait for the browser, on a machine that does much else.
+const patience = 60 * time.Second
+
+// Tab is a tab with its own cookies. It fails the test at its end where a script failed, a policy blocked something, or
+// a dialog opened.
+type Tab struct {
+	t   testing.TB
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string
+}
+
+// NewTab opens a tab of a browser that [Start] returned.
+func NewTab(t testing.TB, browser context.Context) *Tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	tb := &Tab{t: t, ctx: ctx}
+	messages, dialogs := chromedp.Console(ctx), chromedp.Events(ctx, page.JavascriptDialogOpening)
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			if slices.Contains([]chromedp.ConsoleType{chromedp.ConsoleError, chromedp.ConsoleWarning, chromedp.ConsoleException}, m.Type) {
+				tb.complain(fmt.Sprintf("%s: %s %s", m.Type, m.Text, m.URL))
+			}
+		}
+	})
+	listening.Go(func() {
+		for d, err := range dialogs {
+			if err != nil {
+				return
+			}
+			tb.complain("dialog: " + d.Message)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		listening.Wait()
+		tb.mu.Lock()
+		defer tb.mu.Unlock()
+		for _, text := range tb.problems {
+			t.Errorf("the browser says: %s", text)
+		}
+	})
+	tb.Size(1200, 900)
+	return tb
+}
+
+func (tb *Tab) complain(text string) {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	tb.problems = append(tb.problems, text)
+}
+
+// Do carries out actions, in order.
+func (tb *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
+	tb.t.Helper()
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		tb.t.Fatalf("browser: %v\n%s", err, tb.text())
+	}
+}
+
+// text is what the page shows, for messages of tests.
+func (tb *Tab) text() string {
+	ctx, cancel := context.WithTimeout(tb.ctx, 5*time.Second)
+	defer cancel()
+	out, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body ? document.body.innerText : ""`))
+	if err != nil {
+		return "(no page: " + err.Error() + ")"
+	}
+	return out
+}
+
+// Eval returns what a script says.
+func Eval[T any](tb *Tab, script string) T {
+	tb.t.Helper()
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](script))
+	if err != nil {
+		tb.t.Fatalf("browser: %s: %v\n%s", script, err, tb.text())
+	}
+	return v
+}
+
+// Until waits for a script to say true.
+func (tb *Tab) Until(script string) {
+	tb.t.Helper()
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+script+")"))
+		if err == nil && ok {
+			return
+		}
+		select {
+		case <-tick.C: // an error may come of a page that is just changing
+		case <-ctx.Done():
+			tb.t.Fatalf("%s never came true (%v); the page shows\n%s", script, err, tb.text())
+		}
+	}
+}
+
+// Shows waits until the page shows a text.
+func (tb *Tab) Shows(text string) {
+	tb.t.Helper()
+	tb.Until(fmt.Sprintf(`document.body && document.body.innerText.includes(%q)`, text))
+}
+
+// Hides waits until the page does not show a text.
+func (tb *Tab) Hides(text string) {
+	tb.t.Helper()
+	tb.Until(fmt.Sprintf(`document.body && !document.body.innerText.includes(%q)`, text))
+}
+
+// Open goes to a page. Where the owner's page asks who is there, secret signs in.
+func (tb *Tab) Open(url, secret string) {
+	tb.t.Helper()
+	tb.Do(chromedp.Navigate(url))
+	if Eval[bool](tb, `!!document.getElementById("secret") && location.pathname.endsWith("/login")`) {
+		tb.Do(chromedp.SendKeys("#secret", secret+"\r"), chromedp.WaitVisible("#nav"))
+	}
+}
+
+// Click presses a button as a pointer does.
+func (tb *Tab) Click(selector string) {
+	tb.t.Helper()
+	tb.Do(chromedp.WaitVisible(selector), chromedp.Click(selector))
+}
+
+// Settled waits until a click is taken again after a change of the owner's page.
+func (tb *Tab) Settled() {
+	tb.t.Helper()
+	tb.Until(`(window.changeSeen = window.changeSeen || performance.now(), performance.now() - window.changeSeen > 600)`)
+	tb.Until(`(delete window.changeSeen, true)`)
+}
+
+// Size sets the viewport.
+func (tb *Tab) Size(width, height int64) {
+	tb.t.Helper()
+	tb.Do(chromedp.EmulateViewport(width, height))
+}
+
+// WithoutScript has the tab run no scripts of pages.
+func (tb *Tab) WithoutScript() {
+	tb.t.Helper()
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	if _, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		tb.t.Fatalf("browser: no script: %v", err)
+	}
+}
