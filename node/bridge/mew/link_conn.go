@@ -67,7 +67,7 @@ type link struct {
 	streams   []wire.Value
 	board     board
 	pause     paused
-	down      bool // the space shut us down or threw us out: nothing is tried until the owner acts
+	down      string // why nothing is tried until the owner acts: the space shut us down or threw us out
 	echoes    map[string]chan outcome
 	feeds     map[*LinkFeed]struct{}
 	dropped   uint64 // envelopes to us that found no room
@@ -165,7 +165,7 @@ func (l *link) keepUp(ctx context.Context) {
 			wait = l.b.cfg.Retry
 		}
 		if l.isDown() {
-			l.stand(bridge.LinkDown, err, time.Time{})
+			l.standDown()
 			continue
 		}
 		pause := wait/2 + rand.N(wait/2+1)
@@ -197,7 +197,15 @@ func (l *link) stand(s bridge.LinkState, err error, retry time.Time) {
 func (l *link) isDown() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.down
+	return l.down != ""
+}
+
+// standDown says why the link is down.
+func (l *link) standDown() {
+	l.mu.Lock()
+	why := l.down
+	l.mu.Unlock()
+	l.stand(bridge.LinkDown, errors.New(why+"; agentmesh mew connect joins again"), time.Time{})
 }
 
 func (l *link) dial(ctx context.Context) (*websocket.Conn, error) {
@@ -312,8 +320,7 @@ func (l *link) closed(err error) error {
 	}
 	switch ce.Code {
 	case closeKicked:
-		l.fall("kicked")
-		return errors.New("the space threw this node out; agentmesh mew connect tries again")
+		l.fall("the space threw this node out")
 	case 4401:
 		return errors.New("the gateway refuses the token")
 	case 4409:

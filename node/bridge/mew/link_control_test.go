@@ -101,14 +101,14 @@ func TestLinkShutdown(t *testing.T) {
 	cat.control("participant/shutdown", `{"reason":"enough"}`, "chat/acknowledge")
 	down := func() bool { return l.Links()[0].State == bridge.LinkDown }
 	l.await("down", down)
-	if s := l.Links()[0]; s.Error == "" {
-		t.Errorf("status %+v, want a reason", s)
+	if s := l.Links()[0]; !strings.Contains(s.Error, "shut this node down") {
+		t.Errorf("status %+v, want the reason", s)
 	}
 	again, err := New(l.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.links[0].recall(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown {
+	if err := again.links[0].recall(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !strings.Contains(again.Links()[0].Error, "shut this node down") {
 		t.Errorf("after a restart: %+v, %v, want it down", again.Links()[0], err)
 	}
 	up := func() bool { return l.Links()[0].State == bridge.LinkUp }

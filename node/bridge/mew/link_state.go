@@ -173,16 +173,16 @@ func (l *link) recall(ctx context.Context) error {
 		return fmt.Errorf("link %s: %w", l.cfg.Name, err)
 	}
 	l.mu.Lock()
-	l.down = true
+	l.down = orText(string(rec.Body), "it was down before this start")
 	l.mu.Unlock()
-	l.stand("down", errors.New(string(rec.Body)+" before this start; agentmesh mew connect joins again"), time.Time{})
+	l.standDown()
 	return nil
 }
 
 // fall keeps the link down until the owner acts.
 func (l *link) fall(why string) {
 	l.mu.Lock()
-	l.down = true
+	l.down = why
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -192,7 +192,7 @@ func (l *link) fall(why string) {
 // rise undoes fall.
 func (l *link) rise(ctx context.Context) {
 	l.mu.Lock()
-	l.down = false
+	l.down = ""
 	l.mu.Unlock()
 	l.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: l.cfg.Name + "/down"}, IfRev: store.Any, Delete: true})
 	l.stand("connecting", nil, time.Time{})

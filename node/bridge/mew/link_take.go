@@ -297,9 +297,8 @@ func (l *link) endPause(id string) {
 // shutDown leaves the space until the owner connects the link again (MEW-L5).
 func (l *link) shutDown(e *envelope) {
 	l.answer(e, kindChatAcknowledge, wire.Obj(text1("status", "received")))
-	l.fall("shut down")
+	l.fall("a participant shut this node down")
 	l.mu.Lock()
-	l.fault = "a participant shut this node down; agentmesh mew connect joins again"
 	if l.conn != nil {
 		l.conn.Close(websocket.CodeNormal, "shut down")
 	}

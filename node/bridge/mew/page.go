@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -28,6 +29,10 @@ type place struct {
 	say    func(ctx context.Context, data []byte) error
 	decide func(ctx context.Context, proposal string, approve bool, reason string) error
 	watch  func() (feed <-chan []byte, stop func())
+
+	// Of a link.
+	link    func() bridge.LinkStatus
+	connect func()
 }
 
 // spacePages is the part of the owner's page about spaces (MEW-L7).
@@ -84,6 +89,7 @@ func linkPlace(l *link) *place {
 			return err
 		},
 		watch: func() (<-chan []byte, func()) { f := l.watch(); return f.C(), f.Close },
+		link:  l.status, connect: l.connect,
 	}
 }
 
@@ -192,11 +198,12 @@ func (p *spacePages) showList(c echo.Context) error {
 type spaceView struct {
 	*place
 	SpaceStatus
+	Link   *bridge.LinkStatus // of a space behind one
 	Passed []passed
 }
 
 // pageSaid are what a form before did (see [httpapi.Done]).
-var pageSaid = map[string]string{"sent": "Sent. Everybody in the space sees it."}
+var pageSaid = map[string]string{"sent": "Sent. Everybody in the space sees it.", "connect": "It connects now."}
 
 func (p *spacePages) at(c echo.Context) (*place, error) {
 	path := "mew/" + c.Param("kind") + "/" + url.PathEscape(c.Param("name"))
@@ -213,11 +220,17 @@ func (p *spacePages) show(c echo.Context) error {
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
+	view := spaceView{place: pl, SpaceStatus: pl.status(), Passed: pl.tail.newest()}
+	if pl.link != nil {
+		st := pl.link()
+		view.Link = &st
+	}
 	return p.shell.Render(c, p.space, httpapi.View{
-		Title: "Space " + pl.Title, Topics: []string{topicSpaces}, Said: pageSaid[c.QueryParam("did")],
-		Data: spaceView{place: pl, SpaceStatus: pl.status(), Passed: pl.tail.newest()},
+		Title: "Space " + pl.Title, Topics: []string{topicSpaces, "status"}, Said: pageSaid[c.QueryParam("did")], Data: view,
 	})
 }
+
+var errFormSaysNothing = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: "the form says nothing that can be done"}
 
 // act carries out a form: a proposal, or an envelope of the owner's.
 func (p *spacePages) act(c echo.Context) error {
@@ -231,12 +244,18 @@ func (p *spacePages) act(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	switch do := form.Get("do"); do {
+	case "connect":
+		if pl.connect == nil {
+			return p.shell.Fault(c, errFormSaysNothing)
+		}
+		pl.connect()
+		return httpapi.Done(c, pl.Path, "connect")
 	case "approve", "reject":
 		err = pl.decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
 	default:
 		e, ok := formEnvelope(do, form)
 		if !ok || do == "kick" && !pl.Hosted {
-			return p.shell.Fault(c, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: "the form says nothing that can be done"})
+			return p.shell.Fault(c, errFormSaysNothing)
 		}
 		err = pl.say(ctx, e.JSON())
 	}

@@ -1,0 +1,184 @@
+package mew
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// ownerPage is the owner's page with the spaces of a gateway and of a link, on an address of its own.
+type ownerPage struct{ url, token string }
+
+func serveOwnerPage(t *testing.T, g *Gateway, b *Bridge) ownerPage {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "am") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	owner := httpapi.NewOwner(httpapi.OwnerConfig{Dir: dir, Listen: "127.0.0.1:0"})
+	MountPages(owner.Pages(), g, b)
+	if err := owner.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- owner.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	token, err := os.ReadFile(filepath.Join(dir, httpapi.TokenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ownerPage{"http://" + owner.Addr().String() + httpapi.PagePath + "/", strings.TrimSpace(string(token))}
+}
+
+// The owner watches a space in a browser and acts there: hosted, and behind a link; without a script; on a narrow
+// screen. What participants call themselves, and say, is text.
+func TestPageInBrowser(t *testing.T) {
+	browser := browsertest.Start(t)
+	r := start(t, lab(t))
+	den := club(t, everything, "cat")
+	abroad := start(t, den)
+	k := newLinked(t, abroad, Config{Node: blocked{make(chan struct{})}, Records: abroad.st.Records()}, "cat")
+	p := serveOwnerPage(t, r.g, k.Bridge)
+	const hostile = `<img src=x onerror=alert(1)>"'&`
+	alice := r.open("/ws", "")
+	alice.send(`{"type":"join","token":"alice-token","participantId":` + string(wire.Text(hostile).JSON()) + `}`)
+	alice.want("system/welcome")
+	propose := func(pl *player, id, tool string) {
+		pl.send(`{"id":"` + id + `","kind":"mcp/proposal","payload":{"method":"tools/call","params":{"name":` + string(wire.Text(tool).JSON()) + `}}}`)
+	}
+
+	t.Run("hosted", func(t *testing.T) {
+		tb := browsertest.NewTab(t, browser)
+		tb.Open(p.url+"mew", p.token)
+		tb.Shows("hosted here")
+		tb.Shows("joined over a link")
+		tb.Open(p.url+"mew/space/lab", p.token)
+		tb.Until(`document.getElementById("stream").textContent === "Live"`)
+		tb.Shows(hostile)
+		tb.Shows("May send (7)")
+		propose(alice, "p1", "</script><script>alert(2)</script>")
+		tb.Shows("</script><script>alert(2)</script>")
+		key := keyOf(t, r.g.Space("lab").Status(), "p1")
+		tb.Settled()
+		tb.Click("#approve-" + key)
+		if req := alice.until("mcp/request"); about(req) != "p1" {
+			t.Errorf("approved with %s", req.JSON())
+		}
+		tb.Shows("Sent.")
+		propose(alice, "p2", "burn")
+		tb.Shows("burn")
+		tb.Settled()
+		tb.Click("#reject-" + keyOf(t, r.g.Space("lab").Status(), "p2"))
+		if no := alice.until("mcp/reject"); about(no) != "p2" {
+			t.Errorf("rejected with %s", no.JSON())
+		}
+		alice.send(`{"id":"r1","kind":"reasoning/start","payload":{"message":"hm"}}`,
+			`{"kind":"reasoning/thought","context":"r1","payload":{"message":"<b>thought</b>"}}`,
+			`{"kind":"stream/request","payload":{"direction":"upload","description":"<i>camera</i>"}}`)
+		tb.Shows("<i>camera</i>")
+		tb.Shows("stream-1")
+		tb.Shows("<b>thought</b>")
+		// However much passes, a click on what stands still is taken, also in the moment of a change.
+		tb.Settled()
+		browsertest.Eval[bool](tb, `(document.body.addEventListener("htmx:afterSwap", () => {
+			const button = document.getElementById("cancel-r1"), at = button.getBoundingClientRect();
+			button.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, detail: 1, clientX: at.left + 1, clientY: at.top + 1 }));
+		}, { once: true }), true)`)
+		alice.send(`{"kind":"chat","payload":{"text":"a change"}}`)
+		if stop := alice.until("reasoning/cancel"); stop.GetStr("context") != "r1" {
+			t.Errorf("cancelled with %s", stop.JSON())
+		}
+		tb.Shows("Nobody reasons.")
+		tb.Do(chromedp.SendKeys("#text", "to <all>"))
+		alice.send(`{"kind":"chat","payload":{"text":"what passes meanwhile"}}`)
+		tb.Shows("what passes meanwhile")
+		tb.Settled()
+		tb.Click("#chat") // and what was being typed is still there
+		said := alice.until("chat")
+		for said.GetStr("from") != OperatorName {
+			said = alice.until("chat")
+		}
+		if str(pay(said, "text")) != "to <all>" {
+			t.Errorf("the owner says %s", said.JSON())
+		}
+		tb.Settled()
+		tb.Click("#pause-alice")
+		alice.until("participant/pause")
+		tb.Until(`document.querySelector(".tag.warn")`)
+		tb.Settled()
+		tb.Click("#resume-alice")
+		alice.until("participant/resume")
+	})
+
+	t.Run("link", func(t *testing.T) {
+		cat := k.peers["cat"]
+		tb := browsertest.NewTab(t, browser)
+		tb.Open(p.url+"mew/link/home", p.token)
+		tb.Until(`document.getElementById("stream").textContent === "Live"`)
+		tb.Shows("node")
+		cat.send(`{"kind":"chat","payload":{"text":"<u>meow</u>"}}`)
+		tb.Shows("<u>meow</u>")
+		propose(cat, "p3", "purr")
+		tb.Shows("purr")
+		tb.Settled()
+		tb.Click("#approve-" + keyOf(t, k.l.space(), "p3"))
+		if req := cat.fromNode("mcp/request"); about(req) != "p3" {
+			t.Errorf("approved with %s", req.JSON())
+		}
+		cat.control("participant/shutdown", `{}`, "chat/acknowledge")
+		k.await("down", func() bool { return k.Links()[0].State == bridge.LinkDown })
+		tb.Open(p.url+"mew/link/home", p.token)
+		tb.Shows("shut this node down")
+		tb.Settled()
+		tb.Click("#connect")
+		tb.Shows("It connects now.")
+		k.await("up", func() bool { return k.Links()[0].State == bridge.LinkUp })
+	})
+
+	t.Run("narrow", func(t *testing.T) {
+		alice.send(fmt.Sprintf(`{"kind":"chat","payload":{"text":%q}}`, strings.Repeat("w", 400)),
+			fmt.Sprintf(`{"id":%q,"kind":"mcp/proposal","to":[%q],"payload":{"method":%q}}`, strings.Repeat("i", 200), strings.Repeat("t", 200), strings.Repeat("m", 400)),
+			`{"id":"r9","kind":"reasoning/start","payload":{}}`)
+		alice.fence()
+		tb := browsertest.NewTab(t, browser)
+		tb.Size(320, 568)
+		for _, path := range []string{"mew", "mew/space/lab", "mew/link/home"} {
+			tb.Open(p.url+path, p.token)
+			if wide := browsertest.Eval[int](tb, `document.documentElement.scrollWidth`); wide > 320 {
+				t.Errorf("%s is %d wide on a screen of 320", path, wide)
+			}
+		}
+	})
+
+	t.Run("no script", func(t *testing.T) {
+		propose(alice, "p4", "quietly")
+		alice.fence()
+		tb := browsertest.NewTab(t, browser)
+		tb.WithoutScript()
+		tb.Open(p.url+"mew/space/lab", p.token)
+		tb.Shows("quietly")
+		tb.Shows(hostile)
+		tb.Click("#approve-" + keyOf(t, r.g.Space("lab").Status(), "p4"))
+		tb.Shows("Sent.")
+		if req := alice.until("mcp/request"); about(req) != "p4" {
+			t.Errorf("approved with %s", req.JSON())
+		}
+	})
+}
