@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -249,4 +250,38 @@ func TestCancelledAtCalDAV(t *testing.T) {
 	apply(cancelled()...)
 	away.Store(false)
 	apply()
+}
+
+// TestCalDAVSendsNowhereElse: a calendar server cannot send the node on, with the owner's password, to an address inside
+// the owner's network, whichever way it tries.
+func TestCalDAVSendsNowhereElse(t *testing.T) {
+	var hits atomic.Int32
+	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) }))
+	defer inside.Close()
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer h.Close()
+	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusMultiStatus} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", inside.URL+"/latest/meta-data")
+			w.Header().Set("Content-Type", "text/xml")
+			w.WriteHeader(status)
+			fmt.Fprintf(w, `<?xml version="1.0"?><multistatus xmlns="DAV:"><response><href>%s/secret.ics</href><status>HTTP/1.1 302 Found</status></response></multistatus>`, inside.URL)
+		}))
+		c, err := calendar.NewCalDAV(server.URL+"/c", "sarah", "hunter2", func(r *http.Request) (*http.Response, error) {
+			return h.Do(r.Context(), client.Owner, r)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: now, Duration: time.Hour, Made: now}
+		_, _, readErr := c.Busy(t.Context(), calendar.Interval{Start: now, End: now.AddDate(0, 0, 14)}, time.UTC)
+		putErr := c.Put(t.Context(), e)
+		if readErr == nil || status != http.StatusMultiStatus && putErr == nil {
+			t.Errorf("%d: read %v, put %v, want errors", status, readErr, putErr)
+		}
+		server.Close()
+	}
+	if n := hits.Load(); n != 0 {
+		t.Errorf("the other server was called %d times", n)
+	}
 }

@@ -41,9 +41,18 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 			replaced[m.instant().Unix()] = true
 		}
 		for _, start := range starts {
-			if !replaced[start.instant().Unix()] && !e.exceptedDay(start) {
-				add(e.length.from(start))
+			if replaced[start.instant().Unix()] || e.exceptedDay(start) {
+				continue
 			}
+			if o := onwards(overrides[e.uid], start); o == nil {
+				add(e.length.from(start))
+			} else if !o.free {
+				add(o.length.from(o.moves(start)))
+			}
+		}
+		if moved := farthest(overrides[e.uid], e.start.zone); moved > 24*time.Hour { // beyond what starts looks at
+			problems = append(problems, Problem{UID: e.uid, Text: "the rest of it moved by days; all the time counts as busy"})
+			add(window)
 		}
 	}
 	for _, list := range overrides {
@@ -90,21 +99,55 @@ func newer(list []event, e event) []event {
 	return append(list, e)
 }
 
+// onwards returns the override that moves a recurrence with all others behind its own (RFC 5545 §3.2.13), the last one
+// where there are several; nil where none does.
+func onwards(overrides []event, start moment) (last *event) {
+	for i, o := range overrides {
+		if o.onwards && !start.instant().Before(o.id.instant()) && (last == nil || last.id.instant().Before(o.id.instant())) {
+			last = &overrides[i]
+		}
+	}
+	return last
+}
+
+// shift is how far an override moves, by the clock on the wall of zone.
+func (e event) shift(zone zone) time.Duration {
+	return zone.wall(e.start.instant()).Sub(zone.wall(e.id.instant()))
+}
+
+// moves is where an override that counts onwards moves a later recurrence.
+func (e event) moves(start moment) moment {
+	start.wall = start.wall.Add(e.shift(start.zone))
+	return start
+}
+
+// farthest is how far the overrides that count onwards move at most, either way.
+func farthest(overrides []event, zone zone) (most time.Duration) {
+	for _, o := range overrides {
+		if o.onwards {
+			most = max(most, o.shift(zone).Abs())
+		}
+	}
+	return most
+}
+
 // starts lists when the event begins so that it may reach into the window; left is as in [count].
 func (e event) starts(window Interval, left *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
-	if e.rule == "" {
+	if len(e.rules) == 0 {
 		return starts, nil
 	}
 	reach := time.Duration(e.length.days)*24*time.Hour + e.length.rest + 24*time.Hour
 	from, until := e.start.zone.wall(window.Start.Add(-reach)), e.start.zone.wall(window.End)
-	walls, err := count(e.rule, e.start.wall, from, until, e.start.zone.wall, left)
-	if err != nil {
-		return nil, err
-	}
 	starts = starts[1:] // the rule counts DTSTART in (RFC 5545 §3.8.5.3)
-	for _, wall := range walls {
-		starts = append(starts, moment{wall: wall, zone: e.start.zone, day: e.start.day})
+	for _, rule := range e.rules {
+		walls, err := count(rule, e.start.wall, from, until, e.start.zone.wall, left)
+		if err != nil {
+			return nil, err
+		}
+		for _, wall := range walls {
+			starts = append(starts, moment{wall: wall, zone: e.start.zone, day: e.start.day})
+		}
 	}
 	return starts, nil
 }

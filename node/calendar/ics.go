@@ -40,9 +40,10 @@ type event struct {
 	uid      string
 	sequence int
 	id       *moment // RECURRENCE-ID: which recurrence this one replaces
+	onwards  bool    // RANGE=THISANDFUTURE: and all that follow
 	start    moment
 	length   span
-	rule     string
+	rules    []string
 	except   []moment
 	extra    []moment
 	free     bool // transparent, cancelled, or marked as free: takes no time
@@ -85,6 +86,7 @@ type reader struct {
 // read reads one file. owner is the zone of times without one. An error means that the file cannot be read as a
 // whole; what is wrong with single events is a Problem, and where they may lie counts as busy.
 func read(text []byte, owner *time.Location, window Interval) (data, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // as programs on Windows begin a file
 	if err := bounded(text); err != nil {
 		return data{}, err
 	}
@@ -188,7 +190,12 @@ func (r *reader) problem(uid, text string) {
 
 // event takes one VEVENT. Where it cannot be told when it is, everything counts as busy.
 func (r *reader) event(comp *ical.Component) {
-	e := event{uid: value(comp, ical.PropUID), rule: value(comp, ical.PropRecurrenceRule), free: takesNoTime(comp)}
+	e := event{uid: value(comp, ical.PropUID), free: takesNoTime(comp)}
+	for _, p := range comp.Props[ical.PropRecurrenceRule] {
+		if rule := strings.TrimSpace(p.Value); rule != "" {
+			e.rules = append(e.rules, rule)
+		}
+	}
 	e.sequence, _ = strconv.Atoi(value(comp, ical.PropSequence)) // absent is 0
 	fault := func(err error) {
 		if e.free {
@@ -209,7 +216,7 @@ func (r *reader) event(comp *ical.Component) {
 	}
 	if problem != "" && !e.free {
 		r.problem(e.uid, problem)
-		if e.rule != "" {
+		if len(e.rules) > 0 {
 			fault(errors.New("it recurs in a zone that is not known"))
 			return
 		}
@@ -223,16 +230,20 @@ func (r *reader) event(comp *ical.Component) {
 			fault(fmt.Errorf("RECURRENCE-ID: %w", err))
 			return
 		}
-		e.id = &id
+		e.id, e.onwards = &id, strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE")
 	}
-	if e.except, err = r.moments(comp, ical.PropExceptionDates); err == nil {
-		e.extra, err = r.moments(comp, ical.PropRecurrenceDates)
+	var periods []event
+	if e.except, _, err = r.moments(comp, ical.PropExceptionDates); err == nil {
+		e.extra, periods, err = r.moments(comp, ical.PropRecurrenceDates)
 	}
 	if err != nil {
 		fault(err)
 		return
 	}
 	r.out.events = append(r.out.events, e)
+	if !e.free {
+		r.out.events = append(r.out.events, periods...)
+	}
 }
 
 // takesNoTime says whether an event leaves its time free (RFC 5545 §3.8.2.7; Microsoft's property).
@@ -279,56 +290,32 @@ func notATime(err error) error {
 	return nil
 }
 
-// moments reads every value of a list such as EXDATE.
-func (r *reader) moments(comp *ical.Component, name string) ([]moment, error) {
-	var out []moment
+// moments reads every value of a list such as EXDATE. A period, which RDATE may name, has a length of its own: it becomes
+// an event beside the one that it belongs to.
+func (r *reader) moments(comp *ical.Component, name string) (out []moment, periods []event, err error) {
 	for _, p := range comp.Props[name] {
 		for text := range strings.SplitSeq(p.Value, ",") {
 			one := p
-			one.Value, _, _ = strings.Cut(text, "/") // a period counts from its start
+			from, to, isPeriod := strings.Cut(text, "/")
+			one.Value = from
 			m, problem, err := r.moment(&one)
 			if err == nil && problem != "" {
 				err = errors.New(problem)
 			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
+			if err == nil && isPeriod {
+				e := event{start: m}
+				e.length, err = r.until(&one, to, m)
+				periods = append(periods, e)
 			}
-			out = append(out, m)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", name, err)
+			}
+			if !isPeriod {
+				out = append(out, m)
+			}
 		}
 	}
-	return out, nil
-}
-
-// length reads DTEND or DURATION (RFC 5545 §3.6.1). An end before the start is read as the two swapped.
-func (r *reader) length(comp *ical.Component, start moment) (span, error) {
-	if p := comp.Props.Get(ical.PropDateTimeEnd); p != nil {
-		end, _, err := r.moment(p)
-		if err != nil {
-			return span{}, fmt.Errorf("DTEND: %w", err)
-		}
-		if start.day {
-			return span{days: max(1, int(end.wall.Sub(start.wall)/(24*time.Hour)))}, nil
-		}
-		d := end.instant().Sub(start.instant())
-		if d < 0 {
-			return span{}, errors.New("it ends before it starts")
-		}
-		return span{rest: d}, nil
-	}
-	if p := comp.Props.Get(ical.PropDuration); p != nil {
-		d, err := p.Duration()
-		if err != nil || d < 0 {
-			return span{}, errors.New("DURATION: is no duration")
-		}
-		if start.day {
-			return span{days: max(1, int(d/(24*time.Hour)))}, nil
-		}
-		return span{rest: d}, nil
-	}
-	if start.day {
-		return span{days: 1}, nil
-	}
-	return span{}, nil
+	return out, periods, nil
 }
 
 // freeBusy takes the busy periods of a VFREEBUSY (RFC 5545 §3.6.4).
@@ -347,22 +334,4 @@ func (r *reader) freeBusy(comp *ical.Component) {
 			r.out.unclear = append(r.out.unclear, busy)
 		}
 	}
-}
-
-// period reads start/end or start/duration, in UTC.
-func period(text string) (Interval, error) {
-	from, to, _ := strings.Cut(strings.TrimSpace(text), "/")
-	start, err := time.Parse(utcLayout, from)
-	if err != nil {
-		return Interval{}, notATime(err)
-	}
-	if end, err := time.Parse(utcLayout, to); err == nil && !end.Before(start) {
-		return Interval{start, end}, nil
-	}
-	p := ical.Prop{Name: ical.PropDuration, Value: to, Params: ical.Params{}}
-	d, err := p.Duration()
-	if err != nil || d < 0 {
-		return Interval{}, errors.New("is no period")
-	}
-	return Interval{start, start.Add(d)}, nil
 }
