@@ -370,3 +370,31 @@ func TestTLSFiles(t *testing.T) {
 	s.stop()
 	expect(doctor(trusted), `warn +serve +none runs`, `fail +certificate +.*refused`, ` +do: is something listening there`)
 }
+
+// TestTLSWebSocket: connections that are upgraded work through TLS of our own as well.
+func TestTLSWebSocket(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writeCertificate(t, certFile, keyFile, time.Hour, "127.0.0.1")
+	relay := &tlsServe{t: t, data: filepath.Join(dir, "relay"), secure: "127.0.0.1:" + freePort(t)}
+	relay.run([]string{
+		"--public-url", "https://" + relay.secure, "--tls-cert", certFile, "--tls-key", keyFile, "--listen", relay.secure,
+		"--set", "agentrelay.serve=on", "--set", "network.allow_private=127.0.0.0/8",
+	})
+	token, err := agentmeshAt(relay.data, "agentrelay", "token", "chris").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokenFile := filepath.Join(dir, "token")
+	if err := os.WriteFile(tokenFile, token, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	peer := &tlsServe{t: t, data: filepath.Join(dir, "peer")}
+	link := fmt.Sprintf(`links=[{"name": "free", "kind": "agentrelay", "url": "wss://%s/arc", "agent_id": "chris", "token_file": %q}]`, relay.secure, tokenFile)
+	peer.run([]string{"--roles", "node", "--set", link}, "SSL_CERT_FILE="+certFile)
+	waitFor(t, "the link", func() bool {
+		out, err := agentmeshAt(peer.data, "links", "list").Output()
+		return err == nil && regexp.MustCompile(`(?m)^free +agentrelay +up`).Match(out)
+	})
+}
