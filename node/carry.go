@@ -41,7 +41,7 @@ func (n *Node) carried(ctx context.Context, d bridge.Delivery, peer client.Peer,
 		return bridge.Delivered{}, err
 	}
 	if refused, ok := wire.ParseError(0, v); ok {
-		refused.Message = printable(refused.Message, 200)
+		refused.Message = wire.OneLine(refused.Message, 200)
 		return bridge.Delivered{}, &client.SendError{Retry: refused.Retry, Refusal: refused}
 	}
 	reply, err := wire.ParseMessage(v)

@@ -108,10 +108,10 @@ func (n *Node) decided(ctx context.Context, in bridge.Inbound, out bridge.Outcom
 	if in.MessageID != "" {
 		attrs = append(attrs,
 			slog.String("peer", string(in.Peer)), slog.String("message_id", string(in.MessageID)),
-			slog.String("conversation_id", string(in.ConvID)), slog.String("intent", printable(string(in.Intent), 128)))
+			slog.String("conversation_id", string(in.ConvID)), slog.String("intent", wire.OneLine(string(in.Intent), 128)))
 	}
 	if in.Address != "" {
-		attrs = append(attrs, slog.String("address", printable(in.Address, 256)))
+		attrs = append(attrs, slog.String("address", wire.OneLine(in.Address, 256)))
 	}
 	if out.Ask != "" {
 		attrs = append(attrs, slog.String("ask", out.Ask))
@@ -119,7 +119,7 @@ func (n *Node) decided(ctx context.Context, in bridge.Inbound, out bridge.Outcom
 	if refusal != nil {
 		attrs = append(attrs, slog.String("refused", refusal.Row()))
 		if cause := errors.Unwrap(refusal); cause != nil {
-			attrs = append(attrs, slog.String("cause", printable(cause.Error(), 300)))
+			attrs = append(attrs, slog.String("cause", wire.OneLine(cause.Error(), 300)))
 		}
 	}
 	n.log.LogAttrs(ctx, level, "message", attrs...)
@@ -153,7 +153,7 @@ func (n *Node) attempted(l Letter, outcome, cause string) {
 		attrs = append(attrs, slog.Time("next", l.Due))
 	}
 	if cause != "" {
-		attrs = append(attrs, slog.String("cause", printable(cause, 300)))
+		attrs = append(attrs, slog.String("cause", wire.OneLine(cause, 300)))
 	}
 	n.log.LogAttrs(context.Background(), level, "delivery", attrs...)
 }
@@ -161,8 +161,8 @@ func (n *Node) attempted(l Letter, outcome, cause string) {
 // answered writes the line of a decision of the owner.
 func (n *Node) answered(ask acl.Ask) {
 	n.log.LogAttrs(context.Background(), slog.LevelInfo, "decision",
-		slog.String("ask", ask.ID), slog.String("kind", ask.Kind), slog.String("peer", printable(ask.Subject, 256)),
-		slog.String("choice", string(ask.Choice)), slog.String("by", printable(ask.By, 64)))
+		slog.String("ask", ask.ID), slog.String("kind", ask.Kind), slog.String("peer", wire.OneLine(ask.Subject, 256)),
+		slog.String("choice", string(ask.Choice)), slog.String("by", wire.OneLine(ask.By, 64)))
 }
 
 // text says why an attempt failed, "" for none.

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/subprocess"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // ExecHook runs a program for each message: the message as JSON on standard input, the answer from standard output
@@ -32,7 +32,7 @@ func (h ExecHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
 	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, MaxOutput: maxHookOutput}
 	result, err := command.Run(ctx, c.document())
 	if result.Tail != "" {
-		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", printable(result.Tail, 2000))
+		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(result.Tail, 2000))
 	}
 	switch {
 	case errors.Is(err, subprocess.ErrOutputTooLarge):
@@ -46,6 +46,3 @@ func (h ExecHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
 	}
 	return answer, nil
 }
-
-// printable makes text of strangers fit for a log line or an owner's terminal (THREATS 28).
-func printable(s string, most int) string { return notify.Clean(s, most) }

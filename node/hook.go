@@ -148,7 +148,7 @@ func parseAnswer(said []byte, intent wire.Intent) (HookAnswer, error) {
 		if reason == "" {
 			reason = "the agent asks for a decision"
 		}
-		return HookAnswer{Hold: printable(reason, 500)}, nil
+		return HookAnswer{Hold: wire.OneLine(reason, 500)}, nil
 	case "error":
 		switch wire.Code(member.Value.GetStr("code")) {
 		case wire.IntentNotSupported:
@@ -226,7 +226,7 @@ func (c Call) document() []byte {
 		wire.Member{Key: "untrusted", Value: wire.Texts([]string{"message.payload", "conversation.history", "sender.name"})},
 		wire.Member{Key: "sender", Value: wire.Obj(
 			wire.Member{Key: "agent_id", Value: wire.Text(string(c.Sender.AgentID))},
-			wire.Member{Key: "name", Value: wire.Text(printable(c.Sender.Name, 256))},
+			wire.Member{Key: "name", Value: wire.Text(wire.OneLine(c.Sender.Name, 256))},
 			wire.Member{Key: "verified", Value: wire.Text(c.Sender.Verified)},
 			wire.Member{Key: "trust", Value: wire.Text(trust)},
 		)},

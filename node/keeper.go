@@ -207,7 +207,7 @@ func (k *keeper) tend(ctx context.Context, p *place, force bool) {
 	if err != nil {
 		s.Failures++
 		after := time.Duration(0)
-		s.Error = printable(err.Error(), 300)
+		s.Error = wire.OneLine(err.Error(), 300)
 		s.Hint = hintOf(err)
 		if e, ok := errors.AsType[*client.DirectoryError](err); ok {
 			after, s.Refused = e.RetryAfter, e.Final()

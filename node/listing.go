@@ -128,7 +128,7 @@ func (k *keeper) withdraw(ctx context.Context, p *place) error {
 		id = k.n.ID() // it may list us from a time of which we know nothing any more
 	}
 	if err := p.dir.Withdraw(ctx, id, k.credential(p.dir)); err != nil && !errors.Is(err, client.ErrUnknownAgent) {
-		s.Error, s.Hint = printable(err.Error(), 300), hintOf(err)
+		s.Error, s.Hint = wire.OneLine(err.Error(), 300), hintOf(err)
 		s.Withdrawn = s.AgentID == "" // then nothing is kept up there, and nothing is tried any more
 		return errors.Join(err, k.put(ctx, p, s, time.Now().Add(checkEvery)))
 	}

@@ -135,7 +135,7 @@ var skillReference = regexp.MustCompile(`\$([A-Za-z_])`)
 
 // harmless is a stranger's text of at most most bytes, printable, and calling no skill.
 func harmless(text string, most int) string {
-	text = skillReference.ReplaceAllString(printable(text, most), `\$$$1`)
+	text = skillReference.ReplaceAllString(wire.OneLine(text, most), `\$$$1`)
 	if len(text) <= most {
 		return text
 	}

@@ -130,10 +130,10 @@ func (n *Node) recipientOf(ctx context.Context, out Outgoing) recipient {
 	}
 	peer, err := n.cards.Find(ctx, out.To, time.Now())
 	if err != nil {
-		return recipient{Error: printable(err.Error(), 200)}
+		return recipient{Error: wire.OneLine(err.Error(), 200)}
 	}
 	r := recipient{
-		Name: printable(peer.Card.Name, 100), Endpoint: printable(peer.Card.Endpoint, 300), Directory: peer.Directory,
+		Name: wire.OneLine(peer.Card.Name, 100), Endpoint: wire.OneLine(peer.Card.Endpoint, 300), Directory: peer.Directory,
 		Fingerprint: peer.Key.Fingerprint(), Pinned: peer.Pinned.UTC(),
 	}
 	i := slices.IndexFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.Base == peer.Directory })

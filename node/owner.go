@@ -84,7 +84,7 @@ func ownerError(err error) error {
 	case errors.Is(err, store.ErrNotFound):
 		return fault(http.StatusNotFound, "there is no such entry", "list them first, ids may be shortened to a unique beginning")
 	case errors.Is(err, ErrCannotSeal):
-		return fault(http.StatusUnprocessableEntity, printable(err.Error(), 300), "a card that its owner gave you counts as proven: agentmesh peers add FILE")
+		return fault(http.StatusUnprocessableEntity, wire.OneLine(err.Error(), 300), "a card that its owner gave you counts as proven: agentmesh peers add FILE")
 	case errors.Is(err, client.ErrNoKeyChange):
 		return fault(http.StatusConflict, "there is no such changed key to accept", "see: agentmesh approvals list")
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrChoice):

@@ -75,7 +75,7 @@ func (n *Node) ownerWithdraw(c echo.Context) error {
 func (n *Node) auditListing(c echo.Context, what, directory string) error {
 	entry := acl.AuditEntry{
 		At: time.Now(), Kind: acl.AuditRegistration, Subject: string(n.ID()), By: door(c), Note: what,
-		Rule: printable(directory, 200),
+		Rule: wire.OneLine(directory, 200),
 	}
 	return ownerError(n.audit.Add(c.Request().Context(), entry))
 }
@@ -125,7 +125,7 @@ func (n *Node) ownerDiscover(c echo.Context) error {
 		answer := found{Directory: p.dir.Base}
 		listing, err := p.dir.Search(c.Request().Context(), q)
 		if err != nil {
-			answer.Error, answer.Hint = printable(err.Error(), 300), hintOf(err)
+			answer.Error, answer.Hint = wire.OneLine(err.Error(), 300), hintOf(err)
 		}
 		answer.Listing = listing
 		answers = append(answers, answer)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -41,10 +40,10 @@ const maxRefusals = 64
 func (r *refusals) add(in bridge.Inbound, refusal *wire.Error, now time.Time) {
 	one := Refusal{
 		At: now, Times: 1, Code: refusal.Code, Status: refusal.Status, Told: refusal.Message, row: refusal.Row(),
-		From: notify.Clean(in.Principal, 128), Proven: in.Verified != "" && in.Verified != bridge.VerifiedNone, Intent: wire.Intent(notify.Clean(string(in.Intent), 128)),
+		From: wire.OneLine(in.Principal, 128), Proven: in.Verified != "" && in.Verified != bridge.VerifiedNone, Intent: wire.Intent(wire.OneLine(string(in.Intent), 128)),
 	}
 	if cause := errors.Unwrap(refusal); cause != nil {
-		one.Why = notify.Clean(cause.Error(), 300)
+		one.Why = wire.OneLine(cause.Error(), 300)
 	}
 	r.mu.Lock()
 	at := slices.IndexFunc(r.list, func(old Refusal) bool {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
-	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -33,7 +32,7 @@ func (h CalendarHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
 	}, time.Now())
 	switch {
 	case r.Hold != "":
-		return HookAnswer{Hold: printable(r.Hold, 500)}, nil
+		return HookAnswer{Hold: wire.OneLine(r.Hold, 500)}, nil
 	case r.Payload.Kind() != wire.Object:
 		return HookAnswer{}, nil
 	}
@@ -62,13 +61,13 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 	if with == "" {
 		with = string(peer)
 	}
-	title := notify.Clean(conv.Agreement.Title, 200)
+	title := wire.OneLine(conv.Agreement.Title, 200)
 	if title == "" {
 		title = "Meeting"
 	}
 	return []store.Change{n.cfg.Agreed.Agreed(calendar.Event{
-		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: title, Location: notify.Clean(conv.Agreement.Location, 200),
-		With: notify.Clean(with, 200), Start: start, Duration: length, Made: now,
+		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: title, Location: wire.OneLine(conv.Agreement.Location, 200),
+		With: wire.OneLine(with, 200), Start: start, Duration: length, Made: now,
 		Peer: conv.Key.Peer, Address: conv.Address, Conversation: conv.Key.ID,
 	})}
 }

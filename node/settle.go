@@ -111,7 +111,7 @@ const titleUnverified = "an answer could not be verified"
 // unverified ends a letter whose answer is not the peer's reply. Nothing of the answer is kept (AM-18).
 func (n *Node) unverified(ctx context.Context, l Letter, cause error) time.Time {
 	l.State, l.Status = SendUnverified, http.StatusOK
-	l.Err = &SendFailure{Code: wire.InvalidSignature, Message: printable(cause.Error(), 300)}
+	l.Err = &SendFailure{Code: wire.InvalidSignature, Message: wire.OneLine(cause.Error(), 300)}
 	l.Hint = "the message was taken, but what came back cannot be trusted to be the peer's answer"
 	return n.end(ctx, l, func(_ context.Context, e *ending) error {
 		e.tellOwner("reply-unverified", titleUnverified)
@@ -315,7 +315,7 @@ func (e *ending) item(ctx context.Context, m *wire.Message, digest [32]byte) (It
 	}
 	item.ActionKnown, err = wire.CheckPayload(m.Intent, m.Payload)
 	if err != nil {
-		item.ActionKnown, item.Note = false, printable(fmt.Sprintf("the reply does not have the shape of its intent: %v", err), 300)
+		item.ActionKnown, item.Note = false, wire.OneLine(fmt.Sprintf("the reply does not have the shape of its intent: %v", err), 300)
 	}
 	return item, nil
 }
@@ -329,7 +329,7 @@ func (n *Node) nameOf(ctx context.Context, l Letter) string {
 	if err != nil {
 		return ""
 	}
-	return printable(peer.Card.Name, 100)
+	return wire.OneLine(peer.Card.Name, 100)
 }
 
 // failure is why an attempt failed, as AM-47 and AM-48 look at it.
@@ -342,7 +342,7 @@ type failure struct {
 }
 
 func failureOf(err error) failure {
-	f := failure{told: &SendFailure{Message: printable(err.Error(), 300)}}
+	f := failure{told: &SendFailure{Message: wire.OneLine(err.Error(), 300)}}
 	if e, ok := errors.AsType[*client.SendError](err); ok {
 		f.retry, f.processed, f.after, f.status, f.hint = e.Retry, e.Processed, e.After, e.Status, e.Hint()
 		if e.Refusal != nil {

@@ -248,7 +248,7 @@ func hookFault(err error) string {
 	case errors.Is(err, ErrOutbound), errors.Is(err, ErrBlocked):
 		return "your rules do not let your agent write to this peer"
 	case errors.Is(err, ErrCannotSeal):
-		return printable("the answer must be sealed: "+err.Error(), 300)
+		return wire.OneLine("the answer must be sealed: "+err.Error(), 300)
 	}
 	return "the hook failed; see the log"
 }

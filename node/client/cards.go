@@ -149,7 +149,7 @@ func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer,
 		peer, err = c.pin(ctx, peer, true, now)
 	}
 	if err != nil {
-		return Peer{}, fmt.Errorf("find %s: %w", printable(string(id), 140), err)
+		return Peer{}, fmt.Errorf("find %s: %w", wire.OneLine(string(id), 140), err)
 	}
 	return peer, nil
 }

@@ -41,7 +41,7 @@ type DirectoryError struct {
 }
 
 func (e *DirectoryError) Error() string {
-	text := fmt.Sprintf("%s at %s: %v", e.Op, printable(e.Directory, 200), e.Kind)
+	text := fmt.Sprintf("%s at %s: %v", e.Op, wire.OneLine(e.Directory, 200), e.Kind)
 	if e.Status != 0 && e.Kind != ErrUnknownAgent {
 		text += fmt.Sprintf(" (HTTP %d", e.Status)
 		if e.Code != "" {
@@ -106,7 +106,7 @@ func (d *Directory) answered(op string, resp *http.Response, body []byte) error 
 	e := &DirectoryError{Op: op, Directory: d.Base, Kind: ErrRefused, Status: resp.StatusCode}
 	if v, err := wire.ParseObject(body); err == nil {
 		if told, ok := wire.ParseError(resp.StatusCode, v); ok {
-			e.Code, e.Message, e.Retry = wire.Code(printable(string(told.Code), 64)), printable(told.Message, 300), told.Retry
+			e.Code, e.Message, e.Retry = wire.Code(wire.OneLine(string(told.Code), 64)), wire.OneLine(told.Message, 300), told.Retry
 		}
 	}
 	e.Retry = e.Retry || retryStatus(resp.StatusCode)

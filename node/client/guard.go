@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"code.dny.dev/ssrf"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // GuardError is a call that was not made because of where it would have gone (AM-79).
@@ -18,7 +20,7 @@ type GuardError struct {
 }
 
 func (e *GuardError) Error() string {
-	return "call to " + printable(e.Host, 100) + " refused: " + e.Reason
+	return "call to " + wire.OneLine(e.Host, 100) + " refused: " + e.Reason
 }
 
 // guard decides where calls may go: over URLs before a name is resolved, and over addresses when a connection is

@@ -200,7 +200,7 @@ func (c *Cards) Repin(ctx context.Context, id wire.AgentID, fingerprint string) 
 		err = c.cfg.Records.Apply(ctx, changes, now)
 	}
 	if err != nil {
-		return fmt.Errorf("accept the key of %s: %w", printable(string(id), 140), err)
+		return fmt.Errorf("accept the key of %s: %w", wire.OneLine(string(id), 140), err)
 	}
 	c.Drop(id)
 	return nil
@@ -242,7 +242,7 @@ func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 			{Record: store.Record{NS: nsPins, Key: string(id)}, IfRev: store.Any, Delete: true},
 		}, time.Now())
 		if err != nil {
-			return fmt.Errorf("forget %s: %w", printable(string(id), 140), err)
+			return fmt.Errorf("forget %s: %w", wire.OneLine(string(id), 140), err)
 		}
 	}
 	c.Drop(id)

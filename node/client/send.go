@@ -155,7 +155,7 @@ func refusal(a Answer) *SendError {
 	}
 	if v, err := wire.ParseObject(a.Body); err == nil {
 		if told, ok := wire.ParseError(a.Status, v); ok {
-			told.Code, told.Message = wire.Code(printable(string(told.Code), 64)), printable(told.Message, 300)
+			told.Code, told.Message = wire.Code(wire.OneLine(string(told.Code), 64)), wire.OneLine(told.Message, 300)
 			told.RetryAfter = a.RetryAfter
 			e.Refusal, e.Retry = told, told.Retry
 		}

@@ -213,21 +213,6 @@ func TestSendClock(t *testing.T) {
 	}
 }
 
-func TestPrintable(t *testing.T) {
-	tests := []struct{ in, want string }{
-		{"plain text, ünïcode 漢字", "plain text, ünïcode 漢字"},
-		{"\x1b[31mred\r\nnext\x00", "?[31mred??next?"},
-		{"\u202egnp.exe\u2066\u200b\u009b", "?gnp.exe???"},
-		{"\xff\xfe", "\ufffd\ufffd"},
-		{strings.Repeat("x", 50), strings.Repeat("x", 40) + "…"},
-	}
-	for _, tt := range tests {
-		if got := printable(tt.in, 40); got != tt.want {
-			t.Errorf("printable(%q) = %q, want %q", tt.in, got, tt.want)
-		}
-	}
-}
-
 func FuzzAnswer(f *testing.F) {
 	f.Add(202, []byte(`{"relay_id":"relay_1","status":"queued"}`))
 	f.Add(400, []byte(`{"error":{"code":"INVALID_MESSAGE","message":"x","retry":false}}`))

@@ -94,12 +94,12 @@ func (b *Box) Change(n Notice) store.Change {
 			n.Title, n.Text = "an agreed event was cancelled", ""
 		}
 	}
-	n.Title, n.Text = Clean(n.Title, maxTitle), Clean(n.Text, maxText)
+	n.Title, n.Text = wire.OneLine(n.Title, maxTitle), wire.OneLine(n.Text, maxText)
 	n.At = n.At.UTC()
 	n.Conversation = wire.ConversationID(n.Conv.ID)
 	ifRev := store.Absent
 	if since, over := b.over(n.Kind, n.At); over > 0 {
-		n.ID = fmt.Sprintf("note_%012x%s", since.UnixMilli(), Clean(n.Kind, 40))
+		n.ID = fmt.Sprintf("note_%012x%s", since.UnixMilli(), wire.OneLine(n.Kind, 40))
 		n.Text, n.Peer, n.Conv, n.Conversation = fmt.Sprintf("and %d more of the kind within the hour", over), "", store.ConvKey{}, ""
 		n.Count, ifRev = over, store.Any
 	}

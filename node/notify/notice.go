@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -44,32 +42,6 @@ const (
 
 func newID(at time.Time) string {
 	return fmt.Sprintf("note_%012x%s", at.UnixMilli(), strings.ToLower(rand.Text()[:8]))
-}
-
-// Clean makes text of a peer fit to be shown in one line anywhere: at most most characters, no control, format or
-// bidirectional ones, white space folded (THREATS 28).
-func Clean(s string, most int) string {
-	var b strings.Builder
-	n, gap := 0, ""
-	for _, r := range s {
-		switch {
-		case unicode.IsSpace(r):
-			if n > 0 {
-				gap = " "
-			}
-			continue
-		case r == utf8.RuneError || !unicode.IsPrint(r):
-			continue
-		}
-		if n += len(gap) + 1; n > most {
-			b.WriteRune('…')
-			break
-		}
-		b.WriteString(gap)
-		b.WriteRune(r)
-		gap = ""
-	}
-	return b.String()
 }
 
 func (n Notice) record(keep time.Duration) store.Record {

@@ -93,7 +93,7 @@ func (c Command) Send(ctx context.Context, b Batch) error {
 	}
 	result, err := subprocess.Command{Argv: c.Argv, Env: c.Env, MaxOutput: 64 << 10}.Run(ctx, input)
 	if err != nil && result.Tail != "" {
-		return fmt.Errorf("%w: %s", err, Clean(result.Tail, 200))
+		return fmt.Errorf("%w: %s", err, wire.OneLine(result.Tail, 200))
 	}
 	return err
 }

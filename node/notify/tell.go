@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -170,7 +171,7 @@ func (b *Box) send(ctx context.Context, due []waiting, s Status) error {
 			s.Since = now.UTC()
 		}
 		s.Failures++
-		s.Error, s.Next = Clean(err.Error(), maxText), now.Add(pauses[min(s.Failures, len(pauses))-1]).UTC()
+		s.Error, s.Next = wire.OneLine(err.Error(), maxText), now.Add(pauses[min(s.Failures, len(pauses))-1]).UTC()
 		b.cfg.Logger.Warn("the owner was not told", "target", b.cfg.Target.Name(), "failures", s.Failures, "next", s.Next, "err", s.Error)
 		err = b.cfg.Records.Apply(ctx, []store.Change{s.save()}, now)
 	} else {

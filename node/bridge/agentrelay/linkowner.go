@@ -216,7 +216,7 @@ func (l *link) askRelay(ctx context.Context, kind string, payload wire.Value) (w
 	select {
 	case v := <-answered:
 		if code := v.GetStr("code"); code != "" {
-			return v, ownerFault(http.StatusConflict, "the relay refuses: "+printable(code, 64))
+			return v, ownerFault(http.StatusConflict, "the relay refuses: "+wire.OneLine(code, 64))
 		}
 		return v, nil
 	case <-ctx.Done():

@@ -351,7 +351,7 @@ func (b *Bridge) push(ctx context.Context, t *Thread, n Notice, done []store.Cha
 	if c == nil || b.cfg.HTTP == nil {
 		return nil
 	}
-	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, notify.Clean(t.Intent, 200), t.Ref)
+	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, wire.OneLine(t.Intent, 200), t.Ref)
 	for _, ch := range c.Notifications {
 		var body []byte
 		kind := "application/json"

@@ -117,7 +117,7 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 			return answer{}, faultAt(CodeInvalidParam, "p.data_types", "must be printable")
 		}
 	}
-	body := encode(consentAsk{Peer: c.m.From.Name(), Types: p.Types, Purpose: clean(p.Purpose), Duration: p.Duration, Human: clean(p.Human), Re: c.m.ID, Constraints: p.Constraints})
+	body := encode(consentAsk{Peer: c.m.From.Name(), Types: p.Types, Purpose: wire.OneLine(p.Purpose, maxText), Duration: p.Duration, Human: wire.OneLine(p.Human, maxText), Re: c.m.ID, Constraints: p.Constraints})
 	sum := sha256.Sum256(body)
 	ask, changes := b.cfg.Asks.Open(acl.Ask{
 		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
@@ -132,16 +132,6 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 	data := wire.Obj(member("action", wire.Text(wire.ActionPending)), member("estimated_response", wire.Text(ask.Expires.Format(time.RFC3339))),
 		member("reason", wire.Text("The owner of this agent decides on consent.")))
 	return answer{op: OpConsentResponse, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted}, nil
-}
-
-// clean makes a stranger's text fit to be shown.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !validID(string(r)) {
-			return ' '
-		}
-		return r
-	}, s)
 }
 
 // consentResolver carries out what the owner decided about a request.
