@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -94,6 +95,9 @@ func (m *mirror) run(ctx context.Context) error {
 		return fmt.Errorf("open the thread directory: %w", err)
 	}
 	defer root.Close()
+	if err := m.missed(ctx, root); err != nil && ctx.Err() == nil {
+		m.log.Error("the thread directory could not be read", "error", err)
+	}
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	for {
@@ -107,6 +111,22 @@ func (m *mirror) run(ctx context.Context) error {
 		case <-poll.C:
 		}
 	}
+}
+
+// missed reads everything that is there, and notes the threads that have no files: a crash came before they were written.
+func (m *mirror) missed(ctx context.Context, root *os.Root) error {
+	if err := m.x.load(); err != nil {
+		return err
+	}
+	if err := m.read(ctx, root); err != nil {
+		return err
+	}
+	refs, _ := m.x.index.page(allThreads, position{}, math.MaxInt, func(e *entry) bool {
+		_, there := m.seen[e.ref]
+		return !there
+	})
+	m.changed(refs)
+	return nil
 }
 
 // sync reads, then writes.

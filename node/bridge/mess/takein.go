@@ -28,17 +28,26 @@ func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
 	if err != nil {
 		return err
 	}
-	ours := make(map[string]bool)
+	ours := make(map[string]bool) // whether the file has it
 	for _, doc := range documentsOf(t, messages) {
-		ours[digestOf(doc.Without("received"))] = true
+		ours[digestOf(doc.Without("received"))] = false
 	}
+	missing := len(ours)
 	for _, doc := range f.docs {
-		if ours[digestOf(doc.Without("received"))] {
+		digest := digestOf(doc.Without("received"))
+		if at, ok := ours[digest]; ok {
+			if !at {
+				ours[digest] = true
+				missing--
+			}
 			continue
 		}
 		if err := x.takeDocument(ctx, t, doc); err != nil {
 			return err
 		}
+	}
+	if x.mirror != nil && (missing > 0 || f.thread.Status != t.Status || f.thread.Holder != t.Holder) { // a crash came before the files were written
+		x.mirror([]string{t.Ref})
 	}
 	return nil
 }
