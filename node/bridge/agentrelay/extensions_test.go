@@ -110,6 +110,28 @@ func TestHistory(t *testing.T) {
 	check(s, s.connectAs("aaa", a.token), s.connectAs("bbb", b.token), s.connectAs("ccc", c.token))
 }
 
+// AR-46: who gets an id that somebody had before reads nothing of what was said to that one.
+func TestHistoryOfAnotherHolder(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, RelayConfig{MaxAgents: 2, Extensions: Extensions{History: true}})
+	alice := s.join("alice")
+	bob := &registration{ID: "bob", Token: hashToken("x"), Since: time.Now().Add(-keepUnused)}
+	s.agents.mu.Lock()
+	s.agents.put(bob)
+	s.agents.mu.Unlock()
+	alice.send(`{"to":["bob"],"payload":"for bob alone"}`)
+	alice.quiet()
+	if _, _, err := s.agents.register(t.Context(), registration{ID: "eve"}); err != nil { // bob makes way
+		t.Fatal(err)
+	}
+	if err := s.agents.remove(t.Context(), "eve"); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.join("bob").ask("command", `{"command":"history"}`); len(list(got, "messages", "id")) != 0 {
+		t.Errorf("who has the id now reads %s", got.JSON())
+	}
+}
+
 // AR-45, AR-46: answers stay below 64 KB, and what is kept is bounded in number and age.
 func TestHistoryBounded(t *testing.T) {
 	s := newSite(t, RelayConfig{Extensions: Extensions{History: true, MaxMessages: 5}})

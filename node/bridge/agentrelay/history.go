@@ -208,13 +208,13 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 	}
 }
 
-// visible says whether an agent could have received a message: broadcasts since it registered, and direct messages
-// that it sent or got (AR-46).
+// visible says whether an agent could have received a message: what was said since it registered, to everybody, to it or
+// by it (AR-46). Who had the id before is somebody else.
 func (e *entry) visible(a registration) bool {
-	if e.from == a.ID || slices.Contains(e.to, a.ID) {
-		return true
+	if e.ts <= a.Since.UnixMilli() { // a registration does not end in the millisecond in which it began
+		return false
 	}
-	return e.all && e.ts > a.Since.UnixMilli() // a registration does not end in the millisecond in which it began
+	return e.all || e.from == a.ID || slices.Contains(e.to, a.ID)
 }
 
 // seen returns the messages that an agent may see, oldest first.

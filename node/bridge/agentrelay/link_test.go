@@ -3,6 +3,7 @@ package agentrelay
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -376,12 +377,14 @@ func TestPause(t *testing.T) {
 
 // AR-8, AR-52: a refused token stops the link until the owner acts.
 func TestRefusedToken(t *testing.T) {
-	x, _ := play(t, nil, Config{})
-	x.relay.refuse(http.StatusUnauthorized)
-	x.relay.cut()
-	x.waitFor(bridge.LinkDown)
-	if err := x.Test(t.Context(), "free"); err == nil {
-		t.Error("Test() of a link whose token is refused succeeded")
+	for _, how := range []int{http.StatusUnauthorized, codeBadToken} {
+		x, _ := play(t, nil, Config{})
+		x.relay.refuse(how)
+		x.relay.cut()
+		x.waitFor(bridge.LinkDown)
+		if err := x.Test(t.Context(), "free"); !errors.Is(err, errToken) {
+			t.Errorf("%d: Test() = %v, want %v", how, err, errToken)
+		}
 	}
 }
 

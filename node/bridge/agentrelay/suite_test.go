@@ -27,7 +27,7 @@ type fakeRelay struct {
 	srv *httptest.Server
 
 	mu     sync.Mutex
-	down   int // answer handshakes with this status
+	down   int // answer handshakes with this status, or close with this code
 	conn   *websocket.Conn
 	reads  sync.WaitGroup
 	frames chan []byte
@@ -51,12 +51,17 @@ func (f *fakeRelay) serve(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	down := f.down
 	f.mu.Unlock()
-	if down != 0 {
+	if down != 0 && down != codeBadToken {
 		http.Error(w, "down", down)
 		return
 	}
 	conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: 1 << 20})
 	if err != nil {
+		return
+	}
+	if down == codeBadToken { // as the public relay does it
+		conn.Close(codeBadToken, "invalid token")
+		f.reads.Go(func() { finish(conn) })
 		return
 	}
 	_ = conn.Send(websocket.Text([]byte(`{"id":"w","from":"relay","to":["our-node"],"type":"welcome","payload":{"relay":"fake","version":"1.0","capabilities":[],"extensions":[]},"ts":1}`)))
