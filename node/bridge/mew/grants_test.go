@@ -5,8 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/agentmesh/agentmesh/acl"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -237,4 +240,52 @@ func TestNoEscalation(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Every operation on the space is one line of the audit log: who, whom, what, result; refusals are counted. No token
+// and no text of anybody stands there (MEW-31, MEW-36).
+func TestAudit(t *testing.T) {
+	r := start(t, boss(t))
+	manager := r.join("manager-token")
+	manager.send(grantTo("g1", "worker", callRead),
+		`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1","reason":"a secret reason"}}`,
+		`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"],"reason":"a secret reason"}}`)
+	token := str(pay(manager.until("space/invite-ack"), "token"))
+	for _, kind := range []string{"pause", "shutdown"} {
+		if _, _, err := r.g.Space("lab").Say([]byte(`{"kind":"participant/` + kind + `","to":["worker"],"payload":{"reason":"a secret reason"}}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manager.send(`{"kind":"space/kick","payload":{"participant_id":"guest"}}`)
+	manager.until("space/kick")
+	for range 3 {
+		r.post("other", "other-token", `{"kind":"space/kick","payload":{"participant_id":"manager"}}`)
+	}
+	audit := r.g.cfg.Audit
+	list, _, err := audit.List(t.Context(), acl.AuditFilter{Kind: "mew"}, 0, 100, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range append(list, audit.Recent(10)...) {
+		if e.Kind != "mew" || e.At.IsZero() {
+			t.Errorf("entry %+v", e)
+		}
+		got = append(got, fmt.Sprintf("%s %s %d", e.Subject, e.Note, e.Count))
+		if text := fmt.Sprintf("%+v", e); strings.Contains(text, token) || strings.Contains(text, "secret") {
+			t.Errorf("too much is written down: %s", text)
+		}
+	}
+	want := []string{
+		"mew-space:lab/manager capability/grant worker: granted 0",
+		"mew-space:lab/manager capability/revoke worker: revoked 1, with 0 that rested on them 0",
+		"mew-space:lab/manager space/invite guest: created 0",
+		"mew-space:lab/owner participant/pause worker: paused 0",
+		"mew-space:lab/owner participant/shutdown worker: shut down 0",
+		"mew-space:lab/manager space/kick guest: kicked 0",
+		"mew-space:lab/other capability_violation: refused 3",
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
 }
