@@ -253,7 +253,8 @@ type NetworkConfig struct {
 	// CIDRs of private networks whose agents may be called, over http as well (AM-80).
 	// Danger: whoever puts a card into your directory may then aim requests at them.
 	AllowPrivate []netip.Prefix `key:"allow_private"`
-	// CIDRs of reverse proxies whose X-Forwarded-For is believed. Empty: the address of the connection counts.
+	// CIDRs of reverse proxies whose X-Forwarded-For is believed. Empty: the address of the connection counts. With an
+	// https public_url and no tls, plain HTTP is taken from them and from this machine alone.
 	TrustedProxies []netip.Prefix `key:"trusted_proxies"`
 	// Origins of web pages that may call the listener.
 	CORSOrigins []string `key:"cors_origins"`

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 )
 
 // What the listener does about plain HTTP when it ends TLS itself.
@@ -64,4 +66,30 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request) {
 	to := url.URL{Scheme: u.Scheme, Host: u.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
 	w.Header().Set("Connection", "close")
 	http.Redirect(w, r, to.String(), http.StatusPermanentRedirect)
+}
+
+// behindProxy says whether somebody else ends TLS for this listener.
+func behindProxy(cfg Config) bool {
+	return !cfg.Local && cfg.TLS == nil && strings.HasPrefix(cfg.PublicURL, "https:")
+}
+
+// proxiedOnly refuses who comes around the reverse proxy, and so without TLS. The log says so once: it may be the proxy
+// itself, which the configuration does not name.
+func (s *Server) proxiedOnly(next http.Handler) http.Handler {
+	var once sync.Once
+	refused := s.cfg.Metrics.Limiter("plain-http")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		addr := from.Addr().Unmap().WithZone("")
+		if err != nil || addr.IsLoopback() || slices.ContainsFunc(s.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		refused.Inc()
+		once.Do(func() {
+			s.cfg.Logger.Warn("plain HTTP refused; where this is the reverse proxy, name it in network.trusted_proxies", "client", addr)
+		})
+		w.Header().Set(headerNoSniff, "nosniff")
+		http.Error(w, "use "+s.cfg.PublicURL, http.StatusForbidden)
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -53,5 +55,41 @@ func TestServePlain(t *testing.T) {
 	}
 	if w := ask(New(Config{PublicURL: "https://mesh.example.org"}).plain(nil), http.MethodGet, ChallengePath+"x", ""); w.Code != http.StatusPermanentRedirect {
 		t.Errorf("without a challenge: %d", w.Code)
+	}
+}
+
+// Behind a proxy, plain HTTP is for the proxy: what comes around it is refused, with a hint for the operator.
+func TestProxiedOnly(t *testing.T) {
+	log, said := logTo()
+	s := New(Config{PublicURL: "https://mesh.example.org", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Logger: log})
+	h := s.proxiedOnly(s.Handler())
+	for from, want := range map[string]int{
+		"10.1.2.3:5": http.StatusOK, "[::ffff:10.1.2.3]:5": http.StatusOK, "127.0.0.1:5": http.StatusOK, "[::1]:5": http.StatusOK, "@": http.StatusOK,
+		"203.0.113.7:5": http.StatusForbidden, "[2001:db8::1]:5": http.StatusForbidden, "192.168.1.1:5": http.StatusForbidden,
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/health", nil)
+		r.RemoteAddr = from
+		r.Header.Set("X-Forwarded-For", "10.1.2.3")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want || want == http.StatusForbidden && !strings.Contains(w.Body.String(), "use https://mesh.example.org") {
+			t.Errorf("from %s: %d %s, want %d", from, w.Code, w.Body, want)
+		}
+	}
+	if n := strings.Count(said.String(), "network.trusted_proxies"); n != 1 {
+		t.Errorf("the operator is told %d times", n)
+	}
+	for _, tt := range []struct {
+		cfg  Config
+		want bool
+	}{
+		{Config{PublicURL: "https://mesh.example.org"}, true},
+		{Config{PublicURL: "https://mesh.example.org", TLS: &tls.Config{}}, false},
+		{Config{PublicURL: "http://10.0.0.1:3141"}, false},
+		{Config{Local: true}, false},
+	} {
+		if got := behindProxy(tt.cfg); got != tt.want {
+			t.Errorf("behindProxy(%+v) = %t", tt.cfg, got)
+		}
 	}
 }

@@ -109,8 +109,14 @@ func internal(r *http.Request) bool { return r.Context().Value(internalKey{}) !=
 
 // Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests under way: after
 // two seconds their contexts end, so that long polls let go, and after ten it hangs up. It returns nil then.
+//
+// Where PublicURL is https and TLS is nil, plain HTTP is for the reverse proxy alone: loopback and TrustedProxies.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	return serve(ctx, s.Handler(), capped(l, s.cfg, s.conns), s.cfg.TLS, s.cfg.Logger)
+	h := s.Handler()
+	if behindProxy(s.cfg) {
+		h = s.proxiedOnly(h)
+	}
+	return serve(ctx, h, capped(l, s.cfg, s.conns), s.cfg.TLS, s.cfg.Logger)
 }
 
 // serve speaks TLS where secure is not nil.
