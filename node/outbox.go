@@ -103,6 +103,13 @@ func (o *outbox) counts() map[string]int {
 	return map[string]int{"queued": queued, "delivering": o.active}
 }
 
+// busy says whether an attempt is under way or due.
+func (o *outbox) busy(now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.active > 0 || len(o.ready) > 0 && !o.ready[0].letters[0].due.After(now)
+}
+
 // posted has the letters among the changes of a committed step delivered.
 func (o *outbox) posted(changes []store.Change) {
 	var letters []Letter

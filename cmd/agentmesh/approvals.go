@@ -109,7 +109,15 @@ func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, as
 	if err != nil {
 		return err
 	}
+	stop := func() {}
+	if o.here != nil { // no serve runs, so what leaves now must leave from here
+		stop = o.here.deliver(ctx)
+	}
 	raw, err := o.decide(ctx, "approvals/"+url.PathEscape(id), hash, choice)
+	if err == nil && o.here != nil {
+		o.here.attempted(ctx)
+	}
+	stop()
 	if err := errors.Join(err, o.close()); err != nil {
 		return err
 	}

@@ -363,6 +363,16 @@ func (p *process) deliver(ctx context.Context) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
+// attempted waits, as long as a command waits for an answer, until deliver has tried what is due.
+func (p *process) attempted(ctx context.Context) {
+	if p.node == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, sendWait*time.Second)
+	defer cancel()
+	p.node.Attempted(ctx)
+}
+
 // logger returns the process's own log.
 func (a *app) logger(c LogConfig) *slog.Logger {
 	var level slog.Level
