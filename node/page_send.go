@@ -100,6 +100,7 @@ func (n *Node) checkedSend(ctx context.Context, out Outgoing) (Sent, error) {
 
 type composeView struct {
 	To, Kind, Text, Intent, Payload string
+	Seal                            SealChoice
 	Meeting                         meeting
 	Zone                            string // in which the times of a meeting are meant
 	Peers                           []peerView
@@ -137,7 +138,10 @@ func (p *pages) send(c echo.Context) error {
 			Title: form.Get("title"), Duration: form.Get("duration"), Place: form.Get("place"), Times: form["time"][:min(len(form["time"]), 3)],
 		},
 	}
-	out := Outgoing{Via: "owner"}
+	if form.Get("seal") != "" {
+		view.Seal = Sealed
+	}
+	out := Outgoing{Via: "owner", Seal: view.Seal}
 	if out.To, err = p.n.resolvePeer(ctx, view.To); err == nil {
 		out.Intent, out.Payload, err = view.message()
 	}
