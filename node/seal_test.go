@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -259,139 +257,6 @@ func TestSealedRefused(t *testing.T) {
 	most := strings.Replace(big, strings.Repeat("x", 256<<10), strings.Repeat("x", 180<<10), 1)
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(most)))), http.StatusOK)
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
-}
-
-// TestSealingRules is who is sealed to: what the owner's rule and the sender's word make of a recipient that can open, and
-// of one that cannot. What must be sealed and cannot be does not leave.
-func TestSealingRules(t *testing.T) {
-	mesh := meshtest.New(t)
-	able := mesh.Node("able", open)
-	unable := mesh.Node("unable", func(cfg *node.Config) {
-		open(cfg)
-		cfg.Identity.Card = meshtest.Card(t, "unable", cfg.Identity.Card.Endpoint)
-	})
-	for i, c := range []struct {
-		rule   node.Sealing
-		choice node.SealChoice
-		to     *meshtest.Member
-		sealed bool
-		err    error
-	}{
-		{"", "", able, false, nil},
-		{node.SealOff, node.Sealed, able, true, nil},
-		{node.SealOff, node.Sealed, unable, false, node.ErrCannotSeal},
-		{node.SealPrefer, "", able, true, nil},
-		{node.SealPrefer, "", unable, false, nil},
-		{node.SealPrefer, node.Unsealed, able, false, nil},
-		{node.SealRequire, "", able, true, nil},
-		{node.SealRequire, "", unable, false, node.ErrCannotSeal},
-		{node.SealRequire, node.Unsealed, able, false, node.ErrMustSeal},
-	} {
-		chris := mesh.Node("chris-"+string(rune('a'+i)), func(cfg *node.Config) { cfg.Outbound.Seal = c.rule })
-		out := outgoing(t, c.to.ID(), wire.Deliver, secretBody)
-		out.Seal, out.Conv = c.choice, "conv_rule"
-		sent, err := chris.Send(t.Context(), out, 30*time.Second)
-		if !errors.Is(err, c.err) || err == nil && sent.State != node.SendDelivered {
-			t.Errorf("%s, %q to %s: %+v, %v, want %v", c.rule, c.choice, c.to.Name, sent, err, c.err)
-		}
-		if err != nil {
-			if got := state(t, chris); got != "0 items, 0 conversations, 0 asks" {
-				t.Errorf("%s, %q to %s left %s", c.rule, c.choice, c.to.Name, got)
-			}
-			continue
-		}
-		if said, _ := conversations.SaidIn(transcriptOf(t, chris, c.to.ID(), "conv_rule")[0]); said.Sealed != c.sealed {
-			t.Errorf("%s, %q to %s: sealed %v", c.rule, c.choice, c.to.Name, said.Sealed)
-		}
-	}
-	big := outgoing(t, able.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+strings.Repeat("x", 200<<10)+`"}}`)
-	if _, err := able.Send(t.Context(), node.Outgoing{To: unable.ID(), Intent: big.Intent, Payload: big.Payload}, 0); err != nil {
-		t.Errorf("200 KiB open: %v", err)
-	}
-	if big.Seal = node.Sealed; big.Payload.Len() > 0 {
-		if _, err := unable.Send(t.Context(), big, 0); !errors.Is(err, node.ErrCannotSeal) {
-			t.Errorf("200 KiB sealed: %v, want ErrCannotSeal", err)
-		}
-	}
-	forged := outgoing(t, able.ID(), wire.Deliver, `{"action":"sealed","age":"YWdl"}`)
-	if _, err := unable.Send(t.Context(), forged, 0); !errors.Is(err, wire.ErrPayload) {
-		t.Errorf("an owner's own sealed payload: %v", err)
-	}
-}
-
-// swaps is a directory that answers with another text in place of one.
-type swaps struct{ from, to string }
-
-func (s swaps) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, err
-	}
-	body = bytes.ReplaceAll(body, []byte(s.from), []byte(s.to))
-	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	resp.Header.Del("Content-Length")
-	return resp, nil
-}
-
-// TestSealedToTheDirectory: a directory that puts a recipient of its own on a card could read what is sealed to it. The
-// agent's key did not sign that card, so nothing that must be sealed leaves.
-func TestSealedToTheDirectory(t *testing.T) {
-	mesh := meshtest.New(t)
-	sarah := mesh.Node("sarah", open)
-	liar := client.NewDirectory(mesh.Directory().Base, client.NewHTTP(client.HTTPConfig{Local: true}), swaps{mesh.Age("sarah").PublicText(), mesh.Age("directory").PublicText()})
-	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Directories = []*client.Directory{liar} })
-	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal = node.Sealed
-	if _, err := chris.Send(t.Context(), out, 30*time.Second); !errors.Is(err, node.ErrCannotSeal) {
-		t.Errorf("sealed to the directory: %v, want ErrCannotSeal", err)
-	}
-	if got := state(t, chris); got != "0 items, 0 conversations, 0 asks" {
-		t.Errorf("it left %s", got)
-	}
-}
-
-// TestSealedStaysHere: neither a peer of a foreign network nor a bridge's handler gets open what was sealed.
-func TestSealedStaysHere(t *testing.T) {
-	wires := &wireTransport{deliver: takes}
-	lone := loneNode(t, t.TempDir(), wires, func(cfg *node.Config) { cfg.Outbound.Seal = node.SealRequire })
-	if _, err := lone.Send(t.Context(), to("ann", "conv_1", "hello"), 0); !errors.Is(err, node.ErrCannotSeal) {
-		t.Errorf("to a foreign peer: %v, want ErrCannotSeal", err)
-	}
-	// A sealed payload that a foreign peer got hold of is not opened for it.
-	in := to("ann", "conv_2", "hello")
-	in.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("sealed")}, wire.Member{Key: "age", Value: wire.Text("YWdl")})
-	if _, err := lone.Accept(t.Context(), inbound(in, "wire:test", in.Address)); !errors.Is(err, wire.ErrSealed) && !errors.Is(err, wire.ErrNotAllowed) {
-		t.Errorf("from a foreign peer: %v, want ErrSealed", err)
-	}
-
-	mesh := meshtest.New(t)
-	calls := make(chan node.Call, 1)
-	sarah := mesh.Node("sarah", func(cfg *node.Config) {
-		answers(secretReply, calls)(cfg)
-		cfg.Routes[0].Foreign = true
-	})
-	chris := mesh.Node("chris", open)
-	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
-	out.Seal, out.Conv = node.Sealed, "conv_bridge"
-	sent := mustSend(t, chris.Node, out, 30*time.Second)
-	if sent.Status != http.StatusAccepted || len(calls) != 0 {
-		t.Fatalf("sent = %+v, %d calls: the bridge got it", sent, len(calls))
-	}
-	ask := theAsk(t, sarah)
-	if !bytes.Contains(ask.Body, []byte("foreign network")) {
-		t.Errorf("the owner is not told why: %s", ask.Body)
-	}
-	if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if c := <-calls; !c.Sealed || !c.Approved || string(c.Payload) != secretBody {
-		t.Errorf("after the approval the bridge is told %s", c.Payload)
-	}
 }
 
 // TestSealedExport: an export says what is sealed and shows nothing of it; with the owner's word it shows it and proves it.

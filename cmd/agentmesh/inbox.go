@@ -30,6 +30,7 @@ type item struct {
 	Intent       string          `json:"intent"`
 	Payload      json.RawMessage `json:"payload"`
 	Trust        string          `json:"trust"`
+	Sealed       bool            `json:"sealed"`
 	At           time.Time       `json:"at"`
 	Note         string          `json:"note"`
 }
@@ -235,6 +236,9 @@ func (a *app) showItem(i item) {
 	rows := [][]string{
 		{"id", i.ID}, {"state", i.State}, {"from", i.Peer}, {"name", i.PeerName}, {"trust", i.Trust},
 		{"conversation", i.Conversation}, {"intent", i.Intent}, {"at", when(i.At)},
+	}
+	if i.Sealed {
+		rows = append(rows, []string{"sealed", "only you and the sender can read it"})
 	}
 	if i.Note != "" {
 		rows = append(rows, []string{"note", i.Note})
