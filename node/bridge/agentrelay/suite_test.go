@@ -60,8 +60,10 @@ func (f *fakeRelay) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if down == codeBadToken { // as the public relay does it
-		conn.Close(codeBadToken, "invalid token")
+		f.mu.Lock()
 		f.reads.Go(func() { finish(conn) })
+		f.mu.Unlock()
+		conn.Close(codeBadToken, "invalid token")
 		return
 	}
 	_ = conn.Send(websocket.Text([]byte(`{"id":"w","from":"relay","to":["our-node"],"type":"welcome","payload":{"relay":"fake","version":"1.0","capabilities":[],"extensions":[]},"ts":1}`)))
