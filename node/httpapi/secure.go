@@ -77,7 +77,6 @@ func behindProxy(cfg Config) bool {
 // itself, which the configuration does not name.
 func (s *Server) proxiedOnly(next http.Handler) http.Handler {
 	var once sync.Once
-	refused := s.cfg.Metrics.Limiter("plain-http")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		addr := from.Addr().Unmap().WithZone("")
@@ -85,7 +84,7 @@ func (s *Server) proxiedOnly(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		refused.Inc()
+		s.around.Inc()
 		once.Do(func() {
 			s.cfg.Logger.Warn("plain HTTP refused; where this is the reverse proxy, name it in network.trusted_proxies", "client", addr)
 		})

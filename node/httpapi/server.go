@@ -62,6 +62,7 @@ type Server struct {
 	echo      *echo.Echo
 	addresses *Addresses
 	conns     *connCounts
+	around    *Counter // of requests that came around the reverse proxy
 	health    health
 }
 
@@ -70,7 +71,9 @@ func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, addresses: newAddresses(cfg), conns: newConnCounts(cfg.Metrics)}
+	s := &Server{
+		cfg: cfg, addresses: newAddresses(cfg), conns: newConnCounts(cfg.Metrics), around: cfg.Metrics.Limiter("plain-http"),
+	}
 	s.echo = newEcho(publicGate(cfg), extractor(cfg.TrustedProxies))
 	s.health.version = cfg.Version
 	s.health.mount(s.echo)
