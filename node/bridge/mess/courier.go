@@ -194,11 +194,17 @@ func (l Letter) late(last wire.MessageID) Letter {
 // tellOwner puts a notice into the owner's box, and a question where the owner must decide.
 func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
 	now := time.Now()
-	title := fmt.Sprintf("MESS %s: %s", t.Ref, t.Status)
-	if n.Kind == noticeOffer {
-		title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
+	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: now}
+	switch {
+	case n.Kind == noticeOffer:
+		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
+		notice.Text = "agentmesh mess show " + t.Ref + ", then agentmesh mess claim " + t.Ref
+	case t.Requester == ownerID && t.Status == NeedsInput:
+		notice.Text = "agentmesh mess show " + t.Ref + ", then agentmesh mess answer " + t.Ref + " FIELD=VALUE"
+	case t.Requester == ownerID && t.Status == NeedsConfirmation:
+		notice.Text = "agentmesh mess show " + t.Ref + ", then agentmesh mess confirm " + t.Ref + " or --no"
 	}
-	changes := append(done, b.cfg.Notices.Change(notify.Notice{Kind: "mess", Title: title, At: now}))
+	changes := append(done, b.cfg.Notices.Change(notice))
 	if t.Requester == ownerID && t.Status == NeedsConfirmation && b.cfg.Asks != nil {
 		changes = append(changes, b.question(askConfirm, t, "an executor wants to act and asks you to confirm", now)...)
 	}

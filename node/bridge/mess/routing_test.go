@@ -284,6 +284,17 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("it was told %d times", n)
 	}
+	// What the owner may do is said with it, and is what the commands do.
+	ask := again.request(ownerID, "{intent: look}")
+	again.executor("bob")
+	again.status("bob", ask, "needs_input, questions: [{field: q, question: Why?}]")
+	if _, err := b.round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, _, err := box.List(t.Context(), "", 100, time.Now())
+	if err != nil || !slices.ContainsFunc(list, func(n notify.Notice) bool { return strings.Contains(n.Text, "mess answer "+ask) }) {
+		t.Errorf("notices = %+v, %v", list, err)
+	}
 }
 
 // What an exchange kept, it knows after a restart: threads, order, ids, numbers of the day.
