@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -42,6 +43,9 @@ type peer struct {
 
 	rev store.Rev
 }
+
+// takes says whether the peer listed the class in its hello; who listed none takes all (MS-38).
+func (p peer) takes(c Class) bool { return len(p.Classes) == 0 || slices.Contains(p.Classes, c) }
 
 // seen is an accepted message.
 type seen struct {

@@ -97,6 +97,9 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 	} else if !ok || now.Sub(o.Sent) > resendWithin {
 		out, e := b.gate(ctx, to, draft.P, slot, now)
 		if e != nil {
+			if e.Code == CodeClassification {
+				return nil, fmt.Errorf("blocked: %w", e)
+			}
 			return nil, fmt.Errorf("blocked: %w; the message holds %s, and no consent for %s covers that", e, strings.Join(e.Types, ", "), to.Name())
 		}
 		class := out.class.like(draft.Class)
@@ -290,11 +293,10 @@ func (b *Bridge) later(c callback) {
 func (b *Bridge) call(ctx context.Context, cb callback) {
 	now := time.Now()
 	address := b.address(cb.to)
-	op := cb.op
+	d := Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: Internal}
 	if b.coreOnly(cb.to) {
-		op = coreOp(op)
+		d = d.inCore()
 	}
-	d := Draft{ID: uuid(random32()), Re: cb.re, Op: op, Time: now, From: b.self, To: Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: Internal}
 	tree, err := sign(d.Tree(), b.cfg.Key)
 	if err != nil {
 		b.cfg.Logger.ErrorContext(ctx, "moltspeak: sign an answer", "err", err)

@@ -214,6 +214,9 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to Agen
 		return f
 	}
 	text := ack.m.P.GetStr("challenge")
+	if r, core := ack.body.(Respond); core { // the form of those who know the core operations alone (MS-25)
+		text = r.Data.GetStr("challenge")
+	}
 	if text == "" {
 		return nil // it opens no session
 	}

@@ -156,6 +156,67 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Members that nobody knows are ignored, wherever they stand, and the signature covers them (MS-6, MS-7).
+func TestUnknownMembers(t *testing.T) {
+	r, _ := alone(t, nil)
+	ping := r.draft(cat, OpPing, `{"nonce":1,"load":{"x":[1e5]}}`).Tree()
+	from, _ := ping.Get("from")
+	tree, err := sign(ping.With("zz", wire.Arr(wire.Bool(true))).With("from", from.With("model", wire.Text("m"))).With("ext", mustTree(t, `{"acme.trace":{"a":null}}`)), keyOf(cat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, status := r.raw(cat, tree.JSON()); m.Op != OpPong || status != http.StatusOK {
+		t.Errorf("%d %s", status, m.Tree.JSON())
+	}
+	if m, _ := r.raw(cat, tree.Without("zz").JSON()); m.P.GetStr("code") != string(CodeSignature) {
+		t.Errorf("without one of them: %s", m.P.JSON())
+	}
+}
+
+// A class that a peer did not list in its hello is not sent to it (MS-38).
+func TestUnlistedClasses(t *testing.T) {
+	r, _ := alone(t, nil)
+	ack, _ := r.say(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"],"supported_cls":["public"]}`))
+	pong, _ := r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
+	if ack.Op != OpHelloAck || pong.Op != OpPong || pong.Class != Public {
+		t.Errorf("what the bridge says is %s %s", pong.Class, pong.Tree.JSON())
+	}
+	d := r.draft(cat, OpQuery, plainQuery)
+	d.Class = Public
+	if m, status := r.say(cat, d); status != http.StatusForbidden || m.P.GetStr("code") != string(CodeClassification) || m.Class != Public {
+		t.Errorf("an internal answer: %d %s", status, m.Tree.JSON())
+	}
+	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, `{"action":"query","domain":"x"}`)); err == nil || len(r.queue(cat)) != 0 {
+		t.Errorf("an internal message left: %v", err)
+	}
+}
+
+// A peer behind a link with reply_ops core gets the nine core operations alone, and what it answers with them is
+// understood (MS-25).
+func TestCoreOperationsAlone(t *testing.T) {
+	r, _ := alone(t, func(c *Config) {
+		c.Links = append(c.Links, bridge.Link{Name: "near", Kind: Kind, URL: "https://near.example", Options: map[string]string{"peer": "near@home", "reply_ops": "core"}})
+		c.Links[0].Options = map[string]string{"peer": cat, "reply_ops": "core"}
+	})
+	for op, p := range map[Op]string{
+		OpHello: `{"protocol_versions":["0.1"]}`, OpPing: `{"nonce":1}`, OpVerify: fmt.Sprintf(`{"challenge":"%s","timestamp":%d}`, random32(), time.Now().UnixMilli()),
+		OpConsent: `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`, OpDiscover: `{"capability":"x"}`, OpQuery: plainQuery, OpTask: `{"action":"create","task_id":"t"}`,
+	} {
+		m, status := r.say(cat, r.draft(cat, op, p))
+		if _, bad := m.Payload(); m.Op != OpRespond || bad != nil || status >= 300 {
+			t.Errorf("%s: %d %s, %v", op, status, m.Tree.JSON(), bad)
+		}
+	}
+	srv := r.serve()
+	near, _ := alone(t, func(c *Config) {
+		c.Agent, c.Key, c.Box = Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
+		c.Links = []bridge.Link{{Name: "far", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
+	})
+	if err := near.b.Test(t.Context(), "far"); err != nil || r.b.handshake.count(time.Now()) != 1 {
+		t.Errorf("shaking hands: %v, %d sessions", err, r.b.handshake.count(time.Now()))
+	}
+}
+
 func TestHandshakes(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.shake(cat)

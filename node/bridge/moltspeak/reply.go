@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -32,6 +31,9 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 	if to.Agent == "" || !validName(to.Agent) || !validName(to.Org) {
 		to = Agent{Agent: "unknown", Org: "unknown"}
 	}
+	if !c.peer.takes(class) {
+		class = Public // what the bridge itself says is fit for anyone
+	}
 	var meta *PIIMeta
 	if a.user {
 		out, e := b.gate(c.ctx, to, a.p, "re "+seenKey(c.m.From, c.m.ID), c.now)
@@ -41,10 +43,10 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 			}
 		}
 		if e != nil {
-			out.class = Internal
+			out.class = class
 			// The owner sees why in the log and in the conversation; the peer learns that nothing comes.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
-			a.op, a.p, r.Status = OpError, fault(CodeConsent).Payload(true), http.StatusForbidden
+			a.op, a.p, r.Status = OpError, fault(e.Code).Payload(true), e.Status
 		}
 		class, meta = out.class.like(c.m.Class), out.meta
 	}
@@ -54,7 +56,7 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 	}
 	d := Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
 	if b.coreOnly(to) {
-		d.Op = coreOp(d.Op)
+		d = d.inCore()
 	}
 	tree, err := sign(d.Tree(), b.cfg.Key)
 	if err != nil {
@@ -69,15 +71,16 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 	return r
 }
 
-// coreOp is the core operation that stands for one that only the documents know (MS-25).
-func coreOp(op Op) Op {
-	switch op {
-	case OpConsentResponse:
-		return OpConsent
-	case OpHelloAck, OpVerifyResponse, OpTaskAck, OpPong, OpEstablished:
-		return OpRespond
+// inCore says an answer with the core operations alone, for peers that know no other (MS-25): what only the documents know
+// becomes the data of a respond.
+func (d Draft) inCore() Draft {
+	switch d.Op {
+	case OpHelloAck, OpVerifyResponse, OpPong, OpEstablished:
+		d.Op, d.P = OpRespond, Respond{Status: "success", Data: d.P}.value()
+	case OpConsentResponse, OpTaskAck: // their p is that of a respond
+		d.Op = OpRespond
 	}
-	return op
+	return d
 }
 
 // readableID is the id of a message that could not be read otherwise (MS-52).
@@ -131,13 +134,16 @@ type gated struct {
 // consent that covers what was found. The error is E_CONSENT.
 func (b *Bridge) gate(ctx context.Context, to Agent, p wire.Value, message string, now time.Time) (gated, *Error) {
 	found := Types(p)
+	peer, known, err := b.peer(ctx, to.Name(), now)
 	if len(found) == 0 {
+		if err == nil && !peer.takes(Internal) {
+			return gated{}, faultAt(CodeClassification, "cls", "the peer does not take what is internal")
+		}
 		return gated{class: Internal}, nil
 	}
 	refuse := faultAt(CodeConsent, "p", "holds personal data that no consent covers")
 	refuse.Types = found
-	peer, known, err := b.peer(ctx, to.Name(), now)
-	if err != nil || !known || peer.EncKey == "" || len(peer.Classes) > 0 && !slices.Contains(peer.Classes, PII) {
+	if err != nil || !known || peer.EncKey == "" || !peer.takes(PII) {
 		return gated{}, refuse.because(err) // it could not be sent encrypted, or the peer does not take it (MS-38)
 	}
 	grant, uses, err := b.covering(ctx, to.Name(), found, message, now)

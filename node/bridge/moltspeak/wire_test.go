@@ -2,6 +2,7 @@ package moltspeak
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -217,12 +218,16 @@ func TestSignatureSpellings(t *testing.T) {
 	}
 	bare := strings.TrimPrefix(good, "ed25519:")
 	for _, sig := range []string{bare, "ED25519:" + bare, strings.TrimRight(good, "="), good + "\n", good[:40] + "\r\n" + good[40:],
-		"ed25519:" + strings.NewReplacer("+", "-", "/", "_").Replace(bare) + "-", good + "AAAA", "ed25519:AAAA", "ed25519:"} {
+		"ed25519:" + strings.NewReplacer("+", "-", "/", "_").Replace(bare) + "-", good + "AAAA", "ed25519:AAAA", "ed25519:",
+		sigOf(47), sigOf(48), sigOf(63), sigOf(65)} {
 		if e := check(sig); codeOf(e) != CodeSignature {
 			t.Errorf("signature %q: %v", sig, e)
 		}
 	}
 }
+
+// sigOf is a signature of n bytes.
+func sigOf(n int) string { return sigPrefix + base64.StdEncoding.EncodeToString(make([]byte, n)) }
 
 // The fourteen codes have a category, a status, and survive being written and read (issue: all error codes).
 func TestCodes(t *testing.T) {
