@@ -44,6 +44,7 @@ func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, asking, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHour: -1, PerHost: tt.perHost} })
 			hits.Store(0)
+			start := time.Now()
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup
 			running.Go(func() { w.reg.Run(ctx) })
@@ -63,8 +64,8 @@ func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
 			<-time.After(3 * askPause) // in which others would be asked
 			cancel()
 			running.Wait()
-			if n := hits.Load(); n != 1 {
-				t.Errorf("the host was asked %d times within seconds, want 1", n)
+			if n, most := hits.Load(), 1+int64(time.Since(start)/hostPause); n < 1 || n > most {
+				t.Errorf("the host was asked %d times in %v, want at most %d", n, time.Since(start), most)
 			}
 		})
 	}
