@@ -3,10 +3,17 @@ package node_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -47,5 +54,48 @@ func TestMailBehindAStranger(t *testing.T) {
 	})
 	if asks := pendingAsks(t, sarah); len(asks) != 3 {
 		t.Errorf("%d messages wait for the owner, want one of each stranger", len(asks))
+	}
+}
+
+// TestRelayThatDoesNotWait: a relay that says at once that nothing is there, because it has no place for one more who
+// waits or does not know how, is not asked again and again.
+func TestRelayThatDoesNotWait(t *testing.T) {
+	t.Parallel()
+	mesh := meshtest.New(t)
+	base, err := url.Parse(mesh.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base.Path = ""
+	directory := httputil.NewSingleHostReverseProxy(base)
+	var mu sync.Mutex
+	var polls []time.Time
+	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/relay") {
+			directory.ServeHTTP(w, r)
+			return
+		}
+		mu.Lock()
+		polls = append(polls, time.Now())
+		mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		w.Write([]byte(`{"messages":[]}`))
+	}))
+	t.Cleanup(relay.Close)
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	t.Cleanup(h.Close)
+	mesh.Node("sarah", func(cfg *node.Config) {
+		cfg.Relay = client.NewDirectory(relay.URL+"/v1", h, nil)
+		cfg.Directories = []*client.Directory{cfg.Relay}
+	})
+	waitFor(t, "four polls", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(polls) >= 4
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if took := polls[3].Sub(polls[0]); took < time.Second {
+		t.Errorf("four polls within %v", took)
 	}
 }

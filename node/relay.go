@@ -33,12 +33,16 @@ func (n *Node) takeMail(ctx context.Context, relay *client.Directory) {
 	var bag mailbag
 	failures := 0
 	for ctx.Err() == nil {
-		err := n.takeSome(ctx, relay, &bag, &passing, room)
+		began := time.Now()
+		some, err := n.takeSome(ctx, relay, &bag, &passing, room)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			failures = 0
+			if !some && time.Since(began) < relayRetry && !pause(ctx, relayRetry) { // it had no place for who waits
+				return
+			}
 			continue
 		}
 		wait := min(relayRetry<<min(failures, 16), relayPause)
@@ -51,13 +55,13 @@ func (n *Node) takeMail(ctx context.Context, relay *client.Directory) {
 	}
 }
 
-// takeSome takes what one poll brings.
-func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailbag, passing *sync.WaitGroup, room chan struct{}) error {
+// takeSome takes what one poll brings, and says whether it brought anything.
+func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailbag, passing *sync.WaitGroup, room chan struct{}) (some bool, err error) {
 	cred := n.keeper.credential(relay)
 	items, err := relay.Mail(ctx, cred, n.ID(), bag.open(time.Now()), bag.wait(time.Now()))
 	if err != nil {
 		*bag = mailbag{}
-		return err
+		return false, err
 	}
 	var waited []client.RelayItem
 	for _, item := range items {
@@ -68,7 +72,7 @@ func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailb
 		select {
 		case room <- struct{}{}:
 		case <-ctx.Done():
-			return ctx.Err()
+			return true, ctx.Err()
 		}
 		passing.Go(func() {
 			defer func() { <-room }()
@@ -76,7 +80,7 @@ func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailb
 		})
 	}
 	if bag.knows(waited) {
-		return errors.New("the relay gives what was put off, and does not know after")
+		return true, errors.New("the relay gives what was put off, and does not know after")
 	}
 	for _, item := range waited { // in the order in which they came
 		if bag.holds(item) {
@@ -87,7 +91,7 @@ func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailb
 			n.log.Info("mail is put off", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
 			bag.putOff(item, refused.RetryAfter, time.Now())
 			if refused.Code == wire.AgentUnavailable { // ours or a directory's fault, which the next one may meet as well
-				return err
+				return true, err
 			}
 			continue
 		}
@@ -95,11 +99,11 @@ func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailb
 			err = relay.Acknowledge(ctx, cred, item.ID)
 		}
 		if err != nil {
-			return err // it stays in the mailbox
+			return true, err // it stays in the mailbox
 		}
 		bag.passed(item)
 	}
-	return nil
+	return len(items) > 0, nil
 }
 
 // answerThrough receives a message whose sender waits at the relay. A reply that comes too late is not lost: the relay has
