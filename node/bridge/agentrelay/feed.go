@@ -10,6 +10,7 @@ import (
 
 const (
 	feedSize     = 1000 // AR-56
+	maxSeen      = 5000 // ids; as many older ones are known too
 	maxFeedBytes = 4 << 10
 	maxHints     = 1000
 	keepHint     = 24 * time.Hour
@@ -31,9 +32,9 @@ type FeedItem struct {
 
 // feed is the latest of what came, in memory: the relay itself keeps nothing.
 type feed struct {
-	mu   sync.Mutex
-	list []FeedItem
-	seen map[string]time.Time
+	mu        sync.Mutex
+	list      []FeedItem
+	seen, old map[string]time.Time // what came, and what came before that
 }
 
 func newFeed() *feed { return &feed{seen: make(map[string]time.Time)} }
@@ -53,15 +54,13 @@ func (f *feed) add(it FeedItem) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := hashKey(it.From, it.ID)
-	if at, ok := f.seen[key]; ok && it.At.Sub(at) < keepTalk {
-		return false
-	}
-	if len(f.seen) >= 10*feedSize { // forget the eldest half: within it a repeat is still known
-		for k, at := range f.seen {
-			if it.At.Sub(at) >= keepTalk || len(f.seen) > 9*feedSize {
-				delete(f.seen, k)
-			}
+	for _, seen := range []map[string]time.Time{f.seen, f.old} {
+		if at, ok := seen[key]; ok && it.At.Sub(at) < keepTalk {
+			return false
 		}
+	}
+	if len(f.seen) >= maxSeen {
+		f.old, f.seen = f.seen, make(map[string]time.Time)
 	}
 	f.seen[key] = it.At
 	f.list = append(f.list, it)

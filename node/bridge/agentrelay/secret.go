@@ -22,6 +22,7 @@ const (
 const (
 	nsPeers       = "agentrelay/peers"
 	maxPeersKept  = 1000
+	maxPinned     = 500      // of them by what peers said themselves: the owner finds room
 	maxSealed     = 45 << 10 // of ciphertext (AR-48)
 	maxOpened     = 256 << 10
 	sealAlgorithm = "age"
@@ -61,14 +62,19 @@ func (l *link) keepPeer(ctx context.Context, p Peer) error {
 	}
 	rec := store.Record{NS: nsPeers, Key: l.peerKey(p.Peer), Body: body, Terms: terms}
 	records := l.b.cfg.Store.Records()
-	err = records.Apply(ctx, []store.Change{{Record: rec, Max: maxPeersKept}}, time.Now())
+	room := maxPeersKept
+	if p.Agent == "" && !p.ByOwner {
+		room = maxPinned
+	}
+	err = records.Apply(ctx, []store.Change{{Record: rec, Max: room}}, time.Now())
 	if errors.Is(err, store.ErrConflict) { // it is there
 		err = records.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, time.Now())
 	}
 	return err
 }
 
-// pin takes the key of a peer's first discovery. Another one later is shown to the owner and not used (AR-49).
+// pin takes the key of a peer's first discovery. Another one later is shown to the owner and not used, and none after
+// that until the owner has decided (AR-49): a peer that changes its mind with every frame costs nothing.
 func (l *link) pin(id, recipient string) {
 	if len(recipient) > 256 || !signing.ValidAgeRecipient(recipient) {
 		return
@@ -76,7 +82,7 @@ func (l *link) pin(id, recipient string) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	p, err := l.peer(ctx, id)
-	if err != nil || p.Recipient == recipient || p.Pending == recipient {
+	if err != nil || p.Recipient == recipient || p.Pending != "" {
 		return
 	}
 	if p.Recipient == "" {

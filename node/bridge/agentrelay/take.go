@@ -74,7 +74,7 @@ func (l *link) control(h *heard) {
 		if code == "" {
 			code = h.payload.GetStr("error")
 		}
-		l.log.Warn("the relay refused a frame", slog.String("code", wire.OneLine(code, 64)))
+		l.log.Info("the relay refused a frame", slog.String("code", wire.OneLine(code, 64)))
 	}
 	if h.kind == "vote_result" {
 		l.feed.add(item(h, true))
