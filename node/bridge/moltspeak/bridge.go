@@ -179,7 +179,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 	work.Go(func() { b.keepHouse(ctx) })
 	if b.cfg.Registry {
-		work.Go(func() { b.prove(ctx) })
+		work.Go(func() { b.proveEndpoints(ctx) })
 	}
 	if b.cfg.Serve && b.cfg.URL != "" {
 		work.Go(func() { b.beListed(ctx) })

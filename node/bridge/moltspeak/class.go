@@ -30,10 +30,10 @@ func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Sec
 // boxed says whether a class travels encrypted only (MS-37).
 func (c Class) boxed() bool { return c == Confidential || c == PII || c == Secret }
 
-// like is the class of an answer to a message of class asked: what answers something confidential is confidential.
+// like is the class of an answer to a message of class asked: what answers something confidential or secret is that, too.
 func (c Class) like(asked Class) Class {
-	if asked == Confidential && c == Internal {
-		return Confidential
+	if c == Internal && (asked == Confidential || asked == Secret) {
+		return asked
 	}
 	return c
 }

@@ -29,6 +29,14 @@ func TestStrangersTakeNoSessions(t *testing.T) {
 	if !h.use("friend", "k", 1, now) || h.count(now) != strangersSessions+1 {
 		t.Errorf("%d sessions; the known peer kept its own: %v", h.count(now), h.use("friend", "k", 1, now))
 	}
+	for i := range maxSessions {
+		if !shake(fmt.Sprint("friend", i), true) {
+			t.Fatalf("known peer %d found no place", i)
+		}
+	}
+	if shake("late", false) || h.count(now) != maxSessions {
+		t.Errorf("a stranger took one of %d places of known peers", h.count(now))
+	}
 	for i := range 2 * maxChallenges {
 		h.challenge(fmt.Sprint("waiting", i), "k", "", false, now)
 	}

@@ -97,7 +97,9 @@ func (h *handshakes) answered(peer, key, text string, secret func(salt string) [
 		return session{}, false
 	}
 	delete(h.sessions, peer)
-	h.makeRoom(c.known)
+	if !h.makeRoom(c.known) {
+		return session{}, false
+	}
 	s := &session{
 		ID: random32()[:32], Peer: peer, key: key, secret: secret(c.hello), Expires: now.Add(sessionLife), active: now, known: c.known,
 	}
@@ -105,25 +107,28 @@ func (h *handshakes) answered(peer, key, text string, secret func(salt string) [
 	return *s, true
 }
 
-// makeRoom drops the session that was active least recently where peers of this kind have as many as they may.
-func (h *handshakes) makeRoom(known bool) {
-	bound := maxSessions - strangersSessions
-	if !known {
-		bound = strangersSessions
-	}
-	n, oldest := 0, (*session)(nil)
+// makeRoom drops the session that was active least recently where there are as many as may be: a stranger's before that
+// of a known peer. It is false where a stranger would have to push out a known one.
+func (h *handshakes) makeRoom(known bool) bool {
+	strangers, oldest := 0, map[bool]*session{}
 	for _, s := range h.sessions {
-		if s.known != known {
-			continue
+		if !s.known {
+			strangers++
 		}
-		n++
-		if oldest == nil || s.active.Before(oldest.active) {
-			oldest = s
+		if o := oldest[s.known]; o == nil || s.active.Before(o.active) {
+			oldest[s.known] = s
 		}
 	}
-	if n >= bound {
-		delete(h.sessions, oldest.Peer)
+	full := len(h.sessions) >= maxSessions
+	switch {
+	case full && strangers > 0, !known && strangers >= strangersSessions:
+		delete(h.sessions, oldest[false].Peer)
+	case full && known:
+		delete(h.sessions, oldest[true].Peer)
+	case full:
+		return false
 	}
+	return true
 }
 
 // use counts a message of a peer and says whether it has a session.

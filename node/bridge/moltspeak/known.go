@@ -11,7 +11,7 @@ import (
 // in memory.
 const (
 	maxSessions          = 100 // MS-27
-	strangersSessions    = 25  // of them
+	strangersSessions    = 75  // of them, where known peers leave so many
 	maxChallenges        = 1000
 	strangersChallenges  = maxChallenges / 2
 	maxSockets           = 1000

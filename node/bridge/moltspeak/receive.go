@@ -302,7 +302,7 @@ func (b *Bridge) secret(c *exchange, known bool) (answer, *Error) {
 	if err != nil {
 		return answer{}, fault(CodeTaskFailed).because(errors.New("the handler of secrets failed")) // its words may hold the secret
 	}
-	return answer{op: OpRespond, p: Respond{Status: "success", Data: out}.value(), status: http.StatusOK}, nil
+	return answer{op: OpRespond, p: Respond{Status: "success", Data: out}.value(), status: http.StatusOK, user: true}, nil
 }
 
 // remember stores that a message was accepted, where no step of the node does.

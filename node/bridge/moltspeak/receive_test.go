@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -254,7 +255,7 @@ func TestHandshakes(t *testing.T) {
 		text, _ := h.challenge(name, "k", "", true, now)
 		h.answered(name, "k", text, none, now.Add(time.Duration(i)))
 	}
-	if h.count(now) != maxSessions-strangersSessions || h.use("0", "k", 1, now) || !h.use("104", "k", 1, now) {
+	if h.count(now) != maxSessions || h.use("0", "k", 1, now) || !h.use("104", "k", 1, now) {
 		t.Errorf("%d sessions, want the %d that were active last", h.count(now), maxSessions)
 	}
 	if h.use("104", "k", MaxSession, now) {
@@ -343,6 +344,15 @@ func TestPersonalData(t *testing.T) {
 	if m, status := r.boxed(cat, piiDraft(r, cat, p, TypeEmail)); m.Op != OpRespond || status >= 300 {
 		t.Fatalf("covered: %d %s", status, m.P.JSON())
 	}
+	consent := func(i int) string {
+		meta, _ := n.got[i].Payload.Get("metadata")
+		mark, _ := meta.Get("bridge")
+		shown, _ := mark.Get("consent")
+		return mark.GetStr("cls") + string(shown.JSON())
+	}
+	if got := consent(0); got != `pii{"granted_by":"user:jane","purpose":"sync","verified":false}` {
+		t.Errorf("the owner is shown %s", got)
+	}
 	named := piiDraft(r, cat, p, TypeEmail)
 	named.PII.MaskFields = []string{"question"}
 	r.boxed(cat, named)
@@ -352,6 +362,17 @@ func TestPersonalData(t *testing.T) {
 	for i, kept := range []string{string(n.got[0].Payload.JSON()) + string(n.got[0].Raw), string(n.got[1].Payload.JSON())} {
 		if strings.Contains(kept, "jane.doe@") || !strings.Contains(kept, masked) || (i == 0) == strings.Contains(kept, "kim.lee@") {
 			t.Errorf("kept %d: %s", i, kept)
+		}
+	}
+	for _, g := range []Grant{{ID: "ours", Peer: cat, Expires: time.Now().Add(time.Hour).Unix()}, {ID: "dogs", Peer: dog, Expires: time.Now().Add(time.Hour).Unix()}} {
+		if err := r.b.records.Apply(t.Context(), []store.Change{g.change(store.Absent)}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		proven := piiDraft(r, cat, p, TypeEmail)
+		proven.PII.Proof = "consent-token:" + g.ID
+		r.boxed(cat, proven)
+		if got := consent(len(n.got) - 1); strings.Contains(got, `"verified":true`) != (g.Peer == cat) {
+			t.Errorf("a consent that we gave to %s: %s", g.Peer, got)
 		}
 	}
 	if strings.Contains(log.String(), "jane.doe@") || strings.Contains(log.String(), "kim.lee@") {
@@ -374,6 +395,9 @@ func TestSecretsAreNotKept(t *testing.T) {
 	r := newRig(t, n, acl.NewAsks(s), s, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		c.Secret = func(_ context.Context, from string, p wire.Value) (wire.Value, error) {
+			if p.GetStr("domain") == "fine" {
+				return wire.Obj(member("token", wire.Text(marker))), nil
+			}
 			got = from + " " + p.GetStr("domain")
 			return wire.Obj(), errors.New("no: " + marker)
 		}
@@ -397,6 +421,11 @@ func TestSecretsAreNotKept(t *testing.T) {
 	m, _ := r.boxed(friend, d)
 	if got != friend+" "+marker || m.P.GetStr("code") != string(CodeTaskFailed) {
 		t.Errorf("the handler got %q, the peer %s", got, m.P.JSON())
+	}
+	taken := secret(friend)
+	taken.P = mustTree(t, `{"domain":"fine"}`)
+	if m, _ := r.boxed(friend, taken); m.Op != OpRespond || m.Class != Secret || m.P.GetStr("status") != "success" {
+		t.Errorf("the answer to a secret is %s: %s", m.Class, m.Tree.JSON())
 	}
 	if again, status := r.boxed(friend, d); status != http.StatusConflict {
 		t.Errorf("a repeat: %d %s", status, again.P.JSON())

@@ -26,8 +26,8 @@ func (p proofs) ask(id string) {
 	}
 }
 
-// prove asks endpoints of the registry for their keys, one after the other, until ctx ends.
-func (b *Bridge) prove(ctx context.Context) {
+// proveEndpoints asks endpoints of the registry for their keys, one after the other, until ctx ends.
+func (b *Bridge) proveEndpoints(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

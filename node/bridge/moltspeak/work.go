@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -194,7 +195,7 @@ func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payloa
 	if err != nil {
 		return bridge.Inbound{}, faultAt(CodeInvalidParam, "from", "is too long")
 	}
-	payload = withClass(a.Mark(b.shown(c, payload), true), c.m.Class)
+	payload = b.marked(c, a.Mark(b.shown(c, payload), true))
 	raw := b.shownMessage(c)
 	strict, err := wire.Parse(payload.JSON())
 	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {
@@ -227,11 +228,21 @@ func (c *exchange) deadline() time.Time {
 	return end
 }
 
-// withClass tells the owner the class of a message: what is internal is meant for agents (MS-37).
-func withClass(payload wire.Value, class Class) wire.Value {
+// marked tells the owner the class of a message (what is internal is meant for agents, MS-37), and of personal data who
+// agreed: that is claimed, but for a consent that we gave to this peer (MS-42).
+func (b *Bridge) marked(c *exchange, payload wire.Value) wire.Value {
 	meta, _ := payload.Get("metadata")
 	mark, _ := meta.Get("bridge")
-	return payload.With("metadata", meta.With("bridge", mark.With("cls", wire.Text(string(class)))))
+	mark = mark.With("cls", wire.Text(string(c.m.Class)))
+	if p := c.m.PII; p != nil && c.m.Class == PII {
+		var g Grant
+		jti, named := strings.CutPrefix(p.Proof, "consent-token:")
+		_, ours, err := b.read(c.ctx, nsConsents, jti, &g, c.now)
+		verified := err == nil && named && ours && g.Peer == c.m.From.Name() && g.live(c.now)
+		mark = mark.With("consent", wire.Obj(member("granted_by", wire.Text(wire.OneLine(p.GrantedBy, maxText))),
+			member("purpose", wire.Text(wire.OneLine(p.Purpose, maxText))), member("verified", wire.Bool(verified))))
+	}
+	return payload.With("metadata", meta.With("bridge", mark))
 }
 
 // shown is a payload as lists, pages and hooks get it: personal data masked, unless the owner wants it revealed for
