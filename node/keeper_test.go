@@ -331,6 +331,12 @@ func TestKeeperRotates(t *testing.T) {
 	if sent.State != node.SendQueued || sent.Err.Code != wire.InvalidSignature {
 		t.Errorf("after: %+v, want another attempt", sent)
 	}
+	// What she sends herself has its answer at once: she looks for the key that the answer is signed with.
+	back := out
+	back.To, back.Conv = chris.ID(), "conv_2"
+	if sent := mustSend(t, sarah.Node, back, 30*time.Second); sent.State != node.SendDelivered || sent.Reply == nil {
+		t.Errorf("sarah's message: %+v, want its verified answer", sent)
+	}
 	if asks := pendingAsks(t, sarah); len(asks) != 0 {
 		t.Errorf("sarah's owner is asked: %+v", asks)
 	}

@@ -95,6 +95,7 @@ type entry struct {
 	from    *Directory // nil: the owner gave the card
 	fetched time.Time  // when a directory last said that this is the card
 	asked   time.Time  // when it was last asked, whatever it said
+	answer  time.Time  // when it was last asked because the signature of an answer to us failed
 	suspect bool       // a signature has failed since fetched
 	weight  int
 }
@@ -295,6 +296,12 @@ func (c *Cards) drop(id wire.AgentID) {
 // Refresh fetches the card of id again, but not within a minute of the last time, nor beyond the budget. changed says
 // whether the key is another than before. The error is a *[wire.Error], as of [Cards.Lookup].
 func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (peer Peer, changed bool, err error) {
+	return c.refresh(ctx, id, false, now)
+}
+
+// refresh is Refresh. For an answer to a message of ours it has a minute of its own: how many there are is our doing, and
+// an agent that has just rotated its key answers with the new one.
+func (c *Cards) refresh(ctx context.Context, id wire.AgentID, answer bool, now time.Time) (peer Peer, changed bool, err error) {
 	for {
 		c.mu.Lock()
 		old, ok := c.known.Get(id)
@@ -306,7 +313,11 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 		was := old.peer
 		f, wait := c.flights[id]
 		if !wait {
-			if now.Before(old.asked.Add(refetchGap)) {
+			last := old.asked
+			if answer {
+				last = old.answer
+			}
+			if now.Before(last.Add(refetchGap)) {
 				c.mu.Unlock()
 				return was, false, nil
 			}
@@ -319,6 +330,7 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 		c.mu.Unlock()
 		if !wait {
 			c.fly(ctx, id, f, old, true, now)
+			c.answered(id, answer, old, now)
 		} else if err := f.wait(ctx); err != nil {
 			return Peer{}, false, publicError(err)
 		} else if f.abandoned() {
@@ -331,8 +343,22 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 	}
 }
 
-// suspect notes that a signature failed under peer's key, and looks whether the agent has a new one (AM-11).
-func (c *Cards) suspect(ctx context.Context, peer Peer, now time.Time) (fresh Peer, changed bool, err error) {
+// answered keeps the minute of answers over a fetch, which makes a new entry.
+func (c *Cards) answered(id wire.AgentID, answer bool, old *entry, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.known.Peek(id)
+	switch {
+	case ok && answer:
+		e.answer = now
+	case ok:
+		e.answer = old.answer
+	}
+}
+
+// suspect notes that a signature failed under peer's key, that of an answer to us or of another message, and looks whether
+// the agent has a new one (AM-11).
+func (c *Cards) suspect(ctx context.Context, peer Peer, answer bool, now time.Time) (fresh Peer, changed bool, err error) {
 	id := peer.Card.ID
 	c.mu.Lock()
 	e, ok := c.known.Get(id)
@@ -344,5 +370,5 @@ func (c *Cards) suspect(ctx context.Context, peer Peer, now time.Time) (fresh Pe
 	if ok && fresh.Key.Fingerprint() != peer.Key.Fingerprint() {
 		return fresh, true, nil // somebody else has looked since
 	}
-	return c.Refresh(ctx, id, now)
+	return c.refresh(ctx, id, answer, now)
 }

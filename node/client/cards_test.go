@@ -383,3 +383,34 @@ func TestLookupRefusesUnusableCards(t *testing.T) {
 		t.Errorf("Lookup() of a bad id = %v", err)
 	}
 }
+
+// TestAnswersFetchOnceAMinute: an answer to a message of ours that does not verify has the card fetched although that was
+// done just now, for its sender may have rotated its key; but a peer that answers badly causes one fetch a minute.
+func TestAnswersFetchOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+		peer, err := v.Cards.Find(t.Context(), sarah, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for minute := range 5 {
+			for range 100 {
+				bad := forged(t, sarah, time.Now())
+				m, err := wire.ParseMessage(bad.Tree)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sent := wire.Message{ID: "msg_ours", From: m.To, To: sarah, Conversation: m.Conversation}
+				if _, err := v.Reply(t.Context(), sent, m, peer, time.Now()); !errors.Is(err, ErrReplyUnverified) {
+					t.Fatalf("Reply() = %v, want ErrReplyUnverified", err)
+				}
+				time.Sleep(600 * time.Millisecond)
+			}
+			if got := l.count(); got != minute+2 { // the first one found the card
+				t.Fatalf("%d fetches after minute %d, want %d", got, minute+1, minute+2)
+			}
+		}
+	})
+}

@@ -68,10 +68,10 @@ func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, now time.Ti
 	if err != nil {
 		return Checked{}, err
 	}
-	return v.check(ctx, m, peer, now)
+	return v.check(ctx, m, peer, false, now)
 }
 
-func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, now time.Time) (Checked, error) {
+func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, answer bool, now time.Time) (Checked, error) {
 	bare, window := m.Tree.Without("signature"), v.Window.orDefault().around(m.Time)
 	verify := func(key *signing.PublicKey) (signing.Verified, error) {
 		release, err := v.Cards.pool.enter(ctx, key)
@@ -85,7 +85,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, now tim
 	if errors.Is(err, wire.ErrUnavailable) {
 		return Checked{}, err // nobody looked at the signature
 	} else if err != nil {
-		fresh, changed, refreshErr := v.Cards.suspect(ctx, peer, now)
+		fresh, changed, refreshErr := v.Cards.suspect(ctx, peer, answer, now)
 		if errors.Is(refreshErr, wire.ErrUnavailable) {
 			return Checked{}, refreshErr // our store or the caller, not the sender
 		} else if refreshErr != nil {
@@ -151,7 +151,7 @@ func (v *Verifier) Reply(ctx context.Context, sent, reply wire.Message, peer Pee
 	if err := inWindow(reply.Time, window, now); err != nil {
 		return unverified(err)
 	}
-	checked, err := v.check(ctx, reply, peer, now)
+	checked, err := v.check(ctx, reply, peer, true, now)
 	if errors.Is(err, wire.ErrUnavailable) {
 		return signing.Verified{}, &SendError{Retry: true, Processed: true, cause: err}
 	} else if err != nil {
