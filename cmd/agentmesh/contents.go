@@ -26,7 +26,7 @@ var programFiles = []string{fileKey, fileAge, fileCredential, fileCard, fileConf
 
 // isProgramFile says whether a file is the program's, so that nobody but the owner may read it wherever it is restored.
 func isProgramFile(name string) bool {
-	return slices.Contains(programFiles, name) || path.Dir(name) == fileRetired || path.Dir(name) == dirACME || isRelayToken(name)
+	return slices.Contains(programFiles, name) || path.Dir(name) == fileRetired || strings.HasPrefix(name, dirACME+"/") || isRelayToken(name)
 }
 
 // contents is what an archive holds beside the manifest and the database.

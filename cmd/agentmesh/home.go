@@ -27,7 +27,7 @@ const (
 	fileConfig     = "agentmesh.yaml"
 	filePID        = "pid" // of the process that has the database open
 	fileRetired    = "retired-keys"
-	dirACME        = "acme" // account key and certificate of an ACME authority
+	dirACME        = "acme" // a folder for each ACME authority: account key and certificate
 )
 
 // home is a data directory: everything that one agent owns. It is 0700, and what is secret in it is 0600.

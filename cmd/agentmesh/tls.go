@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ func (p *process) newCertificate() (*certs.Source, error) {
 	host := strings.ToLower(u.Hostname())
 	if t.ACME {
 		return certs.ACME(certs.ACMEConfig{
-			Host: host, Authority: t.Authority, Contact: t.Contact, Dir: p.home.path(dirACME), Plain: t.PlainListen != "",
+			Host: host, Authority: t.Authority, Contact: t.Contact, Dir: p.home.path(t.folder()), Plain: t.PlainListen != "",
 			Transport: ownerCalls{p}, Logger: p.log, UserAgent: "agentmesh/" + thisBuild().Version,
 		}), nil
 	}
@@ -45,6 +46,16 @@ func (p *process) newCertificate() (*certs.Source, error) {
 		return nil, failHint(exitConfig, err, "correct tls.cert_file and tls.key_file")
 	}
 	return s, nil
+}
+
+// folder is where the data directory keeps what an authority gave: a certificate of one that is for trying out must not
+// stay when the authority is changed.
+func (t TLSConfig) folder() string {
+	name := "unnamed"
+	if u, err := url.Parse(t.Authority); err == nil && u.Host != "" {
+		name = strings.ReplaceAll(u.Host, ":", "_")
+	}
+	return filepath.Join(dirACME, name)
 }
 
 // ownerCalls are calls of a process to a URL that the owner configured.

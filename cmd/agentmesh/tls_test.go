@@ -25,12 +25,13 @@ type tlsServe struct {
 	roots *x509.CertPool
 	*served
 	secure, plain string // addresses
+	authority     string
 }
 
 // serveTLS starts a serve that asks p, and kills it when the test ends.
 func serveTLS(t *testing.T, p *pebble, data string, plain bool, more ...string) *tlsServe {
 	t.Helper()
-	s := &tlsServe{t: t, data: data, secure: "127.0.0.1:" + p.tlsPort}
+	s := &tlsServe{t: t, data: data, secure: "127.0.0.1:" + p.tlsPort, authority: p.directory}
 	args := []string{"--tls", meshName, "--listen", s.secure, "--set", "tls.authority=" + p.directory}
 	if plain {
 		s.plain = "127.0.0.1:" + p.httpPort
@@ -147,6 +148,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("after the flood: %v", err)
 	}
 	s.stop()
+	s.checkBackup()
 
 	s = serveTLS(t, p, s.data, true)
 	s.roots = p.roots(t)
@@ -192,7 +194,7 @@ func (s *tlsServe) checkPlain() {
 // checkModes: account key and certificate are the owner's alone, and nothing else is kept.
 func (s *tlsServe) checkModes() {
 	s.t.Helper()
-	dir := filepath.Join(s.data, dirACME)
+	dir := filepath.Join(s.data, TLSConfig{Authority: s.authority}.folder())
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm() != 0o700 {
 		s.t.Fatalf("%s: %v, %v", dir, info, err)
@@ -206,6 +208,15 @@ func (s *tlsServe) checkModes() {
 			s.t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
 		}
 	}
+}
+
+// checkBackup: a restored node has its certificate and nobody else reads it.
+func (s *tlsServe) checkBackup() {
+	s.t.Helper()
+	archive, restored := filepath.Join(s.t.TempDir(), "archive.zip"), filepath.Join(s.t.TempDir(), "data")
+	mustRun(s.t, s.data, "backup", archive)
+	mustRun(s.t, restored, "restore", archive)
+	(&tlsServe{t: s.t, data: restored, authority: s.authority}).checkModes()
 }
 
 func (s *tlsServe) checkOldTLS() {
