@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -207,14 +208,16 @@ const (
 )
 
 // request answers an mcp/request to us. What says only which tools there are is answered at once; a tool is used after
-// the node's checks, like any message (MEW-L3).
+// the node's checks, like any message (MEW-L3). What is asked without a JSON-RPC id is answered too: the SDK of the
+// reference sends none, and goes by correlation_id.
 func (l *link) request(ctx context.Context, j job) error {
-	id, wants := j.e.payload.Get("id")
-	if !wants {
-		return nil // a notification
+	method := j.e.payload.GetStr("method")
+	if strings.HasPrefix(method, "notifications/") {
+		return nil
 	}
+	id, _ := j.e.payload.Get("id")
 	var result wire.Value
-	switch method := j.e.payload.GetStr("method"); method {
+	switch method {
 	case "initialize":
 		result = wire.Obj(text1("protocolVersion", mcpProtocol),
 			wire.Member{Key: "capabilities", Value: wire.Obj(wire.Member{Key: "tools", Value: wire.Obj()})},
@@ -234,7 +237,11 @@ func (l *link) request(ctx context.Context, j job) error {
 }
 
 func rpcAnswer(id, result wire.Value) wire.Value {
-	return wire.Obj(append([]wire.Member{text1("jsonrpc", "2.0"), {Key: "id", Value: id}}, result.Members()...)...)
+	members := []wire.Member{text1("jsonrpc", "2.0")}
+	if !id.IsNull() {
+		members = append(members, wire.Member{Key: "id", Value: id})
+	}
+	return wire.Obj(append(members, result.Members()...)...)
 }
 
 // respond answers a request, result or error.

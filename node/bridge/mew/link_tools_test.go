@@ -38,8 +38,20 @@ func TestLinkTools(t *testing.T) {
 		t.Errorf("an unknown method: %s", v.JSON())
 	}
 
+	// The SDK of the reference names no id: the envelope's is what an answer goes by.
+	cat := off.peers["cat"]
+	cat.send(`{"id":"n0","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","method":"notifications/initialized"}}`,
+		`{"id":"n1","kind":"mcp/request","to":["node"],"payload":{"method":"tools/list"}}`)
+	if v := cat.fromNode("mcp/response"); about(v) != "n1" || string(pay(v).JSON()) != `{"jsonrpc":"2.0","result":{"tools":[]}}` {
+		t.Errorf("a request without a JSON-RPC id is answered with %s", v.JSON())
+	}
+
 	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}})
-	cat := l.peers["cat"]
+	cat = l.peers["cat"]
+	cat.send(`{"id":"n2","kind":"mcp/request","to":["node"],"payload":{"method":"tools/call","params":{"name":"discover","arguments":{"query":"far"}}}}`)
+	if v := cat.fromNode("mcp/response"); about(v) != "n2" || !strings.Contains(string(pay(v, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("a call without a JSON-RPC id is answered with %s", v.JSON())
+	}
 	if v := call(cat, "r4", "initialize", `{}`); str(pay(v, "result", "protocolVersion")) == "" {
 		t.Errorf("initialize: %s", v.JSON())
 	}
