@@ -253,12 +253,12 @@ func (l *link) live(ctx context.Context) error {
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
-	queues := make([]chan []byte, workers)
+	queues := make([]chan wire.Value, workers)
 	for i := range queues {
-		queues[i] = make(chan []byte, workerQueue)
+		queues[i] = make(chan wire.Value, workerQueue)
 		working.Go(func() {
-			for data := range queues[i] {
-				l.take(ctx, data)
+			for frame := range queues[i] {
+				l.take(ctx, frame)
 			}
 		})
 	}
@@ -279,19 +279,31 @@ func (l *link) live(ctx context.Context) error {
 		if typ != websocket.TextType {
 			continue
 		}
-		kept := append([]byte(nil), data...)
-		queues[lane(kept)] <- kept // a worker that hangs ends with its hook's deadline
+		frame, err := wire.ParseForeign(append([]byte(nil), data...), maxDepth, linkReadLimit)
+		if err != nil || frame.Kind() != wire.Object {
+			l.log.Debug("a frame of the relay is not readable")
+			l.dealt()
+			continue
+		}
+		if l.awaited(frame) { // it must not queue behind what its sender wants of us
+			l.dealt()
+			continue
+		}
+		queues[lane(frame)] <- frame // a worker that hangs ends with its hook's deadline
+	}
+}
+
+// dealt says to a test that a frame was dealt with.
+func (l *link) dealt() {
+	if l.handled != nil {
+		l.handled()
 	}
 }
 
 // lane says which worker takes a frame: all of one sender go to the same, so that their order is kept.
-func lane(data []byte) int {
-	v, err := wire.ParseForeign(data, maxDepth, linkReadLimit)
-	if err != nil {
-		return 0
-	}
+func lane(frame wire.Value) int {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(v.GetStr("from"))) // never fails
+	_, _ = h.Write([]byte(frame.GetStr("from"))) // never fails
 	return int(h.Sum32() % workers)
 }
 

@@ -16,15 +16,8 @@ import (
 )
 
 // take deals with one frame of the relay, whatever it is.
-func (l *link) take(ctx context.Context, raw []byte) {
-	if l.handled != nil {
-		defer l.handled()
-	}
-	v, err := wire.ParseForeign(raw, maxDepth, linkReadLimit)
-	if err != nil || v.Kind() != wire.Object {
-		l.log.Debug("a frame of the relay is not readable")
-		return
-	}
+func (l *link) take(ctx context.Context, v wire.Value) {
+	defer l.dealt()
 	h := heard{id: v.GetStr("id"), from: v.GetStr("from"), kind: v.GetStr("type"), ref: v.GetStr("ref")}
 	ts, _ := v.Get("ts")
 	_ = json.Unmarshal(ts.JSON(), &h.ts) // one that is no number is no time
@@ -46,13 +39,13 @@ func (l *link) take(ctx context.Context, raw []byte) {
 		l.hint(&h)
 	}
 	if names(to, everybody) {
-		l.broadcast(ctx, &h, raw)
+		l.broadcast(ctx, &h, v.JSON())
 		return
 	}
 	if !names(to, l.ownID()) {
 		return
 	}
-	l.direct(ctx, &h, raw)
+	l.direct(ctx, &h, v.JSON())
 }
 
 func names(to wire.Value, who string) bool {
@@ -66,9 +59,6 @@ func names(to wire.Value, who string) bool {
 
 // control hears a frame of the relay itself. It has no power: at most the owner reads of it (AR-30).
 func (l *link) control(h *heard) {
-	if h.ref != "" && l.arrived(relayID, h.ref, h.payload) {
-		return
-	}
 	if h.kind == "error" {
 		code := h.payload.GetStr("code")
 		if code == "" {

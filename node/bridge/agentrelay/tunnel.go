@@ -54,13 +54,20 @@ func (l *link) arrived(from, ref string, payload wire.Value) bool {
 	return true
 }
 
+// awaited hands over a frame that somebody waits for: a reply in the tunnel, or what the relay answers to a command.
+func (l *link) awaited(frame wire.Value) bool {
+	from, ref := frame.GetStr("from"), frame.GetStr("ref")
+	if ref == "" || from != relayID && frame.GetStr("type") != tunnelType {
+		return false
+	}
+	payload, _ := frame.Get("payload")
+	return l.arrived(from, ref, payload)
+}
+
 // tunnelled takes a signed message through the whole receive path, as if it had been posted (AR-59). Who it is from its
 // signature says, not the relay.
 func (l *link) tunnelled(ctx context.Context, h *heard) {
 	message := h.payload
-	if l.arrived(h.from, h.ref, message) {
-		return
-	}
 	// An answer refers to another message than itself. One that nobody waits for is none of ours to answer: two nodes
 	// would go on for ever.
 	_, refusal := message.Get("error")
