@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -155,7 +154,7 @@ func ownerWait(c echo.Context, seconds int) (time.Duration, error) {
 }
 
 func (n *Node) send(c echo.Context, out Outgoing, waitSeconds int) error {
-	if !slices.Contains([]SealChoice{"", Sealed, Unsealed}, out.Seal) {
+	if !out.Seal.valid() {
 		return fault(http.StatusBadRequest, "seal must be seal or open", "leave it out for what outgoing.seal says")
 	}
 	if out.Payload.Kind() != wire.Object {

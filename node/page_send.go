@@ -138,8 +138,8 @@ func (p *pages) send(c echo.Context) error {
 			Title: form.Get("title"), Duration: form.Get("duration"), Place: form.Get("place"), Times: form["time"][:min(len(form["time"]), 3)],
 		},
 	}
-	if form.Get("seal") != "" {
-		view.Seal = Sealed
+	if view.Seal = SealChoice(form.Get("seal")); !view.Seal.valid() {
+		return p.composePage(c, http.StatusBadRequest, "there is no such way to send it", view)
 	}
 	out := Outgoing{Via: "owner", Seal: view.Seal}
 	if out.To, err = p.n.resolvePeer(ctx, view.To); err == nil {

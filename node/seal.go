@@ -32,6 +32,8 @@ const (
 	Unsealed SealChoice = "open" // refused where the rule is SealRequire
 )
 
+func (c SealChoice) valid() bool { return c == "" || c == Sealed || c == Unsealed }
+
 // ErrMustSeal: the owner's rule seals every message.
 var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "outgoing.seal is require: a message cannot leave open"}
 

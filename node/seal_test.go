@@ -349,7 +349,7 @@ func TestSealedAnswerToNobody(t *testing.T) {
 	}
 }
 
-// TestPageSeals: on the page one box seals a message; the owner reads what was inside, marked, and is told where it cannot be.
+// TestPageSeals: on the page one choice seals a message; the owner reads what was inside, marked, and is told where it cannot be.
 func TestPageSeals(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)
@@ -366,7 +366,11 @@ func TestPageSeals(t *testing.T) {
 		return err == nil && len(items) == 1 && items[0].Sealed
 	})
 	form.Set("to", string(unable.ID))
-	if status, body := p.post("compose", form); status != http.StatusUnprocessableEntity || !strings.Contains(body, "cannot be sealed") || !strings.Contains(body, "checked") {
+	if status, body := p.post("compose", form); status != http.StatusUnprocessableEntity || !strings.Contains(body, "cannot be sealed") || !strings.Contains(body, `value="seal" selected`) {
 		t.Errorf("to an agent without a key: %d\n%s", status, body)
+	}
+	form.Set("seal", "wax")
+	if status, _ := p.post("compose", form); status != http.StatusBadRequest {
+		t.Errorf("an unknown way to send it: %d", status)
 	}
 }
