@@ -88,6 +88,7 @@ func (a *app) open(ctx context.Context, cfg Config) (*process, error) {
 	if p.release, err = h.hold(); err != nil {
 		return nil, errors.Join(err, p.store.Close())
 	}
+	h.dropUnfinished()
 	storeMetrics(p.metrics, p.store)
 	return p, nil
 }

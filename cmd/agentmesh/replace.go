@@ -48,6 +48,18 @@ func (h home) held() (names, left []string, err error) {
 	return names, left, nil
 }
 
+// dropUnfinished removes what restores left that were killed before they were decided: it holds private keys. A restore
+// that runs keeps others from opening the database, so whoever has it open may call this.
+func (h home) dropUnfinished() {
+	_, left, err := h.held()
+	if err != nil {
+		return // somebody else says what is wrong with the directory
+	}
+	for _, name := range left {
+		_ = os.RemoveAll(h.path(name)) // what stays is tried again next time
+	}
+}
+
 // isReplacement says whether a name of the data directory belongs to a restore that was decided.
 func isReplacement(name string) bool {
 	return strings.HasPrefix(name, prefixReplace) || strings.HasPrefix(name, prefixPlace) || strings.HasPrefix(name, prefixReplaced)

@@ -78,6 +78,13 @@ func TestRestoreKilled(t *testing.T) {
 			}
 		}
 	}
+	if err := os.Mkdir(filepath.Join(dir, prefixRestore+"left"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, dir, "status")
+	if _, err := os.Stat(filepath.Join(dir, prefixRestore+"left")); !os.IsNotExist(err) {
+		t.Errorf("the next command leaves what a killed restore left: %v", err)
+	}
 	t.Logf("killed %d restores: %v", rounds, seen)
 	mustRun(t, dir, "restore", "--replace", archive)
 	if got := agentAt(t, dir); got != after {

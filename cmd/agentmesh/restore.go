@@ -82,15 +82,13 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 // mayReplace refuses a directory that holds something, unless told, or that a process uses. It keeps the database
 // that is there from being opened until release.
 func (c *restoreCmd) mayReplace(h home) (release func(), err error) {
-	held, left, err := h.held()
+	held, _, err := h.held()
 	if err != nil {
 		return nil, fail(exitConfig, fmt.Errorf("restore: %w", err))
 	}
-	for _, name := range left { // of a restore that was killed, or runs
-		_ = os.RemoveAll(h.path(name))
-	}
 	switch {
 	case len(held) == 0:
+		h.dropUnfinished()
 		return func() {}, nil
 	case !c.Replace:
 		return nil, failHint(exitConfig, fmt.Errorf("the data directory %s is not empty", h.dir), "restore into a new one with --data, or say --replace")
@@ -99,6 +97,7 @@ func (c *restoreCmd) mayReplace(h home) (release func(), err error) {
 	if errors.Is(err, bolt.ErrLocked) {
 		return nil, h.inUse()
 	}
+	h.dropUnfinished()
 	return release, nil // what is missing or damaged nobody uses
 }
 

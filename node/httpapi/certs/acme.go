@@ -150,7 +150,9 @@ func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration,
 		}
 		a.failures++
 		a.begin()
-		return nil, wait, fmt.Errorf("no certificate for %s: %w", a.cfg.Host, a.problems.explain(r.err))
+		err := fmt.Errorf("no certificate for %s: %w", a.cfg.Host, a.problems.explain(r.err))
+		a.problems.forget()
+		return nil, wait, err
 	}
 	a.failures = 0
 	whole := r.cert.Leaf.NotAfter.Sub(r.cert.Leaf.NotBefore)

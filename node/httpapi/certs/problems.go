@@ -52,6 +52,13 @@ func (p *problems) explain(err error) error {
 	return fmt.Errorf("the authority says: %s (%w)", strings.Join(said, "; "), err)
 }
 
+// forget drops what the authority said: the next attempt may fail for another reason.
+func (p *problems) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.said = nil
+}
+
 func (p *problems) RoundTrip(req *http.Request) (*http.Response, error) {
 	p.mu.Lock()
 	attempt := p.ctx
