@@ -341,10 +341,8 @@ func outgoing(m wire.Message) (Block, error) {
 		text = m.Payload.GetStr("reason")
 	case wire.ActionClose:
 		return status(Declined, member("reason", m.Payload.GetStr("reason")))
-	case wire.ActionPending:
-		return status(Held, member("reason", m.Payload.GetStr("reason")), member("resume_eta", m.Payload.GetStr("estimated_response")))
-	case wire.ActionReceived:
-		return nil, nil
+	case wire.ActionPending, wire.ActionReceived:
+		return nil, nil // to say held there is to claim, and nobody here has said yes
 	}
 	if text == "" {
 		return nil, errors.New("mess: a message of this kind cannot be said there")

@@ -229,7 +229,7 @@ func FuzzTransition(f *testing.F) {
 				r &^= asHolder
 			}
 			var err error
-			switch s % 23 {
+			switch s % 24 {
 			case 16:
 				_, err = th.respond("bob", r, s&64 != 0, now)
 			case 17:
@@ -244,6 +244,10 @@ func FuzzTransition(f *testing.F) {
 				err = th.supersede([]string{"x"}, "replace", now)
 			case 22:
 				th.unpark(now)
+			case 23:
+				if th.claimable() {
+					th.park(parkedPeer, now)
+				}
 			default:
 				err = th.setStatus(Status{Code: Codes()[s%16], Questions: []Question{{ID: "q"}}}, "bob", r, now)
 			}
