@@ -110,6 +110,24 @@ func TestHistory(t *testing.T) {
 	check(s, s.connectAs("aaa", a.token), s.connectAs("bbb", b.token), s.connectAs("ccc", c.token))
 }
 
+// Messages that come faster than the house is kept make room themselves.
+func TestHistoryCrowded(t *testing.T) {
+	h := &history{records: openStore(t).Records(), keep: defaultKeep, max: 5}
+	for n := range 2 * sweepAtOnce {
+		e := &entry{id: fmt.Sprint(n), from: "aaa", ts: time.Now().UnixMilli(), seq: uint64(n), raw: []byte(`{}`)}
+		if err := h.append(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		if len(h.list) > h.max+sweepAtOnce {
+			t.Fatalf("%d messages are in memory, want %d at most", len(h.list), h.max+sweepAtOnce)
+		}
+	}
+	page, err := h.records.List(t.Context(), nsHistory, "", "", 2*sweepAtOnce, time.Now())
+	if err != nil || len(page.Records) > h.max+sweepAtOnce {
+		t.Errorf("%d messages are stored, %v", len(page.Records), err)
+	}
+}
+
 // AR-46: who gets an id that somebody had before reads nothing of what was said to that one.
 func TestHistoryOfAnotherHolder(t *testing.T) {
 	st := openStore(t)

@@ -45,6 +45,7 @@ type history struct {
 	max     int
 
 	searching sync.Mutex
+	sweeping  sync.Mutex // taken before mu
 
 	mu    sync.Mutex
 	list  []*entry // oldest first
@@ -148,11 +149,24 @@ func (h *history) change(e *entry) store.Change {
 
 // append stores a message durably.
 func (h *history) append(ctx context.Context, e *entry) error {
-	if err := h.records.Apply(ctx, []store.Change{h.change(e)}, time.Now()); err != nil {
+	now := time.Now()
+	if h.crowded(now) { // whoever fills it faster than the house is kept does the work
+		if err := h.sweep(ctx, now); err != nil {
+			return err
+		}
+	}
+	if err := h.records.Apply(ctx, []store.Change{h.change(e)}, now); err != nil {
 		return err
 	}
 	h.insert(e)
 	return nil
+}
+
+// crowded says whether there is so much over a bound that it cannot wait for the next sweep.
+func (h *history) crowded(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.surplus(now) >= sweepAtOnce || h.bytes > maxHistoryBytes*5/4
 }
 
 // insert makes a stored message visible, in its place: two senders' commits may end in either order.
@@ -185,6 +199,8 @@ func (h *history) surplus(now time.Time) int {
 
 // sweep drops what is over a bound, durably.
 func (h *history) sweep(ctx context.Context, now time.Time) error {
+	h.sweeping.Lock()
+	defer h.sweeping.Unlock()
 	for {
 		h.mu.Lock()
 		old := slices.Clone(h.list[:min(h.surplus(now), sweepAtOnce)])
