@@ -136,16 +136,16 @@ func (r *Registry) change(ctx context.Context, line store.CardChange, now time.T
 	c = wire.Change{AgentID: wire.AgentID(line.ID), At: line.At}
 	card, err := r.cards.Held(ctx, line.ID, now)
 	switch {
-	case errors.Is(err, store.ErrNotFound):
-		c, err = r.tombstone(ctx, c, wire.ChangeExpired, now)
-		return c, 0, err
-	case err != nil:
+	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return wire.Change{}, 0, err
-	case card.Withdrawn:
+	case err == nil && card.Live(now):
+	case line.Withdrawn || card.Withdrawn:
 		c, err = r.tombstone(ctx, c, wire.ChangeWithdrawn, now)
 		return c, 0, err
-	case !card.Live(now):
-		c.At = card.Expires
+	default:
+		if err == nil {
+			c.At = card.Expires
+		}
 		c, err = r.tombstone(ctx, c, wire.ChangeExpired, now)
 		return c, 0, err
 	}

@@ -80,7 +80,7 @@ func TestChanges(t *testing.T) {
 		want(t, w.ask("PUT", "/v1/agents/am_1", string(changed.JSON()), append(as(alice), "AgentMesh-Key-Proof", stamp)...), 200, "")
 		w.wantChanges(next, "withdrawn am_2", "key_changed am_1")
 		time.Sleep(lifetime)
-		w.wantChanges(next, "expired am_2", "expired am_1") // at the instant, whatever Sweep does; am_2 is reserved no more
+		w.wantChanges(next, "withdrawn am_2", "expired am_1") // at the instant, whatever Sweep does; am_2 is reserved no more
 
 		// A year later the position is still good.
 		time.Sleep(300 * 24 * time.Hour)

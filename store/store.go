@@ -171,7 +171,9 @@ type CardChange struct {
 	Change uint64 // position in the feed
 	ID     string
 	Gone   bool // withdrawn, or its reservation ended
-	At     time.Time
+	// Withdrawn tells the two apart, also when the reservation of a withdrawn id has ended since.
+	Withdrawn bool
+	At        time.Time
 }
 
 // Cards keeps the directory's cards and finds them by their terms.

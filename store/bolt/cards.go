@@ -211,7 +211,7 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 			return err
 		}
 	}
-	if err := logChange(t, row, now); err != nil {
+	if err := logChange(t, row, false, now); err != nil {
 		return err
 	}
 	if err := recount(t, row.Seq, old.Counts, row.Counts); err != nil {
@@ -244,8 +244,8 @@ func cardDue(c store.Card) int64 {
 	return nanos(c.ReservedUntil)
 }
 
-// logChange gives row a new place at the end of the feed instead of its old one.
-func logChange(t *txn, row *cardRow, now time.Time) error {
+// logChange gives row a new place at the end of the feed instead of its old one. ended says that its reservation did.
+func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
 	b := t.Bucket(bucketChanges)
 	b.FillPercent = 0.95
 	if row.change != 0 {
@@ -258,7 +258,7 @@ func logChange(t *txn, row *cardRow, now time.Time) error {
 		return err
 	}
 	row.change, t.change = n, n
-	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn, At: now}
+	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn || ended, Withdrawn: row.Withdrawn, At: now}
 	return b.Put(u64(n), encodeChange(changeRow{CardChange: change, seq: row.Seq}))
 }
 
@@ -282,8 +282,7 @@ func recount(t *txn, seq uint64, old, counts []string) error {
 // purgeCard removes the row of a card that is held no more. Its tombstone stays in the feed, and its id with it.
 func purgeCard(t *txn, row cardRow, now time.Time) error {
 	if !row.Withdrawn {
-		row.Withdrawn = true
-		if err := logChange(t, &row, now); err != nil {
+		if err := logChange(t, &row, true, now); err != nil {
 			return err
 		}
 		s, terms := slot(row.Seq), row.Terms

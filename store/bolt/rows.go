@@ -141,7 +141,7 @@ func encodeChange(c changeRow) []byte {
 	b := []byte{rowVersion}
 	b = appendU64(b, c.seq)
 	b = appendTime(b, c.At)
-	b = append(b, flag(c.Gone))
+	b = append(b, flag(c.Gone)+flag(c.Withdrawn)) // who is withdrawn is gone
 	return appendBytes(b, c.ID)
 }
 
@@ -151,7 +151,8 @@ func decodeChange(number uint64, row []byte) (changeRow, error) {
 	c.Change = number
 	c.seq = r.u64()
 	c.At = r.time()
-	c.Gone = r.byte() == 1
+	gone := r.byte()
+	c.Gone, c.Withdrawn = gone > 0, gone > 1
 	c.ID = r.text()
 	if err := r.end(); err != nil {
 		return changeRow{}, fmt.Errorf("change %d: %w", number, err)

@@ -88,7 +88,11 @@ func testFeedReservation(t *testing.T, s store.Store) {
 	sweepAll(t, s, c.Expires)
 	wantSame(t, "feed after expiry", feed(t, s, 0), before)
 	sweepAll(t, s, c.ReservedUntil)
-	wantFeed(t, "feed after the reservations", feed(t, s, 0), idGone{"am_b", true}, idGone{"am_a", true})
+	after := feed(t, s, 0)
+	wantFeed(t, "feed after the reservations", after, idGone{"am_b", true}, idGone{"am_a", true})
+	if !before[1].Withdrawn || !after[0].Withdrawn || after[1].Withdrawn {
+		t.Errorf("am_b was withdrawn and am_a was not, the feed says %+v, then %+v", before, after)
+	}
 	for _, id := range []string{"am_a", "am_b"} {
 		_, err := s.Cards().Held(t.Context(), id, t0)
 		wantErr(t, "Held after Sweep, even for an earlier now", err, store.ErrNotFound)
