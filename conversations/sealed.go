@@ -73,17 +73,20 @@ type Unsealed struct {
 	Key     []byte // opens this one message again, see [SaidIn]
 }
 
-// Unseal opens a sealed payload that from has sent to the holder of key. An error matches [ErrSealed], and says nothing
+// Unseal opens a sealed payload that from has sent to the holder of one of keys. An error matches [ErrSealed], and says nothing
 // more that from does not know.
-func Unseal(key *signing.PrivateKey, sealed wire.Value, from wire.AgentID) (Unsealed, error) {
+func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (Unsealed, error) {
 	file, err := fileOf(sealed)
 	if err != nil {
 		return Unsealed{}, err
 	}
-	if key == nil {
-		return Unsealed{}, fmt.Errorf("%w: this node has no age key", ErrSealed)
+	err = signing.ErrAge
+	var plain, fileKey []byte
+	for _, key := range keys {
+		if plain, fileKey, err = key.Unseal(file, wire.MaxMessage); err == nil {
+			break
+		}
 	}
-	plain, fileKey, err := key.Unseal(file, wire.MaxMessage)
 	if err != nil {
 		return Unsealed{}, fmt.Errorf("%w: it is not sealed to this agent's key", ErrSealed)
 	}

@@ -54,7 +54,7 @@ func TestSealAndOpen(t *testing.T) {
 		if got := string(meta.JSON()); c.outside != "" && got != c.outside || c.outside == "" && meta.Len() > 0 {
 			t.Errorf("%s: outside stands %s, want %s", c.payload, got, c.outside)
 		}
-		o, err := Unseal(mine, sealed, "am_chris")
+		o, err := Unseal([]*signing.PrivateKey{mine}, sealed, "am_chris")
 		if err != nil || o.By != by || !bytes.Equal(o.Key, key) {
 			t.Fatalf("Unseal = %+v, %v", o, err)
 		}
@@ -68,12 +68,15 @@ func TestSealAndOpen(t *testing.T) {
 		if said, ok := SaidIn(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON()}); !ok || !IsSealed(said.Payload) {
 			t.Errorf("without the key = %+v", said)
 		}
-		for who, key := range map[string]*signing.PrivateKey{"another": theirs, "no": nil, "a signing": mustEd25519(t)} {
-			if _, err := Unseal(key, sealed, "am_chris"); !errors.Is(err, ErrSealed) {
+		for who, keys := range map[string][]*signing.PrivateKey{"another": {theirs}, "no": nil, "a signing": {mustEd25519(t), theirs}} {
+			if _, err := Unseal(keys, sealed, "am_chris"); !errors.Is(err, ErrSealed) {
 				t.Errorf("%s key: %v", who, err)
 			}
 		}
-		if _, err := Unseal(mine, sealed, "am_mallory"); !errors.Is(err, ErrSealed) {
+		if _, err := Unseal([]*signing.PrivateKey{theirs, mine}, sealed, "am_chris"); err != nil {
+			t.Errorf("with a key from before: %v", err)
+		}
+		if _, err := Unseal([]*signing.PrivateKey{mine}, sealed, "am_mallory"); !errors.Is(err, ErrSealed) {
 			t.Errorf("taken over: %v", err)
 		}
 	}
@@ -95,7 +98,7 @@ func TestSealedOverride(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := Unseal(mine, sealedForm(file), "am_chris")
+	o, err := Unseal([]*signing.PrivateKey{mine}, sealedForm(file), "am_chris")
 	if err != nil || string(o.Payload.JSON()) != `{"action":"x"}` {
 		t.Errorf("opened %s, %v", o.Payload.JSON(), err)
 	}
@@ -121,7 +124,7 @@ func FuzzUnseal(f *testing.F) {
 			t.Fatal(err)
 		}
 		sealed := sealedForm(file)
-		o, err := Unseal(mine, sealed, "am_chris")
+		o, err := Unseal([]*signing.PrivateKey{mine}, sealed, "am_chris")
 		if err != nil {
 			if !errors.Is(err, ErrSealed) {
 				t.Fatalf("error %v", err)

@@ -48,7 +48,7 @@ type Config struct {
 	Window     client.Window      // zero fields: the default of AM-20
 
 	Identity Identity
-	Age      *signing.PrivateKey // opens what is sealed to the age recipient on the card (AM-85); nil opens nothing
+	Age      []*signing.PrivateKey // open what is sealed to the age recipient on the card, now or before (AM-85)
 
 	Policy   acl.Policy
 	Outbound OutboundPolicy // AM-50; the zero value lets everything out

@@ -75,10 +75,14 @@ func noAgent(dir string) error {
 	return failHint(exitConfig, fmt.Errorf("there is no agent in %s", dir), "make one with: agentmesh init, or start with: agentmesh serve")
 }
 
+// maxAgesBefore bounds the age keys that are read beside the one on the card.
+const maxAgesBefore = 4
+
 // secrets are what a data directory holds beside the database.
 type secrets struct {
 	key        *signing.PrivateKey
-	age        *signing.PrivateKey // the age identity: its recipient is on the card
+	age        *signing.PrivateKey   // the age identity: its recipient is on the card
+	agesBefore []*signing.PrivateKey // that were on it, and open what is still sealed to them
 	credential client.Credential
 }
 
@@ -125,6 +129,17 @@ func (h home) secrets(passphrase func() ([]byte, error)) (secrets, error) {
 	}
 	if s.age.Public().Kind() != signing.KindAge {
 		return s, h.secretFault(fileAge, errors.New("no age identity"))
+	}
+	before, err := filepath.Glob(filepath.Join(h.path(fileRetired), fileAge+"*"))
+	if err != nil {
+		return s, h.secretFault(fileRetired, err)
+	}
+	for _, path := range before[:min(len(before), maxAgesBefore)] {
+		key, err := signing.ReadKeyFile(path, passphrase)
+		if err != nil {
+			return s, fail(exitConfig, fmt.Errorf("%s: %w", path, err))
+		}
+		s.agesBefore = append(s.agesBefore, key)
 	}
 	credential, err := h.readSecret(fileCredential)
 	if err != nil {

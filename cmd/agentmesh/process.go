@@ -228,7 +228,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 	p.node, err = node.New(ctx, node.Config{
 		Store: p.store, Directories: p.joined, Relay: p.relay(), Credential: p.secrets.credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
-		Identity: node.Identity{Key: p.secrets.key, Card: card}, Age: p.secrets.age,
+		Identity: node.Identity{Key: p.secrets.key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.age}, p.secrets.agesBefore...),
 		Policy: p.cfg.policy(), Outbound: p.cfg.outbound(), Rates: p.cfg.rates(), Exempt: exempt,
 		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),

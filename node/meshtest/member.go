@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -83,7 +84,7 @@ func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) 
 	mem.Notices = notify.New(notify.Config{Records: s.Records()})
 	cfg := node.Config{
 		Store: s, Directories: []*client.Directory{m.Directory()}, Credential: client.Credential("credential-of-" + name),
-		HTTP: m.http, Identity: node.Identity{Key: Key(name), Card: m.sealable(name, Card(m.t, name, mem.URL))}, Age: m.Age(name),
+		HTTP: m.http, Identity: node.Identity{Key: Key(name), Card: m.sealable(name, Card(m.t, name, mem.URL))}, Age: []*signing.PrivateKey{m.Age(name)},
 		Policy: acl.Policy{Mode: acl.Open}, Rates: acl.DefaultRates(), Notices: mem.Notices,
 		Logger: slog.New(slog.NewTextHandler(testLog{m.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
