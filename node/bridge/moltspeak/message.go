@@ -172,6 +172,8 @@ type Draft struct {
 	Cap      []string
 	PII      *PIIMeta
 	Ext      wire.Value
+
+	scanned wire.Value // what the gate looks at, where that is not P
 }
 
 // Tree returns the unsigned message. Empty optionals are left out, or Python peers fail to verify (MS-7).

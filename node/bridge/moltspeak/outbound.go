@@ -44,6 +44,9 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	delivered := bridge.Delivered{Queued: true}
 	for i, draft := range drafts {
+		if draft.Op == OpStream { // whole: what lies across two chunks is in neither
+			draft.scanned = streamed(d.Message.Payload)
+		}
 		raw, err := b.written(ctx, d, draft, i, to, now)
 		if err != nil {
 			return bridge.Delivered{}, err
@@ -95,7 +98,11 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 	if _, ok, err := b.read(ctx, nsOurs, slot, &o, now); err != nil {
 		return nil, err
 	} else if !ok || now.Sub(o.Sent) > resendWithin {
-		out, e := b.gate(ctx, to, draft.P, slot, now)
+		scanned := draft.P
+		if draft.scanned.Kind() == wire.Object {
+			scanned = draft.scanned
+		}
+		out, e := b.gate(ctx, to, scanned, "out "+hash(d.ID), now)
 		if e != nil {
 			if e.Code == CodeClassification {
 				return nil, fmt.Errorf("blocked: %w", e)

@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -80,6 +82,21 @@ func (b *Bridge) respondTo(t thread, payload wire.Value, act string) []Draft {
 		d.Class = Confidential
 	}
 	return []Draft{d}
+}
+
+// streamed is the payload of a stream as the scanner reads it: of binary data, the text that stands in it.
+func streamed(p wire.Value) wire.Value {
+	raw, err := base64.StdEncoding.DecodeString(p.GetStr("data"))
+	if p.GetStr("type") != "binary" || err != nil {
+		return p
+	}
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '\n'
+	}, strings.ToValidUTF8(string(raw), "\n"))
+	return p.With("data", wire.Text(text))
 }
 
 // pieces cuts a stream into start, chunks and end (MS-32). Binary data comes in base64 and leaves so, each chunk for

@@ -110,16 +110,10 @@ func (b *Bridge) take(c *exchange) (answer, *Error) {
 		return b.secret(c, known)
 	}
 	a, e := b.dispatch(c)
-	if e != nil || c.m.ID == "" {
-		return a, e
+	if e == nil && len(old.Reply) > 0 { // a repeat
+		a.stored, a.status = &old, old.Status
 	}
-	if known {
-		if len(old.Reply) > 0 {
-			a.stored, a.status = &old, old.Status
-		}
-		return a, nil
-	}
-	return a, nil
+	return a, e
 }
 
 // authentic are the checks that say who wrote what to whom, and when.

@@ -2,23 +2,15 @@ package moltspeak
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
-	"github.com/agentmesh/agentmesh/store"
-	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
 const cat, dog = "cat@acme", "dog@acme"
@@ -174,24 +166,6 @@ func TestUnknownMembers(t *testing.T) {
 	}
 }
 
-// A class that a peer did not list in its hello is not sent to it (MS-38).
-func TestUnlistedClasses(t *testing.T) {
-	r, _ := alone(t, nil)
-	ack, _ := r.say(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"],"supported_cls":["public"]}`))
-	pong, _ := r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
-	if ack.Op != OpHelloAck || pong.Op != OpPong || pong.Class != Public {
-		t.Errorf("what the bridge says is %s %s", pong.Class, pong.Tree.JSON())
-	}
-	d := r.draft(cat, OpQuery, plainQuery)
-	d.Class = Public
-	if m, status := r.say(cat, d); status != http.StatusForbidden || m.P.GetStr("code") != string(CodeClassification) || m.Class != Public {
-		t.Errorf("an internal answer: %d %s", status, m.Tree.JSON())
-	}
-	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, `{"action":"query","domain":"x"}`)); err == nil || len(r.queue(cat)) != 0 {
-		t.Errorf("an internal message left: %v", err)
-	}
-}
-
 // A peer behind a link with reply_ops core gets the nine core operations alone, and what it answers with them is
 // understood (MS-25).
 func TestCoreOperationsAlone(t *testing.T) {
@@ -301,212 +275,6 @@ func TestHoldForOwner(t *testing.T) {
 	}
 	if err := r.b.Prove(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, OpQuery, plainQuery)) {
 		t.Errorf("a capability that the owner proved: %v, still held", err)
-	}
-}
-
-func piiDraft(r *rig, peer, p string, types ...string) Draft {
-	d := r.draft(peer, OpQuery, p)
-	d.Class = PII
-	d.PII = &PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "consent-token:x", Expires: time.Now().Add(time.Hour)}
-	return d
-}
-
-// Personal data: encrypted, with a consent that covers what is there, from a peer that the owner granted it, and
-// masked wherever it is kept (MS-37, MS-39).
-func TestPersonalData(t *testing.T) {
-	var log bytes.Buffer
-	r, n := alone(t, func(c *Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	})
-	const p = `{"domain":"agentmesh","intent":"ask","params":{"question":"who is jane.doe@example.com?","nested":[{"email":"kim.lee@example.org"}]}}`
-	if m, _ := r.boxed(cat, piiDraft(r, cat, p, TypeEmail)); m.P.GetStr("code") != string(CodeCapability) {
-		t.Errorf("before the owner granted it: %s", m.P.JSON())
-	}
-	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
-		t.Fatal(err)
-	}
-	for name, change := range map[string]func(*Draft){
-		"no meta":      func(d *Draft) { d.PII = nil },
-		"expired":      func(d *Draft) { d.PII.Expires = time.Now().Add(-time.Second) },
-		"another type": func(d *Draft) { d.PII.Types = []string{TypePhone} },
-		"no proof":     func(d *Draft) { d.PII.Proof = "" },
-		"no purpose":   func(d *Draft) { d.PII.Purpose = "" },
-	} {
-		d := piiDraft(r, cat, p, TypeEmail)
-		change(&d)
-		if m, _ := r.boxed(cat, d); m.Op != OpError || name != "no proof" && name != "no purpose" && m.P.GetStr("code") != string(CodeConsent) {
-			t.Errorf("%s: %s", name, m.P.JSON())
-		}
-	}
-	if len(n.got) != 0 {
-		t.Fatalf("the node got %d messages", len(n.got))
-	}
-	if m, status := r.boxed(cat, piiDraft(r, cat, p, TypeEmail)); m.Op != OpRespond || status >= 300 {
-		t.Fatalf("covered: %d %s", status, m.P.JSON())
-	}
-	consent := func(i int) string {
-		meta, _ := n.got[i].Payload.Get("metadata")
-		mark, _ := meta.Get("bridge")
-		shown, _ := mark.Get("consent")
-		return mark.GetStr("cls") + string(shown.JSON())
-	}
-	if got := consent(0); got != `pii{"granted_by":"user:jane","purpose":"sync","verified":false}` {
-		t.Errorf("the owner is shown %s", got)
-	}
-	named := piiDraft(r, cat, p, TypeEmail)
-	named.PII.MaskFields = []string{"question"}
-	r.boxed(cat, named)
-	if len(n.got) != 2 {
-		t.Fatalf("the node got %d messages, want 2", len(n.got))
-	}
-	for i, kept := range []string{string(n.got[0].Payload.JSON()) + string(n.got[0].Raw), string(n.got[1].Payload.JSON())} {
-		if strings.Contains(kept, "jane.doe@") || !strings.Contains(kept, masked) || (i == 0) == strings.Contains(kept, "kim.lee@") {
-			t.Errorf("kept %d: %s", i, kept)
-		}
-	}
-	for _, g := range []Grant{{ID: "ours", Peer: cat, Expires: time.Now().Add(time.Hour).Unix()}, {ID: "dogs", Peer: dog, Expires: time.Now().Add(time.Hour).Unix()}} {
-		if err := r.b.records.Apply(t.Context(), []store.Change{g.change(store.Absent)}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		proven := piiDraft(r, cat, p, TypeEmail)
-		proven.PII.Proof = "consent-token:" + g.ID
-		r.boxed(cat, proven)
-		if got := consent(len(n.got) - 1); strings.Contains(got, `"verified":true`) != (g.Peer == cat) {
-			t.Errorf("a consent that we gave to %s: %s", g.Peer, got)
-		}
-	}
-	if strings.Contains(log.String(), "jane.doe@") || strings.Contains(log.String(), "kim.lee@") {
-		t.Errorf("the log holds personal data: %s", &log)
-	}
-}
-
-// A secret is handed over from memory and is nowhere afterwards (MS-37).
-func TestSecretsAreNotKept(t *testing.T) {
-	const marker = "correct-horse-battery-staple"
-	path := filepath.Join(t.TempDir(), "secrets.db")
-	s, err := bolt.Open(t.Context(), path, bolt.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	var log bytes.Buffer
-	got := ""
-	n := &accepting{s: s}
-	r := newRig(t, n, acl.NewAsks(s), s, func(c *Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		c.Secret = func(_ context.Context, from string, p wire.Value) (wire.Value, error) {
-			if p.GetStr("domain") == "fine" {
-				return wire.Obj(member("token", wire.Text(marker))), nil
-			}
-			got = from + " " + p.GetStr("domain")
-			return wire.Obj(), errors.New("no: " + marker)
-		}
-	})
-	secret := func(peer string) Draft {
-		d := r.draft(peer, OpQuery, `{"domain":"`+marker+`"}`)
-		d.Class = Secret
-		return d
-	}
-	if m, _ := r.boxed(cat, secret(cat)); m.P.GetStr("code") != string(CodeClassification) || got != "" {
-		t.Errorf("a secret of another organisation: %s", m.P.JSON())
-	}
-	const friend = "friend@home"
-	if m, _ := r.boxed(friend, secret(friend)); m.P.GetStr("code") != string(CodeCapability) || got != "" {
-		t.Errorf("a secret of an agent that the owner has not allowed: %s", m.P.JSON())
-	}
-	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+friend, acl.Allowed, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	d := secret(friend)
-	m, _ := r.boxed(friend, d)
-	if got != friend+" "+marker || m.P.GetStr("code") != string(CodeTaskFailed) {
-		t.Errorf("the handler got %q, the peer %s", got, m.P.JSON())
-	}
-	taken := secret(friend)
-	taken.P = mustTree(t, `{"domain":"fine"}`)
-	if m, _ := r.boxed(friend, taken); m.Op != OpRespond || m.Class != Secret || m.P.GetStr("status") != "success" {
-		t.Errorf("the answer to a secret is %s: %s", m.Class, m.Tree.JSON())
-	}
-	if again, status := r.boxed(friend, d); status != http.StatusConflict {
-		t.Errorf("a repeat: %d %s", status, again.P.JSON())
-	}
-	data, err := os.ReadFile(path)
-	if err != nil || bytes.Contains(data, []byte(marker)) || strings.Contains(log.String(), marker) || len(n.got) != 0 {
-		t.Errorf("the secret was kept: file %v, log %v, node %d, %v", bytes.Contains(data, []byte(marker)), strings.Contains(log.String(), marker), len(n.got), err)
-	}
-}
-
-// What is confidential comes in a box, is gone after seven days, and so is what is answered to it (MS-37).
-func TestConfidential(t *testing.T) {
-	r, n := alone(t, func(c *Config) { c.PlainConf = []string{dog, "plain@x"} })
-	conf := func(peer string) Draft { d := r.draft(peer, OpQuery, plainQuery); d.Class = Confidential; return d }
-	answered := func(peer string, raw []byte) (Class, bool) {
-		t.Helper()
-		reply := r.b.Receive(t.Context(), raw, nil)
-		p, e := ReadPacket(reply.Body, boxOf(peer))
-		if e != nil || p.Tree.GetStr("op") != "respond" {
-			t.Fatalf("%v: %s", e, reply.Body)
-		}
-		return Class(p.Tree.GetStr("cls")), p.Boxed
-	}
-	inBox := func(peer string, d Draft) []byte {
-		return seal(mustTree(t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public())
-	}
-	if class, boxed := answered(cat, inBox(cat, conf(cat))); class != Confidential || !boxed {
-		t.Errorf("the answer is %s, boxed %v", class, boxed)
-	}
-	if life := time.Until(n.got[0].Purge); life > keepConfidential || life < keepConfidential-time.Hour {
-		t.Errorf("it is kept for %s", life)
-	}
-	if class, boxed := answered(dog, r.signed(dog, conf(dog))); class != Confidential || !boxed {
-		t.Errorf("from a peer that may send it in the open and has a key, the answer is %s, boxed %v", class, boxed)
-	}
-	keyless := conf("plain@x")
-	keyless.From = Agent{Agent: "plain", Org: "x", Key: self("plain@x").Key}
-	if class, boxed := answered("plain@x", r.signed("plain@x", keyless)); class != Confidential || boxed {
-		t.Errorf("from one that has none, the answer is %s, boxed %v", class, boxed)
-	}
-	if _, boxed := answered(cat, r.signed(cat, r.draft(cat, OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
-		t.Errorf("an internal message: boxed %v, gone at %s", boxed, n.got[3].Purge)
-	}
-}
-
-// An answer that comes later leaves as it would have at once: in a box where the question came in one, confidential
-// where it was. A peer that has shown no key finds it by repeating its message.
-func TestLaterAnswersAreBoxed(t *testing.T) {
-	r, n := alone(t, nil)
-	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
-		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Raw: []byte(`{"payload":{"action":"pending_approval"}}`)}, nil
-	}
-	final := func() bridge.Delivery {
-		in := n.got[len(n.got)-1]
-		d := out(t, cat, in.Intent, `{"action":"answer","answer":"sunny"}`)
-		d.Address, d.To, d.Message.Conversation = in.Address, in.Peer, in.ConvID
-		return d
-	}
-	for _, class := range []Class{Internal, Confidential} {
-		q := r.draft(cat, OpQuery, plainQuery)
-		q.Class = class
-		r.boxed(cat, q)
-		if _, err := r.b.Deliver(t.Context(), final()); err != nil {
-			t.Fatal(err)
-		}
-		p, e := ReadPacket(<-r.queue(cat), boxOf(cat))
-		if e != nil || !p.Boxed || Class(p.Tree.GetStr("cls")) != class {
-			t.Errorf("%s: answered %s, boxed %v, %v", class, p.Tree.GetStr("cls"), p.Boxed, e)
-		}
-	}
-	const bird = "bird@air"
-	q := r.draft(bird, OpQuery, plainQuery)
-	q.From.EncKey = ""
-	raw := seal(mustTree(t, string(r.signed(bird, q))), boxOf(bird), boxOf("me@home").Public())
-	r.raw(bird, raw)
-	if _, err := r.b.Deliver(t.Context(), final()); err != nil {
-		t.Fatal(err)
-	}
-	again := r.b.Receive(t.Context(), raw, nil)
-	if p, e := ReadPacket(again.Body, boxOf(bird)); e != nil || !p.Boxed || !strings.Contains(string(p.Tree.JSON()), "sunny") {
-		t.Errorf("the repeat is answered %s, %v", again.Body, e)
 	}
 }
 

@@ -1,0 +1,199 @@
+package moltspeak
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Personal data without a consent does not leave; with one it leaves encrypted; a revoked one ends that at once
+// (MS-40, MS-42).
+func TestConsentFlow(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
+	personal := func() bridge.Delivery {
+		return out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x","list":[{"deep":"write to jane.doe@example.com"}]}}`)
+	}
+	if _, err := r.b.Deliver(t.Context(), personal()); err == nil || !strings.Contains(err.Error(), TypeEmail) || strings.Contains(err.Error(), "jane") {
+		t.Fatalf("without a consent: %v", err)
+	}
+	if len(r.queue(cat)) != 0 {
+		t.Fatal("something left")
+	}
+	request := `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h","human":"user:jane"}`
+	m, status := r.say(cat, r.draft(cat, OpConsent, request))
+	if status != http.StatusAccepted || m.Op != OpConsentResponse || m.P.GetStr("status") != "partial" {
+		t.Fatalf("request: %d %s", status, m.P.JSON())
+	}
+	if code := r.code(cat, r.draft(cat, OpConsent, request)); code != CodeRateLimit {
+		t.Errorf("a second question while one waits: %q", code)
+	}
+	asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 || asks[0].Kind != askConsent {
+		t.Fatalf("the owner is asked %+v, %v", asks, err)
+	}
+	if _, err := r.b.cfg.Asks.Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.b.call(t.Context(), <-r.b.callbacks)
+	answer := r.gets(cat)
+	data, _ := answer.P.Get("data")
+	token := data.GetStr("consent_token")
+	if answer.Op != OpConsentResponse || token == "" || answer.Re != m.Re {
+		t.Fatalf("the answer: %s", answer.Tree.JSON())
+	}
+	valid := func(peer, token string) string {
+		t.Helper()
+		m, _ := r.say(peer, r.draft(peer, OpConsent, `{"action":"verify","consent_token":"`+token+`"}`))
+		data, _ := m.P.Get("data")
+		v, _ := data.Get("valid")
+		return string(v.JSON())
+	}
+	raw, _ := base64.RawURLEncoding.DecodeString(token)
+	forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(raw), `"email"`, `"phone"`, 1)))
+	if valid(cat, token) != "true" || valid(dog, token) != "false" || valid(cat, forged) != "false" || valid(cat, "x") != "false" {
+		t.Errorf("token of its peer %s, of another %s, forged %s", valid(cat, token), valid(dog, token), valid(cat, forged))
+	}
+	if tree := mustTree(t, string(raw)); len(tree.GetStr("jti")) != 36 {
+		t.Errorf("token: %s", raw)
+	} else if exp, _ := integer(tree, "exp"); time.Until(time.Unix(exp, 0)) > 25*time.Hour || time.Until(time.Unix(exp, 0)) < 23*time.Hour {
+		t.Errorf("the token ends %s", time.Unix(exp, 0))
+	}
+	if _, err := r.b.Deliver(t.Context(), personal()); err != nil {
+		t.Fatalf("with the consent: %v", err)
+	}
+	if sent := r.gets(cat); sent.Class != PII || sent.PII == nil || sent.PII.covers(Types(sent.P), time.Now()) != nil {
+		t.Errorf("sent: %s", sent.Tree.JSON())
+	}
+	more := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com, +1 415 555 2671"}}`)
+	if _, err := r.b.Deliver(t.Context(), more); err == nil {
+		t.Error("a type that the consent does not name left")
+	}
+	if code := r.code(dog, r.draft(dog, OpConsent, `{"action":"revoke","consent_token":"`+token+`"}`)); code != CodeConsent {
+		t.Errorf("revoked by another: %q", code)
+	}
+	grants, err := r.b.grants(t.Context(), "", time.Now())
+	if err != nil || len(grants) != 1 {
+		t.Fatalf("consents: %v, %v", grants, err)
+	}
+	if err := r.b.Revoke(t.Context(), grants[0].ID, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.b.Deliver(t.Context(), personal()); err == nil || valid(cat, token) != "false" {
+		t.Error("a revoked consent counts")
+	}
+}
+
+// consented has cat ask for consent and the owner agree, and returns the token.
+func (r *rig) consented(request string) string {
+	r.t.Helper()
+	if m, status := r.say(cat, r.draft(cat, OpConsent, request)); status != http.StatusAccepted {
+		r.t.Fatalf("request: %d %s", status, m.P.JSON())
+	}
+	asks, _, err := r.b.cfg.Asks.List(r.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 {
+		r.t.Fatalf("the owner is asked %+v, %v", asks, err)
+	}
+	if _, err := r.b.cfg.Asks.Decide(r.t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+		r.t.Fatal(err)
+	}
+	r.b.call(r.t.Context(), <-r.b.callbacks)
+	answer := r.gets(cat)
+	data, _ := answer.P.Get("data")
+	return data.GetStr("consent_token")
+}
+
+// A consent for one message lets one message out, however often that is sent, and no other: neither over a link nor as
+// an answer (MS-42). What else narrows it stands in the token.
+func TestConsentForOneMessage(t *testing.T) {
+	r, n := alone(t, nil)
+	const request = `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h","constraints":{"one_time":true,"no_forward":true}}`
+	token := r.consented(request)
+	raw, _ := base64.RawURLEncoding.DecodeString(token)
+	if text := string(mustTree(t, string(raw)).Without("sig").JSON()); !strings.Contains(text, `"constraints":{"one_time":true,"no_forward":true}`) {
+		t.Errorf("token: %s", text)
+	}
+	const personal = `{"action":"deliver","message":{"body":"jane.doe@example.com"}}`
+	first := out(t, cat, wire.Deliver, personal)
+	for range 2 {
+		if _, err := r.b.Deliver(t.Context(), first); err != nil {
+			t.Fatalf("the one message: %v", err)
+		}
+		r.gets(cat)
+	}
+	if _, err := r.b.Deliver(t.Context(), out(t, cat, wire.Deliver, personal)); err == nil {
+		t.Error("a second message left")
+	}
+	if m, _ := r.say(cat, r.draft(cat, OpConsent, `{"action":"verify","consent_token":"`+token+`"}`)); !strings.Contains(string(m.P.JSON()), `"valid":false`) {
+		t.Errorf("a used token: %s", m.P.JSON())
+	}
+	if code := r.code(cat, r.draft(cat, OpConsent, strings.Replace(request, "true", `"yes"`, 1))); code != CodeInvalidParam {
+		t.Errorf("a constraint that is no boolean: %q", code)
+	}
+	r.consented(request)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
+	}
+	for _, want := range []Op{OpRespond, OpError} {
+		reply := r.b.Receive(t.Context(), r.signed(cat, r.draft(cat, OpQuery, plainQuery)), nil)
+		p, e := ReadPacket(reply.Body, boxOf(cat))
+		if e != nil || Op(p.Tree.GetStr("op")) != want || want == OpRespond && (!p.Boxed || p.Tree.GetStr("cls") != "pii") {
+			t.Errorf("answered %s, boxed %v, %v, want %s", p.Tree.GetStr("op"), p.Boxed, e, want)
+		}
+	}
+}
+
+// A stream is scanned whole, also what lies across two chunks or in binary data, and is one message of a consent.
+func TestStreamsAreScanned(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
+	across := strings.Repeat("x ", 24<<10-5) + " jane.doe@example.com and more"
+	binary := base64.StdEncoding.EncodeToString([]byte("\x00\xff\x01jane.doe@example.com\x00\xfe"))
+	stream := func(kind, data string) bridge.Delivery {
+		p := wire.Obj(member("action", wire.Text("stream")), member("type", wire.Text(kind)), member("data", wire.Text(data)))
+		return out(t, cat, IntentStream, string(p.JSON()))
+	}
+	for _, d := range []bridge.Delivery{stream("text", across), stream("binary", binary)} {
+		if _, err := r.b.Deliver(t.Context(), d); err == nil || !strings.Contains(err.Error(), TypeEmail) || len(r.queue(cat)) != 0 {
+			t.Errorf("%s: %v, %d messages left", d.Message.Payload.GetStr("type"), err, len(r.queue(cat)))
+		}
+	}
+	r.consented(`{"action":"request","data_types":["email"],"purpose":"x","duration":"24h","constraints":{"one_time":true}}`)
+	if _, err := r.b.Deliver(t.Context(), stream("text", across)); err != nil {
+		t.Fatal(err)
+	}
+	for len(r.queue(cat)) > 0 {
+		if m := r.gets(cat); m.Class != PII {
+			t.Errorf("%s left as %s", m.P.GetStr("action"), m.Class)
+		}
+	}
+	if _, err := r.b.Deliver(t.Context(), stream("binary", binary)); err == nil {
+		t.Error("a second stream left with a consent for one message")
+	}
+}
+
+// A rejected request is answered, and gives nothing.
+func TestConsentRejected(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.say(cat, r.draft(cat, OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync\u001b[31m","duration":"session"}`))
+	asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 || strings.Contains(string(asks[0].Body), `\u001b`) {
+		t.Fatalf("%+v, %v", asks, err)
+	}
+	if _, err := r.b.cfg.Asks.Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.b.call(t.Context(), <-r.b.callbacks)
+	if m := r.gets(cat); m.P.GetStr("status") != "error" {
+		t.Errorf("told: %s", m.P.JSON())
+	}
+	if list, err := r.b.grants(t.Context(), "", time.Now()); err != nil || len(list) != 0 {
+		t.Errorf("consents: %v, %v", list, err)
+	}
+}
