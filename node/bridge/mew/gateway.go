@@ -120,7 +120,7 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 		id: sc.ID, title: sc.Name, dropIn: sc.DropIn, inviteSubset: sc.InviteSubset, defaults: sc.Defaults,
 		publicURL: g.cfg.PublicURL, records: g.cfg.Records, audit: g.cfg.Audit, tokens: g.tokens, journal: g.cfg.Journal,
 		invited: g.cfg.Invited, log: g.log,
-		members: make(map[string]*member), byID: make(map[string]*member), streams: make(map[string]*stream),
+		members: make(map[string]*member), byID: make(map[string]*member), streams: make(map[string]*stream), watch: watchers{feeds: make(feeds)},
 	}
 	if sc.RatePerMinute > 0 {
 		s.rates = rate.NewBuckets(rate.PerMinute(sc.RatePerMinute), sc.RatePerMinute, maxMembers)

@@ -80,7 +80,7 @@ func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, ne
 // watchers are told of every broadcast.
 type watchers struct {
 	polls map[chan struct{}]struct{}
-	feeds map[*Feed]struct{}
+	feeds feeds
 }
 
 func (w *watchers) wake(raw []byte) {
@@ -88,13 +88,7 @@ func (w *watchers) wake(raw []byte) {
 		close(ch)
 		delete(w.polls, ch)
 	}
-	for f := range w.feeds {
-		select {
-		case f.c <- raw:
-		default:
-			f.lost.Add(1)
-		}
-	}
+	w.feeds.tell(raw)
 }
 
 func (w *watchers) poll() chan struct{} {

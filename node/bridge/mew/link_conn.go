@@ -69,7 +69,7 @@ type link struct {
 	pause     paused
 	down      string // why nothing is tried until the owner acts: the space shut us down or threw us out
 	echoes    map[string]chan outcome
-	feeds     map[*LinkFeed]struct{}
+	feeds     feeds
 	dropped   uint64 // envelopes to us that found no room
 }
 
@@ -101,7 +101,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 		log: b.log.With("link", cfg.Name), seed: maphash.MakeSeed(), wake: make(chan struct{}, 1),
 		shares: make(chan struct{}, 1),
 		state:  bridge.LinkConnecting, since: time.Now(),
-		echoes: make(map[string]chan outcome), feeds: make(map[*LinkFeed]struct{}),
+		echoes: make(map[string]chan outcome), feeds: make(feeds),
 	}
 	for i := range l.queues {
 		l.queues[i] = make(chan job, linkQueue)

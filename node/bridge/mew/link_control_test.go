@@ -283,7 +283,7 @@ func TestLinkInvite(t *testing.T) {
 	k := newLinked(t, r, Config{Node: blocked{make(chan struct{})}, Records: r.st.Records()}, "cat")
 	feed := k.l.watch()
 	defer feed.Close()
-	_, answer, err := k.l.speakFor(t.Context(), []byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}]}}`))
+	_, answer, err := k.l.speak(t.Context(), []byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}]}}`))
 	token := answer.GetStr("token")
 	if err != nil || token == "" {
 		t.Fatalf("invite: %s, %v", answer.JSON(), err)

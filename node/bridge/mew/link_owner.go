@@ -1,8 +1,6 @@
 package mew
 
 import (
-	"encoding/json"
-	"errors"
 	"net/http"
 	"slices"
 
@@ -10,7 +8,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -18,13 +15,16 @@ import (
 func (b *Bridge) MountOwner(o *echo.Group) {
 	o = o.Group("/mew/links")
 	o.GET("", b.ownerLinks)
-	o.GET("/:link", b.ownerLink)
-	o.GET("/:link/events", b.ownerEvents)
-	o.POST("/:link/messages", b.ownerSay)
-	o.POST("/:link/proposals/:proposal", b.ownerDecide)
-	o.POST("/:link/connect", b.ownerConnect)
-	o.POST("/:link/conversations", b.ownerBring)
-	o.GET("/:link/conversations", b.ownerBrought)
+	mountPlaces(o, func(c echo.Context) (*place, error) {
+		l, err := b.linkIn(c)
+		if err != nil {
+			return nil, err
+		}
+		return linkPlace(l), nil
+	})
+	o.POST("/:name/connect", b.ownerConnect)
+	o.POST("/:name/conversations", b.ownerBring)
+	o.GET("/:name/conversations", b.ownerBrought)
 }
 
 // linkList is an answer with several items.
@@ -67,74 +67,10 @@ func (b *Bridge) ownerLinks(c echo.Context) error {
 
 // linkIn finds the link that the path names.
 func (b *Bridge) linkIn(c echo.Context) (*link, error) {
-	if l := b.link(c.Param("link")); l != nil {
+	if l := b.link(c.Param("name")); l != nil {
 		return l, nil
 	}
 	return nil, fault(http.StatusNotFound, "there is no such link; agentmesh mew spaces names them")
-}
-
-func (b *Bridge) ownerLink(c echo.Context) error {
-	l, err := b.linkIn(c)
-	if err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, l.space())
-}
-
-// posted is what an envelope of the owner's became.
-type posted struct {
-	ID     string `json:"id"`
-	Status string `json:"status"`
-}
-
-func answered(c echo.Context, id string, err error) error {
-	if r, ok := errors.AsType[*Refused](err); ok {
-		return fault(r.Status, r.Error())
-	}
-	if err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, posted{ID: id, Status: "accepted"})
-}
-
-func (b *Bridge) ownerSay(c echo.Context) error {
-	l, err := b.linkIn(c)
-	if err != nil {
-		return err
-	}
-	body, err := httpapi.Body(c, MaxEnvelope)
-	if err != nil {
-		return err
-	}
-	id, answer, err := l.speakFor(c.Request().Context(), body)
-	if err != nil || answer.Kind() != wire.Object {
-		return answered(c, id, err)
-	}
-	return httpapi.JSON(c, http.StatusOK, answer.With("id", wire.Text(id)))
-}
-
-func (b *Bridge) ownerDecide(c echo.Context) error {
-	l, err := b.linkIn(c)
-	if err != nil {
-		return err
-	}
-	var d ownerDecision
-	if err := readOwner(c, &d); err != nil {
-		return err
-	}
-	id, err := l.decide(c.Request().Context(), c.Param("proposal"), d.Approve, printable(d.Reason, 200))
-	return answered(c, id, err)
-}
-
-func readOwner(c echo.Context, into any) error {
-	body, err := httpapi.Body(c, 4<<10)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return wire.ErrSyntax.Because(err)
-	}
-	return nil
 }
 
 func (b *Bridge) ownerConnect(c echo.Context) error {
@@ -183,15 +119,4 @@ func (b *Bridge) ownerBrought(c echo.Context) error {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusOK, broughtList{Items: append([]brought{}, slices.Clone(all)...)})
-}
-
-// ownerEvents streams the envelopes of the space as they pass, in the form of those of a hosted space.
-func (b *Bridge) ownerEvents(c echo.Context) error {
-	l, err := b.linkIn(c)
-	if err != nil {
-		return err
-	}
-	f := l.watch()
-	defer f.Close()
-	return streamFeed(c, f)
 }

@@ -35,7 +35,7 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 		}
 		l.board.see(&j.e, j.at)
 		l.stream(&j.e)
-		l.feed(data)
+		l.feeds.tell(data)
 	}
 	if e.from == me { // ours: nothing of it comes in (MEW-L6)
 		l.echoed(e.id, outcome{})
@@ -80,7 +80,7 @@ func (l *link) system(ctx context.Context, conn *websocket.Conn, e *envelope) {
 		}
 	case e.kind == kindPresence && e.from == fromSystem:
 		l.presence(e)
-		l.feed(e.tree.JSON())
+		l.feeds.tell(e.tree.JSON())
 	case e.kind == kindError:
 		for _, id := range e.correlation {
 			l.echoed(id, outcome{err: refusalOf(e.payload)})
@@ -91,7 +91,7 @@ func (l *link) system(ctx context.Context, conn *websocket.Conn, e *envelope) {
 		}
 	case e.from == fromStream:
 		l.stream(e)
-		l.feed(e.tree.JSON())
+		l.feeds.tell(e.tree.JSON())
 	}
 	l.mu.Unlock()
 }

@@ -5,51 +5,12 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// LinkFeed is what the owner sees of the space behind a link as it passes. One that does not keep up loses envelopes,
-// and is told how many.
-type LinkFeed struct {
-	c    chan []byte
-	lost atomic.Int64
-	link *link
-}
-
-func (l *link) watch() *LinkFeed {
-	f := &LinkFeed{c: make(chan []byte, feedLength), link: l}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.feeds[f] = struct{}{}
-	return f
-}
-
-// C delivers envelopes as they came. Nobody may change them.
-func (f *LinkFeed) C() <-chan []byte { return f.c }
-
-// Lost returns how many envelopes were lost since it was asked last.
-func (f *LinkFeed) Lost() int64 { return f.lost.Swap(0) }
-
-// Close ends the feed.
-func (f *LinkFeed) Close() {
-	f.link.mu.Lock()
-	defer f.link.mu.Unlock()
-	delete(f.link.feeds, f)
-}
-
-// feed gives an envelope to who watches. It needs the lock.
-func (l *link) feed(raw []byte) {
-	for f := range l.feeds {
-		select {
-		case f.c <- raw:
-		default:
-			f.lost.Add(1)
-		}
-	}
-}
+func (l *link) watch() *Feed { return newFeed(&l.mu, l.feeds) }
 
 // space is the space behind the link, as far as a participant sees it.
 func (l *link) space() SpaceStatus {
@@ -83,14 +44,9 @@ func (l *link) space() SpaceStatus {
 	return out
 }
 
-// speak sends an envelope of the owner's as this node. A refusal is a *[Refused].
-func (l *link) speak(ctx context.Context, data []byte) (string, error) {
-	id, _, err := l.speakFor(ctx, data)
-	return id, err
-}
-
-// speakFor is speak for an envelope that the gateway answers.
-func (l *link) speakFor(ctx context.Context, data []byte) (id string, answer wire.Value, err error) {
+// speak sends an envelope of the owner's as this node, and returns its id and what the gateway answers to an invite. A
+// refusal is a *[Refused].
+func (l *link) speak(ctx context.Context, data []byte) (id string, answer wire.Value, err error) {
 	e, refusal := parseEnvelope(data)
 	if refusal != nil {
 		return "", answer, &Refused{refusal.status, refusal.payload.JSON()}

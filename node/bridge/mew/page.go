@@ -19,22 +19,6 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// place is a space as the owner's page shows it: one that is hosted here, or one behind a link.
-type place struct {
-	Path   string // below the entry of the page
-	Title  string
-	Hosted bool
-	tail   tail
-	status func() SpaceStatus
-	say    func(ctx context.Context, data []byte) error
-	decide func(ctx context.Context, proposal string, approve bool, reason string) error
-	watch  func() (feed <-chan []byte, stop func())
-
-	// Of a link.
-	link    func() bridge.LinkStatus
-	connect func()
-}
-
 // spacePages is the part of the owner's page about spaces (MEW-L7).
 type spacePages struct {
 	shell       *httpapi.Pages
@@ -66,31 +50,6 @@ func MountPages(shell *httpapi.Pages, g *Gateway, b *Bridge) {
 	shell.Group().GET("/mew", p.showList)
 	shell.Group().GET("/mew/:kind/:name", p.show)
 	shell.Group().POST("/mew/:kind/:name", p.act)
-}
-
-func hostedPlace(s *Space) *place {
-	return &place{
-		Path: "mew/space/" + url.PathEscape(s.id), Title: s.id, Hosted: true, status: s.Status,
-		say: func(_ context.Context, data []byte) error { _, _, err := s.Say(data); return err },
-		decide: func(_ context.Context, id string, approve bool, reason string) error {
-			_, _, err := s.Decide(id, approve, reason)
-			return err
-		},
-		watch: func() (<-chan []byte, func()) { f := s.Watch(); return f.C(), f.Close },
-	}
-}
-
-func linkPlace(l *link) *place {
-	return &place{
-		Path: "mew/link/" + url.PathEscape(l.cfg.Name), Title: l.cfg.Name, status: l.space,
-		say: func(ctx context.Context, data []byte) error { _, err := l.speak(ctx, data); return err },
-		decide: func(ctx context.Context, id string, approve bool, reason string) error {
-			_, err := l.decide(ctx, id, approve, reason)
-			return err
-		},
-		watch: func() (<-chan []byte, func()) { f := l.watch(); return f.C(), f.Close },
-		link:  l.status, connect: l.connect,
-	}
 }
 
 // tail is the last envelopes that passed while a page was open. Nothing else keeps those of a link (MEW-L5).
@@ -148,14 +107,14 @@ func (t *tail) newest() []passed {
 func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 	var all sync.WaitGroup
 	for _, pl := range p.places {
-		feed, stop := pl.watch()
+		feed := pl.watch()
 		all.Go(func() {
-			defer stop()
+			defer feed.Close()
 			for {
 				select {
 				case <-ctx.Done():
 					return
-				case raw := <-feed:
+				case raw := <-feed.C():
 					pl.tail.see(raw)
 					changed(topicSpaces)
 				}
@@ -251,13 +210,13 @@ func (p *spacePages) act(c echo.Context) error {
 		pl.connect()
 		return httpapi.Done(c, pl.Path, "connect")
 	case "approve", "reject":
-		err = pl.decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
+		_, _, err = pl.decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
 	default:
 		e, ok := formEnvelope(do, form)
 		if !ok || do == "kick" && !pl.Hosted {
 			return p.shell.Fault(c, errFormSaysNothing)
 		}
-		err = pl.say(ctx, e.JSON())
+		_, _, err = pl.say(ctx, e.JSON())
 	}
 	if err != nil {
 		return p.shell.Fault(c, spokenFault(err))

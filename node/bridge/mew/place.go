@@ -1,0 +1,176 @@
+package mew
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// place is a space as its owner sees it and acts in it, on the page and by the owner API: one that is hosted here, or
+// one behind a link.
+type place struct {
+	Path   string // below the entry of the page
+	Title  string
+	Hosted bool
+	tail   tail
+	status func() SpaceStatus
+	// say sends an envelope as the owner, or as this node, and decide a word on a proposal. They return what is
+	// answered; a refusal is a *[Refused].
+	say    func(ctx context.Context, data []byte) (status int, body []byte, err error)
+	decide func(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error)
+	watch  func() *Feed
+
+	// Of a link.
+	link    func() bridge.LinkStatus
+	connect func()
+}
+
+func hostedPlace(s *Space) *place {
+	return &place{
+		Path: "mew/space/" + url.PathEscape(s.id), Title: s.id, Hosted: true, status: s.Status, watch: s.Watch,
+		say: func(_ context.Context, data []byte) (int, []byte, error) { return s.Say(data) },
+		decide: func(_ context.Context, id string, approve bool, reason string) (int, []byte, error) {
+			return s.Decide(id, approve, reason)
+		},
+	}
+}
+
+func linkPlace(l *link) *place {
+	return &place{
+		Path: "mew/link/" + url.PathEscape(l.cfg.Name), Title: l.cfg.Name, status: l.space, watch: l.watch,
+		say: func(ctx context.Context, data []byte) (int, []byte, error) {
+			return accepted(l.speak(ctx, data))
+		},
+		decide: func(ctx context.Context, id string, approve bool, reason string) (int, []byte, error) {
+			sent, err := l.decide(ctx, id, approve, printable(reason, 200))
+			return accepted(sent, wire.Value{}, err)
+		},
+		link: l.status, connect: l.connect,
+	}
+}
+
+// accepted is what a space of others answers: nothing but that it took the envelope, or what it says of an invite.
+func accepted(id string, answer wire.Value, err error) (int, []byte, error) {
+	if err != nil {
+		return 0, nil, err
+	}
+	if answer.Kind() != wire.Object {
+		answer = wire.Obj(text1("status", "accepted"))
+	}
+	return http.StatusOK, answer.With("id", wire.Text(id)).JSON(), nil
+}
+
+// mountPlaces adds what the owner calls about a space: GET below its name, events, messages, proposals.
+func mountPlaces(o *echo.Group, find func(c echo.Context) (*place, error)) {
+	with := func(serve func(c echo.Context, p *place) error) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			p, err := find(c)
+			if err != nil {
+				return err
+			}
+			return serve(c, p)
+		}
+	}
+	o.GET("/:name", with(func(c echo.Context, p *place) error { return httpapi.JSON(c, http.StatusOK, p.status()) }))
+	o.GET("/:name/events", with(ownerEvents))
+	o.POST("/:name/messages", with(ownerSay))
+	o.POST("/:name/proposals/:proposal", with(ownerDecide))
+}
+
+func ownerSay(c echo.Context, p *place) error {
+	body, err := httpapi.Body(c, MaxEnvelope)
+	if err != nil {
+		return err
+	}
+	return spoken(c)(p.say(c.Request().Context(), body))
+}
+
+// ownerDecision is what the owner says about a proposal.
+type ownerDecision struct {
+	Approve bool   `json:"approve"`
+	Reason  string `json:"reason"`
+}
+
+func ownerDecide(c echo.Context, p *place) error {
+	var d ownerDecision
+	if err := readOwner(c, &d); err != nil {
+		return err
+	}
+	return spoken(c)(p.decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason))
+}
+
+func readOwner(c echo.Context, into any) error {
+	body, err := httpapi.Body(c, 4<<10)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	return nil
+}
+
+// spoken answers with what the space answered.
+func spoken(c echo.Context) func(status int, body []byte, err error) error {
+	return func(status int, body []byte, err error) error {
+		if err != nil {
+			return spokenFault(err)
+		}
+		return httpapi.Raw(c, status, body)
+	}
+}
+
+const (
+	feedAlive = 20 * time.Second
+	feedWrite = 45 * time.Second
+)
+
+// ownerEvents streams the envelopes of a space as they pass, as server-sent events: "envelope" with one as data,
+// "lost" with a number where the reader was too slow.
+func ownerEvents(c echo.Context, p *place) error {
+	feed := p.watch()
+	defer feed.Close()
+	h := c.Response().Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("X-Accel-Buffering", "no")
+	c.Response().WriteHeader(http.StatusOK)
+	alive := time.NewTicker(feedAlive)
+	defer alive.Stop()
+	line := ": watching\n\n"
+	for {
+		if feedSay(c, line) != nil {
+			return nil // the reader has gone
+		}
+		select {
+		case <-c.Request().Context().Done():
+			return nil
+		case raw := <-feed.C():
+			line = ""
+			if n := feed.Lost(); n > 0 {
+				line = "event: lost\ndata: " + itoa(int(n)) + "\n\n"
+			}
+			line += "event: envelope\ndata: " + string(raw) + "\n\n"
+		case <-alive.C:
+			line = ":\n\n"
+		}
+	}
+}
+
+func feedSay(c echo.Context, line string) error {
+	if err := httpapi.KeepOpen(c, feedWrite); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c.Response(), line); err != nil {
+		return err
+	}
+	return http.NewResponseController(c.Response()).Flush()
+}
