@@ -140,7 +140,7 @@ func refusal(resp *http.Response) error {
 	case !ok:
 		return fail(exitUnavailable, fmt.Errorf("the running agentmesh answered %s", resp.Status))
 	case e.Status == http.StatusNotFound && e.Message == wire.ErrRoute.Message:
-		return failHint(exitUnavailable, errors.New("the running agentmesh does not serve this"), "its configuration may lack the role node or directory")
+		return failHint(exitUnavailable, errors.New("the running agentmesh does not serve this"), "its configuration may lack the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve: docs/config.md")
 	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:
 		return failHint(exitCode(e), errors.New(e.Message), "find agents with: agentmesh discover, or take a card that you were given with: agentmesh peers add")
 	}
