@@ -121,7 +121,8 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	if a.mustHold() { // line 15
 		return a.hold(ctx)
 	}
-	cancelled, err := a.n.cancelledBy(ctx, a.in.Intent, a.in.Payload, a.thread.Conversation(), a.in.Peer, a.in.Name, a.now)
+	uid := eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
+	cancelled, err := a.n.cancelledBy(ctx, uid, a.key, a.in.Peer, a.in.Name, a.now)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}

@@ -79,7 +79,7 @@ func (v *verdict) release(ctx context.Context) error {
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
 		return wire.ErrConversationClosed
 	}
-	cancelled, err := v.n.cancelledBy(ctx, v.item.Intent, v.payload, conv, v.item.Peer, v.item.PeerName, v.d.Now)
+	cancelled, err := v.n.cancelledBy(ctx, v.item.Cancels, v.item.key(), v.item.Peer, v.item.PeerName, v.d.Now)
 	if err != nil {
 		return err
 	}

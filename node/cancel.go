@@ -40,20 +40,23 @@ func eventOf(intent wire.Intent, payload wire.Value, before conversations.Conver
 
 // uncalendar returns the changes that take the event which a message of either side cancels out of the calendar.
 func (n *Node) uncalendar(ctx context.Context, intent wire.Intent, payload wire.Value, before conversations.Conversation, now time.Time) (calendar.Event, []store.Change, error) {
-	uid := eventOf(intent, payload, before)
+	return n.dropEvent(ctx, eventOf(intent, payload, before), now)
+}
+
+func (n *Node) dropEvent(ctx context.Context, uid string, now time.Time) (calendar.Event, []store.Change, error) {
 	if uid == "" || n.cfg.Agreed == nil {
 		return calendar.Event{}, nil, nil
 	}
 	return n.cfg.Agreed.Cancelled(ctx, uid, now)
 }
 
-// cancelledBy is uncalendar for a message of the peer's: the owner is told.
-func (n *Node) cancelledBy(ctx context.Context, intent wire.Intent, payload wire.Value, before conversations.Conversation, peer wire.AgentID, name string, now time.Time) ([]store.Change, error) {
-	e, changes, err := n.uncalendar(ctx, intent, payload, before, now)
+// cancelledBy is dropEvent for a message of the peer's: the owner is told.
+func (n *Node) cancelledBy(ctx context.Context, uid string, key store.ConvKey, peer wire.AgentID, name string, now time.Time) ([]store.Change, error) {
+	e, changes, err := n.dropEvent(ctx, uid, now)
 	if err != nil || len(changes) == 0 {
 		return nil, err
 	}
-	notice := n.notice(notify.Cancelled, peer, name, before.Key, now)
+	notice := n.notice(notify.Cancelled, peer, name, key, now)
 	notice.Title = "cancelled: " + e.Title
 	notice.Text = e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + " with " + e.With
 	return append(changes, n.notices.Change(notice)), nil

@@ -165,6 +165,35 @@ func TestCancelOfOthers(t *testing.T) {
 	}
 }
 
+// TestHeldDecline: a decline after the accept that waits for the owner takes the event back when the owner lets it in, and
+// leaves it where the owner does not.
+func TestHeldDecline(t *testing.T) {
+	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
+		day, mesh, dir := workday(), meshtest.New(t), t.TempDir()
+		sarah := mesh.Node("sarah", func(cfg *node.Config) {
+			filing(t, dir, day, 9, 12)(cfg)
+			cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"decline"}, Hold: acl.Always}}
+		})
+		chris := mesh.Stranger("chris")
+		say := func(payload string, status int) {
+			t.Helper()
+			d := chris.Draft(sarah.ID(), wire.Schedule, payload)
+			d.Conversation = "conv_coffee"
+			must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), status)
+		}
+		say(string(coffee(t, day.Add(14*time.Hour)).JSON()), http.StatusOK)
+		say(`{"action":"decline"}`, http.StatusAccepted)
+		if len(agreedEvents(t, sarah)) != 1 {
+			t.Fatal("the event went before the owner decided")
+		}
+		decide(t, sarah, theAsk(t, sarah), choice)
+		want := map[acl.Choice]int{acl.Approve: 0, acl.Reject: 1}[choice]
+		if n := len(agreedEvents(t, sarah)); n != want || told(t, sarah, notify.Cancelled) != 1-want {
+			t.Errorf("%s: %d events, told %d times", choice, n, told(t, sarah, notify.Cancelled))
+		}
+	}
+}
+
 // TestSecondThoughts: while the conversation is open, a decline after the accept takes the event back, another proposal
 // that is accepted moves it, and a decline of such a proposal leaves it where it was.
 func TestSecondThoughts(t *testing.T) {

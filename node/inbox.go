@@ -75,6 +75,7 @@ type Item struct {
 	Ask     string    `json:"ask,omitempty"`      // what the owner was asked
 	Note    string    `json:"note,omitempty"`     // why it failed; ours, not the peer's
 
+	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it takes back
 	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which it had held
 	Woken    time.Time `json:"woken,omitzero"`         // when an agent was woken that answers later
 	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
@@ -92,7 +93,8 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
-		ActionKnown: a.known, Sealed: a.seal.sealed, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
+		ActionKnown: a.known, Sealed: a.seal.sealed,
+		Cancels: eventOf(in.Intent, in.Payload, a.thread.Conversation()), Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
 	}
 	if in.Principal != string(in.Peer) {

@@ -204,7 +204,7 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		return err
 	}
 	if lives {
-		cancelled, err := e.n.cancelledBy(ctx, m.Intent, m.Payload, before, e.l.To, e.n.nameOf(ctx, e.l), e.now)
+		cancelled, err := e.n.cancelledBy(ctx, eventOf(m.Intent, m.Payload, before), e.l.key(), e.l.To, e.n.nameOf(ctx, e.l), e.now)
 		if err != nil {
 			return err
 		}
