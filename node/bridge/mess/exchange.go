@@ -220,16 +220,24 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b Block, opts Options) (Re
 
 // chargeThreads bounds how many threads one actor opens (MESS-58).
 func (x *Exchange) chargeThreads(who Actor, b Block) error {
-	if who.Owner || who.system || x.threads == nil {
-		return nil
-	}
 	for _, e := range b {
 		if e.Type != "request" {
 			continue
 		}
-		if wait, ok := x.threads.Take(who.ID, time.Now()); !ok {
-			return limited("too many new threads", wait)
+		if err := x.chargeThread(who); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// chargeThread takes one thread from what an actor may open, also by a suggestion or a delegation.
+func (x *Exchange) chargeThread(who Actor) error {
+	if who.Owner || who.system || x.threads == nil {
+		return nil
+	}
+	if wait, ok := x.threads.Take(who.ID, time.Now()); !ok {
+		return limited("too many new threads", wait)
 	}
 	return nil
 }

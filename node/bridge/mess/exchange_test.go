@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -281,6 +282,26 @@ func TestDependencies(t *testing.T) {
 
 // The other suggestions, taken and refused (MESS-38), and delegation (MESS-27).
 func TestSuggestions(t *testing.T) {
+	t.Run("what must be confirmed stays so", func(t *testing.T) {
+		l := newLab(t)
+		l.executor("bob")
+		one, two := l.request("agent", "{intent: a, confirm_before: true}"), l.request("agent", "{intent: b}")
+		l.do("bob", "- suggestion: {id: m, type: merge, re: ["+one+", "+two+"], proposed: {intent: both}}")
+		both := l.do("agent", "- reply: {re: m, accept: true}").Created[0]
+		l.do("bob", "- suggestion: {id: s, type: split, re: "+both+", proposed: [c, d]}")
+		for _, part := range l.do("agent", "- reply: {re: s, accept: true}").Created {
+			l.refuse(409, "bob", "- status: {re: "+part+", code: completed}")
+		}
+	})
+	t.Run("they open no more threads than requests do", func(t *testing.T) {
+		l := newLab(t)
+		l.threads = rate.NewBuckets(rate.PerHour(5), 5, 10)
+		l.executor("agent")
+		big := l.request("agent", "{intent: a}")
+		l.do("agent", "- suggestion: {id: s, type: split, re: "+big+", proposed: [a, b, c, d, e, f]}")
+		l.refuse(429, "agent", "- reply: {re: s, accept: true}")
+		l.want(big, Received)
+	})
 	l := newLab(t)
 	l.executor("bob")
 	l.executor("eve")

@@ -70,7 +70,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	if b.cfg.HTTP == nil {
 		return nil, errors.New("mess: a link needs a client")
 	}
-	l.remote = &restRemote{base: cfg.URL, exchange: cfg.Exchange, token: b.cfg.Tokens[cfg.Name], http: b.cfg.HTTP}
+	l.remote = &restRemote{me: cfg.Options["as"], base: cfg.URL, exchange: cfg.Exchange, token: b.cfg.Tokens[cfg.Name], http: b.cfg.HTTP}
 	return l, nil
 }
 
@@ -179,7 +179,8 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		m := messages[i]
 		k.Seen = i + 1
 		b, err := FromTree(m.Mess)
-		if err != nil || isAck(b) || m.From == self || m.From == "" {
+		ours := m.From == self || k.Mine && m.From == r.requester // an exchange says who we are there only by our threads
+		if err != nil || isAck(b) || ours || m.From == "" {
 			continue
 		}
 		if err := l.take(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {

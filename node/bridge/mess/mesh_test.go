@@ -257,11 +257,21 @@ func TestRESTLink(t *testing.T) {
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"needs_input","message":"how much?"}`)
 	home.bridge.links[0].poke()
 	home.reaches(ref, NeedsInput)
+	remote := home.bridge.links[0].remote.(*restRemote)
+	remote.mu.Lock()
+	remote.me = "" // as after a restart: what we say comes back, and is not somebody's
+	remote.mu.Unlock()
 	home.do(ownerID, "- reply: {re: water, answers: {amount: a lot}}")
 	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == InProgress })
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
 	home.bridge.links[0].poke()
 	home.reaches(ref, Completed)
+	if convs, err := home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now()); err != nil || len(convs.Conversations) != 1 {
+		t.Errorf("%d conversations, %v", len(convs.Conversations), err)
+	}
+	if n := strings.Count(home.said(ref), "a lot"); n != 1 {
+		t.Errorf("the answer is in the thread %d times", n)
+	}
 	if err := home.bridge.Test(t.Context(), "garden"); err != nil {
 		t.Errorf("Test: %v", err)
 	}

@@ -160,6 +160,9 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 	case "split":
 		var next []string
 		for _, body := range p.requests {
+			if th.ConfirmBefore {
+				body = body.With("confirm_before", wire.Bool(true)) // who proposes does not free itself from it
+			}
 			part, err := t.spawn(th.Requester, body, "")
 			if err != nil {
 				return err
@@ -182,7 +185,7 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 	var intents []string
 	var needs []wire.Value
 	seen := map[string]bool{}
-	priority := "background"
+	priority, confirm := "background", false
 	threads := []*Thread{}
 	for _, ref := range s.Re {
 		th, err := t.load(ctx, ref)
@@ -191,6 +194,7 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 		}
 		threads = append(threads, th)
 		intents = append(intents, th.Intent)
+		confirm = confirm || th.ConfirmBefore
 		if rank(th.Priority) > rank(priority) {
 			priority = th.Priority
 		}
@@ -208,6 +212,9 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 	}
 	intent := cmp.Or(s.Proposed.GetStr("combined_intent"), s.Proposed.GetStr("intent"), strings.Join(intents, "; "))
 	body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)}, wire.Member{Key: "priority", Value: wire.Text(priority)})
+	if confirm {
+		body = body.With("confirm_before", wire.Bool(true))
+	}
 	if len(needs) > 0 {
 		body = body.With("requires", wire.Arr(needs...))
 	}

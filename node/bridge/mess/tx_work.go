@@ -151,6 +151,9 @@ func withRef(request wire.Value, refs ...string) wire.Value {
 
 // spawn opens a thread that the exchange makes for a requester.
 func (t *tx) spawn(requester string, body wire.Value, only string) (*Thread, error) {
+	if err := t.x.chargeThread(t.who); err != nil {
+		return nil, err
+	}
 	r, err := readRequest(body, "request", t.now)
 	if err != nil {
 		return nil, err
