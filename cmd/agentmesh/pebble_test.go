@@ -136,12 +136,12 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// waitFor repeats done until it says so, for a minute at most.
+// waitFor repeats done until it says so, for two minutes at most.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited a minute for %s", what)
+			t.Fatalf("waited two minutes for %s", what)
 		}
 	}
 }
