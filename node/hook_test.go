@@ -423,7 +423,7 @@ func TestOpenClawLongTexts(t *testing.T) {
 		size = len(body)
 		got, _ = wire.ParseObject(body)
 	})
-	for name, char := range map[string]string{"quotes": `\"`, "wide": "漢", "wider": "𝕬", "plain": "x", "references": "$github "} {
+	for name, char := range map[string]string{"quotes": `\"`, "wide": "漢", "wider": "𝕬", "plain": "x", "references": "$github ", "digits": "$1password ", "sums": "$900 "} {
 		call := aCall(t)
 		call.Payload = []byte(`{"action":"deliver","message":{"body":"` + strings.Repeat(char, 250_000/len(char)) + `"}}`)
 		v, err := wire.Parse(call.Payload)
@@ -443,8 +443,10 @@ func TestOpenClawLongTexts(t *testing.T) {
 		if size == 0 || size > 256<<10 || !utf8.ValidString(text) || strings.Count(text, "begin: earlier") < 3 {
 			t.Errorf("%s: %d bytes, %d earlier messages", name, size, strings.Count(text, "begin: earlier"))
 		}
-		if char == "$github " && !strings.Contains(text, `\$github \$github`) || regexp.MustCompile(`(^|[^\\])\$github`).MatchString(text) {
-			t.Errorf("%s: a skill is called", name)
+		for reference, literal := range map[string]string{"$github ": `\$github \$github`, "$1password ": `\$1password \$1password`, "$900 ": ` $900 $900`} {
+			if char == reference && !strings.Contains(text, literal) || regexp.MustCompile(`(^|[^\\])\$(github|1password)`).MatchString(text) {
+				t.Errorf("%s: a skill is called, or a sum is not one any more", name)
+			}
 		}
 	}
 }

@@ -130,8 +130,9 @@ func block(b *strings.Builder, fence, label, text string) {
 	fmt.Fprintf(b, "--- %s begin: %s\n%s\n--- %s end\n\n", fence, label, text, fence)
 }
 
-// skillReference is what a gateway takes for the call of a skill, wherever it stands in the text of a hook.
-var skillReference = regexp.MustCompile(`\$([A-Za-z_])`)
+// skillReference is what a gateway takes for the call of a skill, wherever it stands in the text of a hook: $github and
+// $1password, but not the sum $900.
+var skillReference = regexp.MustCompile(`\$([0-9]*[A-Za-z_])`)
 
 // harmless is a stranger's text of at most most bytes, printable, and calling no skill.
 func harmless(text string, most int) string {
