@@ -223,7 +223,7 @@ func request(ts *testscript.TestScript, neg bool, args []string) {
 // eventually PATTERN COMMAND… repeats a command until its standard output matches.
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
