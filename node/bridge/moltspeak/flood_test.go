@@ -192,6 +192,7 @@ func TestStrangersTakeNoStreams(t *testing.T) {
 
 // A connection that does not say hello gives way to the next one.
 func TestSilentStreamsGiveWay(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r, _ := alone(t, nil)
 	srv := r.serve()
 	first := dial(t, srv)

@@ -75,6 +75,7 @@ func (r *rig) doors(srv *httptest.Server) []door {
 // Whatever comes through whichever door is answered with an error, or ends the connection; it reaches nobody, and the next
 // message is taken.
 func TestHostileDoors(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r, n := alone(t, nil)
 	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // pins
 	srv := r.serve()
@@ -125,6 +126,7 @@ func TestHostileDoors(t *testing.T) {
 
 // A peer that sends and does not read holds up nobody: what waits for it is bounded, and then it is dropped.
 func TestSlowReader(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r, n := alone(t, nil)
 	long := strings.Repeat("z", 200<<10)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {

@@ -124,6 +124,7 @@ func TestVectors(t *testing.T) {
 // Every vector through every door of the endpoint, as bob: what Python signed gets past the signature, and is then refused
 // because it is of January 2026; what it did not sign gets E_SIGNATURE (MS-16).
 func TestVectorsAtTheDoors(t *testing.T) {
+	t.Parallel() // it mostly waits
 	v := readVectors(t)
 	if len(v.Signed) != 12 || len(v.Negative) != 4 || len(v.Box) != 4 {
 		t.Fatalf("%d signed, %d negative, %d boxes", len(v.Signed), len(v.Negative), len(v.Box))
