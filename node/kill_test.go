@@ -169,7 +169,7 @@ func TestKill(t *testing.T) {
 // settled waits until no hook works any more.
 func settled(t *testing.T, m *meshtest.Member) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		items, _, err := m.Inbox(t.Context(), node.ItemRunning, "", 1)
 		if err != nil {

@@ -121,7 +121,7 @@ func TestHookThatIsLate(t *testing.T) {
 		t.Fatalf("sent = %+v, want a 202", sent)
 	}
 	close(release)
-	items, _, err := chris.WaitInbox(t.Context(), node.ItemNew, "", 10, 10*time.Second)
+	items, _, err := chris.WaitInbox(t.Context(), node.ItemNew, "", 10, 55*time.Second)
 	found := false
 	for _, item := range items {
 		found = found || bytes.Contains(item.Payload, []byte("at last"))
@@ -164,7 +164,7 @@ func TestHookHolds(t *testing.T) {
 	raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
 	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
 	decide(t, sarah, theAsk(t, sarah), acl.Approve)
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for theItem(t, sarah).State != node.ItemAnswered {
 		select {
 		case <-deadline:

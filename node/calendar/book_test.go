@@ -77,7 +77,7 @@ func TestFolder(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
 		book.Published()
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for {
 			events, err := os.ReadDir(dir)
 			list, listErr := book.Events(t.Context(), now)
