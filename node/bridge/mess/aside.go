@@ -94,6 +94,8 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 	whenever := func(s string) bool { _, ok := timeOrSpan(s, time.Now()); return ok }
 	code, more := Held, []wire.Member{reason}
 	switch eta := a.Payload.GetStr("estimated_response"); {
+	case a.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
+		return wire.Value{}, nil // it is about an answer of ours; who holds the thread says itself when it waits
 	case a.Payload.GetStr("action") != wire.ActionPending:
 		code = t.closedBy(string(a.From), a.Payload)
 	case whenever(eta):

@@ -195,32 +195,16 @@ func TestOwnerIsAskedFirst(t *testing.T) {
 		}
 	})
 	ref := home.request(ownerID, "{intent: move the piano, compensation: {shells: 5}}")
-	decide := func(p *party, kind string) {
-		t.Helper()
-		var ask acl.Ask
-		eventually(t, "a question of kind "+kind, func() bool {
-			asks, _, err := p.node.Asks().List(context.Background(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
-			for _, a := range asks {
-				if a.Kind == kind && err == nil {
-					ask = a
-				}
-			}
-			return ask.ID != ""
-		})
-		if _, err := p.node.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
-			t.Fatalf("%s: %v", kind, err)
-		}
-	}
-	decide(home, askRoute)
+	home.decide(askRoute, acl.Approve)
 	there := away.theirs()
 	away.reaches(there, Held)
 	away.refuse(404, "bob", "- status: {re: "+there+", code: claimed}")
 	home.reaches(ref, Held)
-	decide(away, askHeld)
+	away.decide(askHeld, acl.Approve)
 	away.reaches(there, Received)
 	away.status("bob", there, "needs_confirmation, action: through the window")
 	home.reaches(ref, NeedsConfirmation)
-	decide(home, askConfirm)
+	home.decide(askConfirm, acl.Approve)
 	away.reaches(there, InProgress)
 	away.status("bob", there, "failed, reason: too heavy")
 	if th := home.reaches(ref, Failed); th.Holder != string(away.node.ID()) {
