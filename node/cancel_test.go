@@ -66,7 +66,9 @@ func agree(t *testing.T, chris, sarah *meshtest.Member, day time.Time, conv wire
 	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(14*time.Hour)), Conv: conv, Seal: seal, Via: "owner"}
 	mustSend(t, chris.Node, out, 30*time.Second)
 	waitFor(t, "the event is agreed", func() bool {
-		return convState(t, chris.Store, out) == conversations.Completed && filed(dirs[0]) == 1 && filed(dirs[1]) == 1
+		back := node.Outgoing{To: chris.ID(), Conv: out.Conv}
+		return convState(t, chris.Store, out) == conversations.Completed && convState(t, sarah.Store, back) == conversations.Completed &&
+			filed(dirs[0]) == 1 && filed(dirs[1]) == 1
 	})
 }
 
