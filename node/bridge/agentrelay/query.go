@@ -29,6 +29,7 @@ type Search func(ctx context.Context, q SearchQuery) ([]Found, error)
 const (
 	maxResults    = 20
 	searchTimeout = 5 * time.Second
+	maxSearches   = 60 // of the directory, in a minute
 )
 
 // asked is a query to the relay.
@@ -72,7 +73,9 @@ func (r *Relay) query(s *session, f frame) *refusal {
 	var agents, messages []wire.Value
 	more := false
 	if q.scope != "messages" {
-		agents = r.queryAgents(q.SearchQuery)
+		var all bool
+		agents, all = r.queryAgents(q.SearchQuery)
+		more = !all
 	}
 	if a, ok := r.agents.get(s.id); ok && q.scope != "agents" && r.history != nil {
 		for _, e := range r.history.search(a, q.Text, q.Limit+1, time.Now()) { // one over the limit, for more
@@ -117,10 +120,11 @@ func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, 
 	return out, more
 }
 
-// queryAgents asks the directory, then the agents that are connected: each source in its own order.
-func (r *Relay) queryAgents(q SearchQuery) []wire.Value {
-	var out []wire.Value
-	if r.cfg.Search != nil {
+// queryAgents asks the directory, then the agents that are connected: each source in its own order. The directory may be
+// that of others, which would limit the owner for what agents of the relay ask: it is left out where they ask too much.
+func (r *Relay) queryAgents(q SearchQuery) (out []wire.Value, all bool) {
+	all = r.cfg.Search == nil || r.searches.take(time.Now()) == 0
+	if r.cfg.Search != nil && all {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
 		defer cancel()
 		asked := q
@@ -136,7 +140,7 @@ func (r *Relay) queryAgents(q SearchQuery) []wire.Value {
 			))
 		}
 	}
-	return append(out, r.queryConnected(q)...)
+	return append(out, r.queryConnected(q)...), all
 }
 
 // queryConnected ranks the latest discovery of connected agents by how many words of the query it has. What intents

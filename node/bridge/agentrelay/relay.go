@@ -107,6 +107,7 @@ type Relay struct {
 	registrs *rate.Buckets // registrations, by address
 	history  *history      // nil: off
 	votes    *votes        // nil: off
+	searches *allowance    // of the directory
 	told     statsPage
 
 	counting sync.Mutex
@@ -157,8 +158,8 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 	r := &Relay{
 		cfg: cfg, log: cfg.Logger, agents: agents, began: time.Now(),
 		failed: rate.NewBuckets(rate.PerMinute(maxFailed), maxFailed, maxRateKeys),
-		recent: window{unit: time.Second},
-		spent:  make(map[string]*allowance), sessions: make(map[string]*session), open: make(map[*session]struct{}),
+		recent: window{unit: time.Second}, searches: newAllowance(maxSearches, 0),
+		spent: make(map[string]*allowance), sessions: make(map[string]*session), open: make(map[*session]struct{}),
 	}
 	if n := cmp.Or(cfg.RegistrationsPerHour, defaultRegisters); n > 0 {
 		r.registrs = rate.NewBuckets(rate.PerHour(n), n, maxRateKeys)
