@@ -18,9 +18,25 @@ type session struct {
 	m         *member
 	byHeader  bool // welcomed for its header
 	tokenHash string
+	rejoins   []time.Time // of the last minute
 }
 
-const maxTakeovers = 6 // a minute (MEW-J5)
+// The bounds of a minute: a welcome names everybody in the space and all that they may, for a join of a few bytes.
+const (
+	maxTakeovers = 6 // MEW-J5
+	maxRejoins   = 20
+)
+
+// often counts an event, and says whether there were too many of them in the last minute.
+func often(events *[]time.Time, most int) bool {
+	now := time.Now()
+	*events = slices.DeleteFunc(*events, func(t time.Time) bool { return now.Sub(t) > time.Minute })
+	if len(*events) >= most {
+		return true
+	}
+	*events = append(*events, now)
+	return false
+}
 
 // join lets a connection in under the runtime id that it asked for, or its name (MEW-J4).
 func (s *Space) join(ses *session, asked string) *refusal {
@@ -39,14 +55,11 @@ func (s *Space) join(ses *session, asked string) *refusal {
 	}
 	old := m.session
 	if old != nil {
-		now := time.Now()
-		m.takeovers = slices.DeleteFunc(m.takeovers, func(t time.Time) bool { return now.Sub(t) > time.Minute })
-		if len(m.takeovers) >= maxTakeovers {
+		if often(&m.takeovers, maxTakeovers) {
 			r := refuseRate(time.Minute)
 			r.close = CloseTakeovers
 			return r
 		}
-		m.takeovers = append(m.takeovers, now)
 		old.conn.Close(CloseReplaced, "replaced by a newer connection")
 	}
 	s.rename(m, runtime)
@@ -86,7 +99,11 @@ func (s *Space) rename(m *member, runtime string) {
 func (s *Space) rejoin(ses *session) {
 	s.mu.Lock()
 	defer s.unlock()
-	if ses.m.session == ses {
+	switch {
+	case ses.m.session != ses:
+	case often(&ses.rejoins, maxRejoins):
+		s.tell(ses.m, refuseRate(time.Minute).envelope(ses.m.runtime, ""))
+	default:
 		s.welcome(ses.m)
 	}
 }

@@ -114,3 +114,24 @@ func TestSilentJoins(t *testing.T) {
 		}
 	}
 }
+
+// A join that is repeated for ever does not have the whole space listed for ever (MEW-J2).
+func TestRejoins(t *testing.T) {
+	r := start(t, lab(t))
+	alice := r.join("alice-token")
+	for range 3 * maxRejoins {
+		alice.send(`{"type":"join"}`)
+	}
+	welcomes, refusals := 0, 0
+	for _, s := range alice.fence() {
+		switch {
+		case strings.Contains(s, `"system/welcome"`):
+			welcomes++
+		case strings.Contains(s, `"rate_limited"`):
+			refusals++
+		}
+	}
+	if welcomes < maxRejoins || welcomes > 2*maxRejoins || welcomes+refusals != 3*maxRejoins { // a slow machine may see a minute end
+		t.Errorf("%d welcomes and %d refusals for %d joins", welcomes, refusals, 3*maxRejoins)
+	}
+}
