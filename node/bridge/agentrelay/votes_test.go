@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
