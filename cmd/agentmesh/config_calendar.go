@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // CalendarConfig lets the node answer mesh.schedule from the owner's calendars. It is on as soon as files or url is set,
@@ -133,15 +132,10 @@ func (p *process) doForOwner(req *http.Request) (*http.Response, error) {
 
 // eventNotWritten tells the owner that an agreed event did not reach the calendar; it is tried again.
 func (p *process) eventNotWritten(ctx context.Context, e calendar.Event, _ error) {
-	change := p.notices.Change(notify.Notice{
+	p.tell(ctx, notify.Notice{
 		Kind: "calendar", Title: "an agreed event could not be written to the calendar", At: time.Now(),
 		Text: e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + "; it is tried again",
 	})
-	if err := p.store.Records().Apply(ctx, []store.Change{change}, time.Now()); err != nil {
-		p.log.Error("store notice", "err", err)
-		return
-	}
-	p.notices.Published([]store.Change{change})
 }
 
 // scheduled puts the calendar before the hooks.

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/subprocess"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -66,6 +67,12 @@ func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
 	}
 	if len(p.joined) > 0 {
 		cfg.Directory = p.joined[0]
+	}
+	cfg.Doubt = func(ctx context.Context, address bridge.Address) {
+		p.tell(ctx, notify.Notice{
+			Kind: "key-change", Title: "a MoltSpeak agent shows another key than the pinned one, and is refused", At: time.Now(),
+			Text: address.String() + "; agentmesh moltspeak peers", Peer: address.Pseudonym(),
+		})
 	}
 	cfg.RegistryToken = func(base string) client.Credential {
 		return node.Credential(p.secrets.credential, &client.Directory{Base: base})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 var noticeKind = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)
@@ -83,4 +85,14 @@ func (p *process) sign(hook *notify.Webhook) error {
 		hook.Secrets = append(hook.Secrets, secret)
 	}
 	return nil
+}
+
+// tell gives the owner a notice that belongs to no step.
+func (p *process) tell(ctx context.Context, n notify.Notice) {
+	change := p.notices.Change(n)
+	if err := p.store.Records().Apply(ctx, []store.Change{change}, n.At); err != nil {
+		p.log.ErrorContext(ctx, "store notice", "err", err)
+		return
+	}
+	p.notices.Published([]store.Change{change})
 }

@@ -31,13 +31,8 @@ func (w watched) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 // personalLeaves tells the owner by kinds, never by content.
 func (p *process) personalLeaves(ctx context.Context, d bridge.Delivery, types []string) {
 	p.log.WarnContext(ctx, "personal data leaves over a bridge", "to", d.Address, "message_id", d.Message.ID, "types", types)
-	change := p.notices.Change(notify.Notice{
+	p.tell(ctx, notify.Notice{
 		Kind: "personal", Title: "a message with personal data left over a bridge", At: time.Now(),
 		Text: strings.Join(types, ", ") + " to " + d.Address, Peer: d.To, Conv: store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)},
 	})
-	if err := p.store.Records().Apply(ctx, []store.Change{change}, time.Now()); err != nil {
-		p.log.ErrorContext(ctx, "store notice", "err", err)
-		return
-	}
-	p.notices.Published([]store.Change{change})
 }

@@ -74,6 +74,8 @@ type Config struct {
 	// log what it gets.
 	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
 
+	// Doubt is told that a peer shows another key than the pinned one, at most once an hour for each. Nil: the log says it.
+	Doubt func(ctx context.Context, address bridge.Address)
 	// RegistryToken is the bearer that guards our entry in a registry of others, by its base URL.
 	RegistryToken func(base string) client.Credential
 

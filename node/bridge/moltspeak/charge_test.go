@@ -2,6 +2,7 @@ package moltspeak
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
@@ -112,7 +114,10 @@ func TestForgeriesBarTheAddress(t *testing.T) {
 
 // Forged keys cost no writes: nothing of a message that did not verify is stored, but that there was one, once an hour.
 func TestForgedKeysAreNotStored(t *testing.T) {
-	r, _ := alone(t, nil)
+	var told []string
+	r, _ := alone(t, func(c *Config) {
+		c.Doubt = func(_ context.Context, a bridge.Address) { told = append(told, a.String()) }
+	})
 	if code := r.code(cat, r.draft(cat, OpPing, `{"nonce":1}`)); code != "" {
 		t.Fatalf("first message: %s", code)
 	}
@@ -134,6 +139,9 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 		if list[0].Refused != first {
 			t.Fatalf("forged message %d was stored", i+1)
 		}
+	}
+	if len(told) != 1 || told[0] != "moltspeak:cats/cat@acme" {
+		t.Errorf("the owner was told %v", told)
 	}
 }
 

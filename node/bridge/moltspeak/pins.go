@@ -57,6 +57,9 @@ func (b *Bridge) pinned(ctx context.Context, from Agent, now time.Time) (peer, *
 func (b *Bridge) doubted(ctx context.Context, from Agent, p peer, now time.Time) *Error {
 	b.cfg.Logger.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
 	_, first := b.doubts.Take(from.Name(), now)
+	if first && b.cfg.Doubt != nil {
+		b.cfg.Doubt(ctx, b.address(from))
+	}
 	if first && p.Refused != from.Key && len(from.Key) <= maxText {
 		p.Refused = from.Key
 		if err := b.savePeer(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
