@@ -107,11 +107,15 @@ func (e *envelope) read() *refusal {
 // and would be kept whole. The tree stays as it is.
 func (e *envelope) own() {
 	e.id, e.from, e.context = strings.Clone(e.id), strings.Clone(e.from), strings.Clone(e.context)
-	e.to = slices.Clone(e.to)
-	for i, id := range e.to {
-		e.to[i] = strings.Clone(id)
+	e.to, e.payload = cloned(e.to), owned(e.payload)
+}
+
+func cloned(list []string) []string {
+	out := slices.Clone(list)
+	for i, s := range out {
+		out[i] = strings.Clone(s)
 	}
-	e.payload = owned(e.payload)
+	return out
 }
 
 // owned is a copy of a value that shares no memory with what it was parsed from.

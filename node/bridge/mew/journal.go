@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -218,9 +219,9 @@ func (j *Journal) decided(space string, p *post, match *Capability) {
 	if j == nil || j.decisions == nil {
 		return
 	}
-	d := &decision{
-		at: p.at, id: p.id, who: p.by.runtime, space: space, kind: p.kind, allowed: match != nil, granted: p.by.shown,
-		transport: p.transport, related: p.correlation,
+	d := &decision{ // which may wait for a slow disk, and then not with the whole text of the envelope (see envelope.own)
+		at: p.at, id: strings.Clone(p.id), who: p.by.runtime, space: space, kind: strings.Clone(p.kind), allowed: match != nil,
+		granted: p.by.shown, transport: p.transport, related: cloned(p.correlation),
 	}
 	if at := slices.Index(p.by.caps, match); at >= 0 {
 		d.match = p.by.held[at]

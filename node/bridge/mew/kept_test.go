@@ -2,6 +2,7 @@ package mew
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http/httptest"
 	"runtime"
 	"strings"
@@ -56,6 +57,26 @@ func TestWhatIsKeptIsSmall(t *testing.T) {
 	if st := s.Status(); len(st.Proposals) != each || len(st.Reasoning) != each || len(st.Streams) != each || len(st.Participants) < each {
 		t.Errorf("not all is remembered: %d proposals, %d sequences, %d streams", len(st.Proposals), len(st.Reasoning), len(st.Streams))
 	}
+}
+
+// Decisions that wait to be logged, because the disk does not keep up, hold no envelopes.
+func TestDecisionsWaitSmall(t *testing.T) {
+	j := NewJournal(t.TempDir(), false, true, slog.New(slog.DiscardHandler)) // nothing writes what it gathers
+	s := &Space{id: "lab"}
+	m := &member{name: "alice", runtime: "alice"}
+	const each = 200
+	before := heapNow()
+	for n := range each {
+		e, fault := parseEnvelope([]byte(fat("chat", fmt.Sprintf("c%d", n), `,"correlation_id":["x"],"payload":{}`)))
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		j.decided(s.id, &post{envelope: e, by: m}, nil)
+	}
+	if grown := heapNow() - before; grown > each*padded/8 {
+		t.Errorf("%d KiB wait for %d decisions", grown>>10, each)
+	}
+	runtime.KeepAlive(j)
 }
 
 // A space of others cannot fill the memory of a node that takes part in it (THREATS 22).
