@@ -3,6 +3,7 @@ package mess
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -111,6 +112,24 @@ func TestRejectedByPeer(t *testing.T) {
 		t.Errorf("holder = %q", th.Holder)
 	}
 	home.status("carol", ref, "claimed")
+}
+
+// Who declined is not asked again: the next agent that the directory lists is, and when none is left the thread ends.
+func TestNextAgentIsAsked(t *testing.T) {
+	mesh := meshtest.New(t)
+	var agents []Agent
+	first, second := newParty(t, mesh, "first", nil), newParty(t, mesh, "second", nil)
+	home := newParty(t, mesh, "home", func(c *Config) {
+		c.Route = true
+		c.Directory = func(context.Context, []string) ([]Agent, error) { return slices.Clone(agents), nil }
+	})
+	agents = []Agent{{ID: first.node.ID()}, {ID: second.node.ID()}}
+	ref := home.request("client", "{intent: look into the fridge}")
+	first.status(ownerID, first.theirs(), "declined, reason: not today")
+	second.status(ownerID, second.theirs(), "declined, reason: nor here")
+	if th := home.reaches(ref, Declined); len(th.Declined) != 2 {
+		t.Errorf("declined by %v", th.Declined)
+	}
 }
 
 // counting counts what is asked of the records.

@@ -268,6 +268,8 @@ func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change
 		return err
 	}
 	switch {
+	case len(list) == 0 && len(t.Declined) > 0:
+		return b.x.exhausted(ctx, t.Ref, done)
 	case len(list) == 0 || !t.claimable():
 		return b.x.records.Apply(ctx, done, time.Now())
 	case b.cfg.Route:

@@ -293,7 +293,9 @@ func (b *Bridge) candidates(ctx context.Context, t *Thread) ([]Agent, error) {
 	if b.cfg.Self != nil {
 		self = b.cfg.Self()
 	}
-	return slices.DeleteFunc(list, func(a Agent) bool { return a.ID == self || string(a.ID) == t.Requester }), err
+	return slices.DeleteFunc(list, func(a Agent) bool {
+		return a.ID == self || string(a.ID) == t.Requester || slices.Contains(t.Declined, string(a.ID))
+	}), err
 }
 
 // hears says whether somebody is told; everybody else asks.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // each calls do with every thread that re names; an empty list names the thread of the call.
@@ -55,11 +56,43 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 			t.claimed(th)
 		}
 		if len(th.Declined) > declined && t.x.crew.none(th) { // MESS-24
-			th.become(Declined, exchangeID, "every executor that could declined", t.now)
-			t.tellState(th, wire.Member{Key: "reason", Value: wire.Text("every executor that could declined")})
+			if th.Peers[t.who.ID].Offered && t.x.hears != nil && t.x.hears(toDirectory) { // others may be listed
+				t.tell(toDirectory, noticeOffer, th.Ref, th.Serial)
+				return nil
+			}
+			t.allDeclined(th)
 		}
 		return nil
 	})
+}
+
+// allDeclined ends a thread that nobody is left for.
+func (t *tx) allDeclined(th *Thread) {
+	const reason = "every executor that could declined"
+	th.become(Declined, exchangeID, reason, t.now)
+	t.tellState(th, wire.Member{Key: "reason", Value: wire.Text(reason)})
+}
+
+// exhausted ends a thread for which the directory lists nobody any more, after somebody declined it.
+func (x *Exchange) exhausted(ctx context.Context, ref string, more []store.Change) error {
+	for range maxConflicts {
+		t := x.begin(Actor{ID: exchangeID, system: true}, Options{Records: more})
+		th, err := t.load(ctx, ref)
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		if th.claimable() && x.crew.none(th) {
+			t.allDeclined(th)
+		}
+		if err = t.commit(ctx); isConflict(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return x.ripple(ctx, t.ended())
+	}
+	return store.ErrConflict
 }
 
 // heard is what a peer says about a thread that was sent to it, without what changes nothing here: acks, and that its
