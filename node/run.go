@@ -28,7 +28,8 @@ type run struct {
 	route   Route
 	done    func() // gives the room back
 
-	to *recipient // who would get the reply, once the owner must be shown
+	to     *recipient // who would get the reply, once the owner must be shown
+	sealTo *string    // what the agent's answer is sealed to, once it gave one
 
 	stranger bool // it shares what strangers have of the hooks
 

@@ -26,7 +26,6 @@ type settlement struct {
 	thread *conversations.Thread
 	step   store.Step
 	left   func() // counts what the owner's rules let out, once it stands
-	sealTo string // what the reply is sealed to
 }
 
 func (s *settlement) apply(ctx context.Context) (out bridge.Outcome, err error) {
@@ -118,14 +117,17 @@ func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, 
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	if out.sealTo, err = n.sealTo(ctx, out, s.thread.Conversation()); err != nil {
-		return false, err
-	}
-	if s.sealTo = out.sealTo; s.sealTo != "" {
-		if err := sealable(payload); err != nil {
+	if s.run.sealTo == nil { // once, however often the step is decided anew: it may ask a directory
+		recipient, err := n.sealTo(ctx, out, s.thread.Conversation())
+		if err == nil && recipient != "" {
+			err = sealable(payload)
+		}
+		if err != nil {
 			return false, err
 		}
+		s.run.sealTo = &recipient
 	}
+	out.sealTo = *s.run.sealTo
 	p, err := n.permit(ctx, out, s.now)
 	if err != nil {
 		return false, err
@@ -152,12 +154,20 @@ func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, 
 	return true, err
 }
 
+// sealTo is what the reply is sealed to; what the node says itself is not.
+func (s *settlement) sealTo() string {
+	if s.run.sealTo == nil {
+		return ""
+	}
+	return *s.run.sealTo
+}
+
 // reply answers on the connection, or through the outbox where nobody waits any more.
 func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.late {
 		answer := s.item.reply(payload)
-		answer.sealTo = s.sealTo
+		answer.sealTo = s.sealTo()
 		_, raw, out, err := n.enqueue(s.thread, answer, s.now)
 		if err != nil {
 			return bridge.Outcome{}, err
@@ -168,12 +178,12 @@ func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
 	}
 	reply, err := n.signFor(wire.Draft{
 		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.now, Intent: s.item.Intent, Payload: payload,
-	}, s.sealTo)
+	}, s.sealTo())
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
 	event := conversations.Event{
-		Kind: conversations.Replied, At: s.now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealTo != "",
+		Kind: conversations.Replied, At: s.now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealTo() != "",
 	}
 	if payload.GetStr("action") == wire.ActionClose {
 		event.Kind = conversations.ClosedByUs
