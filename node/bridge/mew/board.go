@@ -1,7 +1,9 @@
 package mew
 
 import (
+	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -45,12 +47,16 @@ const (
 	maxOwnBytes   = 2 << 20
 )
 
+// boardSalt is in every key and known to nobody else. Without it a proposer could make two proposals of one key, and put
+// the second in the place of the first while the owner reads that one.
+var boardSalt = rand.Text()
+
 // see takes note of an envelope that was accepted. What it keeps shares no memory with the message (see rule.kept).
 func (b *board) see(e *envelope, at time.Time) {
 	switch e.kind {
 	case kindProposal:
 		p := PendingProposal{ID: e.id, From: e.from, To: e.to, Payload: payloadOf(e), At: at}
-		p.Key = hashOf(append([]string{p.ID, p.From, string(p.Payload)}, p.To...)...)[:12]
+		p.Key = hashOf(boardSalt, fmt.Sprintf("%q", append([]string{p.ID, p.From, string(p.Payload)}, p.To...)))[:12]
 		b.add(p)
 	case kindRequest, kindWithdraw:
 		b.proposals = slices.DeleteFunc(b.proposals, func(p PendingProposal) bool {
