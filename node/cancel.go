@@ -73,7 +73,7 @@ func (a *acceptance) cancels(ctx context.Context, before conversations.Conversat
 var ErrNoEvent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "no agreed event has this id, or more than one begins with it"}
 
 // CancelEvent cancels an agreed event, named by its UID or a unique part of one: it goes out of the owner's calendar, and
-// the peer is told. Where the conversation has ended in which it was agreed, that is a new one.
+// the peer is told, in a new conversation: the one in which it was agreed may have ended at the other side already.
 func (n *Node) CancelEvent(ctx context.Context, name, reason string, wait time.Duration) (Sent, error) {
 	e, err := n.event(ctx, name)
 	if err != nil {
@@ -89,16 +89,10 @@ func (n *Node) CancelEvent(ctx context.Context, name, reason string, wait time.D
 	if err != nil {
 		return Sent{}, err
 	}
-	conv := thread.Conversation()
-	if conv.Sealed {
+	if thread.Conversation().Sealed {
 		out.Seal = Sealed
 	}
-	if !thread.New() && conv.At(now, n.book.IdleFor()) == conversations.Open {
-		out.Conv = wire.ConversationID(e.Conversation)
-	} else {
-		payload = withMeta(payload, metaAgreedIn, e.Conversation)
-	}
-	out.Payload = payload
+	out.Payload = withMeta(payload, metaAgreedIn, e.Conversation)
 	return n.Send(ctx, out, wait)
 }
 

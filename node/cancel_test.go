@@ -101,11 +101,11 @@ func TestCancelEvent(t *testing.T) {
 				from, to, cfgFrom, cfgTo = to, from, cfgTo, cfgFrom
 			}
 			to = mesh.Restart(to, func(cfg *node.Config) { cfgTo(cfg); cfg.Policy.Mode = c.mode })
-			from = mesh.Restart(from, func(cfg *node.Config) { cfgFrom(cfg); cfg.Outbound.Approve = c.outlook })
-			if _, err := from.Register(t.Context(), ""); err != nil {
+			if _, err := to.Register(t.Context(), ""); err != nil { // at its new address, before anybody looks it up
 				t.Fatal(err)
 			}
-			if _, err := to.Register(t.Context(), ""); err != nil {
+			from = mesh.Restart(from, func(cfg *node.Config) { cfgFrom(cfg); cfg.Outbound.Approve = c.outlook })
+			if _, err := from.Register(t.Context(), ""); err != nil {
 				t.Fatal(err)
 			}
 			events := agreedEvents(t, from)
