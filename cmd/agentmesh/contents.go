@@ -120,3 +120,13 @@ func isTransient(name string) bool {
 	return strings.HasPrefix(base, ".agentmesh-") || (dir == "" || dir == fileRetired+"/") &&
 		slices.ContainsFunc(append([]string{filePID}, programFiles...), func(of string) bool { return strings.HasPrefix(base, "."+of+".") })
 }
+
+// isTransientPath says whether a file, or a folder that it lies in, is transient.
+func isTransientPath(name string) bool {
+	for ; name != "."; name = path.Dir(name) {
+		if isTransient(name) {
+			return true
+		}
+	}
+	return false
+}

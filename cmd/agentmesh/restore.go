@@ -218,7 +218,7 @@ func unpack(z *zip.Reader, dir string) error {
 			continue
 		}
 		isDatabase := f.Name == fileDatabase
-		if !fs.ValidPath(f.Name) || !filepath.IsLocal(filepath.FromSlash(f.Name)) || !f.Mode().IsRegular() || isTransient(f.Name) && !isDatabase {
+		if !fs.ValidPath(f.Name) || !filepath.IsLocal(filepath.FromSlash(f.Name)) || !f.Mode().IsRegular() || !isDatabase && isTransientPath(f.Name) {
 			return fail(exitInput, fmt.Errorf("the archive holds %q, which no backup does", f.Name))
 		}
 		mode, limit := f.Mode().Perm(), own

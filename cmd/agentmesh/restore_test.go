@@ -19,6 +19,7 @@ func TestUnpackRefuses(t *testing.T) {
 		{"../evil", 0o600}, {"hooks/../../evil", 0o600}, {"/evil", 0o600}, {"", 0o600}, {"./evil", 0o600}, {"hooks//evil", 0o600},
 		{"evil/", fs.ModeDir | 0o700}, {"link", fs.ModeSymlink | 0o777}, {"pipe", fs.ModeNamedPipe | 0o600},
 		{"pid", 0o600}, {"agentmesh.db.index", 0o600}, {".signing.key.123", 0o600}, {"twice", 0o600},
+		{prefixPlace + "1/" + fileConfig, 0o600}, {prefixReplace + "1/" + fileDatabase, 0o600}, {"hooks/" + prefixRestore + "1/run", 0o600},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
