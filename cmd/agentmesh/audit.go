@@ -17,7 +17,7 @@ import (
 // auditCmd lists the log of decisions, oldest first. With --json it is the export that agentmesh verify checks.
 type auditCmd struct {
 	Since  string `placeholder:"TIME" help:"Only what happened since then: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
-	Kind   string `placeholder:"KIND" help:"Only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
+	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"Only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
 	Peer   string `placeholder:"AGENT" help:"Only entries about this agent or address."`
 	Follow bool   `help:"Go on and print what is added, until interrupted."`
 	JSON   bool   `help:"Print one JSON object for each entry."`
@@ -36,6 +36,9 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	after, err := c.print(ctx, a, o, since, "")
+	if err == nil && after == "" && !c.Follow && !c.JSON {
+		a.note("no entry is of that kind, time and agent")
+	}
 	for c.Follow && err == nil && ctx.Err() == nil {
 		timer := time.NewTimer(followAudit)
 		select {

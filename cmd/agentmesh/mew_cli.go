@@ -229,7 +229,7 @@ type mewTailCmd struct {
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	return c.at(ctx, a, true, func(o *owner, path string) error {
 		n := 0
-		return mewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
+		err := mewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
 			if c.JSON {
 				a.print("%s", raw)
 			} else {
@@ -238,6 +238,10 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 			n++
 			return c.Count > 0 && n >= c.Count, nil
 		}, a)
+		if ctx.Err() != nil {
+			return nil // the user stopped it
+		}
+		return err
 	})
 }
 
