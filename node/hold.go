@@ -75,7 +75,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	ask.Rule = "hold=" + string(a.in.Intent)
 	reason := reasonIntent
 	if a.verdict == acl.HoldSender {
-		ask, slot = a.question(item, "sender", "")
+		ask, slot = a.question(item, "sender", why)
 		ask.Rule = "access.mode=" + string(a.n.modeFor(a.in.Principal))
 		reason = reasonSender
 	}

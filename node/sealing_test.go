@@ -149,3 +149,23 @@ func TestSealedStaysHere(t *testing.T) {
 		t.Errorf("after the approval the bridge is told %s", c.Payload)
 	}
 }
+
+// TestSealedOfStrangerStaysHere: the owner who is asked whether a stranger may write is told as well that its sealed message
+// would go on open: letting it in passes it on.
+func TestSealedOfStrangerStaysHere(t *testing.T) {
+	mesh := meshtest.New(t)
+	calls := make(chan node.Call, 1)
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		answers(secretReply, calls)(cfg)
+		cfg.Policy.Mode, cfg.Routes[0].Foreign = acl.Approval, true
+	})
+	chris := mesh.Node("chris", open)
+	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
+	out.Seal = node.Sealed
+	if sent := mustSend(t, chris.Node, out, 30*time.Second); sent.Status != http.StatusAccepted || len(calls) != 0 {
+		t.Fatalf("sent = %+v, %d calls: the bridge got it", sent, len(calls))
+	}
+	if ask := theAsk(t, sarah); !bytes.Contains(ask.Body, []byte(`"hold":"sender"`)) || !bytes.Contains(ask.Body, []byte("foreign network")) {
+		t.Errorf("the owner is not told that it goes on open: %s", ask.Body)
+	}
+}
