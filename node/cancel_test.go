@@ -246,3 +246,26 @@ func TestSecondThoughts(t *testing.T) {
 		})
 	}
 }
+
+// TestCancelWithAMoveThatWaits: a cancel takes back the event as well where a move of it waits for the owner.
+func TestCancelWithAMoveThatWaits(t *testing.T) {
+	day, mesh, dir := workday(), meshtest.New(t), t.TempDir()
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		filing(t, dir, day, 9, 12)(cfg)
+		cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"counter"}, Hold: acl.Always}}
+	})
+	chris := mesh.Stranger("chris")
+	say := func(payload string, status int) {
+		t.Helper()
+		d := chris.Draft(sarah.ID(), wire.Schedule, payload)
+		d.Conversation = "conv_coffee"
+		must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), status)
+	}
+	proposal := coffee(t, day.Add(14*time.Hour))
+	say(string(proposal.JSON()), http.StatusOK)
+	say(string(proposal.With("action", wire.Text("counter")).JSON()), http.StatusAccepted)
+	say(`{"action":"cancel"}`, http.StatusOK)
+	if n := len(agreedEvents(t, sarah)); n != 0 || told(t, sarah, notify.Cancelled) != 1 || len(pendingAsks(t, sarah)) != 0 {
+		t.Errorf("%d events, told %d times, %d questions", n, told(t, sarah, notify.Cancelled), len(pendingAsks(t, sarah)))
+	}
+}

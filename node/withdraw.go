@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// takeBack lets the sender cancel what it sent and what waits for the owner (AM-36). It is never held itself. What the
-// owner is asked about messages of ours is not the sender's to take back.
+// takeBack lets the sender cancel what it sent and what waits for the owner (AM-36), and with that the event which it
+// cancels (AM-87). It is never held itself. What the owner is asked about messages of ours is not the sender's to take back.
 func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error) {
 	action := a.in.Payload.GetStr("action")
 	if action != "withdraw" && action != "cancel" || a.thread.Conversation().Holds(a.now) == 0 {
@@ -28,6 +28,11 @@ func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error)
 	if err != nil || len(freed) == 0 {
 		return bridge.Outcome{}, false, err
 	}
+	uid := eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
+	cancelled, err := a.n.cancelledBy(ctx, uid, a.key, a.in.Peer, a.in.Name, a.now)
+	if err != nil {
+		return bridge.Outcome{}, false, err
+	}
 	if err := a.received(conversations.Received); err != nil {
 		return bridge.Outcome{}, false, err
 	}
@@ -36,7 +41,7 @@ func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error)
 			return bridge.Outcome{}, false, err
 		}
 	}
-	out, err := a.answer(ctx, http.StatusOK, received(), append(freed, items...))
+	out, err := a.answer(ctx, http.StatusOK, received(), append(append(freed, items...), cancelled...))
 	return out, true, err
 }
 
