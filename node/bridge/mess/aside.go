@@ -76,11 +76,19 @@ func (b *Bridge) takeAside(ctx context.Context, rec store.Record) error {
 	return b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsAside, Key: rec.Key}, IfRev: store.Any, Delete: true}}, time.Now())
 }
 
-// spelled is an aside as a MESS list: the one that it carries, or what its action means for the thread that we sent there
-// (MESS section 12). It is null where that is nothing.
+// spelled is an aside as a MESS list: the one that it carries, without what opens threads, or what its action means for
+// the thread that we sent there (MESS section 12). It is null where that is nothing.
 func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 	if list, ok := a.Payload.Get("mess"); ok && list.Kind() == wire.Array {
-		return a.Payload, nil
+		said, err := FromTree(list)
+		if err != nil {
+			return wire.Value{}, err
+		}
+		// Nobody was asked whether its sender may open a thread.
+		said = slices.DeleteFunc(said, func(e Entry) bool { return e.Type == "request" })
+		if len(said) > 0 {
+			return a.Payload.With("mess", said.Tree()), nil
+		}
 	}
 	ref, ok := b.threadOf(ctx, string(a.From), string(a.Conv))
 	if !ok {
