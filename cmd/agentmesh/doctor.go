@@ -124,6 +124,7 @@ func (d *doctor) examine(ctx context.Context) {
 	local := !d.cfg.Public()
 	if d.status != nil { // it may run with other flags than this command has
 		local = isLoopback(d.status.Endpoint) && strings.HasPrefix(d.status.Endpoint, "http:")
+		d.flagged(d.status.Endpoint, local)
 	}
 	http := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
 	defer http.Close()
@@ -202,8 +203,11 @@ func (d *doctor) configuration() bool {
 	}
 	d.cfg = cfg
 	profile := "local profile: nobody beyond this machine can reach it"
-	if cfg.Public() {
+	switch {
+	case cfg.Public():
 		profile = "public profile"
+	case cfg.ViaRelay != "":
+		profile = "local profile: reached through the mailbox relay alone"
 	}
 	for _, m := range d.app.cannotRun(cfg) {
 		d.fail("hook", "install it, or change the hook in the configuration", "%s", m)
@@ -213,6 +217,19 @@ func (d *doctor) configuration() bool {
 	}
 	d.ok(check, "%s", profile)
 	return true
+}
+
+// flagged corrects what configuration found where a flag of serve made the node reachable: flags are not remembered.
+func (d *doctor) flagged(endpoint string, local bool) {
+	if local || d.cfg.Public() || d.cfg.ViaRelay != "" {
+		return
+	}
+	for i, f := range d.found {
+		if f.Check == "configuration" && f.State == findingOK {
+			d.found[i] = finding{findingWarn, f.Check, "local profile, but serve was started with flags that make it " + clean(endpoint),
+				"write them into the configuration: other commands and the next start do not know them"}
+		}
+	}
 }
 
 // keys checks the secrets and that the card is that of the key.
