@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -109,6 +110,7 @@ type Registry struct {
 	lineup    *lineup
 	desks     *desks
 	mailroom  mailroom
+	lastMail  atomic.Int64       // the stamp of the newest mail, see mailKey
 	keeping   singleflight.Group // messages on their way into a mailbox, by digest
 	bans      bans
 	reporting reporting

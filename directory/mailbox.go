@@ -31,6 +31,8 @@ const (
 
 	relayPrefix = "relay_"
 	relayMAC    = 10 // bytes
+
+	mailKeyLen = 16 + 10
 )
 
 // mail is what is kept beside a stored message.
@@ -48,9 +50,16 @@ type storedMail struct {
 	key string
 }
 
-// mailKey orders mail by its receipt.
-func mailKey(now time.Time) string {
-	return fmt.Sprintf("%016x%s", now.UnixMicro(), strings.ToLower(rand.Text()[:10]))
+// mailKey orders mail by its receipt: what comes later sorts behind, within the same millisecond too, for one message of
+// a conversation must not overtake another.
+func (r *Registry) mailKey(now time.Time) string {
+	for {
+		last := r.lastMail.Load()
+		next := max(last+1, now.UnixMicro())
+		if r.lastMail.CompareAndSwap(last, next) {
+			return fmt.Sprintf("%016x%s", next, strings.ToLower(rand.Text()[:10]))
+		}
+	}
 }
 
 var relayText = base32.StdEncoding.WithPadding(base32.NoPadding)
@@ -70,10 +79,10 @@ func (r *Registry) relayID(ctx context.Context, owner [32]byte, key string, now 
 // openRelayID returns the key of a message that was given to owner under id, else [wire.ErrRoute].
 func (r *Registry) openRelayID(ctx context.Context, owner [32]byte, id string, now time.Time) (string, error) {
 	key, ok := strings.CutPrefix(id, relayPrefix)
-	if !ok || len(key) < len(mailKey(now)) {
+	if !ok || len(key) < mailKeyLen {
 		return "", wire.ErrRoute
 	}
-	key = key[:len(mailKey(now))]
+	key = key[:mailKeyLen]
 	want, err := r.relayID(ctx, owner, key, now)
 	if err != nil {
 		return "", err
@@ -127,7 +136,7 @@ func (r *Registry) keepNew(ctx context.Context, p posted, seen string, now time.
 	if err != nil {
 		return "", fmt.Errorf("write mail: %w", err)
 	}
-	key, expires := mailKey(now), now.Add(mailLife)
+	key, expires := r.mailKey(now), now.Add(mailLife)
 	id, err := r.relayID(ctx, p.box.Owner, key, now)
 	if err != nil {
 		return "", err

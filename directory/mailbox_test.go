@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -241,11 +242,27 @@ func TestManyCopiesAtOnce(t *testing.T) {
 	}
 }
 
+// TestMailInOrder: mail of one millisecond lies in the order in which it came.
+func TestMailInOrder(t *testing.T) {
+	w := relayWorld(t)
+	now := clock()
+	var keys []string
+	for range 100 {
+		keys = append(keys, w.reg.mailKey(now))
+	}
+	if !slices.IsSorted(keys) {
+		t.Errorf("keys of one moment: %v", keys)
+	}
+	if next := w.reg.mailKey(now.Add(time.Millisecond)); next < keys[99] || len(next) != mailKeyLen {
+		t.Errorf("after %s came %s", keys[99], next)
+	}
+}
+
 // TestRelayIDs: an id says whose it is.
 func TestRelayIDs(t *testing.T) {
 	w := relayWorld(t)
 	now := clock()
-	key := mailKey(now)
+	key := w.reg.mailKey(now)
 	id, err := w.reg.relayID(t.Context(), Hash(alice), key, now)
 	if err != nil {
 		t.Fatal(err)

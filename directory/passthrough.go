@@ -11,7 +11,7 @@ import (
 
 // passThrough gives a connected agent the message and waits for its reply.
 func (r *Registry) passThrough(ctx context.Context, p posted, now time.Time) (relayed, bool) {
-	id, err := r.relayID(ctx, p.box.Owner, mailKey(now), now)
+	id, err := r.relayID(ctx, p.box.Owner, r.mailKey(now), now)
 	if err != nil {
 		return relayed{}, false // nor can it be kept
 	}
