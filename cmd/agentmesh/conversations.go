@@ -28,6 +28,7 @@ type conversationsCmd struct {
 type conversation struct {
 	ID        string          `json:"conversation_id"`
 	Peer      string          `json:"peer"`
+	Principal string          `json:"principal"`
 	State     string          `json:"state"`
 	Intent    string          `json:"intent"`
 	Opened    time.Time       `json:"opened"`
@@ -37,6 +38,14 @@ type conversation struct {
 
 	Transcript []transcriptEntry `json:"transcript"`
 	Next       uint64            `json:"next"` // on a page that is not the last
+}
+
+// with names the other side: of a peer on another network the address, because its agent id is a pseudonym.
+func (c conversation) with() string {
+	if c.Principal != "" {
+		return clean(c.Principal)
+	}
+	return c.Peer
 }
 
 type transcriptEntry struct {
@@ -60,7 +69,7 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get("conversations", query), func(page items[conversation]) {
 		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
 		for _, v := range page.Items {
-			rows = append(rows, []string{v.ID, v.Peer, v.State, v.Intent, when(v.Last)})
+			rows = append(rows, []string{v.ID, v.with(), v.State, v.Intent, when(v.Last)})
 		}
 		none := "no conversations yet"
 		if c.State != "" {
@@ -155,10 +164,11 @@ func (w wholeConversation) MarshalJSON() ([]byte, error) {
 }
 
 func (a *app) showConversation(v conversation) {
-	rows := [][]string{
-		{"conversation", v.ID}, {"peer", v.Peer}, {"state", v.State}, {"intent", v.Intent},
-		{"opened", when(v.Opened)}, {"last", when(v.Last)},
+	rows := [][]string{{"conversation", v.ID}, {"peer", v.Peer}}
+	if v.Principal != "" {
+		rows = append(rows, []string{"address", v.with()})
 	}
+	rows = append(rows, [][]string{{"state", v.State}, {"intent", v.Intent}, {"opened", when(v.Opened)}, {"last", when(v.Last)}}...)
 	if v.Agreement != nil {
 		rows = append(rows, []string{"agreed", agreed(*v.Agreement)})
 	}
