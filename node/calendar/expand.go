@@ -2,6 +2,8 @@ package calendar
 
 import (
 	"context"
+	"slices"
+	"sort"
 	"time"
 )
 
@@ -18,7 +20,7 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 	for _, i := range d.unclear {
 		add(i)
 	}
-	masters, overrides := d.sorted()
+	masters, changes := d.sorted()
 	left := maxCount
 	for _, e := range masters {
 		if e.free {
@@ -33,30 +35,31 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 			add(window)
 			continue
 		}
-		replaced := make(map[int64]bool)
-		for _, o := range overrides[e.uid] {
-			replaced[o.id.instant().Unix()] = true
-		}
+		changed, except, exceptDays := changes[e.uid], make(map[int64]bool), make(map[int64]bool)
 		for _, m := range e.except {
-			replaced[m.instant().Unix()] = true
+			except[m.instant().Unix()] = true
+			if m.day { // as some programs write it of a time
+				exceptDays[m.wall.Unix()] = true
+			}
 		}
 		for _, start := range starts {
-			if replaced[start.instant().Unix()] || e.exceptedDay(start) {
+			at := start.instant()
+			if except[at.Unix()] || exceptDays[start.wall.Truncate(24*time.Hour).Unix()] || changed.replaces(at) {
 				continue
 			}
-			if o := onwards(overrides[e.uid], start); o == nil {
+			if o := changed.onwards(at); o == nil {
 				add(e.length.from(start))
 			} else if !o.free {
 				add(o.length.from(o.moves(start)))
 			}
 		}
-		if moved := farthest(overrides[e.uid], e.start.zone); moved > 24*time.Hour { // beyond what starts looks at
+		if moved := changed.farthest(e.start.zone); moved > 24*time.Hour { // beyond what starts looks at
 			problems = append(problems, Problem{UID: e.uid, Text: "the rest of it moved by days; all the time counts as busy"})
 			add(window)
 		}
 	}
-	for _, list := range overrides {
-		for _, o := range list {
+	for _, changed := range changes {
+		for _, o := range changed.all {
 			if !o.free {
 				add(o.length.from(o.start))
 			}
@@ -66,12 +69,15 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 }
 
 // sorted tells the events from those that replace one recurrence, the newest version of each (RFC 5545 §3.8.7.4).
-func (d data) sorted() (masters []event, overrides map[string][]event) {
+func (d data) sorted() (masters []event, changed map[string]*overrides) {
 	newest := make(map[string]int)
-	overrides = make(map[string][]event)
+	changed = make(map[string]*overrides)
 	for _, e := range d.events {
 		if e.id != nil {
-			overrides[e.uid] = newer(overrides[e.uid], e)
+			if changed[e.uid] == nil {
+				changed[e.uid] = &overrides{at: make(map[int64]int)}
+			}
+			changed[e.uid].add(e)
 			continue
 		}
 		i, seen := newest[e.uid]
@@ -83,31 +89,62 @@ func (d data) sorted() (masters []event, overrides map[string][]event) {
 			masters[i] = e
 		}
 	}
-	return masters, overrides
+	for _, o := range changed {
+		o.order()
+	}
+	return masters, changed
 }
 
-// newer adds an override to a list, or puts it in the place of an older one for the same recurrence.
-func newer(list []event, e event) []event {
-	for i, o := range list {
-		if o.id.instant().Equal(e.id.instant()) {
-			if e.sequence >= o.sequence {
-				list[i] = e
-			}
-			return list
-		}
-	}
-	return append(list, e)
+// overrides are what replaces recurrences of one event, each of them once. A stranger may have made a great many, in an
+// invitation, so nothing here looks at all of them for one recurrence. nil has none.
+type overrides struct {
+	all  []event
+	at   map[int64]int // in all, by the instant of the recurrence
+	rest []event       // those that move all others behind their own as well (RFC 5545 §3.2.13), in order
 }
 
-// onwards returns the override that moves a recurrence with all others behind its own (RFC 5545 §3.2.13), the last one
-// where there are several; nil where none does.
-func onwards(overrides []event, start moment) (last *event) {
-	for i, o := range overrides {
-		if o.onwards && !start.instant().Before(o.id.instant()) && (last == nil || last.id.instant().Before(o.id.instant())) {
-			last = &overrides[i]
+// add adds an override, or puts it in the place of an older one for the same recurrence.
+func (o *overrides) add(e event) {
+	at := e.id.instant().Unix()
+	i, seen := o.at[at]
+	switch {
+	case !seen:
+		o.at[at] = len(o.all)
+		o.all = append(o.all, e)
+	case e.sequence >= o.all[i].sequence:
+		o.all[i] = e
+	}
+}
+
+// order is called once all are added.
+func (o *overrides) order() {
+	for _, e := range o.all {
+		if e.onwards {
+			o.rest = append(o.rest, e)
 		}
 	}
-	return last
+	slices.SortFunc(o.rest, func(a, b event) int { return a.id.instant().Compare(b.id.instant()) })
+}
+
+func (o *overrides) replaces(start time.Time) bool {
+	if o == nil {
+		return false
+	}
+	_, ok := o.at[start.Unix()]
+	return ok
+}
+
+// onwards returns the override that moves a recurrence with others, the last one where there are several; nil where none
+// does.
+func (o *overrides) onwards(start time.Time) *event {
+	if o == nil {
+		return nil
+	}
+	behind := sort.Search(len(o.rest), func(i int) bool { return o.rest[i].id.instant().After(start) })
+	if behind == 0 {
+		return nil
+	}
+	return &o.rest[behind-1]
 }
 
 // shift is how far an override moves, by the clock on the wall of zone.
@@ -122,11 +159,12 @@ func (e event) moves(start moment) moment {
 }
 
 // farthest is how far the overrides that count onwards move at most, either way.
-func farthest(overrides []event, zone zone) (most time.Duration) {
-	for _, o := range overrides {
-		if o.onwards {
-			most = max(most, o.shift(zone).Abs())
-		}
+func (o *overrides) farthest(zone zone) (most time.Duration) {
+	if o == nil {
+		return 0
+	}
+	for _, e := range o.rest {
+		most = max(most, e.shift(zone).Abs())
 	}
 	return most
 }
@@ -150,14 +188,4 @@ func (e event) starts(window Interval, left *int) ([]moment, error) {
 		}
 	}
 	return starts, nil
-}
-
-// exceptedDay says whether an EXDATE that names a day takes the recurrence out, as some programs write it.
-func (e event) exceptedDay(start moment) bool {
-	for _, m := range e.except {
-		if m.day && m.wall.Equal(start.wall.Truncate(24*time.Hour)) {
-			return true
-		}
-	}
-	return false
 }

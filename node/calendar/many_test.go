@@ -1,0 +1,39 @@
+package calendar
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestManyOverrides: the work of a series grows with the changes to it, not with their square: whoever sends invitations
+// into the owner's calendar must not occupy the node.
+func TestManyOverrides(t *testing.T) {
+	day := time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC)
+	var b strings.Builder
+	b.WriteString("BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\n")
+	extra := make([]string, 10_000)
+	for n := range extra {
+		extra[n] = day.Add(time.Duration(n)*time.Minute + 30*time.Second).Format(utcLayout)
+	}
+	fmt.Fprintf(&b, "BEGIN:VEVENT\r\nUID:a\r\nDTSTART:%s\r\nDURATION:PT1M\r\nRDATE:%s\r\nEND:VEVENT\r\n", day.Format(utcLayout), strings.Join(extra, ","))
+	for n := range maxEvents - 1 {
+		id := day.Add(time.Duration(n) * time.Minute).Format(utcLayout)
+		fmt.Fprintf(&b, "BEGIN:VEVENT\r\nUID:a\r\nRECURRENCE-ID;RANGE=THISANDFUTURE:%s\r\nDTSTART:%s\r\nDURATION:PT1M\r\nEND:VEVENT\r\n", id, id)
+	}
+	b.WriteString("END:VCALENDAR\r\n")
+	window := Interval{day.AddDate(0, 0, -1), day.AddDate(0, 0, 60)}
+	d, err := read([]byte(b.String()), time.UTC, window)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	busy, problems, err := d.busy(t.Context(), window)
+	if err != nil || len(problems) > 0 || len(busy) != maxEvents-1+len(extra) {
+		t.Fatalf("%d intervals, %.300v, %v", len(busy), problems, err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("%d changes of a series took %v", maxEvents, took)
+	}
+}
