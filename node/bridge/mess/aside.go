@@ -42,20 +42,26 @@ func (b *Bridge) Published(changes []store.Change) {
 	}
 }
 
-// takeAsides applies what was said.
-func (b *Bridge) takeAsides(ctx context.Context) error {
+// takeAsides applies what was said. What cannot be applied now waits, and nothing for it: a peer that asks for more than
+// it may would have all others wait.
+func (b *Bridge) takeAsides(ctx context.Context) (waits bool, err error) {
 	for after := ""; ; {
 		page, err := b.x.records.List(ctx, nsAside, "", after, 100, time.Now())
 		if err != nil {
-			return err
+			return waits, err
 		}
 		for _, rec := range page.Records {
-			if err := b.takeAside(ctx, rec); err != nil {
-				return err
+			err := b.takeAside(ctx, rec)
+			if ctx.Err() != nil {
+				return waits, ctx.Err()
+			}
+			if err != nil {
+				b.log.Info("what a peer said aside waits", "error", err)
+				waits = true
 			}
 		}
 		if after = page.Next; after == "" {
-			return nil
+			return waits, nil
 		}
 	}
 }

@@ -1,10 +1,13 @@
 package mess
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -38,4 +41,36 @@ func TestCloseOpensNoThread(t *testing.T) {
 	if page, err := away.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
 		t.Errorf("%d threads, %v", len(page.Threads), err)
 	}
+}
+
+// What a peer said aside and cannot be taken in now keeps nobody else waiting: neither what others said nor what the
+// exchange has to tell.
+func TestOnePeerHoldsNobodyUp(t *testing.T) {
+	mesh := meshtest.New(t)
+	away := newParty(t, mesh, "away", nil)
+	away.executor("bob")
+	home := newParty(t, mesh, "home", func(c *Config) {
+		c.Exchange.threads = rate.NewBuckets(rate.PerHour(1), 1, 10)
+		c.Route = true
+		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+	})
+	home.executor("carol")
+	ref := home.request("client", "{id: look, intent: look into the fridge}")
+	if err := home.bridge.offerTo(t.Context(), ref, string(away.node.ID()), "", nil); err != nil {
+		t.Fatal(err)
+	}
+	there := away.theirs()
+	away.status("bob", there, "claimed")
+	home.reaches(ref, Claimed)
+	if _, ok := home.bridge.x.threads.Take(string(away.node.ID()), time.Now()); !ok { // the one that it may open in an hour
+		t.Fatal("the peer opened a thread")
+	}
+	away.closeWith(there, home.node.ID(), `[{"status":{"re":"look","code":"delegated","delegated_to":"carol"}}]`)
+	eventually(t, "what the peer said", func() bool {
+		page, err := home.bridge.x.records.List(t.Context(), nsAside, "", "", 1, time.Now())
+		return err == nil && len(page.Records) == 1
+	})
+	second := home.request("another", "{intent: paint the fridge, requires: [painting]}")
+	eventually(t, "the offer of another thread", func() bool { return len(home.thread(second).Peers) == 1 })
+	home.want(ref, Claimed)
 }

@@ -67,14 +67,14 @@ func (b *Bridge) carry(ctx context.Context) error {
 
 // later says when the courier has something to do again.
 type later struct {
-	tried bool      // something could not be told
+	tried bool      // something could not be told, or taken in
 	at    time.Time // a notice waits until then
 }
 
 // round takes in what peers said aside and tells every notice once. One that cannot be told now stays; those behind it
 // are told.
 func (b *Bridge) round(ctx context.Context) (next later, err error) {
-	if err := b.takeAsides(ctx); err != nil {
+	if next.tried, err = b.takeAsides(ctx); err != nil {
 		return next, err
 	}
 	for after := ""; ; {
