@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"fmt"
@@ -32,12 +33,14 @@ type outbox struct {
 	active   int                     // attempts under way
 	watchers map[string]chan<- Sent  // who waits for the first outcome of a letter
 	last     int64                   // of newID
+	turns    uint64                  // attempts that began
 }
 
 // lane is the queue of one conversation.
 type lane struct {
 	key     store.ConvKey
 	letters []waiting // in the order of their ids
+	turn    uint64    // when its last attempt began, in [outbox.turns]
 }
 
 // waiting is a letter in a lane.
@@ -148,7 +151,7 @@ func (o *outbox) add(letters []Letter, fresh bool) {
 		if found {
 			continue
 		}
-		w := waiting{id: l.ID, due: l.Due, fresh: l.InFlight && (fresh || len(ln.letters) > 0)}
+		w := waiting{id: l.ID, due: l.Due, fresh: l.InFlight && (fresh || at > 0)}
 		ln.letters = slices.Insert(ln.letters, at, w)
 		if len(ln.letters) == 1 {
 			heap.Push(&o.ready, ln)
@@ -234,6 +237,8 @@ func (o *outbox) dispatch(ctx context.Context, attempts *sync.WaitGroup) time.Du
 		}
 		load.active++
 		o.active++
+		o.turns++
+		ln.turn = o.turns
 		attempts.Go(func() {
 			due := o.n.attempt(ctx, head)
 			o.ended(ln, head.id, due)
@@ -273,13 +278,16 @@ func (o *outbox) ended(ln *lane, id string, due time.Time) {
 	o.poke()
 }
 
-// laneHeap orders lanes by when their first letter is due.
+// laneHeap orders lanes by when their first letter is due; of those that are due together the one is first that waits longest.
 type laneHeap []*lane
 
-func (h laneHeap) Len() int           { return len(h) }
-func (h laneHeap) Less(i, j int) bool { return h[i].letters[0].due.Before(h[j].letters[0].due) }
-func (h laneHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *laneHeap) Push(x any)        { *h = append(*h, x.(*lane)) }
+func (h laneHeap) Len() int      { return len(h) }
+func (h laneHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *laneHeap) Push(x any)   { *h = append(*h, x.(*lane)) }
+func (h laneHeap) Less(i, j int) bool {
+	return cmp.Or(h[i].letters[0].due.Compare(h[j].letters[0].due), cmp.Compare(h[i].turn, h[j].turn)) < 0
+}
+
 func (h *laneHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
