@@ -2,6 +2,7 @@ package calendar
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sort"
 	"time"
@@ -169,11 +170,17 @@ func (o *overrides) farthest(zone zone) (most time.Duration) {
 	return most
 }
 
+// maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
+const maxRules = 16
+
 // starts lists when the event begins so that it may reach into the window; left is as in [count].
 func (e event) starts(window Interval, left *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
 	if len(e.rules) == 0 {
 		return starts, nil
+	}
+	if len(e.rules) > maxRules {
+		return nil, fmt.Errorf("more than %d rules", maxRules)
 	}
 	reach := time.Duration(e.length.days)*24*time.Hour + e.length.rest + 24*time.Hour
 	from, until := e.start.zone.wall(window.Start.Add(-reach)), e.start.zone.wall(window.End)

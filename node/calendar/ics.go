@@ -81,6 +81,8 @@ type reader struct {
 	zones  zones
 	window Interval
 	out    data
+
+	zoneRules int // counted so far
 }
 
 // read reads one file. owner is the zone of times without one. An error means that the file cannot be read as a
@@ -154,7 +156,7 @@ func (r *reader) calendar(cal *ical.Calendar) error {
 			continue
 		}
 		id := value(child, ical.PropTimezoneID)
-		z, err := describe(child, r.window.End.AddDate(1, 0, 0))
+		z, err := describe(child, r.window.End.AddDate(1, 0, 0), &r.zoneRules)
 		if err != nil {
 			r.problem("", "a time zone is not readable: "+err.Error())
 			continue

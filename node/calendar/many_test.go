@@ -37,3 +37,28 @@ func TestManyOverrides(t *testing.T) {
 		t.Errorf("%d changes of a series took %v", maxEvents, took)
 	}
 }
+
+// TestManyRules: a rule that never comes true is looked for through thousands of years, so an event and the zones of a
+// file have few of them.
+func TestManyRules(t *testing.T) {
+	day := time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC)
+	window := Interval{day, day.AddDate(0, 0, 60)}
+	const never = "RRULE:FREQ=%s;BYMONTH=2;BYMONTHDAY=30;COUNT=1\r\n"
+	observance := "BEGIN:STANDARD\r\nDTSTART:16010101T000000\r\nTZOFFSETFROM:+0100\r\nTZOFFSETTO:+0200\r\n%sEND:STANDARD\r\n"
+	event := "BEGIN:VEVENT\r\nUID:a\r\nDTSTART:20260301T090000Z\r\nDURATION:PT1H\r\n%sEND:VEVENT\r\n"
+	zone := "BEGIN:VTIMEZONE\r\nTZID:Made Up\r\n%sEND:VTIMEZONE\r\n"
+	for name, body := range map[string]string{
+		"zone":         fmt.Sprintf(zone, strings.Repeat(fmt.Sprintf(observance, fmt.Sprintf(never, "YEARLY")), maxZoneRules+1)),
+		"zone by days": fmt.Sprintf(zone, fmt.Sprintf(observance, fmt.Sprintf(never, "DAILY"))),
+		"event":        fmt.Sprintf(event, strings.Repeat(fmt.Sprintf(never, "DAILY"), maxRules+1)),
+	} {
+		d, err := read([]byte("BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\n"+body+"END:VCALENDAR\r\n"), time.UTC, window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, problems, err := d.busy(t.Context(), window)
+		if err != nil || len(problems) != 1 || !strings.Contains(problems[0].Text, "rule") {
+			t.Errorf("%s: %v, %v, want one problem", name, problems, err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package calendar
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,8 +72,11 @@ func (z described) wall(t time.Time) time.Time {
 // maxTransitions bounds the clock changes of one zone: two a year since the Outlook epoch of 1601, and some.
 const maxTransitions = 2000
 
-// describe reads a VTIMEZONE, as far as until.
-func describe(comp *ical.Component, until time.Time) (zone, error) {
+// maxZoneRules bounds the rules of clock changes in one file: one that never comes true is looked for until the year 9999.
+const maxZoneRules = 500
+
+// describe reads a VTIMEZONE, as far as until. rules counts those of the file.
+func describe(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 	var z described
 	for _, child := range comp.Children {
 		if child.Name != ical.CompTimezoneStandard && child.Name != ical.CompTimezoneDaylight {
@@ -96,6 +100,12 @@ func describe(comp *ical.Component, until time.Time) (zone, error) {
 		}
 		onsets := []time.Time{first}
 		if rule := child.Props.Get(ical.PropRecurrenceRule); rule != nil {
+			if *rules++; *rules > maxZoneRules {
+				return nil, fmt.Errorf("more than %d rules for clock changes in one calendar", maxZoneRules)
+			}
+			if !strings.Contains(strings.ToUpper(rule.Value), "FREQ=YEARLY") {
+				return nil, errors.New("clock changes by a rule that is not yearly")
+			}
 			left := maxTransitions
 			if onsets, err = count(rule.Value, first, time.Time{}, until, nil, &left); err != nil {
 				return nil, err
