@@ -223,11 +223,12 @@ type askBody struct {
 	Intent     string     `json:"intent,omitempty"`
 	Candidates []Agent    `json:"candidates,omitempty"`
 	Executor   string     `json:"executor,omitempty"`
+	Serial     int        `json:"serial,omitempty"` // of the newest message of the thread when the owner was asked
 	Said       wire.Value `json:"said,omitzero"`
 }
 
 func (b *Bridge) question(kind string, t *Thread, title string, now time.Time) []store.Change {
-	return b.open(kind, askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Executor: t.Holder}, title, now)
+	return b.open(kind, askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Executor: t.Holder, Serial: t.Serial}, title, now)
 }
 
 func (b *Bridge) open(kind string, body askBody, title string, now time.Time) []store.Change {
@@ -297,6 +298,9 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	return f(ctx, body, d.Choice == acl.Approve || d.Choice == acl.ApproveAlways, d.Changes)
 }
 
+// errMoved: a yes is to what was asked when the owner read it, and to nothing that the executor put in its place.
+var errMoved = conflict("the thread has moved on since this was asked: look at it again")
+
 func (b *Bridge) resolvers() {
 	owner := Owner("approval")
 	act := func(ctx context.Context, e Entry, changes []store.Change) error {
@@ -310,6 +314,13 @@ func (b *Bridge) resolvers() {
 		return b.x.Admit(ctx, body.Ref, yes, changes)
 	}))
 	b.cfg.Asks.Handle(askConfirm, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+		t, err := b.x.Thread(ctx, owner, body.Ref)
+		if err == nil && yes && t.Serial != body.Serial {
+			err = errMoved
+		}
+		if err != nil {
+			return err
+		}
 		return act(ctx, Entry{"reply", re(body.Ref, wire.Member{Key: "confirm", Value: wire.Bool(yes)})}, changes)
 	}))
 	b.cfg.Asks.Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
