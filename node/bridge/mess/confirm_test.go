@@ -1,11 +1,17 @@
 package mess
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -40,4 +46,67 @@ func TestConfirmationIsNotSwapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	home.want(ref, InProgress)
+}
+
+// What the owner says on the page is to what the page showed, and to nothing that was asked since.
+func TestPageAnswersWhatItShowed(t *testing.T) {
+	l := newLab(t)
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
+	b.MountPage(owner.Pages())
+	call := func(method, ref string, form url.Values) (int, string) {
+		t.Helper()
+		r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+httpapi.PagePath+"/mess/"+ref, strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		owner.Handler().ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	serial := regexp.MustCompile(`name="serial" value="(\d+)"`)
+	// read returns the forms' hidden field, as a browser would send it.
+	read := func(ref string) string {
+		t.Helper()
+		_, text := call("GET", ref, nil)
+		m := serial.FindStringSubmatch(text)
+		if m == nil {
+			t.Fatalf("the form does not say what it answers:\n%s", text)
+		}
+		return m[1]
+	}
+	l.executor("bob")
+	for _, c := range []struct {
+		do, first, second string
+	}{
+		{"confirm", "needs_confirmation, action: buy milk", "needs_confirmation, action: sell the house"},
+		{"refuse", "needs_confirmation, action: sell the house", "needs_confirmation, action: buy milk"},
+		{"answer", "needs_input, questions: [{field: a, question: How much milk?}]", "needs_input, questions: [{field: b, question: How many houses?}]"},
+	} {
+		t.Run(c.do, func(t *testing.T) {
+			ref := l.request(ownerID, "{intent: look into the fridge}")
+			l.status("bob", ref, "claimed")
+			l.status("bob", ref, c.first)
+			old := read(ref)
+			l.status("bob", ref, c.second)
+			before := l.thread(ref)
+			for _, sent := range []string{old, "", "0", "-1", "x"} {
+				if code, text := call("POST", ref, url.Values{"do": {c.do}, "q0": {"two"}, "serial": {sent}}); code < 400 {
+					t.Errorf("serial %q: %d", sent, code)
+				} else if sent == old && (code != http.StatusConflict || !strings.Contains(text, "read it again")) {
+					t.Errorf("serial %q: %d\n%s", sent, code, text)
+				}
+			}
+			if th := l.thread(ref); th.Serial != before.Serial || th.Status != before.Status {
+				t.Fatalf("the thread is %s with %d messages, was %s with %d", th.Status, th.Serial, before.Status, before.Serial)
+			}
+			if code, text := call("POST", ref, url.Values{"do": {c.do}, "q0": {"two"}, "serial": {read(ref)}}); code != http.StatusSeeOther {
+				t.Fatalf("%d\n%s", code, text)
+			}
+			if th := l.thread(ref); th.Status == before.Status {
+				t.Errorf("the thread is still %s", th.Status)
+			}
+		})
+	}
 }

@@ -2,6 +2,7 @@ package mess
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -298,13 +299,10 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	return f(ctx, body, d.Choice == acl.Approve || d.Choice == acl.ApproveAlways, d.Changes)
 }
 
-// errMoved: a yes is to what was asked when the owner read it, and to nothing that the executor put in its place.
-var errMoved = conflict("the thread has moved on since this was asked: look at it again")
-
 func (b *Bridge) resolvers() {
 	owner := Owner("approval")
-	act := func(ctx context.Context, e Entry, changes []store.Change) error {
-		_, err := b.x.Do(ctx, owner, Block{e}, Options{Records: changes})
+	act := func(ctx context.Context, e Entry, opts Options) error {
+		_, err := b.x.Do(ctx, owner, Block{e}, opts)
 		return err
 	}
 	re := func(ref string, more ...wire.Member) wire.Value {
@@ -314,14 +312,11 @@ func (b *Bridge) resolvers() {
 		return b.x.Admit(ctx, body.Ref, yes, changes)
 	}))
 	b.cfg.Asks.Handle(askConfirm, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
-		t, err := b.x.Thread(ctx, owner, body.Ref)
-		if err == nil && yes && t.Serial != body.Serial {
-			err = errMoved
+		opts := Options{Records: changes}
+		if yes {
+			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1) // none: it was asked before questions named one
 		}
-		if err != nil {
-			return err
-		}
-		return act(ctx, Entry{"reply", re(body.Ref, wire.Member{Key: "confirm", Value: wire.Bool(yes)})}, changes)
+		return act(ctx, Entry{"reply", re(body.Ref, wire.Member{Key: "confirm", Value: wire.Bool(yes)})}, opts)
 	}))
 	b.cfg.Asks.Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		code := Received
@@ -329,7 +324,7 @@ func (b *Bridge) resolvers() {
 			code = Declined
 		}
 		err := act(ctx, Entry{"status", re(body.Ref, wire.Member{Key: "code", Value: wire.Text(string(code))},
-			wire.Member{Key: "reason", Value: wire.Text("the owner decided")})}, changes)
+			wire.Member{Key: "reason", Value: wire.Text("the owner decided")})}, Options{Records: changes})
 		if err == nil && yes {
 			err = b.x.reoffer(ctx, body.Ref)
 		}

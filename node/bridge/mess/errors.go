@@ -29,6 +29,9 @@ func conflict(format string, args ...any) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: fmt.Sprintf(format, args...)}
 }
 
+// errMoved: what the owner says is to what was asked when the owner read it, and to nothing that came in its place.
+var errMoved = conflict("the thread has changed since this was asked: read it again")
+
 // forbidden is a 403: somebody else may.
 func forbidden(text string) error {
 	return &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: text}

@@ -153,6 +153,9 @@ type Options struct {
 	Lax bool
 	// Re is the thread that entries without re are about, and with Lax the only one that they may be about.
 	Re string
+	// IfSerial refuses the block where the newest message of the thread of Re is another than this one: somebody read
+	// the thread as it was then, and answers that. 0 is no condition.
+	IfSerial int
 	// Set is the status of a PATCH: it goes first for who works on the thread, else last, and not at all where the
 	// thread has it already (MESS-55).
 	Set *Status

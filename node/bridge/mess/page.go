@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -267,7 +268,14 @@ func (p *pages) act(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.x.Do(ctx, Owner("page"), block, Options{}); err != nil {
+	opts := Options{Re: t.Ref}
+	switch c.FormValue("do") {
+	case "answer", "confirm", "refuse": // these mean what the page showed
+		if opts.IfSerial, err = strconv.Atoi(c.FormValue("serial")); err != nil || opts.IfSerial < 1 {
+			return bad("serial", "does not say what is answered: read the thread again")
+		}
+	}
+	if _, err := p.x.Do(ctx, Owner("page"), block, opts); err != nil {
 		return err
 	}
 	return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "done")

@@ -63,6 +63,17 @@ func (t *tx) run(ctx context.Context, b Block) error {
 			return err
 		}
 	}
+	if t.opts.IfSerial != 0 {
+		th, err := t.load(ctx, t.opts.Re)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return noThread()
+		case err != nil:
+			return err
+		case th.Serial != t.opts.IfSerial:
+			return errMoved
+		}
+	}
 	if t.opts.Sent != "" {
 		var err error
 		if b, err = t.heard(ctx, b); err != nil {
