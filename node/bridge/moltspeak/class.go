@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -106,6 +107,24 @@ func (r *reader) piiMeta() *PIIMeta {
 		r.err = sub.err
 	}
 	return m
+}
+
+// and is what two pieces of one message hold together. Where they do not name the same fields, the types say what is masked.
+func (m *PIIMeta) and(other *PIIMeta) *PIIMeta {
+	if m == nil || other == nil {
+		return cmp.Or(m, other)
+	}
+	both := *other
+	both.Types = slices.Clone(m.Types)
+	for _, t := range other.Types {
+		if !slices.Contains(both.Types, t) {
+			both.Types = append(both.Types, t)
+		}
+	}
+	if !slices.Equal(m.MaskFields, other.MaskFields) {
+		both.MaskFields = nil
+	}
+	return &both
 }
 
 // covers says whether the consent covers these types now; the answer is "" or the first that it does not.

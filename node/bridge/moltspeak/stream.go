@@ -22,8 +22,10 @@ const (
 // incoming is a stream that is not complete.
 type incoming struct {
 	peer, kind, content string
-	known               bool  // to the owner: the others share half of what there is
-	next                int64 // seq that must come; -1 before the first
+	class               Class    // of every piece
+	pii                 *PIIMeta // what all pieces hold together
+	known               bool     // to the owner: the others share half of what there is
+	next                int64    // seq that must come; -1 before the first
 	chunks              int64
 	data                []byte
 	active              time.Time
@@ -37,20 +39,25 @@ type streams struct {
 
 func newStreams() *streams { return &streams{open: make(map[string]*incoming)} }
 
-// take adds a piece. done is the whole stream once its end came and the checksum is right.
-func (s *streams) take(peer string, p Stream, known bool, now time.Time) (done *incoming, e *Error) {
+// take adds a piece of a stream, which has one class from its start to its end. done is the whole stream once its end came and the checksum is right.
+func (s *streams) take(m *Message, p Stream, known bool, now time.Time) (done *incoming, e *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
+	peer := m.From.Name()
 	key := hash(peer, p.ID)
 	in := s.open[key]
 	if p.Action == "start" {
-		return nil, s.start(key, peer, p, known, in, now)
+		return nil, s.start(key, m, p, known, in, now)
 	}
 	if in == nil {
 		return nil, faultAt(CodeInvalidParam, "p.stream_id", "is no open stream")
 	}
-	in.active = now
+	if in.class != m.Class && p.Action != "error" {
+		s.drop(key)
+		return nil, faultAt(CodeClassification, "cls", "is not the class that the stream began with")
+	}
+	in.active, in.pii = now, in.pii.and(m.PII)
 	switch p.Action {
 	case "chunk":
 		if e = s.chunk(in, p); e != nil {
@@ -71,7 +78,8 @@ func (s *streams) take(peer string, p Stream, known bool, now time.Time) (done *
 	return nil, nil
 }
 
-func (s *streams) start(key, peer string, p Stream, known bool, old *incoming, now time.Time) *Error {
+func (s *streams) start(key string, m *Message, p Stream, known bool, old *incoming, now time.Time) *Error {
+	peer := m.From.Name()
 	if old != nil {
 		return faultAt(CodeInvalidParam, "p.stream_id", "is open already")
 	}
@@ -85,7 +93,7 @@ func (s *streams) start(key, peer string, p Stream, known bool, old *incoming, n
 	if n >= streamsPerPeer || len(s.open) >= maxStreams || !known && strangers >= maxStreams/2 {
 		return fault(CodeRateLimit)
 	}
-	s.open[key] = &incoming{peer: peer, kind: p.Type, content: p.ContentType, known: known, next: -1, active: now}
+	s.open[key] = &incoming{peer: peer, kind: p.Type, content: p.ContentType, class: m.Class, pii: m.PII, known: known, next: -1, active: now}
 	return nil
 }
 
@@ -141,13 +149,14 @@ func (s *streams) sweep(now time.Time) {
 
 // stream collects a stream and hands it over whole (MS-32).
 func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
-	done, e := b.streams.take(c.m.From.Name(), p, c.known(), c.now)
+	done, e := b.streams.take(&c.m, p, c.known(), c.now)
 	if e != nil {
 		return answer{}, e
 	}
 	if done == nil {
 		return answer{}, b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])})
 	}
+	c.m.PII = done.pii
 	text := string(done.data)
 	if done.kind == "binary" {
 		text = base64.StdEncoding.EncodeToString(done.data)

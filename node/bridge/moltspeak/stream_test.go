@@ -1,0 +1,75 @@
+package moltspeak
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// named is a message of that sender.
+func named(peer string) *Message { return &Message{From: Agent{Agent: peer}} }
+
+// streamFrom sends a stream of one chunk, piece by piece, and returns how the last one was answered.
+func (r *rig) streamFrom(peer, kind, data string, label func(piece string, d *Draft)) Code {
+	r.t.Helper()
+	var code Code
+	for piece, p := range steps(kind, data) {
+		d := r.draft(peer, OpStream, p)
+		label(piece, &d)
+		m, _ := r.boxed(peer, d)
+		code = Code(m.P.GetStr("code"))
+	}
+	return code
+}
+
+func steps(kind, data string) func(yield func(string, string) bool) {
+	return func(yield func(string, string) bool) {
+		_ = yield("start", `{"action":"start","stream_id":"s","type":"`+kind+`"}`) &&
+			yield("chunk", `{"action":"chunk","stream_id":"s","seq":0,"data":"`+data+`"}`) && yield("end", `{"action":"end","stream_id":"s"}`)
+	}
+}
+
+func classed(class Class, types ...string) func(*Draft) {
+	return func(d *Draft) {
+		if d.Class = class; class == PII {
+			d.PII = &PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "x", Expires: time.Now().Add(time.Hour)}
+		}
+	}
+}
+
+// A stream has one class: what began as personal or confidential does not end as something that is shown and kept.
+func TestStreamsHaveOneClass(t *testing.T) {
+	r, n := alone(t, nil)
+	if _, status := r.boxed(cat, r.draft(cat, OpPing, `{"nonce":1}`)); status >= 300 {
+		t.Fatalf("ping: %d", status)
+	}
+	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
+		t.Fatal(err)
+	}
+	const data = "write to jane.doe@example.com"
+	for _, c := range []Class{PII, Confidential} {
+		for _, odd := range []string{"start", "chunk", "end"} {
+			code := r.streamFrom(cat, "text", data, func(piece string, d *Draft) {
+				if piece == odd {
+					classed(Internal)(d)
+				} else {
+					classed(c, TypeEmail)(d)
+				}
+			})
+			if code == "" || len(n.got) != 0 {
+				t.Errorf("%s with an internal %s: %q, the node got %d", c, odd, code, len(n.got))
+			}
+		}
+	}
+	if code := r.streamFrom(cat, "text", data, func(_ string, d *Draft) { classed(Confidential)(d) }); code != "" || len(n.got) != 1 || n.got[0].Purge.IsZero() {
+		t.Errorf("confidential throughout: %q, the node got %d", code, len(n.got))
+	}
+	code := r.streamFrom(cat, "text", data, func(piece string, d *Draft) {
+		if classed(PII, TypePhone)(d); piece == "chunk" {
+			classed(PII, TypeEmail)(d)
+		}
+	})
+	if code != "" || len(n.got) != 2 || strings.Contains(string(n.got[1].Payload.JSON()), "jane.doe") {
+		t.Errorf("what each piece holds is not masked: %q, %d messages, %s", code, len(n.got), n.got[len(n.got)-1].Payload.JSON())
+	}
+}
