@@ -194,11 +194,9 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 		// Anybody may take the id that stands for a foreign peer: it is not let into that peer's conversations.
 		return wire.ErrNotAllowed
 	}
-	expected := conv.WroteFirst || a.cancels(ctx, conv)
-	if a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, expected); err != nil {
+	if err := a.judge(ctx); err != nil {
 		return err
 	}
-	a.stranger = !a.standing.Known() && !expected
 	if !a.charged {
 		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: !a.stranger}, a.now)
 		if !ok {
@@ -207,6 +205,16 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 		a.charged = true
 	}
 	return a.room()
+}
+
+// judge is the access rule of line 11. A seal hides whether the message cancels what was agreed: it is judged once more
+// when it is open.
+func (a *acceptance) judge(ctx context.Context) (err error) {
+	conv := a.thread.Conversation()
+	expected := conv.WroteFirst || a.cancels(ctx, conv)
+	a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, expected)
+	a.stranger = !a.standing.Known() && !expected
+	return err
 }
 
 // Why a message is not kept.

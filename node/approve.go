@@ -73,15 +73,16 @@ func (v *verdict) release(ctx context.Context) error {
 		return err
 	}
 	conv := v.thread.Conversation()
-	if _, err := v.n.cfg.Policy.For(v.ask.Subject).Admit(standing, conv.WroteFirst); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
+	cancelled, err := v.n.cancelledBy(ctx, v.item.Cancels, v.item.key(), v.item.Peer, v.item.PeerName, v.d.Now)
+	if err != nil {
+		return err
+	}
+	expected := conv.WroteFirst || len(cancelled) > 0
+	if _, err := v.n.cfg.Policy.For(v.ask.Subject).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
 		return wire.ErrConversationClosed
-	}
-	cancelled, err := v.n.cancelledBy(ctx, v.item.Cancels, v.item.key(), v.item.Peer, v.item.PeerName, v.d.Now)
-	if err != nil {
-		return err
 	}
 	changes := append(cancelled, v.d.Changes...)
 	if v.d.Choice == acl.ApproveAlways && standing != acl.Allowed { // who is on the list stays there (AM-29)

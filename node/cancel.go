@@ -63,9 +63,13 @@ func (n *Node) cancelledBy(ctx context.Context, uid string, key store.ConvKey, p
 }
 
 // cancels says whether the message takes back an event that its sender agreed with us. It may in every mode, as it may
-// answer where our owner wrote (AM-30).
+// answer where our owner wrote (AM-30). One that is sealed is taken for a cancel until it is open.
 func (a *acceptance) cancels(ctx context.Context, before conversations.Conversation) bool {
-	_, changes, err := a.n.uncalendar(ctx, a.in.Intent, a.in.Payload, before, a.now)
+	payload := a.in.Payload
+	if conversations.IsSealed(payload) {
+		payload = payload.With("action", wire.Text("cancel"))
+	}
+	_, changes, err := a.n.uncalendar(ctx, a.in.Intent, payload, before, a.now)
 	return err == nil && len(changes) > 0
 }
 

@@ -81,12 +81,15 @@ func TestCancelEvent(t *testing.T) {
 		seal    node.SealChoice
 		mode    acl.Mode // of who gets it
 		outlook []string // what waits for the owner of who cancels
+		holds   bool     // a cancel waits for the owner of who gets it
 	}{
 		{name: "by who proposed", byOpen: true, mode: acl.Open},
 		{name: "by who accepted", mode: acl.Open},
 		{name: "to an owner who asks about strangers", byOpen: true, mode: acl.Approval},
 		{name: "to an owner with a list", mode: acl.Allowlist},
 		{name: "sealed", byOpen: true, mode: acl.Open, seal: node.Sealed},
+		{name: "sealed, to an owner with a list", mode: acl.Allowlist, seal: node.Sealed},
+		{name: "to an owner with a list who wants to be asked", byOpen: true, mode: acl.Allowlist, holds: true},
 		{name: "after the owner's own approval", byOpen: true, mode: acl.Open, outlook: []string{"*"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -100,7 +103,13 @@ func TestCancelEvent(t *testing.T) {
 			if !c.byOpen {
 				from, to, cfgFrom, cfgTo = to, from, cfgTo, cfgFrom
 			}
-			to = mesh.Restart(to, func(cfg *node.Config) { cfgTo(cfg); cfg.Policy.Mode = c.mode })
+			to = mesh.Restart(to, func(cfg *node.Config) {
+				cfgTo(cfg)
+				cfg.Policy.Mode = c.mode
+				if c.holds {
+					cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"cancel"}, Hold: acl.Always}}
+				}
+			})
 			if _, err := to.Register(t.Context(), ""); err != nil { // at its new address, before anybody looks it up
 				t.Fatal(err)
 			}
@@ -127,6 +136,9 @@ func TestCancelEvent(t *testing.T) {
 				if _, err := from.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
 					t.Fatal(err)
 				}
+			}
+			if c.holds {
+				decide(t, to, theAsk(t, to), acl.Approve)
 			}
 			waitFor(t, "both calendars are without it", func() bool {
 				return len(agreedEvents(t, from)) == 0 && len(agreedEvents(t, to)) == 0 && filed(dirs[0]) == 0 && filed(dirs[1]) == 0
@@ -164,6 +176,29 @@ func TestCancelOfOthers(t *testing.T) {
 	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Schedule, `{"action":"cancel","metadata":{"agreed_in":"conv_none"}}`), 30*time.Second)
 	if len(agreedEvents(t, sarah)) != 1 || told(t, sarah, notify.Cancelled) != 0 {
 		t.Errorf("the event was cancelled: %d left, told %d times", len(agreedEvents(t, sarah)), told(t, sarah, notify.Cancelled))
+	}
+}
+
+// TestSealIsNoWayIn: what is sealed is taken for the cancel that its sender may send in every mode until it is open, and is
+// refused then where it is something else.
+func TestSealIsNoWayIn(t *testing.T) {
+	day, mesh := workday(), meshtest.New(t)
+	dirs := []string{t.TempDir(), t.TempDir()}
+	cfg := filing(t, dirs[1], day, 9, 12)
+	chris, sarah := mesh.Node("chris", filing(t, dirs[0], day, 12, 13)), mesh.Node("sarah", cfg)
+	agree(t, chris, sarah, day, "conv_coffee", node.Sealed, dirs...)
+	sarah = mesh.Restart(sarah, func(c *node.Config) { cfg(c); c.Policy.Mode = acl.Allowlist })
+	if _, err := sarah.Register(t.Context(), ""); err != nil { // at its new address
+		t.Fatal(err)
+	}
+	chris = mesh.Restart(chris, filing(t, dirs[0], day, 12, 13)) // looks for the address anew
+	payload := coffee(t, day.Add(15*time.Hour)).With("metadata", wire.Obj(wire.Member{Key: "agreed_in", Value: wire.Text("conv_coffee")}))
+	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: payload, Seal: node.Sealed, Via: "owner"}
+	if sent, err := chris.Send(t.Context(), out, 30*time.Second); err != nil || sent.State != node.SendFailed || sent.Status != http.StatusForbidden {
+		t.Errorf("sent = %+v, %v, want refused", sent, err)
+	}
+	if items, _, err := sarah.Inbox(t.Context(), "", "", 10); err != nil || len(items) > 1 {
+		t.Errorf("%d items, %v", len(items), err)
 	}
 }
 

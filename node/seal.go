@@ -147,7 +147,7 @@ func (a *acceptance) unseal(ctx context.Context) error {
 	}
 	a.in.Payload = o.Payload
 	a.seal = seal{sealed: true, key: o.Key, back: o.By.Recipient}
-	return nil
+	return a.judge(ctx)
 }
 
 const kindUnreadable = "unreadable" // the notice of a message that could not be opened
