@@ -167,7 +167,13 @@ func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
 			payload = payload.With(m.key, wire.Text(m.value))
 		}
 	}
-	return b.hand(c, IntentStream, payload.With("data", wire.Text(text)), "conv_"+hash(c.m.From.Name(), "stream", p.ID), thread{})
+	payload = payload.With("data", wire.Text(text))
+	if c.m.Class == PII { // the pieces hid what lies across two of them, or in base64
+		if e := c.m.PII.covers(Types(streamed(payload)), c.now); e != nil {
+			return answer{}, e
+		}
+	}
+	return b.hand(c, IntentStream, payload, "conv_"+hash(c.m.From.Name(), "stream", p.ID), thread{})
 }
 
 // checksum is what the end of a stream names.

@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"encoding/base64"
 	"strings"
 	"testing"
 	"time"
@@ -71,5 +72,34 @@ func TestStreamsHaveOneClass(t *testing.T) {
 	})
 	if code != "" || len(n.got) != 2 || strings.Contains(string(n.got[1].Payload.JSON()), "jane.doe") {
 		t.Errorf("what each piece holds is not masked: %q, %d messages, %s", code, len(n.got), n.got[len(n.got)-1].Payload.JSON())
+	}
+}
+
+// Personal data in a binary stream is masked as it would be in a text, and needs the same consent.
+func TestBinaryStreamsAreMasked(t *testing.T) {
+	r, n := alone(t, nil)
+	if _, status := r.boxed(cat, r.draft(cat, OpPing, `{"nonce":1}`)); status >= 300 {
+		t.Fatalf("ping: %d", status)
+	}
+	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
+		t.Fatal(err)
+	}
+	send := func(data string, types ...string) (Code, string) {
+		before := len(n.got)
+		code := r.streamFrom(cat, "binary", base64.StdEncoding.EncodeToString([]byte(data)), func(_ string, d *Draft) { classed(PII, types...)(d) })
+		if len(n.got) == before {
+			return code, ""
+		}
+		return code, n.got[before].Payload.GetStr("data")
+	}
+	const hidden = "\x00\xff\x01jane.doe@example.com\x00\xfe"
+	if code, got := send(hidden, TypeEmail); code != "" || got != masked {
+		t.Errorf("%q, the inbox has %q, want it masked", code, got)
+	}
+	if code, got := send(hidden, TypePhone); code != CodeConsent || got != "" {
+		t.Errorf("with a consent for another type: %q, the inbox has %q", code, got)
+	}
+	if code, got := send("\x00\x01\x02", TypeEmail); code != "" || got != "AAEC" {
+		t.Errorf("without personal data: %q, the inbox has %q", code, got)
 	}
 }

@@ -251,7 +251,11 @@ func (b *Bridge) shown(c *exchange, p wire.Value) wire.Value {
 	if c.m.Class != PII || slices.Contains(b.cfg.Reveal, c.m.From.Name()) {
 		return p
 	}
-	return Mask(p, c.m.PII)
+	out, read := Mask(p, c.m.PII), streamed(p)
+	if text := read.GetStr("data"); text != p.GetStr("data") && Mask(read, c.m.PII).GetStr("data") != text {
+		return out.With("data", wire.Text(masked)) // binary: what is left of it is of no use
+	}
+	return out
 }
 
 // shownMessage is the message as the transcript keeps it: always masked.
