@@ -18,6 +18,13 @@ import (
 // nsAside holds them meanwhile.
 const nsAside = "mess/aside"
 
+// What one peer says aside and cannot be applied yet: how much may wait (its next close is told to come again), and how
+// long before it is given up.
+const (
+	maxAsides = 200
+	keepAside = 7 * 24 * time.Hour
+)
+
 type aside struct {
 	From    wire.AgentID        `json:"from"`
 	Address string              `json:"address,omitempty"`
@@ -32,7 +39,10 @@ func (b *Bridge) Aside(in bridge.Inbound) []store.Change {
 		return nil
 	}
 	body := encode(aside{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
-	return []store.Change{{Record: store.Record{NS: nsAside, Key: idKey(string(in.Peer), string(in.MessageID)), Body: body}, IfRev: store.Any}}
+	return []store.Change{{IfRev: store.Any, Max: maxAsides, Record: store.Record{
+		NS: nsAside, Key: idKey(string(in.Peer), string(in.MessageID)), Body: body,
+		Terms: []string{string(in.Peer)}, Expires: time.Now().Add(keepAside),
+	}}}
 }
 
 // Published implements the node's Aside.
