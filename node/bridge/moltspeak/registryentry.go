@@ -129,9 +129,15 @@ func (k kept) until() time.Time {
 
 // keep stores an entry and follows with what is listed.
 func (b *Bridge) keep(ctx context.Context, k kept, now time.Time) error {
+	if err := b.shelf.fresh(ctx); err != nil { // what there is decides whether there is room
+		return err
+	}
 	b.shelf.writing.Lock() // what is listed changes in the order of the store
 	defer b.shelf.writing.Unlock()
 	k.TrustScore = trust(!k.Key.IsZero(), !k.Answered.IsZero())
+	if err := b.shelf.room(k, now); err != nil {
+		return err
+	}
 	err := b.records.Apply(ctx, []store.Change{{IfRev: k.rev, Max: maxRegistered, Record: store.Record{
 		NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until(),
 	}}}, now)
@@ -197,6 +203,10 @@ func (b *Bridge) registryChange(c echo.Context, change func(*kept, time.Time), a
 		if errors.Is(err, store.ErrConflict) {
 			return refuse(c, http.StatusConflict, "the entry was changed meanwhile")
 		}
+		if errors.Is(err, store.ErrQuota) {
+			retryAfter(c, time.Hour)
+			return refuse(c, http.StatusTooManyRequests, "the registry is full")
+		}
 		return err
 	}
 	b.proofs.ask(k.ID)
@@ -224,7 +234,9 @@ func (b *Bridge) registryPut(c echo.Context) error {
 }
 
 func (b *Bridge) registryDelete(c echo.Context) error {
-	return b.registryChange(c, func(k *kept, _ time.Time) { k.Gone = true }, func(kept) any { return registered{Success: true} })
+	return b.registryChange(c, func(k *kept, _ time.Time) {
+		k.Gone, k.Endpoint, k.Description, k.Capabilities = true, "", "", []string{} // the name stays reserved
+	}, func(kept) any { return registered{Success: true} })
 }
 
 func (b *Bridge) registryHeartbeat(c echo.Context) error {

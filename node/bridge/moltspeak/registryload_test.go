@@ -3,6 +3,7 @@ package moltspeak
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -230,5 +231,74 @@ func TestRegistryProvesByItself(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// All that is registered is bounded in bytes: entries as large as may be end the room before there are many, what is
+// there stays alive, and one that is deleted leaves no more than its name.
+func TestRegistrationsAreBoundedInBytes(t *testing.T) {
+	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	large := strings.Repeat("x", 4096)
+	now := time.Now().UTC()
+	var changes []store.Change
+	for i := range maxShelf/(8<<10) + 10 {
+		var caps []string
+		for len(caps) < 16 {
+			caps = append(caps, large[:240])
+		}
+		k := kept{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Description: large, Capabilities: caps, TrustScore: 0.5, LastSeenAt: now}}
+		changes = append(changes, store.Change{Record: store.Record{NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until()}})
+		if len(changes) == 500 {
+			if err := r.b.records.Apply(t.Context(), changes, now); err != nil {
+				t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
+	if err := r.b.records.Apply(t.Context(), changes, now); err != nil {
+		t.Fatal(err)
+	}
+	c := registryClient{t, r.serve().URL}
+	if status, body := c.do("POST", "/api/v1/agents", mine, register("more@x", "https://x.example")); status != http.StatusTooManyRequests {
+		t.Errorf("in a registry that is full of bytes: %d %s", status, body)
+	}
+	var k kept
+	rev, ok, err := r.b.read(t.Context(), nsRegistry, "b1@own", &k, now)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	k.rev, k.LastSeenAt = rev, now.Add(time.Second)
+	if err := r.b.keep(t.Context(), k, now); err != nil {
+		t.Errorf("one that is there is not kept alive: %v", err)
+	}
+	k.rev++
+	k.Description += "!"
+	if err := r.b.keep(t.Context(), k, now); !errors.Is(err, store.ErrQuota) {
+		t.Errorf("one that is there grows: %v", err)
+	}
+}
+
+// A heartbeat leaves the order and shows at once; a deleted entry keeps nothing but its name.
+func TestRegistryFollowsItsEntries(t *testing.T) {
+	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	c := registryClient{t, r.serve().URL}
+	for _, name := range []string{"c@x", "a@x", "b@x"} {
+		c.do("POST", "/api/v1/agents", mine, strings.Replace(register(name, "https://x.example"), "{", `{"description":"long words",`, 1))
+	}
+	c.do("PUT", "/api/v1/agents/b@x", mine, `{"description":"other words"}`)
+	var list struct{ Agents []Entry }
+	if _, body := c.do("GET", "/api/v1/agents", "", ""); json.Unmarshal([]byte(body), &list) != nil || len(list.Agents) != 3 || list.Agents[1].ID != "b@x" || list.Agents[1].Description != "other words" {
+		t.Errorf("listed: %+v", list.Agents)
+	}
+	if _, body := c.do("GET", "/api/v1/search?q=other", "", ""); !strings.Contains(body, `"count":1`) {
+		t.Errorf("searched: %s", body)
+	}
+	c.do("DELETE", "/api/v1/agents/a@x", mine, "")
+	rec, err := r.b.records.Get(t.Context(), nsRegistry, "a@x", time.Now())
+	if err != nil || strings.Contains(string(rec.Body), "long words") || strings.Contains(string(rec.Body), "x.example") {
+		t.Errorf("of a deleted entry %s is left, %v", rec.Body, err)
+	}
+	if _, body := c.do("GET", "/api/v1/stats", "", ""); !strings.Contains(body, `"total_agents":2`) {
+		t.Errorf("after one was deleted: %s", body)
 	}
 }

@@ -19,6 +19,7 @@ import (
 const (
 	cardsFor     = time.Minute // how old the directory's cards may be
 	maxCardPages = 100         // of 100 cards
+	maxShelf     = 16 << 20    // bytes of all that agents registered; their words are twice in memory
 )
 
 // shelf has what the registry lists, in memory and in the order of its pages, so that a request costs a walk over a
@@ -43,6 +44,7 @@ type shelf struct {
 type item struct {
 	Entry
 	words string
+	size  int
 	gone  bool
 	until time.Time // of one that registered
 }
@@ -50,7 +52,8 @@ type item struct {
 func newItem(k kept) *item {
 	e := k.Entry
 	words := strings.ToLower(strings.Join(append([]string{e.AgentName, e.Org, e.Description}, e.Capabilities...), "\n"))
-	return &item{e, words, k.Gone, k.until()}
+	size := len(words) + len(e.ID) + len(e.PublicKey) + len(e.Endpoint) + 16*len(e.Capabilities)
+	return &item{e, words, size, k.Gone, k.until()}
 }
 
 func newShelf(records store.Records, d Directory) *shelf {
@@ -89,14 +92,42 @@ func (s *shelf) claims(id, key string) bool {
 	return it != nil && !it.gone && it.PublicKey == key && it.TrustScore == trust(false, false)
 }
 
+// room refuses an entry that would grow, or be new, beyond what all of them may take. It is called with writing held.
+func (s *shelf) room(k kept, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	grows := newItem(k).size
+	if old := s.own[k.ID]; old != nil {
+		grows -= old.size
+	}
+	if grows <= 0 {
+		return nil
+	}
+	for _, it := range s.own {
+		if now.Before(it.until) {
+			grows += it.size
+		}
+	}
+	if grows > maxShelf {
+		return store.ErrQuota
+	}
+	return nil
+}
+
 // put follows a change of the store.
 func (s *shelf) put(k kept) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.loaded { // else the change is read with all others
-		s.own[k.ID] = newItem(k)
-		s.sort()
+	old, it := s.own[k.ID], newItem(k)
+	s.own[k.ID] = it
+	if old != nil && !old.gone && !it.gone && old.TrustScore == it.TrustScore { // a heartbeat moves nobody
+		if i := slices.Index(s.sorted, old); i >= 0 {
+			s.sorted = slices.Clone(s.sorted)
+			s.sorted[i] = it
+			return
+		}
 	}
+	s.sort()
 }
 
 // sort is called with mu held.
