@@ -112,24 +112,22 @@ func putPeer(c echo.Context, l *link) error {
 	if !ValidAgentID(id) || id == relayID {
 		return ownerFault(http.StatusBadRequest, "that is no id of an agent on a relay")
 	}
-	ctx := c.Request().Context()
-	p, err := l.peer(ctx, id)
+	if req.Agent != nil && *req.Agent != "" && !req.Agent.Valid() {
+		return ownerFault(http.StatusBadRequest, "agent_id must be an id of the mesh (am_…)")
+	}
+	if req.Recipient != nil && *req.Recipient != "" && !signing.ValidAgeRecipient(*req.Recipient) {
+		return ownerFault(http.StatusBadRequest, "age_recipient must be a key such as age1…")
+	}
+	p, err := l.changePeer(c.Request().Context(), id, func(p *Peer) bool {
+		if req.Agent != nil {
+			p.Agent = *req.Agent
+		}
+		if req.Recipient != nil {
+			p.Recipient, p.ByOwner, p.Pending = *req.Recipient, *req.Recipient != "", ""
+		}
+		return true
+	})
 	if err != nil {
-		return wire.ErrUnavailable.Because(err)
-	}
-	if req.Agent != nil {
-		if *req.Agent != "" && !req.Agent.Valid() {
-			return ownerFault(http.StatusBadRequest, "agent_id must be an id of the mesh (am_…)")
-		}
-		p.Agent = *req.Agent
-	}
-	if req.Recipient != nil {
-		if *req.Recipient != "" && !signing.ValidAgeRecipient(*req.Recipient) {
-			return ownerFault(http.StatusBadRequest, "age_recipient must be a key such as age1…")
-		}
-		p.Recipient, p.ByOwner, p.Pending = *req.Recipient, *req.Recipient != "", ""
-	}
-	if err := l.keepPeer(ctx, p); err != nil {
 		return wire.ErrUnavailable.Because(err)
 	}
 	return httpapi.JSON(c, http.StatusOK, p)

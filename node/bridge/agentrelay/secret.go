@@ -35,6 +35,8 @@ type Peer struct {
 	Recipient string       `json:"age_recipient,omitempty"` // what is encrypted to
 	ByOwner   bool         `json:"by_owner,omitempty"`      // the key comes from the owner, not from a discovery
 	Pending   string       `json:"pending_recipient,omitempty"`
+
+	rev store.Rev // that was read; store.Absent where there is none yet
 }
 
 func (l *link) peerKey(peer string) string { return l.cfg.Name + "/" + peer }
@@ -46,11 +48,28 @@ func (l *link) peer(ctx context.Context, id string) (Peer, error) {
 		return p, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(rec.Body, &p)
+		p.rev, err = rec.Rev, json.Unmarshal(rec.Body, &p)
 	}
 	return p, err
 }
 
+const keepTries = 16
+
+// changePeer reads a peer, changes it and keeps it; where somebody else did so meanwhile, it begins anew. change says
+// whether there is anything to keep.
+func (l *link) changePeer(ctx context.Context, id string, change func(*Peer) bool) (p Peer, err error) {
+	for range keepTries {
+		if p, err = l.peer(ctx, id); err != nil || !change(&p) {
+			return p, err
+		}
+		if err = l.keepPeer(ctx, p); !errors.Is(err, store.ErrConflict) {
+			break
+		}
+	}
+	return p, err
+}
+
+// keepPeer writes a peer that nobody changed since it was read.
 func (l *link) keepPeer(ctx context.Context, p Peer) error {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -61,16 +80,11 @@ func (l *link) keepPeer(ctx context.Context, p Peer) error {
 		terms = append(terms, "agent:"+string(p.Agent))
 	}
 	rec := store.Record{NS: nsPeers, Key: l.peerKey(p.Peer), Body: body, Terms: terms}
-	records := l.b.cfg.Store.Records()
 	room := maxPeersKept
 	if p.Agent == "" && !p.ByOwner {
 		room = maxPinned
 	}
-	err = records.Apply(ctx, []store.Change{{Record: rec, Max: room}}, time.Now())
-	if errors.Is(err, store.ErrConflict) { // it is there
-		err = records.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, time.Now())
-	}
-	return err
+	return l.b.cfg.Store.Records().Apply(ctx, []store.Change{{Record: rec, IfRev: p.rev, Max: room}}, time.Now())
 }
 
 // pin takes the key of a peer's first discovery. Another one later is shown to the owner and not used, and none after
@@ -81,17 +95,23 @@ func (l *link) pin(id, recipient string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	p, err := l.peer(ctx, id)
-	if err != nil || p.Recipient == recipient || p.Pending != "" {
-		return
-	}
-	if p.Recipient == "" {
-		p.Recipient = recipient
-	} else {
-		p.Pending = recipient
+	another := false
+	_, err := l.changePeer(ctx, id, func(p *Peer) bool {
+		another = false
+		switch {
+		case p.Recipient == recipient || p.Pending != "":
+			return false
+		case p.Recipient == "":
+			p.Recipient = recipient
+		default:
+			p.Pending, another = recipient, true
+		}
+		return true
+	})
+	if another {
 		l.log.Warn("a peer says that it has another key; agentmesh agentrelay peer takes it", "peer", id)
 	}
-	if err := l.keepPeer(ctx, p); err != nil {
+	if err != nil {
 		l.log.Info("the key of a peer was not kept", "peer", id, "err", err)
 	}
 }

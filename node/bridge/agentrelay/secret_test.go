@@ -1,15 +1,18 @@
 package agentrelay
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // AR-49: keys that strangers announce take no room from the owner, and one that changes them again and again costs one
@@ -116,5 +119,59 @@ func TestEncryptAlways(t *testing.T) {
 	_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
 	if _, again := err.(*client.SendError); err == nil || again {
 		t.Errorf("Deliver() = %v, want a final error", err)
+	}
+}
+
+// meddled is a store in which something happens once, right after a peer was read.
+type meddled struct {
+	store.Store
+	then *func()
+}
+
+func (m meddled) Records() store.Records { return meddledRecords{m.Store.Records(), m.then} }
+
+type meddledRecords struct {
+	store.Records
+	then *func()
+}
+
+func (m meddledRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	rec, err := m.Records.Get(ctx, ns, key, now)
+	if ns == nsPeers && *m.then != nil {
+		then := *m.then
+		*m.then = nil
+		then()
+	}
+	return rec, err
+}
+
+// AR-49: the owner's key stands, also where the peer announces another one in the moment in which the owner gives it.
+func TestOwnersKeyIsNotOverwritten(t *testing.T) {
+	var keys []string
+	for range 3 {
+		_, recipient, err := signing.GenerateAge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, recipient)
+	}
+	for _, before := range []string{"", keys[0]} {
+		var then func()
+		x := newLinked(t, Config{Node: &taker{}, Store: meddled{openStore(t), &then}}, nil)
+		if before != "" {
+			x.link.pin("friend", before)
+		}
+		then = func() {
+			if _, err := x.link.changePeer(t.Context(), "friend", func(p *Peer) bool {
+				p.Recipient, p.ByOwner, p.Pending = keys[1], true, ""
+				return true
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		x.link.pin("friend", keys[2])
+		if p, err := x.link.peer(t.Context(), "friend"); err != nil || p.Recipient != keys[1] || !p.ByOwner || p.Pending != keys[2] {
+			t.Errorf("announced before %q: %+v, %v, want the owner's key and the last one waiting", before, p, err)
+		}
 	}
 }
