@@ -110,3 +110,46 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 		})
 	}
 }
+
+// Who waits for the owner's word stays what it said that it is: the owner says yes to that, whichever door a change takes.
+func TestApplicantStaysAsShown(t *testing.T) {
+	l := newLab(t)
+	reg := Registration{ID: "eve", Name: "Eve", Capabilities: []Need{{ID: "gardening"}}}
+	if _, err := l.Register(t.Context(), reg, true, nil); err != nil {
+		t.Fatal(err)
+	}
+	change := Registration{Capabilities: []Need{{ID: "banking"}}, present: []string{"capabilities"}}
+	block := "- config:\n    executor: {id: eve, capabilities: [banking]}\n"
+	eve := Actor{ID: "eve", Channel: "file", file: true}
+	if err := l.ChangeExecutor(t.Context(), eve, "eve", change); statusOf(err) != 403 {
+		t.Errorf("a change while it waits: %v", err)
+	}
+	if _, err := l.Do(t.Context(), eve, mustParse(t, block), Options{}); statusOf(err) != 403 {
+		t.Errorf("a config while it waits: %v", err)
+	}
+	if got := l.crew.get("eve"); len(got.Capabilities) != 1 || got.Capabilities[0].ID != "gardening" {
+		t.Errorf("capabilities = %v", got.Capabilities)
+	}
+	asked := newParty(t, meshtest.New(t), "home", nil)
+	many := slices.Repeat([]Need{{ID: "gardening"}}, maxShown+3)
+	changes, err := asked.bridge.askRegistration(Registration{ID: "eve", Name: "Eve", Capabilities: many})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	for _, c := range changes {
+		shown.Write(c.Record.Body)
+	}
+	if s := shown.String(); strings.Count(s, "gardening") != maxShown || !strings.Contains(s, "Eve") || !strings.Contains(s, `"more":3`) {
+		t.Errorf("the owner is shown %s", s)
+	}
+	if err := l.Admit(t.Context(), "eve", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Do(t.Context(), eve, mustParse(t, block), Options{}); err != nil {
+		t.Errorf("a config of its own: %v", err)
+	}
+	if err := l.ChangeExecutor(t.Context(), eve, "eve", change); err != nil {
+		t.Errorf("a change of its own: %v", err)
+	}
+}

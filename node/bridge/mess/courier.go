@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -214,53 +212,6 @@ func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []stor
 		b.cfg.Notices.Published(changes)
 	}
 	return err
-}
-
-// askBody is what the owner is shown. Everything in it but ref and status is a stranger's word.
-type askBody struct {
-	Ref        string     `json:"ref"`
-	Requester  string     `json:"requester,omitempty"`
-	Status     string     `json:"status,omitempty"`
-	Intent     string     `json:"intent,omitempty"`
-	Candidates []Agent    `json:"candidates,omitempty"`
-	Executor   string     `json:"executor,omitempty"`
-	Serial     int        `json:"serial,omitempty"` // of the newest message of the thread when the owner was asked
-	Said       wire.Value `json:"said,omitzero"`
-}
-
-func (b *Bridge) question(kind string, t *Thread, title string, now time.Time) []store.Change {
-	return b.open(kind, askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Executor: t.Holder, Serial: t.Serial}, title, now)
-}
-
-func (b *Bridge) open(kind string, body askBody, title string, now time.Time) []store.Change {
-	raw := encode(body)
-	sum := sha256.Sum256(raw)
-	_, changes := b.cfg.Asks.Open(acl.Ask{
-		Kind: kind, Subject: "mess:" + body.Requester, Title: title, Body: raw, Hash: hex.EncodeToString(sum[:]), Created: now,
-	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: 200})
-	return changes
-}
-
-// askRegistration is the question that goes with a registration.
-func (b *Bridge) askRegistration(r Registration) ([]store.Change, error) {
-	return b.open(askRegister, askBody{Ref: r.ID, Requester: r.ID}, "an executor wants to join your MESS exchange", time.Now()), nil
-}
-
-// askHeld asks the owner about the threads of a conversation that wait.
-func (b *Bridge) askHeld(ctx context.Context, who, conv string) {
-	if b.cfg.Asks == nil {
-		return
-	}
-	refs, _ := b.x.index.page("from:"+who, position{}, 50, func(e *entry) bool { return e.external == conv && e.status == Held })
-	for _, ref := range refs {
-		t, err := b.x.read(ctx, ref, time.Now())
-		if err == nil && t.Parked == parkedApproval {
-			err = b.x.records.Apply(ctx, b.question(askHeld, t, "a request needs your word before anybody acts on it", time.Now()), time.Now())
-		}
-		if err != nil {
-			b.log.Error("the owner could not be asked", "thread", ref, "error", err)
-		}
-	}
 }
 
 // toDirectory looks for agents that could do what nobody here can.

@@ -177,6 +177,9 @@ func (x *Exchange) ChangeExecutor(ctx context.Context, who Actor, id string, r R
 	if c == nil {
 		return missing("no such executor")
 	}
+	if c.Pending && !who.Owner { // the owner decides on what it said when it registered
+		return errPending
+	}
 	e := *c.Executor
 	has := func(key string) bool { return slices.Contains(r.present, key) }
 	if has("display_name") {

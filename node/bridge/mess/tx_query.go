@@ -160,6 +160,9 @@ func (t *tx) config(ctx context.Context, e Entry, path string) error {
 	if old == nil && !t.who.Owner {
 		return forbidden("register first")
 	}
+	if old != nil && old.Pending && !t.who.Owner {
+		return errPending
+	}
 	ex := Executor{ID: say.ID, Created: t.now}
 	rev := store.Absent
 	if old != nil {
