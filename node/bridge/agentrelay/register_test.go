@@ -2,6 +2,7 @@ package agentrelay
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -284,5 +285,44 @@ func TestUsedLasts(t *testing.T) {
 		if a, ok := s.agents.get(id); !ok || a.Used != want {
 			t.Errorf("%s used: %v, want %v", id, a.Used, want)
 		}
+	}
+}
+
+// watched calls a function while changes are written.
+type watched struct {
+	store.Records
+	during func() error
+}
+
+func (w watched) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if err := w.during(); err != nil {
+		return err
+	}
+	return w.Records.Apply(ctx, changes, now)
+}
+
+// Who makes way for another does not get in while that is written; where it is not written, it may.
+func TestWhoMakesWayStaysOut(t *testing.T) {
+	st := openStore(t)
+	a := &registration{ID: "unused", Token: hashToken("unused"), Since: time.Now().Add(-keepUnused - time.Minute)}
+	if err := st.Records().Apply(t.Context(), []store.Change{a.change(store.Absent)}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s := newSiteOn(t, st, RelayConfig{MaxAgents: 1})
+	var admitted bool
+	failed := errors.New("the disk is full")
+	s.agents.records = watched{st.Records(), func() error { _, admitted = s.agents.lookup("unused"); return failed }}
+	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); !errors.Is(err, failed) || admitted {
+		t.Errorf("register = %v, the token was good meanwhile: %v", err, admitted)
+	}
+	if _, ok := s.agents.lookup("unused"); !ok || s.agents.count() != 1 {
+		t.Error("nothing was written, and yet it is gone")
+	}
+	s.agents.records = watched{st.Records(), func() error { admitted = s.agents.admit(a.ID, a.Token); return nil }}
+	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); err != nil || admitted {
+		t.Errorf("register = %v, it got in meanwhile: %v", err, admitted)
+	}
+	if _, ok := s.agents.get("new"); !ok || s.agents.count() != 1 {
+		t.Errorf("%d are registered", s.agents.count())
 	}
 }

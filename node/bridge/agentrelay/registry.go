@@ -140,21 +140,23 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 		changes = append([]store.Change{old.forget()}, changes...)
 	}
 	if err := r.records.Apply(ctx, changes, a.Since); err != nil {
+		if old != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.put(old)
+		}
 		return "", "", err
 	}
 	// Whoever has the token can hear only what has a later time: that is what the history goes by (AR-46).
 	<-time.After(time.Until(a.Since.Truncate(time.Millisecond).Add(time.Millisecond)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old != nil {
-		r.drop(old)
-	}
 	r.put(&a)
 	return id, token, nil
 }
 
 // free returns an id that nobody has or had: this one, or one of ours where it is empty. Where all are given out, old
-// is who makes way for it.
+// is who makes way for it: its token is good for nothing from here on, so that it does not connect before it is gone.
 func (r *registry) free(id string, now time.Time) (free string, old *registration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,6 +172,9 @@ func (r *registry) free(id string, now time.Time) (free string, old *registratio
 	}
 	if a := r.agents[id]; a != nil && (a.Token != "" || now.Sub(a.Removed) < keepRemoved) {
 		return "", nil, errTaken
+	}
+	if old != nil {
+		r.drop(old)
 	}
 	return id, old, nil
 }
