@@ -302,3 +302,29 @@ func TestLinkInvite(t *testing.T) {
 		break
 	}
 }
+
+// Only the gateway's word says that what this node said was not taken: nobody else's system/error ends a wait.
+func TestLinkErrorsAreTheGateways(t *testing.T) {
+	r := start(t, club(t, everything))
+	k := newLinked(t, r, Config{Node: blocked{make(chan struct{})}, Records: r.st.Records()})
+	for from, counts := range map[string]bool{"mallory": false, "system:mallory": false, "node": false, fromSystem: true, fromStream: true} {
+		waits := make(chan outcome, 1)
+		k.l.mu.Lock()
+		k.l.echoes["ours-1"] = waits
+		k.l.mu.Unlock()
+		k.l.take(t.Context(), nil, []byte(`{"id":"1","from":"`+from+`","kind":"system/error","correlation_id":["ours-1"],"payload":{"error":"unauthorized"}}`))
+		select {
+		case e := <-waits:
+			if !counts || e.err == nil {
+				t.Errorf("from %s it ended the wait with %v", from, e.err)
+			}
+		default:
+			if counts {
+				t.Errorf("from %s it ended nothing", from)
+			}
+		}
+		k.l.mu.Lock()
+		delete(k.l.echoes, "ours-1")
+		k.l.mu.Unlock()
+	}
+}

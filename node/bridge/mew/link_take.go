@@ -81,7 +81,7 @@ func (l *link) system(ctx context.Context, conn *websocket.Conn, e *envelope) {
 	case e.kind == kindPresence && e.from == fromSystem:
 		l.presence(e)
 		l.feeds.tell(e.tree.JSON())
-	case e.kind == kindError:
+	case e.kind == kindError && (e.from == fromSystem || e.from == fromStream): // both are the gateway's, nobody else's word counts
 		for _, id := range e.correlation {
 			l.echoed(id, outcome{err: refusalOf(e.payload)})
 		}
