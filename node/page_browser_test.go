@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/heapprofiler"
 	cdpruntime "github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -61,13 +60,13 @@ func browserCode(t *testing.T, browser context.Context) {
 		t.Fatalf("%s: %v", rec.Body, err)
 	}
 	tb := newTab(t, browser, p)
-	tb.do(chromedp.Navigate(in.URL + "login#" + in.Code))
-	tb.until(`document.getElementById("secret").value === "` + in.Code + `" && location.hash === ""`)
-	tb.do(chromedp.KeyEvent("\r"))
-	tb.shows("This agent")
+	tb.Do(chromedp.Navigate(in.URL + "login#" + in.Code))
+	tb.Until(`document.getElementById("secret").value === "` + in.Code + `" && location.hash === ""`)
+	tb.Do(chromedp.KeyEvent("\r"))
+	tb.Shows("This agent")
 	tb.live()
-	tb.click("#sign-out-all")
-	tb.shows("You are signed out.")
+	tb.Click("#sign-out-all")
+	tb.Shows("You are signed out.")
 	if status, body := p.get("approvals"); status != http.StatusOK || !strings.Contains(body, "<h1>Sign in</h1>") {
 		t.Errorf("another browser is still signed in: %d", status)
 	}
@@ -81,32 +80,26 @@ func browserStranger(t *testing.T, browser context.Context) {
 	tb := newTab(t, browser, servePage(t, sarah))
 	tb.open("approvals")
 	tb.live()
-	tb.shows("Nothing waits for a decision.")
-	eval[int](tb, `window.sameDocument = 1`)
+	tb.Shows("Nothing waits for a decision.")
+	browsertest.Eval[int](tb.Tab, `window.sameDocument = 1`)
 	raw := askedBy(t, mesh, sarah, "chris", "Hello from a stranger")
-	tb.shows("Hello from a stranger")
-	tb.until(`document.querySelector("#nav .count")?.textContent === "1"`)
-	if eval[int](tb, `window.sameDocument || 0`) != 1 {
+	tb.Shows("Hello from a stranger")
+	tb.Until(`document.querySelector("#nav .count")?.textContent === "1"`)
+	if browsertest.Eval[int](tb.Tab, `window.sameDocument || 0`) != 1 {
 		t.Error("the page was loaded again")
 	}
 	ask := theAsk(t, sarah)
-	if shown := eval[string](tb, `document.querySelector(".hash").textContent`); shown != ask.Hash {
+	if shown := browsertest.Eval[string](tb.Tab, `document.querySelector(".hash").textContent`); shown != ask.Hash {
 		t.Errorf("the page shows the hash %s, want %s", shown, ask.Hash)
 	}
-	tb.settled()
-	tb.click(`button[value="approve"]`)
-	tb.shows("Approved. It goes on now.")
+	tb.Settled()
+	tb.Click(`button[value="approve"]`)
+	tb.Shows("Approved. It goes on now.")
 	final := meshtest.Post(t, sarah.URL, raw)
 	must(t, final, http.StatusOK)
 	if reply := final.Message(t, sarah); reply.Action() != wire.ActionReceived || reply.Meta("in_reply_to") == "" {
 		t.Errorf("the stranger gets %s", final.Body)
 	}
-}
-
-// settled waits until a click is taken again after a change of the page.
-func (tb *tab) settled() {
-	tb.t.Helper()
-	tb.until(`(window.changeSeen ??= performance.now(), performance.now() - window.changeSeen > 600)`)
 }
 
 // browserKeyboard signs in, skips to the content, opens a question and decides without a pointer.
@@ -115,25 +108,25 @@ func browserKeyboard(t *testing.T, browser context.Context) {
 	sarah := mesh.Node("sarah", mode(acl.Approval))
 	askedBy(t, mesh, sarah, "chris", "By keyboard")
 	tb := newTab(t, browser, servePage(t, sarah))
-	tb.do(chromedp.Navigate(tb.page.url("approvals")))
-	tb.until(`document.activeElement.id === "secret"`) // ready to type
-	tb.do(chromedp.KeyEvent(tb.page.token), chromedp.KeyEvent("\r"))
-	tb.shows("By keyboard")
-	tb.do(chromedp.KeyEvent("\t"))
-	tb.until(`document.activeElement.className === "skip" && document.activeElement.getBoundingClientRect().top >= 0`)
-	tb.do(chromedp.KeyEvent("\r"))
-	tb.until(`document.activeElement.id === "main"`)
+	tb.Do(chromedp.Navigate(tb.page.url("approvals")))
+	tb.Until(`document.activeElement.id === "secret"`) // ready to type
+	tb.Do(chromedp.KeyEvent(tb.page.token), chromedp.KeyEvent("\r"))
+	tb.Shows("By keyboard")
+	tb.Do(chromedp.KeyEvent("\t"))
+	tb.Until(`document.activeElement.className === "skip" && document.activeElement.getBoundingClientRect().top >= 0`)
+	tb.Do(chromedp.KeyEvent("\r"))
+	tb.Until(`document.activeElement.id === "main"`)
 	var seen []string
 	for range 40 {
-		tb.do(chromedp.KeyEvent("\t"))
-		at := eval[string](tb, `document.activeElement.id || document.activeElement.textContent.trim()`)
+		tb.Do(chromedp.KeyEvent("\t"))
+		at := browsertest.Eval[string](tb.Tab, `document.activeElement.id || document.activeElement.textContent.trim()`)
 		seen = append(seen, at)
-		if !eval[bool](tb, `getComputedStyle(document.activeElement).outlineStyle !== "none"`) {
+		if !browsertest.Eval[bool](tb.Tab, `getComputedStyle(document.activeElement).outlineStyle !== "none"`) {
 			t.Errorf("focus cannot be seen on %q", at)
 		}
 		if strings.HasPrefix(at, "reject-") {
-			tb.do(chromedp.KeyEvent("\r"))
-			tb.shows("Rejected.")
+			tb.Do(chromedp.KeyEvent("\r"))
+			tb.Shows("Rejected.")
 			if n := len(pendingAsks(t, sarah)); n != 0 {
 				t.Errorf("%d wait", n)
 			}
@@ -149,16 +142,16 @@ func browserWithoutScript(t *testing.T, browser context.Context) {
 	sarah := mesh.Node("sarah", mode(acl.Approval))
 	askedBy(t, mesh, sarah, "chris", "Without a script")
 	tb := newTab(t, browser, servePage(t, sarah))
-	call(tb, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	tb.WithoutScript()
 	tb.open("approvals")
-	tb.shows("Without a script")
-	if stream := eval[string](tb, `document.getElementById("stream").textContent`); stream != "" {
+	tb.Shows("Without a script")
+	if stream := browsertest.Eval[string](tb.Tab, `document.getElementById("stream").textContent`); stream != "" {
 		t.Fatalf("a script runs: %s", stream)
 	}
-	tb.click("details summary")
-	tb.until(`document.querySelector("details").open`)
-	tb.click(`button[value="always"]`)
-	tb.shows("Approved, and this sender may write from now on.")
+	tb.Click("details summary")
+	tb.Until(`document.querySelector("details").open`)
+	tb.Click(`button[value="always"]`)
+	tb.Shows("Approved, and this sender may write from now on.")
 	if n := len(pendingAsks(t, sarah)); n != 0 {
 		t.Errorf("%d wait", n)
 	}
@@ -173,17 +166,17 @@ func browserRestart(t *testing.T, browser context.Context) {
 	tb.open("approvals")
 	tb.live()
 	p.stop()
-	tb.until(`document.getElementById("stream").textContent.startsWith("Reconnecting")`)
+	tb.Until(`document.getElementById("stream").textContent.startsWith("Reconnecting")`)
 	sarah = mesh.Restart(sarah, mode(acl.Approval))
 	askedBy(t, mesh, sarah, "chris", "While you were away")
 	p.start(sarah)
-	tb.shows("While you were away")
+	tb.Shows("While you were away")
 	tb.live()
 	askedBy(t, mesh, sarah, "ann", "And after that")
-	tb.shows("And after that")
-	tb.forgive("Failed to load resource") // while nobody answered
-	tb.forgive("htmx:sendError")
-	tb.forgive("ERR_")
+	tb.Shows("And after that")
+	tb.Forgive("Failed to load resource") // while nobody answered
+	tb.Forgive("htmx:sendError")
+	tb.Forgive("ERR_")
 }
 
 // browserTwoTabs: two tabs decide differently about what both show; the second is told what the first decided.
@@ -194,29 +187,28 @@ func browserTwoTabs(t *testing.T, browser context.Context) {
 	p := servePage(t, sarah)
 	first, second := newTab(t, browser, p), newTab(t, browser, p)
 	path := link(t, p.must("approvals"), "approvals/ask_")
-	call(second, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}) // it goes on showing the old state
+	second.WithoutScript() // it goes on showing the old state
 	first.open(path)
 	second.open(path)
-	first.click(`button[value="reject"]`)
-	first.shows("Rejected.")
-	second.click(`button[value="always"]`)
-	second.shows("This was decided before: rejected by page")
-	second.forgive("409 (Conflict)")
+	first.Click(`button[value="reject"]`)
+	first.Shows("Rejected.")
+	second.Click(`button[value="always"]`)
+	second.Shows("This was decided before: rejected by page")
+	second.Forgive("409 (Conflict)")
 	third := newTab(t, browser, p) // one that is live sees the buttons go
 	askedBy(t, mesh, sarah, "ann", "Once more")
 	ask := theAsk(t, sarah)
 	third.open("approvals/" + ask.ID)
 	third.live()
 	decide(t, sarah, ask, acl.Block)
-	third.shows("blocked")
-	third.until(`!document.querySelector("button[name=choice]")`)
+	third.Shows("blocked")
+	third.Until(`!document.querySelector("button[name=choice]")`)
 }
 
 // heap is the size of what a script still holds, after a collection.
 func (tb *tab) heap() float64 {
-	tb.t.Helper()
-	call(tb, heapprofiler.CollectGarbage, cdp.Empty{})
-	return call(tb, cdpruntime.GetHeapUsage, cdp.Empty{}).UsedSize
+	browsertest.Call(tb.Tab, heapprofiler.CollectGarbage, cdp.Empty{})
+	return browsertest.Call(tb.Tab, cdpruntime.GetHeapUsage, cdp.Empty{}).UsedSize
 }
 
 // serverHeap is the same of this process.
@@ -244,11 +236,11 @@ func browserManyEvents(t *testing.T, browser context.Context) {
 			}
 			refused++
 		}
-		tb.shows(fmt.Sprintf("%d times, last", refused))
+		tb.Shows(fmt.Sprintf("%d times, last", refused))
 	}
 	refuse(warm)
 	tabBefore, serverBefore := tb.heap(), serverHeap()
-	nodes := eval[int](tb, `document.getElementsByTagName("*").length`)
+	nodes := browsertest.Eval[int](tb.Tab, `document.getElementsByTagName("*").length`)
 	for range 10 { // the page is changed in between, not once at the end
 		refuse(events / 10)
 	}
@@ -258,7 +250,7 @@ func browserManyEvents(t *testing.T, browser context.Context) {
 	if after := serverHeap(); after > serverBefore+serverMost {
 		t.Errorf("the server grew by %d KiB", (after-serverBefore)>>10)
 	}
-	if now := eval[int](tb, `document.getElementsByTagName("*").length`); now != nodes {
+	if now := browsertest.Eval[int](tb.Tab, `document.getElementsByTagName("*").length`); now != nodes {
 		t.Errorf("the page has %d elements, before %d", now, nodes)
 	}
 }
@@ -273,21 +265,21 @@ func browserGuardsClicks(t *testing.T, browser context.Context) {
 	tb := newTab(t, browser, servePage(t, sarah))
 	tb.open("approvals")
 	tb.live()
-	eval[bool](tb, `(document.body.addEventListener("htmx:afterSwap", () => {
+	browsertest.Eval[bool](tb.Tab, `(document.body.addEventListener("htmx:afterSwap", () => {
 		const click = new MouseEvent("click", { bubbles: true, cancelable: true, detail: 1 });
 		window.taken = document.querySelector('button[value="always"]').dispatchEvent(click);
 	}), true)`)
 	decide(t, sarah, first, acl.Reject) // elsewhere: the second question moves up
-	tb.until(`window.taken !== undefined`)
-	if eval[bool](tb, `window.taken`) {
+	tb.Until(`window.taken !== undefined`)
+	if browsertest.Eval[bool](tb.Tab, `window.taken`) {
 		t.Error("a click in the moment of the change is taken")
 	}
 	if ask := theAsk(t, sarah); ask.ID == first.ID {
 		t.Error("the second question was decided")
 	}
-	tb.settled()
-	tb.click(`button[value="always"]`)
-	tb.shows("this sender may write from now on")
+	tb.Settled()
+	tb.Click(`button[value="always"]`)
+	tb.Shows("this sender may write from now on")
 }
 
 // browserKeepsWhatIsTyped: a message that arrives leaves alone what the owner is writing, and what is open.
@@ -301,20 +293,20 @@ func browserKeepsWhatIsTyped(t *testing.T, browser context.Context) {
 	tb := newTab(t, browser, p)
 	tb.open(link(t, p.must("conversations"), "conversations/am_"))
 	tb.live()
-	tb.do(chromedp.SendKeys("#text", "half a senten"))
-	tb.click("#e1 summary")
+	tb.Do(chromedp.SendKeys("#text", "half a senten"))
+	tb.Click("#e1 summary")
 	next := chris.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"Are you there?"}}`)
 	next.Conversation = draft.Conversation
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(next)), http.StatusOK)
-	tb.shows("Are you there?")
-	if typed := eval[string](tb, `document.getElementById("text").value`); typed != "half a senten" {
+	tb.Shows("Are you there?")
+	if typed := browsertest.Eval[string](tb.Tab, `document.getElementById("text").value`); typed != "half a senten" {
 		t.Errorf("what was typed became %q", typed)
 	}
-	if !eval[bool](tb, `document.getElementById("e1").open`) {
+	if !browsertest.Eval[bool](tb.Tab, `document.getElementById("e1").open`) {
 		t.Error("what was open is shut")
 	}
-	tb.do(chromedp.SendKeys("#text", "ce"))
-	tb.click(`form[action$="/reply"] button:not([name])`)
-	tb.shows("It is on its way.")
-	tb.shows("half a sentence")
+	tb.Do(chromedp.SendKeys("#text", "ce"))
+	tb.Click(`form[action$="/reply"] button:not([name])`)
+	tb.Shows("It is on its way.")
+	tb.Shows("half a sentence")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/cdproto/accessibility"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -39,19 +40,19 @@ func loaded(t *testing.T) (*ownerPage, []string) {
 func browserPhone(t *testing.T, browser context.Context) {
 	p, paths := loaded(t)
 	tb := newTab(t, browser, p)
-	tb.size(320, 568)
+	tb.Size(320, 568)
 	for _, path := range paths {
 		tb.open(path)
-		if wide := eval[int](tb, `document.documentElement.scrollWidth`); wide > 320 {
+		if wide := browsertest.Eval[int](tb.Tab, `document.documentElement.scrollWidth`); wide > 320 {
 			t.Errorf("%q is %d px wide", path, wide)
 		}
-		small := eval[string](tb, `Array.from(document.querySelectorAll("button, nav a, .filters a, summary, input:not([type=hidden]), select, textarea, .button"))
+		small := browsertest.Eval[string](tb.Tab, `Array.from(document.querySelectorAll("button, nav a, .filters a, summary, input:not([type=hidden]), select, textarea, .button"))
 			.filter((e) => e.offsetParent && e.getBoundingClientRect().height < 43.5).map((e) => e.outerHTML.slice(0, 80)).join("\n")`)
 		if small != "" {
 			t.Errorf("%q has small targets:\n%s", path, small)
 		}
 	}
-	tb.forgive("404 (Not Found)")
+	tb.Forgive("404 (Not Found)")
 }
 
 // contrast computes the smallest contrast of text against what is behind it on a page, and where.
@@ -80,20 +81,20 @@ func browserSchemes(t *testing.T, browser context.Context) {
 		tb.scheme(scheme)
 		for _, path := range paths {
 			tb.open(path)
-			got := eval[struct {
+			got := browsertest.Eval[struct {
 				Worst float64 `json:"worst"`
 				Where string  `json:"where"`
-			}](tb, contrast)
+			}](tb.Tab, contrast)
 			if got.Worst < 4.5 {
 				t.Errorf("%s, %q: contrast %.2f of %s", scheme, path, got.Worst, got.Where)
 			}
 		}
-		grounds[scheme] = eval[string](tb, `getComputedStyle(document.body).backgroundColor`)
+		grounds[scheme] = browsertest.Eval[string](tb.Tab, `getComputedStyle(document.body).backgroundColor`)
 	}
 	if grounds["light"] == grounds["dark"] {
 		t.Errorf("both schemes are %s", grounds["light"])
 	}
-	tb.forgive("404 (Not Found)")
+	tb.Forgive("404 (Not Found)")
 }
 
 // browserNames: whatever can be acted on has a name, and every page has one heading and its landmarks.
@@ -103,7 +104,7 @@ func browserNames(t *testing.T, browser context.Context) {
 	acted := []string{"button", "link", "textbox", "searchbox", "combobox", "DisclosureTriangle", "checkbox", "radio"}
 	for _, path := range paths {
 		tb.open(path)
-		tree := call(tb, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+		tree := browsertest.Call(tb.Tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
 		roles := map[string]int{}
 		for _, n := range tree.Nodes {
 			if n.Ignored || n.Role == nil {
@@ -120,14 +121,14 @@ func browserNames(t *testing.T, browser context.Context) {
 		if roles["main"] != 1 || path != "login" && (roles["navigation"] != 1 || roles["banner"] != 1) {
 			t.Errorf("%q has the landmarks %v", path, roles)
 		}
-		if n := eval[int](tb, `document.querySelectorAll("h1").length`); n != 1 {
+		if n := browsertest.Eval[int](tb.Tab, `document.querySelectorAll("h1").length`); n != 1 {
 			t.Errorf("%q has %d first headings", path, n)
 		}
-		if twice := eval[string](tb, `(() => { const seen = new Set(); for (const e of document.querySelectorAll("[id]")) { if (seen.has(e.id)) return e.id; seen.add(e.id); } return ""; })()`); twice != "" {
+		if twice := browsertest.Eval[string](tb.Tab, `(() => { const seen = new Set(); for (const e of document.querySelectorAll("[id]")) { if (seen.has(e.id)) return e.id; seen.add(e.id); } return ""; })()`); twice != "" {
 			t.Errorf("%q has the id %s twice", path, twice)
 		}
 	}
-	tb.forgive("404 (Not Found)")
+	tb.Forgive("404 (Not Found)")
 }
 
 func axText(v *accessibility.Value) string {
@@ -147,7 +148,7 @@ func browserHostile(t *testing.T, browser context.Context) {
 	tb := newTab(t, browser, p)
 	for _, path := range paths {
 		tb.open(path)
-		got := eval[string](tb, `[
+		got := browsertest.Eval[string](tb.Tab, `[
 			window.owned ? "a script of a stranger ran" : "",
 			document.querySelectorAll("script").length === 2 ? "" : "there are " + document.querySelectorAll("script").length + " scripts",
 			document.querySelectorAll("iframe, object, embed, [onerror], [onload], [style], style, base").length ? "something foreign is in the page" : "",
@@ -160,9 +161,9 @@ func browserHostile(t *testing.T, browser context.Context) {
 			t.Errorf("%q: %s", path, got)
 		}
 		// Piled-up marks stay inside their line.
-		if out := eval[int](tb, `Array.from(document.querySelectorAll(".text")).filter((e) => getComputedStyle(e).overflow === "visible").length`); out > 0 {
+		if out := browsertest.Eval[int](tb.Tab, `Array.from(document.querySelectorAll(".text")).filter((e) => getComputedStyle(e).overflow === "visible").length`); out > 0 {
 			t.Errorf("%q: %d texts may draw outside themselves", path, out)
 		}
 	}
-	tb.forgive("404 (Not Found)")
+	tb.Forgive("404 (Not Found)")
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -68,6 +70,13 @@ func (tb *Tab) complain(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	tb.problems = append(tb.problems, text)
+}
+
+// Forgive drops complaints of the browser that hold text, where the test provoked them.
+func (tb *Tab) Forgive(text string) {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	tb.problems = slices.DeleteFunc(tb.problems, func(p string) bool { return strings.Contains(p, text) })
 }
 
 // Do carries out actions, in order.
@@ -166,9 +175,17 @@ func (tb *Tab) Size(width, height int64) {
 // WithoutScript has the tab run no scripts of pages.
 func (tb *Tab) WithoutScript() {
 	tb.t.Helper()
+	Call(tb, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+}
+
+// Call sends a command of the browser's protocol to the tab.
+func Call[P, R any](tb *Tab, cmd cdp.Command[P, R], params P) R {
+	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
-	if _, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
-		tb.t.Fatalf("browser: no script: %v", err)
+	v, err := chromedp.Call(ctx, cmd, params)
+	if err != nil {
+		tb.t.Fatalf("browser: %s: %v", cmd.Method, err)
 	}
+	return v
 }
