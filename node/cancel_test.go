@@ -202,6 +202,16 @@ func TestSealIsNoWayIn(t *testing.T) {
 	}
 }
 
+// aboutCoffee returns what posts a payload about an appointment, always in the same conversation.
+func aboutCoffee(t *testing.T, from *meshtest.Stranger, to *meshtest.Member) func(payload string, status int) {
+	return func(payload string, status int) {
+		t.Helper()
+		d := from.Draft(to.ID(), wire.Schedule, payload)
+		d.Conversation = "conv_coffee"
+		must(t, meshtest.Post(t, to.URL, from.Sign(d)), status)
+	}
+}
+
 // TestHeldDecline: a decline after the accept that waits for the owner takes the event back when the owner lets it in, and
 // leaves it where the owner does not.
 func TestHeldDecline(t *testing.T) {
@@ -212,12 +222,7 @@ func TestHeldDecline(t *testing.T) {
 			cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"decline"}, Hold: acl.Always}}
 		})
 		chris := mesh.Stranger("chris")
-		say := func(payload string, status int) {
-			t.Helper()
-			d := chris.Draft(sarah.ID(), wire.Schedule, payload)
-			d.Conversation = "conv_coffee"
-			must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), status)
-		}
+		say := aboutCoffee(t, chris, sarah)
 		say(string(coffee(t, day.Add(14*time.Hour)).JSON()), http.StatusOK)
 		say(`{"action":"decline"}`, http.StatusAccepted)
 		if len(agreedEvents(t, sarah)) != 1 {
@@ -290,12 +295,7 @@ func TestCancelWithAMoveThatWaits(t *testing.T) {
 		cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"counter"}, Hold: acl.Always}}
 	})
 	chris := mesh.Stranger("chris")
-	say := func(payload string, status int) {
-		t.Helper()
-		d := chris.Draft(sarah.ID(), wire.Schedule, payload)
-		d.Conversation = "conv_coffee"
-		must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), status)
-	}
+	say := aboutCoffee(t, chris, sarah)
 	proposal := coffee(t, day.Add(14*time.Hour))
 	say(string(proposal.JSON()), http.StatusOK)
 	say(string(proposal.With("action", wire.Text("counter")).JSON()), http.StatusAccepted)

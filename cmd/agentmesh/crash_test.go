@@ -240,7 +240,12 @@ func (c *crash) message(ctx context.Context, intent wire.Intent, payload string)
 }
 
 func (c *crash) post(ctx context.Context, body []byte) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.where.Endpoint, bytes.NewReader(body))
+	return passOn(ctx, http.MethodPost, c.server.where.Endpoint, body)
+}
+
+// passOn sends JSON and returns the whole answer.
+func passOn(ctx context.Context, method, url string, body []byte) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -108,18 +107,7 @@ func (f *flaky) forward(ctx context.Context, method string, body []byte) (int, [
 	if endpoint == nil {
 		return 0, nil, errors.New("the endpoint has not started")
 	}
-	req, err := http.NewRequestWithContext(ctx, method, *endpoint, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, answer, err
+	return passOn(ctx, method, *endpoint, body)
 }
 
 // reset begins an answer and resets the connection in the middle of it.
