@@ -33,7 +33,7 @@ func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	a.quietest = slog.LevelDebug
-	p, err := a.open(ctx, cfg)
+	p, err := a.openToServe(ctx, cfg)
 	if err != nil {
 		return err
 	}

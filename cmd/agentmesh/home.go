@@ -248,13 +248,17 @@ func (h home) holder() int {
 	return pid
 }
 
+// user names the process that has the database open.
+func (h home) user() string {
+	if pid := h.holder(); pid > 0 {
+		return fmt.Sprintf("pid %d", pid)
+	}
+	return "another process"
+}
+
 // inUse says who has the database.
 func (h home) inUse() error {
-	who := "another process"
-	if pid := h.holder(); pid > 0 {
-		who = fmt.Sprintf("pid %d", pid)
-	}
-	return failHint(exitUnavailable, fmt.Errorf("the data directory %s is in use by %s", h.dir, who), "stop it, or use another directory with --data")
+	return failHint(exitUnavailable, fmt.Errorf("the data directory %s is %w by %s", h.dir, errInUse, h.user()), "stop it, or use another directory with --data")
 }
 
 // hold says that this process has the database open; the returned function takes it back.

@@ -27,7 +27,8 @@ type owner struct {
 // maxOwnerAnswer bounds an answer of the owner API; a backup is streamed past it.
 const maxOwnerAnswer = 64 << 20
 
-// owner finds the owner API. The caller closes it.
+// owner finds the owner API. Where another process has the data directory it waits for that to answer, or to let go.
+// The caller closes it.
 func (a *app) owner(ctx context.Context) (*owner, error) {
 	dir, err := a.dataDir()
 	if err != nil {
@@ -48,7 +49,14 @@ func (a *app) owner(ctx context.Context) (*owner, error) {
 	case cfg.has(roleNode) && !h.initialised(), !h.hasDatabase():
 		return nil, noAgent(dir)
 	}
-	return a.inProcess(ctx, cfg)
+	var o *owner
+	err = a.untilFree(ctx, h, commandWait, func() (done bool, err error) {
+		if o = running(ctx, dir); o == nil { // a serve that starts has the database before it answers
+			o, err = a.inProcess(ctx, cfg)
+		}
+		return o != nil, err
+	})
+	return o, err
 }
 
 // running returns the owner API of the serve that has the directory, nil where none answers.

@@ -31,7 +31,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 	for _, m := range a.cannotRun(cfg) {
 		a.note("%s", clean(m))
 	}
-	p, err := a.open(ctx, cfg)
+	p, err := a.openToServe(ctx, cfg)
 	if err != nil {
 		return err
 	}
