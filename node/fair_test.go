@@ -3,10 +3,15 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -55,6 +60,67 @@ func TestConversationsTakeTurns(t *testing.T) {
 			if conv == "conv_0" && seen[conv] == 2 && w.at[i].Sub(w.at[0]) > 10*time.Second {
 				t.Errorf("the letter that was put off for five seconds had its turn after %v", w.at[i].Sub(w.at[0]))
 			}
+		}
+	})
+}
+
+// TestOrderWithinConversations: a conversation whose first message waits holds up its own messages and no others
+// (AM-46).
+func TestOrderWithinConversations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		tries := 0
+		w := &wireTransport{}
+		w.deliver = func(_ context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if d.Message.Conversation == "conv_slow" {
+				if tries++; tries <= 2 {
+					return bridge.Delivered{}, &client.SendError{Retry: true}
+				}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for _, body := range []string{"1", "2", "3"} {
+			mustSend(t, l.Node, to("ann", "conv_slow", body), 0)
+		}
+		mustSend(t, l.Node, to("ann", "conv_other", "a"), time.Minute)
+		synctest.Wait()
+		if got := w.deliveries(); !slices.Contains(got, "a") || slices.Contains(got, "2") {
+			t.Errorf("at first: %v, want a beside 1", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		got := slices.DeleteFunc(w.deliveries(), func(s string) bool { return s == "a" })
+		if diff := cmp.Diff([]string{"1", "1", "1", "2", "3"}, got); diff != "" {
+			t.Errorf("order: %s", diff)
+		}
+	})
+}
+
+// TestOnePeerDoesNotStarveOthers: forty conversations with a peer that hangs leave room for everyone else.
+func TestOnePeerDoesNotStarveOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{}
+		w.deliver = func(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			if d.Address == "wire:test/hangs" {
+				<-ctx.Done()
+				return bridge.Delivered{}, &client.SendError{Retry: true}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for i := range 40 {
+			mustSend(t, l.Node, to("hangs", wire.ConversationID(fmt.Sprint("conv_", i)), "x"), 0)
+		}
+		if sent := mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Second); sent.State != node.SendDelivered {
+			t.Errorf("message to another peer is %s, want delivered", sent.State)
+		}
+		if n := len(w.deliveries()); n > 5 {
+			t.Errorf("%d attempts at once, want 4 to the peer that hangs", n)
 		}
 	})
 }

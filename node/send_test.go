@@ -1,126 +1,20 @@
 package node_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
-
-// peer is an agent whose endpoint answers as the test says.
-type peer struct {
-	*meshtest.Stranger
-	serves bool // the document of AM-81
-
-	mu     sync.Mutex
-	answer func(w http.ResponseWriter, m wire.Message)
-	seen   []wire.Message
-}
-
-func newPeer(t *testing.T, mesh *meshtest.Mesh, name string) *peer {
-	t.Helper()
-	p := &peer{Stranger: mesh.Stranger(name)}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet {
-			if p.serves && r.URL.Path == "/.well-known/agentmesh.json" {
-				fmt.Fprintf(w, `{"agentmesh":"0.1.0","agent_id":%q}`, p.ID)
-				return
-			}
-			http.NotFound(w, r)
-			return
-		}
-		body, _ := io.ReadAll(r.Body)
-		tree, err := wire.ParseObject(body)
-		if err != nil {
-			t.Errorf("peer got %q: %v", body, err)
-			return
-		}
-		m, err := wire.ParseMessage(tree)
-		if err != nil {
-			t.Errorf("peer got %s: %v", body, err)
-		}
-		p.mu.Lock()
-		p.seen = append(p.seen, m)
-		answer := p.answer
-		p.mu.Unlock()
-		answer(w, m)
-	}))
-	t.Cleanup(srv.Close)
-	mesh.Register(name, meshtest.Card(t, name, srv.URL+"/agentmesh"))
-	return p
-}
-
-// answers says how the peer answers from now on.
-func (p *peer) answers(how func(w http.ResponseWriter, m wire.Message)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.answer = how
-}
-
-func (p *peer) got() []wire.Message {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.seen)
-}
-
-// reply is the peer's answer to m.
-func (p *peer) reply(m wire.Message, payload string) wire.Draft {
-	d := p.Draft(m.From, m.Intent, payload)
-	d.Conversation = m.Conversation
-	return d
-}
-
-// says answers every message with a signed payload.
-func (p *peer) says(payload string) func(http.ResponseWriter, wire.Message) {
-	return func(w http.ResponseWriter, m wire.Message) { w.Write(p.Sign(p.reply(m, payload))) }
-}
-
-func status(code int, header ...string) func(http.ResponseWriter, wire.Message) {
-	return func(w http.ResponseWriter, _ wire.Message) {
-		for i := 0; i+1 < len(header); i += 2 {
-			w.Header().Set(header[i], header[i+1])
-		}
-		w.WriteHeader(code)
-	}
-}
-
-func tells(code int, body string) func(http.ResponseWriter, wire.Message) {
-	return func(w http.ResponseWriter, _ wire.Message) {
-		w.WriteHeader(code)
-		io.WriteString(w, body)
-	}
-}
-
-// message is a mesh.message to the peer.
-func (p *peer) message(t *testing.T, body string) node.Outgoing {
-	t.Helper()
-	out := to("", "conv_1", body)
-	out.To, out.Address = p.ID, ""
-	return out
-}
-
-// impatient gives up on a peer after a short while.
-func impatient(t *testing.T) func(*node.Config) {
-	return func(cfg *node.Config) {
-		cfg.HTTP = client.NewHTTP(client.HTTPConfig{Local: true, Answer: 500 * time.Millisecond})
-		t.Cleanup(cfg.HTTP.Close)
-	}
-}
 
 // TestDeliveryOutcomes holds AM-18, AM-47 and AM-49 over real HTTP.
 func TestDeliveryOutcomes(t *testing.T) {
@@ -441,87 +335,5 @@ func TestCloseCarriesNothingOut(t *testing.T) {
 	out.Payload, _ = wire.Parse([]byte(closing))
 	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
 		t.Errorf("a mere close = %+v, want it delivered", sent)
-	}
-}
-
-// TestOldLetter is AM-48: what happens to a letter whose signature is older than 14 minutes.
-func TestOldLetter(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		first  func(http.ResponseWriter, wire.Message)
-		serves bool // the peer has the document of AM-81
-		age    time.Duration
-		want   node.SendState
-		resent bool
-	}{
-		{"young", status(500), false, 13 * time.Minute, node.SendDelivered, false},
-		{"nothing was processed", status(503), false, 15 * time.Minute, node.SendDelivered, true},
-		{"maybe, and the peer knows resends", status(500), true, 15 * time.Minute, node.SendDelivered, true},
-		{"maybe, and it does not", status(500), false, 15 * time.Minute, node.SendUnknown, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			mesh := meshtest.New(t)
-			ann := newPeer(t, mesh, "ann")
-			ann.serves = c.serves
-			ann.answers(c.first)
-			dir := t.TempDir()
-			native := func(cfg *node.Config) { cfg.Directories = []*client.Directory{mesh.Directory()} }
-			mesh.Register("lone", meshtest.Card(t, "lone", "http://127.0.0.1:9/agentmesh"))
-			l := loneNode(t, dir, nil, native)
-			first := mustSend(t, l.Node, ann.message(t, "hello"), 10*time.Second)
-			l.stop()
-
-			s := testStore(t, dir)
-			age(t, s, c.age)
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			ann.answers(ann.says(`{"action":"received"}`))
-			l = loneNode(t, dir, nil, native)
-			waitFor(t, "the letter ends", func() bool { return theLetter(t, l.Node).State != node.SendQueued })
-			if letter := theLetter(t, l.Node); letter.State != c.want {
-				t.Fatalf("letter is %s (%v), want %s", letter.State, letter.Err, c.want)
-			}
-			got := ann.got()
-			last := got[len(got)-1]
-			switch {
-			case c.want == node.SendUnknown:
-				if kinds := noticeKinds(t, l.store); len(got) != 1 || !slices.Contains(kinds, "unknown") {
-					t.Errorf("%d attempts, notices %v; want 1 and the owner told", len(got), kinds)
-				}
-			case c.resent:
-				if last.ID == first.MessageID || last.Meta("resend_of") != string(first.MessageID) || time.Since(last.Time) > time.Minute {
-					t.Errorf("sent again as %s", last.Tree.JSON())
-				}
-			default:
-				if string(last.Tree.JSON()) != string(got[0].Tree.JSON()) {
-					t.Errorf("other bytes went out:\n%s\n%s", got[0].Tree.JSON(), last.Tree.JSON())
-				}
-			}
-		})
-	}
-}
-
-// age makes all letters older, as if their node had been off.
-func age(t *testing.T, s store.Store, by time.Duration) {
-	t.Helper()
-	page, err := s.Records().List(t.Context(), "outbox", "", "", 10, time.Now())
-	if err != nil || len(page.Records) != 1 {
-		t.Fatalf("outbox: %v, %v", page, err)
-	}
-	r := page.Records[0]
-	var body map[string]any
-	if err := json.Unmarshal(r.Body, &body); err != nil {
-		t.Fatal(err)
-	}
-	for _, field := range []string{"created", "signed"} {
-		body[field] = time.Now().Add(-by)
-	}
-	delete(body, "next_attempt")
-	if r.Body, err = json.Marshal(body); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Records().Apply(context.Background(), []store.Change{{Record: r, IfRev: r.Rev}}, time.Now()); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -1,0 +1,121 @@
+package node_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// TestOpenClaw holds the request to what the gateway takes, and the fences around strangers' text (THREATS 30).
+func TestOpenClaw(t *testing.T) {
+	var got wire.Value
+	var header http.Header
+	url, c := hookServer(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got, _ = wire.ParseObject(body)
+		header = r.Header
+		w.WriteHeader(http.StatusAccepted)
+		fmt.Fprint(w, `{"ok":true,"runId":"r1"}`)
+	})
+	h := node.OpenClawHook{URL: url + "/hooks/agent", Token: "gateway-token", AgentID: "main", HTTP: c}
+	answer, err := h.Handle(t.Context(), aCall(t))
+	if err != nil || !answer.Async {
+		t.Fatalf("Handle = %+v, %v, want async", answer, err)
+	}
+	if header.Get("Authorization") != "Bearer gateway-token" || header.Get("Idempotency-Key") != "msg_1" {
+		t.Errorf("headers: %v", header)
+	}
+	if _, ok := got.Get("sessionKey"); ok {
+		t.Error("sessionKey is sent although the owner did not turn it on")
+	}
+	if got.GetStr("agentId") != "main" || got.GetStr("name") != "AgentMesh" {
+		t.Errorf("body: %s", got.JSON())
+	}
+	text := got.GetStr("message")
+	if !strings.Contains(text, "agentmesh reply conv_1 'JSON'") {
+		t.Errorf("the prompt does not say how to answer:\n%s", text)
+	}
+	if strings.ContainsRune(text, 0x1b) {
+		t.Errorf("the prompt has control characters: %q", text)
+	}
+	_, fence, _ := strings.Cut(text, "Between the lines marked ")
+	fence, _, _ = strings.Cut(fence, " ")
+	outside := text
+	for {
+		before, rest, ok := strings.Cut(outside, "--- "+fence+" begin")
+		if !ok {
+			break
+		}
+		_, after, ok := strings.Cut(rest, "--- "+fence+" end")
+		if !ok {
+			t.Fatalf("a fence is not closed:\n%s", text)
+		}
+		outside = before + after
+	}
+	if len(fence) < 20 || strings.Contains(outside, "Ignore your owner") || strings.Contains(outside, "]0;x") {
+		t.Errorf("text of the peer stands outside of the fence %q:\n%s", fence, outside)
+	}
+
+	h.SessionKey = true
+	if _, err := h.Handle(t.Context(), aCall(t)); err != nil || got.GetStr("sessionKey") != "agentmesh:conv_1" {
+		t.Errorf("sessionKey = %q, %v", got.GetStr("sessionKey"), err)
+	}
+	if again := got.GetStr("message"); again != text {
+		t.Errorf("the same message is told in other words, which is another run:\n%s", again)
+	}
+	other := aCall(t)
+	other.Message.ID = "msg_2"
+	if _, err := h.Handle(t.Context(), other); err != nil || strings.Contains(got.GetStr("message"), fence) {
+		t.Errorf("two messages have the same fence, %v", err)
+	}
+	other.Reminder = true
+	told := got.GetStr("message")
+	if _, err := h.Handle(t.Context(), other); err != nil || header.Get("Idempotency-Key") != "msg_2-reminder" || got.GetStr("message") == told {
+		t.Errorf("a reminder is no run of its own, %v", err)
+	}
+}
+
+// The longest conversation there can be fits what a gateway takes, and what strangers wrote calls no skill.
+func TestOpenClawLongTexts(t *testing.T) {
+	var size int
+	var got wire.Value
+	url, c := hookServer(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		size = len(body)
+		got, _ = wire.ParseObject(body)
+	})
+	for name, char := range map[string]string{"quotes": `\"`, "wide": "漢", "wider": "𝕬", "plain": "x", "references": "$github ", "digits": "$1password ", "sums": "$900 "} {
+		call := aCall(t)
+		call.Payload = []byte(`{"action":"deliver","message":{"body":"` + strings.Repeat(char, 250_000/len(char)) + `"}}`)
+		v, err := wire.Parse(call.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call.Sender.Name = strings.Repeat(strings.Trim(char, `\`), 256)
+		call.History = nil
+		for i := range 20 {
+			earlier := wire.Draft{ID: wire.MessageID(fmt.Sprint("msg_", i+100)), Conversation: "conv_1", From: "am_chris", To: "am_sarah", Intent: wire.Deliver, Payload: v}
+			call.History = append(call.History, store.Entry{MessageID: string(earlier.ID), Raw: earlier.Tree().JSON()})
+		}
+		if _, err := (node.OpenClawHook{URL: url, Token: "gateway-token", HTTP: c}).Handle(t.Context(), call); err != nil {
+			t.Fatal(err)
+		}
+		text := got.GetStr("message")
+		if size == 0 || size > 256<<10 || !utf8.ValidString(text) || strings.Count(text, "begin: earlier") < 3 {
+			t.Errorf("%s: %d bytes, %d earlier messages", name, size, strings.Count(text, "begin: earlier"))
+		}
+		for reference, literal := range map[string]string{"$github ": `\$github \$github`, "$1password ": `\$1password \$1password`, "$900 ": ` $900 $900`} {
+			if char == reference && !strings.Contains(text, literal) || regexp.MustCompile(`(^|[^\\])\$(github|1password)`).MatchString(text) {
+				t.Errorf("%s: a skill is called, or a sum is not one any more", name)
+			}
+		}
+	}
+}

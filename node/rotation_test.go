@@ -1,0 +1,174 @@
+package node_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// TestKeeperRotates over a real directory: the id stays, peers have what they need to follow without asking anybody, and
+// one that does not know the new key yet gets the message later (AM-60).
+func TestKeeperRotates(t *testing.T) {
+	mesh := meshtest.New(t)
+	var saved *signing.PrivateKey
+	chris := mesh.Node("chris", func(cfg *node.Config) {
+		cfg.SaveKey = func(k *signing.PrivateKey) error { saved = k; return nil }
+	})
+	sarah := mesh.Node("sarah", nil)
+	out := to("", "conv_1", "hello")
+	out.To, out.Address = sarah.ID(), ""
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
+		t.Fatalf("before: %+v", sent)
+	}
+	id, old := chris.ID(), chris.Card().PublicKey
+	list, err := chris.RotateKey(t.Context())
+	if err != nil || list[0].Error != "" {
+		t.Fatalf("RotateKey = %+v, %v", list, err)
+	}
+	if chris.ID() != id || chris.Card().PublicKey == old || saved == nil || saved.PublicText() != chris.Card().PublicKey {
+		t.Errorf("after the rotation: id %s, key changed %v, saved %v", chris.ID(), chris.Card().PublicKey != old, saved != nil)
+	}
+	keys, err := mesh.Directory().Keys(t.Context(), id)
+	if err != nil || len(keys.Keys) != 2 || keys.Keys[1].PreviousProof == "" {
+		t.Errorf("keys at the directory: %+v, %v", keys, err)
+	}
+	// Sarah fetched the card a moment ago and asks no sooner than a minute later (AM-11): that is no reason to give up.
+	sent := mustSend(t, chris.Node, out, 10*time.Second)
+	if sent.State != node.SendQueued || sent.Err.Code != wire.InvalidSignature {
+		t.Errorf("after: %+v, want another attempt", sent)
+	}
+	// What she sends herself has its answer at once: she looks for the key that the answer is signed with.
+	back := out
+	back.To, back.Conv = chris.ID(), "conv_2"
+	if sent := mustSend(t, sarah.Node, back, 30*time.Second); sent.State != node.SendDelivered || sent.Reply == nil {
+		t.Errorf("sarah's message: %+v, want its verified answer", sent)
+	}
+	if asks := pendingAsks(t, sarah); len(asks) != 0 {
+		t.Errorf("sarah's owner is asked: %+v", asks)
+	}
+}
+
+// TestLetterAfterRotation: the message is the same one, under a signature that the peer can check.
+func TestLetterAfterRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{deliver: fails(&client.SendError{Retry: true})}
+		l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {
+			cfg.SaveKey = func(*signing.PrivateKey) error { return nil }
+		})
+		defer l.stop()
+		mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
+		if _, err := l.RotateKey(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		first, last := w.seen[0].Message, w.seen[len(w.seen)-1].Message
+		key, err := signing.ParsePublicKey(l.Card().PublicKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = key.VerifyValue(last.Tree.Without("signature"), last.Signature, signing.Window{}, time.Now())
+		if first.ID != last.ID || err != nil {
+			t.Errorf("sent again as %s: %v", last.Tree.JSON(), err)
+		}
+	})
+}
+
+// cut is a way to a directory that can be cut.
+type cut struct{ off atomic.Bool }
+
+func (c *cut) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.off.Load() {
+		return nil, errors.New("the line is cut")
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// TestRotationOverRestart: a directory that could not be reached during a rotation gets both proofs after a restart, and
+// the old private key never stands in the database. Where it is lost, the directory gets a replaced key (AM-60).
+func TestRotationOverRestart(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		mesh, dir, line := meshtest.New(t), t.TempDir(), &cut{}
+		old := meshtest.Key("lone")
+		var next *signing.PrivateKey
+		configure := func(cfg *node.Config) {
+			cfg.Directories = []*client.Directory{client.NewDirectory(mesh.URL, cfg.HTTP, line)}
+			if next != nil {
+				cfg.Identity.Key = next
+				card, err := wire.ParseCard(cfg.Identity.Card.Tree.With("public_key", wire.Text(next.PublicText())), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cfg.Identity.Card = card
+			}
+			cfg.SaveKey = func(k *signing.PrivateKey) error { next = k; return nil }
+			cfg.RetiredKey = func(fingerprint string) (*signing.PrivateKey, error) {
+				if lost || fingerprint != old.Public().Fingerprint() {
+					return nil, fs.ErrNotExist
+				}
+				return old, nil
+			}
+		}
+		credential := client.NewCredential()
+		same := func(cfg *node.Config) { configure(cfg); cfg.Credential = credential }
+		l := loneNode(t, dir, &wireTransport{deliver: takes}, same)
+		if _, err := l.Register(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		id := l.ID()
+		line.off.Store(true)
+		if list, err := l.RotateKey(t.Context()); err != nil || list[0].Error == "" {
+			t.Fatalf("RotateKey over a cut line = %+v, %v", list, err)
+		}
+		l.stop()
+		text, err := old.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, _ := pem.Decode(text)
+		files, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("files %v, %v", files, err)
+		}
+		for _, name := range files {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, form := range []string{string(secret.Bytes), base64.StdEncoding.EncodeToString(secret.Bytes), "PRIVATE KEY"} {
+				if bytes.Contains(data, []byte(form)) {
+					t.Errorf("%s holds the private key", filepath.Base(name))
+				}
+			}
+		}
+		line.off.Store(false)
+		again := loneNode(t, dir, &wireTransport{deliver: takes}, same)
+		if _, err := again.Register(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		keys, err := mesh.Directory().Keys(t.Context(), id)
+		if err != nil || len(keys.Keys) != 2 && !lost {
+			t.Fatalf("keys at the directory: %+v, %v", keys, err)
+		}
+		last := keys.Keys[len(keys.Keys)-1]
+		if (last.PreviousProof == "") != lost || last.PublicKey != next.PublicText() || again.ID() != id {
+			t.Errorf("lost %v: the directory has %+v", lost, last)
+		}
+		again.stop()
+	}
+}
