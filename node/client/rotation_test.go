@@ -1,0 +1,165 @@
+package client
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+func TestRotation(t *testing.T) {
+	swap := func(l *listing, f func(*wire.KeyHistory)) {
+		history := l.keys[sarah]
+		f(&history)
+		l.keys[sarah] = history
+	}
+	tests := []struct {
+		name   string
+		rotate func(t *testing.T, l *listing)
+		follow bool
+	}{
+		{"one step, card as it was signed", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+		}, true},
+		{"one step, text recomputed", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].ProofText = "" })
+		}, true},
+		{"one step, card changed since and kept", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), true)
+			l.cards[sarah] = testCard(sarah, key(2)).With("name", wire.Text("Renamed"))
+		}, true},
+		{"one step, card changed since and lost", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			l.cards[sarah] = testCard(sarah, key(2)).With("name", wire.Text("Renamed"))
+		}, false},
+		{"two steps with their cards", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), true)
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(3), true)
+		}, true},
+		{"two steps, the first without its card", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), false)
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(3), false)
+		}, false},
+		{"replacement without the old key", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(9), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[0].PublicKey = key(1).PublicText() })
+		}, false},
+		{"no proof by the old key", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].PreviousProof = "" })
+		}, false},
+		{"no proof by the new key", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].Proof = h.Keys[1].PreviousProof })
+		}, false},
+		{"no history", func(_ *testing.T, l *listing) { l.put(sarah, key(2)) }, false},
+		{"a history that begins later", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) { h.Keys = h.Keys[1:] })
+		}, false},
+		{"a history that leads elsewhere", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), true)
+			l.put(sarah, key(2))
+		}, false},
+		{"an endless history", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
+			swap(l, func(h *wire.KeyHistory) {
+				for range maxRotations {
+					h.Keys = append([]wire.KeyChange{{PublicKey: key(5).PublicText()}}, h.Keys...)
+				}
+			})
+		}, false},
+		{"made for another directory", func(t *testing.T, l *listing) {
+			l.rotate(t, other, testCard(sarah, key(2)), key(2), key(1), false)
+		}, false},
+		{"made for another agent", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard("am_chris", key(2)), key(2), key(1), true)
+			l.keys[sarah] = wire.KeyHistory{AgentID: sarah, Keys: l.keys["am_chris"].Keys}
+			l.put(sarah, key(2))
+		}, false},
+		{"a renewal by the old key, signed again by the new one", func(t *testing.T, l *listing) {
+			// The directory keeps the proof of an ordinary renewal and adds a signature under the same text.
+			l.rotate(t, home, testCard(sarah, key(1)), key(2), key(1), true)
+			swap(l, func(h *wire.KeyHistory) { h.Keys[1].PublicKey = key(2).PublicText() })
+			l.put(sarah, key(2))
+		}, false},
+		{"the same, without the card", func(t *testing.T, l *listing) {
+			l.rotate(t, home, testCard(sarah, key(1)), key(2), key(1), false)
+			l.put(sarah, key(2))
+		}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newListing()
+				l.put(sarah, key(1))
+				var told changes
+				cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note})
+				v := &Verifier{Cards: cards}
+				if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Minute)
+				tt.rotate(t, l)
+				checked, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), time.Now())
+				if got := err == nil; got != tt.follow {
+					t.Errorf("followed: %v, want %v (%v)", got, tt.follow, err)
+				}
+				if err != nil && !errors.Is(err, wire.ErrSignature) {
+					t.Errorf("Authenticate() = %v, want ErrSignature", err)
+				}
+				if err == nil && !checked.Pinned.Equal(time.Now()) {
+					t.Errorf("pinned at %v, want now", checked.Pinned)
+				}
+				if got := len(told.list) == 0; got != tt.follow {
+					t.Errorf("the owner was told %d times, followed %v", len(told.list), tt.follow)
+				}
+				pin, _ := cards.loadPin(t.Context(), sarah, time.Now())
+				want := key(1)
+				if tt.follow {
+					want = key(2)
+				}
+				if pin.Fingerprint != want.Public().Fingerprint() {
+					t.Errorf("pinned %s", pin.Fingerprint)
+				}
+			})
+		})
+	}
+}
+
+// The existing directory has no key history: a changed key is the owner's to judge.
+func TestRotationAtReferenceDirectory(t *testing.T) {
+	d := reference(t, "card", "keys")
+	recs := records(t)
+	var told changes
+	c := NewCards(CardsConfig{Directories: []*Directory{d}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: told.note})
+	pin := pinned{Pin: Pin{Agent: referenceID, Fingerprint: key(1).Public().Fingerprint(), PublicKey: key(1).PublicText()}}
+	if err := recs.Apply(t.Context(), []store.Change{pin.change(time.Now())}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Lookup(t.Context(), referenceID, time.Now()); !errors.Is(err, wire.ErrSignature) || len(told.list) != 1 {
+		t.Errorf("Lookup() = %v, told %v", err, told.list)
+	}
+}
+
+func TestProofTextSpelling(t *testing.T) {
+	d := NewDirectory("http://127.0.0.1:3141/v1", nil, http.DefaultTransport)
+	digest := [32]byte{1}
+	for claimed, same := range map[string]bool{
+		"http://localhost:3141/v1":  true,
+		"http://[::1]:3141/v1":      true,
+		"http://localhost:3142/v1":  false,
+		"https://localhost:3141/v1": false,
+		"http://evil.example/v1":    false,
+	} {
+		text := wire.KeyProofText("PUT", "/v1/agents/am_sarah", claimed, "now", digest)
+		if got := string(proofText(d, sarah, "now", digest, string(text))) == string(text); got != same {
+			t.Errorf("proofText() takes %s: %v, want %v", claimed, got, same)
+		}
+	}
+}
