@@ -48,8 +48,9 @@ type Ask struct {
 	Kind    string          `json:"kind"`    // names the resolver
 	Subject string          `json:"subject"` // principal it is about
 	Conv    store.ConvKey   `json:"conversation,omitzero"`
-	Title   string          `json:"title"`          // ours; nothing that a peer wrote
-	Rule    string          `json:"rule,omitempty"` // why the owner is asked: "access.mode=approval"
+	About   string          `json:"about,omitempty"` // a matter of a bridge, in its words: "mess/2026-11-22-001"
+	Title   string          `json:"title"`           // ours; nothing that a peer wrote
+	Rule    string          `json:"rule,omitempty"`  // why the owner is asked: "access.mode=approval"
 	Body    json.RawMessage `json:"body,omitempty"`
 	Hash    string          `json:"hash"` // of what the owner is shown; whoever decides names it (AM-34)
 	Choices []Choice        `json:"choices"`
@@ -92,6 +93,9 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 
 func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
 
+// aboutTerm finds the asks about a matter that are pending; of a matter there may be any number that ended.
+func aboutTerm(about string) string { return "about/" + about }
+
 // NewAskID returns a unique id that sorts by time.
 func NewAskID(now time.Time) string {
 	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
@@ -113,6 +117,9 @@ func (s stored) record() store.Record {
 	terms := []string{"state:" + string(s.State), "subject:" + s.Subject}
 	if s.Conv != (store.ConvKey{}) {
 		terms = append(terms, convTerm(s.Conv))
+	}
+	if s.About != "" && s.State == AskPending {
+		terms = append(terms, aboutTerm(s.About))
 	}
 	until := end.Add(keepFor)
 	if !s.Purge.IsZero() && s.Purge.Before(until) {

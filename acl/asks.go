@@ -157,8 +157,17 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 // Withdraw returns the changes that withdraw those pending asks of a conversation that which names (AM-36). They fail
 // with store.ErrConflict where one of them is decided meanwhile.
 func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, which func(Ask) bool, now time.Time) ([]store.Change, error) {
+	return q.withdraw(ctx, convTerm(conv), which, now)
+}
+
+// WithdrawAbout is [Asks.Withdraw] for the pending asks about a matter of a bridge.
+func (q *Asks) WithdrawAbout(ctx context.Context, about string, which func(Ask) bool, now time.Time) ([]store.Change, error) {
+	return q.withdraw(ctx, aboutTerm(about), which, now)
+}
+
+func (q *Asks) withdraw(ctx context.Context, term string, which func(Ask) bool, now time.Time) ([]store.Change, error) {
 	var changes []store.Change
-	err := q.each(ctx, conv, now, func(s stored) {
+	err := q.each(ctx, term, now, func(s stored) {
 		if s.at(now).State != AskPending || !which(s.Ask) {
 			return
 		}
@@ -171,7 +180,7 @@ func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, which func(Ask)
 // Forget returns the changes that remove every ask of a conversation, decided or not.
 func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([]store.Change, error) {
 	var changes []store.Change
-	err := q.each(ctx, conv, now, func(s stored) {
+	err := q.each(ctx, convTerm(conv), now, func(s stored) {
 		changes = append(changes, store.Change{Record: store.Record{NS: nsAsks, Key: s.ID}, IfRev: s.rev, Delete: true})
 		if s.at(now).State == AskPending && s.Slot != "" {
 			changes = append(changes, freeing(s.Slot))
@@ -180,12 +189,12 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 	return changes, err
 }
 
-// each calls do for the asks of a conversation.
-func (q *Asks) each(ctx context.Context, conv store.ConvKey, now time.Time, do func(stored)) error {
+// each calls do for the asks with a term.
+func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(stored)) error {
 	for after := ""; ; {
-		page, err := q.records.List(ctx, nsAsks, convTerm(conv), after, 100, now)
+		page, err := q.records.List(ctx, nsAsks, term, after, 100, now)
 		if err != nil {
-			return fmt.Errorf("list asks of conversation: %w", err)
+			return fmt.Errorf("list asks with %s: %w", term, err)
 		}
 		for _, rec := range page.Records {
 			s, err := decodeAsk(rec)
