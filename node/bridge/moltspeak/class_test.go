@@ -95,6 +95,38 @@ func TestPersonalData(t *testing.T) {
 	}
 }
 
+// Reading every byte for personal data is slow, so it comes last: size, consent as it is named, and what the peer may
+// send are judged first (MS-50).
+func TestPersonalDataIsReadLast(t *testing.T) {
+	r, n := alone(t, nil)
+	large := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com `+strings.Repeat(" .", wire.MaxMessage/2)+`"}}`, TypePhone)
+	bare := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com"}}`, TypePhone)
+	stray := bare
+	stray.Op, stray.P = OpStream, mustTree(t, `{"action":"chunk","stream_id":"none","seq":0,"data":"jane.doe@example.com"}`)
+	for _, step := range []struct {
+		name  string
+		draft Draft
+		want  Code
+		field string
+	}{
+		{"of a peer that may not send it", bare, CodeCapability, "cls"},
+		{"too large", large, CodeInvalidParam, "p"},
+		{"of no open stream", stray, CodeInvalidParam, "p.stream_id"},
+		{"not covered", bare, CodeConsent, "pii_meta"},
+	} {
+		step.draft.ID = "fresh " + step.name
+		if m, _ := r.boxed(cat, step.draft); Code(m.P.GetStr("code")) != step.want || m.P.GetStr("field") != step.field {
+			t.Errorf("%s: %s, want %s %s", step.name, m.P.JSON(), step.want, step.field)
+		}
+		if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(n.got) != 0 {
+		t.Errorf("the node got %d messages", len(n.got))
+	}
+}
+
 // A secret is handed over from memory and is nowhere afterwards (MS-37).
 func TestSecretsAreNotKept(t *testing.T) {
 	const marker = "correct-horse-battery-staple"

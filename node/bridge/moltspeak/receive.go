@@ -101,7 +101,7 @@ func (b *Bridge) take(c *exchange) (answer, *Error) {
 		}
 		return answer{}, nil
 	}
-	for _, check := range []func(*exchange) *Error{b.classified, b.capable} {
+	for _, check := range []func(*exchange) *Error{b.classified, b.capable, b.covered} {
 		if e := check(c); e != nil {
 			return answer{}, e
 		}
@@ -239,9 +239,21 @@ func (b *Bridge) classified(c *exchange) *Error {
 			return faultAt(CodeClassification, "cls", "secrets are not taken here")
 		}
 	case PII:
-		return c.m.PII.covers(Types(c.m.P), c.now)
+		if len(c.m.Tree.JSON()) > wire.MaxMessage {
+			return beyond() // it could not be handed on, and is not read for nothing
+		}
+		return c.m.PII.covers(nil, c.now)
 	}
 	return nil
+}
+
+// covered reads a message for personal data, which takes seconds for a megabyte: after everything that is judged without
+// it. A piece of a stream is read when the stream has taken it.
+func (b *Bridge) covered(c *exchange) *Error {
+	if c.m.Class != PII || c.m.Op == OpStream {
+		return nil
+	}
+	return c.m.PII.covers(Types(c.m.P), c.now)
 }
 
 // capable is level and capability (MS-28, MS-35).

@@ -139,6 +139,13 @@ func (s *streams) drop(key string) {
 	}
 }
 
+// end drops a stream, where it is open.
+func (s *streams) end(peer, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(hash(peer, id))
+}
+
 func (s *streams) sweep(now time.Time) {
 	for key, in := range s.open {
 		if now.Sub(in.active) >= streamIdle {
@@ -152,6 +159,12 @@ func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
 	done, e := b.streams.take(&c.m, p, c.known(), c.now)
 	if e != nil {
 		return answer{}, e
+	}
+	if c.m.Class == PII {
+		if e := c.m.PII.covers(Types(c.m.P), c.now); e != nil {
+			b.streams.end(c.m.From.Name(), p.ID)
+			return answer{}, e
+		}
 	}
 	if done == nil {
 		return answer{}, b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])})

@@ -199,13 +199,17 @@ func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payloa
 	raw := b.shownMessage(c)
 	strict, err := wire.Parse(payload.JSON())
 	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {
-		return bridge.Inbound{}, faultAt(CodeInvalidParam, "p", "is beyond the limits of AgentMesh: 32 levels, 256 KiB, integers within 2^53").because(err)
+		return bridge.Inbound{}, beyond().because(err)
 	}
 	return bridge.Inbound{
 		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature,
 		MessageID: wire.MessageID("msg_" + hash(c.m.From.Name(), c.m.ID)), ConvID: wire.ConversationID(conv), Intent: intent,
 		Payload: strict, Time: c.m.Time, Received: c.now, Raw: raw, Digest: c.digest, Deadline: c.deadline(), Purge: c.purge(),
 	}, nil
+}
+
+func beyond() *Error {
+	return faultAt(CodeInvalidParam, "p", "is beyond the limits of AgentMesh: 32 levels, 256 KiB, integers within 2^53")
 }
 
 // keepConfidential is how long confidential messages are kept (MS-37).
