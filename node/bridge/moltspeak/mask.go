@@ -74,9 +74,12 @@ func maskLeaves(v wire.Value, key string, types []string) wire.Value {
 	return v
 }
 
-// maskText masks the findings of these types in a text.
+// maskText masks the findings of these types in a text, all of a text with more of them than are kept.
 func maskText(s string, types []string) string {
 	found := Scan(s)
+	if len(found) >= maxFindings {
+		return masked
+	}
 	slices.SortFunc(found, func(a, b Finding) int { return a.Start - b.Start })
 	var b strings.Builder
 	at := 0

@@ -82,14 +82,15 @@ var patterns = []pattern{
 
 const datePattern = `\d{1,2}[./\- ](?:\d{1,2}|\p{L}{3,9})[./\- ](?:\d{4}|\d{2})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}\.? \p{L}{3,9},? \d{4}|\p{L}{3,9}\.? \d{1,2}(?:st|nd|rd|th)?,? \d{4}`
 
-// maxFindings bounds what is kept of one text; what a text holds shows long before.
+// maxFindings bounds what is kept of one text; what a text holds shows long before. Candidates that are nothing do not
+// count: they would hide what comes after them.
 const maxFindings = 200
 
-// Scan finds personal data in a text.
+// Scan finds personal data in a text, at most [maxFindings] of it.
 func Scan(text string) []Finding {
 	var out []Finding
 	for _, p := range patterns {
-		for _, at := range p.re.FindAllStringSubmatchIndex(text, maxFindings) {
+		for _, at := range p.re.FindAllStringSubmatchIndex(text, -1) {
 			start, end := at[0], at[1]
 			if len(at) > 2 && at[2] >= 0 {
 				start, end = at[2], at[3]

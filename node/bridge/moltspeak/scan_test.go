@@ -97,3 +97,15 @@ func FuzzScan(f *testing.F) {
 		}
 	})
 }
+
+// What looks like personal data and is none hides nothing behind it, and a text full of it is masked to its end.
+func TestScanToTheEnd(t *testing.T) {
+	decoys := strings.Repeat("4111 1111 1111 1112, ", 2*maxFindings) // no card: its check digit is wrong
+	if got := Types(wire.Text(decoys + "4111 1111 1111 1111")); !slices.Contains(got, TypeFinancial) {
+		t.Errorf("behind numbers that are none: %v", got)
+	}
+	many := strings.Repeat("jane.doe@example.com, ", 2*maxFindings)
+	if got := Mask(wire.Text(many), &PIIMeta{Types: []string{TypeEmail}}); strings.Contains(string(got.JSON()), "jane") {
+		t.Errorf("of %d addresses, some stay: …%s", 2*maxFindings, string(got.JSON())[len(got.JSON())-40:])
+	}
+}
