@@ -135,14 +135,16 @@ func TestMatch(t *testing.T) {
 // A pattern is one prefix, so no input makes matching slow (THREATS row 20).
 func TestMatchHostile(t *testing.T) {
 	pattern, s := strings.Repeat("a*", 32<<10), strings.Repeat("a", 64<<10)+"b"
-	began := time.Now()
+	took := time.Hour // the shortest: matching's own time on a machine that does other things too
 	for range 100 {
+		began := time.Now()
 		if acl.Match(pattern, s) {
 			t.Fatal("a prefix that is not there matched")
 		}
+		took = min(took, time.Since(began))
 	}
-	if took := time.Since(began); took > 100*time.Millisecond {
-		t.Errorf("100 matches took %v, want under 1 ms each", took)
+	if took > time.Millisecond {
+		t.Errorf("a match took %v, want under 1 ms", took)
 	}
 }
 
