@@ -69,12 +69,12 @@ func IsSealed(payload wire.Value) bool { return payload.GetStr("action") == wire
 // Unsealed is what was in a sealed payload.
 type Unsealed struct {
 	Payload wire.Value
-	By      Sealer // zero fields where the sender does not say
+	By      Sealer // without a recipient where the sender names none
 	Key     []byte // opens this one message again, see [SaidIn]
 }
 
-// Unseal opens a sealed payload that from has sent to the holder of one of keys. An error matches [ErrSealed], and says nothing
-// more that from does not know.
+// Unseal opens a sealed payload that from has sent to the holder of one of keys, and named itself in. An error matches
+// [ErrSealed], and says nothing more that from does not know.
 func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (Unsealed, error) {
 	file, err := fileOf(sealed)
 	if err != nil {
@@ -91,11 +91,14 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (U
 		return Unsealed{}, fmt.Errorf("%w: it is not sealed to this agent's key", ErrSealed)
 	}
 	o, err := read(sealed, plain)
-	if err == nil && o.By.Agent != "" && o.By.Agent != from {
-		err = fmt.Errorf("%w: another agent sealed it", ErrSealed)
+	if err == nil && (o.By.Agent == "" || o.By.Agent != from) {
+		err = fmt.Errorf("%w: inside, its sender is not named as who sealed it", ErrSealed)
+	}
+	if err != nil {
+		return Unsealed{}, err
 	}
 	o.Key = fileKey
-	return o, err
+	return o, nil
 }
 
 // openWith opens a sealed payload with the key of the message.

@@ -94,13 +94,34 @@ func mustEd25519(t *testing.T) *signing.PrivateKey {
 // TestSealedOverride: nobody answers or resends by what stands inside alone.
 func TestSealedOverride(t *testing.T) {
 	mine := ageKey(t)
-	file, err := signing.SealAge(mine.PublicText(), []byte(`{"action":"x","metadata":{"in_reply_to":"msg_inside","resend_of":"msg_inside","sealed_by":7}}`))
+	file, err := signing.SealAge(mine.PublicText(), []byte(`{"action":"x","metadata":{"in_reply_to":"msg_inside","resend_of":"msg_inside","sealed_by":{"agent_id":"am_chris","age_recipient":7}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	o, err := Unseal([]*signing.PrivateKey{mine}, sealedForm(file), "am_chris")
 	if err != nil || string(o.Payload.JSON()) != `{"action":"x"}` {
 		t.Errorf("opened %s, %v", o.Payload.JSON(), err)
+	}
+}
+
+// TestSealedByNobody: a seal without its sender's name could have been taken over from anybody, so it is not opened; what
+// stands in a transcript still is.
+func TestSealedByNobody(t *testing.T) {
+	mine := ageKey(t)
+	for _, metadata := range []string{``, `,"metadata":{}`, `,"metadata":{"sealed_by":7}`, `,"metadata":{"sealed_by":{}}`, `,"metadata":{"sealed_by":{"agent_id":""}}`,
+		`,"metadata":{"sealed_by":{"agent_id":["am_chris"]}}`, `,"metadata":{"sealed_by":{"agent_id":"AM_CHRIS"}}`, `,"metadata":null`} {
+		file, key, err := signing.SealAgeKeyed(mine.PublicText(), []byte(`{"action":"x"`+metadata+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range []wire.AgentID{"am_chris", ""} {
+			if o, err := Unseal([]*signing.PrivateKey{mine}, sealedForm(file), from); !errors.Is(err, ErrSealed) {
+				t.Errorf("%s from %q: opened %s, %v", metadata, from, o.Payload.JSON(), err)
+			}
+		}
+		if v, err := openWith(key, sealedForm(file)); err != nil || v.GetStr("action") != "x" {
+			t.Errorf("%s in a transcript: %s, %v", metadata, v.JSON(), err)
+		}
 	}
 }
 
@@ -112,7 +133,7 @@ func sealedForm(file []byte) wire.Value {
 func FuzzUnseal(f *testing.F) {
 	mine := ageKey(f)
 	for _, s := range []string{`{}`, `{"action":"accept"}`, `{"action":"sealed"}`, `{"action":"close","status":"failed"}`, `[]`, ` {"a":1} `,
-		`{"metadata":null}`, `{"metadata":[]}`, `{"metadata":{"sealed_by":{"agent_id":"am_x"}}}`, `{"a":1,"a":2}`, strings.Repeat("[", 100)} {
+		`{"metadata":null}`, `{"metadata":[]}`, `{"metadata":{"sealed_by":{"agent_id":"am_x"}}}`, `{"a":1,"metadata":{"sealed_by":{"agent_id":"am_chris"}}}`, `{"a":1,"a":2}`, strings.Repeat("[", 100)} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, plain []byte) {

@@ -150,6 +150,16 @@ func ageFile(t *testing.T, text string, recipients ...string) []byte {
 	return b.Bytes()
 }
 
+// named is a payload as its sender seals it: with its name inside, where it is an object.
+func named(payload string, by wire.AgentID) string {
+	v, err := wire.ParseObject([]byte(payload))
+	if err != nil {
+		return payload
+	}
+	sealer := wire.Obj(wire.Member{Key: "agent_id", Value: wire.Text(string(by))})
+	return string(v.With("metadata", wire.Obj(wire.Member{Key: "sealed_by", Value: sealer})).JSON())
+}
+
 // TestSealedIsJudgedAsOpen: whatever the owner's rules do with an open message they do with the same one sealed
 // (lines 13 to 15), an accept that commits the owner above all.
 func TestSealedIsJudgedAsOpen(t *testing.T) {
@@ -173,7 +183,7 @@ func TestSealedIsJudgedAsOpen(t *testing.T) {
 		sarah := mesh.Node("sarah-"+string(rune('a'+i)), mode(c.mode))
 		twin := mesh.Node("twin-"+string(rune('a'+i)), mode(c.mode))
 		open := meshtest.Post(t, twin.URL, chris.Sign(chris.Draft(twin.ID(), c.intent, c.payload)))
-		sealed := meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), c.intent, ageFile(t, c.payload, mesh.Age(sarah.Name).PublicText()))))
+		sealed := meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), c.intent, ageFile(t, named(c.payload, chris.ID), mesh.Age(sarah.Name).PublicText()))))
 		if open.Status != sealed.Status || open.Code() != sealed.Code() || state(t, sarah) != state(t, twin) {
 			t.Errorf("%s %s: open %d %s %s, sealed %d %s %s", c.intent, c.payload,
 				open.Status, open.Code(), state(t, twin), sealed.Status, sealed.Code(), state(t, sarah))
@@ -194,7 +204,7 @@ func TestSealedRefused(t *testing.T) {
 	chris, mallory := mesh.Stranger("chris"), mesh.Stranger("mallory")
 	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Rates = acl.Open, acl.Rates{} })
 	mine, other := mesh.Age("sarah").PublicText(), mesh.Age("other").PublicText()
-	inner := func(payload string) []byte { return ageFile(t, payload, mine) }
+	inner := func(payload string) []byte { return ageFile(t, named(payload, chris.ID), mine) }
 	many := slices.Repeat([]string{other}, 60)
 	stolen, _, err := conversations.Sealer{Agent: chris.ID, Recipient: other}.Seal(outgoing(t, sarah.ID(), wire.Deliver, secretBody).Payload, mine)
 	if err != nil {
@@ -205,7 +215,7 @@ func TestSealedRefused(t *testing.T) {
 		name string
 		body []byte
 	}{
-		{"to another key", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, other)))},
+		{"to another key", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, chris.ID), other)))},
 		{"sealed twice", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(`{"action":"sealed","age":"`+base64.StdEncoding.EncodeToString(inner(hello))+`"}`)))},
 		{"a close inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(closing)))},
 		{"no JSON inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner("hello")))},
@@ -217,7 +227,9 @@ func TestSealedRefused(t *testing.T) {
 		{"base64 without padding", chris.Sign(raw(`{"action":"sealed","age":"` + strings.TrimRight(base64.StdEncoding.EncodeToString(inner(hello+" ")), "=") + `x"}`))},
 		{"nothing", chris.Sign(raw(`{"action":"sealed"}`))},
 		{"a number", chris.Sign(raw(`{"action":"sealed","age":7}`))},
-		{"sixty recipients", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, append(many, mine)...)))},
+		{"sixty recipients", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, chris.ID), append(many, mine)...)))},
+		{"nobody's name inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, mine)))},
+		{"an empty name inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, ""), mine)))},
 		{"taken over from another agent", mallory.Sign(mallory.Draft(sarah.ID(), wire.Deliver, string(stolen.JSON())))},
 	}
 	before := state(t, sarah)
@@ -336,7 +348,7 @@ func TestSealedAnswerToNobody(t *testing.T) {
 	calls := make(chan node.Call, 1)
 	sarah := mesh.Node("sarah", answers(secretReply, calls))
 	chris := mesh.Stranger("chris") // without an age recipient
-	body := chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, mesh.Age("sarah").PublicText())))
+	body := chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, chris.ID), mesh.Age("sarah").PublicText())))
 	must(t, meshtest.Post(t, sarah.URL, body), http.StatusAccepted)
 	items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10)
 	if err != nil || len(items) != 1 || !strings.Contains(items[0].Note, "sealed") {
