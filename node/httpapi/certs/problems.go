@@ -10,12 +10,15 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // problems passes calls to the authority on and remembers why a challenge failed there, which is what the owner has to
-// know: autocert keeps it to itself. Calls of an attempt that has ended are refused.
+// know: autocert keeps it to itself. Calls of an attempt that has ended are refused, and how long the authority may have us
+// wait is bounded.
 type problems struct {
 	next http.RoundTripper
 
@@ -67,6 +70,9 @@ func (p *problems) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp, err := p.next.RoundTrip(req)
+	if err == nil {
+		boundWait(resp)
+	}
 	if err != nil || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
 		return resp, err
 	}
@@ -81,6 +87,35 @@ func (p *problems) RoundTrip(req *http.Request) (*http.Response, error) {
 	}{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
 	p.note(head)
 	return resp, nil
+}
+
+// The longest that an authority may have us wait: after a refusal, when one question a day does no harm, and until it is
+// asked again how far it is.
+const (
+	longestRefusal = 24 * time.Hour
+	longestPause   = time.Minute
+)
+
+// boundWait keeps the Retry-After of an answer within bounds, and drops one that asks for no wait.
+func boundWait(resp *http.Response) {
+	text := resp.Header.Get("Retry-After")
+	if text == "" {
+		return
+	}
+	longest := longestPause
+	if resp.StatusCode >= 400 {
+		longest = longestRefusal
+	}
+	most := int(longest / time.Second)
+	seconds, err := strconv.Atoi(text)
+	if at, isTime := http.ParseTime(text); err != nil && isTime == nil {
+		seconds = int(time.Until(at) / time.Second)
+	}
+	if seconds = min(seconds, most); seconds <= 0 {
+		resp.Header.Del("Retry-After")
+		return
+	}
+	resp.Header.Set("Retry-After", strconv.Itoa(seconds))
 }
 
 // note keeps the problem of each kind of challenge in an authorization (RFC 8555 section 7.1.4); one that went well

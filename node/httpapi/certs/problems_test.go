@@ -5,8 +5,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // said answers every call with one document.
@@ -74,4 +78,78 @@ func TestProblemsEnd(t *testing.T) {
 	if _, err := p.RoundTrip(&http.Request{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("RoundTrip() = %v", err)
 	}
+}
+
+// What the authority asks for is kept within bounds before anybody reads it.
+func TestWaitsAreBounded(t *testing.T) {
+	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }
+	for _, tt := range []struct {
+		status          int
+		asked           string
+		atLeast, atMost time.Duration // both zero: nothing is asked
+	}{
+		{429, "3600", time.Hour, time.Hour},
+		{503, "86400", 24 * time.Hour, 24 * time.Hour},
+		{429, "86401", 24 * time.Hour, 24 * time.Hour},
+		{429, "315360000", 24 * time.Hour, 24 * time.Hour},
+		{429, "9223372036854775807", 24 * time.Hour, 24 * time.Hour},
+		{429, "99999999999999999999999", 24 * time.Hour, 24 * time.Hour},
+		{429, in(time.Hour), time.Hour - 5*time.Second, time.Hour},
+		{429, in(1000 * time.Hour), 24 * time.Hour, 24 * time.Hour},
+		{429, in(-time.Hour), 0, 0},
+		{429, "-5", 0, 0},
+		{429, "soon", 0, 0},
+		{429, "", 0, 0},
+		{200, "5", 5 * time.Second, 5 * time.Second},
+		{200, "3600", time.Minute, time.Minute},
+		{200, "-5", 0, 0}, // the one that polls would not pause
+	} {
+		p := &problems{next: says{tt.status, tt.asked, nil}}
+		p.begin(t.Context())
+		resp, err := p.RoundTrip(&http.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+		got := time.Duration(seconds) * time.Second
+		if len(resp.Header["Retry-After"]) == 0 != (tt.atMost == 0) || err != nil && tt.atMost > 0 || got < tt.atLeast || got > tt.atMost {
+			t.Errorf("%d asks for %q: got %q", tt.status, tt.asked, resp.Header["Retry-After"])
+		}
+	}
+}
+
+// says answers every call with one status and Retry-After.
+type says struct {
+	status int
+	after  string
+	calls  *atomic.Int64
+}
+
+func (s says) RoundTrip(*http.Request) (*http.Response, error) {
+	if s.calls != nil {
+		s.calls.Add(1)
+	}
+	resp := &http.Response{StatusCode: s.status, Header: http.Header{"Content-Type": {"application/problem+json"}},
+		Body: io.NopCloser(strings.NewReader(`{"type":"urn:ietf:params:acme:error:rateLimited","detail":"too many"}`))}
+	if s.after != "" {
+		resp.Header.Set("Retry-After", s.after)
+	}
+	return resp, nil
+}
+
+// An authority that refuses for ten years is asked again after a day, and one that refuses for a day not before.
+func TestRefusedForYears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := &atomic.Int64{}
+		s := ACME(ACMEConfig{Host: host, Authority: "https://127.0.0.1/dir", Dir: t.TempDir(), Transport: says{429, "315360000", calls}})
+		go s.Run(t.Context())
+		time.Sleep(20 * time.Hour)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d calls in 20 hours, want 1", n)
+		}
+		time.Sleep(5 * time.Hour)
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d calls in 25 hours, want 2", n)
+		}
+	})
 }
