@@ -19,6 +19,7 @@ import (
 const (
 	askMessage     = "message"     // a message that came in and waits (AM-31)
 	askOutgoing    = "outgoing"    // a message of ours that waits (AM-50)
+	askTask        = "task"        // an answer of ours to a task that waits (AM-50)
 	askInterrupted = "interrupted" // a hook that a crash interrupted (AM-75)
 	askKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
 )

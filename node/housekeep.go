@@ -176,7 +176,7 @@ func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
 	switch {
 	case item.State == ItemInterrupted:
 		item.State, item.Note = ItemFailed, "nobody decided in time whether the agent runs again"
-	case ask.Kind == askOutgoing:
+	case ask.Kind == askOutgoing, ask.Kind == askTask:
 		item.State, item.Note = ItemFailed, "nobody decided in time whether the answer leaves"
 	default:
 		item.State = ItemExpired

@@ -52,7 +52,7 @@ func (i Item) answerable() error {
 type Item struct {
 	ID    string    `json:"id"`
 	State ItemState `json:"state"`
-	Kind  string    `json:"kind"` // "message", or "reply" for a synchronous answer to one of ours
+	Kind  string    `json:"kind"` // "message", "reply" for a synchronous answer to one of ours, "task" for what a bridge lays there
 
 	Peer         wire.AgentID        `json:"peer"`
 	PeerName     string              `json:"peer_name,omitempty"`
@@ -74,6 +74,9 @@ type Item struct {
 	Let     bool      `json:"approved,omitempty"` // the owner let it through to the hook
 	Ask     string    `json:"ask,omitempty"`      // what the owner was asked
 	Note    string    `json:"note,omitempty"`     // why it failed; ours, not the peer's
+
+	About string `json:"about,omitempty"` // with a task: its matter, "mess/2026-11-22-001"
+	Turn  string `json:"turn,omitempty"`  // and what is to be done about it, in the bridge's words
 
 	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it takes back
 	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which it had held
@@ -136,7 +139,13 @@ func (i Item) change() store.Change {
 const termWoken = "woken"
 
 func (i Item) terms() []string {
-	terms := []string{"state:" + string(i.State), convTerm(i.key())}
+	terms := []string{"state:" + string(i.State)}
+	switch {
+	case i.Kind != kindTask:
+		terms = append(terms, convTerm(i.key()))
+	case i.answerable() == nil:
+		terms = append(terms, aboutTerm(i.About))
+	}
 	if i.State == ItemNew && !i.Woken.IsZero() {
 		terms = append(terms, termWoken)
 	}

@@ -131,6 +131,7 @@ type Node struct {
 	interrupted []string // items whose hooks worked when the process before this one ended
 
 	transports map[string]bridge.Transport   // by kind; fixed once the node runs
+	answerers  map[string]bridge.Answerer    // likewise
 	carriers   []Carrier                     // likewise
 	asides     []Aside                       // likewise
 	idle       map[wire.Intent]time.Duration // likewise
@@ -177,8 +178,8 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		events:     newEvents(time.Now()),
 		streams:    newStreams(),
 
-		transports: make(map[string]bridge.Transport),
-		idle:       make(map[wire.Intent]time.Duration),
+		transports: make(map[string]bridge.Transport), answerers: make(map[string]bridge.Answerer),
+		idle: make(map[wire.Intent]time.Duration),
 	}
 	maps.Copy(n.transports, cfg.Transports)
 	n.identity.Store(&cfg.Identity)
@@ -191,6 +192,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.asks.Log(n.audit)
 	n.asks.Handle(askMessage, messageResolver{n})
 	n.asks.Handle(askOutgoing, outgoingResolver{n})
+	n.asks.Handle(askTask, taskResolver{n})
 	n.asks.Handle(askInterrupted, interruptedResolver{n})
 	n.asks.Handle(askKeyChange, keyChangeResolver{n})
 	cfg.Cards.Directories, cfg.Cards.HTTP, cfg.Cards.Records = cfg.Directories, cfg.HTTP, cfg.Store.Records()

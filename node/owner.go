@@ -322,6 +322,9 @@ func (n *Node) ownerDecide(c echo.Context) error {
 	case p := <-left:
 		decided.Sent = new(p.await(c.Request().Context(), wait))
 	default: // it was none, or not approved
+		if ask.Kind == askTask && ask.State == acl.AskApproved {
+			decided.Sent = &Sent{State: SendDelivered}
+		}
 	}
 	return httpapi.JSON(c, http.StatusOK, decided)
 }

@@ -71,8 +71,14 @@ func (n *Node) ownerReply(c echo.Context) error {
 	ctx := c.Request().Context()
 	var out Outgoing
 	if req.Item != "" {
-		var err error
-		if out, err = n.answering(ctx, req.Item); err != nil {
+		item, err := n.findItem(ctx, req.Item)
+		if err != nil {
+			return ownerError(err)
+		}
+		if item.Kind == kindTask {
+			return n.ownerAnswer(c, item, req.Payload, req.Seal)
+		}
+		if out, err = n.answering(ctx, item); err != nil {
 			return err
 		}
 	} else {
@@ -89,6 +95,18 @@ func (n *Node) ownerReply(c echo.Context) error {
 		out.Intent = req.Intent
 	}
 	return n.send(c, out, req.WaitSeconds)
+}
+
+// ownerAnswer answers a task, which its bridge takes at once.
+func (n *Node) ownerAnswer(c echo.Context, item Item, payload wire.Value, seal SealChoice) error {
+	if seal == Sealed {
+		return fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
+	}
+	sent, err := n.answerTask(c.Request().Context(), item, payload)
+	if err != nil {
+		return ownerError(err)
+	}
+	return httpapi.JSON(c, http.StatusOK, sent)
 }
 
 // replying is a message that goes on in a conversation, and answers the newest message that waits there, if one does.
@@ -110,11 +128,7 @@ func (n *Node) replying(ctx context.Context, key store.ConvKey) (Outgoing, error
 }
 
 // answering is a message that answers one inbox item, if nobody else has.
-func (n *Node) answering(ctx context.Context, id string) (Outgoing, error) {
-	item, err := n.findItem(ctx, id)
-	if err != nil {
-		return Outgoing{}, ownerError(err)
-	}
+func (n *Node) answering(ctx context.Context, item Item) (Outgoing, error) {
 	if err := item.answerable(); err != nil {
 		return Outgoing{}, err
 	}

@@ -44,6 +44,7 @@ var questions = map[string]struct {
 }{
 	askMessage:     {"A message waits", nil},
 	askOutgoing:    {"Your agent wants to send", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
+	askTask:        {"Your agent wants to answer", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
 	askInterrupted: {"A hook was interrupted", map[acl.Choice]string{acl.Approve: "Run it again", acl.Reject: "Leave it"}},
 	askKeyChange:   {"A key changed", map[acl.Choice]string{acl.Approve: "Accept the new key", acl.Reject: "Keep the old key"}},
 }

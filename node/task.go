@@ -1,0 +1,157 @@
+package node
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// kindTask is an item that a bridge laid into the inbox. It is in no conversation: its bridge takes the answer.
+const kindTask = "task"
+
+// Answers names who takes the answers to tasks whose matter begins with kind and a slash. It is for set-up.
+func (n *Node) Answers(kind string, a bridge.Answerer) { n.answerers[kind] = a }
+
+// aboutTerm finds the items that can still be answered about a matter.
+func aboutTerm(about string) string { return "about:" + about }
+
+// Lay implements [bridge.Desk].
+func (n *Node) Lay(ctx context.Context, t bridge.Task, changes []store.Change) error {
+	for try := 1; ; try++ {
+		all, err := n.laying(ctx, t, slices.Clone(changes))
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			return nil
+		}
+		err = n.store.Records().Apply(ctx, all, time.Now())
+		if err == nil {
+			n.published(all)
+			return nil
+		}
+		if !isConflict(err) || try == maxConflicts {
+			return err
+		}
+	}
+}
+
+// laying adds what becomes of the items about a matter, and a new one where none stands.
+func (n *Node) laying(ctx context.Context, t bridge.Task, changes []store.Change) ([]store.Change, error) {
+	now := time.Now()
+	page, err := n.store.Records().List(ctx, nsInbox, aboutTerm(t.About), "", 100, now)
+	if err != nil {
+		return nil, err
+	}
+	stands := false
+	for _, rec := range page.Records {
+		item, err := decodeItem(rec)
+		if err != nil {
+			return nil, err
+		}
+		held := item.State == ItemHeld
+		switch {
+		case item.Turn != t.Turn:
+			item.State = ItemWithdrawn
+			if t.Turn == "" && t.Done {
+				item.State = ItemAnswered
+			}
+		case t.Taken && item.State == ItemNew:
+			stands, item.State = true, ItemRead
+		default:
+			stands = true
+			continue
+		}
+		changes = append(changes, item.change())
+		if held { // an answer to it waits for the owner
+			stale, err := n.asks.WithdrawAbout(ctx, t.About, func(a acl.Ask) bool { return a.ID == item.Ask }, now)
+			if err != nil {
+				return nil, err
+			}
+			changes = append(changes, stale...)
+		}
+	}
+	if t.Turn != "" && !stands {
+		changes = append(changes, n.newTask(t, now).change())
+	}
+	return changes, nil
+}
+
+func (n *Node) newTask(t bridge.Task, now time.Time) Item {
+	item := Item{
+		ID: newItemID(now), State: ItemNew, Kind: kindTask, About: t.About, Turn: t.Turn, Peer: t.Peer, PeerName: t.Name,
+		Intent: t.Intent, Payload: signing.Canonical(t.Payload, signing.JCS), Verified: t.Proof, ActionKnown: true,
+		At: now, Digest: hexOf(signing.Digest(t.Payload)), Expires: now.Add(n.cfg.Retention),
+	}
+	if t.Taken {
+		item.State = ItemRead
+	}
+	return item
+}
+
+// answerTask hands the answer to a task to its bridge, or asks the owner first where the rules for what leaves say so.
+func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value) (Sent, error) {
+	if payload.Kind() != wire.Object {
+		return Sent{}, fault(http.StatusBadRequest, "payload must be a JSON object", "")
+	}
+	if item.State == ItemHeld {
+		return Sent{}, fault(http.StatusConflict, "an answer to it waits for the owner", "agentmesh approvals show "+item.Ask)
+	}
+	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: payload, Via: "owner"}
+	p, err := n.permit(ctx, out, time.Now())
+	if err != nil {
+		return Sent{}, err
+	}
+	if p.asks {
+		return n.askTaskAnswer(ctx, item, out, p)
+	}
+	result, err := n.deliverAnswer(ctx, item, payload, nil)
+	if err != nil {
+		return Sent{}, err
+	}
+	n.countSent(out, p)
+	return Sent{State: SendDelivered, ReplyTree: result}, nil
+}
+
+// deliverAnswer hands an answer to the bridge of a task, in one unit with changes. Of two that answer one task, one does.
+func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
+	kind, _, _ := strings.Cut(item.About, "/")
+	a := n.answerers[kind]
+	if a == nil {
+		return wire.Value{}, fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
+	}
+	for {
+		if err := item.answerable(); err != nil {
+			return wire.Value{}, err
+		}
+		var all []store.Change
+		result, err := a.Answer(ctx, bridge.Answer{
+			About: item.About, Turn: item.Turn, Payload: payload,
+			Ends: func(over bool) []store.Change {
+				after := item
+				if after.State = ItemRead; over {
+					after.State = ItemAnswered
+				}
+				all = append(slices.Clone(changes), after.change())
+				return all
+			},
+		})
+		if err == nil {
+			n.published(all)
+			return result, nil
+		}
+		now, again := n.Item(ctx, item.ID)
+		if again != nil || now.rev == item.rev {
+			return wire.Value{}, err
+		}
+		item = now // somebody was faster with it: what they did says whether there is still something to answer
+	}
+}

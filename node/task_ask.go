@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// taskAnswer is the body of an askTask question: exactly what would be said, to whom, and to what.
+type taskAnswer struct {
+	Item    string          `json:"item"`
+	About   string          `json:"about"`
+	To      wire.AgentID    `json:"to"`
+	Name    string          `json:"name,omitempty"` // untrusted text
+	Intent  wire.Intent     `json:"intent"`
+	Asked   json.RawMessage `json:"asked"` // what is answered; untrusted text
+	Payload wire.Value      `json:"payload"`
+}
+
+// askTaskAnswer puts the answer to a task before the owner (AM-50). The task waits meanwhile.
+func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
+	now := time.Now()
+	body, err := json.Marshal(taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
+	if err != nil {
+		return Sent{}, fmt.Errorf("encode answer: %w", err)
+	}
+	shown, err := wire.ParseObject(body)
+	if err != nil {
+		return Sent{}, wire.ErrSyntax.Because(err)
+	}
+	choices := []acl.Choice{acl.Approve, acl.Reject}
+	if p.always {
+		choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
+	}
+	id := acl.NewAskID(now)
+	ask, changes := n.asks.Open(acl.Ask{
+		ID: id, Kind: askTask, Subject: principal(out), About: item.About, Rule: p.rule, Title: "answer to " + item.About, Body: body,
+		Hash: hexOf(signing.Digest(shown)), Choices: choices, Created: now, Expires: now.Add(n.cfg.HoldFor),
+	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})
+	item.State, item.Ask = ItemHeld, ask.ID
+	notice := n.notice("outgoing", item.Peer, item.PeerName, store.ConvKey{}, now)
+	err = n.changeItem(ctx, item, append(changes, n.notices.Change(notice)))
+	switch {
+	case isConflict(err):
+		return Sent{}, ErrAnswered
+	case errors.Is(err, store.ErrQuota):
+		return Sent{}, ErrAsksFull
+	case err != nil:
+		return Sent{}, err
+	}
+	return Sent{State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
+}
+
+// taskResolver carries out what the owner decided about the answer to a task.
+type taskResolver struct{ n *Node }
+
+// Resolve says it, or leaves the task to be answered otherwise. The rules for what leaves are asked again.
+func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
+	n := r.n
+	var body taskAnswer
+	if err := json.Unmarshal(ask.Body, &body); err != nil {
+		return fmt.Errorf("decode answer: %w", err)
+	}
+	item, err := n.Item(ctx, body.Item)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	waits := err == nil && item.State == ItemHeld && item.Ask == ask.ID
+	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
+		changes := d.Changes
+		if waits {
+			item.State, item.Note = ItemNew, noteNotSent
+			changes = append(changes, item.change())
+		}
+		if err := n.store.Records().Apply(ctx, changes, d.Now); err != nil {
+			return err
+		}
+		n.published(changes)
+		return nil
+	}
+	if !waits {
+		return ErrAnswered
+	}
+	if _, err := n.permit(ctx, Outgoing{To: item.Peer, Intent: body.Intent, Payload: body.Payload}, d.Now); err != nil {
+		return err
+	}
+	changes := d.Changes
+	if d.Choice == acl.ApproveAlways {
+		changes = append(changes, n.recipients.Change(ask.Subject, acl.Approved, d.Now))
+	}
+	_, err = n.deliverAnswer(ctx, item, body.Payload, changes)
+	return err
+}
+
+var _ acl.Resolver = taskResolver{}
