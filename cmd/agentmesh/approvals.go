@@ -64,9 +64,12 @@ func (a *app) showAsk(k acl.Ask) {
 	}
 	a.table(rows)
 	if len(k.Body) > 0 {
-		if k.Kind == "outgoing" {
+		switch k.Kind {
+		case "outgoing":
 			a.print("exactly this leaves, to this recipient:")
-		} else {
+		case "task":
+			a.print("exactly this payload is said; what it answers is untrusted text from the other side:")
+		default:
 			a.print("untrusted text from the other side:")
 		}
 		a.print("%s", cleanJSON(k.Body))

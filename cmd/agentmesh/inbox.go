@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,8 @@ type inboxCmd struct {
 type item struct {
 	ID           string          `json:"id"`
 	State        string          `json:"state"`
+	Kind         string          `json:"kind"`
+	About        string          `json:"about"` // of a task, which is in no conversation
 	Peer         string          `json:"peer"`
 	PeerName     string          `json:"peer_name"`
 	Conversation string          `json:"conversation_id"`
@@ -220,7 +223,7 @@ func (a *app) showLine(i item) {
 	if i.PeerName != "" {
 		from = short(i.PeerName, 40) + " (" + i.Peer + ")"
 	}
-	a.print("%s %s %-11s %s %s %s %s", clean(i.ID), when(i.At), i.State, clean(from), clean(i.Conversation), clean(i.Intent), short(string(i.Payload), 300))
+	a.print("%s %s %-11s %s %s %s %s", clean(i.ID), when(i.At), i.State, clean(from), clean(cmp.Or(i.Conversation, i.About)), clean(i.Intent), short(string(i.Payload), 300))
 }
 
 type inboxShowCmd struct {
@@ -233,10 +236,13 @@ func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) showItem(i item) {
-	rows := [][]string{
-		{"id", i.ID}, {"state", i.State}, {"from", i.Peer}, {"name", i.PeerName}, {"trust", i.Trust},
-		{"conversation", i.Conversation}, {"intent", i.Intent}, {"at", when(i.At)},
+	rows := [][]string{{"id", i.ID}, {"state", i.State}, {"from", i.Peer}, {"name", i.PeerName}}
+	if i.About != "" { // a task: its bridge judged who may ask
+		rows = append(rows, []string{"about", i.About})
+	} else {
+		rows = append(rows, []string{"trust", i.Trust}, []string{"conversation", i.Conversation})
 	}
+	rows = append(rows, []string{"intent", i.Intent}, []string{"at", when(i.At)})
 	if i.Sealed {
 		rows = append(rows, []string{"sealed", "only you and the sender can read it"})
 	}
@@ -246,6 +252,9 @@ func (a *app) showItem(i item) {
 	a.table(rows)
 	a.print("untrusted text from the other side:")
 	a.print("%s", cleanJSON(i.Payload))
+	if i.About != "" && (i.State == string(node.ItemNew) || i.State == string(node.ItemRead)) {
+		a.hint("agentmesh reply %s 'a text' answers it; --action accept takes it on, --action decline does not", clean(i.ID))
+	}
 }
 
 type inboxAckCmd struct {

@@ -47,7 +47,7 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 		}),
 		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base, Route: c.Route, Notify: c.Notify,
 		Tokens: map[string]client.Credential{}, Node: p.node, Self: p.node.ID, Sender: messSender{p.node, p.store.Records()},
-		Directory: p.messAgents, Asks: p.node.Asks(), Notices: p.notices, Store: p.store, HTTP: p.http, Logger: p.log,
+		Directory: p.messAgents, Asks: p.node.Asks(), Desk: p.node, Notices: p.notices, Store: p.store, HTTP: p.http, Logger: p.log,
 	}
 	if c.Directory != "" {
 		cfg.Mirror = p.app.beside(c.Directory)
@@ -69,6 +69,7 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 	p.node.Route(node.Route{Pattern: string(mess.Intent), Name: "mess", Handler: messHandler{b}, Repeatable: true, Foreign: true})
 	p.node.KeepOpen(mess.Intent, 90*day) // the thread's own timing ends it (MESS section 12)
 	p.node.Follow(b)
+	p.node.Answers(mess.Kind, b)
 	for _, l := range links {
 		if l.Policy.Access != "" {
 			p.node.AccessMode(mess.Kind+":"+l.Name, acl.Mode(l.Policy.Access))

@@ -104,7 +104,7 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 }
 
 type replyCmd struct {
-	Conversation string `arg:"" help:"Conversation id, or the beginning of one; or the id of an inbox item, which is answered only if nobody else has."`
+	Conversation string `arg:"" help:"Conversation id, or the beginning of one; or the id of an inbox item, which is answered only if nobody else has. A task of a bridge is answered by its item."`
 	Payload      string `arg:"" optional:"" help:"JSON object, @FILE, - for standard input, or a text to deliver."`
 	Peer         string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
 	content
@@ -207,7 +207,11 @@ func (a *app) approveSent(ctx context.Context, o *owner, raw json.RawMessage, se
 }
 
 func (a *app) showSent(s sent) {
-	a.print("%s %s in %s", s.State, clean(s.MessageID), clean(s.Conversation))
+	if s.MessageID != "" {
+		a.print("%s %s in %s", s.State, clean(s.MessageID), clean(s.Conversation))
+	} else { // an answer to a task of a bridge is no message
+		a.print("%s", s.State)
+	}
 	if len(s.Reply) > 0 && string(s.Reply) != "null" {
 		a.print("reply: %s", payloadLine(s.Reply))
 	}

@@ -25,14 +25,15 @@ type askBody struct {
 }
 
 func (b *Bridge) question(kind string, t *Thread, title string, now time.Time) []store.Change {
-	return b.open(kind, askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Executor: t.Holder, Serial: t.Serial}, title, now)
+	return b.open(kind, about(t.Ref), askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Executor: t.Holder, Serial: t.Serial}, title, now)
 }
 
-func (b *Bridge) open(kind string, body askBody, title string, now time.Time) []store.Change {
+// open asks the owner about a matter: a thread, or somebody who registered.
+func (b *Bridge) open(kind, matter string, body askBody, title string, now time.Time) []store.Change {
 	raw := encode(body)
 	sum := sha256.Sum256(raw)
 	_, changes := b.cfg.Asks.Open(acl.Ask{
-		Kind: kind, Subject: "mess:" + body.Requester, Title: title, Body: raw, Hash: hex.EncodeToString(sum[:]), Created: now,
+		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: hex.EncodeToString(sum[:]), Created: now,
 	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: 200})
 	return changes
 }
@@ -55,7 +56,15 @@ func (b *Bridge) askRegistration(r Registration) ([]store.Change, error) {
 	if r.Name != "" {
 		said = said.With("display_name", wire.Text(r.Name))
 	}
-	return b.open(askRegister, askBody{Ref: r.ID, Requester: r.ID, Said: said}, "an executor wants to join your MESS exchange", time.Now()), nil
+	return b.open(askRegister, aboutExecutor(r.ID), askBody{Ref: r.ID, Requester: r.ID, Said: said}, "an executor wants to join your MESS exchange", time.Now()), nil
+}
+
+func aboutExecutor(id string) string { return about("executors/" + id) }
+
+// registrationAnswered are the changes that withdraw the question about a registration: the owner answered it at another
+// door.
+func (b *Bridge) registrationAnswered(ctx context.Context, id string) ([]store.Change, error) {
+	return b.cfg.Asks.WithdrawAbout(ctx, aboutExecutor(id), func(acl.Ask) bool { return true }, time.Now())
 }
 
 // askHeld asks the owner about the threads of a conversation that wait.

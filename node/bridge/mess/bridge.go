@@ -42,6 +42,7 @@ type Config struct {
 	Sender    Sender // nil: nothing is sent into the mesh
 	Directory func(ctx context.Context, capabilities []string) ([]Agent, error)
 	Asks      *acl.Asks
+	Desk      bridge.Desk // nil: the owner finds threads in lists alone
 	Notices   *notify.Box
 	Store     store.Store
 	HTTP      *client.HTTP
@@ -89,7 +90,7 @@ func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger}
 	b.door = &door{x: b.x, local: cfg.Local}
 	if cfg.Asks != nil {
-		b.door.ask = b.askRegistration
+		b.door.ask, b.door.answered = b.askRegistration, b.registrationAnswered
 		b.resolvers()
 	}
 	if cfg.Mirror != "" {

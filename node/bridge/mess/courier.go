@@ -190,10 +190,12 @@ func (l Letter) late(last wire.MessageID) Letter {
 	return l
 }
 
-// tellOwner puts a notice into the owner's box, and a question where the owner must decide.
+// tellOwner puts a notice into the owner's box, and what is to be done about the thread on the owner's desk.
 func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
-	now := time.Now()
-	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: now}
+	if n.Kind == noticeTurn {
+		return b.lay(ctx, t, done)
+	}
+	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: time.Now()}
 	switch {
 	case n.Kind == noticeOffer:
 		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
@@ -203,15 +205,7 @@ func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []stor
 	case t.Requester == ownerID && t.Status == NeedsConfirmation:
 		notice.Text = "agentmesh mess show " + t.Ref + ", then agentmesh mess confirm " + t.Ref + " or --no"
 	}
-	changes := append(done, b.cfg.Notices.Change(notice))
-	if t.Requester == ownerID && t.Status == NeedsConfirmation && b.cfg.Asks != nil {
-		changes = append(changes, b.question(askConfirm, t, "an executor wants to act and asks you to confirm", now)...)
-	}
-	err := b.x.records.Apply(ctx, changes, now)
-	if err == nil {
-		b.cfg.Notices.Published(changes)
-	}
-	return err
+	return b.lay(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }
 
 // toDirectory looks for agents that could do what nobody here can.
@@ -235,7 +229,7 @@ func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change
 	}
 	now := time.Now()
 	body := askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Candidates: list}
-	return b.x.records.Apply(ctx, append(done, b.open(askRoute, body, "an agent of the directory could do what a request asks for", now)...), now)
+	return b.x.records.Apply(ctx, append(done, b.open(askRoute, about(t.Ref), body, "an agent of the directory could do what a request asks for", now)...), now)
 }
 
 // resolverFunc carries out the owner's word on one kind of question.

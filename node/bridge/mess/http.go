@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -29,8 +30,10 @@ const maxImport = 16 << 20
 type door struct {
 	x     *Exchange
 	local bool
-	// register stores a registration that waits, with the question to the owner; nil: nobody can approve one.
+	// ask is the question to the owner that goes with a registration which waits; nil: nobody can approve one.
 	ask func(r Registration) ([]store.Change, error)
+	// answered withdraws that question; nil where ask is.
+	answered func(ctx context.Context, id string) ([]store.Change, error)
 }
 
 // Mount adds the routes for executors and requesters.

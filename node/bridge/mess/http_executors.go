@@ -120,7 +120,15 @@ func (r *call) approve() error {
 	if r.x.load() != nil || r.x.crew.get(r.path[1]) == nil {
 		return missing("no such executor")
 	}
-	if err := r.x.Admit(r.c.Request().Context(), r.path[1], true, nil); err != nil {
+	ctx := r.c.Request().Context()
+	var answered []store.Change
+	if r.answered != nil {
+		var err error
+		if answered, err = r.answered(ctx, r.path[1]); err != nil {
+			return err
+		}
+	}
+	if err := r.x.Admit(ctx, r.path[1], true, answered); err != nil {
 		return err
 	}
 	return r.tree(http.StatusOK, wire.Obj(

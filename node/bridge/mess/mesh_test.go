@@ -54,11 +54,18 @@ func (s meshSender) SendLetter(ctx context.Context, l Letter) (wire.MessageID, e
 // newParty starts a node with a bridge; change sets what a test needs.
 func newParty(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Config)) *party {
 	t.Helper()
+	return newPartyWith(t, mesh, name, change, func(*node.Config) {})
+}
+
+// newPartyWith is newParty with a node of another configuration.
+func newPartyWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Config), more func(*node.Config)) *party {
+	t.Helper()
 	p := &party{}
 	transports := map[string]bridge.Transport{}
 	configure := func(c *node.Config) {
 		c.Routes = []node.Route{{Pattern: string(Intent), Name: "mess", Handler: meshHandler{func() *Bridge { return p.bridge }}, Repeatable: true}}
 		c.Transports = transports
+		more(c)
 	}
 	first := mesh.Node(name, configure)
 	first.Stop()
@@ -70,7 +77,7 @@ func newParty(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Confi
 	p.lab = labOn(t, p.node.Store)
 	cfg := Config{
 		Exchange: p.lab.Exchange, Serve: true, Local: true, Node: p.node, Self: p.node.ID, Sender: meshSender{p.node.Node},
-		Asks: p.node.Asks(), Notices: p.node.Notices, Store: p.node.Store,
+		Asks: p.node.Asks(), Desk: p.node, Notices: p.node.Notices, Store: p.node.Store,
 	}
 	if change != nil {
 		change(&cfg)
@@ -81,6 +88,7 @@ func newParty(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Confi
 	}
 	p.bridge = b
 	p.node.Follow(b)
+	p.node.Answers(Kind, b)
 	p.node.KeepOpen(Intent, 90*24*time.Hour)
 	p.node.Start()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -23,6 +23,7 @@ type Notice struct {
 const (
 	noticeOffer  = "offer"  // a thread that To may claim
 	noticeUpdate = "update" // something was said in a thread of To's
+	noticeTurn   = "turn"   // what the owner can do about a thread is another thing now
 )
 
 // toDirectory is told of a thread that nobody here may claim.
@@ -49,9 +50,27 @@ func (t *tx) tell(to, kind, ref string, serial int) {
 		return
 	}
 	t.told++
+	if to == ownerID {
+		t.owner[ref] = true
+	}
 	n := Notice{To: to, Kind: kind, Ref: ref, Serial: serial}
 	key := fmt.Sprintf("%019d-%s-%04d", t.now.UnixNano(), ref, t.told)
 	t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsNotices, Key: key, Body: encode(n)}, IfRev: store.Any})
+}
+
+// tellTurns tells the owner's desk of the threads about which the owner can do another thing than before. A notice of
+// any kind does.
+func (t *tx) tellTurns() {
+	if t.quiet {
+		return
+	}
+	for _, ref := range t.order {
+		th, was := t.threads[ref], t.was[ref]
+		turn := th.turn()
+		if !t.owner[ref] && (turn != was.turn || turn != "" && th.Holder != was.holder) {
+			t.tell(ownerID, noticeTurn, ref, th.Serial)
+		}
+	}
 }
 
 func decodeNotice(rec store.Record) (Notice, error) {

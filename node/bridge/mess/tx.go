@@ -23,11 +23,12 @@ type tx struct {
 
 	threads map[string]*Thread // read or made, as they will be
 	order   []string           // of threads that change
-	was     map[string]Code    // the state in which each was read; "" for a new one
+	was     map[string]past    // how each was read; the zero value for a new one
 	changes []store.Change     // beside the threads
 	grouped map[string]Block   // entries of a lax block, which become one message for each thread
 	told    int
-	quiet   bool // nobody is told
+	owner   map[string]bool // refs of threads of which the owner is told
+	quiet   bool            // nobody is told
 
 	ids      map[string]string  // client ids of this block's requests → refs
 	made     map[string]bool    // refs of this block's requests
@@ -45,13 +46,20 @@ type tx struct {
 	answers Block
 }
 
+// past is what a thread was.
+type past struct {
+	code   Code
+	turn   string
+	holder string
+}
+
 // request is one of this block, for its ack.
 type request struct{ id, ref string }
 
 func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
 		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond),
-		threads: map[string]*Thread{}, was: map[string]Code{}, grouped: map[string]Block{},
+		threads: map[string]*Thread{}, was: map[string]past{}, owner: map[string]bool{}, grouped: map[string]Block{},
 		ids: map[string]string{}, made: map[string]bool{}, hasState: map[string]bool{}, changes: slices.Clone(opts.Records),
 	}
 }
@@ -63,14 +71,14 @@ func (t *tx) run(ctx context.Context, b Block) error {
 			return err
 		}
 	}
-	if t.opts.IfSerial != 0 {
+	if t.opts.IfSerial != 0 || t.opts.IfTurn != "" {
 		th, err := t.load(ctx, t.opts.Re)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			return noThread()
 		case err != nil:
 			return err
-		case th.Serial != t.opts.IfSerial:
+		case t.opts.IfSerial != 0 && th.Serial != t.opts.IfSerial, t.opts.IfTurn != "" && th.turn() != t.opts.IfTurn:
 			return errMoved
 		}
 	}
@@ -111,6 +119,9 @@ func (t *tx) run(ctx context.Context, b Block) error {
 	}
 	t.flush()
 	t.finish()
+	if t.opts.Then != nil {
+		t.changes = append(t.changes, t.opts.Then(t.threads[t.opts.Re])...)
+	}
 	return nil
 }
 
@@ -225,7 +236,7 @@ func (t *tx) load(ctx context.Context, ref string) (*Thread, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.threads[ref], t.was[ref] = th, th.Status
+	t.threads[ref], t.was[ref] = th, past{th.Status, th.turn(), th.Holder}
 	return th, nil
 }
 
@@ -287,55 +298,9 @@ func (t *tx) add(th *Thread, from string, b Block) string {
 	return m.Ref
 }
 
-// ack acknowledges an entry that is no request.
-func (t *tx) ack(e Entry, ref string) {
-	body := wire.Obj()
-	if id := e.Body.GetStr("id"); id != "" {
-		body = body.With("re", wire.Text(id))
-	}
-	if ref != "" {
-		body = body.With("ref", wire.Text(ref))
-	}
-	t.answers = append(t.answers, Entry{Type: "ack", Body: body.With("received_at", stamp(t.now))})
-}
-
-// finish writes the acks of MESS-35: one for a lone request, one for several together, and those of the other entries.
-func (t *tx) finish() {
-	var head Block
-	switch len(t.acks) {
-	case 0:
-	case 1:
-		re := t.acks[0].id
-		if re == "" {
-			re = "last"
-		}
-		head = Block{ackOf(re, t.acks[0].ref, t.now)}
-	default:
-		list := make([]wire.Value, len(t.acks))
-		for i, a := range t.acks {
-			list[i] = wire.Obj()
-			if a.id != "" {
-				list[i] = list[i].With("id", wire.Text(a.id))
-			}
-			list[i] = list[i].With("ref", wire.Text(a.ref))
-		}
-		head = Block{{Type: "ack", Body: wire.Obj(
-			wire.Member{Key: "requests", Value: wire.Arr(list...)}, wire.Member{Key: "received_at", Value: stamp(t.now)})}}
-	}
-	t.result.Answers = append(head, t.answers...)
-	t.result.Touched = t.order
-}
-
-func ackOf(re, ref string, at time.Time) Entry {
-	return Entry{Type: "ack", Body: wire.Obj(
-		wire.Member{Key: "re", Value: wire.Text(re)},
-		wire.Member{Key: "ref", Value: wire.Text(ref)},
-		wire.Member{Key: "received_at", Value: stamp(at)},
-	)}
-}
-
 // commit makes the transaction durable and takes it over in memory.
 func (t *tx) commit(ctx context.Context) error {
+	t.tellTurns()
 	changes := t.changes
 	for _, ref := range t.order {
 		th := t.threads[ref]
@@ -376,7 +341,7 @@ func (t *tx) commit(ctx context.Context) error {
 func (t *tx) ended() []string {
 	var out []string
 	for _, ref := range t.order {
-		if th := t.threads[ref]; th.Status.Terminal() && t.was[ref] != th.Status {
+		if th := t.threads[ref]; th.Status.Terminal() && t.was[ref].code != th.Status {
 			out = append(out, ref)
 		}
 	}

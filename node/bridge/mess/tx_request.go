@@ -140,7 +140,7 @@ func (t *tx) request(ctx context.Context, e Entry, path, ref string) error {
 	if t.opts.Peer != nil {
 		th.Peers = map[string]Peer{t.who.ID: *t.opts.Peer}
 	}
-	t.threads[ref], t.was[ref] = th, ""
+	t.threads[ref], t.was[ref] = th, past{}
 	t.result.Created = append(t.result.Created, ref)
 	if r.ID != "" {
 		body := encode(known{Ref: ref, Digest: digestOf(e.Body), At: t.now})

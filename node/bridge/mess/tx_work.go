@@ -197,7 +197,7 @@ func (t *tx) spawn(requester string, body wire.Value, only string) (*Thread, err
 		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
 		ConfirmBefore: r.ConfirmBefore, Only: only, History: []Event{{Action: "created", At: t.now, By: exchangeID}},
 	}
-	t.threads[ref], t.was[ref] = th, ""
+	t.threads[ref], t.was[ref] = th, past{}
 	t.result.Created = append(t.result.Created, ref)
 	t.touch(th)
 	t.add(th, requester, Block{{Type: "request", Body: body}})

@@ -1,0 +1,283 @@
+package mess
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// What the owner is to do about threads: a task in the inbox for what is offered to the owner and for the questions to
+// the owner (MESS section 12), and questions in the approval queue for what needs a yes or no. All of it follows from
+// the thread alone, and is made so again whenever the owner's turn changes, through whichever door.
+
+// The kinds of turns of the owner's.
+const (
+	turnWork    = "work"    // may claim it, or has
+	turnAnswer  = "answer"  // is asked something about a request of its own
+	turnConfirm = "confirm" // is asked whether an executor may act
+	turnRelease = "release" // must let it in before anybody acts
+)
+
+// turn names what the owner is to do about the thread: a kind and, behind a slash, what tells one such turn from the one
+// before. It is "" for nothing.
+func (t *Thread) turn() string {
+	switch mine := t.Requester == ownerID; {
+	case mine && t.Status == NeedsInput:
+		return turnAnswer + "/" + itoa(t.Serial)
+	case mine && t.Status == NeedsConfirmation:
+		return turnConfirm + "/" + itoa(t.Serial)
+	case t.Parked == parkedApproval:
+		return turnRelease
+	case !mine && t.Offered && t.claimable() && t.offeredTo(ownerID), !mine && t.Holder == ownerID && t.Status.Open() && !t.asks():
+		asked := 0
+		for _, e := range t.History {
+			if c := Code(e.Action); c == NeedsInput || c == NeedsConfirmation {
+				asked++
+			}
+		}
+		return turnWork + "/" + itoa(asked)
+	}
+	return ""
+}
+
+// asks says whether the thread waits for its requester.
+func (t *Thread) asks() bool { return t.Status == NeedsInput || t.Status == NeedsConfirmation }
+
+// about is the name of a thread beyond this package.
+func about(ref string) string { return Kind + "/" + ref }
+
+// lay makes the owner's inbox and approval queue say of a thread what is to be done about it now.
+func (b *Bridge) lay(ctx context.Context, t *Thread, changes []store.Change) error {
+	changes, err := b.asking(ctx, t, changes)
+	if err != nil {
+		return err
+	}
+	if b.cfg.Desk == nil {
+		if err := b.x.records.Apply(ctx, changes, time.Now()); err != nil {
+			return err
+		}
+		b.cfg.Notices.Published(changes)
+		return nil
+	}
+	task, err := b.task(ctx, t)
+	if err != nil {
+		return err
+	}
+	return b.cfg.Desk.Lay(ctx, task, changes)
+}
+
+// asking withdraws the questions about a thread that are no longer to be asked, and adds the one that is.
+func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) ([]store.Change, error) {
+	if b.cfg.Asks == nil {
+		return changes, nil
+	}
+	now := time.Now()
+	confirm := strings.HasPrefix(t.turn(), turnConfirm+"/")
+	asked := false
+	stale, err := b.cfg.Asks.WithdrawAbout(ctx, about(t.Ref), func(a acl.Ask) bool {
+		switch a.Kind {
+		case askConfirm:
+			var body askBody
+			stands := confirm && json.Unmarshal(a.Body, &body) == nil && body.Serial == t.Serial
+			asked = asked || stands
+			return !stands
+		case askHeld:
+			return t.Parked != parkedApproval
+		case askRoute:
+			return !t.claimable()
+		}
+		return false
+	}, now)
+	if err != nil {
+		return nil, err
+	}
+	changes = append(changes, stale...)
+	if confirm && !asked {
+		changes = append(changes, b.question(askConfirm, t, "an executor wants to act and asks you to confirm", now)...)
+	}
+	return changes, nil
+}
+
+// maxTask bounds the words of others in a task. What is longer is read in the thread.
+const maxTask = 64 << 10
+
+// task is what the inbox shows of the owner's turn.
+func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
+	kind, n, _ := strings.Cut(t.turn(), "/")
+	task := bridge.Task{About: about(t.Ref), Done: t.History[len(t.History)-1].By == ownerID}
+	if kind != turnWork && kind != turnAnswer {
+		return task, nil
+	}
+	serial := t.Serial // what was asked, or answered
+	if kind == turnWork && n == "0" {
+		serial = 1
+	}
+	rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, serial), time.Now())
+	if err != nil {
+		return task, err
+	}
+	m, err := decodeMessage(rec)
+	if err != nil {
+		return task, err
+	}
+	task.Turn, task.Intent = t.turn(), Intent
+	task.Taken = n == "0" && t.Holder == ownerID
+	task.Peer, task.Name, task.Proof = t.known(m.From)
+	task.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionIn(m.Mess))}, wire.Member{Key: "ref", Value: wire.Text(t.Ref)})
+	if kind == turnAnswer {
+		task.Payload = task.Payload.With("questions", t.openTree())
+	}
+	if list := delivered(t.Ref, m.Mess); len(list.JSON()) <= maxTask {
+		task.Payload = task.Payload.With("mess", list)
+	} else {
+		task.Payload = task.Payload.With("intent", wire.Text(wire.OneLine(t.Intent, 1000))).With("shortened", wire.Bool(true))
+	}
+	return task, nil
+}
+
+// known says who wrote something in a thread, and how that is known.
+func (t *Thread) known(from string) (id wire.AgentID, name, proof string) {
+	if p, ok := t.Peers[from]; ok || strings.HasPrefix(from, "am_") {
+		if p.Address != "" {
+			return wire.AgentID(from), p.Address, bridge.VerifiedNone
+		}
+		return wire.AgentID(from), "", bridge.VerifiedSignature
+	}
+	return bridge.Address{Kind: Kind, Peer: from}.Pseudonym(), wire.OneLine(from, 128), bridge.VerifiedBearer
+}
+
+// openTree lists the questions that are open, as MESS writes them.
+func (t *Thread) openTree() wire.Value {
+	var list []wire.Value
+	for _, q := range t.Questions {
+		if q.Answered {
+			continue
+		}
+		v := wire.Obj(wire.Member{Key: "field", Value: wire.Text(q.ID)}, wire.Member{Key: "question", Value: wire.Text(q.Question)})
+		if len(q.Options) > 0 {
+			v = v.With("options", wire.Texts(q.Options))
+		}
+		list = append(list, v)
+	}
+	return wire.Arr(list...)
+}
+
+// actionIn names a list by its first entry.
+func actionIn(list wire.Value) string {
+	b, err := FromTree(list)
+	if err != nil {
+		return "request"
+	}
+	return actionOf(b)
+}
+
+// Answer implements [bridge.Answerer]: the owner answers a task from the inbox.
+func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error) {
+	ref := strings.TrimPrefix(a.About, Kind+"/")
+	owner := Owner("inbox")
+	t, err := b.x.Thread(ctx, owner, ref)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	block, err := t.answering(a)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	res, err := b.x.Do(ctx, owner, block, Options{
+		Re: ref, IfTurn: a.Turn, Then: func(t *Thread) []store.Change { return a.Ends(t.turn() != a.Turn) },
+	})
+	return ackPayload(res), err
+}
+
+// answering reads what the owner says to a task: a MESS list in mess, as between agents; {"action": "accept"} or
+// "decline" to an offer; {"answers": {field: text}} to questions; or a text, which is the result, or the answer.
+func (t *Thread) answering(a bridge.Answer) (Block, error) {
+	kind, _, _ := strings.Cut(a.Turn, "/")
+	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
+	entry := func(kind string, more ...wire.Member) (Block, error) {
+		body := re
+		for _, m := range more {
+			body = body.With(m.Key, m.Value)
+		}
+		return Block{{Type: kind, Body: body}}, nil
+	}
+	list, verbatim := a.Payload.Get("mess")
+	answers, several := a.Payload.Get("answers")
+	message, _ := a.Payload.Get("message")
+	text := message.GetStr("body")
+	switch action := a.Payload.GetStr("action"); {
+	case verbatim:
+		return t.blockOf(list, kind)
+	case kind == turnWork && (action == "accept" || action == "claim"):
+		more := []wire.Member{{Key: "code", Value: wire.Text(string(Claimed))}}
+		if eta, ok := a.Payload.Get("eta"); ok {
+			more = append(more, wire.Member{Key: "eta", Value: eta})
+		}
+		return entry("status", more...)
+	case kind == turnWork && action == "decline":
+		reason := a.Payload.GetStr("reason")
+		if reason == "" {
+			reason = "the owner declined"
+		}
+		return entry("status", wire.Member{Key: "code", Value: wire.Text(string(Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	case kind == turnWork && text != "":
+		return entry("response", wire.Member{Key: "content", Value: wire.Arr(wire.Text(text))})
+	case kind == turnAnswer && several:
+		return entry("reply", wire.Member{Key: "answers", Value: answers})
+	case kind == turnAnswer && text != "":
+		return entry("answer", wire.Member{Key: "value", Value: wire.Text(text)})
+	}
+	return nil, bad("", t.howTo(kind))
+}
+
+// sayable are the entries that a task takes, by the kind of its turn. A yes or no is given to a question in the approval
+// queue, and not by whoever may answer what came in.
+var sayable = map[string][]string{turnWork: {"v", "status", "response"}, turnAnswer: {"v", "answer", "reply"}}
+
+// blockOf reads a list of the owner's about this thread alone.
+func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
+	b, err := FromTree(list)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.depth(); err != nil {
+		return nil, err
+	}
+	for i, e := range b {
+		_, confirms := e.Body.Get("confirm")
+		_, accepts := e.Body.Get("accept")
+		re, named := e.Body.Get("re")
+		one, _ := re.Str()
+		switch {
+		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts:
+			return nil, bad(entryPath(i, e), "does not answer this: "+t.howTo(kind))
+		case named && one != t.Ref:
+			return nil, bad(entryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
+		case e.Body.Kind() == wire.Object:
+			b[i].Body = e.Body.With("re", wire.Text(t.Ref))
+		}
+	}
+	return b, nil
+}
+
+// howTo says what a task takes.
+func (t *Thread) howTo(kind string) string {
+	if kind == turnAnswer {
+		fields := make([]string, 0, len(t.Questions))
+		for _, q := range t.Questions {
+			if !q.Answered && !slices.Contains(fields, q.ID) {
+				fields = append(fields, fmt.Sprintf("%q: …", q.ID))
+			}
+		}
+		return fmt.Sprintf("answer with a text, or with {\"answers\": {%s}}", strings.Join(fields, ", "))
+	}
+	return "answer with a text, which is the result, with --action accept or decline, or with {\"mess\": […]}"
+}

@@ -1,0 +1,54 @@
+package mess
+
+import (
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// ack acknowledges an entry that is no request.
+func (t *tx) ack(e Entry, ref string) {
+	body := wire.Obj()
+	if id := e.Body.GetStr("id"); id != "" {
+		body = body.With("re", wire.Text(id))
+	}
+	if ref != "" {
+		body = body.With("ref", wire.Text(ref))
+	}
+	t.answers = append(t.answers, Entry{Type: "ack", Body: body.With("received_at", stamp(t.now))})
+}
+
+// finish writes the acks of MESS-35: one for a lone request, one for several together, and those of the other entries.
+func (t *tx) finish() {
+	var head Block
+	switch len(t.acks) {
+	case 0:
+	case 1:
+		re := t.acks[0].id
+		if re == "" {
+			re = "last"
+		}
+		head = Block{ackOf(re, t.acks[0].ref, t.now)}
+	default:
+		list := make([]wire.Value, len(t.acks))
+		for i, a := range t.acks {
+			list[i] = wire.Obj()
+			if a.id != "" {
+				list[i] = list[i].With("id", wire.Text(a.id))
+			}
+			list[i] = list[i].With("ref", wire.Text(a.ref))
+		}
+		head = Block{{Type: "ack", Body: wire.Obj(
+			wire.Member{Key: "requests", Value: wire.Arr(list...)}, wire.Member{Key: "received_at", Value: stamp(t.now)})}}
+	}
+	t.result.Answers = append(head, t.answers...)
+	t.result.Touched = t.order
+}
+
+func ackOf(re, ref string, at time.Time) Entry {
+	return Entry{Type: "ack", Body: wire.Obj(
+		wire.Member{Key: "re", Value: wire.Text(re)},
+		wire.Member{Key: "ref", Value: wire.Text(ref)},
+		wire.Member{Key: "received_at", Value: stamp(at)},
+	)}
+}
