@@ -23,7 +23,7 @@ import (
 
 const (
 	crashRounds = 3
-	crashLoad   = 1200 * time.Millisecond // before each kill
+	crashLoad   = 1200 * time.Millisecond // before each kill, at least
 )
 
 // TestCrash kills the real process with SIGKILL under a load of registrations, messages and approvals, restarts it
@@ -44,9 +44,6 @@ func TestCrash(t *testing.T) {
 	c.audit()
 	t.Logf("acknowledged: %d registrations, %d messages, %d approvals; unknown: %d messages; later replies: %d",
 		len(c.cards), len(c.answers), len(c.approvals), len(c.unknown), len(c.late))
-	if len(c.cards) == 0 || len(c.answers) == 0 || len(c.approvals) == 0 {
-		t.Error("the load did not reach every kind of acknowledgement")
-	}
 }
 
 // crash is the process under test and what it acknowledged.
@@ -165,6 +162,17 @@ func (c *crash) card(key *signing.PrivateKey, endpoint string) wire.Value {
 	)
 }
 
+// untilLoaded waits for d, and then, where the machine is slow, until the process has acknowledged something of each kind.
+func untilLoaded(t *testing.T, d time.Duration, reached func() bool) {
+	t.Helper()
+	<-time.After(d)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := until(ctx, "the load did not reach every kind of acknowledgement", func() (bool, error) { return reached(), nil }); err != nil {
+		t.Error(err)
+	}
+}
+
 // load works the process from many sides for d, and then kills it in the midst of it.
 func (c *crash) load(d time.Duration) {
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -190,7 +198,11 @@ func (c *crash) load(d time.Duration) {
 		})
 	}
 	forever(c.approve)
-	<-time.After(d)
+	untilLoaded(c.t, d, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.cards) > 0 && len(c.answers) > 0 && len(c.approvals) > 0
+	})
 	c.kill()
 	cancel()
 	work.Wait()
@@ -356,7 +368,7 @@ func (c *crash) auditInbox(ctx context.Context) {
 
 // drain waits until every reply has left.
 func (c *crash) drain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	err := until(ctx, "replies still wait in the outbox", func() (bool, error) {
 		raw, err := c.owner.call(ctx, "GET", "status", nil, nil)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -42,9 +43,6 @@ func TestRelayCrash(t *testing.T) {
 		taken, read = taken+len(b.taken), read+len(b.read)
 	}
 	t.Logf("the relay took %d messages for %d mailboxes; %d were acknowledged by their reader", taken, len(boxes), read)
-	if taken == 0 || read == 0 {
-		t.Error("the load did not reach every kind of acknowledgement")
-	}
 }
 
 // TestRelayStops: when the process is asked to stop while a message passes through, its sender is told that it waits, and
@@ -112,6 +110,7 @@ func (c *crash) mailLoad(d time.Duration) []*mailUser {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	var mu sync.Mutex
 	var all []*mailUser
+	var read atomic.Bool // and therefore taken
 	var work sync.WaitGroup
 	for range 8 {
 		work.Go(func() {
@@ -126,7 +125,9 @@ func (c *crash) mailLoad(d time.Duration) []*mailUser {
 				for n := 0; n < 40 && err == nil; n++ { // one sender has a tenth of a mailbox
 					err = u.write(ctx, c)
 					if n%4 == 3 && err == nil {
-						err = u.readOne(ctx, c)
+						if err = u.readOne(ctx, c); err == nil {
+							read.Store(true)
+						}
 					}
 				}
 				if err != nil {
@@ -135,7 +136,7 @@ func (c *crash) mailLoad(d time.Duration) []*mailUser {
 			}
 		})
 	}
-	<-time.After(d)
+	untilLoaded(c.t, d, read.Load)
 	c.kill()
 	cancel()
 	work.Wait()
