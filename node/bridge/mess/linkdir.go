@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +23,9 @@ type dirRemote struct {
 	name string // under which we write
 	git  bool
 	mu   sync.Mutex // one change at a time
+
+	seen  map[string]string // thread → what it looked like when it was looked at last
+	looks int
 }
 
 func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
@@ -99,24 +101,15 @@ func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error)
 	if err != nil {
 		return "", err
 	}
-	list, err := r.list(root)
+	list, err := r.refs(root)
 	if err != nil {
 		return "", again(err)
 	}
-	for _, old := range list { // sent before, and the answer was lost
-		if f, err := r.load(root, old.ref); err == nil && req.ID != "" && f.thread.ClientID == req.ID && f.thread.Requester == r.self(ctx) &&
-			time.Since(f.thread.Created) < sameFor {
-			return old.ref, nil
-		}
-	}
 	now := time.Now().UTC().Round(time.Millisecond)
-	ref := ""
-	for n := 1; ref == ""; n++ {
-		day := threadRef(now, n, "")
-		if !slices.ContainsFunc(list, func(t remoteThread) bool { return t.ref == day || strings.HasPrefix(t.ref, day+"-") }) {
-			ref = threadRef(now, n, req.ID)
-		}
+	if old := r.sent(ctx, root, list, req, now); old != "" {
+		return old, r.publish(ctx, old)
 	}
+	ref := threadRef(now, nextNumber(list, now), req.ID)
 	t := &Thread{
 		Ref: ref, ClientID: req.ID, Requester: r.self(ctx), Status: Received, Intent: req.Intent, Priority: req.Priority,
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
@@ -129,20 +122,53 @@ func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error)
 	return ref, r.publish(ctx, ref)
 }
 
+// sent returns the thread that this request became when it was sent before, and the answer was lost: one of ours, with its
+// id in its ref, of the last day.
+func (r *dirRemote) sent(ctx context.Context, root *os.Root, list map[string]bool, req Request, now time.Time) string {
+	if req.ID == "" {
+		return ""
+	}
+	today, before := now.Format(time.DateOnly), now.Add(-sameFor).Format(time.DateOnly)
+	for ref := range list {
+		if _, end := splitRef(ref); end != token(req.ID) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, before) {
+			continue
+		}
+		f, err := r.load(root, ref)
+		if err == nil && f.thread.ClientID == req.ID && f.thread.Requester == r.self(ctx) && now.Sub(f.thread.Created) < sameFor {
+			return ref
+		}
+	}
+	return ""
+}
+
+// splitRef returns the number of a thread ref within its day and the token behind it.
+func splitRef(ref string) (number, end string) {
+	number, end, _ = strings.Cut(ref[len("2006-01-02-"):], "-")
+	return number, end
+}
+
+// nextNumber returns the first number of the day that no thread has.
+func nextNumber(list map[string]bool, now time.Time) int {
+	day := now.Format(time.DateOnly) + "-"
+	used := map[string]bool{}
+	for ref := range list {
+		if number, _ := splitRef(ref); strings.HasPrefix(ref, day) {
+			used[number] = true
+		}
+	}
+	n := 1
+	for used[fmt.Sprintf("%03d", n)] {
+		n++
+	}
+	return n
+}
+
 func (r *dirRemote) load(root *os.Root, ref string) (threadFile, error) {
 	at, flat := find(root, ref)
 	if at == "" {
 		return threadFile{}, errors.New("mess: the thread is not in the directory")
 	}
-	files, err := readFiles(root, at, ref, flat)
-	if err != nil {
-		return threadFile{}, err
-	}
-	f, err := parseThread(files...)
-	if err == nil && f.thread.Ref != ref {
-		err = bad("envelope.ref", "differs from the name of the file")
-	}
-	return f, err
+	return readParsed(root, at, flat)
 }
 
 // store writes a thread where its state says.
@@ -247,31 +273,51 @@ func (t *Thread) applyAlone(e Entry, by string, now time.Time) error {
 	return nil
 }
 
-func (r *dirRemote) list(root *os.Root) ([]remoteThread, error) {
-	var out []remoteThread
+// refs lists the threads of the directory.
+func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
+	refs := map[string]bool{}
+	err := r.walk(root, func(_ string, _ *os.Root, p place, _ int) { refs[p.ref] = true })
+	return refs, err
+}
+
+// list says how every thread looks. Of very many in a folder only some are looked at each time, and all that are new there.
+func (r *dirRemote) list(root *os.Root) (out []remoteThread, err error) {
+	r.looks++
+	seen := make(map[string]string, len(r.seen))
+	err = r.walk(root, func(f string, sub *os.Root, p place, n int) {
+		at := f + " " + p.ref
+		looks, known := r.seen[at]
+		if !known || due(p.ref, f, n, r.looks) {
+			stamp := p.stamp(sub)
+			if stamp.files == 0 {
+				return
+			}
+			looks = fmt.Sprintf("%s %d %d", f, stamp.mod.UnixNano(), stamp.size)
+		}
+		seen[at] = looks
+		out = append(out, remoteThread{ref: p.ref, updated: looks})
+	})
+	r.seen = seen
+	return out, err
+}
+
+// walk visits every thread, folder by folder.
+func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, p place, n int)) error {
 	for _, f := range folders() {
-		dir, err := root.Open("exchange/" + f)
+		sub, err := root.OpenRoot("exchange/" + f)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		entries, err := dir.ReadDir(-1)
-		dir.Close()
+		list, err := places(sub)
+		for _, p := range list {
+			visit(f, sub, p, len(list))
+		}
+		sub.Close()
 		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			ref, flat := strings.CutSuffix(e.Name(), fileEnd)
-			if !validThreadRef(ref) || flat && !e.Type().IsRegular() || !flat && !e.IsDir() {
-				continue
-			}
-			stamp := stampOf(root, path.Join("exchange", f, ref), ref)
-			if info, err := e.Info(); flat && err == nil {
-				stamp.mod, stamp.size = info.ModTime(), info.Size()
-			}
-			out = append(out, remoteThread{ref: ref, updated: fmt.Sprintf("%s %d %d", f, stamp.mod.UnixNano(), stamp.size)})
+			return err
 		}
 	}
-	return out, nil
+	return nil
 }
 
 func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {

@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +19,9 @@ import (
 
 // pollEvery is how often a directory is looked at (MESS-51).
 const pollEvery = 5 * time.Second
+
+// pollShare is which part of the time looking may take: a directory of very many threads is looked at less often.
+const pollShare = 50
 
 // mirror keeps the threads of the exchange in a directory that other tools read and append to. The store is the truth:
 // what the tools add is taken in through the state machine, and then the files are written anew.
@@ -31,27 +34,32 @@ type mirror struct {
 	mu    sync.Mutex
 	dirty map[string]bool
 	wake  chan struct{}
-	seen  map[string]fileStamp // thread directory → what it looked like when it was read or written last
-}
 
-// fileStamp tells whether a file is another one than before.
-type fileStamp struct {
-	mod  time.Time
-	size int64
-	at   string // folder
+	// Of the goroutine that keeps the files.
+	seen  map[string]fileStamp // place of a thread → what it looked like when it was taken in or written last
+	left  map[string]fileStamp // likewise, where it could not be read: it is read again when it changes
+	polls int
 }
 
 func newMirror(x *Exchange, dir string, log *slog.Logger) *mirror {
-	return &mirror{x: x, dir: dir, log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1), seen: map[string]fileStamp{}}
+	return &mirror{
+		x: x, dir: dir, log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1),
+		seen: map[string]fileStamp{}, left: map[string]fileStamp{},
+	}
 }
 
-// changed notes threads that must be written.
-func (m *mirror) changed(refs []string) {
+// note remembers threads that must be written, at the next look or before.
+func (m *mirror) note(refs ...string) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, ref := range refs {
 		m.dirty[ref] = true
 	}
-	m.mu.Unlock()
+}
+
+// changed notes threads that must be written now.
+func (m *mirror) changed(refs []string) {
+	m.note(refs...)
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -98,17 +106,22 @@ func (m *mirror) run(ctx context.Context) error {
 	if err := m.missed(ctx, root); err != nil && ctx.Err() == nil {
 		m.log.Error("the thread directory could not be read", "error", err)
 	}
-	poll := time.NewTicker(pollEvery)
+	poll := time.NewTimer(0)
 	defer poll.Stop()
 	for {
-		if err := m.sync(ctx, root); err != nil && ctx.Err() == nil {
-			m.log.Error("the thread directory could not be kept", "error", err)
-		}
+		var err error
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.wake:
+			err = m.flush(ctx, root)
 		case <-poll.C:
+			began := time.Now()
+			err = m.sync(ctx, root)
+			poll.Reset(max(pollEvery, pollShare*time.Since(began)))
+		}
+		if err != nil && ctx.Err() == nil {
+			m.log.Error("the thread directory could not be kept", "error", err)
 		}
 	}
 }
@@ -118,13 +131,14 @@ func (m *mirror) missed(ctx context.Context, root *os.Root) error {
 	if err := m.x.load(); err != nil {
 		return err
 	}
-	if err := m.read(ctx, root); err != nil {
+	if err := m.read(ctx, root, true); err != nil {
 		return err
 	}
-	refs, _ := m.x.index.page(allThreads, position{}, math.MaxInt, func(e *entry) bool {
-		_, there := m.seen[e.ref]
-		return !there
-	})
+	there := make(map[string]bool, len(m.seen))
+	for at := range m.seen {
+		there[path.Base(at)] = true
+	}
+	refs, _ := m.x.index.page(allThreads, position{}, math.MaxInt, func(e *entry) bool { return !there[e.ref] })
 	m.changed(refs)
 	return nil
 }
@@ -134,16 +148,45 @@ func (m *mirror) sync(ctx context.Context, root *os.Root) error {
 	if err := m.x.load(); err != nil {
 		return err
 	}
-	if err := m.read(ctx, root); err != nil {
-		return err
-	}
+	return errors.Join(m.read(ctx, root, false), m.flush(ctx, root))
+}
+
+// halfWritten is how long a file that cannot be read is left to who writes it.
+const halfWritten = 10 * time.Second
+
+// flush writes the threads that changed, each after what others added to it meanwhile was read. One that cannot be
+// written waits for the next look, and the others do not wait for it.
+func (m *mirror) flush(ctx context.Context, root *os.Root) (err error) {
+	failed := 0
 	for _, ref := range m.take() {
-		if err := m.write(ctx, root, ref); err != nil {
-			m.changed([]string{ref})
-			return err
+		if ctx.Err() != nil {
+			m.note(ref)
+			continue
+		}
+		var e error
+		if at, flat := find(root, ref); at != "" {
+			e = m.readThread(ctx, root, at, flat)
+			if left, ok := m.left[at]; ok && time.Since(left.mod) < halfWritten {
+				m.note(ref)
+				continue
+			}
+			m.mu.Lock()
+			delete(m.dirty, ref) // by what was read: it is written now
+			m.mu.Unlock()
+		}
+		if e == nil || !retryable(e) {
+			e = m.write(ctx, root, ref)
+		}
+		if e != nil {
+			m.note(ref)
+			failed++
+			err = cmp.Or(err, fmt.Errorf("thread %s: %w", ref, e))
 		}
 	}
-	return nil
+	if failed > 1 {
+		err = fmt.Errorf("%d threads, the first: %w", failed, err)
+	}
+	return err
 }
 
 // write puts a thread where its state says, in files that are whole at every moment.
@@ -168,16 +211,16 @@ func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
 		if old == at {
 			continue
 		}
-		if _, err := root.Lstat(old); err == nil {
-			if err := root.Rename(old, at); err != nil {
-				return err
-			}
+		if err := moveThread(root, old, at); err != nil {
+			return err
 		}
 		if err := root.Remove(old + fileEnd); err != nil && !errors.Is(err, fs.ErrNotExist) { // version 1
 			return err
 		}
+		delete(m.seen, old)
+		delete(m.left, old)
 	}
-	if err := root.MkdirAll(at, 0o700); err != nil {
+	if err := threadDir(root, at); err != nil {
 		return err
 	}
 	for _, f := range ThreadFiles(t, messages) {
@@ -191,8 +234,57 @@ func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	if err := m.writeAttachments(ctx, root, at, ref); err != nil {
 		return err
 	}
-	m.seen[ref] = stampOf(root, at, ref)
+	m.seen[at] = stampOf(root, at, ref)
+	delete(m.left, at)
 	return nil
+}
+
+var errLink = errors.New("what stands in the place of the thread's folder is none")
+
+// threadDir makes the folder of a thread. A link in its place is none.
+func threadDir(root *os.Root, at string) error {
+	if err := root.MkdirAll(at, 0o700); err != nil {
+		return err
+	}
+	info, err := root.Lstat(at)
+	if err == nil && !info.IsDir() {
+		err = errLink
+	}
+	return err
+}
+
+// moveThread moves the folder of a thread to where its state says. Where both are there, as after half a move by
+// somebody, what lies in the old one alone goes into the new one; the rest of it was read.
+func moveThread(root *os.Root, old, at string) error {
+	info, err := root.Lstat(old)
+	if err != nil || !info.IsDir() {
+		return nil
+	}
+	info, err = root.Lstat(at)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return root.Rename(old, at)
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return errLink
+	}
+	entries, err := fs.ReadDir(root.FS(), old)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		from, to := path.Join(old, e.Name()), path.Join(at, e.Name())
+		if _, err = root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			err = root.Rename(from, to)
+		} else {
+			err = root.Remove(from)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return root.Remove(old)
 }
 
 func (m *mirror) writeAttachments(ctx context.Context, root *os.Root, at, ref string) error {
@@ -215,10 +307,14 @@ func (m *mirror) writeAttachments(ctx context.Context, root *os.Root, at, ref st
 	return nil
 }
 
-// writeWhole writes to a temporary name, syncs and renames (MESS-50).
+// writeWhole writes to a temporary name, syncs and renames (MESS-50). Nobody else's file is written to: what has the
+// temporary name, a link perhaps, goes before.
 func writeWhole(root *os.Root, name string, data []byte) error {
 	tmp := path.Join(path.Dir(name), "."+path.Base(name)+".tmp")
-	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -230,107 +326,4 @@ func writeWhole(root *os.Root, name string, data []byte) error {
 		return err
 	}
 	return root.Rename(tmp, name)
-}
-
-func stampOf(root *os.Root, dir, ref string) fileStamp {
-	s := fileStamp{at: dir}
-	for n := range 100 {
-		info, err := root.Lstat(path.Join(dir, fmt.Sprintf("%03d-%s%s", n, ref, fileEnd)))
-		if err != nil {
-			break
-		}
-		s.size += info.Size()
-		if info.ModTime().After(s.mod) {
-			s.mod = info.ModTime()
-		}
-	}
-	return s
-}
-
-// read takes in what others wrote.
-func (m *mirror) read(ctx context.Context, root *os.Root) error {
-	for _, f := range folders() {
-		dir, err := root.Open("exchange/" + f)
-		if err != nil {
-			return err
-		}
-		entries, err := dir.ReadDir(-1)
-		dir.Close()
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err := m.readThread(ctx, root, "exchange/"+f, e); err != nil {
-				m.log.Warn("a thread file was left alone", "file", e.Name(), "error", err)
-			}
-		}
-	}
-	return nil
-}
-
-// readThread reads one entry of a folder, where it is a thread that changed. Links are no threads.
-func (m *mirror) readThread(ctx context.Context, root *os.Root, dir string, e fs.DirEntry) error {
-	ref, flat := strings.CutSuffix(e.Name(), fileEnd)
-	if !validThreadRef(ref) || flat && !e.Type().IsRegular() || !flat && !e.IsDir() {
-		return nil
-	}
-	at := path.Join(dir, ref)
-	stamp := fileStamp{at: dir}
-	if flat {
-		if info, err := e.Info(); err == nil {
-			stamp.mod, stamp.size = info.ModTime(), info.Size()
-		}
-	} else {
-		stamp = stampOf(root, at, ref)
-	}
-	if m.seen[ref] == stamp {
-		return nil
-	}
-	files, err := readFiles(root, at, ref, flat)
-	if err != nil {
-		return err
-	}
-	parsed, err := parseThread(files...)
-	if err != nil {
-		return err // half written, or no thread: it is read again when it changes
-	}
-	if parsed.thread.Ref != ref {
-		return bad("envelope.ref", "differs from the name of the file")
-	}
-	m.seen[ref] = stamp
-	return m.x.takeIn(ctx, parsed)
-}
-
-// readFiles reads the files of a thread, each bounded.
-func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
-	if flat {
-		data, err := readBounded(root, at+fileEnd)
-		return [][]byte{data}, err
-	}
-	var out [][]byte
-	for n := range 100 {
-		data, err := readBounded(root, path.Join(at, fmt.Sprintf("%03d-%s%s", n, ref, fileEnd)))
-		if errors.Is(err, fs.ErrNotExist) && n > 0 {
-			return out, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, data)
-	}
-	return out, nil
-}
-
-func readBounded(root *os.Root, name string) ([]byte, error) {
-	info, err := root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > MaxDocument {
-		return nil, bad("", "the file is no regular one, or too large")
-	}
-	return root.ReadFile(name)
 }

@@ -18,6 +18,9 @@ import (
 func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
 	t, err := x.read(ctx, f.thread.Ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
+		if !f.thread.Status.Open() && time.Since(f.thread.Updated) > x.cfg.Retention {
+			return nil // it is kept no longer: the file alone stays
+		}
 		_, err = x.adopt(ctx, []threadFile{f})
 		return err
 	}
@@ -62,13 +65,26 @@ func (x *Exchange) takeDocument(ctx context.Context, t *Thread, doc wire.Value) 
 	if _, err := x.records.Get(ctx, nsSeen, mark.Record.Key, time.Now()); err == nil {
 		return nil
 	}
-	who := Actor{ID: m.From, Channel: "file", file: true}
-	_, err = x.Do(ctx, who, b, Options{Lax: true, Re: t.Ref, Records: []store.Change{mark}})
-	if _, refused := errors.AsType[*wire.Error](err); !refused {
+	err = foreign(b)
+	if err == nil {
+		who := Actor{ID: m.From, Channel: "file", file: true}
+		_, err = x.Do(ctx, who, b, Options{Lax: true, Re: t.Ref, Records: []store.Change{mark}})
+	}
+	if e, refused := errors.AsType[*wire.Error](err); !refused || e.Retry {
 		return err
 	}
-	note := publicText(err)
-	return x.keepRefused(ctx, t.Ref, m, note, mark)
+	return x.keepRefused(ctx, t.Ref, m, publicText(err), mark)
+}
+
+// foreign refuses what does not belong into the file of a thread. Whoever writes there may speak in any name, about this
+// thread: who is registered on the exchange, with what capabilities, and what else is asked for is said with a key.
+func foreign(b Block) error {
+	for i, e := range b {
+		if e.Type == "request" || e.Type == "config" {
+			return bad(entryPath(i, e), "does not belong into a thread")
+		}
+	}
+	return nil
 }
 
 // keepRefused keeps a message that the state machine did not allow: nothing that somebody wrote is lost.

@@ -1,0 +1,300 @@
+package mess
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// shelf is an exchange whose threads lie in a directory.
+type shelf struct {
+	*lab
+	m    *mirror
+	root *os.Root
+	log  *bytes.Buffer
+}
+
+func newShelf(t *testing.T) *shelf {
+	t.Helper()
+	l := newLab(t)
+	log := &bytes.Buffer{}
+	s := &shelf{lab: l, m: newMirror(l.Exchange, t.TempDir(), slog.New(slog.NewTextHandler(log, nil))), log: log}
+	l.Exchange.mirror = s.m.changed
+	var err error
+	if s.root, err = openLayout(s.m.dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.root.Close() })
+	return s
+}
+
+func (s *shelf) sync() {
+	s.t.Helper()
+	if err := s.m.sync(s.t.Context(), s.root); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// at is where something of a thread lies.
+func (s *shelf) at(c Code, ref string, more ...string) string {
+	return filepath.Join(append([]string{s.m.dir, "exchange", folder(c), ref}, more...)...)
+}
+
+func (s *shelf) file(c Code, ref string) string { return s.at(c, ref, threadFileName(0, ref)) }
+
+// add appends a document to a thread's file.
+func (s *shelf) add(name, doc string) {
+	s.t.Helper()
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("---\n" + doc); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func there(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// A thread that cannot be written keeps none of the others from it, and is written when it can be.
+func TestMirrorGoesOn(t *testing.T) {
+	s := newShelf(t)
+	first, second := s.request("agent", "{intent: look}"), s.request("agent", "{intent: listen}")
+	if err := os.WriteFile(s.at(Received, first), []byte("in the way"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.m.sync(t.Context(), s.root); err == nil || !strings.Contains(err.Error(), first) {
+		t.Errorf("the thread that could not be written: %v", err)
+	}
+	if !there(s.file(Received, second)) {
+		t.Error("the other thread was not written")
+	}
+	if err := os.Remove(s.at(Received, first)); err != nil {
+		t.Fatal(err)
+	}
+	s.sync()
+	if !there(s.file(Received, first)) {
+		t.Error("it was not written afterwards")
+	}
+}
+
+// What stands under the temporary name of a file is never written through: a link there may lead to any other file of the
+// directory, of git for example.
+func TestMirrorWritesThroughNoLink(t *testing.T) {
+	s := newShelf(t)
+	ref := s.request("agent", "{intent: look}")
+	s.sync()
+	config := filepath.Join(s.m.dir, "config")
+	if err := os.WriteFile(config, []byte("as it was"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../../../config", s.at(Received, ref, "."+threadFileName(0, ref)+".tmp")); err != nil {
+		t.Fatal(err)
+	}
+	s.do("agent", "- note: {re: "+ref+", text: more}")
+	s.sync()
+	if data, err := os.ReadFile(config); err != nil || string(data) != "as it was" {
+		t.Errorf("config = %q, %v", data, err)
+	}
+	if data, err := os.ReadFile(s.file(Received, ref)); err != nil || !strings.Contains(string(data), "more") {
+		t.Errorf("the thread = %s, %v", data, err)
+	}
+	// A link in the place of the folder that a thread would move to is no folder.
+	if err := os.Mkdir(filepath.Join(s.m.dir, "elsewhere"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../../elsewhere", s.at(Claimed, ref)); err != nil {
+		t.Fatal(err)
+	}
+	s.executor("bob")
+	s.status("bob", ref, "claimed")
+	if err := s.m.sync(t.Context(), s.root); err == nil {
+		t.Error("a link was taken for the folder of the thread")
+	}
+	if entries, err := os.ReadDir(filepath.Join(s.m.dir, "elsewhere")); err != nil || len(entries) != 0 {
+		t.Errorf("elsewhere holds %v, %v", entries, err)
+	}
+}
+
+// A thread file speaks of its thread. Who is registered with what capabilities, how requests are routed and what else is
+// asked for is not said in one, in nobody's name.
+func TestThreadFileSpeaksOfItsThread(t *testing.T) {
+	s := newShelf(t)
+	s.executor("bob", "dig")
+	ref := s.request("agent", "{intent: look}")
+	s.sync()
+	for _, entry := range []string{
+		"- config: {executor: {id: bob, capabilities: [lockpicking]}}",
+		"- config: {routing: {rules: [{default: [bob]}]}}",
+		"- request: {intent: something else}",
+		"- status: {re: " + ref + ", code: claimed}\n- config: {executor: {id: bob, capabilities: [lockpicking]}}",
+	} {
+		s.add(s.file(Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n"+entry+"\n")
+		s.sync()
+	}
+	s.want(ref, Received)
+	if c := s.crew.get("bob"); !slices.ContainsFunc(c.Capabilities, func(n Need) bool { return n.ID == "dig" }) {
+		t.Errorf("bob can %v", c.Capabilities)
+	}
+	if rules := s.crew.routing(); len(rules) != 0 {
+		t.Errorf("rules = %v", rules)
+	}
+	if page, err := s.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 1 {
+		t.Errorf("%d threads, %v", len(page.Threads), err)
+	}
+	messages, err := s.Messages(t.Context(), ref)
+	if err != nil || len(messages) != 5 { // what was written is kept
+		t.Errorf("%d messages, %v", len(messages), err)
+	}
+}
+
+// brittle is a store that fails for a while.
+type brittle struct {
+	store.Store
+	down bool
+}
+
+func (b *brittle) Records() store.Records { return brittleRecords{b.Store.Records(), b} }
+
+type brittleRecords struct {
+	store.Records
+	b *brittle
+}
+
+func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if r.b.down {
+		return errors.New("the disk is full")
+	}
+	return r.Records.Apply(ctx, changes, now)
+}
+
+// What could not be stored, or is over a limit, is taken in later; what cannot be read is read again when it changes, and
+// not at every look.
+func TestMirrorReadsAgain(t *testing.T) {
+	s := newShelf(t)
+	b := &brittle{Store: s.store}
+	s.records = b.Records()
+	s.executor("bob")
+	ref := s.request("agent", "{intent: look, priority: normal}")
+	s.sync()
+	b.down = true
+	s.add(s.file(Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
+	_ = s.m.sync(t.Context(), s.root)
+	b.down = false
+	s.want(ref, Received)
+	s.sync()
+	s.want(ref, Claimed)
+
+	s.threads = rate.NewBuckets(rate.PerHour(1), 1, 10)
+	s.executor("carol")
+	s.threads.Take("bob", time.Now())
+	s.sync()
+	s.add(s.file(Claimed, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: delegated, delegated_to: carol}\n")
+	_ = s.m.sync(t.Context(), s.root)
+	s.want(ref, Claimed)
+	s.threads = nil
+	s.sync()
+	s.want(ref, Delegated)
+
+	bad := "2026-02-01-777"
+	if err := os.MkdirAll(s.at(Received, bad), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.file(Received, bad), []byte("ref: half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.sync()
+	}
+	if n := strings.Count(s.log.String(), bad); n != 1 {
+		t.Errorf("a file that cannot be read is named %d times:\n%s", n, s.log)
+	}
+	if err := os.WriteFile(s.file(Received, bad), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", bad)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.sync()
+	s.want(bad, Claimed)
+}
+
+// What others add to a thread just before the exchange writes it is read first.
+func TestMirrorReadsBeforeItWrites(t *testing.T) {
+	s := newShelf(t)
+	s.executor("bob")
+	ref := s.request("agent", "{intent: look}")
+	s.sync()
+	s.add(s.file(Received, ref), "from: agent\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- note: {re: "+ref+", text: by the window}\n")
+	s.status("bob", ref, "claimed")
+	if err := s.m.flush(t.Context(), s.root); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(s.file(Claimed, ref))
+	if err != nil || !strings.Contains(string(data), "by the window") || !strings.Contains(string(data), "status: claimed") {
+		t.Errorf("the file = %s, %v", data, err)
+	}
+}
+
+// A thread that lies in two folders, as after a merge, is one again at its next change, and nothing in either is lost.
+func TestMirrorThreadInTwoFolders(t *testing.T) {
+	s := newShelf(t)
+	s.executor("bob")
+	ref := s.request("agent", "{intent: look}")
+	s.sync()
+	copied := s.at(Claimed, ref)
+	if err := os.CopyFS(copied, os.DirFS(s.at(Received, ref))); err != nil {
+		t.Fatal(err)
+	}
+	s.add(s.file(Claimed, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
+	if err := os.WriteFile(s.at(Received, ref, "att-001-image-a.png"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.sync()
+	s.sync()
+	s.want(ref, Claimed)
+	if there(s.at(Received, ref)) || !there(s.at(Claimed, ref, "att-001-image-a.png")) {
+		t.Error("the thread is not one again")
+	}
+}
+
+// A thread that went after its retention does not come back from its file.
+func TestPurgedThreadStaysGone(t *testing.T) {
+	s := newShelf(t)
+	s.executor("bob")
+	ref := s.request("agent", "{intent: look}")
+	s.status("bob", ref, "declined, reason: no")
+	s.want(ref, Declined)
+	s.sync()
+	later := time.Now().Add(s.cfg.Retention + time.Hour)
+	if n, err := s.purge(t.Context(), later); err != nil || n != 1 {
+		t.Fatalf("%d threads went, %v", n, err)
+	}
+	name := s.file(Declined, ref)
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := strings.ReplaceAll(string(data), time.Now().UTC().Format("2006-"), "2020-")
+	if err := os.WriteFile(name, []byte(strings.ReplaceAll(old, "2020-"+ref[5:], ref)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := newMirror(s.Exchange, s.m.dir, slog.New(slog.DiscardHandler))
+	if err := again.missed(t.Context(), s.root); err != nil {
+		t.Fatal(err)
+	}
+	if s.index.get(ref) != nil {
+		t.Error("it is back")
+	}
+}

@@ -1,0 +1,236 @@
+package mess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// fileStamp tells whether the files of a thread are others than before.
+type fileStamp struct {
+	mod   time.Time
+	size  int64
+	files int
+}
+
+func (s fileStamp) and(info fs.FileInfo) fileStamp {
+	s.size += info.Size()
+	s.files++
+	if info.ModTime().After(s.mod) {
+		s.mod = info.ModTime()
+	}
+	return s
+}
+
+// stampOf looks at the files of a thread. dir is below root; the fewer folders lie between, the less it costs.
+func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
+	for n := range maxThreadFiles {
+		info, err := root.Lstat(path.Join(dir, threadFileName(n, ref)))
+		if err != nil {
+			break
+		}
+		s = s.and(info)
+	}
+	return s
+}
+
+// maxThreadFiles bounds the files of one thread.
+const maxThreadFiles = 100
+
+func threadFileName(n int, ref string) string { return fmt.Sprintf("%03d-%s%s", n, ref, fileEnd) }
+
+// place is where a thread lies, by its name: a folder, or a file of version 1.
+type place struct {
+	ref  string
+	flat bool
+}
+
+// places lists the names of a folder that are those of threads. What they name is not looked at.
+func places(sub *os.Root) ([]place, error) {
+	dir, err := sub.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	var out []place
+	for _, name := range names {
+		if ref, flat := strings.CutSuffix(name, fileEnd); validThreadRef(ref) {
+			out = append(out, place{ref, flat})
+		}
+	}
+	return out, err
+}
+
+// stamp looks at the files of a thread. Its zero value is a link, or what holds no thread.
+func (p place) stamp(sub *os.Root) (s fileStamp) {
+	name := p.ref
+	if p.flat {
+		name += fileEnd
+	}
+	switch info, err := sub.Lstat(name); {
+	case err != nil:
+	case p.flat && info.Mode().IsRegular():
+		return s.and(info)
+	case !p.flat && info.IsDir():
+		return stampOf(sub, p.ref, p.ref)
+	}
+	return s
+}
+
+// How many threads of one folder are looked at in one poll, where nothing says that they changed: open ones, and those that
+// have ended, where little happens. Of more than that some are, in turn. What is new in a folder is seen at once.
+const (
+	openLooks  = 1000
+	endedLooks = 250
+)
+
+// due says whether a thread is looked at in this round, as one of n in its folder.
+func due(ref, folder string, n, round int) bool {
+	looks := openLooks
+	if folder == endedFolders[0] || folder == endedFolders[1] {
+		looks = endedLooks
+	}
+	turns := (n + looks - 1) / looks
+	return turns < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(turns)) == round%turns
+}
+
+var endedFolders = [2]string{folder(Completed), folder(Cancelled)}
+
+// read takes in what others wrote. all looks at every thread.
+func (m *mirror) read(ctx context.Context, root *os.Root, all bool) error {
+	m.polls++
+	for _, f := range folders() {
+		if err := m.readFolder(ctx, root, f, all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *mirror) readFolder(ctx context.Context, root *os.Root, folder string, all bool) error {
+	dir := "exchange/" + folder
+	sub, err := root.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	list, err := places(sub)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		at := path.Join(dir, p.ref)
+		before, known := m.seen[at]
+		if known && !all && !due(p.ref, folder, len(list), m.polls) {
+			continue
+		}
+		now := p.stamp(sub)
+		if known && now == before || now == m.left[at] || now.files == 0 {
+			continue
+		}
+		if err := m.readThread(ctx, root, at, p.flat); err != nil {
+			m.log.Warn("a thread file was left alone", "thread", p.ref, "error", err)
+		}
+	}
+	return nil
+}
+
+// readThread takes in what is new in the files of a thread, where they changed. What cannot be read is left alone until it
+// changes; what could not be stored is read again.
+func (m *mirror) readThread(ctx context.Context, root *os.Root, at string, flat bool) error {
+	stamp := fileStamp{}
+	if sub, err := root.OpenRoot(path.Dir(at)); err == nil {
+		stamp = place{path.Base(at), flat}.stamp(sub)
+		sub.Close()
+	}
+	if stamp.files == 0 {
+		return nil
+	}
+	if before, known := m.seen[at]; known && before == stamp {
+		return nil
+	}
+	parsed, err := readParsed(root, at, flat)
+	if err == nil {
+		err = m.x.takeIn(ctx, parsed)
+	}
+	switch {
+	case err == nil:
+		m.seen[at] = stamp
+		delete(m.left, at)
+	case !retryable(err):
+		m.left[at] = stamp
+	}
+	return err
+}
+
+// retryable says whether the same may work later: the store did not, or a limit is used up.
+func retryable(err error) bool {
+	if e, refused := errors.AsType[*wire.Error](err); refused {
+		return e.Retry
+	}
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// readParsed reads the files of a thread whose folder, or file of version 1, is named by at.
+func readParsed(root *os.Root, at string, flat bool) (threadFile, error) {
+	ref := path.Base(at)
+	files, err := readFiles(root, at, ref, flat)
+	if err != nil {
+		return threadFile{}, err
+	}
+	f, err := parseThread(files...)
+	if err == nil && f.thread.Ref != ref {
+		err = bad("envelope.ref", "differs from the name of the file")
+	}
+	return f, err
+}
+
+// readFiles reads the files of a thread, each bounded.
+func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
+	if flat {
+		data, err := readBounded(root, at+fileEnd)
+		return [][]byte{data}, err
+	}
+	var out [][]byte
+	for n := range maxThreadFiles {
+		data, err := readBounded(root, path.Join(at, threadFileName(n, ref)))
+		if errors.Is(err, fs.ErrNotExist) && n > 0 {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, data)
+	}
+	return out, nil
+}
+
+// readBounded reads a regular file. What is no such file is not opened, and one that grows meanwhile is not followed.
+func readBounded(root *os.Root, name string) ([]byte, error) {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > MaxDocument {
+		return nil, bad("", "the file is no regular one, or too large")
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxDocument))
+}
