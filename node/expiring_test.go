@@ -2,7 +2,9 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -58,6 +60,55 @@ func TestExpiringIsTold(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Subject != string(ann.ID) {
 			t.Errorf("audit = %+v, %v", list, err)
 		}
+	})
+}
+
+// TestHoldsEndInTime: within a minute after nobody can decide any more a held message is no longer held, whenever the
+// question was asked, also where it ended while no process ran.
+func TestHoldsEndInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		sarah := mesh.Node("sarah", mode(acl.Approval))
+		sarah.Start()
+		states := func(m *meshtest.Member) (all []string) {
+			t.Helper()
+			items, _, err := m.Inbox(t.Context(), "", "", 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, _, err := m.Audit().List(t.Context(), acl.AuditFilter{Kind: acl.AuditExpired}, 0, 10, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, item := range items {
+				all = append(all, string(item.State))
+			}
+			slices.Sort(all)
+			return append(all, fmt.Sprint(len(list), " in the audit log"))
+		}
+		hold := func(m *meshtest.Member, peer string, lasts time.Duration) {
+			t.Helper()
+			in := bridgedFrom(t, "toy:link/"+peer)("msg_one", hello)
+			in.Deadline = time.Now().Add(lasts)
+			if out, err := m.Accept(t.Context(), in); err != nil || !out.Held {
+				t.Fatalf("%s: %+v, %v", peer, out, err)
+			}
+		}
+		hold(sarah, "long", 48*time.Hour)
+		time.Sleep(17 * time.Minute)
+		hold(sarah, "short", 4*time.Minute)
+		hold(sarah, "shorter", 3*time.Minute)
+		time.Sleep(3*time.Minute - time.Second)
+		equal(t, "before", states(sarah), []string{"held", "held", "held", "0 in the audit log"})
+		time.Sleep(time.Minute)
+		equal(t, "after the first end", states(sarah), []string{"expired", "held", "held", "1 in the audit log"})
+		time.Sleep(time.Minute)
+		equal(t, "after the second end", states(sarah), []string{"expired", "expired", "held", "2 in the audit log"})
+		again := mesh.Restart(sarah, mode(acl.Approval))
+		time.Sleep(72 * time.Hour)
+		again.Start()
+		time.Sleep(time.Second)
+		equal(t, "after a rest", states(again), []string{"expired", "expired", "expired", "3 in the audit log"})
 	})
 }
 

@@ -127,12 +127,7 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 			break
 		}
 	}
-	if err := n.settleHeld(ctx, now); err != nil {
-		n.log.Warn("settle held messages", "err", err)
-	}
-	if err := n.auditExpired(ctx, now); err != nil {
-		n.log.Warn("write down what expired", "err", err)
-	}
+	n.ends.sooner(now) // a bridge may have asked without our knowing
 	if err := n.warn(ctx, now); err != nil {
 		n.log.Warn("warn of what expires", "err", err)
 	}

@@ -121,6 +121,7 @@ type Node struct {
 	runs     runs     // hooks under way
 	refusals refusals // the newest messages that were not taken in
 	fresh    signal   // wakes who waits for the inbox
+	ends     *alarm   // when the next question ends
 	events   *events  // tells who watches
 	streams  streams  // connections that tell what happens
 	outbox   *outbox
@@ -175,6 +176,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		notices:    cfg.Notices,
 		flights:    flights{under: make(map[string]*flight)},
 		runs:       newRuns(),
+		ends:       newAlarm(),
 		events:     newEvents(time.Now()),
 		streams:    newStreams(),
 
@@ -218,6 +220,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
+	n.background.Go(func() { n.ends.watch(ctx, n.endQuestions) })
 	if n.cfg.Relay != nil {
 		n.background.Go(func() { n.takeMail(ctx, n.cfg.Relay) })
 	}

@@ -108,6 +108,7 @@ func (n *Node) storeState(ctx context.Context) string {
 func (n *Node) published(changes []store.Change) {
 	n.fresh.give()
 	n.events.publish(eventsOf(changes)...)
+	n.ends.opened(changes)
 	n.notices.Published(changes)
 	n.outbox.posted(changes)
 	for _, a := range n.asides {
