@@ -8,16 +8,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// each calls do with every thread that re names; an empty list names the thread of the call.
+// each calls do once with every thread that re names; an empty list names the thread of the call.
 func (t *tx) each(ctx context.Context, re []string, do func(*Thread) error) error {
 	if len(re) == 0 {
 		re = []string{t.opts.Re}
 	}
+	done := make(map[string]bool, len(re))
 	for _, r := range re {
 		th, err := t.about(ctx, r)
 		if err != nil {
 			return err
 		}
+		if done[th.Ref] {
+			continue
+		}
+		done[th.Ref] = true
 		if err := do(th); err != nil {
 			return err
 		}
@@ -35,6 +40,8 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 		if t.opts.Sent != "" && s.Code == Held && th.Holder == "" && (th.claimable() || th.waitsForPeer()) {
 			if th.claimable() {
 				th.park(t.opts.Sent, t.now)
+			} else if t.opts.Sent == parkedPeer {
+				th.Parked = parkedPeer // it was let in, and its owner is asked about the job now: the ack of the request is no end of that
 			}
 			t.say(th, e)
 			return nil

@@ -1,0 +1,36 @@
+package mess
+
+import (
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+)
+
+// A peer whose owner let the request in, and is now asked about the job, holds it: the late ack of the request does not
+// make it free again.
+func TestPeerHoldsAfterItsApproval(t *testing.T) {
+	home, away := pair(t, acl.Approval)
+	ref := home.request("client", "{id: look, intent: look into the fridge, confirm_before: true}")
+	home.reaches(ref, Held)
+	away.decide("message", acl.Approve)
+	there := away.theirs()
+	away.want(there, Held)
+	eventually(t, "the peer's hold", func() bool { return home.thread(ref).Parked == parkedPeer })
+	home.want(ref, Held)
+	away.decide(askHeld, acl.Approve)
+	home.reaches(ref, Received)
+	away.status("bob", there, "claimed")
+	home.reaches(ref, Claimed)
+}
+
+// One cancel may name a thread twice, by its ref and as the last one.
+func TestCancelNamesTwice(t *testing.T) {
+	l := newLab(t)
+	first := l.request("alice", "{id: a, intent: buy milk}")
+	last := l.request("alice", "{id: b, intent: buy eggs}")
+	l.do("alice", "- cancel: {re: [a, b, last, "+last+"]}")
+	l.want(first, Cancelled)
+	if th := l.want(last, Cancelled); th.Serial != 2 {
+		t.Errorf("the thread has %d messages, want the request and one cancel", th.Serial)
+	}
+}
