@@ -100,7 +100,7 @@ func lineOf(err error) string {
 }
 
 // prescan refuses in one pass what would keep the parser busy for long (MESS-61): it counts what opens or separates
-// nodes, and what the parser looks up again and again.
+// nodes, and what the parser looks up again and again. A directive, or what looks like one, is looked up in all before it.
 func prescan(data []byte) error {
 	if len(data) > MaxDocument {
 		return tooLong(data)
@@ -111,6 +111,7 @@ func prescan(data []byte) error {
 	if bytes.HasPrefix(data, []byte("\ufeff")) {
 		return bad("", "byte order mark at line 1")
 	}
+	const directive = maxMarks / 100
 	marks, line, before := 0, 1, byte('\n')
 	for i, c := range data {
 		switch c {
@@ -119,6 +120,10 @@ func prescan(data []byte) error {
 			marks++
 		case '[', ']', '{', '}', ',':
 			marks++
+		case '\r':
+			if i+1 == len(data) || data[i+1] != '\n' {
+				marks++
+			}
 		case '-', '?':
 			if i+1 == len(data) || blank(data[i+1]) {
 				marks++
@@ -126,6 +131,15 @@ func prescan(data []byte) error {
 		case '!', '&', '*':
 			if blank(before) {
 				marks++
+			}
+		case '%':
+			if before == '\n' || before == '\r' {
+				marks += directive
+			}
+		case 0x85, 0xa8, 0xa9: // the end of what YAML also takes for a line break
+			if breaks(data[:i+1]) {
+				marks++
+				c = '\n'
 			}
 		case 0:
 			return bad("", fmt.Sprintf("NUL at line %d", line))
@@ -136,6 +150,11 @@ func prescan(data []byte) error {
 		}
 	}
 	return nil
+}
+
+// breaks says whether data ends with a line break of Unicode.
+func breaks(data []byte) bool {
+	return bytes.HasSuffix(data, []byte("\u0085")) || bytes.HasSuffix(data, []byte("\u2028")) || bytes.HasSuffix(data, []byte("\u2029"))
 }
 
 func blank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
