@@ -275,43 +275,6 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 	return messStatus(ctx, a, c.messOut, c.Ref, code, more...)
 }
 
-type messAnswerCmd struct {
-	messOut
-	Ref     string   `arg:"" help:"Ref of the thread."`
-	Answers []string `arg:"" help:"FIELD=VALUE, or one text where one thing is asked."`
-}
-
-func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
-	if len(c.Answers) == 1 && !strings.Contains(c.Answers[0], "=") {
-		return messSend(ctx, a, c.messOut, mess.Block{{Type: "answer", Body: wire.Obj(field("re", c.Ref), field("value", c.Answers[0]))}})
-	}
-	answers := wire.Obj()
-	for _, pair := range c.Answers {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok || key == "" {
-			return fail(exitUsage, errors.New("an answer is FIELD=VALUE"))
-		}
-		answers = answers.With(key, wire.Text(value))
-	}
-	body := wire.Obj(field("re", c.Ref), wire.Member{Key: "answers", Value: answers})
-	return messSend(ctx, a, c.messOut, mess.Block{{Type: "reply", Body: body}})
-}
-
-type messConfirmCmd struct {
-	messOut
-	Ref    string `arg:"" help:"Ref of the thread."`
-	No     bool   `help:"Do not let it act."`
-	Reason string `placeholder:"TEXT" help:"Why."`
-}
-
-func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
-	body := wire.Obj(field("re", c.Ref), wire.Member{Key: "confirm", Value: wire.Bool(!c.No)})
-	if c.Reason != "" {
-		body = body.With("reason", wire.Text(c.Reason))
-	}
-	return messSend(ctx, a, c.messOut, mess.Block{{Type: "reply", Body: body}})
-}
-
 type messCancelCmd struct {
 	messOut
 	Refs   []string `arg:"" help:"Refs or names of requests."`

@@ -70,6 +70,11 @@ func (o *owner) raw(ctx context.Context, method, target string, data []byte) ([]
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
+	return o.bytes(req)
+}
+
+// bytes makes a call and returns the body of the answer as it came.
+func (o *owner) bytes(req *http.Request) ([]byte, error) {
 	resp, err := o.http.Do(req)
 	if err != nil {
 		return nil, fail(exitUnavailable, fmt.Errorf("ask the running agentmesh: %w", err))

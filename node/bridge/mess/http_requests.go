@@ -2,6 +2,7 @@ package mess
 
 import (
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -163,7 +164,28 @@ func (r *call) show() error {
 	if err != nil {
 		return err
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "thread", Value: threadView(t, messages)}))
+	view := threadView(t, messages)
+	if r.who.Owner {
+		view = view.With("serial", wire.Int(int64(t.Serial)))
+	}
+	r.c.Response().Header().Set("ETag", tag(t))
+	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "thread", Value: view}))
+}
+
+// tag is the entity tag of a thread: it names the newest message.
+func tag(t *Thread) string { return `"` + itoa(t.Serial) + `"` }
+
+// ifMatch reads the precondition of a PATCH: what is said is to the thread as it was read. 0 is none.
+func (r *call) ifMatch() (serial int, err error) {
+	match := r.c.Request().Header.Get("If-Match")
+	if match == "" || match == "*" {
+		return 0, nil
+	}
+	serial, err = strconv.Atoi(strings.Trim(match, `"`))
+	if err != nil || serial < 1 || match != `"`+itoa(serial)+`"` {
+		return 0, bad("If-Match", "must be the ETag of the thread as it was read")
+	}
+	return serial, nil
 }
 
 // ref is the thread of the path. The owner may name it in any way that re: allows.
@@ -247,7 +269,14 @@ func (r *call) patch() error {
 	if err != nil {
 		return err
 	}
-	_, err = r.x.Do(ctx, r.who, block, Options{Lax: true, Re: t.Ref, Set: set})
+	serial, err := r.ifMatch()
+	if err != nil {
+		return err
+	}
+	_, err = r.x.Do(ctx, r.who, block, Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial})
+	if errors.Is(err, errMoved) {
+		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusPreconditionFailed, Message: errMoved.Error()}
+	}
 	if err != nil {
 		return err
 	}
