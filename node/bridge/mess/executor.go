@@ -3,6 +3,7 @@ package mess
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -54,28 +55,39 @@ type candidate struct {
 	*Executor
 	caps   map[string]wire.Value
 	zone   *time.Location
+	quiet  *time.Location // of its quiet hours
 	median time.Duration
 	shift  *shift // of its schedule; nil without one
+
+	patterns func() []*regexp.Regexp // that it claims by; compiled once
 
 	mu   sync.Mutex
 	last time.Time // when it last called
 }
 
 func newCandidate(e *Executor) *candidate {
-	c := &candidate{Executor: e, caps: make(map[string]wire.Value, len(e.Capabilities)), zone: time.UTC, median: 1 << 62}
+	c := &candidate{Executor: e, caps: make(map[string]wire.Value, len(e.Capabilities)), zone: zoneOf(e.Timezone), median: 1 << 62}
 	for _, n := range e.Capabilities {
 		c.caps[n.ID] = n.Meta
 	}
-	if e.Timezone != "" {
-		if zone, err := time.LoadLocation(e.Timezone); err == nil {
-			c.zone = zone
-		}
-	}
+	c.quiet = zoneOf(e.Preferences.Quiet.Timezone)
+	c.patterns = sync.OnceValue(func() []*regexp.Regexp {
+		list, _ := compilePatterns(e.Preferences.AutoClaim) // judged when they came
+		return list
+	})
 	if len(e.Claims) > 0 {
 		sorted := slices.Sorted(slices.Values(e.Claims))
 		c.median = sorted[len(sorted)/2]
 	}
 	return c
+}
+
+// zoneOf returns a time zone by its name, UTC where there is none.
+func zoneOf(name string) *time.Location {
+	if zone, err := time.LoadLocation(name); err == nil {
+		return zone
+	}
+	return time.UTC
 }
 
 // has says whether the executor holds all of the capabilities (MESS-41).

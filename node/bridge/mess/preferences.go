@@ -1,7 +1,9 @@
 package mess
 
 import (
+	"errors"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"time"
@@ -45,17 +47,13 @@ func (c *candidate) wants(t *Thread, now time.Time) bool {
 	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n Need) bool { return slices.Contains(p.Filter, n.ID) }):
 		return false
 	}
-	return urgent || !p.Quiet.at(now)
+	return urgent || !p.Quiet.at(now, c.quiet)
 }
 
-// at says whether now is within the quiet hours.
-func (q QuietHours) at(now time.Time) bool {
+// at says whether now is within the quiet hours of a zone.
+func (q QuietHours) at(now time.Time, zone *time.Location) bool {
 	if !q.Enabled {
 		return false
-	}
-	zone := time.UTC
-	if z, err := time.LoadLocation(q.Timezone); err == nil && q.Timezone != "" {
-		zone = z
 	}
 	clock := now.In(zone).Format("15:04")
 	if q.Start <= q.End {
@@ -76,10 +74,11 @@ func (f *fields) preferences(key string) Preferences {
 	for i, pattern := range g.list("auto_claim_patterns", 20) {
 		s, ok := pattern.Str()
 		g.check(ok && len(s) <= 256, "auto_claim_patterns["+itoa(i)+"]", "must be a text of at most 256 bytes")
-		if _, err := regexp.Compile(s); ok && err != nil {
-			g.fail("auto_claim_patterns["+itoa(i)+"]", "must be a regular expression (RE2)")
-		}
 		p.AutoClaim = append(p.AutoClaim, s)
+	}
+	if g.err == nil {
+		_, err := compilePatterns(p.AutoClaim)
+		g.check(err == nil, "auto_claim_patterns", "must be regular expressions (RE2), and not too large together")
 	}
 	if q := g.sub("quiet_hours"); q != nil {
 		p.Quiet.Enabled, _ = q.boolean("enabled")
@@ -117,12 +116,42 @@ func (f *fields) notifications(key string) []Notification {
 	return out
 }
 
+// What the patterns of one executor may cost with every request: their instructions together, and how much of an intent
+// they see. A pattern of 30 bytes may have a thousand instructions, and each looks at every byte.
+const (
+	maxPatternCode = 1000
+	maxMatched     = 1 << 10
+)
+
+// compilePatterns compiles the patterns of one executor.
+func compilePatterns(list []string) ([]*regexp.Regexp, error) {
+	var out []*regexp.Regexp
+	size := 0
+	for _, pattern := range list {
+		tree, err := syntax.Parse(pattern, syntax.Perl)
+		if err != nil {
+			return nil, err
+		}
+		code, err := syntax.Compile(tree.Simplify())
+		if err != nil {
+			return nil, err
+		}
+		if size += len(code.Inst); size > maxPatternCode {
+			return nil, errors.New("the patterns are too large")
+		}
+		re, err := regexp.Compile(pattern)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, re)
+	}
+	return out, nil
+}
+
 // autoClaims says whether the executor claims what comes with this intent by itself.
 func (c *candidate) autoClaims(t *Thread) bool {
-	return slices.ContainsFunc(c.Preferences.AutoClaim, func(pattern string) bool {
-		re, err := regexp.Compile(pattern)
-		return err == nil && re.MatchString(t.Intent)
-	})
+	intent := t.Intent[:min(len(t.Intent), maxMatched)]
+	return slices.ContainsFunc(c.patterns(), func(re *regexp.Regexp) bool { return re.MatchString(intent) })
 }
 
 func (p Preferences) tree() wire.Value {
