@@ -19,7 +19,7 @@ import (
 // doctorCmd looks at a node from inside and from outside and says what to do about what is wrong. It changes
 // nothing, and it works whether a serve runs or not: what only a running one can show is a warning then.
 type doctorCmd struct {
-	URL  string `arg:"" optional:"" help:"Look at the agent at this URL instead, as a directory and its peers see it."`
+	URL  string `arg:"" optional:"" help:"Look at the agent at this URL instead, as a directory and its peers see it, or at the directory there."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 

@@ -20,16 +20,16 @@ import (
 )
 
 // What doctor says about an agent somewhere else: name, certificate, clock, and whether the endpoint proof of a
-// directory (AM-63) would go well. It needs no agent of one's own.
+// directory (AM-63) would go well. It needs no agent of one's own. A directory is judged in doctor_directory.go.
 
 // soon is how long before its end a certificate is worth a word.
 const soon = 14 * 24 * time.Hour
 
-// visit examines the agent at a URL: its endpoint, or the public URL of its node.
+// visit examines the agent at a URL, its endpoint or the public URL of its node, or the directory there.
 func (d *doctor) visit(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return failHint(exitUsage, fmt.Errorf("%s is no URL", clean(target)), "name an endpoint like https://host.example/agentmesh, or the public URL of a node")
+		return failHint(exitUsage, fmt.Errorf("%s is no URL", clean(target)), "name an endpoint like https://host.example/agentmesh, the public URL of a node, or a directory")
 	}
 	if d.cfg, err = d.app.config(); err != nil {
 		d.cfg = defaultConfig()
@@ -43,6 +43,9 @@ func (d *doctor) visit(ctx context.Context, target string) error {
 	reach := client.Public
 	if local {
 		reach = client.Loopback
+	}
+	if namesDirectory(u) && d.directory(ctx, h, reach, u) {
+		return nil
 	}
 	where, listedAt, ok := d.find(ctx, h, reach, u)
 	if !ok {
@@ -156,10 +159,14 @@ func (d *doctor) find(ctx context.Context, h *client.HTTP, reach client.Reach, u
 		d.fail("endpoint", "is the reverse proxy up, and does it pass the request on?", "%s cannot be reached: %s", clean(where), clean(err.Error()))
 		return "", "", false
 	}
+	card := s.status == http.StatusOK && isCard(s.body)
+	if !card && doc.Endpoint == "" && d.directory(ctx, h, reach, u) {
+		return "", "", false
+	}
 	if s.dated {
 		d.clock(u.Scheme+"://"+u.Host, s.ahead)
 	}
-	if s.status != http.StatusOK || !isCard(s.body) {
+	if !card {
 		d.fail("endpoint", "a node answers GET at its endpoint with its card; is it another path?", "%s answers %d and no card", clean(where), s.status)
 		return "", "", false
 	}
