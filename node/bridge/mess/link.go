@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -47,6 +46,10 @@ type link struct {
 	remote remote
 	wake   chan struct{}
 
+	// Of the goroutine that polls.
+	known map[string]string    // thread → what it looked like when all of it was taken in
+	later map[string]postponed // threads of which something could not be taken in, or read
+
 	mu     sync.Mutex
 	status bridge.LinkStatus
 	peers  map[string]bool
@@ -58,6 +61,7 @@ const maxPeers = 10_000
 func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	l := &link{
 		b: b, cfg: cfg, wake: make(chan struct{}, 1), peers: map[string]bool{},
+		known: map[string]string{}, later: map[string]postponed{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
@@ -108,88 +112,6 @@ func (l *link) stand(err error) {
 	if err != nil {
 		l.status.Retry = time.Now().Add(pollEvery)
 	}
-}
-
-// known is what we remember of a foreign thread.
-type knownThread struct {
-	Conv    string `json:"conv"`
-	Seen    int    `json:"seen"` // messages that were taken in
-	Updated string `json:"updated"`
-	Mine    bool   `json:"mine"` // we opened it
-}
-
-func (l *link) threadKey(ref string) string {
-	return "link/" + l.cfg.Name + "/thread/" + idKey(l.cfg.Name, ref)
-}
-func (l *link) convRecord(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
-
-func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool, err error) {
-	rec, err := l.b.x.records.Get(ctx, nsMeta, l.threadKey(ref), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return k, false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &k)
-	}
-	return k, true, err
-}
-
-func (l *link) change(ref string, k knownThread) []store.Change {
-	return []store.Change{
-		{Record: store.Record{NS: nsMeta, Key: l.threadKey(ref), Body: encode(k)}, IfRev: store.Any},
-		{Record: store.Record{NS: nsMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any},
-	}
-}
-
-// poll takes in what was said since the last time.
-func (l *link) poll(ctx context.Context) error {
-	list, err := l.remote.changed(ctx)
-	if err != nil {
-		return err
-	}
-	self := l.remote.self(ctx)
-	for _, r := range list {
-		k, found, err := l.load(ctx, r.ref)
-		if err != nil {
-			return err
-		}
-		if found && k.Updated == r.updated {
-			continue
-		}
-		if !found {
-			k = knownThread{Conv: "conv_" + idKey(l.cfg.Name, r.ref)}
-		}
-		if err := l.follow(ctx, r, k, self); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// follow hands in the new messages of a thread, one by one, each with the count that remembers it.
-func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
-	messages, err := l.remote.read(ctx, r.ref)
-	if err != nil {
-		return err
-	}
-	for i := k.Seen; i < len(messages); i++ {
-		m := messages[i]
-		k.Seen = i + 1
-		b, err := FromTree(m.Mess)
-		ours := m.From == self || k.Mine && m.From == r.requester // an exchange says who we are there only by our threads
-		if err != nil || isAck(b) || ours || m.From == "" {
-			continue
-		}
-		if err := l.take(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {
-			e, refused := errors.AsType[*wire.Error](err)
-			if !refused || e.Retry {
-				return err
-			}
-			l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", r.ref, "error", e.Message)
-		}
-	}
-	k.Updated = r.updated
-	return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
 }
 
 // take hands one foreign message to the node, with the same checks as everybody's (MESS section 12).

@@ -22,8 +22,9 @@ type restRemote struct {
 	token    client.Credential
 	http     *client.HTTP
 
-	mu sync.Mutex
-	me string
+	mu    sync.Mutex
+	me    string
+	small bool // lists are asked for in small pages: a large one was too large
 }
 
 // url returns a route below the exchange. The configured URL may name the exchange already.
@@ -62,7 +63,7 @@ func (r *restRemote) call(ctx context.Context, method, path string, body wire.Va
 	}
 	answer, err := client.ReadAll(resp, maxRemoteAnswer)
 	if err != nil {
-		return wire.Value{}, &client.SendError{Retry: true, Status: resp.StatusCode, Processed: true}
+		return wire.Value{}, errors.Join(&client.SendError{Retry: true, Status: resp.StatusCode, Processed: true}, err)
 	}
 	if resp.StatusCode >= 300 {
 		again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
@@ -137,19 +138,57 @@ func (r *restRemote) say(ctx context.Context, ref string, b Block) error {
 	return err
 }
 
+// Pages of a list: one of a thousand threads, or some small ones where that is too large for us. Others' texts are in it.
+const (
+	smallPage = 100
+	maxPages  = 10
+)
+
 func (r *restRemote) changed(ctx context.Context) ([]remoteThread, error) {
-	v, err := r.call(ctx, http.MethodGet, "requests?limit=1000", wire.Value{})
+	r.mu.Lock()
+	small := r.small
+	r.mu.Unlock()
+	if !small {
+		list, _, err := r.page(ctx, maxPage, "")
+		if !errors.Is(err, client.ErrAnswerTooLarge) {
+			return list, err
+		}
+		r.mu.Lock()
+		r.small = true
+		r.mu.Unlock()
+	}
+	var out []remoteThread
+	for after := ""; len(out) < maxPages*smallPage; {
+		list, next, err := r.page(ctx, smallPage, after)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, list...)
+		if next == "" || len(list) == 0 {
+			break
+		}
+		after = next
+	}
+	return out, nil
+}
+
+// page is one page of the list, and where the next one begins.
+func (r *restRemote) page(ctx context.Context, limit int, after string) (out []remoteThread, next string, err error) {
+	path := "requests?limit=" + itoa(limit)
+	if after != "" {
+		path += "&after=" + url.QueryEscape(after)
+	}
+	v, err := r.call(ctx, http.MethodGet, path, wire.Value{})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	list, _ := v.Get("threads")
-	var out []remoteThread
 	for t := range list.Elems() {
 		if ref := t.GetStr("ref"); safeRef.MatchString(ref) {
 			out = append(out, remoteThread{ref, t.GetStr("requestor_id"), t.GetStr("updated_at") + t.GetStr("status")})
 		}
 	}
-	return out, nil
+	return out, v.GetStr("next"), nil
 }
 
 func (r *restRemote) read(ctx context.Context, ref string) ([]Message, error) {

@@ -1,0 +1,182 @@
+package mess
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// knownThread is what we remember of a foreign thread.
+type knownThread struct {
+	Conv    string `json:"conv"`
+	Seen    int    `json:"seen"` // messages that were taken in
+	Updated string `json:"updated"`
+	Mine    bool   `json:"mine"` // we opened it
+}
+
+func (l *link) threadKey(ref string) string {
+	return "link/" + l.cfg.Name + "/thread/" + idKey(l.cfg.Name, ref)
+}
+func (l *link) convRecord(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
+
+func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool, err error) {
+	rec, err := l.b.x.records.Get(ctx, nsMeta, l.threadKey(ref), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return k, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &k)
+	}
+	return k, true, err
+}
+
+// maxKnown bounds the foreign threads that are remembered: what the other side lists is the other side's choice. The bound
+// is held for each of sixteen parts of a link's.
+const maxKnown = 10_000
+
+func (l *link) change(ref string, k knownThread) []store.Change {
+	key := l.threadKey(ref)
+	part := key[:len(key)-31] // with the first digit of what is behind the name
+	return []store.Change{
+		{Record: store.Record{NS: nsMeta, Key: key, Body: encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown},
+		{Record: store.Record{NS: nsMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any},
+	}
+}
+
+// postponed is a thread that is looked at again: after a while, which grows.
+type postponed struct {
+	thread remoteThread
+	at     time.Time
+	pause  time.Duration
+}
+
+const (
+	firstPause = pollEvery
+	lastPause  = 10 * time.Minute
+	maxFailed  = 20      // threads that fail in one poll, before the rest waits for the next
+	maxNoted   = 100_000 // threads that are remembered in memory
+)
+
+// errAway ends a poll: not a thread failed, the other side did.
+var errAway = errors.New("the exchange does not answer")
+
+// poll takes in what was said since the last time. A thread that cannot be read, or of which something cannot be taken in
+// now, waits by itself: whoever wrote it holds up nobody else behind the link.
+func (l *link) poll(ctx context.Context) error {
+	list, err := l.remote.changed(ctx)
+	if err != nil {
+		return err
+	}
+	self := l.remote.self(ctx)
+	if len(l.known) > maxNoted {
+		clear(l.known)
+	}
+	failed := 0
+	tired := map[string]bool{} // peers that are over a limit of ours
+	for _, r := range l.waiting(list) {
+		if l.known[r.ref] == r.updated || r.requester != "" && tired[r.requester] {
+			continue
+		}
+		p, waits := l.later[r.ref]
+		if waits && p.thread == r && time.Now().Before(p.at) {
+			continue
+		}
+		err := l.look(ctx, r, self)
+		_, there := errors.AsType[*client.SendError](err)
+		switch e, refused := errors.AsType[*wire.Error](err); {
+		case err == nil:
+			l.known[r.ref] = r.updated
+			delete(l.later, r.ref)
+			continue
+		case ctx.Err() != nil, errors.Is(err, errAway), errors.Is(err, store.ErrUnavailable):
+			return err
+		case !there && refused && e.Retry:
+			tired[r.requester] = true
+		default:
+			failed++
+		}
+		l.b.log.Info("a thread of a link waits", "link", l.cfg.Name, "thread", r.ref, "error", err)
+		if len(l.later) < maxNoted {
+			pause := min(max(2*p.pause, firstPause), lastPause)
+			l.later[r.ref] = postponed{thread: r, at: time.Now().Add(pause), pause: pause}
+		}
+		if failed == maxFailed {
+			return nil
+		}
+	}
+	return nil
+}
+
+// waiting is a list with what waits and is not in it.
+func (l *link) waiting(list []remoteThread) []remoteThread {
+	if len(l.later) == 0 {
+		return list
+	}
+	listed := make(map[string]bool, len(list))
+	for _, r := range list {
+		listed[r.ref] = true
+	}
+	for ref, p := range l.later {
+		if !listed[ref] {
+			list = append(list, p.thread)
+		}
+	}
+	return list
+}
+
+// look takes in what is new in a thread.
+func (l *link) look(ctx context.Context, r remoteThread, self string) error {
+	k, found, err := l.load(ctx, r.ref)
+	if err != nil {
+		return err
+	}
+	if found && k.Updated == r.updated {
+		return nil
+	}
+	if !found {
+		k = knownThread{Conv: "conv_" + idKey(l.cfg.Name, r.ref)}
+	}
+	return l.follow(ctx, r, k, self)
+}
+
+// follow hands in the new messages of a thread, one by one, each with the count that remembers it. What will never be
+// readable is left alone until the thread changes.
+func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
+	messages, err := l.remote.read(ctx, r.ref)
+	if e, ok := errors.AsType[*client.SendError](err); ok {
+		switch {
+		case e.Status == 0:
+			return errors.Join(errAway, err)
+		case !e.Retry:
+			l.b.log.Warn("a thread of a link cannot be read", "link", l.cfg.Name, "thread", r.ref, "error", err)
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for i := k.Seen; i < len(messages); i++ {
+		m := messages[i]
+		k.Seen = i + 1
+		b, err := FromTree(m.Mess)
+		ours := m.From == self || k.Mine && m.From == r.requester // an exchange says who we are there only by our threads
+		if err != nil || isAck(b) || ours || m.From == "" {
+			continue
+		}
+		if err := l.take(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {
+			e, refused := errors.AsType[*wire.Error](err)
+			if !refused || e.Retry {
+				return err
+			}
+			l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", r.ref, "error", e.Message)
+		}
+	}
+	k.Updated = r.updated
+	return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
+}

@@ -1,0 +1,167 @@
+package mess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// board is a foreign exchange that lists what it is told to.
+type board struct {
+	fakeRemote
+	list  []remoteThread
+	fails map[string]error
+	reads []string
+}
+
+func (b *board) changed(context.Context) ([]remoteThread, error) { return slices.Clone(b.list), nil }
+
+func (b *board) read(_ context.Context, ref string) ([]Message, error) {
+	b.reads = append(b.reads, ref)
+	if err := b.fails[ref]; err != nil {
+		return nil, err
+	}
+	request := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text(ref)})}}
+	return []Message{{Serial: 1, From: "from-" + ref, Mess: request.Tree()}}, nil
+}
+
+// reception takes messages in, but of those that it is told to refuse.
+type reception struct {
+	bridge.Receiver
+	took   []string
+	refuse map[string]error
+}
+
+func (r *reception) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	if err := r.refuse[in.Name]; err != nil {
+		return bridge.Outcome{}, err
+	}
+	r.took = append(r.took, in.Name)
+	return bridge.Outcome{}, nil
+}
+
+func newBoard(t *testing.T) (*link, *board, *reception) {
+	t.Helper()
+	l := newLab(t)
+	desk := &reception{refuse: map[string]error{}}
+	b, err := New(Config{
+		Exchange: l.Exchange, Store: l.store, Node: desk, HTTP: client.NewHTTP(client.HTTPConfig{Local: true}),
+		Links: []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote := &board{fails: map[string]error{}}
+	b.links[0].remote = remote
+	return b.links[0], remote, desk
+}
+
+// Behind a link are many: a thread that cannot be read, and a peer that is over its limit, hold up nobody else.
+func TestOneThreadHoldsNoLinkUp(t *testing.T) {
+	l, remote, desk := newBoard(t)
+	for i, ref := range []string{"deep", "gone", "loud", "loud2", "full", "honest"} {
+		remote.list = append(remote.list, remoteThread{ref, strings.TrimRight(ref, "2"), fmt.Sprint(i)})
+	}
+	remote.fails["deep"] = &client.SendError{Status: 200, Processed: true}
+	remote.fails["gone"] = &client.SendError{Status: 404}
+	remote.fails["full"] = &client.SendError{Status: 200, Retry: true}
+	desk.refuse["from-loud"] = limited("too many", time.Minute)
+	if err := l.poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"from-honest"}; !slices.Equal(desk.took, want) {
+		t.Errorf("taken in: %v, want %v", desk.took, want)
+	}
+	if slices.Contains(remote.reads, "loud2") {
+		t.Error("the next thread of a peer over its limit was read")
+	}
+	// What is known, never readable, or waits is not read at every poll.
+	remote.reads = nil
+	if err := l.poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"loud2"}; !slices.Equal(remote.reads, want) {
+		t.Errorf("read again: %v, want %v", remote.reads, want)
+	}
+	// What changed is, and what waited is when its time has come, although it is no longer listed.
+	clear(desk.refuse)
+	clear(remote.fails)
+	for ref, p := range l.later {
+		p.at = time.Time{}
+		l.later[ref] = p
+	}
+	remote.list = []remoteThread{{"deep", "deep", "changed"}}
+	if err := l.poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(desk.took)
+	if want := []string{"from-deep", "from-full", "from-honest", "from-loud", "from-loud2"}; !slices.Equal(desk.took, want) {
+		t.Errorf("taken in: %v, want %v", desk.took, want)
+	}
+	// An exchange that does not answer ends the poll.
+	remote.list = []remoteThread{{"a", "a", "1"}, {"b", "b", "1"}}
+	remote.fails["a"] = &client.SendError{Retry: true}
+	remote.reads = nil
+	if err := l.poll(t.Context()); !errors.Is(err, errAway) || len(remote.reads) != 1 {
+		t.Errorf("%v, read: %v", err, remote.reads)
+	}
+}
+
+// Threads that fail in great number end a poll, and those behind them have their turn in the next.
+func TestFailingThreadsTakeTurns(t *testing.T) {
+	l, remote, desk := newBoard(t)
+	for i := range 3 * maxFailed {
+		ref := fmt.Sprint("bad", i)
+		remote.list = append(remote.list, remoteThread{ref, "eve", "1"})
+		remote.fails[ref] = &client.SendError{Status: 500, Retry: true}
+	}
+	remote.list = append(remote.list, remoteThread{"honest", "bob", "1"})
+	for range 4 {
+		if err := l.poll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Contains(desk.took, "from-honest") {
+		t.Error("the last thread had no turn")
+	}
+}
+
+// A list that others made too long for us is read in small pages.
+func TestLongList(t *testing.T) {
+	foreign := newSite(t, nil)
+	key := foreign.register("us")
+	const threads = 120
+	for i := range threads {
+		foreign.request("us", fmt.Sprintf("{id: r%d, intent: look}", i))
+	}
+	asked := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if r.URL.Query().Get("limit") == "1000" {
+			_, _ = w.Write([]byte(`{"threads":"` + strings.Repeat("x", maxRemoteAnswer) + `"}`))
+			return
+		}
+		http.Redirect(w, r, foreign.srv.URL+r.URL.String(), http.StatusTemporaryRedirect)
+	}))
+	defer srv.Close()
+	http1 := client.NewHTTP(client.HTTPConfig{Local: true})
+	r := &restRemote{base: srv.URL, token: client.Credential(key), http: http1}
+	if _, err := r.changed(t.Context()); asked != 2 { // the client follows no redirect
+		t.Errorf("asked %d times, %v", asked, err)
+	}
+	r = &restRemote{base: foreign.srv.URL, token: client.Credential(key), http: http1, small: true}
+	list, err := r.changed(t.Context())
+	if err != nil || len(list) != threads {
+		t.Errorf("%d threads, %v", len(list), err)
+	}
+}
