@@ -43,6 +43,10 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		return a.json(r)
 	}
+	if r.After == r.Before {
+		a.print("%s has %d bytes and nothing to give back", fileDatabase, r.Before)
+		return nil
+	}
 	a.print("%s had %d bytes and has %d", fileDatabase, r.Before, r.After)
 	return nil
 }

@@ -205,3 +205,32 @@ func TestCompactInPlace(t *testing.T) {
 		t.Errorf("CompactInPlace of nothing = %v", err)
 	}
 }
+
+// TestCompactNothing: a copy that is no smaller takes no file's place. A database of a few pages grew.
+func TestCompactNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	if err := open(t, path, Config{}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // what one run leaves, the next one finds nothing in
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := readFile(t, path)
+		before, after, err := CompactInPlace(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case after > before || after != int64(len(readFile(t, path))):
+			t.Errorf("it had %d bytes and has %d, the file %d", before, after, len(readFile(t, path)))
+		case after == before && (replaced(file, path) || !bytes.Equal(was, readFile(t, path))):
+			t.Error("another file of the same size took its place")
+		}
+		file.Close()
+	}
+	if left, err := filepath.Glob(path + ".backup-*"); err != nil || len(left) > 0 {
+		t.Errorf("beside the file: %v, %v", left, err)
+	}
+}

@@ -54,8 +54,8 @@ func compact(ctx context.Context, src, dst string) error {
 }
 
 // CompactInPlace writes a copy of the database at path, which must not be open elsewhere, without its free pages
-// beside it, checks the copy and puts it in place of the file, whose sizes before and after it returns. After a crash
-// the file is the old one or the new one.
+// beside it, checks the copy and puts it in place of the file, whose sizes before and after it returns. A copy that is not
+// smaller is thrown away. After a crash the file is the old one or the new one.
 func CompactInPlace(ctx context.Context, path string) (before, after int64, err error) {
 	if before, after, err = compactInPlace(ctx, path); err != nil {
 		return before, after, fmt.Errorf("compact %s: %w", path, err)
@@ -91,6 +91,9 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	compacted, err := os.Stat(dst)
 	if err != nil {
 		return 0, 0, err
+	}
+	if compacted.Size() >= old.Size() {
+		return old.Size(), old.Size(), nil
 	}
 	if runtime.GOOS == "windows" { // it renames over no open file
 		if err := from.Close(); err != nil {
