@@ -30,6 +30,7 @@ type messCmd struct {
 	Cancel       messCancelCmd       `cmd:"" help:"Take requests back."`
 	Capabilities messCapabilitiesCmd `cmd:"" help:"The catalogue of capabilities."`
 	Executors    messExecutorsCmd    `cmd:"" help:"Who is registered here, and adding somebody."`
+	Key          messKeyCmd          `cmd:"" help:"Give an executor a key, or take its key away."`
 	Route        messRouteCmd        `cmd:"" help:"The routing rules, and setting them."`
 	Import       messImportCmd       `cmd:"" help:"Take over threads from MESSE-AF files."`
 	Export       messExportCmd       `cmd:"" help:"Write a thread as a MESSE-AF file."`

@@ -183,6 +183,8 @@ var routes = map[string]route{
 	"GET executors":                   {"", (*call).executors},
 	"PATCH executors/{}":              {"", (*call).patchExecutor},
 	"POST executors/{}/approve":       {"approve a registration", (*call).approve},
+	"POST executors/{}/key":           {"give an executor another key", (*call).giveKey},
+	"DELETE executors/{}/key":         {"take the key of an executor", (*call).takeKey},
 	"GET capabilities":                {"", (*call).capabilities},
 	"POST capabilities":               {"change the catalogue", (*call).addCapabilities},
 	"GET routing":                     {"read the routing rules", (*call).routing},

@@ -91,7 +91,11 @@ func (r *call) executors() error {
 			wire.Member{Key: "last_seen", Value: seen}, wire.Member{Key: "created_at", Value: stamp(c.Created)},
 		)
 		if r.who.Owner {
-			v = v.With("availability", wire.Text(availability(c.Executor))).With("pending", wire.Bool(c.Pending)).With("preferences", c.Preferences.tree())
+			v = v.With("availability", wire.Text(availability(c.Executor)))
+			if c.Schedule != "" {
+				v = v.With("schedule", wire.Text(c.Schedule)).With("timezone", wire.Text(c.zone.String()))
+			}
+			v = v.With("pending", wire.Bool(c.Pending)).With("preferences", c.Preferences.tree())
 		}
 		list = append(list, v)
 	}
@@ -121,12 +125,9 @@ func (r *call) approve() error {
 		return missing("no such executor")
 	}
 	ctx := r.c.Request().Context()
-	var answered []store.Change
-	if r.answered != nil {
-		var err error
-		if answered, err = r.answered(ctx, r.path[1]); err != nil {
-			return err
-		}
+	answered, err := r.decided(ctx, r.path[1])
+	if err != nil {
+		return err
 	}
 	if err := r.x.Admit(ctx, r.path[1], true, answered); err != nil {
 		return err
