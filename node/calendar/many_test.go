@@ -33,7 +33,8 @@ func TestManyOverrides(t *testing.T) {
 	if err != nil || len(problems) > 0 || len(busy) != maxEvents-1+len(extra) {
 		t.Fatalf("%d intervals, %.300v, %v", len(busy), problems, err)
 	}
-	if took := time.Since(began); took > 20*time.Second {
+	// 0.3 s on a quiet machine; much more here, where others compete and races are looked for. Squared it takes far longer still.
+	if took := time.Since(began); took > 2*time.Minute {
 		t.Errorf("%d changes of a series took %v", maxEvents, took)
 	}
 }

@@ -78,6 +78,14 @@ const maxZoneRules = 500
 // describe reads a VTIMEZONE, as far as until. rules counts those of the file.
 func describe(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 	var z described
+	for _, child := range comp.Children { // before any is looked for
+		if child.Props.Get(ical.PropRecurrenceRule) != nil {
+			*rules++
+		}
+	}
+	if *rules > maxZoneRules {
+		return nil, fmt.Errorf("more than %d rules for clock changes in one calendar", maxZoneRules)
+	}
 	for _, child := range comp.Children {
 		if child.Name != ical.CompTimezoneStandard && child.Name != ical.CompTimezoneDaylight {
 			continue
@@ -100,9 +108,6 @@ func describe(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 		}
 		onsets := []time.Time{first}
 		if rule := child.Props.Get(ical.PropRecurrenceRule); rule != nil {
-			if *rules++; *rules > maxZoneRules {
-				return nil, fmt.Errorf("more than %d rules for clock changes in one calendar", maxZoneRules)
-			}
 			if !strings.Contains(strings.ToUpper(rule.Value), "FREQ=YEARLY") {
 				return nil, errors.New("clock changes by a rule that is not yearly")
 			}
