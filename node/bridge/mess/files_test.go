@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -235,61 +234,6 @@ func TestImportDirectory(t *testing.T) {
 	}
 	if n, err := l.ImportDirectory(t.Context(), dir, func(int, int) {}); err != nil || n != 0 {
 		t.Errorf("again: %d, %v", n, err)
-	}
-}
-
-// Two exchanges without a server: a directory in git, pulled and pushed by both sides.
-func TestGitDirectory(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
-	origin := t.TempDir()
-	run := func(dir string, args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v\n%s", args, err, out)
-		}
-	}
-	run(origin, "init", "-q", "--bare", "-b", "main")
-	side := func(name string) *dirRemote {
-		dir := filepath.Join(t.TempDir(), "clone")
-		run(filepath.Dir(dir), "clone", "-q", origin, dir)
-		return &dirRemote{dir: dir, name: name, git: true}
-	}
-	us := side("us")
-	run(us.dir, "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "begin")
-	run(us.dir, "push", "-q", "origin", "HEAD:main")
-	them := side("them")
-	ctx := t.Context()
-	ref, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
-	if err != nil || again != ref {
-		t.Errorf("sent again: %s, %v, want %s", again, err, ref)
-	}
-	list, err := them.changed(ctx)
-	if err != nil || len(list) != 1 || list[0].ref != ref {
-		t.Fatalf("they see %v, %v", list, err)
-	}
-	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
-		t.Fatal(err)
-	}
-	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
-		t.Error("confirm_before has a way around it")
-	}
-	if err := us.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
-		t.Error("the requester completed it")
-	}
-	if list, err = us.changed(ctx); err != nil || !strings.HasPrefix(list[0].updated, "state=executing") {
-		t.Errorf("we see %v, %v", list, err)
-	}
-	messages, err := us.read(ctx, ref)
-	if err != nil || len(messages) != 2 || messages[1].From != "them" {
-		t.Errorf("messages = %+v, %v", messages, err)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/subprocess"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -29,38 +28,6 @@ type dirRemote struct {
 }
 
 func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
-
-// run runs plain git in the directory. Nothing a stranger wrote is in its arguments.
-func (r *dirRemote) run(ctx context.Context, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	env := []string{"GIT_TERMINAL_PROMPT=0", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SSH_AUTH_SOCK=" + os.Getenv("SSH_AUTH_SOCK")}
-	res, err := subprocess.Command{Argv: append([]string{"git", "-c", "core.hooksPath=/dev/null"}, args...), Dir: r.dir, Env: env, MaxOutput: 1 << 20}.Run(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(res.Tail))
-	}
-	return nil
-}
-
-// publish commits and pushes what was written. A push that came second is repeated once on top of what came first.
-func (r *dirRemote) publish(ctx context.Context, ref string) error {
-	if !r.git {
-		return nil
-	}
-	if err := r.run(ctx, "add", "-A", "exchange"); err != nil {
-		return again(err)
-	}
-	if err := r.run(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "commit", "-q", "--allow-empty", "-m", "messe-af: "+ref); err != nil {
-		return again(err)
-	}
-	if err := r.run(ctx, "push", "-q"); err == nil {
-		return nil
-	}
-	if err := r.run(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "pull", "-q", "--rebase"); err != nil {
-		return again(err)
-	}
-	return again(r.run(ctx, "push", "-q"))
-}
 
 // again says that the same may work later.
 func again(err error) error {
@@ -87,10 +54,8 @@ func find(root *os.Root, ref string) (at string, flat bool) {
 func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.git {
-		if err := r.run(ctx, "pull", "-q", "--ff-only"); err != nil {
-			return "", again(err)
-		}
+	if err := r.pull(ctx); err != nil {
+		return "", again(err)
 	}
 	root, err := openLayout(r.dir)
 	if err != nil {
@@ -196,10 +161,8 @@ func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message) error {
 func (r *dirRemote) say(ctx context.Context, ref string, b Block) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.git {
-		if err := r.run(ctx, "pull", "-q", "--ff-only"); err != nil {
-			return again(err)
-		}
+	if err := r.pull(ctx); err != nil {
+		return again(err)
 	}
 	root, err := openLayout(r.dir)
 	if err != nil {
@@ -213,6 +176,9 @@ func (r *dirRemote) say(ctx context.Context, ref string, b Block) error {
 	t, messages, err := f.adopt()
 	if err != nil {
 		return err
+	}
+	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && digestOf(messages[n-1].Mess) == digestOf(b.Tree()) {
+		return r.publish(ctx, ref) // said before, and a crash kept us from knowing
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
 	for _, e := range b {
@@ -323,10 +289,8 @@ func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, 
 func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.git {
-		if err := r.run(ctx, "pull", "-q", "--ff-only"); err != nil {
-			return nil, err
-		}
+	if err := r.pull(ctx); err != nil {
+		return nil, err
 	}
 	root, err := openLayout(r.dir)
 	if err != nil {

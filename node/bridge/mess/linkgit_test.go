@@ -1,0 +1,143 @@
+package mess
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Two exchanges without a server: a directory in git, pulled and pushed by both sides.
+func TestGitDirectory(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	origin := t.TempDir()
+	run := func(dir string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	run(origin, "init", "-q", "--bare", "-b", "main")
+	side := func(name string) *dirRemote {
+		dir := filepath.Join(t.TempDir(), "clone")
+		run(filepath.Dir(dir), "clone", "-q", origin, dir)
+		return &dirRemote{dir: dir, name: name, git: true}
+	}
+	us := side("us")
+	run(us.dir, "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "begin")
+	run(us.dir, "push", "-q", "origin", "HEAD:main")
+	them := side("them")
+	ctx := t.Context()
+	ref, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
+	if err != nil || again != ref {
+		t.Errorf("sent again: %s, %v, want %s", again, err, ref)
+	}
+	list, err := them.changed(ctx)
+	if err != nil || len(list) != 1 || list[0].ref != ref {
+		t.Fatalf("they see %v, %v", list, err)
+	}
+	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
+		t.Fatal(err)
+	}
+	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+		t.Error("confirm_before has a way around it")
+	}
+	if err := us.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+		t.Error("the requester completed it")
+	}
+	if list, err = us.changed(ctx); err != nil || !strings.HasPrefix(list[0].updated, "state=executing") {
+		t.Errorf("we see %v, %v", list, err)
+	}
+	messages, err := us.read(ctx, ref)
+	if err != nil || len(messages) != 2 || messages[1].From != "them" {
+		t.Errorf("messages = %+v, %v", messages, err)
+	}
+}
+
+// What cannot be pushed is as if it had not been said, and is said once in the end; commits that were left behind, and
+// what others pushed meanwhile, do not stop a directory.
+func TestGitDirectoryRecovers(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	base := t.TempDir()
+	origin := filepath.Join(base, "origin")
+	run := func(dir string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=t", "-c", "user.email=t@localhost"}, args...)...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	run(base, "init", "-q", "--bare", "-b", "main", origin)
+	run(base, "clone", "-q", origin, "us")
+	us := &dirRemote{dir: filepath.Join(base, "us"), name: "us", git: true}
+	run(us.dir, "commit", "-q", "--allow-empty", "-m", "begin")
+	run(us.dir, "push", "-q", "origin", "HEAD:main")
+	run(base, "clone", "-q", origin, "them")
+	them := &dirRemote{dir: filepath.Join(base, "them"), name: "them", git: true}
+	ctx := t.Context()
+	ref, err := them.create(ctx, mustParse(t, "- request: {id: a, intent: look}")[0].Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := mustParse(t, "- status: {re: x, code: claimed}")
+	hook := filepath.Join(origin, "hooks", "pre-receive")
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { // it can be read, and takes nothing
+		t.Fatal(err)
+	}
+	if err := us.say(ctx, ref, claim); err == nil {
+		t.Fatal("it was pushed")
+	}
+	if messages, err := us.read(ctx, ref); err != nil || len(messages) != 1 {
+		t.Errorf("what was not pushed stands in the file: %d messages, %v", len(messages), err)
+	}
+	if err := os.Remove(hook); err != nil {
+		t.Fatal(err)
+	}
+	run(us.dir, "commit", "-q", "--allow-empty", "-m", "left behind")
+	if err := them.say(ctx, ref, mustParse(t, "- note: {re: x, text: by the window}")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := us.changed(ctx); err != nil {
+		t.Fatalf("a commit that was left behind: %v", err)
+	}
+	for range 2 { // the second time as after a crash
+		if err := us.say(ctx, ref, claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := them.changed(ctx); err != nil {
+		t.Fatal(err)
+	}
+	messages, err := them.read(ctx, ref)
+	if err != nil || len(messages) != 3 || messages[2].From != "us" {
+		t.Errorf("messages = %+v, %v", messages, err)
+	}
+	// Both change the same file: nothing is left in between.
+	run(us.dir, "commit", "-q", "--allow-empty", "-m", "nothing")
+	file := filepath.Join(us.dir, "exchange", folder(Claimed), ref, threadFileName(0, ref))
+	if err := os.WriteFile(file, []byte("other\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(us.dir, "commit", "-q", "-a", "-m", "in the way")
+	if err := them.say(ctx, ref, mustParse(t, "- note: {re: x, text: now}")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := us.changed(ctx); err == nil {
+		t.Error("a conflict was merged")
+	}
+	if there(filepath.Join(us.dir, ".git", "rebase-merge")) {
+		t.Error("a rebase was left half done")
+	}
+}
