@@ -297,3 +297,40 @@ func TestMigrationFails(t *testing.T) {
 		})
 	}
 }
+
+// TestOlderCopiesGo: what was kept before a migration goes a week later, with all that was purged since, at a start or by
+// sweeping; before that it stays, and so does what only looks like it.
+func TestOlderCopiesGo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	write := func(name string, age time.Duration) string {
+		t.Helper()
+		if err := os.WriteFile(name, []byte("older"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(name, time.Time{}, time.Now().Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	there := func(name string) bool {
+		_, err := os.Lstat(name)
+		return err == nil
+	}
+	old, young := write(OlderCopy(path, 1), 8*24*time.Hour), write(OlderCopy(path, 12), 6*24*time.Hour)
+	others := []string{write(path+".schema-", 99*24*time.Hour), write(path+".schema-1x", 99*24*time.Hour), write(path+".schema-1.gz", 99*24*time.Hour)}
+	s := open(t, path, Config{})
+	if there(old) || !there(young) {
+		t.Errorf("after a start: old %t, young %t", there(old), there(young))
+	}
+	if _, err := s.Sweep(t.Context(), time.Now().Add(23*time.Hour), 100); err != nil || !there(young) {
+		t.Errorf("before the week is over it is there: %t, %v", there(young), err)
+	}
+	if _, err := s.Sweep(t.Context(), time.Now().Add(25*time.Hour), 100); err != nil || there(young) {
+		t.Errorf("a week after the migration it is there: %t, %v", there(young), err)
+	}
+	for _, name := range others {
+		if !there(name) {
+			t.Errorf("%s is gone", name)
+		}
+	}
+}

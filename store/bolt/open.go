@@ -120,6 +120,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.db.Close())
 	}
+	s.dropOlder(time.Now())
 	s.writer = newWriter(s, cfg.QueueLimit)
 	s.snapshots = newSnapshotter(s)
 	s.snapshots.note(built)

@@ -3,6 +3,11 @@ package bolt
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -115,8 +120,33 @@ func (s *Store) migrate(steps []func(*bbolt.Tx) error) error {
 	})
 }
 
-// OlderCopy is where the database at path is kept as it was, before it is migrated from an older schema.
+// OlderCopy is where the database at path is kept as it was, before it is migrated from an older schema. A week later it
+// goes: what was purged since still stands in it.
 func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schema-%d", path, schema) }
+
+const keepOlder = 7 * 24 * time.Hour
+
+// dropOlder removes the copies of [OlderCopy] that are as old at now. What it cannot remove it tries again next time.
+func (s *Store) dropOlder(now time.Time) {
+	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		schema, is := strings.CutPrefix(e.Name(), prefix)
+		if _, err := strconv.ParseUint(schema, 10, 64); !is || err != nil || !e.Type().IsRegular() {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil || now.Sub(info.ModTime()) < keepOlder {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err == nil {
+			s.log.Info("the copy from before the migration is removed", "copy", e.Name())
+		}
+	}
+}
 
 func u64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 

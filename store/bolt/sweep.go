@@ -45,6 +45,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	if limit < 1 {
 		return 0, errLimit
 	}
+	s.dropOlder(now)
 	done := 0
 	for done < limit {
 		chunk, n := min(sweepChunk, limit-done), 0
