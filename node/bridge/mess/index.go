@@ -275,6 +275,14 @@ func (x *index) get(ref string) *entry {
 	return x.byRef[ref]
 }
 
+// requester returns who opened a thread, "" where there is none.
+func (x *index) requester(ref string) string {
+	if e := x.get(ref); e != nil {
+		return e.requester
+	}
+	return ""
+}
+
 // page returns at most limit refs of a list that keep lets through, behind the position after.
 func (x *index) page(name string, after position, limit int, keep func(*entry) bool) (refs []string, next position) {
 	list, next := x.entries(name, after, limit, keep)

@@ -160,12 +160,19 @@ func (t *tx) depends(ctx context.Context, r Request, path string) ([]string, err
 	var out []string
 	for i, id := range r.DependsOn {
 		to, err := t.target(ctx, id)
-		if err != nil {
+		if err != nil || !t.mayWaitFor(to.ref) {
 			return nil, bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), "names no request of yours")
 		}
 		out = append(out, to.ref)
 	}
 	return out, nil
+}
+
+// mayWaitFor says whether a thread is the actor's own. What becomes of others' is not told to who could once have claimed
+// them, by no way round (MESS-56).
+func (t *tx) mayWaitFor(ref string) bool {
+	th := t.threads[ref]
+	return t.who.Owner || t.made[ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(ref) == t.who.ID
 }
 
 // settle parks a thread that must wait, or lets it be offered: after its creation, and whenever what it waited for may

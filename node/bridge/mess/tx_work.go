@@ -239,7 +239,7 @@ func (t *tx) reply(ctx context.Context, e Entry, path string) error {
 		return err
 	}
 	for _, re := range r.Re {
-		to, err := t.target(ctx, re)
+		to, err := t.targetOf(ctx, re, named{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
 		if err != nil {
 			return err
 		}
@@ -276,7 +276,7 @@ func (t *tx) answer(ctx context.Context, e Entry, path string) error {
 		if len(a.Re) > 0 {
 			re = a.Re[0]
 		}
-		if to, err = t.target(ctx, re); err != nil {
+		if to, err = t.targetOf(ctx, re, named{questions: true}); err != nil {
 			return err
 		}
 	} else if to.ref, err = t.onlyQuestion(ctx); err != nil {

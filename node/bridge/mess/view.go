@@ -7,15 +7,25 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// target resolves a reference for this actor.
+// target resolves a reference for this actor. The id of a suggestion or a question names its thread where nothing else has
+// that name: it is an executor's choice, and the requester's own names come before it.
 func (t *tx) target(ctx context.Context, re string) (target, error) {
+	return t.targetOf(ctx, re, named{})
+}
+
+// targetOf is target for an entry that may be about a suggestion, or about a question.
+func (t *tx) targetOf(ctx context.Context, re string, by named) (target, error) {
 	if re == "" {
 		re = t.opts.Re
 	}
 	if re == "" {
 		return target{}, bad("re", "is required")
 	}
-	to, ok := resolve(view{t, ctx}, re, t.x.id)
+	by.view = view{t, ctx}
+	to, ok := resolve(by, re, t.x.id)
+	if !ok {
+		to, ok = resolve(by.view, re, t.x.id)
+	}
 	switch {
 	case !ok:
 		return target{}, missing("re names nothing that is there")
@@ -96,4 +106,24 @@ func (v view) newest() (string, bool) {
 		return v.t.last, true
 	}
 	return v.t.x.index.newestOf(v.t.who.ID)
+}
+
+// named is a view in which the ids of suggestions, of questions or of both name nothing.
+type named struct {
+	view
+	suggestions, questions bool // name their thread
+}
+
+func (v named) suggestion(id string) (string, bool) {
+	if !v.suggestions {
+		return "", false
+	}
+	return v.view.suggestion(id)
+}
+
+func (v named) question(id string) (string, bool) {
+	if !v.questions {
+		return "", false
+	}
+	return v.view.question(id)
 }
