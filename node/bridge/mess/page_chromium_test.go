@@ -63,7 +63,7 @@ func TestPageInBrowser(t *testing.T) {
 		t.Fatalf("the photo has %d bytes", len(data))
 	}
 	long := strings.Repeat("Donaudampfschifffahrt", 12)
-	ref := l.request("agent", `{intent: "what is in the fridge? `+long+`", context: [dinner for four, {image: "`+dataURI("image/png", data)+`"}]}`)
+	ref := l.request("agent", `{intent: "what is in the fridge? `+long+`", context: [dinner for four, {image: "`+dataURI("image/png", data)+`"}, {image: "https://far.example/photo.png"}]}`)
 	other := l.request("agent", "{intent: water the roses}")
 	l.executor("bob")
 	l.status("bob", other, "claimed")
@@ -96,6 +96,8 @@ func TestPageInBrowser(t *testing.T) {
 		}
 	}
 	fits := "document.documentElement.scrollWidth <= 320"
+	inside := `[...document.querySelectorAll("li img, li button")].every(e => e.getBoundingClientRect().right <= e.closest("li").getBoundingClientRect().right - 8)`
+	words := `document.querySelector("button[value=fetch]").innerText.startsWith("Fetch https://far.example")`
 	link := func(of string) string { return fmt.Sprintf(`document.querySelector('a[href$="/mess/%s"]')`, of) }
 	do(chromedp.EmulateViewport(320, 640), chromedp.Navigate(srv.URL+httpapi.PagePath+"/mess"))
 	until(link(ref) + " && " + link(other))
@@ -104,7 +106,7 @@ func TestPageInBrowser(t *testing.T) {
 	until(`document.querySelector('[aria-current="true"][href$="state=received"]') && ` + link(ref) + " && !" + link(other))
 	do(chromedp.Click(`a[href$="/mess/` + ref + `"]`))
 	until(`document.querySelectorAll("img.photo").length === 1 && document.querySelector("img.photo").naturalWidth === 900`)
-	until(fits)
+	until(fits + " && " + inside + " && " + words)
 	do(chromedp.Click("#claim"), chromedp.WaitVisible("#complete"))
 	l.want(ref, Claimed)
 	until(fits)
