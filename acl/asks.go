@@ -46,12 +46,17 @@ type Asks struct {
 	records   store.Records
 	resolvers map[string]Resolver
 	decided   func(Ask)
+	opened    func(Ask) []store.Change
+	published func([]store.Change)
 	audit     *Audit // nil keeps no log
 }
 
 // NewAsks returns the queue that s keeps.
 func NewAsks(s store.Store) *Asks {
-	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver), decided: func(Ask) {}}
+	return &Asks{
+		records: s.Records(), resolvers: make(map[string]Resolver), decided: func(Ask) {},
+		opened: func(Ask) []store.Change { return nil }, published: func([]store.Change) {},
+	}
 }
 
 // Handle names the resolver of a kind. It is for set-up, before the first decision.
@@ -59,6 +64,15 @@ func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 
 // OnDecided names what is told of every ask that was decided, once its effect stands. It is for set-up, like Handle.
 func (q *Asks) OnDecided(told func(Ask)) { q.decided = told }
+
+// OnOpen names what adds to the unit that opens an ask, such as word to the owner. It is for set-up, like Handle.
+func (q *Asks) OnOpen(adds func(Ask) []store.Change) { q.opened = adds }
+
+// OnPublished names what is told by [Asks.Published]. It is for set-up, like Handle.
+func (q *Asks) OnPublished(told func([]store.Change)) { q.published = told }
+
+// Published is for who commits a unit with asks that is not the node's own: it tells who watches them.
+func (q *Asks) Published(changes []store.Change) { q.published(changes) }
 
 // Log has what is asked, decided and withdrawn written to the audit log, each in its own unit. It is for set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }
@@ -92,6 +106,7 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 		}})
 	}
 	changes = append(changes, store.Change{Record: stored{Ask: ask, Slot: slot.Key}.record()})
+	changes = append(changes, q.opened(ask)...)
 	return ask, q.logged(changes, ask, AuditHeld, ask.Created)
 }
 

@@ -204,6 +204,8 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.outbox = newOutbox(n)
 	n.keeper = newKeeper(n)
 	n.asks.OnDecided(n.answered)
+	n.asks.OnOpen(n.bridgeAsked)
+	n.asks.OnPublished(n.published)
 	n.measure(cfg.Metrics)
 	if err := n.restore(ctx); err != nil {
 		return nil, fmt.Errorf("restore node state: %w", err)

@@ -38,6 +38,15 @@ func (b *Bridge) open(kind, matter string, body askBody, title string, now time.
 	return changes
 }
 
+// ask commits a unit with a question.
+func (b *Bridge) ask(ctx context.Context, changes []store.Change) error {
+	err := b.x.records.Apply(ctx, changes, time.Now())
+	if err == nil {
+		b.cfg.Asks.Published(changes)
+	}
+	return err
+}
+
 // maxShown is how many capabilities of somebody who registers a question names; the executors' list has them all.
 const maxShown = 50
 
@@ -76,7 +85,7 @@ func (b *Bridge) askHeld(ctx context.Context, who, conv string) {
 	for _, ref := range refs {
 		t, err := b.x.read(ctx, ref, time.Now())
 		if err == nil && t.Parked == parkedApproval {
-			err = b.x.records.Apply(ctx, b.question(askHeld, t, "a request needs your word before anybody acts on it", time.Now()), time.Now())
+			err = b.ask(ctx, b.question(askHeld, t, "a request needs your word before anybody acts on it", time.Now()))
 		}
 		if err != nil {
 			b.log.Error("the owner could not be asked", "thread", ref, "error", err)

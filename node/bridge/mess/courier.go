@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -192,18 +193,16 @@ func (l Letter) late(last wire.MessageID) Letter {
 
 // tellOwner puts a notice into the owner's box, and what is to be done about the thread on the owner's desk.
 func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
-	if n.Kind == noticeTurn {
+	if n.Kind == noticeTurn || strings.HasPrefix(t.turn(), turnConfirm+"/") { // of a question the owner is told with it
 		return b.lay(ctx, t, done)
 	}
 	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: time.Now()}
 	switch {
 	case n.Kind == noticeOffer:
 		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
-		notice.Text = "agentmesh mess show " + t.Ref + ", then agentmesh mess claim " + t.Ref
+		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess claim " + t.Ref
 	case t.Requester == ownerID && t.Status == NeedsInput:
-		notice.Text = "agentmesh mess show " + t.Ref + ", then agentmesh mess answer " + t.Ref + " FIELD=VALUE"
-	case t.Requester == ownerID && t.Status == NeedsConfirmation:
-		notice.Text = "agentmesh mess show " + t.Ref + ", then agentmesh mess confirm " + t.Ref + " or --no"
+		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess answer " + t.Ref + " FIELD=VALUE"
 	}
 	return b.lay(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }
@@ -229,7 +228,7 @@ func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change
 	}
 	now := time.Now()
 	body := askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Candidates: list}
-	return b.x.records.Apply(ctx, append(done, b.open(askRoute, about(t.Ref), body, "an agent of the directory could do what a request asks for", now)...), now)
+	return b.ask(ctx, append(done, b.open(askRoute, about(t.Ref), body, "an agent of the directory could do what a request asks for", now)...))
 }
 
 // resolverFunc carries out the owner's word on one kind of question.

@@ -32,6 +32,11 @@ func conflict(format string, args ...any) error {
 // errMoved: what the owner says is to what was asked when the owner read it, and to nothing that came in its place.
 var errMoved = conflict("the thread has changed since this was asked: read it again")
 
+// errNoMatch is errMoved for who named the thread with If-Match.
+var errNoMatch = &wire.Error{
+	Code: wire.InvalidMessage, Status: http.StatusPreconditionFailed, Message: "the thread has changed since it was read: read it again",
+}
+
 // forbidden is a 403: somebody else may.
 func forbidden(text string) error {
 	return &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: text}

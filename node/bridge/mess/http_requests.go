@@ -2,7 +2,6 @@ package mess
 
 import (
 	"encoding/base64"
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -274,8 +273,8 @@ func (r *call) patch() error {
 		return err
 	}
 	_, err = r.x.Do(ctx, r.who, block, Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial})
-	if errors.Is(err, errMoved) {
-		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusPreconditionFailed, Message: errMoved.Error()}
+	if err == errMoved { // errors.Is goes by the code alone
+		return errNoMatch
 	}
 	if err != nil {
 		return err
