@@ -90,7 +90,7 @@ func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger}
 	b.door = &door{x: b.x, local: cfg.Local}
 	if cfg.Asks != nil {
-		b.door.ask, b.door.answered = b.askRegistration, b.registrationAnswered
+		b.door.ask, b.door.answered, b.door.published = b.askRegistration, b.registrationAnswered, cfg.Asks.Published
 		b.resolvers()
 	}
 	if cfg.Mirror != "" {

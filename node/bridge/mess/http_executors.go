@@ -59,6 +59,9 @@ func (r *call) register() error {
 	if err != nil {
 		return err
 	}
+	if question != nil {
+		r.published(question)
+	}
 	text := "keep the key: it is shown this once"
 	if pending {
 		text += "; it works when the owner has approved the registration"
@@ -131,6 +134,9 @@ func (r *call) approve() error {
 	}
 	if err := r.x.Admit(ctx, r.path[1], true, answered); err != nil {
 		return err
+	}
+	if answered != nil {
+		r.published(answered)
 	}
 	return r.tree(http.StatusOK, wire.Obj(
 		wire.Member{Key: "executor_id", Value: wire.Text(r.path[1])}, wire.Member{Key: "updated", Value: wire.Bool(true)}))

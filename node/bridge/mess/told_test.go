@@ -1,10 +1,15 @@
 package mess
 
 import (
+	"errors"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
@@ -57,4 +62,44 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 	}
 	home.do(ownerID, "- reply: {re: "+ref+", confirm: false}\n")
 	told(t, events, "withdrawn")
+}
+
+// A registration that waits is told of, and asked about no more once it was approved at another door.
+func TestOwnerIsToldOfRegistrations(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+		c.Exchange = NewExchange(ExchangeConfig{Store: c.Store, Registration: "approval"})
+	})
+	events, stop := home.node.Watch()
+	defer stop()
+	e := echo.New()
+	home.bridge.door.Mount(e)
+	home.bridge.door.MountOwner(e.Group("/owner"))
+	call := func(path, body string) *httptest.ResponseRecorder {
+		t.Helper()
+		r := httptest.NewRequestWithContext(t.Context(), "POST", path, strings.NewReader(body))
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		return w
+	}
+	if w := call("/api/v1/exchanges/home/register", `{"executor_id":"eve"}`); w.Code != 201 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	told(t, events, "pending")
+	if n := home.noticesOf("approval", "wants to join"); n != 1 {
+		t.Errorf("%d notices, want one", n)
+	}
+	asks, _, err := home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 {
+		t.Fatalf("asks = %v, %v", asks, err)
+	}
+	if w := call("/owner/mess/exchange/executors/eve/approve", ""); w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	told(t, events, "withdrawn")
+	if _, err := home.node.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
+		t.Errorf("a No to the old question: %v", err)
+	}
+	if c := home.bridge.x.crew.get("eve"); c == nil || c.Pending {
+		t.Errorf("eve = %+v, want somebody who is in", c)
+	}
 }
