@@ -125,20 +125,17 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
+	if c.Link != "" {
+		if err := messLink(ctx, a, c.Link); err != nil {
+			return err
+		}
+	}
 	v, err := messCall(ctx, a, http.MethodPost, "messages", nil, block.Tree())
 	if err != nil {
 		return err
 	}
 	if c.Link != "" {
-		list, _ := v.Get("MESS")
-		ack, _ := list.At(0).Get("ack")
-		ref := ack.GetStr("ref")
-		o, err := a.owner(ctx)
-		if err != nil {
-			return err
-		}
-		_, err = o.call(ctx, http.MethodPost, "mess/send/"+url.PathEscape(ref)+"/"+url.PathEscape(c.Link), nil, struct{}{})
-		if err = errors.Join(err, o.close()); err != nil {
+		if err := messSendOn(ctx, a, v, c.Link); err != nil {
 			return err
 		}
 	}
