@@ -105,9 +105,20 @@ func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, 
 		}
 	}
 	name = cmp.Or(name, own.name)
-	a := Attachment{Name: attachmentFile(th.Serial, kind, fmt.Sprintf("%d-%s", n, name), mime), Mime: mime, Size: len(raw), Data: raw}
+	file := func() string { return attachmentFile(th.Serial, kind, fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), mime) }
+	a := Attachment{Name: file(), Mime: mime, Size: len(raw), Data: raw}
+	for t.brings(th, a) { // another entry of the same message has one in this place
+		n += maxContent
+		a.Name = file()
+	}
 	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
 	return a.tree(name), true
+}
+
+// brings says whether the block has an attachment of this name already.
+func (t *tx) brings(th *Thread, a Attachment) bool {
+	key := th.Ref + "/" + a.Name
+	return slices.ContainsFunc(t.changes, func(c store.Change) bool { return c.Record.NS == nsFiles && c.Record.Key == key })
 }
 
 func (a Attachment) record(ref string) store.Record {

@@ -1,7 +1,9 @@
 package mess
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -32,7 +34,8 @@ type Executor struct {
 
 	Claims []time.Duration `json:"claims,omitempty"` // from offer to claim, the newest last
 
-	rev store.Rev
+	Version uint64 `json:"version"` // of the record
+	rev     store.Rev
 }
 
 // maxClaims is how many times to a claim are remembered for lower_latency.
@@ -185,10 +188,17 @@ func (r *roster) shiftOf(c *candidate) *shift {
 	return s
 }
 
-// put adds or replaces an executor.
+// put adds or replaces an executor, unless a newer version of it is here: what was committed first may come second.
 func (r *roster) put(e *Executor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if old := r.byID[e.ID]; old == nil || old.Version <= e.Version {
+		r.replace(e)
+	}
+}
+
+// replace puts an executor in its place. The caller holds the lock.
+func (r *roster) replace(e *Executor) {
 	c := newCandidate(e)
 	old := r.byID[e.ID]
 	if old != nil {
@@ -196,9 +206,6 @@ func (r *roster) put(e *Executor) {
 	}
 	c.shift = r.shiftOf(c)
 	r.byID[e.ID] = c
-	if e.KeyHash != "" {
-		r.keys[e.KeyHash] = e.ID
-	}
 	if old == nil {
 		r.all = append(r.all, c)
 	} else {
@@ -206,6 +213,9 @@ func (r *roster) put(e *Executor) {
 			delete(r.keys, old.KeyHash)
 		}
 		r.all[slices.Index(r.all, old)] = c
+	}
+	if e.KeyHash != "" {
+		r.keys[e.KeyHash] = e.ID
 	}
 	r.reindex(old, c)
 }
@@ -274,15 +284,60 @@ type claimTime struct {
 
 // claimed remembers a claim in memory; it reaches the store with the executor's next change.
 func (r *roster) claimed(c claimTime) {
-	old := r.get(c.id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.byID[c.id]
 	if old == nil {
 		return
 	}
-	e := *old.Executor
+	e := *old.Executor // as it is now: its key may just have been taken away
 	e.Claims = append(slices.Clone(e.Claims), c.took)
 	if len(e.Claims) > maxClaims {
 		e.Claims = e.Claims[1:]
 	}
 	e.Seen = c.at
-	r.put(&e)
+	r.replace(&e)
+}
+
+// stored returns an executor for change, as its record has it.
+func (x *Exchange) stored(ctx context.Context, id string) (*Executor, error) {
+	rec, err := x.records.Get(ctx, nsExecutors, id, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	e, err := decodeExecutor(rec)
+	if err != nil {
+		return nil, err
+	}
+	e.Version++
+	if c := x.crew.get(id); c != nil {
+		e.Claims = c.Claims
+	}
+	return e, nil
+}
+
+// edit changes an executor as it stands at that moment; more are changes of the same unit. Two changes at once leave both:
+// a key that was taken away does not come back with a change of somebody's capabilities.
+func (x *Exchange) edit(ctx context.Context, id string, more []store.Change, change func(*Executor) error) error {
+	for range maxConflicts {
+		e, err := x.stored(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return missing("no such executor")
+		}
+		if err != nil {
+			return err
+		}
+		if err := change(e); err != nil {
+			return err
+		}
+		err = x.records.Apply(ctx, append([]store.Change{{Record: e.record(), IfRev: e.rev}}, more...), time.Now())
+		if isConflict(err) {
+			continue
+		}
+		if err == nil {
+			x.crew.put(e)
+		}
+		return err
+	}
+	return store.ErrConflict
 }

@@ -28,13 +28,10 @@ func (x *Exchange) setKey(ctx context.Context, id, hash string, pending bool, mo
 	if err := x.load(); err != nil {
 		return err
 	}
-	c := x.crew.get(id)
-	if c == nil {
-		return missing("no such executor")
-	}
-	e := *c.Executor
-	e.KeyHash, e.Pending = hash, pending
-	return x.saveExecutor(ctx, &e, more)
+	return x.edit(ctx, id, more, func(e *Executor) error {
+		e.KeyHash, e.Pending = hash, pending
+		return nil
+	})
 }
 
 // decided are the changes that withdraw the question about a registration that is decided here.

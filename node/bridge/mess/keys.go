@@ -170,43 +170,31 @@ func (x *Exchange) ChangeExecutor(ctx context.Context, who Actor, id string, r R
 	if err := x.load(); err != nil {
 		return err
 	}
-	c := x.crew.get(id)
 	if who.ID != id && !who.Owner {
 		return forbidden("an executor may change itself alone")
 	}
-	if c == nil {
-		return missing("no such executor")
-	}
-	if c.Pending && !who.Owner { // the owner decides on what it said when it registered
-		return errPending
-	}
-	e := *c.Executor
-	has := func(key string) bool { return slices.Contains(r.present, key) }
-	if has("display_name") {
-		e.Name = r.Name
-	}
-	if has("capabilities") {
-		e.Capabilities = r.Capabilities
-	}
-	if has("notifications") {
-		e.Notifications = r.Notifications
-	}
-	if has("preferences") {
-		e.Preferences = r.Preferences
-	}
-	if has("hooks") {
-		e.Hooks = r.Hooks
-	}
-	return x.saveExecutor(ctx, &e, nil)
-}
-
-func (x *Exchange) saveExecutor(ctx context.Context, e *Executor, more []store.Change) error {
-	changes := append([]store.Change{{Record: e.record(), IfRev: store.Any}}, more...)
-	if err := x.records.Apply(ctx, changes, time.Now()); err != nil {
-		return err
-	}
-	x.crew.put(e)
-	return nil
+	return x.edit(ctx, id, nil, func(e *Executor) error {
+		if e.Pending && !who.Owner { // the owner decides on what it said when it registered
+			return errPending
+		}
+		has := func(key string) bool { return slices.Contains(r.present, key) }
+		if has("display_name") {
+			e.Name = r.Name
+		}
+		if has("capabilities") {
+			e.Capabilities = r.Capabilities
+		}
+		if has("notifications") {
+			e.Notifications = r.Notifications
+		}
+		if has("preferences") {
+			e.Preferences = r.Preferences
+		}
+		if has("hooks") {
+			e.Hooks = r.Hooks
+		}
+		return nil
+	})
 }
 
 // Admit ends the wait of a registration: it may be used, or it goes.
@@ -219,9 +207,10 @@ func (x *Exchange) Admit(ctx context.Context, id string, yes bool, more []store.
 		return x.records.Apply(ctx, more, time.Now())
 	}
 	if yes {
-		e := *c.Executor
-		e.Pending = false
-		return x.saveExecutor(ctx, &e, more)
+		return x.edit(ctx, id, more, func(e *Executor) error {
+			e.Pending = false
+			return nil
+		})
 	}
 	changes := append([]store.Change{{Record: store.Record{NS: nsExecutors, Key: id}, IfRev: store.Any, Delete: true}}, more...)
 	if err := x.records.Apply(ctx, changes, time.Now()); err != nil {

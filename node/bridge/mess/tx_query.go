@@ -2,6 +2,7 @@ package mess
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -144,6 +145,9 @@ func (t *tx) config(ctx context.Context, e Entry, path string) error {
 		if !t.who.Owner {
 			return forbidden("only the owner may set routing rules")
 		}
+		if t.routed {
+			return bad(path+".routing", "is set twice in the block")
+		}
 		t.rules, t.routed = c.Rules, true
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsMeta, Key: "routing", Body: encode(c.Rules)}, IfRev: store.Any})
 		t.ack(e, "routing")
@@ -156,18 +160,19 @@ func (t *tx) config(ctx context.Context, e Entry, path string) error {
 	if reserved(say.ID) {
 		return bad(path+".executor.id", "is reserved")
 	}
-	old := t.x.crew.get(say.ID)
-	if old == nil && !t.who.Owner {
+	if slices.ContainsFunc(t.crew, func(e *Executor) bool { return e.ID == say.ID }) {
+		return bad(path+".executor", "is set up twice in the block")
+	}
+	ex, err := t.x.stored(ctx, say.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound) && t.who.Owner:
+		ex = &Executor{ID: say.ID, Created: t.now, rev: store.Absent}
+	case errors.Is(err, store.ErrNotFound):
 		return forbidden("register first")
-	}
-	if old != nil && old.Pending && !t.who.Owner {
+	case err != nil:
+		return err
+	case ex.Pending && !t.who.Owner:
 		return errPending
-	}
-	ex := Executor{ID: say.ID, Created: t.now}
-	rev := store.Absent
-	if old != nil {
-		ex = *old.Executor
-		rev = store.Any
 	}
 	ex.Capabilities, ex.Availability, ex.Schedule, ex.Timezone = say.Capabilities, say.Availability, say.Schedule, say.Timezone
 	if say.Name != "" {
@@ -177,8 +182,8 @@ func (t *tx) config(ctx context.Context, e Entry, path string) error {
 	if !t.who.Owner {
 		ex.Seen = t.now
 	}
-	t.changes = append(t.changes, store.Change{Record: ex.record(), IfRev: rev})
-	t.crew = append(t.crew, &ex)
+	t.changes = append(t.changes, store.Change{Record: ex.record(), IfRev: ex.rev})
+	t.crew = append(t.crew, ex)
 	t.ack(e, "executors/"+ex.ID)
 	return nil
 }

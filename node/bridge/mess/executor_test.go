@@ -1,0 +1,84 @@
+package mess
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A key that the owner takes away stays away, whatever its executor does at that moment: claim, change itself, or both.
+func TestTakenKeyStaysAway(t *testing.T) {
+	l := newLab(t)
+	for round := range 20 {
+		id := "eve" + itoa(round)
+		key, err := l.Register(t.Context(), Registration{ID: id}, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs := make([]string, 8)
+		for i := range refs {
+			refs[i] = l.request("agent", "{intent: look}")
+		}
+		var busy sync.WaitGroup
+		busy.Go(func() {
+			for _, ref := range refs {
+				_, _ = l.try(id, "- status: {re: "+ref+", code: claimed}\n- config: {executor: {id: "+id+", capabilities: [more]}}\n")
+			}
+		})
+		busy.Go(func() {
+			for range refs {
+				_ = l.ChangeExecutor(t.Context(), actor(id), id, Registration{Name: "Eve", present: []string{"display_name"}})
+			}
+		})
+		busy.Go(func() {
+			if err := l.TakeKey(t.Context(), id, nil); err != nil {
+				t.Error(err)
+			}
+		})
+		busy.Wait()
+		if _, err := l.Authenticate("Bearer "+key, l.id); err == nil {
+			t.Fatalf("round %d: the key works", round)
+		}
+		if c := l.crew.get(id); !c.Pending || c.KeyHash != "" {
+			t.Fatalf("round %d: in memory %+v", round, c.Executor)
+		}
+		if e, err := l.stored(t.Context(), id); err != nil || !e.Pending || e.KeyHash != "" {
+			t.Fatalf("round %d: stored %+v, %v", round, e, err)
+		}
+	}
+}
+
+// What comes late is older: it takes the place of nothing, and a claim changes nothing but the claims.
+func TestRosterKeepsTheNewest(t *testing.T) {
+	r := newRoster()
+	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 1})
+	r.put(&Executor{ID: "eve", Pending: true, Version: 3})
+	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 2})
+	if c := r.get("eve"); !c.Pending || c.KeyHash != "" || r.byKey("abc") != nil {
+		t.Errorf("eve = %+v", c.Executor)
+	}
+	r.claimed(claimTime{"eve", time.Second, time.Now()})
+	if c := r.get("eve"); !c.Pending || !slices.Equal(c.Claims, []time.Duration{time.Second}) {
+		t.Errorf("after a claim: %+v", c.Executor)
+	}
+}
+
+// A block that sets up the same thing twice is the sender's mistake, and so is one with the same picture twice in a message.
+func TestTwiceInOneBlock(t *testing.T) {
+	s := newSite(t, nil)
+	bob := s.register("bob")
+	s.refuse(http.StatusBadRequest, "bob", strings.Repeat("- config: {executor: {id: bob, capabilities: [a]}}\n", 2))
+	s.refuse(http.StatusBadRequest, ownerID, strings.Repeat("- config: {routing: {rules: []}}\n", 2))
+	ref := s.request("agent", "{intent: look}")
+	s.status("bob", ref, "claimed")
+	picture := `{"response":{"re":"` + ref + `","content":[{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*maxInline) + `","name":"a.png"}}]}}`
+	s.want(http.StatusOK, bob, "PATCH", "requests/"+ref, `{"mess":[`+picture+`,`+picture+`]}`)
+	long := `{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*maxInline) + `","name":"` + strings.Repeat("n", 200) + `.png"}}`
+	s.want(http.StatusOK, bob, "PATCH", "requests/"+ref, `{"mess":[{"response":{"re":"`+ref+`","content":[`+long+`,`+long+`]}}]}`)
+	if names, err := s.attachments(t.Context(), ref); err != nil || len(names) != 4 {
+		t.Errorf("attachments: %v, %v", names, err)
+	}
+}
