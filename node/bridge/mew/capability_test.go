@@ -169,7 +169,7 @@ func slowest(f func()) time.Duration {
 	return best
 }
 
-// A decision stays under 1 ms within the bounds of section 5, whatever pattern and payload were made for.
+// A decision stays within the bounds of section 5, whatever pattern and payload were made for.
 func TestDecisionIsBounded(t *testing.T) {
 	hold := func(n int, texts ...string) []*Capability {
 		var out []*Capability
@@ -241,7 +241,7 @@ func TestCompileIsBounded(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if took > 500*time.Millisecond {
+	if took > grantBound {
 		t.Errorf("compiling a grant took %v", took)
 	}
 }
@@ -297,7 +297,7 @@ func TestComparisonIsBounded(t *testing.T) {
 			t.Error("the grant was not refused as too much")
 		}
 	})
-	if took > 500*time.Millisecond {
+	if took > grantBound {
 		t.Errorf("a refusal took %v", took)
 	}
 }

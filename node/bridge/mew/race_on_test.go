@@ -7,5 +7,8 @@ import "time"
 // raceOn: the race detector takes memory and time.
 const raceOn = true
 
-// decisionBound is wide under the race detector, which slows everything down tenfold and more.
-const decisionBound = 50 * time.Millisecond
+// The bounds are wide under the race detector, which slows everything down twentyfold and more.
+const (
+	decisionBound = 500 * time.Millisecond
+	grantBound    = 10 * time.Second
+)
