@@ -33,7 +33,7 @@ func (e Entry) check(path string, now time.Time, lax bool) error {
 	case "response":
 		_, err = readResponse(e.Body, path, lax)
 	case "reply":
-		_, err = readReply(e.Body, path)
+		_, err = readReplyIn(e.Body, path, lax)
 	case "answer":
 		_, err = readAnswer(e.Body, path)
 	case "cancel":
@@ -78,9 +78,12 @@ type Reply struct {
 	Body    wire.Value
 }
 
-func readReply(v wire.Value, path string) (Reply, error) {
+func readReply(v wire.Value, path string) (Reply, error) { return readReplyIn(v, path, false) }
+
+// readReplyIn reads a reply; lax says that it may stand where the thread is known without its reference.
+func readReplyIn(v wire.Value, path string, lax bool) (Reply, error) {
 	f := in(v, path)
-	r := Reply{Re: f.refs("re", true), Reason: f.text("reason", maxProse), Body: v}
+	r := Reply{Re: f.refs("re", !lax), Reason: f.text("reason", maxProse), Body: v}
 	kinds := 0
 	if a := f.sub("answers"); a != nil {
 		r.Answers = a.v

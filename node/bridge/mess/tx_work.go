@@ -234,9 +234,12 @@ func (t *tx) response(ctx context.Context, e Entry, path string) error {
 
 // reply is MESS-33.
 func (t *tx) reply(ctx context.Context, e Entry, path string) error {
-	r, err := readReply(e.Body, path)
+	r, err := readReplyIn(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
+	}
+	if len(r.Re) == 0 {
+		r.Re = []string{t.opts.Re}
 	}
 	for _, re := range r.Re {
 		to, err := t.targetOf(ctx, re, named{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
