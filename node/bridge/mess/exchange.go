@@ -52,6 +52,7 @@ type Exchange struct {
 	hears func(id string) bool
 	// mirror is told of every committed change; nil: nobody.
 	mirror func(refs []string)
+	open   watchers
 	news   chan struct{} // there is a notice
 }
 

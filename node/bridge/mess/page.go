@@ -35,12 +35,30 @@ func (b *Bridge) MountPage(shell *httpapi.Pages) {
 		b: b, x: b.x, shell: shell,
 		threads: shell.Template(pageFiles, "page/threads.html"), thread: shell.Template(pageFiles, "page/thread.html"),
 	}
+	shell.Follow(p.follow)
 	shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting})
 	g := shell.Group()
 	g.GET("/mess", p.list)
 	g.GET("/mess/:ref", p.show)
 	g.POST("/mess/:ref", p.act)
 	g.GET("/mess/:ref/:file", p.image)
+}
+
+// topicThreads has the live regions of these pages fetched again.
+const topicThreads = "mess"
+
+// follow tells an open page that a thread changed.
+func (p *pages) follow(ctx context.Context, changed func(topic string)) {
+	wake, stop := p.x.open.watch()
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+			changed(topicThreads)
+		}
+	}
 }
 
 // waiting counts the requests that somebody must claim.
@@ -84,7 +102,7 @@ func (p *pages) list(c echo.Context) error {
 	if page.Next.ref != "" {
 		view.Next = page.Next.String()
 	}
-	return p.shell.Render(c, p.threads, httpapi.View{Title: "MESS", Topics: []string{"status"}, Data: view})
+	return p.shell.Render(c, p.threads, httpapi.View{Title: "MESS", Topics: []string{topicThreads}, Data: view})
 }
 
 // messageRow is what the page shows of a message.
@@ -137,7 +155,7 @@ func (p *pages) show(c echo.Context) error {
 		}
 		view.Messages = append(view.Messages, row)
 	}
-	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{"status"}, Said: saidTexts[c.QueryParam("did")], Data: view})
+	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{topicThreads}, Said: saidTexts[c.QueryParam("did")], Data: view})
 }
 
 // safeImages are the types that a browser shows and never runs.

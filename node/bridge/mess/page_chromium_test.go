@@ -1,7 +1,6 @@
 package mess
 
 import (
-	"context"
 	"fmt"
 	"image"
 	"image/png"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -41,11 +39,10 @@ func noisy(t *testing.T, name string) []byte {
 	return data
 }
 
-// On a telephone of 320 px: the list by state, a picture that came with a request, claim, and complete with a photo from
-// the file chooser. Nothing sticks out sideways.
-func TestPageInBrowser(t *testing.T) {
+// openPage serves the owner's page of a lab's exchange and opens a tab for it.
+func openPage(t *testing.T, l *lab) (tab *browsertest.Tab, base string) {
+	t.Helper()
 	browser := browsertest.Start(t)
-	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +54,36 @@ func TestPageInBrowser(t *testing.T) {
 		srv.CloseClientConnections()
 		srv.Close()
 	})
+	return browsertest.NewTab(t, browser), srv.URL + httpapi.PagePath
+}
+
+// An open page shows what others do without being loaded again, and a text that is being typed stays.
+func TestPageIsLive(t *testing.T) {
+	l := newLab(t)
+	tab, base := openPage(t, l)
+	l.executor("bob")
+	ref := l.request("agent", "{intent: what is in the fridge?}")
+	tab.Do(chromedp.Navigate(base + "/mess"))
+	tab.Shows("what is in the fridge?")
+	l.request("agent", "{intent: water the roses}")
+	tab.Shows("water the roses")
+	l.status(ownerID, ref, "claimed")
+	tab.Do(chromedp.Navigate(base+"/mess/"+ref), chromedp.SendKeys("#question", "Which shelf"))
+	l.status(ownerID, ref, "in_progress, message: on my way")
+	tab.Shows("on my way")
+	tab.Until(`document.querySelector(".facts .tag").innerText === "in_progress"`)
+	if got := browsertest.Eval[string](tab, `document.querySelector("#question").value`); got != "Which shelf" {
+		t.Errorf("the owner typed %q", got)
+	}
+	l.do("agent", "- cancel: {re: "+ref+"}\n")
+	tab.Until(`document.querySelector(".facts .tag").innerText === "cancelled"`)
+}
+
+// On a telephone of 320 px: the list by state, a picture that came with a request, claim, and complete with a photo from
+// the file chooser. Nothing sticks out sideways.
+func TestPageInBrowser(t *testing.T) {
+	l := newLab(t)
+	tab, base := openPage(t, l)
 	photo := filepath.Join(t.TempDir(), "photo.png")
 	data := noisy(t, photo)
 	if len(data) < maxInline {
@@ -68,51 +95,24 @@ func TestPageInBrowser(t *testing.T) {
 	l.executor("bob")
 	l.status("bob", other, "claimed")
 
-	do := func(actions ...chromedp.Action[chromedp.Void]) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(browser, time.Minute)
-		defer cancel()
-		if err := chromedp.Do(ctx, actions...); err != nil {
-			t.Fatalf("browser: %v", err)
-		}
-	}
-	until := func(script string) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(browser, time.Minute)
-		defer cancel()
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			if ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+script+")")); err == nil && ok {
-				return
-			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				wide := `[...document.querySelectorAll("*")].filter(e => e.getBoundingClientRect().right > 320).map(e => e.outerHTML.slice(0, 100)).join("\n")`
-				text, err := chromedp.Run(browser, chromedp.Evaluate[string](wide))
-				t.Fatalf("%s never came true; beyond the edge: %s (%v)", script, text, err)
-			}
-		}
-	}
 	fits := "document.documentElement.scrollWidth <= 320"
 	inside := `[...document.querySelectorAll("li img, li button")].every(e => e.getBoundingClientRect().right <= e.closest("li").getBoundingClientRect().right - 8)`
 	words := `document.querySelector("button[value=fetch]").innerText.startsWith("Fetch https://far.example")`
 	link := func(of string) string { return fmt.Sprintf(`document.querySelector('a[href$="/mess/%s"]')`, of) }
-	do(chromedp.EmulateViewport(320, 640), chromedp.Navigate(srv.URL+httpapi.PagePath+"/mess"))
-	until(link(ref) + " && " + link(other))
-	until(fits)
-	do(chromedp.Click(`a[href$="?state=received"]`))
-	until(`document.querySelector('[aria-current="true"][href$="state=received"]') && ` + link(ref) + " && !" + link(other))
-	do(chromedp.Click(`a[href$="/mess/` + ref + `"]`))
-	until(`document.querySelectorAll("img.photo").length === 1 && document.querySelector("img.photo").naturalWidth === 900`)
-	until(fits + " && " + inside + " && " + words)
-	do(chromedp.Click("#claim"), chromedp.WaitVisible("#complete"))
+	tab.Do(chromedp.EmulateViewport(320, 640), chromedp.Navigate(base+"/mess"))
+	tab.Until(link(ref) + " && " + link(other))
+	tab.Until(fits)
+	tab.Do(chromedp.Click(`a[href$="?state=received"]`))
+	tab.Until(`document.querySelector('[aria-current="true"][href$="state=received"]') && ` + link(ref) + " && !" + link(other))
+	tab.Do(chromedp.Click(`a[href$="/mess/` + ref + `"]`))
+	tab.Until(`document.querySelectorAll("img.photo").length === 1 && document.querySelector("img.photo").naturalWidth === 900`)
+	tab.Until(fits + " && " + inside + " && " + words)
+	tab.Do(chromedp.Click("#claim"), chromedp.WaitVisible("#complete"))
 	l.want(ref, Claimed)
-	until(fits)
-	do(chromedp.SetUploadFiles("#photo", []string{photo}), chromedp.SendKeys("#result", "milk and eggs"), chromedp.Click("#complete"))
-	until(`document.querySelectorAll("img.photo").length === 2 && [...document.querySelectorAll("img.photo")].every(i => i.naturalWidth === 900)`)
-	until(fits + ` && document.body.innerText.includes("milk and eggs")`)
+	tab.Until(fits)
+	tab.Do(chromedp.SetUploadFiles("#photo", []string{photo}), chromedp.SendKeys("#result", "milk and eggs"), chromedp.Click("#complete"))
+	tab.Until(`document.querySelectorAll("img.photo").length === 2 && [...document.querySelectorAll("img.photo")].every(i => i.naturalWidth === 900)`)
+	tab.Until(fits + ` && document.body.innerText.includes("milk and eggs")`)
 	if th := l.want(ref, Completed); th.Holder != ownerID {
 		t.Errorf("holder = %q", th.Holder)
 	}

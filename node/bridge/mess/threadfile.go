@@ -368,8 +368,6 @@ func (x *Exchange) adopt(ctx context.Context, list []threadFile) ([]*Thread, err
 	for _, t := range threads {
 		x.index.publish(t)
 	}
-	if x.mirror != nil {
-		x.mirror(refs)
-	}
+	x.changed(refs)
 	return threads, nil
 }

@@ -331,8 +331,8 @@ func (t *tx) commit(ctx context.Context) error {
 	if t.told > 0 {
 		t.x.wakeCourier()
 	}
-	if t.x.mirror != nil && len(t.order) > 0 {
-		t.x.mirror(t.order)
+	if len(t.order) > 0 {
+		t.x.changed(t.order)
 	}
 	return nil
 }
