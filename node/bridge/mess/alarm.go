@@ -28,15 +28,22 @@ func (a *alarms) Pop() any {
 	return last
 }
 
-// due returns the threads whose alarms went off, at most limit, and when the next one will.
-func (x *index) due(now time.Time, limit int) (refs []string, next time.Time) {
+// due takes the alarms that went off, at most limit, and says when the next one will.
+func (x *index) due(now time.Time, limit int) (rung []alarm, next time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for len(x.alarms) > 0 && len(refs) < limit && !x.alarms[0].at.After(now) {
-		refs = append(refs, heap.Pop(&x.alarms).(alarm).ref)
+	for len(x.alarms) > 0 && len(rung) < limit && !x.alarms[0].at.After(now) {
+		rung = append(rung, heap.Pop(&x.alarms).(alarm))
 	}
 	if len(x.alarms) > 0 {
 		next = x.alarms[0].at
 	}
-	return refs, next
+	return rung, next
+}
+
+// again sets an alarm anew.
+func (x *index) again(a alarm) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	heap.Push(&x.alarms, a)
 }

@@ -2,6 +2,10 @@ package mess
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -18,16 +22,21 @@ func (x *Exchange) Run(ctx context.Context) error {
 	if err := x.load(); err != nil {
 		return err
 	}
-	if err := x.catchUp(ctx); err != nil && ctx.Err() == nil {
-		x.log.Error("threads that wait could not be looked at", "error", err)
-	}
+	behind := true // a thread that waits may wait for what has ended
 	clean := time.NewTicker(houseKeeping)
 	defer clean.Stop()
 	for {
+		if behind {
+			err := x.catchUp(ctx)
+			if behind = err != nil; behind && ctx.Err() == nil {
+				x.log.Error("threads that wait could not be looked at", "error", err)
+			}
+		}
 		next, err := x.Tick(ctx)
 		if err != nil && ctx.Err() == nil {
 			x.log.Error("deadlines could not be kept", "error", err)
 		}
+		behind = behind || err != nil
 		wait := time.Minute
 		if !next.IsZero() {
 			wait = max(min(wait, time.Until(next)), time.Millisecond)
@@ -50,21 +59,35 @@ func (x *Exchange) Run(ctx context.Context) error {
 
 // Tick does what is due now and says when the next thing will be.
 func (x *Exchange) Tick(ctx context.Context) (next time.Time, err error) {
+	return x.tick(ctx, time.Now())
+}
+
+// alarmAgain is how long what is due waits where the store fails.
+const alarmAgain = 10 * time.Second
+
+func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if err := x.load(); err != nil {
 		return next, err
 	}
 	for {
-		refs, next := x.index.due(time.Now(), alarmBatch)
-		for _, ref := range refs {
-			ended, err := x.resettle(ctx, ref)
+		rung, next := x.index.due(now, alarmBatch)
+		for i, a := range rung {
+			ended, err := x.resettle(ctx, a.ref)
 			if err == nil {
 				err = x.ripple(ctx, ended)
 			}
 			if err != nil {
-				return next, err
+				at := now.Add(alarmAgain)
+				for _, a := range rung[i:] {
+					x.index.again(alarm{at, a.ref})
+				}
+				return at, err
+			}
+			if time.Now().Before(a.at) { // the clock went back meanwhile, and nothing is due yet
+				x.index.again(a)
 			}
 		}
-		if len(refs) < alarmBatch {
+		if len(rung) < alarmBatch {
 			return next, nil
 		}
 	}
@@ -85,36 +108,82 @@ func (x *Exchange) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// purge removes threads that ended before the retention, with all that was said in them.
-func (x *Exchange) purge(ctx context.Context, now time.Time) (int, error) {
+// purge removes threads that ended before the retention, with all that was said in them and is kept about them. What an
+// open thread depends on stays as long as that.
+func (x *Exchange) purge(ctx context.Context, now time.Time) (removed int, err error) {
 	before := now.Add(-x.cfg.Retention)
-	refs, _ := x.index.page(allThreads, position{}, 1000, func(e *entry) bool {
-		return !e.status.Open() && e.updated.Before(before)
-	})
-	for i, ref := range refs {
-		if err := x.remove(ctx, ref, now); err != nil {
-			return i, err
+	for after := (position{}); ; {
+		refs, next := x.index.page(allThreads, after, 1000, func(e *entry) bool {
+			return !e.status.Open() && e.updated.Before(before)
+		})
+		for _, ref := range refs {
+			if x.needed(ref) {
+				continue
+			}
+			err := x.remove(ctx, ref, now)
+			if isConflict(err) {
+				continue // somebody just changed it
+			}
+			if err != nil {
+				return removed, err
+			}
+			removed++
+		}
+		if after = next; after.ref == "" {
+			return removed, nil
 		}
 	}
-	return len(refs), nil
+}
+
+// needed says whether an open thread depends on one.
+func (x *Exchange) needed(ref string) bool {
+	return slices.ContainsFunc(x.index.dependants(ref), func(on string) bool {
+		e := x.index.get(on)
+		return e != nil && e.status.Open()
+	})
 }
 
 func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error {
-	changes := []store.Change{{Record: store.Record{NS: nsThreads, Key: ref}, IfRev: store.Any, Delete: true}}
-	for _, ns := range []string{nsMessages, nsFiles} {
-		for after := ref + "/"; after != ""; {
-			page, err := x.records.List(ctx, ns, "", after, 500, now)
+	t, err := x.read(ctx, ref, now)
+	if errors.Is(err, store.ErrNotFound) {
+		x.index.drop(ref)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	gone := func(ns, key string) store.Change {
+		return store.Change{Record: store.Record{NS: ns, Key: key}, IfRev: store.Any, Delete: true}
+	}
+	changes := []store.Change{{Record: store.Record{NS: nsThreads, Key: ref}, IfRev: t.rev, Delete: true}}
+	for _, below := range []struct{ ns, prefix string }{{nsMessages, ref + "/"}, {nsFiles, ref + "/"}, {nsSeen, "file/" + ref + "/"}} {
+		for after := below.prefix; after != ""; {
+			page, err := x.records.List(ctx, below.ns, "", after, 500, now)
 			if err != nil {
 				return err
 			}
 			after = page.Next
 			for _, rec := range page.Records {
-				if len(rec.Key) <= len(ref) || rec.Key[:len(ref)+1] != ref+"/" {
+				if !strings.HasPrefix(rec.Key, below.prefix) {
 					after = ""
 					break
 				}
-				changes = append(changes, store.Change{Record: store.Record{NS: ns, Key: rec.Key}, IfRev: store.Any, Delete: true})
+				changes = append(changes, gone(below.ns, rec.Key))
 			}
+		}
+	}
+	for peer, p := range t.Peers {
+		changes = append(changes, gone(nsMeta, convKey(peer, p.Conv)))
+	}
+	if t.ClientID != "" {
+		key := idKey(t.Requester, t.ClientID)
+		rec, err := x.records.Get(ctx, nsIDs, key, now)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		var k known
+		if err == nil && json.Unmarshal(rec.Body, &k) == nil && k.Ref == ref {
+			changes = append(changes, store.Change{Record: store.Record{NS: nsIDs, Key: key}, IfRev: rec.Rev, Delete: true})
 		}
 	}
 	if err := x.records.Apply(ctx, changes, now); err != nil {

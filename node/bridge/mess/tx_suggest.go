@@ -189,6 +189,9 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 	threads := []*Thread{}
 	for _, ref := range s.Re {
 		th, err := t.load(ctx, ref)
+		if errors.Is(err, store.ErrNotFound) {
+			return conflict("one of the threads is no longer there")
+		}
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,163 @@
+package mess
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// kept lists the keys of a namespace.
+func (l *lab) kept(ns string) (keys []string) {
+	l.t.Helper()
+	err := l.each(l.t.Context(), ns, time.Now(), func(rec store.Record) error {
+		keys = append(keys, rec.Key)
+		return nil
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return keys
+}
+
+// A thread that ended goes after its retention with everything that is kept about it, and takes nothing with it: what an
+// open thread depends on stays, and so does a client id that names a newer thread.
+func TestPurge(t *testing.T) {
+	s := newShelf(t)
+	s.executor("bob")
+	later := time.Now().Add(s.cfg.Retention + time.Hour)
+	old := s.request("agent", "{id: roses, intent: water}")
+	s.sync()
+	s.add(s.file(Received, old), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+old+", code: claimed}\n- response: {content: [{image: 'data:image/png;base64,"+strings.Repeat("A", 2*maxInline)+"'}]}\n")
+	s.sync()
+	s.do(ownerID, "- note: {re: "+old+", text: x}")
+	if err := s.records.Apply(t.Context(), []store.Change{{Record: store.Record{NS: nsMeta, Key: convKey("am_peer", "conv_1"), Body: []byte(old)}}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	th := s.thread(old)
+	th.Peers = map[string]Peer{"am_peer": {Conv: "conv_1"}}
+	if err := s.records.Apply(t.Context(), []store.Change{{Record: th.record(), IfRev: th.rev}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s.status("bob", old, "completed")
+	first := s.request("agent", "{id: first, intent: dig}")
+	then := s.request("agent", "{intent: plant, constraints: {depends_on: [first, "+s.request("agent", "{id: second, intent: buy}")+"]}}")
+	s.status("bob", first, "claimed")
+	s.status("bob", first, "completed")
+	if n, err := s.purge(t.Context(), later); err != nil || n != 1 {
+		t.Fatalf("%d threads went, %v", n, err)
+	}
+	for _, ns := range []string{nsThreads, nsMessages, nsFiles, nsSeen, nsMeta, nsIDs} {
+		for _, key := range s.kept(ns) {
+			if strings.Contains(key, old) || key == convKey("am_peer", "conv_1") || key == idKey("agent", "roses") {
+				t.Errorf("%s is kept in %s", key, ns)
+			}
+		}
+	}
+	// What was done stays done for who waits for it.
+	s.status("bob", "second", "claimed")
+	s.do("bob", "- response: {re: second, content: [seeds]}")
+	s.want(then, Received)
+
+	again := s.request("agent", "{id: roses, intent: water again}")
+	s.status("bob", again, "claimed")
+	s.status("bob", again, "completed")
+	newer := s.request("agent", "{id: roses, intent: water once more}")
+	if _, err := s.purge(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	if s.index.get(again) != nil || s.do("agent", "- request: {id: roses, intent: water once more}").Answers[0].Body.GetStr("ref") != newer {
+		t.Error("the id does not name the newer thread")
+	}
+}
+
+// More threads than one page of them go in one round.
+func TestPurgeInOneRound(t *testing.T) {
+	l := newLab(t)
+	var threads []*Thread
+	var changes []store.Change
+	for i := range 1500 {
+		th := &Thread{Ref: threadRef(time.Now(), i+1, ""), Requester: "agent", Status: Failed, Intent: "x", Version: 1}
+		threads, changes = append(threads, th), append(changes, store.Change{Record: th.record()})
+	}
+	if err := l.records.Apply(t.Context(), changes, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.load(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.purge(t.Context(), time.Now()); err != nil || n != len(threads) || l.index.length(allThreads) != 0 {
+		t.Errorf("%d of %d went, %v", n, len(threads), err)
+	}
+}
+
+// Who accepts a merge of what is no longer there is told so.
+func TestMergeOfWhatIsGone(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	a, b := l.request("agent", "{intent: a}"), l.request("agent", "{intent: b}")
+	l.do("bob", "- suggestion: {id: both, type: merge, re: ["+a+", "+b+"], proposed: {}}")
+	l.do("agent", "- cancel: {re: "+b+"}")
+	if _, err := l.purge(t.Context(), time.Now().Add(l.cfg.Retention+time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	l.refuse(http.StatusConflict, "agent", "- reply: {re: both, accept: true}")
+	l.want(a, Received)
+}
+
+// What is due while the store fails is done when it works again, not at the next start.
+func TestDeadlinesOutliveAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		b := &brittle{Store: l.store}
+		l.records = b.Records()
+		refs := []string{l.request("agent", "{intent: a, constraints: {timing: {expires: 1h}}}"), l.request("agent", "{intent: b, constraints: {timing: {expires: 1h}}}")}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(50 * time.Minute)
+		b.down = true
+		time.Sleep(20 * time.Minute)
+		b.down = false
+		time.Sleep(time.Minute)
+		for _, ref := range refs {
+			l.want(ref, Expired)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The clock is ahead for a moment, and goes back before what was due is done: nothing expires and nothing is let go, and
+// both happen when their time comes (MESS-32).
+func TestClockGoesBackInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		expires := l.request("agent", "{intent: a, constraints: {timing: {expires: 1h}}}")
+		starts := l.request("agent", "{intent: b, constraints: {timing: {not_before: '"+wire.FormatTime(time.Now().Add(time.Hour))+"'}}}")
+		if _, err := l.tick(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		l.want(expires, Received)
+		l.want(starts, Waiting)
+		time.Sleep(59 * time.Minute)
+		if _, err := l.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l.want(expires, Received)
+		l.want(starts, Waiting)
+		time.Sleep(2 * time.Minute)
+		if _, err := l.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l.want(expires, Expired)
+		l.want(starts, Received)
+	})
+}
