@@ -70,14 +70,14 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("hosted here")
 		tb.Shows("joined over a link")
 		tb.Open(p.url+"mew/space/lab", p.token)
-		tb.Until(`document.getElementById("stream").textContent === "Live"`)
+		tb.Live()
 		tb.Shows(hostile)
 		tb.Shows("May send (7)")
 		propose(alice, "p1", "</script><script>alert(2)</script>")
 		tb.Shows("</script><script>alert(2)</script>")
 		key := keyOf(t, r.g.Space("lab").Status(), "p1")
 		tb.Settled()
-		tb.Click("#approve-" + key)
+		tb.Submit("#approve-" + key)
 		if req := alice.until("mcp/request"); about(req) != "p1" {
 			t.Errorf("approved with %s", req.JSON())
 		}
@@ -85,7 +85,7 @@ func TestPageInBrowser(t *testing.T) {
 		propose(alice, "p2", "burn")
 		tb.Shows("burn")
 		tb.Settled()
-		tb.Click("#reject-" + keyOf(t, r.g.Space("lab").Status(), "p2"))
+		tb.Submit("#reject-" + keyOf(t, r.g.Space("lab").Status(), "p2"))
 		if no := alice.until("mcp/reject"); about(no) != "p2" {
 			t.Errorf("rejected with %s", no.JSON())
 		}
@@ -97,6 +97,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("<b>thought</b>")
 		// However much passes, a click on what stands still is taken, also in the moment of a change.
 		tb.Settled()
+		tb.Leaves()
 		browsertest.Eval[bool](tb, `(document.body.addEventListener("htmx:afterSwap", () => {
 			const button = document.getElementById("cancel-r1"), at = button.getBoundingClientRect();
 			button.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, detail: 1, clientX: at.left + 1, clientY: at.top + 1 }));
@@ -105,12 +106,13 @@ func TestPageInBrowser(t *testing.T) {
 		if stop := alice.until("reasoning/cancel"); stop.GetStr("context") != "r1" {
 			t.Errorf("cancelled with %s", stop.JSON())
 		}
+		tb.Live()
 		tb.Shows("Nobody reasons.")
 		tb.Do(chromedp.SendKeys("#text", "to <all>"))
 		alice.send(`{"kind":"chat","payload":{"text":"what passes meanwhile"}}`)
 		tb.Shows("what passes meanwhile")
 		tb.Settled()
-		tb.Click("#chat") // and what was being typed is still there
+		tb.Submit("#chat") // and what was being typed is still there
 		said := alice.until("chat")
 		for said.GetStr("from") != OperatorName {
 			said = alice.until("chat")
@@ -119,11 +121,11 @@ func TestPageInBrowser(t *testing.T) {
 			t.Errorf("the owner says %s", said.JSON())
 		}
 		tb.Settled()
-		tb.Click("#pause-alice")
+		tb.Submit("#pause-alice")
 		alice.until("participant/pause")
 		tb.Until(`document.querySelector(".tag.warn")`)
 		tb.Settled()
-		tb.Click("#resume-alice")
+		tb.Submit("#resume-alice")
 		alice.until("participant/resume")
 	})
 
@@ -131,14 +133,14 @@ func TestPageInBrowser(t *testing.T) {
 		cat := k.peers["cat"]
 		tb := browsertest.NewTab(t, browser)
 		tb.Open(p.url+"mew/link/home", p.token)
-		tb.Until(`document.getElementById("stream").textContent === "Live"`)
+		tb.Live()
 		tb.Shows("node")
 		cat.send(`{"kind":"chat","payload":{"text":"<u>meow</u>"}}`)
 		tb.Shows("<u>meow</u>")
 		propose(cat, "p3", "purr")
 		tb.Shows("purr")
 		tb.Settled()
-		tb.Click("#approve-" + keyOf(t, k.l.space(), "p3"))
+		tb.Submit("#approve-" + keyOf(t, k.l.space(), "p3"))
 		if req := cat.fromNode("mcp/request"); about(req) != "p3" {
 			t.Errorf("approved with %s", req.JSON())
 		}

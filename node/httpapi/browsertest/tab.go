@@ -159,11 +159,37 @@ func (tb *Tab) Click(selector string) {
 	tb.Do(chromedp.WaitVisible(selector), chromedp.Click(selector))
 }
 
-// Settled waits until a click is taken again after a change of the owner's page.
+// Settled waits until a click is taken again after a change of the owner's page, and no other change is on its way.
 func (tb *Tab) Settled() {
 	tb.t.Helper()
-	tb.Until(`(window.changeSeen = window.changeSeen || performance.now(), performance.now() - window.changeSeen > 600)`)
-	tb.Until(`(delete window.changeSeen, true)`)
+	tb.Until(`(() => {
+		const changed = () => { window.changeSeen = performance.now(); };
+		if (!window.changeSeen) document.body.addEventListener("htmx:afterSwap", changed);
+		if (!window.changeSeen || document.querySelector(".htmx-request")) changed();
+		return performance.now() - window.changeSeen > 600;
+	})()`)
+	tb.Until(`(window.changeSeen = performance.now())`)
+}
+
+// Live waits until the owner's page follows what changes.
+func (tb *Tab) Live() {
+	tb.t.Helper()
+	tb.Until(`!window.leaving && document.readyState === "complete" && document.getElementById("stream").textContent === "Live"`)
+}
+
+// Leaves notes that this page makes way for another one: what [Tab.Live] waits for is the next page.
+func (tb *Tab) Leaves() {
+	tb.t.Helper()
+	tb.Until(`(window.leaving = true)`)
+}
+
+// Submit presses a button of a form of the owner's page and waits for the page that answers it, as [Tab.Live] does. Until
+// then what changes may be missed, and what is typed is lost.
+func (tb *Tab) Submit(selector string) {
+	tb.t.Helper()
+	tb.Leaves()
+	tb.Click(selector)
+	tb.Live()
 }
 
 // Size sets the viewport.
