@@ -25,12 +25,27 @@ const (
 	keepAside = 7 * 24 * time.Hour
 )
 
+// How what cannot be applied is tried again: ever more seldom, and only so much of one peer in one round. Notices wait for
+// the round.
+const (
+	firstAside  = time.Second
+	lastAside   = 10 * time.Minute
+	asideFailed = 10
+)
+
 type aside struct {
 	From    wire.AgentID        `json:"from"`
 	Address string              `json:"address,omitempty"`
 	Conv    wire.ConversationID `json:"conv"`
 	ID      wire.MessageID      `json:"id"`
 	Payload wire.Value          `json:"payload"`
+}
+
+// waitingAside is one as it is kept.
+type waitingAside struct {
+	aside
+	Pause time.Duration `json:"pause,omitempty"` // since it was tried last
+	Again time.Time     `json:"again,omitzero"`
 }
 
 // Aside implements the node's Aside.
@@ -55,19 +70,29 @@ func (b *Bridge) Published(changes []store.Change) {
 // takeAsides applies what was said. What cannot be applied now waits, and nothing for it: a peer that asks for more than
 // it may would have all others wait.
 func (b *Bridge) takeAsides(ctx context.Context) (waits bool, err error) {
+	failed := map[wire.AgentID]int{}
 	for after := ""; ; {
 		page, err := b.x.records.List(ctx, nsAside, "", after, 100, time.Now())
 		if err != nil {
 			return waits, err
 		}
 		for _, rec := range page.Records {
-			err := b.takeAside(ctx, rec)
+			var a waitingAside
+			if err := json.Unmarshal(rec.Body, &a); err == nil && (failed[a.From] >= asideFailed || time.Now().Before(a.Again)) {
+				waits = true
+				continue
+			}
+			err := b.takeAside(ctx, rec.Key, a.aside)
 			if ctx.Err() != nil {
 				return waits, ctx.Err()
 			}
 			if err != nil {
 				b.log.Info("what a peer said aside waits", "error", err)
 				waits = true
+				failed[a.From]++
+				if err := b.putOff(ctx, rec, a); err != nil {
+					return waits, err
+				}
 			}
 		}
 		if after = page.Next; after == "" {
@@ -76,10 +101,22 @@ func (b *Bridge) takeAsides(ctx context.Context) (waits bool, err error) {
 	}
 }
 
-func (b *Bridge) takeAside(ctx context.Context, rec store.Record) error {
-	var a aside
-	if err := json.Unmarshal(rec.Body, &a); err == nil {
-		in := Incoming(a)
+// putOff notes when one is tried again.
+func (b *Bridge) putOff(ctx context.Context, rec store.Record, a waitingAside) error {
+	a.Pause = min(max(2*a.Pause, firstAside), lastAside)
+	a.Again = time.Now().Add(a.Pause)
+	rev := rec.Rev
+	rec.Body = encode(a)
+	err := b.x.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rev}}, time.Now())
+	if isConflict(err) {
+		return nil // it was said again meanwhile
+	}
+	return err
+}
+
+func (b *Bridge) takeAside(ctx context.Context, key string, a aside) error {
+	if a.ID != "" {
+		in, err := Incoming(a), error(nil)
 		if in.Payload, err = b.spelled(ctx, a); err == nil && !in.Payload.IsNull() {
 			_, err = b.Receive(ctx, in)
 		}
@@ -89,7 +126,7 @@ func (b *Bridge) takeAside(ctx context.Context, rec store.Record) error {
 			b.log.Info("what a peer said aside is not allowed", "peer", a.From, "error", e.Message)
 		}
 	}
-	return b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsAside, Key: rec.Key}, IfRev: store.Any, Delete: true}}, time.Now())
+	return b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsAside, Key: key}, IfRev: store.Any, Delete: true}}, time.Now())
 }
 
 // spelled is an aside as a MESS list: the one that it carries, without what opens threads, or what its action means for

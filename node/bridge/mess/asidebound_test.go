@@ -1,11 +1,14 @@
 package mess
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -41,4 +44,68 @@ func TestAsidesAreBounded(t *testing.T) {
 	if err != nil || len(page.Records) != 0 {
 		t.Errorf("%d are kept for ever, %v", len(page.Records), err)
 	}
+}
+
+// What waits is tried ever more seldom, so much of one peer in a round and no more, and is applied when it can be.
+func TestAsidesWaitLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		l.threads = rate.NewBuckets(rate.PerHour(10_000), 1, 100)
+		b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.executor("carol")
+		const said = 3 * asideFailed
+		claim := func(peer string) string {
+			ref := l.request("agent"+peer+fmt.Sprint(time.Now().UnixNano()), "{intent: look}")
+			th := l.thread(ref)
+			th.claim(peer, time.Now())
+			th.Version++
+			if err := l.records.Apply(t.Context(), []store.Change{{Record: th.record(), IfRev: th.rev}}, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			l.index.publish(th)
+			return ref
+		}
+		for i := range said {
+			time.Sleep(time.Millisecond)
+			body := "- status: {re: " + claim("am_loud") + ", code: delegated, delegated_to: carol}"
+			if err := l.records.Apply(t.Context(), b.Aside(bridge.Inbound{
+				Peer: "am_loud", MessageID: wire.MessageID(fmt.Sprint("msg_", i)), ConvID: "conv_1", Intent: Intent,
+				Payload: wire.Obj(wire.Member{Key: "mess", Value: mustParse(t, body).Tree()}),
+			}), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		due := func() (n int) {
+			for _, key := range l.kept(nsAside) {
+				rec, err := l.records.Get(t.Context(), nsAside, key, time.Now())
+				var a waitingAside
+				if err != nil || json.Unmarshal(rec.Body, &a) != nil || len(rec.Terms) != 1 || rec.Expires.IsZero() {
+					t.Fatalf("%s: %+v, %v", key, rec, err)
+				}
+				if !time.Now().Before(a.Again) {
+					n++
+				}
+			}
+			return n
+		}
+		if l.threads.Take("am_loud", time.Now()); due() != said { // it may open none now
+			t.Fatalf("%d are due", due())
+		}
+		if waits, err := b.takeAsides(t.Context()); err != nil || !waits || due() != said-asideFailed {
+			t.Errorf("after a round %d are due, %t, %v", due(), waits, err)
+		}
+		l.threads = nil
+		for range 3 {
+			time.Sleep(lastAside)
+			if _, err := b.takeAsides(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(l.kept(nsAside)); n != 0 {
+			t.Errorf("%d are left", n)
+		}
+	})
 }
