@@ -163,11 +163,10 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 			if th.ConfirmBefore {
 				body = body.With("confirm_before", wire.Bool(true)) // who proposes does not free itself from it
 			}
-			part, err := t.spawn(th.Requester, body, "")
+			part, err := t.spawn(ctx, body, "", th)
 			if err != nil {
 				return err
 			}
-			t.inherit(part, th)
 			next = append(next, part.Ref)
 		}
 		return t.replace(th, next, "split")
@@ -225,11 +224,10 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 	if c := t.x.crew.get(only); c == nil || c.Pending {
 		only = ""
 	}
-	next, err := t.spawn(head.Requester, withRef(body, s.Re...), only)
+	next, err := t.spawn(ctx, withRef(body, s.Re...), only, threads...)
 	if err != nil {
 		return err
 	}
-	t.inherit(next, head)
 	for _, th := range threads {
 		if err := t.replace(th, []string{next.Ref}, "merge"); err != nil {
 			return err
@@ -264,11 +262,10 @@ func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
 	if err != nil {
 		return err
 	}
-	next, err := t.spawn(th.Requester, withRef(original, th.Ref), c.ID)
+	next, err := t.spawn(ctx, withRef(original, th.Ref), c.ID, th)
 	if err != nil {
 		return err
 	}
-	t.inherit(next, th)
 	th.become(Delegated, exchangeID, "", t.now)
 	th.Successors = []string{next.Ref}
 	t.tellState(th, wire.Member{Key: "delegated_to", Value: wire.Text(c.ID)}, wire.Member{Key: "ref", Value: wire.Text(next.Ref)})

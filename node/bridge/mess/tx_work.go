@@ -139,21 +139,29 @@ func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value
 	if err != nil {
 		return body, err
 	}
-	next, err := t.spawn(th.Requester, withRef(original, th.Ref), c.ID)
+	next, err := t.spawn(ctx, withRef(original, th.Ref), c.ID, th)
 	if err != nil {
 		return body, err
 	}
 	th.Successors = []string{next.Ref}
-	t.inherit(next, th)
 	return body.With("ref", wire.Text(next.Ref)), nil
 }
 
-// inherit lets the requester hear of a successor where it heard of the thread before.
-func (t *tx) inherit(next, from *Thread) {
-	next.External = from.External
-	if p, ok := from.Peers[from.Requester]; ok {
+// inherit lets the requester hear of a successor where it heard of the thread before. The successor begins no sooner and
+// ends no later than what it takes the place of.
+func (t *tx) inherit(next *Thread, from ...*Thread) {
+	next.External = from[0].External
+	if p, ok := from[0].Peers[from[0].Requester]; ok {
 		p.Name = ""
-		next.Peers = map[string]Peer{from.Requester: p}
+		next.Peers = map[string]Peer{from[0].Requester: p}
+	}
+	for _, th := range from {
+		if !th.Deadline.IsZero() && (next.Deadline.IsZero() || th.Deadline.Before(next.Deadline)) {
+			next.Deadline = th.Deadline
+		}
+		if th.NotBefore.After(next.NotBefore) {
+			next.NotBefore = th.NotBefore
+		}
 	}
 }
 
@@ -189,8 +197,9 @@ func withRef(request wire.Value, refs ...string) wire.Value {
 	return request.Without("id").With("context", wire.Arr(entries...))
 }
 
-// spawn opens a thread that the exchange makes for a requester.
-func (t *tx) spawn(requester string, body wire.Value, only string) (*Thread, error) {
+// spawn opens a thread that the exchange makes in the place of others of one requester.
+func (t *tx) spawn(ctx context.Context, body wire.Value, only string, from ...*Thread) (*Thread, error) {
+	requester := from[0].Requester
 	if err := t.x.chargeThread(t.who); err != nil {
 		return nil, err
 	}
@@ -206,10 +215,10 @@ func (t *tx) spawn(requester string, body wire.Value, only string) (*Thread, err
 	}
 	t.threads[ref], t.was[ref] = th, past{}
 	t.result.Created = append(t.result.Created, ref)
+	t.inherit(th, from...)
 	t.touch(th)
 	t.add(th, requester, Block{{Type: "request", Body: body}})
-	t.offer(th)
-	return th, nil
+	return th, t.settle(ctx, th)
 }
 
 // response is MESS-26 and MESS-39.
