@@ -143,8 +143,14 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 	}
 	out.Payload = payload
 	if out.Address != "" {
-		if a, err := bridge.ParseAddress(out.Address); err != nil || a.Pseudonym() != out.To {
+		a, err := bridge.ParseAddress(out.Address)
+		if err != nil || a.Pseudonym() != out.To {
 			return wire.ErrSchema.At("to must be the pseudonym of the address")
+		}
+		if guide, ok := n.transports[a.Kind].(bridge.Guide); ok {
+			if err := guide.Leads(a); err != nil {
+				return fault(http.StatusBadRequest, err.Error(), "")
+			}
 		}
 		return nil
 	}

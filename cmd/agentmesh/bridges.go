@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -91,7 +92,7 @@ func (p *process) addBridges() error {
 			if kind.name != moltspeak.Kind {
 				out = watched{b, p.personalLeaves}
 			}
-			p.node.Transport(kind.name, out)
+			p.node.Transport(kind.name, guided{out, b.Links})
 		}
 		b.Mount(p.edge.Echo())
 		b.MountOwner(p.owner.Group())
@@ -99,6 +100,32 @@ func (p *process) addBridges() error {
 	p.mountLinks(p.owner.Group())
 	p.mountPages()
 	return nil
+}
+
+// guided is the transport to the peers behind the links of a kind, which knows the links by name.
+type guided struct {
+	bridge.Transport
+	links func() []bridge.LinkStatus
+}
+
+var _ bridge.Guide = guided{}
+
+// Leads implements [bridge.Guide].
+func (g guided) Leads(to bridge.Address) error {
+	if to.Kind == moltspeak.Kind && to.Link == moltspeak.InboundLink {
+		return nil // who came by no link is answered where it said
+	}
+	names := []string{}
+	for _, l := range g.links() {
+		if l.Name == to.Link {
+			return nil
+		}
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		names = append(names, "none")
+	}
+	return fmt.Errorf("there is no %s link %s; configured: %s", to.Kind, to.Link, strings.Join(names, ", "))
 }
 
 // mountLinks adds what the owner may ask about links of any kind.

@@ -1,0 +1,58 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// near is a transport of which one link is there.
+type near struct{}
+
+func (near) Deliver(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+	return bridge.Delivered{Queued: true}, nil
+}
+
+func (near) Leads(to bridge.Address) error {
+	if to.Link != "near" {
+		return errors.New("there is no toy link " + to.Link)
+	}
+	return nil
+}
+
+// TestAddressLeadsNowhere: a message that no attempt could deliver is refused and leaves nothing; it was taken, and failed.
+func TestAddressLeadsNowhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Node("chris", func(cfg *node.Config) { open(cfg); cfg.Transports = map[string]bridge.Transport{"toy": near{}} })
+		chris.Start()
+		send := func(address string) (node.Sent, error) {
+			a, err := bridge.ParseAddress(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := outgoing(t, a.Pseudonym(), wire.Deliver, hello)
+			out.Address = address
+			return chris.Send(t.Context(), out, 10*time.Second)
+		}
+		before := state(t, chris)
+		_, err := send("toy:far/somebody")
+		if refused, _ := errors.AsType[*wire.Error](err); refused == nil || refused.Status != http.StatusBadRequest || refused.Message != "there is no toy link far" {
+			t.Errorf("to no link: %v", err)
+		}
+		if after := state(t, chris); after != before {
+			t.Errorf("state = %s, want %s", after, before)
+		}
+		if sent, err := send("toy:near/somebody"); err != nil || sent.State != node.SendDelivered {
+			t.Errorf("to a link: %+v, %v", sent, err)
+		}
+	})
+}
