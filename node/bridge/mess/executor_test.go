@@ -82,3 +82,36 @@ func TestTwiceInOneBlock(t *testing.T) {
 		t.Errorf("attachments: %v, %v", names, err)
 	}
 }
+
+// Who acts in thread files alone has no key. Nobody else registers under its name and has its threads.
+func TestNamesInFilesAreTaken(t *testing.T) {
+	s := newSite(t, nil)
+	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", sample)
+	anonymous := strings.NewReplacer("2026-02-01-001-a7xk", "2026-02-01-002", "requestor: claude-desktop\n", "").Replace(sample)
+	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", anonymous)
+	for id, want := range map[string]int{"claude-desktop": 409, "teague-phone": 409, "unknown": 400, "roomba": 201} {
+		if status, v := s.call("", "POST", "/api/v1/exchanges/home/register", `{"executor_id":"`+id+`"}`); status != want {
+			t.Errorf("%s: %d %s, want %d", id, status, v, want)
+		}
+	}
+	s.executor("teague-phone") // by the owner
+	key, err := s.GiveKey(t.Context(), "teague-phone", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.want(http.StatusOK, key, "PATCH", "requests/2026-02-01-001-a7xk", `{"status":"in_progress"}`)
+}
+
+// A file cannot use up the numbers of a day.
+func TestNumbersOfADay(t *testing.T) {
+	s := newSite(t, nil)
+	today := time.Now().UTC().Format(time.DateOnly)
+	for _, number := range []string{"999999999", "100000000"} {
+		s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", strings.ReplaceAll(sample, "2026-02-01-001-a7xk", today+"-"+number))
+	}
+	for range 3 {
+		if ref := s.request("agent", "{intent: look}"); !validThreadRef(ref) {
+			t.Errorf("ref = %s", ref)
+		}
+	}
+}

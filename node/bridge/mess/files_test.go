@@ -241,6 +241,8 @@ func FuzzThreadFile(f *testing.F) {
 	f.Add([]byte(sample))
 	f.Add([]byte("ref: 2026-02-01-001\nstatus: pending\nintent: x\n---\nfrom: a\nMESS: []\n"))
 	f.Add([]byte("ref: ../../x\nstatus: pending\nintent: x\n"))
+	f.Add([]byte("ref: 2026-02-01-999999999-z\nstatus: needs-input\nintent: \"a\\r\\n\\tb\"\nupdated: 1769853600\nexpires: 2026-02-01\nhistory: [{action: x, by: null}]\n---\nfrom: a\nMESS: [{v: 1}, {status: {code: needs-input, message: m}}]\n---\nfrom: b\nre: [x, y]\nMESS: {MESS: [{answer: {text: '|'}}]}\n"))
+	f.Add([]byte("{ref: 2026-02-01-abc, status: superseded, intent: '#', executor: exchange, requestor: '---', needed_by: '2026-02-01 10:00', created: 2027-01-01T00:00:00Z}\n---\n{from: ' ', received: 8589934591, MESS: [{ack: {}}, {request: {intent: '- - -', id: 'é…'}}]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		parsed, err := parseThread(data)
 		if err != nil {

@@ -76,7 +76,11 @@ const allThreads = "all"
 
 // lists names the lists that the thread is in.
 func (e *entry) lists() []string {
-	return []string{allThreads, "state:" + string(e.status), "from:" + e.requester}
+	out := []string{allThreads, "state:" + string(e.status), "from:" + e.requester}
+	if e.holder != "" {
+		out = append(out, "held:"+e.holder)
+	}
+	return out
 }
 
 // publish takes over a committed thread, unless a newer version is there.
@@ -137,7 +141,8 @@ func (x *index) first(e *entry) {
 	x.count(e.ref)
 }
 
-// count keeps the number of a day's newest ref.
+// count keeps the number of a day's newest ref. One that leaves no room for more, as a file may bring it, does not count: who
+// meets it takes the next number.
 func (x *index) count(ref string) {
 	if len(ref) < len("2006-01-02-001") {
 		return
@@ -146,10 +151,13 @@ func (x *index) count(ref string) {
 	number, _, _ := strings.Cut(rest, "-")
 	n := 0
 	for _, c := range number {
-		if c < '0' || c > '9' || n > 1e8 {
+		if c < '0' || c > '9' || n > 1e7 {
 			return
 		}
 		n = n*10 + int(c-'0')
+	}
+	if n > 1e8 {
+		return
 	}
 	x.serials[day] = max(x.serials[day], n)
 }
@@ -282,6 +290,9 @@ func (x *index) requester(ref string) string {
 	}
 	return ""
 }
+
+// named says whether somebody of this id has asked for something or works on it.
+func (x *index) named(id string) bool { return x.length("from:"+id)+x.length("held:"+id) > 0 }
 
 // page returns at most limit refs of a list that keep lets through, behind the position after.
 func (x *index) page(name string, after position, limit int, keep func(*entry) bool) (refs []string, next position) {

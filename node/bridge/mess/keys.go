@@ -139,7 +139,7 @@ func (x *Exchange) Register(ctx context.Context, r Registration, pending bool, m
 	if err := x.load(); err != nil {
 		return "", err
 	}
-	if x.crew.get(r.ID) != nil {
+	if x.crew.get(r.ID) != nil || x.index.named(r.ID) { // who acts in files alone is known by name; the owner may give a key to it
 		return "", conflict("the executor id is taken")
 	}
 	if len(x.crew.list()) >= maxExecutors {

@@ -330,6 +330,10 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte("MESS:\n- v: 1.0.0\n- request:\n    intent: look\n    context: [a, {image: \"https://x.example/a\"}]\n"))
 	f.Add([]byte(`{"MESS":[{"status":{"re":"a","code":"claimed"}}]}`))
+	f.Add([]byte("- note: |2-\r\n   a\u2028b\r  c\u0085\n- 'it''s': \"\\x41\\u2029\\\n  z\"\n"))
+	f.Add([]byte("%YAML 1.2\n--- # c\n- v: 1.10\n--- !!seq\n- note: >+\n   folded\n\n\n...\n"))
+	f.Add([]byte("- request: {intent: \"\\ud83d\\ude00\", priority: urgent, requires: [a: {level: -0.0}, 1e5], needed_by: 2026-01-01T00:00:00+14:00}\n- query: {type: status, filter: {status: in-progress, since: \"2026-01-01T00:00:00Z\"}}\n"))
+	f.Add([]byte("[{config: {executor: {id: a, capabilities: [], availability: schedule, schedule: '*/5 8-22 L * 1#2', timezone: Asia/Kathmandu}}}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		b, err := Parse(data)
 		if err != nil {

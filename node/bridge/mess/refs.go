@@ -11,11 +11,13 @@ import (
 const (
 	exchangeID = "exchange" // the exchange itself
 	ownerID    = "owner"    // its owner, who may act for anybody
+	unknownID  = "unknown"  // who asked in a thread file that does not say
 )
 
 // reserved says whether an id must not be registered: it stands for somebody already.
 func reserved(id string) bool {
-	return strings.EqualFold(id, exchangeID) || strings.EqualFold(id, ownerID) || strings.HasPrefix(strings.ToLower(id), "am_")
+	return strings.EqualFold(id, exchangeID) || strings.EqualFold(id, ownerID) || strings.EqualFold(id, unknownID) ||
+		strings.HasPrefix(strings.ToLower(id), "am_")
 }
 
 // The forms of MESS-49 and MESS-64: ours, and the ones that public servers make.

@@ -200,7 +200,7 @@ func (fixed) newestWith(id string) (string, bool) { return "2026-01-31-001", id 
 func (fixed) newest() (string, bool)              { return "2026-01-31-001", true }
 
 func FuzzResolve(f *testing.F) {
-	for _, s := range []string{"last", "home:last", "2026-01-31-001", "2026-01-31-001/claim-002-a", "../..", "home:home:s", "id:with:colons", "home:", "q", "%2e%2e/", "a/b"} {
+	for _, s := range []string{"last", "home:last", "2026-01-31-001", "2026-01-31-001/claim-002-a", "../..", "home:home:s", "id:with:colons", "home:", "q", "%2e%2e/", "a/b", "home:2026-01-31-001/status-999999-x", "home:home:last", "HOME:last", "last ", "s\x00", "\u202elast", "2026-01-31-001/", "home::q"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, re string) {
@@ -218,6 +218,8 @@ func FuzzResolve(f *testing.F) {
 func FuzzTransition(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte{17, 33, 130, 200, 255, 1})
+	f.Add([]byte{0x41, 0x27, 0x92, 0x52, 0x24, 0x12, 0x92, 0x13, 0x94, 0x81, 0x17}) // claim, ask, refuse, hold, work, complete, cancel
+	f.Add([]byte{0x17, 0x16, 0x41, 0x28, 0x20, 0x48, 0x28, 0x2f, 0x14, 0x15, 0x93})
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 		th := &Thread{Ref: "r", Requester: "agent", Status: Received, Deadline: now.Add(100 * time.Hour), ConfirmBefore: len(steps)%2 == 0, History: []Event{{}}}

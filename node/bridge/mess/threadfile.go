@@ -205,7 +205,7 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 		f.join(g)
 	}
 	if t.Requester == "" {
-		t.Requester = "unknown"
+		t.Requester = unknownID
 	}
 	if len(t.History) == 0 {
 		t.History = []Event{{Action: "created", At: t.Created, By: t.Requester}}
