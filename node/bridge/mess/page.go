@@ -105,14 +105,6 @@ func (p *pages) list(c echo.Context) error {
 	return p.shell.Render(c, p.threads, httpapi.View{Title: "MESS", Topics: []string{topicThreads}, Data: view})
 }
 
-// messageRow is what the page shows of a message.
-type messageRow struct {
-	From, What           string
-	At                   time.Time
-	Texts, Images, Files []string
-	Fetch                []string // addresses that the owner may have fetched
-}
-
 type threadPage struct {
 	Thread      *Thread
 	Messages    []messageRow
@@ -156,80 +148,6 @@ func (p *pages) show(c echo.Context) error {
 		view.Messages = append(view.Messages, row)
 	}
 	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{topicThreads}, Said: saidTexts[c.QueryParam("did")], Data: view})
-}
-
-// safeImages are the types that a browser shows and never runs.
-var safeImages = map[string]bool{"image/jpeg": true, "image/png": true, "image/gif": true, "image/webp": true}
-
-// viewMessage sorts a message into texts, pictures of our own store and other files.
-func viewMessage(ref string, m Message) messageRow {
-	row := messageRow{From: m.From, At: m.At}
-	b, err := FromTree(m.Mess)
-	if err != nil {
-		return row
-	}
-	for _, e := range b {
-		if e.Type == "v" {
-			continue
-		}
-		row.What = e.Type
-		if code := e.Body.GetStr("code"); code != "" {
-			row.What = code
-		}
-		for _, key := range []string{"message", "action", "consequences", "reason", "notes", "text"} {
-			if s := e.Body.GetStr(key); s != "" {
-				row.Texts = append(row.Texts, s)
-			}
-		}
-		for _, key := range []string{"answers", "questions", "value"} {
-			if v, ok := e.Body.Get(key); ok {
-				row.Texts = append(row.Texts, strings.TrimSpace(string(AppendYAML(nil, v))))
-			}
-		}
-		for _, key := range []string{"context", "content"} {
-			list, _ := e.Body.Get(key)
-			for entry := range list.Elems() {
-				row.entry(ref, entry)
-			}
-		}
-	}
-	return row
-}
-
-func (r *messageRow) entry(ref string, entry wire.Value) {
-	if s, ok := entry.Str(); ok {
-		r.Texts = append(r.Texts, s)
-		return
-	}
-	kind, v := "", wire.Value{}
-	if entry.Len() == 1 {
-		kind, v = entry.Members()[0].Key, entry.At(0)
-	}
-	file := v.GetStr("file")
-	switch {
-	case file != "" && kind == "image" && safeImages[v.GetStr("mime")] && attachmentName.MatchString(file):
-		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(file))
-	case file != "":
-		r.Files = append(r.Files, file)
-	default: // nothing else is fetched: a link is shown as text
-		text := strings.TrimSpace(string(AppendYAML(nil, entry)))
-		if len(text) > 2000 {
-			text = text[:2000] + "…"
-		}
-		r.Texts = append(r.Texts, strings.ToValidUTF8(text, ""))
-	}
-}
-
-// reference adds something that a message refers to: as it was fetched, or as something to fetch.
-func (r *messageRow) reference(ref string, to reference, a Attachment) {
-	switch {
-	case a.Name == "":
-		r.Fetch = append(r.Fetch, to.uri)
-	case to.kind == "image" && safeImages[a.Mime]:
-		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(a.Name))
-	default:
-		r.Files = append(r.Files, a.Name)
-	}
 }
 
 // image shows a picture of our own store. Its type is judged by its bytes, whatever its sender said.

@@ -2,6 +2,8 @@ package mess
 
 import (
 	"bytes"
+	"encoding/base64"
+	"html/template"
 	"image"
 	"image/jpeg"
 	"mime/multipart"
@@ -97,5 +99,48 @@ func TestPage(t *testing.T) {
 	}
 	if resp, _ := call("POST", page, form, []byte("do=nonsense")); resp.StatusCode != 400 {
 		t.Errorf("nonsense: %d", resp.StatusCode)
+	}
+}
+
+// Nothing that somebody says is left out, and a picture that came within a message is shown by its bytes alone.
+func TestPageShowsEverything(t *testing.T) {
+	var png bytes.Buffer
+	if err := jpeg.Encode(&png, image.NewGray(image.Rect(0, 0, 4, 4)), nil); err != nil {
+		t.Fatal(err)
+	}
+	picture := base64.StdEncoding.EncodeToString(png.Bytes())
+	svg := base64.StdEncoding.EncodeToString([]byte("<svg onload=alert(1)>"))
+	b := mustParse(t, `- request:
+    intent: look
+    requires: [ladder]
+    compensation: {shells: 7}
+    confirm_before: true
+    constraints: {location: the cellar, timing: {expires: 2h}}
+    context:
+    - {image: {uri: "data:text/html;base64,`+picture+`", name: a.html}}
+    - {image: "data:image/png;base64,`+svg+`"}
+    - {file: {uri: "data:application/pdf;base64,`+svg+`", name: plan.pdf}}
+    - {location: {name: shed}}
+- status: {code: failed, re: last, reason: {type: no_ladder, detail: gone}, recoverable: true}
+- status: {code: needs_confirmation, re: last, action: climb, reversible: false}
+- suggestion: {id: s, type: alternative, re: [last], proposed: {intent: jump}, reason: faster}
+- followup: a word
+`)
+	row := viewMessage("2026-02-01-001", Message{Mess: b.Tree()})
+	all := strings.Join(row.Texts, "\n")
+	for _, want := range []string{"ladder", "shells: 7", "confirm_before: true", "the cellar", "expires", "shed", "no_ladder", "recoverable: true",
+		"climb", "reversible: false", "jump", "faster", "a word"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the page does not say %q:\n%s", want, all)
+		}
+	}
+	if len(row.Inline) != 1 || row.Inline[0] != template.URL("data:image/jpeg;base64,"+picture) {
+		t.Errorf("pictures = %.200v", row.Inline)
+	}
+	if len(row.Images) != 0 || len(row.Files) != 2 || row.Files[1] != "plan.pdf, application/pdf, 21 bytes" {
+		t.Errorf("images %v, files %v", row.Images, row.Files)
+	}
+	if strings.Contains(all, svg) {
+		t.Errorf("data is shown as text:\n%s", all)
 	}
 }

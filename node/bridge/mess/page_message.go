@@ -1,0 +1,137 @@
+package mess
+
+import (
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// messageRow is what the page shows of a message.
+type messageRow struct {
+	From, What           string
+	At                   time.Time
+	Texts, Images, Files []string
+	Inline               []template.URL // pictures that came within the message
+	Fetch                []string       // addresses that the owner may have fetched
+}
+
+// safeImages are the types that a browser shows and never runs.
+var safeImages = map[string]bool{"image/jpeg": true, "image/png": true, "image/gif": true, "image/webp": true}
+
+// prose are the fields that are shown as text of their own, and shownElsewhere those that are shown above, beside it or
+// as content. All others are shown as they were written: nothing that somebody says is left out.
+var (
+	prose          = []string{"message", "action", "consequences", "reason", "notes", "text"}
+	shownElsewhere = []string{"re", "id", "code", "intent", "context", "content"}
+)
+
+// maxShownText bounds one text on the page; the thread has all of it.
+const maxShownText = 2000
+
+// viewMessage sorts a message into texts, pictures of our own store and other files.
+func viewMessage(ref string, m Message) messageRow {
+	row := messageRow{From: m.From, At: m.At}
+	b, err := FromTree(m.Mess)
+	if err != nil {
+		return row
+	}
+	for _, e := range b {
+		if e.Type == "v" {
+			continue
+		}
+		row.What = e.Type
+		if code := e.Body.GetStr("code"); code != "" {
+			row.What = code
+		}
+		if e.Body.Kind() != wire.Object {
+			row.yaml(e.Body)
+			continue
+		}
+		rest := e.Body.Without(shownElsewhere...)
+		for _, key := range prose {
+			if s := e.Body.GetStr(key); s != "" {
+				row.Texts = append(row.Texts, s)
+				rest = rest.Without(key)
+			}
+		}
+		if rest.Len() > 0 {
+			row.yaml(rest)
+		}
+		for _, key := range []string{"context", "content"} {
+			list, _ := e.Body.Get(key)
+			for entry := range list.Elems() {
+				row.entry(ref, entry)
+			}
+		}
+	}
+	return row
+}
+
+// yaml adds a value as it is written.
+func (r *messageRow) yaml(v wire.Value) {
+	text := strings.TrimSpace(string(AppendYAML(nil, v)))
+	if len(text) > maxShownText {
+		text = text[:maxShownText] + "…"
+	}
+	r.Texts = append(r.Texts, strings.ToValidUTF8(text, ""))
+}
+
+func (r *messageRow) entry(ref string, entry wire.Value) {
+	if s, ok := entry.Str(); ok {
+		r.Texts = append(r.Texts, s)
+		return
+	}
+	kind, v := "", wire.Value{}
+	if entry.Len() == 1 {
+		kind, v = entry.Members()[0].Key, entry.At(0)
+	}
+	file := v.GetStr("file")
+	switch {
+	case file != "" && kind == "image" && safeImages[v.GetStr("mime")] && attachmentName.MatchString(file):
+		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(file))
+	case file != "":
+		r.Files = append(r.Files, file)
+	case strings.HasPrefix(resourceURI(kind, v), "data:"):
+		r.inline(kind, resourceURI(kind, v), v.GetStr("name"))
+	default: // nothing else is fetched: a link is shown as text
+		r.yaml(entry)
+	}
+}
+
+// inline shows a picture that came within the message. Its type is judged by its bytes, and the address is written anew
+// from them: nothing that its sender wrote stands in it.
+func (r *messageRow) inline(kind, uri, name string) {
+	mime, text, err := splitData(uri)
+	if err != nil {
+		return
+	}
+	data, err := strictBase64.DecodeString(text)
+	if err != nil {
+		return
+	}
+	if _, seen := sniff(data); kind == "image" && safeImages[seen] {
+		r.Inline = append(r.Inline, template.URL("data:"+seen+";base64,"+base64.StdEncoding.EncodeToString(data)))
+		return
+	}
+	if name == "" {
+		name = kind
+	}
+	r.Files = append(r.Files, fmt.Sprintf("%s, %s, %d bytes", name, mime, len(data)))
+}
+
+// reference adds something that a message refers to: as it was fetched, or as something to fetch.
+func (r *messageRow) reference(ref string, to reference, a Attachment) {
+	switch {
+	case a.Name == "":
+		r.Fetch = append(r.Fetch, to.uri)
+	case to.kind == "image" && safeImages[a.Mime]:
+		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(a.Name))
+	default:
+		r.Files = append(r.Files, a.Name)
+	}
+}
