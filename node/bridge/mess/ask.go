@@ -24,8 +24,43 @@ type askBody struct {
 	Said       wire.Value `json:"said,omitzero"`
 }
 
-func (b *Bridge) question(kind string, t *Thread, title string, now time.Time) []store.Change {
-	return b.open(kind, about(t.Ref), askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Executor: t.Holder, Serial: t.Serial}, title, now)
+// question asks about a thread. The owner is shown what was said: the status that asks, else the request.
+func (b *Bridge) question(ctx context.Context, kind string, t *Thread, more askBody, title string) ([]store.Change, error) {
+	m, err := b.saying(ctx, t, kind)
+	if err != nil {
+		return nil, err
+	}
+	more.Ref, more.Requester, more.Status, more.Executor, more.Serial = t.Ref, t.Requester, string(t.Status), t.Holder, t.Serial
+	more.Intent, more.Said = t.Intent, delivered(t.Ref, m.Mess)
+	if len(more.Said.JSON()) > maxTask {
+		more.Said = wire.Obj(wire.Member{Key: "shortened", Value: wire.Bool(true)})
+	}
+	return b.open(kind, about(t.Ref), more, title, time.Now()), nil
+}
+
+// saying returns the message that a question is about.
+func (b *Bridge) saying(ctx context.Context, t *Thread, kind string) (Message, error) {
+	const back = 50 // messages that an executor may have said since it asked
+	first, last := 1, 1
+	if kind == askConfirm {
+		first, last = max(1, t.Serial-back), t.Serial
+	}
+	var m Message
+	for serial := last; serial >= first; serial-- {
+		rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, serial), time.Now())
+		if err != nil {
+			return m, err
+		}
+		if m, err = decodeMessage(rec); err != nil {
+			return m, err
+		}
+		for e := range m.Mess.Elems() {
+			if status, _ := e.Get("status"); kind != askConfirm || status.GetStr("code") == string(NeedsConfirmation) {
+				return m, nil
+			}
+		}
+	}
+	return m, nil
 }
 
 // open asks the owner about a matter: a thread, or somebody who registered.
@@ -85,7 +120,10 @@ func (b *Bridge) askHeld(ctx context.Context, who, conv string) {
 	for _, ref := range refs {
 		t, err := b.x.read(ctx, ref, time.Now())
 		if err == nil && t.Parked == parkedApproval {
-			err = b.ask(ctx, b.question(askHeld, t, "a request needs your word before anybody acts on it", time.Now()))
+			var changes []store.Change
+			if changes, err = b.question(ctx, askHeld, t, askBody{}, "a request needs your word before anybody acts on it"); err == nil {
+				err = b.ask(ctx, changes)
+			}
 		}
 		if err != nil {
 			b.log.Error("the owner could not be asked", "thread", ref, "error", err)

@@ -51,8 +51,8 @@ type Config struct {
 
 // Agent is one that the directory lists.
 type Agent struct {
-	ID   wire.AgentID
-	Name string
+	ID   wire.AgentID `json:"agent_id"`
+	Name string       `json:"name,omitempty"`
 }
 
 // Letter is a message of the bridge into the mesh.

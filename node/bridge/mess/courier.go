@@ -226,9 +226,11 @@ func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change
 	if len(list) > 10 {
 		list = list[:10]
 	}
-	now := time.Now()
-	body := askBody{Ref: t.Ref, Requester: t.Requester, Status: string(t.Status), Intent: t.Intent, Candidates: list}
-	return b.ask(ctx, append(done, b.open(askRoute, about(t.Ref), body, "an agent of the directory could do what a request asks for", now)...))
+	question, err := b.question(ctx, askRoute, t, askBody{Candidates: list}, "an agent of the directory could do what a request asks for")
+	if err != nil {
+		return err
+	}
+	return b.ask(ctx, append(done, question...))
 }
 
 // resolverFunc carries out the owner's word on one kind of question.

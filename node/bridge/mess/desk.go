@@ -100,10 +100,11 @@ func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) 
 		return nil, err
 	}
 	changes = append(changes, stale...)
-	if confirm && !asked {
-		changes = append(changes, b.question(askConfirm, t, "an executor wants to act and asks you to confirm", now)...)
+	if !confirm || asked {
+		return changes, nil
 	}
-	return changes, nil
+	question, err := b.question(ctx, askConfirm, t, askBody{}, "an executor wants to act and asks you to confirm")
+	return append(changes, question...), err
 }
 
 // maxTask bounds the words of others in a task. What is longer is read in the thread.

@@ -54,6 +54,10 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 	ref := home.request(ownerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "needs_confirmation, action: eat it")
 	told(t, events, "pending")
+	asks, _, err := home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 || !strings.Contains(string(asks[0].Body), `"action":"eat it"`) {
+		t.Errorf("asks = %+v, %v, want one that says what is to be confirmed", asks, err)
+	}
 	if n := home.noticesOf("approval", "asks you to confirm"); n != 1 {
 		t.Errorf("%d notices of the question, want one", n)
 	}
@@ -101,5 +105,28 @@ func TestOwnerIsToldOfRegistrations(t *testing.T) {
 	}
 	if c := home.bridge.x.crew.get("eve"); c == nil || c.Pending {
 		t.Errorf("eve = %+v, want somebody who is in", c)
+	}
+}
+
+// Who is asked about a request is shown what it says, not its intent alone.
+func TestQuestionsShowTheRequest(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	ref := home.request("claude", "{intent: look, requires: [ladder], confirm_before: true, compensation: {shells: 5}, context: [the cellar]}")
+	long := home.request("claude", "{intent: look, context: ["+strings.Repeat("'"+strings.Repeat("many words ", 900)+"', ", 9)+"x]}")
+	for _, c := range []struct{ ref, kind, want string }{
+		{ref, askHeld, `"shells":5`}, {ref, askHeld, `"confirm_before":true`}, {ref, askRoute, `"requires":["ladder"]`}, {ref, askRoute, "the cellar"},
+		{ref, askRoute, `"agent_id":"am_x"`}, {long, askHeld, `"shortened":true`},
+	} {
+		changes, err := home.bridge.question(t.Context(), c.kind, home.thread(c.ref), askBody{Candidates: []Agent{{ID: "am_x"}}}, "a question")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown strings.Builder
+		for _, change := range changes {
+			shown.Write(change.Record.Body)
+		}
+		if !strings.Contains(shown.String(), c.want) || shown.Len() > maxTask {
+			t.Errorf("%s shows %.500s, want %s", c.kind, shown.String(), c.want)
+		}
 	}
 }
