@@ -173,6 +173,8 @@ func readQuery(v wire.Value, path string) (Query, error) {
 	return q, f.err
 }
 
+const maxProposed = 32 << 10
+
 // Suggestion proposes something to a requester (MESS-38).
 type Suggestion struct {
 	ID       string     `json:"id"`
@@ -195,6 +197,7 @@ func readSuggestion(v wire.Value, path string) (Suggestion, error) {
 	f.check(s.Type != "", "type", "is required")
 	proposed, ok := f.get("proposed")
 	f.check(ok || s.Type == "alternative", "proposed", "is required")
+	f.check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB") // it is kept in the thread until it is answered
 	s.Proposed = proposed
 	return s, f.err
 }

@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,16 @@ const maxClaims = 15
 
 func (e *Executor) record() store.Record {
 	return store.Record{NS: nsExecutors, Key: e.ID, Body: encode(e)}
+}
+
+// maxExecutor bounds what is kept of one executor: all of them are in memory, and strangers may register.
+const maxExecutor = 32 << 10
+
+func (e *Executor) fits() error {
+	if len(encode(e)) > maxExecutor {
+		return tooLarge("what is said of the executor has more than 32 KiB")
+	}
+	return nil
 }
 
 func decodeExecutor(rec store.Record) (*Executor, error) {
@@ -327,7 +338,7 @@ func (x *Exchange) edit(ctx context.Context, id string, more []store.Change, cha
 		if err != nil {
 			return err
 		}
-		if err := change(e); err != nil {
+		if err := cmp.Or(change(e), e.fits()); err != nil {
 			return err
 		}
 		err = x.records.Apply(ctx, append([]store.Change{{Record: e.record(), IfRev: e.rev}}, more...), time.Now())

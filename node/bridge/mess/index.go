@@ -74,6 +74,15 @@ func newIndex() *index {
 
 const allThreads = "all"
 
+// bare are capabilities without their metadata, which may be large and is kept with the thread.
+func bare(needs []Need) []Need {
+	out := make([]Need, len(needs))
+	for i, n := range needs {
+		out[i].ID = n.ID
+	}
+	return out
+}
+
 // lists names the lists that the thread is in.
 func (e *entry) lists() []string {
 	out := []string{allThreads, "state:" + string(e.status), "from:" + e.requester}
@@ -97,7 +106,7 @@ func (x *index) put(t *Thread) {
 	}
 	e := &entry{
 		ref: t.Ref, client: t.ClientID, requester: t.Requester, holder: t.Holder, status: t.Status, created: t.Created, updated: t.Updated,
-		version: t.Version, needs: t.Requires, declined: t.Declined, only: t.Only, depends: t.DependsOn,
+		version: t.Version, needs: bare(t.Requires), declined: t.Declined, only: t.Only, depends: t.DependsOn,
 		deadline: t.Deadline, start: t.NotBefore, external: t.External, priority: t.Priority,
 	}
 	if len(t.Intent) <= keptIntent {
@@ -243,6 +252,10 @@ func (x *index) drop(ref string) {
 	if key := own(e.requester, e.client); x.own[key] == ref {
 		delete(x.own, key)
 	}
+	if len(x.alarms) > 2*len(x.byRef)+1000 { // of threads that are gone
+		x.alarms = slices.DeleteFunc(x.alarms, func(a alarm) bool { return x.byRef[a.ref] == nil })
+		heap.Init(&x.alarms)
+	}
 	if x.newest[e.requester] == e {
 		delete(x.newest, e.requester)
 		if l := x.lists["from:"+e.requester]; len(l) > 0 {
@@ -339,7 +352,7 @@ func (x *index) length(name string) int {
 }
 
 // maxLook bounds how many threads with the same client id are looked at: ids are a stranger's choice.
-const maxLook = 10_000
+const maxLook = 1000
 
 // newestWith returns the newest thread with a client id that keep lets through.
 func (x *index) newestWith(id string, keep func(*entry) bool) (string, bool) {

@@ -151,6 +151,9 @@ func (x *Exchange) Register(ctx context.Context, r Registration, pending bool, m
 		ID: r.ID, Name: r.Name, Capabilities: r.Capabilities, KeyHash: hashKey(key), Pending: pending, Created: now, Seen: now,
 		Preferences: r.Preferences, Notifications: r.Notifications, Hooks: r.Hooks,
 	}
+	if err := e.fits(); err != nil {
+		return "", err
+	}
 	err = x.records.Apply(ctx, append([]store.Change{{Record: e.record()}}, more...), now)
 	if errors.Is(err, store.ErrConflict) {
 		return "", conflict("the executor id is taken")

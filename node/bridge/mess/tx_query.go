@@ -10,14 +10,24 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxAnswered bounds the threads or executors in one answer to a query.
-const maxAnswered = 1000
+// maxAnswered bounds the threads or executors in one answer to a query, and maxQueries the queries in one block.
+const (
+	maxAnswered = 1000
+	maxQueries  = 20
+)
 
 // query is MESS-36: a response with one structured entry, of what the asker may see.
 func (t *tx) query(ctx context.Context, e Entry, path string) error {
 	q, err := readQuery(e.Body, path)
 	if err != nil {
 		return err
+	}
+	answered := 0
+	for _, a := range t.answers {
+		answered += boolInt(a.Type == "response")
+	}
+	if answered == maxQueries {
+		return bad(path, "is one query too many in one block")
 	}
 	var data wire.Value
 	switch q.Type {
@@ -181,6 +191,9 @@ func (t *tx) config(ctx context.Context, e Entry, path string) error {
 	ex.Seen = time.Time{}
 	if !t.who.Owner {
 		ex.Seen = t.now
+	}
+	if err := ex.fits(); err != nil {
+		return err
 	}
 	t.changes = append(t.changes, store.Change{Record: ex.record(), IfRev: ex.rev})
 	t.crew = append(t.crew, ex)

@@ -1,0 +1,61 @@
+package mess
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What is kept in memory of each thread and each executor is small, whatever they say; it stays as long as they do.
+func TestMemoryOfThreadsAndExecutors(t *testing.T) {
+	s := newSite(t, nil)
+	large := strings.Repeat("x", 100<<10)
+	ref := s.request("agent", "{intent: look, requires: [{dig: {note: "+large+"}}]}")
+	for _, n := range s.index.get(ref).needs {
+		if n.ID != "dig" || !n.Meta.IsNull() {
+			t.Errorf("in memory: %s with %d bytes", n.ID, len(n.Meta.JSON()))
+		}
+	}
+	if n := s.lab.thread(ref).Requires[0]; len(n.Meta.JSON()) < len(large) {
+		t.Error("the metadata is lost")
+	}
+	s.want(http.StatusRequestEntityTooLarge, "", "POST", "register", `{"executor_id":"eve","capabilities":[{"dig":{"note":"`+large+`"}}]}`)
+	s.want(http.StatusRequestEntityTooLarge, "", "POST", "register", `{"executor_id":"eve","hooks":["`+large+`"]}`)
+	key := s.register("eve")
+	s.want(http.StatusRequestEntityTooLarge, key, "PATCH", "executors/eve", `{"hooks":["`+large+`"]}`)
+	s.refuse(http.StatusRequestEntityTooLarge, "eve", "- config: {executor: {id: eve, capabilities: [{dig: {note: "+large+"}}]}}")
+	s.refuse(http.StatusBadRequest, "eve", "- suggestion: {id: s, type: alternative, re: "+ref+", proposed: "+large+"}")
+	if c := s.crew.get("eve"); len(encode(c.Executor)) > maxExecutor {
+		t.Errorf("eve has %d bytes", len(encode(c.Executor)))
+	}
+}
+
+// A small block does not ask for an answer without end.
+func TestQueriesOfOneBlock(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	query := "- query: {type: executors}\n"
+	if r := l.do("bob", strings.Repeat(query, maxQueries)); len(r.Answers) != maxQueries {
+		t.Errorf("%d answers", len(r.Answers))
+	}
+	l.refuse(http.StatusBadRequest, "bob", strings.Repeat(query, maxQueries+1))
+}
+
+// Alarms of threads that are gone go as well, also where they are years ahead.
+func TestAlarmsGoWithTheirThreads(t *testing.T) {
+	x := newIndex()
+	stays := &Thread{Ref: "2026-01-31-000000", Requester: "a", Status: Received, Version: 1, Deadline: time.Now().Add(time.Hour)}
+	x.publish(stays)
+	for i := range 5000 {
+		th := &Thread{Ref: threadRef(time.Now(), i+1, ""), Requester: "a", Status: Received, Version: 1, Deadline: time.Now().Add(9 * 365 * 24 * time.Hour)}
+		x.publish(th)
+		x.drop(th.Ref)
+	}
+	if len(x.alarms) > 1100 {
+		t.Errorf("%d alarms of one thread", len(x.alarms))
+	}
+	if rung, _ := x.due(time.Now().Add(2*time.Hour), 10); len(rung) != 1 || rung[0].ref != stays.Ref {
+		t.Errorf("rung: %v", rung)
+	}
+}
