@@ -72,6 +72,7 @@ type Route struct {
 	Repeatable bool    // may run again after a crash that came while it worked (AM-75)
 	Foreign    bool    // takes messages on to a foreign network: a sealed one waits for the owner
 	Replies    bool    // also takes synchronous answers to messages of ours, which else are for the inbox
+	Receipts   string  // action of answers to messages of ours that say no more than that those arrived; "": none
 }
 
 // route returns the first route that matches, the inbox where none does.

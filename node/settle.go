@@ -238,7 +238,7 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		Sender: string(e.l.To), MessageID: string(m.ID), Digest: digest, Conv: e.l.key(),
 		Status: http.StatusOK, Answer: ack.Raw, Expires: e.now.Add(e.n.replayFor()),
 	}
-	if action != wire.ActionReceived && action != wire.ActionPending && e.l.Action != wire.ActionClose {
+	if !e.receipt(m.Intent, action) {
 		item, err := e.item(ctx, m, digest)
 		if err != nil {
 			return err
@@ -252,6 +252,13 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		e.step.Records = append(e.step.Records, item.change())
 	}
 	return e.concludes(ctx, action, lives)
+}
+
+// receipt says whether an answer tells nothing but that our message arrived, or waits for the peer's owner. The transcript
+// has it; the inbox has what somebody may want to read.
+func (e *ending) receipt(intent wire.Intent, action string) bool {
+	return action == wire.ActionReceived || action == wire.ActionPending || e.l.Action == wire.ActionClose ||
+		action != "" && action == e.n.route(intent).Receipts
 }
 
 // concludes adds what an accept brings that now stands on both sides: ours, because the peer took it, or the reply.

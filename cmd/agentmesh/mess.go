@@ -66,7 +66,7 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 	if cfg.Serve {
 		p.edge.Exchange(c.Exchange)
 	}
-	p.node.Route(node.Route{Pattern: string(mess.Intent), Name: "mess", Handler: messHandler{b}, Repeatable: true, Foreign: true})
+	p.node.Route(node.Route{Pattern: string(mess.Intent), Name: "mess", Handler: messHandler{b}, Repeatable: true, Foreign: true, Receipts: "ack"})
 	p.node.KeepOpen(mess.Intent, 90*day) // the thread's own timing ends it (MESS section 12)
 	p.node.Follow(b)
 	p.node.Answers(mess.Kind, b)

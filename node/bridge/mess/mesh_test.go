@@ -63,7 +63,7 @@ func newPartyWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*C
 	p := &party{}
 	transports := map[string]bridge.Transport{}
 	configure := func(c *node.Config) {
-		c.Routes = []node.Route{{Pattern: string(Intent), Name: "mess", Handler: meshHandler{func() *Bridge { return p.bridge }}, Repeatable: true}}
+		c.Routes = []node.Route{{Pattern: string(Intent), Name: "mess", Handler: meshHandler{func() *Bridge { return p.bridge }}, Repeatable: true, Receipts: "ack"}}
 		c.Transports = transports
 		more(c)
 	}
@@ -181,6 +181,9 @@ func TestThroughTheMesh(t *testing.T) {
 		t.Errorf("messages = %+v, %v", messages, err)
 	}
 	for name, p := range map[string]*party{"home": home, "away": away} {
+		if items, _, err := p.node.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(items) != 0 {
+			t.Errorf("%s: the inbox has %+v, %v, and nobody there is to do anything", name, items, err)
+		}
 		convs, err := p.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now())
 		if err != nil || len(convs.Conversations) != 1 || convs.Conversations[0].Open {
 			t.Errorf("%s has %d conversations, open %v, %v; want one that is closed", name, len(convs.Conversations), convs.Conversations, err)
