@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -76,6 +77,10 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 			if err == nil {
 				err = x.ripple(ctx, ended)
 			}
+			if stuck(err) {
+				x.log.Warn("a thread cannot go on by itself", "thread", a.ref, "error", err)
+				continue
+			}
 			if err != nil {
 				at := now.Add(alarmAgain)
 				for _, a := range rung[i:] {
@@ -93,6 +98,12 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 	}
 }
 
+// stuck says whether an error is about one thread and will not pass: it is full, for example.
+func stuck(err error) bool {
+	e, refused := errors.AsType[*wire.Error](err)
+	return refused && !e.Retry
+}
+
 // catchUp looks at every parked thread: what it waited for may have ended just before a crash.
 func (x *Exchange) catchUp(ctx context.Context) error {
 	refs, _ := x.index.page("state:"+string(Waiting), position{}, 1<<30, func(e *entry) bool { return e.holder == "" })
@@ -100,6 +111,9 @@ func (x *Exchange) catchUp(ctx context.Context) error {
 		ended, err := x.resettle(ctx, ref)
 		if err == nil {
 			err = x.ripple(ctx, ended)
+		}
+		if stuck(err) {
+			continue
 		}
 		if err != nil {
 			return err

@@ -161,3 +161,43 @@ func TestClockGoesBackInBetween(t *testing.T) {
 		l.want(starts, Received)
 	})
 }
+
+// A thread that its participants filled keeps no other from its deadline.
+func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
+	l := newLab(t)
+	fill := func(ref string) {
+		t.Helper()
+		th := l.thread(ref)
+		th.Serial = maxMessages
+		th.Version++
+		if err := l.records.Apply(t.Context(), []store.Change{{Record: th.record(), IfRev: th.rev}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		l.index.publish(th)
+	}
+	first := l.request("agent", "{id: first, intent: dig}")
+	fill(l.request("agent", "{intent: plant, constraints: {depends_on: [first]}}"))
+	waits := l.request("agent", "{intent: water, constraints: {depends_on: [first]}}")
+	l.executor("bob")
+	l.status("bob", first, "claimed")
+	l.status("bob", first, "completed")
+	l.want(waits, Received)
+	var refs []string
+	for range 10 {
+		refs = append(refs, l.request("agent", "{intent: look, constraints: {timing: {expires: 1s}}}"))
+	}
+	for i, ref := range refs {
+		if i%2 == 0 {
+			fill(ref)
+		}
+	}
+	time.Sleep(time.Until(l.thread(refs[9]).Deadline) + time.Millisecond)
+	if _, err := l.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, ref := range refs {
+		if i%2 == 1 {
+			l.want(ref, Expired)
+		}
+	}
+}

@@ -356,7 +356,7 @@ func (x *Exchange) ripple(ctx context.Context, ended []string) error {
 		ended = ended[1:]
 		for _, waiting := range x.index.dependants(ref) {
 			more, err := x.resettle(ctx, waiting)
-			if err != nil {
+			if err != nil && !stuck(err) { // what was done stays done, whatever is wrong with who waited for it
 				return err
 			}
 			ended = append(ended, more...)
