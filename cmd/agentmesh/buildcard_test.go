@@ -50,3 +50,27 @@ func TestCardSaysWhatTheOwnerSaid(t *testing.T) {
 		t.Errorf("owner = %s, want the contact that the owner gave", owner.JSON())
 	}
 }
+
+// TestLoopbackIsNotPublished: an address of this machine is on the card of an agent that is reached on this machine alone.
+func TestLoopbackIsNotPublished(t *testing.T) {
+	const here, there = "http://127.0.0.1:3141", "https://mesh.example.org"
+	for _, tc := range []struct {
+		name, base, endpoint string
+		change               func(*Config)
+		want                 bool
+	}{
+		{"local", here, here + "/agentmesh", func(*Config) {}, true},
+		{"public", there, there + "/agentmesh", func(c *Config) { c.PublicURL = there }, true},
+		{"public, but not this", here, there + "/agentmesh", func(c *Config) { c.PublicURL = there }, false},
+		{"via a relay", here, there + "/v1/mailbox/am_x", func(c *Config) { c.ViaRelay = there + "/v1" }, false},
+		{"via a relay on this machine", here, here + "/v1/mailbox/am_x", func(c *Config) { c.ViaRelay = here + "/v1" }, false},
+		{"behind a tunnel", here, there + "/agentmesh", func(c *Config) { c.Card.Endpoint = there + "/agentmesh" }, false},
+		{"by name", "http://localhost:3141", there + "/agentmesh", func(c *Config) { c.Card.Endpoint = there + "/agentmesh" }, false},
+	} {
+		c := defaultConfig()
+		tc.change(&c)
+		if got := c.tells(tc.base, tc.endpoint); got != tc.want {
+			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
+		}
+	}
+}

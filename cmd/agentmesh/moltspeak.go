@@ -107,8 +107,14 @@ func (c Config) moltspeakAgent(id wire.AgentID) (agent moltspeak.Agent, serve bo
 	return agent, c.MoltSpeak.Serve == "on" || c.MoltSpeak.Serve == "auto" && !c.Public() && named
 }
 
-// withMoltSpeak tells MoltSpeak agents on the card where they reach the node and by which keys they know it, as four
-// flat strings (MS-22, AM-4).
+// tells says whether an address below base belongs on a card: one of this machine only where the agent itself is reached
+// there, and there alone.
+func (c Config) tells(base, endpoint string) bool {
+	return !isLoopback(base) || !c.Public() && c.ViaRelay == "" && isLoopback(endpoint)
+}
+
+// withMoltSpeak tells MoltSpeak agents on the card where they reach the node, unless they cannot, and by which keys they
+// know it, as flat strings (MS-22, AM-4).
 func (p *process) withMoltSpeak(card wire.Card, base string) (wire.Card, error) {
 	agent, serve := p.cfg.moltspeakAgent(card.ID)
 	if !serve {
@@ -119,8 +125,11 @@ func (p *process) withMoltSpeak(card wire.Card, base string) (wire.Card, error) 
 		return card, err
 	}
 	meta, _ := card.Tree.Get("metadata")
+	if p.cfg.tells(base, card.Endpoint) {
+		meta = meta.With("moltspeak", wire.Text(base+"/moltspeak/v0.1"))
+	}
 	for _, m := range []struct{ key, value string }{
-		{"moltspeak", base + "/moltspeak/v0.1"}, {"moltspeak_agent", agent.Name()},
+		{"moltspeak_agent", agent.Name()},
 		{"moltspeak_key", "ed25519:" + key.Public().Text64()}, {"moltspeak_enc_key", "x25519:" + box.Public().String()},
 	} {
 		meta = meta.With(m.key, wire.Text(m.value))

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -47,7 +49,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		if draft.Op == OpStream { // whole: what lies across two chunks is in neither
 			draft.scanned = streamed(d.Message.Payload)
 		}
-		raw, err := b.written(ctx, d, draft, i, to, now)
+		raw, err := b.written(ctx, d, draft, i, to, where, now)
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
@@ -92,7 +94,7 @@ var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
 // written signs a draft, or returns what an earlier attempt signed, sealed or wrapped as its class asks.
-func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, part int, to Agent, now time.Time) ([]byte, error) {
+func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, part int, to Agent, where string, now time.Time) ([]byte, error) {
 	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
 	var o ours
 	if _, ok, err := b.read(ctx, nsOurs, slot, &o, now); err != nil {
@@ -111,9 +113,7 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 		}
 		class := out.class.like(draft.Class)
 		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
-		if b.cfg.URL != "" {
-			draft.Ext = wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(b.cfg.URL)))))
-		}
+		draft.Ext = b.endpointFor(where)
 		tree, err := sign(draft.Tree(), b.cfg.Key)
 		if err != nil {
 			return nil, err
@@ -125,6 +125,28 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 		}
 	}
 	return o.Raw, nil
+}
+
+// endpointFor is the ext that tells our endpoint to who is at where, a null value where there is nothing to tell.
+func (b *Bridge) endpointFor(where string) wire.Value {
+	if told := b.told(where); told != "" {
+		return wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(told)))))
+	}
+	return wire.Value{}
+}
+
+// told is our endpoint as who is at where can call it: one of this machine is told on this machine alone. Empty where
+// stands for who has a connection to us.
+func (b *Bridge) told(where string) string {
+	if where != "" && loopback(b.cfg.URL) && !loopback(where) {
+		return ""
+	}
+	return b.cfg.URL
+}
+
+func loopback(target string) bool {
+	u, err := url.Parse(target)
+	return err == nil && httpapi.LoopbackHost(u.Host)
 }
 
 // keepOurs remembers a message of ours before it leaves, so that its answer finds the conversation.

@@ -203,9 +203,7 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to Agen
 	p := wire.Obj(member("protocol_versions", wire.Texts([]string{Version})), member("capabilities", wire.Texts(b.capabilities())),
 		member("extensions", wire.Arr()), member("max_message_size", wire.Int(MaxMessage)), member("supported_cls", wire.Texts(Classes())))
 	d := Draft{ID: uuid(random32()), Op: OpHello, Time: now, From: b.self, To: to, P: p, Class: Internal}
-	if b.cfg.URL != "" {
-		d.Ext = wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(b.cfg.URL)))))
-	}
+	d.Ext = b.endpointFor(where)
 	ack, err := b.exchange(ctx, l, where, d, to)
 	if err != nil {
 		return err

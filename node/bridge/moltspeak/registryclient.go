@@ -176,7 +176,9 @@ func (b *Bridge) beListed(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		for _, r := range b.remotes() {
-			b.listIn(ctx, r, time.Now())
+			if b.told(r.base) != "" {
+				b.listIn(ctx, r, time.Now())
+			}
 		}
 		select {
 		case <-ctx.Done():
