@@ -1,10 +1,12 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"net/http"
@@ -53,12 +55,15 @@ func (x *Exchange) shareToken(ctx context.Context, ref, file string) (string, er
 	return hex.EncodeToString(mac.Sum(nil)), nil
 }
 
-// shared returns a block whose attachments are addresses of ours. Without a listener that others reach it stays as it is.
+// maxCarried is how much inline data of attachments a message of the mesh carries in all: what is left of 256 KiB is for
+// words.
+const maxCarried = 2 * maxInline
+
+// shared returns a block whose attachments are within it where they are small, else addresses of ours. Without a listener
+// that others reach a large one stays behind, and its name travels.
 func (b *Bridge) shared(ctx context.Context, ref string, block Block) (Block, error) {
-	if b.cfg.URL == "" || !b.cfg.Serve {
-		return block, nil
-	}
 	out := slices.Clone(block)
+	room := maxCarried
 	for i, e := range out {
 		for _, key := range []string{"context", "content"} {
 			list, ok := e.Body.Get(key)
@@ -70,11 +75,11 @@ func (b *Bridge) shared(ctx context.Context, ref string, block Block) (Block, er
 				if c.Len() != 1 || c.At(0).GetStr("file") == "" {
 					continue
 				}
-				address, err := b.address(ctx, ref, c.At(0))
+				form, err := b.travelling(ctx, ref, c.At(0), &room)
 				if err != nil {
 					return nil, err
 				}
-				elems[n] = wire.Obj(wire.Member{Key: c.Members()[0].Key, Value: address})
+				elems[n] = wire.Obj(wire.Member{Key: c.Members()[0].Key, Value: form})
 			}
 			e.Body = e.Body.With(key, wire.Arr(elems...))
 		}
@@ -83,8 +88,9 @@ func (b *Bridge) shared(ctx context.Context, ref string, block Block) (Block, er
 	return out, nil
 }
 
-// address is the form of an attachment in which it travels: {uri, name, mime, size, sha256}.
-func (b *Bridge) address(ctx context.Context, ref string, stored wire.Value) (wire.Value, error) {
+// travelling is the form in which an attachment travels: {uri, name, mime} with its data, as long as there is room, or
+// {uri, name, mime, size, sha256} with its address.
+func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, room *int) (wire.Value, error) {
 	file := stored.GetStr("file")
 	a, err := b.x.Attachment(ctx, Owner("mesh"), ref, file)
 	if refused, ok := errors.AsType[*wire.Error](err); ok && !refused.Retry {
@@ -93,20 +99,26 @@ func (b *Bridge) address(ctx context.Context, ref string, stored wire.Value) (wi
 	if err != nil {
 		return stored, err
 	}
+	form := func(uri string) wire.Value {
+		return wire.Obj(
+			wire.Member{Key: "uri", Value: wire.Text(uri)}, wire.Member{Key: "name", Value: wire.Text(cmp.Or(stored.GetStr("name"), file))},
+			wire.Member{Key: "mime", Value: wire.Text(a.Mime)})
+	}
+	head := "data:" + a.Mime + ";base64,"
+	if size := len(head) + base64.StdEncoding.EncodedLen(len(a.Data)); size <= min(maxInline, *room) {
+		*room -= size
+		return form(head + base64.StdEncoding.EncodeToString(a.Data)), nil
+	}
+	if b.cfg.URL == "" || !b.cfg.Serve {
+		return stored, nil
+	}
 	token, err := b.x.shareToken(ctx, ref, file)
 	if err != nil {
 		return stored, err
 	}
 	sum := sha256.Sum256(a.Data)
-	name := stored.GetStr("name")
-	if name == "" {
-		name = file
-	}
 	at := b.cfg.URL + "/api/v1/exchanges/" + b.x.id + "/shared/" + url.PathEscape(ref) + "/attachments/" + url.PathEscape(file) + "?token=" + token
-	return wire.Obj(
-		wire.Member{Key: "uri", Value: wire.Text(at)}, wire.Member{Key: "name", Value: wire.Text(name)},
-		wire.Member{Key: "mime", Value: wire.Text(a.Mime)}, wire.Member{Key: "size", Value: wire.Int(int64(len(a.Data)))},
-		wire.Member{Key: "sha256", Value: wire.Text(hex.EncodeToString(sum[:]))}), nil
+	return form(at).With("size", wire.Int(int64(len(a.Data)))).With("sha256", wire.Text(hex.EncodeToString(sum[:]))), nil
 }
 
 const sharedRoute = "GET shared/{}/attachments/{}"

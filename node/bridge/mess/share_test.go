@@ -1,0 +1,50 @@
+package mess
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// A small file travels within the message, also from an exchange that others do not reach; what is too much for one
+// message stays behind with its name.
+func TestSmallAttachmentsTravel(t *testing.T) {
+	mesh := meshtest.New(t)
+	away := newParty(t, mesh, "away", func(c *Config) { c.Serve = false })
+	home := newParty(t, mesh, "home", func(c *Config) {
+		c.Route = true
+		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+	})
+	ref := home.request("client", "{intent: look into the fridge}")
+	there := away.theirs()
+	var content []wire.Value
+	for i, data := range [][]byte{[]byte("\xff\xd8\xffsmall"), bytes.Repeat([]byte("a"), 40<<10), bytes.Repeat([]byte("b"), 40<<10), bytes.Repeat([]byte("c"), 40<<10), bytes.Repeat([]byte("d"), 60<<10)} {
+		entry, err := away.Upload(t.Context(), Owner("test"), there, "photo"+itoa(i)+".jpg", data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content = append(content, entry)
+	}
+	_, err := away.Do(t.Context(), Owner("test"), Block{{Type: "response", Body: wire.Obj(
+		wire.Member{Key: "re", Value: wire.Text(there)}, wire.Member{Key: "content", Value: wire.Arr(content...)})}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home.reaches(ref, Completed)
+	said := home.said(ref)
+	if !strings.Contains(said, dataURI("image/jpeg", []byte("\xff\xd8\xffsmall"))) {
+		t.Errorf("the small photo did not travel: %.500s", said)
+	}
+	if got := strings.Count(said, ";base64,"); got != 3 {
+		t.Errorf("%d files travelled, want three: the others are too much", got)
+	}
+	for _, name := range []string{"photo3.jpg", "photo4.jpg"} {
+		if !strings.Contains(said, name) {
+			t.Errorf("the name of %s did not travel", name)
+		}
+	}
+}
