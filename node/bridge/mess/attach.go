@@ -106,7 +106,7 @@ func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, 
 	}
 	name = cmp.Or(name, own.name)
 	file := func() string {
-		return attachmentFile(th.Serial, kind, fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), mime)
+		return attachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)
 	}
 	a := Attachment{Name: file(), Mime: mime, Size: len(raw), Data: raw}
 	for t.brings(th, a) { // another entry of the same message has one in this place

@@ -48,3 +48,13 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 		}
 	}
 }
+
+// A file that nobody named is named by its kind and place.
+func TestNamelessAttachment(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("alice", `{intent: look, context: [{image: "`+dataURI("image/png", bytes.Repeat([]byte{1}, maxInline))+`"}]}`)
+	if _, err := l.Attachment(t.Context(), Owner("test"), ref, "att-001-image-0.png"); err != nil {
+		list, _ := l.Messages(t.Context(), ref)
+		t.Errorf("%v: %.300s", err, list[0].Mess.JSON())
+	}
+}
