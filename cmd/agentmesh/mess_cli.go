@@ -81,22 +81,43 @@ func messSend(ctx context.Context, a *app, out messOut, b mess.Block) error {
 }
 
 // messFile reads a block from a file, or from standard input where the name is "-".
-func messFile(a *app, name string) (mess.Block, error) {
-	var data []byte
-	var err error
+func messFile(a *app, name string) (mess.Block, error) { return messRead(a, name, mess.Parse) }
+
+// messRead has a file read, or standard input where the name is "-". What is wrong with it is said with its name.
+func messRead[T any](a *app, name string, parse func([]byte) (T, error)) (out T, err error) {
+	in := a.in
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return out, fail(exitInput, err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, mess.MaxDocument+1))
+	if err != nil {
+		return out, fail(exitInput, err)
+	}
+	if out, err = parse(data); err != nil {
+		return out, fail(exitInput, fmt.Errorf("%s: %w", inputName(name), reasonOf(err)))
+	}
+	return out, nil
+}
+
+// inputName is what a message calls a file.
+func inputName(name string) string {
 	if name == "-" {
-		data, err = io.ReadAll(io.LimitReader(a.in, mess.MaxDocument+1))
-	} else {
-		data, err = os.ReadFile(name)
+		return "standard input"
 	}
-	if err != nil {
-		return nil, fail(exitInput, err)
+	return clean(name)
+}
+
+// reasonOf is a refusal without its code, which says nothing to who sent no message.
+func reasonOf(err error) error {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		return errors.New(e.Message)
 	}
-	b, err := mess.Parse(data)
-	if err != nil {
-		return nil, fail(exitInput, err)
-	}
-	return b, nil
+	return err
 }
 
 func field(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
@@ -290,18 +311,14 @@ func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
 type messCapabilitiesCmd struct {
 	messOut
 	Tag []string `placeholder:"TAG" help:"Only what has one of these tags."`
-	Add string   `placeholder:"FILE" help:"Add the YAML documents of this file to the catalogue."`
+	Add string   `placeholder:"FILE" help:"Add the YAML documents of this file to the catalogue, or the list that this command prints; - reads standard input."`
 }
 
 func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
 	if c.Add != "" {
-		data, err := os.ReadFile(c.Add)
+		list, err := messRead(a, c.Add, mess.ParseCapabilities)
 		if err != nil {
-			return fail(exitInput, err)
-		}
-		list, err := mess.ParseCapabilities(data)
-		if err != nil {
-			return fail(exitInput, err)
+			return err
 		}
 		if _, err := messCall(ctx, a, http.MethodPost, "capabilities", nil, list); err != nil {
 			return err

@@ -85,61 +85,6 @@ func (o *owner) bytes(req *http.Request) ([]byte, error) {
 	return client.ReadAll(resp, maxOwnerAnswer)
 }
 
-type messExecutorsCmd struct {
-	messOut
-	Add        string   `placeholder:"ID" help:"Set up an executor, or change one."`
-	Title      string   `placeholder:"TEXT" help:"With --add: what people call it."`
-	Capability []string `placeholder:"CAPABILITY" help:"With --add: what it can do; may be repeated."`
-	Schedule   string   `placeholder:"CRON" help:"With --add: when it is available, as five fields."`
-	Zone       string   `placeholder:"ZONE" help:"With --schedule: the time zone, such as Europe/Berlin."`
-}
-
-func (c *messExecutorsCmd) Run(ctx context.Context, a *app) error {
-	if c.Add != "" {
-		e := wire.Obj(field("id", c.Add), wire.Member{Key: "capabilities", Value: wire.Texts(c.Capability)})
-		if c.Title != "" {
-			e = e.With("name", wire.Text(c.Title))
-		}
-		if c.Schedule != "" {
-			e = e.With("availability", wire.Text("schedule")).With("schedule", wire.Text(c.Schedule))
-		}
-		if c.Zone != "" {
-			e = e.With("timezone", wire.Text(c.Zone))
-		}
-		block := mess.Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "executor", Value: e})}}
-		if _, err := messCall(ctx, a, http.MethodPost, "messages", nil, block.Tree()); err != nil {
-			return err
-		}
-	}
-	v, err := messCall(ctx, a, http.MethodGet, "executors", nil, nil)
-	if err != nil {
-		return err
-	}
-	return c.show(a, v)
-}
-
-type messRouteCmd struct {
-	messOut
-	File string `placeholder:"FILE" help:"Set the rules of this file: a config block, or the list of rules alone; - reads standard input."`
-}
-
-func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
-	if c.File != "" {
-		block, err := messFile(a, c.File)
-		if err != nil {
-			return err
-		}
-		if _, err := messCall(ctx, a, http.MethodPost, "messages", nil, block.Tree()); err != nil {
-			return err
-		}
-	}
-	v, err := messCall(ctx, a, http.MethodGet, "routing", nil, nil)
-	if err != nil {
-		return err
-	}
-	return c.show(a, v)
-}
-
 type messImportCmd struct {
 	Path string `arg:"" help:"A thread file, or the directory that holds exchange/."`
 	JSON bool   `help:"Print the result as JSON."`

@@ -61,14 +61,19 @@ func compareText(a, b string) int {
 	return 0
 }
 
-// ParseCapabilities reads catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), or one
-// list of them.
+// ParseCapabilities reads catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one list
+// of them, or a map with that list under the one key capabilities.
 func ParseCapabilities(data []byte) ([]Capability, error) {
 	docs, err := documents(data)
 	if err != nil {
 		return nil, err
 	}
 	list := values(docs)
+	if len(list) == 1 && list[0].Len() == 1 {
+		if inner, ok := list[0].Get("capabilities"); ok {
+			list[0] = inner
+		}
+	}
 	if len(list) == 1 && list[0].Kind() == wire.Array {
 		list = slices.Collect(list[0].Elems())
 	}
@@ -81,6 +86,9 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 			return nil, f.err
 		}
 		out = append(out, c)
+	}
+	if len(out) == 0 {
+		return nil, bad("", "no capability is there")
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -36,6 +37,9 @@ type Rule struct {
 	By         string   `json:"by,omitempty"` // lower_latency, higher_precision
 }
 
+// maxRules bounds the routing rules.
+const maxRules = 200
+
 func readConfig(v wire.Value, path string) (ConfigEntry, error) {
 	f := in(v, path)
 	var c ConfigEntry
@@ -45,7 +49,7 @@ func readConfig(v wire.Value, path string) (ConfigEntry, error) {
 	}
 	if r := f.sub("routing"); r != nil {
 		c.Routing = true
-		for i, rule := range r.list("rules", 200) {
+		for i, rule := range r.list("rules", maxRules) {
 			c.Rules = append(c.Rules, r.rule(rule, fmt.Sprintf("rules[%d]", i)))
 		}
 		f.join(r)
@@ -59,15 +63,49 @@ func (f *fields) executor() *ExecutorConfig {
 		ID:           f.need("id", maxID),
 		Name:         f.text("name", 200),
 		Capabilities: f.needs("capabilities"),
-		Availability: f.oneOf("availability", "always", "always", "schedule", "on_demand"),
-		Schedule:     f.text("schedule", 128),
-		Timezone:     f.text("timezone", 64),
 	}
+	e.Availability, e.Schedule, e.Timezone = f.duty()
+	e.Availability = cmp.Or(e.Availability, "always")
 	f.check(validExecutorID(e.ID), "id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit")
 	f.check((e.Availability == "schedule") == (e.Schedule != ""), "schedule", "goes with availability: schedule")
-	f.check(e.Schedule == "" || validCron(e.Schedule), "schedule", "must be a cron expression of five fields")
-	f.check(e.Timezone == "" || validZone(e.Timezone), "timezone", "must be a name such as Europe/Berlin")
 	return e
+}
+
+// duty reads when an executor is available.
+func (f *fields) duty() (availability, schedule, zone string) {
+	availability = f.oneOf("availability", "", "always", "schedule", "on_demand")
+	schedule, zone = f.text("schedule", 128), f.text("timezone", 64)
+	f.check(schedule == "" || validCron(schedule), "schedule", "must be a cron expression of five fields")
+	f.check(zone == "" || validZone(zone), "timezone", "must be a name such as Europe/Berlin")
+	return availability, schedule, zone
+}
+
+// setDuty changes when an executor is available, as far as the registration says it. A schedule alone is kept to, and an
+// empty one ends.
+func (r Registration) setDuty(e *Executor) error {
+	has := func(key string) bool { return slices.Contains(r.present, key) }
+	if has("schedule") {
+		e.Schedule, e.Availability = r.Schedule, "always"
+		if r.Schedule != "" {
+			e.Availability = "schedule"
+		}
+	}
+	if r.Availability != "" {
+		e.Availability = r.Availability
+		if !has("schedule") && e.Availability != "schedule" {
+			e.Schedule = ""
+		}
+	}
+	if has("timezone") {
+		e.Timezone = r.Timezone
+	}
+	switch {
+	case (e.Availability == "schedule") != (e.Schedule != ""):
+		return bad("body.schedule", "goes with availability: schedule")
+	case e.Schedule == "" && has("timezone") && r.Timezone != "":
+		return bad("body.timezone", "goes with a schedule")
+	}
+	return nil
 }
 
 func (f *fields) rule(v wire.Value, key string) Rule {
@@ -99,6 +137,93 @@ func (f *fields) rule(v wire.Value, key string) Rule {
 	g.join(h)
 	f.join(g)
 	return r
+}
+
+// tree writes a rule as it is sent (MESS-42).
+func (r Rule) tree() wire.Value {
+	prefer := wire.Texts(r.Prefer)
+	if r.By != "" {
+		prefer = wire.Text(r.By)
+	}
+	if r.Default {
+		return wire.Obj(wire.Member{Key: "default", Value: prefer})
+	}
+	match := wire.Obj()
+	for _, m := range []struct{ key, text string }{{"capability", r.Capability}, {"urgency", r.Urgency}, {"precision", r.Precision}} {
+		if m.text != "" {
+			match = match.With(m.key, wire.Text(m.text))
+		}
+	}
+	return wire.Obj(wire.Member{Key: "match", Value: match}, wire.Member{Key: "prefer", Value: prefer})
+}
+
+// ParseRules reads routing rules and returns the block that sets them: the list of rules alone, a map with the one key
+// rules, or a block of one config entry with routing. What sets anything else is refused.
+func ParseRules(data []byte) (Block, error) {
+	docs, err := documents(data)
+	if err != nil {
+		return nil, err
+	}
+	if len(docs) != 1 {
+		return nil, bad("", "must be one document: a list of rules, or a config block with routing")
+	}
+	v := docs[0].Value
+	list, named := v.Get("rules")
+	switch {
+	case named && v.Len() == 1:
+	case v.Kind() == wire.Array && !holdsEntries(v):
+		list = v
+	default:
+		return routingBlock(v)
+	}
+	rules := wire.Obj(wire.Member{Key: "rules", Value: list})
+	f := in(rules, "")
+	for i, rule := range f.list("rules", maxRules) {
+		f.rule(rule, fmt.Sprintf("rules[%d]", i))
+	}
+	if list.IsNull() {
+		f.fail("rules", "must be a list")
+	}
+	return Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "routing", Value: rules})}}, f.err
+}
+
+// holdsEntries says whether a list is one of entries of a block: what is no rule by any of its keys.
+func holdsEntries(list wire.Value) bool {
+	for e := range list.Elems() {
+		if e.Kind() != wire.Object || e.Len() != 1 {
+			return false
+		}
+		if key := e.Members()[0].Key; slices.Contains([]string{"match", "default", "prefer"}, key) {
+			return false
+		}
+	}
+	return list.Len() > 0
+}
+
+// routingBlock reads a block that sets routing rules and does nothing else.
+func routingBlock(v wire.Value) (Block, error) {
+	b, err := FromTree(v)
+	if err != nil {
+		return nil, bad("", "must be a list of rules, or a config block with routing")
+	}
+	routed := false
+	for i, e := range b {
+		if e.Type == "v" {
+			continue
+		}
+		c, err := readConfig(e.Body, entryPath(i, e))
+		if e.Type != "config" || err == nil && !c.Routing || routed {
+			return nil, bad(entryPath(i, e), "does not belong to routing rules")
+		}
+		if err != nil {
+			return nil, err
+		}
+		routed = true
+	}
+	if !routed {
+		return nil, bad("", "must be a list of rules, or a config block with routing")
+	}
+	return b, nil
 }
 
 func validExecutorID(id string) bool {

@@ -32,8 +32,11 @@ func (f *fields) fail(key, reason string) {
 }
 
 func (f *fields) at(key string) string {
-	if key == "" {
+	switch {
+	case key == "":
 		return f.path
+	case f.path == "":
+		return key
 	}
 	return f.path + "." + key
 }

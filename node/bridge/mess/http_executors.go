@@ -170,11 +170,11 @@ func (r *call) routing() error {
 	if err := r.x.load(); err != nil {
 		return err
 	}
-	v, err := wire.ValueOf(r.x.crew.routing())
-	if err != nil {
-		return err
+	rules := []wire.Value{}
+	for _, rule := range r.x.crew.routing() {
+		rules = append(rules, rule.tree())
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "rules", Value: v}))
+	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "rules", Value: wire.Arr(rules...)}))
 }
 
 func (r *roster) routing() []Rule {

@@ -103,6 +103,9 @@ type Registration struct {
 	Notifications []Notification
 	Hooks         wire.Value
 	Preferences   Preferences
+	Availability  string // as in [ExecutorConfig]; "": by the schedule
+	Schedule      string
+	Timezone      string
 	present       []string // members that were there, for PATCH
 }
 
@@ -116,6 +119,7 @@ func readRegistration(v wire.Value, patch bool) (Registration, error) {
 		Name: f.text("display_name", 200), Capabilities: f.needs("capabilities"),
 		Notifications: f.notifications("notifications"), Preferences: f.preferences("preferences"),
 	}
+	r.Availability, r.Schedule, r.Timezone = f.duty()
 	if !patch {
 		r.ID = f.need("executor_id", 64)
 		f.check(validExecutorID(r.ID) && !reserved(r.ID), "executor_id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
@@ -150,6 +154,9 @@ func (x *Exchange) Register(ctx context.Context, r Registration, pending bool, m
 	e := &Executor{
 		ID: r.ID, Name: r.Name, Capabilities: r.Capabilities, KeyHash: hashKey(key), Pending: pending, Created: now, Seen: now,
 		Preferences: r.Preferences, Notifications: r.Notifications, Hooks: r.Hooks,
+	}
+	if err := r.setDuty(e); err != nil {
+		return "", err
 	}
 	if err := e.fits(); err != nil {
 		return "", err
@@ -196,7 +203,7 @@ func (x *Exchange) ChangeExecutor(ctx context.Context, who Actor, id string, r R
 		if has("hooks") {
 			e.Hooks = r.Hooks
 		}
-		return nil
+		return r.setDuty(e)
 	})
 }
 
