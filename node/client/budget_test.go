@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,4 +155,30 @@ func TestAnswersFetchOnceAMinute(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Messages with bad signatures come while the card of their sender is fetched again.
+func TestBadSignaturesWhileFetching(t *testing.T) {
+	l := newListing()
+	l.put(sarah, key(1))
+	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), LookupsPerMinute: -1})
+	start := time.Now()
+	peer, err := c.Lookup(t.Context(), sarah, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var senders sync.WaitGroup
+	for range 8 {
+		senders.Go(func() {
+			for minute := range 200 {
+				if _, changed, err := c.suspect(t.Context(), peer, false, start.Add(time.Duration(minute)*refetchGap)); err != nil || changed {
+					t.Errorf("suspect() = %t, %v", changed, err)
+				}
+			}
+		})
+	}
+	senders.Wait()
+	if l.fresh < 100 {
+		t.Errorf("the card was fetched again %d times, want about 200", l.fresh)
+	}
 }

@@ -234,6 +234,11 @@ func (c *Cards) fly(ctx context.Context, id wire.AgentID, f *flight, old *entry,
 		c.mu.Unlock()
 		close(f.done)
 	}()
+	if old != nil { // as it is now: others go on using it
+		c.mu.Lock()
+		old = new(*old)
+		c.mu.Unlock()
+	}
 	limited, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
 	found, err := c.fetch(limited, id, old, refresh, now)
