@@ -72,7 +72,7 @@ func TestStreamTellsWhatChanged(t *testing.T) {
 		if changed == "end" {
 			t.Fatal("the stream ended")
 		}
-		for _, topic := range strings.Fields(changed) {
+		for topic := range strings.FieldsSeq(changed) {
 			told[topic] = true
 		}
 	}
