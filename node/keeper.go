@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,8 +28,9 @@ const (
 // keeper keeps the node listed in every configured directory. One call is under way at a time: an id that one
 // directory gives is known before the next one is asked.
 type keeper struct {
-	n    *Node
-	kick chan struct{}
+	n     *Node
+	kick  chan struct{}
+	moved signal // a place stands otherwise than it did
 
 	work    sync.Mutex                     // held over calls to directories; guards retired
 	retired map[string]*signing.PrivateKey // keys from before a rotation, by fingerprint
@@ -222,12 +224,32 @@ func (k *keeper) tend(ctx context.Context, p *place, force bool) {
 	}
 }
 
+// tried returns when a directory has been asked to list the node, by this process or one before, however that ended; at
+// once where it never will be.
+func (k *keeper) tried(ctx context.Context, d *client.Directory) {
+	for ctx.Err() == nil {
+		news := k.moved.wait()
+		k.mu.Lock()
+		i := slices.IndexFunc(k.places, func(p *place) bool { return p.dir.Base == d.Base })
+		untried := i >= 0 && k.places[i].state == placeState{Directory: k.places[i].state.Directory}
+		k.mu.Unlock()
+		if !untried {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-news:
+		}
+	}
+}
+
 // put remembers how a place stands.
 func (k *keeper) put(ctx context.Context, p *place, s placeState, next time.Time) error {
 	k.mu.Lock()
 	changed := p.state != s
 	p.state, p.next = s, next
 	k.mu.Unlock()
+	k.moved.give()
 	if !changed {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,5 +98,45 @@ func TestRelayThatDoesNotWait(t *testing.T) {
 	defer mu.Unlock()
 	if took := polls[3].Sub(polls[0]); took < time.Second {
 		t.Errorf("four polls within %v", took)
+	}
+}
+
+// TestMailboxAfterTheRegistration: the relay knows nobody who is not registered, so it is not asked before, and no log
+// begins with a warning about that.
+func TestMailboxAfterTheRegistration(t *testing.T) {
+	t.Parallel()
+	mesh := meshtest.New(t)
+	base, err := url.Parse(mesh.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base.Path = ""
+	directory := httputil.NewSingleHostReverseProxy(base)
+	polled := make(chan bool, 100) // whether the registration was tried
+	early := make(chan struct{}, 100)
+	var tried atomic.Bool
+	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/relay"):
+			early <- struct{}{}
+			polled <- tried.Load()
+		case r.Method == http.MethodPost:
+			select {
+			case <-early:
+			case <-time.After(300 * time.Millisecond): // for who asks early
+			}
+			defer tried.Store(true)
+		}
+		directory.ServeHTTP(w, r)
+	}))
+	t.Cleanup(relay.Close)
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	t.Cleanup(h.Close)
+	mesh.Copy(&meshtest.Member{Name: "nora", Store: meshtest.Store(t)}, func(cfg *node.Config) { // listed nowhere yet
+		cfg.Relay = client.NewDirectory(relay.URL+"/v1", h, nil)
+		cfg.Directories = []*client.Directory{cfg.Relay}
+	}).Start()
+	if !<-polled {
+		t.Error("the mailbox was asked for before the registration was tried")
 	}
 }

@@ -32,6 +32,7 @@ func (n *Node) takeMail(ctx context.Context, relay *client.Directory) {
 	room := make(chan struct{}, relayAtOnce)
 	var bag mailbag
 	failures := 0
+	n.keeper.tried(ctx, relay) // until then it does not know us
 	for ctx.Err() == nil {
 		began := time.Now()
 		some, err := n.takeSome(ctx, relay, &bag, &passing, room)
