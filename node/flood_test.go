@@ -107,9 +107,10 @@ func TestFloodOfBadSignatures(t *testing.T) {
 		}
 	}
 
-	// A machine that is busy with other things is slow without a flood as well, and may be for a moment only.
-	const idle, tries = 50 * time.Millisecond, 3
-	fastest := time.Hour
+	// A machine that is busy with other things is slow without a flood as well, before it or after it, and may be for a
+	// moment only.
+	const idle, tries = 20 * time.Millisecond, 3
+	var slowest time.Duration
 	for try := 1; ; try++ {
 		quiet := p99()
 		ctx, stop := context.WithCancel(t.Context())
@@ -118,14 +119,15 @@ func TestFloodOfBadSignatures(t *testing.T) {
 		flooded := p99()
 		stop()
 		group.Wait()
+		quiet = max(quiet, p99())
 		t.Logf("p99 of good messages: %v, in the flood %v; the flood was answered %v", quiet, flooded, answers)
-		fastest = min(fastest, quiet)
+		slowest = max(slowest, quiet)
 		limit := max(100*time.Millisecond, 10*quiet)
 		if flooded <= limit {
 			break
 		}
-		if try == tries && fastest > idle {
-			t.Skipf("the machine is too busy to measure on: without a flood p99 is %v", fastest)
+		if try == tries && slowest > idle {
+			t.Skipf("the machine is too busy to measure on: without a flood p99 is %v", slowest)
 		}
 		if try == tries {
 			t.Fatalf("p99 of good messages in the flood = %v, want at most %v", flooded, limit)
