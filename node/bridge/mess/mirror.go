@@ -166,7 +166,7 @@ func (m *mirror) flush(ctx context.Context, root *os.Root) (err error) {
 		var e error
 		if at, flat := find(root, ref); at != "" {
 			e = m.readThread(ctx, root, at, flat)
-			if left, ok := m.left[at]; ok && time.Since(left.mod) < halfWritten {
+			if left, ok := m.left[at]; ok && time.Since(left.mod).Abs() < halfWritten {
 				m.note(ref)
 				continue
 			}

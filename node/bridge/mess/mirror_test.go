@@ -230,6 +230,46 @@ func TestMirrorReadsAgain(t *testing.T) {
 	s.want(bad, Claimed)
 }
 
+// A file that is too large is not read, not even a part of it, and one that somebody is still writing is left to them for a
+// while, and no longer.
+func TestMirrorLeavesFilesAlone(t *testing.T) {
+	s := newShelf(t)
+	large := "2026-02-01-888"
+	if err := os.MkdirAll(s.at(Received, large), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(sample, "2026-02-01-001-a7xk", large) + "---\nfrom: a\nMESS:\n- note: "
+	text += strings.Repeat("x", MaxDocument-len(text)+1)
+	for _, want := range []bool{false, true} {
+		if want {
+			text = text[:MaxDocument]
+		}
+		if err := os.WriteFile(s.file(Received, large), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := readBounded(s.root, "exchange/"+folder(Received)+"/"+large+"/"+threadFileName(0, large)); (err == nil) != want || err == nil && len(data) != len(text) {
+			t.Errorf("%d bytes: read %d, %v", len(text), len(data), err)
+		}
+	}
+	ref := s.request("agent", "{intent: look}")
+	s.sync()
+	s.add(s.file(Received, ref), "from: carl\nreceived: ")
+	s.do("agent", "- note: {re: "+ref+", text: by the window}")
+	s.sync()
+	if data, err := os.ReadFile(s.file(Received, ref)); err != nil || !strings.HasSuffix(string(data), "received: ") {
+		t.Errorf("what somebody is writing was written over: %v", err)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(s.file(Received, ref), old, old); err != nil {
+		t.Fatal(err)
+	}
+	s.sync()
+	s.sync()
+	if data, err := os.ReadFile(s.file(Received, ref)); err != nil || !strings.Contains(string(data), "by the window") {
+		t.Errorf("it was never written: %v", err)
+	}
+}
+
 // What others add to a thread just before the exchange writes it is read first.
 func TestMirrorReadsBeforeItWrites(t *testing.T) {
 	s := newShelf(t)

@@ -224,13 +224,18 @@ func readBounded(root *os.Root, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	refused := bad("", "the file is no regular one, or too large")
 	if !info.Mode().IsRegular() || info.Size() > MaxDocument {
-		return nil, bad("", "the file is no regular one, or too large")
+		return nil, refused
 	}
 	f, err := root.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, MaxDocument))
+	data, err := io.ReadAll(io.LimitReader(f, MaxDocument+1))
+	if len(data) > MaxDocument {
+		return nil, refused
+	}
+	return data, err
 }
