@@ -229,11 +229,11 @@ func TestImportDirectory(t *testing.T) {
 			t.Errorf("progress %d of %d", done, all)
 		}
 	})
-	if err != nil || n != files || lines == 0 {
-		t.Errorf("%d imported, %d lines, %v", n, lines, err)
+	if err != nil || n.Imported != files || lines == 0 {
+		t.Errorf("%+v, %d lines, %v", n, lines, err)
 	}
-	if n, err := l.ImportDirectory(t.Context(), dir, func(int, int) {}); err != nil || n != 0 {
-		t.Errorf("again: %d, %v", n, err)
+	if n, err := l.ImportDirectory(t.Context(), dir, func(int, int) {}); err != nil || n.Imported != 0 || n.Here != files {
+		t.Errorf("again: %+v, %v", n, err)
 	}
 }
 

@@ -10,7 +10,10 @@ import (
 )
 
 // maxUpload bounds a file of the owner's (MESS-58).
-const maxUpload = 10 << 20
+const maxUpload = MaxUpload
+
+// MaxUpload is for who uploads: what is larger need not be sent.
+const MaxUpload = 10 << 20
 
 // attachment is GET requests/{ref}/attachments/{file}: never shown by a browser, only saved.
 func (r *call) attachment() error {
@@ -109,7 +112,15 @@ func (r *call) export() error {
 		for _, f := range ThreadFiles(t, messages) {
 			files = append(files, wire.Obj(wire.Member{Key: "name", Value: wire.Text(f.Name)}, wire.Member{Key: "content", Value: wire.Text(f.Content)}))
 		}
-		return r.tree(http.StatusOK, out.With("format", wire.Text("v2")).With("files", wire.Arr(files...)))
+		out = out.With("format", wire.Text("v2")).With("files", wire.Arr(files...))
+		if r.who.Owner { // who takes the whole folder of the thread along
+			names, err := r.x.attachments(ctx, t.Ref)
+			if err != nil {
+				return err
+			}
+			out = out.With("folder", wire.Text(folder(t.Status))).With("attachments", wire.Texts(names))
+		}
+		return r.tree(http.StatusOK, out)
 	case "", "v1":
 		text := ThreadText(t, messages)
 		if strings.Contains(r.c.Request().Header.Get("Accept"), "yaml") {

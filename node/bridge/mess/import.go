@@ -2,6 +2,7 @@ package mess
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"time"
 
@@ -18,11 +19,11 @@ type ImportCall struct {
 
 // ImportProgress is one line of the answer; the last one has Ended.
 type ImportProgress struct {
-	Done     int    `json:"done"`
-	All      int    `json:"all"`
-	Imported int    `json:"imported"`
-	Ended    bool   `json:"ended,omitempty"`
-	Error    string `json:"error,omitempty"`
+	Done int `json:"done"`
+	All  int `json:"all"`
+	Imported
+	Ended bool   `json:"ended,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // progressEvery is how often a long import says how far it is.
@@ -45,7 +46,7 @@ func (d *door) importDirectory(c echo.Context) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 	said := time.Now()
-	n, err := d.x.ImportDirectory(c.Request().Context(), call.Dir, func(done, all int) {
+	res, err := d.x.ImportDirectory(c.Request().Context(), call.Dir, func(done, all int) {
 		if time.Since(said) < progressEvery {
 			return
 		}
@@ -53,10 +54,12 @@ func (d *door) importDirectory(c echo.Context) error {
 		_, _ = w.Write(append(encode(ImportProgress{Done: done, All: all}), '\n')) // who has gone needs no progress
 		w.Flush()
 	})
-	last := ImportProgress{Imported: n, Ended: true}
+	last := ImportProgress{Imported: res, Ended: true}
 	if err != nil {
 		last.Error = publicText(err)
-		d.x.log.Error("the import of a directory failed", "error", err)
+		if _, refused := errors.AsType[*wire.Error](err); !refused {
+			d.x.log.Error("the import of a directory failed", "error", err)
+		}
 	}
 	_, _ = w.Write(append(encode(last), '\n'))
 	return nil

@@ -3,9 +3,6 @@ package mess
 import (
 	"context"
 	"errors"
-	"os"
-	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -129,78 +126,4 @@ func (x *Exchange) attachments(ctx context.Context, ref string) ([]string, error
 			return names, nil
 		}
 	}
-}
-
-// importBatch is how many threads one commit takes in.
-const importBatch = 100
-
-// ImportDirectory takes over every thread of a directory of files that is not here yet, in one pass. progress is called
-// as it goes. A file that is no thread is left alone and named in the log.
-func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress func(done, all int)) (int, error) {
-	if err := x.load(); err != nil {
-		return 0, err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return 0, bad("dir", "cannot be opened")
-	}
-	defer root.Close()
-	type found struct {
-		at, ref string
-		flat    bool
-	}
-	var list []found
-	for _, f := range folders() {
-		d, err := root.Open("exchange/" + f)
-		if err != nil {
-			continue
-		}
-		entries, err := d.ReadDir(-1)
-		d.Close()
-		if err != nil {
-			return 0, err
-		}
-		for _, e := range entries {
-			ref, flat := strings.CutSuffix(e.Name(), fileEnd)
-			if validThreadRef(ref) && (flat && e.Type().IsRegular() || !flat && e.IsDir()) {
-				list = append(list, found{path.Join("exchange", f, ref), ref, flat})
-			}
-		}
-	}
-	var batch []threadFile
-	imported := 0
-	flush := func() error {
-		threads, err := x.adopt(ctx, batch)
-		imported += len(threads)
-		batch = nil
-		return err
-	}
-	for i, f := range list {
-		if i%importBatch == 0 || i == len(list)-1 {
-			progress(i+1, len(list))
-		}
-		if x.index.get(f.ref) != nil || slices.ContainsFunc(batch, func(b threadFile) bool { return b.thread.Ref == f.ref }) {
-			continue // it is here, or lies in two folders
-		}
-		var parsed threadFile
-		files, err := readFiles(root, f.at, f.ref, f.flat)
-		if err == nil {
-			if parsed, err = parseThread(files...); err == nil && parsed.thread.Ref != f.ref {
-				err = bad("envelope.ref", "differs from the name of the file")
-			}
-		}
-		if err != nil {
-			x.log.Warn("a thread file was left alone", "file", f.at, "error", err)
-			continue
-		}
-		if batch = append(batch, parsed); len(batch) == importBatch {
-			if err := flush(); err != nil {
-				return imported, err
-			}
-		}
-	}
-	if len(batch) > 0 {
-		return imported, flush()
-	}
-	return imported, nil
 }
