@@ -36,6 +36,9 @@ const (
 // carry tells what must be told until ctx ends. It sleeps until there is something: news, a moment that a notice waits
 // for, or the next try of what failed.
 func (b *Bridge) carry(ctx context.Context) error {
+	if err := b.x.load(); err != nil { // first, so that what an earlier process left to be told does not hold the start up
+		return err
+	}
 	pause := firstAgain
 	for {
 		next, err := b.round(ctx)
