@@ -30,8 +30,8 @@ type remote interface {
 	say(ctx context.Context, ref string, b Block) error
 	// changed lists threads with what changed last, newest first.
 	changed(ctx context.Context) ([]remoteThread, error)
-	// read returns the messages of a thread, in order.
-	read(ctx context.Context, ref string) ([]Message, error)
+	// view returns a thread with its messages, in order.
+	view(ctx context.Context, ref string) (remoteView, error)
 	probe(ctx context.Context) error
 }
 
@@ -208,11 +208,14 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 		return err
 	}
 	ref := string(rec.Body)
-	if err := l.remote.say(ctx, ref, block.about(ref)); err != nil {
-		return err
+	err = l.remote.say(ctx, ref, block.about(ref))
+	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
+		return l.refused(ctx, ref, reason)
 	}
-	l.poke()
-	return nil
+	if err == nil {
+		l.poke()
+	}
+	return err
 }
 
 // open makes a thread there. After a crash the same request is sent again; an exchange that knows ids keeps it one.

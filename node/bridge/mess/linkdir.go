@@ -84,7 +84,10 @@ func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error)
 	if err := r.store(root, t, messages); err != nil {
 		return "", again(err)
 	}
-	return ref, r.publish(ctx, ref)
+	if err := r.publish(ctx, ref); err != nil {
+		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", folder(t.Status), ref))) // it is made anew
+	}
+	return ref, nil
 }
 
 // sent returns the thread that this request became when it was sent before, and the answer was lost: one of ours, with its
@@ -300,21 +303,24 @@ func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
 	return r.list(root)
 }
 
-// read returns the messages of a thread. A file that is half written is read again when it is whole.
-func (r *dirRemote) read(_ context.Context, ref string) ([]Message, error) {
+// view reads a thread. A file that is half written is read again when it is whole.
+func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	root, err := openLayout(r.dir)
 	if err != nil {
-		return nil, err
+		return remoteView{}, err
 	}
 	defer root.Close()
 	f, err := r.load(root, ref)
 	if err != nil {
-		return nil, nil // it is left alone, and looked at again when it changes
+		return remoteView{}, nil // it is left alone, and looked at again when it changes
 	}
-	_, messages, err := f.adopt()
-	return messages, err
+	t, messages, err := f.adopt()
+	if err != nil {
+		return remoteView{}, err
+	}
+	return remoteView{requester: t.Requester, holder: t.Holder, status: t.Status, messages: messages}, nil
 }
 
 func (r *dirRemote) probe(ctx context.Context) error {

@@ -13,26 +13,47 @@ import (
 
 // run runs plain git in the directory. Nothing a stranger wrote is in its arguments.
 func (r *dirRemote) run(ctx context.Context, args ...string) error {
+	_, err := r.output(ctx, args...)
+	return err
+}
+
+// output is run for what git says.
+func (r *dirRemote) output(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	env := []string{"GIT_TERMINAL_PROMPT=0", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SSH_AUTH_SOCK=" + os.Getenv("SSH_AUTH_SOCK")}
 	res, err := subprocess.Command{Argv: append([]string{"git", "-c", "core.hooksPath=/dev/null"}, args...), Dir: r.dir, Env: env, MaxOutput: 1 << 20}.Run(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(res.Tail))
+		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(res.Tail))
 	}
-	return nil
+	return res.Output, nil
 }
 
-// pull brings in what others pushed. What a crash kept us from pushing goes on top of it.
+// pull brings in what others pushed. What a crash kept us from pushing goes on top of it. Where nobody has pushed anything
+// yet, there is nothing to bring in.
 func (r *dirRemote) pull(ctx context.Context) error {
 	if !r.git {
 		return nil
 	}
 	err := r.run(ctx, "pull", "-q", "--ff-only")
-	if err != nil && r.rebase(ctx) == nil {
+	if err != nil && (r.nothingThere(ctx) || r.rebase(ctx) == nil) {
 		return nil
 	}
 	return err
+}
+
+// nothingThere says whether the repository that we push to is empty.
+func (r *dirRemote) nothingThere(ctx context.Context) bool {
+	heads, err := r.output(ctx, "ls-remote", "--heads")
+	return err == nil && len(heads) == 0
+}
+
+// push pushes. The first push of a clone of an empty repository makes the branch that is followed from then on.
+func (r *dirRemote) push(ctx context.Context) error {
+	if r.run(ctx, "rev-parse", "-q", "--verify", "@{u}") != nil {
+		return r.run(ctx, "push", "-q", "-u", "origin", "HEAD")
+	}
+	return r.run(ctx, "push", "-q")
 }
 
 // rebase puts our commits on top of what others pushed, or leaves everything as it was.
@@ -59,14 +80,27 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 			return again(err)
 		}
 	}
-	err := r.run(ctx, "push", "-q")
+	err := r.push(ctx)
 	if err != nil {
-		if err = r.rebase(ctx); err == nil {
-			err = r.run(ctx, "push", "-q")
+		if because := r.rebase(ctx); because != nil {
+			err = errors.Join(err, because)
+		} else {
+			err = r.push(ctx)
 		}
 	}
 	if err != nil && changed {
-		err = errors.Join(err, r.run(ctx, "reset", "-q", "--keep", "HEAD~1"))
+		err = errors.Join(err, r.undo(ctx))
 	}
 	return again(err)
+}
+
+// undo takes the newest commit back. Of the first commit of all the files stay.
+func (r *dirRemote) undo(ctx context.Context) error {
+	if r.run(ctx, "rev-parse", "-q", "--verify", "HEAD~1") == nil {
+		return r.run(ctx, "reset", "-q", "--keep", "HEAD~1")
+	}
+	if err := r.run(ctx, "update-ref", "-d", "HEAD"); err != nil {
+		return err
+	}
+	return r.run(ctx, "reset", "-q")
 }

@@ -57,9 +57,9 @@ func TestGitDirectory(t *testing.T) {
 	if list, err = us.changed(ctx); err != nil || !strings.HasPrefix(list[0].updated, "state=executing") {
 		t.Errorf("we see %v, %v", list, err)
 	}
-	messages, err := us.read(ctx, ref)
-	if err != nil || len(messages) != 2 || messages[1].From != "them" {
-		t.Errorf("messages = %+v, %v", messages, err)
+	v, err := us.view(ctx, ref)
+	if err != nil || len(v.messages) != 2 || v.messages[1].From != "them" || v.status != Claimed {
+		t.Errorf("messages = %+v, %v", v, err)
 	}
 }
 
@@ -99,8 +99,8 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	if err := us.say(ctx, ref, claim); err == nil {
 		t.Fatal("it was pushed")
 	}
-	if messages, err := us.read(ctx, ref); err != nil || len(messages) != 1 {
-		t.Errorf("what was not pushed stands in the file: %d messages, %v", len(messages), err)
+	if v, err := us.view(ctx, ref); err != nil || len(v.messages) != 1 {
+		t.Errorf("what was not pushed stands in the file: %d messages, %v", len(v.messages), err)
 	}
 	if err := os.Remove(hook); err != nil {
 		t.Fatal(err)
@@ -120,9 +120,9 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	if _, err := them.changed(ctx); err != nil {
 		t.Fatal(err)
 	}
-	messages, err := them.read(ctx, ref)
-	if err != nil || len(messages) != 3 || messages[2].From != "us" {
-		t.Errorf("messages = %+v, %v", messages, err)
+	v, err := them.view(ctx, ref)
+	if err != nil || len(v.messages) != 3 || v.messages[2].From != "us" {
+		t.Errorf("messages = %+v, %v", v, err)
 	}
 	// Both change the same file: nothing is left in between.
 	run(us.dir, "commit", "-q", "--allow-empty", "-m", "nothing")
@@ -139,5 +139,105 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	}
 	if there(filepath.Join(us.dir, ".git", "rebase-merge")) {
 		t.Error("a rebase was left half done")
+	}
+}
+
+// Two clones of an empty repository, in which nobody has committed anything yet: the first request begins its history.
+func TestEmptyGitDirectory(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	base := t.TempDir()
+	origin := filepath.Join(base, "origin")
+	run := func(dir string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	run(base, "init", "-q", "--bare", "-b", "main", origin)
+	side := func(name string) *dirRemote {
+		run(base, "clone", "-q", origin, name)
+		return &dirRemote{dir: filepath.Join(base, name), name: name, git: true}
+	}
+	us, them, third := side("us"), side("them"), side("third")
+	ctx := t.Context()
+	for _, r := range []*dirRemote{us, them} {
+		if list, err := r.changed(ctx); err != nil || len(list) > 0 {
+			t.Fatalf("an empty directory: %v, %v", list, err)
+		}
+	}
+	hook := filepath.Join(origin, "hooks", "pre-receive")
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { // it can be read, and takes nothing
+		t.Fatal(err)
+	}
+	request := mustParse(t, "- request: {intent: look}")[0].Body
+	if _, err := us.create(ctx, request); err == nil {
+		t.Fatal("it was pushed")
+	}
+	if list, err := us.changed(ctx); err != nil || len(list) > 0 {
+		t.Errorf("what was not pushed is there: %v, %v", list, err)
+	}
+	if err := os.Remove(hook); err != nil {
+		t.Fatal(err)
+	}
+	ref, err := us.create(ctx, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := us.changed(ctx); err != nil || len(list) != 1 || !strings.HasPrefix(list[0].updated, "state=executing") {
+		t.Errorf("we see %v, %v", list, err)
+	}
+	// One that looks for the first time when there is something.
+	if list, err := third.changed(ctx); err != nil || len(list) != 1 {
+		t.Errorf("the third sees %v, %v", list, err)
+	}
+}
+
+// Two begin at the same moment: both requests are there in the end.
+func TestTwoBeginAGitDirectory(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	base := t.TempDir()
+	origin := filepath.Join(base, "origin")
+	run := func(args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = base
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	run("init", "-q", "--bare", "-b", "main", origin)
+	var sides [2]*dirRemote
+	for i, name := range []string{"us", "them"} {
+		run("clone", "-q", origin, name)
+		sides[i] = &dirRemote{dir: filepath.Join(base, name), name: name, git: true}
+	}
+	errs := make(chan error, len(sides))
+	for _, r := range sides {
+		go func() {
+			_, err := r.create(t.Context(), mustParse(t, "- request: {id: "+r.name+", intent: look}")[0].Body)
+			for n := 0; err != nil && n < 3; n++ { // as the outbox does it
+				_, err = r.create(t.Context(), mustParse(t, "- request: {id: "+r.name+", intent: look}")[0].Body)
+			}
+			errs <- err
+		}()
+	}
+	for range sides {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, r := range sides {
+		if list, err := r.changed(t.Context()); err != nil || len(list) != 2 {
+			t.Errorf("%s sees %v, %v", r.name, list, err)
+		}
 	}
 }

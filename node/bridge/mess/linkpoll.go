@@ -1,10 +1,12 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
@@ -17,7 +19,8 @@ type knownThread struct {
 	Conv    string `json:"conv"`
 	Seen    int    `json:"seen"` // messages that were taken in
 	Updated string `json:"updated"`
-	Mine    bool   `json:"mine"` // we opened it
+	Mine    bool   `json:"mine"`            // we opened it
+	State   Code   `json:"state,omitempty"` // that the messages told, or we ourselves
 }
 
 func (l *link) threadKey(ref string) string {
@@ -148,7 +151,7 @@ func (l *link) look(ctx context.Context, r remoteThread, self string) error {
 // follow hands in the new messages of a thread, one by one, each with the count that remembers it. What will never be
 // readable is left alone until the thread changes.
 func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
-	messages, err := l.remote.read(ctx, r.ref)
+	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {
 		switch {
 		case e.Status == 0:
@@ -161,22 +164,54 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 	if err != nil {
 		return err
 	}
-	for i := k.Seen; i < len(messages); i++ {
-		m := messages[i]
+	requester := cmp.Or(r.requester, v.requester)
+	for i := k.Seen; i < len(v.messages); i++ {
+		m := v.messages[i]
 		k.Seen = i + 1
 		b, err := FromTree(m.Mess)
-		ours := m.From == self || k.Mine && m.From == r.requester // an exchange says who we are there only by our threads
-		if err != nil || isAck(b) || ours || m.From == "" {
+		if err != nil || isAck(b) {
 			continue
 		}
-		if err := l.take(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {
-			e, refused := errors.AsType[*wire.Error](err)
-			if !refused || e.Retry {
+		if k.Mine {
+			b = v.meant(b)
+		}
+		k.State = k.State.after(b)
+		ours := m.From == self || k.Mine && m.From == requester // an exchange says who we are there only by our threads
+		if ours || m.From == "" || len(b) == 0 {
+			continue
+		}
+		if i == len(v.messages)-1 && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" }) {
+			first, err := l.unsaid(ctx, v, k) // in one message: the close goes with the result
+			if err != nil {
 				return err
 			}
-			l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", r.ref, "error", e.Message)
+			if first != nil {
+				b, k.State = append(first, b...), v.status
+			}
+		}
+		if err := l.takeOnce(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {
+			return err
+		}
+	}
+	b, err := l.unsaid(ctx, v, k)
+	if err != nil {
+		return err
+	}
+	if k.State = cmp.Or(v.status, k.State); b != nil {
+		if err := l.takeOnce(ctx, exchangeID, r.ref, "state/"+string(v.status)+"/"+r.updated, b, k); err != nil {
+			return err
 		}
 	}
 	k.Updated = r.updated
 	return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
+}
+
+// takeOnce is take, but for what is refused for good: it is left out.
+func (l *link) takeOnce(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
+	err := l.take(ctx, from, ref, number, b, k)
+	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
+		l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", e.Message)
+		return nil
+	}
+	return err
 }

@@ -26,13 +26,13 @@ type board struct {
 
 func (b *board) changed(context.Context) ([]remoteThread, error) { return slices.Clone(b.list), nil }
 
-func (b *board) read(_ context.Context, ref string) ([]Message, error) {
+func (b *board) view(_ context.Context, ref string) (remoteView, error) {
 	b.reads = append(b.reads, ref)
 	if err := b.fails[ref]; err != nil {
-		return nil, err
+		return remoteView{}, err
 	}
 	request := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text(ref)})}}
-	return []Message{{Serial: 1, From: "from-" + ref, Mess: request.Tree()}}, nil
+	return remoteView{messages: []Message{{Serial: 1, From: "from-" + ref, Mess: request.Tree()}}}, nil
 }
 
 // reception takes messages in, but of those that it is told to refuse.

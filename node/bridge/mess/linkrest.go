@@ -191,20 +191,23 @@ func (r *restRemote) page(ctx context.Context, limit int, after string) (out []r
 	return out, v.GetStr("next"), nil
 }
 
-func (r *restRemote) read(ctx context.Context, ref string) ([]Message, error) {
-	v, err := r.call(ctx, http.MethodGet, "requests/"+url.PathEscape(ref), wire.Value{})
+func (r *restRemote) view(ctx context.Context, ref string) (remoteView, error) {
+	shown, err := r.call(ctx, http.MethodGet, "requests/"+url.PathEscape(ref), wire.Value{})
 	if err != nil {
-		return nil, err
+		return remoteView{}, err
 	}
-	t, _ := v.Get("thread")
+	t, _ := shown.Get("thread")
+	v := remoteView{requester: t.GetStr("requestor_id"), holder: t.GetStr("executor_id")}
+	if c, ok := ParseCode(t.GetStr("status")); ok {
+		v.status = c
+	}
 	list, _ := t.Get("messages")
-	var out []Message
 	for m := range list.Elems() {
 		mess, _ := m.Get("mess")
 		at, _ := wire.ParseTime(m.GetStr("ts"))
-		out = append(out, Message{Serial: len(out) + 1, From: m.GetStr("from"), At: at, Mess: mess})
+		v.messages = append(v.messages, Message{Serial: len(v.messages) + 1, From: m.GetStr("from"), At: at, Mess: mess})
 	}
-	return out, nil
+	return v, nil
 }
 
 func (r *restRemote) probe(ctx context.Context) error {

@@ -44,7 +44,10 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 	who := Actor{ID: string(m.From), Channel: "agentmesh"}
 	opts := Options{Lax: m.Address != "", Peer: &Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.wantsOwner()}
 	if ref, ok := b.sentIn(ctx, who.ID, m); ok { // we wrote first: whatever is said is about that thread
-		block, opts.Re, opts.Sent = block.about(ref), ref, parkedPeer
+		if block, err = b.endedThere(ctx, who.ID, ref, block.about(ref)); err != nil {
+			return wire.Value{}, err
+		}
+		opts.Re, opts.Sent = ref, parkedPeer
 		if m.Payload.GetStr("action") == wire.ActionPending {
 			opts.Sent = parkedPending
 		}

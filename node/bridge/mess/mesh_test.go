@@ -369,8 +369,10 @@ func (r *fakeRemote) create(_ context.Context, body wire.Value) (string, error) 
 }
 func (r *fakeRemote) say(context.Context, string, Block) error        { return nil }
 func (r *fakeRemote) changed(context.Context) ([]remoteThread, error) { return nil, nil }
-func (r *fakeRemote) read(context.Context, string) ([]Message, error) { return nil, nil }
-func (r *fakeRemote) probe(context.Context) error                     { return nil }
+func (r *fakeRemote) view(context.Context, string) (remoteView, error) {
+	return remoteView{}, nil
+}
+func (r *fakeRemote) probe(context.Context) error { return nil }
 
 // The suite that every bridge passes.
 func TestBridgeSuite(t *testing.T) {
