@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
@@ -53,8 +54,14 @@ func (o messOut) show(a *app, v wire.Value) error {
 
 const messAPI = "mess/exchange/"
 
+// errNoName is for a ref or an id that a script left empty: the path with it would be one of something else.
+var errNoName = failHint(exitUsage, errors.New("the ref or id is empty"), "agentmesh mess list")
+
 // messCall makes one call to the owner's door of the exchange.
 func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {
+	if strings.HasSuffix(path, "/") || strings.Contains(path, "//") {
+		return wire.Value{}, errNoName
+	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return wire.Value{}, err
@@ -141,6 +148,9 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	}
 	block := mess.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
+		if c.body().Len() > 1 {
+			return fail(exitUsage, errors.New("with --file the whole request stands in the file: only --link and --json go with it"))
+		}
 		var err error
 		if block, err = messFile(a, c.File); err != nil {
 			return err
@@ -199,22 +209,35 @@ type messListCmd struct {
 }
 
 func (c *messListCmd) Run(ctx context.Context, a *app) error {
-	v, err := messCall(ctx, a, http.MethodGet, "requests", params("status", c.Status, "limit", fmt.Sprint(c.Limit)), nil)
-	if err != nil {
-		return err
+	if c.Limit < 1 {
+		return fail(exitUsage, errors.New("--limit must be 1 or more"))
+	}
+	const page = 1000 // that the exchange gives at once
+	list, v := []wire.Value{}, wire.Value{}
+	for more := true; more && len(list) < c.Limit; {
+		var err error
+		query := params("status", c.Status, "limit", fmt.Sprint(min(c.Limit-len(list), page)), "after", v.GetStr("next"))
+		if v, err = messCall(ctx, a, http.MethodGet, "requests", query, nil); err != nil {
+			return err
+		}
+		threads, _ := v.Get("threads")
+		list = slices.AppendSeq(list, threads.Elems())
+		more = v.GetStr("next") != ""
 	}
 	if c.JSON {
-		return a.json(json.RawMessage(v.JSON()))
+		return a.json(json.RawMessage(v.With("threads", wire.Arr(list...)).JSON()))
 	}
-	list, _ := v.Get("threads")
 	rows := [][]string{{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}}
-	for t := range list.Elems() {
+	for _, t := range list {
 		rows = append(rows, []string{
 			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), short(t.GetStr("requestor_id"), 24),
 			short(orDash(t.GetStr("executor_id")), 24), short(t.GetStr("intent"), 60),
 		})
 	}
 	a.list(rows, "no thread is there")
+	if v.GetStr("next") != "" {
+		a.note("there are more threads: --limit says how many to list")
+	}
 	return nil
 }
 
@@ -262,16 +285,25 @@ type messUpdateCmd struct {
 	Reason  string `placeholder:"TEXT" help:"Why: for failed, declined and held."`
 	Ask     string `placeholder:"TEXT" help:"A question to the requester; sets needs_input."`
 	Confirm string `placeholder:"TEXT" help:"What you would do, for the requester to confirm; sets needs_confirmation."`
-	File    string `placeholder:"FILE" help:"Send this block instead; - reads standard input."`
+	File    string `placeholder:"FILE" help:"Send this block instead; an entry without re is about REF; - reads standard input."`
 }
 
 func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
+	said := 0
+	for _, way := range []string{c.Status, c.Ask, c.Confirm, c.File} {
+		if way != "" {
+			said++
+		}
+	}
+	if said != 1 || c.File != "" && (c.Message != "" || c.Reason != "") {
+		return failHint(exitUsage, errors.New("needs one of a status, --ask, --confirm and --file; --message and --reason go with the first three"), "agentmesh mess update REF in_progress")
+	}
 	if c.File != "" {
 		b, err := messFile(a, c.File)
 		if err != nil {
 			return err
 		}
-		return messSend(ctx, a, c.messOut, b)
+		return messSend(ctx, a, c.messOut, aboutThread(b, c.Ref))
 	}
 	var more []wire.Member
 	code := c.Status
@@ -282,8 +314,6 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 	case c.Confirm != "":
 		code = "needs_confirmation"
 		more = append(more, field("action", c.Confirm))
-	case code == "":
-		return failHint(exitUsage, errors.New("needs a status, --ask, --confirm or --file"), "agentmesh mess update REF in_progress")
 	}
 	if c.Message != "" {
 		more = append(more, field("message", c.Message))
@@ -292,6 +322,17 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 		more = append(more, field("reason", c.Reason))
 	}
 	return messStatus(ctx, a, c.messOut, c.Ref, code, more...)
+}
+
+// aboutThread has the entries of a block that name no thread name this one.
+func aboutThread(b mess.Block, ref string) mess.Block {
+	for i, e := range b {
+		_, named := e.Body.Get("re")
+		if !named && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type) {
+			b[i].Body = e.Body.With("re", wire.Text(ref))
+		}
+	}
+	return b
 }
 
 type messCancelCmd struct {

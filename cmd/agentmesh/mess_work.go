@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
@@ -26,6 +27,14 @@ type messCompleteCmd struct {
 
 // Run uploads the files, then completes the thread with all of it.
 func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
+	if slices.ContainsFunc(c.Text, func(text string) bool { return strings.TrimSpace(text) == "" }) {
+		return failHint(exitUsage, errors.New("the result is empty"), "agentmesh mess complete REF 'all clean'")
+	}
+	for _, name := range c.Photo { // all of them, before one is sent
+		if err := messUploadable(name); err != nil {
+			return err
+		}
+	}
 	var content []wire.Value
 	for _, name := range c.Photo {
 		entry, err := messUpload(ctx, a, c.Ref, name)
@@ -44,8 +53,27 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 	return messSend(ctx, a, c.messOut, mess.Block{{Type: "response", Body: body}})
 }
 
+// messUploadable says whether a file can be delivered.
+func messUploadable(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return fail(exitInput, err)
+	case !info.Mode().IsRegular():
+		return fail(exitInput, fmt.Errorf("%s is no file", clean(name)))
+	case info.Size() == 0:
+		return fail(exitInput, fmt.Errorf("%s is empty", clean(name)))
+	case info.Size() > mess.MaxUpload:
+		return fail(exitInput, fmt.Errorf("%s has %.1f MiB, and at most %d MiB can be delivered", clean(name), float64(info.Size())/(1<<20), mess.MaxUpload>>20))
+	}
+	return nil
+}
+
 // messUpload hands a file to the thread and returns the content entry that shows it.
 func messUpload(ctx context.Context, a *app, ref, name string) (wire.Value, error) {
+	if ref == "" {
+		return wire.Value{}, errNoName
+	}
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return wire.Value{}, fail(exitInput, err)
@@ -92,6 +120,9 @@ type messFetchCmd struct {
 }
 
 func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
+	if c.Ref == "" || c.Attachment == "" {
+		return errNoName
+	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
@@ -107,7 +138,7 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 			return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
 		}
 	} else if c.Out == "" {
-		return failHint(exitUsage, errors.New("the file is with the thread already: --out says where to write it"), "agentmesh mess fetch "+clean(c.Ref)+" "+clean(c.Attachment)+" --out photo.jpg")
+		return failHint(exitUsage, errors.New("a file of the thread is kept with it already: --out says where to write it"), "agentmesh mess fetch "+clean(c.Ref)+" "+clean(c.Attachment)+" --out photo.jpg")
 	}
 	if c.Out != "" {
 		data, err := messAttachment(ctx, o, c.Ref, got.File)

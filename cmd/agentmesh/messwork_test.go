@@ -1,0 +1,27 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess"
+)
+
+// A file that is too large is named with the limit, and is not sent.
+func TestMESSUploadable(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "photo.jpg")
+	if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for size, want := range map[int64]string{mess.MaxUpload: "", 11 << 20: "photo.jpg has 11.0 MiB, and at most 10 MiB can be delivered"} {
+		if err := os.Truncate(name, size); err != nil {
+			t.Fatal(err)
+		}
+		err := messUploadable(name)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want) || exitCode(err) != exitInput) {
+			t.Errorf("%d bytes: %v, want %q", size, err, want)
+		}
+	}
+}
