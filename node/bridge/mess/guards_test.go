@@ -1,0 +1,67 @@
+package mess
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+// Threads of two requesters are never made one: the yes of the first would end what the other asked for.
+func TestNothingIsMergedAcrossRequesters(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	ours, theirs := l.request("agent", "{intent: a}"), l.request("another", "{intent: b}")
+	for _, kind := range []string{"merge", "alternative"} {
+		l.refuse(http.StatusConflict, "bob", "- suggestion: {id: s, type: "+kind+", re: ["+ours+", "+theirs+"], proposed: {}}")
+	}
+	l.refuse(http.StatusNotFound, "agent", "- suggestion: {id: s, type: merge, re: ["+theirs+", "+ours+"], proposed: {}}")
+	for _, ref := range []string{ours, theirs} {
+		if th := l.want(ref, Received); len(th.Suggestions) != 0 {
+			t.Errorf("%s has %v", ref, th.Suggestions)
+		}
+	}
+}
+
+// What is fetched is kept only where it is what the message named.
+func TestFetchedIsWhatWasNamed(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{intent: look}")
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("picture")) }))
+	defer srv.Close()
+	b := &Bridge{cfg: Config{HTTP: client.NewHTTP(client.HTTPConfig{Local: true}), Local: true}, x: l.Exchange, log: slog.New(slog.DiscardHandler)}
+	r := reference{serial: 1, kind: "image", uri: srv.URL + "/api/v1/exchanges/x/shared/2026-01-31-001/attachments/att-001-image-a.png?token=t"}
+	r.digest = strings.Repeat("0", 64)
+	if _, err := b.bring(t.Context(), ref, r); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "digest") {
+		t.Errorf("another content: %v", err)
+	}
+	if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 0 {
+		t.Errorf("kept: %v, %v", names, err)
+	}
+	sum := sha256.Sum256([]byte("picture"))
+	r.digest = strings.ToUpper(hex.EncodeToString(sum[:]))
+	if a, err := b.bring(t.Context(), ref, r); err != nil || a.Size != len("picture") {
+		t.Errorf("what was named: %+v, %v", a, err)
+	}
+}
+
+// What would keep the parser busy never reaches it.
+func TestPrescanCounts(t *testing.T) {
+	for _, name := range []string{"returns", "line separators", "next lines", "directives", "directives by CR"} {
+		if err := prescan([]byte(hostile()[name])); err == nil {
+			t.Errorf("%s reach the parser", name)
+		}
+	}
+	for name, text := range map[string]string{
+		"30,000 lines of Windows": strings.Repeat("#\r\n", 30_000), "twenty directives": strings.Repeat("%a\n", 20), "percents": strings.Repeat("50% ", 50_000),
+	} {
+		if err := prescan([]byte(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
