@@ -82,7 +82,7 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 func messSend(ctx context.Context, a *app, out messOut, b mess.Block) error {
 	v, err := messCall(ctx, a, http.MethodPost, "messages", nil, b.Tree())
 	if err != nil {
-		return err
+		return messMissing(ctx, a, b, err)
 	}
 	return out.show(a, v)
 }
@@ -157,20 +157,9 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if c.Link != "" {
-		if err := messLink(ctx, a, c.Link); err != nil {
-			return err
-		}
+		return messRequestTo(ctx, a, c.messOut, block, c.Link)
 	}
-	v, err := messCall(ctx, a, http.MethodPost, "messages", nil, block.Tree())
-	if err != nil {
-		return err
-	}
-	if c.Link != "" {
-		if err := messSendOn(ctx, a, v, c.Link); err != nil {
-			return err
-		}
-	}
-	return c.show(a, v)
+	return messSend(ctx, a, c.messOut, block)
 }
 
 func (c *messRequestCmd) body() wire.Value {
@@ -209,6 +198,11 @@ type messListCmd struct {
 }
 
 func (c *messListCmd) Run(ctx context.Context, a *app) error {
+	if c.Status != "" {
+		if _, err := messCode(c.Status); err != nil {
+			return err
+		}
+	}
 	if c.Limit < 1 {
 		return fail(exitUsage, errors.New("--limit must be 1 or more"))
 	}
@@ -275,64 +269,6 @@ func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
 		more = append(more, field("eta", c.ETA))
 	}
 	return messStatus(ctx, a, c.messOut, c.Ref, "claimed", more...)
-}
-
-type messUpdateCmd struct {
-	messOut
-	Ref     string `arg:"" help:"Ref of the thread."`
-	Status  string `arg:"" optional:"" help:"The new status."`
-	Message string `placeholder:"TEXT" help:"A word about it."`
-	Reason  string `placeholder:"TEXT" help:"Why: for failed, declined and held."`
-	Ask     string `placeholder:"TEXT" help:"A question to the requester; sets needs_input."`
-	Confirm string `placeholder:"TEXT" help:"What you would do, for the requester to confirm; sets needs_confirmation."`
-	File    string `placeholder:"FILE" help:"Send this block instead; an entry without re is about REF; - reads standard input."`
-}
-
-func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
-	said := 0
-	for _, way := range []string{c.Status, c.Ask, c.Confirm, c.File} {
-		if way != "" {
-			said++
-		}
-	}
-	if said != 1 || c.File != "" && (c.Message != "" || c.Reason != "") {
-		return failHint(exitUsage, errors.New("needs one of a status, --ask, --confirm and --file; --message and --reason go with the first three"), "agentmesh mess update REF in_progress")
-	}
-	if c.File != "" {
-		b, err := messFile(a, c.File)
-		if err != nil {
-			return err
-		}
-		return messSend(ctx, a, c.messOut, aboutThread(b, c.Ref))
-	}
-	var more []wire.Member
-	code := c.Status
-	switch {
-	case c.Ask != "":
-		code = "needs_input"
-		more = append(more, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(field("field", "answer"), field("question", c.Ask)))})
-	case c.Confirm != "":
-		code = "needs_confirmation"
-		more = append(more, field("action", c.Confirm))
-	}
-	if c.Message != "" {
-		more = append(more, field("message", c.Message))
-	}
-	if c.Reason != "" {
-		more = append(more, field("reason", c.Reason))
-	}
-	return messStatus(ctx, a, c.messOut, c.Ref, code, more...)
-}
-
-// aboutThread has the entries of a block that name no thread name this one.
-func aboutThread(b mess.Block, ref string) mess.Block {
-	for i, e := range b {
-		_, named := e.Body.Get("re")
-		if !named && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type) {
-			b[i].Body = e.Body.With("re", wire.Text(ref))
-		}
-	}
-	return b
 }
 
 type messCancelCmd struct {
