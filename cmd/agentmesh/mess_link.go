@@ -34,45 +34,35 @@ func messLink(ctx context.Context, a *app, name string) error {
 	return nil
 }
 
-// messSendOn sends the threads that an answer acknowledges to the exchange behind a link.
-func messSendOn(ctx context.Context, a *app, answer wire.Value, link string) error {
-	for _, ref := range ackedRefs(answer) {
-		shown, err := messCall(ctx, a, http.MethodGet, "requests/"+url.PathEscape(ref), nil, nil)
-		if err != nil {
-			return err
-		}
-		thread, _ := shown.Get("thread")
-		if status := thread.GetStr("status"); status != "pending" { // it waits for another request, or for its time
-			a.note("%s is %s and was not sent to %s", clean(ref), clean(status), clean(link))
-			continue
-		}
-		o, err := a.owner(ctx)
-		if err != nil {
-			return err
-		}
-		_, err = o.call(ctx, http.MethodPost, "mess/send/"+url.PathEscape(ref)+"/"+url.PathEscape(link), nil, struct{}{})
-		if err = errors.Join(err, o.close()); err != nil {
-			return fmt.Errorf("%s was made and not sent: %w", clean(ref), err)
+// messRequestTo makes the requests of a block for the exchange behind a link, and for nobody else.
+func messRequestTo(ctx context.Context, a *app, out messOut, b mess.Block, link string) error {
+	if err := messLink(ctx, a, link); err != nil {
+		return err
+	}
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	raw, err := o.call(ctx, http.MethodPost, "mess/send/"+url.PathEscape(link), nil, b.Tree())
+	if err = errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	v, err := wire.Parse(raw)
+	if err != nil {
+		return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+	}
+	threads, _ := v.Get("threads")
+	for t := range threads.Elems() {
+		ref, status := clean(t.GetStr("ref")), clean(t.GetStr("status"))
+		sent, _ := t.Get("sent")
+		later, _ := t.Get("later")
+		switch yes, _ := sent.Boolean(); {
+		case yes:
+		case later.Kind() == wire.True: // it waits for another request, or for its time
+			a.note("%s is %s and was not sent to %s yet: it goes there when that is over", ref, status, clean(link))
+		default:
+			a.note("%s is %s and was not sent to %s", ref, status, clean(link))
 		}
 	}
-	return nil
-}
-
-// ackedRefs are the threads that a block of acks names: of one request, or of several (MESS-35).
-func ackedRefs(answer wire.Value) []string {
-	var refs []string
-	list, _ := answer.Get("MESS")
-	for e := range list.Elems() {
-		ack, _ := e.Get("ack")
-		requests, several := ack.Get("requests")
-		if !several {
-			requests = wire.Arr(ack)
-		}
-		for r := range requests.Elems() {
-			if _, made := r.Get("ref"); made {
-				refs = append(refs, r.GetStr("ref"))
-			}
-		}
-	}
-	return refs
+	return out.show(a, v.Without("threads"))
 }

@@ -80,6 +80,9 @@ func (l *link) run(ctx context.Context) error {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	for {
+		if err := l.sendWaiting(ctx); err != nil && ctx.Err() == nil {
+			l.b.log.Warn("what is for a link could not be sent", "link", l.cfg.Name, "error", err)
+		}
 		err := l.poll(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -225,6 +228,9 @@ func (l *link) open(ctx context.Context, conv string, block Block) error {
 		return errors.New("mess: nothing there is known by this conversation")
 	}
 	ref, err := l.remote.create(ctx, block[i].Body)
+	if reason, no := saysNo(err); no {
+		return l.declined(ctx, conv, reason, err)
+	}
 	if err != nil {
 		return err
 	}

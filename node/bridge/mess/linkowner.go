@@ -2,15 +2,19 @@ package mess
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // Links says how the links stand.
@@ -36,26 +40,156 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	return fmt.Errorf("there is no link %s", name)
 }
 
-// mountLinks lets the owner hand a thread to a link.
+// mountLinks lets the owner hand a thread to a link, or make one for it.
 func (b *Bridge) mountLinks(g *echo.Group) {
 	g.POST("/mess/send/:ref/:link", func(c echo.Context) error {
-		i := slices.IndexFunc(b.links, func(l *link) bool { return l.cfg.Name == c.Param("link") })
-		if i < 0 {
-			return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link"}
+		l, err := b.linkNamed(c.Param("link"))
+		if err != nil {
+			return err
 		}
 		ctx := c.Request().Context()
 		if _, err := b.x.Thread(ctx, Owner("cli"), c.Param("ref")); err != nil {
 			return err
 		}
-		address := bridge.Address{Kind: Kind, Link: c.Param("link"), Peer: exchangeID}
-		if err := b.offerTo(ctx, c.Param("ref"), string(address.Pseudonym()), address.String(), nil); err != nil {
+		t, sent, err := l.send(ctx, c.Param("ref"))
+		switch {
+		case err != nil:
 			return err
+		case !sent:
+			return conflict("the thread is %s and cannot be sent now", t.Status)
 		}
-		return httpapi.JSON(c, http.StatusOK, sentTo{Ref: c.Param("ref"), To: address.String()})
+		return httpapi.JSON(c, http.StatusOK, sentTo{Ref: t.Ref, To: l.address().String()})
 	})
+	g.POST("/mess/send/:link", b.requestThrough)
 }
 
 type sentTo struct {
 	Ref string `json:"ref"`
 	To  string `json:"to"`
+}
+
+func (b *Bridge) linkNamed(name string) (*link, error) {
+	i := slices.IndexFunc(b.links, func(l *link) bool { return l.cfg.Name == name })
+	if i < 0 {
+		return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no link " + wire.OneLine(name, 60) + " of kind mess"}
+	}
+	return b.links[i], nil
+}
+
+// requestThrough takes a block of the owner's whose requests are for the exchange behind a link and nobody else. The
+// answer has the acks, and of each request whether it was sent: what waits goes there when it may be claimed.
+func (b *Bridge) requestThrough(c echo.Context) error {
+	l, err := b.linkNamed(c.Param("link"))
+	if err != nil {
+		return err
+	}
+	data, err := (&call{door: b.door, c: c}).body(MaxDocument)
+	if err != nil {
+		return err
+	}
+	v, err := parseJSON(data)
+	if err != nil {
+		return err
+	}
+	block, err := FromTree(v)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	res, err := b.x.Do(ctx, Owner("cli"), block, Options{Only: string(l.address().Pseudonym()), Records: l.unsent()})
+	if err != nil {
+		return err
+	}
+	var list []wire.Value
+	for _, ref := range requestRefs(res.Answers) {
+		t, sent, err := l.send(ctx, ref)
+		if err != nil {
+			return err
+		}
+		list = append(list, wire.Obj(
+			wire.Member{Key: "ref", Value: wire.Text(ref)}, wire.Member{Key: "status", Value: wire.Text(string(t.Status))},
+			wire.Member{Key: "sent", Value: wire.Bool(sent)},
+			wire.Member{Key: "later", Value: wire.Bool(!sent && t.Only == string(l.address().Pseudonym()) && t.Status.Open())}))
+	}
+	out := wire.Obj(wire.Member{Key: "MESS", Value: res.Answers.Tree()}, wire.Member{Key: "threads", Value: wire.Arr(list...)})
+	status := http.StatusOK
+	if len(res.Created) > 0 {
+		status = http.StatusCreated
+	}
+	return httpapi.Raw(c, status, append(out.JSON(), '\n'))
+}
+
+// requestRefs are the threads that acks of requests name: of one, or of several (MESS-35).
+func requestRefs(acks Block) []string {
+	var refs []string
+	for _, e := range acks {
+		requests, several := e.Body.Get("requests")
+		if !several {
+			requests = wire.Arr(e.Body)
+		}
+		for r := range requests.Elems() {
+			if ref := r.GetStr("ref"); e.Type == "ack" && ref != "" && !strings.Contains(ref, "/") {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return refs
+}
+
+func (l *link) address() bridge.Address {
+	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: exchangeID}
+}
+
+// send sends a thread to the exchange behind the link, if it may be claimed now. sent says whether it went there, now or
+// before.
+func (l *link) send(ctx context.Context, ref string) (t *Thread, sent bool, err error) {
+	to := string(l.address().Pseudonym())
+	if err := l.b.offerTo(ctx, ref, to, l.address().String(), nil); err != nil {
+		return nil, false, err
+	}
+	if t, err = l.b.x.read(ctx, ref, time.Now()); err != nil {
+		return nil, false, err
+	}
+	return t, t.Peers[to].Conv != "", nil
+}
+
+// unsent is the mark that there are requests for this exchange which have not been sent. It is set in the unit that makes
+// them, so that a crash loses none.
+func (l *link) unsent() []store.Change {
+	return []store.Change{{Record: store.Record{NS: nsMeta, Key: l.unsentKey()}, IfRev: store.Any}}
+}
+
+func (l *link) unsentKey() string { return "link/" + l.cfg.Name + "/unsent" }
+
+// sendWaiting sends what is for this exchange alone and may be claimed by now.
+func (l *link) sendWaiting(ctx context.Context) error {
+	rec, err := l.b.x.records.Get(ctx, nsMeta, l.unsentKey(), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		err = l.b.x.load()
+	}
+	if err != nil {
+		return err
+	}
+	to := string(l.address().Pseudonym())
+	const all = 1 << 20
+	refs, _ := l.b.x.index.page("from:"+ownerID, position{}, all, func(e *entry) bool { return e.only == to && e.status.Open() && e.holder == "" })
+	waits := false
+	for _, ref := range refs {
+		_, sent, err := l.send(ctx, ref)
+		if err != nil {
+			return err
+		}
+		waits = waits || !sent
+	}
+	if waits {
+		return nil
+	}
+	err = l.b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsMeta, Key: l.unsentKey()}, IfRev: rec.Rev, Delete: true}}, time.Now())
+	if isConflict(err) {
+		return nil // there is more by now
+	}
+	return err
 }

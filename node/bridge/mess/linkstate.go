@@ -133,6 +133,23 @@ func (l *link) refused(ctx context.Context, ref, reason string) error {
 	return nil
 }
 
+// declined has a thread that the other side would not have declined by it. What is no thread of ours fails as it is.
+func (l *link) declined(ctx context.Context, conv, reason string, because error) error {
+	if _, ok := l.b.threadOf(ctx, l.pseudonym(exchangeID), conv); !ok {
+		return because
+	}
+	no := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "code", Value: wire.Text(string(Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	in, err := l.inbound(exchangeID, conv+"/declined", Block{{Type: "status", Body: no}})
+	if err != nil {
+		return because
+	}
+	in.ConvID = wire.ConversationID(conv)
+	if _, err = l.b.cfg.Node.Accept(ctx, in); err != nil {
+		return errors.Join(because, err)
+	}
+	return nil
+}
+
 // endedThere spells what the exchange of a peer did to a thread that we sent there as what the peer may say about ours:
 // that it does not do it, or that it came to nothing.
 func (b *Bridge) endedThere(ctx context.Context, who, ref string, block Block) (Block, error) {

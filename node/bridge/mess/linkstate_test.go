@@ -25,7 +25,7 @@ type abroad struct {
 	held chan struct{} // open: what the link asks waits
 }
 
-func newAbroad(t *testing.T, options map[string]string) *abroad {
+func newAbroad(t *testing.T, change func(*Config)) *abroad {
 	t.Helper()
 	a := &abroad{site: newSite(t, nil), t: t}
 	us := a.register("us")
@@ -42,8 +42,11 @@ func newAbroad(t *testing.T, options map[string]string) *abroad {
 	t.Cleanup(gate.Close)
 	a.home = newParty(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
-		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: gate.URL, Options: options}}
+		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: gate.URL}}
 		c.Tokens = map[string]client.Credential{"garden": client.Credential(us)}
+		if change != nil {
+			change(c)
+		}
 	})
 	return a
 }

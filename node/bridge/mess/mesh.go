@@ -71,9 +71,6 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 			break
 		}
 	}
-	if opts.Hold {
-		b.askHeld(ctx, who.ID, string(m.Conv))
-	}
 	return answer, nil
 }
 
@@ -286,9 +283,10 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 	return store.ErrConflict
 }
 
-// candidates are the agents that the directory lists with all that a thread requires (MESS-44).
+// candidates are the agents that the directory lists with all that a thread requires (MESS-44). What is for somebody alone
+// has none.
 func (b *Bridge) candidates(ctx context.Context, t *Thread) ([]Agent, error) {
-	if b.cfg.Directory == nil {
+	if b.cfg.Directory == nil || t.Only != "" {
 		return nil, nil
 	}
 	list, err := b.cfg.Directory(ctx, t.capabilities())

@@ -1,0 +1,99 @@
+package mess
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// owner makes a call to the owner's part of the bridge at home.
+func (a *abroad) owner(path, body string) (int, wire.Value) {
+	a.t.Helper()
+	e := echo.New()
+	a.home.bridge.MountOwner(e.Group("/owner"))
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.home.bridge.door.answer(c, err) }
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequestWithContext(a.t.Context(), http.MethodPost, "/owner/mess/"+path, strings.NewReader(body)))
+	v, err := wire.Parse(w.Body.Bytes())
+	if err != nil {
+		a.t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	return w.Code, v
+}
+
+// A request for the exchange behind a link goes there and to nobody else; what waits for another goes there when it may.
+func TestRequestForALinkAlone(t *testing.T) {
+	asked := make(chan []string, 10)
+	a := newAbroad(t, func(c *Config) {
+		c.Route = true
+		c.Directory = func(_ context.Context, capabilities []string) ([]Agent, error) {
+			asked <- capabilities
+			return []Agent{{ID: "am_somebodyelse"}}, nil
+		}
+	})
+	a.home.executor("here")
+	a.executor("bob", "plumbing")
+	if code, v := a.owner("send/nowhere", `[{"request":{"intent":"mow"}}]`); code != 404 {
+		t.Errorf("a link that is not there: %d %s", code, v.JSON())
+	}
+	code, v := a.owner("send/garden", `[{"request":{"id":"a","intent":"fix the tap","requires":["plumbing"]}},{"request":{"id":"b","intent":"paint","constraints":{"depends_on":["a"]}}}]`)
+	list, _ := v.Get("threads")
+	if code != 201 || list.Len() != 2 {
+		t.Fatalf("%d %s", code, v.JSON())
+	}
+	first, second := list.At(0).GetStr("ref"), list.At(1).GetStr("ref")
+	if text := string(v.JSON()); !strings.Contains(text, `"sent":true`) || !strings.Contains(text, `"status":"waiting","sent":false`) {
+		t.Errorf("it says %s", text)
+	}
+	a.home.refuse(404, "here", "- status: {re: "+second+", code: claimed}")
+	if code, v := a.owner("send/"+second+"/garden", ""); code != 409 || !strings.Contains(string(v.JSON()), "waiting") {
+		t.Errorf("what waits was sent: %d %s", code, v.JSON())
+	}
+	there := a.only("fix the tap")
+	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["done"]}}]}`)
+	a.home.reaches(first, Completed)
+	a.home.reaches(second, Received)
+	a.poke()
+	a.set(a.only("paint"), `{"status":"claimed"}`)
+	a.home.reaches(second, Claimed)
+	if len(asked) > 0 {
+		t.Errorf("the directory was asked for %v", <-asked)
+	}
+	if _, err := a.home.records.Get(t.Context(), nsMeta, a.home.bridge.links[0].unsentKey(), time.Now()); err == nil {
+		t.Error("something is still to be sent")
+	}
+}
+
+// only returns the thread over there with an intent.
+func (a *abroad) only(intent string) (there string) {
+	a.t.Helper()
+	eventually(a.t, intent+" over there", func() bool {
+		list, _ := a.want(200, a.bob, "GET", "requests", "").Get("threads")
+		for th := range list.Elems() {
+			if th.GetStr("intent") == intent {
+				there = th.GetStr("ref")
+			}
+		}
+		return there != ""
+	})
+	return there
+}
+
+// A request that the other side would not have is declined, with its reason.
+func TestRequestThatALinkRefuses(t *testing.T) {
+	a := newAbroad(t, func(c *Config) { c.Links[0].Exchange = "elsewhere" }) // 403: the key is of another
+	_, v := a.owner("send/garden", `[{"request":{"intent":"fix the tap"}}]`)
+	list, _ := v.Get("threads")
+	ref := list.At(0).GetStr("ref")
+	a.home.reaches(ref, Declined)
+	if text := a.home.said(ref); !strings.Contains(text, "another exchange") {
+		t.Errorf("it says %s", text)
+	}
+}
