@@ -115,7 +115,7 @@ func (t *Thread) byCandidate(s Status, by string, r role, now time.Time) error {
 	if s.Code != Claimed {
 		t.become(s.Code, by, s.Message, now)
 	} else if s.Message != "" {
-		t.History[len(t.History)-1].Note = s.Message
+		t.History[len(t.History)-1].Note = wire.OneLine(s.Message, maxNote)
 	}
 	t.took(s, now)
 	return nil
@@ -154,7 +154,7 @@ func (t *Thread) become(c Code, by, note string, now time.Time) {
 	if c != Held {
 		t.Refused = false
 	}
-	t.History = append(t.History, Event{Action: string(c), At: now, By: by, Note: note})
+	t.History = append(t.History, Event{Action: string(c), At: now, By: by, Note: wire.OneLine(note, maxNote)}) // the message has all of it
 }
 
 // took takes over what a status says beside its code.

@@ -46,7 +46,8 @@ type Thread struct {
 	Successors  []string     `json:"successors,omitempty"`  // threads that took its place
 
 	History  []Event `json:"history"`
-	Serial   int     `json:"serial"` // of the newest message
+	Serial   int     `json:"serial"`          // of the newest message
+	Bytes    int     `json:"bytes,omitempty"` // of its messages, attachments apart
 	Version  uint64  `json:"version"`
 	Expired  string  `json:"stage,omitempty"` // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`
@@ -109,8 +110,27 @@ const (
 
 )
 
-// maxMessages bounds a thread.
-const maxMessages = 2000
+// The bounds of a thread: who reads it has all of its messages in memory, and every change writes all of its history. What
+// ends it may still be said.
+const (
+	maxMessages = 2000
+	maxThread   = 16 << 20 // bytes of messages, attachments apart
+	maxEvents   = 4000
+	maxNote     = 500
+)
+
+// full says why nothing more may be said in a thread, "" where it may.
+func (t *Thread) full() string {
+	switch {
+	case t.Serial > maxMessages:
+		return "the thread has too many messages"
+	case t.Bytes > maxThread:
+		return "the messages of the thread are too large together"
+	case len(t.History) > maxEvents:
+		return "the thread has changed too often"
+	}
+	return ""
+}
 
 func encode(v any) []byte {
 	data, err := json.Marshal(v)

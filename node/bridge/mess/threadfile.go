@@ -300,6 +300,7 @@ func (f threadFile) adopt() (*Thread, []Message, error) {
 				}
 			}
 		}
+		t.Bytes += len(encode(m))
 		messages = append(messages, m)
 	}
 	if t.Serial == 0 {

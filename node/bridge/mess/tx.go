@@ -28,7 +28,7 @@ type tx struct {
 	grouped map[string]Block   // entries of a lax block, which become one message for each thread
 	told    int
 	owner   map[string]bool // refs of threads of which the owner is told
-	quiet   bool            // nobody is told
+	quiet   bool            // nobody is told of what is said
 
 	ids      map[string]string  // client ids of this block's requests → refs
 	made     map[string]bool    // refs of this block's requests
@@ -290,7 +290,9 @@ func (t *tx) add(th *Thread, from string, b Block) string {
 		b[i] = t.detach(th, e)
 	}
 	m.Mess = b.Tree()
-	t.changes = append(t.changes, store.Change{Record: m.record(th.Ref)})
+	rec := m.record(th.Ref)
+	th.Bytes += len(rec.Body)
+	t.changes = append(t.changes, store.Change{Record: rec})
 	if n := len(th.History); n > 0 && th.History[n-1].Ref == "" && th.History[n-1].At.Equal(t.now) {
 		th.History[n-1].Ref = m.Ref
 	}
@@ -304,8 +306,8 @@ func (t *tx) commit(ctx context.Context) error {
 	changes := t.changes
 	for _, ref := range t.order {
 		th := t.threads[ref]
-		if th.Serial > maxMessages {
-			return conflict("the thread has too many messages")
+		if why := th.full(); why != "" && (th.Status.Open() || !t.was[ref].code.Open()) { // its end may always be said
+			return conflict("%s", why)
 		}
 		th.Version++
 		changes = append(changes, store.Change{Record: th.record(), IfRev: th.rev})
