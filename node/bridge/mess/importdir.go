@@ -157,16 +157,20 @@ func findThreads(root *os.Root) ([]threadPlace, error) {
 	return list, nil
 }
 
-// importAttachments stores the attachments that lie with a thread, before the thread is there. One that is there already
-// stays as it is.
+// importAttachments stores the attachments that lie with a thread, before what names them is taken in. One that is there
+// already stays as it is.
 func (x *Exchange) importAttachments(ctx context.Context, root *os.Root, f threadPlace, left func(at string, err error)) error {
 	entries, err := fs.ReadDir(root.FS(), f.at)
 	if err != nil {
 		left(f.at, err)
 		return nil
 	}
+	here, err := x.attachments(ctx, f.ref)
+	if err != nil {
+		return err
+	}
 	for _, e := range entries {
-		if !attachmentName.MatchString(e.Name()) {
+		if !attachmentName.MatchString(e.Name()) || slices.Contains(here, e.Name()) {
 			continue
 		}
 		data, err := readAttachment(root, path.Join(f.at, e.Name()))

@@ -163,6 +163,11 @@ func (m *mirror) readThread(ctx context.Context, root *os.Root, at string, flat 
 		return nil
 	}
 	parsed, err := readParsed(root, at, flat)
+	if err == nil && !flat {
+		err = m.x.importAttachments(ctx, root, threadPlace{at: at, ref: parsed.thread.Ref}, func(name string, err error) {
+			m.log.Warn("an attachment was left alone", "file", name, "error", err)
+		})
+	}
 	if err == nil {
 		err = m.x.takeIn(ctx, parsed)
 	}
