@@ -1,15 +1,12 @@
 package mess
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -249,165 +246,5 @@ func TestSpanCorpus(t *testing.T) {
 	}
 	if cases < 10 {
 		t.Errorf("%d cases", cases)
-	}
-}
-
-// A notice is stored with the transition it tells of: a process that dies between the two tells it afterwards, once.
-func TestNoticesOutliveTheProcess(t *testing.T) {
-	l := newLab(t)
-	box := notify.New(notify.Config{Records: l.store.Records()})
-	if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box}); err != nil {
-		t.Fatal(err)
-	}
-	l.request("agent", "{intent: look}") // the process ends here: nothing was told yet
-	again := labOn(t, l.store)
-	b, err := New(Config{Exchange: again.Exchange, Store: l.store, Notices: box})
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := func() int {
-		t.Helper()
-		list, _, err := box.List(context.Background(), "", 100, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(list)
-	}
-	if count() != 0 {
-		t.Fatal("it was told before")
-	}
-	for range 3 {
-		if _, err := b.round(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := count(); n != 1 {
-		t.Errorf("it was told %d times", n)
-	}
-	// What the owner may do is said with it, and is what the commands do.
-	ask := again.request(ownerID, "{intent: look}")
-	again.executor("bob")
-	again.status("bob", ask, "needs_input, questions: [{field: q, question: Why?}]")
-	if _, err := b.round(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	list, _, err := box.List(t.Context(), "", 100, time.Now())
-	if err != nil || !slices.ContainsFunc(list, func(n notify.Notice) bool { return strings.Contains(n.Text, "mess answer "+ask) }) {
-		t.Errorf("notices = %+v, %v", list, err)
-	}
-}
-
-// What an exchange kept, it knows after a restart: threads, order, ids, numbers of the day.
-func TestRestart(t *testing.T) {
-	l := newLab(t)
-	l.executor("bob")
-	a := l.request("agent", "{id: a, intent: one}")
-	b := l.request("agent", "{id: b, intent: two, constraints: {depends_on: [a]}}")
-	l.status("bob", a, "needs_input, questions: [{field: q, question: Why?}]")
-	again := labOn(t, l.store)
-	again.do("agent", "- reply: {re: q, answers: {q: because}}")
-	again.want(a, InProgress)
-	c := again.request("agent", "{intent: three}")
-	if c == a || c == b || !strings.HasSuffix(c, "-003") {
-		t.Errorf("ref = %s", c)
-	}
-	again.status("bob", "a", "completed")
-	again.want(b, Received)
-	page, err := again.List(t.Context(), Owner("test"), "", position{}, 10)
-	at := func(ref string) int {
-		return slices.IndexFunc(page.Threads, func(th *Thread) bool { return th.Ref == ref })
-	}
-	if err != nil || len(page.Threads) != 3 || at(b) > at(a) || at(c) < 0 { // c may be of the same millisecond
-		t.Errorf("page = %v, %v", page.Threads, err)
-	}
-	old := labOn(t, l.store)
-	old.cfg.Retention = time.Nanosecond
-	if err := old.load(); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := old.purge(t.Context(), time.Now().Add(time.Hour)); err != nil || n != 1 {
-		t.Errorf("%d threads were removed, %v; want the completed one", n, err)
-	}
-	if messages, err := old.Messages(t.Context(), a); err != nil || len(messages) != 0 {
-		t.Errorf("%d messages are left, %v", len(messages), err)
-	}
-}
-
-func BenchmarkRoute10000(b *testing.B) {
-	crew := newRoster()
-	for i := range 10_000 {
-		e := &Executor{ID: fmt.Sprintf("e%05d", i), Capabilities: []Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", i%50)}, {ID: fmt.Sprintf("rare%d", i%1000)}}}
-		if i%10 == 0 {
-			e.Availability, e.Schedule = "schedule", "0 8-22 * * *"
-		}
-		crew.put(e)
-	}
-	crew.setRules([]Rule{{Capability: "cap7", Prefer: []string{"e00007", "e00057"}}, {Default: true, By: "lower_latency"}})
-	now := time.Now()
-	var times []time.Duration
-	for b.Loop() {
-		th := &Thread{Priority: "normal", Requires: []Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", len(times)%50)}}}
-		start := time.Now()
-		if offers := crew.route(th, now); len(offers) != 200 {
-			b.Fatalf("%d offers", len(offers))
-		}
-		times = append(times, time.Since(start))
-	}
-	slices.Sort(times)
-	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
-}
-
-// BenchmarkOpenThreads creates 100,000 open threads, pages through them and starts anew.
-func BenchmarkOpenThreads(b *testing.B) {
-	for b.Loop() {
-		l := newLab(b)
-		l.executor("bob", "knife")
-		const threads, workers = 100_000, 128
-		work := make(chan int)
-		done := make(chan error, workers)
-		start := time.Now()
-		for range workers {
-			go func() {
-				for i := range work {
-					body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(fmt.Sprintf("request number %d", i))}, wire.Member{Key: "requires", Value: wire.Texts([]string{"knife"})})
-					if _, err := l.Do(context.Background(), actor(fmt.Sprintf("agent%d", i%100)), Block{{"request", body}}, Options{}); err != nil {
-						done <- err
-						return
-					}
-				}
-				done <- nil
-			}()
-		}
-		for i := range threads {
-			work <- i
-		}
-		close(work)
-		for range workers {
-			if err := <-done; err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.ReportMetric(threads/time.Since(start).Seconds(), "creates/s")
-		var times []time.Duration
-		after := position{}
-		for range 500 {
-			at := time.Now()
-			page, err := l.List(b.Context(), Owner("test"), Received, after, 100)
-			if err != nil || len(page.Threads) != 100 {
-				b.Fatal(len(page.Threads), err)
-			}
-			times = append(times, time.Since(at))
-			after = page.Next
-		}
-		slices.Sort(times)
-		b.ReportMetric(float64(times[250].Microseconds())/1000, "page-p50-ms")
-		b.ReportMetric(float64(times[495].Microseconds())/1000, "page-p99-ms")
-		start = time.Now()
-		again := labOn(b, l.store)
-		if err := again.load(); err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(time.Since(start).Seconds(), "restart-s")
 	}
 }

@@ -1,0 +1,124 @@
+package mess
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// suiteBridge is the bridge as the common suite sees it: its link leads to a foreign side that the test plays.
+type suiteBridge struct {
+	*Bridge
+	fake *fakeRemote
+}
+
+func (b *suiteBridge) Inject(ctx context.Context, peer string, raw []byte) {
+	block, err := Parse(raw)
+	if err != nil {
+		return
+	}
+	l := b.links[0]
+	in, err := l.inbound(peer, digestOf(block.Tree()), block)
+	if err != nil {
+		return
+	}
+	in.Records = l.change(string(in.MessageID), knownThread{Conv: string(in.ConvID)})
+	_, _ = l.b.cfg.Node.Accept(ctx, in)
+}
+
+func (b *suiteBridge) Next(ctx context.Context, _ string) ([]byte, error) {
+	select {
+	case raw := <-b.fake.got:
+		return raw, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (b *suiteBridge) Mirror(raw []byte) []byte { return raw }
+
+func (b *suiteBridge) Disconnect() { b.fake.down.Lock() }
+
+func (b *suiteBridge) Reconnect() { b.fake.down.Unlock() }
+
+// fakeRemote is a foreign exchange that keeps what it gets.
+type fakeRemote struct {
+	got  chan []byte
+	down sync.Mutex // held while the link is broken
+}
+
+func (r *fakeRemote) self(context.Context) string { return "us" }
+
+func (r *fakeRemote) create(_ context.Context, body wire.Value) (string, error) {
+	if !r.down.TryLock() {
+		return "", &client.SendError{Retry: true}
+	}
+	defer r.down.Unlock()
+	r.got <- Block{{Type: "request", Body: body}}.YAML()
+	return "2026-01-31-001", nil
+}
+
+func (r *fakeRemote) say(context.Context, string, Block) error { return nil }
+
+func (r *fakeRemote) changed(context.Context) ([]remoteThread, error) { return nil, nil }
+
+func (r *fakeRemote) view(context.Context, string) (remoteView, error) {
+	return remoteView{}, nil
+}
+
+func (r *fakeRemote) probe(context.Context) error { return nil }
+
+// The suite that every bridge passes.
+func TestBridgeSuite(t *testing.T) {
+	address := func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: "garden", Peer: peer} }
+	var hostiles [][]byte
+	for _, text := range hostile() {
+		hostiles = append(hostiles, []byte(text))
+	}
+	hostiles = append(hostiles, []byte("- request: {intent: 3}"), []byte("- status: {re: x}"), []byte("MESS: []"))
+	var shared store.Store // of the node that was started last: a bridge keeps its state in the node's steps
+	bridgetest.Suite{
+		Address:   address,
+		Principal: func(peer string) string { return address(peer).String() },
+		Peers:     [2]string{"roomba", "household:teague-phone"},
+		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
+			s := shared
+			b, err := New(Config{Exchange: NewExchange(ExchangeConfig{Store: s}), Store: s, Node: receiver,
+				HTTP: client.NewHTTP(client.HTTPConfig{Local: true}), Links: []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fake := &fakeRemote{got: make(chan []byte, 100)}
+			b.links[0].remote = fake
+			return &suiteBridge{b, fake}
+		},
+		Node: func(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
+			s := meshtest.Store(t)
+			exchange, err := New(Config{Exchange: NewExchange(ExchangeConfig{Store: s}), Store: s})
+			if err != nil {
+				t.Fatal(err)
+			}
+			member := meshtest.New(t).Node("home", func(c *node.Config) {
+				c.Policy, c.Rates = cfg.Policy, cfg.Rates
+				c.Transports = map[string]bridge.Transport{Kind: cfg.Transport}
+				c.Routes = []node.Route{{Pattern: string(Intent), Name: "mess", Handler: meshHandler{func() *Bridge { return exchange }}, Repeatable: true}}
+			})
+			shared = member.Store
+			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+		},
+		Message: func(n int) []byte { return []byte("- request: {id: m" + itoa(n) + ", intent: hello}") },
+		Kinds: []bridgetest.Kind{{
+			Name: "request", Intent: Intent,
+			Payload: `{"action":"request","mess":[{"request":{"id":"a","intent":"look\nhere","requires":["x",{"y":{"level":"expert"}}],"own":{"k":[1,2.50]}}}]}`,
+		}},
+		Hostile: hostiles,
+	}.Run(t)
+}
