@@ -50,6 +50,8 @@ type link struct {
 	known map[string]string    // thread → what it looked like when all of it was taken in
 	later map[string]postponed // threads of which something could not be taken in, or read
 
+	making sync.Mutex // held until a thread that we made there is known as ours, and while one is looked at
+
 	mu     sync.Mutex
 	status bridge.LinkStatus
 	peers  map[string]bool
@@ -213,6 +215,9 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	ref := string(rec.Body)
 	err = l.remote.say(ctx, ref, block.about(ref))
 	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
+		if err := l.lost(ctx, d, conv, ref, reason, block); err != nil {
+			return err
+		}
 		return l.refused(ctx, ref, reason)
 	}
 	if err == nil {
@@ -227,18 +232,26 @@ func (l *link) open(ctx context.Context, conv string, block Block) error {
 	if i < 0 {
 		return errors.New("mess: nothing there is known by this conversation")
 	}
-	ref, err := l.remote.create(ctx, block[i].Body)
+	err := l.make(ctx, conv, block[i].Body)
 	if reason, no := saysNo(err); no {
 		return l.declined(ctx, conv, reason, err)
 	}
 	if err != nil {
 		return err
 	}
-	if err := l.b.x.records.Apply(ctx, l.change(ref, knownThread{Conv: conv, Mine: true}), time.Now()); err != nil {
-		return err
-	}
 	l.poke()
 	return nil
+}
+
+// make makes the thread and remembers that it is ours, before anybody looks at what is there.
+func (l *link) make(ctx context.Context, conv string, request wire.Value) error {
+	l.making.Lock()
+	defer l.making.Unlock()
+	ref, err := l.remote.create(ctx, request)
+	if err != nil {
+		return err
+	}
+	return l.b.x.records.Apply(ctx, l.change(ref, knownThread{Conv: conv, Mine: true}), time.Now())
 }
 
 func (l *link) poke() {

@@ -135,6 +135,8 @@ func (l *link) waiting(list []remoteThread) []remoteThread {
 
 // look takes in what is new in a thread.
 func (l *link) look(ctx context.Context, r remoteThread, self string) error {
+	l.making.Lock()
+	defer l.making.Unlock()
 	k, found, err := l.load(ctx, r.ref)
 	if err != nil {
 		return err

@@ -97,3 +97,24 @@ func TestRequestThatALinkRefuses(t *testing.T) {
 		t.Errorf("it says %s", text)
 	}
 }
+
+// Two want to do what somebody behind a link asks for: who comes too late is told, and has nothing to do any more.
+func TestLateClaimThroughALink(t *testing.T) {
+	a := newAbroad(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
+	carol := a.register("carol")
+	a.home.executor("here")
+	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")
+	a.poke()
+	here := a.home.theirs()
+	see := a.blind()
+	a.set(there, `{"status":"claimed"}`)
+	a.home.status("here", here, "claimed")
+	see()
+	a.home.reaches(here, Cancelled)
+	if text := a.home.said(here); !strings.Contains(text, "held by another executor") {
+		t.Errorf("it says %s", text)
+	}
+	if th := a.thread(there); th.Status != Claimed || th.Holder != "bob" {
+		t.Errorf("there it is %s by %s", th.Status, th.Holder)
+	}
+}

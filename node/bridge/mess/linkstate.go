@@ -139,15 +139,50 @@ func (l *link) declined(ctx context.Context, conv, reason string, because error)
 		return because
 	}
 	no := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "code", Value: wire.Text(string(Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
-	in, err := l.inbound(exchangeID, conv+"/declined", Block{{Type: "status", Body: no}})
-	if err != nil {
-		return because
-	}
-	in.ConvID = wire.ConversationID(conv)
-	if _, err = l.b.cfg.Node.Accept(ctx, in); err != nil {
+	if err := l.hand(ctx, exchangeID, conv, "declined", Entry{Type: "status", Body: no}); err != nil {
 		return errors.Join(because, err)
 	}
 	return nil
+}
+
+// lost ends a thread that somebody there asked for, where a claim of ours came too late or the thread is there no more: it
+// is done by others, and nobody here need work on it.
+func (l *link) lost(ctx context.Context, d bridge.Delivery, conv, ref, reason string, said Block) error {
+	k, _, err := l.load(ctx, ref)
+	if err != nil || k.Mine {
+		return err
+	}
+	address, err := bridge.ParseAddress(d.Address)
+	if err != nil {
+		return err
+	}
+	v, err := l.remote.view(ctx, ref)
+	_, gone := saysNo(err)
+	if err != nil && !gone {
+		return err
+	}
+	late := slices.ContainsFunc(said, func(e Entry) bool { return e.Type == "status" && e.Body.GetStr("code") == string(Claimed) })
+	self := l.remote.self(ctx)
+	if !gone && !v.status.Terminal() && (v.holder == "" || !late && (self == "" || v.holder == self)) {
+		return nil
+	}
+	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	err = l.hand(ctx, address.Peer, conv, "lost", Entry{Type: "cancel", Body: body})
+	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
+		return nil // it has ended
+	}
+	return err
+}
+
+// hand hands in what the other side did not say in words.
+func (l *link) hand(ctx context.Context, peer, conv, what string, e Entry) error {
+	in, err := l.inbound(peer, conv+"/"+what, Block{e})
+	if err != nil {
+		return err
+	}
+	in.ConvID = wire.ConversationID(conv)
+	_, err = l.b.cfg.Node.Accept(ctx, in)
+	return err
 }
 
 // endedThere spells what the exchange of a peer did to a thread that we sent there as what the peer may say about ours:
