@@ -40,24 +40,29 @@ func (b *Bridge) question(ctx context.Context, kind string, t *Thread, more askB
 
 // saying returns the message that a question is about.
 func (b *Bridge) saying(ctx context.Context, t *Thread, kind string) (Message, error) {
-	const back = 50 // messages that an executor may have said since it asked
-	first, last := 1, 1
-	if kind == askConfirm {
-		first, last = max(1, t.Serial-back), t.Serial
+	if kind != askConfirm {
+		return b.newest(ctx, t.Ref, 1, func(Message) bool { return true })
 	}
-	var m Message
-	for serial := last; serial >= first; serial-- {
-		rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, serial), time.Now())
+	return b.newest(ctx, t.Ref, t.Serial, func(m Message) bool {
+		for e := range m.Mess.Elems() {
+			if status, _ := e.Get("status"); status.GetStr("code") == string(NeedsConfirmation) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// newest returns the newest message of a thread up to serial that is, however much was said since; else the first one.
+// What the state machine refused counts for nothing.
+func (b *Bridge) newest(ctx context.Context, ref string, serial int, is func(Message) bool) (m Message, err error) {
+	for ; serial >= 1; serial-- {
+		rec, err := b.x.records.Get(ctx, nsMessages, messageKey(ref, serial), time.Now())
 		if err != nil {
 			return m, err
 		}
-		if m, err = decodeMessage(rec); err != nil {
+		if m, err = decodeMessage(rec); err != nil || m.Channel != channelRefused && is(m) {
 			return m, err
-		}
-		for e := range m.Mess.Elems() {
-			if status, _ := e.Get("status"); kind != askConfirm || status.GetStr("code") == string(NeedsConfirmation) {
-				return m, nil
-			}
 		}
 	}
 	return m, nil
@@ -109,24 +114,4 @@ func aboutExecutor(id string) string { return about("executors/" + id) }
 // door.
 func (b *Bridge) registrationAnswered(ctx context.Context, id string) ([]store.Change, error) {
 	return b.cfg.Asks.WithdrawAbout(ctx, aboutExecutor(id), func(acl.Ask) bool { return true }, time.Now())
-}
-
-// askHeld asks the owner about the threads of a conversation that wait.
-func (b *Bridge) askHeld(ctx context.Context, who, conv string) {
-	if b.cfg.Asks == nil {
-		return
-	}
-	refs, _ := b.x.index.page("from:"+who, position{}, 50, func(e *entry) bool { return e.external == conv && e.status == Held })
-	for _, ref := range refs {
-		t, err := b.x.read(ctx, ref, time.Now())
-		if err == nil && t.Parked == parkedApproval {
-			var changes []store.Change
-			if changes, err = b.question(ctx, askHeld, t, askBody{}, "a request needs your word before anybody acts on it"); err == nil {
-				err = b.ask(ctx, changes)
-			}
-		}
-		if err != nil {
-			b.log.Error("the owner could not be asked", "thread", ref, "error", err)
-		}
-	}
 }

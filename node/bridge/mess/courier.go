@@ -233,7 +233,11 @@ func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change
 	if err != nil {
 		return err
 	}
-	return b.ask(ctx, append(done, question...))
+	err = b.ask(ctx, append(slices.Clone(done), question...))
+	if errors.Is(err, store.ErrQuota) && t.Requester != ownerID { // enough waits for the owner, whose inbox has the request
+		return b.x.records.Apply(ctx, done, time.Now())
+	}
+	return err
 }
 
 // resolverFunc carries out the owner's word on one kind of question.

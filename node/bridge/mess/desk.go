@@ -79,32 +79,45 @@ func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) 
 	if b.cfg.Asks == nil {
 		return changes, nil
 	}
-	now := time.Now()
-	confirm := strings.HasPrefix(t.turn(), turnConfirm+"/")
+	kind, title := t.wants()
 	asked := false
 	stale, err := b.cfg.Asks.WithdrawAbout(ctx, about(t.Ref), func(a acl.Ask) bool {
 		switch a.Kind {
 		case askConfirm:
 			var body askBody
-			stands := confirm && json.Unmarshal(a.Body, &body) == nil && body.Serial == t.Serial
+			stands := kind == askConfirm && json.Unmarshal(a.Body, &body) == nil && body.Serial == t.Serial
 			asked = asked || stands
 			return !stands
 		case askHeld:
-			return t.Parked != parkedApproval
+			stands := t.turn() == turnRelease
+			asked = asked || stands
+			return !stands
 		case askRoute:
 			return !t.claimable()
 		}
 		return false
-	}, now)
+	}, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	changes = append(changes, stale...)
-	if !confirm || asked {
+	if kind == "" || asked {
 		return changes, nil
 	}
-	question, err := b.question(ctx, askConfirm, t, askBody{}, "an executor wants to act and asks you to confirm")
+	question, err := b.question(ctx, kind, t, askBody{}, title)
 	return append(changes, question...), err
+}
+
+// wants names the question of a yes or no that the owner's turn is, and what it says in our words; "" for none. What the
+// owner held back is asked by nobody.
+func (t *Thread) wants() (kind, title string) {
+	switch turn := t.turn(); {
+	case strings.HasPrefix(turn, turnConfirm+"/"):
+		return askConfirm, "an executor wants to act and asks you to confirm"
+	case turn == turnRelease && t.History[len(t.History)-1].By != ownerID:
+		return askHeld, "a request needs your word before anybody acts on it"
+	}
+	return "", ""
 }
 
 // maxTask bounds the words of others in a task. What is longer is read in the thread.
@@ -117,21 +130,20 @@ func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
 	if kind != turnWork && kind != turnAnswer {
 		return task, nil
 	}
-	serial := t.Serial // what was asked, or answered
-	if kind == turnWork && n == "0" {
+	serial, from := t.Serial, t.Requester // what was answered, or asked
+	if n == "0" {
 		serial = 1
 	}
-	rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, serial), time.Now())
-	if err != nil {
-		return task, err
+	if kind == turnAnswer {
+		from = t.Holder
 	}
-	m, err := decodeMessage(rec)
+	m, err := b.newest(ctx, t.Ref, serial, func(m Message) bool { return m.From == from })
 	if err != nil {
 		return task, err
 	}
 	task.Turn, task.Intent = t.turn(), Intent
 	task.Taken = n == "0" && t.Holder == ownerID
-	task.Peer, task.Name, task.Proof = t.known(m.From)
+	task.Peer, task.Name, task.Proof = t.known(from)
 	task.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionIn(m.Mess))}, wire.Member{Key: "ref", Value: wire.Text(t.Ref)})
 	if kind == turnAnswer {
 		task.Payload = task.Payload.With("questions", t.openTree())
@@ -240,7 +252,8 @@ func (t *Thread) answering(a bridge.Answer) (Block, error) {
 }
 
 // sayable are the entries that a task takes, by the kind of its turn. A yes or no is given to a question in the approval
-// queue, and not by whoever may answer what came in.
+// queue, and not by whoever may answer what came in. Of the states those of who works are taken: to cancel a request, or to
+// end it in another way, is not.
 var sayable = map[string][]string{turnWork: {"v", "status", "response"}, turnAnswer: {"v", "answer", "reply"}}
 
 // blockOf reads a list of the owner's about this thread alone.
@@ -255,10 +268,11 @@ func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
 	for i, e := range b {
 		_, confirms := e.Body.Get("confirm")
 		_, accepts := e.Body.Get("accept")
+		code, coded := ParseCode(e.Body.GetStr("code"))
 		re, named := e.Body.Get("re")
 		one, _ := re.Str()
 		switch {
-		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts:
+		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts || coded && code != Claimed && !slices.Contains(working, code):
 			return nil, bad(entryPath(i, e), "does not answer this: "+t.howTo(kind))
 		case named && one != t.Ref:
 			return nil, bad(entryPath(i, e)+".re", "must be "+t.Ref+", or be left out")

@@ -71,9 +71,6 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 			break
 		}
 	}
-	if opts.Hold {
-		b.askHeld(ctx, who.ID, string(m.Conv))
-	}
 	return answer, nil
 }
 

@@ -1,0 +1,116 @@
+package mess
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// pending waits for the one question to the owner whose body says this.
+func (p *party) pending(text string) (ask acl.Ask) {
+	p.t.Helper()
+	eventually(p.t.(*testing.T), "a question with "+text, func() bool {
+		asks, _, err := p.node.Asks().List(p.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil || len(asks) != 1 || !strings.Contains(string(asks[0].Body), text) {
+			return false
+		}
+		ask = asks[0]
+		return true
+	})
+	return ask
+}
+
+// fill opens as many questions of a kind as may be open, and returns what holds one of the places.
+func (p *party) fill(kind string) store.Record {
+	p.t.Helper()
+	var changes []store.Change
+	for i := range 200 {
+		changes = append(changes, store.Change{Record: store.Record{NS: "asks-open", Key: fmt.Sprintf("%s/%d", kind, i), Terms: []string{kind}, Body: []byte("x")}})
+	}
+	if err := p.store.Records().Apply(p.t.Context(), changes, time.Now()); err != nil {
+		p.t.Fatal(err)
+	}
+	return changes[0].Record
+}
+
+// Who is answered is who asks, also after the owner said something: the rules for what leaves go by it.
+func TestTaskIsOfWhoAsks(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	home.executor("bob")
+	ref := home.request(ownerID, "{intent: look into the fridge}")
+	home.status("bob", ref, "claimed")
+	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?}, {field: light, question: Is there light?}]")
+	first := home.task(ref, "answer/3")
+	home.reply(first.ID, `{"mess":[{"answer":{"id":"shelf","value":"top"}}]}`, 200)
+	home.want(ref, NeedsInput)
+	next := home.task(ref, "answer/4")
+	if s := string(next.Payload); next.PeerName != "bob" || next.Peer != first.Peer || !strings.Contains(s, "needs_input") || strings.Contains(s, "top") {
+		t.Errorf("item of %s: %s", next.PeerName, s)
+	}
+}
+
+// An agent that may answer takes no request back, and ends none in the name of the exchange.
+func TestTaskTakesWhatWorkSays(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	ref := home.request("claude", "{intent: look}")
+	item := home.task(ref, "work/0")
+	for _, code := range []string{"cancelled", "expired", "superseded", "received"} {
+		home.reply(item.ID, `{"mess":[{"status":{"code":"`+code+`","reason":"x"}}]}`, 400)
+	}
+	home.want(ref, Received)
+	home.reply(item.ID, `{"mess":[{"status":{"code":"in_progress"}}]}`, 200)
+	home.want(ref, InProgress)
+}
+
+// What an executor says after it asked for a yes does not take the place of what it asked.
+func TestConfirmationIsNotBuried(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	home.executor("bob")
+	ref := home.request(ownerID, "{intent: look into the fridge}")
+	home.status("bob", ref, "claimed")
+	home.status("bob", ref, "needs_confirmation, action: sell the house")
+	var much strings.Builder
+	for range 60 {
+		fmt.Fprintf(&much, "- remark: {re: %s, text: buy milk}\n", ref)
+	}
+	home.do("bob", much.String())
+	if ask := home.pending(`"serial":63`); !strings.Contains(string(ask.Body), "sell the house") {
+		t.Errorf("the owner is shown %s", ask.Body)
+	}
+}
+
+// Of a request that waits for the owner's word the owner is asked once there is room among the questions.
+func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	slot := home.fill(askHeld)
+	res, err := home.Do(t.Context(), actor("claude"), mustParse(t, "- request: {intent: look into the cellar}\n"), Options{Hold: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home.want(res.Created[0], Held)
+	free := store.Change{Record: slot, IfRev: store.Any, Delete: true}
+	if err := home.store.Records().Apply(t.Context(), []store.Change{free}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	home.wakeCourier()
+	home.pending("the cellar")
+}
+
+// Where enough waits for the owner, strangers do not have the directory asked again and again: the inbox has their request.
+func TestFullQueueAsksNoDirectory(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: "am_x"}}, nil }
+	})
+	home.fill(askRoute)
+	home.task(home.request("claude", "{intent: look}"), "work/0")
+	eventually(t, "an end of what is to be told", func() bool {
+		page, err := home.store.Records().List(t.Context(), nsNotices, "", "", 10, time.Now())
+		return err == nil && len(page.Records) == 0
+	})
+}
