@@ -61,9 +61,6 @@ func (t *tx) tell(to, kind, ref string, serial int) {
 // tellTurns tells the owner's desk of the threads about which the owner can do another thing than before. A notice of
 // any kind does.
 func (t *tx) tellTurns() {
-	if t.quiet {
-		return
-	}
 	for _, ref := range t.order {
 		th, was := t.threads[ref], t.was[ref]
 		turn := th.turn()

@@ -348,18 +348,21 @@ func (x *Exchange) adopt(ctx context.Context, list []threadFile) ([]*Thread, err
 	var threads []*Thread
 	var refs []string
 	var changes []store.Change
+	tx := x.begin(Actor{ID: exchangeID, system: true}, Options{})
 	for _, f := range list {
 		t, messages, err := f.adopt()
 		if err != nil {
 			return nil, err
 		}
 		threads, refs = append(threads, t), append(refs, t.Ref)
+		tx.threads[t.Ref], tx.order = t, append(tx.order, t.Ref)
 		changes = append(changes, store.Change{Record: t.record()})
 		for _, m := range messages {
 			changes = append(changes, store.Change{Record: m.record(t.Ref), IfRev: store.Any})
 		}
 	}
-	err := x.records.Apply(ctx, changes, time.Now())
+	tx.tellTurns()
+	err := x.records.Apply(ctx, append(changes, tx.changes...), time.Now())
 	if errors.Is(err, store.ErrConflict) {
 		return nil, conflict("a thread with this ref is here already")
 	}
@@ -368,6 +371,9 @@ func (x *Exchange) adopt(ctx context.Context, list []threadFile) ([]*Thread, err
 	}
 	for _, t := range threads {
 		x.index.publish(t)
+	}
+	if tx.told > 0 {
+		x.wakeCourier()
 	}
 	x.changed(refs)
 	return threads, nil

@@ -1,0 +1,61 @@
+package mess
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// A document that is not allowed makes the thread no other for who must answer: the item and the question follow it.
+func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	home.executor("bob")
+	refuse := func(ref, said string) {
+		t.Helper()
+		m := Message{From: "bob", At: time.Now(), Mess: mustParse(t, said).Tree()}
+		mark := store.Change{Record: store.Record{NS: nsSeen, Key: "file/" + ref + "/" + said}}
+		if err := home.keepRefused(t.Context(), ref, m, "not allowed", mark); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref := home.request(ownerID, "{intent: look into the fridge}")
+	home.status("bob", ref, "claimed")
+	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?}]")
+	home.task(ref, "answer/3")
+	refuse(ref, "- response: {content: [nonsense]}\n")
+	item := home.task(ref, "answer/4")
+	if !strings.Contains(string(item.Payload), "Which shelf?") || strings.Contains(string(item.Payload), "nonsense") {
+		t.Errorf("item = %s", item.Payload)
+	}
+	home.reply(item.ID, text("top"), 200)
+	home.want(ref, InProgress)
+
+	home.status("bob", ref, "needs_confirmation, action: sell the house")
+	home.pending("sell the house")
+	refuse(ref, "- status: {code: needs_confirmation, action: buy milk}\n")
+	home.pending("sell the house")
+	ask := home.pending(fmt.Sprintf(`"serial":%d`, home.thread(ref).Serial))
+	if strings.Contains(string(ask.Body), "buy milk") {
+		t.Errorf("the owner is shown %s", ask.Body)
+	}
+}
+
+// A thread that is taken over from files is the owner's turn like any other.
+func TestImportedThreadIsATask(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	file := "ref: 2026-03-01-001\nrequestor: claude\nstatus: received\nintent: look\ncreated: 2026-03-01T10:00:00Z\nupdated: 2026-03-01T10:00:00Z\n" +
+		"---\nfrom: claude\nreceived: 2026-03-01T10:00:00Z\nMESS:\n  - request: {intent: look}\n"
+	list, err := home.Import(t.Context(), [][][]byte{{[]byte(file)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	item := home.task(list[0].Ref, "work/0")
+	home.reply(item.ID, text("seen"), 200)
+	home.want(list[0].Ref, Completed)
+	home.ends(item, node.ItemAnswered)
+}
