@@ -6,39 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messLink says whether a link leads to a foreign exchange. It is asked before a request is made: one that is made and
-// cannot be sent would stay here, for somebody else to claim.
-func messLink(ctx context.Context, a *app, name string) error {
-	o, err := a.owner(ctx)
-	if err != nil {
-		return err
-	}
-	raw, err := o.call(ctx, http.MethodGet, "links", nil, nil)
-	if err = errors.Join(err, o.close()); err != nil {
-		return err
-	}
-	page, err := decode[items[bridge.LinkStatus]](raw)
-	if err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(page.Items, func(l bridge.LinkStatus) bool { return l.Name == name && l.Kind == mess.Kind }) {
-		return failHint(exitInput, fmt.Errorf("there is no link %s of kind mess", clean(name)), "agentmesh links list")
-	}
-	return nil
-}
-
 // messRequestTo makes the requests of a block for the exchange behind a link, and for nobody else.
 func messRequestTo(ctx context.Context, a *app, out messOut, b mess.Block, link string) error {
-	if err := messLink(ctx, a, link); err != nil {
-		return err
-	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err

@@ -71,7 +71,7 @@ type sentTo struct {
 func (b *Bridge) linkNamed(name string) (*link, error) {
 	i := slices.IndexFunc(b.links, func(l *link) bool { return l.cfg.Name == name })
 	if i < 0 {
-		return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no link " + wire.OneLine(name, 60) + " of kind mess"}
+		return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no link " + wire.OneLine(name, 60) + " of kind mess; agentmesh links list names them"}
 	}
 	return b.links[i], nil
 }

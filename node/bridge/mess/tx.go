@@ -28,7 +28,7 @@ type tx struct {
 	grouped map[string]Block   // entries of a lax block, which become one message for each thread
 	told    int
 	owner   map[string]bool // refs of threads of which the owner is told
-	quiet   bool            // nobody is told of what is said of what is said
+	quiet   bool            // nobody is told of what is said
 
 	ids      map[string]string  // client ids of this block's requests → refs
 	made     map[string]bool    // refs of this block's requests
