@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -54,6 +55,7 @@ type Exchange struct {
 	mirror func(refs []string)
 	open   watchers
 	news   chan struct{} // there is a notice
+	told   atomic.Uint64 // notices that were made
 }
 
 // NewExchange returns the exchange that cfg describes. It starts nothing and reads nothing yet.

@@ -54,7 +54,7 @@ func (t *tx) tell(to, kind, ref string, serial int) {
 		t.owner[ref] = true
 	}
 	n := Notice{To: to, Kind: kind, Ref: ref, Serial: serial}
-	key := fmt.Sprintf("%019d-%s-%04d", t.now.UnixNano(), ref, t.told)
+	key := fmt.Sprintf("%019d-%s-%012d", t.now.UnixNano(), ref, t.x.told.Add(1)) // several units may fall into one millisecond
 	t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsNotices, Key: key, Body: encode(n)}, IfRev: store.Any})
 }
 

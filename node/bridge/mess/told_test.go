@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -129,4 +130,26 @@ func TestQuestionsShowTheRequest(t *testing.T) {
 			t.Errorf("%s shows %.500s, want %s", c.kind, shown.String(), c.want)
 		}
 	}
+}
+
+// Two units of one millisecond tell of one thread, and neither takes the place of the other.
+func TestNoticesOfOneMillisecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		l.hears = func(id string) bool { return id == "alice" }
+		ref := l.request("alice", "{intent: look}")
+		for range 3 {
+			l.status(ownerID, ref, "in_progress, message: so it goes")
+		}
+		page, err := l.records.List(t.Context(), nsNotices, "", "", 10, time.Now())
+		if err != nil || len(page.Records) != 3 {
+			t.Fatalf("%d notices, %v, want one for each status", len(page.Records), err)
+		}
+		for i, rec := range page.Records {
+			if n, err := decodeNotice(rec); err != nil || n.Serial != i+2 {
+				t.Errorf("notice %d is of message %d, %v: want the order in which they were said", i, n.Serial, err)
+			}
+		}
+		l.store.Close()
+	})
 }
