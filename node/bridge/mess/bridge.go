@@ -79,6 +79,8 @@ type Bridge struct {
 	log   *slog.Logger
 	links []*link
 	disk  *mirror
+
+	pushes pushes
 }
 
 // New returns a bridge.
@@ -87,7 +89,7 @@ func New(cfg Config) (*Bridge, error) {
 		return nil, errors.New("mess: config is incomplete")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger}
+	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, pushes: pushes{http: cfg.HTTP, log: cfg.Logger}}
 	b.door = &door{x: b.x, local: cfg.Local}
 	if cfg.Asks != nil {
 		b.door.ask, b.door.answered, b.door.published = b.askRegistration, b.registrationAnswered, cfg.Asks.Published
@@ -125,6 +127,7 @@ func (b *Bridge) MountOwner(g *echo.Group) {
 // Run works until ctx ends: deadlines, notices, the mirror and the links.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+	defer b.pushes.all.Wait()
 	g.Go(func() error { return b.x.Run(ctx) })
 	g.Go(func() error { return b.carry(ctx) })
 	if b.disk != nil {

@@ -1,19 +1,16 @@
 package mess
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -127,7 +124,11 @@ func (b *Bridge) tell(ctx context.Context, n Notice) (until time.Time, err error
 	case t.Peers[n.To].Conv != "":
 		return b.tellPeer(ctx, t, n, done)
 	case n.Kind == noticeOffer:
-		return until, b.push(ctx, t, n, done)
+		err := b.x.records.Apply(ctx, done, time.Now())
+		if err == nil { // else somebody else tells it
+			b.pushes.send(ctx, b.x.crew.get(n.To), t)
+		}
+		return until, err
 	}
 	return until, b.x.records.Apply(ctx, done, time.Now())
 }
@@ -307,51 +308,4 @@ func (x *Exchange) reoffer(ctx context.Context, ref string) error {
 		}
 	}
 	return store.ErrConflict
-}
-
-// push sends an executor's notifications (MESS-45). Each channel is tried once.
-func (b *Bridge) push(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
-	if err := b.x.records.Apply(ctx, done, time.Now()); err != nil {
-		return err // somebody else tells it
-	}
-	c := b.x.crew.get(n.To)
-	if c == nil || b.cfg.HTTP == nil {
-		return nil
-	}
-	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, wire.OneLine(t.Intent, 200), t.Ref)
-	for _, ch := range c.Notifications {
-		var body []byte
-		kind := "application/json"
-		switch ch.Type {
-		case "ntfy":
-			body, kind = []byte(text), "text/plain"
-		case "slack", "google_chat":
-			body = wire.Obj(wire.Member{Key: "text", Value: wire.Text(text)}).JSON()
-		case "webhook":
-			body = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "intent", Value: wire.Text(t.Intent)},
-				wire.Member{Key: "priority", Value: wire.Text(t.Priority)}).JSON()
-		default:
-			continue
-		}
-		if err := post(ctx, b.cfg.HTTP, ch.URL, kind, body); err != nil {
-			b.log.Info("a notification failed", "executor", n.To, "type", ch.Type, "error", err)
-		}
-	}
-	return nil
-}
-
-func post(ctx context.Context, h *client.HTTP, url, kind string, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", kind)
-	resp, err := h.Do(ctx, client.Public, req)
-	if err != nil {
-		return err
-	}
-	_, err = client.ReadAll(resp, 64<<10)
-	return err
 }

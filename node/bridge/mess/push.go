@@ -1,0 +1,92 @@
+package mess
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// maxPushing is how many executors are notified at once. One that answers slowly holds up nobody else: it has one place,
+// and what comes for it meanwhile is not sent.
+const maxPushing = 16
+
+// pushTime bounds one call.
+const pushTime = 30 * time.Second
+
+// pushes sends executors' notifications (MESS-45). Each channel of an executor is tried once.
+type pushes struct {
+	http *client.HTTP // nil: nothing is sent
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	busy map[string]bool // executors
+	all  sync.WaitGroup
+}
+
+// send notifies an executor of a thread, and does not wait for it.
+func (p *pushes) send(ctx context.Context, c *candidate, t *Thread) {
+	if c == nil || p.http == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy[c.ID] || len(p.busy) >= maxPushing {
+		p.log.Info("a notification was dropped: others are on their way", "executor", c.ID, "thread", t.Ref)
+		return
+	}
+	if p.busy == nil {
+		p.busy = map[string]bool{}
+	}
+	p.busy[c.ID] = true
+	p.all.Go(func() {
+		p.channels(ctx, c, t)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.busy, c.ID)
+	})
+}
+
+func (p *pushes) channels(ctx context.Context, c *candidate, t *Thread) {
+	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, wire.OneLine(t.Intent, 200), t.Ref)
+	for _, ch := range c.Notifications {
+		var body []byte
+		kind := "application/json"
+		switch ch.Type {
+		case "ntfy":
+			body, kind = []byte(text), "text/plain"
+		case "slack", "google_chat":
+			body = wire.Obj(wire.Member{Key: "text", Value: wire.Text(text)}).JSON()
+		case "webhook":
+			body = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "intent", Value: wire.Text(t.Intent)},
+				wire.Member{Key: "priority", Value: wire.Text(t.Priority)}).JSON()
+		default:
+			continue
+		}
+		if err := p.post(ctx, ch.URL, kind, body); err != nil {
+			p.log.Info("a notification failed", "executor", c.ID, "type", ch.Type, "error", err)
+		}
+	}
+}
+
+func (p *pushes) post(ctx context.Context, url, kind string, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, pushTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", kind)
+	resp, err := p.http.Do(ctx, client.Public, req)
+	if err != nil {
+		return err
+	}
+	_, err = client.ReadAll(resp, 64<<10)
+	return err
+}

@@ -1,0 +1,72 @@
+package mess
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+)
+
+// Executors are notified in the form of their channel, and one whose address never answers holds up neither the others
+// nor the owner.
+func TestNotifications(t *testing.T) {
+	var tarpit atomic.Int32
+	got := make(chan string, 10)
+	release := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if r.URL.Path == "/tarpit" {
+			tarpit.Add(1)
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		got <- r.URL.Path + " " + r.Header.Get("Content-Type") + " " + string(body)
+	}))
+	defer srv.Close()
+	defer close(release)
+	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+		c.Notify = true
+		c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	})
+	register := func(id, capability string, channels ...Notification) {
+		t.Helper()
+		reg := Registration{ID: id, Capabilities: []Need{{ID: capability}}, Notifications: channels}
+		if _, err := home.Register(t.Context(), reg, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	register("slow", "anything", Notification{Type: "webhook", URL: srv.URL + "/tarpit"}, Notification{Type: "webhook", URL: srv.URL + "/tarpit"})
+	register("bob", "ladder", Notification{Type: "ntfy", URL: srv.URL + "/ntfy"}, Notification{Type: "slack", URL: srv.URL + "/slack"},
+		Notification{Type: "webhook", URL: srv.URL + "/hook"}, Notification{Type: "pushover", URL: srv.URL + "/never"})
+	for range 5 { // the first is on its way for as long as the test
+		home.task(home.request("claude", "{intent: wait, requires: [anything]}"), "work/0")
+	}
+	ref := home.request("claude", "{intent: 'change the bulb', requires: [ladder], priority: urgent}")
+	home.task(ref, "work/0")
+	for _, want := range []string{
+		"/ntfy text/plain [urgent] change the bulb (" + ref + ")",
+		`/slack application/json {"text":"[urgent] change the bulb (` + ref + `)"}`,
+		`/hook application/json {"ref":"` + ref + `","intent":"change the bulb","priority":"urgent"}`,
+	} {
+		if text := <-got; text != want {
+			t.Errorf("sent %s, want %s", text, want)
+		}
+	}
+	if n := tarpit.Load(); n != 1 {
+		t.Errorf("the address that never answers was called %d times at once", n)
+	}
+	if len(got) > 0 {
+		t.Errorf("and %s", <-got)
+	}
+}
