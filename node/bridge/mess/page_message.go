@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ var safeImages = map[string]bool{"image/jpeg": true, "image/png": true, "image/g
 // as content. All others are shown as they were written: nothing that somebody says is left out.
 var (
 	prose          = []string{"message", "action", "consequences", "reason", "notes", "text"}
-	shownElsewhere = []string{"re", "id", "code", "intent", "context", "content"}
+	shownElsewhere = []string{"re", "code", "intent"}
 )
 
 // maxShownText bounds one text on the page; the thread has all of it.
@@ -59,14 +60,18 @@ func viewMessage(ref string, m Message) messageRow {
 				rest = rest.Without(key)
 			}
 		}
+		var content []wire.Value
+		for _, key := range []string{"context", "content"} {
+			if list, ok := e.Body.Get(key); ok && list.Kind() == wire.Array {
+				content = slices.AppendSeq(content, list.Elems())
+				rest = rest.Without(key)
+			}
+		}
 		if rest.Len() > 0 {
 			row.yaml(rest)
 		}
-		for _, key := range []string{"context", "content"} {
-			list, _ := e.Body.Get(key)
-			for entry := range list.Elems() {
-				row.entry(ref, entry)
-			}
+		for _, entry := range content {
+			row.entry(ref, entry)
 		}
 	}
 	return row

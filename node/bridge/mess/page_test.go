@@ -125,11 +125,13 @@ func TestPageShowsEverything(t *testing.T) {
 - status: {code: needs_confirmation, re: last, action: climb, reversible: false}
 - suggestion: {id: s, type: alternative, re: [last], proposed: {intent: jump}, reason: faster}
 - followup: a word
+- review: {content: five stars}
+- answer: {id: which-door, value: the left one}
 `)
 	row := viewMessage("2026-02-01-001", Message{Mess: b.Tree()})
 	all := strings.Join(row.Texts, "\n")
 	for _, want := range []string{"ladder", "shells: 7", "confirm_before: true", "the cellar", "expires", "shed", "no_ladder", "recoverable: true",
-		"climb", "reversible: false", "jump", "faster", "a word"} {
+		"climb", "reversible: false", "jump", "faster", "a word", "five stars", "which-door"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("the page does not say %q:\n%s", want, all)
 		}
