@@ -46,4 +46,13 @@ func (x *index) again(a alarm) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	heap.Push(&x.alarms, a)
+	x.ring()
+}
+
+// ring has who sleeps until the next alarm look when that is.
+func (x *index) ring() {
+	select {
+	case x.alarmSet <- struct{}{}:
+	default:
+	}
 }

@@ -56,6 +56,7 @@ type Exchange struct {
 	open   watchers
 	news   chan struct{} // there is a notice
 	told   atomic.Uint64 // notices that were made
+	behind atomic.Bool   // threads that wait must be looked at, each of them
 }
 
 // NewExchange returns the exchange that cfg describes. It starts nothing and reads nothing yet.
@@ -212,18 +213,8 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b Block, opts Options) (Re
 		if err != nil {
 			return Result{}, err
 		}
-		for _, ref := range t.result.Created { // what it waits for may have ended meanwhile
-			if th := t.threads[ref]; th.Parked == parkedDependency {
-				more, err := x.resettle(ctx, ref)
-				if err != nil {
-					return t.result, err
-				}
-				if err := x.ripple(ctx, more); err != nil {
-					return t.result, err
-				}
-			}
-		}
-		return t.result, x.ripple(ctx, t.ended())
+		x.settleAfter(ctx, t)
+		return t.result, nil
 	}
 	return Result{}, wire.ErrUnavailable.Because(store.ErrConflict)
 }

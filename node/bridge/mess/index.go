@@ -214,10 +214,7 @@ func (x *index) wake(old *entry, t *Thread) {
 	if !t.NotBefore.IsZero() && (old == nil || !old.start.Equal(t.NotBefore)) {
 		heap.Push(&x.alarms, alarm{t.NotBefore, t.Ref})
 	}
-	select {
-	case x.alarmSet <- struct{}{}:
-	default:
-	}
+	x.ring()
 }
 
 func (x *index) unlink(e *entry) {

@@ -23,21 +23,21 @@ func (x *Exchange) Run(ctx context.Context) error {
 	if err := x.load(); err != nil {
 		return err
 	}
-	behind := true // a thread that waits may wait for what has ended
+	x.behind.Store(true) // a thread that waits may wait for what has ended
 	clean := time.NewTicker(houseKeeping)
 	defer clean.Stop()
 	for {
-		if behind {
-			err := x.catchUp(ctx)
-			if behind = err != nil; behind && ctx.Err() == nil {
+		if x.behind.Swap(false) {
+			if err := x.catchUp(ctx); err != nil && ctx.Err() == nil {
 				x.log.Error("threads that wait could not be looked at", "error", err)
+				x.behind.Store(true)
 			}
 		}
 		next, err := x.Tick(ctx)
 		if err != nil && ctx.Err() == nil {
 			x.log.Error("deadlines could not be kept", "error", err)
+			x.behind.Store(true)
 		}
-		behind = behind || err != nil
 		wait := time.Minute
 		if !next.IsZero() {
 			wait = max(min(wait, time.Until(next)), time.Millisecond)
@@ -96,6 +96,32 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 			return next, nil
 		}
 	}
+}
+
+// settleAfter lets go on what waits for the threads of a unit, and looks whether what the unit opened must wait. The unit
+// stands, so its sender is told of it whatever happens here: where this fails it is caught up with.
+func (x *Exchange) settleAfter(ctx context.Context, t *tx) {
+	ended := t.ended()
+	for _, ref := range t.result.Created { // what it waits for may have ended meanwhile
+		if t.threads[ref].Parked != parkedDependency {
+			continue
+		}
+		more, err := x.resettle(ctx, ref)
+		if err != nil {
+			x.fallBehind(err)
+		}
+		ended = append(ended, more...)
+	}
+	if err := x.ripple(ctx, ended); err != nil {
+		x.fallBehind(err)
+	}
+}
+
+// fallBehind has Run look at every thread that waits.
+func (x *Exchange) fallBehind(err error) {
+	x.log.Warn("threads that wait are looked at later", "error", err)
+	x.behind.Store(true)
+	x.index.ring()
 }
 
 // stuck says whether an error is about one thread and will not pass: it is full, for example.
