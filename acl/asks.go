@@ -46,17 +46,14 @@ type Asks struct {
 	records   store.Records
 	resolvers map[string]Resolver
 	decided   func(Ask)
-	opened    func(Ask) []store.Change
-	published func([]store.Change)
-	audit     *Audit // nil keeps no log
+	opened    func(Ask) []store.Change // nil adds nothing
+	published func([]store.Change)     // nil tells nobody
+	audit     *Audit                   // nil keeps no log
 }
 
 // NewAsks returns the queue that s keeps.
 func NewAsks(s store.Store) *Asks {
-	return &Asks{
-		records: s.Records(), resolvers: make(map[string]Resolver), decided: func(Ask) {},
-		opened: func(Ask) []store.Change { return nil }, published: func([]store.Change) {},
-	}
+	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver), decided: func(Ask) {}}
 }
 
 // Handle names the resolver of a kind. It is for set-up, before the first decision.
@@ -72,7 +69,11 @@ func (q *Asks) OnOpen(adds func(Ask) []store.Change) { q.opened = adds }
 func (q *Asks) OnPublished(told func([]store.Change)) { q.published = told }
 
 // Published is for who commits a unit with asks that is not the node's own: it tells who watches them.
-func (q *Asks) Published(changes []store.Change) { q.published(changes) }
+func (q *Asks) Published(changes []store.Change) {
+	if q.published != nil {
+		q.published(changes)
+	}
+}
 
 // Log has what is asked, decided and withdrawn written to the audit log, each in its own unit. It is for set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }
@@ -106,7 +107,9 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 		}})
 	}
 	changes = append(changes, store.Change{Record: stored{Ask: ask, Slot: slot.Key}.record()})
-	changes = append(changes, q.opened(ask)...)
+	if q.opened != nil {
+		changes = append(changes, q.opened(ask)...)
+	}
 	return ask, q.logged(changes, ask, AuditHeld, ask.Created)
 }
 
