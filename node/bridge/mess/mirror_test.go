@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,7 +166,7 @@ func TestThreadFileSpeaksOfItsThread(t *testing.T) {
 // brittle is a store that fails for a while.
 type brittle struct {
 	store.Store
-	down bool
+	down atomic.Bool
 }
 
 func (b *brittle) Records() store.Records { return brittleRecords{b.Store.Records(), b} }
@@ -176,7 +177,7 @@ type brittleRecords struct {
 }
 
 func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
-	if r.b.down {
+	if r.b.down.Load() {
 		return errors.New("the disk is full")
 	}
 	return r.Records.Apply(ctx, changes, now)
@@ -191,10 +192,10 @@ func TestMirrorReadsAgain(t *testing.T) {
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look, priority: normal}")
 	s.sync()
-	b.down = true
+	b.down.Store(true)
 	s.add(s.file(Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
 	_ = s.m.sync(t.Context(), s.root)
-	b.down = false
+	b.down.Store(false)
 	s.want(ref, Received)
 	s.sync()
 	s.want(ref, Claimed)

@@ -121,9 +121,9 @@ func TestDeadlinesOutliveAFailure(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- l.Run(ctx) }()
 		time.Sleep(50 * time.Minute)
-		b.down = true
+		b.down.Store(true)
 		time.Sleep(20 * time.Minute)
-		b.down = false
+		b.down.Store(false)
 		time.Sleep(time.Minute)
 		for _, ref := range refs {
 			l.want(ref, Expired)

@@ -3,6 +3,7 @@ package mess
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +14,7 @@ import (
 // onceStore is a store that fails after so many units.
 type onceStore struct {
 	store.Store
-	units int // that still work
+	units atomic.Int64 // that still work
 }
 
 func (o *onceStore) Records() store.Records { return onceRecords{o.Store.Records(), o} }
@@ -24,10 +25,9 @@ type onceRecords struct {
 }
 
 func (r onceRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
-	if r.o.units == 0 {
+	if r.o.units.Add(-1) < 0 {
 		return errors.New("the disk is full")
 	}
-	r.o.units--
 	return r.Records.Apply(ctx, changes, now)
 }
 
@@ -36,7 +36,8 @@ func TestCommittedIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
 		defer l.store.Close()
-		o := &onceStore{Store: l.store, units: 100}
+		o := &onceStore{Store: l.store}
+		o.units.Store(100)
 		l.records = o.Records()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -44,11 +45,11 @@ func TestCommittedIsNoError(t *testing.T) {
 		synctest.Wait() // it has caught up with what was there
 		first := l.request("alice", "{id: first, intent: buy onions}")
 		second := l.request("alice", "{intent: dice them, constraints: {depends_on: [first]}}")
-		o.units = 1
+		o.units.Store(1)
 		l.do(ownerID, "- status: {re: "+first+", code: completed}\n")
 		l.want(first, Completed)
 		l.want(second, Waiting)
-		o.units = 100
+		o.units.Store(100)
 		time.Sleep(2 * time.Minute)
 		l.want(second, Received)
 		cancel()
