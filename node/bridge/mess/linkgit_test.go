@@ -8,20 +8,26 @@ import (
 	"testing"
 )
 
-// Two exchanges without a server: a directory in git, pulled and pushed by both sides.
-func TestGitDirectory(t *testing.T) {
+// git returns what runs git in a folder. Without git the test is skipped.
+func git(t *testing.T) (run func(dir string, args ...string)) {
+	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed")
 	}
-	origin := t.TempDir()
-	run := func(dir string, args ...string) {
+	return func(dir string, args ...string) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=t", "-c", "user.email=t@localhost"}, args...)...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 	}
+}
+
+// Two exchanges without a server: a directory in git, pulled and pushed by both sides.
+func TestGitDirectory(t *testing.T) {
+	origin := t.TempDir()
+	run := git(t)
 	run(origin, "init", "-q", "--bare", "-b", "main")
 	side := func(name string) *dirRemote {
 		dir := filepath.Join(t.TempDir(), "clone")
@@ -29,7 +35,7 @@ func TestGitDirectory(t *testing.T) {
 		return &dirRemote{dir: dir, name: name, git: true}
 	}
 	us := side("us")
-	run(us.dir, "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "begin")
+	run(us.dir, "commit", "-q", "--allow-empty", "-m", "begin")
 	run(us.dir, "push", "-q", "origin", "HEAD:main")
 	them := side("them")
 	ctx := t.Context()
@@ -66,19 +72,9 @@ func TestGitDirectory(t *testing.T) {
 // What cannot be pushed is as if it had not been said, and is said once in the end; commits that were left behind, and
 // what others pushed meanwhile, do not stop a directory.
 func TestGitDirectoryRecovers(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
 	base := t.TempDir()
 	origin := filepath.Join(base, "origin")
-	run := func(dir string, args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=t", "-c", "user.email=t@localhost"}, args...)...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v\n%s", args, err, out)
-		}
-	}
+	run := git(t)
 	run(base, "init", "-q", "--bare", "-b", "main", origin)
 	run(base, "clone", "-q", origin, "us")
 	us := &dirRemote{dir: filepath.Join(base, "us"), name: "us", git: true}
@@ -144,19 +140,9 @@ func TestGitDirectoryRecovers(t *testing.T) {
 
 // Two clones of an empty repository, in which nobody has committed anything yet: the first request begins its history.
 func TestEmptyGitDirectory(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
 	base := t.TempDir()
 	origin := filepath.Join(base, "origin")
-	run := func(dir string, args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v\n%s", args, err, out)
-		}
-	}
+	run := git(t)
 	run(base, "init", "-q", "--bare", "-b", "main", origin)
 	side := func(name string) *dirRemote {
 		run(base, "clone", "-q", origin, name)
@@ -201,23 +187,13 @@ func TestEmptyGitDirectory(t *testing.T) {
 
 // Two begin at the same moment: both requests are there in the end.
 func TestTwoBeginAGitDirectory(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
 	base := t.TempDir()
 	origin := filepath.Join(base, "origin")
-	run := func(args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", args...)
-		cmd.Dir = base
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v\n%s", args, err, out)
-		}
-	}
-	run("init", "-q", "--bare", "-b", "main", origin)
+	run := git(t)
+	run(base, "init", "-q", "--bare", "-b", "main", origin)
 	var sides [2]*dirRemote
 	for i, name := range []string{"us", "them"} {
-		run("clone", "-q", origin, name)
+		run(base, "clone", "-q", origin, name)
 		sides[i] = &dirRemote{dir: filepath.Join(base, name), name: name, git: true}
 	}
 	errs := make(chan error, len(sides))
