@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -54,10 +53,7 @@ func (c messSaying) read(ctx context.Context, a *app) (t messThread, err error) 
 
 // say sends an entry about the thread, if nobody has said anything since it was read.
 func (c messSaying) say(ctx context.Context, a *app, t messThread, e mess.Entry) error {
-	body, err := json.Marshal(map[string]wire.Value{"mess": mess.Block{e}.Tree()})
-	if err != nil {
-		return err
-	}
+	body := wire.Obj(wire.Member{Key: "mess", Value: mess.Block{e}.Tree()}).JSON()
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
