@@ -153,10 +153,25 @@ func (tb *Tab) Open(url, secret string) {
 	}
 }
 
-// Click presses a button as a pointer does.
+// Click presses what a selector finds, as a pointer does, once it stands still: a page that is just being laid out,
+// or a picture above that is still being read, would move it from under the pointer.
 func (tb *Tab) Click(selector string) {
 	tb.t.Helper()
-	tb.Do(chromedp.WaitVisible(selector), chromedp.Click(selector))
+	tb.Do(chromedp.WaitVisible(selector))
+	place := fmt.Sprintf(`(() => {
+		const r = document.querySelector(%q)?.getBoundingClientRect();
+		const ready = r && document.readyState === "complete" && [...document.images].every(i => i.complete);
+		return ready ? [r.left, r.top + scrollY, r.width, r.height].join() : "";
+	})()`, selector)
+	for was := ""; ; time.Sleep(50 * time.Millisecond) {
+		tb.Until(place)
+		is := Eval[string](tb, place)
+		if is == was && is != "" {
+			break
+		}
+		was = is
+	}
+	tb.Do(chromedp.Click(selector))
 }
 
 // Settled waits until a click is taken again after a change of the owner's page, and no other change is on its way.
