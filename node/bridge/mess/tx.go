@@ -95,14 +95,7 @@ func (t *tx) run(ctx context.Context, b Block) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range b {
-		if e.Type != "status" {
-			continue
-		}
-		if to, err := t.target(ctx, first(e.Body)); err == nil {
-			t.hasState[to.ref] = true
-		}
-	}
+	t.readStates(ctx, b)
 	first, err := t.setFirst(ctx)
 	if err != nil {
 		return err
@@ -123,6 +116,33 @@ func (t *tx) run(ctx context.Context, b Block) error {
 		t.changes = append(t.changes, t.opts.Then(t.threads[t.opts.Re])...)
 	}
 	return nil
+}
+
+// readStates finds out which threads the status entries of a block are about, where a response asks for it (MESS-26). Each
+// name is looked up once: what it names may take long to find, and whether it is there is judged with its entry.
+func (t *tx) readStates(ctx context.Context, b Block) {
+	if t.opts.Lax || !slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" }) {
+		return
+	}
+	looked := map[string]bool{}
+	for i, e := range b {
+		if e.Type != "status" {
+			continue
+		}
+		list := in(e.Body, entryPath(i, e)).refs("re", false)
+		if len(list) == 0 {
+			list = []string{t.opts.Re}
+		}
+		for _, re := range list {
+			if looked[re] {
+				continue
+			}
+			looked[re] = true
+			if to, err := t.target(ctx, re); err == nil {
+				t.hasState[to.ref] = true
+			}
+		}
+	}
 }
 
 // setFirst applies the status of a PATCH where it goes before the entries, and says whether it did.
