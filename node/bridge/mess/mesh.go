@@ -117,12 +117,11 @@ func (b Block) depth() error {
 	return err
 }
 
-// wantsOwner says whether the owner must approve before anybody acts, whatever the policy: the requester wants to confirm,
-// or offers something for it.
+// wantsOwner says whether one of its requests does.
 func (b Block) wantsOwner() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool {
 		r, err := readRequest(e.Body, "", time.Now())
-		return e.Type == "request" && err == nil && (r.ConfirmBefore || r.Shells > 0)
+		return e.Type == "request" && err == nil && r.wantsOwner()
 	})
 }
 

@@ -65,6 +65,10 @@ func readRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	return r, f.err
 }
 
+// wantsOwner says whether the owner must approve before anybody acts, whatever the policy: the requester wants to confirm,
+// or offers something for it.
+func (r *Request) wantsOwner() bool { return r.ConfirmBefore || r.Shells > 0 }
+
 func (r *Request) constraints(c *fields, now time.Time) {
 	if v, ok := c.get("location"); ok {
 		if s, isText := v.Str(); !isText {

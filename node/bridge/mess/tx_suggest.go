@@ -163,7 +163,7 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 			if th.ConfirmBefore {
 				body = body.With("confirm_before", wire.Bool(true)) // who proposes does not free itself from it
 			}
-			part, err := t.spawn(ctx, body, "", th)
+			part, err := t.spawn(ctx, successor{body: body, said: true}, th)
 			if err != nil {
 				return err
 			}
@@ -224,7 +224,7 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 	if c := t.x.crew.get(only); c == nil || c.Pending {
 		only = ""
 	}
-	next, err := t.spawn(ctx, withRef(body, s.Re...), only, threads...)
+	next, err := t.spawn(ctx, successor{body: withRef(body, s.Re...), only: only, said: true}, threads...)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
 	if err != nil {
 		return err
 	}
-	next, err := t.spawn(ctx, withRef(original, th.Ref), c.ID, th)
+	next, err := t.spawn(ctx, successor{body: withRef(original, th.Ref), only: c.ID}, th)
 	if err != nil {
 		return err
 	}
@@ -276,6 +276,9 @@ func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
 func (t *tx) postpone(th *Thread, until time.Time) error {
 	if !slices.Contains([]Code{Received, Claimed, InProgress, Waiting, Held, Retrying}, th.Status) {
 		return conflict("the thread is %s", th.Status)
+	}
+	if err := t.mayGoOn(th); err != nil {
+		return err
 	}
 	th.become(Waiting, exchangeID, "", t.now)
 	if th.Holder == "" {

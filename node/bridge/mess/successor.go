@@ -1,0 +1,131 @@
+package mess
+
+import (
+	"context"
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// What the exchange itself puts in the place of threads: who it is delegated to, the parts of one, one for several.
+
+// delegate opens the successor of a thread that goes to another executor of ours (MESS-27). Elsewhere it only closes.
+func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value) (wire.Value, error) {
+	c := t.x.crew.get(trimNamespace(s.Delegated, t.x.id))
+	if c == nil || c.Pending {
+		return body, nil
+	}
+	if !c.has(th.Requires) {
+		return body, conflict("%s lacks a required capability", c.ID)
+	}
+	original, err := t.original(ctx, th)
+	if err != nil {
+		return body, err
+	}
+	next, err := t.spawn(ctx, successor{body: withRef(original, th.Ref), only: c.ID}, th)
+	if err != nil {
+		return body, err
+	}
+	th.Successors = []string{next.Ref}
+	return body.With("ref", wire.Text(next.Ref)), nil
+}
+
+// inherit lets the requester hear of a successor where it heard of the thread before. The successor begins no sooner and
+// ends no later than what it takes the place of.
+func (t *tx) inherit(next *Thread, from ...*Thread) {
+	next.External = from[0].External
+	if p, ok := from[0].Peers[from[0].Requester]; ok {
+		p.Name = ""
+		next.Peers = map[string]Peer{from[0].Requester: p}
+	}
+	for _, th := range from {
+		if !th.Deadline.IsZero() && (next.Deadline.IsZero() || th.Deadline.Before(next.Deadline)) {
+			next.Deadline = th.Deadline
+		}
+		if th.NotBefore.After(next.NotBefore) {
+			next.NotBefore = th.NotBefore
+		}
+	}
+}
+
+func trimNamespace(id, exchange string) string {
+	if len(id) > len(exchange)+1 && id[:len(exchange)+1] == exchange+":" {
+		return id[len(exchange)+1:]
+	}
+	return id
+}
+
+// original returns the request as it was sent.
+func (t *tx) original(ctx context.Context, th *Thread) (wire.Value, error) {
+	rec, err := t.x.records.Get(ctx, nsMessages, messageKey(th.Ref, 1), t.now)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	m, err := decodeMessage(rec)
+	for e := range m.Mess.Elems() {
+		if body, ok := e.Get("request"); ok {
+			return body, err
+		}
+	}
+	return wire.Obj(wire.Member{Key: "intent", Value: wire.Text(th.Intent)}), err
+}
+
+// withRef adds a reference to the context of a request, which loses the client's id: that names the older thread.
+func withRef(request wire.Value, refs ...string) wire.Value {
+	context, _ := request.Get("context")
+	entries := slices.Collect(context.Elems())
+	for _, ref := range refs {
+		entries = append(entries, wire.Obj(wire.Member{Key: "ref", Value: wire.Text(ref)}))
+	}
+	return request.Without("id").With("context", wire.Arr(entries...))
+}
+
+// successor is a request that the exchange makes in the place of others.
+type successor struct {
+	body wire.Value
+	only string // the executor that it is offered to; "": all
+	said bool   // its words are those of a suggestion, which the requester accepted
+}
+
+// spawn opens a thread in the place of others of one requester. Where the owner's word is due before anybody acts, it is due
+// for other words than those that had it too.
+func (t *tx) spawn(ctx context.Context, s successor, from ...*Thread) (*Thread, error) {
+	for _, th := range from {
+		if err := t.mayGoOn(th); err != nil {
+			return nil, err
+		}
+	}
+	requester := from[0].Requester
+	if err := t.x.chargeThread(t.who); err != nil {
+		return nil, err
+	}
+	r, err := readRequest(s.body, "request", t.now)
+	if err != nil {
+		return nil, err
+	}
+	ref := threadRef(t.now, t.x.index.nextNumber(t.now.Format("2006-01-02")), "")
+	th := &Thread{
+		Ref: ref, Requester: requester, Status: Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
+		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
+		ConfirmBefore: r.ConfirmBefore, Only: s.only, History: []Event{{Action: "created", At: t.now, By: exchangeID}},
+	}
+	t.threads[ref], t.was[ref] = th, past{}
+	t.result.Created = append(t.result.Created, ref)
+	t.inherit(th, from...)
+	t.touch(th)
+	t.add(th, requester, Block{{Type: "request", Body: s.body}})
+	if _, foreign := th.Peers[requester]; foreign && s.said && r.wantsOwner() && !t.who.Owner {
+		th.park(parkedApproval, t.now)
+		t.tellState(th)
+		return th, nil
+	}
+	return th, t.settle(ctx, th)
+}
+
+// mayGoOn refuses what would put something else in the place of a thread that the owner holds back, or let it go.
+func (t *tx) mayGoOn(th *Thread) error {
+	if th.Parked == parkedApproval && !t.who.Owner {
+		return conflict("the thread waits for the owner's word")
+	}
+	return nil
+}

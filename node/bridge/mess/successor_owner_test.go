@@ -1,0 +1,133 @@
+package mess
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// peer sends a block as an agent of the mesh does whose messages are let in.
+func (l *lab) peer(block string) (Result, error) {
+	l.t.Helper()
+	b := mustParse(l.t, block)
+	return l.Do(l.t.Context(), Actor{ID: "am_peer", Channel: "agentmesh"}, b, Options{Peer: &Peer{Conv: "conv_1"}, External: "conv_1", Hold: b.wantsOwner()})
+}
+
+// asked makes a request of the peer's.
+func (l *lab) asked(body string) string {
+	l.t.Helper()
+	r, err := l.peer("- request: " + body + "\n")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return r.Created[0]
+}
+
+// The owner's word goes before whatever an agent of the mesh pays for or wants to confirm, also where that comes into being
+// by a yes to what an executor suggests: an executor and an agent that go together get nothing done past the owner.
+func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
+	for name, c := range map[string]struct {
+		requests []string
+		suggest  string // what bob suggests about them
+		held     []bool // of the new threads
+	}{
+		"parts that are paid": {
+			[]string{"{intent: look around}"},
+			"type: split, re: [%s], proposed: [look around, {intent: sell the house, compensation: {shells: 1000}}]", []bool{false, true},
+		},
+		"parts to confirm":               {[]string{"{intent: look around}"}, "type: split, re: [%s], proposed: [{intent: a, confirm_before: true}, b]", []bool{true, false}},
+		"parts of one that is confirmed": {[]string{"{intent: look, confirm_before: true}"}, "type: split, re: [%s], proposed: [sell the house, b]", []bool{true, true}},
+		"one for several": {
+			[]string{"{intent: look, confirm_before: true}", "{intent: sweep}"},
+			"type: merge, re: [%s], proposed: {combined_intent: sell the house}", []bool{true},
+		},
+		"the same by another": {[]string{"{intent: look, confirm_before: true, compensation: {shells: 5}}"}, "type: delegate, re: [%s], proposed: carol", []bool{false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.executor("bob")
+			l.executor("carol")
+			var refs []string
+			for _, body := range c.requests {
+				ref := l.asked(body)
+				if l.thread(ref).Parked == parkedApproval {
+					l.status(ownerID, ref, "received")
+				}
+				refs = append(refs, ref)
+			}
+			l.do("bob", "- suggestion: {id: s, reason: better so, "+fmt.Sprintf(c.suggest, strings.Join(refs, ", "))+"}\n")
+			r, err := l.peer("- reply: {re: s, accept: true}\n")
+			if err != nil || len(r.Created) != len(c.held) {
+				t.Fatalf("made %v, %v", r.Created, err)
+			}
+			for i, ref := range r.Created {
+				if !c.held[i] {
+					l.want(ref, Received)
+					continue
+				}
+				if th := l.want(ref, Held); th.turn() != turnRelease {
+					t.Errorf("%s: the owner's turn is %q", ref, th.turn())
+				}
+				l.refuse(http.StatusNotFound, "bob", "- status: {re: "+ref+", code: claimed}")
+				l.status(ownerID, ref, "received")
+				l.status("bob", ref, "claimed")
+			}
+		})
+	}
+}
+
+// What the owner holds back stays so, whatever its requester says to suggestions of before.
+func TestHeldBackIsNotReplaced(t *testing.T) {
+	for kind, proposed := range map[string]string{"split": "[a, b]", "merge": "{}", "delegate": "carol", "defer": "1h"} {
+		l := newLab(t)
+		l.executor("bob")
+		l.executor("carol")
+		ref := l.asked("{intent: look}")
+		head, re := ref, ref
+		if kind == "merge" {
+			head = l.asked("{intent: sweep}")
+			re = head + ", " + ref
+		}
+		l.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+re+"], proposed: "+proposed+", reason: better so}\n")
+		l.status(ownerID, ref, "held, reason: not before I have looked")
+		if r, err := l.peer("- reply: {re: s, accept: true}\n"); statusOf(err) != http.StatusConflict {
+			t.Errorf("%s: made %v, %v", kind, r.Created, err)
+		}
+		if th := l.want(ref, Held); th.Parked != parkedApproval || !th.NotBefore.IsZero() {
+			t.Errorf("%s: it is parked for %q, until %v", kind, th.Parked, th.NotBefore)
+		}
+		l.do(ownerID, "- reply: {re: "+head+", accept: true}\n") // whose word it waits for
+		if th := l.thread(ref); th.Status == Held {
+			t.Errorf("%s: the owner's own yes changed nothing", kind)
+		}
+	}
+}
+
+// The same where it comes in: the owner is asked about each part that needs it.
+func TestOwnerIsAskedAboutParts(t *testing.T) {
+	home, away := pair(t, acl.Open)
+	said := 0
+	say := func(action, entry string) {
+		t.Helper()
+		said++
+		payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(action)}, wire.Member{Key: "mess", Value: mustParse(t, entry).Tree()})
+		_, err := away.bridge.Receive(t.Context(), Incoming{
+			From: home.node.ID(), Conv: "conv_parts", ID: wire.MessageID(fmt.Sprint("msg_", said)), Payload: payload,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("request", "- request: {intent: look into the fridge}\n")
+	there := away.theirs()
+	away.do("bob", "- suggestion: {id: s, type: split, re: "+there+", proposed: [{intent: sell the house, compensation: {shells: 9}}, b], reason: r}\n")
+	say("reply", "- reply: {re: s, accept: true}\n")
+	away.want(there, Superseded)
+	if ask := away.pending("sell the house"); ask.Kind != askHeld {
+		t.Errorf("the question is of kind %s", ask.Kind)
+	}
+}
