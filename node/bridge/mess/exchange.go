@@ -178,6 +178,8 @@ type Options struct {
 	// Sent says that the thread of Re was sent to the actor, who has a say in it without having claimed it: where it is
 	// held there, it is parked for this reason until more is heard.
 	Sent string
+	// Once is the name under which the answer is kept, for who sends the block again; nil: none.
+	Once *Once
 	// Records change in the same unit.
 	Records []store.Change
 }
@@ -187,6 +189,9 @@ type Result struct {
 	Answers Block    // acks, and responses to queries (MESS-35, MESS-36)
 	Created []string // refs of new threads
 	Touched []string // refs of all threads that were changed or created
+
+	ref    string // the thread that the block was about or made, where it is one that it changed
+	status Code
 }
 
 // maxConflicts bounds how often a block is decided anew because a thread moved.
@@ -198,6 +203,9 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b Block, opts Options) (Re
 	if err := x.load(); err != nil {
 		return Result{}, err
 	}
+	if kept, found, err := x.again(ctx, opts.Once); found || err != nil {
+		return kept, err
+	}
 	if err := x.chargeThreads(who, b); err != nil {
 		return Result{}, err
 	}
@@ -208,10 +216,13 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b Block, opts Options) (Re
 		}
 		err := t.commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
+			if kept, found, err := x.again(ctx, opts.Once); found || err != nil { // the same came twice at once
+				return kept, err
+			}
 			continue
 		}
 		if err != nil {
-			return Result{}, err
+			return Result{}, limitedOnce(err, opts.Once)
 		}
 		x.settleAfter(ctx, t)
 		return t.result, nil

@@ -81,7 +81,8 @@ func (d *door) public(c echo.Context) error {
 	if !d.local { // in the local profile no web page but configured ones may reach an open exchange
 		h.Set("Access-Control-Allow-Origin", "*")
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE, OPTIONS")
-		h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization")
+		h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization, If-Match, Idempotency-Key")
+		h.Set("Access-Control-Expose-Headers", "ETag, Retry-After")
 	}
 	httpapi.Private(c)
 	if c.Request().Method == http.MethodOptions {

@@ -214,7 +214,11 @@ func (r *call) messages() error {
 	if !who.Owner {
 		who.Channel = "messages"
 	}
-	res, err := r.x.Do(req.Context(), who, block, Options{})
+	once, err := r.once(block.Tree())
+	if err != nil {
+		return err
+	}
+	res, err := r.x.Do(req.Context(), who, block, Options{Once: once})
 	if err != nil {
 		return err
 	}

@@ -110,20 +110,30 @@ func (r *call) create() error {
 	if err := plainError(Entry{"request", v}.check("request", time.Now(), false)); err != nil {
 		return err
 	}
-	res, err := r.x.Do(r.c.Request().Context(), r.who, Block{{Type: "request", Body: v}}, Options{})
+	once, err := r.once(v)
 	if err != nil {
 		return err
 	}
-	ref := ""
-	if ack, ok := res.ack(); ok {
-		ref = ack
-	}
-	t, err := r.x.Thread(r.c.Request().Context(), r.who, ref)
+	ctx := r.c.Request().Context()
+	res, err := r.x.Do(ctx, r.who, Block{{Type: "request", Body: v}}, Options{Once: once})
 	if err != nil {
 		return err
 	}
-	return r.tree(http.StatusCreated, wire.Obj(
-		wire.Member{Key: "ref", Value: wire.Text(ref)}, wire.Member{Key: "status", Value: wire.Text(t.Status.rest())}))
+	if res.ref == "" { // the request is known by its id (MESS-16)
+		ref, _ := res.ack()
+		t, err := r.x.Thread(ctx, r.who, ref)
+		if err != nil {
+			return err
+		}
+		res.ref, res.status = ref, t.Status
+	}
+	return r.standing(http.StatusCreated, res)
+}
+
+// standing answers with where a thread stands.
+func (r *call) standing(status int, res Result) error {
+	return r.tree(status, wire.Obj(
+		wire.Member{Key: "ref", Value: wire.Text(res.ref)}, wire.Member{Key: "status", Value: wire.Text(res.status.rest())}))
 }
 
 // requestMembers are the fields of a request (MESS-12 to MESS-15); anything else in a create is ignored.
@@ -253,14 +263,23 @@ func first2(v wire.Value, _ bool) wire.Value { return v }
 // patch is PATCH requests/{ref} (MESS-55).
 func (r *call) patch() error {
 	ctx := r.c.Request().Context()
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	once, err := r.once(v)
+	if err != nil {
+		return err
+	}
+	if kept, found, err := r.x.again(ctx, once); err != nil {
+		return err
+	} else if found { // the first one may have made it a thread that the caller does not see any more
+		return r.standing(http.StatusOK, kept)
+	}
 	t, err := r.x.Thread(ctx, r.who, r.ref())
 	if err != nil && statusIs(err, http.StatusNotFound) { // who was too late with a claim is told so
 		t, err = r.x.lateThread(ctx, r.who, r.ref())
 	}
-	if err != nil {
-		return err
-	}
-	v, err := r.object()
 	if err != nil {
 		return err
 	}
@@ -272,18 +291,14 @@ func (r *call) patch() error {
 	if err != nil {
 		return err
 	}
-	_, err = r.x.Do(ctx, r.who, block, Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial})
+	res, err := r.x.Do(ctx, r.who, block, Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Once: once})
 	if err == errMoved { // errors.Is goes by the code alone
 		return errNoMatch
 	}
 	if err != nil {
 		return err
 	}
-	if t, err = r.x.read(ctx, t.Ref, time.Now()); err != nil {
-		return err
-	}
-	return r.tree(http.StatusOK, wire.Obj(
-		wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "status", Value: wire.Text(t.Status.rest())}))
+	return r.standing(http.StatusOK, res)
 }
 
 // readPatch reads {status?, message?, mess?}.

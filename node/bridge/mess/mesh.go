@@ -27,11 +27,9 @@ type Incoming struct {
 // Receive takes a message in and returns the payload of the reply. The same message is taken once and answered the same
 // way again. The error is a *wire.Error.
 func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
-	key := "mesh/" + idKey(string(m.From), string(m.ID))
-	if rec, err := b.x.records.Get(ctx, nsSeen, key, time.Now()); err == nil {
-		return wire.Parse(rec.Body)
-	} else if !errors.Is(err, store.ErrNotFound) {
-		return wire.Value{}, err
+	once := &Once{key: "mesh/" + idKey(string(m.From), string(m.ID)), keep: keepMessages}
+	if kept, found, err := b.x.again(ctx, once); found || err != nil {
+		return ackPayload(kept), err
 	}
 	list, _ := m.Payload.Get("mess")
 	block, err := FromTree(list)
@@ -57,21 +55,12 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 			block, opts.Re = block.aboutUnknown(b.x, who.ID, ref), ref
 		}
 	}
-	var answer wire.Value
-	for range 3 {
-		mark := store.Change{Record: store.Record{NS: nsSeen, Key: key, Body: ackPayload(Result{}).JSON(), Expires: time.Now().Add(30 * 24 * time.Hour)}}
-		opts.Records = []store.Change{mark}
-		var res Result
-		if res, err = b.x.Do(ctx, who, block, opts); err != nil {
-			return wire.Value{}, err
-		}
-		answer = ackPayload(res)
-		mark.Record.Body, mark.IfRev = answer.JSON(), store.Any
-		if err = b.x.records.Apply(ctx, []store.Change{mark}, time.Now()); err == nil {
-			break
-		}
+	opts.Once = once
+	res, err := b.x.Do(ctx, who, block, opts)
+	if err != nil {
+		return wire.Value{}, err
 	}
-	return answer, nil
+	return ackPayload(res), nil
 }
 
 // onlyIn returns the one open thread of a conversation that a peer opened.

@@ -115,7 +115,10 @@ func (t *tx) run(ctx context.Context, b Block) error {
 	if t.opts.Then != nil {
 		t.changes = append(t.changes, t.opts.Then(t.threads[t.opts.Re])...)
 	}
-	return nil
+	if err := t.stands(ctx); err != nil {
+		return err
+	}
+	return t.remember(t.opts.Once)
 }
 
 // readStates finds out which threads the status entries of a block are about, where a response asks for it (MESS-26). Each

@@ -1,0 +1,215 @@
+package mess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const contentType = "Content-Type"
+
+// What is sent again under the same name, because its answer was lost, gets the same answer and changes nothing.
+func TestSentAgain(t *testing.T) {
+	s := newSite(t, nil)
+	bob, agent := s.register("bob"), s.register("agent")
+	again := func(status int, key, method, path, body, name string, headers ...string) string {
+		t.Helper()
+		got, first := s.call(key, method, path, body, append(headers, "Idempotency-Key", name)...)
+		if got != status {
+			t.Fatalf("%s %s: %d %s, want %d", method, path, got, first, status)
+		}
+		time.Sleep(2 * time.Millisecond) // an answer that is made anew has another time
+		got, second := s.call(key, method, path, body, append(headers, "Idempotency-Key", name)...)
+		if got != status || second != first {
+			t.Errorf("%s %s again: %d %s, want %s", method, path, got, second, first)
+		}
+		return first
+	}
+	threads := func() int { return s.index.length(allThreads) }
+
+	again(201, agent, "POST", "requests", `{"intent":"come and look"}`, "k1")
+	again(201, agent, "POST", "messages", `[{"request":{"intent":"come"}},{"request":{"intent":"look"}},{"query":{"type":"status"}}]`, "k2", contentType, "application/json")
+	if n := threads(); n != 3 {
+		t.Fatalf("%d threads, want 3", n)
+	}
+	again(201, bob, "POST", "requests", `{"intent":"come and look"}`, "k1") // another's name
+	again(201, agent, "POST", "requests", `{"intent":"come and look"}`, "k3")
+	if n := threads(); n != 5 {
+		t.Fatalf("%d threads, want 5", n)
+	}
+
+	ref := s.request("agent", "{intent: dig}")
+	again(200, bob, "PATCH", "requests/"+ref, `{"status":"claimed"}`, "claim")
+	again(200, bob, "PATCH", "requests/"+ref, `{"status":"in_progress","message":"half of it"}`, "half", "If-Match", tag(s.lab.thread(ref)))
+	serial := s.lab.thread(ref).Serial
+	again(200, bob, "PATCH", "requests/"+ref, `{"status":"completed","message":"done"}`, "done")
+	if th := s.lab.want(ref, Completed); th.Serial != serial+1 {
+		t.Errorf("%d messages, want %d", th.Serial, serial+1)
+	}
+	again(200, bob, "PATCH", "requests/"+ref, `{"status":"in_progress","message":"half of it"}`, "half", "If-Match", `"1"`) // as it was then
+
+	no := s.request("agent", "{intent: swim}")
+	carol := s.register("carol")
+	again(200, carol, "PATCH", "requests/"+no, `{"status":"declined"}`, "no") // and does not see it any more
+
+	for name, c := range map[string]struct {
+		path, body, key string
+		status          int
+	}{
+		"other words":    {"requests", `{"intent":"another thing"}`, "k1", 422},
+		"another route":  {"messages", `[{"request":{"intent":"come and look"}}]`, "k1", 422},
+		"no name":        {"requests", `{"intent":"come"}`, "", 400},
+		"a control":      {"requests", `{"intent":"come"}`, "a\tb", 400},
+		"a long name":    {"requests", `{"intent":"come"}`, strings.Repeat("x", 256), 400},
+		"what is no key": {"requests", `{"intent":"come"}`, "é", 400},
+	} {
+		before := threads()
+		if got, text := s.call(agent, "POST", c.path, c.body, contentType, "application/json", "Idempotency-Key", c.key); got != c.status || threads() != before {
+			t.Errorf("%s: %d %s, want %d", name, got, text, c.status)
+		}
+	}
+
+	// What was refused is judged anew, and what was taken is known after a restart.
+	late := s.request("agent", "{intent: late}")
+	s.want(409, bob, "PATCH", "requests/"+late, `{"status":"expired"}`, "Idempotency-Key", "late")
+	again(200, bob, "PATCH", "requests/"+late, `{"status":"claimed"}`, "late")
+	s.door.x = labOn(t, s.store).Exchange
+	if got, text := s.call(bob, "PATCH", "requests/"+late, `{"status":"claimed"}`, "Idempotency-Key", "late"); got != 200 || !strings.Contains(text, late) {
+		t.Errorf("after a restart: %d %s", got, text)
+	}
+	if th := s.lab.thread(late); th.Serial != 2 {
+		t.Errorf("%d messages, want 2", th.Serial)
+	}
+}
+
+// Copies that come at the same time are one.
+func TestSentAgainAtOnce(t *testing.T) {
+	s := newSite(t, nil)
+	agent := s.register("agent")
+	answers := make([]string, 16)
+	var all sync.WaitGroup
+	for i := range answers {
+		all.Go(func() {
+			status, text := s.call(agent, "POST", "messages", `[{"request":{"intent":"come"}}]`, contentType, "application/json", "Idempotency-Key", "k")
+			answers[i] = fmt.Sprint(status, " ", text)
+		})
+	}
+	all.Wait()
+	for _, a := range answers {
+		if a != answers[0] || !strings.HasPrefix(a, "201 ") {
+			t.Errorf("answered %s and %s", answers[0], a)
+		}
+	}
+	if n := s.index.length(allThreads); n != 1 {
+		t.Errorf("%d threads", n)
+	}
+}
+
+// What is kept for who sends again is bounded, in number, in size and in time.
+func TestKeptAnswersAreBounded(t *testing.T) {
+	s := newSite(t, nil)
+	agent, bob := s.register("agent"), s.register("bob")
+	const body = `[{"request":{"intent":"come"}}]`
+	s.want(201, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "first")
+	first, err := s.store.Records().Get(t.Context(), nsSeen, "call/"+idKey("agent", "first"), time.Now())
+	if err != nil || len(first.Terms) != 1 {
+		t.Fatalf("%+v, %v", first.Terms, err)
+	}
+	if _, err := s.store.Records().Get(t.Context(), nsSeen, first.Key, time.Now().Add(keepCalls)); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("after a day: %v", err)
+	}
+	var changes []store.Change
+	for i := 1; i < maxOnce; i++ {
+		rec := first
+		rec.Key, rec.Body = fmt.Sprintf("call/%d", i), []byte("{}")
+		if changes = append(changes, store.Change{Record: rec}); len(changes) == 500 || i == maxOnce-1 {
+			if err := s.store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
+	before := s.index.length(allThreads)
+	s.want(429, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "one too many")
+	s.want(201, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "first")
+	if n := s.index.length(allThreads); n != before {
+		t.Errorf("%d threads were made", n-before)
+	}
+	s.want(201, agent, "POST", "messages", body, contentType, "application/json")
+	s.want(201, bob, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "his own")
+
+	// An answer that is too large to be kept: one that changes nothing is given anew.
+	for i := range 600 {
+		s.request("agent", fmt.Sprintf("{intent: %s%d}", strings.Repeat("x", 490), i))
+	}
+	s.want(200, bob, "POST", "messages", `[{"query":{"type":"status"}}]`, contentType, "application/json", "Idempotency-Key", "look")
+	before = s.index.length(allThreads)
+	s.want(413, bob, "POST", "messages", `[{"request":{"intent":"come"}},{"query":{"type":"status"}}]`, contentType, "application/json", "Idempotency-Key", "both")
+	if n := s.index.length(allThreads); n != before {
+		t.Errorf("%d threads were made", n-before)
+	}
+}
+
+// dying is a store whose process ends after it has written a thread.
+type dying struct {
+	store.Store
+	dead *bool
+}
+
+type dyingRecords struct {
+	store.Records
+	dead *bool
+}
+
+func (d dying) Records() store.Records { return dyingRecords{d.Store.Records(), d.dead} }
+
+func (d dyingRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if *d.dead {
+		return store.ErrUnavailable
+	}
+	for _, c := range changes {
+		*d.dead = *d.dead || c.Record.NS == nsThreads
+	}
+	return d.Records.Apply(ctx, changes, now)
+}
+
+// A message of the mesh is answered with the ref of the thread that it made, also where the process died as soon as the
+// thread was there.
+func TestReceivedAgainAfterACrash(t *testing.T) {
+	l := newLab(t)
+	dead := false
+	list := mustParse(t, "- request: {intent: come}\n- request: {id: b, intent: look}\n").Tree()
+	m := Incoming{From: "am_peer", Conv: "conv_1", ID: "msg_1", Payload: wire.Obj(wire.Member{Key: "mess", Value: list})}
+	receive := func(s store.Store) (wire.Value, error) {
+		t.Helper()
+		b, err := New(Config{Exchange: labOn(t, s).Exchange, Store: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.Receive(t.Context(), m)
+	}
+	_, _ = receive(dying{l.store, &dead}) // nobody hears this answer
+	if !dead {
+		t.Fatal("it did not die")
+	}
+	answer, err := receive(l.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := labOn(t, l.store).List(t.Context(), Owner("test"), "", position{}, 10)
+	if err != nil || len(page.Threads) != 2 {
+		t.Fatalf("%d threads, %v", len(page.Threads), err)
+	}
+	for _, th := range page.Threads {
+		if !strings.Contains(string(answer.JSON()), th.Ref) {
+			t.Errorf("the answer %s does not name %s", answer.JSON(), th.Ref)
+		}
+	}
+}
