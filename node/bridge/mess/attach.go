@@ -160,34 +160,3 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	}
 	return a, nil
 }
-
-// Upload stores a file of the owner's with a thread and returns the content entry that shows it (MESS-58).
-func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data []byte) (wire.Value, error) {
-	t, err := x.Thread(ctx, who, ref)
-	if err != nil {
-		return wire.Value{}, err
-	}
-	switch {
-	case len(data) > maxUpload:
-		return wire.Value{}, tooLarge("the file is larger than 10 MiB")
-	case len(data) == 0:
-		return wire.Value{}, bad("file", "is empty")
-	}
-	kind, mime := sniff(data)
-	for n := range 100 {
-		file := attachmentFile(t.Serial+1, kind, name, mime)
-		if n > 0 {
-			file = attachmentFile(t.Serial+1, kind, fmt.Sprintf("%d-%s", n, name), mime)
-		}
-		a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
-		err := x.records.Apply(ctx, []store.Change{{Record: a.record(t.Ref)}}, time.Now())
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return wire.Value{}, err
-		}
-		return wire.Obj(wire.Member{Key: kind, Value: a.tree(name)}), nil
-	}
-	return wire.Value{}, conflict("too many files of this name")
-}

@@ -24,6 +24,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 		return err
 	}
 	x.behind.Store(true) // a thread that waits may wait for what has ended
+	x.tidy(ctx)
 	clean := time.NewTicker(houseKeeping)
 	defer clean.Stop()
 	for {
@@ -49,9 +50,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 			return nil
 		case <-x.index.alarmSet:
 		case <-clean.C:
-			if _, err := x.purge(ctx, time.Now()); err != nil && ctx.Err() == nil {
-				x.log.Error("old threads could not be removed", "error", err)
-			}
+			x.tidy(ctx)
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -196,7 +195,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		return store.Change{Record: store.Record{NS: ns, Key: key}, IfRev: store.Any, Delete: true}
 	}
 	changes := []store.Change{{Record: store.Record{NS: nsThreads, Key: ref}, IfRev: t.rev, Delete: true}}
-	for _, below := range []struct{ ns, prefix string }{{nsMessages, ref + "/"}, {nsFiles, ref + "/"}, {nsSeen, "file/" + ref + "/"}} {
+	for _, below := range []struct{ ns, prefix string }{{nsMessages, ref + "/"}, {nsFiles, ref + "/"}, {nsUploads, ref + "/"}, {nsSeen, "file/" + ref + "/"}} {
 		for after := below.prefix; after != ""; {
 			page, err := x.records.List(ctx, below.ns, "", after, 500, now)
 			if err != nil {

@@ -107,9 +107,13 @@ func (x *Exchange) keepRefused(ctx context.Context, ref string, m Message, note 
 	return nil
 }
 
-// attachments lists the files of a thread.
+// attachments lists the files of a thread, but for uploads that no message names.
 func (x *Exchange) attachments(ctx context.Context, ref string) ([]string, error) {
 	var names []string
+	marks, err := x.uploads(ctx, ref, time.Now())
+	if err != nil {
+		return nil, err
+	}
 	for after := ref + "/"; ; {
 		page, err := x.records.List(ctx, nsFiles, "", after, 100, time.Now())
 		if err != nil {
@@ -120,7 +124,9 @@ func (x *Exchange) attachments(ctx context.Context, ref string) ([]string, error
 			if !ok {
 				return names, nil
 			}
-			names = append(names, name)
+			if _, marked := marks[name]; !marked {
+				names = append(names, name)
+			}
 		}
 		if after = page.Next; after == "" {
 			return names, nil

@@ -100,8 +100,9 @@ type Message struct {
 const (
 	nsThreads      = "mess/threads"
 	nsMessages     = "mess/messages"
-	nsIDs          = "mess/ids"   // (requester, client id) → newest thread
-	nsFiles        = "mess/files" // attachments, and uploads of the owner
+	nsIDs          = "mess/ids"     // (requester, client id) → newest thread
+	nsFiles        = "mess/files"   // attachments, and uploads of the owner
+	nsUploads      = "mess/uploads" // uploads that no message names yet
 	nsExecutors    = "mess/executors"
 	nsCapabilities = "mess/capabilities"
 	nsMeta         = "mess/meta"

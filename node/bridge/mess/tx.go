@@ -30,11 +30,12 @@ type tx struct {
 	owner   map[string]bool // refs of threads of which the owner is told
 	quiet   bool            // nobody is told of what is said
 
-	ids      map[string]string  // client ids of this block's requests → refs
-	made     map[string]bool    // refs of this block's requests
-	own      map[string]ownFile // files of the owner's, by their file:// references
-	last     string             // the newest request of this block
-	hasState map[string]bool    // threads that a status entry of this block is about
+	ids      map[string]string          // client ids of this block's requests → refs
+	made     map[string]bool            // refs of this block's requests
+	own      map[string]ownFile         // files of the owner's, by their file:// references
+	named    map[string]map[string]bool // thread → files that are named
+	last     string                     // the newest request of this block
+	hasState map[string]bool            // threads that a status entry of this block is about
 
 	crew   []*Executor // to be put into the roster after the commit
 	claims []claimTime
@@ -313,6 +314,7 @@ func (t *tx) add(th *Thread, from string, b Block) string {
 		b[i] = t.detach(th, e)
 	}
 	m.Mess = b.Tree()
+	t.names(th.Ref, m.Mess)
 	rec := m.record(th.Ref)
 	th.Bytes += len(rec.Body)
 	t.changes = append(t.changes, store.Change{Record: rec})
@@ -326,6 +328,9 @@ func (t *tx) add(th *Thread, from string, b Block) string {
 // commit makes the transaction durable and takes it over in memory.
 func (t *tx) commit(ctx context.Context) error {
 	t.tellTurns()
+	if err := t.unmark(ctx); err != nil {
+		return err
+	}
 	changes := t.changes
 	for _, ref := range t.order {
 		th := t.threads[ref]
