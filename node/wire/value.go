@@ -227,8 +227,20 @@ func AppendQuoted(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// JSON returns v as AppendJSON writes it.
-func (v Value) JSON() []byte { return v.AppendJSON(nil) }
+// JSON returns v as AppendJSON writes it, with room for a line end.
+func (v Value) JSON() []byte { return v.AppendJSON(make([]byte, 0, v.size()+1)) }
+
+// size is how many bytes AppendJSON writes, what escapes take apart.
+func (v Value) size() int {
+	n := len(`false`)
+	if v.kind == Number || v.kind == String {
+		n = len(v.text) + len(`""`)
+	}
+	for i := range v.kids {
+		n += len(v.kids[i].Key) + len(`"":,`) + v.kids[i].Value.size()
+	}
+	return n
+}
 
 // MarshalJSON implements [json.Marshaler]. The encoder of the standard library may re-escape what it returns.
 func (v Value) MarshalJSON() ([]byte, error) { return v.JSON(), nil }
