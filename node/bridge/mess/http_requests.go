@@ -40,8 +40,8 @@ func (r *call) list() error {
 		return err
 	}
 	list := make([]wire.Value, len(page.Threads))
-	for i, t := range page.Threads {
-		list[i] = summary(t)
+	for i, s := range page.Threads {
+		list[i] = s.tree()
 	}
 	out := wire.Obj(wire.Member{Key: "threads", Value: wire.Arr(list...)})
 	if page.Next.ref != "" {
@@ -68,21 +68,20 @@ func parsePosition(s string) (position, error) {
 	return position{time.Unix(0, nanos).UTC(), ref}, nil
 }
 
-// summary is what a list shows of a thread.
-func summary(t *Thread) wire.Value {
+func (s Summary) tree() wire.Value {
 	holder := wire.Value{}
-	if t.Holder != "" {
-		holder = wire.Text(t.Holder)
+	if s.Holder != "" {
+		holder = wire.Text(s.Holder)
 	}
 	return wire.Obj(
-		wire.Member{Key: "ref", Value: wire.Text(t.Ref)},
-		wire.Member{Key: "status", Value: wire.Text(t.Status.rest())},
-		wire.Member{Key: "intent", Value: wire.Text(t.Intent)},
-		wire.Member{Key: "requestor_id", Value: wire.Text(t.Requester)},
+		wire.Member{Key: "ref", Value: wire.Text(s.Ref)},
+		wire.Member{Key: "status", Value: wire.Text(s.Status.rest())},
+		wire.Member{Key: "intent", Value: wire.Text(s.Intent)},
+		wire.Member{Key: "requestor_id", Value: wire.Text(s.Requester)},
 		wire.Member{Key: "executor_id", Value: holder},
-		wire.Member{Key: "priority", Value: wire.Text(t.Priority)},
-		wire.Member{Key: "created_at", Value: stamp(t.Created)},
-		wire.Member{Key: "updated_at", Value: stamp(t.Updated)},
+		wire.Member{Key: "priority", Value: wire.Text(s.Priority)},
+		wire.Member{Key: "created_at", Value: stamp(s.Created)},
+		wire.Member{Key: "updated_at", Value: stamp(s.Updated)},
 	)
 }
 
@@ -227,7 +226,7 @@ func threadView(t *Thread, messages []Message) wire.Value {
 			out = append(out, messageView(exchangeID, t.Created, Block{{Type: "ack", Body: ack.Body.Without("received_at")}}.Tree()))
 		}
 	}
-	return summary(t).With("messages", wire.Arr(out...))
+	return t.summary().tree().With("messages", wire.Arr(out...))
 }
 
 func messageView(from string, at time.Time, mess wire.Value) wire.Value {

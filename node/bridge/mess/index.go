@@ -35,11 +35,8 @@ type entry struct {
 const keptIntent = 512
 
 // summary is what a list shows of the thread; whole is false where the store knows more.
-func (e *entry) summary() (t *Thread, whole bool) {
-	return &Thread{
-		Ref: e.ref, ClientID: e.client, Requester: e.requester, Holder: e.holder, Status: e.status, Intent: e.intent, Priority: e.priority,
-		Created: e.created, Updated: e.updated,
-	}, e.intent != ""
+func (e *entry) summary() (s Summary, whole bool) {
+	return Summary{e.ref, e.client, e.requester, e.holder, e.status, e.intent, e.priority, e.created, e.updated}, e.intent != ""
 }
 
 // compare is the order of the lists: oldest change first. A page goes through one from its end (MESS-52).

@@ -8,9 +8,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Page is a page of threads: ref, who, state, intent, priority and times of each; [Exchange.Thread] has the rest.
+// Summary is what a list shows of a thread; [Exchange.Thread] has the rest.
+type Summary struct {
+	Ref, ClientID, Requester, Holder string
+	Status                           Code
+	Intent, Priority                 string
+	Created, Updated                 time.Time
+}
+
+func (t *Thread) summary() Summary {
+	return Summary{t.Ref, t.ClientID, t.Requester, t.Holder, t.Status, t.Intent, t.Priority, t.Created, t.Updated}
+}
+
+// Page is a page of threads. A list is asked for often and over many open threads, so a page is little to collect again.
 type Page struct {
-	Threads []*Thread
+	Threads []Summary
 	Next    position
 }
 
@@ -30,12 +42,11 @@ func (x *Exchange) List(ctx context.Context, who Actor, code Code, after positio
 	list, next := x.index.entries(name, after, limit, func(e *entry) bool {
 		return (code == "" || e.status == code) && x.seesEntry(who, c, e)
 	})
-	page := Page{Next: next}
+	page := Page{Threads: make([]Summary, 0, len(list)), Next: next}
 	now := time.Now()
 	for _, e := range list {
-		t, whole := e.summary()
-		if whole {
-			page.Threads = append(page.Threads, t)
+		if s, whole := e.summary(); whole {
+			page.Threads = append(page.Threads, s)
 			continue
 		}
 		t, err := x.read(ctx, e.ref, now)
@@ -45,7 +56,7 @@ func (x *Exchange) List(ctx context.Context, who Actor, code Code, after positio
 		if err != nil {
 			return Page{}, err
 		}
-		page.Threads = append(page.Threads, t)
+		page.Threads = append(page.Threads, t.summary())
 	}
 	return page, nil
 }

@@ -79,7 +79,7 @@ type threadsView struct {
 }
 
 type threadRow struct {
-	*Thread
+	Summary
 	Open bool
 }
 
@@ -96,8 +96,8 @@ func (p *pages) list(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range page.Threads {
-		view.Threads = append(view.Threads, threadRow{t, t.Status.Open()})
+	for _, s := range page.Threads {
+		view.Threads = append(view.Threads, threadRow{s, s.Status.Open()})
 	}
 	if page.Next.ref != "" {
 		view.Next = page.Next.String()

@@ -75,7 +75,7 @@ func TestRestart(t *testing.T) {
 	again.want(b, Received)
 	page, err := again.List(t.Context(), Owner("test"), "", position{}, 10)
 	at := func(ref string) int {
-		return slices.IndexFunc(page.Threads, func(th *Thread) bool { return th.Ref == ref })
+		return slices.IndexFunc(page.Threads, func(s Summary) bool { return s.Ref == ref })
 	}
 	if err != nil || len(page.Threads) != 3 || at(b) > at(a) || at(c) < 0 { // c may be of the same millisecond
 		t.Errorf("page = %v, %v", page.Threads, err)

@@ -50,7 +50,7 @@ func (t *tx) query(ctx context.Context, e Entry, path string) error {
 }
 
 func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
-	var threads []*Thread
+	var threads []Summary
 	if len(q.Re) > 0 {
 		for _, re := range q.Re {
 			to, ok := resolve(view{t, ctx}, re, t.x.id)
@@ -62,7 +62,7 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 				return wire.Value{}, err
 			}
 			if t.x.sees(t.who, th, false) {
-				threads = append(threads, th)
+				threads = append(threads, th.summary())
 			}
 		}
 	} else {
@@ -92,16 +92,16 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 }
 
 // overlay shows threads as this block leaves them.
-func (t *tx) overlay(list []*Thread) []*Thread {
-	var out []*Thread
+func (t *tx) overlay(list []Summary) []Summary {
+	var out []Summary
 	for _, ref := range t.order {
 		if th := t.threads[ref]; t.x.sees(t.who, th, false) {
-			out = append(out, th)
+			out = append(out, th.summary())
 		}
 	}
-	for _, th := range list {
-		if !slices.Contains(t.order, th.Ref) {
-			out = append(out, th)
+	for _, s := range list {
+		if !slices.Contains(t.order, s.Ref) {
+			out = append(out, s)
 		}
 	}
 	return out
