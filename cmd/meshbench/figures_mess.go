@@ -57,18 +57,20 @@ func (r *requesters) request(w int, method, path string, body []byte) []byte {
 	return request(method, r.base, messPath+path, body, "Authorization", "Bearer "+r.keys[w])
 }
 
-// page asks for a page by state and says how many threads are on it.
-func (r *requesters) page(ctx context.Context, l *link, after string) (next string, n int, err error) {
+// page asks for a page by state and says how many threads are on it, and how long the answer took.
+func (r *requesters) page(ctx context.Context, l *link, after string) (next string, n int, took time.Duration, err error) {
+	begin := time.Now()
 	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(after), nil))
 	if err != nil {
-		return "", 0, err
+		return "", 0, 0, err
 	}
+	took = time.Since(begin)
 	v, err := wire.ParseLimits(a.Body, wire.MaxDepth, 1<<20)
 	list, _ := v.Get("threads")
 	if err != nil || a.Status != http.StatusOK {
-		return "", 0, fmt.Errorf("a page of threads: status %d: %.200s", a.Status, a.Body)
+		return "", 0, 0, fmt.Errorf("a page of threads: status %d: %.200s", a.Status, a.Body)
 	}
-	return v.GetStr("next"), list.Len(), nil
+	return v.GetStr("next"), list.Len(), took, nil
 }
 
 // mess compares making a thread with taking a signed message, both through the same process, and then looks at what many
@@ -126,25 +128,26 @@ func (s *study) mess(ctx context.Context) (err error) {
 	return s.messRestart(ctx, data, r, made)
 }
 
-// messPages walks through all pages of a state.
+// messPages walks through all pages of a state, once for each round.
 func (s *study) messPages(ctx context.Context, r *requesters, made int) error {
 	l := link{base: r.base}
 	defer l.close()
 	var took []time.Duration
-	seen := 0
-	for next := ""; ctx.Err() == nil; {
-		begin := time.Now()
-		after, n, err := r.page(ctx, &l, next)
-		if err != nil {
-			return err
+	for range s.Rounds {
+		seen := 0
+		for next := ""; ctx.Err() == nil; {
+			after, n, one, err := r.page(ctx, &l, next)
+			if err != nil {
+				return err
+			}
+			took, seen = append(took, one), seen+n
+			if next = after; next == "" {
+				break
+			}
 		}
-		took, seen = append(took, time.Since(begin)), seen+n
-		if next = after; next == "" {
-			break
+		if seen < made {
+			return fmt.Errorf("the pages have %d threads, and %d were made", seen, made)
 		}
-	}
-	if seen < made {
-		return fmt.Errorf("the pages have %d threads, and %d were made", seen, made)
 	}
 	slices.Sort(took)
 	s.add(told("mess: p99 of a page of 100 by state", float64(quantile(took, 0.99).Microseconds())/1e3, "ms",
@@ -162,7 +165,7 @@ func (s *study) messRestart(ctx context.Context, data string, r *requesters, mad
 		if err != nil || a.Status != http.StatusOK {
 			return false
 		}
-		_, n, err := (&requesters{base, r.keys}).page(ctx, &l, "")
+		_, n, _, err := (&requesters{base, r.keys}).page(ctx, &l, "")
 		return err == nil && n >= min(100, made)
 	})
 	if err != nil {
