@@ -34,6 +34,13 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 	if e.Type == "request" || t.quiet {
 		return // offers say it
 	}
+	if th.Status == Cancelled && th.Holder == "" && (e.Type == "cancel" || e.Type == "status") {
+		for id, p := range th.Peers { // it was sent there, and not claimed yet
+			if p.Offered && id != from && th.offeredTo(id) {
+				t.tell(id, noticeUpdate, th.Ref, serial)
+			}
+		}
+	}
 	for _, to := range []string{th.Requester, th.Holder} {
 		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) {
 			t.tell(to, noticeUpdate, th.Ref, serial)
