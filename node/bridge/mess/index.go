@@ -27,6 +27,7 @@ type entry struct {
 	start     time.Time // not before
 	tags      []string  // keys in index.tags
 	external  string
+	via       string // the link through which it was asked for, while it is open
 	priority  string
 	intent    string // "" where it is too long to be kept here
 }
@@ -86,6 +87,9 @@ func (e *entry) lists() []string {
 	if e.holder != "" {
 		out = append(out, "held:"+e.holder)
 	}
+	if e.via != "" {
+		out = append(out, "via:"+e.via)
+	}
 	return out
 }
 
@@ -108,6 +112,9 @@ func (x *index) put(t *Thread) {
 	}
 	if len(t.Intent) <= keptIntent {
 		e.intent = t.Intent
+	}
+	if t.Status.Open() {
+		e.via = t.via()
 	}
 	if old != nil {
 		x.unlink(old)

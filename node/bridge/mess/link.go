@@ -47,14 +47,17 @@ type link struct {
 	wake   chan struct{}
 
 	// Of the goroutine that polls.
-	known map[string]string    // thread → what it looked like when all of it was taken in
-	later map[string]postponed // threads of which something could not be taken in, or read
+	known  map[string]string    // thread → what it looked like when all of it was taken in
+	later  map[string]postponed // threads of which something could not be taken in, or read
+	hidden map[string]postponed // by conversation: threads that are open here, and that the list does not show
+	asked  map[string]bool      // conversations about whose thread the owner is asked whether it may come in; nil: not known yet
 
 	making sync.Mutex // held until a thread that we made there is known as ours, and while one is looked at
 
 	mu     sync.Mutex
 	status bridge.LinkStatus
 	peers  map[string]bool
+	me     string // who we are there, as a thread of ours showed it
 }
 
 // maxPeers bounds the peers of a link that are counted.
@@ -63,7 +66,7 @@ const maxPeers = 10_000
 func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	l := &link{
 		b: b, cfg: cfg, wake: make(chan struct{}, 1), peers: map[string]bool{},
-		known: map[string]string{}, later: map[string]postponed{},
+		known: map[string]string{}, later: map[string]postponed{}, hidden: map[string]postponed{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
@@ -131,8 +134,14 @@ func (l *link) take(ctx context.Context, from, ref, number string, b Block, k kn
 	}
 	in.ConvID = wire.ConversationID(k.Conv)
 	in.Records = l.change(ref, k)
+	if k.Next != "" {
+		in.Records = append(in.Records, l.change(k.Next, knownThread{Conv: k.Conv, Mine: true})...)
+	}
 	in.Name = from
-	_, err = l.b.cfg.Node.Accept(ctx, in)
+	out, err := l.b.cfg.Node.Accept(ctx, in)
+	if out.Held && !k.Mine && l.asked != nil && len(l.asked) < maxNoted {
+		l.asked[k.Conv] = true
+	}
 	return err
 }
 

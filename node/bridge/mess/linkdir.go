@@ -312,6 +312,11 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 		return remoteView{}, err
 	}
 	defer root.Close()
+	if at, _ := find(root, ref); at == "" {
+		if at, _ = find(root, ref); at == "" { // it was not being moved
+			return remoteView{gone: true}, nil
+		}
+	}
 	f, err := r.load(root, ref)
 	if err != nil {
 		return remoteView{}, nil // it is left alone, and looked at again when it changes

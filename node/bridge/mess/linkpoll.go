@@ -21,6 +21,9 @@ type knownThread struct {
 	Updated string `json:"updated"`
 	Mine    bool   `json:"mine"`            // we opened it
 	State   Code   `json:"state,omitempty"` // that the messages told, or we ourselves
+	Peer    string `json:"peer,omitempty"`  // who opened it, where we did not
+	Held    bool   `json:"held,omitempty"`  // it was seen there as held by us
+	Next    string `json:"next,omitempty"`  // the thread that took its place there, in the same conversation
 }
 
 func (l *link) threadKey(ref string) string {
@@ -46,10 +49,11 @@ const maxKnown = 10_000
 func (l *link) change(ref string, k knownThread) []store.Change {
 	key := l.threadKey(ref)
 	part := key[:len(key)-31] // with the first digit of what is behind the name
-	return []store.Change{
-		{Record: store.Record{NS: nsMeta, Key: key, Body: encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown},
-		{Record: store.Record{NS: nsMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any},
+	changes := []store.Change{{Record: store.Record{NS: nsMeta, Key: key, Body: encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
+	if k.Next != "" { // what is said in the conversation is said there
+		return changes
 	}
+	return append(changes, store.Change{Record: store.Record{NS: nsMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
 }
 
 // postponed is a thread that is looked at again: after a while, which grows.
@@ -69,6 +73,10 @@ const (
 // errAway ends a poll: not a thread failed, the other side did.
 var errAway = errors.New("the exchange does not answer")
 
+// errOwn is what we asked for there ourselves, and not through this link: nobody here is to hear of it. It may become
+// known as ours, by an answer that comes late or as the successor of a thread, and is looked at then.
+var errOwn = errors.New("the request is our own")
+
 // poll takes in what was said since the last time. A thread that cannot be read, or of which something cannot be taken in
 // now, waits by itself: whoever wrote it holds up nobody else behind the link.
 func (l *link) poll(ctx context.Context) error {
@@ -76,7 +84,18 @@ func (l *link) poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	self := l.remote.self(ctx)
+	self, err := l.selfIn(ctx, list)
+	if err != nil {
+		return err
+	}
+	if err := l.takeList(ctx, list, self); err != nil {
+		return err
+	}
+	return l.missing(ctx, list, self)
+}
+
+// takeList takes in what is new in the threads of a list.
+func (l *link) takeList(ctx context.Context, list []remoteThread, self string) error {
 	if len(l.known) > maxNoted {
 		clear(l.known)
 	}
@@ -96,6 +115,8 @@ func (l *link) poll(ctx context.Context) error {
 		case err == nil:
 			l.known[r.ref] = r.updated
 			delete(l.later, r.ref)
+			continue
+		case errors.Is(err, errOwn):
 			continue
 		case ctx.Err() != nil, errors.Is(err, errAway), errors.Is(err, store.ErrUnavailable):
 			return err
@@ -144,20 +165,29 @@ func (l *link) look(ctx context.Context, r remoteThread, self string) error {
 	if found && k.Updated == r.updated {
 		return nil
 	}
+	if !found && self != "" && r.requester == self {
+		return errOwn
+	}
 	if !found {
-		k = knownThread{Conv: "conv_" + idKey(l.cfg.Name, r.ref)}
+		k = knownThread{Conv: l.convOf(r.ref)}
 	}
 	return l.follow(ctx, r, k, self)
 }
 
+// convOf is the conversation about a thread that somebody else opened there.
+func (l *link) convOf(ref string) string { return "conv_" + idKey(l.cfg.Name, ref) }
+
 // follow hands in the new messages of a thread, one by one, each with the count that remembers it. What will never be
-// readable is left alone until the thread changes.
+// readable is left alone until the thread changes. Of a thread that somebody else opened there only what its opener says
+// is for us; what the others do to it is seen by where it stands.
 func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
 	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {
 		switch {
 		case e.Status == 0:
 			return errors.Join(errAway, err)
+		case hides(e):
+			v, err = remoteView{gone: true}, nil
 		case !e.Retry:
 			l.b.log.Warn("a thread of a link cannot be read", "link", l.cfg.Name, "thread", r.ref, "error", err)
 			return nil
@@ -167,6 +197,16 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		return err
 	}
 	requester := cmp.Or(r.requester, v.requester)
+	if !k.Mine && k.Seen == 0 {
+		k.Peer = v.opener(requester)
+	}
+	switch {
+	case v.gone && (k.Mine || k.Seen == 0), !k.Mine && k.Seen == 0 && self != "" && requester == self:
+		return nil
+	case !k.Mine && k.Seen == 0 && v.over(self, k, nil) != "", k.Next != "": // it does not come in
+		k.Updated = r.updated
+		return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
+	}
 	for i := k.Seen; i < len(v.messages); i++ {
 		m := v.messages[i]
 		k.Seen = i + 1
@@ -176,13 +216,20 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		}
 		if k.Mine {
 			b = v.meant(b)
+		} else {
+			b = b.unnamed(r.ref)
 		}
 		k.State = k.State.after(b)
 		ours := m.From == self || k.Mine && m.From == requester // an exchange says who we are there only by our threads
-		if ours || m.From == "" || len(b) == 0 {
+		if ours || m.From == "" || len(b) == 0 || !k.Mine && m.From != k.Peer {
 			continue
 		}
-		if i == len(v.messages)-1 && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" }) {
+		if k.Mine {
+			if b, k.Next, err = l.handedOn(ctx, r.ref, b); err != nil {
+				return err
+			}
+		}
+		if k.Next == "" && i == len(v.messages)-1 && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" }) {
 			first, err := l.unsaid(ctx, v, k) // in one message: the close goes with the result
 			if err != nil {
 				return err
@@ -194,6 +241,16 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		if err := l.takeOnce(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {
 			return err
 		}
+		if k.Next != "" {
+			delete(l.known, k.Next)
+			l.poke()
+			break
+		}
+	}
+	if !k.Mine {
+		k.Held = k.Held || self != "" && v.holder == self
+		k.State, k.Updated = cmp.Or(v.status, k.State), r.updated
+		return l.standing(ctx, r.ref, v, k, self)
 	}
 	b, err := l.unsaid(ctx, v, k)
 	if err != nil {

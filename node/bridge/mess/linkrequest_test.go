@@ -111,9 +111,7 @@ func TestLateClaimThroughALink(t *testing.T) {
 	a.home.status("here", here, "claimed")
 	see()
 	a.home.reaches(here, Cancelled)
-	if text := a.home.said(here); !strings.Contains(text, "held by another executor") {
-		t.Errorf("it says %s", text)
-	}
+	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "held by another executor") == 1 })
 	if th := a.thread(there); th.Status != Claimed || th.Holder != "bob" {
 		t.Errorf("there it is %s by %s", th.Status, th.Holder)
 	}

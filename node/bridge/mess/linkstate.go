@@ -25,6 +25,7 @@ type remoteView struct {
 	holder    string
 	status    Code // "" where it does not say
 	messages  []Message
+	gone      bool // it is there no more, or not for us
 }
 
 // after is the state of a thread that was in c when b was said.
@@ -88,7 +89,7 @@ func (l *link) pseudonym(peer string) string {
 // unsaid returns the status that brings a thread of ours, which we opened there, to where the exchange says that it
 // stands, although no message does.
 func (l *link) unsaid(ctx context.Context, v remoteView, k knownThread) (Block, error) {
-	if !k.Mine || v.status == "" || v.status == Received || v.status == k.State {
+	if k.Next != "" || v.status == "" || v.status == Received || v.status == k.State {
 		return nil, nil
 	}
 	t, err := l.here(ctx, "", k)
@@ -162,16 +163,15 @@ func (l *link) lost(ctx context.Context, d bridge.Delivery, conv, ref, reason st
 		return err
 	}
 	late := slices.ContainsFunc(said, func(e Entry) bool { return e.Type == "status" && e.Body.GetStr("code") == string(Claimed) })
-	self := l.remote.self(ctx)
-	if !gone && !v.status.Terminal() && (v.holder == "" || !late && (self == "" || v.holder == self)) {
+	self := l.self(ctx)
+	if !gone && !v.gone && !v.status.Terminal() && (v.holder == "" || !late && (self == "" || v.holder == self)) {
 		return nil
 	}
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "reason", Value: wire.Text(reason)})
-	err = l.hand(ctx, address.Peer, conv, "lost", Entry{Type: "cancel", Body: body})
-	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
-		return nil // it has ended
+	t, err := l.here(ctx, address.Peer, k)
+	if err != nil || t == nil {
+		return err
 	}
-	return err
+	return l.end(ctx, t, reason, nil)
 }
 
 // hand hands in what the other side did not say in words.

@@ -18,7 +18,8 @@ import (
 type abroad struct {
 	*site
 	home *party
-	bob  string // key of an executor there
+	us   string // our key there
+	bob  string // that of an executor
 	t    *testing.T
 
 	mu   sync.Mutex
@@ -28,7 +29,7 @@ type abroad struct {
 func newAbroad(t *testing.T, change func(*Config)) *abroad {
 	t.Helper()
 	a := &abroad{site: newSite(t, nil), t: t}
-	us := a.register("us")
+	a.us = a.register("us")
 	a.bob = a.register("bob")
 	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
@@ -43,7 +44,7 @@ func newAbroad(t *testing.T, change func(*Config)) *abroad {
 	a.home = newParty(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: gate.URL}}
-		c.Tokens = map[string]client.Credential{"garden": client.Credential(us)}
+		c.Tokens = map[string]client.Credential{"garden": client.Credential(a.us)}
 		if change != nil {
 			change(c)
 		}

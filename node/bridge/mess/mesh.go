@@ -51,8 +51,12 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		}
 	}
 	if opts.Re == "" {
-		if ref, ok := b.onlyIn(who.ID, string(m.Conv)); ok && !slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "request" }) {
+		ref, ok := b.onlyIn(who.ID, string(m.Conv))
+		switch asks := slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "request" }); {
+		case ok && !asks:
 			block, opts.Re = block.aboutUnknown(b.x, who.ID, ref), ref
+		case m.Address != "" && !asks: // what was said in a foreign thread is about that thread alone
+			return wire.Value{}, noThread()
 		}
 	}
 	opts.Once = once
@@ -63,13 +67,15 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 	return ackPayload(res), nil
 }
 
-// onlyIn returns the one open thread of a conversation that a peer opened.
+// onlyIn returns the one thread of a conversation that a peer opened, or the one of several that is open: a successor.
 func (b *Bridge) onlyIn(who, conv string) (string, bool) {
-	refs, _ := b.x.index.page("from:"+who, position{}, 2, func(e *entry) bool { return e.external == conv })
-	if len(refs) != 1 {
-		return "", false
+	for _, open := range []bool{false, true} {
+		refs, _ := b.x.index.page("from:"+who, position{}, 2, func(e *entry) bool { return e.external == conv && (e.status.Open() || !open) })
+		if len(refs) == 1 {
+			return refs[0], true
+		}
 	}
-	return refs[0], true
+	return "", false
 }
 
 // aboutUnknown points entries at ref whose own reference is the peer's word for it: what names nothing of ours.
@@ -145,6 +151,11 @@ func followed(payload wire.Value) string {
 }
 
 func convKey(who, conv string) string { return "conv/" + idKey(who, conv) }
+
+// pointConv has a conversation that we opened be about a thread.
+func pointConv(who, conv, ref string) store.Change {
+	return store.Change{Record: store.Record{NS: nsMeta, Key: convKey(who, conv), Body: []byte(ref)}, IfRev: store.Any}
+}
 
 // threadOf returns the thread that we opened a conversation about.
 func (b *Bridge) threadOf(ctx context.Context, who, conv string) (string, bool) {
@@ -255,7 +266,7 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 		}
 		records := append(slices.Clone(more),
 			store.Change{Record: t.record(), IfRev: t.rev},
-			store.Change{Record: store.Record{NS: nsMeta, Key: convKey(to, string(conv)), Body: []byte(ref)}})
+			pointConv(to, string(conv), ref))
 		_, err = b.cfg.Sender.SendLetter(ctx, Letter{
 			To: wire.AgentID(to), Address: address, Conv: conv, Intent: Intent, Records: records,
 			Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("request")}, wire.Member{Key: "mess", Value: block.Tree()}),

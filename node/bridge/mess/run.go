@@ -212,6 +212,10 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		}
 	}
 	for peer, p := range t.Peers {
+		rec, err := x.records.Get(ctx, nsMeta, convKey(peer, p.Conv), now)
+		if err == nil && string(rec.Body) != ref { // it goes on with the successor
+			continue
+		}
 		changes = append(changes, gone(nsMeta, convKey(peer, p.Conv)))
 	}
 	if t.ClientID != "" {

@@ -1,0 +1,296 @@
+package mess
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+)
+
+// offered has somebody there ask for something, which our owner may take on.
+func (a *abroad) offered(body string) (there, here string, task node.Item) {
+	a.t.Helper()
+	there = a.want(201, a.register("carol"), "POST", "requests", body).GetStr("ref")
+	a.poke()
+	here = a.home.theirs()
+	return there, here, a.home.task(here, "work/0")
+}
+
+// What somebody else there took meanwhile goes from our inbox, although nobody here tried to. The exchange does not show
+// it to us any more.
+func TestTakenThereGoesHere(t *testing.T) {
+	for name, as := range map[string]string{"we know who we are there": "us", "we do not": ""} {
+		t.Run(name, func(t *testing.T) {
+			a := newAbroad(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": as} })
+			there, here, task := a.offered(`{"intent":"mow the lawn"}`)
+			a.set(there, `{"status":"claimed"}`)
+			a.home.reaches(here, Cancelled)
+			a.home.ends(task, node.ItemWithdrawn)
+			if n := a.home.noticesOf("mess", "refused"); n != 0 {
+				t.Errorf("the owner, who did nothing, is told of %d refusals", n)
+			}
+		})
+	}
+}
+
+// What the exchange itself ends there, or its owner, ends here: who works on it is told, and the task goes.
+func TestEndedThereWhileWeWork(t *testing.T) {
+	for name, c := range map[string]struct {
+		end func(a *abroad, there string)
+		why string
+	}{
+		"cancelled by its owner": {func(a *abroad, there string) { a.do(ownerID, "- cancel: {re: "+there+", reason: we move out}") }, "we move out"},
+		"superseded": {func(a *abroad, there string) {
+			a.do("us", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
+			a.do("carol", "- reply: {re: s1, accept: true}")
+		}, "superseded"},
+		"held, and expired": {func(a *abroad, there string) {
+			a.set(there, `{"status":"held"}`)
+			time.Sleep(time.Until(a.thread(there).Deadline) + time.Millisecond)
+			if _, err := a.Tick(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}, "expired"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAbroad(t, nil)
+			bob := a.bob
+			body := `{"intent":"mow the lawn"}`
+			if strings.HasPrefix(name, "held") {
+				body = `{"intent":"mow the lawn","needed_by":"` + time.Now().Add(2*time.Second).UTC().Format(time.RFC3339Nano) + `"}`
+			}
+			there, here, task := a.offered(body)
+			a.home.reply(task.ID, `{"action":"accept"}`, 200)
+			eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
+			a.bob = a.us
+			c.end(a, there)
+			a.bob = bob
+			a.poke()
+			a.home.reaches(here, Cancelled)
+			a.home.ends(task, node.ItemWithdrawn)
+			if text := a.home.said(here); !strings.Contains(text, c.why) {
+				t.Errorf("it says %s", text)
+			}
+			if n := a.home.noticesOf("mess", "refused"); n != 0 {
+				t.Errorf("%d notices of a refusal, and nothing was said", n)
+			}
+		})
+	}
+}
+
+// The refs of a foreign exchange may be those of other threads here.
+func TestForeignRefIsAnotherThreadHere(t *testing.T) {
+	a := newAbroad(t, nil)
+	ours := a.home.request("claude", "{intent: paint the fence}")
+	carol := a.register("carol")
+	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")
+	if there != ours {
+		t.Fatalf("%s there and %s here: the test needs one ref for both", there, ours)
+	}
+	a.poke()
+	here := a.home.arrived("mow the lawn")
+	a.want(200, carol, "PATCH", "requests/"+there, `{"status":"cancelled","message":"it rains"}`)
+	a.poke()
+	a.home.reaches(here, Cancelled)
+	a.home.want(ours, Received)
+}
+
+// arrived waits for the thread with an intent.
+func (p *party) arrived(intent string) (ref string) {
+	p.t.Helper()
+	eventually(p.t.(*testing.T), intent, func() bool {
+		ref = p.here(intent)
+		return ref != ""
+	})
+	return ref
+}
+
+// here returns the thread with an intent, "" where there is none.
+func (p *party) here(intent string) string {
+	p.t.Helper()
+	page, err := p.List(p.t.Context(), Owner("test"), "", position{}, 100)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, th := range page.Threads {
+		if th.Intent == intent {
+			return th.Ref
+		}
+	}
+	return ""
+}
+
+// What the owner has not let in yet is asked about no more when somebody else there took it, and what was over before we
+// came does not come in at all.
+func TestOverThereBeforeItIsLetIn(t *testing.T) {
+	a := newAbroad(t, func(c *Config) {
+		c.Node.(*meshtest.Member).AccessMode("mess:garden", acl.Approval)
+		c.Links[0].Policy.Access = string(acl.Approval)
+	})
+	carol := a.register("carol")
+	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")
+	pending := func() (n int) {
+		asks, _, err := a.home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(asks)
+	}
+	a.poke()
+	eventually(t, "the question", func() bool { return pending() == 1 })
+	started, err := a.home.bridge.newLink(a.home.bridge.cfg.Links[0])
+	if err == nil {
+		err = started.knowAsked(t.Context())
+	}
+	if conv := started.convOf(there); err != nil || !started.asked[conv] || len(started.asked) != 1 {
+		t.Errorf("after a start the link knows %v, %v; want %s", started.asked, err, conv)
+	}
+	a.set(there, `{"status":"claimed"}`)
+	eventually(t, "its end", func() bool { return pending() == 0 })
+	if page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
+		t.Errorf("%d threads, %v", len(page.Threads), err)
+	}
+}
+
+// shed is a directory that several share, and a node with a link to it. Each of the others has a hand in it.
+type shed struct {
+	t    *testing.T
+	home *party
+	side func(name string) *dirRemote
+}
+
+func newShed(t *testing.T, inGit bool, before func(side func(string) *dirRemote)) *shed {
+	t.Helper()
+	s := &shed{t: t}
+	base := t.TempDir()
+	options := map[string]string{"as": "us"}
+	s.side = func(name string) *dirRemote { return &dirRemote{dir: filepath.Join(base, "shared"), name: name} }
+	if inGit {
+		run := git(t)
+		options["git"] = "true"
+		run(base, "init", "-q", "--bare", "-b", "main", "origin")
+		s.side = func(name string) *dirRemote {
+			dir := filepath.Join(base, name)
+			if !there(dir) {
+				run(base, "clone", "-q", "origin", name)
+			}
+			return &dirRemote{dir: dir, name: name, git: true}
+		}
+	}
+	if before != nil {
+		before(s.side)
+	}
+	dir := s.side("us").dir
+	s.home = newParty(t, meshtest.New(t), "home", func(c *Config) {
+		c.Links = []bridge.Link{{Name: "shed", Kind: Kind, Dir: dir, Options: options}}
+	})
+	return s
+}
+
+func (s *shed) poke() { s.home.bridge.links[0].poke() }
+
+func (s *shed) create(name, request string) (there string) {
+	s.t.Helper()
+	there, err := s.side(name).create(s.t.Context(), mustParse(s.t, "- request: "+request)[0].Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.poke()
+	return there
+}
+
+func (s *shed) say(name, there, block string) {
+	s.t.Helper()
+	r := s.side(name)
+	if _, err := r.changed(s.t.Context()); err != nil { // pulled
+		s.t.Fatal(err)
+	}
+	if err := r.say(s.t.Context(), there, mustParse(s.t, block)); err != nil {
+		s.t.Fatal(err)
+	}
+	s.poke()
+}
+
+// The same in a directory, with and without git: taken by another, ended by a word in the envelope alone, and gone.
+func TestDirectoryIsFollowed(t *testing.T) {
+	for name, inGit := range map[string]bool{"plain": false, "git": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newShed(t, inGit, func(side func(string) *dirRemote) {
+				old := &shed{t: t, side: side, home: &party{bridge: &Bridge{links: []*link{{wake: make(chan struct{}, 1)}}}}}
+				done := old.create("neighbour", "{id: old, intent: what was done long ago}")
+				old.say("bob", done, "- status: {re: x, code: claimed}")
+				old.say("bob", done, "- status: {re: x, code: completed}")
+			})
+			saw := s.create("neighbour", "{id: saw, intent: lend me a saw}")
+			here := s.home.arrived("lend me a saw")
+			task := s.home.task(here, "work/0")
+			s.say("bob", saw, "- status: {re: x, code: claimed}")
+			s.home.reaches(here, Cancelled)
+			s.home.ends(task, node.ItemWithdrawn)
+			if ref := s.home.here("what was done long ago"); ref != "" {
+				t.Errorf("what was done before we came is here as %s", ref)
+			}
+
+			drill := s.create("neighbour", "{id: drill, intent: lend me a drill}")
+			here = s.home.arrived("lend me a drill")
+			s.home.reply(s.home.task(here, "work/0").ID, `{"action":"accept"}`, 200)
+			us := s.side("neighbour")
+			state := func(ref string) Code {
+				if _, err := us.changed(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				v, err := us.view(t.Context(), ref)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v.status
+			}
+			eventually(t, "the claim in the directory", func() bool { return state(drill) == Claimed })
+			s.edit("neighbour", drill, "status: claimed", "status: superseded")
+			s.home.reaches(here, Cancelled)
+
+			ladder := s.create("neighbour", "{id: ladder, intent: lend me a ladder}")
+			here = s.home.arrived("lend me a ladder")
+			s.edit("neighbour", ladder, "", "")
+			s.home.reaches(here, Cancelled)
+		})
+	}
+}
+
+// edit replaces a text in the file of a thread by hand; "" removes the thread.
+func (s *shed) edit(name, there, old, with string) {
+	s.t.Helper()
+	r := s.side(name)
+	if _, err := r.changed(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	root, err := openLayout(r.dir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer root.Close()
+	at, _ := find(root, there)
+	if old == "" {
+		err = root.RemoveAll(at)
+	} else {
+		file := filepath.Join(at, threadFileName(0, there))
+		var data []byte
+		if data, err = root.ReadFile(file); err == nil {
+			err = root.WriteFile(file, []byte(strings.Replace(string(data), old, with, 1)), 0o600)
+		}
+		_ = root.Chtimes(file, time.Time{}, time.Now().Add(time.Second))
+	}
+	if err == nil {
+		err = r.publish(s.t.Context(), there)
+	}
+	if err != nil && !os.IsNotExist(err) {
+		s.t.Fatal(err)
+	}
+	s.poke()
+}

@@ -1,0 +1,115 @@
+package mess
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// When a foreign thread is no longer ours to do.
+func TestOverThere(t *testing.T) {
+	end := func(code, reason string) []Message {
+		body := wire.Obj(wire.Member{Key: "code", Value: wire.Text(code)}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+		return []Message{{From: "carol"}, {From: "exchange", Mess: Block{{Type: "status", Body: body}}.Tree()}}
+	}
+	free, working := &Thread{Status: Received}, &Thread{Status: Claimed, Holder: "bob"}
+	for _, c := range []struct {
+		name string
+		v    remoteView
+		self string
+		k    knownThread
+		t    *Thread
+		want string
+	}{
+		{"open", remoteView{status: Received}, "us", knownThread{}, free, ""},
+		{"no state", remoteView{}, "us", knownThread{}, free, ""},
+		{"partly done", remoteView{status: Partial, holder: "us"}, "us", knownThread{Held: true}, working, ""},
+		{"ours", remoteView{status: Claimed, holder: "us"}, "us", knownThread{}, working, ""},
+		{"another's", remoteView{status: Claimed, holder: "dave\n"}, "us", knownThread{}, free, "dave has taken it there"},
+		{"another's, and we do not know our name", remoteView{status: Held, holder: "dave"}, "", knownThread{}, free, "dave has taken it there"},
+		{"another's, and it waits for the owner", remoteView{status: Claimed, holder: "dave"}, "us", knownThread{}, nil, "dave has taken it there"},
+		{"ours under a name that we do not know", remoteView{status: Claimed, holder: "us2"}, "", knownThread{}, working, ""},
+		{"ours under another name than the configured one", remoteView{status: Claimed, holder: "us2"}, "us", knownThread{}, working, ""},
+		{"taken from us", remoteView{status: Claimed, holder: "dave"}, "us", knownThread{Held: true}, working, "dave has taken it there"},
+		{"ended with a reason", remoteView{status: Cancelled, holder: "us", messages: end("cancelled", "no")}, "us", knownThread{Held: true}, working, "it is cancelled there: no"},
+		{"ended without", remoteView{status: Expired, messages: end("received", "x")}, "us", knownThread{}, free, "it is expired there"},
+		{"gone", remoteView{gone: true}, "us", knownThread{}, free, "the exchange does not show it any more"},
+	} {
+		if got := c.v.over(c.self, c.k, c.t); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// A list that is too short for all threads: those it does not show are looked at one by one, so many in a poll, and ever
+// more seldom while they are there.
+func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, remote, _ := newBoard(t)
+		x, threads := l.b.x, map[string]string{} // there → here
+		defer x.cfg.Store.Close()
+		for i := range 2*maxMissing + 5 {
+			there := "there" + itoa(i)
+			address := bridge.Address{Kind: Kind, Link: "garden", Peer: "from-" + there}
+			k := knownThread{Conv: l.convOf(there), Seen: 1, Updated: "1", Peer: address.Peer}
+			res, err := x.Do(t.Context(), Actor{ID: string(address.Pseudonym())}, mustParse(t, "- request: {intent: look}"),
+				Options{Peer: &Peer{Conv: k.Conv, Address: address.String()}, External: k.Conv, Records: l.change(there, k)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			threads[there] = res.Created[0]
+		}
+		poll := func() int {
+			t.Helper()
+			remote.reads = nil
+			if err := l.poll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return len(remote.reads)
+		}
+		for _, want := range []int{maxMissing, maxMissing, 5, 0} {
+			if n := poll(); n != want {
+				t.Errorf("%d were looked at, want %d", n, want)
+			}
+		}
+		looks := 0
+		for range int(time.Hour / pollEvery) {
+			time.Sleep(pollEvery)
+			n := poll()
+			if looks += n; n > maxMissing {
+				t.Fatalf("%d were looked at in one poll", n)
+			}
+		}
+		if each := looks / len(threads); each < 6 || each > 14 {
+			t.Errorf("each was looked at %d times in an hour", each)
+		}
+		// What is not there any more ends, and is looked at no longer.
+		for there := range threads {
+			remote.fails[there] = &client.SendError{Status: http.StatusNotFound}
+		}
+		for range int(2 * lastPause / pollEvery) {
+			time.Sleep(pollEvery)
+			poll()
+		}
+		for there, here := range threads {
+			if e := x.index.get(here); e.status != Cancelled {
+				t.Errorf("%s is %s", there, e.status)
+			}
+		}
+		time.Sleep(time.Hour)
+		if n := poll(); n != 0 || x.index.length("via:garden") != 0 {
+			t.Errorf("%d were looked at when all have ended", n)
+		}
+		// One that is listed is looked at where it changed, and not beside that.
+		remote.list = []remoteThread{{"there0", "from-there0", "1"}}
+		if poll(); len(remote.reads) > 1 || slices.Contains(remote.reads, "there1") {
+			t.Errorf("read: %v", remote.reads)
+		}
+	})
+}
