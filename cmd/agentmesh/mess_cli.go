@@ -70,6 +70,20 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 	if err = errors.Join(err, o.close()); err != nil {
 		return wire.Value{}, err
 	}
+	return messAnswer(raw)
+}
+
+// messPost sends a block to the owner's door of the exchange.
+func messPost(ctx context.Context, a *app, b mess.Block) (wire.Value, error) {
+	raw, err := messOnce(ctx, a, http.MethodPost, "messages", b.Tree().JSON(), nil)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return messAnswer(raw)
+}
+
+// messAnswer reads what the exchange answers.
+func messAnswer(raw []byte) (wire.Value, error) {
 	const many = 1_000_000
 	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, many)
 	if err != nil {
@@ -80,7 +94,7 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 
 // messSend sends a block as the owner and prints the acks.
 func messSend(ctx context.Context, a *app, out messOut, b mess.Block) error {
-	v, err := messCall(ctx, a, http.MethodPost, "messages", nil, b.Tree())
+	v, err := messPost(ctx, a, b)
 	if err != nil {
 		return messMissing(ctx, a, b, err)
 	}

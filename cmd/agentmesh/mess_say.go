@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -54,23 +52,13 @@ func (c messSaying) read(ctx context.Context, a *app) (t messThread, err error) 
 // say sends an entry about the thread, if nobody has said anything since it was read.
 func (c messSaying) say(ctx context.Context, a *app, t messThread, e mess.Entry) error {
 	body := wire.Obj(wire.Member{Key: "mess", Value: mess.Block{e}.Tree()}).JSON()
-	o, err := a.owner(ctx)
+	raw, err := messOnce(ctx, a, http.MethodPatch, "requests/"+url.PathEscape(t.ref), body, map[string]string{"If-Match": `"` + t.serial + `"`})
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPatch, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(t.ref), bytes.NewReader(body))
+	v, err := messAnswer(raw)
 	if err != nil {
-		return errors.Join(err, o.close())
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("If-Match", `"`+t.serial+`"`)
-	raw, err := o.bytes(req)
-	if err = errors.Join(err, o.close()); err != nil {
 		return err
-	}
-	v, err := wire.Parse(raw)
-	if err != nil {
-		return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	return c.show(a, v)
 }

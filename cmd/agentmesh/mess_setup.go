@@ -76,7 +76,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 		e = e.With("timezone", wire.Text(*c.Zone))
 	}
 	block := mess.Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "executor", Value: e})}}
-	_, err = messCall(ctx, a, http.MethodPost, "messages", nil, block.Tree())
+	_, err = messPost(ctx, a, block)
 	return err
 }
 
@@ -91,7 +91,7 @@ func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		if _, err := messCall(ctx, a, http.MethodPost, "messages", nil, block.Tree()); err != nil {
+		if _, err := messPost(ctx, a, block); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -109,50 +108,9 @@ func (o *owner) bytes(req *http.Request) ([]byte, error) {
 	if resp.StatusCode >= 300 {
 		return nil, refusal(resp)
 	}
-	return client.ReadAll(resp, maxOwnerAnswer)
-}
-
-type messFetchCmd struct {
-	Ref        string `arg:"" help:"Ref of the thread."`
-	Attachment string `arg:"" help:"The name of a file of the thread (att-…), or an https address that a message names. Danger: its server learns that you look."`
-	Out        string `short:"o" placeholder:"FILE" help:"Write the file there; without it, it is kept with the thread alone."`
-	JSON       bool   `help:"Print the result as JSON."`
-}
-
-func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
-	if c.Ref == "" || c.Attachment == "" {
-		return errNoName
-	}
-	o, err := a.owner(ctx)
+	data, err := client.ReadAll(resp, maxOwnerAnswer)
 	if err != nil {
-		return err
+		return nil, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
 	}
-	defer func() { err = errors.Join(err, o.close()) }()
-	got := mess.Fetched{File: c.Attachment}
-	if strings.Contains(c.Attachment, "://") {
-		raw, err := o.call(ctx, http.MethodPost, "mess/fetch/"+url.PathEscape(c.Ref), nil, mess.FetchCall{URI: c.Attachment})
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(raw, &got); err != nil {
-			return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
-		}
-	} else if c.Out == "" {
-		return failHint(exitUsage, errors.New("a file of the thread is kept with it already: --out says where to write it"), "agentmesh mess fetch "+clean(c.Ref)+" "+clean(c.Attachment)+" --out photo.jpg")
-	}
-	if c.Out != "" {
-		data, err := messAttachment(ctx, o, c.Ref, got.File)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(c.Out, data, 0o600); err != nil {
-			return fail(exitInput, err)
-		}
-		got.Size = len(data)
-	}
-	if c.JSON {
-		return a.json(got)
-	}
-	a.print("%s, %d bytes", clean(got.File), got.Size)
-	return nil
+	return data, nil
 }

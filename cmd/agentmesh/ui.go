@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -68,6 +69,21 @@ func escapeUnseen(data []byte) []byte {
 // unseen says whether a terminal may act on r: control characters and those that reorder or hide text.
 func unseen(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
+}
+
+// pour writes a stranger's file to standard output as it is; to a terminal only what that shows and does not act on.
+func (u *ui) pour(data []byte, instead string) error {
+	if isTerminal(u.out) && !plain(data) {
+		return failHint(exitUsage, errors.New("the file is no plain text, and standard output is a terminal"), instead)
+	}
+	_, err := u.out.Write(data)
+	return err
+}
+
+// plain says whether a terminal shows a file as text: UTF-8 without what it may act on, but for tabs and ends of lines.
+func plain(data []byte) bool {
+	text := strings.ReplaceAll(string(data), "\r\n", "\n")
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && r != '\t' && unseen(r) })
 }
 
 // table writes rows in aligned columns. Every cell is cleaned.

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// fakeOwner answers the owner API of a data directory.
+func fakeOwner(t *testing.T, h http.HandlerFunc) (dir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "am") // short: a socket lies in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path, err := httpapi.OwnerSocket(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: h}
+	t.Cleanup(func() { srv.Close() })
+	go func() { _ = srv.Serve(l) }() // ends with Close
+	return dir
+}
+
+// What is lost on the way is sent once more under the same name; what was refused is not.
+func TestMESSIsSentAgain(t *testing.T) {
+	type sent struct{ path, key, match, body string }
+	var got []sent
+	lose := 0 // nothing, the first call, the rest of the first answer, every call
+	dir := fakeOwner(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			_, _ = w.Write([]byte(`{"thread":{"ref":"r","serial":4,"messages":[]}}`))
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		got = append(got, sent{r.URL.Path, r.Header.Get("Idempotency-Key"), r.Header.Get("If-Match"), string(body)})
+		switch {
+		case strings.Contains(string(body), "refuse"):
+			w.WriteHeader(http.StatusConflict)
+			_, _ = w.Write([]byte(`{"error":{"code":"INVALID_MESSAGE","message":"no"}}`))
+		case lose == 2 && len(got) == 1:
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte(`{"MESS":`)) // and no more
+		case lose == 1 && len(got) == 1 || lose == 3:
+			panic(http.ErrAbortHandler)
+		default:
+			_, _ = w.Write([]byte(`{"MESS":[{"ack":{"ref":"there"}}]}`))
+		}
+	})
+	run := func(want int, args ...string) string {
+		t.Helper()
+		got = nil
+		code, out, errOut := try(append([]string{"--data", dir, "mess"}, args...)...)
+		if code != want {
+			t.Fatalf("%v: exit %d, want %d: %s", args, code, want, errOut)
+		}
+		return out
+	}
+	names := map[string]bool{}
+	for _, args := range [][]string{
+		{"request", "come and look"}, {"update", "r", "in_progress"}, {"complete", "r", "done"}, {"cancel", "r"}, {"answer", "r", "yes"}, {"confirm", "r"},
+	} {
+		for lose = range 3 {
+			lost := min(lose, 1)
+			out := run(exitOK, args...)
+			if len(got) != 1+lost || !strings.Contains(out, "there") {
+				t.Fatalf("%v: sent %d times, printed %s", args, len(got), out)
+			}
+			for _, s := range got {
+				if s != got[0] || len(s.key) < 20 || (args[0] == "answer" || args[0] == "confirm") != (s.match == `"4"`) {
+					t.Errorf("%v: sent %+v and %+v", args, got[0], s)
+				}
+			}
+			if names[got[0].key] {
+				t.Error("two calls have the same name")
+			}
+			names[got[0].key] = true
+		}
+	}
+	if run(exitNo, "request", "refuse this"); len(got) != 1 {
+		t.Errorf("what was refused is sent %d times", len(got))
+	}
+	lose = 3
+	if run(exitUnavailable, "request", "come"); len(got) != 2 {
+		t.Errorf("what cannot be sent is sent %d times", len(got))
+	}
+}
+
+// A terminal gets text alone, and no sequence that it would act on; a pipe gets the file.
+func TestMESSFetchToStandardOutput(t *testing.T) {
+	var file string
+	dir := fakeOwner(t, func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(file)) })
+	fetch := func(out io.Writer, more ...string) (int, string) {
+		var errOut bytes.Buffer
+		args := append([]string{"--data", dir, "mess", "fetch", "r", "att-002-file-a.txt", "--out", "-"}, more...)
+		return run(context.Background(), args, strings.NewReader(""), out, &errOut), errOut.String()
+	}
+	for name, c := range map[string]struct {
+		file  string
+		plain bool
+	}{
+		"text": {"one\n\ttwo\r\nthree ü", true}, "nothing": {"", true}, "a photo": {"\xff\xd8\xff\x00", false}, "an escape": {"\x1b]0;title\a", false},
+		"a hidden turn": {"a\u202eb", false}, "a return": {"good\rbad", false}, "not UTF-8": {"\xe4", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file = c.file
+			var out bytes.Buffer
+			if code, errOut := fetch(&out); code != exitOK || out.String() != c.file {
+				t.Errorf("to a pipe: exit %d, %q, %s", code, out.String(), errOut)
+			}
+			if runtime.GOOS != "linux" {
+				return
+			}
+			tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+			if err != nil {
+				t.Skip(err)
+			}
+			defer tty.Close()
+			code, errOut := fetch(tty)
+			if c.plain && code != exitOK || !c.plain && (code != exitUsage || !strings.Contains(errOut, "--out att-002-file-a.txt")) {
+				t.Errorf("to a terminal: exit %d, %s", code, errOut)
+			}
+		})
+	}
+	if code, errOut := fetch(io.Discard, "--json"); code != exitUsage || !strings.Contains(errOut, "--json") {
+		t.Errorf("with --json: exit %d, %s", code, errOut)
+	}
+	if _, err := os.Lstat("-"); err == nil {
+		t.Error("a file of the name - was written")
+	}
+}
