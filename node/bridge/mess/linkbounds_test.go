@@ -1,0 +1,142 @@
+package mess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// strict takes a message in with what changes in its unit, as the node does.
+type strict struct {
+	*reception
+	records store.Records
+}
+
+func (s strict) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	if err := s.records.Apply(ctx, in.Records, time.Now()); err != nil {
+		return bridge.Outcome{}, err
+	}
+	return s.reception.Accept(ctx, in)
+}
+
+// Of the threads that the other side lists so many are remembered and no more: one that is new waits, and nothing of it comes
+// in. Those that are known go on, and the bound of one part of them is not that of another.
+func TestForeignThreadsAreBounded(t *testing.T) {
+	l, remote, desk := newBoard(t)
+	records := l.b.x.records
+	l.b.cfg.Node = strict{desk, records}
+	digit := func(ref string) string { return idKey(l.cfg.Name, ref)[:1] }
+	var part []string // refs of one part
+	other := ""
+	for i := 0; len(part) < maxKnown+1; i++ {
+		ref := fmt.Sprintf("2026-01-31-%06d", i)
+		if digit(ref) == "a" {
+			part = append(part, ref)
+		} else {
+			other = ref
+		}
+	}
+	for batch := range slices.Chunk(part[:maxKnown-1], 200) {
+		var changes []store.Change
+		for _, ref := range batch {
+			changes = append(changes, l.change(ref, knownThread{Conv: l.convOf(ref), Seen: 1, Updated: "1", Peer: "from-" + ref})...)
+		}
+		if err := records.Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, last, over := part[0], part[maxKnown-1], part[maxKnown]
+	remote.list = []remoteThread{{last, last, "1"}, {over, over, "1"}, {other, other, "1"}, {old, old, "2"}}
+	if err := l.poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"from-" + last, "from-" + other}; !slices.Equal(desk.took, want) {
+		t.Errorf("taken in: %v, want %v", desk.took, want)
+	}
+	for ref, want := range map[string]string{last: "1", other: "1", over: "", old: "2"} {
+		if k, _, err := l.load(t.Context(), ref); err != nil || k.Updated != want {
+			t.Errorf("%s is remembered as of %q, %v; want %q", ref, k.Updated, err, want)
+		}
+	}
+	if _, waits := l.later[over]; !waits {
+		t.Error("the thread that is one too many does not wait")
+	}
+	if err := records.Apply(t.Context(), l.change(over, knownThread{Conv: l.convOf(over)}), time.Now()); !errors.Is(err, store.ErrQuota) {
+		t.Errorf("one too many: %v", err)
+	}
+}
+
+// sized is a block that has n bytes as a list.
+func sized(n int) Block {
+	b := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")}, wire.Member{Key: "x", Value: wire.Text("")})}}
+	b[0].Body = b[0].Body.With("x", wire.Text(strings.Repeat("x", n-len(b.Tree().JSON()))))
+	return b
+}
+
+const largestInbound = wire.MaxMessage - 8<<10
+
+// What is too large for a message of the mesh is left out, and said of it that it is: what was said after it comes in.
+func TestLargeForeignBlock(t *testing.T) {
+	l, remote, desk := newBoard(t)
+	if _, err := l.inbound("bob", "1", sized(largestInbound)); err != nil {
+		t.Errorf("the largest that fits: %v", err)
+	}
+	if _, err := l.inbound("bob", "2", sized(largestInbound+1)); statusOf(err) != http.StatusRequestEntityTooLarge {
+		t.Errorf("one byte more: %v", err)
+	}
+	large := &talk{board: remote}
+	for _, b := range []Block{sized(100), sized(largestInbound + 1), sized(200)} {
+		large.says = append(large.says, Message{Serial: len(large.says) + 1, From: "bob", Mess: b.Tree()})
+	}
+	l.remote = large
+	remote.list = []remoteThread{{"2026-01-31-001", "bob", "1"}}
+	if err := l.poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(desk.took) != 2 {
+		t.Errorf("%d messages were taken in, want the two that fit", len(desk.took))
+	}
+	if k, _, err := l.load(t.Context(), "2026-01-31-001"); err != nil || k.Seen != 3 || k.Updated != "1" {
+		t.Errorf("remembered: %+v, %v", k, err)
+	}
+}
+
+// talk is a foreign exchange with one thread.
+type talk struct {
+	*board
+	says []Message
+}
+
+func (b *talk) view(context.Context, string) (remoteView, error) {
+	return remoteView{requester: "bob", messages: b.says}, nil
+}
+
+// The largest block that a link hands in is one that the node takes in: the bound leaves room for what stands around it.
+func TestLargestForeignBlockComesIn(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
+		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9", Policy: bridge.LinkPolicy{Access: "open"}}}
+	})
+	l := home.bridge.links[0]
+	bob := strings.Repeat("b", 64)
+	home.node.AccessMode(Kind+":garden", "open")
+	if err := l.take(t.Context(), bob, "2026-01-31-001", "1", sized(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
+		t.Fatal(err)
+	}
+	th := home.thread(home.theirs())
+	messages, err := home.Messages(t.Context(), th.Ref)
+	if err != nil || len(messages) == 0 || len(messages[0].Mess.JSON()) < largestInbound {
+		t.Errorf("it came in with %d messages, %v", len(messages), err)
+	}
+}
