@@ -121,6 +121,8 @@ func (b *Bridge) tell(ctx context.Context, n Notice) (until time.Time, err error
 		return until, b.tellOwner(ctx, t, n, done)
 	case n.To == toDirectory:
 		return until, b.toDirectory(ctx, t, done)
+	case n.Kind == noticeTaken:
+		return until, b.takeBack(ctx, t, n.To, done)
 	case t.Peers[n.To].Conv != "":
 		return b.tellPeer(ctx, t, n, done)
 	case n.Kind == noticeOffer:
@@ -175,6 +177,17 @@ func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store
 		err = b.x.records.Apply(ctx, mark, time.Now())
 	}
 	return until, err
+}
+
+// takeBack cancels a thread where it was sent, because somebody else has claimed it.
+func (b *Bridge) takeBack(ctx context.Context, t *Thread, to string, done []store.Change) error {
+	p := t.Peers[to]
+	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(cmp.Or(p.Name, t.Ref))}, wire.Member{Key: "reason", Value: wire.Text("somebody else has taken it")})
+	_, err := b.cfg.Sender.SendLetter(ctx, Letter{
+		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
+		Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("cancel")}, wire.Member{Key: "mess", Value: Block{{Type: "cancel", Body: body}}.Tree()}),
+	})
+	return err
 }
 
 // closedKey is the record that a conversation with a peer was closed; its body is the id of the close.

@@ -23,6 +23,7 @@ type Notice struct {
 const (
 	noticeOffer  = "offer"  // a thread that To may claim
 	noticeUpdate = "update" // something was said in a thread of To's
+	noticeTaken  = "taken"  // a thread that To might have claimed is somebody else's
 	noticeTurn   = "turn"   // what the owner can do about a thread is another thing now
 )
 
@@ -35,11 +36,7 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 		return // offers say it
 	}
 	if th.Status == Cancelled && th.Holder == "" && (e.Type == "cancel" || e.Type == "status") {
-		for id, p := range th.Peers { // it was sent there, and not claimed yet
-			if p.Offered && id != from && th.offeredTo(id) {
-				t.tell(id, noticeUpdate, th.Ref, serial)
-			}
-		}
+		t.tellOffered(th, from, noticeUpdate, serial)
 	}
 	for _, to := range []string{th.Requester, th.Holder} {
 		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) {
@@ -47,6 +44,15 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 		}
 		if th.Holder == th.Requester {
 			return
+		}
+	}
+}
+
+// tellOffered tells the peers that a thread was sent to and that have not declined it, but for one.
+func (t *tx) tellOffered(th *Thread, but, kind string, serial int) {
+	for id, p := range th.Peers {
+		if p.Offered && id != but && th.offeredTo(id) {
+			t.tell(id, kind, th.Ref, serial)
 		}
 	}
 }
