@@ -139,6 +139,11 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 		}
 		// Nobody was asked whether its sender may open a thread.
 		said = slices.DeleteFunc(said, func(e Entry) bool { return e.Type == "request" })
+		for i, e := range said { // in a conversation that is closed nothing goes on
+			if e.successor() != "" {
+				said[i].Body = e.Body.Without("ref")
+			}
+		}
 		if len(said) > 0 {
 			return a.Payload.With("mess", said.Tree()), nil
 		}

@@ -224,7 +224,8 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	ref := string(rec.Body)
 	err = l.remote.say(ctx, ref, block.about(ref))
 	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
-		if err := l.lost(ctx, d, conv, ref, reason, block); err != nil {
+		held, err := l.lost(ctx, d, conv, ref, reason, block)
+		if held || err != nil {
 			return err
 		}
 		return l.refused(ctx, ref, reason)
@@ -275,7 +276,7 @@ func (l *link) poke() {
 func outgoing(m wire.Message) (Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := FromTree(list)
-		return slices.DeleteFunc(b, func(e Entry) bool { return e.Type == "ack" }), err
+		return slices.DeleteFunc(b, func(e Entry) bool { return e.Type == "ack" || e.successor() != "" }), err
 	}
 	member := func(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
 	status := func(code Code, more ...wire.Member) (Block, error) {

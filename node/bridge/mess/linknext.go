@@ -43,17 +43,23 @@ func (l *link) selfIn(ctx context.Context, list []remoteThread) (string, error) 
 	return "", nil
 }
 
+// successor is the thread in which the exchange goes on with one that was delegated, "" for none. Where it is one of ours,
+// nothing is said of it behind a link: who of us works on a thread is our affair, and it stays open there.
+func (e Entry) successor() string {
+	if code, _ := ParseCode(e.Body.GetStr("code")); e.Type != "status" || code != Delegated {
+		return ""
+	}
+	return e.Body.GetStr("ref")
+}
+
 // handedOn reads a block of a thread of ours for its delegation. next is the thread in which the exchange goes on with it,
 // "" for none. Where it names one that we know already, it is not followed: every thread has one conversation.
 func (l *link) handedOn(ctx context.Context, ref string, b Block) (out Block, next string, err error) {
-	i := slices.IndexFunc(b, func(e Entry) bool {
-		code, _ := ParseCode(e.Body.GetStr("code"))
-		return e.Type == "status" && code == Delegated && e.Body.GetStr("ref") != ""
-	})
+	i := slices.IndexFunc(b, func(e Entry) bool { return e.successor() != "" })
 	if i < 0 {
 		return b, "", nil
 	}
-	next = b[i].Body.GetStr("ref")
+	next = b[i].successor()
 	known := next == ref || !safeRef.MatchString(next)
 	if !known {
 		_, known, err = l.load(ctx, next)

@@ -170,3 +170,38 @@ func TestDelegatedThroughTheMesh(t *testing.T) {
 		t.Errorf("the conversation outlived the successor: %v", err)
 	}
 }
+
+// Who of ours works on what somebody there asked for is our affair: that one hands it to another says nothing there.
+func TestHandedOnAtHome(t *testing.T) {
+	a := newAbroad(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
+	a.home.executor("eve")
+	a.home.executor("dan")
+	there, here, _ := a.offered(`{"intent":"mow the lawn"}`)
+	a.home.status("eve", here, "in_progress")
+	eventually(t, "the claim over there", func() bool { return a.thread(there).Status == InProgress })
+	a.home.status("eve", here, "delegated, delegated_to: dan")
+	next := a.home.thread(here).Successors[0]
+	a.home.status("dan", next, "claimed") // they would refuse it: we hold it, and it is in progress
+	a.home.do("dan", "- response: {re: "+next+", content: [mown]}")
+	eventually(t, "the result over there", func() bool { return a.thread(there).Status == Completed })
+	a.home.want(next, Completed)
+	if th := a.thread(there); len(th.Successors) != 0 || th.Holder != "us" {
+		t.Errorf("there it is %+v", th)
+	}
+	if n := a.home.noticesOf("mess", "may not follow"); n != 0 {
+		t.Errorf("the owner is told of %d refusals", n)
+	}
+}
+
+// In a conversation that is closed nothing goes on, whatever the close says.
+func TestDelegatedWithAClose(t *testing.T) {
+	home, away := pair(t, acl.Open)
+	ref := home.request("client", "{id: look, intent: look into the fridge}")
+	there := away.theirs()
+	away.status("bob", there, "claimed")
+	home.reaches(ref, Claimed)
+	away.closeWith(there, home.node.ID(), `[{"status":{"re":"look","code":"delegated","delegated_to":"x","ref":"2026-01-01-001"}}]`)
+	if th := home.reaches(ref, Delegated); len(th.Successors) != 0 {
+		t.Errorf("successors = %v", th.Successors)
+	}
+}

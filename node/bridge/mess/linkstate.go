@@ -147,31 +147,32 @@ func (l *link) declined(ctx context.Context, conv, reason string, because error)
 }
 
 // lost ends a thread that somebody there asked for, where a claim of ours came too late or the thread is there no more: it
-// is done by others, and nobody here need work on it.
-func (l *link) lost(ctx context.Context, d bridge.Delivery, conv, ref, reason string, said Block) error {
+// is done by others, and nobody here need work on it. held says that the claim was needless: we hold it there, for another
+// of us who handed it on.
+func (l *link) lost(ctx context.Context, d bridge.Delivery, conv, ref, reason string, said Block) (held bool, err error) {
 	k, _, err := l.load(ctx, ref)
 	if err != nil || k.Mine {
-		return err
+		return false, err
 	}
 	address, err := bridge.ParseAddress(d.Address)
 	if err != nil {
-		return err
+		return false, err
 	}
 	v, err := l.remote.view(ctx, ref)
 	_, gone := saysNo(err)
 	if err != nil && !gone {
-		return err
+		return false, err
 	}
 	late := slices.ContainsFunc(said, func(e Entry) bool { return e.Type == "status" && e.Body.GetStr("code") == string(Claimed) })
 	self := l.self(ctx)
-	if !gone && !v.gone && !v.status.Terminal() && (v.holder == "" || !late && (self == "" || v.holder == self)) {
-		return nil
+	if !gone && !v.gone && !v.status.Terminal() && (v.holder == "" || v.holder == self || !late && self == "") {
+		return late && v.holder != "", nil
 	}
 	t, err := l.here(ctx, address.Peer, k)
 	if err != nil || t == nil {
-		return err
+		return false, err
 	}
-	return l.end(ctx, t, reason, nil)
+	return false, l.end(ctx, t, reason, nil)
 }
 
 // hand hands in what the other side did not say in words.

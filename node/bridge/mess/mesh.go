@@ -55,7 +55,7 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		switch asks := slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "request" }); {
 		case ok && !asks:
 			block, opts.Re = block.aboutUnknown(b.x, who.ID, ref), ref
-		case m.Address != "" && !asks: // what was said in a foreign thread is about that thread alone
+		case !asks && strings.HasPrefix(m.Address, Kind+":"): // what was said in a foreign thread is about that thread alone
 			return wire.Value{}, noThread()
 		}
 	}
