@@ -312,10 +312,8 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 		return remoteView{}, err
 	}
 	defer root.Close()
-	if at, _ := find(root, ref); at == "" {
-		if at, _ = find(root, ref); at == "" { // it was not being moved
-			return remoteView{gone: true}, nil
-		}
+	if gone, err := r.gone(root, ref); gone || err != nil {
+		return remoteView{gone: gone}, err
 	}
 	f, err := r.load(root, ref)
 	if err != nil {
@@ -326,6 +324,18 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 		return remoteView{}, err
 	}
 	return remoteView{requester: t.Requester, holder: t.Holder, status: t.Status, messages: messages}, nil
+}
+
+// gone says whether a thread is in the directory no more. In one that is empty altogether nothing is gone: it may not be
+// mounted, or not synchronized yet.
+func (r *dirRemote) gone(root *os.Root, ref string) (bool, error) {
+	for range 2 { // it may just be moved
+		if at, _ := find(root, ref); at != "" {
+			return false, nil
+		}
+	}
+	list, err := r.refs(root)
+	return len(list) > 0, err
 }
 
 func (r *dirRemote) probe(ctx context.Context) error {

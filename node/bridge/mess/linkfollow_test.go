@@ -259,6 +259,26 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			here = s.home.arrived("lend me a ladder")
 			s.edit("neighbour", ladder, "", "")
 			s.home.reaches(here, Cancelled)
+
+			if inGit {
+				return
+			}
+			s.create("neighbour", "{id: rake, intent: lend me a rake}")
+			here = s.home.arrived("lend me a rake")
+			dir := filepath.Join(s.side("us").dir, "exchange")
+			if err := os.Rename(dir, dir+"-elsewhere"); err != nil {
+				t.Fatal(err)
+			}
+			l := s.home.bridge.links[0]
+			for range 3 { // the folder is not mounted
+				s.poke()
+				eventually(t, "a poll", func() bool { return len(l.wake) == 0 })
+			}
+			v, err := l.remote.view(t.Context(), "2026-01-31-001")
+			if err != nil || v.gone {
+				t.Errorf("%+v, %v", v, err)
+			}
+			s.home.want(here, Received)
 		})
 	}
 }
