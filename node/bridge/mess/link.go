@@ -124,7 +124,7 @@ func (l *link) stand(err error) {
 
 // take hands one foreign message to the node, with the same checks as everybody's (MESS section 12).
 func (l *link) take(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
-	peer := from
+	peer := cmp.Or(k.Peer, from)
 	if k.Mine { // one conversation, one peer: that of the exchange to which we sent it
 		peer = exchangeID
 	}

@@ -314,3 +314,17 @@ func (s *shed) edit(name, there, old, with string) {
 	}
 	s.poke()
 }
+
+// Who runs the exchange there may answer for who asked.
+func TestTheirOwnerAnswers(t *testing.T) {
+	a := newAbroad(t, nil)
+	there, here, task := a.offered(`{"intent":"mow the lawn"}`)
+	a.home.reply(task.ID, `{"mess":[{"status":{"code":"needs_input","questions":[{"field":"side","question":"Which side?"}]}}]}`, 200)
+	eventually(t, "the question over there", func() bool { return a.thread(there).Status == NeedsInput })
+	a.do(ownerID, "- reply: {re: "+there+", answers: {side: the left one}}")
+	a.poke()
+	a.home.reaches(here, InProgress)
+	if text := a.home.said(here); !strings.Contains(text, "the left one") {
+		t.Errorf("it says %s", text)
+	}
+}

@@ -233,6 +233,12 @@ func (l *link) knowAsked(ctx context.Context) error {
 	}
 }
 
+// answers says whether a block is answers and nothing else: an exchange takes them of who asked for the thread, and of its
+// owner in that place.
+func (b Block) answers() bool {
+	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
+}
+
 // unnamed has entries about a foreign thread speak of the newest, which in its conversation it is: its ref is that
 // exchange's, and may be another thread's here.
 func (b Block) unnamed(ref string) Block {

@@ -179,7 +179,7 @@ func (l *link) convOf(ref string) string { return "conv_" + idKey(l.cfg.Name, re
 
 // follow hands in the new messages of a thread, one by one, each with the count that remembers it. What will never be
 // readable is left alone until the thread changes. Of a thread that somebody else opened there only what its opener says
-// is for us; what the others do to it is seen by where it stands.
+// is for us, or who answers in its place; what the others do to it is seen by where it stands.
 func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
 	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {
@@ -221,7 +221,7 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		}
 		k.State = k.State.after(b)
 		ours := m.From == self || k.Mine && m.From == requester // an exchange says who we are there only by our threads
-		if ours || m.From == "" || len(b) == 0 || !k.Mine && m.From != k.Peer {
+		if ours || m.From == "" || len(b) == 0 || !k.Mine && m.From != k.Peer && !b.answers() {
 			continue
 		}
 		if k.Mine {
