@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -39,9 +41,13 @@ func fakeOwner(t *testing.T, h http.HandlerFunc) (dir string) {
 // What is lost on the way is sent once more under the same name; what was refused is not.
 func TestMESSIsSentAgain(t *testing.T) {
 	type sent struct{ path, key, match, body string }
+	const nothing, connection, answer, always = 0, 1, 2, 3
+	var mu sync.Mutex
 	var got []sent
-	lose := 0 // nothing, the first call, the rest of the first answer, every call
+	lose := nothing
 	dir := fakeOwner(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
 		if r.Method == http.MethodGet {
 			_, _ = w.Write([]byte(`{"thread":{"ref":"r","serial":4,"messages":[]}}`))
 			return
@@ -52,51 +58,54 @@ func TestMESSIsSentAgain(t *testing.T) {
 		case strings.Contains(string(body), "refuse"):
 			w.WriteHeader(http.StatusConflict)
 			_, _ = w.Write([]byte(`{"error":{"code":"INVALID_MESSAGE","message":"no"}}`))
-		case lose == 2 && len(got) == 1:
+		case lose == answer && len(got) == 1:
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte(`{"MESS":`)) // and no more
-		case lose == 1 && len(got) == 1 || lose == 3:
+		case lose == connection && len(got) == 1 || lose == always:
 			panic(http.ErrAbortHandler)
 		default:
 			_, _ = w.Write([]byte(`{"MESS":[{"ack":{"ref":"there"}}]}`))
 		}
 	})
-	run := func(want int, args ...string) string {
+	run := func(want, what int, args ...string) ([]sent, string) {
 		t.Helper()
-		got = nil
+		mu.Lock()
+		got, lose = nil, what
+		mu.Unlock()
 		code, out, errOut := try(append([]string{"--data", dir, "mess"}, args...)...)
 		if code != want {
 			t.Fatalf("%v: exit %d, want %d: %s", args, code, want, errOut)
 		}
-		return out
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(got), out
 	}
 	names := map[string]bool{}
 	for _, args := range [][]string{
 		{"request", "come and look"}, {"update", "r", "in_progress"}, {"complete", "r", "done"}, {"cancel", "r"}, {"answer", "r", "yes"}, {"confirm", "r"},
 	} {
-		for lose = range 3 {
-			lost := min(lose, 1)
-			out := run(exitOK, args...)
-			if len(got) != 1+lost || !strings.Contains(out, "there") {
-				t.Fatalf("%v: sent %d times, printed %s", args, len(got), out)
+		reads := args[0] == "answer" || args[0] == "confirm"
+		for what := range always {
+			calls, out := run(exitOK, what, args...)
+			if len(calls) != 1+min(what, 1) || !strings.Contains(out, "there") {
+				t.Fatalf("%v: sent %d times, printed %s", args, len(calls), out)
 			}
-			for _, s := range got {
-				if s != got[0] || len(s.key) < 20 || (args[0] == "answer" || args[0] == "confirm") != (s.match == `"4"`) {
-					t.Errorf("%v: sent %+v and %+v", args, got[0], s)
+			for _, c := range calls {
+				if c != calls[0] || len(c.key) < 20 || reads != (c.match == `"4"`) {
+					t.Errorf("%v: sent %+v and %+v", args, calls[0], c)
 				}
 			}
-			if names[got[0].key] {
+			if names[calls[0].key] {
 				t.Error("two calls have the same name")
 			}
-			names[got[0].key] = true
+			names[calls[0].key] = true
 		}
 	}
-	if run(exitNo, "request", "refuse this"); len(got) != 1 {
-		t.Errorf("what was refused is sent %d times", len(got))
+	if calls, _ := run(exitNo, nothing, "request", "refuse this"); len(calls) != 1 {
+		t.Errorf("what was refused is sent %d times", len(calls))
 	}
-	lose = 3
-	if run(exitUnavailable, "request", "come"); len(got) != 2 {
-		t.Errorf("what cannot be sent is sent %d times", len(got))
+	if calls, _ := run(exitUnavailable, always, "request", "come"); len(calls) != 2 {
+		t.Errorf("what cannot be sent is sent %d times", len(calls))
 	}
 }
 
