@@ -17,12 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// pollEvery is how often a directory is looked at (MESS-51).
-const pollEvery = 5 * time.Second
-
-// pollShare is which part of the time looking may take: a directory of very many threads is looked at less often.
-const pollShare = 50
-
 // mirror keeps the threads of the exchange in a directory that other tools read and append to. The store is the truth:
 // what the tools add is taken in through the state machine, and then the files are written anew.
 //
@@ -39,6 +33,9 @@ type mirror struct {
 	seen  map[string]fileStamp // place of a thread → what it looked like when it was taken in or written last
 	left  map[string]fileStamp // likewise, where it could not be read: it is read again when it changes
 	polls int
+	due   time.Time     // of the next look
+	apart time.Duration // what taking in took of the look that goes on
+	pass  progress      // of what is being written
 }
 
 func newMirror(x *Exchange, dir string, log *slog.Logger) *mirror {
@@ -116,9 +113,8 @@ func (m *mirror) run(ctx context.Context) error {
 		case <-m.wake:
 			err = m.flush(ctx, root)
 		case <-poll.C:
-			began := time.Now()
 			err = m.sync(ctx, root)
-			poll.Reset(max(pollEvery, pollShare*time.Since(began)))
+			poll.Reset(time.Until(m.due))
 		}
 		if err != nil && ctx.Err() == nil {
 			m.log.Error("the thread directory could not be kept", "error", err)
@@ -143,25 +139,39 @@ func (m *mirror) missed(ctx context.Context, root *os.Root) error {
 	return nil
 }
 
-// sync reads, then writes.
+// sync reads, then writes until the next look is due.
 func (m *mirror) sync(ctx context.Context, root *os.Root) error {
+	m.due = time.Now().Add(pollEvery)
 	if err := m.x.load(); err != nil {
 		return err
 	}
-	return errors.Join(m.read(ctx, root, false), m.flush(ctx, root))
+	began := time.Now()
+	m.apart = 0
+	err := m.read(ctx, root, false)
+	m.due = time.Now().Add(nextLook(time.Since(began) - m.apart))
+	return errors.Join(err, m.flush(ctx, root))
 }
 
 // halfWritten is how long a file that cannot be read is left to who writes it.
 const halfWritten = 10 * time.Second
 
 // flush writes the threads that changed, each after what others added to it meanwhile was read. One that cannot be
-// written waits for the next look, and the others do not wait for it.
+// written waits for the next look, and the others do not wait for it. What is not written when that look is due is
+// written after it.
 func (m *mirror) flush(ctx context.Context, root *os.Root) (err error) {
 	failed := 0
-	for _, ref := range m.take() {
-		if ctx.Err() != nil {
-			m.note(ref)
-			continue
+	refs := m.take()
+	if len(refs) > 0 && m.pass.next.IsZero() {
+		m.pass = newProgress(m.log)
+	}
+	for i, ref := range refs {
+		if ctx.Err() != nil || i > 0 && !time.Now().Before(m.due) {
+			m.note(refs[i:]...)
+			break
+		}
+		m.pass.say("thread files are written", "left", len(refs)-i)
+		if i == len(refs)-1 {
+			m.pass = progress{}
 		}
 		var e error
 		if at, flat := find(root, ref); at != "" {

@@ -109,15 +109,16 @@ var endedFolders = [2]string{folder(Completed), folder(Cancelled)}
 // read takes in what others wrote. all looks at every thread.
 func (m *mirror) read(ctx context.Context, root *os.Root, all bool) error {
 	m.polls++
+	pass := newProgress(m.log)
 	for _, f := range folders() {
-		if err := m.readFolder(ctx, root, f, all); err != nil {
+		if err := m.readFolder(ctx, root, f, all, &pass); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (m *mirror) readFolder(ctx context.Context, root *os.Root, folder string, all bool) error {
+func (m *mirror) readFolder(ctx context.Context, root *os.Root, folder string, all bool, pass *progress) error {
 	dir := "exchange/" + folder
 	sub, err := root.OpenRoot(dir)
 	if err != nil {
@@ -128,10 +129,11 @@ func (m *mirror) readFolder(ctx context.Context, root *os.Root, folder string, a
 	if err != nil {
 		return err
 	}
-	for _, p := range list {
+	for i, p := range list {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		pass.say("thread files are read", "folder", folder, "read", i, "of", len(list))
 		at := path.Join(dir, p.ref)
 		before, known := m.seen[at]
 		if known && !all && !due(p.ref, folder, len(list), m.polls) {
@@ -141,9 +143,11 @@ func (m *mirror) readFolder(ctx context.Context, root *os.Root, folder string, a
 		if known && now == before || now == m.left[at] || now.files == 0 {
 			continue
 		}
+		began := time.Now()
 		if err := m.readThread(ctx, root, at, p.flat); err != nil {
 			m.log.Warn("a thread file was left alone", "thread", p.ref, "error", err)
 		}
+		m.apart += time.Since(began)
 	}
 	return nil
 }
