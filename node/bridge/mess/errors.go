@@ -29,6 +29,9 @@ func conflict(format string, args ...any) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: fmt.Sprintf(format, args...)}
 }
 
+// errTaken is all that who claims too late is told.
+var errTaken = conflict("the thread is held by another executor")
+
 // errMoved: what the owner says is to what was asked when the owner read it, and to nothing that came in its place.
 var errMoved = conflict("the thread has changed since this was asked: read it again")
 

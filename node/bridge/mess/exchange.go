@@ -267,7 +267,7 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*Thread, 
 		return nil, bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ -")
 	}
 	t, err := x.read(ctx, ref, time.Now())
-	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t, false) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t) {
 		return nil, noThread()
 	}
 	return t, err
@@ -317,15 +317,15 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]Message, error) 
 	}
 }
 
-// sees is MESS-56: requesters see their threads, executors those they hold or may claim, the owner all. Who writes is
-// told of a claim that came first, so an eligible executor is let through to the state machine.
-func (x *Exchange) sees(who Actor, t *Thread, writing bool) bool {
+// sees is MESS-56: requesters see their threads, executors those they hold or may claim, the owner all. To anybody else a
+// thread is one that is not there, whatever is said about it; the one exception is [Exchange.late].
+func (x *Exchange) sees(who Actor, t *Thread) bool {
 	switch {
 	case who.Owner || who.system || who.file || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
 		return true
 	case t.waitsForPeer() && t.Peers[who.ID].Offered:
 		return true
-	case t.claimable(), writing && t.Holder != "":
+	case t.claimable():
 		return t.Peers[who.ID].Offered && t.offeredTo(who.ID) || x.crew.may(who.ID, t)
 	}
 	return false

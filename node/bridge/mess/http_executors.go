@@ -1,9 +1,7 @@
 package mess
 
 import (
-	"context"
 	"crypto/subtle"
-	"errors"
 	"mime"
 	"net/http"
 	"strings"
@@ -14,18 +12,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
-
-// lateThread returns a thread that an eligible executor may no longer claim, so that it is told of the claim.
-func (x *Exchange) lateThread(ctx context.Context, who Actor, ref string) (*Thread, error) {
-	if !safeRef.MatchString(ref) {
-		return nil, noThread()
-	}
-	t, err := x.read(ctx, ref, time.Now())
-	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t, true) {
-		return nil, noThread()
-	}
-	return t, err
-}
 
 // register is POST register (MESS-57).
 func (r *call) register() error {

@@ -277,7 +277,9 @@ func (r *call) patch() error {
 	}
 	t, err := r.x.Thread(ctx, r.who, r.ref())
 	if err != nil && statusIs(err, http.StatusNotFound) { // who was too late with a claim is told so
-		t, err = r.x.lateThread(ctx, r.who, r.ref())
+		if claims(v) && r.x.begin(r.who, Options{Re: r.ref()}).tooLate(ctx, nil) {
+			return errTaken
+		}
 	}
 	if err != nil {
 		return err
@@ -298,6 +300,17 @@ func (r *call) patch() error {
 		return err
 	}
 	return r.standing(http.StatusOK, res)
+}
+
+// claims says whether a PATCH begins with a claim.
+func claims(v wire.Value) bool {
+	word := v.GetStr("status")
+	if list, _ := v.Get("mess"); list.Kind() == wire.Array && list.Len() > 0 {
+		said, _ := list.At(0).Get("status")
+		word = said.GetStr("code")
+	}
+	code, _ := ParseCode(word)
+	return code == Claimed
 }
 
 // readPatch reads {status?, message?, mess?}.

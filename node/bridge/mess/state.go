@@ -61,7 +61,7 @@ func (t *Thread) setStatus(s Status, by string, r role, now time.Time) error {
 	case t.Status == Received && t.Holder == "" && r.any(asEligible|asOwner):
 		return t.byCandidate(s, by, r, now)
 	case t.Holder != "" && r.any(asEligible) && !r.any(asRequester):
-		return conflict("the thread is held by another executor")
+		return errTaken
 	case t.Holder == "" && r.any(asEligible|asOwner):
 		return t.byOwner(s, by, r, now)
 	}
@@ -183,7 +183,9 @@ func (t *Thread) respond(by string, r role, lone bool, now time.Time) (completed
 			return false, err
 		}
 		t.claim(by, now)
-	case t.Holder == "" || !r.any(asHolder|asOwner):
+	case t.Holder == "":
+		return false, forbidden("claim the thread first: only the executor that holds it may respond")
+	case !r.any(asHolder | asOwner):
 		return false, forbidden("only the executor that holds the thread may respond")
 	}
 	switch {

@@ -79,6 +79,7 @@ func (t *tx) run(ctx context.Context, b Block) error {
 			return noThread()
 		case err != nil:
 			return err
+		case !t.x.sees(t.who, th): // the entries are refused, and how much was said is not told
 		case t.opts.IfSerial != 0 && th.Serial != t.opts.IfSerial, t.opts.IfTurn != "" && th.turn() != t.opts.IfTurn:
 			return errMoved
 		}
@@ -155,6 +156,7 @@ func (t *tx) setFirst(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	th, err := t.about(ctx, t.opts.Re)
+	err = t.orTaken(ctx, err, t.opts.Set.Code, nil)
 	if err != nil || !t.x.roles(t.who, th).any(asHolder|asEligible|asOwner) {
 		return false, err
 	}
@@ -245,6 +247,9 @@ func (t *tx) unknown(ctx context.Context, e Entry) error {
 	th, err := t.about(ctx, re)
 	if err != nil {
 		return err
+	}
+	if !t.x.takesPart(t.who, th) {
+		return forbidden("claim the thread first: who only may claim it can add nothing to it")
 	}
 	th.Updated = t.now
 	t.say(th, e)

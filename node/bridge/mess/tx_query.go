@@ -61,7 +61,7 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 			if err != nil {
 				return wire.Value{}, err
 			}
-			if t.x.sees(t.who, th, false) {
+			if t.x.sees(t.who, th) {
 				threads = append(threads, th.summary())
 			}
 		}
@@ -95,7 +95,7 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 func (t *tx) overlay(list []Summary) []Summary {
 	var out []Summary
 	for _, ref := range t.order {
-		if th := t.threads[ref]; t.x.sees(t.who, th, false) {
+		if th := t.threads[ref]; t.x.sees(t.who, th) {
 			out = append(out, th.summary())
 		}
 	}

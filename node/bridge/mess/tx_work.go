@@ -36,7 +36,7 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 	if err != nil {
 		return err
 	}
-	return t.each(ctx, s.Re, func(th *Thread) error {
+	err = t.each(ctx, s.Re, func(th *Thread) error {
 		if t.opts.Sent != "" && s.Code == Held && th.Holder == "" && (th.claimable() || th.waitsForPeer()) {
 			if th.claimable() {
 				th.park(t.opts.Sent, t.now)
@@ -71,6 +71,7 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 		}
 		return nil
 	})
+	return t.orTaken(ctx, err, s.Code, s.Re)
 }
 
 // allDeclined ends a thread that nobody is left for.

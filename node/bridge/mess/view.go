@@ -56,7 +56,7 @@ type view struct {
 
 func (v view) thread(ref string) bool {
 	th, err := v.t.load(v.ctx, ref)
-	return err == nil && v.t.x.sees(v.t.who, th, true)
+	return err == nil && v.t.x.sees(v.t.who, th)
 }
 
 func (v view) suggestion(id string) (string, bool) {
@@ -90,15 +90,7 @@ func (v view) newestWith(id string) (string, bool) {
 		return ref, true
 	}
 	c := v.t.x.crew.get(v.t.who.ID)
-	if ref, ok := v.t.x.index.newestWith(id, func(e *entry) bool { return v.t.x.seesEntry(v.t.who, c, e) }); ok {
-		return ref, true
-	}
-	if c == nil {
-		return "", false
-	}
-	return v.t.x.index.newestWith(id, func(e *entry) bool { // who was too late is told so (MESS-22)
-		return e.holder != "" && !c.Pending && c.has(e.needs) && (e.only == "" || e.only == c.ID)
-	})
+	return v.t.x.index.newestWith(id, func(e *entry) bool { return v.t.x.seesEntry(v.t.who, c, e) })
 }
 
 func (v view) newest() (string, bool) {
