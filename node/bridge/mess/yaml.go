@@ -149,6 +149,9 @@ func prescan(data []byte) error {
 			return bad("", fmt.Sprintf("too many nodes or lines at line %d", line))
 		}
 	}
+	if at := crowded(data); at >= 0 {
+		return bad("", fmt.Sprintf("too many nodes at line %d", lineAt(data, at)))
+	}
 	return nil
 }
 
