@@ -29,7 +29,7 @@ type messCmd struct {
 	Complete     messCompleteCmd     `cmd:"" help:"Deliver the result of a thread."`
 	Fetch        messFetchCmd        `cmd:"" help:"Get a file of a thread, also one that a message refers to by address."`
 	Cancel       messCancelCmd       `cmd:"" help:"Take requests back."`
-	Capabilities messCapabilitiesCmd `cmd:"" help:"The catalogue of capabilities."`
+	Capabilities messCapabilitiesCmd `cmd:"" help:"What can be done here: the catalogue, and what executors claim beside it."`
 	Executors    messExecutorsCmd    `cmd:"" help:"Who is registered here, and adding somebody."`
 	Key          messKeyCmd          `cmd:"" help:"Give an executor a key, or take its key away."`
 	Route        messRouteCmd        `cmd:"" help:"The routing rules, and setting them."`

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,22 +44,32 @@ func (c *catalogue) Capabilities(tags []string) []Capability {
 	return out
 }
 
+// Available is the catalogue and, by its id alone, what executors here can do that it does not describe: who asks what can
+// be had wants to know it (MESS-36). With tags it is what has any of them, and only the catalogue gives those.
+func (x *Exchange) Available(tags []string) []Capability {
+	list := x.Capabilities(tags)
+	if len(tags) > 0 {
+		return list
+	}
+	described := len(list)
+	for _, id := range x.crew.claims() {
+		_, ok := slices.BinarySearchFunc(list[:described], id, Capability.compareID)
+		if !ok && len(list) < maxCapabilities {
+			list = append(list, Capability{ID: id})
+		}
+	}
+	slices.SortFunc(list, func(a, b Capability) int { return a.compareID(b.ID) })
+	return list
+}
+
+func (c Capability) compareID(id string) int { return strings.Compare(c.ID, id) }
+
 // tagged says whether the capability has one of the tags.
 func (c *catalogue) tagged(id string, tags []string) bool {
 	c.catMu.RLock()
 	defer c.catMu.RUnlock()
-	i, ok := slices.BinarySearchFunc(c.known, id, func(e Capability, id string) int { return compareText(e.ID, id) })
+	i, ok := slices.BinarySearchFunc(c.known, id, Capability.compareID)
 	return ok && slices.ContainsFunc(c.known[i].Tags, func(t string) bool { return slices.Contains(tags, t) })
-}
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // ParseCapabilities reads catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one list
@@ -117,7 +128,7 @@ func (c *catalogue) add(list []Capability) {
 	defer c.catMu.Unlock()
 	known := slices.Clone(c.known)
 	for _, e := range list {
-		i, ok := slices.BinarySearchFunc(known, e.ID, func(e Capability, id string) int { return compareText(e.ID, id) })
+		i, ok := slices.BinarySearchFunc(known, e.ID, Capability.compareID)
 		if ok {
 			known[i] = e
 			continue

@@ -293,6 +293,19 @@ type claimTime struct {
 	at   time.Time
 }
 
+// claims are the capabilities that executors have who may work here, in any order.
+func (r *roster) claims() []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []string
+	for id, list := range r.byCap {
+		if slices.ContainsFunc(list, func(c *candidate) bool { return !c.Pending }) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
 // claimed remembers a claim in memory; it reaches the store with the executor's next change.
 func (r *roster) claimed(c claimTime) {
 	r.mu.Lock()

@@ -132,7 +132,7 @@ func (r *call) capabilities() error {
 	if err := r.x.load(); err != nil {
 		return err
 	}
-	list := capabilityList(r.x.Capabilities(r.c.QueryParams()["tag"]))
+	list := capabilityList(r.x.Available(r.c.QueryParams()["tag"]))
 	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "capabilities", Value: list}))
 }
 

@@ -70,6 +70,9 @@ func TestREST(t *testing.T) {
 	if caps, _ := s.want(200, bob, "GET", "capabilities?tag=visual", "").Get("capabilities"); caps.Len() != 1 {
 		t.Errorf("capabilities = %s", caps.JSON())
 	}
+	if caps, _ := s.want(200, eve, "GET", "capabilities", "").Get("capabilities"); !strings.Contains(string(caps.JSON()), `{"id":"spoon","description":""},{"id":"take-photo"`) {
+		t.Errorf("capabilities = %s", caps.JSON())
+	}
 	if code, _ := s.call("", "OPTIONS", "anything", ""); code != 204 {
 		t.Errorf("OPTIONS: %d", code)
 	}

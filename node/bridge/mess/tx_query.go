@@ -32,7 +32,7 @@ func (t *tx) query(ctx context.Context, e Entry, path string) error {
 	var data wire.Value
 	switch q.Type {
 	case "capabilities":
-		data = wire.Obj(wire.Member{Key: "capabilities", Value: capabilityList(t.x.Capabilities(q.Tags))})
+		data = wire.Obj(wire.Member{Key: "capabilities", Value: capabilityList(t.x.Available(q.Tags))})
 	case "executors":
 		data = wire.Obj(wire.Member{Key: "executors", Value: t.executors(q)})
 	default:
