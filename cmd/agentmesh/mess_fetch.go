@@ -15,7 +15,7 @@ import (
 
 type messFetchCmd struct {
 	Ref        string `arg:"" help:"Ref of the thread."`
-	Attachment string `arg:"" help:"The name of a file of the thread (att-…), or an https address that a message names. Danger: its server learns that you look."`
+	Attachment string `arg:"" help:"The name of a file of the thread (att-…), or an address that a message names: https, or content:// behind a link. Danger: its server learns that you look."`
 	Out        string `short:"o" placeholder:"FILE" help:"Write the file there, - is standard output; without it, it is kept with the thread alone."`
 	JSON       bool   `help:"Print the result as JSON."`
 }

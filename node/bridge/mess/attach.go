@@ -90,8 +90,18 @@ func resourceURI(kind string, v wire.Value) string {
 // moveOut stores one large data URI, or a file of the owner's, and returns the stored form of the content (MESS-10).
 func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
 	uri, name := resourceURI(kind, v), v.GetStr("name")
-	own, ok := t.own[uri]
+	foreign := v.GetStr("resource")
+	own, ok := t.own[cmp.Or(uri, foreign)]
 	mime, raw := own.mime, own.data
+	if ok && uri == "" {
+		if own.lost == "" && th.Taken+len(raw) > maxThread {
+			own.lost = "the files of the thread are too large together"
+		}
+		if own.lost != "" { // it is said where it would be
+			return v.With(notFetched, wire.Text(own.lost)), true
+		}
+		th.Taken += len(raw)
+	}
 	if !ok {
 		if len(uri) <= maxInline || !strings.HasPrefix(uri, "data:") {
 			return v, false

@@ -180,6 +180,8 @@ type Options struct {
 	Sent string
 	// Once is the name under which the answer is kept, for who sends the block again; nil: none.
 	Once *Once
+	// Files are what the block names that lies elsewhere, by address: they become attachments.
+	Files map[string]ownFile
 	// Records change in the same unit.
 	Records []store.Change
 }

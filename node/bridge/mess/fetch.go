@@ -63,6 +63,9 @@ func (m Message) references() []reference {
 }
 
 func referenceOf(kind string, v wire.Value) (reference, bool) {
+	if _, file, ok := foreignFile(v); ok && v.GetStr(notFetched) != "" {
+		return reference{kind: kind, uri: v.GetStr("resource"), name: tail(file)}, true
+	}
 	r := reference{kind: kind, uri: resourceURI(kind, v), name: v.GetStr("name"), digest: v.GetStr("sha256")}
 	u, err := url.Parse(r.uri)
 	return r, err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isShared(u))
@@ -84,18 +87,19 @@ func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (Attachment, error)
 	for _, m := range messages {
 		for _, r := range m.references() {
 			if r.uri == uri {
-				return b.bring(ctx, t.Ref, r)
+				return b.bring(ctx, t, r)
 			}
 		}
 	}
 	return Attachment{}, missing("the thread refers to no such https address")
 }
 
-func (b *Bridge) bring(ctx context.Context, ref string, r reference) (Attachment, error) {
+func (b *Bridge) bring(ctx context.Context, t *Thread, r reference) (Attachment, error) {
+	ref := t.Ref
 	if have, err := b.x.fetched(ctx, ref, r); err != nil || have.Name != "" {
 		return have, err
 	}
-	data, err := b.get(ctx, r.uri)
+	data, err := b.dataOf(ctx, t, r)
 	if err != nil {
 		b.log.Info("a reference of a thread could not be fetched", "thread", ref, "error", err)
 		return Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
@@ -108,6 +112,33 @@ func (b *Bridge) bring(ctx context.Context, ref string, r reference) (Attachment
 	a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
 	return a, b.x.records.Apply(ctx, []store.Change{{Record: a.record(ref), IfRev: store.Any}}, time.Now())
 }
+
+// dataOf gets what a reference names: by https, or with the thread behind a link that ours is about.
+func (b *Bridge) dataOf(ctx context.Context, t *Thread, r reference) ([]byte, error) {
+	there, file, ok := foreignFile(wire.Obj(wire.Member{Key: "resource", Value: wire.Text(r.uri)}))
+	if !ok {
+		return b.get(ctx, r.uri)
+	}
+	l, err := b.behind(ctx, t, there)
+	if err != nil {
+		return nil, err
+	}
+	if l == nil {
+		return nil, lostError("it lies with no thread that a link knows")
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	data, err := l.remote.attachment(ctx, there, file)
+	if err != nil {
+		return nil, lostError(whyLost(err))
+	}
+	return data, nil
+}
+
+// lostError says why a file behind a link could not be had.
+type lostError string
+
+func (e lostError) Error() string { return string(e) }
 
 // fetched returns what was brought in before; its zero value where that is nothing.
 func (x *Exchange) fetched(ctx context.Context, ref string, r reference) (Attachment, error) {
@@ -168,6 +199,9 @@ func (e statusError) Error() string { return "the server answered " + http.Statu
 // publicFetchError says why without the network's own words.
 func publicFetchError(err error) string {
 	if e, ok := errors.AsType[statusError](err); ok {
+		return e.Error()
+	}
+	if e, ok := errors.AsType[lostError](err); ok {
 		return e.Error()
 	}
 	if e, ok := errors.AsType[*client.GuardError](err); ok {

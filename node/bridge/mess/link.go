@@ -32,6 +32,8 @@ type remote interface {
 	changed(ctx context.Context) ([]remoteThread, error)
 	// view returns a thread with its messages, in order.
 	view(ctx context.Context, ref string) (remoteView, error)
+	// attachment returns a file that lies with a thread, of at most maxUpload bytes.
+	attachment(ctx context.Context, ref, file string) ([]byte, error)
 	probe(ctx context.Context) error
 }
 
@@ -57,7 +59,8 @@ type link struct {
 	mu     sync.Mutex
 	status bridge.LinkStatus
 	peers  map[string]bool
-	me     string // who we are there, as a thread of ours showed it
+	me     string             // who we are there, as a thread of ours showed it
+	ahead  map[string]ownFile // files that the message names which is handed in, by their addresses
 }
 
 // maxPeers bounds the peers of a link that are counted.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -324,6 +325,22 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 		return remoteView{}, err
 	}
 	return remoteView{requester: t.Requester, holder: t.Holder, status: t.Status, messages: messages}, nil
+}
+
+// attachment reads a file that lies in the folder of a thread.
+func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	root, err := openLayout(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	at, flat := find(root, ref)
+	if at == "" || flat || !attachmentName.MatchString(file) {
+		return nil, fs.ErrNotExist
+	}
+	return readAttachment(root, path.Join(at, file))
 }
 
 // gone says whether a thread is in the directory no more. In one that is empty altogether nothing is gone: it may not be

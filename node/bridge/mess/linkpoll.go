@@ -214,6 +214,7 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		if err != nil || isAck(b) {
 			continue
 		}
+		b = b.placed(r.ref)
 		if k.Mine {
 			b = v.meant(b)
 		} else {
@@ -267,6 +268,12 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 
 // takeOnce is take, but for what is refused for good: it is left out.
 func (l *link) takeOnce(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
+	if k.Mine {
+		if err := l.fetchAhead(ctx, ref, b); err != nil {
+			return err
+		}
+		defer l.forgetAhead()
+	}
 	err := l.take(ctx, from, ref, number, b, k)
 	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
 		l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", e.Message)

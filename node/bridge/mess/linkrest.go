@@ -42,39 +42,52 @@ func (r *restRemote) url(path string) string {
 
 const maxRemoteAnswer = 10 << 20
 
-// call makes one call. A refusal is a *client.SendError that says whether to try again.
+// call makes one call with JSON. A refusal is a *client.SendError that says whether to try again.
 func (r *restRemote) call(ctx context.Context, method, path string, body wire.Value) (wire.Value, error) {
 	var data []byte
+	header := http.Header{"Accept": {"application/json"}}
 	if !body.IsNull() {
 		data = body.JSON()
+		header.Set("Content-Type", "application/json")
 	}
-	req, err := http.NewRequestWithContext(ctx, method, r.url(path), bytes.NewReader(data))
+	answer, err := r.send(ctx, method, path, data, header, maxRemoteAnswer)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	req.Header.Set("Authorization", "Bearer "+string(r.token))
-	req.Header.Set("Accept", "application/json")
-	if data != nil {
-		req.Header.Set("Content-Type", "application/json")
+	v, err := wire.ParseLimits(answer, maxDepth+4, 20*maxNodes)
+	if err != nil {
+		return v, &client.SendError{Retry: false, Status: http.StatusOK, Processed: true}
 	}
+	return v, nil
+}
+
+// send is call for bytes, with an answer of at most limit.
+func (r *restRemote) send(ctx context.Context, method, path string, data []byte, header http.Header, limit int) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, r.url(path), bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = header
+	req.Header.Set("Authorization", "Bearer "+string(r.token))
 	resp, err := r.http.Do(ctx, client.Owner, req)
 	if err != nil {
-		return wire.Value{}, &client.SendError{Retry: true}
+		return nil, &client.SendError{Retry: true}
 	}
-	answer, err := client.ReadAll(resp, maxRemoteAnswer)
+	answer, err := client.ReadAll(resp, limit)
 	if err != nil {
-		return wire.Value{}, errors.Join(&client.SendError{Retry: true, Status: resp.StatusCode, Processed: true}, err)
+		return nil, errors.Join(&client.SendError{Retry: true, Status: resp.StatusCode, Processed: true}, err)
 	}
 	if resp.StatusCode >= 300 {
 		again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
 		refusal := &wire.Error{Code: wire.InvalidMessage, Status: resp.StatusCode, Retry: again, Message: remoteText(answer)}
-		return wire.Value{}, &client.SendError{Retry: again, Status: resp.StatusCode, Refusal: refusal}
+		return nil, &client.SendError{Retry: again, Status: resp.StatusCode, Refusal: refusal}
 	}
-	v, err := wire.ParseLimits(answer, maxDepth+4, 20*maxNodes)
-	if err != nil {
-		return v, &client.SendError{Retry: false, Status: resp.StatusCode, Processed: true}
-	}
-	return v, nil
+	return answer, nil
+}
+
+// attachment is GET requests/{ref}/attachments/{file} there.
+func (r *restRemote) attachment(ctx context.Context, ref, file string) ([]byte, error) {
+	return r.send(ctx, http.MethodGet, "requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(file), nil, http.Header{}, maxUpload)
 }
 
 // remoteText is what the foreign side says is wrong, made fit for a line of log.

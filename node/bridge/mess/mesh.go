@@ -60,6 +60,11 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		}
 	}
 	opts.Once = once
+	if l := b.linkOf(m.Address); l != nil {
+		if opts.Files, err = l.bring(ctx, string(m.Conv), block); err != nil {
+			return wire.Value{}, err
+		}
+	}
 	res, err := b.x.Do(ctx, who, block, opts)
 	if err != nil {
 		return wire.Value{}, err

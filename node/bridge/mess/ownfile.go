@@ -3,19 +3,23 @@ package mess
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 )
 
-// ownFile is a file of the owner's that a block of the owner's names by file://.
+// ownFile is a file that a block names and that becomes one of the thread: the owner's, by file://, or one that lies with a
+// foreign thread.
 type ownFile struct {
+	lost       string // why it could not be had; "" where data is it
 	name, mime string
 	data       []byte
 }
 
 // readOwn reads the files that a block names, where a folder for them is configured; else the references stay text.
 func (t *tx) readOwn(b Block) error {
+	t.own = maps.Clone(t.opts.Files)
 	if t.x.cfg.Files == "" || !t.who.Owner {
 		return nil
 	}

@@ -2,6 +2,7 @@ package mess
 
 import (
 	"context"
+	"io/fs"
 	"sync"
 	"testing"
 
@@ -72,6 +73,10 @@ func (r *fakeRemote) changed(context.Context) ([]remoteThread, error) { return n
 
 func (r *fakeRemote) view(context.Context, string) (remoteView, error) {
 	return remoteView{}, nil
+}
+
+func (r *fakeRemote) attachment(context.Context, string, string) ([]byte, error) {
+	return nil, fs.ErrNotExist
 }
 
 func (r *fakeRemote) probe(context.Context) error { return nil }

@@ -48,6 +48,7 @@ type Thread struct {
 	History  []Event `json:"history"`
 	Serial   int     `json:"serial"`          // of the newest message
 	Bytes    int     `json:"bytes,omitempty"` // of its messages, attachments apart
+	Taken    int     `json:"taken,omitempty"` // bytes of attachments that were taken over from a foreign thread
 	Version  uint64  `json:"version"`
 	Expired  string  `json:"stage,omitempty"` // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`

@@ -1,0 +1,310 @@
+package mess
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+var smallPhoto = append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte("p"), 3000)...)
+
+// deliverPhoto completes a thread over there with a photo that its exchange keeps beside it.
+func (a *abroad) deliverPhoto(there string, data []byte) (file string) {
+	a.t.Helper()
+	entry, err := a.Upload(a.t.Context(), Owner("test"), there, "photo.png", data)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet",`+string(entry.JSON())+`]}}]}`)
+	return entry.At(0).GetStr("file")
+}
+
+// photoOf is the picture of a thread as the owner gets it: by page, files, REST and name, which all name our thread.
+func (p *party) photoOf(here, there string) (data []byte) {
+	p.t.Helper()
+	names, err := p.attachments(p.t.Context(), here)
+	if err != nil || len(names) != 1 {
+		p.t.Fatalf("attachments of %s: %v, %v in %s", here, names, err, p.said(here))
+	}
+	a, err := p.Attachment(p.t.Context(), Owner("test"), here, names[0])
+	if err != nil || a.Mime != "image/png" {
+		p.t.Errorf("%s is of %q, %v", names[0], a.Mime, err)
+	}
+	messages, err := p.Messages(p.t.Context(), here)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	th := p.thread(here)
+	i := slices.IndexFunc(messages, func(m Message) bool { return len(viewMessage(here, m).Images) == 1 })
+	if i < 0 || viewMessage(here, messages[i]).Images[0] != here+"/"+names[0] {
+		p.t.Errorf("the page shows no picture: %s", p.said(here))
+	}
+	if text := ThreadText(th, messages); !strings.Contains(text, "file: "+names[0]) || strings.Contains(text, "content://"+there+"/att-002-image") {
+		p.t.Errorf("the file says %s", text)
+	}
+	if shown := string(threadView(th, messages).JSON()); !strings.Contains(shown, "content://"+here+"/"+names[0]) || here != there && strings.Contains(shown, "content://"+there+"/att-002-image") {
+		p.t.Errorf("REST shows %s", shown)
+	}
+	return a.Data
+}
+
+// A photo that somebody delivers there is a photo of our thread, also a small one, and one that no message would hold.
+func TestPhotoThroughALink(t *testing.T) {
+	for name, data := range map[string][]byte{"small": smallPhoto, "large": append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), 3<<20)...)} {
+		t.Run(name, func(t *testing.T) {
+			a := newAbroad(t, nil)
+			a.home.request(ownerID, "{id: other, intent: so that refs differ}")
+			here, there := a.ask("{id: water, intent: water the roses}")
+			a.deliverPhoto(there, data)
+			a.home.reaches(here, Completed)
+			if got := a.home.photoOf(here, there); !bytes.Equal(got, data) {
+				t.Errorf("%d bytes came, want %d", len(got), len(data))
+			}
+		})
+	}
+}
+
+// Who asks there may show a photo too.
+func TestPhotoOfARequestThroughALink(t *testing.T) {
+	a := newAbroad(t, nil)
+	a.home.request(ownerID, "{id: other, intent: so that refs differ}")
+	carol := a.register("carol")
+	photo := dataURI("image/png", append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), maxInline)...))
+	there := a.want(201, carol, "POST", "requests", `{"intent":"what is this?","context":[{"image":"`+photo+`"}]}`).GetStr("ref")
+	a.poke()
+	here := a.home.arrived("what is this?")
+	if got := a.home.photoOf(here, there); len(got) != 8+maxInline {
+		t.Errorf("%d bytes came", len(got))
+	}
+}
+
+// What cannot be had is said where it would be. It has the result wait for no longer than a while, and nothing is read but
+// what lies with that thread.
+func TestPhotoThatIsNotThere(t *testing.T) {
+	a := newAbroad(t, nil)
+	other := a.want(201, a.register("carol"), "POST", "requests", `{"intent":"mow the lawn","context":["x"]}`).GetStr("ref")
+	if _, err := a.Upload(t.Context(), Owner("test"), other, "secret.png", smallPhoto); err != nil {
+		t.Fatal(err)
+	}
+	here := a.home.request(ownerID, "{id: water, intent: water the roses}")
+	garden := a.home.bridge.links[0].address()
+	if err := a.home.bridge.offerTo(t.Context(), here, string(garden.Pseudonym()), garden.String(), nil); err != nil {
+		t.Fatal(err)
+	}
+	there := a.only("water the roses")
+	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet",
+		{"image":{"file":"att-009-image-nothing.png","mime":"image/png","size":5}},
+		{"image":{"resource":"content://`+other+`/att-002-image-secret.png","mime":"image/png","size":3008}},
+		{"image":{"resource":"content://`+there+`/../../keys","mime":"image/png","size":5}},
+		{"image":{"resource":"http://127.0.0.1:9/att-001-image-x.png","mime":"image/png","size":5}}]}}]}`)
+	a.home.reaches(here, Completed)
+	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
+	if names, err := a.home.attachments(t.Context(), here); err != nil || len(names) != 0 {
+		t.Errorf("attachments = %v, %v", names, err)
+	}
+	said := a.home.said(here)
+	if n := strings.Count(said, `"not_fetched":"the exchange answers Not Found"`); n != 1 {
+		t.Errorf("%d files are said to be missing: %s", n, said)
+	}
+	// It is the owner's to fetch once it is there, and nothing else is.
+	address := "content://" + there + "/att-009-image-nothing.png"
+	if _, err := a.home.bridge.Fetch(t.Context(), here, address); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "Not Found") {
+		t.Errorf("what is not there was fetched: %v", err)
+	}
+	missing := Attachment{Name: "att-009-image-nothing.png", Mime: "image/png", Size: len(smallPhoto), Data: smallPhoto}
+	if err := a.records.Apply(t.Context(), []store.Change{{Record: missing.record(there)}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time it is here
+		got, err := a.home.bridge.Fetch(t.Context(), here, address)
+		if err != nil || !bytes.Equal(got.Data, smallPhoto) || got.Mime != "image/png" {
+			t.Errorf("fetched %d bytes of %s, %v", len(got.Data), got.Mime, err)
+		}
+	}
+	if _, err := a.home.bridge.Fetch(t.Context(), here, "content://"+other+"/att-002-image-secret.png"); statusOf(err) != http.StatusNotFound {
+		t.Errorf("what lies with another thread was fetched: %v", err)
+	}
+	for _, m := range mustMessages(t, a.home.Exchange, here) {
+		if row := viewMessage(here, m); strings.Contains(said, "wet") && row.What == "response" && !strings.Contains(strings.Join(row.Texts, "\n"), "not_fetched") {
+			t.Errorf("the page says %q", row.Texts)
+		}
+	}
+}
+
+func mustMessages(t *testing.T, x *Exchange, ref string) []Message {
+	t.Helper()
+	list, err := x.Messages(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// A message whose photo cannot be fetched now waits for it, for a while: it does not count as taken in.
+func TestPhotoThatComesLater(t *testing.T) {
+	const there = "2026-01-31-001"
+	for name, c := range map[string]struct {
+		fails int
+		least int
+		most  int
+	}{
+		"at once": {0, 1, 1}, "the third time": {2, 3, 3}, "never": {99, 4, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, remote, desk := newBoard(t)
+			l.b.cfg.Node = strict{desk, l.b.x.records}
+			l.remote = &album{board: remote, fails: c.fails}
+			remote.list = []remoteThread{{there, "us", "1"}}
+			if err := l.b.x.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			polls := 0
+			for len(desk.took) == 0 && polls < 20 {
+				if p, waits := l.later[there]; waits {
+					p.at = time.Time{}
+					l.later[there] = p
+				}
+				if err := l.poll(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				polls++
+				if k, _, err := l.load(t.Context(), there); err != nil || k.Seen != len(desk.took) {
+					t.Fatalf("%d messages came in, and %d count, %v", len(desk.took), k.Seen, err)
+				}
+			}
+			if polls < c.least || polls > c.most {
+				t.Errorf("it came in at the poll %d", polls)
+			}
+			if len(l.ahead) != 0 {
+				t.Error("files are held in memory for nothing")
+			}
+		})
+	}
+}
+
+// album is a foreign exchange with one photo, which it gives away after so many calls.
+type album struct {
+	*board
+	fails  int
+	weighs int
+	calls  int
+}
+
+func (b *album) view(context.Context, string) (remoteView, error) {
+	image := wire.Obj(wire.Member{Key: "image", Value: Attachment{Name: "att-001-image-x.png", Mime: "image/png", Size: 9}.tree("x.png")})
+	said := Block{{Type: "response", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text("x")}, wire.Member{Key: "content", Value: wire.Arr(image)})}}
+	return remoteView{requester: "us", messages: []Message{{Serial: 1, From: "bob", Mess: said.Tree()}}}, nil
+}
+
+func (b *album) attachment(context.Context, string, string) ([]byte, error) {
+	b.calls++
+	if b.weighs > 0 {
+		return make([]byte, b.weighs), nil
+	}
+	if b.fails--; b.fails >= 0 {
+		return nil, &client.SendError{Retry: true, Status: http.StatusServiceUnavailable}
+	}
+	return smallPhoto, nil
+}
+
+// The same in a directory, with and without git: the photo lies beside the thread. A link in its place is none.
+func TestPhotoInADirectory(t *testing.T) {
+	for name, inGit := range map[string]bool{"plain": false, "git": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newShed(t, inGit, nil)
+			s.home.request(ownerID, "{id: other, intent: so that refs differ}")
+			here := s.home.request(ownerID, "{id: saw, intent: saw the log}")
+			address := s.home.bridge.links[0].address()
+			if err := s.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
+				t.Fatal(err)
+			}
+			bob := s.side("bob")
+			there := s.only(bob)
+			at := filepath.Join(bob.dir, "exchange", folder(Received), there)
+			if err := os.WriteFile(filepath.Join(at, "att-002-image-photo.png"), smallPhoto, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("/etc/passwd", filepath.Join(at, "att-002-file-passwd.txt")); err != nil {
+				t.Fatal(err)
+			}
+			s.say("bob", there, "- status: {re: x, code: completed}\n- response: {re: x, content: [sawn, {image: {file: att-002-image-photo.png, mime: image/png, size: 3008}},"+
+				" {file: {file: att-002-file-passwd.txt, mime: text/plain, size: 1}}]}")
+			s.home.reaches(here, Completed)
+			if got := s.home.photoOf(here, there); !bytes.Equal(got, smallPhoto) {
+				t.Errorf("%d bytes came", len(got))
+			}
+			if said := s.home.said(here); !strings.Contains(said, `"not_fetched":"it is no regular file`) {
+				t.Errorf("it says %s", said)
+			}
+		})
+	}
+}
+
+// only returns the one thread of the directory.
+func (s *shed) only(r *dirRemote) (there string) {
+	s.t.Helper()
+	eventually(s.t, "the request in the directory", func() bool {
+		list, err := r.changed(s.t.Context())
+		if err == nil && len(list) == 1 {
+			there = list[0].ref
+		}
+		return there != ""
+	})
+	return there
+}
+
+// What is taken over by itself is bounded: 10 MiB a file, and so much of one message and of one thread.
+func TestPhotosThroughALinkAreBounded(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("alice", "{intent: look}")
+	image := func(n int) wire.Value {
+		return wire.Obj(wire.Member{Key: "image", Value: wire.Obj(wire.Member{Key: "resource", Value: wire.Text("content://x/att-001-image-" + itoa(n) + ".png")})})
+	}
+	size := maxThread/2 - 10
+	for n := range 3 {
+		body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "answers", Value: wire.Obj()}, wire.Member{Key: "context", Value: wire.Arr(image(n))})
+		files := map[string]ownFile{"content://x/att-001-image-" + itoa(n) + ".png": {name: "x.png", mime: "image/png", data: make([]byte, size)}}
+		l.status(ownerID, ref, "needs_input, questions: [{field: a, question: b?}]")
+		if _, err := l.Do(t.Context(), actor("alice"), Block{{Type: "reply", Body: body}}, Options{Files: files}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 2 {
+		t.Errorf("attachments = %v, %v, want two", names, err)
+	}
+	if text := ThreadText(l.thread(ref), mustMessages(t, l.Exchange, ref)); strings.Count(text, "not_fetched: the files of the thread are too large together") != 1 {
+		t.Errorf("it says %s", text)
+	}
+	link, remote, _ := newBoard(t)
+	heavy := &album{board: remote, weighs: maxUpload}
+	link.remote = heavy
+	files := map[string][2]string{}
+	for n := range maxBrought + 5 {
+		name := "att-001-image-" + itoa(n) + ".png"
+		files["content://x/"+name] = [2]string{"x", name}
+	}
+	got, err := link.fetchFiles(t.Context(), files, fetchTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total, lost := 0, 0
+	for _, f := range got {
+		total += len(f.data)
+		if f.lost != "" {
+			lost++
+		}
+	}
+	if total != maxUpload || lost != len(files)-1 || heavy.calls != 2 {
+		t.Errorf("%d bytes in %d calls, %d files lost", total, heavy.calls, lost)
+	}
+}
