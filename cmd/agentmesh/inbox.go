@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess"
 )
 
 type inboxCmd struct {
@@ -27,6 +28,7 @@ type item struct {
 	State        string          `json:"state"`
 	Kind         string          `json:"kind"`
 	About        string          `json:"about"` // of a task, which is in no conversation
+	Turn         string          `json:"turn"`
 	Peer         string          `json:"peer"`
 	PeerName     string          `json:"peer_name"`
 	Conversation string          `json:"conversation_id"`
@@ -252,7 +254,11 @@ func (a *app) showItem(i item) {
 	a.table(rows)
 	a.print("untrusted text from the other side:")
 	a.print("%s", cleanJSON(i.Payload))
-	if i.About != "" && (i.State == string(node.ItemNew) || i.State == string(node.ItemRead)) {
+	switch waits := i.State == string(node.ItemNew) || i.State == string(node.ItemRead); {
+	case i.About == "" || !waits:
+	case strings.HasPrefix(i.Turn, mess.Suggested):
+		a.hint("agentmesh reply %s --action accept does what is suggested, --action decline does not", clean(i.ID))
+	default:
 		a.hint("agentmesh reply %s 'a text' answers it; --action accept takes it on, --action decline does not", clean(i.ID))
 	}
 }

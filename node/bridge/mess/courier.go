@@ -218,6 +218,9 @@ func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []stor
 	case n.Kind == noticeOffer:
 		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess claim " + t.Ref
+	case strings.HasPrefix(t.turn(), Suggested):
+		notice.Title = fmt.Sprintf("MESS %s: %s, and a suggestion waits for your word", t.Ref, t.Status)
+		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh reply ITEM --action accept or decline"
 	case t.Requester == ownerID && t.Status == NeedsInput:
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess answer " + t.Ref + " FIELD=VALUE"
 	}

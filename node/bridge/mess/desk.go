@@ -20,11 +20,15 @@ import (
 
 // The kinds of turns of the owner's.
 const (
-	turnWork    = "work"    // may claim it, or has
-	turnAnswer  = "answer"  // is asked something about a request of its own
-	turnConfirm = "confirm" // is asked whether an executor may act
-	turnRelease = "release" // must let it in before anybody acts
+	turnWork       = "work"       // may claim it, or has
+	turnAnswer     = "answer"     // is asked something about a request of its own
+	turnConfirm    = "confirm"    // is asked whether an executor may act
+	turnRelease    = "release"    // must let it in before anybody acts
+	turnSuggestion = "suggestion" // is suggested something about a request of its own
 )
+
+// Suggested is what the turn of a task begins with that asks for a yes or no to a suggestion.
+const Suggested = turnSuggestion + "/"
 
 // turn names what the owner is to do about the thread: a kind and, behind a slash, what tells one such turn from the one
 // before. It is "" for nothing.
@@ -36,6 +40,8 @@ func (t *Thread) turn() string {
 		return turnConfirm + "/" + itoa(t.Serial)
 	case t.Parked == parkedApproval:
 		return turnRelease
+	case mine && t.Status.Open() && t.suggested() > 0:
+		return turnSuggestion + "/" + itoa(t.suggested())
 	case !mine && t.Offered && t.claimable() && t.offeredTo(ownerID), !mine && t.Holder == ownerID && t.Status.Open() && !t.asks():
 		asked := 0
 		for _, e := range t.History {
@@ -127,7 +133,16 @@ const maxTask = 64 << 10
 func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
 	kind, n, _ := strings.Cut(t.turn(), "/")
 	task := bridge.Task{About: about(t.Ref), Done: t.History[len(t.History)-1].By == ownerID}
-	if kind != turnWork && kind != turnAnswer {
+	switch kind {
+	case turnWork, turnAnswer:
+	case turnSuggestion:
+		return b.suggestionTask(t, task), nil
+	default:
+		if kind == "" && len(t.Suggestions) > 0 && !task.Done { // a word to one need not be in the history
+			last, err := b.newest(ctx, t.Ref, t.Serial, func(m Message) bool { return m.From != exchangeID })
+			task.Done = last.From == ownerID
+			return task, err
+		}
 		return task, nil
 	}
 	serial, from := t.Serial, t.Requester // what was answered, or asked
@@ -229,6 +244,12 @@ func (t *Thread) answering(a bridge.Answer) (Block, error) {
 	switch action := a.Payload.GetStr("action"); {
 	case verbatim:
 		return t.blockOf(list, kind)
+	case kind == turnSuggestion && (action == "accept" || action == "decline"):
+		more := []wire.Member{{Key: "accept", Value: wire.Bool(action == "accept")}}
+		if reason := a.Payload.GetStr("reason"); reason != "" {
+			more = append(more, wire.Member{Key: "reason", Value: wire.Text(reason)})
+		}
+		return entry("reply", more...)
 	case kind == turnWork && (action == "accept" || action == "claim"):
 		more := []wire.Member{{Key: "code", Value: wire.Text(string(Claimed))}}
 		if eta, ok := a.Payload.Get("eta"); ok {
@@ -254,7 +275,9 @@ func (t *Thread) answering(a bridge.Answer) (Block, error) {
 // sayable are the entries that a task takes, by the kind of its turn. A yes or no is given to a question in the approval
 // queue, and not by whoever may answer what came in. Of the states those of who works are taken: to cancel a request, or to
 // end it in another way, is not.
-var sayable = map[string][]string{turnWork: {"v", "status", "response"}, turnAnswer: {"v", "answer", "reply"}}
+var sayable = map[string][]string{
+	turnWork: {"v", "status", "response"}, turnAnswer: {"v", "answer", "reply"}, turnSuggestion: {"v", "reply"},
+}
 
 // blockOf reads a list of the owner's about this thread alone.
 func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
@@ -272,7 +295,7 @@ func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
 		re, named := e.Body.Get("re")
 		one, _ := re.Str()
 		switch {
-		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts || coded && code != Claimed && !slices.Contains(working, code):
+		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts != (kind == turnSuggestion && e.Type == "reply") || coded && code != Claimed && !slices.Contains(working, code):
 			return nil, bad(entryPath(i, e), "does not answer this: "+t.howTo(kind))
 		case named && one != t.Ref:
 			return nil, bad(entryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
@@ -285,6 +308,9 @@ func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
 
 // howTo says what a task takes.
 func (t *Thread) howTo(kind string) string {
+	if kind == turnSuggestion {
+		return "answer with --action accept or decline"
+	}
 	if kind == turnAnswer {
 		fields := make([]string, 0, len(t.Questions))
 		for _, q := range t.Questions {

@@ -138,8 +138,8 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 		return forbidden("only the requester may decide")
 	}
 	s := th.suggestion(id)
-	if id == "" && len(th.Suggestions) > 0 { // re names the thread: its newest suggestion
-		s = th.suggestion(th.Suggestions[len(th.Suggestions)-1].ID)
+	if n := th.suggested(); id == "" && n > 0 { // re names the thread: the newest that waits
+		s = &th.Suggestions[n-1]
 	}
 	if s == nil {
 		return conflict("there is no suggestion to decide about")

@@ -1,0 +1,113 @@
+package mess
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/notify"
+)
+
+// What an executor suggests about a request of the owner's waits in the inbox, and a yes or no there is the answer.
+func TestSuggestionsToTheOwner(t *testing.T) {
+	for kind, c := range map[string]struct {
+		proposed string
+		want     Code
+	}{
+		"merge":       {"{intent: both}", Superseded},
+		"split":       {"[the top, the bottom]", Superseded},
+		"delegate":    {"{executor: eve}", Delegated},
+		"defer":       {"{until: 2h}", Waiting},
+		"alternative": {"tea", Claimed},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			home := newParty(t, meshtest.New(t), "home", nil)
+			home.executor("bob")
+			home.executor("eve")
+			for _, yes := range []bool{true, false} {
+				ref, about := home.request(ownerID, "{intent: look into the fridge}"), ""
+				if kind == "merge" {
+					about = ", " + home.request(ownerID, "{intent: look into the cellar}")
+				}
+				home.status("bob", ref, "claimed")
+				home.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+ref+about+"], proposed: "+c.proposed+", reason: it is faster}\n")
+				item := home.task(ref, "suggestion/1")
+				if s := string(item.Payload); item.State != node.ItemNew || item.PeerName != "bob" || item.Verified != "bearer" ||
+					!strings.Contains(s, `"action":"suggestion"`) || !strings.Contains(s, kind) || !strings.Contains(s, "it is faster") {
+					t.Errorf("item of %s: %s", item.PeerName, s)
+				}
+				notices, _, err := home.node.Notices.List(t.Context(), "", 100, time.Now())
+				if err != nil || !slices.ContainsFunc(notices, func(n notify.Notice) bool {
+					return strings.Contains(n.Title, ref) && strings.Contains(n.Title, "suggest") && strings.Contains(n.Text, "--action accept")
+				}) {
+					t.Errorf("notices = %+v, %v", notices, err)
+				}
+				for _, payload := range []string{`{}`, text("yes"), `{"action":"claim"}`, `{"answers":{"s":"yes"}}`, `{"mess":[{"reply":{"confirm":true}}]}`,
+					`{"mess":[{"answer":{"value":"yes"}}]}`, `{"mess":[{"cancel":{}}]}`, `{"mess":[{"reply":{"re":"s","accept":true}}]}`} {
+					if body := home.reply(item.ID, payload, 400); !strings.Contains(body, "--action accept or decline") && !strings.Contains(body, "left out") {
+						t.Errorf("%s: %s", payload, body)
+					}
+				}
+				if !yes {
+					home.reply(item.ID, `{"action":"decline","reason":"as I said"}`, 200)
+					home.ends(item, node.ItemAnswered)
+					home.want(ref, Claimed)
+					continue
+				}
+				home.reply(item.ID, `{"action":"accept"}`, 200)
+				home.ends(item, node.ItemAnswered)
+				th := home.want(ref, c.want)
+				if th.Suggestions[0].Decided != "accepted" {
+					t.Errorf("decided: %q", th.Suggestions[0].Decided)
+				}
+				home.reply(item.ID, `{"action":"decline"}`, 409)
+			}
+		})
+	}
+}
+
+// Of several suggestions the newest is asked first; a yes is to what was shown and to no other; and what is more urgent
+// goes before.
+func TestSuggestionsInTurn(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	home.executor("bob")
+	ref := home.request(ownerID, "{intent: look into the fridge}")
+	home.do("bob", "- suggestion: {id: one, type: alternative, re: "+ref+", proposed: tea}\n")
+	first := home.task(ref, "suggestion/1")
+	home.do("bob", "- suggestion: {id: two, type: alternative, re: "+ref+", proposed: {intent: coffee}}\n")
+	home.reply(first.ID, `{"action":"accept"}`, 409)
+	second := home.task(ref, "suggestion/2")
+	home.ends(first, node.ItemWithdrawn)
+	home.status("bob", ref, "claimed")
+	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?}]")
+	home.reply(second.ID, `{"action":"accept"}`, 409)
+	asked := home.task(ref, "answer/5")
+	home.reply(asked.ID, text("top"), 200)
+	second = home.task(ref, "suggestion/2")
+	home.reply(second.ID, `{"mess":[{"reply":{"accept":false}}]}`, 200)
+	again := home.task(ref, "suggestion/1")
+	home.do(ownerID, "- reply: {re: one, accept: true}\n") // through another door
+	home.ends(again, node.ItemAnswered)
+	th := home.want(ref, InProgress)
+	if got := []string{th.Suggestions[0].Decided, th.Suggestions[1].Decided}; !slices.Equal(got, []string{"accepted", "refused"}) {
+		t.Errorf("decided: %v", got)
+	}
+	home.do("bob", "- suggestion: {id: three, type: alternative, re: "+ref+"}\n")
+	last := home.task(ref, "suggestion/3")
+	home.do("bob", "- response: {re: "+ref+", content: [seen]}\n")
+	home.ends(last, node.ItemWithdrawn)
+}
+
+// A suggestion about somebody else's request is not the owner's to answer in the inbox, though the owner may answer it.
+func TestSuggestionsToOthers(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	home.executor("bob")
+	ref := home.request("claude", "{intent: look}")
+	home.task(ref, "work/0")
+	home.do("bob", "- suggestion: {id: s, type: alternative, re: "+ref+", proposed: tea}\n")
+	home.task(ref, "work/0")
+}
