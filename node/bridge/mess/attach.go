@@ -114,6 +114,9 @@ func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, 
 			return v, false
 		}
 	}
+	if own.copied {
+		t.copied += len(raw)
+	}
 	name = cmp.Or(name, own.name)
 	file := func() string {
 		return attachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)

@@ -81,11 +81,11 @@ func (t *tx) handOn(ctx context.Context, th *Thread, body wire.Value) (wire.Valu
 	if !safeRef.MatchString(there) {
 		return body, nil
 	}
-	original, err := t.original(ctx, th)
+	whole, err := t.whole(ctx, th)
 	if err != nil {
 		return body, err
 	}
-	next, err := t.spawn(ctx, successor{body: withRef(original, th.Ref), only: t.who.ID}, th)
+	next, err := t.spawn(ctx, successor{body: withRef(whole, th.Ref), only: t.who.ID}, th)
 	if err != nil {
 		return body, err
 	}

@@ -15,6 +15,7 @@ type ownFile struct {
 	lost       string // why it could not be had; "" where data is it
 	name, mime string
 	data       []byte
+	copied     bool // it is no file of the owner's but that of an older thread (see [tx.whole])
 }
 
 // readOwn reads the files that a block names, where a folder for them is configured; else the references stay text.

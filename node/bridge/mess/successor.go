@@ -21,11 +21,11 @@ func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value
 	if !c.has(th.Requires) {
 		return body, conflict("%s lacks a required capability", c.ID)
 	}
-	original, err := t.original(ctx, th)
+	whole, err := t.whole(ctx, th)
 	if err != nil {
 		return body, err
 	}
-	next, err := t.spawn(ctx, successor{body: withRef(original, th.Ref), only: c.ID}, th)
+	next, err := t.spawn(ctx, successor{body: withRef(whole, th.Ref), only: c.ID}, th)
 	if err != nil {
 		return body, err
 	}
@@ -34,7 +34,7 @@ func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value
 }
 
 // inherit lets the requester hear of a successor where it heard of the thread before. The successor begins no sooner and
-// ends no later than what it takes the place of.
+// ends no later than what it takes the place of, and waits for the same.
 func (t *tx) inherit(next *Thread, from ...*Thread) {
 	next.External = from[0].External
 	if p, ok := from[0].Peers[from[0].Requester]; ok {
@@ -48,6 +48,11 @@ func (t *tx) inherit(next *Thread, from ...*Thread) {
 		if th.NotBefore.After(next.NotBefore) {
 			next.NotBefore = th.NotBefore
 		}
+		for _, on := range th.DependsOn {
+			if !slices.Contains(next.DependsOn, on) && !slices.ContainsFunc(from, func(old *Thread) bool { return old.Ref == on }) {
+				next.DependsOn = append(next.DependsOn, on)
+			}
+		}
 	}
 }
 
@@ -60,7 +65,7 @@ func trimNamespace(id, exchange string) string {
 
 // original returns the request as it was sent.
 func (t *tx) original(ctx context.Context, th *Thread) (wire.Value, error) {
-	rec, err := t.x.records.Get(ctx, nsMessages, messageKey(th.Ref, 1), t.now)
+	rec, err := t.kept(ctx, nsMessages, messageKey(th.Ref, 1))
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -116,7 +121,10 @@ func (t *tx) spawn(ctx context.Context, s successor, from ...*Thread) (*Thread, 
 	t.result.Created = append(t.result.Created, ref)
 	t.inherit(th, from...)
 	t.touch(th)
-	t.add(th, requester, Block{{Type: "request", Body: s.body}})
+	t.add(th, requester, Block{{Type: "request", Body: shown(s.body, th)}})
+	if t.copied > maxCopied {
+		return nil, errCopies
+	}
 	if _, foreign := th.Peers[requester]; foreign && s.said && r.wantsOwner() && !t.who.Owner {
 		th.park(parkedApproval, t.now)
 		t.tellState(th)

@@ -33,6 +33,8 @@ type tx struct {
 	ids      map[string]string          // client ids of this block's requests → refs
 	made     map[string]bool            // refs of this block's requests
 	own      map[string]ownFile         // files of the owner's, by their file:// references
+	read     int                        // bytes of files of older threads
+	copied   int                        // bytes of them that new threads get
 	named    map[string]map[string]bool // thread → files that are named
 	last     string                     // the newest request of this block
 	hasState map[string]bool            // threads that a status entry of this block is about

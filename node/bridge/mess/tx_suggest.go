@@ -121,22 +121,44 @@ func (t *tx) plan(s Suggestion, th *Thread) (p proposal, err error) {
 		}
 		for part := range list.Elems() {
 			if intent, ok := part.Str(); ok {
-				part = wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)}, wire.Member{Key: "priority", Value: wire.Text(th.Priority)})
+				part = wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)})
 			}
 			if _, err := readRequest(part, path+".requests", t.now); err != nil {
 				return p, err
 			}
-			p.requests = append(p.requests, withRef(part, th.Ref))
+			p.requests = append(p.requests, part)
 		}
 	}
 	return p, nil
 }
 
-// decide is the requester's answer to a suggestion.
-func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) error {
+// decision says the requester's answer to a suggestion in the thread, and then does what follows from it. The ack names the
+// threads that were made.
+func (t *tx) decision(ctx context.Context, th *Thread, e Entry, id string, accept bool) error {
 	if !t.x.roles(t.who, th).any(asRequester | asOwner) {
 		return forbidden("only the requester may decide")
 	}
+	t.say(th, e)
+	if b := t.grouped[th.Ref]; b != nil { // what follows comes behind it
+		delete(t.grouped, th.Ref)
+		t.add(th, t.who.ID, b)
+	}
+	acked, before := len(t.answers)-1, len(t.result.Created)
+	if err := t.decide(ctx, th, id, accept); err != nil {
+		return err
+	}
+	if made := t.result.Created[before:]; len(made) > 0 && !t.opts.Lax && !t.who.system {
+		list := make([]wire.Value, len(made))
+		for i, ref := range made {
+			list[i] = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(ref)})
+		}
+		t.answers[acked].Body = t.answers[acked].Body.With("requests", wire.Arr(list...))
+	}
+	return nil
+}
+
+// decide does what an answer to a suggestion means.
+func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) error {
 	s := th.suggestion(id)
 	if n := th.suggested(); id == "" && n > 0 { // re names the thread: the newest that waits
 		s = &th.Suggestions[n-1]
@@ -158,8 +180,13 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 	case "merge":
 		return t.merge(ctx, th, s, p)
 	case "split":
+		whole, err := t.whole(ctx, th)
+		if err != nil {
+			return err
+		}
 		var next []string
-		for _, body := range p.requests {
+		for _, part := range p.requests {
+			body := withRef(within(part, whole), th.Ref)
 			if th.ConfirmBefore {
 				body = body.With("confirm_before", wire.Bool(true)) // who proposes does not free itself from it
 			}
@@ -182,9 +209,10 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 // merge opens one thread for several.
 func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal) error {
 	var intents []string
-	var needs []wire.Value
+	var needs []Need
+	var requests []wire.Value
 	seen := map[string]bool{}
-	priority, confirm := "background", false
+	priority, confirm, size := "background", false, 0
 	threads := []*Thread{}
 	for _, ref := range s.Re {
 		th, err := t.load(ctx, ref)
@@ -194,7 +222,21 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 		if err != nil {
 			return err
 		}
+		body, err := t.whole(ctx, th)
+		if err != nil {
+			return err
+		}
+		if size += len(body.JSON()); size > MaxDocument {
+			return conflict("the requests are too large to be one")
+		}
+		others := slices.DeleteFunc(slices.Clone(th.DependsOn), func(on string) bool { return slices.Contains(s.Re, on) })
+		if waits, err := t.leadTo(ctx, others, s.Re, map[string]bool{}); err != nil {
+			return err
+		} else if waits {
+			return conflict("what one of the threads waits for waits for another of them")
+		}
 		threads = append(threads, th)
+		requests = append(requests, body)
 		intents = append(intents, th.Intent)
 		confirm = confirm || th.ConfirmBefore
 		if rank(th.Priority) > rank(priority) {
@@ -205,23 +247,20 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 				continue
 			}
 			seen[n.ID] = true
-			need := wire.Text(n.ID)
-			if !n.Meta.IsNull() {
-				need = wire.Obj(wire.Member{Key: n.ID, Value: n.Meta})
-			}
-			needs = append(needs, need)
+			needs = append(needs, n)
 		}
 	}
 	intent := cmp.Or(s.Proposed.GetStr("combined_intent"), s.Proposed.GetStr("intent"), strings.Join(intents, "; "))
-	body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)}, wire.Member{Key: "priority", Value: wire.Text(priority)})
+	body := filled(wire.Obj(
+		wire.Member{Key: "intent", Value: wire.Text(intent)}, wire.Member{Key: "priority", Value: wire.Text(priority)}), united(requests))
 	if confirm {
 		body = body.With("confirm_before", wire.Bool(true))
 	}
 	if len(needs) > 0 {
-		body = body.With("requires", wire.Arr(needs...))
+		body = body.With("requires", needsTree(needs))
 	}
 	only := trimNamespace(p.executor, t.x.id)
-	if c := t.x.crew.get(only); c == nil || c.Pending {
+	if c := t.x.crew.get(only); c == nil || c.Pending || !c.has(needs) { // who cannot do it is not the only one who may
 		only = ""
 	}
 	next, err := t.spawn(ctx, successor{body: withRef(body, s.Re...), only: only, said: true}, threads...)
@@ -258,11 +297,11 @@ func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
 	if !th.Status.Open() {
 		return conflict("the thread is %s", th.Status)
 	}
-	original, err := t.original(ctx, th)
+	whole, err := t.whole(ctx, th)
 	if err != nil {
 		return err
 	}
-	next, err := t.spawn(ctx, successor{body: withRef(original, th.Ref), only: c.ID}, th)
+	next, err := t.spawn(ctx, successor{body: withRef(whole, th.Ref), only: c.ID}, th)
 	if err != nil {
 		return err
 	}

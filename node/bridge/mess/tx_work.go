@@ -170,7 +170,10 @@ func (t *tx) reply(ctx context.Context, e Entry, path string) error {
 		roles := t.x.roles(t.who, th)
 		switch {
 		case r.Accept != nil:
-			err = t.decide(ctx, th, to.suggestion, *r.Accept)
+			if err := t.decision(ctx, th, e, to.suggestion, *r.Accept); err != nil {
+				return err
+			}
+			continue
 		case r.Confirm != nil:
 			err = th.confirm(*r.Confirm, r.Reason, t.who.ID, roles, t.now)
 		default:
