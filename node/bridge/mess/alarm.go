@@ -11,6 +11,12 @@ type alarm struct {
 	ref string
 }
 
+// nextMilli is the first whole millisecond that is not before at. A unit dates itself in such, and in the one before it nothing
+// is due yet.
+func nextMilli(at time.Time) time.Time {
+	return at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
+}
+
 // alarms is a heap, the earliest first.
 type alarms []alarm
 

@@ -213,10 +213,10 @@ func (x *index) wake(old *entry, t *Thread) {
 	}
 	now := time.Now()
 	if !t.Deadline.IsZero() && (old == nil || !old.deadline.Equal(t.Deadline) || t.expirable() && !now.Before(t.Deadline)) {
-		heap.Push(&x.alarms, alarm{t.Deadline, t.Ref})
+		heap.Push(&x.alarms, alarm{nextMilli(t.Deadline), t.Ref})
 	}
 	if !t.NotBefore.IsZero() && (old == nil || !old.start.Equal(t.NotBefore)) {
-		heap.Push(&x.alarms, alarm{t.NotBefore, t.Ref})
+		heap.Push(&x.alarms, alarm{nextMilli(t.NotBefore), t.Ref})
 	}
 	x.ring()
 }
