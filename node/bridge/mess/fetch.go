@@ -63,7 +63,7 @@ func (m Message) references() []reference {
 }
 
 func referenceOf(kind string, v wire.Value) (reference, bool) {
-	if _, file, ok := foreignFile(v); ok && v.GetStr(notFetched) != "" {
+	if _, file, ok := foreignFile(v.GetStr("resource")); ok && v.GetStr(notFetched) != "" {
 		return reference{kind: kind, uri: v.GetStr("resource"), name: tail(file)}, true
 	}
 	r := reference{kind: kind, uri: resourceURI(kind, v), name: v.GetStr("name"), digest: v.GetStr("sha256")}
@@ -115,7 +115,7 @@ func (b *Bridge) bring(ctx context.Context, t *Thread, r reference) (Attachment,
 
 // dataOf gets what a reference names: by https, or with the thread behind a link that ours is about.
 func (b *Bridge) dataOf(ctx context.Context, t *Thread, r reference) ([]byte, error) {
-	there, file, ok := foreignFile(wire.Obj(wire.Member{Key: "resource", Value: wire.Text(r.uri)}))
+	there, file, ok := foreignFile(r.uri)
 	if !ok {
 		return b.get(ctx, r.uri)
 	}

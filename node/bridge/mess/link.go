@@ -73,7 +73,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
-		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true"}
+		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", enclosed: b.enclosed}
 		return l, nil
 	}
 	if b.cfg.HTTP == nil {

@@ -24,6 +24,9 @@ type dirRemote struct {
 	git  bool
 	mu   sync.Mutex // one change at a time
 
+	// enclosed returns the file of ours that an address names; false where it names none. nil: there are none.
+	enclosed func(ctx context.Context, uri string) (Attachment, bool, error)
+
 	seen  map[string]string // thread → what it looked like when it was looked at last
 	looks int
 }
@@ -81,8 +84,12 @@ func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error)
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
 		History: []Event{{Action: "created", At: now, By: r.self(ctx)}},
 	}
-	messages := []Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: Block{{Type: "request", Body: body}}.Tree()}}
-	if err := r.store(root, t, messages); err != nil {
+	said, files, err := r.filed(ctx, Block{{Type: "request", Body: body}}, 1)
+	if err != nil {
+		return "", again(err)
+	}
+	messages := []Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: said.Tree()}}
+	if err := r.store(root, t, messages, files); err != nil {
 		return "", again(err)
 	}
 	if err := r.publish(ctx, ref); err != nil {
@@ -140,8 +147,8 @@ func (r *dirRemote) load(root *os.Root, ref string) (threadFile, error) {
 	return readParsed(root, at, flat)
 }
 
-// store writes a thread where its state says.
-func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message) error {
+// store writes a thread where its state says, after the files that the newest message names.
+func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message, files []Attachment) error {
 	at := path.Join("exchange", folder(t.Status), t.Ref)
 	if old, flat := find(root, t.Ref); old != "" && (old != at || flat) {
 		if flat {
@@ -152,6 +159,11 @@ func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message) error {
 	}
 	if err := root.MkdirAll(at, 0o700); err != nil {
 		return err
+	}
+	for _, a := range files {
+		if err := writeWhole(root, path.Join(at, a.Name), a.Data); err != nil {
+			return err
+		}
 	}
 	for _, f := range ThreadFiles(t, messages) {
 		if err := writeWhole(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
@@ -181,7 +193,11 @@ func (r *dirRemote) say(ctx context.Context, ref string, b Block) error {
 	if err != nil {
 		return err
 	}
-	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && digestOf(messages[n-1].Mess) == digestOf(b.Tree()) {
+	said, _, err := r.filed(ctx, b, t.Serial)
+	if err != nil {
+		return again(err)
+	}
+	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && digestOf(messages[n-1].Mess) == digestOf(said.Tree()) {
 		return r.publish(ctx, ref) // said before, and a crash kept us from knowing
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
@@ -192,10 +208,13 @@ func (r *dirRemote) say(ctx context.Context, ref string, b Block) error {
 	}
 	t.Serial++
 	t.Updated = now
-	head := b[0]
-	m := Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: b.Tree()}
-	m.Ref = messageRef(ref, head, t.Serial)
-	if err := r.store(root, t, append(messages, m)); err != nil {
+	said, files, err := r.filed(ctx, b, t.Serial)
+	if err != nil {
+		return again(err)
+	}
+	m := Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: said.Tree()}
+	m.Ref = messageRef(ref, b[0], t.Serial)
+	if err := r.store(root, t, append(messages, m), files); err != nil {
 		return again(err)
 	}
 	return r.publish(ctx, ref)

@@ -33,8 +33,8 @@ const (
 const notFetched = "not_fetched"
 
 // foreignFile reads the address of a file that lies with a thread.
-func foreignFile(v wire.Value) (ref, file string, ok bool) {
-	rest, content := strings.CutPrefix(v.GetStr("resource"), "content://")
+func foreignFile(address string) (ref, file string, ok bool) {
+	rest, content := strings.CutPrefix(address, "content://")
 	ref, file, ok = strings.Cut(rest, "/")
 	return ref, file, content && ok && safeRef.MatchString(ref) && attachmentName.MatchString(file)
 }
@@ -82,7 +82,7 @@ func (b Block) placed(ref string) Block {
 func (l *link) foreign(ctx context.Context, conv string, b Block) (files map[string][2]string, err error) {
 	files = map[string][2]string{}
 	_, err = b.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
-		ref, file, ok := foreignFile(v)
+		ref, file, ok := foreignFile(v.GetStr("resource"))
 		if !ok {
 			return v, nil
 		}
@@ -100,7 +100,7 @@ func (l *link) foreign(ctx context.Context, conv string, b Block) (files map[str
 func (l *link) fetchAhead(ctx context.Context, ref string, b Block) error {
 	files := map[string][2]string{}
 	_, _ = b.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
-		if at, file, ok := foreignFile(v); ok && at == ref {
+		if at, file, ok := foreignFile(v.GetStr("resource")); ok && at == ref {
 			files[v.GetStr("resource")] = [2]string{ref, file}
 		}
 		return v, nil

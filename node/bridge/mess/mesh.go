@@ -175,7 +175,7 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	if err != nil {
 		return Letter{}, err
 	}
-	if block, err = b.shared(ctx, t.Ref, block); err != nil {
+	if block, err = b.shared(ctx, t.Ref, block, p.Address); err != nil {
 		return Letter{}, err
 	}
 	name := cmp.Or(p.Name, t.Ref)
@@ -265,7 +265,7 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 		t.Peers[to] = Peer{Conv: string(conv), Address: address, Offered: true, Name: name}
 		tx.touch(t)
 		t.Version++
-		block, err := b.shared(ctx, ref, Block{{Type: "request", Body: body}})
+		block, err := b.shared(ctx, ref, Block{{Type: "request", Body: body}}, address)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -60,37 +59,22 @@ func (x *Exchange) shareToken(ctx context.Context, ref, file string) (string, er
 const maxCarried = 2 * maxInline
 
 // shared returns a block whose attachments are within it where they are small, else addresses of ours. Without a listener
-// that others reach a large one stays behind, and its name travels.
-func (b *Bridge) shared(ctx context.Context, ref string, block Block) (Block, error) {
-	out := slices.Clone(block)
+// that others reach a large one stays behind, and its name travels. For a folder behind a link all are addresses, which the
+// link makes files of.
+func (b *Bridge) shared(ctx context.Context, ref string, block Block, to string) (Block, error) {
 	room := maxCarried
-	for i, e := range out {
-		for _, key := range []string{"context", "content"} {
-			list, ok := e.Body.Get(key)
-			if !ok || list.Kind() != wire.Array {
-				continue
-			}
-			elems := slices.Collect(list.Elems())
-			for n, c := range elems {
-				if c.Len() != 1 || c.At(0).GetStr("file") == "" {
-					continue
-				}
-				form, err := b.travelling(ctx, ref, c.At(0), &room)
-				if err != nil {
-					return nil, err
-				}
-				elems[n] = wire.Obj(wire.Member{Key: c.Members()[0].Key, Value: form})
-			}
-			e.Body = e.Body.With(key, wire.Arr(elems...))
+	l := b.linkOf(to)
+	return block.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
+		if v.GetStr("file") == "" {
+			return v, nil
 		}
-		out[i] = e
-	}
-	return out, nil
+		return b.travelling(ctx, ref, v, &room, l != nil && l.cfg.Dir != "")
+	})
 }
 
 // travelling is the form in which an attachment travels: {uri, name, mime} with its data, as long as there is room, or
 // {uri, name, mime, size, sha256} with its address.
-func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, room *int) (wire.Value, error) {
+func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, room *int, toFolder bool) (wire.Value, error) {
 	file := stored.GetStr("file")
 	a, err := b.x.Attachment(ctx, Owner("mesh"), ref, file)
 	if refused, ok := errors.AsType[*wire.Error](err); ok && !refused.Retry {
@@ -103,6 +87,10 @@ func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, 
 		return wire.Obj(
 			wire.Member{Key: "uri", Value: wire.Text(uri)}, wire.Member{Key: "name", Value: wire.Text(cmp.Or(stored.GetStr("name"), file))},
 			wire.Member{Key: "mime", Value: wire.Text(a.Mime)})
+	}
+	if toFolder {
+		token, err := b.x.shareToken(ctx, ref, file)
+		return form(enclosure(ref, file, token)), err
 	}
 	head := "data:" + a.Mime + ";base64,"
 	if size := len(head) + base64.StdEncoding.EncodedLen(len(a.Data)); size <= min(maxInline, *room) {

@@ -1,0 +1,128 @@
+package mess
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// text is what the file of a thread says.
+func (s *shed) text(r *dirRemote, there string) string {
+	s.t.Helper()
+	if _, err := r.changed(s.t.Context()); err != nil { // pulled
+		s.t.Fatal(err)
+	}
+	root, err := openLayout(r.dir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer root.Close()
+	at, _ := find(root, there)
+	data, err := os.ReadFile(filepath.Join(r.dir, at, threadFileName(0, there)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Files of ours lie beside a thread in a folder, however large, also where nobody reaches our listener.
+func TestPhotoIntoADirectory(t *testing.T) {
+	for name, inGit := range map[string]bool{"plain": false, "git": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newShed(t, inGit, nil)
+			large := append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), 3<<20)...)
+			where := s.home.request(ownerID, "{id: draft, intent: draft}")
+			secret, err := s.home.Upload(t.Context(), Owner("test"), where, "secret.png", smallPhoto)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.home.do(ownerID, "- note: {re: draft, context: ["+string(secret.JSON())+"]}")
+			// Whoever asks here may write what looks like an address of ours.
+			here := s.home.request("client", `{id: saw, intent: saw the log, context: [{image: "`+dataURI("image/png", large[:maxInline+8])+`"}, {image: "`+
+				enclosure(where, secret.At(0).GetStr("file"), strings.Repeat("0", 64))+`"}]}`)
+			address := s.home.bridge.links[0].address()
+			if err := s.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
+				t.Fatal(err)
+			}
+			bob := s.side("bob")
+			there := s.only(bob)
+			check := func(file string, want []byte) {
+				t.Helper()
+				text := s.text(bob, there)
+				if !strings.Contains(text, "file: "+file) || strings.Contains(text, "http:") || strings.Contains(text, ";base64,") {
+					t.Errorf("the file says %.2000s", text)
+				}
+				if got, err := bob.attachment(t.Context(), there, file); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s has %d bytes, %v", file, len(got), err)
+				}
+			}
+			check("att-001-image-0.png", large[:maxInline+8])
+			if _, err := bob.attachment(t.Context(), there, "att-001-image-1-secret.png"); err == nil {
+				t.Error("a file of another thread lies there")
+			}
+
+			// The other way: who asks there gets the photo of who works here.
+			asked := s.create("carol", "{id: look, intent: look}")
+			answer := s.home.arrived("look")
+			s.home.do(ownerID, "- status: {re: "+answer+", code: claimed}")
+			var content []wire.Value
+			for _, data := range [][]byte{smallPhoto, large} {
+				entry, err := s.home.Upload(t.Context(), Owner("test"), answer, "photo.png", data)
+				if err != nil {
+					t.Fatal(err)
+				}
+				content = append(content, entry)
+			}
+			_, err = s.home.Do(t.Context(), Owner("test"), Block{{Type: "response", Body: wire.Obj(
+				wire.Member{Key: "re", Value: wire.Text(answer)}, wire.Member{Key: "content", Value: wire.Arr(content...)})}}, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the result there", func() bool {
+				v, err := bob.view(t.Context(), asked)
+				if _, pulled := bob.changed(t.Context()); pulled != nil {
+					err = pulled
+				}
+				return err == nil && v.status == Completed
+			})
+			there = asked
+			v, err := bob.view(t.Context(), there)
+			if err != nil {
+				t.Fatal(err)
+			}
+			serial := itoa(v.messages[len(v.messages)-1].Serial)
+			check("att-00"+serial+"-image-photo.png", smallPhoto)
+			check("att-00"+serial+"-image-1-photo.png", large)
+		})
+	}
+}
+
+// Said again after a crash it is there once, with its file.
+func TestPhotoIntoADirectoryOnce(t *testing.T) {
+	files := map[string]Attachment{"content://x/y?token=z": {Name: "att-009-image-y.png", Mime: "image/png", Size: len(smallPhoto), Data: smallPhoto}}
+	r := &dirRemote{dir: t.TempDir(), name: "us", enclosed: func(_ context.Context, uri string) (Attachment, bool, error) {
+		a, ok := files[uri]
+		return a, ok, nil
+	}}
+	ref, err := r.create(t.Context(), mustParse(t, "- request: {id: a, intent: look}")[0].Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := r.say(t.Context(), ref, mustParse(t, `- note: {re: x, context: [{image: {uri: "content://x/y?token=z", name: y.png, mime: image/png}}]}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v, err := r.view(t.Context(), ref)
+	if err != nil || len(v.messages) != 2 {
+		t.Fatalf("%d messages, %v", len(v.messages), err)
+	}
+	if got, err := r.attachment(t.Context(), ref, "att-002-image-y.png"); err != nil || !bytes.Equal(got, smallPhoto) {
+		t.Errorf("%d bytes, %v in %s", len(got), err, v.messages[1].Mess.JSON())
+	}
+}
