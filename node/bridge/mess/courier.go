@@ -159,6 +159,9 @@ func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store
 	if err != nil {
 		return until, err
 	}
+	if list, _ := l.Payload.Get("mess"); list.Len() == 0 {
+		return until, b.x.records.Apply(ctx, done, time.Now())
+	}
 	closed, err := b.x.records.Get(ctx, nsSeen, closedKey(n.To, string(l.Conv)), time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -179,10 +182,21 @@ func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store
 	return until, err
 }
 
-// takeBack cancels a thread where it was sent, because somebody else has claimed it.
+// takeBack cancels a thread where it was sent: it has ended, or somebody else has claimed it. Who was asked knows but this
+// one word of who asks.
 func (b *Bridge) takeBack(ctx context.Context, t *Thread, to string, done []store.Change) error {
 	p := t.Peers[to]
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(cmp.Or(p.Name, t.Ref))}, wire.Member{Key: "reason", Value: wire.Text("somebody else has taken it")})
+	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(cmp.Or(p.Name, t.Ref))})
+	why := "somebody else has taken it"
+	switch {
+	case t.Status == Cancelled:
+		why = t.History[len(t.History)-1].Note
+	case t.Status.Terminal():
+		why = "it is " + string(t.Status)
+	}
+	if why != "" {
+		body = body.With("reason", wire.Text(why))
+	}
 	_, err := b.cfg.Sender.SendLetter(ctx, Letter{
 		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
 		Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("cancel")}, wire.Member{Key: "mess", Value: Block{{Type: "cancel", Body: body}}.Tree()}),

@@ -179,7 +179,7 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 		return Letter{}, err
 	}
 	name := cmp.Or(p.Name, t.Ref)
-	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" }).about(name)
+	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" || to != t.Requester && t.unsaidToWorker(e) }).about(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
 		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(block))}, wire.Member{Key: "mess", Value: block.Tree()})
@@ -212,6 +212,18 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	// One close for a conversation: a second one finds the mark.
 	l.Records = append(l.Records, store.Change{Record: store.Record{NS: nsSeen, Key: closedKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
 	return l, nil
+}
+
+// unsaidToWorker says whether an entry is nothing for a peer that the thread was sent to: there we are who asks, who sets no
+// states and makes no suggestions. That the thread has ended is told by a cancel, and nothing after it.
+func (t *Thread) unsaidToWorker(e Entry) bool {
+	switch e.Type {
+	case "status", "response", "suggestion", "cancel":
+		return true
+	case "reply", "answer":
+		return t.Status.Terminal()
+	}
+	return false
 }
 
 // ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.

@@ -23,7 +23,7 @@ type Notice struct {
 const (
 	noticeOffer  = "offer"  // a thread that To may claim
 	noticeUpdate = "update" // something was said in a thread of To's
-	noticeTaken  = "taken"  // a thread that To might have claimed is somebody else's
+	noticeTaken  = "taken"  // a thread that was sent to To is nothing for To any more
 	noticeTurn   = "turn"   // what the owner can do about a thread is another thing now
 )
 
@@ -35,9 +35,6 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 	if e.Type == "request" || t.quiet {
 		return // offers say it
 	}
-	if th.Status == Cancelled && th.Holder == "" && (e.Type == "cancel" || e.Type == "status") {
-		t.tellOffered(th, from, noticeUpdate, serial)
-	}
 	for _, to := range []string{th.Requester, th.Holder} {
 		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) {
 			t.tell(to, noticeUpdate, th.Ref, serial)
@@ -48,11 +45,27 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 	}
 }
 
-// tellOffered tells the peers that a thread was sent to and that have not declined it, but for one.
-func (t *tx) tellOffered(th *Thread, but, kind string, serial int) {
+// tellOffered has the peers that a thread was sent to, and that have not declined it, take it back, but for one.
+func (t *tx) tellOffered(th *Thread, but string) {
 	for id, p := range th.Peers {
 		if p.Offered && id != but && th.offeredTo(id) {
-			t.tell(id, kind, th.Ref, serial)
+			t.tell(id, noticeTaken, th.Ref, th.Serial)
+		}
+	}
+}
+
+// tellEnded has the peers that may claim a thread which has ended, or who has, take it back, but for who ended it.
+func (t *tx) tellEnded() {
+	for _, ref := range t.order {
+		th := t.threads[ref]
+		if !th.Status.Terminal() || t.was[ref].code.Terminal() {
+			continue
+		}
+		by := th.History[len(th.History)-1].By
+		if th.Holder == "" {
+			t.tellOffered(th, by)
+		} else if th.Holder != by && th.Peers[th.Holder].Offered {
+			t.tell(th.Holder, noticeTaken, ref, th.Serial)
 		}
 	}
 }

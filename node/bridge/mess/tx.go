@@ -335,6 +335,7 @@ func (t *tx) add(th *Thread, from string, b Block) string {
 // commit makes the transaction durable and takes it over in memory.
 func (t *tx) commit(ctx context.Context) error {
 	t.tellTurns()
+	t.tellEnded()
 	if err := t.unmark(ctx); err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func (t *tx) heard(ctx context.Context, b Block) (Block, error) {
 // claimed remembers how long the claim took, for lower_latency (MESS-42), and has the others take back what was sent to
 // them.
 func (t *tx) claimed(th *Thread) {
-	t.tellOffered(th, th.Holder, noticeTaken, th.Serial)
+	t.tellOffered(th, th.Holder)
 	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.Created), t.now})
 }
 

@@ -1,0 +1,130 @@
+package mess
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+)
+
+// sendAway sends a thread of ours to the folder and returns what it is called there.
+func (s *shed) sendAway(here string) (there string) {
+	s.t.Helper()
+	address := bridge.Address{Kind: Kind, Link: "shed", Peer: exchangeID}
+	if err := s.home.bridge.offerTo(s.t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
+		s.t.Fatal(err)
+	}
+	others := s.side("neighbour")
+	eventually(s.t, "the request in the folder", func() bool {
+		list, err := others.changed(s.t.Context())
+		if err == nil && len(list) == 1 {
+			there = list[0].ref
+		}
+		return there != ""
+	})
+	return there
+}
+
+func (s *shed) ends(there string, code Code) {
+	s.t.Helper()
+	others := s.side("neighbour")
+	eventually(s.t, there+" "+string(code), func() bool {
+		if _, err := others.changed(s.t.Context()); err != nil {
+			s.t.Fatal(err)
+		}
+		v, err := others.view(s.t.Context(), there)
+		return err == nil && v.status == code
+	})
+}
+
+// What lies in a folder is not ended there by anybody but us, not even at its time.
+func TestOfferInADirectoryIsVoid(t *testing.T) {
+	for name, inGit := range map[string]bool{"plain": false, "git": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Run("cancelled", func(t *testing.T) {
+				s := newShed(t, inGit, nil)
+				here := s.home.request(ownerID, "{id: saw, intent: lend me a saw}")
+				there := s.sendAway(here)
+				s.home.do(ownerID, "- cancel: {re: "+here+", reason: found mine}")
+				s.ends(there, Cancelled)
+			})
+			t.Run("expired", func(t *testing.T) {
+				s := newShed(t, inGit, nil)
+				here := s.home.request(ownerID, "{id: saw, intent: lend me a saw, needed_by: \""+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339Nano)+"\"}")
+				there := s.sendAway(here)
+				s.home.reaches(here, Expired)
+				s.ends(there, Cancelled)
+			})
+		})
+	}
+}
+
+// However an offer becomes void, who has it is told, whether nobody there has claimed it, or somebody has.
+func TestOfferIsVoid(t *testing.T) {
+	type ending struct {
+		end  func(p *party, ref string)
+		want Code
+	}
+	ends := map[string]ending{
+		"a status":          {func(p *party, ref string) { p.status("client", ref, "cancelled") }, Cancelled},
+		"declined by owner": {func(p *party, ref string) { p.status(ownerID, ref, "declined, reason: not needed") }, Declined},
+		"superseded": {func(p *party, ref string) {
+			p.do(ownerID, "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
+			p.do("client", "- reply: {re: s1, accept: true}")
+		}, Superseded},
+		"handed over": {func(p *party, ref string) {
+			p.do(ownerID, "- suggestion: {id: s1, type: delegate, re: "+ref+", proposed: {executor: eve}, reason: she can}")
+			p.do("client", "- reply: {re: s1, accept: true}")
+		}, Delegated},
+	}
+	for name, c := range ends {
+		for what, claimed := range map[string]bool{"unclaimed": false, "claimed": true} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				home, away := pair(t, acl.Open)
+				ref := home.request("client", "{id: look, intent: look into the fridge}")
+				there := away.theirs()
+				home.executor("eve")
+				if claimed {
+					away.status("bob", there, "claimed")
+					home.reaches(ref, Claimed)
+				}
+				c.end(home, ref)
+				home.want(ref, c.want)
+				away.reaches(there, Cancelled)
+				for _, p := range []*party{home, away} {
+					if n := p.noticesOf("undelivered", ""); n != 0 {
+						t.Errorf("%d messages could not be delivered", n)
+					}
+				}
+			})
+		}
+	}
+}
+
+// What waits for the owner of who was asked is asked about no more, and what that owner holds back ends.
+func TestOfferIsVoidWhileItsOwnerIsAsked(t *testing.T) {
+	for name, how := range map[string]string{"cancel": "- cancel: {re: look}", "status": "- status: {re: look, code: cancelled}"} {
+		t.Run(name, func(t *testing.T) {
+			home, away := pair(t, acl.Approval)
+			ref := home.request("client", "{id: look, intent: look into the fridge}")
+			home.reaches(ref, Held)
+			home.do("client", how)
+			eventually(t, "the end of the question", func() bool {
+				asks, _, err := away.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+				return err == nil && len(asks) == 0
+			})
+			if page, err := away.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
+				t.Errorf("%d threads, %v", len(page.Threads), err)
+			}
+		})
+	}
+	t.Run("held back", func(t *testing.T) {
+		home, away := pair(t, acl.Open)
+		ref := home.request("client", "{id: look, intent: look into the fridge, confirm_before: true}")
+		home.reaches(ref, Held)
+		there := away.theirs()
+		home.do("client", "- cancel: {re: look}")
+		away.reaches(there, Cancelled)
+	})
+}
