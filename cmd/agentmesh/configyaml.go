@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // maxConfig bounds the configuration file.
@@ -208,35 +210,9 @@ func orRoot(key string) string {
 
 // unknownKey names a key that is not there, and the one that was probably meant.
 func unknownKey(key string, known []string) error {
-	best, distance := "", 1+max(2, len(key)/4)
-	for _, k := range known {
-		if n := editDistance(key, k); n < distance {
-			best, distance = k, n
-		}
-	}
+	best := wire.Near(key, known)
 	if best == "" {
 		return fmt.Errorf("unknown key %q", key)
 	}
 	return fmt.Errorf("unknown key %q, did you mean %q?", key, best)
-}
-
-// editDistance is Levenshtein's, on bytes: keys are ASCII.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -99,5 +100,43 @@ func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	if c.File != "" {
+		if err := messNobody(ctx, a, v); err != nil {
+			return err
+		}
+	}
 	return c.show(a, v)
+}
+
+// messNobody says which executors the rules prefer that are not there: they may come, or their names may be misspelt.
+func messNobody(ctx context.Context, a *app, routing wire.Value) error {
+	v, err := messCall(ctx, a, http.MethodGet, "executors", nil, nil)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	list, _ := v.Get("executors")
+	for e := range list.Elems() {
+		ids = append(ids, e.GetStr("id"))
+	}
+	told := map[string]bool{}
+	rules, _ := routing.Get("rules")
+	for rule := range rules.Elems() {
+		for _, key := range []string{"prefer", "default"} {
+			prefer, _ := rule.Get(key)
+			for id := range prefer.Elems() {
+				name, _ := id.Str()
+				if told[name] || slices.Contains(ids, name) {
+					continue
+				}
+				told[name] = true
+				near := ""
+				if meant := wire.Near(name, ids); meant != "" {
+					near = fmt.Sprintf(", did you mean %s?", clean(meant))
+				}
+				a.note("no executor %s is registered%s", clean(name), near)
+			}
+		}
+	}
+	return nil
 }

@@ -49,6 +49,8 @@ func readConfig(v wire.Value, path string) (ConfigEntry, error) {
 	}
 	if r := f.sub("routing"); r != nil {
 		c.Routing = true
+		r.only("rules")
+		r.check(r.has("rules"), "rules", "is required") // none at all would be none from now on
 		for i, rule := range r.list("rules", maxRules) {
 			c.Rules = append(c.Rules, r.rule(rule, fmt.Sprintf("rules[%d]", i)))
 		}
@@ -110,8 +112,10 @@ func (r Registration) setDuty(e *Executor) error {
 
 func (f *fields) rule(v wire.Value, key string) Rule {
 	g := in(v, f.at(key))
+	g.only("match", "prefer", "default")
 	var r Rule
 	if m := g.sub("match"); m != nil {
+		m.only("capability", "urgency", "precision")
 		r.Capability = m.text("capability", maxID)
 		r.Urgency = m.oneOf("urgency", "", urgencies...)
 		r.Precision = m.oneOf("precision", "", precisions...)

@@ -3,12 +3,24 @@ package mess
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Refusals are *wire.Error values, so that every door can show them: REST as {"error": text} with the status, AgentMesh
-// with the code. The text is ours; it names entries and fields and quotes nothing from the input.
+// with the code. The text is ours; it names entries and fields, and of the input it quotes short plain names alone, to who
+// sent them.
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9._:/-]{1,80}$`)
+
+// quoted is a name of the input with a space before it; "" where it is no plain one.
+func quoted(name string) string {
+	if !plainName.MatchString(name) {
+		return ""
+	}
+	return ` "` + name + `"`
+}
 
 // bad is a 400: the block or body is not acceptable.
 func bad(path, reason string) error {

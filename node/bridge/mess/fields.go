@@ -47,6 +47,20 @@ func (f *fields) check(ok bool, key, reason string) {
 	}
 }
 
+// only refuses members of other names, where one that is misspelt would go unnoticed.
+func (f *fields) only(keys ...string) {
+	for _, m := range f.v.Members() {
+		if slices.Contains(keys, m.Key) {
+			continue
+		}
+		text := "unknown key" + quoted(m.Key)
+		if near := wire.Near(m.Key, keys); near != "" {
+			text += fmt.Sprintf(", did you mean %q?", near)
+		}
+		f.fail("", text)
+	}
+}
+
 func (f *fields) get(key string) (wire.Value, bool) {
 	v, ok := f.v.Get(key)
 	return v, ok && !v.IsNull()
