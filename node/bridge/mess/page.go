@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -72,8 +73,8 @@ func (p *pages) waiting(context.Context) int {
 const pageSize = 30
 
 type threadsView struct {
-	State   Code // "" for all
-	States  []Code
+	State   Code   // "" for all
+	States  []Code // those that threads are in, and "" for all
 	Threads []threadRow
 	Next    string
 }
@@ -84,9 +85,17 @@ type threadRow struct {
 }
 
 func (p *pages) list(c echo.Context) error {
-	view := threadsView{States: []Code{"", Received, Claimed, InProgress, NeedsInput, NeedsConfirmation, Held, Completed, Failed}}
+	view := threadsView{States: []Code{""}}
 	if code, ok := ParseCode(c.QueryParam("state")); ok {
 		view.State = code
+	}
+	if err := p.x.load(); err != nil {
+		return err
+	}
+	for _, code := range Codes() {
+		if code == view.State || p.x.index.length("state:"+string(code)) > 0 {
+			view.States = append(view.States, code)
+		}
 	}
 	after, err := parsePosition(c.QueryParam("after"))
 	if err != nil {
@@ -110,9 +119,11 @@ type threadPage struct {
 	Messages    []messageRow
 	CanClaim    bool
 	CanComplete bool
+	CanFail     bool
 	CanCancel   bool
 	MustConfirm bool
 	Questions   []Question
+	Suggestion  *suggestionView
 }
 
 // saidTexts are what a form before did (see [httpapi.Done]).
@@ -131,10 +142,16 @@ func (p *pages) show(c echo.Context) error {
 	view := threadPage{
 		Thread: t, CanClaim: t.claimable(), CanCancel: t.Status.Open() && t.Requester == ownerID,
 		CanComplete: t.Holder == ownerID && slices.Contains(holderMay[t.Status], Completed),
+		CanFail:     t.Holder == ownerID && slices.Contains(holderMay[t.Status], Failed),
 		MustConfirm: t.Requester == ownerID && t.Status == NeedsConfirmation,
 	}
 	if t.Requester == ownerID && t.Status == NeedsInput {
 		view.Questions = t.Questions
+	}
+	if strings.HasPrefix(t.turn(), Suggested) {
+		if view.Suggestion, err = p.suggestion(ctx, t); err != nil {
+			return err
+		}
 	}
 	for _, m := range messages {
 		row := viewMessage(t.Ref, m)
@@ -210,6 +227,10 @@ func (p *pages) act(c echo.Context) error {
 		if opts.IfSerial, err = strconv.Atoi(c.FormValue("serial")); err != nil || opts.IfSerial < 1 {
 			return bad("serial", "does not say what is answered: read the thread again")
 		}
+	case "accept", "turndown":
+		if opts.IfTurn = c.FormValue("turn"); !strings.HasPrefix(opts.IfTurn, Suggested) {
+			return bad("turn", "does not say what is answered: read the thread again")
+		}
 	}
 	if _, err := p.x.Do(ctx, Owner("page"), block, opts); err != nil {
 		return err
@@ -220,6 +241,7 @@ func (p *pages) act(c echo.Context) error {
 // block is what a form says, as MESS.
 func (p *pages) block(c echo.Context, t *Thread) (Block, error) {
 	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
+	said := strings.TrimSpace(c.FormValue("text"))
 	text := wire.Text(c.FormValue("text"))
 	status := func(code Code, more ...wire.Member) (Block, error) {
 		body := re.With("code", wire.Text(string(code)))
@@ -235,7 +257,16 @@ func (p *pages) block(c echo.Context, t *Thread) (Block, error) {
 	case "claim":
 		return status(Claimed)
 	case "decline":
-		return status(Declined, wire.Member{Key: "reason", Value: wire.Text("the owner declined")})
+		return status(Declined, wire.Member{Key: "reason", Value: wire.Text(cmp.Or(said, "the owner declined"))})
+	case "fail", "giveback": // who took it on says why it is not done
+		if said == "" {
+			return nil, bad("text", "say why: whoever asked is told")
+		}
+		code := Failed
+		if c.FormValue("do") == "giveback" {
+			code = Declined
+		}
+		return status(code, wire.Member{Key: "reason", Value: wire.Text(said)})
 	case "ask":
 		return status(NeedsInput, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(
 			wire.Member{Key: "field", Value: wire.Text("answer")}, wire.Member{Key: "question", Value: text}))})
@@ -250,6 +281,11 @@ func (p *pages) block(c echo.Context, t *Thread) (Block, error) {
 		return reply("answers", answers)
 	case "confirm", "refuse":
 		return reply("confirm", wire.Bool(c.FormValue("do") == "confirm"))
+	case "accept", "turndown":
+		if said != "" {
+			re = re.With("reason", wire.Text(said))
+		}
+		return reply("accept", wire.Bool(c.FormValue("do") == "accept"))
 	case "cancel":
 		return Block{{Type: "cancel", Body: re}}, nil
 	}
@@ -275,6 +311,9 @@ func (p *pages) result(c echo.Context, t *Thread) (wire.Value, error) {
 	}
 	if text := strings.TrimSpace(c.FormValue("text")); text != "" {
 		content = append(content, wire.Text(text))
+	}
+	if len(content) == 0 && c.FormValue("bare") == "" {
+		return wire.Value{}, bad("text", "say what came of it, add a photo, or tick that there is nothing to say but that it is done")
 	}
 	if len(content) == 0 {
 		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))

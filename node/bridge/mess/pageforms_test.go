@@ -1,0 +1,245 @@
+package mess
+
+import (
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// clerk fills in the forms of the page without a browser.
+type clerk struct {
+	*lab
+	owner *httpapi.Owner
+}
+
+func newClerk(t *testing.T) *clerk {
+	t.Helper()
+	l := newLab(t)
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &clerk{l, httpapi.NewOwner(httpapi.OwnerConfig{})}
+	b.MountPage(c.owner.Pages())
+	return c
+}
+
+// page returns the text of a page.
+func (c *clerk) page(path string) string {
+	w := httptest.NewRecorder()
+	c.owner.Handler().ServeHTTP(w, httptest.NewRequestWithContext(c.t.Context(), "GET", "http://localhost"+httpapi.PagePath+"/mess"+path, nil))
+	if w.Code != 200 {
+		c.t.Errorf("%s: %d", path, w.Code)
+	}
+	return w.Body.String()
+}
+
+// post sends a form about a thread and expects this answer.
+func (c *clerk) post(status int, ref string, pairs ...string) string {
+	c.t.Helper()
+	form := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		form.Set(pairs[i], pairs[i+1])
+	}
+	r := httptest.NewRequestWithContext(c.t.Context(), "POST", "http://localhost"+httpapi.PagePath+"/mess/"+ref, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	c.owner.Handler().ServeHTTP(w, r)
+	if w.Code != status {
+		c.t.Errorf("%v: %d, want %d\n%s", pairs, w.Code, status, w.Body)
+	}
+	return w.Body.String()
+}
+
+// reason is what the last message of a thread gives for one.
+func (c *clerk) reason(ref string) string {
+	c.t.Helper()
+	list, err := c.Messages(c.t.Context(), ref)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return list[len(list)-1].Mess.At(0).At(0).GetStr("reason")
+}
+
+// The list can be narrowed to each state that threads are in, and to no other.
+func TestPageStates(t *testing.T) {
+	c := newClerk(t)
+	c.executor("bob")
+	offered := func() (states []string) {
+		for _, part := range strings.Split(c.page(""), "?state=")[1:] {
+			state, _, _ := strings.Cut(part, `"`)
+			states = append(states, state)
+		}
+		return states
+	}
+	if got := offered(); len(got) != 0 {
+		t.Errorf("states of nothing: %v", got)
+	}
+	c.request("agent", "{intent: look, constraints: {timing: {not_before: '2100-01-01T00:00:00Z'}}}")
+	for code, more := range map[Code]string{Retrying: ", attempt: 1, max_attempts: 2, next_attempt: 5m", Partial: ", completed: [a], remaining: [b]",
+		Delegated: ", delegated_to: 'elsewhere:x'", Declined: ", reason: no"} {
+		ref := c.request("agent", "{intent: look}")
+		c.status("bob", ref, "claimed")
+		c.status("bob", ref, string(code)+more)
+	}
+	want := []string{"waiting", "retrying", "partial", "declined", "delegated"}
+	if got := offered(); !slices.Equal(got, want) {
+		t.Errorf("states = %v, want %v", got, want)
+	}
+	if text := c.page("?state=partial"); strings.Count(text, `class="tag`) != 1 || !strings.Contains(text, `aria-current="true">partial<`) {
+		t.Errorf("partial ones:\n%s", text)
+	}
+	if text := c.page("?state=expired"); !strings.Contains(text, `aria-current="true">expired<`) {
+		t.Errorf("a state that nothing is in:\n%s", text)
+	}
+}
+
+// Done says what came of it, or on purpose that there is nothing to say.
+func TestPageDoneSaysWhat(t *testing.T) {
+	c := newClerk(t)
+	ref := c.request("agent", "{intent: look}")
+	c.post(303, ref, "do", "claim")
+	if text := c.post(400, ref, "do", "complete", "text", " \n"); !strings.Contains(text, "say what came of it") {
+		t.Errorf("refusal:\n%s", text)
+	}
+	c.want(ref, Claimed)
+	c.post(303, ref, "do", "complete", "bare", "yes")
+	c.want(ref, Completed)
+}
+
+// Who took a request on can say that it failed, or that it will not be done after all, and says why.
+func TestPageFailsWithAReason(t *testing.T) {
+	for do, code := range map[string]Code{"fail": Failed, "giveback": Declined} {
+		c := newClerk(t)
+		ref := c.request("agent", "{intent: look}")
+		if strings.Contains(c.page("/"+ref), `value="fail"`) {
+			t.Error("it can fail before it is claimed")
+		}
+		c.post(303, ref, "do", "claim")
+		c.status(ownerID, ref, "needs_input, questions: [{field: a, question: b}]")
+		if text := c.page("/" + ref); !strings.Contains(text, `value="`+do+`"`) {
+			t.Errorf("the page cannot say it:\n%s", text)
+		}
+		c.post(400, ref, "do", do, "text", " ")
+		c.want(ref, NeedsInput)
+		c.post(303, ref, "do", do, "text", "the door is locked")
+		c.want(ref, code)
+		if got := c.reason(ref); got != "the door is locked" {
+			t.Errorf("reason = %q", got)
+		}
+	}
+}
+
+// A decline of the owner's ends a request for everybody, so it stands apart from the claim, says so and takes a reason.
+func TestPageDeclineSaysWhat(t *testing.T) {
+	c := newClerk(t)
+	c.executor("bob")
+	ref := c.request("agent", "{intent: look}")
+	claim, decline, _ := strings.Cut(c.page("/"+ref), "<details")
+	if !strings.Contains(claim, `value="claim"`) || strings.Contains(claim, `value="decline"`) || !strings.Contains(decline, "nobody else is asked") {
+		t.Errorf("the page does not say what a decline is:\n%s%s", claim, decline)
+	}
+	c.post(303, ref, "do", "decline", "text", "we are away")
+	c.want(ref, Declined)
+	if got := c.reason(ref); got != "we are away" {
+		t.Errorf("reason = %q", got)
+	}
+	ref = c.request("agent", "{intent: look}")
+	c.post(303, ref, "do", "decline")
+	if got := c.reason(ref); got == "" {
+		t.Error("a decline without a reason")
+	}
+}
+
+// What is suggested about a request of the owner's is shown, all of it and as untrusted text, and answered as shown.
+func TestPageSuggestions(t *testing.T) {
+	c := newClerk(t)
+	c.executor("bob")
+	c.executor("eve")
+	one, two := c.request(ownerID, "{intent: look into the fridge}"), c.request(ownerID, "{intent: look into the cellar}")
+	c.do("bob", "- suggestion: {id: m, type: merge, re: ["+one+", "+two+"], proposed: {intent: '<b>both</b>', note: "+strings.Repeat("much ", 1000)+"}, reason: \"one way\u202e\"}\n")
+	text := c.page("/" + one)
+	for _, want := range []string{"one request of several", "look into the cellar", "&lt;b&gt;both", strings.Repeat("much ", 999) + "much", "one way", "Accept", "Refuse"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page does not say %.40q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "<b>both") || strings.Contains(text, "\u202e") {
+		t.Error("a stranger's markup is in the page")
+	}
+	c.post(400, one, "do", "accept")
+	c.post(400, one, "do", "accept", "turn", "answer/1")
+	c.post(409, one, "do", "accept", "turn", "suggestion/2")
+	c.want(one, Received)
+	c.post(303, one, "do", "accept", "turn", "suggestion/1", "text", "good idea")
+	c.want(one, Superseded)
+	c.want(two, Superseded)
+
+	for kind, proposed := range map[string]string{"split": "[the top, {intent: the bottom, priority: urgent}]", "delegate": "{executor: eve}", "defer": "2h", "alternative": "tea"} {
+		ref := c.request(ownerID, "{intent: look}")
+		c.do("bob", "- suggestion: {id: s, type: "+kind+", re: "+ref+", proposed: "+proposed+"}\n")
+		if text := c.page("/" + ref); !strings.Contains(text, suggestionWords[kind]) || !strings.Contains(text, `value="suggestion/1"`) {
+			t.Errorf("%s:\n%s", kind, text)
+		}
+		c.post(303, ref, "do", "turndown", "turn", "suggestion/1", "text", "as I said")
+		if got := c.reason(ref); got != "as I said" {
+			t.Errorf("reason = %q", got)
+		}
+		if strings.Contains(c.page("/"+ref), `name="turn"`) {
+			t.Errorf("%s is asked again", kind)
+		}
+	}
+}
+
+// On a telephone of 320 px: every state has its place, the decline is behind a word of its own, and a suggestion is
+// answered.
+func TestPageFormsInBrowser(t *testing.T) {
+	l := newLab(t)
+	tab, base := openPage(t, l)
+	l.executor("bob")
+	for _, code := range Codes() {
+		ref := l.request("agent", "{intent: look}")
+		th := l.thread(ref)
+		th.Status, th.Version = code, th.Version+1
+		l.index.publish(th)
+	}
+	fits := `document.documentElement.scrollWidth <= 320 && [...document.querySelectorAll(".filters a, form *, details *")].every(e => e.getBoundingClientRect().right <= 320)`
+	tab.Do(chromedp.EmulateViewport(320, 640), chromedp.Navigate(base+"/mess"))
+	tab.Until(`document.querySelectorAll(".filters a").length === 17`)
+	tab.Until(fits)
+	ref := l.request("agent", "{intent: look}")
+	tab.Do(chromedp.Navigate(base + "/mess/" + ref))
+	tab.Until(`document.querySelector("#claim").checkVisibility() && !document.querySelector("#decline").checkVisibility()`)
+	tab.Click("#declining summary")
+	tab.Do(chromedp.WaitVisible("#decline"), chromedp.SendKeys("#reason", "we are away"))
+	tab.Until(fits)
+	tab.Click("#decline")
+	tab.Shows("we are away")
+	l.want(ref, Declined)
+
+	ref = l.request("agent", "{intent: look}")
+	l.status(ownerID, ref, "claimed")
+	tab.Do(chromedp.Navigate(base + "/mess/" + ref))
+	tab.Until(fits + ` && document.querySelector("#bare").getBoundingClientRect().width < 40`)
+	tab.Click("#fail") // without a reason the browser sends nothing
+	tab.Do(chromedp.SendKeys("#why", "the door is locked"))
+	tab.Click("#fail")
+	tab.Until(`document.querySelector(".facts .tag").innerText === "failed"`)
+	l.want(ref, Failed)
+
+	ref = l.request(ownerID, "{intent: look}")
+	l.do("bob", "- suggestion: {id: s, type: split, re: "+ref+", proposed: [the top, the "+strings.Repeat("Donaudampfschifffahrt", 12)+"]}\n")
+	tab.Do(chromedp.Navigate(base + "/mess/" + ref))
+	tab.Until(fits)
+	tab.Click("#accept")
+	tab.Until(`document.querySelector(".facts .tag").innerText === "superseded"`)
+	if parts := l.want(ref, Superseded).Successors; len(parts) != 2 {
+		t.Errorf("parts = %v", parts)
+	}
+}
