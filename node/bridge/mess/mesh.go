@@ -179,6 +179,9 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 		return Letter{}, err
 	}
 	name := cmp.Or(p.Name, t.Ref)
+	if to == t.Requester && p.Address != "" && m.From != t.Holder {
+		block = t.endingThere(block)
+	}
 	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" || to != t.Requester && t.unsaidToWorker(e) }).about(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
@@ -224,6 +227,31 @@ func (t *Thread) unsaidToWorker(e Entry) bool {
 		return t.Status.Terminal()
 	}
 	return false
+}
+
+// endingThere spells an end that came from us, and not from who holds the thread, as an executor of a foreign exchange may
+// say it: before a claim it does not want to, after it came to nothing.
+func (t *Thread) endingThere(b Block) Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		code, _ := ParseCode(e.Body.GetStr("code"))
+		switch {
+		case e.Type == "cancel":
+			code = Cancelled
+		case e.Type != "status", code != Cancelled && code != Expired && code != Superseded && (code != Failed || t.Holder != ""):
+			continue
+		}
+		says, reason := Declined, wire.Obj(wire.Member{Key: "type", Value: wire.Text(string(code))})
+		if t.Holder != "" {
+			says = Failed
+		}
+		if why := e.Body.GetStr("reason"); why != "" {
+			reason = reason.With("detail", wire.Text(why))
+		}
+		out[i] = Entry{Type: "status", Body: wire.Obj(
+			wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(says))}, wire.Member{Key: "reason", Value: reason})}
+	}
+	return out
 }
 
 // ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.

@@ -36,13 +36,24 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 		return // offers say it
 	}
 	for _, to := range []string{th.Requester, th.Holder} {
-		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) {
+		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) && !th.withheld(to, e) {
 			t.tell(to, noticeUpdate, th.Ref, serial)
 		}
 		if th.Holder == th.Requester {
 			return
 		}
 	}
+}
+
+// withheld says whether a status is not told to a peer that asked: nobody here has claimed the thread yet. To say there
+// where it stands here would claim it behind a link, and that one of ours does not want to is not our no (MESS-24).
+func (t *Thread) withheld(to string, e Entry) bool {
+	p, peer := t.Peers[to]
+	if !peer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {
+		return false
+	}
+	code, _ := ParseCode(e.Body.GetStr("code"))
+	return p.Address != "" || code == Declined
 }
 
 // tellOffered has the peers that a thread was sent to, and that have not declined it, take it back, but for one.
