@@ -22,7 +22,7 @@ func messOnce(ctx context.Context, a *app, method, path string, body []byte, hea
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, o.close()) }()
-		req, err := http.NewRequestWithContext(ctx, method, "http://localhost/owner/"+messAPI+path, bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, method, "http://localhost/owner/"+path, bytes.NewReader(body))
 		if err != nil {
 			return nil, err
 		}

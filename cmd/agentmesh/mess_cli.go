@@ -75,7 +75,7 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 
 // messPost sends a block to the owner's door of the exchange.
 func messPost(ctx context.Context, a *app, b mess.Block) (wire.Value, error) {
-	raw, err := messOnce(ctx, a, http.MethodPost, "messages", b.Tree().JSON(), nil)
+	raw, err := messOnce(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
 	if err != nil {
 		return wire.Value{}, err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,12 +12,8 @@ import (
 
 // messRequestTo makes the requests of a block for the exchange behind a link, and for nobody else.
 func messRequestTo(ctx context.Context, a *app, out messOut, b mess.Block, link string) error {
-	o, err := a.owner(ctx)
+	raw, err := messOnce(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
 	if err != nil {
-		return err
-	}
-	raw, err := o.call(ctx, http.MethodPost, "mess/send/"+url.PathEscape(link), nil, b.Tree())
-	if err = errors.Join(err, o.close()); err != nil {
 		return err
 	}
 	v, err := wire.Parse(raw)

@@ -52,7 +52,7 @@ func (c messSaying) read(ctx context.Context, a *app) (t messThread, err error) 
 // say sends an entry about the thread, if nobody has said anything since it was read.
 func (c messSaying) say(ctx context.Context, a *app, t messThread, e mess.Entry) error {
 	body := wire.Obj(wire.Member{Key: "mess", Value: mess.Block{e}.Tree()}).JSON()
-	raw, err := messOnce(ctx, a, http.MethodPatch, "requests/"+url.PathEscape(t.ref), body, map[string]string{"If-Match": `"` + t.serial + `"`})
+	raw, err := messOnce(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, map[string]string{"If-Match": `"` + t.serial + `"`})
 	if err != nil {
 		return err
 	}

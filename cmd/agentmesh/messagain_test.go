@@ -82,7 +82,7 @@ func TestMESSIsSentAgain(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, args := range [][]string{
-		{"request", "come and look"}, {"update", "r", "in_progress"}, {"complete", "r", "done"}, {"cancel", "r"}, {"answer", "r", "yes"}, {"confirm", "r"},
+		{"request", "come and look"}, {"request", "--link", "garden", "come"}, {"update", "r", "in_progress"}, {"complete", "r", "done"}, {"cancel", "r"}, {"answer", "r", "yes"}, {"confirm", "r"},
 	} {
 		reads := args[0] == "answer" || args[0] == "confirm"
 		for what := range always {

@@ -25,9 +25,10 @@ import (
 type remote interface {
 	// self is the name under which we speak there.
 	self(ctx context.Context) string
-	create(ctx context.Context, body wire.Value) (ref string, err error)
+	// create makes a thread. once names it, and what is said: it is the same where it is sent again.
+	create(ctx context.Context, once string, body wire.Value) (ref string, err error)
 	// say adds a block to a thread.
-	say(ctx context.Context, ref string, b Block) error
+	say(ctx context.Context, once, ref string, b Block) error
 	// changed lists threads with what changed last, newest first.
 	changed(ctx context.Context) ([]remoteThread, error)
 	// view returns a thread with its messages, in order.
@@ -219,13 +220,13 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	conv := cmp.Or(followed(d.Message.Payload), string(d.Message.Conversation))
 	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		return l.open(ctx, conv, block)
+		return l.open(ctx, d.ID, conv, block)
 	}
 	if err != nil {
 		return err
 	}
 	ref := string(rec.Body)
-	err = l.remote.say(ctx, ref, block.about(ref))
+	err = l.remote.say(ctx, onceOf(d.ID, ref), ref, block.about(ref))
 	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
 		held, err := l.lost(ctx, d, conv, ref, reason, block)
 		if held || err != nil {
@@ -239,13 +240,17 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	return err
 }
 
-// open makes a thread there. After a crash the same request is sent again; an exchange that knows ids keeps it one.
-func (l *link) open(ctx context.Context, conv string, block Block) error {
+// onceOf is the Idempotency-Key of a delivery to a thread, "" for one that is made.
+func onceOf(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
+
+// open makes a thread there. After a crash the same request is sent again; an exchange that knows ids, or names of calls,
+// keeps it one.
+func (l *link) open(ctx context.Context, id, conv string, block Block) error {
 	i := slices.IndexFunc(block, func(e Entry) bool { return e.Type == "request" })
 	if i < 0 {
 		return errors.New("mess: nothing there is known by this conversation")
 	}
-	err := l.make(ctx, conv, block[i].Body)
+	err := l.make(ctx, onceOf(id, ""), conv, block[i].Body)
 	if reason, no := saysNo(err); no {
 		return l.declined(ctx, conv, reason, err)
 	}
@@ -257,10 +262,10 @@ func (l *link) open(ctx context.Context, conv string, block Block) error {
 }
 
 // make makes the thread and remembers that it is ours, before anybody looks at what is there.
-func (l *link) make(ctx context.Context, conv string, request wire.Value) error {
+func (l *link) make(ctx context.Context, once, conv string, request wire.Value) error {
 	l.making.Lock()
 	defer l.making.Unlock()
-	ref, err := l.remote.create(ctx, request)
+	ref, err := l.remote.create(ctx, once, request)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func find(root *os.Root, ref string) (at string, flat bool) {
 	return "", false
 }
 
-func (r *dirRemote) create(ctx context.Context, body wire.Value) (string, error) {
+func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.pull(ctx); err != nil {
@@ -174,7 +174,7 @@ func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message, files []
 }
 
 // say applies a block of ours to the thread as it stands in the files, under the rules of the state machine.
-func (r *dirRemote) say(ctx context.Context, ref string, b Block) error {
+func (r *dirRemote) say(ctx context.Context, _, ref string, b Block) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.pull(ctx); err != nil {

@@ -109,12 +109,12 @@ func TestPhotoIntoADirectoryOnce(t *testing.T) {
 		a, ok := files[uri]
 		return a, ok, nil
 	}}
-	ref, err := r.create(t.Context(), mustParse(t, "- request: {id: a, intent: look}")[0].Body)
+	ref, err := r.create(t.Context(), "", mustParse(t, "- request: {id: a, intent: look}")[0].Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := r.say(t.Context(), ref, mustParse(t, `- note: {re: x, context: [{image: {uri: "content://x/y?token=z", name: y.png, mime: image/png}}]}`)); err != nil {
+		if err := r.say(t.Context(), "", ref, mustParse(t, `- note: {re: x, context: [{image: {uri: "content://x/y?token=z", name: y.png, mime: image/png}}]}`)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -197,7 +197,7 @@ func (s *shed) poke() { s.home.bridge.links[0].poke() }
 
 func (s *shed) create(name, request string) (there string) {
 	s.t.Helper()
-	there, err := s.side(name).create(s.t.Context(), mustParse(s.t, "- request: "+request)[0].Body)
+	there, err := s.side(name).create(s.t.Context(), "", mustParse(s.t, "- request: "+request)[0].Body)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func (s *shed) say(name, there, block string) {
 	if _, err := r.changed(s.t.Context()); err != nil { // pulled
 		s.t.Fatal(err)
 	}
-	if err := r.say(s.t.Context(), there, mustParse(s.t, block)); err != nil {
+	if err := r.say(s.t.Context(), "", there, mustParse(s.t, block)); err != nil {
 		s.t.Fatal(err)
 	}
 	s.poke()

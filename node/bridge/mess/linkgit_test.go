@@ -39,11 +39,11 @@ func TestGitDirectory(t *testing.T) {
 	run(us.dir, "push", "-q", "origin", "HEAD:main")
 	them := side("them")
 	ctx := t.Context()
-	ref, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
+	ref, err := us.create(ctx, "", mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := us.create(ctx, mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
+	again, err := us.create(ctx, "", mustParse(t, "- request: {id: a, intent: look, confirm_before: true}")[0].Body)
 	if err != nil || again != ref {
 		t.Errorf("sent again: %s, %v, want %s", again, err, ref)
 	}
@@ -51,13 +51,13 @@ func TestGitDirectory(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].ref != ref {
 		t.Fatalf("they see %v, %v", list, err)
 	}
-	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
+	if err := them.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
 		t.Fatal(err)
 	}
-	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+	if err := them.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
 		t.Error("confirm_before has a way around it")
 	}
-	if err := us.say(ctx, ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+	if err := us.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
 		t.Error("the requester completed it")
 	}
 	if list, err = us.changed(ctx); err != nil || !strings.HasPrefix(list[0].updated, "state=executing") {
@@ -83,7 +83,7 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	run(base, "clone", "-q", origin, "them")
 	them := &dirRemote{dir: filepath.Join(base, "them"), name: "them", git: true}
 	ctx := t.Context()
-	ref, err := them.create(ctx, mustParse(t, "- request: {id: a, intent: look}")[0].Body)
+	ref, err := them.create(ctx, "", mustParse(t, "- request: {id: a, intent: look}")[0].Body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { // it can be read, and takes nothing
 		t.Fatal(err)
 	}
-	if err := us.say(ctx, ref, claim); err == nil {
+	if err := us.say(ctx, "", ref, claim); err == nil {
 		t.Fatal("it was pushed")
 	}
 	if v, err := us.view(ctx, ref); err != nil || len(v.messages) != 1 {
@@ -102,14 +102,14 @@ func TestGitDirectoryRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(us.dir, "commit", "-q", "--allow-empty", "-m", "left behind")
-	if err := them.say(ctx, ref, mustParse(t, "- note: {re: x, text: by the window}")); err != nil {
+	if err := them.say(ctx, "", ref, mustParse(t, "- note: {re: x, text: by the window}")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := us.changed(ctx); err != nil {
 		t.Fatalf("a commit that was left behind: %v", err)
 	}
 	for range 2 { // the second time as after a crash
-		if err := us.say(ctx, ref, claim); err != nil {
+		if err := us.say(ctx, "", ref, claim); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,7 +127,7 @@ func TestGitDirectoryRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(us.dir, "commit", "-q", "-a", "-m", "in the way")
-	if err := them.say(ctx, ref, mustParse(t, "- note: {re: x, text: now}")); err != nil {
+	if err := them.say(ctx, "", ref, mustParse(t, "- note: {re: x, text: now}")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := us.changed(ctx); err == nil {
@@ -160,7 +160,7 @@ func TestEmptyGitDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := mustParse(t, "- request: {intent: look}")[0].Body
-	if _, err := us.create(ctx, request); err == nil {
+	if _, err := us.create(ctx, "", request); err == nil {
 		t.Fatal("it was pushed")
 	}
 	if list, err := us.changed(ctx); err != nil || len(list) > 0 {
@@ -169,11 +169,11 @@ func TestEmptyGitDirectory(t *testing.T) {
 	if err := os.Remove(hook); err != nil {
 		t.Fatal(err)
 	}
-	ref, err := us.create(ctx, request)
+	ref, err := us.create(ctx, "", request)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := them.say(ctx, ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
+	if err := them.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := us.changed(ctx); err != nil || len(list) != 1 || !strings.HasPrefix(list[0].updated, "state=executing") {
@@ -199,9 +199,9 @@ func TestTwoBeginAGitDirectory(t *testing.T) {
 	errs := make(chan error, len(sides))
 	for _, r := range sides {
 		go func() {
-			_, err := r.create(t.Context(), mustParse(t, "- request: {id: "+r.name+", intent: look}")[0].Body)
+			_, err := r.create(t.Context(), "", mustParse(t, "- request: {id: "+r.name+", intent: look}")[0].Body)
 			for n := 0; err != nil && n < 3; n++ { // as the outbox does it
-				_, err = r.create(t.Context(), mustParse(t, "- request: {id: "+r.name+", intent: look}")[0].Body)
+				_, err = r.create(t.Context(), "", mustParse(t, "- request: {id: "+r.name+", intent: look}")[0].Body)
 			}
 			errs <- err
 		}()

@@ -83,11 +83,16 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	data, err := (&call{door: b.door, c: c}).body(MaxDocument)
+	call := &call{door: b.door, c: c, who: Owner("cli"), path: []string{"send", l.cfg.Name}}
+	data, err := call.body(MaxDocument)
 	if err != nil {
 		return err
 	}
 	v, err := parseJSON(data)
+	if err != nil {
+		return err
+	}
+	once, err := call.once(v)
 	if err != nil {
 		return err
 	}
@@ -96,7 +101,7 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	res, err := b.x.Do(ctx, Owner("cli"), block, Options{Only: string(l.address().Pseudonym()), Records: l.unsent()})
+	res, err := b.x.Do(ctx, call.who, block, Options{Only: string(l.address().Pseudonym()), Records: l.unsent(), Once: once})
 	if err != nil {
 		return err
 	}

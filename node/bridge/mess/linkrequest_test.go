@@ -14,13 +14,17 @@ import (
 )
 
 // owner makes a call to the owner's part of the bridge at home.
-func (a *abroad) owner(path, body string) (int, wire.Value) {
+func (a *abroad) owner(path, body string, header ...string) (int, wire.Value) {
 	a.t.Helper()
 	e := echo.New()
 	a.home.bridge.MountOwner(e.Group("/owner"))
 	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.home.bridge.door.answer(c, err) }
 	w := httptest.NewRecorder()
-	e.ServeHTTP(w, httptest.NewRequestWithContext(a.t.Context(), http.MethodPost, "/owner/mess/"+path, strings.NewReader(body)))
+	r := httptest.NewRequestWithContext(a.t.Context(), http.MethodPost, "/owner/mess/"+path, strings.NewReader(body))
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	e.ServeHTTP(w, r)
 	v, err := wire.Parse(w.Body.Bytes())
 	if err != nil {
 		a.t.Fatalf("%d %s", w.Code, w.Body)

@@ -42,13 +42,21 @@ func (r *restRemote) url(path string) string {
 
 const maxRemoteAnswer = 10 << 20
 
-// call makes one call with JSON. A refusal is a *client.SendError that says whether to try again.
-func (r *restRemote) call(ctx context.Context, method, path string, body wire.Value) (wire.Value, error) {
+func (r *restRemote) get(ctx context.Context, path string) (wire.Value, error) {
+	return r.call(ctx, "", http.MethodGet, path, wire.Value{})
+}
+
+// call makes one call with JSON, under a name where once is one. A refusal is a *client.SendError that says whether to try
+// again.
+func (r *restRemote) call(ctx context.Context, once, method, path string, body wire.Value) (wire.Value, error) {
 	var data []byte
 	header := http.Header{"Accept": {"application/json"}}
 	if !body.IsNull() {
 		data = body.JSON()
 		header.Set("Content-Type", "application/json")
+	}
+	if once != "" {
+		header.Set("Idempotency-Key", once)
 	}
 	answer, err := r.send(ctx, method, path, data, header, maxRemoteAnswer)
 	if err != nil {
@@ -115,8 +123,8 @@ func (r *restRemote) self(context.Context) string {
 	return r.me
 }
 
-func (r *restRemote) create(ctx context.Context, body wire.Value) (string, error) {
-	v, err := r.call(ctx, http.MethodPost, "requests", body)
+func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (string, error) {
+	v, err := r.call(ctx, once, http.MethodPost, "requests", body)
 	if err != nil {
 		return "", err
 	}
@@ -124,7 +132,7 @@ func (r *restRemote) create(ctx context.Context, body wire.Value) (string, error
 	if !safeRef.MatchString(ref) {
 		return "", errors.New("mess: the exchange gave no usable ref")
 	}
-	if shown, err := r.call(ctx, http.MethodGet, "requests/"+ref, wire.Value{}); err == nil {
+	if shown, err := r.get(ctx, "requests/"+ref); err == nil {
 		t, _ := shown.Get("thread")
 		r.mu.Lock()
 		r.me = t.GetStr("requestor_id")
@@ -133,7 +141,7 @@ func (r *restRemote) create(ctx context.Context, body wire.Value) (string, error
 	return ref, nil
 }
 
-func (r *restRemote) say(ctx context.Context, ref string, b Block) error {
+func (r *restRemote) say(ctx context.Context, once, ref string, b Block) error {
 	body := wire.Obj(wire.Member{Key: "mess", Value: b.Tree()})
 	for _, e := range b {
 		if e.Type == "cancel" { // public servers know it as a status
@@ -147,7 +155,7 @@ func (r *restRemote) say(ctx context.Context, ref string, b Block) error {
 			body = body.With("status", wire.Text(c.rest()))
 		}
 	}
-	_, err := r.call(ctx, http.MethodPatch, "requests/"+url.PathEscape(ref), body)
+	_, err := r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), body)
 	return err
 }
 
@@ -191,7 +199,7 @@ func (r *restRemote) page(ctx context.Context, limit int, after string) (out []r
 	if after != "" {
 		path += "&after=" + url.QueryEscape(after)
 	}
-	v, err := r.call(ctx, http.MethodGet, path, wire.Value{})
+	v, err := r.get(ctx, path)
 	if err != nil {
 		return nil, "", err
 	}
@@ -205,7 +213,7 @@ func (r *restRemote) page(ctx context.Context, limit int, after string) (out []r
 }
 
 func (r *restRemote) view(ctx context.Context, ref string) (remoteView, error) {
-	shown, err := r.call(ctx, http.MethodGet, "requests/"+url.PathEscape(ref), wire.Value{})
+	shown, err := r.get(ctx, "requests/"+url.PathEscape(ref))
 	if err != nil {
 		return remoteView{}, err
 	}
@@ -226,7 +234,7 @@ func (r *restRemote) view(ctx context.Context, ref string) (remoteView, error) {
 func (r *restRemote) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	_, err := r.call(ctx, http.MethodGet, "requests?limit=1", wire.Value{})
+	_, err := r.get(ctx, "requests?limit=1")
 	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {
 		return fmt.Errorf("the exchange answers HTTP %d: %s", e.Status, e.Refusal.Message)
 	}

@@ -164,7 +164,7 @@ func TestDirectoryLink(t *testing.T) {
 	})
 	home.executor("bob")
 	others := &dirRemote{dir: dir, name: "neighbour"}
-	there, err := others.create(t.Context(), mustParse(t, "- request: {id: saw, intent: lend me a saw}")[0].Body)
+	there, err := others.create(t.Context(), "", mustParse(t, "- request: {id: saw, intent: lend me a saw}")[0].Body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestDirectoryLink(t *testing.T) {
 		return f.thread.Status
 	}
 	eventually(t, "the claim in the directory", func() bool { return state() == Claimed })
-	if err := others.say(t.Context(), there, mustParse(t, "- cancel: {re: x, reason: found mine}")); err != nil {
+	if err := others.say(t.Context(), "", there, mustParse(t, "- cancel: {re: x, reason: found mine}")); err != nil {
 		t.Fatal(err)
 	}
 	home.bridge.links[0].poke()
@@ -207,7 +207,7 @@ func TestRubbishExchange(t *testing.T) {
 		if list, err := r.changed(t.Context()); err == nil && len(list) > 0 {
 			t.Errorf("threads = %v", list)
 		}
-		if _, err := r.create(t.Context(), wire.Obj()); err == nil {
+		if _, err := r.create(t.Context(), "", wire.Obj()); err == nil {
 			t.Error("a request was made")
 		}
 	}

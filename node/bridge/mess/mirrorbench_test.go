@@ -60,7 +60,7 @@ func BenchmarkDirectoryLinkCreate(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		n++
-		if _, err := r.create(b.Context(), mustParse(b, fmt.Sprintf("- request: {id: a%d, intent: look}", n))[0].Body); err != nil {
+		if _, err := r.create(b.Context(), "", mustParse(b, fmt.Sprintf("- request: {id: a%d, intent: look}", n))[0].Body); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -58,7 +58,7 @@ type fakeRemote struct {
 
 func (r *fakeRemote) self(context.Context) string { return "us" }
 
-func (r *fakeRemote) create(_ context.Context, body wire.Value) (string, error) {
+func (r *fakeRemote) create(_ context.Context, _ string, body wire.Value) (string, error) {
 	if !r.down.TryLock() {
 		return "", &client.SendError{Retry: true}
 	}
@@ -67,7 +67,7 @@ func (r *fakeRemote) create(_ context.Context, body wire.Value) (string, error) 
 	return "2026-01-31-001", nil
 }
 
-func (r *fakeRemote) say(context.Context, string, Block) error { return nil }
+func (r *fakeRemote) say(context.Context, string, string, Block) error { return nil }
 
 func (r *fakeRemote) changed(context.Context) ([]remoteThread, error) { return nil, nil }
 
