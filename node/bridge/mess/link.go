@@ -269,7 +269,9 @@ func (l *link) make(ctx context.Context, once, conv string, request wire.Value) 
 	if err != nil {
 		return err
 	}
-	return l.b.x.records.Apply(ctx, l.change(ref, knownThread{Conv: conv, Mine: true}), time.Now())
+	changes := l.change(ref, knownThread{Conv: conv, Mine: true})
+	changes[0].Max = 0 // there are as many as we ask for, whatever the other side lists
+	return l.b.x.records.Apply(ctx, changes, time.Now())
 }
 
 func (l *link) poke() {

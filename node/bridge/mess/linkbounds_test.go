@@ -77,6 +77,60 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 	}
 }
 
+// What we ask for there is known as ours, however many threads the other side has listed: it is not made again and again.
+func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
+	l, remote, _ := newBoard(t)
+	maker := &maker{board: remote}
+	l.remote = maker
+	records := l.b.x.records
+	var part []string
+	for i := 0; len(part) < maxKnown+1; i++ {
+		if ref := fmt.Sprintf("2026-01-31-%06d", i); idKey(l.cfg.Name, ref)[:1] == "a" {
+			part = append(part, ref)
+		}
+	}
+	for batch := range slices.Chunk(part[:maxKnown], 200) {
+		var changes []store.Change
+		for _, ref := range batch {
+			changes = append(changes, l.change(ref, knownThread{Conv: l.convOf(ref), Seen: 1, Updated: "1"})...)
+		}
+		if err := records.Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	maker.next = part[maxKnown]
+	request := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
+	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Member{Key: "mess", Value: request.Tree()})}
+	for range 2 { // the second time it is about the thread that is there
+		if err := l.deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.address().String(), Message: m}); err != nil {
+			t.Errorf("it cannot be remembered: %v", err)
+		}
+	}
+	if maker.made != 1 {
+		t.Errorf("it was made %d times", maker.made)
+	}
+	if k, _, err := l.load(t.Context(), maker.next); err != nil || !k.Mine {
+		t.Errorf("remembered: %+v, %v", k, err)
+	}
+	// The exchange goes on in another thread with one of ours: that is its choice, and bounded.
+	changes := l.change(part[maxKnown-1]+"x", knownThread{Conv: "conv_ours", Mine: true})
+	if changes[0].Max != maxKnown {
+		t.Errorf("a successor there has the bound %d", changes[0].Max)
+	}
+}
+
+// maker is a foreign exchange that makes the threads which it is asked for.
+type maker struct {
+	*board
+	next string
+	made int
+}
+
+func (b *maker) create(context.Context, string, wire.Value) (string, error) {
+	b.made++
+	return b.next, nil
+}
+
 // sized is a block that has n bytes as a list.
 func sized(n int) Block {
 	b := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")}, wire.Member{Key: "x", Value: wire.Text("")})}}
