@@ -87,14 +87,18 @@ func TestOurOwnWordsDoNotComeBack(t *testing.T) {
 
 // What our owner ends when one of ours has claimed it has come to nothing there.
 func TestEndOfWhatWeClaimedThroughALink(t *testing.T) {
-	a := newAbroad(t, nil)
-	there, here, task := a.offered(`{"intent":"mow the lawn"}`)
-	a.home.reply(task.ID, `{"action":"accept"}`, 200)
-	eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
-	a.home.do(ownerID, "- cancel: {re: "+here+", reason: we move out}")
-	eventually(t, "its end over there", func() bool { return a.thread(there).Status == Failed })
-	if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, "we move out") {
-		t.Errorf("there it is %s", text)
+	for name, how := range map[string]string{"cancel": "- cancel: {re: %, reason: we move out}", "status": "- status: {re: %, code: cancelled, reason: we move out}"} {
+		t.Run(name, func(t *testing.T) {
+			a := newAbroad(t, nil)
+			there, here, task := a.offered(`{"intent":"mow the lawn"}`)
+			a.home.reply(task.ID, `{"action":"accept"}`, 200)
+			eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
+			a.home.do(ownerID, strings.ReplaceAll(how, "%", here))
+			eventually(t, "its end over there", func() bool { return a.thread(there).Status == Failed })
+			if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, "we move out") {
+				t.Errorf("there it is %s", text)
+			}
+		})
 	}
 }
 

@@ -179,8 +179,8 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 		return Letter{}, err
 	}
 	name := cmp.Or(p.Name, t.Ref)
-	if to == t.Requester && p.Address != "" && m.From != t.Holder {
-		block = t.endingThere(block)
+	if to == t.Requester && p.Address != "" {
+		block = t.endingThere(block, m.From)
 	}
 	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" || to != t.Requester && t.unsaidToWorker(e) }).about(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
@@ -229,16 +229,16 @@ func (t *Thread) unsaidToWorker(e Entry) bool {
 	return false
 }
 
-// endingThere spells an end that came from us, and not from who holds the thread, as an executor of a foreign exchange may
-// say it: before a claim it does not want to, after it came to nothing.
-func (t *Thread) endingThere(b Block) Block {
+// endingThere spells an end that was set by another than who holds the thread as an executor of a foreign exchange may say
+// it: before a claim it does not want to, after it came to nothing. Executors cancel nothing there.
+func (t *Thread) endingThere(b Block, from string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		code, _ := ParseCode(e.Body.GetStr("code"))
 		switch {
 		case e.Type == "cancel":
 			code = Cancelled
-		case e.Type != "status", code != Cancelled && code != Expired && code != Superseded && (code != Failed || t.Holder != ""):
+		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != Cancelled || t.wasRefused()), code != Cancelled && code != Expired && code != Superseded && (code != Failed || t.Holder != ""):
 			continue
 		}
 		says, reason := Declined, wire.Obj(wire.Member{Key: "type", Value: wire.Text(string(code))})
@@ -252,6 +252,13 @@ func (t *Thread) endingThere(b Block) Block {
 			wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(says))}, wire.Member{Key: "reason", Value: reason})}
 	}
 	return out
+}
+
+// wasRefused says whether the requester said no before the thread came into its state: then its holder may cancel it
+// (MESS-25).
+func (t *Thread) wasRefused() bool {
+	n := len(t.History)
+	return n > 1 && t.History[n-2].Action == string(Held) && t.History[n-2].By == t.Requester
 }
 
 // ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.
