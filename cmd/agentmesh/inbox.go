@@ -43,7 +43,7 @@ type item struct {
 type inboxListCmd struct {
 	State  string `placeholder:"STATE" help:"Only new, read, running, answered, held, rejected, withdrawn, expired, failed or interrupted ones."`
 	After  string `placeholder:"ID" help:"Only what came after this item."`
-	Limit  int    `default:"50" help:"At most so many."`
+	Limit  int    `default:"50" help:"At most so many: the newest ones; with --after, or with --json, the oldest ones, where next in the JSON is for --after."`
 	Follow bool   `help:"Go on and print what comes in, until interrupted. With --json one line each."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
@@ -52,20 +52,14 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 	if c.Follow {
 		return c.follow(ctx, a)
 	}
-	query := params("state", c.State, "after", c.After, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, c.JSON, get("inbox", query), func(page items[item]) {
-		for _, i := range page.Items {
-			a.showLine(i)
-		}
-		switch {
-		case len(page.Items) > 0:
-		case c.State != "" || c.After != "":
-			a.note("no item of the inbox is like that")
-		default:
-			a.note("nothing came in yet")
-			a.hint("agentmesh inbox --follow waits for it; agentmesh approvals shows what waits for you")
-		}
-	})
+	if !c.JSON {
+		return c.show(ctx, a)
+	}
+	return ask(ctx, a, true, get("inbox", c.query(c.After)), func(items[item]) {})
+}
+
+func (c *inboxListCmd) query(after string) url.Values {
+	return params("state", c.State, "after", after, "limit", fmt.Sprint(c.Limit))
 }
 
 // followWait is how long one long poll waits.
@@ -130,8 +124,7 @@ func (f *follower) run(ctx context.Context) error {
 // list prints what is there and was not printed.
 func (f *follower) list(ctx context.Context) error {
 	for after := f.c.After; ; {
-		query := params("state", f.c.State, "after", after, "limit", fmt.Sprint(f.c.Limit))
-		raw, err := f.o.call(ctx, "GET", "inbox", query, nil)
+		raw, err := f.o.call(ctx, "GET", "inbox", f.c.query(after), nil)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A person reads the newest items; a program goes through all of them, from the oldest on, and has --json and --after for
+// it. The inbox is kept in the order of arrival, so the newest are found by reading from a moment on, farther back where too
+// little came in since.
+
+// show prints what a person wants to see of the inbox, and how to see more.
+func (c *inboxListCmd) show(ctx context.Context, a *app) error {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	list, more, err := c.page(ctx, o, c.After)
+	if err == nil && more && c.After == "" {
+		list, err = c.newest(ctx, o, time.Now())
+	}
+	if err = errors.Join(err, o.close()); err != nil {
+		return err
+	}
+	for _, i := range list {
+		a.showLine(i)
+	}
+	switch {
+	case more && c.After != "" && len(list) > 0:
+		a.note("there are newer items: --after %s lists them", clean(list[len(list)-1].ID))
+	case more && c.State == "":
+		a.note("there are older items: --limit says how many to list, --state new lists what waits")
+	case more:
+		a.note("there are older items: --limit says how many to list")
+	case len(list) > 0:
+	case c.State != "" || c.After != "":
+		a.note("no item of the inbox is like that")
+	default:
+		a.note("nothing came in yet")
+		a.hint("agentmesh inbox --follow waits for it; agentmesh approvals shows what waits for you")
+	}
+	return nil
+}
+
+// page reads items after a key, oldest first, and says whether more follow.
+func (c *inboxListCmd) page(ctx context.Context, o *owner, after string) (list []item, more bool, err error) {
+	raw, err := o.call(ctx, "GET", "inbox", c.query(after), nil)
+	if err != nil {
+		return nil, false, err
+	}
+	page, err := decode[struct {
+		Items []item `json:"items"`
+		Next  string `json:"next"`
+	}](raw)
+	return page.Items, page.Next != "", err
+}
+
+// oldestItem is how far back the inbox is read.
+const oldestItem = 10 * 365 * 24 * time.Hour
+
+// newest returns as many items as are to be listed, oldest first.
+func (c *inboxListCmd) newest(ctx context.Context, o *owner, now time.Time) ([]item, error) {
+	for window := time.Minute; ; window *= 4 {
+		var found []item
+		after, more := fmt.Sprintf("in_%012x", now.Add(-window).UnixMilli()), true // as the ids of items begin
+		for more {
+			list, next, err := c.page(ctx, o, after)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, list...)
+			found = found[max(0, len(found)-c.Limit):]
+			if more = next && len(list) > 0; more {
+				after = list[len(list)-1].ID
+			}
+		}
+		if len(found) == c.Limit || window > oldestItem {
+			return found, nil
+		}
+	}
+}
