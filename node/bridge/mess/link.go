@@ -128,6 +128,9 @@ func (l *link) stand(err error) {
 
 // take hands one foreign message to the node, with the same checks as everybody's (MESS section 12).
 func (l *link) take(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
+	if k.Intent != "" {
+		return l.takePlain(ctx, from, ref, number, b, k)
+	}
 	peer := cmp.Or(k.Peer, from)
 	if k.Mine { // one conversation, one peer: that of the exchange to which we sent it
 		peer = exchangeID
@@ -220,12 +223,15 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	conv := cmp.Or(followed(d.Message.Payload), string(d.Message.Conversation))
 	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		return l.open(ctx, d.ID, conv, block)
+		return l.open(ctx, d.ID, knownThread{Conv: conv, Mine: true, Intent: plainIntent(d.Message)}, block)
 	}
 	if err != nil {
 		return err
 	}
 	ref := string(rec.Body)
+	if block, err = l.answering(ctx, ref, block); err != nil {
+		return err
+	}
 	err = l.remote.say(ctx, onceOf(d.ID, ref), ref, block.about(ref))
 	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
 		held, err := l.lost(ctx, d, conv, ref, reason, block)
@@ -245,14 +251,14 @@ func onceOf(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
 
 // open makes a thread there. After a crash the same request is sent again; an exchange that knows ids, or names of calls,
 // keeps it one.
-func (l *link) open(ctx context.Context, id, conv string, block Block) error {
+func (l *link) open(ctx context.Context, id string, k knownThread, block Block) error {
 	i := slices.IndexFunc(block, func(e Entry) bool { return e.Type == "request" })
 	if i < 0 {
 		return errors.New("mess: nothing there is known by this conversation")
 	}
-	err := l.make(ctx, onceOf(id, ""), conv, block[i].Body)
+	err := l.make(ctx, onceOf(id, ""), k, block[i].Body)
 	if reason, no := saysNo(err); no {
-		return l.declined(ctx, conv, reason, err)
+		return l.declined(ctx, k.Conv, reason, err)
 	}
 	if err != nil {
 		return err
@@ -262,14 +268,14 @@ func (l *link) open(ctx context.Context, id, conv string, block Block) error {
 }
 
 // make makes the thread and remembers that it is ours, before anybody looks at what is there.
-func (l *link) make(ctx context.Context, once, conv string, request wire.Value) error {
+func (l *link) make(ctx context.Context, once string, k knownThread, request wire.Value) error {
 	l.making.Lock()
 	defer l.making.Unlock()
 	ref, err := l.remote.create(ctx, once, request)
 	if err != nil {
 		return err
 	}
-	changes := l.change(ref, knownThread{Conv: conv, Mine: true})
+	changes := l.change(ref, k)
 	changes[0].Max = 0 // there are as many as we ask for, whatever the other side lists
 	return l.b.x.records.Apply(ctx, changes, time.Now())
 }

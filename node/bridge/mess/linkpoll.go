@@ -24,6 +24,8 @@ type knownThread struct {
 	Peer    string `json:"peer,omitempty"`  // who opened it, where we did not
 	Held    bool   `json:"held,omitempty"`  // it was seen there as held by us
 	Next    string `json:"next,omitempty"`  // the thread that took its place there, in the same conversation
+
+	Intent wire.Intent `json:"intent,omitempty"` // of what was said in plain words, and is no thread here
 }
 
 func (l *link) threadKey(ref string) string {
@@ -263,6 +265,9 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		}
 	}
 	k.Updated = r.updated
+	if err := l.closePlain(ctx, r.ref, v, k); err != nil {
+		return err
+	}
 	return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
 }
 

@@ -1,0 +1,137 @@
+package mess
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// What the owner says to a peer of a link in plain words, a question or a message, is a request for text there and no
+// thread here: what is said about it comes in as it was asked, in words, and its end closes the conversation.
+
+// takePlain hands in what a message says in words, if anything.
+func (l *link) takePlain(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
+	text, all := b.words()
+	if text == "" {
+		return nil // what is known of the thread is remembered with the next word, or its end
+	}
+	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("answer")}, wire.Member{Key: "answer", Value: wire.Text(text)})
+	if k.Intent == wire.Deliver {
+		payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")},
+			wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})})
+	}
+	if !all {
+		payload = payload.With("mess", b.Tree())
+	}
+	return l.acceptPlain(ctx, from, ref, number, payload, k)
+}
+
+func (l *link) acceptPlain(ctx context.Context, from, ref, number string, payload wire.Value, k knownThread) error {
+	said := Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "code", Value: wire.Text(string(InProgress))})}}
+	in, err := l.inbound(exchangeID, ref+"/"+number, said)
+	if err != nil {
+		return err
+	}
+	in.Intent, in.Payload = k.Intent, bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: exchangeID}.Mark(payload, false)
+	in.Raw = in.Payload.JSON()
+	if len(in.Raw) > wire.MaxMessage-8<<10 {
+		return tooLarge("the answer is too large for a message")
+	}
+	in.Digest, in.ConvID, in.Name, in.Records = sha256.Sum256(in.Raw), wire.ConversationID(k.Conv), from, l.change(ref, k)
+	_, err = l.b.cfg.Node.Accept(ctx, in)
+	return err
+}
+
+// closePlain closes the conversation of what has ended there. What is completed is closed with its response, which may
+// come after the state.
+func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k knownThread) error {
+	done := v.status == Completed || v.status == Partial
+	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, Message.responds) {
+		return nil
+	}
+	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)}, wire.Member{Key: "status", Value: wire.Text("completed")})
+	if !done {
+		payload = payload.With("status", wire.Text("failed")).With("reason", wire.Text(string(v.status)))
+	}
+	err := l.acceptPlain(ctx, exchangeID, ref, "close", payload, k)
+	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it is closed
+		return nil
+	}
+	return err
+}
+
+// responds says whether there is a response in it.
+func (m Message) responds() bool {
+	b, err := FromTree(m.Mess)
+	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
+}
+
+// words is what a block says in words; all is false where it says more than that.
+func (b Block) words() (text string, all bool) {
+	var out []string
+	add := func(s string) {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	all = true
+	for _, e := range b {
+		add(e.Body.GetStr("message"))
+		switch e.Type {
+		case "status":
+			reason, _ := e.Body.Get("reason")
+			add(e.Body.GetStr("reason"))
+			add(reason.GetStr("detail"))
+			add(e.Body.GetStr("action"))
+			questions, _ := e.Body.Get("questions")
+			for q := range questions.Elems() {
+				add(q.GetStr("question"))
+			}
+		case "cancel":
+			add(e.Body.GetStr("reason"))
+		case "response":
+			content, _ := e.Body.Get("content")
+			for c := range content.Elems() {
+				s, isText := c.Str()
+				if !isText {
+					s = c.GetStr("text")
+				}
+				if s == "" {
+					s, all = string(c.JSON()), false
+				}
+				add(s)
+			}
+			add(e.Body.GetStr("notes"))
+		}
+	}
+	return strings.Join(out, "\n"), all
+}
+
+// plainIntent is the intent of a message in plain words, "" for a list of MESS.
+func plainIntent(m wire.Message) wire.Intent {
+	if _, list := m.Payload.Get("mess"); list {
+		return ""
+	}
+	return m.Intent
+}
+
+// answering spells what the owner says in plain words, about what was asked so, as an answer.
+func (l *link) answering(ctx context.Context, ref string, b Block) (Block, error) {
+	k, _, err := l.load(ctx, ref)
+	if err != nil || k.Intent == "" {
+		return b, err
+	}
+	out := slices.Clone(b)
+	for i, e := range out {
+		if e.Type == "request" {
+			out[i] = Entry{Type: "answer", Body: wire.Obj(
+				wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "value", Value: wire.Text(e.Body.GetStr("intent"))})}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,75 @@
+package mess
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// What the owner asks a peer of a link in plain words is answered in the inbox, and the answer closes the conversation; what
+// comes to nothing there closes it as failed.
+func TestPlainQuestionThroughALink(t *testing.T) {
+	ask := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text("Is the gate open?")})
+	say := wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")}, wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text("Is the gate open?")})})
+	result := `{"status":"completed","mess":[{"response":{"re":"last","content":["yes it is"]}}]}`
+	for name, c := range map[string]struct {
+		intent  wire.Intent
+		payload wire.Value
+		end     string
+		text    string
+		state   conversations.State
+	}{
+		"a question": {wire.RequestInfo, ask, result, "yes it is", conversations.Completed},
+		"a message":  {wire.Deliver, say, result, "yes it is", conversations.Completed},
+		"no answer":  {wire.RequestInfo, ask, `{"status":"failed","mess":[{"status":{"code":"failed","reason":"the gate is gone"}}]}`, "the gate is gone", conversations.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAbroad(t, nil)
+			address := bridge.Address{Kind: Kind, Link: "garden", Peer: exchangeID}
+			sent, err := a.home.node.Send(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: c.intent, Payload: c.payload, Via: "test"}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var there string
+			eventually(t, "the question over there", func() bool {
+				list, _ := a.want(200, a.bob, "GET", "requests", "").Get("threads")
+				if list.Len() == 1 {
+					there = list.At(0).GetStr("ref")
+				}
+				return there != ""
+			})
+			a.set(there, `{"status":"claimed","message":"I have a look"}`)
+			a.set(there, strings.ReplaceAll(c.end, "last", there))
+			eventually(t, "the end of the conversation", func() bool {
+				convs, err := a.home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now())
+				if err != nil || len(convs.Conversations) != 1 {
+					t.Fatalf("%d conversations, %v", len(convs.Conversations), err)
+				}
+				conv, err := conversations.Decode(convs.Conversations[0])
+				return err == nil && conv.State == c.state
+			})
+			items, _, err := a.home.node.Inbox(t.Context(), "", "", 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all strings.Builder
+			for _, i := range items {
+				if i.State != node.ItemNew || i.Intent != c.intent || i.Conversation != sent.Conversation || !i.ActionKnown && c.intent == wire.Deliver {
+					t.Errorf("item %+v", i)
+				}
+				all.Write(i.Payload)
+			}
+			if text := all.String(); strings.Count(text, c.text) != 1 || strings.Contains(text, there) {
+				t.Errorf("the inbox says %s", text)
+			}
+			if page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
+				t.Errorf("%d threads, %v; want none", len(page.Threads), err)
+			}
+		})
+	}
+}
