@@ -113,6 +113,20 @@ type app struct {
 	quietest slog.Level // log lines below it are left out: commands that answer a question say little
 }
 
+// helpFor is the command that says how what was typed is meant.
+func helpFor(err error) string {
+	var hint strings.Builder
+	hint.WriteString("agentmesh")
+	if wrong, ok := errors.AsType[*kong.ParseError](err); ok && wrong.Context != nil {
+		for _, step := range wrong.Context.Path {
+			if step.Command != nil {
+				hint.WriteString(" " + step.Command.Name)
+			}
+		}
+	}
+	return hint.String() + " --help"
+}
+
 // stopped is how kong's wish to exit (--help) comes back out of the parser.
 type stopped int
 
@@ -134,7 +148,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	parsed, err := parser.Parse(args)
 	if err != nil {
 		a.note("%v", err)
-		a.hint("agentmesh --help")
+		a.hint(helpFor(err))
 		return exitUsage
 	}
 	a.globals = cli.Globals

@@ -194,15 +194,58 @@ func (c *messRequestCmd) body() wire.Value {
 
 type messStatusCmd struct {
 	messOut
-	Refs []string `arg:"" optional:"" help:"Refs or names of requests; all that are there without one."`
+	Refs  []string `arg:"" optional:"" help:"Refs or names of requests; the newest changes without one."`
+	Limit int      `default:"50" help:"At most so many, where none is named."`
 }
 
 func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	query := wire.Obj(field("type", "status"))
 	if len(c.Refs) > 0 {
 		query = query.With("filter", wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)}))
+		return messSend(ctx, a, c.messOut, mess.Block{{Type: "query", Body: query}})
 	}
-	return messSend(ctx, a, c.messOut, mess.Block{{Type: "query", Body: query}})
+	if c.Limit < 1 {
+		return fail(exitUsage, errors.New("--limit must be 1 or more"))
+	}
+	v, err := messPost(ctx, a, mess.Block{{Type: "query", Body: query}})
+	if err != nil {
+		return err
+	}
+	v, more := firstRequests(v, c.Limit)
+	if err := c.show(a, v); err != nil {
+		return err
+	}
+	if more {
+		a.note("there are more threads: --limit says how many to list")
+	}
+	return nil
+}
+
+// firstRequests is an answer with no more than so many requests in each of its lists, and whether there were more.
+func firstRequests(v wire.Value, limit int) (wire.Value, bool) {
+	switch v.Kind() {
+	case wire.Array:
+		elems, more := slices.Collect(v.Elems()), false
+		for i := range elems {
+			var cut bool
+			elems[i], cut = firstRequests(elems[i], limit)
+			more = more || cut
+		}
+		return wire.Arr(elems...), more
+	case wire.Object:
+		members, more := slices.Clone(v.Members()), false
+		for i, m := range members {
+			if m.Key == "requests" && m.Value.Len() > limit {
+				members[i].Value, more = wire.Arr(slices.Collect(m.Value.Elems())[:limit]...), true
+				continue
+			}
+			var cut bool
+			members[i].Value, cut = firstRequests(m.Value, limit)
+			more = more || cut
+		}
+		return wire.Obj(members...), more
+	}
+	return v, false
 }
 
 type messListCmd struct {

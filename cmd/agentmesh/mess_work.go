@@ -63,7 +63,7 @@ func messUploadable(name string) error {
 	case info.Size() == 0:
 		return fail(exitInput, fmt.Errorf("%s is empty", clean(name)))
 	case info.Size() > mess.MaxUpload:
-		return fail(exitInput, fmt.Errorf("%s has %.1f MiB, and at most %d MiB can be delivered", clean(name), float64(info.Size())/(1<<20), mess.MaxUpload>>20))
+		return fail(exitInput, fmt.Errorf("%s is larger than %d MiB, which is the most that can be delivered", clean(name), mess.MaxUpload>>20))
 	}
 	return nil
 }

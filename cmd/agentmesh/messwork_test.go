@@ -15,7 +15,7 @@ func TestMESSUploadable(t *testing.T) {
 	if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for size, want := range map[int64]string{mess.MaxUpload: "", 11 << 20: "photo.jpg has 11.0 MiB, and at most 10 MiB can be delivered"} {
+	for size, want := range map[int64]string{mess.MaxUpload: "", 11 << 20: "photo.jpg is larger than 10 MiB, which is the most that can be delivered", mess.MaxUpload + 1: "photo.jpg is larger than 10 MiB, which is the most that can be delivered"} {
 		if err := os.Truncate(name, size); err != nil {
 			t.Fatal(err)
 		}

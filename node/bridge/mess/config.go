@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/adhocore/gronx"
-
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -60,6 +58,11 @@ func readConfig(v wire.Value, path string) (ConfigEntry, error) {
 	return c, f.err
 }
 
+const (
+	scheduleMissing = "is required with availability: schedule"
+	scheduleAlone   = "needs availability: schedule"
+)
+
 func (f *fields) executor() *ExecutorConfig {
 	e := &ExecutorConfig{
 		ID:           f.need("id", maxID),
@@ -69,7 +72,8 @@ func (f *fields) executor() *ExecutorConfig {
 	e.Availability, e.Schedule, e.Timezone = f.duty()
 	e.Availability = cmp.Or(e.Availability, "always")
 	f.check(validExecutorID(e.ID), "id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit")
-	f.check((e.Availability == "schedule") == (e.Schedule != ""), "schedule", "goes with availability: schedule")
+	f.check(e.Schedule != "" || e.Availability != "schedule", "schedule", scheduleMissing)
+	f.check(e.Schedule == "" || e.Availability == "schedule", "schedule", scheduleAlone)
 	return e
 }
 
@@ -77,7 +81,9 @@ func (f *fields) executor() *ExecutorConfig {
 func (f *fields) duty() (availability, schedule, zone string) {
 	availability = f.oneOf("availability", "", "always", "schedule", "on_demand")
 	schedule, zone = f.text("schedule", 128), f.text("timezone", 64)
-	f.check(schedule == "" || validCron(schedule), "schedule", "must be a cron expression of five fields")
+	if wrong := cronError(schedule); schedule != "" && wrong != "" {
+		f.fail("schedule", wrong)
+	}
 	f.check(zone == "" || validZone(zone), "timezone", "must be a name such as Europe/Berlin")
 	return availability, schedule, zone
 }
@@ -102,10 +108,12 @@ func (r Registration) setDuty(e *Executor) error {
 		e.Timezone = r.Timezone
 	}
 	switch {
-	case (e.Availability == "schedule") != (e.Schedule != ""):
-		return bad("body.schedule", "goes with availability: schedule")
+	case e.Availability == "schedule" && e.Schedule == "":
+		return bad("schedule", scheduleMissing)
+	case e.Availability != "schedule" && e.Schedule != "":
+		return bad("schedule", scheduleAlone)
 	case e.Schedule == "" && has("timezone") && r.Timezone != "":
-		return bad("body.timezone", "goes with a schedule")
+		return bad("timezone", "goes with a schedule")
 	}
 	return nil
 }
@@ -240,9 +248,4 @@ func validExecutorID(id string) bool {
 		}
 	}
 	return true
-}
-
-// validCron takes exactly the five fields of MESS-43; the library takes more.
-func validCron(expr string) bool {
-	return len(splitCron(expr)) == 5 && gronx.IsValid(expr)
 }

@@ -1,11 +1,43 @@
 package mess
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/adhocore/gronx"
 )
+
+// cronFields are those of a schedule, with what they may hold.
+var cronFields = []struct {
+	name      string
+	low, high int
+}{{"minute", 0, 59}, {"hour", 0, 23}, {"day of the month", 1, 31}, {"month", 1, 12}, {"day of the week", 0, 7}}
+
+// cronError says what is wrong with a schedule, "" where nothing is. It takes exactly the five fields of MESS-43; the library
+// takes more.
+func cronError(expr string) string {
+	parts := splitCron(expr)
+	if len(parts) != len(cronFields) {
+		names := make([]string, len(cronFields))
+		for i, f := range cronFields {
+			names[i] = f.name
+		}
+		return "must be a cron expression of five fields: " + strings.Join(names, ", ")
+	}
+	for i, f := range cronFields {
+		alone := slices.Repeat([]string{"*"}, len(cronFields))
+		alone[i] = parts[i]
+		if !gronx.IsValid(strings.Join(alone, " ")) {
+			return fmt.Sprintf("the %s must be from %d to %d", f.name, f.low, f.high)
+		}
+	}
+	if !gronx.IsValid(expr) {
+		return "must be a cron expression"
+	}
+	return ""
+}
 
 func splitCron(expr string) []string { return strings.Fields(expr) }
 

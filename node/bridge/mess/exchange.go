@@ -251,7 +251,7 @@ func (x *Exchange) chargeThread(who Actor) error {
 		return nil
 	}
 	if wait, ok := x.threads.Take(who.ID, time.Now()); !ok {
-		return limited("too many new threads", wait)
+		return limited(fmt.Sprintf("too many new threads: at most %d an hour", cmp.Or(x.cfg.ThreadsPerHour, 300)), wait)
 	}
 	return nil
 }

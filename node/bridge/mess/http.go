@@ -3,6 +3,7 @@ package mess
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -227,11 +228,11 @@ func (r *call) dispatch() error {
 func (r *call) body(max int64) ([]byte, error) {
 	req := r.c.Request()
 	if req.ContentLength > max {
-		return nil, tooLarge("the body is too large")
+		return nil, tooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
 	data, err := io.ReadAll(http.MaxBytesReader(r.c.Response().Writer, req.Body, max))
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
-		return nil, tooLarge("the body is too large")
+		return nil, tooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
 	if err != nil {
 		return nil, bad("", "the body could not be read")

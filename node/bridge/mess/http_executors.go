@@ -1,7 +1,9 @@
 package mess
 
 import (
+	"cmp"
 	"crypto/subtle"
+	"fmt"
 	"mime"
 	"net/http"
 	"strings"
@@ -17,7 +19,7 @@ import (
 func (r *call) register() error {
 	if addr := httpapi.ClientAddr(r.c); r.x.registrations != nil && addr.IsValid() {
 		if wait, ok := r.x.registrations.Take(rate.AddrKey(addr), time.Now()); !ok {
-			return limited("too many registrations", wait)
+			return limited(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.x.cfg.RegistrationsPerHour, 60)), wait)
 		}
 	}
 	if r.x.cfg.Registration == "invite" {

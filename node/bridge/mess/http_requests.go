@@ -315,7 +315,7 @@ func claims(v wire.Value) bool {
 
 // readPatch reads {status?, message?, mess?}.
 func readPatch(v wire.Value, t *Thread) (Block, *Status, error) {
-	f := &fields{v: v, path: "body"}
+	f := &fields{v: v}
 	word, message := f.text("status", 40), f.text("message", maxProse)
 	var block Block
 	if list, ok := f.get("mess"); ok {

@@ -1,12 +1,14 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -67,7 +69,7 @@ func (x *Exchange) Authenticate(header, exchange string) (Actor, error) {
 	c.seen(time.Now())
 	if x.calls != nil {
 		if wait, ok := x.calls.Take(c.ID, time.Now()); !ok {
-			return Actor{}, limited("too many requests", wait)
+			return Actor{}, limited(fmt.Sprintf("too many calls: at most %d a minute", cmp.Or(x.cfg.CallsPerMinute, 600)), wait)
 		}
 	}
 	return Actor{ID: c.ID, Channel: "rest"}, nil
@@ -114,7 +116,6 @@ func readRegistration(v wire.Value, patch bool) (Registration, error) {
 	if f.err != nil {
 		return Registration{}, bad("", "the body must be an object")
 	}
-	f.path = "body"
 	r := Registration{
 		Name: f.text("display_name", 200), Capabilities: f.needs("capabilities"),
 		Notifications: f.notifications("notifications"), Preferences: f.preferences("preferences"),

@@ -250,7 +250,7 @@ func (t *Thread) applyAlone(e Entry, by string, now time.Time) error {
 		if reply.Confirm != nil {
 			return t.confirm(*reply.Confirm, reply.Reason, by, r, now)
 		}
-		return t.answer("", by, r, now)
+		return t.answers("", reply.Answers, by, r, now)
 	case "answer":
 		return t.answer("", by, r, now)
 	case "cancel":

@@ -31,10 +31,14 @@ func (t *tx) readOwn(b Block) error {
 				continue
 			}
 			uri := resourceURI(c.Members()[0].Key, c.At(0))
-			if _, have := t.own[uri]; have || !strings.HasPrefix(uri, "file://") {
+			if _, have := t.own[uri]; have || len(uri) < 5 || !strings.EqualFold(uri[:5], "file:") {
 				continue
 			}
-			f, err := readOwn(t.x.cfg.Files, strings.TrimPrefix(uri, "file://"))
+			name, ok := strings.CutPrefix(uri[5:], "//")
+			if !ok {
+				return bad(entryPath(i, e)+"."+contentKey[e.Type], "a file is named by file://NAME")
+			}
+			f, err := readOwn(t.x.cfg.Files, name)
 			if err != nil {
 				return at400(err, entryPath(i, e)+"."+contentKey[e.Type])
 			}

@@ -212,7 +212,34 @@ func (t *Thread) respond(by string, r role, lone bool, now time.Time) (completed
 	return true, nil
 }
 
-// answer is reply.answers or the answer entry (MESS-33). id names one question, "" all that are open.
+// answers is reply.answers (MESS-33): each name is that of a question, and those that are not named stay open. id is the question
+// that the reply points at. Where questions have no names, everything is answered.
+func (t *Thread) answers(id string, by wire.Value, who string, r role, now time.Time) error {
+	if id != "" || t.Status != NeedsInput || !r.any(asRequester|asOwner) || slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == "" }) {
+		return t.answer(id, who, r, now)
+	}
+	names := map[string]bool{}
+	for _, m := range by.Members() {
+		if !slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == m.Key }) {
+			return missing("no question" + quoted(m.Key) + " is open")
+		}
+		names[m.Key] = true
+	}
+	if len(names) == 0 {
+		return bad("answers", "is empty")
+	}
+	for i := range t.Questions {
+		q := &t.Questions[i]
+		q.Answered = q.Answered || names[q.ID]
+	}
+	t.Updated = now
+	if t.openQuestions() > 0 {
+		return nil
+	}
+	return t.answer("", who, r, now)
+}
+
+// answer is the answer entry (MESS-33). id names one question, "" all that are open.
 func (t *Thread) answer(id, by string, r role, now time.Time) error {
 	if !r.any(asRequester | asOwner) {
 		return forbidden("only the requester may answer")

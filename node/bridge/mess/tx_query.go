@@ -55,7 +55,7 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 		for _, re := range q.Re {
 			to, ok := resolve(view{t, ctx}, re, t.x.id)
 			if !ok {
-				return wire.Value{}, missing("re names nothing that is there")
+				return wire.Value{}, missing("re" + quoted(re) + " names nothing that is there")
 			}
 			th, err := t.load(ctx, to.ref)
 			if err != nil {

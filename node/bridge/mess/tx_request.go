@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -126,6 +127,13 @@ func (t *tx) request(ctx context.Context, e Entry, path, ref string) error {
 	if k.Ref == ref {
 		return nil // it is known
 	}
+	if !r.Deadline.IsZero() && !t.now.Before(r.Deadline) && t.opts.Peer == nil { // of the mesh it may have been under way
+		key := "constraints.timing.expires"
+		if saysIn(e.Body, "needed_by") {
+			key = "needed_by"
+		}
+		return bad(path+"."+key, "lies in the past")
+	}
 	depends, err := t.depends(ctx, r, path)
 	if err != nil {
 		return err
@@ -161,7 +169,7 @@ func (t *tx) depends(ctx context.Context, r Request, path string) ([]string, err
 	for i, id := range r.DependsOn {
 		to, err := t.target(ctx, id)
 		if err != nil || !t.mayWaitFor(to.ref) {
-			return nil, bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), "names no request of yours")
+			return nil, bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(quoted(id)+" names no request of yours"))
 		}
 		out = append(out, to.ref)
 	}

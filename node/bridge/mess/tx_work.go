@@ -177,7 +177,7 @@ func (t *tx) reply(ctx context.Context, e Entry, path string) error {
 		case r.Confirm != nil:
 			err = th.confirm(*r.Confirm, r.Reason, t.who.ID, roles, t.now)
 		default:
-			err = th.answer(to.question, t.who.ID, roles, t.now)
+			err = th.answers(to.question, r.Answers, t.who.ID, roles, t.now)
 		}
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ func (t *tx) targetOf(ctx context.Context, re string, by named) (target, error) 
 	}
 	switch {
 	case !ok:
-		return target{}, missing("re names nothing that is there")
+		return target{}, missing("re" + quoted(re) + " names nothing that is there")
 	case t.opts.Lax && t.opts.Re != "" && to.ref != t.opts.Re:
 		return target{}, bad("re", "names another thread")
 	}
@@ -43,7 +43,7 @@ func (t *tx) about(ctx context.Context, re string) (*Thread, error) {
 	}
 	th, err := t.load(ctx, to.ref)
 	if errors.Is(err, store.ErrNotFound) { // a request further down in this block
-		return nil, missing("re names nothing that is there")
+		return nil, missing("re" + quoted(re) + " names nothing that is there")
 	}
 	return th, err
 }

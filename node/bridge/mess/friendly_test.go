@@ -1,0 +1,143 @@
+package mess
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// refused is the text that a block is refused with.
+func (l *lab) refused(who, block string) string {
+	l.t.Helper()
+	_, err := l.try(who, block)
+	if err == nil {
+		l.t.Errorf("%s sends %s: it is taken", who, block)
+		return ""
+	}
+	return err.Error()
+}
+
+// What is refused says what of it, where somebody has to find it.
+func TestRefusalsNameWhatIsWrong(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	l.request("agent", "{id: f1, intent: look}")
+	duty := func(rest string) string { return "- config: {executor: {id: bob, " + rest + "}}" }
+	for _, tt := range []struct{ who, block, want string }{
+		{"agent", "- cancel: {re: [f1, f2]}", `MESS[0].cancel: re "f2" names nothing that is there`},
+		{"agent", "- query: {type: status, filter: {re: [f1, f3]}}", `re "f3" names nothing that is there`},
+		{"agent", "- cancel: {re: \"a\\tb <b>\"}", "MESS[0].cancel: re names nothing that is there"},
+		{"agent", "- request: {intent: x, constraints: {depends_on: [f1, f4]}}", `constraints.depends_on[1]: "f4" names no request of yours`},
+		{"bob", duty("availability: schedule"), "executor.schedule: is required with availability: schedule"},
+		{"bob", duty("schedule: '0 9 * * *'"), "executor.schedule: needs availability: schedule"},
+		{"bob", duty("availability: schedule, schedule: '61 * * * *'"), "executor.schedule: the minute must be from 0 to 59"},
+		{"bob", duty("availability: schedule, schedule: '0 24 * * *'"), "executor.schedule: the hour must be from 0 to 23"},
+		{"bob", duty("availability: schedule, schedule: '0 1 32 * *'"), "executor.schedule: the day of the month must be from 1 to 31"},
+		{"bob", duty("availability: schedule, schedule: '0 1 1 13 *'"), "executor.schedule: the month must be from 1 to 12"},
+		{"bob", duty("availability: schedule, schedule: '0 1 1 1 noday'"), "executor.schedule: the day of the week must be from 0 to 7"},
+		{"bob", duty("availability: schedule, schedule: '0 9 * *'"), "executor.schedule: must be a cron expression of five fields: minute, hour, day of the month, month, day of the week"},
+	} {
+		if got := l.refused(tt.who, tt.block); !strings.HasSuffix(got, tt.want) {
+			t.Errorf("%s: %s, want %s", tt.block, got, tt.want)
+		}
+	}
+}
+
+// The same over REST: a body has no other name than that of its fields, and a bound is said with its size.
+func TestRefusalsOverREST(t *testing.T) {
+	s := newSite(t, nil)
+	bob := s.register("bob")
+	for _, tt := range []struct {
+		want             int
+		path, body, text string
+	}{
+		{400, "executors/bob", `{"schedule":"61 * * * *"}`, `"schedule: the minute must be from 0 to 59"`},
+		{400, "executors/bob", `{"timezone":"Europe/Berlin"}`, `"timezone: goes with a schedule"`},
+		{413, "executors/bob", strings.Repeat(" ", MaxDocument+1), `"the body is larger than 2 MiB"`},
+	} {
+		if code, text := s.call(bob, "PATCH", tt.path, tt.body); code != tt.want || !strings.Contains(text, tt.text) {
+			t.Errorf("%.60s: %d %s, want %s", tt.body, code, text, tt.text)
+		}
+	}
+	l := newLab(t)
+	x := NewExchange(ExchangeConfig{Store: l.store, ThreadsPerHour: 2})
+	for range 2 {
+		if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), Options{}); statusOf(err) != 429 || !strings.HasSuffix(err.Error(), "too many new threads: at most 2 an hour") {
+		t.Errorf("the third thread: %v", err)
+	}
+}
+
+// What nobody needs any more when it is asked for is a mistake. What was under way until then is not: it is expired.
+func TestExpiryInThePastIsRefused(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	for _, when := range []string{"needed_by: '2020-01-01T00:00:00Z'", "constraints: {timing: {expires: '2020-01-01T00:00:00Z'}}"} {
+		if got := l.refused("agent", "- request: {intent: x, "+when+"}"); !strings.Contains(got, "MESS[0].request.") || !strings.HasSuffix(got, "lies in the past") {
+			t.Errorf("%s: %s", when, got)
+		}
+		r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), Options{Peer: &Peer{Conv: "conv_1"}})
+		if err != nil || len(r.Created) != 1 {
+			t.Errorf("from the mesh: %v", err)
+		}
+	}
+	soon := "- request: {id: a, intent: x, needed_by: '" + time.Now().Add(20*time.Millisecond).UTC().Format(time.RFC3339Nano) + "'}"
+	first := l.do("agent", soon)
+	time.Sleep(30 * time.Millisecond)
+	if again := l.do("agent", soon); answerOf(again, "ack").GetStr("ref") != first.Created[0] { // MESS-16
+		t.Errorf("the same again: %v", again)
+	}
+	l.status("bob", l.request("agent", "{id: b, intent: x, needed_by: '"+time.Now().Add(20*time.Millisecond).UTC().Format(time.RFC3339Nano)+"'}"), "claimed")
+	time.Sleep(30 * time.Millisecond)
+	l.executor("eve")
+	l.status("bob", "b", "delegated, delegated_to: eve") // the holder decides (MESS-32)
+}
+
+// Who answers one of several questions leaves the others open, by either entry; a name that is none of theirs is a mistake.
+func TestSomeAnswersLeaveQuestionsOpen(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	ref := l.request("agent", "{id: bread, intent: bake}")
+	ask := "needs_input, questions: [{field: thick, question: How thick?}, {field: kind, question: Which kind?}]"
+	l.status("bob", ref, ask)
+	l.refuse(http.StatusNotFound, "agent", "- reply: {re: bread, answers: {thik: thin}}")
+	l.refuse(http.StatusNotFound, "agent", "- reply: {re: bread, answers: {thick: thin, knid: rye}}")
+	l.do("agent", "- reply: {re: bread, answers: {thick: thin}}")
+	if th := l.want(ref, NeedsInput); th.openQuestions() != 1 {
+		t.Errorf("%d questions are open", th.openQuestions())
+	}
+	l.do("agent", "- reply: {re: bread, answers: {kind: rye, thick: thinner}}") // what was answered may be said again
+	l.want(ref, InProgress)
+	l.status("bob", ref, ask)
+	l.do("agent", "- reply: {re: bread, answers: {thick: thin, kind: rye}}")
+	l.want(ref, InProgress)
+	if _, err := l.Do(t.Context(), actor("bob"), mustParse(t, "- status: {code: needs_input, message: which one?}"), Options{Lax: true, Re: ref}); err != nil {
+		t.Fatal(err)
+	}
+	l.do("agent", "- reply: {re: bread, answers: {whatever: the left one}}") // the one question has no name
+	l.want(ref, InProgress)
+}
+
+// A file of the owner's is one however its scheme is written, and what looks like it is not sent on as text.
+func TestFileSchemeInAnySpelling(t *testing.T) {
+	l := newLab(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "x.txt"), []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.cfg.Files = dir
+	for _, uri := range []string{"file://x.txt", "FILE://x.txt", "File://" + dir + "/x.txt"} {
+		l.says(l.asks(ownerID, l.request(ownerID, "{intent: read, context: [{file: '"+uri+"'}]}")), `"file":"att-001-file-`)
+	}
+	for _, uri := range []string{"file:x.txt", "FILE:/x.txt"} {
+		if got := l.refused(ownerID, "- request: {intent: read, context: [{file: '"+uri+"'}]}"); !strings.Contains(got, "file://NAME") {
+			t.Errorf("%s: %s", uri, got)
+		}
+	}
+}
