@@ -358,7 +358,7 @@ func TestLateResponse(t *testing.T) {
 			l.status("bob", ref, code)
 			end := l.thread(ref).Ended
 			l.do("bob", "- response: {re: "+ref+", content: [now]}")
-			l.refuse(403, "eve", "- response: {re: "+ref+", content: [mine]}")
+			l.refuse(404, "eve", "- response: {re: "+ref+", content: [mine]}") // it has no part in the thread (MESS-56)
 			l.refuse(403, "agent", "- response: {re: "+ref+", content: [mine]}")
 			time.Sleep(time.Until(end.Add(24*time.Hour - time.Second)))
 			l.do("bob", "- response: {re: "+ref+", content: [late]}")
