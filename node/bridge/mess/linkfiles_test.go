@@ -308,3 +308,21 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 		t.Errorf("%d bytes in %d calls, %d files lost", total, heavy.calls, lost)
 	}
 }
+
+// After a crash a message is taken in anew, without what was fetched for it; and only in the conversation of its thread.
+func TestPhotoIsFetchedAnew(t *testing.T) {
+	const there = "2026-01-31-001"
+	l, remote, _ := newBoard(t)
+	l.remote = &album{board: remote}
+	if err := l.b.x.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	b := mustParse(t, "- response: {re: x, content: [{image: {file: att-001-image-x.png, mime: image/png, size: 9}}]}").placed(there)
+	got, err := l.bring(t.Context(), "conv_1", b)
+	if f := got["content://"+there+"/att-001-image-x.png"]; err != nil || !bytes.Equal(f.data, smallPhoto) || f.mime != "image/png" || f.name != "x.png" {
+		t.Errorf("brought %+v, %v", got, err)
+	}
+	if got, err := l.bring(t.Context(), "conv_2", b); err != nil || len(got) != 0 {
+		t.Errorf("in another conversation: %v, %v", got, err)
+	}
+}
