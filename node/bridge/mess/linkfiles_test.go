@@ -272,7 +272,7 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	}
 	size := maxThread/2 - 10
 	for n := range 3 {
-		body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "answers", Value: wire.Obj()}, wire.Member{Key: "context", Value: wire.Arr(image(n))})
+		body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "answers", Value: wire.Obj(wire.Member{Key: "a", Value: wire.Text("b")})}, wire.Member{Key: "context", Value: wire.Arr(image(n))})
 		files := map[string]ownFile{"content://x/att-001-image-" + itoa(n) + ".png": {name: "x.png", mime: "image/png", data: make([]byte, size)}}
 		l.status(ownerID, ref, "needs_input, questions: [{field: a, question: b?}]")
 		if _, err := l.Do(t.Context(), actor("alice"), Block{{Type: "reply", Body: body}}, Options{Files: files}); err != nil {
