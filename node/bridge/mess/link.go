@@ -232,7 +232,7 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	if block, err = l.answering(ctx, ref, block); err != nil {
 		return err
 	}
-	err = l.remote.say(ctx, onceOf(d.ID, ref), ref, block.about(ref))
+	err = l.remote.say(ctx, onceOf(d.ID, ref), ref, block.there(ref))
 	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
 		held, err := l.lost(ctx, d, conv, ref, reason, block)
 		if held || err != nil {

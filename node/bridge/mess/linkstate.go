@@ -209,7 +209,8 @@ func (b *Bridge) endedThere(ctx context.Context, who, ref string, block Block) (
 	at, last, why, word := -1, Code(""), "", ""
 	for _, e := range block {
 		c := ends(e)
-		if c == "" || c == Cancelled && t.Status == Held && t.Refused { // our no was the end of it (MESS-25)
+		agreed := c == Superseded && t.agreed(who, "split", "merge")
+		if c == "" || agreed || c == Cancelled && t.Status == Held && t.Refused { // our no was the end of it (MESS-25)
 			out = append(out, e)
 			continue
 		}

@@ -66,6 +66,10 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		}
 	}
 	res, err := b.x.Do(ctx, who, block, opts)
+	if opts.Re != "" && block.onlyDecides() && isRefusal(err) { // too late, or not to be done: a refusal would end the conversation
+		b.log.Info("a word about a suggestion came to nothing", "peer", m.From, "thread", opts.Re, "error", err)
+		return ackPayload(Result{}), nil
+	}
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -89,6 +93,9 @@ func (b Block) aboutUnknown(x *Exchange, who, ref string) Block {
 	for i, e := range out {
 		re := first(e.Body)
 		if re == "" || x.index.get(re) != nil {
+			continue
+		}
+		if e.decides() && re != "last" { // of a suggestion that is decided: nothing is said of another
 			continue
 		}
 		if _, ok := x.index.ownWith(who, re); ok {
@@ -182,7 +189,9 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	if to == t.Requester && p.Address != "" {
 		block = t.endingThere(block, m.From)
 	}
-	block = slices.DeleteFunc(block, func(e Entry) bool { return e.Type == "v" || to != t.Requester && t.unsaidToWorker(e) }).about(name)
+	block = slices.DeleteFunc(block, func(e Entry) bool {
+		return e.Type == "v" || e.decides() && !t.decidesFor(e, to) || to != t.Requester && t.unsaidToWorker(e)
+	}).there(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
 		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(block))}, wire.Member{Key: "mess", Value: block.Tree()})

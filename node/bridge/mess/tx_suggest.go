@@ -49,13 +49,13 @@ func (t *tx) suggestion(ctx context.Context, e Entry, path string) error {
 		}
 		threads = append(threads, th)
 	}
-	if s.Type == "merge" && len(threads) < 2 {
+	if s.Type == "merge" && len(threads) < 2 && t.opts.Sent == "" {
 		return bad(path+".re", "a merge names at least two threads")
 	}
 	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
 		return bad(path+".re", "names more than one thread")
 	}
-	if _, err := t.plan(s, threads[0]); err != nil {
+	if _, err := t.plan(s, threads[0]); err != nil && t.opts.Sent == "" { // else its own exchange judges it
 		return err
 	}
 	head := threads[0]
@@ -138,11 +138,11 @@ func (t *tx) decision(ctx context.Context, th *Thread, e Entry, id string, accep
 	if !t.x.roles(t.who, th).any(asRequester | asOwner) {
 		return forbidden("only the requester may decide")
 	}
-	t.say(th, e)
-	if b := t.grouped[th.Ref]; b != nil { // what follows comes behind it
-		delete(t.grouped, th.Ref)
-		t.add(th, t.who.ID, b)
+	if s := th.chosen(id); th.madeThere(s) {
+		return t.decideThere(ctx, th, e, s, accept)
 	}
+	t.say(th, e)
+	t.flushOne(th) // what follows comes behind it
 	acked, before := len(t.answers)-1, len(t.result.Created)
 	if err := t.decide(ctx, th, id, accept); err != nil {
 		return err
@@ -157,12 +157,25 @@ func (t *tx) decision(ctx context.Context, th *Thread, e Entry, id string, accep
 	return nil
 }
 
+// flushOne is flush for one thread.
+func (t *tx) flushOne(th *Thread) {
+	if b := t.grouped[th.Ref]; b != nil {
+		delete(t.grouped, th.Ref)
+		t.add(th, t.who.ID, b)
+	}
+}
+
+// chosen is the suggestion that an answer is about: without an id the newest that waits.
+func (t *Thread) chosen(id string) *Suggestion {
+	if n := t.suggested(); id == "" && n > 0 {
+		return &t.Suggestions[n-1]
+	}
+	return t.suggestion(id)
+}
+
 // decide does what an answer to a suggestion means.
 func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) error {
-	s := th.suggestion(id)
-	if n := th.suggested(); id == "" && n > 0 { // re names the thread: the newest that waits
-		s = &th.Suggestions[n-1]
-	}
+	s := th.chosen(id)
 	if s == nil {
 		return conflict("there is no suggestion to decide about")
 	}

@@ -46,6 +46,9 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 			t.say(th, e)
 			return nil
 		}
+		if t.asAgreed(th, s, e) {
+			return nil
+		}
 		body, before, declined := s.Body, th.Holder, len(th.Declined)
 		if err := th.setStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 			return err

@@ -3,6 +3,7 @@ package mess
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -29,10 +30,20 @@ func (t *tx) targetOf(ctx context.Context, re string, by named) (target, error) 
 	switch {
 	case !ok:
 		return target{}, missing("re" + quoted(re) + " names nothing that is there")
-	case t.opts.Lax && t.opts.Re != "" && to.ref != t.opts.Re:
+	case t.opts.Lax && t.opts.Re != "" && to.ref != t.opts.Re && !t.among(to):
 		return target{}, bad("re", "names another thread")
 	}
 	return to, nil
+}
+
+// among says whether a suggestion is about the thread of the call too: it may be answered in each of its threads.
+func (t *tx) among(to target) bool {
+	th := t.threads[to.ref]
+	if to.suggestion == "" || th == nil {
+		return false
+	}
+	s := th.suggestion(to.suggestion)
+	return s != nil && slices.Contains(s.Re, t.opts.Re)
 }
 
 // about returns the thread that a reference names.

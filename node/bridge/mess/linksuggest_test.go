@@ -1,0 +1,295 @@
+package mess
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+)
+
+// abroadly is a node whose requests are done elsewhere.
+type abroadly struct {
+	t    *testing.T
+	home *party
+	away *lab // has the executors bob and carol
+	who  string
+	send func(here string) // for what goes nowhere by itself
+	poke func()
+}
+
+// elsewhere are the ways there: a link over REST, and the mesh.
+func elsewhere(t *testing.T) map[string]func(t *testing.T) *abroadly {
+	return map[string]func(t *testing.T) *abroadly{
+		"link": func(t *testing.T) *abroadly {
+			a := newAbroad(t, nil)
+			a.register("carol")
+			send := func(here string) {
+				address := a.home.bridge.links[0].address()
+				if err := a.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return &abroadly{t: t, home: a.home, away: a.lab, who: ownerID, send: send, poke: a.poke}
+		},
+		"mesh": func(t *testing.T) *abroadly {
+			home, away := pair(t, acl.Open)
+			away.executor("carol")
+			return &abroadly{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, poke: func() {}}
+		},
+	}
+}
+
+// ask asks for something that is done there.
+func (a *abroadly) ask(intent string) (here, there string) {
+	a.t.Helper()
+	here = a.home.request(a.who, "{id: "+intent+", intent: "+intent+"}")
+	a.send(here)
+	away := &party{lab: a.away}
+	return here, away.arrived(intent)
+}
+
+// says has somebody there say something.
+func (a *abroadly) says(who, block string) {
+	a.t.Helper()
+	a.away.do(who, block)
+	a.poke()
+}
+
+// suggested waits for a suggestion here that may be answered by its id.
+func (a *abroadly) suggested(here, id string) {
+	a.t.Helper()
+	eventually(a.t, "the suggestion "+id, func() bool {
+		return slices.Contains(a.home.index.get(here).tags, own(a.home.thread(here).Requester, id))
+	})
+}
+
+// decided waits until a suggestion is decided there.
+func (a *abroadly) decided(there, id, want string) {
+	a.t.Helper()
+	eventually(a.t, "the word about "+id+" over there", func() bool {
+		return slices.ContainsFunc(a.away.thread(there).Suggestions, func(s Suggestion) bool { return s.ID == id && s.Decided == want })
+	})
+}
+
+// threads counts those here.
+func (a *abroadly) threads() int {
+	a.t.Helper()
+	page, err := a.home.List(a.t.Context(), Owner("test"), "", position{}, 100)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return len(page.Threads)
+}
+
+// What an executor of a foreign exchange suggests is carried out there, and our thread goes the way of the one there. It is
+// the suggestion that the requester named, whatever was suggested after it.
+func TestForeignSuggestions(t *testing.T) {
+	kinds := map[string]struct {
+		proposed string
+		accepted func(t *testing.T, a *abroadly, here, there, other string, claimed bool)
+	}{
+		"delegate": {"{executor: carol}", func(t *testing.T, a *abroadly, here, there, _ string, _ bool) {
+			next := a.home.successor(here)
+			goesOn := a.away.thread(there).Successors[0]
+			a.says("carol", "- status: {re: "+goesOn+", code: completed}\n- response: {re: "+goesOn+", content: [wet]}")
+			a.home.reaches(next, Completed)
+		}},
+		"split": {"[roses, lawn]", func(t *testing.T, a *abroadly, here, there, _ string, _ bool) {
+			if th := a.home.reaches(here, Superseded); len(th.Successors) != 0 {
+				t.Errorf("successors = %v", th.Successors)
+			}
+			for _, part := range a.away.thread(there).Successors {
+				if text := a.home.said(here); !strings.Contains(text, part) || !strings.Contains(text, "not followed") {
+					t.Errorf("it says nothing of %s: %s", part, text)
+				}
+				a.says("bob", "- status: {re: "+part+", code: claimed}")
+			}
+			a.home.want(here, Superseded)
+		}},
+		"merge": {"{combined_intent: both}", func(t *testing.T, a *abroadly, here, there, other string, _ bool) {
+			a.home.reaches(here, Superseded)
+			a.home.reaches(other, Superseded)
+			for _, ref := range []string{here, other} {
+				if text := a.home.said(ref); !strings.Contains(text, a.away.thread(there).Successors[0]) {
+					t.Errorf("it says %s", text)
+				}
+				if s := a.home.thread(ref).suggestion("s1"); s != nil {
+					t.Errorf("%s still has %+v", ref, s)
+				}
+			}
+		}},
+		"defer": {"{until: 2h}", func(t *testing.T, a *abroadly, here, there, _ string, claimed bool) {
+			if th := a.home.reaches(here, Waiting); (th.Holder != "") != claimed {
+				t.Errorf("it is held by %q", th.Holder)
+			}
+			if text := a.home.said(here); !strings.Contains(text, "available_at") {
+				t.Errorf("it says %s", text)
+			}
+			if !claimed {
+				a.says(ownerID, "- status: {re: "+there+", code: received}")
+				a.home.reaches(here, Received)
+				a.says("carol", "- status: {re: "+there+", code: claimed}")
+				a.home.reaches(here, Claimed)
+			}
+		}},
+		"alternative": {"{intent: pray for rain}", func(t *testing.T, a *abroadly, here, there, _ string, claimed bool) {
+			want := Received
+			if claimed {
+				want = Claimed
+			}
+			a.home.want(here, want)
+			a.says("bob", "- suggestion: {id: s3, type: alternative, re: "+there+", reason: another}")
+			a.suggested(here, "s3")
+		}},
+	}
+	for way, begin := range elsewhere(t) {
+		for kind, c := range kinds {
+			for _, claimed := range []bool{false, true} {
+				name := way + " " + kind
+				if claimed {
+					name += " of who has it"
+				}
+				start := func(t *testing.T) (a *abroadly, here, there, other string) {
+					a = begin(t)
+					here, there = a.ask("water")
+					re, threads := there, []string{here}
+					if kind == "merge" {
+						var second string
+						other, second = a.ask("weed")
+						re, threads = "["+there+", "+second+"]", append(threads, other)
+					}
+					if claimed {
+						a.says("bob", "- status: {re: "+there+", code: claimed}")
+						a.home.reaches(here, Claimed)
+					}
+					if way == "link" { // is somebody else
+						a.home.executor("carol")
+					}
+					a.says("bob", "- suggestion: {id: s1, type: "+kind+", re: "+re+", proposed: "+c.proposed+", reason: better so}\n"+
+						"- suggestion: {id: s2, type: alternative, re: "+there+", reason: why not}")
+					for _, ref := range threads {
+						a.suggested(ref, "s1")
+					}
+					a.suggested(here, "s2")
+					return a, here, there, other
+				}
+				t.Run(name+", yes", func(t *testing.T) {
+					a, here, there, other := start(t)
+					n := a.threads()
+					a.home.do(a.who, "- reply: {re: s1, accept: true}")
+					if got := a.threads(); got != n {
+						t.Errorf("%d threads were opened here", got-n)
+					}
+					a.poke()
+					a.decided(there, "s1", "accepted")
+					a.poke()
+					c.accepted(t, a, here, there, other, claimed)
+					a.decided(there, "s2", "")
+					a.home.refuse(http.StatusNotFound, a.who, "- reply: {re: s1, accept: true}")
+				})
+				t.Run(name+", no", func(t *testing.T) {
+					a, here, there, _ := start(t)
+					was := a.home.thread(here).Status
+					a.home.do(a.who, "- reply: {re: s1, accept: false, reason: as I said}")
+					a.decided(there, "s1", "refused")
+					a.decided(there, "s2", "")
+					a.home.want(here, was)
+					a.away.want(there, was)
+				})
+			}
+		}
+	}
+}
+
+// In a directory the word stands under the id of the suggestion, for whoever carries it out.
+func TestSuggestionsInADirectory(t *testing.T) {
+	s := newShed(t, false, nil)
+	here := s.home.request(ownerID, "{id: saw, intent: saw the log}")
+	address := s.home.bridge.links[0].address()
+	if err := s.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
+		t.Fatal(err)
+	}
+	their := s.side("bob")
+	var there string
+	eventually(t, "the request in the directory", func() bool {
+		list, err := their.changed(t.Context())
+		if err == nil && len(list) == 1 {
+			there = list[0].ref
+		}
+		return there != ""
+	})
+	a := &abroadly{t: t, home: s.home}
+	s.say("bob", there, "- suggestion: {id: s1, type: delegate, re: x, proposed: carol}\n- suggestion: {id: s2, type: defer, re: x, proposed: when it is dry}")
+	a.suggested(here, "s2") // what we could not carry out is said too
+	s.home.do(ownerID, "- reply: {re: s1, accept: true}\n- reply: {re: s2, accept: false}")
+	eventually(t, "the words in the directory", func() bool {
+		v, err := their.view(t.Context(), there)
+		var said []string
+		for _, m := range v.messages {
+			said = append(said, string(m.Mess.JSON()))
+		}
+		return err == nil && slices.Contains(said, `[{"reply":{"accept":true,"re":"s1"}}]`) && slices.Contains(said, `[{"reply":{"accept":false,"re":"s2"}}]`)
+	})
+	s.home.want(here, Received)
+}
+
+// What was suggested there is no matter of who has the thread by now, and what is suggested here none of theirs.
+func TestSuggestionsOfOthers(t *testing.T) {
+	home, away := pair(t, acl.Open)
+	a := &abroadly{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, poke: func() {}}
+	here, there := a.ask("water")
+	second, secondThere := a.ask("weed")
+	a.says("bob", "- suggestion: {id: theirs, type: split, re: "+there+", proposed: [roses, lawn]}")
+	a.suggested(here, "theirs")
+	home.executor("eve")
+	home.do("eve", "- suggestion: {id: ours, type: alternative, re: "+here+", reason: it rains}\n")
+	a.says("bob", "- status: {re: "+there+", code: claimed}")
+	home.reaches(here, Claimed)
+	home.do("client", "- reply: {re: ours, accept: true}")
+	home.do("client", "- reply: {re: theirs, accept: false}") // comes there after the other would have
+	a.decided(there, "theirs", "refused")
+	if text := (&party{lab: away.lab}).said(there); strings.Contains(text, `"accept":true`) {
+		t.Errorf("there it says %s", text)
+	}
+
+	a.says("bob", "- suggestion: {id: late, type: split, re: "+secondThere+", proposed: [roses, lawn]}")
+	a.suggested(second, "late")
+	home.status("eve", second, "claimed")
+	home.refuse(http.StatusConflict, "client", "- reply: {re: late, accept: true}")
+	away.reaches(secondThere, Cancelled)
+	home.do("client", "- reply: {re: late, accept: false}")
+	home.want(second, Claimed)
+}
+
+// A word that the other exchange cannot carry out changes nothing, and through a link the owner hears of it. One that comes
+// too late is taken for no other suggestion. The conversation goes on.
+func TestSuggestionThatIsRefusedThere(t *testing.T) {
+	a := newAbroad(t, nil)
+	here, there := a.ask("{id: water, intent: water the roses}")
+	both := &abroadly{t: t, home: a.home, away: a.lab}
+	a.do("bob", "- suggestion: {id: s1, type: delegate, re: "+there+", proposed: nobody}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [roses, lawn]}")
+	a.poke()
+	both.suggested(here, "s2")
+	a.home.do(ownerID, "- reply: {re: s1, accept: true}")
+	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "no such executor") == 1 })
+	both.decided(there, "s1", "")
+	both.decided(there, "s2", "")
+	a.home.want(here, Received)
+
+	home, away := pair(t, acl.Open)
+	both = &abroadly{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, poke: func() {}}
+	here, there = both.ask("water")
+	both.says("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [roses, lawn]}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [a, b]}")
+	both.suggested(here, "s1")
+	both.suggested(here, "s2")
+	away.do(ownerID, "- reply: {re: "+there+", accept: false}")
+	both.decided(there, "s2", "refused")
+	home.do("client", "- reply: {re: s2, accept: true}")
+	both.says("bob", "- status: {re: "+there+", code: claimed}")
+	home.reaches(here, Claimed)
+	home.do("client", "- reply: {re: s1, accept: false}")
+	both.decided(there, "s1", "refused")
+	away.want(there, Claimed)
+}
