@@ -122,6 +122,9 @@ func TestSomeAnswersLeaveQuestionsOpen(t *testing.T) {
 	}
 	l.do("agent", "- reply: {re: bread, answers: {whatever: the left one}}") // the one question has no name
 	l.want(ref, InProgress)
+	l.status("bob", ref, ask)
+	l.do("agent", "- reply: {re: bread, answers: {}, context: [{image: 'https://bread.example/how.jpg'}]}") // shown, not said
+	l.want(ref, InProgress)
 }
 
 // A file of the owner's is one however its scheme is written, and what looks like it is not sent on as text.

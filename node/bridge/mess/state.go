@@ -213,9 +213,9 @@ func (t *Thread) respond(by string, r role, lone bool, now time.Time) (completed
 }
 
 // answers is reply.answers (MESS-33): each name is that of a question, and those that are not named stay open. id is the question
-// that the reply points at. Where questions have no names, everything is answered.
+// that the reply points at. Where questions have no names, or the reply none, everything is answered: its context may do it.
 func (t *Thread) answers(id string, by wire.Value, who string, r role, now time.Time) error {
-	if id != "" || t.Status != NeedsInput || !r.any(asRequester|asOwner) || slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == "" }) {
+	if id != "" || by.Len() == 0 || t.Status != NeedsInput || !r.any(asRequester|asOwner) || slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == "" }) {
 		return t.answer(id, who, r, now)
 	}
 	names := map[string]bool{}
@@ -224,9 +224,6 @@ func (t *Thread) answers(id string, by wire.Value, who string, r role, now time.
 			return missing("no question" + quoted(m.Key) + " is open")
 		}
 		names[m.Key] = true
-	}
-	if len(names) == 0 {
-		return bad("answers", "is empty")
 	}
 	for i := range t.Questions {
 		q := &t.Questions[i]
