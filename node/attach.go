@@ -1,6 +1,8 @@
 package node
 
 import (
+	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -51,6 +53,28 @@ type Aside interface {
 	Aside(in bridge.Inbound) []store.Change
 	// Published is told of the changes of a step that is committed. It must not block.
 	Published(changes []store.Change)
+}
+
+// Failures is an [Aside] that also follows messages of ours that will never be delivered.
+type Failures interface {
+	// Undelivered returns what such a message was about, in the words of the owner's notice, and what changes in the step
+	// that gives it up. quiet says that the owner need not be told.
+	Undelivered(ctx context.Context, u bridge.Undelivered) (about string, quiet bool, changes []store.Change)
+}
+
+// undeliverable tells those who follow of a letter that is given up.
+func (n *Node) undeliverable(ctx context.Context, l Letter) (about string, quiet bool, changes []store.Change) {
+	u := bridge.Undelivered{To: l.To, Address: l.Address, ConvID: l.Conversation, MessageID: l.MessageID, Intent: l.Intent, Status: l.Status}
+	if l.Err != nil {
+		u.Code, u.Reason = l.Err.Code, l.Err.Message
+	}
+	for _, a := range n.asides {
+		if f, ok := a.(Failures); ok {
+			what, silent, more := f.Undelivered(ctx, u)
+			about, quiet, changes = cmp.Or(about, what), quiet || silent, append(changes, more...)
+		}
+	}
+	return about, quiet, changes
 }
 
 // Follow names one who follows them.

@@ -176,7 +176,15 @@ func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 			}
 			after = next
 		}
-		e.tellOwner("undelivered", "a message could not be delivered")
+		about, quiet, changes := n.undeliverable(ctx, e.l)
+		e.step.Records = append(e.step.Records, changes...)
+		title := "a message could not be delivered"
+		if about != "" {
+			title += ": " + about
+		}
+		if !quiet {
+			e.tellOwner("undelivered", title)
+		}
 		return nil
 	})
 }

@@ -79,6 +79,19 @@ type Delivered struct {
 	Queued bool          // handed to somebody who keeps it; the answer comes later (AM-49)
 }
 
+// Undelivered is a message of the node that was given up. Code is that of the peer's refusal, with its HTTP status; it is
+// empty where nobody refused the message.
+type Undelivered struct {
+	To        wire.AgentID
+	Address   string // of a foreign peer
+	ConvID    wire.ConversationID
+	MessageID wire.MessageID
+	Intent    wire.Intent
+	Status    int
+	Code      wire.Code
+	Reason    string
+}
+
 // Transport delivers messages of the node to addresses of one kind. A failure that says whether to try again is a
 // *client.SendError; any other error is final. Deliver must tolerate an attempt that did arrive although it was
 // reported as failed, and it must end when ctx does.

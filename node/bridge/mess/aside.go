@@ -115,6 +115,9 @@ func (b *Bridge) putOff(ctx context.Context, rec store.Record, a waitingAside) e
 }
 
 func (b *Bridge) takeAside(ctx context.Context, key string, a aside) error {
+	if a.Payload.GetStr("action") == actionGivenUp {
+		return b.givenUp(ctx, key, a)
+	}
 	if a.ID != "" {
 		in, err := Incoming(a), error(nil)
 		if in.Payload, err = b.spelled(ctx, a); err == nil && !in.Payload.IsNull() {

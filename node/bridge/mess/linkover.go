@@ -92,7 +92,7 @@ func (l *link) standing(ctx context.Context, ref string, v remoteView, k knownTh
 	why := v.over(self, k, t)
 	switch {
 	case t != nil && t.Status.Open() && why != "":
-		return l.end(ctx, t, why, changes)
+		return l.b.end(ctx, t, "link", why, changes)
 	case t == nil && why != "":
 		if err := l.unask(ctx, k, why); err != nil {
 			return err
@@ -103,13 +103,13 @@ func (l *link) standing(ctx context.Context, ref string, v remoteView, k knownTh
 	return l.b.x.records.Apply(ctx, changes, time.Now())
 }
 
-// end ends our thread; changes go with it.
-func (l *link) end(ctx context.Context, t *Thread, why string, changes []store.Change) error {
+// end ends our thread as its requester, of whom it was heard through a channel; changes go with it.
+func (b *Bridge) end(ctx context.Context, t *Thread, channel, why string, changes []store.Change) error {
 	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "reason", Value: wire.Text(why)})
-	who := Actor{ID: t.Requester, Channel: "link"}
-	_, err := l.b.x.Do(ctx, who, Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
+	who := Actor{ID: t.Requester, Channel: channel}
+	_, err := b.x.Do(ctx, who, Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
 	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it has ended
-		return l.b.x.records.Apply(ctx, changes, time.Now())
+		return b.x.records.Apply(ctx, changes, time.Now())
 	}
 	return err
 }

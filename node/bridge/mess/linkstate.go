@@ -172,7 +172,7 @@ func (l *link) lost(ctx context.Context, d bridge.Delivery, conv, ref, reason st
 	if err != nil || t == nil {
 		return false, err
 	}
-	return false, l.end(ctx, t, reason, nil)
+	return false, l.b.end(ctx, t, "link", reason, nil)
 }
 
 // hand hands in what the other side did not say in words.

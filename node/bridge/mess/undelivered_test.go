@@ -1,0 +1,89 @@
+package mess
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// losing is a sender whose letters wait while it is on.
+type losing struct {
+	Sender
+	on *atomic.Bool
+}
+
+func (s losing) SendLetter(ctx context.Context, l Letter) (wire.MessageID, error) {
+	if s.on.Load() {
+		return "", errors.New("the other side is away")
+	}
+	return s.Sender.SendLetter(ctx, l)
+}
+
+// titled counts the owner's notices of a kind whose title says something.
+func (p *party) titled(kind, text string) (n int) {
+	p.t.Helper()
+	list, _, err := p.node.Notices.List(p.t.Context(), "", 1000, time.Now())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, notice := range list {
+		if notice.Kind == kind && strings.Contains(notice.Title, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// Who claims what has ended meanwhile is refused. The refusal ends the thread there, and the notice says which it was; the
+// cancel that comes after it troubles nobody.
+func TestLateClaimThroughTheMesh(t *testing.T) {
+	var lost atomic.Bool
+	mesh := meshtest.New(t)
+	away := newParty(t, mesh, "away", func(c *Config) {
+		c.Node.(*meshtest.Member).AccessMode(string(meshtest.Key("home").Public().AgentID()), acl.Open)
+	})
+	away.executor("bob")
+	home := newParty(t, mesh, "home", func(c *Config) {
+		c.Route = true
+		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+		c.Sender = losing{c.Sender, &lost}
+	})
+	ref := home.request("client", "{id: look, intent: look into the fridge}")
+	there := away.theirs()
+	lost.Store(true) // the two meet on their way
+	home.do("client", "- cancel: {re: look}")
+	away.status("bob", there, "claimed")
+	th := away.reaches(there, Cancelled)
+	if th.Holder != "bob" || !strings.Contains(away.said(there), "too late") {
+		t.Errorf("%+v says %s", th, away.said(there))
+	}
+	if n := away.titled("undelivered", there); n != 1 {
+		t.Errorf("%d notices with the ref, want one", n)
+	}
+	away.refuse(409, "bob", "- status: {re: "+there+", code: completed}")
+	lost.Store(false)
+	eventually(t, "the end of what is to be told", func() bool {
+		page, err := home.records.List(t.Context(), nsNotices, "", "", 10, time.Now())
+		return err == nil && len(page.Records) == 0
+	})
+	home.want(ref, Cancelled)
+	eventually(t, "the end of the conversation", func() bool {
+		convs, err := home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now())
+		if err != nil || len(convs.Conversations) != 1 {
+			t.Fatalf("%d conversations, %v", len(convs.Conversations), err)
+		}
+		conv, err := conversations.Decode(convs.Conversations[0])
+		return err == nil && conv.State == conversations.Failed
+	})
+	if n := home.titled("undelivered", ""); n != 0 {
+		t.Errorf("home is told of %d messages that could not be delivered", n)
+	}
+}
