@@ -73,3 +73,30 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 		})
 	}
 }
+
+// What is asked back comes in words too, and what the owner says then is the answer.
+func TestPlainAnswerThroughALink(t *testing.T) {
+	a := newAbroad(t, nil)
+	address := bridge.Address{Kind: Kind, Link: "garden", Peer: exchangeID}
+	say := func(conv wire.ConversationID, text string) wire.ConversationID {
+		t.Helper()
+		payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")}, wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})})
+		sent, err := a.home.node.Send(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Conv: conv, Intent: wire.Deliver, Payload: payload, Via: "test"}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sent.Conversation
+	}
+	conv := say("", "Is the gate open?")
+	there := a.only("Is the gate open?")
+	a.set(there, `{"status":"needs_input","mess":[{"status":{"code":"needs_input","questions":[{"field":"gate","question":"Which one?"}]}}]}`)
+	eventually(t, "the question", func() bool {
+		items, _, err := a.home.node.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 1 && strings.Contains(string(items[0].Payload), "Which one?") && items[0].Conversation == conv
+	})
+	say(conv, "the red one")
+	eventually(t, "the answer over there", func() bool { return a.thread(there).Status == InProgress })
+	if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, "the red one") {
+		t.Errorf("there it is %s", text)
+	}
+}
