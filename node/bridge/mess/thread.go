@@ -221,3 +221,12 @@ func (t *Thread) offeredTo(id string) bool {
 // channelRefused marks a message that was read from a file and that the state machine did not allow: it is kept and
 // changed nothing (MESS-51).
 const channelRefused = "refused"
+
+// moved dates what was said behind the change before it: who follows the thread knows by the time of its last change
+// whether there is something new, and two may come in one millisecond. A clock that was set back is followed.
+func (t *Thread) moved(was past) {
+	behind := was.updated.Sub(t.Updated)
+	if (t.Serial > was.serial || t.Status != was.code) && behind >= 0 && behind < time.Second {
+		t.Updated = was.updated.Add(time.Millisecond)
+	}
+}

@@ -51,9 +51,10 @@ type tx struct {
 
 // past is what a thread was.
 type past struct {
-	code   Code
-	turn   string
-	holder string
+	code         Code
+	turn, holder string
+	serial       int
+	updated      time.Time
 }
 
 // request is one of this block, for its ack.
@@ -267,7 +268,7 @@ func (t *tx) load(ctx context.Context, ref string) (*Thread, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.threads[ref], t.was[ref] = th, past{th.Status, th.turn(), th.Holder}
+	t.threads[ref], t.was[ref] = th, past{th.Status, th.turn(), th.Holder, th.Serial, th.Updated}
 	return th, nil
 }
 
@@ -345,6 +346,7 @@ func (t *tx) commit(ctx context.Context) error {
 		if why := th.full(); why != "" && (th.Status.Open() || !t.was[ref].code.Open()) { // its end may always be said
 			return conflict("%s", why)
 		}
+		th.moved(t.was[ref])
 		th.Version++
 		changes = append(changes, store.Change{Record: th.record(), IfRev: th.rev})
 	}
