@@ -185,6 +185,10 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 		return nil
 	}
 	s.Decided = "accepted"
+	if th.via() != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
+		t.touch(th) // the exchange behind the link does it, and the link follows what becomes of it
+		return nil
+	}
 	p, err := t.plan(*s, th)
 	if err != nil {
 		return err

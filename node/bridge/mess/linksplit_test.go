@@ -1,0 +1,26 @@
+package mess
+
+import (
+	"testing"
+)
+
+// What an executor here suggests about a request from behind a link is carried out by the exchange where the request
+// was made, and by nobody else: a split makes its parts once.
+func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
+	a := newAbroad(t, nil)
+	a.home.executor("dave")
+	there, here, _ := a.offered(`{"intent":"mow and rake"}`)
+	a.home.status("dave", here, "claimed")
+	eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
+	a.home.do("dave", "- suggestion: {id: s1, type: split, re: "+here+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
+	eventually(t, "the suggestion over there", func() bool { return a.thread(there).suggestion("s1") != nil })
+	a.do("carol", "- reply: {re: s1, accept: true}")
+	a.poke()
+	a.home.reaches(here, Cancelled)
+	a.home.arrived("mow")
+	a.home.arrived("rake")
+	page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 100)
+	if err != nil || len(page.Threads) != 3 {
+		t.Errorf("%d threads here, want the whole and its two parts: %+v, %v", len(page.Threads), page.Threads, err)
+	}
+}
