@@ -26,12 +26,6 @@ func TestConsentIsNoClaim(t *testing.T) {
 			a.home.status(ownerID, here, "held, reason: let me think")
 			a.home.do(ownerID, "- cancel: {re: "+here+", reason: no}")
 		}, Cancelled},
-		"superseded": {func(a *abroad, there, here string) {
-			a.home.decide(askHeld, acl.Approve)
-			a.home.task(here, "work/0")
-			a.home.do(ownerID, "- suggestion: {id: s1, type: split, re: "+here+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
-			a.home.do(a.home.thread(here).Requester, "- reply: {re: s1, accept: true}")
-		}, Superseded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAbroad(t, nil)

@@ -14,6 +14,9 @@ func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
 	eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
 	a.home.do("dave", "- suggestion: {id: s1, type: split, re: "+here+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
 	eventually(t, "the suggestion over there", func() bool { return a.thread(there).suggestion("s1") != nil })
+	if _, err := a.home.try(ownerID, "- reply: {re: s1, accept: true}"); err == nil {
+		t.Error("the owner here said yes in the place of who asked there")
+	}
 	a.do("carol", "- reply: {re: s1, accept: true}")
 	a.poke()
 	a.home.reaches(here, Cancelled)

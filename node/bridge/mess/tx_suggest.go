@@ -186,6 +186,9 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 	}
 	s.Decided = "accepted"
 	if th.via() != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
+		if t.who.ID != th.Requester {
+			return conflict("who asked behind the link decides about it, there")
+		}
 		t.touch(th) // the exchange behind the link does it, and the link follows what becomes of it
 		return nil
 	}
