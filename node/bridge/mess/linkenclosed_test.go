@@ -45,10 +45,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 			// Whoever asks here may write what looks like an address of ours.
 			here := s.home.request("client", `{id: saw, intent: saw the log, context: [{image: "`+dataURI("image/png", large[:maxInline+8])+`"}, {image: "`+
 				enclosure(where, secret.At(0).GetStr("file"), strings.Repeat("0", 64))+`"}]}`)
-			address := s.home.bridge.links[0].address()
-			if err := s.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
-				t.Fatal(err)
-			}
+			s.home.sendThrough(here)
 			bob := s.side("bob")
 			there := s.only(bob)
 			check := func(file string, want []byte) {

@@ -78,16 +78,17 @@ func (b Block) placed(ref string) Block {
 	return out
 }
 
-// foreign lists the files that a block names of the foreign threads of a conversation, by their addresses.
-func (l *link) foreign(ctx context.Context, conv string, b Block) (files map[string][2]string, err error) {
+// foreign lists the files of threads that a block names and whose thread may be meant, by their addresses: thread and name
+// of each.
+func (b Block) foreign(meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
 	files = map[string][2]string{}
 	_, err = b.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
 		ref, file, ok := foreignFile(v.GetStr("resource"))
 		if !ok {
 			return v, nil
 		}
-		k, found, err := l.load(ctx, ref)
-		if found && k.Conv == conv {
+		ok, err := meant(ref)
+		if ok {
 			files[v.GetStr("resource")] = [2]string{ref, file}
 		}
 		return v, err
@@ -98,15 +99,9 @@ func (l *link) foreign(ctx context.Context, conv string, b Block) (files map[str
 // fetchAhead fetches the files that a message in a thread of ours there names, before it is handed in: what is said after it
 // must not overtake it. One that may still come has the message wait, for a while.
 func (l *link) fetchAhead(ctx context.Context, ref string, b Block) error {
-	files := map[string][2]string{}
-	_, _ = b.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
-		if at, file, ok := foreignFile(v.GetStr("resource")); ok && at == ref {
-			files[v.GetStr("resource")] = [2]string{ref, file}
-		}
-		return v, nil
-	})
-	if len(files) == 0 {
-		return nil
+	files, err := b.foreign(func(at string) (bool, error) { return at == ref, nil })
+	if err != nil || len(files) == 0 {
+		return err
 	}
 	got, err := l.fetchFiles(ctx, files, fetchTimeout)
 	if err != nil && l.later[ref].pause < patience {
@@ -165,7 +160,10 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, withi
 
 // bring returns the files that a message from behind the link names, by their addresses.
 func (l *link) bring(ctx context.Context, conv string, b Block) (map[string]ownFile, error) {
-	files, err := l.foreign(ctx, conv, b)
+	files, err := b.foreign(func(ref string) (bool, error) { // of the foreign threads of the conversation
+		k, found, err := l.load(ctx, ref)
+		return found && k.Conv == conv, err
+	})
 	if err != nil || len(files) == 0 {
 		return nil, err
 	}

@@ -97,10 +97,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	here := a.home.request(ownerID, "{id: water, intent: water the roses}")
-	garden := a.home.bridge.links[0].address()
-	if err := a.home.bridge.offerTo(t.Context(), here, string(garden.Pseudonym()), garden.String(), nil); err != nil {
-		t.Fatal(err)
-	}
+	a.home.sendThrough(here)
 	there := a.only("water the roses")
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet",
 		{"image":{"file":"att-009-image-nothing.png","mime":"image/png","size":5}},
@@ -224,10 +221,7 @@ func TestPhotoInADirectory(t *testing.T) {
 			s := newShed(t, inGit, nil)
 			s.home.request(ownerID, "{id: other, intent: so that refs differ}")
 			here := s.home.request(ownerID, "{id: saw, intent: saw the log}")
-			address := s.home.bridge.links[0].address()
-			if err := s.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
-				t.Fatal(err)
-			}
+			s.home.sendThrough(here)
 			bob := s.side("bob")
 			there := s.only(bob)
 			at := filepath.Join(bob.dir, "exchange", folder(Received), there)

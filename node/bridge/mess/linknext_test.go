@@ -97,10 +97,7 @@ func TestDelegatedElsewhere(t *testing.T) {
 	a.poke()
 	theirs = a.home.arrived("mow the lawn")
 	here := a.home.request(ownerID, "{id: water, intent: water the roses}")
-	address := a.home.bridge.links[0].address()
-	if err := a.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
-		t.Fatal(err)
-	}
+	a.home.sendThrough(here)
 	there := a.only("water the roses")
 	a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"dave","ref":"`+other+`"}}]}`)
 	if th := a.home.reaches(here, Delegated); len(th.Successors) != 0 {
@@ -115,23 +112,35 @@ func TestDelegatedElsewhere(t *testing.T) {
 	a.home.reaches(theirs, Cancelled)
 }
 
-// The same in a directory, and over the mesh.
-func TestDelegatedInADirectory(t *testing.T) {
-	s := newShed(t, false, nil)
-	here := s.home.request(ownerID, "{id: saw, intent: saw the log}")
-	address := s.home.bridge.links[0].address()
-	if err := s.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
-		t.Fatal(err)
+// sendThrough sends a thread to the exchange behind the first link.
+func (p *party) sendThrough(ref string) {
+	p.t.Helper()
+	address := p.bridge.links[0].address()
+	if err := p.bridge.offerTo(p.t.Context(), ref, string(address.Pseudonym()), address.String(), nil); err != nil {
+		p.t.Fatal(err)
 	}
+}
+
+// sent has our owner ask for something in the directory.
+func (s *shed) sent(body string) (here, there string) {
+	s.t.Helper()
+	here = s.home.request(ownerID, body)
+	s.home.sendThrough(here)
 	their := s.side("bob")
-	var there string
-	eventually(t, "the request in the directory", func() bool {
-		list, err := their.changed(t.Context())
+	eventually(s.t, "the request in the directory", func() bool {
+		list, err := their.changed(s.t.Context())
 		if err == nil && len(list) == 1 {
 			there = list[0].ref
 		}
 		return there != ""
 	})
+	return here, there
+}
+
+// The same in a directory, and over the mesh.
+func TestDelegatedInADirectory(t *testing.T) {
+	s := newShed(t, false, nil)
+	here, there := s.sent("{id: saw, intent: saw the log}")
 	goesOn := s.create("us", "{id: again, intent: saw the log}") // whoever runs the directory writes it in our name
 	s.say("bob", there, "- status: {re: x, code: delegated, delegated_to: carol, ref: "+goesOn+"}")
 	next := s.home.successor(here)

@@ -26,10 +26,7 @@ func elsewhere(t *testing.T) map[string]func(t *testing.T) *abroadly {
 			a := newAbroad(t, nil)
 			a.register("carol")
 			send := func(here string) {
-				address := a.home.bridge.links[0].address()
-				if err := a.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
-					t.Fatal(err)
-				}
+				a.home.sendThrough(here)
 			}
 			return &abroadly{t: t, home: a.home, away: a.lab, who: ownerID, send: send, poke: a.poke}
 		},
@@ -206,26 +203,13 @@ func TestForeignSuggestions(t *testing.T) {
 // In a directory the word stands under the id of the suggestion, for whoever carries it out.
 func TestSuggestionsInADirectory(t *testing.T) {
 	s := newShed(t, false, nil)
-	here := s.home.request(ownerID, "{id: saw, intent: saw the log}")
-	address := s.home.bridge.links[0].address()
-	if err := s.home.bridge.offerTo(t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
-		t.Fatal(err)
-	}
-	their := s.side("bob")
-	var there string
-	eventually(t, "the request in the directory", func() bool {
-		list, err := their.changed(t.Context())
-		if err == nil && len(list) == 1 {
-			there = list[0].ref
-		}
-		return there != ""
-	})
+	here, there := s.sent("{id: saw, intent: saw the log}")
 	a := &abroadly{t: t, home: s.home}
 	s.say("bob", there, "- suggestion: {id: s1, type: delegate, re: x, proposed: carol}\n- suggestion: {id: s2, type: defer, re: x, proposed: when it is dry}")
 	a.suggested(here, "s2") // what we could not carry out is said too
 	s.home.do(ownerID, "- reply: {re: s1, accept: true}\n- reply: {re: s2, accept: false}")
 	eventually(t, "the words in the directory", func() bool {
-		v, err := their.view(t.Context(), there)
+		v, err := s.side("bob").view(t.Context(), there)
 		var said []string
 		for _, m := range v.messages {
 			said = append(said, string(m.Mess.JSON()))
