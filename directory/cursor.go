@@ -129,6 +129,14 @@ type cursorKey struct {
 	key []byte
 }
 
+// makeCursorKey stores the key of the cursors before the first list needs it, so that a list still has a next page
+// after the disk has become full.
+func (r *Registry) makeCursorKey(ctx context.Context) {
+	if _, err := r.cursors.get(ctx, r.recs, clock()); err != nil && ctx.Err() == nil {
+		r.log.Error("no key for cursors yet: lists that need a second page fail until there is one", "err", err)
+	}
+}
+
 func (k *cursorKey) get(ctx context.Context, recs store.Records, now time.Time) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -261,6 +261,27 @@ func TestStoreFaults(t *testing.T) { // a store that cannot write says 503, and 
 	want(t, broken.ask("GET", "/v1/agents/am_a", ""), 200, "")
 }
 
+// TestListOnAFullDisk: the first list with a second page needs the key of the cursors. A directory makes that key when
+// it starts, and used to make it in the first list, which then failed if the disk had become full.
+func TestListOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, id := range []string{"am_a", "am_b"} {
+			w.register(alice, testCard(id))
+		}
+		running, stop := context.WithCancel(t.Context())
+		defer stop()
+		go w.reg.Run(running)
+		synctest.Wait()
+
+		got := newWorldOver(t, full{w.store}).ask("GET", "/v1/agents?limit=1", "")
+		want(t, got, 200, "")
+		if !strings.Contains(got.Body.String(), `"cursor":`) {
+			t.Errorf("the page names no next one: %s", got.Body)
+		}
+	})
+}
+
 // TestUnknownAndForeignCostTheSame holds what makes 404 and 403 take similar time (AM-78, THREATS row 13): the
 // same look at the store, and a comparison in either case.
 func TestUnknownAndForeignCostTheSame(t *testing.T) {
@@ -310,7 +331,14 @@ func (c *countingCards) Put(ctx context.Context, put store.PutCard) (store.Card,
 // full is a store whose disk is full.
 type full struct{ store.Store }
 
-func (f full) Cards() store.Cards { return fullCards{f.Store.Cards()} }
+func (f full) Cards() store.Cards     { return fullCards{f.Store.Cards()} }
+func (f full) Records() store.Records { return fullRecords{f.Store.Records()} }
+
+type fullRecords struct{ store.Records }
+
+func (fullRecords) Apply(context.Context, []store.Change, time.Time) error {
+	return store.ErrUnavailable
+}
 
 type fullCards struct{ store.Cards }
 

@@ -29,9 +29,10 @@ const (
 	walkPage   = 500
 )
 
-// Run does what the directory does by itself until ctx ends: it asks endpoints whether they return the card that
-// names them. It returns when nothing of that runs any more.
+// Run does the directory's own work until ctx ends: it makes the key of the cursors, then asks endpoints whether they
+// return the card that names them. It returns when none of that work is running.
 func (r *Registry) Run(ctx context.Context) {
+	r.makeCursorKey(ctx)
 	if r.cfg.HTTP == nil {
 		<-ctx.Done()
 		return

@@ -57,7 +57,7 @@ func (h home) contents(root *os.Root) (contents, error) {
 			}
 		case d.Type()&fs.ModeSymlink != 0:
 			c.leave(name, "a symbolic link")
-		case d.Type().IsRegular() && !isTransient(name):
+		case d.Type().IsRegular() && !isTransient(name) && name != httpapi.SocketPointerFile:
 			c.take(root, name)
 		}
 		return nil
@@ -110,11 +110,14 @@ func peek(root *os.Root, name string) (size int64, backup bool, err error) {
 	return info.Size(), backup, nil
 }
 
-// isTransient says whether a file is of no use to another process: the pid, who has signed in, the database, which is copied otherwise,
-// and what lies beside it, and the unfinished work of writeWhole, backup and restore.
+// transientFiles lists what belongs to one process or is copied in another way, at the top of a data directory.
+var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, filePID, fileManifest, fileDatabase}
+
+// isTransient reports whether a file is of no use to another process: the pid, the owner's socket, the sessions, the
+// database with the files beside it, and the unfinished work of writeWhole, backup and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)
-	if dir == "" && (base == httpapi.SessionsFile || base == filePID || base == fileManifest || base == fileDatabase || strings.HasPrefix(base, fileDatabase+".")) {
+	if dir == "" && (slices.Contains(transientFiles, base) || strings.HasPrefix(base, fileDatabase+".")) {
 		return true
 	}
 	return strings.HasPrefix(base, ".agentmesh-") || (dir == "" || dir == fileRetired+"/") &&

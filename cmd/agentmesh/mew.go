@@ -149,7 +149,7 @@ const (
 	mewHeaderTimeout = 5 * time.Second
 	mewReadTimeout   = 15 * time.Second
 	mewWriteTimeout  = 60 * time.Second
-	mewStopTimeout   = 10 * time.Second
+	mewStopTimeout   = 4 * time.Second
 )
 
 // serveGateway answers until ctx ends, and returns when everything has stopped.

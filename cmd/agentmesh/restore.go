@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
@@ -214,7 +215,7 @@ func unpack(z *zip.Reader, dir string) error {
 	}
 	own := int64(maxOwnBytes + maxOwnBytes/16) // the program's files as well
 	for _, f := range z.File {
-		if f.Name == fileManifest {
+		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // an old backup may hold the latter
 			continue
 		}
 		isDatabase := f.Name == fileDatabase

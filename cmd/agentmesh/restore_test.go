@@ -3,11 +3,14 @@ package main
 import (
 	"archive/zip"
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
 // A restore writes nothing outside its directory, whatever an archive names.
@@ -18,7 +21,7 @@ func TestUnpackRefuses(t *testing.T) {
 	}{
 		{"../evil", 0o600}, {"hooks/../../evil", 0o600}, {"/evil", 0o600}, {"", 0o600}, {"./evil", 0o600}, {"hooks//evil", 0o600},
 		{"evil/", fs.ModeDir | 0o700}, {"link", fs.ModeSymlink | 0o777}, {"pipe", fs.ModeNamedPipe | 0o600},
-		{"pid", 0o600}, {"agentmesh.db.index", 0o600}, {".signing.key.123", 0o600}, {"twice", 0o600},
+		{"pid", 0o600}, {httpapi.SocketFile, 0o600}, {"agentmesh.db.index", 0o600}, {".signing.key.123", 0o600}, {"twice", 0o600},
 		{prefixPlace + "1/" + fileConfig, 0o600}, {prefixReplace + "1/" + fileDatabase, 0o600}, {"hooks/" + prefixRestore + "1/run", 0o600},
 	}
 	for _, tt := range tests {
@@ -39,6 +42,18 @@ func TestUnpackRefuses(t *testing.T) {
 				t.Errorf("beside the directory: %v, %v", entries, err)
 			}
 		})
+	}
+}
+
+// TestUnpackLeavesOutTheSocketPointer: a restored pointer would name the socket of the process that was backed up, and
+// this process could not serve. Backups of earlier versions hold one if the path of the data directory was long.
+func TestUnpackLeavesOutTheSocketPointer(t *testing.T) {
+	dir := t.TempDir()
+	if err := unpack(archiveOf(t, 0o600, fileKey, httpapi.SocketPointerFile), dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, httpapi.SocketPointerFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s was restored: %v", httpapi.SocketPointerFile, err)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestOwnerSocket(t *testing.T) { // AM-77
 	if status, body := overSocket(t, dir); status != 200 {
 		t.Errorf("over the socket: %d %s", status, body)
 	}
-	info, err := os.Stat(filepath.Join(dir, socketName))
+	info, err := os.Stat(filepath.Join(dir, SocketFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func shortTemp(t *testing.T) string {
 
 func TestOwnerSocketReplacesAStaleOne(t *testing.T) {
 	dir := shortTemp(t)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, SocketFile), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,8 +51,8 @@ const (
 	writeTimeout  = 60 * time.Second
 	idleTimeout   = 60 * time.Second
 	maxHeader     = 16 << 10
-	maxStreams    = 100 // of one HTTP/2 connection
-	stopTimeout   = 10 * time.Second
+	maxStreams    = 100             // of one HTTP/2 connection
+	stopTimeout   = 4 * time.Second // a supervisor and its user wait at most five for a whole process
 	stopGrace     = 2 * time.Second // of it, until the contexts of requests end
 )
 
@@ -110,8 +110,9 @@ type internalKey struct{}
 
 func internal(r *http.Request) bool { return r.Context().Value(internalKey{}) != nil }
 
-// Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests under way: after
-// two seconds their contexts end, so that long polls let go, and after ten it hangs up. It returns nil then.
+// Serve answers connections of l until ctx ends. Then it stops accepting and waits for the requests under way: after
+// two seconds it cancels their contexts, which ends long polls, and after four seconds it closes their connections,
+// because a client that stalls in the middle of a body never finishes. It returns nil then.
 //
 // Where PublicURL is https and TLS is nil, plain HTTP is for the reverse proxy alone: loopback and TrustedProxies.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {

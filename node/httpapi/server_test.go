@@ -200,6 +200,41 @@ func TestStopEndsLongPolls(t *testing.T) {
 	})
 }
 
+// TestStopCutsStalledClients: a client that never sends the rest of its body held up the stop of the whole process for
+// ten seconds.
+func TestStopCutsStalledClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		s.Echo().POST("/take", func(c echo.Context) error {
+			_, err := io.ReadAll(c.Request().Body)
+			return err
+		})
+		l := newPipeListener()
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan time.Time, 1)
+		go func() {
+			if err := s.Serve(ctx, l); err != nil {
+				t.Errorf("Serve = %v", err)
+			}
+			stopped <- time.Now()
+		}()
+		conn, err := l.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		began := time.Now()
+		cancel()
+		if took := (<-stopped).Sub(began); took > 5*time.Second {
+			t.Errorf("stopped after %v, want at most 5 s", took)
+		}
+	})
+}
+
 func TestServeReportsABrokenListener(t *testing.T) {
 	l := newPipeListener()
 	l.Close()

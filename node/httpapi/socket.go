@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
+// SocketFile is the owner's socket in a data directory. SocketPointerFile holds the path of the socket if the path in
+// the data directory would be too long for one. Both belong to the process that serves: no backup holds them.
 const (
-	socketName  = "owner.sock"
-	pointerName = "owner.sock.path" // names the socket where it could not lie in the data directory
-	maxSocket   = 100               // bytes; the systems allow 104 to 108
+	SocketFile        = "owner.sock"
+	SocketPointerFile = "owner.sock.path"
+	maxSocket         = 100 // bytes; the systems allow 104 to 108
 )
 
 // ErrOwnerInUse: another process answers on the owner's socket of this data directory.
@@ -24,9 +26,9 @@ var ErrOwnerInUse = errors.New("another process serves this data directory")
 
 // OwnerSocket returns the path of the owner's socket of a data directory, for a client. It need not exist.
 func OwnerSocket(dir string) (string, error) {
-	path, err := os.ReadFile(filepath.Join(dir, pointerName))
+	path, err := os.ReadFile(filepath.Join(dir, SocketPointerFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return filepath.Join(dir, socketName), nil
+		return filepath.Join(dir, SocketFile), nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("find owner socket: %w", err)
@@ -68,12 +70,12 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 // placeSocket decides where the socket lies: in the data directory, or, where that path is too long for a
 // socket, in a directory of its own that a file in the data directory names.
 func placeSocket(dir, runtimeDir string) (string, error) {
-	pointer := filepath.Join(dir, pointerName)
+	pointer := filepath.Join(dir, SocketPointerFile)
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(abs, socketName)
+	path := filepath.Join(abs, SocketFile)
 	if len(path) <= maxSocket {
 		if err := os.Remove(pointer); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
@@ -84,7 +86,7 @@ func placeSocket(dir, runtimeDir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path = filepath.Join(home, socketName)
+	path = filepath.Join(home, SocketFile)
 	if len(path) > maxSocket {
 		return "", fmt.Errorf("%s: path is too long for a socket", path)
 	}
@@ -109,7 +111,7 @@ func shortDir(dir, runtimeDir string) (string, error) {
 func leaveShortDir(dir, socket string) {
 	if abs, err := filepath.Abs(dir); err == nil && filepath.Dir(socket) != abs {
 		// What cannot be removed is one file or empty directory of our own too many.
-		_ = os.Remove(filepath.Join(dir, pointerName))
+		_ = os.Remove(filepath.Join(dir, SocketPointerFile))
 		_ = os.Remove(filepath.Dir(socket))
 	}
 }
