@@ -34,6 +34,11 @@ func (n *Node) AccessMode(principal string, m acl.Mode) {
 	n.cfg.Policy.Modes = modes
 }
 
+// HoldRule adds a rule about the intents of a bridge behind the rules that the owner configured.
+func (n *Node) HoldRule(r acl.HoldRule) {
+	n.cfg.Policy.Hold = append(slices.Clone(n.cfg.Policy.Hold), r)
+}
+
 // modeFor is the access mode that holds for a principal.
 func (n *Node) modeFor(principal string) acl.Mode {
 	if m := n.cfg.Policy.Modes[principal]; m != "" {

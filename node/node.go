@@ -100,6 +100,7 @@ type Node struct {
 	log       *slog.Logger
 	identity  atomic.Pointer[Identity]
 	paused    atomic.Bool
+	running   atomic.Bool  // Run has begun: what comes in is taken in
 	holdsFull atomic.Int64 // until when no further stranger is held, in Unix nanoseconds
 	overfull  atomic.Bool  // more is kept than MaxBytes, and none of it may go
 	started   time.Time
@@ -216,6 +217,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 // Run works until ctx ends: it delivers what waits in the outbox, keeps the node listed, runs hooks that a crash
 // interrupted, and reclaims what has expired. It returns when everything it started has stopped.
 func (n *Node) Run(ctx context.Context) error {
+	n.running.Store(true)
 	n.background.Go(func() { n.recoverRuns(ctx) })
 	n.background.Go(func() { n.outbox.run(ctx) })
 	n.background.Go(func() { n.keeper.run(ctx) })

@@ -341,3 +341,30 @@ func TestApproveAndWait(t *testing.T) {
 		t.Errorf("rejected = %d %s", rejected.Status, rejected.Body)
 	}
 }
+
+// A rule of a bridge about its own intents comes behind those of the owner.
+func TestHoldRuleOfABridge(t *testing.T) {
+	const query = wire.Intent("xyz.example.query")
+	for _, tt := range []struct {
+		name  string
+		owner []acl.HoldRule
+		rule  bool
+		want  node.SendState
+	}{
+		{"without it", nil, false, node.SendHeld},
+		{"with it", nil, true, node.SendDelivered},
+		{"the owner says otherwise", []acl.HoldRule{{Intent: "xyz.example.*", Hold: acl.Always}}, true, node.SendHeld},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, func(c *node.Config) { c.Policy.Hold = tt.owner })
+			if tt.rule {
+				sarah.HoldRule(acl.HoldRule{Intent: string(query), Direction: acl.Out, Hold: acl.Never})
+			}
+			out := to("ann", "conv_1", "hello")
+			out.Intent, out.Payload = query, wire.Obj(wire.Member{Key: "action", Value: wire.Text("query")})
+			if sent := mustSend(t, sarah.Node, out, 10*time.Second); sent.State != tt.want {
+				t.Errorf("%+v, want %s", sent, tt.want)
+			}
+		})
+	}
+}

@@ -304,6 +304,8 @@ func (n *Node) ownerDecide(c echo.Context) error {
 	ask, err := n.findAsk(c.Request().Context(), c.Param("id"))
 	left, end := n.released.expect(ask.ID)
 	defer end()
+	answer := n.expectAnswer()
+	defer answer.stop()
 	if err == nil {
 		ask, err = n.asks.Decide(c.Request().Context(), ask.ID, req.Hash, req.Choice, req.By, time.Now())
 	}
@@ -320,7 +322,11 @@ func (n *Node) ownerDecide(c echo.Context) error {
 	}{Ask: ask}
 	select {
 	case p := <-left:
-		decided.Sent = new(p.await(c.Request().Context(), wait))
+		sent := p.await(c.Request().Context(), wait)
+		if wait > 0 && p.out.Address != "" && !p.out.closes() {
+			sent = answer.answer(c.Request().Context(), p.out.key(), sent, wait)
+		}
+		decided.Sent = &sent
 	default: // it was none, or not approved
 		if ask.Kind == askTask && ask.State == acl.AskApproved {
 			decided.Sent = &Sent{State: SendDelivered}

@@ -184,7 +184,7 @@ func (n *Node) send(c echo.Context, out Outgoing, waitSeconds int) error {
 	if err != nil {
 		return err
 	}
-	sent, err := n.Send(c.Request().Context(), out, wait)
+	sent, err := n.SendForAnswer(c.Request().Context(), out, wait)
 	if err != nil {
 		if errors.Is(err, wire.ErrConversationClosed) {
 			return fault(http.StatusConflict, "the conversation has ended", "start a new one with: agentmesh send")

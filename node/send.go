@@ -176,13 +176,14 @@ func (n *Node) dispatch(ctx context.Context, out Outgoing, decided []store.Chang
 			return posted{}, err
 		}
 		queued := Sent{MessageID: m.ID, Conversation: m.Conversation, State: SendQueued}
-		return posted{queued: queued, first: p.first, letGo: func() { n.outbox.unwatch(p.out.letter) }}, nil
+		return posted{out: p.out, queued: queued, first: p.first, letGo: func() { n.outbox.unwatch(p.out.letter) }}, nil
 	}
 	return posted{}, store.ErrConflict
 }
 
 // posted is a message in the outbox.
 type posted struct {
+	out    Outgoing
 	queued Sent
 	first  <-chan Sent // what the first attempt brings
 	letGo  func()      // of first

@@ -86,6 +86,8 @@ func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
 	for _, l := range links {
 		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
 	}
+	// A query commits the owner to nothing, and neither does its answer: like mesh.request_info it leaves at once.
+	p.node.HoldRule(acl.HoldRule{Intent: string(moltspeak.IntentQuery), Direction: acl.Out, Hold: acl.Never})
 	b, err := moltspeak.New(cfg)
 	if err != nil {
 		return nil, err
@@ -226,7 +228,7 @@ func (s *moltspeakService) send(c echo.Context) error {
 			}
 		}
 	}
-	sent, err := s.node.Send(c.Request().Context(), out, wait)
+	sent, err := s.node.SendForAnswer(c.Request().Context(), out, wait)
 	if err != nil {
 		return err
 	}

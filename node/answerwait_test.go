@@ -1,0 +1,124 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// A sender that waits gets what the foreign peer answers, which comes as a message of its own: with the delivery, or
+// seconds later behind a receipt. Without an answer it gets the receipt when its time is up, and a close ends the wait.
+func TestWaitForForeignAnswer(t *testing.T) {
+	const answer = `{"action":"deliver","message":{"body":"fine"}}`
+	type word struct {
+		after   time.Duration // since the delivery; 0 is within it
+		payload string
+	}
+	for _, tt := range []struct {
+		name  string
+		words []word
+		want  string // action of the reply
+		took  time.Duration
+	}{
+		{"with the delivery", []word{{0, answer}}, "deliver", 0},
+		{"later", []word{{3 * time.Second, answer}}, "deliver", 3 * time.Second},
+		{"behind a receipt", []word{{0, `{"action":"received"}`}, {2 * time.Second, `{"action":"pending_approval"}`}, {5 * time.Second, answer}}, "deliver", 5 * time.Second},
+		{"a receipt alone", []word{{0, `{"action":"received"}`}}, "received", 20 * time.Second},
+		{"nothing", nil, "", 20 * time.Second},
+		{"a close alone", []word{{4 * time.Second, `{"action":"close","status":"completed"}`}}, "", 4 * time.Second},
+	} {
+		for _, approved := range []bool{false, true} {
+			t.Run(fmt.Sprint(tt.name, " approved=", approved), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var sarah *meshtest.Member
+					n := 0
+					say := func(payload string) {
+						n++
+						if _, err := sarah.Accept(context.Background(), bridgedFrom(t, "toy:link/ann")(wire.MessageID(fmt.Sprint("msg_", n)), payload)); err != nil {
+							t.Errorf("accept %s: %v", payload, err)
+						}
+					}
+					sarah = meshtest.InMemory(t).Node("sarah", func(c *node.Config) {
+						c.Transports = map[string]bridge.Transport{"toy": &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+							for _, w := range tt.words {
+								if w.after == 0 {
+									say(w.payload)
+								} else {
+									time.AfterFunc(w.after, func() { say(w.payload) })
+								}
+							}
+							return bridge.Delivered{Queued: true}, nil
+						}}}
+						if approved {
+							c.Outbound.Approve = []string{"*"}
+						}
+					})
+					sarah.Start()
+					type result struct {
+						State string `json:"state"`
+						Ask   string `json:"ask"`
+						Reply struct {
+							Payload struct {
+								Action string `json:"action"`
+							} `json:"payload"`
+						} `json:"reply"`
+						Sent json.RawMessage `json:"sent"`
+					}
+					began := time.Now()
+					var sent result
+					if status := sarah.Call("POST", "/send", map[string]any{
+						"to": "toy:link/ann", "conversation": "conv_one", "intent": "mesh.message", "payload": json.RawMessage(hello), "wait_seconds": 20,
+					}, &sent); status != http.StatusOK {
+						t.Fatalf("POST /send: %d", status)
+					}
+					if approved {
+						ask := theAsk(t, sarah)
+						if sent.State != "held" || time.Since(began) != 0 {
+							t.Fatalf("before the approval: %+v after %s", sent, time.Since(began))
+						}
+						var decided result
+						if status := sarah.Call("POST", "/approvals/"+ask.ID, map[string]any{"choice": acl.Approve, "hash": ask.Hash, "wait_seconds": 20}, &decided); status != http.StatusOK {
+							t.Fatalf("approve: %d", status)
+						}
+						if err := json.Unmarshal(decided.Sent, &sent); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if took := time.Since(began); sent.State != "delivered" || sent.Reply.Payload.Action != tt.want || took != tt.took {
+						t.Errorf("%+v after %s, want reply %q after %s", sent, took, tt.want, tt.took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A command that opens the node for its own delivery takes the answer that came with it, and waits for no other.
+func TestWaitInANodeThatDoesNotRun(t *testing.T) {
+	var sarah *lone
+	out := to("ann", "conv_1", "hello")
+	sarah = loneNode(t, t.TempDir(), &wireTransport{deliver: func(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+		if d.Message.Conversation == out.Conv {
+			_, err := sarah.Accept(ctx, inbound(out, "wire:test", out.Address))
+			return bridge.Delivered{}, err
+		}
+		return bridge.Delivered{}, nil
+	}})
+	sent, err := sarah.SendForAnswer(t.Context(), out, time.Hour)
+	if payload, _ := sent.ReplyTree.Get("payload"); err != nil || payload.GetStr("action") != "deliver" {
+		t.Errorf("%+v, %v, want the answer that came with the delivery", sent, err)
+	}
+	if sent, err := sarah.SendForAnswer(t.Context(), to("ann", "conv_2", "hello"), time.Hour); err != nil || sent.State != node.SendDelivered {
+		t.Errorf("%+v, %v", sent, err)
+	}
+}
