@@ -109,6 +109,11 @@ func (c Capability) unknown() []string {
 	return out
 }
 
+// hasDeadPattern reports whether a pattern of the capability does not compile or is over a bound: it never matches.
+func (c Capability) hasDeadPattern() bool {
+	return slices.ContainsFunc(c.kinds, text.isDead) || c.payload != nil && c.payload.isDead()
+}
+
 // addressee is a participant in to, by both of its ids (MEW-J7).
 type addressee struct{ name, runtime string }
 

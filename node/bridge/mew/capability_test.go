@@ -2,6 +2,7 @@ package mew
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -299,5 +300,25 @@ func TestComparisonIsBounded(t *testing.T) {
 	})
 	if took > grantBound {
 		t.Errorf("a refusal took %v", took)
+	}
+}
+
+// TestDeadPatternIsWarnedAbout: the operator hears of every pattern that never matches, also of those in a payload.
+func TestDeadPatternIsWarnedAbout(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"kind":"/(/"}`: true,
+		`{"kind":"mcp/request","payload":{"method":"/a{999}/"}}`:                                  true,
+		`{"kind":"mcp/request","payload":{"params":{"name":["read","/[/"]}}}`:                     true,
+		`{"kind":"mcp/request","payload":{"$.params[?(@.x)]":"y"}}`:                               true,
+		`{"kind":"mcp/request","payload":{"` + strings.Repeat("k", maxPattern+1) + `":"y"}}`:      true,
+		`{"kind":"mcp/request","payload":{"method":"tools/*","params":{"name":"/^read/","n":1}}}`: false,
+		`{"kind":["chat","!mcp/*"]}`: false,
+	} {
+		var log logged
+		g := &Gateway{log: slog.New(slog.NewTextHandler(&log, nil))}
+		g.warn(&Space{id: "lab"}, "alice", capOf(t, text))
+		if got := strings.Contains(log.String(), "never matches"); got != want {
+			t.Errorf("%s: warned %v, want %v", text, got, want)
+		}
 	}
 }

@@ -120,7 +120,8 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 		id: sc.ID, title: sc.Name, dropIn: sc.DropIn, inviteSubset: sc.InviteSubset, defaults: sc.Defaults,
 		publicURL: g.cfg.PublicURL, records: g.cfg.Records, audit: g.cfg.Audit, tokens: g.tokens, journal: g.cfg.Journal,
 		invited: g.cfg.Invited, log: g.log,
-		members: make(map[string]*member), byID: make(map[string]*member), streams: make(map[string]*stream), watch: watchers{feeds: make(feeds)},
+		members: make(map[string]*member), byID: make(map[string]*member), streams: make(map[string]*stream), announced: make(map[string]*member),
+		watch: watchers{feeds: make(feeds)},
 	}
 	if sc.RatePerMinute > 0 {
 		s.rates = rate.NewBuckets(rate.PerMinute(sc.RatePerMinute), sc.RatePerMinute, maxMembers)
@@ -191,7 +192,7 @@ func (g *Gateway) warn(s *Space, name string, c Capability) {
 	if keys := c.unknown(); len(keys) > 0 {
 		g.log.Warn("a capability has keys without a meaning", "space", s.id, "participant", name, "keys", keys)
 	}
-	if slices.ContainsFunc(c.kinds, func(t text) bool { return t.kind == textNever }) {
+	if c.hasDeadPattern() {
 		g.log.Warn("a pattern of a capability is not valid and never matches", "space", s.id, "participant", name, "capability", string(c.value.JSON()))
 	}
 }

@@ -54,7 +54,7 @@ func (s *Space) grant(p *post) *refusal {
 	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, "granted")); fault != nil {
 		return fault
 	}
-	p.then = append(p.then, func() { s.welcome(m) })
+	p.then = append(p.then, func() { s.refresh(m) })
 	return nil
 }
 
@@ -120,10 +120,10 @@ func (s *Space) revoke(p *post) *refusal {
 	changed := slices.Clone(e.order)
 	p.then = append(p.then, func() {
 		for _, m := range changed {
-			s.welcome(m)
+			s.refresh(m)
 		}
 		if !slices.Contains(changed, m) {
-			s.welcome(m)
+			s.refresh(m)
 		}
 	})
 	return nil

@@ -125,11 +125,13 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-func (l *logged) has(s string) bool {
+func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), s)
+	return l.text.String()
 }
+
+func (l *logged) has(s string) bool { return strings.Contains(l.String(), s) }
 
 func (l *logged) wait(t *testing.T, s string) {
 	t.Helper()

@@ -103,20 +103,16 @@ func answerRefusal(w http.ResponseWriter, r *refusal) {
 
 // caller authenticates a request of a member; where it cannot, the request is answered.
 func (g *Gateway) caller(w http.ResponseWriter, r *http.Request) (*Space, *member, bool) {
-	from := g.addressOf(r)
-	if wait := g.failed.Peek(from, time.Now()); wait > 0 {
-		answerRefusal(w, refuseRate(wait))
-		return nil, nil, false
-	}
 	token, ok := bearer(r)
 	if !ok || token == "" {
 		answer(w, http.StatusUnauthorized, errorBody("Missing or invalid authorization header"))
 		return nil, nil, false
 	}
-	s, m, ok := g.authenticate(token, r.URL.Query().Get("space"))
+	asked := r.URL.Query().Get("space")
+	s, m, ok := g.authenticate(token, asked)
 	if !ok {
-		g.failed.Take(from, time.Now())
-		answer(w, http.StatusForbidden, errorBody("Invalid token for participant"))
+		fault := refuse(http.StatusForbidden, "forbidden", text1("error", "Invalid token for participant"))
+		answerRefusal(w, g.failedJoin(g.addressOf(r), asked, fault))
 		return nil, nil, false
 	}
 	return s, m, true

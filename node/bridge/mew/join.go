@@ -67,6 +67,7 @@ func (s *Space) join(ses *session, asked string) *refusal {
 	ses.since = time.Now()
 	s.seatFor(m)
 	s.welcome(m)
+	s.log.Info("participant joined", "space", s.id, "participant", m.name, "id", runtime, "connection", ses.id, "replaced", old != nil)
 	if old == nil && !m.virtualOn {
 		s.presence(m, "join")
 	}
@@ -122,6 +123,7 @@ func (s *Space) leaveLocked(ses *session) {
 	}
 	m.session = nil
 	id := m.runtime
+	s.log.Info("participant left", "space", s.id, "participant", m.name, "id", id, "connection", ses.id)
 	s.reseat()
 	if !m.virtualOn {
 		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
@@ -141,19 +143,44 @@ func (s *Space) presence(m *member, event string) {
 		text1("event", event), wire.Member{Key: "participant", Value: m.info()})}, m)
 }
 
-// welcome tells a participant who it is, what it may do, who else is there and what streams run (MEW-34).
+// The bounds of a welcome (MEW-Q4), which with the streams keep it below a mebibyte.
+const (
+	maxWelcomeCaps   = 384 << 10 // bytes of participants with their capabilities, the own entry first
+	maxWelcomePeople = 448 << 10 // bytes of participants, from then on without capabilities
+)
+
+// welcome tells a participant that joins who it is, what it may do, who else is there and what streams run (MEW-34).
 func (s *Space) welcome(m *member) {
+	streams, cut := s.activeStreams()
+	s.sendWelcome(m, cut, wire.Member{Key: "active_streams", Value: streams})
+}
+
+// refresh tells a participant what it may do now. The streams have not changed with its rights.
+func (s *Space) refresh(m *member) { s.sendWelcome(m, false) }
+
+// sendWelcome adds "truncated" if something did not fit.
+func (s *Space) sendWelcome(m *member, cut bool, more ...wire.Member) {
+	you := m.info()
+	size := len(you.JSON())
 	others := make([]wire.Value, 0, len(s.seats))
 	for _, st := range s.seats {
-		if st.m != m && (st.conn != nil || st.m.session == nil) {
-			others = append(others, st.m.info())
+		if st.m == m || st.conn == nil && st.m.session != nil {
+			continue
 		}
+		info := st.m.info()
+		if size+len(info.JSON()) > maxWelcomeCaps {
+			info, cut = st.m.infoWith(wire.Arr()), true
+		}
+		if size += len(info.JSON()); size > maxWelcomePeople {
+			break
+		}
+		others = append(others, info)
 	}
-	s.tell(m, outgoing{from: fromSystem, kind: kindWelcome, to: []string{m.runtime}, payload: wire.Obj(
-		wire.Member{Key: "you", Value: m.info()},
-		wire.Member{Key: "participants", Value: wire.Arr(others...)},
-		wire.Member{Key: "active_streams", Value: s.activeStreams()},
-	)})
+	members := append([]wire.Member{{Key: "you", Value: you}, {Key: "participants", Value: wire.Arr(others...)}}, more...)
+	if cut || m.cut {
+		members = append(members, wire.Member{Key: "truncated", Value: wire.Bool(true)})
+	}
+	s.tell(m, outgoing{from: fromSystem, kind: kindWelcome, to: []string{m.runtime}, payload: wire.Obj(members...)})
 }
 
 // connectVirtual lets an output log take part (MEW-D6).

@@ -61,6 +61,7 @@ func isSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 // rule is what the gateway asks of a kind beside a capability. A kind without one is only passed on.
 type rule struct {
 	reserved   bool // only the gateway sends it (MEW-8, MEW-54)
+	dropIn     bool // a drop-in space lets participants send it all the same
 	correlated bool // correlation_id is needed
 	context    bool // context is needed (MEW-18)
 	paused     bool // a paused participant may send it (MEW-37)
@@ -100,7 +101,7 @@ var rules = map[string]rule{
 	kindRestart:          {},
 	kindShutdown:         {paused: true, act: (*Space).shutDown},
 	kindStreamRequest:    {kept: true, act: (*Space).openStream},
-	kindStreamOpen:       {reserved: true, kept: true},
+	kindStreamOpen:       {reserved: true, dropIn: true, kept: true, act: (*Space).announceStream},
 	kindStreamClose:      {paused: true, shutdown: true, act: (*Space).closeStream},
 	kindStreamGrant:      {act: (*Space).grantWrite},
 	kindStreamRevoke:     {act: (*Space).revokeWrite},

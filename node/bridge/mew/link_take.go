@@ -121,10 +121,11 @@ func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
 		caps, _ := v.Get("capabilities")
 		l.person(v.GetStr("id"), caps)
 	}
-	l.streams = nil
-	streams, _ := e.payload.Get("active_streams")
-	for v := range streams.Elems() {
-		l.openStream(v)
+	if streams, ok := e.payload.Get("active_streams"); ok { // absent after a change of rights
+		l.streams = nil
+		for v := range streams.Elems() {
+			l.openStream(v)
+		}
 	}
 	if first = l.conn != conn; first {
 		l.spoke = make(map[string]struct{})

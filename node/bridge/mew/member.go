@@ -16,7 +16,8 @@ type member struct {
 
 	held  []held
 	caps  []*Capability // of held, in its order
-	shown wire.Value    // of held, as others see it
+	shown wire.Value    // of held, as others see it: the first maxShownCaps bytes
+	cut   bool          // shown lacks some
 
 	session   *session // its live connection
 	output    *virtual // its output log
@@ -26,6 +27,7 @@ type member struct {
 	pausedUntil time.Time // zero: until somebody resumes it
 	down        bool      // shut down until it joins again
 	takeovers   []time.Time
+	refusals    []time.Time
 }
 
 // held is a capability that counts, and why.
@@ -86,13 +88,21 @@ func (m *member) recompute(dropIn bool) {
 			m.held = append(m.held, held{cap: &g.caps[i], grant: g})
 		}
 	}
-	values := make([]wire.Value, len(m.held))
-	for i, h := range m.held {
+	values, size := make([]wire.Value, 0, len(m.held)), 0
+	m.cut = false
+	for _, h := range m.held {
 		m.caps = append(m.caps, h.cap)
-		values[i] = h.cap.value
+		if size += len(h.cap.value.JSON()); size > maxShownCaps {
+			m.cut = true
+			continue
+		}
+		values = append(values, h.cap.value)
 	}
 	m.shown = wire.Arr(values...)
 }
+
+// maxShownCaps bounds the capabilities that others see of a participant, and that a refusal lists.
+const maxShownCaps = 256 << 10
 
 // present says whether the member is in the space now.
 func (m *member) present() bool { return m.session != nil || m.virtualOn }
@@ -106,6 +116,8 @@ func (m *member) isPaused(now time.Time) bool {
 }
 
 // info is the member as others see it.
-func (m *member) info() wire.Value {
-	return wire.Obj(text1("id", m.runtime), wire.Member{Key: "capabilities", Value: m.shown})
+func (m *member) info() wire.Value { return m.infoWith(m.shown) }
+
+func (m *member) infoWith(capabilities wire.Value) wire.Value {
+	return wire.Obj(text1("id", m.runtime), wire.Member{Key: "capabilities", Value: capabilities})
 }

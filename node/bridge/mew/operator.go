@@ -64,8 +64,8 @@ func (s *Space) Status() SpaceStatus {
 		ID: s.id, Name: s.title, Participants: []ParticipantStatus{}, Streams: []json.RawMessage{},
 		Proposals: append([]PendingProposal{}, s.board.proposals...), Reasoning: append([]Reasoning{}, s.board.reasoning...),
 	}
-	for v := range s.activeStreams().Elems() {
-		out.Streams = append(out.Streams, v.JSON())
+	for _, st := range s.sortedStreams() {
+		out.Streams = append(out.Streams, st.describe().JSON())
 	}
 	for _, m := range s.members {
 		p := ParticipantStatus{

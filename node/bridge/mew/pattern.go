@@ -36,6 +36,8 @@ const (
 	textRegexp
 )
 
+func (t text) isDead() bool { return t.kind == textNever }
+
 // compileText compiles a string pattern.
 func compileText(s string) text {
 	t := text{source: s}

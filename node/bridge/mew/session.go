@@ -61,16 +61,11 @@ func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 // serveSocket takes a connection in (MEW-J1).
 func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	from := g.addressOf(r)
-	if wait := g.failed.Peek(from, time.Now()); wait > 0 {
-		answerRefusal(w, refuseRate(wait))
-		return
-	}
 	token, ok := bearer(r)
 	ses := &session{id: "ws-" + strings.ToLower(rand.Text()[:12])}
 	asked := r.URL.Query().Get("space")
 	if !ok || token != "" && !g.admit(ses, token, asked) {
-		g.failed.Take(from, time.Now())
-		answerRefusal(w, refuseUnauthorized("Authentication failed"))
+		answerRefusal(w, g.failedJoin(from, asked, refuseUnauthorized("Authentication failed")))
 		return
 	}
 	conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: MaxEnvelope, Origins: g.cfg.Origins})
@@ -89,6 +84,20 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	ses.byHeader = true
 	g.goOn(ses, g.enter(ses, ""))
+}
+
+// failedJoin charges the address of a client that showed no valid token, and returns the refusal to answer with: past
+// ten in a minute it is told to wait. A valid token passes whatever its address did before, because an address may be
+// shared (MEW-Q4).
+func (g *Gateway) failedJoin(from, space string, r *refusal) *refusal {
+	wait, ok := g.failed.Take(from, time.Now())
+	if ok {
+		g.log.Info("no valid token", "client", from, "space", printable(space, maxName))
+		return r
+	}
+	limited := refuseRate(wait)
+	limited.close = r.close
+	return limited
 }
 
 // receptionist waits for the join of a connection that brought no bearer.
@@ -148,6 +157,7 @@ func (g *Gateway) talk(ses *session) {
 // enter joins the space; a refusal closes the connection.
 func (g *Gateway) enter(ses *session, runtime string) bool {
 	if fault := ses.space.join(ses, runtime); fault != nil {
+		g.log.Info("join refused", "space", ses.space.id, "participant", ses.m.name, "reason", fault.payload.GetStr("error"))
 		hangUpWith(ses.conn, fault)
 		return false
 	}
@@ -166,7 +176,7 @@ func (g *Gateway) awaitJoin(ses *session, asked, from string) bool {
 	late := time.AfterFunc(joinPatience, func() { hangUpWith(ses.conn, refuseUnauthorized("No join came")) })
 	_, data, err := ses.conn.Read()
 	if !late.Stop() {
-		g.failed.Take(from, time.Now()) // it holds a connection for nothing
+		g.failedJoin(from, asked, refuseUnauthorized("No join came")) // it holds a connection for nothing
 		return false
 	}
 	if err != nil {
@@ -178,8 +188,7 @@ func (g *Gateway) awaitJoin(ses *session, asked, from string) bool {
 		ok = false // it asks for two
 	}
 	if !ok || !g.admit(ses, j.token, space) {
-		g.failed.Take(from, time.Now())
-		hangUpWith(ses.conn, refuseUnauthorized("Authentication failed"))
+		hangUpWith(ses.conn, g.failedJoin(from, space, refuseUnauthorized("Authentication failed")))
 		return false
 	}
 	return g.enter(ses, j.id)

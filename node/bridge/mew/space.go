@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -35,8 +36,9 @@ type Space struct {
 	seats     []*seat            // who gets what is sent; replaced, never changed
 	slow      []*session         // overflowed while something was sent
 	streams   map[string]*stream
-	lastNo    int     // of the streams
-	operator  *member // the owner; nil in a drop-in space
+	lastNo    int                // of the streams
+	announced map[string]*member // ids of streams that participants announced themselves, and who did
+	operator  *member            // the owner; nil in a drop-in space
 	board     board
 	proposals proposals
 	history   history
@@ -183,7 +185,7 @@ func (s *Space) judge(p *post) *refusal {
 		return refuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
 	}
 	r := ruleOf(p.kind)
-	if r.reserved { // MEW-54
+	if r.reserved && !(r.dropIn && s.dropIn) { // MEW-54
 		return refuseReserved(p.kind)
 	}
 	if s.rates != nil {
@@ -257,10 +259,17 @@ func (s *Space) allowed(p *post) *refusal {
 	return nil
 }
 
+// maxRefusalLines bounds the refusals of one participant that the log of a minute shows at level info.
+const maxRefusalLines = 20
+
 // refused tells the sender, and the history (MEW-36, MEW-H2).
 func (s *Space) refused(p *post, r *refusal) {
 	s.journal.rejected(s, p, r)
-	s.log.Debug("envelope refused", "space", s.id, "participant", p.by.name, "kind", printable(p.kind, maxKind), "reason", r.reason)
+	level := slog.LevelInfo
+	if often(&p.by.refusals, maxRefusalLines) {
+		level = slog.LevelDebug
+	}
+	s.log.Log(context.Background(), level, "envelope refused", "space", s.id, "participant", p.by.name, "kind", printable(p.kind, maxKind), "reason", r.reason)
 	s.tell(p.by, r.envelope(p.by.runtime, p.id))
 }
 

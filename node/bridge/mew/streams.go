@@ -3,6 +3,7 @@ package mew
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -12,10 +13,14 @@ import (
 
 // The bounds on streams; a space forgets them when it ends (MEW-Q5).
 const (
-	maxStreams      = 4096
-	maxOwnStreams   = 256
-	ownerMayBeAway  = 5 * time.Minute // MEW-52
-	maxStreamFields = 64 << 10        // bytes of a request's payload, which every late joiner gets
+	maxStreams     = 4096
+	maxOwnStreams  = 256
+	ownerMayBeAway = 5 * time.Minute // MEW-52
+
+	// Bytes that the descriptions of streams take in a welcome (MEW-Q4): of one, of all of an owner, of all.
+	maxStreamFields = 64 << 10
+	maxOwnFields    = 256 << 10
+	maxAllFields    = 512 << 10
 )
 
 // stream is an open stream (MEW-43 to MEW-52). Participants are kept as such: ids change when they reconnect.
@@ -25,6 +30,7 @@ type stream struct {
 	writers   []*member // beside the owner
 	target    []*member // nil: everybody
 	request   wire.Value
+	size      int // bytes of its description when it was opened
 	requestID string
 	openID    string
 	created   time.Time
@@ -58,20 +64,12 @@ func (s *Space) openStream(p *post) *refusal {
 	if len(p.payload.JSON()) > maxStreamFields {
 		return refuseShape("the payload of a stream/request is larger than " + itoa(maxStreamFields) + " bytes")
 	}
-	own := 0
-	for _, st := range s.streams {
-		if st.owner == p.by {
-			own++
-		}
+	st := &stream{owner: p.by, target: target, request: p.payload, requestID: p.id, created: time.Now()}
+	st.size = len(st.describe().JSON())
+	if fault := s.roomFor(st); fault != nil {
+		return fault
 	}
-	if len(s.streams) >= maxStreams || own >= maxOwnStreams {
-		return refuseStream(400, "invalid_operation", "Too many streams are open")
-	}
-	s.lastNo++
-	st := &stream{
-		id: "stream-" + itoa(s.lastNo), owner: p.by, target: target, request: p.payload,
-		requestID: p.id, created: time.Now(),
-	}
+	st.id = s.nextStreamID()
 	if !p.by.present() {
 		st.orphaned = st.created
 	}
@@ -85,6 +83,70 @@ func (s *Space) openStream(p *post) *refusal {
 	p.before = append(p.before, open)
 	p.opened = st
 	p.status, p.extra = "stream_opened", []wire.Member{text1("stream_id", st.id)}
+	return nil
+}
+
+// roomFor refuses a stream if its owner, or the space, has too many or their descriptions would be too long.
+func (s *Space) roomFor(st *stream) *refusal {
+	own, ownSize, allSize := 0, st.size, st.size
+	for _, other := range s.streams {
+		allSize += other.size
+		if other.owner == st.owner {
+			own++
+			ownSize += other.size
+		}
+	}
+	switch {
+	case len(s.streams) >= maxStreams || own >= maxOwnStreams:
+		return refuseStream(400, "invalid_operation", "Too many streams are open")
+	case ownSize > maxOwnFields || allSize > maxAllFields:
+		return refuseStream(400, "invalid_operation", "The open streams have too much to say: close one, or describe this one with fewer words")
+	}
+	return nil
+}
+
+const streamPrefix = "stream-"
+
+// nextStreamID returns an id that no participant announced.
+func (s *Space) nextStreamID() string {
+	for {
+		s.lastNo++
+		if id := streamPrefix + itoa(s.lastNo); s.announced[id] == nil {
+			return id
+		}
+	}
+}
+
+// gaveOut reports whether the gateway gave out a stream id, now or earlier.
+func (s *Space) gaveOut(id string) bool {
+	rest, ok := strings.CutPrefix(id, streamPrefix)
+	n, number := smallInt(rest)
+	return ok && number && n > 0 && n <= s.lastNo && itoa(n) == rest && s.announced[id] == nil
+}
+
+// announceStream takes note of a stream that a participant of a drop-in space opens by itself (MEW-8). The gateway only
+// keeps its id apart from those that it gives out: it carries no frames of such a stream.
+func (s *Space) announceStream(p *post) *refusal {
+	id := p.payload.GetStr("stream_id")
+	if id == "" || len(id) > maxID {
+		return refuseShape("payload.stream_id must be a text of 1 to " + itoa(maxID) + " bytes")
+	}
+	if s.gaveOut(id) {
+		return refuseStream(403, "unauthorized", "The gateway gave this stream id out")
+	}
+	if s.announced[id] != nil {
+		return nil
+	}
+	own := 0
+	for _, m := range s.announced {
+		if m == p.by {
+			own++
+		}
+	}
+	if own >= maxOwnStreams || len(s.announced) >= maxStreams {
+		return refuseStream(400, "invalid_operation", "Too many stream ids were announced")
+	}
+	s.announced[strings.Clone(id)] = p.by
 	return nil
 }
 
@@ -170,6 +232,9 @@ func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte
 func (s *Space) closeStream(p *post) *refusal {
 	var found *stream
 	if id := p.payload.GetStr("stream_id"); id != "" {
+		if s.dropIn && !s.gaveOut(id) {
+			return nil // it is between participants
+		}
 		found = s.streams[id]
 	} else {
 		for _, st := range s.streams {
@@ -324,19 +389,27 @@ func (s *Space) sortedStreams() []*stream {
 	return out
 }
 
-// activeStreams describes the streams to who joins late: the request as it was, then what only the gateway says
-// (MEW-35).
-func (s *Space) activeStreams() wire.Value {
-	streams := s.sortedStreams()
-	out := make([]wire.Value, len(streams))
-	for i, st := range streams {
-		v := st.request.Without("stream_id", "owner", "authorized_writers", "created")
-		if st.target != nil {
-			v = v.With("target", st.targetIDs())
+// activeStreams describes the streams to a participant that joins, and reports whether it left some out: writers who
+// were added later can make the descriptions longer than a welcome has room for.
+func (s *Space) activeStreams() (list wire.Value, cut bool) {
+	var out []wire.Value
+	size := 0
+	for _, st := range s.sortedStreams() {
+		v := st.describe()
+		if size += len(v.JSON()); size > maxAllFields {
+			return wire.Arr(out...), true
 		}
-		v = v.With("stream_id", wire.Text(st.id)).With("owner", wire.Text(st.owner.runtime)).
-			With("authorized_writers", st.writerIDs()).With("created", wire.Text(stamp(st.created)))
-		out[i] = v
+		out = append(out, v)
 	}
-	return wire.Arr(out...)
+	return wire.Arr(out...), false
+}
+
+// describe returns the request of a stream as it was, then the fields that only the gateway sets (MEW-35).
+func (st *stream) describe() wire.Value {
+	v := st.request.Without("stream_id", "owner", "authorized_writers", "created")
+	if st.target != nil {
+		v = v.With("target", st.targetIDs())
+	}
+	return v.With("stream_id", wire.Text(st.id)).With("owner", wire.Text(st.owner.runtime)).
+		With("authorized_writers", st.writerIDs()).With("created", wire.Text(stamp(st.created)))
 }

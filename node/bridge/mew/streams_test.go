@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,50 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
+
+// TestAnnouncedStream: participants of a drop-in space open and close streams of their own with any id that the gateway
+// did not give out, and the gateway does not give out such an id later. The reference's stream scenario does this by
+// HTTP (MEW-8). A hosted space refuses it.
+func TestAnnouncedStream(t *testing.T) {
+	cfg := lab(t)
+	cfg.DropIn = true
+	r := start(t, cfg)
+	bob := r.join("bob-token")
+	say := func(want int, body string) {
+		t.Helper()
+		if got, answer := r.post("alice", "alice-token", body); got != want {
+			t.Errorf("%s: %d %s, want %d", body, got, answer, want)
+		}
+	}
+	say(200, `{"kind":"stream/open","to":["bob"],"correlation_id":["r"],"payload":{"stream_id":"stream-1","encoding":"text"}}`)
+	if got := bob.until(kindStreamOpen); got.GetStr("from") != "alice" || str(pay(got, "stream_id")) != "stream-1" {
+		t.Errorf("bob gets %s", got.JSON())
+	}
+	say(200, `{"kind":"stream/request","payload":{}}`)
+	if got := str(pay(bob.until(kindStreamOpen), "stream_id")); got != "stream-2" {
+		t.Errorf("the gateway gives out %s, which must not be an id that a participant announced", got)
+	}
+	bob.send(`#stream-1#data`) // the gateway carries no frames of it
+	if got := bob.until(kindError); str(pay(got, "error")) != "unauthorized_stream_write" {
+		t.Errorf("a frame of an announced stream: %s", got.JSON())
+	}
+	say(403, `{"kind":"stream/open","payload":{"stream_id":"stream-2"}}`) // the gateway's
+	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-1"}}`)
+	bob.until(kindStreamClose)
+	say(200, `{"kind":"stream/close","payload":{"stream_id":"never-opened"}}`)
+	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
+	say(404, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
+	say(400, `{"kind":"stream/open","payload":{}}`)
+	for n := range maxOwnStreams - 1 {
+		say(200, fmt.Sprintf(`{"kind":"stream/open","payload":{"stream_id":"own-%d"}}`, n))
+	}
+	say(400, `{"kind":"stream/open","payload":{"stream_id":"one-more"}}`)
+
+	strict := start(t, lab(t))
+	if got, answer := strict.post("alice", "alice-token", `{"kind":"stream/open","payload":{"stream_id":"mine"}}`); got != 400 {
+		t.Errorf("in a hosted space: %d %s, want 400", got, answer)
+	}
+}
 
 // A stream request is answered with an open before it is passed on, and late joiners learn all of it (MEW-43, MEW-44,
 // MEW-35).

@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -70,6 +71,12 @@ func compileKey(m wire.Member) keyShape {
 		k.kind = keyLiteral
 	}
 	return k
+}
+
+// isDead reports whether a pattern in the shape, of a value or of a key, never matches.
+func (s *shape) isDead() bool {
+	return s.kind == wire.String && s.text.isDead() || slices.ContainsFunc(s.elems, (*shape).isDead) ||
+		slices.ContainsFunc(s.keys, func(k keyShape) bool { return k.kind == keyNever || k.value.isDead() })
 }
 
 // match says whether v has this shape. root is the payload, where JSONPath keys begin.

@@ -1,0 +1,64 @@
+package mew
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestWelcomeIsBounded: a welcome stays below a mebibyte, says so if something did not fit, and begins with what its
+// reader may do. It used to grow with everything that anybody in the space held or opened, to 15 MB (MEW-Q4).
+func TestWelcomeIsBounded(t *testing.T) {
+	const people = 120
+	cfg := lab(t)
+	var wide []string
+	for n := range 40 {
+		wide = append(wide, fmt.Sprintf(`{"kind":"tool-%d","payload":{"text":%q}}`, n, strings.Repeat("x", 200)))
+	}
+	for n := range people {
+		name := fmt.Sprintf("guest-%d", n)
+		cfg.Participants = append(cfg.Participants, Participant{Name: name, Tokens: []string{name + "-token"}, Capabilities: caps(t, wide...)})
+	}
+	r := start(t, cfg)
+	alice, bob := r.join("alice-token"), r.join("bob-token")
+	for n, p := range []*player{alice, bob} {
+		for range 8 {
+			p.send(fmt.Sprintf(`{"kind":"stream/request","payload":{"description":%q,"n":%d}}`, strings.Repeat("d", 60<<10), n))
+		}
+		p.fence()
+	}
+	s := r.g.Space("lab")
+	if got := s.Status(); len(got.Streams) != 8 { // four of 60 KiB an owner
+		t.Errorf("%d streams of 60 KiB are open, want 4 an owner", len(got.Streams))
+	}
+	for n := range people {
+		r.join(fmt.Sprintf("guest-%d-token", n))
+	}
+	_, raw := r.open("/ws", "admin-token").next()
+	if len(raw) >= MaxEnvelope {
+		t.Errorf("the welcome has %d bytes, want fewer than %d", len(raw), MaxEnvelope)
+	}
+	w := parsed(t, raw)
+	if got := pay(w, "participants"); got.Len() != people+2 {
+		t.Errorf("%d participants, want %d", got.Len(), people+2)
+	}
+	if cut, _ := pay(w, "truncated").Boolean(); !cut || pay(w, "you", "capabilities").Len() != 1 || pay(w, "active_streams").Len() != 8 {
+		t.Errorf("truncated %v, you %s, %d streams, want true, own capabilities and 8 streams",
+			cut, pay(w, "you").JSON(), pay(w, "active_streams").Len())
+	}
+}
+
+// TestWelcomeAfterGrant: the welcome that follows a change of rights does not repeat the streams (MEW-Q4), and a space
+// in which nothing had to be left out does not speak of that.
+func TestWelcomeAfterGrant(t *testing.T) {
+	r := start(t, lab(t))
+	admin, alice := r.join("admin-token"), r.join("alice-token")
+	alice.send(`{"id":"s","kind":"stream/request","payload":{"direction":"upload"}}`)
+	alice.until(kindStreamRequest)
+	admin.send(`{"kind":"capability/grant","payload":{"recipient":"alice","capabilities":[{"kind":"mcp/request"}]}}`)
+	alice.until(kindGrant)
+	w, _ := alice.until(kindWelcome).Get("payload")
+	if _, has := w.Get("active_streams"); has || w.Len() != 2 {
+		t.Errorf("after a grant the welcome is %s, want you and participants only", w.JSON())
+	}
+}
