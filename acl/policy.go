@@ -45,8 +45,6 @@ type Policy struct {
 	Mode  Mode     `yaml:"mode"`  // empty means approval
 	Allow []string `yaml:"allow"` // principals
 	Block []string `yaml:"block"` // principals; beats Allow and every rule
-	// Modes are the modes of principals that have one of their own: links to foreign networks.
-	Modes map[string]Mode `yaml:"-"`
 	// Hold says which intents wait for the owner; the first rule that matches decides. Without one the
 	// defaults of AM-31 hold.
 	Hold []HoldRule `yaml:"hold"`
@@ -93,14 +91,6 @@ func (p Policy) Validate() error {
 		}
 	}
 	return nil
-}
-
-// For returns the policy as it is for one principal.
-func (p Policy) For(principal string) Policy {
-	if m, ok := p.Modes[principal]; ok {
-		p.Mode = m
-	}
-	return p
 }
 
 // Admit is line 11 of the receive table. wroteFirst says that our owner wrote to this peer in this very

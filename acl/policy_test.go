@@ -218,13 +218,3 @@ func TestPolicyValidate(t *testing.T) {
 		})
 	}
 }
-
-// A link has an access mode of its own, whatever the node's is (MEW-L2).
-func TestModeOfPrincipal(t *testing.T) {
-	p := acl.Policy{Mode: acl.Open, Modes: map[string]acl.Mode{"mew:lab": acl.Approval, "mew:home": acl.Allowlist}}
-	for principal, want := range map[string]acl.Mode{"am_1": acl.Open, "mew:lab": acl.Approval, "mew:home": acl.Allowlist} {
-		if got := p.For(principal).Mode; got != want {
-			t.Errorf("mode of %s = %q, want %q", principal, got, want)
-		}
-	}
-}

@@ -212,7 +212,7 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 func (a *acceptance) judge(ctx context.Context) (err error) {
 	conv := a.thread.Conversation()
 	expected := conv.WroteFirst || a.cancels(ctx, conv)
-	a.verdict, err = a.n.cfg.Policy.For(a.in.Principal).Admit(a.standing, expected)
+	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
 	a.stranger = !a.standing.Known() && !expected
 	return err
 }

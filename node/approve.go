@@ -78,7 +78,7 @@ func (v *verdict) release(ctx context.Context) error {
 		return err
 	}
 	expected := conv.WroteFirst || len(cancelled) > 0
-	if _, err := v.n.cfg.Policy.For(v.ask.Subject).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
+	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {

@@ -3,8 +3,9 @@ package node
 import (
 	"cmp"
 	"context"
-	"maps"
+	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -24,14 +25,20 @@ func (n *Node) Route(r Route) {
 	n.cfg.Routes = slices.Insert(slices.Clone(n.cfg.Routes), at, r)
 }
 
-// AccessMode gives a principal an access mode of its own, as a link to a foreign network has one.
-func (n *Node) AccessMode(principal string, m acl.Mode) {
-	modes := maps.Clone(n.cfg.Policy.Modes)
-	if modes == nil {
-		modes = make(map[string]acl.Mode)
+// Attach takes the links of a kind under the node's access rules: policy.access of a link decides about everybody behind
+// it, whatever the bridge calls them. The error names each key of a policy that the kind does not honor.
+func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) error {
+	for _, l := range links {
+		var wrong []error
+		for _, e := range kind.CheckPolicy(l) {
+			wrong = append(wrong, e)
+		}
+		if len(wrong) > 0 {
+			return errors.Join(wrong...)
+		}
+		n.linkModes.Store(kind.Name+":"+l.Name, n.linkMode(acl.Mode(l.Policy.Access)))
 	}
-	modes[principal] = m
-	n.cfg.Policy.Modes = modes
+	return nil
 }
 
 // HoldRule adds a rule about the intents of a bridge behind the rules that the owner configured.
@@ -39,12 +46,33 @@ func (n *Node) HoldRule(r acl.HoldRule) {
 	n.cfg.Policy.Hold = append(slices.Clone(n.cfg.Policy.Hold), r)
 }
 
-// modeFor is the access mode that holds for a principal.
-func (n *Node) modeFor(principal string) acl.Mode {
-	if m := n.cfg.Policy.Modes[principal]; m != "" {
-		return m
+// linkMode returns the access mode of a link with the given policy.access. The default is approval, except that a link
+// lets nobody ask where the node itself takes messages from listed peers only.
+func (n *Node) linkMode(access acl.Mode) acl.Mode {
+	switch {
+	case access != "":
+		return access
+	case n.mode() == acl.Allowlist:
+		return acl.Allowlist
+	}
+	return acl.Approval
+}
+
+// modeFor returns the access mode for the peer with a foreign address: that of its link. For a native peer, whose address
+// is empty, and for a foreign one that came to a service of this process and not over a link, it is the node's own.
+func (n *Node) modeFor(address string) acl.Mode {
+	link, _, _ := strings.Cut(address, "/")
+	if m, ok := n.linkModes.Load(link); ok {
+		return m.(acl.Mode)
 	}
 	return n.mode()
+}
+
+// policyFor returns the access policy for the peer with a foreign address, see [Node.modeFor].
+func (n *Node) policyFor(address string) acl.Policy {
+	p := n.cfg.Policy
+	p.Mode = n.modeFor(address)
+	return p
 }
 
 // KeepOpen lets conversations of an intent be silent for longer than others before they expire: their end is the bridge's

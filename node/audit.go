@@ -31,14 +31,14 @@ func (a *acceptance) admittedBy() string {
 	case a.standing != acl.Unknown:
 		return "peer=" + string(a.standing)
 	}
-	return "access.mode=" + string(a.n.modeFor(a.in.Principal))
+	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
 // refusedBy names the rule that keeps a sender out whose signature is good.
 func (a *acceptance) refusedBy(err error) string {
 	switch {
 	case errors.Is(err, wire.ErrNotAllowed) && a.standing != acl.Blocked:
-		return "access.mode=" + string(a.n.modeFor(a.in.Principal))
+		return "access.mode=" + string(a.n.modeFor(a.in.Address))
 	case errors.Is(err, wire.ErrNotAllowed), errors.Is(err, wire.ErrOwnerRejected):
 		return "peer=" + string(a.standing)
 	}
@@ -75,10 +75,16 @@ const keyPolicy = "policy"
 
 // auditPolicy writes a line where the node starts with other rules than it had before.
 func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
+	links := make(map[string]acl.Mode)
+	n.linkModes.Range(func(link, mode any) bool {
+		links[link.(string)] = mode.(acl.Mode)
+		return true
+	})
 	text, err := json.Marshal(struct {
 		Access   acl.Policy
 		Outgoing OutboundPolicy
-	}{n.cfg.Policy, n.cfg.Outbound})
+		Links    map[string]acl.Mode
+	}{n.cfg.Policy, n.cfg.Outbound, links})
 	if err != nil {
 		return fmt.Errorf("encode policy: %w", err)
 	}

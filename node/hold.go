@@ -77,7 +77,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	reason := reasonIntent
 	if a.verdict == acl.HoldSender {
 		ask, slot = a.question(item, "sender", why)
-		ask.Rule = "access.mode=" + string(a.n.modeFor(a.in.Principal))
+		ask.Rule = "access.mode=" + string(a.n.modeFor(a.in.Address))
 		reason = reasonSender
 	}
 	ask.Purge = a.in.Purge

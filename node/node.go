@@ -132,6 +132,7 @@ type Node struct {
 
 	interrupted []string // items whose hooks worked when the process before this one ended
 
+	linkModes  sync.Map                      // "kind:link" to acl.Mode
 	transports map[string]bridge.Transport   // by kind; fixed once the node runs
 	answerers  map[string]bridge.Answerer    // likewise
 	carriers   []Carrier                     // likewise

@@ -10,7 +10,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mew"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -42,17 +44,17 @@ type linkConfig struct {
 // bridgeKind makes the bridge to one protocol. It returns nil where there is nothing to do: no link of the kind, and
 // nothing of it is served.
 type bridgeKind struct {
-	name string
+	bridge.Kind
 	make func(p *process, links []linkConfig) (bridgeService, error)
 }
 
 // bridgeKinds are the protocols that the process speaks beside its own.
 func bridgeKinds() []bridgeKind {
 	return []bridgeKind{
-		{mess.Kind, newMESS},
-		{"mew", newMew},
-		{"agentrelay", newAgentRelay},
-		{moltspeak.Kind, newMoltSpeak},
+		{mess.LinkKind(), newMESS},
+		{mew.LinkKind(), newMew},
+		{agentrelay.LinkKind(), newAgentRelay},
+		{moltspeak.LinkKind(), newMoltSpeak},
 	}
 }
 
@@ -60,7 +62,7 @@ func bridgeKinds() []bridgeKind {
 func bridgeNames() []string {
 	var out []string
 	for _, k := range bridgeKinds() {
-		out = append(out, k.name)
+		out = append(out, k.Name)
 	}
 	return out
 }
@@ -69,19 +71,25 @@ func bridgeNames() []string {
 func (p *process) addBridges() error {
 	for _, kind := range bridgeKinds() {
 		var links []linkConfig
+		var plain []bridge.Link
 		for _, l := range p.cfg.Links {
-			if l.Kind != kind.name {
+			if l.Kind != kind.Name {
 				continue
 			}
 			token, err := p.app.token(l)
 			if err != nil {
 				return fail(exitConfig, err)
 			}
-			links = append(links, linkConfig{Link: l, Token: token})
+			links, plain = append(links, linkConfig{Link: l, Token: token}), append(plain, l)
+		}
+		if p.node != nil {
+			if err := p.node.Attach(kind.Kind, plain); err != nil {
+				return fail(exitConfig, err)
+			}
 		}
 		b, err := kind.make(p, links)
 		if err != nil {
-			return fail(exitConfig, fmt.Errorf("%s: %w", kind.name, err))
+			return fail(exitConfig, fmt.Errorf("%s: %w", kind.Name, err))
 		}
 		if b == nil {
 			continue
@@ -89,10 +97,10 @@ func (p *process) addBridges() error {
 		p.bridges = append(p.bridges, b)
 		if p.node != nil {
 			out := bridge.Transport(b)
-			if kind.name != moltspeak.Kind {
+			if kind.Name != moltspeak.Kind {
 				out = watched{b, p.personalLeaves}
 			}
-			p.node.Transport(kind.name, guided{out, b.Links})
+			p.node.Transport(kind.Name, guided{out, b.Links})
 		}
 		b.Mount(p.edge.Echo())
 		b.MountOwner(p.owner.Group())

@@ -9,7 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// checkLinks says what is wrong with the links as they are written; their bridges check what one kind alone needs.
+// checkLinks finds what is wrong with the links as they are written, among it each key of a policy that the kind of the
+// link does not honor. The bridges check the rest of what one kind alone needs.
 func (c Config) checkLinks(p *problems) {
 	if err := bridge.ValidateLinks(c.Links); err != nil {
 		p.add("links", err.Error())
@@ -17,6 +18,14 @@ func (c Config) checkLinks(p *problems) {
 	for i, l := range c.Links {
 		key := fmt.Sprintf("links[%d]", i)
 		p.oneOf(key+".kind", l.Kind, bridgeNames()...)
+		for _, kind := range bridgeKinds() {
+			if kind.Name != l.Kind {
+				continue
+			}
+			for _, e := range kind.CheckPolicy(l) {
+				p.add(key+"."+e.Key, e.Reason())
+			}
+		}
 		if !c.has(roleNode) {
 			p.add(key, "needs the role node")
 		}

@@ -5,11 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
 func TestConfigLayers(t *testing.T) {
@@ -182,5 +185,53 @@ links:
 	}
 	if err := c.check(); err == nil || !strings.Contains(err.Error(), `links[0].kind: "fax"`) {
 		t.Errorf("check() = %v, want the unknown kind", err)
+	}
+}
+
+// Each kind of link refuses the keys of a policy that its bridge does not read, in a line with key and fix.
+func TestLinkPolicyKeys(t *testing.T) {
+	set := map[string]string{
+		"policy.access": "access: allowlist", "policy.route": "route: directory", "policy.encrypt": "encrypt: always", "policy.tools": "tools: [discover]",
+		"policy.broadcast": "broadcast: true", "policy.transit": "transit: [{from: a, to: b}]",
+		"policy.filter.types": "filter: {types: [chat]}", "policy.filter.from": "filter: {from: [bob]}", "policy.filter.keywords": "filter: {keywords: [tea]}",
+	}
+	filter := []string{"policy.filter.types", "policy.filter.from", "policy.filter.keywords"}
+	for kind, honored := range map[string][]string{
+		"mess":       {"policy.access"},
+		"mew":        append([]string{"policy.access", "policy.tools", "policy.broadcast", "policy.transit"}, filter...),
+		"agentrelay": append([]string{"policy.access", "policy.encrypt", "policy.broadcast"}, filter...),
+		"moltspeak":  {"policy.access", "policy.encrypt"},
+	} {
+		for key, text := range set {
+			file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+			text := "links: [{name: home, kind: " + kind + ", url: 'wss://x.example', options: {peer: bob@acme}, policy: {" + text + "}}]"
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := loadConfig(source{File: file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.check()
+			if slices.Contains(honored, key) {
+				if err != nil {
+					t.Errorf("%s: %s: %v, want it accepted", kind, key, err)
+				}
+				continue
+			}
+			want := "links[0]." + key + ": " + kind + " links do not use it; remove " + key + " of link home; "
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %s: %v, want %q", kind, key, err, want)
+			}
+		}
+	}
+}
+
+// policy.access of a MoltSpeak link says nothing about anybody until the link names its peer.
+func TestMoltSpeakAccessNeedsPeer(t *testing.T) {
+	c := defaultConfig()
+	c.Links = []bridge.Link{{Name: "far", Kind: "moltspeak", URL: "https://far.example", Policy: bridge.LinkPolicy{Access: "open"}}}
+	if err := c.check(); err == nil || !strings.Contains(err.Error(), "add options.peer (agent@org) to link far") {
+		t.Errorf("check() = %v, want policy.access refused", err)
 	}
 }

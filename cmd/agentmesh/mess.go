@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
@@ -70,11 +69,6 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 	p.node.KeepOpen(mess.Intent, 90*day) // the thread's own timing ends it (MESS section 12)
 	p.node.Follow(b)
 	p.node.Answers(mess.Kind, b)
-	for _, l := range links {
-		if l.Policy.Access != "" {
-			p.node.AccessMode(mess.Kind+":"+l.Name, acl.Mode(l.Policy.Access))
-		}
-	}
 	return b, nil
 }
 

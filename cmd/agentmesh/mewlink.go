@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
@@ -29,13 +28,6 @@ func (p *process) newMewLinks(links []linkConfig) (*mew.Bridge, error) {
 	b, err := mew.New(cfg)
 	if err != nil || p.node == nil {
 		return b, err
-	}
-	for _, l := range links {
-		mode := acl.Mode(l.Policy.Access)
-		if mode == "" {
-			mode = acl.Approval
-		}
-		p.node.AccessMode(mew.Principal(l.Name), mode)
 	}
 	if len(links) > 0 {
 		p.node.Route(node.Route{Pattern: mew.Intents, Name: mew.Kind, Handler: mewHandler{b}, Foreign: true})

@@ -42,23 +42,25 @@ type Link struct {
 	Options map[string]string `key:"options"`
 }
 
-// LinkPolicy is what the owner allows a link. The zero value is the careful one: every stranger waits for the owner,
-// nothing is routed, offered, broadcast or passed on.
+// LinkPolicy is what the owner allows a link. The zero value is the careful one: every stranger waits for the owner, and
+// nothing is offered, broadcast or passed on. The node enforces access for every kind; each kind honors some of the other
+// keys ([Kind.Honors]), and a key that it does not honor is an error.
 type LinkPolicy struct {
-	// Who may write from there: open, allowlist or approval. Empty: approval.
+	// Who may write from there: open, allowlist or approval. Empty: approval, or allowlist if access.mode is allowlist.
 	// Danger: open lets everybody on the foreign network reach your hooks.
 	Access string `key:"access"`
-	// Where work goes that the foreign side asks for and nobody here does: directory, or nowhere where it is empty.
+	// No kind of link uses it, so setting it is an error. mess.route is the key for what your own MESS exchange cannot do.
 	Route string `key:"route"`
-	// Whether messages are encrypted, as the kind defines it. Empty: its default.
+	// Whether messages are encrypted. agentrelay: always, when_known (the default) or never. moltspeak: always; the default
+	// encrypts what the class of a message asks for.
 	Encrypt string `key:"encrypt"`
-	// What is taken in.
+	// What is taken in (mew, agentrelay).
 	Filter LinkFilter `key:"filter"`
-	// What the foreign side may call: discover, send, inbox.
+	// What the foreign side may call: discover, send, inbox (mew).
 	Tools []string `key:"tools"`
-	// Messages to everybody are read.
+	// Messages to everybody are read (mew, agentrelay).
 	Broadcast bool `key:"broadcast"`
-	// What may be passed on to another network. Nothing without a rule.
+	// What may be passed on to another network (mew). Nothing without a rule.
 	Transit []Transit `key:"transit"`
 }
 
@@ -155,9 +157,6 @@ func (p LinkPolicy) validate() error {
 	case "", "open", "allowlist", "approval":
 	default:
 		return fmt.Errorf("policy.access %q: must be open, allowlist or approval", p.Access)
-	}
-	if p.Route != "" && p.Route != "directory" {
-		return fmt.Errorf("policy.route %q: must be directory or empty", p.Route)
 	}
 	for _, t := range p.Tools {
 		if !slices.Contains(Tools(), t) {

@@ -25,7 +25,6 @@ func TestLinkValidate(t *testing.T) {
 		{"secret in the registry url", func(l *bridge.Link) { l.RegistryURL = "https://t@x.example" }, "user info"},
 		{"two tokens", func(l *bridge.Link) { l.TokenEnv, l.TokenFile = "A", "b" }, "token"},
 		{"access", func(l *bridge.Link) { l.Policy.Access = "all" }, "access"},
-		{"route", func(l *bridge.Link) { l.Policy.Route = "everywhere" }, "route"},
 		{"tool", func(l *bridge.Link) { l.Policy.Tools = []string{"discover", "shell"} }, "shell"},
 		{"half a transit rule", func(l *bridge.Link) { l.Policy.Transit = []bridge.Transit{{From: "home"}} }, "transit"},
 	} {

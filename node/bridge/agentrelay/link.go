@@ -80,11 +80,6 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	if cfg.AgentID != "" && (!ValidAgentID(cfg.AgentID) || cfg.AgentID == relayID) {
 		return nil, errors.New("agent_id must have 3 to 64 of a-z 0-9 -, beginning and ending with a letter or digit")
 	}
-	switch cfg.Policy.Encrypt {
-	case "", encryptAlways, encryptKnown, encryptNever:
-	default:
-		return nil, errors.New("policy.encrypt must be always, when_known or never")
-	}
 	for key, value := range cfg.Options {
 		if key != optReregister && key != optPending || value != "true" && value != "false" {
 			return nil, fmt.Errorf("options: %s and %s are true or false, and there are no others", optReregister, optPending)

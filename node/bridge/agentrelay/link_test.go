@@ -326,7 +326,6 @@ func TestLinkConfig(t *testing.T) {
 		"http":     func(l *bridge.Link) { l.URL = "https://relay.example/arc" },
 		"token":    func(l *bridge.Link) { l.URL += "?token=tok_1" },
 		"id":       func(l *bridge.Link) { l.AgentID = "relay" },
-		"encrypt":  func(l *bridge.Link) { l.Policy.Encrypt = "sometimes" },
 		"option":   func(l *bridge.Link) { l.Options = map[string]string{"x": "true"} },
 		"no value": func(l *bridge.Link) { l.Options = map[string]string{optPending: "yes"} },
 	} {

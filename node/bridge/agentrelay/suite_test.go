@@ -228,6 +228,7 @@ func TestSuite(t *testing.T) {
 		Address:   arcAddress,
 		Principal: func(peer string) string { return arcAddress(peer).String() },
 		Peers:     [2]string{"agent-042", "agent-007"},
+		LinkKind:  LinkKind(),
 		New: func(t *testing.T, node bridge.Receiver) bridgetest.Bridge {
 			return newLinked(t, Config{Node: node, Store: st}, nil)
 		},
@@ -237,7 +238,7 @@ func TestSuite(t *testing.T) {
 				c.Transports = map[string]bridge.Transport{Kind: cfg.Transport}
 			})
 			st = member.Store
-			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 		},
 		Message: func(n int) []byte {
 			return fmt.Appendf(nil, `{"id":"msg_%d","type":"thought","payload":"hello %d"}`, n, n)

@@ -25,6 +25,8 @@ type Suite struct {
 	// Address is the address of the foreign peer named peer, and Principal who access rules act on for it.
 	Address   func(peer string) bridge.Address
 	Principal func(peer string) string
+	// LinkKind declares the links of the bridge.
+	LinkKind bridge.Kind
 	// Peers are the names of two foreign peers.
 	Peers [2]string
 
@@ -70,6 +72,7 @@ type Node struct {
 	Receiver bridge.Receiver
 	Asks     *acl.Asks
 	Store    store.Store
+	Attach   func(bridge.Kind, []bridge.Link) error
 }
 
 // Kind is a native message that the bridge maps, to the foreign side and back.
@@ -96,6 +99,10 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("blocked while held", s.blockedWhileHeld)
 	t.Run("limits", s.limits)
 	t.Run("not listed", s.notListed)
+	t.Run("link with an allowlist", s.linkAllowlist)
+	t.Run("link without policy.access", s.linkDefault)
+	t.Run("open link", s.linkOpen)
+	t.Run("release behind a link", s.linkRelease)
 	t.Run("sensitive intent", s.sensitive)
 	t.Run("conversation", s.conversation)
 	t.Run("flood", s.flood)

@@ -17,6 +17,7 @@ func TestToy(t *testing.T) {
 		Address:   toyAddress,
 		Principal: func(string) string { return "toy:home" },
 		Peers:     [2]string{"cat", "dog/2"},
+		LinkKind:  bridge.Kind{Name: "toy"},
 		New:       func(_ *testing.T, node bridge.Receiver) bridgetest.Bridge { return newToy(node) },
 		Node:      startNode,
 		Message:   toyMessage,
@@ -50,5 +51,5 @@ func startNode(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
 		c.Policy, c.Rates = cfg.Policy, cfg.Rates
 		c.Transports = map[string]bridge.Transport{"toy": cfg.Transport}
 	})
-	return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+	return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -53,9 +54,7 @@ func (p *party) said(ref string) string {
 // pair is a node that asks and one that does, whose owner wants to be asked about strangers.
 func pair(t *testing.T, mode acl.Mode) (home, away *party) {
 	mesh := meshtest.New(t)
-	away = newParty(t, mesh, "away", func(c *Config) {
-		c.Node.(*meshtest.Member).AccessMode(string(meshtest.Key("home").Public().AgentID()), mode)
-	})
+	away = newPartyWith(t, mesh, "away", nil, func(c *node.Config) { c.Policy.Mode = mode })
 	away.executor("bob")
 	home = newParty(t, mesh, "home", func(c *Config) {
 		c.Route = true

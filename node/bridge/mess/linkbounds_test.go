@@ -184,7 +184,6 @@ func TestLargestForeignBlockComesIn(t *testing.T) {
 	})
 	l := home.bridge.links[0]
 	bob := strings.Repeat("b", 64)
-	home.node.AccessMode(Kind+":garden", "open")
 	if err := l.take(t.Context(), bob, "2026-01-31-001", "1", sized(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
 		t.Fatal(err)
 	}

@@ -130,8 +130,10 @@ func (p *party) here(intent string) string {
 // came does not come in at all.
 func TestOverThereBeforeItIsLetIn(t *testing.T) {
 	a := newAbroad(t, func(c *Config) {
-		c.Node.(*meshtest.Member).AccessMode("mess:garden", acl.Approval)
 		c.Links[0].Policy.Access = string(acl.Approval)
+		if err := c.Node.(*meshtest.Member).Attach(LinkKind(), c.Links); err != nil {
+			t.Fatal(err)
+		}
 	})
 	carol := a.register("carol")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")

@@ -93,6 +93,7 @@ func TestBridgeSuite(t *testing.T) {
 	bridgetest.Suite{
 		Address:   address,
 		Principal: func(peer string) string { return address(peer).String() },
+		LinkKind:  LinkKind(),
 		Peers:     [2]string{"roomba", "household:teague-phone"},
 		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
 			s := shared
@@ -117,7 +118,7 @@ func TestBridgeSuite(t *testing.T) {
 				c.Routes = []node.Route{{Pattern: string(Intent), Name: "mess", Handler: meshHandler{func() *Bridge { return exchange }}, Repeatable: true}}
 			})
 			shared = member.Store
-			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 		},
 		Message: func(n int) []byte { return []byte("- request: {id: m" + itoa(n) + ", intent: hello}") },
 		Kinds: []bridgetest.Kind{{

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -47,9 +46,7 @@ func (p *party) titled(kind, text string) (n int) {
 func TestLateClaimThroughTheMesh(t *testing.T) {
 	var lost atomic.Bool
 	mesh := meshtest.New(t)
-	away := newParty(t, mesh, "away", func(c *Config) {
-		c.Node.(*meshtest.Member).AccessMode(string(meshtest.Key("home").Public().AgentID()), acl.Open)
-	})
+	away := newParty(t, mesh, "away", nil)
 	away.executor("bob")
 	home := newParty(t, mesh, "home", func(c *Config) {
 		c.Route = true

@@ -103,13 +103,12 @@ func newLabOn(t *testing.T, r *rig, m *meshtest.Mesh, links ...bridge.Link) *lab
 	var b *Bridge
 	home := m.Node("home", func(c *node.Config) {
 		c.HoldFor = 5 * time.Minute
-		c.Policy.Modes = make(map[string]acl.Mode)
-		for _, l := range links {
-			c.Policy.Modes[Principal(l.Name)] = acl.Mode(l.Policy.Access)
-		}
 		c.Transports = map[string]bridge.Transport{Kind: late{&b}}
 		c.Routes = []node.Route{{Pattern: Intents, Name: Kind, Handler: meshHandler{&b}}}
 	})
+	if err := home.Attach(LinkKind(), links); err != nil {
+		t.Fatal(err)
+	}
 	far := m.Node("far", nil)
 	k := newLinkedAs(t, r, Config{
 		Links: links, Node: home, Mesh: meshed{home, m.Directory()},

@@ -178,13 +178,14 @@ func TestLinkSuite(t *testing.T) {
 		Address:   func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: "home", Peer: peer} },
 		Principal: func(string) string { return Principal("home") },
 		Peers:     [2]string{"cat", "dog"},
+		LinkKind:  LinkKind(),
 		Node: func(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
 			member := meshtest.New(t).Node("home", func(c *node.Config) {
 				c.Policy, c.Rates = cfg.Policy, cfg.Rates
 				c.Transports = map[string]bridge.Transport{Kind: cfg.Transport}
 			})
 			st = member.Store
-			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 		},
 		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
 			r := start(t, club(t, everything, "cat", "dog"))

@@ -299,7 +299,7 @@ func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach,
 
 func (b *Bridge) always(link string) bool {
 	l, ok := b.link(link)
-	return ok && l.Policy.Encrypt == "always"
+	return ok && l.Policy.Encrypt == encryptAlways
 }
 
 // callback is an answer that nobody waits for in a step.

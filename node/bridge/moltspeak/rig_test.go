@@ -233,12 +233,12 @@ func TestSuite(t *testing.T) {
 		return task(n, fmt.Sprintf(`{"action":"create","task_id":"t%d","type":"mesh.message","params":{"action":"deliver","message":{"body":"hello"}}}`, n))
 	}
 	bridgetest.Suite{
-		Address: address, Principal: func(peer string) string { return address(peer).String() }, Peers: [2]string{"cat@acme", "dog@acme"},
+		LinkKind: LinkKind(), Address: address, Principal: func(peer string) string { return address(peer).String() }, Peers: [2]string{"cat@acme", "dog@acme"},
 		Node: func(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
 			member := meshtest.New(t).Node("home", func(c *node.Config) {
 				c.Policy, c.Rates, c.Transports = cfg.Policy, cfg.Rates, map[string]bridge.Transport{Kind: cfg.Transport}
 			})
-			last = bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store}
+			last = bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 			return last
 		},
 		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {

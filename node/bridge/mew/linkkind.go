@@ -1,0 +1,8 @@
+package mew
+
+import "github.com/agentmesh/agentmesh/node/bridge"
+
+// LinkKind declares links of this kind to the node.
+func LinkKind() bridge.Kind {
+	return bridge.Kind{Name: Kind, Honors: []string{"filter", "tools", "broadcast", "transit"}}
+}
