@@ -185,13 +185,18 @@ func (v *verdict) apply(ctx context.Context) error {
 	return nil
 }
 
-// reply is an answer to the item that leaves through the outbox.
+// reply is an answer to the item that leaves through the outbox. The caller also stores it as the item's answer, with
+// [Item.answer].
 func (i Item) reply(payload wire.Value) Outgoing {
 	return Outgoing{
 		To: i.Peer, Address: i.Address, Conv: i.Conversation, Intent: i.Intent, Payload: payload,
-		InReplyTo: i.MessageID, Via: "node",
+		InReplyTo: i.MessageID, Via: "node", fetchable: i.repeats(),
 	}
 }
+
+// repeats reports whether the sender of the item can repeat it to fetch the stored answer: a peer of this protocol, and
+// a message that it sent on its own.
+func (i Item) repeats() bool { return i.Kind == kindMessage && i.Address == "" }
 
 // answer replaces what a repeat of the item's message is answered with.
 func (i Item) answer(status int, raw []byte) *store.Replay {

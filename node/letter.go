@@ -44,6 +44,9 @@ type Letter struct {
 	Processed bool `json:"maybe_processed,omitempty"`
 	// Doubtful is Processed for an attempt that was signed anew: the first id would no longer find it.
 	Doubtful bool `json:"resend_maybe_processed,omitempty"`
+	// Fetchable reports that the letter was stored as the answer to a message of the peer, which gets it by repeating that
+	// message. The conversation does not fail if the letter cannot be delivered (AM-22).
+	Fetchable bool `json:"fetchable,omitempty"`
 
 	Status int          `json:"status,omitempty"` // HTTP, of the newest attempt
 	Err    *SendFailure `json:"error,omitempty"`

@@ -32,9 +32,10 @@ type Outgoing struct {
 	// Records change in the step that stores the message; not where the owner is asked first.
 	Records []store.Change `json:"-"`
 
-	letter string    // id of its letter, where somebody waits for it
-	waited time.Time // where the owner was asked: when that question would have expired
-	sealTo string    // age recipient; empty where it leaves open
+	letter    string    // id of its letter, where somebody waits for it
+	fetchable bool      // the step that stores it also stores it as the answer to a message of the peer (AM-22)
+	waited    time.Time // where the owner was asked: when that question would have expired
+	sealTo    string    // age recipient; empty where it leaves open
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -214,12 +215,19 @@ type posting struct {
 	first <-chan Sent // what the first attempt brings
 
 	thread *conversations.Thread
+	item   Item // the inbox item that the message answers; zero if it answers none
 	step   store.Step
 }
 
 func (p *posting) apply(ctx context.Context, decided []store.Change) (m wire.Message, err error) {
 	if p.thread, err = p.n.book.Load(ctx, p.out.key(), p.now); err != nil {
 		return m, err
+	}
+	if p.out.Answers != "" {
+		if p.item, err = p.n.Item(ctx, p.out.Answers); err != nil {
+			return m, err
+		}
+		p.out.fetchable = p.item.Pending && p.item.repeats()
 	}
 	if !p.thread.New() {
 		p.out.Address = p.thread.Conversation().Address // whoever has the same id elsewhere is not meant
@@ -280,10 +288,7 @@ func (p *posting) answers(ctx context.Context, raw []byte, decided []store.Chang
 	if p.out.Answers == "" {
 		return nil
 	}
-	item, err := p.n.Item(ctx, p.out.Answers)
-	if err != nil {
-		return err
-	}
+	item := p.item
 	if p.out.Once {
 		if err := item.answerable(); err != nil {
 			return err
@@ -352,7 +357,7 @@ func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wi
 		ID: out.letter, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
 		Created: now, Signed: now, InFlight: true, Raw: s.Raw,
-		Signer: n.fingerprint(),
+		Signer: n.fingerprint(), Fetchable: out.fetchable,
 	}
 	change := letter.change()
 	change.Max = maxQueued

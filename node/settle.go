@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
@@ -150,43 +151,59 @@ func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time
 	return due
 }
 
-// failed ends a letter for good: the conversation has failed, and what was to follow in it is not sent either. Only a
-// close still is, so that the peer may learn of the end.
+// failed ends a letter for good and tells the owner. The conversation fails with it, unless the peer can still fetch the
+// letter (AM-22). Then the owner is told only if the letter says more than that a message arrived.
 func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 	l.State = SendFailed
+	title, quiet := "a message could not be delivered", false
+	if l.Fetchable {
+		title, quiet = "an answer could not be delivered", l.Action == wire.ActionReceived
+		l.Hint = strings.TrimSuffix("the peer gets it when it repeats its message; "+l.Hint, "; ")
+	}
 	return n.end(ctx, l, func(ctx context.Context, e *ending) error {
-		if !e.thread.New() {
-			if err := e.thread.Record(conversations.Event{Kind: conversations.DeliveryFailed, At: e.now}); err != nil {
+		if !l.Fetchable {
+			if err := e.failConversation(ctx); err != nil {
 				return err
 			}
 		}
-		for after := l.ID; after != ""; { // no more than a transcript holds
-			followers, next, err := n.letters(ctx, waitTerm(l.key()), after, loadPage)
-			if err != nil {
-				return err
-			}
-			for _, f := range followers {
-				if f.Action == wire.ActionClose {
-					continue
-				}
-				f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
-				f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
-				f.Ended, f.Keep = e.now.UTC(), e.now.Add(n.cfg.Retention)
-				e.step.Records = append(e.step.Records, f.change())
-			}
-			after = next
-		}
-		about, quiet, changes := n.undeliverable(ctx, e.l)
+		about, silent, changes := n.undeliverable(ctx, e.l)
 		e.step.Records = append(e.step.Records, changes...)
-		title := "a message could not be delivered"
+		told := title
 		if about != "" {
-			title += ": " + about
+			told += ": " + about
 		}
-		if !quiet {
-			e.tellOwner("undelivered", title)
+		if !quiet && !silent {
+			e.tellOwner("undelivered", told)
 		}
 		return nil
 	})
+}
+
+// failConversation ends the conversation of a letter that cannot be delivered. What was to follow in it is not sent either,
+// except for a close, so that the peer may learn of the end.
+func (e *ending) failConversation(ctx context.Context) error {
+	if !e.thread.New() {
+		if err := e.thread.Record(conversations.Event{Kind: conversations.DeliveryFailed, At: e.now}); err != nil {
+			return err
+		}
+	}
+	for after := e.l.ID; after != ""; { // no more than a transcript holds
+		followers, next, err := e.n.letters(ctx, waitTerm(e.l.key()), after, loadPage)
+		if err != nil {
+			return err
+		}
+		for _, f := range followers {
+			if f.Action == wire.ActionClose {
+				continue
+			}
+			f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
+			f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
+			f.Ended, f.Keep = e.now.UTC(), e.now.Add(e.n.cfg.Retention)
+			e.step.Records = append(e.step.Records, f.change())
+		}
+		after = next
+	}
+	return nil
 }
 
 // tellOwner adds a notice to the step.

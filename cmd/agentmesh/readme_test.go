@@ -75,7 +75,7 @@ func shell(t *testing.T, dir string, env []string, lines string) string {
 }
 
 // TestReadmeCurl types what the README shows of curl and of messages, in the order in which it is shown, against a
-// serve on another port.
+// serve on another port, until the owner's answer has been read. The conversation is then still open (AM-22).
 func TestReadmeCurl(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	dir := t.TempDir()
@@ -86,18 +86,32 @@ func TestReadmeCurl(t *testing.T) {
 	defer func() { server.Process.Kill(); server.Wait() }()
 	var all strings.Builder
 	played := blocks(t, "README.md", "<!-- played by TestReadmeCurl -->\n```sh")
-	if len(played) != 4 || played[0] != "agentmesh serve\n" {
+	if len(played) != 6 || played[0] != "agentmesh serve\n" {
 		t.Fatalf("the README has %d blocks for this test, the first is %q", len(played), played[0])
 	}
+	env = append(env, "AGENTMESH_DATA="+filepath.Join(dir, "data"))
 	for _, block := range played[1:] {
 		block = strings.ReplaceAll(block, "127.0.0.1:3141", server.where.Address)
 		block = strings.ReplaceAll(block, "am_…", string(server.where.AgentID))
+		if strings.Contains(block, "ask_…") {
+			waiting := regexp.MustCompile(`ask_\w+`).FindString(shell(t, dir, env, "agentmesh approvals --json"))
+			block = strings.ReplaceAll(block, "ask_…", waiting)
+		}
 		all.WriteString(shell(t, dir, env, block))
 	}
-	for _, want := range []string{`"agent_id":"am_by-curl"`, "pending_approval", string(server.where.AgentID), "good"} {
+	for _, want := range []string{`"agent_id":"am_by-curl"`, "pending_approval", string(server.where.AgentID), `"body":"hello, curl"`, "good"} {
 		if !strings.Contains(all.String(), want) {
 			t.Errorf("nothing says %q:\n%s", want, all.String())
 		}
+	}
+	idle := regexp.MustCompile(`"delivering": 0,\s+"queued": 0`)
+	for range 200 { // until the node has given up both answers
+		if idle.MatchString(shell(t, dir, env, "agentmesh status --json")) {
+			break
+		}
+	}
+	if got := shell(t, dir, env, "agentmesh conversations --json"); !strings.Contains(got, `"state": "open"`) {
+		t.Errorf("in the end the conversation is not open: %s", got)
 	}
 }
 
