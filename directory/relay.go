@@ -97,13 +97,21 @@ type MailQuery struct {
 
 const mailPage = 50
 
+// errUnknownBearer refuses a credential that no card has.
+var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this token")
+
 // Mail returns the mail of all agents of a credential, oldest first, what waits for a reply first of all; a page ends
 // with the message that takes it over 1 MiB. Mail stays until it is acknowledged. Whoever waits is connected: messages for
-// its mailboxes pass through (AM-67).
+// its mailboxes pass through (AM-67). A credential without a card is 401.
 func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]RelayItem, error) {
 	now := clock()
 	owner := Hash(bearer)
 	q.Limit = min(cmp.Or(q.Limit, mailPage), maxMailPage)
+	if known, err := r.cards.HasCount(ctx, tokenCount(owner), now); err != nil {
+		return nil, fmt.Errorf("look for the agents of a credential: %w", err)
+	} else if !known {
+		return nil, errUnknownBearer
+	}
 	boxes, err := r.mailboxes(ctx, owner, q.Box, now)
 	if err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ func (r *Registry) postRelay(c echo.Context) error {
 	sender, err := r.get(ctx, p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
 		r.failed(httpapi.ClientAddr(c), now)
-		return wire.ErrNoBearer // a token that no card here has
+		return errUnknownBearer
 	}
 	if err != nil {
 		return err

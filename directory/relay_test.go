@@ -3,7 +3,6 @@ package directory
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -90,6 +89,9 @@ func TestRelay(t *testing.T) { // AM-64, AM-65
 		}
 		want(t, w.ask("GET", "/v1/relay?agent_id=am_alice", "", as(bob)...), 403, "UNAUTHORIZED")
 		want(t, w.ask("GET", "/v1/relay", ""), 401, "UNAUTHORIZED")
+		for _, query := range []string{"", "?wait=30", "?agent_id=am_alice"} {
+			want(t, w.ask("GET", "/v1/relay"+query, "", as("a-token-of-nobody-here")...), 401, "UNAUTHORIZED")
+		}
 		want(t, w.ask("GET", "/v1/relay?limit=0", "", as(alice)...), 400, "INVALID_MESSAGE")
 		want(t, w.ask("GET", "/v1/relay?wait=31", "", as(alice)...), 400, "INVALID_MESSAGE")
 		// A reader that never acknowledges gets the same again; one that does so twice is told the same.
@@ -310,11 +312,13 @@ func TestMailWakesThePoll(t *testing.T) { // AM-65
 	})
 }
 
-// TestPollsOfStrangers: who has no mailbox here may wait for mail of a card with an address, but as anybody can claim to,
-// only so many do.
+// TestPollsOfStrangers: an agent without a mailbox here may wait for mail of a card with an address, but as anybody can
+// register one, only so many polls wait.
 func TestPollsOfStrangers(t *testing.T) { // AM-65
 	synctest.Test(t, func(t *testing.T) {
 		w := relayWorld(t)
+		const dora = "credential-of-dora"
+		w.register(dora, testCard("am_dora", text("endpoint", "https://dora.example/agentmesh")))
 		poll := func(token string) ([]RelayItem, time.Duration) {
 			start := time.Now()
 			items, err := w.reg.Mail(t.Context(), token, MailQuery{Wait: maxWait})
@@ -324,9 +328,9 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 			return items, time.Since(start)
 		}
 		var strangers sync.WaitGroup
-		for i := range maxGuests - 1 {
+		for range maxGuests - 1 {
 			strangers.Go(func() {
-				if items, took := poll(fmt.Sprintf("some-token-of-stranger-%d", i)); len(items) != 0 || took != maxWait {
+				if items, took := poll(dora); len(items) != 0 || took != maxWait {
 					t.Errorf("a stranger's poll gets %v after %v", items, took)
 				}
 			})
@@ -337,7 +341,7 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 			}
 		})
 		synctest.Wait()
-		if items, took := poll("some-token-of-one-too-many"); len(items) != 0 || took != 0 {
+		if items, took := poll(dora); len(items) != 0 || took != 0 {
 			t.Errorf("one poll too many gets %v after %v", items, took)
 		}
 		time.Sleep(time.Second)

@@ -194,6 +194,8 @@ type Cards interface {
 	List(ctx context.Context, q CardQuery) (CardPage, error)
 	// Count returns the number of live cards. Its cost grows with them.
 	Count(ctx context.Context, now time.Time) (int, error)
+	// HasCount reports whether a live card carries key in its Counts.
+	HasCount(ctx context.Context, key string, now time.Time) (bool, error)
 	// Terms lists terms of live cards that begin with prefix, after the term named after, in byte order, with
 	// their counts. Its cost grows with the counts.
 	Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]TermCount, error)

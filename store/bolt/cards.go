@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -173,17 +174,40 @@ func countKey(text string) []byte {
 	return sum[:16:16]
 }
 
+// counted yields the sequence numbers of the live cards that carry key in their Counts.
+func counted(tx *bbolt.Tx, key string, now time.Time) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		prefix := countKey(key)
+		for k := range keysFrom(tx.Bucket(bucketCounts), prefix, prefix) {
+			seq := k[16:]
+			if cardLive(tx.Bucket(bucketCards).Get(seq), now) && !yield(number(seq)) {
+				return
+			}
+		}
+	}
+}
+
+// HasCount implements [store.Cards].
+func (c cards) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
+	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
+		for range counted(tx, key, now) {
+			found = true
+			break
+		}
+		return nil
+	})
+	return found, err
+}
+
 // checkQuotas counts the live cards but for own under each key, up to the quota.
 func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) error {
 	for _, q := range quotas {
 		if q.Max <= 0 {
 			continue
 		}
-		prefix := countKey(q.Key)
 		n := 0
-		for k := range keysFrom(tx.Bucket(bucketCounts), prefix, prefix) {
-			seq := k[16:]
-			if number(seq) == own || !cardLive(tx.Bucket(bucketCards).Get(seq), now) {
+		for seq := range counted(tx, q.Key, now) {
+			if seq == own {
 				continue
 			}
 			if n++; n >= q.Max {

@@ -226,6 +226,13 @@ func testQuotas(t *testing.T, s store.Store) {
 		_, err := s.Cards().Put(t.Context(), store.PutCard{Card: c, IfRev: store.Any, Quotas: quotas, Now: now})
 		return err
 	}
+	has := func(want bool, key string, now time.Time) {
+		t.Helper()
+		if got, err := s.Cards().HasCount(t.Context(), key, now); got != want || err != nil {
+			t.Errorf("HasCount %s = %v, %v, want %v", key, got, err, want)
+		}
+	}
+	has(false, "token:1", t0)
 	two := store.Quota{Key: "token:1", Max: 2}
 	wantOK(t, "first", put("am_a", t0, two))
 	wantOK(t, "second", put("am_b", t0, two))
@@ -240,8 +247,13 @@ func testQuotas(t *testing.T, s store.Store) {
 	wantErr(t, "a quota beats a taken id", err, store.ErrQuota)
 	_, err = s.Cards().Put(t.Context(), store.PutCard{Card: taken, Quotas: []store.Quota{{Key: "token:1", Max: 9}}, Now: t0})
 	wantErr(t, "a taken id within its quotas", err, store.ErrConflict)
+	has(true, "token:1", t0)
+	has(true, "host:1", t0)
+	has(false, "token", t0)
+	has(false, "token:1", t0.Add(day))
 	wantOK(t, "when the others have expired", put("am_c", t0.Add(day), two))
 	wantOK(t, "withdraw", s.Cards().Withdraw(t.Context(), "am_c", store.Any, t0.Add(9*day), nil, t0.Add(day)))
+	has(false, "token:1", t0.Add(day))
 	wantOK(t, "when one is withdrawn", put("am_g", t0.Add(day), store.Quota{Key: "token:1", Max: 1}))
 }
 
