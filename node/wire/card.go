@@ -155,3 +155,9 @@ func (c Card) WithoutPrivateLists() Value {
 
 // Supports says whether the card lists the intent.
 func (c Card) Supports(intent Intent) bool { return slices.Contains(c.Intents, intent) }
+
+// MetaKeyChain is the member of metadata that leads from the key that a derived id is made of to the key on the card (AM-2).
+const MetaKeyChain = "key_chain"
+
+// KeyChain returns the key chain of the card, "" if there is none. It is not checked: see signing.ProvesID.
+func (c Card) KeyChain() string { return c.Metadata.GetStr(MetaKeyChain) }

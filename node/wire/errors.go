@@ -109,6 +109,7 @@ var (
 	ErrRoute           = row("route", InvalidMessage, 404, "no such route")
 	ErrMethod          = row("method", InvalidMessage, 405, "this method is not allowed here")
 	ErrIDTaken         = row("id-taken", InvalidMessage, 409, "the agent_id is taken")
+	ErrIDReserved      = row("id-reserved", InvalidMessage, 409, "this id is reserved for the key it is derived from")
 	ErrLateReply       = row("late-reply", InvalidMessage, 409, "nobody waits for this reply")
 	ErrForeignHost     = row("foreign-host", InvalidMessage, 400, "this server answers to loopback names only")
 
@@ -156,7 +157,7 @@ func Table() []*Error {
 	return []*Error{
 		ErrTooLarge, ErrMediaType, ErrContentEncoding, ErrSyntax, ErrSchema, ErrRecipient, ErrTimeWindow,
 		ErrIDReused, ErrPayload, ErrSealed, ErrCloseStatus, ErrCard, ErrCardID, ErrQuery, ErrCursor, ErrRoute, ErrMethod,
-		ErrIDTaken, ErrLateReply, ErrForeignHost,
+		ErrIDTaken, ErrIDReserved, ErrLateReply, ErrForeignHost,
 		ErrUnknownSender, ErrSignature, ErrKeyProof,
 		ErrNoBearer, ErrNotAllowed, ErrWrongBearer, ErrClosed, ErrBanned, ErrCrossOrigin,
 		ErrOwnerRejected,

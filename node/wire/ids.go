@@ -73,7 +73,30 @@ func DeriveAgentID(parts ...[]byte) AgentID {
 		}
 		h.Write(p)
 	}
-	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:26])
+	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:derivedLength])
+}
+
+// derivedLength is how many characters of the hash a derived id has.
+const derivedLength = 26
+
+// HasDerivedShape reports whether id looks like one that [DeriveAgentID] returns: am_ and 26 of [a-z2-7]. Such an id is
+// reserved for the key that it is derived from (AM-2).
+func (id AgentID) HasDerivedShape() bool {
+	hash, ok := strings.CutPrefix(string(id), "am_")
+	return ok && len(hash) == derivedLength && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// KeyDigits returns the first 32 hex digits of the fingerprint of the key that a derived id is made of, which is all that
+// the id says of it; "" for any other id.
+func (id AgentID) KeyDigits() string {
+	if !id.HasDerivedShape() {
+		return ""
+	}
+	hash, err := lowerBase32.DecodeString(strings.TrimPrefix(string(id), "am_"))
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(hash)
 }
 
 // validVersion matches 0.1.<n> with an optional pre-release suffix (AM-3).

@@ -3,6 +3,7 @@ package wire
 import (
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/hex"
 	"strings"
 	"testing"
 )
@@ -89,5 +90,33 @@ func TestVersion(t *testing.T) {
 		if got := validVersion(s); got != want {
 			t.Errorf("validVersion(%q) = %v, want %v", s, got, want)
 		}
+	}
+}
+
+// TestDerivedShape: an id of derived shape is am_ and 26 of [a-z2-7]; ids that we mint at random, in hex of any length that
+// we use, never are (AM-2).
+func TestDerivedShape(t *testing.T) {
+	for s, want := range map[AgentID]bool{
+		"am_" + AgentID(strings.Repeat("a", 26)):                                          true,
+		"am_" + AgentID(strings.Repeat("7", 26)):                                          true,
+		"am_" + AgentID(strings.Repeat("a", 25)):                                          false,
+		"am_" + AgentID(strings.Repeat("a", 27)):                                          false,
+		"am_" + AgentID(strings.Repeat("a", 25)) + "A":                                    false,
+		"am_" + AgentID(strings.Repeat("a", 25)) + "1":                                    false,
+		"am_" + AgentID(strings.Repeat("a", 12)) + "-" + AgentID(strings.Repeat("a", 13)): false,
+		"AM_" + AgentID(strings.Repeat("a", 26)):                                          false,
+		"am_0123456789abcdef":                                                             false, // what the reference client sends
+		"":                                                                                false,
+	} {
+		if got := s.HasDerivedShape(); got != want {
+			t.Errorf("%s: HasDerivedShape = %v, want %v", s, got, want)
+		}
+	}
+	if !DeriveAgentID([]byte("x")).HasDerivedShape() || AgentID("am_"+randomHex()).HasDerivedShape() {
+		t.Error("a derived id must have the shape, a random one must not")
+	}
+	sum := sha256.Sum256([]byte("x"))
+	if got, want := DeriveAgentID([]byte("x")).KeyDigits(), hex.EncodeToString(sum[:16]); got != want || AgentID("am_x").KeyDigits() != "" {
+		t.Errorf("KeyDigits = %s, want %s", got, want)
 	}
 }

@@ -1,0 +1,136 @@
+package signing
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// MaxKeyChain is how many links a key chain may have (AM-2).
+const MaxKeyChain = 16
+
+// KeyChain is the keys that an agent id has had, oldest first. Each key but the last has signed that the next one takes
+// its place.
+type KeyChain []*PublicKey
+
+// chainSkew is how far the time of a link may lie in the future, and a signature that carries a time from its link.
+const chainSkew = 5 * time.Minute
+
+// ParseKeyChain reads metadata.key_chain of a card and checks every signature in it (AM-2). The text is up to
+// [MaxKeyChain] links with a space between them. A link is four fields with a comma between them: the old key and the
+// new key, both as base64 of their text on a card, the time, and the old key's signature over [successionText].
+// Old keys are judged at the time of their link: that a key has expired since does not undo what it signed.
+func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error) {
+	if len(text) > wire.MaxCard || strings.Count(text, " ") >= MaxKeyChain {
+		return nil, fmt.Errorf("the key chain has more than %d links", MaxKeyChain)
+	}
+	var chain KeyChain
+	for link := range strings.SplitSeq(text, " ") {
+		before, next, err := parseLink(id, link, now)
+		if err != nil {
+			return nil, fmt.Errorf("link %d of the key chain: %w", max(1, len(chain)), err)
+		}
+		switch {
+		case len(chain) == 0:
+			chain = append(chain, before)
+		case !chain[len(chain)-1].sameAs(before):
+			return nil, fmt.Errorf("link %d of the key chain begins with another key than the one before ends with", len(chain))
+		}
+		if slices.ContainsFunc(chain, next.sameAs) {
+			return nil, fmt.Errorf("link %d of the key chain goes back to an earlier key", len(chain))
+		}
+		chain = append(chain, next)
+	}
+	return chain, nil
+}
+
+// parseLink reads one link and checks its signature.
+func parseLink(id wire.AgentID, link string, now time.Time) (before, next *PublicKey, err error) {
+	fields := strings.Split(link, ",")
+	if len(fields) != 4 {
+		return nil, nil, errors.New("must have four fields")
+	}
+	if before, err = parseChainKey(fields[0]); err != nil {
+		return nil, nil, fmt.Errorf("old key: %w", err)
+	}
+	if next, err = parseChainKey(fields[1]); err != nil {
+		return nil, nil, fmt.Errorf("new key: %w", err)
+	}
+	at, ok := wire.ParseTime(fields[2])
+	if !ok || at.After(now.Add(chainSkew)) {
+		return nil, nil, errors.New("has no time, or one in the future")
+	}
+	window := Window{From: at.Add(-chainSkew), To: at.Add(chainSkew)}
+	return before, next, before.Verify(successionText(id, next, fields[2]), fields[3], window, at)
+}
+
+func parseChainKey(field string) (*PublicKey, error) {
+	text, err := base64.StdEncoding.Strict().DecodeString(field)
+	if err != nil {
+		return nil, errors.New("is not base64")
+	}
+	return ParsePublicKey(string(text))
+}
+
+// successionText returns the lines that an old key signs for the key that takes its place (AM-2).
+func successionText(id wire.AgentID, next *PublicKey, stamp string) []byte {
+	return []byte(strings.Join([]string{"agentmesh-key-succession-v1", string(id), next.Fingerprint(), stamp, ""}, "\n"))
+}
+
+// ExtendKeyChain returns chain with one more link, in which k signs that next takes its place as the key of id. chain is
+// "" for the first link. The error is [ErrKeyChainFull] if there is no room for another link.
+func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, next *PrivateKey, at time.Time) (string, error) {
+	if chain != "" && strings.Count(chain, " ")+1 >= MaxKeyChain {
+		return "", ErrKeyChainFull
+	}
+	stamp := wire.FormatTime(at)
+	signature, err := k.Sign(successionText(id, next.Public(), stamp))
+	if err != nil {
+		return "", err
+	}
+	encode := func(key *PrivateKey) string {
+		return base64.StdEncoding.EncodeToString([]byte(strings.TrimSpace(key.PublicText())))
+	}
+	link := strings.Join([]string{encode(k), encode(next), stamp, signature}, ",")
+	return strings.TrimPrefix(chain+" "+link, " "), nil
+}
+
+// ErrKeyChainFull means that a key chain has all the links that it may have.
+var ErrKeyChainFull = fmt.Errorf("the key chain has %d links, which is all that it may have", MaxKeyChain)
+
+// ProvesID returns nil if the agent id of card leads to key, which is the key of the card (AM-2): the id is derived from
+// key, or the card has a key chain from the key that the id is derived from to key. Otherwise the error says why not; it
+// quotes nothing from the card.
+func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
+	if key.AgentID() == card.ID {
+		return nil
+	}
+	text := card.KeyChain()
+	if !card.ID.HasDerivedShape() || text == "" {
+		return errors.New("the id is not derived from the key, and the card has no key chain")
+	}
+	chain, err := ParseKeyChain(card.ID, text, now)
+	switch {
+	case err != nil:
+		return err
+	case chain[0].AgentID() != card.ID:
+		return errors.New("the key chain does not begin with the key that the id is derived from")
+	case !chain[len(chain)-1].sameAs(key):
+		return errors.New("the key chain does not end with the key on the card")
+	}
+	return nil
+}
+
+// Vouches reports whether a key with this fingerprint, directly or through later keys, has signed that key takes its place.
+func (c KeyChain) Vouches(fingerprint string, key *PublicKey) bool {
+	known := func(k *PublicKey) bool { return k.Fingerprint() == fingerprint }
+	return len(c) > 1 && c[len(c)-1].sameAs(key) && slices.ContainsFunc(c[:len(c)-1], known)
+}
+
+// sameAs reports whether both are the same key, however their texts are written.
+func (k *PublicKey) sameAs(other *PublicKey) bool { return k.Fingerprint() == other.Fingerprint() }
