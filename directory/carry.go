@@ -119,7 +119,7 @@ func (r *Registry) imported(ctx context.Context, e Exported, now time.Time) (sto
 		return store.PutCard{}, wire.ErrCard.Because(err)
 	}
 	m.forgetEndpoint()
-	m.Derived = c.key.AgentID() == card.ID
+	m.Derived = c.derived(now)
 	stored, err := row(c, [32]byte(owner), m, now)
 	if err != nil {
 		return store.PutCard{}, err

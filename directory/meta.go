@@ -11,7 +11,7 @@ import (
 
 // meta is what the directory keeps beside a card, in [store.Card.Meta].
 type meta struct {
-	Derived  bool      `json:"derived,omitempty"`   // the id is that of the key (AM-2)
+	Derived  bool      `json:"derived,omitempty"`   // the id leads to the key (AM-2)
 	Proven   time.Time `json:"proven,omitzero"`     // when the key was last proven (AM-62)
 	Endpoint time.Time `json:"endpoint,omitzero"`   // when the endpoint was proven (AM-63)
 	Alive    time.Time `json:"alive,omitzero"`      // when the endpoint answered last (AM-63)

@@ -212,7 +212,7 @@ func (r *Registry) checked(ctx context.Context, source *client.Directory, rec wi
 // its endpoint before. A key that is not the one we had counts as replaced: a rotation can be proven only by the
 // directory that it was made at.
 func (r *Registry) mirroredMeta(source *client.Directory, rec wire.CardRecord, c candidate, held store.Card, now time.Time) (meta, error) {
-	m := meta{Derived: c.key.AgentID() == c.card.ID, Current: wire.KeyChange{Since: rec.RegisteredAt}}
+	m := meta{Derived: c.derived(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
 	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {
 		m.Replaced, m.Current.Since = *at, *at
 	}

@@ -93,7 +93,7 @@ func bases(own string, local bool, host string) []base {
 
 // first is the meta of a card that is registered for the first time.
 func first(c candidate, p proven, now time.Time) meta {
-	m := meta{Derived: c.key.AgentID() == c.card.ID, Current: wire.KeyChange{Since: now}}
+	m := meta{Derived: c.derived(now), Current: wire.KeyChange{Since: now}}
 	m.note(p, now)
 	return m
 }
@@ -124,7 +124,7 @@ func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, no
 	if at, err := storedText(held, "endpoint"); err != nil || at != c.card.Endpoint {
 		m.forgetEndpoint() // another one was proven
 	}
-	m.Derived, m.HandedOver = c.key.AgentID() == c.card.ID, false
+	m.Derived, m.HandedOver = c.derived(now), false
 	if old, err := r.keys.Parse(before); err == nil && old.Kind() == c.key.Kind() && bytes.Equal(old.Canonical(), c.key.Canonical()) {
 		if p.header != "" || !bytes.Equal(held.Body, c.served) {
 			m.note(p, now) // an old proof says nothing about another text

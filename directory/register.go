@@ -88,6 +88,9 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		}
 		g.charged = true
 	}
+	if err := g.c.reserved(g.now); err != nil {
+		return wire.Registered{}, err
+	}
 	row, err := row(g.c, g.owner, first(g.c, proof, g.now), g.now)
 	if err != nil {
 		return wire.Registered{}, err

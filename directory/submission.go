@@ -84,6 +84,21 @@ func (r *Registry) judge(card wire.Card, proven bool, now time.Time) (candidate,
 	}, nil
 }
 
+// derived reports whether the id of the card leads to its key (AM-2).
+func (c candidate) derived(now time.Time) bool { return signing.ProvesID(c.card, c.key, now) == nil }
+
+// reserved returns [wire.ErrIDReserved] if the id has the shape of a derived one and does not lead to the card's key. Only
+// a first registration is refused for that: what is registered already keeps to AM-60.
+func (c candidate) reserved(now time.Time) error {
+	if !c.card.ID.HasDerivedShape() {
+		return nil
+	}
+	if err := signing.ProvesID(c.card, c.key, now); err != nil {
+		return wire.ErrIDReserved.Because(err)
+	}
+	return nil
+}
+
 // usableKey parses a key and judges it now (AM-8).
 func (r *Registry) usableKey(text string, now time.Time) (*signing.PublicKey, error) {
 	key, err := r.keys.Parse(text)

@@ -15,29 +15,34 @@ import (
 // nodeID is the record of an id that is not the one of the configured card: given by a directory, or kept over a
 // change of the key that it was derived from.
 type nodeID struct {
-	AgentID wire.AgentID `json:"agent_id"`
+	AgentID  wire.AgentID `json:"agent_id"`
+	KeyChain string       `json:"key_chain,omitempty"` // as the last rotation wrote it; see [Node.chainAtStart]
 }
 
 // adopt takes over an id that a directory gave, before anything is signed with it.
 func (n *Node) adopt(ctx context.Context, id wire.AgentID) error {
-	if err := n.keepID(ctx, id); err != nil {
+	if err := n.keepID(ctx, nodeID{AgentID: id}); err != nil {
 		return err
 	}
-	return n.rename(id)
+	return n.rename(nodeID{AgentID: id})
 }
 
-func (n *Node) keepID(ctx context.Context, id wire.AgentID) error {
-	body, err := json.Marshal(nodeID{AgentID: id})
+func (n *Node) keepID(ctx context.Context, id nodeID) error {
+	body, err := json.Marshal(id)
 	if err != nil {
 		return err
 	}
 	return n.keep(context.WithoutCancel(ctx), keyNodeID, body, time.Now())
 }
 
-// rename puts id on the card.
-func (n *Node) rename(id wire.AgentID) error {
+// rename puts id on the card, and the key chain that leads from it to the node's key.
+func (n *Node) rename(id nodeID) error {
 	old := n.identity.Load()
-	return n.become(old.Key, old.Card.Tree.With("agent_id", wire.Text(string(id))))
+	if err := n.become(old.Key, old.Card.Tree.With("agent_id", wire.Text(string(id.AgentID)))); err != nil {
+		return err
+	}
+	card := n.Card().Tree
+	return n.become(old.Key, withKeyChain(card, n.chainAtStart(id.KeyChain, time.Now())))
 }
 
 // become takes on a key and a card. What cards may name was checked when the first one was configured.
@@ -74,12 +79,13 @@ func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) {
 	})
 }
 
-// rotate makes key the node's own. Each record is written before what depends on it: the id and which key was the old one
-// first, then the new key, then it is used.
+// rotate makes key the node's own. Each record is written before what depends on it: the id with its key chain and which
+// key was the old one first, then the new key, then it is used.
 func (k *keeper) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	old := k.n.identity.Load()
 	was := old.Key.Public().Fingerprint()
-	if err := k.n.keepID(ctx, old.Card.ID); err != nil {
+	chain := k.n.chainTo(key, time.Now())
+	if err := k.n.keepID(ctx, nodeID{old.Card.ID, chain}); err != nil {
 		return err
 	}
 	for _, p := range k.places {
@@ -93,12 +99,13 @@ func (k *keeper) rotate(ctx context.Context, key *signing.PrivateKey) error {
 			return fmt.Errorf("note the old key: %w", err)
 		}
 	}
-	if err := k.n.cfg.SaveKey(key); err != nil {
+	card := withKeyChain(old.Card.Tree.With("public_key", wire.Text(key.PublicText())), chain)
+	if err := k.n.cfg.SaveKey(key, card); err != nil {
 		return fmt.Errorf("store the new key: %w", err)
 	}
 	k.retired[was] = old.Key
 	k.rotated.Store(time.Now().Unix())
-	return k.n.become(key, old.Card.Tree.With("public_key", wire.Text(key.PublicText())))
+	return k.n.become(key, card)
 }
 
 // previousKey is the key that a directory still lists; nil where it is the current one, for then the rotation did not

@@ -85,13 +85,12 @@ func (p *place) recordKey() string {
 
 // restore reads what an earlier process knew.
 func (k *keeper) restore(ctx context.Context, now time.Time) error {
-	var id nodeID
-	if ok, err := k.n.recall(ctx, keyNodeID, &id, now); err != nil {
+	id := nodeID{AgentID: k.n.ID()}
+	if _, err := k.n.recall(ctx, keyNodeID, &id, now); err != nil {
 		return err
-	} else if ok && id.AgentID != k.n.ID() {
-		if err := k.n.rename(id.AgentID); err != nil {
-			return err
-		}
+	}
+	if err := k.n.rename(id); err != nil {
+		return err
 	}
 	for _, p := range k.places {
 		if _, err := k.n.recall(ctx, p.recordKey(), &p.state, now); err != nil {

@@ -73,13 +73,17 @@ type Config struct {
 	MaxBytes     int64         // of messages in all of them, likewise; zero: 8 GiB
 	MaxConvBytes int64         // of messages in one of them, which then is full; zero: 64 MiB
 
-	// SaveKey stores a new signing key durably, and keeps the one before it, before a rotation uses it; nil refuses rotation.
-	SaveKey func(*signing.PrivateKey) error
+	// SaveKey stores a new signing key and the card with it durably, and keeps the key before it, before a rotation uses
+	// the new one; nil refuses rotation.
+	SaveKey func(key *signing.PrivateKey, card wire.Value) error
 	// RetiredKey returns a key that SaveKey has kept, by its fingerprint: until every directory has followed a rotation it
 	// must vouch for the new one, also after a restart. Nil: none is kept.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
-	Logger     *slog.Logger     // nil logs nothing
-	Metrics    *httpapi.Metrics // nil counts nothing
+	// FirstKey returns the key that SaveKey has kept and that id is derived from, to begin a key chain with (AM-2). Nil:
+	// none is kept.
+	FirstKey func(id wire.AgentID) (*signing.PrivateKey, error)
+	Logger   *slog.Logger     // nil logs nothing
+	Metrics  *httpapi.Metrics // nil counts nothing
 }
 
 // Identity is who the node is: its signing key and the card that says so.

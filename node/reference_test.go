@@ -29,9 +29,11 @@ func TestOtherClients(t *testing.T) {
 				first := firstMessage(t, exchanges)
 				time.Sleep(time.Until(first.Time))
 				mesh := meshtest.InMemory(t)
+				card := recordedCard(t, exchanges, first.To)
+				mesh.Import("sarah", card) // the recorded id is that of a key which we do not have
 				sarah := mesh.Node("sarah", func(cfg *node.Config) {
 					cfg.Policy.Mode = acl.Open
-					cfg.Identity.Card = recordedCard(t, exchanges, first.To)
+					cfg.Identity.Card = card
 				})
 				for _, x := range exchanges {
 					h := mesh.Public

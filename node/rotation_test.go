@@ -27,7 +27,7 @@ func TestKeeperRotates(t *testing.T) {
 	mesh := meshtest.New(t)
 	var saved *signing.PrivateKey
 	chris := mesh.Node("chris", func(cfg *node.Config) {
-		cfg.SaveKey = func(k *signing.PrivateKey) error { saved = k; return nil }
+		cfg.SaveKey = func(k *signing.PrivateKey, _ wire.Value) error { saved = k; return nil }
 	})
 	sarah := mesh.Node("sarah", nil)
 	out := to("", "conv_1", "hello")
@@ -68,7 +68,7 @@ func TestLetterAfterRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wireTransport{deliver: fails(&client.SendError{Retry: true})}
 		l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {
-			cfg.SaveKey = func(*signing.PrivateKey) error { return nil }
+			cfg.SaveKey = func(*signing.PrivateKey, wire.Value) error { return nil }
 		})
 		defer l.stop()
 		mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
@@ -116,7 +116,7 @@ func TestRotationOverRestart(t *testing.T) {
 				}
 				cfg.Identity.Card = card
 			}
-			cfg.SaveKey = func(k *signing.PrivateKey) error { next = k; return nil }
+			cfg.SaveKey = func(k *signing.PrivateKey, _ wire.Value) error { next = k; return nil }
 			cfg.RetiredKey = func(fingerprint string) (*signing.PrivateKey, error) {
 				if lost || fingerprint != old.Public().Fingerprint() {
 					return nil, fs.ErrNotExist

@@ -75,7 +75,11 @@ func (c *cardValidateCmd) Run(a *app) error {
 	if card.PrivateLists() {
 		a.note("the card publishes an allowlist or block list; directories drop it (AM-6)")
 	}
-	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), card.ID == key.AgentID()}
+	unproven := signing.ProvesID(card, key, time.Now())
+	if unproven != nil && card.ID.HasDerivedShape() {
+		a.note("directories refuse this id, which is reserved for the key that it is derived from: %v", unproven)
+	}
+	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), unproven == nil}
 	if c.JSON {
 		return a.json(r)
 	}

@@ -206,9 +206,8 @@ func (h home) saveCard(card wire.Value) error {
 	return nil
 }
 
-// retired names the file of a signing key from before a rotation.
-func (h home) retired(fingerprint string) string {
-	_, digits, _ := strings.Cut(fingerprint, ":")
+// retired names the file of a signing key from before a rotation, by the first digits of its fingerprint.
+func (h home) retired(digits string) string {
 	return filepath.Join(h.path(fileRetired), fileKey+"."+digits[:min(len(digits), 16)])
 }
 
@@ -226,7 +225,8 @@ func (h home) saveKey(key, was *signing.PrivateKey, passphrase []byte) error {
 	if err := os.MkdirAll(h.path(fileRetired), 0o700); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
-	if err := writeWhole(h.retired(was.Public().Fingerprint()), old); err != nil {
+	_, digits, _ := strings.Cut(was.Public().Fingerprint(), ":")
+	if err := writeWhole(h.retired(digits), old); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	if err := os.Rename(next, h.path(fileKey)); err != nil {

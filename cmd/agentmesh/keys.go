@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -61,7 +62,7 @@ func (a *app) publicKeys(ctx context.Context) (publicKeys, error) {
 	meta, _ := card.Get("metadata")
 	id := wire.AgentID(card.GetStr("agent_id"))
 	return publicKeys{
-		AgentID: string(id), Derived: id == key.AgentID(), Kind: string(key.Kind()), Fingerprint: key.Fingerprint(),
+		AgentID: string(id), Derived: signing.ProvesID(wire.Card{ID: id, Metadata: meta}, key, time.Now()) == nil, Kind: string(key.Kind()), Fingerprint: key.Fingerprint(),
 		PublicKey: card.GetStr("public_key"), AgeRecipient: meta.GetStr(metaAgeRecipient),
 	}, nil
 }

@@ -233,7 +233,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
-		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, RetiredKey: p.retiredKey, Logger: p.log, Metrics: p.metrics,
+		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, RetiredKey: p.retiredKey, FirstKey: p.firstKey, Logger: p.log, Metrics: p.metrics,
 	})
 	if err != nil {
 		return fail(exitConfig, fmt.Errorf("start the node: %w", err))
@@ -297,8 +297,8 @@ func (p *process) invite() (client.Credential, error) {
 	return client.Credential(strings.TrimSpace(string(data))), nil
 }
 
-// saveKey keeps a rotated key, encrypted as the old one was.
-func (p *process) saveKey(key *signing.PrivateKey) error {
+// saveKey keeps a rotated key, encrypted as the old one was, and the card that has it.
+func (p *process) saveKey(key *signing.PrivateKey, card wire.Value) error {
 	var passphrase []byte
 	asked := func() (text []byte, err error) {
 		passphrase, err = p.passphrase()
@@ -311,12 +311,18 @@ func (p *process) saveKey(key *signing.PrivateKey) error {
 	if err := p.home.saveKey(key, old.key, passphrase); err != nil {
 		return err
 	}
-	return p.home.saveCard(p.node.Card().Tree.With("public_key", wire.Text(key.PublicText())))
+	return p.home.saveCard(card)
 }
 
 // retiredKey reads a signing key from before a rotation.
 func (p *process) retiredKey(fingerprint string) (*signing.PrivateKey, error) {
-	return signing.ReadKeyFile(p.home.retired(fingerprint), p.passphrase)
+	_, digits, _ := strings.Cut(fingerprint, ":")
+	return signing.ReadKeyFile(p.home.retired(digits), p.passphrase)
+}
+
+// firstKey reads the signing key that an agent id is derived from, if it was kept when it was rotated.
+func (p *process) firstKey(id wire.AgentID) (*signing.PrivateKey, error) {
+	return signing.ReadKeyFile(p.home.retired(id.KeyDigits()), p.passphrase)
 }
 
 // mountProcess adds the part of the owner API that is about the process, not about a service.

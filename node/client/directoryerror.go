@@ -17,6 +17,7 @@ var (
 	ErrRefused      = errors.New("the directory refuses")
 	ErrCredential   = errors.New("the bearer token is missing, lost or wrong")
 	ErrTaken        = errors.New("the agent id is taken")
+	ErrReserved     = errors.New("the agent id belongs to another key")
 	ErrUnknownAgent = errors.New("no such agent")
 	ErrBadAnswer    = errors.New("the answer is not what a directory says")
 )
@@ -65,7 +66,7 @@ func (e *DirectoryError) Unwrap() []error {
 
 // Final says that the directory answered, and will answer the same to the same call.
 func (e *DirectoryError) Final() bool {
-	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrRefused && !e.Retry
+	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrReserved || e.Kind == ErrRefused && !e.Retry
 }
 
 // Hint says in one line what a person can do about it, "" where there is nothing to say.
@@ -79,6 +80,8 @@ func (e *DirectoryError) Hint() string {
 		return "check the directory's URL and that it is running"
 	case e.Kind == ErrCredential:
 		return "only the token that registered a card can change it; its owner can also ask the directory's operator for cards handover"
+	case e.Kind == ErrReserved:
+		return "put the key back that the id was made of (retired-keys, or a backup), or start an agent with another id in a new data directory"
 	case e.Kind == ErrTaken:
 		return "the card belongs to another token, or was registered under another URL of this directory: use those, or ask the directory's operator for cards handover"
 	case e.Kind == ErrBadAnswer:
@@ -114,6 +117,8 @@ func (d *Directory) answered(op string, resp *http.Response, body []byte) error 
 	switch {
 	case resp.StatusCode == http.StatusNotFound && e.Code == wire.AgentUnavailable:
 		e.Kind = ErrUnknownAgent
+	case resp.StatusCode == http.StatusConflict && e.Message == wire.ErrIDReserved.Message:
+		e.Kind = ErrReserved
 	case resp.StatusCode == http.StatusConflict:
 		e.Kind = ErrTaken
 	case e.Code == wire.Unauthorized && (resp.StatusCode == http.StatusUnauthorized || op != opRegister):

@@ -1,0 +1,141 @@
+package directory
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// keyCard is a card with the id that is derived from one key, and with another key.
+func keyCard(id, key *signing.PrivateKey) wire.Value {
+	return testCard(string(id.Public().AgentID()), text("public_key", key.PublicText()))
+}
+
+// withChain puts a key chain on a card.
+func withChain(t *testing.T, card wire.Value, keys ...*signing.PrivateKey) wire.Value {
+	t.Helper()
+	chain := ""
+	for i := range keys[1:] {
+		var err error
+		if chain, err = keys[i].ExtendKeyChain(keys[0].Public().AgentID(), chain, keys[i+1], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return card.With("metadata", wire.Obj(text(wire.MetaKeyChain, chain)))
+}
+
+// TestDerivedIDIsReserved: the first registration of a derived id needs the key that it is derived from, or a chain from
+// that key to the one on the card (AM-2, THREATS 34). A proof by the other key is not enough.
+func TestDerivedIDIsReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b, c, mallory := testKey("a"), testKey("b"), testKey("c"), testKey("mallory")
+		post := func(card wire.Value, by *signing.PrivateKey, token string) (int, string) {
+			signed := proof(by, "POST", "/v1/agents", testBase, time.Now(), card)
+			got := w.ask("POST", "/v1/agents", string(card.JSON()), append(as(token), wire.HeaderKeyProof, signed)...)
+			return got.Code, got.Body.String()
+		}
+		const refused = `{"error":{"code":"INVALID_MESSAGE","message":"this id is reserved for the key it is derived from","retry":false}}`
+		for name, card := range map[string]wire.Value{
+			"another key":                    keyCard(a, mallory),
+			"a chain to another key":         withChain(t, keyCard(a, mallory), a, b),
+			"a chain from another key":       withChain(t, keyCard(a, mallory), b, mallory),
+			"a chain that the squatter made": withChain(t, keyCard(a, mallory), mallory, a, mallory),
+		} {
+			if code, body := post(card, mallory, bob); code != 409 || body != refused {
+				t.Errorf("%s = %d %s", name, code, body)
+			}
+		}
+		if code, body := post(keyCard(a, a), a, alice); code != 201 {
+			t.Errorf("its key = %d %s", code, body)
+		}
+		if code, body := post(withChain(t, keyCard(b, c), b, c), c, alice); code != 201 {
+			t.Errorf("with a chain = %d %s", code, body)
+		}
+		for _, id := range []wire.AgentID{a.Public().AgentID(), b.Public().AgentID()} {
+			if got := w.record(string(id)).Verification.ID; got != "derived" {
+				t.Errorf("%s is shown as %s", id, got)
+			}
+		}
+	})
+}
+
+// TestReservedIDKeepsToRotation: a card that is registered may change its key as AM-60 says. Without a chain its id is then
+// opaque, and with a chain it is derived (AM-61). Nobody else gets the id while it is reserved.
+func TestReservedIDKeepsToRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b, mallory := testKey("a"), testKey("b"), testKey("mallory")
+		id := string(a.Public().AgentID())
+		w.register(alice, keyCard(a, a))
+		for _, step := range []struct {
+			card wire.Value
+			want string
+		}{{keyCard(a, b), "opaque"}, {withChain(t, keyCard(a, b), a, b), "derived"}, {keyCard(a, b), "opaque"}, {keyCard(a, a), "derived"}} {
+			key := b
+			if step.card.GetStr("public_key") == a.PublicText() {
+				key = a
+			}
+			signed := proof(key, "PUT", "/v1/agents/"+id, testBase, time.Now(), step.card)
+			want(t, w.ask("PUT", "/v1/agents/"+id, string(step.card.JSON()), append(as(alice), wire.HeaderKeyProof, signed)...), 200, "")
+			if got := w.record(id).Verification.ID; got != step.want {
+				t.Errorf("id = %q, want %q", got, step.want)
+			}
+		}
+		time.Sleep(lifetime + reservation + time.Hour)
+		want(t, w.ask("POST", "/v1/agents", string(keyCard(a, mallory).JSON()), as(bob)...), 409, "INVALID_MESSAGE")
+		want(t, w.ask("POST", "/v1/agents", string(keyCard(a, a).JSON()), as(bob)...), 201, "")
+	})
+}
+
+// TestSquattedCardOfBefore: a card that an earlier version took in is served and renewed, by PUT and by POST of its owner,
+// handed over and imported, and shown as opaque.
+func TestSquattedCardOfBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, mallory := testKey("a"), testKey("mallory")
+		id, tree := string(a.Public().AgentID()), keyCard(a, mallory)
+		put := func(w *world) {
+			card, err := w.reg.parse(tree.JSON())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := w.reg.judge(card, false, clock())
+			if err != nil {
+				t.Fatal(err)
+			}
+			row, err := row(c, Hash(alice), meta{Current: wire.KeyChange{Since: clock()}}, clock())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.reg.cards.Put(t.Context(), store.PutCard{Card: row, IfRev: store.Absent, Now: clock()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(w)
+		want(t, w.ask("GET", "/v1/agents/"+id, ""), 200, "")
+		want(t, w.ask("PUT", "/v1/agents/"+id, "", as(alice)...), 200, "")
+		want(t, w.ask("POST", "/v1/agents", string(tree.JSON()), as(alice)...), 201, "")
+		if err := w.reg.HandOver(t.Context(), wire.AgentID(id), "asked", "cli"); err != nil {
+			t.Fatal(err)
+		}
+		signed := proof(mallory, "POST", "/v1/agents", testBase, time.Now(), tree)
+		want(t, w.ask("POST", "/v1/agents", string(tree.JSON()), append(as(bob), wire.HeaderKeyProof, signed)...), 201, "")
+		if got := w.record(id).Verification.ID; got != "opaque" {
+			t.Errorf("id = %q, want opaque", got)
+		}
+		page, err := w.reg.Export(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := newWorld(t)
+		done, err := other.reg.Import(t.Context(), page.Cards, "moved", "cli")
+		if err != nil || done.Added != 1 || other.record(id).Verification.ID != "opaque" {
+			t.Errorf("imported %+v, %v", done, err)
+		}
+	})
+}
