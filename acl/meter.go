@@ -3,6 +3,7 @@ package acl
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +49,8 @@ const (
 	bucketStrangers = "strangers"
 )
 
-// NewMeter returns a meter with full buckets. The exempt principals are never charged (AM-44).
+// NewMeter returns a meter with full buckets. The exempt principals are never charged (AM-44), nor is anybody behind an
+// exempt link.
 func NewMeter(r Rates, exempt ...string) *Meter {
 	perHour := func(n, keys int) *rate.Buckets {
 		if n <= 0 {
@@ -74,8 +76,11 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 // Charge takes one token from every bucket that the message touches, or none where one of them is empty; then
 // wait says when to come back (AM-41).
 func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
-	if _, free := m.exempt[c.Sender]; free {
-		return 0, true
+	link, _, _ := strings.Cut(c.Sender, "/")
+	for _, who := range []string{c.Sender, link} {
+		if _, free := m.exempt[who]; free {
+			return 0, true
+		}
 	}
 	type draw struct{ bucket, key string }
 	draws := []draw{{bucketConv, c.Conv.Peer + "\x00" + c.Conv.ID}, {bucketTotal, ""}}

@@ -105,6 +105,14 @@ func TestOffAndExempt(t *testing.T) {
 		charge(t, exempt, c, start, 0)
 	}
 	charge(t, exempt, acl.Charge{Sender: "am_b", Conv: conv("am_b", 0)}, start, 0)
+
+	link := acl.NewMeter(acl.Rates{Total: 1}, "agentrelay:free", "agentrelay:den/owl")
+	for range 10 {
+		charge(t, link, acl.Charge{Sender: "agentrelay:free/owl"}, start, 0)
+		charge(t, link, acl.Charge{Sender: "agentrelay:den/owl"}, start, 0)
+	}
+	charge(t, link, acl.Charge{Sender: "agentrelay:den/cat", Known: true}, start, 0)
+	charge(t, link, acl.Charge{Sender: "agentrelay:den/cat", Known: true}, start, time.Hour)
 }
 
 // Whatever arrives, in any hour no limit is passed, and nobody known waits because of strangers.

@@ -197,12 +197,11 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 	if err := a.judge(ctx); err != nil {
 		return err
 	}
-	if !a.charged {
-		wait, ok := a.n.meter.Charge(acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: !a.stranger}, a.now)
-		if !ok {
-			return wire.ErrRateLimited.After(wait)
-		}
-		a.charged = true
+	if err := a.charge(); err != nil {
+		return err
+	}
+	if err := a.openable(ctx); err != nil {
+		return err
 	}
 	return a.room()
 }
@@ -358,6 +357,7 @@ func (a *acceptance) draft(payload wire.Value) wire.Draft {
 
 // apply is the step of AM-26. A twin that another process accepted meanwhile is answered as a repeat.
 func (a *acceptance) apply(ctx context.Context, status int, reply signed, records []store.Change) (bridge.Outcome, error) {
+	records = append(records, a.opened()...)
 	step := store.Step{Records: append(records, a.in.Records...), Now: a.now, Replay: &store.Replay{
 		Sender: string(a.in.Peer), MessageID: string(a.in.MessageID), Digest: a.in.Digest,
 		Conv: a.key, Status: status, Answer: reply.Raw,

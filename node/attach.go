@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -61,8 +60,7 @@ func (n *Node) linkMode(access acl.Mode) acl.Mode {
 // modeFor returns the access mode for the peer with a foreign address: that of its link. For a native peer, whose address
 // is empty, and for a foreign one that came to a service of this process and not over a link, it is the node's own.
 func (n *Node) modeFor(address string) acl.Mode {
-	link, _, _ := strings.Cut(address, "/")
-	if m, ok := n.linkModes.Load(link); ok {
+	if m, ok := n.linkModes.Load(linkOf(address)); ok {
 		return m.(acl.Mode)
 	}
 	return n.mode()

@@ -61,7 +61,8 @@ func TestConfigOpened(t *testing.T) {
 		"limits.exempt=am_a", "window.past=1h", "network.allow_private=10.0.0.0/8", "network.cors_origins=https://a.example",
 		"limits.requests_per_minute=0", "registration.cards_per_token=0", "registration.cards_per_host=0", "registration.per_hour=0",
 		"network.max_connections=0", "network.max_connections_per_address=0", "network.trusted_proxies=10.0.0.1/32",
-		`hold=[{intent: "*", hold: never}]`,
+		"limits.exempt=mew:lab", "limits.exempt=agentrelay:free/owl", `hold=[{intent: "*", hold: never}]`,
+		`links=[{name: lab, kind: mew, url: "wss://mew.example", policy: {limits: {messages_per_minute: 0}}}]`,
 	} {
 		key, value, _ := strings.Cut(s, "=")
 		c, err := loadConfig(source{File: "none", Settings: []setting{{"public_url", "https://mesh.example.org", "--public-url"}, {key, value, "--set " + key}}})
@@ -153,6 +154,7 @@ links:
   space: kitchen
   policy:
     tools: [discover]
+    limits: {messages_per_minute: 90, open_conversations: 0}
     broadcast: true
     filter: {types: [chat], from: [cat]}
     transit: [{from: mesh, to: home}]
@@ -165,18 +167,26 @@ links:
 	}
 	home := c.Links[0]
 	if home.Space != "kitchen" || home.Policy.Transit[0].To != "home" || home.Policy.Filter.From[0] != "cat" ||
-		home.Options["allow_insecure"] != "false" || c.Links[1].Dir != "./threads" {
+		home.Policy.Limits != (bridge.LinkLimits{Messages: 90, Conversations: bridge.NoLimit}) || home.Options["allow_insecure"] != "false" || c.Links[1].Dir != "./threads" {
 		t.Errorf("links = %+v", c.Links)
 	}
 	for _, tt := range []struct{ text, want string }{
 		{"links: [{name: a, kind: mess, options: {a: 1, a: 2}}]", "set twice"},
 		{"links: [{name: a, kind: mess, options: [a]}]", "keys and values"},
+		{"links: [{name: a, kind: mew, policy: {limits: {messages_per_minute: -1}}}]", "0 switches the limit off"},
 		{"links:\n- name: a\n  polcy: {}", ":3: unknown key \"links[0].polcy\""},
 	} {
 		write(tt.text)
 		if _, err := loadConfig(source{File: file}); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.text, err, tt.want)
 		}
+	}
+	write("limits: {exempt: ['mew:', am_a]}")
+	if c, err = loadConfig(source{File: file}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.check(); err == nil || !strings.Contains(err.Error(), `"mew:" is none of these`) {
+		t.Errorf("check() = %v, want the exempt that is nobody", err)
 	}
 	write("links: [{name: a, kind: fax, url: 'https://fax.example'}]")
 	c, err = loadConfig(source{File: file})

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -39,7 +40,7 @@ func (c Config) check() error {
 		p.add("audit", "must keep at least 1000 entries for a day")
 	}
 	ids, _ := c.exempt()
-	p.agents("limits.exempt", ids)
+	p.principals("limits.exempt", ids)
 	for i, s := range c.Schemas {
 		if !wire.Intent(s.Intent).Custom() {
 			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is no custom intent such as com.example.invoice", s.Intent))
@@ -194,7 +195,10 @@ func (c Config) opened() []string {
 	add(c.Limits.MessagesNewConversations == 0, "limits.messages_new_conversations: off")
 	add(c.Limits.MessagesConversation == 0, "limits.messages_conversation: off")
 	add(c.Limits.MessagesTotal == 0, "limits.messages_total: off")
-	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents and networks have no limits", len(c.Limits.Exempt))
+	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents, links and networks have no limits", len(c.Limits.Exempt))
+	for _, l := range c.Links {
+		add(l.Policy.Limits.Off(), "links: a limit of %s is off", l.Name)
+	}
 	add(c.Window.Past > def.Window.Past, "window.past: messages of %s are accepted", c.Window.Past)
 	add(c.Window.Future > def.Window.Future, "window.future: messages from %s ahead are accepted", c.Window.Future)
 	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may aim requests, over http too, at %s", prefixes(c.Network.AllowPrivate))
@@ -235,6 +239,15 @@ func (p *problems) pattern(key, value string) {
 func (p *problems) oneOf(key, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
 		p.add(key, fmt.Sprintf("%q is not one of %s", value, strings.Join(allowed, ", ")))
+	}
+}
+
+// principals checks what limits name: agents, links, and foreign peers.
+func (p *problems) principals(key string, ids []string) {
+	for _, id := range ids {
+		if !wire.AgentID(id).Valid() && !bridge.ValidPrincipal(id) {
+			p.add(key, fmt.Sprintf("%q is none of these: an agent id (am_…), a link (mew:lab), a foreign peer (agentrelay:free/owl), an address or a CIDR", id))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"slices"
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -19,7 +20,11 @@ func (p *process) newMewLinks(links []linkConfig) (*mew.Bridge, error) {
 		Tokens: map[string]client.Credential{}, Records: p.store.Records(), Steps: p.store.Steps(), Logger: p.log,
 		Dial: func(ctx context.Context, u *url.URL) (net.Conn, error) { return p.http.Connect(ctx, client.Owner, u) },
 	}
+	exempt, _ := p.cfg.exempt()
 	for _, l := range links {
+		if slices.Contains(exempt, mew.Principal(l.Name)) {
+			l.Policy.Limits = bridge.NoLinkLimits()
+		}
 		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
 	}
 	if p.node != nil {

@@ -49,6 +49,16 @@ func (a Address) Validate() error {
 	return nil
 }
 
+// ValidPrincipal reports whether s can be a principal of a foreign network: a link, as in "mew:lab", or a peer behind
+// one, as in "agentrelay:free/owl".
+func ValidPrincipal(s string) bool {
+	if _, err := ParseAddress(s); err == nil {
+		return true
+	}
+	kind, link, ok := strings.Cut(s, ":")
+	return ok && validKind(kind) && validLink(link)
+}
+
 // Pseudonym returns the agent id that stands for the peer in conversations and transcripts: stable, local to this
 // node, never registered anywhere. It hashes "agentmesh-bridge", link and peer; the names of links are unique in a
 // configuration whatever their kind.

@@ -60,8 +60,21 @@ type LinkPolicy struct {
 	Tools []string `key:"tools"`
 	// Messages to everybody are read (mew, agentrelay).
 	Broadcast bool `key:"broadcast"`
+	// How much may come over the link (mew).
+	Limits LinkLimits `key:"limits"`
 	// What may be passed on to another network (mew). Nothing without a rule.
 	Transit []Transit `key:"transit"`
+}
+
+// LinkLimits bounds what comes over a link. They hold for the whole link, in place of the node's own message limits
+// (AM-41), so that what happens on a foreign network uses up nothing that other agents need.
+type LinkLimits struct {
+	// Messages a minute. Empty: 60.
+	Messages Limit `key:"messages_per_minute"`
+	// Tool calls a minute, each of which is a message as well. Empty: 30.
+	ToolCalls Limit `key:"tool_calls_per_minute"`
+	// Conversations that the foreign side opened and that are still open. Empty: 200.
+	Conversations Limit `key:"open_conversations"`
 }
 
 // LinkFilter takes in what matches every list that is not empty.

@@ -34,7 +34,11 @@ type Inbound struct {
 	// Deadline ends the conversation that the message opens; zero: silence does. Purge is when the message must be gone,
 	// and with it what is kept of its conversation; zero: when the owner's retention says.
 	Deadline, Purge time.Time
-	Hold            bool // the foreign protocol asks for the owner's word, whoever the sender is (MS-28, MS-34)
+	// Meter is the meter of the link that the message came over, and Draw what the message takes from it. Without a
+	// meter, and for a signed AgentMesh message whatever carried it, the node's own limits hold (AM-41).
+	Meter *LinkMeter
+	Draw  Draw
+	Hold  bool // the foreign protocol asks for the owner's word, whoever the sender is (MS-28, MS-34)
 }
 
 // The values of [Inbound.Verified].

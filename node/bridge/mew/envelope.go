@@ -39,10 +39,15 @@ type envelope struct {
 // parseEnvelope reads an envelope (MEW-1 to MEW-6). Where it is refused, the envelope holds what was read so far: its
 // id names the trigger of the error (MEW-9).
 func parseEnvelope(data []byte) (envelope, *refusal) {
-	if len(data) > MaxEnvelope {
+	return parseWithin(data, MaxEnvelope, maxValues)
+}
+
+// parseWithin is parseEnvelope with other bounds on bytes and values.
+func parseWithin(data []byte, size, values int) (envelope, *refusal) {
+	if len(data) > size {
 		return envelope{}, refuseTooLarge()
 	}
-	v, err := wire.ParseForeign(data, maxDepth, maxValues)
+	v, err := wire.ParseForeign(data, maxDepth, values)
 	if err != nil {
 		return envelope{}, refuseSyntax("the message is not valid JSON: " + err.Error())
 	}

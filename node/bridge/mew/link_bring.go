@@ -230,7 +230,11 @@ func (l *link) forward(ctx context.Context, j job, text string) (done bool, err 
 	if err != nil {
 		return true, err
 	}
-	_, err = l.b.cfg.Node.Accept(ctx, in)
+	out, err := l.b.cfg.Node.Accept(ctx, in)
+	l.refused(ctx, &j.e, err)
+	if err == nil && out.Held {
+		l.waits(ctx, &j.e, out)
+	}
 	return true, err
 }
 

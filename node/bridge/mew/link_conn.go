@@ -33,7 +33,8 @@ const (
 	// Bytes of what is only shown to the owner: of one stream, and of what all participants may do.
 	maxShownBytes = 16 << 10
 	maxCapsBytes  = 16 << 20
-	maxEchoes     = 1024 // envelopes of ours that wait for their echo
+	maxEchoes     = 1024    // envelopes of ours that wait for their echo
+	maxWelcome    = 4 << 20 // bytes of a welcome; nothing else may be larger than [MaxEnvelope] (MEW-Q4)
 )
 
 // link is one connection to a space. What comes in is read by one goroutine, which keeps track of the space and obeys
@@ -44,6 +45,7 @@ type link struct {
 	token     client.Credential
 	target    *url.URL
 	principal string
+	meter     *bridge.LinkMeter
 	log       *slog.Logger
 	seed      maphash.Seed
 	queues    [linkWorkers]chan job
@@ -70,7 +72,8 @@ type link struct {
 	down      string // why nothing is tried until the owner acts: the space shut us down or threw us out
 	echoes    map[string]chan outcome
 	feeds     feeds
-	dropped   uint64 // envelopes to us that found no room
+	dropped   uint64               // envelopes to us that found no room
+	told      map[string]time.Time // when each sender was last told that something of it was refused
 }
 
 // paused is a pause of ours (MEW-L5).
@@ -98,6 +101,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	}
 	l := &link{
 		b: b, cfg: cfg, token: b.cfg.Tokens[cfg.Name], target: target, principal: Principal(cfg.Name),
+		meter: bridge.NewLinkMeter(cfg.Policy.Limits), told: make(map[string]time.Time),
 		log: b.log.With("link", cfg.Name), seed: maphash.MakeSeed(), wake: make(chan struct{}, 1),
 		shares: make(chan struct{}, 1),
 		state:  bridge.LinkConnecting, since: time.Now(),
@@ -212,7 +216,7 @@ func (l *link) dial(ctx context.Context) (*websocket.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, welcomeBy)
 	defer cancel()
 	h := http.Header{"Authorization": {"Bearer " + string(l.token)}}
-	conn, err := websocket.Dial(ctx, l.b.cfg.Dial, l.target.String(), websocket.Options{ReadLimit: 2 * MaxEnvelope, Header: h})
+	conn, err := websocket.Dial(ctx, l.b.cfg.Dial, l.target.String(), websocket.Options{ReadLimit: maxWelcome, Header: h})
 	if hs, ok := errors.AsType[*websocket.HandshakeError](err); ok && (hs.Status == http.StatusUnauthorized || hs.Status == http.StatusForbidden) {
 		return nil, fmt.Errorf("the gateway refuses the token: %w", err)
 	}
@@ -244,7 +248,7 @@ func (l *link) try(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("no welcome came: %w", err)
 		}
-		if e, fault := parseEnvelope(bytes.Clone(data)); fault == nil && e.kind == kindWelcome {
+		if e, ok := heardFrom(bytes.Clone(data)); ok && e.kind == kindWelcome {
 			return nil
 		}
 	}

@@ -63,7 +63,7 @@ func (l *link) inbound(j *job, conv wire.ConversationID, intent wire.Intent, pay
 	return bridge.Inbound{
 		Principal: l.principal, Peer: address.Pseudonym(), Address: address.String(), Name: j.e.from, Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, string(j.raw))), ConvID: conv, Intent: intent, Payload: payload,
-		Time: at, Received: j.at, Raw: j.raw, Digest: sha256.Sum256(j.raw),
+		Time: at, Received: j.at, Raw: j.raw, Digest: sha256.Sum256(j.raw), Meter: l.meter,
 	}, nil
 }
 
@@ -90,13 +90,15 @@ func (l *link) chat(ctx context.Context, j job) error {
 	}
 	payload := wire.Obj(text1("action", "deliver"), wire.Member{Key: "message", Value: message})
 	out, in, err := l.accept(ctx, j, wire.Deliver, payload)
-	if err != nil {
+	switch {
+	case err != nil:
+		l.refused(ctx, &j.e, err)
 		return err
-	}
-	if out.Duplicate {
+	case out.Duplicate:
 		return nil
-	}
-	if !out.Held {
+	case out.Held:
+		l.waits(ctx, &j.e, out)
+	default:
 		l.acknowledge(ctx, hashOf(j.e.from, j.e.id), "received")
 	}
 	if out.Reply != nil {
@@ -218,7 +220,7 @@ func (l *link) takeBack(ctx context.Context, j job, conv wire.ConversationID, in
 		return err
 	}
 	in.MessageID = wire.MessageID("msg_" + hashOf(l.cfg.Name, string(conv), string(j.raw)))
-	in.Records = records
+	in.Records, in.Draw = records, bridge.DrawNothing
 	_, err = l.b.cfg.Node.Accept(ctx, in)
 	return err
 }

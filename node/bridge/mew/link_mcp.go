@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -58,13 +59,7 @@ func (l *link) proposal(ctx context.Context, j job) error {
 	}
 	in.Records = []store.Change{l.rememberProposal(proposed{Conv: conv, From: j.e.from, Envelope: j.e.id})}
 	_, err = l.b.cfg.Node.Accept(ctx, in)
-	if e, refused := errors.AsType[*wire.Error](err); refused {
-		reason := "policy"
-		if e.Retry {
-			reason = "busy"
-		}
-		l.answer(&j.e, kindReject, wire.Obj(text1("reason", reason)))
-	}
+	l.refused(ctx, &j.e, err)
 	return err
 }
 
@@ -195,7 +190,7 @@ func (l *link) response(ctx context.Context, j job) error {
 		if err != nil {
 			return err
 		}
-		in.Records = []store.Change{l.drop("sent", id)}
+		in.Records, in.Draw = []store.Change{l.drop("sent", id)}, bridge.DrawNothing
 		_, err = l.b.cfg.Node.Accept(ctx, in)
 		return err
 	}
@@ -214,6 +209,13 @@ func (l *link) request(ctx context.Context, j job) error {
 	method := j.e.payload.GetStr("method")
 	if strings.HasPrefix(method, "notifications/") {
 		return nil
+	}
+	if method != methodCall { // answered without the node, which would charge it
+		if wait, ok := l.meter.Charge(bridge.DrawMessage, j.at); !ok {
+			err := wire.ErrRateLimited.After(wait)
+			l.refused(ctx, &j.e, err)
+			return err
+		}
 	}
 	id, _ := j.e.payload.Get("id")
 	var result wire.Value
@@ -268,15 +270,18 @@ func (l *link) toolCall(ctx context.Context, j job, id wire.Value) error {
 		return err
 	}
 	in.Records = []store.Change{l.remember("asked", string(conv), asked{From: j.e.from, Envelope: j.e.id, ID: id}, keepSent, true)}
+	in.Draw = bridge.DrawToolCall
 	out, err := l.b.cfg.Node.Accept(ctx, in)
-	if e, refused := errors.AsType[*wire.Error](err); refused {
-		fault(rpcRefused, e.Message)
+	switch {
+	case err != nil:
+		l.refused(ctx, &j.e, err)
 		return err
-	}
-	if err == nil && out.Reply != nil && out.Reply.Action() == wire.ActionClose {
+	case out.Held:
+		l.waits(ctx, &j.e, out)
+	case out.Reply != nil && out.Reply.Action() == wire.ActionClose:
 		return l.sendResponse(ctx, conv, out.Reply.Payload)
 	}
-	return err
+	return nil
 }
 
 // sendResponse answers the request that a conversation is about, once.

@@ -15,8 +15,8 @@ import (
 // take reads one message of the space: it keeps track of the space, obeys what is said to this node, and returns what
 // is for the node itself. What is no envelope is nothing.
 func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job, bool) {
-	e, fault := parseEnvelope(data)
-	if fault != nil || e.from == "" || e.id == "" {
+	e, ok := heardFrom(data)
+	if !ok || e.from == "" || e.id == "" {
 		return job{}, false
 	}
 	j := job{e: e, raw: data, at: time.Now()}
@@ -49,6 +49,13 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 		return job{}, false
 	}
 	return j, l.concerns(&j.e, me)
+}
+
+// heardFrom reads what a gateway sends. Only a welcome, which describes the whole space, may be larger than
+// [MaxEnvelope] (MEW-Q4).
+func heardFrom(data []byte) (envelope, bool) {
+	e, fault := parseWithin(data, maxWelcome, maxWelcome/MaxEnvelope*maxValues)
+	return e, fault == nil && (len(data) <= MaxEnvelope || e.kind == kindWelcome)
 }
 
 // concerns says whether an envelope is for the node: addressed to it, or about something that it waits for.

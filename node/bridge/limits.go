@@ -1,0 +1,103 @@
+package bridge
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+)
+
+// Off reports whether one of the limits is switched off.
+func (l LinkLimits) Off() bool { return min(l.Messages, l.ToolCalls, l.Conversations) < 0 }
+
+// NoLinkLimits switches every limit of a link off.
+func NoLinkLimits() LinkLimits { return LinkLimits{NoLimit, NoLimit, NoLimit} }
+
+// The limits of a link whose configuration names none.
+const (
+	defaultMessages      = 60
+	defaultToolCalls     = 30
+	defaultConversations = 200
+)
+
+// Limit is one of [LinkLimits]: a number, or [NoLimit]. The zero value stands for the default.
+type Limit int
+
+// NoLimit switches a limit off. A configuration writes it as 0.
+const NoLimit Limit = -1
+
+// UnmarshalText reads what a configuration says: a whole number, 0 for no limit.
+func (l *Limit) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 10, 31)
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number; 0 switches the limit off", text)
+	}
+	if *l = Limit(n); n == 0 {
+		*l = NoLimit
+	}
+	return nil
+}
+
+// or returns the limit as a number, 0 for none.
+func (l Limit) or(standard int) int {
+	switch {
+	case l == 0:
+		return standard
+	case l < 0:
+		return 0
+	}
+	return int(l)
+}
+
+// Draw is what a message takes from the meter of its link.
+type Draw uint8
+
+const (
+	DrawMessage  Draw = iota
+	DrawToolCall      // a message that has this node do something at once
+	DrawNothing       // ends what was accepted before: an answer to a request of ours, a withdrawal
+)
+
+// LinkMeter holds what comes over one link to its [LinkLimits]. It is safe for concurrent use.
+type LinkMeter struct {
+	messages, toolCalls *rate.Buckets
+	open                int
+}
+
+// NewLinkMeter returns a meter with full buckets.
+func NewLinkMeter(l LinkLimits) *LinkMeter {
+	perMinute := func(n int) *rate.Buckets {
+		if n == 0 {
+			return nil
+		}
+		return rate.NewBuckets(rate.PerMinute(n), n, 1)
+	}
+	return &LinkMeter{
+		messages: perMinute(l.Messages.or(defaultMessages)), toolCalls: perMinute(l.ToolCalls.or(defaultToolCalls)),
+		open: l.Conversations.or(defaultConversations),
+	}
+}
+
+// Charge takes what a message draws, or nothing if one of the limits is used up; then wait is how long until there is
+// room again.
+func (m *LinkMeter) Charge(d Draw, now time.Time) (wait time.Duration, ok bool) {
+	if d == DrawNothing {
+		return 0, true
+	}
+	if d == DrawToolCall {
+		if wait := m.toolCalls.Peek("", now); wait > 0 {
+			return wait, false
+		}
+	}
+	if wait, ok := m.messages.Take("", now); !ok {
+		return wait, false
+	}
+	if d == DrawToolCall {
+		m.toolCalls.Take("", now)
+	}
+	return 0, true
+}
+
+// MaxOpen returns how many conversations the foreign side may have open, 0 for any number.
+func (m *LinkMeter) MaxOpen() int { return m.open }

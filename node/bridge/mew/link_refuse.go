@@ -1,0 +1,74 @@
+package mew
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	tellEvery   = time.Minute // how often a sender is told that it sends too much (MEW-Q4)
+	maxNotified = 1000        // senders whose last notice is remembered
+)
+
+// refused tells the sender of an envelope that the node did not take it, in the words that MEW has for it. An error that
+// is not the node's refusal is told to nobody.
+func (l *link) refused(ctx context.Context, e *envelope, err error) {
+	refusal, ok := errors.AsType[*wire.Error](err)
+	limited := ok && refusal.Code == wire.RateLimited
+	if !ok || limited && !l.mayTell(e.from, time.Now()) {
+		return
+	}
+	switch {
+	case e.kind == kindRequest:
+		id, _ := e.payload.Get("id")
+		l.respond(e, id, wire.Obj(wire.Member{Key: "error", Value: rpcFault(rpcRefused, refusal.Message)}))
+		return
+	case e.kind == kindProposal && refusal.Retry:
+		l.answer(e, kindReject, wire.Obj(text1("reason", "busy")))
+	case e.kind == kindProposal:
+		l.answer(e, kindReject, wire.Obj(text1("reason", "policy")))
+	}
+	if limited {
+		status := l.statusPayload(ctx).With("status", wire.Text("rate_limited"))
+		if wait := int64(refusal.RetryAfter.Round(time.Second).Seconds()); wait > 0 {
+			status = status.With("retry_after", wire.Int(wait))
+		}
+		l.answer(e, kindStatus, status)
+	}
+}
+
+// waits tells the sender of an envelope that the owner decides about it first. It is told each time about a request,
+// which has no other answer yet, and about chat as often as [link.mayTell] allows.
+func (l *link) waits(ctx context.Context, e *envelope, out bridge.Outcome) {
+	if out.Reply == nil || e.kind != kindRequest && !l.mayTell("chat/"+e.from, time.Now()) {
+		return
+	}
+	status := l.statusPayload(ctx).With("status", wire.Text(wire.ActionPending))
+	l.answer(e, kindStatus, status.With("reason", wire.Text(out.Reply.Payload.GetStr("reason"))))
+}
+
+// mayTell reports whether whom was not told anything of this sort within the last minute, and takes it as told now.
+func (l *link) mayTell(whom string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.told[whom]) < tellEvery {
+		return false
+	}
+	if len(l.told) >= maxNotified {
+		for name, at := range l.told {
+			if now.Sub(at) >= tellEvery {
+				delete(l.told, name)
+			}
+		}
+	}
+	if len(l.told) >= maxNotified {
+		return false
+	}
+	l.told[strings.Clone(whom)] = now
+	return true
+}
