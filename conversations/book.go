@@ -141,10 +141,14 @@ func (b *Book) Delete(ctx context.Context, key store.ConvKey, records []store.Ch
 
 // Decode reads the state of a conversation from its row.
 func Decode(row store.Conversation) (Conversation, error) {
-	c := Conversation{}
-	if err := json.Unmarshal(row.Body, &c); err != nil {
+	var body struct {
+		Conversation
+		legacy
+	}
+	if err := json.Unmarshal(row.Body, &body); err != nil {
 		return Conversation{}, fmt.Errorf("decode conversation: %w", err)
 	}
+	c := body.Conversation.upgrade(body.legacy)
 	c.Key, c.Entries = row.Key, row.Entries
 	return c, nil
 }

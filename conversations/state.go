@@ -43,14 +43,12 @@ type Conversation struct {
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it, not only answered (AM-30)
 
-	// Proposal says whose proposal stands. An accept of the other side's counts until somebody proposes anew (AM-39);
-	// nobody agrees with itself.
-	Proposal       Side `json:"proposal,omitempty"`
-	AcceptSent     bool `json:"accept_sent,omitempty"`
-	AcceptReceived bool `json:"accept_received,omitempty"`
-	// AcceptHeld: the peer answered that our accept waits for its owner. Its next message takes it, or takes it back.
-	AcceptHeld bool           `json:"accept_held,omitempty"`
-	Agreement  wire.Agreement `json:"agreement,omitzero"` // what a mesh.schedule says so far; untrusted text
+	// What is proposed, accepted and agreed (AM-88). Values behind these pointers are never changed.
+	Proposal  *Proposal      `json:"offer,omitempty"`     // the one that stands
+	Replaced  *Proposal      `json:"replaced,omitempty"`  // of ours, which one of theirs ended
+	Accept    *Acceptance    `json:"accept,omitempty"`    // of Proposal; it does not count yet
+	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest message, if it is an ambiguous accept
+	Agreement *Agreement     `json:"agreement,omitempty"` // the newest one
 
 	// Sealed: a message in it was sealed, so what we say in it is (AM-85). PeerRecipient is the age recipient that the
 	// peer named in the newest message that it sealed.
@@ -77,9 +75,11 @@ const (
 	ClosedByUs                     // we sent a close
 	HoldOpened                     // a message waits for our owner until Event.Until
 	HoldEnded                      // decided or withdrawn: the hold until Event.Until, or all of them where that is zero
-	HeldByPeer                     // the peer answered that a message of ours waits for its owner, at most until Event.Until
+	HeldByPeer                     // the peer answered that the message Event.ID of ours waits for its owner, at most until Event.Until
 	OwnerRejected                  // our owner rejected what was held
 	DeliveryFailed                 // a message of ours can not be delivered (AM-47)
+	Delivered                      // the peer has the message Event.ID of ours, under the id Event.Answers
+	AcceptCounts                   // the side that got the accept Event.ID has answered it, and not with a refusal
 )
 
 // Event is one thing that happened.
@@ -89,13 +89,18 @@ type Event struct {
 	Principal string        // of the peer; read from the event that opens the conversation
 	Address   string        // of a foreign peer; likewise
 	Intent    wire.Intent   // of the message; empty means that of the first one
-	Payload   wire.Value    // of the message; of HeldByPeer, of ours
+	Payload   wire.Value    // of the message
 	Until     time.Time     // of holds
 	Idle      time.Duration // of the conversation that the event opens; 0 is that of all
 	Sealed    bool          // the message was
 	Recipient string        // what its sender wants answers sealed to
 	Deadline  time.Time     // of the conversation that the event opens; zero is none
 	Purge     time.Time     // when the message must be gone; zero: when the conversation goes
+
+	ID      wire.MessageID // of the message
+	Answers wire.MessageID // the message that it answers, as far as it is known
+	Written time.Time      // of a message of the peer, by its own clock
+	Direct  bool           // a message of ours that is the reply on the peer's connection: the peer has it
 }
 
 // At judges a conversation that may have expired (AM-38): after idle without a message, not counting the time in
@@ -129,7 +134,8 @@ func (c Conversation) Holds(now time.Time) int {
 }
 
 // Next returns the conversation after an event. It refuses with wire.ErrConversationClosed, wire.ErrOwnerRejected or
-// wire.ErrCloseStatus, in this order where several apply (AM-24), and then nothing has changed. What no peer can
+// wire.ErrCloseStatus, in this order where several apply (AM-24), or an accept of ours that
+// answers no standing proposal or selects none of several times; then nothing has changed. What no peer can
 // see (holds, a failed delivery) is never refused; on a conversation that has ended it changes nothing.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
@@ -150,7 +156,7 @@ func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 		}
 		return c.message(e)
 	}
-	if live {
+	if live || e.Kind == AcceptCounts && c.State == Completed { // a close may overtake the answer to an accept
 		c = c.bookkeeping(e)
 	}
 	return c, nil
@@ -173,8 +179,20 @@ func (c Conversation) message(e Event) (Conversation, error) {
 		if state != Completed && state != Failed {
 			return c, wire.ErrCloseStatus
 		}
+		if state == Failed {
+			by := Ours
+			if e.Kind == ClosedByPeer {
+				by = Theirs
+			}
+			c = c.cancel(by, e.At)
+		}
 		return c.touch(e.At).end(state), nil
 	}
+	agreed, err := c.agree(e)
+	if err != nil {
+		return c, err
+	}
+	c = agreed
 	c.Sealed = c.Sealed || e.Sealed
 	c.Purge = Sooner(c.Purge, e.Purge.UTC())
 	switch e.Kind {
@@ -183,11 +201,10 @@ func (c Conversation) message(e Event) (Conversation, error) {
 			c.PeerRecipient = e.Recipient
 		}
 		c.PeerHeld = time.Time{} // its next message ends the peer's hold
-		c.AcceptHeld = c.AcceptHeld && e.Payload.GetStr("action") == wire.ActionPending
 	case Sent:
 		c.WroteFirst = true
 	}
-	return c.touch(e.At).agree(e), nil
+	return c.touch(e.At), nil
 }
 
 // bookkeeping is an event without a message, in an open conversation whose holds are settled and its own.
@@ -204,12 +221,20 @@ func (c Conversation) bookkeeping(e Event) Conversation {
 		}
 	case HeldByPeer:
 		c.PeerHeld = e.Until.UTC()
-		c.AcceptHeld = c.AcceptHeld || e.Payload.GetStr("action") == "accept"
+		if c.Accept != nil && c.Accept.By == Ours && c.Accept.Message == e.ID {
+			held := *c.Accept
+			held.Held = true
+			c.Accept = &held
+		}
 	case OwnerRejected:
-		c = c.touch(e.At).end(Failed)
+		c = c.cancel(Ours, e.At).touch(e.At).end(Failed)
 		c.Rejected = true
 	case DeliveryFailed:
 		c = c.end(Failed)
+	case Delivered:
+		c = c.deliver(e)
+	case AcceptCounts:
+		c = c.conclude(e)
 	}
 	return c
 }
@@ -240,42 +265,6 @@ func (c Conversation) touch(at time.Time) Conversation {
 func (c Conversation) end(s State) Conversation {
 	c.State, c.Held, c.PeerHeld = s, nil, time.Time{}
 	return c
-}
-
-// agree keeps track of who accepted what.
-func (c Conversation) agree(e Event) Conversation {
-	intent := cmp.Or(e.Intent, c.Intent)
-	if intent != wire.Schedule && intent != wire.Negotiate {
-		return c
-	}
-	from := Ours
-	if e.Kind == Received {
-		from = Theirs
-	}
-	switch e.Payload.GetStr("action") {
-	case "accept":
-		c.AcceptReceived = c.AcceptReceived || from == Theirs && c.Proposal == Ours
-		c.AcceptSent = c.AcceptSent || from == Ours && c.Proposal == Theirs
-	case "propose", "counter":
-		c.Proposal, c.AcceptSent, c.AcceptReceived = from, false, false
-	case "decline", "reject", "cancel", "withdraw":
-		c.Proposal, c.AcceptSent, c.AcceptReceived = "", false, false
-	}
-	if intent == wire.Schedule {
-		c.Agreement = short(c.Agreement.Merge(e.Payload))
-	}
-	return c
-}
-
-// short bounds what a peer's words take in every row.
-func short(a wire.Agreement) wire.Agreement {
-	for _, s := range []*string{&a.Title, &a.Time, &a.Duration, &a.Location} {
-		const most = 256
-		if runes := []rune(*s); len(runes) > most {
-			*s = string(runes[:most])
-		}
-	}
-	return a
 }
 
 func later(a, b time.Time) time.Time {

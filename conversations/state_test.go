@@ -3,7 +3,6 @@ package conversations_test
 import (
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -263,53 +262,6 @@ func TestDeliveryFailed(t *testing.T) {
 		conversations.Event{Kind: conversations.DeliveryFailed, At: start})
 	if done.State != conversations.Completed {
 		t.Errorf("state of an ended conversation = %s, want completed", done.State)
-	}
-}
-
-// An accept counts until somebody proposes anew; what was agreed is gathered from all of it (AM-39).
-func TestAgreement(t *testing.T) {
-	e := func(kind conversations.Kind, text string) conversations.Event {
-		return conversations.Event{Kind: kind, At: start, Intent: wire.Schedule, Payload: payload(t, text)}
-	}
-	c := after(t,
-		e(conversations.Sent, `{"action":"propose","event":{"title":"Lunch","proposed_times":["2026-03-03T12:00:00Z","2026-03-04T12:00:00Z"],"duration":"1h"}}`),
-		e(conversations.Received, `{"action":"counter","event":{"proposed_times":["2026-03-05T12:00:00Z"],"location":"Café"}}`),
-		e(conversations.Sent, `{"action":"accept"}`),
-	)
-	want := wire.Agreement{Title: "Lunch", Time: "2026-03-05T12:00:00Z", Duration: "1h", Location: "Café"}
-	if c.Agreement != want || !c.AcceptSent || c.AcceptReceived {
-		t.Errorf("after our accept: %+v, sent %v, received %v", c.Agreement, c.AcceptSent, c.AcceptReceived)
-	}
-	both, _ := c.Next(e(conversations.Received, `{"action":"accept"}`), idle)
-	if !both.AcceptSent || both.AcceptReceived {
-		t.Errorf("after an accept of its own counter-proposal: sent %v, received %v", both.AcceptSent, both.AcceptReceived)
-	}
-	ours, _ := both.Next(e(conversations.Replied, `{"action":"counter","event":{}}`), idle)
-	if taken, _ := ours.Next(e(conversations.Received, `{"action":"accept"}`), idle); taken.AcceptSent || !taken.AcceptReceived {
-		t.Errorf("after their accept of ours: sent %v, received %v", taken.AcceptSent, taken.AcceptReceived)
-	}
-	if own, _ := ours.Next(e(conversations.Sent, `{"action":"accept"}`), idle); own.AcceptSent {
-		t.Error("our accept of our own proposal counts")
-	}
-	gone, _ := ours.Next(e(conversations.Sent, `{"action":"cancel"}`), idle)
-	if late, _ := gone.Next(e(conversations.Received, `{"action":"accept"}`), idle); late.AcceptReceived {
-		t.Error("an accept of what was cancelled counts")
-	}
-	anew, _ := c.Next(e(conversations.Received, `{"action":"counter","event":{}}`), idle)
-	if anew.AcceptSent || anew.AcceptReceived {
-		t.Error("an accept outlived a counter-proposal")
-	}
-	replied := conversations.Event{Kind: conversations.Replied, At: start, Payload: action("accept")}
-	if r, _ := anew.Next(replied, idle); !r.AcceptSent {
-		t.Error("an accept without an intent does not count as one of the conversation's")
-	}
-	other := conversations.Event{Kind: conversations.Received, At: start, Intent: wire.RequestInfo, Payload: action("accept")}
-	if o, _ := c.Next(other, idle); o.AcceptReceived {
-		t.Error("an accept of another intent counts")
-	}
-	long, _ := c.Next(e(conversations.Received, `{"action":"counter","event":{"title":"`+strings.Repeat("é", 5000)+`"}}`), idle)
-	if n := len([]rune(long.Agreement.Title)); n != 256 {
-		t.Errorf("a title of 5000 characters is kept as %d, want 256", n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -31,8 +32,9 @@ type acceptance struct {
 	charged  bool // limits are charged once, however often the step is decided anew
 	thread   *conversations.Thread
 	verdict  acl.Verdict
-	known    bool // the action is one of the specification
-	takes    bool // with it the peer takes our accept, which it had held
+	known    bool   // the action is one of the specification
+	takes    bool   // with it the peer takes our accept, which waited for its answer
+	event    string // UID of the agreed event that it takes back
 	seal     seal
 	route    Route
 }
@@ -118,13 +120,23 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	if out, done, err := a.takeBack(ctx); done || err != nil {
 		return out, err
 	}
+	a.event = eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
 	if a.mustHold() { // line 15
 		return a.hold(ctx)
 	}
-	uid := eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
-	cancelled, err := a.n.cancelledBy(ctx, uid, a.key, a.in.Peer, a.in.Name, a.now)
+	cancelled, err := a.n.cancelledBy(ctx, a.event, a.in.Payload, a.key, a.in.Peer, a.in.Name, a.now)
 	if err != nil {
 		return bridge.Outcome{}, err
+	}
+	if err := a.received(conversations.Received); err != nil {
+		return bridge.Outcome{}, err
+	}
+	if conv := a.thread.Conversation(); conv.Unclear == a.in.MessageID && a.in.MessageID != "" { // AM-88
+		a.takes = false
+		if _, ok := conv.Clarification(a.in.MessageID); !ok {
+			return a.toOwner(ctx, cancelled)
+		}
+		a.route = clarifying
 	}
 	if a.route.Handler != nil { // line 16
 		return a.run(ctx, cancelled)
@@ -276,10 +288,19 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 	if a.thread.New() {
 		return bridge.Outcome{}, wire.ErrConversationClosed
 	}
+	uid := eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
 	if err := a.received(conversations.ClosedByPeer); err != nil {
 		return bridge.Outcome{}, err
 	}
 	freed, items, err := a.n.withdraw(ctx, a.key, all, a.now)
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	cancelled, err := a.n.cancelledBy(ctx, uid, a.in.Payload, a.key, a.in.Peer, a.in.Name, a.now)
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	agreed, err := a.n.concludedBy(a.thread, a.newItem(ItemNew), "", a.now)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
@@ -288,30 +309,27 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 		wire.Member{Key: "status", Value: wire.Text(a.in.Payload.GetStr("status"))},
 	)
 	notice := a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)
-	changes := append(append(freed, items...), a.n.notices.Change(notice))
+	changes := slices.Concat(freed, items, cancelled, agreed, []store.Change{a.n.notices.Change(notice)})
 	return a.answer(ctx, http.StatusOK, echo, append(changes, a.n.aside(a.in)...))
 }
 
 // toInbox is line 16 where no hook wants the message: the owner's agent reads it when it likes (AM-71, AM-74).
 func (a *acceptance) toInbox(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
-	if err := a.received(conversations.Received); err != nil {
-		return bridge.Outcome{}, err
-	}
-	records := append(cancelled, a.newItem(ItemNew).change())
-	more, err := a.agreement()
+	item := a.newItem(ItemNew)
+	more, err := a.n.concludedBy(a.thread, item, "", a.now)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	return a.answer(ctx, http.StatusOK, received(), append(records, more...))
+	return a.answer(ctx, http.StatusOK, received(), append(append(cancelled, item.change()), more...))
 }
 
-// agreement returns what an accept that came in brings with it, or the word that ours, which was held, was taken: the
-// notice of an agreed event, and the close that its opener sends (AM-36, AM-39).
-func (a *acceptance) agreement() ([]store.Change, error) {
-	if a.in.Payload.GetStr("action") != "accept" && !a.takes {
-		return nil, nil
-	}
-	return a.n.concluded(a.thread, a.in.Peer, a.in.Name, a.in.Address, a.now)
+// toOwner puts an accept before the owner that does not say what it accepts. Its sender is told to wait, so that it does
+// not take the event for agreed (AM-88).
+func (a *acceptance) toOwner(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
+	item := a.newItem(ItemNew)
+	item.Pending, item.Note = true, noteUnclear
+	notice := a.n.notice("message", a.in.Peer, a.in.Name, a.key, a.now)
+	return a.answer(ctx, http.StatusAccepted, pending(a.now, reasonIntent), append(cancelled, item.change(), a.n.notices.Change(notice)))
 }
 
 func received() wire.Value { return actionOf(wire.ActionReceived) }
@@ -326,12 +344,21 @@ func (a *acceptance) received(kind conversations.Kind) error {
 	err := a.thread.Record(conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
 		Idle: a.n.idle[a.in.Intent], Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
+		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.written(),
 	})
 	if err != nil {
 		return err
 	}
 	a.thread.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest, Key: a.seal.key})
 	return nil
+}
+
+// written is when the sender says that it wrote the message.
+func (a *acceptance) written() time.Time {
+	if a.in.Time.IsZero() {
+		return a.now
+	}
+	return a.in.Time
 }
 
 // answer signs payload as the reply and applies the one step that accepts the message (AM-26).
@@ -341,7 +368,10 @@ func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value,
 		return bridge.Outcome{}, err
 	}
 	if a.thread.Conversation().State == conversations.Open { // the echo of a close is no event any more
-		err := a.thread.Record(conversations.Event{Kind: conversations.Replied, At: a.now, Intent: a.in.Intent, Payload: payload})
+		err := a.thread.Record(conversations.Event{
+			Kind: conversations.Replied, At: a.now, Intent: a.in.Intent, Payload: payload,
+			ID: reply.Message.ID, Answers: a.in.MessageID, Direct: true,
+		})
 		if err != nil {
 			return bridge.Outcome{}, err
 		}

@@ -124,7 +124,9 @@ func TestNoticesTellNoText(t *testing.T) {
 			t.Errorf("notices = %s", got)
 		}
 		sends(t, sarah, chris.ID, "conv_two", wire.Schedule, propose)
-		accept := `{"action":"accept","selected_time":"2026-02-21T10:00:00-08:00","location":"Blue \u001b[31mBottle","note":"tulip"}`
+		offered := transcriptOf(t, sarah, chris.ID, "conv_two")[0].MessageID
+		accept := `{"action":"accept","selected_time":"2026-02-21T10:00:00-08:00","location":"Blue \u001b[31mBottle","note":"tulip",` +
+			`"metadata":{"in_reply_to":"` + offered + `"}}`
 		must(t, sarah.Post(chris.Sign(in("conv_two", chris.Draft(sarah.ID(), wire.Schedule, accept)))), http.StatusOK)
 		got := notices()
 		if !strings.Contains(got, "Coffee") || !strings.Contains(got, "21 Feb 2026 10:00") || strings.Contains(got, "tulip") || strings.Contains(got, `\u001b`) {

@@ -269,7 +269,10 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 			if !hook { // an offer of ours commits the owner as well
 				decide(t, sarah, theAsk(t, sarah), acl.Approve)
 			}
-			raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Negotiate, `{"action":"accept"}`)))
+			accept := chris.Draft(sarah.ID(), wire.Negotiate, `{"action":"accept"}`)
+			offered := transcriptOf(t, sarah, chris.ID, "conv_one")[0].MessageID
+			accept.Payload = answering(accept.Payload, wire.MessageID(offered))
+			raw := chris.Sign(in("conv_one", accept))
 			a := sarah.Post(raw)
 			want := []string{"out propose", "in accept", "out received", "out close"}
 			if hook {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
@@ -73,7 +74,7 @@ func (v *verdict) release(ctx context.Context) error {
 		return err
 	}
 	conv := v.thread.Conversation()
-	cancelled, err := v.n.cancelledBy(ctx, v.item.Cancels, v.item.key(), v.item.Peer, v.item.PeerName, v.d.Now)
+	cancelled, err := v.n.cancelledBy(ctx, v.item.Cancels, v.payload, v.item.key(), v.item.Peer, v.item.PeerName, v.d.Now)
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func (v *verdict) releaseToInbox(ctx context.Context, changes []store.Change) er
 	if err := v.reply(received(), append(changes, v.item.change())); err != nil {
 		return err
 	}
-	more, err := v.n.concludedBy(v.payload, v.thread, v.item, v.d.Now) // after the reply: it may close the conversation
+	more, err := v.n.concludedBy(v.thread, v.item, "", v.d.Now) // after the reply: it may close the conversation
 	if err != nil {
 		return err
 	}
@@ -143,11 +144,16 @@ func (v *verdict) refuse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	changes = append(append(changes, asks...), items...)
+	closing := rejection(wire.OwnerRejected)
+	_, cancelled, err := v.n.uncalendar(ctx, v.item.Intent, closing, v.thread.Conversation(), v.d.Now)
+	if err != nil {
+		return err
+	}
+	changes = slices.Concat(changes, asks, items, cancelled)
 	if err := v.thread.Record(conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now}); err != nil {
 		return err
 	}
-	if err := v.reply(rejection(wire.OwnerRejected), changes); err != nil {
+	if err := v.reply(closing, changes); err != nil {
 		return err
 	}
 	return v.apply(ctx)

@@ -2,6 +2,9 @@ package node
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -21,26 +24,36 @@ import (
 // event says so in another (AM-87).
 const metaAgreedIn = "agreed_in"
 
-// eventOf returns the UID of the agreed event that a message is about, "" where it takes none back. The UID is made of the
+// eventOf returns the UID of the agreed event that a message takes back, "" if it takes back none. The UID is made of the
 // peer that the conversation is with, so nobody reaches an event of others. before is the conversation without the message.
 func eventOf(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
-	action := payload.GetStr("action")
-	meta, _ := payload.Get("metadata")
-	in := meta.GetStr(metaAgreedIn)
-	switch {
-	case intent != wire.Schedule || action != "cancel" && action != "decline":
+	in := before.Key.ID
+	switch payload.GetStr("action") {
+	case "cancel", "decline":
+		if intent != wire.Schedule {
+			return ""
+		}
+		if elsewhere := conversations.AgreedIn(payload); elsewhere != "" {
+			return calendar.UID(before.Key.Peer, elsewhere)
+		}
+	case wire.ActionClose:
+	default:
 		return ""
-	case in != "":
-		return calendar.UID(before.Key.Peer, in)
-	case action == "decline" && !before.AcceptSent && !before.AcceptReceived:
-		return "" // of a proposal; what was agreed before it stands
 	}
-	return calendar.UID(before.Key.Peer, before.Key.ID)
+	if !before.IsAbout(payload) {
+		return "" // it declines a proposal, or closes a conversation that went well
+	}
+	return calendar.UID(before.Key.Peer, in)
 }
 
-// uncalendar returns the changes that take the event which a message of either side cancels out of the calendar.
+// uncalendar returns the changes that take the event which a message of ours cancels out of the calendar.
 func (n *Node) uncalendar(ctx context.Context, intent wire.Intent, payload wire.Value, before conversations.Conversation, now time.Time) (calendar.Event, []store.Change, error) {
-	return n.dropEvent(ctx, eventOf(intent, payload, before), now)
+	e, changes, err := n.dropEvent(ctx, eventOf(intent, payload, before), now)
+	if err != nil {
+		return e, nil, err
+	}
+	marks, err := n.markCancelled(ctx, intent, payload, before.Key, conversations.Ours, now)
+	return e, append(changes, marks...), err
 }
 
 func (n *Node) dropEvent(ctx context.Context, uid string, now time.Time) (calendar.Event, []store.Change, error) {
@@ -50,16 +63,70 @@ func (n *Node) dropEvent(ctx context.Context, uid string, now time.Time) (calend
 	return n.cfg.Agreed.Cancelled(ctx, uid, now)
 }
 
-// cancelledBy is dropEvent for a message of the peer's: the owner is told.
-func (n *Node) cancelledBy(ctx context.Context, uid string, key store.ConvKey, peer wire.AgentID, name string, now time.Time) ([]store.Change, error) {
+// cancelledBy is uncalendar for a message of the peer's, which takes back the event uid: the owner is told.
+func (n *Node) cancelledBy(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, peer wire.AgentID, name string, now time.Time) ([]store.Change, error) {
+	if uid == "" {
+		return nil, nil
+	}
+	marks, err := n.markCancelled(ctx, wire.Schedule, payload, key, conversations.Theirs, now)
+	if err != nil {
+		return nil, err
+	}
 	e, changes, err := n.dropEvent(ctx, uid, now)
 	if err != nil || len(changes) == 0 {
-		return nil, err
+		return marks, err
 	}
 	notice := n.notice(notify.Cancelled, peer, name, key, now)
 	notice.Title = "cancelled: " + e.Title
 	notice.Text = e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + " with " + e.With
-	return append(changes, n.notices.Change(notice)), nil
+	return append(append(changes, marks...), n.notices.Change(notice)), nil
+}
+
+// nsCancelled holds the agreements that were cancelled from another conversation, by the UID of their event: the
+// conversation in which an event was agreed has ended (AM-87).
+const nsCancelled = "agreement-cancelled"
+
+// markCancelled returns the change that marks the agreement of another conversation as cancelled, if the message is a
+// cancel or decline that names one in force with the same peer.
+func (n *Node) markCancelled(ctx context.Context, intent wire.Intent, payload wire.Value, here store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
+	action, in := payload.GetStr("action"), conversations.AgreedIn(payload)
+	if intent != wire.Schedule || action != "cancel" && action != "decline" || in == "" || in == here.ID {
+		return nil, nil
+	}
+	there, err := n.book.Load(ctx, store.ConvKey{Peer: here.Peer, ID: in}, now)
+	if err != nil || !there.Conversation().InForce() {
+		return nil, err
+	}
+	body, err := json.Marshal(conversations.Cancellation{By: by, At: now.UTC()})
+	if err != nil {
+		return nil, fmt.Errorf("encode cancellation: %w", err)
+	}
+	return []store.Change{{IfRev: store.Any, Record: store.Record{
+		NS: nsCancelled, Key: calendar.UID(here.Peer, in), Body: body, Expires: now.Add(2 * n.cfg.Retention),
+	}}}, nil
+}
+
+// agreement returns what was agreed in a conversation, nil if nothing was, with the mark of a later cancellation.
+func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*conversations.Agreement, error) {
+	if !conv.InForce() {
+		return conv.Agreement, nil
+	}
+	rec, err := n.store.Records().Get(ctx, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), now)
+	if errors.Is(err, store.ErrNotFound) {
+		return conv.Agreement, nil
+	}
+	var c conversations.Cancellation
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read cancellation: %w", err)
+	}
+	a := *conv.Agreement
+	if c.At.After(a.At) {
+		a.Cancelled = &c
+	}
+	return &a, nil
 }
 
 // cancels says whether the message takes back an event that its sender agreed with us. It may in every mode, as it may

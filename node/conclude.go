@@ -11,21 +11,26 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// concluded returns what an accept that both sides have stored brings with it: the notice of an agreed event
-// (AM-36), and the close that the opener of the conversation sends (AM-39). It records the close on t.
-func (n *Node) concluded(t *conversations.Thread, peer wire.AgentID, name, address string, now time.Time) ([]store.Change, error) {
+// concluded makes an accept count that still stands, and returns what the agreement brings with it: the notice of an
+// agreed event (AM-36), its place in the calendar, and the close that the opener of the conversation sends (AM-39). It
+// records both on t.
+func (n *Node) concluded(t *conversations.Thread, accept wire.MessageID, peer wire.AgentID, name, address string, now time.Time) ([]store.Change, error) {
+	before := t.Conversation().Agreement
+	if err := t.Record(conversations.Event{Kind: conversations.AcceptCounts, At: now, ID: accept}); err != nil {
+		return nil, err
+	}
 	conv := t.Conversation()
-	if !conv.AcceptSent && !conv.AcceptReceived {
-		return nil, nil // it accepted nothing of the other side's
+	if conv.Agreement == before {
+		return nil, nil
 	}
 	var changes []store.Change
-	if conv.Intent == wire.Schedule {
+	if conv.Agreement.Intent == wire.Schedule {
 		notice := n.notice(notify.Agreed, peer, name, conv.Key, now)
-		notice.Title, notice.Text = agreedText(conv.Agreement, name)
+		notice.Title, notice.Text = agreedText(*conv.Agreement, name)
 		changes = append(changes, n.notices.Change(notice))
 		changes = append(changes, n.agreedEvent(conv, peer, name, now)...)
 	}
-	if !n.agreed(t) {
+	if !conv.Mine || conv.State != conversations.Open || conv.Intent != wire.Schedule && conv.Intent != wire.Negotiate {
 		return changes, nil
 	}
 	payload := wire.Obj(
@@ -41,16 +46,25 @@ func (n *Node) concluded(t *conversations.Thread, peer wire.AgentID, name, addre
 	return append(changes, out...), nil
 }
 
-// concludedBy is concluded for the payload that may be the accept.
-func (n *Node) concludedBy(payload wire.Value, t *conversations.Thread, item Item, now time.Time) ([]store.Change, error) {
-	if payload.GetStr("action") != "accept" && !item.Takes {
+// concludedBy is concluded for a message that was taken in and answered: it may be the accept, or take one of ours that
+// waited. own is the reply that left on the connection, if one did: it may be an accept as well.
+func (n *Node) concludedBy(t *conversations.Thread, item Item, own wire.MessageID, now time.Time) ([]store.Change, error) {
+	accept := item.MessageID
+	switch a := t.Conversation().Accept; {
+	case a == nil:
 		return nil, nil
+	case a.By == conversations.Ours && item.Takes:
+		accept = a.Message
+	case a.By == conversations.Ours && own == "":
+		return nil, nil
+	case a.By == conversations.Ours:
+		accept = own
 	}
-	return n.concluded(t, item.Peer, item.PeerName, item.Address, now)
+	return n.concluded(t, accept, item.Peer, item.PeerName, item.Address, now)
 }
 
 // agreedText writes title, time and place of an agreed event. The peer wrote them; [notify.Box] strips and caps.
-func agreedText(a wire.Agreement, name string) (title, text string) {
+func agreedText(a conversations.Agreement, name string) (title, text string) {
 	title = a.Title
 	if title == "" {
 		title = "Meeting"

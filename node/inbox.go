@@ -79,7 +79,7 @@ type Item struct {
 	Turn  string `json:"turn,omitempty"`  // and what is to be done about it, in the bridge's words
 
 	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it takes back
-	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which it had held
+	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which waited for its answer
 	Woken    time.Time `json:"woken,omitzero"`         // when an agent was woken that answers later
 	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
 
@@ -97,7 +97,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
 		ActionKnown: a.known, Sealed: a.seal.sealed,
-		Cancels: eventOf(in.Intent, in.Payload, a.thread.Conversation()), Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
+		Cancels: a.event, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
 	}
 	if in.Principal != string(in.Peer) {

@@ -30,13 +30,14 @@ type convView struct {
 	Opened    time.Time           `json:"opened"`
 	Last      time.Time           `json:"last"`
 	Holds     int                 `json:"holds,omitempty"`
-	Agreement *wire.Agreement     `json:"agreement,omitempty"`
+	Proposal  *ProposalView       `json:"proposal,omitempty"`
+	Agreement *AgreementView      `json:"agreement,omitempty"`
 	Entries   uint64              `json:"entries"`
 	Bytes     int64               `json:"bytes"` // of the messages in the transcript
 }
 
-func (n *Node) view(conv conversations.Conversation, now time.Time) convView {
-	v := convView{
+func (n *Node) view(ctx context.Context, conv conversations.Conversation, now time.Time) (v convView, err error) {
+	v = convView{
 		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
 		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Entries: conv.Entries,
 		Bytes: conv.Bytes,
@@ -44,10 +45,9 @@ func (n *Node) view(conv conversations.Conversation, now time.Time) convView {
 	if conv.Principal != conv.Key.Peer {
 		v.Principal = conv.Principal
 	}
-	if conv.Agreement != (wire.Agreement{}) {
-		v.Agreement = &conv.Agreement
-	}
-	return v
+	v.Proposal = viewProposal(conv)
+	v.Agreement, err = n.viewAgreement(ctx, conv, now)
+	return v, err
 }
 
 // entryView is a transcript entry as the owner sees it. Message is what was received or sent, byte for byte; Opened is the
@@ -96,7 +96,11 @@ func (n *Node) ownerConversations(c echo.Context) error {
 			return ownerError(err)
 		}
 		for _, conv := range page.Conversations {
-			views = append(views, n.view(conv, now))
+			v, err := n.view(c.Request().Context(), conv, now)
+			if err != nil {
+				return ownerError(err)
+			}
+			views = append(views, v)
 		}
 		if next = page.Next; next == 0 {
 			break
@@ -177,11 +181,15 @@ func (n *Node) ownerConversation(c echo.Context) error {
 	if err != nil {
 		return ownerError(err)
 	}
+	view, err := n.view(ctx, conv, now)
+	if err != nil {
+		return ownerError(err)
+	}
 	return httpapi.JSON(c, http.StatusOK, struct {
 		convView
 		Transcript []entryView `json:"transcript"`
 		Next       uint64      `json:"next,omitempty"` // pass as after
-	}{n.view(conv, now), entries, next})
+	}{view, entries, next})
 }
 
 // transcript returns a page of a transcript, the entries after the one numbered after. next is 0 on the last page.

@@ -47,7 +47,11 @@ func (p *pages) showConversations(c echo.Context) error {
 			return ownerError(err)
 		}
 		for _, conv := range page.Conversations {
-			view.Items = append(view.Items, convRow{n.view(conv, now), names[conv.Key.Peer]})
+			v, err := n.view(ctx, conv, now)
+			if err != nil {
+				return ownerError(err)
+			}
+			view.Items = append(view.Items, convRow{v, names[conv.Key.Peer]})
 		}
 		if view.Next = page.Next; view.Next == 0 {
 			break
@@ -83,8 +87,16 @@ type conversationView struct {
 	Payloads bool
 }
 
-// replyForm is what the owner typed, kept where it was refused.
-type replyForm struct{ Text, Action, Payload, Time, Place string }
+// Choices returns the times that an accept must choose from, none if it need not.
+func (v conversationView) Choices() []string {
+	if v.Proposal == nil || v.Proposal.By != conversations.Theirs || len(v.Proposal.Times) < 2 {
+		return nil
+	}
+	return v.Proposal.Times
+}
+
+// replyForm is what the owner typed, kept where it was refused. Selected is the time that an accept chooses.
+type replyForm struct{ Text, Action, Payload, Time, Place, Selected string }
 
 const (
 	maxSayings    = 50
@@ -114,7 +126,11 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 			return fault(http.StatusBadRequest, "after must be a number", "")
 		}
 	}
-	view := conversationView{convView: n.view(conv, now), URL: convPath(key), Foreign: conv.Address, Earlier: after > 0, Form: form}
+	shown, err := n.view(ctx, conv, now)
+	if err != nil {
+		return ownerError(err)
+	}
+	view := conversationView{convView: shown, URL: convPath(key), Foreign: conv.Address, Earlier: after > 0, Form: form}
 	view.Open = view.State == conversations.Open
 	names, err := n.aliases(ctx)
 	if err != nil {
@@ -179,7 +195,7 @@ func (p *pages) reply(c echo.Context) error {
 	key := store.ConvKey{Peer: c.Param("peer"), ID: c.Param("id")}
 	typed := replyForm{
 		Text: form.Get("text"), Action: form.Get("action"), Payload: form.Get("payload"),
-		Time: form.Get("time"), Place: form.Get("place"),
+		Time: form.Get("time"), Place: form.Get("place"), Selected: form.Get("selected"),
 	}
 	out, err := p.n.replying(c.Request().Context(), key)
 	if err != nil {

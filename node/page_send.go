@@ -73,6 +73,9 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 			return intent, wire.Value{}, errors.New("there is no such answer here")
 		}
 		members := []wire.Member{{Key: "action", Value: wire.Text(f.Action)}}
+		if f.Action == "accept" && f.Selected != "" {
+			members = append(members, wire.Member{Key: "selected_time", Value: wire.Text(f.Selected)})
+		}
 		if reason := strings.TrimSpace(f.Text); reason != "" {
 			members = append(members, wire.Member{Key: "reason", Value: wire.Text(reason)})
 		}

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -70,10 +69,6 @@ func (a *acceptance) run(ctx context.Context, cancelled []store.Change) (bridge.
 	}
 	item := a.newItem(ItemRunning)
 	item.Route, item.Attempt = a.route.Name, 1
-	if err := a.received(conversations.Received); err != nil {
-		done()
-		return bridge.Outcome{}, err
-	}
 	provisional, err := a.n.sign(a.draft(pending(a.now, reasonSlow)))
 	if err != nil {
 		done()

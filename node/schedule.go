@@ -17,19 +17,19 @@ var _ Handler = CalendarHook{}
 
 // Handle never fails: what the calendars cannot answer is held for the owner.
 func (h CalendarHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
-	payload := c.Message.Payload
-	if v, err := wire.ParseObject(c.Payload); err == nil {
-		payload = v
-	}
-	r := h.Scheduler.Answer(ctx, calendar.Question{
+	q := calendar.Question{
 		Conversation: c.Conversation.Key.Peer + "/" + c.Conversation.Key.ID,
-		Payload:      payload,
-		Agreement:    c.Conversation.Agreement,
 		Known:        c.Sender.Trust != "" || c.Conversation.Mine,
 		Rounds:       countered(c.History),
 		Approved:     c.Approved,
-		Reply:        c.Reply,
-	}, time.Now())
+	}
+	if p := c.Conversation.Proposal; p != nil && p.By == conversations.Theirs && p.Message == c.Message.ID {
+		q.Offered = &p.Terms
+	}
+	if a := c.Conversation.Accept; a != nil && a.By == conversations.Theirs && a.Message == c.Message.ID {
+		q.Accepted = &a.Terms
+	}
+	r := h.Scheduler.Answer(ctx, q, time.Now())
 	switch {
 	case r.Hold != "":
 		return HookAnswer{Hold: wire.OneLine(r.Hold, 500)}, nil
@@ -52,7 +52,7 @@ func countered(history []store.Entry) (n int) {
 // agreedEvent returns the change that brings an agreed event to the owner's calendar, none where the messages do not say
 // when it is: then the notice is all there is. The texts are a peer's, so they are cleaned and cut here.
 func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
-	start, ok := calendar.ParseInstant(conv.Agreement.Time)
+	start, ok := wire.ParseInstant(conv.Agreement.Time)
 	length, known := calendar.ParseLength(conv.Agreement.Duration)
 	if n.cfg.Agreed == nil || !ok || !known {
 		return nil

@@ -109,6 +109,9 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	if err := n.sendable(ctx, &out); err != nil {
 		return Sent{}, err
 	}
+	if err := n.accepting(ctx, &out, time.Now()); err != nil {
+		return Sent{}, err
+	}
 	if err := n.sealing(ctx, &out, time.Now()); err != nil {
 		return Sent{}, err
 	}
@@ -314,7 +317,11 @@ func (p *posting) answers(ctx context.Context, raw []byte, decided []store.Chang
 		}
 	}
 	item.State = ItemAnswered
-	p.step.Records = append(p.step.Records, item.change())
+	agreed, err := p.n.concludedBy(p.thread, item, "", p.now) // an accept that waited for this answer
+	if err != nil {
+		return err
+	}
+	p.step.Records = append(append(p.step.Records, item.change()), agreed...)
 	if item.Pending {
 		p.step.Answer = item.answer(http.StatusOK, raw)
 	}
@@ -337,6 +344,7 @@ func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wi
 		Kind: conversations.Sent, At: now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
 		Idle: n.idle[out.Intent], Sealed: out.sealTo != "", Deadline: out.Deadline,
 	}
+	event.ID, event.Answers = s.Message.ID, out.InReplyTo
 	switch {
 	case out.closes():
 		event.Kind = conversations.ClosedByUs
@@ -378,10 +386,20 @@ func withMeta(payload wire.Value, key, value string) wire.Value {
 	return payload.With("metadata", meta.With(key, wire.Text(value)))
 }
 
-// agreed says whether we opened the conversation, it is open, and an accept in it stands on both sides: then it is
-// ours to close it (AM-39). Whoever asks has just stored an accept of the peer, or the peer's answer to ours.
-func (n *Node) agreed(t *conversations.Thread) bool {
-	c := t.Conversation()
-	return c.Mine && c.State == conversations.Open && (c.AcceptReceived || c.AcceptSent) &&
-		(c.Intent == wire.Schedule || c.Intent == wire.Negotiate)
+// accepting makes an accept answer the proposal that stands, unless its sender named what it answers, and refuses one
+// that does not say what it accepts (AM-88).
+func (n *Node) accepting(ctx context.Context, out *Outgoing, now time.Time) error {
+	if out.Payload.GetStr("action") != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
+		return nil
+	}
+	thread, err := n.book.Load(ctx, out.key(), now)
+	if err != nil || thread.New() {
+		return err
+	}
+	if answers := thread.Conversation().Acceptable(out.Intent); answers != "" && !out.Once {
+		out.InReplyTo = answers
+	}
+	return thread.Record(conversations.Event{
+		Kind: conversations.Replied, At: now, Intent: out.Intent, Payload: out.Payload, Answers: out.InReplyTo,
+	})
 }

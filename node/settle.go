@@ -88,8 +88,11 @@ func (n *Node) delivered(ctx context.Context, l Letter, d bridge.Delivered) time
 		l.Status, l.Hint = http.StatusAccepted, "it is kept for the peer; the reply comes later"
 	}
 	return n.end(ctx, l, func(ctx context.Context, e *ending) error {
-		if d.Reply == nil || e.thread.New() {
+		if e.thread.New() {
 			return nil
+		}
+		if err := e.reached(d); err != nil || d.Reply == nil {
+			return err
 		}
 		seen, err := n.store.Steps().Replayed(ctx, string(l.To), string(d.Reply.ID), e.now)
 		switch {
@@ -104,6 +107,17 @@ func (n *Node) delivered(ctx context.Context, l Letter, d bridge.Delivered) time
 		e.l.Err = &SendFailure{Code: wire.InvalidSignature, Message: client.ErrReplyUnverified.Error()}
 		e.tellOwner("reply-unverified", titleUnverified)
 		return nil
+	})
+}
+
+// reached records that the peer has the message, since when it says by its own clock.
+func (e *ending) reached(d bridge.Delivered) error {
+	since := e.now
+	if d.Reply != nil && !d.Reply.Time.IsZero() {
+		since = d.Reply.Time
+	}
+	return e.thread.Record(conversations.Event{
+		Kind: conversations.Delivered, At: e.now, ID: e.l.First, Answers: e.l.MessageID, Written: since,
 	})
 }
 
@@ -228,8 +242,8 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 	if err != nil {
 		return err
 	}
-	if lives {
-		cancelled, err := e.n.cancelledBy(ctx, eventOf(m.Intent, m.Payload, before), e.l.key(), e.l.To, e.n.nameOf(ctx, e.l), e.now)
+	if lives || before.InForce() && !e.thread.Conversation().InForce() {
+		cancelled, err := e.n.cancelledBy(ctx, eventOf(m.Intent, m.Payload, before), m.Payload, e.l.key(), e.l.To, e.n.nameOf(ctx, e.l), e.now)
 		if err != nil {
 			return err
 		}
@@ -272,11 +286,18 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 			item.ActionKnown, item.Note = false, note
 		}
 		if lives {
-			e.run = e.n.replyRun(&item, m)
+			e.run = e.n.replyRun(&item, m, e.thread.Conversation())
+		}
+		if e.run == nil && e.thread.Conversation().Unclear == m.ID {
+			item.Note = noteUnclear
+			e.tellOwner("message", noticeTitles["message"])
 		}
 		e.step.Records = append(e.step.Records, item.change())
 	}
-	return e.concludes(ctx, action, lives)
+	if action == wire.ActionPending || note != "" {
+		return nil
+	}
+	return e.concludes(ctx, m)
 }
 
 // receipt says whether an answer tells nothing but that our message arrived, or waits for the peer's owner. The transcript
@@ -286,18 +307,18 @@ func (e *ending) receipt(intent wire.Intent, action string) bool {
 		action != "" && action == e.n.route(intent).Receipts
 }
 
-// concludes adds what an accept brings that now stands on both sides: ours, because the peer took it, or the reply.
-func (e *ending) concludes(ctx context.Context, action string, lives bool) error {
-	c := e.thread.Conversation()
-	switch {
-	case action != "accept" && (e.l.Action != "accept" || action == wire.ActionPending):
+// concludes adds what an accept brings that counts now: ours, because the peer took it, or the reply.
+func (e *ending) concludes(ctx context.Context, m *wire.Message) error {
+	accept := m.ID
+	switch a := e.thread.Conversation().Accept; {
+	case a == nil:
 		return nil
-	case !c.AcceptSent && !c.AcceptReceived:
-		return nil // the answer took it back
-	case !lives && c.State != conversations.Completed: // the peer's close may have overtaken its answer
+	case a.By == conversations.Ours && e.l.Action != "accept":
 		return nil
+	case a.By == conversations.Ours:
+		accept = e.l.First
 	}
-	more, err := e.n.concluded(e.thread, e.l.To, e.n.nameOf(ctx, e.l), e.l.Address, e.now)
+	more, err := e.n.concluded(e.thread, accept, e.l.To, e.n.nameOf(ctx, e.l), e.l.Address, e.now)
 	e.step.Records = append(e.step.Records, more...)
 	return err
 }
@@ -310,7 +331,7 @@ func (e *ending) record(m *wire.Message, action string) (lives bool, err error) 
 	}
 	event := conversations.Event{
 		Kind: conversations.Received, At: e.now, Intent: m.Intent, Payload: m.Payload, Principal: e.thread.Conversation().Principal,
-		Sealed: e.seal.sealed, Recipient: e.seal.back,
+		Sealed: e.seal.sealed, Recipient: e.seal.back, ID: m.ID, Answers: e.l.First, Written: m.Time,
 	}
 	if action == wire.ActionClose {
 		event.Kind = conversations.ClosedByPeer
@@ -323,7 +344,7 @@ func (e *ending) record(m *wire.Message, action string) (lives bool, err error) 
 		return false, err
 	}
 	if action == wire.ActionPending { // AM-40: its hold suspends our clock as well
-		event = conversations.Event{Kind: conversations.HeldByPeer, At: e.now, Until: e.now.Add(e.n.cfg.HoldFor), Payload: actionOf(e.l.Action)}
+		event = conversations.Event{Kind: conversations.HeldByPeer, At: e.now, Until: e.now.Add(e.n.cfg.HoldFor), ID: e.l.First}
 		return true, e.thread.Record(event)
 	}
 	return true, nil

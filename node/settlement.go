@@ -82,7 +82,7 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 	case s.answer.Hold != "":
 		return s.hold(ctx)
 	case s.answer.Err != nil:
-		return s.refuse()
+		return s.refuse(ctx)
 	}
 	payload := received()
 	if s.answer.Payload != nil {
@@ -101,12 +101,13 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 	if err != nil {
 		return out, err
 	}
-	// After the reply: it may close the conversation. What leaves through the outbox counts when it is delivered.
-	accepted := s.run.payload
-	if !s.late && payload.GetStr("action") == "accept" {
-		accepted = payload
+	// After the reply: it may close the conversation. An accept of ours that leaves through the outbox counts when the peer
+	// has answered it.
+	var own wire.MessageID
+	if out.Reply != nil {
+		own = out.Reply.ID
 	}
-	more, err := n.concludedBy(accepted, s.thread, s.item, s.now)
+	more, err := n.concludedBy(s.thread, s.item, own, s.now)
 	s.step.Records = append(s.step.Records, more...)
 	return out, err
 }
@@ -184,6 +185,7 @@ func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
 	}
 	event := conversations.Event{
 		Kind: conversations.Replied, At: s.now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealTo() != "",
+		ID: reply.Message.ID, Answers: s.item.MessageID, Direct: true,
 	}
 	if payload.GetStr("action") == wire.ActionClose {
 		event.Kind = conversations.ClosedByUs
@@ -212,10 +214,16 @@ func (s *settlement) hold(ctx context.Context) (bridge.Outcome, error) {
 }
 
 // refuse carries the agent's refusal: as an error to a sender who waits, as a failed close to one who does not.
-func (s *settlement) refuse() (bridge.Outcome, error) {
+func (s *settlement) refuse(ctx context.Context) (bridge.Outcome, error) {
 	s.item.State = ItemRejected
 	if s.late {
-		return s.reply(rejection(s.answer.Err.Code))
+		closing := rejection(s.answer.Err.Code)
+		_, cancelled, err := s.run.n.uncalendar(ctx, s.item.Intent, closing, s.thread.Conversation(), s.now)
+		if err != nil {
+			return bridge.Outcome{}, err
+		}
+		s.step.Records = append(s.step.Records, cancelled...)
+		return s.reply(closing)
 	}
 	raw := s.answer.Err.AppendJSON(nil)
 	s.step.Answer = s.item.answer(s.answer.Err.Status, raw)
@@ -259,6 +267,9 @@ func hookFault(err error) string {
 		return "your rules do not let your agent write to this peer"
 	case errors.Is(err, ErrCannotSeal):
 		return wire.OneLine("the answer must be sealed: "+err.Error(), 300)
+	}
+	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status == http.StatusConflict {
+		return wire.OneLine("the answer cannot be sent: "+refusal.Message, 300)
 	}
 	return "the hook failed; see the log"
 }

@@ -29,7 +29,7 @@ func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error)
 		return bridge.Outcome{}, false, err
 	}
 	uid := eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
-	cancelled, err := a.n.cancelledBy(ctx, uid, a.key, a.in.Peer, a.in.Name, a.now)
+	cancelled, err := a.n.cancelledBy(ctx, uid, a.in.Payload, a.key, a.in.Peer, a.in.Name, a.now)
 	if err != nil {
 		return bridge.Outcome{}, false, err
 	}

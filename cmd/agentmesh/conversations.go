@@ -8,11 +8,11 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -26,15 +26,16 @@ type conversationsCmd struct {
 
 // conversation is what the commands show of one.
 type conversation struct {
-	ID        string          `json:"conversation_id"`
-	Peer      string          `json:"peer"`
-	Principal string          `json:"principal"`
-	State     string          `json:"state"`
-	Intent    string          `json:"intent"`
-	Opened    time.Time       `json:"opened"`
-	Last      time.Time       `json:"last"`
-	Entries   int             `json:"entries"`
-	Agreement *wire.Agreement `json:"agreement"`
+	ID        string              `json:"conversation_id"`
+	Peer      string              `json:"peer"`
+	Principal string              `json:"principal"`
+	State     string              `json:"state"`
+	Intent    string              `json:"intent"`
+	Opened    time.Time           `json:"opened"`
+	Last      time.Time           `json:"last"`
+	Entries   int                 `json:"entries"`
+	Proposal  *node.ProposalView  `json:"proposal"`
+	Agreement *node.AgreementView `json:"agreement"`
 
 	Transcript []transcriptEntry `json:"transcript"`
 	Next       uint64            `json:"next"` // on a page that is not the last
@@ -170,7 +171,10 @@ func (a *app) showConversation(v conversation) {
 	}
 	rows = append(rows, [][]string{{"state", v.State}, {"intent", v.Intent}, {"opened", when(v.Opened)}, {"last", when(v.Last)}}...)
 	if v.Agreement != nil {
-		rows = append(rows, []string{"agreed", agreed(*v.Agreement)})
+		rows = append(rows, []string{string(v.Agreement.Standing), agreementLine(*v.Agreement)})
+	}
+	if v.Proposal != nil {
+		rows = append(rows, []string{"proposed", proposalLine(*v.Proposal)})
 	}
 	a.table(rows)
 }
@@ -192,11 +196,31 @@ func (a *app) showTranscript(entries []transcriptEntry) {
 	}
 }
 
-// agreed writes an agreement on a line.
-func agreed(g wire.Agreement) string {
-	parts := []string{g.Title, g.Time, g.Duration, g.Location}
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
+// agreementLine writes what was agreed on a line, and why it does not hold if it does not.
+func agreementLine(g node.AgreementView) string {
+	switch g.Standing {
+	case node.StandingCancelled:
+		return fmt.Sprintf("%s; by %s, %s", g.Agreement, sides[g.Cancelled.By], when(g.Cancelled.At))
+	case node.StandingFailed:
+		return g.Agreement.String() + "; ask the other side whether it still holds"
+	}
+	return g.Agreement.String()
 }
+
+// proposalLine writes what is proposed on a line, and how far it got.
+func proposalLine(p node.ProposalView) string {
+	line := fmt.Sprintf("by %s: %s", sides[p.By], p.Terms)
+	if p.Accepted != "" {
+		line += "; accepted by " + sides[p.Accepted]
+		if p.Selected != "" {
+			line += " for " + p.Selected
+		}
+		line += ", which waits for an answer"
+	}
+	return line
+}
+
+var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
 
 // payloadLine shows the payload of a message; what is no message is shown whole.
 func payloadLine(message json.RawMessage) string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -164,26 +165,41 @@ func records(t testing.TB) store.Records {
 	return s.Records()
 }
 
+// offered is a question about an offer of a peer that we know.
+func offered(duration string, times ...string) calendar.Question {
+	return calendar.Question{Conversation: "am_x/conv_1", Known: true, Offered: &conversations.Terms{Title: "Coffee", Times: times, Duration: duration}}
+}
+
+// acceptedTerms is a question about an accept of what we offered.
+func acceptedTerms(duration string, times ...string) calendar.Question {
+	return calendar.Question{Conversation: "am_x/conv_1", Known: true, Accepted: &conversations.Terms{Times: times, Duration: duration}}
+}
+
 // TestAnswer plays the messages of mesh.schedule against a calendar that has Wednesday morning taken.
 func TestAnswer(t *testing.T) {
-	const wednesday = `{"action":"propose","event":{"title":"Coffee","proposed_times":["2026-03-11T10:00:00+01:00"],"duration":"30 minutes","location":"Sightglass"}}`
-	const thursday = `{"action":"propose","event":{"title":"Coffee","proposed_times":["2026-03-11T10:00:00+01:00","2026-03-12T10:00:00+01:00"],"duration":"30 minutes"}}`
+	const wed, thu = "2026-03-11T10:00:00+01:00", "2026-03-12T10:00:00+01:00"
+	wednesday, thursday := offered("30 minutes", wed), offered("30 minutes", wed, thu)
+	const accepts = `{"action":"accept","selected_time":"` + thu + `"}`
 	free := calendar.Limits{Accept: true}
 	for _, tt := range []struct {
-		name    string
-		payload string
-		change  func(*calendar.Scheduler, *calendar.Question)
-		want    string // the payload, or the reason to hold behind "hold: "
+		name   string
+		q      calendar.Question
+		change func(*calendar.Scheduler, *calendar.Question)
+		want   string // the payload, or the reason to hold behind "hold: "
 	}{
-		{"a time that fits", thursday, nil, `{"action":"accept","selected_time":"2026-03-12T10:00:00+01:00"}`},
-		{"no time fits", wednesday, nil, `{"action":"counter","event":{"title":"Coffee","proposed_times":["2026-03-11T12:00:00+01:00","2026-03-11T13:00:00+01:00","2026-03-11T14:00:00+01:00"],"duration":"30m","location":"Sightglass"}}`},
+		{"a time that fits", thursday, nil, accepts},
+		{"no time fits", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) {
+			at := *q.Offered
+			at.Location = "Sightglass"
+			q.Offered = &at
+		}, `{"action":"counter","event":{"title":"Coffee","proposed_times":["2026-03-11T12:00:00+01:00","2026-03-11T13:00:00+01:00","2026-03-11T14:00:00+01:00"],"duration":"30m","location":"Sightglass"}}`},
 		{"agreeing is the owner's", thursday, func(s *calendar.Scheduler, _ *calendar.Question) { s.Limits.Accept = false },
 			"hold: Thu 12 Mar 10:00 fits; agreeing is left to you"},
 		{"a stranger", thursday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Known = false },
 			"hold: Thu 12 Mar 10:00 fits; the sender is a stranger"},
 		{"a stranger who may", thursday, func(s *calendar.Scheduler, q *calendar.Question) { q.Known, s.Limits.Strangers = false, true },
-			`{"action":"accept","selected_time":"2026-03-12T10:00:00+01:00"}`},
-		{"too long", strings.Replace(thursday, "30 minutes", "2 hours", 1), nil, "hold: Thu 12 Mar 10:00 fits; it is longer than 1h"},
+			accepts},
+		{"too long", offered("2 hours", wed, thu), nil, "hold: Thu 12 Mar 10:00 fits; it is longer than 1h"},
 		{"enough rounds", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Rounds = 3 },
 			"hold: the two calendars do not meet after several offers"},
 		{"no free time at all", wednesday, func(s *calendar.Scheduler, _ *calendar.Question) {
@@ -192,32 +208,20 @@ func TestAnswer(t *testing.T) {
 		{"a calendar that cannot be read", thursday, func(s *calendar.Scheduler, _ *calendar.Question) {
 			s.Planner = planner(t, calendar.Config{Sources: []calendar.Source{broken{}}})
 		}, "hold: a calendar cannot be read: no answer"},
-		{"a time without an offset", strings.ReplaceAll(wednesday, "+01:00", ""), nil, "hold: a proposed time is not readable as a time with its offset"},
-		{"a length that is none", strings.Replace(wednesday, "30 minutes", "a while", 1), nil, "hold: the length of the event is not readable"},
-		{"nothing proposed", `{"action":"counter","event":{"duration":"30m"}}`, nil, "hold: no time is proposed"},
-		{"counter with one time and the length from before", `{"action":"counter","event":{"selected_time":"2026-03-12T11:00:00+01:00"}}`,
-			func(_ *calendar.Scheduler, q *calendar.Question) { q.Agreement.Duration = "45m" },
-			`{"action":"accept","selected_time":"2026-03-12T11:00:00+01:00"}`},
-		{"accept of what we offered", `{"action":"accept","selected_time":"2026-03-12T11:00:00+01:00"}`,
-			func(_ *calendar.Scheduler, q *calendar.Question) { q.Agreement.Duration = "45m" }, `{"action":"accept"}`},
-		{"accept of a time that is taken by now", `{"action":"accept"}`,
-			func(_ *calendar.Scheduler, q *calendar.Question) {
-				q.Agreement = wire.Agreement{Duration: "45m", Time: "2026-03-11T10:00:00+01:00"}
-			}, "hold: it was accepted, but the time is taken by now"},
-		{"accept of nothing", `{"action":"accept"}`, nil, "hold: it was accepted, but it is not clear for when"},
-		{"decline", `{"action":"decline"}`, nil, ""},
-		{"cancel", `{"action":"cancel"}`, nil, ""},
+		{"a time without an offset", offered("30 minutes", "2026-03-11T10:00:00"), nil, "hold: a proposed time is not readable as a time with its offset"},
+		{"a length that is none", offered("a while", wed), nil, "hold: the length of the event is not readable"},
+		{"nothing proposed", offered("30m"), nil, "hold: no time is proposed"},
+		{"accept of what we offered", acceptedTerms("45m", "2026-03-12T11:00:00+01:00"), nil, `{"action":"accept"}`},
+		{"accept of a time that is taken by now", acceptedTerms("45m", wed), nil, "hold: it was accepted, but the time is taken by now"},
+		{"accept of nothing", acceptedTerms(""), nil, "hold: it was accepted, but it is not clear for when"},
+		{"neither", calendar.Question{Known: true}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &calendar.Scheduler{
 				Planner: planner(t, calendar.Config{Sources: []calendar.Source{folder(t, "20260311T090000/PT3H")}}),
 				Book:    calendar.NewBook(calendar.BookConfig{Records: records(t)}), Limits: free,
 			}
-			payload, err := wire.ParseObject([]byte(tt.payload))
-			if err != nil {
-				t.Fatal(err)
-			}
-			q := calendar.Question{Conversation: "am_x/conv_1", Payload: payload, Known: true}
+			q := tt.q
 			if tt.change != nil {
 				tt.change(s, &q)
 			}
@@ -242,12 +246,10 @@ func TestPromisedOnce(t *testing.T) {
 		Planner: planner(t, calendar.Config{Sources: []calendar.Source{folder(t)}}),
 		Book:    calendar.NewBook(calendar.BookConfig{Records: records(t)}), Limits: calendar.Limits{Accept: true},
 	}
-	payload, err := wire.ParseObject([]byte(`{"action":"propose","event":{"title":"x","proposed_times":["2026-03-12T10:00:00+01:00"],"duration":"1h"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
 	answer := func(conv string, now time.Time) string {
-		return s.Answer(t.Context(), calendar.Question{Conversation: conv, Payload: payload, Known: true}, now).Payload.GetStr("action")
+		q := offered("1h", "2026-03-12T10:00:00+01:00")
+		q.Conversation = conv
+		return s.Answer(t.Context(), q, now).Payload.GetStr("action")
 	}
 	got := []string{answer("one", now), answer("two", now), answer("one", now), answer("two", now.Add(11*time.Minute))}
 	if diff := cmp.Diff([]string{"accept", "counter", "accept", "accept"}, got); diff != "" {
@@ -268,11 +270,7 @@ func TestPerDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(when string) calendar.Reply {
-		payload, err := wire.ParseObject([]byte(`{"action":"propose","event":{"title":"x","proposed_times":["` + when + `"],"duration":"1h"}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.Answer(t.Context(), calendar.Question{Conversation: "conv", Payload: payload, Known: true}, now)
+		return s.Answer(t.Context(), offered("1h", when), now)
 	}
 	if r := ask("2026-03-12T10:30:00+01:00"); r.Payload.GetStr("action") != "counter" {
 		t.Errorf("a time that was agreed with somebody else: %+v", r)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -26,7 +27,6 @@ const (
 	defaultPerDay      = 4
 	defaultRounds      = 3
 	offers             = 3 // times in one counter
-	maxTimes           = 50
 )
 
 // Scheduler answers mesh.schedule for the owner. It is safe for concurrent use.
@@ -36,15 +36,15 @@ type Scheduler struct {
 	Limits  Limits
 }
 
-// Question is a message of a mesh.schedule conversation that wants an answer.
+// Question is a message of a mesh.schedule conversation that wants an answer. It offers terms, accepts those that we
+// offered, or does neither: then there is nothing to answer. The texts of the terms are untrusted.
 type Question struct {
-	Conversation string         // names the conversation, beside its peer
-	Payload      wire.Value     // untrusted
-	Agreement    wire.Agreement // what the conversation said so far; untrusted
-	Known        bool           // the owner let the sender in for good
-	Rounds       int            // counters that we sent in this conversation
-	Reply        bool           // it answers a message of ours: an accept then agrees, and wants no other
-	Approved     bool           // the owner was asked and wants it to go on
+	Conversation string // names the conversation, beside its peer
+	Offered      *conversations.Terms
+	Accepted     *conversations.Terms
+	Known        bool // the owner let the sender in for good
+	Rounds       int  // counters that we sent in this conversation
+	Approved     bool // the owner was asked and wants it to go on
 }
 
 // Reply is what to say. Exactly one of the two is set, or neither: then there is nothing to say.
@@ -55,13 +55,10 @@ type Reply struct {
 
 // Answer says what to reply. It never fails: what it cannot judge is for the owner.
 func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply {
-	switch q.Payload.GetStr("action") {
-	case "propose", "counter":
+	switch {
+	case q.Offered != nil:
 		return s.proposed(ctx, q, now)
-	case "accept":
-		if q.Reply {
-			return Reply{}
-		}
+	case q.Accepted != nil:
 		return s.accepted(ctx, q, now)
 	}
 	return Reply{} // decline and cancel say enough
@@ -73,33 +70,17 @@ type wish struct {
 	duration time.Duration
 }
 
-// read reads times and length of a payload, the length also from what was said before.
-func (q Question) read() (wish, error) {
-	event, _ := q.Payload.Get("event")
+// readWish reads times and length of an offer.
+func readWish(offer conversations.Terms) (wish, error) {
 	var w wish
-	texts := []string{event.GetStr("selected_time"), q.Payload.GetStr("selected_time")}
-	if list, ok := event.Get("proposed_times"); ok {
-		for e := range list.Elems() {
-			if text, ok := e.Str(); ok && len(texts) < maxTimes {
-				texts = append(texts, text)
-			}
-		}
-	}
-	for _, text := range texts {
-		if text == "" {
-			continue
-		}
-		t, ok := ParseInstant(text)
+	for _, text := range offer.Times {
+		t, ok := wire.ParseInstant(text)
 		if !ok {
 			return w, errors.New("a proposed time is not readable as a time with its offset")
 		}
 		w.times = append(w.times, t)
 	}
-	duration := event.GetStr("duration")
-	if duration == "" {
-		duration = q.Agreement.Duration
-	}
-	d, ok := ParseLength(duration)
+	d, ok := ParseLength(offer.Duration)
 	if !ok {
 		return w, errors.New("the length of the event is not readable")
 	}
@@ -107,18 +88,8 @@ func (q Question) read() (wish, error) {
 	return w, nil
 }
 
-// ParseInstant reads a time that names its offset: without one, two people in two zones would agree on two times.
-func ParseInstant(text string) (time.Time, bool) {
-	for _, layout := range [...]string{time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t, true
-		}
-	}
-	return time.Time{}, false
-}
-
 func (s *Scheduler) proposed(ctx context.Context, q Question, now time.Time) Reply {
-	w, err := q.read()
+	w, err := readWish(*q.Offered)
 	if err != nil {
 		return hold(err.Error())
 	}
@@ -162,13 +133,12 @@ func (s *Scheduler) counter(q Question, view View, w wish) Reply {
 	for i, t := range near {
 		texts[i] = t.In(s.Planner.Zone()).Format(time.RFC3339)
 	}
-	event, _ := q.Payload.Get("event")
 	members := []wire.Member{
-		{Key: "title", Value: wire.Text(event.GetStr("title"))},
+		{Key: "title", Value: wire.Text(q.Offered.Title)},
 		{Key: "proposed_times", Value: wire.Texts(texts)},
 		{Key: "duration", Value: wire.Text(length(w.duration))},
 	}
-	if at := event.GetStr("location"); at != "" {
+	if at := q.Offered.Location; at != "" {
 		members = append(members, wire.Member{Key: "location", Value: wire.Text(at)})
 	}
 	return Reply{Payload: wire.Obj(
@@ -179,15 +149,11 @@ func (s *Scheduler) counter(q Question, view View, w wish) Reply {
 
 // accepted answers the acceptance of a time that we offered: by the same, if it still fits.
 func (s *Scheduler) accepted(ctx context.Context, q Question, now time.Time) Reply {
-	at := q.Payload.GetStr("selected_time")
-	if at == "" {
-		at = q.Agreement.Time
-	}
-	t, ok := ParseInstant(at)
-	d, known := ParseLength(q.Agreement.Duration)
-	if !ok || !known {
+	w, err := readWish(*q.Accepted)
+	if err != nil || len(w.times) != 1 {
 		return hold("it was accepted, but it is not clear for when")
 	}
+	t, d := w.times[0], w.duration
 	view, err := s.Planner.Look(ctx, q.Conversation, now)
 	if err != nil {
 		return hold("a calendar cannot be read: " + err.Error())

@@ -140,9 +140,12 @@ func (f *fields) terms() {
 
 // isoLayouts are the ISO 8601 forms that payloads carry; a zone may be missing, then the time is the owner's.
 var isoLayouts = [...]string{
-	time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "2006-01-02T15:04:05", "2006-01-02T15:04",
+	time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00",
+	"2006-01-02T15:04:05", "2006-01-02T15:04",
 	"2006-01-02",
 }
+
+const offsetLayouts = 3 // of isoLayouts: those with an offset
 
 // ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the
 // whole time of day may be missing. A time without a zone is returned in UTC.
@@ -158,43 +161,22 @@ func ParseISO8601(s string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
+// ParseInstant reads a time that names its offset: without one, two people in two zones would agree on two times.
+func ParseInstant(s string) (time.Time, bool) {
+	if len(s) > 64 {
+		return time.Time{}, false
+	}
+	for _, layout := range isoLayouts[:offsetLayouts] {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
 // ParseDuration reads the duration of an event: Go's notation ("30m", "1h30m"). It is for showing an event,
 // never for computing with a peer's number (AM-70).
 func ParseDuration(s string) (time.Duration, bool) {
 	d, err := time.ParseDuration(s)
 	return d, err == nil && d > 0
-}
-
-// Agreement is what two owners agreed on, as far as the messages said it.
-type Agreement struct {
-	Title    string `json:"title,omitempty"`
-	Time     string `json:"time,omitempty"` // as written by the peer
-	Duration string `json:"duration,omitempty"`
-	Location string `json:"location,omitempty"`
-}
-
-// Merge fills what a later mesh.schedule payload of the same conversation says into a. Newly proposed times replace
-// the time so far: one is the time unless something else is selected, several leave it open.
-func (a Agreement) Merge(payload Value) Agreement {
-	event, _ := payload.Get("event")
-	if times, ok := event.Get("proposed_times"); ok && times.Len() > 0 {
-		a.Time = ""
-		if times.Len() == 1 {
-			a.Time, _ = times.At(0).Str()
-		}
-	}
-	for _, src := range []Value{event, payload} {
-		a.Title = later(a.Title, src.GetStr("title"))
-		a.Time = later(a.Time, src.GetStr("selected_time"))
-		a.Duration = later(a.Duration, src.GetStr("duration"))
-		a.Location = later(a.Location, src.GetStr("location"))
-	}
-	return a
-}
-
-func later(old, new string) string {
-	if new != "" {
-		return new
-	}
-	return old
 }

@@ -1,0 +1,256 @@
+package conversations
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Verdict is the meaning of an accept for the proposal that it answers (AM-88).
+type Verdict string
+
+const (
+	Agreed    Verdict = "agreed"    // both sides have accepted the same terms
+	Counter   Verdict = "counter"   // it names something that was not offered, so it is a proposal of its own
+	Ambiguous Verdict = "ambiguous" // several times were offered and it selects none
+)
+
+// Terms are what a proposal offers or an agreement contains: an event of mesh.schedule, or the terms of mesh.negotiate.
+// The texts are a peer's words, untrusted and cut to a bounded length.
+type Terms struct {
+	Title       string   `json:"title,omitempty"`
+	Times       []string `json:"times,omitempty"` // as they were written
+	Duration    string   `json:"duration,omitempty"`
+	Location    string   `json:"location,omitempty"`
+	Description string   `json:"description,omitempty"`
+	Price       string   `json:"price,omitempty"`
+	Conditions  []string `json:"conditions,omitempty"`
+}
+
+// Agree returns the meaning of an accept for a proposal, and the terms that follow from it: those agreed on, or those of
+// the counter-proposal. Agreed terms are contained in the proposal: at most one of its times, and its other terms
+// unchanged, except that an accept may name the place if the proposal left it open.
+func Agree(p Proposal, accept wire.Value) (Verdict, Terms) {
+	n := readTerms(p.Intent, accept)
+	selected := n.selected
+	if len(selected) == 0 && len(n.Times) == 1 {
+		selected = n.Times
+	}
+	isOffered := func(at string) bool { return hasTime(p.Times, at) }
+	offersAll := !slices.ContainsFunc(slices.Concat(n.selected, n.Times), func(at string) bool { return !isOffered(at) })
+	switch {
+	case offersAll && len(selected) == 0 && len(p.Times) > 1:
+		return Ambiguous, Terms{}
+	case !offersAll || len(selected) > 1 || n.contradicts || !p.Terms.admits(n.Terms):
+		return Counter, p.Terms.changedBy(n)
+	}
+	agreed := p.Terms
+	if len(selected) == 1 {
+		i := slices.IndexFunc(p.Times, func(at string) bool { return sameTime(at, selected[0]) })
+		agreed.Times = p.Times[i : i+1 : i+1]
+	}
+	if n.Location != "" {
+		agreed.Location = n.Location
+	}
+	return Agreed, agreed
+}
+
+// admits reports whether an accept that names these terms, apart from times, accepts t.
+func (t Terms) admits(named Terms) bool {
+	same := func(offered, named string) bool { return named == "" || named == offered }
+	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
+		(isOpenPlace(t.Location) || same(t.Location, named.Location)) &&
+		same(t.Description, named.Description) && same(t.Price, named.Price) &&
+		(len(named.Conditions) == 0 || slices.Equal(t.Conditions, named.Conditions))
+}
+
+// isOpenPlace reports whether a proposal leaves the place to the other side.
+func isOpenPlace(location string) bool {
+	return location == "" || slices.ContainsFunc([]string{"TBD", "TBA", "to be decided"}, func(open string) bool {
+		return strings.EqualFold(location, open)
+	})
+}
+
+// changedBy returns the terms of a counter-proposal, which inherits whatever it does not name.
+func (t Terms) changedBy(n namedTerms) Terms {
+	for _, text := range []struct {
+		mine  *string
+		named string
+	}{
+		{&t.Title, n.Title}, {&t.Duration, n.Duration}, {&t.Location, n.Location}, {&t.Description, n.Description}, {&t.Price, n.Price},
+	} {
+		if text.named != "" {
+			*text.mine = text.named
+		}
+	}
+	if len(n.Conditions) > 0 {
+		t.Conditions = n.Conditions
+	}
+	if times := n.times(); len(times) > 0 {
+		t.Times = times
+	}
+	return t
+}
+
+// namedTerms are the terms that a payload names. Times holds its proposed_times.
+type namedTerms struct {
+	Terms
+	selected    []string // each selected_time once
+	contradicts bool     // payload and event name different things
+}
+
+// times returns the times that a proposal offers: only the selected one, if it names one.
+func (n namedTerms) times() []string {
+	if len(n.selected) > 0 {
+		return n.selected
+	}
+	return n.Times
+}
+
+// readTerms reads what a payload of mesh.schedule or mesh.negotiate names. Absent, null, "", [] and {} name nothing. A
+// member of another type than it should have names its JSON text, so that it cannot pass for what was offered.
+func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
+	if intent == wire.Negotiate {
+		terms, _ := payload.Get("terms")
+		n.name(&n.Description, terms, "description", maxDescription)
+		n.name(&n.Price, terms, "price", maxText)
+		if list, ok := terms.Get("conditions"); ok {
+			n.Conditions = cutList(textsOf(list, maxText), maxConditions)
+		}
+		if terms.Kind() != wire.Object {
+			n.name(&n.Description, payload, "terms", maxDescription)
+		}
+		return n
+	}
+	event, _ := payload.Get("event")
+	if event.Kind() != wire.Object {
+		n.name(&n.Title, payload, "event", maxText)
+	}
+	for _, from := range []wire.Value{event, payload} {
+		n.name(&n.Title, from, "title", maxText)
+		n.name(&n.Duration, from, "duration", maxText)
+		n.name(&n.Location, from, "location", maxText)
+		if list, ok := from.Get("proposed_times"); ok {
+			n.Times = addTimes(n.Times, textsOf(list, maxTime))
+		}
+		if at, ok := from.Get("selected_time"); ok {
+			n.selected = addTimes(n.selected, textsOf(at, maxTime))
+		}
+	}
+	return n
+}
+
+// name notes what a member names, if it names something.
+func (n *namedTerms) name(term *string, from wire.Value, member string, limit int) {
+	v, _ := from.Get(member)
+	switch text := cut(textOf(v), limit); {
+	case *term == "":
+		*term = text
+	case text != "" && text != *term:
+		n.contradicts = true
+	}
+}
+
+// textOf returns what a member names, "" if that is nothing.
+func textOf(v wire.Value) string {
+	text, isText := v.Str()
+	switch {
+	case isText:
+		return text
+	case v.IsNull(), (v.Kind() == wire.Object || v.Kind() == wire.Array) && v.Len() == 0:
+		return ""
+	}
+	return string(v.JSON())
+}
+
+// textsOf returns the texts of a list. What should be a list and is one text is a list of one.
+func textsOf(list wire.Value, limit int) (texts []string) {
+	elems := slices.Values([]wire.Value{list})
+	if list.Kind() == wire.Array {
+		elems = list.Elems()
+	}
+	for v := range elems {
+		if text := textOf(v); text != "" {
+			texts = append(texts, cut(text, limit))
+		}
+	}
+	return texts
+}
+
+// addTimes adds those times that the list does not have, up to the number that is kept of a proposal.
+func addTimes(list, more []string) []string {
+	for _, at := range more {
+		if len(list) < maxTimes && !hasTime(list, at) {
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
+func hasTime(list []string, at string) bool {
+	return slices.ContainsFunc(list, func(other string) bool { return sameTime(other, at) })
+}
+
+// sameTime compares two times of payloads: as instants if both name their offset, otherwise byte for byte.
+func sameTime(a, b string) bool {
+	ta, okA := wire.ParseInstant(a)
+	tb, okB := wire.ParseInstant(b)
+	if okA && okB {
+		return ta.Equal(tb)
+	}
+	return a == b
+}
+
+// Bounds on what one proposal of a peer takes in the row of its conversation.
+const (
+	maxText        = 256
+	maxDescription = 1024
+	maxTime        = 64
+	maxTimes       = 50
+	maxConditions  = 16
+)
+
+// cut shortens a text. A hash stands for the rest, so that two texts that differ stay different.
+func cut(s string, limit int) string {
+	runes := []rune(s)
+	if len(runes) <= limit {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	rest := fmt.Sprintf("…%x", sum[:12])
+	return string(runes[:limit-len([]rune(rest))]) + rest
+}
+
+// cutList shortens a list in the same way.
+func cutList(list []string, limit int) []string {
+	if len(list) <= limit {
+		return list
+	}
+	sum := sha256.Sum256([]byte(strings.Join(list, "\x00")))
+	return append(list[:limit-1:limit-1], fmt.Sprintf("…%x", sum[:12]))
+}
+
+// isCut reports whether a text of the terms was shortened, so that it cannot be said again.
+func (t Terms) isCut() bool {
+	atLimit := func(s string, limit int) bool { return len([]rune(s)) == limit && strings.Contains(s, "…") }
+	return atLimit(t.Title, maxText) || atLimit(t.Duration, maxText) || atLimit(t.Location, maxText) ||
+		atLimit(t.Description, maxDescription) || atLimit(t.Price, maxText) || len(t.Conditions) == maxConditions ||
+		slices.ContainsFunc(t.Conditions, func(s string) bool { return atLimit(s, maxText) }) ||
+		slices.ContainsFunc(t.Times, func(s string) bool { return atLimit(s, maxTime) })
+}
+
+// isAfter reports whether a message that its sender dated written was written after a moment. The clock of a sender may
+// be as coarse as a second.
+func isAfter(written, moment time.Time) bool {
+	switch {
+	case written.Nanosecond() == 0:
+		written = written.Add(time.Second)
+	case written.Nanosecond()%int(time.Millisecond) == 0:
+		written = written.Add(time.Millisecond)
+	}
+	return !moment.IsZero() && written.After(moment)
+}

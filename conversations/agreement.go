@@ -1,0 +1,377 @@
+package conversations
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Proposal is the one proposal that stands in a conversation: the latest of either side. Its maker has accepted it by
+// making it.
+type Proposal struct {
+	Terms
+	By        Side           `json:"by"`
+	Intent    wire.Intent    `json:"intent,omitempty"`
+	Message   wire.MessageID `json:"message_id,omitempty"` // that made it
+	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which it was delivered, if that is another one
+	At        time.Time      `json:"at,omitzero"`
+	Delivered time.Time      `json:"delivered,omitzero"`  // when the peer had one of ours
+	Accepted  bool           `json:"accepted,omitempty"`  // it became the agreement
+	Clarifies bool           `json:"clarifies,omitempty"` // it answers an ambiguous accept
+}
+
+// Acceptance is an accept of the standing proposal that does not count yet, because the side that got it has not
+// answered.
+type Acceptance struct {
+	Terms
+	By      Side           `json:"by"`
+	Message wire.MessageID `json:"message_id,omitempty"`
+
+	// Of ours: the peer has it; the peer answered that it waits for its owner.
+	Delivered bool `json:"delivered,omitempty"`
+	Held      bool `json:"held,omitempty"`
+}
+
+// Agreement is what both sides accepted. It is never edited: a later proposal that is accepted replaces it.
+type Agreement struct {
+	Intent      wire.Intent `json:"intent,omitempty"`
+	Title       string      `json:"title,omitempty"`
+	Time        string      `json:"time,omitempty"` // as it was proposed; empty if the proposal left it open
+	Duration    string      `json:"duration,omitempty"`
+	Location    string      `json:"location,omitempty"`
+	Description string      `json:"description,omitempty"`
+	Price       string      `json:"price,omitempty"`
+	Conditions  []string    `json:"conditions,omitempty"`
+	Accepted    Side        `json:"accepted_by,omitempty"` // the side that accepted; the other one proposed
+	At          time.Time   `json:"at,omitzero"`
+
+	Message   wire.MessageID `json:"message_id,omitempty"` // the accept
+	Cancelled *Cancellation  `json:"cancelled,omitempty"`
+}
+
+// Cancellation is the end of an agreement.
+type Cancellation struct {
+	By Side      `json:"by"`
+	At time.Time `json:"at"`
+}
+
+// errAmbiguousAccept refuses an accept of ours that selects none of several offered times.
+func errAmbiguousAccept(times []string) error {
+	return &wire.Error{
+		Code: wire.InvalidMessage, Status: http.StatusConflict,
+		Message: `several times are offered and the accept selects none: add "selected_time" with one of ` +
+			wire.OneLine(strings.Join(times, ", "), 300),
+	}
+}
+
+// errStaleAccept refuses an accept of ours that answers something else than the proposal that stands.
+var errStaleAccept = &wire.Error{
+	Code: wire.InvalidMessage, Status: http.StatusConflict,
+	Message: "what it accepts is not the proposal that stands: look at the conversation and answer its latest proposal",
+}
+
+// line writes terms for people.
+func line(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
+}
+
+// String writes the terms on one line.
+func (t Terms) String() string {
+	return line(append([]string{t.Title, strings.Join(t.Times, " or "), t.Duration, t.Location, t.Description, t.Price}, t.Conditions...)...)
+}
+
+// terms returns what was agreed.
+func (a Agreement) terms() Terms {
+	t := Terms{
+		Title: a.Title, Duration: a.Duration, Location: a.Location,
+		Description: a.Description, Price: a.Price, Conditions: a.Conditions,
+	}
+	if a.Time != "" {
+		t.Times = []string{a.Time}
+	}
+	return t
+}
+
+// String writes what was agreed on one line.
+func (a Agreement) String() string { return a.terms().String() }
+
+// agreement returns what is agreed when an accept counts.
+func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
+	agreed := &Agreement{
+		Intent: intent, Title: a.Title, Duration: a.Duration, Location: a.Location,
+		Description: a.Description, Price: a.Price, Conditions: a.Conditions,
+		Accepted: a.By, Message: a.Message, At: at,
+	}
+	if len(a.Times) == 1 {
+		agreed.Time = a.Times[0]
+	}
+	return agreed
+}
+
+// accepted returns the accept of the standing proposal, whether or not it counts yet, nil if there is none.
+func (c Conversation) accepted() *Acceptance {
+	switch {
+	case c.Accept != nil:
+		return c.Accept
+	case c.Proposal != nil && c.Proposal.Accepted && c.Agreement != nil:
+		return &Acceptance{Terms: c.Agreement.terms(), By: c.Agreement.Accepted, Message: c.Agreement.Message}
+	}
+	return nil
+}
+
+// Acceptable returns the message that an accept of ours would answer: the standing proposal of the peer, or its accept of
+// ours. It is empty if there is neither.
+func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
+	p, first := c.Proposal, c.accepted()
+	switch {
+	case p == nil || p.Intent != intent:
+		return ""
+	case p.By == Theirs:
+		return p.Message
+	case first != nil && first.By == Theirs:
+		return first.Message
+	}
+	return ""
+}
+
+// InForce reports whether there is an agreement that nobody cancelled.
+func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
+
+// IsAbout reports whether a message that takes something back, by its action, takes back the agreement: a cancel and a
+// failed close always do, anything else if no later proposal stands.
+func (c Conversation) IsAbout(payload wire.Value) bool {
+	switch payload.GetStr("action") {
+	case "cancel":
+		return true
+	case wire.ActionClose:
+		return payload.GetStr("status") == string(Failed)
+	}
+	return c.Proposal != nil && c.Proposal.Accepted
+}
+
+// agree keeps track of what is proposed and accepted.
+func (c Conversation) agree(e Event) (Conversation, error) {
+	e.Intent = cmp.Or(e.Intent, c.Intent)
+	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
+		return c, nil
+	}
+	from := Ours
+	if e.Kind == Received {
+		from = Theirs
+	}
+	switch e.Payload.GetStr("action") {
+	case "propose":
+		return c.propose(e, from, Terms{}.changedBy(readTerms(e.Intent, e.Payload))), nil
+	case "counter":
+		var before Terms
+		if c.Proposal != nil && c.Proposal.Intent == e.Intent {
+			before = c.Proposal.Terms
+		}
+		return c.propose(e, from, before.changedBy(readTerms(e.Intent, e.Payload))), nil
+	case "accept":
+		return c.accept(e, from)
+	case "decline", "reject", "cancel", "withdraw":
+		return c.takeBack(e, from), nil
+	}
+	return c, nil
+}
+
+// propose makes the terms of a message the standing proposal, which ends all earlier ones.
+func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
+	p := &Proposal{
+		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && c.Unclear != "",
+	}
+	if e.Direct {
+		p.Delivered = e.At
+	}
+	switch before := c.Proposal; {
+	case from == Ours:
+		c.Replaced = nil
+	case before != nil && before.By == Ours && !before.Accepted:
+		c.Replaced = before
+	}
+	c.Proposal, c.Accept, c.Unclear = p, nil, ""
+	return c
+}
+
+// accept judges an accept of either side.
+func (c Conversation) accept(e Event, from Side) (Conversation, error) {
+	p := c.Proposal
+	if p == nil || p.Intent != e.Intent {
+		return c, nil
+	}
+	first := c.accepted()
+	switch {
+	case !c.belongs(e, from, first) && from == Ours:
+		return c, errStaleAccept
+	case !c.belongs(e, from, first):
+		c.Unclear = e.ID
+		return c, nil
+	case first != nil: // it answers an accept, or repeats one: nothing of that is edited
+		verdict, terms := Agree(Proposal{Terms: first.Terms, Intent: e.Intent}, e.Payload)
+		if verdict == Counter || verdict == Agreed && terms.Location != first.Location {
+			return c.propose(e, from, terms), nil
+		}
+		return c, nil
+	case p.By == from: // nobody agrees with itself
+		return c, nil
+	}
+	verdict, terms := Agree(*p, e.Payload)
+	switch {
+	case verdict == Counter:
+		return c.propose(e, from, terms), nil
+	case verdict == Agreed:
+		c.Accept, c.Unclear = &Acceptance{Terms: terms, By: from, Message: e.ID}, ""
+	case from == Ours:
+		return c, errAmbiguousAccept(p.Times)
+	default:
+		c.Unclear = e.ID
+	}
+	return c, nil
+}
+
+// belongs reports whether an accept belongs to the standing proposal, or to the first accept of it, rather than to an
+// earlier proposal: it names the message, or it names none and was written after the proposal had arrived.
+func (c Conversation) belongs(e Event, from Side, first *Acceptance) bool {
+	p := c.Proposal
+	isCrossing := from == Theirs && c.Replaced != nil // it may mean the one of ours that theirs replaced
+	switch {
+	case p.Message == "": // of a version that did not keep it
+		return true
+	case e.Answers != "" && (e.Answers == p.Message || e.Answers == p.Resent || first != nil && e.Answers == first.Message):
+		return true
+	case e.Answers != "" && (first != nil || p.By != from):
+		return false
+	case first != nil:
+		return p.Accepted || !isCrossing
+	case p.By == from:
+		return !isCrossing
+	}
+	return from == Ours || isAfter(e.Written, p.Delivered)
+}
+
+// IsTakenBy reports whether a message of the peer's takes an accept of ours that waits for its answer: it answers that
+// accept, it answers nothing and follows the word that the peer's owner decides, or it closes as completed.
+func (a *Acceptance) IsTakenBy(payload wire.Value) bool {
+	if a == nil || a.By != Ours {
+		return false
+	}
+	switch payload.GetStr("action") {
+	case wire.ActionPending:
+		return false
+	case wire.ActionClose:
+		return a.Delivered && payload.GetStr("status") == string(Completed)
+	}
+	answers := AnswersIn(payload)
+	return a.Held && answers == "" || (a.Held || a.Delivered) && answers == a.Message
+}
+
+// AnswersIn returns the message that a payload says it answers, "" if it names none.
+func AnswersIn(payload wire.Value) wire.MessageID {
+	meta, _ := payload.Get("metadata")
+	return wire.MessageID(meta.GetStr("in_reply_to"))
+}
+
+// AgreedIn returns the conversation in which an event was agreed that a message takes back, "" if it names none.
+func AgreedIn(payload wire.Value) string {
+	meta, _ := payload.Get("metadata")
+	return meta.GetStr("agreed_in")
+}
+
+// takeBack ends the standing proposal, and the agreement if the message is about that one.
+func (c Conversation) takeBack(e Event, from Side) Conversation {
+	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
+		return c // it is about another conversation (AM-87)
+	}
+	if c.IsAbout(e.Payload) {
+		c = c.cancel(from, e.At)
+	}
+	c.Proposal, c.Replaced, c.Accept, c.Unclear = nil, nil, nil, ""
+	return c
+}
+
+// cancel marks the agreement as cancelled.
+func (c Conversation) cancel(by Side, at time.Time) Conversation {
+	if c.InForce() {
+		a := *c.Agreement
+		a.Cancelled = &Cancellation{By: by, At: at}
+		c.Agreement = &a
+	}
+	return c
+}
+
+// conclude makes the accept of a message the agreement, if it still stands.
+func (c Conversation) conclude(e Event) Conversation {
+	a, p := c.Accept, c.Proposal
+	if a == nil || p == nil || a.Message != e.ID && a.Message != "" {
+		return c
+	}
+	proposal := *p
+	proposal.Accepted = true
+	c.Agreement, c.Proposal, c.Replaced, c.Accept = a.agreement(p.Intent, e.At), &proposal, nil, nil
+	return c
+}
+
+// deliver notes that the peer has a message of ours.
+func (c Conversation) deliver(e Event) Conversation {
+	if a := c.Accept; a != nil && a.By == Ours && a.Message == e.ID {
+		delivered := *a
+		delivered.Delivered = true
+		c.Accept = &delivered
+	}
+	if p := c.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {
+		delivered := *p
+		delivered.Delivered = e.Written
+		if e.Answers != e.ID {
+			delivered.Resent = e.Answers
+		}
+		c.Proposal = &delivered
+	}
+	return c
+}
+
+// Clarification returns the counter-proposal that answers an ambiguous accept: our offer, with one time. There is none if
+// the message is not one, if it follows a clarification, or if our offer cannot be said again.
+func (c Conversation) Clarification(id wire.MessageID) (payload wire.Value, ok bool) {
+	p := c.Proposal
+	if c.Unclear == "" || c.Unclear != id || p == nil || p.Clarifies {
+		return wire.Value{}, false
+	}
+	if p.By == Theirs {
+		p = c.Replaced
+	}
+	if p == nil || p.Clarifies || p.isCut() {
+		return wire.Value{}, false
+	}
+	var members []wire.Member
+	add := func(key, text string) {
+		if text != "" {
+			members = append(members, wire.Member{Key: key, Value: wire.Text(text)})
+		}
+	}
+	member := "event"
+	if p.Intent == wire.Negotiate {
+		member = "terms"
+		add("description", p.Description)
+		add("price", p.Price)
+		if len(p.Conditions) > 0 {
+			members = append(members, wire.Member{Key: "conditions", Value: wire.Texts(p.Conditions)})
+		}
+	} else {
+		add("title", p.Title)
+		if len(p.Times) > 0 {
+			add("selected_time", p.Times[0])
+			members = append(members, wire.Member{Key: "proposed_times", Value: wire.Texts(p.Times[:1])})
+		}
+		add("duration", p.Duration)
+		add("location", p.Location)
+	}
+	return wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("counter")},
+		wire.Member{Key: member, Value: wire.Obj(members...)},
+	), true
+}
