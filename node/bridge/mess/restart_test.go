@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -57,41 +58,49 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 	}
 }
 
-// What an exchange kept, it knows after a restart: threads, order, ids, numbers of the day.
+// What an exchange kept, it knows after a restart: threads, order, ids, numbers of the day. Time stands still except in the
+// sleeps: changes of one thread within a millisecond are dated ahead of the clock, and then another thread's change, which
+// came later, is listed behind them.
 func TestRestart(t *testing.T) {
-	l := newLab(t)
-	l.executor("bob")
-	a := l.request("agent", "{id: a, intent: one}")
-	b := l.request("agent", "{id: b, intent: two, constraints: {depends_on: [a]}}")
-	l.status("bob", a, "needs_input, questions: [{field: q, question: Why?}]")
-	again := labOn(t, l.store)
-	again.do("agent", "- reply: {re: q, answers: {q: because}}")
-	again.want(a, InProgress)
-	c := again.request("agent", "{intent: three}")
-	if c == a || c == b || !strings.HasSuffix(c, "-003") {
-		t.Errorf("ref = %s", c)
-	}
-	again.status("bob", "a", "completed")
-	again.want(b, Received)
-	page, err := again.List(t.Context(), Owner("test"), "", position{}, 10)
-	at := func(ref string) int {
-		return slices.IndexFunc(page.Threads, func(s Summary) bool { return s.Ref == ref })
-	}
-	if err != nil || len(page.Threads) != 3 || at(b) > at(a) || at(c) < 0 { // c may be of the same millisecond
-		t.Errorf("page = %v, %v", page.Threads, err)
-	}
-	again.status("bob", b, "completed") // what it depends on stays as long as it is open
-	old := labOn(t, l.store)
-	old.cfg.Retention = time.Nanosecond
-	if err := old.load(); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := old.purge(t.Context(), time.Now().Add(time.Hour)); err != nil || n != 2 {
-		t.Errorf("%d threads were removed, %v; want the two that are completed", n, err)
-	}
-	if messages, err := old.Messages(t.Context(), a); err != nil || len(messages) != 0 {
-		t.Errorf("%d messages are left, %v", len(messages), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		l.executor("bob")
+		a := l.request("agent", "{id: a, intent: one}")
+		b := l.request("agent", "{id: b, intent: two, constraints: {depends_on: [a]}}")
+		l.status("bob", a, "needs_input, questions: [{field: q, question: Why?}]")
+		time.Sleep(time.Second)
+		again := labOn(t, l.store)
+		again.do("agent", "- reply: {re: q, answers: {q: because}}")
+		again.want(a, InProgress)
+		time.Sleep(time.Second)
+		c := again.request("agent", "{intent: three}")
+		if c == a || c == b || !strings.HasSuffix(c, "-003") {
+			t.Errorf("ref = %s", c)
+		}
+		time.Sleep(time.Second)
+		again.status("bob", "a", "completed")
+		again.want(b, Received)
+		page, err := again.List(t.Context(), Owner("test"), "", position{}, 10)
+		var refs []string
+		for _, s := range page.Threads {
+			refs = append(refs, s.Ref)
+		}
+		if err != nil || !slices.Equal(refs, []string{b, a, c}) { // b is free because a was completed
+			t.Errorf("the list has %s, %v, want %s", refs, err, []string{b, a, c})
+		}
+		again.status("bob", b, "completed") // what it depends on stays as long as it is open
+		old := labOn(t, l.store)
+		old.cfg.Retention = time.Nanosecond
+		if err := old.load(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := old.purge(t.Context(), time.Now().Add(time.Hour)); err != nil || n != 2 {
+			t.Errorf("%d threads were removed, %v; want the two that are completed", n, err)
+		}
+		if messages, err := old.Messages(t.Context(), a); err != nil || len(messages) != 0 {
+			t.Errorf("%d messages are left, %v", len(messages), err)
+		}
+	})
 }
 
 func BenchmarkRoute10000(b *testing.B) {
