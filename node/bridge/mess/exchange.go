@@ -272,6 +272,9 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*Thread, 
 	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t) {
 		return nil, noThread()
 	}
+	if err == nil {
+		x.index.catchUp(t)
+	}
 	return t, err
 }
 

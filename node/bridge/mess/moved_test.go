@@ -32,3 +32,19 @@ func TestChangesOfOneMillisecond(t *testing.T) {
 		}
 	})
 }
+
+// TestThreadIsKnownByWhatItShows: a commit is in the store before it is in the index. A requester who saw a suggestion in
+// that moment, and accepted it, was told that its id names nothing.
+func TestThreadIsKnownByWhatItShows(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	ref := l.request("carol", "{intent: mow and rake}")
+	l.status("bob", ref, "claimed")
+	late := labOn(t, l.store) // its index is that of a moment before the commit
+	late.thread(ref)
+	l.do("bob", "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
+	if late.thread(ref).suggestion("s1") == nil {
+		t.Fatal("the suggestion is not there")
+	}
+	late.do("carol", "- reply: {re: s1, accept: true}")
+}
