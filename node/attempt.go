@@ -210,6 +210,9 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 		return out, err
 	}
 	answer, err := e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
+	if err != nil && e.n.moved(ctx, &peer, err) {
+		answer, err = e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
+	}
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
@@ -228,6 +231,30 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 		return bridge.Delivered{}, err
 	}
 	return bridge.Delivered{Reply: &reply, Raw: answer.Body, Digest: checked.Digest}, nil
+}
+
+// movedGap is how long an unreachable endpoint is tried again before the peer's card is fetched past the cache.
+const movedGap = time.Minute
+
+// moved fetches the card of a peer again after a delivery that cannot have reached it, and reports whether the card now
+// names another endpoint (AM-86). Then it replaces peer. A final failure asks the directory in any case, an endpoint that
+// does not answer at most once a minute. A key that the pinned one does not vouch for is not followed.
+func (n *Node) moved(ctx context.Context, peer *client.Peer, cause error) bool {
+	failed, ok := errors.AsType[*client.SendError](cause)
+	if !ok || failed.Processed || failed.Retry && failed.Status != 0 {
+		return false
+	}
+	gap := time.Duration(0)
+	if failed.Retry {
+		gap = movedGap
+	}
+	listed, err := n.cards.Again(ctx, peer.Card.ID, gap, time.Now())
+	if err != nil || listed.Card.Endpoint == peer.Card.Endpoint {
+		return false
+	}
+	n.log.Info("the peer has moved", "peer", listed.Card.ID, "from", peer.Card.Endpoint, "to", listed.Card.Endpoint)
+	*peer = listed
+	return true
 }
 
 // replyDigest is what tells the reply from another message under its id.

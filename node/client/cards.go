@@ -304,6 +304,29 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 	return c.refresh(ctx, id, false, now)
 }
 
+// Again is [Cards.Find] past the cache, after a delivery has failed: the agent may have moved since its card was fetched. It
+// uses a card for which the directories were asked within gap.
+func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
+	c.mu.Lock()
+	old, ok := c.known.Peek(id)
+	f, wait := c.flights[id]
+	ask := ok && !wait && !now.Before(old.asked.Add(gap))
+	if ask {
+		f = c.takeOff(id)
+	}
+	c.mu.Unlock()
+	switch {
+	case ask:
+		c.fly(ctx, id, f, old, true, now)
+		c.answered(id, false, old, now)
+	case wait:
+		if err := f.wait(ctx); err != nil {
+			return Peer{}, err
+		}
+	}
+	return c.Find(ctx, id, now)
+}
+
 // refresh is Refresh. For an answer to a message of ours it has a minute of its own: how many there are is our doing, and
 // an agent that has just rotated its key answers with the new one.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, answer bool, now time.Time) (peer Peer, changed bool, err error) {

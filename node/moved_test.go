@@ -1,0 +1,73 @@
+package node_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestPeerThatMoved: a message that its peer's old endpoint refuses for good goes to the endpoint that the peer's card names
+// now, although the old card may still be used for minutes (AM-86).
+func TestPeerThatMoved(t *testing.T) {
+	mesh := meshtest.New(t)
+	before := newPeer(t, mesh, "ann")
+	before.answers(before.says(`{"action":"received"}`))
+	chris := mesh.Node("chris", nil)
+	send := func(want node.SendState) {
+		t.Helper()
+		if sent := mustSend(t, chris.Node, before.message(t, "hello"), 10*time.Second); sent.State != want {
+			t.Fatalf("sent = %+v, want %s", sent, want)
+		}
+	}
+	send(node.SendDelivered)
+	after := newPeer(t, mesh, "ann") // the same agent at another endpoint
+	after.answers(after.says(`{"action":"received"}`))
+	before.answers(func(w http.ResponseWriter, _ wire.Message) { // it may have done what the message asks
+		w.WriteHeader(http.StatusInternalServerError)
+		w.Write([]byte(`{"error":{"code":"AGENT_UNAVAILABLE","message":"broken","retry":false}}`))
+	})
+	out := before.message(t, "hello")
+	out.Conv = "conv_2"
+	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendFailed || len(after.got()) != 0 {
+		t.Fatalf("sent = %+v after an answer that leaves it open what happened, want it failed", sent)
+	}
+	before.answers(status(http.StatusNotFound))
+	send(node.SendDelivered)
+	if got := len(after.got()); got != 1 {
+		t.Errorf("%d messages arrived at the new endpoint, want 1", got)
+	}
+	after.answers(status(http.StatusNotFound))
+	send(node.SendFailed)
+	if got := len(after.got()); got != 2 {
+		t.Errorf("%d attempts at an endpoint that stays the same, want 1 more", got)
+	}
+}
+
+// TestMovedPeerWithAnotherKey: an endpoint on a card with a key that the pinned one does not vouch for is not followed.
+func TestMovedPeerWithAnotherKey(t *testing.T) {
+	mesh := meshtest.New(t)
+	before := newPeer(t, mesh, "ann")
+	before.answers(before.says(`{"action":"received"}`))
+	chris := mesh.Node("chris", nil)
+	mustSend(t, chris.Node, before.message(t, "hello"), 10*time.Second)
+	before.answers(status(http.StatusNotFound))
+	after := newPeer(t, mesh, "ann")
+	after.answers(after.says(`{"action":"received"}`))
+	thief := meshtest.Key("thief")
+	card, err := mesh.Directory().Card(t.Context(), after.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	card = card.With("public_key", wire.Text(thief.PublicText()))
+	if _, err := mesh.Directory().Renew(t.Context(), card, client.Credential("credential-of-ann"), thief); err != nil {
+		t.Fatal(err)
+	}
+	if sent := mustSend(t, chris.Node, before.message(t, "hello"), 10*time.Second); sent.State != node.SendFailed || len(after.got()) != 0 {
+		t.Errorf("sent = %+v, %d messages at the thief's endpoint; want it failed and none", sent, len(after.got()))
+	}
+}
