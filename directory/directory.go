@@ -24,6 +24,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -109,6 +110,7 @@ type Registry struct {
 	face      face // made by Mount
 	lineup    *lineup
 	desks     *desks
+	onMail    func(to wire.AgentID) // told of mail that is kept; nil: nobody is
 	mailroom  mailroom
 	lastMail  atomic.Int64       // the stamp of the newest mail, see mailKey
 	keeping   singleflight.Group // messages on their way into a mailbox, by digest
@@ -159,6 +161,10 @@ func New(cfg Config) *Registry {
 	r.measure(cfg.Metrics)
 	return r
 }
+
+// OnMail names what is told of each message that is kept in a mailbox, so that an agent in this process need not ask. It is
+// for set-up. The function must not block.
+func (r *Registry) OnMail(tell func(to wire.AgentID)) { r.onMail = tell }
 
 // clock returns now as it is stored and shown: whole milliseconds (AM-19).
 func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

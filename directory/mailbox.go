@@ -161,6 +161,9 @@ func (r *Registry) keepNew(ctx context.Context, p posted, seen string, now time.
 		return "", fmt.Errorf("keep mail: %w", err)
 	}
 	r.desks.ring(p.box.Owner)
+	if r.onMail != nil {
+		r.onMail(m.Box)
+	}
 	return id, nil
 }
 

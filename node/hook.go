@@ -290,11 +290,16 @@ func hookContext(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // pause waits between two attempts; false means that ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
+func pause(ctx context.Context, d time.Duration) bool { return pauseOr(ctx, d, nil) }
+
+// pauseOr is pause that news ends early.
+func pauseOr(ctx context.Context, d time.Duration, news <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-news:
 		return true
 	case <-ctx.Done():
 		return false

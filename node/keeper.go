@@ -223,23 +223,23 @@ func (k *keeper) tend(ctx context.Context, p *place, force bool) {
 	}
 }
 
-// tried returns when a directory has been asked to list the node, by this process or one before, however that ended; at
-// once where it never will be.
-func (k *keeper) tried(ctx context.Context, d *client.Directory) {
+// awaitListed waits until the directory at d's base lists the node, and reports whether it does: not if ctx ends first.
+func (k *keeper) awaitListed(ctx context.Context, d *client.Directory) bool {
 	for ctx.Err() == nil {
 		news := k.moved.wait()
 		k.mu.Lock()
 		i := slices.IndexFunc(k.places, func(p *place) bool { return p.dir.Base == d.Base })
-		untried := i >= 0 && k.places[i].state == placeState{Directory: k.places[i].state.Directory}
+		listed := i < 0 || k.places[i].state.AgentID == k.n.ID() && !k.places[i].state.Withdrawn
 		k.mu.Unlock()
-		if !untried {
-			return
+		if listed {
+			return true
 		}
 		select {
 		case <-ctx.Done():
 		case <-news:
 		}
 	}
+	return false
 }
 
 // put remembers how a place stands.

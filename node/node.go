@@ -126,6 +126,7 @@ type Node struct {
 	runs     runs     // hooks under way
 	refusals refusals // the newest messages that were not taken in
 	fresh    signal   // wakes who waits for the inbox
+	mail     signal   // wakes the readers of mailboxes
 	ends     *alarm   // when the next question ends
 	events   *events  // tells who watches
 	streams  streams  // connections that tell what happens
@@ -230,8 +231,8 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
 	n.background.Go(func() { n.ends.watch(ctx, n.endQuestions) })
-	if n.cfg.Relay != nil {
-		n.background.Go(func() { n.takeMail(ctx, n.cfg.Relay) })
+	for _, d := range n.cfg.Directories {
+		n.background.Go(func() { n.takeMail(ctx, d) })
 	}
 	<-ctx.Done()
 	n.events.close()

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -14,8 +15,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A node without a public address takes its messages from a mailbox relay (AM-64 to AM-68): it holds one long poll. What
-// comes while its sender waits is answered through the relay; what waited in the mailbox is answered through the outbox.
+// Each directory that a node joins has a mailbox for it (AM-64 to AM-68). A node without a public address holds one long poll
+// at the directory whose mailbox is its endpoint: a message that comes while its sender waits is answered through the relay.
+// At the other directories the node looks from time to time, and when the directory in its own process wakes it. What waited
+// in a mailbox is answered through the outbox.
 
 const (
 	relayWait   = 25 * time.Second
@@ -23,43 +26,70 @@ const (
 	relayPause  = time.Minute
 	relayAtOnce = 16                 // messages that pass through at once
 	relayTTL    = 7 * 24 * time.Hour // how old mail may be (AM-20, AM-68)
+
+	lookEvery = 2 * time.Minute // at a mailbox that is not the endpoint on the card
+	lookPause = time.Hour       // the longest pause between looks that fail: not every directory has mailboxes
 )
 
-// takeMail works on the mailbox until ctx ends, and returns when nothing of that runs any more.
-func (n *Node) takeMail(ctx context.Context, relay *client.Directory) {
-	var passing sync.WaitGroup
-	defer passing.Wait()
-	room := make(chan struct{}, relayAtOnce)
-	var bag mailbag
-	failures := 0
-	n.keeper.tried(ctx, relay) // until then it does not know us
-	for ctx.Err() == nil {
-		began := time.Now()
-		some, err := n.takeSome(ctx, relay, &bag, &passing, room)
-		if ctx.Err() != nil {
+// mailReader takes the node's mail from one directory.
+type mailReader struct {
+	n        *Node
+	dir      *client.Directory
+	endpoint bool // the mailbox there is the endpoint on the card
+	bag      mailbag
+	passing  sync.WaitGroup
+	room     chan struct{} // for what passes through
+}
+
+// MailWaits has the node look into its mailboxes now. The directory in its own process calls it.
+func (n *Node) MailWaits() { n.mail.give() }
+
+// takeMail works on the mailbox at dir until ctx ends, and returns when nothing of that runs any more.
+func (n *Node) takeMail(ctx context.Context, dir *client.Directory) {
+	r := mailReader{n: n, dir: dir, room: make(chan struct{}, relayAtOnce)}
+	r.endpoint = n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base
+	defer r.passing.Wait()
+	for failures := 0; n.keeper.awaitListed(ctx, dir); { // a directory that does not list the node has no mail for it
+		began, news := time.Now(), n.mail.wait()
+		some, err := r.takeSome(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return
-		}
-		if err == nil {
-			failures = 0
-			if !some && time.Since(began) < relayRetry && !pause(ctx, relayRetry) { // it had no place for who waits
-				return
-			}
+		case err != nil:
+			r.rest(ctx, failures, err)
+			failures++
 			continue
+		case some:
+		case !r.endpoint:
+			pauseOr(ctx, jitter(lookEvery), news)
+		case time.Since(began) < relayRetry: // the relay had no place for one more poll that waits
+			pause(ctx, relayRetry)
 		}
-		wait := min(relayRetry<<min(failures, 16), relayPause)
-		wait = wait/2 + rand.N(wait)
-		failures++
-		n.log.Warn("mailbox", "relay", relay.Base, "again_in", wait, "err", err)
-		if !pause(ctx, wait) {
-			return
-		}
+		failures = 0
 	}
 }
 
-// takeSome takes what one poll brings, and says whether it brought anything.
-func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailbag, passing *sync.WaitGroup, room chan struct{}) (some bool, err error) {
-	cred := n.keeper.credential(relay)
-	items, err := relay.Mail(ctx, cred, n.ID(), bag.open(time.Now()), bag.wait(time.Now()))
+// rest waits after a poll that failed.
+func (r *mailReader) rest(ctx context.Context, failures int, err error) {
+	first, most, level := relayRetry, relayPause, slog.LevelWarn
+	if !r.endpoint {
+		first, most, level = lookEvery, lookPause, slog.LevelInfo
+	}
+	wait := min(first<<min(failures, 16), most)
+	wait = wait/2 + rand.N(wait)
+	r.n.log.Log(ctx, level, "mailbox", "relay", r.dir.Base, "again_in", wait, "err", err)
+	pause(ctx, wait)
+}
+
+// takeSome takes what one poll brings, and reports whether it brought anything.
+func (r *mailReader) takeSome(ctx context.Context) (some bool, err error) {
+	n, bag := r.n, &r.bag
+	after, wait := bag.open(time.Now()), time.Duration(0)
+	if r.endpoint {
+		wait = bag.wait(time.Now())
+	}
+	cred := n.keeper.credential(r.dir)
+	items, err := r.dir.Mail(ctx, cred, n.ID(), after, wait)
 	if err != nil {
 		*bag = mailbag{}
 		return false, err
@@ -71,13 +101,13 @@ func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailb
 			continue
 		}
 		select {
-		case room <- struct{}{}:
+		case r.room <- struct{}{}:
 		case <-ctx.Done():
 			return true, ctx.Err()
 		}
-		passing.Go(func() {
-			defer func() { <-room }()
-			n.answerThrough(ctx, relay, cred, item)
+		r.passing.Go(func() {
+			defer func() { <-r.room }()
+			n.answerThrough(ctx, r.dir, cred, item)
 		})
 	}
 	if bag.knows(waited) {
@@ -97,7 +127,7 @@ func (n *Node) takeSome(ctx context.Context, relay *client.Directory, bag *mailb
 			continue
 		}
 		if err == nil {
-			err = relay.Acknowledge(ctx, cred, item.ID)
+			err = r.dir.Acknowledge(ctx, cred, item.ID)
 		}
 		if err != nil {
 			return true, err // it stays in the mailbox

@@ -240,6 +240,13 @@ func (p *process) addNode(ctx context.Context, base string) error {
 	}
 	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
 	p.node.MountOwner(p.owner.Group())
+	if p.registry != nil {
+		p.registry.OnMail(func(to wire.AgentID) {
+			if to == p.node.ID() {
+				p.node.MailWaits()
+			}
+		})
+	}
 	p.mountCalendar(p.owner.Group(), scheduler)
 	p.edge.WellKnown(func() wire.WellKnown {
 		doc := p.node.WellKnown()
