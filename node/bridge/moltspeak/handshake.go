@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 )
 
 const (
@@ -34,7 +33,7 @@ type session struct {
 type challenge struct {
 	text    string
 	key     string
-	hello   string // both hello ids, sorted and joined: the salt of the session key (MS-21)
+	hello   string // the salt of the session key
 	expires time.Time
 	known   bool
 }
@@ -56,11 +55,15 @@ func random32() string {
 	return hex.EncodeToString(b[:])
 }
 
-// challenge makes the one challenge that a peer may answer. At the bound of its kind the ones that are over go first;
-// then none is made.
-func (h *handshakes) challenge(peer, key, hello string, known bool, now time.Time) (string, bool) {
+// challenge returns the one challenge that a peer may answer. A fresh hello makes a new one; any other hello, which
+// somebody may have recorded, gets the one that waits. At the bound of its kind the ones that are over go first; then none
+// is made.
+func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if c, waits := h.challenges[peer]; waits && !fresh && c.key == key && now.Before(c.expires) {
+		return c.text, true
+	}
 	bound := maxChallenges - strangersChallenges
 	if !known {
 		bound = strangersChallenges
@@ -93,15 +96,40 @@ func (h *handshakes) answered(peer, key, text string, secret func(salt string) [
 	defer h.mu.Unlock()
 	c, ok := h.challenges[peer]
 	delete(h.challenges, peer)
-	if !ok || c.text != strings.ToLower(text) || c.key != key || !now.Before(c.expires) {
+	if !ok || !c.isAnsweredBy(key, text, now) {
 		return session{}, false
 	}
+	return h.open(peer, c, secret(c.hello), now)
+}
+
+// isAnsweredBy reports whether text is the answer of the holder of key, in time.
+func (c challenge) isAnsweredBy(key, text string, now time.Time) bool {
+	return c.text != "" && c.text == strings.ToLower(text) && c.key == key && now.Before(c.expires)
+}
+
+// waits reports whether the peer may still answer the challenge with that text.
+func (h *handshakes) waits(peer, text string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c, ok := h.challenges[peer]
+	return ok && c.text == strings.ToLower(text)
+}
+
+// establish opens a session for a peer that answered c elsewhere.
+func (h *handshakes) establish(peer string, c challenge, secret []byte, now time.Time) (session, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.open(peer, c, secret, now)
+}
+
+// open replaces the session of a peer that answered c. The caller holds the lock.
+func (h *handshakes) open(peer string, c challenge, secret []byte, now time.Time) (session, bool) {
 	delete(h.sessions, peer)
 	if !h.makeRoom(c.known) {
 		return session{}, false
 	}
 	s := &session{
-		ID: random32()[:32], Peer: peer, key: key, secret: secret(c.hello), Expires: now.Add(sessionLife), active: now, known: c.known,
+		ID: random32()[:32], Peer: peer, key: c.key, secret: secret, Expires: now.Add(sessionLife), active: now, known: c.known,
 	}
 	h.sessions[peer] = s
 	return *s, true
@@ -219,16 +247,24 @@ func (b *Bridge) hello(c *exchange, h Hello) (answer, *Error) {
 			return answer{}, fault(CodeInternal).because(err)
 		}
 	}
-	ids := []string{c.m.ID, c.replyID()}
-	slices.Sort(ids)
 	v := wire.Obj(
 		member("protocol_versions", wire.Texts([]string{Version})), member("capabilities", wire.Texts(b.capabilities())),
 		member("extensions", wire.Arr()), member("max_message_size", wire.Int(MaxMessage)), member("supported_cls", wire.Texts(Classes())),
 	)
-	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, strings.Join(ids, " "), c.known(), c.now); ok {
+	if c.opens && !c.fresh {
+		return answer{op: OpHelloAck, p: v}, nil // the connection asks for proof of its own
+	}
+	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.salt(), c.fresh, c.known(), c.now); ok {
 		v = v.With("challenge", wire.Text(text))
 	}
 	return answer{op: OpHelloAck, p: v}, nil
+}
+
+// salt is that of the session that a hello may lead to: both hello ids, sorted and joined (MS-21).
+func (c *exchange) salt() string {
+	ids := []string{c.m.ID, c.replyID()}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
 }
 
 // verifyUs proves our key: the signature of the answer covers the challenge, both names and re (MS-26).
@@ -241,23 +277,31 @@ func (b *Bridge) verifyUs(c *exchange, v Verify) (answer, *Error) {
 
 // proven takes the answer to our challenge and establishes the session.
 func (b *Bridge) proven(c *exchange, text string) (answer, *Error) {
-	s, ok := b.handshake.answered(c.m.From.Name(), c.peer.Key, text, func(salt string) []byte {
-		point, err := signing.ParseBoxPublic(strings.TrimPrefix(c.peer.EncKey, "x25519:"))
-		if err != nil {
-			return nil
-		}
-		secret, err := b.cfg.Box.SessionKey(point, []byte(salt), "moltspeak/0.1 session")
-		if err != nil {
-			return nil
-		}
-		return secret
-	}, c.now)
+	s, ok := b.handshake.answered(c.m.From.Name(), c.peer.Key, text, func(salt string) []byte { return b.sessionKey(c.peer, salt) }, c.now)
 	if !ok {
 		return answer{}, fault(CodeAuthFailed)
 	}
+	return established(s), nil
+}
+
+// sessionKey returns the key of a session with a peer, nil if the peer showed no encryption key (MS-21).
+func (b *Bridge) sessionKey(p peer, salt string) []byte {
+	point, ok := parsePoint(p.EncKey)
+	if !ok {
+		return nil
+	}
+	secret, err := b.cfg.Box.SessionKey(point, []byte(salt), "moltspeak/0.1 session")
+	if err != nil {
+		return nil
+	}
+	return secret
+}
+
+// established tells a peer of its session.
+func established(s session) answer {
 	return answer{
 		op:  OpEstablished,
 		p:   wire.Obj(member("session_id", wire.Text(s.ID)), member("expires", wire.Int(s.Expires.UnixMilli()))),
 		ext: wire.Obj(member("agentmesh.session", wire.Obj(member("id", wire.Text(s.ID))))),
-	}, nil
+	}
 }

@@ -72,7 +72,7 @@ type Message struct {
 	ID       string // empty where a hello or verify has none
 	Time     time.Time
 	Op       Op
-	From, To Agent // From is zero where it is absent, To where it is absent or we are meant
+	From, To Agent // From is zero if it is absent, and so is To
 	P        wire.Value
 	Class    Class
 	Sig      string
@@ -114,6 +114,9 @@ func ParseMessage(tree wire.Value) (Message, *Error) {
 		m.Time = time.UnixMilli(ms).UTC()
 	}
 	m.From, m.To = r.agent("from"), r.agent("to")
+	if !short && m.Op != OpPing && m.To.Agent == "" { // or it could be repeated at any other agent
+		r.fail(CodeMissingField, "to", "is required")
+	}
 	m.P = r.need("p", wire.Object)
 	m.Class = r.class(short)
 	m.Sig = r.text("sig")

@@ -31,6 +31,8 @@ type exchange struct {
 	digest [32]byte
 	body   Payload
 	bound  *Agent // of a WebSocket
+	opens  bool   // it came over a WebSocket that is not bound
+	fresh  bool   // it names itself and us, and was not seen before: nobody can have recorded it (MS-2)
 	signed bool   // the sender is who it says
 	called bool   // it answers a call of ours
 
@@ -57,6 +59,7 @@ type Reply struct {
 	Delay  time.Duration // Retry-After
 	Sender Agent         // verified sender of the request; zero where it is not
 	Known  bool          // with Sender: it is no stranger
+	Fresh  bool          // with Sender: nobody can have recorded the message and sent it again
 	Forged bool          // the request's box or signature did not verify
 }
 
@@ -95,6 +98,7 @@ func (b *Bridge) take(c *exchange) (answer, *Error) {
 	if e != nil {
 		return answer{}, e
 	}
+	c.fresh = !known && c.m.ID != "" && c.m.To.Agent != ""
 	if known && c.m.Class != Secret && (old.Conv == "" || c.m.Op == OpStream) { // nothing of the node's: a stream is gone after its end
 		if len(old.Reply) > 0 {
 			return answer{stored: &old, status: old.Status}, nil
@@ -352,7 +356,13 @@ func (b *Bridge) dispatch(c *exchange) (answer, *Error) {
 		a, e = b.consent(c, p)
 	case Ack, Register:
 		return answer{}, nil
-	case Respond, Fault:
+	case Respond:
+		if text := p.Data.GetStr("challenge"); !b.handshake.waits(c.m.From.Name(), text) {
+			return b.answered(c)
+		} else { // what verify_response is to peers that know the core operations alone (MS-25)
+			a, e = b.proven(c, text)
+		}
+	case Fault:
 		return b.answered(c)
 	default:
 		return b.work(c)

@@ -17,7 +17,7 @@ var noAnswer = []byte("{}\n")
 func (b *Bridge) reply(c *exchange, a answer) Reply {
 	r := Reply{Status: a.status}
 	if c.signed {
-		r.Sender, r.Known = c.m.From, c.known()
+		r.Sender, r.Known, r.Fresh = c.m.From, c.known(), c.fresh
 	}
 	if a.stored != nil {
 		r.Body = b.pack(c, a.stored.Reply)

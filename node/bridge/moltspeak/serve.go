@@ -169,7 +169,7 @@ func readBatch(raw []byte) ([]wire.Value, *Error) {
 	return out, nil
 }
 
-// serveStream is the WebSocket: one JSON text per frame, the first a valid hello that binds the connection (MS-47).
+// serveStream is the WebSocket: one JSON text per frame, the first a valid hello (MS-47).
 func (b *Bridge) serveStream(c echo.Context) error {
 	if !websocket.Wanted(c.Request()) {
 		e := faultAt(CodeSchema, "", "this route is a WebSocket")
@@ -188,66 +188,10 @@ func (b *Bridge) serveStream(c echo.Context) error {
 		return nil
 	}
 	defer b.sockets.remove(conn)
-	b.converse(context.WithoutCancel(c.Request().Context()), conn, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
-	return nil
-}
-
-// converse answers frames until the connection ends, or charge refuses one after the first, for which the request paid.
-// tally sees every answer.
-func (b *Bridge) converse(ctx context.Context, conn *websocket.Conn, charge func() *Error, tally func(Reply)) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Request().Context()))
 	defer cancel()
-	var bound *Agent
-	for {
-		kind, raw, err := conn.Read()
-		if err != nil {
-			return
-		}
-		if kind != websocket.TextType {
-			conn.Close(websocket.CodeProtocol, "text frames only")
-			continue
-		}
-		if bound != nil {
-			if e := charge(); e != nil {
-				_ = conn.Send(websocket.Text(b.refuse(&exchange{ctx: ctx, now: time.Now()}, e).Body))
-				conn.Close(websocket.CodeTryLater, "rate limit")
-				continue
-			}
-		}
-		r := b.frame(ctx, raw, bound)
-		tally(r)
-		if bound == nil {
-			if r.Status != http.StatusOK || r.Sender.Agent == "" {
-				_ = conn.Send(websocket.Text(r.Body))
-				conn.Close(websocket.CodeProtocol, "the first message must be a valid hello")
-				continue
-			}
-			bound = &r.Sender
-			if !b.sockets.bind(conn, bound.Name(), r.Known) {
-				_ = conn.Send(websocket.Text(b.refuse(&exchange{ctx: ctx, now: time.Now()}, fault(CodeRateLimit)).Body))
-				conn.Close(websocket.CodeTryLater, "too many streams")
-				continue
-			}
-		}
-		if len(r.Body) > len(noAnswer) {
-			_ = conn.Send(websocket.Text(r.Body)) // a closed connection ends at the next read
-		}
-	}
-}
-
-func (b *Bridge) frame(ctx context.Context, raw []byte, bound *Agent) Reply {
-	if bound != nil {
-		return b.Receive(ctx, raw, bound)
-	}
-	x := &exchange{ctx: ctx, now: time.Now(), size: len(raw)}
-	var e *Error
-	if x.packet, e = ReadPacket(raw, b.cfg.Box); e == nil && x.packet.Tree.GetStr("op") != string(OpHello) {
-		e = faultAt(CodeSchema, "op", "must be hello in the first message")
-	}
-	if e != nil {
-		return b.refuse(x, e)
-	}
-	return b.receive(x)
+	(&connection{b: b, conn: conn}).serve(ctx, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
+	return nil
 }
 
 // discover answers from the directory; only agents that speak MoltSpeak have an address here.

@@ -7,13 +7,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// helloTime is how long a stream may wait for its first message.
+// helloTime is how long a stream may take until it is bound.
 const helloTime = 10 * time.Second
 
 // socket is an open stream.
 type socket struct {
 	conn  *websocket.Conn
-	peer  string // that it is bound to; "" before its hello
+	peer  string // that it is bound to; "" before that
 	known bool
 	since time.Time
 	hello *time.Timer
@@ -29,7 +29,7 @@ type sockets struct {
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
-// add takes a connection in. Where too many have not said hello, the one that waits longest gives way.
+// add takes a connection in. If too many are not bound, the one that waits longest gives way.
 func (s *sockets) add(c *websocket.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *sockets) add(c *websocket.Conn) bool {
 		oldest.conn.Abort()
 		delete(s.all, oldest.conn)
 	}
-	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "no hello came") })
+	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "nothing bound the stream in time") })
 	s.all[c] = &socket{conn: c, since: time.Now(), hello: hello}
 	s.wait.Add(1)
 	return true

@@ -31,7 +31,7 @@ func TestMembers(t *testing.T) {
 	if _, e := ParseMessage(good); e != nil {
 		t.Fatal(e)
 	}
-	required := map[string]bool{"v": true, "id": true, "ts": true, "op": true, "p": true, "cls": true, "sig": true}
+	required := map[string]bool{"v": true, "id": true, "ts": true, "op": true, "p": true, "cls": true, "sig": true, "to": true}
 	for _, m := range good.Members() {
 		if _, e := ParseMessage(good.Without(m.Key)); required[m.Key] != (e != nil) || e != nil && (e.Code != CodeMissingField || e.Field != m.Key) {
 			t.Errorf("without %s: %v", m.Key, e)
@@ -71,6 +71,9 @@ func TestMembers(t *testing.T) {
 		if _, e := ParseMessage(good.With("op", wire.Text(op)).Without("id", "to", "cls")); e != nil {
 			t.Errorf("%s without id, to and cls: %v", op, e)
 		}
+	}
+	if _, e := ParseMessage(good.With("op", wire.Text("ping")).Without("to")); e != nil {
+		t.Errorf("ping without to: %v", e)
 	}
 }
 

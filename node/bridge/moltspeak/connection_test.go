@@ -1,0 +1,227 @@
+package moltspeak
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const helloBody = `{"protocol_versions":["0.1"]}`
+
+// opened is a WebSocket of a test.
+type opened struct {
+	t    *testing.T
+	r    *rig
+	conn *websocket.Conn
+}
+
+func (r *rig) open(t *testing.T, srv *httptest.Server) opened {
+	o := opened{t, r, dial(t, srv)}
+	late := time.AfterFunc(8*time.Second, o.conn.Abort) // an answer that never comes fails the test
+	t.Cleanup(func() { late.Stop() })
+	return o
+}
+
+// says sends a frame and returns the next n answers.
+func (o opened) says(raw []byte, n int) []wire.Value {
+	o.t.Helper()
+	o.conn.Send(websocket.Text(raw))
+	var out []wire.Value
+	for range n {
+		m, err := next(o.t, o.conn)
+		if err != nil {
+			o.t.Fatalf("after %d of %d answers: %v", len(out), n, err)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// isBound reports whether what is pushed to the peer arrives here, and before anything that is said later.
+func (o opened) isBound(peer string) bool {
+	o.t.Helper()
+	o.r.b.sockets.push(peer, o.r.signed("me@home", Draft{ID: "pushed", Op: OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: Internal}))
+	m := o.says(o.r.signed(peer, o.r.draft(peer, OpPing, `{"nonce":"after"}`)), 1)[0]
+	if m.GetStr("id") != "pushed" {
+		return false
+	}
+	if m, err := next(o.t, o.conn); err != nil || m.GetStr("op") != "pong" {
+		o.t.Errorf("after what was pushed: %v %s", err, m.JSON())
+	}
+	return true
+}
+
+// proof answers the challenge of a verify.
+func (o opened) proof(peer string, verify wire.Value, op Op) Draft {
+	p, _ := verify.Get("p")
+	body := `{"challenge":"` + p.GetStr("challenge") + `"}`
+	if op == OpRespond {
+		body = `{"status":"success","data":` + body + `}`
+	}
+	d := o.r.draft(peer, op, body)
+	d.Re = verify.GetStr("id")
+	return d
+}
+
+// THREATS 36: a hello that somebody may have recorded binds no stream, and takes none of its sender's places. A fresh one
+// that names itself and us does, and so does the answer to a challenge of this very stream.
+func TestRecordedHelloBindsNothing(t *testing.T) {
+	r, _ := alone(t, nil)
+	srv := r.serve()
+	fresh := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	first := r.open(t, srv)
+	if got := first.says(fresh, 1)[0]; got.GetStr("op") != "hello_ack" && got.GetStr("op") != "respond" {
+		t.Fatalf("a fresh hello: %s", got.JSON())
+	}
+	if !first.isBound(cat) {
+		t.Fatal("a fresh hello does not bind its stream")
+	}
+	without := func(keys ...string) []byte {
+		tree, err := sign(r.draft(cat, OpHello, helloBody).Tree().Without(keys...), keyOf(cat))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tree.JSON()
+	}
+	posted := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	r.raw(cat, posted)
+	for name, raw := range map[string][]byte{
+		"a repeat": fresh, "a repeat of one that was posted": posted, "without id": without("id"), "without to": without("to"),
+	} {
+		for range socketsPerPeer + 2 {
+			o := r.open(t, srv)
+			got := o.says(raw, 2)
+			if got[1].GetStr("op") != "verify" {
+				t.Fatalf("%s: the second answer is %s", name, got[1].JSON())
+			}
+			if o.isBound(cat) {
+				t.Errorf("%s: the stream is bound", name)
+			}
+		}
+	}
+	elsewhere := r.draft(cat, OpHello, helloBody)
+	elsewhere.To = Agent{Agent: "other", Org: "home"}
+	if got := r.open(t, srv).says(r.signed(cat, elsewhere), 1)[0]; got.GetStr("op") != "error" {
+		t.Errorf("a hello to another agent: %s", got.JSON())
+	}
+	if again := r.open(t, srv); again.says(r.signed(cat, r.draft(cat, OpHello, helloBody)), 1)[0].GetStr("op") == "error" || !again.isBound(cat) {
+		t.Error("the peer lost its places")
+	}
+}
+
+// What is taken before a stream is bound cannot speak for anybody.
+func TestUnboundStreamTakesNoWork(t *testing.T) {
+	r, n := alone(t, nil)
+	srv := r.serve()
+	hello := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	r.raw(cat, hello)
+	answer := r.draft(cat, OpRespond, `{"status":"success","data":{}}`)
+	answer.Re = "x"
+	for _, d := range []Draft{r.draft(cat, OpQuery, `{"domain":"weather"}`), r.draft(cat, OpTask, `{"action":"create","task_id":"t"}`), answer} {
+		o := r.open(t, srv)
+		o.says(hello, 2)
+		if got := o.says(r.signed(cat, d), 1)[0]; got.GetStr("op") != "error" {
+			t.Errorf("%s: %s", d.Op, got.JSON())
+		}
+		if _, err := next(t, o.conn); err == nil {
+			t.Errorf("%s: the stream stays open", d.Op)
+		}
+	}
+	if len(n.got) != 0 {
+		t.Errorf("the node got %+v", n.got)
+	}
+}
+
+// The challenge of a stream is answered on that stream, once, by whom it was sent to.
+func TestChallengeBindsAStream(t *testing.T) {
+	r, _ := alone(t, nil)
+	srv := r.serve()
+	hello := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	r.raw(cat, hello)
+	for _, op := range []Op{OpVerifyResponse, OpRespond} {
+		o := r.open(t, srv)
+		verify := o.says(hello, 2)[1]
+		if e := mustMessage(t, verify).verify(keyOf("me@home").Public()); e != nil {
+			t.Errorf("our verify: %v", e)
+		}
+		proof := r.signed(cat, o.proof(cat, verify, op))
+		if got := o.says(proof, 1)[0]; got.GetStr("op") == "error" || !o.isBound(cat) {
+			t.Errorf("%s: %s", op, got.JSON())
+		}
+		if r.b.handshake.count(time.Now()) != 1 {
+			t.Errorf("%s opened no session", op)
+		}
+		thief := r.open(t, srv)
+		thief.says(hello, 2)
+		if got := thief.says(proof, 1)[0]; got.GetStr("op") != "error" {
+			t.Errorf("%s: the proof of another stream: %s", op, got.JSON())
+		}
+	}
+	for name, wrong := range map[string]func(o opened, verify wire.Value) Draft{
+		"another sender": func(o opened, verify wire.Value) Draft { return o.proof(dog, verify, OpVerifyResponse) },
+		"another text": func(o opened, verify wire.Value) Draft {
+			d := o.proof(cat, verify, OpVerifyResponse)
+			d.P = mustTree(t, fmt.Sprintf(`{"challenge":"%064x"}`, 1))
+			return d
+		},
+		"another message": func(o opened, verify wire.Value) Draft {
+			d := o.proof(cat, verify, OpVerifyResponse)
+			d.Re = "x"
+			return d
+		},
+		"another agent": func(o opened, verify wire.Value) Draft {
+			d := o.proof(cat, verify, OpVerifyResponse)
+			d.To = self(dog)
+			return d
+		},
+		"without the text": func(o opened, verify wire.Value) Draft {
+			d := o.proof(cat, verify, OpRespond)
+			d.P = mustTree(t, `{"status":"success","data":{}}`)
+			return d
+		},
+	} {
+		o := r.open(t, srv)
+		verify := o.says(hello, 2)[1]
+		d := wrong(o, verify)
+		peer := d.From.Name()
+		if got := o.says(r.signed(peer, d), 1)[0]; got.GetStr("op") != "error" {
+			t.Errorf("%s: %s", name, got.JSON())
+		}
+		if _, err := next(t, o.conn); err == nil {
+			t.Errorf("%s: the stream stays open", name)
+		}
+	}
+}
+
+// A hello that is no fresh one, which anybody may repeat, does not make void the challenge that its sender answers.
+func TestRecordedHelloKeepsTheChallenge(t *testing.T) {
+	r, _ := alone(t, nil)
+	ack, _ := r.say(cat, r.draft(cat, OpHello, helloBody))
+	tree, err := sign(r.draft(cat, OpHello, helloBody).Tree().Without("id"), keyOf(cat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.raw(cat, tree.JSON())
+	data, in := ack.P.Get("data")
+	if !in {
+		data = ack.P
+	}
+	proof := r.draft(cat, OpVerifyResponse, `{"challenge":"`+data.GetStr("challenge")+`"}`)
+	proof.Re = ack.ID
+	if m, status := r.say(cat, proof); status != 200 || m.Op == OpError {
+		t.Errorf("the answer to the first challenge: %d %s", status, m.P.JSON())
+	}
+}
+
+func mustMessage(t *testing.T, tree wire.Value) Message {
+	t.Helper()
+	m, e := ParseMessage(tree)
+	if e != nil {
+		t.Fatalf("%v: %s", e, tree.JSON())
+	}
+	return m
+}
