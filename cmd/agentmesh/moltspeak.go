@@ -65,8 +65,8 @@ func newMoltSpeak(p *process, links []linkConfig) (bridgeService, error) {
 	if serve {
 		cfg.URL = p.base + "/moltspeak/v0.1"
 	}
-	if len(p.joined) > 0 {
-		cfg.Directory = p.joined[0]
+	for _, d := range p.joined {
+		cfg.Directories = append(cfg.Directories, d)
 	}
 	cfg.Doubt = func(ctx context.Context, address bridge.Address) {
 		p.tell(ctx, notify.Notice{

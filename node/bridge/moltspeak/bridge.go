@@ -79,15 +79,16 @@ type Config struct {
 	// RegistryToken is the bearer that guards our entry in a registry of others, by its base URL.
 	RegistryToken func(base string) client.Credential
 
-	Links     []bridge.Link
-	Tokens    map[string]client.Credential // by link
-	Node      bridge.Receiver
-	Asks      *acl.Asks
-	Store     store.Store
-	Rules     *acl.Rules
-	HTTP      *client.HTTP
-	Directory Directory
-	Logger    *slog.Logger
+	Links  []bridge.Link
+	Tokens map[string]client.Credential // by link
+	Node   bridge.Receiver
+	Asks   *acl.Asks
+	Store  store.Store
+	Rules  *acl.Rules
+	HTTP   *client.HTTP
+	// Directories are asked in this order. The first one's cards are what our registry serves.
+	Directories []Directory
+	Logger      *slog.Logger
 }
 
 // Bridge is a MoltSpeak agent: our node as the others see it.
@@ -117,12 +118,6 @@ type Bridge struct {
 	registries map[string]RegistryState
 }
 
-// linkState is a link and how it stands.
-type linkState struct {
-	bridge.Link
-	status bridge.LinkStatus
-}
-
 // New makes a bridge. It starts nothing.
 func New(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
@@ -130,6 +125,10 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	if !validName(cfg.Agent.Agent) || !validName(cfg.Agent.Org) {
 		return nil, errors.New("agent and org must be 1 to 128 of A-Z a-z 0-9 _ -")
+	}
+	var ownDirectory Directory
+	if len(cfg.Directories) > 0 {
+		ownDirectory = cfg.Directories[0]
 	}
 	b := &Bridge{
 		cfg: cfg, records: cfg.Store.Records(),
@@ -139,7 +138,7 @@ func New(cfg Config) (*Bridge, error) {
 		},
 		known: newBudget(), strangers: newBudget(), doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
-		shelf: newShelf(cfg.Store.Records(), cfg.Directory), proofs: make(proofs, 256),
+		shelf: newShelf(cfg.Store.Records(), ownDirectory), proofs: make(proofs, 256),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
 		lookups: rate.NewBuckets(rate.PerMinute(60), 60, 2), words: make(map[string]word), registries: make(map[string]RegistryState),
 	}
@@ -160,6 +159,7 @@ func New(cfg Config) (*Bridge, error) {
 		}
 		b.links[l.Name] = &linkState{Link: l, status: bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}}
 	}
+	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
 	cfg.Asks.Handle(askConsent, consentResolver{b})
 	return b, nil
 }
@@ -190,46 +190,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.sockets.close()
 	work.Wait()
 	return nil
-}
-
-// Links says how the links stand.
-func (b *Bridge) Links() []bridge.LinkStatus {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	out := []bridge.LinkStatus{}
-	for _, l := range b.cfg.Links {
-		out = append(out, b.links[l.Name].status)
-	}
-	return out
-}
-
-func (b *Bridge) link(name string) (bridge.Link, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l, ok := b.links[name]
-	if !ok {
-		return bridge.Link{}, false
-	}
-	return l.Link, true
-}
-
-// stands records how a call over a link went.
-func (b *Bridge) stands(name string, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l, ok := b.links[name]
-	if !ok {
-		return
-	}
-	state, text := bridge.LinkUp, ""
-	if err != nil {
-		state, text = bridge.LinkConnecting, err.Error()
-	}
-	if l.status.State != state {
-		l.status.State, l.status.Since = state, time.Now().UTC()
-	}
-	l.status.Error = text
-	l.status.Peers = max(l.status.Peers, 1)
 }
 
 // Endpoint is where messages to a configured or claimed URL go (MS-49).
@@ -263,9 +223,10 @@ func (b *Bridge) address(a Agent) bridge.Address {
 	return out
 }
 
-// coreOnly says whether a peer understands the nine core operations only (MS-25).
-func (b *Bridge) coreOnly(a Agent) bool {
-	return slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
+// coreOnly reports whether a peer is answered with the nine core operations alone, which is all that the public SDKs can
+// read: until the peer itself used another one, and always if its link says so (MS-25).
+func (b *Bridge) coreOnly(a Agent, p peer) bool {
+	return !p.AllOps || slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
 	})
 }

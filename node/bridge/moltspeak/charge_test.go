@@ -52,7 +52,7 @@ func TestFramesAreCharged(t *testing.T) {
 	r, _ := alone(t, limited)
 	c := dial(t, r.serve())
 	c.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
-	if m, err := next(t, c); err != nil || m.GetStr("op") != "hello_ack" {
+	if m, err := next(t, c); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
 	forged := r.signed(dog, r.draft(cat, OpPing, `{"nonce":1}`))

@@ -262,7 +262,7 @@ func TestUnlistedClasses(t *testing.T) {
 	r, _ := alone(t, nil)
 	ack, _ := r.say(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"],"supported_cls":["public"]}`))
 	pong, _ := r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
-	if ack.Op != OpHelloAck || pong.Op != OpPong || pong.Class != Public {
+	if ack.Op != OpRespond || pong.Op != OpPong || pong.Class != Public {
 		t.Errorf("what the bridge says is %s %s", pong.Class, pong.Tree.JSON())
 	}
 	d := r.draft(cat, OpQuery, plainQuery)

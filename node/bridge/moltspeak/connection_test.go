@@ -206,11 +206,7 @@ func TestRecordedHelloKeepsTheChallenge(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.raw(cat, tree.JSON())
-	data, in := ack.P.Get("data")
-	if !in {
-		data = ack.P
-	}
-	proof := r.draft(cat, OpVerifyResponse, `{"challenge":"`+data.GetStr("challenge")+`"}`)
+	proof := r.draft(cat, OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
 	if m, status := r.say(cat, proof); status != 200 || m.Op == OpError {
 		t.Errorf("the answer to the first challenge: %d %s", status, m.P.JSON())

@@ -34,7 +34,7 @@ func (r *rig) doors(srv *httptest.Server) []door {
 	greeted := func() {
 		conn = dial(r.t.(*testing.T), srv)
 		conn.Send(websocket.Text(r.signed(dog, r.draft(dog, OpHello, `{"protocol_versions":["0.1"]}`))))
-		if m, err := next(r.t.(*testing.T), conn); err != nil || m.GetStr("op") != "hello_ack" {
+		if m, err := next(r.t.(*testing.T), conn); err != nil || m.GetStr("op") == "error" {
 			r.t.Fatalf("hello: %v %s", err, m.JSON())
 		}
 	}

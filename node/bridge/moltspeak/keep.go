@@ -37,6 +37,7 @@ type peer struct {
 	Vouched  string        `json:"vouched,omitempty"`  // who else lists that key: level 2 (MS-28)
 	Granted  []string      `json:"granted,omitempty"`  // capabilities that the owner proved for it: level 4 (MS-28)
 	Attested []Attestation `json:"attested,omitempty"` // of its hello, as it says
+	AllOps   bool          `json:"all_ops,omitempty"`  // it used an operation beyond the nine core ones (MS-25)
 	Refused  string        `json:"refused_key,omitempty"`
 	Last     time.Time     `json:"last,omitzero"`    // about when it wrote
 	Chosen   bool          `json:"chosen,omitempty"` // we called it, or the owner decided about it: its pin stays
@@ -66,6 +67,7 @@ type thread struct {
 	Creator      string `json:"creator,omitempty"` // of the task
 	Progress     bool   `json:"progress,omitempty"`
 	Done         bool   `json:"done,omitempty"`         // answered for good
+	Native       bool   `json:"native,omitempty"`       // the peer said it in the words of AgentMesh, and reads an answer in them
 	Boxed        bool   `json:"boxed,omitempty"`        // the message came in a box: so does its answer
 	Confidential bool   `json:"confidential,omitempty"` // so is what is answered
 	State        string `json:"state,omitempty"`        // of a task, as told to who asks

@@ -142,6 +142,15 @@ func (op Op) answers() bool {
 	return false
 }
 
+// core reports whether the operation is one of the nine that the public SDKs know (MS-25).
+func (op Op) core() bool {
+	switch op {
+	case OpHello, OpVerify, OpQuery, OpRespond, OpTask, OpStream, OpTool, OpConsent, OpError:
+		return true
+	}
+	return false
+}
+
 // validID accepts what a peer may call a message (MS-3).
 func validID(s string) bool {
 	bad := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }

@@ -33,6 +33,9 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	now := time.Now()
 	where, reach, err := b.where(ctx, address, to, now)
+	if err == nil {
+		err = b.mayCall(address.Link)
+	}
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
@@ -201,10 +204,17 @@ func (b *Bridge) keepAnswer(ctx context.Context, to Agent, t thread, raw []byte,
 	return b.records.Apply(ctx, []store.Change{b.seenChange(m, s, true, rev, now)}, now)
 }
 
-// send posts one message and takes in what comes back.
+// send posts one message, takes in what comes back, and records what that says about the link.
 func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) error {
+	err := b.sendOnce(ctx, address, where, reach, raw, to, boxed)
+	if !errors.Is(err, errNoKey) { // then no call was made
+		b.stands(address.Link, err)
+	}
+	return err
+}
+
+func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) error {
 	reply, err := b.post(ctx, address, where, reach, raw, to, boxed)
-	b.stands(address.Link, err)
 	if err != nil || reply == nil {
 		return err
 	}
@@ -221,7 +231,8 @@ func (b *Bridge) send(ctx context.Context, address bridge.Address, where string,
 		}
 	}
 	if f, failed := c.body.(Fault); failed && f.Code != CodeTaskFailed {
-		return &client.SendError{Retry: f.Recoverable && (f.Code == CodeRateLimit || f.Code == CodeTimeout || f.Code == CodeInternal), Processed: true, After: f.Delay, Status: f.toWire().Status, Refusal: f.toWire()}
+		again := f.Recoverable && (f.Code == CodeRateLimit || f.Code == CodeTimeout || f.Code == CodeInternal)
+		return fmt.Errorf("moltspeak: %w: %w", f, &client.SendError{Retry: again, Processed: true, After: f.Delay, Status: f.toWire().Status, Refusal: f.toWire()})
 	}
 	if !c.m.Op.answers() {
 		return nil
@@ -323,7 +334,11 @@ func (b *Bridge) call(ctx context.Context, cb callback) {
 	now := time.Now()
 	address := b.address(cb.to)
 	d := Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: Internal}
-	if b.coreOnly(cb.to) {
+	p, _, err := b.peer(ctx, cb.to.Name(), now)
+	if err != nil {
+		b.cfg.Logger.WarnContext(ctx, "moltspeak: read a peer", "peer", cb.to.Name(), "err", err)
+	}
+	if b.coreOnly(cb.to, p) {
 		d = d.inCore()
 	}
 	tree, err := sign(d.Tree(), b.cfg.Key)
@@ -336,7 +351,7 @@ func (b *Bridge) call(ctx context.Context, cb callback) {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: keep an answer", "err", err)
 	}
 	where, reach, err := b.where(ctx, address, cb.to, now)
-	if err != nil || where == "" {
+	if err != nil || where == "" || b.mayCall(address.Link) != nil {
 		return
 	}
 	if _, err := b.post(ctx, address, where, reach, raw, cb.to, false); err != nil {

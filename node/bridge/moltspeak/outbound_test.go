@@ -274,3 +274,67 @@ func TestLinkTest(t *testing.T) {
 		t.Errorf("a link to nobody: %v", err)
 	}
 }
+
+// A link over which our token, our key or the peer's is refused is down: nothing is sent over it until its test succeeds. The
+// refusal of one message says nothing about the link.
+func TestLinkGoesDown(t *testing.T) {
+	query := `{"action":"query","domain":"weather"}`
+	refusal := func(r *rig, code Code) func(string, wire.Value) []byte {
+		return func(peer string, got wire.Value) []byte {
+			d := r.draft(peer, OpError, string(fault(code).Payload(false).JSON()))
+			d.Re = got.GetStr("id")
+			return r.signed(peer, d)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		want bridge.LinkState
+		play func(r *rig)
+	}{
+		{"our key is refused", bridge.LinkDown, func(r *rig) { r.reply = refusal(r, CodeAuthFailed) }},
+		{"the message is refused", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, CodeCapability) }},
+		{"the signature of the message is refused", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, CodeSignature) }},
+		{"too many", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, CodeRateLimit) }},
+		{"the token is refused", bridge.LinkDown, func(r *rig) { r.status = http.StatusUnauthorized }},
+		{"the server is broken", bridge.LinkConnecting, func(r *rig) { r.status = http.StatusServiceUnavailable }},
+		{"another key answers", bridge.LinkDown, func(r *rig) {
+			r.reply = func(peer string, got wire.Value) []byte {
+				d := r.draft(peer, OpRespond, `{"status":"success","data":1}`)
+				d.Re, d.From.Key = got.GetStr("id"), self(dog).Key
+				return r.signed(dog, d)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, _ := alone(t, nil)
+			r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // its key is pinned
+			tt.play(r)
+			if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil {
+				t.Fatal("the delivery succeeds")
+			}
+			for len(r.queue(cat)) > 0 {
+				<-r.queue(cat)
+			}
+			if got := r.b.Links()[0]; got.State != tt.want || (got.Error == "") != (tt.want == bridge.LinkUp) {
+				t.Errorf("%+v, want %s", got, tt.want)
+			}
+			r.reply, r.status = nil, 0
+			_, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query))
+			sent, again := errors.AsType[*client.SendError](err)
+			if down := tt.want == bridge.LinkDown; down != (again && sent.Retry && sent.After > time.Minute) || down == (len(r.queue(cat)) > 0) {
+				t.Errorf("the next message: %v, %d left", err, len(r.queue(cat)))
+			}
+			r.reply = func(peer string, got wire.Value) []byte {
+				d := r.draft(peer, OpRespond, `{"status":"success","data":{"protocol_versions":["0.1"]}}`)
+				d.Re = got.GetStr("id")
+				return r.signed(peer, d)
+			}
+			if err := r.b.Test(t.Context(), "cats"); err != nil || r.b.Links()[0].State != bridge.LinkUp {
+				t.Errorf("after the test of the link: %v, %+v", err, r.b.Links()[0])
+			}
+			if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err != nil {
+				t.Errorf("the message after that: %v", err)
+			}
+		})
+	}
+}

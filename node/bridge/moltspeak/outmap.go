@@ -61,7 +61,10 @@ func checked(d Draft) ([]Draft, error) {
 
 // respondTo answers the message of a peer that waits.
 func (b *Bridge) respondTo(t thread, payload wire.Value, act string) []Draft {
-	r := respondOf(payload)
+	r := respondOf(payload, t.Native || t.Op == OpTask && wire.Intent(t.Intent).Standard()) // older threads do not say it
+	if act == wire.ActionPending || act == wire.ActionReceived || act == wire.ActionClose {
+		r.Data = payload
+	}
 	switch act {
 	case wire.ActionPending, wire.ActionReceived:
 		r.Status = "partial"

@@ -106,6 +106,7 @@ func (b *Bridge) pin(c *exchange) *Error {
 		}
 	}
 	p.Chosen = p.Chosen || c.known()
+	p.AllOps = p.AllOps || !c.m.Op.core()
 	if c.now.Sub(p.Last) > forgetEmpty/2 { // not a write for each message
 		p.Last = c.now.UTC()
 	}

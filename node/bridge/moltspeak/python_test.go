@@ -49,7 +49,7 @@ func TestPythonPeer(t *testing.T) {
 		}
 		steps += lines.Text() + " "
 	}
-	if steps != "hello session query stream " || port == "" {
+	if steps != "hello session consent query stream " || port == "" {
 		t.Fatalf("it came as far as %q: %v\n%s", steps, cmd.Wait(), &trouble)
 	}
 	if len(n.got) != 2 || n.got[0].Hold || n.got[0].Intent != IntentQuery || n.got[1].Intent != IntentStream {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -35,6 +34,7 @@ type exchange struct {
 	fresh  bool   // it names itself and us, and was not seen before: nobody can have recorded it (MS-2)
 	signed bool   // the sender is who it says
 	called bool   // it answers a call of ours
+	native bool   // it carries a payload of AgentMesh
 
 	address  bridge.Address // of the sender
 	standing acl.Standing   // what the owner decided about it
@@ -270,9 +270,6 @@ func (b *Bridge) capable(c *exchange) *Error {
 		}
 	}
 	if c.m.Op == OpRegister {
-		return fault(CodeCapability)
-	}
-	if t, ok := c.body.(Tool); ok && strings.HasPrefix(t.Tool, "code.") {
 		return fault(CodeCapability)
 	}
 	if c.m.Class == PII && !slices.Contains(c.peer.Granted, string(PII)) {

@@ -166,8 +166,8 @@ func TestUnknownMembers(t *testing.T) {
 	}
 }
 
-// A peer behind a link with reply_ops core gets the nine core operations alone, and what it answers with them is
-// understood (MS-25).
+// A peer gets the nine core operations alone until it used another one, and always behind a link with reply_ops core. What
+// it answers with them is understood (MS-25).
 func TestCoreOperationsAlone(t *testing.T) {
 	r, _ := alone(t, func(c *Config) {
 		c.Links = append(c.Links, bridge.Link{Name: "near", Kind: Kind, URL: "https://near.example", Options: map[string]string{"peer": "near@home", "reply_ops": "core"}})
@@ -182,6 +182,21 @@ func TestCoreOperationsAlone(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", op, status, m.Tree.JSON(), bad)
 		}
 	}
+	consent := `{"action":"verify","consent_token":"x"}`
+	if m, _ := r.say(dog, r.draft(dog, OpConsent, consent)); m.Op != OpRespond {
+		t.Errorf("a peer that showed nothing is answered with %s", m.Op)
+	}
+	r.say(dog, r.draft(dog, OpPing, `{"nonce":1}`))
+	if m, _ := r.say(dog, r.draft(dog, OpConsent, consent)); m.Op != OpConsentResponse {
+		t.Errorf("a peer that used ping is answered with %s", m.Op)
+	}
+	ack, _ := r.say(cat, r.draft(cat, OpHello, helloBody))
+	proof := r.draft(cat, OpRespond, `{"status":"success","data":{"challenge":"`+challengeOf(ack)+`"}}`)
+	proof.Re = ack.ID
+	if m, status := r.say(cat, proof); status != http.StatusOK || m.Op != OpRespond || r.b.handshake.count(time.Now()) != 1 {
+		t.Errorf("a respond with our challenge: %d %s", status, m.Tree.JSON())
+	}
+	r.b.handshake = newHandshakes()
 	srv := r.serve()
 	near, _ := alone(t, func(c *Config) {
 		c.Agent, c.Key, c.Box = Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
@@ -196,7 +211,7 @@ func TestHandshakes(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.shake(cat)
 	ack, _ := r.say(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))
-	proof := r.draft(dog, OpVerifyResponse, `{"challenge":"`+ack.P.GetStr("challenge")+`"}`)
+	proof := r.draft(dog, OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
 	if code := r.code(dog, proof); code != CodeAuthFailed {
 		t.Errorf("another agent answers the challenge: %q", code)
@@ -294,5 +309,80 @@ func TestEphemeralBox(t *testing.T) {
 	p, _, err := r.b.peer(t.Context(), cat, time.Now())
 	if err != nil || p.EncKey != self(cat).EncKey {
 		t.Errorf("pinned %s, %v", p.EncKey, err)
+	}
+}
+
+// What runs code is never offered, whatever the configuration lists and the owner granted (MS-34).
+func TestCodeIsNeverOffered(t *testing.T) {
+	r, n := alone(t, func(c *Config) {
+		c.Tools = []ToolInfo{{Name: "search", Peers: []string{cat}}, {Name: "code.execute", Peers: []string{cat}}}
+	})
+	r.shake(cat)
+	if err := r.b.Prove(t.Context(), cat, "tool", true); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{
+		`{"action":"invoke","tool":"code.execute","input":{}}`, `{"action":"invoke","tool":"code.sandbox","input":{}}`, `{"action":"describe","tool":"code.execute"}`,
+	} {
+		if code := r.code(cat, r.draft(cat, OpTool, p)); code != CodeCapability {
+			t.Errorf("%s: %q", p, code)
+		}
+	}
+	needs := r.draft(cat, OpTool, `{"action":"invoke","tool":"search","input":{}}`)
+	needs.Cap = []string{"code.execute"}
+	if code := r.code(cat, needs); code != CodeCapability {
+		t.Errorf("a message that asks for code.execute: %q", code)
+	}
+	if m, _ := r.say(cat, r.draft(cat, OpTool, `{"action":"list"}`)); strings.Contains(string(m.P.JSON()), "code.") || !strings.Contains(string(m.P.JSON()), "search") {
+		t.Errorf("the list: %s", m.P.JSON())
+	}
+	if len(n.got) != 0 {
+		t.Errorf("the node got %+v", n.got)
+	}
+}
+
+// Who asked in words of its own gets a text as a text, at once and later; who asked in words of AgentMesh gets the payload.
+func TestTextStaysText(t *testing.T) {
+	const message, answered, more = `{"action":"deliver","message":{"body":"sunny"}}`, `{"action":"answer","answer":"sunny"}`, `{"action":"deliver","message":{"body":"sunny","subject":"s"}}`
+	for _, tt := range []struct {
+		name, payload, want string
+		op                  Op
+		p                   string
+	}{
+		{"a message", message, `"sunny"`, OpQuery, `{"domain":"weather"}`},
+		{"an answer", answered, `"sunny"`, OpQuery, `{"domain":"weather"}`},
+		{"a message with a subject", more, more, OpQuery, `{"domain":"weather"}`},
+		{"no text", `{"action":"answer","answer":{"high":12}}`, `{"action":"answer","answer":{"high":12}}`, OpQuery, `{"domain":"weather"}`},
+		{"to a domain with a handler", message, `"sunny"`, OpQuery, `{"domain":"served"}`},
+		{"to a native question", message, message, OpQuery, `{"domain":"agentmesh","intent":"ask","params":{"question":"how?"}}`},
+		{"to a task", message, `"sunny"`, OpTask, `{"action":"create","task_id":"t","type":"research"}`},
+		{"to a native task", message, message, OpTask, `{"action":"create","task_id":"t","type":"mesh.message","params":{"action":"deliver","message":{"body":"hi"}}}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, n := alone(t, func(c *Config) { c.Domains = []string{"served"} })
+			said := mustTree(t, tt.payload)
+			n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+				return bridge.Outcome{Status: http.StatusOK, Raw: wire.Obj(member("payload", said)).JSON()}, nil
+			}
+			m, _ := r.say(cat, r.draft(cat, tt.op, tt.p))
+			if data, _ := m.P.Get("data"); string(data.JSON()) != tt.want {
+				t.Errorf("at once: %s", m.P.JSON())
+			}
+			n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+				return bridge.Outcome{Status: http.StatusAccepted, Raw: []byte(`{"payload":{"action":"received"}}`)}, nil
+			}
+			if m, status := r.say(dog, r.draft(dog, tt.op, tt.p)); status != http.StatusAccepted || m.P.GetStr("status") != "partial" {
+				t.Fatalf("a question that waits: %d %s", status, m.P.JSON())
+			}
+			d := out(t, dog, wire.Deliver, tt.payload)
+			d.Message.Conversation = n.got[len(n.got)-1].ConvID
+			if _, err := r.b.Deliver(t.Context(), d); err != nil {
+				t.Fatal(err)
+			}
+			later := r.gets(dog)
+			if data, _ := later.P.Get("data"); later.Op != OpRespond || string(data.JSON()) != tt.want {
+				t.Errorf("later: %s %s", later.Op, later.P.JSON())
+			}
+		})
 	}
 }

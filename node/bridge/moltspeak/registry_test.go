@@ -71,7 +71,9 @@ func (c registryClient) do(method, path, token, body string) (int, string) {
 
 // Each row of §9 with its keys, and the bearer that guards an entry (MS-53 to MS-55).
 func TestRegistry(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry, c.Directory = true, cards{listedCard, `{"agent_id":"am_y","name":"Y"}`} })
+	r, _ := alone(t, func(c *Config) {
+		c.Registry, c.Directories = true, []Directory{cards{listedCard, `{"agent_id":"am_y","name":"Y"}`}}
+	})
 	c := registryClient{t, r.serve().URL}
 	const other = "another-bearer-entirely"
 	key := self(cat).Key
@@ -138,10 +140,28 @@ func TestRegistryWithoutAuth(t *testing.T) {
 	}
 }
 
+// broken is a directory that does not answer.
+type broken struct{}
+
+func (broken) Search(context.Context, client.Query) (wire.Listing, error) {
+	return wire.Listing{}, wire.ErrUnavailable
+}
+
+func (broken) Record(context.Context, wire.AgentID) (wire.CardRecord, error) {
+	return wire.CardRecord{}, wire.ErrUnavailable
+}
+
+// All directories are asked, each agent is listed once, and one that does not answer keeps nothing back.
 func TestDiscover(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Directory = cards{listedCard} })
+	r, _ := alone(t, func(c *Config) {
+		c.Directories = []Directory{broken{}, cards{`{"agent_id":"am_z","name":"Z"}`, listedCard}, cards{listedCard}}
+	})
 	m, _ := r.say(cat, r.draft(cat, OpDiscover, `{"capability":"talk"}`))
-	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) || !strings.Contains(text, `"org":"agentmesh"`) {
+	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) || !strings.Contains(text, `"org":"agentmesh"`) || strings.Count(text, `"am_x"`) != 1 || !strings.Contains(text, `"am_z"`) {
 		t.Errorf("results: %s", text)
+	}
+	r, _ = alone(t, func(c *Config) { c.Directories = []Directory{broken{}} })
+	if code := r.code(cat, r.draft(cat, OpDiscover, `{"capability":"talk"}`)); code != CodeTimeout {
+		t.Errorf("no directory answers: %q", code)
 	}
 }

@@ -49,7 +49,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 	for i := range 1000 {
 		d.cards = append(d.cards, mustTree(t, fmt.Sprintf(`{"agent_id":"am_%d","name":"X","description":"card %d","metadata":{"moltspeak":"https://x.example/","moltspeak_agent":"a%d@cards"}}`, i, i, i)))
 	}
-	r, _ := alone(t, func(c *Config) { c.Registry, c.Local, c.Directory = true, true, d })
+	r, _ := alone(t, func(c *Config) { c.Registry, c.Local, c.Directories = true, true, []Directory{d} })
 	now := time.Now().UTC()
 	var changes []store.Change
 	for i := range 2000 {

@@ -55,7 +55,7 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 		re = readableID(c.packet.Tree)
 	}
 	d := Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
-	if b.coreOnly(to) {
+	if re != "" && b.coreOnly(to, c.peer) { // a respond names what it answers
 		d = d.inCore()
 	}
 	tree, err := sign(d.Tree(), b.cfg.Key)

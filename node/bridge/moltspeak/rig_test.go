@@ -46,6 +46,7 @@ type rig struct {
 	store  store.Store
 	server *httptest.Server
 	down   atomic.Bool
+	status int // what the endpoint of every peer answers with; 0: as usual
 	made   atomic.Int64
 	reply  func(peer string, got wire.Value) []byte // what a peer answers to what it gets; nil: {}
 
@@ -85,6 +86,10 @@ func (r *rig) foreign(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	peer := strings.Split(req.URL.Path, "/")[1]
+	if r.status != 0 {
+		http.Error(w, "no", r.status)
+		return
+	}
 	raw, err := io.ReadAll(req.Body)
 	if err != nil {
 		return
@@ -163,14 +168,22 @@ func (r *rig) code(peer string, d Draft) Code {
 	return Code(m.P.GetStr("code"))
 }
 
+// challengeOf returns the challenge of an answer to a hello, in both of its forms.
+func challengeOf(ack Message) string {
+	if data, ok := ack.P.Get("data"); ok {
+		return data.GetStr("challenge")
+	}
+	return ack.P.GetStr("challenge")
+}
+
 // shake gives the peer a session.
 func (r *rig) shake(peer string) {
 	r.t.Helper()
 	ack, status := r.say(peer, r.draft(peer, OpHello, `{"protocol_versions":["0.1"]}`))
-	if status != http.StatusOK || ack.Op != OpHelloAck {
+	if status != http.StatusOK || ack.Op != OpHelloAck && ack.Op != OpRespond {
 		r.t.Fatalf("hello was answered %d %s %s", status, ack.Op, ack.P.JSON())
 	}
-	proof := r.draft(peer, OpVerifyResponse, `{"challenge":"`+ack.P.GetStr("challenge")+`"}`)
+	proof := r.draft(peer, OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
 	if m, status := r.say(peer, proof); status != http.StatusOK || m.Op != OpEstablished {
 		r.t.Fatalf("the proof was answered %d %s %s", status, m.Op, m.P.JSON())

@@ -194,28 +194,35 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	return nil
 }
 
-// discover answers from the directory; only agents that speak MoltSpeak have an address here.
+// discover answers from the directories; only agents that speak MoltSpeak have an address here.
 func (b *Bridge) discover(c *exchange, d Discover) (answer, *Error) {
-	var results []wire.Value
-	if b.cfg.Directory != nil {
-		wanted := [][]string{d.All}
-		if len(d.All) == 0 {
-			wanted = nil
-			for _, one := range d.Any[:min(len(d.Any), 5)] {
-				wanted = append(wanted, []string{one})
-			}
+	wanted := [][]string{d.All}
+	if len(d.All) == 0 {
+		wanted = nil
+		for _, one := range d.Any[:min(len(d.Any), 5)] {
+			wanted = append(wanted, []string{one})
 		}
+	}
+	var results []wire.Value
+	var failed error
+	found := make(map[string]bool)
+	for _, directory := range b.cfg.Directories {
 		for _, all := range wanted {
-			page, err := b.cfg.Directory.Search(c.ctx, client.Query{Capabilities: all, Limit: d.Limit})
+			page, err := directory.Search(c.ctx, client.Query{Capabilities: all, Limit: d.Limit})
 			if err != nil {
-				return answer{}, fault(CodeTimeout).because(err)
+				failed = err
+				break // the other directories may answer
 			}
 			for _, card := range page.Agents {
-				if len(results) < d.Limit {
+				if id := card.GetStr("agent_id"); len(results) < d.Limit && !found[id] {
+					found[id] = true
 					results = append(results, listed(card))
 				}
 			}
 		}
+	}
+	if len(results) == 0 && failed != nil {
+		return answer{}, fault(CodeTimeout).because(failed)
 	}
 	data := wire.Obj(member("results", wire.Arr(results...)))
 	return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil

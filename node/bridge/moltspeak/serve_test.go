@@ -175,7 +175,7 @@ func TestServeStream(t *testing.T) {
 	}
 	c := dial(t, srv)
 	c.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
-	if m, err := next(t, c); err != nil || m.GetStr("op") != "hello_ack" {
+	if m, err := next(t, c); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
 	unnamed := r.draft(cat, OpPing, `{"nonce":"x"}`)

@@ -142,7 +142,7 @@ func TestVectorsAtTheDoors(t *testing.T) {
 	}
 	conn := dial(t, srv)
 	conn.Send(websocket.Text(tree.JSON())) // pins alice's keys
-	if m, err := next(t, conn); err != nil || m.GetStr("op") != "hello_ack" {
+	if m, err := next(t, conn); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
 	judge := func(name, form string, body []byte, code Code, field string) {

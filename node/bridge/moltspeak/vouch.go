@@ -1,11 +1,14 @@
 package moltspeak
 
 import (
+	"cmp"
 	"context"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 const (
@@ -21,7 +24,7 @@ type word struct {
 	until time.Time
 }
 
-// vouch asks the configured registries, and then the directory, for the key of a name. Registries that disagree are no
+// vouch asks the configured registries, and then the directories, for the key of a name. Registries that disagree are no
 // word to go by: the sender is refused until the owner settles it. One that does not answer says nothing. Who has signed
 // nothing yet has questions of its own to use up.
 func (b *Bridge) vouch(ctx context.Context, name Agent, signed bool, now time.Time) (word, *Error) {
@@ -32,7 +35,7 @@ func (b *Bridge) vouch(ctx context.Context, name Agent, signed bool, now time.Ti
 		return w, nil
 	}
 	registries := b.remotes()
-	card := b.cfg.Directory != nil && wire.AgentID(name.Agent).Valid()
+	card := len(b.cfg.Directories) > 0 && wire.AgentID(name.Agent).Valid()
 	if len(registries) == 0 && !card {
 		return word{}, nil
 	}
@@ -67,13 +70,25 @@ func (b *Bridge) vouch(ctx context.Context, name Agent, signed bool, now time.Ti
 	return w, nil
 }
 
-// cardKey is the MoltSpeak key on the card of the agent whose id the name is, where that agent proved to the directory
-// that it has the key of the card. Another agent's card says nothing: anybody may write any name on his own.
+// cardKey returns the MoltSpeak key on the card of the agent whose id the name is, if that agent proved to a directory
+// that it has the key of the card. Another agent's card says nothing: anybody may write any name on his own. All
+// directories are asked at once, and the first in their order that has such a card wins.
 func (b *Bridge) cardKey(ctx context.Context, name Agent) string {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()
-	record, err := b.cfg.Directory.Record(ctx, wire.AgentID(name.Agent))
-	if err != nil || record.Verification.Key == nil || record.Card.GetStr("agent_id") != name.Agent {
+	keys := make([]string, len(b.cfg.Directories))
+	var asked sync.WaitGroup
+	for i, directory := range b.cfg.Directories {
+		asked.Go(func() { keys[i] = listedKey(ctx, directory, name) })
+	}
+	asked.Wait()
+	return cmp.Or(keys...)
+}
+
+// listedKey returns the MoltSpeak key on a proven card that names the agent, "" if the directory has none.
+func listedKey(ctx context.Context, directory Directory, name Agent) string {
+	record, err := directory.Record(ctx, wire.AgentID(name.Agent))
+	if err != nil || record.Verification.Key == nil || record.Card.GetStr("agent_id") != name.Agent || !hasOwnKey(record.Card) {
 		return ""
 	}
 	meta, _ := record.Card.Get("metadata")
@@ -81,4 +96,18 @@ func (b *Bridge) cardKey(ctx context.Context, name Agent) string {
 		return ""
 	}
 	return meta.GetStr("moltspeak_key")
+}
+
+// hasOwnKey reports whether nobody else can have taken the id of a card: an id that is made of a key leads to the key of
+// the card. Other ids belong to whoever the directory says.
+func hasOwnKey(tree wire.Value) bool {
+	if !wire.AgentID(tree.GetStr("agent_id")).HasDerivedShape() {
+		return true
+	}
+	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
+	if err != nil {
+		return false
+	}
+	key, err := signing.ParsePublicKey(card.PublicKey)
+	return err == nil && signing.ProvesID(card, key, time.Now()) == nil
 }

@@ -121,13 +121,18 @@ func TestCardVouches(t *testing.T) {
 		return fmt.Sprintf(`{"agent_id":"%s","name":"X","metadata":{"moltspeak":"https://x.example/","moltspeak_agent":"%s","moltspeak_key":"%s"}}`, id, name, self("card@x").Key)
 	}
 	d := proven{cards{card("am_own", "am_own@x"), card("am_unproven", "am_unproven@x"), card("am_thief", "victim@x"), card("am_else", "am_victim@x")}}
-	r, _ := alone(t, func(c *Config) { c.Directory = d })
+	wrong := proven{cards{strings.ReplaceAll(card("am_own", "am_own@x"), self("card@x").Key, self("wrong@x").Key)}}
+	unsure := cards{strings.ReplaceAll(card("am_own", "am_own@x"), self("card@x").Key, self("wrong@x").Key)}
+	squatted := strings.ReplaceAll(card("am_own", "am_own@x"), "am_own", string(keyOf("owner").Public().AgentID()))
+	d.cards = append(d.cards, squatted)
+	r, _ := alone(t, func(c *Config) { c.Directories = []Directory{cards{}, unsure, d, wrong} }) // the first proven card wins
 	for _, tt := range []struct {
 		name, signer string
 		want         Code
 		vouched      string
 	}{
 		{"am_own@x", "stranger@x", CodeAuthFailed, ""}, {"am_own@x", "card@x", "", "card"}, {"am_unproven@x", "stranger@x", "", ""},
+		{string(keyOf("owner").Public().AgentID()) + "@x", "stranger@x", "", ""}, // the id is made of another key than its card has
 		{"victim@x", "stranger@x", "", ""}, {"am_victim@x", "stranger@x", "", ""}, {"am_thief@x", "stranger@x", "", ""},
 	} {
 		m := r.draft(tt.name, OpPing, `{"nonce":1}`)
@@ -244,7 +249,7 @@ func TestAttestations(t *testing.T) {
 	r, n := alone(t, nil)
 	hello := fmt.Sprintf(`{"protocol_versions":["0.1"],"capabilities":["query",{"capability":"task","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":%d}},`+
 		`{"capability":"old","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":1000}},{"capability":"bare"}]}`, time.Now().Add(time.Hour).UnixMilli())
-	if m, _ := r.say(cat, r.draft(cat, OpHello, hello)); m.Op != OpHelloAck {
+	if m, _ := r.say(cat, r.draft(cat, OpHello, hello)); m.Op != OpRespond {
 		t.Fatalf("hello: %s", m.P.JSON())
 	}
 	list, err := r.b.peers(t.Context())

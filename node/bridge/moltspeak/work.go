@@ -33,6 +33,7 @@ const ownDomain = "agentmesh"
 
 func (b *Bridge) query(c *exchange, q Query) (answer, *Error) {
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
+		c.native = true
 		payload := wire.Obj(append([]wire.Member{member("action", wire.Text("ask"))}, q.Params.Without("action").Members()...)...)
 		return b.hand(c, wire.RequestInfo, payload, b.conversation(c), thread{})
 	}
@@ -85,7 +86,7 @@ func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
 	}
 	intent, payload := IntentTask, c.m.P
 	if native := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), native) && t.Params.GetStr("action") != "" {
-		intent, payload = native, t.Params
+		intent, payload, c.native = native, t.Params, true
 	}
 	return b.hand(c, intent, payload, conv, keep)
 }
@@ -162,7 +163,7 @@ func (b *Bridge) taskConversation(from Agent, task string) string {
 func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv string, t thread) (answer, *Error) {
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
-	t.Confidential = c.m.Class == Confidential
+	t.Confidential, t.Native = c.m.Class == Confidential, c.native
 	a, e := b.handIn(c, address, intent, payload, conv, []store.Change{b.threadChange(t, c.now)})
 	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good: a close that follows has nothing to add
 		t.Done = true
@@ -292,17 +293,35 @@ func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *Error) {
 		}
 		return answer{op: OpRespond, p: Respond{Status: status, Data: data}.value(), status: http.StatusOK, user: true}, nil
 	}
-	return answer{op: OpRespond, p: respondOf(data).value(), status: http.StatusOK, user: true}, nil
+	return answer{op: OpRespond, p: respondOf(data, c.native).value(), status: http.StatusOK, user: true}, nil
 }
 
-// respondOf is what our side says as a respond: a payload that is one already keeps its status.
-func respondOf(payload wire.Value) Respond {
+// respondOf is what our side says as a respond: a payload that is one already keeps its status. To a peer that does not
+// speak in payloads of AgentMesh a text is a text.
+func respondOf(payload wire.Value, native bool) Respond {
 	if payload.GetStr("action") == "respond" {
 		if data, ok := payload.Get("data"); ok && slices.Contains([]string{"success", "error", "partial"}, payload.GetStr("status")) {
 			return Respond{Status: payload.GetStr("status"), Data: data, Schema: payload.GetStr("schema")}
 		}
 	}
+	if text, ok := plainText(payload); ok && !native {
+		payload = text
+	}
 	return Respond{Status: "success", Data: payload}
+}
+
+// plainText returns what a payload says if that is one text and nothing else: a message that is only a body, or an
+// answer that is only an answer.
+func plainText(payload wire.Value) (wire.Value, bool) {
+	said, ok := payload.Get("message")
+	if ok {
+		said, ok = said.Get("body")
+		message, _ := payload.Get("message")
+		ok = ok && message.Len() == 1
+	} else {
+		said, ok = payload.Get("answer")
+	}
+	return said, ok && said.Kind() == wire.String && payload.Len() == 2 && payload.GetStr("action") != ""
 }
 
 // answered takes a respond or an error to a message of ours.

@@ -16,6 +16,7 @@ import nacl.public
 import nacl.signing
 
 FIELDS = ["v", "id", "ts", "op", "from", "to", "p", "cls", "sig", "re", "exp", "cap", "pii_meta", "ext"]
+OPS = ["hello", "verify", "query", "respond", "task", "stream", "tool", "consent", "error"]  # the SDK raises on any other
 sign_key = nacl.signing.SigningKey(hashlib.sha256(b"test py@sdk").digest())
 box_key = nacl.public.PrivateKey(hashlib.sha256(b"test py@sdk").digest())
 server = {}  # what the other side says of itself
@@ -39,6 +40,7 @@ def rebuilt(data):
 
 
 def check(data):
+    assert data["op"] in OPS, "the SDK cannot read op " + data["op"]
     message = rebuilt(data)
     key = nacl.signing.VerifyKey(base64.b64decode(message["from"].get("key", server.get("key")).removeprefix("ed25519:")))
     sig = base64.b64decode(message["sig"].removeprefix("ed25519:"), validate=True)
@@ -90,16 +92,21 @@ def talk(url, to):
     data = post(url, hello)
     server.update(data["from"])
     ack = check(data)
-    assert ack["op"] == "hello_ack" and ack["re"] == hello["id"], ack
+    assert ack["op"] == "respond" and ack["re"] == hello["id"], ack
     print("hello")
-    made = check(post(url, make("verify_response", {"challenge": ack["p"]["challenge"]}, to, re=ack["id"])))
-    assert made["op"] == "session_established", made
+    proof = {"status": "success", "data": {"challenge": ack["p"]["data"]["challenge"]}}
+    made = check(post(url, make("respond", proof, to, re=ack["id"])))
+    assert made["op"] == "respond" and made["p"]["data"]["session_id"], made
     print("session")
+    consent = {"action": "request", "data_types": ["email"], "purpose": "calendar", "duration": "session"}
+    asked = check(post(url, make("consent", consent, to)))
+    assert asked["op"] == "respond" and asked["p"]["status"] == "partial", asked
+    print("consent")
     params = {"text": "gr\u00fc\u00dfe \u4e16\u754c \U0001f600 \x7f \u2028 </>&", "n": [0.1, 1.0, 1e-07, 1.5e300, -0.0, 2**53 - 1], "none": None, "b": True}
     document = post(url, boxed(make("query", {"domain": "weather", "intent": "forecast", "params": params}, to)))
     assert document["envelope"]["encrypted"]
     answer = check(opened(document))
-    assert answer["op"] == "respond" and answer["p"]["status"] == "success", answer
+    assert answer["op"] == "respond" and answer["p"] == {"status": "success", "data": "12.5 \u00b0C, \x7f"}, answer
     print("query")
     data, pieces = bytes(range(256)) * 300, []
     post(url, make("stream", {"action": "start", "stream_id": "s1", "type": "binary"}, to))
