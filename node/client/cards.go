@@ -23,9 +23,17 @@ type Peer struct {
 	Reach     Reach     // how far its endpoint may be
 	Pinned    time.Time // when the key was pinned; zero: not yet
 	Until     time.Time // when the card must be looked up again
+	// Unproven says why the agent id, which has the shape of a derived one, does not lead to the card's key (AM-2); nil if
+	// it does, and for every other id.
+	Unproven error
 
 	ownerPin bool // the pin is the owner's doing and stays
+	known    bool // the key is the pinned one, also if the pin is due to be written again
 }
+
+// IsDoubtful reports whether the owner must accept the card's key first: the agent id does not lead to it, and it is not
+// pinned.
+func (p Peer) IsDoubtful() bool { return p.Unproven != nil && !p.known }
 
 // CardsConfig configures [NewCards].
 type CardsConfig struct {
@@ -136,6 +144,9 @@ func NewCards(cfg CardsConfig) *Cards {
 // replaced), ErrNoDirectory, ErrRateLimited or ErrUnavailable.
 func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, true, now)
+	if err == nil {
+		peer, err = c.recheck(ctx, peer, now)
+	}
 	if err != nil {
 		return Peer{}, publicError(err)
 	}
@@ -143,10 +154,17 @@ func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, now time.Time) (Pee
 }
 
 // Find returns an agent that our owner wants to write to, whatever strangers have used up, and pins its key. The
-// error says what a person can use: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard] or a *[KeyChangedError].
+// error says what a person can use: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard], a *[KeyChangedError] or an
+// *[UnprovenError].
 func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, false, now)
-	if err == nil && !peer.ownerPin {
+	if err == nil {
+		peer, err = c.recheck(ctx, peer, now)
+	}
+	switch {
+	case err == nil && peer.IsDoubtful():
+		err = &UnprovenError{peer}
+	case err == nil && !peer.ownerPin:
 		peer, err = c.pin(ctx, peer, true, now)
 	}
 	if err != nil {

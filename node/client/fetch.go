@@ -71,44 +71,42 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	return found, err
 }
 
-// ask asks the directories. A directory that cannot be asked, or that shows a key we must not follow, does not keep a
-// later one from listing the agent; where none does, the first is a reason to come back and the second one to tell
-// the owner.
+// ask asks the directories. A directory that cannot be asked, that shows a key we must not follow, or a card whose id does
+// not lead to its key does not keep a later one from listing the agent (AM-86). If none does, the first is a reason to
+// come back, the second one to tell the owner, and the third one to return the card for the owner to decide.
 func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given *entry, now time.Time) (*entry, error) {
 	var unreachable, unusable error
 	var change *offer
+	var doubtful *entry
 	for _, d := range c.order(pin.Directory) {
 		etag := ""
 		if old != nil && old.from == d && (pin.Fingerprint == "" || pin.Fingerprint == old.peer.Key.Fingerprint()) {
 			etag = old.etag
 		}
 		f, err := d.Fetch(ctx, id, etag)
-		switch {
-		case errors.Is(err, ErrUnknownAgent):
+		if errors.Is(err, ErrUnknownAgent) {
 			continue
-		case err != nil:
+		} else if err != nil {
 			unreachable = errors.Join(ErrUnreachable, err)
 			continue
-		case f.NotModified:
-			e := *old
-			e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, until(now, f.Fresh)
-			e.peer.Pinned, e.peer.ownerPin = time.Time{}, false
-			return pin.mark(&e, now), nil
 		}
-		peer, err := c.read(f.Card, d.reach(c.cfg.HTTP), now)
+		e, err := c.fetched(d, f, old, now)
 		if err != nil {
 			unusable = err
 			continue
 		}
-		peer.Directory, peer.Until = d.Base, until(now, f.Fresh)
-		e := &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}
-		if pin.Fingerprint == "" || pin.Fingerprint == peer.Key.Fingerprint() {
-			return pin.mark(e, now), nil
+		if pin.Fingerprint != "" && pin.Fingerprint != e.peer.Key.Fingerprint() {
+			if why := c.vouched(ctx, d, pin, e.peer, now); why == nil {
+				return c.follow(ctx, pin, e, given, now)
+			} else if change == nil {
+				change = &offer{e.peer, why}
+			}
+			continue
 		}
-		if why := c.vouched(ctx, d, pin, peer, now); why == nil {
-			return c.follow(ctx, pin, e, given, now)
-		} else if change == nil {
-			change = &offer{peer, why}
+		if e = pin.mark(e, now); !e.peer.IsDoubtful() {
+			return e, nil
+		} else if doubtful == nil {
+			doubtful = e
 		}
 	}
 	switch {
@@ -116,10 +114,28 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given
 		return nil, unreachable
 	case change != nil:
 		return nil, c.keyChanged(ctx, pin, *change, now)
+	case doubtful != nil:
+		return doubtful, nil
 	case unusable != nil:
 		return nil, unusable
 	}
 	return nil, ErrUnknownAgent
+}
+
+// fetched returns the entry of what a directory served; old is the one that was revalidated.
+func (c *Cards) fetched(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
+	if f.NotModified {
+		e := *old
+		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, until(now, f.Fresh)
+		e.peer.Pinned, e.peer.ownerPin, e.peer.known = time.Time{}, false, false
+		return &e, nil
+	}
+	peer, err := c.read(f.Card, d.reach(c.cfg.HTTP), now)
+	if err != nil {
+		return nil, err
+	}
+	peer.Directory, peer.Until = d.Base, until(now, f.Fresh)
+	return &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}, nil
 }
 
 // order returns the directories in the order in which they are asked: the one where the agent was pinned, so that an
@@ -154,7 +170,7 @@ func (c *Cards) read(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	if err != nil {
 		return Peer{}, fmt.Errorf("%w: %w", ErrUnusableCard, err)
 	}
-	return Peer{Card: card, Key: key, Reach: reach}, nil
+	return Peer{Card: card, Key: key, Reach: reach, Unproven: checkID(card, key, now)}, nil
 }
 
 // given returns the entry of a card that the owner gave, nil where there is none.

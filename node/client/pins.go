@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -36,8 +37,15 @@ type Pin struct {
 	PublicKey   string       `json:"public_key"`
 	Directory   string       `json:"directory,omitempty"` // where it was seen; "" where the owner gave the card
 	Pinned      time.Time    `json:"pinned"`
-	Owner       bool         `json:"owner,omitempty"` // the owner wrote to the agent, gave its card or accepted its key
+	Owner       bool         `json:"owner,omitempty"`  // the owner wrote to the agent, gave its card or accepted its key
+	Proven      bool         `json:"proven,omitempty"` // the agent id led to the key, by itself or by a key chain (AM-2)
 	Pending     *PendingKey  `json:"pending,omitempty"`
+}
+
+// IsUnproven reports whether nothing leads from the agent id, which has the shape of a derived one, to the pinned key.
+func (p Pin) IsUnproven() bool {
+	_, digits, _ := strings.Cut(p.Fingerprint, ":")
+	return digits != "" && !p.Proven && p.Agent.HasDerivedShape() && !strings.HasPrefix(digits, p.Agent.KeyDigits())
 }
 
 // PendingKey is a key that the agent shows and that waits for the owner.
@@ -45,6 +53,7 @@ type PendingKey struct {
 	Fingerprint string    `json:"fingerprint"`
 	PublicKey   string    `json:"public_key"`
 	Directory   string    `json:"directory"`
+	Proven      bool      `json:"proven,omitempty"`
 	Seen        time.Time `json:"seen"`
 }
 
@@ -56,13 +65,14 @@ type pinned struct {
 }
 
 func pinOf(p Peer) pinned {
-	return pinned{Pin: Pin{Agent: p.Card.ID, Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned}}
+	return pinned{Pin: Pin{Agent: p.Card.ID, Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
 }
 
 // mark tells an entry of its pin. A pin that is past half of its life counts as not there, so that the next message
 // which verifies writes it anew.
 func (p pinned) mark(e *entry, now time.Time) *entry {
-	if p.Fingerprint == e.peer.Key.Fingerprint() && (p.expires.IsZero() || p.expires.Sub(now) > strangerPinLife/2) {
+	e.peer.known = p.Fingerprint == e.peer.Key.Fingerprint()
+	if e.peer.known && (p.expires.IsZero() || p.expires.Sub(now) > strangerPinLife/2) {
 		e.peer.Pinned, e.peer.ownerPin = p.Pinned, p.Owner
 	}
 	return e
@@ -104,7 +114,7 @@ func (p pinned) change(now time.Time) store.Change {
 // writes to it.
 func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (Peer, error) {
 	id, fingerprint := peer.Card.ID, peer.Key.Fingerprint()
-	peer.Pinned, peer.ownerPin = now, owner
+	peer.Pinned, peer.ownerPin, peer.known = now, owner, true
 	if c.cfg.Records != nil {
 		p, err := c.loadPin(ctx, id, now)
 		if err != nil {
@@ -132,7 +142,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e, ok := c.known.Peek(id); ok && e.peer.Key.Fingerprint() == fingerprint {
-		e.peer.Pinned, e.peer.ownerPin = peer.Pinned, peer.ownerPin
+		e.peer.Pinned, e.peer.ownerPin, e.peer.known = peer.Pinned, peer.ownerPin, true
 	}
 	return peer, nil
 }
@@ -153,7 +163,7 @@ func (c *Cards) keyChanged(ctx context.Context, pin pinned, o offer, now time.Ti
 			return e
 		}
 	}
-	pin.Pending = &PendingKey{Fingerprint: e.New, PublicKey: o.peer.Card.PublicKey, Directory: o.peer.Directory, Seen: now}
+	pin.Pending = &PendingKey{Fingerprint: e.New, PublicKey: o.peer.Card.PublicKey, Directory: o.peer.Directory, Proven: o.peer.Unproven == nil, Seen: now}
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{pin.change(now)}, now)
 		if errors.Is(err, store.ErrConflict) {
@@ -171,8 +181,9 @@ func (c *Cards) keyChanged(ctx context.Context, pin pinned, o offer, now time.Ti
 // ErrNoKeyChange: no such key waits for the owner's word.
 var ErrNoKeyChange = errors.New("no such key change is pending")
 
-// RepinChanges returns what accepts the pending key of id, for a step that holds more; call [Cards.Drop] after it.
-// There is nothing to change where the key was accepted before; it is [ErrNoKeyChange] where it is not pending.
+// RepinChanges returns what accepts the pending key of id, or the key of a card whose id does not lead to it, for a step
+// that holds more; call [Cards.Drop] after it. There is nothing to change if the key was accepted before. The error is
+// [ErrNoKeyChange] if the agent does not show this key.
 func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint string, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -181,10 +192,20 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 	if p.Fingerprint == fingerprint && p.Pending == nil {
 		return nil, nil
 	}
+	if p.Fingerprint == "" {
+		peer, err := c.get(ctx, id, false, now)
+		if err != nil || peer.Key.Fingerprint() != fingerprint {
+			return nil, errors.Join(ErrNoKeyChange, err)
+		}
+		return c.PinChanges(ctx, pinOf(peer).Pin, now)
+	}
 	if p.Pending == nil || p.Pending.Fingerprint != fingerprint {
 		return nil, ErrNoKeyChange
 	}
-	p.Pin = Pin{Agent: id, Fingerprint: fingerprint, PublicKey: p.Pending.PublicKey, Directory: p.Pending.Directory, Pinned: now, Owner: true}
+	p.Pin = Pin{
+		Agent: id, Fingerprint: fingerprint, PublicKey: p.Pending.PublicKey, Directory: p.Pending.Directory, Proven: p.Pending.Proven,
+		Pinned: now, Owner: true,
+	}
 	return []store.Change{
 		p.change(now),
 		// A card that the owner gave earlier has the old key: the directory's takes its place.
@@ -220,7 +241,7 @@ func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Pe
 		return Peer{}, errors.New("add a peer: there is no store to keep it in")
 	}
 	id := peer.Card.ID
-	peer.Pinned, peer.ownerPin, peer.Until = now, true, now.Add(maxFresh)
+	peer.Pinned, peer.ownerPin, peer.known, peer.Until = now, true, true, now.Add(maxFresh)
 	p := pinOf(peer)
 	p.Owner, p.rev = true, store.Any
 	err = c.cfg.Records.Apply(ctx, []store.Change{

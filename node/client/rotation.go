@@ -20,14 +20,20 @@ const maxRotations = 64
 // proofSkew is how far the time of a proof may be from the time of its request (AM-62).
 const proofSkew = 5 * time.Minute
 
-// vouched says whether the pinned key leads to the key that peer shows, by proofs that the directory retained
-// (AM-60); nil where it does.
+// vouched returns nil if the pinned key leads to the key that peer shows: by the key chain on its card (AM-2), or by
+// proofs that the directory retained (AM-60).
 //
 // What makes a rotation is the old key's signature over the digest of a card with the new key. Both keys signing some
 // text is not enough: every renewal has a proof by the old key, and a directory could add a signature of its own under
 // the same text. So each step needs the card that was signed: the current one for the last step, and for earlier
 // steps the one in the history, without which they are not followed.
 func (c *Cards) vouched(ctx context.Context, d *Directory, pin pinned, peer Peer, now time.Time) error {
+	if text := peer.Card.KeyChain(); text != "" {
+		chain, err := signing.ParseKeyChain(peer.Card.ID, text, now)
+		if err == nil && chain.Vouches(pin.Fingerprint, peer.Key) {
+			return nil
+		}
+	}
 	history, err := d.Keys(ctx, peer.Card.ID)
 	if err != nil {
 		return err
@@ -118,6 +124,7 @@ func sameLoopback(a, b string) bool {
 func (c *Cards) follow(ctx context.Context, pin pinned, e, given *entry, now time.Time) (*entry, error) {
 	next := pinOf(e.peer)
 	next.rev, next.Owner, next.Pinned = pin.rev, pin.Owner, now
+	next.Proven = next.Proven || !pin.IsUnproven()
 	changes := []store.Change{next.change(now)}
 	if given != nil {
 		card := given.peer.Card.Tree.With("public_key", wire.Text(e.peer.Card.PublicKey))
@@ -132,7 +139,7 @@ func (c *Cards) follow(ctx context.Context, pin pinned, e, given *entry, now tim
 			return nil, fmt.Errorf("follow the rotation of %s: %w", pin.Agent, err)
 		}
 	}
-	e.peer.Pinned, e.peer.ownerPin = now, pin.Owner
+	e.peer.Pinned, e.peer.ownerPin, e.peer.known = now, pin.Owner, true
 	c.cfg.Logger.InfoContext(ctx, "key rotation followed", "agent", pin.Agent, "old", pin.Fingerprint, "new", next.Fingerprint)
 	return e, nil
 }

@@ -62,7 +62,7 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 
 // Authenticate finds the sender's card and checks the signature against its key. Where it does not verify, the card
 // may have a new key: it is fetched again, at most once a minute per sender (AM-11). The first message that verifies
-// pins the key. The error is a *[wire.Error].
+// pins the key, unless the agent id does not lead to it: see [Peer.IsDoubtful]. The error is a *[wire.Error].
 func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, now time.Time) (Checked, error) {
 	peer, err := v.Cards.Lookup(ctx, m.From, now)
 	if err != nil {
@@ -101,7 +101,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, answer 
 		}
 		peer = fresh
 	}
-	if peer.Pinned.IsZero() {
+	if peer.Pinned.IsZero() && !peer.IsDoubtful() {
 		if peer, err = v.Cards.pin(ctx, peer, false, now); err != nil {
 			return Checked{}, err
 		}

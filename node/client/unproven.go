@@ -1,0 +1,85 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// checkID returns why the id of a card, which has the shape of a derived one, does not lead to its key (AM-2); nil if it
+// does, and for every other id.
+func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
+	if !card.ID.HasDerivedShape() {
+		return nil
+	}
+	return signing.ProvesID(card, key, now)
+}
+
+// CheckCardID returns why nothing leads from the id of a card to its key (AM-2); nil if something does, and for an id that
+// has not the shape of a derived one. The card is as a directory served it.
+func CheckCardID(tree wire.Value, now time.Time) error {
+	card := wire.Card{ID: wire.AgentID(tree.GetStr("agent_id"))}
+	card.Metadata, _ = tree.Get("metadata")
+	key, err := signing.ParsePublicKey(tree.GetStr("public_key"))
+	if err != nil {
+		return err
+	}
+	return checkID(card, key, now)
+}
+
+// UnprovenError means that the id of an agent, which is not known yet, has the shape of a derived one and does not lead to
+// the key on its card (AM-2): somebody else may have registered the id. The owner decides.
+type UnprovenError struct{ Peer Peer }
+
+func (e *UnprovenError) Error() string {
+	return fmt.Sprintf("somebody else may have registered %s: its card at %s has the key %s; %v",
+		e.Peer.Card.ID, wire.OneLine(e.Peer.Directory, 200), e.Peer.Key.Fingerprint(), e.Peer.Unproven)
+}
+
+// Unwrap returns [ErrUnusableCard], because the card cannot be used until the owner accepts its key, and what is missing.
+func (e *UnprovenError) Unwrap() []error { return []error{ErrUnusableCard, e.Peer.Unproven} }
+
+// Hint says what a person can do.
+func (e *UnprovenError) Hint() string {
+	return fmt.Sprintf("ask its owner over another channel whether this is the agent's key, and only then: agentmesh peers repin %s %s",
+		e.Peer.Card.ID, e.Peer.Key.Fingerprint())
+}
+
+// recheck looks whether the owner has accepted the key of a doubtful peer since its card was cached.
+func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, error) {
+	if !peer.IsDoubtful() {
+		return peer, nil
+	}
+	pin, err := c.loadPin(ctx, peer.Card.ID, now)
+	if err != nil {
+		return Peer{}, err
+	}
+	return pin.mark(&entry{peer: peer}, now).peer, nil
+}
+
+// ErrOtherKey means that another key of the agent was accepted since the owner was shown this one.
+var ErrOtherKey = errors.New("another key of this agent was accepted meanwhile")
+
+// PinChanges returns what pins a key that the owner was shown and accepts, for a step that holds more. There is nothing to
+// change if it is pinned already.
+func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]store.Change, error) {
+	p, err := c.loadPin(ctx, shown.Agent, now)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.Fingerprint != "" && p.Fingerprint != shown.Fingerprint:
+		return nil, ErrOtherKey
+	case p.Owner:
+		return nil, nil
+	case p.Fingerprint == "":
+		p.Pin = shown
+		p.Pinned = now
+	}
+	p.Owner = true
+	return []store.Change{p.change(now)}, nil
+}
