@@ -225,6 +225,9 @@ func (a *acceptance) judge(ctx context.Context) (err error) {
 	expected := conv.WroteFirst || a.cancels(ctx, conv)
 	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
 	a.stranger = !a.standing.Known() && !expected
+	if a.in.Unproven != nil && err == nil { // whoever is let in under this id, it may be somebody else (AM-2)
+		a.verdict, a.stranger = acl.HoldSender, true
+	}
 	return err
 }
 

@@ -85,7 +85,11 @@ func (v *verdict) release(ctx context.Context) error {
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
 		return wire.ErrConversationClosed
 	}
-	changes := append(cancelled, v.d.Changes...)
+	changes, err := v.n.acceptKey(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
+	if err != nil {
+		return err
+	}
+	changes = append(append(changes, cancelled...), v.d.Changes...)
 	if v.d.Choice == acl.ApproveAlways && standing != acl.Allowed { // who is on the list stays there (AM-29)
 		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
@@ -131,7 +135,7 @@ func (v *verdict) refuse(ctx context.Context) error {
 	switch {
 	case v.d.Choice == acl.Block:
 		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
-	case v.held.Hold == "sender":
+	case v.held.Hold == "sender" && v.held.Unproven == nil: // else the agent whose id it is would be refused with the other
 		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
 	}
 	v.item.State = ItemRejected
@@ -153,7 +157,11 @@ func (v *verdict) refuse(ctx context.Context) error {
 	if err := v.thread.Record(conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now}); err != nil {
 		return err
 	}
-	if err := v.reply(closing, changes); err != nil {
+	send := v.reply
+	if v.held.Unproven != nil {
+		send = v.storeReply // nothing leaves to a key that the owner does not accept
+	}
+	if err := send(closing, changes); err != nil {
 		return err
 	}
 	return v.apply(ctx)
@@ -178,6 +186,21 @@ func (v *verdict) reply(payload wire.Value, records []store.Change) error {
 		Records: append(records, out...), Now: v.d.Now,
 		Answer: v.item.answer(http.StatusOK, raw),
 	}
+	return nil
+}
+
+// storeReply is reply without sending: the sender gets the message if it repeats its own.
+func (v *verdict) storeReply(payload wire.Value, records []store.Change) error {
+	out := v.item.reply(payload)
+	s, err := v.n.sign(wire.Draft{
+		Conversation: out.Conv, To: out.To, Time: v.d.Now, Intent: out.Intent,
+		Payload: withMeta(payload, "in_reply_to", string(out.InReplyTo)),
+	})
+	if err != nil {
+		return err
+	}
+	v.thread.Append(s.entry())
+	v.step = store.Step{Records: records, Now: v.d.Now, Answer: v.item.answer(http.StatusOK, s.Raw)}
 	return nil
 }
 

@@ -47,6 +47,8 @@ type heldMessage struct {
 	Reason  string          `json:"reason,omitempty"`
 	Sealed  bool            `json:"sealed,omitempty"`
 	Payload json.RawMessage `json:"payload"`
+	// Unproven is the key that approval accepts as the sender's.
+	Unproven *bridge.UnprovenKey `json:"unproven,omitempty"`
 }
 
 // mustHold is line 15: the owner decides first.
@@ -77,7 +79,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	reason := reasonIntent
 	if a.verdict == acl.HoldSender {
 		ask, slot = a.question(item, "sender", why)
-		ask.Rule = "access.mode=" + string(a.n.modeFor(a.in.Address))
+		ask.Rule = a.senderRule()
 		reason = reasonSender
 	}
 	ask.Purge = a.in.Purge
@@ -127,15 +129,33 @@ func (a *acceptance) question(item Item, hold, reason string) (acl.Ask, acl.Slot
 	body, err := json.Marshal(heldMessage{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
 		Proof: item.Verified, Intent: item.Intent, Reason: reason, Sealed: item.Sealed, Payload: item.Payload,
+		Unproven: a.in.Unproven,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("encode question: %v", err)) // only fields we filled
 	}
 	ask.Body = body
 	if hold == "sender" {
-		return ask, acl.SenderSlot(item.acts())
+		return ask, a.senderSlot()
 	}
 	return ask, acl.ConversationSlot(a.key, ask.ID)
+}
+
+// senderRule is why the owner decides on the sender.
+func (a *acceptance) senderRule() string {
+	if a.in.Unproven != nil {
+		return RuleUnproven
+	}
+	return "access.mode=" + string(a.n.modeFor(a.in.Address))
+}
+
+// senderSlot is the place that the question about the sender takes. A key that the owner must accept first has a place of
+// its own, so that nothing which another key signed under the same id is decided with it.
+func (a *acceptance) senderSlot() acl.Slot {
+	if a.in.Unproven != nil {
+		return acl.SenderSlot(a.in.Principal + " " + a.in.Unproven.Fingerprint)
+	}
+	return acl.SenderSlot(a.in.Principal)
 }
 
 // pending is the payload of AM-32.

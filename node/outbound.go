@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -77,6 +78,8 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permiss
 		return permission{}, ErrOutbound
 	case out.closes() && out.Payload.Len() == 2: // action and status: nothing that could be decided
 		return permission{rule: "close"}, nil
+	case out.unproven != nil:
+		return permission{asks: true, rule: RuleUnproven}, nil
 	}
 	for _, pattern := range rules.Approve {
 		if acl.Match(pattern, string(out.Intent)) {
@@ -116,9 +119,11 @@ type recipient struct {
 	Pinned      time.Time `json:"pinned,omitzero"`    // since when we know it by this key; zero: not yet
 	KeyProof    time.Time `json:"key_proof,omitzero"` // when it proved to the directory that it has the key
 	KeyChanged  time.Time `json:"key_changed,omitzero"`
-	ID          string    `json:"id,omitempty"` // "derived": the id is made of the key
+	ID          string    `json:"id,omitempty"` // "derived": the id leads to the key
 	Foreign     bool      `json:"foreign,omitempty"`
 	Error       string    `json:"error,omitempty"` // why less is known
+	// Unproven is the key that approval accepts as the recipient's.
+	Unproven *bridge.UnprovenKey `json:"unproven,omitempty"`
 }
 
 const recordTime = 5 * time.Second
@@ -129,12 +134,20 @@ func (n *Node) recipientOf(ctx context.Context, out Outgoing) recipient {
 		return recipient{Foreign: true}
 	}
 	peer, err := n.cards.Find(ctx, out.To, time.Now())
+	doubtful, unproven := doubtIn(err)
+	if unproven != nil {
+		peer, err = doubtful, nil
+	}
 	if err != nil {
 		return recipient{Error: wire.OneLine(err.Error(), 200)}
 	}
 	r := recipient{
-		Name: wire.OneLine(peer.Card.Name, 100), Endpoint: wire.OneLine(peer.Card.Endpoint, 300), Directory: peer.Directory,
+		Unproven: unproven,
+		Name:     wire.OneLine(peer.Card.Name, 100), Endpoint: wire.OneLine(peer.Card.Endpoint, 300), Directory: peer.Directory,
 		Fingerprint: peer.Key.Fingerprint(), Pinned: peer.Pinned.UTC(),
+	}
+	if out.To.HasDerivedShape() && peer.Unproven == nil {
+		r.ID = "derived"
 	}
 	i := slices.IndexFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.Base == peer.Directory })
 	if i < 0 {
@@ -148,9 +161,6 @@ func (n *Node) recipientOf(ctx context.Context, out Outgoing) recipient {
 		return r
 	}
 	v := record.Verification
-	if v.ID == "derived" {
-		r.ID = v.ID
-	}
 	if v.Key != nil {
 		r.KeyProof = v.Key.UTC()
 	}
@@ -166,6 +176,9 @@ func (n *Node) stillThem(ctx context.Context, out Outgoing, shown recipient) err
 		return nil
 	}
 	peer, err := n.cards.Find(ctx, out.To, time.Now())
+	if doubtful, unproven := doubtIn(err); unproven != nil {
+		peer, err = doubtful, nil
+	}
 	switch {
 	case errors.Is(err, client.ErrUnknownAgent):
 		return ErrNoRecipient

@@ -64,7 +64,12 @@ func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sen
 		case err != nil:
 			return Sent{}, err
 		}
-		return Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
+		sent := Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}
+		if out.unproven != nil {
+			sent.Err = &SendFailure{Message: out.unproven.Why}
+			sent.Hint = "ask its owner over another channel whether this is the agent's key, and only then: agentmesh approvals approve " + ask.ID
+		}
+		return sent, nil
 	}
 	return Sent{}, store.ErrConflict
 }
@@ -133,7 +138,11 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	if body.Sealed && out.sealTo == "" {
 		return ErrCannotSeal.At("you were shown it as sealed")
 	}
-	changes := d.Changes
+	changes, err := r.n.acceptKey(ctx, out.To, body.Recipient.Unproven, d.Now)
+	if err != nil {
+		return err
+	}
+	changes = append(changes, d.Changes...)
 	if d.Choice == acl.ApproveAlways {
 		changes = append(changes, r.n.recipients.Change(ask.Subject, acl.Approved, d.Now))
 	}

@@ -98,8 +98,10 @@ func (n *Node) ownerRotate(c echo.Context) error {
 type found struct {
 	Directory string       `json:"directory"`
 	Listing   wire.Listing `json:"listing"`
-	Error     string       `json:"error,omitempty"`
-	Hint      string       `json:"hint,omitempty"`
+	// Unproven are agents of the page whose id, which is made of a key, does not lead to the key on the card (AM-2).
+	Unproven []wire.AgentID `json:"unproven,omitempty"`
+	Error    string         `json:"error,omitempty"`
+	Hint     string         `json:"hint,omitempty"`
 }
 
 // ownerDiscover asks every configured directory, or the one that is named, for a page of agents (AM-86).
@@ -128,6 +130,11 @@ func (n *Node) ownerDiscover(c echo.Context) error {
 			answer.Error, answer.Hint = wire.OneLine(err.Error(), 300), hintOf(err)
 		}
 		answer.Listing = listing
+		for _, card := range listing.Agents {
+			if client.CheckCardID(card, time.Now()) != nil {
+				answer.Unproven = append(answer.Unproven, wire.AgentID(card.GetStr("agent_id")))
+			}
+		}
 		answers = append(answers, answer)
 	}
 	return respond(c, answers, "")

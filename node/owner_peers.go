@@ -33,6 +33,7 @@ type peerView struct {
 	Fingerprint string       `json:"fingerprint,omitempty"` // of the key that is pinned
 	Given       bool         `json:"given,omitempty"`       // the owner gave its card, wrote to it or accepted its key
 	Write       bool         `json:"write,omitempty"`       // the owner lets every message to it out
+	Unproven    bool         `json:"unproven,omitempty"`    // the id, which is made of a key, does not lead to the pinned one
 }
 
 func (n *Node) ownerPeers(c echo.Context) error {
@@ -92,7 +93,7 @@ func (n *Node) peerViews(ctx context.Context) ([]peerView, error) {
 		}
 		for _, p := range pins {
 			v := view(string(p.Agent))
-			v.Fingerprint, v.Given = p.Fingerprint, p.Owner
+			v.Fingerprint, v.Given, v.Unproven = p.Fingerprint, p.Owner, p.IsUnproven()
 		}
 		if after = next; after == "" {
 			break
@@ -172,7 +173,8 @@ func (n *Node) ownerAddPeer(c echo.Context) error {
 		Name        string       `json:"name"`
 		Endpoint    string       `json:"endpoint"`
 		Fingerprint string       `json:"fingerprint"`
-	}{peer.Card.ID, peer.Card.Name, peer.Card.Endpoint, peer.Key.Fingerprint()})
+		Unproven    bool         `json:"unproven,omitempty"`
+	}{peer.Card.ID, peer.Card.Name, peer.Card.Endpoint, peer.Key.Fingerprint(), peer.Unproven != nil})
 }
 
 // fetchCard gets a card from where the owner says it is.

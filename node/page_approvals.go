@@ -91,6 +91,9 @@ func viewAsk(ask acl.Ask) askView {
 			v.What = "A message asks for your decision"
 		}
 	}
+	if ask.Rule == RuleUnproven {
+		v.What += ", and the id is not proven"
+	}
 	if payload, ok := body.Get("payload"); ok {
 		v.Content = contentOf(json.RawMessage(payload.JSON()))
 	}

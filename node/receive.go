@@ -42,6 +42,7 @@ func (n *Node) read(ctx context.Context, body []byte) (in bridge.Inbound, err er
 		return in, err
 	}
 	in.Name, in.Verified, in.Digest, in.Received = checked.Card.Name, bridge.VerifiedSignature, checked.Digest, time.Now()
+	in.Unproven = doubtOf(checked.Peer)
 	return in, nil
 }
 

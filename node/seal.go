@@ -73,6 +73,9 @@ func (n *Node) sealTo(ctx context.Context, out Outgoing, conv conversations.Conv
 	case errors.Is(err, client.ErrUnknownAgent):
 		return "", ErrNoRecipient
 	}
+	if unproven, ok := errors.AsType[*client.UnprovenError](err); ok {
+		return "", ErrCannotSeal.At(unproven.Error()).Because(err)
+	}
 	return "", wire.ErrUnavailable.Because(err)
 }
 

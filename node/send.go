@@ -36,6 +36,8 @@ type Outgoing struct {
 	fetchable bool      // the step that stores it also stores it as the answer to a message of the peer (AM-22)
 	waited    time.Time // where the owner was asked: when that question would have expired
 	sealTo    string    // age recipient; empty where it leaves open
+
+	unproven *bridge.UnprovenKey // the recipient's, which the owner must accept first
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -162,6 +164,7 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 	if errors.Is(err, client.ErrUnknownAgent) {
 		return ErrNoRecipient
 	}
+	_, out.unproven = doubtIn(err)
 	return nil // whatever else is wrong with the recipient may be over by the time of the attempt
 }
 

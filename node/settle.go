@@ -406,6 +406,9 @@ func failureOf(err error) failure {
 	if _, later := errors.AsType[laterError](err); later {
 		f.retry = true
 	}
+	if e, ok := errors.AsType[*client.UnprovenError](err); ok {
+		f.hint = e.Hint()
+	}
 	if errors.Is(err, client.ErrUnknownAgent) {
 		f.told.Code, f.hint = wire.AgentUnavailable, "no configured directory lists the agent any more"
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -20,6 +21,7 @@ type discoverCmd struct {
 type found struct {
 	Directory string       `json:"directory"`
 	Listing   wire.Listing `json:"listing"`
+	Unproven  []string     `json:"unproven"`
 	Error     string       `json:"error"`
 	Hint      string       `json:"hint"`
 }
@@ -50,7 +52,7 @@ func (a *app) showFound(page items[found]) {
 		return
 	}
 	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
-	asked := 0
+	asked, unproven := 0, false
 	for _, f := range page.Items {
 		if f.Error != "" {
 			a.note("%s", clean(f.Error))
@@ -61,10 +63,18 @@ func (a *app) showFound(page items[found]) {
 			a.hint("%s", clean(f.Hint))
 		}
 		for _, card := range f.Listing.Agents {
+			id := card.GetStr("agent_id")
+			if slices.Contains(f.Unproven, id) {
+				id += " (not proven)"
+				unproven = true
+			}
 			rows = append(rows, []string{
-				card.GetStr("agent_id"), short(card.GetStr("name"), 40), short(texts(card, "capabilities"), 40), short(card.GetStr("description"), 60),
+				id, short(card.GetStr("name"), 40), short(texts(card, "capabilities"), 40), short(card.GetStr("description"), 60),
 			})
 		}
+	}
+	if unproven {
+		a.note("not proven: the id is made of another key than the one on the card, so somebody else may have registered it")
 	}
 	switch {
 	case len(rows) > 1:

@@ -17,7 +17,7 @@ type peersCmd struct {
 	Write  peersWriteCmd  `cmd:"" help:"Let every message to an agent out, where outgoing.mode is approval."`
 	Forget peersForgetCmd `cmd:"" help:"Forget rules, aliases, pinned key and given card of an agent."`
 	Alias  peersAliasCmd  `cmd:"" help:"Give an agent a short name of yours."`
-	Repin  peersRepinCmd  `cmd:"" help:"Accept another key of an agent."`
+	Repin  peersRepinCmd  `cmd:"" help:"Accept another key of an agent, or one that its id does not prove."`
 }
 
 type peersListCmd struct {
@@ -32,6 +32,7 @@ type peer struct {
 	Since    time.Time `json:"since"`
 	Key      string    `json:"fingerprint"`
 	Given    bool      `json:"given"`
+	Unproven bool      `json:"unproven"`
 }
 
 func (c *peersListCmd) Run(ctx context.Context, a *app) error {
@@ -44,15 +45,20 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// pin says how long the key of the peer is remembered: by what the owner did for good, else as long as there is room.
+// pin tells how long the key of the peer is remembered, for good because of what the owner did or as long as there is
+// room, and whether the agent id leads to it.
 func (p peer) pin() string {
+	text := "-"
 	switch {
 	case p.Given:
-		return "kept"
+		text = "kept"
 	case p.Key != "":
-		return "seen"
+		text = "seen"
 	}
-	return "-"
+	if p.Unproven {
+		text += ", not proven"
+	}
+	return text
 }
 
 func orDash(s string) string {
@@ -88,8 +94,12 @@ func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
 		Name        string `json:"name"`
 		Endpoint    string `json:"endpoint"`
 		Fingerprint string `json:"fingerprint"`
+		Unproven    bool   `json:"unproven"`
 	}) {
 		a.table([][]string{{"agent", p.ID}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
+		if p.Unproven {
+			a.note("not proven: the id is made of another key, and the card has no key chain from that key to this one; the card counts by your word")
+		}
 	})
 }
 

@@ -354,14 +354,20 @@ func (p *process) ownerCard(c echo.Context) error {
 		return wire.ErrQuery.At("an agent id is am_ and 1 to 128 of A-Z a-z 0-9 . _ -")
 	}
 	var last error = wire.ErrNoAgent
+	var unproven wire.Value
 	for _, d := range p.joined {
 		card, err := d.Card(ctx, id)
-		if err == nil {
+		switch {
+		case err == nil && client.CheckCardID(card, time.Now()) == nil:
 			return httpapi.Raw(c, http.StatusOK, card.JSON())
-		}
-		if !errors.Is(err, client.ErrUnknownAgent) {
+		case err == nil && unproven.IsNull(): // gives way to a card of a later directory that proves the id (AM-86)
+			unproven = card
+		case err != nil && !errors.Is(err, client.ErrUnknownAgent):
 			last = wire.ErrNoDirectory.Because(err)
 		}
+	}
+	if !unproven.IsNull() {
+		return httpapi.Raw(c, http.StatusOK, unproven.JSON())
 	}
 	return last
 }

@@ -192,6 +192,10 @@ func (a *app) approveSent(ctx context.Context, o *owner, raw json.RawMessage, se
 	if err != nil {
 		return nil, err
 	}
+	if k.Rule == node.RuleUnproven {
+		a.note("not approved by --approve: who the recipient is must be decided first")
+		return raw, nil
+	}
 	for line := range strings.Lines(cleanJSON(k.Body)) {
 		a.note("%s", strings.TrimRight(line, "\n"))
 	}

@@ -15,6 +15,7 @@ type Inbound struct {
 	Address   string       // of a foreign peer, as [Address.String]; empty for a native one
 	Name      string       // what the peer calls itself: untrusted, for the owner's eyes
 	Verified  string       // how the sender is known: VerifiedSignature, VerifiedBearer, VerifiedNone
+	Unproven  *UnprovenKey // of a native sender whose key the owner must accept first; nil for everybody else
 
 	MessageID wire.MessageID
 	ConvID    wire.ConversationID
@@ -39,6 +40,14 @@ type Inbound struct {
 	Meter *LinkMeter
 	Draw  Draw
 	Hold  bool // the foreign protocol asks for the owner's word, whoever the sender is (MS-28, MS-34)
+}
+
+// UnprovenKey is the key of an agent whose id does not lead to it, as the owner is shown it (AM-2).
+type UnprovenKey struct {
+	Fingerprint string `json:"fingerprint"`
+	PublicKey   string `json:"public_key"`
+	Directory   string `json:"directory,omitempty"` // that shows it
+	Why         string `json:"why"`
 }
 
 // The values of [Inbound.Verified].
