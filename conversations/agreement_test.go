@@ -1,0 +1,205 @@
+package conversations_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// says is a message of mesh.schedule with an id.
+func says(t *testing.T, kind conversations.Kind, id wire.MessageID, text string) conversations.Event {
+	t.Helper()
+	p := payload(t, text)
+	return conversations.Event{
+		Kind: kind, At: start, Written: start, Intent: wire.Schedule, Payload: p, ID: id, Answers: conversations.AnswersIn(p),
+	}
+}
+
+// happens is what happens to a message with an id.
+func happens(kind conversations.Kind, id wire.MessageID) conversations.Event {
+	return conversations.Event{Kind: kind, At: start, Until: start.Add(time.Hour), ID: id, Answers: id, Written: start}
+}
+
+const (
+	lunch      = `{"action":"propose","event":{"title":"Lunch","proposed_times":["2026-03-03T12:00:00Z","2026-03-04T12:00:00Z"],"duration":"1h"}}`
+	atCafe     = `{"action":"counter","event":{"proposed_times":["2026-03-05T12:00:00Z"],"location":"Café"}}`
+	agreeToIt  = `{"action":"accept"}`
+	lunchTerms = "Lunch, 2026-03-05T12:00:00Z, 1h, Café"
+)
+
+// TestAgreement is AM-88 step by step: what is proposed, when an accept counts, and what ends it.
+func TestAgreement(t *testing.T) {
+	proposed := after(t, says(t, conversations.Sent, "msg_1", lunch), says(t, conversations.Received, "msg_2", atCafe))
+	if p := proposed.Proposal; p == nil || p.By != conversations.Theirs || p.Terms.String() != lunchTerms {
+		t.Fatalf("a counter-proposal inherits what it leaves out: %+v", p)
+	}
+	next := func(c conversations.Conversation, events ...conversations.Event) conversations.Conversation {
+		t.Helper()
+		for _, e := range events {
+			var err error
+			if c, err = c.Next(e, idle); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c
+	}
+	accepted := next(proposed, says(t, conversations.Sent, "msg_3", agreeToIt))
+	if accepted.Agreement != nil || accepted.Accept == nil || accepted.Accept.By != conversations.Ours {
+		t.Errorf("before the answer to our accept: %+v, %+v", accepted.Accept, accepted.Agreement)
+	}
+	if c := next(accepted, happens(conversations.AcceptCounts, "msg_other")); c.Agreement != nil {
+		t.Error("our accept counts by the answer to another message")
+	}
+	agreed := next(accepted, happens(conversations.AcceptCounts, "msg_3"))
+	if a := agreed.Agreement; a == nil || a.String() != lunchTerms || a.Accepted != conversations.Ours || agreed.Accept != nil {
+		t.Fatalf("after the answer to our accept: %+v", a)
+	}
+	for name, e := range map[string]conversations.Event{
+		"declined":  says(t, conversations.Received, "msg_4", `{"action":"decline"}`),
+		"countered": says(t, conversations.Received, "msg_4", `{"action":"counter","event":{"duration":"2h"}}`),
+		"proposed":  says(t, conversations.Sent, "msg_4", lunch),
+		"failed":    {Kind: conversations.DeliveryFailed, At: start},
+	} {
+		if c := next(accepted, e, happens(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
+			t.Errorf("%s: our accept counts all the same", name)
+		}
+	}
+	closed := next(accepted, conversations.Event{Kind: conversations.ClosedByPeer, At: start, Payload: closing("completed")})
+	if c := next(closed, happens(conversations.AcceptCounts, "msg_3")); c.Agreement == nil || c.State != conversations.Completed {
+		t.Error("a close that overtakes the answer to our accept undoes it")
+	}
+
+	for name, c := range map[string]struct {
+		event conversations.Event
+		by    conversations.Side
+	}{
+		"cancel":           {says(t, conversations.Received, "msg_4", `{"action":"cancel"}`), conversations.Theirs},
+		"decline":          {says(t, conversations.Sent, "msg_4", `{"action":"decline"}`), conversations.Ours},
+		"close failed":     {conversations.Event{Kind: conversations.ClosedByPeer, At: start, Payload: closing("failed")}, conversations.Theirs},
+		"our close failed": {conversations.Event{Kind: conversations.ClosedByUs, At: start, Payload: closing("failed")}, conversations.Ours},
+		"rejected":         {conversations.Event{Kind: conversations.OwnerRejected, At: start}, conversations.Ours},
+	} {
+		got := next(agreed, c.event)
+		if got.InForce() || got.Agreement.Cancelled.By != c.by || got.Agreement.Cancelled.At != start {
+			t.Errorf("%s: %+v", name, got.Agreement)
+		}
+		if !agreed.InForce() {
+			t.Fatalf("%s: changed a copy that somebody else holds", name)
+		}
+	}
+	move := next(agreed, says(t, conversations.Received, "msg_4", `{"action":"counter","event":{"selected_time":"2026-03-06T12:00:00Z"}}`))
+	if c := next(move, says(t, conversations.Sent, "msg_5", `{"action":"decline"}`)); !c.InForce() || c.Proposal != nil {
+		t.Errorf("a move that was declined: %+v", c.Agreement)
+	}
+	if c := next(agreed, says(t, conversations.Received, "msg_4", `{"action":"cancel","metadata":{"agreed_in":"conv_other"}}`)); !c.InForce() {
+		t.Error("a cancel of what was agreed elsewhere counts here")
+	}
+	other := says(t, conversations.Received, "msg_4", agreeToIt)
+	other.Intent = wire.Negotiate
+	if c := next(after(t, says(t, conversations.Sent, "msg_1", lunch)), other); c.Accept != nil || c.Unclear != "" {
+		t.Error("an accept of another intent counts")
+	}
+}
+
+// TestHeldAccept is AM-88: an accept that waits is taken by the answer to it, by the next message if the peer said that
+// its owner decides, or by a close as completed; by nothing else.
+func TestHeldAccept(t *testing.T) {
+	sent := after(t, says(t, conversations.Received, "msg_1", lunch),
+		says(t, conversations.Sent, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z"}`))
+	delivered, err := sent.Next(happens(conversations.Delivered, "msg_2"), idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := delivered.Next(happens(conversations.HeldByPeer, "msg_2"), idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][3]bool{
+		`{"action":"received","metadata":{"in_reply_to":"msg_2"}}`: {false, true, true},
+		`{"action":"received"}`: {false, false, true},
+		`{"action":"received","metadata":{"in_reply_to":"msg_9"}}`:       {false, false, false},
+		`{"action":"pending_approval","metadata":{"in_reply_to":"m_2"}}`: {false, false, false},
+		`{"action":"close","status":"completed"}`:                        {false, true, true},
+		`{"action":"close","status":"failed"}`:                           {false, false, false},
+	} {
+		got := [3]bool{}
+		for i, c := range []conversations.Conversation{sent, delivered, held} {
+			got[i] = c.Accept.IsTakenBy(payload(t, text))
+		}
+		if got != want {
+			t.Errorf("%s takes an accept that was sent, delivered, held: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// TestCoarseClocks: a peer may date its messages by whole seconds or milliseconds.
+func TestCoarseClocks(t *testing.T) {
+	at := start.Add(400*time.Millisecond + 300*time.Microsecond)
+	for written, want := range map[time.Time]bool{
+		start: true, start.Add(400 * time.Millisecond): true, start.Add(500 * time.Millisecond): true,
+		start.Add(-time.Second): false, start.Add(399 * time.Millisecond): false, start.Add(400*time.Millisecond + time.Microsecond): false,
+	} {
+		c := after(t, says(t, conversations.Sent, "msg_1", `{"action":"propose","event":{"proposed_times":["2026-03-03"]}}`))
+		delivered := happens(conversations.Delivered, "msg_1")
+		delivered.Written = at
+		c, err := c.Next(delivered, idle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		accept := says(t, conversations.Received, "msg_2", agreeToIt)
+		accept.Written = written
+		if c, err = c.Next(accept, idle); err != nil || (c.Accept != nil) != want || (c.Unclear == "") != want {
+			t.Errorf("an accept written at %v: %+v, unclear %q, %v; want it to belong: %v", written.Sub(start), c.Accept, c.Unclear, err, want)
+		}
+	}
+}
+
+// TestRowsOfEarlierVersions: what an earlier version stored of an agreement is still read.
+func TestRowsOfEarlierVersions(t *testing.T) {
+	const rest = `"principal":"am_p","intent":"mesh.schedule","opened":"2026-03-01T12:00:00Z","last":"2026-03-01T12:00:00Z"`
+	const coffee = `"agreement":{"title":"Coffee","time":"2026-03-05T12:00:00Z","duration":"1h"}`
+	for name, c := range map[string]struct {
+		row                          string
+		proposed, accepted, inForced bool
+	}{
+		"a message":           {`{"state":"open",` + rest + `}`, false, false, false},
+		"a proposal":          {`{"state":"open","proposal":"theirs",` + coffee + `,` + rest + `}`, true, false, false},
+		"a sealed proposal":   {`{"state":"open","proposal":"theirs",` + rest + `}`, true, false, false},
+		"accepted by them":    {`{"state":"open","proposal":"ours","accept_received":true,` + coffee + `,` + rest + `}`, true, false, true},
+		"held by our owner":   {`{"state":"open","proposal":"ours","accept_received":true,"held":["2026-03-08T12:00:00Z"],` + coffee + `,` + rest + `}`, true, true, false},
+		"accepted by us":      {`{"state":"open","proposal":"theirs","accept_sent":true,` + coffee + `,` + rest + `}`, true, true, false},
+		"held by their owner": {`{"state":"open","proposal":"theirs","accept_sent":true,"accept_held":true,` + coffee + `,` + rest + `}`, true, true, false},
+		"completed":           {`{"state":"completed","proposal":"theirs","accept_sent":true,` + coffee + `,` + rest + `}`, true, false, true},
+		"failed":              {`{"state":"failed","proposal":"theirs","accept_sent":true,` + coffee + `,` + rest + `}`, true, false, false},
+		"cancelled":           {`{"state":"open",` + coffee + `,` + rest + `}`, false, false, false},
+	} {
+		got, err := conversations.Decode(store.Conversation{Body: []byte(c.row)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (got.Proposal != nil) != c.proposed || (got.Accept != nil) != c.accepted || got.InForce() != c.inForced {
+			t.Errorf("%s: proposal %+v, accept %+v, agreement %+v", name, got.Proposal, got.Accept, got.Agreement)
+		}
+		if got.InForce() && got.Agreement.String() != "Coffee, 2026-03-05T12:00:00Z, 1h" {
+			t.Errorf("%s: agreed on %s", name, got.Agreement)
+		}
+		if got.Accept != nil { // the next answer decides
+			c, err := got.Next(conversations.Event{Kind: conversations.AcceptCounts, At: start, ID: "msg_any"}, idle)
+			if err != nil || !c.InForce() {
+				t.Errorf("%s: an accept that waited does not count: %v", name, err)
+			}
+		}
+	}
+	now, err := conversations.Decode(store.Conversation{Body: []byte(`{"state":"open","offer":{"title":"Coffee","by":"ours","message_id":"msg_1"},"agreement":{"title":"Tea","at":"2026-03-05T12:00:00Z"},` + rest + `}`)})
+	if err != nil || now.Proposal.Title != "Coffee" || now.Agreement.Title != "Tea" {
+		t.Errorf("a row of this version: %+v, %v", now, err)
+	}
+	if diff := cmp.Diff(conversations.Ours, now.Proposal.By); diff != "" {
+		t.Error(diff)
+	}
+}
