@@ -19,7 +19,7 @@ func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
 		t.Helper()
 		m := Message{From: "bob", At: time.Now(), Mess: mustParse(t, said).Tree()}
 		mark := store.Change{Record: store.Record{NS: nsSeen, Key: "file/" + ref + "/" + said}}
-		if err := home.keepRefused(t.Context(), ref, m, "not allowed", mark); err != nil {
+		if err := home.keepRefused(t.Context(), ref, m, "not allowed", nil, mark); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -60,4 +61,10 @@ func forbidden(text string) error {
 // tooLarge is a 413.
 func tooLarge(text string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusRequestEntityTooLarge, Message: text}
+}
+
+// isRefusal reports whether an error is a refusal that stays one.
+func isRefusal(err error) bool {
+	e, ok := errors.AsType[*wire.Error](err)
+	return ok && !e.Retry
 }

@@ -178,6 +178,8 @@ type Options struct {
 	// Sent says that the thread of Re was sent to the actor, who has a say in it without having claimed it: where it is
 	// held there, it is parked for this reason until more is heard.
 	Sent string
+	// Follow says that the actor is the exchange behind a link, which is right about the thread that was sent to it.
+	Follow bool
 	// Once is the name under which the answer is kept, for who sends the block again; nil: none.
 	Once *Once
 	// Files are what the block names that lies elsewhere, by address: they become attachments.

@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // A link is the client side of a foreign exchange: requests of ours go there, and what is said there comes in. Whoever
@@ -25,6 +24,8 @@ import (
 type remote interface {
 	// self is the name under which we speak there.
 	self(ctx context.Context) string
+	// learn keeps that name.
+	learn(ctx context.Context, self string) error
 	// create makes a thread. once names it, and what is said: it is the same where it is sent again.
 	create(ctx context.Context, once string, body wire.Value) (ref string, err error)
 	// say adds a block to a thread.
@@ -48,10 +49,12 @@ type link struct {
 	cfg    bridge.Link
 	remote remote
 	wake   chan struct{}
+	retry  chan struct{} // the owner tried the link, and it works
 
 	// Of the goroutine that polls.
 	known  map[string]string    // thread → what it looked like when all of it was taken in
 	later  map[string]postponed // threads of which something could not be taken in, or read
+	young  map[string]postponed // threads that were looked at, and whose date says too little
 	hidden map[string]postponed // by conversation: threads that are open here, and that the list does not show
 	asked  map[string]bool      // conversations about whose thread the owner is asked whether it may come in; nil: not known yet
 
@@ -60,7 +63,6 @@ type link struct {
 	mu     sync.Mutex
 	status bridge.LinkStatus
 	peers  map[string]bool
-	me     string             // who we are there, as a thread of ours showed it
 	ahead  map[string]ownFile // files that the message names which is handed in, by their addresses
 }
 
@@ -69,8 +71,8 @@ const maxPeers = 10_000
 
 func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	l := &link{
-		b: b, cfg: cfg, wake: make(chan struct{}, 1), peers: map[string]bool{},
-		known: map[string]string{}, later: map[string]postponed{}, hidden: map[string]postponed{},
+		b: b, cfg: cfg, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
+		known: map[string]string{}, later: map[string]postponed{}, hidden: map[string]postponed{}, young: map[string]postponed{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
@@ -80,11 +82,14 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	if b.cfg.HTTP == nil {
 		return nil, errors.New("mess: a link needs a client")
 	}
-	l.remote = &restRemote{me: cfg.Options["as"], base: cfg.URL, exchange: cfg.Exchange, token: b.cfg.Tokens[cfg.Name], http: b.cfg.HTTP}
+	l.remote = &restRemote{
+		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: b.cfg.Tokens[cfg.Name], http: b.cfg.HTTP,
+		memory: linkMemory{b: b, link: cfg.Name},
+	}
 	return l, nil
 }
 
-// run polls until ctx ends.
+// run polls until ctx ends. A link that is down stays so until the owner acts: [bridge.LinkDown].
 func (l *link) run(ctx context.Context) error {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
@@ -97,11 +102,17 @@ func (l *link) run(ctx context.Context) error {
 			return nil
 		}
 		l.stand(err)
+		wake, next := l.wake, poll.C
+		if l.isDown() {
+			l.b.log.Error("a link is down until it is tried again: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
+			wake, next = nil, nil
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.wake:
-		case <-poll.C:
+		case <-wake:
+		case <-next:
+		case <-l.retry:
 		}
 	}
 }
@@ -112,18 +123,45 @@ func (l *link) stand(err error) {
 	defer l.mu.Unlock()
 	state, text := bridge.LinkUp, ""
 	if err != nil {
-		state, text = bridge.LinkConnecting, err.Error()
-		if e, ok := errors.AsType[*client.SendError](err); ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
-			state = bridge.LinkDown
-		}
+		state, text = bridge.LinkConnecting, linkFault(err).Error()
+	}
+	if joining, ok := errors.AsType[*joinError](err); ok && joining.final {
+		state = bridge.LinkDown
+	} else if e, sent := errors.AsType[*client.SendError](err); sent && !ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+		state = bridge.LinkDown
 	}
 	if l.status.State != state {
 		l.status.State, l.status.Since = state, time.Now()
 	}
 	l.status.Error, l.status.Retry = text, time.Time{}
-	if err != nil {
+	if state == bridge.LinkConnecting {
 		l.status.Retry = time.Now().Add(pollEvery)
 	}
+}
+
+func (l *link) isDown() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.status.State == bridge.LinkDown
+}
+
+// linkFault says in words for the owner why a link does not work.
+func linkFault(err error) error {
+	if joining, ok := errors.AsType[*joinError](err); ok {
+		return joining
+	}
+	e, ok := errors.AsType[*client.SendError](err)
+	switch {
+	case !ok:
+		return err
+	case e.Refusal != nil && e.Status == http.StatusUnauthorized:
+		return fmt.Errorf("the exchange does not know the key (HTTP 401: %s); give the link the right one in token_file, or none for it to register by itself", e.Refusal.Message)
+	case e.Refusal != nil:
+		return fmt.Errorf("the exchange answers HTTP %d: %s", e.Status, e.Refusal.Message)
+	case e.Status != 0:
+		return fmt.Errorf("the exchange answers HTTP %d, and nothing that can be read", e.Status)
+	}
+	return errors.New("the exchange cannot be reached")
 }
 
 // take hands one foreign message to the node, with the same checks as everybody's (MESS section 12).
@@ -201,123 +239,9 @@ func hashOf(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Deliver implements [bridge.Transport] for all links.
-func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	address, err := bridge.ParseAddress(d.Address)
-	if err != nil {
-		return bridge.Delivered{}, err
-	}
-	for _, l := range b.links {
-		if l.cfg.Name == address.Link {
-			return bridge.Delivered{Queued: true}, l.deliver(ctx, d)
-		}
-	}
-	return bridge.Delivered{}, fmt.Errorf("mess: there is no link %s", address.Link)
-}
-
-func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
-	block, err := outgoing(d.Message)
-	if err != nil || len(block) == 0 {
-		return err
-	}
-	conv := cmp.Or(followed(d.Message.Payload), string(d.Message.Conversation))
-	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return l.open(ctx, d.ID, knownThread{Conv: conv, Mine: true, Intent: plainIntent(d.Message)}, block)
-	}
-	if err != nil {
-		return err
-	}
-	ref := string(rec.Body)
-	if block, err = l.answering(ctx, ref, block); err != nil {
-		return err
-	}
-	err = l.remote.say(ctx, onceOf(d.ID, ref), ref, block.there(ref))
-	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
-		held, err := l.lost(ctx, d, conv, ref, reason, block)
-		if held || err != nil {
-			return err
-		}
-		return l.refused(ctx, ref, reason)
-	}
-	if err == nil {
-		l.poke()
-	}
-	return err
-}
-
-// onceOf is the Idempotency-Key of a delivery to a thread, "" for one that is made.
-func onceOf(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
-
-// open makes a thread there. After a crash the same request is sent again; an exchange that knows ids, or names of calls,
-// keeps it one.
-func (l *link) open(ctx context.Context, id string, k knownThread, block Block) error {
-	i := slices.IndexFunc(block, func(e Entry) bool { return e.Type == "request" })
-	if i < 0 {
-		return errors.New("mess: nothing there is known by this conversation")
-	}
-	err := l.make(ctx, onceOf(id, ""), k, block[i].Body)
-	if reason, no := saysNo(err); no {
-		return l.declined(ctx, k.Conv, reason, err)
-	}
-	if err != nil {
-		return err
-	}
-	l.poke()
-	return nil
-}
-
-// make makes the thread and remembers that it is ours, before anybody looks at what is there.
-func (l *link) make(ctx context.Context, once string, k knownThread, request wire.Value) error {
-	l.making.Lock()
-	defer l.making.Unlock()
-	ref, err := l.remote.create(ctx, once, request)
-	if err != nil {
-		return err
-	}
-	changes := l.change(ref, k)
-	changes[0].Max = 0 // there are as many as we ask for, whatever the other side lists
-	return l.b.x.records.Apply(ctx, changes, time.Now())
-}
-
 func (l *link) poke() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
-}
-
-// outgoing turns a message of the mesh into a block. What is said in other intents becomes a request for text; what has
-// nothing to say there is an empty block.
-func outgoing(m wire.Message) (Block, error) {
-	if list, ok := m.Payload.Get("mess"); ok {
-		b, err := FromTree(list)
-		return slices.DeleteFunc(b, func(e Entry) bool { return e.Type == "ack" || e.successor() != "" }), err
-	}
-	member := func(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
-	status := func(code Code, more ...wire.Member) (Block, error) {
-		return Block{{Type: "status", Body: wire.Obj(append([]wire.Member{member("re", "last"), member("code", string(code))}, more...)...)}}, nil
-	}
-	text, about := "", ""
-	switch m.Action() {
-	case "ask":
-		text, about = m.Payload.GetStr("question"), m.Payload.GetStr("context")
-	case "deliver":
-		message, _ := m.Payload.Get("message")
-		text, about = message.GetStr("body"), message.GetStr("subject")
-	case "request_human":
-		text = m.Payload.GetStr("reason")
-	case wire.ActionClose:
-		return status(Declined, member("reason", m.Payload.GetStr("reason")))
-	case wire.ActionPending, wire.ActionReceived:
-		return nil, nil // to say held there is to claim, and nobody here has said yes
-	}
-	if text == "" {
-		return nil, errors.New("mess: a message of this kind cannot be said there")
-	}
-	body := wire.Obj(member("intent", text), wire.Member{Key: "response_hint", Value: wire.Texts([]string{"text"})})
-	if about != "" {
-		body = body.With("context", wire.Texts([]string{about}))
-	}
-	return Block{{Type: "request", Body: body}}, nil
 }

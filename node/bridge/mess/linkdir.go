@@ -33,6 +33,8 @@ type dirRemote struct {
 
 func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
 
+func (r *dirRemote) learn(context.Context, string) error { return nil } // the name is ours to choose
+
 // again says that the same may work later.
 func again(err error) error {
 	if err == nil {

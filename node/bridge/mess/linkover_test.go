@@ -29,15 +29,15 @@ func TestOverThere(t *testing.T) {
 	}{
 		{"open", remoteView{status: Received}, "us", knownThread{}, free, ""},
 		{"no state", remoteView{}, "us", knownThread{}, free, ""},
-		{"partly done", remoteView{status: Partial, holder: "us"}, "us", knownThread{Held: true}, working, ""},
+		{"partly done", remoteView{status: Partial, holder: "us"}, "us", knownThread{Holder: "us"}, working, ""},
 		{"ours", remoteView{status: Claimed, holder: "us"}, "us", knownThread{}, working, ""},
 		{"another's", remoteView{status: Claimed, holder: "dave\n"}, "us", knownThread{}, free, "dave has taken it there"},
 		{"another's, and we do not know our name", remoteView{status: Held, holder: "dave"}, "", knownThread{}, free, "dave has taken it there"},
 		{"another's, and it waits for the owner", remoteView{status: Claimed, holder: "dave"}, "us", knownThread{}, nil, "dave has taken it there"},
 		{"ours under a name that we do not know", remoteView{status: Claimed, holder: "us2"}, "", knownThread{}, working, ""},
 		{"ours under another name than the configured one", remoteView{status: Claimed, holder: "us2"}, "us", knownThread{}, working, ""},
-		{"taken from us", remoteView{status: Claimed, holder: "dave"}, "us", knownThread{Held: true}, working, "dave has taken it there"},
-		{"ended with a reason", remoteView{status: Cancelled, holder: "us", messages: end("cancelled", "no")}, "us", knownThread{Held: true}, working, "it is cancelled there: no"},
+		{"taken from us", remoteView{status: Claimed, holder: "dave"}, "us", knownThread{Holder: "us"}, working, "dave has taken it there"},
+		{"ended with a reason", remoteView{status: Cancelled, holder: "us", messages: end("cancelled", "no")}, "us", knownThread{Holder: "us"}, working, "it is cancelled there: no"},
 		{"ended without", remoteView{status: Expired, messages: end("received", "x")}, "us", knownThread{}, free, "it is expired there"},
 		{"gone", remoteView{gone: true}, "us", knownThread{}, free, "the exchange does not show it any more"},
 	} {

@@ -30,12 +30,20 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Test connects a link as if for the first time.
+// Test connects a link as if for the first time. One that is down goes on if it works.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	for _, l := range b.links {
-		if l.cfg.Name == name {
-			return l.remote.probe(ctx)
+		if l.cfg.Name != name {
+			continue
 		}
+		if err := l.remote.probe(ctx); err != nil {
+			return err
+		}
+		select {
+		case l.retry <- struct{}{}:
+		default:
+		}
+		return nil
 	}
 	return fmt.Errorf("there is no link %s", name)
 }

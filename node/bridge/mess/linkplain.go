@@ -120,11 +120,10 @@ func plainIntent(m wire.Message) wire.Intent {
 	return m.Intent
 }
 
-// answering spells what the owner says in plain words, about what was asked so, as an answer.
-func (l *link) answering(ctx context.Context, ref string, b Block) (Block, error) {
-	k, _, err := l.load(ctx, ref)
-	if err != nil || k.Intent == "" {
-		return b, err
+// plainAnswer spells what the owner says in plain words, about what was asked so, as an answer.
+func (b Block) plainAnswer(ref string, k knownThread) Block {
+	if k.Intent == "" {
+		return b
 	}
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -133,5 +132,5 @@ func (l *link) answering(ctx context.Context, ref string, b Block) (Block, error
 				wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "value", Value: wire.Text(e.Body.GetStr("intent"))})}
 		}
 	}
-	return out, nil
+	return out
 }

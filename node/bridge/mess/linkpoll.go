@@ -1,14 +1,13 @@
 package mess
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
+	"regexp"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -17,13 +16,14 @@ import (
 // knownThread is what we remember of a foreign thread.
 type knownThread struct {
 	Conv    string `json:"conv"`
-	Seen    int    `json:"seen"` // messages that were taken in
-	Updated string `json:"updated"`
-	Mine    bool   `json:"mine"`            // we opened it
-	State   Code   `json:"state,omitempty"` // that the messages told, or we ourselves
-	Peer    string `json:"peer,omitempty"`  // who opened it, where we did not
-	Held    bool   `json:"held,omitempty"`  // it was seen there as held by us
-	Next    string `json:"next,omitempty"`  // the thread that took its place there, in the same conversation
+	Seen    int    `json:"seen"`             // messages that were taken in
+	Updated string `json:"updated"`          // how the list showed it when all of it was taken in
+	Mine    bool   `json:"mine"`             // we opened it
+	State   Code   `json:"state,omitempty"`  // that the exchange told last
+	Peer    string `json:"peer,omitempty"`   // who opened it, if we did not
+	Held    bool   `json:"held,omitempty"`   // our claim was sent
+	Holder  string `json:"holder,omitempty"` // who held it after our claim: us
+	Next    string `json:"next,omitempty"`   // the thread that took its place there, in the same conversation
 
 	Intent wire.Intent `json:"intent,omitempty"` // of what was said in plain words, and is no thread here
 }
@@ -42,6 +42,23 @@ func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool,
 		err = json.Unmarshal(rec.Body, &k)
 	}
 	return k, true, err
+}
+
+// save remembers a thread.
+func (l *link) save(ctx context.Context, ref string, k knownThread) error {
+	return l.b.x.records.Apply(ctx, l.change(ref, k), time.Now())
+}
+
+// update changes what is remembered of a thread, between two looks at it.
+func (l *link) update(ctx context.Context, ref string, change func(*knownThread)) error {
+	l.making.Lock()
+	defer l.making.Unlock()
+	k, found, err := l.load(ctx, ref)
+	if err != nil || !found {
+		return err
+	}
+	change(&k)
+	return l.save(ctx, ref, k)
 }
 
 // maxKnown bounds the foreign threads that are remembered: what the other side lists is the other side's choice. The bound
@@ -86,14 +103,29 @@ func (l *link) poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	self, err := l.selfIn(ctx, list)
-	if err != nil {
-		return err
+	self := l.remote.self(ctx)
+	if self == "" {
+		if self, err = l.learnSelf(ctx, list); err != nil {
+			return err
+		}
 	}
 	if err := l.takeList(ctx, list, self); err != nil {
 		return err
 	}
 	return l.missing(ctx, list, self)
+}
+
+// learnSelf finds out who we are there by a thread that we opened, in a data directory in which that was not kept.
+func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, error) {
+	for _, r := range list {
+		if r.requester == "" || l.known[r.ref] == r.updated {
+			continue
+		}
+		if k, _, err := l.load(ctx, r.ref); err != nil || k.Mine {
+			return r.requester, errors.Join(err, l.remote.learn(ctx, r.requester))
+		}
+	}
+	return "", nil
 }
 
 // takeList takes in what is new in the threads of a list.
@@ -111,11 +143,14 @@ func (l *link) takeList(ctx context.Context, list []remoteThread, self string) e
 		if waits && p.thread == r && time.Now().Before(p.at) {
 			continue
 		}
-		err := l.look(ctx, r, self)
+		looked, err := l.look(ctx, r, self)
 		_, there := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
-			l.known[r.ref] = r.updated
+			if !looked || !wholeSeconds.MatchString(r.updated) || l.isSettled(r) {
+				l.known[r.ref] = r.updated
+				delete(l.young, r.ref)
+			}
 			delete(l.later, r.ref)
 			continue
 		case errors.Is(err, errOwn):
@@ -156,133 +191,120 @@ func (l *link) waiting(list []remoteThread) []remoteThread {
 	return list
 }
 
-// look takes in what is new in a thread.
-func (l *link) look(ctx context.Context, r remoteThread, self string) error {
+// wholeSeconds matches the date of a thread from a server that dates in whole seconds.
+var wholeSeconds = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[Z+-]`)
+
+// isSettled reports whether a thread was seen with its date more than a second ago. A server that dates in whole seconds may
+// add something under the same date: such a thread is looked at again until then.
+func (l *link) isSettled(r remoteThread) bool {
+	first, ok := l.young[r.ref]
+	if !ok || first.thread != r {
+		if len(l.young) > maxNoted {
+			clear(l.young)
+		}
+		first = postponed{thread: r, at: time.Now()}
+		l.young[r.ref] = first
+	}
+	return time.Since(first.at) > 1100*time.Millisecond
+}
+
+// look takes in what is new in a thread. looked is false if nothing is, by the date in the list.
+func (l *link) look(ctx context.Context, r remoteThread, self string) (looked bool, err error) {
 	l.making.Lock()
 	defer l.making.Unlock()
 	k, found, err := l.load(ctx, r.ref)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if found && k.Updated == r.updated {
-		return nil
+	if _, young := l.young[r.ref]; found && k.Updated == r.updated && !young {
+		return false, nil
 	}
 	if !found && self != "" && r.requester == self {
-		return errOwn
+		return false, errOwn
 	}
 	if !found {
 		k = knownThread{Conv: l.convOf(r.ref)}
 	}
-	return l.follow(ctx, r, k, self)
+	return true, l.follow(ctx, r, k, self)
 }
 
 // convOf is the conversation about a thread that somebody else opened there.
 func (l *link) convOf(ref string) string { return "conv_" + idKey(l.cfg.Name, ref) }
 
-// follow hands in the new messages of a thread, one by one, each with the count that remembers it. What will never be
-// readable is left alone until the thread changes. Of a thread that somebody else opened there only what its opener says
-// is for us, or who answers in its place; what the others do to it is seen by where it stands.
-func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
-	v, err := l.remote.view(ctx, r.ref)
-	if e, ok := errors.AsType[*client.SendError](err); ok {
-		switch {
-		case e.Status == 0:
-			return errors.Join(errAway, err)
-		case hides(e):
-			v, err = remoteView{gone: true}, nil
-		case !e.Retry:
-			l.b.log.Warn("a thread of a link cannot be read", "link", l.cfg.Name, "thread", r.ref, "error", err)
-			return nil
-		}
-	}
-	if err != nil {
+// maxMissing is how many threads that the list does not show are looked at in one poll.
+const maxMissing = 20
+
+// missing looks at threads that are open here, or that the owner is asked about, and that the list does not show. An
+// exchange shows nobody what another has taken, so this is how that is learned. A list may also be too short for all
+// threads: one that is still there is looked at ever more seldom.
+func (l *link) missing(ctx context.Context, list []remoteThread, self string) error {
+	if err := errors.Join(l.b.x.load(), l.knowAsked(ctx)); err != nil {
 		return err
 	}
-	requester := cmp.Or(r.requester, v.requester)
-	if !k.Mine && k.Seen == 0 {
-		k.Peer = v.opener(requester)
-	}
-	switch {
-	case v.gone && (k.Mine || k.Seen == 0), !k.Mine && k.Seen == 0 && self != "" && requester == self:
+	via := "via:" + l.cfg.Name
+	if l.b.x.index.length(via)+len(l.asked) == 0 {
+		clear(l.hidden)
 		return nil
-	case !k.Mine && k.Seen == 0 && v.over(self, k, nil) != "", k.Next != "": // it does not come in
-		k.Updated = r.updated
-		return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
 	}
-	for i := k.Seen; i < len(v.messages); i++ {
-		m := v.messages[i]
-		k.Seen = i + 1
-		b, err := FromTree(m.Mess)
-		if err != nil || isAck(b) {
-			continue
+	listed := make(map[string]bool, len(list))
+	for _, r := range list {
+		listed[l.convOf(r.ref)] = true
+		delete(l.hidden, l.convOf(r.ref))
+	}
+	if len(l.hidden) > maxNoted {
+		clear(l.hidden)
+	}
+	due := func(conv string) bool { return !listed[conv] && !time.Now().Before(l.hidden[conv].at) }
+	entries, _ := l.b.x.index.entries(via, position{}, maxMissing, func(e *entry) bool { return due(e.external) })
+	convs := make([]string, 0, maxMissing)
+	for _, e := range entries {
+		convs = append(convs, e.external)
+	}
+	for conv := range l.asked {
+		if len(convs) < maxMissing && due(conv) {
+			convs = append(convs, conv)
 		}
-		b = b.placed(r.ref)
-		if k.Mine {
-			b = v.meant(b)
-		} else {
-			b = b.unnamed(r.ref)
-		}
-		k.State = k.State.after(b)
-		ours := m.From == self || k.Mine && m.From == requester // an exchange says who we are there only by our threads
-		if ours || m.From == "" || len(b) == 0 || !k.Mine && m.From != k.Peer && !b.answers() {
-			continue
-		}
-		if k.Mine {
-			if b, k.Next, err = l.handedOn(ctx, r.ref, b); err != nil {
-				return err
-			}
-		}
-		if k.Next == "" && i == len(v.messages)-1 && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" }) {
-			first, err := l.unsaid(ctx, v, k) // in one message: the close goes with the result
-			if err != nil {
-				return err
-			}
-			if first != nil {
-				b, k.State = append(first, b...), v.status
-			}
-		}
-		if err := l.takeOnce(ctx, m.From, r.ref, fmt.Sprint(i), b, k); err != nil {
+	}
+	for _, conv := range convs {
+		pause := min(max(2*l.hidden[conv].pause, firstPause), lastPause)
+		l.hidden[conv] = postponed{at: time.Now().Add(pause), pause: pause}
+		err := l.lookFor(ctx, conv, self)
+		if ctx.Err() != nil || errors.Is(err, errAway) || errors.Is(err, store.ErrUnavailable) {
+			delete(l.hidden, conv)
 			return err
 		}
-		if k.Next != "" {
-			delete(l.known, k.Next)
-			l.poke()
-			break
+		if err != nil {
+			l.b.log.Info("a thread that a link does not show waits", "link", l.cfg.Name, "conversation", conv, "error", err)
 		}
 	}
-	if !k.Mine {
-		k.Held = k.Held || self != "" && v.holder == self
-		k.State, k.Updated = cmp.Or(v.status, k.State), r.updated
-		return l.standing(ctx, r.ref, v, k, self)
-	}
-	b, err := l.unsaid(ctx, v, k)
-	if err != nil {
-		return err
-	}
-	if k.State = cmp.Or(v.status, k.State); b != nil {
-		if err := l.takeOnce(ctx, exchangeID, r.ref, "state/"+string(v.status)+"/"+r.updated, b, k); err != nil {
-			return err
-		}
-	}
-	k.Updated = r.updated
-	if err := l.closePlain(ctx, r.ref, v, k); err != nil {
-		return err
-	}
-	return l.b.x.records.Apply(ctx, l.change(r.ref, k), time.Now())
+	return nil
 }
 
-// takeOnce is take, but for what is refused for good: it is left out.
-func (l *link) takeOnce(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
-	if k.Mine {
-		if err := l.fetchAhead(ctx, ref, b); err != nil {
-			return err
-		}
-		defer l.forgetAhead()
+// lookFor looks at the thread of a conversation.
+func (l *link) lookFor(ctx context.Context, conv, self string) error {
+	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
+	if err != nil {
+		return ignoreMissing(err)
 	}
-	err := l.take(ctx, from, ref, number, b, k)
-	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
-		l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", e.Message)
-		return nil
+	l.making.Lock()
+	defer l.making.Unlock()
+	ref := string(rec.Body)
+	k, found, err := l.load(ctx, ref)
+	if err != nil || !found {
+		return err
 	}
-	return err
+	return l.follow(ctx, remoteThread{ref: ref, updated: k.Updated}, k, self)
+}
+
+// via returns the link through which somebody asked for a thread, "" if none.
+func (t *Thread) via() string {
+	address := t.Peers[t.Requester].Address
+	if address == "" {
+		return ""
+	}
+	a, err := bridge.ParseAddress(address)
+	if err != nil {
+		return ""
+	}
+	return a.Link
 }

@@ -155,11 +155,11 @@ func TestLongList(t *testing.T) {
 	}))
 	defer srv.Close()
 	http1 := client.NewHTTP(client.HTTPConfig{Local: true})
-	r := &restRemote{base: srv.URL, token: client.Credential(key), http: http1}
+	r := &restRemote{kept: &remembered{}, base: srv.URL, token: client.Credential(key), http: http1}
 	if _, err := r.changed(t.Context()); asked != 2 { // the client follows no redirect
 		t.Errorf("asked %d times, %v", asked, err)
 	}
-	r = &restRemote{base: foreign.srv.URL, token: client.Credential(key), http: http1, small: true}
+	r = &restRemote{kept: &remembered{}, base: foreign.srv.URL, token: client.Credential(key), http: http1, small: true}
 	list, err := r.changed(t.Context())
 	if err != nil || len(list) != threads {
 		t.Errorf("%d threads, %v", len(list), err)

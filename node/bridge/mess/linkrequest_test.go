@@ -92,12 +92,13 @@ func (a *abroad) only(intent string) (there string) {
 
 // A request that the other side would not have is declined, with its reason.
 func TestRequestThatALinkRefuses(t *testing.T) {
-	a := newAbroad(t, func(c *Config) { c.Links[0].Exchange = "elsewhere" }) // 403: the key is of another
-	_, v := a.owner("send/garden", `[{"request":{"intent":"fix the tap"}}]`)
+	s := &standin{keys: map[string][2]string{}, closed: "no requests before noon"}
+	a := &abroad{home: newTown(t, s, serve(t, s), nil).home, t: t}
+	_, v := a.owner("send/town", `[{"request":{"intent":"fix the tap"}}]`)
 	list, _ := v.Get("threads")
 	ref := list.At(0).GetStr("ref")
 	a.home.reaches(ref, Declined)
-	if text := a.home.said(ref); !strings.Contains(text, "another exchange") {
+	if text := a.home.said(ref); !strings.Contains(text, s.closed) {
 		t.Errorf("it says %s", text)
 	}
 }
@@ -115,7 +116,7 @@ func TestLateClaimThroughALink(t *testing.T) {
 	a.home.status("here", here, "claimed")
 	see()
 	a.home.reaches(here, Cancelled)
-	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "held by another executor") == 1 })
+	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "does not show it any more") == 1 })
 	if th := a.thread(there); th.Status != Claimed || th.Holder != "bob" {
 		t.Errorf("there it is %s by %s", th.Status, th.Holder)
 	}

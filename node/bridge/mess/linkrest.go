@@ -2,9 +2,9 @@ package mess
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -18,27 +18,30 @@ import (
 // restRemote speaks the REST of MESS section 10 as a client.
 type restRemote struct {
 	base     string
-	exchange string // "" takes it from the key
-	token    client.Credential
+	exchange string            // "" takes it from the key
+	as       string            // the name under which we register, "" for one that we make up
+	token    client.Credential // the owner's; "" registers
 	http     *client.HTTP
+	memory   linkMemory
 
-	mu    sync.Mutex
-	me    string
-	small bool // lists are asked for in small pages: a large one was too large
+	joining sync.Mutex // held while we register
+
+	mu     sync.Mutex
+	kept   *remembered // nil: not read yet
+	forgot bool        // a key that we registered was refused, and nothing worked since
+	small  bool        // lists are asked for in small pages: a large one was too large
 }
 
 // url returns a route below the exchange. The configured URL may name the exchange already.
-func (r *restRemote) url(path string) string {
+func (r *restRemote) url(exchange, path string) string {
 	base := strings.TrimSuffix(r.base, "/")
-	if !strings.Contains(base, "/api/v1/exchanges/") {
-		ex := r.exchange
-		if parts := strings.SplitN(string(r.token), "_", 3); ex == "" && len(parts) == 3 {
-			ex = parts[1]
-		}
-		base += "/api/v1/exchanges/" + url.PathEscape(ex)
+	if !strings.Contains(base, exchangesPath) {
+		base += exchangesPath + url.PathEscape(exchange)
 	}
 	return base + "/" + path
 }
+
+const exchangesPath = "/api/v1/exchanges/"
 
 const maxRemoteAnswer = 10 << 20
 
@@ -69,14 +72,24 @@ func (r *restRemote) call(ctx context.Context, once, method, path string, body w
 	return v, nil
 }
 
-// send is call for bytes, with an answer of at most limit.
+// send is call for bytes, with an answer of at most limit. It registers first if there is no key.
 func (r *restRemote) send(ctx context.Context, method, path string, data []byte, header http.Header, limit int) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, r.url(path), bytes.NewReader(data))
+	kept, err := r.join(ctx)
+	if err != nil {
+		return nil, err
+	}
+	header.Set("Authorization", "Bearer "+string(kept.Key))
+	answer, err := r.plain(ctx, method, r.url(kept.Exchange, path), data, header, limit)
+	return answer, r.judge(ctx, path, err)
+}
+
+// plain makes one HTTP call.
+func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, header http.Header, limit int) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
 	req.Header = header
-	req.Header.Set("Authorization", "Bearer "+string(r.token))
 	resp, err := r.http.Do(ctx, client.Owner, req)
 	if err != nil {
 		return nil, &client.SendError{Retry: true}
@@ -116,11 +129,21 @@ func remoteText(answer []byte) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// self is the requester of a thread that we made, which the exchange knows us by; until then unknown.
+// self is the name under which the exchange knows us, "" until it said so: when we registered, or made a thread.
 func (r *restRemote) self(context.Context) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.me
+	if r.kept == nil {
+		return r.as
+	}
+	return cmp.Or(r.kept.ID, r.as)
+}
+
+func (r *restRemote) learn(ctx context.Context, self string) error {
+	if self == "" || self == r.self(ctx) {
+		return nil
+	}
+	return r.remember(ctx, func(m *remembered) { m.ID = self })
 }
 
 func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (string, error) {
@@ -134,29 +157,72 @@ func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (
 	}
 	if shown, err := r.get(ctx, "requests/"+ref); err == nil {
 		t, _ := shown.Get("thread")
-		r.mu.Lock()
-		r.me = t.GetStr("requestor_id")
-		r.mu.Unlock()
+		return ref, r.learn(ctx, t.GetStr("requestor_id"))
 	}
 	return ref, nil
 }
 
+// say is PATCH requests/{ref}. The block goes along unless a status says all of it.
 func (r *restRemote) say(ctx context.Context, once, ref string, b Block) error {
-	body := wire.Obj(wire.Member{Key: "mess", Value: b.Tree()})
+	body, code := wire.Obj(wire.Member{Key: "mess", Value: b.Tree()}), Code("")
 	for _, e := range b {
 		if e.Type == "cancel" { // public servers know it as a status
-			body = body.With("status", wire.Text(string(Cancelled)))
+			code = Cancelled
 			if len(b) == 1 {
-				body = body.Without("mess").With("message", wire.Text(e.Body.GetStr("reason")))
+				body = wire.Obj(wire.Member{Key: "message", Value: wire.Text(e.Body.GetStr("reason"))})
 			}
 		}
 		if e.Type == "status" {
-			c, _ := ParseCode(e.Body.GetStr("code"))
-			body = body.With("status", wire.Text(c.rest()))
+			code, _ = ParseCode(e.Body.GetStr("code"))
+			if len(b) == 1 && e.bare() {
+				body = wire.Obj()
+			}
 		}
 	}
-	_, err := r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), body)
+	if code == "" {
+		_, err := r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), body)
+		return err
+	}
+	return r.patch(ctx, once, ref, code, body, b)
+}
+
+// otherWords are the words of servers that know fewer states than the specification, or spell them with a hyphen.
+var otherWords = map[Code]string{
+	InProgress: "in-progress", NeedsInput: "needs-input", NeedsConfirmation: "needs-input", Declined: "rejected", Failed: "rejected",
+}
+
+// patch sets a state. A server that does not know the word is told another, which the link remembers; if it knows none, the
+// block is said as a message, and the thread stays in its state there.
+func (r *restRemote) patch(ctx context.Context, once, ref string, code Code, body wire.Value, b Block) error {
+	kept, err := r.join(ctx)
+	if err != nil {
+		return err
+	}
+	words := []string{code.rest()}
+	if other := otherWords[code]; other != "" {
+		words = append(words, other)
+		if kept.OtherWords {
+			words = []string{other}
+		}
+	}
+	for i, word := range words {
+		_, err = r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), body.With("status", wire.Text(word)))
+		if !isUnknownStatus(err) {
+			if err == nil && i > 0 {
+				err = r.remember(ctx, func(m *remembered) { m.OtherWords = true })
+			}
+			return err
+		}
+	}
+	_, err = r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), wire.Obj(wire.Member{Key: "mess", Value: b.Tree()}))
 	return err
+}
+
+// isUnknownStatus reports whether a server refused a PATCH because it does not know the word of the status. Then it did
+// nothing of it.
+func isUnknownStatus(err error) bool {
+	e, ok := errors.AsType[*client.SendError](err)
+	return ok && e.Status == http.StatusBadRequest && e.Refusal != nil && strings.Contains(strings.ToLower(e.Refusal.Message), "invalid status")
 }
 
 // Pages of a list: one of a thousand threads, or some small ones where that is too large for us. Others' texts are in it.
@@ -234,12 +300,8 @@ func (r *restRemote) view(ctx context.Context, ref string) (remoteView, error) {
 func (r *restRemote) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	_, err := r.get(ctx, "requests?limit=1")
-	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {
-		return fmt.Errorf("the exchange answers HTTP %d: %s", e.Status, e.Refusal.Message)
-	}
-	if err != nil {
-		return errors.New("the exchange cannot be reached")
+	if _, err := r.get(ctx, "requests?limit=1"); err != nil {
+		return linkFault(err)
 	}
 	return nil
 }

@@ -139,17 +139,17 @@ func TestEndsThroughALink(t *testing.T) {
 	}{
 		"expired unclaimed": {"{intent: x, needed_by: \"" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + "\"}", false, func(a *abroad, there string) {
 			a.do(ownerID, "- status: {re: "+there+", code: expired, expired_at: \"2026-01-01T00:00:00Z\"}")
-		}, Declined, "expired"},
+		}, Expired, "expired"},
 		"declined by the owner": {"{intent: x}", false, func(a *abroad, there string) {
 			a.do(ownerID, "- status: {re: "+there+", code: declined, reason: no}")
 		}, Declined, "no"},
 		"cancelled by their owner": {"{intent: x}", true, func(a *abroad, there string) {
 			a.do(ownerID, "- cancel: {re: "+there+", reason: we move out}")
-		}, Failed, "we move out"},
+		}, Cancelled, "we move out"},
 		"superseded": {"{intent: x}", true, func(a *abroad, there string) {
 			a.do("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
 			a.do("us", "- reply: {re: s1, accept: true}")
-		}, Failed, "superseded"},
+		}, Superseded, "superseded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAbroad(t, nil)
@@ -187,7 +187,7 @@ func TestEndsThroughTheMesh(t *testing.T) {
 	away.status("bob", there, "claimed")
 	home.reaches(ref, Claimed)
 	away.do(ownerID, "- cancel: {re: "+there+", reason: the fridge is gone}")
-	home.reaches(ref, Failed)
+	home.reaches(ref, Cancelled)
 	if text := home.said(ref); !strings.Contains(text, "the fridge is gone") {
 		t.Errorf("it says %s", text)
 	}

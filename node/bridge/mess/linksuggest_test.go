@@ -88,10 +88,10 @@ func TestForeignSuggestions(t *testing.T) {
 		accepted func(t *testing.T, a *abroadly, here, there, other string, claimed bool)
 	}{
 		"delegate": {"{executor: carol}", func(t *testing.T, a *abroadly, here, there, _ string, _ bool) {
-			next := a.home.successor(here)
 			goesOn := a.away.thread(there).Successors[0]
+			a.home.goesOn(here, goesOn)
 			a.says("carol", "- status: {re: "+goesOn+", code: completed}\n- response: {re: "+goesOn+", content: [wet]}")
-			a.home.reaches(next, Completed)
+			a.home.reaches(here, Completed)
 		}},
 		"split": {"[roses, lawn]", func(t *testing.T, a *abroadly, here, there, _ string, _ bool) {
 			if th := a.home.reaches(here, Superseded); len(th.Successors) != 0 {

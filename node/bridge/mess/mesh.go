@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -42,10 +43,7 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 	who := Actor{ID: string(m.From), Channel: "agentmesh"}
 	opts := Options{Lax: m.Address != "", Peer: &Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.wantsOwner()}
 	if ref, ok := b.sentIn(ctx, who.ID, m); ok { // we wrote first: whatever is said is about that thread
-		if block, err = b.endedThere(ctx, who.ID, ref, block.about(ref)); err != nil {
-			return wire.Value{}, err
-		}
-		opts.Re, opts.Sent = ref, parkedPeer
+		block, opts.Re, opts.Sent, opts.Follow = block.about(ref).cancelled(), ref, parkedPeer, b.linkOf(m.Address) != nil
 		if m.Payload.GetStr("action") == wire.ActionPending {
 			opts.Sent = parkedPending
 		}
@@ -60,12 +58,16 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		}
 	}
 	opts.Once = once
-	if l := b.linkOf(m.Address); l != nil {
+	l := b.linkOf(m.Address)
+	if l != nil {
 		if opts.Files, err = l.bring(ctx, string(m.Conv), block); err != nil {
 			return wire.Value{}, err
 		}
 	}
 	res, err := b.x.Do(ctx, who, block, opts)
+	if l != nil && opts.Re != "" && isRefusal(err) {
+		return ackPayload(Result{}), b.keepUnfollowed(ctx, l, opts, Message{From: who.ID, Mess: block.Tree()}, publicText(err))
+	}
 	if opts.Re != "" && block.onlyDecides() && isRefusal(err) { // too late, or not to be done: a refusal would end the conversation
 		b.log.Info("a word about a suggestion came to nothing", "peer", m.From, "thread", opts.Re, "error", err)
 		return ackPayload(Result{}), nil
@@ -74,6 +76,31 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		return wire.Value{}, err
 	}
 	return ackPayload(res), nil
+}
+
+// keepUnfollowed keeps in a thread what its exchange behind a link says, and what our thread cannot follow, and tells the owner.
+func (b *Bridge) keepUnfollowed(ctx context.Context, l *link, opts Options, m Message, why string) error {
+	var more []store.Change
+	if b.cfg.Notices != nil {
+		title := "the thread " + opts.Re + " cannot follow what the link " + l.cfg.Name + " says of it"
+		more = append(more, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why + "; agentmesh mess show " + opts.Re + " has the message", At: time.Now()}))
+	}
+	err := b.x.keepRefused(ctx, opts.Re, m, why, opts.Once, more...)
+	if err == nil && b.cfg.Notices != nil {
+		b.cfg.Notices.Published(more)
+	}
+	return err
+}
+
+// cancelled spells a cancel of whom a thread was sent to as the state that it is: only its requester cancels ours.
+func (b Block) cancelled() Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		if e.Type == "cancel" {
+			out[i] = Entry{Type: "status", Body: e.Body.With("code", wire.Text(string(Cancelled)))}
+		}
+	}
+	return out
 }
 
 // onlyIn returns the one thread of a conversation that a peer opened, or the one of several that is open: a successor.

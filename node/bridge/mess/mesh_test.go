@@ -128,9 +128,7 @@ func TestRESTLink(t *testing.T) {
 	home.bridge.links[0].poke()
 	home.reaches(ref, NeedsInput)
 	remote := home.bridge.links[0].remote.(*restRemote)
-	remote.mu.Lock()
-	remote.me = "" // as after a restart: what we say comes back, and is not somebody's
-	remote.mu.Unlock()
+	remote.hold(remembered{}) // as with a data directory of before: what we say comes back, and is not somebody's
 	home.do(ownerID, "- reply: {re: water, answers: {amount: a lot}}")
 	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == InProgress })
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
@@ -202,7 +200,7 @@ func TestRubbishExchange(t *testing.T) {
 	e.Any("/*", func(c echo.Context) error { n++; return c.String(http.StatusOK, answers[n%len(answers)]) })
 	srv := httptest.NewServer(e)
 	defer srv.Close()
-	r := &restRemote{base: srv.URL, token: "mess_x_1", http: client.NewHTTP(client.HTTPConfig{Local: true})}
+	r := &restRemote{kept: &remembered{}, base: srv.URL, token: "mess_x_1", http: client.NewHTTP(client.HTTPConfig{Local: true})}
 	for range 2 * len(answers) {
 		if list, err := r.changed(t.Context()); err == nil && len(list) > 0 {
 			t.Errorf("threads = %v", list)

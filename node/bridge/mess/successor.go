@@ -11,9 +11,6 @@ import (
 
 // delegate opens the successor of a thread that goes to another executor of ours (MESS-27). Elsewhere it only closes.
 func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value) (wire.Value, error) {
-	if p := th.Peers[t.who.ID]; t.opts.Sent != "" && (p.Address != "" || body.GetStr("ref") != "") {
-		return t.handOn(ctx, th, body)
-	}
 	c := t.x.crew.get(trimNamespace(s.Delegated, t.x.id))
 	if c == nil || c.Pending {
 		return body, nil

@@ -58,6 +58,8 @@ type fakeRemote struct {
 
 func (r *fakeRemote) self(context.Context) string { return "us" }
 
+func (r *fakeRemote) learn(context.Context, string) error { return nil }
+
 func (r *fakeRemote) create(_ context.Context, _ string, body wire.Value) (string, error) {
 	if !r.down.TryLock() {
 		return "", &client.SendError{Retry: true}

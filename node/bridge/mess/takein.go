@@ -70,7 +70,7 @@ func (x *Exchange) takeDocument(ctx context.Context, t *Thread, doc wire.Value) 
 	if e, refused := errors.AsType[*wire.Error](err); !refused || e.Retry {
 		return err
 	}
-	return x.keepRefused(ctx, t.Ref, m, publicText(err), mark)
+	return x.keepRefused(ctx, t.Ref, m, publicText(err), nil, mark)
 }
 
 // foreign refuses what does not belong into the file of a thread. Whoever writes there may speak in any name, about this
@@ -84,10 +84,11 @@ func foreign(b Block) error {
 	return nil
 }
 
-// keepRefused keeps a message that the state machine did not allow: nothing that somebody wrote is lost.
-func (x *Exchange) keepRefused(ctx context.Context, ref string, m Message, note string, mark store.Change) error {
+// keepRefused keeps a message that the state machine did not allow, in one unit with more: nothing that somebody wrote is
+// lost.
+func (x *Exchange) keepRefused(ctx context.Context, ref string, m Message, note string, once *Once, more ...store.Change) error {
 	for range maxConflicts {
-		tx := x.begin(Actor{ID: m.From, Channel: channelRefused, system: true}, Options{Records: []store.Change{mark}})
+		tx := x.begin(Actor{ID: m.From, Channel: channelRefused, system: true}, Options{Records: more})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
 			return ignoreMissing(err)
@@ -99,7 +100,10 @@ func (x *Exchange) keepRefused(ctx context.Context, ref string, m Message, note 
 		}
 		tx.quiet = true
 		tx.add(t, m.From, b)
-		x.log.Info("a document of a thread file is not allowed", "thread", ref, "reason", note)
+		x.log.Info("what was said in a thread is not allowed", "thread", ref, "reason", note)
+		if err := tx.remember(once); err != nil {
+			return err
+		}
 		if err := tx.commit(ctx); !isConflict(err) {
 			return err
 		}

@@ -37,17 +37,8 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 		return err
 	}
 	err = t.each(ctx, s.Re, func(th *Thread) error {
-		if t.opts.Sent != "" && s.Code == Held && th.Holder == "" && (th.claimable() || th.waitsForPeer()) {
-			if th.claimable() {
-				th.park(t.opts.Sent, t.now)
-			} else if t.opts.Sent == parkedPeer {
-				th.Parked = parkedPeer // it was let in, and its owner is asked about the job now: the ack of the request is no end of that
-			}
-			t.say(th, e)
-			return nil
-		}
-		if t.asAgreed(th, s, e) {
-			return nil
+		if done, err := t.follow(th, s, e); done || err != nil {
+			return err
 		}
 		body, before, declined := s.Body, th.Holder, len(th.Declined)
 		if err := th.setStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
@@ -115,13 +106,13 @@ func (t *tx) heard(ctx context.Context, b Block) (Block, error) {
 	}
 	code := func(e Entry) Code { c, _ := ParseCode(e.Body.GetStr("code")); return c }
 	ends := slices.ContainsFunc(b, func(e Entry) bool {
-		return e.Type == "ack" && th.Parked == parkedPending || e.Type != "ack" && e.Type != "v" && code(e) != Held
+		return e.Type == "ack" && th.Parked == parkedPending || e.Type != "ack" && e.Type != "v" && code(e) != Held && code(e) != Waiting
 	})
 	if th.waitsForPeer() && ends && th.unpark(t.now) {
 		t.tellState(th)
 	}
 	return slices.DeleteFunc(slices.Clone(b), func(e Entry) bool {
-		return e.Type == "ack" || e.Type == "status" && code(e) == Received
+		return e.Type == "ack" || e.Type == "status" && code(e) == Received && (!t.opts.Follow || th.Holder != t.who.ID)
 	}), nil
 }
 
@@ -139,6 +130,9 @@ func (t *tx) response(ctx context.Context, e Entry, path string) error {
 		return err
 	}
 	return t.each(ctx, r.Re, func(th *Thread) error {
+		if t.followResponse(th, e) {
+			return nil
+		}
 		lone := !t.opts.Lax && !t.hasState[th.Ref]
 		before := th.Holder
 		if _, err := th.respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {

@@ -1,0 +1,183 @@
+package mess
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// linkReaches waits until the first link stands so, and returns how.
+func (p *party) linkReaches(state bridge.LinkState) bridge.LinkStatus {
+	p.t.Helper()
+	eventually(p.t.(*testing.T), "a link that is "+string(state), func() bool { return p.bridge.Links()[0].State == state })
+	return p.bridge.Links()[0]
+}
+
+// A link without a key registers by itself, keeps the key, says so, and works. After a start it still has the key. It used to
+// say "404 Not found" and to do nothing.
+func TestLinkRegistersItself(t *testing.T) {
+	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+		w := begin(func(c *Config) { delete(c.Tokens, "town") })
+		w.home.linkReaches(bridge.LinkUp)
+		here, there := w.ask("water")
+		me := w.thread(there).GetStr("requestor_id")
+		if !strings.HasPrefix(me, "agentmesh-") {
+			t.Errorf("there we are %q", me)
+		}
+		w.set("bob", there, Claimed, "")
+		w.set("bob", there, Completed, result("wet"))
+		w.home.reaches(here, Completed)
+		if n := w.home.titled("mess", "registered"); n != 1 {
+			t.Errorf("%d notices of the registration", n)
+		}
+		again, err := w.home.bridge.newLink(w.home.bridge.cfg.Links[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.remote.probe(t.Context()); err != nil || again.remote.self(t.Context()) != me {
+			t.Errorf("after a start we are %q, %v", again.remote.self(t.Context()), err)
+		}
+		_, v := w.call("bob", http.MethodGet, "executors", "")
+		if list, _ := v.Get("executors"); w.standin == nil && list.Len() != 4 {
+			t.Errorf("there are %s", list.JSON())
+		}
+		if w.standin != nil && len(w.standin.keys) != 4 {
+			t.Errorf("there are %d keys", len(w.standin.keys))
+		}
+	})
+}
+
+// What keeps a link from registering is said with what to do about it, and nothing is tried until then.
+func TestLinkCannotRegister(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*bridge.Link)
+		says   []string
+	}{
+		"the name is taken":    {func(l *bridge.Link) { l.Options = map[string]string{"as": "bob"} }, []string{"bob", "options.as", "token_file"}},
+		"no exchange is named": {func(l *bridge.Link) { l.Exchange = "" }, []string{"links[].exchange"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &standin{keys: map[string][2]string{}}
+			w := newTown(t, s, serve(t, s), func(c *Config) {
+				delete(c.Tokens, "town")
+				tt.change(&c.Links[0])
+			})
+			status := w.home.linkReaches(bridge.LinkDown)
+			for _, text := range tt.says {
+				if !strings.Contains(status.Error, text) {
+					t.Errorf("it says %q and nothing of %s", status.Error, text)
+				}
+			}
+			if !status.Retry.IsZero() {
+				t.Errorf("it is tried again at %v", status.Retry)
+			}
+		})
+	}
+}
+
+// An exchange that forgot the key which the link had registered gets a new registration, once.
+func TestForgottenLinkRegistersAgain(t *testing.T) {
+	s := &standin{keys: map[string][2]string{}}
+	w := newTown(t, s, serve(t, s), func(c *Config) {
+		delete(c.Tokens, "town")
+		c.Links[0].Options = map[string]string{"as": "home"}
+	})
+	w.home.linkReaches(bridge.LinkUp)
+	s.mu.Lock()
+	s.keys = map[string][2]string{}
+	s.mu.Unlock()
+	w.poke()
+	eventually(t, "the second registration", func() bool { w.poke(); return w.home.titled("mess", "registered") == 2 })
+	w.home.linkReaches(bridge.LinkUp)
+}
+
+// An exchange of ours that approves registrations is waited for; its id is the one that it names.
+func TestLinkWaitsForApproval(t *testing.T) {
+	away := newSite(t, func(c *ExchangeConfig) { c.Registration = "approval" })
+	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
+		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: away.srv.URL, Exchange: "home", Options: map[string]string{"as": "neighbour"}}}
+	})
+	eventually(t, "that the link waits", func() bool {
+		s := home.bridge.Links()[0]
+		return s.State == bridge.LinkConnecting && strings.Contains(s.Error, "approve")
+	})
+	if err := away.Admit(t.Context(), "neighbour", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	home.bridge.links[0].poke()
+	home.linkReaches(bridge.LinkUp)
+}
+
+// refusing is a foreign exchange that does not know the key.
+type refusing struct {
+	*board
+	polls, said int
+	err         error
+}
+
+func (r *refusing) changed(context.Context) ([]remoteThread, error) {
+	r.polls++
+	return nil, r.err
+}
+
+func (r *refusing) probe(context.Context) error { return r.err }
+
+func (r *refusing) create(context.Context, string, wire.Value) (string, error) {
+	r.said++
+	return "", r.err
+}
+
+// A link that is down tries nothing until the owner acts; it used to go on polling.
+func TestDownLinkIsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, remote, _ := newBoard(t)
+		defer l.b.x.cfg.Store.Close()
+		r := &refusing{board: remote, err: &client.SendError{Status: http.StatusUnauthorized}}
+		l.remote = r
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go l.run(ctx)
+		time.Sleep(time.Hour)
+		l.poke()
+		synctest.Wait()
+		status := l.b.Links()[0]
+		if status.State != bridge.LinkDown || !status.Retry.IsZero() || r.polls != 1 {
+			t.Errorf("after an hour the link is %+v with %d polls", status, r.polls)
+		}
+		request := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
+		m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Member{Key: "mess", Value: request.Tree()})}
+		err := l.deliver(ctx, bridge.Delivery{ID: "a", Address: l.address().String(), Message: m})
+		if _, refused := saysNo(err); err == nil || refused || r.said != 0 {
+			t.Errorf("a message is tried %d times: %v", r.said, err)
+		}
+		if err := l.b.Test(ctx, l.cfg.Name); err == nil {
+			t.Error("the test says that it works")
+		}
+		if synctest.Wait(); r.polls != 1 {
+			t.Errorf("%d polls after a test that failed", r.polls)
+		}
+		r.err = nil
+		if err := l.b.Test(ctx, l.cfg.Name); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if state := l.b.Links()[0].State; state != bridge.LinkUp {
+			t.Errorf("after a test that worked it is %s", state)
+		}
+		time.Sleep(time.Minute)
+		if r.polls < 10 {
+			t.Errorf("%d polls in a minute", r.polls)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,282 @@
+package mess
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// What leaves through a link: requests of ours, what we say in them, and what we say in threads that others opened there.
+
+// Deliver implements [bridge.Transport] for all links.
+func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	address, err := bridge.ParseAddress(d.Address)
+	if err != nil {
+		return bridge.Delivered{}, err
+	}
+	for _, l := range b.links {
+		if l.cfg.Name == address.Link {
+			return bridge.Delivered{Queued: true}, l.deliver(ctx, d)
+		}
+	}
+	return bridge.Delivered{}, fmt.Errorf("mess: there is no link %s", address.Link)
+}
+
+func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
+	if l.isDown() { // nothing is tried until the owner acts
+		return &client.SendError{Retry: true}
+	}
+	block, err := outgoing(d.Message)
+	if err != nil || len(block) == 0 {
+		return err
+	}
+	conv := cmp.Or(followed(d.Message.Payload), string(d.Message.Conversation))
+	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return l.open(ctx, d.ID, knownThread{Conv: conv, Mine: true, Intent: plainIntent(d.Message)}, block)
+	}
+	if err != nil {
+		return err
+	}
+	ref, once := string(rec.Body), onceOf(d.ID, string(rec.Body))
+	k, _, err := l.load(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if k.Mine {
+		err = l.sayInOurs(ctx, once, ref, k, block.plainAnswer(ref, k).there(ref))
+	} else {
+		err = l.sayInTheirs(ctx, once, ref, k, block.there(ref))
+	}
+	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
+		err = l.refused(ctx, ref, reason)
+	}
+	l.poke()
+	return err
+}
+
+// onceOf is the Idempotency-Key of a delivery to a thread, "" for one that is made.
+func onceOf(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
+
+// open makes a thread there. After a crash the same request is sent again; an exchange that knows ids, or names of calls,
+// keeps it one.
+func (l *link) open(ctx context.Context, id string, k knownThread, block Block) error {
+	i := slices.IndexFunc(block, func(e Entry) bool { return e.Type == "request" })
+	if i < 0 {
+		return errors.New("mess: nothing there is known by this conversation")
+	}
+	err := l.make(ctx, onceOf(id, ""), k, block[i].Body)
+	if reason, no := saysNo(err); no {
+		return l.declined(ctx, k.Conv, reason, err)
+	}
+	if err != nil {
+		return err
+	}
+	l.poke()
+	return nil
+}
+
+// make makes the thread and remembers that it is ours, before anybody looks at what is there.
+func (l *link) make(ctx context.Context, once string, k knownThread, request wire.Value) error {
+	l.making.Lock()
+	defer l.making.Unlock()
+	ref, err := l.remote.create(ctx, once, request)
+	if err != nil {
+		return err
+	}
+	changes := l.change(ref, k)
+	changes[0].Max = 0 // there are as many as we ask for, whatever the other side lists
+	return l.b.x.records.Apply(ctx, changes, time.Now())
+}
+
+// sayInOurs says something in a thread that we opened. On public servers an answer moves no thread: there the link also sets
+// the state that our thread has after it.
+func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b Block) error {
+	if err := l.remote.say(ctx, once, ref, b); err != nil || !b.isAnswer() {
+		return err
+	}
+	next := InProgress
+	if k.Intent == "" {
+		t, err := l.here(ctx, "", k)
+		if err != nil || t == nil || t.Status != InProgress && t.Status != Held {
+			return err // some questions are open
+		}
+		next = t.Status
+	}
+	v, err := l.remote.view(ctx, ref)
+	if err == nil && (v.status == NeedsInput || v.status == NeedsConfirmation) {
+		state := Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(next))})}}
+		err = l.remote.say(ctx, once+"-state", ref, state)
+		v.status = next
+	}
+	if _, no := saysNo(err); no { // the answer is there, and that is what counts
+		l.b.log.Info("the state after an answer was refused", "link", l.cfg.Name, "thread", ref, "error", err)
+		return nil
+	}
+	if err != nil || v.status != next {
+		return err
+	}
+	return l.update(ctx, ref, func(k *knownThread) { k.State = next })
+}
+
+// isAnswer reports whether a block answers a question, or a needs_confirmation.
+func (b Block) isAnswer() bool {
+	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.decides() })
+}
+
+// sayInTheirs says something in a thread that somebody else opened there. We work on it, so our claim stands there first, in a
+// call of its own: a server may not know the state that follows, and refuses the whole call.
+func (l *link) sayInTheirs(ctx context.Context, once, ref string, k knownThread, b Block) error {
+	var claim, rest Block
+	works := false
+	for _, e := range b {
+		code, _ := ParseCode(e.Body.GetStr("code"))
+		works = works || e.Type == "response" || e.Type == "status" && code != Declined
+		if e.Type == "status" && code == Claimed {
+			claim = append(claim, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	if works {
+		if len(claim) == 0 {
+			claim = Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(Claimed))})}}
+		}
+		if lost, err := l.claim(ctx, once+"-claim", ref, k, claim); lost || err != nil {
+			return err
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	return l.remote.say(ctx, once, ref, rest)
+}
+
+// claim makes sure that we hold a thread there. It looks first, because public servers let anybody claim what another has
+// claimed. lost reports that the thread is not to be had: then it has ended here.
+func (l *link) claim(ctx context.Context, once, ref string, k knownThread, claim Block) (lost bool, err error) {
+	if k.Holder != "" {
+		return false, nil
+	}
+	v, err := l.remote.view(ctx, ref)
+	_, no := saysNo(err)
+	switch self := l.remote.self(ctx); {
+	case no, err == nil && v.gone:
+		return true, l.lose(ctx, ref, k, "the exchange does not show it any more")
+	case err != nil:
+		return false, err
+	case v.status.Terminal():
+		return true, l.lose(ctx, ref, k, "it is "+string(v.status)+" there")
+	case v.holder != "" && v.holder != self && !k.Held:
+		return true, l.lose(ctx, ref, k, wire.OneLine(v.holder, 64)+" has taken it there")
+	}
+	if v.holder == "" {
+		if err := l.update(ctx, ref, func(k *knownThread) { k.Held = true }); err != nil { // whatever becomes of the answer
+			return false, err
+		}
+		err := l.remote.say(ctx, once, ref, claim)
+		if reason, no := saysNo(err); no {
+			return true, l.lose(ctx, ref, k, reason)
+		}
+		if err != nil {
+			return false, err
+		}
+		if v, err = l.remote.view(ctx, ref); err != nil {
+			return false, err
+		}
+	}
+	return false, l.update(ctx, ref, func(k *knownThread) { k.Held, k.Holder = true, v.holder })
+}
+
+// lose ends our copy of a thread that our claim came too late for, and tells the owner.
+func (l *link) lose(ctx context.Context, ref string, k knownThread, why string) error {
+	if err := l.refused(ctx, ref, why); err != nil {
+		return err
+	}
+	t, err := l.here(ctx, k.Peer, k)
+	if err != nil || t == nil {
+		return err
+	}
+	return l.b.end(ctx, t, "link", why, nil)
+}
+
+// saysNo returns why the other side refuses what is said in a thread; ok is false if it may take it later, or if it is not
+// the thread that it refuses.
+func saysNo(err error) (reason string, ok bool) {
+	refusal := &wire.Error{}
+	if e, sent := errors.AsType[*client.SendError](err); sent {
+		if e.Retry || e.Refusal == nil {
+			return "", false
+		}
+		refusal = e.Refusal
+	} else if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
+		refusal = e
+	}
+	return refusal.Message, refusal.Status >= 400 && refusal.Status < 500 && refusal.Status != http.StatusUnauthorized
+}
+
+// refused tells the owner that a message was not taken there.
+func (l *link) refused(ctx context.Context, ref, reason string) error {
+	l.b.log.Warn("what was said was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
+	err := l.b.note(ctx, "the exchange behind the link "+l.cfg.Name+" refused what was said in "+ref, reason, nil)
+	if err != nil {
+		return errors.Join(&client.SendError{Retry: true}, err)
+	}
+	return nil
+}
+
+// declined has a thread that the other side would not have declined by it. What is no thread of ours fails as it is.
+func (l *link) declined(ctx context.Context, conv, reason string, because error) error {
+	if _, ok := l.b.threadOf(ctx, l.pseudonym(exchangeID), conv); !ok {
+		return because
+	}
+	no := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "code", Value: wire.Text(string(Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	if err := l.hand(ctx, exchangeID, conv, "declined", Entry{Type: "status", Body: no}); err != nil {
+		return errors.Join(because, err)
+	}
+	return nil
+}
+
+// outgoing turns a message of the mesh into a block. What is said in other intents becomes a request for text; what has
+// nothing to say there is an empty block. Who of us works on a thread is not said: it stays open there.
+func outgoing(m wire.Message) (Block, error) {
+	if list, ok := m.Payload.Get("mess"); ok {
+		b, err := FromTree(list)
+		return slices.DeleteFunc(b, func(e Entry) bool { return e.Type == "ack" || e.successor() != "" }), err
+	}
+	member := func(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
+	status := func(code Code, more ...wire.Member) (Block, error) {
+		return Block{{Type: "status", Body: wire.Obj(append([]wire.Member{member("re", "last"), member("code", string(code))}, more...)...)}}, nil
+	}
+	text, about := "", ""
+	switch m.Action() {
+	case "ask":
+		text, about = m.Payload.GetStr("question"), m.Payload.GetStr("context")
+	case "deliver":
+		message, _ := m.Payload.Get("message")
+		text, about = message.GetStr("body"), message.GetStr("subject")
+	case "request_human":
+		text = m.Payload.GetStr("reason")
+	case wire.ActionClose:
+		return status(Declined, member("reason", m.Payload.GetStr("reason")))
+	case wire.ActionPending, wire.ActionReceived:
+		return nil, nil // to say held there is to claim, and nobody here has said yes
+	}
+	if text == "" {
+		return nil, errors.New("mess: a message of this kind cannot be said there")
+	}
+	body := wire.Obj(member("intent", text), wire.Member{Key: "response_hint", Value: wire.Texts([]string{"text"})})
+	if about != "" {
+		body = body.With("context", wire.Texts([]string{about}))
+	}
+	return Block{{Type: "request", Body: body}}, nil
+}

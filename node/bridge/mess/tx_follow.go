@@ -1,0 +1,220 @@
+package mess
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// What those say of a thread that it was sent to (Options.Sent). The exchange behind a link is right about its own threads
+// (Options.Follow): ours goes to the state that it says, whatever section 5 lets an executor do. An agent of the mesh is held
+// to section 5; only what its exchange may do, and no executor, is followed.
+
+// follow applies a status of whom the thread was sent to. done is false for one that is judged as any executor's.
+func (t *tx) follow(th *Thread, s Status, e Entry) (done bool, err error) {
+	by := t.who.ID
+	nobody := th.Holder == "" // works on it there, as far as we know
+	parks := nobody && (s.Code == Held || s.Code == Waiting)
+	goesOn := e.successor()
+	switch {
+	case t.opts.Sent == "":
+		return false, nil
+	case !t.opts.Follow && !parks && goesOn == "" && !slices.Contains([]Code{Expired, Cancelled, Superseded}, s.Code):
+		return false, nil
+	case th.Status.Terminal() && s.Code != th.Status:
+		return true, conflict("the thread is %s", th.Status)
+	case !nobody && th.Holder != by:
+		return true, errTaken
+	case nobody && (!th.offeredTo(by) || !th.claimable() && !th.waitsForPeer() && !th.Status.Terminal()):
+		return true, conflict("the thread is %s", th.Status)
+	}
+	switch body := s.Body; {
+	case th.Status.Terminal():
+		t.say(th, e)
+	case goesOn != "":
+		t.goOn(th, s, goesOn)
+	case parks:
+		waits := t.opts.Sent
+		if th.waitsForPeer() && waits == parkedPending {
+			waits = th.Parked // it was let in, and its owner is asked about the job now: the ack of the request is no end of that
+		}
+		if th.Status != s.Code {
+			th.become(s.Code, by, s.Message, t.now)
+		}
+		th.Parked = waits
+		t.say(th, e)
+	case nobody && slices.Contains([]Code{Declined, Failed, Cancelled, Expired}, s.Code):
+		t.dropOut(th, s, e)
+	default:
+		if nobody && s.Code != Superseded && s.Code != Received {
+			th.claim(by, t.now)
+		}
+		if s.Code == Received { // whoever had it there gave it back
+			th.Holder = ""
+		}
+		if s.Code != th.Status {
+			th.become(s.Code, by, s.Message, t.now)
+		}
+		th.took(s, t.now)
+		if s.Code == Claimed && body.GetStr("executor") == "" {
+			body = body.With("executor", wire.Text(by))
+		}
+		t.say(th, Entry{Type: "status", Body: goneOn(body)})
+		if nobody && th.Holder != "" {
+			t.claimed(th)
+		}
+	}
+	return true, nil
+}
+
+// dropOut takes back a thread from whom it was sent to, and who has not claimed it. If nobody else is left for it, it ends as
+// it ended there (MESS-24).
+func (t *tx) dropOut(th *Thread, s Status, e Entry) {
+	th.Declined = append(th.Declined, t.who.ID)
+	if t.x.crew.none(th) && (t.x.hears == nil || !t.x.hears(toDirectory)) {
+		th.become(s.Code, t.who.ID, cmp.Or(s.Reason, s.Message), t.now)
+	}
+	t.say(th, e)
+	if !th.Status.Terminal() && t.x.crew.none(th) { // others may be listed
+		t.tell(toDirectory, noticeOffer, th.Ref, th.Serial)
+	}
+}
+
+// goOn keeps a thread that was delegated to another thread there: whom it was sent to goes on with it under that name. What
+// was asked in the older one is asked no more.
+func (t *tx) goOn(th *Thread, s Status, as string) {
+	if p := th.Peers[t.who.ID]; p.Address == "" {
+		p.Name = as
+		th.Peers[t.who.ID] = p
+	}
+	if th.asks() {
+		th.become(Claimed, t.who.ID, "", t.now)
+	}
+	words := "it goes on there as " + wire.OneLine(as, maxID)
+	if s.Delegated != "" {
+		words += ", with " + wire.OneLine(s.Delegated, 64)
+	}
+	t.say(th, th.statusEntry(wire.Member{Key: "message", Value: wire.Text(words)}))
+}
+
+// goneOn says in words as which threads one goes on that was superseded or delegated there. Their refs mean nothing here, or
+// another thread.
+func goneOn(body wire.Value) wire.Value {
+	list, superseded := body.Get("superseded_by")
+	if body = body.Without("ref").Without("superseded_by"); !superseded {
+		return body
+	}
+	if list.Kind() != wire.Array {
+		list = wire.Arr(list)
+	}
+	var names []string
+	for v := range list.Elems() {
+		if name, ok := v.Str(); ok && safeRef.MatchString(name) && len(names) < 50 {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 && body.GetStr("message") != "" {
+		return body // of an exchange behind that one
+	}
+	return body.With("message", wire.Text("it goes on there as "+cmp.Or(strings.Join(names, ", "), "others")+": that is not followed here"))
+}
+
+// followResponse takes in a result from the exchange behind a link in any open state. done is false if it is judged as any
+// executor's.
+func (t *tx) followResponse(th *Thread, e Entry) (done bool) {
+	if !t.opts.Follow || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.claimable() {
+		return false
+	}
+	if th.Holder == "" {
+		th.claim(t.who.ID, t.now)
+		defer t.claimed(th)
+	}
+	t.say(th, e)
+	return true
+}
+
+// decides reports whether an entry is the word about a suggestion.
+func (e Entry) decides() bool {
+	accept, ok := e.Body.Get("accept")
+	return ok && e.Type == "reply" && !accept.IsNull()
+}
+
+// onlyDecides reports whether a block is such words and nothing else.
+func (b Block) onlyDecides() bool {
+	return len(b) > 0 && !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && !e.decides() })
+}
+
+// decidesFor reports whether an entry is the word about a suggestion that a peer made.
+func (t *Thread) decidesFor(e Entry, peer string) bool {
+	re := first(e.Body)
+	return e.decides() && slices.ContainsFunc(t.Suggestions, func(s Suggestion) bool { return s.ID == re && s.By == peer })
+}
+
+// there is a block for another exchange, where a thread is known as ref. The word about a suggestion of its names that.
+func (b Block) there(ref string) Block {
+	out := b.about(ref)
+	for i, e := range b {
+		if e.decides() {
+			out[i] = e
+		}
+	}
+	return out
+}
+
+// madeThere reports whether it is for the exchange of a peer to carry a suggestion out.
+func (t *Thread) madeThere(s *Suggestion) bool { return s != nil && t.Peers[s.By].Offered }
+
+// decideThere hands the requester's word to the exchange that made a suggestion. It means the threads, executors and times of
+// that exchange, which carries it out; our thread goes the way of the one there.
+func (t *tx) decideThere(ctx context.Context, th *Thread, e Entry, s *Suggestion, accept bool) error {
+	word, by := "refused", s.By
+	if accept {
+		word = "accepted"
+		switch free := th.claimable() || th.waitsForPeer(); {
+		case !th.Status.Open(), th.Holder == "" && !free && th.Parked != parkedApproval:
+			return conflict("the thread is %s", th.Status)
+		case th.Holder != "" && th.Holder != by, !th.offeredTo(by):
+			return conflict("who suggested it does not work on the thread any more")
+		}
+		if err := t.mayGoOn(th); err != nil {
+			return err
+		}
+	}
+	e.Body = e.Body.With("re", wire.Text(s.ID))
+	if err := t.mark(ctx, th, *s, word); err != nil {
+		return err
+	}
+	t.say(th, e)
+	t.flushOne(th)
+	if th.Holder != by { // who has the thread is told of all that is said in it
+		t.tell(by, noticeUpdate, th.Ref, th.Serial)
+	}
+	return nil
+}
+
+// mark notes the word about a suggestion, and about the same one in the other threads that it is about: of a merge there,
+// every thread hears for itself.
+func (t *tx) mark(ctx context.Context, th *Thread, s Suggestion, word string) error {
+	refs := []string{th.Ref}
+	if s.Type == "merge" {
+		tag := own(th.Requester, s.ID)
+		more, _ := t.x.index.page("from:"+th.Requester, position{}, maxSuggestions, func(e *entry) bool {
+			return e.ref != th.Ref && slices.Contains(e.tags, tag)
+		})
+		refs = append(refs, more...)
+	}
+	for _, ref := range refs {
+		other, err := t.load(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if same := other.suggestion(s.ID); same != nil && same.By == s.By && same.Type == s.Type {
+			same.Decided = word
+			t.touch(other)
+		}
+	}
+	return nil
+}
