@@ -21,6 +21,7 @@ import (
 // remembered is what a link over REST keeps.
 type remembered struct {
 	ID         string            `json:"id,omitempty"` // under which the exchange knows us
+	Of         string            `json:"of,omitempty"` // the owner's key that the id belongs to, as a hash; "" for Key
 	Exchange   string            `json:"exchange,omitempty"`
 	Key        client.Credential `json:"key,omitempty"`
 	OtherWords bool              `json:"other_words,omitempty"` // the server knows [otherWords]
@@ -153,7 +154,7 @@ func (r *restRemote) register(ctx context.Context, v remembered) (remembered, er
 	if err != nil || key == "" || len(key) > 4096 || strings.ContainsAny(key, " \t\r\n") {
 		return v, notJoined(true, "the exchange registered us and gave no usable key: give the link one in token_file")
 	}
-	v.ID, v.Key = id, client.Credential(key)
+	v.ID, v.Of, v.Key = id, "", client.Credential(key)
 	if err := r.memory.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database"); err != nil {
 		return v, errors.Join(&client.SendError{Retry: true}, err)
 	}

@@ -121,8 +121,12 @@ func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, erro
 		if r.requester == "" || l.known[r.ref] == r.updated {
 			continue
 		}
-		if k, _, err := l.load(ctx, r.ref); err != nil || k.Mine {
-			return r.requester, errors.Join(err, l.remote.learn(ctx, r.requester))
+		k, _, err := l.load(ctx, r.ref)
+		if err != nil {
+			return "", err
+		}
+		if k.Mine {
+			return r.requester, l.remote.learn(ctx, r.requester)
 		}
 	}
 	return "", nil

@@ -133,17 +133,25 @@ func remoteText(answer []byte) string {
 func (r *restRemote) self(context.Context) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.kept == nil {
+	if r.kept == nil || r.kept.Of != r.keyHash() { // or it is that of another key
 		return r.as
 	}
 	return cmp.Or(r.kept.ID, r.as)
+}
+
+// keyHash tells the owner's key from another, "" if the owner gave none.
+func (r *restRemote) keyHash() string {
+	if r.token == "" {
+		return ""
+	}
+	return hashOf(string(r.token))
 }
 
 func (r *restRemote) learn(ctx context.Context, self string) error {
 	if self == "" || self == r.self(ctx) {
 		return nil
 	}
-	return r.remember(ctx, func(m *remembered) { m.ID = self })
+	return r.remember(ctx, func(m *remembered) { m.ID, m.Of = self, r.keyHash() })
 }
 
 func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (string, error) {

@@ -330,23 +330,21 @@ func (w *town) call(who, method, path, body string) (int, wire.Value) {
 	return resp.StatusCode, v
 }
 
-// word is a status as the server spells it.
-func (w *town) word(code Code) string {
-	if w.standin != nil && w.standin.php {
-		return strings.ReplaceAll(code.rest(), "_", "-")
-	}
-	return code.rest()
-}
-
-// set has somebody PATCH a thread there; more are further members.
+// set has somebody PATCH a thread there, in the words that the server knows; more are further members.
 func (w *town) set(who, there string, code Code, more string) {
 	w.t.Helper()
-	body := `{` + more + `}`
+	bodies := []string{`{` + more + `}`}
 	if code != "" {
-		body = `{"status":"` + w.word(code) + `"` + more + `}`
+		bodies = []string{`{"status":"` + code.rest() + `"` + more + `}`, `{"status":"` + strings.ReplaceAll(code.rest(), "_", "-") + `"` + more + `}`}
 	}
-	if status, v := w.call(who, http.MethodPatch, "requests/"+there, body); status != http.StatusOK {
-		w.t.Fatalf("PATCH %s: %d %s", body, status, v.JSON())
+	for i, body := range bodies {
+		status, v := w.call(who, http.MethodPatch, "requests/"+there, body)
+		if status == http.StatusOK {
+			break
+		}
+		if i == len(bodies)-1 {
+			w.t.Fatalf("PATCH %s: %d %s", body, status, v.JSON())
+		}
 	}
 	w.poke()
 }
