@@ -84,6 +84,8 @@ type Config struct {
 	FirstKey func(id wire.AgentID) (*signing.PrivateKey, error)
 	Logger   *slog.Logger     // nil logs nothing
 	Metrics  *httpapi.Metrics // nil counts nothing
+	// Process returns the part of the owner's status that is about the process; nil for none.
+	Process func(context.Context) httpapi.ProcessStatus
 }
 
 // Identity is who the node is: its signing key and the card that says so.

@@ -20,7 +20,7 @@ import (
 // statusCap bounds what status counts; beyond it the owner sees "1000".
 const statusCap = 1000
 
-// ownerStatus says in one document how the node is doing.
+// ownerStatus shows in one document how the process and its node are doing.
 func (n *Node) ownerStatus(c echo.Context) error {
 	ctx, now := c.Request().Context(), time.Now()
 	items, err := count(func(after string, limit int) (int, string, error) {
@@ -52,7 +52,12 @@ func (n *Node) ownerStatus(c echo.Context) error {
 		return ownerError(err)
 	}
 	id := n.identity.Load()
+	var process httpapi.ProcessStatus
+	if n.cfg.Process != nil {
+		process = n.cfg.Process(ctx)
+	}
 	return httpapi.JSON(c, http.StatusOK, struct {
+		httpapi.ProcessStatus
 		AgentID     wire.AgentID   `json:"agent_id"`
 		Name        string         `json:"name"`
 		Endpoint    string         `json:"endpoint"`
@@ -68,7 +73,7 @@ func (n *Node) ownerStatus(c echo.Context) error {
 		Store       string         `json:"store"`
 		Notify      notify.Status  `json:"notify"` // how telling the owner goes
 	}{
-		AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
+		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.Paused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
 		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx), Notify: told,
 	})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/client"
@@ -114,31 +115,64 @@ func (d *doctor) examine(ctx context.Context) {
 	d.disk()
 	configured := d.configuration()
 	d.socket(ctx)
-	if d.running && d.status == nil || configured && !d.cfg.has(roleNode) {
+	base, local, named := d.cfg.PublicURL, !d.cfg.Public(), true
+	if d.status != nil { // it may run with other flags than this command has
+		base, local = d.status.URL, d.status.Profile != "public"
+		d.flagged(local)
+	}
+	if configured && !local {
+		named = d.publicURL(ctx, base)
+	}
+	if d.status != nil && slices.Contains(d.status.Roles, roleDirectory) && named {
+		d.ownDirectory(ctx, base, local)
+	}
+	if d.status != nil && d.status.AgentID == "" || configured && !d.cfg.has(roleNode) {
 		return // a directory alone
 	}
 	d.keys()
 	if !configured || d.card.IsNull() {
 		return
 	}
-	local := !d.cfg.Public()
-	if d.status != nil { // it may run with other flags than this command has
-		local = isLoopback(d.status.Endpoint) && strings.HasPrefix(d.status.Endpoint, "http:")
-		d.flagged(d.status.Endpoint, local)
-	}
 	http := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
 	defer http.Close()
 	d.listings(ctx, http)
-	if local || d.reachable(ctx) {
+	if local || d.reachable(ctx, base, named) {
 		d.endpoint(ctx, http, local)
 	}
 }
 
-// reachable looks at name and certificate of the endpoint, as a peer meets them.
-func (d *doctor) reachable(ctx context.Context) bool {
+// publicURL looks at the name and the certificate of the URL under which others reach the process.
+func (d *doctor) publicURL(ctx context.Context, target string) bool {
+	u, err := url.Parse(target)
+	return err == nil && d.resolve(ctx, u, false) && d.certificate(ctx, u)
+}
+
+// ownDirectory examines the directory of the process as "doctor URL" does from elsewhere.
+func (d *doctor) ownDirectory(ctx context.Context, target string, local bool) {
+	u, err := url.Parse(target)
+	if err != nil {
+		return
+	}
+	h := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
+	defer h.Close()
+	reach := client.Public
+	if local {
+		reach = client.Loopback
+	}
+	if !d.directory(ctx, h, reach, u) {
+		d.fail("directory", "does a proxy pass /v1 on to it?", "%s/v1/agents does not answer with a list", clean(target))
+	}
+}
+
+// reachable looks at name and certificate of the endpoint, as a peer meets them. named is what was found out about those
+// of the process, which are the same if the endpoint is at its host.
+func (d *doctor) reachable(ctx context.Context, process string, named bool) bool {
 	u, err := url.Parse(d.card.GetStr("endpoint"))
 	if err != nil || u.Scheme != "https" {
 		return true // the endpoint itself says more
+	}
+	if at, err := url.Parse(process); err == nil && at.Host == u.Host {
+		return named
 	}
 	return d.resolve(ctx, u, false) && d.certificate(ctx, u)
 }
@@ -219,14 +253,14 @@ func (d *doctor) configuration() bool {
 	return true
 }
 
-// flagged corrects what configuration found where a flag of serve made the node reachable: flags are not remembered.
-func (d *doctor) flagged(endpoint string, local bool) {
-	if local || d.cfg.Public() || d.cfg.ViaRelay != "" {
+// flagged corrects what configuration found if a flag of serve made the process public: flags are not remembered.
+func (d *doctor) flagged(local bool) {
+	if local || d.cfg.Public() {
 		return
 	}
 	for i, f := range d.found {
 		if f.Check == "configuration" && f.State == findingOK {
-			d.found[i] = finding{findingWarn, f.Check, "local profile, but serve was started with flags that make it " + clean(endpoint),
+			d.found[i] = finding{findingWarn, f.Check, "local profile, but serve was started with flags that make it " + clean(d.status.URL),
 				"write them into the configuration: other commands and the next start do not know them"}
 		}
 	}
@@ -286,7 +320,7 @@ func (d *doctor) socket(ctx context.Context) {
 	d.ownCertificate(ctx, o)
 	raw, err := o.call(ctx, "GET", "status", nil, nil)
 	if err != nil {
-		d.ok(check, "a directory without a node runs")
+		d.fail(check, "look at its log, then start it again", "it runs, and its status fails: %v", err)
 		return
 	}
 	s, err := decode[statusAnswer](raw)
@@ -299,9 +333,12 @@ func (d *doctor) socket(ctx context.Context) {
 }
 
 func (d *doctor) serving(s statusAnswer) {
-	if s.Paused {
+	switch {
+	case s.AgentID == "":
+		d.ok("serve", "a directory without a node runs")
+	case s.Paused:
 		d.warn("serve", "agentmesh resume", "it runs and is paused: senders are told to try again")
-	} else {
+	default:
 		d.ok("serve", "it runs and takes messages")
 	}
 	if s.Store != "ok" {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -22,6 +23,35 @@ type owner struct {
 	http  *http.Client
 	close func() error
 	here  *process // the process behind it where that is this one
+	home  home
+	heard bool // it answered once
+}
+
+// ownerPatience is how long a running process may take to answer the first call.
+const ownerPatience = 10 * time.Second
+
+// awaitAnswer returns an error if the running process has the owner's socket and does not answer. Calls themselves are
+// not bounded: one may wait for a peer, or for the owner.
+func (o *owner) awaitAnswer(ctx context.Context) error {
+	if o.here != nil || o.heard {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, "http://localhost/owner/version", nil)
+	if err != nil {
+		return fmt.Errorf("ask the running agentmesh: %w", err)
+	}
+	resp, err := o.http.Do(req)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return failHint(exitUnavailable, fmt.Errorf("%s has the data directory %s and has not answered for %s", o.home.user(), o.home.dir, ownerPatience),
+			"look at its log, and stop it if it hangs")
+	}
+	if err != nil {
+		return fail(exitUnavailable, fmt.Errorf("ask the running agentmesh: %w", err))
+	}
+	o.heard = true
+	return resp.Body.Close()
 }
 
 // maxOwnerAnswer bounds an answer of the owner API; a backup is streamed past it.
@@ -46,8 +76,10 @@ func (a *app) owner(ctx context.Context) (*owner, error) {
 	case h.lostDatabase():
 		return nil, failHint(exitConfig, fmt.Errorf("%s: %w", h.path(fileDatabase), errNoDatabase),
 			"restore a backup into a new directory, or let agentmesh serve start with an empty one")
-	case cfg.has(roleNode) && !h.initialised(), !h.hasDatabase():
+	case !h.hasDatabase():
 		return nil, noAgent(dir)
+	case !h.initialised():
+		cfg.Roles = []string{roleDirectory} // a directory alone ran here
 	}
 	var o *owner
 	err = a.untilFree(ctx, h, commandWait, func() (done bool, err error) {
@@ -76,6 +108,7 @@ func running(ctx context.Context, dir string) *owner {
 	conn.Close()
 	transport := &http.Transport{DialContext: dial}
 	return &owner{
+		home:  home{dir},
 		http:  &http.Client{Transport: transport},
 		close: func() error { transport.CloseIdleConnections(); return nil },
 	}
@@ -98,11 +131,15 @@ func (a *app) inProcess(ctx context.Context, cfg Config) (*owner, error) {
 		http:  &http.Client{Transport: client.InProcess(p.owner.Handler())},
 		close: p.Close,
 		here:  p,
+		home:  p.home,
 	}, nil
 }
 
 // do makes one call and returns the answer, which the caller closes. A refusal is a *[wire.Error].
 func (o *owner) do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
+	if err := o.awaitAnswer(ctx); err != nil {
+		return nil, err
+	}
 	target := "http://localhost/owner/" + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
@@ -130,8 +167,14 @@ func (o *owner) do(ctx context.Context, method, path string, query url.Values, b
 	if resp.StatusCode < 300 {
 		return resp, nil
 	}
-	return nil, refusal(resp)
+	err = refusal(resp)
+	if errors.Is(err, errNotServed) && o.here != nil && o.here.node == nil {
+		return nil, noAgent(o.home.dir)
+	}
+	return nil, err
 }
+
+var errNotServed = errors.New("the running agentmesh does not serve this")
 
 // refusal reads what the owner API said instead of an answer.
 func refusal(resp *http.Response) error {
@@ -148,7 +191,7 @@ func refusal(resp *http.Response) error {
 	case !ok:
 		return fail(exitUnavailable, fmt.Errorf("the running agentmesh answered %s", resp.Status))
 	case e.Status == http.StatusNotFound && e.Message == wire.ErrRoute.Message:
-		return failHint(exitUnavailable, errors.New("the running agentmesh does not serve this"), "its configuration may lack the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve: docs/config.md")
+		return failHint(exitUnavailable, errNotServed, "its configuration may lack the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve: docs/config.md")
 	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:
 		return failHint(exitCode(e), errors.New(e.Message), "find agents with: agentmesh discover, or take a card that you were given with: agentmesh peers add")
 	}

@@ -163,8 +163,9 @@ func (p *process) assemble(ctx context.Context, base string) error {
 			return err
 		}
 	}
-	if p.node == nil {
-		node.MountAudit(p.owner.Group(), p.audit) // else the node did
+	if p.node == nil { // else the node did
+		node.MountAudit(p.owner.Group(), p.audit)
+		p.mountStatus(p.owner.Group())
 	}
 	return p.addBridges()
 }
@@ -234,6 +235,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
 		MaxBytes: p.cfg.Conversations.MaxBytes, SaveKey: p.saveKey, RetiredKey: p.retiredKey, FirstKey: p.firstKey, Logger: p.log, Metrics: p.metrics,
+		Process: p.processStatus,
 	})
 	if err != nil {
 		return fail(exitConfig, fmt.Errorf("start the node: %w", err))

@@ -16,8 +16,14 @@ type statusCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// statusAnswer is what the command shows of GET /owner/status.
+// statusAnswer is what the commands read of GET /owner/status. Without a node AgentID is empty, and so is what belongs to
+// it.
 type statusAnswer struct {
+	Roles   []string              `json:"roles"`
+	Profile string                `json:"profile"`
+	URL     string                `json:"url"`
+	Parts   map[string]partStatus `json:"parts"`
+
 	AgentID     string    `json:"agent_id"`
 	Name        string    `json:"name"`
 	Endpoint    string    `json:"endpoint"`
@@ -40,13 +46,20 @@ type statusAnswer struct {
 	Notify    notify.Status  `json:"notify"`
 }
 
+// partStatus is the state of one part of the process.
+type partStatus struct {
+	Status    string `json:"status"`
+	Agents    int    `json:"agents"`    // cards in the directory
+	Connected int    `json:"connected"` // agents that wait for mail
+}
+
 func (c *statusCmd) Run(ctx context.Context, a *app) error {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
 	if o.here != nil {
-		a.note("no serve runs on this data directory, so nobody can reach the agent")
+		a.note("no serve runs on this data directory, so nobody can reach it")
 	}
 	raw, err := o.call(ctx, http.MethodGet, "status", nil, nil)
 	s, err := present(a, c.JSON, raw, errors.Join(err, o.close()), a.showStatus)
@@ -61,16 +74,20 @@ func (a *app) showStatus(s statusAnswer) {
 	if s.Paused {
 		state = "paused"
 	}
-	rows := [][]string{
-		{"agent", s.AgentID},
-		{"name", s.Name},
-		{"endpoint", s.Endpoint},
-		{"key", s.Fingerprint},
-		{"state", state + ", access mode " + s.Mode + ", outgoing " + s.Outgoing},
-		{"store", s.Store},
-		{"inbox", fmt.Sprintf("%d new", s.Inbox)},
-		{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
+	rows := [][]string{{"process", s.Profile + " profile, " + s.URL}, {"store", s.Store}}
+	if s.AgentID != "" {
+		rows = [][]string{
+			{"agent", s.AgentID},
+			{"name", s.Name},
+			{"endpoint", s.Endpoint},
+			{"key", s.Fingerprint},
+			{"state", state + ", access mode " + s.Mode + ", outgoing " + s.Outgoing},
+			{"store", s.Store},
+			{"inbox", fmt.Sprintf("%d new", s.Inbox)},
+			{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
+		}
 	}
+	rows = append(rows, partRows(s.Parts)...)
 	for _, k := range slices.Sorted(maps.Keys(s.Outbox)) {
 		rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
 	}
@@ -100,6 +117,21 @@ func (a *app) showStatus(s statusAnswer) {
 		rows = append(rows, []string{"directory", text})
 	}
 	a.table(rows)
+}
+
+// partRows shows the parts of a directory, and every other part that is not well.
+func partRows(parts map[string]partStatus) (rows [][]string) {
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		switch part := parts[name]; {
+		case name == "directory":
+			rows = append(rows, []string{"hosts", fmt.Sprintf("a directory of %d cards, %s", part.Agents, part.Status)})
+		case name == "relay":
+			rows = append(rows, []string{"hosts", fmt.Sprintf("mailboxes, %d agents connected, %s", part.Connected, part.Status)})
+		case part.Status != "ok" && name != "store":
+			rows = append(rows, []string{name, part.Status})
+		}
+	}
+	return rows
 }
 
 type pauseCmd struct {

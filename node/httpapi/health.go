@@ -92,6 +92,21 @@ func (h *health) mount(e *echo.Echo) {
 	}, AnyOrigin)
 }
 
+// ProcessStatus is the part of the owner's status that is about the process and not about its node.
+type ProcessStatus struct {
+	Roles   []string `json:"roles"`
+	Profile string   `json:"profile"` // "local" or "public"
+	URL     string   `json:"url"`     // under which others reach the process
+	// Parts is the state of every part of the process, by name, as /health shows it.
+	Parts map[string]any `json:"parts"`
+}
+
+// Parts returns the state of every part, as /health shows it.
+func (s *Server) Parts(ctx context.Context) map[string]any {
+	doc, _ := s.health.document(ctx)
+	return doc.Parts
+}
+
 // document asks every part; err is that of the first one that is not well.
 func (h *health) document(ctx context.Context) (healthDocument, error) {
 	h.mu.Lock()

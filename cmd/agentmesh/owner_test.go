@@ -1,0 +1,32 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// silent is a process that takes connections and never answers.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestCommandGivesUpOnASilentServe: a command waited for ever for a process that hangs.
+func TestCommandGivesUpOnASilentServe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &owner{http: &http.Client{Transport: silent{}}, home: home{"data"}}
+		began := time.Now()
+		_, err := o.call(t.Context(), http.MethodGet, "status", nil, nil)
+		if err == nil || !strings.Contains(err.Error(), "has not answered for 10s") || exitCode(err) != exitUnavailable {
+			t.Errorf("call = %v, want the exit code %d and how long it waited", err, exitUnavailable)
+		}
+		if took := time.Since(began); took != ownerPatience {
+			t.Errorf("it gave up after %v, want %v", took, ownerPatience)
+		}
+	})
+}
