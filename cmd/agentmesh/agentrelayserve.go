@@ -60,15 +60,15 @@ func isRelayToken(name string) bool {
 // relayConfig is what the configuration means to the relay.
 func (p *process) relayConfig() agentrelay.RelayConfig {
 	c := p.cfg.AgentRelay
-	mode := agentrelay.RegistrationOpen // AR-36
+	mode, registrations := agentrelay.RegistrationOpen, -1 // AR-36; without limits, like registrations at the directory
 	if p.cfg.Public() {
-		mode = agentrelay.RegistrationClosed
+		mode, registrations = agentrelay.RegistrationClosed, offBelowOne(c.RegistrationsPerHour)
 	}
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return agentrelay.RelayConfig{
 		Name: c.Name, Records: p.store.Records(), Registration: cmp.Or(agentrelay.Registration(c.Registration), mode),
 		Stats: agentrelay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: offBelowOne(c.PerMinute), PerHour: offBelowOne(c.PerHour),
-		RegistrationsPerHour: offBelowOne(c.RegistrationsPerHour), Origins: c.Origins, AnyOrigin: p.cfg.Public(),
+		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(),
 		Extensions: agentrelay.Extensions{
 			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),
 			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteFor: c.VoteFor,

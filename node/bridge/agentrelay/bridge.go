@@ -99,7 +99,7 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 }
 
 // Test connects a link as if for the first time and says what is wrong with it. A link that is up is not disturbed:
-// a second connection would end its first (AR-13).
+// a second connection would end its first (AR-13). A link that is down connects again when the test succeeds.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l, err := b.link(name)
 	if err != nil {
@@ -114,6 +114,10 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	}
 	conn.Abort()
 	finish(conn)
+	select {
+	case l.again <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

@@ -48,6 +48,8 @@ type link struct {
 	tunnels *rate.Buckets // of peers
 	first   time.Duration // of the back-off
 	handled func()        // for tests: a frame was dealt with; nil: nobody asks
+	again   chan struct{} // ends the wait of a link that is down
+	renewed bool          // of run: registered again, and not up since then
 
 	mu     sync.Mutex
 	id     string // our own, as the first welcome said
@@ -65,7 +67,7 @@ type link struct {
 
 // linkOptions are the names of Link.Options.
 const (
-	optReregister = "reregister"     // claim the same id again where the relay forgot us
+	optReregister = "reregister"     // "false": do not claim the same id again if the relay forgot us
 	optPending    = "notify_pending" // tell plain peers in a line that the owner is asked
 )
 
@@ -89,7 +91,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 		b: b, cfg: cfg, log: b.log.With("link", cfg.Name), target: target,
 		budget: newAllowance(ownPerMinute, ownPerHour), answers: newAllowance(ownPerMinute*2/3, ownPerHour*2/3),
 		feed: newFeed(), state: bridge.LinkConnecting, peers: make(map[string]bool), hints: make(map[string]hint),
-		first: firstBackoff, waits: make(waiting), tunnels: newTunnels(),
+		first: firstBackoff, again: make(chan struct{}, 1), waits: make(waiting), tunnels: newTunnels(),
 	}, nil
 }
 
@@ -129,12 +131,16 @@ func (l *link) run(ctx context.Context) error {
 			return nil
 		}
 		if errors.Is(err, errToken) {
-			if !l.forgotten() {
-				l.stand(bridge.LinkDown, err.Error(), time.Time{})
-				l.log.Error("the relay refuses the token; give the link another one, or let it register again")
-				<-ctx.Done()
-				return nil
+			err = l.renew(ctx)
+		}
+		if needsOwner(err) {
+			l.stand(bridge.LinkDown, err.Error(), time.Time{})
+			l.log.Error("the link is down until agentmesh links test succeeds or the node restarts", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-l.again:
 			}
+			continue
 		}
 		if time.Since(began) >= healthyAfter {
 			backoff = l.first
@@ -149,15 +155,6 @@ func (l *link) run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// forgotten drops a token of our own making that the relay no longer knows, where the owner lets the link register
-// again (AR-52).
-func (l *link) forgotten() bool {
-	if !l.option(optReregister) || l.b.cfg.Tokens[l.cfg.Name] != "" {
-		return false
-	}
-	return l.dropToken() == nil
 }
 
 // pause is the least time to wait after a kind of failure.
@@ -304,6 +301,7 @@ func lane(frame wire.Value) int {
 
 // up makes a connection the one that is written to, and sends what waited for it.
 func (l *link) up(conn *websocket.Conn) {
+	l.renewed = false
 	l.stand(bridge.LinkUp, "", time.Time{})
 	l.mu.Lock()
 	defer l.mu.Unlock()

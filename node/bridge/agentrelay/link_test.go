@@ -271,7 +271,7 @@ func TestRefusedToken(t *testing.T) {
 }
 
 // AR-51: a link without a token registers, at the port after where nothing answers, and keeps what it got in a file of
-// its own; with reregister it claims its id again when the relay has forgotten it.
+// its own.
 func TestRegistersItself(t *testing.T) {
 	asked := make(chan string, 10)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -291,7 +291,7 @@ func TestRegistersItself(t *testing.T) {
 	h := client.NewHTTP(client.HTTPConfig{Local: true})
 	defer h.Close()
 	b, err := New(Config{
-		Links: []bridge.Link{{Name: "free", Kind: Kind, URL: "ws://127.0.0.1:" + strconv.Itoa(port-1) + "/arc", AgentID: "our-node", Options: map[string]string{optReregister: "true"}}},
+		Links: []bridge.Link{{Name: "free", Kind: Kind, URL: "ws://127.0.0.1:" + strconv.Itoa(port-1) + "/arc", AgentID: "our-node"}},
 		Dir:   t.TempDir(), Node: &taker{}, Store: openStore(t), HTTP: h,
 	})
 	if err != nil {
@@ -310,12 +310,6 @@ func TestRegistersItself(t *testing.T) {
 	info, err := os.Stat(l.tokenFile())
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the token's file: %v, %v", info, err)
-	}
-	if !l.forgotten() {
-		t.Error("the link does not register again")
-	}
-	if _, err := l.token(t.Context()); err != nil || <-asked != "/register our-node" {
-		t.Errorf("registering again: %v", err)
 	}
 }
 

@@ -19,8 +19,29 @@ import (
 
 type netConn = net.Conn
 
-// errTooMany: the relay takes no registrations now.
-var errTooMany = errors.New("the relay limits registrations")
+// The ways in which a relay refuses to register the link.
+var (
+	errTooMany = errors.New("the relay limits registrations")
+	errIDTaken = errors.New("the id is taken at the relay; configure another agent_id, or its token")
+	errNotOpen = errors.New("the relay does not register us; its owner gives out the tokens")
+)
+
+// needsOwner reports whether a link that failed with err stays down until its owner does something.
+func needsOwner(err error) bool {
+	return errors.Is(err, errToken) || errors.Is(err, errIDTaken) || errors.Is(err, errNotOpen)
+}
+
+// renew registers the link again, under the same id, after the relay refused the token: a relay that restarted may have
+// forgotten it (AR-52). Only a token that the link got by itself is replaced, when the relay gave another one, and once:
+// a relay that refuses the new one as well would be asked for ever.
+func (l *link) renew(ctx context.Context) error {
+	if l.b.cfg.Tokens[l.cfg.Name] != "" || l.cfg.Options[optReregister] == "false" || l.renewed {
+		return errToken
+	}
+	_, err := l.register(ctx)
+	l.renewed = err == nil
+	return err
+}
 
 const maxCredentials = 64 << 10
 
@@ -119,18 +140,13 @@ func (l *link) registerAt(ctx context.Context, at *url.URL) (credentials, error)
 		}
 		return got, nil
 	case told.Error == "agent_id_taken":
-		return got, errors.New("the id is taken at the relay; configure another agent_id, or its token")
+		return got, errIDTaken
 	case resp.StatusCode == http.StatusTooManyRequests:
 		return got, errTooMany
 	case resp.StatusCode == http.StatusForbidden:
-		return got, errors.New("the relay does not register us; its owner gives out the tokens")
+		return got, errNotOpen
 	case told.Error == "":
 		return got, errNothing
 	}
 	return got, fmt.Errorf("the relay refused the registration with status %d", resp.StatusCode)
-}
-
-// dropToken forgets a token that the relay forgot.
-func (l *link) dropToken() error {
-	return os.Remove(l.tokenFile())
 }

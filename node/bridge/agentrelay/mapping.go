@@ -172,13 +172,14 @@ func votePayload(p wire.Value) (wire.Intent, wire.Value, bool) {
 type said struct {
 	kind    string
 	payload wire.Value
-	answers bool // its ref is that of what it answers; else it is our own message id
+	answers bool // its ref is that of what it answers
 	silent  bool // ARC has no word for it, and nothing leaves
 }
 
-// foreign is the frame that a message of ours means. answering is the type of what the peer last asked in the
+// foreign returns the frame that a message of ours means. answering is the type of what the peer last asked in the
 // conversation. The error says what ARC cannot carry.
 func foreign(intent wire.Intent, p wire.Value, answering string) (said, error) {
+	p = withoutReplyID(p)
 	switch p.GetStr("action") {
 	case wire.ActionReceived:
 		return said{silent: true}, nil
@@ -210,6 +211,19 @@ func foreign(intent wire.Intent, p wire.Value, answering string) (said, error) {
 		return said{kind: strings.TrimPrefix(string(intent), customPrefix), payload: data}, nil
 	}
 	return said{}, fmt.Errorf("AgentRelay has no word for %s; an agent of the mesh is reached through the tunnel", intent)
+}
+
+// withoutReplyID returns p without the id of the message that it answers, which the node adds to a reply: the ref of a
+// frame says that here, and a payload that would be one text must stay one.
+func withoutReplyID(p wire.Value) wire.Value {
+	meta, ok := p.Get("metadata")
+	if !ok {
+		return p
+	}
+	if meta = meta.Without("in_reply_to"); meta.Len() == 0 {
+		return p.Without("metadata")
+	}
+	return p.With("metadata", meta)
 }
 
 // sayMessage says mesh.message as a thought or an alert: plain text where the text is all there is.
@@ -278,6 +292,10 @@ func closing(p wire.Value) said {
 	}
 	return said{kind: "answer", answers: true, payload: wire.Obj(text("text", note), member(oursMember, wire.Obj(text("code", reason))))}
 }
+
+// expects reports whether the peer refers to the message when it answers. It cannot know the id that the relay gave it, so
+// the message carries our own id as its ref (AR-28). A ref of anything else would refer to nothing.
+func (s said) expects() bool { return s.kind == "question" || s.kind == "proposal" }
 
 // encode writes the frame for one peer, with what one of us wants to know of it (AR-58).
 func (s said) encode(to, ref string, conv wire.ConversationID, msg wire.MessageID) []byte {

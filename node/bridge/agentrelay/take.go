@@ -238,18 +238,18 @@ func (l *link) deliver(ctx context.Context, to bridge.Address, d bridge.Delivery
 	case errors.Is(err, errCarry):
 		return bridge.Delivered{}, err
 	case err != nil:
-		return bridge.Delivered{}, later(0)
+		return bridge.Delivered{}, later(0, unprepared)
 	case frame == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
 	if wait := l.budget.take(time.Now()); wait > 0 {
-		return bridge.Delivered{}, later(wait)
+		return bridge.Delivered{}, later(wait, overBudget)
 	}
 	if err := l.b.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
-		return bridge.Delivered{}, later(0)
+		return bridge.Delivered{}, later(0, unprepared)
 	}
 	if err := l.write(frame); err != nil {
-		return bridge.Delivered{}, later(0)
+		return bridge.Delivered{}, later(0, l.away())
 	}
 	return bridge.Delivered{Queued: true}, nil
 }
@@ -275,9 +275,12 @@ func (l *link) frame(ctx context.Context, peer string, m wire.Message) ([]byte, 
 	if s.silent {
 		return nil, nil, nil
 	}
-	ref := string(m.ID)
-	if s.answers {
+	ref := ""
+	switch {
+	case s.answers:
 		ref = t.Ref
+	case s.expects():
+		ref = string(m.ID)
 	}
 	pending := m.Action() == wire.ActionPending
 	next := talk{Conv: m.Conversation, Ref: t.Ref, Answering: t.Answering, Asked: t.Asked || s.kind == "question", Ours: !pending || t.Ours, Mesh: t.Mesh}

@@ -143,15 +143,15 @@ func (l *link) carry(ctx context.Context, peer string, message []byte) ([]byte, 
 		return nil, carryError{"the message has more than the 60 KB that the tunnel takes"}
 	}
 	if wait := l.budget.take(time.Now()); wait > 0 {
-		return nil, later(wait)
+		return nil, later(wait, overBudget)
 	}
 	answered, stop, err := l.await(peer, ref)
 	if err != nil {
-		return nil, later(time.Second)
+		return nil, later(time.Second, err.Error())
 	}
 	defer stop()
 	if err := l.write(frame); err != nil {
-		return nil, later(0)
+		return nil, later(0, l.away())
 	}
 	ctx, cancel := context.WithTimeout(ctx, tunnelPatience)
 	defer cancel()
@@ -159,7 +159,7 @@ func (l *link) carry(ctx context.Context, peer string, message []byte) ([]byte, 
 	case v := <-answered:
 		return v.JSON(), nil
 	case <-ctx.Done(): // the same bytes again find the stored answer (AM-21)
-		return nil, later(0)
+		return nil, later(0, "no answer came through the tunnel")
 	}
 }
 

@@ -1,0 +1,53 @@
+package agentrelay
+
+import (
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// A text stays a text: what the node adds to a reply is said by the frame's ref.
+func TestReplyStaysText(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for _, reply := range []struct {
+		intent  wire.Intent
+		payload string
+	}{
+		{wire.Deliver, `{"action":"deliver","message":{"body":"tea at four"},"metadata":{"in_reply_to":"msg_1"}}`},
+		{wire.RequestInfo, `{"action":"answer","answer":"tea at four","metadata":{"in_reply_to":"msg_1"}}`},
+	} {
+		x.from("agent-042", `{"id":"%s","type":"question","payload":"when?"}`, newID())
+		got := n.all()
+		f := x.send(outgoing(t, got[len(got)-1].ConvID, reply.intent, reply.payload))
+		if f.GetStr("type") != "answer" || f.GetStr("payload") != "tea at four" {
+			t.Errorf("%s left as %s, want the text alone", reply.payload, f.JSON())
+		}
+	}
+	q := x.send(outgoing(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"why?","metadata":{"in_reply_to":"msg_1"}}`))
+	if q.GetStr("payload") != "why?" {
+		t.Errorf("a question left as %s, want the text alone", q.JSON())
+	}
+}
+
+// AR-28: only what somebody may answer by its ref carries our id as one. A ref of anything else would refer to nothing.
+func TestRefOnlyWhereAnswered(t *testing.T) {
+	x, _ := play(t, nil, Config{})
+	for _, tt := range []struct {
+		intent  wire.Intent
+		payload string
+		ref     bool
+	}{
+		{wire.Deliver, `{"action":"deliver","message":{"body":"hello"}}`, false},
+		{wire.Deliver, `{"action":"deliver","message":{"body":"hello","priority":"high"}}`, false},
+		{"chat.agentrelay.data", `{"action":"data","data":{"n":1}}`, false},
+		{wire.RequestInfo, `{"action":"ask","question":"why?"}`, true},
+		{wire.Negotiate, `{"action":"propose","terms":{"description":"d"}}`, true},
+	} {
+		d := outgoing(t, wire.NewConversationID(), tt.intent, tt.payload)
+		f := x.send(d)
+		_, has := f.Get("ref")
+		if has != tt.ref || has && f.GetStr("ref") != string(d.Message.ID) {
+			t.Errorf("%s left as %s, want a ref: %v", tt.payload, f.JSON(), tt.ref)
+		}
+	}
+}
