@@ -42,9 +42,9 @@ type Exchange struct {
 	log     *slog.Logger
 	records store.Records
 
-	load  func() error // once
-	index *index
-	crew  *roster
+	loading loading
+	index   *index
+	crew    *roster
 	catalogue
 	calls, threads, registrations *rate.Buckets
 	failures                      *rate.Buckets // wrong keys, by address
@@ -80,7 +80,6 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 	if n := cmp.Or(cfg.RegistrationsPerHour, 60); n > 0 {
 		x.registrations = rate.NewBuckets(rate.PerHour(n), n, keys)
 	}
-	x.load = sync.OnceValue(func() error { return x.restore(context.Background()) })
 	return x
 }
 
@@ -90,8 +89,38 @@ const maxFailures = 30
 // ID returns the id of the exchange.
 func (x *Exchange) ID() string { return x.id }
 
-// restore reads everything that is kept in memory. It runs at the first use, so that a command that has no business with
-// the exchange does not wait for it.
+// loading is whether the exchange has read what is kept in memory.
+type loading struct {
+	done atomic.Bool
+
+	mu     sync.Mutex // held while it reads
+	err    error      // of the last attempt
+	failed time.Time
+}
+
+// loadAgain is how long a failed load is not repeated: each one reads the store from its beginning.
+const loadAgain = time.Second
+
+// load reads everything that is kept in memory, at the first use, so that a command that has no business with the
+// exchange does not wait for it. A load that failed is tried again.
+func (x *Exchange) load() error {
+	l := &x.loading
+	if l.done.Load() {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done.Load() || l.err != nil && time.Since(l.failed) < loadAgain {
+		return l.err
+	}
+	if l.err = x.restore(context.Background()); l.err != nil {
+		l.failed = time.Now()
+	}
+	l.done.Store(l.err == nil)
+	return l.err
+}
+
+// restore does the work of load. It may run again after it failed: what it read before is read once more.
 func (x *Exchange) restore(ctx context.Context) error {
 	now := time.Now()
 	err := x.each(ctx, nsExecutors, now, func(rec store.Record) error {
