@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -24,21 +26,20 @@ const (
 // Hash returns what a directory keeps of a credential.
 func Hash(credential string) [32]byte { return sha256.Sum256([]byte(credential)) }
 
-// fit says whether a bearer may become a credential.
-func (r *Registry) fit(bearer string) bool {
+// checkBearer returns why a bearer cannot be the credential of a card: there is none, or it has the wrong form.
+func (r *Registry) checkBearer(bearer string) error {
 	least := minCredential
 	if r.cfg.Local {
 		least = minCredentialLocal
 	}
-	if len(bearer) < least || len(bearer) > maxCredential {
-		return false
+	visible := !strings.ContainsFunc(bearer, func(c rune) bool { return c <= ' ' || c > '~' })
+	switch {
+	case bearer == "":
+		return wire.ErrNoBearer
+	case len(bearer) < least || len(bearer) > maxCredential || !visible:
+		return wire.ErrNoBearer.At(fmt.Sprintf("the given one must have %d to %d visible ASCII characters", least, maxCredential))
 	}
-	for i := range len(bearer) {
-		if bearer[i] <= ' ' || bearer[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return nil
 }
 
 func sameOwner(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }

@@ -19,8 +19,8 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
 	}
-	if !r.fit(s.Bearer) {
-		return wire.Registered{}, wire.ErrNoBearer
+	if err := r.checkBearer(s.Bearer); err != nil {
+		return wire.Registered{}, err
 	}
 	now := clock()
 	body, err := s.read()

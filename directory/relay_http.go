@@ -71,8 +71,8 @@ func (r *Registry) postRelay(c echo.Context) error {
 func (r *Registry) getRelay(c echo.Context) error {
 	httpapi.Private(c)
 	bearer, _ := httpapi.Bearer(c.Request())
-	if !r.fit(bearer) {
-		return wire.ErrNoBearer
+	if err := r.checkBearer(bearer); err != nil {
+		return err
 	}
 	q := MailQuery{
 		Box: wire.AgentID(c.QueryParam("agent_id")), Conversation: wire.ConversationID(c.QueryParam("conversation")), After: c.QueryParam("after"),
@@ -124,8 +124,8 @@ func mailPageJSON(items []RelayItem) []byte {
 func (r *Registry) postAck(c echo.Context) error {
 	httpapi.Private(c)
 	bearer, _ := httpapi.Bearer(c.Request())
-	if !r.fit(bearer) {
-		return wire.ErrNoBearer
+	if err := r.checkBearer(bearer); err != nil {
+		return err
 	}
 	if err := r.Acknowledge(c.Request().Context(), bearer, c.Param("relay")); err != nil {
 		return err
@@ -139,8 +139,8 @@ func (r *Registry) postAck(c echo.Context) error {
 func (r *Registry) postReply(c echo.Context) error {
 	httpapi.Private(c)
 	bearer, _ := httpapi.Bearer(c.Request())
-	if !r.fit(bearer) {
-		return wire.ErrNoBearer
+	if err := r.checkBearer(bearer); err != nil {
+		return err
 	}
 	raw, err := httpapi.Body(c, wire.MaxMessage)
 	if err != nil {
