@@ -162,7 +162,7 @@ func (a *acceptance) senderSlot() acl.Slot {
 func pending(now time.Time, reason string) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionPending)},
-		wire.Member{Key: "estimated_response", Value: wire.Text(wire.FormatTime(now.Add(defaultEstimate)))},
+		wire.Member{Key: "estimated_response", Value: wire.Text(wire.FormatTime(now.Add(wire.OwnerDecides)))},
 		wire.Member{Key: "reason", Value: wire.Text(reason)},
 	)
 }

@@ -31,9 +31,8 @@ const (
 	DefaultRemindAfter  = 15 * time.Minute
 	DefaultHoldFor      = 7 * 24 * time.Hour
 	DefaultRetention    = 30 * 24 * time.Hour
-	defaultEstimate     = time.Hour // what a held sender is told to expect
-	maxHookRuns         = 4         // hooks at once (AM-75)
-	maxHookQueue        = 256       // hooks running or waiting for their turn
+	maxHookRuns         = 4   // hooks at once (AM-75)
+	maxHookQueue        = 256 // hooks running or waiting for their turn
 )
 
 // Config is what a node is made of. The fields without a remark are required.

@@ -131,7 +131,7 @@ var (
 	ErrConversationClosed = row("conversation-closed", ConversationClosed, 409, "the conversation has ended")
 
 	ErrRateLimited = retryRow("rate-limited", RateLimited, 429, "too many requests")
-	ErrHoldsFull   = retryRow("owner-decides-first", RateLimited, 429, "the owner must first decide on messages that wait; send again after that")
+	ErrHoldsFull   = retryRow("owner-decides-first", RateLimited, 429, "the owner must first decide on messages that wait; send again after that").After(OwnerDecides)
 	ErrQuota       = retryRow("quota", RateLimited, 429, "the registration quota is used up")
 
 	ErrPaused      = retryRow("paused", AgentUnavailable, 503, "the agent is not accepting messages")
@@ -140,6 +140,10 @@ var (
 	ErrNoAgent     = row("no-agent", AgentUnavailable, 404, "no such agent")
 	ErrInternal    = row("internal", AgentUnavailable, 500, "internal error")
 )
+
+// OwnerDecides is the time that a sender is told to expect while the owner of an agent decides: people do not answer
+// within seconds.
+const OwnerDecides = time.Hour
 
 // defaultRetryAfter is what a 429 or 503 asks for where the code that refuses knows no better.
 const defaultRetryAfter = 10 * time.Second
