@@ -33,6 +33,8 @@ type content struct {
 	// The owner's hand: what an agent types must never have it.
 	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. For your own hand, never for an agent."`
 	JSON    bool `help:"Print the result as JSON."`
+
+	answers bool // it answers somebody
 }
 
 // payload reads the payload: a JSON object, @FILE, - for standard input, or a text, which becomes mesh.message.
@@ -55,7 +57,7 @@ func (c *content) payload(a *app, text string) (wire.Value, error) {
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
-		return wire.Value{}, failHint(exitUsage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), `for example '{"action":"accept"}'`)
+		return wire.Value{}, failHint(exitUsage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example '"+examplePayload(wire.Intent(c.Intent), c.answers)+"'")
 	}
 	c.Intent = string(wire.Deliver)
 	body := wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})
@@ -63,6 +65,30 @@ func (c *content) payload(a *app, text string) (wire.Value, error) {
 		wire.Member{Key: "action", Value: wire.Text("deliver")},
 		wire.Member{Key: "message", Value: body},
 	), nil
+}
+
+// examplePayload returns a payload of the intent, as JSON: one that opens a conversation, or one that answers.
+func examplePayload(intent wire.Intent, answers bool) string {
+	switch intent {
+	case wire.RequestInfo:
+		if answers {
+			return `{"action":"answer","answer":"…"}`
+		}
+		return `{"action":"ask","question":"…"}`
+	case wire.Schedule, wire.Negotiate:
+		if answers {
+			return `{"action":"accept"}`
+		}
+	}
+	switch intent {
+	case wire.Schedule:
+		return `{"action":"propose","event":{"title":"…","duration":"30m","proposed_times":["2030-01-31T10:00:00Z"]}}`
+	case wire.Negotiate:
+		return `{"action":"propose","terms":{"description":"…"}}`
+	case wire.Handoff:
+		return `{"action":"request_human","reason":"…"}`
+	}
+	return `{"action":"…"}`
 }
 
 // seal is the choice as the owner API takes it.
@@ -111,6 +137,7 @@ type replyCmd struct {
 }
 
 func (c *replyCmd) Run(ctx context.Context, a *app) error {
+	c.answers = true
 	payload, err := c.payload(a, c.Payload)
 	if err != nil {
 		return err
