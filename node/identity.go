@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -35,10 +36,15 @@ func (n *Node) keepID(ctx context.Context, id nodeID) error {
 	return n.keep(context.WithoutCancel(ctx), keyNodeID, body, time.Now())
 }
 
-// rename puts id on the card, and the key chain that leads from it to the node's key.
+// rename puts id on the card, and the key chain that leads from it to the node's key. The endpoint follows if it is the
+// mailbox of the old id (AM-66).
 func (n *Node) rename(id nodeID) error {
 	old := n.identity.Load()
-	if err := n.become(old.Key, old.Card.Tree.With("agent_id", wire.Text(string(id.AgentID)))); err != nil {
+	tree := old.Card.Tree.With("agent_id", wire.Text(string(id.AgentID)))
+	if base, ok := strings.CutSuffix(old.Card.Endpoint, "/mailbox/"+string(old.Card.ID)); ok {
+		tree = tree.With("endpoint", wire.Text(base+"/mailbox/"+string(id.AgentID)))
+	}
+	if err := n.become(old.Key, tree); err != nil {
 		return err
 	}
 	card := n.Card().Tree
@@ -74,7 +80,7 @@ func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) {
 	k.work.Unlock()
 	return n.keeper.each(ctx, "", func(p *place) {
 		if k.due(p, time.Now()) {
-			k.tend(ctx, p, true)
+			k.tend(ctx, p, renewing)
 		}
 	})
 }

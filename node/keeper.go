@@ -161,7 +161,7 @@ func (k *keeper) run(ctx context.Context) {
 				continue
 			}
 			k.work.Lock()
-			k.tend(ctx, p, false)
+			k.tend(ctx, p, ifNeeded)
 			k.work.Unlock()
 		}
 		now := time.Now()
@@ -190,12 +190,21 @@ func (k *keeper) due(p *place, now time.Time) bool {
 	return !p.state.Withdrawn && !p.next.After(now)
 }
 
-// tend does what a place needs now and stores how it stands. The caller holds work. force renews in any case.
-func (k *keeper) tend(ctx context.Context, p *place, force bool) {
+// visiting says how a directory is visited.
+type visiting uint8
+
+const (
+	ifNeeded visiting = iota // renew only if the card has changed or its renewal is due
+	renewing                 // renew in any case
+	adopting                 // likewise, and take over the id that the directory gives
+)
+
+// tend does what a place needs now and stores how it stands. The caller holds work.
+func (k *keeper) tend(ctx context.Context, p *place, how visiting) {
 	k.mu.Lock()
 	s := p.state
 	k.mu.Unlock()
-	err := k.visit(ctx, p, &s, force)
+	err := k.visit(ctx, p, &s, how)
 	if err != nil && ctx.Err() != nil {
 		return // stopping
 	}
@@ -212,6 +221,8 @@ func (k *keeper) tend(ctx context.Context, p *place, force bool) {
 		s.Hint = hintOf(err)
 		if e, ok := errors.AsType[*client.DirectoryError](err); ok {
 			after, s.Refused = e.RetryAfter, e.Final()
+		} else if _, refused := errors.AsType[*otherIDError](err); refused {
+			s.Refused = true
 		}
 		next = now.Add(max(min(pauseAfter(s.Failures, 0), maxKeeperWait), after))
 		k.n.log.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
@@ -260,19 +271,18 @@ func (k *keeper) put(ctx context.Context, p *place, s placeState, next time.Time
 }
 
 // visit registers, renews or only looks, and fills s by what the directory says.
-func (k *keeper) visit(ctx context.Context, p *place, s *placeState, force bool) error {
+func (k *keeper) visit(ctx context.Context, p *place, s *placeState, how visiting) error {
 	id := k.n.identity.Load()
 	card := id.Card.WithoutPrivateLists() // AM-6
-	sum := signing.Digest(card)
-	digest := hex.EncodeToString(sum[:])
+	digest := cardDigest(card)
 	now := time.Now()
 	switch {
-	case s.AgentID == "" || s.AgentID != id.Card.ID:
-		return k.register(ctx, p, s)
-	case !force && s.Card == digest && now.Before(s.RenewAt):
+	case s.AgentID != id.Card.ID:
+		return k.register(ctx, p, s, how)
+	case how == ifNeeded && s.Card == digest && now.Before(s.RenewAt):
 		_, err := p.dir.Card(ctx, id.Card.ID)
 		if errors.Is(err, client.ErrUnknownAgent) {
-			return k.register(ctx, p, s) // it was lost
+			return k.register(ctx, p, s, how) // it was lost
 		}
 		return err
 	}
@@ -284,7 +294,7 @@ func (k *keeper) visit(ctx context.Context, p *place, s *placeState, force bool)
 		reg, err = p.dir.Renew(ctx, card, k.credential(p.dir), id.Key)
 	}
 	if errors.Is(err, client.ErrUnknownAgent) || errors.Is(err, client.ErrCredential) { // it was lost, or our credential was
-		return k.register(ctx, p, s)
+		return k.register(ctx, p, s, how)
 	}
 	if err != nil {
 		return err
@@ -302,59 +312,18 @@ func (s *placeState) listed(reg wire.Registered, digest string, now time.Time) {
 	s.RenewAt = now.Add((half + jitter(half)) / 2).UTC()
 }
 
-// register puts the card into a directory. One that gives an id of its own is followed if nobody knows the node by
-// another one yet: a node has one agent id, which is what it signs as (AM-57). Else the entry is taken back, because
-// messages to it would be refused and messages of ours would not be found under it.
-func (k *keeper) register(ctx context.Context, p *place, s *placeState) error {
-	id := k.n.identity.Load()
-	card := id.Card.WithoutPrivateLists()
-	credential := k.credential(p.dir)
-	reg, _, err := p.dir.Register(ctx, card, credential, id.Key)
-	if err != nil {
-		return err
-	}
-	if reg.AgentID != id.Card.ID {
-		free, err := k.nobodyKnowsUs(ctx, p)
-		if err != nil {
-			return err
-		}
-		if !free {
-			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
-				k.n.log.Warn("take back entry", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
-			}
-			s.AgentID = ""
-			return errOtherID
-		}
-		if err := k.n.adopt(ctx, reg.AgentID); err != nil {
-			return err
-		}
-		card = k.n.identity.Load().Card.WithoutPrivateLists()
-	}
-	digest := signing.Digest(card)
-	s.listed(reg, hex.EncodeToString(digest[:]), time.Now())
-	k.n.log.Info("registered", "directory", s.Directory, "agent_id", reg.AgentID, "expires", reg.ExpiresAt)
-	return nil
+func cardDigest(card wire.Value) string {
+	sum := signing.Digest(card)
+	return hex.EncodeToString(sum[:])
 }
 
-var errOtherID = errors.New("the directory gives every agent an id of its own, and this node is known by another one already")
-
-// nobodyKnowsUs says whether the node's id may still change: no other directory lists it, nobody talked to it.
-func (k *keeper) nobodyKnowsUs(ctx context.Context, here *place) (bool, error) {
-	k.mu.Lock()
-	for _, p := range k.places {
-		if p != here && p.state.AgentID != "" {
-			k.mu.Unlock()
-			return false, nil
-		}
-	}
-	k.mu.Unlock()
-	page, err := k.n.store.Steps().Conversations(ctx, "", 0, 1, time.Now())
-	return err == nil && len(page.Conversations) == 0, err
-}
-
-// hintOf says what the owner can do about an error of a directory, "" where nothing comes to mind.
+// hintOf returns what the owner can do about an error of a directory, "" if nothing comes to mind.
 func hintOf(err error) string {
-	if e, ok := errors.AsType[*client.DirectoryError](err); ok {
+	type hinter interface {
+		error
+		Hint() string
+	}
+	if e, ok := errors.AsType[hinter](err); ok {
 		return e.Hint()
 	}
 	return ""

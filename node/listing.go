@@ -64,11 +64,24 @@ func (n *Node) Listings() []Listing { return n.keeper.status() }
 // Register registers the node, or renews its card, in one configured directory or in all, also where it was
 // withdrawn. What went wrong stands in the listings.
 func (n *Node) Register(ctx context.Context, directory string) ([]Listing, error) {
+	return n.register(ctx, directory, renewing)
+}
+
+// Adopt is Register in one directory whose id the node takes over, if the directory gives one of its own. The other
+// directories then list the node under the new id, and no longer under the old one. Peers meet a new agent.
+func (n *Node) Adopt(ctx context.Context, directory string) ([]Listing, error) {
+	if directory == "" && len(n.keeper.places) > 1 {
+		return nil, fault(http.StatusBadRequest, "an id can be taken over from one directory only", "name it with --directory URL")
+	}
+	return n.register(ctx, directory, adopting)
+}
+
+func (n *Node) register(ctx context.Context, directory string, how visiting) ([]Listing, error) {
 	return n.keeper.each(ctx, directory, func(p *place) {
 		n.keeper.mu.Lock()
 		p.state.Withdrawn = false
 		n.keeper.mu.Unlock()
-		n.keeper.tend(ctx, p, true)
+		n.keeper.tend(ctx, p, how)
 	})
 }
 

@@ -42,16 +42,29 @@ type directoryRequest struct {
 }
 
 func (n *Node) ownerRegister(c echo.Context) error {
-	var req directoryRequest
+	var req struct {
+		directoryRequest
+		Adopt bool `json:"adopt"` // the id that the directory gives
+	}
 	if err := decodeOwner(c, &req); err != nil {
 		return err
 	}
-	if err := n.auditListing(c, "register", req.Directory); err != nil {
+	do, what := n.Register, "register"
+	if req.Adopt {
+		do, what = n.Adopt, "register and adopt the id that the directory gives"
+	}
+	if err := n.auditListing(c, what, req.Directory); err != nil {
 		return err
 	}
-	listings, err := n.Register(c.Request().Context(), req.Directory)
+	before := n.ID()
+	listings, err := do(c.Request().Context(), req.Directory)
 	if err != nil {
 		return ownerError(err)
+	}
+	if n.ID() != before {
+		if err := n.auditListing(c, "the agent id was "+string(before), req.Directory); err != nil {
+			return err
+		}
 	}
 	return respond(c, listings, "")
 }

@@ -8,7 +8,8 @@ import (
 // The directories that these commands mean are the configured ones; --directory narrows them to one.
 
 type registerCmd struct {
-	JSON bool `help:"Print the result as JSON."`
+	Adopt bool `help:"Take over the id that the directory gives, if it gives one of its own. Peers then know the node only by its new id."`
+	JSON  bool `help:"Print the result as JSON."`
 }
 
 type withdrawCmd struct {
@@ -38,8 +39,13 @@ type directoryBody struct {
 	Directory string `json:"directory,omitempty"`
 }
 
+type registerBody struct {
+	directoryBody
+	Adopt bool `json:"adopt,omitempty"`
+}
+
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.atDirectories(ctx, c.JSON, post("register", directoryBody{a.globals.oneDirectory()}))
+	return a.atDirectories(ctx, c.JSON, post("register", registerBody{directoryBody{a.globals.oneDirectory()}, c.Adopt}))
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
 // TestScripts runs one script per command or flow; each says what a user types, sees and gets as exit code.
@@ -32,6 +34,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("AGENTMESH_DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
+			env.Values[referencesKey{}] = map[string]*meshtest.Reference{}
 			env.Values[serversKey{}] = &servers{running: map[string]*exec.Cmd{}}
 			return nil
 		},
@@ -44,9 +47,29 @@ func TestScripts(t *testing.T) {
 			"eventually": eventually,
 			"capture":    capture,
 			"gateway":    gateway,
+			"reference":  reference,
 		},
 	})
 }
+
+// reference NAME starts a stand-in for the reference directory, which gives every card an id of its own, and puts its base
+// URL into NAME_DIRECTORY. reference -restart NAME makes it forget every card.
+func reference(ts *testscript.TestScript, neg bool, args []string) {
+	running := ts.Value(referencesKey{}).(map[string]*meshtest.Reference)
+	switch {
+	case !neg && len(args) == 2 && args[0] == "-restart":
+		running[args[1]].Restart()
+	case !neg && len(args) == 1:
+		running[args[0]] = &meshtest.Reference{}
+		srv := httptest.NewServer(running[args[0]])
+		ts.Defer(srv.Close)
+		ts.Setenv(args[0]+"_DIRECTORY", srv.URL+"/v1")
+	default:
+		ts.Fatalf("usage: reference [-restart] name")
+	}
+}
+
+type referencesKey struct{}
 
 // exits CODE COMMAND… runs a command and checks its exit code. Both outputs are shown in the log.
 func exits(ts *testscript.TestScript, neg bool, args []string) {

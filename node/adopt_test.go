@@ -1,0 +1,134 @@
+package node_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// withEndpoint puts an endpoint on the node's card.
+func withEndpoint(t *testing.T, cfg *node.Config, endpoint string) {
+	t.Helper()
+	card, err := wire.ParseCard(cfg.Identity.Card.Tree.With("endpoint", wire.Text(endpoint)), wire.CardRules{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Identity.Card = card
+}
+
+// TestAdopt: a directory that gives ids of its own and forgot the node can be joined again by the owner's word. The node
+// then has the new id everywhere, and the entry under the old one is withdrawn (AM-57).
+func TestAdopt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const at = "https://reference.test/v1"
+		dir := t.TempDir()
+		reference, own := &meshtest.Reference{}, &registry{}
+		join := func(cfg *node.Config) {
+			d := client.NewDirectory(at, cfg.HTTP, client.InProcess(reference))
+			cfg.Directories = append([]*client.Directory{d}, cfg.Directories...)
+			withEndpoint(t, cfg, "https://lone.test/agentmesh")
+		}
+		n, stop := keptNode(t, dir, join, own)
+		defer stop()
+		synctest.Wait()
+		first := n.ID()
+		if !slices.Equal(reference.Listed(), []wire.AgentID{first}) || own.cards[string(first)] == "" {
+			t.Fatalf("the node is %s, listed as %v and in %v", first, reference.Listed(), own.cards)
+		}
+
+		reference.Restart()
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		l := n.Listings()[0]
+		if n.ID() != first || len(reference.Listed()) != 0 || !l.Refused || !strings.Contains(l.Hint, "register --adopt --directory "+at) {
+			t.Fatalf("after a restart of the directory the node is %s, listed as %v: %+v", n.ID(), reference.Listed(), l)
+		}
+		if _, err := n.Adopt(t.Context(), ""); err == nil {
+			t.Error("two directories give the node an id at once")
+		}
+		if _, err := n.Adopt(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		second := n.ID()
+		if second == first || !slices.Equal(reference.Listed(), []wire.AgentID{second}) || n.Listings()[0].State != node.Registered {
+			t.Errorf("the node is %s, listed as %v: %+v", second, reference.Listed(), n.Listings()[0])
+		}
+		if own.cards[string(second)] == "" || len(own.cards) != 1 {
+			t.Errorf("the other directory lists %v, want only %s", own.cards, second)
+		}
+		stop()
+		n, stop = keptNode(t, dir, join, own)
+		defer stop()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n.ID() != second || len(own.cards) != 1 || len(reference.Listed()) != 1 {
+			t.Errorf("after a restart the node is %s, listed as %v and in %v", n.ID(), reference.Listed(), own.cards)
+		}
+	})
+}
+
+// TestAdoptBesideOwnDirectory: a node that is listed in a directory which kept its id joins one that gives ids.
+func TestAdoptBesideOwnDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, minting := &registry{}, &registry{replace: "am_0123456789abcdef"}
+		n, stop := keptNode(t, t.TempDir(), nil, own, minting)
+		defer stop()
+		synctest.Wait()
+		first := n.ID()
+		if got := listings(t, n); got != "registered pending" || own.cards[string(first)] == "" {
+			t.Fatalf("listings: %s", got)
+		}
+		if _, err := n.Adopt(t.Context(), "https://directory-1.test/v1"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n.ID() != "am_0123456789abcdef" || listings(t, n) != "registered registered" || own.cards[string(n.ID())] == "" || len(own.cards) != 1 {
+			t.Errorf("the node is %s: %s, in %v", n.ID(), listings(t, n), own.cards)
+		}
+	})
+}
+
+// TestAdoptForeignID: an id that belongs to another key is not taken over (AM-2).
+func TestAdoptForeignID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		minting := &registry{replace: string(meshtest.Key("victim").Public().AgentID())}
+		n, stop := keptNode(t, t.TempDir(), nil, minting)
+		defer stop()
+		synctest.Wait()
+		first := n.ID()
+		if _, err := n.Adopt(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		if l := n.Listings()[0]; n.ID() != first || string(first) == minting.replace || l.State != node.Pending || l.Error == "" {
+			t.Errorf("the node is %s: %+v", n.ID(), l)
+		}
+	})
+}
+
+// TestAdoptedMailbox: the endpoint of a node that is reached through a mailbox follows its id, in the directory as well.
+func TestAdoptedMailbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		minting := &registry{replace: "am_0123456789abcdef"}
+		var old wire.AgentID
+		n, stop := keptNode(t, t.TempDir(), func(cfg *node.Config) {
+			old = cfg.Identity.Card.ID
+			withEndpoint(t, cfg, "https://relay.test/v1/mailbox/"+string(old))
+		}, minting)
+		defer stop()
+		synctest.Wait()
+		if want := "https://relay.test/v1/mailbox/am_0123456789abcdef"; n.Card().Endpoint != want {
+			t.Errorf("the endpoint is %s, want %s", n.Card().Endpoint, want)
+		}
+		if got := minting.log(); len(got) != 2 || got[1] != "PUT 200" {
+			t.Errorf("the directory was told %v, want the card with the new endpoint", got)
+		}
+	})
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// register puts the card into a directory. One that gives an id of its own is followed if nobody knows the node by
+// another one yet, or if the owner says so: a node has one agent id, which is what it signs as (AM-57). Else the entry is
+// taken back, because messages to it would be refused and messages of ours would not be found under it.
+func (k *keeper) register(ctx context.Context, p *place, s *placeState, how visiting) error {
+	id := k.n.identity.Load()
+	credential := k.credential(p.dir)
+	if err := k.leave(ctx, p, s, id.Card.ID); err != nil {
+		return err
+	}
+	reg, listed, err := p.dir.Register(ctx, id.Card.WithoutPrivateLists(), credential, id.Key)
+	if err != nil {
+		return err
+	}
+	if reg.AgentID != id.Card.ID {
+		if reg.AgentID.HasDerivedShape() && reg.AgentID != id.Key.Public().AgentID() {
+			return errForeignID
+		}
+		follow, err := k.nobodyKnowsUs(ctx, p)
+		if err != nil {
+			return err
+		}
+		if !follow && how != adopting {
+			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
+				k.n.log.Warn("take back entry", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
+			}
+			s.AgentID = ""
+			return &otherIDError{s.Directory}
+		}
+		if err := k.n.adopt(ctx, reg.AgentID); err != nil {
+			return err
+		}
+		k.n.log.Info("the agent id has changed", "from", id.Card.ID, "to", reg.AgentID, "directory", s.Directory)
+		k.visitOthers(p)
+		id = k.n.identity.Load()
+	}
+	s.listed(reg, cardDigest(listed), time.Now())
+	k.n.log.Info("registered", "directory", s.Directory, "agent_id", reg.AgentID, "expires", reg.ExpiresAt)
+	card := id.Card.WithoutPrivateLists()
+	if s.Card == cardDigest(card) {
+		return nil
+	}
+	if reg, err = p.dir.Renew(ctx, card, credential, id.Key); err != nil { // with the id, the endpoint of a mailbox has changed
+		return err
+	}
+	s.listed(reg, cardDigest(card), time.Now())
+	return nil
+}
+
+var errForeignID = errors.New("the directory gives an agent id that belongs to another key (AM-2)")
+
+// leave withdraws the entry that a directory still has under an id that the node had before.
+func (k *keeper) leave(ctx context.Context, p *place, s *placeState, now wire.AgentID) error {
+	if s.AgentID == "" || s.AgentID == now {
+		return nil
+	}
+	err := p.dir.Withdraw(ctx, s.AgentID, k.credential(p.dir))
+	if err != nil && !errors.Is(err, client.ErrUnknownAgent) && !errors.Is(err, client.ErrCredential) {
+		return err
+	}
+	s.AgentID = ""
+	return nil
+}
+
+// visitOthers has every directory except here visited soon.
+func (k *keeper) visitOthers(here *place) {
+	k.mu.Lock()
+	for _, p := range k.places {
+		if p != here {
+			p.next = time.Time{}
+		}
+	}
+	k.mu.Unlock()
+	k.poke()
+}
+
+// otherIDError refuses a directory that gives the node another id than the one by which it is known.
+type otherIDError struct{ directory string }
+
+func (e *otherIDError) Error() string {
+	return "the directory gives every agent an id of its own, and this node is known by another one already"
+}
+
+// Hint says what a person can do.
+func (e *otherIDError) Hint() string {
+	return "agentmesh register --adopt --directory " + e.directory + " takes the new id; peers then know the node only by that (docs/operations.md, Adopted ids)"
+}
+
+// nobodyKnowsUs says whether the node's id may still change: no other directory lists it, nobody talked to it.
+func (k *keeper) nobodyKnowsUs(ctx context.Context, here *place) (bool, error) {
+	k.mu.Lock()
+	for _, p := range k.places {
+		if p != here && p.state.AgentID != "" {
+			k.mu.Unlock()
+			return false, nil
+		}
+	}
+	k.mu.Unlock()
+	page, err := k.n.store.Steps().Conversations(ctx, "", 0, 1, time.Now())
+	return err == nil && len(page.Conversations) == 0, err
+}
