@@ -114,6 +114,9 @@ func (w mewWhere) say(ctx context.Context, a *app, asJSON bool, e mewEnvelope, d
 		raw, err := o.call(ctx, http.MethodPost, path+"/messages", nil, e)
 		_, err = present(a, asJSON, raw, err, func(got mewSaid) {
 			a.print("%s (%s)", done, clean(got.ID))
+			if nobody := got.unheard(e); nobody != "" {
+				a.note("%s, and a space keeps nothing for those who are away", clean(nobody))
+			}
 			if got.Token != "" {
 				a.print("token: %s", clean(got.Token))
 				a.print("connect to: %s", clean(got.URL))
@@ -130,6 +133,22 @@ type mewSaid struct {
 	Status string `json:"status"`
 	Token  string `json:"token"`
 	URL    string `json:"connection_url"`
+
+	Listeners int      `json:"listeners"`
+	Absent    []string `json:"absent"`
+}
+
+// unheard says who did not get an envelope that only those get who are connected; "" if there is nothing to say.
+func (s mewSaid) unheard(e mewEnvelope) string {
+	switch {
+	case strings.HasPrefix(e.Kind, "space/"), strings.HasPrefix(e.Kind, "capability/"):
+		return "" // acts on those who are away as well
+	case len(s.Absent) > 0:
+		return "not connected: " + strings.Join(s.Absent, ", ")
+	case s.Listeners == 0:
+		return "nobody else is connected"
+	}
+	return ""
 }
 
 type mewSpacesCmd struct {

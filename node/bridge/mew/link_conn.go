@@ -348,6 +348,14 @@ func (l *link) leave(conn *websocket.Conn) {
 	}
 }
 
+// err says that nothing may be sent, and until when.
+func (p *paused) err() error {
+	if p.until.IsZero() {
+		return fmt.Errorf("%w until somebody resumes it", errPaused)
+	}
+	return fmt.Errorf("%w until %s", errPaused, stamp(p.until))
+}
+
 func (p *paused) stop() {
 	if p.timer != nil {
 		p.timer.Stop()

@@ -85,6 +85,19 @@ func TestLinkPause(t *testing.T) {
 	if err != nil || sent.State != node.SendQueued {
 		t.Errorf("sent into a pause: %+v, %v, want it kept", sent, err)
 	}
+	// Nor does what the owner says there himself, except for what a paused participant may say (MEW-37).
+	owner := linkPlace(l.l)
+	if _, _, err := owner.say(t.Context(), []byte(`{"kind":"chat","payload":{"text":"too early"}}`)); err == nil || !strings.Contains(err.Error(), "paused") {
+		t.Errorf("said by hand in a pause: %v, want it refused", err)
+	}
+	if _, _, err := owner.say(t.Context(), []byte(`{"kind":"participant/status","to":["cat"],"payload":{"messages_in_context":0}}`)); err != nil {
+		t.Errorf("a status in a pause: %v", err)
+	}
+	for _, s := range cat.fence() {
+		if strings.Contains(s, "too early") {
+			t.Errorf("it left during the pause: %s", s)
+		}
+	}
 	cat.send(`{"kind":"participant/resume","to":["node"],"payload":{}}`)
 	l.await("resumed", func() bool { return !l.l.space().Participants[0].Paused })
 

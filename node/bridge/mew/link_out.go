@@ -66,7 +66,7 @@ func (l *link) ready(peer string) error {
 	case l.conn == nil:
 		return errNotJoined
 	case l.pause.on:
-		return errPaused
+		return l.pause.err()
 	case !there:
 		return errAbsent // a space keeps nothing for who is away
 	}

@@ -63,12 +63,24 @@ func (l *link) tell(s said) error {
 	return l.put(&s)
 }
 
-func (l *link) put(s *said) error {
+// sayable returns why an envelope cannot be sent now, nil if it can: a paused participant says only what MEW-37 allows.
+// It needs the lock.
+func (l *link) sayable(s said) error {
 	switch {
 	case l.conn == nil:
 		return errNotJoined
-	case !l.may(*s):
+	case l.pause.on && !ruleOf(s.kind).paused:
+		return l.pause.err()
+	case !l.may(s):
 		return errMayNot
+	}
+	return nil
+}
+
+// put sends an envelope. It needs the lock.
+func (l *link) put(s *said) error {
+	if err := l.sayable(*s); err != nil {
+		return err
 	}
 	if s.id == "" {
 		s.id = newID()

@@ -31,7 +31,7 @@ func TestLinkTools(t *testing.T) {
 	if v := call(off.peers["cat"], "r1", "tools/list", `{}`); string(pay(v, "result", "tools").JSON()) != "[]" {
 		t.Errorf("tools of a link without any: %s", v.JSON())
 	}
-	if v := call(off.peers["cat"], "r2", "tools/call", `{"name":"send","arguments":{}}`); !strings.Contains(string(pay(v, "error").JSON()), "-32602") {
+	if v := call(off.peers["cat"], "r2", "tools/call", `{"name":"discover","arguments":{"query":"far"}}`); !strings.Contains(string(pay(v, "error").JSON()), "offers no such tool") {
 		t.Errorf("a tool that is off: %s", v.JSON())
 	}
 	if v := call(off.peers["cat"], "r3", "resources/read", `{}`); !strings.Contains(string(pay(v, "error").JSON()), "-32601") {

@@ -162,7 +162,10 @@ type spaceView struct {
 }
 
 // pageSaid are what a form before did (see [httpapi.Done]).
-var pageSaid = map[string]string{"sent": "Sent. Everybody in the space sees it.", "connect": "It connects now."}
+var pageSaid = map[string]string{
+	"sent": "Sent. Everybody in the space sees it.", "connect": "It connects now.",
+	"unheard": "Sent, but whom it is for is not connected now, and a space keeps nothing for those who are away.",
+}
 
 func (p *spacePages) at(c echo.Context) (*place, error) {
 	path := "mew/" + c.Param("kind") + "/" + url.PathEscape(c.Param("name"))
@@ -216,7 +219,10 @@ func (p *spacePages) act(c echo.Context) error {
 		if !ok || do == "kick" && !pl.Hosted {
 			return p.shell.Fault(c, errFormSaysNothing)
 		}
-		_, _, err = pl.say(ctx, e.JSON())
+		there := pl.audience(e.JSON())
+		if _, _, err = pl.say(ctx, e.JSON()); err == nil && do == "chat" && (there.listeners == 0 || len(there.absent) > 0) {
+			return httpapi.Done(c, pl.Path, "unheard")
+		}
 	}
 	if err != nil {
 		return p.shell.Fault(c, spokenFault(err))

@@ -28,6 +28,7 @@ type place struct {
 	say    func(ctx context.Context, data []byte) (status int, body []byte, err error)
 	decide func(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error)
 	watch  func() *Feed
+	self   func() string // id of the owner, or of this node
 
 	// Of a link.
 	link    func() bridge.LinkStatus
@@ -37,7 +38,8 @@ type place struct {
 func hostedPlace(s *Space) *place {
 	return &place{
 		Path: "mew/space/" + url.PathEscape(s.id), Title: s.id, Hosted: true, status: s.Status, watch: s.Watch,
-		say: func(_ context.Context, data []byte) (int, []byte, error) { return s.Say(data) },
+		self: func() string { return OperatorName },
+		say:  func(_ context.Context, data []byte) (int, []byte, error) { return s.Say(data) },
 		decide: func(_ context.Context, id string, approve bool, reason string) (int, []byte, error) {
 			return s.Decide(id, approve, reason)
 		},
@@ -46,7 +48,7 @@ func hostedPlace(s *Space) *place {
 
 func linkPlace(l *link) *place {
 	return &place{
-		Path: "mew/link/" + url.PathEscape(l.cfg.Name), Title: l.cfg.Name, status: l.space, watch: l.watch,
+		Path: "mew/link/" + url.PathEscape(l.cfg.Name), Title: l.cfg.Name, status: l.space, watch: l.watch, self: l.name,
 		say: func(ctx context.Context, data []byte) (int, []byte, error) {
 			return accepted(l.speak(ctx, data))
 		},
@@ -91,7 +93,48 @@ func ownerSay(c echo.Context, p *place) error {
 	if err != nil {
 		return err
 	}
-	return spoken(c)(p.say(c.Request().Context(), body))
+	there := p.audience(body)
+	return spoken(c)(there.told(p.say(c.Request().Context(), body)))
+}
+
+// audience is who is connected to a space when something is said there, which keeps nothing for those who are not.
+type audience struct {
+	listeners int      // others that are connected
+	absent    []string // those named in to that are not
+}
+
+func (p *place) audience(data []byte) audience {
+	var a audience
+	e, fault := parseEnvelope(data)
+	if fault != nil {
+		return a // the space will say what is wrong
+	}
+	connected := make(map[string]bool)
+	for _, m := range p.status().Participants {
+		if m.Connected && m.ID != p.self() && m.Name != p.self() {
+			connected[m.ID], connected[m.Name] = true, true
+			a.listeners++
+		}
+	}
+	for _, id := range e.to {
+		if !connected[id] {
+			a.absent = append(a.absent, id)
+		}
+	}
+	return a
+}
+
+// told adds the audience to what a space answered.
+func (a audience) told(status int, body []byte, err error) (int, []byte, error) {
+	v, fault := wire.ParseForeign(body, maxDepth, maxValues)
+	if err != nil || fault != nil || v.Kind() != wire.Object {
+		return status, body, err
+	}
+	v = v.With("listeners", wire.Int(int64(a.listeners)))
+	if len(a.absent) > 0 {
+		v = v.With("absent", wire.Texts(a.absent))
+	}
+	return status, v.JSON(), nil
 }
 
 // ownerDecision is what the owner says about a proposal.
