@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
@@ -67,6 +68,15 @@ func (m mewMesh) Send(ctx context.Context, l mew.Letter) (mew.Posted, error) {
 		To: l.To, Address: l.Address, Conv: l.Conv, Intent: l.Intent, Payload: l.Payload, Via: "bridge",
 	}, 0)
 	return mew.Posted{Conv: sent.Conversation, State: string(sent.State)}, err
+}
+
+// Decide implements [mew.Mesh].
+func (m mewMesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) error {
+	choice := acl.Reject
+	if approve {
+		choice = acl.Approve
+	}
+	return m.p.node.DecideHeld(ctx, conv, choice, mew.Kind)
 }
 
 // Find implements [mew.Mesh].

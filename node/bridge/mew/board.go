@@ -29,6 +29,9 @@ type PendingProposal struct {
 	Payload  json.RawMessage `json:"payload"`
 	At       time.Time       `json:"at"`
 	Rejected []string        `json:"rejected_by,omitempty"`
+
+	conv    wire.ConversationID // in which the owner of this node is asked about it; empty if it is not for this node
+	decided bool                // nothing waits in that conversation any more
 }
 
 // Reasoning is a sequence that was started and has not ended. Only ids are kept (MEW-L7).
@@ -126,14 +129,36 @@ func (b *board) proposal(key string) (PendingProposal, bool) {
 	return b.proposals[at], true
 }
 
+// asked notes that the newest proposal is for this node, and where its owner is asked about it.
+func (b *board) asked(conv wire.ConversationID) { b.proposals[len(b.proposals)-1].conv = conv }
+
+// follow notes whether the owner is still asked about a proposal.
+func (b *board) follow(conv wire.ConversationID, waits bool) {
+	for i := range b.proposals {
+		if b.proposals[i].conv == conv {
+			b.proposals[i].decided = !waits
+		}
+	}
+}
+
+// forUs reports whether one of these envelopes is a proposal that the owner of this node is, or was, asked about.
+func (b *board) forUs(ids []string) bool {
+	return slices.ContainsFunc(b.proposals, func(p PendingProposal) bool { return p.conv != "" && slices.Contains(ids, p.ID) })
+}
+
+// waiting returns the proposals that nobody has decided about.
+func (b *board) waiting() []PendingProposal {
+	return slices.DeleteFunc(slices.Clone(b.proposals), func(p PendingProposal) bool { return p.decided })
+}
+
 // settle takes a proposal off the board: the owner has decided.
 func (b *board) settle(key string) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p PendingProposal) bool { return p.Key == key })
 }
 
-// decided is what the owner's word makes of a proposal: the request that fulfils it (MEW-11), or a rejection with a
+// decision is what the owner's word makes of a proposal: the request that fulfils it (MEW-11), or a rejection with a
 // reason. me is not asked beside others.
-func (p PendingProposal) decided(me string, approve bool, reason string) (said, error) {
+func (p PendingProposal) decision(me string, approve bool, reason string) (said, error) {
 	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(text1("reason", orText(reason, "disagree")))}
 	if !approve {
 		return s, nil
@@ -142,10 +167,7 @@ func (p PendingProposal) decided(me string, approve bool, reason string) (said, 
 	if err != nil {
 		return said{}, err
 	}
-	s.kind, s.payload, s.to = kindRequest, fulfilment(v), slices.Clone(p.To)
-	if len(s.to) > 1 {
-		s.to = slices.DeleteFunc(s.to, func(id string) bool { return id == me })
-	}
+	s.kind, s.payload, s.to = kindRequest, fulfilment(v), p.others(me)
 	return s, nil
 }
 
@@ -172,4 +194,9 @@ func (b *board) left(id string) {
 // expire forgets proposals that are a day old.
 func (b *board) expire(now time.Time) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p PendingProposal) bool { return now.Sub(p.At) > keepProposals })
+}
+
+// others returns those whom the proposal names beside us.
+func (p PendingProposal) others(me string) []string {
+	return slices.DeleteFunc(slices.Clone(p.To), func(id string) bool { return id == me })
 }

@@ -58,6 +58,9 @@ type Mesh interface {
 	Follow(ctx context.Context, seen func(Change))
 	// Find searches the directories.
 	Find(ctx context.Context, words string, limit int) ([]Agent, error)
+	// Decide carries out the owner's decision about the message that waits in a conversation. It is a *[wire.Error] if
+	// nothing waits there any more.
+	Decide(ctx context.Context, conv store.ConvKey, approve bool) error
 	// ID is the node's own.
 	ID() wire.AgentID
 }

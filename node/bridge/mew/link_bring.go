@@ -279,6 +279,11 @@ func (b *Bridge) followItem(ctx context.Context, item Item) {
 	if l == nil {
 		return
 	}
+	if item.Intent == IntentProposal && item.State != "running" { // before and after the decision
+		l.mu.Lock()
+		l.board.follow(item.Conversation, item.State == "held")
+		l.mu.Unlock()
+	}
 	switch {
 	case item.Intent == IntentProposal && item.State == "expired":
 		if err := l.reject(ctx, item.Conversation, "timeout"); err != nil {

@@ -48,7 +48,7 @@ func (l *link) proposal(ctx context.Context, j job) error {
 	l.mu.Lock()
 	others := slices.DeleteFunc(slices.Clone(j.e.to), func(id string) bool { return id == l.me })
 	l.mu.Unlock()
-	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "proposal", string(j.raw)))
+	conv := l.proposalConv(&j)
 	payload := wire.Obj(text1("action", "propose"), wire.Member{Key: "proposal", Value: j.e.payload})
 	if len(others) > 0 {
 		payload = payload.With("to", wire.Texts(others))
@@ -61,6 +61,11 @@ func (l *link) proposal(ctx context.Context, j job) error {
 	_, err = l.b.cfg.Node.Accept(ctx, in)
 	l.refused(ctx, &j.e, err)
 	return err
+}
+
+// proposalConv returns the conversation in which the owner is asked about a proposal. Each has its own.
+func (l *link) proposalConv(j *job) wire.ConversationID {
+	return wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "proposal", string(j.raw)))
 }
 
 func (l *link) rememberProposal(p proposed) store.Change {
@@ -96,20 +101,36 @@ func (l *link) settled(ctx context.Context, j job, why string, proposerOnly bool
 	return nil
 }
 
-// reject says that a proposal will not be fulfilled, with a reason code.
+// reject says that a proposal will not be fulfilled, with the reason code that the owner chose, or this one.
 func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
 	p, ok := recalled[proposed](ctx, l, "prop", string(conv))
 	if !ok {
 		return nil // it is settled
 	}
-	err := l.say(ctx, said{
-		id: "am-r-" + hashOf(string(conv)), kind: kindReject, to: []string{p.From}, correlation: []string{p.Envelope},
-		payload: wire.Obj(text1("reason", reason)),
-	})
+	err := l.say(ctx, p.rejection(reason))
 	if err == nil || errors.Is(err, errMayNot) {
 		l.apply(ctx, l.drop("prop", string(conv)))
 	}
 	return err
+}
+
+func (p proposed) rejection(reason string) said {
+	return said{
+		id: "am-r-" + hashOf(string(p.Conv)), kind: kindReject, to: []string{p.From}, correlation: []string{p.Envelope},
+		payload: wire.Obj(text1("reason", orText(p.Reason, reason))),
+	}
+}
+
+// request is what fulfils the proposal: it goes to the others whom the proposal named, or to ourselves.
+func (p proposed) request(others []string, me string, payload wire.Value) said {
+	s := said{
+		id: "am-f-" + hashOf(string(p.Conv)), kind: kindRequest, to: others, correlation: []string{p.Envelope},
+		payload: fulfilment(payload),
+	}
+	if len(others) == 0 {
+		s.to = []string{me}
+	}
+	return s
 }
 
 // fulfil sends the request that the owner approved, in the node's name and with the proposal in correlation_id
@@ -122,10 +143,8 @@ func (l *link) fulfil(ctx context.Context, c Call) (Answer, error) {
 	payload, _ := c.Payload.Get("proposal")
 	list, _ := c.Payload.Get("to")
 	to, _ := idList(list)
-	request := said{id: "am-f-" + hashOf(string(c.Conv)), kind: kindRequest, to: to, correlation: []string{p.Envelope}, payload: fulfilment(payload)}
-	if len(to) == 0 {
-		request.to = []string{l.name()}
-	} else {
+	request := p.request(to, l.name(), payload)
+	if len(to) > 0 {
 		l.apply(ctx, l.remember("sent", request.id, sent{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent, false))
 	}
 	if err := l.say(ctx, request); err != nil {

@@ -60,6 +60,14 @@ func (m meshed) Follow(ctx context.Context, seen func(Change)) {
 	}
 }
 
+func (m meshed) Decide(ctx context.Context, conv store.ConvKey, approve bool) error {
+	choice := acl.Reject
+	if approve {
+		choice = acl.Approve
+	}
+	return m.DecideHeld(ctx, conv, choice, "mew")
+}
+
 type meshHandler struct{ b **Bridge }
 
 func (h meshHandler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, error) {
@@ -315,5 +323,35 @@ func TestLinkNoTransit(t *testing.T) {
 	own := store.ConvKey{Peer: string(items[1].Peer), ID: string(items[1].Conversation)}
 	if err := l.l.bring(t.Context(), own, true); err == nil || !strings.Contains(err.Error(), "from: home") {
 		t.Errorf("bring of a conversation with a participant: %v", err)
+	}
+}
+
+// Who sends to a participant and waits gets what it answers, not only that the space took the message.
+func TestLinkSendWaits(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"}) // an answer is expected, and waits for nobody
+	cat := l.peers["cat"]
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		chat := cat.fromNode("chat")
+		cat.send(`{"kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"very well"}}`)
+	}()
+	var sent struct {
+		State string `json:"state"`
+		Reply struct {
+			Payload struct {
+				Message struct {
+					Body string `json:"body"`
+				} `json:"message"`
+			} `json:"payload"`
+		} `json:"reply"`
+	}
+	status := l.home.Call("POST", "/send", map[string]any{
+		"to": "mew:home/cat", "intent": "mesh.message", "wait_seconds": 20,
+		"payload": json.RawMessage(`{"action":"deliver","message":{"body":"how are you?"}}`),
+	}, &sent)
+	<-answered
+	if status != 200 || sent.State != "delivered" || sent.Reply.Payload.Message.Body != "very well" {
+		t.Errorf("%d: %+v, want the answer", status, sent)
 	}
 }

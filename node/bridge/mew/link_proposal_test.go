@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -81,6 +82,114 @@ func TestLinkProposalEnds(t *testing.T) {
 		t.Errorf("the request is %s", request.JSON())
 	}
 	gone("decided in the space")
+}
+
+// A proposal to this node has one record: what the owner decided under approvals, by command, on the page or by the API
+// is decided everywhere (THREATS 39).
+func TestLinkProposalDecidedOnce(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	door := linkPlace(l.l) // of the command, the page and the API alike
+	propose := func(id string) string {
+		t.Helper()
+		cat.send(fmt.Sprintf(proposalText, id, `,"dog"`, "write_file"))
+		l.ask()
+		return keyOf(t, l.l.space(), id)
+	}
+	again := func(key string) {
+		t.Helper()
+		l.await("off the list", func() bool { return len(l.l.space().Proposals) == 0 })
+		for _, approve := range []bool{true, false} {
+			if _, _, err := door.decide(t.Context(), key, approve, ""); err == nil {
+				t.Errorf("a decided proposal is decided again (approve: %v)", approve)
+			}
+		}
+	}
+	undone := func(id string) {
+		t.Helper()
+		if _, _, err := door.say(t.Context(), []byte(`{"kind":"mcp/request","to":["dog"],"correlation_id":["`+id+`"],"payload":{"method":"tools/call"}}`)); err == nil {
+			t.Error("a rejected proposal is carried out by an envelope of the owner")
+		}
+		for _, s := range dog.fence() {
+			if v := parsed(t, s); v.GetStr("from") == "node" && v.GetStr("kind") == "mcp/request" {
+				t.Errorf("a rejected proposal is carried out: %s", s)
+			}
+		}
+	}
+
+	key := propose("p1")
+	l.decide(acl.Reject)
+	cat.fromNode("mcp/reject")
+	again(key)
+	undone("p1")
+
+	key = propose("p2")
+	first := l.ask()
+	if _, _, err := door.decide(t.Context(), key, false, "unsafe"); err != nil {
+		t.Fatal(err)
+	}
+	if no := cat.fromNode("mcp/reject"); about(no) != "p2" || str(pay(no, "reason")) != "unsafe" {
+		t.Errorf("rejected with %s", no.JSON())
+	}
+	again(key)
+	undone("p2")
+	if _, err := l.home.Asks().Decide(t.Context(), first.ID, first.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
+		t.Errorf("approved under approvals after the rejection: %v", err)
+	}
+	if ended, err := l.home.Asks().Get(t.Context(), first.ID, time.Now()); err != nil || ended.State != acl.AskRejected || ended.By != "mew" {
+		t.Errorf("the question ended as %+v, %v", ended, err)
+	}
+
+	key = propose("p3")
+	first = l.ask()
+	if _, _, err := door.decide(t.Context(), key, true, ""); err != nil {
+		t.Fatal(err)
+	}
+	if request := dog.fromNode("mcp/request"); about(request) != "p3" {
+		t.Errorf("the request is %s", request.JSON())
+	}
+	again(key)
+	if _, err := l.home.Asks().Decide(t.Context(), first.ID, first.Hash, acl.Reject, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
+		t.Errorf("rejected under approvals after the approval: %v", err)
+	}
+}
+
+// A proposal to this node alone is carried out by this node, whichever door it is approved at: the request that the
+// space sees is followed by its answer.
+func TestLinkProposalToUsByCommand(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.send(fmt.Sprintf(proposalText, "p1", "", bridge.ToolDiscover))
+	l.ask()
+	if _, err := l.l.decide(t.Context(), keyOf(t, l.l.space(), "p1"), true, ""); err != nil {
+		t.Fatal(err)
+	}
+	request, answer := cat.fromNode("mcp/request"), cat.fromNode("mcp/response")
+	if about(request) != "p1" || about(answer) != request.GetStr("id") || !strings.Contains(string(pay(answer, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("request %s, answer %s", request.JSON(), answer.JSON())
+	}
+}
+
+// A command decides about a proposal and not about a space: while the space itself waits, it refuses and says where to
+// decide. What cannot be sent is not decided.
+func TestLinkProposalByCommandRefused(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
+	l.peers["cat"].send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	ask := l.ask()
+	key := keyOf(t, l.l.space(), "p1")
+	for _, approve := range []bool{true, false} {
+		if _, err := l.l.decide(t.Context(), key, approve, ""); err == nil || !strings.Contains(err.Error(), "approvals show "+ask.ID) {
+			t.Errorf("while the space waits (approve: %v): %v", approve, err)
+		}
+	}
+	l.peers["cat"].send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
+	l.await("paused", func() bool { return !l.l.free() })
+	if _, err := l.l.decide(t.Context(), key, true, ""); err == nil || !strings.Contains(err.Error(), "paused") {
+		t.Errorf("during a pause: %v", err)
+	}
+	if still := l.ask(); still.ID != ask.ID {
+		t.Errorf("the question is %s, want %s", still.ID, ask.ID)
+	}
 }
 
 // Two who give their proposals the same id are told apart: what the owner approved goes where it said (MEW-L3).

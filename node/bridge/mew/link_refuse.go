@@ -3,6 +3,7 @@ package mew
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -35,8 +36,8 @@ func (l *link) refused(ctx context.Context, e *envelope, err error) {
 	}
 	if limited {
 		status := l.statusPayload(ctx).With("status", wire.Text("rate_limited"))
-		if wait := int64(refusal.RetryAfter.Round(time.Second).Seconds()); wait > 0 {
-			status = status.With("retry_after", wire.Int(wait))
+		if refusal.RetryAfter > 0 {
+			status = status.With("retry_after", wire.Int(int64(math.Ceil(refusal.RetryAfter.Seconds()))))
 		}
 		l.answer(e, kindStatus, status)
 	}

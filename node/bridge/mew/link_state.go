@@ -49,6 +49,7 @@ type proposed struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
 	Envelope string              `json:"envelope"`
+	Reason   string              `json:"reason,omitempty"` // with which the owner rejects it
 }
 
 // asked is a request to us.

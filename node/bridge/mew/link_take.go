@@ -34,6 +34,9 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 			l.spoke[strings.Clone(e.from)] = struct{}{}
 		}
 		l.board.see(&j.e, j.at)
+		if j.e.kind == kindProposal && slices.Contains(j.e.to, me) {
+			l.board.asked(l.proposalConv(&j))
+		}
 		l.stream(&j.e)
 		l.feeds.tell(data)
 	}

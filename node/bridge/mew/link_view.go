@@ -3,6 +3,8 @@ package mew
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +21,7 @@ func (l *link) space() SpaceStatus {
 	l.board.expire(time.Now())
 	out := SpaceStatus{
 		ID: l.cfg.Name, Name: l.cfg.Space, Participants: []ParticipantStatus{}, Streams: []json.RawMessage{},
-		Proposals: append([]PendingProposal{}, l.board.proposals...), Reasoning: append([]Reasoning{}, l.board.reasoning...),
+		Proposals: append([]PendingProposal{}, l.board.waiting()...), Reasoning: append([]Reasoning{}, l.board.reasoning...),
 	}
 	for _, v := range l.streams {
 		out.Streams = append(out.Streams, v.JSON())
@@ -58,35 +60,22 @@ func (l *link) speak(ctx context.Context, data []byte) (id string, answer wire.V
 	if s.payload.IsNull() {
 		s.payload = wire.Obj()
 	}
+	l.mu.Lock()
+	ours := (s.kind == kindRequest || s.kind == kindReject) && l.board.forUs(s.correlation)
+	l.mu.Unlock()
+	if ours {
+		return "", answer, fault(http.StatusConflict, "the proposal was made to this node; decide about it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")
+	}
 	if answer, err = l.sayFor(ctx, s); err != nil {
-		return "", answer, &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
+		return "", answer, unsaid(err)
 	}
 	return s.id, answer, nil
 }
 
-// decide fulfils or rejects a proposal in the space, named by its key, in the owner's name.
-func (l *link) decide(ctx context.Context, proposal string, approve bool, reason string) (string, error) {
-	l.mu.Lock()
-	p, ok := l.board.proposal(proposal)
-	me := l.me
-	l.mu.Unlock()
-	if !ok {
-		return "", fault(404, "there is no such proposal that waits")
+// unsaid tells the owner why an envelope did not get into the space.
+func unsaid(err error) error {
+	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
+		return &Refused{http.StatusConflict, wire.Obj(text1("error", refused.text)).JSON()}
 	}
-	s, err := p.decided(me, approve, reason)
-	if err != nil {
-		return "", err
-	}
-	if err := l.say(ctx, s); err != nil {
-		return "", &Refused{409, wire.Obj(text1("error", err.Error())).JSON()}
-	}
-	l.mu.Lock()
-	l.board.settle(p.Key)
-	l.mu.Unlock()
-	// Where the proposal was for this node, the same is asked under approvals: it is decided now.
-	about := job{e: envelope{id: s.id, from: p.From, correlation: s.correlation}, raw: []byte(s.id), at: time.Now()}
-	if err := l.settled(ctx, about, "decided in the space", true); err != nil {
-		l.log.Info("a question about a proposal could not be withdrawn", "err", err)
-	}
-	return s.id, nil
+	return fault(http.StatusConflict, "nothing was sent: "+err.Error())
 }

@@ -127,7 +127,7 @@ func (s *Space) Decide(proposal string, approve bool, reason string) (status int
 	if !ok {
 		return 0, nil, &Refused{404, refuseName(404, "proposal_not_found").payload.JSON()}
 	}
-	e, err := p.decided("", approve, reason)
+	e, err := p.decision("", approve, reason)
 	if err != nil {
 		return 0, nil, err
 	}
