@@ -99,6 +99,13 @@ func TestAgreement(t *testing.T) {
 	if c := next(agreed, says(t, conversations.Received, "msg_4", `{"action":"cancel","metadata":{"agreed_in":"conv_other"}}`)); !c.InForce() {
 		t.Error("a cancel of what was agreed elsewhere counts here")
 	}
+	own := next(proposed, says(t, conversations.Received, "msg_3", `{"action":"accept","metadata":{"in_reply_to":"msg_2"}}`))
+	if own = next(own, happens(conversations.AcceptCounts, "msg_3")); own.Agreement != nil {
+		t.Error("they agree with their own proposal")
+	}
+	if c := next(agreed, says(t, conversations.Received, "msg_4", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`)); c.Unclear != "msg_4" || !c.InForce() {
+		t.Error("an accept of an earlier proposal confirms what was agreed later")
+	}
 	other := says(t, conversations.Received, "msg_4", agreeToIt)
 	other.Intent = wire.Negotiate
 	if c := next(after(t, says(t, conversations.Sent, "msg_1", lunch)), other); c.Accept != nil || c.Unclear != "" {

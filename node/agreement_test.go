@@ -487,3 +487,24 @@ func TestCancelledEverywhere(t *testing.T) {
 		})
 	}
 }
+
+// TestFailedIsNotCalledAgreed: a conversation that fails after an agreement, because a message cannot be delivered, says so.
+func TestFailedIsNotCalledAgreed(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	sarah := mesh.Node("sarah", withBook)
+	must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, proposeCoffee)))), http.StatusOK)
+	out := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept"}`)
+	out.Conv = "conv_one"
+	mustSend(t, sarah.Node, out, 10*time.Second)
+	if v := shown(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Standing != node.StandingAgreed {
+		t.Fatalf("after our accept: %+v", v.Agreement)
+	}
+	ann.answers(status(http.StatusForbidden))
+	out.Payload = parsed(t, proposeSeveral)
+	mustSend(t, sarah.Node, out, 10*time.Second)
+	if v := shown(t, sarah, "conv_one"); v.State != conversations.Failed || v.Agreement.Standing != node.StandingFailed {
+		t.Errorf("after a failed delivery: %s, %+v", v.State, v.Agreement)
+	}
+}
