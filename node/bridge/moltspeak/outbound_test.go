@@ -135,7 +135,7 @@ func TestAnswersLater(t *testing.T) {
 func TestFinalAnswerLater(t *testing.T) {
 	r, n := alone(t, nil)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
-		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Raw: []byte(`{"payload":{"action":"pending_approval","estimated_response":"PT1H","reason":"owner"}}`)}, nil
+		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Reply: &wire.Message{Payload: mustTree(t, `{"action":"pending_approval","estimated_response":"PT1H","reason":"owner"}`)}}, nil
 	}
 	for _, peer := range []string{cat, "bird@air"} {
 		q := r.draft(peer, OpQuery, plainQuery)

@@ -386,3 +386,26 @@ func TestTextStaysText(t *testing.T) {
 		})
 	}
 }
+
+// The peer is told once that the owner decides. What it says meanwhile is taken with a receipt, also when it is repeated.
+func TestHeldMessagesAreToldOnce(t *testing.T) {
+	r, n := alone(t, nil)
+	pending := []byte(`{"payload":{"action":"pending_approval","reason":"The owner of this agent approves new contacts."}}`)
+	first := true
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		out := bridge.Outcome{Status: http.StatusAccepted, Held: true, Raw: pending}
+		if first {
+			out.Reply, first = &wire.Message{Payload: mustTree(t, `{"action":"pending_approval"}`)}, false
+		}
+		return out, nil
+	}
+	for i, want := range []string{wire.ActionPending, wire.ActionReceived, wire.ActionReceived} {
+		raw := r.signed("new@x", r.draft("new@x", OpQuery, `{"domain":"weather"}`))
+		for range 2 {
+			m, status := r.raw("new@x", raw)
+			if data, _ := m.P.Get("data"); status != http.StatusAccepted || m.Op != OpRespond || m.P.GetStr("status") != "partial" || data.GetStr("action") != want {
+				t.Errorf("message %d: %d %s, want %s", i+1, status, m.P.JSON(), want)
+			}
+		}
+	}
+}

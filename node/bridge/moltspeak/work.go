@@ -283,6 +283,9 @@ func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *Error) {
 		payload, _ = m.Get("payload")
 	}
 	data := payload.Without("metadata")
+	if out.Held && out.Reply == nil && !out.Duplicate { // it waits behind another one, whose answer said that the owner decides
+		data = wire.Obj(member("action", wire.Text(wire.ActionReceived)))
+	}
 	switch payload.GetStr("action") {
 	case wire.ActionPending, wire.ActionReceived:
 		return answer{op: OpRespond, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted, user: true}, nil
