@@ -233,12 +233,13 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return bridge.Delivered{Reply: &reply, Raw: answer.Body, Digest: checked.Digest}, nil
 }
 
-// movedGap is how long an unreachable endpoint is tried again before the peer's card is fetched past the cache.
-const movedGap = time.Minute
+// movedGap is how often the card of a peer that cannot be reached is fetched past the cache at most: less than the pause
+// before the second attempt, so that a burst of messages asks once and the second attempt asks again.
+const movedGap = 3 * time.Second
 
 // moved fetches the card of a peer again after a delivery that cannot have reached it, and reports whether the card now
 // names another endpoint (AM-86). Then it replaces peer. A final failure asks the directory in any case, an endpoint that
-// does not answer at most once a minute. A key that the pinned one does not vouch for is not followed.
+// does not answer at most once within movedGap. A key that the pinned one does not vouch for is not followed.
 func (n *Node) moved(ctx context.Context, peer *client.Peer, cause error) bool {
 	failed, ok := errors.AsType[*client.SendError](cause)
 	if !ok || failed.Processed || failed.Retry && failed.Status != 0 {
