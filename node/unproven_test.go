@@ -237,3 +237,25 @@ func TestLetterToSquattedID(t *testing.T) {
 		t.Errorf("letter = %+v %+v, %d messages left", l, l.Err, len(mallory.got()))
 	}
 }
+
+// TestSquatterAndOwnerWaitApart: what the agent itself writes is not decided with what a squatter wrote under its id.
+func TestSquatterAndOwnerWaitApart(t *testing.T) {
+	t.Parallel()
+	foreign, honest := meshtest.New(t), meshtest.New(t)
+	mallory := newSquatter(t, foreign, "mallory", "ann")
+	configure := func(cfg *node.Config) { joins(foreign, honest)(cfg); cfg.Policy.Mode = acl.Approval }
+	chris := foreign.Node("chris", configure)
+	must(t, meshtest.Post(t, chris.URL, mallory.Sign(mallory.Draft(chris.ID(), wire.Deliver, hello))), http.StatusAccepted)
+	ann := honest.Stranger("ann")
+	chris = foreign.Restart(chris, configure) // as after the ten minutes for which a card is good
+	must(t, meshtest.Post(t, chris.URL, ann.Sign(ann.Draft(chris.ID(), wire.Deliver, hello))), http.StatusAccepted)
+	asks := pendingAsks(t, chris)
+	if len(asks) != 2 || asks[0].Rule != node.RuleUnproven || asks[1].Rule != "access.mode=approval" {
+		t.Fatalf("asks: %+v", asks)
+	}
+	// The agent's key is pinned by now, so the squatter's cannot be accepted any more.
+	if _, err := chris.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); !errors.Is(err, node.ErrOtherKey) {
+		t.Errorf("approve the squatter = %v", err)
+	}
+	decide(t, chris, asks[1], acl.ApproveAlways)
+}

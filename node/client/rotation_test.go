@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -88,6 +89,16 @@ func TestRotation(t *testing.T) {
 			swap(l, func(h *wire.KeyHistory) { h.Keys[1].PublicKey = key(2).PublicText() })
 			l.put(sarah, key(2))
 		}, false},
+		{"a key chain on the card", func(t *testing.T, l *listing) { l.chain(t, sarah, key(1), key(3), key(2)) }, true},
+		{"a key chain from another key", func(t *testing.T, l *listing) { l.chain(t, sarah, key(3), key(2)) }, false},
+		{"a key chain to another key", func(t *testing.T, l *listing) {
+			l.chain(t, sarah, key(1), key(3))
+			l.cards[sarah] = l.cards[sarah].With("public_key", wire.Text(key(2).PublicText()))
+		}, false},
+		{"a key chain of another agent", func(t *testing.T, l *listing) {
+			l.chain(t, "am_chris", key(1), key(2))
+			l.cards[sarah] = l.cards["am_chris"].With("agent_id", wire.Text(string(sarah)))
+		}, false},
 		{"the same, without the card", func(t *testing.T, l *listing) {
 			l.rotate(t, home, testCard(sarah, key(1)), key(2), key(1), false)
 			l.put(sarah, key(2))
@@ -162,4 +173,18 @@ func TestProofTextSpelling(t *testing.T) {
 			t.Errorf("proofText() takes %s: %v, want %v", claimed, got, same)
 		}
 	}
+}
+
+// chain lists a card with the last of keys and a key chain from the first, and no history.
+func (l *listing) chain(t *testing.T, id wire.AgentID, keys ...*signing.PrivateKey) {
+	t.Helper()
+	text := ""
+	for i := range keys[1:] {
+		var err error
+		if text, err = keys[i].ExtendKeyChain(id, text, keys[i+1], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.put(id, keys[len(keys)-1])
+	l.cards[id] = l.cards[id].With("metadata", wire.Obj(wire.Member{Key: wire.MetaKeyChain, Value: wire.Text(text)}))
 }
