@@ -33,14 +33,17 @@ const (
 type Choice string
 
 const (
-	Approve       Choice = "approve" // this once
-	ApproveAlways Choice = "always"  // this, and remember the subject
-	Reject        Choice = "reject"
-	Block         Choice = "block"
+	Approve             Choice = "approve"      // this once
+	ApproveConversation Choice = "conversation" // this, and what follows in its conversation
+	ApproveAlways       Choice = "always"       // this, and remember the subject
+	Reject              Choice = "reject"
+	Block               Choice = "block"
 )
 
-// approves says whether the choice lets happen what was asked.
-func (c Choice) approves() bool { return c == Approve || c == ApproveAlways }
+// Approves reports whether the choice lets happen what was asked.
+func (c Choice) Approves() bool {
+	return c == Approve || c == ApproveConversation || c == ApproveAlways
+}
 
 // Ask is one thing that the owner must decide: a held message, an outgoing one, a changed key, a foreign proposal.
 type Ask struct {
@@ -52,11 +55,18 @@ type Ask struct {
 	Title   string          `json:"title"`           // ours; nothing that a peer wrote
 	Rule    string          `json:"rule,omitempty"`  // why the owner is asked: "access.mode=approval"
 	Body    json.RawMessage `json:"body,omitempty"`
-	Hash    string          `json:"hash"` // of what the owner is shown; whoever decides names it (AM-34)
+	Hash    string          `json:"hash"` // of all that the owner is shown, see [Chain]; a decision names it (AM-34)
 	Choices []Choice        `json:"choices"`
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
 	Purge   time.Time       `json:"purge,omitzero"` // when its body must be gone, and the ask with it; zero: 30 days after its end
+
+	// An ask may have others behind it, which are shown and decided with it; see [Asks.Join].
+	Waiting int    `json:"waiting,omitempty"`  // how many there are
+	OwnHash string `json:"own_hash,omitempty"` // of this ask alone, if there are any
+	Behind  string `json:"behind,omitempty"`   // id of the ask that this one is behind
+	Seq     int    `json:"seq,omitempty"`      // order behind it
+	Size    int    `json:"size,omitempty"`     // bytes that count against the bound on what waits together
 
 	State   AskState  `json:"state"`
 	Choice  Choice    `json:"choice,omitempty"`
@@ -80,7 +90,7 @@ type Slot struct {
 	Max  int
 }
 
-// SenderSlot allows one open ask per unknown sender, and 200 in all (AM-33).
+// SenderSlot allows one open ask per unknown sender, and 200 in all; what else the sender writes joins it (AM-33).
 func SenderSlot(principal string) Slot {
 	return Slot{Key: "sender/" + principal, Term: "sender", Max: 200}
 }
@@ -95,6 +105,12 @@ func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + co
 
 // aboutTerm finds the asks about a matter that are pending; of a matter there may be any number that ended.
 func aboutTerm(about string) string { return "about/" + about }
+
+// termBehind stands for the state of an ask behind another, so that lists of a state have each question once.
+const termBehind = "state:behind"
+
+// behindTerm finds the asks behind another.
+func behindTerm(id string) string { return "behind/" + id }
 
 // NewAskID returns a unique id that sorts by time.
 func NewAskID(now time.Time) string {
@@ -115,6 +131,9 @@ func (s stored) record() store.Record {
 		end = s.Decided
 	}
 	terms := []string{"state:" + string(s.State), "subject:" + s.Subject}
+	if s.Behind != "" {
+		terms = []string{termBehind, terms[1], behindTerm(s.Behind)}
+	}
 	if s.Conv != (store.ConvKey{}) {
 		terms = append(terms, convTerm(s.Conv))
 	}
@@ -122,21 +141,17 @@ func (s stored) record() store.Record {
 		terms = append(terms, aboutTerm(s.About))
 	}
 	until := end.Add(keepFor)
+	if s.Behind != "" && s.State == AskPending {
+		until = end // else those that expire one by one would pile up behind the first
+	}
 	if !s.Purge.IsZero() && s.Purge.Before(until) {
 		until = s.Purge
 	}
 	return store.Record{NS: nsAsks, Key: s.ID, Body: encode(s), Terms: terms, Expires: until}
 }
 
-// end returns the changes that store an ask which is no longer pending and free its slot. They fail with
-// store.ErrConflict where it ended otherwise meanwhile.
-func (s stored) end() []store.Change {
-	changes := []store.Change{{Record: s.record(), IfRev: s.rev}}
-	if s.Slot != "" {
-		changes = append(changes, freeing(s.Slot))
-	}
-	return changes
-}
+// change stores the ask, unless it changed meanwhile: that is store.ErrConflict.
+func (s stored) change() store.Change { return store.Change{Record: s.record(), IfRev: s.rev} }
 
 // entry is a line of the audit log about the ask.
 func (a Ask) entry(kind AuditKind, now time.Time) AuditEntry {

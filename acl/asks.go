@@ -37,7 +37,8 @@ type Resolver interface {
 type Decision struct {
 	Choice  Choice
 	By      string
-	Changes []store.Change // end the ask, if it is still pending, and free its slot
+	Changes []store.Change // end the ask and those in Tail, if they are still pending, and free the slot
+	Tail    []Ask          // what was behind the ask and is decided with it, in order; as it stands with Changes
 	Now     time.Time
 }
 
@@ -88,7 +89,7 @@ func (q *Asks) logged(changes []store.Change, ask Ask, kind AuditKind, now time.
 
 // Open returns the ask as it will be stored, and the changes that store it and take its slot, for the caller's
 // step. A pending ask needs a Created time; ID, Expires and Choices have defaults. In the step, the slot refuses with
-// store.ErrConflict where it is taken and with store.ErrQuota where Max is reached; see [Asks.Taken].
+// store.ErrConflict where it is taken and with store.ErrQuota where Max is reached.
 func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	if ask.ID == "" {
 		ask.ID = NewAskID(ask.Created)
@@ -113,7 +114,7 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	return ask, q.logged(changes, ask, AuditHeld, ask.Created)
 }
 
-// Taken says whether an open ask has the slot now. It tells a taken slot from other conflicts of a step.
+// Taken reports whether an open ask has the slot now.
 func (q *Asks) Taken(ctx context.Context, slot Slot, now time.Time) (bool, error) {
 	_, err := q.records.Get(ctx, nsOpen, slot.Key, now)
 	if errors.Is(err, store.ErrNotFound) {
@@ -142,6 +143,7 @@ func (q *Asks) get(ctx context.Context, id string, now time.Time) (stored, error
 type AskFilter struct {
 	State   AskState
 	Subject string
+	Each    bool // also list asks behind others
 }
 
 // List returns asks in the order of their creation, after the id named after. A page may hold fewer than limit asks,
@@ -165,7 +167,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 		if err != nil {
 			return nil, "", err
 		}
-		if ask := s.Ask.at(now); f.State == "" || ask.State == f.State {
+		if ask := s.Ask.at(now); (f.State == "" || ask.State == f.State) && (f.Each || ask.Behind == "") {
 			asks = append(asks, ask)
 		}
 	}
@@ -184,27 +186,38 @@ func (q *Asks) WithdrawAbout(ctx context.Context, about string, which func(Ask) 
 }
 
 func (q *Asks) withdraw(ctx context.Context, term string, which func(Ask) bool, now time.Time) ([]store.Change, error) {
-	var changes []store.Change
+	var gone []stored
 	err := q.each(ctx, term, now, func(s stored) {
-		if s.at(now).State != AskPending || !which(s.Ask) {
-			return
+		if s.at(now).State == AskPending && which(s.Ask) {
+			gone = append(gone, s)
 		}
-		s.State, s.Decided = AskWithdrawn, now.UTC()
-		changes = q.logged(append(changes, s.end()...), s.Ask, AuditWithdrawn, now)
 	})
+	if err != nil {
+		return nil, err
+	}
+	changes, err := q.regroup(ctx, gone, now)
+	for _, s := range gone {
+		s.State, s.Decided, s.Behind, s.Seq = AskWithdrawn, now.UTC(), "", 0
+		changes = q.logged(append(changes, s.change()), s.Ask, AuditWithdrawn, now)
+	}
 	return changes, err
 }
 
 // Forget returns the changes that remove every ask of a conversation, decided or not.
 func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([]store.Change, error) {
-	var changes []store.Change
+	var gone []store.Change
+	var pending []stored
 	err := q.each(ctx, convTerm(conv), now, func(s stored) {
-		changes = append(changes, store.Change{Record: store.Record{NS: nsAsks, Key: s.ID}, IfRev: s.rev, Delete: true})
-		if s.at(now).State == AskPending && s.Slot != "" {
-			changes = append(changes, freeing(s.Slot))
+		gone = append(gone, store.Change{Record: store.Record{NS: nsAsks, Key: s.ID}, IfRev: s.rev, Delete: true})
+		if s.at(now).State == AskPending {
+			pending = append(pending, s)
 		}
 	})
-	return changes, err
+	if err != nil {
+		return nil, err
+	}
+	changes, err := q.regroup(ctx, pending, now)
+	return append(changes, gone...), err
 }
 
 // each calls do for the asks with a term.
@@ -228,36 +241,50 @@ func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(sto
 }
 
 // Decide carries out the owner's choice about the ask, once: of two deciders exactly one wins, the other gets
-// ErrAskGone. hash is that of what the owner saw. by names the way the decision came ("cli"). The ask is returned as
-// it stands, also beside ErrAskGone, ErrHashMismatch and ErrChoice; any other error is the resolver's or the store's.
+// ErrAskGone. hash is that of what the owner saw, see [Chain]: an approval is about those asks alone, any other choice
+// also about what joined them since. The id of an ask behind another names that one. by names the way the decision
+// came ("cli"). The ask is returned as it stands, also beside ErrAskGone, ErrHashMismatch and ErrChoice; any other
+// error is the resolver's or the store's.
 func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by string, now time.Time) (Ask, error) {
 	for range maxDecisions {
-		s, err := q.get(ctx, id, now)
+		s, tail, err := q.group(ctx, id, now)
 		if err != nil {
 			return Ask{}, err
 		}
-		if err := s.decidable(hash, choice); err != nil {
+		shown, err := s.decidable(tail, hash, choice)
+		if err != nil {
 			return s.Ask, err
 		}
 		resolver := q.resolvers[s.Kind]
 		if resolver == nil {
 			return s.Ask, fmt.Errorf("decide ask: no resolver for kind %q", s.Kind)
 		}
-		decided := s
-		decided.State = AskRejected
-		if choice.approves() {
-			decided.State = AskApproved
+		rest := tail[shown:]
+		if !choice.Approves() {
+			shown, rest = len(tail), nil
 		}
-		decided.Choice, decided.By, decided.Decided = choice, by, now.UTC()
-		changes := q.logged(decided.end(), decided.Ask, AuditDecided, now)
-		err = resolver.Resolve(ctx, s.Ask, Decision{Choice: choice, By: by, Changes: changes, Now: now})
+		d := Decision{Choice: choice, By: by, Changes: s.replaced(rest), Now: now}
+		ended := s.decide(choice, by, now)
+		ended.Hash, ended.Waiting = hash, shown
+		if shown == 0 {
+			ended.OwnHash = ""
+		}
+		d.Changes = q.logged(append(d.Changes, ended.change()), ended.Ask, AuditDecided, now)
+		for _, t := range tail[:shown] {
+			t = t.decide(choice, by, now)
+			d.Changes = q.logged(append(d.Changes, t.change()), t.Ask, AuditDecided, now)
+			d.Tail = append(d.Tail, t.Ask)
+		}
+		err = resolver.Resolve(ctx, s.Ask, d)
 		if err == nil {
-			q.decided(decided.Ask)
-			return decided.Ask, nil
+			for _, ask := range append([]Ask{ended.Ask}, d.Tail...) {
+				q.decided(ask)
+			}
+			return ended.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {
-			if ended, again := q.get(ctx, id, now); again == nil && ended.State != AskPending { // what refused was the other decision's doing
-				return ended.Ask, ended.decidable(hash, choice)
+			if other, again := q.get(ctx, s.ID, now); again == nil && other.State != AskPending { // what refused was the other decision's doing
+				return other.Ask, fmt.Errorf("%w: it is %s", ErrAskGone, other.State)
 			}
 			return s.Ask, err
 		}
@@ -265,14 +292,27 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 	return Ask{}, fmt.Errorf("decide ask: %w", store.ErrConflict)
 }
 
-func (s stored) decidable(hash string, choice Choice) error {
-	switch {
-	case s.State != AskPending:
-		return fmt.Errorf("%w: it is %s", ErrAskGone, s.State)
-	case hash != s.Hash:
-		return ErrHashMismatch
-	case !slices.Contains(s.Choices, choice):
-		return ErrChoice
+// decide returns the ask as it stands after a decision.
+func (s stored) decide(choice Choice, by string, now time.Time) stored {
+	s.State = AskRejected
+	if choice.Approves() {
+		s.State = AskApproved
 	}
-	return nil
+	s.Choice, s.By, s.Decided = choice, by, now.UTC()
+	return s
+}
+
+// decidable returns how many of tail were shown to the decider, who names hash.
+func (s stored) decidable(tail []stored, hash string, choice Choice) (shown int, err error) {
+	if s.State != AskPending {
+		return 0, fmt.Errorf("%w: it is %s", ErrAskGone, s.State)
+	}
+	shown, ok := s.shown(tail, hash)
+	switch {
+	case !ok:
+		return 0, ErrHashMismatch
+	case !slices.Contains(s.Choices, choice):
+		return 0, ErrChoice
+	}
+	return shown, nil
 }

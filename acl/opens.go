@@ -7,11 +7,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Opens says when the ask ends that a change opens. ok is false where it opens none.
+// Opens returns when the ask ends that a change opens. ok is false if it opens none.
 func Opens(c store.Change) (end time.Time, ok bool) {
-	if c.Delete || c.Record.NS != nsAsks || !slices.Contains(c.Record.Terms, "state:"+string(AskPending)) {
+	waits := func(term string) bool { return term == "state:"+string(AskPending) || term == termBehind }
+	if c.Delete || c.Record.NS != nsAsks || !slices.ContainsFunc(c.Record.Terms, waits) {
 		return end, false
 	}
 	s, err := decodeAsk(c.Record)
-	return s.Expires, err == nil
+	return s.Expires, err == nil && s.State == AskPending
 }
