@@ -153,6 +153,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	switch {
 	case f.Subject != "":
 		term = "subject:" + f.Subject
+	case f.Each:
 	case f.State == AskExpired:
 		term = "state:" + string(AskPending)
 	case f.State != "":
@@ -277,9 +278,7 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 		}
 		err = resolver.Resolve(ctx, s.Ask, d)
 		if err == nil {
-			for _, ask := range append([]Ask{ended.Ask}, d.Tail...) {
-				q.decided(ask)
-			}
+			q.decided(ended.Ask)
 			return ended.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {

@@ -43,6 +43,9 @@ type Conversation struct {
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it, not only answered (AM-30)
 
+	// Let are the intents that our owner lets the peer use in it without a question (AM-34).
+	Let []wire.Intent `json:"let,omitempty"`
+
 	// What is proposed, accepted and agreed (AM-88). Values behind these pointers are never changed.
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the one that stands
 	Replaced  *Proposal      `json:"replaced,omitempty"`  // of ours, which one of theirs ended
@@ -77,6 +80,7 @@ const (
 	HoldEnded                      // decided or withdrawn: the hold until Event.Until, or all of them where that is zero
 	HeldByPeer                     // the peer answered that the message Event.ID of ours waits for its owner, at most until Event.Until
 	OwnerRejected                  // our owner rejected what was held
+	OwnerLet                       // our owner lets the peer go on in it with Event.Intent, without a question
 	DeliveryFailed                 // a message of ours can not be delivered (AM-47)
 	Delivered                      // the peer has the message Event.ID of ours, under the id Event.Answers
 	AcceptCounts                   // the side that got the accept Event.ID has answered it, and not with a refusal
@@ -229,6 +233,10 @@ func (c Conversation) bookkeeping(e Event) Conversation {
 	case OwnerRejected:
 		c = c.cancel(Ours, e.At).touch(e.At).end(Failed)
 		c.Rejected = true
+	case OwnerLet:
+		if !slices.Contains(c.Let, e.Intent) {
+			c.Let = append(slices.Clone(c.Let), e.Intent)
+		}
 	case DeliveryFailed:
 		c = c.end(Failed)
 	case Delivered:

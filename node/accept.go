@@ -224,6 +224,9 @@ func (a *acceptance) judge(ctx context.Context) (err error) {
 	conv := a.thread.Conversation()
 	expected := conv.WroteFirst || a.cancels(ctx, conv)
 	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
+	if a.verdict == acl.HoldSender && len(conv.Let) > 0 { // the owner lets the sender go on here (AM-34)
+		a.verdict, expected = acl.Admitted, true
+	}
 	a.stranger = !a.standing.Known() && !expected
 	if a.in.Unproven != nil && err == nil { // whoever is let in under this id, it may be somebody else (AM-2)
 		a.verdict, a.stranger = acl.HoldSender, true

@@ -14,17 +14,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// messageResolver carries out what the owner decided about a held message (AM-34, AM-35).
+// messageResolver carries out what the owner decided about held messages (AM-34, AM-35).
 type messageResolver struct{ n *Node }
 
-// Resolve applies the decision and its effect in one unit. A store.ErrConflict has it called again.
+// Resolve applies the decision and its effect on the first message in one unit; those behind it follow, each in a unit
+// of its own. A store.ErrConflict has it called again.
 func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-	var held heldMessage
-	if err := json.Unmarshal(ask.Body, &held); err != nil {
-		return fmt.Errorf("decode question: %w", err)
+	v, err := r.n.verdict(ask, d)
+	if err != nil {
+		return err
 	}
-	v := verdict{n: r.n, ask: ask, d: d, held: held}
-	return v.carryOut(ctx)
+	if err := v.carryOut(ctx); err != nil {
+		return err
+	}
+	r.n.carryOutTail(context.WithoutCancel(ctx), d.Tail, v.running)
+	return nil
 }
 
 // verdict is one decision on its way.
@@ -39,7 +43,20 @@ type verdict struct {
 	payload wire.Value
 	thread  *conversations.Thread
 	step    store.Step
+	running <-chan struct{} // closed when the hook that it started is done; nil if it started none
 }
+
+func (n *Node) verdict(ask acl.Ask, d acl.Decision) (*verdict, error) {
+	v := &verdict{n: n, ask: ask, d: d}
+	if err := json.Unmarshal(ask.Body, &v.held); err != nil {
+		return nil, fmt.Errorf("decode question: %w", err)
+	}
+	return v, nil
+}
+
+// isFirst reports whether the message is the one that the decision began with; what the decision says about the sender
+// is stored with that one.
+func (v *verdict) isFirst() bool { return v.ask.Behind == "" }
 
 func (v *verdict) carryOut(ctx context.Context) (err error) {
 	if v.item, err = v.n.Item(ctx, v.held.Item); err != nil {
@@ -60,7 +77,7 @@ func (v *verdict) carryOut(ctx context.Context) (err error) {
 	if err := v.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}); err != nil {
 		return err
 	}
-	if v.d.Choice == acl.Approve || v.d.Choice == acl.ApproveAlways {
+	if v.d.Choice.Approves() {
 		return v.release(ctx)
 	}
 	return v.refuse(ctx)
@@ -82,7 +99,10 @@ func (v *verdict) release(ctx context.Context) error {
 	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}
-	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
+	switch {
+	case conv.Rejected:
+		return wire.ErrOwnerRejected
+	case conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open:
 		return wire.ErrConversationClosed
 	}
 	changes, err := v.n.acceptKey(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
@@ -90,26 +110,37 @@ func (v *verdict) release(ctx context.Context) error {
 		return err
 	}
 	changes = append(append(changes, cancelled...), v.d.Changes...)
-	if v.d.Choice == acl.ApproveAlways && standing != acl.Allowed { // who is on the list stays there (AM-29)
+	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // who is on the list stays there (AM-29)
 		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
-	route := v.n.route(v.item.Intent)
-	if route.Handler == nil {
-		return v.releaseToInbox(ctx, changes)
+	if v.d.Choice == acl.ApproveConversation {
+		let := conversations.Event{Kind: conversations.OwnerLet, At: v.d.Now, Intent: v.item.Intent}
+		if err := v.thread.Record(let); err != nil {
+			return err
+		}
 	}
-	done, err := v.n.runs.reserve()
+	if route := v.n.route(v.item.Intent); route.Handler != nil {
+		return v.releaseToHook(ctx, route, changes)
+	}
+	return v.releaseToInbox(ctx, changes)
+}
+
+// releaseToHook starts the hook that has messages of this kind.
+func (v *verdict) releaseToHook(ctx context.Context, route Route, changes []store.Change) error {
+	give, err := v.n.runs.reserve()
 	if err != nil {
 		return err
 	}
 	v.item.State, v.item.Route, v.item.Let = ItemRunning, route.Name, true
 	v.item.Attempt++
-	step := store.Step{Records: append(changes, v.item.change()), Now: v.d.Now}
-	v.thread.Into(&step)
-	if _, err := v.n.store.Steps().Apply(ctx, step); err != nil {
-		done()
+	v.step = store.Step{Records: append(changes, v.item.change()), Now: v.d.Now}
+	if err := v.apply(ctx); err != nil {
+		give()
 		return err
 	}
-	v.n.published(step.Records)
+	ended := make(chan struct{})
+	v.running = ended
+	done := func() { give(); close(ended) }
 	v.n.start(&run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, late: true})
 	return nil
 }
@@ -128,11 +159,12 @@ func (v *verdict) releaseToInbox(ctx context.Context, changes []store.Change) er
 	return v.apply(ctx)
 }
 
-// refuse tells the sender, and remembers the refusal: for the conversation, and for the sender where the question
-// was the sender (AM-35). With the conversation ends whatever else was asked in it.
+// refuse tells the sender, and remembers the refusal: for the conversation, and for the sender if the question was the
+// sender (AM-35). With the conversation ends whatever else was asked in it.
 func (v *verdict) refuse(ctx context.Context) error {
 	changes := v.d.Changes
 	switch {
+	case !v.isFirst():
 	case v.d.Choice == acl.Block:
 		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
 	case v.held.Hold == "sender" && v.held.Unproven == nil: // else the agent whose id it is would be refused with the other
@@ -140,11 +172,18 @@ func (v *verdict) refuse(ctx context.Context) error {
 	}
 	v.item.State = ItemRejected
 	changes = append(changes, v.item.change())
-	if conv := v.thread.Conversation(); conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open { // nothing to tell
+	conv := v.thread.Conversation()
+	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
 		v.step = store.Step{Records: changes, Now: v.d.Now}
+		if conv.Rejected { // the sender has its close; a repeat of this message gets one too
+			if err := v.storeReply(rejection(wire.OwnerRejected), changes); err != nil {
+				return err
+			}
+		}
 		return v.apply(ctx)
 	}
-	asks, items, err := v.n.withdraw(ctx, v.ask.Conv, func(ask acl.Ask) bool { return ask.ID != v.ask.ID }, v.d.Now)
+	others := func(ask acl.Ask) bool { return ask.ID != v.ask.ID && !isAmong(v.d.Changes, ask.ID) }
+	asks, items, err := v.n.withdraw(ctx, v.ask.Conv, others, v.d.Now)
 	if err != nil {
 		return err
 	}
@@ -204,7 +243,7 @@ func (v *verdict) storeReply(payload wire.Value, records []store.Change) error {
 	return nil
 }
 
-// apply is the one step of a decision that does not start a hook.
+// apply is the one step of the decision about the message.
 func (v *verdict) apply(ctx context.Context) error {
 	v.thread.Into(&v.step)
 	if _, err := v.n.store.Steps().Apply(ctx, v.step); err != nil {

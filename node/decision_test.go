@@ -87,8 +87,8 @@ func TestDecisions(t *testing.T) {
 	raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
 	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted) // held
 	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted) // repeated
-	full := chris.Draft(sarah.ID(), wire.Deliver, hello)
-	meshtest.Post(t, sarah.URL, chris.Sign(full)) // one hold for an unknown sender
+	full := chris.Draft(sarah.ID(), wire.Deliver, long(65<<10))    // more than waits behind it
+	meshtest.Post(t, sarah.URL, chris.Sign(full))
 	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
 	payload, err := wire.Parse([]byte(hello))

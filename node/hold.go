@@ -1,11 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -56,76 +58,97 @@ func (a *acceptance) mustHold() bool {
 	if a.verdict == acl.HoldSender || a.in.Hold || a.passesOn() {
 		return true
 	}
-	action, answers := a.in.Payload.GetStr("action"), a.thread.Conversation().WroteFirst
-	return a.n.cfg.Policy.HoldIntent(a.in.Intent, action, a.route.Handler != nil, answers)
+	conv := a.thread.Conversation()
+	if slices.Contains(conv.Let, a.in.Intent) {
+		return false
+	}
+	return a.n.cfg.Policy.HoldIntent(a.in.Intent, a.in.Payload.GetStr("action"), a.route.Handler != nil, conv.WroteFirst)
 }
 
 // passesOn says whether the handler would take what was sealed to this node to a foreign network, where others read it.
 func (a *acceptance) passesOn() bool { return a.seal.sealed && a.route.Foreign }
 
-// hold stores the message as a question to the owner and answers with a signed pending_approval (AM-32, AM-33).
+// hold stores the message as a question to the owner, or behind the one about its sender that waits, and answers with a
+// signed pending_approval (AM-32, AM-33).
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
-	if a.verdict == acl.HoldSender && a.now.UnixNano() < a.n.holdsFull.Load() {
-		return bridge.Outcome{}, wire.ErrHoldsFull // without a signature and a step, which a flood would cost
+	stranger := a.verdict == acl.HoldSender
+	if full, err := a.noPlace(ctx, stranger); full || err != nil {
+		return bridge.Outcome{}, cmp.Or(err, error(wire.ErrHoldsFull))
 	}
 	item := a.newItem(ItemHeld)
 	item.Pending = true
-	why := ""
-	if a.passesOn() {
-		why = "it came sealed, and " + a.route.Name + " would pass it on open to a foreign network"
+	ask, changes, err := a.ask(ctx, item, stranger)
+	if errors.Is(err, store.ErrQuota) {
+		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
 	}
-	ask, slot := a.question(item, "intent", why)
-	ask.Rule = "hold=" + string(a.in.Intent)
-	reason := reasonIntent
-	if a.verdict == acl.HoldSender {
-		ask, slot = a.question(item, "sender", why)
-		ask.Rule = a.senderRule()
-		reason = reasonSender
-	}
-	ask.Purge = a.in.Purge
-	ask.Expires = conversations.Sooner(ask.Expires, conversations.Sooner(a.in.Deadline, a.in.Purge))
-	if err := a.received(conversations.Received); err != nil {
-		return bridge.Outcome{}, err
-	}
-	err := a.thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires})
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	ask, changes := a.n.asks.Open(ask, slot)
 	item.Ask = ask.ID
-	kind := "approval"
-	if a.in.Intent == wire.Handoff && a.verdict != acl.HoldSender {
-		kind = "handoff" // a stranger is one that waits, whatever it asks for
+	if err := a.received(conversations.Received); err != nil {
+		return bridge.Outcome{}, err
 	}
-	notice := a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)
-	records := append(changes, item.change(), a.n.notices.Change(notice))
+	err = a.thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires})
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	records := append(changes, item.change())
+	if ask.Behind == "" { // who waits already is no news
+		kind := "approval"
+		if a.in.Intent == wire.Handoff && !stranger {
+			kind = "handoff" // a stranger is one that waits, whatever it asks for
+		}
+		records = append(records, a.n.notices.Change(a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)))
+	}
+	reason := reasonIntent
+	if stranger {
+		reason = reasonSender
+	}
 	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason), records)
-	out.Held, out.Ask = err == nil, ask.ID
-	if errors.Is(err, store.ErrQuota) && a.verdict == acl.HoldSender {
-		a.n.holdsFull.Store(a.now.Add(holdsFullFor).UnixNano())
-	}
-	if errors.Is(err, store.ErrQuota) || isConflict(err) && a.slotTaken(ctx, slot) {
+	if errors.Is(err, store.ErrQuota) {
+		if stranger {
+			a.n.holdsFull.Store(a.now.Add(holdsFullFor).UnixNano())
+		}
 		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
+	}
+	out.Held, out.Ask = err == nil, ask.ID
+	if ask.Behind != "" && a.in.Native == nil {
+		out.Reply = nil // a foreign peer is told once that the owner decides
 	}
 	return out, err
 }
 
-// slotTaken tells a conflict over the one hold of an unknown sender from one over the conversation's row, which
-// only has to be decided anew.
-func (a *acceptance) slotTaken(ctx context.Context, slot acl.Slot) bool {
-	taken, err := a.n.asks.Taken(ctx, slot, a.now)
-	return err == nil && taken
+// noPlace reports whether a stranger that does not wait yet finds all places taken. It needs neither a signature nor a
+// step, which a flood would cost.
+func (a *acceptance) noPlace(ctx context.Context, stranger bool) (bool, error) {
+	if !stranger || a.now.UnixNano() >= a.n.holdsFull.Load() {
+		return false, nil
+	}
+	waits, err := a.n.asks.Taken(ctx, a.senderSlot(), a.now)
+	return !waits, err
 }
 
-// question asks the owner about item. Holds of unknown senders share one quota, those of known ones have one in
-// each conversation.
-func (a *acceptance) question(item Item, hold, reason string) (acl.Ask, acl.Slot) {
-	ask := acl.Ask{
-		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.acts(), Conv: a.key,
-		Title: fmt.Sprintf("%s from %s", item.Intent, item.Peer),
-		Hash:  item.Digest, Choices: []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject, acl.Block},
-		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor),
+// ask returns the question about the message, with the changes that open it.
+func (a *acceptance) ask(ctx context.Context, item Item, stranger bool) (acl.Ask, []store.Change, error) {
+	hold, rule, why := "intent", "hold="+string(a.in.Intent), ""
+	if stranger {
+		hold, rule = "sender", a.senderRule()
 	}
+	if a.passesOn() {
+		why = "it came sealed, and " + a.route.Name + " would pass it on open to a foreign network"
+	}
+	ask := a.question(item, hold, why)
+	ask.Rule, ask.Purge = rule, a.in.Purge
+	ask.Expires = conversations.Sooner(ask.Expires, conversations.Sooner(a.in.Deadline, a.in.Purge))
+	if stranger {
+		return a.n.asks.Join(ctx, ask, a.senderSlot())
+	}
+	ask, changes := a.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
+	return ask, changes, nil
+}
+
+// question asks the owner about item.
+func (a *acceptance) question(item Item, hold, reason string) acl.Ask {
 	body, err := json.Marshal(heldMessage{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
 		Proof: item.Verified, Intent: item.Intent, Reason: reason, Sealed: item.Sealed, Payload: item.Payload,
@@ -134,11 +157,12 @@ func (a *acceptance) question(item Item, hold, reason string) (acl.Ask, acl.Slot
 	if err != nil {
 		panic(fmt.Sprintf("encode question: %v", err)) // only fields we filled
 	}
-	ask.Body = body
-	if hold == "sender" {
-		return ask, a.senderSlot()
+	return acl.Ask{
+		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.acts(), Conv: a.key,
+		Title: fmt.Sprintf("%s from %s", item.Intent, item.Peer), Body: body, Hash: item.Digest, Size: len(item.Payload),
+		Choices: []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block},
+		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor),
 	}
-	return ask, acl.ConversationSlot(a.key, ask.ID)
 }
 
 // senderRule is why the owner decides on the sender.

@@ -44,7 +44,7 @@ func (n *Node) restore(ctx context.Context) error {
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
-	if err := n.findInterrupted(ctx); err != nil {
+	if err := errors.Join(n.findInterrupted(ctx), n.findTails(ctx)); err != nil {
 		return err
 	}
 	if err := n.auditPolicy(ctx, now); err != nil {

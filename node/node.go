@@ -136,7 +136,8 @@ type Node struct {
 	keeper   *keeper
 	tally    tally
 
-	interrupted []string // items whose hooks worked when the process before this one ended
+	interrupted []string    // items whose hooks worked when the process before this one ended
+	tails       [][]acl.Ask // decisions that an earlier process left undone, each in order
 
 	linkModes  sync.Map                      // "kind:link" to acl.Mode
 	transports map[string]bridge.Transport   // by kind; fixed once the node runs

@@ -206,17 +206,20 @@ func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
 	return theOne(behind, func(i Item) string { return i.ID }, id)
 }
 
-// findAsk is findItem for what waits for the owner.
+// findAsk is findItem for what waits for the owner. A message that waits behind another is found as that one.
 func (n *Node) findAsk(ctx context.Context, id string) (acl.Ask, error) {
 	ask, err := n.asks.Get(ctx, id, time.Now())
-	if !errors.Is(err, store.ErrNotFound) {
-		return ask, err
+	if errors.Is(err, store.ErrNotFound) {
+		var next []acl.Ask
+		next, _, err = n.asks.List(ctx, acl.AskFilter{Each: true}, id, 2, time.Now())
+		if err == nil {
+			ask, err = theOne(next, func(a acl.Ask) string { return a.ID }, id)
+		}
 	}
-	behind, _, err := n.asks.List(ctx, acl.AskFilter{}, id, 2, time.Now())
-	if err != nil {
-		return acl.Ask{}, err
+	if err == nil && ask.Behind != "" {
+		return n.asks.Get(ctx, ask.Behind, time.Now())
 	}
-	return theOne(behind, func(a acl.Ask) string { return a.ID }, id)
+	return ask, err
 }
 
 // theOne returns the entry that beginning names alone, of the first two that come behind it.

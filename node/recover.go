@@ -27,6 +27,9 @@ type interruptedRun struct {
 // runs again under the same message id; for any other the owner decides, because the hook may have done its work
 // (AM-75). What cannot be taken up now stays for the next start.
 func (n *Node) recoverRuns(ctx context.Context) {
+	for _, tail := range n.tails {
+		n.carryOutTail(context.WithoutCancel(ctx), tail, nil)
+	}
 	for _, id := range n.interrupted {
 		if err := n.recoverRun(ctx, id); err != nil && ctx.Err() == nil {
 			n.log.Error("recover interrupted hook", "item", id, "err", err)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -201,8 +202,8 @@ func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
 // hold turns the message into a question to the owner, because the agent said so.
 func (s *settlement) hold(ctx context.Context) (bridge.Outcome, error) {
 	a := acceptance{n: s.run.n, key: s.item.key(), now: s.now}
-	ask, slot := a.question(s.item, "intent", s.answer.Hold)
-	ask, changes := s.run.n.asks.Open(ask, slot)
+	ask := a.question(s.item, "intent", s.answer.Hold)
+	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
 	err := s.thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: s.now, Until: ask.Expires})
 	if err != nil {

@@ -60,7 +60,7 @@ const (
 // Outcome is how a message was answered.
 type Outcome struct {
 	Status    int           // as an HTTP endpoint would answer: 200, or 202 where the answer comes later
-	Reply     *wire.Message // signed; nil where the answer is that of a repeat, then parse Raw
+	Reply     *wire.Message // signed; nil if it is that of a repeat, or tells a foreign peer again that the owner decides: then it is in Raw
 	Raw       []byte        // the signed answer as it leaves
 	Held      bool          // it waits for the owner
 	Duplicate bool          // it was accepted before; nothing changed

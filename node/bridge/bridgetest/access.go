@@ -2,8 +2,10 @@ package bridgetest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,47 +44,92 @@ func (s Suite) peers(t *testing.T) {
 	}
 }
 
-// strangerIsHeld: in approval mode an unknown principal waits for the owner, once; approved, its message is handled
-// and answered over the link (AM-31 to AM-34).
+// strangerIsHeld: in approval mode an unknown principal waits for the owner, with all that it says meanwhile. It is
+// told once. Approved, its messages are handled in their order and answered over the link (AM-31 to AM-34).
 func (s Suite) strangerIsHeld(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
-	c := f.inject(peer, 1)
-	if c.err != nil || !c.out.Held || c.out.Status != http.StatusAccepted {
-		t.Fatalf("first message: %+v, %v, want it held", c.out, c.err)
+	calls := []call{f.inject(peer, 1), f.inject(peer, 2), f.inject(peer, 3)}
+	want := make(map[wire.ConversationID]bool)
+	for i, c := range calls {
+		if c.err != nil || !c.out.Held || c.out.Status != http.StatusAccepted {
+			t.Fatalf("message %d: %+v, %v, want it held", i+1, c.out, c.err)
+		}
+		if told := c.out.Reply != nil; told != (i == 0) {
+			t.Errorf("message %d: the peer is told that the owner decides: %v, want %v", i+1, told, i == 0)
+		}
+		want[c.in.ConvID] = true
 	}
 	ask := f.ask()
-	if ask.Subject != s.Principal(peer) || ask.ID != c.out.Ask {
-		t.Errorf("the owner is asked about %s (%s), want %s (%s)", ask.Subject, ask.ID, s.Principal(peer), c.out.Ask)
-	}
-	if c := f.inject(peer, 2); !errors.Is(c.err, wire.ErrHoldsFull) {
-		t.Errorf("second message: %v, want it refused", c.err)
+	if ask.Subject != s.Principal(peer) || ask.ID != calls[0].out.Ask || ask.Waiting != 2 {
+		t.Errorf("the owner is asked about %s (%s) with %d behind, want %s (%s) with 2",
+			ask.Subject, ask.ID, ask.Waiting, s.Principal(peer), calls[0].out.Ask)
 	}
 	if err := f.decide(ask, acl.Approve); err != nil {
 		t.Fatalf("approve: %v", err)
 	}
-	if d := f.delivery(); d.Address != s.Address(peer).String() || d.Message.Conversation != c.in.ConvID {
-		t.Errorf("the answer goes to %s in %s, want %s in %s", d.Address, d.Message.Conversation, s.Address(peer), c.in.ConvID)
+	for range calls {
+		d := f.delivery()
+		if d.Address != s.Address(peer).String() || !want[d.Message.Conversation] {
+			t.Errorf("an answer goes to %s in %s, want %s in a conversation of its own", d.Address, d.Message.Conversation, s.Address(peer))
+		}
+		delete(want, d.Message.Conversation)
 	}
-	if c := f.inject(peer, 3); c.err != nil || !c.out.Held {
-		t.Errorf("message after an approval for once: held %v, %v, want held", c.out.Held, c.err)
+	f.settled(calls, "new", "answered") // answered by what a bridge does with it
+	if c := f.inject(peer, 4); c.err != nil || !c.out.Held || c.out.Reply == nil {
+		t.Errorf("message after an approval for once: held %v, told %v, %v, want it held and told", c.out.Held, c.out.Reply != nil, c.err)
 	}
 }
 
-// ownerRejects: a rejected stranger is told, and refused from then on (AM-35).
+// settled checks that the node has the messages in its inbox, in their order and in one of states, and no others.
+func (f *fixture) settled(calls []call, states ...string) {
+	f.t.Helper()
+	page, err := f.store.Records().List(f.t.Context(), "inbox", "", "", 100, time.Now())
+	if err != nil || len(page.Records) != len(calls) {
+		f.t.Fatalf("%d messages are in the inbox, %v, want %d", len(page.Records), err, len(calls))
+	}
+	for i, r := range page.Records {
+		var item struct {
+			MessageID wire.MessageID `json:"message_id"`
+			State     string         `json:"state"`
+		}
+		if err := json.Unmarshal(r.Body, &item); err != nil || item.MessageID != calls[i].in.MessageID || !slices.Contains(states, item.State) {
+			f.t.Errorf("message %d is %s, %s, %v, want %s, %v", i+1, item.MessageID, item.State, err, calls[i].in.MessageID, states)
+		}
+	}
+}
+
+// tailIsBounded: what a stranger says beyond the bound is refused as a thing to try again (AM-33).
+func (s Suite) tailIsBounded(t *testing.T) {
+	f := s.start(t, acl.Policy{}, acl.Rates{})
+	for n := 1; n <= 16; n++ {
+		if c := f.inject(s.Peers[0], n); c.err != nil || !c.out.Held {
+			t.Fatalf("message %d: held %v, %v, want it held", n, c.out.Held, c.err)
+		}
+	}
+	if c := f.inject(s.Peers[0], 17); !errors.Is(c.err, wire.ErrHoldsFull) {
+		t.Errorf("message 17: held %v, %v, want %v", c.out.Held, c.err, wire.ErrHoldsFull)
+	}
+	if err := f.decide(f.ask(), acl.Approve); err != nil {
+		t.Fatalf("approve: %v", err)
+	}
+}
+
+// ownerRejects: a rejected stranger is told in each conversation, and refused from then on (AM-35).
 func (s Suite) ownerRejects(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
-	if c := f.inject(peer, 1); c.err != nil {
-		t.Fatalf("first message: %v", c.err)
-	}
+	calls := []call{f.inject(peer, 1), f.inject(peer, 2)}
 	if err := f.decide(f.ask(), acl.Reject); err != nil {
 		t.Fatalf("reject: %v", err)
 	}
-	if d := f.delivery(); d.Message.Action() != wire.ActionClose {
-		t.Errorf("the peer is told %s, want a close", d.Message.Payload.JSON())
+	f.settled(calls, "rejected")
+	for range calls {
+		if d := f.delivery(); d.Message.Action() != wire.ActionClose {
+			t.Errorf("the peer is told %s, want a close", d.Message.Payload.JSON())
+		}
 	}
-	if c := f.inject(peer, 2); !errors.Is(c.err, wire.ErrOwnerRejected) {
+	if c := f.inject(peer, 3); !errors.Is(c.err, wire.ErrOwnerRejected) {
 		t.Errorf("message after the rejection: %v, want it rejected", c.err)
 	}
 }

@@ -93,6 +93,7 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("repeat", s.repeat)
 	t.Run("peers", s.peers)
 	t.Run("stranger is held", s.strangerIsHeld)
+	t.Run("stranger says too much", s.tailIsBounded)
 	t.Run("owner rejects", s.ownerRejects)
 	t.Run("approved for good", s.approvedForGood)
 	t.Run("blocked", s.blocked)

@@ -67,7 +67,7 @@ func (l *link) knowAsked(ctx context.Context) error {
 	}
 	asked := map[string]bool{}
 	for after := ""; ; {
-		asks, next, err := l.b.cfg.Asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, 100, time.Now())
+		asks, next, err := l.b.cfg.Asks.List(ctx, acl.AskFilter{State: acl.AskPending, Each: true}, after, 100, time.Now())
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,424 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// A letter of a stranger: what it says, and in which conversation.
+type stranger struct {
+	*meshtest.Stranger
+	t  *testing.T
+	to *meshtest.Member
+}
+
+func (s stranger) sign(conv wire.ConversationID, text string) []byte {
+	return s.Sign(in(conv, s.Draft(s.to.ID(), wire.Deliver, fmt.Sprintf(`{"action":"deliver","message":{"body":%q}}`, text))))
+}
+
+// says posts texts, each in the conversation that it begins with, and returns what was posted.
+func (s stranger) says(texts ...string) (raws [][]byte) {
+	s.t.Helper()
+	for _, text := range texts {
+		raw := s.sign(wire.ConversationID("conv_"+text[:1]), text)
+		a := s.to.Post(raw)
+		must(s.t, a, http.StatusAccepted)
+		if m := a.Message(s.t, s.to); m.Action() != wire.ActionPending {
+			s.t.Errorf("%s is answered with %s, want a pending approval", text, m.Action())
+		}
+		raws = append(raws, raw)
+	}
+	return raws
+}
+
+func meet(t *testing.T, configure func(*node.Config)) (stranger, *meshtest.Member, *meshtest.Mesh) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", configure)
+	return stranger{mesh.Stranger("chris"), t, sarah}, sarah, mesh
+}
+
+// texts returns what the items in a state say, in the order of the inbox.
+func texts(t *testing.T, m *meshtest.Member, state node.ItemState) (out []string) {
+	t.Helper()
+	items, _, err := m.Inbox(t.Context(), state, "", 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range items {
+		out = append(out, bodyOf(t, item.Payload))
+	}
+	return out
+}
+
+func bodyOf(t *testing.T, payload []byte) string {
+	t.Helper()
+	v, err := wire.ParseObject(payload)
+	if err != nil {
+		t.Error(err)
+	}
+	message, _ := v.Get("message")
+	return message.GetStr("body")
+}
+
+func wantTexts(t *testing.T, m *meshtest.Member, state node.ItemState, want ...string) {
+	t.Helper()
+	if got := texts(t, m, state); !slices.Equal(got, want) {
+		t.Errorf("%s: %v, want %v", state, got, want)
+	}
+}
+
+// TestTailIsReleased is AM-33 and AM-34: what a stranger says while the owner decides is one question, one notice and
+// one decision, whatever conversation it is in.
+func TestTailIsReleased(t *testing.T) {
+	for _, choice := range []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways} {
+		chris, sarah, _ := meet(t, mode(acl.Approval))
+		raws := chris.says("a1", "b1", "a2", "c1")
+		if n := len(notices(t, sarah)); n != 1 {
+			t.Errorf("%s: the owner has %d notices, want 1", choice, n)
+		}
+		ask := theAsk(t, sarah)
+		decide(t, sarah, ask, choice)
+		wantTexts(t, sarah, node.ItemNew, "a1", "b1", "a2", "c1")
+		wantTexts(t, sarah, node.ItemHeld)
+		for i, raw := range raws { // AM-22: a repeat gets the answer that came of it
+			a := sarah.Post(raw)
+			must(t, a, http.StatusOK)
+			if m := a.Message(t, sarah); m.Action() != wire.ActionReceived {
+				t.Errorf("%s: repeat of message %d: %s", choice, i, a.Body)
+			}
+		}
+		if asks := pendingAsks(t, sarah); len(asks) != 0 {
+			t.Errorf("%s: %d questions are left", choice, len(asks))
+		}
+	}
+}
+
+// TestTailIsRefused is AM-35: nothing of a rejected sender gets in, every conversation is closed once, and a repeat of
+// each message learns it. What came after the owner looked is refused as well.
+func TestTailIsRefused(t *testing.T) {
+	for _, choice := range []acl.Choice{acl.Reject, acl.Block} {
+		chris, sarah, _ := meet(t, mode(acl.Approval))
+		raws := chris.says("a1", "b1")
+		ask := theAsk(t, sarah)
+		raws = append(raws, chris.says("a2")...)
+		decide(t, sarah, ask, choice)
+		wantTexts(t, sarah, node.ItemRejected, "a1", "b1", "a2")
+		letters := 0
+		for _, id := range []string{"conv_a", "conv_b"} {
+			entries, err := sarah.Store.Steps().Transcript(t.Context(), store.ConvKey{Peer: string(chris.ID), ID: id}, 0, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if e.Out && strings.Contains(string(e.Raw), "OWNER_REJECTED") {
+					letters++
+				}
+			}
+		}
+		if letters != 3 { // the second in conv_a only answers a repeat
+			t.Errorf("%s: %d closes are in the transcripts, want 3", choice, letters)
+		}
+		if sent := sent(t, sarah); len(sent) != 2 {
+			t.Errorf("%s: %d messages leave, want a close for each conversation", choice, len(sent))
+		}
+		if choice == acl.Block {
+			continue // a blocked sender's repeats are refused before they are read
+		}
+		for i, raw := range raws {
+			if m := sarah.Post(raw).Message(t, sarah); m.Action() != wire.ActionClose || m.Meta("in_reply_to") == "" {
+				t.Errorf("repeat of message %d: %s", i, m.Payload.JSON())
+			}
+		}
+	}
+}
+
+func notices(t *testing.T, m *meshtest.Member) []json.RawMessage {
+	t.Helper()
+	var page struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	m.Call("GET", "/notices", nil, &page)
+	return page.Items
+}
+
+func sent(t *testing.T, m *meshtest.Member) []node.Letter {
+	t.Helper()
+	var page struct {
+		Items []node.Letter `json:"items"`
+	}
+	m.Call("GET", "/outbox", nil, &page)
+	return page.Items
+}
+
+// TestTailIsBounded is AM-33: 16 messages, 64 KiB; what goes beyond is told to come back and leaves no trace.
+func TestTailIsBounded(t *testing.T) {
+	chris, sarah, mesh := meet(t, mode(acl.Approval))
+	for i := range 16 {
+		chris.says(fmt.Sprintf("a%d", i))
+	}
+	refused := func(who stranger, text string) {
+		t.Helper()
+		before := state(t, sarah)
+		if a := sarah.Post(who.sign("conv_new", text)); a.Code() != wire.RateLimited || !strings.Contains(string(a.Body), `"retry":true`) {
+			t.Errorf("beyond the bound: %d %s, want %s", a.Status, a.Body, wire.RateLimited)
+		}
+		if after := state(t, sarah); after != before {
+			t.Errorf("state = %s, want %s", after, before)
+		}
+	}
+	refused(chris, "one more")
+	bob := stranger{mesh.Stranger("bob"), t, sarah}
+	bob.says("a" + strings.Repeat("x", 40<<10))
+	refused(bob, strings.Repeat("x", 30<<10))
+	bob.says("a small one fits")
+}
+
+// TestTailShownIsDecided is AM-34: what came after the owner looked is the next question.
+func TestTailShownIsDecided(t *testing.T) {
+	chris, sarah, _ := meet(t, mode(acl.Approval))
+	chris.says("a1", "b1")
+	ask := theAsk(t, sarah)
+	chris.says("a2", "c1")
+	decide(t, sarah, ask, acl.Approve)
+	wantTexts(t, sarah, node.ItemNew, "a1", "b1")
+	wantTexts(t, sarah, node.ItemHeld, "a2", "c1")
+	chris.says("d1")
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
+	wantTexts(t, sarah, node.ItemNew, "a1", "b1", "a2", "c1", "d1")
+}
+
+// TestTailReachesHookInOrder: the agent gets one after the other, also while it is slow.
+func TestTailReachesHookInOrder(t *testing.T) {
+	var working atomic.Int32
+	got := make(chan string, 16)
+	chris, sarah, _ := meet(t, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+		if working.Add(1) != 1 {
+			t.Error("two hooks are at work on messages of one decision")
+		}
+		defer working.Add(-1)
+		got <- bodyOf(t, c.Payload)
+		return node.HookAnswer{}, nil
+	}, mode(acl.Approval)))
+	want := []string{"a1", "b1", "c1", "d1", "e1", "f1"}
+	chris.says(want...)
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
+	for _, text := range want {
+		select {
+		case next := <-got:
+			if next != text {
+				t.Errorf("the agent gets %s, want %s", next, text)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the agent does not get %s", text)
+		}
+	}
+}
+
+// TestThisConversation is AM-34: what follows in the conversation passes without a question, elsewhere and of another
+// kind it does not, and a block still beats it.
+func TestThisConversation(t *testing.T) {
+	chris, sarah, _ := meet(t, mode(acl.Approval))
+	chris.says("a1")
+	decide(t, sarah, theAsk(t, sarah), acl.ApproveConversation)
+	must(t, sarah.Post(chris.sign("conv_a", "a2")), http.StatusOK)
+	chris.says("b1")
+	if conv := theAsk(t, sarah).Conv.ID; conv != "conv_b" {
+		t.Errorf("the owner is asked about %s, want the other conversation", conv)
+	}
+	must(t, sarah.Post(chris.sign("conv_a", "a3")), http.StatusOK)
+	deal := in("conv_a", chris.Draft(sarah.ID(), wire.Negotiate, `{"action":"propose","terms":{"description":"a deal"}}`))
+	must(t, sarah.Post(chris.Sign(deal)), http.StatusAccepted) // commits the owner (AM-31)
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+	if a := sarah.Post(chris.sign("conv_a", "a4")); a.Code() != wire.Unauthorized {
+		t.Errorf("a blocked sender in its conversation: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestThisConversationOfAnIntent: the owner lets a kind of message pass that is asked about each time.
+func TestThisConversationOfAnIntent(t *testing.T) {
+	chris, sarah, _ := meet(t, open)
+	talk := func(conv wire.ConversationID) int {
+		return sarah.Post(chris.Sign(in(conv, chris.Draft(sarah.ID(), wire.Handoff, `{"action":"request_human","reason":"talk"}`)))).Status
+	}
+	if status := talk("conv_a"); status != http.StatusAccepted {
+		t.Fatalf("first: %d", status)
+	}
+	decide(t, sarah, theAsk(t, sarah), acl.ApproveConversation)
+	if here, elsewhere := talk("conv_a"), talk("conv_b"); here != http.StatusOK || elsewhere != http.StatusAccepted {
+		t.Errorf("in the conversation %d, in another %d", here, elsewhere)
+	}
+}
+
+// TestThisConversationUnderAllowlist: an approval does not count where only the list does (AM-29).
+func TestThisConversationUnderAllowlist(t *testing.T) {
+	chris, sarah, mesh := meet(t, mode(acl.Approval))
+	chris.says("a1")
+	decide(t, sarah, theAsk(t, sarah), acl.ApproveConversation)
+	chris.to = mesh.Restart(sarah, mode(acl.Allowlist))
+	if a := chris.to.Post(chris.sign("conv_a", "a2")); a.Code() != wire.Unauthorized {
+		t.Errorf("%d %s, want %s", a.Status, a.Body, wire.Unauthorized)
+	}
+}
+
+// TestTailIsTakenBack is AM-36 for what waits behind another message, and for the first one.
+func TestTailIsTakenBack(t *testing.T) {
+	chris, sarah, _ := meet(t, mode(acl.Approval))
+	chris.says("a1", "b1", "c1")
+	ask := theAsk(t, sarah)
+	must(t, sarah.Post(chris.Sign(in("conv_b", chris.Draft(sarah.ID(), wire.Schedule, `{"action":"cancel"}`)))), http.StatusOK)
+	if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrHashMismatch) {
+		t.Errorf("approve what was shown with a message that was taken back since: %v", err)
+	}
+	must(t, sarah.Post(chris.Sign(in("conv_a", chris.Draft(sarah.ID(), wire.Deliver, `{"action":"close","status":"failed"}`)))), http.StatusOK)
+	wantTexts(t, sarah, node.ItemWithdrawn, "a1", "b1")
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
+	wantTexts(t, sarah, node.ItemNew, "c1")
+}
+
+// TestTailAfterBlock is THREATS row 30: release asks the block list again.
+func TestTailAfterBlock(t *testing.T) {
+	chris, sarah, _ := meet(t, mode(acl.Approval))
+	chris.says("a1", "b1")
+	ask := theAsk(t, sarah)
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+	if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, wire.ErrNotAllowed) {
+		t.Errorf("approve a blocked sender: %v, want %v", err, wire.ErrNotAllowed)
+	}
+	wantTexts(t, sarah, node.ItemHeld, "a1", "b1")
+}
+
+// TestTailExpires is AM-33: with the first message ends the wait of all.
+func TestTailExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		sarah := mesh.Node("sarah", mode(acl.Approval))
+		stop := run(t, sarah)
+		chris := stranger{mesh.Stranger("chris"), t, sarah}
+		chris.says("a1")
+		time.Sleep(time.Hour)
+		chris.says("b1")
+		time.Sleep(node.DefaultHoldFor - time.Hour)
+		synctest.Wait()
+		wantTexts(t, sarah, node.ItemExpired, "a1", "b1")
+		if asks := pendingAsks(t, sarah); len(asks) != 0 {
+			t.Errorf("%d questions are left", len(asks))
+		}
+		stop()
+	})
+}
+
+func run(t *testing.T, m *meshtest.Member) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// dying is a store that takes a number of steps, like that of a process that is killed.
+type dying struct {
+	store.Store
+	left *atomic.Int32
+}
+
+func (d dying) Steps() store.Steps { return dyingSteps{d.Store.Steps(), d.left} }
+
+type dyingSteps struct {
+	store.Steps
+	left *atomic.Int32
+}
+
+func (d dyingSteps) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
+	if d.left.Add(-1) < 0 {
+		return store.Applied{}, store.ErrUnavailable
+	}
+	return d.Steps.Apply(ctx, step)
+}
+
+// TestDecisionSurvivesACrash: wherever a process dies after the decision was stored, the next one carries out the rest,
+// once and in order.
+func TestDecisionSurvivesACrash(t *testing.T) {
+	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
+		for steps := range 4 {
+			mesh := meshtest.New(t)
+			left := new(atomic.Int32)
+			left.Store(1000)
+			s := meshtest.Store(t)
+			dead := mesh.Node("sarah", func(cfg *node.Config) {
+				cfg.Policy.Mode, cfg.Store = acl.Approval, dying{s, left}
+			})
+			stranger{mesh.Stranger("chris"), t, dead}.says("a1", "b1", "a2")
+			ask := theAsk(t, dead)
+			left.Store(int32(steps))
+			_, err := dead.Asks().Decide(t.Context(), ask.ID, ask.Hash, choice, "test", time.Now())
+			if stored := err == nil; stored != (steps > 0) {
+				t.Fatalf("%s, killed after %d steps: %v", choice, steps, err)
+			}
+			dead.Stop()
+			sarah := mesh.Copy(dead, func(cfg *node.Config) { cfg.Policy.Mode, cfg.Store = acl.Approval, s })
+			state := map[acl.Choice]node.ItemState{acl.Approve: node.ItemNew, acl.Reject: node.ItemRejected}[choice]
+			if steps == 0 {
+				state = node.ItemHeld
+			}
+			sarah.Start()
+			eventually(t, func() bool { return len(texts(t, sarah, state)) == 3 })
+			wantTexts(t, sarah, state, "a1", "b1", "a2")
+		}
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not happen")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// TestOldQuestion: a question as earlier versions stored it is shown, joined and decided.
+func TestOldQuestion(t *testing.T) {
+	chris, sarah, _ := meet(t, mode(acl.Approval))
+	chris.says("a1")
+	ask := theAsk(t, sarah)
+	rec, err := sarah.Store.Records().Get(t.Context(), "asks", ask.ID, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(rec.Body, &fields); err != nil {
+		t.Fatal(err)
+	}
+	delete(fields, "size")
+	fields["choices"] = json.RawMessage(`["approve","always","reject","block"]`)
+	if rec.Body, err = json.Marshal(fields); err != nil {
+		t.Fatal(err)
+	}
+	if err := sarah.Store.Records().Apply(t.Context(), []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	chris.says("b1")
+	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
+	wantTexts(t, sarah, node.ItemNew, "a1", "b1")
+}
