@@ -44,9 +44,9 @@ func (l *lab2) settle(p *player, id string) {
 // Two participants who talk all the time use up the meter of their link, and nothing else: other agents are heard, and
 // each of the two is told once (MEW-Q4).
 func TestLinkLimits(t *testing.T) {
-	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Limits: bridge.LinkLimits{Messages: 20}})
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Limits: bridge.LinkLimits{Messages: 1}})
 	cat, dog := l.peers["cat"], l.peers["dog"]
-	for n := range 20 {
+	for n := range 3 {
 		cat.send(fmt.Sprintf(chatTo, fmt.Sprint("c", n), fmt.Sprint("t", n)))
 		dog.send(fmt.Sprintf(chatTo, fmt.Sprint("d", n), fmt.Sprint("t", n)))
 	}
