@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,4 +181,24 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
+}
+
+// A server that takes registrations and knows none of the keys is not asked for ever more: once again, and then the link is
+// down.
+func TestUselessRegistrationsEnd(t *testing.T) {
+	s := &standin{keys: map[string][2]string{}}
+	var registered atomic.Int32
+	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/register") {
+			registered.Add(1)
+		} else {
+			r.Header.Set("Authorization", "Bearer mess_x_unknown")
+		}
+		s.ServeHTTP(w, r)
+	}))
+	w := newTown(t, s, srv, func(c *Config) { delete(c.Tokens, "town") })
+	eventually(t, "the end", func() bool { w.poke(); return w.home.bridge.Links()[0].State == bridge.LinkDown })
+	if n := registered.Load() - 3; n != 2 { // three are the town's
+		t.Errorf("the link registered %d times", n)
+	}
 }

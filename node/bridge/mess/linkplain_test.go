@@ -100,3 +100,28 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 		t.Errorf("there it is %s", text)
 	}
 }
+
+// Who waits for the answer to a question gets the answer, and not that the question is on its way.
+func TestWaitForAnAnswerThroughALink(t *testing.T) {
+	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+		w := begin(nil)
+		address := bridge.Address{Kind: Kind, Link: "town", Peer: exchangeID}
+		ask := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text("Is the gate open?")})
+		answer := make(chan node.Sent, 1)
+		go func() {
+			sent, _ := w.home.node.SendForAnswer(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: wire.RequestInfo, Payload: ask, Via: "test"}, 30*time.Second)
+			answer <- sent
+		}()
+		there := w.only("Is the gate open?")
+		select {
+		case sent := <-answer:
+			t.Fatalf("it did not wait: %+v", sent)
+		default:
+		}
+		w.set("bob", there, Claimed, "")
+		w.set("bob", there, Completed, result("yes it is"))
+		if sent := <-answer; !strings.Contains(string(sent.ReplyTree.JSON()), "yes it is") {
+			t.Errorf("the answer is %s, %s", sent.State, sent.ReplyTree.JSON())
+		}
+	})
+}
