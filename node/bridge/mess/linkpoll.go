@@ -151,7 +151,7 @@ func (l *link) takeList(ctx context.Context, list []remoteThread, self string) e
 		_, there := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
-			if !looked || !wholeSeconds.MatchString(r.updated) || l.isSettled(r) {
+			if !looked || !dated.MatchString(r.updated) || l.isSettled(r) {
 				l.known[r.ref] = r.updated
 				delete(l.young, r.ref)
 			}
@@ -195,11 +195,11 @@ func (l *link) waiting(list []remoteThread) []remoteThread {
 	return list
 }
 
-// wholeSeconds matches the date of a thread from a server that dates in whole seconds.
-var wholeSeconds = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[Z+-]`)
+// dated matches what a server says of a thread by a date.
+var dated = regexp.MustCompile(`^\d{4}-\d\d-\d\dT`)
 
-// isSettled reports whether a thread was seen with its date more than a second ago. A server that dates in whole seconds may
-// add something under the same date: such a thread is looked at again until then.
+// isSettled reports whether a thread was seen with its date more than a second ago. A server may date in whole seconds, or
+// twice in one millisecond, and add something under the same date: a thread is looked at again until then.
 func (l *link) isSettled(r remoteThread) bool {
 	first, ok := l.young[r.ref]
 	if !ok || first.thread != r {
