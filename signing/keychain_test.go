@@ -63,7 +63,14 @@ func TestKeyChain(t *testing.T) {
 	if !errors.Is(err, ErrKeyChainFull) || longest != "" {
 		t.Errorf("the 17th link: %v", err)
 	}
-	seventeen := chainOf(t, now, long[:17]...) + " " + chainOf(t, now, long[16:]...)
+	link := func(id wire.AgentID, from, to *PrivateKey) string {
+		one, err := from.ExtendKeyChain(id, "", to, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return one
+	}
+	seventeen := chainOf(t, now, long[:17]...) + " " + link(long[0].Public().AgentID(), long[16], long[17])
 	for name, tt := range map[string]struct {
 		id    wire.AgentID
 		chain string
@@ -83,7 +90,7 @@ func TestKeyChain(t *testing.T) {
 		"first link missing":          {id, links[1], c, false},
 		"links in the wrong order":    {id, links[1] + " " + links[0], c, false},
 		"a link twice":                {id, links[0] + " " + good, c, false},
-		"links of two chains":         {id, links[0] + " " + chainOf(t, now, foreign, c), c, false},
+		"links of two chains":         {id, links[0] + " " + link(id, foreign, c), c, false},
 		"back to the first key":       {id, chainOf(t, now, a, b, a), a, true}, // the key itself derives the id: the chain is not looked at
 		"a cycle on the way":          {id, chainOf(t, now, a, b, a, c), c, false},
 		"a key after itself":          {id, chainOf(t, now, a, a), b, false},
