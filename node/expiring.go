@@ -31,8 +31,16 @@ func (n *Node) warn(ctx context.Context, now time.Time) error {
 			if ask.Expires.Sub(now) > n.warnBefore() {
 				continue
 			}
+			view, err := n.viewAsk(ctx, ask)
+			if err != nil {
+				return err
+			}
+			what := ask.Title
+			if ask.Kind == askMessage {
+				what = "a message of " + view.Who() // none of its words (AM-36)
+			}
 			notice := n.notice("expiring", "", "", ask.Conv, now)
-			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", ask.Title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
+			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", what, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
 			if err := n.tellOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
 				return err
 			}

@@ -47,7 +47,7 @@ func TestExpiringIsTold(t *testing.T) {
 		}
 		time.Sleep(25 * time.Hour)
 		got := noticesOf(t, sarah, "expiring")
-		if len(got) != 1 || !strings.Contains(got[0], string(ann.ID)) || strings.Contains(got[0], "hello") {
+		if len(got) != 1 || !strings.Contains(got[0], "ann, until") || strings.Contains(got[0], "hello") {
 			t.Errorf("a day before: %q, want one about ann", got)
 		}
 		again := mesh.Restart(sarah, mode(acl.Approval))

@@ -258,19 +258,29 @@ func (n *Node) ownerApprovals(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	asks, next, err := n.asks.List(c.Request().Context(), acl.AskFilter{State: acl.AskState(p.State)}, p.After, p.Limit, time.Now())
+	ctx := c.Request().Context()
+	asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskState(p.State)}, p.After, p.Limit, time.Now())
 	if err != nil {
 		return ownerError(err)
 	}
-	return respond(c, asks, next)
+	views, err := n.viewAsks(ctx, asks)
+	if err != nil {
+		return ownerError(err)
+	}
+	return respond(c, views, next)
 }
 
 func (n *Node) ownerApproval(c echo.Context) error {
-	ask, err := n.findAsk(c.Request().Context(), c.Param("id"))
+	ctx := c.Request().Context()
+	ask, err := n.findAsk(ctx, c.Param("id"))
 	if err != nil {
 		return ownerError(err)
 	}
-	return httpapi.JSON(c, http.StatusOK, ask)
+	view, err := n.viewAsk(ctx, ask)
+	if err != nil {
+		return ownerError(err)
+	}
+	return httpapi.JSON(c, http.StatusOK, view)
 }
 
 // askEnded says how an ask ended that somebody wants to decide.

@@ -157,7 +157,8 @@ func (n *Node) waitingItems(ctx context.Context) int {
 // did are the texts for what a form did; the URL names one of them.
 var did = map[string]string{
 	"approve": "Approved. It goes on now.", "always": "Approved, and this sender may write from now on.",
-	"reject": "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
+	"conversation": "Approved, and what follows in this conversation comes in without asking.",
+	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
 	"paused": "Paused.", "resumed": "The agent takes messages again.", "read": "Marked as read.",
 	"peer": "Changed.", "added": "The card is known now.",

@@ -19,8 +19,9 @@ import (
 // askView is a question to the owner as the page shows it: who, verified how, exactly what, and its hash.
 type askView struct {
 	acl.Ask
-	What    string // the question, in our words
-	Name    string // as the other side calls itself
+	Behind  []askView // what is decided with it, in order
+	What    string    // the question, in our words
+	Name    string    // as the other side calls itself
 	Address string
 	Proof   string
 	Intent  string
@@ -50,13 +51,36 @@ var questions = map[string]struct {
 }
 
 var choiceLabels = map[acl.Choice]string{
-	acl.Approve: "Approve once", acl.ApproveAlways: "Always approve", acl.Reject: "Reject", acl.Block: "Block",
+	acl.Approve: "Approve once", acl.ApproveConversation: "Approve this conversation", acl.ApproveAlways: "Always approve", acl.Reject: "Reject", acl.Block: "Block",
 }
 
 var choiceClasses = map[acl.Choice]string{acl.Approve: "strong", acl.Block: "danger"}
 
 // shownApart are members of a question's body that stand in places of their own.
 var shownApart = []string{"payload", "from", "name", "address", "verified", "intent", "item", "to", "via", "hold"}
+
+// view is viewAsk with what is decided with the question.
+func (p *pages) view(ctx context.Context, ask acl.Ask) (askView, error) {
+	v := viewAsk(ask)
+	tail, err := p.n.asks.Tail(ctx, ask, time.Now())
+	for _, t := range tail {
+		behind := viewAsk(t)
+		v.Behind = append(v.Behind, behind)
+		v.Whole = v.Whole && behind.Whole
+	}
+	return v, err
+}
+
+func (p *pages) views(ctx context.Context, asks []acl.Ask) (views []askView, err error) {
+	for _, ask := range asks {
+		v, err := p.view(ctx, ask)
+		if err != nil {
+			return nil, err
+		}
+		views = append(views, v)
+	}
+	return views, nil
+}
 
 func viewAsk(ask acl.Ask) askView {
 	v := askView{Ask: ask, What: ask.Kind, Whole: true}
@@ -112,8 +136,11 @@ func (v askView) Pending() bool { return v.State == acl.AskPending }
 func (v askView) Outcome() string {
 	switch v.State {
 	case acl.AskApproved:
-		if v.Choice == acl.ApproveAlways {
+		switch v.Choice {
+		case acl.ApproveAlways:
 			return "approved, always"
+		case acl.ApproveConversation:
+			return "approved, this conversation"
 		}
 		return "approved"
 	case acl.AskRejected:
@@ -167,8 +194,8 @@ func (p *pages) showApprovals(c echo.Context) error {
 		if err != nil {
 			return ownerError(err)
 		}
-		for _, ask := range asks {
-			view.Asks.Items = append(view.Asks.Items, viewAsk(ask))
+		if view.Asks.Items, err = p.views(ctx, asks); err != nil {
+			return ownerError(err)
 		}
 		view.Asks.Older = next
 	} else {
@@ -176,8 +203,8 @@ func (p *pages) showApprovals(c echo.Context) error {
 		if err != nil {
 			return ownerError(err)
 		}
-		for _, ask := range asks.Items {
-			view.Asks.Items = append(view.Asks.Items, viewAsk(ask))
+		if view.Asks.Items, err = p.views(ctx, asks.Items); err != nil {
+			return ownerError(err)
 		}
 		view.Asks.Older = asks.Older
 	}
@@ -194,7 +221,10 @@ func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 	if err != nil {
 		return ownerError(err)
 	}
-	view := viewAsk(ask)
+	view, err := p.view(c.Request().Context(), ask)
+	if err != nil {
+		return ownerError(err)
+	}
 	view.Whole = true
 	return p.shell.Render(c, p.approval, httpapi.View{
 		Title: view.What, Status: status, Wrong: wrong, Topics: []string{string(TopicApprovals)},

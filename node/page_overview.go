@@ -50,8 +50,8 @@ func (p *pages) showOverview(c echo.Context) error {
 	if err != nil {
 		return ownerError(err)
 	}
-	for _, ask := range asks {
-		view.First = append(view.First, viewAsk(ask))
+	if view.First, err = p.views(ctx, asks); err != nil {
+		return ownerError(err)
 	}
 	return p.shell.Render(c, p.overview, httpapi.View{
 		Title: "Overview", Said: said(c), Data: view,

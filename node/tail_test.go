@@ -422,3 +422,76 @@ func TestOldQuestion(t *testing.T) {
 	decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
 	wantTexts(t, sarah, node.ItemNew, "a1", "b1")
 }
+
+// TestTailIsShown: the owner sees who writes, what is said, and every message of a question, in the API and on the page.
+func TestTailIsShown(t *testing.T) {
+	chris, sarah, _ := meet(t, mode(acl.Approval))
+	chris.says("a words", "b <script>more", "c and more")
+	ask := theAsk(t, sarah)
+	var view node.AskView
+	var page struct {
+		Items []node.AskView `json:"items"`
+	}
+	sarah.Call("GET", "/approvals/"+ask.ID, nil, &view)
+	sarah.Call("GET", "/approvals", nil, &page)
+	if len(page.Items) != 1 {
+		t.Fatalf("%d questions are listed, want 1", len(page.Items))
+	}
+	for _, v := range []node.AskView{view, page.Items[0]} {
+		if v.Name == "" || v.Who() != v.Name || v.Says() != "a words" || v.Hash != ask.Hash {
+			t.Errorf("who %q, says %q, hash %s", v.Who(), v.Says(), v.Hash)
+		}
+		var hashes, said []string
+		for _, m := range v.Messages {
+			hashes, said = append(hashes, m.Hash), append(said, m.Summary)
+		}
+		if !slices.Equal(said, []string{"a words", "b <script>more", "c and more"}) || acl.Chain(hashes...) != ask.Hash {
+			t.Errorf("messages %q with hashes %v", said, hashes)
+		}
+	}
+	// By the id of one behind it is the same question.
+	sarah.Call("GET", "/approvals/"+view.Messages[2].Ask, nil, &view)
+	if view.ID != ask.ID {
+		t.Errorf("the last message is shown as %s, want %s", view.ID, ask.ID)
+	}
+	owners := servePage(t, sarah)
+	for _, path := range []string{"approvals", "approvals/" + ask.ID} {
+		body := owners.must(path)
+		for _, want := range []string{"a words", "b &lt;script&gt;more", "c and more", ask.Hash, `value="conversation"`} {
+			if !strings.Contains(body, want) {
+				t.Errorf("page %s lacks %q", path, want)
+			}
+		}
+		if strings.Contains(body, "<script>more") {
+			t.Errorf("page %s has markup of a peer", path)
+		}
+	}
+	decide(t, sarah, ask, acl.Approve)
+	sarah.Call("GET", "/approvals/"+ask.ID, nil, &view)
+	if len(view.Messages) != 3 || view.State != acl.AskApproved {
+		t.Errorf("decided: %s with %d messages", view.State, len(view.Messages))
+	}
+}
+
+// TestSummary: a question is shown by its subject or words, on one line.
+func TestSummary(t *testing.T) {
+	chris, sarah, _ := meet(t, mode(acl.Approval))
+	for _, tt := range []struct {
+		intent        wire.Intent
+		payload, want string
+	}{
+		{wire.Deliver, `{"action":"deliver","message":{"subject":"the subject","body":"the words"}}`, "the subject"},
+		{wire.RequestInfo, `{"action":"ask","question":"when\u001b[31m?\nnow"}`, "when"},
+		{wire.Schedule, propose, "Coffee"},
+		{wire.Handoff, `{"action":"request_human","reason":"talk"}`, "talk"},
+	} {
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), tt.intent, tt.payload))), http.StatusAccepted)
+		var view node.AskView
+		ask := theAsk(t, sarah)
+		sarah.Call("GET", "/approvals/"+ask.ID, nil, &view)
+		if !strings.HasPrefix(view.Says(), tt.want) || strings.ContainsAny(view.Says(), "\x1b\n") {
+			t.Errorf("%s says %q, want %q", tt.intent, view.Says(), tt.want)
+		}
+		decide(t, sarah, ask, acl.Approve)
+	}
+}

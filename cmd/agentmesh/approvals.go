@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
 )
 
 type approvalsCmd struct {
@@ -29,10 +30,14 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 		state = ""
 	}
 	query := params("state", state, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, c.JSON, get("approvals", query), func(page items[acl.Ask]) {
+	return ask(ctx, a, c.JSON, get("approvals", query), func(page items[node.AskView]) {
 		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
 		for _, k := range page.Items {
-			rows = append(rows, []string{k.ID, k.Kind, k.Subject, short(k.Title, 60), when(k.Created), string(k.State)})
+			what := short(k.Says(), 60)
+			if k.Waiting > 0 {
+				what += fmt.Sprintf(" (and %d more)", k.Waiting)
+			}
+			rows = append(rows, []string{k.ID, k.Kind, short(k.Who(), 40), what, when(k.Created), string(k.State)})
 		}
 		none := "nothing waits for you"
 		if state != "pending" {
@@ -51,18 +56,29 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get("approvals/"+url.PathEscape(c.ID), nil), a.showAsk)
 }
 
-func (a *app) showAsk(k acl.Ask) {
+func (a *app) showAsk(k node.AskView) {
 	rows := [][]string{
-		{"id", k.ID}, {"kind", k.Kind}, {"what", k.Title}, {"about", k.Subject}, {"because", orDash(k.Rule)},
+		{"id", k.ID}, {"kind", k.Kind}, {"from", k.Who()}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
 		{"state", string(k.State)}, {"since", when(k.Created)}, {"expires", when(k.Expires)}, {"hash", k.Hash},
 	}
 	if k.Conv.ID != "" {
-		rows = append(rows, []string{"conversation", k.Conv.ID + " with " + k.Conv.Peer})
+		rows = append(rows, []string{"conversation", k.Conv.ID})
+	}
+	if k.Waiting > 0 {
+		rows = append(rows, []string{"messages", fmt.Sprintf("%d, decided together", 1+k.Waiting)})
 	}
 	if !k.Decided.IsZero() {
 		rows = append(rows, []string{"decided", when(k.Decided) + " by " + k.By + ": " + string(k.Choice)})
 	}
 	a.table(rows)
+	if len(k.Messages) > 1 {
+		a.print("untrusted text from the other side:")
+		for i, m := range k.Messages {
+			a.print("message %d of %d, %s, %s in %s, hash %s", i+1, len(k.Messages), when(m.At), m.Intent, m.Conversation, m.Hash)
+			a.print("%s", cleanJSON(m.Payload))
+		}
+		return
+	}
 	if len(k.Body) > 0 {
 		switch k.Kind {
 		case "outgoing":
@@ -79,14 +95,19 @@ func (a *app) showAsk(k acl.Ask) {
 type approvalsApproveCmd struct {
 	ID     string `arg:"" help:"Id of the approval."`
 	Hash   string `placeholder:"HEX" help:"Approve only if it still has this hash (from show)."`
-	Always bool   `help:"Let this agent in, or messages to it out, from now on."`
-	JSON   bool   `help:"Print the result as JSON."`
+	Always bool   `xor:"how" help:"Let this agent in, or messages to it out, from now on."`
+	// What is let in of a conversation is for messages that come in only.
+	Conversation bool `xor:"how" help:"Let what this agent says later in this conversation in without asking."`
+	JSON         bool `help:"Print the result as JSON."`
 }
 
 func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 	choice := acl.Approve
-	if c.Always {
+	switch {
+	case c.Always:
 		choice = acl.ApproveAlways
+	case c.Conversation:
+		choice = acl.ApproveConversation
 	}
 	return a.decide(ctx, c.ID, c.Hash, choice, c.JSON)
 }
