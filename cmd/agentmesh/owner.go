@@ -24,7 +24,7 @@ type owner struct {
 	close func() error
 	here  *process // the process behind it where that is this one
 	home  home
-	heard bool // it answered once
+	quiet bool // it is another process, and has not answered yet
 }
 
 // ownerPatience is how long a running process may take to answer the first call.
@@ -33,7 +33,7 @@ const ownerPatience = 10 * time.Second
 // awaitAnswer returns an error if the running process has the owner's socket and does not answer. Calls themselves are
 // not bounded: one may wait for a peer, or for the owner.
 func (o *owner) awaitAnswer(ctx context.Context) error {
-	if o.here != nil || o.heard {
+	if !o.quiet {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
@@ -50,7 +50,7 @@ func (o *owner) awaitAnswer(ctx context.Context) error {
 	if err != nil {
 		return fail(exitUnavailable, fmt.Errorf("ask the running agentmesh: %w", err))
 	}
-	o.heard = true
+	o.quiet = false
 	return resp.Body.Close()
 }
 
@@ -109,6 +109,7 @@ func running(ctx context.Context, dir string) *owner {
 	transport := &http.Transport{DialContext: dial}
 	return &owner{
 		home:  home{dir},
+		quiet: true,
 		http:  &http.Client{Transport: transport},
 		close: func() error { transport.CloseIdleConnections(); return nil },
 	}

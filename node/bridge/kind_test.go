@@ -18,8 +18,8 @@ func full() bridge.LinkPolicy {
 }
 
 func fill(v reflect.Value) {
-	for i := range v.NumField() {
-		switch f := v.Field(i); f.Kind() {
+	for _, f := range v.Fields() {
+		switch f.Kind() {
 		case reflect.Struct:
 			fill(f)
 		case reflect.String:

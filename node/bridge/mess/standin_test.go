@@ -47,7 +47,7 @@ type standin struct {
 }
 
 type publicThread struct {
-	exchange, updated string
+	exchange string
 
 	Ref      string           `json:"ref"`
 	Status   string           `json:"status"`
