@@ -68,7 +68,7 @@ type link struct {
 // linkOptions are the names of Link.Options.
 const (
 	optReregister = "reregister"     // "false": do not claim the same id again if the relay forgot us
-	optPending    = "notify_pending" // tell plain peers in a line that the owner is asked
+	optPending    = "notify_pending" // "false": do not tell plain peers in one line that the owner is asked
 )
 
 func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
@@ -94,8 +94,6 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 		first: firstBackoff, again: make(chan struct{}, 1), waits: make(waiting), tunnels: newTunnels(),
 	}, nil
 }
-
-func (l *link) option(name string) bool { return l.cfg.Options[name] == "true" }
 
 func (l *link) address(peer string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}

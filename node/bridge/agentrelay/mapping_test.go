@@ -1,8 +1,10 @@
 package agentrelay
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -48,6 +50,24 @@ func TestRefOnlyWhereAnswered(t *testing.T) {
 		_, has := f.Get("ref")
 		if has != tt.ref || has && f.GetStr("ref") != string(d.Message.ID) {
 			t.Errorf("%s left as %s, want a ref: %v", tt.payload, f.JSON(), tt.ref)
+		}
+	}
+}
+
+// TestPlainPeerHearsThatTheOwnerDecides: a plain agent whose message waits is told in one line, unless the owner does not
+// want that. It used to hear nothing unless the owner had asked for the line.
+func TestPlainPeerHearsThatTheOwnerDecides(t *testing.T) {
+	const pending = `{"action":"pending_approval","estimated_response":"2026-11-22T18:00:00.000Z","reason":"r"}`
+	for option, want := range map[string]bool{"": true, "true": true, "false": false} {
+		x, n := play(t, func(l *bridge.Link) {
+			if option != "" {
+				l.Options = map[string]string{optPending: option}
+			}
+		}, Config{})
+		x.from("agent-042", `{"id":"%s","type":"thought","payload":"hello"}`, newID())
+		frame, _, err := x.link.frame(t.Context(), "agent-042", outgoing(t, n.all()[0].ConvID, wire.Deliver, pending).Message)
+		if err != nil || strings.Contains(string(frame), "My owner is asked first") != want {
+			t.Errorf("with %s %q the peer gets %q, %v; want a line: %v", optPending, option, frame, err, want)
 		}
 	}
 }

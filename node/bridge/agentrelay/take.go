@@ -267,7 +267,7 @@ func (l *link) frame(ctx context.Context, peer string, m wire.Message) ([]byte, 
 		return nil, nil, carryError{err.Error()}
 	}
 	if s.kind == "data" && m.Action() == wire.ActionPending && !t.Mesh {
-		if !l.option(optPending) {
+		if l.cfg.Options[optPending] == "false" {
 			return nil, nil, nil
 		}
 		s = said{kind: "thought", payload: wire.Text("Thank you. My owner is asked first; an answer may come later."), answers: true}
