@@ -120,8 +120,11 @@ func (d *doctor) examine(ctx context.Context) {
 		base, local = d.status.URL, d.status.Profile != "public"
 		d.flagged(local)
 	}
-	if configured && !local {
+	switch {
+	case configured && !local:
 		named = d.publicURL(ctx, base)
+	case configured && d.cfg.Public(): // the process that runs does not use it yet
+		d.publicURL(ctx, d.cfg.PublicURL)
 	}
 	if d.status != nil && slices.Contains(d.status.Roles, roleDirectory) && named {
 		d.ownDirectory(ctx, base, local)

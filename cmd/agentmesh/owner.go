@@ -38,7 +38,7 @@ func (o *owner) awaitAnswer(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, "http://localhost/owner/version", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/owner/version", nil)
 	if err != nil {
 		return fmt.Errorf("ask the running agentmesh: %w", err)
 	}
