@@ -149,24 +149,17 @@ const offsetLayouts = 3 // of isoLayouts: those with an offset
 
 // ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the
 // whole time of day may be missing. A time without a zone is returned in UTC.
-func ParseISO8601(s string) (time.Time, bool) {
-	if len(s) > 64 {
-		return time.Time{}, false
-	}
-	for _, layout := range isoLayouts {
-		if t, err := time.Parse(layout, s); err == nil {
-			return t, true
-		}
-	}
-	return time.Time{}, false
-}
+func ParseISO8601(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:]) }
 
 // ParseInstant reads a time that names its offset: without one, two people in two zones would agree on two times.
-func ParseInstant(s string) (time.Time, bool) {
+func ParseInstant(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:offsetLayouts]) }
+
+// parseTime reads a time in the first of the layouts that fits.
+func parseTime(s string, layouts []string) (time.Time, bool) {
 	if len(s) > 64 {
 		return time.Time{}, false
 	}
-	for _, layout := range isoLayouts[:offsetLayouts] {
+	for _, layout := range layouts {
 		if t, err := time.Parse(layout, s); err == nil {
 			return t, true
 		}
