@@ -216,7 +216,7 @@ type LimitConfig struct {
 	MessagesTotal int `key:"messages_total"`
 	// Requests per minute and client address, in the public profile (AM-43).
 	RequestsPerMinute int `key:"requests_per_minute"`
-	// Who has no limits (AM-44): agent ids, links (mew:lab) and foreign peers (agentrelay:free/owl) that no message limit
+	// Exceptions from the limits (AM-44): agent ids, links (mew:lab) and foreign peers (agentrelay:free/owl) that no message limit
 	// touches, and addresses and CIDRs of clients that no request limit touches.
 	Exempt []string `key:"exempt"`
 }

@@ -25,7 +25,7 @@ type AgentRelayConfig struct {
 	PerMinute int `key:"per_minute"`
 	// Messages that an agent may send in an hour. 0: no limit.
 	PerHour int `key:"per_hour"`
-	// Registrations per hour and client address. 0: no limit. There is none in the local profile.
+	// Registrations per hour and client address. 0: no limit. The local profile has no limit.
 	RegistrationsPerHour int `key:"registrations_per_hour"`
 	// Origins of web pages that may connect, beside the listener's own.
 	Origins []string `key:"origins"`

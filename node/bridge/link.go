@@ -46,7 +46,7 @@ type Link struct {
 // nothing is offered, broadcast or passed on. The node enforces access for every kind; each kind honors some of the other
 // keys ([Kind.Honors]), and a key that it does not honor is an error.
 type LinkPolicy struct {
-	// Who may write from there: open, allowlist or approval. Empty: approval, or allowlist if access.mode is allowlist.
+	// Access mode for peers behind the link: open, allowlist or approval. Empty: approval, or allowlist if access.mode is allowlist.
 	// Danger: open lets everybody on the foreign network reach your hooks.
 	Access string `key:"access"`
 	// No kind of link uses it, so setting it is an error. mess.route is the key for what your own MESS exchange cannot do.
@@ -54,15 +54,15 @@ type LinkPolicy struct {
 	// Whether messages are encrypted. agentrelay: always, when_known (the default) or never. moltspeak: always; the default
 	// encrypts what the class of a message asks for.
 	Encrypt string `key:"encrypt"`
-	// What is taken in (mew, agentrelay).
+	// Filter of the messages that are taken in (mew, agentrelay).
 	Filter LinkFilter `key:"filter"`
-	// What the foreign side may call: discover, send, inbox (mew).
+	// Tools that the foreign side may call: discover, send, inbox (mew).
 	Tools []string `key:"tools"`
 	// Messages to everybody are read (mew, agentrelay).
 	Broadcast bool `key:"broadcast"`
 	// How much may come over the link (mew).
 	Limits LinkLimits `key:"limits"`
-	// What may be passed on to another network (mew). Nothing without a rule.
+	// Rules for passing messages on to another network (mew). Nothing is passed on without a rule.
 	Transit []Transit `key:"transit"`
 }
 
