@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// What waits together, the first ask included (AM-33).
+// Bounds on the asks that wait together, the first one included (AM-33).
 const (
 	maxTogether      = 16
 	maxTogetherBytes = 64 << 10

@@ -167,7 +167,7 @@ func textOf(v wire.Value) string {
 	return string(v.JSON())
 }
 
-// textsOf returns the texts of a list. What should be a list and is one text is a list of one.
+// textsOf returns the texts of a list. One text in place of a list is a list of one.
 func textsOf(list wire.Value, limit int) (texts []string) {
 	elems := slices.Values([]wire.Value{list})
 	if list.Kind() == wire.Array {

@@ -334,8 +334,8 @@ func (c Conversation) deliver(e Event) Conversation {
 	return c
 }
 
-// Clarification returns the counter-proposal that answers an ambiguous accept: our offer, with one time. There is none if
-// the message is not one, if it follows a clarification, or if our offer cannot be said again.
+// Clarification returns the counter-proposal that answers an ambiguous accept: our offer, with one time. ok is false if
+// the message is not such an accept, if it follows a clarification, or if our offer cannot be said again.
 func (c Conversation) Clarification(id wire.MessageID) (payload wire.Value, ok bool) {
 	p := c.Proposal
 	if c.Unclear == "" || c.Unclear != id || p == nil || p.Clarifies {

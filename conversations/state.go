@@ -46,7 +46,7 @@ type Conversation struct {
 	// Let are the intents that our owner lets the peer use in it without a question (AM-34).
 	Let []wire.Intent `json:"let,omitempty"`
 
-	// What is proposed, accepted and agreed (AM-88). Values behind these pointers are never changed.
+	// The proposal, its acceptance and the agreement (AM-88). Values behind these pointers are never changed.
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the one that stands
 	Replaced  *Proposal      `json:"replaced,omitempty"`  // of ours, which one of theirs ended
 	Accept    *Acceptance    `json:"accept,omitempty"`    // of Proposal; it does not count yet
@@ -138,9 +138,9 @@ func (c Conversation) Holds(now time.Time) int {
 }
 
 // Next returns the conversation after an event. It refuses with wire.ErrConversationClosed, wire.ErrOwnerRejected or
-// wire.ErrCloseStatus, in this order where several apply (AM-24), or an accept of ours that
-// answers no standing proposal or selects none of several times; then nothing has changed. What no peer can
-// see (holds, a failed delivery) is never refused; on a conversation that has ended it changes nothing.
+// wire.ErrCloseStatus, in this order if several apply (AM-24), and it refuses an accept of ours that
+// answers no standing proposal or selects none of several times; then nothing has changed. Events that no peer can
+// see (holds, a failed delivery) are never refused; on a conversation that has ended they change nothing.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
 	if c.State == "" {

@@ -26,7 +26,7 @@ const (
 // Hash returns what a directory keeps of a credential.
 func Hash(credential string) [32]byte { return sha256.Sum256([]byte(credential)) }
 
-// checkBearer returns why a bearer cannot be the credential of a card: there is none, or it has the wrong form.
+// checkBearer returns why a bearer cannot be the credential of a card: it is missing, or it has the wrong form.
 func (r *Registry) checkBearer(bearer string) error {
 	least := minCredential
 	if r.cfg.Local {

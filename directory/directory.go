@@ -162,8 +162,8 @@ func New(cfg Config) *Registry {
 	return r
 }
 
-// OnMail names what is told of each message that is kept in a mailbox, so that an agent in this process need not ask. It is
-// for set-up. The function must not block.
+// OnMail sets the function that the registry calls with the recipient of each message that it stores in a mailbox, so that
+// an agent in this process need not poll. It is for set-up. The function must not block.
 func (r *Registry) OnMail(tell func(to wire.AgentID)) { r.onMail = tell }
 
 // clock returns now as it is stored and shown: whole milliseconds (AM-19).

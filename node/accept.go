@@ -228,7 +228,7 @@ func (a *acceptance) judge(ctx context.Context) (err error) {
 		a.verdict, expected = acl.Admitted, true
 	}
 	a.stranger = !a.standing.Known() && !expected
-	if a.in.Unproven != nil && err == nil { // whoever is let in under this id, it may be somebody else (AM-2)
+	if a.in.Unproven != nil && err == nil { // the id may be let in, but the sender may be somebody else (AM-2)
 		a.verdict, a.stranger = acl.HoldSender, true
 	}
 	return err
@@ -329,8 +329,8 @@ func (a *acceptance) toInbox(ctx context.Context, cancelled []store.Change) (bri
 	return a.answer(ctx, http.StatusOK, received(), append(append(cancelled, item.change()), more...))
 }
 
-// toOwner puts an accept before the owner that does not say what it accepts. Its sender is told to wait, so that it does
-// not take the event for agreed (AM-88).
+// toOwner puts an accept that does not say what it accepts before the owner. The answer tells its sender to wait, so that
+// the sender does not take the event for agreed (AM-88).
 func (a *acceptance) toOwner(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	item.Pending, item.Note = true, noteUnclear

@@ -73,8 +73,8 @@ func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]AskView, error) 
 	return views, nil
 }
 
-// Who returns whom the question is about, for people: by name and, behind a link, the network. Without a name it is the
-// id. It is untrusted text.
+// Who returns the party that the question is about, for people: its name, or its id if it has none and, for a peer behind
+// a link, the network. The text is untrusted.
 func (v AskView) Who() string {
 	name := v.Name
 	if a, err := bridge.ParseAddress(v.address()); err == nil {

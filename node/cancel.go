@@ -63,7 +63,7 @@ func (n *Node) dropEvent(ctx context.Context, uid string, now time.Time) (calend
 	return n.cfg.Agreed.Cancelled(ctx, uid, now)
 }
 
-// cancelledBy is uncalendar for a message of the peer's, which takes back the event uid: the owner is told.
+// cancelledBy is uncalendar for a message of the peer that takes back the event uid. It also notifies the owner.
 func (n *Node) cancelledBy(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, peer wire.AgentID, name string, now time.Time) ([]store.Change, error) {
 	if uid == "" {
 		return nil, nil

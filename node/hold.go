@@ -93,7 +93,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 		return bridge.Outcome{}, err
 	}
 	records := append(changes, item.change())
-	if ask.Behind == "" { // who waits already is no news
+	if ask.Behind == "" { // a sender that waits already is not news
 		kind := "approval"
 		if a.in.Intent == wire.Handoff && !stranger {
 			kind = "handoff" // a stranger is one that waits, whatever it asks for
@@ -113,7 +113,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	}
 	out.Held, out.Ask = err == nil, ask.ID
 	if ask.Behind != "" && a.in.Native == nil {
-		out.Reply = nil // a foreign peer is told once that the owner decides
+		out.Reply = nil // a foreign peer hears once that the owner decides
 	}
 	return out, err
 }

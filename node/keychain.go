@@ -64,7 +64,7 @@ func (n *Node) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time
 	return chain
 }
 
-// chainAtStart returns the key chain for the card of a node that starts, "" if the card needs none or there is none. stored
+// chainAtStart returns the key chain for the card of a node that starts, "" if the card needs none or the node has none. stored
 // is the one that the last rotation stored before the new key was in place: if that rotation was cut short, the chain has
 // one link too many.
 func (n *Node) chainAtStart(stored string, now time.Time) string {

@@ -17,7 +17,7 @@ import (
 // nsOpened has a record for each conversation that the other side of a metered link opened.
 const nsOpened = "node/opened"
 
-// fullFor is how long the sender of a message is told to wait for a conversation to end.
+// fullFor is the time after which the sender of a message should try again when too many conversations are open.
 const fullFor = 10 * time.Minute
 
 // metered reports whether the meter of a link stands in for the node's own limits.

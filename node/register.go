@@ -96,7 +96,7 @@ func (e *otherIDError) Hint() string {
 	return "agentmesh register --adopt --directory " + e.directory + " takes the new id; peers then know the node only by that (docs/operations.md, Adopted ids)"
 }
 
-// nobodyKnowsUs says whether the node's id may still change: no other directory lists it, nobody talked to it.
+// nobodyKnowsUs reports whether the node's id may still change: no other directory lists it, and nobody has talked to it.
 func (k *keeper) nobodyKnowsUs(ctx context.Context, here *place) (bool, error) {
 	k.mu.Lock()
 	for _, p := range k.places {

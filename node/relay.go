@@ -17,8 +17,8 @@ import (
 
 // Each directory that a node joins has a mailbox for it (AM-64 to AM-68). A node without a public address holds one long poll
 // at the directory whose mailbox is its endpoint: a message that comes while its sender waits is answered through the relay.
-// At the other directories the node looks from time to time, and when the directory in its own process wakes it. What waited
-// in a mailbox is answered through the outbox.
+// At the other directories the node looks from time to time, and when the directory in its own process wakes it. The node
+// answers mail that waited in a mailbox through the outbox.
 
 const (
 	relayWait   = 25 * time.Second

@@ -166,7 +166,7 @@ func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time
 }
 
 // failed ends a letter for good and tells the owner. The conversation fails with it, unless the peer can still fetch the
-// letter (AM-22). Then the owner is told only if the letter says more than that a message arrived.
+// letter (AM-22). In that case it tells the owner only if the letter says more than that a message arrived.
 func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 	l.State = SendFailed
 	title, quiet := "a message could not be delivered", false
@@ -193,7 +193,7 @@ func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 	})
 }
 
-// failConversation ends the conversation of a letter that cannot be delivered. What was to follow in it is not sent either,
+// failConversation ends the conversation of a letter that cannot be delivered. Later messages in it are not sent either,
 // except for a close, so that the peer may learn of the end.
 func (e *ending) failConversation(ctx context.Context) error {
 	if !e.thread.New() {

@@ -96,7 +96,7 @@ type approvalsApproveCmd struct {
 	ID     string `arg:"" help:"Id of the approval."`
 	Hash   string `placeholder:"HEX" help:"Approve only if it still has this hash (from show)."`
 	Always bool   `xor:"how" help:"Let this agent in, or messages to it out, from now on."`
-	// What is let in of a conversation is for messages that come in only.
+	// Conversation applies only to messages that come in.
 	Conversation bool `xor:"how" help:"Let what this agent says later in this conversation in without asking."`
 	JSON         bool `help:"Print the result as JSON."`
 }

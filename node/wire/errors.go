@@ -141,7 +141,7 @@ var (
 	ErrInternal    = row("internal", AgentUnavailable, 500, "internal error")
 )
 
-// OwnerDecides is the time that a sender is told to expect while the owner of an agent decides: people do not answer
+// OwnerDecides is the waiting time that we announce to a sender while the owner of an agent decides: people do not answer
 // within seconds.
 const OwnerDecides = time.Hour
 

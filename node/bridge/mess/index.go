@@ -100,8 +100,8 @@ func (x *index) publish(t *Thread) {
 	x.put(t)
 }
 
-// catchUp publishes a thread that was read from the store if the commit that wrote it has not published it yet. Whoever
-// sees a suggestion or a question in a thread can then answer it by its id.
+// catchUp publishes a thread that was read from the store if the commit that wrote it has not published it yet. Every
+// participant that sees a suggestion or a question in a thread can then answer it by its id.
 func (x *index) catchUp(t *Thread) {
 	if e := x.get(t.Ref); e == nil || e.version < t.Version {
 		x.publish(t)

@@ -18,7 +18,7 @@ import (
 
 // The exchange behind a link is right about its own threads. A link looks at a thread, hands in what was said since the last
 // time, and then the state that the exchange shows, if no message told it. Our thread goes to that state, whatever our own
-// state table says (see tx_follow.go); what it cannot follow stays in the thread as a message, and the owner is told.
+// state table says (see tx_follow.go); what it cannot follow stays in the thread as a message, and a notice tells the owner.
 
 // remoteView is a thread of a foreign exchange at one moment.
 type remoteView struct {
@@ -29,7 +29,7 @@ type remoteView struct {
 	gone      bool // the exchange does not have it any more, or does not show it to us
 }
 
-// follow takes in what is new in a thread. What will never be readable is left alone until the thread changes.
+// follow takes in what is new in a thread. A message that will never be readable is left alone until the thread changes.
 func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
 	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {
@@ -187,8 +187,7 @@ func (l *link) shownState(ctx context.Context, v remoteView, k knownThread) (Blo
 }
 
 // followTheirs hands in what the opener of a thread says, and answers of anybody, which the owner of that exchange may give
-// in the opener's place. What others do to the thread is seen by where it stands: it is ours to do only while the exchange
-// says so.
+// in the opener's place. The state of the thread shows what others do to it: the task is ours only while the exchange says so.
 func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	if k.Seen == 0 {
 		requester := cmp.Or(r.requester, v.requester)
@@ -315,8 +314,8 @@ func (l *link) pseudonym(peer string) string {
 	return string(bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}.Pseudonym())
 }
 
-// handIn gives what was said in a thread to the node, with what is known of the thread by then. What is refused for good does
-// not come again: the owner of our thread is told that it was said.
+// handIn gives what was said in a thread to the node, with what is known of the thread by then. A message that is
+// refused for good does not come again: a notice tells the owner of our thread that it was said.
 func (l *link) handIn(ctx context.Context, from, ref, number string, b Block, k *knownThread) error {
 	if k.Mine {
 		if err := l.fetchAhead(ctx, ref, b); err != nil {

@@ -199,8 +199,8 @@ var otherWords = map[Code]string{
 	InProgress: "in-progress", NeedsInput: "needs-input", NeedsConfirmation: "needs-input", Declined: "rejected", Failed: "rejected",
 }
 
-// patch sets a state. A server that does not know the word is told another, which the link remembers; if it knows none, the
-// block is said as a message, and the thread stays in its state there.
+// patch sets a state. If the server does not know the word, patch tries another, which the link remembers; if it knows none, the
+// block goes as a message, and the thread stays in its state there.
 func (r *restRemote) patch(ctx context.Context, once, ref string, code Code, body wire.Value, b Block) error {
 	kept, err := r.join(ctx)
 	if err != nil {

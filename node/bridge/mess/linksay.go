@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// What leaves through a link: requests of ours, what we say in them, and what we say in threads that others opened there.
+// Messages that leave through a link: requests of ours, what we say in them, and what we say in threads that others opened there.
 
 // Deliver implements [bridge.Transport] for all links.
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
@@ -234,7 +234,7 @@ func (l *link) refused(ctx context.Context, ref, reason string) error {
 	return nil
 }
 
-// declined has a thread that the other side would not have declined by it. What is no thread of ours fails as it is.
+// declined has a thread that the other side would not have declined by it. A delivery that is not about a thread of ours fails with because.
 func (l *link) declined(ctx context.Context, conv, reason string, because error) error {
 	if _, ok := l.b.threadOf(ctx, l.pseudonym(exchangeID), conv); !ok {
 		return because
@@ -246,8 +246,9 @@ func (l *link) declined(ctx context.Context, conv, reason string, because error)
 	return nil
 }
 
-// outgoing turns a message of the mesh into a block. What is said in other intents becomes a request for text; what has
-// nothing to say there is an empty block. Who of us works on a thread is not said: it stays open there.
+// outgoing turns a message of the mesh into a block. A message with another intent becomes a request for text; one that
+// has nothing to say there becomes an empty block. The block does not name the executor of ours that works on a thread: the
+// thread stays open there.
 func outgoing(m wire.Message) (Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := FromTree(list)

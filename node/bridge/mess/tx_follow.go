@@ -52,7 +52,7 @@ func (t *tx) follow(th *Thread, s Status, e Entry) (done bool, err error) {
 		if nobody && s.Code != Superseded && s.Code != Received {
 			th.claim(by, t.now)
 		}
-		if s.Code == Received { // whoever had it there gave it back
+		if s.Code == Received { // its executor there gave it back
 			th.Holder = ""
 		}
 		if s.Code != th.Status {
@@ -189,7 +189,7 @@ func (t *tx) decideThere(ctx context.Context, th *Thread, e Entry, s *Suggestion
 	}
 	t.say(th, e)
 	t.flushOne(th)
-	if th.Holder != by { // who has the thread is told of all that is said in it
+	if th.Holder != by { // the executor of the thread hears all that is said in it
 		t.tell(by, noticeUpdate, th.Ref, th.Serial)
 	}
 	return nil

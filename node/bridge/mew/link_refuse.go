@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	tellEvery   = time.Minute // how often a sender is told that it sends too much (MEW-Q4)
+	tellEvery   = time.Minute // between two notices to a sender that it sends too much (MEW-Q4)
 	maxNotified = 1000        // senders whose last notice is remembered
 )
 
-// refused tells the sender of an envelope that the node did not take it, in the words that MEW has for it. An error that
-// is not the node's refusal is told to nobody.
+// refused tells the sender of an envelope that the node did not take it, in the words that MEW has for it. It tells
+// nobody of an error that is not a refusal by the node.
 func (l *link) refused(ctx context.Context, e *envelope, err error) {
 	refusal, ok := errors.AsType[*wire.Error](err)
 	limited := ok && refusal.Code == wire.RateLimited
@@ -43,8 +43,8 @@ func (l *link) refused(ctx context.Context, e *envelope, err error) {
 	}
 }
 
-// waits tells the sender of an envelope that the owner decides about it first. It is told each time about a request,
-// which has no other answer yet, and about chat as often as [link.mayTell] allows.
+// waits tells the sender of an envelope that the owner decides about it first. It does so each time for a request,
+// which has no other answer yet, and for chat as often as [link.mayTell] allows.
 func (l *link) waits(ctx context.Context, e *envelope, out bridge.Outcome) {
 	if out.Reply == nil || e.kind != kindRequest && !l.mayTell("chat/"+e.from, time.Now()) {
 		return

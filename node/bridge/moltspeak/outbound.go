@@ -213,6 +213,7 @@ func (b *Bridge) send(ctx context.Context, address bridge.Address, where string,
 	return err
 }
 
+// sendOnce posts one message and takes in what comes back.
 func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) error {
 	reply, err := b.post(ctx, address, where, reach, raw, to, boxed)
 	if err != nil || reply == nil {

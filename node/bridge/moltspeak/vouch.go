@@ -99,7 +99,7 @@ func listedKey(ctx context.Context, directory Directory, name Agent) string {
 }
 
 // hasOwnKey reports whether nobody else can have taken the id of a card: an id that is made of a key leads to the key of
-// the card. Other ids belong to whoever the directory says.
+// the card. The directory decides to whom any other id belongs.
 func hasOwnKey(tree wire.Value) bool {
 	if !wire.AgentID(tree.GetStr("agent_id")).HasDerivedShape() {
 		return true
