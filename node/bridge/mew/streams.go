@@ -119,13 +119,20 @@ func (s *Space) nextStreamID() string {
 
 // gaveOut reports whether the gateway gave out a stream id, now or earlier.
 func (s *Space) gaveOut(id string) bool {
+	n, ok := streamNo(id)
+	return ok && n <= s.lastNo && s.announced[id] == nil
+}
+
+// streamNo returns the number in an id of the form that the gateway gives out.
+func streamNo(id string) (n int, ok bool) {
 	rest, ok := strings.CutPrefix(id, streamPrefix)
 	n, number := smallInt(rest)
-	return ok && number && n > 0 && n <= s.lastNo && itoa(n) == rest && s.announced[id] == nil
+	return n, ok && number && n > 0 && itoa(n) == rest
 }
 
 // announceStream takes note of a stream that a participant of a drop-in space opens by itself (MEW-8). The gateway only
-// keeps its id apart from those that it gives out: it carries no frames of such a stream.
+// keeps its id apart from those that it gives out: it carries no frames of such a stream. An id of another form needs no
+// note, because the gateway never gives it out.
 func (s *Space) announceStream(p *post) *refusal {
 	id := p.payload.GetStr("stream_id")
 	if id == "" || len(id) > maxID {
@@ -134,7 +141,7 @@ func (s *Space) announceStream(p *post) *refusal {
 	if s.gaveOut(id) {
 		return refuseStream(403, "unauthorized", "The gateway gave this stream id out")
 	}
-	if s.announced[id] != nil {
+	if _, mayGiveOut := streamNo(id); !mayGiveOut || s.announced[id] != nil {
 		return nil
 	}
 	own := 0

@@ -44,9 +44,14 @@ func TestAnnouncedStream(t *testing.T) {
 	say(404, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
 	say(400, `{"kind":"stream/open","payload":{}}`)
 	for n := range maxOwnStreams - 1 {
-		say(200, fmt.Sprintf(`{"kind":"stream/open","payload":{"stream_id":"own-%d"}}`, n))
+		say(200, fmt.Sprintf(`{"kind":"stream/open","payload":{"stream_id":"stream-%d"}}`, 100+n))
 	}
-	say(400, `{"kind":"stream/open","payload":{"stream_id":"one-more"}}`)
+	say(400, `{"kind":"stream/open","payload":{"stream_id":"stream-99"}}`)
+	for n := range maxOwnStreams + 1 { // the gateway would never give these out, so it need not remember them
+		id := fmt.Sprintf("own-%d", n)
+		say(200, `{"kind":"stream/open","payload":{"stream_id":"`+id+`"}}`)
+		say(200, `{"kind":"stream/close","payload":{"stream_id":"`+id+`"}}`)
+	}
 
 	strict := start(t, lab(t))
 	if got, answer := strict.post("alice", "alice-token", `{"kind":"stream/open","payload":{"stream_id":"mine"}}`); got != 400 {
