@@ -30,6 +30,7 @@ type Acceptance struct {
 	Terms
 	By      Side           `json:"by"`
 	Message wire.MessageID `json:"message_id,omitempty"`
+	Intent  wire.Intent    `json:"intent,omitempty"` // of the proposal, if another one stands by now
 
 	// Of ours: the peer has it; the peer answered that it waits for its owner.
 	Delivered bool `json:"delivered,omitempty"`
@@ -194,8 +195,24 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	case before != nil && before.By == Ours && !before.Accepted:
 		c.Replaced = before
 	}
+	if c.Overtaken != nil && c.Overtaken.Message == e.Answers {
+		c.Overtaken = nil
+	}
+	if a := c.Accept; a != nil && a.By == Ours && from == Ours {
+		overtaken := *a
+		overtaken.Intent = c.Proposal.Intent
+		c.Overtaken = &overtaken
+	}
 	c.Proposal, c.Accept, c.Unclear = p, nil, ""
 	return c
+}
+
+// Awaits reports whether an accept of ours waits for its answer. A later proposal of ours does not end that wait: the peer
+// may have taken the accept before it learned of the proposal, and then it counts for both sides.
+func (c Conversation) Awaits(accept wire.MessageID) bool {
+	return slices.ContainsFunc([]*Acceptance{c.Accept, c.Overtaken}, func(a *Acceptance) bool {
+		return a != nil && a.By == Ours && a.Message == accept
+	})
 }
 
 // accept judges an accept of either side.
@@ -290,7 +307,7 @@ func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if c.IsAbout(e.Payload) {
 		c = c.cancel(from, e.At)
 	}
-	c.Proposal, c.Replaced, c.Accept, c.Unclear = nil, nil, nil, ""
+	c.Proposal, c.Replaced, c.Accept, c.Overtaken, c.Unclear = nil, nil, nil, nil, ""
 	return c
 }
 
@@ -304,8 +321,12 @@ func (c Conversation) cancel(by Side, at time.Time) Conversation {
 	return c
 }
 
-// conclude makes the accept of a message the agreement, if it still stands.
+// conclude makes the accept of a message the agreement. A proposal that was made after it stays the one that stands.
 func (c Conversation) conclude(e Event) Conversation {
+	if a := c.Overtaken; a != nil && a.Message == e.ID && e.ID != "" {
+		c.Agreement, c.Overtaken = a.agreement(a.Intent, e.At), nil
+		return c
+	}
 	a, p := c.Accept, c.Proposal
 	if a == nil || p == nil || a.Message != e.ID && a.Message != "" {
 		return c

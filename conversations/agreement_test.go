@@ -62,11 +62,22 @@ func TestAgreement(t *testing.T) {
 	for name, e := range map[string]conversations.Event{
 		"declined":  says(t, conversations.Received, "msg_4", `{"action":"decline"}`),
 		"countered": says(t, conversations.Received, "msg_4", `{"action":"counter","event":{"duration":"2h"}}`),
-		"proposed":  says(t, conversations.Sent, "msg_4", lunch),
 		"failed":    {Kind: conversations.DeliveryFailed, At: start},
 	} {
 		if c := next(accepted, e, happens(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
 			t.Errorf("%s: our accept counts all the same", name)
+		}
+	}
+	moved := next(accepted, says(t, conversations.Sent, "msg_4", lunch)) // the peer may have taken the accept before
+	if c := next(moved, happens(conversations.AcceptCounts, "msg_3")); c.Agreement.String() != lunchTerms || c.Proposal.Message != "msg_4" || c.Proposal.Accepted {
+		t.Errorf("an accept that we overtook with a proposal: %+v, and %+v stands", c.Agreement, c.Proposal)
+	}
+	for name, payload := range map[string]string{
+		"countered": `{"action":"counter","event":{"duration":"2h"},"metadata":{"in_reply_to":"msg_3"}}`,
+		"declined":  `{"action":"decline"}`,
+	} {
+		if c := next(moved, says(t, conversations.Received, "msg_5", payload), happens(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
+			t.Errorf("%s: an accept that we overtook counts all the same", name)
 		}
 	}
 	closed := next(accepted, conversations.Event{Kind: conversations.ClosedByPeer, At: start, Payload: closing("completed")})

@@ -50,6 +50,7 @@ type Conversation struct {
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the one that stands
 	Replaced  *Proposal      `json:"replaced,omitempty"`  // of ours, which one of theirs ended
 	Accept    *Acceptance    `json:"accept,omitempty"`    // of Proposal; it does not count yet
+	Overtaken *Acceptance    `json:"overtaken,omitempty"` // of ours, which a later proposal of ours overtook before its answer
 	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest message, if it is an ambiguous accept
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest one
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,10 +42,10 @@ func TestWaitForForeignAnswer(t *testing.T) {
 			t.Run(fmt.Sprint(tt.name, " approved=", approved), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var sarah *meshtest.Member
-					n := 0
+					var said atomic.Int32
 					say := func(payload string) {
-						n++
-						if _, err := sarah.Accept(context.Background(), bridgedFrom(t, "toy:link/ann")(wire.MessageID(fmt.Sprint("msg_", n)), payload)); err != nil {
+						id := wire.MessageID(fmt.Sprint("msg_", said.Add(1)))
+						if _, err := sarah.Accept(context.Background(), bridgedFrom(t, "toy:link/ann")(id, payload)); err != nil {
 							t.Errorf("accept %s: %v", payload, err)
 						}
 					}

@@ -310,13 +310,11 @@ func (e *ending) receipt(intent wire.Intent, action string) bool {
 // concludes adds what an accept brings that counts now: ours, because the peer took it, or the reply.
 func (e *ending) concludes(ctx context.Context, m *wire.Message) error {
 	accept := m.ID
-	switch a := e.thread.Conversation().Accept; {
-	case a == nil:
-		return nil
-	case a.By == conversations.Ours && e.l.Action != "accept":
-		return nil
-	case a.By == conversations.Ours:
+	switch conv := e.thread.Conversation(); {
+	case e.l.Action == "accept" && conv.Awaits(e.l.First):
 		accept = e.l.First
+	case conv.Accept == nil || conv.Accept.By == conversations.Ours:
+		return nil
 	}
 	more, err := e.n.concluded(e.thread, accept, e.l.To, e.n.nameOf(ctx, e.l), e.l.Address, e.now)
 	e.step.Records = append(e.step.Records, more...)
