@@ -176,7 +176,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 			t.Errorf("after a test that worked it is %s", state)
 		}
 		time.Sleep(time.Minute)
-		if r.polls < 10 {
+		if synctest.Wait(); r.polls < 10 {
 			t.Errorf("%d polls in a minute", r.polls)
 		}
 		cancel()
