@@ -156,12 +156,8 @@ func (d *doctor) ownDirectory(ctx context.Context, target string, local bool) {
 	if err != nil {
 		return
 	}
-	h := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
+	h, reach := d.outside(local)
 	defer h.Close()
-	reach := client.Public
-	if local {
-		reach = client.Loopback
-	}
 	if !d.directory(ctx, h, reach, u) {
 		d.fail("directory", "does a proxy pass /v1 on to it?", "%s/v1/agents does not answer with a list", clean(target))
 	}

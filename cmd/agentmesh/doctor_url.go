@@ -38,12 +38,8 @@ func (d *doctor) visit(ctx context.Context, target string) error {
 	if !d.resolve(ctx, u, local) || !d.certificate(ctx, u) {
 		return nil
 	}
-	h := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
+	h, reach := d.outside(local)
 	defer h.Close()
-	reach := client.Public
-	if local {
-		reach = client.Loopback
-	}
 	if namesDirectory(u) && d.directory(ctx, h, reach, u) {
 		return nil
 	}
@@ -66,6 +62,16 @@ func (d *doctor) visit(ctx context.Context, target string) error {
 		d.listing(ctx, h, strings.TrimRight(base, "/"))
 	}
 	return nil
+}
+
+// outside returns the guarded client that a peer elsewhere would use, or one on this machine if local, and what it may
+// reach. The caller closes the client.
+func (d *doctor) outside(local bool) (*client.HTTP, client.Reach) {
+	h := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: thisBuild().Version})
+	if local {
+		return h, client.Loopback
+	}
+	return h, client.Public
 }
 
 // resolve looks the host's name up.
