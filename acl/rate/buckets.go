@@ -1,12 +1,3 @@
-// Package rate keeps token buckets by key, for keys that strangers choose.
-//
-// It knows neither what a key means nor what a refusal says; start with [NewBuckets] and [Buckets.Take].
-//
-// A bucket is kept as one instant, the one at which it will be full again (the generic cell rate algorithm), in
-// whole nanoseconds: whoever comes back after exactly the wait it was told is served, which golang.org/x/time/rate, with
-// its fractions of tokens, cannot promise. That instant is also the order in which buckets may be forgotten, because a
-// full bucket is worth as much as none. What holds always: there are at most as many buckets as the bound says, a bucket
-// that is not full is never forgotten, and at the bound an unknown key is denied (AM-43).
 package rate
 
 import (
@@ -14,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +29,27 @@ type Buckets struct {
 
 	mu    sync.Mutex
 	keys  map[string]*bucket
-	order fullest // every bucket, the one that is full first on top
+	order fullest       // every bucket, the one that is full first on top
+	last  time.Time     // latest time by our own clock
+	ahead time.Duration // what our own clock is ahead of the callers'
+}
+
+// stepBack is how far the callers' clock may run back before that counts as a step of the clock. Callers at work at the
+// same time are a little out of order.
+const stepBack = time.Second
+
+// time returns our own time for a caller's. It never runs back: a clock that is set back an hour would make every debt
+// an hour longer.
+func (b *Buckets) time(now time.Time) time.Time {
+	now = now.Add(b.ahead)
+	if back := b.last.Sub(now); back > stepBack {
+		b.ahead += back
+		now = b.last
+	}
+	if now.After(b.last) {
+		b.last = now
+	}
+	return b.last
 }
 
 type bucket struct {
@@ -70,6 +80,7 @@ func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now = b.time(now)
 	wait := b.wait(key, now)
 	if wait > 0 {
 		b.refused.Add(1)
@@ -84,6 +95,7 @@ func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now = b.time(now)
 	if wait := b.wait(key, now); wait > 0 {
 		b.refused.Add(1)
 		return wait, false
@@ -102,10 +114,47 @@ func (b *Buckets) Refused() uint64 {
 
 // wait is how long key must wait. An unknown key at the bound waits for the first bucket to be full.
 func (b *Buckets) wait(key string, now time.Time) time.Duration {
-	if _, known := b.keys[key]; !known && len(b.keys) >= b.maxKeys {
-		return max(0, b.left(b.order[0], now))
+	if !b.known(key) && len(b.keys) >= b.maxKeys {
+		return b.left(b.order[0], now)
 	}
 	return max(0, b.debt(key, now)+b.interval-b.whole)
+}
+
+func (b *Buckets) known(key string) bool { return b.keys[key] != nil }
+
+// hasRoom reports whether key has a bucket, or can have one without the loss of a bucket that is not full.
+func (b *Buckets) hasRoom(key string, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now = b.time(now)
+	return b.known(key) || len(b.keys) < b.maxKeys || b.left(b.order[0], now) == 0
+}
+
+// add takes a token of key even if there is none, and at the bound forgets the bucket that is next to full. A bucket
+// never owes more than an empty one.
+func (b *Buckets) add(key string, now time.Time) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now = b.time(now)
+	b.set(key, min(b.debt(key, now)+b.interval, b.whole), now)
+}
+
+// isEmpty reports whether key has a bucket without a token, and how long until one comes back. Unlike [Buckets.Peek] it
+// never blames a key that has no bucket.
+func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty bool) {
+	if b == nil {
+		return 0, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now = b.time(now)
+	if b.known(key) {
+		wait = max(0, b.debt(key, now)+b.interval-b.whole)
+	}
+	return wait, wait > 0
 }
 
 // debt is how long the bucket of key needs to be full.
@@ -116,7 +165,7 @@ func (b *Buckets) debt(key string, now time.Time) time.Duration {
 	return 0
 }
 
-// left is never more than an empty bucket needs, also after the clock was set back.
+// left is never more than an empty bucket needs.
 func (b *Buckets) left(k *bucket, now time.Time) time.Duration {
 	return min(max(0, k.full.Sub(now)), b.whole)
 }
@@ -142,8 +191,9 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 	if b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		own := b.time(now)
 		for key, k := range b.keys {
-			if left := b.left(k, now); left > 0 {
+			if left := b.left(k, own); left > 0 {
 				owed[key] = now.Add(left).UnixMilli()
 			}
 		}
@@ -172,7 +222,7 @@ func (b *Buckets) Restore(data []byte, now time.Time) error {
 			break
 		}
 		if debt := min(time.UnixMilli(full).Sub(now), b.whole); debt > 0 {
-			b.set(key, debt, now)
+			b.set(key, debt, b.time(now))
 		}
 	}
 	return nil
@@ -198,15 +248,4 @@ func (f *fullest) Pop() any {
 	(*f)[last] = nil
 	*f = (*f)[:last]
 	return k
-}
-
-// AddrKey is the key of an address: what one subscriber can change at will counts as one. That is the /64 of an IPv6
-// address, and the IPv4 address of a mapped one.
-func AddrKey(addr netip.Addr) string {
-	addr = addr.Unmap().WithZone("")
-	if addr.Is6() {
-		prefix, _ := addr.Prefix(64) // 64 is in range for every IPv6 address
-		return prefix.String()
-	}
-	return addr.String()
 }

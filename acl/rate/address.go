@@ -1,0 +1,150 @@
+package rate
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Unknown stands for the address of every client that nothing tells from others: it came through a proxy that does not
+// name its clients (AM-43). It may draw more than one address, its faults bar nobody, and it is no source of a [Pool].
+var Unknown = netip.IPv6Unspecified()
+
+// unknownFactor is what all unknown clients may draw together, in terms of one address.
+const unknownFactor = 10
+
+// AddrKey returns the key of an address: the addresses that one subscriber can change at will have one key. That is
+// the /64 of an IPv6 address, and the IPv4 address of a mapped one.
+func AddrKey(addr netip.Addr) string { return networks(addr)[0] }
+
+// networks returns the keys of an address and of the networks around it, narrowest first: /32, /24 and /16 of an IPv4
+// address, /64, /56, /48 and /32 of an IPv6 address. An address alone has no "/32" in its key.
+func networks(addr netip.Addr) []string {
+	addr = addr.Unmap().WithZone("")
+	if !addr.IsValid() {
+		return []string{""}
+	}
+	if addr.Is4() {
+		return []string{addr.String(), prefixKey(addr, 24), prefixKey(addr, 16)}
+	}
+	return []string{prefixKey(addr, 64), prefixKey(addr, 56), prefixKey(addr, 48), prefixKey(addr, 32)}
+}
+
+func prefixKey(addr netip.Addr, bits int) string {
+	prefix, _ := addr.Prefix(bits) // the callers' bits are in range
+	return prefix.String()
+}
+
+const (
+	levels     = 4 // of networks
+	wideFactor = 4 // what a network may draw, in terms of a network of the next narrower level
+)
+
+// Allowance gives every address a token bucket of its own (AM-43). An IPv6 address is its /64, and all addresses of a
+// /56 together draw at most four times as much as one. There is a bound on the buckets; at the bound an address without a
+// bucket draws from the bucket of the network around it, so that one network cannot shut out others. It is safe for
+// concurrent use. A nil *Allowance is a limit that is switched off.
+type Allowance struct {
+	mu      sync.Mutex // makes one draw of several buckets
+	levels  [levels]*Buckets
+	rest    *Buckets // of addresses for which there is no room at any level
+	unknown *Buckets
+}
+
+// NewAllowance returns full buckets that hold burst tokens and refill by limit. There are at most maxKeys for
+// addresses, and fewer for networks.
+func NewAllowance(limit Limit, burst, maxKeys int) *Allowance {
+	a := &Allowance{unknown: NewBuckets(limit*unknownFactor, burst*unknownFactor, 1)}
+	factor := 1
+	for i := range a.levels {
+		a.levels[i] = NewBuckets(limit*Limit(factor), burst*factor, max(1, maxKeys/factor))
+		factor *= wideFactor
+	}
+	a.rest = NewBuckets(limit*Limit(factor), burst*factor, 1)
+	return a
+}
+
+// Peek returns how long the address must wait for a token: 0 if it need not.
+func (a *Allowance) Peek(addr netip.Addr, now time.Time) time.Duration {
+	wait, _ := a.draw(addr, now, false)
+	return wait
+}
+
+// Take takes a token of the address, or returns how long to wait for one.
+func (a *Allowance) Take(addr netip.Addr, now time.Time) (wait time.Duration, ok bool) {
+	return a.draw(addr, now, true)
+}
+
+func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.Duration, ok bool) {
+	if a == nil {
+		return 0, true
+	}
+	if addr == Unknown {
+		if take {
+			return a.unknown.Take("", now)
+		}
+		wait := a.unknown.Peek("", now)
+		return wait, wait == 0
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	payers := a.payers(addr, now)
+	for _, p := range payers {
+		wait = max(wait, p.buckets.Peek(p.key, now))
+	}
+	if wait > 0 {
+		return wait, false
+	}
+	for _, p := range payers {
+		if take {
+			p.buckets.Take(p.key, now)
+		}
+	}
+	return 0, true
+}
+
+// payer is a bucket that pays for a request.
+type payer struct {
+	buckets *Buckets
+	key     string
+}
+
+// payers returns the buckets that pay for the address: its own and, for IPv6, that of the /56. If there is no room for
+// its own, the narrowest network with room pays alone.
+func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
+	keys := networks(addr)
+	want := 1
+	if addr.Unmap().Is6() && a.levels[0].hasRoom(keys[0], now) {
+		want = 2
+	}
+	var payers []payer
+	for i, key := range keys {
+		if len(payers) < want && a.levels[i].hasRoom(key, now) {
+			payers = append(payers, payer{a.levels[i], key})
+		}
+	}
+	if len(payers) == 0 {
+		payers = append(payers, payer{a.rest, ""})
+	}
+	return payers
+}
+
+// Refused returns how often an address was told to wait.
+func (a *Allowance) Refused() uint64 {
+	if a == nil {
+		return 0
+	}
+	return a.levels[0].Refused() + a.unknown.Refused()
+}
+
+// RefusedNetworks returns how often a network was told to wait.
+func (a *Allowance) RefusedNetworks() uint64 {
+	if a == nil {
+		return 0
+	}
+	n := a.rest.Refused()
+	for _, b := range a.levels[1:] {
+		n += b.Refused()
+	}
+	return n
+}

@@ -1,0 +1,98 @@
+package rate
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// loweredPerMinute is what all addresses of a network may do together while the network makes too many faults.
+const loweredPerMinute = 60
+
+// Penalties bar addresses that make too many faults (AM-43). There is a bound on the list; when it is full, the oldest
+// entry goes, so a full list bars nobody who made no fault. A network (/24 of IPv4; /56 and /48 of IPv6) is never
+// barred: if its addresses make many faults, those of its addresses that are not barred share 60 requests a minute. It
+// is safe for concurrent use. A nil *Penalties bars nobody.
+type Penalties struct {
+	faults   *Buckets    // by address: each fault takes a token
+	barred   *Buckets    // an empty bucket is an address that is barred; nil: an address without tokens in faults is
+	networks [2]*Buckets // like faults, for the two next wider networks
+	lowered  *Buckets    // requests, by network
+	refused  atomic.Uint64
+}
+
+// NewPenalties returns an empty list of at most maxKeys addresses. An address that makes perMinute faults within a
+// minute is barred for the given time or, if that is 0, until one of its faults is a minute's share old.
+func NewPenalties(perMinute int, lasting time.Duration, maxKeys int) *Penalties {
+	p := &Penalties{
+		faults:  NewBuckets(PerMinute(perMinute), perMinute, maxKeys),
+		lowered: NewBuckets(PerMinute(loweredPerMinute), loweredPerMinute, maxKeys),
+	}
+	if lasting > 0 {
+		p.barred = NewBuckets(Limit(1/lasting.Seconds()), 1, maxKeys)
+	}
+	factor := 1
+	for i := range p.networks {
+		factor *= wideFactor
+		p.networks[i] = NewBuckets(PerMinute(factor*perMinute), factor*perMinute, max(1, maxKeys/factor))
+	}
+	return p
+}
+
+// Fault counts a fault of the address. Faults of [Unknown] count for nobody.
+func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
+	if p == nil || addr == Unknown {
+		return
+	}
+	keys := networks(addr)
+	p.faults.add(keys[0], now)
+	if _, spent := p.faults.isEmpty(keys[0], now); spent {
+		p.barred.add(keys[0], now)
+	}
+	for i, key := range wider(keys) {
+		p.networks[i].add(key, now)
+	}
+}
+
+// Admit returns how long the address must wait before it is served again: 0 if it need not. Of a network that is held
+// to less, it takes one request.
+func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
+	if p == nil || addr == Unknown {
+		return 0
+	}
+	wait := p.admit(networks(addr), now)
+	if wait > 0 {
+		p.refused.Add(1)
+	}
+	return wait
+}
+
+func (p *Penalties) admit(keys []string, now time.Time) time.Duration {
+	list := p.barred
+	if list == nil {
+		list = p.faults
+	}
+	if wait, barred := list.isEmpty(keys[0], now); barred {
+		return wait
+	}
+	for i, key := range wider(keys) {
+		if _, bad := p.networks[i].isEmpty(key, now); !bad || !p.lowered.hasRoom(key, now) {
+			continue
+		}
+		if wait, ok := p.lowered.Take(key, now); !ok {
+			return wait
+		}
+	}
+	return 0
+}
+
+// wider returns the keys of the networks that penalties look at: one of IPv4, two of IPv6.
+func wider(keys []string) []string { return keys[1 : len(keys)-1] }
+
+// Refused returns how often an address was told to wait.
+func (p *Penalties) Refused() uint64 {
+	if p == nil {
+		return 0
+	}
+	return p.refused.Load()
+}
