@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/nacl/box"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // NonceSize is the length of a box's nonce.
@@ -156,7 +158,7 @@ func ReadBoxKeyFile(path string) (*BoxKey, error) {
 func WriteBoxKeyFile(path string, k *BoxKey) error {
 	data, err := k.MarshalText()
 	if err == nil {
-		err = writeNewFile(path, data)
+		err = atomicfile.WriteNew(path, data)
 	}
 	if err != nil {
 		return fmt.Errorf("write key file: %w", err)

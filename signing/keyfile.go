@@ -2,17 +2,16 @@ package signing
 
 import (
 	"bytes"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 
 	"filippo.io/age"
 	agearmor "filippo.io/age/armor"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // ErrKeyFileMode is what reading a key file returns that other users of the machine may read or write (AM-7).
@@ -96,7 +95,7 @@ func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 		data, err = lock(data, passphrase, scryptWork)
 	}
 	if err == nil {
-		err = writeNewFile(path, data)
+		err = atomicfile.WriteNew(path, data)
 	}
 	if err != nil {
 		return fmt.Errorf("write key file: %w", err)
@@ -126,38 +125,4 @@ func lock(data, passphrase []byte, work int) ([]byte, error) {
 		return nil, err
 	}
 	return out.Bytes(), nil
-}
-
-// writeNewFile puts the whole content under a temporary name beside path and then links it to its own, which
-// fails where the name is taken.
-func writeNewFile(path string, data []byte) error {
-	if _, err := os.Lstat(path); err == nil {
-		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
-	}
-	temp := path + "." + rand.Text() + ".tmp"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp)
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Link(temp, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes a new name durable. Windows cannot open directories for this.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -148,7 +149,7 @@ func saveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, abou
 	if err := os.Rename(tmp.Name(), name); err != nil {
 		return n, about, fail(exitInput, fmt.Errorf("write backup: %w", err))
 	}
-	syncDir(filepath.Dir(name))
+	atomicfile.SyncDir(filepath.Dir(name))
 	return n, about, nil
 }
 

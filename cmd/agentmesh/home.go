@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -114,7 +115,7 @@ func (h home) writeNew(name, content string) error {
 	if _, err := os.Lstat(h.path(name)); err == nil {
 		return nil
 	}
-	return writeWhole(h.path(name), []byte(content))
+	return atomicfile.Write(h.path(name), []byte(content))
 }
 
 // secrets reads the secrets. A file that other users may read stops here (AM-7).
@@ -200,7 +201,7 @@ func (h home) card() (wire.Value, error) {
 
 // saveCard stores the card whole.
 func (h home) saveCard(card wire.Value) error {
-	if err := writeWhole(h.path(fileCard), append(card.JSON(), '\n')); err != nil {
+	if err := atomicfile.Write(h.path(fileCard), append(card.JSON(), '\n')); err != nil {
 		return fail(exitConfig, fmt.Errorf("write the card: %w", err))
 	}
 	return nil
@@ -226,7 +227,7 @@ func (h home) saveKey(key, was *signing.PrivateKey, passphrase []byte) error {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	_, digits, _ := strings.Cut(was.Public().Fingerprint(), ":")
-	if err := writeWhole(h.retired(digits), old); err != nil {
+	if err := atomicfile.Write(h.retired(digits), old); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	if err := os.Rename(next, h.path(fileKey)); err != nil {
@@ -263,7 +264,7 @@ func (h home) inUse() error {
 
 // hold says that this process has the database open; the returned function takes it back.
 func (h home) hold() (release func(), err error) {
-	if err := writeWhole(h.path(filePID), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
+	if err := atomicfile.Write(h.path(filePID), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
 		return nil, fail(exitConfig, fmt.Errorf("write the pid file: %w", err))
 	}
 	return func() { os.Remove(h.path(filePID)) }, nil // a file that stays names a pid that is gone; the lock decides

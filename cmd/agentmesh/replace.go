@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -75,7 +76,7 @@ func (h home) replaceWith(stage string) (kept string, err error) {
 	if err := os.Rename(stage, h.path(prefixReplace+id)); err != nil {
 		return "", fail(exitConfig, fmt.Errorf("restore: %w", err))
 	}
-	syncDir(h.dir)
+	atomicfile.SyncDir(h.dir)
 	if len(held) > 0 {
 		kept = h.path(prefixReplaced + id)
 	}
@@ -129,7 +130,7 @@ func (h home) finish(id, phase string) error {
 		if err := os.Rename(h.path(prefixReplace+id), h.path(prefixPlace+id)); err != nil {
 			return err
 		}
-		syncDir(h.dir)
+		atomicfile.SyncDir(h.dir)
 	}
 	from := h.path(prefixPlace + id)
 	entries, err := os.ReadDir(from)
@@ -158,8 +159,8 @@ func (h home) move(from, to string, names []string) error {
 			return err
 		}
 	}
-	syncDir(to)
-	syncDir(from)
+	atomicfile.SyncDir(to)
+	atomicfile.SyncDir(from)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/agentmesh/agentmesh/docs/openclaw"
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // skillCmd brings AgentMesh to an OpenClaw agent.
@@ -154,7 +155,7 @@ func (c *skillInstallCmd) put(a *app, name string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return fail(exitConfig, err)
 	}
-	if err := writeWhole(name, text); err != nil {
+	if err := atomicfile.Write(name, text); err != nil {
 		return fail(exitConfig, err)
 	}
 	a.note("wrote %s", clean(name))

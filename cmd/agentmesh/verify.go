@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -49,7 +50,7 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return fail(exitUnavailable, fmt.Errorf("read the export: %w", err))
 	}
-	if err := writeWhole(c.Output, data); err != nil {
+	if err := atomicfile.Write(c.Output, data); err != nil {
 		return fail(exitInput, err)
 	}
 	a.note("written to %s; agentmesh verify %s checks it", clean(c.Output), clean(c.Output))

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // Source is where busy times are read.
@@ -142,27 +144,8 @@ func (f Folder) Put(_ context.Context, e Event) error {
 	if err := os.MkdirAll(f.Path, 0o700); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
-	if err := writeWhole(f.file(e.UID), e.text()); err != nil {
+	if err := atomicfile.Write(f.file(e.UID), e.text()); err != nil {
 		return fmt.Errorf("write event: %w", err)
-	}
-	return nil
-}
-
-// writeWhole puts a file in place at once, so that no other program reads half of it.
-func writeWhole(name string, text []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(name), ".event-*")
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(text)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
 	}
 	return nil
 }

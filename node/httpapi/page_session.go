@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // SessionsFile is the file in the data directory that holds the hashes of the sessions of the owner's page, so that a
@@ -120,16 +122,8 @@ func (s *sessions) save() error {
 	if err != nil {
 		return fmt.Errorf("write sessions: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(s.path), "."+SessionsFile+".*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("write sessions: %w", err)
-	}
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), s.path)
-	}
-	if err != nil {
-		return fmt.Errorf("write sessions: %w", errors.Join(err, os.Remove(tmp.Name())))
+	if err := atomicfile.Write(s.path, data); err != nil {
+		return fmt.Errorf("keep sessions: %w", err)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // SocketFile is the owner's socket in a data directory. SocketPointerFile holds the path of the socket if the path in
@@ -90,7 +92,7 @@ func placeSocket(dir, runtimeDir string) (string, error) {
 	if len(path) > maxSocket {
 		return "", fmt.Errorf("%s: path is too long for a socket", path)
 	}
-	return path, os.WriteFile(pointer, []byte(path+"\n"), 0o600)
+	return path, atomicfile.Write(pointer, []byte(path+"\n"))
 }
 
 // shortDir makes a directory that only we can enter: a fixed one for this data directory in runtimeDir, else a

@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -48,7 +49,7 @@ func (s *Store) copyTo(name string) (err error) {
 	if err := os.Rename(f.Name(), name); err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	syncDir(filepath.Dir(name))
+	atomicfile.SyncDir(filepath.Dir(name))
 	return nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // offlineWait is how long Check, Compact and CompactInPlace wait for another process to let go of the file.
@@ -103,16 +105,8 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	if err := os.Rename(dst, path); err != nil {
 		return 0, 0, err
 	}
-	syncDir(filepath.Dir(path))
+	atomicfile.SyncDir(filepath.Dir(path))
 	return old.Size(), compacted.Size(), nil
-}
-
-// syncDir makes a rename durable where the system can.
-func syncDir(dir string) {
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync()
-		_ = d.Close()
-	}
 }
 
 // compactFrom copies what from holds into a new file.

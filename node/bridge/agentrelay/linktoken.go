@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
@@ -101,7 +102,7 @@ func (l *link) register(ctx context.Context) (client.Credential, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(l.tokenFile(), append(data, '\n'), 0o600); err != nil {
+	if err := atomicfile.Write(l.tokenFile(), append(data, '\n')); err != nil {
 		return "", fmt.Errorf("keep the token of the link: %w", err)
 	}
 	return client.Credential(got.Token), nil

@@ -8,6 +8,8 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // Export is a thread in the files of version 2, as the owner gets it.
@@ -68,7 +70,7 @@ func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) 
 	}
 	var names []string
 	for _, f := range e.Files {
-		if err := writeWhole(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
+		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
 			return names, err
 		}
 		names = append(names, filepath.Join(dir, filepath.FromSlash(at), f.Name))
@@ -87,7 +89,7 @@ func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) 
 		if err != nil {
 			return names, err
 		}
-		if err := writeWhole(root, path.Join(at, name), data); err != nil {
+		if err := atomicfile.WriteIn(root, path.Join(at, name), data); err != nil {
 			return names, err
 		}
 	}

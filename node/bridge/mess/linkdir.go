@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -163,12 +164,12 @@ func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message, files []
 		return err
 	}
 	for _, a := range files {
-		if err := writeWhole(root, path.Join(at, a.Name), a.Data); err != nil {
+		if err := atomicfile.WriteIn(root, path.Join(at, a.Name), a.Data); err != nil {
 			return err
 		}
 	}
 	for _, f := range ThreadFiles(t, messages) {
-		if err := writeWhole(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
+		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
 			return err
 		}
 	}

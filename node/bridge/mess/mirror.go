@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -234,7 +235,7 @@ func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
 		return err
 	}
 	for _, f := range ThreadFiles(t, messages) {
-		if err := writeWhole(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
+		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
 			return err
 		}
 	}
@@ -310,30 +311,9 @@ func (m *mirror) writeAttachments(ctx context.Context, root *os.Root, at, ref st
 		if err != nil {
 			return err
 		}
-		if err := writeWhole(root, path.Join(at, name), a.Data); err != nil {
+		if err := atomicfile.WriteIn(root, path.Join(at, name), a.Data); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// writeWhole writes to a temporary name, syncs and renames (MESS-50). Nobody else's file is written to: what has the
-// temporary name, a link perhaps, goes before.
-func writeWhole(root *os.Root, name string, data []byte) error {
-	tmp := path.Join(path.Dir(name), "."+path.Base(name)+".tmp")
-	if err := root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return root.Rename(tmp, name)
 }
