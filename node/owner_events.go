@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,10 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-const (
-	streamAlive = 20 * time.Second // between signs of life on a silent stream
-	streamWrite = 45 * time.Second // for a reader that takes nothing; then the stream ends
-)
+// streamRetry is how long a reader waits before it comes back after its stream broke.
+const streamRetry = 2 * time.Second
 
 // ownerEvents streams what happens as server-sent events. A stream that comes back names the last event it saw in
 // Last-Event-ID; where what came since cannot be told, its first event is a reset: list everything anew.
@@ -40,26 +37,30 @@ func (n *Node) ownerEvents(c echo.Context) error {
 	}
 	w, missed, whole := n.events.watch(last)
 	defer n.events.leave(w)
-	s := stream{c: c, n: n, wanted: wanted}
-	if err := s.open(missed, whole); err != nil {
-		return nil // the reader has gone
+	s := eventStream{EventStream: httpapi.NewEventStream(c), log: n.events, wanted: wanted}
+	if !whole {
+		missed = []Event{{Topic: TopicReset}}
 	}
-	alive := time.NewTicker(streamAlive)
+	err = s.Retry(streamRetry)
+	if err == nil {
+		err = s.send(missed...)
+	}
+	alive := time.NewTicker(httpapi.StreamBeat)
 	defer alive.Stop()
-	for {
+	for err == nil {
 		select {
 		case <-c.Request().Context().Done():
 			return nil
 		case ev, ok := <-w.ch:
-			if !ok || s.event(ev) != nil {
+			if !ok {
 				return nil
 			}
+			err = s.send(ev)
 		case <-alive.C:
-			if s.write([]byte(":\n\n")) != nil {
-				return nil
-			}
+			err = s.Beat()
 		}
 	}
+	return nil // the reader has gone
 }
 
 func wantedTopics(list string) ([]Topic, error) {
@@ -76,54 +77,28 @@ func wantedTopics(list string) ([]Topic, error) {
 	return out, nil
 }
 
-// stream writes server-sent events to one reader.
-type stream struct {
-	c      echo.Context
-	n      *Node
+// eventStream writes the events that one reader wants.
+type eventStream struct {
+	httpapi.EventStream
+	log    *events
 	wanted []Topic // empty: all
 }
 
-func (s stream) open(missed []Event, whole bool) error {
-	h := s.c.Response().Header()
-	h.Set("Content-Type", "text/event-stream; charset=utf-8")
-	h.Set("X-Accel-Buffering", "no")
-	s.c.Response().WriteHeader(http.StatusOK)
-	if err := s.write([]byte("retry: 2000\n\n")); err != nil {
-		return err
-	}
-	if !whole {
-		return s.event(Event{Topic: TopicReset})
-	}
-	for _, ev := range missed {
-		if err := s.event(ev); err != nil {
+func (s eventStream) send(list ...Event) error {
+	var out []httpapi.StreamEvent
+	for _, ev := range list {
+		if ev.Topic != TopicReset && len(s.wanted) > 0 && !slices.Contains(s.wanted, ev.Topic) {
+			continue
+		}
+		data, err := json.Marshal(ev) // one line
+		if err != nil {
 			return err
 		}
+		e := httpapi.StreamEvent{Name: string(ev.Topic), Data: string(data)}
+		if ev.Seq > 0 {
+			e.ID = s.log.id(ev.Seq)
+		}
+		out = append(out, e)
 	}
-	return nil
-}
-
-func (s stream) event(ev Event) error {
-	if ev.Topic != TopicReset && len(s.wanted) > 0 && !slices.Contains(s.wanted, ev.Topic) {
-		return nil
-	}
-	data, err := json.Marshal(ev) // one line
-	if err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	if ev.Seq > 0 {
-		fmt.Fprintf(&b, "id: %s\n", s.n.events.id(ev.Seq))
-	}
-	fmt.Fprintf(&b, "event: %s\ndata: %s\n\n", ev.Topic, data)
-	return s.write(b.Bytes())
-}
-
-func (s stream) write(p []byte) error {
-	if err := httpapi.KeepOpen(s.c, streamWrite); err != nil {
-		return err
-	}
-	if _, err := s.c.Response().Write(p); err != nil {
-		return err
-	}
-	return http.NewResponseController(s.c.Response()).Flush()
+	return s.Send(out...)
 }

@@ -2,9 +2,7 @@ package httpapi
 
 import (
 	"context"
-	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -17,9 +15,8 @@ import (
 
 const (
 	maxStreamsOpen = 16                     // of all pages together
-	streamBeat     = 20 * time.Second       // a line that keeps proxies and time-outs away
 	streamRest     = 250 * time.Millisecond // between two events: what comes meanwhile travels together
-	streamRetry    = "retry: 1000\n\n"      // how long a browser waits before it connects anew
+	streamRetry    = time.Second            // how long a browser waits before it connects again
 	maxTopics      = 64
 )
 
@@ -72,29 +69,26 @@ func (p *Pages) stream(c echo.Context) error {
 	defer sources.Wait()
 	defer cancel()
 
-	c.Response().Header().Set("Content-Type", "text/event-stream")
-	c.Response().WriteHeader(http.StatusOK)
-	beat := time.NewTicker(streamBeat)
+	events := NewEventStream(c)
+	err := events.Retry(streamRetry)
+	if err == nil {
+		err = events.Send(StreamEvent{Name: "ready"})
+	}
+	beat := time.NewTicker(StreamBeat)
 	defer beat.Stop()
-	line := streamRetry + "event: ready\ndata: \n\n"
-	for {
-		if err := say(c, line); err != nil {
-			return nil // the page has gone
-		}
-		if !p.rest(ctx) {
-			return nil
-		}
+	for err == nil && p.rest(ctx) {
 		select {
 		case <-changed.wake:
-			line = "event: changed\ndata: " + strings.Join(changed.take(), " ") + "\n\n"
+			err = events.Send(StreamEvent{Name: "changed", Data: strings.Join(changed.take(), " ")})
 		case <-beat.C:
-			line = ": still here\n\n"
+			err = events.Beat()
 		case <-p.stopped:
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
 	}
+	return nil // the page has gone, or the process ends
 }
 
 // rest waits a moment. It is false when the stream is to end.
@@ -108,14 +102,4 @@ func (p *Pages) rest(ctx context.Context) bool {
 	case <-ctx.Done():
 	}
 	return false
-}
-
-func say(c echo.Context, line string) error {
-	if err := KeepOpen(c, 2*streamBeat); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(c.Response(), line); err != nil {
-		return err
-	}
-	return http.NewResponseController(c.Response()).Flush()
 }

@@ -3,7 +3,6 @@ package mew
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -172,48 +171,28 @@ func spoken(c echo.Context) func(status int, body []byte, err error) error {
 	}
 }
 
-const (
-	feedAlive = 20 * time.Second
-	feedWrite = 45 * time.Second
-)
-
 // ownerEvents streams the envelopes of a space as they pass, as server-sent events: "envelope" with one as data,
 // "lost" with a number where the reader was too slow.
 func ownerEvents(c echo.Context, p *place) error {
 	feed := p.watch()
 	defer feed.Close()
-	h := c.Response().Header()
-	h.Set("Content-Type", "text/event-stream; charset=utf-8")
-	h.Set("X-Accel-Buffering", "no")
-	c.Response().WriteHeader(http.StatusOK)
-	alive := time.NewTicker(feedAlive)
+	events := httpapi.NewEventStream(c)
+	err := events.Beat()
+	alive := time.NewTicker(httpapi.StreamBeat)
 	defer alive.Stop()
-	line := ": watching\n\n"
-	for {
-		if feedSay(c, line) != nil {
-			return nil // the reader has gone
-		}
+	for err == nil {
 		select {
 		case <-c.Request().Context().Done():
 			return nil
 		case raw := <-feed.C():
-			line = ""
+			list := []httpapi.StreamEvent{{Name: "envelope", Data: string(raw)}}
 			if n := feed.Lost(); n > 0 {
-				line = "event: lost\ndata: " + itoa(int(n)) + "\n\n"
+				list = append([]httpapi.StreamEvent{{Name: "lost", Data: itoa(int(n))}}, list...)
 			}
-			line += "event: envelope\ndata: " + string(raw) + "\n\n"
+			err = events.Send(list...)
 		case <-alive.C:
-			line = ":\n\n"
+			err = events.Beat()
 		}
 	}
-}
-
-func feedSay(c echo.Context, line string) error {
-	if err := httpapi.KeepOpen(c, feedWrite); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(c.Response(), line); err != nil {
-		return err
-	}
-	return http.NewResponseController(c.Response()).Flush()
+	return nil // the reader has gone
 }

@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// StreamEvent is one server-sent event. Its texts are ours or JSON: they hold no line break.
+type StreamEvent struct {
+	ID   string // what a reader names in Last-Event-ID; "" leaves the last one
+	Name string
+	Data string
+}
+
+const (
+	// StreamBeat is how long an event stream may be silent before its sender calls [EventStream.Beat].
+	StreamBeat = 20 * time.Second
+
+	streamPatience = 45 * time.Second // with a reader that takes nothing
+)
+
+// EventStream writes server-sent events to one reader. Every error means that the reader has gone: it closed the
+// connection, or it took nothing for 45 seconds. It is not safe for concurrent use.
+type EventStream struct{ c echo.Context }
+
+// NewEventStream begins the answer to c.
+func NewEventStream(c echo.Context) EventStream {
+	h := c.Response().Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("X-Accel-Buffering", "no")
+	c.Response().WriteHeader(http.StatusOK)
+	return EventStream{c}
+}
+
+// Retry tells the reader how long to wait before it comes back after the stream broke.
+func (s EventStream) Retry(after time.Duration) error {
+	return s.write("retry: " + strconv.FormatInt(after.Milliseconds(), 10) + "\n\n")
+}
+
+// Send sends the events together; without any it sends nothing.
+func (s EventStream) Send(events ...StreamEvent) error {
+	if len(events) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	for _, e := range events {
+		if e.ID != "" {
+			b.WriteString("id: " + e.ID + "\n")
+		}
+		b.WriteString("event: " + e.Name + "\ndata: " + e.Data + "\n\n")
+	}
+	return s.write(b.String())
+}
+
+// Beat keeps proxies from ending a stream on which nothing happens.
+func (s EventStream) Beat() error { return s.write(":\n\n") }
+
+func (s EventStream) write(text string) error {
+	if err := KeepOpen(s.c, streamPatience); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(s.c.Response(), text); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.c.Response()).Flush()
+}
