@@ -166,10 +166,3 @@ func parseTime(s string, layouts []string) (time.Time, bool) {
 	}
 	return time.Time{}, false
 }
-
-// ParseDuration reads the duration of an event: Go's notation ("30m", "1h30m"). It is for showing an event,
-// never for computing with a peer's number (AM-70).
-func ParseDuration(s string) (time.Duration, bool) {
-	d, err := time.ParseDuration(s)
-	return d, err == nil && d > 0
-}

@@ -190,14 +190,3 @@ func TestParseISO8601(t *testing.T) {
 		}
 	}
 }
-
-func TestParseDuration(t *testing.T) {
-	if d, ok := ParseDuration("1h30m"); !ok || d != 90*time.Minute {
-		t.Errorf("ParseDuration = %v, %v", d, ok)
-	}
-	for _, s := range []string{"", "soon", "-5m", "0s", "30"} {
-		if d, ok := ParseDuration(s); ok {
-			t.Errorf("ParseDuration(%q) = %v", s, d)
-		}
-	}
-}
