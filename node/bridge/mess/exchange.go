@@ -297,7 +297,7 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*Thread, 
 		return nil, err
 	}
 	if !safeRef.MatchString(ref) {
-		return nil, bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ -")
+		return nil, bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
 	}
 	t, err := x.read(ctx, ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t) {

@@ -165,3 +165,33 @@ func TestLongList(t *testing.T) {
 		t.Errorf("%d threads, %v", len(list), err)
 	}
 }
+
+// TestForeignRefsStayInTheirPlace: a ref that another exchange made up becomes part of the path that the link asks for, with the
+// key of the owner. One that leads elsewhere is not used.
+func TestForeignRefsStayInTheirPlace(t *testing.T) {
+	for _, ref := range []string{"", ".", "..", "../admin", "a/../../admin", "a/messages", "a?limit=1", "a#b", "%2e%2e", "..%2fadmin", "a b", "a\\b", strings.Repeat("a", 129)} {
+		t.Run(ref, func(t *testing.T) {
+			var asked []string
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked = append(asked, r.Method+" "+r.RequestURI)
+				thread := wire.Obj(wire.Member{Key: "ref", Value: wire.Text(ref)})
+				good := wire.Obj(wire.Member{Key: "ref", Value: wire.Text("2026-01-01-001")})
+				_, _ = w.Write(thread.With("threads", wire.Arr(thread, good)).JSON())
+			}))
+			defer srv.Close()
+			r := &restRemote{
+				kept: &remembered{}, base: srv.URL + "/api/v1/exchanges/ex", token: "key", http: client.NewHTTP(client.HTTPConfig{Local: true}), small: true,
+			}
+			if got, err := r.create(t.Context(), "", wire.Obj()); err == nil {
+				t.Errorf("create() = %q", got)
+			}
+			list, err := r.changed(t.Context())
+			if err != nil || len(list) != 1 || list[0].ref != "2026-01-01-001" {
+				t.Errorf("changed() = %+v, %v, want the thread with the good ref", list, err)
+			}
+			if want := []string{"POST /api/v1/exchanges/ex/requests", "GET /api/v1/exchanges/ex/requests?limit=100"}; !slices.Equal(asked, want) {
+				t.Errorf("asked for %q, want %q", asked, want)
+			}
+		})
+	}
+}

@@ -91,15 +91,17 @@ func TestScalars(t *testing.T) {
 	}
 }
 
+// keys returns a mapping with n keys, a line for each.
+func keys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "k%d: 1\n", i)
+	}
+	return b.String()
+}
+
 // hostile lists what must be refused quickly, in little memory and with a line number (MESS-61).
 func hostile() map[string]string {
-	keys := func(n int) string {
-		var b strings.Builder
-		for i := range n {
-			fmt.Fprintf(&b, "k%d: 1\n", i)
-		}
-		return b.String()
-	}
 	deepYAML := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	return map[string]string{
 		"alias bomb":       "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n",
@@ -215,6 +217,38 @@ func TestRefusalsSayWhere(t *testing.T) {
 		_, err := Parse([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Parse(%q) = %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestRefusalReasons: in a block that is good otherwise, each of these is refused, for its own reason.
+func TestRefusalReasons(t *testing.T) {
+	in := func(z string) []byte { return []byte("MESS:\n- request:\n    intent: x\n    z: " + z + "\n") }
+	for z, want := range map[string]string{
+		"1":                   "",
+		"{__proto: 1}":        "",
+		"{__proto__: {b: 1}}": "key __proto__ at line 4",
+		`[{"__proto__": 1}]`:  "key __proto__ at line 4",
+		`{"\x5f_proto__": 1}`: "key __proto__ at line 4",
+		"{a: 1, a: 2}":        "duplicate key at line 4",
+		`{a: 1, "\x61": 2}`:   "duplicate key at line 4",
+		"{a: &x 1}":           "anchors are not accepted at line 4",
+		"{&x a: 1}":           "anchors are not accepted at line 4",
+		"[*x]":                "not well-formed YAML",
+		"{<<: {b: 1}}":        "merge keys are not accepted at line 4",
+		"{[a]: 1}":            "a key must be a scalar at line 4",
+		"!!binary aGk=":       "only the core tags are accepted at line 4",
+		"! 1":                 "only the core tags are accepted at line 4",
+		"!!int foo":           "the value does not have its tag's type at line 4",
+		"9007199254740992":    "the number is out of range at line 4",
+		"{" + strings.ReplaceAll(keys(1001), "\n", ", ") + "}": "too many keys in one map at line 4",
+		"[" + strings.Repeat("1,", 10_000) + "]":               "too many nodes",
+		strings.Repeat("[", 29) + strings.Repeat("]", 29):      "nested too deep at line 4",
+		"{" + strings.Repeat("k", 513) + ": 1}":                "a key is too long at line 4",
+	} {
+		_, err := Parse(in(z))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("z: %.80s: %v, want %q", z, err, want)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func reserved(id string) bool {
 // The forms of MESS-49 and MESS-64: ours, and the ones that public servers make.
 var (
 	threadForm  = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}-(\d{3,9}|[A-Za-z0-9]{3,6})(-[a-z0-9](?:[a-z0-9-]{0,31}))?$`)
-	safeRef     = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+	safeRef     = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`) // "..", as a segment of a path, leads out of it
 	messageForm = regexp.MustCompile(`^([A-Za-z0-9._-]{1,128})/([a-z]{3,12})-(\d{3,6})(-[a-z0-9-]{1,32})?$`)
 )
 
