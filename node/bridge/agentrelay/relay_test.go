@@ -2,9 +2,11 @@ package agentrelay
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,22 @@ func TestConnect(t *testing.T) {
 	}
 	if strings.Contains(log.String(), token) {
 		t.Error("the log holds the token")
+	}
+}
+
+// TestTokenLeavesTheURL: the token of a query is nowhere in the request once it is read, so that nothing that sees the
+// request later can log it.
+func TestTokenLeavesTheURL(t *testing.T) {
+	for _, header := range []string{"", "Bearer tok_header"} {
+		req := httptest.NewRequest(http.MethodGet, "/arc?token=tok_query&x=1", nil)
+		req.Header.Set("Authorization", header)
+		want := cmp.Or(strings.TrimPrefix(header, "Bearer "), "tok_query")
+		if got := tokenOf(req); got != want {
+			t.Errorf("tokenOf() = %q, want %q", got, want)
+		}
+		if req.URL.String() != "/arc" || req.RequestURI != "/arc" {
+			t.Errorf("the request is for %s, %s, want /arc", req.URL, req.RequestURI)
+		}
 	}
 }
 
