@@ -120,6 +120,36 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// TestNothingIsLeftBehind: a command that ends well leaves no process of its own, not even one that closed its pipes.
+func TestNothingIsLeftBehind(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("looks for the child in /proc")
+	}
+	for name, script := range map[string]string{
+		"detached":   `sleep 600 <&- >&- 2>&- & echo $!`,
+		"grandchild": `/bin/sh -c 'sleep 600 <&- >&- 2>&- & echo $!'`,
+		"in pipes":   `sleep 600 & echo $!`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := subprocess.Command{Argv: []string{"/bin/sh", "-c", script}, MaxOutput: 1 << 10}
+			got, err := c.Run(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid, err := strconv.Atoi(strings.TrimSpace(string(got.Output)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !gone(t, pid) {
+				t.Errorf("process %d outlives its command", pid)
+				if left, err := os.FindProcess(pid); err == nil {
+					_ = left.Kill()
+				}
+			}
+		})
+	}
+}
+
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) }
 
 // gone waits until the process is dead; a zombie that nobody reaps in a container counts as dead.
@@ -127,7 +157,7 @@ func gone(t *testing.T, pid int) bool {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for range 200 {
+	for range 6000 {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if errors.Is(err, os.ErrNotExist) {
 			return true
