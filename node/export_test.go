@@ -2,6 +2,8 @@ package node_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"strings"
@@ -74,6 +76,7 @@ func TestExport(t *testing.T) {
 	broken("cut in the middle", whole[:len(whole)/2])
 	broken("empty", "")
 	broken("something behind the seal", whole+"\n{}\n")
+	broken("a second seal", whole+"\n"+lines[len(lines)-1])
 	broken("a line without end", whole[:len(whole)-2]+strings.Repeat(" ", 2<<20))
 }
 
@@ -94,5 +97,42 @@ func TestExportByAnother(t *testing.T) {
 	b.Write(seal.JSON())
 	if _, err := conversations.VerifyExport(&b); !errors.Is(err, conversations.ErrExport) {
 		t.Errorf("a seal of somebody else: %v, want ErrExport", err)
+	}
+}
+
+// TestExportSealedWrongly: the closing line must be that of this export, also where the node's own key signed it.
+func TestExportSealedWrongly(t *testing.T) {
+	lines := exported(t)
+	closing, err := wire.ParseObject([]byte(lines[len(lines)-1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, err := wire.ParseObject([]byte(lines[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	member := func(key, value string) wire.Value { return closing.With(key, wire.Text(value)) }
+	for name, tc := range map[string]struct {
+		head, closing wire.Value
+		intact        bool
+	}{
+		"as it was":     {head: head, closing: closing, intact: true},
+		"entry missing": {head: head.With("entries", wire.Int(7)), closing: closing},
+		"other chain":   {head: head.With("chain", wire.Text(strings.Repeat("0", 64))), closing: closing},
+		"other node":    {head: head, closing: member("self", "am_sarah")},
+		"other format":  {head: head, closing: member("agentmesh_export", conversations.ExportFormat+"1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := string(tc.head.JSON()) + "\n" + strings.Join(lines[1:len(lines)-1], "")
+			sum := sha256.Sum256([]byte(text))
+			signed, err := meshtest.Key("chris").SignValue(tc.closing.Without("signature").With("sha256", wire.Text(hex.EncodeToString(sum[:]))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = conversations.VerifyExport(strings.NewReader(text + string(signed.JSON())))
+			if tc.intact && err != nil || !tc.intact && !errors.Is(err, conversations.ErrExport) {
+				t.Errorf("VerifyExport() = %v", err)
+			}
+		})
 	}
 }

@@ -342,6 +342,33 @@ func TestSealedApproval(t *testing.T) {
 	})
 }
 
+// TestSealedApprovalStaysSealed: what the owner approved as sealed does not leave open because the rule changed meanwhile.
+func TestSealedApprovalStaysSealed(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	rule := func(seal node.Sealing) func(*node.Config) {
+		return func(cfg *node.Config) { cfg.Outbound.Approve, cfg.Outbound.Seal = []string{"*"}, seal }
+	}
+	chris := mesh.Node("chris", rule(node.SealPrefer))
+	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
+	out.Conv = "conv_wait"
+	if sent := mustSend(t, chris.Node, out, 0); sent.State != node.SendHeld {
+		t.Fatalf("sent = %+v", sent)
+	}
+	ask := theAsk(t, chris)
+	if !bytes.Contains(ask.Body, []byte(`"sealed":true`)) {
+		t.Fatalf("the owner is shown %s", ask.Body)
+	}
+	chris = mesh.Restart(chris, rule(node.SealOff))
+	if _, err := chris.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, node.ErrCannotSeal) {
+		t.Errorf("Decide() = %v, want ErrCannotSeal", err)
+	}
+	entries, err := chris.Store.Steps().Transcript(t.Context(), store.ConvKey{Peer: string(sarah.ID()), ID: "conv_wait"}, 0, 100)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("%d messages left, %v", len(entries), err)
+	}
+}
+
 // TestSealedAnswerToNobody: an agent's answer that must be sealed and cannot be stays with the owner.
 func TestSealedAnswerToNobody(t *testing.T) {
 	mesh := meshtest.New(t)

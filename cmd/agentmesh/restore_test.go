@@ -57,6 +57,39 @@ func TestUnpackLeavesOutTheSocketPointer(t *testing.T) {
 	}
 }
 
+// TestManifestFormat: an archive of a later format is refused before anything of it is unpacked, and so is one without a format.
+func TestManifestFormat(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"format":1}`:    "",
+		`{"format":2}`:    "the archive has format 2, this program reads 1",
+		`{"format":0}`:    "the archive has format 0",
+		`{}`:              "the archive has format 0",
+		`{"format":"1"}`:  "read archive",
+		`{"format":1} {}`: "read archive",
+	} {
+		var out bytes.Buffer
+		z := zip.NewWriter(&out)
+		f, err := z.Create(fileManifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := zip.NewReader(bytes.NewReader(out.Bytes()), int64(out.Len()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = readManifest(r)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitInput) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // What only the owner may read stays so, whatever mode an archive gives it, and no mode is more than permissions.
 func TestUnpackModes(t *testing.T) {
 	dir := t.TempDir()
