@@ -44,6 +44,7 @@ var lines = []struct {
 	{"node/websocket", 2},
 	{"acl", 2},
 	{"conversations", 2},
+	{"node/bridge/mew/capability", 2},
 
 	{"node/bridge", 3},
 	{"node/calendar", 3},

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -74,8 +75,8 @@ func (c MEWConfig) check(p *problems) {
 }
 
 // mewCapabilities reads capabilities as the configuration writes them. Nil where there are none.
-func mewCapabilities(list []string) ([]mew.Capability, error) {
-	var out []mew.Capability
+func mewCapabilities(list []string) ([]capability.Capability, error) {
+	var out []capability.Capability
 	for _, s := range list {
 		v := wire.Text(s)
 		if strings.HasPrefix(s, "{") {
@@ -84,7 +85,7 @@ func mewCapabilities(list []string) ([]mew.Capability, error) {
 				return nil, fmt.Errorf("%s: %w", s, err)
 			}
 		}
-		c, err := mew.ParseCapability(v)
+		c, err := capability.Parse(v)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s, err)
 		}

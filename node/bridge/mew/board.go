@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -159,7 +160,7 @@ func (b *board) settle(key string) {
 // decision is what the owner's word makes of a proposal: the request that fulfils it (MEW-11), or a rejection with a
 // reason. me is not asked beside others.
 func (p PendingProposal) decision(me string, approve bool, reason string) (said, error) {
-	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(text1("reason", orText(reason, "disagree")))}
+	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(text1("reason", cmp.Or(reason, "disagree")))}
 	if !approve {
 		return s, nil
 	}

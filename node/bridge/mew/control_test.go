@@ -2,6 +2,7 @@ package mew
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -137,7 +138,7 @@ func TestWithdraw(t *testing.T) {
 		}
 		m := s.members["alice"]
 		for i := range maxProposals + 10 {
-			p := &post{by: m, envelope: envelope{id: itoa(i)}}
+			p := &post{by: m, envelope: envelope{id: strconv.Itoa(i)}}
 			s.rememberProposal(p)
 		}
 		if len(s.proposals.by) != maxProposals || len(s.proposals.order) != maxProposals {

@@ -3,7 +3,7 @@
 //
 // The gateway is strict where the protocol leaves room: an envelope is judged, logged and queued under the one lock
 // of its space, in the order of Space.judge, and a change of rights acts from the next envelope on. What a
-// participant may do is a list of [Capability] patterns; who nobody gave a right does not get it from anybody who has
+// participant may do is a list of [capability.Capability] patterns; who nobody gave a right does not get it from anybody who has
 // none. What lasts (invited participants, grants, masks, bars) is a store record that is durable before anybody is
 // told; streams, pauses and history end with the process.
 //

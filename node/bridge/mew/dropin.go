@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -70,7 +71,7 @@ func (d *DropIn) read(v wire.Value) error {
 	defaults, _ := v.Get("defaults")
 	var err error
 	if list, ok := defaults.Get("capabilities"); ok {
-		if d.Space.Defaults, err = parseCapabilities(list); err != nil {
+		if d.Space.Defaults, err = capability.ParseList(list); err != nil {
 			return fmt.Errorf("defaults: %w", err)
 		}
 	}
@@ -101,7 +102,7 @@ func readParticipant(m wire.Member) (Participant, error) {
 	}
 	if list, ok := m.Value.Get("capabilities"); ok && !list.IsNull() {
 		var err error
-		if p.Capabilities, err = parseCapabilities(list); err != nil {
+		if p.Capabilities, err = capability.ParseList(list); err != nil {
 			return p, err
 		}
 	}

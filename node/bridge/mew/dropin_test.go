@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -123,7 +124,7 @@ func TestSpaceFile(t *testing.T) {
 		byName[p.Name] = p
 	}
 	c := byName["from-file"].Capabilities
-	if len(c) != 2 || string(c[0].value.JSON()) != `{"kind":"chat"}` || string(c[1].value.JSON()) != `{"kind":"mcp/proposal","payload":{"method":"tools/*","n":16,"big":12345678901234567890}}` {
+	if len(c) != 2 || string(c[0].Value().JSON()) != `{"kind":"chat"}` || string(c[1].Value().JSON()) != `{"kind":"mcp/proposal","payload":{"method":"tools/*","n":16,"big":12345678901234567890}}` {
 		t.Errorf("capabilities %v", c)
 	}
 	if byName["watcher"].Capabilities != nil || len(d.Space.Defaults) != 2 || !d.Space.DropIn {
@@ -161,7 +162,7 @@ func TestSpaceFile(t *testing.T) {
 func manyKeys(n int) string {
 	var b strings.Builder
 	for i := range n {
-		b.WriteString(itoa(i) + ": 1, ")
+		b.WriteString(strconv.Itoa(i) + ": 1, ")
 	}
 	return b.String()
 }
@@ -295,7 +296,7 @@ func TestLineFile(t *testing.T) {
 	f := newLineFile(path, quietLog())
 	f.maxLines, f.lost = 3, lostLines
 	for i := range 5 {
-		f.put(rawLine(`{"n":` + itoa(i) + `}`))
+		f.put(rawLine(`{"n":` + strconv.Itoa(i) + `}`))
 	}
 	f.flush()
 	data, _ := os.ReadFile(path)
@@ -304,7 +305,7 @@ func TestLineFile(t *testing.T) {
 	}
 	f.rotate, f.maxLines = 100, 1000
 	for i := range 30 {
-		f.put(rawLine(`{"line":` + itoa(i) + `,"text":"` + strings.Repeat("x", 100) + `"}`))
+		f.put(rawLine(`{"line":` + strconv.Itoa(i) + `,"text":"` + strings.Repeat("x", 100) + `"}`))
 		f.flush()
 	}
 	f.close()
@@ -315,5 +316,25 @@ func TestLineFile(t *testing.T) {
 	newest, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "x.1.jsonl"))
 	if !strings.Contains(string(newest), `"line":29`) {
 		t.Errorf("the newest aside holds %s", newest)
+	}
+}
+
+// TestDeadPatternIsWarnedAbout: the operator hears of every pattern that never matches, also of those in a payload.
+func TestDeadPatternIsWarnedAbout(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"kind":"/(/"}`: true,
+		`{"kind":"mcp/request","payload":{"method":"/a{999}/"}}`:                                  true,
+		`{"kind":"mcp/request","payload":{"params":{"name":["read","/[/"]}}}`:                     true,
+		`{"kind":"mcp/request","payload":{"$.params[?(@.x)]":"y"}}`:                               true,
+		`{"kind":"mcp/request","payload":{"` + strings.Repeat("k", 257) + `":"y"}}`:               true,
+		`{"kind":"mcp/request","payload":{"method":"tools/*","params":{"name":"/^read/","n":1}}}`: false,
+		`{"kind":["chat","!mcp/*"]}`:                                                              false,
+	} {
+		var log logged
+		g := &Gateway{log: slog.New(slog.NewTextHandler(&log, nil))}
+		g.warn(&Space{id: "lab"}, "alice", capOf(t, text))
+		if got := strings.Contains(log.String(), "never matches"); got != want {
+			t.Errorf("%s: warned %v, want %v", text, got, want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package mew
 import (
 	"crypto/rand"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -58,7 +59,7 @@ func parseWithin(data []byte, size, values int) (envelope, *refusal) {
 	if id, ok := v.Get("id"); ok {
 		if e.id, ok = id.Str(); !ok || e.id == "" || len(e.id) > maxID {
 			e.id = ""
-			return e, refuseShape("id must be a string of 1 to " + itoa(maxID) + " bytes")
+			return e, refuseShape("id must be a string of 1 to " + strconv.Itoa(maxID) + " bytes")
 		}
 	}
 	return e, e.read()
@@ -73,7 +74,7 @@ func (e *envelope) read() *refusal {
 	}
 	e.kind = e.tree.GetStr("kind")
 	if e.kind == "" || len(e.kind) > maxKind {
-		return refuseShape("kind must be a string of 1 to " + itoa(maxKind) + " bytes")
+		return refuseShape("kind must be a string of 1 to " + strconv.Itoa(maxKind) + " bytes")
 	}
 	var ok bool
 	for _, m := range e.tree.Members() {

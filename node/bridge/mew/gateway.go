@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -18,15 +19,15 @@ import (
 type Participant struct {
 	Name         string
 	Tokens       []string
-	Capabilities []Capability // nil: the defaults of the space
-	OutputLog    string       // file of its output log; empty: none (MEW-D6)
-	AutoConnect  bool         // the log takes part from the start
+	Capabilities []capability.Capability // nil: the defaults of the space
+	OutputLog    string                  // file of its output log; empty: none (MEW-D6)
+	AutoConnect  bool                    // the log takes part from the start
 }
 
 // SpaceConfig is a configured space.
 type SpaceConfig struct {
 	ID, Name     string
-	Defaults     []Capability
+	Defaults     []capability.Capability
 	Participants []Participant
 	// DropIn spaces give everybody mcp/response and let inviters give more than they hold unless InviteSubset, as
 	// the reference does (MEW-D7, MEW-27). Others are strict.
@@ -168,8 +169,8 @@ func (g *Gateway) newMember(s *Space, p Participant) error {
 	if own == nil {
 		own = s.defaults
 	}
-	if len(own) > maxHeld {
-		return fmt.Errorf("participant %s: more than %d capabilities", p.Name, maxHeld)
+	if len(own) > capability.MaxHeld {
+		return fmt.Errorf("participant %s: more than %d capabilities", p.Name, capability.MaxHeld)
 	}
 	m := s.add(p.Name, own)
 	for _, c := range own {
@@ -188,12 +189,12 @@ func (g *Gateway) newMember(s *Space, p Participant) error {
 }
 
 // warn tells the operator of a capability that says more than is understood, or nothing (section 5).
-func (g *Gateway) warn(s *Space, name string, c Capability) {
-	if keys := c.unknown(); len(keys) > 0 {
+func (g *Gateway) warn(s *Space, name string, c capability.Capability) {
+	if keys := c.UnknownKeys(); len(keys) > 0 {
 		g.log.Warn("a capability has keys without a meaning", "space", s.id, "participant", name, "keys", keys)
 	}
-	if c.hasDeadPattern() {
-		g.log.Warn("a pattern of a capability is not valid and never matches", "space", s.id, "participant", name, "capability", string(c.value.JSON()))
+	if c.HasDeadPattern() {
+		g.log.Warn("a pattern of a capability is not valid and never matches", "space", s.id, "participant", name, "capability", string(c.Value().JSON()))
 	}
 }
 

@@ -2,7 +2,10 @@ package mew
 
 import (
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 )
 
 func refuseRecipient() *refusal {
@@ -32,7 +35,7 @@ func (s *Space) grant(p *post) *refusal {
 		return fault
 	}
 	list, _ := p.payload.Get("capabilities")
-	caps, err := parseCapabilities(list)
+	caps, err := capability.ParseList(list)
 	if err != nil {
 		return refuseShape(err.Error())
 	}
@@ -44,8 +47,8 @@ func (s *Space) grant(p *post) *refusal {
 		s.auditRefused(p.by, p.kind, m.name, fault.reason)
 		return fault
 	}
-	if len(m.held)+len(caps) > maxHeld {
-		return refuseShape("the participant would hold more than " + itoa(maxHeld) + " capabilities")
+	if len(m.held)+len(caps) > capability.MaxHeld {
+		return refuseShape("the participant would hold more than " + strconv.Itoa(capability.MaxHeld) + " capabilities")
 	}
 	g := &grant{Key: newKey(), ID: p.id, By: p.by.name, At: time.Now().UTC(), Caps: rawOf(caps), Rest: rests, caps: caps}
 	e := s.edit()
@@ -59,15 +62,15 @@ func (s *Space) grant(p *post) *refusal {
 }
 
 // mayGive says what of the giver's each capability rests on, or refuses (MEW-24). What is the giver's own comes first.
-func (s *Space) mayGive(p *post, caps []Capability) ([]string, *refusal) {
-	rests, b := make([]string, len(caps)), newComparison()
+func (s *Space) mayGive(p *post, caps []capability.Capability) ([]string, *refusal) {
+	rests, b := make([]string, len(caps)), capability.NewComparison()
 	for i := range caps {
 		if p.by == s.operator { // the space is the owner's
 			rests[i] = "operator"
 			continue
 		}
-		at := slices.IndexFunc(p.by.held, func(h held) bool { return h.cap.contains(&caps[i], b) })
-		if b.spent {
+		at := slices.IndexFunc(p.by.held, func(h held) bool { return h.cap.Contains(&caps[i], b) })
+		if b.Spent() {
 			return nil, refuseComparison()
 		}
 		if at < 0 {
@@ -90,9 +93,9 @@ func (s *Space) revoke(p *post) *refusal {
 	}
 	id := p.payload.GetStr("grant_id")
 	list, byPattern := p.payload.Get("capabilities")
-	var patterns []*Capability
+	var patterns []*capability.Capability
 	if byPattern {
-		caps, err := parseCapabilities(list)
+		caps, err := capability.ParseList(list)
 		if err != nil {
 			return refuseShape(err.Error())
 		}
@@ -103,16 +106,16 @@ func (s *Space) revoke(p *post) *refusal {
 	if id == "" && len(patterns) == 0 {
 		return refuseShape("payload needs a grant_id or capabilities")
 	}
-	e, b := s.edit(), newComparison()
+	e, b := s.edit(), capability.NewComparison()
 	note := s.strip(e, m, func(h held) bool {
-		return id != "" && h.grant != nil && h.grant.ID == id || containing(patterns, h.cap, b) != nil
+		return id != "" && h.grant != nil && h.grant.ID == id || capability.FirstContaining(patterns, h.cap, b) != nil
 	})
 	wider := countWider(m.held, patterns, b)
-	if b.spent {
+	if b.Spent() {
 		return refuseComparison()
 	}
 	if wider > 0 {
-		note += ", " + itoa(wider) + " wider kept"
+		note += ", " + strconv.Itoa(wider) + " wider kept"
 	}
 	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, note)); fault != nil {
 		return fault
@@ -130,10 +133,10 @@ func (s *Space) revoke(p *post) *refusal {
 }
 
 // countWider counts what is kept although it allows something that a pattern names (MEW-26).
-func countWider(list []held, patterns []*Capability, b *budget) int {
+func countWider(list []held, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {
-		if containing(patterns, h.cap, b) == nil && slices.ContainsFunc(patterns, func(p *Capability) bool { return h.cap.contains(p, b) }) {
+		if capability.FirstContaining(patterns, h.cap, b) == nil && slices.ContainsFunc(patterns, func(p *capability.Capability) bool { return h.cap.Contains(p, b) }) {
 			n++
 		}
 	}
@@ -155,8 +158,8 @@ func (s *Space) strip(e *edit, m *member, gone func(held) bool) (note string) {
 		}
 		for i := range own {
 			h := held{cap: &own[i]}
-			if !slices.Contains(l.Masks, own[i].rule) && gone(h) {
-				l.Masks = append(l.Masks, own[i].rule)
+			if !slices.Contains(l.Masks, own[i].Rule()) && gone(h) {
+				l.Masks = append(l.Masks, own[i].Rule())
 				losses = append(losses, loss{m.name, h.key()})
 			}
 		}
@@ -187,7 +190,7 @@ func (s *Space) strip(e *edit, m *member, gone func(held) bool) (note string) {
 			}
 		}
 	}
-	return "revoked " + itoa(direct) + ", with " + itoa(len(losses)-direct) + " that rested on them"
+	return "revoked " + strconv.Itoa(direct) + ", with " + strconv.Itoa(len(losses)-direct) + " that rested on them"
 }
 
 // restsOn says whether this capability of a grant rests on a thing of the granter's.

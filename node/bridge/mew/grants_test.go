@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -172,7 +173,7 @@ func TestNoEscalation(t *testing.T) {
 	round := 0
 	rapid.Check(t, func(t *rapid.T) {
 		round++
-		draw := func(label string) Capability {
+		draw := func(label string) capability.Capability {
 			v := wire.Obj(text1("kind", rapid.SampledFrom(kinds).Draw(t, label)))
 			if m := rapid.SampledFrom(methods).Draw(t, label+" method"); m != "" {
 				v = v.With("payload", wire.Obj(text1("method", m)))
@@ -180,16 +181,16 @@ func TestNoEscalation(t *testing.T) {
 			if rapid.IntRange(0, 4).Draw(t, label+" to") == 0 {
 				v = v.With("to", wire.Texts([]string{rapid.SampledFrom([]string{"p0", "p1"}).Draw(t, label+" who")}))
 			}
-			c, err := ParseCapability(v)
+			c, err := capability.Parse(v)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return c
 		}
-		var roots []Capability
+		var roots []capability.Capability
 		sc := SpaceConfig{ID: fmt.Sprintf("round-%d", round)}
 		for i := range 3 {
-			own := []Capability{mustCapability(`{"kind":"capability/grant"}`), mustCapability(`{"kind":"space/invite"}`), mustCapability(`{"kind":"capability/revoke"}`)}
+			own := []capability.Capability{mustCapability(`{"kind":"capability/grant"}`), mustCapability(`{"kind":"space/invite"}`), mustCapability(`{"kind":"capability/revoke"}`)}
 			own = append(own, draw("own"))
 			sc.Participants = append(sc.Participants, Participant{Name: fmt.Sprintf("p%d", i), Capabilities: own})
 			roots = append(roots, own...)
@@ -218,7 +219,7 @@ func TestNoEscalation(t *testing.T) {
 			case 1:
 				kind = "capability/revoke"
 			}
-			e := wire.Obj(text1("kind", kind), wire.Member{Key: "payload", Value: wire.Obj(text1(key, whom), wire.Member{Key: list, Value: wire.Arr(given.value)})})
+			e := wire.Obj(text1("kind", kind), wire.Member{Key: "payload", Value: wire.Obj(text1(key, whom), wire.Member{Key: list, Value: wire.Arr(given.Value())})})
 			s.receive(by, e.JSON(), "http")
 		}
 		probe := []string{"a", "b", "a/x", "a/x/y", "c", "capability/grant", "space/kick"}
@@ -228,10 +229,10 @@ func TestNoEscalation(t *testing.T) {
 			}
 			for _, kind := range probe {
 				for _, method := range []string{"m", "m/x", "m/x/y", "n"} {
-					for _, to := range [][]addressee{nil, {{"p0", "p0"}}, {{"p1", "p1"}}} {
+					for _, to := range [][]capability.Addressee{nil, {{Name: "p0", Runtime: "p0"}}, {{Name: "p1", Runtime: "p1"}}} {
 						payload := wire.Obj(text1("method", method))
-						if allowing(m.caps, kind, to, payload) != nil && !slices.ContainsFunc(roots, func(c Capability) bool {
-							return c.allows(kind, to, payload, newBudget())
+						if capability.FirstAllowing(m.caps, kind, to, payload) != nil && !slices.ContainsFunc(roots, func(c capability.Capability) bool {
+							return capability.FirstAllowing([]*capability.Capability{&c}, kind, to, payload) != nil
 						}) {
 							t.Fatalf("%s may %s to %v with %s, which no root may: %s", m.name, kind, to, method, m.shown.JSON())
 						}
@@ -287,5 +288,28 @@ func TestAudit(t *testing.T) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// Comparing has a bound of its own: alternatives multiply, and a grant is judged under the lock of its space.
+func TestComparisonIsBounded(t *testing.T) {
+	late := strings.Repeat(`"b*",`, 699) + `"a*"` // what is given is contained, in the last alternative
+	sc := SpaceConfig{ID: "lab", Participants: []Participant{{Name: "a", Capabilities: caps(t, "capability/*")}, {Name: "b"}}}
+	for range 250 {
+		sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, capOf(t, `{"kind":"x","payload":{"t":[`+late+`]}}`))
+	}
+	s := quiet(t, sc)
+	given := `{"kind":"x","payload":{"t":[` + strings.Repeat(`"ax",`, 700) + `1]}}` // but for the last of it
+	took := time.Hour                                                               // of the quickest of some: other processes compete with the tests
+	for range 20 {
+		start := time.Now()
+		_, fault := s.receive(s.members["a"], []byte(grantTo("g", "b", given)), "http")
+		if fault == nil || fault.reason != "VALIDATION_ERROR" {
+			t.Error("the grant was not refused as too much")
+		}
+		took = min(took, time.Since(start))
+	}
+	if took > grantBound {
+		t.Errorf("a refusal took %v", took)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -30,7 +31,7 @@ func (s *Space) invite(p *post) *refusal {
 	caps := s.defaults
 	if list, ok := p.payload.Get("initial_capabilities"); ok {
 		var err error
-		if caps, err = parseCapabilities(list); err != nil {
+		if caps, err = capability.ParseList(list); err != nil {
 			return refuseShape(err.Error())
 		}
 	}
@@ -71,7 +72,7 @@ func (s *Space) invite(p *post) *refusal {
 }
 
 // admit makes a participant with a token of its own, durably. The token is empty where the name is taken.
-func (s *Space) admit(who *member, name string, caps []Capability, tell *Invitation) (token string, fault *refusal) {
+func (s *Space) admit(who *member, name string, caps []capability.Capability, tell *Invitation) (token string, fault *refusal) {
 	m := s.members[name]
 	switch {
 	case m != nil && !m.lasting.Barred, m == nil && s.byID[name] != nil:

@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ func (s *Space) join(ses *session, asked string) *refusal {
 	if m.lasting.Barred || slices.Contains(m.lasting.Dead, ses.tokenHash) {
 		return refuseUnauthorized("Authentication failed")
 	}
-	runtime := strings.Clone(orText(asked, m.name))
+	runtime := strings.Clone(cmp.Or(asked, m.name))
 	if fault := s.mayBe(m, runtime); fault != nil {
 		return fault
 	}

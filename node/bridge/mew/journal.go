@@ -5,10 +5,12 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -42,7 +44,7 @@ func lostLines(dst []byte, n int) []byte {
 	dst = append(dst, `{"timestamp":"`...)
 	dst = append(dst, stamp(time.Now())...)
 	dst = append(dst, `","event":"dropped","metadata":{"lines":`...)
-	return append(append(dst, itoa(n)...), "}}\n"...)
+	return append(append(dst, strconv.Itoa(n)...), "}}\n"...)
 }
 
 func (j *Journal) run(ctx context.Context) {
@@ -204,7 +206,7 @@ func (d *decision) appendTo(dst []byte) []byte {
 	}
 	if d.allowed {
 		members[5] = text1("result", "allowed")
-		members = append(members, wire.Member{Key: "matched_capability", Value: d.match.cap.value}, text1("matched_source", d.match.source()))
+		members = append(members, wire.Member{Key: "matched_capability", Value: d.match.cap.Value()}, text1("matched_source", d.match.source()))
 	}
 	meta := []wire.Member{text1("source", "gateway"), text1("transport", d.transport)}
 	if len(d.related) > 0 {
@@ -215,7 +217,7 @@ func (d *decision) appendTo(dst []byte) []byte {
 }
 
 // decided logs which capability allowed an envelope, or that none did.
-func (j *Journal) decided(space string, p *post, match *Capability) {
+func (j *Journal) decided(space string, p *post, match *capability.Capability) {
 	if j == nil || j.decisions == nil {
 		return
 	}

@@ -1,6 +1,6 @@
 package mew
 
-import "strings"
+import "github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 
 // Protocol is the version that every envelope names (MEW-2).
 const Protocol = "mew/v0.4"
@@ -55,8 +55,6 @@ const (
 	kindError            = "system/error"
 	kindSystemJoin       = "system/join"
 )
-
-func isSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 
 // rule is what the gateway asks of a kind beside a capability. A kind without one is only passed on.
 type rule struct {
@@ -116,7 +114,7 @@ var rules = map[string]rule{
 
 // ruleOf returns the rule of a kind. Every system kind is reserved, known or not.
 func ruleOf(kind string) rule {
-	if isSystem(kind) {
+	if capability.IsSystem(kind) {
 		return rule{reserved: true}
 	}
 	return rules[kind]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -31,7 +32,7 @@ type lasting struct {
 	Barred  bool              `json:"barred,omitempty"`
 	Dead    []string          `json:"dead,omitempty"` // hashes of tokens that are no good any more
 
-	own []Capability
+	own []capability.Capability
 }
 
 // grant is capabilities that a participant gave to another (MEW-21, MEW-25).
@@ -43,7 +44,7 @@ type grant struct {
 	Caps []json.RawMessage `json:"capabilities"`
 	Rest []string          `json:"rests_on"` // for each capability, what of the granter's it rests on
 
-	caps []Capability
+	caps []capability.Capability
 }
 
 func newKey() string { return rand.Text() }
@@ -64,22 +65,22 @@ func (g *grant) without(keep func(i int) bool) *grant {
 	return out
 }
 
-func rawOf(list []Capability) []json.RawMessage {
+func rawOf(list []capability.Capability) []json.RawMessage {
 	out := make([]json.RawMessage, len(list))
 	for i, c := range list {
-		out[i] = c.value.JSON()
+		out[i] = c.Value().JSON()
 	}
 	return out
 }
 
-func compiled(list []json.RawMessage) ([]Capability, error) {
-	out := make([]Capability, len(list))
+func compiled(list []json.RawMessage) ([]capability.Capability, error) {
+	out := make([]capability.Capability, len(list))
 	for i, raw := range list {
 		v, err := wire.ParseForeign(raw, maxDepth, maxValues)
 		if err != nil {
 			return nil, err
 		}
-		if out[i], err = ParseCapability(v); err != nil {
+		if out[i], err = capability.Parse(v); err != nil {
 			return nil, err
 		}
 	}

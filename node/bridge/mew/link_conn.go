@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -61,7 +62,7 @@ type link struct {
 	retry     time.Time
 	conn      *websocket.Conn // nil: not in the space
 	me        string          // our runtime id
-	caps      []*Capability
+	caps      []*capability.Capability
 	shown     []wire.Value          // our capabilities as they were written
 	people    map[string]wire.Value // what each may do
 	spoke     map[string]struct{}   // who spoke and is on no list: a gateway's operator, HTTP clients

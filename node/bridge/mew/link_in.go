@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -229,7 +230,7 @@ func (l *link) takeBack(ctx context.Context, j job, conv wire.ConversationID, in
 func (l *link) acknowledged(ctx context.Context, e *envelope) {
 	for _, id := range e.correlation[:min(len(e.correlation), 16)] {
 		if s, ok := recalled[sent](ctx, l, "sent", id); ok && s.Peer == e.from {
-			s.Marked = printable(orText(e.payload.GetStr("status"), "received"), 32)
+			s.Marked = printable(cmp.Or(e.payload.GetStr("status"), "received"), 32)
 			l.apply(ctx, l.remember("sent", id, s, keepSent, false))
 		}
 	}

@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -117,7 +118,7 @@ func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 func (p proposed) rejection(reason string) said {
 	return said{
 		id: "am-r-" + hashOf(string(p.Conv)), kind: kindReject, to: []string{p.From}, correlation: []string{p.Envelope},
-		payload: wire.Obj(text1("reason", orText(p.Reason, reason))),
+		payload: wire.Obj(text1("reason", cmp.Or(p.Reason, reason))),
 	}
 }
 

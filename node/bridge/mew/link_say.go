@@ -1,11 +1,13 @@
 package mew
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -49,11 +51,11 @@ func (s said) text(from string) []byte {
 
 // may says whether our capabilities in the space allow an envelope (MEW-L4). It needs the lock.
 func (l *link) may(s said) bool {
-	to := make([]addressee, len(s.to))
+	to := make([]capability.Addressee, len(s.to))
 	for i, id := range s.to {
-		to[i] = addressee{id, id}
+		to[i] = capability.Addressee{Name: id, Runtime: id}
 	}
-	return allowing(l.caps, s.kind, to, s.payload) != nil
+	return capability.FirstAllowing(l.caps, s.kind, to, s.payload) != nil
 }
 
 // tell sends an envelope and waits for nothing.
@@ -159,5 +161,5 @@ func errorText(payload wire.Value) string {
 	if m := payload.GetStr("message"); m != "" {
 		text = strings.TrimPrefix(text+": "+m, ": ")
 	}
-	return printable(orText(text, "no reason given"), 200)
+	return printable(cmp.Or(text, "no reason given"), 200)
 }

@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -174,7 +175,7 @@ func (l *link) recall(ctx context.Context) error {
 		return fmt.Errorf("link %s: %w", l.cfg.Name, err)
 	}
 	l.mu.Lock()
-	l.down = orText(string(rec.Body), "it was down before this start")
+	l.down = cmp.Or(string(rec.Body), "it was down before this start")
 	l.mu.Unlock()
 	l.standDown()
 	return nil

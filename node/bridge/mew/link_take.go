@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -20,7 +21,7 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 		return job{}, false
 	}
 	j := job{e: e, raw: data, at: time.Now()}
-	if isSystem(e.kind) || e.from == fromSystem || e.from == fromStream {
+	if capability.IsSystem(e.kind) || e.from == fromSystem || e.from == fromStream {
 		l.system(ctx, conn, &j.e)
 		return job{}, false
 	}
@@ -120,7 +121,7 @@ func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
 		if len(l.caps) >= maxLinkCapabilities {
 			break
 		}
-		if c, err := ParseCapability(owned(v)); err == nil {
+		if c, err := capability.Parse(owned(v)); err == nil {
 			l.caps = append(l.caps, &c)
 			l.shown = append(l.shown, v)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -36,9 +37,9 @@ type rig struct {
 	st     *bolt.Store
 }
 
-func caps(t testing.TB, texts ...string) []Capability {
+func caps(t testing.TB, texts ...string) []capability.Capability {
 	t.Helper()
-	out := []Capability{}
+	out := []capability.Capability{}
 	for _, s := range texts {
 		out = append(out, capOf(t, s))
 	}
@@ -46,7 +47,7 @@ func caps(t testing.TB, texts ...string) []Capability {
 }
 
 // capOf reads a capability: JSON, or a bare kind.
-func capOf(t testing.TB, s string) Capability {
+func capOf(t testing.TB, s string) capability.Capability {
 	t.Helper()
 	v := wire.Text(s)
 	if strings.HasPrefix(s, "{") {
@@ -55,7 +56,7 @@ func capOf(t testing.TB, s string) Capability {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}
-	c, err := ParseCapability(v)
+	c, err := capability.Parse(v)
 	if err != nil {
 		t.Fatalf("%s: %v", s, err)
 	}

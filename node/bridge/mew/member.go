@@ -4,20 +4,21 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // member is a participant that the space knows: configured, or invited. All of it belongs to the lock of its space.
 type member struct {
 	name    string
-	runtime string       // the id it goes by; its name while it is not connected
-	own     []Capability // of the configuration, or the defaults; an invited one has its own in lasting
-	lasting *lasting     // what survives a restart; replaced, never changed
+	runtime string                  // the id it goes by; its name while it is not connected
+	own     []capability.Capability // of the configuration, or the defaults; an invited one has its own in lasting
+	lasting *lasting                // what survives a restart; replaced, never changed
 
 	held  []held
-	caps  []*Capability // of held, in its order
-	shown wire.Value    // of held, as others see it: the first maxShownCaps bytes
-	cut   bool          // shown lacks some
+	caps  []*capability.Capability // of held, in its order
+	shown wire.Value               // of held, as others see it: the first maxShownCaps bytes
+	cut   bool                     // shown lacks some
 
 	session   *session // its live connection
 	output    *virtual // its output log
@@ -32,7 +33,7 @@ type member struct {
 
 // held is a capability that counts, and why.
 type held struct {
-	cap   *Capability
+	cap   *capability.Capability
 	grant *grant // nil for one of its own
 	fixed bool   // cannot be revoked (MEW-D7)
 }
@@ -40,9 +41,9 @@ type held struct {
 // key names what a grant can rest on (MEW-25).
 func (h held) key() string {
 	if h.grant != nil {
-		return "grant:" + h.grant.Key + ":" + h.cap.rule
+		return "grant:" + h.grant.Key + ":" + h.cap.Rule()
 	}
-	return "own:" + h.cap.rule
+	return "own:" + h.cap.Rule()
 }
 
 // source is how the decision log calls it (MEW-D9).
@@ -56,12 +57,12 @@ func (h held) source() string {
 // implicit is what every participant of a drop-in space holds (MEW-D7).
 var implicit = mustCapability(`{"id":"mcp-response","kind":"mcp/response"}`)
 
-func mustCapability(text string) Capability {
+func mustCapability(text string) capability.Capability {
 	v, err := wire.Parse([]byte(text))
 	if err != nil {
 		panic(err)
 	}
-	c, err := ParseCapability(v)
+	c, err := capability.Parse(v)
 	if err != nil {
 		panic(err)
 	}
@@ -76,7 +77,7 @@ func (m *member) recompute(dropIn bool) {
 		own = m.lasting.own
 	}
 	for i := range own {
-		if !slices.Contains(m.lasting.Masks, own[i].rule) {
+		if !slices.Contains(m.lasting.Masks, own[i].Rule()) {
 			m.held = append(m.held, held{cap: &own[i]})
 		}
 	}
@@ -92,11 +93,11 @@ func (m *member) recompute(dropIn bool) {
 	m.cut = false
 	for _, h := range m.held {
 		m.caps = append(m.caps, h.cap)
-		if size += len(h.cap.value.JSON()); size > maxShownCaps {
+		if size += len(h.cap.Value().JSON()); size > maxShownCaps {
 			m.cut = true
 			continue
 		}
-		values = append(values, h.cap.value)
+		values = append(values, h.cap.Value())
 	}
 	m.shown = wire.Arr(values...)
 }

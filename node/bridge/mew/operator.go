@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 )
 
 // OperatorName is who the owner is in a space that is hosted here. Nobody else may be called so.
@@ -11,7 +13,7 @@ const OperatorName = "owner"
 
 // operate gives a hosted space its owner: a participant without a connection that may everything and give anything.
 func (s *Space) operate() {
-	s.operator = s.add(OperatorName, []Capability{mustCapability(`{"kind":"*"}`)})
+	s.operator = s.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 }
 
 // sparing refuses what would take the space from its owner: nobody in it, whatever he holds, puts the owner out or

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -187,7 +188,7 @@ func ownerEvents(c echo.Context, p *place) error {
 		case raw := <-feed.C():
 			list := []httpapi.StreamEvent{{Name: "envelope", Data: string(raw)}}
 			if n := feed.Lost(); n > 0 {
-				list = append([]httpapi.StreamEvent{{Name: "lost", Data: itoa(int(n))}}, list...)
+				list = append([]httpapi.StreamEvent{{Name: "lost", Data: strconv.Itoa(int(n))}}, list...)
 			}
 			err = events.Send(list...)
 		case <-alive.C:

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -20,7 +21,7 @@ func TestNothingCrosses(t *testing.T) {
 		var spaces [2]*Space
 		var feeds [2]*Feed
 		for i := range spaces {
-			all := []Capability{mustCapability(`{"kind":"*"}`)}
+			all := []capability.Capability{mustCapability(`{"kind":"*"}`)}
 			s, err := r.g.newSpace(r.t.Context(), SpaceConfig{ID: fmt.Sprintf("s%d-%d", i, round), Participants: []Participant{
 				{Name: "a", Capabilities: all}, {Name: "b", Capabilities: all},
 			}})
@@ -63,7 +64,7 @@ func TestRevokedAtOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		round++
 		s, err := r.g.newSpace(r.t.Context(), SpaceConfig{ID: fmt.Sprintf("r%d", round), Participants: []Participant{
-			{Name: "boss", Capabilities: []Capability{mustCapability(`{"kind":"*"}`)}}, {Name: "worker", Capabilities: []Capability{}},
+			{Name: "boss", Capabilities: []capability.Capability{mustCapability(`{"kind":"*"}`)}}, {Name: "worker", Capabilities: []capability.Capability{}},
 		}})
 		if err != nil {
 			t.Fatal(err)

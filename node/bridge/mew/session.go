@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"cmp"
 	"crypto/rand"
 	"net/http"
 	"net/netip"
@@ -183,7 +184,7 @@ func (g *Gateway) awaitJoin(ses *session, asked, from string) bool {
 		return false
 	}
 	j, ok := parseJoin(data)
-	space := orText(j.space, asked)
+	space := cmp.Or(j.space, asked)
 	if ok && asked != "" && asked != "default" && j.space != "" && j.space != "default" && asked != j.space {
 		ok = false // it asks for two
 	}

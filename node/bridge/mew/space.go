@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -20,7 +22,7 @@ type Space struct {
 	id, title    string
 	dropIn       bool // mcp/response is implicit (MEW-D7)
 	inviteSubset bool // inviters give only what they hold (MEW-27)
-	defaults     []Capability
+	defaults     []capability.Capability
 	publicURL    string // of the gateway: ws(s)://host, without a path
 	records      store.Records
 	audit        *acl.Audit
@@ -60,7 +62,7 @@ type seat struct {
 // maxMembers bounds the participants of a space.
 const maxMembers = 20_000
 
-func (s *Space) add(name string, own []Capability) *member {
+func (s *Space) add(name string, own []capability.Capability) *member {
 	m := &member{name: name, runtime: name, own: own, lasting: &lasting{Space: s.id, Name: name}}
 	m.recompute(s.dropIn)
 	s.members[name] = m
@@ -161,7 +163,7 @@ func (s *Space) handle(m *member, e envelope, fault *refusal, transport string) 
 		return receipt{}, fault
 	}
 	s.send(p)
-	body := wire.Obj(text1("id", p.id), text1("status", orText(p.status, "accepted")))
+	body := wire.Obj(text1("id", p.id), text1("status", cmp.Or(p.status, "accepted")))
 	for _, m := range p.extra {
 		body = body.With(m.Key, m.Value)
 	}
@@ -170,13 +172,6 @@ func (s *Space) handle(m *member, e envelope, fault *refusal, transport string) 
 		p.code = 200
 	}
 	return receipt{p.code, body}, nil
-}
-
-func orText(s, standard string) string {
-	if s == "" {
-		return standard
-	}
-	return s
 }
 
 // judge checks an envelope in the order of docs/bridges/mew.md and lets its kind act.
@@ -243,14 +238,14 @@ func (s *Space) mayAct(m *member, now time.Time, r rule) *refusal {
 
 // allowed asks the capabilities of the sender and logs the decision.
 func (s *Space) allowed(p *post) *refusal {
-	to := make([]addressee, len(p.envelope.to))
+	to := make([]capability.Addressee, len(p.envelope.to))
 	for i, id := range p.envelope.to {
-		to[i] = addressee{id, id}
+		to[i] = capability.Addressee{Name: id, Runtime: id}
 		if m := s.find(id); m != nil {
-			to[i] = addressee{m.name, m.runtime}
+			to[i] = capability.Addressee{Name: m.name, Runtime: m.runtime}
 		}
 	}
-	match := allowing(p.by.caps, p.kind, to, p.payload)
+	match := capability.FirstAllowing(p.by.caps, p.kind, to, p.payload)
 	s.journal.decided(s.id, p, match)
 	if match == nil {
 		s.auditRefused(p.by, "capability_violation", "", "refused") // MEW-36: nobody else is told

@@ -2,7 +2,9 @@ package mew
 
 import (
 	"bytes"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -62,7 +64,7 @@ func (s *Space) openStream(p *post) *refusal {
 		return fault
 	}
 	if len(p.payload.JSON()) > maxStreamFields {
-		return refuseShape("the payload of a stream/request is larger than " + itoa(maxStreamFields) + " bytes")
+		return refuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxStreamFields) + " bytes")
 	}
 	st := &stream{owner: p.by, target: target, request: p.payload, requestID: p.id, created: time.Now()}
 	st.size = len(st.describe().JSON())
@@ -111,7 +113,7 @@ const streamPrefix = "stream-"
 func (s *Space) nextStreamID() string {
 	for {
 		s.lastNo++
-		if id := streamPrefix + itoa(s.lastNo); s.announced[id] == nil {
+		if id := streamPrefix + strconv.Itoa(s.lastNo); s.announced[id] == nil {
 			return id
 		}
 	}
@@ -126,8 +128,8 @@ func (s *Space) gaveOut(id string) bool {
 // streamNo returns the number in an id of the form that the gateway gives out.
 func streamNo(id string) (n int, ok bool) {
 	rest, ok := strings.CutPrefix(id, streamPrefix)
-	n, number := smallInt(rest)
-	return n, ok && number && n > 0 && itoa(n) == rest
+	n, err := strconv.Atoi(rest)
+	return n, ok && err == nil && 0 < n && n <= math.MaxInt32 && strconv.Itoa(n) == rest
 }
 
 // announceStream takes note of a stream that a participant of a drop-in space opens by itself (MEW-8). The gateway only
@@ -136,7 +138,7 @@ func streamNo(id string) (n int, ok bool) {
 func (s *Space) announceStream(p *post) *refusal {
 	id := p.payload.GetStr("stream_id")
 	if id == "" || len(id) > maxID {
-		return refuseShape("payload.stream_id must be a text of 1 to " + itoa(maxID) + " bytes")
+		return refuseShape("payload.stream_id must be a text of 1 to " + strconv.Itoa(maxID) + " bytes")
 	}
 	if s.gaveOut(id) {
 		return refuseStream(403, "unauthorized", "The gateway gave this stream id out")

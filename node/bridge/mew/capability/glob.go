@@ -1,4 +1,4 @@
-package mew
+package capability
 
 import (
 	"math/bits"
@@ -70,7 +70,7 @@ func newGlob(s string) *glob {
 
 // match walks all places in the pattern at once, so it neither recurses nor goes back: its cost is the length of s
 // times the places alive, and it is charged to b.
-func (g *glob) match(s string, b *budget) bool {
+func (g *glob) match(s string, b *Budget) bool {
 	if !strings.HasPrefix(s, g.head) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package mew
+package capability
 
 import (
 	"regexp"
@@ -12,7 +12,7 @@ const (
 	maxInsts      = 128     // instructions of a compiled regular expression
 	maxRegexpText = 1 << 10 // bytes that a regular expression is matched against
 	maxCapability = 4 << 10 // bytes
-	maxHeld       = 256     // capabilities of a participant
+	MaxHeld       = 256     // capabilities of a participant
 )
 
 // text is a compiled string pattern. The zero value never matches.
@@ -99,7 +99,7 @@ func instructions(re *syntax.Regexp) int {
 }
 
 // match says whether s matches. What the bounds refuse does not match, negated or not.
-func (t *text) match(s string, b *budget) bool {
+func (t *text) match(s string, b *Budget) bool {
 	hit := false
 	switch t.kind {
 	case textNever:
@@ -121,7 +121,7 @@ func (t *text) match(s string, b *budget) bool {
 
 // contains says whether t matches whatever c matches, where that can be told from their texts (section 5,
 // containment).
-func (t *text) contains(c *text, b *budget) bool {
+func (t *text) contains(c *text, b *Budget) bool {
 	if !b.step(compareWeight) {
 		return false
 	}
@@ -148,9 +148,9 @@ func (t *text) contains(c *text, b *budget) bool {
 	return ok && (t.glob.tail == globAny || !crosses && !strings.Contains(rest, "/"))
 }
 
-// budget bounds one decision, over all capabilities that are asked (section 5): nodes of the payload visited, and
+// Budget bounds one decision, over all capabilities that are asked (section 5): nodes of the payload visited, and
 // steps of comparing text. Once it is spent nothing matches any more.
-type budget struct {
+type Budget struct {
 	nodes, steps int
 	spent        bool
 }
@@ -169,17 +169,21 @@ const (
 	compareWeight = 8
 )
 
-func newComparison() *budget { return &budget{nodes: compareSteps, steps: compareSteps} }
+// NewComparison returns the budget of one grant or revocation.
+func NewComparison() *Budget { return &Budget{nodes: compareSteps, steps: compareSteps} }
 
-func newBudget() *budget { return &budget{nodes: maxNodes, steps: maxSteps} }
+func newBudget() *Budget { return &Budget{nodes: maxNodes, steps: maxSteps} }
 
-func (b *budget) step(n int) bool {
+// Spent reports whether the budget did not suffice.
+func (b *Budget) Spent() bool { return b.spent }
+
+func (b *Budget) step(n int) bool {
 	b.steps -= n
 	b.spent = b.spent || b.steps < 0
 	return !b.spent
 }
 
-func (b *budget) node() bool {
+func (b *Budget) node() bool {
 	b.nodes--
 	b.spent = b.spent || b.nodes < 0
 	return !b.spent

@@ -1,21 +1,18 @@
-package mew
+package capability
 
 import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
+// IsSystem reports whether only the gateway may send envelopes of this kind.
+func IsSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 
-func smallInt(s string) (int, bool) {
-	n, err := strconv.ParseInt(s, 10, 32)
-	return int(n), err == nil
-}
-
-// Capability allows the envelopes that match every part of it (section 5). Make one with [ParseCapability]; the zero
+// Capability allows the envelopes that match every part of it (section 5). Make one with [Parse]; the zero
 // value allows nothing.
 type Capability struct {
 	value   wire.Value // as written, which is how it is shown
@@ -26,9 +23,9 @@ type Capability struct {
 	payload *shape
 }
 
-// ParseCapability compiles a capability. A string means its kind (MEW-D3). A pattern that is over a bound is no
+// Parse compiles a capability. A string means its kind (MEW-D3). A pattern that is over a bound is no
 // error: it never matches.
-func ParseCapability(v wire.Value) (Capability, error) {
+func Parse(v wire.Value) (Capability, error) {
 	if kind, ok := v.Str(); ok {
 		v = wire.Obj(wire.Member{Key: "kind", Value: wire.Text(kind)})
 	}
@@ -36,7 +33,7 @@ func ParseCapability(v wire.Value) (Capability, error) {
 		return Capability{}, errors.New("a capability must be an object or a string")
 	}
 	if len(v.JSON()) > maxCapability {
-		return Capability{}, errors.New("a capability is larger than " + itoa(maxCapability) + " bytes")
+		return Capability{}, errors.New("a capability is larger than " + strconv.Itoa(maxCapability) + " bytes")
 	}
 	c := Capability{value: v}
 	kind, _ := v.Get("kind")
@@ -74,17 +71,17 @@ func ParseCapability(v wire.Value) (Capability, error) {
 	return c, nil
 }
 
-// parseCapabilities compiles a list, all or none.
-func parseCapabilities(v wire.Value) ([]Capability, error) {
+// ParseList compiles an array of at most [MaxHeld] capabilities, all or none.
+func ParseList(v wire.Value) ([]Capability, error) {
 	if v.Kind() != wire.Array {
 		return nil, errors.New("capabilities must be an array")
 	}
-	if v.Len() > maxHeld {
-		return nil, errors.New("more than " + itoa(maxHeld) + " capabilities")
+	if v.Len() > MaxHeld {
+		return nil, errors.New("more than " + strconv.Itoa(MaxHeld) + " capabilities")
 	}
 	out := make([]Capability, 0, v.Len())
 	for elem := range v.Elems() {
-		c, err := ParseCapability(elem)
+		c, err := Parse(elem)
 		if err != nil {
 			return nil, err
 		}
@@ -96,8 +93,11 @@ func parseCapabilities(v wire.Value) ([]Capability, error) {
 // Value returns the capability as it was written.
 func (c Capability) Value() wire.Value { return c.value }
 
-// unknown lists keys that mean nothing here: they are kept and shown, and warned about at load.
-func (c Capability) unknown() []string {
+// Rule returns the capability without what only people read: two capabilities with one rule allow the same.
+func (c Capability) Rule() string { return c.rule }
+
+// UnknownKeys lists keys that mean nothing here. They are kept and shown, and the operator is warned at load.
+func (c Capability) UnknownKeys() []string {
 	var out []string
 	for _, m := range c.value.Members() {
 		switch m.Key {
@@ -109,16 +109,16 @@ func (c Capability) unknown() []string {
 	return out
 }
 
-// hasDeadPattern reports whether a pattern of the capability does not compile or is over a bound: it never matches.
-func (c Capability) hasDeadPattern() bool {
+// HasDeadPattern reports whether a pattern of the capability does not compile or is over a bound: it never matches.
+func (c Capability) HasDeadPattern() bool {
 	return slices.ContainsFunc(c.kinds, text.isDead) || c.payload != nil && c.payload.isDead()
 }
 
-// addressee is a participant in to, by both of its ids (MEW-J7).
-type addressee struct{ name, runtime string }
+// Addressee is a participant in to, by both of its ids (MEW-J7).
+type Addressee struct{ Name, Runtime string }
 
-// allows says whether the capability allows an envelope with this kind, these addressees and this payload.
-func (c *Capability) allows(kind string, to []addressee, payload wire.Value, b *budget) bool {
+// allows reports whether the capability allows an envelope with this kind, these addressees and this payload.
+func (c *Capability) allows(kind string, to []Addressee, payload wire.Value, b *Budget) bool {
 	if !c.allowsKind(kind, b) {
 		return false
 	}
@@ -127,7 +127,7 @@ func (c *Capability) allows(kind string, to []addressee, payload wire.Value, b *
 			return false
 		}
 		for _, id := range to {
-			if !slices.Contains(c.to, id.name) && !slices.Contains(c.to, id.runtime) {
+			if !slices.Contains(c.to, id.Name) && !slices.Contains(c.to, id.Runtime) {
 				return false
 			}
 		}
@@ -135,10 +135,10 @@ func (c *Capability) allows(kind string, to []addressee, payload wire.Value, b *
 	return c.payload == nil || c.payload.match(payload, payload, b)
 }
 
-func (c *Capability) allowsKind(kind string, b *budget) bool {
+func (c *Capability) allowsKind(kind string, b *Budget) bool {
 	for i := range c.kinds {
 		k := &c.kinds[i]
-		if k.kind == textAny && isSystem(kind) {
+		if k.kind == textAny && IsSystem(kind) {
 			continue // "*" alone is every kind but the gateway's own
 		}
 		if k.match(kind, b) {
@@ -148,11 +148,9 @@ func (c *Capability) allowsKind(kind string, b *budget) bool {
 	return false
 }
 
-// Contains says whether every envelope that d allows is allowed by c, where the texts tell (section 5). What they do
-// not tell is not contained: nobody gives what he may not have (MEW-24).
-func (c *Capability) Contains(d *Capability) bool { return c.contains(d, newComparison()) }
-
-func (c *Capability) contains(d *Capability, b *budget) bool {
+// Contains reports whether c allows every envelope that d allows, as far as the texts of the patterns tell (section 5).
+// What they do not tell counts as no: a participant cannot grant more than it has (MEW-24). It is false once b is spent.
+func (c *Capability) Contains(d *Capability, b *Budget) bool {
 	for i := range d.kinds {
 		if !slices.ContainsFunc(c.kinds, func(k text) bool { return k.containsKind(&d.kinds[i], b) }) {
 			return false
@@ -175,15 +173,16 @@ func (c *Capability) contains(d *Capability, b *budget) bool {
 }
 
 // containsKind is contains for kinds, where "*" alone leaves out system kinds.
-func (t *text) containsKind(c *text, b *budget) bool {
-	if t.kind == textAny && c.kind == textLiteral && isSystem(c.lit) {
+func (t *text) containsKind(c *text, b *Budget) bool {
+	if t.kind == textAny && c.kind == textLiteral && IsSystem(c.lit) {
 		return t.source == c.source
 	}
 	return t.contains(c, b)
 }
 
-// allowing returns the first of a list that allows an envelope, nil where none does.
-func allowing(list []*Capability, kind string, to []addressee, payload wire.Value) *Capability {
+// FirstAllowing returns the first of a list that allows an envelope, or nil. A decision has a budget of its own; once
+// it is spent, nothing is allowed.
+func FirstAllowing(list []*Capability, kind string, to []Addressee, payload wire.Value) *Capability {
 	b := newBudget()
 	for _, c := range list {
 		if c.allows(kind, to, payload, b) && !b.spent {
@@ -196,10 +195,10 @@ func allowing(list []*Capability, kind string, to []addressee, payload wire.Valu
 	return nil
 }
 
-// containing returns the first of a list that contains c, nil where none does.
-func containing(list []*Capability, c *Capability, b *budget) *Capability {
+// FirstContaining returns the first of a list that contains c, or nil.
+func FirstContaining(list []*Capability, c *Capability, b *Budget) *Capability {
 	for _, held := range list {
-		if held.contains(c, b) {
+		if held.Contains(c, b) {
 			return held
 		}
 	}

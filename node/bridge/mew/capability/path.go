@@ -1,4 +1,4 @@
-package mew
+package capability
 
 import (
 	"strconv"
@@ -71,7 +71,7 @@ func pathBracket(s string) (step pathStep, rest string, ok bool) {
 }
 
 // find says whether hit is true of one of the values that p leads to from v.
-func (p path) find(v wire.Value, b *budget, hit func(wire.Value) bool) bool {
+func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
 	if !b.node() {
 		return false
 	}
@@ -104,4 +104,9 @@ func eachChild(v wire.Value, hit func(wire.Value) bool) bool {
 		}
 	}
 	return false
+}
+
+func smallInt(s string) (int, bool) {
+	n, err := strconv.ParseInt(s, 10, 32)
+	return int(n), err == nil
 }

@@ -1,7 +1,8 @@
-package mew
+package capability
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -80,7 +81,7 @@ func (s *shape) isDead() bool {
 }
 
 // match says whether v has this shape. root is the payload, where JSONPath keys begin.
-func (s *shape) match(v, root wire.Value, b *budget) bool {
+func (s *shape) match(v, root wire.Value, b *Budget) bool {
 	if !b.node() {
 		return false
 	}
@@ -112,7 +113,7 @@ func (s *shape) match(v, root wire.Value, b *budget) bool {
 	return v.Kind() == s.kind
 }
 
-func (k *keyShape) match(v, root wire.Value, b *budget) bool {
+func (k *keyShape) match(v, root wire.Value, b *Budget) bool {
 	switch k.kind {
 	case keyLiteral:
 		val, ok := v.Get(k.source)
@@ -135,15 +136,15 @@ func (k *keyShape) match(v, root wire.Value, b *budget) bool {
 }
 
 // anyKey matches a key; "*" alone matches every key, as it matches every string.
-func (k *keyShape) anyKey(key string, b *budget) bool { return k.source == "*" || k.glob.match(key, b) }
+func (k *keyShape) anyKey(key string, b *Budget) bool { return k.source == "*" || k.glob.match(key, b) }
 
-func (k *keyShape) deep(v, root wire.Value, b *budget) bool {
+func (k *keyShape) deep(v, root wire.Value, b *Budget) bool {
 	return b.node() && (k.value.match(v, root, b) ||
 		eachChild(v, func(child wire.Value) bool { return k.deep(child, root, b) }))
 }
 
 // contains says whether s matches whatever c matches.
-func (s *shape) contains(c *shape, b *budget) bool {
+func (s *shape) contains(c *shape, b *Budget) bool {
 	if !b.node() {
 		return false
 	}
@@ -180,7 +181,7 @@ func (s *shape) contains(c *shape, b *budget) bool {
 }
 
 // holds says whether the object pattern c has this key, with a value that k contains.
-func (c *shape) holds(k *keyShape, b *budget) bool {
+func (c *shape) holds(k *keyShape, b *Budget) bool {
 	for i := range c.keys {
 		if c.keys[i].source == k.source {
 			return b.step(i) && k.value.contains(c.keys[i].value, b)
@@ -217,5 +218,5 @@ func normalNumber(token string) string {
 		return "0"
 	}
 	exponent += len(digits) - len(trimmed)
-	return sign + trimmed + "e" + itoa(exponent)
+	return sign + trimmed + "e" + strconv.Itoa(exponent)
 }

@@ -1,4 +1,4 @@
-package mew
+package capability
 
 import (
 	"strings"
@@ -46,7 +46,7 @@ func TestGlobAgreesWithItsMeaning(t *testing.T) {
 	})
 }
 
-// A file name of any length meets a pattern with one star within the budget.
+// A file name of any length meets a pattern with one star within the Budget.
 func TestGlobLong(t *testing.T) {
 	s := "read_" + strings.Repeat("x", 64<<10) + ".txt"
 	for pattern, want := range map[string]bool{"read_*": true, "*.txt": true, "read_*.txt": true, "write_*": false, "read_*.md": false} {
