@@ -10,6 +10,9 @@ import (
 // name its clients (AM-43). It may draw more than one address, its faults bar nobody, and it is no source of a [Pool].
 var Unknown = netip.IPv6Unspecified()
 
+// isSource reports whether an address tells one client from others: [Unknown] and the zero address do not.
+func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
+
 // unknownFactor is what all unknown clients may draw together, in terms of one address.
 const unknownFactor = 10
 
@@ -73,6 +76,22 @@ func (a *Allowance) Peek(addr netip.Addr, now time.Time) time.Duration {
 // Take takes a token of the address, or returns how long to wait for one.
 func (a *Allowance) Take(addr netip.Addr, now time.Time) (wait time.Duration, ok bool) {
 	return a.draw(addr, now, true)
+}
+
+// Return gives back a token that the address took for something that was refused after all.
+func (a *Allowance) Return(addr netip.Addr, now time.Time) {
+	if a == nil {
+		return
+	}
+	if addr == Unknown {
+		a.unknown.putBack("", now)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.payers(addr, now) {
+		p.buckets.putBack(p.key, now)
+	}
 }
 
 func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.Duration, ok bool) {

@@ -89,6 +89,29 @@ func TestAllowanceOfA56(t *testing.T) {
 	}
 }
 
+// TestAllowanceReturn: what an address gives back can be taken again, and no more than that, also if its network paid.
+func TestAllowanceReturn(t *testing.T) {
+	a := rate.NewAllowance(rate.PerHour(2), 2, 1)
+	for _, addr := range []netip.Addr{v6("2001:db8:1", 1), v6("2001:db8:2", 1), rate.Unknown} {
+		served := 0
+		for range 100 {
+			if _, ok := a.Take(addr, start); !ok {
+				break
+			}
+			served++
+		}
+		a.Return(addr, start)
+		if _, ok := a.Take(addr, start); !ok || served == 100 {
+			t.Errorf("%s was served %d times, and then again: %t, want true", addr, served, ok)
+		}
+		if _, ok := a.Take(addr, start); ok {
+			t.Errorf("%s got back more than it returned", addr)
+		}
+	}
+	other := netip.MustParseAddr("192.0.2.1")
+	a.Return(other, start) // it took nothing
+}
+
 // TestUnknownClients: clients that nothing tells apart share ten times what one address has, and are never barred.
 func TestUnknownClients(t *testing.T) {
 	a, p := rate.NewAllowance(rate.PerMinute(10), 10, 10), rate.NewPenalties(10, time.Minute, 10)
@@ -125,6 +148,7 @@ func TestNilLimits(t *testing.T) {
 	if _, ok := a.Take(addr, start); !ok || a.Peek(addr, start) != 0 || p.Admit(addr, start) != 0 || !drawn {
 		t.Error("a limit that is switched off refused")
 	}
+	a.Return(addr, start)
 	if a.Refused()+a.RefusedNetworks()+p.Refused()+pool.Refused() != 0 {
 		t.Error("a limit that is switched off counted a refusal")
 	}

@@ -142,6 +142,16 @@ func (b *Buckets) add(key string, now time.Time) {
 	b.set(key, min(b.debt(key, now)+b.interval, b.whole), now)
 }
 
+// putBack gives key back a token that was taken.
+func (b *Buckets) putBack(key string, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now = b.time(now)
+	if b.known(key) {
+		b.set(key, max(0, b.debt(key, now)-b.interval), now)
+	}
+}
+
 // isEmpty reports whether key has a bucket without a token, and how long until one comes back. Unlike [Buckets.Peek] it
 // never blames a key that has no bucket.
 func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty bool) {

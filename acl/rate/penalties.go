@@ -39,9 +39,9 @@ func NewPenalties(perMinute int, lasting time.Duration, maxKeys int) *Penalties 
 	return p
 }
 
-// Fault counts a fault of the address. Faults of [Unknown] count for nobody.
+// Fault counts a fault of the address. Faults of [Unknown] and of the zero address count for nobody.
 func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
-	if p == nil || addr == Unknown {
+	if p == nil || !isSource(addr) {
 		return
 	}
 	keys := networks(addr)
@@ -57,7 +57,7 @@ func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 // Admit returns how long the address must wait before it is served again: 0 if it need not. Of a network that is held
 // to less, it takes one request.
 func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
-	if p == nil || addr == Unknown {
+	if p == nil || !isSource(addr) {
 		return 0
 	}
 	wait := p.admit(networks(addr), now)

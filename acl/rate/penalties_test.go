@@ -88,6 +88,15 @@ func TestPenaltyOfANetwork(t *testing.T) {
 	}
 }
 
+// TestPenaltiesWithoutAnAddress: a client without an address, of a Unix socket, is never barred.
+func TestPenaltiesWithoutAnAddress(t *testing.T) {
+	p := rate.NewPenalties(10, 10*time.Minute, 100)
+	faults(p, netip.Addr{}, 20, start)
+	if wait := p.Admit(netip.Addr{}, start); wait != 0 {
+		t.Errorf("Admit without an address = %v, want 0", wait)
+	}
+}
+
 // TestPenaltiesAfterAClockStep: a clock that is an hour off lengthens no penalty.
 func TestPenaltiesAfterAClockStep(t *testing.T) {
 	bad := netip.MustParseAddr("192.0.2.1")

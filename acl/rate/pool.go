@@ -18,7 +18,7 @@ type Source struct {
 // AddrSources returns the sources of an address, none for [Unknown] or the zero address: an IPv4 address and its /24, or
 // the /64, /56 and /48 of an IPv6 address. A wider network has double the share of the next narrower one.
 func AddrSources(addr netip.Addr) []Source {
-	if !addr.IsValid() || addr == Unknown {
+	if !isSource(addr) {
 		return nil
 	}
 	keys := networks(addr)
