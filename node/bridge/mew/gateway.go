@@ -67,7 +67,7 @@ type Gateway struct {
 	spaces map[string]*Space
 	order  []*Space
 	tokens *tokens
-	failed *rate.Buckets // joins, by client
+	failed *rate.Penalties // for joins without a valid token
 	began  time.Time
 	files  []*lineFile // of output logs
 
@@ -95,7 +95,7 @@ func NewGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), tokens: newTokens(), began: time.Now(),
-		failed: rate.NewBuckets(rate.PerMinute(maxFailedJoins), maxFailedJoins, maxJoinKeys),
+		failed: rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys),
 		open:   make(map[*session]struct{}),
 	}
 	g.tokens.keep = cfg.KeepToken

@@ -112,7 +112,7 @@ func (g *Gateway) caller(w http.ResponseWriter, r *http.Request) (*Space, *membe
 	s, m, ok := g.authenticate(token, asked)
 	if !ok {
 		fault := refuse(http.StatusForbidden, "forbidden", text1("error", "Invalid token for participant"))
-		answerRefusal(w, g.failedJoin(g.addressOf(r), asked, fault))
+		answerRefusal(w, g.failedJoin(addressOf(r), asked, fault))
 		return nil, nil, false
 	}
 	return s, m, true

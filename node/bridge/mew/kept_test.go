@@ -127,7 +127,7 @@ func TestSilentJoins(t *testing.T) {
 	req.RemoteAddr = "127.0.0.1:1"
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for patience := time.After(30 * time.Second); r.g.failed.Peek(r.g.addressOf(req), began) == 0; {
+	for patience := time.After(30 * time.Second); r.g.failed.Admit(addressOf(req), began) == 0; {
 		select {
 		case <-tick.C:
 		case <-patience:

@@ -31,12 +31,12 @@ func bearer(r *http.Request) (token string, ok bool) {
 	return token, strings.EqualFold(scheme, "bearer") && token != ""
 }
 
-func (g *Gateway) addressOf(r *http.Request) string {
+func addressOf(r *http.Request) netip.Addr {
 	if addr, ok := r.Context().Value(clientKey{}).(netip.Addr); ok {
-		return rate.AddrKey(addr)
+		return addr
 	}
-	to, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return rate.AddrKey(to.Addr())
+	from, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return from.Addr()
 }
 
 // authenticate finds whom a token admits to the space that was asked for: the token's own, also where none or
@@ -61,7 +61,7 @@ func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 
 // serveSocket takes a connection in (MEW-J1).
 func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
-	from := g.addressOf(r)
+	from := addressOf(r)
 	token, ok := bearer(r)
 	ses := &session{id: "ws-" + strings.ToLower(rand.Text()[:12])}
 	asked := r.URL.Query().Get("space")
@@ -90,10 +90,12 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 // failedJoin charges the address of a client that showed no valid token, and returns the refusal to answer with: past
 // ten in a minute it is told to wait. A valid token passes whatever its address did before, because an address may be
 // shared (MEW-Q4).
-func (g *Gateway) failedJoin(from, space string, r *refusal) *refusal {
-	wait, ok := g.failed.Take(from, time.Now())
-	if ok {
-		g.log.Info("no valid token", "client", from, "space", printable(space, maxName))
+func (g *Gateway) failedJoin(from netip.Addr, space string, r *refusal) *refusal {
+	now := time.Now()
+	wait := g.failed.Admit(from, now)
+	if wait == 0 {
+		g.failed.Fault(from, now)
+		g.log.Info("no valid token", "client", rate.AddrKey(from), "space", printable(space, maxName))
 		return r
 	}
 	limited := refuseRate(wait)
@@ -102,7 +104,7 @@ func (g *Gateway) failedJoin(from, space string, r *refusal) *refusal {
 }
 
 // receptionist waits for the join of a connection that brought no bearer.
-func (g *Gateway) receptionist(ses *session, asked, from string) {
+func (g *Gateway) receptionist(ses *session, asked string, from netip.Addr) {
 	g.goOn(ses, g.awaitJoin(ses, asked, from))
 }
 
@@ -173,7 +175,7 @@ func hangUpWith(conn *websocket.Conn, fault *refusal) {
 }
 
 // awaitJoin waits for the first message, which must be a join with a token.
-func (g *Gateway) awaitJoin(ses *session, asked, from string) bool {
+func (g *Gateway) awaitJoin(ses *session, asked string, from netip.Addr) bool {
 	late := time.AfterFunc(joinPatience, func() { hangUpWith(ses.conn, refuseUnauthorized("No join came")) })
 	_, data, err := ses.conn.Read()
 	if !late.Stop() {
