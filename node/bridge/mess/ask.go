@@ -68,13 +68,16 @@ func (b *Bridge) newest(ctx context.Context, ref string, serial int, is func(Mes
 	return m, nil
 }
 
+// maxQuestions is how many questions of one kind wait for the owner.
+const maxQuestions = 200
+
 // open asks the owner about a matter: a thread, or somebody who registered.
 func (b *Bridge) open(kind, matter string, body askBody, title string, now time.Time) []store.Change {
 	raw := encode(body)
 	sum := sha256.Sum256(raw)
 	_, changes := b.cfg.Asks.Open(acl.Ask{
 		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: hex.EncodeToString(sum[:]), Created: now,
-	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: 200})
+	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: maxQuestions})
 	return changes
 }
 

@@ -46,8 +46,10 @@ type Exchange struct {
 	index   *index
 	crew    *roster
 	catalogue
-	calls, threads, registrations *rate.Buckets
-	failures                      *rate.Buckets // wrong keys, by address
+	calls, threads *rate.Buckets   // by executor, and threads by requester: there is room for all of them
+	registrations  *rate.Allowance // of one address; nil: no limit
+	places         *rate.Pool      // registrations of everybody; nil: no limit
+	failures       *rate.Penalties // for wrong keys
 
 	// hears says whether somebody must be told by the bridge; nil: nobody. Set before the first call.
 	hears func(id string) bool
@@ -69,22 +71,37 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 	x := &Exchange{
 		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), crew: newRoster(), news: make(chan struct{}, 1),
 	}
-	const keys = 1 << 16
-	x.failures = rate.NewBuckets(rate.PerMinute(maxFailures), maxFailures, keys)
+	x.failures = rate.NewPenalties(maxFailures, 0, maxAddresses)
 	if n := cmp.Or(cfg.CallsPerMinute, 600); n > 0 {
-		x.calls = rate.NewBuckets(rate.PerMinute(n), n, keys)
+		x.calls = rate.NewBuckets(rate.PerMinute(n), n, maxExecutors)
 	}
 	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
-		x.threads = rate.NewBuckets(rate.PerHour(n), n, keys)
+		x.threads = rate.NewBuckets(rate.PerHour(n), n, 2*maxExecutors)
 	}
 	if n := cmp.Or(cfg.RegistrationsPerHour, 60); n > 0 {
-		x.registrations = rate.NewBuckets(rate.PerHour(n), n, keys)
+		x.registrations = rate.NewAllowance(rate.PerHour(n), n, maxAddresses)
+		x.places = newPlaces(cfg.Registration)
 	}
 	return x
 }
 
-// maxFailures is how many wrong keys an address may show in a minute.
-const maxFailures = 30
+// newPlaces returns the pool of all registrations, nil if each needs an invite. One network can draw most of it and then
+// leaves the rest to others. What waits for approval takes a question to the owner, which lasts a week.
+func newPlaces(registration string) *rate.Pool {
+	switch registration {
+	case "invite":
+		return nil
+	case "approval":
+		return rate.NewPool(rate.PerHour(maxQuestions/2)/(7*24), maxQuestions/2)
+	}
+	return rate.NewPool(rate.PerHour(openADay)/24, openADay)
+}
+
+const (
+	openADay     = 10_000  // registrations without approval
+	maxFailures  = 30      // wrong keys of an address in a minute
+	maxAddresses = 1 << 16 // that limits tell apart
+)
 
 // ID returns the id of the exchange.
 func (x *Exchange) ID() string { return x.id }

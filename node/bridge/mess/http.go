@@ -13,7 +13,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -109,7 +108,7 @@ func (d *door) guarded(c echo.Context) error {
 		if ex != d.x.id {
 			return missing("no such exchange")
 		}
-		return r.register()
+		return d.counted(r, r.register)
 	}
 	if ex == d.x.id && routeOf(c.Request().Method, path) == sharedRoute {
 		return d.counted(r, r.sharedFile)
@@ -124,20 +123,19 @@ func (d *door) guarded(c echo.Context) error {
 	return r.dispatch()
 }
 
-// counted calls what judges a secret of the caller. Beyond the local profile, where everybody has the same address, one
-// that showed too many wrong ones is refused for a while.
+// counted calls judge, which checks a secret of the caller, and counts wrong secrets. An address that showed too many is
+// told to wait, but a right secret always passes, because an address may be shared. In the local profile everybody has
+// the same address and nothing is counted.
 func (d *door) counted(r *call, judge func() error) error {
-	from := httpapi.ClientAddr(r.c)
-	if d.local || !from.IsValid() {
-		return judge()
+	err := judge()
+	if wrong := errors.Is(err, errNoKey) || errors.Is(err, errOtherKey) || errors.Is(err, errNoInvite); d.local || !wrong {
+		return err
 	}
-	if wait := d.x.failures.Peek(rate.AddrKey(from), time.Now()); wait > 0 {
+	from, now := httpapi.ClientAddr(r.c), time.Now()
+	if wait := d.x.failures.Admit(from, now); wait > 0 {
 		return limited("too many wrong keys", wait)
 	}
-	err := judge()
-	if errors.Is(err, errNoKey) || errors.Is(err, errOtherKey) {
-		d.x.failures.Take(rate.AddrKey(from), time.Now())
-	}
+	d.x.failures.Fault(from, now)
 	return err
 }
 

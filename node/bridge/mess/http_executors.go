@@ -15,17 +15,34 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// register is POST register (MESS-57).
+// register is POST register (MESS-57). In the local profile, where everybody has the same address, there is no limit
+// (AM-82).
 func (r *call) register() error {
-	if addr := httpapi.ClientAddr(r.c); r.x.registrations != nil && addr.IsValid() {
-		if wait, ok := r.x.registrations.Take(rate.AddrKey(addr), time.Now()); !ok {
-			return limited(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.x.cfg.RegistrationsPerHour, 60)), wait)
-		}
+	if r.local {
+		return r.registerExecutor()
 	}
+	now, from := time.Now(), httpapi.ClientAddr(r.c)
+	sources := rate.AddrSources(from)
+	if wait := r.x.places.Peek(sources, "", now); wait > 0 {
+		return limited("too many registrations of everybody", wait)
+	}
+	if wait, ok := r.x.registrations.Take(from, now); !ok {
+		return limited(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.x.cfg.RegistrationsPerHour, 60)), wait)
+	}
+	err := r.registerExecutor()
+	if err == nil {
+		r.x.places.Take(sources, "", now) // one that came at the same moment may have taken the last place: a few more do no harm
+	} else {
+		r.x.registrations.Return(from, now) // what is refused counts for nothing (AM-43)
+	}
+	return err
+}
+
+func (r *call) registerExecutor() error {
 	if r.x.cfg.Registration == "invite" {
 		token, _ := strings.CutPrefix(r.c.Request().Header.Get("Authorization"), "Bearer ")
 		if r.x.cfg.Invite == "" || subtle.ConstantTimeCompare([]byte(hashKey(token)), []byte(hashKey(r.x.cfg.Invite))) != 1 {
-			return &wire.Error{Code: wire.Unauthorized, Status: http.StatusUnauthorized, Message: "registration needs an invite"}
+			return errNoInvite
 		}
 	}
 	v, err := r.object()

@@ -28,6 +28,7 @@ func ValidExchangeID(id string) bool { return exchangeForm.MatchString(id) }
 var (
 	errNoKey    = &wire.Error{Code: wire.Unauthorized, Status: http.StatusUnauthorized, Message: "a valid API key is required"}
 	errOtherKey = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the API key belongs to another exchange"}
+	errNoInvite = &wire.Error{Code: wire.Unauthorized, Status: http.StatusUnauthorized, Message: "registration needs an invite"}
 	errPending  = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the registration waits for the owner's approval"}
 )
 
