@@ -72,9 +72,24 @@ type credentials struct {
 
 func (r *Relay) postRegister(c echo.Context) error {
 	httpapi.Private(c)
-	if wait, ok := r.registrs.Take(rate.AddrKey(httpapi.ClientAddr(c)), time.Now()); !ok {
+	from, now := httpapi.ClientAddr(c), time.Now()
+	sources := rate.AddrSources(from)
+	if wait := r.places.Peek(sources, "", now); wait > 0 {
 		return limited(c, wait)
 	}
+	if wait, ok := r.registrs.Take(from, now); !ok {
+		return limited(c, wait)
+	}
+	err := r.answerRegistration(c)
+	if c.Response().Status == http.StatusOK {
+		r.places.Take(sources, "", now) // one that came at the same moment may have taken the last place: a few more do no harm
+	} else {
+		r.registrs.Return(from, now) // what is refused counts for nothing (AM-43)
+	}
+	return err
+}
+
+func (r *Relay) answerRegistration(c echo.Context) error {
 	if r.cfg.Registration == RegistrationClosed {
 		return faultOf(c, http.StatusForbidden, "registration_closed", "the owner of this relay gives out the tokens")
 	}
@@ -93,6 +108,9 @@ func (r *Relay) postRegister(c echo.Context) error {
 	if r.cfg.Registration == RegistrationInvite {
 		change, ok := r.redeem(c)
 		if !ok {
+			if wait := r.countFailure(c); wait > 0 {
+				return limited(c, wait)
+			}
 			return faultOf(c, http.StatusForbidden, "registration_closed", "registration needs an invite code of the owner")
 		}
 		more = append(more, change)
@@ -133,6 +151,17 @@ func readRegistration(body []byte) (wire.Value, bool) {
 	return id, true
 }
 
+// countFailure counts a wrong token or invite code against the address of the caller. If there were too many of them
+// within a minute, it returns how long the caller must wait. A right one always passes, because an address may be shared.
+func (r *Relay) countFailure(c echo.Context) time.Duration {
+	from, now := httpapi.ClientAddr(c), time.Now()
+	wait := r.failed.Admit(from, now)
+	if wait == 0 {
+		r.failed.Fault(from, now)
+	}
+	return wait
+}
+
 // connect takes an agent in (AR-6 to AR-8).
 func (r *Relay) connect(c echo.Context) error {
 	req := c.Request()
@@ -140,13 +169,11 @@ func (r *Relay) connect(c echo.Context) error {
 		c.Response().Header().Set("Upgrade", "websocket")
 		return faultOf(c, http.StatusUpgradeRequired, "upgrade_required", "this is a WebSocket")
 	}
-	from := rate.AddrKey(httpapi.ClientAddr(c))
-	if wait := r.failed.Peek(from, time.Now()); wait > 0 {
-		return limited(c, wait)
-	}
 	a, ok := r.agents.lookup(tokenOf(req))
 	if !ok {
-		r.failed.Take(from, time.Now())
+		if wait := r.countFailure(c); wait > 0 {
+			return limited(c, wait)
+		}
 		return faultOf(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")
 	}
 	conn, err := websocket.Accept(c.Response(), req, websocket.Options{

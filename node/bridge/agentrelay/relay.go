@@ -103,11 +103,12 @@ type Relay struct {
 	log      *slog.Logger
 	agents   *registry
 	began    time.Time
-	failed   *rate.Buckets // bad tokens, by address
-	registrs *rate.Buckets // registrations, by address
-	history  *history      // nil: off
-	votes    *votes        // nil: off
-	searches *allowance    // of the directory
+	failed   *rate.Penalties // for bad tokens
+	registrs *rate.Allowance // registrations of one address; nil: no limit
+	places   *rate.Pool      // open registrations of everybody; nil: no limit
+	history  *history        // nil: off
+	votes    *votes          // nil: off
+	searches *allowance      // of the directory
 	told     statsPage
 
 	counting sync.Mutex
@@ -157,12 +158,15 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 	}
 	r := &Relay{
 		cfg: cfg, log: cfg.Logger, agents: agents, began: time.Now(),
-		failed: rate.NewBuckets(rate.PerMinute(maxFailed), maxFailed, maxRateKeys),
+		failed: rate.NewPenalties(maxFailed, 0, maxRateKeys),
 		recent: window{unit: time.Second}, searches: newAllowance(maxSearches, 0),
 		spent: make(map[string]*allowance), sessions: make(map[string]*session), open: make(map[*session]struct{}),
 	}
 	if n := cmp.Or(cfg.RegistrationsPerHour, defaultRegisters); n > 0 {
-		r.registrs = rate.NewBuckets(rate.PerHour(n), n, maxRateKeys)
+		r.registrs = rate.NewAllowance(rate.PerHour(n), n, maxRateKeys)
+		if cfg.Registration == RegistrationOpen {
+			r.places = newPlaces(agents.max)
+		}
 	}
 	if cfg.Extensions.History {
 		if r.history, err = loadHistory(ctx, cfg.Records, cfg.Extensions); err != nil {
@@ -175,6 +179,13 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 		}
 	}
 	return r, nil
+}
+
+// newPlaces returns the pool of the registrations of a day, for a relay of at most maxAgents agents. One network can draw
+// most of it and then leaves the rest to others, and the relay does not fill up before unused agents make way.
+func newPlaces(maxAgents int) *rate.Pool {
+	n := max(maxAgents/4, 100)
+	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)
 }
 
 // Run works until ctx ends. Then it closes every connection with 1001 and returns when all has stopped.
