@@ -111,6 +111,26 @@ func TestNamedKeysExist(t *testing.T) {
 	}
 }
 
+var glossaryRow = regexp.MustCompile(`(?m)^\| (.+?) \| (.+?) \|$`)
+
+// TestGlossary: each word has one row, with one meaning.
+func TestGlossary(t *testing.T) {
+	meanings, words := map[string]string{}, 0
+	for _, m := range glossaryRow.FindAllStringSubmatch(documents(t)["docs/glossary.md"], -1) {
+		word, meaning := m[1], m[2]
+		if word == "word" {
+			continue
+		}
+		if words++; meanings[word] != "" {
+			t.Errorf("the glossary has %q twice: %q and %q", word, meanings[word], meaning)
+		}
+		meanings[word] = meaning
+	}
+	if words < 50 {
+		t.Errorf("the glossary has %d words: this test sees too little", words)
+	}
+}
+
 var (
 	threatCited = regexp.MustCompile(`THREATS (?:rows? )?(\d+)(?:, (\d+))?`)
 	threatRow   = regexp.MustCompile(`(?m)^\| (\d+) \|`)
