@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -148,10 +149,10 @@ func (schemas) Check(intent wire.Intent, payload wire.Value) error {
 // TestIntents is AM-69 and AM-70 on the way in.
 func TestIntents(t *testing.T) {
 	t.Parallel()
-	var seen []node.Call
-	hook := handler(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+	var seen []hook.Call
+	told := handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 		seen = append(seen, c)
-		return node.HookAnswer{}, nil
+		return hook.Answer{}, nil
 	})
 	cases := []struct {
 		name      string
@@ -169,7 +170,7 @@ func TestIntents(t *testing.T) {
 		{name: "no custom intent", intent: "booking", payload: `{}`, status: 422},
 		{name: "custom intent with a hook", intent: booking, payload: `{"any":1}`, status: 200, hooked: true,
 			configure: func(cfg *node.Config) {
-				cfg.Routes = []node.Route{{Pattern: "com.example.*", Name: "test", Handler: hook}}
+				cfg.Routes = []node.Route{{Pattern: "com.example.*", Name: "test", Handler: told}}
 			}},
 		{name: "custom intent on the card, without a rule", intent: booking, payload: `{}`, status: 202, known: true, configure: bookable},
 		{name: "custom intent that fits its schema", intent: booking, payload: `{"table":"two"}`, status: 202, known: true,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -62,7 +63,7 @@ func TestNobodyAgreesWithItself(t *testing.T) {
 func TestHookAgrees(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
-	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 		return says(t, accepts), nil
 	}))
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Schedule, propose))), http.StatusOK)
@@ -75,7 +76,7 @@ func TestHookAgrees(t *testing.T) {
 func TestHookCloses(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
-	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 		return says(t, closing), nil
 	}))
 	d := chris.Draft(sarah.ID(), wire.Deliver, hello)

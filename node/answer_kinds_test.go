@@ -5,12 +5,14 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -22,7 +24,7 @@ func TestHookAnswerKinds(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
 		name   string
-		answer func(t *testing.T) (node.HookAnswer, error)
+		answer func(t *testing.T) (hook.Answer, error)
 
 		inTime     int // status of the first answer
 		code       wire.Code
@@ -36,39 +38,39 @@ func TestHookAnswerKinds(t *testing.T) {
 	}{
 		{
 			name: "payload",
-			answer: func(t *testing.T) (node.HookAnswer, error) {
+			answer: func(t *testing.T) (hook.Answer, error) {
 				return says(t, `{"action":"deliver","message":{"body":"ok"}}`), nil
 			},
 			inTime: 200, action: "deliver", state: node.ItemAnswered, transcript: []string{"in deliver", "out deliver"},
 			lateAction: "deliver", lateState: node.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out deliver"},
 		}, {
 			name:   "nothing",
-			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{}, nil },
+			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{}, nil },
 			inTime: 200, action: "received", state: node.ItemAnswered, transcript: []string{"in deliver", "out received"},
 			lateAction: "received", lateState: node.ItemAnswered, late: []string{"in deliver", "out pending_approval", "out received"},
 		}, {
 			name:   "hold",
-			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Hold: "it wants money"}, nil },
+			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Hold: "it wants money"}, nil },
 			inTime: 202, action: "pending_approval", state: node.ItemHeld, transcript: []string{"in deliver", "out pending_approval"},
 			lateAction: "pending_approval", lateState: node.ItemHeld, late: []string{"in deliver", "out pending_approval"},
 		}, {
 			name:   "owner rejected",
-			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Err: wire.ErrOwnerRejected}, nil },
+			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Err: wire.ErrOwnerRejected}, nil },
 			inTime: 403, code: wire.OwnerRejected, state: node.ItemRejected, transcript: []string{"in deliver"},
 			lateAction: "close", lateState: node.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
 		}, {
 			name:   "intent not supported",
-			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Err: wire.ErrIntent}, nil },
+			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Err: wire.ErrIntent}, nil },
 			inTime: 422, code: wire.IntentNotSupported, state: node.ItemRejected, transcript: []string{"in deliver"},
 			lateAction: "close", lateState: node.ItemRejected, late: []string{"in deliver", "out pending_approval", "out close"},
 		}, {
 			name:   "answers later",
-			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{Async: true}, nil },
+			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{Async: true}, nil },
 			inTime: 202, action: "pending_approval", state: node.ItemNew, transcript: []string{"in deliver", "out pending_approval"},
 			lateAction: "pending_approval", lateState: node.ItemNew, late: []string{"in deliver", "out pending_approval"},
 		}, {
 			name:   "failure",
-			answer: func(*testing.T) (node.HookAnswer, error) { return node.HookAnswer{}, errors.New("broken") },
+			answer: func(*testing.T) (hook.Answer, error) { return hook.Answer{}, errors.New("broken") },
 			inTime: 202, action: "pending_approval", state: node.ItemFailed, transcript: []string{"in deliver", "out pending_approval"},
 			lateAction: "pending_approval", lateState: node.ItemFailed, late: []string{"in deliver", "out pending_approval"},
 		},
@@ -78,7 +80,7 @@ func TestHookAnswerKinds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mesh := meshtest.InMemory(t)
 				chris := mesh.Stranger("chris")
-				sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+				sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 					if late {
 						time.Sleep(time.Minute)
 					}
@@ -123,8 +125,8 @@ func TestHookHoldsTooMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
-			return node.HookAnswer{Hold: "ask"}, nil
+		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+			return hook.Answer{Hold: "ask"}, nil
 		}))
 		for range 17 {
 			must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
@@ -150,9 +152,9 @@ func TestConversationEndsWhileAHookWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 			time.Sleep(time.Second)
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}))
 		answered := make(chan meshtest.Answer, 1)
 		go func() {
@@ -175,7 +177,7 @@ func TestDeletedWhileAHookWorks(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			chris := mesh.Stranger("chris")
-			sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 				time.Sleep(time.Second)
 				return says(t, `{"action":"deliver","message":{"body":"ok"}}`), nil
 			}, func(cfg *node.Config) {
@@ -211,10 +213,10 @@ func TestQueueIsBounded(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		release := make(chan struct{})
 		started := make(chan struct{}, 300)
-		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 			started <- struct{}{}
 			<-release
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}, unlimited, func(cfg *node.Config) { cfg.Policy.Allow = []string{string(chris.ID)} })) // strangers have less
 		for range 256 {
 			go sarah.Receive(context.Background(), chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
@@ -244,14 +246,14 @@ func TestQueueIsBounded(t *testing.T) {
 // TestAcceptInOurNegotiation is AM-39 where the peer's accept is held, as it is by default, or goes to a hook: the
 // answer leaves first, then the close that we, who opened the conversation, send.
 func TestAcceptInOurNegotiation(t *testing.T) {
-	for _, hook := range []bool{false, true} {
+	for _, withHook := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			chris := mesh.Stranger("chris")
 			configure := func(cfg *node.Config) {
 				unlimited(cfg)
-				if hook {
-					hooked(func(context.Context, node.Call) (node.HookAnswer, error) { return node.HookAnswer{}, nil })(cfg)
+				if withHook {
+					hooked(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })(cfg)
 					cfg.Policy.Hold = []acl.HoldRule{{Intent: "*", Hold: acl.Never}}
 				}
 			}
@@ -266,7 +268,7 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !hook { // an offer of ours commits the owner as well
+			if !withHook { // an offer of ours commits the owner as well
 				decide(t, sarah, theAsk(t, sarah), acl.Approve)
 			}
 			accept := chris.Draft(sarah.ID(), wire.Negotiate, `{"action":"accept"}`)
@@ -275,7 +277,7 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 			raw := chris.Sign(in("conv_one", accept))
 			a := sarah.Post(raw)
 			want := []string{"out propose", "in accept", "out received", "out close"}
-			if hook {
+			if withHook {
 				must(t, a, http.StatusOK)
 			} else {
 				must(t, a, http.StatusAccepted)
@@ -302,9 +304,9 @@ func TestBusyConversation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 			time.Sleep(time.Minute)
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}, unlimited))
 		want := []string{}
 		for range 40 {
@@ -323,4 +325,31 @@ func TestBusyConversation(t *testing.T) {
 		slices.Sort(got)
 		equal(t, "transcript", got, want)
 	})
+}
+
+// TestHookCannotLeaveItsConversation: whatever a hook names, its answer goes to the sender of the message, in the
+// conversation of the message.
+func TestHookCannotLeaveItsConversation(t *testing.T) {
+	for name, said := range map[string]string{
+		"in the payload":  `{"payload":{"action":"confirmed","conversation_id":"conv_other","to":"am_mallory","metadata":{"in_reply_to":"msg_other"}}}`,
+		"beside it":       `{"payload":{"action":"confirmed"},"conversation_id":"conv_other"}`,
+		"as the document": `{"conversation_id":"conv_other"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			mesh := meshtest.InMemory(t)
+			chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
+			program := hook.Exec{Argv: []string{"sh", "-c", `cat >/dev/null; printf %s "$0"`, said}}
+			sarah := mesh.Node("sarah", hooked(program.Handle))
+			other := ann.Draft(sarah.ID(), "mesh.message", hello)
+			other.Conversation = "conv_other"
+			sarah.Post(ann.Sign(other))
+			before := transcript(t, sarah, store.ConvKey{Peer: string(ann.ID), ID: "conv_other"})
+			a := sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))))
+			m := a.Message(t, sarah)
+			if m.Conversation != "conv_one" || m.To != chris.ID || strings.Contains(string(a.Body), "msg_other") {
+				t.Errorf("answer = %s", a.Body)
+			}
+			equal(t, "the other conversation", transcript(t, sarah, store.ConvKey{Peer: string(ann.ID), ID: "conv_other"}), before)
+		})
+	}
 }

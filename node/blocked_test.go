@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -22,9 +22,9 @@ func TestBlockedSenderRunsNothingAgain(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
 		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
-		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 			t.Error("the hook ran for a blocked sender")
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}))
 		again.Start()
 		synctest.Wait()

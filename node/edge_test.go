@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -167,9 +168,9 @@ func TestStoreFailure(t *testing.T) {
 		}
 		calls := 0
 		on := func(s store.Store) func(*node.Config) {
-			return hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+			return hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 				calls++
-				return node.HookAnswer{}, nil
+				return hook.Answer{}, nil
 			}, func(cfg *node.Config) { cfg.Store = s })
 		}
 		working := at(-1)
@@ -231,11 +232,11 @@ func TestNothingSecretIsLogged(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
 		var log lines
-		sarah := mesh.Node("sarah", hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+		sarah := mesh.Node("sarah", hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 			if bytes.Contains(c.Payload, []byte("fail")) {
-				return node.HookAnswer{}, errors.New("it broke")
+				return hook.Answer{}, errors.New("it broke")
 			}
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}, mode(acl.Approval), func(cfg *node.Config) {
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		}))

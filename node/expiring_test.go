@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -120,7 +121,7 @@ func TestInterruptedItemExpires(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
 		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
-		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) { return node.HookAnswer{}, nil }))
+		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil }))
 		again.Start()
 		synctest.Wait()
 		theAsk(t, again)

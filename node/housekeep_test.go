@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -110,7 +111,7 @@ func TestHookClosesWithoutStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 			return says(t, `{"action":"close"}`), nil
 		}))
 		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
@@ -136,9 +137,9 @@ func TestInboundRecords(t *testing.T) {
 		{name: "repeats", payload: hello, repeats: 3, want: "1"},
 		{name: "held", configure: mode(acl.Approval), payload: hello, want: "1"},
 		{name: "hook", payload: hello, want: "1",
-			configure: hooked(func(context.Context, node.Call) (node.HookAnswer, error) { return node.HookAnswer{}, nil })},
+			configure: hooked(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })},
 		{name: "hook that fails", payload: hello, want: "1",
-			configure: hooked(func(context.Context, node.Call) (node.HookAnswer, error) { panic("oops") })},
+			configure: hooked(func(context.Context, hook.Call) (hook.Answer, error) { panic("oops") })},
 		{name: "not on the allowlist", configure: mode(acl.Allowlist), payload: hello},
 		{name: "over the limit", configure: func(cfg *node.Config) { cfg.Policy.Mode, cfg.Rates = acl.Open, acl.Rates{Total: 1} }, payload: hello},
 		{name: "bad payload", payload: `{"action":"deliver"}`},

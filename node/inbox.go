@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -252,7 +253,7 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemSta
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }
 
 // call is what a hook is told about the item.
-func (n *Node) call(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) Call {
+func (n *Node) call(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) hook.Call {
 	const history = 20 // entries a hook is shown; older ones are in the owner API
 	after := conv.Entries - min(conv.Entries, history)
 	entries, err := n.book.Transcript(ctx, item.key(), after, history)
@@ -264,9 +265,9 @@ func (n *Node) call(ctx context.Context, item Item, m wire.Message, conv convers
 			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
 		}
 	}
-	return Call{
+	return hook.Call{
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
-		Sender:      Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: item.Trust},
+		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: item.Trust},
 		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
 		Reminder: !item.Reminded.IsZero(),
 	}

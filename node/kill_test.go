@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -41,7 +42,7 @@ func killable(t *testing.T, path string) (*meshtest.Member, *meshtest.Stranger) 
 		cfg.Store, cfg.Policy.Mode, cfg.Rates = s, acl.Open, acl.Rates{}
 		cfg.SyncDeadline = 5 * time.Millisecond
 		cfg.Routes = []node.Route{{Pattern: "mesh.schedule", Name: "slow", Repeatable: true, Handler: handler(
-			func(ctx context.Context, _ node.Call) (node.HookAnswer, error) {
+			func(ctx context.Context, _ hook.Call) (hook.Answer, error) {
 				select {
 				case <-time.After(rand.N(10 * time.Millisecond)):
 				case <-ctx.Done():

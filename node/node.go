@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -27,7 +28,6 @@ import (
 // whose client gives up after 30 s, on the connection it came on.
 const (
 	DefaultSyncDeadline = 20 * time.Second
-	DefaultHookTimeout  = 5 * time.Minute
 	DefaultRemindAfter  = 15 * time.Minute
 	DefaultHoldFor      = 7 * 24 * time.Hour
 	DefaultRetention    = 30 * 24 * time.Hour
@@ -63,7 +63,7 @@ type Config struct {
 	Agreed  *calendar.Book // takes agreed events to the owner's calendar; nil: a notice is all there is
 
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
-	HookTimeout  time.Duration // zero: DefaultHookTimeout
+	HookTimeout  time.Duration // zero: hook.DefaultTimeout
 	HoldFor      time.Duration // zero: DefaultHoldFor
 	RemindAfter  time.Duration // an agent that answers later is reminded once; zero: DefaultRemindAfter, negative: never
 	Idle         time.Duration // conversations expire after it; zero: 24 h
@@ -155,7 +155,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		return nil, errors.New("node: config is incomplete")
 	}
 	cfg.SyncDeadline = orDefault(cfg.SyncDeadline, DefaultSyncDeadline)
-	cfg.HookTimeout = orDefault(cfg.HookTimeout, DefaultHookTimeout)
+	cfg.HookTimeout = orDefault(cfg.HookTimeout, hook.DefaultTimeout)
 	cfg.HoldFor = orDefault(cfg.HoldFor, DefaultHoldFor)
 	cfg.RemindAfter = orDefault(cfg.RemindAfter, DefaultRemindAfter)
 	cfg.Retention = orDefault(cfg.Retention, DefaultRetention)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -138,11 +139,11 @@ func TestHookAnswerWaits(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+				sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 					if late {
 						time.Sleep(time.Minute)
 					}
-					return node.HookAnswer{Payload: &answer}, nil
+					return hook.Answer{Payload: &answer}, nil
 				}, unlimited, func(cfg *node.Config) {
 					cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Direction: acl.In, Hold: acl.Never}}
 				}))
@@ -186,8 +187,8 @@ func TestHookCannotWriteOffTheList(t *testing.T) {
 	mesh := meshtest.InMemory(t)
 	chris := mesh.Stranger("chris")
 	answer, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"the secret"}}`))
-	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
-		return node.HookAnswer{Payload: &answer}, nil
+	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		return hook.Answer{Payload: &answer}, nil
 	}, func(cfg *node.Config) { cfg.Outbound.Mode = acl.Allowlist }))
 	a := sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
 	must(t, a, http.StatusAccepted)
@@ -308,8 +309,8 @@ func TestOutgoingAsksAreBounded(t *testing.T) {
 // TestApproveAndWait: whoever lets a message of ours go may wait for what becomes of it, and gets the verified answer.
 func TestApproveAndWait(t *testing.T) {
 	mesh := meshtest.New(t)
-	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
-		return node.HookAnswer{Payload: new(outgoing(t, "am_x", wire.Deliver, secretReply).Payload)}, nil
+	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		return hook.Answer{Payload: new(outgoing(t, "am_x", wire.Deliver, secretReply).Payload)}, nil
 	}))
 	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Approve = []string{"*"} })
 	for _, wait := range []int{0, 30} {

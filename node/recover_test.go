@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -26,7 +27,7 @@ func killedAtWork(t *testing.T, mesh *meshtest.Mesh, old *meshtest.Member, bodie
 	t.Helper()
 	const never = 30 * time.Minute
 	dead := make(chan struct{})
-	configure := hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+	configure := hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 		<-dead
 		runtime.Goexit() // a killed process says nothing
 		panic("unreachable")
@@ -59,7 +60,7 @@ type calls struct {
 	seen []string
 }
 
-func (c *calls) note(call node.Call) {
+func (c *calls) note(call hook.Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen = append(c.seen, fmt.Sprintf("%s attempt %d", call.Message.ID, call.Attempt))
@@ -119,7 +120,7 @@ func TestRepeatableHookRunsAgain(t *testing.T) {
 			t.Fatalf("item = %+v", item)
 		}
 		var seen calls
-		again := mesh.Restart(killed, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+		again := mesh.Restart(killed, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 			seen.note(c)
 			if c.Message.Payload.GetStr("action") != "deliver" {
 				t.Error("the hook did not get the message")
@@ -139,9 +140,9 @@ func TestRepeatableHookRunsAgain(t *testing.T) {
 		if got := final.Message(t, again); got.Action() != "deliver" || got.Meta("in_reply_to") != string(d.ID) {
 			t.Errorf("repeat = %s", final.Body)
 		}
-		once := mesh.Restart(again, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+		once := mesh.Restart(again, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 			seen.note(c)
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}, repeatable))
 		once.Start()
 		synctest.Wait()
@@ -161,7 +162,7 @@ func TestOtherHookAsksTheOwner(t *testing.T) {
 			d := in("conv_one", chris.Draft("", wire.Deliver, hello))
 			killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
 			var seen calls
-			again := mesh.Restart(killed, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+			again := mesh.Restart(killed, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 				seen.note(c)
 				return says(t, `{"action":"deliver","message":{"body":"done"}}`), nil
 			}))
@@ -209,12 +210,12 @@ func TestStopWhileAHookWorks(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		var seen calls
 		first := true
-		h := func(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+		h := func(ctx context.Context, c hook.Call) (hook.Answer, error) {
 			seen.note(c)
 			if first {
 				first = false
 				<-ctx.Done()
-				return node.HookAnswer{}, ctx.Err()
+				return hook.Answer{}, ctx.Err()
 			}
 			return says(t, `{"action":"deliver","message":{"body":"done"}}`), nil
 		}
@@ -249,10 +250,10 @@ func TestStartTakesUpOnlyTheOld(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		release := make(chan struct{})
 		var seen calls
-		sarah := mesh.Node("sarah", hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+		sarah := mesh.Node("sarah", hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 			seen.note(c)
 			<-release
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}, repeatable))
 		d := chris.Draft(sarah.ID(), wire.Deliver, hello)
 		answered := make(chan meshtest.Answer, 1)
@@ -281,9 +282,9 @@ func TestMoreInterruptedThanRoom(t *testing.T) {
 		}
 		killed := killedAtWork(t, mesh, nil, many)
 		killed = killedAtWork(t, mesh, killed, many)
-		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 			time.Sleep(time.Second)
-			return node.HookAnswer{}, nil
+			return hook.Answer{}, nil
 		}, repeatable))
 		again.Start()
 		time.Sleep(5 * time.Minute)
@@ -306,8 +307,8 @@ func TestRecoverWhatWasDeleted(t *testing.T) {
 		if err := killed.Store.Steps().Forget(t.Context(), key, store.Any, nil, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
-			return node.HookAnswer{}, nil
+		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+			return hook.Answer{}, nil
 		}, repeatable))
 		again.Start()
 		synctest.Wait()
@@ -328,8 +329,8 @@ func TestCloseWithdrawsWhatWasInterrupted(t *testing.T) {
 		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte {
 			return chris.Sign(in("conv_one", chris.Draft(to, wire.Deliver, hello)))
 		}))
-		again := mesh.Restart(killed, hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
-			return node.HookAnswer{}, nil
+		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+			return hook.Answer{}, nil
 		}))
 		again.Start()
 		synctest.Wait()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -22,11 +23,11 @@ type sleeper struct {
 	calls []string
 }
 
-func (s *sleeper) Handle(_ context.Context, c node.Call) (node.HookAnswer, error) {
+func (s *sleeper) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, fmt.Sprintf("attempt %d reminder %v", c.Attempt, c.Reminder))
-	return node.HookAnswer{Async: true}, nil
+	return hook.Answer{Async: true}, nil
 }
 
 func (s *sleeper) woken() []string {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -43,12 +44,12 @@ const noteUnclear = "it accepts, but it does not say which of the proposals or t
 type clarifier struct{}
 
 // Handle never fails: what cannot be said again is for the owner.
-func (clarifier) Handle(_ context.Context, c Call) (HookAnswer, error) {
+func (clarifier) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
 	payload, ok := c.Conversation.Clarification(c.Message.ID)
 	if !ok {
-		return HookAnswer{Hold: noteUnclear}, nil
+		return hook.Answer{Hold: noteUnclear}, nil
 	}
-	return HookAnswer{Payload: &payload}, nil
+	return hook.Answer{Payload: &payload}, nil
 }
 
 // leave leaves a reply that a hook did not answer to the owner, who is told where the hook said why.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -121,7 +122,7 @@ func (r *run) work(ctx context.Context) {
 		r.failed(ctx, err)
 		return
 	}
-	answer, err := func() (answer HookAnswer, err error) {
+	answer, err := func() (answer hook.Answer, err error) {
 		defer func() {
 			leave()
 			if p := recover(); p != nil {
@@ -139,14 +140,14 @@ func (r *run) work(ctx context.Context) {
 	r.settle(context.WithoutCancel(ctx), answer, nil)
 }
 
-func (r *run) call(ctx context.Context) (HookAnswer, error) {
+func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	item, err := r.n.Item(ctx, r.itemID)
 	if err != nil {
-		return HookAnswer{}, err
+		return hook.Answer{}, err
 	}
 	thread, err := r.n.book.Load(ctx, item.key(), time.Now())
 	if err != nil {
-		return HookAnswer{}, err
+		return hook.Answer{}, err
 	}
 	return r.route.Handler.Handle(ctx, r.n.call(ctx, item, r.message, thread.Conversation()))
 }
@@ -157,12 +158,12 @@ func (r *run) failed(ctx context.Context, err error) {
 		return
 	}
 	r.n.log.Warn("hook failed", "route", r.route.Name, "item", r.itemID, "err", err)
-	r.settle(context.WithoutCancel(ctx), HookAnswer{}, err)
+	r.settle(context.WithoutCancel(ctx), hook.Answer{}, err)
 }
 
 // settle decides who carries the reply and stores it, exactly once (AM-26, AM-75). An answer that cannot become a reply,
 // for the queue it needs is full or the conversation cannot take it, is a failed hook: the message stays with the owner.
-func (r *run) settle(ctx context.Context, answer HookAnswer, hookErr error) {
+func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 	late := r.late || !r.settled.CompareAndSwap(false, true)
 	var s settlement
 	var err error

@@ -10,14 +10,15 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // handler lets a function be the agent behind a node.
-type handler func(context.Context, node.Call) (node.HookAnswer, error)
+type handler func(context.Context, hook.Call) (hook.Answer, error)
 
-func (h handler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, error) { return h(ctx, c) }
+func (h handler) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) { return h(ctx, c) }
 
 // hooked configures a node whose mesh.* messages go to h.
 func hooked(h handler, more ...func(*node.Config)) func(*node.Config) {
@@ -31,13 +32,13 @@ func hooked(h handler, more ...func(*node.Config)) func(*node.Config) {
 	}
 }
 
-func says(t *testing.T, payload string) node.HookAnswer {
+func says(t *testing.T, payload string) hook.Answer {
 	t.Helper()
 	v, err := wire.Parse([]byte(payload))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return node.HookAnswer{Payload: &v}
+	return hook.Answer{Payload: &v}
 }
 
 func theItem(t *testing.T, m *meshtest.Member) node.Item {
@@ -54,7 +55,7 @@ func TestHookAnswersInTime(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
 	calls := 0
-	sarah := mesh.Node("sarah", hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+	sarah := mesh.Node("sarah", hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 		calls++
 		if c.Sender.AgentID != chris.ID || c.Sender.Verified != "signature" || c.Attempt != 1 || !c.ActionKnown {
 			t.Errorf("call = %+v", c)
@@ -80,10 +81,10 @@ func TestHookThatFails(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
 	for name, h := range map[string]handler{
-		"fails": func(context.Context, node.Call) (node.HookAnswer, error) {
-			return node.HookAnswer{}, errors.New("rubbish")
+		"fails": func(context.Context, hook.Call) (hook.Answer, error) {
+			return hook.Answer{}, errors.New("rubbish")
 		},
-		"panics": func(context.Context, node.Call) (node.HookAnswer, error) { panic("oops") },
+		"panics": func(context.Context, hook.Call) (hook.Answer, error) { panic("oops") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			sarah := mesh.Node("sarah-"+name, hooked(h))
@@ -105,7 +106,7 @@ func TestHookThatIsLate(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", open)
 	release := make(chan struct{})
-	sarah := mesh.Node("sarah", hooked(func(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+	sarah := mesh.Node("sarah", hooked(func(ctx context.Context, c hook.Call) (hook.Answer, error) {
 		select {
 		case <-release:
 		case <-ctx.Done():
@@ -138,8 +139,8 @@ func TestHookThatIsLate(t *testing.T) {
 func TestHookRefuses(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
-	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
-		return node.HookAnswer{Err: wire.ErrOwnerRejected}, nil
+	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		return hook.Answer{Err: wire.ErrOwnerRejected}, nil
 	}))
 	raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
 	a := meshtest.Post(t, sarah.URL, raw)
@@ -155,9 +156,9 @@ func TestHookHolds(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
 	attempts := 0
-	sarah := mesh.Node("sarah", hooked(func(context.Context, node.Call) (node.HookAnswer, error) {
+	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
 		if attempts++; attempts == 1 {
-			return node.HookAnswer{Hold: "it wants money"}, nil
+			return hook.Answer{Hold: "it wants money"}, nil
 		}
 		return says(t, `{"action":"deliver","message":{"body":"fine"}}`), nil
 	}))

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -44,7 +45,7 @@ func scheduling(t *testing.T, day time.Time, from, until int, limits calendar.Li
 		cfg.Agreed = book
 		cfg.Routes = []node.Route{{
 			Pattern: string(wire.Schedule), Name: "calendar", Repeatable: true, Replies: true,
-			Handler: node.CalendarHook{Scheduler: &calendar.Scheduler{Planner: planner, Book: book, Limits: limits}},
+			Handler: hook.Calendar{Scheduler: &calendar.Scheduler{Planner: planner, Book: book, Limits: limits}},
 		}}
 	}
 }

@@ -94,7 +94,7 @@ func (n *Node) sealing(ctx context.Context, out *Outgoing, now time.Time) error 
 // sealable says whether a payload fits into a message when it is sealed: base64 takes a third more, and the seal itself
 // less than a kibibyte.
 func sealable(payload wire.Value) error {
-	const most = maxPayload/4*3 - 1<<10
+	const most = conversations.MaxPayload/4*3 - 1<<10
 	if size := len(payload.JSON()); size > most {
 		return ErrCannotSeal.At(fmt.Sprintf("a payload that is sealed must be at most %d bytes", most))
 	}

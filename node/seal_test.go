@@ -18,26 +18,27 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // agentFunc is an agent behind a node, as a function.
-type agentFunc func(node.Call) node.HookAnswer
+type agentFunc func(hook.Call) hook.Answer
 
-func (h agentFunc) Handle(_ context.Context, c node.Call) (node.HookAnswer, error) { return h(c), nil }
+func (h agentFunc) Handle(_ context.Context, c hook.Call) (hook.Answer, error) { return h(c), nil }
 
 // answers makes a route that answers every message with payload and keeps what it was told.
-func answers(payload string, calls chan<- node.Call) func(*node.Config) {
+func answers(payload string, calls chan<- hook.Call) func(*node.Config) {
 	return func(cfg *node.Config) {
-		cfg.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: agentFunc(func(c node.Call) node.HookAnswer {
+		cfg.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: agentFunc(func(c hook.Call) hook.Answer {
 			v, err := wire.ParseObject([]byte(payload))
 			if err != nil {
 				panic(err)
 			}
 			calls <- c
-			return node.HookAnswer{Payload: &v}
+			return hook.Answer{Payload: &v}
 		})}}
 	}
 }
@@ -60,7 +61,7 @@ const (
 // node gets what was inside and is told, and its answer is sealed because the question was.
 func TestSealed(t *testing.T) {
 	mesh := meshtest.New(t)
-	calls := make(chan node.Call, 10)
+	calls := make(chan hook.Call, 10)
 	sarah := mesh.Node("sarah", answers(secretReply, calls))
 	chris := mesh.Node("chris", open)
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
@@ -274,7 +275,7 @@ func TestSealedRefused(t *testing.T) {
 // TestSealedExport: an export says what is sealed and shows nothing of it; with the owner's word it shows it and proves it.
 func TestSealedExport(t *testing.T) {
 	mesh := meshtest.New(t)
-	calls := make(chan node.Call, 1)
+	calls := make(chan hook.Call, 1)
 	sarah := mesh.Node("sarah", answers(secretReply, calls))
 	chris := mesh.Node("chris", open)
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
@@ -372,7 +373,7 @@ func TestSealedApprovalStaysSealed(t *testing.T) {
 // TestSealedAnswerToNobody: an agent's answer that must be sealed and cannot be stays with the owner.
 func TestSealedAnswerToNobody(t *testing.T) {
 	mesh := meshtest.New(t)
-	calls := make(chan node.Call, 1)
+	calls := make(chan hook.Call, 1)
 	sarah := mesh.Node("sarah", answers(secretReply, calls))
 	chris := mesh.Stranger("chris") // without an age recipient
 	body := chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, chris.ID), mesh.Age("sarah").PublicText())))

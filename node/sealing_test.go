@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -126,7 +127,7 @@ func TestSealedStaysHere(t *testing.T) {
 	}
 
 	mesh := meshtest.New(t)
-	calls := make(chan node.Call, 1)
+	calls := make(chan hook.Call, 1)
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {
 		answers(secretReply, calls)(cfg)
 		cfg.Routes[0].Foreign = true
@@ -154,7 +155,7 @@ func TestSealedStaysHere(t *testing.T) {
 // would go on open: letting it in passes it on.
 func TestSealedOfStrangerStaysHere(t *testing.T) {
 	mesh := meshtest.New(t)
-	calls := make(chan node.Call, 1)
+	calls := make(chan hook.Call, 1)
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {
 		answers(secretReply, calls)(cfg)
 		cfg.Policy.Mode, cfg.Routes[0].Foreign = acl.Approval, true

@@ -143,7 +143,7 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 	case !out.Intent.Standard() && !out.Intent.Custom():
 		return wire.ErrIntent
 	}
-	payload, err := ownPayload(out.Intent, out.Payload)
+	payload, err := conversations.CheckOwn(out.Intent, out.Payload)
 	if err != nil {
 		return wire.ErrPayload.At(err.Error()).Because(err)
 	}

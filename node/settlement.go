@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -19,7 +20,7 @@ import (
 type settlement struct {
 	run    *run
 	late   bool
-	answer HookAnswer
+	answer hook.Answer
 	err    error
 	now    time.Time
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -21,7 +22,7 @@ func TestStrangersLeaveAHook(t *testing.T) {
 		chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
 		var mu sync.Mutex
 		atWork, most := 0, 0
-		sarah := mesh.Node("sarah", hooked(func(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+		sarah := mesh.Node("sarah", hooked(func(ctx context.Context, c hook.Call) (hook.Answer, error) {
 			if c.Sender.AgentID == chris.ID {
 				mu.Lock()
 				atWork++

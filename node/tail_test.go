@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -206,14 +207,14 @@ func TestTailShownIsDecided(t *testing.T) {
 func TestTailReachesHookInOrder(t *testing.T) {
 	var working atomic.Int32
 	got := make(chan string, 16)
-	chris, sarah, _ := meet(t, hooked(func(_ context.Context, c node.Call) (node.HookAnswer, error) {
+	chris, sarah, _ := meet(t, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 		if working.Add(1) != 1 {
 			t.Error("two hooks are at work on messages of one decision")
 		}
 		defer working.Add(-1)
 		got <- bodyOf(t, c.Payload)
 		<-time.After(20 * time.Millisecond) // long enough to meet the next hook if nobody waits for this one
-		return node.HookAnswer{}, nil
+		return hook.Answer{}, nil
 	}, mode(acl.Approval)))
 	want := []string{"a1", "b1", "c1", "d1", "e1", "f1"}
 	chris.says(want...)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -27,14 +28,14 @@ func TestHeldAcceptIsTaken(t *testing.T) {
 		{"another proposal", []string{counter, `{"action":"received"}`}, false},
 		{"no", []string{`{"action":"decline"}`, `{"action":"received"}`}, false},
 	} {
-		for _, hook := range []bool{false, true} {
+		for _, withHook := range []bool{false, true} {
 			t.Run(c.name, func(t *testing.T) {
 				mesh := meshtest.New(t)
 				ann := newPeer(t, mesh, "ann")
 				chris := mesh.Node("chris", func(cfg *node.Config) {
 					unlimited(cfg)
-					if hook {
-						hooked(func(context.Context, node.Call) (node.HookAnswer, error) { return node.HookAnswer{}, nil })(cfg)
+					if withHook {
+						hooked(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })(cfg)
 					}
 				})
 				out := outgoing(t, ann.ID, wire.Schedule, propose)

@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -143,6 +144,6 @@ func scheduled(s *calendar.Scheduler, hooks []node.Route) []node.Route {
 	if s == nil {
 		return hooks
 	}
-	route := node.Route{Pattern: string(wire.Schedule), Name: "calendar", Handler: node.CalendarHook{Scheduler: s}, Repeatable: true, Replies: true}
+	route := node.Route{Pattern: string(wire.Schedule), Name: "calendar", Handler: hook.Calendar{Scheduler: s}, Repeatable: true, Replies: true}
 	return append([]node.Route{route}, hooks...)
 }

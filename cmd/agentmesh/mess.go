@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -75,23 +76,23 @@ func newMESS(p *process, links []linkConfig) (bridgeService, error) {
 // messHandler hands messages of the mesh to the exchange.
 type messHandler struct{ b *mess.Bridge }
 
-// Handle implements [node.Handler].
-func (h messHandler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+// Handle implements [hook.Handler].
+func (h messHandler) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) {
 	payload, err := wire.Parse(c.Payload)
 	if err != nil {
-		return node.HookAnswer{}, err
+		return hook.Answer{}, err
 	}
 	answer, err := h.b.Receive(ctx, mess.Incoming{
 		From: c.Message.From, Address: c.Conversation.Address, Conv: c.Message.Conversation, ID: c.Message.ID, Payload: payload,
 	})
 	if err == nil {
-		return node.HookAnswer{Payload: &answer}, nil
+		return hook.Answer{Payload: &answer}, nil
 	}
 	refused := mess.Refusal(err)
 	if refused.Retry {
-		return node.HookAnswer{}, err
+		return hook.Answer{}, err
 	}
-	return node.HookAnswer{Err: refused}, nil
+	return hook.Answer{Err: refused}, nil
 }
 
 // messSender sends what the exchange says into the mesh.

@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -44,16 +45,16 @@ func (p *process) newMewLinks(links []linkConfig) (*mew.Bridge, error) {
 // mewHandler hands what a space asks of the node to the bridge.
 type mewHandler struct{ b *mew.Bridge }
 
-// Handle implements [node.Handler].
-func (h mewHandler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+// Handle implements [hook.Handler].
+func (h mewHandler) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) {
 	payload, err := wire.Parse(c.Payload)
 	if err != nil {
-		return node.HookAnswer{}, err
+		return hook.Answer{}, err
 	}
 	answer, err := h.b.Handle(ctx, mew.Call{
 		Conv: c.Message.Conversation, Address: c.Conversation.Address, Intent: c.Message.Intent, Payload: payload, Approved: c.Approved,
 	})
-	return node.HookAnswer{Payload: answer.Payload, Hold: answer.Hold}, err
+	return hook.Answer{Payload: answer.Payload, Hold: answer.Hold}, err
 }
 
 // mewMesh is the node as the bridge uses it.

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 )
 
 // What the configuration means to the packages below.
@@ -82,30 +83,30 @@ func (h HookConfig) name() string {
 }
 
 // handler makes the agent behind a hook; nil is the inbox.
-func (p *process) handler(h HookConfig) (node.Handler, error) {
+func (p *process) handler(h HookConfig) (hook.Handler, error) {
 	switch {
 	case len(h.Exec) > 0:
-		return node.ExecHook{Argv: p.app.argv(h.Exec), Logger: p.log}, nil
+		return hook.Exec{Argv: p.app.argv(h.Exec), Logger: p.log}, nil
 	case h.Webhook != "":
 		lines, err := p.hookSecrets(h)
 		if err != nil {
 			return nil, err
 		}
-		hook := node.WebhookHook{URL: h.Webhook, HTTP: p.http, Logger: p.log}
+		webhook := hook.Webhook{URL: h.Webhook, HTTP: p.http, Logger: p.log}
 		for _, line := range lines {
-			secret, err := node.ParseWebhookSecret(line)
+			secret, err := client.ParseWebhookSecret(line)
 			if err != nil {
 				return nil, err
 			}
-			hook.Secrets = append(hook.Secrets, secret)
+			webhook.Secrets = append(webhook.Secrets, secret)
 		}
-		return hook, nil
+		return webhook, nil
 	case h.OpenClaw != "":
 		lines, err := p.hookSecrets(h)
 		if err != nil {
 			return nil, err
 		}
-		return node.OpenClawHook{
+		return hook.OpenClaw{
 			URL: h.OpenClaw, Token: client.Credential(lines[0]), AgentID: h.OpenClawAgent, SessionKey: h.OpenClawSession,
 			HTTP: p.http, Logger: p.log,
 		}, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -39,7 +40,7 @@ func unreachable(t *testing.T, mesh *meshtest.Mesh, name string, b busy, limits 
 		cfg.Agreed = book
 		cfg.Routes = []node.Route{{
 			Pattern: string(wire.Schedule), Name: "calendar", Repeatable: true, Replies: true,
-			Handler: node.CalendarHook{Scheduler: &calendar.Scheduler{Planner: planner, Book: book, Limits: limits}},
+			Handler: hook.Calendar{Scheduler: &calendar.Scheduler{Planner: planner, Book: book, Limits: limits}},
 		}}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -22,16 +23,16 @@ type party struct {
 // meshHandler hands messages to a bridge, as cmd does it.
 type meshHandler struct{ b func() *Bridge }
 
-func (h meshHandler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+func (h meshHandler) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) {
 	payload, err := wire.Parse(c.Payload)
 	if err != nil {
-		return node.HookAnswer{}, err
+		return hook.Answer{}, err
 	}
 	answer, err := h.b().Receive(ctx, Incoming{From: c.Message.From, Address: c.Conversation.Address, Conv: c.Message.Conversation, ID: c.Message.ID, Payload: payload})
 	if err != nil {
-		return node.HookAnswer{Err: Refusal(err)}, nil
+		return hook.Answer{Err: Refusal(err)}, nil
 	}
-	return node.HookAnswer{Payload: &answer}, nil
+	return hook.Answer{Payload: &answer}, nil
 }
 
 type meshSender struct{ n *node.Node }

@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -70,15 +71,15 @@ func (m meshed) Decide(ctx context.Context, conv store.ConvKey, approve bool) er
 
 type meshHandler struct{ b **Bridge }
 
-func (h meshHandler) Handle(ctx context.Context, c node.Call) (node.HookAnswer, error) {
+func (h meshHandler) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) {
 	payload, err := wire.Parse(c.Payload)
 	if err != nil {
-		return node.HookAnswer{}, err
+		return hook.Answer{}, err
 	}
 	a, err := (*h.b).Handle(ctx, Call{
 		Conv: c.Message.Conversation, Address: c.Conversation.Address, Intent: c.Message.Intent, Payload: payload, Approved: c.Approved,
 	})
-	return node.HookAnswer{Payload: a.Payload, Hold: a.Hold}, err
+	return hook.Answer{Payload: a.Payload, Hold: a.Hold}, err
 }
 
 // late passes deliveries on to a bridge that is made after its node.

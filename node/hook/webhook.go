@@ -1,4 +1,4 @@
-package node
+package hook
 
 import (
 	"bytes"
@@ -13,57 +13,51 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// WebhookSecret signs webhooks; see [client.WebhookSecret].
-type WebhookSecret = client.WebhookSecret
-
-// ParseWebhookSecret reads a secret as the Standard Webhooks write it.
-func ParseWebhookSecret(text string) (WebhookSecret, error) { return client.ParseWebhookSecret(text) }
-
-// WebhookHook posts each message to a URL of the owner's, signed as the Standard Webhooks have it (AM-73). The URL is
+// Webhook posts each message to a URL of the owner's, signed as the Standard Webhooks have it (AM-73). The URL is
 // trusted: it may be anywhere, loopback included.
-type WebhookHook struct {
+type Webhook struct {
 	URL     string
-	Secrets []WebhookSecret // each signs, so that a new one can be rolled out before the old one goes
+	Secrets []client.WebhookSecret // each signs, so that a new one can be rolled out before the old one goes
 	HTTP    *client.HTTP
 	Logger  *slog.Logger
 }
 
-var _ Handler = WebhookHook{}
+var _ Handler = Webhook{}
 
 // Handle posts the message until the URL takes it, under the same webhook-id. An empty answer is nothing to say; 202
 // says that the reply comes later through the owner API.
-func (h WebhookHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
+func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()
-	caller := hookCaller{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
+	target := caller{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
 		return client.WebhookHeader(id, body, h.Secrets, now)
 	}}
-	status, said, err := caller.post(ctx, body)
+	status, said, err := target.post(ctx, body)
 	if err != nil {
-		return HookAnswer{}, err
+		return Answer{}, err
 	}
 	if status == http.StatusAccepted && len(bytes.TrimSpace(said)) == 0 {
-		return HookAnswer{Async: true}, nil
+		return Answer{Async: true}, nil
 	}
 	answer, err := parseAnswer(said, c.Message.Intent)
 	if err != nil {
-		return HookAnswer{}, hookFailed(HookRubbish, caller.name(), err)
+		return Answer{}, failed(Malformed, target.name(), err)
 	}
 	return answer, nil
 }
 
-// hookCaller posts to a URL of the owner's, and again where that may help.
-type hookCaller struct {
+// caller posts to a URL of the owner's, and again where that may help.
+type caller struct {
 	url    string
 	http   *client.HTTP
 	header func(now time.Time) http.Header
 	log    *slog.Logger
 }
 
-// hookPauses are the waits between attempts. The message is safe meanwhile, and its sender has a 202 by then.
-var hookPauses = [...]time.Duration{time.Second, 5 * time.Second, 25 * time.Second}
+// pauses are the waits between attempts. The message is safe meanwhile, and its sender has a 202 by then.
+var pauses = [...]time.Duration{time.Second, 5 * time.Second, 25 * time.Second}
 
-func (h hookCaller) name() string {
+func (h caller) name() string {
 	u, err := url.Parse(h.url)
 	if err != nil {
 		return "webhook"
@@ -72,8 +66,8 @@ func (h hookCaller) name() string {
 }
 
 // post returns a 2xx answer.
-func (h hookCaller) post(ctx context.Context, body []byte) (status int, said []byte, err error) {
-	ctx, cancel := hookContext(ctx)
+func (h caller) post(ctx context.Context, body []byte) (status int, said []byte, err error) {
+	ctx, cancel := boundedContext(ctx)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
 		status, said, err = h.once(ctx, body)
@@ -85,23 +79,23 @@ func (h hookCaller) post(ctx context.Context, body []byte) (status int, said []b
 			err = fmt.Errorf("it answered HTTP %d", status)
 			again = status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 		}
-		if !again || attempt == len(hookPauses) || !pause(ctx, hookPauses[attempt]) {
+		if !again || attempt == len(pauses) || !pause(ctx, pauses[attempt]) {
 			break
 		}
 		h.log.Info("webhook again", "hook", h.name(), "attempt", attempt+2, "err", err)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return 0, nil, hookFailed(HookTimeout, h.name(), ctx.Err())
+		return 0, nil, failed(Timeout, h.name(), ctx.Err())
 	case errors.Is(err, client.ErrAnswerTooLarge):
-		return 0, nil, hookFailed(HookTooLarge, h.name(), err)
+		return 0, nil, failed(TooLarge, h.name(), err)
 	case status != 0:
-		return 0, nil, hookFailed(HookCrashed, h.name(), err)
+		return 0, nil, failed(Crashed, h.name(), err)
 	}
-	return 0, nil, hookFailed(HookUnreachable, h.name(), err)
+	return 0, nil, failed(Unreachable, h.name(), err)
 }
 
-func (h hookCaller) once(ctx context.Context, body []byte) (status int, said []byte, err error) {
+func (h caller) once(ctx context.Context, body []byte) (status int, said []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
@@ -113,7 +107,7 @@ func (h hookCaller) once(ctx context.Context, body []byte) (status int, said []b
 	if err != nil {
 		return 0, nil, err
 	}
-	said, err = client.ReadAll(resp, maxHookOutput)
+	said, err = client.ReadAll(resp, maxOutput)
 	if err != nil {
 		return 0, nil, err
 	}

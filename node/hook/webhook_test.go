@@ -1,10 +1,14 @@
-package node
+package hook
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/client"
+)
 
 // TestWebhookVector is the example of the Standard Webhooks specification.
 func TestWebhookVector(t *testing.T) {
-	secret, err := ParseWebhookSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	secret, err := client.ParseWebhookSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package node
+package hook
 
 import (
 	"context"
@@ -8,19 +8,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Handler is the agent behind the node, as one route reaches it: [ExecHook], [WebhookHook], [OpenClawHook].
+// Handler is the agent behind the node, as one route reaches it: [Exec], [Webhook], [OpenClaw].
 //
 // Handle must end when ctx does. It is called at least once for a message and told the attempt (AM-75). Its error is
-// a *[HookError]; the message then stays with the owner.
+// a *[Error]; the message then stays with the owner.
 type Handler interface {
-	Handle(ctx context.Context, c Call) (HookAnswer, error)
+	Handle(ctx context.Context, c Call) (Answer, error)
 }
 
 // Call is one message for a handler. Everything a peer wrote in it is untrusted text.
@@ -56,153 +54,90 @@ type Sender struct {
 	Trust    string // the standing: "allowed", "approved", "" for a stranger
 }
 
-// HookAnswer is what a handler says (AM-72). The zero value is nothing, which is answered with "received" (AM-71).
-type HookAnswer struct {
+// Answer is what a handler says (AM-72). The zero value is nothing, which is answered with "received" (AM-71).
+type Answer struct {
 	Payload *wire.Value // the reply
 	Hold    string      // why the owner must decide; shown to the owner alone
 	Err     *wire.Error // wire.ErrIntent or wire.ErrOwnerRejected
 	Async   bool        // the reply comes later through the owner API
 }
 
-// Route sends the messages of some intents to a handler.
-type Route struct {
-	Pattern    string  // see [acl.Match]
-	Name       string  // for status and log
-	Handler    Handler // nil: the inbox
-	Repeatable bool    // may run again after a crash that came while it worked (AM-75)
-	Foreign    bool    // takes messages on to a foreign network: a sealed one waits for the owner
-	Replies    bool    // also takes synchronous answers to messages of ours, which else are for the inbox
-	Receipts   string  // action of answers to messages of ours that say no more than that those arrived; "": none
-}
-
-// route returns the first route that matches, the inbox where none does.
-func (n *Node) route(intent wire.Intent) Route {
-	for _, r := range n.cfg.Routes {
-		if acl.Match(r.Pattern, string(intent)) {
-			return r
-		}
-	}
-	return Route{Pattern: "*", Name: "inbox"}
-}
-
-// HookFault is how a handler failed.
-type HookFault string
+// Fault is how a handler failed.
+type Fault string
 
 const (
-	HookTimeout     HookFault = "timeout"     // it hung and was stopped
-	HookCrashed     HookFault = "crashed"     // it could not be run, or said that it failed
-	HookUnreachable HookFault = "unreachable" // its URL did not answer
-	HookRubbish     HookFault = "rubbish"     // what it said is not an answer
-	HookTooLarge    HookFault = "too-large"   // it said too much
+	Timeout     Fault = "timeout"     // it hung and was stopped
+	Crashed     Fault = "crashed"     // it could not be run, or said that it failed
+	Unreachable Fault = "unreachable" // its URL did not answer
+	Malformed   Fault = "rubbish"     // what it said is not an answer
+	TooLarge    Fault = "too-large"   // it said too much
 )
 
-// HookError is a handler that failed. Its text is for the log: it may quote what the handler printed, made printable.
-type HookError struct {
-	Fault HookFault
+// Error is a handler that failed. Its text is for the log: it may quote what the handler printed, made printable.
+type Error struct {
+	Fault Fault
 	Route string // what was called: a program, a host
 	cause error
 }
 
-func (e *HookError) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, e.Fault, e.cause) }
-func (e *HookError) Unwrap() error { return e.cause }
+func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, e.Fault, e.cause) }
+func (e *Error) Unwrap() error { return e.cause }
 
-func hookFailed(fault HookFault, route string, cause error) error {
+func failed(fault Fault, route string, cause error) error {
 	if errors.Is(cause, context.DeadlineExceeded) {
-		fault = HookTimeout
+		fault = Timeout
 	}
-	return &HookError{Fault: fault, Route: route, cause: cause}
+	return &Error{Fault: fault, Route: route, cause: cause}
 }
 
+// DefaultTimeout is how long a handler may take if nothing else is said (AM-74).
+const DefaultTimeout = 5 * time.Minute
+
 const (
-	maxHookOutput  = 256 << 10 // AM-72
-	maxHookHistory = 64 << 10  // of the conversation so far, in bytes of messages
-	envelopeRoom   = 4 << 10   // what surrounds a payload in a message
-	maxPayload     = wire.MaxMessage - envelopeRoom
+	maxOutput  = 256 << 10 // AM-72
+	maxHistory = 64 << 10  // of the conversation so far, in bytes of messages
 )
 
 // parseAnswer reads what a handler said about a message of intent. It can say a payload, a hold or an error and
 // nothing else, so that it never reaches the envelope.
-func parseAnswer(said []byte, intent wire.Intent) (HookAnswer, error) {
+func parseAnswer(said []byte, intent wire.Intent) (Answer, error) {
 	if len(strings.TrimSpace(string(said))) == 0 {
-		return HookAnswer{}, nil
+		return Answer{}, nil
 	}
 	v, err := wire.ParseObject(said)
 	if err != nil {
-		return HookAnswer{}, fmt.Errorf("its answer is not one strict JSON object: %w", err)
+		return Answer{}, fmt.Errorf("its answer is not one strict JSON object: %w", err)
 	}
 	if v.Len() == 0 {
-		return HookAnswer{}, nil
+		return Answer{}, nil
 	}
 	if v.Len() > 1 {
-		return HookAnswer{}, errors.New("its answer must have one member: payload, hold or error")
+		return Answer{}, errors.New("its answer must have one member: payload, hold or error")
 	}
 	member := v.Members()[0]
 	if member.Value.Kind() != wire.Object {
-		return HookAnswer{}, errors.New("the member of its answer must be an object")
+		return Answer{}, errors.New("the member of its answer must be an object")
 	}
 	switch member.Key {
 	case "payload":
-		payload, err := ownPayload(intent, member.Value)
-		return HookAnswer{Payload: &payload}, err
+		payload, err := conversations.CheckOwn(intent, member.Value)
+		return Answer{Payload: &payload}, err
 	case "hold":
 		reason := member.Value.GetStr("reason")
 		if reason == "" {
 			reason = "the agent asks for a decision"
 		}
-		return HookAnswer{Hold: wire.OneLine(reason, 500)}, nil
+		return Answer{Hold: wire.OneLine(reason, 500)}, nil
 	case "error":
 		switch wire.Code(member.Value.GetStr("code")) {
 		case wire.IntentNotSupported:
-			return HookAnswer{Err: wire.ErrIntent}, nil
+			return Answer{Err: wire.ErrIntent}, nil
 		case wire.OwnerRejected:
-			return HookAnswer{Err: wire.ErrOwnerRejected}, nil
+			return Answer{Err: wire.ErrOwnerRejected}, nil
 		}
-		return HookAnswer{}, errors.New("error.code must be INTENT_NOT_SUPPORTED or OWNER_REJECTED")
+		return Answer{}, errors.New("error.code must be INTENT_NOT_SUPPORTED or OWNER_REJECTED")
 	}
-	return HookAnswer{}, errors.New("its answer must have one member: payload, hold or error")
-}
-
-// ownPayload checks a payload that is to leave under our signature against its intent, and writes it as AM-15 wants:
-// numbers in their canonical form, no integer-like keys. What only the node may say in its metadata is dropped.
-func ownPayload(intent wire.Intent, payload wire.Value) (wire.Value, error) {
-	if payload.Kind() != wire.Object {
-		return wire.Value{}, errors.New("payload must be a JSON object")
-	}
-	if meta, ok := payload.Get("metadata"); ok {
-		if meta.Kind() != wire.Object {
-			return wire.Value{}, errors.New("payload.metadata must be an object (AM-16)")
-		}
-		payload = payload.With("metadata", meta.Without("in_reply_to", "resend_of"))
-	}
-	if conversations.IsSealed(payload) {
-		return wire.Value{}, errors.New("the node itself seals what is to be sealed: the action sealed is its own (AM-85)")
-	}
-	if _, err := wire.CheckPayload(intent, payload); err != nil {
-		return wire.Value{}, err
-	}
-	if hasIntegerKey(payload) {
-		return wire.Value{}, errors.New("payload must have no member whose name is a whole number (AM-15)")
-	}
-	text := signing.Canonical(payload, signing.JCS)
-	if len(text) > maxPayload {
-		return wire.Value{}, fmt.Errorf("payload must be at most %d bytes", maxPayload)
-	}
-	return wire.ParseObject(text)
-}
-
-// hasIntegerKey looks for names that some implementations sort as numbers (AM-14, form es).
-func hasIntegerKey(v wire.Value) bool {
-	for _, m := range v.Members() {
-		if m.Key != "" && strings.Trim(m.Key, "0123456789") == "" || hasIntegerKey(m.Value) {
-			return true
-		}
-	}
-	for e := range v.Elems() {
-		if hasIntegerKey(e) {
-			return true
-		}
-	}
-	return false
+	return Answer{}, errors.New("its answer must have one member: payload, hold or error")
 }
 
 // document is what a hook is told (AM-72).
@@ -247,7 +182,7 @@ func (c Call) document() []byte {
 
 // history is the newest of the conversation that fits, oldest first, without the message itself.
 func (c Call) history() wire.Value {
-	room := maxHookHistory
+	room := maxHistory
 	var turns []wire.Value
 	for i := len(c.History) - 1; i >= 0; i-- {
 		e := c.History[i]
@@ -281,25 +216,20 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 	return l
 }
 
-// hookContext bounds a call that came without a deadline (AM-74).
-func hookContext(ctx context.Context) (context.Context, context.CancelFunc) {
+// boundedContext bounds a call that came without a deadline (AM-74).
+func boundedContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, DefaultHookTimeout)
+	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
 // pause waits between two attempts; false means that ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool { return pauseOr(ctx, d, nil) }
-
-// pauseOr is pause that news ends early.
-func pauseOr(ctx context.Context, d time.Duration, news <-chan struct{}) bool {
+func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
-	case <-news:
 		return true
 	case <-ctx.Done():
 		return false

@@ -1,9 +1,10 @@
-package node
+package hook
 
 import (
 	"bytes"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -23,7 +24,7 @@ func FuzzHookAnswer(f *testing.F) {
 			return
 		}
 		p := *got.Payload
-		if text := p.JSON(); !bytes.Equal(text, signing.Canonical(p, signing.JCS)) || !bytes.Equal(text, signing.Canonical(p, signing.ES)) || len(text) > maxPayload {
+		if text := p.JSON(); !bytes.Equal(text, signing.Canonical(p, signing.JCS)) || !bytes.Equal(text, signing.Canonical(p, signing.ES)) || len(text) > conversations.MaxPayload {
 			t.Errorf("payload %s has no one canonical form", text)
 		}
 		if _, err := wire.CheckPayload(wire.Deliver, p); err != nil {

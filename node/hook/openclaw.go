@@ -1,4 +1,4 @@
-package node
+package hook
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// OpenClawHook wakes an OpenClaw agent through its hook POST /hooks/agent (AM-73). That call returns no result: the
+// OpenClaw wakes an OpenClaw agent through its hook POST /hooks/agent (AM-73). That call returns no result: the
 // sender gets a pending answer, and the agent replies with the command it is told.
-type OpenClawHook struct {
+type OpenClaw struct {
 	URL     string            // such as http://127.0.0.1:18789/hooks/agent
 	Token   client.Credential // hooks.token of the gateway
 	AgentID string            // which of the gateway's agents; empty: its default
@@ -36,10 +36,10 @@ type OpenClawHook struct {
 	Logger *slog.Logger
 }
 
-var _ Handler = OpenClawHook{}
+var _ Handler = OpenClaw{}
 
 // Handle starts one run of the agent; a repetition carries the same Idempotency-Key.
-func (h OpenClawHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
+func (h OpenClaw) Handle(ctx context.Context, c Call) (Answer, error) {
 	name := h.Name
 	if name == "" {
 		name = "AgentMesh"
@@ -56,17 +56,17 @@ func (h OpenClawHook) Handle(ctx context.Context, c Call) (HookAnswer, error) {
 	if h.SessionKey {
 		members = append(members, wire.Member{Key: "sessionKey", Value: wire.Text("agentmesh:" + string(c.Message.Conversation))})
 	}
-	caller := hookCaller{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(time.Time) http.Header {
+	gateway := caller{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(time.Time) http.Header {
 		head := http.Header{}
 		head.Set("Authorization", "Bearer "+string(h.Token))
 		_, id := c.event()
 		head.Set("Idempotency-Key", id)
 		return head
 	}}
-	if _, _, err := caller.post(ctx, wire.Obj(members...).JSON()); err != nil {
-		return HookAnswer{}, err
+	if _, _, err := gateway.post(ctx, wire.Obj(members...).JSON()); err != nil {
+		return Answer{}, err
 	}
-	return HookAnswer{Async: true}, nil
+	return Answer{Async: true}, nil
 }
 
 // The gateway takes a body of 256 KiB. In JSON a text is at most twice as long.
@@ -80,7 +80,7 @@ const (
 // fence marks what strangers wrote. Nobody who lacks the token can guess it, and it is another one for every event but
 // the same when the event is told again: a gateway takes a repeated hook for the same run only where its text is the
 // same as well.
-func (h OpenClawHook) fence(c Call) string {
+func (h OpenClaw) fence(c Call) string {
 	mac := hmac.New(sha256.New, []byte(h.Token))
 	_, id := c.event()
 	fmt.Fprintf(mac, "agentmesh fence\x00%s\x00%s", c.Message.From, id)
@@ -89,7 +89,7 @@ func (h OpenClawHook) fence(c Call) string {
 
 // prompt is all that the run knows: it sees nothing of earlier turns. What strangers wrote stands between fences that
 // they cannot guess (THREATS 30).
-func (h OpenClawHook) prompt(c Call, fence string) string {
+func (h OpenClaw) prompt(c Call, fence string) string {
 	reply := h.Reply
 	if reply == "" {
 		reply = "agentmesh reply"

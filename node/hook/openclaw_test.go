@@ -1,4 +1,4 @@
-package node_test
+package hook_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,7 +25,7 @@ func TestOpenClaw(t *testing.T) {
 		w.WriteHeader(http.StatusAccepted)
 		fmt.Fprint(w, `{"ok":true,"runId":"r1"}`)
 	})
-	h := node.OpenClawHook{URL: url + "/hooks/agent", Token: "gateway-token", AgentID: "main", HTTP: c}
+	h := hook.OpenClaw{URL: url + "/hooks/agent", Token: "gateway-token", AgentID: "main", HTTP: c}
 	answer, err := h.Handle(t.Context(), aCall(t))
 	if err != nil || !answer.Async {
 		t.Fatalf("Handle = %+v, %v, want async", answer, err)
@@ -105,7 +105,7 @@ func TestOpenClawLongTexts(t *testing.T) {
 			earlier := wire.Draft{ID: wire.MessageID(fmt.Sprint("msg_", i+100)), Conversation: "conv_1", From: "am_chris", To: "am_sarah", Intent: wire.Deliver, Payload: v}
 			call.History = append(call.History, store.Entry{MessageID: string(earlier.ID), Raw: earlier.Tree().JSON()})
 		}
-		if _, err := (node.OpenClawHook{URL: url, Token: "gateway-token", HTTP: c}).Handle(t.Context(), call); err != nil {
+		if _, err := (hook.OpenClaw{URL: url, Token: "gateway-token", HTTP: c}).Handle(t.Context(), call); err != nil {
 			t.Fatal(err)
 		}
 		text := got.GetStr("message")
