@@ -71,6 +71,7 @@ var lines = []struct {
 var sameLine = map[string][]string{
 	"store/bolt":      {"store"},
 	"store/storetest": {"store"},
+	"node/meshtest":   {"node/httpapi/apitest"},
 }
 
 // outside says who may import a module from outside, and why nobody else. A path counts with all below it.
