@@ -76,7 +76,7 @@ func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, from 
 	}
 	window := signing.Window{From: p.msg.Time.Add(-client.DefaultPast), To: p.msg.Time.Add(client.DefaultFuture)}
 	if _, err := key.VerifyValue(p.tree.Without("signature"), p.msg.Signature, window, now); err != nil {
-		r.cfg.Addresses.Fault(from)
+		r.cfg.Addresses.Fault(ctx, from)
 		return p, wire.ErrSignature.Because(err)
 	}
 	if p.msg.Time.Before(now.Add(-client.DefaultPast)) || p.msg.Time.After(now.Add(client.DefaultFuture)) {

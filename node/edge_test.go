@@ -26,11 +26,14 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// public is the member's endpoint as the public profile serves it.
+// public is the member's endpoint as the public profile serves it to an address on the internet.
 func public(m *meshtest.Member, perMinute int) http.Handler {
 	edge := httpapi.New(httpapi.Config{PublicURL: "https://sarah.example", RequestsPerMinute: perMinute})
 	m.Mount(edge.Echo(), edge.Addresses())
-	return edge.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.RemoteAddr = "203.0.113.9:4711"
+		edge.Handler().ServeHTTP(w, r)
+	})
 }
 
 // TestAddressLimitFirst is AM-24 for lines 1 to 3: too large beats the limit of the address, the limit beats bad JSON.

@@ -42,7 +42,7 @@ func (n *Node) postMessage(c echo.Context, addresses *httpapi.Addresses) error {
 	out, err := n.Receive(client.PaidBy(c.Request().Context(), addresses.Payer(c)), body)
 	if err != nil {
 		if isBadSignature(err) {
-			addresses.Fault(httpapi.ClientAddr(c))
+			addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))
 		}
 		return err
 	}

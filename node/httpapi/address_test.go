@@ -1,28 +1,34 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// seen asks h from the address and returns the client that the handler saw.
-func seen(t *testing.T, s *Server, remote string, forwarded ...string) string {
-	t.Helper()
-	r := httptest.NewRequest("GET", "/who", nil)
+// from asks s from the address, as a proxy there passes it on with the headers.
+func from(s *Server, remote, path string, forwarded ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("GET", path, nil)
 	r.RemoteAddr = remote
 	for _, f := range forwarded {
 		r.Header.Add("X-Forwarded-For", f)
 	}
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, r)
-	return w.Body.String()
+	return w
 }
 
 func whoServer(cfg Config) *Server {
@@ -31,35 +37,227 @@ func whoServer(cfg Config) *Server {
 	return s
 }
 
-func TestClientAddr(t *testing.T) { // THREATS row 24
-	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+func TestClientAddr(t *testing.T) { // AM-43, THREATS rows 24 and 33
+	listed := Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}
+	here, local := Config{ProxyHere: true}, Config{Local: true}
+	exempt := Config{ProxyHere: true, Exempt: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 	tests := []struct {
 		name    string
-		trusted []netip.Prefix
+		cfg     Config
 		remote  string
 		forward []string
 		want    string
 	}{
-		{"direct", nil, "203.0.113.9:5", nil, "203.0.113.9"},
-		{"direct IPv6", nil, "[2001:db8::9]:5", nil, "2001:db8::9"},
-		{"mapped", nil, "[::ffff:203.0.113.9]:5", nil, "203.0.113.9"},
-		{"spoofed", nil, "203.0.113.9:5", []string{"1.2.3.4"}, "203.0.113.9"},
-		{"spoofed from loopback", nil, "127.0.0.1:5", []string{"1.2.3.4"}, "127.0.0.1"},
-		{"not through a proxy of ours", proxies, "203.0.113.9:5", []string{"1.2.3.4"}, "203.0.113.9"},
-		{"through a proxy", proxies, "10.1.1.1:5", []string{"1.2.3.4"}, "1.2.3.4"},
-		{"through two, with a forged head", proxies, "10.1.1.1:5", []string{"6.6.6.6, 1.2.3.4, 10.2.2.2"}, "1.2.3.4"},
-		{"in several headers", proxies, "10.1.1.1:5", []string{"6.6.6.6", "1.2.3.4"}, "1.2.3.4"},
-		{"nonsense", proxies, "10.1.1.1:5", []string{"bogus"}, "10.1.1.1"},
-		{"IPv6 proxy", proxies, "[fd00::1]:5", []string{"2001:db8::7"}, "2001:db8::7"},
-		{"Unix socket", nil, "@", nil, "invalid IP"},
+		{"direct", Config{}, "203.0.113.9:5", nil, "203.0.113.9"},
+		{"direct IPv6", Config{}, "[2001:db8::9]:5", nil, "2001:db8::9"},
+		{"mapped", Config{}, "[::ffff:203.0.113.9]:5", nil, "203.0.113.9"},
+		{"spoofed", Config{}, "203.0.113.9:5", []string{"1.2.3.4"}, "203.0.113.9"},
+		{"spoofed through a tunnel", Config{}, "127.0.0.1:5", []string{"1.2.3.4"}, "::"},
+		{"not through a listed proxy", listed, "203.0.113.9:5", []string{"1.2.3.4"}, "203.0.113.9"},
+		{"through a proxy", listed, "10.1.1.1:5", []string{"1.2.3.4"}, "1.2.3.4"},
+		{"through two, with a forged head", listed, "10.1.1.1:5", []string{"6.6.6.6, 1.2.3.4, 10.2.2.2"}, "1.2.3.4"},
+		{"in several headers", listed, "10.1.1.1:5", []string{"6.6.6.6", "1.2.3.4"}, "1.2.3.4"},
+		{"a client in the proxies' network", listed, "10.1.1.1:5", []string{"10.2.2.2"}, "10.2.2.2"},
+		{"nonsense", listed, "10.1.1.1:5", []string{"bogus"}, "::"},
+		{"no header", listed, "10.1.1.1:5", nil, "::"},
+		{"IPv6 proxy", listed, "[fd00::1]:5", []string{"2001:db8::7"}, "2001:db8::7"},
+		{"with a port", listed, "10.1.1.1:5", []string{"[2001:db8::7]:1234"}, "2001:db8::7"},
+		{"in brackets", listed, "10.1.1.1:5", []string{"[2001:db8::7]"}, "2001:db8::7"},
+		{"Unix socket", Config{}, "@", nil, "invalid IP"},
+		{"proxy here", here, "127.0.0.1:5", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"proxy here, IPv6", here, "[::1]:5", []string{"2001:db8::7"}, "2001:db8::7"},
+		{"proxy here, with a forged head", here, "127.0.0.1:5", []string{"6.6.6.6, 203.0.113.9"}, "203.0.113.9"},
+		{"proxy here, in several headers", here, "127.0.0.1:5", []string{"6.6.6.6", "203.0.113.9"}, "203.0.113.9"},
+		{"proxy here without the header", here, "127.0.0.1:5", nil, "::"},
+		{"proxy here, empty header", here, "127.0.0.1:5", []string{""}, "::"},
+		{"proxy here behind a tunnel", here, "127.0.0.1:5", []string{"6.6.6.6, 127.0.0.1"}, "::"},
+		{"around the proxy here", here, "203.0.113.9:5", []string{"6.6.6.6"}, "203.0.113.9"},
+		{"exempt program here", exempt, "127.0.0.1:5", nil, "127.0.0.1"},
+		{"stranger through a proxy that is exempt itself", exempt, "127.0.0.1:5", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"local profile", local, "127.0.0.1:5", []string{"6.6.6.6"}, "127.0.0.1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := seen(t, whoServer(Config{TrustedProxies: tt.trusted}), tt.remote, tt.forward...); got != tt.want {
+			s := New(tt.cfg)
+			s.Echo().GET("/who", func(c echo.Context) error { return c.String(http.StatusOK, ClientAddr(c).String()) })
+			r := httptest.NewRequest("GET", "http://localhost/who", nil)
+			r.RemoteAddr, r.Header = tt.remote, http.Header{"X-Forwarded-For": tt.forward}
+			w := httptest.NewRecorder()
+			s.Handler().ServeHTTP(w, r)
+			if got := w.Body.String(); got != tt.want {
 				t.Errorf("client = %s, want %s", got, tt.want)
 			}
 		})
 	}
+}
+
+// TestUnknownClients: whoever comes through a proxy that names nobody shares ten allowances, and a fault costs a second
+// and bars nobody (AM-43, THREATS 33).
+func TestUnknownClients(t *testing.T) {
+	for name, cfg := range map[string]Config{"a proxy without the header": {ProxyHere: true}, "a tunnel": {}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := New(cfg)
+				s.Echo().GET("/guarded", ok, s.Addresses().Guard)
+				s.Echo().GET("/fault", func(c echo.Context) error {
+					s.Addresses().Fault(c.Request().Context(), ClientAddr(c))
+					return wire.ErrSignature
+				}, s.Addresses().Guard)
+				start := time.Now()
+				for range 30 {
+					if w := from(s, "127.0.0.1:5", "/fault"); w.Code != http.StatusUnauthorized {
+						t.Fatalf("a forged message is answered %d, want 401", w.Code)
+					}
+				}
+				if took := time.Since(start); took != 30*faultDelay {
+					t.Errorf("30 faults one after another take %v, want %v", took, 30*faultDelay)
+				}
+				if w := from(s, "127.0.0.1:6", "/guarded"); w.Code != http.StatusOK {
+					t.Errorf("after 30 faults another client is answered %d, want 200", w.Code)
+				}
+				if n := spend(s.Addresses(), "::"); n < 10*defaultRequests-40 || n > 10*defaultRequests {
+					t.Errorf("unknown clients have %d requests, want about %d", n, 10*defaultRequests)
+				}
+				if w := from(s, "127.0.0.1:6", "/guarded", "203.0.113.9"); cfg.ProxyHere != (w.Code == http.StatusOK) {
+					t.Errorf("with the header: %d", w.Code)
+				}
+			})
+		})
+	}
+}
+
+// TestFramed: the faults of a client that forges X-Forwarded-For do not bar the address that it names (THREATS 33).
+func TestFramed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, cfg := range []Config{{ProxyHere: true}, {}} {
+			a, s := New(cfg).Addresses(), &clients{cfg: cfg}
+			for range 30 {
+				r := httptest.NewRequest("POST", "/", nil)
+				r.RemoteAddr, r.Header = "127.0.0.1:5", http.Header{"X-Forwarded-For": {"203.0.113.9, 198.51.100.66"}} // the proxy appends
+				if !cfg.ProxyHere {
+					r.Header.Set("X-Forwarded-For", "203.0.113.9") // a tunnel does not
+				}
+				a.Fault(t.Context(), s.of(r))
+			}
+			if _, ok := a.Allow(netip.MustParseAddr("203.0.113.9")); !ok {
+				t.Errorf("%+v: the named address is barred", cfg)
+			}
+			if _, ok := a.Allow(netip.MustParseAddr("198.51.100.66")); ok != !cfg.ProxyHere {
+				t.Errorf("the address of the attacker is allowed: %v", ok)
+			}
+		}
+	})
+}
+
+// TestDelayIsBounded: a delay ends with the request, and a flood of faults does not keep more answers than the bound.
+func TestDelayIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, start := newAddresses(Config{}), time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for range maxDelayed {
+			waiting.Go(func() { a.Delay(ctx, rate.Unknown) })
+		}
+		synctest.Wait()
+		a.Delay(ctx, rate.Unknown)
+		a.Delay(ctx, netip.MustParseAddr("203.0.113.9"))
+		if took := time.Since(start); took != 0 {
+			t.Errorf("beyond the bound an answer is delayed by %v", took)
+		}
+		cancel()
+		waiting.Wait()
+		if took := time.Since(start); took != 0 || len(a.delayed) != 0 {
+			t.Errorf("requests that ended are delayed by %v, %d places are kept", took, len(a.delayed))
+		}
+	})
+}
+
+// TestUnknownClientsAreReported: the log says it once a day, the owner's status at any time.
+func TestUnknownClientsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		s := whoServer(Config{ProxyHere: true, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		from(s, "127.0.0.1:5", "/who", "203.0.113.9")
+		if said.Len() > 0 || s.Clients().Unknown != 0 {
+			t.Errorf("a known client is reported: %s", &said)
+		}
+		for range 100 {
+			from(s, "127.0.0.1:5", "/who")
+		}
+		if n := strings.Count(said.String(), "set network.trusted_proxies: none"); n != 1 {
+			t.Errorf("the log says it %d times, want once:\n%s", n, &said)
+		}
+		if got := *s.Clients(); got.Unknown != 100 || !got.LastUnknown.Equal(time.Now()) {
+			t.Errorf("Clients() = %+v, want 100 unknown ones, the last one now", got)
+		}
+		time.Sleep(warnUnknown)
+		from(s, "127.0.0.1:5", "/who")
+		if n := strings.Count(said.String(), "network.trusted_proxies"); n != 2 {
+			t.Errorf("a day later the log has said it %d times, want twice", n)
+		}
+		if New(Config{Local: true}).Clients() != nil {
+			t.Error("the local profile has a status of clients")
+		}
+	})
+}
+
+// TestProbe: the owner learns which client the process saw, and nobody else learns that it was asked.
+func TestProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{ProxyHere: true})
+		stranger := from(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
+		secret := s.ExpectProbe()
+		from(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
+		if _, seen := s.Probed(secret); seen {
+			t.Error("another request is taken for the probe")
+		}
+		w := from(s, "127.0.0.1:5", "/health?probe="+secret, "2001:db8::1, 203.0.113.9")
+		if w.Body.String() != stranger.Body.String() {
+			t.Errorf("the probe is answered %s, others %s", w.Body, stranger.Body)
+		}
+		if client, seen := s.Probed(secret); !seen || client != netip.MustParseAddr("203.0.113.9") {
+			t.Errorf("Probed = %v, %v", client, seen)
+		}
+		if _, seen := s.Probed(""); seen {
+			t.Error("an empty secret is answered")
+		}
+		secret = s.ExpectProbe()
+		time.Sleep(probeLife)
+		from(s, "127.0.0.1:5", "/health?probe="+secret)
+		if _, seen := s.Probed(secret); seen {
+			t.Error("a secret works after its end")
+		}
+	})
+}
+
+// TestFullPenalties: a list that is full of barred addresses of one /48 bars neither the one address of that /48 that made
+// no fault nor addresses of other networks (THREATS 32).
+func TestFullPenalties(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddresses(Config{})
+		bar := func(addr string) {
+			for range maxFaults {
+				a.Fault(t.Context(), netip.MustParseAddr(addr))
+			}
+		}
+		bar("198.51.100.66")
+		for i := range maxAddresses - 1 {
+			bar(fmt.Sprintf("2001:db8:1:%x::1", i))
+		}
+		for _, addr := range []string{"2001:db8:1:ffff::1", "2001:db8:2::1", "203.0.113.9"} {
+			if wait, ok := a.Allow(netip.MustParseAddr(addr)); !ok {
+				t.Errorf("%s is told to wait for %v", addr, wait)
+			}
+		}
+		for _, addr := range []string{"2001:db8:1::1", "2001:db8:1:fffe::1", "198.51.100.66"} {
+			if _, ok := a.Allow(netip.MustParseAddr(addr)); ok {
+				t.Errorf("%s made ten faults and is allowed", addr)
+			}
+		}
+	})
 }
 
 func TestSpoofedHeaderIsOneBucket(t *testing.T) { // AM-43, THREATS row 24
@@ -135,7 +333,7 @@ func TestFaults(t *testing.T) { // AM-43
 			if _, ok := a.Allow(addr); !ok {
 				t.Fatalf("refused after %d faults", i)
 			}
-			a.Fault(addr)
+			a.Fault(t.Context(), addr)
 		}
 		if wait, ok := a.Allow(addr); ok || wait != faultPenalty {
 			t.Errorf("after ten faults: wait %v, %v, want %v, false", wait, ok, faultPenalty)
@@ -169,7 +367,7 @@ func TestFreeAddresses(t *testing.T) { // AM-44, AM-82
 	}
 	a := newAddresses(Config{Local: true})
 	for range 100 {
-		a.Fault(addr)
+		a.Fault(t.Context(), addr)
 	}
 	if _, ok := a.Allow(addr); !ok {
 		t.Error("the local profile counts faults")

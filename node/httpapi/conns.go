@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -12,34 +11,42 @@ import (
 const (
 	defaultMaxConns        = 10_000
 	defaultMaxConnsPerAddr = 256
+	networkShare           = 4 // one network gets at most one connection in so many
 )
 
-// capped bounds the connections of l, in all and per address (AM-76). One too many is closed at once: waiting
-// would fill the backlog with an attacker's connections.
+// capped bounds the connections of l: in all, per address, and per network, so that one network cannot take all places
+// (AM-76). One too many is closed at once: waiting would fill the backlog with an attacker's connections.
 func capped(l net.Listener, cfg Config, counts *connCounts) net.Listener {
 	c := &conns{
 		Listener: l,
 		counts:   counts,
+		cfg:      cfg,
 		max:      cmp.Or(cfg.MaxConns, defaultMaxConns),
 		perAddr:  cmp.Or(cfg.MaxConnsPerAddr, defaultMaxConnsPerAddr),
-		trusted:  cfg.TrustedProxies,
 		open:     make(map[netip.Prefix]int),
 	}
 	if cfg.Local {
 		c.perAddr = -1
 	}
+	c.perNetwork = max(c.perAddr, c.max/networkShare)
 	return c
 }
 
 type conns struct {
 	net.Listener
-	counts       *connCounts
-	max, perAddr int // negative: no limit
-	trusted      []netip.Prefix
+	counts                   *connCounts
+	cfg                      Config
+	max, perAddr, perNetwork int // negative: no limit
 
 	mu    sync.Mutex
 	total int
-	open  map[netip.Prefix]int // by IPv4 address or IPv6 /64; as many keys as connections at most
+	open  map[netip.Prefix]int // by source
+}
+
+// source is what the connections of a client are counted by. The zero value is not counted.
+type source struct {
+	addr    netip.Prefix // IPv4 address, or /64 of IPv6
+	network netip.Prefix // /24, or /48
 }
 
 func (c *conns) Accept() (net.Conn, error) {
@@ -48,61 +55,61 @@ func (c *conns) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := c.key(conn.RemoteAddr())
-		if c.enter(key) {
-			return &counted{Conn: conn, leave: sync.OnceFunc(func() { c.leave(key) })}, nil
+		from := c.source(conn.RemoteAddr())
+		if c.enter(from) {
+			return &counted{Conn: conn, leave: sync.OnceFunc(func() { c.leave(from) })}, nil
 		}
 		conn.Close()
 	}
 }
 
-// key is what connections are counted by; not valid for those that are not counted per address.
-func (c *conns) key(remote net.Addr) netip.Prefix {
-	tcp, ok := remote.(*net.TCPAddr)
-	if !ok || c.perAddr < 0 {
-		return netip.Prefix{}
+// source returns the zero value for connections that carry many clients: of a proxy, and of this machine, where a tunnel
+// may end.
+func (c *conns) source(remote net.Addr) source {
+	addr := peerAddr(remote.String())
+	if c.perAddr < 0 || !addr.IsValid() || addr.IsLoopback() || c.cfg.isProxy(addr) {
+		return source{}
 	}
-	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
-	if slices.ContainsFunc(c.trusted, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-		return netip.Prefix{}
-	}
-	bits := addr.BitLen()
+	narrow, wide := 32, 24
 	if addr.Is6() {
-		bits = 64
+		narrow, wide = 64, 48
 	}
-	p, _ := addr.Prefix(bits) // cannot fail: bits fits the address
-	return p
+	var s source
+	s.addr, _ = addr.Prefix(narrow) // cannot fail: the bits fit the address
+	s.network, _ = addr.Prefix(wide)
+	return s
 }
 
-func (c *conns) enter(key netip.Prefix) bool {
+func (c *conns) enter(from source) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	counts := from != source{}
 	switch {
 	case c.max >= 0 && c.total >= c.max:
 		c.counts.refused.Inc()
 		return false
-	case key.IsValid() && c.open[key] >= c.perAddr:
+	case counts && (c.open[from.addr] >= c.perAddr || c.max >= 0 && c.open[from.network] >= c.perNetwork):
 		c.counts.refusedAddr.Inc()
 		return false
 	}
 	c.total++
 	c.counts.open.Add(1)
-	if key.IsValid() {
-		c.open[key]++
+	if counts {
+		c.open[from.addr]++
+		c.open[from.network]++
 	}
 	return true
 }
 
-func (c *conns) leave(key netip.Prefix) {
+func (c *conns) leave(from source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total--
 	c.counts.open.Add(-1)
-	if !key.IsValid() {
-		return
-	}
-	if c.open[key]--; c.open[key] == 0 {
-		delete(c.open, key)
+	for _, key := range []netip.Prefix{from.addr, from.network} {
+		if c.open[key]--; c.open[key] <= 0 {
+			delete(c.open, key)
+		}
 	}
 }
 

@@ -65,9 +65,10 @@ func (s *Server) WellKnown(doc func() wire.WellKnown) {
 	s.health.wellKnown = doc
 }
 
-func (h *health) mount(e *echo.Echo) {
+func (h *health) mount(e *echo.Echo, clients *clients) {
 	// A process that answers is alive: /health is 200 even when a part is not well, /readyz is not.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/health", func(c echo.Context) error {
+		clients.probed(c)
 		doc, _ := h.document(c.Request().Context())
 		Private(c)
 		return JSON(c, http.StatusOK, doc)
@@ -99,6 +100,8 @@ type ProcessStatus struct {
 	URL     string   `json:"url"`     // under which others reach the process
 	// Parts is the state of every part of the process, by name, as /health shows it.
 	Parts map[string]any `json:"parts"`
+	// Clients is whether clients are told apart, in the public profile.
+	Clients *ClientStatus `json:"clients,omitempty"`
 }
 
 // Parts returns the state of every part, as /health shows it.

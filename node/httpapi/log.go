@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -40,7 +41,9 @@ func (g *gate) record(c echo.Context, told *wire.Error, took time.Duration) {
 		slog.Int64("bytes", w.Size),
 		slog.Duration("took", took),
 	}
-	if client := ClientAddr(c); client.IsValid() { // none behind the owner's Unix socket
+	if client := ClientAddr(c); client == rate.Unknown {
+		attrs = append(attrs, slog.String("client", "unknown"))
+	} else if client.IsValid() { // none behind the owner's Unix socket
 		attrs = append(attrs, slog.String("client", client.String()))
 	}
 	if told != nil {

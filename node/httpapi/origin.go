@@ -14,7 +14,7 @@ import (
 
 // publicGate returns the gate of the public listener. In the local profile a request must name a loopback host,
 // which defeats DNS rebinding, and a web page of another origin may change nothing (AM-82).
-func publicGate(cfg Config) *gate {
+func publicGate(cfg Config, clients *clients) *gate {
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range cfg.CORSOrigins {
 		if err := cross.AddTrustedOrigin(origin); err != nil {
@@ -34,6 +34,8 @@ func publicGate(cfg Config) *gate {
 			if err := sameOrigin(cross, r); err != nil && !internal(r) {
 				return false, wire.ErrCrossOrigin.Because(err)
 			}
+		} else {
+			clients.note(r, cfg.Logger)
 		}
 		return cors(c, cfg.CORSOrigins), nil
 	}}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -38,11 +36,9 @@ func (s *Server) ServePlain(ctx context.Context, l net.Listener, challenge http.
 func (s *Server) plain(challenge http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(headerNoSniff, "nosniff")
-		if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-			if _, ok := s.addresses.Allow(from.Addr().Unmap().WithZone("")); !ok {
-				http.Error(w, "too many requests", http.StatusTooManyRequests)
-				return
-			}
+		if _, ok := s.addresses.Allow(s.clients.of(r)); !ok {
+			http.Error(w, "too many requests", http.StatusTooManyRequests)
+			return
 		}
 		if challenge != nil && strings.HasPrefix(r.URL.Path, ChallengePath) {
 			challenge.ServeHTTP(w, r)
@@ -78,9 +74,8 @@ func behindProxy(cfg Config) bool {
 func (s *Server) proxiedOnly(next http.Handler) http.Handler {
 	var once sync.Once
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, err := netip.ParseAddrPort(r.RemoteAddr)
-		addr := from.Addr().Unmap().WithZone("")
-		if err != nil || addr.IsLoopback() || slices.ContainsFunc(s.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		addr := peerAddr(r.RemoteAddr)
+		if !addr.IsValid() || addr.IsLoopback() || isIn(s.cfg.TrustedProxies, addr) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -76,7 +76,7 @@ func TestProxiedOnly(t *testing.T) {
 			t.Errorf("from %s: %d %s, want %d", from, w.Code, w.Body, want)
 		}
 	}
-	if n := strings.Count(said.String(), "network.trusted_proxies"); n != 1 {
+	if n := strings.Count(said.String(), "plain HTTP refused"); n != 1 {
 		t.Errorf("the operator is told %d times", n)
 	}
 	for _, tt := range []struct {

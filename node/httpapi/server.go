@@ -22,8 +22,10 @@ type Config struct {
 	// TLS ends TLS on this listener; nil speaks plain HTTP. Browsers are told to stay with https where PublicURL has
 	// the port that http and https share by default.
 	TLS *tls.Config
-	// TrustedProxies may name the client in X-Forwarded-For. Nobody else may.
+	// TrustedProxies may name the client in X-Forwarded-For.
 	TrustedProxies []netip.Prefix
+	// ProxyHere takes every connection from this machine for the reverse proxy's (AM-43). Nobody else may name a client.
+	ProxyHere bool
 	// CORSOrigins ("https://app.example.com") may call every route from a browser.
 	CORSOrigins []string
 	// RequestsPerMinute bounds each address (AM-43): 0 is 120, negative is no limit.
@@ -61,6 +63,7 @@ type Server struct {
 	cfg       Config
 	echo      *echo.Echo
 	addresses *Addresses
+	clients   *clients
 	conns     *connCounts
 	around    *Counter // of requests that came around the reverse proxy
 	health    health
@@ -72,11 +75,12 @@ func New(cfg Config) *Server {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, addresses: newAddresses(cfg), conns: newConnCounts(cfg.Metrics), around: cfg.Metrics.Limiter("plain-http"),
+		cfg: cfg, addresses: newAddresses(cfg), clients: &clients{cfg: cfg}, conns: newConnCounts(cfg.Metrics),
+		around: cfg.Metrics.Limiter("plain-http"),
 	}
-	s.echo = newEcho(publicGate(cfg), extractor(cfg.TrustedProxies))
+	s.echo = newEcho(publicGate(cfg, s.clients), s.clients.extract)
 	s.health.version = cfg.Version
-	s.health.mount(s.echo)
+	s.health.mount(s.echo, s.clients)
 	s.echo.Match([]string{http.MethodGet, http.MethodHead}, "/openapi.yaml", serveOpenAPI, AnyOrigin)
 	return s
 }

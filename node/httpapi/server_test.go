@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -261,7 +262,7 @@ func TestConnectionCaps(t *testing.T) { // AM-76
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
-			go func() { done <- New(tt.cfg).Serve(ctx, inner) }()
+			go func() { done <- New(tt.cfg).Serve(ctx, strangers{inner}) }()
 			served := 0
 			for range 4 {
 				conn, err := net.Dial("tcp", inner.Addr().String())
@@ -283,10 +284,63 @@ func TestConnectionCaps(t *testing.T) { // AM-76
 	}
 }
 
+// strangers is a listener whose connections seem to come from elsewhere.
+type strangers struct{ net.Listener }
+
+func (l strangers) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return stranger{conn}, err
+}
+
+type stranger struct{ net.Conn }
+
+func (stranger) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP("203.0.113.9"), Port: 9} }
+
+// TestConnectionsOfANetwork: one network cannot take all connections, and those that carry many clients are not counted
+// as one client's (AM-76, THREATS 33).
+func TestConnectionsOfANetwork(t *testing.T) {
+	from := func(format string, args ...any) net.Addr {
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf(format, args...)), 9))
+	}
+	for _, network := range []string{"2001:db8:1:%x::1", "198.51.100.%d"} {
+		c := capped(nil, Config{MaxConns: 400, MaxConnsPerAddr: 3}, newConnCounts(nil)).(*conns)
+		var open []source
+		for i := range 600 {
+			if s := c.source(from(network, i%200)); c.enter(s) {
+				open = append(open, s)
+			}
+		}
+		if len(open) != 100 {
+			t.Errorf("%s has %d connections, want a quarter of 400", network, len(open))
+		}
+		if !c.enter(c.source(from("203.0.113.9"))) || !c.enter(c.source(from("2001:db8:2::1"))) {
+			t.Errorf("%s shuts another network out", network)
+		}
+		for _, s := range open {
+			c.leave(s)
+		}
+		if len(c.open) != 4 || c.total != 2 {
+			t.Errorf("%d keys of %d connections are kept, want 4 of 2", len(c.open), c.total)
+		}
+	}
+	for remote, cfg := range map[string]Config{
+		"127.0.0.1": {MaxConnsPerAddr: 1, ProxyHere: true},
+		"::1":       {MaxConnsPerAddr: 1},
+		"10.0.0.1":  {MaxConnsPerAddr: 1, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+	} {
+		c := capped(nil, cfg, newConnCounts(nil)).(*conns)
+		for i := range 300 {
+			if !c.enter(c.source(from("%s", remote))) {
+				t.Fatalf("connection %d of a proxy or tunnel at %s is refused", i, remote)
+			}
+		}
+	}
+}
+
 func TestConnectionsAreGivenBack(t *testing.T) {
 	c := capped(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}, newConnCounts(nil)).(*conns)
-	a := c.key(&net.TCPAddr{IP: net.ParseIP("2001:db8::1")})
-	b := c.key(&net.TCPAddr{IP: net.ParseIP("2001:db8::2")})
+	a := c.source(&net.TCPAddr{IP: net.ParseIP("2001:db8::1")})
+	b := c.source(&net.TCPAddr{IP: net.ParseIP("2001:db8::2")})
 	if a != b {
 		t.Errorf("two addresses of one /64 count apart: %v, %v", a, b)
 	}
@@ -297,7 +351,7 @@ func TestConnectionsAreGivenBack(t *testing.T) {
 	if !c.enter(b) {
 		t.Error("a closed connection still counts")
 	}
-	if len(c.open) != 1 {
-		t.Errorf("%d keys are kept, want 1", len(c.open))
+	if len(c.open) != 2 {
+		t.Errorf("%d keys are kept, want 2", len(c.open))
 	}
 }

@@ -140,7 +140,7 @@ func (b *Bridge) charge(c echo.Context) *Error {
 // tally counts what did not verify against the caller's address: after ten in a minute it is refused (AM-43).
 func (b *Bridge) tally(c echo.Context, r Reply) {
 	if r.Forged {
-		b.cfg.Addresses.Fault(httpapi.ClientAddr(c))
+		b.cfg.Addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))
 	}
 }
 
