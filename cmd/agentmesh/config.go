@@ -254,9 +254,10 @@ type NetworkConfig struct {
 	// CIDRs of private networks whose agents may be called, over http as well (AM-80).
 	// Danger: whoever puts a card into your directory may then aim requests at them.
 	AllowPrivate []netip.Prefix `key:"allow_private"`
-	// CIDRs of reverse proxies whose X-Forwarded-For is believed. Empty: the address of the connection counts. With an
-	// https public_url and no tls, plain HTTP is taken from them and from this machine alone.
-	TrustedProxies []netip.Prefix `key:"trusted_proxies"`
+	// CIDRs of reverse proxies whose X-Forwarded-For is believed. Empty: with a public_url and no tls, connections from
+	// this machine are the proxy's, if nobody else can connect. The word none: the header is never believed; needed behind
+	// a TCP tunnel. With an https public_url and no tls, plain HTTP is taken from proxies and from this machine alone.
+	TrustedProxies trustedProxies `key:"trusted_proxies"`
 	// Origins of web pages that may call the listener.
 	CORSOrigins []string `key:"cors_origins"`
 	// Connections at once.

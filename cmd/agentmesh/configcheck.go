@@ -210,7 +210,8 @@ func (c Config) opened() []string {
 		add(c.Registration.PerHour == 0, "registration.per_hour: off")
 		add(c.Network.MaxConnections == 0, "network.max_connections: off")
 		add(c.Network.MaxConnectionsPerAddress == 0, "network.max_connections_per_address: off")
-		add(len(c.Network.TrustedProxies) > 0, "network.trusted_proxies: X-Forwarded-For is believed from %s", prefixes(c.Network.TrustedProxies))
+		proxies := c.Network.TrustedProxies.listed()
+		add(len(proxies) > 0, "network.trusted_proxies: X-Forwarded-For is believed from %s", prefixes(proxies))
 	}
 	return out
 }

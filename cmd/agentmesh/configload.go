@@ -117,7 +117,7 @@ func setText(root reflect.Value, l leaf, text, from string) error {
 		v.SetString(text)
 		return nil
 	}
-	if v.Kind() == reflect.Slice && !isTable(v.Type().Elem()) && !strings.HasPrefix(strings.TrimSpace(text), "[") {
+	if v.Kind() == reflect.Slice && !isTable(v.Type().Elem()) && !isText(v.Type()) && !strings.HasPrefix(strings.TrimSpace(text), "[") {
 		text = "[" + text + "]"
 	}
 	n, err := parseYAML(from, []byte(text))

@@ -65,7 +65,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) error {
 		return d.fail(n, key, "anchors and aliases are not used here")
 	case isTable(v.Type()):
 		return d.table(n, v, key)
-	case v.Kind() == reflect.Slice:
+	case v.Kind() == reflect.Slice && !(isText(v.Type()) && n.Kind == yaml.ScalarNode):
 		return d.list(n, v, key)
 	case v.Kind() == reflect.Map:
 		return d.texts(n, v, key)

@@ -126,6 +126,9 @@ func (d *doctor) examine(ctx context.Context) {
 	case configured && d.cfg.Public(): // the process that runs does not use it yet
 		d.publicURL(ctx, d.cfg.PublicURL)
 	}
+	if d.status != nil && !local && named {
+		d.clients(ctx, base)
+	}
 	if d.status != nil && slices.Contains(d.status.Roles, roleDirectory) && named {
 		d.ownDirectory(ctx, base, local)
 	}

@@ -31,12 +31,18 @@ type seen struct {
 }
 
 func look(ctx context.Context, h *client.HTTP, reach client.Reach, target string) (seen, error) {
+	return lookWith(ctx, h, reach, target, http.Header{})
+}
+
+// lookWith is look with headers.
+func lookWith(ctx context.Context, h *client.HTTP, reach client.Reach, target string, header http.Header) (seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return seen{}, err
 	}
+	req.Header = header
 	req.Header.Set("Accept", "application/json")
 	resp, err := h.Do(ctx, reach, req)
 	if err != nil {

@@ -130,7 +130,8 @@ func (p *process) assemble(ctx context.Context, base string) error {
 	})
 	_, exempt := p.cfg.exempt()
 	p.edge = httpapi.New(httpapi.Config{
-		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TLS: p.tlsConfig(), TrustedProxies: p.cfg.Network.TrustedProxies,
+		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TLS: p.tlsConfig(),
+		TrustedProxies: p.cfg.Network.TrustedProxies.listed(), ProxyHere: p.cfg.proxyHere(),
 		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: offBelowOne(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
 		MaxConns: offBelowOne(p.cfg.Network.MaxConnections), MaxConnsPerAddr: offBelowOne(p.cfg.Network.MaxConnectionsPerAddress),
 		Version: thisBuild().Version, Logger: p.log, Metrics: p.metrics,
@@ -340,6 +341,7 @@ func (p *process) mountProcess(g *echo.Group) {
 	g.GET("/certificate", p.ownerCertificate)
 	g.GET("/version", func(c echo.Context) error { return httpapi.JSON(c, http.StatusOK, thisBuild()) })
 	g.GET("/cards/:id", p.ownerCard)
+	p.mountProbes(g)
 }
 
 // ownerCard looks up the card of another agent.

@@ -7,13 +7,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 )
 
 // processStatus returns the part of the status that is about the process, whatever its roles are.
 func (p *process) processStatus(ctx context.Context) httpapi.ProcessStatus {
-	s := httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: "local", URL: p.base, Parts: p.edge.Parts(ctx)}
+	s := httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: "local", URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients()}
 	if p.cfg.Public() {
 		s.Profile = "public"
 	}
@@ -39,5 +40,24 @@ func (p *process) mountStatus(g *echo.Group) {
 			Store   string        `json:"store"`
 			Notify  notify.Status `json:"notify"`
 		}{p.processStatus(ctx), started, store, told})
+	})
+}
+
+// clientProbe is the secret of a request whose client the owner wants to know.
+type clientProbe struct {
+	Probe string `json:"probe"`
+}
+
+// mountProbes lets the owner find out which client the process sees of a request that comes through the public URL.
+func (p *process) mountProbes(g *echo.Group) {
+	g.POST("/clients/probes", func(c echo.Context) error {
+		return httpapi.JSON(c, http.StatusOK, clientProbe{p.edge.ExpectProbe()})
+	})
+	g.GET("/clients/probes/:probe", func(c echo.Context) error {
+		addr, seen := p.edge.Probed(c.Param("probe"))
+		if addr == rate.Unknown {
+			return httpapi.JSON(c, http.StatusOK, seenClient{Seen: seen, Unknown: true})
+		}
+		return httpapi.JSON(c, http.StatusOK, seenClient{Seen: seen, Client: addr})
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 )
 
@@ -23,6 +24,7 @@ type statusAnswer struct {
 	Profile string                `json:"profile"`
 	URL     string                `json:"url"`
 	Parts   map[string]partStatus `json:"parts"`
+	Clients *httpapi.ClientStatus `json:"clients"` // nil in the local profile
 
 	AgentID     string    `json:"agent_id"`
 	Name        string    `json:"name"`
@@ -88,6 +90,13 @@ func (a *app) showStatus(s statusAnswer) {
 		}
 	}
 	rows = append(rows, partRows(s.Parts)...)
+	if c := s.Clients; c != nil && c.Unknown > 0 {
+		text := fmt.Sprintf("%d requests did not say who their client is, the last one %s: all such clients share one allowance", c.Unknown, when(c.LastUnknown))
+		if c.Proxy {
+			text += "; agentmesh doctor says what to do"
+		}
+		rows = append(rows, []string{"clients", text})
+	}
 	for _, k := range slices.Sorted(maps.Keys(s.Outbox)) {
 		rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
 	}

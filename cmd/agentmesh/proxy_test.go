@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// Addresses of clients as the tests pretend them: all of them really come from this machine.
+const (
+	headerTestClient = "X-Test-Client"
+	attackerAddr     = "198.51.100.66"
+	honestAddr       = "203.0.113.9"
+)
+
+// front is what stands before a process: a reverse proxy or a tunnel, which ends TLS.
+type front struct {
+	t       *testing.T
+	serve   *tlsServe
+	flags   []string
+	address string
+	client  *http.Client
+	cert    string
+}
+
+// startFront starts the README's proxy command behind a front. forward, if not nil, changes what the proxy passes on. If
+// forward is nil, the front is a tunnel.
+func startFront(t *testing.T, forward func(*httputil.ProxyRequest), more ...string) *front {
+	t.Helper()
+	dir := t.TempDir()
+	f := &front{t: t, cert: filepath.Join(dir, "cert.pem")}
+	keyFile := filepath.Join(dir, "key.pem")
+	writeCertificate(t, f.cert, keyFile, 90*24*time.Hour, "127.0.0.1")
+	pair, err := tls.LoadX509KeyPair(f.cert, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	f.address = "https://" + l.Addr().String()
+	f.flags = append([]string{"--public-url", f.address, "--set", "network.allow_private=127.0.0.0/8", "--set", "access.mode=open"}, more...)
+	f.serve = &tlsServe{t: t, data: filepath.Join(dir, "data")}
+	f.serve.run(f.flags)
+	f.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+	}}
+	if forward == nil {
+		go tunnel(l, f.serve.where.Address)
+		return f
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: "http", Host: f.serve.where.Address})
+		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
+		forward(r)
+		r.Out.Header.Del(headerTestClient)
+	}}
+	srv := &http.Server{Handler: proxy, ErrorLog: log.New(io.Discard, "", 0)} // doctor's look at the certificate ends early
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	return f
+}
+
+// tunnel carries connections to an address, as ssh -R and HAProxy in TCP mode do.
+func tunnel(l net.Listener, to string) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			inside, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			defer inside.Close()
+			go func() {
+				io.Copy(inside, conn)
+				inside.Close()
+			}()
+			io.Copy(conn, inside)
+		}()
+	}
+}
+
+// post sends a body from a client's address, with headers in pairs.
+func (f *front) post(from, path string, body []byte, headers ...string) (int, string) {
+	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.address+path, bytes.NewReader(body))
+	if err != nil {
+		f.t.Error(err)
+		return 0, ""
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(headerTestClient, from)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		f.t.Error(err)
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Error(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// register lists the agent of a name from an address.
+func (f *front) register(from, name string) wire.Card {
+	f.t.Helper()
+	card := meshtest.Card(f.t, name, "https://"+name+".example.org/agentmesh")
+	if status, body := f.post(from, "/v1/agents", card.Tree.JSON(), "Authorization", "Bearer credential-of-"+name); status != http.StatusCreated {
+		f.t.Fatalf("register %s from %s: %d %s", name, from, status, body)
+	}
+	return card
+}
+
+// message returns a message of an agent to the process, signed by any key.
+func (f *front) message(from wire.AgentID, key *signing.PrivateKey) []byte {
+	f.t.Helper()
+	payload, err := wire.ParseObject([]byte(`{"action":"deliver","message":{"body":"hello"}}`))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	draft := wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: from, To: f.serve.where.AgentID,
+		Time: time.Now(), Intent: wire.Deliver, Payload: payload,
+	}
+	signed, err := key.SignValue(draft.Tree())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return signed.JSON()
+}
+
+// command runs a command on the data directory of the process and returns what it printed.
+func (f *front) command(name string) string {
+	f.t.Helper()
+	args := []string{name}
+	if name == "doctor" {
+		args = append(args, f.flags...)
+	}
+	cmd := agentmeshAt(f.serve.data, args...)
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+f.cert)
+	out, err := cmd.Output()
+	if err != nil && !strings.Contains(string(out), "\nfail ") {
+		f.t.Errorf("%s: %v\n%s", name, err, out)
+	}
+	return string(out)
+}
+
+// TestForgersBehindProxies: thirty forged messages, some of which name another client in X-Forwarded-For, shut that client
+// out neither behind a proxy that sets the header, nor behind one that does not, nor through a tunnel; status and doctor
+// say what the process sees (AM-43, THREATS 33).
+func TestForgersBehindProxies(t *testing.T) {
+	t.Parallel()
+	sets := func(r *httputil.ProxyRequest) { // as nginx with $proxy_add_x_forwarded_for
+		client := r.In.Header.Get(headerTestClient)
+		if client == "" {
+			client = "203.0.113.77"
+		}
+		r.Out.Header["X-Forwarded-For"] = append(r.Out.Header["X-Forwarded-For"], client)
+	}
+	drops := func(r *httputil.ProxyRequest) { r.Out.Header.Del("X-Forwarded-For") }
+	passes := func(*httputil.ProxyRequest) {} // as nginx without proxy_set_header
+	const none = "network.trusted_proxies=none"
+	const sharedRow = `(?m)^clients +\d+ requests did not say who their client is`
+	for name, tt := range map[string]struct {
+		forward func(*httputil.ProxyRequest)
+		more    []string
+		barred  bool   // the attacker, at its own address
+		doctor  string // its line about clients
+		status  bool   // says that clients share
+	}{
+		"a proxy that sets the header":        {sets, nil, true, `ok +clients +they are told apart`, false},
+		"a listed proxy that sets the header": {sets, []string{"--set", "network.trusted_proxies=127.0.0.1/32"}, true, `ok +clients +they are told apart`, false},
+		"a proxy without the header":          {drops, nil, false, `warn +clients +the proxy does not say who its clients are`, true},
+		"a listed proxy without the header":   {drops, []string{"--set", "network.trusted_proxies=127.0.0.1/32"}, false, `warn +clients +the proxy does not say`, true},
+		"a proxy that passes the header on":   {passes, nil, false, `fail +clients +a forged X-Forwarded-For is believed`, true},
+		"a tunnel":                            {nil, nil, false, `fail +clients +a forged X-Forwarded-For is believed`, true},
+		"a tunnel that is told of":            {nil, []string{"--set", none}, false, `ok +clients +a tunnel hides them`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startFront(t, tt.forward, tt.more...)
+			victim, honest := f.register(attackerAddr, "victim"), f.register(honestAddr, "honest")
+			var forgers sync.WaitGroup
+			for i := range 30 {
+				body := f.message(victim.ID, meshtest.Key("mallory"))
+				var headers []string
+				if i%2 == 0 {
+					headers = []string{"X-Forwarded-For", honestAddr}
+				}
+				forgers.Go(func() {
+					if status, answer := f.post(attackerAddr, "/agentmesh", body, headers...); status != http.StatusUnauthorized && status != http.StatusTooManyRequests {
+						t.Errorf("a forged message is answered %d %s", status, answer)
+					}
+				})
+			}
+			forgers.Wait()
+			start := time.Now()
+			if status, answer := f.post(honestAddr, "/agentmesh", f.message(honest.ID, meshtest.Key("honest"))); status >= 300 {
+				t.Errorf("after 30 forged messages another client is answered %d %s", status, answer)
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("another client waits for %v", took)
+			}
+			want := http.StatusUnauthorized
+			if tt.barred {
+				want = http.StatusTooManyRequests
+			}
+			if status, answer := f.post(attackerAddr, "/agentmesh", f.message(victim.ID, meshtest.Key("mallory"))); status != want {
+				t.Errorf("the attacker is answered %d %s, want %d", status, answer, want)
+			}
+			if out := f.command("status"); tt.status != regexp.MustCompile(sharedRow).MatchString(out) {
+				t.Errorf("status says that clients share: %v, want %v:\n%s", !tt.status, tt.status, out)
+			}
+			if out := f.command("doctor"); !regexp.MustCompile("(?m)^" + tt.doctor).MatchString(out) {
+				t.Errorf("doctor does not say %q:\n%s", tt.doctor, out)
+			}
+			f.serve.stop()
+			if n := strings.Count(f.serve.log.String(), "requests do not say who their client is"); tt.status != (n == 1) {
+				t.Errorf("the log says %d times that clients share, want %v", n, tt.status)
+			}
+		})
+	}
+}
