@@ -27,26 +27,28 @@ func DefaultRates() Rates { return Rates{NewConversations: 10, Conversation: 60,
 
 // Charge is one accepted message, as the limits see it.
 type Charge struct {
-	Sender string // principal
-	Conv   store.ConvKey
-	New    bool // it opens its conversation
-	Known  bool // allow-listed, approved, or written to first by our owner
+	Sender  string // principal; of a native message it is the id of the sender's card
+	Conv    store.ConvKey
+	New     bool          // it opens its conversation
+	Known   bool          // allow-listed, approved, or written to first by our owner
+	Sources []rate.Source // where a stranger's message came from; empty if nothing tells
 }
 
 // Meter holds senders to [Rates]. It is line 12 of the receive table. It is safe for concurrent use.
 type Meter struct {
 	exempt map[string]struct{}
 
-	mu      sync.Mutex // makes one charge of several buckets
-	buckets map[string]*rate.Buckets
+	mu        sync.Mutex // makes one charge of several buckets
+	buckets   map[string]*rate.Buckets
+	strangers *rate.Pool // AM-42
 }
 
-// The buckets of a meter, by their name in a snapshot.
+// The limits of a meter, by their name in a snapshot.
 const (
-	bucketSender    = "sender"
-	bucketConv      = "conversation"
-	bucketTotal     = "total"
-	bucketStrangers = "strangers"
+	limitSender    = "sender"
+	limitConv      = "conversation"
+	limitTotal     = "total"
+	limitStrangers = "strangers"
 )
 
 // NewMeter returns a meter with full buckets. The exempt principals are never charged (AM-44), nor is anybody behind an
@@ -58,72 +60,104 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 		}
 		return rate.NewBuckets(rate.PerHour(n), n, keys)
 	}
-	strangers := r.Total / 2
-	if r.Total == 1 {
-		strangers = 1 // half of one: or no stranger could ever ask to be approved
-	}
-	return &Meter{
+	m := &Meter{
 		exempt: set(exempt),
 		buckets: map[string]*rate.Buckets{
-			bucketSender:    perHour(r.NewConversations, maxMeterKeys),
-			bucketConv:      perHour(r.Conversation, maxMeterKeys),
-			bucketTotal:     perHour(r.Total, 1),
-			bucketStrangers: perHour(strangers, 1), // AM-42
+			limitSender: perHour(r.NewConversations, maxMeterKeys),
+			limitConv:   perHour(r.Conversation, maxMeterKeys),
+			limitTotal:  perHour(r.Total, 1),
 		},
 	}
+	if r.Total > 0 {
+		n := max(1, r.Total/2) // with none, no stranger could ever ask to be approved
+		m.strangers = rate.NewPool(rate.PerHour(n), n)
+	}
+	return m
 }
 
-// Charge takes one token from every bucket that the message touches, or none where one of them is empty; then
-// wait says when to come back (AM-41).
+// Charge takes one token from everything that the message touches or, if one of them has none, nothing; then wait is how
+// long until the message may come again (AM-41).
 func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
-	link, _, _ := strings.Cut(c.Sender, "/")
-	for _, who := range []string{c.Sender, link} {
-		if _, free := m.exempt[who]; free {
-			return 0, true
-		}
-	}
-	type draw struct{ bucket, key string }
-	draws := []draw{{bucketConv, c.Conv.Peer + "\x00" + c.Conv.ID}, {bucketTotal, ""}}
-	if c.New {
-		draws = append(draws, draw{bucketSender, c.Sender})
-	}
-	if !c.Known {
-		draws = append(draws, draw{bucketStrangers, ""})
+	if m.isExempt(c.Sender) {
+		return 0, true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, d := range draws {
-		wait = max(wait, m.buckets[d.bucket].Peek(d.key, now))
+	keys := c.keys()
+	for limit, key := range keys {
+		wait = max(wait, m.buckets[limit].Peek(key, now))
+	}
+	if !c.Known {
+		wait = max(wait, m.strangers.Peek(c.Sources, c.Sender, now))
 	}
 	if wait > 0 {
 		return wait, false
 	}
-	for _, d := range draws {
-		m.buckets[d.bucket].Take(d.key, now)
+	for limit, key := range keys {
+		m.buckets[limit].Take(key, now)
+	}
+	if !c.Known {
+		m.strangers.Take(c.Sources, c.Sender, now)
 	}
 	return 0, true
 }
 
+// Return undoes a Charge: the message was refused for want of a place, so that it used up nothing (AM-41).
+func (m *Meter) Return(c Charge, now time.Time) {
+	if m.isExempt(c.Sender) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for limit, key := range c.keys() {
+		m.buckets[limit].Return(key, now)
+	}
+	if !c.Known {
+		m.strangers.Return(c.Sources, c.Sender, now)
+	}
+}
+
+// keys returns the bucket of each limit that the message draws from.
+func (c Charge) keys() map[string]string {
+	keys := map[string]string{limitConv: c.Conv.Peer + "\x00" + c.Conv.ID, limitTotal: ""}
+	if c.New {
+		keys[limitSender] = c.Sender
+	}
+	return keys
+}
+
+func (m *Meter) isExempt(sender string) bool {
+	link, _, _ := strings.Cut(sender, "/")
+	_, free := m.exempt[sender]
+	_, linkFree := m.exempt[link]
+	return free || linkFree
+}
+
 // MeterLimits lists the names of a meter's limits.
 func MeterLimits() []string {
-	return []string{bucketSender, bucketConv, bucketTotal, bucketStrangers}
+	return []string{limitSender, limitConv, limitTotal, limitStrangers}
 }
 
 // Refused returns how many messages the limit of this name, one of [MeterLimits], refused. Several may refuse the same one.
-func (m *Meter) Refused(limit string) uint64 { return m.buckets[limit].Refused() }
+func (m *Meter) Refused(limit string) uint64 {
+	if limit == limitStrangers {
+		return m.strangers.Refused()
+	}
+	return m.buckets[limit].Refused()
+}
 
 // Snapshot returns what a restart must remember (AM-44).
 func (m *Meter) Snapshot(now time.Time) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make(map[string]json.RawMessage, len(m.buckets))
+	all := map[string]json.RawMessage{limitStrangers: m.strangers.Snapshot(now)}
 	for name, b := range m.buckets {
 		all[name] = b.Snapshot(now)
 	}
 	return encode(all)
 }
 
-// Restore fills the buckets from a snapshot. It is meant for a new meter; limits may have changed since.
+// Restore drains the buckets as a snapshot says. It is meant for a new meter; limits may have changed since.
 func (m *Meter) Restore(data []byte, now time.Time) error {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
@@ -131,6 +165,11 @@ func (m *Meter) Restore(data []byte, now time.Time) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if data := all[limitStrangers]; len(data) > 0 { // that of an older version does not say who drew, and restores nothing
+		if err := m.strangers.Restore(data, now); err != nil {
+			return fmt.Errorf("read rate limits of %s: %w", limitStrangers, err)
+		}
+	}
 	for name, b := range m.buckets {
 		if len(all[name]) == 0 {
 			continue

@@ -2,12 +2,14 @@ package acl_test
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -15,6 +17,11 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func conv(peer string, n int) store.ConvKey {
 	return store.ConvKey{Peer: peer, ID: fmt.Sprintf("conv_%d", n)}
+}
+
+// from returns the sources of a message from one of many networks.
+func from(i int) []rate.Source {
+	return rate.AddrSources(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}))
 }
 
 // charge fails the test where the meter does not answer as wanted.
@@ -64,7 +71,7 @@ func TestStrangersShareHalf(t *testing.T) {
 		strangers := 0
 		for i := range total {
 			sender := fmt.Sprintf("am_%d", i)
-			if _, ok := m.Charge(acl.Charge{Sender: sender, Conv: conv(sender, 0)}, start); ok {
+			if _, ok := m.Charge(acl.Charge{Sender: sender, Conv: conv(sender, 0), Sources: from(i)}, start); ok {
 				strangers++
 			}
 		}
@@ -78,6 +85,51 @@ func TestStrangersShareHalf(t *testing.T) {
 	if _, ok := acl.NewMeter(acl.Rates{Total: 1}).Charge(acl.Charge{Sender: "am_a"}, start); !ok {
 		t.Error("with a total of one no stranger can ever ask to be approved")
 	}
+}
+
+// One attacker with 60 cards on 6 tokens at one address leaves room for a newcomer from elsewhere, at once and after hours
+// of taking each token as it comes back (AM-42, THREATS row 31).
+func TestStrangersShareFairly(t *testing.T) {
+	m := acl.NewMeter(acl.DefaultRates())
+	attack := func(i int, now time.Time) bool {
+		sender := fmt.Sprintf("am_evil%d", i%60)
+		sources := append(from(0), rate.Source{Key: fmt.Sprintf("credential:%d", i%6), Width: 1})
+		_, ok := m.Charge(acl.Charge{Sender: sender, Conv: conv(sender, i), New: true, Sources: sources}, now)
+		return ok
+	}
+	served := 0
+	for i := range 600 {
+		if attack(i, start) {
+			served++
+		}
+	}
+	if served != 25 {
+		t.Errorf("the attacker got %d messages in at once, want half of what strangers have, 25", served)
+	}
+	charge(t, m, acl.Charge{Sender: "am_new", Conv: conv("am_new", 0), New: true, Sources: from(1)}, start, 0)
+	charge(t, m, acl.Charge{Sender: "am_mail", Conv: conv("am_mail", 0), New: true}, start, 0)
+	for i := range 300 {
+		now := start.Add(time.Duration(i+1) * 72 * time.Second)
+		attack(i, now)
+		if i%50 == 0 {
+			sender := fmt.Sprintf("am_new%d", i)
+			charge(t, m, acl.Charge{Sender: sender, Conv: conv(sender, 0), New: true, Sources: from(2 + i)}, now, 0)
+		}
+	}
+}
+
+// A message that was refused for want of a place used up nothing (AM-41).
+func TestReturn(t *testing.T) {
+	m := acl.NewMeter(acl.Rates{NewConversations: 1, Conversation: 1, Total: 2}, "am_free")
+	c := acl.Charge{Sender: "am_a", Conv: conv("am_a", 0), New: true, Sources: from(1)}
+	for range 10 {
+		charge(t, m, c, start, 0)
+		m.Return(c, start)
+	}
+	m.Return(c, start) // never more than there was
+	m.Return(acl.Charge{Sender: "am_free"}, start)
+	charge(t, m, c, start, 0)
+	charge(t, m, c, start, time.Hour)
 }
 
 // A refused message costs nothing: not the buckets that would have served it (AM-41).
@@ -131,12 +183,17 @@ func TestMeterProperties(t *testing.T) {
 			c := acl.Charge{
 				Sender: sender, Conv: conv(sender, rapid.IntRange(0, 3).Draw(t, "conversation")),
 				New: rapid.Bool().Draw(t, "new"), Known: sender == "am_c",
+				Sources: rapid.SampledFrom([][]rate.Source{nil, from(1), from(2)}).Draw(t, "sources"),
 			}
 			room := said[c.Conv] < r.Conversation && total < r.Total && (!c.New || opened[sender] < r.NewConversations) &&
 				(c.Known || strangers < r.Total/2)
 			wait, ok := m.Charge(c, start)
-			if ok != room || ok != (wait == 0) {
+			if ok && !room || c.Known && ok != room || ok != (wait == 0) {
 				t.Fatalf("Charge(%+v) = %v, %v, want %v", c, wait, ok, room)
+			}
+			if ok && rapid.Bool().Draw(t, "no place") { // costs nothing, like a message that was refused here
+				m.Return(c, start)
+				continue
 			}
 			if !ok {
 				continue
@@ -167,6 +224,27 @@ func TestMeterSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	charge(t, restarted, acl.Charge{Sender: "am_a", Conv: conv("am_a", 10), New: true}, after, 300*time.Second)
+
+	for i := range 15 { // other cards of the same address go on where the one left off
+		sender := fmt.Sprintf("am_%d", i)
+		charge(t, restarted, acl.Charge{Sender: sender, Conv: conv(sender, 0), New: true, Sources: from(1)}, after, 0)
+	}
+	again := acl.NewMeter(rates)
+	if err := again.Restore(restarted.Snapshot(after), after); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := again.Charge(acl.Charge{Sender: "am_y", Conv: conv("am_y", 0), New: true, Sources: from(1)}, after); ok {
+		t.Error("after a restart a source that drew more than its share is served")
+	}
+	charge(t, again, acl.Charge{Sender: "am_z", Conv: conv("am_z", 0), New: true, Sources: from(2)}, after, 0)
+
+	old := acl.NewMeter(rates) // of a version in which strangers had one bucket
+	if err := old.Restore(fmt.Appendf(nil, `{"strangers":{"":%d},"total":{"":%[1]d}}`, after.Add(time.Hour).UnixMilli()), after); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := old.Charge(acl.Charge{Sender: "am_y", Known: true}, after); ok {
+		t.Error("the total of an old snapshot is not restored")
+	}
 
 	without := acl.NewMeter(acl.Rates{Total: 100})
 	if err := without.Restore(data, after); err != nil {

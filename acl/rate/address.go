@@ -84,13 +84,13 @@ func (a *Allowance) Return(addr netip.Addr, now time.Time) {
 		return
 	}
 	if addr == Unknown {
-		a.unknown.putBack("", now)
+		a.unknown.Return("", now)
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.payers(addr, now) {
-		p.buckets.putBack(p.key, now)
+		p.buckets.Return(p.key, now)
 	}
 }
 

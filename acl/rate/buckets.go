@@ -142,8 +142,11 @@ func (b *Buckets) add(key string, now time.Time) {
 	b.set(key, min(b.debt(key, now)+b.interval, b.whole), now)
 }
 
-// putBack gives key back a token that was taken.
-func (b *Buckets) putBack(key string, now time.Time) {
+// Return gives key back a token that was taken.
+func (b *Buckets) Return(key string, now time.Time) {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now = b.time(now)

@@ -11,8 +11,8 @@ import (
 
 // Source is where a draw comes from: an address, the network around it, a credential, a host.
 type Source struct {
-	Key   string
-	Width int // what it may draw, in shares: 1, 2 or 4
+	Key   string `json:"key"`
+	Width int    `json:"width"` // what it may draw, in shares: 1, 2 or 4
 }
 
 // AddrSources returns the sources of an address, none for [Unknown] or the zero address: an IPv4 address and its /24, or
@@ -76,8 +76,9 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 	defer p.mu.Unlock()
 	reserve := 0 // tokens that this draw must leave to others
 	if len(sources) == 0 {
-		sources, reserve = []Source{{"id:" + id, 1}}, p.n/4
+		reserve = p.n / 4
 	}
+	sources = counted(sources, id)
 	wait = p.waitFor(p.n/2, now) // for the half that is open to all
 	if wait > 0 {
 		contested := p.waitFor(reserve, now)
@@ -98,6 +99,27 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 		}
 	}
 	return 0, true
+}
+
+// Return gives back a token that Take took for the same sources and id.
+func (p *Pool) Return(sources []Source, id string, now time.Time) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all.Return("", now)
+	for _, s := range counted(sources, id) {
+		p.shares[s.Width].Return(s.Key, now)
+	}
+}
+
+// counted returns what a draw is counted for: its sources or, if it has none, its id.
+func counted(sources []Source, id string) []Source {
+	if len(sources) == 0 {
+		return []Source{{"id:" + id, 1}}
+	}
+	return sources
 }
 
 // waitFor returns how long it takes until more than left tokens are there.
