@@ -61,7 +61,7 @@ func TestOurClient(t *testing.T) {
 		}
 
 		peers := client.NewCards(client.CardsConfig{Directories: []*client.Directory{dir}, HTTP: transport, Records: db.Records()})
-		pinned, err := peers.Lookup(ctx, id, time.Now())
+		pinned, err := peers.Lookup(ctx, id, client.Origin{}, time.Now())
 		if err != nil {
 			t.Fatalf("Lookup = %v", err)
 		}

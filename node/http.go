@@ -6,7 +6,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -39,7 +38,7 @@ func (n *Node) postMessage(c echo.Context, addresses *httpapi.Addresses) error {
 	if err := httpapi.KeepOpen(c, n.cfg.SyncDeadline+10*time.Second); err != nil {
 		return err
 	}
-	out, err := n.Receive(client.PaidBy(c.Request().Context(), addresses.Payer(c)), body)
+	out, err := n.ReceiveFrom(c.Request().Context(), body, addresses.Sources(c))
 	if err != nil {
 		if isBadSignature(err) {
 			addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))

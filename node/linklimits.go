@@ -33,13 +33,21 @@ func (a *acceptance) charge() error {
 	if a.metered() {
 		wait, a.charged = a.in.Meter.Charge(a.in.Draw, a.now)
 	} else {
-		c := acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: !a.stranger}
-		wait, a.charged = a.n.meter.Charge(c, a.now)
+		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: !a.stranger, Sources: a.in.Sources}
+		wait, a.charged = a.n.meter.Charge(a.drawn, a.now)
 	}
 	if !a.charged {
 		return wire.ErrRateLimited.After(wait)
 	}
 	return nil
+}
+
+// giveBack undoes the charge of a message that is refused for want of a place: it used up nothing (AM-41).
+func (a *acceptance) giveBack() {
+	if a.charged && !a.metered() {
+		a.n.meter.GiveBack(a.drawn, time.Now())
+		a.charged = false
+	}
 }
 
 // linkOf returns the link of a foreign address, as in "mew:lab".

@@ -42,9 +42,12 @@ type Config struct {
 	// Relay is the one of Directories in which the node has its mailbox; nil for a node that is reached at an address.
 	Relay      *client.Directory
 	Credential client.Credential // what the node's cards are registered with
-	HTTP       *client.HTTP
-	Cards      client.CardsConfig // Directories, HTTP, Records and OnKeyChange are filled in here
-	Window     client.Window      // zero fields: the default of AM-20
+	// CredentialOf returns a name for the credential that the card of an agent was registered with at the one of Directories
+	// that is in this process, "" if it does not know. Nil: nobody knows.
+	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
+	HTTP         *client.HTTP
+	Cards        client.CardsConfig // Directories, HTTP, Records and OnKeyChange are filled in here
+	Window       client.Window      // zero fields: the default of AM-20
 
 	Identity Identity
 	Age      []*signing.PrivateKey // open what is sealed to the age recipient on the card, now or before (AM-85)
@@ -101,14 +104,13 @@ type PayloadSchemas interface {
 
 // Node is one owner's agent endpoint. All methods are safe for concurrent use.
 type Node struct {
-	cfg       Config
-	log       *slog.Logger
-	identity  atomic.Pointer[Identity]
-	paused    atomic.Bool
-	running   atomic.Bool  // Run has begun: what comes in is taken in
-	holdsFull atomic.Int64 // until when no further stranger is held, in Unix nanoseconds
-	overfull  atomic.Bool  // more is kept than MaxBytes, and none of it may go
-	started   time.Time
+	cfg      Config
+	log      *slog.Logger
+	identity atomic.Pointer[Identity]
+	paused   atomic.Bool
+	running  atomic.Bool // Run has begun: what comes in is taken in
+	overfull atomic.Bool // more is kept than MaxBytes, and none of it may go
+	started  time.Time
 
 	store      store.Store
 	book       *conversations.Book

@@ -4,18 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Receive takes the body of a POST to the endpoint through the whole receive table. The body was measured and the
-// address charged before (lines 1 and 2). The error is a *[wire.Error].
+// Receive is [Node.ReceiveFrom] for a body of which nothing tells where it came from.
 func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error) {
-	in, err := n.read(ctx, body) // lines 3 to 8
+	return n.ReceiveFrom(ctx, body, nil)
+}
+
+// ReceiveFrom takes the body of a POST to the endpoint through the whole receive table. The body was measured and the
+// address charged before (lines 1 and 2). from are the sources of the request. The error is a *[wire.Error].
+func (n *Node) ReceiveFrom(ctx context.Context, body []byte, from []rate.Source) (bridge.Outcome, error) {
+	in, err := n.read(ctx, body, from) // lines 3 to 8
 	if err != nil {
 		n.decided(ctx, in, bridge.Outcome{}, err)
 		n.countUnproven(in, err)
@@ -25,7 +35,7 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 }
 
 // read is lines 3 to 8: what the message says and who wrote it. Beside an error, in is what the message claims.
-func (n *Node) read(ctx context.Context, body []byte) (in bridge.Inbound, err error) {
+func (n *Node) read(ctx context.Context, body []byte, from []rate.Source) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
 		return in, err
@@ -34,11 +44,16 @@ func (n *Node) read(ctx context.Context, body []byte) (in bridge.Inbound, err er
 		Principal: string(m.From), Peer: m.From, MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload,
 		Time: m.Time, Raw: body, Native: &m,
 	}
-	if err := n.addressed(ctx, m); err != nil { // lines 5, 6
+	standing, err := n.addressed(ctx, m) // lines 5, 6
+	if err != nil {
 		return in, err
 	}
-	checked, err := n.verifier.Authenticate(ctx, m, time.Now()) // lines 7, 8
+	origin := client.Origin{Sources: from, Known: standing.Known()}
+	checked, err := n.verifier.Authenticate(ctx, m, origin, time.Now()) // lines 7, 8
 	if err != nil {
+		return in, err
+	}
+	if in.Sources, in.Proven, err = n.sourcesOf(ctx, checked.Peer, from); err != nil {
 		return in, err
 	}
 	in.Name, in.Verified, in.Digest, in.Received = checked.Card.Name, bridge.VerifiedSignature, checked.Digest, time.Now()
@@ -47,22 +62,44 @@ func (n *Node) read(ctx context.Context, body []byte) (in bridge.Inbound, err er
 }
 
 // addressed is lines 5 and 6: the message is for this agent, the owner lets messages in, the sender is not blocked.
-// The block list stands before the signature because it saves work (AM-25).
-func (n *Node) addressed(ctx context.Context, m wire.Message) error {
+// The block list stands before the signature because it saves work (AM-25). standing is that of the agent that the message
+// names as its sender.
+func (n *Node) addressed(ctx context.Context, m wire.Message) (standing acl.Standing, err error) {
 	if m.To != n.ID() {
-		return wire.ErrRecipient
+		return "", wire.ErrRecipient
 	}
 	if n.paused.Load() {
-		return wire.ErrPaused
+		return "", wire.ErrPaused
 	}
-	standing, err := n.rules.Standing(ctx, string(m.From), time.Now())
+	standing, err = n.rules.Standing(ctx, string(m.From), time.Now())
 	if err != nil {
-		return unavailable(err)
+		return "", unavailable(err)
 	}
 	if standing == acl.Blocked {
-		return wire.ErrNotAllowed
+		return "", wire.ErrNotAllowed
 	}
-	return nil
+	return standing, nil
+}
+
+// sourcesOf returns the sources of a message of peer that came from the given ones, and whether the peer's endpoint is
+// proven: then its host is a source, unless it is that of a mailbox, which many agents have (AM-42).
+func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, from []rate.Source) (sources []rate.Source, proven bool, err error) {
+	sources = slices.Clone(from)
+	own := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
+	if own && n.cfg.CredentialOf != nil {
+		credential, err := n.cfg.CredentialOf(ctx, peer.Card.ID)
+		if err != nil {
+			return nil, false, unavailable(err)
+		}
+		if credential != "" {
+			sources = append(sources, rate.Source{Key: "credential:" + credential, Width: 1})
+		}
+	}
+	u, err := url.Parse(peer.Card.Endpoint)
+	if err != nil || !peer.EndpointProven || strings.HasSuffix(u.Path, "/mailbox/"+string(peer.Card.ID)) {
+		return sources, false, nil
+	}
+	return append(sources, rate.Source{Key: "host:" + strings.ToLower(u.Hostname()), Width: 1}), true, nil
 }
 
 // original returns the message of an item as it was received; the zero Message for a foreign one.

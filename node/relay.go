@@ -164,7 +164,7 @@ func (n *Node) takeOut(ctx context.Context, item client.RelayItem) error {
 		n.log.Info("mail is too old", "relay_id", item.ID, "created", item.Created)
 		return nil
 	}
-	in, err := n.read(ctx, item.Message)
+	in, err := n.read(ctx, item.Message, nil) // nothing tells where it came from
 	if err == nil {
 		in.Received, in.Unattended = item.Created, true
 		if in.Received.After(now) {

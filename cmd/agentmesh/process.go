@@ -226,9 +226,14 @@ func (p *process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
+	var credentialOf func(context.Context, wire.AgentID) (string, error)
+	if p.registry != nil {
+		credentialOf = p.registry.CredentialOf
+	}
 	exempt, _ := p.cfg.exempt()
 	p.node, err = node.New(ctx, node.Config{
-		Store: p.store, Directories: p.joined, Relay: p.relay(), Credential: p.secrets.credential, HTTP: p.http,
+		CredentialOf: credentialOf,
+		Store:        p.store, Directories: p.joined, Relay: p.relay(), Credential: p.secrets.credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.age}, p.secrets.agesBefore...),
 		Policy: p.cfg.policy(), Outbound: p.cfg.outbound(), Rates: p.cfg.rates(), Exempt: exempt,

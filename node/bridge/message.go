@@ -4,18 +4,21 @@ import (
 	"context"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // Inbound is a message whose sender is established, native or foreign, on its way into the node.
 type Inbound struct {
-	Principal string       // who access rules, block list and limits act on (native: the agent id)
-	Peer      wire.AgentID // who the conversation is with (native: the agent id; foreign: the pseudonym)
-	Address   string       // of a foreign peer, as [Address.String]; empty for a native one
-	Name      string       // what the peer calls itself: untrusted, for the owner's eyes
-	Verified  string       // how the sender is known: VerifiedSignature, VerifiedBearer, VerifiedNone
-	Unproven  *UnprovenKey // of a native sender whose key the owner must accept first; nil for everybody else
+	Principal string        // who access rules, block list and limits act on (native: the agent id)
+	Peer      wire.AgentID  // who the conversation is with (native: the agent id; foreign: the pseudonym)
+	Address   string        // of a foreign peer, as [Address.String]; empty for a native one
+	Name      string        // what the peer calls itself: untrusted, for the owner's eyes
+	Verified  string        // how the sender is known: VerifiedSignature, VerifiedBearer, VerifiedNone
+	Unproven  *UnprovenKey  // of a native sender whose key the owner must accept first; nil for everybody else
+	Sources   []rate.Source // where the message came from, for what strangers share (AM-42); empty if nothing tells
+	Proven    bool          // the endpoint on the sender's card is proven (AM-63)
 
 	MessageID wire.MessageID
 	ConvID    wire.ConversationID

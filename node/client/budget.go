@@ -1,57 +1,58 @@
 package client
 
 import (
-	"context"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-const (
-	defaultLookups = 60 // a minute (AM-43)
-	lookupShare    = 3  // one address gets at most one in so many
-	maxPayers      = 1 << 16
-)
+const defaultLookups = 60 // a minute (AM-43)
 
-// lookups is what strangers may make us look up: so many a minute in all, and of these a share for each address, so
-// that one that makes up senders does not make the first messages of everybody else wait.
-type lookups struct {
-	all    *rate.Buckets // under one key
-	shares *rate.Buckets // by payer
+// Origin is where a message came from, for the budget of look-ups: its sender is not proven yet.
+type Origin struct {
+	Sources []rate.Source // of the request; empty if nothing tells
+	Known   bool          // the owner knows the agent that the message names as its sender
 }
 
-func newLookups(perMinute int) lookups {
+// newLookups returns what strangers may make us look up. Sources share it fairly, so that one that makes up senders does
+// not make the first messages of everybody else wait.
+func newLookups(perMinute int) *rate.Pool {
 	if perMinute < 0 {
-		return lookups{}
+		return nil
 	}
 	if perMinute == 0 {
 		perMinute = defaultLookups
 	}
-	share := max(1, perMinute/lookupShare)
-	return lookups{
-		all:    rate.NewBuckets(rate.PerMinute(perMinute), perMinute, 1),
-		shares: rate.NewBuckets(rate.PerMinute(share), share, maxPayers),
-	}
+	return rate.NewPool(rate.PerMinute(perMinute), perMinute)
 }
 
-// take takes a look-up, or refuses it with [wire.ErrRateLimited].
-func (l lookups) take(ctx context.Context, now time.Time) error {
-	if payer, _ := ctx.Value(payerKey{}).(string); payer != "" {
-		if wait, ok := l.shares.Take(payer, now); !ok {
-			return wire.ErrRateLimited.After(wait)
-		}
+// payment pays for one look-up, once, when the first directory outside this process is asked. A nil payment is free.
+type payment struct {
+	budget *rate.Pool
+	origin Origin
+	paid   bool
+}
+
+// payFor returns the payment for a look-up on behalf of origin, nil for nobody but our owner. Agents that the owner knows
+// are free: there is no more than one look-up a minute for each.
+func (c *Cards) payFor(origin *Origin) *payment {
+	if origin == nil || origin.Known {
+		return nil
 	}
-	if wait, ok := l.all.Take("", now); !ok {
-		return wire.ErrRateLimited.After(wait)
+	return &payment{budget: c.budget, origin: *origin}
+}
+
+// take pays for the look-up of id before directory d is asked, or refuses it with an error that is both errAbandoned and [wire.ErrRateLimited]: the
+// refusal says nothing about the agent, and others who wait for the same look-up may pay for it.
+func (p *payment) take(d *Directory, id wire.AgentID, now time.Time) error {
+	if p == nil || p.paid || d.inside {
+		return nil
 	}
+	wait, ok := p.budget.Take(p.origin.Sources, string(id), now)
+	if !ok {
+		return abandon(wire.ErrRateLimited.After(wait))
+	}
+	p.paid = true
 	return nil
-}
-
-type payerKey struct{}
-
-// PaidBy returns a context for what a stranger causes: its look-ups are charged to the share of payer, the key of its
-// address. Without one, or where payer is empty, only the budget of all strangers counts.
-func PaidBy(ctx context.Context, payer string) context.Context {
-	return context.WithValue(ctx, payerKey{}, payer)
 }

@@ -1,14 +1,18 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // THREATS 11: a sender of bad signatures makes us ask the directory at most once a minute, whatever the directory
@@ -35,7 +39,7 @@ func TestBadSignaturesFetchOnceAMinute(t *testing.T) {
 				bad := forged(t, sarah, time.Now())
 				for minute := range 5 {
 					for range 2000 {
-						if _, err := v.Authenticate(t.Context(), bad, time.Now()); !errors.Is(err, tt.want) {
+						if _, err := v.Authenticate(t.Context(), bad, Origin{}, time.Now()); !errors.Is(err, tt.want) {
 							t.Fatalf("Authenticate() = %v, want %v", err, tt.want)
 						}
 						time.Sleep(30 * time.Millisecond)
@@ -60,7 +64,7 @@ func TestLookupBudget(t *testing.T) {
 		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
 		var limited int
 		for i := range 200 {
-			_, err := c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_stranger%d", i)), time.Now())
+			_, err := c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_stranger%d", i)), Origin{}, time.Now())
 			if e, ok := errors.AsType[*wire.Error](err); ok && errors.Is(err, wire.ErrRateLimited) {
 				limited++
 				if e.RetryAfter != time.Second {
@@ -68,24 +72,24 @@ func TestLookupBudget(t *testing.T) {
 				}
 			}
 		}
-		if l.count() != 60 || limited != 140 {
-			t.Errorf("%d fetches, %d refused; want 60, 140", l.count(), limited)
+		if l.count() != 45 || limited != 155 { // a quarter is left to messages whose source is known
+			t.Errorf("%d fetches, %d refused; want 45, 155", l.count(), limited)
 		}
 		if _, err := c.Find(t.Context(), sarah, time.Now()); err != nil {
 			t.Errorf("Find() for the owner = %v", err)
 		}
 		time.Sleep(time.Minute)
-		if _, err := c.Lookup(t.Context(), "am_late", time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+		if _, err := c.Lookup(t.Context(), "am_late", Origin{}, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
 			t.Errorf("Lookup() a minute later = %v, want ErrUnknownSender", err)
 		}
 		time.Sleep(maxFresh)
 		for i := range 200 {
-			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_another%d", i)), time.Now())
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_another%d", i)), Origin{}, time.Now())
 		}
-		if _, err := c.Lookup(t.Context(), sarah, time.Now()); err != nil {
+		if _, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now()); err != nil {
 			t.Errorf("Lookup() of whom the owner wrote to = %v, although only strangers spent the budget", err)
 		}
-		if _, err := c.Lookup(t.Context(), "am_stranger0", time.Now()); !errors.Is(err, wire.ErrRateLimited) {
+		if _, err := c.Lookup(t.Context(), "am_stranger0", Origin{}, time.Now()); !errors.Is(err, wire.ErrRateLimited) {
 			t.Errorf("Lookup() of a stranger = %v, want ErrRateLimited", err)
 		}
 		if c.known.Len() > 1 || len(c.flights) != 0 {
@@ -94,36 +98,136 @@ func TestLookupBudget(t *testing.T) {
 	})
 }
 
-// One address that makes up senders spends its share, and leaves the rest to others.
+// at returns the origin of a message from an address.
+func at(addr string) Origin { return Origin{Sources: rate.AddrSources(netip.MustParseAddr(addr))} }
+
+// One address that makes up senders leaves half of the look-ups to others; a source that drew little is always served.
 func TestLookupShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
 		l.put(sarah, key(1))
 		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
-		flood := PaidBy(t.Context(), "2001:db8::/64")
+		flood := at("2001:db8::1")
 		for i := range 100 {
-			_, _ = c.Lookup(flood, wire.AgentID(fmt.Sprintf("am_stranger%d", i)), time.Now())
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_stranger%d", i)), flood, time.Now())
 		}
-		if l.count() != 20 {
-			t.Errorf("one address caused %d fetches, want 20", l.count())
+		if l.count() != 30 {
+			t.Errorf("one address caused %d fetches, want 30", l.count())
 		}
 		var refused *wire.Error
-		if _, err := c.Lookup(flood, "am_another", time.Now()); !errors.As(err, &refused) || refused.RetryAfter != 3*time.Second {
-			t.Errorf("Lookup() beyond its share = %v, want a wait of 3 s", err)
+		if _, err := c.Lookup(t.Context(), "am_another", flood, time.Now()); !errors.As(err, &refused) || refused.RetryAfter != time.Second {
+			t.Errorf("Lookup() beyond its share = %v, want a wait of 1 s", err)
 		}
-		if _, err := c.Lookup(PaidBy(t.Context(), "192.0.2.1"), sarah, time.Now()); err != nil {
+		if _, err := c.Lookup(t.Context(), sarah, at("192.0.2.1"), time.Now()); err != nil {
 			t.Errorf("Lookup() for another address = %v", err)
 		}
-		if _, err := c.Lookup(flood, sarah, time.Now()); err != nil {
+		if _, err := c.Lookup(t.Context(), sarah, flood, time.Now()); err != nil {
 			t.Errorf("Lookup() of a card that is cached = %v", err)
 		}
 		for i := range 100 {
-			_, _ = c.Lookup(PaidBy(t.Context(), fmt.Sprintf("192.0.2.%d", i)), wire.AgentID(fmt.Sprintf("am_many%d", i)), time.Now())
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_many%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
 		}
 		if l.count() != 60 {
 			t.Errorf("many addresses caused %d fetches, want 60 in all", l.count())
 		}
 	})
+}
+
+// What a directory in this process answers costs nothing. A directory elsewhere is asked, and paid for, only if that one
+// does not know the agent.
+func TestLookupsInsideAreFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, remote := newListing(), newListing()
+		inside := own.at("https://own.example/v1")
+		inside.inside = true
+		c := NewCards(CardsConfig{Directories: []*Directory{inside, remote.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
+		for i := range 100 {
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_made_up%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
+		}
+		if remote.count() != 60 {
+			t.Fatalf("the other directory was asked %d times, want 60", remote.count())
+		}
+		for i := range 100 {
+			id := wire.AgentID(fmt.Sprintf("am_ours%d", i))
+			own.put(id, key(1))
+			if _, err := c.Lookup(t.Context(), id, at("192.0.2.1"), time.Now()); err != nil {
+				t.Fatalf("Lookup() of an agent in our own directory = %v", err)
+			}
+		}
+		if remote.count() != 60 {
+			t.Errorf("the other directory was asked %d times, want 60", remote.count())
+		}
+	})
+}
+
+// Agents that the owner knows are looked up whatever strangers spent, but at most once a minute each: anybody may claim to
+// be one.
+func TestLookupsOfKnownAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.control = "no-store"
+		l.put(sarah, key(1))
+		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+		for i := range 100 {
+			_, _ = v.Cards.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_made_up%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
+		}
+		spent, friend := l.count(), at("192.0.2.1")
+		friend.Known = true
+		for range 50 {
+			if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), friend, time.Now()); err != nil {
+				t.Fatalf("Authenticate() of a known agent = %v", err)
+			}
+			_, _ = v.Authenticate(t.Context(), forged(t, sarah, time.Now()), friend, time.Now())
+			time.Sleep(time.Second)
+		}
+		if n := l.count() - spent; n != 1 {
+			t.Errorf("%d fetches of a known agent within a minute, want 1", n)
+		}
+		time.Sleep(15 * time.Second)
+		l.put(sarah, key(2)) // rotated; the pinned key does not vouch for it, so only the fetch counts here
+		for i := range 100 {
+			_, _ = v.Cards.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_invented%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
+		}
+		spent = l.count()
+		_, _ = v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), friend, time.Now())
+		if l.count() == spent {
+			t.Error("the new key of a known agent was not looked up, because strangers had spent everything")
+		}
+	})
+}
+
+// A look-up that one message cannot pay for is paid for by another that waits for it.
+func TestUnpaidLookupLeavesNoTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: slowRecords{records(t)}})
+		flood := at("2001:db8::1")
+		for i := range 100 {
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_stranger%d", i)), flood, time.Now())
+		}
+		var both sync.WaitGroup
+		both.Go(func() {
+			if _, err := c.Lookup(t.Context(), sarah, flood, time.Now()); !errors.Is(err, wire.ErrRateLimited) {
+				t.Errorf("Lookup() of a source that spent its share = %v, want ErrRateLimited", err)
+			}
+		})
+		synctest.Wait() // it reads the pin
+		both.Go(func() {
+			if _, err := c.Lookup(t.Context(), sarah, at("192.0.2.1"), time.Now()); err != nil {
+				t.Errorf("Lookup() of a source that waits with it = %v", err)
+			}
+		})
+		both.Wait()
+	})
+}
+
+// slowRecords takes a millisecond for each read.
+type slowRecords struct{ store.Records }
+
+func (r slowRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	time.Sleep(time.Millisecond)
+	return r.Records.Get(ctx, ns, key, now)
 }
 
 // TestAnswersFetchOnceAMinute: an answer to a message of ours that does not verify has the card fetched although that was
@@ -163,7 +267,7 @@ func TestBadSignaturesWhileFetching(t *testing.T) {
 	l.put(sarah, key(1))
 	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), LookupsPerMinute: -1})
 	start := time.Now()
-	peer, err := c.Lookup(t.Context(), sarah, start)
+	peer, err := c.Lookup(t.Context(), sarah, Origin{}, start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +275,7 @@ func TestBadSignaturesWhileFetching(t *testing.T) {
 	for range 8 {
 		senders.Go(func() {
 			for minute := range 200 {
-				if _, changed, err := c.suspect(t.Context(), peer, false, start.Add(time.Duration(minute)*refetchGap)); err != nil || changed {
+				if _, changed, err := c.suspect(t.Context(), peer, &Origin{}, start.Add(time.Duration(minute)*refetchGap)); err != nil || changed {
 					t.Errorf("suspect() = %t, %v", changed, err)
 				}
 			}

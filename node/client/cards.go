@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -23,6 +24,8 @@ type Peer struct {
 	Reach     Reach     // how far its endpoint may be
 	Pinned    time.Time // when the key was pinned; zero: not yet
 	Until     time.Time // when the card must be looked up again
+	// EndpointProven reports whether the directory has proven the endpoint (AM-63).
+	EndpointProven bool
 	// Unproven says why the agent id, which has the shape of a derived one, does not lead to the card's key (AM-2); nil if
 	// it does, and for every other id.
 	Unproven error
@@ -51,8 +54,8 @@ type CardsConfig struct {
 	OnKeyChange func(ctx context.Context, change KeyChange)
 	// Size bounds the cached cards: 4096 where zero. As many lookups that found nothing are remembered.
 	Size int
-	// LookupsPerMinute is what strangers may make us look up (AM-43): 60 where zero, without limit where negative. One
-	// address gets at most a third; see [PaidBy].
+	// LookupsPerMinute is what strangers may make us look up outside this process (AM-43): 60 if zero, without limit if
+	// negative.
 	LookupsPerMinute int
 	Logger           *slog.Logger // nil discards
 }
@@ -86,7 +89,7 @@ const (
 // whatever the directories say about caching.
 type Cards struct {
 	cfg    CardsConfig
-	budget lookups
+	budget *rate.Pool // look-ups for strangers
 	pool   *verifyPool
 
 	mu      sync.Mutex
@@ -139,11 +142,11 @@ func NewCards(cfg CardsConfig) *Cards {
 	return c
 }
 
-// Lookup returns the sender of a message, on behalf of a stranger: within the budget, and from the negative cache
-// where that knows better. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was
+// Lookup returns the sender of a message from origin: within the budget, and from the negative cache if that knows
+// better. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was
 // replaced), ErrNoDirectory, ErrRateLimited or ErrUnavailable.
-func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
-	peer, err := c.get(ctx, id, true, now)
+func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now time.Time) (Peer, error) {
+	peer, err := c.get(ctx, id, &origin, now)
 	if err == nil {
 		peer, err = c.recheck(ctx, peer, now)
 	}
@@ -157,7 +160,7 @@ func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, now time.Time) (Pee
 // error says what a person can use: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard], a *[KeyChangedError] or an
 // *[UnprovenError].
 func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
-	peer, err := c.get(ctx, id, false, now)
+	peer, err := c.get(ctx, id, nil, now)
 	if err == nil {
 		peer, err = c.recheck(ctx, peer, now)
 	}
@@ -173,37 +176,33 @@ func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer,
 	return peer, nil
 }
 
-// get returns the peer from the cache, from a flight that is under way, or from a flight of its own.
-func (c *Cards) get(ctx context.Context, id wire.AgentID, stranger bool, now time.Time) (Peer, error) {
+// get returns the peer from the cache, from a flight that is under way, or from a flight of its own. origin is that of the
+// message whose sender is looked up, nil if our owner asks.
+func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (Peer, error) {
 	if !id.Valid() {
 		return Peer{}, ErrUnknownAgent
 	}
 	for {
 		c.mu.Lock()
 		old, ok := c.known.Get(id)
-		if ok && old.usable(now) {
+		if ok && origin != nil && old.peer.ownerPin {
+			origin = &Origin{Known: true}
+		}
+		if ok && old.usable(origin, now) {
 			defer c.mu.Unlock()
 			return old.peer, nil
 		}
-		if m, missed := c.missing.Get(id); missed && stranger && now.Before(m.until) {
+		if m, missed := c.missing.Get(id); missed && origin != nil && now.Before(m.until) {
 			c.mu.Unlock()
 			return Peer{}, &missError{m.err, m.until.Sub(now)}
 		}
 		f, wait := c.flights[id]
 		if !wait {
-			// Whom our owner wrote to is looked up although strangers spent the budget: that is once for each card's life.
-			known := ok && old.peer.ownerPin
-			if stranger && !known {
-				if err := c.budget.take(ctx, now); err != nil {
-					c.mu.Unlock()
-					return Peer{}, err
-				}
-			}
 			f = c.takeOff(id)
 		}
 		c.mu.Unlock()
 		if !wait {
-			c.fly(ctx, id, f, old, false, now)
+			c.fly(ctx, id, f, old, false, c.payFor(origin), now)
 			return f.peer, f.err
 		}
 		if err := f.wait(ctx); err != nil {
@@ -215,10 +214,12 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, stranger bool, now tim
 	}
 }
 
-// usable says whether a cached card may be used. One whose signatures fail is not fetched again within a minute even
-// where the directory lets it be kept for less: else a forger could make us ask as often as it likes.
-func (e *entry) usable(now time.Time) bool {
-	return now.Before(e.peer.Until) || e.suspect && now.Before(e.fetched.Add(refetchGap))
+// usable reports whether a cached card may be used. There is a minute between fetches, even if the directory lets the card
+// be kept for less, of a card whose signatures fail and of one that is looked up for nothing: else a forger could make us
+// ask as often as it likes.
+func (e *entry) usable(origin *Origin, now time.Time) bool {
+	rare := e.suspect || origin != nil && origin.Known
+	return now.Before(e.peer.Until) || rare && now.Before(e.fetched.Add(refetchGap))
 }
 
 // takeOff registers a flight; the caller holds mu and must fly it.
@@ -237,14 +238,16 @@ func (f *flight) wait(ctx context.Context) error {
 	}
 }
 
-// abandoned says that whoever flew gave up, which says nothing about the agent.
+// abandoned reports whether the caller that flew gave up or could not pay, which says nothing about the agent.
 func (f *flight) abandoned() bool { return errors.Is(f.err, errAbandoned) }
+
+func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
 
 var errAbandoned = errors.New("the caller gave up")
 
 // fly looks the agent up and remembers what came of it. With refresh the cached card and the one that the owner gave
-// do not count.
-func (c *Cards) fly(ctx context.Context, id wire.AgentID, f *flight, old *entry, refresh bool, now time.Time) {
+// do not count. pay pays for it.
+func (c *Cards) fly(ctx context.Context, id wire.AgentID, f *flight, old *entry, refresh bool, pay *payment, now time.Time) {
 	f.err = errAbandoned // what followers see should the lookup panic
 	defer func() {
 		c.mu.Lock()
@@ -259,9 +262,12 @@ func (c *Cards) fly(ctx context.Context, id wire.AgentID, f *flight, old *entry,
 	}
 	limited, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
-	found, err := c.fetch(limited, id, old, refresh, now)
+	found, err := c.fetch(limited, id, old, refresh, pay, now)
 	if ctx.Err() != nil && err != nil {
-		f.err = fmt.Errorf("%w: %w", errAbandoned, ctx.Err())
+		err = abandon(ctx.Err())
+	}
+	if errors.Is(err, errAbandoned) {
+		f.err = err
 		return
 	}
 	c.mu.Lock()
@@ -319,7 +325,7 @@ func (c *Cards) drop(id wire.AgentID) {
 // Refresh fetches the card of id again, but not within a minute of the last time, nor beyond the budget. changed says
 // whether the key is another than before. The error is a *[wire.Error], as of [Cards.Lookup].
 func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (peer Peer, changed bool, err error) {
-	return c.refresh(ctx, id, false, now)
+	return c.refresh(ctx, id, &Origin{}, now)
 }
 
 // Again is [Cards.Find] past the cache, after a delivery has failed: the agent may have moved since its card was fetched. It
@@ -335,7 +341,7 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 	c.mu.Unlock()
 	switch {
 	case ask:
-		c.fly(ctx, id, f, old, true, now)
+		c.fly(ctx, id, f, old, true, nil, now)
 		c.answered(id, false, old, now)
 	case wait:
 		if err := f.wait(ctx); err != nil {
@@ -345,15 +351,20 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 	return c.Find(ctx, id, now)
 }
 
-// refresh is Refresh. For an answer to a message of ours it has a minute of its own: how many there are is our doing, and
-// an agent that has just rotated its key answers with the new one.
-func (c *Cards) refresh(ctx context.Context, id wire.AgentID, answer bool, now time.Time) (peer Peer, changed bool, err error) {
+// refresh is Refresh for a message from origin. An answer to a message of ours has no origin. It is free and has a minute
+// of its own: how many answers there are is our doing, and an agent that has just rotated its key answers with the new one.
+func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
+	answer := origin == nil
 	for {
 		c.mu.Lock()
 		old, ok := c.known.Get(id)
 		if !ok {
 			c.mu.Unlock()
-			peer, err = c.Lookup(ctx, id, now)
+			peer, err = c.get(ctx, id, origin, now)
+			if err != nil {
+				return Peer{}, false, publicError(err)
+			}
+			peer, err = c.recheck(ctx, peer, now)
 			return peer, err == nil, err
 		}
 		was := old.peer
@@ -367,15 +378,11 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, answer bool, now t
 				c.mu.Unlock()
 				return was, false, nil
 			}
-			if err := c.budget.take(ctx, now); err != nil {
-				c.mu.Unlock()
-				return Peer{}, false, err
-			}
 			f = c.takeOff(id)
 		}
 		c.mu.Unlock()
 		if !wait {
-			c.fly(ctx, id, f, old, true, now)
+			c.fly(ctx, id, f, old, true, c.payFor(origin), now)
 			c.answered(id, answer, old, now)
 		} else if err := f.wait(ctx); err != nil {
 			return Peer{}, false, publicError(err)
@@ -402,9 +409,9 @@ func (c *Cards) answered(id wire.AgentID, answer bool, old *entry, now time.Time
 	}
 }
 
-// suspect notes that a signature failed under peer's key, that of an answer to us or of another message, and looks whether
-// the agent has a new one (AM-11).
-func (c *Cards) suspect(ctx context.Context, peer Peer, answer bool, now time.Time) (fresh Peer, changed bool, err error) {
+// suspect notes that a signature failed under peer's key, that of a message from origin or, if it is nil, of an answer to
+// us, and looks whether the agent has a new one (AM-11).
+func (c *Cards) suspect(ctx context.Context, peer Peer, origin *Origin, now time.Time) (fresh Peer, changed bool, err error) {
 	id := peer.Card.ID
 	c.mu.Lock()
 	e, ok := c.known.Get(id)
@@ -416,5 +423,5 @@ func (c *Cards) suspect(ctx context.Context, peer Peer, answer bool, now time.Ti
 	if ok && fresh.Key.Fingerprint() != peer.Key.Fingerprint() {
 		return fresh, true, nil // somebody else has looked since
 	}
-	return c.refresh(ctx, id, answer, now)
+	return c.refresh(ctx, id, origin, now)
 }

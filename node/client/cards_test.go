@@ -38,7 +38,7 @@ func TestLookupCaches(t *testing.T) {
 				c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
 				lookup := func() Peer {
 					t.Helper()
-					p, err := c.Lookup(t.Context(), sarah, time.Now())
+					p, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now())
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -59,7 +59,7 @@ func TestLookupCaches(t *testing.T) {
 				delete(l.cards, sarah)
 				l.mu.Unlock()
 				time.Sleep(tt.want)
-				if _, err := c.Lookup(t.Context(), sarah, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+				if _, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
 					t.Errorf("Lookup() of a withdrawn card = %v, want ErrUnknownSender", err)
 				}
 			})
@@ -71,22 +71,22 @@ func TestLookupNegativeCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
 		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
-		c.Lookup(t.Context(), sarah, time.Now())
+		c.Lookup(t.Context(), sarah, Origin{}, time.Now())
 		l.put(sarah, key(1))
 		time.Sleep(time.Minute - time.Nanosecond)
-		if _, err := c.Lookup(t.Context(), sarah, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+		if _, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
 			t.Errorf("Lookup() within the minute = %v, want ErrUnknownSender", err)
 		}
 		time.Sleep(time.Nanosecond)
-		if _, err := c.Lookup(t.Context(), sarah, time.Now()); err != nil {
+		if _, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now()); err != nil {
 			t.Errorf("Lookup() after the minute = %v", err)
 		}
 
 		// A directory that is down: the sender learns when to come back, the owner need not wait.
 		l.down = true
-		c.Lookup(t.Context(), "am_chris", time.Now())
+		c.Lookup(t.Context(), "am_chris", Origin{}, time.Now())
 		time.Sleep(20 * time.Second)
-		_, err := c.Lookup(t.Context(), "am_chris", time.Now())
+		_, err := c.Lookup(t.Context(), "am_chris", Origin{}, time.Now())
 		if e, ok := errors.AsType[*wire.Error](err); !ok || !errors.Is(err, wire.ErrNoDirectory) || e.RetryAfter != 40*time.Second {
 			t.Errorf("Lookup() = %v, want ErrNoDirectory after 40s", err)
 		}
@@ -110,14 +110,14 @@ func TestLookupSingleFlight(t *testing.T) {
 		impatient, cancel := context.WithCancel(t.Context())
 		var callers sync.WaitGroup
 		callers.Go(func() {
-			if _, err := c.Lookup(impatient, sarah, time.Now()); err == nil {
+			if _, err := c.Lookup(impatient, sarah, Origin{}, time.Now()); err == nil {
 				t.Error("the caller that gave up got a card")
 			}
 		})
 		synctest.Wait()
 		for range 64 {
 			callers.Go(func() {
-				if _, err := c.Lookup(t.Context(), sarah, time.Now()); err != nil {
+				if _, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now()); err != nil {
 					t.Errorf("Lookup() = %v", err)
 				}
 			})
@@ -176,10 +176,10 @@ func TestCacheIsBounded(t *testing.T) {
 	for i := range 300 {
 		id := wire.AgentID(fmt.Sprintf("am_%d", i))
 		l.put(id, key(1))
-		if _, err := c.Lookup(t.Context(), id, now); err != nil {
+		if _, err := c.Lookup(t.Context(), id, Origin{}, now); err != nil {
 			t.Fatal(err)
 		}
-		c.Lookup(t.Context(), id+"_none", now)
+		c.Lookup(t.Context(), id+"_none", Origin{}, now)
 	}
 	if c.known.Len() != 100 || c.missing.Len() != 100 {
 		t.Errorf("%d known, %d missing; want 100, 100", c.known.Len(), c.missing.Len())
@@ -197,7 +197,7 @@ func TestCacheIsBounded(t *testing.T) {
 	for i := range 200 {
 		id := wire.AgentID(fmt.Sprintf("am_heavy%d", i))
 		l.cards[id] = testCard(id, key(1)).With("metadata", wire.Obj(wire.Member{Key: "x", Value: heavy}))
-		if _, err := c.Lookup(t.Context(), id, now); err != nil {
+		if _, err := c.Lookup(t.Context(), id, Origin{}, now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -259,12 +259,12 @@ func TestLookupRefusesUnusableCards(t *testing.T) {
 		if name == "id" || name == "big" {
 			want = wire.ErrNoDirectory // the directory is at fault
 		}
-		if _, err := c.Lookup(t.Context(), sarah, time.Now()); !errors.Is(err, want) {
+		if _, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now()); !errors.Is(err, want) {
 			t.Errorf("%s: Lookup() = %v, want %v", name, err, want)
 		}
 	}
 	c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{})})
-	if _, err := c.Lookup(t.Context(), "am_../../x", time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
+	if _, err := c.Lookup(t.Context(), "am_../../x", Origin{}, time.Now()); !errors.Is(err, wire.ErrUnknownSender) {
 		t.Errorf("Lookup() of a bad id = %v", err)
 	}
 }

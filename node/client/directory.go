@@ -30,8 +30,9 @@ type Directory struct {
 	// known of it and the credential for it hang on this name. Empty: Base.
 	Alias string
 
-	path string // of Base
-	call func(*http.Request) (*http.Response, error)
+	path   string // of Base
+	inside bool   // the directory is in this process
+	call   func(*http.Request) (*http.Response, error)
 }
 
 // Known returns the name that the directory is remembered by.
@@ -47,9 +48,13 @@ func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 	d.call = func(req *http.Request) (*http.Response, error) { return h.Do(req.Context(), Owner, req) }
 	if rt != nil {
 		d.call = rt.RoundTrip
+		_, d.inside = rt.(inProcess)
 	}
 	return d
 }
+
+// IsInside reports whether the directory is in this process, so that it costs nobody anything to ask it.
+func (d *Directory) IsInside() bool { return d.inside }
 
 // reach returns the reach of cards that the directory lists.
 func (d *Directory) reach(h *HTTP) Reach {

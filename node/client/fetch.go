@@ -52,7 +52,7 @@ func cacheable(err error) bool {
 
 // fetch finds the agent's card: the one that the owner gave, else the first directory that lists the agent with the
 // key that is pinned (any key where none is). old is the entry to revalidate, if any.
-func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, now time.Time) (*entry, error) {
+func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
 		return nil, err
@@ -64,7 +64,10 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	if err != nil || given != nil && !refresh {
 		return given, err
 	}
-	found, err := c.ask(ctx, id, pin, old, given, now)
+	if pin.Owner {
+		pay = nil // the owner knows the agent
+	}
+	found, err := c.ask(ctx, id, pin, old, given, pay, now)
 	if given != nil && (errors.Is(err, ErrUnknownAgent) || err == nil && found.peer.Key.Fingerprint() == given.peer.Key.Fingerprint()) {
 		return given, nil // the directories know no better than the owner
 	}
@@ -74,7 +77,7 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 // ask asks the directories. A directory that cannot be asked, that shows a key we must not follow, or a card whose id does
 // not lead to its key does not keep a later one from listing the agent (AM-86). If none does, the first is a reason to
 // come back, the second one to tell the owner, and the third one to return the card for the owner to decide.
-func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given *entry, now time.Time) (*entry, error) {
+func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given *entry, pay *payment, now time.Time) (*entry, error) {
 	var unreachable, unusable error
 	var change *offer
 	var doubtful *entry
@@ -82,6 +85,9 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given
 		etag := ""
 		if old != nil && old.from == d && (pin.Fingerprint == "" || pin.Fingerprint == old.peer.Key.Fingerprint()) {
 			etag = old.etag
+		}
+		if err := pay.take(d, id, now); err != nil {
+			return nil, err
 		}
 		f, err := d.Fetch(ctx, id, etag)
 		if errors.Is(err, ErrUnknownAgent) {
@@ -128,13 +134,14 @@ func (c *Cards) fetched(d *Directory, f Fetched, old *entry, now time.Time) (*en
 		e := *old
 		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, until(now, f.Fresh)
 		e.peer.Pinned, e.peer.ownerPin, e.peer.known = time.Time{}, false, false
+		e.peer.EndpointProven = f.EndpointProven
 		return &e, nil
 	}
 	peer, err := c.read(f.Card, d.reach(c.cfg.HTTP), now)
 	if err != nil {
 		return nil, err
 	}
-	peer.Directory, peer.Until = d.Base, until(now, f.Fresh)
+	peer.Directory, peer.Until, peer.EndpointProven = d.Base, until(now, f.Fresh), f.EndpointProven
 	return &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}, nil
 }
 

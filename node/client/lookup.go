@@ -20,6 +20,8 @@ type Fetched struct {
 	Fresh time.Duration
 	// NotModified: the card is the one that has ETag; Card is null.
 	NotModified bool
+	// EndpointProven reports whether the directory says that it has proven the card's endpoint (AM-63).
+	EndpointProven bool
 }
 
 // Card returns the card of id. Nothing in it is checked but that it is one of id: see [wire.ParseCard].
@@ -44,7 +46,7 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 	if err != nil {
 		return Fetched{}, err
 	}
-	f := Fetched{ETag: resp.header.Get("ETag"), Fresh: fresh(resp.header)}
+	f := Fetched{ETag: resp.header.Get("ETag"), Fresh: fresh(resp.header), EndpointProven: isEndpointProven(resp.header)}
 	if resp.status == http.StatusNotModified {
 		f.NotModified, f.ETag = true, etag
 		return f, nil
@@ -59,6 +61,17 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 		return Fetched{}, d.badAnswer(r.op, resp.status, errors.New("it is the card of another agent"))
 	}
 	return f, nil
+}
+
+// isEndpointProven reads what the directory found out itself about the card's endpoint (AM-61).
+func isEndpointProven(h http.Header) bool {
+	for part := range strings.SplitSeq(h.Get(wire.HeaderVerification), ";") {
+		if at, ok := strings.CutPrefix(strings.TrimSpace(part), "endpoint="); ok {
+			_, ok := wire.ParseTime(at)
+			return ok
+		}
+	}
+	return false
 }
 
 // lookupTimeout bounds the lookups that a sender waits for: it gives up after 30 s itself (AM-32).

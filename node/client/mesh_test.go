@@ -54,8 +54,12 @@ func newListing() *listing {
 	return &listing{cards: map[wire.AgentID]wire.Value{}, keys: map[wire.AgentID]wire.KeyHistory{}}
 }
 
-// at returns the directory under this base URL.
-func (l *listing) at(base string) *Directory { return NewDirectory(base, nil, InProcess(l)) }
+// at returns the directory under this base URL, as if it were in another process.
+func (l *listing) at(base string) *Directory {
+	d := NewDirectory(base, nil, InProcess(l))
+	d.inside = false
+	return d
+}
 
 func (l *listing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, id, _ := strings.Cut(r.URL.Path, "/agents/")

@@ -193,7 +193,7 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 		return nil, nil
 	}
 	if p.Fingerprint == "" {
-		peer, err := c.get(ctx, id, false, now)
+		peer, err := c.get(ctx, id, nil, now)
 		if err != nil || peer.Key.Fingerprint() != fingerprint {
 			return nil, errors.Join(ErrNoKeyChange, err)
 		}

@@ -23,7 +23,7 @@ func TestKeySwapIsRefused(t *testing.T) {
 		cfg := CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: told.note}
 		v := &Verifier{Cards: NewCards(cfg)}
 		by := func(n byte) error {
-			_, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(n), time.Now()), time.Now())
+			_, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(n), time.Now()), Origin{}, time.Now())
 			return err
 		}
 		if err := by(1); err != nil {
@@ -88,7 +88,7 @@ func TestKeyChangeReportsAreFew(t *testing.T) {
 		for n := range byte(60) {
 			time.Sleep(11 * time.Minute)
 			l.put(sarah, key(100+n)) // a new key each time
-			c.Lookup(t.Context(), sarah, time.Now())
+			c.Lookup(t.Context(), sarah, Origin{}, time.Now())
 		}
 		if got := len(told.list); got < 9 || got > 11 {
 			t.Errorf("told %d times in 11 hours, want once an hour", got)
@@ -130,7 +130,7 @@ func TestAddPeer(t *testing.T) {
 		v := &Verifier{Cards: c}
 		time.Sleep(2 * time.Minute)
 		l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
-		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), time.Now()); err != nil {
+		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now()); err != nil {
 			t.Errorf("message after a rotation = %v", err)
 		}
 		for _, c := range []*Cards{c, NewCards(cfg)} {
@@ -165,14 +165,14 @@ func TestPinsOfStrangers(t *testing.T) {
 			}
 			return len(pins)
 		}
-		v.Authenticate(t.Context(), forged(t, sarah, time.Now()), time.Now())
+		v.Authenticate(t.Context(), forged(t, sarah, time.Now()), Origin{}, time.Now())
 		if n := count(); n != 0 {
 			t.Errorf("%d pins after a forged message", n)
 		}
 		first := time.Now()
 		say := func() Checked {
 			t.Helper()
-			c, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), time.Now())
+			c, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), Origin{}, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,7 +208,7 @@ func TestPinRace(t *testing.T) {
 	l.put(sarah, key(1))
 	cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
 	now := time.Now()
-	peer, err := cards.Lookup(t.Context(), sarah, now)
+	peer, err := cards.Lookup(t.Context(), sarah, Origin{}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestPinQuotaRefusesNobody(t *testing.T) {
 	cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs})
 	v := &Verifier{Cards: cards}
 	for range 2 {
-		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), now), now); err != nil {
+		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), now), Origin{}, now); err != nil {
 			t.Fatalf("Authenticate() with full pins = %v", err)
 		}
 	}

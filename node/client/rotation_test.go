@@ -112,12 +112,12 @@ func TestRotation(t *testing.T) {
 				var told changes
 				cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note})
 				v := &Verifier{Cards: cards}
-				if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), time.Now()); err != nil {
+				if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), Origin{}, time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(2 * time.Minute)
 				tt.rotate(t, l)
-				checked, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), time.Now())
+				checked, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now())
 				if got := err == nil; got != tt.follow {
 					t.Errorf("followed: %v, want %v (%v)", got, tt.follow, err)
 				}
@@ -153,7 +153,7 @@ func TestRotationAtReferenceDirectory(t *testing.T) {
 	if err := recs.Apply(t.Context(), []store.Change{pin.change(time.Now())}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Lookup(t.Context(), referenceID, time.Now()); !errors.Is(err, wire.ErrSignature) || len(told.list) != 1 {
+	if _, err := c.Lookup(t.Context(), referenceID, Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) || len(told.list) != 1 {
 		t.Errorf("Lookup() = %v, told %v", err, told.list)
 	}
 }

@@ -60,18 +60,19 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	return m, err
 }
 
-// Authenticate finds the sender's card and checks the signature against its key. Where it does not verify, the card
+// Authenticate finds the card of the sender of a message from origin and checks the signature against its key. Where it does not verify, the card
 // may have a new key: it is fetched again, at most once a minute per sender (AM-11). The first message that verifies
 // pins the key, unless the agent id does not lead to it: see [Peer.IsDoubtful]. The error is a *[wire.Error].
-func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, now time.Time) (Checked, error) {
-	peer, err := v.Cards.Lookup(ctx, m.From, now)
+func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Origin, now time.Time) (Checked, error) {
+	peer, err := v.Cards.Lookup(ctx, m.From, origin, now)
 	if err != nil {
 		return Checked{}, err
 	}
-	return v.check(ctx, m, peer, false, now)
+	return v.check(ctx, m, peer, &origin, now)
 }
 
-func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, answer bool, now time.Time) (Checked, error) {
+// check is Authenticate for a sender whose card is peer. A nil origin is that of an answer to a message of ours.
+func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) (Checked, error) {
 	bare, window := m.Tree.Without("signature"), v.Window.orDefault().around(m.Time)
 	verify := func(key *signing.PublicKey) (signing.Verified, error) {
 		release, err := v.Cards.pool.enter(ctx, key)
@@ -85,7 +86,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, answer 
 	if errors.Is(err, wire.ErrUnavailable) {
 		return Checked{}, err // nobody looked at the signature
 	} else if err != nil {
-		fresh, changed, refreshErr := v.Cards.suspect(ctx, peer, answer, now)
+		fresh, changed, refreshErr := v.Cards.suspect(ctx, peer, origin, now)
 		if errors.Is(refreshErr, wire.ErrUnavailable) {
 			return Checked{}, refreshErr // our store or the caller, not the sender
 		} else if refreshErr != nil {
@@ -151,7 +152,7 @@ func (v *Verifier) Reply(ctx context.Context, sent, reply wire.Message, peer Pee
 	if err := inWindow(reply.Time, window, now); err != nil {
 		return unverified(err)
 	}
-	checked, err := v.check(ctx, reply, peer, true, now)
+	checked, err := v.check(ctx, reply, peer, nil, now)
 	if errors.Is(err, wire.ErrUnavailable) {
 		return signing.Verified{}, &SendError{Retry: true, Processed: true, cause: err}
 	} else if err != nil {

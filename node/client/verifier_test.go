@@ -69,7 +69,7 @@ func TestAuthenticate(t *testing.T) {
 		l.put("am_chris", key(2))
 		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
 		m := signed(t, sarah, "am_me", key(1), time.Now())
-		checked, err := v.Authenticate(t.Context(), m, time.Now())
+		checked, err := v.Authenticate(t.Context(), m, Origin{}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,17 +87,17 @@ func TestAuthenticate(t *testing.T) {
 			}
 			tampered := m
 			tampered.Tree = changed
-			if _, err := v.Authenticate(t.Context(), tampered, time.Now()); !errors.Is(err, wire.ErrSignature) {
+			if _, err := v.Authenticate(t.Context(), tampered, Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) {
 				t.Errorf("with another %s: %v, want ErrSignature", member.Key, err)
 			}
 		}
 		extra := m
 		extra.Tree = m.Tree.With("extra", wire.Int(1))
-		if _, err := v.Authenticate(t.Context(), extra, time.Now()); !errors.Is(err, wire.ErrSignature) {
+		if _, err := v.Authenticate(t.Context(), extra, Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) {
 			t.Errorf("with a field that was not signed: %v, want ErrSignature", err)
 		}
 		// Signed by another agent that the directory lists as well.
-		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), time.Now()); !errors.Is(err, wire.ErrSignature) {
+		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) {
 			t.Errorf("signed by another agent: %v, want ErrSignature", err)
 		}
 	})

@@ -93,7 +93,7 @@ func TestFullPoolIsNoVerdict(t *testing.T) {
 			v.Cards.pool.places <- struct{}{}
 		}
 		m := signed(t, sarah, "am_me", key(1), time.Now())
-		_, err = v.Authenticate(t.Context(), m, time.Now())
+		_, err = v.Authenticate(t.Context(), m, Origin{}, time.Now())
 		if told, ok := errors.AsType[*wire.Error](err); !ok || !errors.Is(err, wire.ErrUnavailable) || told.Retry != true || told.RetryAfter != time.Second {
 			t.Errorf("Authenticate() = %v, want ErrUnavailable and when to come back", err)
 		}
@@ -103,7 +103,7 @@ func TestFullPoolIsNoVerdict(t *testing.T) {
 			t.Errorf("Reply() = %v, want another attempt", err)
 		}
 		<-v.Cards.pool.places
-		if _, err := v.Authenticate(t.Context(), m, time.Now()); err != nil {
+		if _, err := v.Authenticate(t.Context(), m, Origin{}, time.Now()); err != nil {
 			t.Errorf("Authenticate() with a place = %v", err)
 		}
 	})

@@ -104,13 +104,14 @@ func (a *Addresses) Check(c echo.Context) error {
 	return nil
 }
 
-// Payer is the key that what the client of c causes is charged to, "" for an unknown one and one that no limit holds for.
-func (a *Addresses) Payer(c echo.Context) string {
+// Sources returns the sources of what the client of c causes (AM-42): none for an unknown client, and none for one that no
+// limit holds for.
+func (a *Addresses) Sources(c echo.Context) []rate.Source {
 	addr := ClientAddr(c)
-	if a.free(addr) || addr == rate.Unknown {
-		return ""
+	if a.free(addr) {
+		return nil
 	}
-	return rate.AddrKey(addr)
+	return rate.AddrSources(addr)
 }
 
 // Guard checks every request of a route.

@@ -134,10 +134,20 @@ func (m *Mesh) Directory() *client.Directory { return client.NewDirectory(m.URL,
 // Register lists a card.
 func (m *Mesh) Register(name string, card wire.Card) {
 	m.t.Helper()
-	_, _, err := m.Directory().Register(context.Background(), card.Tree, client.Credential("credential-of-"+url.QueryEscape(name)), Key(name))
+	m.register(name, card, "credential-of-"+name)
+}
+
+func (m *Mesh) register(name string, card wire.Card, credential string) {
+	m.t.Helper()
+	_, _, err := m.Directory().Register(context.Background(), card.Tree, client.Credential(url.QueryEscape(credential)), Key(name))
 	if err != nil {
 		m.t.Fatalf("register %s: %v", name, err)
 	}
+}
+
+// CredentialOf returns what the directory knows of the credential of a card, for a node that runs in its process.
+func (m *Mesh) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
+	return m.reg.CredentialOf(ctx, id)
 }
 
 // Import lists the card of a node as the operator's import does, which takes every id: a card from before derived ids were

@@ -23,8 +23,14 @@ type Stranger struct {
 // Stranger lists an agent whose endpoint nobody answers at.
 func (m *Mesh) Stranger(name string) *Stranger {
 	m.t.Helper()
+	return m.Tenant(name, "credential-of-"+name)
+}
+
+// Tenant is Stranger for an agent whose card is registered with a credential that others may have too.
+func (m *Mesh) Tenant(name, credential string) *Stranger {
+	m.t.Helper()
 	card := Card(m.t, name, "http://127.0.0.1:9"+"/agentmesh")
-	m.Register(name, card)
+	m.register(name, card, credential)
 	return &Stranger{Name: name, ID: card.ID, Key: Key(name), t: m.t}
 }
 

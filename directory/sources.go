@@ -1,0 +1,24 @@
+package directory
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// CredentialOf returns a name for the credential that the card of id was registered with: its hash. It is "" if there is no
+// such card, and for a card that was taken over from another directory.
+func (r *Registry) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
+	card, err := r.get(ctx, id, clock())
+	switch {
+	case errors.Is(err, wire.ErrNoAgent):
+		return "", nil
+	case err != nil:
+		return "", err
+	case card.Owner == [32]byte{}:
+		return "", nil
+	}
+	return hex.EncodeToString(card.Owner[:]), nil
+}
