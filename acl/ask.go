@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -16,6 +17,8 @@ const (
 
 	askLife = 7 * 24 * time.Hour  // of an ask that sets no end (AM-33)
 	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
+
+	keepDisplaced = 24 * time.Hour // the same if it was displaced: strangers decide how many are
 )
 
 // AskState is where an ask stands. Every state but pending is final.
@@ -68,6 +71,9 @@ type Ask struct {
 	Seq     int    `json:"seq,omitempty"`      // order behind it
 	Size    int    `json:"size,omitempty"`     // bytes that count against the bound on what waits together
 
+	// Displaced is when another sender got the place of the ask, which was one too many: it expired then.
+	Displaced time.Time `json:"displaced,omitzero"`
+
 	State   AskState  `json:"state"`
 	Choice  Choice    `json:"choice,omitempty"`
 	Decided time.Time `json:"decided,omitzero"` // also the time of a withdrawal
@@ -76,10 +82,18 @@ type Ask struct {
 
 // at judges an ask that may have expired, to the second (AM-33).
 func (a Ask) at(now time.Time) Ask {
-	if a.State == AskPending && !now.Before(a.Expires) {
+	if a.State == AskPending && !now.Before(a.ends()) {
 		a.State = AskExpired
 	}
 	return a
+}
+
+// ends is when the ask expires.
+func (a Ask) ends() time.Time {
+	if !a.Displaced.IsZero() {
+		return a.Displaced
+	}
+	return a.Expires
 }
 
 // Slot bounds the asks that are open at once: it is taken when an ask opens and freed when it ends, also by expiry.
@@ -88,6 +102,9 @@ type Slot struct {
 	Key  string // one open ask has it: "sender/<principal>"
 	Term string // what Max counts: "sender"
 	Max  int
+	// Sources is where the ask came from, and Proven whether its subject's endpoint is proven, for [Asks.Join].
+	Sources []rate.Source
+	Proven  bool
 }
 
 // SenderSlot allows one open ask per unknown sender, and 200 in all; what else the sender writes joins it (AM-33).
@@ -117,16 +134,24 @@ func NewAskID(now time.Time) string {
 	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
 }
 
-// stored is an ask with what frees its slot.
+// place returns the slot of the ask as it is stored.
+func (s stored) place() place { return place{Ask: s.ID, Sources: s.Sources, Proven: s.Proven} }
+
+// stored is an ask with what frees its slot, and what its slot says of it.
 type stored struct {
 	Ask
-	Slot string `json:"slot,omitempty"` // key
+	Slot    string        `json:"slot,omitempty"` // key
+	Sources []rate.Source `json:"sources,omitempty"`
+	Proven  bool          `json:"proven,omitempty"`
 
 	rev store.Rev
 }
 
 func (s stored) record() store.Record {
-	end := s.Expires
+	end, keep := s.ends(), keepFor
+	if !s.Displaced.IsZero() {
+		keep = keepDisplaced
+	}
 	if s.State != AskPending {
 		end = s.Decided
 	}
@@ -140,7 +165,7 @@ func (s stored) record() store.Record {
 	if s.About != "" && s.State == AskPending {
 		terms = append(terms, aboutTerm(s.About))
 	}
-	until := end.Add(keepFor)
+	until := end.Add(keep)
 	if s.Behind != "" && s.State == AskPending {
 		until = end // else those that expire one by one would pile up behind the first
 	}

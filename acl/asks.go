@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -50,6 +51,8 @@ type Asks struct {
 	opened    func(Ask) []store.Change // nil adds nothing
 	published func([]store.Change)     // nil tells nobody
 	audit     *Audit                   // nil keeps no log
+
+	crowded atomic.Pointer[crowd] // the last count that found no place; nil: there may be one
 }
 
 // NewAsks returns the queue that s keeps.
@@ -101,26 +104,16 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 		ask.Choices = []Choice{Approve, Reject}
 	}
 	ask.State = AskPending
+	s := stored{Ask: ask, Slot: slot.Key, Sources: slot.Sources, Proven: slot.Proven}
 	var changes []store.Change
 	if slot.Key != "" {
-		changes = append(changes, store.Change{Max: slot.Max, Record: store.Record{
-			NS: nsOpen, Key: slot.Key, Terms: []string{slot.Term}, Body: []byte(ask.ID), Expires: ask.Expires,
-		}})
+		changes = append(changes, store.Change{Max: slot.Max, Record: s.place().record(slot.Key, slot.Term, ask.Expires)})
 	}
-	changes = append(changes, store.Change{Record: stored{Ask: ask, Slot: slot.Key}.record()})
+	changes = append(changes, store.Change{Record: s.record()})
 	if q.opened != nil {
 		changes = append(changes, q.opened(ask)...)
 	}
 	return ask, q.logged(changes, ask, AuditHeld, ask.Created)
-}
-
-// Taken reports whether an open ask has the slot now.
-func (q *Asks) Taken(ctx context.Context, slot Slot, now time.Time) (bool, error) {
-	_, err := q.records.Get(ctx, nsOpen, slot.Key, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // Get returns an ask; store.ErrNotFound where there is none.

@@ -14,5 +14,5 @@ func Opens(c store.Change) (end time.Time, ok bool) {
 		return end, false
 	}
 	s, err := decodeAsk(c.Record)
-	return s.Expires, err == nil && s.State == AskPending
+	return s.ends(), err == nil && s.State == AskPending
 }

@@ -71,19 +71,28 @@ func (s stored) leading(tail []stored) stored {
 }
 
 // Join opens the ask in slot as [Asks.Open] does or, if another ask has the slot, behind that one. Then Behind of the
-// returned ask is set, it expires with the first one at the latest, and it is shown and decided with it. It is
-// store.ErrQuota if as much waits there as may, and store.ErrConflict if the first ask has just ended.
+// returned ask is set, it expires with the first one at the latest, and it is shown and decided with it. If all places are
+// taken, the ask gets that of another one whose source has more of them (AM-33). It is store.ErrQuota if no place can be
+// had or as much waits behind the first ask as may, and store.ErrConflict if the first ask has just ended.
 func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Change, error) {
 	now := ask.Created
 	rec, err := q.records.Get(ctx, nsOpen, slot.Key, now)
 	if errors.Is(err, store.ErrNotFound) {
+		room, err := q.makeRoom(ctx, slot, now)
+		if err != nil {
+			return Ask{}, nil, err
+		}
 		ask, changes := q.Open(ask, slot)
-		return ask, changes, nil
+		return ask, append(room, changes...), nil
 	}
 	if err != nil {
 		return Ask{}, nil, fmt.Errorf("read slot: %w", err)
 	}
-	first, tail, err := q.group(ctx, string(rec.Body), now)
+	has, err := decodePlace(rec)
+	if err != nil {
+		return Ask{}, nil, err
+	}
+	first, tail, err := q.group(ctx, has.Ask, now)
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && first.State != AskPending:
 		return Ask{}, nil, store.ErrConflict
@@ -104,7 +113,7 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	if ask.Expires.IsZero() || first.Expires.Before(ask.Expires) {
 		ask.Expires = first.Expires
 	}
-	ask, changes := q.Open(ask, Slot{})
+	ask, changes := q.Open(ask, Slot{Sources: slot.Sources, Proven: slot.Proven})
 	return ask, append(changes, first.leading(append(tail, stored{Ask: ask})).change()), nil
 }
 
@@ -192,6 +201,6 @@ func (s stored) replaced(rest []stored) (changes []store.Change) {
 		changes = append(changes, t.change())
 	}
 	term, _, _ := strings.Cut(s.Slot, "/")
-	slot := store.Record{NS: nsOpen, Key: s.Slot, Terms: []string{term}, Body: []byte(first.ID), Expires: first.Expires}
+	slot := first.place().record(s.Slot, term, first.Expires)
 	return append(changes, first.leading(rest[1:]).change(), store.Change{Record: slot, IfRev: store.Any})
 }

@@ -25,18 +25,20 @@ type acceptance struct {
 	n  *Node
 	in bridge.Inbound
 
-	now      time.Time
-	key      store.ConvKey
-	standing acl.Standing
-	stranger bool // the owner does not know the sender, and did not write first
-	charged  bool // limits are charged once, however often the step is decided anew
-	thread   *conversations.Thread
-	verdict  acl.Verdict
-	known    bool   // the action is one of the specification
-	takes    bool   // with it the peer takes our accept, which waited for its answer
-	event    string // UID of the agreed event that it takes back
-	seal     seal
-	route    Route
+	now       time.Time
+	key       store.ConvKey
+	standing  acl.Standing
+	stranger  bool       // the owner does not know the sender, and did not write first
+	charged   bool       // limits are charged once, however often the step is decided again
+	drawn     acl.Charge // what was charged to the node's own limits
+	thread    *conversations.Thread
+	verdict   acl.Verdict
+	known     bool   // the action is one of the specification
+	lostPlace bool   // the last place for held senders went to another message meanwhile
+	takes     bool   // with it the peer takes our accept, which waited for its answer
+	event     string // UID of the agreed event that it takes back
+	seal      seal
+	route     Route
 }
 
 // Accept takes a message whose sender is established through lines 9 to 16: clock and replay, access, limits,
@@ -68,6 +70,9 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 			return out, nil
 		}
 		if !isConflict(err) {
+			if errors.Is(err, wire.ErrHoldsFull) {
+				a.giveBack()
+			}
 			n.countRefused(in.Principal, a.refusedBy(err), err)
 			return bridge.Outcome{}, unavailable(err)
 		}

@@ -72,6 +72,9 @@ func (n *Node) auditExpired(ctx context.Context, now time.Time) error {
 			return err
 		}
 		for _, ask := range asks {
+			if !ask.Displaced.IsZero() {
+				continue // its line was written with the displacement
+			}
 			mark := "expired/" + ask.ID
 			_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
 			if err == nil {

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,9 +24,6 @@ const (
 	askInterrupted = "interrupted" // a hook that a crash interrupted (AM-75)
 	askKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
 )
-
-// holdsFullFor is how long it is believed that there is no room for another stranger, after the store said so.
-const holdsFullFor = time.Second
 
 // Why a sender waits, as it is told. Fixed texts: they tell nothing about the owner.
 const (
@@ -72,9 +68,6 @@ func (a *acceptance) passesOn() bool { return a.seal.sealed && a.route.Foreign }
 // signed pending_approval (AM-32, AM-33).
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	stranger := a.verdict == acl.HoldSender
-	if full, err := a.noPlace(ctx, stranger); full || err != nil {
-		return bridge.Outcome{}, cmp.Or(err, error(wire.ErrHoldsFull))
-	}
 	item := a.newItem(ItemHeld)
 	item.Pending = true
 	ask, changes, err := a.ask(ctx, item, stranger)
@@ -106,8 +99,9 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	}
 	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason), records)
 	if errors.Is(err, store.ErrQuota) {
-		if stranger {
-			a.n.holdsFull.Store(a.now.Add(holdsFullFor).UnixNano())
+		if stranger && !a.lostPlace { // another message had the last place first: find out whose place this one may take
+			a.lostPlace = true
+			return bridge.Outcome{}, store.ErrConflict
 		}
 		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
 	}
@@ -116,16 +110,6 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 		out.Reply = nil // a foreign peer hears once that the owner decides
 	}
 	return out, err
-}
-
-// noPlace reports whether a stranger that does not wait yet finds all places taken. It needs neither a signature nor a
-// step, which a flood would cost.
-func (a *acceptance) noPlace(ctx context.Context, stranger bool) (bool, error) {
-	if !stranger || a.now.UnixNano() >= a.n.holdsFull.Load() {
-		return false, nil
-	}
-	waits, err := a.n.asks.Taken(ctx, a.senderSlot(), a.now)
-	return !waits, err
 }
 
 // ask returns the question about the message, with the changes that open it.
@@ -176,10 +160,13 @@ func (a *acceptance) senderRule() string {
 // senderSlot is the place that the question about the sender takes. A key that the owner must accept first has a place of
 // its own, so that nothing which another key signed under the same id is decided with it.
 func (a *acceptance) senderSlot() acl.Slot {
+	holder := a.in.Principal
 	if a.in.Unproven != nil {
-		return acl.SenderSlot(a.in.Principal + " " + a.in.Unproven.Fingerprint)
+		holder += " " + a.in.Unproven.Fingerprint
 	}
-	return acl.SenderSlot(a.in.Principal)
+	slot := acl.SenderSlot(holder)
+	slot.Sources, slot.Proven = a.in.Sources, a.in.Proven
+	return slot
 }
 
 // pending is the payload of AM-32.

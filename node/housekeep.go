@@ -176,9 +176,35 @@ func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
 	default:
 		item.State = ItemExpired
 	}
-	if err := n.changeItem(ctx, item, nil); err != nil && !isConflict(err) {
+	if err == nil && !ask.Displaced.IsZero() {
+		err = n.endHold(ctx, item, ask, now)
+	} else {
+		err = n.changeItem(ctx, item, nil)
+	}
+	if isConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// endHold ends the wait of an item whose question lost its place before its time: its conversation need not stay open for
+// the answer.
+func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
+	thread, err := n.book.Load(ctx, item.key(), now)
+	if err != nil {
 		return err
 	}
+	step := store.Step{Records: []store.Change{item.change()}, Now: now}
+	if !thread.New() {
+		if err := thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: now, Until: ask.Expires}); err != nil {
+			return err
+		}
+		thread.Into(&step)
+	}
+	if _, err := n.store.Steps().Apply(ctx, step); err != nil {
+		return err
+	}
+	n.published(step.Records)
 	return nil
 }
 

@@ -292,6 +292,9 @@ func askEnded(ask acl.Ask) string {
 	case acl.AskWithdrawn:
 		return "too late: it was taken back, answered by hand, or its conversation ended, at " + at
 	}
+	if !ask.Displaced.IsZero() {
+		return "too late: the list was full, and another sender got its place at " + ask.Displaced.UTC().Format("2 Jan 15:04:05 MST")
+	}
 	return "too late: nobody decided until " + ask.Expires.UTC().Format("2 Jan 15:04:05 MST") + ", and it expired"
 }
 

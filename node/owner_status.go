@@ -120,7 +120,7 @@ func (n *Node) published(changes []store.Change) {
 		a.Published(changes)
 	}
 	if slices.ContainsFunc(changes, acl.Frees) {
-		n.holdsFull.Store(0)
+		n.asks.Freed()
 	}
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == calendar.Namespace }) {
 		n.cfg.Agreed.Published()

@@ -151,6 +151,9 @@ func (v askView) Outcome() string {
 	case acl.AskWithdrawn:
 		return "withdrawn, or answered elsewhere"
 	case acl.AskExpired:
+		if !v.Displaced.IsZero() {
+			return "expired: the list was full, and another sender got its place"
+		}
 		return "expired without a decision"
 	}
 	return "waiting"
