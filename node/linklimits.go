@@ -45,7 +45,7 @@ func (a *acceptance) charge() error {
 // giveBack undoes the charge of a message that is refused for want of a place: it used up nothing (AM-41).
 func (a *acceptance) giveBack() {
 	if a.charged && !a.metered() {
-		a.n.meter.GiveBack(a.drawn, time.Now())
+		a.n.meter.Return(a.drawn, time.Now())
 		a.charged = false
 	}
 }
