@@ -118,7 +118,7 @@ func TestPageTalks(t *testing.T) {
 
 func TestPageInbox(t *testing.T) {
 	mesh := meshtest.New(t)
-	sarah := mesh.Node("sarah", nil)
+	sarah := mesh.Node("sarah", unlimited)
 	chris := mesh.Stranger("chris")
 	for i := range 30 {
 		payload := fmt.Sprintf(`{"action":"deliver","message":{"body":"message %d"}}`, i)
