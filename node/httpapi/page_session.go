@@ -28,7 +28,6 @@ const (
 	sessionLife = 7 * 24 * time.Hour
 	maxSessions = 32 // one more ends the oldest
 	codeLife    = 5 * time.Minute
-	maxGuesses  = 5 // wrong codes, after which the right one is void
 )
 
 // sessions knows who has signed in with a browser. Of a session and of a sign-in code only the SHA-256 is kept.
@@ -46,11 +45,11 @@ type session struct {
 	Until time.Time `json:"until"`
 }
 
-// signInCode signs one browser in, once.
+// signInCode signs one browser in, once. Wrong guesses do not make it void, because anybody on this machine could then keep
+// the owner out: its 50 bits cannot be guessed in five minutes, not even at a million guesses a second.
 type signInCode struct {
-	hash    tokenHash
-	until   time.Time // zero: there is none
-	guesses int
+	hash  tokenHash
+	until time.Time // zero: there is none
 }
 
 // sessionFile is how sessions lie on the disk.
@@ -154,7 +153,7 @@ func (s *sessions) newCode(now time.Time) (code string, until time.Time) {
 	return text[:5] + "-" + text[5:], s.code.until
 }
 
-// redeem says whether what was typed is the token or the sign-in code, and uses the code up.
+// redeem reports whether what was typed is the token or the sign-in code, and uses up the code.
 func (s *sessions) redeem(typed string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +170,7 @@ func (s *sessions) redeem(typed string, now time.Time) bool {
 		return r
 	}, typed))
 	good := s.code.hash.matches(plain) && now.Before(s.code.until)
-	if s.code.guesses++; good || s.code.guesses >= maxGuesses {
+	if good {
 		s.code = signInCode{}
 	}
 	return good
