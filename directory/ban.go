@@ -308,10 +308,13 @@ func (r *Registry) stored(c store.Card) (wire.Card, error) {
 // noClient is the address of a caller inside the process.
 var noClient netip.Addr
 
-// addressKey names who sent something, as far as limits tell senders apart (/64 for IPv6).
+// addressKey returns how reports name a sender: its address as far as limits tell addresses apart (/64 for IPv6).
 func addressKey(client netip.Addr) string {
-	if !client.IsValid() {
+	switch {
+	case !client.IsValid():
 		return "here"
+	case client == rate.Unknown:
+		return "unknown"
 	}
 	return rate.AddrKey(client)
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -53,15 +52,29 @@ func (r *Registry) throttled(client netip.Addr, now time.Time) error {
 	if !client.IsValid() {
 		return nil
 	}
-	if wait := r.failures.Peek(rate.AddrKey(client), now); wait > 0 {
+	if wait := r.failures.Admit(client, now); wait > 0 {
 		return wire.ErrRateLimited.After(wait)
 	}
 	return nil
 }
 
-func (r *Registry) failed(client netip.Addr, now time.Time) {
+// screen is throttled for a bearer that must be the credential of some card: with such a one every address is let in.
+func (r *Registry) screen(ctx context.Context, bearer string, client netip.Addr, now time.Time) error {
+	refused := r.throttled(client, now)
+	if refused == nil {
+		return nil
+	}
+	if known, err := r.cards.HasCount(ctx, tokenCount(Hash(bearer)), now); err != nil || !known {
+		return refused
+	}
+	return nil
+}
+
+// failed counts a wrong credential. For a client that nothing tells from others it takes a second instead.
+func (r *Registry) failed(ctx context.Context, client netip.Addr, now time.Time) {
 	if client.IsValid() {
-		r.failures.Take(rate.AddrKey(client), now)
+		r.failures.Fault(client, now)
+		r.cfg.Addresses.Delay(ctx, client)
 	}
 }
 
@@ -72,22 +85,24 @@ func (r *Registry) owned(ctx context.Context, id wire.AgentID, bearer string, cl
 	if bearer == "" {
 		return store.Card{}, wire.ErrNoBearer
 	}
-	if err := r.throttled(client, now); err != nil {
-		return store.Card{}, err
-	}
 	var held store.Card
 	err := store.ErrNotFound
 	if id.Valid() {
 		held, err = r.cards.Held(ctx, string(id), now)
 	}
 	mine := sameOwner(held.Owner, Hash(bearer))
+	if !mine { // the owner is let in from an address that others share
+		if err := r.throttled(client, now); err != nil {
+			return store.Card{}, err
+		}
+	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return store.Card{}, wire.ErrNoAgent
 	case err != nil:
 		return store.Card{}, err
 	case held.Live(now) && !mine:
-		r.failed(client, now)
+		r.failed(ctx, client, now)
 		return store.Card{}, wire.ErrWrongBearer
 	case held.Live(now), mine && revive && !held.Withdrawn:
 		return held, nil

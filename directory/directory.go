@@ -116,9 +116,9 @@ type Registry struct {
 	keeping   singleflight.Group // messages on their way into a mailbox, by digest
 	bans      bans
 	reporting reporting
-	reporters *rate.Buckets // reports by address
-	hourly    *rate.Buckets // registrations by address; nil is no limit
-	failures  *rate.Buckets // wrong credentials by address; nil is no limit
+	reporters *rate.Allowance // reports by address
+	hourly    *rate.Allowance // registrations by address; nil is no limit
+	failures  *rate.Penalties // wrong credentials by address; nil is no limit
 	counters  counters
 }
 
@@ -150,13 +150,13 @@ func New(cfg Config) *Registry {
 		lineup: newLineup(),
 		desks:  newDesks(),
 
-		reporters: rate.NewBuckets(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
+		reporters: rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}
 	if n := cfg.Quotas.PerHour; n > 0 {
-		r.hourly = rate.NewBuckets(rate.PerHour(n), n, maxClients)
+		r.hourly = rate.NewAllowance(rate.PerHour(n), n, maxClients)
 	}
 	if !cfg.Local {
-		r.failures = rate.NewBuckets(rate.PerMinute(maxFailures), maxFailures, maxClients)
+		r.failures = rate.NewPenalties(maxFailures, 0, maxClients)
 	}
 	r.measure(cfg.Metrics)
 	return r

@@ -124,16 +124,16 @@ func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, own
 	if r.cfg.Mode != Invite {
 		return nil, wire.ErrClosed
 	}
-	if err := r.throttled(s.Client, now); err != nil {
-		return nil, err
-	}
 	code := s.Invite
 	if code == "" {
 		code = s.Bearer // the code itself becomes the credential
 	}
 	rec, err := r.recs.Get(ctx, inviteNS, tokenID(code), now)
 	if errors.Is(err, store.ErrNotFound) {
-		r.failed(s.Client, now)
+		if err := r.throttled(s.Client, now); err != nil {
+			return nil, err
+		}
+		r.failed(ctx, s.Client, now)
 		return nil, wire.ErrClosed
 	}
 	if err != nil {

@@ -3,11 +3,8 @@ package directory
 import (
 	"cmp"
 	"encoding/hex"
-	"net/netip"
 	"slices"
-	"time"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -46,15 +43,23 @@ func (r *Registry) quotas(owner [32]byte, c candidate) []store.Quota {
 	return list
 }
 
-// charge takes one registration from the allowance of the client's address.
-func (r *Registry) charge(client netip.Addr, owner [32]byte, now time.Time) error {
-	if !client.IsValid() || r.operator(owner) {
+// charge takes the registration from the allowance of the client's address, once.
+func (g *registration) charge() error {
+	if g.charged || !g.s.Client.IsValid() || g.r.operator(g.owner) {
 		return nil
 	}
-	if wait, ok := r.hourly.Take(rate.AddrKey(client), now); !ok {
+	if wait, ok := g.r.hourly.Take(g.s.Client, g.now); !ok {
 		return wire.ErrQuota.After(wait)
 	}
+	g.charged = true
 	return nil
+}
+
+// refund returns what a registration was charged that is refused after all (AM-43).
+func (g *registration) refund() {
+	if g.charged {
+		g.r.hourly.Return(g.s.Client, g.now)
+	}
 }
 
 // sameCounts says whether two cards count against the same keys, in whatever order the store keeps them.

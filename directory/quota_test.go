@@ -2,6 +2,7 @@ package directory
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,73 @@ func TestHourlyQuota(t *testing.T) { // AM-58
 			t.Errorf("after the wait = %d, want 201", got)
 		}
 	})
+}
+
+// TestRefusedRegistrationIsFree: what is refused is not charged to the registrations of the hour (AM-43).
+func TestRefusedRegistrationIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHost: 1} })
+		register := func(owner, id, host string) int {
+			card := testCard(id, text("endpoint", "https://"+host+"/agentmesh"))
+			return w.ask("POST", "/v1/agents", string(card.JSON()), as(owner)...).Code
+		}
+		if got := register(alice, "am_0", "h0.example"); got != 201 {
+			t.Fatalf("the first card = %d", got)
+		}
+		for range 2 * defaultPerHour {
+			if got := register(bob, "am_0", "h1.example"); got != 409 {
+				t.Fatalf("an id that is taken = %d, want 409", got)
+			}
+			if got := register(bob, "am_1", "h0.example"); got != 429 {
+				t.Fatalf("a host without room = %d, want 429", got)
+			}
+		}
+		for i := 1; i <= defaultPerHour; i++ {
+			want := 201
+			if i == defaultPerHour {
+				want = 429
+			}
+			if got := register(bob, fmt.Sprint("am_", i), fmt.Sprintf("h%d.example", i)); got != want {
+				t.Errorf("card %d = %d, want %d", i, got, want)
+			}
+		}
+	})
+}
+
+// TestNewcomerRegisters: when one network has used up the places for addresses, an address of another one still
+// registers (THREATS 32).
+func TestNewcomerRegisters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for i := range maxClients {
+			addr := netip.MustParseAddr(fmt.Sprintf("2001:db8:%x:%x::1", 1+i>>16, i&0xffff))
+			w.reg.hourly.Take(addr, clock())
+			w.reg.reporters.Take(addr, clock())
+			for range maxFailures {
+				w.reg.failures.Fault(addr, clock())
+			}
+		}
+		for i, remote := range []string{"203.0.113.9:9", "[2001:db8:ffff::1]:9", "127.0.0.1:9"} {
+			id, owner := fmt.Sprint("am_new", i), append(as(bob), "Remote", remote)
+			want(t, w.ask("POST", "/v1/agents", string(testCard(id).JSON()), owner...), 201, "")
+			want(t, w.ask("POST", "/v1/agents/"+id+"/reports", `{"kind":"spam"}`, "Remote", remote), 202, "")
+			want(t, w.ask("PUT", "/v1/agents/"+id, "", append(as("another-credential-x"), "Remote", remote)...), 403, "UNAUTHORIZED")
+			want(t, w.ask("PUT", "/v1/agents/"+id, "", owner...), 200, "")
+		}
+	})
+}
+
+// TestReportsOfUnknownClients: clients that nothing tells apart do not replace each other's reports.
+func TestReportsOfUnknownClients(t *testing.T) { // THREATS 33
+	w := newWorld(t)
+	w.register(alice, testCard("am_a"))
+	for _, body := range []string{`{"kind":"spam","text":"look"}`, `{"kind":"other","text":"never mind"}`, `{"kind":"spam","text":"look"}`} {
+		want(t, w.ask("POST", "/v1/agents/am_a/reports", body, "Remote", "127.0.0.1:9"), 202, "")
+	}
+	list, _, err := w.reg.Reports(t.Context(), "am_a", "", 10)
+	if err != nil || len(list) != 2 || list[0].From != "unknown" {
+		t.Errorf("reports = %+v, %v, want two of an unknown client", list, err)
+	}
 }
 
 func TestLocalProfileHasNoQuotas(t *testing.T) { // AM-82

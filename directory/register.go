@@ -36,13 +36,11 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 		return wire.Registered{}, err
 	}
 	reg := registration{r: r, s: s, c: c, owner: Hash(s.Bearer), now: now}
-	for range attempts {
-		done, err := reg.try(ctx)
-		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrReserved) {
-			return done, err
-		}
+	done, err := reg.run(ctx)
+	if err != nil {
+		reg.refund()
 	}
-	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the id"))
+	return done, err
 }
 
 // registration is one POST whose card is in order.
@@ -53,6 +51,17 @@ type registration struct {
 	owner   [32]byte
 	now     time.Time
 	charged bool // the address has paid
+}
+
+// run tries again as long as somebody else was faster.
+func (g *registration) run(ctx context.Context) (wire.Registered, error) {
+	for range attempts {
+		done, err := g.try(ctx)
+		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrReserved) {
+			return done, err
+		}
+	}
+	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the id"))
 }
 
 // try goes through the rest of AM-51's order: mode, key proof, quotas, id. [store.ErrConflict] and
@@ -82,11 +91,8 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if !g.charged {
-		if err := r.charge(g.s.Client, g.owner, g.now); err != nil {
-			return wire.Registered{}, err
-		}
-		g.charged = true
+	if err := g.charge(); err != nil {
+		return wire.Registered{}, err
 	}
 	if err := g.c.reserved(g.now); err != nil {
 		return wire.Registered{}, err

@@ -16,6 +16,7 @@ import (
 	"github.com/ProtonMail/go-crypto/openpgp/packet"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -343,12 +344,45 @@ func TestWrongCredentialsAreThrottled(t *testing.T) { // AM-56, THREATS row 13
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
 		for i := range maxFailures {
-			want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(fmt.Sprint("guess-number-", i))...), 403, "UNAUTHORIZED")
+			want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(fmt.Sprint("guessed-number-", i))...), 403, "UNAUTHORIZED")
 		}
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as("guess-number-x")...), 429, "RATE_LIMITED")
-		want(t, w.ask("PUT", "/v1/agents/am_a", "", append(as(alice), "Remote", "198.51.100.7:9")...), 200, "")
+		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.ask("GET", "/v1/relay", "", as("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.ask("PUT", "/v1/agents/am_a", "", append(as("guessed-number-y"), "Remote", "198.51.100.7:9")...), 403, "UNAUTHORIZED")
+		want(t, w.ask("PUT", "/v1/agents/am_a", "", as(alice)...), 200, "") // from the same address
+		want(t, w.ask("GET", "/v1/relay", "", as(alice)...), 200, "")
 		time.Sleep(time.Minute / maxFailures)
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(alice)...), 204, "")
+		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as("guessed-number-z")...), 403, "UNAUTHORIZED")
+	})
+}
+
+// TestRelayCredentialsAreThrottled: tokens that no card has are counted, wherever the relay is shown them (AM-56).
+func TestRelayCredentialsAreThrottled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.register(alice, testCard("am_a"))
+		for i := range maxFailures {
+			want(t, w.ask("GET", "/v1/relay", "", as(fmt.Sprint("guessed-number-", i))...), 401, "")
+		}
+		want(t, w.ask("GET", "/v1/relay", "", as("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.ask("POST", "/v1/relay", "{}", as("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.ask("POST", "/v1/relay", "{}", as(alice)...), 400, "")
+		want(t, w.ask("GET", "/v1/relay", "", append(as("guessed-number-x"), "Remote", "198.51.100.7:9")...), 401, "")
+	})
+}
+
+// TestFailuresOfUnknownClients: wrong credentials of clients that nothing tells apart take a second and bar nobody.
+func TestFailuresOfUnknownClients(t *testing.T) { // THREATS 33
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{}).Addresses() })
+		w.register(alice, testCard("am_a"))
+		start := time.Now()
+		for i := range 3 * maxFailures {
+			want(t, w.ask("DELETE", "/v1/agents/am_a", "", append(as(fmt.Sprint("guessed-number-", i)), "Remote", "127.0.0.1:9")...), 403, "UNAUTHORIZED")
+		}
+		if took := time.Since(start); took != 3*maxFailures*time.Second {
+			t.Errorf("%d wrong credentials take %v, want a second each", 3*maxFailures, took)
+		}
 	})
 }
 

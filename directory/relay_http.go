@@ -37,7 +37,7 @@ func (r *Registry) postRelay(c echo.Context) error {
 	if !ok || bearer == "" {
 		return wire.ErrNoBearer
 	}
-	if err := r.throttled(httpapi.ClientAddr(c), now); err != nil {
+	if err := r.screen(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
 		return err
 	}
 	raw, err := httpapi.Body(c, wire.MaxMessage)
@@ -50,14 +50,14 @@ func (r *Registry) postRelay(c echo.Context) error {
 	}
 	sender, err := r.get(ctx, p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
-		r.failed(httpapi.ClientAddr(c), now)
+		r.failed(ctx, httpapi.ClientAddr(c), now)
 		return errUnknownBearer
 	}
 	if err != nil {
 		return err
 	}
 	if !sameOwner(sender.Owner, Hash(bearer)) {
-		r.failed(httpapi.ClientAddr(c), now)
+		r.failed(ctx, httpapi.ClientAddr(c), now)
 		return wire.ErrWrongBearer
 	}
 	id, err := r.counted(r.keep(ctx, p, now))
@@ -70,8 +70,12 @@ func (r *Registry) postRelay(c echo.Context) error {
 // getRelay hands mail to the agents of a credential.
 func (r *Registry) getRelay(c echo.Context) error {
 	httpapi.Private(c)
+	ctx, now := c.Request().Context(), clock()
 	bearer, _ := httpapi.Bearer(c.Request())
 	if err := r.checkBearer(bearer); err != nil {
+		return err
+	}
+	if err := r.screen(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
 		return err
 	}
 	q := MailQuery{
@@ -96,7 +100,10 @@ func (r *Registry) getRelay(c echo.Context) error {
 			return err
 		}
 	}
-	items, err := r.Mail(c.Request().Context(), bearer, q)
+	items, err := r.Mail(ctx, bearer, q)
+	if errors.Is(err, errUnknownBearer) {
+		r.failed(ctx, httpapi.ClientAddr(c), now)
+	}
 	if err != nil {
 		return err
 	}

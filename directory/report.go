@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -27,7 +28,7 @@ type Report struct {
 	AgentID wire.AgentID `json:"agent_id"`
 	Kind    string       `json:"kind"` // one of reportKinds
 	Text    string       `json:"text,omitempty"`
-	From    string       `json:"from"` // address, /64 for IPv6
+	From    string       `json:"from"` // address, /64 for IPv6; "unknown" behind a proxy that names nobody
 	At      time.Time    `json:"at"`
 }
 
@@ -71,11 +72,15 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	}
 	from := addressKey(client)
 	if client.IsValid() {
-		if wait, ok := r.reporters.Take(from, now); !ok {
+		if wait, ok := r.reporters.Take(client, now); !ok {
 			return wire.ErrRateLimited.After(wait)
 		}
 	}
-	key := tokenID(string(id) + " " + from)
+	reporter := from
+	if client == rate.Unknown { // other clients are unknown too, and must not replace this report
+		reporter += " " + report.Kind + " " + report.Text
+	}
+	key := tokenID(string(id) + " " + reporter)
 	body, err := json.Marshal(Report{key, id, report.Kind, report.Text, from, now})
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)

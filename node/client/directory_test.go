@@ -291,3 +291,15 @@ func FuzzParseListing(f *testing.F) {
 		}
 	})
 }
+
+// TestHintOfABareURL: a URL without /v1, where no directory answers, is told so.
+func TestHintOfABareURL(t *testing.T) {
+	for base, want := range map[string]bool{"http://mesh.example": true, "http://mesh.example/v1": false} {
+		for _, op := range []string{opRegister, opRenew} {
+			e := &DirectoryError{Op: op, Directory: base, Kind: ErrRefused, Status: http.StatusNotFound, Code: wire.InvalidMessage}
+			if got := strings.Contains(e.Hint(), "/v1"); got != want {
+				t.Errorf("%s at %s: hint %q", op, base, e.Hint())
+			}
+		}
+	}
+}

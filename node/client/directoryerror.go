@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -69,7 +70,7 @@ func (e *DirectoryError) Final() bool {
 	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrReserved || e.Kind == ErrRefused && !e.Retry
 }
 
-// Hint says in one line what a person can do about it, "" where there is nothing to say.
+// Hint returns in one line what a person can do about the error, "" if nothing comes to mind.
 func (e *DirectoryError) Hint() string {
 	switch {
 	case errors.Is(e, ErrAnswerTooLarge):
@@ -84,7 +85,7 @@ func (e *DirectoryError) Hint() string {
 		return "put the key back that the id was made of (retired-keys, or a backup), or start an agent with another id in a new data directory"
 	case e.Kind == ErrTaken:
 		return "the card belongs to another token, or was registered under another URL of this directory: use those, or ask the directory's operator for cards handover"
-	case e.Kind == ErrBadAnswer:
+	case e.Kind == ErrBadAnswer, e.Status == http.StatusNotFound && !strings.HasSuffix(e.Directory, "/v1"):
 		return "the directory's URL usually ends in /v1"
 	case e.Code == wire.RateLimited:
 		return "wait and try again"
