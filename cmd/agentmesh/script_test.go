@@ -25,8 +25,13 @@ import (
 
 // TestScripts runs one script per command or flow; each says what a user types, sees and gets as exit code.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata",
+	testscript.Run(t, scriptParams("testdata"))
+}
+
+// scriptParams are how the scripts in dir run.
+func scriptParams(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -34,6 +39,11 @@ func TestScripts(t *testing.T) {
 			env.Setenv("AGENTMESH_DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
+			fixtures, err := filepath.Abs(fixtures)
+			if err != nil {
+				return err
+			}
+			env.Setenv("FIXTURES", fixtures)
 			env.Values[referencesKey{}] = map[string]*meshtest.Reference{}
 			env.Values[serversKey{}] = &servers{running: map[string]*exec.Cmd{}}
 			return nil
@@ -49,7 +59,7 @@ func TestScripts(t *testing.T) {
 			"gateway":    gateway,
 			"reference":  reference,
 		},
-	})
+	}
 }
 
 // reference NAME starts a stand-in for the reference directory, which gives every card an id of its own, and puts its base
