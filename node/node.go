@@ -311,12 +311,13 @@ func orDefault(d, def time.Duration) time.Duration {
 }
 
 // unavailable translates a store error for the sender: what cannot be made durable is not acknowledged (AM-26). What
-// may be over soon says so, for a sender gives up on an internal error (AM-47).
+// may be over soon says so, for a sender gives up on an internal error (AM-47): so does a damaged row, which the owner
+// replaces from a backup.
 func unavailable(err error) error {
 	if _, ok := errors.AsType[*wire.Error](err); ok {
 		return err
 	}
-	passing := []error{store.ErrUnavailable, store.ErrConflict, store.ErrQuota, context.Canceled, context.DeadlineExceeded}
+	passing := []error{store.ErrUnavailable, store.ErrDamaged, store.ErrConflict, store.ErrQuota, context.Canceled, context.DeadlineExceeded}
 	if slices.ContainsFunc(passing, func(target error) bool { return errors.Is(err, target) }) {
 		return wire.ErrUnavailable.Because(err)
 	}

@@ -47,6 +47,9 @@ var (
 	// ErrUnavailable: the engine cannot take the unit now (queue full, disk nearly full, commit failed).
 	// The outcome is unknown; the same call may be repeated.
 	ErrUnavailable = errors.New("store: unavailable")
+	// ErrDamaged: what is stored is not what was written. An entry that is damaged is never served and never looks
+	// absent: a call that needs it fails with this error. [Cards.List] and [Steps.Conversations] leave it out.
+	ErrDamaged = errors.New("database is damaged")
 )
 
 // Rev is the revision of an entry, given by the engine. As a precondition it must equal the revision that is

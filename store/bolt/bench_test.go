@@ -80,10 +80,10 @@ const benchRows = 10_000
 
 // twoPuts is the unit of the group commit figure: append 700 bytes, update one of 10,000 rows.
 func twoPuts(tx *bbolt.Tx, i int, entry, row []byte) error {
-	if err := tx.Bucket(bucketReplays).Put(u64(uint64(i)), entry); err != nil {
+	if err := bucketReplays.in(tx).put(u64(uint64(i)), entry); err != nil {
 		return err
 	}
-	return tx.Bucket(bucketConvs).Put(u64(uint64(rand.IntN(benchRows))), row)
+	return bucketConvs.in(tx).put(u64(uint64(rand.IntN(benchRows))), row)
 }
 
 func BenchmarkGroupCommit(b *testing.B) {
@@ -92,7 +92,7 @@ func BenchmarkGroupCommit(b *testing.B) {
 		s := benchStore(b)
 		if err := s.db.Update(func(tx *bbolt.Tx) error {
 			for i := range benchRows {
-				if err := tx.Bucket(bucketConvs).Put(u64(uint64(i)), row); err != nil {
+				if err := bucketConvs.in(tx).put(u64(uint64(i)), row); err != nil {
 					return err
 				}
 			}

@@ -33,13 +33,13 @@ func (s *Store) Cards() store.Cards { return cards{s} }
 
 // cardByID returns the row of id whether it is live or not; ok is false where there is none.
 func cardByID(tx *bbolt.Tx, id string) (card cardRow, ok bool, err error) {
-	seq := tx.Bucket(bucketIDs).Get([]byte(id))
-	if seq == nil {
-		return cardRow{}, false, nil
+	seq, err := bucketIDs.in(tx).get([]byte(id))
+	if seq == nil || err != nil {
+		return cardRow{}, false, err
 	}
-	row := tx.Bucket(bucketCards).Get(seq)
-	if row == nil {
-		return cardRow{}, false, nil
+	row, err := bucketCards.in(tx).get(seq)
+	if row == nil || err != nil {
+		return cardRow{}, false, err
 	}
 	card, err = decodeCard(number(seq), row)
 	return card, err == nil, err
@@ -174,13 +174,19 @@ func countKey(text string) []byte {
 	return sum[:16:16]
 }
 
-// counted yields the sequence numbers of the live cards that carry key in their Counts.
-func counted(tx *bbolt.Tx, key string, now time.Time) iter.Seq[uint64] {
-	return func(yield func(uint64) bool) {
-		prefix := countKey(key)
-		for k := range keysFrom(tx.Bucket(bucketCounts), prefix, prefix) {
-			seq := k[16:]
-			if cardLive(tx.Bucket(bucketCards).Get(seq), now) && !yield(number(seq)) {
+// counted yields the sequence numbers of the live cards that carry key in their Counts. A damaged card may be live, so it
+// counts.
+func counted(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
+	return func(yield func(uint64, error) bool) {
+		prefix, cards := countKey(key), bucketCards.in(tx)
+		for row, err := range bucketCounts.in(tx).from(prefix, prefix) {
+			if err != nil {
+				yield(0, err)
+				return
+			}
+			seq := row.key[16:]
+			card, damaged := cards.get(seq)
+			if (damaged != nil || cardLive(card, now)) && !yield(number(seq), nil) {
 				return
 			}
 		}
@@ -190,9 +196,9 @@ func counted(tx *bbolt.Tx, key string, now time.Time) iter.Seq[uint64] {
 // HasCount implements [store.Cards].
 func (c cards) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
 	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
-		for range counted(tx, key, now) {
-			found = true
-			break
+		for _, err := range counted(tx, key, now) {
+			found = err == nil
+			return err
 		}
 		return nil
 	})
@@ -206,7 +212,10 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) 
 			continue
 		}
 		n := 0
-		for seq := range counted(tx, q.Key, now) {
+		for seq, err := range counted(tx, q.Key, now) {
+			if err != nil {
+				return err
+			}
 			if seq == own {
 				continue
 			}
@@ -220,10 +229,10 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) 
 
 // writeCard stores row in the place of old (zero for a new one) and logs the change. It gives a new card its seq.
 func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
-	bucket := t.Bucket(bucketCards)
-	bucket.FillPercent = 0.9 // new cards come at the end
+	cards := bucketCards.in(t.Tx)
+	cards.b.FillPercent = 0.9 // new cards come at the end
 	if row.Seq == 0 {
-		seq, err := bucket.NextSequence()
+		seq, err := cards.b.NextSequence()
 		if err != nil {
 			return err
 		}
@@ -231,7 +240,7 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 			return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
 		}
 		row.Seq = seq
-		if err := t.Bucket(bucketIDs).Put([]byte(row.ID), u64(seq)); err != nil {
+		if err := bucketIDs.in(t.Tx).put([]byte(row.ID), u64(seq)); err != nil {
 			return err
 		}
 	}
@@ -241,7 +250,7 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	if err := recount(t, row.Seq, old.Counts, row.Counts); err != nil {
 		return err
 	}
-	if err := bucket.Put(u64(row.Seq), encodeCard(*row)); err != nil {
+	if err := cards.put(u64(row.Seq), encodeCard(*row)); err != nil {
 		return err
 	}
 	armed := int64(noTime)
@@ -270,31 +279,31 @@ func cardDue(c store.Card) int64 {
 
 // logChange gives row a new place at the end of the feed instead of its old one. ended says that its reservation did.
 func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
-	b := t.Bucket(bucketChanges)
-	b.FillPercent = 0.95
+	changes := bucketChanges.in(t.Tx)
+	changes.b.FillPercent = 0.95
 	if row.change != 0 {
-		if err := b.Delete(u64(row.change)); err != nil {
+		if err := changes.delete(u64(row.change)); err != nil {
 			return err
 		}
 	}
-	n, err := b.NextSequence()
+	n, err := changes.b.NextSequence()
 	if err != nil {
 		return err
 	}
 	row.change, t.change = n, n
 	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn || ended, Withdrawn: row.Withdrawn, At: now}
-	return b.Put(u64(n), encodeChange(changeRow{CardChange: change, seq: row.Seq}))
+	return changes.put(u64(n), encodeChange(changeRow{CardChange: change, seq: row.Seq}))
 }
 
 func recount(t *txn, seq uint64, old, counts []string) error {
-	b := t.Bucket(bucketCounts)
+	rows := bucketCounts.in(t.Tx)
 	for gone, text := range differing(old, counts) {
 		key := binary.BigEndian.AppendUint64(countKey(text), seq)
 		var err error
 		if gone {
-			err = b.Delete(key)
+			err = rows.delete(key)
 		} else {
-			err = b.Put(key, nil)
+			err = rows.put(key, nil)
 		}
 		if err != nil {
 			return err
@@ -315,7 +324,7 @@ func purgeCard(t *txn, row cardRow, now time.Time) error {
 	if err := recount(t, row.Seq, row.Counts, nil); err != nil {
 		return err
 	}
-	if err := t.Bucket(bucketCards).Delete(u64(row.Seq)); err != nil {
+	if err := bucketCards.in(t.Tx).delete(u64(row.Seq)); err != nil {
 		return err
 	}
 	return arm(t.Tx, kindTombstone, u64(row.change), noTime, nanos(now.Add(tombstoneLife)))
@@ -364,17 +373,24 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 		if after == math.MaxUint64 {
 			return nil
 		}
-		ids := tx.Bucket(bucketIDs)
-		for k, v := range keysFrom(tx.Bucket(bucketChanges), u64(after+1), nil) {
-			row, err := decodeChange(number(k), v)
+		ids := bucketIDs.in(tx)
+		for row, err := range bucketChanges.in(tx).from(u64(after+1), nil) {
+			if err != nil {
+				return err
+			}
+			change, err := decodeChange(number(row.key), row.value)
+			if err != nil {
+				return err
+			}
+			seq, err := ids.get([]byte(change.ID))
 			if err != nil {
 				return err
 			}
 			// The tombstone of an earlier registration is kept for the index alone.
-			if number(ids.Get([]byte(row.ID))) != row.seq {
+			if number(seq) != change.seq {
 				continue
 			}
-			if changes = append(changes, row.CardChange); len(changes) == limit {
+			if changes = append(changes, change.CardChange); len(changes) == limit {
 				break
 			}
 		}

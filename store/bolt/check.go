@@ -26,7 +26,7 @@ func Check(ctx context.Context, path string) error {
 			switch {
 			case err != nil || schema == 0:
 				return err
-			case schema > uint64(len(migrations)):
+			case schema > newest(migrations):
 				return fmt.Errorf("%w: it has schema %d", ErrNewerSchema, schema)
 			}
 			if err := checkPages(tx); err != nil {
@@ -35,7 +35,7 @@ func Check(ctx context.Context, path string) error {
 			for err := range tx.Check() {
 				found.add(fmt.Errorf("pages: %w", err))
 			}
-			if schema == uint64(len(migrations)) { // rows of an older one are read by its migration
+			if schema == newest(migrations) { // rows of an older one are read by its migration
 				found.rows(tx)
 			}
 			return ctx.Err()
@@ -64,54 +64,72 @@ func (f *findings) add(err error) {
 	}
 }
 
-// expect notes a row of bucket that does not point where it must.
-func (f *findings) expect(ok bool, bucket, key []byte) {
+// expect notes a row that does not point where it must in b.
+func (f *findings) expect(ok bool, b bucket, key []byte) {
 	if !ok {
-		f.add(fmt.Errorf("%s %x points nowhere", bucket, key))
+		f.add(fmt.Errorf("%s %x points nowhere", b.name, key))
 	}
 }
 
 // rows decodes every row and follows every pointer.
 func (f *findings) rows(tx *bbolt.Tx) {
-	each := func(bucket []byte, fn func(k, v []byte)) {
+	each := func(b bucket, fn func(k, v []byte)) {
 		n := 0
-		for k, v := range keysFrom(tx.Bucket(bucket), nil, nil) {
+		for row, err := range b.in(tx).from(nil, nil) {
 			if n++; len(f.errs) == maxFindings || n%1024 == 0 && f.ctx.Err() != nil {
 				return
 			}
-			fn(k, v)
+			if bytes.Equal(row.key, keySchema) && bytes.Equal(b.name, bucketMeta.name) {
+				continue // schemaOf has compared it
+			}
+			if f.add(err); err == nil {
+				fn(row.key, row.value)
+			}
 		}
 	}
-	cards, ids, changes := tx.Bucket(bucketCards), tx.Bucket(bucketIDs), tx.Bucket(bucketChanges)
+	each(bucketMeta, func([]byte, []byte) {})
+	f.cards(tx, each)
+	f.convs(tx, each)
+	f.records(tx, each)
+	each(bucketExpiries, func(k, _ []byte) { f.expect(len(k) > 9, bucketExpiries, k) })
+	// A new row takes the number after the sequence, which must not be that of a row that is there.
+	for _, b := range []bucket{bucketCards, bucketChanges, bucketConvs} {
+		last, _ := b.in(tx).b.Cursor().Last()
+		f.expect(len(last) < 8 || number(last[:8]) <= b.in(tx).b.Sequence(), b, last)
+	}
+}
+
+// there reports whether a row that another one names is there, sound or not.
+func there(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(key) != nil }
+
+func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {
 		card, err := decodeCard(number(k), v)
 		f.add(err)
 		if err != nil {
 			return
 		}
-		f.expect(bytes.Equal(ids.Get([]byte(card.ID)), k), bucketIDs, k)
-		f.expect(changes.Get(u64(card.change)) != nil, bucketChanges, k)
+		if seq, err := bucketIDs.in(tx).get([]byte(card.ID)); err == nil {
+			f.expect(bytes.Equal(seq, k), bucketIDs, k)
+		}
+		f.expect(there(tx, bucketChanges, u64(card.change)), bucketChanges, k)
 		for _, count := range card.Counts {
-			key := binary.BigEndian.AppendUint64(countKey(count), card.Seq)
-			f.expect(has(tx.Bucket(bucketCounts), key), bucketCounts, k)
+			f.expect(there(tx, bucketCounts, binary.BigEndian.AppendUint64(countKey(count), card.Seq)), bucketCounts, k)
 		}
 	})
-	each(bucketCounts, func(k, _ []byte) { f.expect(len(k) == 24 && cards.Get(k[16:]) != nil, bucketCounts, k) })
+	each(bucketIDs, func([]byte, []byte) {})
+	each(bucketCounts, func(k, _ []byte) { f.expect(len(k) == 24 && there(tx, bucketCards, k[16:]), bucketCounts, k) })
 	each(bucketChanges, func(k, v []byte) {
 		change, err := decodeChange(number(k), v)
 		f.add(err)
-		f.expect(err != nil || change.Gone || cards.Get(u64(change.seq)) != nil, bucketChanges, k)
+		f.expect(err != nil || change.Gone || there(tx, bucketCards, u64(change.seq)), bucketChanges, k)
 	})
-	f.convs(tx, each)
-	f.records(tx, each)
 }
 
-func (f *findings) convs(tx *bbolt.Tx, each func([]byte, func(k, v []byte))) {
-	there := func(seq []byte) bool {
-		return len(seq) == 8 && tx.Bucket(bucketConvs).Get(convRowKey(seq, convRow, nil)) != nil
-	}
+func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
+	known := func(seq []byte) bool { return len(seq) == 8 && there(tx, bucketConvs, convRowKey(seq, convRow, nil)) }
 	each(bucketConvs, func(k, v []byte) {
-		if len(k) < 9 || !there(k[:8]) {
+		if len(k) < 9 || !known(k[:8]) {
 			f.expect(false, bucketConvs, k)
 			return
 		}
@@ -125,17 +143,19 @@ func (f *findings) convs(tx *bbolt.Tx, each func([]byte, func(k, v []byte))) {
 			if f.add(err); err != nil {
 				return
 			}
-			f.expect(bytes.Equal(convSeq(tx, conv.Key), seq), bucketConvKeys, k)
+			if named, err := convSeq(tx, conv.Key); err == nil {
+				f.expect(bytes.Equal(named, seq), bucketConvKeys, k)
+			}
 			for _, term := range conv.Terms {
-				f.expect(has(tx.Bucket(bucketConvTerms), convTermKey(term, conv.Seq)), bucketConvTerms, k)
+				f.expect(there(tx, bucketConvTerms, convTermKey(term, conv.Seq)), bucketConvTerms, k)
 			}
 			if conv.Entries > 0 {
-				f.expect(tx.Bucket(bucketConvs).Get(convRowKey(seq, convEntry, u64(conv.Entries))) != nil, bucketConvs, k)
+				f.expect(there(tx, bucketConvs, convRowKey(seq, convEntry, u64(conv.Entries))), bucketConvs, k)
 			}
 		}
 	})
-	each(bucketConvKeys, func(k, v []byte) { f.expect(there(v), bucketConvKeys, k) })
-	each(bucketConvTerms, func(k, _ []byte) { f.expect(len(k) > 8 && there(k[len(k)-8:]), bucketConvTerms, k) })
+	each(bucketConvKeys, func(k, v []byte) { f.expect(known(v), bucketConvKeys, k) })
+	each(bucketConvTerms, func(k, _ []byte) { f.expect(len(k) > 8 && known(k[len(k)-8:]), bucketConvTerms, k) })
 	each(bucketReplays, func(k, v []byte) {
 		rec, err := decodeReplay(v)
 		f.add(err)
@@ -143,7 +163,7 @@ func (f *findings) convs(tx *bbolt.Tx, each func([]byte, func(k, v []byte))) {
 	})
 }
 
-func (f *findings) records(tx *bbolt.Tx, each func([]byte, func(k, v []byte))) {
+func (f *findings) records(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketRecords, func(k, v []byte) {
 		ns, key, ok := splitRecordKey(k)
 		if !ok {
@@ -153,7 +173,7 @@ func (f *findings) records(tx *bbolt.Tx, each func([]byte, func(k, v []byte))) {
 		rec, err := decodeRecord(ns, key, v)
 		f.add(err)
 		for _, term := range rec.Terms {
-			f.expect(has(tx.Bucket(bucketRecordTerms), termKey(ns, term, key)), bucketRecordTerms, k)
+			f.expect(there(tx, bucketRecordTerms, termKey(ns, term, key)), bucketRecordTerms, k)
 		}
 	})
 	each(bucketRecordTerms, func(k, _ []byte) {
@@ -163,15 +183,6 @@ func (f *findings) records(tx *bbolt.Tx, each func([]byte, func(k, v []byte))) {
 			return
 		}
 		n := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
-		f.expect(len(rest) > n && tx.Bucket(bucketRecords).Get(recordKey(ns, rest[n:])) != nil, bucketRecordTerms, k)
+		f.expect(len(rest) > n && there(tx, bucketRecords, recordKey(ns, rest[n:])), bucketRecordTerms, k)
 	})
-	for k := range keysFrom(tx.Bucket(bucketExpiries), nil, nil) {
-		f.expect(len(k) > 9, bucketExpiries, k)
-	}
-}
-
-// has says whether a key with an empty value is there: Get cannot tell.
-func has(b *bbolt.Bucket, key []byte) bool {
-	k, _ := b.Cursor().Seek(key)
-	return bytes.Equal(k, key)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// convSeq returns the key of a conversation's row, live or not; nil where there is none.
-func convSeq(tx *bbolt.Tx, key store.ConvKey) []byte {
-	return tx.Bucket(bucketConvKeys).Get(convKey(key))
+// convSeq returns the seq of a conversation, live or not; nil if there is none.
+func convSeq(tx *bbolt.Tx, key store.ConvKey) ([]byte, error) {
+	return bucketConvKeys.in(tx).get(convKey(key))
 }
 
 func convKey(key store.ConvKey) []byte { return append(key2(nil, key.Peer), key.ID...) }
@@ -33,17 +33,17 @@ func convRowKey(seq []byte, kind byte, rest []byte) []byte {
 
 // convByKey returns a row, live or not; ok is false where there is none.
 func convByKey(tx *bbolt.Tx, key store.ConvKey) (conv store.Conversation, ok bool, err error) {
-	seq := convSeq(tx, key)
-	if seq == nil {
-		return store.Conversation{}, false, nil
+	seq, err := convSeq(tx, key)
+	if seq == nil || err != nil {
+		return store.Conversation{}, false, err
 	}
 	return convBySeq(tx, seq)
 }
 
 func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err error) {
-	row := tx.Bucket(bucketConvs).Get(convRowKey(seq, convRow, nil))
-	if row == nil {
-		return store.Conversation{}, false, nil
+	row, err := bucketConvs.in(tx).get(convRowKey(seq, convRow, nil))
+	if row == nil || err != nil {
+		return store.Conversation{}, false, err
 	}
 	conv, err = decodeConv(number(seq), row)
 	return conv, err == nil, err
@@ -51,15 +51,15 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 
 // writeConv stores a row in the place of old (zero for a new one) with the entries of its step.
 func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
-	rows := t.Bucket(bucketConvs)
+	rows := bucketConvs.in(t.Tx)
 	armed := deadline(old.Expires)
 	if old.Seq == 0 {
-		seq, err := rows.NextSequence()
+		seq, err := rows.b.NextSequence()
 		if err != nil {
 			return err
 		}
 		conv.Seq, armed = seq, noTime
-		if err := t.Bucket(bucketConvKeys).Put(convKey(conv.Key), u64(seq)); err != nil {
+		if err := bucketConvKeys.in(t.Tx).put(convKey(conv.Key), u64(seq)); err != nil {
 			return err
 		}
 	}
@@ -70,7 +70,7 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 			row.replay = replayHash(step.Replay.Sender, step.Replay.MessageID)
 		}
 		conv.Entries++
-		if err := rows.Put(convRowKey(seq, convEntry, u64(conv.Entries)), encodeEntry(row)); err != nil {
+		if err := rows.put(convRowKey(seq, convEntry, u64(conv.Entries)), encodeEntry(row)); err != nil {
 			return err
 		}
 	}
@@ -78,15 +78,15 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 		key := convTermKey(term, conv.Seq)
 		var err error
 		if gone {
-			err = t.Bucket(bucketConvTerms).Delete(key)
+			err = bucketConvTerms.in(t.Tx).delete(key)
 		} else {
-			err = t.Bucket(bucketConvTerms).Put(key, nil)
+			err = bucketConvTerms.in(t.Tx).put(key, nil)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := rows.Put(convRowKey(seq, convRow, nil), encodeConv(conv)); err != nil {
+	if err := rows.put(convRowKey(seq, convRow, nil), encodeConv(conv)); err != nil {
 		return err
 	}
 	return arm(t.Tx, kindConv, seq, armed, deadline(conv.Expires))
@@ -104,28 +104,31 @@ func deleteConv(t *txn, conv store.Conversation) error {
 
 func deleteConvRow(t *txn, conv store.Conversation) error {
 	for _, term := range conv.Terms {
-		if err := t.Bucket(bucketConvTerms).Delete(convTermKey(term, conv.Seq)); err != nil {
+		if err := bucketConvTerms.in(t.Tx).delete(convTermKey(term, conv.Seq)); err != nil {
 			return err
 		}
 	}
-	if err := t.Bucket(bucketConvKeys).Delete(convKey(conv.Key)); err != nil {
+	if err := bucketConvKeys.in(t.Tx).delete(convKey(conv.Key)); err != nil {
 		return err
 	}
-	return t.Bucket(bucketConvs).Delete(convRowKey(u64(conv.Seq), convRow, nil))
+	return bucketConvs.in(t.Tx).delete(convRowKey(u64(conv.Seq), convRow, nil))
 }
 
 // deleteEntries removes up to limit keys of a conversation, its row aside, and says how many there were.
 func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
-	b, prefix := t.Bucket(bucketConvs), u64(seq)
+	rows, prefix := bucketConvs.in(t.Tx), u64(seq)
 	var keys [][]byte
-	for k := range keysFrom(b, prefix, prefix) {
-		if len(keys) == limit || k[8] == convRow {
+	for row, err := range rows.from(prefix, prefix) {
+		if err != nil && !bytes.HasPrefix(row.key, prefix) { // a damaged one of this conversation goes with it
+			return 0, err
+		}
+		if len(keys) == limit || row.key[8] == convRow {
 			break
 		}
-		keys = append(keys, bytes.Clone(k))
+		keys = append(keys, bytes.Clone(row.key))
 	}
 	for _, k := range keys {
-		if err := b.Delete(k); err != nil {
+		if err := rows.delete(k); err != nil {
 			return 0, err
 		}
 	}
@@ -158,13 +161,18 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 	}
 	var page store.ConvPage
 	err := s.s.view(ctx, func(tx *bbolt.Tx) error {
-		for seq := range convSeqs(tx, term, before) {
-			conv, ok, err := convBySeq(tx, seq)
-			if err != nil {
-				return err
+		for seq, err := range convSeqs(tx, term, before) {
+			var conv store.Conversation
+			ok := true
+			if err == nil {
+				conv, ok, err = convBySeq(tx, seq)
 			}
-			if !ok {
-				return fmt.Errorf("%w: conversation %x is listed and missing", ErrDamaged, seq)
+			if !ok && err == nil {
+				err = fmt.Errorf("%w: conversation %x is listed and missing", ErrDamaged, seq)
+			}
+			if err != nil {
+				s.s.damage.note("left out of a list", err)
+				continue
 			}
 			if !live(conv.Expires, now) {
 				continue
@@ -183,26 +191,35 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 	return page, nil
 }
 
-// convSeqs lists the conversations that carry term, all where it is empty, newest first from below before.
-func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq[[]byte] {
-	b, prefix := tx.Bucket(bucketConvs), []byte(nil)
+// convSeqs lists the conversations that carry term, all where it is empty, newest first from below before. Damaged rows
+// come as errors.
+func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error] {
+	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {
-		b, prefix = tx.Bucket(bucketConvTerms), key2(nil, term)
+		rows, prefix = bucketConvTerms.in(tx), key2(nil, term)
 	}
-	return func(yield func([]byte) bool) {
-		c := b.Cursor()
+	return func(yield func([]byte, error) bool) {
+		c := rows.b.Cursor()
 		for from := u64(before); ; {
-			k, _ := c.Seek(append(bytes.Clone(prefix), from...))
-			if k == nil {
-				k, _ = c.Last()
-			} else {
-				k, _ = c.Prev()
-			}
-			if k == nil || !bytes.HasPrefix(k, prefix) {
+			start := append(bytes.Clone(prefix), from...)
+			next, stored := c.Seek(start)
+			k, stored, err := rows.before(c, start, prefix, next, stored, false)
+			if err != nil && !yield(nil, err) {
 				return
 			}
+			if k == nil {
+				return
+			}
+			_, err = rows.open(k, stored)
+			if !bytes.HasPrefix(k, prefix) && (err == nil || !isNear(k, prefix)) {
+				return
+			}
+			last := from
 			from = k[len(prefix):][:8] // of bucket convs this leaves the kind, the last of its conversation
-			if !yield(from) {
+			if bytes.Compare(from, last) >= 0 {
+				return // only keys out of order lead here, and that is told
+			}
+			if err == nil && !yield(from, nil) {
 				return
 			}
 		}
@@ -216,12 +233,15 @@ func (s steps) Transcript(ctx context.Context, key store.ConvKey, after uint64, 
 	}
 	var entries []store.Entry
 	err := s.s.view(ctx, func(tx *bbolt.Tx) error {
-		seq := convSeq(tx, key)
-		if seq == nil || after == math.MaxUint64 {
-			return nil
+		seq, err := convSeq(tx, key)
+		if seq == nil || err != nil || after == math.MaxUint64 {
+			return err
 		}
-		for k, v := range keysFrom(tx.Bucket(bucketConvs), convRowKey(seq, convEntry, u64(after+1)), convRowKey(seq, convEntry, nil)) {
-			e, err := decodeEntry(number(k[9:]), v)
+		for row, err := range bucketConvs.in(tx).from(convRowKey(seq, convEntry, u64(after+1)), convRowKey(seq, convEntry, nil)) {
+			if err != nil {
+				return err
+			}
+			e, err := decodeEntry(number(row.key[9:]), row.value)
 			if err != nil {
 				return err
 			}

@@ -18,7 +18,7 @@ func (s *Store) Indexed(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
 	}
 	return s.view(ctx, func(tx *bbolt.Tx) error {
-		if have, want := s.through.Load(), tx.Bucket(bucketChanges).Sequence(); have != want {
+		if have, want := s.through.Load(), bucketChanges.in(tx).b.Sequence(); have != want {
 			return fmt.Errorf("%w: the card index has %d of %d changes", store.ErrUnavailable, have, want)
 		}
 		return nil

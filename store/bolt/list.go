@@ -1,7 +1,6 @@
 package bolt
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -68,26 +67,28 @@ func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers
 		return nil
 	}
 	return c.s.view(ctx, func(tx *bbolt.Tx) error {
-		cursor := tx.Bucket(bucketCards).Cursor() // one for all rows: Get would make one for each
+		rows := bucketCards.in(tx)
+		cursor := rows.b.Cursor() // one for all rows: get would make one for each
 		key, terms := make([]byte, 0, 8), make([][]byte, 0, 64)
 		for _, s := range slots {
 			key = appendU64(key[:0], uint64(s))
-			at, row := cursor.Seek(key)
-			if !bytes.Equal(at, key) || !cardLive(row, q.Now) {
+			row, err := rows.at(cursor, key)
+			if err == nil && !cardLive(row, q.Now) {
 				continue
 			}
-			var err error
-			if terms, err = cardTerms(terms[:0], uint64(s), row); err != nil {
-				return err
+			if err == nil {
+				terms, err = cardTerms(terms[:0], uint64(s), row)
 			}
-			if tierOf(terms, q, tiers) != tier {
+			if err == nil && tierOf(terms, q, tiers) != tier {
 				continue
 			}
 			card := store.Card{Seq: uint64(s)}
-			if len(page.Cards) < q.Limit { // one more than that only tells whether there is a next page
-				if card, err = decodeListed(uint64(s), row); err != nil {
-					return err
-				}
+			if err == nil && len(page.Cards) < q.Limit { // one more than that only tells whether there is a next page
+				card, err = decodeListed(uint64(s), row)
+			}
+			if err != nil {
+				c.s.damage.note("left out of a list", err)
+				continue
 			}
 			page.Cards = append(page.Cards, card)
 			*positions = append(*positions, store.Position{Tier: tier, Seq: card.Seq})

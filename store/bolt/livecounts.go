@@ -1,6 +1,7 @@
 package bolt
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 
@@ -56,17 +57,20 @@ func (l *liveCounts) live(tx *bbolt.Tx, key countOf, now int64) (int, error) {
 		return c.n, nil
 	}
 	c := liveCount{from: now, until: never}
-	rows := tx.Bucket(bucketRecords)
-	b, prefix := rows, recordKey(key.ns, "")
+	records := bucketRecords.in(tx)
+	listed, prefix := records, recordKey(key.ns, "")
 	if key.term != "" {
-		b, prefix = tx.Bucket(bucketRecordTerms), termKey(key.ns, key.term, "")
+		listed, prefix = bucketRecordTerms.in(tx), termKey(key.ns, key.term, "")
 	}
-	for k, row := range keysFrom(b, prefix, prefix) {
-		if key.term != "" {
-			row = rows.Get(recordKey(key.ns, string(k[len(prefix):])))
+	for row, err := range listed.from(prefix, prefix) {
+		if err == nil && key.term != "" {
+			row.value, err = records.get(recordKey(key.ns, string(row.key[len(prefix):])))
 		}
-		expires, err := recordEnds(row)
-		if err != nil {
+		expires := int64(never) // a damaged record may be live, so it counts
+		if err == nil {
+			expires, err = recordEnds(row.value)
+		}
+		if err != nil && !errors.Is(err, ErrDamaged) {
 			return 0, err
 		}
 		c.include(expires)
@@ -110,7 +114,7 @@ func (l *liveCounts) removed(rec store.Record) {
 // recordEnds reads the end of a record from the head of its row.
 func recordEnds(row []byte) (int64, error) {
 	if len(row) < 17 || row[0] != rowVersion {
-		return 0, fmt.Errorf("%w: record row is cut short", ErrDamaged)
+		return never, fmt.Errorf("%w: record row is cut short", ErrDamaged)
 	}
 	at := int64(number(row[9:17]))
 	if at == noTime {

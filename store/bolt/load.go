@@ -54,7 +54,7 @@ func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
 func (s *Store) buildIndex(ctx context.Context) error {
 	var through, last uint64
 	if err := s.db.View(func(tx *bbolt.Tx) error {
-		through, last = tx.Bucket(bucketChanges).Sequence(), tx.Bucket(bucketCards).Sequence()
+		through, last = bucketChanges.in(tx).b.Sequence(), bucketCards.in(tx).b.Sequence()
 		return nil
 	}); err != nil {
 		return fmt.Errorf("build card index: %w", err)
@@ -64,7 +64,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	var all errgroup.Group
 	for i := range parts {
 		all.Go(func() error {
-			return readDamaged(func() error { return parts[i].gather(ctx, s.db, uint64(i)*span, uint64(i+1)*span) })
+			return readDamaged(func() error { return parts[i].gather(ctx, s, uint64(i)*span, uint64(i+1)*span) })
 		})
 	}
 	if err := all.Wait(); err != nil {
@@ -86,18 +86,22 @@ type end struct {
 	expires int64
 }
 
-// gather reads the cards with from <= seq < to.
-func (p *partIndex) gather(ctx context.Context, db *bbolt.DB, from, to uint64) error {
+// gather reads the cards with from <= seq < to. A damaged one is not listed.
+func (p *partIndex) gather(ctx context.Context, s *Store, from, to uint64) error {
 	p.lists = make(map[string]*[]slot)
-	return db.View(func(tx *bbolt.Tx) error {
-		for k, row := range keysFrom(tx.Bucket(bucketCards), u64(from), nil) {
-			seq := number(k)
-			if seq >= to {
-				break
+	return s.db.View(func(tx *bbolt.Tx) error {
+		for row, err := range bucketCards.in(tx).from(u64(from), nil) {
+			seq := number(row.key)
+			var head cardHead
+			if err == nil {
+				if seq >= to {
+					break
+				}
+				head, err = decodeCardHead(seq, row.value)
 			}
-			head, err := decodeCardHead(seq, row)
 			if err != nil {
-				return err
+				s.damage.note("left out of the card index", err)
+				continue
 			}
 			if head.withdrawn {
 				continue
@@ -149,22 +153,30 @@ func (s *Store) catchUp() error {
 	var again []listing
 	var through uint64
 	err := s.db.View(func(tx *bbolt.Tx) error {
-		changes, cards := tx.Bucket(bucketChanges), tx.Bucket(bucketCards)
-		through = changes.Sequence()
-		for k, v := range keysFrom(changes, u64(s.through.Load()+1), nil) {
-			change, err := decodeChange(number(k), v)
-			if err != nil {
-				return err
+		changes, cards := bucketChanges.in(tx), bucketCards.in(tx)
+		through = changes.b.Sequence()
+		for row, err := range changes.from(u64(s.through.Load()+1), nil) {
+			var change changeRow
+			if err == nil {
+				change, err = decodeChange(number(row.key), row.value)
+			}
+			if err != nil { // nobody knows which card it was: that one stays listed by its old terms
+				s.damage.note("left out of the card index", err)
+				continue
 			}
 			at := slot(change.seq)
 			dirty.Add(at)
-			row := cards.Get(u64(change.seq))
-			if row == nil {
+			card, err := cards.get(u64(change.seq))
+			if err == nil && card == nil {
 				continue
 			}
-			head, err := decodeCardHead(change.seq, row)
+			var head cardHead
+			if err == nil {
+				head, err = decodeCardHead(change.seq, card)
+			}
 			if err != nil {
-				return err
+				s.damage.note("left out of the card index", err)
+				continue
 			}
 			if !head.withdrawn {
 				again = append(again, listing{at, head})

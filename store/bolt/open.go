@@ -27,9 +27,8 @@ var (
 	ErrLocked = errors.New("database is in use by another process")
 	// ErrNewerSchema: a newer version of this program wrote the file.
 	ErrNewerSchema = errors.New("database was written by a newer version")
-	// ErrDamaged: the file is not a database, or parts of it make no sense. Other methods return it too, when
-	// they meet a row or page that makes no sense.
-	ErrDamaged = errors.New("database is damaged")
+	// ErrDamaged is store.ErrDamaged: the file is not a database, or rows or pages of it make no sense.
+	ErrDamaged = store.ErrDamaged
 	// ErrFileMode: others than the owner may read or write the file.
 	ErrFileMode = errors.New("database file mode is wider than 0600")
 )
@@ -89,6 +88,7 @@ type Store struct {
 	index   *index
 	through atomic.Uint64 // newest change that the index has
 
+	damage    *damageLog
 	writer    *writer
 	snapshots *snapshotter
 	closing   sync.Once
@@ -105,20 +105,20 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	s := &Store{cfg: cfg, log: cfg.Logger, path: path}
+	s := &Store{cfg: cfg, log: cfg.Logger, damage: newDamageLog(cfg.Logger), path: path}
 	if err := s.openFile(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
 	built := 0
 	err = readDamaged(func() (err error) {
-		if err := errors.Join(s.migrate(migrations), s.dropBackups()); err != nil {
+		if err := errors.Join(s.migrate(ctx, migrations), s.dropBackups()); err != nil {
 			return err
 		}
 		built, err = s.loadIndex(ctx)
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.db.Close())
+		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.closeFile())
 	}
 	s.dropOlder(time.Now())
 	s.writer = newWriter(s, cfg.QueueLimit)
@@ -153,6 +153,16 @@ func (s *Store) openFile() error {
 	}
 	s.db = db
 	return nil
+}
+
+// closeFile closes s.db. It may be called more than once.
+func (s *Store) closeFile() error {
+	if s.db == nil {
+		return nil
+	}
+	db := s.db
+	s.db = nil
+	return db.Close()
 }
 
 func checkMode(path string) error {
@@ -216,7 +226,7 @@ func checkPages(tx *bbolt.Tx) error {
 		var last []byte
 		return b.ForEach(func(k, _ []byte) error {
 			if last != nil && bytes.Compare(last, k) >= 0 {
-				return fmt.Errorf("%w: bucket %s is out of order", ErrDamaged, name)
+				return fmt.Errorf("%w: rows %q and %q of %s are out of order", ErrDamaged, last, k, name)
 			}
 			last = append(last[:0], k...)
 			return nil
@@ -287,11 +297,8 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 func (s *Store) reopenFile() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.db != nil {
-		// The file is abandoned as it is: what an error of Close could tell is known since the commit failed.
-		_ = s.db.Close()
-		s.db = nil
-	}
+	// The file is abandoned as it is: what an error of Close could tell is known since the commit failed.
+	_ = s.closeFile()
 	if err := s.openFile(); err != nil {
 		return err
 	}
@@ -333,10 +340,7 @@ func (s *Store) Close() error {
 		s.writer.close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.db != nil {
-			s.closeErr = s.db.Close()
-			s.db = nil
-		}
+		s.closeErr = s.closeFile()
 	})
 	return s.closeErr
 }

@@ -40,7 +40,7 @@ func filled(t *testing.T) string {
 
 func TestOpenNewerSchema(t *testing.T) {
 	path := filled(t)
-	editFile(t, path, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keySchema, u64(99)) })
+	editFile(t, path, func(tx *bbolt.Tx) error { return setSchema(tx, 99) })
 	before := readFile(t, path)
 	_, err := Open(t.Context(), path, Config{})
 	if !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "schema 99") {
@@ -104,17 +104,6 @@ func TestOpenDamaged(t *testing.T) {
 			})
 			return readFile(t, path)
 		},
-		"card row": func(b []byte) []byte {
-			path := filepath.Join(t.TempDir(), "row.db")
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			editFile(t, path, func(tx *bbolt.Tx) error {
-				cards := tx.Bucket(bucketCards)
-				return cards.Put(u64(7), cards.Get(u64(7))[:40])
-			})
-			return readFile(t, path)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mesh.db")
@@ -138,7 +127,7 @@ func TestOpenDamaged(t *testing.T) {
 func TestDamagedRowLater(t *testing.T) {
 	path := filled(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
-		return tx.Bucket(bucketRecords).Put(recordKey("n", "k"), []byte{rowVersion, 1})
+		return bucketRecords.in(tx).put(recordKey("n", "k"), []byte{rowVersion, 1})
 	})
 	if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) {
 		t.Errorf("Check = %v", err)
@@ -167,11 +156,11 @@ func TestCheckFollowsPointers(t *testing.T) {
 		"entry":       func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketConvs) },
 		"record":      func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketRecords) },
 		"record term": func(tx *bbolt.Tx) error { return deleteFirst(tx, bucketRecordTerms) },
-		"replay key":  func(tx *bbolt.Tx) error { return tx.Bucket(bucketReplays).Put([]byte("x"), []byte("y")) },
+		"replay key":  func(tx *bbolt.Tx) error { return bucketReplays.in(tx).put([]byte("x"), []byte("y")) },
 		"short keys": func(tx *bbolt.Tx) error {
 			var errs []error
-			for _, name := range [][]byte{bucketConvs, bucketConvTerms, bucketCounts, bucketRecords, bucketRecordTerms, bucketExpiries} {
-				errs = append(errs, tx.Bucket(name).Put([]byte{200}, nil))
+			for _, b := range []bucket{bucketConvs, bucketConvTerms, bucketCounts, bucketRecords, bucketRecordTerms, bucketExpiries} {
+				errs = append(errs, b.in(tx).put([]byte{200}, nil))
 			}
 			return errors.Join(errs...)
 		},
@@ -187,9 +176,9 @@ func TestCheckFollowsPointers(t *testing.T) {
 	}
 }
 
-func deleteFirst(tx *bbolt.Tx, bucket []byte) error {
-	k, _ := tx.Bucket(bucket).Cursor().First()
-	return tx.Bucket(bucket).Delete(k)
+func deleteFirst(tx *bbolt.Tx, b bucket) error {
+	k, _ := b.in(tx).b.Cursor().First()
+	return b.in(tx).delete(k)
 }
 
 func TestOpenLocked(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
@@ -28,18 +27,6 @@ type records struct{ s *Store }
 // Records implements [store.Store].
 func (s *Store) Records() store.Records { return records{s} }
 
-// keysFrom lists the rows of b from key start on whose keys begin with prefix.
-func keysFrom(b *bbolt.Bucket, start, prefix []byte) iter.Seq2[[]byte, []byte] {
-	return func(yield func(k, v []byte) bool) {
-		c := b.Cursor()
-		for k, v := c.Seek(start); k != nil && bytes.HasPrefix(k, prefix); k, v = c.Next() {
-			if !yield(k, v) {
-				return
-			}
-		}
-	}
-}
-
 func recordKey(ns, key string) []byte {
 	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
 }
@@ -54,9 +41,9 @@ func live(expires, now time.Time) bool { return expires.IsZero() || now.Before(e
 
 // recordAt returns a record whether it is live or not; ok is false where there is none.
 func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err error) {
-	row := tx.Bucket(bucketRecords).Get(recordKey(ns, key))
-	if row == nil {
-		return store.Record{}, false, nil
+	row, err := bucketRecords.in(tx).get(recordKey(ns, key))
+	if row == nil || err != nil {
+		return store.Record{}, false, err
 	}
 	rec, err = decodeRecord(ns, key, row)
 	return rec, err == nil, err
@@ -198,20 +185,20 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 			if slices.Contains(rec.Terms, term) {
 				continue
 			}
-			if err := t.Bucket(bucketRecordTerms).Delete(termKey(rec.NS, term, rec.Key)); err != nil {
+			if err := bucketRecordTerms.in(t.Tx).delete(termKey(rec.NS, term, rec.Key)); err != nil {
 				return err
 			}
 		}
 	}
 	key := recordKey(rec.NS, rec.Key)
-	if err := t.Bucket(bucketRecords).Put(key, encodeRecord(rec)); err != nil {
+	if err := bucketRecords.in(t.Tx).put(key, encodeRecord(rec)); err != nil {
 		return err
 	}
 	for _, term := range rec.Terms {
 		if slices.Contains(w.old.Terms, term) {
 			continue
 		}
-		if err := t.Bucket(bucketRecordTerms).Put(termKey(rec.NS, term, rec.Key), nil); err != nil {
+		if err := bucketRecordTerms.in(t.Tx).put(termKey(rec.NS, term, rec.Key), nil); err != nil {
 			return err
 		}
 	}
@@ -221,11 +208,11 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 
 // deleteRecord removes a row and its terms. Its expiry entry stays until it is due.
 func deleteRecord(t *txn, rec store.Record) error {
-	if err := t.Bucket(bucketRecords).Delete(recordKey(rec.NS, rec.Key)); err != nil {
+	if err := bucketRecords.in(t.Tx).delete(recordKey(rec.NS, rec.Key)); err != nil {
 		return err
 	}
 	for _, term := range rec.Terms {
-		if err := t.Bucket(bucketRecordTerms).Delete(termKey(rec.NS, term, rec.Key)); err != nil {
+		if err := bucketRecordTerms.in(t.Tx).delete(termKey(rec.NS, term, rec.Key)); err != nil {
 			return err
 		}
 	}
@@ -259,23 +246,29 @@ func (r records) List(ctx context.Context, ns, term, after string, limit int, no
 	}
 	var page store.RecordPage
 	err := r.s.view(ctx, func(tx *bbolt.Tx) error {
-		rows := tx.Bucket(bucketRecords)
-		b, prefix := rows, recordKey(ns, "")
+		records := bucketRecords.in(tx)
+		listed, prefix := records, recordKey(ns, "")
 		if term != "" {
-			b, prefix = tx.Bucket(bucketRecordTerms), termKey(ns, term, "")
+			listed, prefix = bucketRecordTerms.in(tx), termKey(ns, term, "")
 		}
 		start := prefix
 		if after != "" {
 			start = append(append(bytes.Clone(prefix), after...), 0)
 		}
-		for k, row := range keysFrom(b, start, prefix) {
-			key := string(k[len(prefix):])
+		for row, err := range listed.from(start, prefix) {
+			if err != nil {
+				return err
+			}
+			key := string(row.key[len(prefix):])
 			if term != "" {
-				if row = rows.Get(recordKey(ns, key)); row == nil {
+				if row.value, err = records.get(recordKey(ns, key)); err != nil {
+					return err
+				}
+				if row.value == nil {
 					return fmt.Errorf("%w: record %q %q is listed and missing", ErrDamaged, ns, key)
 				}
 			}
-			rec, err := decodeRecord(ns, key, row)
+			rec, err := decodeRecord(ns, key, row.value)
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"math"
 	"time"
 
@@ -37,25 +38,46 @@ func replayKey(part uint32, hash []byte) []byte {
 
 // findReplay returns the key and the record of a message, live or not; the key is nil where there is none.
 func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
-	c := tx.Bucket(bucketReplays).Cursor()
-	k, _ := c.First()
-	for k != nil {
+	replays := bucketReplays.in(tx)
+	c := replays.b.Cursor()
+	k, stored := c.First()
+	for least := uint32(0); ; {
+		// The key of a damaged row may name a part that does not exist, but not hide the record that is sought.
+		for ; k != nil; k, stored = c.Next() {
+			_, err := replays.open(k, stored)
+			if err == nil {
+				break
+			}
+			if isNear(k[4:], hash) {
+				return k, replayRow{}, err
+			}
+		}
+		if k == nil {
+			return nil, replayRow{}, nil
+		}
 		p := binary.BigEndian.Uint32(k)
+		if p < least {
+			return k, replayRow{}, replays.damaged(k, "rows beside it are out of order")
+		}
 		want := replayKey(p, hash)
-		found, row := c.Seek(want)
-		if bytes.Equal(found, want) {
-			rec, err := decodeReplay(row)
-			return want, rec, err
+		row, err := replays.at(c, want)
+		if row != nil || err != nil {
+			return decodeFound(want, row, err)
 		}
-		if found != nil && binary.BigEndian.Uint32(found) != p {
-			k = found
-		} else if p == math.MaxUint32 {
-			k = nil
-		} else {
-			k, _ = c.Seek(binary.BigEndian.AppendUint32(nil, p+1))
+		if p == math.MaxUint32 {
+			return nil, replayRow{}, nil
 		}
+		least = p + 1
+		k, stored = c.Seek(binary.BigEndian.AppendUint32(nil, least))
 	}
-	return nil, replayRow{}, nil
+}
+
+func decodeFound(key, row []byte, err error) ([]byte, replayRow, error) {
+	if err != nil {
+		return key, replayRow{}, err
+	}
+	rec, err := decodeReplay(row)
+	return key, rec, err
 }
 
 // replayLives says whether a record counts at now: it is live, or its conversation is open.
@@ -98,62 +120,75 @@ func (s steps) Replayed(ctx context.Context, sender, messageID string, now time.
 // putReplay stores a new record, in place of one that no longer counts. Unless an entry notes it, its conversation
 // does.
 func putReplay(tx *bbolt.Tx, rec store.Replay, noted bool) error {
-	b := tx.Bucket(bucketReplays)
-	hash, seq := replayHash(rec.Sender, rec.MessageID), convSeq(tx, rec.Conv)
+	replays, hash := bucketReplays.in(tx), replayHash(rec.Sender, rec.MessageID)
+	seq, err := convSeq(tx, rec.Conv)
+	if err != nil {
+		return err
+	}
 	old, _, err := findReplay(tx, hash)
 	if err != nil {
 		return err
 	}
 	if old != nil {
-		if err := b.Delete(old); err != nil {
+		if err := replays.delete(old); err != nil {
 			return err
 		}
 	}
 	row := replayRow{Replay: rec, convSeq: number(seq)}
-	if err := b.Put(replayKey(part(rec.Expires), hash), encodeReplay(row)); err != nil {
+	if err := replays.put(replayKey(part(rec.Expires), hash), encodeReplay(row)); err != nil {
 		return err
 	}
 	if noted || seq == nil {
 		return nil
 	}
-	return tx.Bucket(bucketConvs).Put(convRowKey(seq, convReplay, hash), nil)
+	return bucketConvs.in(tx).put(convRowKey(seq, convReplay, hash), nil)
 }
 
 // sweepReplays removes up to limit records of parts that have ended. One whose conversation is open moves to the
 // part that ends next.
 func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
-	b := t.Bucket(bucketReplays)
+	replays := bucketReplays.in(t.Tx)
 	ended := part(now)
 	var gone, move [][]byte
-	var rows [][]byte
-	for k, v := range keysFrom(b, nil, nil) {
-		if binary.BigEndian.Uint32(k) >= ended || len(gone)+len(move) == limit {
-			break
+	var moved [][]byte
+	for row, err := range replays.from(nil, nil) {
+		lives := false
+		if err == nil {
+			if binary.BigEndian.Uint32(row.key) >= ended || len(gone)+len(move) == limit {
+				break
+			}
+			lives, err = keepsReplay(t.Tx, row.value, now)
 		}
-		rec, err := decodeReplay(v)
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrDamaged): // stays as it is: its message must not be accepted again
+			t.damage.note("left in place by a sweep", err)
+		case err != nil:
 			return 0, err
-		}
-		lives, err := replayLives(t.Tx, rec, now)
-		if err != nil {
-			return 0, err
-		}
-		if lives {
-			move = append(move, bytes.Clone(k))
-			rows = append(rows, bytes.Clone(v))
-		} else {
-			gone = append(gone, bytes.Clone(k))
+		case lives:
+			move = append(move, bytes.Clone(row.key))
+			moved = append(moved, bytes.Clone(row.value))
+		default:
+			gone = append(gone, bytes.Clone(row.key))
 		}
 	}
 	for i, k := range move {
-		if err := b.Put(replayKey(ended, k[4:]), rows[i]); err != nil {
+		if err := replays.put(replayKey(ended, k[4:]), moved[i]); err != nil {
 			return 0, err
 		}
 	}
 	for _, k := range append(gone, move...) {
-		if err := b.Delete(k); err != nil {
+		if err := replays.delete(k); err != nil {
 			return 0, err
 		}
 	}
 	return len(gone) + len(move), nil
+}
+
+// keepsReplay reports whether a stored record counts at now.
+func keepsReplay(tx *bbolt.Tx, row []byte, now time.Time) (bool, error) {
+	rec, err := decodeReplay(row)
+	if err != nil {
+		return false, err
+	}
+	return replayLives(tx, rec, now)
 }

@@ -3,11 +3,6 @@ package bolt
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -15,7 +10,8 @@ import (
 // The buckets. Keys are big endian, so that bbolt's byte order is the order of numbers and times; seq, change and
 // n are u64, and what grows with time is inserted at the end of its bucket.
 //
-//	meta         "schema" → u64 · "snapshots" → tags of the last two index snapshots · "floor" → change u64.
+//	meta         "schema" → u64, the one value without a checksum · "schema again" → u64 ·
+//	             "snapshots" → tags of the last two index snapshots · "floor" → change u64.
 //	             Its sequence numbers the revisions.
 //	cards        seq → card
 //	ids          id → seq, until the tombstone of the id goes
@@ -33,119 +29,61 @@ import (
 //	             end; one that lives longer by then is entered anew, so that renewing writes nothing here
 //
 // key1 and key2 are a text behind its length in one or two bytes.
+// Every stored value ends in a checksum (checksum.go), also where nothing stands before it: a bit that changes in a row
+// that only points hides the row that it points to.
 var (
-	bucketMeta        = []byte("meta")
-	bucketCards       = []byte("cards")
-	bucketIDs         = []byte("ids")
-	bucketCounts      = []byte("counts")
-	bucketChanges     = []byte("changes")
-	bucketConvs       = []byte("convs")
-	bucketConvKeys    = []byte("convkeys")
-	bucketConvTerms   = []byte("convterms")
-	bucketReplays     = []byte("replays")
-	bucketRecords     = []byte("records")
-	bucketRecordTerms = []byte("recordterms")
-	bucketExpiries    = []byte("expiries")
+	bucketMeta        = newBucket("meta")
+	bucketCards       = newBucket("cards")
+	bucketIDs         = newBucket("ids")
+	bucketCounts      = newBucket("counts")
+	bucketChanges     = newBucket("changes")
+	bucketConvs       = newBucket("convs")
+	bucketConvKeys    = newBucket("convkeys")
+	bucketConvTerms   = newBucket("convterms")
+	bucketReplays     = newBucket("replays")
+	bucketRecords     = newBucket("records")
+	bucketRecordTerms = newBucket("recordterms")
+	bucketExpiries    = newBucket("expiries")
 
-	keySchema    = []byte("schema")
-	keySnapshots = []byte("snapshots")
-	keyFloor     = []byte("floor")
-)
-
-// migrations[i] takes a database from schema i to i+1. All that are due run in one transaction with the new number. One
-// that changes cards deletes keySnapshots as well. A new one comes with testdata/schema-N.db.gz, the database of the
-// schema before it.
-var migrations = []func(*bbolt.Tx) error{
-	createBuckets,
-}
-
-func createBuckets(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{
+	buckets = []bucket{
 		bucketMeta, bucketCards, bucketIDs, bucketCounts, bucketChanges, bucketConvs, bucketConvKeys, bucketConvTerms,
 		bucketReplays, bucketRecords, bucketRecordTerms, bucketExpiries,
-	} {
-		if _, err := tx.CreateBucket(name); err != nil {
-			return err
-		}
 	}
-	return nil
-}
+
+	keySchema      = []byte("schema")
+	keySchemaAgain = []byte("schema again")
+	keySnapshots   = []byte("snapshots")
+	keyFloor       = []byte("floor")
+)
 
 // schemaOf is 0 for an empty file, ErrDamaged for a bbolt file that is not ours.
 func schemaOf(tx *bbolt.Tx) (uint64, error) {
-	meta := tx.Bucket(bucketMeta)
-	if meta == nil {
+	meta := bucketMeta.in(tx)
+	if meta.b == nil {
 		if name, _ := tx.Cursor().First(); name != nil {
 			return 0, fmt.Errorf("%w: it holds no agentmesh data", ErrDamaged)
 		}
 		return 0, nil
 	}
-	v := meta.Get(keySchema)
-	if len(v) != 8 {
+	stored := meta.b.Get(keySchema)
+	n := number(stored)
+	if len(stored) != 8 || n == 0 {
 		return 0, fmt.Errorf("%w: no schema version", ErrDamaged)
 	}
-	return binary.BigEndian.Uint64(v), nil
+	again, err := meta.get(keySchemaAgain)
+	if err != nil || number(again) != n && (again != nil || n >= 2) { // schema 1 had no checksums
+		return 0, fmt.Errorf("%w: the schema version is %d and was written as %d", ErrDamaged, n, number(again))
+	}
+	return n, nil
 }
 
-// migrate brings the schema up to date by steps or says ErrNewerSchema. A database of an older schema is copied first,
-// to the file that [OlderCopy] names.
-func (s *Store) migrate(steps []func(*bbolt.Tx) error) error {
-	var have uint64
-	if err := s.db.View(func(tx *bbolt.Tx) (err error) {
-		have, err = schemaOf(tx)
-		return err
-	}); err != nil {
+// setSchema stores the number of the schema, also without a checksum, so that every older program refuses the file.
+func setSchema(tx *bbolt.Tx, schema uint64) error {
+	meta := bucketMeta.in(tx)
+	if err := meta.b.Put(keySchema, u64(schema)); err != nil {
 		return err
 	}
-	want := uint64(len(steps))
-	if have > want {
-		return fmt.Errorf("%w: it has schema %d, this program knows %d", ErrNewerSchema, have, want)
-	}
-	if have == want {
-		return nil
-	}
-	if have > 0 {
-		if err := s.copyTo(OlderCopy(s.path, have)); err != nil {
-			return fmt.Errorf("keep a copy before the migration from schema %d: %w", have, err)
-		}
-		s.log.Info("migrating the database", "from", have, "to", want, "copy", OlderCopy(s.path, have))
-	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		for ; have < want; have++ {
-			if err := steps[have](tx); err != nil {
-				return fmt.Errorf("migrate from schema %d: %w", have, err)
-			}
-		}
-		return tx.Bucket(bucketMeta).Put(keySchema, u64(want))
-	})
-}
-
-// OlderCopy is where the database at path is kept as it was, before it is migrated from an older schema. A week later it
-// goes: what was purged since still stands in it.
-func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schema-%d", path, schema) }
-
-const keepOlder = 7 * 24 * time.Hour
-
-// dropOlder removes the copies of [OlderCopy] that are as old at now. What it cannot remove it tries again next time.
-func (s *Store) dropOlder(now time.Time) {
-	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		schema, is := strings.CutPrefix(e.Name(), prefix)
-		if _, err := strconv.ParseUint(schema, 10, 64); !is || err != nil || !e.Type().IsRegular() {
-			continue
-		}
-		info, err := e.Info()
-		if err != nil || now.Sub(info.ModTime()) < keepOlder {
-			continue
-		}
-		if err := os.Remove(filepath.Join(dir, e.Name())); err == nil {
-			s.log.Info("the copy from before the migration is removed", "copy", e.Name())
-		}
-	}
+	return meta.put(keySchemaAgain, u64(schema))
 }
 
 func u64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }

@@ -39,8 +39,6 @@ const snapshotMagic = "agentmesh card index 1\n"
 
 const tagSize = 16
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 func (s *Store) snapshotPath() string { return s.path + ".index" }
 
 // snapshotEvery is the number of changes that starts a new snapshot: catching up on them takes a second or so. The
@@ -127,9 +125,12 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	}
 	err = s.writer.do(ctx, func(t *txn) (func() error, error) {
 		return func() error {
-			meta := t.Bucket(bucketMeta)
-			known := meta.Get(keySnapshots)
-			return meta.Put(keySnapshots, append(slices.Clone(tag), known[:min(len(known), tagSize)]...))
+			meta := bucketMeta.in(t.Tx)
+			known, err := meta.get(keySnapshots)
+			if err != nil { // then no older snapshot counts
+				t.damage.note("replaced", err)
+			}
+			return meta.put(keySnapshots, append(slices.Clone(tag), known[:min(len(known), tagSize)]...))
 		}, nil
 	})
 	if err != nil {
@@ -252,10 +253,18 @@ func (s *Store) loadSnapshot() error {
 
 // knows says whether the database descends from the state that a snapshot was taken of.
 func knows(tx *bbolt.Tx, tag []byte, through uint64) error {
-	meta := tx.Bucket(bucketMeta)
-	for known := range slices.Chunk(meta.Get(keySnapshots), tagSize) {
+	meta := bucketMeta.in(tx)
+	tags, err := meta.get(keySnapshots)
+	if err != nil {
+		return err
+	}
+	floor, err := meta.get(keyFloor)
+	if err != nil {
+		return err
+	}
+	for known := range slices.Chunk(tags, tagSize) {
 		if bytes.Equal(known, tag) {
-			if through < number(meta.Get(keyFloor)) {
+			if through < number(floor) {
 				return errors.New("index snapshot is too old to be caught up")
 			}
 			return nil

@@ -118,7 +118,7 @@ func planAnswer(t *txn, step store.Step) (func() error, error) {
 		return nil, store.ErrMismatch
 	}
 	rec.Status, rec.Answer = step.Answer.Status, step.Answer.Answer
-	return func() error { return t.Bucket(bucketReplays).Put(key, encodeReplay(rec)) }, nil
+	return func() error { return bucketReplays.in(t.Tx).put(key, encodeReplay(rec)) }, nil
 }
 
 // planConv checks the revision of a step's conversation and returns what writes row and entries.
@@ -189,16 +189,18 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 // forgetAnswers empties the replay records that were stored for a conversation. They stay until they expire: a message
 // of a conversation that was removed must not be accepted again.
 func forgetAnswers(t *txn, seq uint64) error {
-	b := t.Bucket(bucketReplays)
 	prefix := u64(seq)
-	rows := make(map[string]replayRow)
-	for k, v := range keysFrom(t.Bucket(bucketConvs), prefix, prefix) {
-		hash := k[9:]
-		if k[8] == convRow {
+	answers := make(map[string]replayRow)
+	for row, err := range bucketConvs.in(t.Tx).from(prefix, prefix) {
+		if err != nil {
+			return err
+		}
+		kind, hash := row.key[8], row.key[9:]
+		if kind == convRow {
 			break
 		}
-		if k[8] == convEntry {
-			e, err := decodeEntry(number(k[9:]), v)
+		if kind == convEntry {
+			e, err := decodeEntry(number(hash), row.value)
 			if err != nil {
 				return err
 			}
@@ -213,11 +215,11 @@ func forgetAnswers(t *txn, seq uint64) error {
 		// The message may have expired since, and have been accepted again elsewhere.
 		if key != nil && rec.convSeq == seq {
 			rec.Status, rec.Answer = 0, nil
-			rows[string(key)] = rec
+			answers[string(key)] = rec
 		}
 	}
-	for key, rec := range rows {
-		if err := b.Put([]byte(key), encodeReplay(rec)); err != nil {
+	for key, rec := range answers {
+		if err := bucketReplays.in(t.Tx).put([]byte(key), encodeReplay(rec)); err != nil {
 			return err
 		}
 	}

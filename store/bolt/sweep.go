@@ -3,6 +3,7 @@ package bolt
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,6 +21,9 @@ const (
 // tombstoneLife is how long a reader of the change feed may stay away without missing that an id is gone.
 const tombstoneLife = 365 * 24 * time.Hour
 
+// damagedAgain is when Sweep looks again at a damaged row, which it leaves as it is.
+const damagedAgain = 24 * time.Hour
+
 // sweepChunk bounds a unit of sweeping, so that other units wait for milliseconds.
 const sweepChunk = 128
 
@@ -35,9 +39,9 @@ func arm(tx *bbolt.Tx, kind byte, key []byte, armed, due int64) error {
 	if due == never || armed != noTime && armed <= due {
 		return nil
 	}
-	b := tx.Bucket(bucketExpiries)
-	b.FillPercent = 0.9 // most ends are as far away as the last one was
-	return b.Put(expiryKey(due, kind, key), nil)
+	rows := bucketExpiries.in(tx)
+	rows.b.FillPercent = 0.9 // most ends are as far away as the last one was
+	return rows.put(expiryKey(due, kind, key), nil)
 }
 
 // Sweep implements [store.Store].
@@ -75,23 +79,37 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 
 // dueBy says whether there is anything to sweep, so that an idle store commits nothing.
 func dueBy(tx *bbolt.Tx, now time.Time) bool {
-	k, _ := tx.Bucket(bucketExpiries).Cursor().First()
+	k := firstKey(bucketExpiries.in(tx))
 	if k != nil && bytes.Compare(k[:8], expiryKey(nanos(now), 0, nil)[:8]) <= 0 {
 		return true
 	}
-	k, _ = tx.Bucket(bucketReplays).Cursor().First()
+	k = firstKey(bucketReplays.in(tx))
 	return k != nil && bytes.Compare(k[:4], replayKey(part(now), nil)) < 0
+}
+
+// firstKey returns the key of the first row that is not damaged.
+func firstKey(r rows) []byte {
+	for row, err := range r.from(nil, nil) {
+		if err == nil {
+			return row.key
+		}
+	}
+	return nil
 }
 
 // sweepExpiries looks at up to limit entries that are due by now.
 func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
-	b := t.Bucket(bucketExpiries)
+	expiries := bucketExpiries.in(t.Tx)
 	var due [][]byte
-	for k := range keysFrom(b, nil, nil) {
-		if len(due) == limit || bytes.Compare(k[:8], expiryKey(nanos(now), 0, nil)[:8]) > 0 {
+	for row, err := range expiries.from(nil, nil) {
+		if err != nil {
+			t.damage.note("left in place by a sweep", err)
+			continue
+		}
+		if len(due) == limit || bytes.Compare(row.key[:8], expiryKey(nanos(now), 0, nil)[:8]) > 0 {
 			break
 		}
-		due = append(due, bytes.Clone(k))
+		due = append(due, bytes.Clone(row.key))
 	}
 	n := 0
 	for _, k := range due {
@@ -100,6 +118,10 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 		}
 		n++
 		extra, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16))
+		if errors.Is(err, ErrDamaged) {
+			t.damage.note("left in place by a sweep", err)
+			extra, err = swept{due: nanos(now.Add(damagedAgain))}, nil
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -107,7 +129,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 		if extra.more {
 			continue // its entry stays
 		}
-		if err := b.Delete(k); err != nil {
+		if err := expiries.delete(k); err != nil {
 			return 0, err
 		}
 		if extra.due != never {
@@ -143,9 +165,9 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (swept, e
 
 // sweepCard takes a card that has expired out of the index, and one that is held no more out of the database.
 func sweepCard(t *txn, key []byte, now time.Time) (swept, error) {
-	row := t.Bucket(bucketCards).Get(key)
-	if row == nil {
-		return swept{due: never}, nil
+	row, err := bucketCards.in(t.Tx).get(key)
+	if row == nil || err != nil {
+		return swept{due: never}, err
 	}
 	card, err := decodeCard(number(key), row)
 	if err != nil {
@@ -164,28 +186,35 @@ func sweepCard(t *txn, key []byte, now time.Time) (swept, error) {
 
 // dropTombstone ends the trace of a card. An index snapshot older than that cannot be caught up.
 func dropTombstone(t *txn, change []byte) error {
-	changes := t.Bucket(bucketChanges)
-	row := changes.Get(change)
-	if row == nil {
-		return nil
+	changes, meta, ids := bucketChanges.in(t.Tx), bucketMeta.in(t.Tx), bucketIDs.in(t.Tx)
+	row, err := changes.get(change)
+	if row == nil || err != nil {
+		return err
 	}
 	c, err := decodeChange(number(change), row)
 	if err != nil {
 		return err
 	}
-	if err := changes.Delete(change); err != nil {
+	floor, err := meta.get(keyFloor)
+	if err != nil {
 		return err
 	}
-	meta, ids := t.Bucket(bucketMeta), t.Bucket(bucketIDs)
-	if c.Change > number(meta.Get(keyFloor)) {
-		if err := meta.Put(keyFloor, u64(c.Change)); err != nil {
+	seq, err := ids.get([]byte(c.ID))
+	if err != nil {
+		return err
+	}
+	if err := changes.delete(change); err != nil {
+		return err
+	}
+	if c.Change > number(floor) {
+		if err := meta.put(keyFloor, u64(c.Change)); err != nil {
 			return err
 		}
 	}
-	if number(ids.Get([]byte(c.ID))) != c.seq {
+	if number(seq) != c.seq {
 		return nil
 	}
-	return ids.Delete([]byte(c.ID))
+	return ids.delete([]byte(c.ID))
 }
 
 func sweepConv(t *txn, key []byte, now time.Time, limit int) (swept, error) {
@@ -207,9 +236,9 @@ func sweepConv(t *txn, key []byte, now time.Time, limit int) (swept, error) {
 }
 
 func sweepRecord(t *txn, key []byte, now time.Time) (swept, error) {
-	row := t.Bucket(bucketRecords).Get(key)
-	if row == nil {
-		return swept{due: never}, nil
+	row, err := bucketRecords.in(t.Tx).get(key)
+	if row == nil || err != nil {
+		return swept{due: never}, err
 	}
 	ns, name, ok := splitRecordKey(key)
 	if !ok {

@@ -25,13 +25,14 @@ type plan func(t *txn) (write func() error, err error)
 type txn struct {
 	*bbolt.Tx
 	counts *liveCounts
+	damage *damageLog
 	after  []func(*index) // index changes, applied in order once the commit stands
 	change uint64         // newest change written
 }
 
 // nextRev numbers a revision. It is asked once a unit, so that no two units of a commit share one.
 func (t *txn) nextRev() (store.Rev, error) {
-	n, err := t.Bucket(bucketMeta).NextSequence()
+	n, err := bucketMeta.in(t.Tx).b.NextSequence()
 	return store.Rev(n), err
 }
 
@@ -254,7 +255,7 @@ func (w *writer) attempt(group []*unit) (errs []error, spoiler int, err error) {
 			guard(tx.Rollback)
 		}
 	}()
-	t := &txn{Tx: tx, counts: w.counts}
+	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage}
 	errs = make([]error, len(group))
 	wrote := false
 	for i, u := range group {

@@ -42,7 +42,7 @@ func group(t *testing.T, s *Store, plans ...plan) []error {
 // putMeta is a unit that writes key into bucket meta.
 func putMeta(key string) plan {
 	return func(t *txn) (func() error, error) {
-		return func() error { return t.Bucket(bucketMeta).Put([]byte(key), []byte("1")) }, nil
+		return func() error { return bucketMeta.in(t.Tx).put([]byte(key), []byte("1")) }, nil
 	}
 }
 
@@ -50,7 +50,7 @@ func metaHas(t *testing.T, s *Store, key string) bool {
 	t.Helper()
 	found := false
 	if err := s.view(t.Context(), func(tx *bbolt.Tx) error {
-		found = tx.Bucket(bucketMeta).Get([]byte(key)) != nil
+		found = bucketMeta.in(tx).b.Get([]byte(key)) != nil
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -82,12 +82,12 @@ func TestGroup(t *testing.T) {
 	refuse := func(*txn) (func() error, error) { return nil, refusal }
 	nothing := func(*txn) (func() error, error) { return nil, nil }
 	spoil := func(t *txn) (func() error, error) {
-		return func() error { return errors.Join(t.Bucket(bucketMeta).Put([]byte("partial"), []byte("1")), spoilt) }, nil
+		return func() error { return errors.Join(bucketMeta.in(t.Tx).put([]byte("partial"), []byte("1")), spoilt) }, nil
 	}
 	planPanic := func(*txn) (func() error, error) { panic("plan") }
 	writePanic := func(t *txn) (func() error, error) {
 		return func() error {
-			if err := t.Bucket(bucketMeta).Put([]byte("partial"), []byte("1")); err != nil {
+			if err := bucketMeta.in(t.Tx).put([]byte("partial"), []byte("1")); err != nil {
 				return err
 			}
 			panic("write")
@@ -136,7 +136,7 @@ func TestGroup(t *testing.T) {
 func TestUnitsSeeEarlierOnes(t *testing.T) {
 	s := openNew(t, Config{})
 	second := func(t *txn) (func() error, error) {
-		if t.Bucket(bucketMeta).Get([]byte("first")) == nil {
+		if bucketMeta.in(t.Tx).b.Get([]byte("first")) == nil {
 			return nil, errors.New("the unit before is not there")
 		}
 		return nil, nil

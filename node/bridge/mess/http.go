@@ -153,7 +153,7 @@ func (d *door) answer(c echo.Context, err error) error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {
 		e = wire.ErrInternal.Because(err)
-		if errors.Is(err, store.ErrUnavailable) {
+		if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrDamaged) {
 			e = wire.ErrUnavailable.Because(err)
 		}
 		d.x.log.Error("a call to the exchange failed", "error", err)

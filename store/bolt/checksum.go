@@ -1,0 +1,163 @@
+package bolt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"iter"
+	"math/bits"
+
+	"go.etcd.io/bbolt"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumSize is the size of the checksum at the end of every stored value: the CRC-32C of the bucket's name, a zero byte, the
+// key and the value, big endian. So a row that lies under another key or in another bucket is noticed like one in which a
+// bit changed. A checksum guards against accidents of disk and memory, not against somebody who may write to the file.
+const sumSize = 4
+
+// bucket is one of the buckets in schema.go.
+type bucket struct {
+	name []byte
+	sum  uint32 // of the name and the zero byte
+}
+
+func newBucket(name string) bucket {
+	return bucket{[]byte(name), crc32.Checksum(append([]byte(name), 0), castagnoli)}
+}
+
+// seal appends the checksum to value.
+func (b bucket) seal(key, value []byte) []byte {
+	return binary.BigEndian.AppendUint32(value, crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, value))
+}
+
+// open returns the value that seal got; it is never nil. The error is ErrDamaged and names bucket and key.
+func (b bucket) open(key, stored []byte) ([]byte, error) {
+	n := len(stored) - sumSize
+	if n < 0 {
+		return nil, b.damaged(key, "its checksum is missing")
+	}
+	sum := crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, stored[:n])
+	if sum != binary.BigEndian.Uint32(stored[n:]) {
+		return nil, b.damaged(key, "its checksum does not fit")
+	}
+	return stored[:n:n], nil
+}
+
+func (b bucket) damaged(key []byte, why string) error {
+	return fmt.Errorf("%w: row %q of %s: %s", ErrDamaged, key, b.name, why)
+}
+
+// in returns the rows of b in a transaction. Every read and write of a row goes through them.
+func (b bucket) in(tx *bbolt.Tx) rows { return rows{b, tx.Bucket(b.name)} }
+
+// rows reads and writes the rows of a bucket. What it returns is good until the transaction ends.
+type rows struct {
+	bucket
+	b *bbolt.Bucket
+}
+
+// row is a row whose checksum fits.
+type row struct{ key, value []byte }
+
+// get returns the value under key, or nil if there is no such row. A row that is damaged is an error and never looks as if
+// it were missing, also if a bit of its key changed.
+func (r rows) get(key []byte) ([]byte, error) { return r.at(r.b.Cursor(), key) }
+
+// at is get with a cursor of the caller, for many rows.
+func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
+	next, stored := c.Seek(key)
+	if next != nil && bytes.Equal(next, key) {
+		return r.open(key, stored)
+	}
+	_, _, err := r.before(c, key, key, next, stored, true)
+	return nil, err
+}
+
+func (r rows) put(key, value []byte) error { return r.b.Put(key, r.seal(key, value)) }
+
+func (r rows) delete(key []byte) error { return r.b.Delete(key) }
+
+// from lists the rows from key start on whose keys begin with prefix. A damaged row comes as an error in its place; the
+// caller may go on.
+func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
+	return func(yield func(row, error) bool) {
+		if len(start) > 0 {
+			c := r.b.Cursor()
+			k, stored := c.Seek(start)
+			if _, _, err := r.before(c, start, prefix, k, stored, false); err != nil && !yield(row{}, err) {
+				return
+			}
+		}
+		c := r.b.Cursor()
+		for k, stored := c.Seek(start); k != nil; k, stored = c.Next() {
+			value, err := r.open(k, stored)
+			if !bytes.HasPrefix(k, prefix) && (err == nil || !isNear(k, prefix)) {
+				return
+			}
+			if !yield(row{k, value}, err) {
+				return
+			}
+		}
+	}
+}
+
+// before returns the row before key as it is stored. next is the row that c found at or after key.
+//
+// A bit that changes in a key moves no row, but searches for that key, or past it, may then end in the wrong place: beside
+// the changed row. So the rows there must be in order, and none of the two next to key may be a damaged one whose key may
+// have begun with prefix or, if exact, may have been prefix.
+func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
+	var around [4][]byte
+	around[2] = next
+	if next == nil {
+		prev, stored = c.Last()
+	} else {
+		if around[3], _ = c.Next(); around[3] != nil { // at the end it does not move
+			c.Prev()
+		}
+		prev, stored = c.Prev()
+	}
+	around[1] = prev
+	if prev != nil {
+		around[0], _ = c.Prev()
+	}
+	if !inOrder(around[0], prev, key) || next != nil && bytes.Compare(key, next) > 0 || !inOrder(next, around[3]) {
+		return prev, stored, fmt.Errorf("%w: rows of %s beside %q are out of order: %q", ErrDamaged, r.name, key, around)
+	}
+	for _, beside := range [2]row{{prev, stored}, {next, nextStored}} {
+		if exact && len(beside.key) != len(prefix) || !isNear(beside.key, prefix) {
+			continue
+		}
+		if _, err := r.open(beside.key, beside.value); err != nil {
+			return prev, stored, err
+		}
+	}
+	return prev, stored, nil
+}
+
+// isNear reports whether key begins with prefix, or would if one bit were another.
+func isNear(key, prefix []byte) bool {
+	if key == nil || len(key) < len(prefix) {
+		return false
+	}
+	apart := 0
+	for i, b := range prefix {
+		if apart += bits.OnesCount8(b ^ key[i]); apart > 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// inOrder reports whether keys, of which some may be nil, are in order.
+func inOrder(keys ...[]byte) bool {
+	for i, key := range keys[1:] {
+		if keys[i] != nil && key != nil && bytes.Compare(keys[i], key) >= 0 {
+			return false
+		}
+	}
+	return true
+}

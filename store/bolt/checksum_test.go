@@ -1,0 +1,443 @@
+package bolt
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// storedRow is a row as it lies in the file: its key, and behind it its value with the checksum.
+type storedRow struct {
+	bucket      string
+	key, stored []byte
+}
+
+func (r storedRow) bytes() []byte { return append(bytes.Clone(r.key), r.stored...) }
+
+// storedRows lists every row of a closed database.
+func storedRows(t *testing.T, path string) (all []storedRow) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.View(func(tx *bbolt.Tx) error {
+		for _, b := range buckets {
+			if err := b.in(tx).b.ForEach(func(k, v []byte) error {
+				all = append(all, storedRow{string(b.name), bytes.Clone(k), bytes.Clone(v)})
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// write puts a database into a folder of its own.
+func write(t *testing.T, whole []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// flip changes one bit of a row where it lies in the file, as a bad disk would: no row moves.
+func flip(t *testing.T, path string, r storedRow, bit int) {
+	t.Helper()
+	at := bytes.Index(readFile(t, path), r.bytes())
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if at < 0 || err != nil {
+		t.Fatalf("row %q of %s is at %d of the file, %v", r.key, r.bucket, at, err)
+	}
+	_, err = f.WriteAt([]byte{r.bytes()[bit/8] ^ 1<<(bit%8)}, int64(at+bit/8))
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// varied makes a closed database with several rows of every kind, beside one another in their buckets.
+func varied(t *testing.T) string {
+	t.Helper()
+	path := makeFixture(t)
+	s, err := Open(t.Context(), path, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var faults []error
+	for i := range 5 {
+		key := store.ConvKey{Peer: "am_peer", ID: fmt.Sprint("conv_more_", i)}
+		message := fmt.Sprint("msg_more_", i)
+		step := store.Step{
+			Conv:   &store.Conversation{Key: key, Terms: []string{"open", "peer:am_peer"}, Open: true, Body: []byte("{}"), Expires: forEver},
+			Append: []store.Entry{{MessageID: message, Raw: []byte("text")}}, Now: now,
+			Replay: &store.Replay{Sender: "am_peer", MessageID: message, Conv: key, Status: 200, Answer: []byte("yes"), Expires: forEver.AddDate(0, 0, -10*i)},
+			Records: []store.Change{
+				{Record: store.Record{NS: "pins", Key: fmt.Sprint("am_", i), Body: []byte("key"), Expires: forEver}},
+				{Record: store.Record{NS: "asks", Key: fmt.Sprint("ask_", i), Terms: []string{"state:pending", "subject:am_peer"}, Body: []byte("question"), Expires: forEver}},
+			},
+		}
+		_, err := s.Steps().Apply(t.Context(), step)
+		// A replay that came without an entry has a row of its own that notes it.
+		_, bareErr := s.Steps().Apply(t.Context(), store.Step{Now: now, Replay: &store.Replay{Sender: "am_peer", MessageID: "bare_" + message, Conv: key, Expires: forEver}})
+		_, cardErr := s.Cards().Put(t.Context(), store.PutCard{Now: now, Card: store.Card{
+			ID: fmt.Sprint("am_more_", i), Terms: []string{"cap:scheduling"}, Counts: []string{"host:a.example"}, Body: []byte("card"), Expires: forEver,
+		}})
+		faults = append(faults, err, bareErr, cardErr)
+	}
+	small := filepath.Join(t.TempDir(), "small.db")
+	if err := errors.Join(append(faults, s.writeSnapshot(t.Context()), s.Close(), Compact(t.Context(), path, small))...); err != nil {
+		t.Fatal(err)
+	}
+	return small
+}
+
+// answers are what a database says to everything that can be asked about the rows of varied. An error stands for itself.
+type answers map[string]any
+
+func (a answers) add(question string, answer any, err error) {
+	if err != nil {
+		answer = err
+	}
+	a[question] = answer
+}
+
+// askAll asks everything. What lists leave out is asked one by one as well.
+func askAll(ctx context.Context, s *Store) answers {
+	a := answers{}
+	for _, id := range []string{"am_listed", "am_withdrawn", "am_more_0", "am_more_1", "am_more_2", "am_more_3", "am_more_4"} {
+		held, err := s.Cards().Held(ctx, id, now)
+		a.add("held "+id, held, err)
+	}
+	changes, err := s.Cards().Changes(ctx, 0, 100)
+	a.add("changes", changes, err)
+	counted, err := s.Cards().HasCount(ctx, "host:a.example", now)
+	a.add("count", counted, err)
+	keys := []store.ConvKey{fixtureConv}
+	messages := []string{"msg_1"}
+	for i := range 5 {
+		keys = append(keys, store.ConvKey{Peer: "am_peer", ID: fmt.Sprint("conv_more_", i)})
+		messages = append(messages, fmt.Sprint("msg_more_", i), fmt.Sprint("bare_msg_more_", i))
+	}
+	for _, key := range keys {
+		conv, err := s.Steps().Conversation(ctx, key, now)
+		a.add("conversation "+key.ID, conv, err)
+		entries, err := s.Steps().Transcript(ctx, key, 0, 10)
+		a.add("transcript "+key.ID, entries, err)
+		rest, err := s.Steps().Transcript(ctx, key, 1, 10)
+		a.add("rest of "+key.ID, rest, err)
+	}
+	for _, id := range messages {
+		replay, err := s.Steps().Replayed(ctx, "am_peer", id, now)
+		a.add("replay "+id, replay, err)
+		again, err := s.Steps().Apply(ctx, store.Step{Now: now, Replay: &store.Replay{Sender: "am_peer", MessageID: id, Status: 500, Expires: forEver}})
+		a.add("again "+id, again, err)
+	}
+	for i := range 5 {
+		for _, at := range [][2]string{{"pins", "am_"}, {"asks", "ask_"}} {
+			rec, err := s.Records().Get(ctx, at[0], fmt.Sprint(at[1], i), now)
+			a.add(fmt.Sprint(at[0], i), rec, err)
+			page, err := s.Records().List(ctx, at[0], "", fmt.Sprint(at[1], i), 10, now)
+			a.add(fmt.Sprint(at[0], " after ", i), page, err)
+		}
+	}
+	for _, by := range [][2]string{{"inbox", ""}, {"inbox", "new"}, {"pins", ""}, {"asks", ""}, {"asks", "state:pending"}, {"asks", "subject:am_peer"}} {
+		page, err := s.Records().List(ctx, by[0], by[1], "", 100, now)
+		a.add("list "+by[0]+" "+by[1], page, err)
+	}
+	return a
+}
+
+// lists are what may leave out a damaged row, by what they list.
+func lists(t *testing.T, s *Store) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	cards, err := s.Cards().List(t.Context(), store.CardQuery{All: []string{"cap:scheduling"}, Limit: 100, Now: now})
+	if err != nil {
+		t.Errorf("list of cards: %v", err)
+	}
+	for _, c := range cards.Cards {
+		found["cards"] = append(found["cards"], c.ID+" "+string(c.Body))
+	}
+	for _, term := range []string{"", "open", "peer:am_peer"} {
+		page, err := s.Steps().Conversations(t.Context(), term, 0, 100, now)
+		if err != nil {
+			t.Errorf("list of conversations: %v", err)
+		}
+		for _, c := range page.Conversations {
+			found["conversations "+term] = append(found["conversations "+term], c.Key.ID+" "+string(c.Body))
+		}
+	}
+	return found
+}
+
+// truth is what a sound database answers.
+type truth struct {
+	whole   []byte
+	answers answers
+	lists   map[string][]string
+}
+
+func truthOf(t *testing.T, path string) truth {
+	t.Helper()
+	whole := readFile(t, path)
+	s := open(t, write(t, whole), Config{})
+	want := truth{whole, askAll(t.Context(), s), lists(t, s)}
+	for question, answer := range want.answers {
+		if err, is := answer.(error); is && !errors.Is(err, store.ErrMismatch) {
+			t.Fatalf("%s: %v", question, err)
+		}
+	}
+	return want
+}
+
+// expectAfter changes a bit of a row, before the database is opened and while it is open.
+func (want truth) expectAfter(t *testing.T, r storedRow, bit int) {
+	t.Helper()
+	what := fmt.Sprintf("%s %q, bit %d of %d", r.bucket, r.key, bit, 8*len(r.bytes()))
+	path := write(t, want.whole)
+	flip(t, path, r, bit)
+	if found := Check(t.Context(), path); !errors.Is(found, ErrDamaged) || !strings.Contains(found.Error(), "of "+r.bucket) && r.bucket != "meta" {
+		t.Errorf("%s: Check = %v", what, found)
+	}
+	s, err := Open(t.Context(), path, Config{})
+	if err == nil {
+		want.expect(t, s, what, 1)
+		if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) && r.bucket != "meta" {
+			t.Errorf("%s: after sweeping, Check = %v", what, err)
+		}
+	} else if !errors.Is(err, ErrDamaged) {
+		t.Errorf("%s: Open = %v", what, err)
+	}
+	path = write(t, want.whole)
+	if s, err = Open(t.Context(), path, Config{}); err != nil {
+		t.Fatal(err)
+	}
+	flip(t, path, r, bit)
+	want.expect(t, s, what+", while open", 100) // a key out of order may hide others, which Open would have noticed
+}
+
+// expect asks everything and closes s: what is answered is what was stored, or a refusal. Lists may leave out at most hidden
+// entries.
+func (want truth) expect(t *testing.T, s *Store, what string, hidden int) {
+	t.Helper()
+	for range 2 { // before and after sweeping
+		for question, answer := range askAll(t.Context(), s) {
+			if err, refused := answer.(error); refused && errors.Is(err, store.ErrDamaged) {
+				continue
+			}
+			if !reflect.DeepEqual(answer, want.answers[question]) {
+				t.Errorf("%s: %s is %+v, want %+v", what, question, answer, want.answers[question])
+			}
+		}
+		for list, entries := range lists(t, s) {
+			if left := len(want.lists[list]) - len(entries); left < 0 || left > hidden || !isWithin(entries, want.lists[list]) {
+				t.Errorf("%s: list of %s is %q, want %q", what, list, entries, want.lists[list])
+			}
+		}
+		if _, err := s.Sweep(t.Context(), now.AddDate(0, 1, 0), 1000); err != nil {
+			t.Errorf("%s: Sweep = %v", what, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("%s: Close = %v", what, err)
+	}
+}
+
+// isWithin reports whether some is all with entries left out.
+func isWithin(some, all []string) bool {
+	for _, entry := range all {
+		if len(some) > 0 && some[0] == entry {
+			some = some[1:]
+		}
+	}
+	return len(some) == 0
+}
+
+// TestFlippedBit changes one random bit in each row of each bucket, key or value: no answer is another one than before, what
+// needs the row is refused, and Check finds it.
+func TestFlippedBit(t *testing.T) {
+	path := varied(t)
+	want, kinds := truthOf(t, path), map[string]int{}
+	for _, r := range storedRows(t, path) {
+		kinds[r.bucket]++
+		want.expectAfter(t, r, rand.IntN(8*len(r.bytes())))
+	}
+	for _, b := range buckets {
+		if kinds[string(b.name)] == 0 {
+			t.Errorf("there is no row of %s", b.name)
+		}
+	}
+}
+
+// TestFlippedBits changes every bit of some rows, one by one.
+func TestFlippedBits(t *testing.T) {
+	path := varied(t)
+	want, tried := truthOf(t, path), 0
+	for _, r := range storedRows(t, path) {
+		switch r.bucket + " " + string(r.key) {
+		case "recordterms \x04asks\x00\rstate:pendingask_2", "records \x04pinsam_0", "ids am_more_2", "meta schema":
+			tried++
+			for bit := range 8 * len(r.bytes()) {
+				want.expectAfter(t, r, bit)
+			}
+		}
+	}
+	if tried != 4 {
+		t.Errorf("tried %d rows", tried)
+	}
+}
+
+// TestFlippedBitInANode changes one bit in a record of every namespace that a node with all four bridges had.
+func TestFlippedBitInANode(t *testing.T) {
+	archive, err := zip.OpenReader(filepath.Join("..", "..", "cmd", "agentmesh", "testdata", "fixtures", "schema-1-home.backup"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	f, err := archive.Open("agentmesh.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := write(t, data)
+	s, err := Open(t.Context(), path, Config{}) // migrates
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Close(), Check(t.Context(), path)); err != nil {
+		t.Fatal(err)
+	}
+	whole, tried := readFile(t, path), map[string]bool{}
+	for _, r := range storedRows(t, path) {
+		ns, key, ok := splitRecordKey(r.key)
+		if r.bucket != "records" || !ok || tried[ns] {
+			continue
+		}
+		tried[ns] = true
+		bit := rand.IntN(8 * len(r.bytes()))
+		path := write(t, whole)
+		s, err := Open(t.Context(), path, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		flip(t, path, r, bit)
+		if _, err := s.Records().Get(t.Context(), ns, key, now); !errors.Is(err, store.ErrDamaged) {
+			t.Errorf("%s, bit %d: Get = %v", ns, bit, err)
+		}
+		if _, err := s.Records().List(t.Context(), ns, "", "", 1000, now); !errors.Is(err, store.ErrDamaged) {
+			t.Errorf("%s, bit %d: List = %v", ns, bit, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "of records") {
+			t.Errorf("%s, bit %d: Check = %v", ns, bit, err)
+		}
+	}
+	if len(tried) < 20 {
+		t.Errorf("only namespaces %v", tried)
+	}
+}
+
+// A row that is written under another key, or into another bucket, is not taken for one that belongs there.
+func TestMovedRow(t *testing.T) {
+	path := varied(t)
+	editFile(t, path, func(tx *bbolt.Tx) error {
+		records := bucketRecords.in(tx)
+		mine := recordKey("pins", "am_1")
+		stored := bytes.Clone(records.b.Get(recordKey("pins", "am_2")))
+		return errors.Join(records.b.Put(mine, stored), bucketMeta.in(tx).b.Put(mine, stored))
+	})
+	found := fmt.Sprint(Check(t.Context(), path))
+	if !strings.Contains(found, `pinsam_1" of records`) || !strings.Contains(found, `pinsam_1" of meta`) {
+		t.Errorf("Check = %v", found)
+	}
+	s, err := Open(t.Context(), path, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if rec, err := s.Records().Get(t.Context(), "pins", "am_1", now); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("Get = %+v, %v", rec, err)
+	}
+}
+
+// A damaged row that a list leaves out is logged once, however often strangers ask for the list.
+func TestDamageIsLoggedOnce(t *testing.T) {
+	path := varied(t)
+	editFile(t, path, func(tx *bbolt.Tx) error {
+		cards := bucketCards.in(tx)
+		stored := bytes.Clone(cards.b.Get(u64(1)))
+		stored[20] ^= 1
+		return cards.b.Put(u64(1), stored)
+	})
+	var log bytes.Buffer
+	s, err := Open(t.Context(), path, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 10 {
+		lists(t, s)
+	}
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "of cards") {
+		t.Errorf("logged %d times: %s", n, log.String())
+	}
+	// The count of what is live takes it for live: a quota must not give way.
+	if _, err := s.Cards().Put(t.Context(), store.PutCard{
+		Now: now, Card: store.Card{ID: "am_new", Counts: []string{"host:a.example"}, Expires: forEver},
+		Quotas: []store.Quota{{Key: "host:a.example", Max: 6}},
+	}); !errors.Is(err, store.ErrQuota) {
+		t.Errorf("Put = %v, want ErrQuota", err)
+	}
+}
+
+// A record with a damaged row still takes its place under a maximum, and the namespace stays usable.
+func TestDamagedRecordCounts(t *testing.T) {
+	path := varied(t)
+	editFile(t, path, func(tx *bbolt.Tx) error {
+		records, key := bucketRecords.in(tx), recordKey("pins", "am_1")
+		stored := bytes.Clone(records.b.Get(key))
+		stored[3] ^= 1
+		return records.b.Put(key, stored)
+	})
+	s, err := Open(t.Context(), path, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	add := func(key string, most int) error {
+		return s.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: "pins", Key: key, Expires: forEver}, Max: most}}, now)
+	}
+	if err := errors.Join(add("am_8", 6)); err != nil {
+		t.Errorf("the sixth of six: %v", err)
+	}
+	if err := add("am_9", 6); !errors.Is(err, store.ErrQuota) {
+		t.Errorf("the seventh of six: %v", err)
+	}
+}

@@ -1,0 +1,33 @@
+package bolt
+
+import (
+	"log/slog"
+	"sync"
+)
+
+// damageLog tells the operator of damaged rows that a call leaves out or leaves alone, each once: strangers repeat such
+// calls as often as they like.
+type damageLog struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	seen map[string]bool // by the text of the error
+}
+
+// maxDamageSeen bounds the memory. Further rows are not logged; Check names them.
+const maxDamageSeen = 1000
+
+func newDamageLog(log *slog.Logger) *damageLog {
+	return &damageLog{log: log, seen: make(map[string]bool)}
+}
+
+// note logs what became of the row that err is about.
+func (d *damageLog) note(what string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.seen[err.Error()] || len(d.seen) == maxDamageSeen {
+		return
+	}
+	d.seen[err.Error()] = true
+	d.log.Error("a damaged row was "+what+"; stop the process and run agentmesh check", slog.Any("err", err))
+}

@@ -1,0 +1,270 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+)
+
+// A migration writes the database of the next schema, row by row, from a database that it must not change. One that changes
+// cards leaves out keySnapshots.
+type migration func(from *bbolt.Tx, to *copier) error
+
+// migrations[i] leads from schema i+1 to i+2. A new one comes with testdata/schema-N.db.gz, the database of the schema
+// before it.
+//
+// Schema 2 is not released yet. Until it is, whatever else changes stored bytes joins its migration, so that an upgrade
+// rewrites the database once. When it is released, delete this paragraph; from then on a change is schema 3.
+var migrations = []migration{addChecksums}
+
+// newest is the schema that the steps lead to.
+func newest(steps []migration) uint64 { return uint64(len(steps)) + 1 }
+
+// addChecksums leads from schema 1, where values had no checksums. It knows no bits that changed before.
+func addChecksums(from *bbolt.Tx, to *copier) error {
+	for _, b := range buckets {
+		old := from.Bucket(b.name)
+		if old == nil {
+			return fmt.Errorf("%w: it has no bucket %s", ErrDamaged, b.name)
+		}
+		if err := to.create(b, old.Sequence()); err != nil {
+			return err
+		}
+		if err := old.ForEach(func(k, v []byte) error { return to.put(b, k, v) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// migrate brings the schema up to date by steps or says ErrNewerSchema. The database of an older schema is kept, under the
+// name that [OlderCopy] gives it.
+func (s *Store) migrate(ctx context.Context, steps []migration) error {
+	var have uint64
+	if err := s.db.View(func(tx *bbolt.Tx) (err error) {
+		have, err = schemaOf(tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	want := newest(steps)
+	if have > want {
+		return fmt.Errorf("%w: it has schema %d, this program knows %d", ErrNewerSchema, have, want)
+	}
+	if have == 0 {
+		return s.db.Update(func(tx *bbolt.Tx) error {
+			for _, b := range buckets {
+				if _, err := tx.CreateBucket(b.name); err != nil {
+					return err
+				}
+			}
+			return setSchema(tx, want)
+		})
+	}
+	for ; have < want; have++ {
+		s.log.Info("migrating the database", "from", have, "to", have+1, "copy", OlderCopy(s.path, have))
+		start := time.Now()
+		if err := s.rewrite(ctx, steps[have-1], have); err != nil {
+			return fmt.Errorf("migrate from schema %d: %w", have, err)
+		}
+		s.log.Info("the database is migrated", "to", have+1, slog.Duration("took", time.Since(start)))
+	}
+	return nil
+}
+
+// rewrite puts a database of the next schema in place of the file. One transaction over all rows would hold all of them in
+// memory and double the file, so the step fills a new file in small ones, and the old file becomes the copy that is kept.
+// Whenever the process dies, the file is the old one or the new one, and the next Open begins again.
+func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error {
+	dst := s.path + ".backup-migrate" // the next Open removes what a killed process left, as of a backup
+	if err := removeIfThere(dst); err != nil {
+		return err
+	}
+	// NoSync is safe here: the new file counts only after the Sync in finish.
+	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	err = s.db.View(func(from *bbolt.Tx) error {
+		if err := s.roomFor(from.Size() + from.Size()/8); err != nil {
+			return err
+		}
+		c := &copier{ctx: ctx, db: to, log: s.log, told: time.Now()}
+		err := step(from, c)
+		if err == nil {
+			err = c.finish(have + 1)
+		}
+		return errors.Join(err, c.rollback())
+	})
+	if err = errors.Join(err, to.Close()); err == nil {
+		err = s.replaceFile(dst, have)
+	}
+	if err != nil {
+		return errors.Join(err, removeIfThere(dst))
+	}
+	return s.openFile()
+}
+
+// replaceFile puts the new file in the place of the old one, which gets the name of [OlderCopy], and closes that one. Until
+// then no other process can open it.
+func (s *Store) replaceFile(dst string, have uint64) error {
+	if err := s.keepFile(OlderCopy(s.path, have)); err != nil {
+		return fmt.Errorf("keep a copy from before: %w", err)
+	}
+	if runtime.GOOS == "windows" { // it renames over no open file
+		if err := s.closeFile(); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(dst, s.path); err != nil {
+		return err
+	}
+	atomicfile.SyncDir(filepath.Dir(s.path))
+	return s.closeFile()
+}
+
+// keepFile gives the file another name, or copies it if the file system has no links.
+func (s *Store) keepFile(name string) error {
+	if err := removeIfThere(name); err != nil {
+		return err
+	}
+	if err := os.Link(s.path, name); err != nil {
+		return s.copyTo(name)
+	}
+	return os.Chtimes(name, time.Time{}, time.Now()) // it is kept for a week from now on
+}
+
+func removeIfThere(name string) error {
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// copier fills a new database, a few MiB in each transaction.
+type copier struct {
+	ctx  context.Context
+	db   *bbolt.DB
+	tx   *bbolt.Tx // nil between two transactions
+	log  *slog.Logger
+	size int // of the rows in tx
+	rows int
+	told time.Time
+}
+
+const (
+	copyBatch = 4 << 20
+	copyTold  = 10 * time.Second // between two lines of progress
+)
+
+// create makes a bucket.
+func (c *copier) create(b bucket, sequence uint64) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	made, err := c.tx.CreateBucket(b.name)
+	if err != nil {
+		return err
+	}
+	return made.SetSequence(sequence)
+}
+
+// put stores a row, best in the order of the keys. It keeps neither key nor value.
+func (c *copier) put(b bucket, key, value []byte) error {
+	if c.size >= copyBatch {
+		if err := c.commit(); err != nil {
+			return err
+		}
+	}
+	if err := c.begin(); err != nil {
+		return err
+	}
+	c.size += len(key) + len(value)
+	c.rows++
+	rows := b.in(c.tx)
+	rows.b.FillPercent = 0.9 // keys grow
+	return rows.put(key, slices.Clip(value))
+}
+
+func (c *copier) begin() (err error) {
+	if c.tx == nil {
+		c.tx, err = c.db.Begin(true)
+	}
+	return err
+}
+
+func (c *copier) commit() error {
+	if time.Since(c.told) >= copyTold {
+		c.told = time.Now()
+		c.log.Info("still migrating the database", slog.Int("rows", c.rows))
+	}
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	tx := c.tx
+	c.tx, c.size = nil, 0
+	return tx.Commit()
+}
+
+// finish makes the database complete and durable.
+func (c *copier) finish(schema uint64) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	if err := setSchema(c.tx, schema); err != nil {
+		return err
+	}
+	if err := c.commit(); err != nil {
+		return err
+	}
+	return c.db.Sync()
+}
+
+// rollback drops what was not committed.
+func (c *copier) rollback() error {
+	if c.tx == nil {
+		return nil
+	}
+	return c.tx.Rollback()
+}
+
+// OlderCopy is where the database at path is kept as it was, before it is migrated from an older schema. A week later it
+// goes: what was purged since still stands in it.
+func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schema-%d", path, schema) }
+
+const keepOlder = 7 * 24 * time.Hour
+
+// dropOlder removes the copies of [OlderCopy] that are as old at now. What it cannot remove it tries again next time.
+func (s *Store) dropOlder(now time.Time) {
+	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		schema, is := strings.CutPrefix(e.Name(), prefix)
+		if _, err := strconv.ParseUint(schema, 10, 64); !is || err != nil || !e.Type().IsRegular() {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil || now.Sub(info.ModTime()) < keepOlder {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err == nil {
+			s.log.Info("the copy from before the migration is removed", "copy", e.Name())
+		}
+	}
+}
