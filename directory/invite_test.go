@@ -60,6 +60,28 @@ func TestInvite(t *testing.T) { // AM-56
 	}
 }
 
+// TestInviteFromABarredAddress: wrong invites bar an address from more wrong ones, and not who shares it and has a right one.
+func TestInviteFromABarredAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, inviteOnly)
+		code := w.issue("").Code
+		post := func(id, invite string) int {
+			return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), append(as(bob), wire.HeaderInvite, invite)...).Code
+		}
+		for i := range maxFailures {
+			if got := post("am_a", fmt.Sprint("WRONG", i)); got != 403 {
+				t.Fatalf("wrong invite %d = %d, want 403", i, got)
+			}
+		}
+		if got := post("am_a", "WRONG"); got != 429 {
+			t.Errorf("one wrong invite more = %d, want 429", got)
+		}
+		if got := post("am_a", code); got != 201 {
+			t.Errorf("the right invite from the same address = %d, want 201", got)
+		}
+	})
+}
+
 func TestInviteIsNotSpentInVain(t *testing.T) {
 	w := newWorld(t, inviteOnly, func(c *Config) { c.Quotas.PerHost = 1 })
 	w.register(w.issue("").Code, testCard("am_a"))
