@@ -126,6 +126,9 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
 		return r.drop(ctx, ask, out, d)
 	}
+	if err := r.n.checkBody(ask); err != nil {
+		return err
+	}
 	if _, err := r.n.permit(ctx, out, d.Now); err != nil {
 		return err
 	}

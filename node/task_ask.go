@@ -88,6 +88,9 @@ func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	if !waits {
 		return ErrAnswered
 	}
+	if err := n.checkBody(ask); err != nil {
+		return err
+	}
 	if _, err := n.permit(ctx, Outgoing{To: item.Peer, Intent: body.Intent, Payload: body.Payload}, d.Now); err != nil {
 		return err
 	}

@@ -1,0 +1,120 @@
+package node_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// edit replaces text in the stored record, as somebody could who may write to the database: its checksum fits.
+func edit(t *testing.T, m *meshtest.Member, ns, key, old, text string) {
+	t.Helper()
+	rec, err := m.Store.Records().Get(t.Context(), ns, key, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(rec.Body, []byte(old)) {
+		t.Fatalf("%s %s has no %q: %s", ns, key, old, rec.Body)
+	}
+	rec.Body = bytes.ReplaceAll(rec.Body, []byte(old), []byte(text))
+	if err := m.Store.Records().Apply(t.Context(), []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectRefused approves the ask and wants nothing to happen, a clear error, and a line in the log.
+func expectRefused(t *testing.T, m *meshtest.Member, ask acl.Ask, log *bytes.Buffer) {
+	t.Helper()
+	_, err := m.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
+	if err == nil || !strings.Contains(err.Error(), "what is stored is not what you were shown") {
+		t.Errorf("approve = %v", err)
+	}
+	if now := theAsk(t, m); now.ID != ask.ID {
+		t.Errorf("the question that waits is %s, want %s", now.ID, ask.ID)
+	}
+	if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), ask.ID) {
+		t.Errorf("log = %q", log.String())
+	}
+}
+
+// TestReleaseOfAnotherMessage changes what is stored between a question and its approval: nothing is released, the question
+// stays, and it can still be rejected.
+func TestReleaseOfAnotherMessage(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, m *meshtest.Member, ask acl.Ask, item string){
+		"item": func(t *testing.T, m *meshtest.Member, _ acl.Ask, item string) {
+			edit(t, m, "inbox", item, "ten cups", "all cups")
+		},
+		"question": func(t *testing.T, m *meshtest.Member, ask acl.Ask, _ string) {
+			edit(t, m, "asks", ask.ID, "ten cups", "two cups")
+		},
+		"both": func(t *testing.T, m *meshtest.Member, ask acl.Ask, item string) {
+			edit(t, m, "asks", ask.ID, "ten cups", "two cups")
+			edit(t, m, "inbox", item, "ten cups", "two cups")
+		},
+		"digest": func(t *testing.T, m *meshtest.Member, ask acl.Ask, item string) {
+			edit(t, m, "inbox", item, ask.Hash, strings.Repeat("0", len(ask.Hash)))
+		},
+		"digests": func(t *testing.T, m *meshtest.Member, ask acl.Ask, item string) {
+			edit(t, m, "inbox", item, ask.Hash, strings.Repeat("0", len(ask.Hash)))
+			edit(t, m, "asks", ask.ID, ask.Hash, strings.Repeat("0", len(ask.Hash)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			mesh := meshtest.New(t)
+			chris := mesh.Stranger("chris")
+			sarah := mesh.Node("sarah", func(c *node.Config) {
+				mode(acl.Approval)(c)
+				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			})
+			payload := `{"action":"deliver","message":{"body":"ten cups"}}`
+			must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, payload))), http.StatusAccepted)
+			ask := theAsk(t, sarah)
+			var body struct {
+				Item string `json:"item"`
+			}
+			if err := json.Unmarshal(ask.Body, &body); err != nil {
+				t.Fatal(err)
+			}
+			change(t, sarah, ask, body.Item)
+			expectRefused(t, sarah, theAsk(t, sarah), &log)
+			if item, err := sarah.Item(t.Context(), body.Item); err != nil || item.State != node.ItemHeld {
+				t.Errorf("the message is %s, %v", item.State, err)
+			}
+			if !strings.HasPrefix(name, "digest") { // with it goes the record against replay, which keeps the answer
+				decide(t, sarah, theAsk(t, sarah), acl.Reject)
+			}
+		})
+	}
+}
+
+// TestDispatchOfAnotherMessage is the same for a message of ours.
+func TestDispatchOfAnotherMessage(t *testing.T) {
+	var log bytes.Buffer
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", nil)
+	sarah := mesh.Node("sarah", func(c *node.Config) {
+		c.Outbound.Mode = acl.Approval
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	payload := `{"action":"deliver","message":{"body":"ten cups"}}`
+	if _, err := sarah.Send(t.Context(), outgoing(t, chris.ID(), "mesh.message", payload), 0); err != nil {
+		t.Fatal(err)
+	}
+	ask := theAsk(t, sarah)
+	edit(t, sarah, "asks", ask.ID, "ten cups", "all cups")
+	expectRefused(t, sarah, ask, &log)
+	if items, _, err := chris.Inbox(t.Context(), "", "", 10); err != nil || len(items) != 0 {
+		t.Errorf("%d messages arrived, %v", len(items), err)
+	}
+}
