@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -368,6 +369,13 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]Message, error) 
 			return out, nil
 		}
 	}
+}
+
+// messagesOf returns what was said in t up to the moment at which t was read. A message that came since belongs to a later
+// state than that of t: a reader that saw both would take it for one that changed nothing.
+func (x *Exchange) messagesOf(ctx context.Context, t *Thread) ([]Message, error) {
+	all, err := x.Messages(ctx, t.Ref)
+	return slices.DeleteFunc(all, func(m Message) bool { return m.Serial > t.Serial }), err
 }
 
 // sees is MESS-56: requesters see their threads, executors those they hold or may claim, the owner all. To anybody else a

@@ -101,7 +101,7 @@ func (r *call) export() error {
 	if err != nil {
 		return err
 	}
-	messages, err := r.x.Messages(ctx, t.Ref)
+	messages, err := r.x.messagesOf(ctx, t)
 	if err != nil {
 		return err
 	}

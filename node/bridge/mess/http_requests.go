@@ -168,7 +168,7 @@ func (r *call) show() error {
 	if err != nil {
 		return err
 	}
-	messages, err := r.x.Messages(ctx, t.Ref)
+	messages, err := r.x.messagesOf(ctx, t)
 	if err != nil {
 		return err
 	}

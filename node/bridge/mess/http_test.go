@@ -3,13 +3,61 @@ package mess
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
+
+// TestShownThreadIsOfOneMoment: a thread is shown with the messages that led to its state and no later ones, also while somebody
+// speaks. A link that saw a message before its state took the message for one without effect.
+func TestShownThreadIsOfOneMoment(t *testing.T) {
+	s := newSite(t, nil)
+	alice, bob := s.register("alice"), s.register("bob")
+	ref := s.want(201, alice, "POST", "requests", `{"intent":"look"}`).GetStr("ref")
+	at := "/api/v1/exchanges/home/requests/" + ref
+	s.want(200, bob, "PATCH", at, `{"status":"claimed"}`)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 200 {
+			if status, text := s.call(bob, "PATCH", at, `{"mess":[{"status":{"re":"`+ref+`","code":"in_progress","message":"step `+itoa(i)+`"}}]}`); status != http.StatusOK {
+				t.Errorf("PATCH: %d %s", status, text)
+				return
+			}
+		}
+	}()
+	defer func() { <-done }()
+	for spoken := true; spoken; {
+		select {
+		case <-done:
+			spoken = false // and once more
+		default:
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.srv.URL+at, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+alice)
+		resp, err := s.srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		v, fault := wire.Parse(text)
+		thread, _ := v.Get("thread")
+		messages, _ := thread.Get("messages")
+		if want := `"` + itoa(messages.Len()-1) + `"`; errors.Join(err, fault) != nil || resp.Header.Get("ETag") != want { // the ack is none
+			t.Fatalf("%d messages are shown of %s, %v", messages.Len(), resp.Header.Get("ETag"), errors.Join(err, fault))
+		}
+	}
+}
 
 // The routes of MESS section 10 with their keys, as clients read them.
 func TestREST(t *testing.T) {

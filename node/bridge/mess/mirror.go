@@ -212,7 +212,7 @@ func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	if err != nil {
 		return err
 	}
-	messages, err := m.x.Messages(ctx, ref)
+	messages, err := m.x.messagesOf(ctx, t)
 	if err != nil {
 		return err
 	}

@@ -135,7 +135,7 @@ func (p *pages) show(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	messages, err := p.x.Messages(ctx, t.Ref)
+	messages, err := p.x.messagesOf(ctx, t)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
 	if err != nil {
 		return err
 	}
-	messages, err := x.Messages(ctx, t.Ref)
+	messages, err := x.messagesOf(ctx, t)
 	if err != nil {
 		return err
 	}
