@@ -107,7 +107,9 @@ func (s *study) list(ctx context.Context) (err error) {
 	for i, q := range asked {
 		var beside []float64
 		for r := range quiet[i] {
-			beside = append(beside, busy[i][r]/quiet[i][r])
+			if quiet[i][r] > 0 { // else the clock is too coarse for it
+				beside = append(beside, busy[i][r]/quiet[i][r])
+			}
 		}
 		s.add(told("list: "+q.name+", p99 while renewing beside quiet", median(beside), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).most(2))
 	}

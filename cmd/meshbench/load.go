@@ -29,7 +29,8 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 		all.Go(func() {
 			t := &tallies[w]
 			row := 0
-			for now := time.Now(); now.Before(end) && row < hopeless && ctx.Err() == nil; {
+			// Each worker makes one call at least: on a machine that does much else, a short time may be over by now.
+			for now := time.Now(); ctx.Err() == nil; {
 				err := op(ctx, w)
 				done := time.Now()
 				if err != nil {
@@ -42,7 +43,9 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 					t.took = append(t.took, done.Sub(now))
 					row = 0
 				}
-				now = done
+				if now = done; !now.Before(end) || row >= hopeless {
+					break
+				}
 			}
 		})
 	}
