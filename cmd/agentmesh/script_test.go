@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -130,6 +132,9 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	server, err := startServe(ts.MkAbs(name), args[1:], scriptEnv(ts))
 	ts.Check(err)
 	where := server.where
+	if where.Profile == "local" && !slices.Contains(args, "--directory") {
+		ts.Check(server.awaitListed())
+	}
 	s := ts.Value(serversKey{}).(*servers)
 	s.mu.Lock()
 	s.running[name] = server.Cmd
@@ -190,6 +195,27 @@ func startServe(data string, args, env []string) (*served, error) {
 		return nil, fmt.Errorf("serve did not start: %w\n%s", err, s.log.Bytes())
 	}
 	return s, nil
+}
+
+// awaitListed waits until the server's own directory lists its agent. A server prints its line after some seconds in any
+// case, and on a machine that does much else its agent may not be listed by then.
+func (s *served) awaitListed() error {
+	if s.where.Directory == "" || s.where.AgentID == "" {
+		return nil
+	}
+	for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+		resp, err := http.Get(s.where.Directory + "/agents/" + string(s.where.AgentID))
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(resp.Status)
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the directory does not list %s: %w", s.where.AgentID, err)
+		}
+	}
 }
 
 // agentmeshBinary is the copy of this test binary that testscript put first on the path under the command's name.
