@@ -24,6 +24,8 @@ type Tab struct {
 	t   testing.TB
 	ctx context.Context
 
+	scriptless bool
+
 	mu       sync.Mutex
 	problems []string
 }
@@ -154,10 +156,24 @@ func (tb *Tab) Open(url, secret string) {
 }
 
 // Click presses what a selector finds, as a pointer does, once it stands still: a page that is just being laid out,
-// or a picture above that is still being read, would move it from under the pointer.
+// or a picture above that is still being read, would move it from under the pointer. Click presses again if the page
+// changed under the pointer all the same, or refused the click because it had just changed.
 func (tb *Tab) Click(selector string) {
 	tb.t.Helper()
-	tb.Do(chromedp.WaitVisible(selector))
+	for end := time.Now().Add(patience); ; {
+		tb.Do(chromedp.WaitVisible(selector))
+		if tb.press(selector) {
+			return
+		}
+		if time.Now().After(end) {
+			tb.t.Fatalf("no click on %s is taken; the page shows\n%s", selector, tb.text())
+		}
+	}
+}
+
+// press clicks on what a selector finds. It reports whether the page took the click, or makes way for another page.
+func (tb *Tab) press(selector string) bool {
+	tb.t.Helper()
 	place := fmt.Sprintf(`(() => {
 		const r = document.querySelector(%q)?.getBoundingClientRect();
 		const ready = r && document.readyState === "complete" && [...document.images].every(i => i.complete);
@@ -171,12 +187,31 @@ func (tb *Tab) Click(selector string) {
 		}
 		was = is
 	}
+	if tb.scriptless { // then nothing moves, and nothing refuses a click
+		tb.Do(chromedp.Click(selector))
+		return true
+	}
+	// The owner's page stops a click that it refuses on its way down, in document.
+	if !Eval[bool](tb, fmt.Sprintf(`(() => {
+		const on = (e) => e.target instanceof Element && e.target.closest(%q);
+		window.clickTaken = false;
+		window.addEventListener("click", (e) => { if (on(e)) window.clickTaken = true; }, { once: true });
+		return true;
+	})()`, selector)) {
+		return false
+	}
 	tb.Do(chromedp.Click(selector))
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	refused, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`window.clickTaken === false`))
+	return err != nil || !refused // the next page knows nothing of the click
 }
 
-// Settled waits until a click is taken again after a change of the owner's page, and no other change is on its way.
+// Settled waits until a click is taken again after a change of the owner's page, and no other change is on its way: the
+// page may fetch anew what it shows when it begins to follow changes.
 func (tb *Tab) Settled() {
 	tb.t.Helper()
+	tb.Until(`!document.body.dataset.events || document.getElementById("stream").textContent === "Live"`)
 	tb.Until(`(() => {
 		const changed = () => { window.changeSeen = performance.now(); };
 		if (!window.changeSeen) document.body.addEventListener("htmx:afterSwap", changed);
@@ -216,6 +251,7 @@ func (tb *Tab) Size(width, height int64) {
 // WithoutScript has the tab run no scripts of pages.
 func (tb *Tab) WithoutScript() {
 	tb.t.Helper()
+	tb.scriptless = true
 	Call(tb, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 }
 
