@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -271,6 +272,13 @@ func TestCredentialIsNotShown(t *testing.T) {
 		if got := fmt.Sprintf(format, c); got != redacted {
 			t.Errorf("Sprintf(%s) = %q", format, got)
 		}
+	}
+	var log bytes.Buffer
+	for _, handler := range []slog.Handler{slog.NewJSONHandler(&log, nil), slog.NewTextHandler(&log, nil)} {
+		slog.New(handler).Info("said", "credential", c, slog.Group("of", "credential", c))
+	}
+	if strings.Contains(log.String(), string(c)) || strings.Count(log.String(), redacted) != 4 {
+		t.Errorf("logged as %s", log.String())
 	}
 	if a, b := NewCredential(), NewCredential(); a == b || len(a) < 52 || len(a) > 256 {
 		t.Errorf("NewCredential() = %q, %q", string(a), string(b))

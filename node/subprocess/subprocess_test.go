@@ -131,6 +131,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		"in pipes":   `sleep 600 & echo $!`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := subprocess.Command{Argv: []string{"/bin/sh", "-c", script}, MaxOutput: 1 << 10}
 			got, err := c.Run(t.Context(), nil)
 			if err != nil {
@@ -157,7 +158,7 @@ func gone(t *testing.T, pid int) bool {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for range 6000 {
+	for range 3000 {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if errors.Is(err, os.ErrNotExist) {
 			return true

@@ -181,7 +181,9 @@ func TestFilter(t *testing.T) {
 func TestControlHasNoPower(t *testing.T) {
 	x, n := play(t, nil, Config{})
 	for _, kind := range []string{"welcome", "error", "pong", "subscribed", "vote_result", "answer", "agentmesh", "command_result"} {
-		x.from("relay", `{"id":"c-%s","to":["other-id"],"type":"%s","payload":{"code":"\u001b[31mred","relay":"evil"}}`, kind, kind)
+		for _, to := range []string{"other-id", "our-node"} {
+			x.from("relay", `{"id":"c-%s-%s","to":["%s"],"type":"%s","payload":{"code":"\u001b[31mred","relay":"evil"}}`, kind, to, to, kind)
+		}
 	}
 	if len(n.all()) != 0 || x.link.ownID() != "our-node" || x.link.status().State != bridge.LinkUp {
 		t.Errorf("node got %d, we are %s, %+v", len(n.all()), x.link.ownID(), x.link.status())
