@@ -160,7 +160,7 @@ func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
 		if got := w.askNow(id); got.Endpoint != nil || got.Alive != nil {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if took := time.Since(start); took > 10*time.Second {
+		if took := time.Since(start); took > 30*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
 	}
@@ -302,7 +302,7 @@ func TestRun(t *testing.T) {
 	case <-time.After(50 * time.Second):
 		t.Error("not asked within a minute")
 	}
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		if ids, _ := w.list("verified=alive"); len(ids) == 1 {
 			break
 		}

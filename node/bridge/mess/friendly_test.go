@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -76,27 +77,29 @@ func TestRefusalsOverREST(t *testing.T) {
 
 // What nobody needs any more when it is asked for is a mistake. What was under way until then is not: it is expired.
 func TestExpiryInThePastIsRefused(t *testing.T) {
-	l := newLab(t)
-	l.executor("bob")
-	for _, when := range []string{"needed_by: '2020-01-01T00:00:00Z'", "constraints: {timing: {expires: '2020-01-01T00:00:00Z'}}"} {
-		if got := l.refused("agent", "- request: {intent: x, "+when+"}"); !strings.Contains(got, "MESS[0].request.") || !strings.HasSuffix(got, "lies in the past") {
-			t.Errorf("%s: %s", when, got)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		l.executor("bob")
+		for _, when := range []string{"needed_by: '1999-01-01T00:00:00Z'", "constraints: {timing: {expires: '1999-01-01T00:00:00Z'}}"} {
+			if got := l.refused("agent", "- request: {intent: x, "+when+"}"); !strings.Contains(got, "MESS[0].request.") || !strings.HasSuffix(got, "lies in the past") {
+				t.Errorf("%s: %s", when, got)
+			}
+			r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), Options{Peer: &Peer{Conv: "conv_1"}})
+			if err != nil || len(r.Created) != 1 {
+				t.Errorf("from the mesh: %v", err)
+			}
 		}
-		r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), Options{Peer: &Peer{Conv: "conv_1"}})
-		if err != nil || len(r.Created) != 1 {
-			t.Errorf("from the mesh: %v", err)
+		soon := "- request: {id: a, intent: x, needed_by: '" + time.Now().Add(20*time.Millisecond).UTC().Format(time.RFC3339Nano) + "'}"
+		first := l.do("agent", soon)
+		time.Sleep(30 * time.Millisecond)
+		if again := l.do("agent", soon); answerOf(again, "ack").GetStr("ref") != first.Created[0] { // MESS-16
+			t.Errorf("the same again: %v", again)
 		}
-	}
-	soon := "- request: {id: a, intent: x, needed_by: '" + time.Now().Add(20*time.Millisecond).UTC().Format(time.RFC3339Nano) + "'}"
-	first := l.do("agent", soon)
-	time.Sleep(30 * time.Millisecond)
-	if again := l.do("agent", soon); answerOf(again, "ack").GetStr("ref") != first.Created[0] { // MESS-16
-		t.Errorf("the same again: %v", again)
-	}
-	l.status("bob", l.request("agent", "{id: b, intent: x, needed_by: '"+time.Now().Add(20*time.Millisecond).UTC().Format(time.RFC3339Nano)+"'}"), "claimed")
-	time.Sleep(30 * time.Millisecond)
-	l.executor("eve")
-	l.status("bob", "b", "delegated, delegated_to: eve") // the holder decides (MESS-32)
+		l.status("bob", l.request("agent", "{id: b, intent: x, needed_by: '"+time.Now().Add(20*time.Millisecond).UTC().Format(time.RFC3339Nano)+"'}"), "claimed")
+		time.Sleep(30 * time.Millisecond)
+		l.executor("eve")
+		l.status("bob", "b", "delegated, delegated_to: eve") // the holder decides (MESS-32)
+	})
 }
 
 // Who answers one of several questions leaves the others open, by either entry; a name that is none of theirs is a mistake.

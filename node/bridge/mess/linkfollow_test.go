@@ -63,7 +63,7 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 			bob := a.bob
 			body := `{"intent":"mow the lawn"}`
 			if strings.HasPrefix(name, "held") {
-				body = `{"intent":"mow the lawn","needed_by":"` + time.Now().Add(2*time.Second).UTC().Format(time.RFC3339Nano) + `"}`
+				body = `{"intent":"mow the lawn","needed_by":"` + time.Now().Add(6*time.Second).UTC().Format(time.RFC3339Nano) + `"}`
 			}
 			there, here, task := a.offered(body)
 			a.home.reply(task.ID, `{"action":"accept"}`, 200)

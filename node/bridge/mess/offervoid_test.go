@@ -51,7 +51,7 @@ func TestOfferInADirectoryIsVoid(t *testing.T) {
 			})
 			t.Run("expired", func(t *testing.T) {
 				s := newShed(t, inGit, nil)
-				here := s.home.request(ownerID, "{id: saw, intent: lend me a saw, needed_by: \""+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339Nano)+"\"}")
+				here := s.home.request(ownerID, "{id: saw, intent: lend me a saw, needed_by: \""+time.Now().Add(6*time.Second).UTC().Format(time.RFC3339Nano)+"\"}")
 				there := s.sendAway(here)
 				s.home.reaches(here, Expired)
 				s.ends(there, Cancelled)

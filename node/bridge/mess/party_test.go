@@ -102,7 +102,7 @@ func (l lazyTransport) Deliver(ctx context.Context, d bridge.Delivery) (bridge.D
 // eventually waits for something that another goroutine brings about.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()

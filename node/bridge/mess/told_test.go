@@ -18,7 +18,7 @@ import (
 // told waits for an event about the approval queue, as the page that is open gets it.
 func told(t *testing.T, events <-chan node.Event, state string) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case e := <-events:

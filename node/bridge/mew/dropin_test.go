@@ -197,7 +197,7 @@ func lines(t *testing.T, file, mark string) []string {
 		if strings.Contains(string(data), mark) {
 			return strings.Split(strings.TrimSpace(string(data)), "\n")
 		}
-		if time.Since(start) > 20*time.Second {
+		if time.Since(start) > time.Minute {
 			t.Fatalf("%s never got %s: %s", file, mark, data)
 		}
 		<-time.After(5 * time.Millisecond)

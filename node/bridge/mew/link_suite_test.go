@@ -111,7 +111,7 @@ func (k *linked) await(what string, holds func() bool) {
 	k.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for !holds() {
 		select {
 		case <-tick.C:

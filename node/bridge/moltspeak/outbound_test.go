@@ -48,7 +48,7 @@ func (r *rig) gets(peer string) Message {
 			r.t.Errorf("class %s boxed: %v", m.Class, p.Boxed)
 		}
 		return m
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		r.t.Fatal("the peer got nothing")
 		return Message{}
 	}

@@ -204,7 +204,7 @@ func TestServeStream(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("Run does not end")
 	}
 	if _, err := next(t, open); err == nil {
