@@ -1,0 +1,177 @@
+package docs
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var breakDefenses = flag.String("break", "", "the defenses that TestBrokenDefenses breaks: names with commas between them, or all")
+
+// defense is an entry of defenses.txt: a change that takes a defense away, and the test that must fail then.
+type defense struct {
+	name, file, pkg, test string
+	old, new              string // whole lines of file
+}
+
+// readDefenses reads the list, whose form stands at its top.
+func readDefenses(t *testing.T) []defense {
+	t.Helper()
+	data, err := os.ReadFile("defenses.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []defense
+	for i, line := range strings.Split(string(data), "\n") {
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		removed, isRemoved := strings.CutPrefix(line, "-")
+		added, isAdded := strings.CutPrefix(line, "+")
+		switch last := len(list) - 1; {
+		case isRemoved && last >= 0:
+			list[last].old += removed + "\n"
+		case isAdded && last >= 0:
+			list[last].new += added + "\n"
+		default:
+			f := strings.Fields(line)
+			if len(f) != 4 {
+				t.Fatalf("defenses.txt:%d: want name, file, package and test", i+1)
+			}
+			list = append(list, defense{name: f[0], file: f[1], pkg: f[2], test: f[3]})
+		}
+	}
+	return list
+}
+
+// apply returns the file without the defense.
+func (d defense) apply() ([]byte, error) {
+	data, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(d.file)))
+	if err != nil {
+		return nil, err
+	}
+	if n := bytes.Count(data, []byte("\n"+d.old)); d.old == "" || n != 1 {
+		return nil, fmt.Errorf("%s holds these lines %d times, want once:\n%s", d.file, n, d.old)
+	}
+	return bytes.Replace(data, []byte("\n"+d.old), []byte("\n"+d.new), 1), nil
+}
+
+// TestDefenses: each entry of the list can still be applied and names a test that is there.
+func TestDefenses(t *testing.T) {
+	list := readDefenses(t)
+	bridges, seen := 0, map[string]bool{}
+	for _, d := range list {
+		if seen[d.name] {
+			t.Errorf("%s is there twice", d.name)
+		}
+		seen[d.name] = true
+		if strings.HasPrefix(d.file, "node/bridge/") {
+			bridges++
+		}
+		if _, err := d.apply(); err != nil {
+			t.Errorf("%s: %v", d.name, err)
+		}
+		if !hasTest(t, d.pkg, d.test) {
+			t.Errorf("%s: %s has no test %s", d.name, d.pkg, d.test)
+		}
+	}
+	if len(list) < 40 || bridges < 20 {
+		t.Errorf("%d entries, %d of them in bridges, want 40 and 20 at least", len(list), bridges)
+	}
+}
+
+func hasTest(t *testing.T, pkg, test string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(pkg), "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, _, _ := strings.Cut(test, "/")
+	return slices.ContainsFunc(files, func(file string) bool {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Contains(data, []byte("\nfunc "+name+"("))
+	})
+}
+
+// TestBrokenDefenses breaks the defenses one after the other, and demands that the test of each fails. The tree stays as it
+// is: the compiler is given another file. This takes minutes; .ci/defenses runs it.
+func TestBrokenDefenses(t *testing.T) {
+	if *breakDefenses == "" {
+		t.Skip("takes minutes: run .ci/defenses")
+	}
+	names := strings.Split(*breakDefenses, ",")
+	for _, d := range readDefenses(t) {
+		at := slices.Index(names, d.name)
+		if at < 0 && *breakDefenses != "all" {
+			continue
+		}
+		if at >= 0 {
+			names = slices.Delete(names, at, at+1)
+		}
+		start := time.Now()
+		verdict := "noticed"
+		if err := d.isNoticed(t); err != nil {
+			verdict = "NOT NOTICED"
+			t.Errorf("%s: %v", d.name, err)
+		}
+		fmt.Printf("%-11s  %-28s  %-24s  %s (%.0fs)\n", verdict, d.name, d.pkg, d.test, time.Since(start).Seconds())
+	}
+	if *breakDefenses != "all" && len(names) > 0 {
+		t.Errorf("the list has no %s", strings.Join(names, ", "))
+	}
+}
+
+// isNoticed returns an error unless the package compiles without the defense and then its test fails.
+func (d defense) isNoticed(t *testing.T) error {
+	t.Helper()
+	broken, err := d.apply()
+	if err != nil {
+		return err
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return err
+	}
+	dir := t.TempDir()
+	file, overlay := filepath.Join(dir, "broken.go"), filepath.Join(dir, "overlay.json")
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, filepath.FromSlash(d.file)): file}})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, broken, 0o600); err != nil {
+		return err
+	}
+	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
+		return err
+	}
+	var run []string
+	for part := range strings.SplitSeq(d.test, "/") {
+		run = append(run, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-json", "-vet=off", "-count=1", "-timeout", "5m",
+		"-overlay", overlay, "-run", strings.Join(run, "/"), "./"+d.pkg)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err == nil {
+		return fmt.Errorf("%s passes without this defense, or ran nothing", d.test)
+	}
+	for line := range bytes.Lines(out) {
+		var event struct{ Action, Test string }
+		if json.Unmarshal(line, &event) == nil && event.Action == "fail" && event.Test == d.test {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s did not run: %w\n%s", d.test, err, out[max(0, len(out)-4<<10):])
+}
