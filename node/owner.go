@@ -46,6 +46,7 @@ func (n *Node) MountOwner(g *echo.Group) {
 	g.GET("/approvals", n.ownerApprovals)
 	g.GET("/approvals/:id", n.ownerApproval)
 	g.POST("/approvals/:id", n.ownerDecide)
+	g.POST("/approvals/reject-strangers", n.ownerRejectStrangers)
 
 	g.GET("/conversations", n.ownerConversations)
 	g.GET("/conversations/:id", n.ownerConversation)

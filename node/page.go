@@ -71,6 +71,7 @@ func (n *Node) MountPage(shell *httpapi.Pages) {
 	g.GET("/approvals", p.showApprovals)
 	g.GET("/approvals/:id", p.showApproval)
 	g.POST("/approvals/:id", p.decide)
+	g.POST("/approvals/strangers", p.rejectStrangers)
 	g.GET("/inbox", p.showInbox)
 	g.GET("/inbox/:id", p.showItem)
 	g.POST("/inbox/:id/ack", p.acknowledge)
@@ -161,7 +162,8 @@ var did = map[string]string{
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
 	"paused": "Paused.", "resumed": "The agent takes messages again.", "read": "Marked as read.",
-	"peer": "Changed.", "added": "The card is known now.",
+	"strangers": "Rejected, every stranger that waited. Each stays rejected until you allow or forget it under Peers.",
+	"peer":      "Changed.", "added": "The card is known now.",
 }
 
 func said(c echo.Context) string { return did[c.QueryParam("did")] }

@@ -178,6 +178,8 @@ type approvalsView struct {
 	State  acl.AskState
 	States []acl.AskState
 	Asks   listed[askView]
+	// Strangers reports whether strangers are among what waits.
+	Strangers bool
 }
 
 // maxAskCards is how many questions a page shows at once, each with all that it is about.
@@ -201,6 +203,7 @@ func (p *pages) showApprovals(c echo.Context) error {
 			return ownerError(err)
 		}
 		view.Asks.Older = next
+		view.Strangers = slices.ContainsFunc(asks, isAboutSender)
 	} else {
 		asks, err := latest("ask_", c.QueryParam("before"), now, millis, func(a acl.Ask) string { return a.ID }, list)
 		if err != nil {

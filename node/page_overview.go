@@ -102,7 +102,7 @@ func (p *pages) showLimits(c echo.Context) error {
 			{"New conversations of one sender", perHour(cfg.Rates.NewConversations)},
 			{"Messages in one conversation", perHour(cfg.Rates.Conversation)},
 			{"Messages in all", perHour(cfg.Rates.Total)},
-			{"Strangers together", "half of that"},
+			{"Strangers together", "half of that, shared by source"},
 		},
 		Holds: []ruleView{
 			{"Waiting messages of one stranger", "1"},

@@ -15,7 +15,7 @@ type approvalsCmd struct {
 	List    approvalsListCmd    `cmd:"" default:"withargs" help:"List what waits for you."`
 	Show    approvalsShowCmd    `cmd:"" help:"Show one, with everything you would agree to."`
 	Approve approvalsApproveCmd `cmd:"" help:"Approve one."`
-	Reject  approvalsRejectCmd  `cmd:"" help:"Reject one."`
+	Reject  approvalsRejectCmd  `cmd:"" help:"Reject one, or all strangers that wait."`
 }
 
 type approvalsListCmd struct {
@@ -113,13 +113,23 @@ func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 }
 
 type approvalsRejectCmd struct {
-	ID    string `arg:"" help:"Id of the approval."`
+	ID    string `arg:"" optional:"" help:"Id of the approval."`
 	Hash  string `placeholder:"HEX" help:"Reject only if it still has this hash (from show)."`
 	Block bool   `help:"Block this agent from now on."`
-	JSON  bool   `help:"Print the result as JSON."`
+	// Strangers is for a list that somebody has filled.
+	Strangers bool `name:"all-strangers" help:"Reject every sender that waits and that you do not know. Each stays rejected until you allow or forget it (agentmesh peers allow, peers forget)."`
+	JSON      bool `help:"Print the result as JSON."`
 }
 
 func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case c.Strangers && (c.ID != "" || c.Hash != "" || c.Block):
+		return failHint(exitUsage, errors.New("--all-strangers goes with no id, --hash or --block"), "agentmesh approvals reject --all-strangers")
+	case c.Strangers:
+		return a.rejectStrangers(ctx, c.JSON)
+	case c.ID == "":
+		return failHint(exitUsage, errors.New("no id is given"), "agentmesh approvals list shows the ids")
+	}
 	choice := acl.Reject
 	if c.Block {
 		choice = acl.Block
@@ -129,20 +139,10 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 
 // decide carries out a choice about exactly what is there now, or, with a hash, about what the owner saw (AM-34).
 func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, asJSON bool) error {
-	o, err := a.owner(ctx)
+	raw, err := a.settle(ctx, func(o *owner) (json.RawMessage, error) {
+		return o.decide(ctx, "approvals/"+url.PathEscape(id), hash, choice)
+	})
 	if err != nil {
-		return err
-	}
-	stop := func() {}
-	if o.here != nil { // no serve runs, so what leaves now must leave from here
-		stop = o.here.deliver(ctx)
-	}
-	raw, err := o.decide(ctx, "approvals/"+url.PathEscape(id), hash, choice)
-	if err == nil && o.here != nil {
-		o.here.attempted(ctx)
-	}
-	stop()
-	if err := errors.Join(err, o.close()); err != nil {
 		return err
 	}
 	if asJSON {
@@ -154,6 +154,49 @@ func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, as
 	}
 	a.print("%s: %s", k.State, clean(k.Title))
 	return nil
+}
+
+// rejectStrangers rejects every unknown sender that waits.
+func (a *app) rejectStrangers(ctx context.Context, asJSON bool) error {
+	raw, err := a.settle(ctx, func(o *owner) (json.RawMessage, error) {
+		return o.call(ctx, "POST", "approvals/reject-strangers", nil, struct {
+			By string `json:"by"`
+		}{"cli"})
+	})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return a.json(raw)
+	}
+	result, err := decode[struct{ Rejected int }](raw)
+	if err != nil {
+		return err
+	}
+	if result.Rejected == 0 {
+		a.print("no stranger waits")
+		return nil
+	}
+	a.print("rejected %d; each stays rejected until you allow or forget it", result.Rejected)
+	return nil
+}
+
+// settle makes a call that has messages of ours leave, and gives them the time to if no serve runs.
+func (a *app) settle(ctx context.Context, call func(*owner) (json.RawMessage, error)) (json.RawMessage, error) {
+	o, err := a.owner(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := func() {}
+	if o.here != nil { // no serve runs, so what leaves now must leave from here
+		stop = o.here.deliver(ctx)
+	}
+	raw, err := call(o)
+	if err == nil && o.here != nil {
+		o.here.attempted(ctx)
+	}
+	stop()
+	return raw, errors.Join(err, o.close())
 }
 
 func (o *owner) decide(ctx context.Context, path, hash string, choice acl.Choice) (json.RawMessage, error) {

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	rejectBatch = 20 // questions that are in memory at once
+	rejectFor   = 2 * time.Minute
+)
+
+// RejectStrangers rejects each sender that waits now and that the owner does not know, as if the owner did so one by one:
+// each is remembered (AM-35). It goes on after an error, which leaves a question as it was, and returns how many it
+// rejected. by names the door.
+func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, err error) {
+	began := time.Now()
+	for after := ""; ; {
+		asks, next, listErr := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, rejectBatch, began)
+		if listErr != nil {
+			return rejected, errors.Join(err, listErr)
+		}
+		for _, ask := range asks {
+			if ask.Created.After(began) { // with those that come in meanwhile this would never end
+				return rejected, err
+			}
+			done, rejectErr := n.rejectStranger(ctx, ask, by)
+			if done {
+				rejected++
+			}
+			err = errors.Join(err, rejectErr)
+		}
+		if after = next; after == "" {
+			return rejected, err
+		}
+	}
+}
+
+// rejectStranger rejects the sender that a question is about, if the question is whether a sender that the owner does not
+// know may write.
+func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string) (done bool, err error) {
+	if !isAboutSender(ask) {
+		return false, nil
+	}
+	standing, err := n.rules.Standing(ctx, ask.Subject, time.Now())
+	if err != nil || standing != acl.Unknown {
+		return false, err
+	}
+	_, err = n.asks.Decide(ctx, ask.ID, ask.Hash, acl.Reject, by, time.Now())
+	switch {
+	case errors.Is(err, acl.ErrAskGone), errors.Is(err, store.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reject %s: %w", ask.ID, err)
+	}
+	return true, nil
+}
+
+// isAboutSender reports whether the question is whether a sender may write at all.
+func isAboutSender(ask acl.Ask) bool {
+	var held heldMessage
+	return ask.Kind == askMessage && json.Unmarshal(ask.Body, &held) == nil && held.Hold == "sender"
+}
+
+func (n *Node) ownerRejectStrangers(c echo.Context) error {
+	var req struct {
+		By string `json:"by"`
+	}
+	if err := decodeOwner(c, &req); err != nil {
+		return err
+	}
+	if !doorForm.MatchString(req.By) {
+		req.By = door(c)
+	}
+	if err := httpapi.KeepOpen(c, rejectFor); err != nil {
+		return err
+	}
+	rejected, err := n.RejectStrangers(c.Request().Context(), req.By)
+	n.fresh.give()
+	if err != nil {
+		n.log.Warn("reject strangers", "rejected", rejected, "err", err)
+		return fault(http.StatusConflict, fmt.Sprintf("%d were rejected, and some could not be", rejected), "see agentmesh approvals list, and repeat")
+	}
+	return httpapi.JSON(c, http.StatusOK, struct {
+		Rejected int `json:"rejected"`
+	}{rejected})
+}
+
+// rejectStrangers is the button below the list of what waits.
+func (p *pages) rejectStrangers(c echo.Context) error {
+	if _, err := httpapi.Form(c, maxPageForm); err != nil {
+		return err
+	}
+	if err := httpapi.KeepOpen(c, rejectFor); err != nil {
+		return err
+	}
+	_, err := p.n.RejectStrangers(c.Request().Context(), doorPage)
+	p.n.fresh.give()
+	if err != nil {
+		return ownerError(err)
+	}
+	return httpapi.Done(c, "approvals", "strangers")
+}

@@ -1,0 +1,86 @@
+package node_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestRejectAllStrangers: the owner empties a list that somebody has filled at once. Each sender is rejected until the owner
+// lifts it (AM-35); what known senders and our own side ask stays.
+func TestRejectAllStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		friend := mesh.Stranger("friend")
+		sarah := mesh.Node("sarah", func(cfg *node.Config) {
+			cfg.Policy = acl.Policy{Mode: acl.Approval, Allow: []string{string(friend.ID)}}
+			cfg.Rates = acl.Rates{}
+		})
+		const many = 45
+		var last *meshtest.Stranger
+		for i := range many {
+			last = mesh.Stranger(fmt.Sprintf("evil-%d", i))
+			for range 1 + i%2 { // every other one waits with two messages
+				must(t, sarah.Post(last.Sign(last.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+				time.Sleep(time.Millisecond)
+			}
+			if i == many/2 {
+				must(t, sarah.Post(friend.Sign(friend.Draft(sarah.ID(), wire.Negotiate, `{"action":"propose","terms":{"description":"tea"}}`))), http.StatusAccepted)
+			}
+		}
+		reject := func() (n int) {
+			t.Helper()
+			var done struct{ Rejected int }
+			if status := sarah.Call("POST", "/approvals/reject-strangers", map[string]string{"by": "cli"}, &done); status != http.StatusOK {
+				t.Fatalf("reject: %d", status)
+			}
+			return done.Rejected
+		}
+		if n := reject(); n != many {
+			t.Errorf("%d were rejected, want %d", n, many)
+		}
+		if asks := pendingAsks(t, sarah); len(asks) != 1 || asks[0].Subject != string(friend.ID) {
+			t.Errorf("%d questions wait, want that of the friend", len(asks))
+		}
+		if items, _, err := sarah.Inbox(t.Context(), node.ItemRejected, "", 1000); err != nil || len(items) != many+many/2 {
+			t.Errorf("%d messages are rejected, %v, want %d", len(items), err, many+many/2)
+		}
+		if a := sarah.Post(last.Sign(last.Draft(sarah.ID(), wire.Deliver, hello))); a.Code() != wire.OwnerRejected {
+			t.Errorf("a rejected sender again: %d %s", a.Status, a.Body)
+		}
+		if n := reject(); n != 0 {
+			t.Errorf("%d were rejected a second time", n)
+		}
+	})
+}
+
+// TestPageRejectsStrangers: the page offers it if strangers wait, and only then.
+func TestPageRejectsStrangers(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	p := servePage(t, sarah)
+	const button = "Reject all strangers that wait"
+	if strings.Contains(p.must("approvals"), button) {
+		t.Error("the page offers to reject strangers although none waits")
+	}
+	chris := mesh.Stranger("chris")
+	must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
+	if !strings.Contains(p.must("approvals"), button) {
+		t.Fatal("the page does not offer to reject strangers")
+	}
+	if status, body := p.post("approvals/strangers", url.Values{}); status != http.StatusOK || !strings.Contains(body, "Rejected, every stranger") {
+		t.Errorf("reject: %d\n%s", status, body)
+	}
+	if n := len(pendingAsks(t, sarah)); n != 0 {
+		t.Errorf("%d questions wait, want none", n)
+	}
+}
