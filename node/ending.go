@@ -10,6 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// lookAgain is how soon an alarm is looked at again. A timer that was set while the clock was an hour slow would go off an
+// hour late.
+const lookAgain = 10 * time.Minute
+
 // betweenEnds is how long the questions that end after one another are left to gather: what waits for a decision is read
 // whole when one has ended.
 const betweenEnds = 30 * time.Second
@@ -73,17 +77,31 @@ func (a *alarm) watch(ctx context.Context, look func(ctx context.Context, now ti
 			return
 		case <-a.moved:
 			if at := a.next(); !at.IsZero() {
-				timer.Reset(max(time.Until(at), time.Until(looked.Add(betweenEnds))))
+				timer.Reset(a.wait(at, looked))
 			}
-		case looked = <-timer.C:
+		case now := <-timer.C:
+			if at := a.next(); at.After(now) {
+				timer.Reset(a.wait(at, looked))
+				continue
+			}
+			looked = now
 			a.clear() // what is to end after this is set again
 			look(ctx, looked)
 		}
 	}
 }
 
+// wait returns how long to sleep for an alarm at that time.
+func (a *alarm) wait(at, looked time.Time) time.Duration {
+	return min(max(time.Until(at), time.Until(looked.Add(betweenEnds))), lookAgain)
+}
+
 // endQuestions ends the wait of messages about which nobody can decide any more, and tries again soon where it cannot.
 func (n *Node) endQuestions(ctx context.Context, now time.Time) {
+	if !n.clock.Believed() { // what ended stays so when the clock is right again
+		n.ends.sooner(now.Add(lookAgain))
+		return
+	}
 	if err := n.questionsEnded(ctx, now); err != nil && ctx.Err() == nil {
 		n.log.Warn("settle held messages", "err", err)
 		n.ends.sooner(now.Add(betweenEnds))

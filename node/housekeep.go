@@ -14,12 +14,11 @@ import (
 )
 
 const (
-	nsState     = "node" // small state of the node itself
-	keyMeter    = "meter"
-	keyPaused   = "paused"
-	meterEvery  = time.Minute // AM-44
-	sweepEvery  = 10 * time.Minute
-	sweepAtOnce = 5000
+	nsState    = "node" // small state of the node itself
+	keyMeter   = "meter"
+	keyPaused  = "paused"
+	meterEvery = time.Minute // AM-44
+	sweepEvery = 10 * time.Minute
 )
 
 // restore reads what the node knew when it stopped: whether it was paused, and how much of its limits was spent.
@@ -106,26 +105,25 @@ func (n *Node) housekeep(ctx context.Context) {
 			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("store limits", "err", err)
 			}
+			if !n.clock.Believed() {
+				continue
+			}
 			if err := n.remind(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("remind agents", "err", err)
 			}
 		case now := <-sweep.C:
-			n.sweep(ctx, now)
+			if n.clock.Believed() { // what is deleted does not come back with the right time
+				n.sweep(ctx, now)
+			}
 		}
 	}
 }
 
 // sweep drops what has expired, and the oldest conversations that have ended beyond MaxKept and MaxBytes.
 func (n *Node) sweep(ctx context.Context, now time.Time) {
-	for {
-		took, err := n.store.Sweep(ctx, now, sweepAtOnce)
-		if err != nil {
-			n.log.Warn("sweep", "err", err)
-			return
-		}
-		if took < sweepAtOnce {
-			break
-		}
+	if err := n.clock.Sweep(ctx, n.store); err != nil {
+		n.log.Warn("sweep", "err", err)
+		return
 	}
 	n.ends.sooner(now) // a bridge may have asked without our knowing
 	if err := n.warn(ctx, now); err != nil {

@@ -111,6 +111,7 @@ type Node struct {
 	running  atomic.Bool // Run has begun: what comes in is taken in
 	overfull atomic.Bool // more is kept than MaxBytes, and none of it may go
 	started  time.Time
+	clock    *store.WallClock
 
 	store      store.Store
 	book       *conversations.Book
@@ -177,6 +178,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		cfg:     cfg,
 		log:     cfg.Logger,
 		started: time.Now(),
+		clock:   store.NewWallClock(cfg.Logger),
 		store:   cfg.Store,
 		book:    &conversations.Book{Steps: cfg.Store.Steps(), Idle: cfg.Idle, Retention: cfg.Retention, MaxBytes: cfg.MaxConvBytes},
 		rules:   acl.NewRules(cfg.Store.Records(), cfg.Policy),

@@ -155,28 +155,20 @@ func (p *process) runNode(ctx context.Context) error {
 	return errors.Join(err, p.home.saveCard(p.node.Card().Tree))
 }
 
-const (
-	sweepEvery  = 10 * time.Minute
-	sweepAtOnce = 5000
-)
+const sweepEvery = 10 * time.Minute
 
 // sweep reclaims what has expired where no node does.
 func (p *process) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
+	clock := store.NewWallClock(p.log)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-ticker.C:
-			for {
-				took, err := p.store.Sweep(ctx, now, sweepAtOnce)
-				if err != nil {
-					p.log.Warn("sweep", "err", err)
-				}
-				if err != nil || took < sweepAtOnce {
-					break
-				}
+		case <-ticker.C:
+			if err := clock.Sweep(ctx, p.store); err != nil {
+				p.log.Warn("sweep", "err", err)
 			}
 		}
 	}

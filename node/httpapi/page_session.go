@@ -28,6 +28,7 @@ const (
 	sessionLife = 7 * 24 * time.Hour
 	maxSessions = 32 // one more ends the oldest
 	codeLife    = 5 * time.Minute
+	keepOver    = 24 * time.Hour // of a session that is over: the clock may be wrong
 )
 
 // sessions knows who has signed in with a browser. Of a session and of a sign-in code only the SHA-256 is kept.
@@ -98,7 +99,7 @@ func (s *sessions) begin(now time.Time) (value string, until time.Time, err erro
 	value, until = rand.Text(), now.Add(sessionLife)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.list = slices.DeleteFunc(s.list, func(one session) bool { return !now.Before(one.Until) })
+	s.list = slices.DeleteFunc(s.list, func(one session) bool { return !now.Before(one.Until.Add(keepOver)) })
 	if over := len(s.list) + 1 - maxSessions; over > 0 {
 		s.list = slices.Delete(s.list, 0, over)
 	}

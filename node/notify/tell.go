@@ -106,7 +106,7 @@ func (b *Box) Run(ctx context.Context) {
 		var due <-chan time.Time
 		var timer *time.Timer
 		if !next.IsZero() {
-			timer = time.NewTimer(time.Until(next))
+			timer = time.NewTimer(min(time.Until(next), checkBack)) // the clock may be set back meanwhile
 			due = timer.C
 		}
 		select {

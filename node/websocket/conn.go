@@ -71,7 +71,8 @@ type Conn struct {
 	client bool
 	opened bool // the handshake is over; set before the connection is anybody's
 
-	heard atomic.Int64 // when the peer sent a byte last, in Unix nanoseconds
+	born  time.Time    // with a monotonic reading: the wall clock may be set meanwhile
+	heard atomic.Int64 // when the peer sent a byte last, in nanoseconds since born
 	buf   *bytes.Buffer
 
 	mu      sync.Mutex
@@ -99,7 +100,7 @@ type tap struct {
 func (t *tap) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if n > 0 {
-		t.c.heard.Store(time.Now().UnixNano())
+		t.c.heard.Store(int64(time.Since(t.c.born)))
 	}
 	return n, err
 }
@@ -124,7 +125,8 @@ func (t *tap) SetWriteDeadline(d time.Time) error {
 
 func (c *Conn) open(ws *websocket.Conn) {
 	c.ws = ws
-	c.heard.Store(time.Now().UnixNano())
+	c.born = time.Now()
+	c.heard.Store(0)
 	ws.SetReadLimit(c.opt.ReadLimit)
 	ws.SetPingHandler(func(payload string) error {
 		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection owes no pong
@@ -154,7 +156,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
 // tick pings a silent peer, and drops one that stays so.
 func (c *Conn) tick() {
-	silent := time.Since(time.Unix(0, c.heard.Load()))
+	silent := time.Since(c.born) - time.Duration(c.heard.Load())
 	if silent >= c.opt.Silence {
 		c.abort(errors.New("the peer is silent"))
 		return

@@ -9,14 +9,18 @@ import (
 // that it never leaves out anything.
 type window struct {
 	unit  time.Duration
-	last  int64 // the unit that was looked at last
+	last  int64 // the unit that was looked at last, of our own clock
+	ahead int64 // units that our own clock is ahead of the callers': theirs may be set back
 	slots [61]uint32
 	sum   int
 }
 
 // count returns how much there was up to now.
 func (w *window) count(now time.Time) int {
-	at := now.UnixNano() / int64(w.unit)
+	at := now.UnixNano()/int64(w.unit) + w.ahead
+	if back := w.last - at; back > 1 { // callers at work at the same time are a little out of order
+		at, w.ahead = w.last, w.ahead+back
+	}
 	for w.last = max(w.last, at-int64(len(w.slots))); w.last < at; {
 		w.last++
 		w.sum -= int(*w.slot(w.last))
@@ -41,7 +45,7 @@ func (w *window) wait(limit int, now time.Time) time.Duration {
 	}
 	for at := w.last - int64(len(w.slots)) + 1; ; at++ {
 		if over -= int(*w.slot(at)); over < 0 {
-			return time.Unix(0, (at+int64(len(w.slots)))*int64(w.unit)).Sub(now)
+			return time.Unix(0, (at-w.ahead+int64(len(w.slots)))*int64(w.unit)).Sub(now)
 		}
 	}
 }

@@ -52,6 +52,7 @@ var (
 type registry struct {
 	records store.Records
 	max     int
+	clock   *store.WallClock
 
 	writing sync.Mutex // held over a write, so that an id is promised once; taken before mu
 
@@ -61,9 +62,9 @@ type registry struct {
 	moved  map[string]bool          // whose activity is not stored yet
 }
 
-func loadRegistry(ctx context.Context, records store.Records, limit int) (*registry, error) {
+func loadRegistry(ctx context.Context, records store.Records, limit int, clock *store.WallClock) (*registry, error) {
 	r := &registry{
-		records: records, max: limit, agents: make(map[string]*registration), tokens: make(map[string]string),
+		records: records, max: limit, clock: clock, agents: make(map[string]*registration), tokens: make(map[string]string),
 		moved: make(map[string]bool),
 	}
 	after, now := "", time.Now()
@@ -161,6 +162,9 @@ func (r *registry) free(id string, now time.Time) (free string, old *registratio
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.tokens) >= r.max {
+		if !r.clock.Believed() { // an agent that makes way does not come back with the right time
+			return "", nil, errFull
+		}
 		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }); old == nil {
 			return "", nil, errFull
 		}

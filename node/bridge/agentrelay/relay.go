@@ -102,6 +102,7 @@ type Relay struct {
 	cfg      RelayConfig
 	log      *slog.Logger
 	agents   *registry
+	clock    *store.WallClock
 	began    time.Time
 	failed   *rate.Penalties // for bad tokens
 	registrs *rate.Allowance // registrations of one address; nil: no limit
@@ -152,12 +153,13 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 	cfg.Name = cmp.Or(cfg.Name, "agentmesh")
 	cfg.Registration = cmp.Or(cfg.Registration, RegistrationClosed)
 	cfg.Stats = cmp.Or(cfg.Stats, StatsPublic)
-	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents))
+	clock := store.NewWallClock(cfg.Logger)
+	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents), clock)
 	if err != nil {
 		return nil, err
 	}
 	r := &Relay{
-		cfg: cfg, log: cfg.Logger, agents: agents, began: time.Now(),
+		cfg: cfg, log: cfg.Logger, agents: agents, clock: clock, began: time.Now(),
 		failed: rate.NewPenalties(maxFailed, 0, maxRateKeys),
 		recent: window{unit: time.Second}, searches: newAllowance(maxSearches, 0),
 		spent: make(map[string]*allowance), sessions: make(map[string]*session), open: make(map[*session]struct{}),
@@ -206,10 +208,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	return r.agents.flush(last)
 }
 
-// keepHouse does what is due: ends votes, lets old messages go, stores who was active.
+// keepHouse does what is due: ends votes, lets old messages go, stores who was active. While the clock is in doubt nothing
+// ends: it would stay so when the clock is right again.
 func (r *Relay) keepHouse(ctx context.Context) {
 	if err := r.agents.flush(ctx); err != nil && ctx.Err() == nil {
 		r.log.Error("store the activity of agents", "err", err)
+	}
+	r.settleUp(time.Now())
+	if !r.clock.Believed() {
+		return
 	}
 	if r.history != nil {
 		if err := r.history.sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
@@ -219,7 +226,6 @@ func (r *Relay) keepHouse(ctx context.Context) {
 	if r.votes != nil {
 		r.endVotes(ctx, time.Now())
 	}
-	r.settleUp(time.Now())
 }
 
 // settleUp forgets what agents spent that are gone for an hour.

@@ -28,6 +28,7 @@ const (
 const (
 	firstAgain = time.Second
 	lastAgain  = time.Minute
+	lookAgain  = time.Minute // for a notice that waits: the clock may be set meanwhile
 )
 
 // carry tells what must be told until ctx ends. It sleeps until there is something: news, a moment that a notice waits
@@ -51,7 +52,7 @@ func (b *Bridge) carry(ctx context.Context) error {
 			sleep = time.After(pause)
 			pause = min(2*pause, lastAgain)
 		case !next.at.IsZero():
-			sleep = time.After(max(time.Until(next.at), time.Millisecond))
+			sleep = time.After(min(max(time.Until(next.at), time.Millisecond), lookAgain))
 			pause = firstAgain
 		default:
 			pause = firstAgain

@@ -43,6 +43,7 @@ type Exchange struct {
 	log     *slog.Logger
 	records store.Records
 
+	clock   *store.WallClock
 	loading loading
 	index   *index
 	crew    *roster
@@ -72,6 +73,7 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 	x := &Exchange{
 		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), crew: newRoster(), news: make(chan struct{}, 1),
 	}
+	x.clock = store.NewWallClock(cfg.Logger)
 	x.failures = rate.NewPenalties(maxFailures, 0, maxAddresses)
 	if n := cmp.Or(cfg.CallsPerMinute, 600); n > 0 {
 		x.calls = rate.NewBuckets(rate.PerMinute(n), n, maxExecutors)

@@ -95,7 +95,7 @@ func NewGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), tokens: newTokens(), began: time.Now(),
-		failed: rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys),
+		failed: newFailed(),
 		open:   make(map[*session]struct{}),
 	}
 	g.tokens.keep = cfg.KeepToken
@@ -112,6 +112,8 @@ func NewGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 	}
 	return g, nil
 }
+
+func newFailed() *rate.Penalties { return rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys) }
 
 func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) {
 	if !validName(sc.ID) || g.spaces[sc.ID] != nil {

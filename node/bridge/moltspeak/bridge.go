@@ -95,6 +95,7 @@ type Config struct {
 type Bridge struct {
 	cfg     Config
 	records store.Records
+	clock   *store.WallClock
 	self    Agent // with keys
 
 	known     budget        // MS-48, of peers that the owner knows
@@ -131,7 +132,7 @@ func New(cfg Config) (*Bridge, error) {
 		ownDirectory = cfg.Directories[0]
 	}
 	b := &Bridge{
-		cfg: cfg, records: cfg.Store.Records(),
+		cfg: cfg, records: cfg.Store.Records(), clock: store.NewWallClock(cfg.Logger),
 		self: Agent{
 			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
 			Key: sigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),

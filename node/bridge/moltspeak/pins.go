@@ -154,10 +154,12 @@ func (b *Bridge) keepHouse(ctx context.Context) {
 	}
 }
 
-// forgetDue says whether nobody looked through the pins for that long, and lets one caller do it.
+// forgetDue reports whether nobody looked through the pins for that long, and lets one caller do it. While the clock is in
+// doubt nobody is forgotten.
 func (b *Bridge) forgetDue(now time.Time, after time.Duration) bool {
 	last := b.swept.Load()
-	return now.Unix()-last >= int64(after/time.Second) && b.swept.CompareAndSwap(last, now.Unix())
+	since := now.Sub(time.Unix(last, 0)).Abs() // the clock may have been set back
+	return since >= after && b.clock.Believed() && b.swept.CompareAndSwap(last, now.Unix())
 }
 
 // forgetStrangers drops the pins of strangers who left nothing behind a day ago, or wrote nothing for as long as a

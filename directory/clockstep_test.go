@@ -1,0 +1,64 @@
+//go:build clockstep
+
+package directory
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/storetest"
+)
+
+// TestClockStep: while the clock is wrong no card is deleted that is listed when it is right again, and who used up an
+// allowance waits for no longer than without the step.
+func TestClockStep(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		const perHour = 20
+		w := newWorld(t, func(c *Config) { c.Quotas = Quotas{-1, -1, perHour} })
+		clock := store.NewWallClock(nil)
+		w.register(alice, testCard("am_0"))
+		record := w.record("am_0")
+		time.Sleep(time.Until(record.ExpiresAt) - 30*time.Minute)
+		register := func(id string) int {
+			return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), as(bob)...).Code
+		}
+		for i := range perHour / 2 {
+			if status := register(fmt.Sprint("am_1", i)); status != http.StatusCreated {
+				t.Fatalf("registration %d: %d", i, status)
+			}
+		}
+		storetest.StepClock(t, by)
+		refused := false
+		for i := range 2 * perHour {
+			refused = register(fmt.Sprint("am_2", i)) == http.StatusTooManyRequests || refused
+		}
+		if !refused {
+			t.Error("no registration was refused")
+		}
+		for range 2 {
+			time.Sleep(10 * time.Minute)
+			if err := clock.Sweep(t.Context(), w.store); err != nil {
+				t.Fatal(err)
+			}
+		}
+		storetest.StepClock(t, 0)
+		if status := w.ask("GET", "/v1/agents/am_0", "").Code; status != http.StatusOK {
+			t.Errorf("a card that ends in ten minutes: %d", status)
+		}
+		register("am_early")
+		time.Sleep(4 * time.Minute) // a token comes back in three
+		if status := register("am_late"); status != http.StatusCreated {
+			t.Errorf("a registration minutes later: %d", status)
+		}
+		time.Sleep(7 * time.Minute)
+		if err := clock.Sweep(t.Context(), w.store); err != nil {
+			t.Fatal(err)
+		}
+		if status := w.ask("GET", "/v1/agents/am_0", "").Code; status == http.StatusOK {
+			t.Error("a card that has ended is listed")
+		}
+	})
+}

@@ -1,0 +1,62 @@
+//go:build clockstep
+
+package moltspeak
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/store/storetest"
+)
+
+// TestClockStep: a clock that is wrong forgets no stranger, ends no session and locks nobody out.
+func TestClockStep(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		s := meshtest.Store(t)
+		b, err := New(Config{
+			Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Node: &accepting{s: s}, Asks: acl.NewAsks(s), Store: s,
+			Rules: acl.NewRules(s.Records(), acl.Policy{}),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rig{t: t, b: b, store: s}
+		const stranger, talker = "stranger@x", "talker@x"
+		ping := func(peer string) Code { return r.code(peer, r.draft(peer, OpPing, `{"nonce":1}`)) }
+		ping(stranger)
+		r.shake(talker)
+		time.Sleep(forgetEmpty - 30*time.Minute)
+		r.shake(talker)
+
+		storetest.StepClock(t, by)
+		for range 2 {
+			time.Sleep(10 * time.Minute)
+			if b.forgetDue(time.Now(), forgetWhenFull) {
+				if err := b.forgetStrangers(t.Context(), time.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		limited := false
+		for range 300 {
+			limited = ping(talker) == CodeRateLimit || limited
+		}
+		storetest.StepClock(t, 0)
+		time.Sleep(time.Minute)
+		if _, known, err := b.peer(t.Context(), stranger, time.Now()); err != nil || !known {
+			t.Errorf("the pin of a stranger of today is there: %t, %v", known, err)
+		}
+		if code := ping(talker); code != "" || !limited {
+			t.Errorf("a minute after a sender was limited (%t): %q", limited, code)
+		}
+		if !b.handshake.use(talker, self(talker).Key, 1, time.Now()) {
+			t.Error("a session of less than an hour has ended")
+		}
+		time.Sleep(10 * time.Minute)
+		if !b.forgetDue(time.Now(), forgetWhenFull) {
+			t.Error("strangers are not looked through any more")
+		}
+	})
+}

@@ -1,0 +1,48 @@
+//go:build clockstep
+
+package node_test
+
+import (
+	"bytes"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store/storetest"
+)
+
+// TestClockStep: while the clock is wrong no question ends and no stored answer is lost, and no sender is locked out when it
+// is right again.
+func TestClockStep(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		mesh := meshtest.InMemory(t)
+		chris, sarah := mesh.Stranger("chris"), mesh.Node("sarah", mode(acl.Approval))
+		held := chris.Sign(in("conv_held", chris.Draft(sarah.ID(), wire.Deliver, hello)))
+		must(t, sarah.Post(held), http.StatusAccepted)
+		ask := theAsk(t, sarah)
+		time.Sleep(time.Until(ask.Expires) - 30*time.Minute)
+
+		storetest.StepClock(t, by)
+		time.Sleep(25 * time.Minute) // sweeps and alarms come and go
+		storetest.StepClock(t, 0)
+
+		decide(t, sarah, ask, acl.ApproveAlways)
+		answer := sarah.Post(held)
+		must(t, answer, http.StatusOK)
+
+		storetest.StepClock(t, by)
+		for range 60 { // a conversation's messages of an hour
+			sarah.Post(chris.Sign(in("conv_busy", chris.Draft(sarah.ID(), wire.Deliver, hello))))
+		}
+		storetest.StepClock(t, 0)
+		if again := sarah.Post(held); again.Status != http.StatusOK || !bytes.Equal(again.Body, answer.Body) {
+			t.Errorf("a repeat: %d %s, want the stored answer", again.Status, again.Body)
+		}
+		must(t, sarah.Post(chris.Sign(in("conv_other", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusOK)
+		time.Sleep(2 * time.Minute)
+		must(t, sarah.Post(chris.Sign(in("conv_busy", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusOK)
+	})
+}

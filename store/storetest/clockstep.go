@@ -1,0 +1,33 @@
+//go:build clockstep
+
+package storetest
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	_ "unsafe" // for linkname
+)
+
+// clockStep is what time.Now adds to the wall clock, in seconds: .ci/clock builds tests with a time package that has it.
+//
+//go:linkname clockStep time.clockStep
+var clockStep atomic.Int64
+
+// StepClock sets the wall clock to what it would be plus by, until the test ends. The monotonic clock goes on.
+func StepClock(t testing.TB, by time.Duration) {
+	t.Helper()
+	clockStep.Store(int64(by / time.Second))
+	t.Cleanup(func() { clockStep.Store(0) })
+}
+
+// ClockSteps calls test in a bubble for each of two mistakes: a clock that is set an hour forward and one that is set an
+// hour back. The test makes the mistake and corrects it with [StepClock].
+func ClockSteps(t *testing.T, test func(t *testing.T, by time.Duration)) {
+	for name, by := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, by) })
+		})
+	}
+}
