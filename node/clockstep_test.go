@@ -20,6 +20,7 @@ func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		mesh := meshtest.InMemory(t)
 		chris, sarah := mesh.Stranger("chris"), mesh.Node("sarah", mode(acl.Approval))
+		sarah.Start()
 		held := chris.Sign(in("conv_held", chris.Draft(sarah.ID(), wire.Deliver, hello)))
 		must(t, sarah.Post(held), http.StatusAccepted)
 		ask := theAsk(t, sarah)

@@ -151,9 +151,7 @@ func (o *outbox) add(letters []Letter, fresh bool) {
 		if found {
 			continue
 		}
-		// The time on the monotonic clock, so that a wall clock that is set back does not delay what waits.
-		due := time.Now().Add(time.Until(l.Due))
-		w := waiting{id: l.ID, due: due, fresh: l.InFlight && (fresh || at > 0)}
+		w := waiting{id: l.ID, due: l.Due, fresh: l.InFlight && (fresh || at > 0)}
 		ln.letters = slices.Insert(ln.letters, at, w)
 		if len(ln.letters) == 1 {
 			heap.Push(&o.ready, ln)
