@@ -17,7 +17,7 @@ func (t *trustedProxies) UnmarshalText(text []byte) error {
 		return nil
 	}
 	var list trustedProxies
-	for _, one := range strings.Split(string(text), ",") {
+	for one := range strings.SplitSeq(string(text), ",") {
 		if one = strings.TrimSpace(one); one == "" {
 			continue
 		}

@@ -64,7 +64,7 @@ func TestProxyHere(t *testing.T) {
 		{"public_url=https://mesh.example.org tls.cert_file=a.pem tls.key_file=b.pem", false},
 	} {
 		var settings []setting
-		for _, s := range strings.Fields(tt.settings) {
+		for s := range strings.FieldsSeq(tt.settings) {
 			key, value, _ := strings.Cut(s, "=")
 			settings = append(settings, setting{key, value, "--set"})
 		}
