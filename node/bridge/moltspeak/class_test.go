@@ -216,6 +216,15 @@ func TestConfidential(t *testing.T) {
 	if _, boxed := answered(cat, r.signed(cat, r.draft(cat, OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
 		t.Errorf("an internal message: boxed %v, gone at %s", boxed, n.got[3].Purge)
 	}
+	personal := piiDraft(r, cat, plainQuery, TypeEmail)
+	for class, d := range map[Class]Draft{Confidential: conf(cat), PII: personal} {
+		if m, _ := r.raw(cat, r.signed(cat, d)); Code(m.P.GetStr("code")) != CodeClassification {
+			t.Errorf("%s in the open: %s", class, m.P.JSON())
+		}
+	}
+	if len(n.got) != 4 {
+		t.Errorf("the node got %d messages, want 4", len(n.got))
+	}
 }
 
 // An answer that comes later leaves as it would have at once: in a box where the question came in one, confidential
