@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -98,20 +99,19 @@ type Bridge struct {
 	clock   *store.WallClock
 	self    Agent // with keys
 
-	known     budget        // MS-48, of peers that the owner knows
-	strangers budget        // of all others: they use up nothing that the known ones need
-	doubts    *rate.Buckets // other keys of pinned peers that are noted for the owner
-	swept     atomic.Int64  // when the pins of strangers were looked through last, in Unix seconds
+	known     quota.Known     // MS-48
+	strangers quota.Strangers // all others: they use up nothing that the known ones need
+	doubts    *rate.Buckets   // other keys of pinned peers that are noted for the owner
+	swept     atomic.Int64    // when the pins of strangers were looked through last, in Unix seconds
 	handshake *handshakes
 	streams   *streams
 	callbacks chan callback // answers to deliver outside any step
 	sockets   *sockets
 	shelf     *shelf
 	proofs    proofs
-	// registrations of one address; nil in the local profile
-	registrations *rate.Buckets
+	lookups   quota.Lookups
 
-	lookups *rate.Buckets // questions about keys to registries and the directory
+	registrations *quota.Registrations // nil in the local profile
 
 	mu         sync.Mutex
 	links      map[string]*linkState
@@ -137,14 +137,14 @@ func New(cfg Config) (*Bridge, error) {
 			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
 			Key: sigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
 		},
-		known: newBudget(), strangers: newBudget(), doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked),
+		known: quota.NewKnown(), strangers: quota.NewStrangers(), doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 		shelf: newShelf(cfg.Store.Records(), ownDirectory), proofs: make(proofs, 256),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
-		lookups: rate.NewBuckets(rate.PerMinute(60), 60, 2), words: make(map[string]word), registries: make(map[string]RegistryState),
+		lookups: quota.NewLookups(), words: make(map[string]word), registries: make(map[string]RegistryState),
 	}
 	if !cfg.Local {
-		b.registrations = rate.NewBuckets(rate.PerHour(registrationsPerHour), registrationsPerHour, tracked)
+		b.registrations = quota.NewRegistrations(registrationsPerHour, maxRegistered, keepClaimed)
 	}
 	for _, l := range cfg.Links {
 		if l.Name == InboundLink {

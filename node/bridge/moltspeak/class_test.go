@@ -189,7 +189,7 @@ func TestConfidential(t *testing.T) {
 	conf := func(peer string) Draft { d := r.draft(peer, OpQuery, plainQuery); d.Class = Confidential; return d }
 	answered := func(peer string, raw []byte) (Class, bool) {
 		t.Helper()
-		reply := r.b.Receive(t.Context(), raw, nil)
+		reply := r.b.Receive(t.Context(), raw, nil, nil)
 		p, e := ReadPacket(reply.Body, boxOf(peer))
 		if e != nil || p.Tree.GetStr("op") != "respond" {
 			t.Fatalf("%v: %s", e, reply.Body)
@@ -260,7 +260,7 @@ func TestLaterAnswersAreBoxed(t *testing.T) {
 	if _, err := r.b.Deliver(t.Context(), final()); err != nil {
 		t.Fatal(err)
 	}
-	again := r.b.Receive(t.Context(), raw, nil)
+	again := r.b.Receive(t.Context(), raw, nil, nil)
 	if p, e := ReadPacket(again.Body, boxOf(bird)); e != nil || !p.Boxed || !strings.Contains(string(p.Tree.JSON()), "sunny") {
 		t.Errorf("the repeat is answered %s, %v", again.Body, e)
 	}

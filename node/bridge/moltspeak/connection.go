@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -16,6 +17,8 @@ type connection struct {
 	b     *Bridge
 	conn  *websocket.Conn
 	bound *Agent
+
+	sources []rate.Source // of the client
 	// greeted is set by a valid hello, which must come first.
 	greeted bool
 
@@ -46,7 +49,7 @@ func (c *connection) serve(ctx context.Context, charge func() *Error, tally func
 			}
 		}
 		if c.bound != nil {
-			r := c.b.Receive(ctx, raw, c.bound)
+			r := c.b.Receive(ctx, raw, c.sources, c.bound)
 			tally(r)
 			c.send(r.Body)
 			continue
@@ -73,7 +76,7 @@ func (c *connection) end(ctx context.Context, e *Error, reason string) {
 
 // open answers a frame that came before the connection is bound, and binds it if the frame is what does that.
 func (c *connection) open(ctx context.Context, raw []byte) Reply {
-	x := &exchange{ctx: ctx, now: time.Now(), size: len(raw), opens: true}
+	x := &exchange{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, opens: true}
 	r, proves := c.answer(x, raw)
 	switch {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "":

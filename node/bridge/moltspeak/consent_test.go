@@ -141,7 +141,7 @@ func TestConsentForOneMessage(t *testing.T) {
 		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
 	}
 	for _, want := range []Op{OpRespond, OpError} {
-		reply := r.b.Receive(t.Context(), r.signed(cat, r.draft(cat, OpQuery, plainQuery)), nil)
+		reply := r.b.Receive(t.Context(), r.signed(cat, r.draft(cat, OpQuery, plainQuery)), nil, nil)
 		p, e := ReadPacket(reply.Body, boxOf(cat))
 		if e != nil || Op(p.Tree.GetStr("op")) != want || want == OpRespond && (!p.Boxed || p.Tree.GetStr("cls") != "pii") {
 			t.Errorf("answered %s, boxed %v, %v, want %s", p.Tree.GetStr("op"), p.Boxed, e, want)

@@ -2,10 +2,15 @@ package moltspeak
 
 import (
 	"fmt"
+	"net/http"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -132,20 +137,93 @@ func TestStrangersAreForgotten(t *testing.T) {
 	}
 }
 
-// Strangers who claim the organisation of a known peer do not use up its rate.
+// Strangers of one network who claim the organization of a known peer use up neither its rate nor that of other strangers.
 func TestStrangersUseNoRates(t *testing.T) {
 	r, _ := alone(t, nil)
-	later := time.Now().Add(time.Minute) // so that no token comes back before the next message
+	later, network := time.Now().Add(time.Minute), bridgetest.Networks[0] // later: no token comes back before the next message
 	for i := range 3000 {
-		r.b.strangers.take(Agent{Agent: fmt.Sprint("a", i), Org: "acme"}, later)
+		r.b.strangers.Take(fmt.Sprintf("a%d@acme", i), rate.AddrSources(network.Addr(i)), later)
 	}
-	const stranger = "stranger@acme"
-	if code := r.code(stranger, r.draft(stranger, OpPing, `{"nonce":1}`)); code != CodeRateLimit {
-		t.Errorf("one more stranger of the organisation: %q", code)
+	if _, ok := r.b.strangers.Take("more@other", rate.AddrSources(network.Addr(1)), later); ok {
+		t.Error("one more stranger of the network has something left")
+	}
+	if _, ok := r.b.strangers.Take("newcomer@acme", rate.AddrSources(bridgetest.Newcomer), later); !ok {
+		t.Error("a stranger from elsewhere has nothing left")
 	}
 	if code := r.code(cat, r.draft(cat, OpPing, `{"nonce":1}`)); code != "" {
-		t.Errorf("a known peer of the organisation: %s", code)
+		t.Errorf("a known peer of the organization: %s", code)
 	}
+}
+
+// TestEndpointUnderAFlood: an attacker with all addresses of a network registers without end and makes up names that others
+// are asked about. A newcomer, known peers and many agents of one hosting provider are served.
+func TestEndpointUnderAFlood(t *testing.T) {
+	for _, network := range bridgetest.Networks {
+		t.Run(network.Name, func(t *testing.T) {
+			r, _ := alone(t, func(c *Config) {
+				c.Registry, c.Directories = true, []Directory{cards{listedCard}}
+				c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 60}).Addresses()
+			})
+			r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
+			door := bridgetest.NewDoor(t, r.b.Mount)
+			headers := []string{"Content-Type", "application/json", "Authorization", "Bearer " + mine}
+			ping := func(name string, keyless bool) string {
+				d := r.draft(name, OpPing, `{"nonce":1}`)
+				if keyless {
+					d.From.Key = ""
+				}
+				return string(r.signed(name, d))
+			}
+			const endpoint, agents, message = "https://x.example", "/api/v1/agents", "/moltspeak/v0.1/message"
+			limited := make(map[string]int)
+			for i := range 1500 {
+				name := fmt.Sprintf("am_evil%d@agentmesh", i)
+				attacks := map[string]string{agents: register(name, endpoint)}
+				if i < 120 {
+					attacks["signed"], attacks["unsigned"] = ping(name, false), ping(name, true)
+				}
+				for attack, body := range attacks {
+					path := message
+					if attack == agents {
+						path = agents
+					}
+					if status, _ := door.Call(network.Addr(i), "POST", path, body, headers...); status == http.StatusTooManyRequests {
+						limited[attack]++
+					}
+				}
+			}
+			if len(limited) != 3 {
+				t.Errorf("the attacker was limited in %v, want all three attacks", limited)
+			}
+			serve := func(from netip.Addr, name string) {
+				door.Dial(http.StatusCreated, from, "POST", agents, register(name, endpoint), headers...)
+				door.Dial(http.StatusOK, from, "POST", message, ping(name, false), headers...)
+			}
+			serve(bridgetest.Newcomer, "am_newcomer@agentmesh")
+			door.Dial(http.StatusUnauthorized, bridgetest.Newcomer, "POST", message, ping("am_late@agentmesh", true), headers...)
+			for i := range 8 {
+				serve(bridgetest.Hosted(i), fmt.Sprintf("am_hosted%d@agentmesh", i))
+			}
+			door.Dial(http.StatusOK, bridgetest.Hosted(9), "POST", message, ping(cat, false), headers...)
+			door.CheckMemory()
+		})
+	}
+}
+
+// A registration that is refused costs its address nothing (AM-43).
+func TestRefusedRegistrationsAreFree(t *testing.T) {
+	r, _ := alone(t, func(c *Config) { c.Registry = true })
+	door := bridgetest.NewDoor(t, r.b.Mount)
+	headers := []string{"Content-Type", "application/json", "Authorization", "Bearer " + mine}
+	add := func(want int, name string) {
+		t.Helper()
+		door.Dial(want, bridgetest.Newcomer, "POST", "/api/v1/agents", register(name, "https://x.example"), headers...)
+	}
+	add(http.StatusCreated, "taken@x")
+	for range registrationsPerHour + 1 {
+		add(http.StatusConflict, "taken@x")
+	}
+	add(http.StatusCreated, "another@x")
 }
 
 // Questions of strangers about consent leave room for those of known peers.

@@ -214,7 +214,7 @@ func TestEveryCode(t *testing.T) {
 		if hint.GetStr("action") != tt.hint || again != row.Recoverable || strings.Contains(string(m.P.JSON()), "private") {
 			t.Errorf("%s: hint %s in %s, want %q", tt.code, hint.GetStr("action"), m.P.JSON(), tt.hint)
 		}
-		if reply := r.b.Receive(t.Context(), tt.raw, nil); (reply.Delay > 0) != (tt.hint == "retry_after" && tt.code != CodeInternal) {
+		if reply := r.b.Receive(t.Context(), tt.raw, nil, nil); (reply.Delay > 0) != (tt.hint == "retry_after" && tt.code != CodeInternal) {
 			t.Errorf("%s: Retry-After %s", tt.code, reply.Delay)
 		}
 		provoked[tt.code] = true

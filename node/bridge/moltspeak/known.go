@@ -1,11 +1,6 @@
 package moltspeak
 
-import (
-	"time"
-
-	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/acl/rate"
-)
+import "github.com/agentmesh/agentmesh/acl"
 
 // What strangers use up must not be missing for peers that the owner knows: each has a share of its own of every table
 // in memory.
@@ -22,25 +17,6 @@ const (
 	strangersConsentAsks = maxConsentAsks / 4
 	tracked              = 10_000 // names whose rates are known
 )
-
-// budget is what the peers of one kind may send: each, and all of one organisation (MS-48).
-type budget struct{ agents, orgs *rate.Buckets }
-
-func newBudget() budget {
-	const perAgent, perOrg = 100, 1000
-	return budget{
-		agents: rate.NewBuckets(rate.PerMinute(perAgent), 2*perAgent, tracked),
-		orgs:   rate.NewBuckets(rate.PerMinute(perOrg), 2*perOrg, tracked),
-	}
-}
-
-// take charges a message to its sender and the sender's organisation.
-func (g budget) take(from Agent, now time.Time) (wait time.Duration, ok bool) {
-	if wait, ok = g.agents.Take(from.Name(), now); !ok {
-		return wait, false
-	}
-	return g.orgs.Take(from.Org, now)
-}
 
 // meet learns what the owner decided about the sender, and refuses one that is blocked: before anything is computed
 // for it (MS-50).

@@ -25,7 +25,8 @@ const (
 
 // pinned judges a sender's key: that of its pin, else the one it claims, which the caller pins once the signature
 // verified (MS-23). No key that only an envelope names is ever looked at (MS-20).
-func (b *Bridge) pinned(ctx context.Context, from Agent, now time.Time) (peer, *signing.PublicKey, *Error) {
+func (b *Bridge) pinned(c *exchange) (peer, *signing.PublicKey, *Error) {
+	ctx, from, now := c.ctx, c.m.From, c.now
 	p, known, err := b.peer(ctx, from.Name(), now)
 	if err != nil {
 		return p, nil, fault(CodeInternal).because(err)
@@ -37,7 +38,7 @@ func (b *Bridge) pinned(ctx context.Context, from Agent, now time.Time) (peer, *
 	if !known {
 		text = from.Key
 		if text == "" { // what others list is all there is to go by
-			w, e := b.vouch(ctx, from, false, now)
+			w, e := b.vouch(c)
 			if e != nil {
 				return p, nil, e
 			}

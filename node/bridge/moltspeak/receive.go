@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -35,6 +36,8 @@ type exchange struct {
 	signed bool   // the sender is who it says
 	called bool   // it answers a call of ours
 	native bool   // it carries a payload of AgentMesh
+
+	sources []rate.Source // where it comes from, none if nothing tells its client from others
 
 	address  bridge.Address // of the sender
 	standing acl.Standing   // what the owner decided about it
@@ -71,9 +74,9 @@ func (c *exchange) replyID() string {
 }
 
 // Receive takes one message or envelope in and answers it. It never fails: what is wrong is answered with a signed
-// error (MS-52). bound is the sender that a WebSocket is bound to, nil elsewhere.
-func (b *Bridge) Receive(ctx context.Context, raw []byte, bound *Agent) Reply {
-	c := &exchange{ctx: ctx, now: time.Now(), size: len(raw), bound: bound}
+// error (MS-52). sources are those of the client. bound is the sender that a WebSocket is bound to, nil elsewhere.
+func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, bound *Agent) Reply {
+	c := &exchange{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, bound: bound}
 	var e *Error
 	if c.packet, e = ReadPacket(raw, b.cfg.Box); e != nil {
 		return b.refuse(c, e)
@@ -154,7 +157,7 @@ func (b *Bridge) shape(c *exchange) (e *Error) {
 
 // sender is key and signature, then the rates, which only a verified sender uses up (MS-48).
 func (b *Bridge) sender(c *exchange) (e *Error) {
-	if c.peer, c.key, e = b.pinned(c.ctx, c.m.From, c.now); e != nil {
+	if c.peer, c.key, e = b.pinned(c); e != nil {
 		return e
 	}
 	if e := c.m.verify(c.key); e != nil {
@@ -162,11 +165,14 @@ func (b *Bridge) sender(c *exchange) (e *Error) {
 	}
 	c.signed = true
 	c.digest = sha256.Sum256(signing.Canonical(c.m.Tree.Without("sig"), signing.Python))
-	limits := b.strangers
+	var wait time.Duration
+	var ok bool
 	if c.known() {
-		limits = b.known
+		wait, ok = b.known.Take(c.m.From.Name(), c.m.From.Org, c.now)
+	} else {
+		wait, ok = b.strangers.Take(c.m.From.Name(), c.sources, c.now)
 	}
-	if wait, ok := limits.take(c.m.From, c.now); !ok {
+	if !ok {
 		e := fault(CodeRateLimit)
 		e.Delay = wait
 		return e
@@ -179,7 +185,7 @@ func (b *Bridge) introduced(c *exchange) *Error {
 	if c.peer.rev != store.Absent {
 		return nil
 	}
-	w, e := b.vouch(c.ctx, c.m.From, true, c.now)
+	w, e := b.vouch(c)
 	switch {
 	case e != nil:
 		return e

@@ -80,9 +80,9 @@ func TestTimesAndRepeats(t *testing.T) {
 		p  string
 	}{{OpQuery, plainQuery}, {OpPing, `{"nonce":"n"}`}, {OpHello, `{"protocol_versions":["0.1"]}`}} {
 		raw := r.signed(cat, r.draft(cat, p.op, p.p))
-		first := r.b.Receive(t.Context(), raw, nil)
-		again := r.b.Receive(t.Context(), raw, nil)
-		restarted := newRig(t, r.b.cfg.Node, r.b.cfg.Asks, r.store, nil).b.Receive(t.Context(), raw, nil)
+		first := r.b.Receive(t.Context(), raw, nil, nil)
+		again := r.b.Receive(t.Context(), raw, nil, nil)
+		restarted := newRig(t, r.b.cfg.Node, r.b.cfg.Asks, r.store, nil).b.Receive(t.Context(), raw, nil, nil)
 		if !bytes.Equal(first.Body, again.Body) || !bytes.Equal(first.Body, restarted.Body) || first.Status != again.Status {
 			t.Errorf("%s: a repeat got another answer:\n%s\n%s\n%s", p.op, first.Body, again.Body, restarted.Body)
 		}
@@ -299,11 +299,11 @@ func TestEphemeralBox(t *testing.T) {
 	r.say(cat, r.draft(cat, OpQuery, plainQuery))
 	ephemeral := signing.NewBoxKey(seeded("ephemeral"))
 	d := r.draft(cat, OpQuery, plainQuery)
-	reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(cat, d))), ephemeral, boxOf("me@home").Public()), nil)
+	reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(cat, d))), ephemeral, boxOf("me@home").Public()), nil, nil)
 	if p, e := ReadPacket(reply.Body, boxOf(cat)); e != nil || !p.Boxed || p.Tree.GetStr("op") != "respond" {
 		t.Errorf("the answer to the pinned key: %v", e)
 	}
-	if reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(dog, d))), ephemeral, boxOf("me@home").Public()), nil); reply.Status != http.StatusUnauthorized {
+	if reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(dog, d))), ephemeral, boxOf("me@home").Public()), nil, nil); reply.Status != http.StatusUnauthorized {
 		t.Errorf("a wrong signature inside: %d", reply.Status)
 	}
 	p, _, err := r.b.peer(t.Context(), cat, time.Now())

@@ -13,7 +13,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -90,7 +89,8 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 		ID: a.Name(), AgentName: s.name, Org: s.org, PublicKey: s.key, Endpoint: s.endpoint, Description: s.description,
 		Capabilities: append([]string{}, s.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
-	if wait, ok := b.registrations.Take(rate.AddrKey(httpapi.ClientAddr(c)), now); !ok {
+	from := httpapi.ClientAddr(c)
+	if wait := b.registrations.Take(from, now); wait > 0 {
 		retryAfter(c, wait)
 		return refuse(c, http.StatusTooManyRequests, "Too many registrations")
 	}
@@ -100,6 +100,9 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 	}
 	if err == nil {
 		err = b.keep(c.Request().Context(), k, now)
+	}
+	if err != nil {
+		b.registrations.Return(from, now)
 	}
 	switch {
 	case errors.Is(err, store.ErrConflict): // also a deleted one: names stay reserved

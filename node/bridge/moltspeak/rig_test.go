@@ -141,7 +141,7 @@ func (r *rig) say(peer string, d Draft) (Message, int) {
 
 func (r *rig) raw(peer string, raw []byte) (Message, int) {
 	r.t.Helper()
-	reply := r.b.Receive(r.t.Context(), raw, nil)
+	reply := r.b.Receive(r.t.Context(), raw, nil, nil)
 	if bytes.Equal(reply.Body, noAnswer) {
 		return Message{}, reply.Status
 	}
@@ -225,7 +225,7 @@ func (r *rig) Inject(ctx context.Context, peer string, raw []byte) {
 		}
 		raw = tree.JSON()
 	}
-	r.b.Receive(ctx, raw, nil)
+	r.b.Receive(ctx, raw, nil, nil)
 }
 
 func linkOf(peer string) string {

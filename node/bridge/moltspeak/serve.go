@@ -68,7 +68,7 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, answerTime); err != nil {
 		return err
 	}
-	r := b.Receive(c.Request().Context(), raw, nil)
+	r := b.Receive(c.Request().Context(), raw, b.cfg.Addresses.Sources(c), nil)
 	b.tally(c, r)
 	return respond(c, r)
 }
@@ -88,7 +88,7 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	}
 	out := make([]json.RawMessage, len(entries))
 	for i, entry := range entries {
-		x := &exchange{ctx: c.Request().Context(), now: time.Now()}
+		x := &exchange{ctx: c.Request().Context(), now: time.Now(), sources: b.cfg.Addresses.Sources(c)}
 		if i > 0 { // the first is what the request was charged for
 			if e := b.charge(c); e != nil {
 				out[i] = b.refuse(x, e).Body
@@ -190,7 +190,7 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	defer b.sockets.remove(conn)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Request().Context()))
 	defer cancel()
-	(&connection{b: b, conn: conn}).serve(ctx, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
+	(&connection{b: b, conn: conn, sources: b.cfg.Addresses.Sources(c)}).serve(ctx, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
 	return nil
 }
 

@@ -3,7 +3,6 @@ package moltspeak
 import (
 	"cmp"
 	"context"
-	"strconv"
 	"sync"
 	"time"
 
@@ -25,9 +24,9 @@ type word struct {
 }
 
 // vouch asks the configured registries, and then the directories, for the key of a name. Registries that disagree are no
-// word to go by: the sender is refused until the owner settles it. One that does not answer says nothing. Who has signed
-// nothing yet has questions of its own to use up.
-func (b *Bridge) vouch(ctx context.Context, name Agent, signed bool, now time.Time) (word, *Error) {
+// word to go by: the sender is refused until the owner settles it. One that does not answer says nothing.
+func (b *Bridge) vouch(c *exchange) (word, *Error) {
+	ctx, name, now := c.ctx, c.m.From, c.now
 	b.mu.Lock()
 	w, ok := b.words[name.Name()]
 	b.mu.Unlock()
@@ -39,7 +38,7 @@ func (b *Bridge) vouch(ctx context.Context, name Agent, signed bool, now time.Ti
 	if len(registries) == 0 && !card {
 		return word{}, nil
 	}
-	if wait, ok := b.lookups.Take(strconv.FormatBool(signed), now); !ok {
+	if wait, ok := b.lookups.Of(c.signed, c.known()).Take(c.sources, name.Name(), now); !ok {
 		e := fault(CodeRateLimit)
 		e.Delay = wait
 		return word{}, e
