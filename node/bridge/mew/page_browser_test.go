@@ -137,8 +137,13 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("node")
 		cat.send(`{"kind":"chat","payload":{"text":"<u>meow</u>"}}`)
 		tb.Shows("<u>meow</u>")
+		// What changes while the page is being fetched is fetched as well.
+		tb.Until(`(fetched = () => performance.getEntriesByName(location.href).length, true)`)
+		tb.Until(`(before = fetched(), document.body.addEventListener("htmx:beforeSwap",
+			() => htmx.trigger(document.getElementById("live"), "refresh"), { once: true }), true)`)
 		propose(cat, "p3", "purr")
 		tb.Shows("purr")
+		tb.Until(`fetched() >= before + 2`)
 		tb.Settled()
 		tb.Submit("#approve-" + keyOf(t, k.l.space(), "p3"))
 		if req := cat.fromNode("mcp/request"); about(req) != "p3" {

@@ -19,7 +19,8 @@
     el.className = text === "Live" ? "stream on" : "stream";
   }
 
-  // refresh fetches the live region where it shows one of the topics; without topics in any case.
+  // refresh fetches the live region where it shows one of the topics; without topics in any case. While it is being
+  // fetched, the next fetch waits; that works because a swap replaces what is in the region and not the region.
   function refresh(topics) {
     const el = live();
     if (!el || !el.dataset.topics || !window.htmx) return;
@@ -70,7 +71,9 @@
   // shown says whether a page that was fetched is what stands here already.
   function shown(text) {
     const page = new DOMParser().parseFromString(text, "text/html");
-    return ["live", "nav"].every((id) => page.getElementById(id)?.innerHTML === document.getElementById(id)?.innerHTML);
+    // Elements are compared, because a swap drops the white space between them.
+    const inside = (doc, id) => Array.from(doc.getElementById(id)?.children ?? [], (e) => e.outerHTML).join("");
+    return ["live", "nav"].every((id) => inside(page, id) === inside(document, id));
   }
 
   let open = [];
