@@ -46,6 +46,22 @@ func (b bucket) open(key, stored []byte) ([]byte, error) {
 	return stored[:n:n], nil
 }
 
+// hasFlippedKey reports whether the checksum does not fit, and would if one bit of the key were another.
+func (b bucket) hasFlippedKey(key, stored []byte) bool {
+	if _, err := b.open(key, stored); err == nil {
+		return false
+	}
+	was := bytes.Clone(key)
+	for bit := range 8 * len(was) {
+		was[bit/8] ^= 1 << (bit % 8)
+		if _, err := b.open(was, stored); err == nil {
+			return true
+		}
+		was[bit/8] ^= 1 << (bit % 8)
+	}
+	return false
+}
+
 func (b bucket) damaged(key []byte, why string) error {
 	return fmt.Errorf("%w: row %q of %s: %s", ErrDamaged, key, b.name, why)
 }
