@@ -108,7 +108,7 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// Freed is told that a place may be free again.
+// Freed makes the next question count the places again, because one may be free.
 func (q *Asks) Freed() { q.crowded.Store(nil) }
 
 // makeRoom returns the changes that free a place for slot: none if there is one, and else those that end the ask which

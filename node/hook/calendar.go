@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Calendar answers mesh.schedule from the owner's calendars. It decides anew each time, so its route is repeatable.
+// Calendar answers mesh.schedule from the owner's calendars. Each call reads the calendars again, so its route is repeatable.
 type Calendar struct{ Scheduler *calendar.Scheduler }
 
 var _ Handler = Calendar{}

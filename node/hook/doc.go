@@ -1,5 +1,5 @@
 // Package hook is what runs behind a node: a program, a webhook, an OpenClaw gateway, the owner's calendars.
 //
-// A [Handler] is told of one message by a [Call] and gives one [Answer]. Which handler gets which message, when it runs
+// A [Handler] gets one message as a [Call] and returns one [Answer]. Which handler gets which message, when it runs
 // and what becomes of its answer is decided by package node.
 package hook

@@ -51,7 +51,7 @@ func (d *dirty) take() []string {
 	return list
 }
 
-// stream tells an open page what changed: names of topics, nothing else. The page fetches what it shows anew, so a
+// stream tells an open page what changed: names of topics, nothing else. The page fetches what it shows again, so a
 // stream that breaks loses nothing: the page fetches everything when it is connected again.
 func (p *Pages) stream(c echo.Context) error {
 	select {

@@ -299,7 +299,7 @@ func TestComparisonIsBounded(t *testing.T) {
 		sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, capOf(t, `{"kind":"x","payload":{"t":[`+late+`]}}`))
 	}
 	s := quiet(t, sc)
-	given := `{"kind":"x","payload":{"t":[` + strings.Repeat(`"ax",`, 700) + `1]}}` // but for the last of it
+	given := `{"kind":"x","payload":{"t":[` + strings.Repeat(`"ax",`, 700) + `1]}}` // contained, except for the last
 	took := time.Hour                                                               // of the quickest of some: other processes compete with the tests
 	for range 20 {
 		start := time.Now()
