@@ -38,6 +38,7 @@ var lines = []struct {
 	{"store/*", 1},
 	{"acl/rate", 1},
 	{"node/httpapi/certs", 1},
+	{"node/yamltree", 1},
 
 	{"acl", 2},
 	{"conversations", 2},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
 // messCmd asks for things in the physical world, and does them.
@@ -46,14 +47,13 @@ func (o messOut) show(a *app, v wire.Value) error {
 	if o.JSON {
 		return a.json(json.RawMessage(v.JSON()))
 	}
-	for line := range strings.Lines(string(mess.AppendYAML(nil, v))) {
+	for line := range strings.Lines(string(yamltree.Append(nil, v))) {
 		a.print("%s", clean(strings.TrimSuffix(line, "\n"))) // our writer quotes what a terminal would act on; this is the second lock
 	}
 	return nil
 }
 
 const messAPI = "mess/exchange/"
-
 // errNoName is for a ref or an id that a script left empty: the path with it would be one of something else.
 var errNoName = failHint(exitUsage, errors.New("the ref or id is empty"), "agentmesh mess list")
 

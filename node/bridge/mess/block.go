@@ -6,7 +6,14 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
 )
+
+// MaxDocument is the most that one block may have in bytes, as YAML or JSON (MESS-58).
+const MaxDocument = 2 << 20
+
+// limits are the bounds of a block (MESS-61). A block nests into a signed message, whose depth is at most wire.MaxDepth.
+var limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
 
 // Version10 and Version11 are what we emit (MESS-4).
 const (
@@ -43,7 +50,7 @@ func Parse(data []byte) (Block, error) {
 	for _, doc := range docs {
 		part, err := fromTree(doc.Value, len(b))
 		if err != nil {
-			return nil, bad("", fmt.Sprintf("%s, in the document at line %d", publicText(err), doc.line))
+			return nil, bad("", fmt.Sprintf("%s, in the document at line %d", publicText(err), doc.Line))
 		}
 		b = append(b, part...)
 	}
@@ -55,15 +62,41 @@ func Parse(data []byte) (Block, error) {
 
 // documents reads JSON where the text looks like it, else a YAML stream. JSON is nearly YAML: what the strict reader
 // refuses is refused, not tried again under laxer rules.
-func documents(data []byte) ([]document, error) {
+func documents(data []byte) ([]yamltree.Document, error) {
 	if len(data) > MaxDocument {
 		return nil, tooLong(data)
 	}
 	if text := strings.TrimLeft(string(data[:min(len(data), 4096)]), " \t\r\n"); looksJSON(text) {
 		v, err := parseJSON(data)
-		return []document{{v, 1}}, err
+		return []yamltree.Document{{Value: v, Line: 1}}, err
 	}
 	return parseYAML(data)
+}
+
+// values returns the documents without their lines.
+func values(docs []yamltree.Document) []wire.Value {
+	out := make([]wire.Value, len(docs))
+	for i, doc := range docs {
+		out[i] = doc.Value
+	}
+	return out
+}
+
+// parseYAML reads a YAML stream under the bounds of MESS-61.
+func parseYAML(data []byte) ([]yamltree.Document, error) {
+	docs, err := yamltree.Parse(data, yamltree.Options{Limits: limits})
+	if e, ok := errors.AsType[*yamltree.Error](err); ok && e.Size {
+		return nil, tooLong(data)
+	}
+	if err != nil {
+		return nil, bad("", err.Error())
+	}
+	return docs, nil
+}
+
+// tooLong returns the refusal of a document beyond the bound, with the line in which the bound lies.
+func tooLong(data []byte) error {
+	return tooLarge(fmt.Sprintf("the document is larger than 2 MiB at line %d", yamltree.LineAt(data, MaxDocument)))
 }
 
 // looksJSON tells a JSON text from YAML flow style: its first value is a container whose first element begins as JSON.
@@ -80,11 +113,11 @@ func parseJSON(data []byte) (wire.Value, error) {
 	if len(data) > MaxDocument {
 		return wire.Value{}, tooLong(data)
 	}
-	v, err := wire.ParseLimits(data, maxDepth, maxNodes)
+	v, err := wire.ParseLimits(data, limits.Depth, limits.Nodes)
 	if err != nil {
 		line, reason := 1, "not JSON"
 		if e, ok := errors.AsType[*wire.SyntaxError](err); ok {
-			line, reason = lineAt(data, e.Offset), e.Reason
+			line, reason = yamltree.LineAt(data, e.Offset), e.Reason
 		}
 		return v, bad("", fmt.Sprintf("%s at line %d", reason, line))
 	}
@@ -96,11 +129,11 @@ func sane(v wire.Value) error {
 	if text, ok := v.Str(); ok && strings.ContainsRune(text, 0) {
 		return bad("", "NUL in a text")
 	}
-	if v.Kind() == wire.Object && v.Len() > maxKeys {
+	if v.Kind() == wire.Object && v.Len() > limits.Keys {
 		return bad("", "too many keys in one map")
 	}
 	for _, m := range v.Members() {
-		if strings.ContainsRune(m.Key, 0) || len(m.Key) > maxKey {
+		if strings.ContainsRune(m.Key, 0) || len(m.Key) > limits.KeyBytes {
 			return bad("", "a key is too long or holds NUL")
 		}
 		if err := sane(m.Value); err != nil {
@@ -148,6 +181,16 @@ func fromTree(v wire.Value, first int) (Block, error) {
 		b = append(b, Entry{Type: m.Key, Body: m.Value})
 	}
 	return b, nil
+}
+
+// YAML writes the block as a document "MESS: …".
+func (b Block) YAML() []byte {
+	return yamltree.Append(nil, wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}))
+}
+
+// JSON writes the block as {"MESS": […]}.
+func (b Block) JSON() []byte {
+	return wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}).JSON()
 }
 
 // Version returns what the block pins, "" where it pins nothing.

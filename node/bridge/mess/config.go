@@ -243,7 +243,7 @@ func validExecutorID(id string) bool {
 		return false
 	}
 	for i := range len(id) {
-		if c := id[i]; !letter(c) && (c < '0' || c > '9') && c != '_' && c != '-' {
+		if c := id[i]; !isLetter(c) && (c < '0' || c > '9') && c != '_' && c != '-' {
 			return false
 		}
 	}

@@ -194,7 +194,7 @@ func isBase64(s string) bool {
 	}
 	for i := range len(body) {
 		c := body[i]
-		if !letter(c) && (c < '0' || c > '9') && c != '+' && c != '/' {
+		if !isLetter(c) && (c < '0' || c > '9') && c != '+' && c != '/' {
 			return false
 		}
 	}
@@ -202,3 +202,6 @@ func isBase64(s string) bool {
 	_, err := strictBase64.Decode(tail[:], []byte(s[len(s)-4:]))
 	return err == nil
 }
+
+// isLetter reports whether c is a letter of ASCII.
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }

@@ -49,19 +49,3 @@ func TestFetchedIsWhatWasNamed(t *testing.T) {
 		t.Errorf("what was named: %+v, %v", a, err)
 	}
 }
-
-// What would keep the parser busy never reaches it.
-func TestPrescanCounts(t *testing.T) {
-	for _, name := range []string{"returns", "line separators", "next lines", "directives", "directives by CR"} {
-		if err := prescan([]byte(hostile()[name])); err == nil {
-			t.Errorf("%s reach the parser", name)
-		}
-	}
-	for name, text := range map[string]string{
-		"30,000 lines of Windows": strings.Repeat("#\r\n", 30_000), "twenty directives": strings.Repeat("%a\n", 20), "percents": strings.Repeat("50% ", 50_000),
-	} {
-		if err := prescan([]byte(text)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}

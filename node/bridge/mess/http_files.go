@@ -67,7 +67,7 @@ func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
 	if !isJSON {
 		return [][][]byte{{data}}, nil
 	}
-	v, err := wire.ParseLimits(data, maxDepth, maxNodes)
+	v, err := wire.ParseLimits(data, limits.Depth, limits.Nodes)
 	if err != nil || v.Kind() != wire.Object {
 		return nil, bad("", "the body must be a JSON object")
 	}

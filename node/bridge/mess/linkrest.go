@@ -65,7 +65,7 @@ func (r *restRemote) call(ctx context.Context, once, method, path string, body w
 	if err != nil {
 		return wire.Value{}, err
 	}
-	v, err := wire.ParseLimits(answer, maxDepth+4, 20*maxNodes)
+	v, err := wire.ParseLimits(answer, limits.Depth+4, 20*limits.Nodes)
 	if err != nil {
 		return v, &client.SendError{Retry: false, Status: http.StatusOK, Processed: true}
 	}

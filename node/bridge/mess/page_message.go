@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
 // messageRow is what the page shows of a message.
@@ -79,7 +80,7 @@ func viewMessage(ref string, m Message) messageRow {
 
 // yaml adds a value as it is written.
 func (r *messageRow) yaml(v wire.Value) {
-	text := strings.TrimSpace(string(AppendYAML(nil, v)))
+	text := strings.TrimSpace(string(yamltree.Append(nil, v)))
 	if len(text) > maxShownText {
 		text = text[:maxShownText] + "…"
 	}

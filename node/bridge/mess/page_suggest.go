@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -57,5 +58,5 @@ func written(v wire.Value) string {
 	if s, ok := v.Str(); ok {
 		return s
 	}
-	return strings.TrimSpace(string(AppendYAML(nil, v)))
+	return strings.TrimSpace(string(yamltree.Append(nil, v)))
 }

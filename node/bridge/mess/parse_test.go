@@ -1,7 +1,6 @@
 package mess
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
 // corpora returns a folder of third-party test data, or skips.
@@ -67,26 +67,6 @@ func TestSpecBlocks(t *testing.T) {
 			if got := mustParse(t, string(again)); string(got.JSON()) != string(b.JSON()) {
 				t.Errorf("block %s came back as %s, want %s", f.Name, got.JSON(), b.JSON())
 			}
-		}
-	}
-}
-
-// Unquoted scalars become what MESS-62 says.
-func TestScalars(t *testing.T) {
-	for in, want := range map[string]string{
-		"2026-01-31": `"2026-01-31"`, "2026-01-31T17:00:00-08:00": `"2026-01-31T17:00:00-08:00"`, "2001-12-14 21:59:43.10 -5": `"2001-12-14 21:59:43.10 -5"`,
-		"12": `12`, "-3": `-3`, "1.50": `1.50`, ".5": `0.5`, "5.": `5.0`, "1e3": `1e3`, "-.5e1": `-0.5e1`, "5.e1": `5.0e1`,
-		"0x1F": `"0x1F"`, "0o17": `"0o17"`, "017": `"017"`, "0b1": `"0b1"`, "1_000": `"1_000"`, "+5": `"+5"`, ".inf": `".inf"`, ".nan": `".nan"`,
-		"12:30:45": `"12:30:45"`, ".": `"."`, "-": `[null]`, "e5": `"e5"`, ".e5": `".e5"`, "-.": `"-."`,
-		"yes": `"yes"`, "true": `true`, "~": `null`, "null": `null`, `"12"`: `"12"`, "'true'": `"true"`, "!!str 12": `"12"`, "!!int 12": `12`, "!!float 1": `1`,
-		"9007199254740991": `9007199254740991`,
-	} {
-		docs, err := parseYAML([]byte("a: " + in + "\n"))
-		if in == "-" {
-			docs, err = parseYAML([]byte("a:\n-\n"))
-		}
-		if err != nil || string(docs[0].JSON()) != `{"a":`+want+`}` {
-			t.Errorf("a: %s = %v, %v, want %s", in, docs, err, want)
 		}
 	}
 }
@@ -253,84 +233,6 @@ func TestRefusalReasons(t *testing.T) {
 	}
 }
 
-// The walk reads the public suite of YAML cases as the suite says, or refuses: never anything else.
-func TestYAMLTestSuite(t *testing.T) {
-	root := corpora(t, "yaml-test-suite")
-	accepted, cases := 0, 0
-	err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
-		if err != nil || filepath.Base(path) != "in.yaml" {
-			return err
-		}
-		cases++
-		in, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		docs, refused := parseYAML(in)
-		_, invalid := os.Stat(filepath.Join(filepath.Dir(path), "error"))
-		if refused != nil || invalid == nil {
-			return nil
-		}
-		wantText, err := os.ReadFile(filepath.Join(filepath.Dir(path), "in.json"))
-		if err != nil {
-			return nil // an error case that this reader tolerates, or one without a JSON form: nothing to compare
-		}
-		want, err := wire.Parse(wantText)
-		if err != nil || len(docs) != 1 {
-			return nil // several documents, or what JSON has not
-		}
-		accepted++
-		if !alike(docs[0].Value, want) {
-			t.Errorf("%s = %s, want %s", filepath.Base(filepath.Dir(path)), docs[0].JSON(), want.JSON())
-		}
-		if again, err := parseYAML(AppendYAML(nil, docs[0].Value)); err != nil || len(again) > 1 || len(again) == 1 && string(again[0].JSON()) != string(docs[0].JSON()) {
-			t.Errorf("%s is written as\n%s\nwhich reads as %v, %v", filepath.Base(filepath.Dir(path)), AppendYAML(nil, docs[0].Value), again, err)
-		}
-		return nil
-	})
-	if err != nil || cases < 300 || accepted < 100 {
-		t.Fatalf("%d cases, %d accepted, %v", cases, accepted, err)
-	}
-}
-
-// alike compares trees where this reader keeps as text what YAML makes a number of (hex, octal).
-func alike(a, b wire.Value) bool {
-	if text, ok := a.Str(); ok && b.Kind() == wire.Number {
-		return !plainNumber.MatchString(text)
-	}
-	if a.Kind() == wire.Number && b.Kind() == wire.Number {
-		return normal(a) == normal(b)
-	}
-	if a.Kind() != b.Kind() || a.Len() != b.Len() {
-		return false
-	}
-	switch a.Kind() {
-	case wire.Array:
-		for i := range a.Len() {
-			if !alike(a.At(i), b.At(i)) {
-				return false
-			}
-		}
-		return true
-	case wire.Object:
-		for _, m := range a.Members() {
-			other, ok := b.Get(m.Key)
-			if !ok || !alike(m.Value, other) {
-				return false
-			}
-		}
-		return true
-	}
-	return bytes.Equal(a.JSON(), b.JSON())
-}
-
-func normal(v wire.Value) string {
-	token, _ := v.Num()
-	var f float64
-	fmt.Sscan(token, &f)
-	return fmt.Sprint(f)
-}
-
 // Naughty strings survive: as intent of a block written by us, through YAML and JSON.
 func TestNaughtyStrings(t *testing.T) {
 	data, err := os.ReadFile(corpora(t, "blns", "blns.json"))
@@ -351,7 +253,7 @@ func TestNaughtyStrings(t *testing.T) {
 		}
 		if len(e.JSON()) > 2 && len(e.JSON()) < 100 {
 			s, _ := e.Str()
-			key := AppendYAML(nil, wire.Obj(wire.Member{Key: s, Value: wire.Int(1)}))
+			key := yamltree.Append(nil, wire.Obj(wire.Member{Key: s, Value: wire.Int(1)}))
 			if docs, err := parseYAML(key); s != "__proto__" && (err != nil || docs[0].Members()[0].Key != s) {
 				t.Errorf("key %q is written as %q: %v, %v", s, key, docs, err)
 			}

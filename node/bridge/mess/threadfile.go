@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -113,9 +114,9 @@ func documentsOf(t *Thread, messages []Message) []wire.Value {
 // ThreadFiles writes a thread as version 2 of the format: 000-…, and 001-… and so on where one becomes too large.
 func ThreadFiles(t *Thread, messages []Message) []File {
 	var files []File
-	current := AppendYAML(nil, t.envelope())
+	current := yamltree.Append(nil, t.envelope())
 	for _, doc := range documentsOf(t, messages) {
-		text := append([]byte("---\n"), AppendYAML(nil, doc)...)
+		text := append([]byte("---\n"), yamltree.Append(nil, doc)...)
 		if len(current)+len(text) > maxFile && len(current) > 0 {
 			files = append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, fileEnd), string(current)})
 			current, text = nil, text[len("---\n"):]

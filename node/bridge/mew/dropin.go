@@ -33,7 +33,7 @@ func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn
 	if err != nil {
 		return nil, err
 	}
-	v, err := yamlTree(data)
+	v, err := parseSpaceFile(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

@@ -1,11 +1,11 @@
-package mess
+package yamltree
 
 import (
 	"strings"
 	"testing"
 )
 
-// Commas of a text are no entries: only what stands in flow style is bounded before it is parsed.
+// TestCommasInTexts: commas in a text are not entries of a list in flow style.
 func TestCommasInTexts(t *testing.T) {
 	row := strings.Repeat("1,", 1200) + "[\n"
 	table := func(indent string) string { return strings.Repeat(indent+row, 10) }
@@ -21,7 +21,7 @@ func TestCommasInTexts(t *testing.T) {
 		"a comment":              "MESS: [ # " + strings.Repeat("1,", 12_000) + "\n  {request: {intent: look}}]\n",
 		"flow, and then a table": "--- !!map\nMESS:\n- request: {intent: look, context: [{a: []}]}\n- note: |\n" + table("   "),
 	} {
-		if _, err := Parse([]byte(text)); err != nil {
+		if _, err := Parse([]byte(text), options); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package mess
+package yamltree
 
 import (
 	"strings"
@@ -7,32 +7,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AppendYAML appends v as YAML that every known reader takes the same way (MESS-50): block style, no comments, tags,
-// anchors or aliases, every text quoted that could be read as anything else, timestamps among them. What it writes,
-// [Parse] and the thread-file reader read back equal.
-func AppendYAML(dst []byte, v wire.Value) []byte {
-	if inlined(v) {
+// Append appends v as YAML that every known reader takes the same way (MESS-50): block style without comments, tags,
+// anchors or aliases. It quotes every text that a reader could take for anything else, such as a timestamp. [Parse] reads
+// back an equal value.
+func Append(dst []byte, v wire.Value) []byte {
+	if isInline(v) {
 		return append(appendScalar(dst, v, 0), '\n')
 	}
 	return appendNode(dst, v, 0)
 }
 
-// YAML writes the block as a document "MESS: …".
-func (b Block) YAML() []byte {
-	return AppendYAML(nil, wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}))
-}
-
-// JSON writes the block as {"MESS": […]}.
-func (b Block) JSON() []byte {
-	return wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}).JSON()
-}
-
-// inlined says whether v is written on the line of its key.
-func inlined(v wire.Value) bool {
+// isInline reports whether v is written on the line of its key.
+func isInline(v wire.Value) bool {
 	return v.Kind() != wire.Object && v.Kind() != wire.Array || v.Len() == 0
 }
 
-// appendNode appends a container that is not empty, each line indented by indent blanks.
+// appendNode appends a non-empty container. Each line is indented by indent blanks.
 func appendNode(dst []byte, v wire.Value, indent int) []byte {
 	if v.Kind() == wire.Array {
 		for e := range v.Elems() {
@@ -47,11 +37,11 @@ func appendNode(dst []byte, v wire.Value, indent int) []byte {
 	return dst
 }
 
-// appendItem appends a list item behind its dash: a map begins on the same line.
+// appendItem appends a list item after its dash. A map begins on the same line.
 func appendItem(dst []byte, v wire.Value, indent int) []byte {
 	dst = append(dst, ' ')
 	switch {
-	case inlined(v):
+	case isInline(v):
 		return append(appendScalar(dst, v, indent), '\n')
 	case v.Kind() == wire.Array:
 		inner := appendNode(nil, v, indent)
@@ -68,7 +58,7 @@ func appendItem(dst []byte, v wire.Value, indent int) []byte {
 
 func appendMember(dst []byte, m wire.Member, indent int) []byte {
 	dst = append(appendText(dst, m.Key), ':')
-	if inlined(m.Value) {
+	if isInline(m.Value) {
 		return append(appendScalar(append(dst, ' '), m.Value, indent+2), '\n')
 	}
 	if m.Value.Kind() == wire.Array {
@@ -85,7 +75,7 @@ func appendScalar(dst []byte, v wire.Value, indent int) []byte {
 	if !ok {
 		return v.AppendJSON(dst) // null, booleans, numbers, {} and []
 	}
-	if !literal(text) {
+	if !isLiteral(text) {
 		return appendText(dst, text)
 	}
 	body, ended := strings.CutSuffix(text, "\n")
@@ -102,8 +92,8 @@ func appendScalar(dst []byte, v wire.Value, indent int) []byte {
 	return dst
 }
 
-// literal says whether a text of several lines can stand as a literal block that no reader changes.
-func literal(s string) bool {
+// isLiteral reports whether a text has several lines and every reader takes a literal block of it unchanged.
+func isLiteral(s string) bool {
 	body := strings.TrimSuffix(s, "\n")
 	if !strings.Contains(body, "\n") || strings.HasSuffix(body, "\n") || strings.HasPrefix(s, " ") || strings.HasPrefix(s, "\n") {
 		return false
@@ -113,22 +103,22 @@ func literal(s string) bool {
 			return false
 		}
 	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && odd(r) })
+	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && isOdd(r) })
 }
 
-// odd says whether r cannot stand in plain sight: control and format characters, and what YAML takes for a line break.
-func odd(r rune) bool {
+// isOdd reports whether r must be escaped: control and format characters, and line breaks of YAML.
+func isOdd(r rune) bool {
 	return !unicode.IsPrint(r) || unicode.Is(unicode.Cf, r) || r == '\u0085' || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }
 
-// appendText appends a key or a text on one line, quoted unless it is plainly a word or a sentence.
+// appendText appends a key or a text on one line. It quotes all texts that are not plain.
 func appendText(dst []byte, s string) []byte {
-	if plainText(s) {
+	if isPlain(s) {
 		return append(dst, s...)
 	}
 	quoted := wire.AppendQuoted(nil, s)
 	for _, r := range string(quoted) {
-		if odd(r) && r > 0x7e {
+		if isOdd(r) && r > 0x7e {
 			dst = append(dst, escape(r)...)
 			continue
 		}
@@ -152,15 +142,15 @@ func escape(r rune) string {
 	return mark + string(out)
 }
 
-// plainText says whether s reads as the same text without quotes, in YAML 1.1 and 1.2: it begins with a letter, holds
-// nothing but letters, digits and harmless marks, and is no word that stands for something else.
-func plainText(s string) bool {
-	if s == "" || len(s) > 200 || !letter(s[0]) || s[len(s)-1] == ' ' {
+// isPlain reports whether s reads as the same text without quotes, in YAML 1.1 and 1.2: it begins with a letter, holds
+// only letters, digits and harmless marks, and is not a word that stands for another value.
+func isPlain(s string) bool {
+	if s == "" || len(s) > 200 || !isLetter(s[0]) || s[len(s)-1] == ' ' {
 		return false
 	}
 	for i := range len(s) {
 		c := s[i]
-		if !letter(c) && (c < '0' || c > '9') && !strings.ContainsRune(" _-./(),;", rune(c)) {
+		if !isLetter(c) && (c < '0' || c > '9') && !strings.ContainsRune(" _-./(),;", rune(c)) {
 			return false
 		}
 	}
@@ -171,4 +161,4 @@ func plainText(s string) bool {
 	return true
 }
 
-func letter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
