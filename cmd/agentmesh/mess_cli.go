@@ -54,6 +54,7 @@ func (o messOut) show(a *app, v wire.Value) error {
 }
 
 const messAPI = "mess/exchange/"
+
 // errNoName is for a ref or an id that a script left empty: the path with it would be one of something else.
 var errNoName = failHint(exitUsage, errors.New("the ref or id is empty"), "agentmesh mess list")
 
@@ -84,8 +85,7 @@ func messPost(ctx context.Context, a *app, b mess.Block) (wire.Value, error) {
 
 // messAnswer reads what the exchange answers.
 func messAnswer(raw []byte) (wire.Value, error) {
-	const many = 1_000_000
-	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, many)
+	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, 1_000_000)
 	if err != nil {
 		return v, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
 	}
