@@ -1,14 +1,9 @@
 package directory
 
 import (
-	"context"
 	"fmt"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -16,74 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
-// browserWait bounds every wait for the browser, on a machine that does much else.
-const browserWait = 60 * time.Second
-
-// browser starts a browser. The test fails where its console complains.
-func browser(t *testing.T) context.Context {
-	t.Helper()
-	var listening sync.WaitGroup
-	t.Cleanup(listening.Wait) // after the browser has stopped
-	ctx := browsertest.Start(t)
-	messages := chromedp.Console(ctx)
-	listening.Go(func() {
-		for m, err := range messages {
-			if err != nil {
-				return
-			}
-			switch m.Type {
-			case chromedp.ConsoleError, chromedp.ConsoleWarning, chromedp.ConsoleException:
-				t.Errorf("the browser says: %s: %s %s", m.Type, m.Text, m.URL)
-			}
-		}
-	})
-	return ctx
-}
-
-func do(t *testing.T, browser context.Context, actions ...chromedp.Action[chromedp.Void]) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(browser, browserWait)
-	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		t.Fatalf("browser: %v", err)
-	}
-}
-
-func see[T any](t *testing.T, browser context.Context, action chromedp.Action[T]) T {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(browser, browserWait)
-	defer cancel()
-	v, err := chromedp.Run(ctx, action)
-	if err != nil {
-		t.Fatalf("browser: %v", err)
-	}
-	return v
-}
-
-// until waits for a script to say true.
-func until(t *testing.T, browser context.Context, script string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(browser, browserWait)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+script+")")); err == nil && ok {
-			return
-		}
-		select {
-		case <-tick.C: // an error may come of a page that is just changing
-		case <-ctx.Done():
-			text := see(t, browser, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText`))
-			t.Fatalf("%s never came true; the page is\n%s", script, text)
-		}
-	}
-}
-
 // TestFaceInBrowser looks at the pages as people do: light and dark, on a telephone and on a desk, with the keyboard
-// alone. Nothing may stick out sideways and no text may be faint. AGENTMESH_SCREENSHOTS names a folder for pictures.
+// alone. Nothing may stick out sideways and no text may be faint.
 func TestFaceInBrowser(t *testing.T) {
-	browser := browser(t)
+	tab := browsertest.NewTab(t, browsertest.Start(t))
 	w := newWorld(t, func(c *Config) { c.Local, c.BaseURL = true, "http://localhost/v1" })
 	w.register(alice, testCard("am_sarah", text("name", "Sarah's Assistant"), text("description", "Books meetings in Zürich and answers mail"),
 		members("capabilities", "scheduling", "travel.transit", "a-capability-with-a-name-that-is-much-longer-than-any-line-of-a-telephone-and-has-no-blank"),
@@ -96,76 +27,58 @@ func TestFaceInBrowser(t *testing.T) {
 	server := httptest.NewServer(w.edge.Handler())
 	t.Cleanup(server.Close)
 
-	// No page needs a script: none runs from here on.
-	off, cancel := context.WithTimeout(browser, browserWait)
-	_, err := chromedp.Call(off, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-	cancel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tab.WithoutScript() // no page needs one
 
 	// The keyboard alone: past the skip link to the search, to the first agent, to its page.
-	do(t, browser, chromedp.EmulateViewport(1200, 900), chromedp.Navigate(server.URL+"/"))
-	do(t, browser, chromedp.KeyEvent("\t"))
-	until(t, browser, `document.activeElement.className === "skip"`)
+	tab.Do(chromedp.Navigate(server.URL + "/"))
+	tab.Do(chromedp.KeyEvent("\t"))
+	tab.Until(`document.activeElement.className === "skip"`)
 	tabTo := func(what string) {
 		t.Helper()
 		for range 40 {
-			if see(t, browser, chromedp.Evaluate[bool]("!!("+what+")")) {
+			if browsertest.Eval[bool](tab, "!!("+what+")") {
 				return
 			}
-			do(t, browser, chromedp.KeyEvent("\t"))
+			tab.Do(chromedp.KeyEvent("\t"))
 		}
 		t.Fatalf("the keyboard never reaches %s", what)
 	}
 	tabTo(`document.activeElement.name === "q"`)
-	do(t, browser, chromedp.KeyEvent("sarah osaka"), chromedp.KeyEvent("\r"))
-	until(t, browser, `location.search.includes("q=sarah+osaka") && document.querySelectorAll("article").length === 0 && document.querySelector(".empty")`)
+	tab.Do(chromedp.KeyEvent("sarah osaka"), chromedp.KeyEvent("\r"))
+	tab.Until(`location.search.includes("q=sarah+osaka") && document.querySelectorAll("article").length === 0 && document.querySelector(".empty")`)
 	tabTo(`document.activeElement.name === "q"`)
-	do(t, browser, chromedp.Evaluate[chromedp.Void](`document.activeElement.select()`), chromedp.KeyEvent("assist"), chromedp.KeyEvent("\r"))
-	until(t, browser, `document.querySelectorAll("article").length === 1`)
+	tab.Do(chromedp.Evaluate[chromedp.Void](`document.activeElement.select()`), chromedp.KeyEvent("assist"), chromedp.KeyEvent("\r"))
+	tab.Until(`document.querySelectorAll("article").length === 1`)
 	tabTo(`document.activeElement.pathname === "/agents/am_sarah"`)
-	do(t, browser, chromedp.KeyEvent("\r"))
-	until(t, browser, `location.pathname === "/agents/am_sarah" && document.querySelector("svg.qr") && document.querySelector("h1").innerText === "Sarah's Assistant"`)
+	tab.Do(chromedp.KeyEvent("\r"))
+	tab.Until(`location.pathname === "/agents/am_sarah" && document.querySelector("svg.qr") && document.querySelector("h1").innerText === "Sarah's Assistant"`)
 
 	// One click takes a whole command, and nothing but it.
-	do(t, browser, chromedp.Click(`pre[aria-label="Command that gets the card"]`))
-	if got := see(t, browser, chromedp.Evaluate[string](`getSelection().toString().trim()`)); got != "curl http://localhost/v1/agents/am_sarah" {
+	tab.Click(`pre[aria-label="Command that gets the card"]`)
+	if got := browsertest.Eval[string](tab, `getSelection().toString().trim()`); got != "curl http://localhost/v1/agents/am_sarah" {
 		t.Errorf("a click on the command selects %q", got)
 	}
 
 	// How to register is one link away.
-	do(t, browser, chromedp.Click(`a[href="/#join"]`))
-	until(t, browser, `location.hash === "#join" && document.querySelector("#join").getBoundingClientRect().top < innerHeight`)
+	tab.Click(`a[href="/#join"]`)
+	tab.Until(`location.hash === "#join" && document.querySelector("#join").getBoundingClientRect().top < innerHeight`)
 
-	shots := os.Getenv("AGENTMESH_SCREENSHOTS")
 	for _, scheme := range []string{"light", "dark"} {
-		ctx, cancel := context.WithTimeout(browser, browserWait)
-		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		browsertest.Call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 		})
-		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, width := range []int64{320, 768, 1280} {
-			do(t, browser, chromedp.EmulateViewport(width, 900))
-			for name, path := range map[string]string{"front": "/", "found": "/?q=agent&capability=scheduling", "card": "/agents/am_sarah", "long": "/agents/am_long"} {
-				do(t, browser, chromedp.Navigate(server.URL+path))
-				if wide := see(t, browser, chromedp.Evaluate[int](`document.documentElement.scrollWidth`)); int64(wide) > width {
+			tab.Size(width, 900)
+			for _, path := range []string{"/", "/?q=agent&capability=scheduling", "/agents/am_sarah", "/agents/am_long"} {
+				tab.Do(chromedp.Navigate(server.URL + path))
+				if wide := browsertest.Eval[int](tab, `document.documentElement.scrollWidth`); int64(wide) > width {
 					t.Errorf("%s is %d wide on a screen of %d", path, wide, width)
 				}
-				for _, faint := range see(t, browser, chromedp.Evaluate[[]string](contrast)) {
+				for _, faint := range browsertest.Eval[[]string](tab, contrast) {
 					t.Errorf("%s, %s, %d: %s", path, scheme, width, faint)
 				}
-				for _, small := range see(t, browser, chromedp.Evaluate[[]string](unlabelled)) {
+				for _, small := range browsertest.Eval[[]string](tab, unlabelled) {
 					t.Errorf("%s has a control without a name: %s", path, small)
-				}
-				if shots != "" {
-					picture := see(t, browser, chromedp.FullScreenshot(100))
-					if err := os.WriteFile(filepath.Join(shots, fmt.Sprintf("%s-%s-%d.png", name, scheme, width)), picture, 0o600); err != nil {
-						t.Fatal(err)
-					}
 				}
 			}
 		}

@@ -91,6 +91,20 @@ func (tb *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
+// try carries out an action and reports whether its node was there. A script sees a new page before the driver does, which
+// may still look for a node of the page before.
+func (tb *Tab) try(action chromedp.Action[chromedp.Void]) bool {
+	tb.t.Helper()
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	err := chromedp.Do(ctx, action)
+	isStale := err != nil && strings.Contains(strings.ToLower(err.Error()), "not find node with given id")
+	if err != nil && !isStale {
+		tb.t.Fatalf("browser: %v\n%s", err, tb.text())
+	}
+	return !isStale
+}
+
 // text is what the page shows, for messages of tests.
 func (tb *Tab) text() string {
 	ctx, cancel := context.WithTimeout(tb.ctx, 5*time.Second)
@@ -161,8 +175,7 @@ func (tb *Tab) Open(url, secret string) {
 func (tb *Tab) Click(selector string) {
 	tb.t.Helper()
 	for end := time.Now().Add(patience); ; {
-		tb.Do(chromedp.WaitVisible(selector))
-		if tb.press(selector) {
+		if tb.try(chromedp.WaitVisible(selector)) && tb.press(selector) {
 			return
 		}
 		if time.Now().After(end) {
@@ -188,8 +201,7 @@ func (tb *Tab) press(selector string) bool {
 		was = is
 	}
 	if tb.scriptless { // then nothing moves, and nothing refuses a click
-		tb.Do(chromedp.Click(selector))
-		return true
+		return tb.try(chromedp.Click(selector))
 	}
 	// The owner's page stops a click that it refuses on its way down, in document.
 	if !Eval[bool](tb, fmt.Sprintf(`(() => {
@@ -200,7 +212,9 @@ func (tb *Tab) press(selector string) bool {
 	})()`, selector)) {
 		return false
 	}
-	tb.Do(chromedp.Click(selector))
+	if !tb.try(chromedp.Click(selector)) {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
 	refused, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`window.clickTaken === false`))
