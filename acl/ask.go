@@ -186,9 +186,6 @@ func (a Ask) entry(kind AuditKind, now time.Time) AuditEntry {
 	}
 }
 
-// Frees says whether a change makes room for another ask.
-func Frees(c store.Change) bool { return c.Delete && c.Record.NS == nsOpen }
-
 func freeing(slot string) store.Change {
 	return store.Change{Record: store.Record{NS: nsOpen, Key: slot}, IfRev: store.Any, Delete: true}
 }

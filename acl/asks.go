@@ -49,7 +49,6 @@ type Asks struct {
 	resolvers map[string]Resolver
 	decided   func(Ask)
 	opened    func(Ask) []store.Change // nil adds nothing
-	published func([]store.Change)     // nil tells nobody
 	audit     *Audit                   // nil keeps no log
 
 	crowded atomic.Pointer[crowd] // the last count that found no place; nil: there may be one
@@ -68,16 +67,6 @@ func (q *Asks) OnDecided(told func(Ask)) { q.decided = told }
 
 // OnOpen names what adds to the unit that opens an ask, such as word to the owner. It is for set-up, like Handle.
 func (q *Asks) OnOpen(adds func(Ask) []store.Change) { q.opened = adds }
-
-// OnPublished names what is told by [Asks.Published]. It is for set-up, like Handle.
-func (q *Asks) OnPublished(told func([]store.Change)) { q.published = told }
-
-// Published is for who commits a unit with asks that is not the node's own: it tells who watches them.
-func (q *Asks) Published(changes []store.Change) {
-	if q.published != nil {
-		q.published(changes)
-	}
-}
 
 // Log has what is asked, decided and withdrawn written to the audit log, each in its own unit. It is for set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -108,8 +109,13 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// Freed makes the next question count the places again, because one may be free.
-func (q *Asks) Freed() { q.crowded.Store(nil) }
+// Committed makes the next question count the places again if a unit that is committed frees one. It is an observer for
+// [store.Observed.OnCommit].
+func (q *Asks) Committed(changes []store.Change) {
+	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Delete && c.Record.NS == nsOpen }) {
+		q.crowded.Store(nil)
+	}
+}
 
 // makeRoom returns the changes that free a place for slot: none if there is one, and else those that end the ask which
 // has it. It is store.ErrQuota if no place can be had.

@@ -111,9 +111,6 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if err != nil {
 		return fmt.Errorf("store report: %w", err)
 	}
-	if r.cfg.Notices != nil {
-		r.cfg.Notices.Published(changes)
-	}
 	r.log.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
 	return nil
 }

@@ -398,8 +398,8 @@ func (a *acceptance) draft(payload wire.Value) wire.Draft {
 
 // apply is the step of AM-26. A twin that another process accepted meanwhile is answered as a repeat.
 func (a *acceptance) apply(ctx context.Context, status int, reply signed, records []store.Change) (bridge.Outcome, error) {
-	records = append(records, a.opened()...)
-	step := store.Step{Records: append(records, a.in.Records...), Now: a.now, Replay: &store.Replay{
+	records = slices.Concat(records, a.opened(), a.in.Records)
+	step := store.Step{Records: records, Now: a.now, Replay: &store.Replay{
 		Sender: string(a.in.Peer), MessageID: string(a.in.MessageID), Digest: a.in.Digest,
 		Conv: a.key, Status: status, Answer: reply.Raw,
 		Expires: conversations.Sooner(a.now.Add(a.n.replayFor()), a.in.Purge),
@@ -414,7 +414,6 @@ func (a *acceptance) apply(ctx context.Context, status int, reply signed, record
 	case applied.Dup:
 		return repeat(*applied.Replay)
 	}
-	a.n.published(records)
 	return bridge.Outcome{Status: status, Reply: &reply.Message, Raw: reply.Raw}, nil
 }
 

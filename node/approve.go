@@ -303,11 +303,8 @@ func (v *verdict) storeReply(payload wire.Value, records []store.Change) error {
 // apply is the one step of the decision about the message.
 func (v *verdict) apply(ctx context.Context) error {
 	v.thread.Into(&v.step)
-	if _, err := v.n.store.Steps().Apply(ctx, v.step); err != nil {
-		return err
-	}
-	v.n.published(v.step.Records)
-	return nil
+	_, err := v.n.store.Steps().Apply(ctx, v.step)
+	return err
 }
 
 // reply is an answer to the item that leaves through the outbox. The caller also stores it as the item's answer, with

@@ -82,8 +82,8 @@ func (n *Node) KeepOpen(intent wire.Intent, d time.Duration) { n.idle[intent] = 
 type Aside interface {
 	// Aside returns what changes in the step that takes the message in.
 	Aside(in bridge.Inbound) []store.Change
-	// Published is told of the changes of a step that is committed. It must not block.
-	Published(changes []store.Change)
+	// Committed is told of the changes of each unit that is committed in this process. It must not block.
+	Committed(changes []store.Change)
 }
 
 // Failures is an [Aside] that also follows messages of ours that will never be delivered.

@@ -163,7 +163,6 @@ func (n *Node) answered(ask acl.Ask) {
 	n.log.LogAttrs(context.Background(), slog.LevelInfo, "decision",
 		slog.String("ask", ask.ID), slog.String("kind", ask.Kind), slog.String("peer", wire.OneLine(ask.Subject, 256)),
 		slog.String("choice", string(ask.Choice)), slog.String("by", wire.OneLine(ask.By, 64)))
-	n.bridgeAskEnded(ask)
 }
 
 // text says why an attempt failed, "" for none.

@@ -56,8 +56,8 @@ func (a *alarm) clear() {
 	a.at = time.Time{}
 }
 
-// opened sets the alarm for the questions that changes open.
-func (a *alarm) opened(changes []store.Change) {
+// committed sets the alarm for the questions that a committed unit opens.
+func (a *alarm) committed(changes []store.Change) {
 	for _, c := range changes {
 		if end, ok := acl.Opens(c); ok {
 			a.sooner(end)

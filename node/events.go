@@ -153,6 +153,26 @@ func (w *watcher) give(ev Event) {
 	w.ch <- Event{Topic: TopicReset}
 }
 
+// observe has the node and its parts learn of every change that is committed in this process.
+func (n *Node) observe() {
+	n.store.OnCommit(func(changes []store.Change) {
+		if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsInbox }) {
+			n.fresh.give()
+		}
+		n.events.publish(eventsOf(changes)...)
+		for _, a := range n.asides {
+			a.Committed(changes)
+		}
+	})
+	n.store.OnCommit(n.ends.committed)
+	n.store.OnCommit(n.notices.Committed)
+	n.store.OnCommit(n.outbox.committed)
+	n.store.OnCommit(n.asks.Committed)
+	if n.cfg.Agreed != nil {
+		n.store.OnCommit(n.cfg.Agreed.Committed)
+	}
+}
+
 // topicOf says which list shows records of a namespace.
 var topicOf = map[string]Topic{
 	nsInbox: TopicInbox, "asks": TopicApprovals, nsOutbox: TopicOutbox, "notices": TopicNotices,
@@ -162,7 +182,7 @@ var topicOf = map[string]Topic{
 // eventsOf are the events of a committed step: one for each record that a list shows, and one for each conversation.
 func eventsOf(changes []store.Change) []Event {
 	var list []Event
-	told := make(map[string]bool)
+	told := make(map[string]bool, 1)
 	for _, c := range changes {
 		topic, ok := topicOf[c.Record.NS]
 		if !ok {

@@ -102,12 +102,8 @@ func (n *Node) auditExpired(ctx context.Context, now time.Time) error {
 func (n *Node) tellOnce(ctx context.Context, what string, until time.Time, notice store.Change, now time.Time) error {
 	changes := []store.Change{notice, {Record: store.Record{NS: nsWarned, Key: what, Body: []byte("{}"), Expires: until}}}
 	err := n.store.Records().Apply(ctx, changes, now)
-	switch {
-	case errors.Is(err, store.ErrConflict):
+	if errors.Is(err, store.ErrConflict) {
 		return nil
-	case err != nil:
-		return err
 	}
-	n.published(changes)
-	return nil
+	return err
 }

@@ -199,11 +199,8 @@ func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Tim
 		}
 		thread.Into(&step)
 	}
-	if _, err := n.store.Steps().Apply(ctx, step); err != nil {
-		return err
-	}
-	n.published(step.Records)
-	return nil
+	_, err = n.store.Steps().Apply(ctx, step)
+	return err
 }
 
 // trim bounds the conversations that are kept. They come newest first, so what lies beyond MaxKept and MaxBytes is

@@ -35,12 +35,7 @@ func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error 
 		Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{Key: "key/" + string(change.Agent), Term: "key", Max: 1000})
 	notice := n.notice("key-change", change.Agent, "", store.ConvKey{Peer: string(change.Agent)}, now)
-	records := append(changes, n.notices.Change(notice))
-	if err := n.store.Records().Apply(ctx, records, now); err != nil {
-		return err
-	}
-	n.published(records)
-	return nil
+	return n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
 }
 
 // changedKey is the body of an askKeyChange question.
@@ -75,6 +70,5 @@ func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decis
 		return err
 	}
 	r.n.cards.Drop(body.Agent)
-	r.n.published(changes)
 	return nil
 }

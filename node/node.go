@@ -113,7 +113,7 @@ type Node struct {
 	started  time.Time
 	clock    *store.WallClock
 
-	store      store.Store
+	store      *store.Observed
 	book       *conversations.Book
 	rules      *acl.Rules
 	recipients *acl.Rules // to whom our side may write without asking
@@ -173,13 +173,15 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	cfg.Window.Past = orDefault(cfg.Window.Past, client.DefaultPast)
 	cfg.Window.Future = orDefault(cfg.Window.Future, client.DefaultFuture)
+	observed := store.Observe(cfg.Store)
+	cfg.Store = observed
 	n := &Node{
 		window:  cfg.Window,
 		cfg:     cfg,
 		log:     cfg.Logger,
 		started: time.Now(),
 		clock:   store.NewWallClock(cfg.Logger),
-		store:   cfg.Store,
+		store:   observed,
 		book:    &conversations.Book{Steps: cfg.Store.Steps(), Idle: cfg.Idle, Retention: cfg.Retention, MaxBytes: cfg.MaxConvBytes},
 		rules:   acl.NewRules(cfg.Store.Records(), cfg.Policy),
 		asks:    acl.NewAsks(cfg.Store),
@@ -218,7 +220,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.keeper = newKeeper(n)
 	n.asks.OnDecided(n.answered)
 	n.asks.OnOpen(n.bridgeAsked)
-	n.asks.OnPublished(n.published)
+	n.observe()
 	n.measure(cfg.Metrics)
 	if err := n.restore(ctx); err != nil {
 		return nil, fmt.Errorf("restore node state: %w", err)

@@ -113,11 +113,11 @@ func (o *outbox) busy(now time.Time) bool {
 	return o.active > 0 || len(o.ready) > 0 && !o.ready[0].letters[0].due.After(now)
 }
 
-// posted has the letters among the changes of a committed step delivered.
-func (o *outbox) posted(changes []store.Change) {
+// committed has the new letters among the changes of a committed unit delivered.
+func (o *outbox) committed(changes []store.Change) {
 	var letters []Letter
 	for _, c := range changes {
-		if c.Record.NS != nsOutbox || c.Delete {
+		if c.Record.NS != nsOutbox || c.Delete || c.IfRev != store.Absent {
 			continue
 		}
 		l, err := decodeLetter(c.Record)

@@ -104,11 +104,8 @@ func (n *Node) openOutgoing(ctx context.Context, out Outgoing, to recipient, p p
 			step.Records = append(step.Records, item.change())
 		}
 	}
-	if _, err := n.store.Steps().Apply(ctx, step); err != nil {
-		return acl.Ask{}, err
-	}
-	n.published(step.Records)
-	return ask, nil
+	_, err = n.store.Steps().Apply(ctx, step)
+	return ask, err
 }
 
 // outgoingResolver carries out what the owner decided about a message of ours.
@@ -222,11 +219,8 @@ func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d
 			step.Records = append(step.Records, item.change())
 		}
 	}
-	if _, err := n.store.Steps().Apply(ctx, step); err != nil {
-		return err
-	}
-	n.published(step.Records)
-	return nil
+	_, err = n.store.Steps().Apply(ctx, step)
+	return err
 }
 
 const noteNotSent = "you did not let the answer out that waited"

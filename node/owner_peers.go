@@ -272,7 +272,6 @@ func (n *Node) changePeer(ctx context.Context, id wire.AgentID, change peerChang
 	if change.Action == "repin" {
 		n.cards.Drop(id)
 	}
-	n.published(changes)
 	return nil
 }
 

@@ -4,17 +4,14 @@ import (
 	"context"
 	"encoding/hex"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // statusCap bounds what status counts; beyond it the owner sees "1000".
@@ -107,24 +104,6 @@ func (n *Node) storeState(ctx context.Context) string {
 		return err.Error()
 	}
 	return "ok"
-}
-
-// published wakes whoever waits for what a committed step changed.
-func (n *Node) published(changes []store.Change) {
-	n.fresh.give()
-	n.events.publish(eventsOf(changes)...)
-	n.ends.opened(changes)
-	n.notices.Published(changes)
-	n.outbox.posted(changes)
-	for _, a := range n.asides {
-		a.Published(changes)
-	}
-	if slices.ContainsFunc(changes, acl.Frees) {
-		n.asks.Freed()
-	}
-	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == calendar.Namespace }) {
-		n.cfg.Agreed.Published()
-	}
 }
 
 func hexOf(sum [32]byte) string { return hex.EncodeToString(sum[:]) }

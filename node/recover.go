@@ -101,12 +101,7 @@ const noteDeleted = "the conversation was deleted"
 
 // changeItem stores an item with other changes.
 func (n *Node) changeItem(ctx context.Context, item Item, more []store.Change) error {
-	records := append(more, item.change())
-	if err := n.store.Records().Apply(ctx, records, time.Now()); err != nil {
-		return err
-	}
-	n.published(records)
-	return nil
+	return n.store.Records().Apply(ctx, append(more, item.change()), time.Now())
 }
 
 // askInterrupted asks the owner whether the hook of an item may run again.

@@ -204,10 +204,5 @@ func (n *Node) sendAnswer(ctx context.Context, raw []byte, now time.Time) error 
 	}
 	change := letter.change()
 	change.Max = maxQueued
-	records := []store.Change{change}
-	if err := n.store.Records().Apply(ctx, records, now); err != nil {
-		return err
-	}
-	n.published(records)
-	return nil
+	return n.store.Records().Apply(ctx, []store.Change{change}, now)
 }

@@ -145,7 +145,6 @@ func (a *acceptance) unseal(ctx context.Context) error {
 		if err := a.n.store.Records().Apply(ctx, []store.Change{change}, a.now); err != nil {
 			return err
 		}
-		a.n.published([]store.Change{change})
 		return wire.ErrSealed.Because(err)
 	}
 	a.in.Payload = o.Payload

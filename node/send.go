@@ -269,7 +269,6 @@ func (p *posting) apply(ctx context.Context, decided []store.Change) (m wire.Mes
 		p.n.outbox.unwatch(p.out.letter)
 		return m, err
 	}
-	p.n.published(p.step.Records)
 	return m, nil
 }
 
@@ -332,7 +331,7 @@ func (p *posting) answers(ctx context.Context, raw []byte, decided []store.Chang
 }
 
 // enqueue signs a message, records it on t and returns it with the change that puts it into the outbox, for the step
-// that t goes into. After the commit the caller calls [Node.published].
+// that t goes into.
 func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wire.Message, []byte, []store.Change, error) {
 	if out.InReplyTo != "" {
 		out.Payload = withMeta(out.Payload, "in_reply_to", string(out.InReplyTo)) // AM-16, AM-34

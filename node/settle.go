@@ -41,7 +41,6 @@ func (n *Node) end(ctx context.Context, l Letter, fill func(context.Context, *en
 		e.l.Ended, e.l.Keep = now.UTC(), now.Add(n.cfg.Retention)
 		if err = e.apply(ctx, fill); err == nil {
 			n.attempted(e.l, string(e.l.State), e.l.Err.text())
-			n.published(e.step.Records)
 			n.outbox.tell(l.ID, e.sent)
 			if e.run != nil {
 				n.start(e.run)

@@ -53,7 +53,6 @@ func (s *settlement) apply(ctx context.Context) (out bridge.Outcome, err error) 
 	if _, err := n.store.Steps().Apply(ctx, s.step); err != nil {
 		return out, err
 	}
-	n.published(s.step.Records)
 	if s.left != nil {
 		s.left()
 	}

@@ -86,7 +86,6 @@ func (n *Node) ownerRejectStrangers(c echo.Context) error {
 		return err
 	}
 	rejected, err := n.RejectStrangers(c.Request().Context(), req.By)
-	n.fresh.give()
 	if err != nil {
 		n.log.Warn("reject strangers", "rejected", rejected, "err", err)
 		return fault(http.StatusConflict, fmt.Sprintf("%d were rejected, and some could not be", rejected), "see agentmesh approvals list, and repeat")
@@ -105,7 +104,6 @@ func (p *pages) rejectStrangers(c echo.Context) error {
 		return err
 	}
 	_, err := p.n.RejectStrangers(c.Request().Context(), doorPage)
-	p.n.fresh.give()
 	if err != nil {
 		return ownerError(err)
 	}

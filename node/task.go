@@ -34,10 +34,6 @@ func (n *Node) Lay(ctx context.Context, t bridge.Task, changes []store.Change) e
 			return nil
 		}
 		err = n.store.Records().Apply(ctx, all, time.Now())
-		if err == nil {
-			n.published(all)
-			return nil
-		}
 		if !isConflict(err) || try == maxConflicts {
 			return err
 		}
@@ -132,7 +128,6 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		if err := item.answerable(); err != nil {
 			return wire.Value{}, err
 		}
-		var all []store.Change
 		result, err := a.Answer(ctx, bridge.Answer{
 			About: item.About, Turn: item.Turn, Payload: payload,
 			Ends: func(over bool) []store.Change {
@@ -140,12 +135,10 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 				if after.State = ItemRead; over {
 					after.State = ItemAnswered
 				}
-				all = append(slices.Clone(changes), after.change())
-				return all
+				return append(slices.Clone(changes), after.change())
 			},
 		})
 		if err == nil {
-			n.published(all)
 			return result, nil
 		}
 		now, again := n.Item(ctx, item.ID)

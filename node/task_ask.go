@@ -79,11 +79,7 @@ func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 			item.State, item.Note = ItemNew, noteNotSent
 			changes = append(changes, item.change())
 		}
-		if err := n.store.Records().Apply(ctx, changes, d.Now); err != nil {
-			return err
-		}
-		n.published(changes)
-		return nil
+		return n.store.Records().Apply(ctx, changes, d.Now)
 	}
 	if !waits {
 		return ErrAnswered

@@ -55,12 +55,11 @@ func newMew(p *process, links []linkConfig) (bridgeService, error) {
 
 // mewInvited tells the owner of an invite that named an address: whoever sends the invitation needs the token, which
 // the inviter has.
-func (p *process) mewInvited(i mew.Invitation) (store.Change, func()) {
-	c := p.notices.Change(notify.Notice{
+func (p *process) mewInvited(i mew.Invitation) store.Change {
+	return p.notices.Change(notify.Notice{
 		Kind: "mew-invited", Title: "somebody was invited to a MEW space", At: time.Now(),
 		Text: fmt.Sprintf("%s to space %s, invitation for %s, %s", i.Participant, i.Space, i.Email, i.URL),
 	})
-	return c, func() { p.notices.Published([]store.Change{c}) }
 }
 
 // socketURL is where WebSockets reach the listener.

@@ -89,10 +89,7 @@ func (p *process) sign(hook *notify.Webhook) error {
 
 // tell gives the owner a notice that belongs to no step.
 func (p *process) tell(ctx context.Context, n notify.Notice) {
-	change := p.notices.Change(n)
-	if err := p.store.Records().Apply(ctx, []store.Change{change}, n.At); err != nil {
+	if err := p.store.Records().Apply(ctx, []store.Change{p.notices.Change(n)}, n.At); err != nil {
 		p.log.ErrorContext(ctx, "store notice", "err", err)
-		return
 	}
-	p.notices.Published([]store.Change{change})
 }

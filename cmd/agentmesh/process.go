@@ -43,7 +43,8 @@ type process struct {
 
 	passphrase func() ([]byte, error) // of the key files; whoever types it types it once
 
-	store    *bolt.Store
+	db       *bolt.Store
+	store    *store.Observed // what the services use: db, reporting what they commit
 	http     *client.HTTP
 	edge     *httpapi.Server
 	certs    *certs.Source // of a serve, nil where the listener speaks plain HTTP
@@ -79,17 +80,18 @@ func (a *app) open(ctx context.Context, cfg Config) (*process, error) {
 	if h.lostDatabase() {
 		p.log.Warn("the database is missing: a new one is made, which knows nothing of what happened before", "path", h.path(fileDatabase))
 	}
-	p.store, err = bolt.Open(ctx, h.path(fileDatabase), bolt.Config{
+	p.db, err = bolt.Open(ctx, h.path(fileDatabase), bolt.Config{
 		Logger: p.log, MinFree: offBelowOne(int64(cfg.MinFreeDisk)), Committed: commitMetrics(p.metrics),
 	})
 	if err != nil {
 		return nil, h.openFault(err)
 	}
 	if p.release, err = h.hold(); err != nil {
-		return nil, errors.Join(err, p.store.Close())
+		return nil, errors.Join(err, p.db.Close())
 	}
 	h.dropUnfinished()
-	storeMetrics(p.metrics, p.store)
+	p.store = store.Observe(p.db)
+	storeMetrics(p.metrics, p.db)
 	return p, nil
 }
 
@@ -165,6 +167,7 @@ func (p *process) assemble(ctx context.Context, base string) error {
 		}
 	}
 	if p.node == nil { // else the node did
+		p.store.OnCommit(p.notices.Committed)
 		node.MountAudit(p.owner.Group(), p.audit)
 		p.mountStatus(p.owner.Group())
 	}
@@ -192,7 +195,7 @@ func (p *process) addDirectory(base string) {
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.registry.MountOwner(p.owner.Group())
-	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.store.Indexed(ctx) })
+	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.db.Indexed(ctx) })
 	p.edge.Health("directory", p.registry.Health)
 	if !p.mirror {
 		p.edge.Health("relay", p.registry.RelayHealth)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // A text for an intent that needs an object is refused with an example of that very intent.
@@ -45,7 +45,7 @@ func TestRelayRegistrationsPerHour(t *testing.T) {
 		{"public", "https://relay.example.org", 10, false},
 		{"public, switched off", "https://relay.example.org", 0, true},
 	} {
-		p := &process{store: meshtest.Store(t).(*bolt.Store), cfg: defaultConfig()}
+		p := &process{store: store.Observe(meshtest.Store(t)), cfg: defaultConfig()}
 		p.cfg.PublicURL, p.cfg.AgentRelay.RegistrationsPerHour = tt.public, tt.perHour
 		if n := p.relayConfig().RegistrationsPerHour; n < 0 != tt.unlimited || n == 0 {
 			t.Errorf("%s: %d registrations an hour, unlimited: %v", tt.name, n, tt.unlimited)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -76,13 +77,12 @@ func (e entry) record() store.Record {
 	return store.Record{NS: Namespace, Key: e.Event.UID, Body: body, Terms: []string{"state:" + string(e.State)}, Expires: end.Add(keepAfter)}
 }
 
-// Agreed returns the change that keeps an event, for the step that agrees on it. Call [Book.Published] after it.
+// Agreed returns the change that keeps an event, for the unit that agrees on it.
 func (b *Book) Agreed(e Event) store.Change {
 	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
 }
 
-// Cancelled returns an event and the changes that take it out again, none where it is not known or gone already. Call
-// [Book.Published] after the step.
+// Cancelled returns an event and the changes that take it out again, none if it is not known or gone already.
 func (b *Book) Cancelled(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
 	rec, err := b.cfg.Records.Get(ctx, Namespace, uid, now)
 	if err != nil {
@@ -99,11 +99,14 @@ func (b *Book) Cancelled(ctx context.Context, uid string, now time.Time) (Event,
 	return e.Event, []store.Change{{Record: e.record(), IfRev: rec.Rev}}, nil
 }
 
-// Published wakes the writer after a step.
-func (b *Book) Published() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
+// Committed wakes the writer if a unit that is committed changes what is to be written. It is an observer for
+// [store.Observed.OnCommit].
+func (b *Book) Committed(changes []store.Change) {
+	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == Namespace }) {
+		select {
+		case b.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 

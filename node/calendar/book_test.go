@@ -44,10 +44,11 @@ func TestBookTriesAgain(t *testing.T) {
 		go func() { defer close(done); book.Run(ctx) }()
 		defer func() { stop(); <-done }()
 		e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: time.Now().Add(48 * time.Hour), Duration: time.Hour, Made: time.Now()}
-		if err := recs.Apply(t.Context(), []store.Change{book.Agreed(e)}, time.Now()); err != nil {
+		written := []store.Change{book.Agreed(e)}
+		if err := recs.Apply(t.Context(), written, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		book.Published()
+		book.Committed(written)
 		synctest.Wait()
 		if w.puts.Load() != 0 || told.Load() != 1 {
 			t.Fatalf("after the first try: %d written, told %d times", w.puts.Load(), told.Load())
@@ -71,12 +72,13 @@ func TestFolder(t *testing.T) {
 		UID: calendar.UID("am_x", "../../etc/passwd"), Title: "Coffee\nEND:VEVENT\nBEGIN:VEVENT", Location: "a;b,c\\d", With: "Sarah",
 		Start: now.Add(72 * time.Hour), Duration: time.Hour, Made: now,
 	}
+	written := []store.Change{book.Agreed(e)}
 	work := func() {
 		t.Helper()
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
-		book.Published()
+		book.Committed(written)
 		deadline := time.Now().Add(time.Minute)
 		for {
 			events, err := os.ReadDir(dir)
@@ -87,7 +89,7 @@ func TestFolder(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the folder has %v, the book %v", events, list)
 			}
-			book.Published()
+			book.Committed(written)
 			runtime.Gosched()
 		}
 		stop()

@@ -217,7 +217,7 @@ func TestCancelledAtCalDAV(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
 		defer func() { stop(); <-done }()
-		book.Published()
+		book.Committed(changes)
 		if away.Load() {
 			return
 		}

@@ -27,8 +27,8 @@ import (
 type Member struct {
 	*node.Node
 	Name    string
-	URL     string // of its endpoint
-	Store   store.Store
+	URL     string      // of its endpoint
+	Store   store.Store // reports commits to this member's node
 	Notices *notify.Box
 	Public  http.Handler // the endpoint and what else strangers reach
 	Owner   http.Handler // the owner API, under /owner
@@ -66,7 +66,11 @@ func (m *Mesh) Restart(old *Member, configure func(*node.Config)) *Member {
 // had been killed.
 func (m *Mesh) Copy(old *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
-	return m.member(old.Name, old.Store, configure)
+	s := old.Store
+	if o, ok := s.(*store.Observed); ok {
+		s = o.Store // another process does not learn what this one commits
+	}
+	return m.member(old.Name, s, configure)
 }
 
 // member makes a node that does not run yet.
@@ -91,7 +95,8 @@ func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) 
 	if configure != nil {
 		configure(&cfg)
 	}
-	mem.Store = cfg.Store
+	mem.Store = store.Observe(cfg.Store)
+	cfg.Store = mem.Store
 	var err error
 	if mem.Node, err = node.New(context.Background(), cfg); err != nil {
 		m.t.Fatalf("start node %s: %v", name, err)

@@ -131,11 +131,12 @@ func (b *Box) tells(kind string) bool {
 	return b.cfg.Target != nil && (len(b.cfg.Kinds) == 0 || slices.Contains(b.cfg.Kinds, kind))
 }
 
-// Published tells the owner of the notices among the changes of a step that is committed. It never blocks.
-func (b *Box) Published(changes []store.Change) {
+// Committed logs the notices among the changes of a unit that is committed, and has the owner told. It never blocks. It
+// is an observer for [store.Observed.OnCommit].
+func (b *Box) Committed(changes []store.Change) {
 	for _, c := range changes {
-		if c.Record.NS != Namespace || c.Delete {
-			continue
+		if c.Record.NS != Namespace || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
+			continue // no notice, or the mark that the owner was told of one
 		}
 		n, err := decode(c.Record.Body)
 		if err != nil {

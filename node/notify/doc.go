@@ -4,5 +4,5 @@
 // A notice carries no text of a message, but for the title, time and place of an agreed event (AM-36). What a peer
 // wrote is capped and stripped here, whoever made the notice. It decides nothing and asks nothing: that is acl.Ask.
 //
-// Start with [New]; put [Box.Change] into the step, call [Box.Published] after the commit, and run [Box.Run].
+// Start with [New]; put [Box.Change] into the step, register [Box.Committed] as an observer of the store, and run [Box.Run].
 package notify

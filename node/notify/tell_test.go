@@ -70,7 +70,7 @@ func (b telling) happens(t *testing.T, kind string) {
 	if err := b.recs.Apply(t.Context(), []store.Change{change}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	b.Published([]store.Change{change})
+	b.Committed([]store.Change{change})
 }
 
 // bubble runs f in a synctest bubble over a database of its own.
@@ -271,7 +271,7 @@ func TestFloodOfNotices(t *testing.T) {
 		if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		b.Published(changes)
+		b.Committed(changes)
 		b.happens(t, "key-change")
 		time.Sleep(time.Hour)
 		got := r.batches()

@@ -60,9 +60,10 @@ func (b *Bridge) Aside(in bridge.Inbound) []store.Change {
 	}}}
 }
 
-// Published implements the node's Aside.
-func (b *Bridge) Published(changes []store.Change) {
-	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsAside }) {
+// Committed implements the node's Aside. It does not wake the courier for what the courier itself puts off or removes.
+func (b *Bridge) Committed(changes []store.Change) {
+	said := func(c store.Change) bool { return c.Record.NS == nsAside && c.IfRev == store.Any && !c.Delete }
+	if slices.ContainsFunc(changes, said) {
 		b.x.wakeCourier()
 	}
 }

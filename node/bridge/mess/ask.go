@@ -83,11 +83,7 @@ func (b *Bridge) open(kind, matter string, body askBody, title string, now time.
 
 // ask commits a unit with a question.
 func (b *Bridge) ask(ctx context.Context, changes []store.Change) error {
-	err := b.x.records.Apply(ctx, changes, time.Now())
-	if err == nil {
-		b.cfg.Asks.Published(changes)
-	}
-	return err
+	return b.x.records.Apply(ctx, changes, time.Now())
 }
 
 // maxShown is how many capabilities of somebody who registers a question names; the executors' list has them all.

@@ -92,7 +92,7 @@ func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, pushes: pushes{http: cfg.HTTP, log: cfg.Logger}}
 	b.door = &door{x: b.x, local: cfg.Local}
 	if cfg.Asks != nil {
-		b.door.ask, b.door.answered, b.door.published = b.askRegistration, b.registrationAnswered, cfg.Asks.Published
+		b.door.ask, b.door.answered = b.askRegistration, b.registrationAnswered
 		b.resolvers()
 	}
 	if cfg.Mirror != "" {

@@ -67,11 +67,7 @@ func (b *Bridge) lay(ctx context.Context, t *Thread, changes []store.Change) err
 		return err
 	}
 	if b.cfg.Desk == nil {
-		if err := b.x.records.Apply(ctx, changes, time.Now()); err != nil {
-			return err
-		}
-		b.cfg.Notices.Published(changes)
-		return nil
+		return b.x.records.Apply(ctx, changes, time.Now())
 	}
 	task, err := b.task(ctx, t)
 	if err != nil {

@@ -32,9 +32,8 @@ type door struct {
 	local bool
 	// ask is the question to the owner that goes with a registration which waits; nil: nobody can approve one.
 	ask func(r Registration) ([]store.Change, error)
-	// answered withdraws that question, and published is told of both; nil where ask is.
-	answered  func(ctx context.Context, id string) ([]store.Change, error)
-	published func([]store.Change)
+	// answered withdraws that question; nil if ask is.
+	answered func(ctx context.Context, id string) ([]store.Change, error)
 }
 
 // Mount adds the routes for executors and requesters.

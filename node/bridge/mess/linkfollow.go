@@ -342,15 +342,10 @@ func (l *link) handIn(ctx context.Context, from, ref, number string, b Block, k 
 
 // note tells the owner something about a link, in one unit with changes.
 func (b *Bridge) note(ctx context.Context, title, text string, changes []store.Change) error {
-	if b.cfg.Notices == nil {
-		return b.x.records.Apply(ctx, changes, time.Now())
+	if b.cfg.Notices != nil {
+		changes = append(slices.Clone(changes), b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()}))
 	}
-	changes = append(slices.Clone(changes), b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()}))
-	if err := b.x.records.Apply(ctx, changes, time.Now()); err != nil {
-		return err
-	}
-	b.cfg.Notices.Published(changes)
-	return nil
+	return b.x.records.Apply(ctx, changes, time.Now())
 }
 
 // handedOn reads a block of a thread of ours for its delegation. next is the thread in which the exchange goes on with it, ""

@@ -85,11 +85,7 @@ func (b *Bridge) keepUnfollowed(ctx context.Context, l *link, opts Options, m Me
 		title := "the thread " + opts.Re + " cannot follow what the link " + l.cfg.Name + " says of it"
 		more = append(more, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why + "; agentmesh mess show " + opts.Re + " has the message", At: time.Now()}))
 	}
-	err := b.x.keepRefused(ctx, opts.Re, m, why, opts.Once, more...)
-	if err == nil && b.cfg.Notices != nil {
-		b.cfg.Notices.Published(more)
-	}
-	return err
+	return b.x.keepRefused(ctx, opts.Re, m, why, opts.Once, more...)
 }
 
 // cancelled spells a cancel of whom a thread was sent to as the state that it is: only its requester cancels ours.

@@ -54,9 +54,9 @@ type GatewayConfig struct {
 	// that were put there: drop-in folders. Both may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error) error
-	// Invited is told of invites that named an address (MEW-28). Its change is stored with the invite, and the
-	// function is called once both are; it must not block. Nil: nobody is told.
-	Invited func(Invitation) (store.Change, func())
+	// Invited returns the change that tells the operator of an invite that named an address (MEW-28). It is stored with
+	// the invite. Nil: nobody is told.
+	Invited func(Invitation) store.Change
 	Logger  *slog.Logger
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // Invitation is what the operator is told of an invite that named an address (MEW-28). The token is not in it: the
@@ -90,11 +89,8 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 	l.Invited, l.Barred, l.Since = true, false, time.Now().UTC()
 	l.Own, l.own = rawOf(caps), caps
 	l.Tokens, l.Grants, l.Masks = []string{hashHex(token)}, nil, nil
-	told := func() {}
 	if tell != nil {
-		var change store.Change
-		change, told = s.invited(*tell)
-		e.more = append(e.more, change)
+		e.more = append(e.more, s.invited(*tell))
 	}
 	fault = e.commit(s.auditEntry(who, kindInvite, name, "created"))
 	if fault == nil && s.tokens.keep != nil {
@@ -110,7 +106,6 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 		return "", fault
 	}
 	s.tokens.add(hashToken(token), s.id, name)
-	told()
 	return token, nil
 }
 

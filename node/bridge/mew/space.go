@@ -28,7 +28,7 @@ type Space struct {
 	audit        *acl.Audit
 	tokens       *tokens
 	journal      *Journal // nil: none
-	invited      func(Invitation) (store.Change, func())
+	invited      func(Invitation) store.Change
 	rates        *rate.Buckets // nil: no limit
 	log          *slog.Logger
 

@@ -129,7 +129,6 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 		}
 		return answer{}, fault(CodeInternal).because(err)
 	}
-	b.cfg.Asks.Published(changes)
 	data := wire.Obj(member("action", wire.Text(wire.ActionPending)), member("estimated_response", wire.Text(ask.Expires.Format(time.RFC3339))),
 		member("reason", wire.Text("The owner of this agent decides on consent.")))
 	return answer{op: OpConsentResponse, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted}, nil
