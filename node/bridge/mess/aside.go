@@ -167,7 +167,7 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 	case a.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
 		return wire.Value{}, nil // it is about an answer of ours; who holds the thread says itself when it waits
 	case a.Payload.GetStr("action") != wire.ActionPending:
-		code = t.closedBy(string(a.From), a.Payload)
+		code = closeCode(t, string(a.From), a.Payload)
 	case whenever(eta):
 		more = append(more, wire.Member{Key: "resume_eta", Value: wire.Text(eta)})
 	}
@@ -180,8 +180,8 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 		wire.Member{Key: "mess", Value: Block{{Type: "status", Body: body}}.Tree()}), nil
 }
 
-// closedBy is what a close without a block means for a thread that a peer was offered; "" where it means nothing.
-func (t *Thread) closedBy(peer string, payload wire.Value) Code {
+// closeCode is what a close without a block means for a thread that a peer was offered; "" where it means nothing.
+func closeCode(t *Thread, peer string, payload wire.Value) Code {
 	switch {
 	case !t.Status.Open():
 		return ""

@@ -62,7 +62,7 @@ func TestAsidesWaitLonger(t *testing.T) {
 			th := l.thread(ref)
 			th.claim(peer, time.Now())
 			th.Version++
-			if err := l.records.Apply(t.Context(), []store.Change{{Record: th.record(), IfRev: th.rev}}, time.Now()); err != nil {
+			if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.rev}}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			l.index.publish(th)

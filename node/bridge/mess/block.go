@@ -254,3 +254,9 @@ func uses11(e Entry) bool {
 	}
 	return false
 }
+
+// depth holds a block that came inside a message to the bounds of MESS-61.
+func (b Block) depth() error {
+	_, err := parseJSON(b.Tree().JSON())
+	return err
+}

@@ -173,31 +173,4 @@ func readQuery(v wire.Value, path string) (Query, error) {
 	return q, f.err
 }
 
-const maxProposed = 32 << 10
-
-// Suggestion proposes something to a requester (MESS-38).
-type Suggestion struct {
-	ID       string     `json:"id"`
-	Type     string     `json:"type"`
-	Re       []string   `json:"re"` // in a thread: refs
-	Proposed wire.Value `json:"proposed,omitzero"`
-	Reason   string     `json:"reason,omitempty"`
-	By       string     `json:"by,omitempty"`
-	Decided  string     `json:"decided,omitempty"` // accepted, refused
-}
-
-func readSuggestion(v wire.Value, path string) (Suggestion, error) {
-	f := in(v, path)
-	s := Suggestion{
-		ID:     f.need("id", maxID),
-		Type:   f.oneOf("type", "", "merge", "split", "delegate", "alternative", "defer"),
-		Re:     f.refs("re", true),
-		Reason: f.text("reason", maxProse),
-	}
-	f.check(s.Type != "", "type", "is required")
-	proposed, ok := f.get("proposed")
-	f.check(ok || s.Type == "alternative", "proposed", "is required")
-	f.check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB") // it is kept in the thread until it is answered
-	s.Proposed = proposed
-	return s, f.err
-}
+func entryPath(i int, e Entry) string { return fmt.Sprintf("MESS[%d].%s", i, e.Type) }

@@ -88,36 +88,6 @@ func (f *fields) duty() (availability, schedule, zone string) {
 	return availability, schedule, zone
 }
 
-// setDuty changes when an executor is available, as far as the registration says it. A schedule alone is kept to, and an
-// empty one ends.
-func (r Registration) setDuty(e *Executor) error {
-	has := func(key string) bool { return slices.Contains(r.present, key) }
-	if has("schedule") {
-		e.Schedule, e.Availability = r.Schedule, "always"
-		if r.Schedule != "" {
-			e.Availability = "schedule"
-		}
-	}
-	if r.Availability != "" {
-		e.Availability = r.Availability
-		if !has("schedule") && e.Availability != "schedule" {
-			e.Schedule = ""
-		}
-	}
-	if has("timezone") {
-		e.Timezone = r.Timezone
-	}
-	switch {
-	case e.Availability == "schedule" && e.Schedule == "":
-		return bad("schedule", scheduleMissing)
-	case e.Availability != "schedule" && e.Schedule != "":
-		return bad("schedule", scheduleAlone)
-	case e.Schedule == "" && has("timezone") && r.Timezone != "":
-		return bad("timezone", "goes with a schedule")
-	}
-	return nil
-}
-
 func (f *fields) rule(v wire.Value, key string) Rule {
 	g := in(v, f.at(key))
 	g.only("match", "prefer", "default")
@@ -248,4 +218,9 @@ func validExecutorID(id string) bool {
 		}
 	}
 	return true
+}
+
+func (r Rule) matches(t *Thread) bool {
+	return (r.Capability == "" || slices.ContainsFunc(t.Requires, func(n Need) bool { return n.ID == r.Capability })) &&
+		(r.Urgency == "" || r.Urgency == t.Urgency) && (r.Precision == "" || r.Precision == t.Precision)
 }

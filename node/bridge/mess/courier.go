@@ -225,7 +225,7 @@ func (l Letter) late(last wire.MessageID) Letter {
 
 // tellOwner puts a notice into the owner's box, and what is to be done about the thread on the owner's desk.
 func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
-	if n.Kind == noticeTurn || strings.HasPrefix(t.turn(), turnConfirm+"/") { // of a question the owner is told with it
+	if n.Kind == noticeTurn || strings.HasPrefix(turnOf(t), turnConfirm+"/") { // of a question the owner is told with it
 		return b.lay(ctx, t, done)
 	}
 	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: time.Now()}
@@ -233,7 +233,7 @@ func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []stor
 	case n.Kind == noticeOffer:
 		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess claim " + t.Ref
-	case strings.HasPrefix(t.turn(), Suggested):
+	case strings.HasPrefix(turnOf(t), Suggested):
 		notice.Title = fmt.Sprintf("MESS %s: %s, and a suggestion waits for your word", t.Ref, t.Status)
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh reply ITEM --action accept or decline"
 	case t.Requester == ownerID && t.Status == NeedsInput:

@@ -30,9 +30,9 @@ const (
 // Suggested is what the turn of a task begins with that asks for a yes or no to a suggestion.
 const Suggested = turnSuggestion + "/"
 
-// turn names what the owner is to do about the thread: a kind and, behind a slash, what tells one such turn from the one
+// turnOf names what the owner is to do about the thread: a kind and, behind a slash, what tells one such turn from the one
 // before. It is "" for nothing.
-func (t *Thread) turn() string {
+func turnOf(t *Thread) string {
 	switch mine := t.Requester == ownerID; {
 	case mine && t.Status == NeedsInput:
 		return turnAnswer + "/" + itoa(t.Serial)
@@ -53,9 +53,6 @@ func (t *Thread) turn() string {
 	}
 	return ""
 }
-
-// asks says whether the thread waits for its requester.
-func (t *Thread) asks() bool { return t.Status == NeedsInput || t.Status == NeedsConfirmation }
 
 // about is the name of a thread beyond this package.
 func about(ref string) string { return Kind + "/" + ref }
@@ -81,7 +78,7 @@ func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) 
 	if b.cfg.Asks == nil {
 		return changes, nil
 	}
-	kind, title := t.wants()
+	kind, title := questionOf(t)
 	asked := false
 	stale, err := b.cfg.Asks.WithdrawAbout(ctx, about(t.Ref), func(a acl.Ask) bool {
 		switch a.Kind {
@@ -91,7 +88,7 @@ func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) 
 			asked = asked || stands
 			return !stands
 		case askHeld:
-			stands := t.turn() == turnRelease
+			stands := turnOf(t) == turnRelease
 			asked = asked || stands
 			return !stands
 		case askRoute:
@@ -110,10 +107,10 @@ func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) 
 	return append(changes, question...), err
 }
 
-// wants names the question of a yes or no that the owner's turn is, and what it says in our words; "" for none. What the
+// questionOf names the question of a yes or no that the owner's turn is, and what it says in our words; "" for none. What the
 // owner held back is asked by nobody.
-func (t *Thread) wants() (kind, title string) {
-	switch turn := t.turn(); {
+func questionOf(t *Thread) (kind, title string) {
+	switch turn := turnOf(t); {
 	case strings.HasPrefix(turn, turnConfirm+"/"):
 		return askConfirm, "an executor wants to act and asks you to confirm"
 	case turn == turnRelease && t.History[len(t.History)-1].By != ownerID:
@@ -127,7 +124,7 @@ const maxTask = 64 << 10
 
 // task is what the inbox shows of the owner's turn.
 func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
-	kind, n, _ := strings.Cut(t.turn(), "/")
+	kind, n, _ := strings.Cut(turnOf(t), "/")
 	task := bridge.Task{About: about(t.Ref), Done: t.History[len(t.History)-1].By == ownerID}
 	switch kind {
 	case turnWork, turnAnswer:
@@ -152,9 +149,9 @@ func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
 	if err != nil {
 		return task, err
 	}
-	task.Turn, task.Intent = t.turn(), Intent
+	task.Turn, task.Intent = turnOf(t), Intent
 	task.Taken = n == "0" && t.Holder == ownerID
-	task.Peer, task.Name, task.Proof = t.known(from)
+	task.Peer, task.Name, task.Proof = senderOf(t, from)
 	task.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionIn(m.Mess))}, wire.Member{Key: "ref", Value: wire.Text(t.Ref)})
 	if kind == turnAnswer {
 		task.Payload = task.Payload.With("questions", t.openTree())
@@ -167,8 +164,8 @@ func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
 	return task, nil
 }
 
-// known says who wrote something in a thread, and how that is known.
-func (t *Thread) known(from string) (id wire.AgentID, name, proof string) {
+// senderOf says who wrote something in a thread, and how that is known.
+func senderOf(t *Thread, from string) (id wire.AgentID, name, proof string) {
 	if p, ok := t.Peers[from]; ok || strings.HasPrefix(from, "am_") {
 		if p.Address != "" {
 			return wire.AgentID(from), p.Address, bridge.VerifiedNone
@@ -176,22 +173,6 @@ func (t *Thread) known(from string) (id wire.AgentID, name, proof string) {
 		return wire.AgentID(from), "", bridge.VerifiedSignature
 	}
 	return bridge.Address{Kind: Kind, Peer: from}.Pseudonym(), wire.OneLine(from, 128), bridge.VerifiedBearer
-}
-
-// openTree lists the questions that are open, as MESS writes them.
-func (t *Thread) openTree() wire.Value {
-	var list []wire.Value
-	for _, q := range t.Questions {
-		if q.Answered {
-			continue
-		}
-		v := wire.Obj(wire.Member{Key: "field", Value: wire.Text(q.ID)}, wire.Member{Key: "question", Value: wire.Text(q.Question)})
-		if len(q.Options) > 0 {
-			v = v.With("options", wire.Texts(q.Options))
-		}
-		list = append(list, v)
-	}
-	return wire.Arr(list...)
 }
 
 // actionIn names a list by its first entry.
@@ -211,19 +192,19 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 	if err != nil {
 		return wire.Value{}, err
 	}
-	block, err := t.answering(a)
+	block, err := parseAnswer(t, a)
 	if err != nil {
 		return wire.Value{}, err
 	}
 	res, err := b.x.Do(ctx, owner, block, Options{
-		Re: ref, IfTurn: a.Turn, Then: func(t *Thread) []store.Change { return a.Ends(t.turn() != a.Turn) },
+		Re: ref, IfTurn: a.Turn, Then: func(t *Thread) []store.Change { return a.Ends(turnOf(t) != a.Turn) },
 	})
 	return ackPayload(res), err
 }
 
-// answering reads what the owner says to a task: a MESS list in mess, as between agents; {"action": "accept"} or
+// parseAnswer reads what the owner says to a task: a MESS list in mess, as between agents; {"action": "accept"} or
 // "decline" to an offer; {"answers": {field: text}} to questions; or a text, which is the result, or the answer.
-func (t *Thread) answering(a bridge.Answer) (Block, error) {
+func parseAnswer(t *Thread, a bridge.Answer) (Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
 	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
 	entry := func(kind string, more ...wire.Member) (Block, error) {
@@ -239,7 +220,7 @@ func (t *Thread) answering(a bridge.Answer) (Block, error) {
 	text := message.GetStr("body")
 	switch action := a.Payload.GetStr("action"); {
 	case verbatim:
-		return t.blockOf(list, kind)
+		return parseOwnerBlock(t, list, kind)
 	case kind == turnSuggestion && (action == "accept" || action == "decline"):
 		more := []wire.Member{{Key: "accept", Value: wire.Bool(action == "accept")}}
 		if reason := a.Payload.GetStr("reason"); reason != "" {
@@ -265,7 +246,7 @@ func (t *Thread) answering(a bridge.Answer) (Block, error) {
 	case kind == turnAnswer && text != "":
 		return entry("answer", wire.Member{Key: "value", Value: wire.Text(text)})
 	}
-	return nil, bad("", t.howTo(kind))
+	return nil, bad("", explainTurn(t, kind))
 }
 
 // sayable are the entries that a task takes, by the kind of its turn. A yes or no is given to a question in the approval
@@ -275,8 +256,8 @@ var sayable = map[string][]string{
 	turnWork: {"v", "status", "response"}, turnAnswer: {"v", "answer", "reply"}, turnSuggestion: {"v", "reply"},
 }
 
-// blockOf reads a list of the owner's about this thread alone.
-func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
+// parseOwnerBlock reads a list of the owner's about this thread alone.
+func parseOwnerBlock(t *Thread, list wire.Value, kind string) (Block, error) {
 	b, err := FromTree(list)
 	if err != nil {
 		return nil, err
@@ -292,7 +273,7 @@ func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
 		one, _ := re.Str()
 		switch {
 		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts != (kind == turnSuggestion && e.Type == "reply") || coded && code != Claimed && !slices.Contains(working, code):
-			return nil, bad(entryPath(i, e), "does not answer this: "+t.howTo(kind))
+			return nil, bad(entryPath(i, e), "does not answer this: "+explainTurn(t, kind))
 		case named && one != t.Ref:
 			return nil, bad(entryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
 		case e.Body.Kind() == wire.Object:
@@ -302,8 +283,8 @@ func (t *Thread) blockOf(list wire.Value, kind string) (Block, error) {
 	return b, nil
 }
 
-// howTo says what a task takes.
-func (t *Thread) howTo(kind string) string {
+// explainTurn says what a task takes.
+func explainTurn(t *Thread, kind string) string {
 	if kind == turnSuggestion {
 		return "answer with --action accept or decline"
 	}

@@ -365,3 +365,33 @@ func (x *Exchange) edit(ctx context.Context, id string, more []store.Change, cha
 	}
 	return store.ErrConflict
 }
+
+// setAvailability changes when an executor is available, as far as the registration says it. A schedule alone is kept to, and an
+// empty one ends.
+func setAvailability(r Registration, e *Executor) error {
+	has := func(key string) bool { return slices.Contains(r.present, key) }
+	if has("schedule") {
+		e.Schedule, e.Availability = r.Schedule, "always"
+		if r.Schedule != "" {
+			e.Availability = "schedule"
+		}
+	}
+	if r.Availability != "" {
+		e.Availability = r.Availability
+		if !has("schedule") && e.Availability != "schedule" {
+			e.Schedule = ""
+		}
+	}
+	if has("timezone") {
+		e.Timezone = r.Timezone
+	}
+	switch {
+	case e.Availability == "schedule" && e.Schedule == "":
+		return bad("schedule", scheduleMissing)
+	case e.Availability != "schedule" && e.Schedule != "":
+		return bad("schedule", scheduleAlone)
+	case e.Schedule == "" && has("timezone") && r.Timezone != "":
+		return bad("timezone", "goes with a schedule")
+	}
+	return nil
+}

@@ -38,8 +38,8 @@ func (r reference) file(name, mime string) (file, begins string) {
 	return attachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime), fmt.Sprintf("att-%03d-%s-%s", r.serial, r.kind, label)
 }
 
-// references lists what a message refers to by an address that can be fetched.
-func (m Message) references() []reference {
+// listReferences lists what a message refers to by an address that can be fetched.
+func listReferences(m Message) []reference {
 	var out []reference
 	b, err := FromTree(m.Mess)
 	if err != nil {
@@ -85,7 +85,7 @@ func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (Attachment, error)
 		return Attachment{}, err
 	}
 	for _, m := range messages {
-		for _, r := range m.references() {
+		for _, r := range listReferences(m) {
 			if r.uri == uri {
 				return b.bring(ctx, t, r)
 			}

@@ -48,7 +48,7 @@ func TestSharedAttachment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refs := messages[len(messages)-1].references()
+	refs := listReferences(messages[len(messages)-1])
 	if len(refs) != 1 || !strings.HasPrefix(refs[0].uri, srv.URL) || len(refs[0].digest) != 64 {
 		t.Fatalf("references = %+v in %.300s", refs, home.said(ref))
 	}

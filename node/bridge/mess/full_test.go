@@ -38,7 +38,7 @@ func TestFullThread(t *testing.T) {
 
 	ends := l.thread(l.request("agent", "{intent: look, constraints: {timing: {expires: 1s}}}"))
 	ends.Serial, ends.Version = maxMessages, ends.Version+1
-	if err := l.records.Apply(t.Context(), []store.Change{{Record: ends.record(), IfRev: ends.rev}}, time.Now()); err != nil {
+	if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(ends), IfRev: ends.rev}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	l.index.publish(ends)

@@ -226,7 +226,7 @@ func threadView(t *Thread, messages []Message) wire.Value {
 			out = append(out, messageView(exchangeID, t.Created, Block{{Type: "ack", Body: ack.Body.Without("received_at")}}.Tree()))
 		}
 	}
-	return t.summary().tree().With("messages", wire.Arr(out...))
+	return summarize(t).tree().With("messages", wire.Arr(out...))
 }
 
 func messageView(from string, at time.Time, mess wire.Value) wire.Value {

@@ -1,8 +1,10 @@
 package mess
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // ImportCall asks for the import of a directory of this machine. It is the owner's.
@@ -63,4 +66,58 @@ func (d *door) importDirectory(c echo.Context) error {
 	}
 	_, _ = w.Write(append(encode(last), '\n'))
 	return nil
+}
+
+// Import takes over threads from files, all or nothing. A thread that is here already is a 409.
+func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*Thread, error) {
+	if err := x.load(); err != nil {
+		return nil, err
+	}
+	parsed := make([]threadFile, len(list))
+	for i, files := range list {
+		var err error
+		if parsed[i], err = parseThread(files...); err != nil {
+			if len(list) > 1 {
+				return nil, bad(fmt.Sprintf("files[%d]", i), publicText(err))
+			}
+			return nil, err
+		}
+	}
+	return x.adopt(ctx, parsed)
+}
+
+// adopt takes over threads that were read from files, all or nothing.
+func (x *Exchange) adopt(ctx context.Context, list []threadFile) ([]*Thread, error) {
+	var threads []*Thread
+	var refs []string
+	var changes []store.Change
+	tx := x.begin(Actor{ID: exchangeID, system: true}, Options{})
+	for _, f := range list {
+		t, messages, err := f.adopt()
+		if err != nil {
+			return nil, err
+		}
+		threads, refs = append(threads, t), append(refs, t.Ref)
+		tx.threads[t.Ref], tx.order = t, append(tx.order, t.Ref)
+		changes = append(changes, store.Change{Record: threadRecord(t)})
+		for _, m := range messages {
+			changes = append(changes, store.Change{Record: messageRecord(m, t.Ref), IfRev: store.Any})
+		}
+	}
+	tx.tellTurns()
+	err := x.records.Apply(ctx, append(changes, tx.changes...), time.Now())
+	if errors.Is(err, store.ErrConflict) {
+		return nil, conflict("a thread with this ref is here already")
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range threads {
+		x.index.publish(t)
+	}
+	if tx.told > 0 {
+		x.wakeCourier()
+	}
+	x.changed(refs)
+	return threads, nil
 }

@@ -122,7 +122,7 @@ func (x *index) put(t *Thread) {
 		e.intent = t.Intent
 	}
 	if t.Status.Open() {
-		e.via = t.via()
+		e.via = requestLink(t)
 	}
 	if old != nil {
 		x.unlink(old)

@@ -119,7 +119,7 @@ func readRegistration(v wire.Value, patch bool) (Registration, error) {
 	}
 	r := Registration{
 		Name: f.text("display_name", 200), Capabilities: f.needs("capabilities"),
-		Notifications: f.notifications("notifications"), Preferences: f.preferences("preferences"),
+		Notifications: readNotifications(f, "notifications"), Preferences: readPreferences(f, "preferences"),
 	}
 	r.Availability, r.Schedule, r.Timezone = f.duty()
 	if !patch {
@@ -157,7 +157,7 @@ func (x *Exchange) Register(ctx context.Context, r Registration, pending bool, m
 		ID: r.ID, Name: r.Name, Capabilities: r.Capabilities, KeyHash: hashKey(key), Pending: pending, Created: now, Seen: now,
 		Preferences: r.Preferences, Notifications: r.Notifications, Hooks: r.Hooks,
 	}
-	if err := r.setDuty(e); err != nil {
+	if err := setAvailability(r, e); err != nil {
 		return "", err
 	}
 	if err := e.fits(); err != nil {
@@ -205,7 +205,7 @@ func (x *Exchange) ChangeExecutor(ctx context.Context, who Actor, id string, r R
 		if has("hooks") {
 			e.Hooks = r.Hooks
 		}
-		return r.setDuty(e)
+		return setAvailability(r, e)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"time"
 )
 
 // What is left of a thread for who could once have claimed it: a claim that comes too late is told that another has it
@@ -20,15 +19,6 @@ func (x *Exchange) late(who Actor, t *Thread) bool {
 	}
 	c := x.crew.get(who.ID)
 	return c != nil && t.Offered && x.crew.may(who.ID, t) && !c.Created.After(t.taken())
-}
-
-// taken is when the thread was claimed; the zero value where nobody did.
-func (t *Thread) taken() time.Time {
-	i := slices.IndexFunc(t.History, func(e Event) bool { return e.Action == string(Claimed) })
-	if i < 0 {
-		return time.Time{}
-	}
-	return t.History[i].At
 }
 
 // orTaken is what a claim is refused with: where it names nothing that the actor sees, it may have come too late.

@@ -39,36 +39,8 @@ func foreignFile(address string) (ref, file string, ok bool) {
 	return ref, file, content && ok && safeRef.MatchString(ref) && attachmentName.MatchString(file)
 }
 
-// mapContent replaces what stands under the kinds of the content of a block.
-func (b Block) mapContent(do func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
-	out := slices.Clone(b)
-	for i, e := range out {
-		for _, key := range []string{"context", "content"} {
-			list, ok := e.Body.Get(key)
-			if !ok || list.Kind() != wire.Array {
-				continue
-			}
-			elems := slices.Collect(list.Elems())
-			for n, c := range elems {
-				if c.Kind() != wire.Object || c.Len() != 1 {
-					continue
-				}
-				kind := c.Members()[0].Key
-				v, err := do(kind, c.At(0))
-				if err != nil {
-					return nil, err
-				}
-				elems[n] = wire.Obj(wire.Member{Key: kind, Value: v})
-			}
-			e.Body = e.Body.With(key, wire.Arr(elems...))
-		}
-		out[i] = e
-	}
-	return out, nil
-}
-
-// placed names the files of a foreign thread as that thread's: under its bare name a file would be one of ours.
-func (b Block) placed(ref string) Block {
+// qualifyFiles names the files of a foreign thread as that thread's: under its bare name a file would be one of ours.
+func qualifyFiles(b Block, ref string) Block {
 	out, _ := b.mapContent(func(_ string, v wire.Value) (wire.Value, error) { // no function that fails
 		if file := v.GetStr("file"); attachmentName.MatchString(file) {
 			v = v.Without("file").With("resource", wire.Text("content://"+ref+"/"+file))
@@ -78,9 +50,9 @@ func (b Block) placed(ref string) Block {
 	return out
 }
 
-// foreign lists the files of threads that a block names and whose thread may be meant, by their addresses: thread and name
+// listForeignFiles lists the files of threads that a block names and whose thread may be meant, by their addresses: thread and name
 // of each.
-func (b Block) foreign(meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
+func listForeignFiles(b Block, meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
 	files = map[string][2]string{}
 	_, err = b.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
 		ref, file, ok := foreignFile(v.GetStr("resource"))
@@ -99,7 +71,7 @@ func (b Block) foreign(meant func(ref string) (bool, error)) (files map[string][
 // fetchAhead fetches the files that a message in a thread of ours there names, before it is handed in: what is said after it
 // must not overtake it. One that may still come has the message wait, for a while.
 func (l *link) fetchAhead(ctx context.Context, ref string, b Block) error {
-	files, err := b.foreign(func(at string) (bool, error) { return at == ref, nil })
+	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {
 		return err
 	}
@@ -160,7 +132,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, withi
 
 // bring returns the files that a message from behind the link names, by their addresses.
 func (l *link) bring(ctx context.Context, conv string, b Block) (map[string]ownFile, error) {
-	files, err := b.foreign(func(ref string) (bool, error) { // of the foreign threads of the conversation
+	files, err := listForeignFiles(b, func(ref string) (bool, error) { // of the foreign threads of the conversation
 		k, found, err := l.load(ctx, ref)
 		return found && k.Conv == conv, err
 	})

@@ -311,7 +311,7 @@ func TestPhotoIsFetchedAnew(t *testing.T) {
 	if err := l.b.x.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	b := mustParse(t, "- response: {re: x, content: [{image: {file: att-001-image-x.png, mime: image/png, size: 9}}]}").placed(there)
+	b := qualifyFiles(mustParse(t, "- response: {re: x, content: [{image: {file: att-001-image-x.png, mime: image/png, size: 9}}]}"), there)
 	got, err := l.bring(t.Context(), "conv_1", b)
 	if f := got["content://"+there+"/att-001-image-x.png"]; err != nil || !bytes.Equal(f.data, smallPhoto) || f.mime != "image/png" || f.name != "x.png" {
 		t.Errorf("brought %+v, %v", got, err)

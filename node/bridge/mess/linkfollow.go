@@ -72,7 +72,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		if m.From == self || m.From == cmp.Or(r.requester, v.requester) || m.From == "" {
 			continue
 		}
-		b := v.heard(i).placed(r.ref)
+		b := qualifyFiles(v.heard(i), r.ref)
 		if i == len(v.messages)-1 && k.State.after(b) != v.status && b.has("response") { // the close goes with the result
 			first, err := l.shownState(ctx, v, k)
 			if err != nil {
@@ -136,11 +136,6 @@ func (v remoteView) heard(i int) Block {
 	})
 }
 
-// bare reports whether a status says nothing besides its code.
-func (e Entry) bare() bool {
-	return !slices.ContainsFunc(e.Body.Members(), func(m wire.Member) bool { return m.Key != "re" && m.Key != "code" && m.Key != "executor" })
-}
-
 // tellsLater reports whether a message after number i tells a state with more than its code.
 func (v remoteView) tellsLater(i int, code Code) bool {
 	return slices.ContainsFunc(v.messages[i+1:], func(m Message) bool {
@@ -150,20 +145,6 @@ func (v remoteView) tellsLater(i int, code Code) bool {
 			return e.Type == "status" && c == code && !e.bare()
 		})
 	})
-}
-
-func (b Block) has(kind string) bool {
-	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == kind })
-}
-
-// after returns the newest state that a block tells, c if it tells none.
-func (c Code) after(b Block) Code {
-	for _, e := range b {
-		if code, ok := ParseCode(e.Body.GetStr("code")); ok && e.Type == "status" {
-			c = code
-		}
-	}
-	return c
 }
 
 // shownState returns the status that tells our thread the state that the exchange shows; nil if our thread was told it
@@ -207,7 +188,7 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 		if err != nil || isAck(b) || m.From == "" || m.From == self || m.From != k.Peer && !b.answers() {
 			continue
 		}
-		if err := l.handIn(ctx, m.From, r.ref, itoa(i), b.placed(r.ref).unnamed(r.ref), &k); err != nil {
+		if err := l.handIn(ctx, m.From, r.ref, itoa(i), qualifyFiles(b, r.ref).unnamed(r.ref), &k); err != nil {
 			return err
 		}
 	}
@@ -270,23 +251,6 @@ func (v remoteView) lastWords() string {
 		}
 	}
 	return ""
-}
-
-// answers reports whether a block is answers and nothing else.
-func (b Block) answers() bool {
-	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
-}
-
-// unnamed has entries about a foreign thread speak of the newest, which in its conversation it is: its ref is that
-// exchange's, and may be another thread's here.
-func (b Block) unnamed(ref string) Block {
-	out := slices.Clone(b)
-	for i, e := range out {
-		if e.Body.Kind() == wire.Object && first(e.Body) == ref {
-			out[i].Body = e.Body.With("re", wire.Text("last"))
-		}
-	}
-	return out
 }
 
 // here returns our thread about a foreign one, nil if there is none yet.
@@ -366,12 +330,4 @@ func (l *link) handedOn(ctx context.Context, ref string, b Block) (out Block, ne
 	out = slices.Clone(b)
 	out[i].Body = b[i].Body.Without("ref")
 	return out, "", nil
-}
-
-// successor returns the thread in which the exchange goes on with one that was delegated, "" if there is none.
-func (e Entry) successor() string {
-	if code, _ := ParseCode(e.Body.GetStr("code")); e.Type != "status" || code != Delegated {
-		return ""
-	}
-	return e.Body.GetStr("ref")
 }

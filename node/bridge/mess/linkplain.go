@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -65,53 +64,6 @@ func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k known
 	return err
 }
 
-// responds says whether there is a response in it.
-func (m Message) responds() bool {
-	b, err := FromTree(m.Mess)
-	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
-}
-
-// words is what a block says in words; all is false where it says more than that.
-func (b Block) words() (text string, all bool) {
-	var out []string
-	add := func(s string) {
-		if s = strings.TrimSpace(s); s != "" {
-			out = append(out, s)
-		}
-	}
-	all = true
-	for _, e := range b {
-		add(e.Body.GetStr("message"))
-		switch e.Type {
-		case "status":
-			reason, _ := e.Body.Get("reason")
-			add(e.Body.GetStr("reason"))
-			add(reason.GetStr("detail"))
-			add(e.Body.GetStr("action"))
-			questions, _ := e.Body.Get("questions")
-			for q := range questions.Elems() {
-				add(q.GetStr("question"))
-			}
-		case "cancel":
-			add(e.Body.GetStr("reason"))
-		case "response":
-			content, _ := e.Body.Get("content")
-			for c := range content.Elems() {
-				s, isText := c.Str()
-				if !isText {
-					s = c.GetStr("text")
-				}
-				if s == "" {
-					s, all = string(c.JSON()), false
-				}
-				add(s)
-			}
-			add(e.Body.GetStr("notes"))
-		}
-	}
-	return strings.Join(out, "\n"), all
-}
-
 // plainIntent is the intent of a message in plain words, "" for a list of MESS.
 func plainIntent(m wire.Message) wire.Intent {
 	if _, list := m.Payload.Get("mess"); list {
@@ -120,8 +72,8 @@ func plainIntent(m wire.Message) wire.Intent {
 	return m.Intent
 }
 
-// plainAnswer spells what the owner says in plain words, about what was asked so, as an answer.
-func (b Block) plainAnswer(ref string, k knownThread) Block {
+// toAnswer spells what the owner says in plain words, about what was asked so, as an answer.
+func toAnswer(b Block, ref string, k knownThread) Block {
 	if k.Intent == "" {
 		return b
 	}

@@ -300,8 +300,8 @@ func (l *link) lookFor(ctx context.Context, conv, self string) error {
 	return l.follow(ctx, remoteThread{ref: ref, updated: k.Updated}, k, self)
 }
 
-// via returns the link through which somebody asked for a thread, "" if none.
-func (t *Thread) via() string {
+// requestLink returns the link through which somebody asked for a thread, "" if none.
+func requestLink(t *Thread) string {
 	address := t.Peers[t.Requester].Address
 	if address == "" {
 		return ""

@@ -53,7 +53,7 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 		return err
 	}
 	if k.Mine {
-		err = l.sayInOurs(ctx, once, ref, k, block.plainAnswer(ref, k).there(ref))
+		err = l.sayInOurs(ctx, once, ref, k, toAnswer(block, ref, k).there(ref))
 	} else {
 		err = l.sayInTheirs(ctx, once, ref, k, block.there(ref))
 	}
@@ -126,11 +126,6 @@ func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b
 		return err
 	}
 	return l.update(ctx, ref, func(k *knownThread) { k.State = next })
-}
-
-// isAnswer reports whether a block answers a question, or a needs_confirmation.
-func (b Block) isAnswer() bool {
-	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.decides() })
 }
 
 // sayInTheirs says something in a thread that somebody else opened there. We work on it, so our claim stands there first, in a

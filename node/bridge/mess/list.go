@@ -16,7 +16,7 @@ type Summary struct {
 	Created, Updated                 time.Time
 }
 
-func (t *Thread) summary() Summary {
+func summarize(t *Thread) Summary {
 	return Summary{t.Ref, t.ClientID, t.Requester, t.Holder, t.Status, t.Intent, t.Priority, t.Created, t.Updated}
 }
 
@@ -56,7 +56,7 @@ func (x *Exchange) List(ctx context.Context, who Actor, code Code, after positio
 		if err != nil {
 			return Page{}, err
 		}
-		page.Threads = append(page.Threads, t.summary())
+		page.Threads = append(page.Threads, summarize(t))
 	}
 	return page, nil
 }

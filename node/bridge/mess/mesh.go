@@ -52,7 +52,7 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		ref, ok := b.onlyIn(who.ID, string(m.Conv))
 		switch asks := slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "request" }); {
 		case ok && !asks:
-			block, opts.Re = block.aboutUnknown(b.x, who.ID, ref), ref
+			block, opts.Re = pointUnknownAt(block, b.x, who.ID, ref), ref
 		case !asks && strings.HasPrefix(m.Address, Kind+":"): // what was said in a foreign thread is about that thread alone
 			return wire.Value{}, noThread()
 		}
@@ -88,17 +88,6 @@ func (b *Bridge) keepUnfollowed(ctx context.Context, l *link, opts Options, m Me
 	return b.x.keepRefused(ctx, opts.Re, m, why, opts.Once, more...)
 }
 
-// cancelled spells a cancel of whom a thread was sent to as the state that it is: only its requester cancels ours.
-func (b Block) cancelled() Block {
-	out := slices.Clone(b)
-	for i, e := range out {
-		if e.Type == "cancel" {
-			out[i] = Entry{Type: "status", Body: e.Body.With("code", wire.Text(string(Cancelled)))}
-		}
-	}
-	return out
-}
-
 // onlyIn returns the one thread of a conversation that a peer opened, or the one of several that is open: a successor.
 func (b *Bridge) onlyIn(who, conv string) (string, bool) {
 	for _, open := range []bool{false, true} {
@@ -110,8 +99,8 @@ func (b *Bridge) onlyIn(who, conv string) (string, bool) {
 	return "", false
 }
 
-// aboutUnknown points entries at ref whose own reference is the peer's word for it: what names nothing of ours.
-func (b Block) aboutUnknown(x *Exchange, who, ref string) Block {
+// pointUnknownAt points entries at ref whose own reference is the peer's word for it: what names nothing of ours.
+func pointUnknownAt(b Block, x *Exchange, who, ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		re := first(e.Body)
@@ -139,31 +128,6 @@ func ackPayload(res Result) wire.Value {
 		v = v.With("ref", wire.Text(ref))
 	}
 	return v.With("mess", res.Answers.Tree())
-}
-
-// depth holds a block that came inside a message to the bounds of MESS-61.
-func (b Block) depth() error {
-	_, err := parseJSON(b.Tree().JSON())
-	return err
-}
-
-// wantsOwner says whether one of its requests does.
-func (b Block) wantsOwner() bool {
-	return slices.ContainsFunc(b, func(e Entry) bool {
-		r, err := readRequest(e.Body, "", time.Now())
-		return e.Type == "request" && err == nil && r.wantsOwner()
-	})
-}
-
-// about makes every entry speak of one thread.
-func (b Block) about(ref string) Block {
-	out := slices.Clone(b)
-	for i, e := range out {
-		if _, ok := e.Body.Get("re"); ok && e.Body.Kind() == wire.Object {
-			out[i].Body = e.Body.With("re", wire.Text(ref))
-		}
-	}
-	return out
 }
 
 // sentIn returns the thread that a message is about because we opened its conversation, or the one that it follows: a
@@ -210,10 +174,10 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	}
 	name := cmp.Or(p.Name, t.Ref)
 	if to == t.Requester && p.Address != "" {
-		block = t.endingThere(block, m.From)
+		block = toForeignEnding(t, block, m.From)
 	}
 	block = slices.DeleteFunc(block, func(e Entry) bool {
-		return e.Type == "v" || e.decides() && !t.decidesFor(e, to) || to != t.Requester && t.unsaidToWorker(e)
+		return e.Type == "v" || e.decides() && !t.decidesFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
 	}).there(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
@@ -249,9 +213,9 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	return l, nil
 }
 
-// unsaidToWorker says whether an entry is nothing for a peer that the thread was sent to: there we are who asks, who sets no
+// isHiddenFromWorker says whether an entry is nothing for a peer that the thread was sent to: there we are who asks, who sets no
 // states and makes no suggestions. That the thread has ended is told by a cancel, and nothing after it.
-func (t *Thread) unsaidToWorker(e Entry) bool {
+func isHiddenFromWorker(t *Thread, e Entry) bool {
 	switch e.Type {
 	case "status", "response", "suggestion", "cancel":
 		return true
@@ -261,9 +225,9 @@ func (t *Thread) unsaidToWorker(e Entry) bool {
 	return false
 }
 
-// endingThere spells an end that was set by another than who holds the thread as an executor of a foreign exchange may say
+// toForeignEnding spells an end that was set by another than who holds the thread as an executor of a foreign exchange may say
 // it: before a claim it does not want to, after it came to nothing. Executors cancel nothing there.
-func (t *Thread) endingThere(b Block, from string) Block {
+func toForeignEnding(t *Thread, b Block, from string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		code, _ := ParseCode(e.Body.GetStr("code"))
@@ -284,13 +248,6 @@ func (t *Thread) endingThere(b Block, from string) Block {
 			wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(says))}, wire.Member{Key: "reason", Value: reason})}
 	}
 	return out
-}
-
-// wasRefused says whether the requester said no before the thread came into its state: then its holder may cancel it
-// (MESS-25).
-func (t *Thread) wasRefused() bool {
-	n := len(t.History)
-	return n > 1 && t.History[n-2].Action == string(Held) && t.History[n-2].By == t.Requester
 }
 
 // ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.
@@ -349,7 +306,7 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 			return err
 		}
 		records := append(slices.Clone(more),
-			store.Change{Record: t.record(), IfRev: t.rev},
+			store.Change{Record: threadRecord(t), IfRev: t.rev},
 			pointConv(to, string(conv), ref))
 		_, err = b.cfg.Sender.SendLetter(ctx, Letter{
 			To: wire.AgentID(to), Address: address, Conv: conv, Intent: Intent, Records: records,

@@ -36,7 +36,7 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 		return // offers say it
 	}
 	for _, to := range []string{th.Requester, th.Holder} {
-		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) && !th.withheld(to, e) {
+		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) && !isWithheld(th, to, e) {
 			t.tell(to, noticeUpdate, th.Ref, serial)
 		}
 		if th.Holder == th.Requester {
@@ -45,9 +45,9 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 	}
 }
 
-// withheld says whether a status is not told to a peer that asked: nobody here has claimed the thread yet. To say there
+// isWithheld says whether a status is not told to a peer that asked: nobody here has claimed the thread yet. To say there
 // where it stands here would claim it behind a link, and that one of ours does not want to is not our no (MESS-24).
-func (t *Thread) withheld(to string, e Entry) bool {
+func isWithheld(t *Thread, to string, e Entry) bool {
 	p, peer := t.Peers[to]
 	if !peer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {
 		return false
@@ -100,7 +100,7 @@ func (t *tx) tell(to, kind, ref string, serial int) {
 func (t *tx) tellTurns() {
 	for _, ref := range t.order {
 		th, was := t.threads[ref], t.was[ref]
-		turn := th.turn()
+		turn := turnOf(th)
 		if !t.owner[ref] && (turn != was.turn || turn != "" && th.Holder != was.holder) {
 			t.tell(ownerID, noticeTurn, ref, th.Serial)
 		}

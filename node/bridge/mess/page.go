@@ -148,14 +148,14 @@ func (p *pages) show(c echo.Context) error {
 	if t.Requester == ownerID && t.Status == NeedsInput {
 		view.Questions = t.Questions
 	}
-	if strings.HasPrefix(t.turn(), Suggested) {
+	if strings.HasPrefix(turnOf(t), Suggested) {
 		if view.Suggestion, err = p.suggestion(ctx, t); err != nil {
 			return err
 		}
 	}
 	for _, m := range messages {
 		row := viewMessage(t.Ref, m)
-		for _, r := range m.references() {
+		for _, r := range listReferences(m) {
 			a, err := p.x.fetched(ctx, t.Ref, r)
 			if err != nil {
 				return err

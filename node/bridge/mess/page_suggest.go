@@ -30,7 +30,7 @@ var suggestionWords = map[string]string{
 // suggestion shows all of the newest suggestion: what is decided about is not shortened.
 func (p *pages) suggestion(ctx context.Context, t *Thread) (*suggestionView, error) {
 	s := t.Suggestions[t.suggested()-1]
-	view := &suggestionView{By: s.By, What: suggestionWords[s.Type], Reason: s.Reason, Turn: t.turn()}
+	view := &suggestionView{By: s.By, What: suggestionWords[s.Type], Reason: s.Reason, Turn: turnOf(t)}
 	if s.Type == "merge" {
 		for _, ref := range s.Re {
 			other, err := p.x.Thread(ctx, Owner("page"), ref)

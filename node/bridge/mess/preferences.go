@@ -64,8 +64,8 @@ func (q QuietHours) at(now time.Time, zone *time.Location) bool {
 
 var clockForm = regexp.MustCompile(`^([01]\d|2[0-3]):[0-5]\d$`)
 
-// preferences reads those of a registration.
-func (f *fields) preferences(key string) Preferences {
+// readPreferences reads those of a registration.
+func readPreferences(f *fields, key string) Preferences {
 	g := f.sub(key)
 	if g == nil {
 		return Preferences{}
@@ -92,8 +92,8 @@ func (f *fields) preferences(key string) Preferences {
 	return p
 }
 
-// notifications reads the channels of a registration. Types that are never sent are stored all the same.
-func (f *fields) notifications(key string) []Notification {
+// readNotifications reads the channels of a registration. Types that are never sent are stored all the same.
+func readNotifications(f *fields, key string) []Notification {
 	var out []Notification
 	for i, e := range f.list(key, 20) {
 		g := in(e, f.at(key+"["+itoa(i)+"]"))

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // The ids that mean somebody else than an executor.
@@ -132,4 +134,16 @@ func resolveWhole(r resolver, re string) (target, bool) {
 		return target{ref: ref}, true
 	}
 	return target{}, false
+}
+
+// first returns the first reference of an entry, "" where it has none.
+func first(body wire.Value) string {
+	if s := body.GetStr("re"); s != "" {
+		return s
+	}
+	if list, ok := body.Get("re"); ok && list.Kind() == wire.Array && list.Len() > 0 {
+		s, _ := list.At(0).Str()
+		return s
+	}
+	return ""
 }

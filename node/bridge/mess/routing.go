@@ -88,11 +88,6 @@ func (r *roster) ruleFor(t *Thread) Rule {
 	return fallback
 }
 
-func (r Rule) matches(t *Thread) bool {
-	return (r.Capability == "" || slices.ContainsFunc(t.Requires, func(n Need) bool { return n.ID == r.Capability })) &&
-		(r.Urgency == "" || r.Urgency == t.Urgency) && (r.Precision == "" || r.Precision == t.Precision)
-}
-
 func (r *roster) setRules(rules []Rule) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -41,7 +41,7 @@ func TestPurge(t *testing.T) {
 	}
 	th := s.thread(old)
 	th.Peers = map[string]Peer{"am_peer": {Conv: "conv_1"}}
-	if err := s.records.Apply(t.Context(), []store.Change{{Record: th.record(), IfRev: th.rev}}, time.Now()); err != nil {
+	if err := s.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.rev}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	s.status("bob", old, "completed")
@@ -83,7 +83,7 @@ func TestPurgeInOneRound(t *testing.T) {
 	var changes []store.Change
 	for i := range 1500 {
 		th := &Thread{Ref: threadRef(time.Now(), i+1, ""), Requester: "agent", Status: Failed, Intent: "x", Version: 1}
-		threads, changes = append(threads, th), append(changes, store.Change{Record: th.record()})
+		threads, changes = append(threads, th), append(changes, store.Change{Record: threadRecord(th)})
 	}
 	if err := l.records.Apply(t.Context(), changes, time.Now()); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 		th := l.thread(ref)
 		th.Serial = maxMessages
 		th.Version++
-		if err := l.records.Apply(t.Context(), []store.Change{{Record: th.record(), IfRev: th.rev}}, time.Now()); err != nil {
+		if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.rev}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		l.index.publish(th)

@@ -332,3 +332,22 @@ func (t *Thread) statusEntry(extra ...wire.Member) Entry {
 	}
 	return Entry{Type: "status", Body: body}
 }
+
+// asks says whether the thread waits for its requester.
+func (t *Thread) asks() bool { return t.Status == NeedsInput || t.Status == NeedsConfirmation }
+
+// taken is when the thread was claimed; the zero value where nobody did.
+func (t *Thread) taken() time.Time {
+	i := slices.IndexFunc(t.History, func(e Event) bool { return e.Action == string(Claimed) })
+	if i < 0 {
+		return time.Time{}
+	}
+	return t.History[i].At
+}
+
+// wasRefused says whether the requester said no before the thread came into its state: then its holder may cancel it
+// (MESS-25).
+func (t *Thread) wasRefused() bool {
+	n := len(t.History)
+	return n > 1 && t.History[n-2].Action == string(Held) && t.History[n-2].By == t.Requester
+}

@@ -276,3 +276,19 @@ func (f *fields) questions(lax bool, message string) []Question {
 	}
 	return out
 }
+
+// openTree lists the questions that are open, as MESS writes them.
+func (t *Thread) openTree() wire.Value {
+	var list []wire.Value
+	for _, q := range t.Questions {
+		if q.Answered {
+			continue
+		}
+		v := wire.Obj(wire.Member{Key: "field", Value: wire.Text(q.ID)}, wire.Member{Key: "question", Value: wire.Text(q.Question)})
+		if len(q.Options) > 0 {
+			v = v.With("options", wire.Texts(q.Options))
+		}
+		list = append(list, v)
+	}
+	return wire.Arr(list...)
+}

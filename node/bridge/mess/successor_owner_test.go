@@ -69,8 +69,8 @@ func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
 					l.want(ref, Received)
 					continue
 				}
-				if th := l.want(ref, Held); th.turn() != turnRelease {
-					t.Errorf("%s: the owner's turn is %q", ref, th.turn())
+				if th := l.want(ref, Held); turnOf(th) != turnRelease {
+					t.Errorf("%s: the owner's turn is %q", ref, turnOf(th))
 				}
 				l.refuse(http.StatusNotFound, "bob", "- status: {re: "+ref+", code: claimed}")
 				l.status(ownerID, ref, "received")

@@ -97,21 +97,6 @@ type Message struct {
 	Mess    wire.Value `json:"mess"` // the list
 }
 
-// The namespaces of the exchange's records.
-const (
-	nsThreads      = "mess/threads"
-	nsMessages     = "mess/messages"
-	nsIDs          = "mess/ids"     // (requester, client id) → newest thread
-	nsFiles        = "mess/files"   // attachments, and uploads of the owner
-	nsUploads      = "mess/uploads" // uploads that no message names yet
-	nsExecutors    = "mess/executors"
-	nsCapabilities = "mess/capabilities"
-	nsMeta         = "mess/meta"
-	nsNotices      = "mess/notices" // what somebody must still be told (MESS-28)
-	nsSeen         = "mess/seen"    // messages of the mesh and of links that were taken in
-
-)
-
 // The bounds of a thread: who reads it has all of its messages in memory, and every change writes all of its history. What
 // ends it may still be said.
 const (
@@ -142,32 +127,6 @@ func encode(v any) []byte {
 	return data
 }
 
-func (t *Thread) record() store.Record {
-	return store.Record{NS: nsThreads, Key: t.Ref, Body: encode(t)}
-}
-
-func decodeThread(rec store.Record) (*Thread, error) {
-	t := &Thread{rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, t); err != nil {
-		return nil, fmt.Errorf("decode thread: %w", err)
-	}
-	return t, nil
-}
-
-func messageKey(ref string, serial int) string { return fmt.Sprintf("%s/%06d", ref, serial) }
-
-func (m Message) record(ref string) store.Record {
-	return store.Record{NS: nsMessages, Key: messageKey(ref, m.Serial), Body: encode(m)}
-}
-
-func decodeMessage(rec store.Record) (Message, error) {
-	var m Message
-	if err := json.Unmarshal(rec.Body, &m); err != nil {
-		return m, fmt.Errorf("decode message: %w", err)
-	}
-	return m, nil
-}
-
 // capabilities returns the required ids.
 func (t *Thread) capabilities() []string {
 	out := make([]string, len(t.Requires))
@@ -175,16 +134,6 @@ func (t *Thread) capabilities() []string {
 		out[i] = n.ID
 	}
 	return out
-}
-
-// suggestion returns the newest suggestion with this id that waits for an answer.
-func (t *Thread) suggestion(id string) *Suggestion {
-	for i := len(t.Suggestions) - 1; i >= 0; i-- {
-		if t.Suggestions[i].ID == id && t.Suggestions[i].Decided == "" {
-			return &t.Suggestions[i]
-		}
-	}
-	return nil
 }
 
 // question returns the open question with this id.
@@ -221,12 +170,3 @@ func (t *Thread) offeredTo(id string) bool {
 // channelRefused marks a message that was read from a file and that the state machine did not allow: it is kept and
 // changed nothing (MESS-51).
 const channelRefused = "refused"
-
-// moved dates what was said behind the change before it: who follows the thread knows by the time of its last change
-// whether there is something new, and two may come in one millisecond. A clock that was set back is followed.
-func (t *Thread) moved(was past) {
-	behind := was.updated.Sub(t.Updated)
-	if (t.Serial > was.serial || t.Status != was.code) && behind >= 0 && behind < time.Second {
-		t.Updated = was.updated.Add(time.Millisecond)
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -83,7 +82,7 @@ func (t *tx) run(ctx context.Context, b Block) error {
 		case err != nil:
 			return err
 		case !t.x.sees(t.who, th): // the entries are refused, and how much was said is not told
-		case t.opts.IfSerial != 0 && th.Serial != t.opts.IfSerial, t.opts.IfTurn != "" && th.turn() != t.opts.IfTurn:
+		case t.opts.IfSerial != 0 && th.Serial != t.opts.IfSerial, t.opts.IfTurn != "" && turnOf(th) != t.opts.IfTurn:
 			return errMoved
 		}
 	}
@@ -182,8 +181,6 @@ func (t *tx) set(ctx context.Context) error {
 	return t.status(ctx, Entry{Type: "status", Body: t.opts.Set.Body}, "status")
 }
 
-func entryPath(i int, e Entry) string { return fmt.Sprintf("MESS[%d].%s", i, e.Type) }
-
 // at400 names the entry in a refusal that does not name one yet.
 func at400(err error, path string) error {
 	e, ok := errors.AsType[*wire.Error](err)
@@ -193,18 +190,6 @@ func at400(err error, path string) error {
 	told := *e
 	told.Message = path + ": " + e.Message
 	return &told
-}
-
-// first returns the first reference of an entry, "" where it has none.
-func first(body wire.Value) string {
-	if s := body.GetStr("re"); s != "" {
-		return s
-	}
-	if list, ok := body.Get("re"); ok && list.Kind() == wire.Array && list.Len() > 0 {
-		s, _ := list.At(0).Str()
-		return s
-	}
-	return ""
 }
 
 // entry applies one entry.
@@ -268,7 +253,7 @@ func (t *tx) load(ctx context.Context, ref string) (*Thread, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.threads[ref], t.was[ref] = th, past{th.Status, th.turn(), th.Holder, th.Serial, th.Updated}
+	t.threads[ref], t.was[ref] = th, past{th.Status, turnOf(th), th.Holder, th.Serial, th.Updated}
 	return th, nil
 }
 
@@ -323,7 +308,7 @@ func (t *tx) add(th *Thread, from string, b Block) string {
 	}
 	m.Mess = b.Tree()
 	t.names(th.Ref, m.Mess)
-	rec := m.record(th.Ref)
+	rec := messageRecord(m, th.Ref)
 	th.Bytes += len(rec.Body)
 	t.changes = append(t.changes, store.Change{Record: rec})
 	if n := len(th.History); n > 0 && th.History[n-1].Ref == "" && th.History[n-1].At.Equal(t.now) {
@@ -346,9 +331,9 @@ func (t *tx) commit(ctx context.Context) error {
 		if why := th.full(); why != "" && (th.Status.Open() || !t.was[ref].code.Open()) { // its end may always be said
 			return conflict("%s", why)
 		}
-		th.moved(t.was[ref])
+		touch(th, t.was[ref])
 		th.Version++
-		changes = append(changes, store.Change{Record: th.record(), IfRev: th.rev})
+		changes = append(changes, store.Change{Record: threadRecord(th), IfRev: th.rev})
 	}
 	if len(changes) == 0 {
 		return nil
@@ -396,4 +381,13 @@ func idKey(requester, id string) string {
 func digestOf(v wire.Value) string {
 	sum := sha256.Sum256(v.JSON())
 	return hex.EncodeToString(sum[:16])
+}
+
+// touch dates what was said behind the change before it: who follows the thread knows by the time of its last change
+// whether there is something new, and two may come in one millisecond. A clock that was set back is followed.
+func touch(t *Thread, was past) {
+	behind := was.updated.Sub(t.Updated)
+	if (t.Serial > was.serial || t.Status != was.code) && behind >= 0 && behind < time.Second {
+		t.Updated = was.updated.Add(time.Millisecond)
+	}
 }

@@ -136,37 +136,6 @@ func (t *tx) followResponse(th *Thread, e Entry) (done bool) {
 	return true
 }
 
-// decides reports whether an entry is the word about a suggestion.
-func (e Entry) decides() bool {
-	accept, ok := e.Body.Get("accept")
-	return ok && e.Type == "reply" && !accept.IsNull()
-}
-
-// onlyDecides reports whether a block is such words and nothing else.
-func (b Block) onlyDecides() bool {
-	return len(b) > 0 && !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && !e.decides() })
-}
-
-// decidesFor reports whether an entry is the word about a suggestion that a peer made.
-func (t *Thread) decidesFor(e Entry, peer string) bool {
-	re := first(e.Body)
-	return e.decides() && slices.ContainsFunc(t.Suggestions, func(s Suggestion) bool { return s.ID == re && s.By == peer })
-}
-
-// there is a block for another exchange, where a thread is known as ref. The word about a suggestion of its names that.
-func (b Block) there(ref string) Block {
-	out := b.about(ref)
-	for i, e := range b {
-		if e.decides() {
-			out[i] = e
-		}
-	}
-	return out
-}
-
-// madeThere reports whether it is for the exchange of a peer to carry a suggestion out.
-func (t *Thread) madeThere(s *Suggestion) bool { return s != nil && t.Peers[s.By].Offered }
-
 // decideThere hands the requester's word to the exchange that made a suggestion. It means the threads, executors and times of
 // that exchange, which carries it out; our thread goes the way of the one there.
 func (t *tx) decideThere(ctx context.Context, th *Thread, e Entry, s *Suggestion, accept bool) error {

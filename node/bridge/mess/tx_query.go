@@ -62,7 +62,7 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 				return wire.Value{}, err
 			}
 			if t.x.sees(t.who, th) {
-				threads = append(threads, th.summary())
+				threads = append(threads, summarize(th))
 			}
 		}
 	} else {
@@ -96,7 +96,7 @@ func (t *tx) overlay(list []Summary) []Summary {
 	var out []Summary
 	for _, ref := range t.order {
 		if th := t.threads[ref]; t.x.sees(t.who, th) {
-			out = append(out, th.summary())
+			out = append(out, summarize(th))
 		}
 	}
 	for _, s := range list {

@@ -165,14 +165,6 @@ func (t *tx) flushOne(th *Thread) {
 	}
 }
 
-// chosen is the suggestion that an answer is about: without an id the newest that waits.
-func (t *Thread) chosen(id string) *Suggestion {
-	if n := t.suggested(); id == "" && n > 0 {
-		return &t.Suggestions[n-1]
-	}
-	return t.suggestion(id)
-}
-
 // decide does what an answer to a suggestion means.
 func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) error {
 	s := th.chosen(id)
@@ -185,7 +177,7 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 		return nil
 	}
 	s.Decided = "accepted"
-	if th.via() != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
+	if requestLink(th) != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
 		if t.who.ID != th.Requester {
 			return conflict("who asked behind the link decides about it, there")
 		}

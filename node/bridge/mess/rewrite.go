@@ -1,0 +1,174 @@
+package mess
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// mapContent replaces what stands under the kinds of the content of a block.
+func (b Block) mapContent(do func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
+	out := slices.Clone(b)
+	for i, e := range out {
+		for _, key := range []string{"context", "content"} {
+			list, ok := e.Body.Get(key)
+			if !ok || list.Kind() != wire.Array {
+				continue
+			}
+			elems := slices.Collect(list.Elems())
+			for n, c := range elems {
+				if c.Kind() != wire.Object || c.Len() != 1 {
+					continue
+				}
+				kind := c.Members()[0].Key
+				v, err := do(kind, c.At(0))
+				if err != nil {
+					return nil, err
+				}
+				elems[n] = wire.Obj(wire.Member{Key: kind, Value: v})
+			}
+			e.Body = e.Body.With(key, wire.Arr(elems...))
+		}
+		out[i] = e
+	}
+	return out, nil
+}
+
+// bare reports whether a status says nothing besides its code.
+func (e Entry) bare() bool {
+	return !slices.ContainsFunc(e.Body.Members(), func(m wire.Member) bool { return m.Key != "re" && m.Key != "code" && m.Key != "executor" })
+}
+
+func (b Block) has(kind string) bool {
+	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == kind })
+}
+
+// after returns the newest state that a block tells, c if it tells none.
+func (c Code) after(b Block) Code {
+	for _, e := range b {
+		if code, ok := ParseCode(e.Body.GetStr("code")); ok && e.Type == "status" {
+			c = code
+		}
+	}
+	return c
+}
+
+// answers reports whether a block is answers and nothing else.
+func (b Block) answers() bool {
+	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
+}
+
+// unnamed has entries about a foreign thread speak of the newest, which in its conversation it is: its ref is that
+// exchange's, and may be another thread's here.
+func (b Block) unnamed(ref string) Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		if e.Body.Kind() == wire.Object && first(e.Body) == ref {
+			out[i].Body = e.Body.With("re", wire.Text("last"))
+		}
+	}
+	return out
+}
+
+// successor returns the thread in which the exchange goes on with one that was delegated, "" if there is none.
+func (e Entry) successor() string {
+	if code, _ := ParseCode(e.Body.GetStr("code")); e.Type != "status" || code != Delegated {
+		return ""
+	}
+	return e.Body.GetStr("ref")
+}
+
+// responds says whether there is a response in it.
+func (m Message) responds() bool {
+	b, err := FromTree(m.Mess)
+	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
+}
+
+// words is what a block says in words; all is false where it says more than that.
+func (b Block) words() (text string, all bool) {
+	var out []string
+	add := func(s string) {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	all = true
+	for _, e := range b {
+		add(e.Body.GetStr("message"))
+		switch e.Type {
+		case "status":
+			reason, _ := e.Body.Get("reason")
+			add(e.Body.GetStr("reason"))
+			add(reason.GetStr("detail"))
+			add(e.Body.GetStr("action"))
+			questions, _ := e.Body.Get("questions")
+			for q := range questions.Elems() {
+				add(q.GetStr("question"))
+			}
+		case "cancel":
+			add(e.Body.GetStr("reason"))
+		case "response":
+			content, _ := e.Body.Get("content")
+			for c := range content.Elems() {
+				s, isText := c.Str()
+				if !isText {
+					s = c.GetStr("text")
+				}
+				if s == "" {
+					s, all = string(c.JSON()), false
+				}
+				add(s)
+			}
+			add(e.Body.GetStr("notes"))
+		}
+	}
+	return strings.Join(out, "\n"), all
+}
+
+// isAnswer reports whether a block answers a question, or a needs_confirmation.
+func (b Block) isAnswer() bool {
+	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.decides() })
+}
+
+// cancelled spells a cancel of whom a thread was sent to as the state that it is: only its requester cancels ours.
+func (b Block) cancelled() Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		if e.Type == "cancel" {
+			out[i] = Entry{Type: "status", Body: e.Body.With("code", wire.Text(string(Cancelled)))}
+		}
+	}
+	return out
+}
+
+// wantsOwner says whether one of its requests does.
+func (b Block) wantsOwner() bool {
+	return slices.ContainsFunc(b, func(e Entry) bool {
+		r, err := readRequest(e.Body, "", time.Now())
+		return e.Type == "request" && err == nil && r.wantsOwner()
+	})
+}
+
+// about makes every entry speak of one thread.
+func (b Block) about(ref string) Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		if _, ok := e.Body.Get("re"); ok && e.Body.Kind() == wire.Object {
+			out[i].Body = e.Body.With("re", wire.Text(ref))
+		}
+	}
+	return out
+}
+
+// there is a block for another exchange, where a thread is known as ref. The word about a suggestion of its names that.
+func (b Block) there(ref string) Block {
+	out := b.about(ref)
+	for i, e := range b {
+		if e.decides() {
+			out[i] = e
+		}
+	}
+	return out
+}
