@@ -45,6 +45,7 @@ var lines = []struct {
 	{"node/httpapi", 2},
 	{"node/client", 2},
 	{"node/websocket", 2},
+	{"node/bridge/mess/thread", 2},
 	{"node/bridge/mew/capability", 2},
 
 	{"node/calendar", 3},
@@ -57,6 +58,7 @@ var lines = []struct {
 
 	{"node/meshtest", 7},
 	{"node/bridge/bridgetest", 7},
+	{"node/bridge/mess/thread/threadtest", 7},
 	{"node/httpapi/apitest", 7},
 	{"node/httpapi/browsertest", 7},
 

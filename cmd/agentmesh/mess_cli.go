@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
@@ -75,7 +76,7 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 }
 
 // messPost sends a block to the owner's door of the exchange.
-func messPost(ctx context.Context, a *app, b mess.Block) (wire.Value, error) {
+func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
 	raw, err := messOnce(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
 	if err != nil {
 		return wire.Value{}, err
@@ -93,16 +94,13 @@ func messAnswer(raw []byte) (wire.Value, error) {
 }
 
 // messSend sends a block as the owner and prints the acks.
-func messSend(ctx context.Context, a *app, out messOut, b mess.Block) error {
+func messSend(ctx context.Context, a *app, out messOut, b thread.Block) error {
 	v, err := messPost(ctx, a, b)
 	if err != nil {
 		return messMissing(ctx, a, b, err)
 	}
 	return out.show(a, v)
 }
-
-// messFile reads a block from a file, or from standard input where the name is "-".
-func messFile(a *app, name string) (mess.Block, error) { return messRead(a, name, mess.Parse) }
 
 // messRead has a file read, or standard input where the name is "-". What is wrong with it is said with its name.
 func messRead[T any](a *app, name string, parse func([]byte) (T, error)) (out T, err error) {
@@ -115,7 +113,7 @@ func messRead[T any](a *app, name string, parse func([]byte) (T, error)) (out T,
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, mess.MaxDocument+1))
+	data, err := io.ReadAll(io.LimitReader(in, thread.MaxDocument+1))
 	if err != nil {
 		return out, fail(exitInput, err)
 	}
@@ -160,13 +158,13 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	if (c.Intent == "") == (c.File == "") {
 		return failHint(exitUsage, errors.New("needs a text or --file, and not both"), "agentmesh mess request 'what is in the fridge?'")
 	}
-	block := mess.Block{{Type: "request", Body: c.body()}}
+	block := thread.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
 		if c.body().Len() > 1 {
 			return fail(exitUsage, errors.New("with --file the whole request stands in the file: only --link and --json go with it"))
 		}
 		var err error
-		if block, err = messFile(a, c.File); err != nil {
+		if block, err = messRead(a, c.File, thread.Parse); err != nil {
 			return err
 		}
 	}
@@ -202,12 +200,12 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	query := wire.Obj(field("type", "status"))
 	if len(c.Refs) > 0 {
 		query = query.With("filter", wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)}))
-		return messSend(ctx, a, c.messOut, mess.Block{{Type: "query", Body: query}})
+		return messSend(ctx, a, c.messOut, thread.Block{{Type: "query", Body: query}})
 	}
 	if c.Limit < 1 {
 		return fail(exitUsage, errors.New("--limit must be 1 or more"))
 	}
-	v, err := messPost(ctx, a, mess.Block{{Type: "query", Body: query}})
+	v, err := messPost(ctx, a, thread.Block{{Type: "query", Body: query}})
 	if err != nil {
 		return err
 	}
@@ -311,7 +309,7 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 // messStatus sets a status of a thread.
 func messStatus(ctx context.Context, a *app, out messOut, ref, code string, more ...wire.Member) error {
 	body := wire.Obj(append([]wire.Member{field("re", ref), field("code", code)}, more...)...)
-	return messSend(ctx, a, out, mess.Block{{Type: "status", Body: body}})
+	return messSend(ctx, a, out, thread.Block{{Type: "status", Body: body}})
 }
 
 type messClaimCmd struct {
@@ -339,7 +337,7 @@ func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}
-	return messSend(ctx, a, c.messOut, mess.Block{{Type: "cancel", Body: body}})
+	return messSend(ctx, a, c.messOut, thread.Block{{Type: "cancel", Body: body}})
 }
 
 type messCapabilitiesCmd struct {

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 type messImportCmd struct {
@@ -27,7 +28,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	if info.IsDir() {
 		return c.directory(ctx, a)
 	}
-	if info.Size() > mess.MaxDocument {
+	if info.Size() > thread.MaxDocument {
 		return fail(exitInput, fmt.Errorf("%s is larger than 2 MiB", clean(c.Path)))
 	}
 	data, err := os.ReadFile(c.Path)

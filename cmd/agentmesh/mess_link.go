@@ -6,12 +6,12 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // messRequestTo makes the requests of a block for the exchange behind a link, and for nobody else.
-func messRequestTo(ctx context.Context, a *app, out messOut, b mess.Block, link string) error {
+func messRequestTo(ctx context.Context, a *app, out messOut, b thread.Block, link string) error {
 	raw, err := messOnce(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -50,8 +50,8 @@ func (c messSaying) read(ctx context.Context, a *app) (t messThread, err error) 
 }
 
 // say sends an entry about the thread, if nobody has said anything since it was read.
-func (c messSaying) say(ctx context.Context, a *app, t messThread, e mess.Entry) error {
-	body := wire.Obj(wire.Member{Key: "mess", Value: mess.Block{e}.Tree()}).JSON()
+func (c messSaying) say(ctx context.Context, a *app, t messThread, e thread.Entry) error {
+	body := wire.Obj(wire.Member{Key: "mess", Value: thread.Block{e}.Tree()}).JSON()
 	raw, err := messOnce(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, map[string]string{"If-Match": `"` + t.serial + `"`})
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if len(c.Answers) == 1 && !strings.Contains(c.Answers[0], "=") {
-		return c.say(ctx, a, t, mess.Entry{Type: "answer", Body: wire.Obj(field("re", t.ref), field("value", c.Answers[0]))})
+		return c.say(ctx, a, t, thread.Entry{Type: "answer", Body: wire.Obj(field("re", t.ref), field("value", c.Answers[0]))})
 	}
 	answers := wire.Obj()
 	for _, pair := range c.Answers {
@@ -84,7 +84,7 @@ func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
 		}
 		answers = answers.With(key, wire.Text(value))
 	}
-	return c.say(ctx, a, t, mess.Entry{Type: "reply", Body: wire.Obj(field("re", t.ref), wire.Member{Key: "answers", Value: answers})})
+	return c.say(ctx, a, t, thread.Entry{Type: "reply", Body: wire.Obj(field("re", t.ref), wire.Member{Key: "answers", Value: answers})})
 }
 
 type messConfirmCmd struct {
@@ -106,5 +106,5 @@ func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}
-	return c.say(ctx, a, t, mess.Entry{Type: "reply", Body: body})
+	return c.say(ctx, a, t, thread.Entry{Type: "reply", Body: body})
 }

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -76,7 +76,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 	if c.Zone != nil && *c.Zone != "" {
 		e = e.With("timezone", wire.Text(*c.Zone))
 	}
-	block := mess.Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "executor", Value: e})}}
+	block := thread.Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "executor", Value: e})}}
 	_, err = messPost(ctx, a, block)
 	return err
 }
@@ -88,7 +88,7 @@ type messRouteCmd struct {
 
 func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 	if c.File != "" {
-		block, err := messRead(a, c.File, mess.ParseRules)
+		block, err := messRead(a, c.File, thread.ParseRules)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -35,7 +35,7 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 		return failHint(exitUsage, errors.New("needs one of a status, --ask, --confirm and --file; --message and --reason go with the first three"), "agentmesh mess update REF in_progress")
 	}
 	if c.File != "" {
-		b, err := messFile(a, c.File)
+		b, err := messRead(a, c.File, thread.Parse)
 		if err != nil {
 			return err
 		}
@@ -73,13 +73,13 @@ func (c *messUpdateCmd) complete() error {
 	}
 	needs := ""
 	switch code {
-	case mess.NeedsInput:
+	case thread.NeedsInput:
 		needs = "needs_input is set by --ask, with the question"
-	case mess.NeedsConfirmation:
+	case thread.NeedsConfirmation:
 		needs = "needs_confirmation is set by --confirm, with what you would do"
-	case mess.Waiting, mess.Retrying, mess.Partial, mess.Expired, mess.Superseded, mess.Delegated:
+	case thread.Waiting, thread.Retrying, thread.Partial, thread.Expired, thread.Superseded, thread.Delegated:
 		needs = string(code) + " says more than flags can: write it as a block, for --file"
-	case mess.Failed, mess.Declined:
+	case thread.Failed, thread.Declined:
 		if c.Reason == "" {
 			needs = string(code) + " needs --reason"
 		}
@@ -91,20 +91,20 @@ func (c *messUpdateCmd) complete() error {
 }
 
 // messCode reads a status that somebody typed.
-func messCode(text string) (mess.Code, error) {
-	code, ok := mess.ParseCode(text)
+func messCode(text string) (thread.Code, error) {
+	code, ok := thread.ParseCode(text)
 	if ok {
 		return code, nil
 	}
 	var all []string
-	for _, c := range mess.Codes() {
+	for _, c := range thread.Codes() {
 		all = append(all, string(c))
 	}
 	return "", fail(exitUsage, fmt.Errorf("%s is no status; there are: %s", clean(text), strings.Join(all, ", ")))
 }
 
 // messMissing names what a refused block speaks of and is not there: the exchange quotes nothing that it was sent.
-func messMissing(ctx context.Context, a *app, b mess.Block, refused error) error {
+func messMissing(ctx context.Context, a *app, b thread.Block, refused error) error {
 	if !strings.HasSuffix(refused.Error(), "names nothing that is there") {
 		return refused
 	}
@@ -134,7 +134,7 @@ func messMissing(ctx context.Context, a *app, b mess.Block, refused error) error
 }
 
 // aboutThread has the entries of a block that name no thread name this one.
-func aboutThread(b mess.Block, ref string) mess.Block {
+func aboutThread(b thread.Block, ref string) thread.Block {
 	for i, e := range b {
 		_, named := e.Body.Get("re")
 		if !named && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type) {

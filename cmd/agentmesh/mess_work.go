@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -49,7 +50,7 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))
 	}
 	body := wire.Obj(field("re", c.Ref), wire.Member{Key: "content", Value: wire.Arr(content...)})
-	return messSend(ctx, a, c.messOut, mess.Block{{Type: "response", Body: body}})
+	return messSend(ctx, a, c.messOut, thread.Block{{Type: "response", Body: body}})
 }
 
 // messUploadable says whether a file can be delivered.

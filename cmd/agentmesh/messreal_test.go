@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -132,7 +132,7 @@ func TestOnionsForReal(t *testing.T) {
 - request: {id: get-onions, intent: buy yellow onions, requires: [buy], constraints: {location: grocery store near home}}
 - request: {id: deliver-onions, intent: deliver onions to home, requires: [deliver], constraints: {depends_on: [get-onions]}}
 `)
-	block, err := mess.FromTree(ack)
+	block, err := thread.FromTree(ack)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestAppendixForReal(t *testing.T) {
 	agent, phone, helper := who["agent"], who["teague-phone"], who["kitchen-helper"]
 	refOf := func(v wire.Value) string {
 		t.Helper()
-		block, err := mess.FromTree(v)
+		block, err := thread.FromTree(v)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // A deadline between two milliseconds is kept: what happens is dated in whole ones, and one of them may lie before it.
@@ -17,7 +19,7 @@ func TestDeadlineWithinAMillisecond(t *testing.T) {
 		ref := l.request("alice", `{intent: x, needed_by: "`+time.Now().Add(100*time.Millisecond+300*time.Microsecond).UTC().Format(time.RFC3339Nano)+`"}`)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		l.want(ref, Expired)
+		l.want(ref, thread.Expired)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

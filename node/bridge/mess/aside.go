@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -53,7 +54,7 @@ func (b *Bridge) Aside(in bridge.Inbound) []store.Change {
 	if in.Intent != Intent {
 		return nil
 	}
-	body := encode(aside{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
+	body := thread.Encode(aside{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
 	return []store.Change{{IfRev: store.Any, Max: maxAsides, Record: store.Record{
 		NS: nsAside, Key: idKey(string(in.Peer), string(in.MessageID)), Body: body,
 		Terms: []string{string(in.Peer)}, Expires: time.Now().Add(keepAside),
@@ -107,7 +108,7 @@ func (b *Bridge) putOff(ctx context.Context, rec store.Record, a waitingAside) e
 	a.Pause = min(max(2*a.Pause, firstAside), lastAside)
 	a.Again = time.Now().Add(a.Pause)
 	rev := rec.Rev
-	rec.Body = encode(a)
+	rec.Body = thread.Encode(a)
 	err := b.x.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rev}}, time.Now())
 	if isConflict(err) {
 		return nil // it was said again meanwhile
@@ -137,14 +138,14 @@ func (b *Bridge) takeAside(ctx context.Context, key string, a aside) error {
 // the thread that we sent there (MESS section 12). It is null where that is nothing.
 func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 	if list, ok := a.Payload.Get("mess"); ok && list.Kind() == wire.Array {
-		said, err := FromTree(list)
+		said, err := thread.FromTree(list)
 		if err != nil {
 			return wire.Value{}, err
 		}
 		// Nobody was asked whether its sender may open a thread.
-		said = slices.DeleteFunc(said, func(e Entry) bool { return e.Type == "request" })
+		said = slices.DeleteFunc(said, func(e thread.Entry) bool { return e.Type == "request" })
 		for i, e := range said { // in a conversation that is closed nothing goes on
-			if e.successor() != "" {
+			if e.Successor() != "" {
 				said[i].Body = e.Body.Without("ref")
 			}
 		}
@@ -161,8 +162,8 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 		return wire.Value{}, ignoreMissing(err)
 	}
 	reason := wire.Member{Key: "reason", Value: wire.Text(a.Payload.GetStr("reason"))}
-	whenever := func(s string) bool { _, ok := timeOrSpan(s, time.Now()); return ok }
-	code, more := Held, []wire.Member{reason}
+	whenever := func(s string) bool { _, ok := thread.TimeOrSpan(s, time.Now()); return ok }
+	code, more := thread.Held, []wire.Member{reason}
 	switch eta := a.Payload.GetStr("estimated_response"); {
 	case a.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
 		return wire.Value{}, nil // it is about an answer of ours; who holds the thread says itself when it waits
@@ -177,18 +178,18 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 	body := wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}, {Key: "code", Value: wire.Text(string(code))}}, more...)...)
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(a.Payload.GetStr("action"))},
-		wire.Member{Key: "mess", Value: Block{{Type: "status", Body: body}}.Tree()}), nil
+		wire.Member{Key: "mess", Value: thread.Block{{Type: "status", Body: body}}.Tree()}), nil
 }
 
 // closeCode is what a close without a block means for a thread that a peer was offered; "" where it means nothing.
-func closeCode(t *Thread, peer string, payload wire.Value) Code {
+func closeCode(t *thread.Thread, peer string, payload wire.Value) thread.Code {
 	switch {
 	case !t.Status.Open():
 		return ""
 	case t.Holder != peer, payload.GetStr("reason") == string(wire.OwnerRejected):
-		return Declined
+		return thread.Declined
 	case payload.GetStr("status") == "completed":
-		return Completed
+		return thread.Completed
 	}
-	return Failed
+	return thread.Failed
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -28,7 +29,7 @@ func (p *party) closeWith(ref string, to wire.AgentID, list string) {
 func TestCloseOpensNoThread(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{intent: look into the fridge}")
-	home.reaches(ref, Held)
+	home.reaches(ref, thread.Held)
 	home.closeWith(ref, away.node.ID(), `[{"request":{"intent":"empty the fridge"}}]`)
 	eventually(t, "the close", func() bool { // it takes the question back
 		asks, _, err := away.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1, time.Now())
@@ -61,7 +62,7 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	}
 	there := away.theirs()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, Claimed)
+	home.reaches(ref, thread.Claimed)
 	if _, ok := home.bridge.x.threads.Take(string(away.node.ID()), time.Now()); !ok { // the one that it may open in an hour
 		t.Fatal("the peer opened a thread")
 	}
@@ -72,5 +73,5 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	})
 	second := home.request("another", "{intent: paint the fridge, requires: [painting]}")
 	eventually(t, "the offer of another thread", func() bool { return len(home.thread(second).Peers) == 1 })
-	home.want(ref, Claimed)
+	home.want(ref, thread.Claimed)
 }

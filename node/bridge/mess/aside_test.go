@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -68,27 +69,27 @@ func pair(t *testing.T, mode acl.Mode) (home, away *party) {
 func TestPendingApproval(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
-	th := home.reaches(ref, Held)
+	th := home.reaches(ref, thread.Held)
 	if text := home.said(ref); th.Holder != "" || !strings.Contains(text, `"resume_eta"`) || !strings.Contains(text, `"reason"`) {
 		t.Errorf("held by %q: %s", th.Holder, text)
 	}
 	away.decide("message", acl.Approve)
 	there := away.theirs()
-	home.reaches(ref, Received)
+	home.reaches(ref, thread.Received)
 	away.status("bob", there, "claimed, eta: 5m")
-	if th := home.reaches(ref, Claimed); th.Holder != string(away.node.ID()) {
+	if th := home.reaches(ref, thread.Claimed); th.Holder != string(away.node.ID()) {
 		t.Errorf("holder = %q", th.Holder)
 	}
 	away.status("bob", there, "held, reason: lunch")
-	home.reaches(ref, Held)
+	home.reaches(ref, thread.Held)
 	away.status("bob", there, "in_progress")
-	home.reaches(ref, InProgress)
+	home.reaches(ref, thread.InProgress)
 	away.do("bob", "- response: {re: "+there+", content: [milk]}")
-	home.reaches(ref, Completed)
+	home.reaches(ref, thread.Completed)
 	// A response after the close lands in the same thread (MESS-39).
 	away.do("bob", "- response: {re: "+there+", content: [and eggs]}")
 	eventually(t, "the late response", func() bool { return strings.Contains(home.said(ref), "and eggs") })
-	home.want(ref, Completed)
+	home.want(ref, thread.Completed)
 	if page, err := home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 1 {
 		t.Errorf("%d threads, %v", len(page.Threads), err)
 	}
@@ -102,10 +103,10 @@ func TestRejectedByPeer(t *testing.T) {
 	if err := home.bridge.offerTo(t.Context(), ref, string(away.node.ID()), "", nil); err != nil {
 		t.Fatal(err)
 	}
-	home.reaches(ref, Held)
+	home.reaches(ref, thread.Held)
 	home.refuse(404, "carol", "- status: {re: "+ref+", code: claimed}")
 	away.decide("message", acl.Reject)
-	th := home.reaches(ref, Received)
+	th := home.reaches(ref, thread.Received)
 	eventually(t, "the peer's no", func() bool { return len(home.thread(ref).Declined) == 1 })
 	if th.Holder != "" {
 		t.Errorf("holder = %q", th.Holder)
@@ -124,9 +125,9 @@ func TestNextAgentIsAsked(t *testing.T) {
 	})
 	agents = []Agent{{ID: first.node.ID()}, {ID: second.node.ID()}}
 	ref := home.request("client", "{intent: look into the fridge}")
-	first.status(ownerID, first.theirs(), "declined, reason: not today")
-	second.status(ownerID, second.theirs(), "declined, reason: nor here")
-	if th := home.reaches(ref, Declined); len(th.Declined) != 2 {
+	first.status(thread.OwnerID, first.theirs(), "declined, reason: not today")
+	second.status(thread.OwnerID, second.theirs(), "declined, reason: nor here")
+	if th := home.reaches(ref, thread.Declined); len(th.Declined) != 2 {
 		t.Errorf("declined by %v", th.Declined)
 	}
 }

@@ -60,9 +60,9 @@ func TestAsidesWaitLonger(t *testing.T) {
 		claim := func(peer string) string {
 			ref := l.request("agent"+peer+fmt.Sprint(time.Now().UnixNano()), "{intent: look}")
 			th := l.thread(ref)
-			th.claim(peer, time.Now())
+			th.Claim(peer, time.Now())
 			th.Version++
-			if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.rev}}, time.Now()); err != nil {
+			if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.Rev}}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			l.index.publish(th)

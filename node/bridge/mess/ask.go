@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,7 +26,7 @@ type askBody struct {
 }
 
 // question asks about a thread. The owner is shown what was said: the status that asks, else the request.
-func (b *Bridge) question(ctx context.Context, kind string, t *Thread, more askBody, title string) ([]store.Change, error) {
+func (b *Bridge) question(ctx context.Context, kind string, t *thread.Thread, more askBody, title string) ([]store.Change, error) {
 	m, err := b.saying(ctx, t, kind)
 	if err != nil {
 		return nil, err
@@ -39,13 +40,13 @@ func (b *Bridge) question(ctx context.Context, kind string, t *Thread, more askB
 }
 
 // saying returns the message that a question is about.
-func (b *Bridge) saying(ctx context.Context, t *Thread, kind string) (Message, error) {
+func (b *Bridge) saying(ctx context.Context, t *thread.Thread, kind string) (thread.Message, error) {
 	if kind != askConfirm {
-		return b.newest(ctx, t.Ref, 1, func(Message) bool { return true })
+		return b.newest(ctx, t.Ref, 1, func(thread.Message) bool { return true })
 	}
-	return b.newest(ctx, t.Ref, t.Serial, func(m Message) bool {
+	return b.newest(ctx, t.Ref, t.Serial, func(m thread.Message) bool {
 		for e := range m.Mess.Elems() {
-			if status, _ := e.Get("status"); status.GetStr("code") == string(NeedsConfirmation) {
+			if status, _ := e.Get("status"); status.GetStr("code") == string(thread.NeedsConfirmation) {
 				return true
 			}
 		}
@@ -55,13 +56,13 @@ func (b *Bridge) saying(ctx context.Context, t *Thread, kind string) (Message, e
 
 // newest returns the newest message of a thread up to serial that is, however much was said since; else the first one.
 // What the state machine refused counts for nothing.
-func (b *Bridge) newest(ctx context.Context, ref string, serial int, is func(Message) bool) (m Message, err error) {
+func (b *Bridge) newest(ctx context.Context, ref string, serial int, is func(thread.Message) bool) (m thread.Message, err error) {
 	for ; serial >= 1; serial-- {
 		rec, err := b.x.records.Get(ctx, nsMessages, messageKey(ref, serial), time.Now())
 		if err != nil {
 			return m, err
 		}
-		if m, err = decodeMessage(rec); err != nil || m.Channel != channelRefused && is(m) {
+		if m, err = decodeMessage(rec); err != nil || m.Channel != thread.ChannelRefused && is(m) {
 			return m, err
 		}
 	}
@@ -73,7 +74,7 @@ const maxQuestions = 200
 
 // open asks the owner about a matter: a thread, or somebody who registered.
 func (b *Bridge) open(kind, matter string, body askBody, title string, now time.Time) []store.Change {
-	raw := encode(body)
+	raw := thread.Encode(body)
 	sum := sha256.Sum256(raw)
 	_, changes := b.cfg.Asks.Open(acl.Ask{
 		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: hex.EncodeToString(sum[:]), Created: now,

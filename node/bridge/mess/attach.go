@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -57,10 +58,10 @@ var contentKey = map[string]string{"request": "context", "reply": "context", "re
 
 // detach moves large inline data of an entry to attachments of the thread (MESS-58), and the files of the owner's that it
 // names (MESS-63).
-func (t *tx) detach(th *Thread, e Entry) Entry {
+func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 	key := contentKey[e.Type]
 	list, ok := e.Body.Get(key)
-	if !ok || list.Kind() != wire.Array || len(list.JSON()) < maxInline && len(t.own) == 0 {
+	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(t.own) == 0 {
 		return e
 	}
 	elems := slices.Collect(list.Elems())
@@ -88,13 +89,13 @@ func resourceURI(kind string, v wire.Value) string {
 }
 
 // moveOut stores one large data URI, or a file of the owner's, and returns the stored form of the content (MESS-10).
-func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
+func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
 	uri, name := resourceURI(kind, v), v.GetStr("name")
 	foreign := v.GetStr("resource")
 	own, ok := t.own[cmp.Or(uri, foreign)]
 	mime, raw := own.mime, own.data
 	if ok && uri == "" {
-		if own.lost == "" && th.Taken+len(raw) > maxThread {
+		if own.lost == "" && th.Taken+len(raw) > thread.MaxThread {
 			own.lost = "the files of the thread are too large together"
 		}
 		if own.lost != "" { // it is said where it would be
@@ -103,14 +104,14 @@ func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, 
 		th.Taken += len(raw)
 	}
 	if !ok {
-		if len(uri) <= maxInline || !strings.HasPrefix(uri, "data:") {
+		if len(uri) <= thread.MaxInline || !strings.HasPrefix(uri, "data:") {
 			return v, false
 		}
 		text, err := "", error(nil)
-		if mime, text, err = splitData(uri); err != nil {
+		if mime, text, err = thread.SplitData(uri); err != nil {
 			return v, false
 		}
-		if raw, err = strictBase64.DecodeString(text); err != nil {
+		if raw, err = thread.StrictBase64.DecodeString(text); err != nil {
 			return v, false
 		}
 	}
@@ -123,7 +124,7 @@ func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, 
 	}
 	a := Attachment{Name: file(), Mime: mime, Size: len(raw), Data: raw}
 	for t.brings(th, a) { // another entry of the same message has one in this place
-		n += maxContent
+		n += thread.MaxContent
 		a.Name = file()
 	}
 	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
@@ -131,13 +132,13 @@ func (t *tx) moveOut(th *Thread, kind string, v wire.Value, n int) (wire.Value, 
 }
 
 // brings says whether the block has an attachment of this name already.
-func (t *tx) brings(th *Thread, a Attachment) bool {
+func (t *tx) brings(th *thread.Thread, a Attachment) bool {
 	key := th.Ref + "/" + a.Name
 	return slices.ContainsFunc(t.changes, func(c store.Change) bool { return c.Record.NS == nsFiles && c.Record.Key == key })
 }
 
 func (a Attachment) record(ref string) store.Record {
-	return store.Record{NS: nsFiles, Key: ref + "/" + a.Name, Body: encode(a)}
+	return store.Record{NS: nsFiles, Key: ref + "/" + a.Name, Body: thread.Encode(a)}
 }
 
 // tree is the stored form.
@@ -157,12 +158,12 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	if _, err := x.Thread(ctx, who, ref); err != nil {
 		return Attachment{}, err
 	}
-	if !attachmentName.MatchString(file) {
-		return Attachment{}, bad("file", "is no name of an attachment")
+	if !thread.AttachmentName.MatchString(file) {
+		return Attachment{}, thread.Bad("file", "is no name of an attachment")
 	}
 	rec, err := x.records.Get(ctx, nsFiles, ref+"/"+file, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		return Attachment{}, missing("no such attachment")
+		return Attachment{}, thread.Missing("no such attachment")
 	}
 	if err != nil {
 		return Attachment{}, err

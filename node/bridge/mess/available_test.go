@@ -3,6 +3,8 @@ package mess
 import (
 	"slices"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // Who asks what can be had learns what executors claim, too, as soon as they may work here.
@@ -13,7 +15,7 @@ func TestWhatCanBeHad(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.executor("bob", "take-photo", "knife")
-	l.crew.put(&Executor{ID: "eve", Capabilities: []Need{{ID: "poison"}}, Pending: true})
+	l.crew.put(&Executor{ID: "eve", Capabilities: []thread.Need{{ID: "poison"}}, Pending: true})
 	ask := func(query string) (ids []string) {
 		t.Helper()
 		for _, e := range l.do("alice", "- query: "+query+"\n").Answers {

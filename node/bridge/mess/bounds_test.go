@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // What is kept in memory of each thread and each executor is small, whatever they say; it stays as long as they do.
@@ -26,8 +28,8 @@ func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 	s.want(http.StatusRequestEntityTooLarge, key, "PATCH", "executors/eve", `{"hooks":["`+large+`"]}`)
 	s.refuse(http.StatusRequestEntityTooLarge, "eve", "- config: {executor: {id: eve, capabilities: [{dig: {note: "+large+"}}]}}")
 	s.refuse(http.StatusBadRequest, "eve", "- suggestion: {id: s, type: alternative, re: "+ref+", proposed: "+large+"}")
-	if c := s.crew.get("eve"); len(encode(c.Executor)) > maxExecutor {
-		t.Errorf("eve has %d bytes", len(encode(c.Executor)))
+	if c := s.crew.get("eve"); len(thread.Encode(c.Executor)) > maxExecutor {
+		t.Errorf("eve has %d bytes", len(thread.Encode(c.Executor)))
 	}
 }
 
@@ -45,10 +47,10 @@ func TestQueriesOfOneBlock(t *testing.T) {
 // Alarms of threads that are gone go as well, also where they are years ahead.
 func TestAlarmsGoWithTheirThreads(t *testing.T) {
 	x := newIndex()
-	stays := &Thread{Ref: "2026-01-31-000000", Requester: "a", Status: Received, Version: 1, Deadline: time.Now().Add(time.Hour)}
+	stays := &thread.Thread{Ref: "2026-01-31-000000", Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(time.Hour)}
 	x.publish(stays)
 	for i := range 5000 {
-		th := &Thread{Ref: threadRef(time.Now(), i+1, ""), Requester: "a", Status: Received, Version: 1, Deadline: time.Now().Add(9 * 365 * 24 * time.Hour)}
+		th := &thread.Thread{Ref: thread.NewThreadRef(time.Now(), i+1, ""), Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(9 * 365 * 24 * time.Hour)}
 		x.publish(th)
 		x.drop(th.Ref)
 	}

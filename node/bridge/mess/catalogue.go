@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -75,11 +76,11 @@ func (c *catalogue) tagged(id string, tags []string) bool {
 // ParseCapabilities reads catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one list
 // of them, or a map with that list under the one key capabilities.
 func ParseCapabilities(data []byte) ([]Capability, error) {
-	docs, err := documents(data)
+	docs, err := thread.ParseDocuments(data)
 	if err != nil {
 		return nil, err
 	}
-	list := values(docs)
+	list := thread.Values(docs)
 	if len(list) == 1 && list[0].Len() == 1 {
 		if inner, ok := list[0].Get("capabilities"); ok {
 			list[0] = inner
@@ -90,16 +91,16 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 	}
 	var out []Capability
 	for i, doc := range list {
-		f := in(doc, fmt.Sprintf("capability[%d]", i))
-		c := Capability{ID: f.need("id", maxID), Description: f.text("description", maxProse), Tags: f.texts("tags", 100)}
-		c.Definition, _ = f.get("definition")
-		if f.err != nil {
-			return nil, f.err
+		f := thread.NewFields(doc, fmt.Sprintf("capability[%d]", i))
+		c := Capability{ID: f.Need("id", thread.MaxID), Description: f.Text("description", thread.MaxProse), Tags: f.Texts("tags", 100)}
+		c.Definition, _ = f.Get("definition")
+		if f.Err != nil {
+			return nil, f.Err
 		}
 		out = append(out, c)
 	}
 	if len(out) == 0 {
-		return nil, bad("", "no capability is there")
+		return nil, thread.Bad("", "no capability is there")
 	}
 	return out, nil
 }
@@ -110,11 +111,11 @@ func (x *Exchange) AddCapabilities(ctx context.Context, list []Capability) error
 		return err
 	}
 	if len(x.Capabilities(nil))+len(list) > maxCapabilities {
-		return conflict("the catalogue is full")
+		return thread.Conflict("the catalogue is full")
 	}
 	var changes []store.Change
 	for _, c := range list {
-		changes = append(changes, store.Change{Record: store.Record{NS: nsCapabilities, Key: c.ID, Body: encode(c)}, IfRev: store.Any})
+		changes = append(changes, store.Change{Record: store.Record{NS: nsCapabilities, Key: c.ID, Body: thread.Encode(c)}, IfRev: store.Any})
 	}
 	if err := x.records.Apply(ctx, changes, time.Now()); err != nil {
 		return err
@@ -158,7 +159,7 @@ func (x *Exchange) restoreMeta(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	var rules []Rule
+	var rules []thread.Rule
 	if err := json.Unmarshal(rec.Body, &rules); err != nil {
 		return err
 	}

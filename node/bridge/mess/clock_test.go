@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -43,7 +44,7 @@ func TestClockGoesBack(t *testing.T) {
 				*at = at.Add(back)
 			}
 		}
-		return encode(th)
+		return thread.Encode(th)
 	})
 	again := labOn(t, l.store)
 	for range 2 {
@@ -51,9 +52,9 @@ func TestClockGoesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again.want(waits, Received)
-	again.want(parked, Waiting)
-	again.want(held, Waiting)
+	again.want(waits, thread.Received)
+	again.want(parked, thread.Waiting)
+	again.want(held, thread.Waiting)
 	if th := again.thread(waits); time.Until(th.Deadline) < 2*time.Hour {
 		t.Errorf("the deadline is %v", th.Deadline)
 	}
@@ -68,7 +69,7 @@ func TestClockGoesBack(t *testing.T) {
 	}
 	again.status("bob", waits, "claimed")
 	again.do("bob", "- response: {re: "+waits+", content: [seen]}")
-	again.want(held, Received)
+	again.want(held, thread.Received)
 	again.do("bob", "- response: {re: "+done+", content: [late]}")
 	page, err := again.List(t.Context(), Owner("test"), "", position{}, 2)
 	if err != nil || len(page.Threads) != 2 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
@@ -19,7 +20,7 @@ import (
 func TestConfirmationIsNotSwapped(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
 	var asked []acl.Ask
 	ask := func(action string) {
@@ -41,11 +42,11 @@ func TestConfirmationIsNotSwapped(t *testing.T) {
 	if _, err := home.node.Asks().Decide(t.Context(), asked[0].ID, asked[0].Hash, acl.Approve, "test", time.Now()); err == nil {
 		t.Error("the yes to the milk sold the house")
 	}
-	home.want(ref, NeedsConfirmation)
+	home.want(ref, thread.NeedsConfirmation)
 	if _, err := home.node.Asks().Decide(t.Context(), asked[1].ID, asked[1].Hash, acl.Approve, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	home.want(ref, InProgress)
+	home.want(ref, thread.InProgress)
 }
 
 // What the owner says on the page is to what the page showed, and to nothing that was asked since.
@@ -85,7 +86,7 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 		{"answer", "needs_input, questions: [{field: a, question: How much milk?}]", "needs_input, questions: [{field: b, question: How many houses?}]"},
 	} {
 		t.Run(c.do, func(t *testing.T) {
-			ref := l.request(ownerID, "{intent: look into the fridge}")
+			ref := l.request(thread.OwnerID, "{intent: look into the fridge}")
 			l.status("bob", ref, "claimed")
 			l.status("bob", ref, c.first)
 			old := read(ref)
@@ -114,11 +115,11 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 // Who waits for the owner's word stays what it said that it is: the owner says yes to that, whichever door a change takes.
 func TestApplicantStaysAsShown(t *testing.T) {
 	l := newLab(t)
-	reg := Registration{ID: "eve", Name: "Eve", Capabilities: []Need{{ID: "gardening"}}}
+	reg := Registration{ID: "eve", Name: "Eve", Capabilities: []thread.Need{{ID: "gardening"}}}
 	if _, err := l.Register(t.Context(), reg, true, nil); err != nil {
 		t.Fatal(err)
 	}
-	change := Registration{Capabilities: []Need{{ID: "banking"}}, present: []string{"capabilities"}}
+	change := Registration{Capabilities: []thread.Need{{ID: "banking"}}, present: []string{"capabilities"}}
 	block := "- config:\n    executor: {id: eve, capabilities: [banking]}\n"
 	eve := Actor{ID: "eve", Channel: "file", file: true}
 	if err := l.ChangeExecutor(t.Context(), eve, "eve", change); statusOf(err) != 403 {
@@ -131,7 +132,7 @@ func TestApplicantStaysAsShown(t *testing.T) {
 		t.Errorf("capabilities = %v", got.Capabilities)
 	}
 	asked := newParty(t, meshtest.New(t), "home", nil)
-	many := slices.Repeat([]Need{{ID: "gardening"}}, maxShown+3)
+	many := slices.Repeat([]thread.Need{{ID: "gardening"}}, maxShown+3)
 	changes, err := asked.bridge.askRegistration(Registration{ID: "eve", Name: "Eve", Capabilities: many})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -118,7 +119,7 @@ func (b *Bridge) tell(ctx context.Context, n Notice) (until time.Time, err error
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return until, err
-	case n.To == ownerID:
+	case n.To == thread.OwnerID:
 		return until, b.tellOwner(ctx, t, n, done)
 	case n.To == toDirectory:
 		return until, b.toDirectory(ctx, t, done)
@@ -140,7 +141,7 @@ func (b *Bridge) tell(ctx context.Context, n Notice) (until time.Time, err error
 const completionWait = 10 * time.Minute
 
 // tellPeer sends a message of a thread into the mesh.
-func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store.Change) (until time.Time, err error) {
+func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n Notice, done []store.Change) (until time.Time, err error) {
 	rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, n.Serial), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return until, b.x.records.Apply(ctx, done, time.Now())
@@ -153,7 +154,7 @@ func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store
 		return until, err
 	}
 	said := func(i int) string { return m.Mess.At(i).Members()[0].Key }
-	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == Completed && said(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
+	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == thread.Completed && said(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
 		return end, nil // the response follows, and the close goes with it
 	}
 	l, err := b.letter(ctx, t, n.To, m)
@@ -185,12 +186,12 @@ func (b *Bridge) tellPeer(ctx context.Context, t *Thread, n Notice, done []store
 
 // takeBack cancels a thread where it was sent: it has ended, or somebody else has claimed it. Who was asked knows but this
 // one word of who asks.
-func (b *Bridge) takeBack(ctx context.Context, t *Thread, to string, done []store.Change) error {
+func (b *Bridge) takeBack(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
 	p := t.Peers[to]
 	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(cmp.Or(p.Name, t.Ref))})
 	why := "somebody else has taken it"
 	switch {
-	case t.Status == Cancelled:
+	case t.Status == thread.Cancelled:
 		why = t.History[len(t.History)-1].Note
 	case t.Status.Terminal():
 		why = "it is " + string(t.Status)
@@ -200,7 +201,7 @@ func (b *Bridge) takeBack(ctx context.Context, t *Thread, to string, done []stor
 	}
 	_, err := b.cfg.Sender.SendLetter(ctx, Letter{
 		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
-		Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("cancel")}, wire.Member{Key: "mess", Value: Block{{Type: "cancel", Body: body}}.Tree()}),
+		Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("cancel")}, wire.Member{Key: "mess", Value: thread.Block{{Type: "cancel", Body: body}}.Tree()}),
 	})
 	return err
 }
@@ -224,7 +225,7 @@ func (l Letter) late(last wire.MessageID) Letter {
 }
 
 // tellOwner puts a notice into the owner's box, and what is to be done about the thread on the owner's desk.
-func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []store.Change) error {
+func (b *Bridge) tellOwner(ctx context.Context, t *thread.Thread, n Notice, done []store.Change) error {
 	if n.Kind == noticeTurn || strings.HasPrefix(turnOf(t), turnConfirm+"/") { // of a question the owner is told with it
 		return b.lay(ctx, t, done)
 	}
@@ -236,14 +237,14 @@ func (b *Bridge) tellOwner(ctx context.Context, t *Thread, n Notice, done []stor
 	case strings.HasPrefix(turnOf(t), Suggested):
 		notice.Title = fmt.Sprintf("MESS %s: %s, and a suggestion waits for your word", t.Ref, t.Status)
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh reply ITEM --action accept or decline"
-	case t.Requester == ownerID && t.Status == NeedsInput:
+	case t.Requester == thread.OwnerID && t.Status == thread.NeedsInput:
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess answer " + t.Ref + " FIELD=VALUE"
 	}
 	return b.lay(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }
 
 // toDirectory looks for agents that could do what nobody here can.
-func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change) error {
+func (b *Bridge) toDirectory(ctx context.Context, t *thread.Thread, done []store.Change) error {
 	list, err := b.candidates(ctx, t)
 	if err != nil {
 		return err
@@ -251,7 +252,7 @@ func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change
 	switch {
 	case len(list) == 0 && len(t.Declined) > 0:
 		return b.x.exhausted(ctx, t.Ref, done)
-	case len(list) == 0 || !t.claimable():
+	case len(list) == 0 || !t.IsClaimable():
 		return b.x.records.Apply(ctx, done, time.Now())
 	case b.cfg.Route:
 		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", done)
@@ -266,7 +267,7 @@ func (b *Bridge) toDirectory(ctx context.Context, t *Thread, done []store.Change
 		return err
 	}
 	err = b.ask(ctx, append(slices.Clone(done), question...))
-	if errors.Is(err, store.ErrQuota) && t.Requester != ownerID { // enough waits for the owner, whose inbox has the request
+	if errors.Is(err, store.ErrQuota) && t.Requester != thread.OwnerID { // enough waits for the owner, whose inbox has the request
 		return b.x.records.Apply(ctx, done, time.Now())
 	}
 	return err
@@ -286,8 +287,8 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 
 func (b *Bridge) resolvers() {
 	owner := Owner("approval")
-	act := func(ctx context.Context, e Entry, opts Options) error {
-		_, err := b.x.Do(ctx, owner, Block{e}, opts)
+	act := func(ctx context.Context, e thread.Entry, opts Options) error {
+		_, err := b.x.Do(ctx, owner, thread.Block{e}, opts)
 		return err
 	}
 	re := func(ref string, more ...wire.Member) wire.Value {
@@ -301,14 +302,14 @@ func (b *Bridge) resolvers() {
 		if yes {
 			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1) // none: it was asked before questions named one
 		}
-		return act(ctx, Entry{"reply", re(body.Ref, wire.Member{Key: "confirm", Value: wire.Bool(yes)})}, opts)
+		return act(ctx, thread.Entry{Type: "reply", Body: re(body.Ref, wire.Member{Key: "confirm", Value: wire.Bool(yes)})}, opts)
 	}))
 	b.cfg.Asks.Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
-		code := Received
+		code := thread.Received
 		if !yes {
-			code = Declined
+			code = thread.Declined
 		}
-		err := act(ctx, Entry{"status", re(body.Ref, wire.Member{Key: "code", Value: wire.Text(string(code))},
+		err := act(ctx, thread.Entry{Type: "status", Body: re(body.Ref, wire.Member{Key: "code", Value: wire.Text(string(code))},
 			wire.Member{Key: "reason", Value: wire.Text("the owner decided")})}, Options{Records: changes})
 		if err == nil && yes {
 			err = b.x.reoffer(ctx, body.Ref)
@@ -326,7 +327,7 @@ func (b *Bridge) resolvers() {
 // reoffer offers a thread that the owner released.
 func (x *Exchange) reoffer(ctx context.Context, ref string) error {
 	for range maxConflicts {
-		t := x.begin(Actor{ID: exchangeID, system: true}, Options{})
+		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		th, err := t.load(ctx, ref)
 		if err != nil {
 			return ignoreMissing(err)

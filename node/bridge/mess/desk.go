@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -32,24 +34,24 @@ const Suggested = turnSuggestion + "/"
 
 // turnOf names what the owner is to do about the thread: a kind and, behind a slash, what tells one such turn from the one
 // before. It is "" for nothing.
-func turnOf(t *Thread) string {
-	switch mine := t.Requester == ownerID; {
-	case mine && t.Status == NeedsInput:
-		return turnAnswer + "/" + itoa(t.Serial)
-	case mine && t.Status == NeedsConfirmation:
-		return turnConfirm + "/" + itoa(t.Serial)
-	case t.Parked == parkedApproval:
+func turnOf(t *thread.Thread) string {
+	switch mine := t.Requester == thread.OwnerID; {
+	case mine && t.Status == thread.NeedsInput:
+		return turnAnswer + "/" + strconv.Itoa(t.Serial)
+	case mine && t.Status == thread.NeedsConfirmation:
+		return turnConfirm + "/" + strconv.Itoa(t.Serial)
+	case t.Parked == thread.ParkedApproval:
 		return turnRelease
-	case mine && t.Status.Open() && t.suggested() > 0:
-		return turnSuggestion + "/" + itoa(t.suggested())
-	case !mine && t.Offered && t.claimable() && t.offeredTo(ownerID), !mine && t.Holder == ownerID && t.Status.Open() && !t.asks():
+	case mine && t.Status.Open() && t.OpenSuggestion() > 0:
+		return turnSuggestion + "/" + strconv.Itoa(t.OpenSuggestion())
+	case !mine && t.Offered && t.IsClaimable() && t.IsOfferedTo(thread.OwnerID), !mine && t.Holder == thread.OwnerID && t.Status.Open() && !t.AwaitsRequester():
 		asked := 0
 		for _, e := range t.History {
-			if c := Code(e.Action); c == NeedsInput || c == NeedsConfirmation {
+			if c := thread.Code(e.Action); c == thread.NeedsInput || c == thread.NeedsConfirmation {
 				asked++
 			}
 		}
-		return turnWork + "/" + itoa(asked)
+		return turnWork + "/" + strconv.Itoa(asked)
 	}
 	return ""
 }
@@ -58,7 +60,7 @@ func turnOf(t *Thread) string {
 func about(ref string) string { return Kind + "/" + ref }
 
 // lay makes the owner's inbox and approval queue say of a thread what is to be done about it now.
-func (b *Bridge) lay(ctx context.Context, t *Thread, changes []store.Change) error {
+func (b *Bridge) lay(ctx context.Context, t *thread.Thread, changes []store.Change) error {
 	changes, err := b.asking(ctx, t, changes)
 	if err != nil {
 		return err
@@ -74,7 +76,7 @@ func (b *Bridge) lay(ctx context.Context, t *Thread, changes []store.Change) err
 }
 
 // asking withdraws the questions about a thread that are no longer to be asked, and adds the one that is.
-func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) ([]store.Change, error) {
+func (b *Bridge) asking(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
 	if b.cfg.Asks == nil {
 		return changes, nil
 	}
@@ -92,7 +94,7 @@ func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) 
 			asked = asked || stands
 			return !stands
 		case askRoute:
-			return !t.claimable()
+			return !t.IsClaimable()
 		}
 		return false
 	}, time.Now())
@@ -109,11 +111,11 @@ func (b *Bridge) asking(ctx context.Context, t *Thread, changes []store.Change) 
 
 // questionOf names the question of a yes or no that the owner's turn is, and what it says in our words; "" for none. What the
 // owner held back is asked by nobody.
-func questionOf(t *Thread) (kind, title string) {
+func questionOf(t *thread.Thread) (kind, title string) {
 	switch turn := turnOf(t); {
 	case strings.HasPrefix(turn, turnConfirm+"/"):
 		return askConfirm, "an executor wants to act and asks you to confirm"
-	case turn == turnRelease && t.History[len(t.History)-1].By != ownerID:
+	case turn == turnRelease && t.History[len(t.History)-1].By != thread.OwnerID:
 		return askHeld, "a request needs your word before anybody acts on it"
 	}
 	return "", ""
@@ -123,17 +125,17 @@ func questionOf(t *Thread) (kind, title string) {
 const maxTask = 64 << 10
 
 // task is what the inbox shows of the owner's turn.
-func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
+func (b *Bridge) task(ctx context.Context, t *thread.Thread) (bridge.Task, error) {
 	kind, n, _ := strings.Cut(turnOf(t), "/")
-	task := bridge.Task{About: about(t.Ref), Done: t.History[len(t.History)-1].By == ownerID}
+	task := bridge.Task{About: about(t.Ref), Done: t.History[len(t.History)-1].By == thread.OwnerID}
 	switch kind {
 	case turnWork, turnAnswer:
 	case turnSuggestion:
 		return b.suggestionTask(t, task), nil
 	default:
 		if kind == "" && len(t.Suggestions) > 0 && !task.Done { // a word to one need not be in the history
-			last, err := b.newest(ctx, t.Ref, t.Serial, func(m Message) bool { return m.From != exchangeID })
-			task.Done = last.From == ownerID
+			last, err := b.newest(ctx, t.Ref, t.Serial, func(m thread.Message) bool { return m.From != thread.ExchangeID })
+			task.Done = last.From == thread.OwnerID
 			return task, err
 		}
 		return task, nil
@@ -145,16 +147,16 @@ func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
 	if kind == turnAnswer {
 		from = t.Holder
 	}
-	m, err := b.newest(ctx, t.Ref, serial, func(m Message) bool { return m.From == from })
+	m, err := b.newest(ctx, t.Ref, serial, func(m thread.Message) bool { return m.From == from })
 	if err != nil {
 		return task, err
 	}
 	task.Turn, task.Intent = turnOf(t), Intent
-	task.Taken = n == "0" && t.Holder == ownerID
+	task.Taken = n == "0" && t.Holder == thread.OwnerID
 	task.Peer, task.Name, task.Proof = senderOf(t, from)
 	task.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionIn(m.Mess))}, wire.Member{Key: "ref", Value: wire.Text(t.Ref)})
 	if kind == turnAnswer {
-		task.Payload = task.Payload.With("questions", t.openTree())
+		task.Payload = task.Payload.With("questions", t.QuestionTree())
 	}
 	if list := delivered(t.Ref, m.Mess); len(list.JSON()) <= maxTask {
 		task.Payload = task.Payload.With("mess", list)
@@ -165,7 +167,7 @@ func (b *Bridge) task(ctx context.Context, t *Thread) (bridge.Task, error) {
 }
 
 // senderOf says who wrote something in a thread, and how that is known.
-func senderOf(t *Thread, from string) (id wire.AgentID, name, proof string) {
+func senderOf(t *thread.Thread, from string) (id wire.AgentID, name, proof string) {
 	if p, ok := t.Peers[from]; ok || strings.HasPrefix(from, "am_") {
 		if p.Address != "" {
 			return wire.AgentID(from), p.Address, bridge.VerifiedNone
@@ -177,7 +179,7 @@ func senderOf(t *Thread, from string) (id wire.AgentID, name, proof string) {
 
 // actionIn names a list by its first entry.
 func actionIn(list wire.Value) string {
-	b, err := FromTree(list)
+	b, err := thread.FromTree(list)
 	if err != nil {
 		return "request"
 	}
@@ -197,22 +199,22 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 		return wire.Value{}, err
 	}
 	res, err := b.x.Do(ctx, owner, block, Options{
-		Re: ref, IfTurn: a.Turn, Then: func(t *Thread) []store.Change { return a.Ends(turnOf(t) != a.Turn) },
+		Re: ref, IfTurn: a.Turn, Then: func(t *thread.Thread) []store.Change { return a.Ends(turnOf(t) != a.Turn) },
 	})
 	return ackPayload(res), err
 }
 
 // parseAnswer reads what the owner says to a task: a MESS list in mess, as between agents; {"action": "accept"} or
 // "decline" to an offer; {"answers": {field: text}} to questions; or a text, which is the result, or the answer.
-func parseAnswer(t *Thread, a bridge.Answer) (Block, error) {
+func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
 	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
-	entry := func(kind string, more ...wire.Member) (Block, error) {
+	entry := func(kind string, more ...wire.Member) (thread.Block, error) {
 		body := re
 		for _, m := range more {
 			body = body.With(m.Key, m.Value)
 		}
-		return Block{{Type: kind, Body: body}}, nil
+		return thread.Block{{Type: kind, Body: body}}, nil
 	}
 	list, verbatim := a.Payload.Get("mess")
 	answers, several := a.Payload.Get("answers")
@@ -228,7 +230,7 @@ func parseAnswer(t *Thread, a bridge.Answer) (Block, error) {
 		}
 		return entry("reply", more...)
 	case kind == turnWork && (action == "accept" || action == "claim"):
-		more := []wire.Member{{Key: "code", Value: wire.Text(string(Claimed))}}
+		more := []wire.Member{{Key: "code", Value: wire.Text(string(thread.Claimed))}}
 		if eta, ok := a.Payload.Get("eta"); ok {
 			more = append(more, wire.Member{Key: "eta", Value: eta})
 		}
@@ -238,7 +240,7 @@ func parseAnswer(t *Thread, a bridge.Answer) (Block, error) {
 		if reason == "" {
 			reason = "the owner declined"
 		}
-		return entry("status", wire.Member{Key: "code", Value: wire.Text(string(Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+		return entry("status", wire.Member{Key: "code", Value: wire.Text(string(thread.Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
 	case kind == turnWork && text != "":
 		return entry("response", wire.Member{Key: "content", Value: wire.Arr(wire.Text(text))})
 	case kind == turnAnswer && several:
@@ -246,7 +248,7 @@ func parseAnswer(t *Thread, a bridge.Answer) (Block, error) {
 	case kind == turnAnswer && text != "":
 		return entry("answer", wire.Member{Key: "value", Value: wire.Text(text)})
 	}
-	return nil, bad("", explainTurn(t, kind))
+	return nil, thread.Bad("", explainTurn(t, kind))
 }
 
 // sayable are the entries that a task takes, by the kind of its turn. A yes or no is given to a question in the approval
@@ -257,25 +259,25 @@ var sayable = map[string][]string{
 }
 
 // parseOwnerBlock reads a list of the owner's about this thread alone.
-func parseOwnerBlock(t *Thread, list wire.Value, kind string) (Block, error) {
-	b, err := FromTree(list)
+func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Block, error) {
+	b, err := thread.FromTree(list)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.depth(); err != nil {
+	if err := b.CheckBounds(); err != nil {
 		return nil, err
 	}
 	for i, e := range b {
 		_, confirms := e.Body.Get("confirm")
 		_, accepts := e.Body.Get("accept")
-		code, coded := ParseCode(e.Body.GetStr("code"))
+		code, coded := thread.ParseCode(e.Body.GetStr("code"))
 		re, named := e.Body.Get("re")
 		one, _ := re.Str()
 		switch {
-		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts != (kind == turnSuggestion && e.Type == "reply") || coded && code != Claimed && !slices.Contains(working, code):
-			return nil, bad(entryPath(i, e), "does not answer this: "+explainTurn(t, kind))
+		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts != (kind == turnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
+			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this: "+explainTurn(t, kind))
 		case named && one != t.Ref:
-			return nil, bad(entryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
+			return nil, thread.Bad(thread.EntryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
 		case e.Body.Kind() == wire.Object:
 			b[i].Body = e.Body.With("re", wire.Text(t.Ref))
 		}
@@ -284,7 +286,7 @@ func parseOwnerBlock(t *Thread, list wire.Value, kind string) (Block, error) {
 }
 
 // explainTurn says what a task takes.
-func explainTurn(t *Thread, kind string) string {
+func explainTurn(t *thread.Thread, kind string) string {
 	if kind == turnSuggestion {
 		return "answer with --action accept or decline"
 	}

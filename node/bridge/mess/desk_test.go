@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -82,8 +83,8 @@ func TestInboxWork(t *testing.T) {
 		t.Errorf("item = %+v", item)
 	}
 	home.reply(item.ID, `{"action":"accept","eta":"5m"}`, 200)
-	home.want(ref, Claimed)
-	if th := home.thread(ref); th.Holder != ownerID {
+	home.want(ref, thread.Claimed)
+	if th := home.thread(ref); th.Holder != thread.OwnerID {
 		t.Errorf("holder = %s", th.Holder)
 	}
 	home.ends(item, node.ItemRead) // it is to be done yet
@@ -92,7 +93,7 @@ func TestInboxWork(t *testing.T) {
 		t.Errorf("the reply shows %s", body)
 	}
 	home.ends(item, node.ItemAnswered)
-	home.want(ref, NeedsInput)
+	home.want(ref, thread.NeedsInput)
 	if open := home.open(ref); len(open) != 0 {
 		t.Errorf("it is the requester's turn, and the inbox has %+v", open)
 	}
@@ -103,7 +104,7 @@ func TestInboxWork(t *testing.T) {
 	}
 	home.reply(item.ID, text("seven"), 409) // what was answered is answered
 	home.reply(again.ID, text("seven"), 200)
-	home.want(ref, Completed)
+	home.want(ref, thread.Completed)
 	home.ends(again, node.ItemAnswered)
 	home.reply(again.ID, text("eight"), 409)
 	list, err := home.Messages(t.Context(), ref)
@@ -125,28 +126,28 @@ func TestInboxFollowsTheThread(t *testing.T) {
 	home.status("bob", ref, "claimed")
 	home.ends(item, node.ItemWithdrawn)
 	home.reply(item.ID, text("I looked"), 409)
-	home.want(ref, Claimed)
+	home.want(ref, thread.Claimed)
 
 	ref, item = take()
 	home.do("claude", "- cancel: {re: "+ref+"}\n")
 	home.ends(item, node.ItemWithdrawn)
 
 	ref, item = take() // the owner, through another door
-	home.status(ownerID, ref, "claimed")
+	home.status(thread.OwnerID, ref, "claimed")
 	home.ends(item, node.ItemRead)
-	home.do(ownerID, "- response: {re: "+ref+", content: [seen]}\n")
+	home.do(thread.OwnerID, "- response: {re: "+ref+", content: [seen]}\n")
 	home.ends(item, node.ItemAnswered)
 
 	ref, item = take()
 	home.reply(item.ID, `{"action":"decline","reason":"not today"}`, 200)
-	if th := home.want(ref, Declined); th.History[len(th.History)-1].By != ownerID {
+	if th := home.want(ref, thread.Declined); th.History[len(th.History)-1].By != thread.OwnerID {
 		t.Errorf("history = %v", th.History)
 	}
 
 	ref, item = take()
-	home.status(ownerID, ref, "held")
+	home.status(thread.OwnerID, ref, "held")
 	home.ends(item, node.ItemAnswered)
-	home.status(ownerID, ref, "received")
+	home.status(thread.OwnerID, ref, "received")
 	if next := home.task(ref, "work/0"); next.ID == item.ID {
 		t.Error("an item that ended came back")
 	}
@@ -161,7 +162,7 @@ func TestInboxAnswerTooLate(t *testing.T) {
 		item := home.task(ref, "work/0")
 		home.status("bob", ref, "claimed") // and at once, while the item stands or does not
 		home.reply(item.ID, text("I looked"), 409)
-		if th := home.want(ref, Claimed); th.Holder != "bob" || th.Serial != 2 {
+		if th := home.want(ref, thread.Claimed); th.Holder != "bob" || th.Serial != 2 {
 			t.Fatalf("holder %s, %d messages", th.Holder, th.Serial)
 		}
 	}
@@ -187,7 +188,7 @@ func TestInboxAnsweredOnce(t *testing.T) {
 	if got[http.StatusOK] != 1 || got[http.StatusConflict] != 15 {
 		t.Errorf("answers = %v, want one 200 and 15 times 409", got)
 	}
-	if th := home.want(ref, Completed); th.Serial != 2 {
+	if th := home.want(ref, thread.Completed); th.Serial != 2 {
 		t.Errorf("%d messages, want the request and one response", th.Serial)
 	}
 }
@@ -196,7 +197,7 @@ func TestInboxAnsweredOnce(t *testing.T) {
 func TestInboxQuestions(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
 	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?, options: [top, door]}, {field: light, question: Is there light?}]")
 	item := home.task(ref, "answer/3")
@@ -213,11 +214,11 @@ func TestInboxQuestions(t *testing.T) {
 	}
 	home.status("bob", ref, "needs_input, questions: [{field: price, question: For how much shall I sell it?}]")
 	home.reply(item.ID, `{"answers":{"shelf":"top","light":"yes"}}`, 409)
-	home.want(ref, NeedsInput)
+	home.want(ref, thread.NeedsInput)
 	next := home.task(ref, "answer/4")
 	home.ends(item, node.ItemWithdrawn)
 	home.reply(next.ID, text("not at all"), 200)
-	home.want(ref, InProgress)
+	home.want(ref, thread.InProgress)
 	home.ends(next, node.ItemAnswered)
 }
 
@@ -252,7 +253,7 @@ func TestInboxRefuses(t *testing.T) {
 	if a := home.node.Ask("POST", "/reply", []byte(`{"item":"`+item.ID+`","payload":{"action":"accept"},"seal":"seal"}`)); a.Status != 400 {
 		t.Errorf("sealed: %d %s", a.Status, a.Body)
 	}
-	if th := home.want(ref, Received); th.Serial != 1 {
+	if th := home.want(ref, thread.Received); th.Serial != 1 {
 		t.Errorf("%d messages", th.Serial)
 	}
 	if got := home.open(ref); len(got) != 1 || got[0].State != node.ItemNew {
@@ -269,7 +270,7 @@ func TestInboxShortens(t *testing.T) {
 		t.Errorf("%d bytes: %.200s", len(item.Payload), item.Payload)
 	}
 	home.reply(item.ID, text("done"), 200)
-	home.want(ref, Completed)
+	home.want(ref, thread.Completed)
 }
 
 // A question whose thread went on is asked no more.
@@ -285,7 +286,7 @@ func TestStaleQuestionsAreWithdrawn(t *testing.T) {
 		})
 		return asks
 	}
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
 	home.status("bob", ref, "needs_confirmation, action: sell the house")
 	pending(1)
@@ -294,13 +295,13 @@ func TestStaleQuestionsAreWithdrawn(t *testing.T) {
 		asks := pending(1)
 		return strings.Contains(string(asks[0].Body), `"serial":4`)
 	})
-	home.do(ownerID, "- reply: {re: "+ref+", confirm: true}\n") // at another door
+	home.do(thread.OwnerID, "- reply: {re: "+ref+", confirm: true}\n") // at another door
 	pending(0)
-	home.want(ref, InProgress)
+	home.want(ref, thread.InProgress)
 
 	home.status("bob", ref, "needs_confirmation, action: eat it")
 	pending(1)
-	home.do(ownerID, "- cancel: {re: "+ref+"}\n")
+	home.do(thread.OwnerID, "- cancel: {re: "+ref+"}\n")
 	pending(0)
 }
 
@@ -315,7 +316,7 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 			t.Fatalf("reply = %s", body)
 		}
 		home.ends(item, node.ItemHeld)
-		home.want(ref, Received)
+		home.want(ref, thread.Received)
 		if body := home.reply(item.ID, text("eight"), 409); !strings.Contains(body, "waits for the owner") {
 			t.Errorf("a second answer: %s", body)
 		}
@@ -335,33 +336,33 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 	item, ask := held(ref)
 	decide(ask, "reject", 200)
 	home.ends(item, node.ItemNew)
-	home.want(ref, Received)
+	home.want(ref, thread.Received)
 	item, ask = held(ref)
 	decide(ask, "approve", 200)
 	home.ends(item, node.ItemAnswered)
-	home.want(ref, Completed)
+	home.want(ref, thread.Completed)
 
 	ref = home.request("claude", "{intent: how many spoons?}")
 	item, ask = held(ref)
 	home.do("claude", "- cancel: {re: "+ref+"}\n")
 	home.ends(item, node.ItemWithdrawn)
 	decide(ask, "approve", 409)
-	home.want(ref, Cancelled)
+	home.want(ref, thread.Cancelled)
 
 	ref = home.request("claude", "{intent: how many forks?}")
 	_, ask = held(ref)
 	home.executor("bob")
 	home.status("bob", ref, "claimed")
 	decide(ask, "approve", 409) // whether or not the inbox has heard of it
-	home.want(ref, Claimed)
+	home.want(ref, thread.Claimed)
 
 	ref = home.request("claude", "{intent: how many plates?}")
 	_, ask = held(ref)
 	decide(ask, "always", 200)
-	home.want(ref, Completed)
+	home.want(ref, thread.Completed)
 	ref = home.request("claude", "{intent: how many cups?}")
 	home.reply(home.task(ref, "work/0").ID, text("nine"), 200)
-	home.want(ref, Completed)
+	home.want(ref, thread.Completed)
 }
 
 // An answer that may not leave does not.
@@ -369,5 +370,5 @@ func TestInboxAnswerMayNotLeave(t *testing.T) {
 	home := newPartyWith(t, meshtest.New(t), "home", nil, func(c *node.Config) { c.Outbound = node.OutboundPolicy{Mode: acl.Allowlist, Allow: []string{"am_x"}} })
 	ref := home.request("claude", "{intent: look}")
 	home.reply(home.task(ref, "work/0").ID, text("done"), 403)
-	home.want(ref, Received)
+	home.want(ref, thread.Received)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -17,13 +18,13 @@ func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
 	home.executor("bob")
 	refuse := func(ref, said string) {
 		t.Helper()
-		m := Message{From: "bob", At: time.Now(), Mess: mustParse(t, said).Tree()}
+		m := thread.Message{From: "bob", At: time.Now(), Mess: mustParse(t, said).Tree()}
 		mark := store.Change{Record: store.Record{NS: nsSeen, Key: "file/" + ref + "/" + said}}
 		if err := home.keepRefused(t.Context(), ref, m, "not allowed", nil, mark); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
 	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?}]")
 	home.task(ref, "answer/3")
@@ -33,7 +34,7 @@ func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
 		t.Errorf("item = %s", item.Payload)
 	}
 	home.reply(item.ID, text("top"), 200)
-	home.want(ref, InProgress)
+	home.want(ref, thread.InProgress)
 
 	home.status("bob", ref, "needs_confirmation, action: sell the house")
 	home.pending("sell the house")
@@ -56,6 +57,6 @@ func TestImportedThreadIsATask(t *testing.T) {
 	}
 	item := home.task(list[0].Ref, "work/0")
 	home.reply(item.ID, text("seen"), 200)
-	home.want(list[0].Ref, Completed)
+	home.want(list[0].Ref, thread.Completed)
 	home.ends(item, node.ItemAnswered)
 }

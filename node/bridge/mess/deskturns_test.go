@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -43,12 +44,12 @@ func (p *party) fill(kind string) store.Record {
 func TestTaskIsOfWhoAsks(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
 	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?}, {field: light, question: Is there light?}]")
 	first := home.task(ref, "answer/3")
 	home.reply(first.ID, `{"mess":[{"answer":{"id":"shelf","value":"top"}}]}`, 200)
-	home.want(ref, NeedsInput)
+	home.want(ref, thread.NeedsInput)
 	next := home.task(ref, "answer/4")
 	if s := string(next.Payload); next.PeerName != "bob" || next.Peer != first.Peer || !strings.Contains(s, "needs_input") || strings.Contains(s, "top") {
 		t.Errorf("item of %s: %s", next.PeerName, s)
@@ -63,16 +64,16 @@ func TestTaskTakesWhatWorkSays(t *testing.T) {
 	for _, code := range []string{"cancelled", "expired", "superseded", "received"} {
 		home.reply(item.ID, `{"mess":[{"status":{"code":"`+code+`","reason":"x"}}]}`, 400)
 	}
-	home.want(ref, Received)
+	home.want(ref, thread.Received)
 	home.reply(item.ID, `{"mess":[{"status":{"code":"in_progress"}}]}`, 200)
-	home.want(ref, InProgress)
+	home.want(ref, thread.InProgress)
 }
 
 // What an executor says after it asked for a yes does not take the place of what it asked.
 func TestConfirmationIsNotBuried(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
 	home.status("bob", ref, "needs_confirmation, action: sell the house")
 	var much strings.Builder
@@ -93,7 +94,7 @@ func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home.want(res.Created[0], Held)
+	home.want(res.Created[0], thread.Held)
 	free := store.Change{Record: slot, IfRev: store.Any, Delete: true}
 	if err := home.store.Records().Apply(t.Context(), []store.Change{free}, time.Now()); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -156,7 +157,7 @@ func (x *Exchange) restore(ctx context.Context) error {
 	if err := x.restoreMeta(ctx, now); err != nil {
 		return fmt.Errorf("load catalogue and routing: %w", err)
 	}
-	var threads []*Thread
+	var threads []*thread.Thread
 	err = x.each(ctx, nsThreads, now, func(rec store.Record) error {
 		t, err := decodeThread(rec)
 		threads = append(threads, t)
@@ -198,7 +199,7 @@ type Actor struct {
 }
 
 // Owner is the actor who runs the exchange.
-func Owner(channel string) Actor { return Actor{ID: ownerID, Owner: true, Channel: channel} }
+func Owner(channel string) Actor { return Actor{ID: thread.OwnerID, Owner: true, Channel: channel} }
 
 // Options are what a door adds to a block.
 type Options struct {
@@ -212,16 +213,16 @@ type Options struct {
 	// IfTurn refuses the block where the owner's turn in the thread of Re is another.
 	IfTurn string
 	// Then is what else changes, given the thread of Re as it will be.
-	Then func(*Thread) []store.Change
+	Then func(*thread.Thread) []store.Change
 	// Set is the status of a PATCH: it goes first for who works on the thread, else last, and not at all where the
 	// thread has it already (MESS-55).
-	Set *Status
+	Set *thread.Status
 	// Only offers new threads to this executor alone.
 	Only string
 	// Hold parks new threads until the owner releases them.
 	Hold bool
 	// Peer is where the actor is told of new threads.
-	Peer *Peer
+	Peer *thread.Peer
 	// External is kept with new threads, for the bridge.
 	External string
 	// Sent says that the thread of Re was sent to the actor, who has a say in it without having claimed it: where it is
@@ -239,12 +240,12 @@ type Options struct {
 
 // Result is what became of a block.
 type Result struct {
-	Answers Block    // acks, and responses to queries (MESS-35, MESS-36)
-	Created []string // refs of new threads
-	Touched []string // refs of all threads that were changed or created
+	Answers thread.Block // acks, and responses to queries (MESS-35, MESS-36)
+	Created []string     // refs of new threads
+	Touched []string     // refs of all threads that were changed or created
 
 	ref    string // the thread that the block was about or made, where it is one that it changed
-	status Code
+	status thread.Code
 }
 
 // maxConflicts bounds how often a block is decided anew because a thread moved.
@@ -252,7 +253,7 @@ const maxConflicts = 16
 
 // Do takes one block of one actor as one transaction (MESS-7): every entry is applied, or nothing. The error is a
 // *wire.Error that names the entry, or the store's.
-func (x *Exchange) Do(ctx context.Context, who Actor, b Block, opts Options) (Result, error) {
+func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Options) (Result, error) {
 	if err := x.load(); err != nil {
 		return Result{}, err
 	}
@@ -284,7 +285,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b Block, opts Options) (Re
 }
 
 // chargeThreads bounds how many threads one actor opens (MESS-58).
-func (x *Exchange) chargeThreads(who Actor, b Block) error {
+func (x *Exchange) chargeThreads(who Actor, b thread.Block) error {
 	for _, e := range b {
 		if e.Type != "request" {
 			continue
@@ -312,12 +313,12 @@ func limited(text string, wait time.Duration) error {
 }
 
 // Thread returns a thread that the actor may see.
-func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*Thread, error) {
+func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.Thread, error) {
 	if err := x.load(); err != nil {
 		return nil, err
 	}
-	if !safeRef.MatchString(ref) {
-		return nil, bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
+	if !thread.SafeRef.MatchString(ref) {
+		return nil, thread.Bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
 	}
 	t, err := x.read(ctx, ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t) {
@@ -334,13 +335,13 @@ func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, b
 	if x.load() != nil {
 		return "", false
 	}
-	to, ok := resolve(view{x.begin(who, Options{}), ctx}, re, x.id)
-	return to.ref, ok
+	to, ok := thread.Resolve(view{x.begin(who, Options{}), ctx}, re, x.id)
+	return to.Ref, ok
 }
 
-func noThread() error { return missing("no such thread") }
+func noThread() error { return thread.Missing("no such thread") }
 
-func (x *Exchange) read(ctx context.Context, ref string, now time.Time) (*Thread, error) {
+func (x *Exchange) read(ctx context.Context, ref string, now time.Time) (*thread.Thread, error) {
 	rec, err := x.records.Get(ctx, nsThreads, ref, now)
 	if err != nil {
 		return nil, err
@@ -349,8 +350,8 @@ func (x *Exchange) read(ctx context.Context, ref string, now time.Time) (*Thread
 }
 
 // Messages returns what was said in a thread, in order.
-func (x *Exchange) Messages(ctx context.Context, ref string) ([]Message, error) {
-	var out []Message
+func (x *Exchange) Messages(ctx context.Context, ref string) ([]thread.Message, error) {
+	var out []thread.Message
 	now := time.Now()
 	for after := ref + "/"; ; {
 		page, err := x.records.List(ctx, nsMessages, "", after, 200, now)
@@ -375,21 +376,21 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]Message, error) 
 
 // messagesOf returns what was said in t up to the moment at which t was read. A message that came since belongs to a later
 // state than that of t: a reader that saw both would take it for one that changed nothing.
-func (x *Exchange) messagesOf(ctx context.Context, t *Thread) ([]Message, error) {
+func (x *Exchange) messagesOf(ctx context.Context, t *thread.Thread) ([]thread.Message, error) {
 	all, err := x.Messages(ctx, t.Ref)
-	return slices.DeleteFunc(all, func(m Message) bool { return m.Serial > t.Serial }), err
+	return slices.DeleteFunc(all, func(m thread.Message) bool { return m.Serial > t.Serial }), err
 }
 
 // sees is MESS-56: requesters see their threads, executors those they hold or may claim, the owner all. To anybody else a
 // thread is one that is not there, whatever is said about it; the one exception is [Exchange.late].
-func (x *Exchange) sees(who Actor, t *Thread) bool {
+func (x *Exchange) sees(who Actor, t *thread.Thread) bool {
 	switch {
 	case who.Owner || who.system || who.file || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
 		return true
-	case t.waitsForPeer() && t.Peers[who.ID].Offered:
+	case t.WaitsForPeer() && t.Peers[who.ID].Offered:
 		return true
-	case t.claimable():
-		return t.Peers[who.ID].Offered && t.offeredTo(who.ID) || x.crew.may(who.ID, t)
+	case t.IsClaimable():
+		return t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || x.crew.may(who.ID, t)
 	}
 	return false
 }
@@ -399,29 +400,29 @@ func (x *Exchange) seesEntry(who Actor, c *candidate, e *entry) bool {
 	switch {
 	case who.Owner || who.system || who.ID == e.requester || who.ID == e.holder && e.holder != "":
 		return true
-	case c == nil || c.Pending || e.status != Received:
+	case c == nil || c.Pending || e.status != thread.Received:
 		return false
 	}
-	t := Thread{Only: e.only, Declined: e.declined}
-	return t.offeredTo(c.ID) && c.has(e.needs)
+	t := thread.Thread{Only: e.only, Declined: e.declined}
+	return t.IsOfferedTo(c.ID) && c.has(e.needs)
 }
 
 // roles says what the actor is to a thread.
-func (x *Exchange) roles(who Actor, t *Thread) role {
-	var r role
+func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
+	var r thread.Role
 	if who.system {
-		return asExchange
+		return thread.AsExchange
 	}
 	if who.Owner {
-		r |= asOwner
+		r |= thread.AsOwner
 	}
 	if who.ID == t.Requester {
-		r |= asRequester
+		r |= thread.AsRequester
 	}
 	if t.Holder != "" && who.ID == t.Holder {
-		r |= asHolder
-	} else if x.crew.may(who.ID, t) || t.Peers[who.ID].Offered && t.offeredTo(who.ID) || who.file && t.offeredTo(who.ID) && who.ID != t.Requester {
-		r |= asEligible
+		r |= thread.AsHolder
+	} else if x.crew.may(who.ID, t) || t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
+		r |= thread.AsEligible
 	}
 	return r
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -62,7 +63,7 @@ func TestAllOrNothing(t *testing.T) {
 			t.Errorf("%s: %v does not name the entry", last, err)
 		}
 	}
-	l.want(ref, Received)
+	l.want(ref, thread.Received)
 	page, err := l.List(t.Context(), Owner("test"), "", position{}, 10)
 	if err != nil || len(page.Threads) != 1 {
 		t.Errorf("%d threads, %v, want the one", len(page.Threads), err)
@@ -92,7 +93,7 @@ func TestResolve(t *testing.T) {
 		l.refuse(404, "agent", "- cancel: {re: '"+re+"'}")
 	}
 	l.do("bob", "- status: {re: fridge, code: claimed}") // an executor: the newest that it may claim
-	l.want(b, Claimed)
+	l.want(b, thread.Claimed)
 }
 
 // The same id and content is the same request for a day; other content is a new one, and the id names it (MESS-16).
@@ -108,8 +109,8 @@ func TestRepeatedRequest(t *testing.T) {
 		t.Error("other content has the same ref")
 	}
 	l.do("agent", "- cancel: {re: a}")
-	l.want(other, Cancelled)
-	l.want(first.Created[0], Received)
+	l.want(other, thread.Cancelled)
+	l.want(first.Created[0], thread.Received)
 	if r := l.do("stranger", "- request: {id: a, intent: one}"); len(r.Created) != 1 {
 		t.Error("another requester's id is the same request")
 	}
@@ -127,10 +128,10 @@ func TestDependencies(t *testing.T) {
 		fmt.Fprintf(&chain, "- request: {id: n%d, intent: link, constraints: {depends_on: [%s]}}\n", i, map[bool]string{true: fmt.Sprintf("n%d", i+1)}[i < 49])
 	}
 	refs := l.do("agent", chain.String()).Created
-	l.want(refs[48], Waiting)
+	l.want(refs[48], thread.Waiting)
 	l.status("bob", refs[49], "failed, reason: no")
 	for i, ref := range refs[:49] {
-		th := l.want(ref, Failed)
+		th := l.want(ref, thread.Failed)
 		if note := th.History[len(th.History)-1].Note; !strings.Contains(note, refs[i+1]) {
 			t.Errorf("%s failed with %q, want it to name %s", ref, note, refs[i+1])
 		}
@@ -139,16 +140,16 @@ func TestDependencies(t *testing.T) {
 	after := l.request("agent", "{intent: cook, constraints: {depends_on: [s1]}}")
 	l.do("bob", "- suggestion: {id: 'sug:merge-grocery', type: merge, re: [s1, s2], proposed: {combined_intent: buy onions and garlic}, reason: same store}")
 	l.do("agent", "- reply: {re: 'sug:merge-grocery', accept: true}")
-	merged := l.want(a, Superseded).Successors[0]
-	l.want(b, Superseded)
-	l.want(after, Waiting)
-	if th := l.want(merged, Received); th.Intent != "buy onions and garlic" || th.Requester != "agent" {
+	merged := l.want(a, thread.Superseded).Successors[0]
+	l.want(b, thread.Superseded)
+	l.want(after, thread.Waiting)
+	if th := l.want(merged, thread.Received); th.Intent != "buy onions and garlic" || th.Requester != "agent" {
 		t.Errorf("merged = %+v", th)
 	}
 	l.status("bob", merged, "completed")
-	l.want(after, Received)
+	l.want(after, thread.Received)
 	dead := l.request("agent", "{intent: cook, constraints: {depends_on: [n1]}}")
-	l.want(dead, Failed)
+	l.want(dead, thread.Failed)
 }
 
 // The other suggestions, taken and refused (MESS-38), and delegation (MESS-27).
@@ -171,7 +172,7 @@ func TestSuggestions(t *testing.T) {
 		big := l.request("agent", "{intent: a}")
 		l.do("agent", "- suggestion: {id: s, type: split, re: "+big+", proposed: [a, b, c, d, e, f]}")
 		l.refuse(429, "agent", "- reply: {re: s, accept: true}")
-		l.want(big, Received)
+		l.want(big, thread.Received)
 	})
 	l := newLab(t)
 	l.executor("bob")
@@ -183,29 +184,29 @@ func TestSuggestions(t *testing.T) {
 	l.refuse(409, "bob", "- suggestion: {id: s, type: alternative, re: a}")
 	l.refuse(404, "other", "- reply: {re: s, accept: true}")
 	l.do("agent", "- reply: {re: s, accept: true}")
-	parts := l.want(a, Superseded).Successors
+	parts := l.want(a, thread.Superseded).Successors
 	if len(parts) != 2 || l.thread(parts[1]).Priority != "urgent" {
 		t.Fatalf("parts = %v", parts)
 	}
 	l.refuse(404, "agent", "- reply: {re: s, accept: true}") // decided
 	l.do("bob", "- suggestion: {id: s2, type: defer, re: "+parts[0]+", proposed: {until: 2h}}")
 	l.do("agent", "- reply: {re: s2, accept: true}")
-	if th := l.want(parts[0], Waiting); th.Parked != parkedSchedule {
+	if th := l.want(parts[0], thread.Waiting); th.Parked != thread.ParkedSchedule {
 		t.Errorf("parked = %q", th.Parked)
 	}
 	l.do("bob", "- suggestion: {id: s3, type: delegate, re: "+parts[1]+", proposed: {executor: eve}}")
 	l.do("agent", "- reply: {re: s3, accept: true}")
-	next := l.want(parts[1], Delegated).Successors[0]
+	next := l.want(parts[1], thread.Delegated).Successors[0]
 	l.refuse(404, "bob", "- status: {re: "+next+", code: claimed}")
 	l.status("eve", next, "claimed")
 	l.status("eve", next, "delegated, delegated_to: bob")
-	last := l.want(next, Delegated).Successors[0]
+	last := l.want(next, thread.Delegated).Successors[0]
 	messages, _ := l.Messages(t.Context(), next)
 	if ref := messages[len(messages)-1].Mess.At(0); !strings.Contains(string(ref.JSON()), last) {
 		t.Errorf("status = %s does not name %s", ref.JSON(), last)
 	}
 	l.status("bob", last, "delegated, delegated_to: 'moltbook:somebody'")
-	if th := l.want(last, Delegated); len(th.Successors) != 0 {
+	if th := l.want(last, thread.Delegated); len(th.Successors) != 0 {
 		t.Error("delegation elsewhere has a successor")
 	}
 	b := l.request("agent", "{id: b, intent: x}")
@@ -213,7 +214,7 @@ func TestSuggestions(t *testing.T) {
 	l.do("agent", "- reply: {re: s4, accept: true}")
 	l.do("bob", "- suggestion: {id: s5, type: defer, re: b, proposed: 1d}")
 	l.do("agent", "- reply: {re: s5, accept: false, reason: now}")
-	l.want(b, Received)
+	l.want(b, thread.Received)
 }
 
 // Questions and answers (MESS-33).
@@ -228,23 +229,23 @@ func TestQuestions(t *testing.T) {
 	l.refuse(409, "agent", "- answer: {value: kitchen}") // two questions
 	l.refuse(403, "bob", "- answer: {re: "+a+", id: where, value: kitchen}")
 	l.do("agent", "- answer: {re: where, value: kitchen}")
-	l.want(a, NeedsInput)
+	l.want(a, thread.NeedsInput)
 	l.do("agent", "- answer: {id: when, text: now}")
-	l.want(a, InProgress)
+	l.want(a, thread.InProgress)
 	l.status("bob", a, "needs-input, questions: [{field: where, question: Really?}]")
 	b := l.request("agent", "{id: b, intent: other}")
 	l.status("bob", b, "needs_input, questions: [{field: q, question: Why?}]")
 	l.refuse(409, "agent", "- answer: {value: x}") // two threads ask
 	l.do("agent", "- reply: {re: b, answers: {q: because}}")
 	l.do("agent", "- answer: {value: yes}")
-	l.want(a, InProgress)
-	l.want(b, InProgress)
+	l.want(a, thread.InProgress)
+	l.want(b, thread.InProgress)
 	l.refuse(400, "agent", "- reply: {re: b}")
 	l.refuse(400, "agent", "- reply: {re: b, confirm: true, accept: true}")
 	l.refuse(409, "agent", "- reply: {re: b, confirm: true}")
 	l.do("agent", "- cancel: {re: [a, b], reason: enough}")
-	l.want(a, Cancelled)
-	l.want(b, Cancelled)
+	l.want(a, thread.Cancelled)
+	l.want(b, thread.Cancelled)
 }
 
 // confirm_before has no shortcut (MESS-25).
@@ -258,19 +259,19 @@ func TestConfirmBefore(t *testing.T) {
 	l.refuse(409, "bob", "- response: {re: a, content: [done]}")
 	l.status("bob", a, "needs_confirmation, action: throw away 12 items, reversible: false")
 	l.do("agent", "- reply: {re: a, confirm: false, reason: let me see them first}")
-	if th := l.want(a, Held); th.History[len(th.History)-1].Note != "let me see them first" {
+	if th := l.want(a, thread.Held); th.History[len(th.History)-1].Note != "let me see them first" {
 		t.Errorf("history = %+v", th.History)
 	}
 	l.status("bob", a, "in_progress")
 	l.status("bob", a, "needs_confirmation, action: throw away 3 items")
 	l.do("agent", "- reply: {re: a, confirm: true}")
 	l.do("bob", "- response: {re: a, content: [done]}")
-	l.want(a, Completed)
+	l.want(a, thread.Completed)
 	b := l.request("agent", "{id: b, intent: x, confirm_before: true}")
 	l.status("bob", b, "needs_confirmation, action: y")
 	l.do("agent", "- reply: {re: b, confirm: false}")
 	l.status("bob", b, "cancelled")
-	l.want(b, Cancelled)
+	l.want(b, thread.Cancelled)
 }
 
 // Declining (MESS-24).
@@ -281,17 +282,17 @@ func TestDecline(t *testing.T) {
 	l.executor("mallory", "spoon")
 	a := l.request("agent", "{intent: dice, requires: [knife]}")
 	l.status("bob", a, "declined, reason: busy")
-	l.want(a, Received)
+	l.want(a, thread.Received)
 	l.refuse(404, "bob", "- status: {re: "+a+", code: claimed}") // it is a candidate no more
 	l.status("eve", a, "declined, reason: busy")
-	l.want(a, Declined)
+	l.want(a, thread.Declined)
 	b := l.request("agent", "{intent: dice, requires: [knife]}")
-	l.status(ownerID, b, "declined, reason: not today")
-	l.want(b, Declined)
+	l.status(thread.OwnerID, b, "declined, reason: not today")
+	l.want(b, thread.Declined)
 	c := l.request("agent", "{intent: dice, requires: [knife]}")
 	l.status("bob", c, "claimed")
 	l.status("bob", c, "declined, reason: cut my finger")
-	l.want(c, Declined)
+	l.want(c, thread.Declined)
 }
 
 // Deadlines and schedules; the clock of the bubble makes days of milliseconds (MESS-31, MESS-32).
@@ -310,25 +311,25 @@ func TestTime(t *testing.T) {
 	l.status("bob", claimed, "claimed")
 	l.status("bob", held, "held, reason: lunch")
 	later := l.request("agent", "{intent: x, constraints: {timing: {not_before: "+at(time.Second)+"}}}")
-	l.want(later, Waiting)
+	l.want(later, thread.Waiting)
 	l.refuse(404, "bob", "- status: {re: "+later+", code: claimed}")
 	if _, err := l.Tick(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.want(soon, Received)
+	l.want(soon, thread.Received)
 	waitUntil(t, now.Add(1100*time.Millisecond))
 	if _, err := l.Tick(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if th := l.want(soon, Expired); th.Expired != "received" {
+	if th := l.want(soon, thread.Expired); th.Expired != "received" {
 		t.Errorf("stage = %q", th.Expired)
 	}
-	if th := l.want(held, Expired); th.Expired != "held" {
+	if th := l.want(held, thread.Expired); th.Expired != "held" {
 		t.Errorf("stage = %q", th.Expired)
 	}
-	l.want(both, Received)
-	l.want(claimed, Claimed)
-	l.want(later, Received)
+	l.want(both, thread.Received)
+	l.want(claimed, thread.Claimed)
+	l.want(later, thread.Received)
 	l.refuse(409, "bob", "- status: {re: "+held+", code: in_progress}")
 	for _, bad := range []string{"tomorrow", "2026-01-31T10:00:00", "1h1d", "-1h", "PT", "P", "1", "99999999d"} {
 		l.refuse(400, "agent", "- request: {intent: x, constraints: {timing: {expires: '"+bad+"'}}}")

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -18,16 +19,16 @@ import (
 // Executor is somebody registered on the exchange: with a key, or set up by the owner. With a key it may be requester
 // and executor at once.
 type Executor struct {
-	ID           string    `json:"id"`
-	Name         string    `json:"name,omitempty"`
-	Capabilities []Need    `json:"capabilities,omitempty"`
-	Availability string    `json:"availability,omitempty"`
-	Schedule     string    `json:"schedule,omitempty"`
-	Timezone     string    `json:"timezone,omitempty"`
-	KeyHash      string    `json:"key_hash,omitempty"` // hex SHA-256 of its key (MESS-53)
-	Pending      bool      `json:"pending,omitempty"`  // waits for the owner's approval (MESS-57)
-	Created      time.Time `json:"created"`
-	Seen         time.Time `json:"seen,omitzero"`
+	ID           string        `json:"id"`
+	Name         string        `json:"name,omitempty"`
+	Capabilities []thread.Need `json:"capabilities,omitempty"`
+	Availability string        `json:"availability,omitempty"`
+	Schedule     string        `json:"schedule,omitempty"`
+	Timezone     string        `json:"timezone,omitempty"`
+	KeyHash      string        `json:"key_hash,omitempty"` // hex SHA-256 of its key (MESS-53)
+	Pending      bool          `json:"pending,omitempty"`  // waits for the owner's approval (MESS-57)
+	Created      time.Time     `json:"created"`
+	Seen         time.Time     `json:"seen,omitzero"`
 
 	Preferences   Preferences    `json:"preferences,omitzero"`
 	Notifications []Notification `json:"notifications,omitempty"`
@@ -43,15 +44,15 @@ type Executor struct {
 const maxClaims = 15
 
 func (e *Executor) record() store.Record {
-	return store.Record{NS: nsExecutors, Key: e.ID, Body: encode(e)}
+	return store.Record{NS: nsExecutors, Key: e.ID, Body: thread.Encode(e)}
 }
 
 // maxExecutor bounds what is kept of one executor: all of them are in memory, and strangers may register.
 const maxExecutor = 32 << 10
 
 func (e *Executor) fits() error {
-	if len(encode(e)) > maxExecutor {
-		return tooLarge("what is said of the executor has more than 32 KiB")
+	if len(thread.Encode(e)) > maxExecutor {
+		return thread.TooLarge("what is said of the executor has more than 32 KiB")
 	}
 	return nil
 }
@@ -105,7 +106,7 @@ func zoneOf(name string) *time.Location {
 }
 
 // has says whether the executor holds all of the capabilities (MESS-41).
-func (c *candidate) has(needs []Need) bool {
+func (c *candidate) has(needs []thread.Need) bool {
 	for _, n := range needs {
 		if _, ok := c.caps[n.ID]; !ok {
 			return false
@@ -140,7 +141,7 @@ func (s *shift) at(now time.Time) bool {
 	defer s.mu.Unlock()
 	if now.Before(s.since) || !now.Before(s.until) {
 		s.since = now
-		s.duty, s.until = onDuty(s.expr, now.In(s.zone))
+		s.duty, s.until = thread.IsOnDuty(s.expr, now.In(s.zone))
 	}
 	return s.duty
 }
@@ -149,7 +150,7 @@ func (s *shift) at(now time.Time) bool {
 const maxShifts = 4096
 
 // level is the declared level on the required capabilities, for higher_precision: a number, or a word that people use.
-func (c *candidate) level(needs []Need) int {
+func (c *candidate) level(needs []thread.Need) int {
 	words := []string{"novice", "basic", "intermediate", "advanced", "expert", "master"}
 	best := 0
 	for _, n := range needs {
@@ -158,7 +159,7 @@ func (c *candidate) level(needs []Need) int {
 			continue
 		}
 		v, _ := meta.Get("level")
-		if n, ok := whole(v); ok {
+		if n, ok := thread.ReadWhole(v); ok {
 			best = max(best, int(min(n, 1000)))
 		} else if s, ok := v.Str(); ok {
 			best = max(best, slices.Index(words, s)+1)
@@ -174,7 +175,7 @@ type roster struct {
 	all   []*candidate            // in the order of registration
 	byCap map[string][]*candidate // likewise
 	keys  map[string]string       // hex hash of a key → executor
-	rules []Rule
+	rules []thread.Rule
 
 	shifts map[string]*shift // by expression and zone
 }
@@ -274,9 +275,9 @@ func (r *roster) get(id string) *candidate {
 
 // may says whether the executor could claim the thread, were it free: registered, approved, offered to it, and with all
 // required capabilities.
-func (r *roster) may(id string, t *Thread) bool {
+func (r *roster) may(id string, t *thread.Thread) bool {
 	c := r.get(id)
-	return c != nil && !c.Pending && t.offeredTo(id) && c.has(t.Requires)
+	return c != nil && !c.Pending && t.IsOfferedTo(id) && c.has(t.Requires)
 }
 
 // list returns the executors in the order of registration.
@@ -346,7 +347,7 @@ func (x *Exchange) edit(ctx context.Context, id string, more []store.Change, cha
 	for range maxConflicts {
 		e, err := x.stored(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
-			return missing("no such executor")
+			return thread.Missing("no such executor")
 		}
 		if err != nil {
 			return err
@@ -387,11 +388,11 @@ func setAvailability(r Registration, e *Executor) error {
 	}
 	switch {
 	case e.Availability == "schedule" && e.Schedule == "":
-		return bad("schedule", scheduleMissing)
+		return thread.Bad("schedule", thread.ScheduleMissing)
 	case e.Availability != "schedule" && e.Schedule != "":
-		return bad("schedule", scheduleAlone)
+		return thread.Bad("schedule", thread.ScheduleAlone)
 	case e.Schedule == "" && has("timezone") && r.Timezone != "":
-		return bad("timezone", "goes with a schedule")
+		return thread.Bad("timezone", "goes with a schedule")
 	}
 	return nil
 }

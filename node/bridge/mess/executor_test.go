@@ -3,17 +3,20 @@ package mess
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // A key that the owner takes away stays away, whatever its executor does at that moment: claim, change itself, or both.
 func TestTakenKeyStaysAway(t *testing.T) {
 	l := newLab(t)
 	for round := range 20 {
-		id := "eve" + itoa(round)
+		id := "eve" + strconv.Itoa(round)
 		key, err := l.Register(t.Context(), Registration{ID: id}, false, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -71,12 +74,12 @@ func TestTwiceInOneBlock(t *testing.T) {
 	s := newSite(t, nil)
 	bob := s.register("bob")
 	s.refuse(http.StatusBadRequest, "bob", strings.Repeat("- config: {executor: {id: bob, capabilities: [a]}}\n", 2))
-	s.refuse(http.StatusBadRequest, ownerID, strings.Repeat("- config: {routing: {rules: []}}\n", 2))
+	s.refuse(http.StatusBadRequest, thread.OwnerID, strings.Repeat("- config: {routing: {rules: []}}\n", 2))
 	ref := s.request("agent", "{intent: look}")
 	s.status("bob", ref, "claimed")
-	picture := `{"response":{"re":"` + ref + `","content":[{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*maxInline) + `","name":"a.png"}}]}}`
+	picture := `{"response":{"re":"` + ref + `","content":[{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*thread.MaxInline) + `","name":"a.png"}}]}}`
 	s.want(http.StatusOK, bob, "PATCH", "requests/"+ref, `{"mess":[`+picture+`,`+picture+`]}`)
-	long := `{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*maxInline) + `","name":"` + strings.Repeat("n", 200) + `.png"}}`
+	long := `{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*thread.MaxInline) + `","name":"` + strings.Repeat("n", 200) + `.png"}}`
 	s.want(http.StatusOK, bob, "PATCH", "requests/"+ref, `{"mess":[{"response":{"re":"`+ref+`","content":[`+long+`,`+long+`]}}]}`)
 	if names, err := s.attachments(t.Context(), ref); err != nil || len(names) != 4 {
 		t.Errorf("attachments: %v, %v", names, err)
@@ -110,7 +113,7 @@ func TestNumbersOfADay(t *testing.T) {
 		s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", strings.ReplaceAll(sample, "2026-02-01-001-a7xk", today+"-"+number))
 	}
 	for range 3 {
-		if ref := s.request("agent", "{intent: look}"); !validThreadRef(ref) {
+		if ref := s.request("agent", "{intent: look}"); !thread.IsThreadRef(ref) {
 			t.Errorf("ref = %s", ref)
 		}
 	}

@@ -10,24 +10,25 @@ import (
 	"slices"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // Export is a thread in the files of version 2, as the owner gets it.
 type Export struct {
-	Ref         string   `json:"ref"`
-	Folder      string   `json:"folder"` // of its state, such as state=finished
-	Files       []File   `json:"files"`
-	Attachments []string `json:"attachments"`
+	Ref         string        `json:"ref"`
+	Folder      string        `json:"folder"` // of its state, such as state=finished
+	Files       []thread.File `json:"files"`
+	Attachments []string      `json:"attachments"`
 }
 
 // check holds the names to MESS-46: they come over a connection, and become those of files.
 func (e Export) check() error {
-	ok := validThreadRef(e.Ref) && slices.Contains(folders(), e.Folder)
+	ok := thread.IsThreadRef(e.Ref) && slices.Contains(thread.Folders(), e.Folder)
 	for i, f := range e.Files {
 		ok = ok && f.Name == threadFileName(i, e.Ref)
 	}
 	for _, name := range e.Attachments {
-		ok = ok && attachmentName.MatchString(name)
+		ok = ok && thread.AttachmentName.MatchString(name)
 	}
 	if !ok {
 		return fmt.Errorf("the thread %q has a name that is none of a thread file", e.Ref)
@@ -54,14 +55,14 @@ func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) 
 	if err := root.MkdirAll(path.Dir(at), 0o700); err != nil {
 		return nil, err
 	}
-	for _, f := range folders() {
+	for _, f := range thread.Folders() {
 		old := path.Join("exchange", f, e.Ref)
 		if old != at {
 			if err := moveThread(root, old, at); err != nil {
 				return nil, err
 			}
 		}
-		if err := removeIfThere(root, old+fileEnd); err != nil { // version 1
+		if err := removeIfThere(root, old+thread.FileSuffix); err != nil { // version 1
 			return nil, err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -39,9 +40,9 @@ func (r reference) file(name, mime string) (file, begins string) {
 }
 
 // listReferences lists what a message refers to by an address that can be fetched.
-func listReferences(m Message) []reference {
+func listReferences(m thread.Message) []reference {
 	var out []reference
-	b, err := FromTree(m.Mess)
+	b, err := thread.FromTree(m.Mess)
 	if err != nil {
 		return nil
 	}
@@ -91,10 +92,10 @@ func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (Attachment, error)
 			}
 		}
 	}
-	return Attachment{}, missing("the thread refers to no such https address")
+	return Attachment{}, thread.Missing("the thread refers to no such https address")
 }
 
-func (b *Bridge) bring(ctx context.Context, t *Thread, r reference) (Attachment, error) {
+func (b *Bridge) bring(ctx context.Context, t *thread.Thread, r reference) (Attachment, error) {
 	ref := t.Ref
 	if have, err := b.x.fetched(ctx, ref, r); err != nil || have.Name != "" {
 		return have, err
@@ -114,7 +115,7 @@ func (b *Bridge) bring(ctx context.Context, t *Thread, r reference) (Attachment,
 }
 
 // dataOf gets what a reference names: by https, or with the thread behind a link that ours is about.
-func (b *Bridge) dataOf(ctx context.Context, t *Thread, r reference) ([]byte, error) {
+func (b *Bridge) dataOf(ctx context.Context, t *thread.Thread, r reference) ([]byte, error) {
 	there, file, ok := foreignFile(r.uri)
 	if !ok {
 		return b.get(ctx, r.uri)

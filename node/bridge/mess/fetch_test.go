@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
@@ -43,7 +44,7 @@ func TestSharedAttachment(t *testing.T) {
 	there := away.theirs()
 	away.status("bob", there, "claimed")
 	away.do("bob", "- response: {re: "+there+", content: [{image: \""+dataURI("image/jpeg", photo)+"\"}]}")
-	home.reaches(ref, Completed)
+	home.reaches(ref, thread.Completed)
 	messages, err := home.Messages(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
@@ -127,10 +128,10 @@ func TestOwnFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	text := l.request(ownerID, "{intent: look, context: [{image: 'file://sub/photo.jpg'}]}") // no folder is configured
+	text := l.request(thread.OwnerID, "{intent: look, context: [{image: 'file://sub/photo.jpg'}]}") // no folder is configured
 	l.cfg.Files = files
 	for _, uri := range []string{"file://sub/photo.jpg", "file://" + files + "/sub/photo.jpg"} {
-		ref := l.request(ownerID, "{intent: look, context: [{image: '"+uri+"'}, {file: {uri: '"+uri+"', name: mine.jpg}}]}")
+		ref := l.request(thread.OwnerID, "{intent: look, context: [{image: '"+uri+"'}, {file: {uri: '"+uri+"', name: mine.jpg}}]}")
 		names, err := l.attachments(t.Context(), ref)
 		if err != nil || len(names) != 2 || !strings.HasSuffix(names[1], "photo.jpg") || !strings.HasSuffix(names[0], "mine.jpg") {
 			t.Errorf("%s became %v, %v", uri, names, err)
@@ -144,7 +145,7 @@ func TestOwnFile(t *testing.T) {
 		"file://../secret", "file://sub/../../secret", "file://" + dir + "/secret", "file:///etc/passwd", "file://link", "file://%2e%2e/secret", "file://sub", "file://empty",
 		"file://nothing", "file://", "file://" + strings.Repeat("a", 300), `file://..\secret`,
 	} {
-		l.refuse(400, ownerID, "- request: {intent: look, context: [{file: '"+uri+"'}]}")
+		l.refuse(400, thread.OwnerID, "- request: {intent: look, context: [{file: '"+uri+"'}]}")
 	}
 	for _, ref := range []string{text, l.request("agent", "{intent: look, context: [{image: 'file://sub/photo.jpg'}]}")} {
 		if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 0 {

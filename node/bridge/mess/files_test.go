@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // sample is a thread file of version 1 as public tools write it: bare timestamps, re inside the block and outside, a
@@ -80,9 +82,9 @@ func TestThreadFile(t *testing.T) {
 	if files.At(0).GetStr("name") != "000-"+ref+".messe-af.yaml" || !strings.Contains(text, "status: completed") || !strings.Contains(text, `created: "2026-02-01T10:00:00.000Z"`) {
 		t.Errorf("export = %s", out.JSON())
 	}
-	again, err := parseThread([]byte(text))
-	if err != nil || again.thread.Status != Completed || len(again.thread.History) != 3 {
-		t.Fatalf("read back: %+v, %v", again.thread, err)
+	again, err := thread.ParseFiles([]byte(text))
+	if err != nil || again.Thread.Status != thread.Completed || len(again.Thread.History) != 3 {
+		t.Fatalf("read back: %+v, %v", again.Thread, err)
 	}
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "---") && line != "---\n" || strings.HasPrefix(line, "...") || strings.ContainsAny(line, "&*!") {
@@ -101,19 +103,19 @@ func TestThreadFile(t *testing.T) {
 
 // A thread of more than a megabyte goes on in a second file without an envelope.
 func TestOverflow(t *testing.T) {
-	th := &Thread{Ref: "2026-02-01-001", Requester: "a", Status: Received, Intent: "x", Priority: "normal", History: []Event{{Action: "created", By: "a"}}}
-	var messages []Message
+	th := &thread.Thread{Ref: "2026-02-01-001", Requester: "a", Status: thread.Received, Intent: "x", Priority: "normal", History: []thread.Event{{Action: "created", By: "a"}}}
+	var messages []thread.Message
 	for i := range 30 {
 		b := mustParse(t, "- response: {re: x, content: ['"+strings.Repeat("word ", 10_000)+"']}")
-		messages = append(messages, Message{Serial: i + 1, From: "bob", Mess: b.Tree()})
+		messages = append(messages, thread.Message{Serial: i + 1, From: "bob", Mess: b.Tree()})
 	}
-	files := ThreadFiles(th, messages)
+	files := thread.ThreadFiles(th, messages)
 	if len(files) != 2 || !strings.HasPrefix(files[1].Name, "001-") || strings.Contains(files[1].Content[:200], "history") {
 		t.Fatalf("%d files", len(files))
 	}
-	parsed, err := parseThread([]byte(files[0].Content), []byte(files[1].Content))
-	if err != nil || len(parsed.docs) != 60 {
-		t.Errorf("%d documents, %v, want 60", len(parsed.docs), err)
+	parsed, err := thread.ParseFiles([]byte(files[0].Content), []byte(files[1].Content))
+	if err != nil || len(parsed.Documents) != 60 {
+		t.Errorf("%d documents, %v, want 60", len(parsed.Documents), err)
 	}
 }
 
@@ -154,7 +156,7 @@ func TestMirror(t *testing.T) {
 	}
 	appendTo(file("received"), "from: carl\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
 	sync()
-	if th := l.want(ref, Claimed); th.Holder != "carl" {
+	if th := l.want(ref, thread.Claimed); th.Holder != "carl" {
 		t.Errorf("holder = %q", th.Holder)
 	}
 	if _, err := os.Stat(file("received")); err == nil {
@@ -169,18 +171,18 @@ func TestMirror(t *testing.T) {
 	appendTo(file("executing"), "from: eve\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: completed}\n")
 	sync()
 	sync()
-	if th := l.want(ref, Claimed); th.Serial != before+1 {
+	if th := l.want(ref, thread.Claimed); th.Serial != before+1 {
 		t.Errorf("%d messages, want the refused one kept once (%d)", th.Serial, before+1)
 	}
 	appendTo(file("executing"), "from: carl\nreceived: half")
 	sync()
-	l.want(ref, Claimed)
+	l.want(ref, thread.Claimed)
 	flat := filepath.Join(dir, "exchange", "state=executing", "2026-02-01-001-a7xk.messe-af.yaml")
 	if err := os.WriteFile(flat, []byte(sample), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	sync()
-	l.want("2026-02-01-001-a7xk", Claimed)
+	l.want("2026-02-01-001-a7xk", thread.Claimed)
 	if _, err := os.Stat(flat); err == nil {
 		t.Error("version 1 is still there")
 	}
@@ -211,7 +213,7 @@ func TestImportDirectory(t *testing.T) {
 	}
 	for i := range files {
 		ref := fmt.Sprintf("2026-02-01-%05d", i)
-		if err := os.WriteFile(filepath.Join(base, ref+fileEnd), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(base, ref+thread.FileSuffix), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -219,7 +221,7 @@ func TestImportDirectory(t *testing.T) {
 	if err := os.MkdirAll(twice, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	again := "2026-02-01-00007" + fileEnd
+	again := "2026-02-01-00007" + thread.FileSuffix
 	if err := os.WriteFile(filepath.Join(twice, again), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", "2026-02-01-00007")), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -244,30 +246,30 @@ func FuzzThreadFile(f *testing.F) {
 	f.Add([]byte("ref: 2026-02-01-999999999-z\nstatus: needs-input\nintent: \"a\\r\\n\\tb\"\nupdated: 1769853600\nexpires: 2026-02-01\nhistory: [{action: x, by: null}]\n---\nfrom: a\nMESS: [{v: 1}, {status: {code: needs-input, message: m}}]\n---\nfrom: b\nre: [x, y]\nMESS: {MESS: [{answer: {text: '|'}}]}\n"))
 	f.Add([]byte("{ref: 2026-02-01-abc, status: superseded, intent: '#', executor: exchange, requestor: '---', needed_by: '2026-02-01 10:00', created: 2027-01-01T00:00:00Z}\n---\n{from: ' ', received: 8589934591, MESS: [{ack: {}}, {request: {intent: '- - -', id: 'é…'}}]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		parsed, err := parseThread(data)
+		parsed, err := thread.ParseFiles(data)
 		if err != nil {
 			return
 		}
-		th, messages, err := parsed.adopt()
+		th, messages, err := parsed.Adopt()
 		if err != nil {
 			return
 		}
-		if !validThreadRef(th.Ref) || strings.ContainsAny(th.Ref, "/\\\x00") || strings.Contains(th.Ref, "..") {
+		if !thread.IsThreadRef(th.Ref) || strings.ContainsAny(th.Ref, "/\\\x00") || strings.Contains(th.Ref, "..") {
 			t.Fatalf("ref %q was taken", th.Ref)
 		}
 		var texts [][]byte
-		for _, file := range ThreadFiles(th, messages) {
+		for _, file := range thread.ThreadFiles(th, messages) {
 			texts = append(texts, []byte(file.Content))
 		}
-		again, err := parseThread(texts...)
+		again, err := thread.ParseFiles(texts...)
 		if err != nil {
 			if len(texts) > 1 {
 				return
 			}
 			t.Fatalf("what we wrote is refused: %v\n%s", err, texts[0])
 		}
-		if again.thread.Ref != th.Ref || again.thread.Status != th.Status {
-			t.Fatalf("read back %+v, want %+v", again.thread, th)
+		if again.Thread.Ref != th.Ref || again.Thread.Status != th.Status {
+			t.Fatalf("read back %+v, want %+v", again.Thread, th)
 		}
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // refused is the text that a block is refused with.
@@ -57,7 +59,7 @@ func TestRefusalsOverREST(t *testing.T) {
 	}{
 		{400, "executors/bob", `{"schedule":"61 * * * *"}`, `"schedule: the minute must be from 0 to 59"`},
 		{400, "executors/bob", `{"timezone":"Europe/Berlin"}`, `"timezone: goes with a schedule"`},
-		{413, "executors/bob", strings.Repeat(" ", MaxDocument+1), `"the body is larger than 2 MiB"`},
+		{413, "executors/bob", strings.Repeat(" ", thread.MaxDocument+1), `"the body is larger than 2 MiB"`},
 	} {
 		if code, text := s.call(bob, "PATCH", tt.path, tt.body); code != tt.want || !strings.Contains(text, tt.text) {
 			t.Errorf("%.60s: %d %s, want %s", tt.body, code, text, tt.text)
@@ -84,7 +86,7 @@ func TestExpiryInThePastIsRefused(t *testing.T) {
 			if got := l.refused("agent", "- request: {intent: x, "+when+"}"); !strings.Contains(got, "MESS[0].request.") || !strings.HasSuffix(got, "lies in the past") {
 				t.Errorf("%s: %s", when, got)
 			}
-			r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), Options{Peer: &Peer{Conv: "conv_1"}})
+			r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), Options{Peer: &thread.Peer{Conv: "conv_1"}})
 			if err != nil || len(r.Created) != 1 {
 				t.Errorf("from the mesh: %v", err)
 			}
@@ -112,22 +114,22 @@ func TestSomeAnswersLeaveQuestionsOpen(t *testing.T) {
 	l.refuse(http.StatusNotFound, "agent", "- reply: {re: bread, answers: {thik: thin}}")
 	l.refuse(http.StatusNotFound, "agent", "- reply: {re: bread, answers: {thick: thin, knid: rye}}")
 	l.do("agent", "- reply: {re: bread, answers: {thick: thin}}")
-	if th := l.want(ref, NeedsInput); th.openQuestions() != 1 {
-		t.Errorf("%d questions are open", th.openQuestions())
+	if th := l.want(ref, thread.NeedsInput); th.CountQuestions() != 1 {
+		t.Errorf("%d questions are open", th.CountQuestions())
 	}
 	l.do("agent", "- reply: {re: bread, answers: {kind: rye, thick: thinner}}") // what was answered may be said again
-	l.want(ref, InProgress)
+	l.want(ref, thread.InProgress)
 	l.status("bob", ref, ask)
 	l.do("agent", "- reply: {re: bread, answers: {thick: thin, kind: rye}}")
-	l.want(ref, InProgress)
+	l.want(ref, thread.InProgress)
 	if _, err := l.Do(t.Context(), actor("bob"), mustParse(t, "- status: {code: needs_input, message: which one?}"), Options{Lax: true, Re: ref}); err != nil {
 		t.Fatal(err)
 	}
 	l.do("agent", "- reply: {re: bread, answers: {whatever: the left one}}") // the one question has no name
-	l.want(ref, InProgress)
+	l.want(ref, thread.InProgress)
 	l.status("bob", ref, ask)
 	l.do("agent", "- reply: {re: bread, answers: {}, context: [{image: 'https://bread.example/how.jpg'}]}") // shown, not said
-	l.want(ref, InProgress)
+	l.want(ref, thread.InProgress)
 }
 
 // A file of the owner's is one however its scheme is written, and what looks like it is not sent on as text.
@@ -139,10 +141,10 @@ func TestFileSchemeInAnySpelling(t *testing.T) {
 	}
 	l.cfg.Files = dir
 	for _, uri := range []string{"file://x.txt", "FILE://x.txt", "File://" + dir + "/x.txt"} {
-		l.says(l.asks(ownerID, l.request(ownerID, "{intent: read, context: [{file: '"+uri+"'}]}")), `"file":"att-001-file-`)
+		l.says(l.asks(thread.OwnerID, l.request(thread.OwnerID, "{intent: read, context: [{file: '"+uri+"'}]}")), `"file":"att-001-file-`)
 	}
 	for _, uri := range []string{"file:x.txt", "FILE:/x.txt"} {
-		if got := l.refused(ownerID, "- request: {intent: read, context: [{file: '"+uri+"'}]}"); !strings.Contains(got, "file://NAME") {
+		if got := l.refused(thread.OwnerID, "- request: {intent: read, context: [{file: '"+uri+"'}]}"); !strings.Contains(got, "file://NAME") {
 			t.Errorf("%s: %s", uri, got)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -15,12 +16,12 @@ func TestFullThread(t *testing.T) {
 	l.executor("bob")
 	ref := l.request("agent", "{intent: look, constraints: {timing: {expires: 3h}}}")
 	note := "- note: {re: " + ref + ", text: " + strings.Repeat("x", 1<<20) + "}"
-	for range maxThread>>20 - 1 {
+	for range thread.MaxThread>>20 - 1 {
 		l.do("agent", note)
 	}
 	l.do("agent", "- note: {re: "+ref+", text: "+strings.Repeat("x", 900<<10)+"}")
 	l.refuse(http.StatusConflict, "agent", note)
-	l.status("bob", ref, "claimed, message: "+strings.Repeat("y", maxNote))
+	l.status("bob", ref, "claimed, message: "+strings.Repeat("y", thread.MaxNote))
 	l.do("agent", "- cancel: {re: "+ref+"}")
 	l.refuse(http.StatusConflict, "agent", note)
 
@@ -31,14 +32,14 @@ func TestFullThread(t *testing.T) {
 	for l.refusedNot("bob", step) {
 	}
 	th := l.thread(busy)
-	if n := len(encode(th)); n > 4<<20 || len(th.History) > maxEvents {
+	if n := len(thread.Encode(th)); n > 4<<20 || len(th.History) > thread.MaxEvents {
 		t.Errorf("the thread has %d bytes and %d events", n, len(th.History))
 	}
 	l.do("agent", "- cancel: {re: "+busy+"}")
 
 	ends := l.thread(l.request("agent", "{intent: look, constraints: {timing: {expires: 1s}}}"))
-	ends.Serial, ends.Version = maxMessages, ends.Version+1
-	if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(ends), IfRev: ends.rev}}, time.Now()); err != nil {
+	ends.Serial, ends.Version = thread.MaxMessages, ends.Version+1
+	if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(ends), IfRev: ends.Rev}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	l.index.publish(ends)
@@ -46,7 +47,7 @@ func TestFullThread(t *testing.T) {
 	if _, err := l.Tick(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.want(ends.Ref, Expired)
+	l.want(ends.Ref, thread.Expired)
 }
 
 func (l *lab) refusedNot(who, block string) bool {

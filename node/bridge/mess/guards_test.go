@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
@@ -22,7 +23,7 @@ func TestNothingIsMergedAcrossRequesters(t *testing.T) {
 	}
 	l.refuse(http.StatusNotFound, "agent", "- suggestion: {id: s, type: merge, re: ["+theirs+", "+ours+"], proposed: {}}")
 	for _, ref := range []string{ours, theirs} {
-		if th := l.want(ref, Received); len(th.Suggestions) != 0 {
+		if th := l.want(ref, thread.Received); len(th.Suggestions) != 0 {
 			t.Errorf("%s has %v", ref, th.Suggestions)
 		}
 	}
@@ -37,7 +38,7 @@ func TestFetchedIsWhatWasNamed(t *testing.T) {
 	b := &Bridge{cfg: Config{HTTP: client.NewHTTP(client.HTTPConfig{Local: true}), Local: true}, x: l.Exchange, log: slog.New(slog.DiscardHandler)}
 	r := reference{serial: 1, kind: "image", uri: srv.URL + "/api/v1/exchanges/x/shared/2026-01-31-001/attachments/att-001-image-a.png?token=t"}
 	r.digest = strings.Repeat("0", 64)
-	if _, err := b.bring(t.Context(), &Thread{Ref: ref}, r); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "digest") {
+	if _, err := b.bring(t.Context(), &thread.Thread{Ref: ref}, r); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "digest") {
 		t.Errorf("another content: %v", err)
 	}
 	if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 0 {
@@ -45,7 +46,7 @@ func TestFetchedIsWhatWasNamed(t *testing.T) {
 	}
 	sum := sha256.Sum256([]byte("picture"))
 	r.digest = strings.ToUpper(hex.EncodeToString(sum[:]))
-	if a, err := b.bring(t.Context(), &Thread{Ref: ref}, r); err != nil || a.Size != len("picture") {
+	if a, err := b.bring(t.Context(), &thread.Thread{Ref: ref}, r); err != nil || a.Size != len("picture") {
 		t.Errorf("what was named: %+v, %v", a, err)
 	}
 }

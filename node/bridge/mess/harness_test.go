@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -33,7 +34,7 @@ func labOn(t testing.TB, s store.Store) *lab {
 }
 
 func actor(id string) Actor {
-	if id == ownerID {
+	if id == thread.OwnerID {
 		return Owner("test")
 	}
 	return Actor{ID: id, Channel: "test"}
@@ -76,7 +77,7 @@ func statusOf(err error) int {
 // executor registers one with capabilities.
 func (l *lab) executor(id string, capabilities ...string) {
 	l.t.Helper()
-	l.do(ownerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
+	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
 }
 
 func (l *lab) request(who, body string) string {
@@ -90,7 +91,7 @@ func (l *lab) status(who, ref, rest string) {
 	l.do(who, "- status: {re: "+ref+", code: "+rest+"}\n")
 }
 
-func (l *lab) thread(ref string) *Thread {
+func (l *lab) thread(ref string) *thread.Thread {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), Owner("test"), ref)
 	if err != nil {
@@ -99,7 +100,7 @@ func (l *lab) thread(ref string) *Thread {
 	return th
 }
 
-func (l *lab) want(ref string, code Code) *Thread {
+func (l *lab) want(ref string, code thread.Code) *thread.Thread {
 	l.t.Helper()
 	th := l.thread(ref)
 	if th.Status != code {
@@ -116,4 +117,13 @@ func answerOf(r Result, kind string) wire.Value {
 		}
 	}
 	return wire.Value{}
+}
+
+func mustParse(t testing.TB, text string) thread.Block {
+	t.Helper()
+	b, err := thread.Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("Parse(%.200q): %v", text, err)
+	}
+	return b
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -69,7 +70,7 @@ func segmentsOf(escaped, prefix string) ([]string, error) {
 	for i, p := range parts {
 		var err error
 		if parts[i], err = url.PathUnescape(p); err != nil {
-			return nil, bad("", "the path is not acceptable")
+			return nil, thread.Bad("", "the path is not acceptable")
 		}
 	}
 	return parts, nil
@@ -97,7 +98,7 @@ func (d *door) guarded(c echo.Context) error {
 	}
 	ex := path[0]
 	if !exchangeForm.MatchString(ex) {
-		return bad("", "the exchange id is not acceptable")
+		return thread.Bad("", "the exchange id is not acceptable")
 	}
 	if path = path[1:]; len(path) == 0 {
 		path = []string{""}
@@ -105,7 +106,7 @@ func (d *door) guarded(c echo.Context) error {
 	r := &call{door: d, c: c, path: path}
 	if len(r.path) == 1 && r.path[0] == "register" && c.Request().Method == http.MethodPost {
 		if ex != d.x.id {
-			return missing("no such exchange")
+			return thread.Missing("no such exchange")
 		}
 		return d.counted(r, r.register)
 	}
@@ -214,9 +215,9 @@ func (r *call) dispatch() error {
 	found, ok := routes[routeOf(r.c.Request().Method, r.path)]
 	switch {
 	case !ok:
-		return missing("no such route")
+		return thread.Missing("no such route")
 	case found.owner != "" && !r.who.Owner:
-		return forbidden("only the owner may " + found.owner)
+		return thread.Forbidden("only the owner may " + found.owner)
 	}
 	return found.handle(r)
 }
@@ -225,27 +226,27 @@ func (r *call) dispatch() error {
 func (r *call) body(max int64) ([]byte, error) {
 	req := r.c.Request()
 	if req.ContentLength > max {
-		return nil, tooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
+		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
 	data, err := io.ReadAll(http.MaxBytesReader(r.c.Response().Writer, req.Body, max))
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
-		return nil, tooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
+		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
 	if err != nil {
-		return nil, bad("", "the body could not be read")
+		return nil, thread.Bad("", "the body could not be read")
 	}
 	return data, nil
 }
 
 // object reads a JSON object.
 func (r *call) object() (wire.Value, error) {
-	data, err := r.body(MaxDocument)
+	data, err := r.body(thread.MaxDocument)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	v, err := parseJSON(data)
+	v, err := thread.ParseJSON(data)
 	if err == nil && v.Kind() != wire.Object {
-		return v, bad("", "the body must be a JSON object")
+		return v, thread.Bad("", "the body must be a JSON object")
 	}
 	return v, err
 }

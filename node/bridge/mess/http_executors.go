@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -88,12 +89,12 @@ func (r *call) executors() error {
 		}
 		seen := wire.Value{}
 		if at := c.lastSeen(); !at.IsZero() {
-			seen = stamp(at)
+			seen = thread.TimeText(at)
 		}
 		v := wire.Obj(
 			wire.Member{Key: "id", Value: wire.Text(c.ID)}, wire.Member{Key: "display_name", Value: name},
 			wire.Member{Key: "capabilities", Value: needsTree(c.Capabilities)},
-			wire.Member{Key: "last_seen", Value: seen}, wire.Member{Key: "created_at", Value: stamp(c.Created)},
+			wire.Member{Key: "last_seen", Value: seen}, wire.Member{Key: "created_at", Value: thread.TimeText(c.Created)},
 		)
 		if r.who.Owner {
 			v = v.With("availability", wire.Text(availability(c.Executor)))
@@ -127,7 +128,7 @@ func (r *call) patchExecutor() error {
 // approve is the owner's word on a registration that waits.
 func (r *call) approve() error {
 	if r.x.load() != nil || r.x.crew.get(r.path[1]) == nil {
-		return missing("no such executor")
+		return thread.Missing("no such executor")
 	}
 	ctx := r.c.Request().Context()
 	answered, err := r.decided(ctx, r.path[1])
@@ -151,7 +152,7 @@ func (r *call) capabilities() error {
 
 // addCapabilities is the owner's: a YAML stream or JSON.
 func (r *call) addCapabilities() error {
-	data, err := r.body(MaxDocument)
+	data, err := r.body(thread.MaxDocument)
 	if err != nil {
 		return err
 	}
@@ -171,15 +172,15 @@ func (r *call) routing() error {
 	}
 	rules := []wire.Value{}
 	for _, rule := range r.x.crew.routing() {
-		rules = append(rules, rule.tree())
+		rules = append(rules, rule.Tree())
 	}
 	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "rules", Value: wire.Arr(rules...)}))
 }
 
-func (r *roster) routing() []Rule {
+func (r *roster) routing() []thread.Rule {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return append([]Rule{}, r.rules...)
+	return append([]thread.Rule{}, r.rules...)
 }
 
 // The media types of a raw block (MESS-59).
@@ -193,17 +194,17 @@ func (r *call) messages() error {
 	if err != nil || !asYAML && kind != "application/json" {
 		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnsupportedMediaType, Message: "Content-Type must be application/yaml or application/json"}
 	}
-	data, err := r.body(MaxDocument)
+	data, err := r.body(thread.MaxDocument)
 	if err != nil {
 		return err
 	}
-	var block Block
+	var block thread.Block
 	if asYAML {
-		block, err = Parse(data)
+		block, err = thread.Parse(data)
 	} else {
 		var v wire.Value
-		if v, err = parseJSON(data); err == nil {
-			block, err = FromTree(v)
+		if v, err = thread.ParseJSON(data); err == nil {
+			block, err = thread.FromTree(v)
 		}
 	}
 	if err != nil {

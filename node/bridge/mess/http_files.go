@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -56,7 +57,7 @@ func (r *call) importThreads() error {
 	}
 	list := make([]wire.Value, len(threads))
 	for i, t := range threads {
-		list[i] = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "status", Value: wire.Text(t.Status.rest())})
+		list[i] = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "status", Value: wire.Text(t.Status.Rest())})
 	}
 	return r.tree(http.StatusCreated, wire.Obj(
 		wire.Member{Key: "imported", Value: wire.Int(int64(len(threads)))}, wire.Member{Key: "threads", Value: wire.Arr(list...)}))
@@ -67,26 +68,26 @@ func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
 	if !isJSON {
 		return [][][]byte{{data}}, nil
 	}
-	v, err := wire.ParseLimits(data, limits.Depth, limits.Nodes)
+	v, err := wire.ParseLimits(data, thread.Limits.Depth, thread.Limits.Nodes)
 	if err != nil || v.Kind() != wire.Object {
-		return nil, bad("", "the body must be a JSON object")
+		return nil, thread.Bad("", "the body must be a JSON object")
 	}
 	if content := v.GetStr("content"); content != "" {
 		return [][][]byte{{[]byte(content)}}, nil
 	}
 	list, _ := v.Get("files")
-	var files []File
+	var files []thread.File
 	for f := range list.Elems() {
 		name := f.GetStr("name")
-		if !strings.HasSuffix(name, fileEnd) {
+		if !strings.HasSuffix(name, thread.FileSuffix) {
 			continue // attachments travel as bytes, not as text
 		}
-		files = append(files, File{name, f.GetStr("content")})
+		files = append(files, thread.File{Name: name, Content: f.GetStr("content")})
 	}
 	if len(files) == 0 {
-		return nil, bad("", "the body has neither content nor files")
+		return nil, thread.Bad("", "the body has neither content nor files")
 	}
-	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(files, func(a, b thread.File) int { return strings.Compare(a.Name, b.Name) })
 	thread := make([][]byte, len(files))
 	for i, f := range files {
 		thread[i] = []byte(f.Content)
@@ -109,7 +110,7 @@ func (r *call) export() error {
 	switch r.c.QueryParam("format") {
 	case "v2":
 		var files []wire.Value
-		for _, f := range ThreadFiles(t, messages) {
+		for _, f := range thread.ThreadFiles(t, messages) {
 			files = append(files, wire.Obj(wire.Member{Key: "name", Value: wire.Text(f.Name)}, wire.Member{Key: "content", Value: wire.Text(f.Content)}))
 		}
 		out = out.With("format", wire.Text("v2")).With("files", wire.Arr(files...))
@@ -118,17 +119,17 @@ func (r *call) export() error {
 			if err != nil {
 				return err
 			}
-			out = out.With("folder", wire.Text(folder(t.Status))).With("attachments", wire.Texts(names))
+			out = out.With("folder", wire.Text(thread.FolderOf(t.Status))).With("attachments", wire.Texts(names))
 		}
 		return r.tree(http.StatusOK, out)
 	case "", "v1":
-		text := ThreadText(t, messages)
+		text := thread.ThreadText(t, messages)
 		if strings.Contains(r.c.Request().Header.Get("Accept"), "yaml") {
 			return r.c.Blob(http.StatusOK, "application/yaml", []byte(text))
 		}
 		return r.tree(http.StatusOK, out.With("format", wire.Text("v1")).With("content", wire.Text(text)))
 	}
-	return bad("format", "must be v1 or v2")
+	return thread.Bad("format", "must be v1 or v2")
 }
 
 // sniff names the type of an upload by its first bytes; what is no known image, sound or film is bytes.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -16,18 +17,18 @@ const maxPage = 1000
 // list is GET requests (MESS-52).
 func (r *call) list() error {
 	q := r.c.QueryParams()
-	code := Code("")
+	code := thread.Code("")
 	if s := q.Get("status"); s != "" {
 		var ok bool
-		if code, ok = ParseCode(s); !ok {
-			return bad("status", "is no status")
+		if code, ok = thread.ParseCode(s); !ok {
+			return thread.Bad("status", "is no status")
 		}
 	}
 	limit := maxPage
 	if s := q.Get("limit"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
-			return bad("limit", "must be a number from 1 to 1000")
+			return thread.Bad("limit", "must be a number from 1 to 1000")
 		}
 		limit = min(n, maxPage)
 	}
@@ -62,8 +63,8 @@ func parsePosition(s string) (position, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(s)
 	at, ref, ok := strings.Cut(string(raw), " ")
 	nanos, numErr := strconv.ParseInt(at, 36, 64)
-	if err != nil || !ok || numErr != nil || !safeRef.MatchString(ref) {
-		return position{}, bad("after", "does not come from a page")
+	if err != nil || !ok || numErr != nil || !thread.SafeRef.MatchString(ref) {
+		return position{}, thread.Bad("after", "does not come from a page")
 	}
 	return position{time.Unix(0, nanos).UTC(), ref}, nil
 }
@@ -75,13 +76,13 @@ func (s Summary) tree() wire.Value {
 	}
 	return wire.Obj(
 		wire.Member{Key: "ref", Value: wire.Text(s.Ref)},
-		wire.Member{Key: "status", Value: wire.Text(s.Status.rest())},
+		wire.Member{Key: "status", Value: wire.Text(s.Status.Rest())},
 		wire.Member{Key: "intent", Value: wire.Text(s.Intent)},
 		wire.Member{Key: "requestor_id", Value: wire.Text(s.Requester)},
 		wire.Member{Key: "executor_id", Value: holder},
 		wire.Member{Key: "priority", Value: wire.Text(s.Priority)},
-		wire.Member{Key: "created_at", Value: stamp(s.Created)},
-		wire.Member{Key: "updated_at", Value: stamp(s.Updated)},
+		wire.Member{Key: "created_at", Value: thread.TimeText(s.Created)},
+		wire.Member{Key: "updated_at", Value: thread.TimeText(s.Updated)},
 	)
 }
 
@@ -106,7 +107,7 @@ func (r *call) create() error {
 	if text, ok := v.Get("context"); ok && text.Kind() == wire.String {
 		v = v.With("context", wire.Arr(text))
 	}
-	if err := plainError(Entry{"request", v}.check("request", time.Now(), false)); err != nil {
+	if err := plainError(thread.Entry{Type: "request", Body: v}.Check("request", time.Now(), false)); err != nil {
 		return err
 	}
 	once, err := r.once(v)
@@ -114,7 +115,7 @@ func (r *call) create() error {
 		return err
 	}
 	ctx := r.c.Request().Context()
-	res, err := r.x.Do(ctx, r.who, Block{{Type: "request", Body: v}}, Options{Once: once})
+	res, err := r.x.Do(ctx, r.who, thread.Block{{Type: "request", Body: v}}, Options{Once: once})
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (r *call) create() error {
 // standing answers with where a thread stands.
 func (r *call) standing(status int, res Result) error {
 	return r.tree(status, wire.Obj(
-		wire.Member{Key: "ref", Value: wire.Text(res.ref)}, wire.Member{Key: "status", Value: wire.Text(res.status.rest())}))
+		wire.Member{Key: "ref", Value: wire.Text(res.ref)}, wire.Member{Key: "status", Value: wire.Text(res.status.Rest())}))
 }
 
 // requestMembers are the fields of a request (MESS-12 to MESS-15); anything else in a create is ignored.
@@ -181,7 +182,7 @@ func (r *call) show() error {
 }
 
 // tag is the entity tag of a thread: it names the newest message.
-func tag(t *Thread) string { return `"` + itoa(t.Serial) + `"` }
+func tag(t *thread.Thread) string { return `"` + strconv.Itoa(t.Serial) + `"` }
 
 // ifMatch reads the precondition of a PATCH: what is said is to the thread as it was read. 0 is none.
 func (r *call) ifMatch() (serial int, err error) {
@@ -190,8 +191,8 @@ func (r *call) ifMatch() (serial int, err error) {
 		return 0, nil
 	}
 	serial, err = strconv.Atoi(strings.Trim(match, `"`))
-	if err != nil || serial < 1 || match != `"`+itoa(serial)+`"` {
-		return 0, bad("If-Match", "must be the ETag of the thread as it was read")
+	if err != nil || serial < 1 || match != `"`+strconv.Itoa(serial)+`"` {
+		return 0, thread.Bad("If-Match", "must be the ETag of the thread as it was read")
 	}
 	return serial, nil
 }
@@ -207,13 +208,13 @@ func (r *call) ref() string {
 }
 
 // threadView is a thread with what was said in it. The request is shown with its ack, as public servers do (MESS-52).
-func threadView(t *Thread, messages []Message) wire.Value {
+func threadView(t *thread.Thread, messages []thread.Message) wire.Value {
 	var out []wire.Value
 	for _, m := range messages {
 		mess := delivered(t.Ref, m.Mess)
 		if m.Serial == 1 {
-			if b, err := FromTree(mess); err == nil && b.Version() == "" {
-				mess = b.versioned().Tree()
+			if b, err := thread.FromTree(mess); err == nil && b.Version() == "" {
+				mess = b.Versioned().Tree()
 			}
 		}
 		out = append(out, messageView(m.From, m.At, mess))
@@ -223,7 +224,7 @@ func threadView(t *Thread, messages []Message) wire.Value {
 				re = "last"
 			}
 			ack := ackOf(re, t.Ref, t.Created)
-			out = append(out, messageView(exchangeID, t.Created, Block{{Type: "ack", Body: ack.Body.Without("received_at")}}.Tree()))
+			out = append(out, messageView(thread.ExchangeID, t.Created, thread.Block{{Type: "ack", Body: ack.Body.Without("received_at")}}.Tree()))
 		}
 	}
 	return summarize(t).tree().With("messages", wire.Arr(out...))
@@ -231,7 +232,7 @@ func threadView(t *Thread, messages []Message) wire.Value {
 
 func messageView(from string, at time.Time, mess wire.Value) wire.Value {
 	return wire.Obj(
-		wire.Member{Key: "from", Value: wire.Text(from)}, wire.Member{Key: "ts", Value: stamp(at)}, wire.Member{Key: "mess", Value: mess})
+		wire.Member{Key: "from", Value: wire.Text(from)}, wire.Member{Key: "ts", Value: thread.TimeText(at)}, wire.Member{Key: "mess", Value: mess})
 }
 
 // delivered writes attachments as they are fetched: {resource: content://thread/file, mime, size} (MESS-10).
@@ -244,7 +245,7 @@ func delivered(ref string, v wire.Value) wire.Value {
 		}
 		return wire.Arr(elems...)
 	case wire.Object:
-		if file := v.GetStr("file"); file != "" && attachmentName.MatchString(file) {
+		if file := v.GetStr("file"); file != "" && thread.AttachmentName.MatchString(file) {
 			return wire.Obj(wire.Member{Key: "resource", Value: wire.Text("content://" + ref + "/" + file)}).
 				With("mime", first2(v.Get("mime"))).With("size", first2(v.Get("size")))
 		}
@@ -278,7 +279,7 @@ func (r *call) patch() error {
 	t, err := r.x.Thread(ctx, r.who, r.ref())
 	if err != nil && statusIs(err, http.StatusNotFound) { // who was too late with a claim is told so
 		if claims(v) && r.x.begin(r.who, Options{Re: r.ref()}).tooLate(ctx, nil) {
-			return errTaken
+			return thread.ErrTaken
 		}
 	}
 	if err != nil {
@@ -293,8 +294,8 @@ func (r *call) patch() error {
 		return err
 	}
 	res, err := r.x.Do(ctx, r.who, block, Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Once: once})
-	if err == errMoved { // errors.Is goes by the code alone
-		return errNoMatch
+	if err == thread.ErrMoved { // errors.Is goes by the code alone
+		return thread.ErrNoMatch
 	}
 	if err != nil {
 		return err
@@ -309,55 +310,55 @@ func claims(v wire.Value) bool {
 		said, _ := list.At(0).Get("status")
 		word = said.GetStr("code")
 	}
-	code, _ := ParseCode(word)
-	return code == Claimed
+	code, _ := thread.ParseCode(word)
+	return code == thread.Claimed
 }
 
 // readPatch reads {status?, message?, mess?}.
-func readPatch(v wire.Value, t *Thread) (Block, *Status, error) {
-	f := &fields{v: v}
-	word, message := f.text("status", 40), f.text("message", maxProse)
-	var block Block
-	if list, ok := f.get("mess"); ok {
-		f.check(list.Kind() == wire.Array, "mess", "must be a list")
-		if f.err == nil {
-			block, f.err = fromTree(list, 0)
+func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, error) {
+	f := &thread.Fields{Value: v}
+	word, message := f.Text("status", 40), f.Text("message", thread.MaxProse)
+	var block thread.Block
+	if list, ok := f.Get("mess"); ok {
+		f.Check(list.Kind() == wire.Array, "mess", "must be a list")
+		if f.Err == nil {
+			block, f.Err = thread.FromTreeAt(list, 0)
 		}
 	}
-	if f.err != nil {
-		return nil, nil, f.err
+	if f.Err != nil {
+		return nil, nil, f.Err
 	}
-	code, ok := ParseCode(word)
+	code, ok := thread.ParseCode(word)
 	if word != "" && !ok {
-		return nil, nil, bad("status", "is no status")
+		return nil, nil, thread.Bad("status", "is no status")
 	}
-	last := Code("")
+	last := thread.Code("")
 	for _, e := range block {
 		if e.Type == "request" || e.Type == "config" {
-			return nil, nil, bad("mess", "a "+e.Type+" does not belong into a thread")
+			return nil, nil, thread.Bad("mess", "a "+e.Type+" does not belong into a thread")
 		}
 		if e.Type == "status" {
-			last, _ = ParseCode(e.Body.GetStr("code"))
+			last, _ = thread.ParseCode(e.Body.GetStr("code"))
 		}
 	}
 	switch {
 	case last != "" && word != "" && last != code:
-		return nil, nil, bad("status", "differs from the last status in mess")
+		return nil, nil, thread.Bad("status", "differs from the last status in mess")
 	case last != "" || word == "" && len(block) > 0 && message == "":
 		return block, nil, nil
 	case word == "" && message == "":
-		return nil, nil, bad("", "the body has neither status, message nor mess")
+		return nil, nil, thread.Bad("", "the body has neither status, message nor mess")
 	case word == "":
 		code = t.Status
 	}
 	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(code))})
 	if message != "" {
 		body = body.With("message", wire.Text(message))
-		if code == Cancelled || code == Declined || code == Failed {
+		if code == thread.Cancelled || code == thread.Declined || code == thread.Failed {
 			body = body.With("reason", wire.Text(message))
 		}
 	}
-	set, err := readStatus(body, "status", true)
+	set, err := thread.ReadStatus(body, "status", true)
 	return block, &set, err
 }
 

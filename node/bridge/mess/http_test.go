@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -26,7 +28,7 @@ func TestShownThreadIsOfOneMoment(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := range 200 {
-			if status, text := s.call(bob, "PATCH", at, `{"mess":[{"status":{"re":"`+ref+`","code":"in_progress","message":"step `+itoa(i)+`"}}]}`); status != http.StatusOK {
+			if status, text := s.call(bob, "PATCH", at, `{"mess":[{"status":{"re":"`+ref+`","code":"in_progress","message":"step `+strconv.Itoa(i)+`"}}]}`); status != http.StatusOK {
 				t.Errorf("PATCH: %d %s", status, text)
 				return
 			}
@@ -53,7 +55,7 @@ func TestShownThreadIsOfOneMoment(t *testing.T) {
 		v, fault := wire.Parse(text)
 		thread, _ := v.Get("thread")
 		messages, _ := thread.Get("messages")
-		if want := `"` + itoa(messages.Len()-1) + `"`; errors.Join(err, fault) != nil || resp.Header.Get("ETag") != want { // the ack is none
+		if want := `"` + strconv.Itoa(messages.Len()-1) + `"`; errors.Join(err, fault) != nil || resp.Header.Get("ETag") != want { // the ack is none
 			t.Fatalf("%d messages are shown of %s, %v", messages.Len(), resp.Header.Get("ETag"), errors.Join(err, fault))
 		}
 	}
@@ -221,7 +223,7 @@ func TestWrongTypes(t *testing.T) {
 				t.Errorf("%s %q: %d %s", route, body, code, text)
 			}
 		}
-		if code, _ := s.call(key, method, path, `{"intent":"`+strings.Repeat("x", MaxDocument)+`"}`); code != 413 {
+		if code, _ := s.call(key, method, path, `{"intent":"`+strings.Repeat("x", thread.MaxDocument)+`"}`); code != 413 {
 			t.Errorf("%s with more than 2 MiB: %d", route, code)
 		}
 	}
@@ -296,7 +298,7 @@ func TestMessages(t *testing.T) {
 	}{
 		{415, "text/plain", "- v: 1.0.0"}, {400, "application/yaml", "- request: {intent: x, priority: high}"}, {404, "application/yaml", "- cancel: {re: zzz}"},
 		{409, "application/yaml", "- reply: {re: a, confirm: true}"}, {403, "application/yaml", "- config: {routing: {rules: []}}"},
-		{413, "application/yaml", "a: " + strings.Repeat("x", MaxDocument)}, {400, "application/json", "- v: 1.0.0"}, {400, "application/yaml", "a: &x [*x]"},
+		{413, "application/yaml", "a: " + strings.Repeat("x", thread.MaxDocument)}, {400, "application/json", "- v: 1.0.0"}, {400, "application/yaml", "a: &x [*x]"},
 	} {
 		code, text := post(alice, tt.kind, tt.body)
 		if code != tt.want {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -54,31 +55,31 @@ func (d *door) importDirectory(c echo.Context) error {
 			return
 		}
 		said = time.Now()
-		_, _ = w.Write(append(encode(ImportProgress{Done: done, All: all}), '\n')) // who has gone needs no progress
+		_, _ = w.Write(append(thread.Encode(ImportProgress{Done: done, All: all}), '\n')) // who has gone needs no progress
 		w.Flush()
 	})
 	last := ImportProgress{Imported: res, Ended: true}
 	if err != nil {
-		last.Error = publicText(err)
+		last.Error = thread.PublicText(err)
 		if _, refused := errors.AsType[*wire.Error](err); !refused {
 			d.x.log.Error("the import of a directory failed", "error", err)
 		}
 	}
-	_, _ = w.Write(append(encode(last), '\n'))
+	_, _ = w.Write(append(thread.Encode(last), '\n'))
 	return nil
 }
 
 // Import takes over threads from files, all or nothing. A thread that is here already is a 409.
-func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*Thread, error) {
+func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*thread.Thread, error) {
 	if err := x.load(); err != nil {
 		return nil, err
 	}
-	parsed := make([]threadFile, len(list))
+	parsed := make([]thread.ParsedFile, len(list))
 	for i, files := range list {
 		var err error
-		if parsed[i], err = parseThread(files...); err != nil {
+		if parsed[i], err = thread.ParseFiles(files...); err != nil {
 			if len(list) > 1 {
-				return nil, bad(fmt.Sprintf("files[%d]", i), publicText(err))
+				return nil, thread.Bad(fmt.Sprintf("files[%d]", i), thread.PublicText(err))
 			}
 			return nil, err
 		}
@@ -87,13 +88,13 @@ func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*Thread, erro
 }
 
 // adopt takes over threads that were read from files, all or nothing.
-func (x *Exchange) adopt(ctx context.Context, list []threadFile) ([]*Thread, error) {
-	var threads []*Thread
+func (x *Exchange) adopt(ctx context.Context, list []thread.ParsedFile) ([]*thread.Thread, error) {
+	var threads []*thread.Thread
 	var refs []string
 	var changes []store.Change
-	tx := x.begin(Actor{ID: exchangeID, system: true}, Options{})
+	tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 	for _, f := range list {
-		t, messages, err := f.adopt()
+		t, messages, err := f.Adopt()
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +108,7 @@ func (x *Exchange) adopt(ctx context.Context, list []threadFile) ([]*Thread, err
 	tx.tellTurns()
 	err := x.records.Apply(ctx, append(changes, tx.changes...), time.Now())
 	if errors.Is(err, store.ErrConflict) {
-		return nil, conflict("a thread with this ref is here already")
+		return nil, thread.Conflict("a thread with this ref is here already")
 	}
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -30,8 +31,8 @@ type Imported struct {
 }
 
 // errNoThreadFile says what an import looks for.
-var errNoThreadFile = bad("", "no thread file is there; looked for exchange/state={received,executing,finished,canceled}/REF/000-REF"+fileEnd+
-	" and …/REF"+fileEnd+", where REF is like 2026-02-01-001")
+var errNoThreadFile = thread.Bad("", "no thread file is there; looked for exchange/state={received,executing,finished,canceled}/REF/000-REF"+thread.FileSuffix+
+	" and …/REF"+thread.FileSuffix+", where REF is like 2026-02-01-001")
 
 // ImportDirectory takes over every thread of a directory of files that is not here yet, in one pass, with its attachments.
 // The directory holds exchange/, or is that, one of its folders, or the folder of a thread. progress is called as it goes.
@@ -43,7 +44,7 @@ func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress fun
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return res, bad("dir", "cannot be opened")
+		return res, thread.Bad("dir", "cannot be opened")
 	}
 	defer root.Close()
 	list, err := findThreads(root)
@@ -53,7 +54,7 @@ func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress fun
 	if len(list) == 0 {
 		return res, errNoThreadFile
 	}
-	var batch []threadFile
+	var batch []thread.ParsedFile
 	flush := func() error {
 		threads, err := x.adopt(ctx, batch)
 		res.Imported += len(threads)
@@ -80,10 +81,10 @@ func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress fun
 			continue
 		}
 		files, err := readFiles(root, f.at, f.ref, f.flat)
-		var parsed threadFile
+		var parsed thread.ParsedFile
 		if err == nil {
-			if parsed, err = parseThread(files...); err == nil && parsed.thread.Ref != f.ref {
-				err = bad("envelope.ref", "differs from the name of the file")
+			if parsed, err = thread.ParseFiles(files...); err == nil && parsed.Thread.Ref != f.ref {
+				err = thread.Bad("envelope.ref", "differs from the name of the file")
 			}
 		}
 		if err != nil {
@@ -112,9 +113,9 @@ func (x *Exchange) ImportDirectory(ctx context.Context, dir string, progress fun
 func leftBecause(err error) string {
 	switch _, refused := errors.AsType[*wire.Error](err); {
 	case refused:
-		return publicText(err)
+		return thread.PublicText(err)
 	case errors.Is(err, fs.ErrNotExist):
-		return "holds no 000-REF" + fileEnd + " of its name"
+		return "holds no 000-REF" + thread.FileSuffix + " of its name"
 	}
 	return err.Error()
 }
@@ -129,7 +130,7 @@ type threadPlace struct {
 func findThreads(root *os.Root) ([]threadPlace, error) {
 	var list []threadPlace
 	dirs := []string{"."}
-	for _, f := range folders() {
+	for _, f := range thread.Folders() {
 		dirs = append(dirs, f, "exchange/"+f)
 	}
 	for _, dir := range dirs {
@@ -143,12 +144,12 @@ func findThreads(root *os.Root) ([]threadPlace, error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			ref, file := strings.CutSuffix(e.Name(), fileEnd)
+			ref, file := strings.CutSuffix(e.Name(), thread.FileSuffix)
 			first, isFirst := strings.CutPrefix(ref, "000-")
 			switch {
-			case file && dir == "." && isFirst && validThreadRef(first) && e.Type().IsRegular():
+			case file && dir == "." && isFirst && thread.IsThreadRef(first) && e.Type().IsRegular():
 				list = append(list, threadPlace{dir, first, false})
-			case validThreadRef(ref) && (file && e.Type().IsRegular() || !file && e.IsDir()):
+			case thread.IsThreadRef(ref) && (file && e.Type().IsRegular() || !file && e.IsDir()):
 				list = append(list, threadPlace{path.Join(dir, ref), ref, file})
 			}
 		}
@@ -170,7 +171,7 @@ func (x *Exchange) importAttachments(ctx context.Context, root *os.Root, f threa
 		return err
 	}
 	for _, e := range entries {
-		if !attachmentName.MatchString(e.Name()) || slices.Contains(here, e.Name()) {
+		if !thread.AttachmentName.MatchString(e.Name()) || slices.Contains(here, e.Name()) {
 			continue
 		}
 		data, err := readAttachment(root, path.Join(f.at, e.Name()))
@@ -195,7 +196,7 @@ func readAttachment(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxUpload {
-		return nil, bad("", "is no regular file, or larger than 10 MiB")
+		return nil, thread.Bad("", "is no regular file, or larger than 10 MiB")
 	}
 	file, err := root.Open(name)
 	if err != nil {

@@ -3,6 +3,7 @@ package mess
 import (
 	"cmp"
 	"container/heap"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"slices"
 	"strings"
 	"sync"
@@ -15,11 +16,11 @@ type entry struct {
 	client    string
 	requester string
 	holder    string
-	status    Code
+	status    thread.Code
 	created   time.Time
 	updated   time.Time
 	version   uint64
-	needs     []Need
+	needs     []thread.Need
 	declined  []string
 	only      string
 	depends   []string
@@ -73,8 +74,8 @@ func newIndex() *index {
 const allThreads = "all"
 
 // bare are capabilities without their metadata, which may be large and is kept with the thread.
-func bare(needs []Need) []Need {
-	out := make([]Need, len(needs))
+func bare(needs []thread.Need) []thread.Need {
+	out := make([]thread.Need, len(needs))
 	for i, n := range needs {
 		out[i].ID = n.ID
 	}
@@ -94,7 +95,7 @@ func (e *entry) lists() []string {
 }
 
 // publish takes over a committed thread, unless a newer version is there.
-func (x *index) publish(t *Thread) {
+func (x *index) publish(t *thread.Thread) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.put(t)
@@ -102,13 +103,13 @@ func (x *index) publish(t *Thread) {
 
 // catchUp publishes a thread that was read from the store if the commit that wrote it has not published it yet. Every
 // participant that sees a suggestion or a question in a thread can then answer it by its id.
-func (x *index) catchUp(t *Thread) {
+func (x *index) catchUp(t *thread.Thread) {
 	if e := x.get(t.Ref); e == nil || e.version < t.Version {
 		x.publish(t)
 	}
 }
 
-func (x *index) put(t *Thread) {
+func (x *index) put(t *thread.Thread) {
 	old := x.byRef[t.Ref]
 	if old != nil && old.version >= t.Version {
 		return
@@ -186,7 +187,7 @@ func (x *index) count(ref string) {
 func own(requester, id string) string { return requester + "\x00" + id }
 
 // tag remembers what of a thread its requester can answer by id.
-func (x *index) tag(e *entry, t *Thread) {
+func (x *index) tag(e *entry, t *thread.Thread) {
 	add := func(id string) {
 		if id != "" {
 			key := own(t.Requester, id)
@@ -200,7 +201,7 @@ func (x *index) tag(e *entry, t *Thread) {
 		}
 	}
 	for _, q := range t.Questions {
-		if t.Status == NeedsInput && !q.Answered {
+		if t.Status == thread.NeedsInput && !q.Answered {
 			add(q.ID)
 		}
 	}
@@ -215,12 +216,12 @@ func (x *index) untag(e *entry) {
 }
 
 // wake sets alarms for what time will do to the thread, each once.
-func (x *index) wake(old *entry, t *Thread) {
+func (x *index) wake(old *entry, t *thread.Thread) {
 	if t.Status.Terminal() {
 		return
 	}
 	now := time.Now()
-	if !t.Deadline.IsZero() && (old == nil || !old.deadline.Equal(t.Deadline) || t.expirable() && !now.Before(t.Deadline)) {
+	if !t.Deadline.IsZero() && (old == nil || !old.deadline.Equal(t.Deadline) || t.IsExpirable() && !now.Before(t.Deadline)) {
 		heap.Push(&x.alarms, alarm{nextMilli(t.Deadline), t.Ref})
 	}
 	if !t.NotBefore.IsZero() && (old == nil || !old.start.Equal(t.NotBefore)) {
@@ -285,10 +286,10 @@ func forget(m map[string][]string, key, ref string) {
 }
 
 // load fills an empty index.
-func (x *index) load(threads []*Thread) {
+func (x *index) load(threads []*thread.Thread) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	slices.SortFunc(threads, func(a, b *Thread) int { // in the order of the lists: each goes to the end
+	slices.SortFunc(threads, func(a, b *thread.Thread) int { // in the order of the lists: each goes to the end
 		return cmp.Or(a.Updated.Compare(b.Updated), cmp.Compare(a.Ref, b.Ref))
 	})
 	for _, t := range threads {

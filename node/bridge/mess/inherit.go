@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -16,11 +17,11 @@ import (
 // maxCopied bounds the files that one unit reads for new threads, and what it writes of them.
 const maxCopied = 64 << 20
 
-var errCopies = conflict("the files of the request are too large to be copied to the new threads")
+var errCopies = thread.Conflict("the files of the request are too large to be copied to the new threads")
 
 // whole returns the request of a thread for what takes its place. The files that stand beside the thread go along: they are
 // named by addresses that mean something in this transaction alone, and become attachments of the thread that names them.
-func (t *tx) whole(ctx context.Context, th *Thread) (wire.Value, error) {
+func (t *tx) whole(ctx context.Context, th *thread.Thread) (wire.Value, error) {
 	body, err := t.original(ctx, th)
 	if err != nil {
 		return body, err
@@ -31,7 +32,7 @@ func (t *tx) whole(ctx context.Context, th *Thread) (wire.Value, error) {
 	}
 	elems := slices.Collect(list.Elems())
 	for i, c := range elems {
-		if c.Len() != 1 || resourceURI(c.Members()[0].Key, wire.Text("any")) == "" || !attachmentName.MatchString(c.At(0).GetStr("file")) {
+		if c.Len() != 1 || resourceURI(c.Members()[0].Key, wire.Text("any")) == "" || !thread.AttachmentName.MatchString(c.At(0).GetStr("file")) {
 			continue
 		}
 		rec, err := t.kept(ctx, nsFiles, th.Ref+"/"+c.At(0).GetStr("file"))
@@ -126,8 +127,8 @@ func united(requests []wire.Value) wire.Value {
 	for _, r := range requests {
 		constraints, _ := r.Get("constraints")
 		timing, _ := constraints.Get("timing")
-		precision = max(precision, slices.Index(precisions, r.GetStr("precision")))
-		urgency = max(urgency, slices.Index(urgencies, timing.GetStr("urgency")))
+		precision = max(precision, slices.Index(thread.Precisions, r.GetStr("precision")))
+		urgency = max(urgency, slices.Index(thread.Urgencies, timing.GetStr("urgency")))
 		for _, key := range []string{"context", "response_hint"} {
 			list, _ := r.Get(key)
 			add(key, list)
@@ -150,10 +151,10 @@ func united(requests []wire.Value) wire.Value {
 		}
 	}
 	if precision >= 0 {
-		out = out.With("precision", wire.Text(precisions[precision]))
+		out = out.With("precision", wire.Text(thread.Precisions[precision]))
 	}
 	if urgency >= 0 {
-		limits = limits.With("timing", wire.Obj(wire.Member{Key: "urgency", Value: wire.Text(urgencies[urgency])}))
+		limits = limits.With("timing", wire.Obj(wire.Member{Key: "urgency", Value: wire.Text(thread.Urgencies[urgency])}))
 	}
 	for _, key := range []string{"context", "response_hint"} {
 		if len(lists[key]) > 0 {
@@ -171,19 +172,19 @@ func united(requests []wire.Value) wire.Value {
 
 // shown writes into a request what holds for its thread: from when, until when, and after what, whatever it said in words
 // that would be counted from another moment or mean something to another requester.
-func shown(body wire.Value, th *Thread) wire.Value {
+func shown(body wire.Value, th *thread.Thread) wire.Value {
 	limits, _ := body.Get("constraints")
 	timing, _ := limits.Get("timing")
 	timing = filled(timing, wire.Value{}).Without("not_before", "expires")
 	if !th.NotBefore.IsZero() {
-		timing = timing.With("not_before", stamp(th.NotBefore))
+		timing = timing.With("not_before", thread.TimeText(th.NotBefore))
 	}
 	switch {
 	case th.Deadline.IsZero():
 	case saysIn(body, "needed_by"):
-		body = body.With("needed_by", stamp(th.Deadline))
+		body = body.With("needed_by", thread.TimeText(th.Deadline))
 	default:
-		timing = timing.With("expires", stamp(th.Deadline))
+		timing = timing.With("expires", thread.TimeText(th.Deadline))
 	}
 	limits = filled(limits, wire.Value{}).Without("timing", "depends_on")
 	if timing.Len() > 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -104,13 +105,13 @@ func TestSuccessorsHaveTheFiles(t *testing.T) {
 	l.executor("bob")
 	l.executor("eve")
 	picture := func(fill string) string {
-		return "{image: {name: a.png, uri: 'data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(fill, maxInline))) + "'}}"
+		return "{image: {name: a.png, uri: 'data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(fill, thread.MaxInline))) + "'}}"
 	}
 	files := func(ref string) (out []string) {
 		t.Helper()
 		filesIn(l.asks("bob", ref), func(name string) {
 			a, err := l.Attachment(t.Context(), actor("bob"), ref, name)
-			if err != nil || len(a.Data) != maxInline || a.Size != maxInline {
+			if err != nil || len(a.Data) != thread.MaxInline || a.Size != thread.MaxInline {
 				t.Errorf("%s of %s: %d bytes, %v", name, ref, len(a.Data), err)
 				return
 			}
@@ -137,7 +138,7 @@ func TestSuccessorsHaveTheFiles(t *testing.T) {
 	large := l.request("alice", "{intent: a, context: ["+picture("1")+strings.Repeat(", "+picture("2"), 20)+"]}")
 	l.do("bob", "- suggestion: {id: s, type: split, re: "+large+", proposed: ["+strings.TrimSuffix(strings.Repeat("x, ", 50), ", ")+"]}")
 	l.refuse(409, "alice", "- reply: {re: s, accept: true}") // fifty times as much
-	l.want(large, Received)
+	l.want(large, thread.Received)
 }
 
 // A thread that waits for another one goes on waiting in other words.
@@ -146,15 +147,15 @@ func TestSuccessorsWaitForTheSame(t *testing.T) {
 	l.executor("bob")
 	first := l.request("alice", "{id: first, intent: a}")
 	ref := l.request("alice", "{intent: b, constraints: {depends_on: [first]}}")
-	l.want(ref, Waiting)
-	l.do(ownerID, "- suggestion: {id: s, type: split, re: "+ref+", proposed: [x, y]}")
+	l.want(ref, thread.Waiting)
+	l.do(thread.OwnerID, "- suggestion: {id: s, type: split, re: "+ref+", proposed: [x, y]}")
 	parts := l.do("alice", "- reply: {re: s, accept: true}").Created
 	for _, part := range parts {
-		l.want(part, Waiting)
+		l.want(part, thread.Waiting)
 	}
 	l.status("bob", first, "completed")
 	for _, part := range parts {
-		l.want(part, Received)
+		l.want(part, thread.Received)
 	}
 }
 
@@ -193,11 +194,11 @@ func TestYesNamesWhatItMade(t *testing.T) {
 // All of it may stand in one block.
 func TestSplitInTheBlockOfItsRequest(t *testing.T) {
 	l := newLab(t)
-	r := l.do(ownerID, "- request: {id: a, intent: a, context: [the key]}\n- suggestion: {id: s, type: split, re: a, proposed: [x, y]}\n- reply: {re: s, accept: true}")
+	r := l.do(thread.OwnerID, "- request: {id: a, intent: a, context: [the key]}\n- suggestion: {id: s, type: split, re: a, proposed: [x, y]}\n- reply: {re: s, accept: true}")
 	if len(r.Created) != 3 {
 		t.Fatalf("made %v", r.Created)
 	}
-	l.says(l.asks(ownerID, r.Created[2]), `"the key"`)
+	l.says(l.asks(thread.OwnerID, r.Created[2]), `"the key"`)
 }
 
 // What is made one does not wait for itself.
@@ -206,9 +207,9 @@ func TestMergedThreadsDoNotWaitForThemselves(t *testing.T) {
 	first := l.request("alice", "{id: first, intent: a}")
 	second := l.request("alice", "{id: second, intent: b, constraints: {depends_on: [first]}}")
 	third := l.request("alice", "{id: third, intent: c, constraints: {depends_on: [second]}}")
-	l.do(ownerID, "- suggestion: {id: s, type: merge, re: ["+first+", "+third+"], proposed: {}}")
+	l.do(thread.OwnerID, "- suggestion: {id: s, type: merge, re: ["+first+", "+third+"], proposed: {}}")
 	l.refuse(409, "alice", "- reply: {re: s, accept: true}")
-	l.do(ownerID, "- suggestion: {id: s2, type: merge, re: ["+first+", "+second+"], proposed: {}}")
-	l.want(l.do("alice", "- reply: {re: s2, accept: true}").Created[0], Received)
-	l.want(third, Waiting)
+	l.do(thread.OwnerID, "- suggestion: {id: s2, type: merge, re: ["+first+", "+second+"], proposed: {}}")
+	l.want(l.do("alice", "- reply: {re: s2, accept: true}").Created[0], thread.Received)
+	l.want(third, thread.Waiting)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -58,7 +59,7 @@ func TestOwnerGivesAndTakesKeys(t *testing.T) {
 func TestOwnerSeesSchedules(t *testing.T) {
 	s := newSite(t, nil)
 	bob := s.register("bob")
-	s.do(ownerID, "- config:\n    executor: {id: roomba, availability: schedule, schedule: \"0 8-22 * * *\", timezone: Europe/Berlin}\n")
+	s.do(thread.OwnerID, "- config:\n    executor: {id: roomba, availability: schedule, schedule: \"0 8-22 * * *\", timezone: Europe/Berlin}\n")
 	list, _ := s.want(200, "", "GET", "/owner/mess/exchange/executors", "").Get("executors")
 	roomba := list.At(1)
 	if roomba.GetStr("id") != "roomba" || roomba.GetStr("schedule") != "0 8-22 * * *" || roomba.GetStr("timezone") != "Europe/Berlin" {

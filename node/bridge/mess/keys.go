@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -102,7 +103,7 @@ func (c *candidate) lastSeen() time.Time {
 type Registration struct {
 	ID            string
 	Name          string
-	Capabilities  []Need
+	Capabilities  []thread.Need
 	Notifications []Notification
 	Hooks         wire.Value
 	Preferences   Preferences
@@ -113,27 +114,27 @@ type Registration struct {
 }
 
 func readRegistration(v wire.Value, patch bool) (Registration, error) {
-	f := in(v, "")
-	if f.err != nil {
-		return Registration{}, bad("", "the body must be an object")
+	f := thread.NewFields(v, "")
+	if f.Err != nil {
+		return Registration{}, thread.Bad("", "the body must be an object")
 	}
 	r := Registration{
-		Name: f.text("display_name", 200), Capabilities: f.needs("capabilities"),
+		Name: f.Text("display_name", 200), Capabilities: f.Needs("capabilities"),
 		Notifications: readNotifications(f, "notifications"), Preferences: readPreferences(f, "preferences"),
 	}
-	r.Availability, r.Schedule, r.Timezone = f.duty()
+	r.Availability, r.Schedule, r.Timezone = f.Duty()
 	if !patch {
-		r.ID = f.need("executor_id", 64)
-		f.check(validExecutorID(r.ID) && !reserved(r.ID), "executor_id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
+		r.ID = f.Need("executor_id", 64)
+		f.Check(thread.IsExecutorID(r.ID) && !thread.IsReserved(r.ID), "executor_id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
 	}
-	if hooks, ok := f.get("hooks"); ok {
-		f.check(hooks.Kind() == wire.Array || hooks.Kind() == wire.Object, "hooks", "must be a list or an object")
+	if hooks, ok := f.Get("hooks"); ok {
+		f.Check(hooks.Kind() == wire.Array || hooks.Kind() == wire.Object, "hooks", "must be a list or an object")
 		r.Hooks = hooks
 	}
 	for _, m := range v.Members() {
 		r.present = append(r.present, m.Key)
 	}
-	return r, f.err
+	return r, f.Err
 }
 
 // maxExecutors bounds who may be registered.
@@ -146,7 +147,7 @@ func (x *Exchange) Register(ctx context.Context, r Registration, pending bool, m
 		return "", err
 	}
 	if x.crew.get(r.ID) != nil || x.index.named(r.ID) { // who acts in files alone is known by name; the owner may give a key to it
-		return "", conflict("the executor id is taken")
+		return "", thread.Conflict("the executor id is taken")
 	}
 	if len(x.crew.list()) >= maxExecutors {
 		return "", limited("too many executors", time.Hour)
@@ -165,7 +166,7 @@ func (x *Exchange) Register(ctx context.Context, r Registration, pending bool, m
 	}
 	err = x.records.Apply(ctx, append([]store.Change{{Record: e.record()}}, more...), now)
 	if errors.Is(err, store.ErrConflict) {
-		return "", conflict("the executor id is taken")
+		return "", thread.Conflict("the executor id is taken")
 	}
 	if errors.Is(err, store.ErrQuota) {
 		return "", limited("too many registrations wait for the owner", time.Hour)
@@ -183,7 +184,7 @@ func (x *Exchange) ChangeExecutor(ctx context.Context, who Actor, id string, r R
 		return err
 	}
 	if who.ID != id && !who.Owner {
-		return forbidden("an executor may change itself alone")
+		return thread.Forbidden("an executor may change itself alone")
 	}
 	return x.edit(ctx, id, nil, func(e *Executor) error {
 		if e.Pending && !who.Owner { // the owner decides on what it said when it registered

@@ -2,6 +2,7 @@ package mess
 
 import (
 	"context"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"net/http"
 	"slices"
 )
@@ -10,21 +11,21 @@ import (
 // (MESS-22). That is no secret to who was offered the thread, and it says neither how the thread stands nor who has it.
 
 // late says whether the actor was offered a thread that somebody else took. An executor that came after that was not.
-func (x *Exchange) late(who Actor, t *Thread) bool {
+func (x *Exchange) late(who Actor, t *thread.Thread) bool {
 	switch {
 	case t.Holder == "" || who.ID == t.Holder || who.ID == t.Requester:
 		return false
-	case t.Peers[who.ID].Offered && t.offeredTo(who.ID):
+	case t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID):
 		return true
 	}
 	c := x.crew.get(who.ID)
-	return c != nil && t.Offered && x.crew.may(who.ID, t) && !c.Created.After(t.taken())
+	return c != nil && t.Offered && x.crew.may(who.ID, t) && !c.Created.After(t.ClaimedAt())
 }
 
 // orTaken is what a claim is refused with: where it names nothing that the actor sees, it may have come too late.
-func (t *tx) orTaken(ctx context.Context, err error, code Code, re []string) error {
-	if code == Claimed && statusIs(err, http.StatusNotFound) && t.tooLate(ctx, re) {
-		return errTaken
+func (t *tx) orTaken(ctx context.Context, err error, code thread.Code, re []string) error {
+	if code == thread.Claimed && statusIs(err, http.StatusNotFound) && t.tooLate(ctx, re) {
+		return thread.ErrTaken
 	}
 	return err
 }
@@ -36,7 +37,7 @@ func (t *tx) tooLate(ctx context.Context, re []string) bool {
 		re = []string{t.opts.Re}
 	}
 	return slices.ContainsFunc(re, func(name string) bool {
-		_, ok := resolve(lateView{view{t, ctx}}, name, t.x.id)
+		_, ok := thread.Resolve(lateView{view{t, ctx}}, name, t.x.id)
 		return ok
 	})
 }
@@ -44,28 +45,28 @@ func (t *tx) tooLate(ctx context.Context, re []string) bool {
 // lateView is the resolver of threads that the actor is too late for.
 type lateView struct{ view }
 
-func (v lateView) thread(ref string) bool {
+func (v lateView) HasThread(ref string) bool {
 	th, err := v.t.load(v.ctx, ref)
 	return err == nil && v.t.x.late(v.t.who, th)
 }
 
-func (v lateView) suggestion(string) (string, bool) { return "", false }
+func (v lateView) SuggestionThread(string) (string, bool) { return "", false }
 
-func (v lateView) question(string) (string, bool) { return "", false }
+func (v lateView) QuestionThread(string) (string, bool) { return "", false }
 
-func (v lateView) newest() (string, bool) { return "", false }
+func (v lateView) Newest() (string, bool) { return "", false }
 
-func (v lateView) newestWith(id string) (string, bool) {
+func (v lateView) NewestWith(id string) (string, bool) {
 	c := v.t.x.crew.get(v.t.who.ID)
 	if c == nil {
 		return "", false
 	}
 	ref, ok := v.t.x.index.newestWith(id, func(e *entry) bool { return e.holder != "" && c.has(e.needs) })
-	return ref, ok && v.thread(ref)
+	return ref, ok && v.HasThread(ref)
 }
 
 // takesPart says whether the actor has a part in a thread: it asked, works on it or was sent it, or it is the owner or who
 // writes thread files. Who may claim it has not yet.
-func (x *Exchange) takesPart(who Actor, t *Thread) bool {
-	return who.file || t.Peers[who.ID].Offered || x.roles(who, t).any(asRequester|asHolder|asOwner|asExchange)
+func (x *Exchange) takesPart(who Actor, t *thread.Thread) bool {
+	return who.file || t.Peers[who.ID].Offered || x.roles(who, t).Has(thread.AsRequester|thread.AsHolder|thread.AsOwner|thread.AsExchange)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -29,7 +30,7 @@ type remote interface {
 	// create makes a thread. once names it, and what is said: it is the same where it is sent again.
 	create(ctx context.Context, once string, body wire.Value) (ref string, err error)
 	// say adds a block to a thread.
-	say(ctx context.Context, once, ref string, b Block) error
+	say(ctx context.Context, once, ref string, b thread.Block) error
 	// changed lists threads with what changed last, newest first.
 	changed(ctx context.Context) ([]remoteThread, error)
 	// view returns a thread with its messages, in order.
@@ -165,13 +166,13 @@ func linkFault(err error) error {
 }
 
 // take hands one foreign message to the node, with the same checks as everybody's (MESS section 12).
-func (l *link) take(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
+func (l *link) take(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
 	if k.Intent != "" {
 		return l.takePlain(ctx, from, ref, number, b, k)
 	}
 	peer := cmp.Or(k.Peer, from)
 	if k.Mine { // one conversation, one peer: that of the exchange to which we sent it
-		peer = exchangeID
+		peer = thread.ExchangeID
 	}
 	in, err := l.inbound(peer, ref+"/"+number, b)
 	if err != nil {
@@ -191,24 +192,24 @@ func (l *link) take(ctx context.Context, from, ref, number string, b Block, k kn
 }
 
 // inbound maps a block to a message of the mesh.
-func (l *link) inbound(peer, id string, b Block) (bridge.Inbound, error) {
+func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) {
 	address := bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
 	if err := address.Validate(); err != nil {
-		return bridge.Inbound{}, bad("from", "is no name of a peer")
+		return bridge.Inbound{}, thread.Bad("from", "is no name of a peer")
 	}
 	for i, e := range b { // public clients send bare codes (MESS-20)
-		if err := e.check(entryPath(i, e), time.Now(), true); err != nil {
+		if err := e.Check(thread.EntryPath(i, e), time.Now(), true); err != nil {
 			return bridge.Inbound{}, err
 		}
 	}
-	b = slices.DeleteFunc(slices.Clone(b), func(e Entry) bool { return e.Type == "v" })
+	b = slices.DeleteFunc(slices.Clone(b), func(e thread.Entry) bool { return e.Type == "v" })
 	if len(b) == 0 {
-		return bridge.Inbound{}, bad("MESS", "the block has no entry")
+		return bridge.Inbound{}, thread.Bad("MESS", "the block has no entry")
 	}
 	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(b))}, wire.Member{Key: "mess", Value: b.Tree()})
 	raw := b.Tree().JSON()
 	if len(raw) > wire.MaxMessage-8<<10 {
-		return bridge.Inbound{}, tooLarge("the block is too large for a message")
+		return bridge.Inbound{}, thread.TooLarge("the block is too large for a message")
 	}
 	l.seen(peer)
 	now := time.Now()

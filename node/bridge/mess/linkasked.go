@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -15,11 +16,11 @@ import (
 // owner to let it in.
 
 // end ends our thread as its requester, of whom it was heard through a channel; changes go with it.
-func (b *Bridge) end(ctx context.Context, t *Thread, channel, why string, changes []store.Change) error {
+func (b *Bridge) end(ctx context.Context, t *thread.Thread, channel, why string, changes []store.Change) error {
 	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "reason", Value: wire.Text(why)})
 	who := Actor{ID: t.Requester, Channel: channel}
-	_, err := b.x.Do(ctx, who, Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
-	if isRefusal(err) { // it has ended
+	_, err := b.x.Do(ctx, who, thread.Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
+	if thread.IsRefusal(err) { // it has ended
 		return b.x.records.Apply(ctx, changes, time.Now())
 	}
 	return err
@@ -40,15 +41,15 @@ func (l *link) unask(ctx context.Context, k knownThread, why string) error {
 		return err
 	}
 	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "reason", Value: wire.Text(why)})
-	if err := l.hand(ctx, k.Peer, k.Conv, "over", Entry{Type: "cancel", Body: body}); !isRefusal(err) { // else it was decided
+	if err := l.hand(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) { // else it was decided
 		return err
 	}
 	return nil
 }
 
 // hand hands in what the other side did not say in words.
-func (l *link) hand(ctx context.Context, peer, conv, what string, e Entry) error {
-	in, err := l.inbound(peer, conv+"/"+what, Block{e})
+func (l *link) hand(ctx context.Context, peer, conv, what string, e thread.Entry) error {
+	in, err := l.inbound(peer, conv+"/"+what, thread.Block{e})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -99,7 +100,7 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 		}
 	}
 	maker.next = part[maxKnown]
-	request := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
+	request := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
 	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Member{Key: "mess", Value: request.Tree()})}
 	for range 2 { // the second time it is about the thread that is there
 		if err := l.deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.address().String(), Message: m}); err != nil {
@@ -132,8 +133,8 @@ func (b *maker) create(context.Context, string, wire.Value) (string, error) {
 }
 
 // sized is a block that has n bytes as a list.
-func sized(n int) Block {
-	b := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")}, wire.Member{Key: "x", Value: wire.Text("")})}}
+func sized(n int) thread.Block {
+	b := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")}, wire.Member{Key: "x", Value: wire.Text("")})}}
 	b[0].Body = b[0].Body.With("x", wire.Text(strings.Repeat("x", n-len(b.Tree().JSON()))))
 	return b
 }
@@ -150,8 +151,8 @@ func TestLargeForeignBlock(t *testing.T) {
 		t.Errorf("one byte more: %v", err)
 	}
 	large := &talk{board: remote}
-	for _, b := range []Block{sized(100), sized(largestInbound + 1), sized(200)} {
-		large.says = append(large.says, Message{Serial: len(large.says) + 1, From: "bob", Mess: b.Tree()})
+	for _, b := range []thread.Block{sized(100), sized(largestInbound + 1), sized(200)} {
+		large.says = append(large.says, thread.Message{Serial: len(large.says) + 1, From: "bob", Mess: b.Tree()})
 	}
 	l.remote = large
 	remote.list = []remoteThread{{"2026-01-31-001", "bob", "1"}}
@@ -169,7 +170,7 @@ func TestLargeForeignBlock(t *testing.T) {
 // talk is a foreign exchange with one thread.
 type talk struct {
 	*board
-	says []Message
+	says []thread.Message
 }
 
 func (b *talk) view(context.Context, string) (remoteView, error) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -46,12 +47,12 @@ func again(err error) error {
 
 // find returns where a thread lies, "" where it is not there.
 func find(root *os.Root, ref string) (at string, flat bool) {
-	for _, f := range folders() {
+	for _, f := range thread.Folders() {
 		at := path.Join("exchange", f, ref)
 		if info, err := root.Lstat(at); err == nil && info.IsDir() {
 			return at, false
 		}
-		if info, err := root.Lstat(at + fileEnd); err == nil && info.Mode().IsRegular() {
+		if info, err := root.Lstat(at + thread.FileSuffix); err == nil && info.Mode().IsRegular() {
 			return at, true
 		}
 	}
@@ -69,7 +70,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		return "", again(err)
 	}
 	defer root.Close()
-	req, err := readRequest(body, "request", time.Now())
+	req, err := thread.ReadRequest(body, "request", time.Now())
 	if err != nil {
 		return "", err
 	}
@@ -81,39 +82,39 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	if old := r.sent(ctx, root, list, req, now); old != "" {
 		return old, r.publish(ctx, old)
 	}
-	ref := threadRef(now, nextNumber(list, now), req.ID)
-	t := &Thread{
-		Ref: ref, ClientID: req.ID, Requester: r.self(ctx), Status: Received, Intent: req.Intent, Priority: req.Priority,
+	ref := thread.NewThreadRef(now, nextNumber(list, now), req.ID)
+	t := &thread.Thread{
+		Ref: ref, ClientID: req.ID, Requester: r.self(ctx), Status: thread.Received, Intent: req.Intent, Priority: req.Priority,
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
-		History: []Event{{Action: "created", At: now, By: r.self(ctx)}},
+		History: []thread.Event{{Action: "created", At: now, By: r.self(ctx)}},
 	}
-	said, files, err := r.filed(ctx, Block{{Type: "request", Body: body}}, 1)
+	said, files, err := r.filed(ctx, thread.Block{{Type: "request", Body: body}}, 1)
 	if err != nil {
 		return "", again(err)
 	}
-	messages := []Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: said.Tree()}}
+	messages := []thread.Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: said.Tree()}}
 	if err := r.store(root, t, messages, files); err != nil {
 		return "", again(err)
 	}
 	if err := r.publish(ctx, ref); err != nil {
-		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", folder(t.Status), ref))) // it is made anew
+		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", thread.FolderOf(t.Status), ref))) // it is made anew
 	}
 	return ref, nil
 }
 
 // sent returns the thread that this request became when it was sent before, and the answer was lost: one of ours, with its
 // id in its ref, of the last day.
-func (r *dirRemote) sent(ctx context.Context, root *os.Root, list map[string]bool, req Request, now time.Time) string {
+func (r *dirRemote) sent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
 	if req.ID == "" {
 		return ""
 	}
 	today, before := now.Format(time.DateOnly), now.Add(-sameFor).Format(time.DateOnly)
 	for ref := range list {
-		if _, end := splitRef(ref); end != token(req.ID) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, before) {
+		if _, end := splitRef(ref); end != thread.RefToken(req.ID) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, before) {
 			continue
 		}
 		f, err := r.load(root, ref)
-		if err == nil && f.thread.ClientID == req.ID && f.thread.Requester == r.self(ctx) && now.Sub(f.thread.Created) < sameFor {
+		if err == nil && f.Thread.ClientID == req.ID && f.Thread.Requester == r.self(ctx) && now.Sub(f.Thread.Created) < sameFor {
 			return ref
 		}
 	}
@@ -142,20 +143,20 @@ func nextNumber(list map[string]bool, now time.Time) int {
 	return n
 }
 
-func (r *dirRemote) load(root *os.Root, ref string) (threadFile, error) {
+func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	at, flat := find(root, ref)
 	if at == "" {
-		return threadFile{}, errors.New("mess: the thread is not in the directory")
+		return thread.ParsedFile{}, errors.New("mess: the thread is not in the directory")
 	}
 	return readParsed(root, at, flat)
 }
 
 // store writes a thread where its state says, after the files that the newest message names.
-func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message, files []Attachment) error {
-	at := path.Join("exchange", folder(t.Status), t.Ref)
+func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Message, files []Attachment) error {
+	at := path.Join("exchange", thread.FolderOf(t.Status), t.Ref)
 	if old, flat := find(root, t.Ref); old != "" && (old != at || flat) {
 		if flat {
-			defer root.Remove(old + fileEnd) // becomes version 2 with this change
+			defer root.Remove(old + thread.FileSuffix) // becomes version 2 with this change
 		} else if err := root.Rename(old, at); err != nil {
 			return err
 		}
@@ -168,7 +169,7 @@ func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message, files []
 			return err
 		}
 	}
-	for _, f := range ThreadFiles(t, messages) {
+	for _, f := range thread.ThreadFiles(t, messages) {
 		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
 			return err
 		}
@@ -177,7 +178,7 @@ func (r *dirRemote) store(root *os.Root, t *Thread, messages []Message, files []
 }
 
 // say applies a block of ours to the thread as it stands in the files, under the rules of the state machine.
-func (r *dirRemote) say(ctx context.Context, _, ref string, b Block) error {
+func (r *dirRemote) say(ctx context.Context, _, ref string, b thread.Block) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.pull(ctx); err != nil {
@@ -192,7 +193,7 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b Block) error {
 	if err != nil {
 		return err
 	}
-	t, messages, err := f.adopt()
+	t, messages, err := f.Adopt()
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b Block) error {
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
 	for _, e := range b {
-		if err := t.applyAlone(e, r.self(ctx), now); err != nil {
+		if err := t.Apply(e, r.self(ctx), now); err != nil {
 			return err
 		}
 	}
@@ -215,8 +216,8 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b Block) error {
 	if err != nil {
 		return again(err)
 	}
-	m := Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: said.Tree()}
-	m.Ref = messageRef(ref, b[0], t.Serial)
+	m := thread.Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: said.Tree()}
+	m.Ref = thread.NewMessageRef(ref, b[0], t.Serial)
 	if err := r.store(root, t, append(messages, m), files); err != nil {
 		return again(err)
 	}
@@ -253,7 +254,7 @@ func (r *dirRemote) list(root *os.Root) (out []remoteThread, err error) {
 
 // walk visits every thread, folder by folder.
 func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, p place, n int)) error {
-	for _, f := range folders() {
+	for _, f := range thread.Folders() {
 		sub, err := root.OpenRoot("exchange/" + f)
 		if err != nil {
 			return err
@@ -300,7 +301,7 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	if err != nil {
 		return remoteView{}, nil // it is left alone, and looked at again when it changes
 	}
-	t, messages, err := f.adopt()
+	t, messages, err := f.Adopt()
 	if err != nil {
 		return remoteView{}, err
 	}
@@ -317,7 +318,7 @@ func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, err
 	}
 	defer root.Close()
 	at, flat := find(root, ref)
-	if at == "" || flat || !attachmentName.MatchString(file) {
+	if at == "" || flat || !thread.AttachmentName.MatchString(file) {
 		return nil, fs.ErrNotExist
 	}
 	return readAttachment(root, path.Join(at, file))

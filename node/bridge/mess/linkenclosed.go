@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -39,12 +40,12 @@ func (b *Bridge) enclosed(ctx context.Context, uri string) (Attachment, bool, er
 }
 
 // filed puts files in the place of the addresses in a block, under the names that they have with the message of this serial.
-func (r *dirRemote) filed(ctx context.Context, b Block, serial int) (Block, []Attachment, error) {
+func (r *dirRemote) filed(ctx context.Context, b thread.Block, serial int) (thread.Block, []Attachment, error) {
 	if r.enclosed == nil {
 		return b, nil, nil
 	}
 	var files []Attachment
-	out, err := b.mapContent(func(kind string, v wire.Value) (wire.Value, error) {
+	out, err := b.MapContent(func(kind string, v wire.Value) (wire.Value, error) {
 		uri := resourceURI(kind, v)
 		if !strings.HasPrefix(uri, "content://") {
 			return v, nil
@@ -54,7 +55,7 @@ func (r *dirRemote) filed(ctx context.Context, b Block, serial int) (Block, []At
 			return v, err
 		}
 		name := v.GetStr("name")
-		if attachmentName.MatchString(name) { // it had none but that
+		if thread.AttachmentName.MatchString(name) { // it had none but that
 			name = tail(name)
 		}
 		end := name[max(0, len(name)-80):]

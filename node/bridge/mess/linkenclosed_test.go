@@ -5,9 +5,11 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -36,14 +38,14 @@ func TestPhotoIntoADirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newShed(t, inGit, nil)
 			large := append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), 3<<20)...)
-			where := s.home.request(ownerID, "{id: draft, intent: draft}")
+			where := s.home.request(thread.OwnerID, "{id: draft, intent: draft}")
 			secret, err := s.home.Upload(t.Context(), Owner("test"), where, "secret.png", smallPhoto)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.home.do(ownerID, "- note: {re: draft, context: ["+string(secret.JSON())+"]}")
+			s.home.do(thread.OwnerID, "- note: {re: draft, context: ["+string(secret.JSON())+"]}")
 			// Whoever asks here may write what looks like an address of ours.
-			here := s.home.request("client", `{id: saw, intent: saw the log, context: [{image: "`+dataURI("image/png", large[:maxInline+8])+`"}, {image: "`+
+			here := s.home.request("client", `{id: saw, intent: saw the log, context: [{image: "`+dataURI("image/png", large[:thread.MaxInline+8])+`"}, {image: "`+
 				enclosure(where, secret.At(0).GetStr("file"), strings.Repeat("0", 64))+`"}]}`)
 			s.home.sendThrough(here)
 			bob := s.side("bob")
@@ -58,7 +60,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 					t.Errorf("%s has %d bytes, %v", file, len(got), err)
 				}
 			}
-			check("att-001-image-0.png", large[:maxInline+8])
+			check("att-001-image-0.png", large[:thread.MaxInline+8])
 			if _, err := bob.attachment(t.Context(), there, "att-001-image-1-secret.png"); err == nil {
 				t.Error("a file of another thread lies there")
 			}
@@ -66,7 +68,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 			// The other way: who asks there gets the photo of who works here.
 			asked := s.create("carol", "{id: look, intent: look}")
 			answer := s.home.arrived("look")
-			s.home.do(ownerID, "- status: {re: "+answer+", code: claimed}")
+			s.home.do(thread.OwnerID, "- status: {re: "+answer+", code: claimed}")
 			var content []wire.Value
 			for _, data := range [][]byte{smallPhoto, large} {
 				entry, err := s.home.Upload(t.Context(), Owner("test"), answer, "photo.png", data)
@@ -75,7 +77,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 				}
 				content = append(content, entry)
 			}
-			_, err = s.home.Do(t.Context(), Owner("test"), Block{{Type: "response", Body: wire.Obj(
+			_, err = s.home.Do(t.Context(), Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
 				wire.Member{Key: "re", Value: wire.Text(answer)}, wire.Member{Key: "content", Value: wire.Arr(content...)})}}, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -85,14 +87,14 @@ func TestPhotoIntoADirectory(t *testing.T) {
 				if _, pulled := bob.changed(t.Context()); pulled != nil {
 					err = pulled
 				}
-				return err == nil && v.status == Completed
+				return err == nil && v.status == thread.Completed
 			})
 			there = asked
 			v, err := bob.view(t.Context(), there)
 			if err != nil {
 				t.Fatal(err)
 			}
-			serial := itoa(v.messages[len(v.messages)-1].Serial)
+			serial := strconv.Itoa(v.messages[len(v.messages)-1].Serial)
 			check("att-00"+serial+"-image-photo.png", smallPhoto)
 			check("att-00"+serial+"-image-1-photo.png", large)
 		})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -36,13 +37,13 @@ const notFetched = "not_fetched"
 func foreignFile(address string) (ref, file string, ok bool) {
 	rest, content := strings.CutPrefix(address, "content://")
 	ref, file, ok = strings.Cut(rest, "/")
-	return ref, file, content && ok && safeRef.MatchString(ref) && attachmentName.MatchString(file)
+	return ref, file, content && ok && thread.SafeRef.MatchString(ref) && thread.AttachmentName.MatchString(file)
 }
 
 // qualifyFiles names the files of a foreign thread as that thread's: under its bare name a file would be one of ours.
-func qualifyFiles(b Block, ref string) Block {
-	out, _ := b.mapContent(func(_ string, v wire.Value) (wire.Value, error) { // no function that fails
-		if file := v.GetStr("file"); attachmentName.MatchString(file) {
+func qualifyFiles(b thread.Block, ref string) thread.Block {
+	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // no function that fails
+		if file := v.GetStr("file"); thread.AttachmentName.MatchString(file) {
 			v = v.Without("file").With("resource", wire.Text("content://"+ref+"/"+file))
 		}
 		return v, nil
@@ -52,9 +53,9 @@ func qualifyFiles(b Block, ref string) Block {
 
 // listForeignFiles lists the files of threads that a block names and whose thread may be meant, by their addresses: thread and name
 // of each.
-func listForeignFiles(b Block, meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
+func listForeignFiles(b thread.Block, meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
 	files = map[string][2]string{}
-	_, err = b.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
+	_, err = b.MapContent(func(_ string, v wire.Value) (wire.Value, error) {
 		ref, file, ok := foreignFile(v.GetStr("resource"))
 		if !ok {
 			return v, nil
@@ -70,7 +71,7 @@ func listForeignFiles(b Block, meant func(ref string) (bool, error)) (files map[
 
 // fetchAhead fetches the files that a message in a thread of ours there names, before it is handed in: what is said after it
 // must not overtake it. One that may still come has the message wait, for a while.
-func (l *link) fetchAhead(ctx context.Context, ref string, b Block) error {
+func (l *link) fetchAhead(ctx context.Context, ref string, b thread.Block) error {
 	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {
 		return err
@@ -96,7 +97,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, withi
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	out := make(map[string]ownFile, len(files))
-	room, later := maxThread, error(nil)
+	room, later := thread.MaxThread, error(nil)
 	for _, uri := range slices.Sorted(maps.Keys(files)) {
 		at := files[uri]
 		f := ownFile{name: tail(at[1])}
@@ -131,7 +132,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, withi
 }
 
 // bring returns the files that a message from behind the link names, by their addresses.
-func (l *link) bring(ctx context.Context, conv string, b Block) (map[string]ownFile, error) {
+func (l *link) bring(ctx context.Context, conv string, b thread.Block) (map[string]ownFile, error) {
 	files, err := listForeignFiles(b, func(ref string) (bool, error) { // of the foreign threads of the conversation
 		k, found, err := l.load(ctx, ref)
 		return found && k.Conv == conv, err
@@ -179,7 +180,7 @@ func whyLost(err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "it does not lie with the thread"
 	case refused:
-		return "it " + publicText(err)
+		return "it " + thread.PublicText(err)
 	}
 	return "it cannot be read"
 }
@@ -195,7 +196,7 @@ func (b *Bridge) linkOf(address string) *link {
 }
 
 // behind returns the link behind which a foreign thread is that ours is about; nil for none.
-func (b *Bridge) behind(ctx context.Context, t *Thread, ref string) (*link, error) {
+func (b *Bridge) behind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
 	for _, p := range t.Peers {
 		l := b.linkOf(p.Address)
 		if l == nil {

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -45,11 +47,11 @@ func (p *party) photoOf(here, there string) (data []byte) {
 		p.t.Fatal(err)
 	}
 	th := p.thread(here)
-	i := slices.IndexFunc(messages, func(m Message) bool { return len(viewMessage(here, m).Images) == 1 })
+	i := slices.IndexFunc(messages, func(m thread.Message) bool { return len(viewMessage(here, m).Images) == 1 })
 	if i < 0 || viewMessage(here, messages[i]).Images[0] != here+"/"+names[0] {
 		p.t.Errorf("the page shows no picture: %s", p.said(here))
 	}
-	if text := ThreadText(th, messages); !strings.Contains(text, "file: "+names[0]) || strings.Contains(text, "content://"+there+"/att-002-image") {
+	if text := thread.ThreadText(th, messages); !strings.Contains(text, "file: "+names[0]) || strings.Contains(text, "content://"+there+"/att-002-image") {
 		p.t.Errorf("the file says %s", text)
 	}
 	if shown := string(threadView(th, messages).JSON()); !strings.Contains(shown, "content://"+here+"/"+names[0]) || here != there && strings.Contains(shown, "content://"+there+"/att-002-image") {
@@ -63,10 +65,10 @@ func TestPhotoThroughALink(t *testing.T) {
 	for name, data := range map[string][]byte{"small": smallPhoto, "large": append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), 3<<20)...)} {
 		t.Run(name, func(t *testing.T) {
 			a := newAbroad(t, nil)
-			a.home.request(ownerID, "{id: other, intent: so that refs differ}")
+			a.home.request(thread.OwnerID, "{id: other, intent: so that refs differ}")
 			here, there := a.ask("{id: water, intent: water the roses}")
 			a.deliverPhoto(there, data)
-			a.home.reaches(here, Completed)
+			a.home.reaches(here, thread.Completed)
 			if got := a.home.photoOf(here, there); !bytes.Equal(got, data) {
 				t.Errorf("%d bytes came, want %d", len(got), len(data))
 			}
@@ -77,13 +79,13 @@ func TestPhotoThroughALink(t *testing.T) {
 // Who asks there may show a photo too.
 func TestPhotoOfARequestThroughALink(t *testing.T) {
 	a := newAbroad(t, nil)
-	a.home.request(ownerID, "{id: other, intent: so that refs differ}")
+	a.home.request(thread.OwnerID, "{id: other, intent: so that refs differ}")
 	carol := a.register("carol")
-	photo := dataURI("image/png", append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), maxInline)...))
+	photo := dataURI("image/png", append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), thread.MaxInline)...))
 	there := a.want(201, carol, "POST", "requests", `{"intent":"what is this?","context":[{"image":"`+photo+`"}]}`).GetStr("ref")
 	a.poke()
 	here := a.home.arrived("what is this?")
-	if got := a.home.photoOf(here, there); len(got) != 8+maxInline {
+	if got := a.home.photoOf(here, there); len(got) != 8+thread.MaxInline {
 		t.Errorf("%d bytes came", len(got))
 	}
 }
@@ -96,7 +98,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 	if _, err := a.Upload(t.Context(), Owner("test"), other, "secret.png", smallPhoto); err != nil {
 		t.Fatal(err)
 	}
-	here := a.home.request(ownerID, "{id: water, intent: water the roses}")
+	here := a.home.request(thread.OwnerID, "{id: water, intent: water the roses}")
 	a.home.sendThrough(here)
 	there := a.only("water the roses")
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet",
@@ -104,7 +106,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 		{"image":{"resource":"content://`+other+`/att-002-image-secret.png","mime":"image/png","size":3008}},
 		{"image":{"resource":"content://`+there+`/../../keys","mime":"image/png","size":5}},
 		{"image":{"resource":"http://127.0.0.1:9/att-001-image-x.png","mime":"image/png","size":5}}]}}]}`)
-	a.home.reaches(here, Completed)
+	a.home.reaches(here, thread.Completed)
 	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
 	if names, err := a.home.attachments(t.Context(), here); err != nil || len(names) != 0 {
 		t.Errorf("attachments = %v, %v", names, err)
@@ -138,7 +140,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 	}
 }
 
-func mustMessages(t *testing.T, x *Exchange, ref string) []Message {
+func mustMessages(t *testing.T, x *Exchange, ref string) []thread.Message {
 	t.Helper()
 	list, err := x.Messages(t.Context(), ref)
 	if err != nil {
@@ -199,8 +201,8 @@ type album struct {
 
 func (b *album) view(context.Context, string) (remoteView, error) {
 	image := wire.Obj(wire.Member{Key: "image", Value: Attachment{Name: "att-001-image-x.png", Mime: "image/png", Size: 9}.tree("x.png")})
-	said := Block{{Type: "response", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text("x")}, wire.Member{Key: "content", Value: wire.Arr(image)})}}
-	return remoteView{requester: "us", messages: []Message{{Serial: 1, From: "bob", Mess: said.Tree()}}}, nil
+	said := thread.Block{{Type: "response", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text("x")}, wire.Member{Key: "content", Value: wire.Arr(image)})}}
+	return remoteView{requester: "us", messages: []thread.Message{{Serial: 1, From: "bob", Mess: said.Tree()}}}, nil
 }
 
 func (b *album) attachment(context.Context, string, string) ([]byte, error) {
@@ -219,12 +221,12 @@ func TestPhotoInADirectory(t *testing.T) {
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newShed(t, inGit, nil)
-			s.home.request(ownerID, "{id: other, intent: so that refs differ}")
-			here := s.home.request(ownerID, "{id: saw, intent: saw the log}")
+			s.home.request(thread.OwnerID, "{id: other, intent: so that refs differ}")
+			here := s.home.request(thread.OwnerID, "{id: saw, intent: saw the log}")
 			s.home.sendThrough(here)
 			bob := s.side("bob")
 			there := s.only(bob)
-			at := filepath.Join(bob.dir, "exchange", folder(Received), there)
+			at := filepath.Join(bob.dir, "exchange", thread.FolderOf(thread.Received), there)
 			if err := os.WriteFile(filepath.Join(at, "att-002-image-photo.png"), smallPhoto, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -233,7 +235,7 @@ func TestPhotoInADirectory(t *testing.T) {
 			}
 			s.say("bob", there, "- status: {re: x, code: completed}\n- response: {re: x, content: [sawn, {image: {file: att-002-image-photo.png, mime: image/png, size: 3008}},"+
 				" {file: {file: att-002-file-passwd.txt, mime: text/plain, size: 1}}]}")
-			s.home.reaches(here, Completed)
+			s.home.reaches(here, thread.Completed)
 			if got := s.home.photoOf(here, there); !bytes.Equal(got, smallPhoto) {
 				t.Errorf("%d bytes came", len(got))
 			}
@@ -262,21 +264,21 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("alice", "{intent: look}")
 	image := func(n int) wire.Value {
-		return wire.Obj(wire.Member{Key: "image", Value: wire.Obj(wire.Member{Key: "resource", Value: wire.Text("content://x/att-001-image-" + itoa(n) + ".png")})})
+		return wire.Obj(wire.Member{Key: "image", Value: wire.Obj(wire.Member{Key: "resource", Value: wire.Text("content://x/att-001-image-" + strconv.Itoa(n) + ".png")})})
 	}
-	size := maxThread/2 - 10
+	size := thread.MaxThread/2 - 10
 	for n := range 3 {
 		body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "answers", Value: wire.Obj(wire.Member{Key: "a", Value: wire.Text("b")})}, wire.Member{Key: "context", Value: wire.Arr(image(n))})
-		files := map[string]ownFile{"content://x/att-001-image-" + itoa(n) + ".png": {name: "x.png", mime: "image/png", data: make([]byte, size)}}
-		l.status(ownerID, ref, "needs_input, questions: [{field: a, question: b?}]")
-		if _, err := l.Do(t.Context(), actor("alice"), Block{{Type: "reply", Body: body}}, Options{Files: files}); err != nil {
+		files := map[string]ownFile{"content://x/att-001-image-" + strconv.Itoa(n) + ".png": {name: "x.png", mime: "image/png", data: make([]byte, size)}}
+		l.status(thread.OwnerID, ref, "needs_input, questions: [{field: a, question: b?}]")
+		if _, err := l.Do(t.Context(), actor("alice"), thread.Block{{Type: "reply", Body: body}}, Options{Files: files}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 2 {
 		t.Errorf("attachments = %v, %v, want two", names, err)
 	}
-	if text := ThreadText(l.thread(ref), mustMessages(t, l.Exchange, ref)); strings.Count(text, "not_fetched: the files of the thread are too large together") != 1 {
+	if text := thread.ThreadText(l.thread(ref), mustMessages(t, l.Exchange, ref)); strings.Count(text, "not_fetched: the files of the thread are too large together") != 1 {
 		t.Errorf("it says %s", text)
 	}
 	link, remote, _ := newBoard(t)
@@ -284,7 +286,7 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	link.remote = heavy
 	files := map[string][2]string{}
 	for n := range maxBrought + 5 {
-		name := "att-001-image-" + itoa(n) + ".png"
+		name := "att-001-image-" + strconv.Itoa(n) + ".png"
 		files["content://x/"+name] = [2]string{"x", name}
 	}
 	got, err := link.fetchFiles(t.Context(), files, fetchTimeout)

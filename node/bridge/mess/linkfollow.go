@@ -6,10 +6,12 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -24,8 +26,8 @@ import (
 type remoteView struct {
 	requester string
 	holder    string
-	status    Code // "" if the exchange does not say
-	messages  []Message
+	status    thread.Code // "" if the exchange does not say
+	messages  []thread.Message
 	gone      bool // the exchange does not have it any more, or does not show it to us
 }
 
@@ -73,7 +75,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 			continue
 		}
 		b := qualifyFiles(v.heard(i), r.ref)
-		if i == len(v.messages)-1 && k.State.after(b) != v.status && b.has("response") { // the close goes with the result
+		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") { // the close goes with the result
 			first, err := l.shownState(ctx, v, k)
 			if err != nil {
 				return err
@@ -87,8 +89,8 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		if b, k.Next, err = l.handedOn(ctx, r.ref, b); err != nil {
 			return err
 		}
-		k.State = k.State.after(b)
-		if err := l.handIn(ctx, m.From, r.ref, itoa(i), b, &k); err != nil {
+		k.State = k.State.After(b)
+		if err := l.handIn(ctx, m.From, r.ref, strconv.Itoa(i), b, &k); err != nil {
 			return err
 		}
 	}
@@ -104,7 +106,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 	}
 	k.State = cmp.Or(v.status, k.State)
 	if b != nil {
-		if err := l.handIn(ctx, exchangeID, r.ref, "state/"+string(v.status)+"/"+r.updated, b, &k); err != nil {
+		if err := l.handIn(ctx, thread.ExchangeID, r.ref, "state/"+string(v.status)+"/"+r.updated, b, &k); err != nil {
 			return err
 		}
 	}
@@ -118,17 +120,17 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 // heard returns the entries of a message that say something about a thread of ours. An end that the exchange does not show is
 // none: one executor of several declines (MESS-24), or a server without rules went on. A bare state is left out if a later
 // message tells the same one with more words, as the PHP server writes a PATCH.
-func (v remoteView) heard(i int) Block {
-	b, err := FromTree(v.messages[i].Mess)
+func (v remoteView) heard(i int) thread.Block {
+	b, err := thread.FromTree(v.messages[i].Mess)
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(b, func(e Entry) bool {
+	return slices.DeleteFunc(b, func(e thread.Entry) bool {
 		switch e.Type {
 		case "status":
-			code, ok := ParseCode(e.Body.GetStr("code"))
-			ends := code.Terminal() || code == Partial
-			return ok && (ends && v.status != "" && v.status != code || e.bare() && v.tellsLater(i, code))
+			code, ok := thread.ParseCode(e.Body.GetStr("code"))
+			ends := code.Terminal() || code == thread.Partial
+			return ok && (ends && v.status != "" && v.status != code || e.IsBareStatus() && v.tellsLater(i, code))
 		case "v", "ack", "request", "config", "query":
 			return true
 		}
@@ -137,20 +139,20 @@ func (v remoteView) heard(i int) Block {
 }
 
 // tellsLater reports whether a message after number i tells a state with more than its code.
-func (v remoteView) tellsLater(i int, code Code) bool {
-	return slices.ContainsFunc(v.messages[i+1:], func(m Message) bool {
-		b, err := FromTree(m.Mess)
-		return err == nil && slices.ContainsFunc(b, func(e Entry) bool {
-			c, _ := ParseCode(e.Body.GetStr("code"))
-			return e.Type == "status" && c == code && !e.bare()
+func (v remoteView) tellsLater(i int, code thread.Code) bool {
+	return slices.ContainsFunc(v.messages[i+1:], func(m thread.Message) bool {
+		b, err := thread.FromTree(m.Mess)
+		return err == nil && slices.ContainsFunc(b, func(e thread.Entry) bool {
+			c, _ := thread.ParseCode(e.Body.GetStr("code"))
+			return e.Type == "status" && c == code && !e.IsBareStatus()
 		})
 	})
 }
 
 // shownState returns the status that tells our thread the state that the exchange shows; nil if our thread was told it
 // before, or has it.
-func (l *link) shownState(ctx context.Context, v remoteView, k knownThread) (Block, error) {
-	if v.status == "" || v.status == cmp.Or(k.State, Received) {
+func (l *link) shownState(ctx context.Context, v remoteView, k knownThread) (thread.Block, error) {
+	if v.status == "" || v.status == cmp.Or(k.State, thread.Received) {
 		return nil, nil
 	}
 	t, err := l.here(ctx, "", k)
@@ -161,10 +163,10 @@ func (l *link) shownState(ctx context.Context, v remoteView, k knownThread) (Blo
 	if v.holder != "" {
 		body = body.With("executor", wire.Text(v.holder))
 	}
-	if v.status == NeedsInput {
+	if v.status == thread.NeedsInput {
 		body = body.With("message", wire.Text("the executor asks something that its exchange does not show"))
 	}
-	return Block{{Type: "status", Body: body}}, nil
+	return thread.Block{{Type: "status", Body: body}}, nil
 }
 
 // followTheirs hands in what the opener of a thread says, and answers of anybody, which the owner of that exchange may give
@@ -184,11 +186,11 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 	for i := k.Seen; i < len(v.messages); i++ {
 		m := v.messages[i]
 		k.Seen = i + 1
-		b, err := FromTree(m.Mess)
-		if err != nil || isAck(b) || m.From == "" || m.From == self || m.From != k.Peer && !b.answers() {
+		b, err := thread.FromTree(m.Mess)
+		if err != nil || thread.IsAck(b) || m.From == "" || m.From == self || m.From != k.Peer && !b.HasOnlyAnswers() {
 			continue
 		}
-		if err := l.handIn(ctx, m.From, r.ref, itoa(i), qualifyFiles(b, r.ref).unnamed(r.ref), &k); err != nil {
+		if err := l.handIn(ctx, m.From, r.ref, strconv.Itoa(i), qualifyFiles(b, r.ref).PointAtLast(r.ref), &k); err != nil {
 			return err
 		}
 	}
@@ -214,7 +216,7 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 // opener returns who asked for the thread, as the message says that did.
 func (v remoteView) opener(otherwise string) string {
 	for _, m := range v.messages {
-		if b, err := FromTree(m.Mess); err == nil && m.From != "" && b.has("request") {
+		if b, err := thread.FromTree(m.Mess); err == nil && m.From != "" && b.Has("request") {
 			return m.From
 		}
 	}
@@ -224,7 +226,7 @@ func (v remoteView) opener(otherwise string) string {
 // over returns why a thread that somebody else opened there needs no work here, "" if it does. t is our copy of it, nil if it
 // was not let in. Its holder is us under the configured name, or under the name that it had after our claim; while a claim of
 // ours is on its way, anybody may be us.
-func (v remoteView) over(self string, k knownThread, t *Thread) string {
+func (v remoteView) over(self string, k knownThread, t *thread.Thread) string {
 	switch {
 	case v.gone:
 		return "the exchange does not show it any more"
@@ -241,26 +243,26 @@ func (v remoteView) lastWords() string {
 	if len(v.messages) == 0 {
 		return ""
 	}
-	b, err := FromTree(v.messages[len(v.messages)-1].Mess)
+	b, err := thread.FromTree(v.messages[len(v.messages)-1].Mess)
 	if err != nil {
 		return ""
 	}
 	for _, e := range slices.Backward(b) {
-		if code, _ := ParseCode(e.Body.GetStr("code")); e.Type == "cancel" || e.Type == "status" && code.Terminal() {
-			return wire.OneLine(cmp.Or(in(e.Body, "").reason(false), e.Body.GetStr("message")), maxNote)
+		if code, _ := thread.ParseCode(e.Body.GetStr("code")); e.Type == "cancel" || e.Type == "status" && code.Terminal() {
+			return wire.OneLine(cmp.Or(thread.NewFields(e.Body, "").Reason(false), e.Body.GetStr("message")), thread.MaxNote)
 		}
 	}
 	return ""
 }
 
 // here returns our thread about a foreign one, nil if there is none yet.
-func (l *link) here(ctx context.Context, requester string, k knownThread) (*Thread, error) {
+func (l *link) here(ctx context.Context, requester string, k knownThread) (*thread.Thread, error) {
 	if err := l.b.x.load(); err != nil {
 		return nil, err
 	}
 	ref, ok := "", false
 	if k.Mine {
-		ref, ok = l.b.threadOf(ctx, l.pseudonym(exchangeID), k.Conv)
+		ref, ok = l.b.threadOf(ctx, l.pseudonym(thread.ExchangeID), k.Conv)
 	} else {
 		ref, ok = l.b.onlyIn(l.pseudonym(requester), k.Conv)
 	}
@@ -280,7 +282,7 @@ func (l *link) pseudonym(peer string) string {
 
 // handIn gives what was said in a thread to the node, with what is known of the thread by then. A message that is
 // refused for good does not come again: a notice tells the owner of our thread that it was said.
-func (l *link) handIn(ctx context.Context, from, ref, number string, b Block, k *knownThread) error {
+func (l *link) handIn(ctx context.Context, from, ref, number string, b thread.Block, k *knownThread) error {
 	if k.Mine {
 		if err := l.fetchAhead(ctx, ref, b); err != nil {
 			return err
@@ -314,13 +316,13 @@ func (b *Bridge) note(ctx context.Context, title, text string, changes []store.C
 
 // handedOn reads a block of a thread of ours for its delegation. next is the thread in which the exchange goes on with it, ""
 // if there is none. A thread that we know already is not followed: every thread has one conversation.
-func (l *link) handedOn(ctx context.Context, ref string, b Block) (out Block, next string, err error) {
-	i := slices.IndexFunc(b, func(e Entry) bool { return e.successor() != "" })
+func (l *link) handedOn(ctx context.Context, ref string, b thread.Block) (out thread.Block, next string, err error) {
+	i := slices.IndexFunc(b, func(e thread.Entry) bool { return e.Successor() != "" })
 	if i < 0 {
 		return b, "", nil
 	}
-	next = b[i].successor()
-	known := next == ref || !safeRef.MatchString(next)
+	next = b[i].Successor()
+	known := next == ref || !thread.SafeRef.MatchString(next)
 	if !known {
 		_, known, err = l.load(ctx, next)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -30,7 +31,7 @@ func TestTakenThereGoesHere(t *testing.T) {
 			a := newAbroad(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": as} })
 			there, here, task := a.offered(`{"intent":"mow the lawn"}`)
 			a.set(there, `{"status":"claimed"}`)
-			a.home.reaches(here, Cancelled)
+			a.home.reaches(here, thread.Cancelled)
 			a.home.ends(task, node.ItemWithdrawn)
 			if n := a.home.noticesOf("mess", "refused"); n != 0 {
 				t.Errorf("the owner, who did nothing, is told of %d refusals", n)
@@ -45,7 +46,7 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 		end func(a *abroad, there string)
 		why string
 	}{
-		"cancelled by its owner": {func(a *abroad, there string) { a.do(ownerID, "- cancel: {re: "+there+", reason: we move out}") }, "we move out"},
+		"cancelled by its owner": {func(a *abroad, there string) { a.do(thread.OwnerID, "- cancel: {re: "+there+", reason: we move out}") }, "we move out"},
 		"superseded": {func(a *abroad, there string) {
 			a.do("us", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
 			a.do("carol", "- reply: {re: s1, accept: true}")
@@ -72,7 +73,7 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 			c.end(a, there)
 			a.bob = bob
 			a.poke()
-			a.home.reaches(here, Cancelled)
+			a.home.reaches(here, thread.Cancelled)
 			a.home.ends(task, node.ItemWithdrawn)
 			if text := a.home.said(here); !strings.Contains(text, c.why) {
 				t.Errorf("it says %s", text)
@@ -97,8 +98,8 @@ func TestForeignRefIsAnotherThreadHere(t *testing.T) {
 	here := a.home.arrived("mow the lawn")
 	a.want(200, carol, "PATCH", "requests/"+there, `{"status":"cancelled","message":"it rains"}`)
 	a.poke()
-	a.home.reaches(here, Cancelled)
-	a.home.want(ours, Received)
+	a.home.reaches(here, thread.Cancelled)
+	a.home.want(ours, thread.Received)
 }
 
 // arrived waits for the thread with an intent.
@@ -233,7 +234,7 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			here := s.home.arrived("lend me a saw")
 			task := s.home.task(here, "work/0")
 			s.say("bob", saw, "- status: {re: x, code: claimed}")
-			s.home.reaches(here, Cancelled)
+			s.home.reaches(here, thread.Cancelled)
 			s.home.ends(task, node.ItemWithdrawn)
 			if ref := s.home.here("what was done long ago"); ref != "" {
 				t.Errorf("what was done before we came is here as %s", ref)
@@ -243,7 +244,7 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			here = s.home.arrived("lend me a drill")
 			s.home.reply(s.home.task(here, "work/0").ID, `{"action":"accept"}`, 200)
 			us := s.side("neighbour")
-			state := func(ref string) Code {
+			state := func(ref string) thread.Code {
 				if _, err := us.changed(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -253,14 +254,14 @@ func TestDirectoryIsFollowed(t *testing.T) {
 				}
 				return v.status
 			}
-			eventually(t, "the claim in the directory", func() bool { return state(drill) == Claimed })
+			eventually(t, "the claim in the directory", func() bool { return state(drill) == thread.Claimed })
 			s.edit("neighbour", drill, "status: claimed", "status: superseded")
-			s.home.reaches(here, Cancelled)
+			s.home.reaches(here, thread.Cancelled)
 
 			ladder := s.create("neighbour", "{id: ladder, intent: lend me a ladder}")
 			here = s.home.arrived("lend me a ladder")
 			s.edit("neighbour", ladder, "", "")
-			s.home.reaches(here, Cancelled)
+			s.home.reaches(here, thread.Cancelled)
 
 			if inGit {
 				return
@@ -280,7 +281,7 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			if err != nil || v.gone {
 				t.Errorf("%+v, %v", v, err)
 			}
-			s.home.want(here, Received)
+			s.home.want(here, thread.Received)
 		})
 	}
 }
@@ -322,10 +323,10 @@ func TestTheirOwnerAnswers(t *testing.T) {
 	a := newAbroad(t, nil)
 	there, here, task := a.offered(`{"intent":"mow the lawn"}`)
 	a.home.reply(task.ID, `{"mess":[{"status":{"code":"needs_input","questions":[{"field":"side","question":"Which side?"}]}}]}`, 200)
-	eventually(t, "the question over there", func() bool { return a.thread(there).Status == NeedsInput })
-	a.do(ownerID, "- reply: {re: "+there+", answers: {side: the left one}}")
+	eventually(t, "the question over there", func() bool { return a.thread(there).Status == thread.NeedsInput })
+	a.do(thread.OwnerID, "- reply: {re: "+there+", answers: {side: the left one}}")
 	a.poke()
-	a.home.reaches(here, InProgress)
+	a.home.reaches(here, thread.InProgress)
 	if text := a.home.said(here); !strings.Contains(text, "the left one") {
 		t.Errorf("it says %s", text)
 	}

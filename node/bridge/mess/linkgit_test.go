@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // git returns what runs git in a folder. Without git the test is skipped.
@@ -64,7 +66,7 @@ func TestGitDirectory(t *testing.T) {
 		t.Errorf("we see %v, %v", list, err)
 	}
 	v, err := us.view(ctx, ref)
-	if err != nil || len(v.messages) != 2 || v.messages[1].From != "them" || v.status != Claimed {
+	if err != nil || len(v.messages) != 2 || v.messages[1].From != "them" || v.status != thread.Claimed {
 		t.Errorf("messages = %+v, %v", v, err)
 	}
 }
@@ -122,7 +124,7 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	}
 	// Both change the same file: nothing is left in between.
 	run(us.dir, "commit", "-q", "--allow-empty", "-m", "nothing")
-	file := filepath.Join(us.dir, "exchange", folder(Claimed), ref, threadFileName(0, ref))
+	file := filepath.Join(us.dir, "exchange", thread.FolderOf(thread.Claimed), ref, threadFileName(0, ref))
 	if err := os.WriteFile(file, []byte("other\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -48,7 +49,7 @@ func (m linkMemory) load(ctx context.Context) (out remembered, err error) {
 
 // save keeps it, with a notice to the owner if there is one.
 func (m linkMemory) save(ctx context.Context, v remembered, notice string) error {
-	changes := []store.Change{{Record: store.Record{NS: nsMeta, Key: m.key(), Body: encode(v)}, IfRev: store.Any}}
+	changes := []store.Change{{Record: store.Record{NS: nsMeta, Key: m.key(), Body: thread.Encode(v)}, IfRev: store.Any}}
 	if notice != "" {
 		m.b.log.Info(notice, "link", m.link)
 		return m.b.note(ctx, "the link "+m.link+" registered", notice, changes)

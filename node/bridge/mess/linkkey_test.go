@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -34,9 +35,9 @@ func TestLinkRegistersItself(t *testing.T) {
 		if !strings.HasPrefix(me, "agentmesh-") {
 			t.Errorf("there we are %q", me)
 		}
-		w.set("bob", there, Claimed, "")
-		w.set("bob", there, Completed, result("wet"))
-		w.home.reaches(here, Completed)
+		w.set("bob", there, thread.Claimed, "")
+		w.set("bob", there, thread.Completed, result("wet"))
+		w.home.reaches(here, thread.Completed)
 		if n := w.home.titled("mess", "registered"); n != 1 {
 			t.Errorf("%d notices of the registration", n)
 		}
@@ -155,7 +156,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		if status.State != bridge.LinkDown || !status.Retry.IsZero() || r.polls != 1 {
 			t.Errorf("after an hour the link is %+v with %d polls", status, r.polls)
 		}
-		request := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
+		request := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
 		m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Member{Key: "mess", Value: request.Tree()})}
 		err := l.deliver(ctx, bridge.Delivery{ID: "a", Address: l.address().String(), Message: m})
 		if _, refused := saysNo(err); err == nil || refused || r.said != 0 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // goesOn waits until a thread here is said to go on as another one there.
@@ -22,9 +23,9 @@ func TestDelegatedThroughALink(t *testing.T) {
 			carol := a.register("carol")
 			a.home.executor("carol") // is somebody else
 			here, there := a.ask("{id: water, intent: water the roses}")
-			depends := a.home.request(ownerID, "{intent: look at the roses, constraints: {depends_on: [water]}}")
+			depends := a.home.request(thread.OwnerID, "{intent: look at the roses, constraints: {depends_on: [water]}}")
 			a.set(there, `{"status":"claimed"}`)
-			a.home.reaches(here, Claimed)
+			a.home.reaches(here, thread.Claimed)
 			if strings.HasPrefix(name, "after") {
 				remote := a.home.bridge.links[0].remote.(*restRemote)
 				remote.hold(remembered{})
@@ -32,23 +33,23 @@ func TestDelegatedThroughALink(t *testing.T) {
 			a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
 			goesOn := a.thread(there).Successors[0]
 			a.home.goesOn(here, goesOn)
-			a.home.want(here, Claimed)
+			a.home.want(here, thread.Claimed)
 			a.home.refuse(404, "carol", "- status: {re: "+here+", code: in_progress}")
 
 			a.want(200, carol, "PATCH", "requests/"+goesOn, `{"status":"needs_input","message":"how much?"}`)
 			a.poke()
-			a.home.reaches(here, NeedsInput)
-			a.home.do(ownerID, "- reply: {re: "+here+", answers: {amount: a lot}}")
-			eventually(t, "the answer over there", func() bool { return a.thread(goesOn).Status == InProgress })
+			a.home.reaches(here, thread.NeedsInput)
+			a.home.do(thread.OwnerID, "- reply: {re: "+here+", answers: {amount: a lot}}")
+			eventually(t, "the answer over there", func() bool { return a.thread(goesOn).Status == thread.InProgress })
 
 			a.want(200, carol, "PATCH", "requests/"+goesOn, `{"mess":[{"status":{"re":"`+goesOn+`","code":"delegated","delegated_to":"bob"}}]}`)
 			a.poke()
 			ends := a.thread(goesOn).Successors[0]
 			a.home.goesOn(here, ends)
 			a.set(ends, `{"status":"completed","mess":[{"response":{"re":"`+ends+`","content":["wet"]}}]}`)
-			a.home.reaches(here, Completed)
+			a.home.reaches(here, thread.Completed)
 			eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
-			a.home.reaches(depends, Received)
+			a.home.reaches(depends, thread.Received)
 			if list, err := a.home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(list.Threads) != 2 {
 				t.Errorf("%d threads, %v: what we asked for came back as somebody's request", len(list.Threads), err)
 			}
@@ -64,9 +65,9 @@ func TestCancelOfADelegatedThread(t *testing.T) {
 	a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
 	goesOn := a.thread(there).Successors[0]
 	a.home.goesOn(here, goesOn)
-	a.home.do(ownerID, "- cancel: {re: "+here+", reason: it rains}")
-	eventually(t, "the cancel over there", func() bool { return a.thread(goesOn).Status == Cancelled })
-	a.home.want(here, Cancelled)
+	a.home.do(thread.OwnerID, "- cancel: {re: "+here+", reason: it rains}")
+	eventually(t, "the cancel over there", func() bool { return a.thread(goesOn).Status == thread.Cancelled })
+	a.home.want(here, thread.Cancelled)
 }
 
 // Handed to somebody whom the exchange does not know, or into a thread that is another's, it only closes. The names of a
@@ -78,20 +79,20 @@ func TestDelegatedElsewhere(t *testing.T) {
 	other, theirs := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref"), ""
 	a.poke()
 	theirs = a.home.arrived("mow the lawn")
-	here := a.home.request(ownerID, "{id: water, intent: water the roses}")
+	here := a.home.request(thread.OwnerID, "{id: water, intent: water the roses}")
 	a.home.sendThrough(here)
 	there := a.only("water the roses")
 	a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"dave","ref":"`+other+`"}}]}`)
-	if th := a.home.reaches(here, Delegated); len(th.Successors) != 0 {
+	if th := a.home.reaches(here, thread.Delegated); len(th.Successors) != 0 {
 		t.Errorf("successors = %v", th.Successors)
 	}
 	if text := a.home.said(here); strings.Contains(text, other) {
 		t.Errorf("it says %s", text)
 	}
-	a.home.want(theirs, Received) // and is followed as before
+	a.home.want(theirs, thread.Received) // and is followed as before
 	a.want(200, carol, "PATCH", "requests/"+other, `{"status":"cancelled"}`)
 	a.poke()
-	a.home.reaches(theirs, Cancelled)
+	a.home.reaches(theirs, thread.Cancelled)
 }
 
 // sendThrough sends a thread to the exchange behind the first link.
@@ -106,7 +107,7 @@ func (p *party) sendThrough(ref string) {
 // sent has our owner ask for something in the directory.
 func (s *shed) sent(body string) (here, there string) {
 	s.t.Helper()
-	here = s.home.request(ownerID, body)
+	here = s.home.request(thread.OwnerID, body)
 	s.home.sendThrough(here)
 	their := s.side("bob")
 	eventually(s.t, "the request in the directory", func() bool {
@@ -127,7 +128,7 @@ func TestDelegatedInADirectory(t *testing.T) {
 	s.say("bob", there, "- status: {re: x, code: delegated, delegated_to: carol, ref: "+goesOn+"}")
 	s.home.goesOn(here, goesOn)
 	s.say("carol", goesOn, "- status: {re: x, code: claimed}\n- status: {re: x, code: completed}\n- response: {re: x, content: [sawn]}")
-	s.home.reaches(here, Completed)
+	s.home.reaches(here, thread.Completed)
 	if text := s.home.said(here); !strings.Contains(text, "sawn") {
 		t.Errorf("it says %s", text)
 	}
@@ -139,16 +140,16 @@ func TestDelegatedThroughTheMesh(t *testing.T) {
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
 	there := away.theirs()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, Claimed)
+	home.reaches(ref, thread.Claimed)
 	away.status("bob", there, "delegated, delegated_to: carol")
 	goesOn := away.thread(there).Successors[0]
 	home.goesOn(ref, goesOn)
 	away.status("carol", goesOn, "needs_input, questions: [{field: shelf, question: Which shelf?}]")
-	home.reaches(ref, NeedsInput)
+	home.reaches(ref, thread.NeedsInput)
 	home.do("client", "- reply: {re: "+ref+", answers: {shelf: the top one}}")
-	away.reaches(goesOn, InProgress)
+	away.reaches(goesOn, thread.InProgress)
 	away.do("carol", "- response: {re: "+goesOn+", content: [eggs]}")
-	home.reaches(ref, Completed)
+	home.reaches(ref, thread.Completed)
 }
 
 // Who of ours works on what somebody there asked for is our affair: that one hands it to another says nothing there.
@@ -158,13 +159,13 @@ func TestHandedOnAtHome(t *testing.T) {
 	a.home.executor("dan")
 	there, here, _ := a.offered(`{"intent":"mow the lawn"}`)
 	a.home.status("eve", here, "in_progress")
-	eventually(t, "the claim over there", func() bool { return a.thread(there).Status == InProgress })
+	eventually(t, "the claim over there", func() bool { return a.thread(there).Status == thread.InProgress })
 	a.home.status("eve", here, "delegated, delegated_to: dan")
 	next := a.home.thread(here).Successors[0]
 	a.home.status("dan", next, "claimed") // they would refuse it: we hold it, and it is in progress
 	a.home.do("dan", "- response: {re: "+next+", content: [mown]}")
-	eventually(t, "the result over there", func() bool { return a.thread(there).Status == Completed })
-	a.home.want(next, Completed)
+	eventually(t, "the result over there", func() bool { return a.thread(there).Status == thread.Completed })
+	a.home.want(next, thread.Completed)
 	if th := a.thread(there); len(th.Successors) != 0 || th.Holder != "us" {
 		t.Errorf("there it is %+v", th)
 	}
@@ -179,9 +180,9 @@ func TestDelegatedWithAClose(t *testing.T) {
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
 	there := away.theirs()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, Claimed)
+	home.reaches(ref, thread.Claimed)
 	away.closeWith(there, home.node.ID(), `[{"status":{"re":"look","code":"delegated","delegated_to":"x","ref":"2026-01-01-001"}}]`)
-	if th := home.reaches(ref, Delegated); len(th.Successors) != 0 {
+	if th := home.reaches(ref, thread.Delegated); len(th.Successors) != 0 {
 		t.Errorf("successors = %v", th.Successors)
 	}
 }

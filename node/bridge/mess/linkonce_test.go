@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -65,9 +66,9 @@ func TestLostAnswerThroughALink(t *testing.T) {
 	a, d := newDeaf(t)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"needs_input","message":"how much?"}`)
-	a.home.reaches(here, NeedsInput)
+	a.home.reaches(here, thread.NeedsInput)
 	d.loseNext(http.MethodPatch)
-	a.home.do(ownerID, "- reply: {re: water, answers: {amount: a lot}}")
+	a.home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
 	said := func() int {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -79,7 +80,7 @@ func TestLostAnswerThroughALink(t *testing.T) {
 	}
 	eventually(t, "the second try", func() bool { return said() == 2 })
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
-	a.home.reaches(here, Completed)
+	a.home.reaches(here, thread.Completed)
 	if n := a.home.noticesOf("mess", "asks nothing") + a.home.noticesOf("mess", "refused"); n != 0 {
 		t.Error("the owner is told of a refusal that was none")
 	}

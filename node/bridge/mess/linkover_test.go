@@ -3,42 +3,44 @@ package mess
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // When a foreign thread is no longer ours to do.
 func TestOverThere(t *testing.T) {
-	end := func(code, reason string) []Message {
+	end := func(code, reason string) []thread.Message {
 		body := wire.Obj(wire.Member{Key: "code", Value: wire.Text(code)}, wire.Member{Key: "reason", Value: wire.Text(reason)})
-		return []Message{{From: "carol"}, {From: "exchange", Mess: Block{{Type: "status", Body: body}}.Tree()}}
+		return []thread.Message{{From: "carol"}, {From: "exchange", Mess: thread.Block{{Type: "status", Body: body}}.Tree()}}
 	}
-	free, working := &Thread{Status: Received}, &Thread{Status: Claimed, Holder: "bob"}
+	free, working := &thread.Thread{Status: thread.Received}, &thread.Thread{Status: thread.Claimed, Holder: "bob"}
 	for _, c := range []struct {
 		name string
 		v    remoteView
 		self string
 		k    knownThread
-		t    *Thread
+		t    *thread.Thread
 		want string
 	}{
-		{"open", remoteView{status: Received}, "us", knownThread{}, free, ""},
+		{"open", remoteView{status: thread.Received}, "us", knownThread{}, free, ""},
 		{"no state", remoteView{}, "us", knownThread{}, free, ""},
-		{"partly done", remoteView{status: Partial, holder: "us"}, "us", knownThread{Holder: "us"}, working, ""},
-		{"ours", remoteView{status: Claimed, holder: "us"}, "us", knownThread{}, working, ""},
-		{"another's", remoteView{status: Claimed, holder: "dave\n"}, "us", knownThread{}, free, "dave has taken it there"},
-		{"another's, and we do not know our name", remoteView{status: Held, holder: "dave"}, "", knownThread{}, free, "dave has taken it there"},
-		{"another's, and it waits for the owner", remoteView{status: Claimed, holder: "dave"}, "us", knownThread{}, nil, "dave has taken it there"},
-		{"ours under a name that we do not know", remoteView{status: Claimed, holder: "us2"}, "", knownThread{}, working, ""},
-		{"ours under another name than the configured one", remoteView{status: Claimed, holder: "us2"}, "us", knownThread{}, working, ""},
-		{"taken from us", remoteView{status: Claimed, holder: "dave"}, "us", knownThread{Holder: "us"}, working, "dave has taken it there"},
-		{"ended with a reason", remoteView{status: Cancelled, holder: "us", messages: end("cancelled", "no")}, "us", knownThread{Holder: "us"}, working, "it is cancelled there: no"},
-		{"ended without", remoteView{status: Expired, messages: end("received", "x")}, "us", knownThread{}, free, "it is expired there"},
+		{"partly done", remoteView{status: thread.Partial, holder: "us"}, "us", knownThread{Holder: "us"}, working, ""},
+		{"ours", remoteView{status: thread.Claimed, holder: "us"}, "us", knownThread{}, working, ""},
+		{"another's", remoteView{status: thread.Claimed, holder: "dave\n"}, "us", knownThread{}, free, "dave has taken it there"},
+		{"another's, and we do not know our name", remoteView{status: thread.Held, holder: "dave"}, "", knownThread{}, free, "dave has taken it there"},
+		{"another's, and it waits for the owner", remoteView{status: thread.Claimed, holder: "dave"}, "us", knownThread{}, nil, "dave has taken it there"},
+		{"ours under a name that we do not know", remoteView{status: thread.Claimed, holder: "us2"}, "", knownThread{}, working, ""},
+		{"ours under another name than the configured one", remoteView{status: thread.Claimed, holder: "us2"}, "us", knownThread{}, working, ""},
+		{"taken from us", remoteView{status: thread.Claimed, holder: "dave"}, "us", knownThread{Holder: "us"}, working, "dave has taken it there"},
+		{"ended with a reason", remoteView{status: thread.Cancelled, holder: "us", messages: end("cancelled", "no")}, "us", knownThread{Holder: "us"}, working, "it is cancelled there: no"},
+		{"ended without", remoteView{status: thread.Expired, messages: end("received", "x")}, "us", knownThread{}, free, "it is expired there"},
 		{"gone", remoteView{gone: true}, "us", knownThread{}, free, "the exchange does not show it any more"},
 	} {
 		if got := c.v.over(c.self, c.k, c.t); got != c.want {
@@ -55,11 +57,11 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 		x, threads := l.b.x, map[string]string{} // there → here
 		defer x.cfg.Store.Close()
 		for i := range 2*maxMissing + 5 {
-			there := "there" + itoa(i)
+			there := "there" + strconv.Itoa(i)
 			address := bridge.Address{Kind: Kind, Link: "garden", Peer: "from-" + there}
 			k := knownThread{Conv: l.convOf(there), Seen: 1, Updated: "1", Peer: address.Peer}
 			res, err := x.Do(t.Context(), Actor{ID: string(address.Pseudonym())}, mustParse(t, "- request: {intent: look}"),
-				Options{Peer: &Peer{Conv: k.Conv, Address: address.String()}, External: k.Conv, Records: l.change(there, k)})
+				Options{Peer: &thread.Peer{Conv: k.Conv, Address: address.String()}, External: k.Conv, Records: l.change(there, k)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +100,7 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 			poll()
 		}
 		for there, here := range threads {
-			if e := x.index.get(here); e.status != Cancelled {
+			if e := x.index.get(here); e.status != thread.Cancelled {
 				t.Errorf("%s is %s", there, e.status)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -64,7 +65,7 @@ func (b *Bridge) mountLinks(g *echo.Group) {
 		case err != nil:
 			return err
 		case !sent:
-			return conflict("the thread is %s and cannot be sent now", t.Status)
+			return thread.Conflict("the thread is %s and cannot be sent now", t.Status)
 		}
 		return httpapi.JSON(c, http.StatusOK, sentTo{Ref: t.Ref, To: l.address().String()})
 	})
@@ -92,11 +93,11 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 		return err
 	}
 	call := &call{door: b.door, c: c, who: Owner("cli"), path: []string{"send", l.cfg.Name}}
-	data, err := call.body(MaxDocument)
+	data, err := call.body(thread.MaxDocument)
 	if err != nil {
 		return err
 	}
-	v, err := parseJSON(data)
+	v, err := thread.ParseJSON(data)
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	block, err := FromTree(v)
+	block, err := thread.FromTree(v)
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 }
 
 // requestRefs are the threads that acks of requests name: of one, or of several (MESS-35).
-func requestRefs(acks Block) []string {
+func requestRefs(acks thread.Block) []string {
 	var refs []string
 	for _, e := range acks {
 		requests, several := e.Body.Get("requests")
@@ -150,12 +151,12 @@ func requestRefs(acks Block) []string {
 }
 
 func (l *link) address() bridge.Address {
-	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: exchangeID}
+	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}
 }
 
 // send sends a thread to the exchange behind the link, if it may be claimed now. sent says whether it went there, now or
 // before.
-func (l *link) send(ctx context.Context, ref string) (t *Thread, sent bool, err error) {
+func (l *link) send(ctx context.Context, ref string) (t *thread.Thread, sent bool, err error) {
 	to := string(l.address().Pseudonym())
 	if err := l.b.offerTo(ctx, ref, to, l.address().String(), nil); err != nil {
 		return nil, false, err
@@ -188,7 +189,7 @@ func (l *link) sendWaiting(ctx context.Context) error {
 	}
 	to := string(l.address().Pseudonym())
 	const all = 1 << 20
-	refs, _ := l.b.x.index.page("from:"+ownerID, position{}, all, func(e *entry) bool { return e.only == to && e.status.Open() && e.holder == "" })
+	refs, _ := l.b.x.index.page("from:"+thread.OwnerID, position{}, all, func(e *entry) bool { return e.only == to && e.status.Open() && e.holder == "" })
 	waits := false
 	for _, ref := range refs {
 		_, sent, err := l.send(ctx, ref)

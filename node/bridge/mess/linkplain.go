@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -14,8 +15,8 @@ import (
 // thread here: what is said about it comes in as it was asked, in words, and its end closes the conversation.
 
 // takePlain hands in what a message says in words, if anything.
-func (l *link) takePlain(ctx context.Context, from, ref, number string, b Block, k knownThread) error {
-	text, all := b.words()
+func (l *link) takePlain(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
+	text, all := b.Text()
 	if text == "" {
 		return nil // what is known of the thread is remembered with the next word, or its end
 	}
@@ -31,15 +32,15 @@ func (l *link) takePlain(ctx context.Context, from, ref, number string, b Block,
 }
 
 func (l *link) acceptPlain(ctx context.Context, from, ref, number string, payload wire.Value, k knownThread) error {
-	said := Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "code", Value: wire.Text(string(InProgress))})}}
-	in, err := l.inbound(exchangeID, ref+"/"+number, said)
+	said := thread.Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "code", Value: wire.Text(string(thread.InProgress))})}}
+	in, err := l.inbound(thread.ExchangeID, ref+"/"+number, said)
 	if err != nil {
 		return err
 	}
-	in.Intent, in.Payload = k.Intent, bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: exchangeID}.Mark(payload, false)
+	in.Intent, in.Payload = k.Intent, bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}.Mark(payload, false)
 	in.Raw = in.Payload.JSON()
 	if len(in.Raw) > wire.MaxMessage-8<<10 {
-		return tooLarge("the answer is too large for a message")
+		return thread.TooLarge("the answer is too large for a message")
 	}
 	in.Digest, in.ConvID, in.Name, in.Records = sha256.Sum256(in.Raw), wire.ConversationID(k.Conv), from, l.change(ref, k)
 	_, err = l.b.cfg.Node.Accept(ctx, in)
@@ -49,15 +50,15 @@ func (l *link) acceptPlain(ctx context.Context, from, ref, number string, payloa
 // closePlain closes the conversation of what has ended there. What is completed is closed with its response, which may
 // come after the state.
 func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k knownThread) error {
-	done := v.status == Completed || v.status == Partial
-	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, Message.responds) {
+	done := v.status == thread.Completed || v.status == thread.Partial
+	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
 		return nil
 	}
 	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)}, wire.Member{Key: "status", Value: wire.Text("completed")})
 	if !done {
 		payload = payload.With("status", wire.Text("failed")).With("reason", wire.Text(string(v.status)))
 	}
-	err := l.acceptPlain(ctx, exchangeID, ref, "close", payload, k)
+	err := l.acceptPlain(ctx, thread.ExchangeID, ref, "close", payload, k)
 	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it is closed
 		return nil
 	}
@@ -73,14 +74,14 @@ func plainIntent(m wire.Message) wire.Intent {
 }
 
 // toAnswer spells what the owner says in plain words, about what was asked so, as an answer.
-func toAnswer(b Block, ref string, k knownThread) Block {
+func toAnswer(b thread.Block, ref string, k knownThread) thread.Block {
 	if k.Intent == "" {
 		return b
 	}
 	out := slices.Clone(b)
 	for i, e := range out {
 		if e.Type == "request" {
-			out[i] = Entry{Type: "answer", Body: wire.Obj(
+			out[i] = thread.Entry{Type: "answer", Body: wire.Obj(
 				wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "value", Value: wire.Text(e.Body.GetStr("intent"))})}
 		}
 	}

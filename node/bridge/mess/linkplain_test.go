@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -30,7 +31,7 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAbroad(t, nil)
-			address := bridge.Address{Kind: Kind, Link: "garden", Peer: exchangeID}
+			address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 			sent, err := a.home.node.Send(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: c.intent, Payload: c.payload, Via: "test"}, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -77,7 +78,7 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 // What is asked back comes in words too, and what the owner says then is the answer.
 func TestPlainAnswerThroughALink(t *testing.T) {
 	a := newAbroad(t, nil)
-	address := bridge.Address{Kind: Kind, Link: "garden", Peer: exchangeID}
+	address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 	say := func(conv wire.ConversationID, text string) wire.ConversationID {
 		t.Helper()
 		payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")}, wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})})
@@ -95,7 +96,7 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 		return err == nil && len(items) == 1 && strings.Contains(string(items[0].Payload), "Which one?") && items[0].Conversation == conv
 	})
 	say(conv, "the red one")
-	eventually(t, "the answer over there", func() bool { return a.thread(there).Status == InProgress })
+	eventually(t, "the answer over there", func() bool { return a.thread(there).Status == thread.InProgress })
 	if text := string(a.want(200, a.us, "GET", "requests/"+there, "").JSON()); !strings.Contains(text, "the red one") {
 		t.Errorf("there it is %s", text)
 	}
@@ -105,7 +106,7 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 func TestWaitForAnAnswerThroughALink(t *testing.T) {
 	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
 		w := begin(nil)
-		address := bridge.Address{Kind: Kind, Link: "town", Peer: exchangeID}
+		address := bridge.Address{Kind: Kind, Link: "town", Peer: thread.ExchangeID}
 		ask := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text("Is the gate open?")})
 		answer := make(chan node.Sent, 1)
 		go func() {
@@ -118,8 +119,8 @@ func TestWaitForAnAnswerThroughALink(t *testing.T) {
 			t.Fatalf("it did not wait: %+v", sent)
 		default:
 		}
-		w.set("bob", there, Claimed, "")
-		w.set("bob", there, Completed, result("yes it is"))
+		w.set("bob", there, thread.Claimed, "")
+		w.set("bob", there, thread.Completed, result("yes it is"))
 		if sent := <-answer; !strings.Contains(string(sent.ReplyTree.JSON()), "yes it is") {
 			t.Errorf("the answer is %s, %s", sent.State, sent.ReplyTree.JSON())
 		}

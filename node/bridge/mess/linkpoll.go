@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -15,15 +16,15 @@ import (
 
 // knownThread is what we remember of a foreign thread.
 type knownThread struct {
-	Conv    string `json:"conv"`
-	Seen    int    `json:"seen"`             // messages that were taken in
-	Updated string `json:"updated"`          // how the list showed it when all of it was taken in
-	Mine    bool   `json:"mine"`             // we opened it
-	State   Code   `json:"state,omitempty"`  // that the exchange told last
-	Peer    string `json:"peer,omitempty"`   // who opened it, if we did not
-	Held    bool   `json:"held,omitempty"`   // our claim was sent
-	Holder  string `json:"holder,omitempty"` // who held it after our claim: us
-	Next    string `json:"next,omitempty"`   // the thread that took its place there, in the same conversation
+	Conv    string      `json:"conv"`
+	Seen    int         `json:"seen"`             // messages that were taken in
+	Updated string      `json:"updated"`          // how the list showed it when all of it was taken in
+	Mine    bool        `json:"mine"`             // we opened it
+	State   thread.Code `json:"state,omitempty"`  // that the exchange told last
+	Peer    string      `json:"peer,omitempty"`   // who opened it, if we did not
+	Held    bool        `json:"held,omitempty"`   // our claim was sent
+	Holder  string      `json:"holder,omitempty"` // who held it after our claim: us
+	Next    string      `json:"next,omitempty"`   // the thread that took its place there, in the same conversation
 
 	Intent wire.Intent `json:"intent,omitempty"` // of what was said in plain words, and is no thread here
 }
@@ -68,7 +69,7 @@ const maxKnown = 10_000
 func (l *link) change(ref string, k knownThread) []store.Change {
 	key := l.threadKey(ref)
 	part := key[:len(key)-31] // with the first digit of what is behind the name
-	changes := []store.Change{{Record: store.Record{NS: nsMeta, Key: key, Body: encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
+	changes := []store.Change{{Record: store.Record{NS: nsMeta, Key: key, Body: thread.Encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
 	if k.Next != "" { // what is said in the conversation is said there
 		return changes
 	}
@@ -301,7 +302,7 @@ func (l *link) lookFor(ctx context.Context, conv, self string) error {
 }
 
 // requestLink returns the link through which somebody asked for a thread, "" if none.
-func requestLink(t *Thread) string {
+func requestLink(t *thread.Thread) string {
 	address := t.Peers[t.Requester].Address
 	if address == "" {
 		return ""

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -31,8 +32,8 @@ func (b *board) view(_ context.Context, ref string) (remoteView, error) {
 	if err := b.fails[ref]; err != nil {
 		return remoteView{}, err
 	}
-	request := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text(ref)})}}
-	return remoteView{messages: []Message{{Serial: 1, From: "from-" + ref, Mess: request.Tree()}}}, nil
+	request := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text(ref)})}}
+	return remoteView{messages: []thread.Message{{Serial: 1, From: "from-" + ref, Mess: request.Tree()}}}, nil
 }
 
 // reception takes messages in, but of those that it is told to refuse.

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 const question = `"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"much","question":"How much?"}]}}]`
@@ -17,7 +19,7 @@ func result(text string) string {
 func (p *party) asked(here string) (n int) {
 	p.t.Helper()
 	for _, e := range p.thread(here).History {
-		if Code(e.Action) == NeedsInput {
+		if thread.Code(e.Action) == thread.NeedsInput {
 			n++
 		}
 	}
@@ -30,15 +32,15 @@ func TestQuestionThenResult(t *testing.T) {
 	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
 		w := begin(nil)
 		here, there := w.ask("water")
-		w.set("bob", there, Claimed, "")
-		w.home.reaches(here, Claimed)
-		w.set("bob", there, NeedsInput, ","+question)
-		th := w.home.reaches(here, NeedsInput)
+		w.set("bob", there, thread.Claimed, "")
+		w.home.reaches(here, thread.Claimed)
+		w.set("bob", there, thread.NeedsInput, ","+question)
+		th := w.home.reaches(here, thread.NeedsInput)
 		if len(th.Questions) != 1 || th.Questions[0].Question != "How much?" {
 			t.Errorf("the questions are %+v", th.Questions)
 		}
-		w.set("bob", there, Completed, result("wet"))
-		w.home.reaches(here, Completed)
+		w.set("bob", there, thread.Completed, result("wet"))
+		w.home.reaches(here, thread.Completed)
 		eventually(t, "the result", func() bool { return strings.Contains(w.home.said(here), "wet") })
 		if n := w.home.asked(here); n != 1 {
 			t.Errorf("the owner was asked %d times", n)
@@ -52,24 +54,24 @@ func TestQuestionAnswerResult(t *testing.T) {
 	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
 		w := begin(nil)
 		here, there := w.ask("water")
-		w.set("bob", there, Claimed, "")
-		w.set("bob", there, NeedsInput, ","+question)
-		w.home.reaches(here, NeedsInput)
-		w.home.do(ownerID, "- reply: {re: water, answers: {much: a lot}}")
-		eventually(t, "the answer over there", func() bool { return w.status(there) == InProgress })
+		w.set("bob", there, thread.Claimed, "")
+		w.set("bob", there, thread.NeedsInput, ","+question)
+		w.home.reaches(here, thread.NeedsInput)
+		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
+		eventually(t, "the answer over there", func() bool { return w.status(there) == thread.InProgress })
 		if text := string(w.thread(there).JSON()); !strings.Contains(text, "a lot") {
 			t.Errorf("there it is %s", text)
 		}
 		w.poke()
-		w.set("bob", there, NeedsInput, `,"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"when","question":"When?"}]}}]`)
+		w.set("bob", there, thread.NeedsInput, `,"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"when","question":"When?"}]}}]`)
 		eventually(t, "the second question", func() bool {
 			th := w.home.thread(here)
-			return th.Status == NeedsInput && len(th.Questions) == 1 && th.Questions[0].Question == "When?"
+			return th.Status == thread.NeedsInput && len(th.Questions) == 1 && th.Questions[0].Question == "When?"
 		})
-		w.home.do(ownerID, "- reply: {re: water, answers: {when: now}}")
-		eventually(t, "the answer over there", func() bool { return w.status(there) == InProgress })
-		w.set("bob", there, Completed, result("wet"))
-		w.home.reaches(here, Completed)
+		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {when: now}}")
+		eventually(t, "the answer over there", func() bool { return w.status(there) == thread.InProgress })
+		w.set("bob", there, thread.Completed, result("wet"))
+		w.home.reaches(here, thread.Completed)
 		eventually(t, "the result", func() bool { return strings.Contains(w.home.said(here), "wet") })
 		if n := w.home.asked(here); n != 2 {
 			t.Errorf("the owner was asked %d times", n)
@@ -86,10 +88,10 @@ func TestOldQuestionIsNotAskedAgain(t *testing.T) {
 	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
 		w := begin(nil)
 		here, there := w.ask("water")
-		w.set("bob", there, Claimed, "")
-		w.set("bob", there, NeedsInput, ","+question)
-		w.home.reaches(here, NeedsInput)
-		w.home.do(ownerID, "- reply: {re: water, answers: {much: a lot}}")
+		w.set("bob", there, thread.Claimed, "")
+		w.set("bob", there, thread.NeedsInput, ","+question)
+		w.home.reaches(here, thread.NeedsInput)
+		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
 		eventually(t, "the answer over there", func() bool { return strings.Contains(string(w.thread(there).JSON()), "a lot") })
 		w.set("bob", there, "", `"mess":[{"response":{"re":"last","content":["I have the can"]}}]`)
 		eventually(t, "what was said after it", func() bool { return strings.Contains(w.home.said(here), "the can") })
@@ -105,21 +107,21 @@ func TestWorkOnAPublicServer(t *testing.T) {
 	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
 		w := begin(nil)
 		there, here := w.offered("mow")
-		w.home.status(ownerID, here, "needs_input, questions: [{field: side, question: Which side?}]")
-		eventually(t, "the question over there", func() bool { return w.status(there) == NeedsInput })
+		w.home.status(thread.OwnerID, here, "needs_input, questions: [{field: side, question: Which side?}]")
+		eventually(t, "the question over there", func() bool { return w.status(there) == thread.NeedsInput })
 		if th := w.thread(there); th.GetStr("executor_id") != "us" || !strings.Contains(string(th.JSON()), "Which side?") {
 			t.Errorf("there it is %s", th.JSON())
 		}
 		w.set("carol", there, "", `"mess":[{"answer":{"re":"last","value":"the left one"}}]`)
-		w.home.reaches(here, InProgress)
-		w.home.status(ownerID, here, "held, reason: it rains")
+		w.home.reaches(here, thread.InProgress)
+		w.home.status(thread.OwnerID, here, "held, reason: it rains")
 		eventually(t, "what the server may have no word for", func() bool { return strings.Contains(string(w.thread(there).JSON()), "it rains") })
-		w.home.status(ownerID, here, "in_progress")
-		w.home.do(ownerID, "- status: {re: "+here+", code: completed}\n- response: {re: "+here+", content: [mown]}")
+		w.home.status(thread.OwnerID, here, "in_progress")
+		w.home.do(thread.OwnerID, "- status: {re: "+here+", code: completed}\n- response: {re: "+here+", content: [mown]}")
 		eventually(t, "the result over there", func() bool {
-			return w.status(there) == Completed && strings.Contains(string(w.thread(there).JSON()), "mown")
+			return w.status(there) == thread.Completed && strings.Contains(string(w.thread(there).JSON()), "mown")
 		})
-		w.home.want(here, Completed)
+		w.home.want(here, thread.Completed)
 		if n := w.home.titled("mess", "refused"); n != 0 {
 			t.Errorf("%d notices of a refusal", n)
 		}
@@ -140,8 +142,8 @@ func TestWorkOnAPublicServer(t *testing.T) {
 func TestSpellingIsRemembered(t *testing.T) {
 	w := newStandinTown(t, true)
 	there, here := w.offered("mow")
-	w.home.status(ownerID, here, "in_progress")
-	eventually(t, "the work over there", func() bool { return w.status(there) == InProgress })
+	w.home.status(thread.OwnerID, here, "in_progress")
+	eventually(t, "the work over there", func() bool { return w.status(there) == thread.InProgress })
 	l, err := w.home.bridge.newLink(w.home.bridge.cfg.Links[0])
 	if err != nil {
 		t.Fatal(err)
@@ -174,9 +176,9 @@ func TestLateClaimOnAPublicServer(t *testing.T) {
 		if status, v := w.call("bob", http.MethodPatch, "requests/"+there, `{"status":"claimed"}`); status != http.StatusOK {
 			t.Fatalf("%d %s", status, v.JSON())
 		}
-		w.home.status(ownerID, here, "claimed")
+		w.home.status(thread.OwnerID, here, "claimed")
 		l.making.Unlock()
-		w.home.reaches(here, Cancelled)
+		w.home.reaches(here, thread.Cancelled)
 		if by := w.thread(there).GetStr("executor_id"); by != "bob" {
 			t.Errorf("there it is held by %s", by)
 		}
@@ -189,14 +191,14 @@ func TestUnfollowedIsShown(t *testing.T) {
 	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
 		w := begin(nil)
 		here, there := w.ask("water")
-		w.set("bob", there, Claimed, "")
-		w.home.reaches(here, Claimed)
-		w.home.do(ownerID, "- cancel: {re: water, reason: it rains}")
-		eventually(t, "the cancel over there", func() bool { return w.status(there) == Cancelled })
-		w.set("bob", there, Completed, result("wet all the same"))
+		w.set("bob", there, thread.Claimed, "")
+		w.home.reaches(here, thread.Claimed)
+		w.home.do(thread.OwnerID, "- cancel: {re: water, reason: it rains}")
+		eventually(t, "the cancel over there", func() bool { return w.status(there) == thread.Cancelled })
+		w.set("bob", there, thread.Completed, result("wet all the same"))
 		eventually(t, "the notice", func() bool { return w.home.titled("mess", here) > 0 && w.home.titled("mess", "cannot follow") > 0 })
 		eventually(t, "the result", func() bool { return strings.Contains(w.home.said(here), "wet all the same") })
-		w.home.want(here, Cancelled)
+		w.home.want(here, thread.Cancelled)
 	})
 }
 
@@ -204,8 +206,8 @@ func TestUnfollowedIsShown(t *testing.T) {
 func TestTwoMessagesInOneSecond(t *testing.T) {
 	w := newStandinTown(t, true)
 	here, there := w.ask("water")
-	w.set("bob", there, Claimed, "")
-	w.home.reaches(here, Claimed)
+	w.set("bob", there, thread.Claimed, "")
+	w.home.reaches(here, thread.Claimed)
 	for _, text := range []string{"one", "two", "three"} {
 		w.set("bob", there, "", `"mess":[{"response":{"re":"last","content":["`+text+`"]}}]`)
 		eventually(t, text, func() bool { return strings.Contains(w.home.said(here), text) })

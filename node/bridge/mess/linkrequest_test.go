@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -62,11 +63,11 @@ func TestRequestForALinkAlone(t *testing.T) {
 	}
 	there := a.only("fix the tap")
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["done"]}}]}`)
-	a.home.reaches(first, Completed)
-	a.home.reaches(second, Received)
+	a.home.reaches(first, thread.Completed)
+	a.home.reaches(second, thread.Received)
 	a.poke()
 	a.set(a.only("paint"), `{"status":"claimed"}`)
-	a.home.reaches(second, Claimed)
+	a.home.reaches(second, thread.Claimed)
 	if len(asked) > 0 {
 		t.Errorf("the directory was asked for %v", <-asked)
 	}
@@ -97,7 +98,7 @@ func TestRequestThatALinkRefuses(t *testing.T) {
 	_, v := a.owner("send/town", `[{"request":{"intent":"fix the tap"}}]`)
 	list, _ := v.Get("threads")
 	ref := list.At(0).GetStr("ref")
-	a.home.reaches(ref, Declined)
+	a.home.reaches(ref, thread.Declined)
 	if text := a.home.said(ref); !strings.Contains(text, s.closed) {
 		t.Errorf("it says %s", text)
 	}
@@ -115,9 +116,9 @@ func TestLateClaimThroughALink(t *testing.T) {
 	a.set(there, `{"status":"claimed"}`)
 	a.home.status("here", here, "claimed")
 	see()
-	a.home.reaches(here, Cancelled)
+	a.home.reaches(here, thread.Cancelled)
 	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "does not show it any more") == 1 })
-	if th := a.thread(there); th.Status != Claimed || th.Holder != "bob" {
+	if th := a.thread(there); th.Status != thread.Claimed || th.Holder != "bob" {
 		t.Errorf("there it is %s by %s", th.Status, th.Holder)
 	}
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -65,7 +67,7 @@ func (r *restRemote) call(ctx context.Context, once, method, path string, body w
 	if err != nil {
 		return wire.Value{}, err
 	}
-	v, err := wire.ParseLimits(answer, limits.Depth+4, 20*limits.Nodes)
+	v, err := wire.ParseLimits(answer, thread.Limits.Depth+4, 20*thread.Limits.Nodes)
 	if err != nil {
 		return v, &client.SendError{Retry: false, Status: http.StatusOK, Processed: true}
 	}
@@ -160,7 +162,7 @@ func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (
 		return "", err
 	}
 	ref := v.GetStr("ref")
-	if !safeRef.MatchString(ref) {
+	if !thread.SafeRef.MatchString(ref) {
 		return "", errors.New("mess: the exchange gave no usable ref")
 	}
 	if shown, err := r.get(ctx, "requests/"+ref); err == nil {
@@ -171,18 +173,18 @@ func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (
 }
 
 // say is PATCH requests/{ref}. The block goes along unless a status says all of it.
-func (r *restRemote) say(ctx context.Context, once, ref string, b Block) error {
-	body, code := wire.Obj(wire.Member{Key: "mess", Value: b.Tree()}), Code("")
+func (r *restRemote) say(ctx context.Context, once, ref string, b thread.Block) error {
+	body, code := wire.Obj(wire.Member{Key: "mess", Value: b.Tree()}), thread.Code("")
 	for _, e := range b {
 		if e.Type == "cancel" { // public servers know it as a status
-			code = Cancelled
+			code = thread.Cancelled
 			if len(b) == 1 {
 				body = wire.Obj(wire.Member{Key: "message", Value: wire.Text(e.Body.GetStr("reason"))})
 			}
 		}
 		if e.Type == "status" {
-			code, _ = ParseCode(e.Body.GetStr("code"))
-			if len(b) == 1 && e.bare() {
+			code, _ = thread.ParseCode(e.Body.GetStr("code"))
+			if len(b) == 1 && e.IsBareStatus() {
 				body = wire.Obj()
 			}
 		}
@@ -195,18 +197,18 @@ func (r *restRemote) say(ctx context.Context, once, ref string, b Block) error {
 }
 
 // otherWords are the words of servers that know fewer states than the specification, or spell them with a hyphen.
-var otherWords = map[Code]string{
-	InProgress: "in-progress", NeedsInput: "needs-input", NeedsConfirmation: "needs-input", Declined: "rejected", Failed: "rejected",
+var otherWords = map[thread.Code]string{
+	thread.InProgress: "in-progress", thread.NeedsInput: "needs-input", thread.NeedsConfirmation: "needs-input", thread.Declined: "rejected", thread.Failed: "rejected",
 }
 
 // patch sets a state. If the server does not know the word, patch tries another, which the link remembers; if it knows none, the
 // block goes as a message, and the thread stays in its state there.
-func (r *restRemote) patch(ctx context.Context, once, ref string, code Code, body wire.Value, b Block) error {
+func (r *restRemote) patch(ctx context.Context, once, ref string, code thread.Code, body wire.Value, b thread.Block) error {
 	kept, err := r.join(ctx)
 	if err != nil {
 		return err
 	}
-	words := []string{code.rest()}
+	words := []string{code.Rest()}
 	if other := otherWords[code]; other != "" {
 		words = append(words, other)
 		if kept.OtherWords {
@@ -269,7 +271,7 @@ func (r *restRemote) changed(ctx context.Context) ([]remoteThread, error) {
 
 // page is one page of the list, and where the next one begins.
 func (r *restRemote) page(ctx context.Context, limit int, after string) (out []remoteThread, next string, err error) {
-	path := "requests?limit=" + itoa(limit)
+	path := "requests?limit=" + strconv.Itoa(limit)
 	if after != "" {
 		path += "&after=" + url.QueryEscape(after)
 	}
@@ -279,7 +281,7 @@ func (r *restRemote) page(ctx context.Context, limit int, after string) (out []r
 	}
 	list, _ := v.Get("threads")
 	for t := range list.Elems() {
-		if ref := t.GetStr("ref"); safeRef.MatchString(ref) {
+		if ref := t.GetStr("ref"); thread.SafeRef.MatchString(ref) {
 			out = append(out, remoteThread{ref, t.GetStr("requestor_id"), t.GetStr("updated_at") + t.GetStr("status")})
 		}
 	}
@@ -293,14 +295,14 @@ func (r *restRemote) view(ctx context.Context, ref string) (remoteView, error) {
 	}
 	t, _ := shown.Get("thread")
 	v := remoteView{requester: t.GetStr("requestor_id"), holder: t.GetStr("executor_id")}
-	if c, ok := ParseCode(t.GetStr("status")); ok {
+	if c, ok := thread.ParseCode(t.GetStr("status")); ok {
 		v.status = c
 	}
 	list, _ := t.Get("messages")
 	for m := range list.Elems() {
 		mess, _ := m.Get("mess")
 		at, _ := wire.ParseTime(m.GetStr("ts"))
-		v.messages = append(v.messages, Message{Serial: len(v.messages) + 1, From: m.GetStr("from"), At: at, Mess: mess})
+		v.messages = append(v.messages, thread.Message{Serial: len(v.messages) + 1, From: m.GetStr("from"), At: at, Mess: mess})
 	}
 	return v, nil
 }

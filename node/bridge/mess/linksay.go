@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -53,9 +54,9 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 		return err
 	}
 	if k.Mine {
-		err = l.sayInOurs(ctx, once, ref, k, toAnswer(block, ref, k).there(ref))
+		err = l.sayInOurs(ctx, once, ref, k, toAnswer(block, ref, k).ForExchange(ref))
 	} else {
-		err = l.sayInTheirs(ctx, once, ref, k, block.there(ref))
+		err = l.sayInTheirs(ctx, once, ref, k, block.ForExchange(ref))
 	}
 	if reason, no := saysNo(err); no { // the conversation goes on: where the thread stands there is still to be heard
 		err = l.refused(ctx, ref, reason)
@@ -69,8 +70,8 @@ func onceOf(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
 
 // open makes a thread there. After a crash the same request is sent again; an exchange that knows ids, or names of calls,
 // keeps it one.
-func (l *link) open(ctx context.Context, id string, k knownThread, block Block) error {
-	i := slices.IndexFunc(block, func(e Entry) bool { return e.Type == "request" })
+func (l *link) open(ctx context.Context, id string, k knownThread, block thread.Block) error {
+	i := slices.IndexFunc(block, func(e thread.Entry) bool { return e.Type == "request" })
 	if i < 0 {
 		return errors.New("mess: nothing there is known by this conversation")
 	}
@@ -100,21 +101,21 @@ func (l *link) make(ctx context.Context, once string, k knownThread, request wir
 
 // sayInOurs says something in a thread that we opened. On public servers an answer moves no thread: there the link also sets
 // the state that our thread has after it.
-func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b Block) error {
-	if err := l.remote.say(ctx, once, ref, b); err != nil || !b.isAnswer() {
+func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b thread.Block) error {
+	if err := l.remote.say(ctx, once, ref, b); err != nil || !b.HasAnswer() {
 		return err
 	}
-	next := InProgress
+	next := thread.InProgress
 	if k.Intent == "" {
 		t, err := l.here(ctx, "", k)
-		if err != nil || t == nil || t.Status != InProgress && t.Status != Held {
+		if err != nil || t == nil || t.Status != thread.InProgress && t.Status != thread.Held {
 			return err // some questions are open
 		}
 		next = t.Status
 	}
 	v, err := l.remote.view(ctx, ref)
-	if err == nil && (v.status == NeedsInput || v.status == NeedsConfirmation) {
-		state := Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(next))})}}
+	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {
+		state := thread.Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(next))})}}
 		err = l.remote.say(ctx, once+"-state", ref, state)
 		v.status = next
 	}
@@ -130,13 +131,13 @@ func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b
 
 // sayInTheirs says something in a thread that somebody else opened there. We work on it, so our claim stands there first, in a
 // call of its own: a server may not know the state that follows, and refuses the whole call.
-func (l *link) sayInTheirs(ctx context.Context, once, ref string, k knownThread, b Block) error {
-	var claim, rest Block
+func (l *link) sayInTheirs(ctx context.Context, once, ref string, k knownThread, b thread.Block) error {
+	var claim, rest thread.Block
 	works := false
 	for _, e := range b {
-		code, _ := ParseCode(e.Body.GetStr("code"))
-		works = works || e.Type == "response" || e.Type == "status" && code != Declined
-		if e.Type == "status" && code == Claimed {
+		code, _ := thread.ParseCode(e.Body.GetStr("code"))
+		works = works || e.Type == "response" || e.Type == "status" && code != thread.Declined
+		if e.Type == "status" && code == thread.Claimed {
 			claim = append(claim, e)
 		} else {
 			rest = append(rest, e)
@@ -144,7 +145,7 @@ func (l *link) sayInTheirs(ctx context.Context, once, ref string, k knownThread,
 	}
 	if works {
 		if len(claim) == 0 {
-			claim = Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(Claimed))})}}
+			claim = thread.Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(thread.Claimed))})}}
 		}
 		if lost, err := l.claim(ctx, once+"-claim", ref, k, claim); lost || err != nil {
 			return err
@@ -158,7 +159,7 @@ func (l *link) sayInTheirs(ctx context.Context, once, ref string, k knownThread,
 
 // claim makes sure that we hold a thread there. It looks first, because public servers let anybody claim what another has
 // claimed. lost reports that the thread is not to be had: then it has ended here.
-func (l *link) claim(ctx context.Context, once, ref string, k knownThread, claim Block) (lost bool, err error) {
+func (l *link) claim(ctx context.Context, once, ref string, k knownThread, claim thread.Block) (lost bool, err error) {
 	if k.Holder != "" {
 		return false, nil
 	}
@@ -231,11 +232,11 @@ func (l *link) refused(ctx context.Context, ref, reason string) error {
 
 // declined has a thread that the other side would not have declined by it. A delivery that is not about a thread of ours fails with because.
 func (l *link) declined(ctx context.Context, conv, reason string, because error) error {
-	if _, ok := l.b.threadOf(ctx, l.pseudonym(exchangeID), conv); !ok {
+	if _, ok := l.b.threadOf(ctx, l.pseudonym(thread.ExchangeID), conv); !ok {
 		return because
 	}
-	no := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "code", Value: wire.Text(string(Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
-	if err := l.hand(ctx, exchangeID, conv, "declined", Entry{Type: "status", Body: no}); err != nil {
+	no := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "code", Value: wire.Text(string(thread.Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	if err := l.hand(ctx, thread.ExchangeID, conv, "declined", thread.Entry{Type: "status", Body: no}); err != nil {
 		return errors.Join(because, err)
 	}
 	return nil
@@ -244,14 +245,14 @@ func (l *link) declined(ctx context.Context, conv, reason string, because error)
 // outgoing turns a message of the mesh into a block. A message with another intent becomes a request for text; one that
 // has nothing to say there becomes an empty block. The block does not name the executor of ours that works on a thread: the
 // thread stays open there.
-func outgoing(m wire.Message) (Block, error) {
+func outgoing(m wire.Message) (thread.Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
-		b, err := FromTree(list)
-		return slices.DeleteFunc(b, func(e Entry) bool { return e.Type == "ack" || e.successor() != "" }), err
+		b, err := thread.FromTree(list)
+		return slices.DeleteFunc(b, func(e thread.Entry) bool { return e.Type == "ack" || e.Successor() != "" }), err
 	}
 	member := func(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
-	status := func(code Code, more ...wire.Member) (Block, error) {
-		return Block{{Type: "status", Body: wire.Obj(append([]wire.Member{member("re", "last"), member("code", string(code))}, more...)...)}}, nil
+	status := func(code thread.Code, more ...wire.Member) (thread.Block, error) {
+		return thread.Block{{Type: "status", Body: wire.Obj(append([]wire.Member{member("re", "last"), member("code", string(code))}, more...)...)}}, nil
 	}
 	text, about := "", ""
 	switch m.Action() {
@@ -263,7 +264,7 @@ func outgoing(m wire.Message) (Block, error) {
 	case "request_human":
 		text = m.Payload.GetStr("reason")
 	case wire.ActionClose:
-		return status(Declined, member("reason", m.Payload.GetStr("reason")))
+		return status(thread.Declined, member("reason", m.Payload.GetStr("reason")))
 	case wire.ActionPending, wire.ActionReceived:
 		return nil, nil // to say held there is to claim, and nobody here has said yes
 	}
@@ -274,5 +275,5 @@ func outgoing(m wire.Message) (Block, error) {
 	if about != "" {
 		body = body.With("context", wire.Texts([]string{about}))
 	}
-	return Block{{Type: "request", Body: body}}, nil
+	return thread.Block{{Type: "request", Body: body}}, nil
 }

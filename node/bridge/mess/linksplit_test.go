@@ -2,6 +2,8 @@ package mess
 
 import (
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // What an executor here suggests about a request from behind a link is carried out by the exchange where the request
@@ -13,13 +15,13 @@ func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
 	a.home.status("dave", here, "claimed")
 	eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
 	a.home.do("dave", "- suggestion: {id: s1, type: split, re: "+here+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
-	eventually(t, "the suggestion over there", func() bool { return a.thread(there).suggestion("s1") != nil })
-	if _, err := a.home.try(ownerID, "- reply: {re: s1, accept: true}"); err == nil {
+	eventually(t, "the suggestion over there", func() bool { return a.thread(there).FindSuggestion("s1") != nil })
+	if _, err := a.home.try(thread.OwnerID, "- reply: {re: s1, accept: true}"); err == nil {
 		t.Error("the owner here said yes in the place of who asked there")
 	}
 	a.do("carol", "- reply: {re: s1, accept: true}")
 	a.poke()
-	a.home.reaches(here, Cancelled)
+	a.home.reaches(here, thread.Cancelled)
 	a.home.arrived("mow")
 	a.home.arrived("rake")
 	page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 100)

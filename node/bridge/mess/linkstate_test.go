@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
@@ -74,8 +75,8 @@ func (a *abroad) poke() { a.home.bridge.links[0].poke() }
 // ask sends a request of our owner's there.
 func (a *abroad) ask(body string) (here, there string) {
 	a.t.Helper()
-	here = a.home.request(ownerID, body)
-	address := bridge.Address{Kind: Kind, Link: "garden", Peer: exchangeID}
+	here = a.home.request(thread.OwnerID, body)
+	address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 	if err := a.home.bridge.offerTo(a.t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
 		a.t.Fatal(err)
 	}
@@ -102,14 +103,14 @@ func TestRefusalEndsNoConversation(t *testing.T) {
 	a := newAbroad(t, nil)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"needs_input","message":"how much?"}`)
-	a.home.reaches(here, NeedsInput)
+	a.home.reaches(here, thread.NeedsInput)
 	see := a.blind()
 	a.set(there, `{"status":"in_progress","message":"I found the can"}`)
-	a.home.do(ownerID, "- reply: {re: water, answers: {amount: a lot}}")
+	a.home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
 	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "asks nothing") == 1 })
 	see()
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
-	a.home.reaches(here, Completed)
+	a.home.reaches(here, thread.Completed)
 	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
 }
 
@@ -118,10 +119,10 @@ func TestLoneResponseCompletesThroughALink(t *testing.T) {
 	a := newAbroad(t, nil)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"claimed"}`)
-	a.home.reaches(here, Claimed)
+	a.home.reaches(here, thread.Claimed)
 	a.do("bob", "- response: {re: "+there+", content: [wet]}")
 	a.poke()
-	a.home.reaches(here, Completed)
+	a.home.reaches(here, thread.Completed)
 	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
 	a.do("bob", "- response: {re: "+there+", content: [and weeded]}")
 	a.poke()
@@ -134,29 +135,29 @@ func TestEndsThroughALink(t *testing.T) {
 		request string
 		claimed bool
 		end     func(a *abroad, there string)
-		want    Code
+		want    thread.Code
 		why     string
 	}{
 		"expired unclaimed": {"{intent: x, needed_by: \"" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + "\"}", false, func(a *abroad, there string) {
-			a.do(ownerID, "- status: {re: "+there+", code: expired, expired_at: \"2026-01-01T00:00:00Z\"}")
-		}, Expired, "expired"},
+			a.do(thread.OwnerID, "- status: {re: "+there+", code: expired, expired_at: \"2026-01-01T00:00:00Z\"}")
+		}, thread.Expired, "expired"},
 		"declined by the owner": {"{intent: x}", false, func(a *abroad, there string) {
-			a.do(ownerID, "- status: {re: "+there+", code: declined, reason: no}")
-		}, Declined, "no"},
+			a.do(thread.OwnerID, "- status: {re: "+there+", code: declined, reason: no}")
+		}, thread.Declined, "no"},
 		"cancelled by their owner": {"{intent: x}", true, func(a *abroad, there string) {
-			a.do(ownerID, "- cancel: {re: "+there+", reason: we move out}")
-		}, Cancelled, "we move out"},
+			a.do(thread.OwnerID, "- cancel: {re: "+there+", reason: we move out}")
+		}, thread.Cancelled, "we move out"},
 		"superseded": {"{intent: x}", true, func(a *abroad, there string) {
 			a.do("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
 			a.do("us", "- reply: {re: s1, accept: true}")
-		}, Superseded, "superseded"},
+		}, thread.Superseded, "superseded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAbroad(t, nil)
 			here, there := a.ask(c.request)
 			if c.claimed {
 				a.set(there, `{"status":"claimed"}`)
-				a.home.reaches(here, Claimed)
+				a.home.reaches(here, thread.Claimed)
 			}
 			c.end(a, there)
 			a.poke()
@@ -176,7 +177,7 @@ func TestOneNoOfSeveralThroughALink(t *testing.T) {
 	a.want(200, carol, "PATCH", "requests/"+there, `{"status":"declined"}`)
 	a.poke()
 	a.set(there, `{"status":"claimed"}`)
-	a.home.reaches(here, Claimed)
+	a.home.reaches(here, thread.Claimed)
 }
 
 // The exchange of an agent ends a thread that was sent to it: it ends here.
@@ -185,9 +186,9 @@ func TestEndsThroughTheMesh(t *testing.T) {
 	ref := home.request("client", "{intent: look into the fridge}")
 	there := away.theirs()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, Claimed)
-	away.do(ownerID, "- cancel: {re: "+there+", reason: the fridge is gone}")
-	home.reaches(ref, Cancelled)
+	home.reaches(ref, thread.Claimed)
+	away.do(thread.OwnerID, "- cancel: {re: "+there+", reason: the fridge is gone}")
+	home.reaches(ref, thread.Cancelled)
 	if text := home.said(ref); !strings.Contains(text, "the fridge is gone") {
 		t.Errorf("it says %s", text)
 	}

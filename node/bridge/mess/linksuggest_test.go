@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // abroadly is a node whose requests are done elsewhere.
@@ -28,7 +29,7 @@ func elsewhere(t *testing.T) map[string]func(t *testing.T) *abroadly {
 			send := func(here string) {
 				a.home.sendThrough(here)
 			}
-			return &abroadly{t: t, home: a.home, away: a.lab, who: ownerID, send: send, poke: a.poke}
+			return &abroadly{t: t, home: a.home, away: a.lab, who: thread.OwnerID, send: send, poke: a.poke}
 		},
 		"mesh": func(t *testing.T) *abroadly {
 			home, away := pair(t, acl.Open)
@@ -66,7 +67,7 @@ func (a *abroadly) suggested(here, id string) {
 func (a *abroadly) decided(there, id, want string) {
 	a.t.Helper()
 	eventually(a.t, "the word about "+id+" over there", func() bool {
-		return slices.ContainsFunc(a.away.thread(there).Suggestions, func(s Suggestion) bool { return s.ID == id && s.Decided == want })
+		return slices.ContainsFunc(a.away.thread(there).Suggestions, func(s thread.Suggestion) bool { return s.ID == id && s.Decided == want })
 	})
 }
 
@@ -91,10 +92,10 @@ func TestForeignSuggestions(t *testing.T) {
 			goesOn := a.away.thread(there).Successors[0]
 			a.home.goesOn(here, goesOn)
 			a.says("carol", "- status: {re: "+goesOn+", code: completed}\n- response: {re: "+goesOn+", content: [wet]}")
-			a.home.reaches(here, Completed)
+			a.home.reaches(here, thread.Completed)
 		}},
 		"split": {"[roses, lawn]", func(t *testing.T, a *abroadly, here, there, _ string, _ bool) {
-			if th := a.home.reaches(here, Superseded); len(th.Successors) != 0 {
+			if th := a.home.reaches(here, thread.Superseded); len(th.Successors) != 0 {
 				t.Errorf("successors = %v", th.Successors)
 			}
 			for _, part := range a.away.thread(there).Successors {
@@ -103,38 +104,38 @@ func TestForeignSuggestions(t *testing.T) {
 				}
 				a.says("bob", "- status: {re: "+part+", code: claimed}")
 			}
-			a.home.want(here, Superseded)
+			a.home.want(here, thread.Superseded)
 		}},
 		"merge": {"{combined_intent: both}", func(t *testing.T, a *abroadly, here, there, other string, _ bool) {
-			a.home.reaches(here, Superseded)
-			a.home.reaches(other, Superseded)
+			a.home.reaches(here, thread.Superseded)
+			a.home.reaches(other, thread.Superseded)
 			for _, ref := range []string{here, other} {
 				if text := a.home.said(ref); !strings.Contains(text, a.away.thread(there).Successors[0]) {
 					t.Errorf("it says %s", text)
 				}
-				if s := a.home.thread(ref).suggestion("s1"); s != nil {
+				if s := a.home.thread(ref).FindSuggestion("s1"); s != nil {
 					t.Errorf("%s still has %+v", ref, s)
 				}
 			}
 		}},
 		"defer": {"{until: 2h}", func(t *testing.T, a *abroadly, here, there, _ string, claimed bool) {
-			if th := a.home.reaches(here, Waiting); (th.Holder != "") != claimed {
+			if th := a.home.reaches(here, thread.Waiting); (th.Holder != "") != claimed {
 				t.Errorf("it is held by %q", th.Holder)
 			}
 			if text := a.home.said(here); !strings.Contains(text, "available_at") {
 				t.Errorf("it says %s", text)
 			}
 			if !claimed {
-				a.says(ownerID, "- status: {re: "+there+", code: received}")
-				a.home.reaches(here, Received)
+				a.says(thread.OwnerID, "- status: {re: "+there+", code: received}")
+				a.home.reaches(here, thread.Received)
 				a.says("carol", "- status: {re: "+there+", code: claimed}")
-				a.home.reaches(here, Claimed)
+				a.home.reaches(here, thread.Claimed)
 			}
 		}},
 		"alternative": {"{intent: pray for rain}", func(t *testing.T, a *abroadly, here, there, _ string, claimed bool) {
-			want := Received
+			want := thread.Received
 			if claimed {
-				want = Claimed
+				want = thread.Claimed
 			}
 			a.home.want(here, want)
 			a.says("bob", "- suggestion: {id: s3, type: alternative, re: "+there+", reason: another}")
@@ -159,7 +160,7 @@ func TestForeignSuggestions(t *testing.T) {
 					}
 					if claimed {
 						a.says("bob", "- status: {re: "+there+", code: claimed}")
-						a.home.reaches(here, Claimed)
+						a.home.reaches(here, thread.Claimed)
 					}
 					if way == "link" { // is somebody else
 						a.home.executor("carol")
@@ -207,7 +208,7 @@ func TestSuggestionsInADirectory(t *testing.T) {
 	a := &abroadly{t: t, home: s.home}
 	s.say("bob", there, "- suggestion: {id: s1, type: delegate, re: x, proposed: carol}\n- suggestion: {id: s2, type: defer, re: x, proposed: when it is dry}")
 	a.suggested(here, "s2") // what we could not carry out is said too
-	s.home.do(ownerID, "- reply: {re: s1, accept: true}\n- reply: {re: s2, accept: false}")
+	s.home.do(thread.OwnerID, "- reply: {re: s1, accept: true}\n- reply: {re: s2, accept: false}")
 	eventually(t, "the words in the directory", func() bool {
 		v, err := s.side("bob").view(t.Context(), there)
 		var said []string
@@ -216,7 +217,7 @@ func TestSuggestionsInADirectory(t *testing.T) {
 		}
 		return err == nil && slices.Contains(said, `[{"reply":{"accept":true,"re":"s1"}}]`) && slices.Contains(said, `[{"reply":{"accept":false,"re":"s2"}}]`)
 	})
-	s.home.want(here, Received)
+	s.home.want(here, thread.Received)
 }
 
 // What was suggested there is no matter of who has the thread by now, and what is suggested here none of theirs.
@@ -230,7 +231,7 @@ func TestSuggestionsOfOthers(t *testing.T) {
 	home.executor("eve")
 	home.do("eve", "- suggestion: {id: ours, type: alternative, re: "+here+", reason: it rains}\n")
 	a.says("bob", "- status: {re: "+there+", code: claimed}")
-	home.reaches(here, Claimed)
+	home.reaches(here, thread.Claimed)
 	home.do("client", "- reply: {re: ours, accept: true}")
 	home.do("client", "- reply: {re: theirs, accept: false}") // comes there after the other would have
 	a.decided(there, "theirs", "refused")
@@ -242,9 +243,9 @@ func TestSuggestionsOfOthers(t *testing.T) {
 	a.suggested(second, "late")
 	home.status("eve", second, "claimed")
 	home.refuse(http.StatusConflict, "client", "- reply: {re: late, accept: true}")
-	away.reaches(secondThere, Cancelled)
+	away.reaches(secondThere, thread.Cancelled)
 	home.do("client", "- reply: {re: late, accept: false}")
-	home.want(second, Claimed)
+	home.want(second, thread.Claimed)
 }
 
 // A word that the other exchange cannot carry out changes nothing, and through a link the owner hears of it. One that comes
@@ -256,11 +257,11 @@ func TestSuggestionThatIsRefusedThere(t *testing.T) {
 	a.do("bob", "- suggestion: {id: s1, type: delegate, re: "+there+", proposed: nobody}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [roses, lawn]}")
 	a.poke()
 	both.suggested(here, "s2")
-	a.home.do(ownerID, "- reply: {re: s1, accept: true}")
+	a.home.do(thread.OwnerID, "- reply: {re: s1, accept: true}")
 	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "no such executor") == 1 })
 	both.decided(there, "s1", "")
 	both.decided(there, "s2", "")
-	a.home.want(here, Received)
+	a.home.want(here, thread.Received)
 
 	home, away := pair(t, acl.Open)
 	both = &abroadly{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, poke: func() {}}
@@ -268,12 +269,12 @@ func TestSuggestionThatIsRefusedThere(t *testing.T) {
 	both.says("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [roses, lawn]}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [a, b]}")
 	both.suggested(here, "s1")
 	both.suggested(here, "s2")
-	away.do(ownerID, "- reply: {re: "+there+", accept: false}")
+	away.do(thread.OwnerID, "- reply: {re: "+there+", accept: false}")
 	both.decided(there, "s2", "refused")
 	home.do("client", "- reply: {re: s2, accept: true}")
 	both.says("bob", "- status: {re: "+there+", code: claimed}")
-	home.reaches(here, Claimed)
+	home.reaches(here, thread.Claimed)
 	home.do("client", "- reply: {re: s1, accept: false}")
 	both.decided(there, "s1", "refused")
-	away.want(there, Claimed)
+	away.want(there, thread.Claimed)
 }

@@ -5,18 +5,19 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // Summary is what a list shows of a thread; [Exchange.Thread] has the rest.
 type Summary struct {
 	Ref, ClientID, Requester, Holder string
-	Status                           Code
+	Status                           thread.Code
 	Intent, Priority                 string
 	Created, Updated                 time.Time
 }
 
-func summarize(t *Thread) Summary {
+func summarize(t *thread.Thread) Summary {
 	return Summary{t.Ref, t.ClientID, t.Requester, t.Holder, t.Status, t.Intent, t.Priority, t.Created, t.Updated}
 }
 
@@ -27,7 +28,7 @@ type Page struct {
 }
 
 // List returns threads that the actor may see, newest change first (MESS-52). An empty code means all states.
-func (x *Exchange) List(ctx context.Context, who Actor, code Code, after position, limit int) (Page, error) {
+func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, after position, limit int) (Page, error) {
 	if err := x.load(); err != nil {
 		return Page{}, err
 	}

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // Who says what is to be done to a thread as it was read says it to nothing else (RFC 9110, section 13.1.1).
@@ -46,12 +48,12 @@ func TestIfMatch(t *testing.T) {
 	if code != 412 || !strings.Contains(body, "read it again") {
 		t.Errorf("%d %s", code, body)
 	}
-	if th := s.thread(ref); th.Status != NeedsConfirmation || th.Confirmed {
+	if th := s.thread(ref); th.Status != thread.NeedsConfirmation || th.Confirmed {
 		t.Errorf("the yes to the milk sold the house: %s", th.Status)
 	}
 	s.want(200, alice, "PATCH", path, `{"mess":[{"reply":{"re":"`+ref+`","confirm":true}}]}`, "If-Match", etag(alice))
 	s.want(200, bob, "PATCH", path, `{"status":"completed"}`, "If-Match", "*")
-	if th := s.thread(ref); th.Status != Completed || !th.Confirmed {
+	if th := s.thread(ref); th.Status != thread.Completed || !th.Confirmed {
 		t.Errorf("the thread is %s", th.Status)
 	}
 	// only the owner is told the number in the document: the others read the wire of the protocol

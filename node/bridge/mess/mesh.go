@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -33,24 +34,24 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		return ackPayload(kept), err
 	}
 	list, _ := m.Payload.Get("mess")
-	block, err := FromTree(list)
+	block, err := thread.FromTree(list)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	if err := block.depth(); err != nil {
+	if err := block.CheckBounds(); err != nil {
 		return wire.Value{}, err
 	}
 	who := Actor{ID: string(m.From), Channel: "agentmesh"}
-	opts := Options{Lax: m.Address != "", Peer: &Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.wantsOwner()}
+	opts := Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.WantsOwner()}
 	if ref, ok := b.sentIn(ctx, who.ID, m); ok { // we wrote first: whatever is said is about that thread
-		block, opts.Re, opts.Sent, opts.Follow = block.about(ref).cancelled(), ref, parkedPeer, b.linkOf(m.Address) != nil
+		block, opts.Re, opts.Sent, opts.Follow = block.PointAt(ref).CancelAsStatus(), ref, thread.ParkedPeer, b.linkOf(m.Address) != nil
 		if m.Payload.GetStr("action") == wire.ActionPending {
-			opts.Sent = parkedPending
+			opts.Sent = thread.ParkedPending
 		}
 	}
 	if opts.Re == "" {
 		ref, ok := b.onlyIn(who.ID, string(m.Conv))
-		switch asks := slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "request" }); {
+		switch asks := slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "request" }); {
 		case ok && !asks:
 			block, opts.Re = pointUnknownAt(block, b.x, who.ID, ref), ref
 		case !asks && strings.HasPrefix(m.Address, Kind+":"): // what was said in a foreign thread is about that thread alone
@@ -65,10 +66,10 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 		}
 	}
 	res, err := b.x.Do(ctx, who, block, opts)
-	if l != nil && opts.Re != "" && isRefusal(err) {
-		return ackPayload(Result{}), b.keepUnfollowed(ctx, l, opts, Message{From: who.ID, Mess: block.Tree()}, publicText(err))
+	if l != nil && opts.Re != "" && thread.IsRefusal(err) {
+		return ackPayload(Result{}), b.keepUnfollowed(ctx, l, opts, thread.Message{From: who.ID, Mess: block.Tree()}, thread.PublicText(err))
 	}
-	if opts.Re != "" && block.onlyDecides() && isRefusal(err) { // too late, or not to be done: a refusal would end the conversation
+	if opts.Re != "" && block.HasOnlyDecisions() && thread.IsRefusal(err) { // too late, or not to be done: a refusal would end the conversation
 		b.log.Info("a word about a suggestion came to nothing", "peer", m.From, "thread", opts.Re, "error", err)
 		return ackPayload(Result{}), nil
 	}
@@ -79,7 +80,7 @@ func (b *Bridge) Receive(ctx context.Context, m Incoming) (wire.Value, error) {
 }
 
 // keepUnfollowed keeps in a thread what its exchange behind a link says, and what our thread cannot follow, and tells the owner.
-func (b *Bridge) keepUnfollowed(ctx context.Context, l *link, opts Options, m Message, why string) error {
+func (b *Bridge) keepUnfollowed(ctx context.Context, l *link, opts Options, m thread.Message, why string) error {
 	var more []store.Change
 	if b.cfg.Notices != nil {
 		title := "the thread " + opts.Re + " cannot follow what the link " + l.cfg.Name + " says of it"
@@ -100,14 +101,14 @@ func (b *Bridge) onlyIn(who, conv string) (string, bool) {
 }
 
 // pointUnknownAt points entries at ref whose own reference is the peer's word for it: what names nothing of ours.
-func pointUnknownAt(b Block, x *Exchange, who, ref string) Block {
+func pointUnknownAt(b thread.Block, x *Exchange, who, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
-		re := first(e.Body)
+		re := thread.FirstRef(e.Body)
 		if re == "" || x.index.get(re) != nil {
 			continue
 		}
-		if e.decides() && re != "last" { // of a suggestion that is decided: nothing is said of another
+		if e.IsDecision() && re != "last" { // of a suggestion that is decided: nothing is said of another
 			continue
 		}
 		if _, ok := x.index.ownWith(who, re); ok {
@@ -163,9 +164,9 @@ func (b *Bridge) threadOf(ctx context.Context, who, conv string) (string, bool) 
 }
 
 // letter writes what a message of a thread says to one of its peers (MESS section 12).
-func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (Letter, error) {
+func (b *Bridge) letter(ctx context.Context, t *thread.Thread, to string, m thread.Message) (Letter, error) {
 	p := t.Peers[to]
-	block, err := FromTree(m.Mess)
+	block, err := thread.FromTree(m.Mess)
 	if err != nil {
 		return Letter{}, err
 	}
@@ -176,9 +177,9 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 	if to == t.Requester && p.Address != "" {
 		block = toForeignEnding(t, block, m.From)
 	}
-	block = slices.DeleteFunc(block, func(e Entry) bool {
-		return e.Type == "v" || e.decides() && !t.decidesFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
-	}).there(name)
+	block = slices.DeleteFunc(block, func(e thread.Entry) bool {
+		return e.Type == "v" || e.IsDecision() && !t.IsDecisionFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
+	}).ForExchange(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
 		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(block))}, wire.Member{Key: "mess", Value: block.Tree()})
@@ -188,23 +189,23 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("status")}, wire.Member{Key: "mess", Value: block.Tree()})
 		return l, nil
 	}
-	if !slices.ContainsFunc(block, func(e Entry) bool { return e.Type == "status" }) {
-		block = append(Block{t.statusEntry()}.about(name), block...)
+	if !slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "status" }) {
+		block = append(thread.Block{t.StatusEntry()}.PointAt(name), block...)
 	}
 	status := "failed"
-	if t.Status == Completed || t.Status == Partial {
+	if t.Status == thread.Completed || t.Status == thread.Partial {
 		status = "completed"
 	}
 	l.Payload = wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)}, wire.Member{Key: "status", Value: wire.Text(status)})
 	if status == "failed" {
 		reason := string(t.Status)
-		if t.Status == Declined && t.History[len(t.History)-1].By == ownerID {
+		if t.Status == thread.Declined && t.History[len(t.History)-1].By == thread.OwnerID {
 			reason = string(wire.OwnerRejected)
 		}
 		l.Payload = l.Payload.With("reason", wire.Text(reason)).With("mess_code", wire.Text(string(t.Status)))
 	}
-	if t.Status == Partial {
+	if t.Status == thread.Partial {
 		l.Payload = l.Payload.With("partial", wire.Bool(true))
 	}
 	l.Payload = l.Payload.With("mess", block.Tree())
@@ -215,7 +216,7 @@ func (b *Bridge) letter(ctx context.Context, t *Thread, to string, m Message) (L
 
 // isHiddenFromWorker says whether an entry is nothing for a peer that the thread was sent to: there we are who asks, who sets no
 // states and makes no suggestions. That the thread has ended is told by a cancel, and nothing after it.
-func isHiddenFromWorker(t *Thread, e Entry) bool {
+func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	switch e.Type {
 	case "status", "response", "suggestion", "cancel":
 		return true
@@ -227,34 +228,34 @@ func isHiddenFromWorker(t *Thread, e Entry) bool {
 
 // toForeignEnding spells an end that was set by another than who holds the thread as an executor of a foreign exchange may say
 // it: before a claim it does not want to, after it came to nothing. Executors cancel nothing there.
-func toForeignEnding(t *Thread, b Block, from string) Block {
+func toForeignEnding(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
-		code, _ := ParseCode(e.Body.GetStr("code"))
+		code, _ := thread.ParseCode(e.Body.GetStr("code"))
 		switch {
 		case e.Type == "cancel":
-			code = Cancelled
-		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != Cancelled || t.wasRefused()), code != Cancelled && code != Expired && code != Superseded && (code != Failed || t.Holder != ""):
+			code = thread.Cancelled
+		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != thread.Cancelled || t.WasRefused()), code != thread.Cancelled && code != thread.Expired && code != thread.Superseded && (code != thread.Failed || t.Holder != ""):
 			continue
 		}
-		says, reason := Declined, wire.Obj(wire.Member{Key: "type", Value: wire.Text(string(code))})
+		says, reason := thread.Declined, wire.Obj(wire.Member{Key: "type", Value: wire.Text(string(code))})
 		if t.Holder != "" {
-			says = Failed
+			says = thread.Failed
 		}
 		if why := e.Body.GetStr("reason"); why != "" {
 			reason = reason.With("detail", wire.Text(why))
 		}
-		out[i] = Entry{Type: "status", Body: wire.Obj(
+		out[i] = thread.Entry{Type: "status", Body: wire.Obj(
 			wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(says))}, wire.Member{Key: "reason", Value: reason})}
 	}
 	return out
 }
 
 // ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.
-func ends(c Code) bool { return c.Terminal() && c != Delegated || c == Partial }
+func ends(c thread.Code) bool { return c.Terminal() && c != thread.Delegated || c == thread.Partial }
 
 // openIn says whether another thread of the same conversation is still open.
-func (b *Bridge) openIn(t *Thread) bool {
+func (b *Bridge) openIn(t *thread.Thread) bool {
 	if t.External == "" {
 		return false
 	}
@@ -265,7 +266,7 @@ func (b *Bridge) openIn(t *Thread) bool {
 }
 
 // actionOf names a block by its first entry.
-func actionOf(b Block) string {
+func actionOf(b thread.Block) string {
 	for _, e := range b {
 		if e.Type != "v" {
 			return e.Type
@@ -277,12 +278,12 @@ func actionOf(b Block) string {
 // offerTo sends a thread to an agent of the mesh or a peer of a link, which then may claim it.
 func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []store.Change) error {
 	for range maxConflicts {
-		tx := b.x.begin(Actor{ID: exchangeID, system: true}, Options{Records: more})
+		tx := b.x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
 			return ignoreMissing(err)
 		}
-		if !t.claimable() || t.Peers[to].Conv != "" {
+		if !t.IsClaimable() || t.Peers[to].Conv != "" {
 			return b.x.records.Apply(ctx, more, time.Now())
 		}
 		body, err := tx.original(ctx, t)
@@ -296,17 +297,17 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 		}
 		conv := wire.NewConversationID()
 		if t.Peers == nil {
-			t.Peers = map[string]Peer{}
+			t.Peers = map[string]thread.Peer{}
 		}
-		t.Peers[to] = Peer{Conv: string(conv), Address: address, Offered: true, Name: name}
+		t.Peers[to] = thread.Peer{Conv: string(conv), Address: address, Offered: true, Name: name}
 		tx.touch(t)
 		t.Version++
-		block, err := b.shared(ctx, ref, Block{{Type: "request", Body: body}}, address)
+		block, err := b.shared(ctx, ref, thread.Block{{Type: "request", Body: body}}, address)
 		if err != nil {
 			return err
 		}
 		records := append(slices.Clone(more),
-			store.Change{Record: threadRecord(t), IfRev: t.rev},
+			store.Change{Record: threadRecord(t), IfRev: t.Rev},
 			pointConv(to, string(conv), ref))
 		_, err = b.cfg.Sender.SendLetter(ctx, Letter{
 			To: wire.AgentID(to), Address: address, Conv: conv, Intent: Intent, Records: records,
@@ -325,11 +326,11 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 
 // candidates are the agents that the directory lists with all that a thread requires (MESS-44). What is for somebody alone
 // has none.
-func (b *Bridge) candidates(ctx context.Context, t *Thread) ([]Agent, error) {
+func (b *Bridge) candidates(ctx context.Context, t *thread.Thread) ([]Agent, error) {
 	if b.cfg.Directory == nil || t.Only != "" {
 		return nil, nil
 	}
-	list, err := b.cfg.Directory(ctx, t.capabilities())
+	list, err := b.cfg.Directory(ctx, t.CapabilityIDs())
 	self := wire.AgentID("")
 	if b.cfg.Self != nil {
 		self = b.cfg.Self()
@@ -342,7 +343,7 @@ func (b *Bridge) candidates(ctx context.Context, t *Thread) ([]Agent, error) {
 // hears says whether somebody is told; everybody else asks.
 func (b *Bridge) hears(id string) bool {
 	switch {
-	case id == ownerID:
+	case id == thread.OwnerID:
 		return b.cfg.Notices != nil
 	case id == toDirectory:
 		return b.cfg.Directory != nil && b.cfg.Sender != nil

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -42,15 +43,15 @@ func TestThroughTheMesh(t *testing.T) {
 		t.Fatalf("it arrived as %+v", th)
 	}
 	away.status("roomba", there, "claimed, eta: 5m")
-	if th := home.reaches(ref, Claimed); th.Holder != string(away.node.ID()) {
+	if th := home.reaches(ref, thread.Claimed); th.Holder != string(away.node.ID()) {
 		t.Errorf("holder = %q", th.Holder)
 	}
 	away.status("roomba", there, "needs_input, questions: [{field: where, question: Which area?, options: [sink, stove]}]")
-	home.reaches(ref, NeedsInput)
+	home.reaches(ref, thread.NeedsInput)
 	home.do("client", "- reply: {re: vacuum-kitchen, answers: {where: sink}}")
-	away.reaches(there, InProgress)
+	away.reaches(there, thread.InProgress)
 	away.do("roomba", "- response: {re: "+there+", content: [{confirmation: true}, clean]}")
-	home.reaches(ref, Completed)
+	home.reaches(ref, thread.Completed)
 	messages, err := home.Messages(t.Context(), ref)
 	if err != nil || !strings.Contains(string(messages[len(messages)-1].Mess.JSON()), "clean") {
 		t.Errorf("messages = %+v, %v", messages, err)
@@ -80,20 +81,20 @@ func TestOwnerIsAskedFirst(t *testing.T) {
 			return []Agent{{ID: away.node.ID(), Name: "Away"}}, nil
 		}
 	})
-	ref := home.request(ownerID, "{intent: move the piano, compensation: {shells: 5}}")
+	ref := home.request(thread.OwnerID, "{intent: move the piano, compensation: {shells: 5}}")
 	home.decide(askRoute, acl.Approve)
 	there := away.theirs()
-	away.reaches(there, Held)
+	away.reaches(there, thread.Held)
 	away.refuse(404, "bob", "- status: {re: "+there+", code: claimed}")
-	home.reaches(ref, Held)
+	home.reaches(ref, thread.Held)
 	away.decide(askHeld, acl.Approve)
-	away.reaches(there, Received)
+	away.reaches(there, thread.Received)
 	away.status("bob", there, "needs_confirmation, action: through the window")
-	home.reaches(ref, NeedsConfirmation)
+	home.reaches(ref, thread.NeedsConfirmation)
 	home.decide(askConfirm, acl.Approve)
-	away.reaches(there, InProgress)
+	away.reaches(there, thread.InProgress)
 	away.status("bob", there, "failed, reason: too heavy")
-	if th := home.reaches(ref, Failed); th.Holder != string(away.node.ID()) {
+	if th := home.reaches(ref, thread.Failed); th.Holder != string(away.node.ID()) {
 		t.Errorf("holder = %q", th.Holder)
 	}
 }
@@ -108,8 +109,8 @@ func TestRESTLink(t *testing.T) {
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: foreign.srv.URL}}
 		c.Tokens = map[string]client.Credential{"garden": client.Credential(us)}
 	})
-	ref := home.request(ownerID, "{id: water, intent: water the roses}")
-	address := bridge.Address{Kind: Kind, Link: "garden", Peer: exchangeID}
+	ref := home.request(thread.OwnerID, "{id: water, intent: water the roses}")
+	address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 	if err := home.bridge.offerTo(t.Context(), ref, string(address.Pseudonym()), address.String(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -123,17 +124,17 @@ func TestRESTLink(t *testing.T) {
 	})
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"claimed"}`)
 	home.bridge.links[0].poke()
-	home.reaches(ref, Claimed)
+	home.reaches(ref, thread.Claimed)
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"needs_input","message":"how much?"}`)
 	home.bridge.links[0].poke()
-	home.reaches(ref, NeedsInput)
+	home.reaches(ref, thread.NeedsInput)
 	remote := home.bridge.links[0].remote.(*restRemote)
 	remote.hold(remembered{}) // as with a data directory of before: what we say comes back, and is not somebody's
-	home.do(ownerID, "- reply: {re: water, answers: {amount: a lot}}")
-	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == InProgress })
+	home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
+	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == thread.InProgress })
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
 	home.bridge.links[0].poke()
-	home.reaches(ref, Completed)
+	home.reaches(ref, thread.Completed)
 	if convs, err := home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now()); err != nil || len(convs.Conversations) != 1 {
 		t.Errorf("%d conversations, %v", len(convs.Conversations), err)
 	}
@@ -172,7 +173,7 @@ func TestDirectoryLink(t *testing.T) {
 		t.Fatalf("it came in as %+v", th)
 	}
 	home.status("bob", ref, "claimed")
-	state := func() Code {
+	state := func() thread.Code {
 		root, err := openLayout(others.dir)
 		if err != nil {
 			t.Fatal(err)
@@ -182,14 +183,14 @@ func TestDirectoryLink(t *testing.T) {
 		if err != nil {
 			return ""
 		}
-		return f.thread.Status
+		return f.Thread.Status
 	}
-	eventually(t, "the claim in the directory", func() bool { return state() == Claimed })
+	eventually(t, "the claim in the directory", func() bool { return state() == thread.Claimed })
 	if err := others.say(t.Context(), "", there, mustParse(t, "- cancel: {re: x, reason: found mine}")); err != nil {
 		t.Fatal(err)
 	}
 	home.bridge.links[0].poke()
-	home.reaches(ref, Cancelled)
+	home.reaches(ref, thread.Cancelled)
 }
 
 // Links to what is no exchange fail in the open: nothing hangs, nothing is taken in.

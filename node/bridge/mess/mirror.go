@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -85,7 +86,7 @@ func openLayout(dir string) (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range folders() {
+	for _, f := range thread.Folders() {
 		if err := root.MkdirAll("exchange/"+f, 0o700); err != nil {
 			root.Close()
 			return nil, err
@@ -202,7 +203,7 @@ func (m *mirror) flush(ctx context.Context, root *os.Root) (err error) {
 
 // write puts a thread where its state says, in files that are whole at every moment.
 func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
-	if !validThreadRef(ref) {
+	if !thread.IsThreadRef(ref) {
 		return nil
 	}
 	t, err := m.x.read(ctx, ref, time.Now())
@@ -216,8 +217,8 @@ func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	if err != nil {
 		return err
 	}
-	at := path.Join("exchange", folder(t.Status), ref)
-	for _, f := range folders() {
+	at := path.Join("exchange", thread.FolderOf(t.Status), ref)
+	for _, f := range thread.Folders() {
 		old := path.Join("exchange", f, ref)
 		if old == at {
 			continue
@@ -225,7 +226,7 @@ func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
 		if err := moveThread(root, old, at); err != nil {
 			return err
 		}
-		if err := root.Remove(old + fileEnd); err != nil && !errors.Is(err, fs.ErrNotExist) { // version 1
+		if err := root.Remove(old + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) { // version 1
 			return err
 		}
 		delete(m.seen, old)
@@ -234,12 +235,12 @@ func (m *mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	if err := threadDir(root, at); err != nil {
 		return err
 	}
-	for _, f := range ThreadFiles(t, messages) {
+	for _, f := range thread.ThreadFiles(t, messages) {
 		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
 			return err
 		}
 	}
-	if err := root.Remove(at + fileEnd); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := root.Remove(at + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := m.writeAttachments(ctx, root, at, ref); err != nil {

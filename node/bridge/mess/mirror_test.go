@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -47,11 +48,11 @@ func (s *shelf) sync() {
 }
 
 // at is where something of a thread lies.
-func (s *shelf) at(c Code, ref string, more ...string) string {
-	return filepath.Join(append([]string{s.m.dir, "exchange", folder(c), ref}, more...)...)
+func (s *shelf) at(c thread.Code, ref string, more ...string) string {
+	return filepath.Join(append([]string{s.m.dir, "exchange", thread.FolderOf(c), ref}, more...)...)
 }
 
-func (s *shelf) file(c Code, ref string) string { return s.at(c, ref, threadFileName(0, ref)) }
+func (s *shelf) file(c thread.Code, ref string) string { return s.at(c, ref, threadFileName(0, ref)) }
 
 // add appends a document to a thread's file.
 func (s *shelf) add(name, doc string) {
@@ -75,20 +76,20 @@ func there(name string) bool {
 func TestMirrorGoesOn(t *testing.T) {
 	s := newShelf(t)
 	first, second := s.request("agent", "{intent: look}"), s.request("agent", "{intent: listen}")
-	if err := os.WriteFile(s.at(Received, first), []byte("in the way"), 0o600); err != nil {
+	if err := os.WriteFile(s.at(thread.Received, first), []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.m.sync(t.Context(), s.root); err == nil || !strings.Contains(err.Error(), first) {
 		t.Errorf("the thread that could not be written: %v", err)
 	}
-	if !there(s.file(Received, second)) {
+	if !there(s.file(thread.Received, second)) {
 		t.Error("the other thread was not written")
 	}
-	if err := os.Remove(s.at(Received, first)); err != nil {
+	if err := os.Remove(s.at(thread.Received, first)); err != nil {
 		t.Fatal(err)
 	}
 	s.sync()
-	if !there(s.file(Received, first)) {
+	if !there(s.file(thread.Received, first)) {
 		t.Error("it was not written afterwards")
 	}
 }
@@ -103,7 +104,7 @@ func TestMirrorWritesThroughNoLink(t *testing.T) {
 	if err := os.WriteFile(config, []byte("as it was"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("../../../config", s.at(Received, ref, "."+threadFileName(0, ref)+".tmp")); err != nil {
+	if err := os.Symlink("../../../config", s.at(thread.Received, ref, "."+threadFileName(0, ref)+".tmp")); err != nil {
 		t.Fatal(err)
 	}
 	s.do("agent", "- note: {re: "+ref+", text: more}")
@@ -111,14 +112,14 @@ func TestMirrorWritesThroughNoLink(t *testing.T) {
 	if data, err := os.ReadFile(config); err != nil || string(data) != "as it was" {
 		t.Errorf("config = %q, %v", data, err)
 	}
-	if data, err := os.ReadFile(s.file(Received, ref)); err != nil || !strings.Contains(string(data), "more") {
+	if data, err := os.ReadFile(s.file(thread.Received, ref)); err != nil || !strings.Contains(string(data), "more") {
 		t.Errorf("the thread = %s, %v", data, err)
 	}
 	// A link in the place of the folder that a thread would move to is no folder.
 	if err := os.Mkdir(filepath.Join(s.m.dir, "elsewhere"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("../../elsewhere", s.at(Claimed, ref)); err != nil {
+	if err := os.Symlink("../../elsewhere", s.at(thread.Claimed, ref)); err != nil {
 		t.Fatal(err)
 	}
 	s.executor("bob")
@@ -144,11 +145,11 @@ func TestThreadFileSpeaksOfItsThread(t *testing.T) {
 		"- request: {intent: something else}",
 		"- status: {re: " + ref + ", code: claimed}\n- config: {executor: {id: bob, capabilities: [lockpicking]}}",
 	} {
-		s.add(s.file(Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n"+entry+"\n")
+		s.add(s.file(thread.Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n"+entry+"\n")
 		s.sync()
 	}
-	s.want(ref, Received)
-	if c := s.crew.get("bob"); !slices.ContainsFunc(c.Capabilities, func(n Need) bool { return n.ID == "dig" }) {
+	s.want(ref, thread.Received)
+	if c := s.crew.get("bob"); !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return n.ID == "dig" }) {
 		t.Errorf("bob can %v", c.Capabilities)
 	}
 	if rules := s.crew.routing(); len(rules) != 0 {
@@ -193,29 +194,29 @@ func TestMirrorReadsAgain(t *testing.T) {
 	ref := s.request("agent", "{intent: look, priority: normal}")
 	s.sync()
 	b.down.Store(true)
-	s.add(s.file(Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
+	s.add(s.file(thread.Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
 	_ = s.m.sync(t.Context(), s.root)
 	b.down.Store(false)
-	s.want(ref, Received)
+	s.want(ref, thread.Received)
 	s.sync()
-	s.want(ref, Claimed)
+	s.want(ref, thread.Claimed)
 
 	s.threads = rate.NewBuckets(rate.PerHour(1), 1, 10)
 	s.executor("carol")
 	s.threads.Take("bob", time.Now())
 	s.sync()
-	s.add(s.file(Claimed, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: delegated, delegated_to: carol}\n")
+	s.add(s.file(thread.Claimed, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: delegated, delegated_to: carol}\n")
 	_ = s.m.sync(t.Context(), s.root)
-	s.want(ref, Claimed)
+	s.want(ref, thread.Claimed)
 	s.threads = nil
 	s.sync()
-	s.want(ref, Delegated)
+	s.want(ref, thread.Delegated)
 
 	bad := "2026-02-01-777"
-	if err := os.MkdirAll(s.at(Received, bad), 0o700); err != nil {
+	if err := os.MkdirAll(s.at(thread.Received, bad), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(s.file(Received, bad), []byte("ref: half"), 0o600); err != nil {
+	if err := os.WriteFile(s.file(thread.Received, bad), []byte("ref: half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -224,11 +225,11 @@ func TestMirrorReadsAgain(t *testing.T) {
 	if n := strings.Count(s.log.String(), bad); n != 1 {
 		t.Errorf("a file that cannot be read is named %d times:\n%s", n, s.log)
 	}
-	if err := os.WriteFile(s.file(Received, bad), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", bad)), 0o600); err != nil {
+	if err := os.WriteFile(s.file(thread.Received, bad), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", bad)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.sync()
-	s.want(bad, Claimed)
+	s.want(bad, thread.Claimed)
 }
 
 // A file that is too large is not read, not even a part of it, and one that somebody is still writing is left to them for a
@@ -236,37 +237,37 @@ func TestMirrorReadsAgain(t *testing.T) {
 func TestMirrorLeavesFilesAlone(t *testing.T) {
 	s := newShelf(t)
 	large := "2026-02-01-888"
-	if err := os.MkdirAll(s.at(Received, large), 0o700); err != nil {
+	if err := os.MkdirAll(s.at(thread.Received, large), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	text := strings.ReplaceAll(sample, "2026-02-01-001-a7xk", large) + "---\nfrom: a\nMESS:\n- note: "
-	text += strings.Repeat("x", MaxDocument-len(text)+1)
+	text += strings.Repeat("x", thread.MaxDocument-len(text)+1)
 	for _, want := range []bool{false, true} {
 		if want {
-			text = text[:MaxDocument]
+			text = text[:thread.MaxDocument]
 		}
-		if err := os.WriteFile(s.file(Received, large), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(s.file(thread.Received, large), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if data, err := readBounded(s.root, "exchange/"+folder(Received)+"/"+large+"/"+threadFileName(0, large)); (err == nil) != want || err == nil && len(data) != len(text) {
+		if data, err := readBounded(s.root, "exchange/"+thread.FolderOf(thread.Received)+"/"+large+"/"+threadFileName(0, large)); (err == nil) != want || err == nil && len(data) != len(text) {
 			t.Errorf("%d bytes: read %d, %v", len(text), len(data), err)
 		}
 	}
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
-	s.add(s.file(Received, ref), "from: carl\nreceived: ")
+	s.add(s.file(thread.Received, ref), "from: carl\nreceived: ")
 	s.do("agent", "- note: {re: "+ref+", text: by the window}")
 	s.sync()
-	if data, err := os.ReadFile(s.file(Received, ref)); err != nil || !strings.HasSuffix(string(data), "received: ") {
+	if data, err := os.ReadFile(s.file(thread.Received, ref)); err != nil || !strings.HasSuffix(string(data), "received: ") {
 		t.Errorf("what somebody is writing was written over: %v", err)
 	}
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(s.file(Received, ref), old, old); err != nil {
+	if err := os.Chtimes(s.file(thread.Received, ref), old, old); err != nil {
 		t.Fatal(err)
 	}
 	s.sync()
 	s.sync()
-	if data, err := os.ReadFile(s.file(Received, ref)); err != nil || !strings.Contains(string(data), "by the window") {
+	if data, err := os.ReadFile(s.file(thread.Received, ref)); err != nil || !strings.Contains(string(data), "by the window") {
 		t.Errorf("it was never written: %v", err)
 	}
 }
@@ -277,12 +278,12 @@ func TestMirrorReadsBeforeItWrites(t *testing.T) {
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
-	s.add(s.file(Received, ref), "from: agent\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- note: {re: "+ref+", text: by the window}\n")
+	s.add(s.file(thread.Received, ref), "from: agent\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- note: {re: "+ref+", text: by the window}\n")
 	s.status("bob", ref, "claimed")
 	if err := s.m.flush(t.Context(), s.root); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(s.file(Claimed, ref))
+	data, err := os.ReadFile(s.file(thread.Claimed, ref))
 	if err != nil || !strings.Contains(string(data), "by the window") || !strings.Contains(string(data), "status: claimed") {
 		t.Errorf("the file = %s, %v", data, err)
 	}
@@ -294,18 +295,18 @@ func TestMirrorThreadInTwoFolders(t *testing.T) {
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
-	copied := s.at(Claimed, ref)
-	if err := os.CopyFS(copied, os.DirFS(s.at(Received, ref))); err != nil {
+	copied := s.at(thread.Claimed, ref)
+	if err := os.CopyFS(copied, os.DirFS(s.at(thread.Received, ref))); err != nil {
 		t.Fatal(err)
 	}
-	s.add(s.file(Claimed, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
-	if err := os.WriteFile(s.at(Received, ref, "att-001-image-a.png"), []byte("x"), 0o600); err != nil {
+	s.add(s.file(thread.Claimed, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
+	if err := os.WriteFile(s.at(thread.Received, ref, "att-001-image-a.png"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.sync()
 	s.sync()
-	s.want(ref, Claimed)
-	if there(s.at(Received, ref)) || !there(s.at(Claimed, ref, "att-001-image-a.png")) {
+	s.want(ref, thread.Claimed)
+	if there(s.at(thread.Received, ref)) || !there(s.at(thread.Claimed, ref, "att-001-image-a.png")) {
 		t.Error("the thread is not one again")
 	}
 }
@@ -316,13 +317,13 @@ func TestPurgedThreadStaysGone(t *testing.T) {
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look}")
 	s.status("bob", ref, "declined, reason: no")
-	s.want(ref, Declined)
+	s.want(ref, thread.Declined)
 	s.sync()
 	later := time.Now().Add(s.cfg.Retention + time.Hour)
 	if n, err := s.purge(t.Context(), later); err != nil || n != 1 {
 		t.Fatalf("%d threads went, %v", n, err)
 	}
-	name := s.file(Declined, ref)
+	name := s.file(thread.Declined, ref)
 	data, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)

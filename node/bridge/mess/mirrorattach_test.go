@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // Who works on the files of a thread delivers a photo beside them. What has another name, is a link, or is there already,
@@ -13,14 +15,14 @@ func TestMirrorTakesAttachments(t *testing.T) {
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
 	for name, data := range map[string]string{"att-002-image-photo.jpg": "\xff\xd8\xffphoto", "other.jpg": "x"} {
-		if err := os.WriteFile(s.at(Received, ref, name), []byte(data), 0o600); err != nil {
+		if err := os.WriteFile(s.at(thread.Received, ref, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("/etc/passwd", s.at(Received, ref, "att-002-file-passwd.txt")); err != nil {
+	if err := os.Symlink("/etc/passwd", s.at(thread.Received, ref, "att-002-file-passwd.txt")); err != nil {
 		t.Fatal(err)
 	}
-	s.add(s.file(Received, ref), "from: bob\nreceived: \"2026-02-01T10:00:00Z\"\nMESS:\n- status: {re: "+ref+", code: claimed}\n- response: {re: "+ref+
+	s.add(s.file(thread.Received, ref), "from: bob\nreceived: \"2026-02-01T10:00:00Z\"\nMESS:\n- status: {re: "+ref+", code: claimed}\n- response: {re: "+ref+
 		", content: [{image: {file: att-002-image-photo.jpg, mime: image/jpeg, size: 8}}]}\n")
 	s.sync()
 	a, err := s.Attachment(t.Context(), Owner("test"), ref, "att-002-image-photo.jpg")
@@ -34,17 +36,17 @@ func TestMirrorTakesAttachments(t *testing.T) {
 	if !strings.Contains(s.log.String(), "passwd") {
 		t.Errorf("nobody is told of the link: %s", s.log)
 	}
-	if th := s.thread(ref); th.Status != Claimed || th.Holder != "bob" {
+	if th := s.thread(ref); th.Status != thread.Claimed || th.Holder != "bob" {
 		t.Errorf("the thread is %s of %s", th.Status, th.Holder)
 	}
 	// what is there stays, whatever the file becomes
-	if err := os.WriteFile(s.at(Claimed, ref, "att-002-image-photo.jpg"), []byte("another"), 0o600); err != nil {
+	if err := os.WriteFile(s.at(thread.Claimed, ref, "att-002-image-photo.jpg"), []byte("another"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.add(s.file(Claimed, ref), "from: bob\nreceived: \"2026-02-01T10:01:00Z\"\nMESS:\n- status: {re: "+ref+", code: in_progress}\n")
+	s.add(s.file(thread.Claimed, ref), "from: bob\nreceived: \"2026-02-01T10:01:00Z\"\nMESS:\n- status: {re: "+ref+", code: in_progress}\n")
 	s.sync()
 	if a, err := s.Attachment(t.Context(), Owner("test"), ref, "att-002-image-photo.jpg"); err != nil || string(a.Data) == "another" {
 		t.Errorf("the photo was swapped: %v", err)
 	}
-	s.want(ref, InProgress)
+	s.want(ref, thread.InProgress)
 }

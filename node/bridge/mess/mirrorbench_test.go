@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // threadFolder fills a directory with so many thread folders in one state.
@@ -18,7 +20,7 @@ func threadFolder(tb testing.TB, dir, state string, files int) {
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			tb.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(at, "000-"+ref+fileEnd), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(at, "000-"+ref+thread.FileSuffix), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
 			tb.Fatal(err)
 		}
 	}

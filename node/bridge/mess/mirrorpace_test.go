@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -48,16 +49,16 @@ func TestMirrorLooksWhileItWrites(t *testing.T) {
 		go func() { done <- s.m.run(ctx) }()
 		claim := func(ref string) {
 			t.Helper()
-			if !there(s.file(Received, ref)) {
+			if !there(s.file(thread.Received, ref)) {
 				t.Fatalf("%s is not written", ref)
 			}
-			s.add(s.file(Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
+			s.add(s.file(thread.Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
 			time.Sleep(3 * pollEvery)
-			s.want(ref, Claimed)
+			s.want(ref, thread.Claimed)
 		}
 		time.Sleep(4 * each)
 		claim(refs[0])
-		if there(s.file(Received, refs[threads-1])) {
+		if there(s.file(thread.Received, refs[threads-1])) {
 			t.Error("all was written before the claim: the test says nothing")
 		}
 		time.Sleep(2 * threads * each)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -46,7 +47,9 @@ func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 // maxThreadFiles bounds the files of one thread.
 const maxThreadFiles = 100
 
-func threadFileName(n int, ref string) string { return fmt.Sprintf("%03d-%s%s", n, ref, fileEnd) }
+func threadFileName(n int, ref string) string {
+	return fmt.Sprintf("%03d-%s%s", n, ref, thread.FileSuffix)
+}
 
 // place is where a thread lies, by its name: a folder, or a file of version 1.
 type place struct {
@@ -64,7 +67,7 @@ func places(sub *os.Root) ([]place, error) {
 	names, err := dir.Readdirnames(-1)
 	var out []place
 	for _, name := range names {
-		if ref, flat := strings.CutSuffix(name, fileEnd); validThreadRef(ref) {
+		if ref, flat := strings.CutSuffix(name, thread.FileSuffix); thread.IsThreadRef(ref) {
 			out = append(out, place{ref, flat})
 		}
 	}
@@ -75,7 +78,7 @@ func places(sub *os.Root) ([]place, error) {
 func (p place) stamp(sub *os.Root) (s fileStamp) {
 	name := p.ref
 	if p.flat {
-		name += fileEnd
+		name += thread.FileSuffix
 	}
 	switch info, err := sub.Lstat(name); {
 	case err != nil:
@@ -104,13 +107,13 @@ func due(ref, folder string, n, round int) bool {
 	return turns < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(turns)) == round%turns
 }
 
-var endedFolders = [2]string{folder(Completed), folder(Cancelled)}
+var endedFolders = [2]string{thread.FolderOf(thread.Completed), thread.FolderOf(thread.Cancelled)}
 
 // read takes in what others wrote. all looks at every thread.
 func (m *mirror) read(ctx context.Context, root *os.Root, all bool) error {
 	m.polls++
 	pass := newProgress(m.log)
-	for _, f := range folders() {
+	for _, f := range thread.Folders() {
 		if err := m.readFolder(ctx, root, f, all, &pass); err != nil {
 			return err
 		}
@@ -168,7 +171,7 @@ func (m *mirror) readThread(ctx context.Context, root *os.Root, at string, flat 
 	}
 	parsed, err := readParsed(root, at, flat)
 	if err == nil && !flat {
-		err = m.x.importAttachments(ctx, root, threadPlace{at: at, ref: parsed.thread.Ref}, func(name string, err error) {
+		err = m.x.importAttachments(ctx, root, threadPlace{at: at, ref: parsed.Thread.Ref}, func(name string, err error) {
 			m.log.Warn("an attachment was left alone", "file", name, "error", err)
 		})
 	}
@@ -194,15 +197,15 @@ func retryable(err error) bool {
 }
 
 // readParsed reads the files of a thread whose folder, or file of version 1, is named by at.
-func readParsed(root *os.Root, at string, flat bool) (threadFile, error) {
+func readParsed(root *os.Root, at string, flat bool) (thread.ParsedFile, error) {
 	ref := path.Base(at)
 	files, err := readFiles(root, at, ref, flat)
 	if err != nil {
-		return threadFile{}, err
+		return thread.ParsedFile{}, err
 	}
-	f, err := parseThread(files...)
-	if err == nil && f.thread.Ref != ref {
-		err = bad("envelope.ref", "differs from the name of the file")
+	f, err := thread.ParseFiles(files...)
+	if err == nil && f.Thread.Ref != ref {
+		err = thread.Bad("envelope.ref", "differs from the name of the file")
 	}
 	return f, err
 }
@@ -210,7 +213,7 @@ func readParsed(root *os.Root, at string, flat bool) (threadFile, error) {
 // readFiles reads the files of a thread, each bounded.
 func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
 	if flat {
-		data, err := readBounded(root, at+fileEnd)
+		data, err := readBounded(root, at+thread.FileSuffix)
 		return [][]byte{data}, err
 	}
 	var out [][]byte
@@ -233,8 +236,8 @@ func readBounded(root *os.Root, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	refused := bad("", "the file is no regular one, or too large")
-	if !info.Mode().IsRegular() || info.Size() > MaxDocument {
+	refused := thread.Bad("", "the file is no regular one, or too large")
+	if !info.Mode().IsRegular() || info.Size() > thread.MaxDocument {
 		return nil, refused
 	}
 	f, err := root.Open(name)
@@ -242,8 +245,8 @@ func readBounded(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxDocument+1))
-	if len(data) > MaxDocument {
+	data, err := io.ReadAll(io.LimitReader(f, thread.MaxDocument+1))
+	if len(data) > thread.MaxDocument {
 		return nil, refused
 	}
 	return data, err

@@ -43,7 +43,7 @@ func TestThreadIsKnownByWhatItShows(t *testing.T) {
 	late := labOn(t, l.store) // its index is that of a moment before the commit
 	late.thread(ref)
 	l.do("bob", "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
-	if late.thread(ref).suggestion("s1") == nil {
+	if late.thread(ref).FindSuggestion("s1") == nil {
 		t.Fatal("the suggestion is not there")
 	}
 	late.do("carol", "- reply: {re: s1, accept: true}")

@@ -3,6 +3,8 @@ package mess
 import (
 	"net/http"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // An executor chooses the ids of its suggestions and questions. They do not take the names of the requester's own requests:
@@ -19,16 +21,16 @@ func TestIDsOfOthersTakeNoName(t *testing.T) {
 	l.status("mallory", cellar, "needs_confirmation, action: empty the cellar")
 	l.status("bob", fridge, "needs_confirmation, action: open the fridge")
 	l.do("agent", "- reply: {re: fridge, confirm: true}")
-	l.want(cellar, NeedsConfirmation)
-	l.want(fridge, InProgress)
+	l.want(cellar, thread.NeedsConfirmation)
+	l.want(fridge, thread.InProgress)
 	l.do("agent", "- reply: {re: cellar, confirm: true}")
 	l.status("mallory", cellar, "needs_input, questions: [{field: fridge, question: which one?}]")
 	l.do("agent", "- cancel: {re: fridge}")
-	l.want(cellar, NeedsInput)
-	l.want(fridge, Cancelled)
+	l.want(cellar, thread.NeedsInput)
+	l.want(fridge, thread.Cancelled)
 	// Where they are meant they are found, with our namespace too.
 	l.do("agent", "- reply: {re: fridge, answers: {fridge: the left one}}")
-	l.want(cellar, InProgress)
+	l.want(cellar, thread.InProgress)
 	l.do("agent", "- reply: {re: 'home:fridge', accept: false}")
 	if s := l.thread(cellar).Suggestions[0]; s.Decided != "refused" {
 		t.Errorf("suggestion = %+v", s)
@@ -50,6 +52,6 @@ func TestWaitingForOthersThreads(t *testing.T) {
 		l.refuse(http.StatusBadRequest, "bob", "- request: {intent: peek, constraints: {depends_on: ["+on+"]}}")
 	}
 	own := l.request("eve", "{intent: first}")
-	l.want(l.request("eve", "{intent: then, constraints: {depends_on: ["+own+"]}}"), Waiting)
-	l.want(l.request(ownerID, "{intent: then, constraints: {depends_on: ["+ref+"]}}"), Waiting)
+	l.want(l.request("eve", "{intent: then, constraints: {depends_on: ["+own+"]}}"), thread.Waiting)
+	l.want(l.request(thread.OwnerID, "{intent: then, constraints: {depends_on: ["+ref+"]}}"), thread.Waiting)
 }

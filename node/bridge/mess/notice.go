@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -31,7 +32,7 @@ const (
 const toDirectory = "directory:"
 
 // notify decides who must be told of a message.
-func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
+func (t *tx) notify(th *thread.Thread, from string, e thread.Entry, serial int) {
 	if e.Type == "request" || t.quiet {
 		return // offers say it
 	}
@@ -47,19 +48,19 @@ func (t *tx) notify(th *Thread, from string, e Entry, serial int) {
 
 // isWithheld says whether a status is not told to a peer that asked: nobody here has claimed the thread yet. To say there
 // where it stands here would claim it behind a link, and that one of ours does not want to is not our no (MESS-24).
-func isWithheld(t *Thread, to string, e Entry) bool {
+func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 	p, peer := t.Peers[to]
 	if !peer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {
 		return false
 	}
-	code, _ := ParseCode(e.Body.GetStr("code"))
-	return p.Address != "" || code == Declined
+	code, _ := thread.ParseCode(e.Body.GetStr("code"))
+	return p.Address != "" || code == thread.Declined
 }
 
 // tellOffered has the peers that a thread was sent to, and that have not declined it, take it back, but for one.
-func (t *tx) tellOffered(th *Thread, but string) {
+func (t *tx) tellOffered(th *thread.Thread, but string) {
 	for id, p := range th.Peers {
-		if p.Offered && id != but && th.offeredTo(id) {
+		if p.Offered && id != but && th.IsOfferedTo(id) {
 			t.tell(id, noticeTaken, th.Ref, th.Serial)
 		}
 	}
@@ -87,12 +88,12 @@ func (t *tx) tell(to, kind, ref string, serial int) {
 		return
 	}
 	t.told++
-	if to == ownerID {
+	if to == thread.OwnerID {
 		t.owner[ref] = true
 	}
 	n := Notice{To: to, Kind: kind, Ref: ref, Serial: serial}
 	key := fmt.Sprintf("%019d-%s-%012d", t.now.UnixNano(), ref, t.x.told.Add(1)) // several units may fall into one millisecond
-	t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsNotices, Key: key, Body: encode(n)}, IfRev: store.Any})
+	t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any})
 }
 
 // tellTurns tells the owner's desk of the threads about which the owner can do another thing than before. A notice of
@@ -102,7 +103,7 @@ func (t *tx) tellTurns() {
 		th, was := t.threads[ref], t.was[ref]
 		turn := turnOf(th)
 		if !t.owner[ref] && (turn != was.turn || turn != "" && th.Holder != was.holder) {
-			t.tell(ownerID, noticeTurn, ref, th.Serial)
+			t.tell(thread.OwnerID, noticeTurn, ref, th.Serial)
 		}
 	}
 }
@@ -128,13 +129,13 @@ func (x *Exchange) wakeCourier() {
 }
 
 // offer tells those who may claim a thread and want to be told. An executor with a pattern that matches claims at once.
-func (t *tx) offer(th *Thread) {
+func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)
 	offers := t.x.crew.route(th, t.now)
 	for _, o := range offers {
 		if c := t.x.crew.get(o.ID); o.Told && c != nil && len(c.Preferences.AutoClaim) > 0 && c.autoClaims(th) {
-			th.claim(o.ID, t.now)
+			th.Claim(o.ID, t.now)
 			t.tellState(th)
 			return
 		}
@@ -144,8 +145,8 @@ func (t *tx) offer(th *Thread) {
 			t.tell(o.ID, noticeOffer, th.Ref, th.Serial)
 		}
 	}
-	if th.Requester != ownerID {
-		t.tell(ownerID, noticeOffer, th.Ref, th.Serial)
+	if th.Requester != thread.OwnerID {
+		t.tell(thread.OwnerID, noticeOffer, th.Ref, th.Serial)
 	}
 	if len(offers) == 0 {
 		t.tell(toDirectory, noticeOffer, th.Ref, th.Serial)

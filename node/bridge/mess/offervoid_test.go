@@ -6,12 +6,13 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // sendAway sends a thread of ours to the folder and returns what it is called there.
 func (s *shed) sendAway(here string) (there string) {
 	s.t.Helper()
-	address := bridge.Address{Kind: Kind, Link: "shed", Peer: exchangeID}
+	address := bridge.Address{Kind: Kind, Link: "shed", Peer: thread.ExchangeID}
 	if err := s.home.bridge.offerTo(s.t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
 		s.t.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func (s *shed) sendAway(here string) (there string) {
 	return there
 }
 
-func (s *shed) ends(there string, code Code) {
+func (s *shed) ends(there string, code thread.Code) {
 	s.t.Helper()
 	others := s.side("neighbour")
 	eventually(s.t, there+" "+string(code), func() bool {
@@ -44,17 +45,17 @@ func TestOfferInADirectoryIsVoid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Run("cancelled", func(t *testing.T) {
 				s := newShed(t, inGit, nil)
-				here := s.home.request(ownerID, "{id: saw, intent: lend me a saw}")
+				here := s.home.request(thread.OwnerID, "{id: saw, intent: lend me a saw}")
 				there := s.sendAway(here)
-				s.home.do(ownerID, "- cancel: {re: "+here+", reason: found mine}")
-				s.ends(there, Cancelled)
+				s.home.do(thread.OwnerID, "- cancel: {re: "+here+", reason: found mine}")
+				s.ends(there, thread.Cancelled)
 			})
 			t.Run("expired", func(t *testing.T) {
 				s := newShed(t, inGit, nil)
-				here := s.home.request(ownerID, "{id: saw, intent: lend me a saw, needed_by: \""+time.Now().Add(6*time.Second).UTC().Format(time.RFC3339Nano)+"\"}")
+				here := s.home.request(thread.OwnerID, "{id: saw, intent: lend me a saw, needed_by: \""+time.Now().Add(6*time.Second).UTC().Format(time.RFC3339Nano)+"\"}")
 				there := s.sendAway(here)
-				s.home.reaches(here, Expired)
-				s.ends(there, Cancelled)
+				s.home.reaches(here, thread.Expired)
+				s.ends(there, thread.Cancelled)
 			})
 		})
 	}
@@ -64,19 +65,19 @@ func TestOfferInADirectoryIsVoid(t *testing.T) {
 func TestOfferIsVoid(t *testing.T) {
 	type ending struct {
 		end  func(p *party, ref string)
-		want Code
+		want thread.Code
 	}
 	ends := map[string]ending{
-		"a status":          {func(p *party, ref string) { p.status("client", ref, "cancelled") }, Cancelled},
-		"declined by owner": {func(p *party, ref string) { p.status(ownerID, ref, "declined, reason: not needed") }, Declined},
+		"a status":          {func(p *party, ref string) { p.status("client", ref, "cancelled") }, thread.Cancelled},
+		"declined by owner": {func(p *party, ref string) { p.status(thread.OwnerID, ref, "declined, reason: not needed") }, thread.Declined},
 		"superseded": {func(p *party, ref string) {
-			p.do(ownerID, "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
+			p.do(thread.OwnerID, "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
 			p.do("client", "- reply: {re: s1, accept: true}")
-		}, Superseded},
+		}, thread.Superseded},
 		"handed over": {func(p *party, ref string) {
-			p.do(ownerID, "- suggestion: {id: s1, type: delegate, re: "+ref+", proposed: {executor: eve}, reason: she can}")
+			p.do(thread.OwnerID, "- suggestion: {id: s1, type: delegate, re: "+ref+", proposed: {executor: eve}, reason: she can}")
 			p.do("client", "- reply: {re: s1, accept: true}")
-		}, Delegated},
+		}, thread.Delegated},
 	}
 	for name, c := range ends {
 		for what, claimed := range map[string]bool{"unclaimed": false, "claimed": true} {
@@ -87,11 +88,11 @@ func TestOfferIsVoid(t *testing.T) {
 				home.executor("eve")
 				if claimed {
 					away.status("bob", there, "claimed")
-					home.reaches(ref, Claimed)
+					home.reaches(ref, thread.Claimed)
 				}
 				c.end(home, ref)
 				home.want(ref, c.want)
-				away.reaches(there, Cancelled)
+				away.reaches(there, thread.Cancelled)
 				for _, p := range []*party{home, away} {
 					if n := p.noticesOf("undelivered", ""); n != 0 {
 						t.Errorf("%d messages could not be delivered", n)
@@ -108,7 +109,7 @@ func TestOfferIsVoidWhileItsOwnerIsAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			home, away := pair(t, acl.Approval)
 			ref := home.request("client", "{id: look, intent: look into the fridge}")
-			home.reaches(ref, Held)
+			home.reaches(ref, thread.Held)
 			home.do("client", how)
 			eventually(t, "the end of the question", func() bool {
 				asks, _, err := away.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
@@ -122,9 +123,9 @@ func TestOfferIsVoidWhileItsOwnerIsAsked(t *testing.T) {
 	t.Run("held back", func(t *testing.T) {
 		home, away := pair(t, acl.Open)
 		ref := home.request("client", "{id: look, intent: look into the fridge, confirm_before: true}")
-		home.reaches(ref, Held)
+		home.reaches(ref, thread.Held)
 		there := away.theirs()
 		home.do("client", "- cancel: {re: look}")
-		away.reaches(there, Cancelled)
+		away.reaches(there, thread.Cancelled)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -39,11 +40,11 @@ var errOtherContent = &wire.Error{Code: wire.InvalidMessage, Status: http.Status
 
 // outcome is what is kept of a result.
 type outcome struct {
-	Digest  string     `json:"digest,omitempty"`
-	Mess    wire.Value `json:"mess"`
-	Created []string   `json:"created,omitempty"`
-	Ref     string     `json:"ref,omitempty"`
-	Status  Code       `json:"status,omitempty"`
+	Digest  string      `json:"digest,omitempty"`
+	Mess    wire.Value  `json:"mess"`
+	Created []string    `json:"created,omitempty"`
+	Ref     string      `json:"ref,omitempty"`
+	Status  thread.Code `json:"status,omitempty"`
 }
 
 // again returns the kept answer of a block; found is false where it is new.
@@ -67,7 +68,7 @@ func (x *Exchange) again(ctx context.Context, o *Once) (r Result, found bool, er
 	}
 	r = Result{Created: kept.Created, ref: kept.Ref, status: kept.Status}
 	if kept.Mess.Len() > 0 {
-		r.Answers, err = FromTree(kept.Mess)
+		r.Answers, err = thread.FromTree(kept.Mess)
 	}
 	return r, true, err
 }
@@ -79,12 +80,12 @@ func (t *tx) remember(o *Once) error {
 		return nil
 	}
 	r := t.result
-	body := encode(outcome{Digest: o.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.ref, Status: r.status})
+	body := thread.Encode(outcome{Digest: o.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.ref, Status: r.status})
 	if len(body) > maxKept {
 		if len(t.changes) == 0 && len(t.order) == 0 {
 			return nil
 		}
-		return tooLarge("the answer is too large to be kept: send queries in a block of their own")
+		return thread.TooLarge("the answer is too large to be kept: send queries in a block of their own")
 	}
 	c := store.Change{Record: store.Record{NS: nsSeen, Key: o.key, Body: body, Expires: t.now.Add(o.keep)}}
 	if o.of != "" {
@@ -120,7 +121,7 @@ func (r *call) once(body wire.Value) (*Once, error) {
 		return nil, nil
 	}
 	if len(list) > 1 || !onceForm.MatchString(list[0]) {
-		return nil, bad("Idempotency-Key", "must be one of 1 to 255 printable characters")
+		return nil, thread.Bad("Idempotency-Key", "must be one of 1 to 255 printable characters")
 	}
 	o := &Once{
 		key:    "call/" + idKey(r.who.ID, list[0]),

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -50,7 +51,7 @@ func TestSentAgain(t *testing.T) {
 	again(200, bob, "PATCH", "requests/"+ref, `{"status":"in_progress","message":"half of it"}`, "half", "If-Match", tag(s.lab.thread(ref)))
 	serial := s.lab.thread(ref).Serial
 	again(200, bob, "PATCH", "requests/"+ref, `{"status":"completed","message":"done"}`, "done")
-	if th := s.lab.want(ref, Completed); th.Serial != serial+1 {
+	if th := s.lab.want(ref, thread.Completed); th.Serial != serial+1 {
 		t.Errorf("%d messages, want %d", th.Serial, serial+1)
 	}
 	again(200, bob, "PATCH", "requests/"+ref, `{"status":"in_progress","message":"half of it"}`, "half", "If-Match", `"1"`) // as it was then

@@ -2,6 +2,7 @@ package mess
 
 import (
 	"errors"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"io/fs"
 	"maps"
 	"os"
@@ -19,7 +20,7 @@ type ownFile struct {
 }
 
 // readOwn reads the files that a block names, where a folder for them is configured; else the references stay text.
-func (t *tx) readOwn(b Block) error {
+func (t *tx) readOwn(b thread.Block) error {
 	t.own = maps.Clone(t.opts.Files)
 	if t.x.cfg.Files == "" || !t.who.Owner {
 		return nil
@@ -36,11 +37,11 @@ func (t *tx) readOwn(b Block) error {
 			}
 			name, ok := strings.CutPrefix(uri[5:], "//")
 			if !ok {
-				return bad(entryPath(i, e)+"."+contentKey[e.Type], "a file is named by file://NAME")
+				return thread.Bad(thread.EntryPath(i, e)+"."+contentKey[e.Type], "a file is named by file://NAME")
 			}
 			f, err := readOwn(t.x.cfg.Files, name)
 			if err != nil {
-				return at400(err, entryPath(i, e)+"."+contentKey[e.Type])
+				return at400(err, thread.EntryPath(i, e)+"."+contentKey[e.Type])
 			}
 			if t.own == nil {
 				t.own = map[string]ownFile{}
@@ -56,30 +57,30 @@ func readOwn(dir, name string) (f ownFile, err error) {
 	const outside = "must lie in the folder mess.attachments, without .. or %"
 	if filepath.IsAbs(name) {
 		if name, err = filepath.Rel(dir, name); err != nil {
-			return f, bad("", outside)
+			return f, thread.Bad("", outside)
 		}
 	}
 	if !filepath.IsLocal(name) || strings.ContainsAny(name, "%\x00\\") {
-		return f, bad("", outside)
+		return f, thread.Bad("", outside)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return f, bad("", "mess.attachments cannot be opened")
+		return f, thread.Bad("", "mess.attachments cannot be opened")
 	}
 	defer root.Close()
 	info, err := root.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return f, bad("", "names no file")
+		return f, thread.Bad("", "names no file")
 	case err != nil:
-		return f, bad("", outside)
+		return f, thread.Bad("", outside)
 	case !info.Mode().IsRegular() || info.Size() == 0:
-		return f, bad("", "must be a file that is not empty")
+		return f, thread.Bad("", "must be a file that is not empty")
 	case info.Size() > maxUpload:
-		return f, tooLarge("the file is larger than 10 MiB")
+		return f, thread.TooLarge("the file is larger than 10 MiB")
 	}
 	if f.data, err = root.ReadFile(name); err != nil {
-		return f, bad("", "cannot be read")
+		return f, thread.Bad("", "cannot be read")
 	}
 	f.name = filepath.Base(name)
 	_, f.mime = sniff(f.data)

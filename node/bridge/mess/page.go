@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -67,14 +68,14 @@ func (p *pages) waiting(context.Context) int {
 	if p.x.load() != nil {
 		return 0
 	}
-	return min(p.x.index.length("state:"+string(Received)), httpapi.MaxCount)
+	return min(p.x.index.length("state:"+string(thread.Received)), httpapi.MaxCount)
 }
 
 const pageSize = 30
 
 type threadsView struct {
-	State   Code   // "" for all
-	States  []Code // those that threads are in, and "" for all
+	State   thread.Code   // "" for all
+	States  []thread.Code // those that threads are in, and "" for all
 	Threads []threadRow
 	Next    string
 }
@@ -85,14 +86,14 @@ type threadRow struct {
 }
 
 func (p *pages) list(c echo.Context) error {
-	view := threadsView{States: []Code{""}}
-	if code, ok := ParseCode(c.QueryParam("state")); ok {
+	view := threadsView{States: []thread.Code{""}}
+	if code, ok := thread.ParseCode(c.QueryParam("state")); ok {
 		view.State = code
 	}
 	if err := p.x.load(); err != nil {
 		return err
 	}
-	for _, code := range Codes() {
+	for _, code := range thread.Codes() {
 		if code == view.State || p.x.index.length("state:"+string(code)) > 0 {
 			view.States = append(view.States, code)
 		}
@@ -115,14 +116,14 @@ func (p *pages) list(c echo.Context) error {
 }
 
 type threadPage struct {
-	Thread      *Thread
+	Thread      *thread.Thread
 	Messages    []messageRow
 	CanClaim    bool
 	CanComplete bool
 	CanFail     bool
 	CanCancel   bool
 	MustConfirm bool
-	Questions   []Question
+	Questions   []thread.Question
 	Suggestion  *suggestionView
 }
 
@@ -140,12 +141,12 @@ func (p *pages) show(c echo.Context) error {
 		return err
 	}
 	view := threadPage{
-		Thread: t, CanClaim: t.claimable(), CanCancel: t.Status.Open() && t.Requester == ownerID,
-		CanComplete: t.Holder == ownerID && slices.Contains(holderMay[t.Status], Completed),
-		CanFail:     t.Holder == ownerID && slices.Contains(holderMay[t.Status], Failed),
-		MustConfirm: t.Requester == ownerID && t.Status == NeedsConfirmation,
+		Thread: t, CanClaim: t.IsClaimable(), CanCancel: t.Status.Open() && t.Requester == thread.OwnerID,
+		CanComplete: t.Holder == thread.OwnerID && slices.Contains(thread.HolderMay[t.Status], thread.Completed),
+		CanFail:     t.Holder == thread.OwnerID && slices.Contains(thread.HolderMay[t.Status], thread.Failed),
+		MustConfirm: t.Requester == thread.OwnerID && t.Status == thread.NeedsConfirmation,
 	}
-	if t.Requester == ownerID && t.Status == NeedsInput {
+	if t.Requester == thread.OwnerID && t.Status == thread.NeedsInput {
 		view.Questions = t.Questions
 	}
 	if strings.HasPrefix(turnOf(t), Suggested) {
@@ -175,7 +176,7 @@ func (p *pages) image(c echo.Context) error {
 	}
 	_, mime := sniff(a.Data)
 	if !safeImages[mime] || len(a.Data) > maxUpload {
-		return missing("there is no such picture")
+		return thread.Missing("there is no such picture")
 	}
 	h := c.Response().Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -198,10 +199,10 @@ func (p *pages) act(c echo.Context) error {
 		err = r.ParseForm()
 	}
 	if _, over := errors.AsType[*http.MaxBytesError](err); over {
-		return tooLarge("the photo is larger than 10 MiB")
+		return thread.TooLarge("the photo is larger than 10 MiB")
 	}
 	if err != nil {
-		return bad("", "the form is not acceptable")
+		return thread.Bad("", "the form is not acceptable")
 	}
 	if r.MultipartForm != nil {
 		defer r.MultipartForm.RemoveAll()
@@ -225,11 +226,11 @@ func (p *pages) act(c echo.Context) error {
 	switch c.FormValue("do") {
 	case "answer", "confirm", "refuse": // these mean what the page showed
 		if opts.IfSerial, err = strconv.Atoi(c.FormValue("serial")); err != nil || opts.IfSerial < 1 {
-			return bad("serial", "does not say what is answered: read the thread again")
+			return thread.Bad("serial", "does not say what is answered: read the thread again")
 		}
 	case "accept", "turndown":
 		if opts.IfTurn = c.FormValue("turn"); !strings.HasPrefix(opts.IfTurn, Suggested) {
-			return bad("turn", "does not say what is answered: read the thread again")
+			return thread.Bad("turn", "does not say what is answered: read the thread again")
 		}
 	}
 	if _, err := p.x.Do(ctx, Owner("page"), block, opts); err != nil {
@@ -239,44 +240,44 @@ func (p *pages) act(c echo.Context) error {
 }
 
 // block is what a form says, as MESS.
-func (p *pages) block(c echo.Context, t *Thread) (Block, error) {
+func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
 	said := strings.TrimSpace(c.FormValue("text"))
 	text := wire.Text(c.FormValue("text"))
-	status := func(code Code, more ...wire.Member) (Block, error) {
+	status := func(code thread.Code, more ...wire.Member) (thread.Block, error) {
 		body := re.With("code", wire.Text(string(code)))
 		for _, m := range more {
 			body = body.With(m.Key, m.Value)
 		}
-		return Block{{Type: "status", Body: body}}, nil
+		return thread.Block{{Type: "status", Body: body}}, nil
 	}
-	reply := func(key string, v wire.Value) (Block, error) {
-		return Block{{Type: "reply", Body: re.With(key, v)}}, nil
+	reply := func(key string, v wire.Value) (thread.Block, error) {
+		return thread.Block{{Type: "reply", Body: re.With(key, v)}}, nil
 	}
 	switch c.FormValue("do") {
 	case "claim":
-		return status(Claimed)
+		return status(thread.Claimed)
 	case "decline":
-		return status(Declined, wire.Member{Key: "reason", Value: wire.Text(cmp.Or(said, "the owner declined"))})
+		return status(thread.Declined, wire.Member{Key: "reason", Value: wire.Text(cmp.Or(said, "the owner declined"))})
 	case "fail", "giveback": // who took it on says why it is not done
 		if said == "" {
-			return nil, bad("text", "say why: whoever asked is told")
+			return nil, thread.Bad("text", "say why: whoever asked is told")
 		}
-		code := Failed
+		code := thread.Failed
 		if c.FormValue("do") == "giveback" {
-			code = Declined
+			code = thread.Declined
 		}
 		return status(code, wire.Member{Key: "reason", Value: wire.Text(said)})
 	case "ask":
-		return status(NeedsInput, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(
+		return status(thread.NeedsInput, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(
 			wire.Member{Key: "field", Value: wire.Text("answer")}, wire.Member{Key: "question", Value: text}))})
 	case "complete":
 		content, err := p.result(c, t)
-		return Block{{Type: "response", Body: re.With("content", content)}}, err
+		return thread.Block{{Type: "response", Body: re.With("content", content)}}, err
 	case "answer":
 		answers := wire.Obj()
 		for i, q := range t.Questions {
-			answers = answers.With(q.ID, wire.Text(c.FormValue("q"+itoa(i))))
+			answers = answers.With(q.ID, wire.Text(c.FormValue("q"+strconv.Itoa(i))))
 		}
 		return reply("answers", answers)
 	case "confirm", "refuse":
@@ -287,19 +288,19 @@ func (p *pages) block(c echo.Context, t *Thread) (Block, error) {
 		}
 		return reply("accept", wire.Bool(c.FormValue("do") == "accept"))
 	case "cancel":
-		return Block{{Type: "cancel", Body: re}}, nil
+		return thread.Block{{Type: "cancel", Body: re}}, nil
 	}
-	return nil, bad("do", "names nothing that can be done")
+	return nil, thread.Bad("do", "names nothing that can be done")
 }
 
 // result is what a form delivers: words, and a photo that is stored first.
-func (p *pages) result(c echo.Context, t *Thread) (wire.Value, error) {
+func (p *pages) result(c echo.Context, t *thread.Thread) (wire.Value, error) {
 	var content []wire.Value
 	if file, head, err := c.Request().FormFile("photo"); err == nil {
 		defer file.Close()
 		data, err := io.ReadAll(file)
 		if err != nil {
-			return wire.Value{}, bad("photo", "could not be read")
+			return wire.Value{}, thread.Bad("photo", "could not be read")
 		}
 		if len(data) > 0 {
 			entry, err := p.x.Upload(c.Request().Context(), Owner("page"), t.Ref, head.Filename, data)
@@ -313,7 +314,7 @@ func (p *pages) result(c echo.Context, t *Thread) (wire.Value, error) {
 		content = append(content, wire.Text(text))
 	}
 	if len(content) == 0 && c.FormValue("bare") == "" {
-		return wire.Value{}, bad("text", "say what came of it, add a photo, or tick that there is nothing to say but that it is done")
+		return wire.Value{}, thread.Bad("text", "say what came of it, add a photo, or tick that there is nothing to say but that it is done")
 	}
 	if len(content) == 0 {
 		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
@@ -67,9 +68,9 @@ func TestPageIsLive(t *testing.T) {
 	tab.Shows("what is in the fridge?")
 	l.request("agent", "{intent: water the roses}")
 	tab.Shows("water the roses")
-	l.status(ownerID, ref, "claimed")
+	l.status(thread.OwnerID, ref, "claimed")
 	tab.Do(chromedp.Navigate(base+"/mess/"+ref), chromedp.SendKeys("#question", "Which shelf"))
-	l.status(ownerID, ref, "in_progress, message: on my way")
+	l.status(thread.OwnerID, ref, "in_progress, message: on my way")
 	tab.Shows("on my way")
 	tab.Until(`document.querySelector(".facts .tag").innerText === "in_progress"`)
 	if got := browsertest.Eval[string](tab, `document.querySelector("#question").value`); got != "Which shelf" {
@@ -86,7 +87,7 @@ func TestPageInBrowser(t *testing.T) {
 	tab, base := openPage(t, l)
 	photo := filepath.Join(t.TempDir(), "photo.png")
 	data := noisy(t, photo)
-	if len(data) < maxInline {
+	if len(data) < thread.MaxInline {
 		t.Fatalf("the photo has %d bytes", len(data))
 	}
 	long := strings.Repeat("Donaudampfschifffahrt", 12)
@@ -109,13 +110,13 @@ func TestPageInBrowser(t *testing.T) {
 	tab.Until(fits + " && " + inside + " && " + words)
 	tab.Click("#claim")
 	tab.Do(chromedp.WaitVisible("#complete"))
-	l.want(ref, Claimed)
+	l.want(ref, thread.Claimed)
 	tab.Until(fits)
 	tab.Do(chromedp.SetUploadFiles("#photo", []string{photo}), chromedp.SendKeys("#result", "milk and eggs"))
 	tab.Click("#complete")
 	tab.Until(`document.querySelectorAll("img.photo").length === 2 && [...document.querySelectorAll("img.photo")].every(i => i.naturalWidth === 900)`)
 	tab.Until(fits + ` && document.body.innerText.includes("milk and eggs")`)
-	if th := l.want(ref, Completed); th.Holder != ownerID {
+	if th := l.want(ref, thread.Completed); th.Holder != thread.OwnerID {
 		t.Errorf("holder = %q", th.Holder)
 	}
 }

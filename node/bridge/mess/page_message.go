@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
@@ -36,9 +37,9 @@ var (
 const maxShownText = 2000
 
 // viewMessage sorts a message into texts, pictures of our own store and other files.
-func viewMessage(ref string, m Message) messageRow {
+func viewMessage(ref string, m thread.Message) messageRow {
 	row := messageRow{From: m.From, At: m.At}
-	b, err := FromTree(m.Mess)
+	b, err := thread.FromTree(m.Mess)
 	if err != nil {
 		return row
 	}
@@ -98,7 +99,7 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 	}
 	file := v.GetStr("file")
 	switch {
-	case file != "" && kind == "image" && safeImages[v.GetStr("mime")] && attachmentName.MatchString(file):
+	case file != "" && kind == "image" && safeImages[v.GetStr("mime")] && thread.AttachmentName.MatchString(file):
 		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(file))
 	case file != "":
 		r.Files = append(r.Files, file)
@@ -112,11 +113,11 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 // inline shows a picture that came within the message. Its type is judged by its bytes, and the address is written anew
 // from them: nothing that its sender wrote stands in it.
 func (r *messageRow) inline(kind, uri, name string) {
-	mime, text, err := splitData(uri)
+	mime, text, err := thread.SplitData(uri)
 	if err != nil {
 		return
 	}
-	data, err := strictBase64.DecodeString(text)
+	data, err := thread.StrictBase64.DecodeString(text)
 	if err != nil {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
 	"github.com/agentmesh/agentmesh/store"
@@ -28,8 +29,8 @@ var suggestionWords = map[string]string{
 }
 
 // suggestion shows all of the newest suggestion: what is decided about is not shortened.
-func (p *pages) suggestion(ctx context.Context, t *Thread) (*suggestionView, error) {
-	s := t.Suggestions[t.suggested()-1]
+func (p *pages) suggestion(ctx context.Context, t *thread.Thread) (*suggestionView, error) {
+	s := t.Suggestions[t.OpenSuggestion()-1]
 	view := &suggestionView{By: s.By, What: suggestionWords[s.Type], Reason: s.Reason, Turn: turnOf(t)}
 	if s.Type == "merge" {
 		for _, ref := range s.Re {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -47,7 +48,7 @@ func TestPage(t *testing.T) {
 	if resp, _ := call("POST", page, form, []byte(url.Values{"do": {"claim"}}.Encode())); resp.StatusCode != http.StatusSeeOther {
 		t.Errorf("claim: %d", resp.StatusCode)
 	}
-	l.want(ref, Claimed)
+	l.want(ref, thread.Claimed)
 	var photo bytes.Buffer
 	if err := jpeg.Encode(&photo, image.NewGray(image.Rect(0, 0, 8, 8)), nil); err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func TestPage(t *testing.T) {
 	if code := send(photo.Bytes()); code != http.StatusSeeOther {
 		t.Fatalf("complete: %d", code)
 	}
-	l.want(ref, Completed)
+	l.want(ref, thread.Completed)
 	_, text := call("GET", page, "", nil)
 	_, rest, ok := strings.Cut(text, `<img class="photo" src="`)
 	src, _, _ := strings.Cut(rest, `"`)
@@ -128,7 +129,7 @@ func TestPageShowsEverything(t *testing.T) {
 - review: {content: five stars}
 - answer: {id: which-door, value: the left one}
 `)
-	row := viewMessage("2026-02-01-001", Message{Mess: b.Tree()})
+	row := viewMessage("2026-02-01-001", thread.Message{Mess: b.Tree()})
 	all := strings.Join(row.Texts, "\n")
 	for _, want := range []string{"ladder", "shells: 7", "confirm_before: true", "the cellar", "expires", "shed", "no_ladder", "recoverable: true",
 		"climb", "reversible: false", "jump", "faster", "a word", "five stars", "which-door"} {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -82,8 +83,8 @@ func TestPageStates(t *testing.T) {
 		t.Errorf("states of nothing: %v", got)
 	}
 	c.request("agent", "{intent: look, constraints: {timing: {not_before: '2100-01-01T00:00:00Z'}}}")
-	for code, more := range map[Code]string{Retrying: ", attempt: 1, max_attempts: 2, next_attempt: 5m", Partial: ", completed: [a], remaining: [b]",
-		Delegated: ", delegated_to: 'elsewhere:x'", Declined: ", reason: no"} {
+	for code, more := range map[thread.Code]string{thread.Retrying: ", attempt: 1, max_attempts: 2, next_attempt: 5m", thread.Partial: ", completed: [a], remaining: [b]",
+		thread.Delegated: ", delegated_to: 'elsewhere:x'", thread.Declined: ", reason: no"} {
 		ref := c.request("agent", "{intent: look}")
 		c.status("bob", ref, "claimed")
 		c.status("bob", ref, string(code)+more)
@@ -108,26 +109,26 @@ func TestPageDoneSaysWhat(t *testing.T) {
 	if text := c.post(400, ref, "do", "complete", "text", " \n"); !strings.Contains(text, "say what came of it") {
 		t.Errorf("refusal:\n%s", text)
 	}
-	c.want(ref, Claimed)
+	c.want(ref, thread.Claimed)
 	c.post(303, ref, "do", "complete", "bare", "yes")
-	c.want(ref, Completed)
+	c.want(ref, thread.Completed)
 }
 
 // Who took a request on can say that it failed, or that it will not be done after all, and says why.
 func TestPageFailsWithAReason(t *testing.T) {
-	for do, code := range map[string]Code{"fail": Failed, "giveback": Declined} {
+	for do, code := range map[string]thread.Code{"fail": thread.Failed, "giveback": thread.Declined} {
 		c := newClerk(t)
 		ref := c.request("agent", "{intent: look}")
 		if strings.Contains(c.page("/"+ref), `value="fail"`) {
 			t.Error("it can fail before it is claimed")
 		}
 		c.post(303, ref, "do", "claim")
-		c.status(ownerID, ref, "needs_input, questions: [{field: a, question: b}]")
+		c.status(thread.OwnerID, ref, "needs_input, questions: [{field: a, question: b}]")
 		if text := c.page("/" + ref); !strings.Contains(text, `value="`+do+`"`) {
 			t.Errorf("the page cannot say it:\n%s", text)
 		}
 		c.post(400, ref, "do", do, "text", " ")
-		c.want(ref, NeedsInput)
+		c.want(ref, thread.NeedsInput)
 		c.post(303, ref, "do", do, "text", "the door is locked")
 		c.want(ref, code)
 		if got := c.reason(ref); got != "the door is locked" {
@@ -146,7 +147,7 @@ func TestPageDeclineSaysWhat(t *testing.T) {
 		t.Errorf("the page does not say what a decline is:\n%s%s", claim, decline)
 	}
 	c.post(303, ref, "do", "decline", "text", "we are away")
-	c.want(ref, Declined)
+	c.want(ref, thread.Declined)
 	if got := c.reason(ref); got != "we are away" {
 		t.Errorf("reason = %q", got)
 	}
@@ -162,7 +163,7 @@ func TestPageSuggestions(t *testing.T) {
 	c := newClerk(t)
 	c.executor("bob")
 	c.executor("eve")
-	one, two := c.request(ownerID, "{intent: look into the fridge}"), c.request(ownerID, "{intent: look into the cellar}")
+	one, two := c.request(thread.OwnerID, "{intent: look into the fridge}"), c.request(thread.OwnerID, "{intent: look into the cellar}")
 	c.do("bob", "- suggestion: {id: m, type: merge, re: ["+one+", "+two+"], proposed: {intent: '<b>both</b>', note: "+strings.Repeat("much ", 1000)+"}, reason: \"one way\u202e\"}\n")
 	text := c.page("/" + one)
 	for _, want := range []string{"one request of several", "look into the cellar", "&lt;b&gt;both", strings.Repeat("much ", 999) + "much", "one way", "Accept", "Refuse"} {
@@ -176,13 +177,13 @@ func TestPageSuggestions(t *testing.T) {
 	c.post(400, one, "do", "accept")
 	c.post(400, one, "do", "accept", "turn", "answer/1")
 	c.post(409, one, "do", "accept", "turn", "suggestion/2")
-	c.want(one, Received)
+	c.want(one, thread.Received)
 	c.post(303, one, "do", "accept", "turn", "suggestion/1", "text", "good idea")
-	c.want(one, Superseded)
-	c.want(two, Superseded)
+	c.want(one, thread.Superseded)
+	c.want(two, thread.Superseded)
 
 	for kind, proposed := range map[string]string{"split": "[the top, {intent: the bottom, priority: urgent}]", "delegate": "{executor: eve}", "defer": "2h", "alternative": "tea"} {
-		ref := c.request(ownerID, "{intent: look}")
+		ref := c.request(thread.OwnerID, "{intent: look}")
 		c.do("bob", "- suggestion: {id: s, type: "+kind+", re: "+ref+", proposed: "+proposed+"}\n")
 		if text := c.page("/" + ref); !strings.Contains(text, suggestionWords[kind]) || !strings.Contains(text, `value="suggestion/1"`) {
 			t.Errorf("%s:\n%s", kind, text)
@@ -203,7 +204,7 @@ func TestPageFormsInBrowser(t *testing.T) {
 	l := newLab(t)
 	tab, base := openPage(t, l)
 	l.executor("bob")
-	for _, code := range Codes() {
+	for _, code := range thread.Codes() {
 		ref := l.request("agent", "{intent: look}")
 		th := l.thread(ref)
 		th.Status, th.Version = code, th.Version+1
@@ -221,25 +222,25 @@ func TestPageFormsInBrowser(t *testing.T) {
 	tab.Until(fits)
 	tab.Click("#decline")
 	tab.Shows("we are away")
-	l.want(ref, Declined)
+	l.want(ref, thread.Declined)
 
 	ref = l.request("agent", "{intent: look}")
-	l.status(ownerID, ref, "claimed")
+	l.status(thread.OwnerID, ref, "claimed")
 	tab.Do(chromedp.Navigate(base + "/mess/" + ref))
 	tab.Until(fits + ` && document.querySelector("#bare").getBoundingClientRect().width < 40`)
 	tab.Click("#fail") // without a reason the browser sends nothing
 	tab.Do(chromedp.SendKeys("#why", "the door is locked"))
 	tab.Click("#fail")
 	tab.Until(`document.querySelector(".facts .tag").innerText === "failed"`)
-	l.want(ref, Failed)
+	l.want(ref, thread.Failed)
 
-	ref = l.request(ownerID, "{intent: look}")
+	ref = l.request(thread.OwnerID, "{intent: look}")
 	l.do("bob", "- suggestion: {id: s, type: split, re: "+ref+", proposed: [the top, the "+strings.Repeat("Donaudampfschifffahrt", 12)+"]}\n")
 	tab.Do(chromedp.Navigate(base + "/mess/" + ref))
 	tab.Until(fits)
 	tab.Click("#accept")
 	tab.Until(`document.querySelector(".facts .tag").innerText === "superseded"`)
-	if parts := l.want(ref, Superseded).Successors; len(parts) != 2 {
+	if parts := l.want(ref, thread.Superseded).Successors; len(parts) != 2 {
 		t.Errorf("parts = %v", parts)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -115,7 +116,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-func (p *party) reaches(ref string, code Code) *Thread {
+func (p *party) reaches(ref string, code thread.Code) *thread.Thread {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), ref+" "+string(code), func() bool { return p.thread(ref).Status == code })
 	return p.thread(ref)

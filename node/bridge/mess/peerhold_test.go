@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // A peer whose owner let the request in, and is now asked about the job, holds it: the late ack of the request does not
@@ -11,16 +12,16 @@ import (
 func TestPeerHoldsAfterItsApproval(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{id: look, intent: look into the fridge, confirm_before: true}")
-	home.reaches(ref, Held)
+	home.reaches(ref, thread.Held)
 	away.decide("message", acl.Approve)
 	there := away.theirs()
-	away.want(there, Held)
-	eventually(t, "the peer's hold", func() bool { return home.thread(ref).Parked == parkedPeer })
-	home.want(ref, Held)
+	away.want(there, thread.Held)
+	eventually(t, "the peer's hold", func() bool { return home.thread(ref).Parked == thread.ParkedPeer })
+	home.want(ref, thread.Held)
 	away.decide(askHeld, acl.Approve)
-	home.reaches(ref, Received)
+	home.reaches(ref, thread.Received)
 	away.status("bob", there, "claimed")
-	home.reaches(ref, Claimed)
+	home.reaches(ref, thread.Claimed)
 }
 
 // One cancel may name a thread twice, by its ref and as the last one.
@@ -29,8 +30,8 @@ func TestCancelNamesTwice(t *testing.T) {
 	first := l.request("alice", "{id: a, intent: buy milk}")
 	last := l.request("alice", "{id: b, intent: buy eggs}")
 	l.do("alice", "- cancel: {re: [a, b, last, "+last+"]}")
-	l.want(first, Cancelled)
-	if th := l.want(last, Cancelled); th.Serial != 2 {
+	l.want(first, thread.Cancelled)
+	if th := l.want(last, thread.Cancelled); th.Serial != 2 {
 		t.Errorf("the thread has %d messages, want the request and one cancel", th.Serial)
 	}
 }

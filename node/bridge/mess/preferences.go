@@ -5,9 +5,11 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -34,17 +36,17 @@ type Notification struct {
 }
 
 // wants says whether the executor wants to be told of a new request.
-func (c *candidate) wants(t *Thread, now time.Time) bool {
+func (c *candidate) wants(t *thread.Thread, now time.Time) bool {
 	p := c.Preferences
 	urgent := t.Priority == "urgent"
 	switch {
 	case t.Requester == c.ID:
 		return false
-	case p.MinPriority != "" && rank(t.Priority) < rank(p.MinPriority):
+	case p.MinPriority != "" && thread.PriorityRank(t.Priority) < thread.PriorityRank(p.MinPriority):
 		return false
-	case p.MinPriority == "" && rank(t.Priority) < rank("normal"):
+	case p.MinPriority == "" && thread.PriorityRank(t.Priority) < thread.PriorityRank("normal"):
 		return false
-	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n Need) bool { return slices.Contains(p.Filter, n.ID) }):
+	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n thread.Need) bool { return slices.Contains(p.Filter, n.ID) }):
 		return false
 	}
 	return urgent || !p.Quiet.at(now, c.quiet)
@@ -65,52 +67,52 @@ func (q QuietHours) at(now time.Time, zone *time.Location) bool {
 var clockForm = regexp.MustCompile(`^([01]\d|2[0-3]):[0-5]\d$`)
 
 // readPreferences reads those of a registration.
-func readPreferences(f *fields, key string) Preferences {
-	g := f.sub(key)
+func readPreferences(f *thread.Fields, key string) Preferences {
+	g := f.Sub(key)
 	if g == nil {
 		return Preferences{}
 	}
-	p := Preferences{MinPriority: g.oneOf("min_priority", "", priorities...), Filter: g.texts("capability_filter", 100)}
-	for i, pattern := range g.list("auto_claim_patterns", 20) {
+	p := Preferences{MinPriority: g.OneOf("min_priority", "", thread.Priorities...), Filter: g.Texts("capability_filter", 100)}
+	for i, pattern := range g.List("auto_claim_patterns", 20) {
 		s, ok := pattern.Str()
-		g.check(ok && len(s) <= 256, "auto_claim_patterns["+itoa(i)+"]", "must be a text of at most 256 bytes")
+		g.Check(ok && len(s) <= 256, "auto_claim_patterns["+strconv.Itoa(i)+"]", "must be a text of at most 256 bytes")
 		p.AutoClaim = append(p.AutoClaim, s)
 	}
-	if g.err == nil {
+	if g.Err == nil {
 		_, err := compilePatterns(p.AutoClaim)
-		g.check(err == nil, "auto_claim_patterns", "must be regular expressions (RE2), and not too large together")
+		g.Check(err == nil, "auto_claim_patterns", "must be regular expressions (RE2), and not too large together")
 	}
-	if q := g.sub("quiet_hours"); q != nil {
-		p.Quiet.Enabled, _ = q.boolean("enabled")
-		p.Quiet.Start, p.Quiet.End = q.text("start", 5), q.text("end", 5)
-		p.Quiet.Timezone = q.text("timezone", 64)
-		q.check(!p.Quiet.Enabled || clockForm.MatchString(p.Quiet.Start) && clockForm.MatchString(p.Quiet.End), "start", "start and end must be times such as 22:00")
-		q.check(p.Quiet.Timezone == "" || validZone(p.Quiet.Timezone), "timezone", "must be a name such as Europe/Berlin")
-		g.join(q)
+	if q := g.Sub("quiet_hours"); q != nil {
+		p.Quiet.Enabled, _ = q.Boolean("enabled")
+		p.Quiet.Start, p.Quiet.End = q.Text("start", 5), q.Text("end", 5)
+		p.Quiet.Timezone = q.Text("timezone", 64)
+		q.Check(!p.Quiet.Enabled || clockForm.MatchString(p.Quiet.Start) && clockForm.MatchString(p.Quiet.End), "start", "start and end must be times such as 22:00")
+		q.Check(p.Quiet.Timezone == "" || thread.IsZone(p.Quiet.Timezone), "timezone", "must be a name such as Europe/Berlin")
+		g.Join(q)
 	}
-	f.join(g)
+	f.Join(g)
 	return p
 }
 
 // readNotifications reads the channels of a registration. Types that are never sent are stored all the same.
-func readNotifications(f *fields, key string) []Notification {
+func readNotifications(f *thread.Fields, key string) []Notification {
 	var out []Notification
-	for i, e := range f.list(key, 20) {
-		g := in(e, f.at(key+"["+itoa(i)+"]"))
-		n := Notification{Type: g.need("type", 40)}
+	for i, e := range f.List(key, 20) {
+		g := thread.NewFields(e, f.Path(key+"["+strconv.Itoa(i)+"]"))
+		n := Notification{Type: g.Need("type", 40)}
 		for _, name := range []string{"url", "webhook_url", "webhook"} {
-			if s := g.text(name, maxURI); s != "" && n.URL == "" {
+			if s := g.Text(name, thread.MaxURI); s != "" && n.URL == "" {
 				n.URL = s
 			}
 		}
-		if topic := g.text("topic", 200); n.Type == "ntfy" && topic != "" {
-			server := g.text("server", maxURI)
+		if topic := g.Text("topic", 200); n.Type == "ntfy" && topic != "" {
+			server := g.Text("server", thread.MaxURI)
 			if server == "" {
 				server = "https://ntfy.sh"
 			}
 			n.URL = strings.TrimSuffix(server, "/") + "/" + topic
 		}
-		f.join(g)
+		f.Join(g)
 		out = append(out, n)
 	}
 	return out
@@ -149,7 +151,7 @@ func compilePatterns(list []string) ([]*regexp.Regexp, error) {
 }
 
 // autoClaims says whether the executor claims what comes with this intent by itself.
-func (c *candidate) autoClaims(t *Thread) bool {
+func (c *candidate) autoClaims(t *thread.Thread) bool {
 	intent := t.Intent[:min(len(t.Intent), maxMatched)]
 	return slices.ContainsFunc(c.patterns(), func(re *regexp.Regexp) bool { return re.MatchString(intent) })
 }

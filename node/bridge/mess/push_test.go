@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
@@ -41,7 +42,7 @@ func TestNotifications(t *testing.T) {
 	})
 	register := func(id, capability string, channels ...Notification) {
 		t.Helper()
-		reg := Registration{ID: id, Capabilities: []Need{{ID: capability}}, Notifications: channels}
+		reg := Registration{ID: id, Capabilities: []thread.Need{{ID: capability}}, Notifications: channels}
 		if _, err := home.Register(t.Context(), reg, false, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -22,12 +23,12 @@ const (
 
 )
 
-func threadRecord(t *Thread) store.Record {
-	return store.Record{NS: nsThreads, Key: t.Ref, Body: encode(t)}
+func threadRecord(t *thread.Thread) store.Record {
+	return store.Record{NS: nsThreads, Key: t.Ref, Body: thread.Encode(t)}
 }
 
-func decodeThread(rec store.Record) (*Thread, error) {
-	t := &Thread{rev: rec.Rev}
+func decodeThread(rec store.Record) (*thread.Thread, error) {
+	t := &thread.Thread{Rev: rec.Rev}
 	if err := json.Unmarshal(rec.Body, t); err != nil {
 		return nil, fmt.Errorf("decode thread: %w", err)
 	}
@@ -36,12 +37,12 @@ func decodeThread(rec store.Record) (*Thread, error) {
 
 func messageKey(ref string, serial int) string { return fmt.Sprintf("%s/%06d", ref, serial) }
 
-func messageRecord(m Message, ref string) store.Record {
-	return store.Record{NS: nsMessages, Key: messageKey(ref, m.Serial), Body: encode(m)}
+func messageRecord(m thread.Message, ref string) store.Record {
+	return store.Record{NS: nsMessages, Key: messageKey(ref, m.Serial), Body: thread.Encode(m)}
 }
 
-func decodeMessage(rec store.Record) (Message, error) {
-	var m Message
+func decodeMessage(rec store.Record) (thread.Message, error) {
+	var m thread.Message
 	if err := json.Unmarshal(rec.Body, &m); err != nil {
 		return m, fmt.Errorf("decode message: %w", err)
 	}

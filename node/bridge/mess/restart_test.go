@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -46,7 +47,7 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 		t.Errorf("it was told %d times", n)
 	}
 	// What the owner may do is said with it, and is what the commands do.
-	ask := again.request(ownerID, "{intent: look}")
+	ask := again.request(thread.OwnerID, "{intent: look}")
 	again.executor("bob")
 	again.status("bob", ask, "needs_input, questions: [{field: q, question: Why?}]")
 	if _, err := b.round(t.Context()); err != nil {
@@ -71,7 +72,7 @@ func TestRestart(t *testing.T) {
 		time.Sleep(time.Second)
 		again := labOn(t, l.store)
 		again.do("agent", "- reply: {re: q, answers: {q: because}}")
-		again.want(a, InProgress)
+		again.want(a, thread.InProgress)
 		time.Sleep(time.Second)
 		c := again.request("agent", "{intent: three}")
 		if c == a || c == b || !strings.HasSuffix(c, "-003") {
@@ -79,7 +80,7 @@ func TestRestart(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		again.status("bob", "a", "completed")
-		again.want(b, Received)
+		again.want(b, thread.Received)
 		page, err := again.List(t.Context(), Owner("test"), "", position{}, 10)
 		var refs []string
 		for _, s := range page.Threads {
@@ -106,17 +107,17 @@ func TestRestart(t *testing.T) {
 func BenchmarkRoute10000(b *testing.B) {
 	crew := newRoster()
 	for i := range 10_000 {
-		e := &Executor{ID: fmt.Sprintf("e%05d", i), Capabilities: []Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", i%50)}, {ID: fmt.Sprintf("rare%d", i%1000)}}}
+		e := &Executor{ID: fmt.Sprintf("e%05d", i), Capabilities: []thread.Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", i%50)}, {ID: fmt.Sprintf("rare%d", i%1000)}}}
 		if i%10 == 0 {
 			e.Availability, e.Schedule = "schedule", "0 8-22 * * *"
 		}
 		crew.put(e)
 	}
-	crew.setRules([]Rule{{Capability: "cap7", Prefer: []string{"e00007", "e00057"}}, {Default: true, By: "lower_latency"}})
+	crew.setRules([]thread.Rule{{Capability: "cap7", Prefer: []string{"e00007", "e00057"}}, {Default: true, By: "lower_latency"}})
 	now := time.Now()
 	var times []time.Duration
 	for b.Loop() {
-		th := &Thread{Priority: "normal", Requires: []Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", len(times)%50)}}}
+		th := &thread.Thread{Priority: "normal", Requires: []thread.Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", len(times)%50)}}}
 		start := time.Now()
 		if offers := crew.route(th, now); len(offers) != 200 {
 			b.Fatalf("%d offers", len(offers))
@@ -141,7 +142,7 @@ func BenchmarkOpenThreads(b *testing.B) {
 			go func() {
 				for i := range work {
 					body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(fmt.Sprintf("request number %d", i))}, wire.Member{Key: "requires", Value: wire.Texts([]string{"knife"})})
-					if _, err := l.Do(context.Background(), actor(fmt.Sprintf("agent%d", i%100)), Block{{"request", body}}, Options{}); err != nil {
+					if _, err := l.Do(context.Background(), actor(fmt.Sprintf("agent%d", i%100)), thread.Block{{Type: "request", Body: body}}, Options{}); err != nil {
 						done <- err
 						return
 					}
@@ -163,7 +164,7 @@ func BenchmarkOpenThreads(b *testing.B) {
 		after := position{}
 		for range 500 {
 			at := time.Now()
-			page, err := l.List(b.Context(), Owner("test"), Received, after, 100)
+			page, err := l.List(b.Context(), Owner("test"), thread.Received, after, 100)
 			if err != nil || len(page.Threads) != 100 {
 				b.Fatal(len(page.Threads), err)
 			}

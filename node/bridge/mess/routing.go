@@ -2,6 +2,7 @@ package mess
 
 import (
 	"cmp"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"slices"
 	"time"
 )
@@ -14,7 +15,7 @@ type Offer struct {
 }
 
 // route lists who may claim a thread, those first who are told first (MESS-41, MESS-42).
-func (r *roster) route(t *Thread, now time.Time) []Offer {
+func (r *roster) route(t *thread.Thread, now time.Time) []Offer {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	pool := r.all
@@ -36,7 +37,7 @@ func (r *roster) route(t *Thread, now time.Time) []Offer {
 	}
 	chosen := make([]*candidate, 0, len(pool))
 	for _, c := range pool {
-		if !c.Pending && t.offeredTo(c.ID) && c.has(t.Requires) {
+		if !c.Pending && t.IsOfferedTo(c.ID) && c.has(t.Requires) {
 			chosen = append(chosen, c)
 		}
 	}
@@ -63,7 +64,7 @@ func (r *roster) route(t *Thread, now time.Time) []Offer {
 }
 
 // byLevel sorts by the declared level, which is read once for each.
-func byLevel(list []*candidate, needs []Need) {
+func byLevel(list []*candidate, needs []thread.Need) {
 	levels := make(map[*candidate]int, len(list))
 	for _, c := range list {
 		levels[c] = c.level(needs)
@@ -72,8 +73,8 @@ func byLevel(list []*candidate, needs []Need) {
 }
 
 // ruleFor returns the first rule that matches, else the default one, else none.
-func (r *roster) ruleFor(t *Thread) Rule {
-	fallback := Rule{}
+func (r *roster) ruleFor(t *thread.Thread) thread.Rule {
+	fallback := thread.Rule{}
 	for _, rule := range r.rules {
 		if rule.Default {
 			if fallback.Prefer == nil && fallback.By == "" {
@@ -81,24 +82,24 @@ func (r *roster) ruleFor(t *Thread) Rule {
 			}
 			continue
 		}
-		if rule.matches(t) {
+		if rule.Matches(t) {
 			return rule
 		}
 	}
 	return fallback
 }
 
-func (r *roster) setRules(rules []Rule) {
+func (r *roster) setRules(rules []thread.Rule) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rules = rules
 }
 
 // none says whether no executor is left that could claim the thread (MESS-24).
-func (r *roster) none(t *Thread) bool {
+func (r *roster) none(t *thread.Thread) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return !slices.ContainsFunc(r.all, func(c *candidate) bool {
-		return !c.Pending && t.offeredTo(c.ID) && c.has(t.Requires)
+		return !c.Pending && t.IsOfferedTo(c.ID) && c.has(t.Requires)
 	})
 }

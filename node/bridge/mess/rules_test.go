@@ -3,13 +3,15 @@ package mess
 import (
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // A rule that is misspelt would match everything, or nobody, and take the place of good ones.
 func TestMisspeltRulesAreRefused(t *testing.T) {
 	l := newLab(t)
 	l.executor("a")
-	l.do(ownerID, "- config: {routing: {rules: [{match: {capability: knife}, prefer: [a]}]}}")
+	l.do(thread.OwnerID, "- config: {routing: {rules: [{match: {capability: knife}, prefer: [a]}]}}")
 	for rules, want := range map[string]string{
 		"{rules: [{match: {capabilty: knife}, prefer: [a]}]}":           `routing.rules[0].match: unknown key "capabilty", did you mean "capability"?`,
 		"{rules: [{match: {}, prefers: [a], prefer: [a]}]}":             `routing.rules[0]: unknown key "prefers", did you mean "prefer"?`,
@@ -21,7 +23,7 @@ func TestMisspeltRulesAreRefused(t *testing.T) {
 		"{rules: [{default: [a], defualt: [a]}]}":                                 `routing.rules[0]: unknown key "defualt", did you mean "default"?`,
 		"{rules: [{match: {capability: knife, urgncy: now}, prefer: [a]}], v: 1}": `routing: unknown key "v"`,
 	} {
-		_, err := l.try(ownerID, "- config: {routing: "+rules+"}")
+		_, err := l.try(thread.OwnerID, "- config: {routing: "+rules+"}")
 		if statusOf(err) != 400 || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", rules, err, want)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -105,7 +106,7 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 func (x *Exchange) settleAfter(ctx context.Context, t *tx) {
 	ended := t.ended()
 	for _, ref := range t.result.Created { // what it waits for may have ended meanwhile
-		if t.threads[ref].Parked != parkedDependency {
+		if t.threads[ref].Parked != thread.ParkedDependency {
 			continue
 		}
 		more, err := x.resettle(ctx, ref)
@@ -134,7 +135,7 @@ func stuck(err error) bool {
 
 // catchUp looks at every parked thread: what it waited for may have ended just before a crash.
 func (x *Exchange) catchUp(ctx context.Context) error {
-	refs, _ := x.index.page("state:"+string(Waiting), position{}, 1<<30, func(e *entry) bool { return e.holder == "" })
+	refs, _ := x.index.page("state:"+string(thread.Waiting), position{}, 1<<30, func(e *entry) bool { return e.holder == "" })
 	for _, ref := range refs {
 		ended, err := x.resettle(ctx, ref)
 		if err == nil {
@@ -197,7 +198,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	gone := func(ns, key string) store.Change {
 		return store.Change{Record: store.Record{NS: ns, Key: key}, IfRev: store.Any, Delete: true}
 	}
-	changes := []store.Change{{Record: store.Record{NS: nsThreads, Key: ref}, IfRev: t.rev, Delete: true}}
+	changes := []store.Change{{Record: store.Record{NS: nsThreads, Key: ref}, IfRev: t.Rev, Delete: true}}
 	for _, below := range []struct{ ns, prefix string }{{nsMessages, ref + "/"}, {nsFiles, ref + "/"}, {nsUploads, ref + "/"}, {nsSeen, "file/" + ref + "/"}} {
 		for after := below.prefix; after != ""; {
 			page, err := x.records.List(ctx, below.ns, "", after, 500, now)

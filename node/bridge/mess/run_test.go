@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -33,15 +34,15 @@ func TestPurge(t *testing.T) {
 	later := time.Now().Add(s.cfg.Retention + time.Hour)
 	old := s.request("agent", "{id: roses, intent: water}")
 	s.sync()
-	s.add(s.file(Received, old), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+old+", code: claimed}\n- response: {content: [{image: 'data:image/png;base64,"+strings.Repeat("A", 2*maxInline)+"'}]}\n")
+	s.add(s.file(thread.Received, old), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+old+", code: claimed}\n- response: {content: [{image: 'data:image/png;base64,"+strings.Repeat("A", 2*thread.MaxInline)+"'}]}\n")
 	s.sync()
-	s.do(ownerID, "- note: {re: "+old+", text: x}")
+	s.do(thread.OwnerID, "- note: {re: "+old+", text: x}")
 	if err := s.records.Apply(t.Context(), []store.Change{{Record: store.Record{NS: nsMeta, Key: convKey("am_peer", "conv_1"), Body: []byte(old)}}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	th := s.thread(old)
-	th.Peers = map[string]Peer{"am_peer": {Conv: "conv_1"}}
-	if err := s.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.rev}}, time.Now()); err != nil {
+	th.Peers = map[string]thread.Peer{"am_peer": {Conv: "conv_1"}}
+	if err := s.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.Rev}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	s.status("bob", old, "completed")
@@ -62,7 +63,7 @@ func TestPurge(t *testing.T) {
 	// What was done stays done for who waits for it.
 	s.status("bob", "second", "claimed")
 	s.do("bob", "- response: {re: second, content: [seeds]}")
-	s.want(then, Received)
+	s.want(then, thread.Received)
 
 	again := s.request("agent", "{id: roses, intent: water again}")
 	s.status("bob", again, "claimed")
@@ -79,10 +80,10 @@ func TestPurge(t *testing.T) {
 // More threads than one page of them go in one round.
 func TestPurgeInOneRound(t *testing.T) {
 	l := newLab(t)
-	var threads []*Thread
+	var threads []*thread.Thread
 	var changes []store.Change
 	for i := range 1500 {
-		th := &Thread{Ref: threadRef(time.Now(), i+1, ""), Requester: "agent", Status: Failed, Intent: "x", Version: 1}
+		th := &thread.Thread{Ref: thread.NewThreadRef(time.Now(), i+1, ""), Requester: "agent", Status: thread.Failed, Intent: "x", Version: 1}
 		threads, changes = append(threads, th), append(changes, store.Change{Record: threadRecord(th)})
 	}
 	if err := l.records.Apply(t.Context(), changes, time.Now()); err != nil {
@@ -107,7 +108,7 @@ func TestMergeOfWhatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.refuse(http.StatusConflict, "agent", "- reply: {re: both, accept: true}")
-	l.want(a, Received)
+	l.want(a, thread.Received)
 }
 
 // What is due while the store fails is done when it works again, not at the next start.
@@ -126,7 +127,7 @@ func TestDeadlinesOutliveAFailure(t *testing.T) {
 		b.down.Store(false)
 		time.Sleep(time.Minute)
 		for _, ref := range refs {
-			l.want(ref, Expired)
+			l.want(ref, thread.Expired)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -145,20 +146,20 @@ func TestClockGoesBackInBetween(t *testing.T) {
 		if _, err := l.tick(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		l.want(expires, Received)
-		l.want(starts, Waiting)
+		l.want(expires, thread.Received)
+		l.want(starts, thread.Waiting)
 		time.Sleep(59 * time.Minute)
 		if _, err := l.Tick(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		l.want(expires, Received)
-		l.want(starts, Waiting)
+		l.want(expires, thread.Received)
+		l.want(starts, thread.Waiting)
 		time.Sleep(2 * time.Minute)
 		if _, err := l.Tick(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		l.want(expires, Expired)
-		l.want(starts, Received)
+		l.want(expires, thread.Expired)
+		l.want(starts, thread.Received)
 	})
 }
 
@@ -168,9 +169,9 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 	fill := func(ref string) {
 		t.Helper()
 		th := l.thread(ref)
-		th.Serial = maxMessages
+		th.Serial = thread.MaxMessages
 		th.Version++
-		if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.rev}}, time.Now()); err != nil {
+		if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.Rev}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		l.index.publish(th)
@@ -181,7 +182,7 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 	l.executor("bob")
 	l.status("bob", first, "claimed")
 	l.status("bob", first, "completed")
-	l.want(waits, Received)
+	l.want(waits, thread.Received)
 	var refs []string
 	for range 10 {
 		refs = append(refs, l.request("agent", "{intent: look, constraints: {timing: {expires: 1s}}}"))
@@ -197,7 +198,7 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 	}
 	for i, ref := range refs {
 		if i%2 == 1 {
-			l.want(ref, Expired)
+			l.want(ref, thread.Expired)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // What was sent away and nobody there has claimed yet is taken back there too.
@@ -11,15 +12,15 @@ func TestCancelOfWhatWasSentAway(t *testing.T) {
 	t.Run("through a link", func(t *testing.T) {
 		a := newAbroad(t, nil)
 		here, there := a.ask("{id: water, intent: water the roses}")
-		a.home.do(ownerID, "- cancel: {re: "+here+", reason: it rains}")
-		eventually(t, "the cancel over there", func() bool { return a.thread(there).Status == Cancelled })
+		a.home.do(thread.OwnerID, "- cancel: {re: "+here+", reason: it rains}")
+		eventually(t, "the cancel over there", func() bool { return a.thread(there).Status == thread.Cancelled })
 	})
 	t.Run("through the mesh", func(t *testing.T) {
 		home, away := pair(t, acl.Open)
 		ref := home.request("client", "{id: look, intent: look into the fridge}")
 		there := away.theirs()
 		home.do("client", "- cancel: {re: "+ref+"}")
-		away.reaches(there, Cancelled)
+		away.reaches(there, thread.Cancelled)
 	})
 }
 
@@ -30,16 +31,16 @@ func TestClaimOfWhatWasSentAway(t *testing.T) {
 		a.home.executor("eve")
 		here, there := a.ask("{id: water, intent: water the roses}")
 		a.home.status("eve", here, "claimed")
-		eventually(t, "the end over there", func() bool { return a.thread(there).Status == Cancelled })
+		eventually(t, "the end over there", func() bool { return a.thread(there).Status == thread.Cancelled })
 		a.home.status("eve", here, "completed")
-		a.home.want(here, Completed)
+		a.home.want(here, thread.Completed)
 	})
 	t.Run("through the mesh", func(t *testing.T) {
 		home, away := pair(t, acl.Open)
 		ref := home.request("client", "{id: look, intent: look into the fridge}")
 		there := away.theirs()
-		home.do(ownerID, "- response: {re: "+ref+", content: [eggs]}")
-		away.reaches(there, Cancelled)
-		home.want(ref, Completed)
+		home.do(thread.OwnerID, "- response: {re: "+ref+", content: [eggs]}")
+		away.reaches(there, thread.Cancelled)
+		home.want(ref, thread.Completed)
 	})
 }

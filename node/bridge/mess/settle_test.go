@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -46,12 +47,12 @@ func TestCommittedIsNoError(t *testing.T) {
 		first := l.request("alice", "{id: first, intent: buy onions}")
 		second := l.request("alice", "{intent: dice them, constraints: {depends_on: [first]}}")
 		o.units.Store(1)
-		l.do(ownerID, "- status: {re: "+first+", code: completed}\n")
-		l.want(first, Completed)
-		l.want(second, Waiting)
+		l.do(thread.OwnerID, "- status: {re: "+first+", code: completed}\n")
+		l.want(first, thread.Completed)
+		l.want(second, thread.Waiting)
 		o.units.Store(100)
 		time.Sleep(2 * time.Minute)
-		l.want(second, Received)
+		l.want(second, thread.Received)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

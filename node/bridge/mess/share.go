@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -56,15 +57,15 @@ func (x *Exchange) shareToken(ctx context.Context, ref, file string) (string, er
 
 // maxCarried is how much inline data of attachments a message of the mesh carries in all: what is left of 256 KiB is for
 // words.
-const maxCarried = 2 * maxInline
+const maxCarried = 2 * thread.MaxInline
 
 // shared returns a block whose attachments are within it where they are small, else addresses of ours. Without a listener
 // that others reach a large one stays behind, and its name travels. For a folder behind a link all are addresses, which the
 // link makes files of.
-func (b *Bridge) shared(ctx context.Context, ref string, block Block, to string) (Block, error) {
+func (b *Bridge) shared(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
 	room := maxCarried
 	l := b.linkOf(to)
-	return block.mapContent(func(_ string, v wire.Value) (wire.Value, error) {
+	return block.MapContent(func(_ string, v wire.Value) (wire.Value, error) {
 		if v.GetStr("file") == "" {
 			return v, nil
 		}
@@ -93,7 +94,7 @@ func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, 
 		return form(enclosure(ref, file, token)), err
 	}
 	head := "data:" + a.Mime + ";base64,"
-	if size := len(head) + base64.StdEncoding.EncodedLen(len(a.Data)); size <= min(maxInline, *room) {
+	if size := len(head) + base64.StdEncoding.EncodedLen(len(a.Data)); size <= min(thread.MaxInline, *room) {
 		*room -= size
 		return form(head + base64.StdEncoding.EncodeToString(a.Data)), nil
 	}
@@ -115,8 +116,8 @@ const sharedRoute = "GET shared/{}/attachments/{}"
 func (r *call) sharedFile() error {
 	ctx := r.c.Request().Context()
 	ref, file := r.path[1], r.path[3]
-	if !safeRef.MatchString(ref) || !attachmentName.MatchString(file) {
-		return missing("no such attachment")
+	if !thread.SafeRef.MatchString(ref) || !thread.AttachmentName.MatchString(file) {
+		return thread.Missing("no such attachment")
 	}
 	token, err := r.x.shareToken(ctx, ref, file)
 	if err != nil {

@@ -3,9 +3,11 @@ package mess
 import (
 	"bytes"
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -23,18 +25,18 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 	there := away.theirs()
 	var content []wire.Value
 	for i, data := range [][]byte{[]byte("\xff\xd8\xffsmall"), bytes.Repeat([]byte("a"), 40<<10), bytes.Repeat([]byte("b"), 40<<10), bytes.Repeat([]byte("c"), 40<<10), bytes.Repeat([]byte("d"), 60<<10)} {
-		entry, err := away.Upload(t.Context(), Owner("test"), there, "photo"+itoa(i)+".jpg", data)
+		entry, err := away.Upload(t.Context(), Owner("test"), there, "photo"+strconv.Itoa(i)+".jpg", data)
 		if err != nil {
 			t.Fatal(err)
 		}
 		content = append(content, entry)
 	}
-	_, err := away.Do(t.Context(), Owner("test"), Block{{Type: "response", Body: wire.Obj(
+	_, err := away.Do(t.Context(), Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
 		wire.Member{Key: "re", Value: wire.Text(there)}, wire.Member{Key: "content", Value: wire.Arr(content...)})}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	home.reaches(ref, Completed)
+	home.reaches(ref, thread.Completed)
 	said := home.said(ref)
 	if !strings.Contains(said, dataURI("image/jpeg", []byte("\xff\xd8\xffsmall"))) {
 		t.Errorf("the small photo did not travel: %.500s", said)
@@ -52,7 +54,7 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 // A file that nobody named is named by its kind and place.
 func TestNamelessAttachment(t *testing.T) {
 	l := newLab(t)
-	ref := l.request("alice", `{intent: look, context: [{image: "`+dataURI("image/png", bytes.Repeat([]byte{1}, maxInline))+`"}]}`)
+	ref := l.request("alice", `{intent: look, context: [{image: "`+dataURI("image/png", bytes.Repeat([]byte{1}, thread.MaxInline))+`"}]}`)
 	if _, err := l.Attachment(t.Context(), Owner("test"), ref, "att-001-image-0.png"); err != nil {
 		list, _ := l.Messages(t.Context(), ref)
 		t.Errorf("%v: %.300s", err, list[0].Mess.JSON())

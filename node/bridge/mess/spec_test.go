@@ -3,6 +3,8 @@ package mess
 import (
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // The appendix of the specification, run: with a real image, and with the executor where its examples have one.
@@ -25,11 +27,11 @@ func TestAppendixConversation(t *testing.T) {
 `)
 	ack := answerOf(r, "ack")
 	dinner := ack.GetStr("ref")
-	if ack.GetStr("re") != "dinner-check" || !validThreadRef(dinner) || ack.GetStr("received_at") == "" {
+	if ack.GetStr("re") != "dinner-check" || !thread.IsThreadRef(dinner) || ack.GetStr("received_at") == "" {
 		t.Fatalf("ack = %s", ack.JSON())
 	}
 	l.do("teague-phone", "MESS:\n  - status:\n      re: dinner-check\n      code: claimed\n      executor: household:teague-phone\n")
-	l.want(dinner, Claimed)
+	l.want(dinner, thread.Claimed)
 	l.do("teague-phone", `MESS:
   - response:
       re: dinner-check
@@ -40,7 +42,7 @@ func TestAppendixConversation(t *testing.T) {
           Pantry: rice, pasta, soy sauce, honey
       notes: chicken should be used tonight
 `)
-	l.want(dinner, Completed)
+	l.want(dinner, thread.Completed)
 	rice := l.request("agent", `
       id: start-rice
       intent: start rice cooker with 2 cups rice
@@ -61,11 +63,11 @@ func TestAppendixConversation(t *testing.T) {
       action: start rice cooker (2 cups white rice, 2.5 cups water)
       consequences: rice will be ready in ~25 minutes
 `)
-	if th := l.want(rice, NeedsConfirmation); th.Holder != "kitchen-helper" {
+	if th := l.want(rice, thread.NeedsConfirmation); th.Holder != "kitchen-helper" {
 		t.Errorf("holder is %q", th.Holder)
 	}
 	l.do("agent", "MESS:\n  - reply:\n      re: start-rice\n      confirm: true\n")
-	l.want(rice, InProgress)
+	l.want(rice, thread.InProgress)
 	l.do("kitchen-helper", `MESS:
   - response:
       re: start-rice
@@ -73,7 +75,7 @@ func TestAppendixConversation(t *testing.T) {
         - confirmation: true
         - Rice cooker started, will be ready at 5:30pm
 `)
-	th := l.want(rice, Completed)
+	th := l.want(rice, thread.Completed)
 	var walked []string
 	for _, e := range th.History {
 		walked = append(walked, e.Action+" "+e.By)
@@ -119,17 +121,17 @@ func TestOnions(t *testing.T) {
 		t.Fatalf("ack = %s", answerOf(r, "ack").JSON())
 	}
 	dice, get, deliver := list.At(0).GetStr("ref"), list.At(1).GetStr("ref"), list.At(2).GetStr("ref")
-	l.want(dice, Waiting)
-	l.want(deliver, Waiting)
+	l.want(dice, thread.Waiting)
+	l.want(deliver, thread.Waiting)
 	l.refuse(404, "courier", "- status: {re: deliver-onions, code: claimed}") // hidden while it waits
 	l.status("instacart-proxy", "get-onions", "claimed, eta: 45m")
 	l.do("instacart-proxy", "- status: {re: get-onions, code: completed}\n- response: {re: get-onions, content: [{confirmation: true}]}\n")
-	l.want(get, Completed)
-	l.want(deliver, Received)
-	l.want(dice, Waiting)
+	l.want(get, thread.Completed)
+	l.want(deliver, thread.Received)
+	l.want(dice, thread.Waiting)
 	l.do("courier", "- status: {re: deliver-onions, code: claimed}\n- response: {re: deliver-onions, content: [done]}\n- status: {re: deliver-onions, code: completed}\n")
-	l.want(dice, Received)
+	l.want(dice, thread.Received)
 	l.status("kitchen-robot", "dice-onions", "in_progress, progress_pct: 40")
 	l.do("kitchen-robot", "- response: {re: dice-onions, content: [{confirmation: {confirmed: true, units: 3}}]}\n")
-	l.want(dice, Completed)
+	l.want(dice, thread.Completed)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -331,11 +332,11 @@ func (w *town) call(who, method, path, body string) (int, wire.Value) {
 }
 
 // set has somebody PATCH a thread there, in the words that the server knows; more are further members.
-func (w *town) set(who, there string, code Code, more string) {
+func (w *town) set(who, there string, code thread.Code, more string) {
 	w.t.Helper()
 	bodies := []string{`{` + more + `}`}
 	if code != "" {
-		bodies = []string{`{"status":"` + code.rest() + `"` + more + `}`, `{"status":"` + strings.ReplaceAll(code.rest(), "_", "-") + `"` + more + `}`}
+		bodies = []string{`{"status":"` + code.Rest() + `"` + more + `}`, `{"status":"` + strings.ReplaceAll(code.Rest(), "_", "-") + `"` + more + `}`}
 	}
 	for i, body := range bodies {
 		status, v := w.call(who, http.MethodPatch, "requests/"+there, body)
@@ -358,9 +359,9 @@ func (w *town) thread(there string) wire.Value {
 	return t
 }
 
-func (w *town) status(there string) Code {
+func (w *town) status(there string) thread.Code {
 	w.t.Helper()
-	c, _ := ParseCode(w.thread(there).GetStr("status"))
+	c, _ := thread.ParseCode(w.thread(there).GetStr("status"))
 	return c
 }
 
@@ -383,7 +384,7 @@ func (w *town) only(intent string) (there string) {
 // ask sends a request of our owner's there.
 func (w *town) ask(intent string) (here, there string) {
 	w.t.Helper()
-	here = w.home.request(ownerID, "{id: "+intent+", intent: "+intent+"}")
+	here = w.home.request(thread.OwnerID, "{id: "+intent+", intent: "+intent+"}")
 	w.home.sendThrough(here)
 	return here, w.only(intent)
 }

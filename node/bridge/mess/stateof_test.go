@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -25,16 +26,16 @@ func TestResponseBesideAStatusOfSeveral(t *testing.T) {
 			l.status("bob", ref, "claimed")
 		}
 		l.do("bob", fmt.Sprintf(block, a, b))
-		l.want(a, InProgress)
-		l.want(b, InProgress)
+		l.want(a, thread.InProgress)
+		l.want(b, thread.InProgress)
 		l.do("bob", fmt.Sprintf("- response: {re: [%s, %s], content: [all of it]}\n", a, b))
-		l.want(a, Completed)
-		l.want(b, Completed)
+		l.want(a, thread.Completed)
+		l.want(b, thread.Completed)
 	}
 }
 
 // crowd is a block about what many threads have the name of and the sender may not see: to find that out takes long.
-func crowd(l *lab, entries int, first string, re func(i int) string) Block {
+func crowd(l *lab, entries int, first string, re func(i int) string) thread.Block {
 	l.t.Helper()
 	l.executor("eve")
 	for i := range maxLook {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // Refs count up, so whoever is registered can guess all of them. A thread that is somebody else's is one that is not there,
@@ -69,7 +71,7 @@ func TestLateClaimTellsOneThing(t *testing.T) {
 		t.Errorf("late claims are told %v", texts)
 	}
 	only := l.request("alice", "{intent: dice}")
-	l.do(ownerID, "- suggestion: {id: d, type: delegate, re: "+only+", proposed: roomba}")
+	l.do(thread.OwnerID, "- suggestion: {id: d, type: delegate, re: "+only+", proposed: roomba}")
 	l.do("alice", "- reply: {re: d, accept: true}")
 	next := l.thread(only).Successors[0]
 	l.status("roomba", next, "claimed")

@@ -4,19 +4,20 @@ import (
 	"context"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // What the exchange itself puts in the place of threads: who it is delegated to, the parts of one, one for several.
 
 // delegate opens the successor of a thread that goes to another executor of ours (MESS-27). Elsewhere it only closes.
-func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value) (wire.Value, error) {
+func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, body wire.Value) (wire.Value, error) {
 	c := t.x.crew.get(trimNamespace(s.Delegated, t.x.id))
 	if c == nil || c.Pending {
 		return body, nil
 	}
 	if !c.has(th.Requires) {
-		return body, conflict("%s lacks a required capability", c.ID)
+		return body, thread.Conflict("%s lacks a required capability", c.ID)
 	}
 	whole, err := t.whole(ctx, th)
 	if err != nil {
@@ -32,11 +33,11 @@ func (t *tx) delegate(ctx context.Context, th *Thread, s Status, body wire.Value
 
 // inherit lets the requester hear of a successor where it heard of the thread before. The successor begins no sooner and
 // ends no later than what it takes the place of, and waits for the same.
-func (t *tx) inherit(next *Thread, from ...*Thread) {
+func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
 	next.External = from[0].External
 	if p, ok := from[0].Peers[from[0].Requester]; ok {
 		p.Name = ""
-		next.Peers = map[string]Peer{from[0].Requester: p}
+		next.Peers = map[string]thread.Peer{from[0].Requester: p}
 	}
 	for _, th := range from {
 		if !th.Deadline.IsZero() && (next.Deadline.IsZero() || th.Deadline.Before(next.Deadline)) {
@@ -46,7 +47,7 @@ func (t *tx) inherit(next *Thread, from ...*Thread) {
 			next.NotBefore = th.NotBefore
 		}
 		for _, on := range th.DependsOn {
-			if !slices.Contains(next.DependsOn, on) && !slices.ContainsFunc(from, func(old *Thread) bool { return old.Ref == on }) {
+			if !slices.Contains(next.DependsOn, on) && !slices.ContainsFunc(from, func(old *thread.Thread) bool { return old.Ref == on }) {
 				next.DependsOn = append(next.DependsOn, on)
 			}
 		}
@@ -61,7 +62,7 @@ func trimNamespace(id, exchange string) string {
 }
 
 // original returns the request as it was sent.
-func (t *tx) original(ctx context.Context, th *Thread) (wire.Value, error) {
+func (t *tx) original(ctx context.Context, th *thread.Thread) (wire.Value, error) {
 	rec, err := t.kept(ctx, nsMessages, messageKey(th.Ref, 1))
 	if err != nil {
 		return wire.Value{}, err
@@ -94,7 +95,7 @@ type successor struct {
 
 // spawn opens a thread in the place of others of one requester. Where the owner's word is due before anybody acts, it is due
 // for other words than those that had it too.
-func (t *tx) spawn(ctx context.Context, s successor, from ...*Thread) (*Thread, error) {
+func (t *tx) spawn(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {
 	for _, th := range from {
 		if err := t.mayGoOn(th); err != nil {
 			return nil, err
@@ -104,26 +105,26 @@ func (t *tx) spawn(ctx context.Context, s successor, from ...*Thread) (*Thread, 
 	if err := t.x.chargeThread(t.who); err != nil {
 		return nil, err
 	}
-	r, err := readRequest(s.body, "request", t.now)
+	r, err := thread.ReadRequest(s.body, "request", t.now)
 	if err != nil {
 		return nil, err
 	}
-	ref := threadRef(t.now, t.x.index.nextNumber(t.now.Format("2006-01-02")), "")
-	th := &Thread{
-		Ref: ref, Requester: requester, Status: Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
+	ref := thread.NewThreadRef(t.now, t.x.index.nextNumber(t.now.Format("2006-01-02")), "")
+	th := &thread.Thread{
+		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
 		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
-		ConfirmBefore: r.ConfirmBefore, Only: s.only, History: []Event{{Action: "created", At: t.now, By: exchangeID}},
+		ConfirmBefore: r.ConfirmBefore, Only: s.only, History: []thread.Event{{Action: "created", At: t.now, By: thread.ExchangeID}},
 	}
 	t.threads[ref], t.was[ref] = th, past{}
 	t.result.Created = append(t.result.Created, ref)
 	t.inherit(th, from...)
 	t.touch(th)
-	t.add(th, requester, Block{{Type: "request", Body: shown(s.body, th)}})
+	t.add(th, requester, thread.Block{{Type: "request", Body: shown(s.body, th)}})
 	if t.copied > maxCopied {
 		return nil, errCopies
 	}
-	if _, foreign := th.Peers[requester]; foreign && s.said && r.wantsOwner() && !t.who.Owner {
-		th.park(parkedApproval, t.now)
+	if _, foreign := th.Peers[requester]; foreign && s.said && r.WantsOwner() && !t.who.Owner {
+		th.Park(thread.ParkedApproval, t.now)
 		t.tellState(th)
 		return th, nil
 	}
@@ -131,9 +132,9 @@ func (t *tx) spawn(ctx context.Context, s successor, from ...*Thread) (*Thread, 
 }
 
 // mayGoOn refuses what would put something else in the place of a thread that the owner holds back, or let it go.
-func (t *tx) mayGoOn(th *Thread) error {
-	if th.Parked == parkedApproval && !t.who.Owner {
-		return conflict("the thread waits for the owner's word")
+func (t *tx) mayGoOn(th *thread.Thread) error {
+	if th.Parked == thread.ParkedApproval && !t.who.Owner {
+		return thread.Conflict("the thread waits for the owner's word")
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -14,7 +15,7 @@ import (
 func (l *lab) peer(block string) (Result, error) {
 	l.t.Helper()
 	b := mustParse(l.t, block)
-	return l.Do(l.t.Context(), Actor{ID: "am_peer", Channel: "agentmesh"}, b, Options{Peer: &Peer{Conv: "conv_1"}, External: "conv_1", Hold: b.wantsOwner()})
+	return l.Do(l.t.Context(), Actor{ID: "am_peer", Channel: "agentmesh"}, b, Options{Peer: &thread.Peer{Conv: "conv_1"}, External: "conv_1", Hold: b.WantsOwner()})
 }
 
 // asked makes a request of the peer's.
@@ -54,8 +55,8 @@ func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
 			var refs []string
 			for _, body := range c.requests {
 				ref := l.asked(body)
-				if l.thread(ref).Parked == parkedApproval {
-					l.status(ownerID, ref, "received")
+				if l.thread(ref).Parked == thread.ParkedApproval {
+					l.status(thread.OwnerID, ref, "received")
 				}
 				refs = append(refs, ref)
 			}
@@ -66,14 +67,14 @@ func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
 			}
 			for i, ref := range r.Created {
 				if !c.held[i] {
-					l.want(ref, Received)
+					l.want(ref, thread.Received)
 					continue
 				}
-				if th := l.want(ref, Held); turnOf(th) != turnRelease {
+				if th := l.want(ref, thread.Held); turnOf(th) != turnRelease {
 					t.Errorf("%s: the owner's turn is %q", ref, turnOf(th))
 				}
 				l.refuse(http.StatusNotFound, "bob", "- status: {re: "+ref+", code: claimed}")
-				l.status(ownerID, ref, "received")
+				l.status(thread.OwnerID, ref, "received")
 				l.status("bob", ref, "claimed")
 			}
 		})
@@ -93,15 +94,15 @@ func TestHeldBackIsNotReplaced(t *testing.T) {
 			re = head + ", " + ref
 		}
 		l.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+re+"], proposed: "+proposed+", reason: better so}\n")
-		l.status(ownerID, ref, "held, reason: not before I have looked")
+		l.status(thread.OwnerID, ref, "held, reason: not before I have looked")
 		if r, err := l.peer("- reply: {re: s, accept: true}\n"); statusOf(err) != http.StatusConflict {
 			t.Errorf("%s: made %v, %v", kind, r.Created, err)
 		}
-		if th := l.want(ref, Held); th.Parked != parkedApproval || !th.NotBefore.IsZero() {
+		if th := l.want(ref, thread.Held); th.Parked != thread.ParkedApproval || !th.NotBefore.IsZero() {
 			t.Errorf("%s: it is parked for %q, until %v", kind, th.Parked, th.NotBefore)
 		}
-		l.do(ownerID, "- reply: {re: "+head+", accept: true}\n") // whose word it waits for
-		if th := l.thread(ref); th.Status == Held {
+		l.do(thread.OwnerID, "- reply: {re: "+head+", accept: true}\n") // whose word it waits for
+		if th := l.thread(ref); th.Status == thread.Held {
 			t.Errorf("%s: the owner's own yes changed nothing", kind)
 		}
 	}
@@ -126,7 +127,7 @@ func TestOwnerIsAskedAboutParts(t *testing.T) {
 	there := away.theirs()
 	away.do("bob", "- suggestion: {id: s, type: split, re: "+there+", proposed: [{intent: sell the house, compensation: {shells: 9}}, b], reason: r}\n")
 	say("reply", "- reply: {re: s, accept: true}\n")
-	away.want(there, Superseded)
+	away.want(there, thread.Superseded)
 	if ask := away.pending("sell the house"); ask.Kind != askHeld {
 		t.Errorf("the question is of kind %s", ask.Kind)
 	}

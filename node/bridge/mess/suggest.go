@@ -2,18 +2,19 @@ package mess
 
 import (
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // suggestionTask adds to a task what is suggested.
-func (b *Bridge) suggestionTask(t *Thread, task bridge.Task) bridge.Task {
-	s := t.Suggestions[t.suggested()-1]
+func (b *Bridge) suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
+	s := t.Suggestions[t.OpenSuggestion()-1]
 	task.Turn, task.Intent = turnOf(t), Intent
 	task.Peer, task.Name, task.Proof = senderOf(t, s.By)
 	task.Payload = wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text("suggestion")}, wire.Member{Key: "ref", Value: wire.Text(t.Ref)},
 		wire.Member{Key: "intent", Value: wire.Text(wire.OneLine(t.Intent, 1000))})
-	if list := (Block{s.entry()}).Tree(); len(list.JSON()) <= maxTask {
+	if list := (thread.Block{s.Entry()}).Tree(); len(list.JSON()) <= maxTask {
 		task.Payload = task.Payload.With("mess", list)
 	} else {
 		task.Payload = task.Payload.With("shortened", wire.Bool(true))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 )
@@ -15,13 +16,13 @@ import (
 func TestSuggestionsToTheOwner(t *testing.T) {
 	for kind, c := range map[string]struct {
 		proposed string
-		want     Code
+		want     thread.Code
 	}{
-		"merge":       {"{intent: both}", Superseded},
-		"split":       {"[the top, the bottom]", Superseded},
-		"delegate":    {"{executor: eve}", Delegated},
-		"defer":       {"{until: 2h}", Waiting},
-		"alternative": {"tea", Claimed},
+		"merge":       {"{intent: both}", thread.Superseded},
+		"split":       {"[the top, the bottom]", thread.Superseded},
+		"delegate":    {"{executor: eve}", thread.Delegated},
+		"defer":       {"{until: 2h}", thread.Waiting},
+		"alternative": {"tea", thread.Claimed},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -29,9 +30,9 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 			home.executor("bob")
 			home.executor("eve")
 			for _, yes := range []bool{true, false} {
-				ref, about := home.request(ownerID, "{intent: look into the fridge}"), ""
+				ref, about := home.request(thread.OwnerID, "{intent: look into the fridge}"), ""
 				if kind == "merge" {
-					about = ", " + home.request(ownerID, "{intent: look into the cellar}")
+					about = ", " + home.request(thread.OwnerID, "{intent: look into the cellar}")
 				}
 				home.status("bob", ref, "claimed")
 				home.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+ref+about+"], proposed: "+c.proposed+", reason: it is faster}\n")
@@ -55,7 +56,7 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 				if !yes {
 					home.reply(item.ID, `{"action":"decline","reason":"as I said"}`, 200)
 					home.ends(item, node.ItemAnswered)
-					home.want(ref, Claimed)
+					home.want(ref, thread.Claimed)
 					continue
 				}
 				home.reply(item.ID, `{"action":"accept"}`, 200)
@@ -75,7 +76,7 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 func TestSuggestionsInTurn(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.do("bob", "- suggestion: {id: one, type: alternative, re: "+ref+", proposed: tea}\n")
 	first := home.task(ref, "suggestion/1")
 	home.do("bob", "- suggestion: {id: two, type: alternative, re: "+ref+", proposed: {intent: coffee}}\n")
@@ -90,9 +91,9 @@ func TestSuggestionsInTurn(t *testing.T) {
 	second = home.task(ref, "suggestion/2")
 	home.reply(second.ID, `{"mess":[{"reply":{"accept":false}}]}`, 200)
 	again := home.task(ref, "suggestion/1")
-	home.do(ownerID, "- reply: {re: one, accept: true}\n") // through another door
+	home.do(thread.OwnerID, "- reply: {re: one, accept: true}\n") // through another door
 	home.ends(again, node.ItemAnswered)
-	th := home.want(ref, InProgress)
+	th := home.want(ref, thread.InProgress)
 	if got := []string{th.Suggestions[0].Decided, th.Suggestions[1].Decided}; !slices.Equal(got, []string{"accepted", "refused"}) {
 		t.Errorf("decided: %v", got)
 	}

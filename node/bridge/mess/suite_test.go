@@ -3,12 +3,15 @@ package mess
 import (
 	"context"
 	"io/fs"
+	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -22,7 +25,7 @@ type suiteBridge struct {
 }
 
 func (b *suiteBridge) Inject(ctx context.Context, peer string, raw []byte) {
-	block, err := Parse(raw)
+	block, err := thread.Parse(raw)
 	if err != nil {
 		return
 	}
@@ -65,11 +68,11 @@ func (r *fakeRemote) create(_ context.Context, _ string, body wire.Value) (strin
 		return "", &client.SendError{Retry: true}
 	}
 	defer r.down.Unlock()
-	r.got <- Block{{Type: "request", Body: body}}.YAML()
+	r.got <- thread.Block{{Type: "request", Body: body}}.YAML()
 	return "2026-01-31-001", nil
 }
 
-func (r *fakeRemote) say(context.Context, string, string, Block) error { return nil }
+func (r *fakeRemote) say(context.Context, string, string, thread.Block) error { return nil }
 
 func (r *fakeRemote) changed(context.Context) ([]remoteThread, error) { return nil, nil }
 
@@ -87,7 +90,7 @@ func (r *fakeRemote) probe(context.Context) error { return nil }
 func TestBridgeSuite(t *testing.T) {
 	address := func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: "garden", Peer: peer} }
 	var hostiles [][]byte
-	for _, text := range hostile() {
+	for _, text := range threadtest.Hostile() {
 		hostiles = append(hostiles, []byte(text))
 	}
 	hostiles = append(hostiles, []byte("- request: {intent: 3}"), []byte("- status: {re: x}"), []byte("MESS: []"))
@@ -122,7 +125,7 @@ func TestBridgeSuite(t *testing.T) {
 			shared = member.Store
 			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 		},
-		Message: func(n int) []byte { return []byte("- request: {id: m" + itoa(n) + ", intent: hello}") },
+		Message: func(n int) []byte { return []byte("- request: {id: m" + strconv.Itoa(n) + ", intent: hello}") },
 		Kinds: []bridgetest.Kind{{
 			Name: "request", Intent: Intent,
 			Payload: `{"action":"request","mess":[{"request":{"id":"a","intent":"look\nhere","requires":["x",{"y":{"level":"expert"}}],"own":{"k":[1,2.50]}}}]}`,

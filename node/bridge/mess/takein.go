@@ -6,19 +6,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // takeIn takes the documents of a file that are not ours: a new thread as it stands, a known one through the same
 // transition rules as everybody (MESS-51).
-func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
-	t, err := x.read(ctx, f.thread.Ref, time.Now())
+func (x *Exchange) takeIn(ctx context.Context, f thread.ParsedFile) error {
+	t, err := x.read(ctx, f.Thread.Ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		if !f.thread.Status.Open() && time.Since(f.thread.Updated) > x.cfg.Retention {
+		if !f.Thread.Status.Open() && time.Since(f.Thread.Updated) > x.cfg.Retention {
 			return nil // it is kept no longer: the file alone stays
 		}
-		_, err = x.adopt(ctx, []threadFile{f})
+		_, err = x.adopt(ctx, []thread.ParsedFile{f})
 		return err
 	}
 	if err != nil {
@@ -29,11 +30,11 @@ func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
 		return err
 	}
 	ours := make(map[string]bool) // whether the file has it
-	for _, doc := range documentsOf(t, messages) {
+	for _, doc := range thread.DocumentsOf(t, messages) {
 		ours[digestOf(doc.Without("received"))] = false
 	}
 	missing := len(ours)
-	for _, doc := range f.docs {
+	for _, doc := range f.Documents {
 		digest := digestOf(doc.Without("received"))
 		if at, ok := ours[digest]; ok {
 			if !at {
@@ -46,16 +47,16 @@ func (x *Exchange) takeIn(ctx context.Context, f threadFile) error {
 			return err
 		}
 	}
-	if x.mirror != nil && (missing > 0 || f.thread.Status != t.Status || f.thread.Holder != t.Holder) { // a crash came before the files were written
+	if x.mirror != nil && (missing > 0 || f.Thread.Status != t.Status || f.Thread.Holder != t.Holder) { // a crash came before the files were written
 		x.mirror([]string{t.Ref})
 	}
 	return nil
 }
 
 // takeDocument takes one document of somebody, once.
-func (x *Exchange) takeDocument(ctx context.Context, t *Thread, doc wire.Value) error {
-	m, b, err := readDocument(doc, t)
-	if err != nil || isAck(b) || m.From == exchangeID {
+func (x *Exchange) takeDocument(ctx context.Context, t *thread.Thread, doc wire.Value) error {
+	m, b, err := thread.ReadDocument(doc, t)
+	if err != nil || thread.IsAck(b) || m.From == thread.ExchangeID {
 		return nil // not said by anybody
 	}
 	mark := store.Change{Record: store.Record{NS: nsSeen, Key: "file/" + t.Ref + "/" + digestOf(doc)}}
@@ -70,15 +71,15 @@ func (x *Exchange) takeDocument(ctx context.Context, t *Thread, doc wire.Value) 
 	if e, refused := errors.AsType[*wire.Error](err); !refused || e.Retry {
 		return err
 	}
-	return x.keepRefused(ctx, t.Ref, m, publicText(err), nil, mark)
+	return x.keepRefused(ctx, t.Ref, m, thread.PublicText(err), nil, mark)
 }
 
 // foreign refuses what does not belong into the file of a thread. Whoever writes there may speak in any name, about this
 // thread: who is registered on the exchange, with what capabilities, and what else is asked for is said with a key.
-func foreign(b Block) error {
+func foreign(b thread.Block) error {
 	for i, e := range b {
 		if e.Type == "request" || e.Type == "config" {
-			return bad(entryPath(i, e), "does not belong into a thread")
+			return thread.Bad(thread.EntryPath(i, e), "does not belong into a thread")
 		}
 	}
 	return nil
@@ -86,15 +87,15 @@ func foreign(b Block) error {
 
 // keepRefused keeps a message that the state machine did not allow, in one unit with more: nothing that somebody wrote is
 // lost.
-func (x *Exchange) keepRefused(ctx context.Context, ref string, m Message, note string, once *Once, more ...store.Change) error {
+func (x *Exchange) keepRefused(ctx context.Context, ref string, m thread.Message, note string, once *Once, more ...store.Change) error {
 	for range maxConflicts {
-		tx := x.begin(Actor{ID: m.From, Channel: channelRefused, system: true}, Options{Records: more})
+		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
 			return ignoreMissing(err)
 		}
 		tx.touch(t)
-		b, err := FromTree(m.Mess)
+		b, err := thread.FromTree(m.Mess)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -52,7 +53,7 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 	home.executor("bob")
 	events, stop := home.node.Watch()
 	defer stop()
-	ref := home.request(ownerID, "{intent: look into the fridge}")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "needs_confirmation, action: eat it")
 	told(t, events, "pending")
 	asks, _, err := home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
@@ -65,7 +66,7 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 	if n := home.noticesOf("mess", ""); n != 0 {
 		t.Errorf("and %d beside it", n)
 	}
-	home.do(ownerID, "- reply: {re: "+ref+", confirm: false}\n")
+	home.do(thread.OwnerID, "- reply: {re: "+ref+", confirm: false}\n")
 	told(t, events, "withdrawn")
 }
 
@@ -139,7 +140,7 @@ func TestNoticesOfOneMillisecond(t *testing.T) {
 		l.hears = func(id string) bool { return id == "alice" }
 		ref := l.request("alice", "{intent: look}")
 		for range 3 {
-			l.status(ownerID, ref, "in_progress, message: so it goes")
+			l.status(thread.OwnerID, ref, "in_progress, message: so it goes")
 		}
 		page, err := l.records.List(t.Context(), nsNotices, "", "", 10, time.Now())
 		if err != nil || len(page.Records) != 3 {

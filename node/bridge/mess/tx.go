@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -20,11 +21,11 @@ type tx struct {
 	opts Options
 	now  time.Time
 
-	threads map[string]*Thread // read or made, as they will be
-	order   []string           // of threads that change
-	was     map[string]past    // how each was read; the zero value for a new one
-	changes []store.Change     // beside the threads
-	grouped map[string]Block   // entries of a lax block, which become one message for each thread
+	threads map[string]*thread.Thread // read or made, as they will be
+	order   []string                  // of threads that change
+	was     map[string]past           // how each was read; the zero value for a new one
+	changes []store.Change            // beside the threads
+	grouped map[string]thread.Block   // entries of a lax block, which become one message for each thread
 	told    int
 	owner   map[string]bool // refs of threads of which the owner is told
 	quiet   bool            // nobody is told of what is said
@@ -40,17 +41,17 @@ type tx struct {
 
 	crew   []*Executor // to be put into the roster after the commit
 	claims []claimTime
-	rules  []Rule
+	rules  []thread.Rule
 	routed bool // rules are to be set
 
 	acks    []request
 	result  Result
-	answers Block
+	answers thread.Block
 }
 
 // past is what a thread was.
 type past struct {
-	code         Code
+	code         thread.Code
 	turn, holder string
 	serial       int
 	updated      time.Time
@@ -62,15 +63,15 @@ type request struct{ id, ref string }
 func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
 		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond),
-		threads: map[string]*Thread{}, was: map[string]past{}, owner: map[string]bool{}, grouped: map[string]Block{},
+		threads: map[string]*thread.Thread{}, was: map[string]past{}, owner: map[string]bool{}, grouped: map[string]thread.Block{},
 		ids: map[string]string{}, made: map[string]bool{}, hasState: map[string]bool{}, changes: slices.Clone(opts.Records),
 	}
 }
 
 // run applies a block in memory.
-func (t *tx) run(ctx context.Context, b Block) error {
+func (t *tx) run(ctx context.Context, b thread.Block) error {
 	for i, e := range b { // every entry is well formed before any is applied
-		if err := e.check(entryPath(i, e), t.now, t.opts.Lax); err != nil {
+		if err := e.Check(thread.EntryPath(i, e), t.now, t.opts.Lax); err != nil {
 			return err
 		}
 	}
@@ -83,7 +84,7 @@ func (t *tx) run(ctx context.Context, b Block) error {
 			return err
 		case !t.x.sees(t.who, th): // the entries are refused, and how much was said is not told
 		case t.opts.IfSerial != 0 && th.Serial != t.opts.IfSerial, t.opts.IfTurn != "" && turnOf(th) != t.opts.IfTurn:
-			return errMoved
+			return thread.ErrMoved
 		}
 	}
 	if t.opts.Sent != "" {
@@ -106,7 +107,7 @@ func (t *tx) run(ctx context.Context, b Block) error {
 	}
 	for i, e := range b {
 		if err := t.entry(ctx, i, e, refs[i]); err != nil {
-			return at400(err, entryPath(i, e))
+			return at400(err, thread.EntryPath(i, e))
 		}
 	}
 	if t.opts.Set != nil && !first {
@@ -127,8 +128,8 @@ func (t *tx) run(ctx context.Context, b Block) error {
 
 // readStates finds out which threads the status entries of a block are about, where a response asks for it (MESS-26). Each
 // name is looked up once: what it names may take long to find, and whether it is there is judged with its entry.
-func (t *tx) readStates(ctx context.Context, b Block) {
-	if t.opts.Lax || !slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" }) {
+func (t *tx) readStates(ctx context.Context, b thread.Block) {
+	if t.opts.Lax || !slices.ContainsFunc(b, func(e thread.Entry) bool { return e.Type == "response" }) {
 		return
 	}
 	looked := map[string]bool{}
@@ -136,7 +137,7 @@ func (t *tx) readStates(ctx context.Context, b Block) {
 		if e.Type != "status" {
 			continue
 		}
-		list := in(e.Body, entryPath(i, e)).refs("re", false)
+		list := thread.NewFields(e.Body, thread.EntryPath(i, e)).Refs("re", false)
 		if len(list) == 0 {
 			list = []string{t.opts.Re}
 		}
@@ -146,7 +147,7 @@ func (t *tx) readStates(ctx context.Context, b Block) {
 			}
 			looked[re] = true
 			if to, err := t.target(ctx, re); err == nil {
-				t.hasState[to.ref] = true
+				t.hasState[to.Ref] = true
 			}
 		}
 	}
@@ -159,7 +160,7 @@ func (t *tx) setFirst(ctx context.Context) (bool, error) {
 	}
 	th, err := t.about(ctx, t.opts.Re)
 	err = t.orTaken(ctx, err, t.opts.Set.Code, nil)
-	if err != nil || !t.x.roles(t.who, th).any(asHolder|asEligible|asOwner) {
+	if err != nil || !t.x.roles(t.who, th).Has(thread.AsHolder|thread.AsEligible|thread.AsOwner) {
 		return false, err
 	}
 	return true, t.set(ctx)
@@ -171,14 +172,14 @@ func (t *tx) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mine := t.x.roles(t.who, th).any(asRequester | asHolder | asOwner)
+	mine := t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsHolder | thread.AsOwner)
 	if mine && th.Status == t.opts.Set.Code && t.opts.Set.Message == "" {
 		return nil
 	}
-	if r := t.x.roles(t.who, th); th.Status == t.opts.Set.Code && r.any(asRequester) && !r.any(asHolder|asOwner) {
+	if r := t.x.roles(t.who, th); th.Status == t.opts.Set.Code && r.Has(thread.AsRequester) && !r.Has(thread.AsHolder|thread.AsOwner) {
 		return nil
 	}
-	return t.status(ctx, Entry{Type: "status", Body: t.opts.Set.Body}, "status")
+	return t.status(ctx, thread.Entry{Type: "status", Body: t.opts.Set.Body}, "status")
 }
 
 // at400 names the entry in a refusal that does not name one yet.
@@ -193,8 +194,8 @@ func at400(err error, path string) error {
 }
 
 // entry applies one entry.
-func (t *tx) entry(ctx context.Context, i int, e Entry, ref string) error {
-	path := entryPath(i, e)
+func (t *tx) entry(ctx context.Context, i int, e thread.Entry, ref string) error {
+	path := thread.EntryPath(i, e)
 	switch e.Type {
 	case "v":
 		return nil
@@ -223,8 +224,8 @@ func (t *tx) entry(ctx context.Context, i int, e Entry, ref string) error {
 }
 
 // unknown keeps an entry of a type that we do not know, with the thread it names (MESS-5).
-func (t *tx) unknown(ctx context.Context, e Entry) error {
-	re := first(e.Body)
+func (t *tx) unknown(ctx context.Context, e thread.Entry) error {
+	re := thread.FirstRef(e.Body)
 	if re == "" {
 		re = t.opts.Re
 	}
@@ -237,7 +238,7 @@ func (t *tx) unknown(ctx context.Context, e Entry) error {
 		return err
 	}
 	if !t.x.takesPart(t.who, th) {
-		return forbidden("claim the thread first: who only may claim it can add nothing to it")
+		return thread.Forbidden("claim the thread first: who only may claim it can add nothing to it")
 	}
 	th.Updated = t.now
 	t.say(th, e)
@@ -245,7 +246,7 @@ func (t *tx) unknown(ctx context.Context, e Entry) error {
 }
 
 // load returns a thread for change. It is the same for the whole transaction.
-func (t *tx) load(ctx context.Context, ref string) (*Thread, error) {
+func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 	if th := t.threads[ref]; th != nil {
 		return th, nil
 	}
@@ -258,7 +259,7 @@ func (t *tx) load(ctx context.Context, ref string) (*Thread, error) {
 }
 
 // touch marks a thread as changed.
-func (t *tx) touch(th *Thread) {
+func (t *tx) touch(th *thread.Thread) {
 	if !slices.Contains(t.order, th.Ref) {
 		t.order = append(t.order, th.Ref)
 	}
@@ -266,13 +267,13 @@ func (t *tx) touch(th *Thread) {
 }
 
 // say adds an entry to a thread as a message of the actor, and acknowledges it.
-func (t *tx) say(th *Thread, e Entry) {
+func (t *tx) say(th *thread.Thread, e thread.Entry) {
 	t.touch(th)
 	if t.opts.Lax {
 		t.grouped[th.Ref] = append(t.grouped[th.Ref], e)
 		return
 	}
-	ref := t.add(th, t.who.ID, Block{e})
+	ref := t.add(th, t.who.ID, thread.Block{e})
 	if t.who.system || e.Type == "request" {
 		return
 	}
@@ -289,9 +290,9 @@ func (t *tx) flush() {
 }
 
 // add appends a message and returns its ref. Large inline data moves to attachments first.
-func (t *tx) add(th *Thread, from string, b Block) string {
+func (t *tx) add(th *thread.Thread, from string, b thread.Block) string {
 	th.Serial++
-	m := Message{Serial: th.Serial, From: from, At: t.now, Channel: t.who.Channel}
+	m := thread.Message{Serial: th.Serial, From: from, At: t.now, Channel: t.who.Channel}
 	head := b[0]
 	for _, e := range b {
 		if e.Type != "v" {
@@ -299,8 +300,8 @@ func (t *tx) add(th *Thread, from string, b Block) string {
 			break
 		}
 	}
-	m.Ref = messageRef(th.Ref, head, th.Serial)
-	if re := first(head.Body); re != "" {
+	m.Ref = thread.NewMessageRef(th.Ref, head, th.Serial)
+	if re := thread.FirstRef(head.Body); re != "" {
 		m.Re = []string{re}
 	}
 	for i, e := range b {
@@ -328,12 +329,12 @@ func (t *tx) commit(ctx context.Context) error {
 	changes := t.changes
 	for _, ref := range t.order {
 		th := t.threads[ref]
-		if why := th.full(); why != "" && (th.Status.Open() || !t.was[ref].code.Open()) { // its end may always be said
-			return conflict("%s", why)
+		if why := th.FullReason(); why != "" && (th.Status.Open() || !t.was[ref].code.Open()) { // its end may always be said
+			return thread.Conflict("%s", why)
 		}
 		touch(th, t.was[ref])
 		th.Version++
-		changes = append(changes, store.Change{Record: threadRecord(th), IfRev: th.rev})
+		changes = append(changes, store.Change{Record: threadRecord(th), IfRev: th.Rev})
 	}
 	if len(changes) == 0 {
 		return nil
@@ -385,7 +386,7 @@ func digestOf(v wire.Value) string {
 
 // touch dates what was said behind the change before it: who follows the thread knows by the time of its last change
 // whether there is something new, and two may come in one millisecond. A clock that was set back is followed.
-func touch(t *Thread, was past) {
+func touch(t *thread.Thread, was past) {
 	behind := was.updated.Sub(t.Updated)
 	if (t.Serial > was.serial || t.Status != was.code) && behind >= 0 && behind < time.Second {
 		t.Updated = was.updated.Add(time.Millisecond)

@@ -3,11 +3,12 @@ package mess
 import (
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // ack acknowledges an entry that is no request.
-func (t *tx) ack(e Entry, ref string) {
+func (t *tx) ack(e thread.Entry, ref string) {
 	body := wire.Obj()
 	if id := e.Body.GetStr("id"); id != "" {
 		body = body.With("re", wire.Text(id))
@@ -15,12 +16,12 @@ func (t *tx) ack(e Entry, ref string) {
 	if ref != "" {
 		body = body.With("ref", wire.Text(ref))
 	}
-	t.answers = append(t.answers, Entry{Type: "ack", Body: body.With("received_at", stamp(t.now))})
+	t.answers = append(t.answers, thread.Entry{Type: "ack", Body: body.With("received_at", thread.TimeText(t.now))})
 }
 
 // finish writes the acks of MESS-35: one for a lone request, one for several together, and those of the other entries.
 func (t *tx) finish() {
-	var head Block
+	var head thread.Block
 	switch len(t.acks) {
 	case 0:
 	case 1:
@@ -28,7 +29,7 @@ func (t *tx) finish() {
 		if re == "" {
 			re = "last"
 		}
-		head = Block{ackOf(re, t.acks[0].ref, t.now)}
+		head = thread.Block{ackOf(re, t.acks[0].ref, t.now)}
 	default:
 		list := make([]wire.Value, len(t.acks))
 		for i, a := range t.acks {
@@ -38,17 +39,17 @@ func (t *tx) finish() {
 			}
 			list[i] = list[i].With("ref", wire.Text(a.ref))
 		}
-		head = Block{{Type: "ack", Body: wire.Obj(
-			wire.Member{Key: "requests", Value: wire.Arr(list...)}, wire.Member{Key: "received_at", Value: stamp(t.now)})}}
+		head = thread.Block{{Type: "ack", Body: wire.Obj(
+			wire.Member{Key: "requests", Value: wire.Arr(list...)}, wire.Member{Key: "received_at", Value: thread.TimeText(t.now)})}}
 	}
 	t.result.Answers = append(head, t.answers...)
 	t.result.Touched = t.order
 }
 
-func ackOf(re, ref string, at time.Time) Entry {
-	return Entry{Type: "ack", Body: wire.Obj(
+func ackOf(re, ref string, at time.Time) thread.Entry {
+	return thread.Entry{Type: "ack", Body: wire.Obj(
 		wire.Member{Key: "re", Value: wire.Text(re)},
 		wire.Member{Key: "ref", Value: wire.Text(ref)},
-		wire.Member{Key: "received_at", Value: stamp(at)},
+		wire.Member{Key: "received_at", Value: thread.TimeText(at)},
 	)}
 }

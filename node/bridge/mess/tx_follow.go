@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -14,22 +15,22 @@ import (
 // to section 5; only what its exchange may do, and no executor, is followed.
 
 // follow applies a status of whom the thread was sent to. done is false for one that is judged as any executor's.
-func (t *tx) follow(th *Thread, s Status, e Entry) (done bool, err error) {
+func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
 	by := t.who.ID
 	nobody := th.Holder == "" // works on it there, as far as we know
-	parks := nobody && (s.Code == Held || s.Code == Waiting)
-	goesOn := e.successor()
+	parks := nobody && (s.Code == thread.Held || s.Code == thread.Waiting)
+	goesOn := e.Successor()
 	switch {
 	case t.opts.Sent == "":
 		return false, nil
-	case !t.opts.Follow && !parks && goesOn == "" && !slices.Contains([]Code{Expired, Cancelled, Superseded}, s.Code):
+	case !t.opts.Follow && !parks && goesOn == "" && !slices.Contains([]thread.Code{thread.Expired, thread.Cancelled, thread.Superseded}, s.Code):
 		return false, nil
 	case th.Status.Terminal() && s.Code != th.Status:
-		return true, conflict("the thread is %s", th.Status)
+		return true, thread.Conflict("the thread is %s", th.Status)
 	case !nobody && th.Holder != by:
-		return true, errTaken
-	case nobody && (!th.offeredTo(by) || !th.claimable() && !th.waitsForPeer() && !th.Status.Terminal()):
-		return true, conflict("the thread is %s", th.Status)
+		return true, thread.ErrTaken
+	case nobody && (!th.IsOfferedTo(by) || !th.IsClaimable() && !th.WaitsForPeer() && !th.Status.Terminal()):
+		return true, thread.Conflict("the thread is %s", th.Status)
 	}
 	switch body := s.Body; {
 	case th.Status.Terminal():
@@ -38,31 +39,31 @@ func (t *tx) follow(th *Thread, s Status, e Entry) (done bool, err error) {
 		t.goOn(th, s, goesOn)
 	case parks:
 		waits := t.opts.Sent
-		if th.waitsForPeer() && waits == parkedPending {
+		if th.WaitsForPeer() && waits == thread.ParkedPending {
 			waits = th.Parked // it was let in, and its owner is asked about the job now: the ack of the request is no end of that
 		}
 		if th.Status != s.Code {
-			th.become(s.Code, by, s.Message, t.now)
+			th.Become(s.Code, by, s.Message, t.now)
 		}
 		th.Parked = waits
 		t.say(th, e)
-	case nobody && slices.Contains([]Code{Declined, Failed, Cancelled, Expired}, s.Code):
+	case nobody && slices.Contains([]thread.Code{thread.Declined, thread.Failed, thread.Cancelled, thread.Expired}, s.Code):
 		t.dropOut(th, s, e)
 	default:
-		if nobody && s.Code != Superseded && s.Code != Received {
-			th.claim(by, t.now)
+		if nobody && s.Code != thread.Superseded && s.Code != thread.Received {
+			th.Claim(by, t.now)
 		}
-		if s.Code == Received { // its executor there gave it back
+		if s.Code == thread.Received { // its executor there gave it back
 			th.Holder = ""
 		}
 		if s.Code != th.Status {
-			th.become(s.Code, by, s.Message, t.now)
+			th.Become(s.Code, by, s.Message, t.now)
 		}
-		th.took(s, t.now)
-		if s.Code == Claimed && body.GetStr("executor") == "" {
+		th.ApplyStatus(s, t.now)
+		if s.Code == thread.Claimed && body.GetStr("executor") == "" {
 			body = body.With("executor", wire.Text(by))
 		}
-		t.say(th, Entry{Type: "status", Body: goneOn(body)})
+		t.say(th, thread.Entry{Type: "status", Body: goneOn(body)})
 		if nobody && th.Holder != "" {
 			t.claimed(th)
 		}
@@ -72,10 +73,10 @@ func (t *tx) follow(th *Thread, s Status, e Entry) (done bool, err error) {
 
 // dropOut takes back a thread from whom it was sent to, and who has not claimed it. If nobody else is left for it, it ends as
 // it ended there (MESS-24).
-func (t *tx) dropOut(th *Thread, s Status, e Entry) {
+func (t *tx) dropOut(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
 	if t.x.crew.none(th) && (t.x.hears == nil || !t.x.hears(toDirectory)) {
-		th.become(s.Code, t.who.ID, cmp.Or(s.Reason, s.Message), t.now)
+		th.Become(s.Code, t.who.ID, cmp.Or(s.Reason, s.Message), t.now)
 	}
 	t.say(th, e)
 	if !th.Status.Terminal() && t.x.crew.none(th) { // others may be listed
@@ -85,19 +86,19 @@ func (t *tx) dropOut(th *Thread, s Status, e Entry) {
 
 // goOn keeps a thread that was delegated to another thread there: whom it was sent to goes on with it under that name. What
 // was asked in the older one is asked no more.
-func (t *tx) goOn(th *Thread, s Status, as string) {
+func (t *tx) goOn(th *thread.Thread, s thread.Status, as string) {
 	if p := th.Peers[t.who.ID]; p.Address == "" {
 		p.Name = as
 		th.Peers[t.who.ID] = p
 	}
-	if th.asks() {
-		th.become(Claimed, t.who.ID, "", t.now)
+	if th.AwaitsRequester() {
+		th.Become(thread.Claimed, t.who.ID, "", t.now)
 	}
-	words := "it goes on there as " + wire.OneLine(as, maxID)
+	words := "it goes on there as " + wire.OneLine(as, thread.MaxID)
 	if s.Delegated != "" {
 		words += ", with " + wire.OneLine(s.Delegated, 64)
 	}
-	t.say(th, th.statusEntry(wire.Member{Key: "message", Value: wire.Text(words)}))
+	t.say(th, th.StatusEntry(wire.Member{Key: "message", Value: wire.Text(words)}))
 }
 
 // goneOn says in words as which threads one goes on that was superseded or delegated there. Their refs mean nothing here, or
@@ -112,7 +113,7 @@ func goneOn(body wire.Value) wire.Value {
 	}
 	var names []string
 	for v := range list.Elems() {
-		if name, ok := v.Str(); ok && safeRef.MatchString(name) && len(names) < 50 {
+		if name, ok := v.Str(); ok && thread.SafeRef.MatchString(name) && len(names) < 50 {
 			names = append(names, name)
 		}
 	}
@@ -124,12 +125,12 @@ func goneOn(body wire.Value) wire.Value {
 
 // followResponse takes in a result from the exchange behind a link in any open state. done is false if it is judged as any
 // executor's.
-func (t *tx) followResponse(th *Thread, e Entry) (done bool) {
-	if !t.opts.Follow || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.claimable() {
+func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
+	if !t.opts.Follow || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.IsClaimable() {
 		return false
 	}
 	if th.Holder == "" {
-		th.claim(t.who.ID, t.now)
+		th.Claim(t.who.ID, t.now)
 		defer t.claimed(th)
 	}
 	t.say(th, e)
@@ -138,15 +139,15 @@ func (t *tx) followResponse(th *Thread, e Entry) (done bool) {
 
 // decideThere hands the requester's word to the exchange that made a suggestion. It means the threads, executors and times of
 // that exchange, which carries it out; our thread goes the way of the one there.
-func (t *tx) decideThere(ctx context.Context, th *Thread, e Entry, s *Suggestion, accept bool) error {
+func (t *tx) decideThere(ctx context.Context, th *thread.Thread, e thread.Entry, s *thread.Suggestion, accept bool) error {
 	word, by := "refused", s.By
 	if accept {
 		word = "accepted"
-		switch free := th.claimable() || th.waitsForPeer(); {
-		case !th.Status.Open(), th.Holder == "" && !free && th.Parked != parkedApproval:
-			return conflict("the thread is %s", th.Status)
-		case th.Holder != "" && th.Holder != by, !th.offeredTo(by):
-			return conflict("who suggested it does not work on the thread any more")
+		switch free := th.IsClaimable() || th.WaitsForPeer(); {
+		case !th.Status.Open(), th.Holder == "" && !free && th.Parked != thread.ParkedApproval:
+			return thread.Conflict("the thread is %s", th.Status)
+		case th.Holder != "" && th.Holder != by, !th.IsOfferedTo(by):
+			return thread.Conflict("who suggested it does not work on the thread any more")
 		}
 		if err := t.mayGoOn(th); err != nil {
 			return err
@@ -166,7 +167,7 @@ func (t *tx) decideThere(ctx context.Context, th *Thread, e Entry, s *Suggestion
 
 // mark notes the word about a suggestion, and about the same one in the other threads that it is about: of a merge there,
 // every thread hears for itself.
-func (t *tx) mark(ctx context.Context, th *Thread, s Suggestion, word string) error {
+func (t *tx) mark(ctx context.Context, th *thread.Thread, s thread.Suggestion, word string) error {
 	refs := []string{th.Ref}
 	if s.Type == "merge" {
 		tag := own(th.Requester, s.ID)
@@ -180,7 +181,7 @@ func (t *tx) mark(ctx context.Context, th *Thread, s Suggestion, word string) er
 		if err != nil {
 			return err
 		}
-		if same := other.suggestion(s.ID); same != nil && same.By == s.By && same.Type == s.Type {
+		if same := other.FindSuggestion(s.ID); same != nil && same.By == s.By && same.Type == s.Type {
 			same.Decided = word
 			t.touch(other)
 		}

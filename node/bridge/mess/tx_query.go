@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -17,17 +18,19 @@ const (
 )
 
 // query is MESS-36: a response with one structured entry, of what the asker may see.
-func (t *tx) query(ctx context.Context, e Entry, path string) error {
-	q, err := readQuery(e.Body, path)
+func (t *tx) query(ctx context.Context, e thread.Entry, path string) error {
+	q, err := thread.ReadQuery(e.Body, path)
 	if err != nil {
 		return err
 	}
 	answered := 0
 	for _, a := range t.answers {
-		answered += boolInt(a.Type == "response")
+		if a.Type == "response" {
+			answered++
+		}
 	}
 	if answered == maxQueries {
-		return bad(path, "is one query too many in one block")
+		return thread.Bad(path, "is one query too many in one block")
 	}
 	var data wire.Value
 	switch q.Type {
@@ -42,22 +45,22 @@ func (t *tx) query(ctx context.Context, e Entry, path string) error {
 		}
 		data = wire.Obj(wire.Member{Key: "requests", Value: list})
 	}
-	t.answers = append(t.answers, Entry{Type: "response", Body: wire.Obj(
+	t.answers = append(t.answers, thread.Entry{Type: "response", Body: wire.Obj(
 		wire.Member{Key: "re", Value: wire.Text("last")},
 		wire.Member{Key: "content", Value: wire.Arr(wire.Obj(wire.Member{Key: "structured", Value: data}))},
 	)})
 	return nil
 }
 
-func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
+func (t *tx) requests(ctx context.Context, q thread.Query) (wire.Value, error) {
 	var threads []Summary
 	if len(q.Re) > 0 {
 		for _, re := range q.Re {
-			to, ok := resolve(view{t, ctx}, re, t.x.id)
+			to, ok := thread.Resolve(view{t, ctx}, re, t.x.id)
 			if !ok {
-				return wire.Value{}, missing("re" + quoted(re) + " names nothing that is there")
+				return wire.Value{}, thread.Missing("re" + thread.Quoted(re) + " names nothing that is there")
 			}
-			th, err := t.load(ctx, to.ref)
+			th, err := t.load(ctx, to.Ref)
 			if err != nil {
 				return wire.Value{}, err
 			}
@@ -86,7 +89,7 @@ func (t *tx) requests(ctx context.Context, q Query) (wire.Value, error) {
 		if th.Holder != "" {
 			v = v.With("executor", wire.Text(th.Holder))
 		}
-		out = append(out, v.With("updated", stamp(th.Updated)))
+		out = append(out, v.With("updated", thread.TimeText(th.Updated)))
 	}
 	return wire.Arr(out...), nil
 }
@@ -107,13 +110,13 @@ func (t *tx) overlay(list []Summary) []Summary {
 	return out
 }
 
-func (t *tx) executors(q Query) wire.Value {
+func (t *tx) executors(q thread.Query) wire.Value {
 	var out []wire.Value
 	for _, c := range t.x.crew.list() {
 		if c.Pending && !t.who.Owner || q.Executor != "" && q.Executor != c.ID || len(out) == maxAnswered {
 			continue
 		}
-		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n Need) bool { return t.x.tagged(n.ID, q.Tags) }) {
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.tagged(n.ID, q.Tags) }) {
 			continue
 		}
 		v := wire.Obj(wire.Member{Key: "id", Value: wire.Text(c.ID)})
@@ -134,7 +137,7 @@ func availability(e *Executor) string {
 }
 
 // needsTree writes capabilities as they were sent: ids, or {id: metadata}.
-func needsTree(list []Need) wire.Value {
+func needsTree(list []thread.Need) wire.Value {
 	out := make([]wire.Value, len(list))
 	for i, n := range list {
 		out[i] = wire.Text(n.ID)
@@ -146,39 +149,39 @@ func needsTree(list []Need) wire.Value {
 }
 
 // config is MESS-37: an executor for itself, the owner for all.
-func (t *tx) config(ctx context.Context, e Entry, path string) error {
-	c, err := readConfig(e.Body, path)
+func (t *tx) config(ctx context.Context, e thread.Entry, path string) error {
+	c, err := thread.ReadConfig(e.Body, path)
 	if err != nil {
 		return err
 	}
 	if c.Routing {
 		if !t.who.Owner {
-			return forbidden("only the owner may set routing rules")
+			return thread.Forbidden("only the owner may set routing rules")
 		}
 		if t.routed {
-			return bad(path+".routing", "is set twice in the block")
+			return thread.Bad(path+".routing", "is set twice in the block")
 		}
 		t.rules, t.routed = c.Rules, true
-		t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsMeta, Key: "routing", Body: encode(c.Rules)}, IfRev: store.Any})
+		t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsMeta, Key: "routing", Body: thread.Encode(c.Rules)}, IfRev: store.Any})
 		t.ack(e, "routing")
 		return nil
 	}
 	say := c.Executor
 	if !t.who.Owner && say.ID != t.who.ID {
-		return forbidden("an executor may set up itself alone")
+		return thread.Forbidden("an executor may set up itself alone")
 	}
-	if reserved(say.ID) {
-		return bad(path+".executor.id", "is reserved")
+	if thread.IsReserved(say.ID) {
+		return thread.Bad(path+".executor.id", "is reserved")
 	}
 	if slices.ContainsFunc(t.crew, func(e *Executor) bool { return e.ID == say.ID }) {
-		return bad(path+".executor", "is set up twice in the block")
+		return thread.Bad(path+".executor", "is set up twice in the block")
 	}
 	ex, err := t.x.stored(ctx, say.ID)
 	switch {
 	case errors.Is(err, store.ErrNotFound) && t.who.Owner:
 		ex = &Executor{ID: say.ID, Created: t.now, rev: store.Absent}
 	case errors.Is(err, store.ErrNotFound):
-		return forbidden("register first")
+		return thread.Forbidden("register first")
 	case err != nil:
 		return err
 	case ex.Pending && !t.who.Owner:

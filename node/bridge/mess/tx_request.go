@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -26,7 +27,7 @@ type known struct {
 
 // reserve gives every request of the block its ref before any is applied, so that one may name another before or after
 // it (MESS-29). A request that is known gets the ref that it has. It refuses cycles.
-func (t *tx) reserve(ctx context.Context, b Block) (map[int]string, error) {
+func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]string, error) {
 	refs := make(map[int]string)
 	day := t.now.Format(time.DateOnly)
 	for i, e := range b {
@@ -35,7 +36,7 @@ func (t *tx) reserve(ctx context.Context, b Block) (map[int]string, error) {
 		}
 		id := e.Body.GetStr("id")
 		if _, twice := t.ids[id]; twice && id != "" {
-			return nil, bad(entryPath(i, e)+".id", "is used twice in the block")
+			return nil, thread.Bad(thread.EntryPath(i, e)+".id", "is used twice in the block")
 		}
 		k, err := t.known(ctx, id)
 		if err != nil {
@@ -44,7 +45,7 @@ func (t *tx) reserve(ctx context.Context, b Block) (map[int]string, error) {
 		if k.Ref != "" && k.Digest == digestOf(e.Body) && t.now.Sub(k.At) < sameFor {
 			refs[i] = k.Ref
 		} else {
-			refs[i] = threadRef(t.now, t.x.index.nextNumber(day), id)
+			refs[i] = thread.NewThreadRef(t.now, t.x.index.nextNumber(day), id)
 		}
 		if id != "" {
 			t.ids[id] = refs[i]
@@ -74,12 +75,12 @@ func (t *tx) known(ctx context.Context, id string) (k known, err error) {
 }
 
 // acyclic refuses requests of a block that wait for each other (MESS-29). Older threads cannot wait for new ones.
-func (t *tx) acyclic(b Block) error {
+func (t *tx) acyclic(b thread.Block) error {
 	needs := make(map[string][]string)
 	where := make(map[string]int)
 	for i, e := range b {
 		if id := e.Body.GetStr("id"); e.Type == "request" && id != "" {
-			r, err := readRequest(e.Body, "", t.now)
+			r, err := thread.ReadRequest(e.Body, "", t.now)
 			if err != nil {
 				return err
 			}
@@ -92,7 +93,7 @@ func (t *tx) acyclic(b Block) error {
 	visit = func(id string) error {
 		switch mark[id] {
 		case open:
-			return bad(entryPath(where[id], b[where[id]])+".constraints.depends_on", "the requests wait for each other")
+			return thread.Bad(thread.EntryPath(where[id], b[where[id]])+".constraints.depends_on", "the requests wait for each other")
 		case done:
 			return nil
 		}
@@ -114,8 +115,8 @@ func (t *tx) acyclic(b Block) error {
 }
 
 // request makes a thread (MESS-16).
-func (t *tx) request(ctx context.Context, e Entry, path, ref string) error {
-	r, err := readRequest(e.Body, path, t.now)
+func (t *tx) request(ctx context.Context, e thread.Entry, path, ref string) error {
+	r, err := thread.ReadRequest(e.Body, path, t.now)
 	if err != nil {
 		return err
 	}
@@ -132,31 +133,31 @@ func (t *tx) request(ctx context.Context, e Entry, path, ref string) error {
 		if saysIn(e.Body, "needed_by") {
 			key = "needed_by"
 		}
-		return bad(path+"."+key, "lies in the past")
+		return thread.Bad(path+"."+key, "lies in the past")
 	}
 	depends, err := t.depends(ctx, r, path)
 	if err != nil {
 		return err
 	}
-	th := &Thread{
-		Ref: ref, ClientID: r.ID, Requester: t.who.ID, Status: Received, Intent: r.Intent, Priority: r.Priority,
+	th := &thread.Thread{
+		Ref: ref, ClientID: r.ID, Requester: t.who.ID, Status: thread.Received, Intent: r.Intent, Priority: r.Priority,
 		Precision: r.Precision, Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now,
 		NotBefore: r.NotBefore, Deadline: r.Deadline, DependsOn: depends, ConfirmBefore: r.ConfirmBefore,
 		Only: t.opts.Only, External: t.opts.External,
-		History: []Event{{Action: "created", At: t.now, By: t.who.ID}},
+		History: []thread.Event{{Action: "created", At: t.now, By: t.who.ID}},
 	}
 	if t.opts.Peer != nil {
-		th.Peers = map[string]Peer{t.who.ID: *t.opts.Peer}
+		th.Peers = map[string]thread.Peer{t.who.ID: *t.opts.Peer}
 	}
 	t.threads[ref], t.was[ref] = th, past{}
 	t.result.Created = append(t.result.Created, ref)
 	if r.ID != "" {
-		body := encode(known{Ref: ref, Digest: digestOf(e.Body), At: t.now})
+		body := thread.Encode(known{Ref: ref, Digest: digestOf(e.Body), At: t.now})
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: nsIDs, Key: idKey(t.who.ID, r.ID), Body: body}, IfRev: k.rev})
 	}
 	t.say(th, e)
 	if t.opts.Hold {
-		th.park(parkedApproval, t.now)
+		th.Park(thread.ParkedApproval, t.now)
 		t.tellState(th)
 		return nil
 	}
@@ -164,14 +165,14 @@ func (t *tx) request(ctx context.Context, e Entry, path, ref string) error {
 }
 
 // depends resolves what a request waits for.
-func (t *tx) depends(ctx context.Context, r Request, path string) ([]string, error) {
+func (t *tx) depends(ctx context.Context, r thread.Request, path string) ([]string, error) {
 	var out []string
 	for i, id := range r.DependsOn {
 		to, err := t.target(ctx, id)
-		if err != nil || !t.mayWaitFor(to.ref) {
-			return nil, bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(quoted(id)+" names no request of yours"))
+		if err != nil || !t.mayWaitFor(to.Ref) {
+			return nil, thread.Bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(thread.Quoted(id)+" names no request of yours"))
 		}
-		out = append(out, to.ref)
+		out = append(out, to.Ref)
 	}
 	return out, nil
 }
@@ -185,7 +186,7 @@ func (t *tx) mayWaitFor(ref string) bool {
 
 // settle parks a thread that must wait, or lets it be offered: after its creation, and whenever what it waited for may
 // be over (MESS-29 to MESS-31).
-func (t *tx) settle(ctx context.Context, th *Thread) error {
+func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	met, failed, err := t.dependencies(ctx, th)
 	switch {
 	case err != nil:
@@ -194,34 +195,34 @@ func (t *tx) settle(ctx context.Context, th *Thread) error {
 		t.failDependency(th, failed)
 		return nil
 	case !met:
-		if th.Parked != parkedDependency {
-			th.park(parkedDependency, t.now)
+		if th.Parked != thread.ParkedDependency {
+			th.Park(thread.ParkedDependency, t.now)
 			t.tellState(th, wire.Member{Key: "waiting_for", Value: wire.Obj(
 				wire.Member{Key: "type", Value: wire.Text("dependency")},
 				wire.Member{Key: "ref", Value: wire.Texts(th.DependsOn)})})
 		}
 		return nil
 	case t.now.Before(th.NotBefore):
-		if th.Parked != parkedSchedule {
-			th.park(parkedSchedule, t.now)
+		if th.Parked != thread.ParkedSchedule {
+			th.Park(thread.ParkedSchedule, t.now)
 			t.tellState(th, wire.Member{Key: "waiting_for", Value: wire.Obj(
 				wire.Member{Key: "type", Value: wire.Text("schedule")},
-				wire.Member{Key: "available_at", Value: stamp(th.NotBefore)})})
+				wire.Member{Key: "available_at", Value: thread.TimeText(th.NotBefore)})})
 		}
 		return nil
 	}
-	if th.Parked == parkedDependency || th.Parked == parkedSchedule {
-		th.unpark(t.now)
+	if th.Parked == thread.ParkedDependency || th.Parked == thread.ParkedSchedule {
+		th.Unpark(t.now)
 		t.tellState(th)
 	}
-	if th.Status == Received && !th.Offered {
+	if th.Status == thread.Received && !th.Offered {
 		t.offer(th)
 	}
 	return nil
 }
 
-func (t *tx) failDependency(th *Thread, on string) {
-	th.become(Failed, exchangeID, "dependency_failed: "+on, t.now)
+func (t *tx) failDependency(th *thread.Thread, on string) {
+	th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+on, t.now)
 	t.tellState(th, wire.Member{Key: "reason", Value: wire.Obj(
 		wire.Member{Key: "type", Value: wire.Text("dependency_failed")},
 		wire.Member{Key: "detail", Value: wire.Text(on)},
@@ -229,13 +230,13 @@ func (t *tx) failDependency(th *Thread, on string) {
 }
 
 // tellState appends the exchange's own status message.
-func (t *tx) tellState(th *Thread, extra ...wire.Member) {
+func (t *tx) tellState(th *thread.Thread, extra ...wire.Member) {
 	t.touch(th)
-	t.add(th, exchangeID, Block{th.statusEntry(extra...)})
+	t.add(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})
 }
 
 // dependencies says whether everything that the thread waits for is completed, and what of it never will be.
-func (t *tx) dependencies(ctx context.Context, th *Thread) (met bool, failed string, err error) {
+func (t *tx) dependencies(ctx context.Context, th *thread.Thread) (met bool, failed string, err error) {
 	met = true
 	for _, ref := range th.DependsOn {
 		done, dead, err := t.outcome(ctx, ref, 0)
@@ -263,11 +264,11 @@ func (t *tx) outcome(ctx context.Context, ref string, depth int) (done, dead boo
 		return false, false, err
 	}
 	switch th.Status {
-	case Completed:
+	case thread.Completed:
 		return true, false, nil
-	case Failed, Declined, Cancelled, Expired:
+	case thread.Failed, thread.Declined, thread.Cancelled, thread.Expired:
 		return false, true, nil
-	case Superseded, Delegated:
+	case thread.Superseded, thread.Delegated:
 		done = len(th.Successors) > 0
 		dead = !done
 		for _, next := range th.Successors {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,12 +26,12 @@ func ignoreMissing(err error) error {
 const maxSuggestions = 50
 
 // suggestion takes a proposal of an executor to the requester (MESS-38).
-func (t *tx) suggestion(ctx context.Context, e Entry, path string) error {
-	s, err := readSuggestion(e.Body, path)
+func (t *tx) suggestion(ctx context.Context, e thread.Entry, path string) error {
+	s, err := thread.ReadSuggestion(e.Body, path)
 	if err != nil {
 		return err
 	}
-	var threads []*Thread
+	var threads []*thread.Thread
 	requester := ""
 	for _, re := range s.Re {
 		th, err := t.about(ctx, re)
@@ -38,32 +39,32 @@ func (t *tx) suggestion(ctx context.Context, e Entry, path string) error {
 			return err
 		}
 		requester = cmp.Or(requester, th.Requester)
-		if !t.x.roles(t.who, th).any(asHolder | asEligible | asOwner) {
-			return forbidden("only who holds or may claim a thread may make suggestions about it")
+		if !t.x.roles(t.who, th).Has(thread.AsHolder | thread.AsEligible | thread.AsOwner) {
+			return thread.Forbidden("only who holds or may claim a thread may make suggestions about it")
 		}
 		if th.Requester != requester {
-			return conflict("the threads have different requesters")
+			return thread.Conflict("the threads have different requesters")
 		}
 		if !th.Status.Open() {
-			return conflict("the thread is %s", th.Status)
+			return thread.Conflict("the thread is %s", th.Status)
 		}
 		threads = append(threads, th)
 	}
 	if s.Type == "merge" && len(threads) < 2 && t.opts.Sent == "" {
-		return bad(path+".re", "a merge names at least two threads")
+		return thread.Bad(path+".re", "a merge names at least two threads")
 	}
 	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
-		return bad(path+".re", "names more than one thread")
+		return thread.Bad(path+".re", "names more than one thread")
 	}
 	if _, err := t.plan(s, threads[0]); err != nil && t.opts.Sent == "" { // else its own exchange judges it
 		return err
 	}
 	head := threads[0]
-	if head.suggestion(s.ID) != nil {
-		return conflict("there is a suggestion with this id already")
+	if head.FindSuggestion(s.ID) != nil {
+		return thread.Conflict("there is a suggestion with this id already")
 	}
 	if len(head.Suggestions) >= maxSuggestions {
-		return conflict("the thread has too many suggestions")
+		return thread.Conflict("the thread has too many suggestions")
 	}
 	s.By, s.Re = t.who.ID, nil
 	for _, th := range threads {
@@ -84,7 +85,7 @@ type proposal struct {
 }
 
 // plan reads what a suggestion proposes; what could not be done is refused when it is made.
-func (t *tx) plan(s Suggestion, th *Thread) (p proposal, err error) {
+func (t *tx) plan(s thread.Suggestion, th *thread.Thread) (p proposal, err error) {
 	text, isText := s.Proposed.Str()
 	word := func(keys ...string) string {
 		for _, key := range keys {
@@ -101,12 +102,12 @@ func (t *tx) plan(s Suggestion, th *Thread) (p proposal, err error) {
 	case "delegate":
 		p.executor = word("executor", "delegate_to", "delegated_to", "to")
 		if p.executor == "" {
-			return p, bad(path+".executor", "is required")
+			return p, thread.Bad(path+".executor", "is required")
 		}
 	case "defer":
-		at, ok := timeOrSpan(word("until", "not_before", "available_at", "resume_at"), t.now)
+		at, ok := thread.TimeOrSpan(word("until", "not_before", "available_at", "resume_at"), t.now)
 		if !ok {
-			return p, bad(path+".until", "must be a time or a duration")
+			return p, thread.Bad(path+".until", "must be a time or a duration")
 		}
 		p.until = at
 	case "split":
@@ -117,13 +118,13 @@ func (t *tx) plan(s Suggestion, th *Thread) (p proposal, err error) {
 			}
 		}
 		if list.Kind() != wire.Array || list.Len() < 2 || list.Len() > 50 || isText {
-			return p, bad(path+".requests", "must be a list of 2 to 50 requests or intents")
+			return p, thread.Bad(path+".requests", "must be a list of 2 to 50 requests or intents")
 		}
 		for part := range list.Elems() {
 			if intent, ok := part.Str(); ok {
 				part = wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)})
 			}
-			if _, err := readRequest(part, path+".requests", t.now); err != nil {
+			if _, err := thread.ReadRequest(part, path+".requests", t.now); err != nil {
 				return p, err
 			}
 			p.requests = append(p.requests, part)
@@ -134,11 +135,11 @@ func (t *tx) plan(s Suggestion, th *Thread) (p proposal, err error) {
 
 // decision says the requester's answer to a suggestion in the thread, and then does what follows from it. The ack names the
 // threads that were made.
-func (t *tx) decision(ctx context.Context, th *Thread, e Entry, id string, accept bool) error {
-	if !t.x.roles(t.who, th).any(asRequester | asOwner) {
-		return forbidden("only the requester may decide")
+func (t *tx) decision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
+	if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
+		return thread.Forbidden("only the requester may decide")
 	}
-	if s := th.chosen(id); th.madeThere(s) {
+	if s := th.ChooseSuggestion(id); th.IsForPeer(s) {
 		return t.decideThere(ctx, th, e, s, accept)
 	}
 	t.say(th, e)
@@ -158,7 +159,7 @@ func (t *tx) decision(ctx context.Context, th *Thread, e Entry, id string, accep
 }
 
 // flushOne is flush for one thread.
-func (t *tx) flushOne(th *Thread) {
+func (t *tx) flushOne(th *thread.Thread) {
 	if b := t.grouped[th.Ref]; b != nil {
 		delete(t.grouped, th.Ref)
 		t.add(th, t.who.ID, b)
@@ -166,10 +167,10 @@ func (t *tx) flushOne(th *Thread) {
 }
 
 // decide does what an answer to a suggestion means.
-func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) error {
-	s := th.chosen(id)
+func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bool) error {
+	s := th.ChooseSuggestion(id)
 	if s == nil {
-		return conflict("there is no suggestion to decide about")
+		return thread.Conflict("there is no suggestion to decide about")
 	}
 	if !accept {
 		s.Decided = "refused"
@@ -179,7 +180,7 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 	s.Decided = "accepted"
 	if requestLink(th) != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
 		if t.who.ID != th.Requester {
-			return conflict("who asked behind the link decides about it, there")
+			return thread.Conflict("who asked behind the link decides about it, there")
 		}
 		t.touch(th) // the exchange behind the link does it, and the link follows what becomes of it
 		return nil
@@ -219,17 +220,17 @@ func (t *tx) decide(ctx context.Context, th *Thread, id string, accept bool) err
 }
 
 // merge opens one thread for several.
-func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal) error {
+func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestion, p proposal) error {
 	var intents []string
-	var needs []Need
+	var needs []thread.Need
 	var requests []wire.Value
 	seen := map[string]bool{}
 	priority, confirm, size := "background", false, 0
-	threads := []*Thread{}
+	threads := []*thread.Thread{}
 	for _, ref := range s.Re {
 		th, err := t.load(ctx, ref)
 		if errors.Is(err, store.ErrNotFound) {
-			return conflict("one of the threads is no longer there")
+			return thread.Conflict("one of the threads is no longer there")
 		}
 		if err != nil {
 			return err
@@ -238,20 +239,20 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 		if err != nil {
 			return err
 		}
-		if size += len(body.JSON()); size > MaxDocument {
-			return conflict("the requests are too large to be one")
+		if size += len(body.JSON()); size > thread.MaxDocument {
+			return thread.Conflict("the requests are too large to be one")
 		}
 		others := slices.DeleteFunc(slices.Clone(th.DependsOn), func(on string) bool { return slices.Contains(s.Re, on) })
 		if waits, err := t.leadTo(ctx, others, s.Re, map[string]bool{}); err != nil {
 			return err
 		} else if waits {
-			return conflict("what one of the threads waits for waits for another of them")
+			return thread.Conflict("what one of the threads waits for waits for another of them")
 		}
 		threads = append(threads, th)
 		requests = append(requests, body)
 		intents = append(intents, th.Intent)
 		confirm = confirm || th.ConfirmBefore
-		if rank(th.Priority) > rank(priority) {
+		if thread.PriorityRank(th.Priority) > thread.PriorityRank(priority) {
 			priority = th.Priority
 		}
 		for _, n := range th.Requires {
@@ -288,8 +289,8 @@ func (t *tx) merge(ctx context.Context, head *Thread, s *Suggestion, p proposal)
 }
 
 // replace marks a thread as superseded.
-func (t *tx) replace(th *Thread, next []string, reason string) error {
-	if err := th.supersede(next, reason, t.now); err != nil {
+func (t *tx) replace(th *thread.Thread, next []string, reason string) error {
+	if err := th.Supersede(next, reason, t.now); err != nil {
 		return err
 	}
 	by := wire.Text(next[0])
@@ -301,13 +302,13 @@ func (t *tx) replace(th *Thread, next []string, reason string) error {
 }
 
 // handOver delegates a thread to an executor of ours at the requester's word.
-func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
+func (t *tx) handOver(ctx context.Context, th *thread.Thread, to string) error {
 	c := t.x.crew.get(trimNamespace(to, t.x.id))
 	if c == nil || c.Pending || !c.has(th.Requires) {
-		return conflict("there is no such executor, or it lacks a required capability")
+		return thread.Conflict("there is no such executor, or it lacks a required capability")
 	}
 	if !th.Status.Open() {
-		return conflict("the thread is %s", th.Status)
+		return thread.Conflict("the thread is %s", th.Status)
 	}
 	whole, err := t.whole(ctx, th)
 	if err != nil {
@@ -317,25 +318,25 @@ func (t *tx) handOver(ctx context.Context, th *Thread, to string) error {
 	if err != nil {
 		return err
 	}
-	th.become(Delegated, exchangeID, "", t.now)
+	th.Become(thread.Delegated, thread.ExchangeID, "", t.now)
 	th.Successors = []string{next.Ref}
 	t.tellState(th, wire.Member{Key: "delegated_to", Value: wire.Text(c.ID)}, wire.Member{Key: "ref", Value: wire.Text(next.Ref)})
 	return nil
 }
 
 // postpone is an accepted defer: an unclaimed thread is parked, a claimed one waits with its holder.
-func (t *tx) postpone(th *Thread, until time.Time) error {
-	if !slices.Contains([]Code{Received, Claimed, InProgress, Waiting, Held, Retrying}, th.Status) {
-		return conflict("the thread is %s", th.Status)
+func (t *tx) postpone(th *thread.Thread, until time.Time) error {
+	if !slices.Contains([]thread.Code{thread.Received, thread.Claimed, thread.InProgress, thread.Waiting, thread.Held, thread.Retrying}, th.Status) {
+		return thread.Conflict("the thread is %s", th.Status)
 	}
 	if err := t.mayGoOn(th); err != nil {
 		return err
 	}
-	th.become(Waiting, exchangeID, "", t.now)
+	th.Become(thread.Waiting, thread.ExchangeID, "", t.now)
 	if th.Holder == "" {
-		th.Parked, th.NotBefore, th.Offered = parkedSchedule, until, false
+		th.Parked, th.NotBefore, th.Offered = thread.ParkedSchedule, until, false
 	}
 	t.tellState(th, wire.Member{Key: "waiting_for", Value: wire.Obj(
-		wire.Member{Key: "type", Value: wire.Text("schedule")}, wire.Member{Key: "available_at", Value: stamp(until)})})
+		wire.Member{Key: "type", Value: wire.Text("schedule")}, wire.Member{Key: "available_at", Value: thread.TimeText(until)})})
 	return nil
 }

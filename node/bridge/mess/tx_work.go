@@ -4,12 +4,13 @@ import (
 	"context"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // each calls do once with every thread that re names; an empty list names the thread of the call.
-func (t *tx) each(ctx context.Context, re []string, do func(*Thread) error) error {
+func (t *tx) each(ctx context.Context, re []string, do func(*thread.Thread) error) error {
 	if len(re) == 0 {
 		re = []string{t.opts.Re}
 	}
@@ -31,28 +32,28 @@ func (t *tx) each(ctx context.Context, re []string, do func(*Thread) error) erro
 }
 
 // status is MESS-22 to MESS-25 and MESS-27.
-func (t *tx) status(ctx context.Context, e Entry, path string) error {
-	s, err := readStatus(e.Body, path, t.opts.Lax)
+func (t *tx) status(ctx context.Context, e thread.Entry, path string) error {
+	s, err := thread.ReadStatus(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
-	err = t.each(ctx, s.Re, func(th *Thread) error {
+	err = t.each(ctx, s.Re, func(th *thread.Thread) error {
 		if done, err := t.follow(th, s, e); done || err != nil {
 			return err
 		}
 		body, before, declined := s.Body, th.Holder, len(th.Declined)
-		if err := th.setStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
+		if err := th.SetStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 			return err
 		}
-		if s.Code == Claimed && body.GetStr("executor") == "" {
+		if s.Code == thread.Claimed && body.GetStr("executor") == "" {
 			body = body.With("executor", wire.Text(t.who.ID))
 		}
-		if s.Code == Delegated {
+		if s.Code == thread.Delegated {
 			if body, err = t.delegate(ctx, th, s, body); err != nil {
 				return err
 			}
 		}
-		t.say(th, Entry{Type: "status", Body: body})
+		t.say(th, thread.Entry{Type: "status", Body: body})
 		if before == "" && th.Holder != "" {
 			t.claimed(th)
 		}
@@ -69,21 +70,21 @@ func (t *tx) status(ctx context.Context, e Entry, path string) error {
 }
 
 // allDeclined ends a thread that nobody is left for.
-func (t *tx) allDeclined(th *Thread) {
+func (t *tx) allDeclined(th *thread.Thread) {
 	const reason = "every executor that could declined"
-	th.become(Declined, exchangeID, reason, t.now)
+	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
 	t.tellState(th, wire.Member{Key: "reason", Value: wire.Text(reason)})
 }
 
 // exhausted ends a thread for which the directory lists nobody any more, after somebody declined it.
 func (x *Exchange) exhausted(ctx context.Context, ref string, more []store.Change) error {
 	for range maxConflicts {
-		t := x.begin(Actor{ID: exchangeID, system: true}, Options{Records: more})
+		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
 		th, err := t.load(ctx, ref)
 		if err != nil {
 			return ignoreMissing(err)
 		}
-		if th.claimable() && x.crew.none(th) {
+		if th.IsClaimable() && x.crew.none(th) {
 			t.allDeclined(th)
 		}
 		if err = t.commit(ctx); isConflict(err) {
@@ -99,43 +100,43 @@ func (x *Exchange) exhausted(ctx context.Context, ref string, more []store.Chang
 
 // heard is what a peer says about a thread that was sent to it, without what changes nothing here: acks, and that its
 // exchange has received what we sent. What the thread was parked for is over by it: an ack comes after the owner's yes.
-func (t *tx) heard(ctx context.Context, b Block) (Block, error) {
+func (t *tx) heard(ctx context.Context, b thread.Block) (thread.Block, error) {
 	th, err := t.load(ctx, t.opts.Re)
 	if err != nil {
 		return nil, err
 	}
-	code := func(e Entry) Code { c, _ := ParseCode(e.Body.GetStr("code")); return c }
-	ends := slices.ContainsFunc(b, func(e Entry) bool {
-		return e.Type == "ack" && th.Parked == parkedPending || e.Type != "ack" && e.Type != "v" && code(e) != Held && code(e) != Waiting
+	code := func(e thread.Entry) thread.Code { c, _ := thread.ParseCode(e.Body.GetStr("code")); return c }
+	ends := slices.ContainsFunc(b, func(e thread.Entry) bool {
+		return e.Type == "ack" && th.Parked == thread.ParkedPending || e.Type != "ack" && e.Type != "v" && code(e) != thread.Held && code(e) != thread.Waiting
 	})
-	if th.waitsForPeer() && ends && th.unpark(t.now) {
+	if th.WaitsForPeer() && ends && th.Unpark(t.now) {
 		t.tellState(th)
 	}
-	return slices.DeleteFunc(slices.Clone(b), func(e Entry) bool {
-		return e.Type == "ack" || e.Type == "status" && code(e) == Received && (!t.opts.Follow || th.Holder != t.who.ID)
+	return slices.DeleteFunc(slices.Clone(b), func(e thread.Entry) bool {
+		return e.Type == "ack" || e.Type == "status" && code(e) == thread.Received && (!t.opts.Follow || th.Holder != t.who.ID)
 	}), nil
 }
 
 // claimed remembers how long the claim took, for lower_latency (MESS-42), and has the others take back what was sent to
 // them.
-func (t *tx) claimed(th *Thread) {
+func (t *tx) claimed(th *thread.Thread) {
 	t.tellOffered(th, th.Holder)
 	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.Created), t.now})
 }
 
 // response is MESS-26 and MESS-39.
-func (t *tx) response(ctx context.Context, e Entry, path string) error {
-	r, err := readResponse(e.Body, path, t.opts.Lax)
+func (t *tx) response(ctx context.Context, e thread.Entry, path string) error {
+	r, err := thread.ReadResponse(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
-	return t.each(ctx, r.Re, func(th *Thread) error {
+	return t.each(ctx, r.Re, func(th *thread.Thread) error {
 		if t.followResponse(th, e) {
 			return nil
 		}
 		lone := !t.opts.Lax && !t.hasState[th.Ref]
 		before := th.Holder
-		if _, err := th.respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
+		if _, err := th.Respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
 			return err
 		}
 		t.say(th, e)
@@ -147,8 +148,8 @@ func (t *tx) response(ctx context.Context, e Entry, path string) error {
 }
 
 // reply is MESS-33.
-func (t *tx) reply(ctx context.Context, e Entry, path string) error {
-	r, err := readReplyIn(e.Body, path, t.opts.Lax)
+func (t *tx) reply(ctx context.Context, e thread.Entry, path string) error {
+	r, err := thread.ReadReplyIn(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
@@ -160,21 +161,21 @@ func (t *tx) reply(ctx context.Context, e Entry, path string) error {
 		if err != nil {
 			return err
 		}
-		th, err := t.load(ctx, to.ref)
+		th, err := t.load(ctx, to.Ref)
 		if err != nil {
 			return err
 		}
 		roles := t.x.roles(t.who, th)
 		switch {
 		case r.Accept != nil:
-			if err := t.decision(ctx, th, e, to.suggestion, *r.Accept); err != nil {
+			if err := t.decision(ctx, th, e, to.Suggestion, *r.Accept); err != nil {
 				return err
 			}
 			continue
 		case r.Confirm != nil:
-			err = th.confirm(*r.Confirm, r.Reason, t.who.ID, roles, t.now)
+			err = th.Confirm(*r.Confirm, r.Reason, t.who.ID, roles, t.now)
 		default:
-			err = th.answers(to.question, r.Answers, t.who.ID, roles, t.now)
+			err = th.AnswerAll(to.Question, r.Answers, t.who.ID, roles, t.now)
 		}
 		if err != nil {
 			return err
@@ -185,12 +186,12 @@ func (t *tx) reply(ctx context.Context, e Entry, path string) error {
 }
 
 // answer is the answer to the question it points at, or to the only open one of the requester's.
-func (t *tx) answer(ctx context.Context, e Entry, path string) error {
-	a, err := readAnswer(e.Body, path)
+func (t *tx) answer(ctx context.Context, e thread.Entry, path string) error {
+	a, err := thread.ReadAnswer(e.Body, path)
 	if err != nil {
 		return err
 	}
-	to := target{}
+	to := thread.Target{}
 	if len(a.Re) > 0 || t.opts.Re != "" {
 		re := t.opts.Re
 		if len(a.Re) > 0 {
@@ -199,21 +200,21 @@ func (t *tx) answer(ctx context.Context, e Entry, path string) error {
 		if to, err = t.targetOf(ctx, re, named{questions: true}); err != nil {
 			return err
 		}
-	} else if to.ref, err = t.onlyQuestion(ctx); err != nil {
+	} else if to.Ref, err = t.onlyQuestion(ctx); err != nil {
 		return err
 	}
-	th, err := t.load(ctx, to.ref)
+	th, err := t.load(ctx, to.Ref)
 	if err != nil {
 		return err
 	}
-	question := to.question
+	question := to.Question
 	if question == "" {
 		question = a.ID
 	}
-	if question == "" && th.openQuestions() > 1 {
-		return conflict("the thread asks more than one question: name one with id")
+	if question == "" && th.CountQuestions() > 1 {
+		return thread.Conflict("the thread asks more than one question: name one with id")
 	}
-	if err := th.answer(question, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
+	if err := th.Answer(question, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 		return err
 	}
 	t.say(th, e)
@@ -222,33 +223,33 @@ func (t *tx) answer(ctx context.Context, e Entry, path string) error {
 
 // onlyQuestion returns the one thread of the requester's that asks something.
 func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
-	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status == NeedsInput })
+	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status == thread.NeedsInput })
 	for _, ref := range t.order {
-		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == NeedsInput && !slices.Contains(refs, ref) {
+		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == thread.NeedsInput && !slices.Contains(refs, ref) {
 			refs = append(refs, ref)
 		}
 	}
 	switch len(refs) {
 	case 0:
-		return "", missing("no question is open")
+		return "", thread.Missing("no question is open")
 	case 1:
 		_, err := t.load(ctx, refs[0])
 		return refs[0], err
 	}
-	return "", conflict("more than one question is open: name one with re")
+	return "", thread.Conflict("more than one question is open: name one with re")
 }
 
 // cancel is MESS-34.
-func (t *tx) cancel(ctx context.Context, e Entry, path string) error {
-	c, err := readCancel(e.Body, path, t.opts.Lax)
+func (t *tx) cancel(ctx context.Context, e thread.Entry, path string) error {
+	c, err := thread.ReadCancel(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
-	return t.each(ctx, c.Re, func(th *Thread) error {
-		if !t.x.roles(t.who, th).any(asRequester | asOwner) {
-			return forbidden("only the requester may cancel")
+	return t.each(ctx, c.Re, func(th *thread.Thread) error {
+		if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
+			return thread.Forbidden("only the requester may cancel")
 		}
-		if err := th.cancel(c.Reason, t.who.ID, t.now); err != nil {
+		if err := th.Cancel(c.Reason, t.who.ID, t.now); err != nil {
 			return err
 		}
 		t.say(th, e)
@@ -276,15 +277,15 @@ func (x *Exchange) ripple(ctx context.Context, ended []string) error {
 // resettle looks again at a thread that the exchange parked, and at its deadline. It returns the threads that ended.
 func (x *Exchange) resettle(ctx context.Context, ref string) ([]string, error) {
 	for range maxConflicts {
-		t := x.begin(Actor{ID: exchangeID, system: true}, Options{})
+		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		th, err := t.load(ctx, ref)
 		if err != nil {
 			return nil, ignoreMissing(err)
 		}
 		switch {
-		case th.expire(t.now):
-			t.tellState(th, wire.Member{Key: "expired_at", Value: stamp(t.now)}, wire.Member{Key: "stage", Value: wire.Text(th.Expired)})
-		case th.Parked == parkedDependency, th.Parked == parkedSchedule:
+		case th.Expire(t.now):
+			t.tellState(th, wire.Member{Key: "expired_at", Value: thread.TimeText(t.now)}, wire.Member{Key: "stage", Value: wire.Text(th.Expired)})
+		case th.Parked == thread.ParkedDependency, th.Parked == thread.ParkedSchedule:
 			if err := t.settle(ctx, th); err != nil {
 				return nil, err
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -58,7 +59,7 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 	lost.Store(true) // the two meet on their way
 	home.do("client", "- cancel: {re: look}")
 	away.status("bob", there, "claimed")
-	th := away.reaches(there, Cancelled)
+	th := away.reaches(there, thread.Cancelled)
 	if th.Holder != "bob" || !strings.Contains(away.said(there), "too late") {
 		t.Errorf("%+v says %s", th, away.said(there))
 	}
@@ -71,7 +72,7 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 		page, err := home.records.List(t.Context(), nsNotices, "", "", 10, time.Now())
 		return err == nil && len(page.Records) == 0
 	})
-	home.want(ref, Cancelled)
+	home.want(ref, thread.Cancelled)
 	eventually(t, "the end of the conversation", func() bool {
 		convs, err := home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now())
 		if err != nil || len(convs.Conversations) != 1 {

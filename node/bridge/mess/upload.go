@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -35,9 +36,9 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 	}
 	switch {
 	case len(data) > maxUpload:
-		return wire.Value{}, tooLarge("the file is larger than 10 MiB")
+		return wire.Value{}, thread.TooLarge("the file is larger than 10 MiB")
 	case len(data) == 0:
-		return wire.Value{}, bad("file", "is empty")
+		return wire.Value{}, thread.Bad("file", "is empty")
 	}
 	kind, mime := sniff(data)
 	for n := range maxUploads {
@@ -51,13 +52,13 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 		case errors.Is(err, store.ErrConflict):
 			continue
 		case errors.Is(err, store.ErrQuota):
-			return wire.Value{}, conflict("too many files were uploaded to the thread and are in no message")
+			return wire.Value{}, thread.Conflict("too many files were uploaded to the thread and are in no message")
 		case err != nil:
 			return wire.Value{}, err
 		}
 		return wire.Obj(wire.Member{Key: kind, Value: a.tree(name)}), nil
 	}
-	return wire.Value{}, conflict("too many files of this name")
+	return wire.Value{}, thread.Conflict("too many files of this name")
 }
 
 // keepUpload stores a file with its mark. Where the same one stands there already, its day begins anew; where another one
@@ -66,7 +67,7 @@ func (x *Exchange) keepUpload(ctx context.Context, ref string, a Attachment) err
 	now := time.Now().UTC()
 	rec := a.record(ref)
 	changes := []store.Change{{Record: rec}, {
-		Record: store.Record{NS: nsUploads, Key: rec.Key, Body: encode(upload{now}), Terms: []string{ref}}, Max: maxUploads,
+		Record: store.Record{NS: nsUploads, Key: rec.Key, Body: thread.Encode(upload{now}), Terms: []string{ref}}, Max: maxUploads,
 	}}
 	err := x.records.Apply(ctx, changes, now)
 	if !errors.Is(err, store.ErrConflict) {
@@ -99,7 +100,7 @@ func (x *Exchange) uploads(ctx context.Context, ref string, now time.Time) (map[
 
 // filesIn calls do with the names of attachments in a tree.
 func filesIn(v wire.Value, do func(name string)) {
-	if name := v.GetStr("file"); attachmentName.MatchString(name) {
+	if name := v.GetStr("file"); thread.AttachmentName.MatchString(name) {
 		do(name)
 	}
 	for _, m := range v.Members() {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -39,9 +40,9 @@ func TestUploadsWithoutAMessageGo(t *testing.T) {
 	ref := l.request("agent", "{intent: look}")
 	now := time.Now()
 	named, nested, late := l.put(ref, "photo.jpg", "photo"), l.put(ref, "map.txt", "map"), l.put(ref, "late.txt", "late")
-	l.do(ownerID, "- response: {re: "+ref+", content: [{file: {file: "+named+", mime: text/plain, size: 5}}, {json: {map: {file: "+nested+"}}}]}")
+	l.do(thread.OwnerID, "- response: {re: "+ref+", content: [{file: {file: "+named+", mime: text/plain, size: 5}}, {json: {map: {file: "+nested+"}}}]}")
 	refused := l.put(ref, "more.jpg", "more")
-	l.refuse(http.StatusConflict, ownerID, "- status: {re: "+ref+", code: in_progress, message: "+refused+"}")
+	l.refuse(http.StatusConflict, thread.OwnerID, "- status: {re: "+ref+", code: in_progress, message: "+refused+"}")
 
 	l = labOn(t, l.store)
 	for _, at := range []time.Duration{0, keepUploads - time.Minute} {
@@ -67,7 +68,7 @@ func TestUploadsGoAtTheStart(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")
 	file := l.put(ref, "photo.jpg", "photo")
-	old := store.Change{Record: store.Record{NS: nsUploads, Key: ref + "/" + file, Body: encode(upload{time.Now().Add(-keepUploads)}), Terms: []string{ref}}, IfRev: store.Any}
+	old := store.Change{Record: store.Record{NS: nsUploads, Key: ref + "/" + file, Body: thread.Encode(upload{time.Now().Add(-keepUploads)}), Terms: []string{ref}}, IfRev: store.Any}
 	if err := l.store.Records().Apply(t.Context(), []store.Change{old}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +94,7 @@ func TestUploadedAgain(t *testing.T) {
 	if another := l.put(ref, "photo.jpg", "another"); another == first {
 		t.Errorf("another file is %s too", first)
 	}
-	l.do(ownerID, "- status: {re: "+ref+", code: claimed}\n- suggestion: {id: s, type: alternative, re: "+ref+", proposed: {file: "+first+"}, reason: r}")
+	l.do(thread.OwnerID, "- status: {re: "+ref+", code: claimed}\n- suggestion: {id: s, type: alternative, re: "+ref+", proposed: {file: "+first+"}, reason: r}")
 	for i := len(l.kept(nsUploads)); i < maxUploads; i++ {
 		l.put(ref, fmt.Sprint("f", i, ".txt"), "x")
 	}
@@ -138,7 +139,7 @@ func TestUploadIsNamedAtTheLastMoment(t *testing.T) {
 	ref := l.request("agent", "{intent: look}")
 	file := l.put(ref, "photo.jpg", "photo")
 	slow := labOn(t, meanwhile{l.store, func() {
-		l.do(ownerID, "- response: {re: "+ref+", content: [{image: {file: "+file+", mime: image/jpeg, size: 5}}]}")
+		l.do(thread.OwnerID, "- response: {re: "+ref+", content: [{image: {file: "+file+", mime: image/jpeg, size: 5}}]}")
 	}})
 	if n, err := slow.dropUploads(t.Context(), time.Now().Add(keepUploads)); n != 0 || err != nil {
 		t.Errorf("%d were removed, %v", n, err)
@@ -153,14 +154,14 @@ func TestMirrorWritesNamedUploads(t *testing.T) {
 	s := newShelf(t)
 	ref := s.request("agent", "{intent: look}")
 	file := s.put(ref, "photo.jpg", "photo")
-	s.status(ownerID, ref, "in_progress")
+	s.status(thread.OwnerID, ref, "in_progress")
 	s.sync()
-	if _, err := os.Stat(s.at(InProgress, ref, file)); err == nil {
+	if _, err := os.Stat(s.at(thread.InProgress, ref, file)); err == nil {
 		t.Error("an upload without a message lies in the folder")
 	}
-	s.do(ownerID, "- response: {re: "+ref+", content: [{image: {file: "+file+", mime: image/jpeg, size: 5}}]}")
+	s.do(thread.OwnerID, "- response: {re: "+ref+", content: [{image: {file: "+file+", mime: image/jpeg, size: 5}}]}")
 	s.sync()
-	if data, err := os.ReadFile(s.at(Completed, ref, file)); err != nil || string(data) != "photo" {
+	if data, err := os.ReadFile(s.at(thread.Completed, ref, file)); err != nil || string(data) != "photo" {
 		t.Errorf("%q, %v", data, err)
 	}
 }

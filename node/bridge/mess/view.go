@@ -5,56 +5,57 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // target resolves a reference for this actor. The id of a suggestion or a question names its thread where nothing else has
 // that name: it is an executor's choice, and the requester's own names come before it.
-func (t *tx) target(ctx context.Context, re string) (target, error) {
+func (t *tx) target(ctx context.Context, re string) (thread.Target, error) {
 	return t.targetOf(ctx, re, named{})
 }
 
 // targetOf is target for an entry that may be about a suggestion, or about a question.
-func (t *tx) targetOf(ctx context.Context, re string, by named) (target, error) {
+func (t *tx) targetOf(ctx context.Context, re string, by named) (thread.Target, error) {
 	if re == "" {
 		re = t.opts.Re
 	}
 	if re == "" {
-		return target{}, bad("re", "is required")
+		return thread.Target{}, thread.Bad("re", "is required")
 	}
 	by.view = view{t, ctx}
-	to, ok := resolve(by, re, t.x.id)
+	to, ok := thread.Resolve(by, re, t.x.id)
 	if !ok {
-		to, ok = resolve(by.view, re, t.x.id)
+		to, ok = thread.Resolve(by.view, re, t.x.id)
 	}
 	switch {
 	case !ok:
-		return target{}, missing("re" + quoted(re) + " names nothing that is there")
-	case t.opts.Lax && t.opts.Re != "" && to.ref != t.opts.Re && !t.among(to):
-		return target{}, bad("re", "names another thread")
+		return thread.Target{}, thread.Missing("re" + thread.Quoted(re) + " names nothing that is there")
+	case t.opts.Lax && t.opts.Re != "" && to.Ref != t.opts.Re && !t.among(to):
+		return thread.Target{}, thread.Bad("re", "names another thread")
 	}
 	return to, nil
 }
 
 // among says whether a suggestion is about the thread of the call too: it may be answered in each of its threads.
-func (t *tx) among(to target) bool {
-	th := t.threads[to.ref]
-	if to.suggestion == "" || th == nil {
+func (t *tx) among(to thread.Target) bool {
+	th := t.threads[to.Ref]
+	if to.Suggestion == "" || th == nil {
 		return false
 	}
-	s := th.suggestion(to.suggestion)
+	s := th.FindSuggestion(to.Suggestion)
 	return s != nil && slices.Contains(s.Re, t.opts.Re)
 }
 
 // about returns the thread that a reference names.
-func (t *tx) about(ctx context.Context, re string) (*Thread, error) {
+func (t *tx) about(ctx context.Context, re string) (*thread.Thread, error) {
 	to, err := t.target(ctx, re)
 	if err != nil {
 		return nil, err
 	}
-	th, err := t.load(ctx, to.ref)
+	th, err := t.load(ctx, to.Ref)
 	if errors.Is(err, store.ErrNotFound) { // a request further down in this block
-		return nil, missing("re" + quoted(re) + " names nothing that is there")
+		return nil, thread.Missing("re" + thread.Quoted(re) + " names nothing that is there")
 	}
 	return th, err
 }
@@ -65,20 +66,20 @@ type view struct {
 	ctx context.Context
 }
 
-func (v view) thread(ref string) bool {
+func (v view) HasThread(ref string) bool {
 	th, err := v.t.load(v.ctx, ref)
 	return err == nil && v.t.x.sees(v.t.who, th)
 }
 
-func (v view) suggestion(id string) (string, bool) {
-	return v.tagged(id, func(th *Thread) bool { return th.suggestion(id) != nil })
+func (v view) SuggestionThread(id string) (string, bool) {
+	return v.tagged(id, func(th *thread.Thread) bool { return th.FindSuggestion(id) != nil })
 }
 
-func (v view) question(id string) (string, bool) {
-	return v.tagged(id, func(th *Thread) bool { return th.question(id) != nil })
+func (v view) QuestionThread(id string) (string, bool) {
+	return v.tagged(id, func(th *thread.Thread) bool { return th.OpenQuestion(id) != nil })
 }
 
-func (v view) tagged(id string, open func(*Thread) bool) (string, bool) {
+func (v view) tagged(id string, open func(*thread.Thread) bool) (string, bool) {
 	for _, ref := range v.t.order { // of this block
 		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && open(th) {
 			return ref, true
@@ -92,8 +93,8 @@ func (v view) tagged(id string, open func(*Thread) bool) (string, bool) {
 	return ref, err == nil && open(th)
 }
 
-// newestWith finds the actor's newest request with a client id; for an executor, the newest that it holds or may claim.
-func (v view) newestWith(id string) (string, bool) {
+// NewestWith finds the actor's newest request with a client id; for an executor, the newest that it holds or may claim.
+func (v view) NewestWith(id string) (string, bool) {
 	if ref, ok := v.t.ids[id]; ok {
 		return ref, true
 	}
@@ -104,7 +105,7 @@ func (v view) newestWith(id string) (string, bool) {
 	return v.t.x.index.newestWith(id, func(e *entry) bool { return v.t.x.seesEntry(v.t.who, c, e) })
 }
 
-func (v view) newest() (string, bool) {
+func (v view) Newest() (string, bool) {
 	if v.t.last != "" {
 		return v.t.last, true
 	}
@@ -117,16 +118,16 @@ type named struct {
 	suggestions, questions bool // name their thread
 }
 
-func (v named) suggestion(id string) (string, bool) {
+func (v named) SuggestionThread(id string) (string, bool) {
 	if !v.suggestions {
 		return "", false
 	}
-	return v.view.suggestion(id)
+	return v.view.SuggestionThread(id)
 }
 
-func (v named) question(id string) (string, bool) {
+func (v named) QuestionThread(id string) (string, bool) {
 	if !v.questions {
 		return "", false
 	}
-	return v.view.question(id)
+	return v.view.QuestionThread(id)
 }

@@ -1,7 +1,8 @@
-package mess
+package thread
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -62,8 +63,8 @@ func (c Code) Terminal() bool {
 // Open says whether somebody still has something to do.
 func (c Code) Open() bool { return !c.Terminal() && c != Partial }
 
-// rest is the code as envelopes and REST spell it (MESS-21).
-func (c Code) rest() string {
+// Rest is the code as envelopes and REST spell it (MESS-21).
+func (c Code) Rest() string {
 	if c == Received {
 		return "pending"
 	}
@@ -91,112 +92,112 @@ type Status struct {
 	Body       wire.Value
 }
 
-// readStatus holds a status to MESS section 4. lax is for REST, where public clients send bare codes (MESS-20).
-func readStatus(v wire.Value, path string, lax bool) (Status, error) {
-	f := in(v, path)
-	s := Status{Re: f.refs("re", !lax), Message: f.text("message", maxProse), Body: v}
-	code, ok := ParseCode(f.need("code", 40))
-	f.check(ok, "code", "is no status code")
+// ReadStatus holds a status to MESS section 4. lax is for REST, where public clients send bare codes (MESS-20).
+func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
+	f := NewFields(v, path)
+	s := Status{Re: f.Refs("re", !lax), Message: f.Text("message", MaxProse), Body: v}
+	code, ok := ParseCode(f.Need("code", 40))
+	f.Check(ok, "code", "is no status code")
 	s.Code = code
-	f.text("executor", maxName)
+	f.Text("executor", maxName)
 	if check := statusFields[code]; check != nil {
 		check(f, &s, lax)
 	}
 	if written := v.GetStr("code"); written != string(code) {
 		s.Body = v.With("code", wire.Text(string(code))) // we emit the specification's spelling
 	}
-	return s, f.err
+	return s, f.Err
 }
 
 // statusFields is the table of MESS section 4.
-var statusFields = map[Code]func(f *fields, s *Status, lax bool){
-	Received: func(f *fields, _ *Status, _ bool) {
+var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
+	Received: func(f *Fields, _ *Status, _ bool) {
 		f.integer("queue_position", 0, wire.MaxSafeInteger)
-		f.text("exchange_id", maxName)
+		f.Text("exchange_id", maxName)
 	},
-	Claimed: func(f *fields, _ *Status, _ bool) { f.eta() },
-	InProgress: func(f *fields, _ *Status, _ bool) {
-		if v, ok := f.get("progress_pct"); ok {
+	Claimed: func(f *Fields, _ *Status, _ bool) { f.eta() },
+	InProgress: func(f *Fields, _ *Status, _ bool) {
+		if v, ok := f.Get("progress_pct"); ok {
 			n, isNumber := v.Num()
-			f.check(isNumber && percent(n), "progress_pct", "must be a number from 0 to 100")
+			f.Check(isNumber && percent(n), "progress_pct", "must be a number from 0 to 100")
 		}
 		f.eta()
 	},
-	Waiting: func(f *fields, s *Status, lax bool) {
-		w := f.sub("waiting_for")
+	Waiting: func(f *Fields, s *Status, lax bool) {
+		w := f.Sub("waiting_for")
 		if w == nil {
-			f.check(lax, "waiting_for", "is required")
+			f.Check(lax, "waiting_for", "is required")
 			return
 		}
 		s.WaitingFor = w.waitingFor()
-		f.join(w)
+		f.Join(w)
 	},
-	Held: func(f *fields, s *Status, _ bool) {
-		s.Reason = f.text("reason", maxProse)
-		s.ResumeETA = f.text("resume_eta", 64)
+	Held: func(f *Fields, s *Status, _ bool) {
+		s.Reason = f.Text("reason", MaxProse)
+		s.ResumeETA = f.Text("resume_eta", 64)
 		_, isTime := wire.ParseTime(s.ResumeETA)
 		_, isSpan := ParseSpan(s.ResumeETA)
-		f.check(s.ResumeETA == "" || isTime || isSpan, "resume_eta", "must be a time or a duration")
+		f.Check(s.ResumeETA == "" || isTime || isSpan, "resume_eta", "must be a time or a duration")
 	},
-	Retrying: func(f *fields, _ *Status, lax bool) {
+	Retrying: func(f *Fields, _ *Status, lax bool) {
 		_, attempt := f.integer("attempt", 1, 1e6)
 		_, most := f.integer("max_attempts", 1, 1e6)
-		f.check(lax || attempt, "attempt", "is required")
-		f.check(lax || most, "max_attempts", "is required")
-		f.check(lax || f.has("next_attempt"), "next_attempt", "is required")
-		f.text("next_attempt", 64)
+		f.Check(lax || attempt, "attempt", "is required")
+		f.Check(lax || most, "max_attempts", "is required")
+		f.Check(lax || f.has("next_attempt"), "next_attempt", "is required")
+		f.Text("next_attempt", 64)
 	},
-	NeedsInput: func(f *fields, s *Status, lax bool) { s.Questions = f.questions(lax, s.Message) },
-	NeedsConfirmation: func(f *fields, _ *Status, lax bool) {
-		f.check(lax || f.text("action", maxProse) != "", "action", "is required")
-		f.text("action", maxProse)
-		f.text("consequences", maxProse)
-		f.boolean("reversible")
+	NeedsInput: func(f *Fields, s *Status, lax bool) { s.Questions = f.questions(lax, s.Message) },
+	NeedsConfirmation: func(f *Fields, _ *Status, lax bool) {
+		f.Check(lax || f.Text("action", MaxProse) != "", "action", "is required")
+		f.Text("action", MaxProse)
+		f.Text("consequences", MaxProse)
+		f.Boolean("reversible")
 	},
-	Partial: func(f *fields, s *Status, lax bool) {
+	Partial: func(f *Fields, s *Status, lax bool) {
 		for _, key := range []string{"completed", "remaining"} {
-			f.check(lax || f.has(key), key, "is required")
-			f.list(key, 1000)
+			f.Check(lax || f.has(key), key, "is required")
+			f.List(key, 1000)
 		}
-		s.Reason = f.reason(false)
+		s.Reason = f.Reason(false)
 	},
-	Failed: func(f *fields, s *Status, lax bool) {
-		s.Reason = f.reason(!lax)
-		f.boolean("recoverable")
-		f.text("suggestion", maxProse)
+	Failed: func(f *Fields, s *Status, lax bool) {
+		s.Reason = f.Reason(!lax)
+		f.Boolean("recoverable")
+		f.Text("suggestion", MaxProse)
 	},
-	Declined: func(f *fields, s *Status, lax bool) { s.Reason = f.reason(!lax) },
-	Expired: func(f *fields, _ *Status, lax bool) {
+	Declined: func(f *Fields, s *Status, lax bool) { s.Reason = f.Reason(!lax) },
+	Expired: func(f *Fields, _ *Status, lax bool) {
 		_, there := f.time("expired_at")
-		f.check(lax || there, "expired_at", "is required")
+		f.Check(lax || there, "expired_at", "is required")
 	},
-	Cancelled: func(f *fields, s *Status, _ bool) { s.Reason = f.reason(false) },
-	Superseded: func(f *fields, s *Status, lax bool) {
-		f.check(lax || f.has("superseded_by"), "superseded_by", "is required")
-		s.Reason = f.oneOf("reason", "", "merge", "split", "replace")
-		f.check(lax || s.Reason != "", "reason", "is required")
+	Cancelled: func(f *Fields, s *Status, _ bool) { s.Reason = f.Reason(false) },
+	Superseded: func(f *Fields, s *Status, lax bool) {
+		f.Check(lax || f.has("superseded_by"), "superseded_by", "is required")
+		s.Reason = f.OneOf("reason", "", "merge", "split", "replace")
+		f.Check(lax || s.Reason != "", "reason", "is required")
 	},
-	Delegated: func(f *fields, s *Status, lax bool) {
-		s.Delegated = f.text("delegated_to", maxName)
-		f.check(lax || s.Delegated != "", "delegated_to", "is required")
-		s.Reason = f.reason(false)
+	Delegated: func(f *Fields, s *Status, lax bool) {
+		s.Delegated = f.Text("delegated_to", maxName)
+		f.Check(lax || s.Delegated != "", "delegated_to", "is required")
+		s.Reason = f.Reason(false)
 	},
 }
 
 // eta keeps its text as sent: a time or a duration (MESS-18).
-func (f *fields) eta() {
+func (f *Fields) eta() {
 	for _, key := range []string{"eta", "estimate"} {
-		s := f.text(key, 64)
+		s := f.Text(key, 64)
 		if s == "" {
 			continue
 		}
 		_, isTime := wire.ParseTime(s)
 		_, isSpan := ParseSpan(s)
 		if key == "estimate" {
-			f.check(spanISO(s), key, "must be an ISO 8601 duration")
+			f.Check(spanISO(s), key, "must be an ISO 8601 duration")
 			continue
 		}
-		f.check(isTime || isSpan, key, "must be a time or a duration")
+		f.Check(isTime || isSpan, key, "must be a time or a duration")
 	}
 }
 
@@ -208,77 +209,77 @@ func percent(token string) bool {
 	return len(n) < 3 || n == "100" && strings.Trim(rest, "0") == ""
 }
 
-// reason is a text or {type, detail}; as a text for people.
-func (f *fields) reason(required bool) string {
-	v, ok := f.get("reason")
+// Reason is a text or {type, detail}; as a text for people.
+func (f *Fields) Reason(required bool) string {
+	v, ok := f.Get("reason")
 	if !ok {
-		f.check(!required, "reason", "is required")
+		f.Check(!required, "reason", "is required")
 		return ""
 	}
 	if s, ok := v.Str(); ok {
-		f.check(len(s) <= maxProse && !controls(s), "reason", "must be a text")
+		f.Check(len(s) <= MaxProse && !controls(s), "reason", "must be a text")
 		return s
 	}
-	g := in(v, f.at("reason"))
-	s := g.need("type", maxName)
-	if detail := g.text("detail", maxProse); detail != "" {
+	g := NewFields(v, f.Path("reason"))
+	s := g.Need("type", maxName)
+	if detail := g.Text("detail", MaxProse); detail != "" {
 		s += ": " + detail
 	}
-	f.join(g)
+	f.Join(g)
 	return s
 }
 
 // waitingFor is MESS-19.
-func (f *fields) waitingFor() string {
-	kind := f.oneOf("type", "", "dependency", "condition", "resource", "access", "schedule")
+func (f *Fields) waitingFor() string {
+	kind := f.OneOf("type", "", "dependency", "condition", "resource", "access", "schedule")
 	switch kind {
 	case "":
 		f.fail("type", "is required")
 	case "dependency":
-		f.refs("ref", true)
+		f.Refs("ref", true)
 	case "condition":
-		f.need("condition", maxProse)
+		f.Need("condition", MaxProse)
 	case "resource":
-		f.need("resource", maxProse)
+		f.Need("resource", MaxProse)
 	case "access":
-		f.need("location", maxProse)
+		f.Need("location", MaxProse)
 	case "schedule":
 		_, there := f.time("available_at")
-		f.check(there, "available_at", "is required")
+		f.Check(there, "available_at", "is required")
 	}
 	return kind
 }
 
 // questions reads those of needs_input. Over REST a bare message is one unnamed question (MESS-20).
-func (f *fields) questions(lax bool, message string) []Question {
+func (f *Fields) questions(lax bool, message string) []Question {
 	var out []Question
-	for i, e := range f.list("questions", 50) {
-		g := in(e, f.at("questions["+itoa(i)+"]"))
-		id := g.text("field", maxID)
+	for i, e := range f.List("questions", 50) {
+		g := NewFields(e, f.Path("questions["+strconv.Itoa(i)+"]"))
+		id := g.Text("field", MaxID)
 		if id == "" {
-			id = g.text("id", maxID)
+			id = g.Text("id", MaxID)
 		}
-		q := Question{ID: id, Question: g.need("question", maxProse)}
-		g.check(id != "", "field", "is required")
-		for _, o := range g.list("options", 100) {
+		q := Question{ID: id, Question: g.Need("question", MaxProse)}
+		g.Check(id != "", "field", "is required")
+		for _, o := range g.List("options", 100) {
 			if s, ok := o.Str(); ok {
 				q.Options = append(q.Options, s)
 			} else {
 				q.Options = append(q.Options, string(o.JSON()))
 			}
 		}
-		f.join(g)
+		f.Join(g)
 		out = append(out, q)
 	}
 	if len(out) == 0 {
-		f.check(lax, "questions", "is required")
+		f.Check(lax, "questions", "is required")
 		out = []Question{{Question: message}}
 	}
 	return out
 }
 
-// openTree lists the questions that are open, as MESS writes them.
-func (t *Thread) openTree() wire.Value {
+// QuestionTree lists the questions that are open, as MESS writes them.
+func (t *Thread) QuestionTree() wire.Value {
 	var list []wire.Value
 	for _, q := range t.Questions {
 		if q.Answered {

@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"regexp"
@@ -72,8 +72,8 @@ func spanISO(s string) bool {
 	return ok
 }
 
-// timeOrSpan reads a point in time: RFC 3339 with an offset, or a duration from now on.
-func timeOrSpan(s string, now time.Time) (time.Time, bool) {
+// TimeOrSpan reads a point in time: RFC 3339 with an offset, or a duration from now on.
+func TimeOrSpan(s string, now time.Time) (time.Time, bool) {
 	if t, ok := wire.ParseTime(s); ok {
 		return t.UTC(), t.Sub(now) <= maxSpan
 	}
@@ -84,27 +84,27 @@ func timeOrSpan(s string, now time.Time) (time.Time, bool) {
 }
 
 // time reads an optional RFC 3339 time; the offset is required (MESS-18).
-func (f *fields) time(key string) (time.Time, bool) {
-	v, ok := f.get(key)
+func (f *Fields) time(key string) (time.Time, bool) {
+	v, ok := f.Get(key)
 	if !ok {
 		return time.Time{}, false
 	}
 	s, _ := v.Str()
 	t, ok := wire.ParseTime(s)
-	f.check(ok, key, "must be an RFC 3339 time with an offset")
+	f.Check(ok, key, "must be an RFC 3339 time with an offset")
 	return t.UTC(), ok
 }
 
 // moment reads an optional time or duration; it is judged from now.
-func (f *fields) moment(key string, now time.Time) (time.Time, bool) {
-	v, ok := f.get(key)
+func (f *Fields) moment(key string, now time.Time) (time.Time, bool) {
+	v, ok := f.Get(key)
 	if !ok {
 		return time.Time{}, false
 	}
 	s, _ := v.Str()
-	t, ok := timeOrSpan(s, now)
-	f.check(ok, key, "must be an RFC 3339 time with an offset, or a duration such as 2h15m or PT45M")
+	t, ok := TimeOrSpan(s, now)
+	f.Check(ok, key, "must be an RFC 3339 time with an offset, or a duration such as 2h15m or PT45M")
 	return t, ok
 }
 
-func stamp(t time.Time) wire.Value { return wire.Text(wire.FormatTime(t)) }
+func TimeText(t time.Time) wire.Value { return wire.Text(wire.FormatTime(t)) }

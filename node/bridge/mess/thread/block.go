@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 // MaxDocument is the most that one block may have in bytes, as YAML or JSON (MESS-58).
 const MaxDocument = 2 << 20
 
-// limits are the bounds of a block (MESS-61). A block nests into a signed message, whose depth is at most wire.MaxDepth.
-var limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
+// Limits are the bounds of a block (MESS-61). A block nests into a signed message, whose depth is at most wire.MaxDepth.
+var Limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
 
 // Version10 and Version11 are what we emit (MESS-4).
 const (
@@ -42,39 +42,39 @@ func (b Block) Tree() wire.Value {
 // Parse reads a block in any of the forms of MESS-2. It judges the shape of the list alone; what entries must carry is
 // judged by [Block.Check]. The error is a *wire.Error that says where.
 func Parse(data []byte) (Block, error) {
-	docs, err := documents(data)
+	docs, err := ParseDocuments(data)
 	if err != nil {
 		return nil, err
 	}
 	var b Block
 	for _, doc := range docs {
-		part, err := fromTree(doc.Value, len(b))
+		part, err := FromTreeAt(doc.Value, len(b))
 		if err != nil {
-			return nil, bad("", fmt.Sprintf("%s, in the document at line %d", publicText(err), doc.Line))
+			return nil, Bad("", fmt.Sprintf("%s, in the document at line %d", PublicText(err), doc.Line))
 		}
 		b = append(b, part...)
 	}
 	if len(b) == 0 {
-		return nil, bad("MESS", "the block has no entry")
+		return nil, Bad("MESS", "the block has no entry")
 	}
 	return b, nil
 }
 
-// documents reads JSON where the text looks like it, else a YAML stream. JSON is nearly YAML: what the strict reader
+// ParseDocuments reads JSON where the text looks like it, else a YAML stream. JSON is nearly YAML: what the strict reader
 // refuses is refused, not tried again under laxer rules.
-func documents(data []byte) ([]yamltree.Document, error) {
+func ParseDocuments(data []byte) ([]yamltree.Document, error) {
 	if len(data) > MaxDocument {
 		return nil, tooLong(data)
 	}
 	if text := strings.TrimLeft(string(data[:min(len(data), 4096)]), " \t\r\n"); looksJSON(text) {
-		v, err := parseJSON(data)
+		v, err := ParseJSON(data)
 		return []yamltree.Document{{Value: v, Line: 1}}, err
 	}
 	return parseYAML(data)
 }
 
-// values returns the documents without their lines.
-func values(docs []yamltree.Document) []wire.Value {
+// Values returns the documents without their lines.
+func Values(docs []yamltree.Document) []wire.Value {
 	out := make([]wire.Value, len(docs))
 	for i, doc := range docs {
 		out[i] = doc.Value
@@ -84,19 +84,19 @@ func values(docs []yamltree.Document) []wire.Value {
 
 // parseYAML reads a YAML stream under the bounds of MESS-61.
 func parseYAML(data []byte) ([]yamltree.Document, error) {
-	docs, err := yamltree.Parse(data, yamltree.Options{Limits: limits})
+	docs, err := yamltree.Parse(data, yamltree.Options{Limits: Limits})
 	if e, ok := errors.AsType[*yamltree.Error](err); ok && e.Size {
 		return nil, tooLong(data)
 	}
 	if err != nil {
-		return nil, bad("", err.Error())
+		return nil, Bad("", err.Error())
 	}
 	return docs, nil
 }
 
 // tooLong returns the refusal of a document beyond the bound, with the line in which the bound lies.
 func tooLong(data []byte) error {
-	return tooLarge(fmt.Sprintf("the document is larger than 2 MiB at line %d", yamltree.LineAt(data, MaxDocument)))
+	return TooLarge(fmt.Sprintf("the document is larger than 2 MiB at line %d", yamltree.LineAt(data, MaxDocument)))
 }
 
 // looksJSON tells a JSON text from YAML flow style: its first value is a container whose first element begins as JSON.
@@ -108,18 +108,18 @@ func looksJSON(text string) bool {
 	return rest == "" || rest[0] == '"' || rest[0] == '{' || rest[0] == '}' || rest[0] == ']' || text[0] == '['
 }
 
-// parseJSON is the strict reader under the bounds of MESS-61.
-func parseJSON(data []byte) (wire.Value, error) {
+// ParseJSON is the strict reader under the bounds of MESS-61.
+func ParseJSON(data []byte) (wire.Value, error) {
 	if len(data) > MaxDocument {
 		return wire.Value{}, tooLong(data)
 	}
-	v, err := wire.ParseLimits(data, limits.Depth, limits.Nodes)
+	v, err := wire.ParseLimits(data, Limits.Depth, Limits.Nodes)
 	if err != nil {
 		line, reason := 1, "not JSON"
 		if e, ok := errors.AsType[*wire.SyntaxError](err); ok {
 			line, reason = yamltree.LineAt(data, e.Offset), e.Reason
 		}
-		return v, bad("", fmt.Sprintf("%s at line %d", reason, line))
+		return v, Bad("", fmt.Sprintf("%s at line %d", reason, line))
 	}
 	return v, sane(v)
 }
@@ -127,14 +127,14 @@ func parseJSON(data []byte) (wire.Value, error) {
 // sane refuses what the tree of a strict JSON text may hold and a block may not: NUL, and maps of too many keys.
 func sane(v wire.Value) error {
 	if text, ok := v.Str(); ok && strings.ContainsRune(text, 0) {
-		return bad("", "NUL in a text")
+		return Bad("", "NUL in a text")
 	}
-	if v.Kind() == wire.Object && v.Len() > limits.Keys {
-		return bad("", "too many keys in one map")
+	if v.Kind() == wire.Object && v.Len() > Limits.Keys {
+		return Bad("", "too many keys in one map")
 	}
 	for _, m := range v.Members() {
-		if strings.ContainsRune(m.Key, 0) || len(m.Key) > limits.KeyBytes {
-			return bad("", "a key is too long or holds NUL")
+		if strings.ContainsRune(m.Key, 0) || len(m.Key) > Limits.KeyBytes {
+			return Bad("", "a key is too long or holds NUL")
 		}
 		if err := sane(m.Value); err != nil {
 			return err
@@ -150,33 +150,33 @@ func sane(v wire.Value) error {
 
 // FromTree reads a block from a tree: a list, or a map with the one key MESS.
 func FromTree(v wire.Value) (Block, error) {
-	b, err := fromTree(v, 0)
+	b, err := FromTreeAt(v, 0)
 	if err == nil && len(b) == 0 {
-		return nil, bad("MESS", "the block has no entry")
+		return nil, Bad("MESS", "the block has no entry")
 	}
 	return b, err
 }
 
-// fromTree is FromTree for a part of a block that begins with entry number first.
-func fromTree(v wire.Value, first int) (Block, error) {
+// FromTreeAt is FromTree for a part of a block that begins with entry number first.
+func FromTreeAt(v wire.Value, first int) (Block, error) {
 	if v.Kind() == wire.Object {
 		inner, ok := v.Get("MESS")
 		if !ok || v.Len() != 1 {
-			return nil, bad("MESS", "must be a list of entries, or a map with the one key MESS")
+			return nil, Bad("MESS", "must be a list of entries, or a map with the one key MESS")
 		}
 		v = inner
 	}
 	if v.Kind() != wire.Array {
-		return nil, bad("MESS", "must be a list of entries")
+		return nil, Bad("MESS", "must be a list of entries")
 	}
 	b := make(Block, 0, v.Len())
 	for e := range v.Elems() {
 		if e.Kind() != wire.Object || e.Len() != 1 {
-			return nil, bad(fmt.Sprintf("MESS[%d]", first+len(b)), "must be a map with one key")
+			return nil, Bad(fmt.Sprintf("MESS[%d]", first+len(b)), "must be a map with one key")
 		}
 		m := e.Members()[0]
 		if m.Key == "" || len(m.Key) > 64 {
-			return nil, bad(fmt.Sprintf("MESS[%d]", first+len(b)), "the type must have 1 to 64 bytes")
+			return nil, Bad(fmt.Sprintf("MESS[%d]", first+len(b)), "the type must have 1 to 64 bytes")
 		}
 		b = append(b, Entry{Type: m.Key, Body: m.Value})
 	}
@@ -217,16 +217,16 @@ func checkVersion(v wire.Value, path string) error {
 	text, ok := versionText(v)
 	major, _, _ := strings.Cut(text, ".")
 	if !ok || len(text) > 32 || strings.Trim(text, "0123456789.") != "" {
-		return bad(path, "must be a version such as 1.0.0")
+		return Bad(path, "must be a version such as 1.0.0")
 	}
 	if major != "1" {
-		return bad(path, "only version 1 is understood")
+		return Bad(path, "only version 1 is understood")
 	}
 	return nil
 }
 
-// versioned puts the version before a block of ours: 1.1.0 only where a field of 1.1 is used (MESS-4).
-func (b Block) versioned() Block {
+// Versioned puts the version before a block of ours: 1.1.0 only where a field of 1.1 is used (MESS-4).
+func (b Block) Versioned() Block {
 	v := Version10
 	for _, e := range b {
 		if uses11(e) {
@@ -255,8 +255,8 @@ func uses11(e Entry) bool {
 	return false
 }
 
-// depth holds a block that came inside a message to the bounds of MESS-61.
-func (b Block) depth() error {
-	_, err := parseJSON(b.Tree().JSON())
+// CheckBounds holds a block that came inside a message to the bounds of MESS-61.
+func (b Block) CheckBounds() error {
+	_, err := ParseJSON(b.Tree().JSON())
 	return err
 }

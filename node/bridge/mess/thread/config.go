@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"cmp"
@@ -38,91 +38,91 @@ type Rule struct {
 // maxRules bounds the routing rules.
 const maxRules = 200
 
-func readConfig(v wire.Value, path string) (ConfigEntry, error) {
-	f := in(v, path)
+func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
+	f := NewFields(v, path)
 	var c ConfigEntry
-	if e := f.sub("executor"); e != nil {
+	if e := f.Sub("executor"); e != nil {
 		c.Executor = e.executor()
-		f.join(e)
+		f.Join(e)
 	}
-	if r := f.sub("routing"); r != nil {
+	if r := f.Sub("routing"); r != nil {
 		c.Routing = true
 		r.only("rules")
-		r.check(r.has("rules"), "rules", "is required") // none at all would be none from now on
-		for i, rule := range r.list("rules", maxRules) {
+		r.Check(r.has("rules"), "rules", "is required") // none at all would be none from now on
+		for i, rule := range r.List("rules", maxRules) {
 			c.Rules = append(c.Rules, r.rule(rule, fmt.Sprintf("rules[%d]", i)))
 		}
-		f.join(r)
+		f.Join(r)
 	}
-	f.check((c.Executor != nil) != c.Routing, "", "must have executor or routing")
-	return c, f.err
+	f.Check((c.Executor != nil) != c.Routing, "", "must have executor or routing")
+	return c, f.Err
 }
 
 const (
-	scheduleMissing = "is required with availability: schedule"
-	scheduleAlone   = "needs availability: schedule"
+	ScheduleMissing = "is required with availability: schedule"
+	ScheduleAlone   = "needs availability: schedule"
 )
 
-func (f *fields) executor() *ExecutorConfig {
+func (f *Fields) executor() *ExecutorConfig {
 	e := &ExecutorConfig{
-		ID:           f.need("id", maxID),
-		Name:         f.text("name", 200),
-		Capabilities: f.needs("capabilities"),
+		ID:           f.Need("id", MaxID),
+		Name:         f.Text("name", 200),
+		Capabilities: f.Needs("capabilities"),
 	}
-	e.Availability, e.Schedule, e.Timezone = f.duty()
+	e.Availability, e.Schedule, e.Timezone = f.Duty()
 	e.Availability = cmp.Or(e.Availability, "always")
-	f.check(validExecutorID(e.ID), "id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit")
-	f.check(e.Schedule != "" || e.Availability != "schedule", "schedule", scheduleMissing)
-	f.check(e.Schedule == "" || e.Availability == "schedule", "schedule", scheduleAlone)
+	f.Check(IsExecutorID(e.ID), "id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit")
+	f.Check(e.Schedule != "" || e.Availability != "schedule", "schedule", ScheduleMissing)
+	f.Check(e.Schedule == "" || e.Availability == "schedule", "schedule", ScheduleAlone)
 	return e
 }
 
-// duty reads when an executor is available.
-func (f *fields) duty() (availability, schedule, zone string) {
-	availability = f.oneOf("availability", "", "always", "schedule", "on_demand")
-	schedule, zone = f.text("schedule", 128), f.text("timezone", 64)
+// Duty reads when an executor is available.
+func (f *Fields) Duty() (availability, schedule, zone string) {
+	availability = f.OneOf("availability", "", "always", "schedule", "on_demand")
+	schedule, zone = f.Text("schedule", 128), f.Text("timezone", 64)
 	if wrong := cronError(schedule); schedule != "" && wrong != "" {
 		f.fail("schedule", wrong)
 	}
-	f.check(zone == "" || validZone(zone), "timezone", "must be a name such as Europe/Berlin")
+	f.Check(zone == "" || IsZone(zone), "timezone", "must be a name such as Europe/Berlin")
 	return availability, schedule, zone
 }
 
-func (f *fields) rule(v wire.Value, key string) Rule {
-	g := in(v, f.at(key))
+func (f *Fields) rule(v wire.Value, key string) Rule {
+	g := NewFields(v, f.Path(key))
 	g.only("match", "prefer", "default")
 	var r Rule
-	if m := g.sub("match"); m != nil {
+	if m := g.Sub("match"); m != nil {
 		m.only("capability", "urgency", "precision")
-		r.Capability = m.text("capability", maxID)
-		r.Urgency = m.oneOf("urgency", "", urgencies...)
-		r.Precision = m.oneOf("precision", "", precisions...)
-		g.join(m)
+		r.Capability = m.Text("capability", MaxID)
+		r.Urgency = m.OneOf("urgency", "", Urgencies...)
+		r.Precision = m.OneOf("precision", "", Precisions...)
+		g.Join(m)
 	} else {
 		r.Default = g.has("default")
-		g.check(r.Default, "match", "is required, or default")
+		g.Check(r.Default, "match", "is required, or default")
 	}
-	list, word := "prefer", g.v
-	if v, ok := g.get("default"); ok && r.Default && !g.has("prefer") {
+	list, word := "prefer", g.Value
+	if v, ok := g.Get("default"); ok && r.Default && !g.has("prefer") {
 		list, word = "default", wire.Obj(wire.Member{Key: "default", Value: v})
 	}
-	h := &fields{v: word, path: g.path}
-	value, _ := h.get(list)
+	h := &Fields{Value: word, path: g.path}
+	value, _ := h.Get(list)
 	if s, ok := value.Str(); ok {
-		h.check(slices.Contains([]string{"lower_latency", "higher_precision"}, s), list, "must be a list of executors, lower_latency or higher_precision")
+		h.Check(slices.Contains([]string{"lower_latency", "higher_precision"}, s), list, "must be a list of executors, lower_latency or higher_precision")
 		r.By = s
 	} else if value.Kind() == wire.Array {
-		r.Prefer = h.texts(list, 1000)
+		r.Prefer = h.Texts(list, 1000)
 	} else {
-		h.check(r.Default, list, "is required")
+		h.Check(r.Default, list, "is required")
 	}
-	g.join(h)
-	f.join(g)
+	g.Join(h)
+	f.Join(g)
 	return r
 }
 
-// tree writes a rule as it is sent (MESS-42).
-func (r Rule) tree() wire.Value {
+// Tree writes a rule as it is sent (MESS-42).
+func (r Rule) Tree() wire.Value {
 	prefer := wire.Texts(r.Prefer)
 	if r.By != "" {
 		prefer = wire.Text(r.By)
@@ -142,12 +142,12 @@ func (r Rule) tree() wire.Value {
 // ParseRules reads routing rules and returns the block that sets them: the list of rules alone, a map with the one key
 // rules, or a block of one config entry with routing. What sets anything else is refused.
 func ParseRules(data []byte) (Block, error) {
-	docs, err := documents(data)
+	docs, err := ParseDocuments(data)
 	if err != nil {
 		return nil, err
 	}
 	if len(docs) != 1 {
-		return nil, bad("", "must be one document: a list of rules, or a config block with routing")
+		return nil, Bad("", "must be one document: a list of rules, or a config block with routing")
 	}
 	v := docs[0].Value
 	list, named := v.Get("rules")
@@ -159,14 +159,14 @@ func ParseRules(data []byte) (Block, error) {
 		return routingBlock(v)
 	}
 	rules := wire.Obj(wire.Member{Key: "rules", Value: list})
-	f := in(rules, "")
-	for i, rule := range f.list("rules", maxRules) {
+	f := NewFields(rules, "")
+	for i, rule := range f.List("rules", maxRules) {
 		f.rule(rule, fmt.Sprintf("rules[%d]", i))
 	}
 	if list.IsNull() {
 		f.fail("rules", "must be a list")
 	}
-	return Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "routing", Value: rules})}}, f.err
+	return Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "routing", Value: rules})}}, f.Err
 }
 
 // holdsEntries says whether a list is one of entries of a block: what is no rule by any of its keys.
@@ -186,16 +186,16 @@ func holdsEntries(list wire.Value) bool {
 func routingBlock(v wire.Value) (Block, error) {
 	b, err := FromTree(v)
 	if err != nil {
-		return nil, bad("", "must be a list of rules, or a config block with routing")
+		return nil, Bad("", "must be a list of rules, or a config block with routing")
 	}
 	routed := false
 	for i, e := range b {
 		if e.Type == "v" {
 			continue
 		}
-		c, err := readConfig(e.Body, entryPath(i, e))
+		c, err := ReadConfig(e.Body, EntryPath(i, e))
 		if e.Type != "config" || err == nil && !c.Routing || routed {
-			return nil, bad(entryPath(i, e), "does not belong to routing rules")
+			return nil, Bad(EntryPath(i, e), "does not belong to routing rules")
 		}
 		if err != nil {
 			return nil, err
@@ -203,12 +203,12 @@ func routingBlock(v wire.Value) (Block, error) {
 		routed = true
 	}
 	if !routed {
-		return nil, bad("", "must be a list of rules, or a config block with routing")
+		return nil, Bad("", "must be a list of rules, or a config block with routing")
 	}
 	return b, nil
 }
 
-func validExecutorID(id string) bool {
+func IsExecutorID(id string) bool {
 	if id == "" || len(id) > 64 || id[0] == '_' || id[0] == '-' {
 		return false
 	}
@@ -220,7 +220,7 @@ func validExecutorID(id string) bool {
 	return true
 }
 
-func (r Rule) matches(t *Thread) bool {
+func (r Rule) Matches(t *Thread) bool {
 	return (r.Capability == "" || slices.ContainsFunc(t.Requires, func(n Need) bool { return n.ID == r.Capability })) &&
 		(r.Urgency == "" || r.Urgency == t.Urgency) && (r.Precision == "" || r.Precision == t.Precision)
 }

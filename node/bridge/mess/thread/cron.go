@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"fmt"
@@ -41,15 +41,15 @@ func cronError(expr string) string {
 
 func splitCron(expr string) []string { return strings.Fields(expr) }
 
-func validZone(name string) bool {
+func IsZone(name string) bool {
 	_, err := time.LoadLocation(name)
 	return err == nil && name != "Local"
 }
 
-// onDuty says whether a schedule has its executor available at now, and until when that answer stands (MESS-43): from
+// IsOnDuty says whether a schedule has its executor available at now, and until when that answer stands (MESS-43): from
 // each firing until the next if that is at most g away, else at the firing minute alone; g is an hour where the minute
 // field is one number, else a minute.
-func onDuty(expr string, now time.Time) (available bool, until time.Time) {
+func IsOnDuty(expr string, now time.Time) (available bool, until time.Time) {
 	horizon := now.Add(time.Hour)
 	now = now.Truncate(time.Minute)
 	g := time.Minute

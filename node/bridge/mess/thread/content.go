@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"encoding/base64"
@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	maxContent   = 500      // entries of one list
+	MaxContent   = 500      // entries of one list
 	maxEmbedding = 4096     // numbers (MESS-8)
-	maxURI       = 8 << 10  // of anything but a data URI
-	maxInline    = 64 << 10 // beyond it inline data moves to an attachment (MESS-58)
+	MaxURI       = 8 << 10  // of anything but a data URI
+	MaxInline    = 64 << 10 // beyond it inline data moves to an attachment (MESS-58)
 )
 
 // content holds a list of content entries to MESS-8 and, in a response, MESS-9. An unknown kind is kept as data.
-func (f *fields) content(key string, response bool) {
-	for i, e := range f.list(key, maxContent) {
-		if err := checkContent(e, fmt.Sprintf("%s[%d]", f.at(key), i), response); err != nil && f.err == nil {
-			f.err = err
+func (f *Fields) content(key string, response bool) {
+	for i, e := range f.List(key, MaxContent) {
+		if err := checkContent(e, fmt.Sprintf("%s[%d]", f.Path(key), i), response); err != nil && f.Err == nil {
+			f.Err = err
 		}
 	}
 }
@@ -30,21 +30,21 @@ func checkContent(e wire.Value, path string, response bool) error {
 		return nil
 	}
 	if e.Kind() != wire.Object || e.Len() == 0 {
-		return bad(path, "must be a text or a map")
+		return Bad(path, "must be a text or a map")
 	}
 	kind, v := e.Members()[0].Key, e.At(0)
 	if e.Len() != 1 {
 		return nil // data of somebody's own
 	}
-	f := &fields{v: e, path: path}
+	f := &Fields{Value: e, path: path}
 	switch kind {
 	case "image", "audio", "video", "file":
 		return checkResource(v, path+"."+kind)
 	case "url", "ref", "text":
 		s, ok := v.Str()
-		f.check(ok && (kind == "text" || s != "" && len(s) <= maxURI && !controls(s)), kind, "must be a text")
+		f.Check(ok && (kind == "text" || s != "" && len(s) <= MaxURI && !controls(s)), kind, "must be a text")
 	case "json":
-		f.check(v.Kind() == wire.Object || v.Kind() == wire.Array, kind, "must be a map or a list")
+		f.Check(v.Kind() == wire.Object || v.Kind() == wire.Array, kind, "must be a map or a list")
 	case "embedding":
 		checkEmbedding(f, v)
 	case "location":
@@ -54,52 +54,52 @@ func checkContent(e wire.Value, path string, response bool) error {
 			checkResult(f, kind, v)
 		}
 	}
-	return f.err
+	return f.Err
 }
 
 // checkResult is the part of MESS-9 that stands in responses only; elsewhere the words mean nothing.
-func checkResult(f *fields, kind string, v wire.Value) {
+func checkResult(f *Fields, kind string, v wire.Value) {
 	switch kind {
 	case "confirmation":
 		if _, ok := v.Boolean(); ok {
 			return
 		}
-		g := in(v, f.at(kind))
-		_, there := g.boolean("confirmed")
-		g.check(there, "confirmed", "is required")
-		f.join(g)
+		g := NewFields(v, f.Path(kind))
+		_, there := g.Boolean("confirmed")
+		g.Check(there, "confirmed", "is required")
+		f.Join(g)
 	case "structured":
-		f.check(v.Kind() == wire.Object, kind, "must be a map")
+		f.Check(v.Kind() == wire.Object, kind, "must be a map")
 	case "error":
-		g := in(v, f.at(kind))
-		code, ok := g.get("code")
+		g := NewFields(v, f.Path(kind))
+		code, ok := g.Get("code")
 		_, number := code.Num()
 		text, isText := code.Str()
-		g.check(ok && (number || isText && text != ""), "code", "is required")
-		g.need("message", maxProse)
-		f.join(g)
+		g.Check(ok && (number || isText && text != ""), "code", "is required")
+		g.Need("message", MaxProse)
+		f.Join(g)
 	}
 }
 
-func checkEmbedding(f *fields, v wire.Value) {
-	f.check(v.Kind() == wire.Array && v.Len() <= maxEmbedding, "embedding", fmt.Sprintf("must be a list of at most %d numbers", maxEmbedding))
+func checkEmbedding(f *Fields, v wire.Value) {
+	f.Check(v.Kind() == wire.Array && v.Len() <= maxEmbedding, "embedding", fmt.Sprintf("must be a list of at most %d numbers", maxEmbedding))
 	for n := range v.Elems() {
-		f.check(n.Kind() == wire.Number, "embedding", "must hold numbers only")
+		f.Check(n.Kind() == wire.Number, "embedding", "must hold numbers only")
 	}
 }
 
-func checkLocation(f *fields, v wire.Value) {
+func checkLocation(f *Fields, v wire.Value) {
 	if _, ok := v.Str(); ok {
 		return
 	}
-	g := in(v, f.at("location"))
+	g := NewFields(v, f.Path("location"))
 	for _, key := range []string{"lat", "lng", "accuracy", "altitude"} {
 		g.number(key)
 	}
 	for _, key := range []string{"name", "address", "description"} {
-		g.text(key, maxProse)
+		g.Text(key, MaxProse)
 	}
-	f.join(g)
+	f.Join(g)
 }
 
 // checkResource holds image, audio, video and file to their forms: a URI, {uri, name?, mime?}, or the two forms of an
@@ -108,66 +108,66 @@ func checkResource(v wire.Value, path string) error {
 	if s, ok := v.Str(); ok {
 		return checkURI(s, path)
 	}
-	f := in(v, path)
-	f.text("name", maxName)
-	f.text("mime", 200)
+	f := NewFields(v, path)
+	f.Text("name", maxName)
+	f.Text("mime", 200)
 	switch {
 	case f.has("uri"):
-		if f.err == nil {
-			f.err = checkURI(v.GetStr("uri"), f.at("uri"))
+		if f.Err == nil {
+			f.Err = checkURI(v.GetStr("uri"), f.Path("uri"))
 		}
 	case f.has("file"):
-		name := f.need("file", 300)
-		f.check(attachmentName.MatchString(name), "file", "must be the name of an attachment")
-		f.need("mime", 200)
+		name := f.Need("file", 300)
+		f.Check(AttachmentName.MatchString(name), "file", "must be the name of an attachment")
+		f.Need("mime", 200)
 		_, there := f.integer("size", 0, maxSpanBytes)
-		f.check(there, "size", "is required")
+		f.Check(there, "size", "is required")
 	case f.has("resource"):
-		f.need("resource", maxURI)
+		f.Need("resource", MaxURI)
 		f.integer("size", 0, maxSpanBytes)
 	default:
 		f.fail("uri", "is required")
 	}
-	return f.err
+	return f.Err
 }
 
 const maxSpanBytes = 1 << 40
 
-func (f *fields) has(key string) bool {
-	_, ok := f.get(key)
+func (f *Fields) has(key string) bool {
+	_, ok := f.Get(key)
 	return ok
 }
 
 // checkURI judges the form of a URI. Where it leads is nobody's business here: nothing is fetched (MESS-63).
 func checkURI(s, path string) error {
 	if strings.HasPrefix(s, "data:") {
-		_, _, err := splitData(s)
+		_, _, err := SplitData(s)
 		if err != nil {
-			return bad(path, err.Error())
+			return Bad(path, err.Error())
 		}
 		return nil
 	}
-	if s == "" || len(s) > maxURI || controls(s) {
-		return bad(path, "must be a URI")
+	if s == "" || len(s) > MaxURI || controls(s) {
+		return Bad(path, "must be a URI")
 	}
 	return nil
 }
 
-// attachmentName matches what MESS-46 allows below a thread's directory.
-var attachmentName = regexp.MustCompile(`^att-\d{3,6}-(image|audio|video|file)-[A-Za-z0-9._-]{1,180}$`)
+// AttachmentName matches what MESS-46 allows below a thread's directory.
+var AttachmentName = regexp.MustCompile(`^att-\d{3,6}-(image|audio|video|file)-[A-Za-z0-9._-]{1,180}$`)
 
 var mimeForm = regexp.MustCompile(`^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}$`)
 
-var strictBase64 = base64.StdEncoding.Strict()
+var StrictBase64 = base64.StdEncoding.Strict()
 
 // dataError says what is wrong with a data URI.
 type dataError string
 
 func (e dataError) Error() string { return string(e) }
 
-// splitData takes "data:<mime>;base64,<data>" apart and checks it without decoding: alphabet and length alone say how
+// SplitData takes "data:<mime>;base64,<data>" apart and checks it without decoding: alphabet and length alone say how
 // large it is (MESS-11).
-func splitData(s string) (mime, data string, err error) {
+func SplitData(s string) (mime, data string, err error) {
 	head, data, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
 	mime, base64ed := strings.CutSuffix(head, ";base64")
 	switch {
@@ -199,7 +199,7 @@ func isBase64(s string) bool {
 		}
 	}
 	var tail [3]byte
-	_, err := strictBase64.Decode(tail[:], []byte(s[len(s)-4:]))
+	_, err := StrictBase64.Decode(tail[:], []byte(s[len(s)-4:]))
 	return err == nil
 }
 

@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"slices"
@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// mapContent replaces what stands under the kinds of the content of a block.
-func (b Block) mapContent(do func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
+// MapContent replaces what stands under the kinds of the content of a block.
+func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
 	out := slices.Clone(b)
 	for i, e := range out {
 		for _, key := range []string{"context", "content"} {
@@ -36,17 +36,17 @@ func (b Block) mapContent(do func(kind string, v wire.Value) (wire.Value, error)
 	return out, nil
 }
 
-// bare reports whether a status says nothing besides its code.
-func (e Entry) bare() bool {
+// IsBareStatus reports whether a status says nothing besides its code.
+func (e Entry) IsBareStatus() bool {
 	return !slices.ContainsFunc(e.Body.Members(), func(m wire.Member) bool { return m.Key != "re" && m.Key != "code" && m.Key != "executor" })
 }
 
-func (b Block) has(kind string) bool {
+func (b Block) Has(kind string) bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == kind })
 }
 
-// after returns the newest state that a block tells, c if it tells none.
-func (c Code) after(b Block) Code {
+// After returns the newest state that a block tells, c if it tells none.
+func (c Code) After(b Block) Code {
 	for _, e := range b {
 		if code, ok := ParseCode(e.Body.GetStr("code")); ok && e.Type == "status" {
 			c = code
@@ -55,39 +55,39 @@ func (c Code) after(b Block) Code {
 	return c
 }
 
-// answers reports whether a block is answers and nothing else.
-func (b Block) answers() bool {
+// HasOnlyAnswers reports whether a block is answers and nothing else.
+func (b Block) HasOnlyAnswers() bool {
 	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
 }
 
-// unnamed has entries about a foreign thread speak of the newest, which in its conversation it is: its ref is that
+// PointAtLast has entries about a foreign thread speak of the newest, which in its conversation it is: its ref is that
 // exchange's, and may be another thread's here.
-func (b Block) unnamed(ref string) Block {
+func (b Block) PointAtLast(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
-		if e.Body.Kind() == wire.Object && first(e.Body) == ref {
+		if e.Body.Kind() == wire.Object && FirstRef(e.Body) == ref {
 			out[i].Body = e.Body.With("re", wire.Text("last"))
 		}
 	}
 	return out
 }
 
-// successor returns the thread in which the exchange goes on with one that was delegated, "" if there is none.
-func (e Entry) successor() string {
+// Successor returns the thread in which the exchange goes on with one that was delegated, "" if there is none.
+func (e Entry) Successor() string {
 	if code, _ := ParseCode(e.Body.GetStr("code")); e.Type != "status" || code != Delegated {
 		return ""
 	}
 	return e.Body.GetStr("ref")
 }
 
-// responds says whether there is a response in it.
-func (m Message) responds() bool {
+// HasResponse says whether there is a response in it.
+func (m Message) HasResponse() bool {
 	b, err := FromTree(m.Mess)
 	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
 }
 
-// words is what a block says in words; all is false where it says more than that.
-func (b Block) words() (text string, all bool) {
+// Text is what a block says in words; all is false where it says more than that.
+func (b Block) Text() (text string, all bool) {
 	var out []string
 	add := func(s string) {
 		if s = strings.TrimSpace(s); s != "" {
@@ -127,13 +127,13 @@ func (b Block) words() (text string, all bool) {
 	return strings.Join(out, "\n"), all
 }
 
-// isAnswer reports whether a block answers a question, or a needs_confirmation.
-func (b Block) isAnswer() bool {
-	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.decides() })
+// HasAnswer reports whether a block answers a question, or a needs_confirmation.
+func (b Block) HasAnswer() bool {
+	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.IsDecision() })
 }
 
-// cancelled spells a cancel of whom a thread was sent to as the state that it is: only its requester cancels ours.
-func (b Block) cancelled() Block {
+// CancelAsStatus spells a cancel of whom a thread was sent to as the state that it is: only its requester cancels ours.
+func (b Block) CancelAsStatus() Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		if e.Type == "cancel" {
@@ -143,16 +143,16 @@ func (b Block) cancelled() Block {
 	return out
 }
 
-// wantsOwner says whether one of its requests does.
-func (b Block) wantsOwner() bool {
+// WantsOwner says whether one of its requests does.
+func (b Block) WantsOwner() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool {
-		r, err := readRequest(e.Body, "", time.Now())
-		return e.Type == "request" && err == nil && r.wantsOwner()
+		r, err := ReadRequest(e.Body, "", time.Now())
+		return e.Type == "request" && err == nil && r.WantsOwner()
 	})
 }
 
-// about makes every entry speak of one thread.
-func (b Block) about(ref string) Block {
+// PointAt makes every entry speak of one thread.
+func (b Block) PointAt(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		if _, ok := e.Body.Get("re"); ok && e.Body.Kind() == wire.Object {
@@ -162,11 +162,11 @@ func (b Block) about(ref string) Block {
 	return out
 }
 
-// there is a block for another exchange, where a thread is known as ref. The word about a suggestion of its names that.
-func (b Block) there(ref string) Block {
-	out := b.about(ref)
+// ForExchange is a block for another exchange, where a thread is known as ref. The word about a suggestion of its names that.
+func (b Block) ForExchange(ref string) Block {
+	out := b.PointAt(ref)
 	for i, e := range b {
-		if e.decides() {
+		if e.IsDecision() {
 			out[i] = e
 		}
 	}

@@ -1,10 +1,11 @@
-package mess
+package thread
 
 import (
 	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,10 +21,10 @@ const maxFile = 1 << 20
 // File is one file of a thread's directory.
 type File struct{ Name, Content string }
 
-const fileEnd = ".messe-af.yaml"
+const FileSuffix = ".messe-af.yaml"
 
-// folder is the directory of a state (MESS-48).
-func folder(c Code) string {
+// FolderOf is the directory of a state (MESS-48).
+func FolderOf(c Code) string {
 	switch c {
 	case Received:
 		return "state=received"
@@ -35,8 +36,8 @@ func folder(c Code) string {
 	return "state=canceled"
 }
 
-// folders lists the directories of all states.
-func folders() []string {
+// Folders lists the directories of all states.
+func Folders() []string {
 	return []string{"state=received", "state=executing", "state=finished", "state=canceled"}
 }
 
@@ -50,10 +51,10 @@ func (t *Thread) envelope() wire.Value {
 	if t.Holder != "" {
 		holder = wire.Text(t.Holder)
 	}
-	v = v.With("requestor", wire.Text(t.Requester)).With("executor", holder).With("status", wire.Text(t.Status.rest())).
-		With("created", stamp(t.Created)).With("updated", stamp(t.Updated))
+	v = v.With("requestor", wire.Text(t.Requester)).With("executor", holder).With("status", wire.Text(t.Status.Rest())).
+		With("created", TimeText(t.Created)).With("updated", TimeText(t.Updated))
 	if !t.Deadline.IsZero() {
-		v = v.With("expires", stamp(t.Deadline))
+		v = v.With("expires", TimeText(t.Deadline))
 	}
 	if t.ConfirmBefore {
 		v = v.With("confirm_before", wire.Bool(true))
@@ -61,7 +62,7 @@ func (t *Thread) envelope() wire.Value {
 	v = v.With("intent", wire.Text(t.Intent)).With("priority", wire.Text(t.Priority))
 	history := make([]wire.Value, len(t.History))
 	for i, e := range t.History {
-		h := wire.Obj(wire.Member{Key: "action", Value: wire.Text(e.Action)}, wire.Member{Key: "at", Value: stamp(e.At)}, wire.Member{Key: "by", Value: wire.Text(e.By)})
+		h := wire.Obj(wire.Member{Key: "action", Value: wire.Text(e.Action)}, wire.Member{Key: "at", Value: TimeText(e.At)}, wire.Member{Key: "by", Value: wire.Text(e.By)})
 		if e.Ref != "" {
 			h = h.With("ref", wire.Text(e.Ref))
 		}
@@ -75,7 +76,7 @@ func (t *Thread) envelope() wire.Value {
 
 // document writes a message. re stands at document level as well as inside (MESS-47).
 func (m Message) document(re string) wire.Value {
-	v := wire.Obj(wire.Member{Key: "from", Value: wire.Text(m.From)}, wire.Member{Key: "received", Value: stamp(m.At)})
+	v := wire.Obj(wire.Member{Key: "from", Value: wire.Text(m.From)}, wire.Member{Key: "received", Value: TimeText(m.At)})
 	if m.Channel != "" {
 		v = v.With("channel", wire.Text(m.Channel))
 	}
@@ -85,9 +86,9 @@ func (m Message) document(re string) wire.Value {
 	return v.With("MESS", m.Mess)
 }
 
-// documentsOf lists the documents of a thread behind its envelope: every message of somebody, and the exchange's ack
+// DocumentsOf lists the documents of a thread behind its envelope: every message of somebody, and the exchange's ack
 // after it (MESS-49).
-func documentsOf(t *Thread, messages []Message) []wire.Value {
+func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 	var out []wire.Value
 	for _, m := range messages {
 		re := ""
@@ -95,14 +96,14 @@ func documentsOf(t *Thread, messages []Message) []wire.Value {
 			re = m.Re[0]
 		}
 		out = append(out, m.document(re))
-		if m.From == exchangeID || m.Channel == channelRefused {
+		if m.From == ExchangeID || m.Channel == ChannelRefused {
 			continue
 		}
 		ref, about := m.Ref, m.Ref
 		if m.Serial == 1 {
 			ref, about = t.Ref, cmp.Or(t.ClientID, "last")
 		}
-		ack := Message{From: exchangeID, At: m.At, Mess: Block{{Type: "ack", Body: wire.Obj(
+		ack := Message{From: ExchangeID, At: m.At, Mess: Block{{Type: "ack", Body: wire.Obj(
 			wire.Member{Key: "re", Value: wire.Text(about)}, wire.Member{Key: "ref", Value: wire.Text(ref)})}}.Tree()}
 		out = append(out, ack.document(about))
 	}
@@ -113,15 +114,15 @@ func documentsOf(t *Thread, messages []Message) []wire.Value {
 func ThreadFiles(t *Thread, messages []Message) []File {
 	var files []File
 	current := yamltree.Append(nil, t.envelope())
-	for _, doc := range documentsOf(t, messages) {
+	for _, doc := range DocumentsOf(t, messages) {
 		text := append([]byte("---\n"), yamltree.Append(nil, doc)...)
 		if len(current)+len(text) > maxFile && len(current) > 0 {
-			files = append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, fileEnd), string(current)})
+			files = append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, FileSuffix), string(current)})
 			current, text = nil, text[len("---\n"):]
 		}
 		current = append(current, text...)
 	}
-	return append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, fileEnd), string(current)})
+	return append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, FileSuffix), string(current)})
 }
 
 // ThreadText writes a thread as one text: version 1 of the format.
@@ -136,39 +137,39 @@ func ThreadText(t *Thread, messages []Message) string {
 	return b.String()
 }
 
-// threadFile is what was read from the files of a thread.
-type threadFile struct {
-	thread *Thread
-	docs   []wire.Value // behind the envelope, as read
+// ParsedFile is what was read from the files of a thread.
+type ParsedFile struct {
+	Thread    *Thread
+	Documents []wire.Value // behind the envelope, as read
 }
 
 // ParseThread reads the files of one thread, in order; version 1 is one file. Bare timestamps are texts, re may stand at
 // either level, and a document that is no message is refused.
-func parseThread(files ...[]byte) (threadFile, error) {
+func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	var docs []wire.Value
 	for _, data := range files {
 		part, err := parseYAML(data)
 		if err != nil {
-			return threadFile{}, err
+			return ParsedFile{}, err
 		}
-		docs = append(docs, values(part)...)
+		docs = append(docs, Values(part)...)
 	}
 	if len(docs) == 0 {
-		return threadFile{}, bad("envelope", "is missing")
+		return ParsedFile{}, Bad("envelope", "is missing")
 	}
 	t, err := readEnvelope(docs[0])
 	if err != nil {
-		return threadFile{}, err
+		return ParsedFile{}, err
 	}
 	for i, doc := range docs[1:] {
-		if _, _, err := readDocument(doc, t); err != nil {
-			return threadFile{}, bad(fmt.Sprintf("document %d", i+2), publicText(err))
+		if _, _, err := ReadDocument(doc, t); err != nil {
+			return ParsedFile{}, Bad(fmt.Sprintf("document %d", i+2), PublicText(err))
 		}
 	}
-	return threadFile{thread: t, docs: docs[1:]}, nil
+	return ParsedFile{Thread: t, Documents: docs[1:]}, nil
 }
 
-func publicText(err error) string {
+func PublicText(err error) string {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Message
 	}
@@ -177,15 +178,15 @@ func publicText(err error) string {
 
 // readEnvelope reads the first document. Its ref is judged before it names anything (MESS-64).
 func readEnvelope(v wire.Value) (*Thread, error) {
-	f := in(v, "envelope")
+	f := NewFields(v, "envelope")
 	t := &Thread{
-		Ref: f.need("ref", 128), ClientID: f.text("client_id", maxID), Requester: f.text("requestor", maxName),
-		Holder: f.text("executor", maxName), Intent: f.need("intent", maxIntent),
-		Priority: f.oneOf("priority", "normal", priorities...),
+		Ref: f.Need("ref", 128), ClientID: f.Text("client_id", MaxID), Requester: f.Text("requestor", maxName),
+		Holder: f.Text("executor", maxName), Intent: f.Need("intent", maxIntent),
+		Priority: f.OneOf("priority", "normal", Priorities...),
 	}
-	f.check(validThreadRef(t.Ref), "ref", "is no thread ref")
-	code, ok := ParseCode(f.need("status", 40))
-	f.check(ok, "status", "is no status")
+	f.Check(IsThreadRef(t.Ref), "ref", "is no thread ref")
+	code, ok := ParseCode(f.Need("status", 40))
+	f.Check(ok, "status", "is no status")
 	t.Status = code
 	t.Created, t.Updated = f.instant("created"), f.instant("updated")
 	if t.Updated.Before(t.Created) {
@@ -195,13 +196,13 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 	if at := f.instant("needed_by"); !at.IsZero() {
 		t.Deadline = at
 	}
-	t.ConfirmBefore, _ = f.boolean("confirm_before")
-	for i, h := range f.list("history", maxMessages) {
-		g := in(h, f.at("history["+itoa(i)+"]"))
+	t.ConfirmBefore, _ = f.Boolean("confirm_before")
+	for i, h := range f.List("history", MaxMessages) {
+		g := NewFields(h, f.Path("history["+strconv.Itoa(i)+"]"))
 		t.History = append(t.History, Event{
-			Action: g.text("action", 64), At: g.instant("at"), By: g.text("by", maxName), Ref: g.text("ref", maxName), Note: g.text("note", maxProse),
+			Action: g.Text("action", 64), At: g.instant("at"), By: g.Text("by", maxName), Ref: g.Text("ref", maxName), Note: g.Text("note", MaxProse),
 		})
-		f.join(g)
+		f.Join(g)
 	}
 	if t.Requester == "" {
 		t.Requester = unknownID
@@ -212,16 +213,16 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 	if code == Completed || code == Partial {
 		t.Ended = t.Updated
 	}
-	return t, f.err
+	return t, f.Err
 }
 
 // instant reads a time of a file: RFC 3339, or what other tools write (a blank for the T, no offset: UTC, a date).
-func (f *fields) instant(key string) time.Time {
-	v, ok := f.get(key)
+func (f *Fields) instant(key string) time.Time {
+	v, ok := f.Get(key)
 	if !ok {
 		return time.Time{}
 	}
-	if n, ok := whole(v); ok && n > 0 && n < 1<<33 { // PHP's reader made seconds of it, and its writer kept them
+	if n, ok := ReadWhole(v); ok && n > 0 && n < 1<<33 { // PHP's reader made seconds of it, and its writer kept them
 		return time.Unix(n, 0).UTC()
 	}
 	s, _ := v.Str()
@@ -229,35 +230,35 @@ func (f *fields) instant(key string) time.Time {
 		return at.UTC().Round(time.Millisecond)
 	}
 	at, ok := wire.ParseISO8601(strings.Replace(s, " ", "T", 1))
-	f.check(ok, key, "must be a time")
+	f.Check(ok, key, "must be a time")
 	return at.UTC()
 }
 
-// readDocument reads a message document.
-func readDocument(doc wire.Value, t *Thread) (Message, Block, error) {
-	f := in(doc, "message")
-	m := Message{From: f.need("from", maxName), At: f.instant("received"), Channel: f.text("channel", 64), Re: f.refs("re", false)}
+// ReadDocument reads a message document.
+func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
+	f := NewFields(doc, "message")
+	m := Message{From: f.Need("from", maxName), At: f.instant("received"), Channel: f.Text("channel", 64), Re: f.Refs("re", false)}
 	if m.At.IsZero() {
 		m.At = t.Updated
 	}
-	mess, ok := f.get("MESS")
-	f.check(ok, "MESS", "is required")
-	if f.err != nil {
-		return m, nil, f.err
+	mess, ok := f.Get("MESS")
+	f.Check(ok, "MESS", "is required")
+	if f.Err != nil {
+		return m, nil, f.Err
 	}
-	b, err := fromTree(mess, 0)
+	b, err := FromTreeAt(mess, 0)
 	if err != nil {
 		return m, nil, err
 	}
 	if len(b) == 0 {
-		return m, nil, bad("MESS", "the block has no entry")
+		return m, nil, Bad("MESS", "the block has no entry")
 	}
 	m.Mess = b.Tree()
 	return m, b, nil
 }
 
-// isAck says whether a block is nothing but the exchange's acks.
-func isAck(b Block) bool {
+// IsAck says whether a block is nothing but the exchange's acks.
+func IsAck(b Block) bool {
 	for _, e := range b {
 		if e.Type != "ack" && e.Type != "v" {
 			return false
@@ -266,23 +267,23 @@ func isAck(b Block) bool {
 	return true
 }
 
-// adopt makes the thread of a file one of ours, as the file says it stands. It is for the owner's imports.
-func (f threadFile) adopt() (*Thread, []Message, error) {
-	t := f.thread
+// Adopt makes the thread of a file one of ours, as the file says it stands. It is for the owner's imports.
+func (f ParsedFile) Adopt() (*Thread, []Message, error) {
+	t := f.Thread
 	var messages []Message
-	for _, doc := range f.docs {
-		m, b, err := readDocument(doc, t)
+	for _, doc := range f.Documents {
+		m, b, err := ReadDocument(doc, t)
 		if err != nil {
 			return nil, nil, err
 		}
-		if isAck(b) {
+		if IsAck(b) {
 			continue
 		}
 		for _, e := range b {
 			if e.Type != "request" || t.Serial > 0 {
 				continue
 			}
-			if r, err := readRequest(e.Body, "request", t.Created); err == nil {
+			if r, err := ReadRequest(e.Body, "request", t.Created); err == nil {
 				t.Requires, t.Precision, t.Urgency, t.NotBefore = r.Requires, r.Precision, r.Urgency, r.NotBefore
 				t.Deadline = latest(t.Deadline, r.Deadline)
 				t.ClientID = cmp.Or(t.ClientID, r.ID)
@@ -291,15 +292,15 @@ func (f threadFile) adopt() (*Thread, []Message, error) {
 		}
 		t.Serial++
 		m.Serial = t.Serial
-		m.Ref = messageRef(t.Ref, b[min(len(b)-1, boolInt(b[0].Type == "v"))], m.Serial)
+		m.Ref = NewMessageRef(t.Ref, b[min(len(b)-1, boolInt(b[0].Type == "v"))], m.Serial)
 		if t.Status == NeedsInput {
 			for _, e := range b {
-				if s, err := readStatus(e.Body, "", true); e.Type == "status" && err == nil && s.Code == NeedsInput {
+				if s, err := ReadStatus(e.Body, "", true); e.Type == "status" && err == nil && s.Code == NeedsInput {
 					t.Questions = s.Questions
 				}
 			}
 		}
-		t.Bytes += len(encode(m))
+		t.Bytes += len(Encode(m))
 		messages = append(messages, m)
 	}
 	if t.Serial == 0 {

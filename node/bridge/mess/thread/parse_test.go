@@ -1,7 +1,6 @@
-package mess
+package thread
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,12 +10,13 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// corpora returns a folder of third-party test data, or skips.
-func corpora(t *testing.T, elem ...string) string {
+// Corpora returns a folder of third-party test data, or skips.
+func Corpora(t *testing.T, elem ...string) string {
 	t.Helper()
 	root := os.Getenv("AGENTMESH_CORPORA")
 	if root == "" {
@@ -25,7 +25,7 @@ func corpora(t *testing.T, elem ...string) string {
 	return filepath.Join(append([]string{root}, elem...)...)
 }
 
-func mustParse(t testing.TB, text string) Block {
+func MustParse(t testing.TB, text string) Block {
 	t.Helper()
 	b, err := Parse([]byte(text))
 	if err != nil {
@@ -36,7 +36,7 @@ func mustParse(t testing.TB, text string) Block {
 
 // The four spellings of one block give one tree, and a stream of documents is one block (MESS-2).
 func TestSpellings(t *testing.T) {
-	want := string(mustParse(t, `[{"v":"1.0.0"},{"request":{"intent":"look","priority":"urgent"}}]`).Tree().JSON())
+	want := string(MustParse(t, `[{"v":"1.0.0"},{"request":{"intent":"look","priority":"urgent"}}]`).Tree().JSON())
 	for _, text := range []string{
 		`{"MESS":[{"v":"1.0.0"},{"request":{"intent":"look","priority":"urgent"}}]}`,
 		"MESS:\n- v: 1.0.0\n- request: {intent: look, priority: urgent}\n",
@@ -45,7 +45,7 @@ func TestSpellings(t *testing.T) {
 		"{MESS: [{v: 1.0.0}, {request: {intent: look, priority: urgent}}]}",
 		"# comment\n--- #c\nMESS:\n- v: 1.0.0\n--- #c\n- request: {intent: look, priority: urgent}\n",
 	} {
-		if got := string(mustParse(t, text).Tree().JSON()); got != want {
+		if got := string(MustParse(t, text).Tree().JSON()); got != want {
 			t.Errorf("Parse(%q) = %s, want %s", text, got, want)
 		}
 	}
@@ -62,85 +62,12 @@ func TestSpecBlocks(t *testing.T) {
 		t.Fatalf("%d blocks", len(files))
 	}
 	for _, f := range files {
-		b := mustParse(t, string(f.Data))
+		b := MustParse(t, string(f.Data))
 		for _, again := range [][]byte{b.YAML(), b.JSON(), b.Tree().JSON()} {
-			if got := mustParse(t, string(again)); string(got.JSON()) != string(b.JSON()) {
+			if got := MustParse(t, string(again)); string(got.JSON()) != string(b.JSON()) {
 				t.Errorf("block %s came back as %s, want %s", f.Name, got.JSON(), b.JSON())
 			}
 		}
-	}
-}
-
-// keys returns a mapping with n keys, a line for each.
-func keys(n int) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, "k%d: 1\n", i)
-	}
-	return b.String()
-}
-
-// hostile lists what must be refused quickly, in little memory and with a line number (MESS-61).
-func hostile() map[string]string {
-	deepYAML := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
-	return map[string]string{
-		"alias bomb":       "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n",
-		"billion laughs":   "a: &a [lol]\n" + strings.Repeat("b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n", 1),
-		"merge chain":      "a: {<<: {b: 1}}\n",
-		"merge of aliases": "a: &a {x: 1}\nb: {<<: *a}\n",
-		"anchor":           "a: &x 1\n",
-		"anchored key":     "&x a: 1\n",
-		"anchored map":     "a: &x {b: 1}\n",
-		"timestamp tag":    "a: !!timestamp 2026-01-01\n",
-		"binary tag":       "a: !!binary aGk=\n",
-		"own tag":          "a: !foo 1\n",
-		"bare tag":         "a: ! 1\n",
-		"tag directive":    "%TAG ! tag:example.com,2000:\n---\na: !x 1\n",
-		"set tag":          "a: !!set {b: }\n",
-		"merge tag":        "a: {!!merge x: {b: 1}}\n",
-		"int that is none": "a: !!int foo\n",
-		"complex key":      "? [a]\n: b\n",
-		"alias key":        "a: &k x\n*k : 1\n",
-		"duplicate key":    "a: 1\nb: 2\na: 3\n",
-		"duplicate deep":   "a:\n- b: {c: 1, \"c\": 2}\n",
-		"1001 keys":        keys(1001),
-		"26000 keys":       keys(26000),
-		"flow keys":        "{" + strings.Repeat("a,", 45000) + "}",
-		"26000 in flow":    "MESS: [{request: {intent: x, z: {" + strings.ReplaceAll(keys(26000), "\n", ", ") + "}}}]",
-		"flow on lines":    "MESS:\n- request: {intent: x, z: {" + strings.ReplaceAll(keys(19000), "\n", ",\n   ") + "}}\n",
-		"flow after text":  "MESS:\n- request:\n    intent: \"a '{\"\n    y: |\n     \"[\n    z: [\"\\\"\", '''', " + strings.Repeat("1,", 38000) + "]\n",
-		"10001 nodes":      "a: [" + strings.Repeat("1,", 10001) + "]",
-		"depth 29":         deepYAML(29),
-		"depth 1000":       deepYAML(1000),
-		"block depth":      strings.Repeat("- ", 1000) + "a",
-		"map depth":        strings.Repeat("{a: ", 15000),
-		"question marks":   strings.Repeat("? ", 20000),
-		"tags":             strings.Repeat("!a ", 600000),
-		"anchors":          strings.Repeat("&a ", 600000),
-		"lines":            strings.Repeat("#\n", 45000),
-		"returns":          strings.Repeat("#\r", 45000),
-		"line separators":  strings.Repeat("a: b\u2028", 45000),
-		"next lines":       strings.Repeat("#\u0085", 45000),
-		"directives":       strings.Repeat("%TAG !a! x\n", 101) + "--- a\n",
-		"directives by CR": strings.Repeat("%TAG !a! x\r", 39000) + "--- a\n",
-		"10 MB":            "a: " + strings.Repeat("x", 10<<20),
-		"2 MiB + 1":        "a: " + strings.Repeat("x", MaxDocument-2),
-		"column 0":         "MESS:\n- request:\n    intent: |\n      see\n---\nthe attached\n",
-		"huge integer":     "a: 9007199254740992\n",
-		"overflow":         "a: 1e999\n",
-		"not UTF-8":        "a: b\nc: \xff\n",
-		"byte order mark":  "\ufeffa: 1\n",
-		"NUL":              "a: b\nc: \x00\n",
-		"escaped NUL":      "a: \"\\0\"\n",
-		"proto":            "__proto__: 1\n",
-		"unclosed":         "a: [1, 2\n",
-		"tab":              "a:\n\t- b\n",
-		"long key":         strings.Repeat("k", 600) + ": 1\n",
-		"JSON depth":       strings.Repeat(`[`, 29) + strings.Repeat(`]`, 29),
-		"JSON duplicate":   "[{\"request\":\n{\"intent\":\"a\",\"intent\":\"b\"}}]",
-		"JSON trailing":    "[{\"v\":\"1.0.0\"}]\n[]",
-		"JSON NUL":         `[{"request":{"intent":"a\u0000b"}}]`,
-		"JSON deep":        strings.Repeat(`{"a":`, 100000),
 	}
 }
 
@@ -148,7 +75,7 @@ func hostile() map[string]string {
 var wordless = map[string]bool{"JSON NUL": true}
 
 func TestHostileDocuments(t *testing.T) {
-	for name, text := range hostile() {
+	for name, text := range threadtest.Hostile() {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -221,10 +148,10 @@ func TestRefusalReasons(t *testing.T) {
 		"! 1":                 "only the core tags are accepted at line 4",
 		"!!int foo":           "the value does not have its tag's type at line 4",
 		"9007199254740992":    "the number is out of range at line 4",
-		"{" + strings.ReplaceAll(keys(1001), "\n", ", ") + "}": "too many keys in one map at line 4",
-		"[" + strings.Repeat("1,", 10_000) + "]":               "too many nodes",
-		strings.Repeat("[", 29) + strings.Repeat("]", 29):      "nested too deep at line 4",
-		"{" + strings.Repeat("k", 513) + ": 1}":                "a key is too long at line 4",
+		"{" + strings.ReplaceAll(threadtest.Keys(1001), "\n", ", ") + "}": "too many keys in one map at line 4",
+		"[" + strings.Repeat("1,", 10_000) + "]":                          "too many nodes",
+		strings.Repeat("[", 29) + strings.Repeat("]", 29):                 "nested too deep at line 4",
+		"{" + strings.Repeat("k", 513) + ": 1}":                           "a key is too long at line 4",
 	} {
 		_, err := Parse(in(z))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -235,7 +162,7 @@ func TestRefusalReasons(t *testing.T) {
 
 // Naughty strings survive: as intent of a block written by us, through YAML and JSON.
 func TestNaughtyStrings(t *testing.T) {
-	data, err := os.ReadFile(corpora(t, "blns", "blns.json"))
+	data, err := os.ReadFile(Corpora(t, "blns", "blns.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +189,7 @@ func TestNaughtyStrings(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range hostile() {
+	for _, text := range threadtest.Hostile() {
 		if len(text) < 4096 {
 			f.Add([]byte(text))
 		}

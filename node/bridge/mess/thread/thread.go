@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"encoding/json"
@@ -57,7 +57,7 @@ type Thread struct {
 	// Peers are the agents of the mesh and of links that take part, each in a conversation of its own.
 	Peers map[string]Peer `json:"peers,omitempty"`
 
-	rev store.Rev
+	Rev store.Rev `json:"-"` // of the stored row
 }
 
 // Peer is where somebody of the mesh, or behind a link, is told of a thread.
@@ -70,11 +70,11 @@ type Peer struct {
 
 // Why a thread is parked.
 const (
-	parkedDependency = "dependency"
-	parkedSchedule   = "schedule"
-	parkedApproval   = "approval"
-	parkedPeer       = "peer"    // the exchange of a peer that it was sent to holds it
-	parkedPending    = "pending" // the owner of such a peer is asked whether it is taken in at all
+	ParkedDependency = "dependency"
+	ParkedSchedule   = "schedule"
+	ParkedApproval   = "approval"
+	ParkedPeer       = "peer"    // the exchange of a peer that it was sent to holds it
+	ParkedPending    = "pending" // the owner of such a peer is asked whether it is taken in at all
 )
 
 // Event is one transition (MESS-28).
@@ -100,26 +100,26 @@ type Message struct {
 // The bounds of a thread: who reads it has all of its messages in memory, and every change writes all of its history. What
 // ends it may still be said.
 const (
-	maxMessages = 2000
-	maxThread   = 16 << 20 // bytes of messages, attachments apart
-	maxEvents   = 4000
-	maxNote     = 500
+	MaxMessages = 2000
+	MaxThread   = 16 << 20 // bytes of messages, attachments apart
+	MaxEvents   = 4000
+	MaxNote     = 500
 )
 
-// full says why nothing more may be said in a thread, "" where it may.
-func (t *Thread) full() string {
+// FullReason says why nothing more may be said in a thread, "" where it may.
+func (t *Thread) FullReason() string {
 	switch {
-	case t.Serial > maxMessages:
+	case t.Serial > MaxMessages:
 		return "the thread has too many messages"
-	case t.Bytes > maxThread:
+	case t.Bytes > MaxThread:
 		return "the messages of the thread are too large together"
-	case len(t.History) > maxEvents:
+	case len(t.History) > MaxEvents:
 		return "the thread has changed too often"
 	}
 	return ""
 }
 
-func encode(v any) []byte {
+func Encode(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("mess: encode: %v", err)) // only fields we filled
@@ -127,8 +127,8 @@ func encode(v any) []byte {
 	return data
 }
 
-// capabilities returns the required ids.
-func (t *Thread) capabilities() []string {
+// CapabilityIDs returns the required ids.
+func (t *Thread) CapabilityIDs() []string {
 	out := make([]string, len(t.Requires))
 	for i, n := range t.Requires {
 		out[i] = n.ID
@@ -136,8 +136,8 @@ func (t *Thread) capabilities() []string {
 	return out
 }
 
-// question returns the open question with this id.
-func (t *Thread) question(id string) *Question {
+// OpenQuestion returns the open question with this id.
+func (t *Thread) OpenQuestion(id string) *Question {
 	if t.Status != NeedsInput {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (t *Thread) question(id string) *Question {
 	return nil
 }
 
-func (t *Thread) openQuestions() int {
+func (t *Thread) CountQuestions() int {
 	n := 0
 	for _, q := range t.Questions {
 		if t.Status == NeedsInput && !q.Answered {
@@ -159,14 +159,14 @@ func (t *Thread) openQuestions() int {
 	return n
 }
 
-// claimable says whether an executor may claim it now.
-func (t *Thread) claimable() bool { return t.Status == Received }
+// IsClaimable says whether an executor may claim it now.
+func (t *Thread) IsClaimable() bool { return t.Status == Received }
 
-// offeredTo says whether the thread is offered to the executor, capabilities aside.
-func (t *Thread) offeredTo(id string) bool {
+// IsOfferedTo says whether the thread is offered to the executor, capabilities aside.
+func (t *Thread) IsOfferedTo(id string) bool {
 	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
 }
 
-// channelRefused marks a message that was read from a file and that the state machine did not allow: it is kept and
+// ChannelRefused marks a message that was read from a file and that the state machine did not allow: it is kept and
 // changed nothing (MESS-51).
-const channelRefused = "refused"
+const ChannelRefused = "refused"

@@ -1,4 +1,4 @@
-package mess
+package thread
 
 import (
 	"errors"
@@ -15,16 +15,16 @@ import (
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9._:/-]{1,80}$`)
 
-// quoted is a name of the input with a space before it; "" where it is no plain one.
-func quoted(name string) string {
+// Quoted is a name of the input with a space before it; "" where it is no plain one.
+func Quoted(name string) string {
 	if !plainName.MatchString(name) {
 		return ""
 	}
 	return ` "` + name + `"`
 }
 
-// bad is a 400: the block or body is not acceptable.
-func bad(path, reason string) error {
+// Bad is a 400: the block or body is not acceptable.
+func Bad(path, reason string) error {
 	text := reason
 	if path != "" {
 		text = path + ": " + reason
@@ -32,39 +32,39 @@ func bad(path, reason string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: text}
 }
 
-// missing is a 404: there is no such thing, or none that the actor may see.
-func missing(what string) error {
+// Missing is a 404: there is no such thing, or none that the actor may see.
+func Missing(what string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: what}
 }
 
-// conflict is a 409: the state machine does not allow it.
-func conflict(format string, args ...any) error {
+// Conflict is a 409: the state machine does not allow it.
+func Conflict(format string, args ...any) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: fmt.Sprintf(format, args...)}
 }
 
-// errTaken is all that who claims too late is told.
-var errTaken = conflict("the thread is held by another executor")
+// ErrTaken is all that who claims too late is told.
+var ErrTaken = Conflict("the thread is held by another executor")
 
-// errMoved: what the owner says is to what was asked when the owner read it, and to nothing that came in its place.
-var errMoved = conflict("the thread has changed since this was asked: read it again")
+// ErrMoved: what the owner says is to what was asked when the owner read it, and to nothing that came in its place.
+var ErrMoved = Conflict("the thread has changed since this was asked: read it again")
 
-// errNoMatch is errMoved for who named the thread with If-Match.
-var errNoMatch = &wire.Error{
+// ErrNoMatch is errMoved for who named the thread with If-Match.
+var ErrNoMatch = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusPreconditionFailed, Message: "the thread has changed since it was read: read it again",
 }
 
-// forbidden is a 403: somebody else may.
-func forbidden(text string) error {
+// Forbidden is a 403: somebody else may.
+func Forbidden(text string) error {
 	return &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: text}
 }
 
-// tooLarge is a 413.
-func tooLarge(text string) error {
+// TooLarge is a 413.
+func TooLarge(text string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusRequestEntityTooLarge, Message: text}
 }
 
-// isRefusal reports whether an error is a refusal that stays one.
-func isRefusal(err error) bool {
+// IsRefusal reports whether an error is a refusal that stays one.
+func IsRefusal(err error) bool {
 	e, ok := errors.AsType[*wire.Error](err)
 	return ok && !e.Retry
 }

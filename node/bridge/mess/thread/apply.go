@@ -1,0 +1,45 @@
+package thread
+
+import "time"
+
+// Apply applies an entry to a thread without an exchange around it.
+func (t *Thread) Apply(e Entry, by string, now time.Time) error {
+	r := Role(0)
+	if by == t.Requester {
+		r |= AsRequester
+	}
+	switch t.Holder {
+	case by:
+		r |= AsHolder
+	case "":
+		r |= AsEligible
+	}
+	switch e.Type {
+	case "status":
+		s, err := ReadStatus(e.Body, "status", true)
+		if err != nil {
+			return err
+		}
+		return t.SetStatus(s, by, r, now)
+	case "response":
+		_, err := t.Respond(by, r, false, now)
+		return err
+	case "reply":
+		reply, err := readReply(e.Body, "reply")
+		if err != nil || reply.Accept != nil {
+			return err
+		}
+		if reply.Confirm != nil {
+			return t.Confirm(*reply.Confirm, reply.Reason, by, r, now)
+		}
+		return t.AnswerAll("", reply.Answers, by, r, now)
+	case "answer":
+		return t.Answer("", by, r, now)
+	case "cancel":
+		if !r.Has(AsRequester) {
+			return Forbidden("only the requester may cancel")
+		}
+		return t.Cancel(e.Body.GetStr("reason"), by, now)
+	}
+	return nil
+}

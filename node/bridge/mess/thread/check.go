@@ -1,0 +1,173 @@
+package thread
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Check holds every entry of the block to what its type must carry, as the door for raw blocks does. It says nothing
+// about who may send it, and unknown types pass (MESS-5).
+func (b Block) Check(now time.Time) error {
+	for i, e := range b {
+		if err := e.Check(fmt.Sprintf("MESS[%d].%s", i, e.Type), now, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e Entry) Check(path string, now time.Time, lax bool) error {
+	var err error
+	switch e.Type {
+	case "v":
+		return checkVersion(e.Body, path)
+	case "request":
+		_, err = ReadRequest(e.Body, path, now)
+	case "status":
+		_, err = ReadStatus(e.Body, path, lax)
+	case "response":
+		_, err = ReadResponse(e.Body, path, lax)
+	case "reply":
+		_, err = ReadReplyIn(e.Body, path, lax)
+	case "answer":
+		_, err = ReadAnswer(e.Body, path)
+	case "cancel":
+		_, err = ReadCancel(e.Body, path, lax)
+	case "query":
+		_, err = ReadQuery(e.Body, path)
+	case "config":
+		_, err = ReadConfig(e.Body, path)
+	case "suggestion":
+		_, err = ReadSuggestion(e.Body, path)
+	case "ack":
+		err = NewFields(e.Body, path).Err
+	}
+	return err
+}
+
+// Response is a delivered result.
+type Response struct {
+	Re   []string
+	Body wire.Value
+}
+
+func ReadResponse(v wire.Value, path string, lax bool) (Response, error) {
+	f := NewFields(v, path)
+	r := Response{Re: f.Refs("re", !lax), Body: v}
+	f.Check(f.has("content") || lax, "content", "is required")
+	f.content("content", true)
+	f.Text("executor", maxName)
+	f.Text("notes", MaxProse)
+	f.Text("id", MaxID)
+	f.time("completed_at")
+	return r, f.Err
+}
+
+// Reply answers questions, confirms an action or decides about a suggestion: exactly one of the three (MESS-33).
+type Reply struct {
+	Re      []string
+	Answers wire.Value
+	Confirm *bool
+	Accept  *bool
+	Reason  string
+	Body    wire.Value
+}
+
+func readReply(v wire.Value, path string) (Reply, error) { return ReadReplyIn(v, path, false) }
+
+// ReadReplyIn reads a reply; lax says that it may stand where the thread is known without its reference.
+func ReadReplyIn(v wire.Value, path string, lax bool) (Reply, error) {
+	f := NewFields(v, path)
+	r := Reply{Re: f.Refs("re", !lax), Reason: f.Text("reason", MaxProse), Body: v}
+	kinds := 0
+	if a := f.Sub("answers"); a != nil {
+		r.Answers = a.Value
+		kinds++
+	}
+	for _, key := range []string{"confirm", "accept"} {
+		value, there := f.Boolean(key)
+		if !there {
+			continue
+		}
+		kinds++
+		if key == "confirm" {
+			r.Confirm = new(value)
+		} else {
+			r.Accept = new(value)
+		}
+	}
+	f.Check(kinds == 1, "", "must have one of answers, confirm and accept")
+	f.content("context", false)
+	return r, f.Err
+}
+
+// Answer is the answer to one question (F).
+type Answer struct {
+	Re    []string // empty: the only open question
+	ID    string
+	Value wire.Value
+	Body  wire.Value
+}
+
+func ReadAnswer(v wire.Value, path string) (Answer, error) {
+	f := NewFields(v, path)
+	a := Answer{Re: f.Refs("re", false), ID: f.Text("id", MaxID), Body: v}
+	value, ok := f.Get("value")
+	if !ok {
+		value, ok = f.Get("text")
+	}
+	f.Check(ok, "value", "is required")
+	a.Value = value
+	return a, f.Err
+}
+
+// Cancel takes requests back.
+type Cancel struct {
+	Re     []string
+	Reason string
+	Body   wire.Value
+}
+
+func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
+	f := NewFields(v, path)
+	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false), Body: v}, f.Err
+}
+
+// Query asks the exchange; filters combine with and (MESS-36).
+type Query struct {
+	Type     string
+	Re       []string
+	Status   []Code
+	Executor string
+	Since    time.Time
+	Tags     []string
+}
+
+func ReadQuery(v wire.Value, path string) (Query, error) {
+	f := NewFields(v, path)
+	q := Query{Type: f.OneOf("type", "", "status", "capabilities", "executors")}
+	f.Check(q.Type != "", "type", "is required")
+	if g := f.Sub("filter"); g != nil {
+		q.Re = g.Refs("re", false)
+		q.Executor = g.Text("executor", maxName)
+		q.Since, _ = g.time("since")
+		q.Tags = g.Texts("tags", 100)
+		words := []string(nil)
+		if s := g.Value.GetStr("status"); s != "" {
+			words = []string{s}
+		} else {
+			words = g.Texts("status", 50)
+		}
+		for _, w := range words {
+			c, ok := ParseCode(w)
+			g.Check(ok, "status", "must hold status codes")
+			q.Status = append(q.Status, c)
+		}
+		f.Join(g)
+	}
+	return q, f.Err
+}
+
+func EntryPath(i int, e Entry) string { return fmt.Sprintf("MESS[%d].%s", i, e.Type) }

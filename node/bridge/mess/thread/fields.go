@@ -1,0 +1,210 @@
+package thread
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Fields reads the members of a map and remembers the first thing that is wrong. Null counts as absent (MESS-54).
+type Fields struct {
+	Value wire.Value
+	path  string
+	Err   error
+}
+
+// NewFields returns the fields of a map.
+func NewFields(v wire.Value, path string) *Fields {
+	f := &Fields{Value: v, path: path}
+	if v.Kind() != wire.Object {
+		f.Err = Bad(path, "must be a map")
+	}
+	return f
+}
+
+func (f *Fields) fail(key, reason string) {
+	if f.Err == nil {
+		f.Err = Bad(f.Path(key), reason)
+	}
+}
+
+func (f *Fields) Path(key string) string {
+	switch {
+	case key == "":
+		return f.path
+	case f.path == "":
+		return key
+	}
+	return f.path + "." + key
+}
+
+func (f *Fields) Check(ok bool, key, reason string) {
+	if !ok {
+		f.fail(key, reason)
+	}
+}
+
+// only refuses members of other names, where one that is misspelt would go unnoticed.
+func (f *Fields) only(keys ...string) {
+	for _, m := range f.Value.Members() {
+		if slices.Contains(keys, m.Key) {
+			continue
+		}
+		text := "unknown key" + Quoted(m.Key)
+		if near := wire.Near(m.Key, keys); near != "" {
+			text += fmt.Sprintf(", did you mean %q?", near)
+		}
+		f.fail("", text)
+	}
+}
+
+func (f *Fields) Get(key string) (wire.Value, bool) {
+	v, ok := f.Value.Get(key)
+	return v, ok && !v.IsNull()
+}
+
+// Text reads an optional text of at most max bytes.
+func (f *Fields) Text(key string, max int) string {
+	v, ok := f.Get(key)
+	if !ok {
+		return ""
+	}
+	s, ok := v.Str()
+	f.Check(ok, key, "must be a text")
+	f.Check(len(s) <= max, key, fmt.Sprintf("must have at most %d bytes", max))
+	f.Check(!controls(s), key, "must not hold control characters")
+	return s
+}
+
+// Need is text for a field that must be there and not empty.
+func (f *Fields) Need(key string, max int) string {
+	s := f.Text(key, max)
+	f.Check(strings.TrimSpace(s) != "", key, "is required")
+	return s
+}
+
+// OneOf reads an optional word of a list; def where it is absent.
+func (f *Fields) OneOf(key, def string, words ...string) string {
+	v, ok := f.Get(key)
+	if !ok {
+		return def
+	}
+	s, _ := v.Str()
+	f.Check(slices.Contains(words, s), key, "must be one of "+strings.Join(words, ", "))
+	return s
+}
+
+func (f *Fields) Boolean(key string) (value, there bool) {
+	v, ok := f.Get(key)
+	if !ok {
+		return false, false
+	}
+	b, isBool := v.Boolean()
+	f.Check(isBool, key, "must be true or false")
+	return b, true
+}
+
+// integer reads an optional whole number within bounds.
+func (f *Fields) integer(key string, low, high int64) (int64, bool) {
+	v, ok := f.Get(key)
+	if !ok {
+		return 0, false
+	}
+	n, ok := ReadWhole(v)
+	f.Check(ok && low <= n && n <= high, key, fmt.Sprintf("must be a whole number from %d to %d", low, high))
+	return n, true
+}
+
+// ReadWhole reads a number token without fraction.
+func ReadWhole(v wire.Value) (n int64, ok bool) {
+	text, ok := v.Num()
+	if !ok || len(text) > 17 || strings.Trim(text, "-0123456789") != "" {
+		return 0, false
+	}
+	_, err := fmt.Sscan(text, &n)
+	return n, err == nil
+}
+
+// number reads an optional number of any kind.
+func (f *Fields) number(key string) {
+	v, ok := f.Get(key)
+	if ok {
+		_, ok = v.Num()
+		f.Check(ok, key, "must be a number")
+	}
+}
+
+// List reads an optional list of at most max elements.
+func (f *Fields) List(key string, max int) []wire.Value {
+	v, ok := f.Get(key)
+	if !ok {
+		return nil
+	}
+	f.Check(v.Kind() == wire.Array, key, "must be a list")
+	f.Check(v.Len() <= max, key, fmt.Sprintf("must have at most %d elements", max))
+	return slices.Collect(v.Elems())
+}
+
+// Texts reads an optional list of texts.
+func (f *Fields) Texts(key string, max int) []string {
+	var out []string
+	for i, e := range f.List(key, max) {
+		s, ok := e.Str()
+		f.Check(ok && s != "" && len(s) <= maxName && !controls(s), fmt.Sprintf("%s[%d]", key, i), "must be a short text")
+		out = append(out, s)
+	}
+	return out
+}
+
+// Sub reads an optional map; nil where it is absent.
+func (f *Fields) Sub(key string) *Fields {
+	v, ok := f.Get(key)
+	if !ok {
+		return nil
+	}
+	g := NewFields(v, f.Path(key))
+	f.Join(g)
+	return g
+}
+
+func (f *Fields) Join(g *Fields) {
+	if f.Err == nil && g != nil {
+		f.Err = g.Err
+	}
+}
+
+// Refs reads re: a text or a list of texts.
+func (f *Fields) Refs(key string, required bool) []string {
+	v, ok := f.Get(key)
+	if !ok {
+		f.Check(!required, key, "is required")
+		return nil
+	}
+	if s, ok := v.Str(); ok {
+		f.Check(validRef(s), key, "must be a reference")
+		return []string{s}
+	}
+	out := f.Texts(key, 100)
+	f.Check(len(out) > 0, key, "must be a reference or a list of them")
+	return out
+}
+
+const (
+	maxName   = 512
+	MaxID     = 128
+	MaxProse  = 16 << 10
+	maxIntent = 16 << 10
+)
+
+// validRef says whether s can name anything: refs, client ids, message refs, "last", with or without namespace.
+func validRef(s string) bool { return s != "" && len(s) <= maxName && !controls(s) }
+
+// controls says whether s holds control characters beyond tab, LF and CR (MESS-12).
+func controls(s string) bool {
+	return strings.ContainsFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) && r != '\t' && r != '\n' && r != '\r'
+	})
+}

@@ -1,0 +1,149 @@
+package thread
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The ids that mean somebody else than an executor.
+const (
+	ExchangeID = "exchange" // the exchange itself
+	OwnerID    = "owner"    // its owner, who may act for anybody
+	unknownID  = "unknown"  // who asked in a thread file that does not say
+)
+
+// IsReserved says whether an id must not be registered: it stands for somebody already.
+func IsReserved(id string) bool {
+	return strings.EqualFold(id, ExchangeID) || strings.EqualFold(id, OwnerID) || strings.EqualFold(id, unknownID) ||
+		strings.HasPrefix(strings.ToLower(id), "am_")
+}
+
+// The forms of MESS-49 and MESS-64: ours, and the ones that public servers make.
+var (
+	threadForm  = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}-(\d{3,9}|[A-Za-z0-9]{3,6})(-[a-z0-9](?:[a-z0-9-]{0,31}))?$`)
+	SafeRef     = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`) // "..", as a segment of a path, leads out of it
+	MessageForm = regexp.MustCompile(`^([A-Za-z0-9._-]{1,128})/([a-z]{3,12})-(\d{3,6})(-[a-z0-9-]{1,32})?$`)
+)
+
+// IsThreadRef says whether a ref may name a directory (MESS-64).
+func IsThreadRef(ref string) bool { return len(ref) <= 80 && threadForm.MatchString(ref) }
+
+var notToken = regexp.MustCompile(`[^a-z0-9]+`)
+
+// RefToken makes the readable end of a ref from a client's id.
+func RefToken(id string) string {
+	s := strings.Trim(notToken.ReplaceAllString(strings.ToLower(id), "-"), "-")
+	if len(s) > 32 {
+		s = strings.Trim(s[:32], "-")
+	}
+	return s
+}
+
+func NewThreadRef(day time.Time, n int, clientID string) string {
+	ref := fmt.Sprintf("%s-%03d", day.UTC().Format(time.DateOnly), n)
+	if t := RefToken(clientID); t != "" {
+		ref += "-" + t
+	}
+	return ref
+}
+
+// messageType is the word in a message ref (MESS-49).
+func messageType(e Entry) string {
+	switch e.Type {
+	case "status":
+		switch c, _ := ParseCode(e.Body.GetStr("code")); c {
+		case Claimed:
+			return "claim"
+		case NeedsInput:
+			return "question"
+		}
+		return "status"
+	case "reply", "answer":
+		return "answer"
+	case "response", "cancel", "request", "suggestion", "ack":
+		return e.Type
+	}
+	return "followup"
+}
+
+func NewMessageRef(thread string, e Entry, serial int) string {
+	ref := fmt.Sprintf("%s/%s-%03d", thread, messageType(e), serial)
+	if t := RefToken(e.Body.GetStr("id")); t != "" {
+		ref += "-" + t
+	}
+	return ref
+}
+
+// Target is what a re: names.
+type Target struct {
+	Ref        string // of the thread
+	Suggestion string // id, where it names one
+	Question   string // likewise
+}
+
+// Resolver finds what MESS-6 says, for one actor.
+type Resolver interface {
+	HasThread(ref string) bool                 // there is one that the actor may see
+	SuggestionThread(id string) (string, bool) // the thread that it was made in
+	QuestionThread(id string) (string, bool)   // the thread that asks it
+	NewestWith(id string) (string, bool)       // the newest own request with this client id
+	Newest() (string, bool)                    // the newest own request
+}
+
+// Resolve finds the target of a re: in the order of MESS-6.
+func Resolve(r Resolver, re, exchange string) (Target, bool) {
+	if t, ok := resolveWhole(r, re); ok {
+		return t, true
+	}
+	if re == "last" {
+		ref, ok := r.Newest()
+		return Target{Ref: ref}, ok
+	}
+	rest, ok := strings.CutPrefix(re, exchange+":")
+	if !ok || rest == "" {
+		return Target{}, false
+	}
+	if t, ok := resolveWhole(r, rest); ok {
+		return t, true
+	}
+	if rest == "last" {
+		ref, ok := r.Newest()
+		return Target{Ref: ref}, ok
+	}
+	return Target{}, false
+}
+
+func resolveWhole(r Resolver, re string) (Target, bool) {
+	if m := MessageForm.FindStringSubmatch(re); m != nil && r.HasThread(m[1]) {
+		return Target{Ref: m[1]}, true
+	}
+	if SafeRef.MatchString(re) && r.HasThread(re) {
+		return Target{Ref: re}, true
+	}
+	if ref, ok := r.SuggestionThread(re); ok {
+		return Target{Ref: ref, Suggestion: re}, true
+	}
+	if ref, ok := r.QuestionThread(re); ok {
+		return Target{Ref: ref, Question: re}, true
+	}
+	if ref, ok := r.NewestWith(re); ok {
+		return Target{Ref: ref}, true
+	}
+	return Target{}, false
+}
+
+// FirstRef returns the first reference of an entry, "" where it has none.
+func FirstRef(body wire.Value) string {
+	if s := body.GetStr("re"); s != "" {
+		return s
+	}
+	if list, ok := body.Get("re"); ok && list.Kind() == wire.Array && list.Len() > 0 {
+		s, _ := list.At(0).Str()
+		return s
+	}
+	return ""
+}

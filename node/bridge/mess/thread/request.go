@@ -1,0 +1,126 @@
+package thread
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The words of MESS-13.
+var (
+	Precisions = []string{"loose", "guided", "exact"}
+	Priorities = []string{"background", "normal", "elevated", "urgent"}
+	Urgencies  = []string{"whenever", "soon", "now"}
+)
+
+// Need is a required or claimed capability with its metadata, which never excludes anybody (MESS-41).
+type Need struct {
+	ID   string     `json:"id"`
+	Meta wire.Value `json:"meta,omitzero"`
+}
+
+// Request is what the exchange understands of a request. The request itself is kept verbatim beside it (MESS-17).
+type Request struct {
+	ID            string
+	Intent        string
+	Priority      string
+	Precision     string
+	Urgency       string
+	Requires      []Need
+	DependsOn     []string
+	NotBefore     time.Time
+	Deadline      time.Time // needed_by, else timing.expires (MESS-15)
+	ConfirmBefore bool
+	Shells        int64
+}
+
+// ReadRequest holds a request to MESS-12 to MESS-15. Durations are judged from now.
+func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
+	f := NewFields(v, path)
+	r := Request{
+		Intent:    f.Need("intent", maxIntent),
+		ID:        f.Text("id", MaxID),
+		Precision: f.OneOf("precision", "", Precisions...),
+		Priority:  f.OneOf("priority", "normal", Priorities...),
+		Requires:  f.Needs("requires"),
+	}
+	f.content("context", false)
+	f.hints()
+	if c := f.Sub("compensation"); c != nil {
+		r.Shells, _ = c.integer("shells", 0, wire.MaxSafeInteger)
+		c.Text("note", MaxProse)
+		f.Join(c)
+	}
+	neededBy, hard := f.time("needed_by")
+	r.ConfirmBefore, _ = f.Boolean("confirm_before")
+	if c := f.Sub("constraints"); c != nil {
+		r.constraints(c, now)
+		f.Join(c)
+	}
+	if hard {
+		r.Deadline = neededBy
+	}
+	return r, f.Err
+}
+
+// WantsOwner says whether the owner must approve before anybody acts, whatever the policy: the requester wants to confirm,
+// or offers something for it.
+func (r *Request) WantsOwner() bool { return r.ConfirmBefore || r.Shells > 0 }
+
+func (r *Request) constraints(c *Fields, now time.Time) {
+	if v, ok := c.Get("location"); ok {
+		if s, isText := v.Str(); !isText {
+			g := NewFields(v, c.Path("location"))
+			for _, key := range []string{"lat", "lng", "radius_km"} {
+				g.number(key)
+			}
+			c.Join(g)
+		} else {
+			c.Check(len(s) <= MaxProse && !controls(s), "location", "must be a text or {lat, lng, radius_km}")
+		}
+	}
+	c.Texts("environment", 100)
+	r.DependsOn = c.Texts("depends_on", 100)
+	if t := c.Sub("timing"); t != nil {
+		r.NotBefore, _ = t.time("not_before")
+		r.Deadline, _ = t.moment("expires", now)
+		r.Urgency = t.OneOf("urgency", "", Urgencies...)
+		c.Join(t)
+	}
+}
+
+// Needs reads a list of capabilities: ids, or maps {id: metadata}.
+func (f *Fields) Needs(key string) []Need {
+	var out []Need
+	for i, e := range f.List(key, 100) {
+		n := Need{}
+		if s, ok := e.Str(); ok {
+			n.ID = s
+		} else if e.Kind() == wire.Object && e.Len() == 1 {
+			n = Need{ID: e.Members()[0].Key, Meta: e.At(0)}
+		}
+		f.Check(n.ID != "" && len(n.ID) <= MaxID && !controls(n.ID), fmt.Sprintf("%s[%d]", key, i), "must be a capability, or a map with one")
+		out = append(out, n)
+	}
+	return out
+}
+
+// hints checks response_hint: a type, or {type: spec}; unknown types are kept (MESS-13).
+func (f *Fields) hints() {
+	for i, e := range f.List("response_hint", 100) {
+		s, ok := e.Str()
+		f.Check(ok && s != "" || e.Kind() == wire.Object && e.Len() == 1, fmt.Sprintf("response_hint[%d]", i), "must be a type, or a map with one")
+	}
+}
+
+// PriorityRank orders priorities.
+func PriorityRank(priority string) int {
+	for i, p := range Priorities {
+		if p == cmp.Or(priority, "normal") {
+			return i
+		}
+	}
+	return 1
+}

@@ -1,0 +1,98 @@
+package thread
+
+import (
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const maxProposed = 32 << 10
+
+// Suggestion proposes something to a requester (MESS-38).
+type Suggestion struct {
+	ID       string     `json:"id"`
+	Type     string     `json:"type"`
+	Re       []string   `json:"re"` // in a thread: refs
+	Proposed wire.Value `json:"proposed,omitzero"`
+	Reason   string     `json:"reason,omitempty"`
+	By       string     `json:"by,omitempty"`
+	Decided  string     `json:"decided,omitempty"` // accepted, refused
+}
+
+func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
+	f := NewFields(v, path)
+	s := Suggestion{
+		ID:     f.Need("id", MaxID),
+		Type:   f.OneOf("type", "", "merge", "split", "delegate", "alternative", "defer"),
+		Re:     f.Refs("re", true),
+		Reason: f.Text("reason", MaxProse),
+	}
+	f.Check(s.Type != "", "type", "is required")
+	proposed, ok := f.Get("proposed")
+	f.Check(ok || s.Type == "alternative", "proposed", "is required")
+	f.Check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB") // it is kept in the thread until it is answered
+	s.Proposed = proposed
+	return s, f.Err
+}
+
+// OpenSuggestion numbers, from 1, the newest suggestion that waits for the requester's word: it is the one meant by who names the
+// thread. It is 0 where none waits.
+func (t *Thread) OpenSuggestion() int {
+	for i := len(t.Suggestions); i > 0; i-- {
+		if t.Suggestions[i-1].Decided == "" {
+			return i
+		}
+	}
+	return 0
+}
+
+// Entry is the suggestion as MESS writes it, about the threads that it names here.
+func (s Suggestion) Entry() Entry {
+	body := wire.Obj(
+		wire.Member{Key: "id", Value: wire.Text(s.ID)}, wire.Member{Key: "type", Value: wire.Text(s.Type)}, wire.Member{Key: "re", Value: wire.Texts(s.Re)})
+	if !s.Proposed.IsNull() {
+		body = body.With("proposed", s.Proposed)
+	}
+	if s.Reason != "" {
+		body = body.With("reason", wire.Text(s.Reason))
+	}
+	return Entry{Type: "suggestion", Body: body}
+}
+
+// FindSuggestion returns the newest suggestion with this id that waits for an answer.
+func (t *Thread) FindSuggestion(id string) *Suggestion {
+	for i := len(t.Suggestions) - 1; i >= 0; i-- {
+		if t.Suggestions[i].ID == id && t.Suggestions[i].Decided == "" {
+			return &t.Suggestions[i]
+		}
+	}
+	return nil
+}
+
+// IsDecision reports whether an entry is the word about a suggestion.
+func (e Entry) IsDecision() bool {
+	accept, ok := e.Body.Get("accept")
+	return ok && e.Type == "reply" && !accept.IsNull()
+}
+
+// HasOnlyDecisions reports whether a block is such words and nothing else.
+func (b Block) HasOnlyDecisions() bool {
+	return len(b) > 0 && !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && !e.IsDecision() })
+}
+
+// IsDecisionFor reports whether an entry is the word about a suggestion that a peer made.
+func (t *Thread) IsDecisionFor(e Entry, peer string) bool {
+	re := FirstRef(e.Body)
+	return e.IsDecision() && slices.ContainsFunc(t.Suggestions, func(s Suggestion) bool { return s.ID == re && s.By == peer })
+}
+
+// IsForPeer reports whether it is for the exchange of a peer to carry a suggestion out.
+func (t *Thread) IsForPeer(s *Suggestion) bool { return s != nil && t.Peers[s.By].Offered }
+
+// ChooseSuggestion is the suggestion that an answer is about: without an id the newest that waits.
+func (t *Thread) ChooseSuggestion(id string) *Suggestion {
+	if n := t.OpenSuggestion(); id == "" && n > 0 {
+		return &t.Suggestions[n-1]
+	}
+	return t.FindSuggestion(id)
+}
