@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	nsAsks = "asks"
-	nsOpen = "asks-open" // the slots that pending asks take
+	AskNamespace = "asks"      // the namespace of the records of asks
+	nsOpen       = "asks-open" // the slots that pending asks take
 
 	askLife = 7 * 24 * time.Hour  // of an ask that sets no end (AM-33)
 	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
@@ -172,7 +172,7 @@ func (s stored) record() store.Record {
 	if !s.Purge.IsZero() && s.Purge.Before(until) {
 		until = s.Purge
 	}
-	return store.Record{NS: nsAsks, Key: s.ID, Body: encode(s), Terms: terms, Expires: until}
+	return store.Record{NS: AskNamespace, Key: s.ID, Body: encode(s), Terms: terms, Expires: until}
 }
 
 // change stores the ask, unless it changed meanwhile: that is store.ErrConflict.

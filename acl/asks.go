@@ -112,7 +112,7 @@ func (q *Asks) Get(ctx context.Context, id string, now time.Time) (Ask, error) {
 }
 
 func (q *Asks) get(ctx context.Context, id string, now time.Time) (stored, error) {
-	rec, err := q.records.Get(ctx, nsAsks, id, now)
+	rec, err := q.records.Get(ctx, AskNamespace, id, now)
 	if err != nil {
 		return stored{}, fmt.Errorf("read ask: %w", err)
 	}
@@ -141,7 +141,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	case f.State != "":
 		term = "state:" + string(f.State)
 	}
-	page, err := q.records.List(ctx, nsAsks, term, after, limit, now)
+	page, err := q.records.List(ctx, AskNamespace, term, after, limit, now)
 	if err != nil {
 		return nil, "", fmt.Errorf("list asks: %w", err)
 	}
@@ -191,7 +191,7 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 	var gone []store.Change
 	var pending []stored
 	err := q.each(ctx, convTerm(conv), now, func(s stored) {
-		gone = append(gone, store.Change{Record: store.Record{NS: nsAsks, Key: s.ID}, IfRev: s.rev, Delete: true})
+		gone = append(gone, store.Change{Record: store.Record{NS: AskNamespace, Key: s.ID}, IfRev: s.rev, Delete: true})
 		if s.at(now).State == AskPending {
 			pending = append(pending, s)
 		}
@@ -206,7 +206,7 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 // each calls do for the asks with a term.
 func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(stored)) error {
 	for after := ""; ; {
-		page, err := q.records.List(ctx, nsAsks, term, after, 100, now)
+		page, err := q.records.List(ctx, AskNamespace, term, after, 100, now)
 		if err != nil {
 			return fmt.Errorf("list asks with %s: %w", term, err)
 		}

@@ -26,7 +26,7 @@ func TestOpens(t *testing.T) {
 	}
 	ended := stored{Ask: ask, Slot: "slot"}
 	ended.State, ended.Decided = AskApproved, now
-	for _, c := range append(append(ended.replaced(nil), ended.change()), store.Change{Record: store.Record{NS: nsAsks, Key: ask.ID}, Delete: true}, store.Change{Record: store.Record{NS: "inbox"}}) {
+	for _, c := range append(append(ended.replaced(nil), ended.change()), store.Change{Record: store.Record{NS: AskNamespace, Key: ask.ID}, Delete: true}, store.Change{Record: store.Record{NS: "inbox"}}) {
 		if _, ok := Opens(c); ok {
 			t.Errorf("%+v opens something", c)
 		}

@@ -24,24 +24,29 @@ type Book struct {
 	Idle      time.Duration // a conversation expires after it; zero: DefaultIdle
 	Retention time.Duration // an ended one goes after it; zero: DefaultRetention
 	MaxBytes  int64         // a transcript of so many bytes is full; zero: DefaultMaxBytes
+
+	Contributors []Contributor // react to every event, in this order; fixed once the book is used
 }
 
-// IdleFor is how long a conversation may be silent before it expires.
+// IdleFor returns how long a conversation may be silent before it expires.
 func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
 
-// Load returns the conversation of key, or a new one that has not begun.
-func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Thread, error) {
-	t := &Thread{book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
+// Load returns the conversation of key to read it, or one that has not begun. Only [Book.Do] commits a unit.
+func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Unit, error) {
+	u := &Unit{Now: now, book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
+	if key == (store.ConvKey{}) {
+		return u, nil
+	}
 	row, err := b.Steps.Conversation(ctx, key, now)
 	if errors.Is(err, store.ErrNotFound) {
-		return t, nil
+		return u, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load conversation: %w", err)
 	}
-	t.row = row
-	t.conv, err = Decode(row)
-	return t, err
+	u.row = row
+	u.conv, err = Decode(row)
+	return u, err
 }
 
 // Filter narrows a list; zero fields do not.
@@ -125,18 +130,6 @@ func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) erro
 		return fmt.Errorf("check transcript: %w", store.ErrConflict)
 	}
 	return fmt.Errorf("transcript ends with entry %d: the conversation has %d", n, row.Entries)
-}
-
-// Delete removes a conversation with all that the store kept for it, and applies records in the same unit.
-func (b *Book) Delete(ctx context.Context, key store.ConvKey, records []store.Change, now time.Time) error {
-	row, err := b.Steps.Conversation(ctx, key, now)
-	if err == nil {
-		err = b.Steps.Forget(ctx, key, row.Rev, records, now)
-	}
-	if err != nil {
-		return fmt.Errorf("delete conversation: %w", err)
-	}
-	return nil
 }
 
 // Decode reads the state of a conversation from its row.

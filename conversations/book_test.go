@@ -31,26 +31,23 @@ func openBook(t *testing.T) (*conversations.Book, store.Store) {
 
 func key(peer string) store.ConvKey { return store.ConvKey{Peer: peer, ID: "conv_1"} }
 
-func load(t *testing.T, b *conversations.Book, k store.ConvKey, now time.Time) *conversations.Thread {
+func load(t *testing.T, b *conversations.Book, k store.ConvKey, now time.Time) *conversations.Unit {
 	t.Helper()
-	thread, err := b.Load(t.Context(), k, now)
+	u, err := b.Load(t.Context(), k, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return thread
+	return u
 }
 
-// commit records an event with a message in the transcript and applies the step.
+// commit records an event with a message in the transcript and commits the unit.
 func commit(t *testing.T, b *conversations.Book, k store.ConvKey, e conversations.Event, id string) {
 	t.Helper()
-	thread := load(t, b, k, e.At)
-	if err := thread.Record(e); err != nil {
-		t.Fatal(err)
-	}
-	thread.Append(entry(id, e.At, e.Kind != conversations.Received))
-	step := store.Step{Now: e.At}
-	thread.Into(&step)
-	if _, err := b.Steps.Apply(t.Context(), step); err != nil {
+	err := b.Try(t.Context(), k, e.At, func(u *conversations.Unit) error {
+		u.Append(entry(id, e.At, e.Kind != conversations.Received))
+		return u.Record(t.Context(), e)
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -60,29 +57,23 @@ func entry(id string, at time.Time, out bool) store.Entry {
 }
 
 func TestLoadAndApply(t *testing.T) {
-	b, s := openBook(t)
+	b, _ := openBook(t)
 	k := key("am_a")
 	if !load(t, b, k, start).New() {
 		t.Error("a conversation that is nowhere is not new")
 	}
 	commit(t, b, k, received(start), "msg_1")
 	until := start.Add(time.Hour)
-	thread := load(t, b, k, start)
-	if thread.New() {
-		t.Error("a stored conversation is new")
-	}
-	for _, e := range []conversations.Event{
-		{Kind: conversations.HoldOpened, At: start, Until: until},
-		{Kind: conversations.Replied, At: start},
-	} {
-		if err := thread.Record(e); err != nil {
-			t.Fatal(err)
+	err := b.Try(t.Context(), k, start, func(u *conversations.Unit) error {
+		if u.New() {
+			t.Error("a stored conversation is new")
 		}
-	}
-	thread.Append(entry("msg_2", start, true))
-	step := store.Step{Now: start}
-	thread.Into(&step)
-	if _, err := s.Steps().Apply(t.Context(), step); err != nil {
+		u.Append(entry("msg_2", start, true))
+		return errors.Join(
+			u.Record(t.Context(), conversations.Event{Kind: conversations.HoldOpened, At: start, Until: until}),
+			u.Record(t.Context(), conversations.Event{Kind: conversations.Replied, At: start}))
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := conversations.Conversation{
@@ -113,7 +104,7 @@ func TestRefusedEventLeavesNoTrace(t *testing.T) {
 	commit(t, b, k, received(start), "msg_1")
 	thread := load(t, b, k, start)
 	before := thread.Conversation()
-	err := thread.Record(conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("no")})
+	err := thread.Record(t.Context(), conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("no")})
 	if !errors.Is(err, wire.ErrCloseStatus) {
 		t.Fatalf("Record = %v, want a bad status", err)
 	}
@@ -124,28 +115,21 @@ func TestRefusedEventLeavesNoTrace(t *testing.T) {
 
 // Two that decide on the same conversation: one loses and decides again.
 func TestConflict(t *testing.T) {
-	b, s := openBook(t)
+	b, _ := openBook(t)
+	ctx := t.Context()
 	for _, k := range []store.ConvKey{key("am_new"), key("am_old")} {
 		if k.Peer == "am_old" {
 			commit(t, b, k, received(start), "msg_0")
 		}
-		var steps [2]store.Step
-		for i := range steps {
-			thread := load(t, b, k, start)
-			if err := thread.Record(received(start)); err != nil {
-				t.Fatal(err)
-			}
-			thread.Append(entry(fmt.Sprintf("msg_%d", i+1), start, false))
-			steps[i].Now = start
-			thread.Into(&steps[i])
+		err := b.Try(ctx, k, start, func(u *conversations.Unit) error {
+			commit(t, b, k, received(start), "msg_1")
+			u.Append(entry("msg_2", start, false))
+			return u.Record(ctx, received(start))
+		})
+		if !errors.Is(err, store.ErrConflict) {
+			t.Errorf("%s: second unit = %v, want a conflict", k.Peer, err)
 		}
-		if _, err := s.Steps().Apply(t.Context(), steps[0]); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Steps().Apply(t.Context(), steps[1]); !errors.Is(err, store.ErrConflict) {
-			t.Errorf("%s: second step = %v, want a conflict", k.Peer, err)
-		}
-		if err := b.Check(t.Context(), k, start); err != nil {
+		if err := b.Check(ctx, k, start); err != nil {
 			t.Errorf("%s: Check: %v", k.Peer, err)
 		}
 	}
@@ -251,7 +235,14 @@ func TestDelete(t *testing.T) {
 	k := key("am_a")
 	commit(t, b, k, received(start), "msg_1")
 	note := store.Change{Record: store.Record{NS: "notes", Key: "deleted"}}
-	if err := b.Delete(t.Context(), k, []store.Change{note}, start); err != nil {
+	remove := func(changes ...store.Change) error {
+		return b.Try(t.Context(), k, start, func(u *conversations.Unit) error {
+			u.Delete()
+			u.Add(changes...)
+			return nil
+		})
+	}
+	if err := remove(note); err != nil {
 		t.Fatal(err)
 	}
 	if !load(t, b, k, start).New() {
@@ -260,7 +251,7 @@ func TestDelete(t *testing.T) {
 	if _, err := s.Records().Get(t.Context(), "notes", "deleted", start); err != nil {
 		t.Errorf("the record of the same unit: %v", err)
 	}
-	if err := b.Delete(t.Context(), k, nil, start); !errors.Is(err, store.ErrNotFound) {
+	if err := remove(); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("second Delete = %v, want not found", err)
 	}
 }

@@ -106,6 +106,9 @@ type Event struct {
 	Answers wire.MessageID // the message that it answers, as far as it is known
 	Written time.Time      // of a message of the peer, by its own clock
 	Direct  bool           // a message of ours that is the reply on the peer's connection: the peer has it
+
+	Name  string // of the peer, as its card has it; untrusted text
+	Waits bool   // a message of the peer that waits for our owner: what it asks for is not done yet
 }
 
 // At judges a conversation that may have expired (AM-38): after idle without a message, not counting the time in

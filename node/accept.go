@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -14,9 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxConflicts bounds how often a unit is decided anew because somebody else changed the same row first.
-const maxConflicts = 8
-
 var _ bridge.Receiver = (*Node)(nil)
 
 // acceptance is one message on its way through lines 9 to 16 of the receive table. The fields below in are what
@@ -25,20 +21,21 @@ type acceptance struct {
 	n  *Node
 	in bridge.Inbound
 
-	now       time.Time
-	key       store.ConvKey
-	standing  acl.Standing
-	stranger  bool       // the owner does not know the sender, and did not write first
-	charged   bool       // limits are charged once, however often the step is decided again
-	drawn     acl.Charge // what was charged to the node's own limits
-	thread    *conversations.Thread
-	verdict   acl.Verdict
-	known     bool   // the action is one of the specification
-	lostPlace bool   // the last place for held senders went to another message meanwhile
-	takes     bool   // with it the peer takes our accept, which waited for its answer
-	event     string // UID of the agreed event that it takes back
-	seal      seal
-	route     Route
+	now      time.Time
+	key      store.ConvKey
+	standing acl.Standing
+	stranger bool       // the owner does not know the sender, and did not write first
+	charged  bool       // limits are charged once, however often the step is decided again
+	drawn    acl.Charge // what was charged to the node's own limits
+	unit     *conversations.Unit
+	verdict  acl.Verdict
+	known    bool   // the action is one of the specification
+	held     bool   // it waits for the owner
+	hook     *run   // has the message; nil if none has
+	takes    bool   // with it the peer takes our accept, which waited for its answer
+	event    string // UID of the agreed event that it takes back
+	seal     seal
+	route    Route
 }
 
 // Accept takes a message whose sender is established through lines 9 to 16: clock and replay, access, limits,
@@ -63,21 +60,44 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		return n.stillRunning(ctx, in, err)
 	}
 	defer leave()
-	for range maxConflicts {
-		out, err := a.decide(ctx)
-		if err == nil {
-			a.countAdmitted(out)
-			return out, nil
-		}
-		if !isConflict(err) {
-			if errors.Is(err, wire.ErrHoldsFull) {
-				a.giveBack()
-			}
-			n.countRefused(in.Principal, a.refusedBy(err), err)
-			return bridge.Outcome{}, unavailable(err)
-		}
+	out, err := a.commit(ctx)
+	if a.foundNoPlace(err) && a.verdict == acl.HoldSender { // another message had the last place first: find out whose place this one may take
+		out, err = a.commit(ctx)
 	}
-	return bridge.Outcome{}, wire.ErrUnavailable
+	if a.foundNoPlace(err) {
+		err = wire.ErrHoldsFull.Because(err)
+	}
+	switch {
+	case isConflict(err):
+		return bridge.Outcome{}, wire.ErrUnavailable
+	case err != nil:
+		if errors.Is(err, wire.ErrHoldsFull) {
+			a.giveBack()
+		}
+		n.countRefused(in.Principal, a.refusedBy(err), err)
+		return bridge.Outcome{}, unavailable(err)
+	}
+	if a.hook != nil && !a.hook.late {
+		out = a.hook.await(ctx, out)
+	}
+	a.countAdmitted(out)
+	return out, nil
+}
+
+// commit takes the message in, in one unit (AM-26). A copy that another process accepted meanwhile is found as a repeat
+// when the unit is decided again.
+func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error) {
+	err = a.n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
+		a.unit, a.now, a.held, a.hook = u, u.Now, false, nil
+		out, err = a.decide(ctx)
+		return err
+	})
+	return out, err
+}
+
+// foundNoPlace reports whether the store refused the unit because all places for messages that wait are taken.
+func (a *acceptance) foundNoPlace(err error) bool {
+	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
 // stillRunning answers a repeat that waited for its twin as long as a sender is made to wait: with the answer
@@ -101,9 +121,8 @@ func repeat(rec store.Replay) (bridge.Outcome, error) {
 	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer, Duplicate: true}, nil
 }
 
-// decide runs lines 9 to 16 once. store.ErrConflict means that a row moved meanwhile: decide again.
+// decide runs lines 9 to 16 once, and fills the unit that takes the message in.
 func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error) {
-	a.now = time.Now()
 	if out, done, err := a.repeated(ctx); done || err != nil { // lines 9, 10
 		return out, err
 	}
@@ -125,28 +144,24 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	if out, done, err := a.takeBack(ctx); done || err != nil {
 		return out, err
 	}
-	a.event = eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
+	a.event = eventOf(a.in.Intent, a.in.Payload, a.unit.Conversation())
 	if a.mustHold() { // line 15
 		return a.hold(ctx)
 	}
-	cancelled, err := a.n.cancelledBy(ctx, a.event, a.in.Payload, a.key, a.in.Peer, a.in.Name, a.now)
-	if err != nil {
+	if err := a.received(ctx, conversations.Received); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if err := a.received(conversations.Received); err != nil {
-		return bridge.Outcome{}, err
-	}
-	if conv := a.thread.Conversation(); conv.Unclear == a.in.MessageID && a.in.MessageID != "" { // AM-88
+	if conv := a.unit.Conversation(); conv.Unclear == a.in.MessageID && a.in.MessageID != "" { // AM-88
 		a.takes = false
 		if _, ok := conv.Clarification(a.in.MessageID); !ok {
-			return a.toOwner(ctx, cancelled)
+			return a.toOwner(ctx)
 		}
 		a.route = clarifying
 	}
 	if a.route.Handler != nil { // line 16
-		return a.run(ctx, cancelled)
+		return a.run(ctx)
 	}
-	return a.toInbox(ctx, cancelled)
+	return a.toInbox(ctx)
 }
 
 // repeated is lines 9 and 10. An exact repeat gets its stored answer whatever its age; for anything else the
@@ -203,11 +218,8 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 	if a.standing, err = a.n.rules.Standing(ctx, a.in.Principal, a.now); err != nil {
 		return err
 	}
-	if a.thread, err = a.n.book.Load(ctx, a.key, a.now); err != nil {
-		return err
-	}
-	conv := a.thread.Conversation()
-	if !a.thread.New() && conv.Address != a.in.Address {
+	conv := a.unit.Conversation()
+	if !a.unit.New() && conv.Address != a.in.Address {
 		// Anybody may take the id that stands for a foreign peer: it is not let into that peer's conversations.
 		return wire.ErrNotAllowed
 	}
@@ -226,7 +238,7 @@ func (a *acceptance) admit(ctx context.Context) (err error) {
 // judge is the access rule of line 11. A seal hides whether the message cancels what was agreed: it is judged once more
 // when it is open.
 func (a *acceptance) judge(ctx context.Context) (err error) {
-	conv := a.thread.Conversation()
+	conv := a.unit.Conversation()
 	expected := conv.WroteFirst || a.cancels(ctx, conv)
 	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
 	if a.verdict == acl.HoldSender && len(conv.Let) > 0 { // the owner lets the sender go on here (AM-34)
@@ -251,7 +263,7 @@ func (a *acceptance) room() error {
 	switch {
 	case a.in.Payload.GetStr("action") == wire.ActionClose:
 		return nil
-	case a.thread.Full():
+	case a.unit.Full():
 		return wire.ErrRateLimited.After(a.n.book.IdleFor()).Because(errConversationFull)
 	case a.stranger && a.n.overfull.Load():
 		return wire.ErrRateLimited.After(sweepEvery).Because(errKeptFull)
@@ -261,10 +273,10 @@ func (a *acceptance) room() error {
 
 // live is line 13 for anything but a close.
 func (a *acceptance) live() error {
-	if a.thread.New() {
+	if a.unit.New() {
 		return nil
 	}
-	conv := a.thread.Conversation()
+	conv := a.unit.Conversation()
 	switch {
 	case conv.Rejected:
 		return wire.ErrOwnerRejected
@@ -276,7 +288,7 @@ func (a *acceptance) live() error {
 
 // understood is line 14: the intent is one this node takes, and the payload has its shape.
 func (a *acceptance) understood() (err error) {
-	conv := a.thread.Conversation()
+	conv := a.unit.Conversation()
 	ours := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
 		a.in.Address != "" || conv.WroteFirst && conv.Intent == a.in.Intent // AM-30, AM-70
 	if !ours || !a.in.Intent.Standard() && !a.in.Intent.Custom() {
@@ -296,51 +308,44 @@ func (a *acceptance) understood() (err error) {
 
 // close answers a close with its echo, which is the agreement that "completed" asks for (AM-39).
 func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
-	if a.thread.New() {
+	if a.unit.New() {
 		return bridge.Outcome{}, wire.ErrConversationClosed
 	}
-	uid := eventOf(a.in.Intent, a.in.Payload, a.thread.Conversation())
-	if err := a.received(conversations.ClosedByPeer); err != nil {
+	if err := a.received(ctx, conversations.ClosedByPeer); err != nil {
 		return bridge.Outcome{}, err
 	}
-	freed, items, err := a.n.withdraw(ctx, a.key, all, a.now)
-	if err != nil {
+	if _, err := a.n.withdraw(ctx, a.unit, all); err != nil {
 		return bridge.Outcome{}, err
 	}
-	cancelled, err := a.n.cancelledBy(ctx, uid, a.in.Payload, a.key, a.in.Peer, a.in.Name, a.now)
-	if err != nil {
-		return bridge.Outcome{}, err
-	}
-	agreed, err := a.n.concludedBy(a.thread, a.newItem(ItemNew), "", a.now)
-	if err != nil {
+	if err := acceptCounts(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
 		return bridge.Outcome{}, err
 	}
 	echo := wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
 		wire.Member{Key: "status", Value: wire.Text(a.in.Payload.GetStr("status"))},
 	)
-	notice := a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)
-	changes := slices.Concat(freed, items, cancelled, agreed, []store.Change{a.n.notices.Change(notice)})
-	return a.answer(ctx, http.StatusOK, echo, append(changes, a.n.aside(a.in)...))
+	a.unit.Add(a.n.notices.Change(a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)))
+	a.unit.Add(a.n.aside(a.in)...)
+	return a.answer(ctx, http.StatusOK, echo)
 }
 
 // toInbox is line 16 where no hook wants the message: the owner's agent reads it when it likes (AM-71, AM-74).
-func (a *acceptance) toInbox(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
+func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
-	more, err := a.n.concludedBy(a.thread, item, "", a.now)
-	if err != nil {
+	a.unit.Add(item.change())
+	if err := acceptCounts(ctx, a.unit, item, ""); err != nil {
 		return bridge.Outcome{}, err
 	}
-	return a.answer(ctx, http.StatusOK, received(), append(append(cancelled, item.change()), more...))
+	return a.answer(ctx, http.StatusOK, received())
 }
 
 // toOwner puts an accept that does not say what it accepts before the owner. The answer tells its sender to wait, so that
 // the sender does not take the event for agreed (AM-88).
-func (a *acceptance) toOwner(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
+func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	item.Pending, item.Note = true, noteUnclear
-	notice := a.n.notice("message", a.in.Peer, a.in.Name, a.key, a.now)
-	return a.answer(ctx, http.StatusAccepted, pending(a.now, reasonIntent), append(cancelled, item.change(), a.n.notices.Change(notice)))
+	a.unit.Add(item.change(), a.n.notices.Change(a.n.notice("message", a.in.Peer, a.in.Name, a.key, a.now)))
+	return a.answer(ctx, http.StatusAccepted, pending(a.now, reasonIntent))
 }
 
 func received() wire.Value { return actionOf(wire.ActionReceived) }
@@ -351,16 +356,17 @@ func actionOf(action string) wire.Value {
 }
 
 // received records the message in its conversation and transcript.
-func (a *acceptance) received(kind conversations.Kind) error {
-	err := a.thread.Record(conversations.Event{
+func (a *acceptance) received(ctx context.Context, kind conversations.Kind) error {
+	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
 		Idle: a.n.idle[a.in.Intent], Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
 		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.written(),
+		Name: a.in.Name, Waits: a.held,
 	})
 	if err != nil {
 		return err
 	}
-	a.thread.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest, Key: a.seal.key})
+	a.unit.Append(store.Entry{MessageID: string(a.in.MessageID), At: a.now, Raw: a.in.Raw, Digest: a.in.Digest, Key: a.seal.key})
 	return nil
 }
 
@@ -372,14 +378,14 @@ func (a *acceptance) written() time.Time {
 	return a.in.Time
 }
 
-// answer signs payload as the reply and applies the one step that accepts the message (AM-26).
-func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value, records []store.Change) (bridge.Outcome, error) {
+// answer signs payload as the reply and makes it part of the unit.
+func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value) (bridge.Outcome, error) {
 	reply, err := a.n.sign(a.draft(payload))
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	if a.thread.Conversation().State == conversations.Open { // the echo of a close is no event any more
-		err := a.thread.Record(conversations.Event{
+	if a.unit.Conversation().State == conversations.Open { // the echo of a close is no event any more
+		err := a.unit.Record(ctx, conversations.Event{
 			Kind: conversations.Replied, At: a.now, Intent: a.in.Intent, Payload: payload,
 			ID: reply.Message.ID, Answers: a.in.MessageID, Direct: true,
 		})
@@ -387,8 +393,8 @@ func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value,
 			return bridge.Outcome{}, err
 		}
 	}
-	a.thread.Append(reply.entry())
-	return a.apply(ctx, status, reply, records)
+	a.unit.Append(reply.entry())
+	return a.accepted(status, reply), nil
 }
 
 // draft is a message of ours to the peer in this conversation.
@@ -396,25 +402,16 @@ func (a *acceptance) draft(payload wire.Value) wire.Draft {
 	return wire.Draft{Conversation: a.in.ConvID, To: a.in.Peer, Time: a.now, Intent: a.in.Intent, Payload: payload}
 }
 
-// apply is the step of AM-26. A twin that another process accepted meanwhile is answered as a repeat.
-func (a *acceptance) apply(ctx context.Context, status int, reply signed, records []store.Change) (bridge.Outcome, error) {
-	records = slices.Concat(records, a.opened(), a.in.Records)
-	step := store.Step{Records: records, Now: a.now, Replay: &store.Replay{
+// accepted completes the unit: a repeat of the message gets this reply.
+func (a *acceptance) accepted(status int, reply signed) bridge.Outcome {
+	a.unit.Add(a.opened()...)
+	a.unit.Add(a.in.Records...)
+	a.unit.Replay = &store.Replay{
 		Sender: string(a.in.Peer), MessageID: string(a.in.MessageID), Digest: a.in.Digest,
 		Conv: a.key, Status: status, Answer: reply.Raw,
 		Expires: conversations.Sooner(a.now.Add(a.n.replayFor()), a.in.Purge),
-	}}
-	a.thread.Into(&step)
-	applied, err := a.n.store.Steps().Apply(ctx, step)
-	switch {
-	case errors.Is(err, store.ErrMismatch):
-		return bridge.Outcome{}, wire.ErrIDReused
-	case err != nil:
-		return bridge.Outcome{}, err
-	case applied.Dup:
-		return repeat(*applied.Replay)
 	}
-	return bridge.Outcome{Status: status, Reply: &reply.Message, Raw: reply.Raw}, nil
+	return bridge.Outcome{Status: status, Reply: &reply.Message, Raw: reply.Raw}
 }
 
 // replayFor is how long a record is kept at least (AM-23): beyond any window, and beyond the longest stay in a relay.
@@ -424,8 +421,10 @@ func (n *Node) replayFor() time.Duration {
 	return 24*time.Hour + max(w.Past+w.Future, relayTTL)
 }
 
-// isConflict says whether to decide anew. A refusal is final, also where a conflict is its cause.
-func isConflict(err error) bool {
+func isConflict(err error) bool { return conversations.IsConflict(err) }
+
+// isRefusal reports whether an error says what is wrong with a message, and is not the store's.
+func isRefusal(err error) bool {
 	_, refused := errors.AsType[*wire.Error](err)
-	return !refused && errors.Is(err, store.ErrConflict)
+	return refused
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
@@ -27,7 +26,8 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err != nil {
 		return err
 	}
-	if err := v.carryOut(ctx); err != nil {
+	err = r.n.book.Try(ctx, ask.Conv, d.Now, func(u *conversations.Unit) error { return v.carryOut(ctx, u) })
+	if err != nil {
 		return err
 	}
 	r.n.carryOutTail(context.WithoutCancel(ctx), d.Tail, v.running)
@@ -44,8 +44,7 @@ type verdict struct {
 	item    Item
 	message wire.Message // as received; its zero value for a foreign message
 	payload wire.Value
-	thread  *conversations.Thread
-	step    store.Step
+	unit    *conversations.Unit
 	running <-chan struct{} // closed when the hook that it started is done; nil if it started none
 }
 
@@ -61,7 +60,10 @@ func (n *Node) verdict(ask acl.Ask, d acl.Decision) (*verdict, error) {
 // is stored with that one.
 func (v *verdict) isFirst() bool { return v.ask.Behind == "" }
 
-func (v *verdict) carryOut(ctx context.Context) (err error) {
+// carryOut puts what the decision does to its message into the unit.
+func (v *verdict) carryOut(ctx context.Context, u *conversations.Unit) (err error) {
+	v.unit, v.running = u, nil
+	u.Add(v.d.Changes...)
 	if v.item, err = v.n.Item(ctx, v.held.Item); err != nil {
 		return err
 	}
@@ -74,10 +76,7 @@ func (v *verdict) carryOut(ctx context.Context) (err error) {
 	if v.message, err = v.n.original(ctx, v.item); err != nil {
 		return err
 	}
-	if v.thread, err = v.n.book.Load(ctx, v.ask.Conv, v.d.Now); err != nil {
-		return err
-	}
-	if err := v.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}); err != nil {
+	if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}); err != nil {
 		return err
 	}
 	if !v.d.Choice.Approves() {
@@ -147,10 +146,13 @@ func (v *verdict) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conv := v.thread.Conversation()
-	cancelled, err := v.n.cancelledBy(ctx, v.item.Cancels, v.payload, v.item.key(), v.item.Peer, v.item.PeerName, v.d.Now)
+	conv := v.unit.Conversation()
+	event, cancelled, err := v.n.takenBack(ctx, v.item.Cancels, v.payload, v.item.key(), conversations.Theirs, v.d.Now)
 	if err != nil {
 		return err
+	}
+	if event.UID != "" {
+		cancelled = append(cancelled, v.n.cancelNotice(event, v.item.key(), v.item.PeerName, v.d.Now))
 	}
 	expected := conv.WroteFirst || len(cancelled) > 0
 	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
@@ -162,105 +164,86 @@ func (v *verdict) release(ctx context.Context) error {
 	case conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open:
 		return wire.ErrConversationClosed
 	}
-	changes, err := v.n.acceptKey(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
+	accepted, err := v.n.acceptKey(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
 	if err != nil {
 		return err
 	}
-	changes = append(append(changes, cancelled...), v.d.Changes...)
+	v.unit.Add(append(accepted, cancelled...)...)
 	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // who is on the list stays there (AM-29)
-		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
+		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
 	if v.d.Choice == acl.ApproveConversation {
 		let := conversations.Event{Kind: conversations.OwnerLet, At: v.d.Now, Intent: v.item.Intent}
-		if err := v.thread.Record(let); err != nil {
+		if err := v.unit.Record(ctx, let); err != nil {
 			return err
 		}
 	}
 	if route := v.n.route(v.item.Intent); route.Handler != nil {
-		return v.releaseToHook(ctx, route, changes)
+		return v.releaseToHook(route)
 	}
-	return v.releaseToInbox(ctx, changes)
+	return v.releaseToInbox(ctx)
 }
 
 // releaseToHook starts the hook that has messages of this kind.
-func (v *verdict) releaseToHook(ctx context.Context, route Route, changes []store.Change) error {
+func (v *verdict) releaseToHook(route Route) error {
 	give, err := v.n.runs.reserve()
 	if err != nil {
 		return err
 	}
 	v.item.State, v.item.Route, v.item.Let = ItemRunning, route.Name, true
 	v.item.Attempt++
-	v.step = store.Step{Records: append(changes, v.item.change()), Now: v.d.Now}
-	if err := v.apply(ctx); err != nil {
-		give()
-		return err
-	}
+	v.unit.Add(v.item.change())
+	v.unit.Otherwise(give)
 	ended := make(chan struct{})
-	v.running = ended
 	done := func() { give(); close(ended) }
-	v.n.start(&run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, late: true})
+	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, late: true}
+	v.unit.Then(func() {
+		v.running = ended
+		v.n.start(r)
+	})
 	return nil
 }
 
 // releaseToInbox puts the message before the owner's agent and tells the sender that it got through.
-func (v *verdict) releaseToInbox(ctx context.Context, changes []store.Change) error {
+func (v *verdict) releaseToInbox(ctx context.Context) error {
 	v.item.State = ItemNew
-	if err := v.reply(received(), append(changes, v.item.change())); err != nil {
+	v.unit.Add(v.item.change())
+	if err := v.reply(ctx, received()); err != nil {
 		return err
 	}
-	more, err := v.n.concludedBy(v.thread, v.item, "", v.d.Now) // after the reply: it may close the conversation
-	if err != nil {
-		return err
-	}
-	v.step.Records = append(v.step.Records, more...)
-	return v.apply(ctx)
+	return acceptCounts(ctx, v.unit, v.item, "") // after the reply: it may close the conversation
 }
 
 // refuse tells the sender, and remembers the refusal: for the conversation, and for the sender if the question was the
 // sender (AM-35). With the conversation ends whatever else was asked in it.
 func (v *verdict) refuse(ctx context.Context) error {
-	changes := v.d.Changes
 	switch {
 	case !v.isFirst():
 	case v.d.Choice == acl.Block:
-		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
+		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
 	case v.held.Hold == "sender" && v.held.Unproven == nil: // else the agent whose id it is would be refused with the other
-		changes = append(changes, v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
+		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
 	}
 	v.item.State = ItemRejected
-	changes = append(changes, v.item.change())
-	conv := v.thread.Conversation()
+	v.unit.Add(v.item.change())
+	conv := v.unit.Conversation()
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
-		v.step = store.Step{Records: changes, Now: v.d.Now}
 		if conv.Rejected { // the sender has its close; a repeat of this message gets one too
-			if err := v.storeReply(rejection(wire.OwnerRejected), changes); err != nil {
-				return err
-			}
+			return v.storeReply(rejection(wire.OwnerRejected))
 		}
-		return v.apply(ctx)
+		return nil
 	}
-	others := func(ask acl.Ask) bool { return ask.ID != v.ask.ID && !isAmong(v.d.Changes, ask.ID) }
-	asks, items, err := v.n.withdraw(ctx, v.ask.Conv, others, v.d.Now)
-	if err != nil {
+	others := func(ask acl.Ask) bool { return ask.ID != v.ask.ID && !v.unit.Changes(acl.AskNamespace, ask.ID) }
+	if _, err := v.n.withdraw(ctx, v.unit, others); err != nil {
 		return err
 	}
-	closing := rejection(wire.OwnerRejected)
-	_, cancelled, err := v.n.uncalendar(ctx, v.item.Intent, closing, v.thread.Conversation(), v.d.Now)
-	if err != nil {
+	if err := v.unit.Record(ctx, conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now, Intent: v.item.Intent}); err != nil {
 		return err
 	}
-	changes = slices.Concat(changes, asks, items, cancelled)
-	if err := v.thread.Record(conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now}); err != nil {
-		return err
-	}
-	send := v.reply
 	if v.held.Unproven != nil {
-		send = v.storeReply // nothing leaves to a key that the owner does not accept
+		return v.storeReply(rejection(wire.OwnerRejected)) // nothing leaves to a key that the owner does not accept
 	}
-	if err := send(closing, changes); err != nil {
-		return err
-	}
-	return v.apply(ctx)
+	return v.reply(ctx, rejection(wire.OwnerRejected))
 }
 
 // rejection is the close that ends a conversation which will not go on (AM-35).
@@ -273,20 +256,14 @@ func rejection(reason wire.Code) wire.Value {
 }
 
 // reply sends payload as a new message and makes it the answer that a repeat of the held message gets (AM-22).
-func (v *verdict) reply(payload wire.Value, records []store.Change) error {
-	_, raw, out, err := v.n.enqueue(v.thread, v.item.reply(payload), v.d.Now)
-	if err != nil {
-		return err
-	}
-	v.step = store.Step{
-		Records: append(records, out...), Now: v.d.Now,
-		Answer: v.item.answer(http.StatusOK, raw),
-	}
-	return nil
+func (v *verdict) reply(ctx context.Context, payload wire.Value) error {
+	_, raw, err := v.n.enqueue(ctx, v.unit, v.item.reply(payload))
+	v.unit.Answer = v.item.answer(http.StatusOK, raw)
+	return err
 }
 
 // storeReply is reply without sending: the sender gets the message if it repeats its own.
-func (v *verdict) storeReply(payload wire.Value, records []store.Change) error {
+func (v *verdict) storeReply(payload wire.Value) error {
 	out := v.item.reply(payload)
 	s, err := v.n.sign(wire.Draft{
 		Conversation: out.Conv, To: out.To, Time: v.d.Now, Intent: out.Intent,
@@ -295,16 +272,9 @@ func (v *verdict) storeReply(payload wire.Value, records []store.Change) error {
 	if err != nil {
 		return err
 	}
-	v.thread.Append(s.entry())
-	v.step = store.Step{Records: records, Now: v.d.Now, Answer: v.item.answer(http.StatusOK, s.Raw)}
+	v.unit.Append(s.entry())
+	v.unit.Answer = v.item.answer(http.StatusOK, s.Raw)
 	return nil
-}
-
-// apply is the one step of the decision about the message.
-func (v *verdict) apply(ctx context.Context) error {
-	v.thread.Into(&v.step)
-	_, err := v.n.store.Steps().Apply(ctx, v.step)
-	return err
 }
 
 // reply is an answer to the item that leaves through the outbox. The caller also stores it as the item's answer, with

@@ -26,7 +26,7 @@ func (a *acceptance) countAdmitted(out bridge.Outcome) {
 // admittedBy names the rule of line 11 that lets the sender in.
 func (a *acceptance) admittedBy() string {
 	switch {
-	case a.thread != nil && a.thread.Conversation().WroteFirst:
+	case a.unit != nil && a.unit.Conversation().WroteFirst:
 		return "our owner wrote first"
 	case a.standing != acl.Unknown:
 		return "peer=" + string(a.standing)

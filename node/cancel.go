@@ -46,40 +46,53 @@ func eventOf(intent wire.Intent, payload wire.Value, before conversations.Conver
 	return calendar.UID(before.Key.Peer, in)
 }
 
-// uncalendar returns the changes that take the event which a message of ours cancels out of the calendar.
-func (n *Node) uncalendar(ctx context.Context, intent wire.Intent, payload wire.Value, before conversations.Conversation, now time.Time) (calendar.Event, []store.Change, error) {
-	e, changes, err := n.dropEvent(ctx, eventOf(intent, payload, before), now)
+// unbook is the contributor that reacts to a message that takes an agreed event back: the event goes out of the calendar,
+// its agreement is marked, and the owner is notified if it was the peer who did so.
+func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
+	by, payload := conversations.Ours, e.Payload
+	switch e.Kind {
+	case conversations.Sent, conversations.Replied, conversations.ClosedByUs:
+	case conversations.OwnerRejected:
+		payload = rejection(wire.OwnerRejected)
+	case conversations.Received, conversations.ClosedByPeer:
+		if e.Waits {
+			return nil
+		}
+		by = conversations.Theirs
+	default:
+		return nil
+	}
+	event, changes, err := n.takenBack(ctx, eventOf(e.Intent, payload, before), payload, before.Key, by, u.Now)
 	if err != nil {
-		return e, nil, err
+		return err
 	}
-	marks, err := n.markCancelled(ctx, intent, payload, before.Key, conversations.Ours, now)
-	return e, append(changes, marks...), err
+	u.Add(changes...)
+	if by == conversations.Theirs && event.UID != "" {
+		u.Add(n.cancelNotice(event, before.Key, e.Name, u.Now))
+	}
+	return nil
 }
 
-func (n *Node) dropEvent(ctx context.Context, uid string, now time.Time) (calendar.Event, []store.Change, error) {
-	if uid == "" || n.cfg.Agreed == nil {
-		return calendar.Event{}, nil, nil
-	}
-	return n.cfg.Agreed.Cancelled(ctx, uid, now)
-}
-
-// cancelledBy is uncalendar for a message of the peer that takes back the event uid. It also notifies the owner.
-func (n *Node) cancelledBy(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, peer wire.AgentID, name string, now time.Time) ([]store.Change, error) {
+// takenBack returns the changes that take an agreed event back, none if uid is empty. event is what goes out of the
+// calendar, its zero value if nothing does.
+func (n *Node) takenBack(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) (event calendar.Event, changes []store.Change, err error) {
 	if uid == "" {
-		return nil, nil
+		return event, nil, nil
 	}
-	marks, err := n.markCancelled(ctx, wire.Schedule, payload, key, conversations.Theirs, now)
-	if err != nil {
-		return nil, err
+	marks, err := n.markCancelled(ctx, payload, key, by, now)
+	if err != nil || n.cfg.Agreed == nil {
+		return event, marks, err
 	}
-	e, changes, err := n.dropEvent(ctx, uid, now)
-	if err != nil || len(changes) == 0 {
-		return marks, err
-	}
-	notice := n.notice(notify.Cancelled, peer, name, key, now)
+	event, changes, err = n.cfg.Agreed.Cancelled(ctx, uid, now)
+	return event, append(changes, marks...), err
+}
+
+// cancelNotice tells the owner that the peer cancelled an event.
+func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, now time.Time) store.Change {
+	notice := n.notice(notify.Cancelled, wire.AgentID(key.Peer), name, key, now)
 	notice.Title = "cancelled: " + e.Title
 	notice.Text = e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + " with " + e.With
-	return append(append(changes, marks...), n.notices.Change(notice)), nil
+	return n.notices.Change(notice)
 }
 
 // nsCancelled holds the agreements that were cancelled from another conversation, by the UID of their event: the
@@ -87,10 +100,10 @@ func (n *Node) cancelledBy(ctx context.Context, uid string, payload wire.Value, 
 const nsCancelled = "agreement-cancelled"
 
 // markCancelled returns the change that marks the agreement of another conversation as cancelled, if the message is a
-// cancel or decline that names one in force with the same peer.
-func (n *Node) markCancelled(ctx context.Context, intent wire.Intent, payload wire.Value, here store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
+// cancel or decline of mesh.schedule that names one in force with the same peer.
+func (n *Node) markCancelled(ctx context.Context, payload wire.Value, here store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
 	action, in := payload.GetStr("action"), conversations.AgreedIn(payload)
-	if intent != wire.Schedule || action != "cancel" && action != "decline" || in == "" || in == here.ID {
+	if action != "cancel" && action != "decline" || in == "" || in == here.ID {
 		return nil, nil
 	}
 	there, err := n.book.Load(ctx, store.ConvKey{Peer: here.Peer, ID: in}, now)
@@ -129,14 +142,14 @@ func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, n
 	return &a, nil
 }
 
-// cancels says whether the message takes back an event that its sender agreed with us. It may in every mode, as it may
+// cancels reports whether the message takes back an event that its sender agreed with us. It may in every mode, as it may
 // answer where our owner wrote (AM-30). One that is sealed is taken for a cancel until it is open.
 func (a *acceptance) cancels(ctx context.Context, before conversations.Conversation) bool {
 	payload := a.in.Payload
 	if conversations.IsSealed(payload) {
 		payload = payload.With("action", wire.Text("cancel"))
 	}
-	_, changes, err := a.n.uncalendar(ctx, a.in.Intent, payload, before, a.now)
+	_, changes, err := a.n.takenBack(ctx, eventOf(a.in.Intent, payload, before), payload, a.key, conversations.Theirs, a.now)
 	return err == nil && len(changes) > 0
 }
 

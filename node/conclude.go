@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -11,56 +12,50 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// concluded makes an accept count that still stands, and returns what the agreement brings with it: the notice of an
-// agreed event (AM-36), its place in the calendar, and the close that the opener of the conversation sends (AM-39). It
-// records both on t.
-func (n *Node) concluded(t *conversations.Thread, accept wire.MessageID, peer wire.AgentID, name, address string, now time.Time) ([]store.Change, error) {
-	before := t.Conversation().Agreement
-	if err := t.Record(conversations.Event{Kind: conversations.AcceptCounts, At: now, ID: accept}); err != nil {
-		return nil, err
+// conclude is the contributor that reacts to an accept that counts. If it makes an agreement, the unit also stores the
+// notice of an agreed event (AM-36), its place in the calendar, and the close that the opener of the conversation sends
+// (AM-39).
+func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
+	conv := u.Conversation()
+	if e.Kind != conversations.AcceptCounts || conv.Agreement == before.Agreement {
+		return nil
 	}
-	conv := t.Conversation()
-	if conv.Agreement == before {
-		return nil, nil
-	}
-	var changes []store.Change
+	peer := wire.AgentID(conv.Key.Peer)
 	if conv.Agreement.Intent == wire.Schedule {
-		notice := n.notice(notify.Agreed, peer, name, conv.Key, now)
-		notice.Title, notice.Text = agreedText(*conv.Agreement, name)
-		changes = append(changes, n.notices.Change(notice))
-		changes = append(changes, n.agreedEvent(conv, peer, name, now)...)
+		notice := n.notice(notify.Agreed, peer, e.Name, conv.Key, u.Now)
+		notice.Title, notice.Text = agreedText(*conv.Agreement, e.Name)
+		u.Add(n.notices.Change(notice))
+		u.Add(n.agreedEvent(conv, peer, e.Name, u.Now)...)
 	}
 	if !conv.Mine || conv.State != conversations.Open || conv.Intent != wire.Schedule && conv.Intent != wire.Negotiate {
-		return changes, nil
+		return nil
 	}
 	payload := wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
 		wire.Member{Key: "status", Value: wire.Text("completed")},
 	)
-	_, _, out, err := n.enqueue(t, Outgoing{
-		To: peer, Address: address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Intent, Payload: payload, Via: "node",
-	}, now)
-	if err != nil {
-		return nil, err
-	}
-	return append(changes, out...), nil
+	_, _, err := n.enqueue(ctx, u, Outgoing{
+		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Intent, Payload: payload, Via: "node",
+	})
+	return err
 }
 
-// concludedBy is concluded for a message that was taken in and answered: it may be the accept, or take one of ours that
-// waited. own is the reply that left on the connection, if one did: it may be an accept as well.
-func (n *Node) concludedBy(t *conversations.Thread, item Item, own wire.MessageID, now time.Time) ([]store.Change, error) {
+// acceptCounts makes an accept count that a message takes which was received and answered: the message may be the
+// accept, or take one of ours that waited. own is the reply that left on the connection, if one did: it may be an accept
+// as well.
+func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, own wire.MessageID) error {
 	accept := item.MessageID
-	switch a := t.Conversation().Accept; {
+	switch a := u.Conversation().Accept; {
 	case a == nil:
-		return nil, nil
+		return nil
 	case a.By == conversations.Ours && item.Takes:
 		accept = a.Message
 	case a.By == conversations.Ours && own == "":
-		return nil, nil
+		return nil
 	case a.By == conversations.Ours:
 		accept = own
 	}
-	return n.concluded(t, accept, item.Peer, item.PeerName, item.Address, now)
+	return u.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Name: item.PeerName})
 }
 
 // agreedText writes title, time and place of an agreed event. The peer wrote them; [notify.Box] strips and caps.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -175,7 +176,7 @@ func (n *Node) observe() {
 
 // topicOf says which list shows records of a namespace.
 var topicOf = map[string]Topic{
-	nsInbox: TopicInbox, "asks": TopicApprovals, nsOutbox: TopicOutbox, "notices": TopicNotices,
+	nsInbox: TopicInbox, acl.AskNamespace: TopicApprovals, nsOutbox: TopicOutbox, "notices": TopicNotices,
 	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
 }
 

@@ -54,7 +54,7 @@ func (a *acceptance) mustHold() bool {
 	if a.verdict == acl.HoldSender || a.in.Hold || a.passesOn() {
 		return true
 	}
-	conv := a.thread.Conversation()
+	conv := a.unit.Conversation()
 	if slices.Contains(conv.Let, a.in.Intent) {
 		return false
 	}
@@ -67,6 +67,7 @@ func (a *acceptance) passesOn() bool { return a.seal.sealed && a.route.Foreign }
 // hold stores the message as a question to the owner, or behind the one about its sender that waits, and answers with a
 // signed pending_approval (AM-32, AM-33).
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
+	a.held = true
 	stranger := a.verdict == acl.HoldSender
 	item := a.newItem(ItemHeld)
 	item.Pending = true
@@ -78,33 +79,27 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 		return bridge.Outcome{}, err
 	}
 	item.Ask = ask.ID
-	if err := a.received(conversations.Received); err != nil {
+	a.unit.Add(changes...)
+	a.unit.Add(item.change())
+	if err := a.received(ctx, conversations.Received); err != nil {
 		return bridge.Outcome{}, err
 	}
-	err = a.thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires})
+	err = a.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires})
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	records := append(changes, item.change())
 	if ask.Behind == "" { // a sender that waits already is not news
 		kind := "approval"
 		if a.in.Intent == wire.Handoff && !stranger {
 			kind = "handoff" // a stranger is one that waits, whatever it asks for
 		}
-		records = append(records, a.n.notices.Change(a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)))
+		a.unit.Add(a.n.notices.Change(a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)))
 	}
 	reason := reasonIntent
 	if stranger {
 		reason = reasonSender
 	}
-	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason), records)
-	if errors.Is(err, store.ErrQuota) {
-		if stranger && !a.lostPlace { // another message had the last place first: find out whose place this one may take
-			a.lostPlace = true
-			return bridge.Outcome{}, store.ErrConflict
-		}
-		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
-	}
+	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason))
 	out.Held, out.Ask = err == nil, ask.ID
 	if ask.Behind != "" && a.in.Native == nil {
 		out.Reply = nil // a foreign peer hears once that the owner decides

@@ -188,19 +188,13 @@ func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
 // endHold ends the wait of an item whose question lost its place before its time: its conversation need not stay open for
 // the answer.
 func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
-	thread, err := n.book.Load(ctx, item.key(), now)
-	if err != nil {
-		return err
-	}
-	step := store.Step{Records: []store.Change{item.change()}, Now: now}
-	if !thread.New() {
-		if err := thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: now, Until: ask.Expires}); err != nil {
-			return err
+	return n.book.Try(ctx, item.key(), now, func(u *conversations.Unit) error {
+		u.Add(item.change())
+		if u.New() {
+			return nil
 		}
-		thread.Into(&step)
-	}
-	_, err = n.store.Steps().Apply(ctx, step)
-	return err
+		return u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: now, Until: ask.Expires})
+	})
 }
 
 // trim bounds the conversations that are kept. They come newest first, so what lies beyond MaxKept and MaxBytes is
@@ -225,6 +219,28 @@ func (n *Node) trim(ctx context.Context, now time.Time) error {
 			return err
 		}
 		return nil
+	})
+}
+
+// forget removes a conversation with its messages in the inbox, its letters that have ended and what the owner was
+// asked in it. What still waits in the outbox leaves all the same.
+func (n *Node) forget(ctx context.Context, key store.ConvKey) error {
+	return n.book.Do(ctx, key, func(u *conversations.Unit) error {
+		u.Delete()
+		asks, err := n.asks.Forget(ctx, key, u.Now)
+		if err != nil {
+			return err
+		}
+		letters, err := n.endedLetters(ctx, key)
+		if err != nil {
+			return err
+		}
+		u.Add(append(asks, letters...)...)
+		items, err := n.itemsOf(ctx, key)
+		for _, item := range items {
+			u.Add(store.Change{Record: store.Record{NS: nsInbox, Key: item.ID}, IfRev: store.Any, Delete: true})
+		}
+		return err
 	})
 }
 

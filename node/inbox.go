@@ -212,21 +212,20 @@ func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, lim
 
 // Acknowledge marks a new item as read.
 func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
-	for range maxConflicts {
-		item, err := n.Item(ctx, id)
-		if err != nil {
-			return Item{}, err
-		}
-		if item.State != ItemNew && item.State != ItemFailed {
-			return item, nil
+	var item Item
+	err := n.book.Do(ctx, noConversation, func(u *conversations.Unit) (err error) {
+		if item, err = n.Item(ctx, id); err != nil || item.State != ItemNew && item.State != ItemFailed {
+			return err
 		}
 		item.State = ItemRead
-		if err = n.changeItem(ctx, item, nil); err == nil || !isConflict(err) {
-			return item, err
-		}
-	}
-	return Item{}, store.ErrConflict
+		u.Add(item.change())
+		return nil
+	})
+	return item, err
 }
+
+// noConversation is the key of a unit that changes records alone.
+var noConversation store.ConvKey
 
 // itemsOf returns the items of a conversation that are in one of states, in any where none is named.
 func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemState) (items []Item, err error) {

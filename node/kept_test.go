@@ -181,19 +181,13 @@ func fill(t *testing.T, s store.Store, key store.ConvKey, entries, size int) {
 	t.Helper()
 	now := time.Now()
 	book := conversations.Book{Steps: s.Steps()}
-	thread, err := book.Load(t.Context(), key, now)
+	err := book.Try(t.Context(), key, now, func(u *conversations.Unit) error {
+		for i := range entries {
+			u.Append(store.Entry{MessageID: fmt.Sprint("msg_", i), At: now, Raw: []byte(`"` + strings.Repeat("x", size) + `"`)})
+		}
+		return u.Record(t.Context(), conversations.Event{Kind: conversations.Received, At: now, Principal: key.Peer, Intent: wire.Deliver})
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := thread.Record(conversations.Event{Kind: conversations.Received, At: now, Principal: key.Peer, Intent: wire.Deliver}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range entries {
-		thread.Append(store.Entry{MessageID: fmt.Sprint("msg_", i), At: now, Raw: []byte(`"` + strings.Repeat("x", size) + `"`)})
-	}
-	step := store.Step{Now: now}
-	thread.Into(&step)
-	if _, err := s.Steps().Apply(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}
 }

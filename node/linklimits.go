@@ -33,7 +33,7 @@ func (a *acceptance) charge() error {
 	if a.metered() {
 		wait, a.charged = a.in.Meter.Charge(a.in.Draw, a.now)
 	} else {
-		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.thread.New(), Known: !a.stranger, Sources: a.in.Sources}
+		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.New(), Known: !a.stranger, Sources: a.in.Sources}
 		wait, a.charged = a.n.meter.Charge(a.drawn, a.now)
 	}
 	if !a.charged {
@@ -58,7 +58,7 @@ func linkOf(address string) string {
 
 // openable refuses a message that would open one conversation too many over its link.
 func (a *acceptance) openable(ctx context.Context) error {
-	if !a.metered() || !a.thread.New() || a.in.Meter.MaxOpen() == 0 {
+	if !a.metered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
 	n, err := a.n.countOpened(ctx, linkOf(a.in.Address), a.in.Meter.MaxOpen(), a.now)
@@ -74,7 +74,7 @@ func (a *acceptance) openable(ctx context.Context) error {
 // opened returns the record of a conversation that this message opens over a metered link. It may outlive the
 // conversation: [Node.countOpened] removes it then.
 func (a *acceptance) opened() []store.Change {
-	if !a.metered() || !a.thread.New() || a.in.Meter.MaxOpen() == 0 {
+	if !a.metered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
 	body, err := json.Marshal(a.key)

@@ -220,6 +220,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.keeper = newKeeper(n)
 	n.asks.OnDecided(n.answered)
 	n.asks.OnOpen(n.bridgeAsked)
+	n.book.Contributors = []conversations.Contributor{n.unbook, n.conclude}
 	n.observe()
 	n.measure(cfg.Metrics)
 	if err := n.restore(ctx); err != nil {

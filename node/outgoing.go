@@ -54,58 +54,51 @@ func (n *Node) outgoingQuestion(out Outgoing, to recipient, p permission, now ti
 // the owner lets it go; the clock of that conversation waits (AM-40).
 func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sent, error) {
 	to := n.recipientOf(ctx, out)
-	for range maxConflicts {
-		ask, err := n.openOutgoing(ctx, out, to, p)
-		switch {
-		case isConflict(err):
-			continue
-		case errors.Is(err, store.ErrQuota):
-			return Sent{}, ErrAsksFull
-		case err != nil:
-			return Sent{}, err
-		}
-		sent := Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}
-		if out.unproven != nil {
-			sent.Err = &SendFailure{Message: out.unproven.Why}
-			sent.Hint = "ask its owner over another channel whether this is the agent's key, and only then: agentmesh approvals approve " + ask.ID
-		}
-		return sent, nil
+	var ask acl.Ask
+	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) (err error) {
+		ask, err = n.openOutgoing(ctx, u, out, to, p)
+		return err
+	})
+	if errors.Is(err, store.ErrQuota) {
+		return Sent{}, ErrAsksFull
 	}
-	return Sent{}, store.ErrConflict
+	if err != nil {
+		return Sent{}, err
+	}
+	sent := Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}
+	if out.unproven != nil {
+		sent.Err = &SendFailure{Message: out.unproven.Why}
+		sent.Hint = "ask its owner over another channel whether this is the agent's key, and only then: agentmesh approvals approve " + ask.ID
+	}
+	return sent, nil
 }
 
-func (n *Node) openOutgoing(ctx context.Context, out Outgoing, to recipient, p permission) (acl.Ask, error) {
-	now := time.Now()
-	ask, changes, err := n.outgoingQuestion(out, to, p, now)
+func (n *Node) openOutgoing(ctx context.Context, u *conversations.Unit, out Outgoing, to recipient, p permission) (acl.Ask, error) {
+	ask, changes, err := n.outgoingQuestion(out, to, p, u.Now)
 	if err != nil {
 		return acl.Ask{}, err
 	}
-	step := store.Step{Records: changes, Now: now}
-	thread, err := n.book.Load(ctx, out.key(), now)
-	if err != nil {
-		return acl.Ask{}, err
-	}
-	if !thread.New() {
-		if thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open {
+	u.Add(changes...)
+	if !u.New() {
+		if u.Conversation().At(u.Now, n.book.IdleFor()) != conversations.Open {
 			return acl.Ask{}, wire.ErrConversationClosed
 		}
-		if err := thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: now, Until: ask.Expires}); err != nil {
+		if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: u.Now, Until: ask.Expires}); err != nil {
 			return acl.Ask{}, err
 		}
-		thread.Into(&step)
 	}
-	if out.Answers != "" {
-		item, err := n.Item(ctx, out.Answers)
-		if err != nil {
-			return acl.Ask{}, err
-		}
-		if item.State != ItemHeld { // else another question about it waits, and is taken back when this answer leaves
-			item.State, item.Ask = ItemHeld, ask.ID
-			step.Records = append(step.Records, item.change())
-		}
+	if out.Answers == "" {
+		return ask, nil
 	}
-	_, err = n.store.Steps().Apply(ctx, step)
-	return ask, err
+	item, err := n.Item(ctx, out.Answers)
+	if err != nil {
+		return acl.Ask{}, err
+	}
+	if item.State != ItemHeld { // else another question about it waits, and is taken back when this answer leaves
+		item.State, item.Ask = ItemHeld, ask.ID
+		u.Add(item.change())
+	}
+	return ask, nil
 }
 
 // outgoingResolver carries out what the owner decided about a message of ours.
@@ -142,11 +135,16 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	if err != nil {
 		return err
 	}
-	changes = append(changes, d.Changes...)
-	if d.Choice == acl.ApproveAlways {
-		changes = append(changes, r.n.recipients.Change(ask.Subject, acl.Approved, d.Now))
-	}
-	left, err := r.n.dispatch(ctx, out, changes)
+	p := posting{n: r.n, out: out}
+	left, err := p.done(r.n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
+		p.unit = u
+		u.Add(changes...)
+		u.Add(d.Changes...)
+		if d.Choice == acl.ApproveAlways {
+			u.Add(r.n.recipients.Change(ask.Subject, acl.Approved, d.Now))
+		}
+		return p.fill(ctx)
+	}))
 	if err == nil {
 		r.n.released.give(ask.ID, left)
 	}
@@ -198,29 +196,26 @@ func (r *released) give(ask string, p posted) {
 // drop ends the wait of a message that does not leave. The message that it would have answered is the owner's again.
 func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d acl.Decision) error {
 	n := r.n
-	step := store.Step{Records: d.Changes, Now: d.Now}
-	thread, err := n.book.Load(ctx, out.key(), d.Now)
-	if err != nil {
-		return err
-	}
-	if !thread.New() {
-		if err := thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: d.Now, Until: out.waited}); err != nil {
-			return err
+	return n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
+		u.Add(d.Changes...)
+		if !u.New() {
+			if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: out.waited}); err != nil {
+				return err
+			}
 		}
-		thread.Into(&step)
-	}
-	if out.Answers != "" {
+		if out.Answers == "" {
+			return nil
+		}
 		item, err := n.Item(ctx, out.Answers)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 		if err == nil && item.State == ItemHeld && item.Ask == ask.ID {
 			item.State, item.Note, item.Woken = ItemNew, noteNotSent, time.Time{}
-			step.Records = append(step.Records, item.change())
+			u.Add(item.change())
 		}
-	}
-	_, err = n.store.Steps().Apply(ctx, step)
-	return err
+		return nil
+	})
 }
 
 const noteNotSent = "you did not let the answer out that waited"

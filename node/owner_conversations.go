@@ -255,32 +255,3 @@ func (n *Node) ownerDelete(c echo.Context) error {
 	}
 	return c.NoContent(http.StatusNoContent)
 }
-
-// forget removes a conversation with its messages in the inbox, its letters that have ended and what the owner was
-// asked in it. What still waits in the outbox leaves all the same.
-func (n *Node) forget(ctx context.Context, key store.ConvKey) error {
-	for range maxConflicts {
-		now := time.Now()
-		changes, err := n.asks.Forget(ctx, key, now)
-		if err != nil {
-			return err
-		}
-		letters, err := n.endedLetters(ctx, key)
-		if err != nil {
-			return err
-		}
-		changes = append(changes, letters...)
-		items, err := n.itemsOf(ctx, key)
-		if err != nil {
-			return err
-		}
-		for _, item := range items {
-			gone := store.Change{Record: store.Record{NS: nsInbox, Key: item.ID}, IfRev: store.Any, Delete: true}
-			changes = append(changes, gone)
-		}
-		if err := n.book.Delete(ctx, key, changes, now); !isConflict(err) {
-			return err
-		}
-	}
-	return store.ErrConflict
-}

@@ -60,6 +60,5 @@ func (s *settlement) leave() {
 	}
 	s.item.Note = s.answer.Hold
 	n := s.run.n
-	notice := n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.now)
-	s.step.Records = append(s.step.Records, n.notices.Change(notice))
+	s.unit.Add(n.notices.Change(n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 }

@@ -8,15 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
-
-// maxOwnConflicts is [maxConflicts] for the steps that no sender would repeat. Each conflict is another step that came
-// through, so in a busy conversation it takes many.
-const maxOwnConflicts = 1000
 
 // run is one hook at work on one accepted message. Its sender may still be waiting on the connection; whoever
 // comes first, hook or deadline, decides by settled whether the reply goes that way or through the outbox.
@@ -33,9 +30,10 @@ type run struct {
 
 	stranger bool // it shares what strangers have of the hooks
 
-	late    bool        // nobody waits on a connection
-	settled atomic.Bool // the one who sets it decides
-	result  chan bridge.Outcome
+	late        bool        // nobody waits on a connection
+	provisional signed      // what the sender gets if the hook takes too long
+	settled     atomic.Bool // the one who sets it decides
+	result      chan bridge.Outcome
 }
 
 // start works on r in the background until it ends or the node stops.
@@ -61,24 +59,19 @@ func (n *Node) start(r *run) {
 	})
 }
 
-// run is line 16 for a hook. The message is accepted with a provisional answer first; the hook's reply, if it
-// comes in time, goes out on the connection (AM-26, AM-32). cancelled is what the message takes out of the calendar.
-func (a *acceptance) run(ctx context.Context, cancelled []store.Change) (bridge.Outcome, error) {
+// run is line 16 for a hook. The message is accepted with a provisional answer first; the hook's reply, if it comes in
+// time, goes out on the connection (AM-26, AM-32).
+func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	done, err := a.n.runs.reserveFor(a.stranger)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
+	a.unit.Otherwise(done)
 	item := a.newItem(ItemRunning)
 	item.Route, item.Attempt = a.route.Name, 1
 	provisional, err := a.n.sign(a.draft(pending(a.now, reasonSlow)))
 	if err != nil {
-		done()
 		return bridge.Outcome{}, err
-	}
-	out, err := a.apply(ctx, http.StatusAccepted, provisional, append(cancelled, item.change()))
-	if err != nil || out.Duplicate {
-		done()
-		return out, err
 	}
 	message := wire.Message{}
 	if a.in.Native != nil {
@@ -86,33 +79,32 @@ func (a *acceptance) run(ctx context.Context, cancelled []store.Change) (bridge.
 	}
 	r := &run{
 		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
-		stranger: a.stranger, result: make(chan bridge.Outcome, 1), late: a.in.Unattended,
+		stranger: a.stranger, result: make(chan bridge.Outcome, 1), late: a.in.Unattended, provisional: provisional,
 	}
-	a.n.start(r)
-	if r.late {
-		return bridge.Outcome{Status: http.StatusAccepted, Reply: &provisional.Message, Raw: provisional.Raw}, nil
-	}
-	return r.await(ctx, provisional)
+	a.hook = r
+	a.unit.Add(item.change())
+	a.unit.Then(func() { a.n.start(r) })
+	return a.accepted(http.StatusAccepted, provisional), nil
 }
 
-// await gives the sender what the hook answers within the deadline, else the provisional answer.
-func (r *run) await(ctx context.Context, provisional signed) (bridge.Outcome, error) {
+// await returns what the hook answers within the deadline, else the provisional answer.
+func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outcome {
 	timer := time.NewTimer(r.n.cfg.SyncDeadline)
 	defer timer.Stop()
 	select {
 	case out := <-r.result:
-		return out, nil
+		return out
 	case <-timer.C:
 	case <-ctx.Done():
 	case <-r.n.runs.stopped:
 	}
 	if !r.settled.CompareAndSwap(false, true) {
-		return <-r.result, nil // the hook was first and is storing its reply
+		return <-r.result // the hook was first and is storing its reply
 	}
-	if err := r.n.toldPending(context.WithoutCancel(ctx), r.itemID, provisional); err != nil {
+	if err := r.n.toldPending(context.WithoutCancel(ctx), r.itemID, r.provisional); err != nil {
 		r.n.log.Warn("record pending answer", "item", r.itemID, "err", err)
 	}
-	return bridge.Outcome{Status: http.StatusAccepted, Reply: &provisional.Message, Raw: provisional.Raw}, nil
+	return provisional
 }
 
 // work runs the hook and stores what came of it. A panic in a handler costs its message, not the node.
@@ -164,53 +156,42 @@ func (r *run) failed(ctx context.Context, err error) {
 // settle decides who carries the reply and stores it, exactly once (AM-26, AM-75). An answer that cannot become a reply,
 // for the queue it needs is full or the conversation cannot take it, is a failed hook: the message stays with the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
-	late := r.late || !r.settled.CompareAndSwap(false, true)
-	var s settlement
-	var err error
-	for range maxOwnConflicts {
-		s = settlement{run: r, late: late, answer: answer, err: hookErr, now: time.Now()}
-		var out bridge.Outcome
-		if out, err = s.apply(ctx); err == nil {
-			if !late {
-				r.result <- out
-			}
-			return
-		}
-		if _, refused := errors.AsType[*wire.Error](err); hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {
-			r.n.log.Warn("hook's answer cannot be sent", "route", r.route.Name, "item", r.itemID, "err", err)
-			hookErr = err
-		} else if !isConflict(err) {
-			break
-		}
+	s := &settlement{run: r, late: r.late || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
+	out, err := s.commit(ctx)
+	if _, refused := errors.AsType[*wire.Error](err); err != nil && hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {
+		r.n.log.Warn("hook's answer cannot be sent", "route", r.route.Name, "item", r.itemID, "err", err)
+		s.err = err
+		out, err = s.commit(ctx)
 	}
-	r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until the next start
-	if !late {
-		r.result <- s.provisional(ctx)
+	if err != nil {
+		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until the next start
+		out = s.provisional(ctx)
+	}
+	if !s.late {
+		r.result <- out
 	}
 }
 
 // toldPending records that the sender was given the provisional answer, which then belongs into the transcript.
 func (n *Node) toldPending(ctx context.Context, itemID string, provisional signed) error {
-	for range maxOwnConflicts {
+	item, err := n.Item(ctx, itemID)
+	if errors.Is(err, store.ErrNotFound) { // the owner deleted it meanwhile
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return n.book.Insist(ctx, item.key(), func(u *conversations.Unit) error {
 		item, err := n.Item(ctx, itemID)
-		if errors.Is(err, store.ErrNotFound) { // the owner deleted it meanwhile
+		if errors.Is(err, store.ErrNotFound) || u.New() { // likewise
 			return nil
 		}
 		if err != nil || item.Pending {
 			return err
 		}
-		now := time.Now()
-		thread, err := n.book.Load(ctx, item.key(), now)
-		if err != nil || thread.New() { // the owner deleted it meanwhile
-			return err
-		}
 		item.Pending = true
-		thread.Append(provisional.entry())
-		step := store.Step{Records: []store.Change{item.change()}, Now: now}
-		thread.Into(&step)
-		if _, err = n.store.Steps().Apply(ctx, step); !isConflict(err) {
-			return err
-		}
-	}
-	return store.ErrConflict
+		u.Append(provisional.entry())
+		u.Add(item.change())
+		return nil
+	})
 }

@@ -130,7 +130,7 @@ type seal struct {
 // that cannot be opened is refused, whatever the reason, and its owner is told.
 func (a *acceptance) unseal(ctx context.Context) error {
 	defer func() {
-		a.takes = a.thread.Conversation().Accept.IsTakenBy(a.in.Payload)
+		a.takes = a.unit.Conversation().Accept.IsTakenBy(a.in.Payload)
 	}()
 	if !conversations.IsSealed(a.in.Payload) {
 		return nil

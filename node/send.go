@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -124,7 +123,7 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	case p.asks:
 		return n.askOutgoing(ctx, out, p)
 	}
-	left, err := n.dispatch(ctx, out, out.Records)
+	left, err := n.dispatch(ctx, out)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -168,24 +167,15 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 	return nil // whatever else is wrong with the recipient may be over by the time of the attempt
 }
 
-// dispatch makes the message part of its conversation and of the outbox in one step, with the changes of whoever
-// decided that it may leave. Whoever gets a posted must await it or let it go.
-func (n *Node) dispatch(ctx context.Context, out Outgoing, decided []store.Change) (posted, error) {
-	for range maxConflicts {
-		p := posting{n: n, out: out, now: time.Now()}
-		m, err := p.apply(ctx, decided)
-		switch {
-		case isConflict(err) && decided == nil:
-			continue
-		case errors.Is(err, store.ErrQuota):
-			return posted{}, ErrOutboxFull
-		case err != nil:
-			return posted{}, err
-		}
-		queued := Sent{MessageID: m.ID, Conversation: m.Conversation, State: SendQueued}
-		return posted{out: p.out, queued: queued, first: p.first, letGo: func() { n.outbox.unwatch(p.out.letter) }}, nil
-	}
-	return posted{}, store.ErrConflict
+// dispatch makes the message part of its conversation and of the outbox in one unit. The caller must await what it
+// returns, or let it go.
+func (n *Node) dispatch(ctx context.Context, out Outgoing) (posted, error) {
+	p := posting{n: n, out: out}
+	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) error {
+		p.unit, p.out = u, out
+		return p.fill(ctx)
+	})
+	return p.done(err)
 }
 
 // posted is a message in the outbox.
@@ -213,137 +203,129 @@ func (p posted) await(ctx context.Context, wait time.Duration) Sent {
 	return p.queued
 }
 
-// posting is the step of a message that leaves.
+// posting is the unit of a message that leaves.
 type posting struct {
 	n     *Node
 	out   Outgoing
-	now   time.Time
-	first <-chan Sent // what the first attempt brings
-
-	thread *conversations.Thread
-	item   Item // the inbox item that the message answers; zero if it answers none
-	step   store.Step
+	unit  *conversations.Unit
+	item  Item         // the inbox item that the message answers; zero if it answers none
+	sent  wire.Message // as it was signed
+	first <-chan Sent  // what the first attempt brings
 }
 
-func (p *posting) apply(ctx context.Context, decided []store.Change) (m wire.Message, err error) {
-	if p.thread, err = p.n.book.Load(ctx, p.out.key(), p.now); err != nil {
-		return m, err
+// done returns the message once its unit is committed.
+func (p *posting) done(err error) (posted, error) {
+	if errors.Is(err, store.ErrQuota) && !isRefusal(err) {
+		err = ErrOutboxFull
 	}
+	if err != nil {
+		return posted{}, err
+	}
+	queued := Sent{MessageID: p.sent.ID, Conversation: p.sent.Conversation, State: SendQueued}
+	letter := p.out.letter
+	return posted{out: p.out, queued: queued, first: p.first, letGo: func() { p.n.outbox.unwatch(letter) }}, nil
+}
+
+// fill puts the message into the unit. What the unit changes already is what its caller decided.
+func (p *posting) fill(ctx context.Context) (err error) {
+	u := p.unit
+	p.item = Item{}
 	if p.out.Answers != "" {
 		if p.item, err = p.n.Item(ctx, p.out.Answers); err != nil {
-			return m, err
+			return err
 		}
 		p.out.fetchable = p.item.Pending && p.item.repeats()
 	}
-	if !p.thread.New() {
-		p.out.Address = p.thread.Conversation().Address // whoever has the same id elsewhere is not meant
+	if !u.New() {
+		p.out.Address = u.Conversation().Address // whoever has the same id elsewhere is not meant
 	}
-	if p.thread.Full() && !p.out.closes() {
-		return m, ErrConversationFull
+	if u.Full() && !p.out.closes() {
+		return ErrConversationFull
 	}
-	if !p.out.waited.IsZero() && !p.thread.New() {
-		ended := conversations.Event{Kind: conversations.HoldEnded, At: p.now, Until: p.out.waited}
-		if err := p.thread.Record(ended); err != nil {
-			return m, err
+	if !p.out.waited.IsZero() && !u.New() {
+		ended := conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: p.out.waited}
+		if err := u.Record(ctx, ended); err != nil {
+			return err
 		}
 	}
-	_, cancelled, err := p.n.uncalendar(ctx, p.out.Intent, p.out.Payload, p.thread.Conversation(), p.now)
+	p.out.letter = p.n.outbox.newID(u.Now) // after the load, so that ids are in the order of the conversation
+	m, raw, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
-		return m, err
+		return err
 	}
-	p.out.letter = p.n.outbox.newID(p.now) // after the load, so that ids are in the order of the conversation
-	m, raw, letter, err := p.n.enqueue(p.thread, p.out, p.now)
-	if err != nil {
-		return m, err
+	if err := p.takeBack(ctx); err != nil {
+		return err
 	}
-	p.step = store.Step{Records: append(append(letter, decided...), cancelled...), Now: p.now}
-	if err := p.takesBack(ctx, decided); err != nil {
-		return m, err
+	if err := p.answer(ctx, raw); err != nil {
+		return err
 	}
-	if err := p.answers(ctx, raw, decided); err != nil {
-		return m, err
-	}
-	p.thread.Into(&p.step)
-	p.first = p.n.outbox.watch(p.out.letter)
-	if _, err := p.n.store.Steps().Apply(ctx, p.step); err != nil {
-		p.n.outbox.unwatch(p.out.letter)
-		return m, err
-	}
-	return m, nil
+	u.Add(p.out.Records...)
+	p.sent, p.first = m, p.n.outbox.watch(p.out.letter)
+	letter := p.out.letter
+	u.Otherwise(func() { p.n.outbox.unwatch(letter) })
+	return nil
 }
 
-// takesBack withdraws what waits for the owner in a conversation that we close, but for what was just decided.
-func (p *posting) takesBack(ctx context.Context, decided []store.Change) error {
+// takeBack withdraws what waits for the owner in a conversation that we close, except what the unit decides.
+func (p *posting) takeBack(ctx context.Context) error {
 	if !p.out.closes() {
 		return nil
 	}
-	waits := func(ask acl.Ask) bool { return !isAmong(decided, ask.ID) }
-	asks, items, err := p.n.withdraw(ctx, p.out.key(), waits, p.now)
-	p.step.Records = append(append(p.step.Records, asks...), items...)
+	_, err := p.n.withdraw(ctx, p.unit, func(ask acl.Ask) bool { return !p.unit.Changes(acl.AskNamespace, ask.ID) })
 	return err
 }
 
-func isAmong(changes []store.Change, key string) bool {
-	return slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.Key == key })
-}
-
-// answers marks the inbox item that the message answers; a repetition of a message that was told to wait gets this
-// one from now on (AM-22). What the owner was asked about it is answered with it.
-func (p *posting) answers(ctx context.Context, raw []byte, decided []store.Change) error {
+// answer marks the inbox item that the message answers; a repetition of a message that was told to wait gets this one
+// from now on (AM-22). The unit takes back what the owner was asked about the item.
+func (p *posting) answer(ctx context.Context, raw []byte) error {
 	if p.out.Answers == "" {
 		return nil
 	}
-	item := p.item
+	item, u := p.item, p.unit
 	if p.out.Once {
 		if err := item.answerable(); err != nil {
 			return err
 		}
 	}
-	if item.State == ItemHeld && !p.out.closes() { // what closes takes every question back
+	if item.State == ItemHeld && !p.out.closes() && !u.Changes(acl.AskNamespace, item.Ask) { // a close takes every question back
 		var ends []time.Time
 		gone, err := p.n.asks.Withdraw(ctx, p.out.key(), func(ask acl.Ask) bool {
-			mine := ask.ID == item.Ask && !isAmong(decided, ask.ID)
-			if mine {
+			if ask.ID == item.Ask {
 				ends = append(ends, ask.Expires)
 			}
-			return mine
-		}, p.now)
+			return ask.ID == item.Ask
+		}, u.Now)
 		if err != nil {
 			return err
 		}
-		p.step.Records = append(p.step.Records, gone...)
+		u.Add(gone...)
 		for _, end := range ends {
-			if err := p.thread.Record(conversations.Event{Kind: conversations.HoldEnded, At: p.now, Until: end}); err != nil {
+			if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: end}); err != nil {
 				return err
 			}
 		}
 	}
 	item.State = ItemAnswered
-	agreed, err := p.n.concludedBy(p.thread, item, "", p.now) // an accept that waited for this answer
-	if err != nil {
-		return err
-	}
-	p.step.Records = append(append(p.step.Records, item.change()), agreed...)
 	if item.Pending {
-		p.step.Answer = item.answer(http.StatusOK, raw)
+		u.Answer = item.answer(http.StatusOK, raw)
 	}
-	return nil
+	u.Add(item.change())
+	return acceptCounts(ctx, u, item, "") // an accept may have waited for this answer
 }
 
-// enqueue signs a message, records it on t and returns it with the change that puts it into the outbox, for the step
-// that t goes into.
-func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wire.Message, []byte, []store.Change, error) {
+// enqueue signs a message and puts it into the unit: into the conversation, the transcript and the outbox.
+func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing) (wire.Message, []byte, error) {
 	if out.InReplyTo != "" {
 		out.Payload = withMeta(out.Payload, "in_reply_to", string(out.InReplyTo)) // AM-16, AM-34
 	}
 	s, err := n.signFor(wire.Draft{
-		Conversation: out.Conv, To: out.To, Time: now, Intent: out.Intent, Payload: out.Payload,
+		Conversation: out.Conv, To: out.To, Time: u.Now, Intent: out.Intent, Payload: out.Payload,
 	}, out.sealTo)
 	if err != nil {
-		return wire.Message{}, nil, nil, err
+		return wire.Message{}, nil, err
 	}
 	event := conversations.Event{
-		Kind: conversations.Sent, At: now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
+		Kind: conversations.Sent, At: u.Now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
 		Idle: n.idle[out.Intent], Sealed: out.sealTo != "", Deadline: out.Deadline,
 	}
 	event.ID, event.Answers = s.Message.ID, out.InReplyTo
@@ -354,24 +336,25 @@ func (n *Node) enqueue(t *conversations.Thread, out Outgoing, now time.Time) (wi
 		event.Kind = conversations.Replied
 	}
 	// The close that tells of a rejection follows the rejection, which ended the conversation already (AM-35).
-	if !out.closes() || !t.Conversation().Rejected {
-		if err := t.Record(event); err != nil {
-			return wire.Message{}, nil, nil, err
+	if !out.closes() || !u.Conversation().Rejected {
+		if err := u.Record(ctx, event); err != nil {
+			return wire.Message{}, nil, err
 		}
 	}
-	t.Append(s.entry())
+	u.Append(s.entry())
 	if out.letter == "" {
-		out.letter = n.outbox.newID(now)
+		out.letter = n.outbox.newID(u.Now)
 	}
 	letter := Letter{
 		ID: out.letter, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
-		Created: now, Signed: now, InFlight: true, Raw: s.Raw,
+		Created: u.Now, Signed: u.Now, InFlight: true, Raw: s.Raw,
 		Signer: n.fingerprint(), Fetchable: out.fetchable,
 	}
 	change := letter.change()
 	change.Max = maxQueued
-	return s.Message, s.Raw, []store.Change{change}, nil
+	u.Add(change)
+	return s.Message, s.Raw, nil
 }
 
 // principal is who access rules act on at the other side, as far as the sender of a first message knows it.
@@ -394,14 +377,16 @@ func (n *Node) accepting(ctx context.Context, out *Outgoing, now time.Time) erro
 	if out.Payload.GetStr("action") != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
 		return nil
 	}
-	thread, err := n.book.Load(ctx, out.key(), now)
-	if err != nil || thread.New() {
+	u, err := n.book.Load(ctx, out.key(), now)
+	if err != nil || u.New() {
 		return err
 	}
-	if answers := thread.Conversation().Acceptable(out.Intent); answers != "" && !out.Once {
+	conv := u.Conversation()
+	if answers := conv.Acceptable(out.Intent); answers != "" && !out.Once {
 		out.InReplyTo = answers
 	}
-	return thread.Record(conversations.Event{
+	_, err = conv.Next(conversations.Event{
 		Kind: conversations.Replied, At: now, Intent: out.Intent, Payload: out.Payload, Answers: out.InReplyTo,
-	})
+	}, n.book.IdleFor())
+	return err
 }

@@ -16,68 +16,46 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ending is the one step in which a letter ends, with all that its outcome brings.
+// ending is the one unit in which a letter ends, with all that its outcome brings.
 type ending struct {
-	n   *Node
-	l   Letter
-	now time.Time
-
-	thread *conversations.Thread
-	step   store.Step
-	sent   Sent
-	run    *run // of the hook that takes the reply; nil where the inbox does
-	seal   seal // of the reply
+	n    *Node
+	l    Letter
+	unit *conversations.Unit
+	name string // of the peer, as its card has it
+	sent Sent
+	run  *run // of the hook that takes the reply; nil if the inbox does
+	seal seal // of the reply
 }
 
-// end applies what fill puts into the step, anew where a row moved meanwhile. Where the store does not take it, the
-// letter stays in flight: it is sent again, and the peer tells the repetition by its id.
+// end commits what fill puts into the unit. If the store does not take it, the letter stays in flight: it is sent again,
+// and the peer tells the repetition by its id.
 func (n *Node) end(ctx context.Context, l Letter, fill func(context.Context, *ending) error) time.Time {
 	ctx = context.WithoutCancel(ctx) // the peer has acted: record it even when stopping
-	var err error
-	for range maxConflicts {
-		now := time.Now()
-		e := &ending{n: n, l: l, now: now, step: store.Step{Now: now}}
+	err := n.book.Do(ctx, l.key(), func(u *conversations.Unit) error {
+		e := &ending{n: n, l: l, unit: u}
 		e.l.InFlight, e.l.Due, e.l.Attempts = false, time.Time{}, l.Attempts+1
-		e.l.Ended, e.l.Keep = now.UTC(), now.Add(n.cfg.Retention)
-		if err = e.apply(ctx, fill); err == nil {
+		e.l.Ended, e.l.Keep = u.Now.UTC(), conversations.Sooner(u.Now.Add(n.cfg.Retention), u.Conversation().Purge)
+		if err := fill(ctx, e); err != nil {
+			return err
+		}
+		reply, tree := e.sent.Reply, e.sent.ReplyTree
+		e.sent = e.l.sent()
+		e.sent.Reply, e.sent.ReplyTree, e.sent.ReplySealed = reply, tree, e.seal.sealed
+		u.Add(e.l.change())
+		u.Then(func() {
 			n.attempted(e.l, string(e.l.State), e.l.Err.text())
 			n.outbox.tell(l.ID, e.sent)
 			if e.run != nil {
 				n.start(e.run)
 			}
-			return time.Time{}
-		}
-		if e.run != nil {
-			e.run.done()
-		}
-		if !isConflict(err) {
-			break
-		}
+		})
+		return nil
+	})
+	if err != nil {
+		n.log.Error("store outcome of delivery", "letter", l.ID, "err", err)
+		return time.Now().Add(sendPauses[0])
 	}
-	n.log.Error("store outcome of delivery", "letter", l.ID, "err", err)
-	return time.Now().Add(sendPauses[0])
-}
-
-func (e *ending) apply(ctx context.Context, fill func(context.Context, *ending) error) (err error) {
-	if e.thread, err = e.n.book.Load(ctx, e.l.key(), e.now); err != nil {
-		return err
-	}
-	e.l.Keep = conversations.Sooner(e.l.Keep, e.thread.Conversation().Purge)
-	if err := fill(ctx, e); err != nil {
-		return err
-	}
-	reply, tree := e.sent.Reply, e.sent.ReplyTree
-	e.sent = e.l.sent()
-	e.sent.Reply, e.sent.ReplyTree, e.sent.ReplySealed = reply, tree, e.seal.sealed
-	e.step.Records = append(e.step.Records, e.l.change())
-	if !e.thread.New() { // else the owner deleted it meanwhile
-		e.thread.Into(&e.step)
-	}
-	applied, err := e.n.store.Steps().Apply(ctx, e.step)
-	if errors.Is(err, store.ErrMismatch) || applied.Dup {
-		return store.ErrConflict // the reply came in another way meanwhile: look again
-	}
-	return err
+	return time.Time{}
 }
 
 // delivered ends a letter that the peer, or somebody who keeps it for the peer, has taken.
@@ -87,13 +65,13 @@ func (n *Node) delivered(ctx context.Context, l Letter, d bridge.Delivered) time
 		l.Status, l.Hint = http.StatusAccepted, "it is kept for the peer; the reply comes later"
 	}
 	return n.end(ctx, l, func(ctx context.Context, e *ending) error {
-		if e.thread.New() {
+		if e.unit.New() { // the owner deleted it meanwhile
 			return nil
 		}
-		if err := e.reached(d); err != nil || d.Reply == nil {
+		if err := e.reached(ctx, d); err != nil || d.Reply == nil {
 			return err
 		}
-		seen, err := n.store.Steps().Replayed(ctx, string(l.To), string(d.Reply.ID), e.now)
+		seen, err := n.store.Steps().Replayed(ctx, string(l.To), string(d.Reply.ID), e.unit.Now)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			return e.reply(ctx, d)
@@ -110,13 +88,13 @@ func (n *Node) delivered(ctx context.Context, l Letter, d bridge.Delivered) time
 }
 
 // reached records that the peer has the message, since when it says by its own clock.
-func (e *ending) reached(d bridge.Delivered) error {
-	since := e.now
+func (e *ending) reached(ctx context.Context, d bridge.Delivered) error {
+	since := e.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {
 		since = d.Reply.Time
 	}
-	return e.thread.Record(conversations.Event{
-		Kind: conversations.Delivered, At: e.now, ID: e.l.First, Answers: e.l.MessageID, Written: since,
+	return e.unit.Record(ctx, conversations.Event{
+		Kind: conversations.Delivered, At: e.unit.Now, ID: e.l.First, Answers: e.l.MessageID, Written: since,
 	})
 }
 
@@ -180,7 +158,7 @@ func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 			}
 		}
 		about, silent, changes := n.undeliverable(ctx, e.l)
-		e.step.Records = append(e.step.Records, changes...)
+		e.unit.Add(changes...)
 		told := title
 		if about != "" {
 			told += ": " + about
@@ -195,8 +173,8 @@ func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 // failConversation ends the conversation of a letter that cannot be delivered. Later messages in it are not sent either,
 // except for a close, so that the peer may learn of the end.
 func (e *ending) failConversation(ctx context.Context) error {
-	if !e.thread.New() {
-		if err := e.thread.Record(conversations.Event{Kind: conversations.DeliveryFailed, At: e.now}); err != nil {
+	if !e.unit.New() {
+		if err := e.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: e.unit.Now}); err != nil {
 			return err
 		}
 	}
@@ -211,44 +189,36 @@ func (e *ending) failConversation(ctx context.Context) error {
 			}
 			f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
 			f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
-			f.Ended, f.Keep = e.now.UTC(), e.now.Add(e.n.cfg.Retention)
-			e.step.Records = append(e.step.Records, f.change())
+			f.Ended, f.Keep = e.unit.Now.UTC(), e.unit.Now.Add(e.n.cfg.Retention)
+			e.unit.Add(f.change())
 		}
 		after = next
 	}
 	return nil
 }
 
-// tellOwner adds a notice to the step.
+// tellOwner adds a notice to the unit.
 func (e *ending) tellOwner(kind, title string) {
-	notice := e.n.notice(kind, e.l.To, "", e.l.key(), e.now)
+	notice := e.n.notice(kind, e.l.To, "", e.l.key(), e.unit.Now)
 	notice.Title = title
 	if e.l.Hint != "" {
 		notice.Text += ": " + e.l.Hint
 	}
-	e.step.Records = append(e.step.Records, e.n.notices.Change(notice))
+	e.unit.Add(e.n.notices.Change(notice))
 }
 
-// reply puts a verified synchronous reply into the step: conversation, transcript, inbox, agreement, and a record so
+// reply puts a verified synchronous reply into the unit: conversation, transcript, inbox, agreement, and a record so
 // that the same message is not taken a second time when it comes again another way.
 func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 	digest := replyDigest(d)
 	opened, seal, note := e.n.unsealReply(d)
 	m, action := &opened, opened.Action()
-	e.seal = seal
-	before := e.thread.Conversation()
-	lives, err := e.record(m, action)
+	e.seal, e.name = seal, e.n.nameOf(ctx, e.l)
+	lives, err := e.record(ctx, m, action)
 	if err != nil {
 		return err
 	}
-	if lives || before.InForce() && !e.thread.Conversation().InForce() {
-		cancelled, err := e.n.cancelledBy(ctx, eventOf(m.Intent, m.Payload, before), m.Payload, e.l.key(), e.l.To, e.n.nameOf(ctx, e.l), e.now)
-		if err != nil {
-			return err
-		}
-		e.step.Records = append(e.step.Records, cancelled...)
-	}
-	e.thread.Append(store.Entry{MessageID: string(m.ID), At: e.now, Raw: d.Raw, Digest: digest, Key: seal.key})
+	e.unit.Append(store.Entry{MessageID: string(m.ID), At: e.unit.Now, Raw: d.Raw, Digest: digest, Key: seal.key})
 	e.sent.Reply, e.sent.ReplyTree = m, m.Tree
 	if seal.sealed {
 		e.sent.ReplyTree = m.Tree.With("payload", m.Payload)
@@ -257,9 +227,9 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		e.tellOwner(kindUnreadable, noticeTitles[kindUnreadable])
 	}
 	if action == wire.ActionPending || action == wire.ActionClose && e.l.Action != wire.ActionClose {
-		e.step.Records = append(e.step.Records, e.n.aside(bridge.Inbound{
+		e.unit.Add(e.n.aside(bridge.Inbound{
 			Principal: principal(Outgoing{To: e.l.To, Address: e.l.Address}), Peer: e.l.To, Address: e.l.Address,
-			MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload, Time: m.Time, Received: e.now,
+			MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload, Time: m.Time, Received: e.unit.Now,
 			Raw: d.Raw, Digest: digest, Native: m,
 		})...)
 	}
@@ -267,14 +237,14 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		e.l.Status, e.l.Hint = http.StatusAccepted, "the peer's owner decides; the answer comes later"
 	}
 	ack, err := e.n.sign(wire.Draft{
-		Conversation: e.l.Conversation, To: e.l.To, Time: e.now, Intent: m.Intent, Payload: received(),
+		Conversation: e.l.Conversation, To: e.l.To, Time: e.unit.Now, Intent: m.Intent, Payload: received(),
 	})
 	if err != nil {
 		return err
 	}
-	e.step.Replay = &store.Replay{
+	e.unit.Replay = &store.Replay{
 		Sender: string(e.l.To), MessageID: string(m.ID), Digest: digest, Conv: e.l.key(),
-		Status: http.StatusOK, Answer: ack.Raw, Expires: e.now.Add(e.n.replayFor()),
+		Status: http.StatusOK, Answer: ack.Raw, Expires: e.unit.Now.Add(e.n.replayFor()),
 	}
 	if !e.receipt(m.Intent, action) {
 		item, err := e.item(ctx, m, digest)
@@ -285,13 +255,16 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 			item.ActionKnown, item.Note = false, note
 		}
 		if lives {
-			e.run = e.n.replyRun(&item, m, e.thread.Conversation())
+			e.run = e.n.replyRun(&item, m, e.unit.Conversation())
 		}
-		if e.run == nil && e.thread.Conversation().Unclear == m.ID {
+		if e.run != nil {
+			e.unit.Otherwise(e.run.done)
+		}
+		if e.run == nil && e.unit.Conversation().Unclear == m.ID {
 			item.Note = noteUnclear
 			e.tellOwner("message", noticeTitles["message"])
 		}
-		e.step.Records = append(e.step.Records, item.change())
+		e.unit.Add(item.change())
 	}
 	if action == wire.ActionPending || note != "" {
 		return nil
@@ -299,7 +272,7 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 	return e.concludes(ctx, m)
 }
 
-// receipt says whether an answer tells nothing but that our message arrived, or waits for the peer's owner. The transcript
+// receipt reports whether an answer tells nothing but that our message arrived, or waits for the peer's owner. The transcript
 // has it; the inbox has what somebody may want to read.
 func (e *ending) receipt(intent wire.Intent, action string) bool {
 	return action == wire.ActionReceived || action == wire.ActionPending || e.l.Action == wire.ActionClose ||
@@ -309,31 +282,29 @@ func (e *ending) receipt(intent wire.Intent, action string) bool {
 // concludes adds what an accept brings that counts now: ours, because the peer took it, or the reply.
 func (e *ending) concludes(ctx context.Context, m *wire.Message) error {
 	accept := m.ID
-	switch conv := e.thread.Conversation(); {
+	switch conv := e.unit.Conversation(); {
 	case e.l.Action == "accept" && conv.Awaits(e.l.First):
 		accept = e.l.First
 	case conv.Accept == nil || conv.Accept.By == conversations.Ours:
 		return nil
 	}
-	more, err := e.n.concluded(e.thread, accept, e.l.To, e.n.nameOf(ctx, e.l), e.l.Address, e.now)
-	e.step.Records = append(e.step.Records, more...)
-	return err
+	return e.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: e.unit.Now, ID: accept, Name: e.name})
 }
 
 // record records the reply as an event. lives is false where the conversation has ended meanwhile, or where the reply
 // is the echo of our close; then it is kept without being one (AM-39).
-func (e *ending) record(m *wire.Message, action string) (lives bool, err error) {
+func (e *ending) record(ctx context.Context, m *wire.Message, action string) (lives bool, err error) {
 	if e.l.Action == wire.ActionClose {
 		return false, nil
 	}
 	event := conversations.Event{
-		Kind: conversations.Received, At: e.now, Intent: m.Intent, Payload: m.Payload, Principal: e.thread.Conversation().Principal,
-		Sealed: e.seal.sealed, Recipient: e.seal.back, ID: m.ID, Answers: e.l.First, Written: m.Time,
+		Kind: conversations.Received, At: e.unit.Now, Intent: m.Intent, Payload: m.Payload, Principal: e.unit.Conversation().Principal,
+		Sealed: e.seal.sealed, Recipient: e.seal.back, ID: m.ID, Answers: e.l.First, Written: m.Time, Name: e.name,
 	}
 	if action == wire.ActionClose {
 		event.Kind = conversations.ClosedByPeer
 	}
-	err = e.thread.Record(event)
+	err = e.unit.Record(ctx, event)
 	if _, refused := errors.AsType[*wire.Error](err); refused {
 		return false, nil
 	}
@@ -341,24 +312,24 @@ func (e *ending) record(m *wire.Message, action string) (lives bool, err error) 
 		return false, err
 	}
 	if action == wire.ActionPending { // AM-40: its hold suspends our clock as well
-		event = conversations.Event{Kind: conversations.HeldByPeer, At: e.now, Until: e.now.Add(e.n.cfg.HoldFor), ID: e.l.First}
-		return true, e.thread.Record(event)
+		event = conversations.Event{Kind: conversations.HeldByPeer, At: e.unit.Now, Until: e.unit.Now.Add(e.n.cfg.HoldFor), ID: e.l.First}
+		return true, e.unit.Record(ctx, event)
 	}
 	return true, nil
 }
 
 // item is the reply as the inbox shows it.
 func (e *ending) item(ctx context.Context, m *wire.Message, digest [32]byte) (Item, error) {
-	c := e.thread.Conversation()
-	standing, err := e.n.rules.Standing(ctx, c.Principal, e.now)
+	c := e.unit.Conversation()
+	standing, err := e.n.rules.Standing(ctx, c.Principal, e.unit.Now)
 	if err != nil {
 		return Item{}, err
 	}
 	item := Item{
-		ID: newItemID(e.now), State: ItemNew, Kind: kindReply, Peer: e.l.To, PeerName: e.n.nameOf(ctx, e.l), Address: e.l.Address,
+		ID: newItemID(e.unit.Now), State: ItemNew, Kind: kindReply, Peer: e.l.To, PeerName: e.name, Address: e.l.Address,
 		Conversation: e.l.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
-		At: e.now, Digest: hexOf(digest), Expires: e.now.Add(e.n.cfg.Retention),
+		At: e.unit.Now, Digest: hexOf(digest), Expires: e.unit.Now.Add(e.n.cfg.Retention),
 	}
 	if e.l.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
@@ -370,7 +341,7 @@ func (e *ending) item(ctx context.Context, m *wire.Message, digest [32]byte) (It
 	return item, nil
 }
 
-// nameOf is the name on the peer's card, which is cached right after a delivery.
+// nameOf returns the name on the peer's card, which is cached right after a delivery.
 func (n *Node) nameOf(ctx context.Context, l Letter) string {
 	if l.Address != "" {
 		return ""

@@ -16,66 +16,65 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// settlement is the second step of a hook route.
+// settlement is the second unit of a hook route.
 type settlement struct {
 	run    *run
 	late   bool
 	answer hook.Answer
 	err    error
-	now    time.Time
 
-	item   Item
-	thread *conversations.Thread
-	step   store.Step
-	left   func() // counts what the owner's rules let out, once it stands
+	item Item
+	unit *conversations.Unit
 }
 
-func (s *settlement) apply(ctx context.Context) (out bridge.Outcome, err error) {
+// commit stores what came of the hook. A run that was settled in another way meanwhile changes nothing.
+func (s *settlement) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	n := s.run.n
-	s.item, err = n.Item(ctx, s.run.itemID)
+	item, err := n.Item(ctx, s.run.itemID)
+	if errors.Is(err, store.ErrNotFound) { // deleted meanwhile
+		return bridge.Outcome{Status: http.StatusServiceUnavailable, Raw: wire.ErrUnavailable.AppendJSON(nil)}, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	err = n.book.Insist(ctx, item.key(), func(u *conversations.Unit) (err error) {
+		s.unit = u
+		out, err = s.settle(ctx)
+		return err
+	})
+	return out, err
+}
+
+func (s *settlement) settle(ctx context.Context) (out bridge.Outcome, err error) {
+	s.item, err = s.run.n.Item(ctx, s.run.itemID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return out, err
 	}
 	if err != nil || s.item.State != ItemRunning {
 		return s.provisional(ctx), nil // deleted, or answered by another way meanwhile
 	}
-	if s.thread, err = n.book.Load(ctx, s.item.key(), s.now); err != nil {
-		return out, err
+	if out, err = s.outcome(ctx); err == nil {
+		s.unit.Add(s.item.change())
 	}
-	s.step = store.Step{Now: s.now}
-	if out, err = s.outcome(ctx); err != nil {
-		return out, err
-	}
-	s.step.Records = append(s.step.Records, s.item.change())
-	if !s.thread.New() { // else the owner deleted it meanwhile
-		s.thread.Into(&s.step)
-	}
-	if _, err := n.store.Steps().Apply(ctx, s.step); err != nil {
-		return out, err
-	}
-	if s.left != nil {
-		s.left()
-	}
-	return out, nil
+	return out, err
 }
 
-// outcome fills item, thread and step by what the hook said.
+// outcome fills item and unit by what the hook said.
 func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 	n := s.run.n
 	switch {
-	case s.thread.New():
+	case s.unit.New():
 		s.item.State, s.item.Note = ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
-	case s.thread.Conversation().At(s.now, n.book.IdleFor()) != conversations.Open:
+	case s.unit.Conversation().At(s.unit.Now, n.book.IdleFor()) != conversations.Open:
 		s.item.State, s.item.Note = ItemFailed, "the conversation ended before the agent answered"
 		return s.waits(ctx)
 	case s.err != nil:
 		s.item.State, s.item.Note = ItemFailed, hookFault(s.err)
-		s.step.Records = append(s.step.Records,
-			n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.now)))
+		s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 		return s.waits(ctx)
 	case s.answer.Async:
-		s.item.State, s.item.Woken = ItemNew, s.now
+		s.item.State, s.item.Woken = ItemNew, s.unit.Now
 		return s.waits(ctx)
 	case s.item.Kind == kindReply && s.answer.Payload == nil:
 		s.leave()
@@ -92,13 +91,8 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 			return s.provisional(ctx), err
 		}
 	}
-	_, cancelled, err := n.uncalendar(ctx, s.item.Intent, payload, s.thread.Conversation(), s.now)
-	if err != nil {
-		return bridge.Outcome{}, err
-	}
-	s.step.Records = append(s.step.Records, cancelled...)
 	s.item.State = ItemAnswered
-	out, err := s.reply(payload)
+	out, err := s.reply(ctx, payload)
 	if err != nil {
 		return out, err
 	}
@@ -108,9 +102,7 @@ func (s *settlement) outcome(ctx context.Context) (bridge.Outcome, error) {
 	if out.Reply != nil {
 		own = out.Reply.ID
 	}
-	more, err := n.concludedBy(s.thread, s.item, own, s.now)
-	s.step.Records = append(s.step.Records, more...)
-	return out, err
+	return out, acceptCounts(ctx, s.unit, s.item, own)
 }
 
 // guard asks the owner's rules about what the hook wants to say (AM-50). held: it waits for the owner, and its sender
@@ -119,8 +111,8 @@ func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, 
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	if s.run.sealTo == nil { // once, however often the step is decided anew: it may ask a directory
-		recipient, err := n.sealTo(ctx, out, s.thread.Conversation())
+	if s.run.sealTo == nil { // once, however often the unit is decided again: it may ask a directory
+		recipient, err := n.sealTo(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {
 			err = sealable(payload)
 		}
@@ -130,28 +122,28 @@ func (s *settlement) guard(ctx context.Context, payload wire.Value) (held bool, 
 		s.run.sealTo = &recipient
 	}
 	out.sealTo = *s.run.sealTo
-	p, err := n.permit(ctx, out, s.now)
+	p, err := n.permit(ctx, out, s.unit.Now)
 	if err != nil {
 		return false, err
 	}
 	if !p.asks {
-		s.left = func() { n.countSent(out, p) }
+		s.unit.Then(func() { n.countSent(out, p) })
 		return false, nil
 	}
 	if s.run.to == nil {
 		to := n.recipientOf(ctx, out)
 		s.run.to = &to
 	}
-	ask, changes, err := n.outgoingQuestion(out, *s.run.to, p, s.now)
+	ask, changes, err := n.outgoingQuestion(out, *s.run.to, p, s.unit.Now)
 	if err != nil {
 		return false, err
 	}
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
-	event := conversations.Event{Kind: conversations.HoldOpened, At: s.now, Until: ask.Expires}
-	if err := s.thread.Record(event); err != nil {
+	event := conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires}
+	if err := s.unit.Record(ctx, event); err != nil {
 		return false, err
 	}
-	s.step.Records = append(s.step.Records, changes...)
+	s.unit.Add(changes...)
 	_, err = s.waits(ctx)
 	return true, err
 }
@@ -165,52 +157,48 @@ func (s *settlement) sealTo() string {
 }
 
 // reply answers on the connection, or through the outbox where nobody waits any more.
-func (s *settlement) reply(payload wire.Value) (bridge.Outcome, error) {
+func (s *settlement) reply(ctx context.Context, payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.late {
 		answer := s.item.reply(payload)
 		answer.sealTo = s.sealTo()
-		_, raw, out, err := n.enqueue(s.thread, answer, s.now)
-		if err != nil {
-			return bridge.Outcome{}, err
-		}
-		s.step.Records = append(s.step.Records, out...)
-		s.step.Answer = s.item.answer(http.StatusOK, raw)
-		return bridge.Outcome{}, nil
+		_, raw, err := n.enqueue(ctx, s.unit, answer)
+		s.unit.Answer = s.item.answer(http.StatusOK, raw)
+		return bridge.Outcome{}, err
 	}
 	reply, err := n.signFor(wire.Draft{
-		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.now, Intent: s.item.Intent, Payload: payload,
+		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.unit.Now, Intent: s.item.Intent, Payload: payload,
 	}, s.sealTo())
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
 	event := conversations.Event{
-		Kind: conversations.Replied, At: s.now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealTo() != "",
+		Kind: conversations.Replied, At: s.unit.Now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealTo() != "",
 		ID: reply.Message.ID, Answers: s.item.MessageID, Direct: true,
 	}
 	if payload.GetStr("action") == wire.ActionClose {
 		event.Kind = conversations.ClosedByUs
 	}
-	if err := s.thread.Record(event); err != nil {
+	if err := s.unit.Record(ctx, event); err != nil {
 		return bridge.Outcome{}, err
 	}
-	s.thread.Append(reply.entry())
-	s.step.Answer = s.item.answer(http.StatusOK, reply.Raw)
+	s.unit.Append(reply.entry())
+	s.unit.Answer = s.item.answer(http.StatusOK, reply.Raw)
 	return bridge.Outcome{Status: http.StatusOK, Reply: &reply.Message, Raw: reply.Raw}, nil
 }
 
 // hold turns the message into a question to the owner, because the agent said so.
 func (s *settlement) hold(ctx context.Context) (bridge.Outcome, error) {
-	a := acceptance{n: s.run.n, key: s.item.key(), now: s.now}
+	a := acceptance{n: s.run.n, key: s.item.key(), now: s.unit.Now}
 	ask := a.question(s.item, "intent", s.answer.Hold)
 	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
-	err := s.thread.Record(conversations.Event{Kind: conversations.HoldOpened, At: s.now, Until: ask.Expires})
+	err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires})
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	notice := s.run.n.notice("approval", s.item.Peer, s.item.PeerName, s.item.key(), s.now)
-	s.step.Records = append(s.step.Records, append(changes, s.run.n.notices.Change(notice))...)
+	notice := s.run.n.notice("approval", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)
+	s.unit.Add(append(changes, s.run.n.notices.Change(notice))...)
 	return s.waits(ctx)
 }
 
@@ -218,16 +206,10 @@ func (s *settlement) hold(ctx context.Context) (bridge.Outcome, error) {
 func (s *settlement) refuse(ctx context.Context) (bridge.Outcome, error) {
 	s.item.State = ItemRejected
 	if s.late {
-		closing := rejection(s.answer.Err.Code)
-		_, cancelled, err := s.run.n.uncalendar(ctx, s.item.Intent, closing, s.thread.Conversation(), s.now)
-		if err != nil {
-			return bridge.Outcome{}, err
-		}
-		s.step.Records = append(s.step.Records, cancelled...)
-		return s.reply(closing)
+		return s.reply(ctx, rejection(s.answer.Err.Code))
 	}
 	raw := s.answer.Err.AppendJSON(nil)
-	s.step.Answer = s.item.answer(s.answer.Err.Status, raw)
+	s.unit.Answer = s.item.answer(s.answer.Err.Status, raw)
 	return bridge.Outcome{Status: s.answer.Err.Status, Raw: raw}, nil
 }
 
@@ -240,17 +222,17 @@ func (s *settlement) waits(ctx context.Context) (bridge.Outcome, error) {
 	if out.Raw == nil {
 		return out, wire.ErrUnavailable
 	}
-	reply := store.Entry{Out: true, At: s.now, Raw: out.Raw}
+	reply := store.Entry{Out: true, At: s.unit.Now, Raw: out.Raw}
 	if m, digest, err := parseOwn(out.Raw); err == nil {
 		reply.MessageID, reply.At, reply.Digest = string(m.ID), m.Time, digest
 		out.Reply = &m
 	}
-	s.thread.Append(reply)
+	s.unit.Append(reply)
 	s.item.Pending = true
 	return out, nil
 }
 
-// provisional is the 202 that the first step stored.
+// provisional returns the 202 that the first unit stored.
 func (s *settlement) provisional(ctx context.Context) bridge.Outcome {
 	rec, err := s.run.n.store.Steps().Replayed(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -65,32 +66,27 @@ func (n *Node) carryOutNow(ctx context.Context, tail []acl.Ask, running <-chan s
 
 // carryOutBehind carries out the decision about one message, unless that has happened. An error means: try again.
 func (n *Node) carryOutBehind(ctx context.Context, ask acl.Ask) (running <-chan struct{}, err error) {
-	for range maxOwnConflicts {
-		now := time.Now()
-		v, err := n.verdict(ask, acl.Decision{Choice: ask.Choice, By: ask.By, Now: now})
-		if err != nil {
-			n.log.Error("carry out a decision", "ask", ask.ID, "err", err)
-			return nil, nil
-		}
-		item, err := n.Item(ctx, v.held.Item)
+	v, err := n.verdict(ask, acl.Decision{Choice: ask.Choice, By: ask.By})
+	if err != nil {
+		n.log.Error("carry out a decision", "ask", ask.ID, "err", err)
+		return nil, nil
+	}
+	var item Item
+	err = n.book.Insist(ctx, ask.Conv, func(u *conversations.Unit) (err error) {
+		item, err = n.Item(ctx, v.held.Item)
 		switch {
 		case errors.Is(err, store.ErrNotFound), err == nil && item.State != ItemHeld:
-			return nil, nil
-		case err == nil:
-			err = v.carryOut(ctx)
+			return nil
+		case err != nil:
+			return err
 		}
-		if err == nil {
-			return v.running, nil
-		}
-		refusal, refused := errors.AsType[*wire.Error](err)
-		if refused && !refusal.Retry {
-			return nil, n.dropBehind(ctx, item, refusal)
-		}
-		if !isConflict(err) {
-			return nil, err
-		}
+		v.d.Now = u.Now
+		return v.carryOut(ctx, u)
+	})
+	if refusal, refused := errors.AsType[*wire.Error](err); refused && !refusal.Retry {
+		return nil, n.dropBehind(ctx, item, refusal)
 	}
-	return nil, store.ErrConflict
+	return v.running, err
 }
 
 // dropBehind ends the wait of a message that may no longer go on as decided. The owner still gets an approved one whose

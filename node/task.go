@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -25,33 +26,23 @@ func aboutTerm(about string) string { return "about:" + about }
 
 // Lay implements [bridge.Desk].
 func (n *Node) Lay(ctx context.Context, t bridge.Task, changes []store.Change) error {
-	for try := 1; ; try++ {
-		all, err := n.laying(ctx, t, slices.Clone(changes))
-		if err != nil {
-			return err
-		}
-		if len(all) == 0 {
-			return nil
-		}
-		err = n.store.Records().Apply(ctx, all, time.Now())
-		if !isConflict(err) || try == maxConflicts {
-			return err
-		}
-	}
+	return n.book.Do(ctx, noConversation, func(u *conversations.Unit) error {
+		u.Add(changes...)
+		return n.lay(ctx, u, t)
+	})
 }
 
-// laying adds what becomes of the items about a matter, and a new one where none stands.
-func (n *Node) laying(ctx context.Context, t bridge.Task, changes []store.Change) ([]store.Change, error) {
-	now := time.Now()
-	page, err := n.store.Records().List(ctx, nsInbox, aboutTerm(t.About), "", 100, now)
+// lay adds what becomes of the items about a matter, and a new one if none stands.
+func (n *Node) lay(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
+	page, err := n.store.Records().List(ctx, nsInbox, aboutTerm(t.About), "", 100, u.Now)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	stands := false
 	for _, rec := range page.Records {
 		item, err := decodeItem(rec)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		held := item.State == ItemHeld
 		switch {
@@ -66,19 +57,19 @@ func (n *Node) laying(ctx context.Context, t bridge.Task, changes []store.Change
 			stands = true
 			continue
 		}
-		changes = append(changes, item.change())
+		u.Add(item.change())
 		if held { // an answer to it waits for the owner
-			stale, err := n.asks.WithdrawAbout(ctx, t.About, func(a acl.Ask) bool { return a.ID == item.Ask }, now)
+			stale, err := n.asks.WithdrawAbout(ctx, t.About, func(a acl.Ask) bool { return a.ID == item.Ask }, u.Now)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			changes = append(changes, stale...)
+			u.Add(stale...)
 		}
 	}
 	if t.Turn != "" && !stands {
-		changes = append(changes, n.newTask(t, now).change())
+		u.Add(n.newTask(t, u.Now).change())
 	}
-	return changes, nil
+	return nil
 }
 
 func (n *Node) newTask(t bridge.Task, now time.Time) Item {

@@ -147,17 +147,14 @@ func accepter(ctx context.Context, st store.Store) (operation, error) {
 	raw, answer, item := make([]byte, entrySize), make([]byte, 500), make([]byte, 900)
 	rows := make([]store.Conversation, 1000)
 	err := each(len(rows), func(i int) error {
-		t, err := book.Load(ctx, store.ConvKey{Peer: fmt.Sprintf("am_sender%018d", i), ID: fmt.Sprintf("conv_%08d", i)}, now)
+		key := store.ConvKey{Peer: fmt.Sprintf("am_sender%018d", i), ID: fmt.Sprintf("conv_%08d", i)}
+		err := book.Try(ctx, key, now, func(u *conversations.Unit) error {
+			return u.Record(ctx, conversations.Event{Kind: conversations.Received, At: now, Intent: "mesh.message", Payload: letter})
+		})
 		if err != nil {
 			return err
 		}
-		if err := t.Record(conversations.Event{Kind: conversations.Received, At: now, Intent: "mesh.message", Payload: letter}); err != nil {
-			return err
-		}
-		step := store.Step{Now: now}
-		t.Into(&step)
-		rows[i] = *step.Conv
-		_, err = st.Steps().Apply(ctx, step)
+		rows[i], err = st.Steps().Conversation(ctx, key, now)
 		return err
 	})
 	var n atomic.Uint64

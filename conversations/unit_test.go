@@ -1,0 +1,185 @@
+package conversations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// opening is the event that opens a conversation now.
+func opening() conversations.Event { return received(time.Now()) }
+
+// TestDoDecidesAgain: a unit that loses against another one is decided again on what that one stored. Only the attempt that
+// is committed leaves changes and runs Then; each lost one runs Otherwise.
+func TestDoDecidesAgain(t *testing.T) {
+	b, s := openBook(t)
+	ctx, k := t.Context(), key("am_a")
+	var ran []string
+	tries := 0
+	err := b.Do(ctx, k, func(u *conversations.Unit) error {
+		if tries++; tries <= 3 {
+			commit(t, b, k, opening(), "msg_other")
+		}
+		if want := uint64(tries - 1); tries <= 3 && u.Conversation().Entries != want {
+			t.Errorf("try %d sees %d entries, want %d", tries, u.Conversation().Entries, want)
+		}
+		u.Add(store.Change{Record: store.Record{NS: "test", Key: "once", Body: []byte("{}")}})
+		u.Then(func() { ran = append(ran, "then") })
+		u.Otherwise(func() { ran = append(ran, "otherwise") })
+		u.Append(entry("msg_ours", u.Now, false))
+		return u.Record(ctx, opening())
+	})
+	if err != nil || tries != 4 {
+		t.Fatalf("Do = %v after %d tries, want 4", err, tries)
+	}
+	if want := []string{"otherwise", "otherwise", "otherwise", "then"}; !slices.Equal(ran, want) {
+		t.Errorf("ran %q, want %q", ran, want)
+	}
+	entries, err := b.Transcript(ctx, k, 0, 10)
+	if err != nil || len(entries) != 4 || entries[3].MessageID != "msg_ours" {
+		t.Errorf("transcript = %+v, %v", entries, err)
+	}
+	if _, err := s.Records().Get(ctx, "test", "once", time.Now()); err != nil {
+		t.Errorf("record of the unit: %v", err)
+	}
+	if err := b.Check(ctx, k, time.Now()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDoGivesUp: Do and Insist differ only in how often they decide again, and an error that is not a conflict ends both at
+// once, also a refusal that a conflict caused.
+func TestDoGivesUp(t *testing.T) {
+	b, _ := openBook(t)
+	for _, c := range []struct {
+		name  string
+		do    func(context.Context, store.ConvKey, func(*conversations.Unit) error) error
+		err   error
+		tries int
+	}{
+		{"Do", b.Do, store.ErrConflict, 8},
+		{"Insist", b.Insist, store.ErrConflict, 1000},
+		{"refusal", b.Insist, wire.ErrUnavailable.Because(store.ErrConflict), 1},
+		{"quota", b.Insist, store.ErrQuota, 1},
+	} {
+		tries, otherwise := 0, 0
+		err := c.do(t.Context(), key("am_a"), func(u *conversations.Unit) error {
+			tries++
+			u.Otherwise(func() { otherwise++ })
+			u.Then(func() { t.Errorf("%s: Then ran", c.name) })
+			return c.err
+		})
+		if !errors.Is(err, c.err) || tries != c.tries || otherwise != tries {
+			t.Errorf("%s = %v after %d tries, %d undone; want %d", c.name, err, tries, otherwise, c.tries)
+		}
+	}
+}
+
+// TestUnitWithoutConversation: a unit with the zero key changes records alone, and one that changes nothing commits nothing.
+func TestUnitWithoutConversation(t *testing.T) {
+	b, s := openBook(t)
+	commits := 0
+	o := store.Observe(s)
+	o.OnCommit(func([]store.Change) { commits++ })
+	b.Steps = o.Steps()
+	for _, changes := range [][]store.Change{nil, {{Record: store.Record{NS: "test", Key: "k", Body: []byte("{}")}}}} {
+		err := b.Do(t.Context(), store.ConvKey{}, func(u *conversations.Unit) error {
+			u.Add(changes...)
+			return nil
+		})
+		if err != nil || commits != len(changes) {
+			t.Errorf("with %d changes: %v, %d commits", len(changes), err, commits)
+		}
+	}
+	page, err := b.List(t.Context(), conversations.Filter{}, 0, 10, time.Now())
+	if err != nil || len(page.Conversations) != 0 {
+		t.Errorf("conversations = %+v, %v", page, err)
+	}
+}
+
+// TestContributors: contributors see each event with the conversation before it, in their order, also an event that one of
+// them records. What they add is part of the unit, and their error ends it.
+func TestContributors(t *testing.T) {
+	b, s := openBook(t)
+	ctx, k := t.Context(), key("am_a")
+	var seen []string
+	added := 0
+	b.Contributors = []conversations.Contributor{
+		func(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
+			seen = append(seen, "first "+string(before.State)+" to "+string(u.Conversation().State))
+			if e.Kind != conversations.Received {
+				return nil
+			}
+			return u.Record(ctx, conversations.Event{Kind: conversations.ClosedByUs, At: e.At, Payload: closing("completed")})
+		},
+		func(_ context.Context, u *conversations.Unit, _ conversations.Conversation, e conversations.Event) error {
+			if e.Kind == conversations.ClosedByPeer {
+				return store.ErrQuota
+			}
+			added++
+			u.Add(store.Change{Record: store.Record{NS: "test", Key: fmt.Sprint("of ", added), Body: []byte("{}")}})
+			return nil
+		},
+	}
+	commit(t, b, k, opening(), "msg_1")
+	if want := []string{"first  to open", "first open to completed"}; !slices.Equal(seen, want) {
+		t.Errorf("seen %q, want %q", seen, want)
+	}
+	recs, err := s.Records().List(ctx, "test", "", "", 10, time.Now())
+	if err != nil || len(recs.Records) != 2 {
+		t.Errorf("%d records, %v, want one of each event", len(recs.Records), err)
+	}
+	if c := load(t, b, k, time.Now()).Conversation(); c.State != conversations.Completed {
+		t.Errorf("state = %s", c.State)
+	}
+	err = b.Try(ctx, key("am_b"), time.Now(), func(u *conversations.Unit) error {
+		b.Contributors = b.Contributors[1:]
+		if err := u.Record(ctx, opening()); err != nil {
+			return err
+		}
+		return u.Record(ctx, conversations.Event{Kind: conversations.ClosedByPeer, At: u.Now, Payload: closing("failed")})
+	})
+	if !errors.Is(err, store.ErrQuota) || !load(t, b, key("am_b"), time.Now()).New() {
+		t.Errorf("a unit whose contributor failed = %v", err)
+	}
+}
+
+// TestAcceptedMeanwhile: a message that another unit accepted first makes its unit decide again, whether the copy is exact or
+// the id was used for other content.
+func TestAcceptedMeanwhile(t *testing.T) {
+	b, s := openBook(t)
+	ctx, k := t.Context(), key("am_a")
+	replay := func(digest byte) *store.Replay {
+		return &store.Replay{Sender: "am_a", MessageID: "msg_1", Digest: [32]byte{digest}, Conv: k, Status: 200, Expires: time.Now().Add(time.Hour)}
+	}
+	for _, digest := range []byte{1, 2} {
+		found := false
+		err := b.Do(ctx, k, func(u *conversations.Unit) error {
+			switch _, err := s.Steps().Replayed(ctx, "am_a", "msg_1", u.Now); {
+			case err == nil && found:
+				return nil // the second try finds the record
+			case errors.Is(err, store.ErrNotFound), err == nil:
+				found = true
+			default:
+				return err
+			}
+			if digest == 1 {
+				if _, err := s.Steps().Apply(ctx, store.Step{Replay: replay(1), Now: u.Now}); err != nil {
+					return err
+				}
+			}
+			u.Replay = replay(digest)
+			return u.Record(ctx, opening())
+		})
+		if err != nil || !found || !load(t, b, k, time.Now()).New() {
+			t.Errorf("digest %d: %v", digest, err)
+		}
+	}
+}
