@@ -1,0 +1,48 @@
+package node_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// BenchmarkReceive measures one message of a known peer from its bytes to the signed answer, in a conversation of its own.
+func BenchmarkReceive(b *testing.B) {
+	mesh := meshtest.New(b)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Exempt = acl.Open, []string{string(chris.ID)} })
+	bodies := make([][]byte, b.N)
+	for i := range bodies {
+		bodies[i] = chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for _, body := range bodies {
+		if out, err := sarah.Receive(b.Context(), body); err != nil || out.Status != http.StatusOK {
+			b.Fatalf("Receive = %d, %v", out.Status, err)
+		}
+	}
+}
+
+// BenchmarkSend measures the unit that puts a message of ours into its conversation and the outbox.
+func BenchmarkSend(b *testing.B) {
+	mesh := meshtest.New(b)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", open)
+	sarah.Stop()
+	payload, err := wire.Parse([]byte(hello))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		sent, err := sarah.Send(b.Context(), node.Outgoing{To: chris.ID, Intent: wire.Deliver, Payload: payload, Via: "owner"}, 0)
+		if err != nil || sent.State != node.SendQueued {
+			b.Fatalf("Send = %+v, %v", sent, err)
+		}
+	}
+}
