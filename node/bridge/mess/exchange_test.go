@@ -297,55 +297,45 @@ func TestDecline(t *testing.T) {
 
 // Deadlines and schedules; the clock of the bubble makes days of milliseconds (MESS-31, MESS-32).
 func TestTime(t *testing.T) {
-	l := newLab(t)
-	l.executor("bob")
-	now := time.Now()
-	at := func(d time.Duration) string { return "'" + wire.FormatTime(now.Add(d)) + "'" }
-	soon := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
-	both := l.request("agent", "{intent: x, needed_by: "+at(time.Hour)+", constraints: {timing: {expires: 1s}}}")
-	if d := l.thread(both).Deadline.Sub(now); d < 50*time.Minute {
-		t.Errorf("deadline is in %v: needed_by must beat expires", d)
-	}
-	claimed := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
-	held := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
-	l.status("bob", claimed, "claimed")
-	l.status("bob", held, "held, reason: lunch")
-	later := l.request("agent", "{intent: x, constraints: {timing: {not_before: "+at(time.Second)+"}}}")
-	l.want(later, thread.Waiting)
-	l.refuse(404, "bob", "- status: {re: "+later+", code: claimed}")
-	if _, err := l.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	l.want(soon, thread.Received)
-	waitUntil(t, now.Add(1100*time.Millisecond))
-	if _, err := l.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if th := l.want(soon, thread.Expired); th.Expired != "received" {
-		t.Errorf("stage = %q", th.Expired)
-	}
-	if th := l.want(held, thread.Expired); th.Expired != "held" {
-		t.Errorf("stage = %q", th.Expired)
-	}
-	l.want(both, thread.Received)
-	l.want(claimed, thread.Claimed)
-	l.want(later, thread.Received)
-	l.refuse(409, "bob", "- status: {re: "+held+", code: in_progress}")
-	for _, bad := range []string{"tomorrow", "2026-01-31T10:00:00", "1h1d", "-1h", "PT", "P", "1", "99999999d"} {
-		l.refuse(400, "agent", "- request: {intent: x, constraints: {timing: {expires: '"+bad+"'}}}")
-	}
-}
-
-// waitUntil blocks until the wall clock has reached a time: what is due then is due for the store as well.
-func waitUntil(t *testing.T, at time.Time) {
-	t.Helper()
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-t.Context().Done():
-		t.Fatal("the test ended")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		l.executor("bob")
+		now := time.Now()
+		at := func(d time.Duration) string { return "'" + wire.FormatTime(now.Add(d)) + "'" }
+		soon := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
+		both := l.request("agent", "{intent: x, needed_by: "+at(time.Hour)+", constraints: {timing: {expires: 1s}}}")
+		if d := l.thread(both).Deadline.Sub(now); d < 50*time.Minute {
+			t.Errorf("deadline is in %v: needed_by must beat expires", d)
+		}
+		claimed := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
+		held := l.request("agent", "{intent: x, constraints: {timing: {expires: 1s}}}")
+		l.status("bob", claimed, "claimed")
+		l.status("bob", held, "held, reason: lunch")
+		later := l.request("agent", "{intent: x, constraints: {timing: {not_before: "+at(time.Second)+"}}}")
+		l.want(later, thread.Waiting)
+		l.refuse(404, "bob", "- status: {re: "+later+", code: claimed}")
+		if _, err := l.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l.want(soon, thread.Received)
+		time.Sleep(1100 * time.Millisecond)
+		if _, err := l.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if th := l.want(soon, thread.Expired); th.Expired != "received" {
+			t.Errorf("stage = %q", th.Expired)
+		}
+		if th := l.want(held, thread.Expired); th.Expired != "held" {
+			t.Errorf("stage = %q", th.Expired)
+		}
+		l.want(both, thread.Received)
+		l.want(claimed, thread.Claimed)
+		l.want(later, thread.Received)
+		l.refuse(409, "bob", "- status: {re: "+held+", code: in_progress}")
+		for _, bad := range []string{"tomorrow", "2026-01-31T10:00:00", "1h1d", "-1h", "PT", "P", "1", "99999999d"} {
+			l.refuse(400, "agent", "- request: {intent: x, constraints: {timing: {expires: '"+bad+"'}}}")
+		}
+	})
 }
 
 // A response is taken for 24 hours after the end, to the second (MESS-39).
