@@ -34,7 +34,7 @@ func (n *Node) ownerStatus(c echo.Context) error {
 	if err != nil {
 		return ownerError(err)
 	}
-	outbox := n.outbox.counts()
+	outbox := n.outbox.Counts()
 	if outbox["queued"] == 0 { // what waits in the store where nothing delivers
 		outbox["queued"], err = count(func(after string, limit int) (int, string, error) {
 			page, next, err := n.Outbox(ctx, SendQueued, after, limit)

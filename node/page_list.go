@@ -91,7 +91,7 @@ func page[T any](found []T, id func(T) string) (out listed[T]) {
 	return out
 }
 
-// millis and micros are the stamps of ids, see newItemID and outbox.newID.
+// millis and micros are the stamps of ids, see newItemID and outbox.Scheduler.NewID.
 func millis(t time.Time) string { return fmt.Sprintf("%012x", t.UnixMilli()) }
 func micros(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 

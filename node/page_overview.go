@@ -37,7 +37,7 @@ func (p *pages) showOverview(c echo.Context) error {
 	view := overviewView{
 		AgentID: string(id.Card.ID), Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Mode: n.mode(), Paused: n.Paused(), Started: n.started, Store: n.storeState(ctx),
-		Asks: capped(n.waitingAsks(ctx)), Items: capped(n.waitingItems(ctx)), Queued: n.outbox.counts()["queued"],
+		Asks: capped(n.waitingAsks(ctx)), Items: capped(n.waitingItems(ctx)), Queued: n.outbox.Counts()["queued"],
 		Listings: n.Listings(), Refusals: n.Refusals(),
 	}
 	told, err := n.notices.Status(ctx, time.Now())

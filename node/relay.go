@@ -198,7 +198,7 @@ func (n *Node) sendAnswer(ctx context.Context, raw []byte, now time.Time) error 
 		return err
 	}
 	letter := Letter{
-		ID: n.outbox.newID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
+		ID: n.outbox.NewID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
 		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: true, Raw: raw, Signer: n.fingerprint(),
 		Fetchable: true,
 	}
