@@ -56,6 +56,12 @@ func Bool(b bool) Value {
 	return Value{kind: False}
 }
 
+// Field returns a member for [Obj].
+func Field(key string, v Value) Member { return Member{Key: key, Value: v} }
+
+// TextField returns a member for [Obj] whose value is a text.
+func TextField(key, text string) Member { return Member{Key: key, Value: Text(text)} }
+
 // Obj returns an object with these members in this order. Keys must differ and be UTF-8.
 func Obj(members ...Member) Value { return Value{kind: Object, kids: slices.Clone(members)} }
 

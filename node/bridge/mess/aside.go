@@ -161,7 +161,7 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 	if err != nil {
 		return wire.Value{}, ignoreMissing(err)
 	}
-	reason := wire.Member{Key: "reason", Value: wire.Text(a.Payload.GetStr("reason"))}
+	reason := wire.TextField("reason", a.Payload.GetStr("reason"))
 	whenever := func(s string) bool { _, ok := thread.TimeOrSpan(s, time.Now()); return ok }
 	code, more := thread.Held, []wire.Member{reason}
 	switch eta := a.Payload.GetStr("estimated_response"); {
@@ -170,15 +170,15 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 	case a.Payload.GetStr("action") != wire.ActionPending:
 		code = closeCode(t, string(a.From), a.Payload)
 	case whenever(eta):
-		more = append(more, wire.Member{Key: "resume_eta", Value: wire.Text(eta)})
+		more = append(more, wire.TextField("resume_eta", eta))
 	}
 	if code == "" {
 		return wire.Value{}, nil
 	}
 	body := wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}, {Key: "code", Value: wire.Text(string(code))}}, more...)...)
 	return wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text(a.Payload.GetStr("action"))},
-		wire.Member{Key: "mess", Value: thread.Block{{Type: "status", Body: body}}.Tree()}), nil
+		wire.TextField("action", a.Payload.GetStr("action")),
+		wire.Field("mess", thread.Block{{Type: "status", Body: body}}.Tree())), nil
 }
 
 // closeCode is what a close without a block means for a thread that a peer was offered; "" where it means nothing.

@@ -73,7 +73,7 @@ func TestAsidesWaitLonger(t *testing.T) {
 			body := "- status: {re: " + claim("am_loud") + ", code: delegated, delegated_to: carol}"
 			if err := l.records.Apply(t.Context(), b.Aside(bridge.Inbound{
 				Peer: "am_loud", MessageID: wire.MessageID(fmt.Sprint("msg_", i)), ConvID: "conv_1", Intent: Intent,
-				Payload: wire.Obj(wire.Member{Key: "mess", Value: mustParse(t, body).Tree()}),
+				Payload: wire.Obj(wire.Field("mess", mustParse(t, body).Tree())),
 			}), time.Now()); err != nil {
 				t.Fatal(err)
 			}

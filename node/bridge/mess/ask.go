@@ -34,7 +34,7 @@ func (b *Bridge) question(ctx context.Context, kind string, t *thread.Thread, mo
 	more.Ref, more.Requester, more.Status, more.Executor, more.Serial = t.Ref, t.Requester, string(t.Status), t.Holder, t.Serial
 	more.Intent, more.Said = t.Intent, delivered(t.Ref, m.Mess)
 	if len(more.Said.JSON()) > maxTask {
-		more.Said = wire.Obj(wire.Member{Key: "shortened", Value: wire.Bool(true)})
+		more.Said = wire.Obj(wire.Field("shortened", wire.Bool(true)))
 	}
 	return b.open(kind, about(t.Ref), more, title, time.Now()), nil
 }
@@ -98,7 +98,7 @@ func (b *Bridge) askRegistration(r Registration) ([]store.Change, error) {
 	for i, c := range r.Capabilities[:n] {
 		ids[i] = c.ID
 	}
-	said := wire.Obj(wire.Member{Key: "capabilities", Value: wire.Texts(ids)})
+	said := wire.Obj(wire.Field("capabilities", wire.Texts(ids)))
 	if more := len(r.Capabilities) - n; more > 0 {
 		said = said.With("more", wire.Int(int64(more)))
 	}

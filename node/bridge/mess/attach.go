@@ -69,7 +69,7 @@ func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 		if c.Len() == 1 {
 			kind := c.Members()[0].Key
 			if moved, ok := t.moveOut(th, kind, c.At(0), i); ok {
-				elems[i] = wire.Obj(wire.Member{Key: kind, Value: moved})
+				elems[i] = wire.Obj(wire.Field(kind, moved))
 			}
 		}
 	}
@@ -144,8 +144,8 @@ func (a Attachment) record(ref string) store.Record {
 // tree is the stored form.
 func (a Attachment) tree(name string) wire.Value {
 	v := wire.Obj(
-		wire.Member{Key: "file", Value: wire.Text(a.Name)}, wire.Member{Key: "mime", Value: wire.Text(a.Mime)},
-		wire.Member{Key: "size", Value: wire.Int(int64(a.Size))},
+		wire.TextField("file", a.Name), wire.TextField("mime", a.Mime),
+		wire.Field("size", wire.Int(int64(a.Size))),
 	)
 	if name != "" {
 		v = v.With("name", wire.Text(name))

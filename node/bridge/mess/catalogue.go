@@ -170,7 +170,7 @@ func (x *Exchange) restoreMeta(ctx context.Context, now time.Time) error {
 func capabilityList(list []Capability) wire.Value {
 	out := make([]wire.Value, len(list))
 	for i, c := range list {
-		out[i] = wire.Obj(wire.Member{Key: "id", Value: wire.Text(c.ID)}, wire.Member{Key: "description", Value: wire.Text(c.Description)})
+		out[i] = wire.Obj(wire.TextField("id", c.ID), wire.TextField("description", c.Description))
 		if len(c.Tags) > 0 {
 			out[i] = out[i].With("tags", wire.Texts(c.Tags))
 		}

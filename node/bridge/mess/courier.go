@@ -188,7 +188,7 @@ func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n Notice, done 
 // one word of who asks.
 func (b *Bridge) takeBack(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
 	p := t.Peers[to]
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(cmp.Or(p.Name, t.Ref))})
+	body := wire.Obj(wire.TextField("re", cmp.Or(p.Name, t.Ref)))
 	why := "somebody else has taken it"
 	switch {
 	case t.Status == thread.Cancelled:
@@ -201,7 +201,7 @@ func (b *Bridge) takeBack(ctx context.Context, t *thread.Thread, to string, done
 	}
 	_, err := b.cfg.Sender.SendLetter(ctx, Letter{
 		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
-		Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("cancel")}, wire.Member{Key: "mess", Value: thread.Block{{Type: "cancel", Body: body}}.Tree()}),
+		Payload: wire.Obj(wire.TextField("action", "cancel"), wire.Field("mess", thread.Block{{Type: "cancel", Body: body}}.Tree())),
 	})
 	return err
 }
@@ -211,7 +211,7 @@ func closedKey(to, conv string) string { return "closed/" + idKey(to, conv) }
 
 // late is a response after the close: a conversation of its own (MESS-39).
 func (l Letter) late(last wire.MessageID) Letter {
-	meta := wire.Obj(wire.Member{Key: "mess_conversation", Value: wire.Text(string(l.Conv))})
+	meta := wire.Obj(wire.TextField("mess_conversation", string(l.Conv)))
 	if last != "" {
 		meta = meta.With("in_reply_to", wire.Text(string(last)))
 	}
@@ -219,8 +219,8 @@ func (l Letter) late(last wire.MessageID) Letter {
 	responses := slices.DeleteFunc(slices.Collect(list.Elems()), func(e wire.Value) bool { return e.Members()[0].Key != "response" })
 	l.Conv, l.Records = wire.NewConversationID(), nil
 	l.Payload = wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("response")}, wire.Member{Key: "mess", Value: wire.Arr(responses...)},
-		wire.Member{Key: "metadata", Value: meta})
+		wire.TextField("action", "response"), wire.Field("mess", wire.Arr(responses...)),
+		wire.Field("metadata", meta))
 	return l
 }
 
@@ -302,15 +302,15 @@ func (b *Bridge) resolvers() {
 		if yes {
 			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1) // none: it was asked before questions named one
 		}
-		return act(ctx, thread.Entry{Type: "reply", Body: re(body.Ref, wire.Member{Key: "confirm", Value: wire.Bool(yes)})}, opts)
+		return act(ctx, thread.Entry{Type: "reply", Body: re(body.Ref, wire.Field("confirm", wire.Bool(yes)))}, opts)
 	}))
 	b.cfg.Asks.Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		code := thread.Received
 		if !yes {
 			code = thread.Declined
 		}
-		err := act(ctx, thread.Entry{Type: "status", Body: re(body.Ref, wire.Member{Key: "code", Value: wire.Text(string(code))},
-			wire.Member{Key: "reason", Value: wire.Text("the owner decided")})}, Options{Records: changes})
+		err := act(ctx, thread.Entry{Type: "status", Body: re(body.Ref, wire.TextField("code", string(code)),
+			wire.TextField("reason", "the owner decided"))}, Options{Records: changes})
 		if err == nil && yes {
 			err = b.x.reoffer(ctx, body.Ref)
 		}

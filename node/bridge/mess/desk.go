@@ -154,7 +154,7 @@ func (b *Bridge) task(ctx context.Context, t *thread.Thread) (bridge.Task, error
 	task.Turn, task.Intent = turnOf(t), Intent
 	task.Taken = n == "0" && t.Holder == thread.OwnerID
 	task.Peer, task.Name, task.Proof = senderOf(t, from)
-	task.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionIn(m.Mess))}, wire.Member{Key: "ref", Value: wire.Text(t.Ref)})
+	task.Payload = wire.Obj(wire.TextField("action", actionIn(m.Mess)), wire.TextField("ref", t.Ref))
 	if kind == turnAnswer {
 		task.Payload = task.Payload.With("questions", t.QuestionTree())
 	}
@@ -208,7 +208,7 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 // "decline" to an offer; {"answers": {field: text}} to questions; or a text, which is the result, or the answer.
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
-	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
+	re := wire.Obj(wire.TextField("re", t.Ref))
 	entry := func(kind string, more ...wire.Member) (thread.Block, error) {
 		body := re
 		for _, m := range more {
@@ -226,13 +226,13 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	case kind == turnSuggestion && (action == "accept" || action == "decline"):
 		more := []wire.Member{{Key: "accept", Value: wire.Bool(action == "accept")}}
 		if reason := a.Payload.GetStr("reason"); reason != "" {
-			more = append(more, wire.Member{Key: "reason", Value: wire.Text(reason)})
+			more = append(more, wire.TextField("reason", reason))
 		}
 		return entry("reply", more...)
 	case kind == turnWork && (action == "accept" || action == "claim"):
 		more := []wire.Member{{Key: "code", Value: wire.Text(string(thread.Claimed))}}
 		if eta, ok := a.Payload.Get("eta"); ok {
-			more = append(more, wire.Member{Key: "eta", Value: eta})
+			more = append(more, wire.Field("eta", eta))
 		}
 		return entry("status", more...)
 	case kind == turnWork && action == "decline":
@@ -240,13 +240,13 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 		if reason == "" {
 			reason = "the owner declined"
 		}
-		return entry("status", wire.Member{Key: "code", Value: wire.Text(string(thread.Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+		return entry("status", wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
 	case kind == turnWork && text != "":
-		return entry("response", wire.Member{Key: "content", Value: wire.Arr(wire.Text(text))})
+		return entry("response", wire.Field("content", wire.Arr(wire.Text(text))))
 	case kind == turnAnswer && several:
-		return entry("reply", wire.Member{Key: "answers", Value: answers})
+		return entry("reply", wire.Field("answers", answers))
 	case kind == turnAnswer && text != "":
-		return entry("answer", wire.Member{Key: "value", Value: wire.Text(text)})
+		return entry("answer", wire.TextField("value", text))
 	}
 	return nil, thread.Bad("", explainTurn(t, kind))
 }

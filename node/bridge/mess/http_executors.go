@@ -70,8 +70,8 @@ func (r *call) registerExecutor() error {
 		text += "; it works when the owner has approved the registration"
 	}
 	return r.tree(http.StatusCreated, wire.Obj(
-		wire.Member{Key: "executor_id", Value: wire.Text(reg.ID)}, wire.Member{Key: "api_key", Value: wire.Text(key)},
-		wire.Member{Key: "message", Value: wire.Text(text)}))
+		wire.TextField("executor_id", reg.ID), wire.TextField("api_key", key),
+		wire.TextField("message", text)))
 }
 
 func (r *call) executors() error {
@@ -92,9 +92,9 @@ func (r *call) executors() error {
 			seen = thread.TimeText(at)
 		}
 		v := wire.Obj(
-			wire.Member{Key: "id", Value: wire.Text(c.ID)}, wire.Member{Key: "display_name", Value: name},
-			wire.Member{Key: "capabilities", Value: needsTree(c.Capabilities)},
-			wire.Member{Key: "last_seen", Value: seen}, wire.Member{Key: "created_at", Value: thread.TimeText(c.Created)},
+			wire.TextField("id", c.ID), wire.Field("display_name", name),
+			wire.Field("capabilities", needsTree(c.Capabilities)),
+			wire.Field("last_seen", seen), wire.Field("created_at", thread.TimeText(c.Created)),
 		)
 		if r.who.Owner {
 			v = v.With("availability", wire.Text(availability(c.Executor)))
@@ -105,7 +105,7 @@ func (r *call) executors() error {
 		}
 		list = append(list, v)
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "executors", Value: wire.Arr(list...)}))
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("executors", wire.Arr(list...))))
 }
 
 func (r *call) patchExecutor() error {
@@ -122,7 +122,7 @@ func (r *call) patchExecutor() error {
 		return err
 	}
 	return r.tree(http.StatusOK, wire.Obj(
-		wire.Member{Key: "executor_id", Value: wire.Text(id)}, wire.Member{Key: "updated", Value: wire.Bool(true)}))
+		wire.TextField("executor_id", id), wire.Field("updated", wire.Bool(true))))
 }
 
 // approve is the owner's word on a registration that waits.
@@ -139,7 +139,7 @@ func (r *call) approve() error {
 		return err
 	}
 	return r.tree(http.StatusOK, wire.Obj(
-		wire.Member{Key: "executor_id", Value: wire.Text(r.path[1])}, wire.Member{Key: "updated", Value: wire.Bool(true)}))
+		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
 }
 
 func (r *call) capabilities() error {
@@ -147,7 +147,7 @@ func (r *call) capabilities() error {
 		return err
 	}
 	list := capabilityList(r.x.Available(r.c.QueryParams()["tag"]))
-	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "capabilities", Value: list}))
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("capabilities", list)))
 }
 
 // addCapabilities is the owner's: a YAML stream or JSON.
@@ -163,7 +163,7 @@ func (r *call) addCapabilities() error {
 	if err := r.x.AddCapabilities(r.c.Request().Context(), list); err != nil {
 		return err
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "added", Value: wire.Int(int64(len(list)))}))
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("added", wire.Int(int64(len(list))))))
 }
 
 func (r *call) routing() error {
@@ -174,7 +174,7 @@ func (r *call) routing() error {
 	for _, rule := range r.x.crew.routing() {
 		rules = append(rules, rule.Tree())
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "rules", Value: wire.Arr(rules...)}))
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("rules", wire.Arr(rules...))))
 }
 
 func (r *roster) routing() []thread.Rule {

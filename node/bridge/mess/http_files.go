@@ -57,10 +57,10 @@ func (r *call) importThreads() error {
 	}
 	list := make([]wire.Value, len(threads))
 	for i, t := range threads {
-		list[i] = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "status", Value: wire.Text(t.Status.Rest())})
+		list[i] = wire.Obj(wire.TextField("ref", t.Ref), wire.TextField("status", t.Status.Rest()))
 	}
 	return r.tree(http.StatusCreated, wire.Obj(
-		wire.Member{Key: "imported", Value: wire.Int(int64(len(threads)))}, wire.Member{Key: "threads", Value: wire.Arr(list...)}))
+		wire.Field("imported", wire.Int(int64(len(threads)))), wire.Field("threads", wire.Arr(list...))))
 }
 
 // importFiles reads the body of an import: YAML, {content} or {files: [{name, content}]} of one thread.
@@ -106,12 +106,12 @@ func (r *call) export() error {
 	if err != nil {
 		return err
 	}
-	out := wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)})
+	out := wire.Obj(wire.TextField("ref", t.Ref))
 	switch r.c.QueryParam("format") {
 	case "v2":
 		var files []wire.Value
 		for _, f := range thread.ThreadFiles(t, messages) {
-			files = append(files, wire.Obj(wire.Member{Key: "name", Value: wire.Text(f.Name)}, wire.Member{Key: "content", Value: wire.Text(f.Content)}))
+			files = append(files, wire.Obj(wire.TextField("name", f.Name), wire.TextField("content", f.Content)))
 		}
 		out = out.With("format", wire.Text("v2")).With("files", wire.Arr(files...))
 		if r.who.Owner { // who takes the whole folder of the thread along

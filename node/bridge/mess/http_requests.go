@@ -44,7 +44,7 @@ func (r *call) list() error {
 	for i, s := range page.Threads {
 		list[i] = s.tree()
 	}
-	out := wire.Obj(wire.Member{Key: "threads", Value: wire.Arr(list...)})
+	out := wire.Obj(wire.Field("threads", wire.Arr(list...)))
 	if page.Next.ref != "" {
 		out = out.With("next", wire.Text(page.Next.String()))
 	}
@@ -75,14 +75,14 @@ func (s Summary) tree() wire.Value {
 		holder = wire.Text(s.Holder)
 	}
 	return wire.Obj(
-		wire.Member{Key: "ref", Value: wire.Text(s.Ref)},
-		wire.Member{Key: "status", Value: wire.Text(s.Status.Rest())},
-		wire.Member{Key: "intent", Value: wire.Text(s.Intent)},
-		wire.Member{Key: "requestor_id", Value: wire.Text(s.Requester)},
-		wire.Member{Key: "executor_id", Value: holder},
-		wire.Member{Key: "priority", Value: wire.Text(s.Priority)},
-		wire.Member{Key: "created_at", Value: thread.TimeText(s.Created)},
-		wire.Member{Key: "updated_at", Value: thread.TimeText(s.Updated)},
+		wire.TextField("ref", s.Ref),
+		wire.TextField("status", s.Status.Rest()),
+		wire.TextField("intent", s.Intent),
+		wire.TextField("requestor_id", s.Requester),
+		wire.Field("executor_id", holder),
+		wire.TextField("priority", s.Priority),
+		wire.Field("created_at", thread.TimeText(s.Created)),
+		wire.Field("updated_at", thread.TimeText(s.Updated)),
 	)
 }
 
@@ -133,7 +133,7 @@ func (r *call) create() error {
 // standing answers with where a thread stands.
 func (r *call) standing(status int, res Result) error {
 	return r.tree(status, wire.Obj(
-		wire.Member{Key: "ref", Value: wire.Text(res.ref)}, wire.Member{Key: "status", Value: wire.Text(res.status.Rest())}))
+		wire.TextField("ref", res.ref), wire.TextField("status", res.status.Rest())))
 }
 
 // requestMembers are the fields of a request (MESS-12 to MESS-15); anything else in a create is ignored.
@@ -178,7 +178,7 @@ func (r *call) show() error {
 		view = view.With("serial", wire.Int(int64(t.Serial)))
 	}
 	r.c.Response().Header().Set("ETag", tag(t))
-	return r.tree(http.StatusOK, wire.Obj(wire.Member{Key: "thread", Value: view}))
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("thread", view)))
 }
 
 // tag is the entity tag of a thread: it names the newest message.
@@ -232,7 +232,7 @@ func threadView(t *thread.Thread, messages []thread.Message) wire.Value {
 
 func messageView(from string, at time.Time, mess wire.Value) wire.Value {
 	return wire.Obj(
-		wire.Member{Key: "from", Value: wire.Text(from)}, wire.Member{Key: "ts", Value: thread.TimeText(at)}, wire.Member{Key: "mess", Value: mess})
+		wire.TextField("from", from), wire.Field("ts", thread.TimeText(at)), wire.Field("mess", mess))
 }
 
 // delivered writes attachments as they are fetched: {resource: content://thread/file, mime, size} (MESS-10).
@@ -246,7 +246,7 @@ func delivered(ref string, v wire.Value) wire.Value {
 		return wire.Arr(elems...)
 	case wire.Object:
 		if file := v.GetStr("file"); file != "" && thread.AttachmentName.MatchString(file) {
-			return wire.Obj(wire.Member{Key: "resource", Value: wire.Text("content://" + ref + "/" + file)}).
+			return wire.Obj(wire.TextField("resource", "content://"+ref+"/"+file)).
 				With("mime", first2(v.Get("mime"))).With("size", first2(v.Get("size")))
 		}
 		members := slices.Clone(v.Members())
@@ -351,7 +351,7 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	case word == "":
 		code = t.Status
 	}
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(code))})
+	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(code)))
 	if message != "" {
 		body = body.With("message", wire.Text(message))
 		if code == thread.Cancelled || code == thread.Declined || code == thread.Failed {

@@ -166,7 +166,7 @@ func TestKeys(t *testing.T) {
 	s.want(409, "", "POST", "register", `{"executor_id":"alice"}`)
 	s.want(404, "", "POST", "/api/v1/exchanges/other/register", `{"executor_id":"carl"}`)
 	for _, id := range []string{"", "-a", "a b", "owner", "Exchange", "am_abc", "../x", strings.Repeat("a", 65), "ü"} {
-		s.want(400, "", "POST", "register", string(wire.Obj(wire.Member{Key: "executor_id", Value: wire.Text(id)}).JSON()))
+		s.want(400, "", "POST", "register", string(wire.Obj(wire.TextField("executor_id", id)).JSON()))
 	}
 	rec, err := s.records.Get(t.Context(), nsExecutors, "alice", time.Now())
 	if err != nil || bytes.Contains(rec.Body, []byte(key)) || !bytes.Contains(rec.Body, []byte(hashKey(key))) {

@@ -3,11 +3,12 @@ package mess
 import (
 	"cmp"
 	"container/heap"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // entry is what is kept of a thread in memory: enough to list, to find and to wake it, never its text.

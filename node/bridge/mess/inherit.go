@@ -51,11 +51,11 @@ func (t *tx) whole(ctx context.Context, th *thread.Thread) (wire.Value, error) {
 			t.own = map[string]ownFile{}
 		}
 		t.own[uri] = ownFile{mime: a.Mime, data: a.Data, copied: true}
-		form := wire.Obj(wire.Member{Key: "uri", Value: wire.Text(uri)})
+		form := wire.Obj(wire.TextField("uri", uri))
 		if name, ok := c.At(0).Get("name"); ok {
 			form = form.With("name", name)
 		}
-		elems[i] = wire.Obj(wire.Member{Key: c.Members()[0].Key, Value: form})
+		elems[i] = wire.Obj(wire.Field(c.Members()[0].Key, form))
 	}
 	return body.With("context", wire.Arr(elems...)), nil
 }
@@ -147,14 +147,14 @@ func united(requests []wire.Value) wire.Value {
 		limits = limits.With("location", places[0])
 	} else {
 		for _, at := range places {
-			lists["context"] = append(lists["context"], wire.Obj(wire.Member{Key: "location", Value: at}))
+			lists["context"] = append(lists["context"], wire.Obj(wire.Field("location", at)))
 		}
 	}
 	if precision >= 0 {
 		out = out.With("precision", wire.Text(thread.Precisions[precision]))
 	}
 	if urgency >= 0 {
-		limits = limits.With("timing", wire.Obj(wire.Member{Key: "urgency", Value: wire.Text(thread.Urgencies[urgency])}))
+		limits = limits.With("timing", wire.Obj(wire.TextField("urgency", thread.Urgencies[urgency])))
 	}
 	for _, key := range []string{"context", "response_hint"} {
 		if len(lists[key]) > 0 {

@@ -53,8 +53,8 @@ func (r *call) giveKey() error {
 		return err
 	}
 	return r.tree(http.StatusCreated, wire.Obj(
-		wire.Member{Key: "executor_id", Value: wire.Text(r.path[1])}, wire.Member{Key: "api_key", Value: wire.Text(key)},
-		wire.Member{Key: "message", Value: wire.Text("keep the key: it is shown this once; the one before works no more")}))
+		wire.TextField("executor_id", r.path[1]), wire.TextField("api_key", key),
+		wire.TextField("message", "keep the key: it is shown this once; the one before works no more")))
 }
 
 func (r *call) takeKey() error {
@@ -67,5 +67,5 @@ func (r *call) takeKey() error {
 		return err
 	}
 	return r.tree(http.StatusOK, wire.Obj(
-		wire.Member{Key: "executor_id", Value: wire.Text(r.path[1])}, wire.Member{Key: "updated", Value: wire.Bool(true)}))
+		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
 }

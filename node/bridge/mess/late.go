@@ -2,9 +2,10 @@ package mess
 
 import (
 	"context"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"net/http"
 	"slices"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // What is left of a thread for who could once have claimed it: a claim that comes too late is told that another has it

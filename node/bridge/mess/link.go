@@ -206,7 +206,7 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 	if len(b) == 0 {
 		return bridge.Inbound{}, thread.Bad("MESS", "the block has no entry")
 	}
-	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(b))}, wire.Member{Key: "mess", Value: b.Tree()})
+	payload := wire.Obj(wire.TextField("action", actionOf(b)), wire.Field("mess", b.Tree()))
 	raw := b.Tree().JSON()
 	if len(raw) > wire.MaxMessage-8<<10 {
 		return bridge.Inbound{}, thread.TooLarge("the block is too large for a message")

@@ -17,7 +17,7 @@ import (
 
 // end ends our thread as its requester, of whom it was heard through a channel; changes go with it.
 func (b *Bridge) end(ctx context.Context, t *thread.Thread, channel, why string, changes []store.Change) error {
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "reason", Value: wire.Text(why)})
+	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("reason", why))
 	who := Actor{ID: t.Requester, Channel: channel}
 	_, err := b.x.Do(ctx, who, thread.Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
 	if thread.IsRefusal(err) { // it has ended
@@ -40,7 +40,7 @@ func (l *link) unask(ctx context.Context, k knownThread, why string) error {
 	if err != nil || !held {
 		return err
 	}
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "reason", Value: wire.Text(why)})
+	body := wire.Obj(wire.TextField("re", "last"), wire.TextField("reason", why))
 	if err := l.hand(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) { // else it was decided
 		return err
 	}

@@ -100,8 +100,8 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 		}
 	}
 	maker.next = part[maxKnown]
-	request := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
-	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Member{Key: "mess", Value: request.Tree()})}
+	request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
+	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
 	for range 2 { // the second time it is about the thread that is there
 		if err := l.deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.address().String(), Message: m}); err != nil {
 			t.Errorf("it cannot be remembered: %v", err)
@@ -134,7 +134,7 @@ func (b *maker) create(context.Context, string, wire.Value) (string, error) {
 
 // sized is a block that has n bytes as a list.
 func sized(n int) thread.Block {
-	b := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")}, wire.Member{Key: "x", Value: wire.Text("")})}}
+	b := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"), wire.TextField("x", ""))}}
 	b[0].Body = b[0].Body.With("x", wire.Text(strings.Repeat("x", n-len(b.Tree().JSON()))))
 	return b
 }

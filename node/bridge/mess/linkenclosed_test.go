@@ -78,7 +78,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 				content = append(content, entry)
 			}
 			_, err = s.home.Do(t.Context(), Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
-				wire.Member{Key: "re", Value: wire.Text(answer)}, wire.Member{Key: "content", Value: wire.Arr(content...)})}}, Options{})
+				wire.TextField("re", answer), wire.Field("content", wire.Arr(content...)))}}, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

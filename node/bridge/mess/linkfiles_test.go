@@ -200,8 +200,8 @@ type album struct {
 }
 
 func (b *album) view(context.Context, string) (remoteView, error) {
-	image := wire.Obj(wire.Member{Key: "image", Value: Attachment{Name: "att-001-image-x.png", Mime: "image/png", Size: 9}.tree("x.png")})
-	said := thread.Block{{Type: "response", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text("x")}, wire.Member{Key: "content", Value: wire.Arr(image)})}}
+	image := wire.Obj(wire.Field("image", Attachment{Name: "att-001-image-x.png", Mime: "image/png", Size: 9}.tree("x.png")))
+	said := thread.Block{{Type: "response", Body: wire.Obj(wire.TextField("re", "x"), wire.Field("content", wire.Arr(image)))}}
 	return remoteView{requester: "us", messages: []thread.Message{{Serial: 1, From: "bob", Mess: said.Tree()}}}, nil
 }
 
@@ -264,11 +264,11 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("alice", "{intent: look}")
 	image := func(n int) wire.Value {
-		return wire.Obj(wire.Member{Key: "image", Value: wire.Obj(wire.Member{Key: "resource", Value: wire.Text("content://x/att-001-image-" + strconv.Itoa(n) + ".png")})})
+		return wire.Obj(wire.Field("image", wire.Obj(wire.TextField("resource", "content://x/att-001-image-"+strconv.Itoa(n)+".png"))))
 	}
 	size := thread.MaxThread/2 - 10
 	for n := range 3 {
-		body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "answers", Value: wire.Obj(wire.Member{Key: "a", Value: wire.Text("b")})}, wire.Member{Key: "context", Value: wire.Arr(image(n))})
+		body := wire.Obj(wire.TextField("re", ref), wire.Field("answers", wire.Obj(wire.TextField("a", "b"))), wire.Field("context", wire.Arr(image(n))))
 		files := map[string]ownFile{"content://x/att-001-image-" + strconv.Itoa(n) + ".png": {name: "x.png", mime: "image/png", data: make([]byte, size)}}
 		l.status(thread.OwnerID, ref, "needs_input, questions: [{field: a, question: b?}]")
 		if _, err := l.Do(t.Context(), actor("alice"), thread.Block{{Type: "reply", Body: body}}, Options{Files: files}); err != nil {

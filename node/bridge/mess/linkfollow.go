@@ -159,7 +159,7 @@ func (l *link) shownState(ctx context.Context, v remoteView, k knownThread) (thr
 	if err != nil || t == nil || t.Status == v.status {
 		return nil, err
 	}
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(v.status))})
+	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(v.status)))
 	if v.holder != "" {
 		body = body.With("executor", wire.Text(v.holder))
 	}

@@ -135,7 +135,7 @@ func (r *restRemote) register(ctx context.Context, v remembered) (remembered, er
 		}
 	}
 	id := cmp.Or(r.as, v.ID, "agentmesh-"+strings.ToLower(rand.Text()[:8]))
-	body := wire.Obj(wire.Member{Key: "executor_id", Value: wire.Text(id)}, wire.Member{Key: "display_name", Value: wire.Text(id)})
+	body := wire.Obj(wire.TextField("executor_id", id), wire.TextField("display_name", id))
 	header := http.Header{"Accept": {"application/json"}, "Content-Type": {"application/json"}}
 	answer, err := r.plain(ctx, http.MethodPost, r.url(v.Exchange, "register"), body.JSON(), header, 64<<10)
 	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {

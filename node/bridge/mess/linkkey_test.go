@@ -156,8 +156,8 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		if status.State != bridge.LinkDown || !status.Retry.IsZero() || r.polls != 1 {
 			t.Errorf("after an hour the link is %+v with %d polls", status, r.polls)
 		}
-		request := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text("look")})}}
-		m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Member{Key: "mess", Value: request.Tree()})}
+		request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
+		m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
 		err := l.deliver(ctx, bridge.Delivery{ID: "a", Address: l.address().String(), Message: m})
 		if _, refused := saysNo(err); err == nil || refused || r.said != 0 {
 			t.Errorf("a message is tried %d times: %v", r.said, err)

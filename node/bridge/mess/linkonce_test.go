@@ -97,7 +97,7 @@ func TestLostAnswerThroughALink(t *testing.T) {
 func TestLostAnswerToARequestThroughALink(t *testing.T) {
 	a, d := newDeaf(t)
 	l := a.home.bridge.links[0]
-	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text("is the door open?")})
+	payload := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "is the door open?"))
 	delivery := func(id string) bridge.Delivery {
 		m := wire.Message{Payload: payload, Conversation: wire.ConversationID("conv_" + id)}
 		return bridge.Delivery{ID: id, Address: l.address().String(), Message: m}

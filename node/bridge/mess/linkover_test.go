@@ -17,7 +17,7 @@ import (
 // When a foreign thread is no longer ours to do.
 func TestOverThere(t *testing.T) {
 	end := func(code, reason string) []thread.Message {
-		body := wire.Obj(wire.Member{Key: "code", Value: wire.Text(code)}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+		body := wire.Obj(wire.TextField("code", code), wire.TextField("reason", reason))
 		return []thread.Message{{From: "carol"}, {From: "exchange", Mess: thread.Block{{Type: "status", Body: body}}.Tree()}}
 	}
 	free, working := &thread.Thread{Status: thread.Received}, &thread.Thread{Status: thread.Claimed, Holder: "bob"}

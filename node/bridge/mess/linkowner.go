@@ -121,11 +121,11 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 			return err
 		}
 		list = append(list, wire.Obj(
-			wire.Member{Key: "ref", Value: wire.Text(ref)}, wire.Member{Key: "status", Value: wire.Text(string(t.Status))},
-			wire.Member{Key: "sent", Value: wire.Bool(sent)},
-			wire.Member{Key: "later", Value: wire.Bool(!sent && t.Only == string(l.address().Pseudonym()) && t.Status.Open())}))
+			wire.TextField("ref", ref), wire.TextField("status", string(t.Status)),
+			wire.Field("sent", wire.Bool(sent)),
+			wire.Field("later", wire.Bool(!sent && t.Only == string(l.address().Pseudonym()) && t.Status.Open()))))
 	}
-	out := wire.Obj(wire.Member{Key: "MESS", Value: res.Answers.Tree()}, wire.Member{Key: "threads", Value: wire.Arr(list...)})
+	out := wire.Obj(wire.Field("MESS", res.Answers.Tree()), wire.Field("threads", wire.Arr(list...)))
 	status := http.StatusOK
 	if len(res.Created) > 0 {
 		status = http.StatusCreated

@@ -20,10 +20,10 @@ func (l *link) takePlain(ctx context.Context, from, ref, number string, b thread
 	if text == "" {
 		return nil // what is known of the thread is remembered with the next word, or its end
 	}
-	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("answer")}, wire.Member{Key: "answer", Value: wire.Text(text)})
+	payload := wire.Obj(wire.TextField("action", "answer"), wire.TextField("answer", text))
 	if k.Intent == wire.Deliver {
-		payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")},
-			wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})})
+		payload = wire.Obj(wire.TextField("action", "deliver"),
+			wire.Field("message", wire.Obj(wire.TextField("body", text))))
 	}
 	if !all {
 		payload = payload.With("mess", b.Tree())
@@ -32,7 +32,7 @@ func (l *link) takePlain(ctx context.Context, from, ref, number string, b thread
 }
 
 func (l *link) acceptPlain(ctx context.Context, from, ref, number string, payload wire.Value, k knownThread) error {
-	said := thread.Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "code", Value: wire.Text(string(thread.InProgress))})}}
+	said := thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("code", string(thread.InProgress)))}}
 	in, err := l.inbound(thread.ExchangeID, ref+"/"+number, said)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k known
 	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
 		return nil
 	}
-	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)}, wire.Member{Key: "status", Value: wire.Text("completed")})
+	payload := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", "completed"))
 	if !done {
 		payload = payload.With("status", wire.Text("failed")).With("reason", wire.Text(string(v.status)))
 	}
@@ -82,7 +82,7 @@ func toAnswer(b thread.Block, ref string, k knownThread) thread.Block {
 	for i, e := range out {
 		if e.Type == "request" {
 			out[i] = thread.Entry{Type: "answer", Body: wire.Obj(
-				wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "value", Value: wire.Text(e.Body.GetStr("intent"))})}
+				wire.TextField("re", ref), wire.TextField("value", e.Body.GetStr("intent")))}
 		}
 	}
 	return out

@@ -15,8 +15,8 @@ import (
 // What the owner asks a peer of a link in plain words is answered in the inbox, and the answer closes the conversation; what
 // comes to nothing there closes it as failed.
 func TestPlainQuestionThroughALink(t *testing.T) {
-	ask := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text("Is the gate open?")})
-	say := wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")}, wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text("Is the gate open?")})})
+	ask := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "Is the gate open?"))
+	say := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "Is the gate open?"))))
 	result := `{"status":"completed","mess":[{"response":{"re":"last","content":["yes it is"]}}]}`
 	for name, c := range map[string]struct {
 		intent  wire.Intent
@@ -81,7 +81,7 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 	address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 	say := func(conv wire.ConversationID, text string) wire.ConversationID {
 		t.Helper()
-		payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("deliver")}, wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})})
+		payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))
 		sent, err := a.home.node.Send(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Conv: conv, Intent: wire.Deliver, Payload: payload, Via: "test"}, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func TestWaitForAnAnswerThroughALink(t *testing.T) {
 	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
 		w := begin(nil)
 		address := bridge.Address{Kind: Kind, Link: "town", Peer: thread.ExchangeID}
-		ask := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text("Is the gate open?")})
+		ask := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "Is the gate open?"))
 		answer := make(chan node.Sent, 1)
 		go func() {
 			sent, _ := w.home.node.SendForAnswer(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: wire.RequestInfo, Payload: ask, Via: "test"}, 30*time.Second)

@@ -32,7 +32,7 @@ func (b *board) view(_ context.Context, ref string) (remoteView, error) {
 	if err := b.fails[ref]; err != nil {
 		return remoteView{}, err
 	}
-	request := thread.Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text(ref)})}}
+	request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", ref))}}
 	return remoteView{messages: []thread.Message{{Serial: 1, From: "from-" + ref, Mess: request.Tree()}}}, nil
 }
 
@@ -175,8 +175,8 @@ func TestForeignRefsStayInTheirPlace(t *testing.T) {
 			var asked []string
 			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				asked = append(asked, r.Method+" "+r.RequestURI)
-				thread := wire.Obj(wire.Member{Key: "ref", Value: wire.Text(ref)})
-				good := wire.Obj(wire.Member{Key: "ref", Value: wire.Text("2026-01-01-001")})
+				thread := wire.Obj(wire.TextField("ref", ref))
+				good := wire.Obj(wire.TextField("ref", "2026-01-01-001"))
 				_, _ = w.Write(thread.With("threads", wire.Arr(thread, good)).JSON())
 			}))
 			defer srv.Close()

@@ -174,12 +174,12 @@ func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (
 
 // say is PATCH requests/{ref}. The block goes along unless a status says all of it.
 func (r *restRemote) say(ctx context.Context, once, ref string, b thread.Block) error {
-	body, code := wire.Obj(wire.Member{Key: "mess", Value: b.Tree()}), thread.Code("")
+	body, code := wire.Obj(wire.Field("mess", b.Tree())), thread.Code("")
 	for _, e := range b {
 		if e.Type == "cancel" { // public servers know it as a status
 			code = thread.Cancelled
 			if len(b) == 1 {
-				body = wire.Obj(wire.Member{Key: "message", Value: wire.Text(e.Body.GetStr("reason"))})
+				body = wire.Obj(wire.TextField("message", e.Body.GetStr("reason")))
 			}
 		}
 		if e.Type == "status" {
@@ -224,7 +224,7 @@ func (r *restRemote) patch(ctx context.Context, once, ref string, code thread.Co
 			return err
 		}
 	}
-	_, err = r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), wire.Obj(wire.Member{Key: "mess", Value: b.Tree()}))
+	_, err = r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), wire.Obj(wire.Field("mess", b.Tree())))
 	return err
 }
 

@@ -115,7 +115,7 @@ func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b
 	}
 	v, err := l.remote.view(ctx, ref)
 	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {
-		state := thread.Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(next))})}}
+		state := thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("re", ref), wire.TextField("code", string(next)))}}
 		err = l.remote.say(ctx, once+"-state", ref, state)
 		v.status = next
 	}
@@ -145,7 +145,7 @@ func (l *link) sayInTheirs(ctx context.Context, once, ref string, k knownThread,
 	}
 	if works {
 		if len(claim) == 0 {
-			claim = thread.Block{{Type: "status", Body: wire.Obj(wire.Member{Key: "re", Value: wire.Text(ref)}, wire.Member{Key: "code", Value: wire.Text(string(thread.Claimed))})}}
+			claim = thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("re", ref), wire.TextField("code", string(thread.Claimed)))}}
 		}
 		if lost, err := l.claim(ctx, once+"-claim", ref, k, claim); lost || err != nil {
 			return err
@@ -235,7 +235,7 @@ func (l *link) declined(ctx context.Context, conv, reason string, because error)
 	if _, ok := l.b.threadOf(ctx, l.pseudonym(thread.ExchangeID), conv); !ok {
 		return because
 	}
-	no := wire.Obj(wire.Member{Key: "re", Value: wire.Text("last")}, wire.Member{Key: "code", Value: wire.Text(string(thread.Declined))}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	no := wire.Obj(wire.TextField("re", "last"), wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
 	if err := l.hand(ctx, thread.ExchangeID, conv, "declined", thread.Entry{Type: "status", Body: no}); err != nil {
 		return errors.Join(because, err)
 	}
@@ -250,9 +250,8 @@ func outgoing(m wire.Message) (thread.Block, error) {
 		b, err := thread.FromTree(list)
 		return slices.DeleteFunc(b, func(e thread.Entry) bool { return e.Type == "ack" || e.Successor() != "" }), err
 	}
-	member := func(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
 	status := func(code thread.Code, more ...wire.Member) (thread.Block, error) {
-		return thread.Block{{Type: "status", Body: wire.Obj(append([]wire.Member{member("re", "last"), member("code", string(code))}, more...)...)}}, nil
+		return thread.Block{{Type: "status", Body: wire.Obj(append([]wire.Member{wire.TextField("re", "last"), wire.TextField("code", string(code))}, more...)...)}}, nil
 	}
 	text, about := "", ""
 	switch m.Action() {
@@ -264,14 +263,14 @@ func outgoing(m wire.Message) (thread.Block, error) {
 	case "request_human":
 		text = m.Payload.GetStr("reason")
 	case wire.ActionClose:
-		return status(thread.Declined, member("reason", m.Payload.GetStr("reason")))
+		return status(thread.Declined, wire.TextField("reason", m.Payload.GetStr("reason")))
 	case wire.ActionPending, wire.ActionReceived:
 		return nil, nil // to say held there is to claim, and nobody here has said yes
 	}
 	if text == "" {
 		return nil, errors.New("mess: a message of this kind cannot be said there")
 	}
-	body := wire.Obj(member("intent", text), wire.Member{Key: "response_hint", Value: wire.Texts([]string{"text"})})
+	body := wire.Obj(wire.TextField("intent", text), wire.Field("response_hint", wire.Texts([]string{"text"})))
 	if about != "" {
 		body = body.With("context", wire.Texts([]string{about}))
 	}

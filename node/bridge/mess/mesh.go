@@ -124,7 +124,7 @@ func pointUnknownAt(b thread.Block, x *Exchange, who, ref string) thread.Block {
 
 // ackPayload is the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
 func ackPayload(res Result) wire.Value {
-	v := wire.Obj(wire.Member{Key: "action", Value: wire.Text("ack")})
+	v := wire.Obj(wire.TextField("action", "ack"))
 	if ref, ok := res.ack(); ok {
 		v = v.With("ref", wire.Text(ref))
 	}
@@ -182,11 +182,11 @@ func (b *Bridge) letter(ctx context.Context, t *thread.Thread, to string, m thre
 	}).ForExchange(name)
 	l := Letter{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
-		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionOf(block))}, wire.Member{Key: "mess", Value: block.Tree()})
+		l.Payload = wire.Obj(wire.TextField("action", actionOf(block)), wire.Field("mess", block.Tree()))
 		return l, nil
 	}
 	if others := b.openIn(t); others { // the conversation goes on with the others
-		l.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("status")}, wire.Member{Key: "mess", Value: block.Tree()})
+		l.Payload = wire.Obj(wire.TextField("action", "status"), wire.Field("mess", block.Tree()))
 		return l, nil
 	}
 	if !slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "status" }) {
@@ -197,7 +197,7 @@ func (b *Bridge) letter(ctx context.Context, t *thread.Thread, to string, m thre
 		status = "completed"
 	}
 	l.Payload = wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)}, wire.Member{Key: "status", Value: wire.Text(status)})
+		wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 	if status == "failed" {
 		reason := string(t.Status)
 		if t.Status == thread.Declined && t.History[len(t.History)-1].By == thread.OwnerID {
@@ -238,7 +238,7 @@ func toForeignEnding(t *thread.Thread, b thread.Block, from string) thread.Block
 		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != thread.Cancelled || t.WasRefused()), code != thread.Cancelled && code != thread.Expired && code != thread.Superseded && (code != thread.Failed || t.Holder != ""):
 			continue
 		}
-		says, reason := thread.Declined, wire.Obj(wire.Member{Key: "type", Value: wire.Text(string(code))})
+		says, reason := thread.Declined, wire.Obj(wire.TextField("type", string(code)))
 		if t.Holder != "" {
 			says = thread.Failed
 		}
@@ -246,7 +246,7 @@ func toForeignEnding(t *thread.Thread, b thread.Block, from string) thread.Block
 			reason = reason.With("detail", wire.Text(why))
 		}
 		out[i] = thread.Entry{Type: "status", Body: wire.Obj(
-			wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(says))}, wire.Member{Key: "reason", Value: reason})}
+			wire.TextField("re", t.Ref), wire.TextField("code", string(says)), wire.Field("reason", reason))}
 	}
 	return out
 }
@@ -311,7 +311,7 @@ func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []st
 			pointConv(to, string(conv), ref))
 		_, err = b.cfg.Sender.SendLetter(ctx, Letter{
 			To: wire.AgentID(to), Address: address, Conv: conv, Intent: Intent, Records: records,
-			Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("request")}, wire.Member{Key: "mess", Value: block.Tree()}),
+			Payload: wire.Obj(wire.TextField("action", "request"), wire.Field("mess", block.Tree())),
 		})
 		if isConflict(err) {
 			continue

@@ -187,7 +187,7 @@ func TestReceivedAgainAfterACrash(t *testing.T) {
 	l := newLab(t)
 	dead := false
 	list := mustParse(t, "- request: {intent: come}\n- request: {id: b, intent: look}\n").Tree()
-	m := Incoming{From: "am_peer", Conv: "conv_1", ID: "msg_1", Payload: wire.Obj(wire.Member{Key: "mess", Value: list})}
+	m := Incoming{From: "am_peer", Conv: "conv_1", ID: "msg_1", Payload: wire.Obj(wire.Field("mess", list))}
 	receive := func(s store.Store) (wire.Value, error) {
 		t.Helper()
 		b, err := New(Config{Exchange: labOn(t, s).Exchange, Store: s})

@@ -2,12 +2,13 @@ package mess
 
 import (
 	"errors"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // ownFile is a file that a block names and that becomes one of the thread: the owner's, by file://, or one that lies with a

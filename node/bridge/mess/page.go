@@ -241,7 +241,7 @@ func (p *pages) act(c echo.Context) error {
 
 // block is what a form says, as MESS.
 func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
-	re := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)})
+	re := wire.Obj(wire.TextField("re", t.Ref))
 	said := strings.TrimSpace(c.FormValue("text"))
 	text := wire.Text(c.FormValue("text"))
 	status := func(code thread.Code, more ...wire.Member) (thread.Block, error) {
@@ -258,7 +258,7 @@ func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 	case "claim":
 		return status(thread.Claimed)
 	case "decline":
-		return status(thread.Declined, wire.Member{Key: "reason", Value: wire.Text(cmp.Or(said, "the owner declined"))})
+		return status(thread.Declined, wire.TextField("reason", cmp.Or(said, "the owner declined")))
 	case "fail", "giveback": // who took it on says why it is not done
 		if said == "" {
 			return nil, thread.Bad("text", "say why: whoever asked is told")
@@ -267,10 +267,10 @@ func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 		if c.FormValue("do") == "giveback" {
 			code = thread.Declined
 		}
-		return status(code, wire.Member{Key: "reason", Value: wire.Text(said)})
+		return status(code, wire.TextField("reason", said))
 	case "ask":
-		return status(thread.NeedsInput, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(
-			wire.Member{Key: "field", Value: wire.Text("answer")}, wire.Member{Key: "question", Value: text}))})
+		return status(thread.NeedsInput, wire.Field("questions", wire.Arr(wire.Obj(
+			wire.TextField("field", "answer"), wire.Field("question", text)))))
 	case "complete":
 		content, err := p.result(c, t)
 		return thread.Block{{Type: "response", Body: re.With("content", content)}}, err
@@ -317,7 +317,7 @@ func (p *pages) result(c echo.Context, t *thread.Thread) (wire.Value, error) {
 		return wire.Value{}, thread.Bad("text", "say what came of it, add a photo, or tick that there is nothing to say but that it is done")
 	}
 	if len(content) == 0 {
-		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))
+		content = append(content, wire.Obj(wire.Field("confirmation", wire.Bool(true))))
 	}
 	return wire.Arr(content...), nil
 }

@@ -63,10 +63,10 @@ func (p *pushes) channels(ctx context.Context, c *candidate, t *thread.Thread) {
 		case "ntfy":
 			body, kind = []byte(text), "text/plain"
 		case "slack", "google_chat":
-			body = wire.Obj(wire.Member{Key: "text", Value: wire.Text(text)}).JSON()
+			body = wire.Obj(wire.TextField("text", text)).JSON()
 		case "webhook":
-			body = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)}, wire.Member{Key: "intent", Value: wire.Text(t.Intent)},
-				wire.Member{Key: "priority", Value: wire.Text(t.Priority)}).JSON()
+			body = wire.Obj(wire.TextField("ref", t.Ref), wire.TextField("intent", t.Intent),
+				wire.TextField("priority", t.Priority)).JSON()
 		default:
 			continue
 		}

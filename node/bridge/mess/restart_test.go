@@ -141,7 +141,7 @@ func BenchmarkOpenThreads(b *testing.B) {
 		for range workers {
 			go func() {
 				for i := range work {
-					body := wire.Obj(wire.Member{Key: "intent", Value: wire.Text(fmt.Sprintf("request number %d", i))}, wire.Member{Key: "requires", Value: wire.Texts([]string{"knife"})})
+					body := wire.Obj(wire.TextField("intent", fmt.Sprintf("request number %d", i)), wire.Field("requires", wire.Texts([]string{"knife"})))
 					if _, err := l.Do(context.Background(), actor(fmt.Sprintf("agent%d", i%100)), thread.Block{{Type: "request", Body: body}}, Options{}); err != nil {
 						done <- err
 						return

@@ -2,9 +2,10 @@ package mess
 
 import (
 	"cmp"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"slices"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // Offer is one executor that a request is offered to. Who is not told may claim all the same (MESS-43).

@@ -86,8 +86,8 @@ func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, 
 	}
 	form := func(uri string) wire.Value {
 		return wire.Obj(
-			wire.Member{Key: "uri", Value: wire.Text(uri)}, wire.Member{Key: "name", Value: wire.Text(cmp.Or(stored.GetStr("name"), file))},
-			wire.Member{Key: "mime", Value: wire.Text(a.Mime)})
+			wire.TextField("uri", uri), wire.TextField("name", cmp.Or(stored.GetStr("name"), file)),
+			wire.TextField("mime", a.Mime))
 	}
 	if toFolder {
 		token, err := b.x.shareToken(ctx, ref, file)

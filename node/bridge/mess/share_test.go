@@ -32,7 +32,7 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 		content = append(content, entry)
 	}
 	_, err := away.Do(t.Context(), Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
-		wire.Member{Key: "re", Value: wire.Text(there)}, wire.Member{Key: "content", Value: wire.Arr(content...)})}}, Options{})
+		wire.TextField("re", there), wire.Field("content", wire.Arr(content...)))}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func (t *tx) original(ctx context.Context, th *thread.Thread) (wire.Value, error
 			return body, err
 		}
 	}
-	return wire.Obj(wire.Member{Key: "intent", Value: wire.Text(th.Intent)}), err
+	return wire.Obj(wire.TextField("intent", th.Intent)), err
 }
 
 // withRef adds a reference to the context of a request, which loses the client's id: that names the older thread.
@@ -81,7 +81,7 @@ func withRef(request wire.Value, refs ...string) wire.Value {
 	context, _ := request.Get("context")
 	entries := slices.Collect(context.Elems())
 	for _, ref := range refs {
-		entries = append(entries, wire.Obj(wire.Member{Key: "ref", Value: wire.Text(ref)}))
+		entries = append(entries, wire.Obj(wire.TextField("ref", ref)))
 	}
 	return request.Without("id").With("context", wire.Arr(entries...))
 }

@@ -115,7 +115,7 @@ func TestOwnerIsAskedAboutParts(t *testing.T) {
 	say := func(action, entry string) {
 		t.Helper()
 		said++
-		payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(action)}, wire.Member{Key: "mess", Value: mustParse(t, entry).Tree()})
+		payload := wire.Obj(wire.TextField("action", action), wire.Field("mess", mustParse(t, entry).Tree()))
 		_, err := away.bridge.Receive(t.Context(), Incoming{
 			From: home.node.ID(), Conv: "conv_parts", ID: wire.MessageID(fmt.Sprint("msg_", said)), Payload: payload,
 		})

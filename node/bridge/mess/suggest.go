@@ -12,8 +12,8 @@ func (b *Bridge) suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task 
 	task.Turn, task.Intent = turnOf(t), Intent
 	task.Peer, task.Name, task.Proof = senderOf(t, s.By)
 	task.Payload = wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("suggestion")}, wire.Member{Key: "ref", Value: wire.Text(t.Ref)},
-		wire.Member{Key: "intent", Value: wire.Text(wire.OneLine(t.Intent, 1000))})
+		wire.TextField("action", "suggestion"), wire.TextField("ref", t.Ref),
+		wire.TextField("intent", wire.OneLine(t.Intent, 1000)))
 	if list := (thread.Block{s.Entry()}).Tree(); len(list.JSON()) <= maxTask {
 		task.Payload = task.Payload.With("mess", list)
 	} else {

@@ -40,7 +40,7 @@ func (t *tx) finish() {
 			list[i] = list[i].With("ref", wire.Text(a.ref))
 		}
 		head = thread.Block{{Type: "ack", Body: wire.Obj(
-			wire.Member{Key: "requests", Value: wire.Arr(list...)}, wire.Member{Key: "received_at", Value: thread.TimeText(t.now)})}}
+			wire.Field("requests", wire.Arr(list...)), wire.Field("received_at", thread.TimeText(t.now)))}}
 	}
 	t.result.Answers = append(head, t.answers...)
 	t.result.Touched = t.order
@@ -48,8 +48,8 @@ func (t *tx) finish() {
 
 func ackOf(re, ref string, at time.Time) thread.Entry {
 	return thread.Entry{Type: "ack", Body: wire.Obj(
-		wire.Member{Key: "re", Value: wire.Text(re)},
-		wire.Member{Key: "ref", Value: wire.Text(ref)},
-		wire.Member{Key: "received_at", Value: thread.TimeText(at)},
+		wire.TextField("re", re),
+		wire.TextField("ref", ref),
+		wire.Field("received_at", thread.TimeText(at)),
 	)}
 }

@@ -98,7 +98,7 @@ func (t *tx) goOn(th *thread.Thread, s thread.Status, as string) {
 	if s.Delegated != "" {
 		words += ", with " + wire.OneLine(s.Delegated, 64)
 	}
-	t.say(th, th.StatusEntry(wire.Member{Key: "message", Value: wire.Text(words)}))
+	t.say(th, th.StatusEntry(wire.TextField("message", words)))
 }
 
 // goneOn says in words as which threads one goes on that was superseded or delegated there. Their refs mean nothing here, or

@@ -35,19 +35,19 @@ func (t *tx) query(ctx context.Context, e thread.Entry, path string) error {
 	var data wire.Value
 	switch q.Type {
 	case "capabilities":
-		data = wire.Obj(wire.Member{Key: "capabilities", Value: capabilityList(t.x.Available(q.Tags))})
+		data = wire.Obj(wire.Field("capabilities", capabilityList(t.x.Available(q.Tags))))
 	case "executors":
-		data = wire.Obj(wire.Member{Key: "executors", Value: t.executors(q)})
+		data = wire.Obj(wire.Field("executors", t.executors(q)))
 	default:
 		list, err := t.requests(ctx, q)
 		if err != nil {
 			return err
 		}
-		data = wire.Obj(wire.Member{Key: "requests", Value: list})
+		data = wire.Obj(wire.Field("requests", list))
 	}
 	t.answers = append(t.answers, thread.Entry{Type: "response", Body: wire.Obj(
-		wire.Member{Key: "re", Value: wire.Text("last")},
-		wire.Member{Key: "content", Value: wire.Arr(wire.Obj(wire.Member{Key: "structured", Value: data}))},
+		wire.TextField("re", "last"),
+		wire.Field("content", wire.Arr(wire.Obj(wire.Field("structured", data)))),
 	)})
 	return nil
 }
@@ -81,7 +81,7 @@ func (t *tx) requests(ctx context.Context, q thread.Query) (wire.Value, error) {
 			!q.Since.IsZero() && th.Updated.Before(q.Since) {
 			continue
 		}
-		v := wire.Obj(wire.Member{Key: "ref", Value: wire.Text(th.Ref)})
+		v := wire.Obj(wire.TextField("ref", th.Ref))
 		if th.ClientID != "" && (th.Requester == t.who.ID || t.who.Owner) {
 			v = v.With("id", wire.Text(th.ClientID))
 		}
@@ -119,7 +119,7 @@ func (t *tx) executors(q thread.Query) wire.Value {
 		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.tagged(n.ID, q.Tags) }) {
 			continue
 		}
-		v := wire.Obj(wire.Member{Key: "id", Value: wire.Text(c.ID)})
+		v := wire.Obj(wire.TextField("id", c.ID))
 		if c.Name != "" {
 			v = v.With("name", wire.Text(c.Name))
 		}
@@ -142,7 +142,7 @@ func needsTree(list []thread.Need) wire.Value {
 	for i, n := range list {
 		out[i] = wire.Text(n.ID)
 		if !n.Meta.IsNull() {
-			out[i] = wire.Obj(wire.Member{Key: n.ID, Value: n.Meta})
+			out[i] = wire.Obj(wire.Field(n.ID, n.Meta))
 		}
 	}
 	return wire.Arr(out...)

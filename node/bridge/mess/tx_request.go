@@ -197,17 +197,17 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	case !met:
 		if th.Parked != thread.ParkedDependency {
 			th.Park(thread.ParkedDependency, t.now)
-			t.tellState(th, wire.Member{Key: "waiting_for", Value: wire.Obj(
-				wire.Member{Key: "type", Value: wire.Text("dependency")},
-				wire.Member{Key: "ref", Value: wire.Texts(th.DependsOn)})})
+			t.tellState(th, wire.Field("waiting_for", wire.Obj(
+				wire.TextField("type", "dependency"),
+				wire.Field("ref", wire.Texts(th.DependsOn)))))
 		}
 		return nil
 	case t.now.Before(th.NotBefore):
 		if th.Parked != thread.ParkedSchedule {
 			th.Park(thread.ParkedSchedule, t.now)
-			t.tellState(th, wire.Member{Key: "waiting_for", Value: wire.Obj(
-				wire.Member{Key: "type", Value: wire.Text("schedule")},
-				wire.Member{Key: "available_at", Value: thread.TimeText(th.NotBefore)})})
+			t.tellState(th, wire.Field("waiting_for", wire.Obj(
+				wire.TextField("type", "schedule"),
+				wire.Field("available_at", thread.TimeText(th.NotBefore)))))
 		}
 		return nil
 	}
@@ -223,10 +223,12 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 
 func (t *tx) failDependency(th *thread.Thread, on string) {
 	th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+on, t.now)
-	t.tellState(th, wire.Member{Key: "reason", Value: wire.Obj(
-		wire.Member{Key: "type", Value: wire.Text("dependency_failed")},
-		wire.Member{Key: "detail", Value: wire.Text(on)},
-	)}, wire.Member{Key: "recoverable", Value: wire.Bool(true)})
+	t.tellState(th, wire.Field("reason", wire.Obj(
+		wire.TextField("type", "dependency_failed"),
+		wire.TextField("detail", on),
+	)),
+
+		wire.Field("recoverable", wire.Bool(true)))
 }
 
 // tellState appends the exchange's own status message.

@@ -122,7 +122,7 @@ func (t *tx) plan(s thread.Suggestion, th *thread.Thread) (p proposal, err error
 		}
 		for part := range list.Elems() {
 			if intent, ok := part.Str(); ok {
-				part = wire.Obj(wire.Member{Key: "intent", Value: wire.Text(intent)})
+				part = wire.Obj(wire.TextField("intent", intent))
 			}
 			if _, err := thread.ReadRequest(part, path+".requests", t.now); err != nil {
 				return p, err
@@ -151,7 +151,7 @@ func (t *tx) decision(ctx context.Context, th *thread.Thread, e thread.Entry, id
 	if made := t.result.Created[before:]; len(made) > 0 && !t.opts.Lax && !t.who.system {
 		list := make([]wire.Value, len(made))
 		for i, ref := range made {
-			list[i] = wire.Obj(wire.Member{Key: "ref", Value: wire.Text(ref)})
+			list[i] = wire.Obj(wire.TextField("ref", ref))
 		}
 		t.answers[acked].Body = t.answers[acked].Body.With("requests", wire.Arr(list...))
 	}
@@ -265,7 +265,7 @@ func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestio
 	}
 	intent := cmp.Or(s.Proposed.GetStr("combined_intent"), s.Proposed.GetStr("intent"), strings.Join(intents, "; "))
 	body := filled(wire.Obj(
-		wire.Member{Key: "intent", Value: wire.Text(intent)}, wire.Member{Key: "priority", Value: wire.Text(priority)}), united(requests))
+		wire.TextField("intent", intent), wire.TextField("priority", priority)), united(requests))
 	if confirm {
 		body = body.With("confirm_before", wire.Bool(true))
 	}
@@ -297,7 +297,7 @@ func (t *tx) replace(th *thread.Thread, next []string, reason string) error {
 	if len(next) > 1 {
 		by = wire.Texts(next)
 	}
-	t.tellState(th, wire.Member{Key: "superseded_by", Value: by}, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	t.tellState(th, wire.Field("superseded_by", by), wire.TextField("reason", reason))
 	return nil
 }
 
@@ -320,7 +320,7 @@ func (t *tx) handOver(ctx context.Context, th *thread.Thread, to string) error {
 	}
 	th.Become(thread.Delegated, thread.ExchangeID, "", t.now)
 	th.Successors = []string{next.Ref}
-	t.tellState(th, wire.Member{Key: "delegated_to", Value: wire.Text(c.ID)}, wire.Member{Key: "ref", Value: wire.Text(next.Ref)})
+	t.tellState(th, wire.TextField("delegated_to", c.ID), wire.TextField("ref", next.Ref))
 	return nil
 }
 
@@ -336,7 +336,7 @@ func (t *tx) postpone(th *thread.Thread, until time.Time) error {
 	if th.Holder == "" {
 		th.Parked, th.NotBefore, th.Offered = thread.ParkedSchedule, until, false
 	}
-	t.tellState(th, wire.Member{Key: "waiting_for", Value: wire.Obj(
-		wire.Member{Key: "type", Value: wire.Text("schedule")}, wire.Member{Key: "available_at", Value: thread.TimeText(until)})})
+	t.tellState(th, wire.Field("waiting_for", wire.Obj(
+		wire.TextField("type", "schedule"), wire.Field("available_at", thread.TimeText(until)))))
 	return nil
 }

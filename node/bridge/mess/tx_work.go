@@ -73,7 +73,7 @@ func (t *tx) status(ctx context.Context, e thread.Entry, path string) error {
 func (t *tx) allDeclined(th *thread.Thread) {
 	const reason = "every executor that could declined"
 	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
-	t.tellState(th, wire.Member{Key: "reason", Value: wire.Text(reason)})
+	t.tellState(th, wire.TextField("reason", reason))
 }
 
 // exhausted ends a thread for which the directory lists nobody any more, after somebody declined it.
@@ -284,7 +284,7 @@ func (x *Exchange) resettle(ctx context.Context, ref string) ([]string, error) {
 		}
 		switch {
 		case th.Expire(t.now):
-			t.tellState(th, wire.Member{Key: "expired_at", Value: thread.TimeText(t.now)}, wire.Member{Key: "stage", Value: wire.Text(th.Expired)})
+			t.tellState(th, wire.Field("expired_at", thread.TimeText(t.now)), wire.TextField("stage", th.Expired))
 		case th.Parked == thread.ParkedDependency, th.Parked == thread.ParkedSchedule:
 			if err := t.settle(ctx, th); err != nil {
 				return nil, err

@@ -32,7 +32,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about s
 		return "", false, nil
 	}
 	if tooLate(u) {
-		payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text(actionGivenUp)})
+		payload := wire.Obj(wire.TextField("action", actionGivenUp))
 		changes = b.Aside(bridge.Inbound{Peer: u.To, Address: u.Address, ConvID: u.ConvID, MessageID: u.MessageID, Intent: Intent, Payload: payload})
 		for i := range changes {
 			changes[i].Max = 0 // there are as many as we send

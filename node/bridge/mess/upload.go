@@ -56,7 +56,7 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 		case err != nil:
 			return wire.Value{}, err
 		}
-		return wire.Obj(wire.Member{Key: kind, Value: a.tree(name)}), nil
+		return wire.Obj(wire.Field(kind, a.tree(name))), nil
 	}
 	return wire.Value{}, thread.Conflict("too many files of this name")
 }

@@ -160,7 +160,7 @@ func (b *board) settle(key string) {
 // decision is what the owner's word makes of a proposal: the request that fulfils it (MEW-11), or a rejection with a
 // reason. me is not asked beside others.
 func (p PendingProposal) decision(me string, approve bool, reason string) (said, error) {
-	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(text1("reason", cmp.Or(reason, "disagree")))}
+	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
 	if !approve {
 		return s, nil
 	}
@@ -174,7 +174,7 @@ func (p PendingProposal) decision(me string, approve bool, reason string) (said,
 
 // fulfilment makes a JSON-RPC request of a proposal's payload: the same, with what a proposal need not have.
 func fulfilment(proposal wire.Value) wire.Value {
-	members := []wire.Member{text1("jsonrpc", "2.0"), text1("id", newID())}
+	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", newID())}
 	for _, m := range proposal.Members() {
 		if m.Key != "jsonrpc" && m.Key != "id" {
 			members = append(members, m)

@@ -164,7 +164,7 @@ func (e *envelope) appendStamped(dst []byte, to []string) []byte {
 	lead := make([]wire.Member, 0, 4)
 	add := func(key, val string) {
 		if _, ok := e.tree.Get(key); !ok {
-			lead = append(lead, wire.Member{Key: key, Value: wire.Text(val)})
+			lead = append(lead, wire.TextField(key, val))
 		}
 	}
 	add("protocol", Protocol)
@@ -217,13 +217,13 @@ func (o outgoing) append(dst []byte, id, ts string) []byte {
 		{Key: "from", Value: wire.Text(o.from)},
 	}
 	if len(o.to) > 0 {
-		members = append(members, wire.Member{Key: "to", Value: wire.Texts(o.to)})
+		members = append(members, wire.Field("to", wire.Texts(o.to)))
 	}
-	members = append(members, wire.Member{Key: "kind", Value: wire.Text(o.kind)})
+	members = append(members, wire.TextField("kind", o.kind))
 	if len(o.correlation) > 0 {
-		members = append(members, wire.Member{Key: "correlation_id", Value: wire.Texts(o.correlation)})
+		members = append(members, wire.Field("correlation_id", wire.Texts(o.correlation)))
 	}
-	members = append(members, wire.Member{Key: "payload", Value: o.payload})
+	members = append(members, wire.Field("payload", o.payload))
 	return wire.Obj(members...).AppendJSON(dst)
 }
 

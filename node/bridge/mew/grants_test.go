@@ -174,9 +174,9 @@ func TestNoEscalation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		round++
 		draw := func(label string) capability.Capability {
-			v := wire.Obj(text1("kind", rapid.SampledFrom(kinds).Draw(t, label)))
+			v := wire.Obj(wire.TextField("kind", rapid.SampledFrom(kinds).Draw(t, label)))
 			if m := rapid.SampledFrom(methods).Draw(t, label+" method"); m != "" {
-				v = v.With("payload", wire.Obj(text1("method", m)))
+				v = v.With("payload", wire.Obj(wire.TextField("method", m)))
 			}
 			if rapid.IntRange(0, 4).Draw(t, label+" to") == 0 {
 				v = v.With("to", wire.Texts([]string{rapid.SampledFrom([]string{"p0", "p1"}).Draw(t, label+" who")}))
@@ -219,7 +219,7 @@ func TestNoEscalation(t *testing.T) {
 			case 1:
 				kind = "capability/revoke"
 			}
-			e := wire.Obj(text1("kind", kind), wire.Member{Key: "payload", Value: wire.Obj(text1(key, whom), wire.Member{Key: list, Value: wire.Arr(given.Value())})})
+			e := wire.Obj(wire.TextField("kind", kind), wire.Field("payload", wire.Obj(wire.TextField(key, whom), wire.Field(list, wire.Arr(given.Value())))))
 			s.receive(by, e.JSON(), "http")
 		}
 		probe := []string{"a", "b", "a/x", "a/x/y", "c", "capability/grant", "space/kick"}
@@ -230,7 +230,7 @@ func TestNoEscalation(t *testing.T) {
 			for _, kind := range probe {
 				for _, method := range []string{"m", "m/x", "m/x/y", "n"} {
 					for _, to := range [][]capability.Addressee{nil, {{Name: "p0", Runtime: "p0"}}, {{Name: "p1", Runtime: "p1"}}} {
-						payload := wire.Obj(text1("method", method))
+						payload := wire.Obj(wire.TextField("method", method))
 						if capability.FirstAllowing(m.caps, kind, to, payload) != nil && !slices.ContainsFunc(roots, func(c capability.Capability) bool {
 							return capability.FirstAllowing([]*capability.Capability{&c}, kind, to, payload) != nil
 						}) {

@@ -77,7 +77,7 @@ func (g *Gateway) cors(w http.ResponseWriter, r *http.Request) (done bool) {
 	return true
 }
 
-func errorBody(message string) wire.Value { return wire.Obj(text1("error", message)) }
+func errorBody(message string) wire.Value { return wire.Obj(wire.TextField("error", message)) }
 
 func answer(w http.ResponseWriter, status int, body wire.Value) {
 	h := w.Header()
@@ -111,7 +111,7 @@ func (g *Gateway) caller(w http.ResponseWriter, r *http.Request) (*Space, *membe
 	asked := r.URL.Query().Get("space")
 	s, m, ok := g.authenticate(token, asked)
 	if !ok {
-		fault := refuse(http.StatusForbidden, "forbidden", text1("error", "Invalid token for participant"))
+		fault := refuse(http.StatusForbidden, "forbidden", wire.TextField("error", "Invalid token for participant"))
 		answerRefusal(w, g.failedJoin(addressOf(r), asked, fault))
 		return nil, nil, false
 	}
@@ -206,8 +206,8 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		s.unlock()
 		if len(messages) > 0 || wait == 0 {
 			s.forget(woken)
-			answer(w, http.StatusOK, wire.Obj(wire.Member{Key: "messages", Value: wire.Arr(messages...)},
-				text1("next_since", next.UTC().Format(time.RFC3339Nano))))
+			answer(w, http.StatusOK, wire.Obj(wire.Field("messages", wire.Arr(messages...)),
+				wire.TextField("next_since", next.UTC().Format(time.RFC3339Nano))))
 			return
 		}
 		since = next
@@ -251,7 +251,7 @@ func (g *Gateway) list(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	answer(w, http.StatusOK, wire.Obj(wire.Member{Key: "participants", Value: s.participants()}))
+	answer(w, http.StatusOK, wire.Obj(wire.Field("participants", s.participants())))
 }
 
 // participants lists everybody that the space knows, by name.
@@ -268,8 +268,8 @@ func (s *Space) participants() wire.Value {
 	out := make([]wire.Value, len(names))
 	for i, name := range names {
 		m := s.members[name]
-		out[i] = wire.Obj(text1("id", m.runtime), wire.Member{Key: "connected", Value: wire.Bool(m.present())},
-			wire.Member{Key: "capabilities", Value: m.shown})
+		out[i] = wire.Obj(wire.TextField("id", m.runtime), wire.Field("connected", wire.Bool(m.present())),
+			wire.Field("capabilities", m.shown))
 	}
 	return wire.Arr(out...)
 }
@@ -279,9 +279,9 @@ var features = []string{"capability-grants", "participant-control", "http-inject
 // health is polled by clients until status is ok (MEW-D2).
 func (g *Gateway) health(w http.ResponseWriter) {
 	answer(w, http.StatusOK, wire.Obj(
-		text1("status", "ok"), wire.Member{Key: "spaces", Value: wire.Int(int64(len(g.order)))},
-		wire.Member{Key: "clients", Value: wire.Int(int64(g.clients()))},
-		wire.Member{Key: "uptime", Value: wire.Int(int64(time.Since(g.began).Seconds()))},
-		wire.Member{Key: "features", Value: wire.Texts(features)},
+		wire.TextField("status", "ok"), wire.Field("spaces", wire.Int(int64(len(g.order)))),
+		wire.Field("clients", wire.Int(int64(g.clients()))),
+		wire.Field("uptime", wire.Int(int64(time.Since(g.began).Seconds()))),
+		wire.Field("features", wire.Texts(features)),
 	))
 }

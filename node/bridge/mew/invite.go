@@ -55,14 +55,14 @@ func (s *Space) invite(p *post) *refusal {
 	}
 	if token == "" {
 		p.code = 409
-		ack(text1("status", "already_exists"), text1("participant_id", name), text1("message", "There is a participant with this id"))
+		ack(wire.TextField("status", "already_exists"), wire.TextField("participant_id", name), wire.TextField("message", "There is a participant with this id"))
 		return nil
 	}
 	link := s.connectionURL()
-	ack(text1("status", "created"), text1("participant_id", name), text1("token", token), text1("connection_url", link))
-	event := []wire.Member{text1("event", "invited"), {Key: "participant", Value: s.members[name].info()}, text1("invited_by", p.by.runtime)}
+	ack(wire.TextField("status", "created"), wire.TextField("participant_id", name), wire.TextField("token", token), wire.TextField("connection_url", link))
+	event := []wire.Member{wire.TextField("event", "invited"), {Key: "participant", Value: s.members[name].info()}, wire.TextField("invited_by", p.by.runtime)}
 	if reason := p.payload.GetStr("reason"); reason != "" {
-		event = append(event, text1("reason", reason))
+		event = append(event, wire.TextField("reason", reason))
 	}
 	p.then = append(p.then, func() {
 		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(event...)}, p.by)
@@ -141,7 +141,7 @@ func (s *Space) putOut(m *member) {
 		s.reseat()
 		if m.session == nil {
 			s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
-				text1("event", "leave"), wire.Member{Key: "participant", Value: wire.Obj(text1("id", m.runtime))})}, m)
+				wire.TextField("event", "leave"), wire.Field("participant", wire.Obj(wire.TextField("id", m.runtime))))}, m)
 			s.streamsWithout(m)
 		}
 	}

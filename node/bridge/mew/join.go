@@ -45,7 +45,7 @@ func (s *Space) join(ses *session, asked string) *refusal {
 	defer s.unlock()
 	m := ses.m
 	if s.stopping {
-		return &refusal{close: websocket.CodeGoingAway, from: fromSystem, payload: wire.Obj(text1("error", "going_down"))}
+		return &refusal{close: websocket.CodeGoingAway, from: fromSystem, payload: wire.Obj(wire.TextField("error", "going_down"))}
 	}
 	if m.lasting.Barred || slices.Contains(m.lasting.Dead, ses.tokenHash) {
 		return refuseUnauthorized("Authentication failed")
@@ -128,7 +128,7 @@ func (s *Space) leaveLocked(ses *session) {
 	s.reseat()
 	if !m.virtualOn {
 		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
-			text1("event", "leave"), wire.Member{Key: "participant", Value: wire.Obj(text1("id", id))})}, m)
+			wire.TextField("event", "leave"), wire.Field("participant", wire.Obj(wire.TextField("id", id))))}, m)
 		s.streamsWithout(m)
 		s.board.left(id)
 	}
@@ -141,7 +141,7 @@ func (s *Space) leaveLocked(ses *session) {
 // presence says that somebody came (MEW-33).
 func (s *Space) presence(m *member, event string) {
 	s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
-		text1("event", event), wire.Member{Key: "participant", Value: m.info()})}, m)
+		wire.TextField("event", event), wire.Field("participant", m.info()))}, m)
 }
 
 // The bounds of a welcome (MEW-Q4), which with the streams keep it below a mebibyte.
@@ -153,7 +153,7 @@ const (
 // welcome tells a participant that joins who it is, what it may do, who else is there and what streams run (MEW-34).
 func (s *Space) welcome(m *member) {
 	streams, cut := s.activeStreams()
-	s.sendWelcome(m, cut, wire.Member{Key: "active_streams", Value: streams})
+	s.sendWelcome(m, cut, wire.Field("active_streams", streams))
 }
 
 // refresh tells a participant what it may do now. The streams have not changed with its rights.
@@ -179,7 +179,7 @@ func (s *Space) sendWelcome(m *member, cut bool, more ...wire.Member) {
 	}
 	members := append([]wire.Member{{Key: "you", Value: you}, {Key: "participants", Value: wire.Arr(others...)}}, more...)
 	if cut || m.cut {
-		members = append(members, wire.Member{Key: "truncated", Value: wire.Bool(true)})
+		members = append(members, wire.Field("truncated", wire.Bool(true)))
 	}
 	s.tell(m, outgoing{from: fromSystem, kind: kindWelcome, to: []string{m.runtime}, payload: wire.Obj(members...)})
 }

@@ -201,18 +201,18 @@ func (d *decision) weight() int { return 512 }
 
 func (d *decision) appendTo(dst []byte) []byte {
 	members := []wire.Member{
-		text1("timestamp", stamp(d.at)), text1("event", "capability_check"), text1("envelope_id", d.id), text1("participant", d.who),
-		text1("space_id", d.space), text1("result", "denied"), text1("required_capability", d.kind),
+		wire.TextField("timestamp", stamp(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.who),
+		wire.TextField("space_id", d.space), wire.TextField("result", "denied"), wire.TextField("required_capability", d.kind),
 	}
 	if d.allowed {
-		members[5] = text1("result", "allowed")
-		members = append(members, wire.Member{Key: "matched_capability", Value: d.match.cap.Value()}, text1("matched_source", d.match.source()))
+		members[5] = wire.TextField("result", "allowed")
+		members = append(members, wire.Field("matched_capability", d.match.cap.Value()), wire.TextField("matched_source", d.match.source()))
 	}
-	meta := []wire.Member{text1("source", "gateway"), text1("transport", d.transport)}
+	meta := []wire.Member{wire.TextField("source", "gateway"), wire.TextField("transport", d.transport)}
 	if len(d.related) > 0 {
-		meta = append(meta, wire.Member{Key: "correlation_id", Value: wire.Texts(d.related)})
+		meta = append(meta, wire.Field("correlation_id", wire.Texts(d.related)))
 	}
-	members = append(members, wire.Member{Key: "granted_capabilities", Value: d.granted}, wire.Member{Key: "metadata", Value: wire.Obj(meta...)})
+	members = append(members, wire.Field("granted_capabilities", d.granted), wire.Field("metadata", wire.Obj(meta...)))
 	return append(wire.Obj(members...).AppendJSON(dst), '\n')
 }
 

@@ -187,8 +187,8 @@ func (l *link) excerpt(b brought, e store.Entry, text string) said {
 	}
 	s := said{
 		id: "am-b-" + hashOf(string(b.Peer), string(b.Conv), strconv.FormatUint(e.N, 10)), kind: kindChat, context: string(b.Conv),
-		payload: wire.Obj(text1("text", who+": "+text), text1("format", "plain"),
-			wire.Member{Key: markTransit, Value: wire.Obj(text1("conversation_id", string(b.Conv)), text1("agent_id", string(b.Peer)), text1("direction", way))}),
+		payload: wire.Obj(wire.TextField("text", who+": "+text), wire.TextField("format", "plain"),
+			wire.Field(markTransit, wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)), wire.TextField("direction", way)))),
 	}
 	if b.To != "" {
 		s.to = []string{b.To}
@@ -224,8 +224,8 @@ func (l *link) forward(ctx context.Context, j job, text string) (done bool, err 
 	}
 	b := all[at]
 	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "forward", string(b.Peer), string(b.Conv)))
-	payload := wire.Obj(text1("action", "forward"), text1("agent_id", string(b.Peer)), text1("conversation_id", string(b.Conv)),
-		wire.Member{Key: "message", Value: wire.Obj(text1("body", text))})
+	payload := wire.Obj(wire.TextField("action", "forward"), wire.TextField("agent_id", string(b.Peer)), wire.TextField("conversation_id", string(b.Conv)),
+		wire.Field("message", wire.Obj(wire.TextField("body", text))))
 	in, err := l.inbound(&j, conv, IntentForward, payload)
 	if err != nil {
 		return true, err

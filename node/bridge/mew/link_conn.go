@@ -226,8 +226,8 @@ func (l *link) dial(ctx context.Context) (*websocket.Conn, error) {
 
 // joinText is join shape (a), for a gateway that does not know us by the header (section 1).
 func (l *link) joinText() []byte {
-	return wire.Obj(text1("type", "join"), text1("space", l.cfg.Space), text1("token", string(l.token)),
-		text1("participantId", l.cfg.Participant)).JSON()
+	return wire.Obj(wire.TextField("type", "join"), wire.TextField("space", l.cfg.Space), wire.TextField("token", string(l.token)),
+		wire.TextField("participantId", l.cfg.Participant)).JSON()
 }
 
 // try joins once and leaves.

@@ -85,11 +85,11 @@ func (l *link) chat(ctx context.Context, j job) error {
 	if done, err := l.forward(ctx, j, text); done {
 		return err
 	}
-	message := wire.Obj(text1("body", text))
+	message := wire.Obj(wire.TextField("body", text))
 	if f := j.e.payload.GetStr("format"); f == "markdown" {
 		message = message.With("format", wire.Text(f))
 	}
-	payload := wire.Obj(text1("action", "deliver"), wire.Member{Key: "message", Value: message})
+	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", message))
 	out, in, err := l.accept(ctx, j, wire.Deliver, payload)
 	switch {
 	case err != nil:
@@ -185,7 +185,7 @@ func (l *link) acknowledge(ctx context.Context, key, status string) {
 	if !ok || h.Said == status {
 		return
 	}
-	err := l.tell(said{kind: kindChatAcknowledge, to: []string{h.From}, correlation: []string{h.Envelope}, payload: wire.Obj(text1("status", status))})
+	err := l.tell(said{kind: kindChatAcknowledge, to: []string{h.From}, correlation: []string{h.Envelope}, payload: wire.Obj(wire.TextField("status", status))})
 	if err != nil && !errors.Is(err, errMayNot) {
 		return // there is nobody to tell now; what is missed is not told later
 	}
@@ -216,7 +216,7 @@ func (l *link) chatCancelled(ctx context.Context, j job) error {
 
 // takeBack withdraws what waits in a conversation (AM-36).
 func (l *link) takeBack(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, why string, records []store.Change) error {
-	in, err := l.inbound(&j, conv, intent, wire.Obj(text1("action", "withdraw"), text1("reason", why)))
+	in, err := l.inbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", why)))
 	if err != nil {
 		return err
 	}

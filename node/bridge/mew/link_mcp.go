@@ -38,7 +38,7 @@ const (
 )
 
 func rpcFault(code int64, message string) wire.Value {
-	return wire.Obj(wire.Member{Key: "code", Value: wire.Int(code)}, text1("message", message))
+	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
 }
 
 // proposal is an mcp/proposal to us: a question to the owner (MEW-L3).
@@ -50,7 +50,7 @@ func (l *link) proposal(ctx context.Context, j job) error {
 	others := slices.DeleteFunc(slices.Clone(j.e.to), func(id string) bool { return id == l.me })
 	l.mu.Unlock()
 	conv := l.proposalConv(&j)
-	payload := wire.Obj(text1("action", "propose"), wire.Member{Key: "proposal", Value: j.e.payload})
+	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("proposal", j.e.payload))
 	if len(others) > 0 {
 		payload = payload.With("to", wire.Texts(others))
 	}
@@ -118,7 +118,7 @@ func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 func (p proposed) rejection(reason string) said {
 	return said{
 		id: "am-r-" + hashOf(string(p.Conv)), kind: kindReject, to: []string{p.From}, correlation: []string{p.Envelope},
-		payload: wire.Obj(text1("reason", cmp.Or(p.Reason, reason))),
+		payload: wire.Obj(wire.TextField("reason", cmp.Or(p.Reason, reason))),
 	}
 }
 
@@ -172,7 +172,7 @@ func (l *link) perform(ctx context.Context, from string, proposal wire.Value) wi
 	params, _ := proposal.Get("params")
 	name := params.GetStr("name")
 	if proposal.GetStr("method") != methodCall || !slices.Contains(toolNames, name) {
-		return wire.Obj(wire.Member{Key: "error", Value: rpcFault(rpcNoMethod, "this node has no such method or tool")})
+		return wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method or tool")))
 	}
 	arguments, _ := params.Get("arguments")
 	return l.use(ctx, from, name, arguments)
@@ -184,7 +184,7 @@ func ending(result wire.Value) wire.Value {
 	if _, bad := result.Get("error"); bad {
 		status = "failed"
 	}
-	v := wire.Obj(text1("action", wire.ActionClose), text1("status", status))
+	v := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 	for _, m := range result.Members() {
 		v = v.With(m.Key, m.Value)
 	}
@@ -198,7 +198,7 @@ func (l *link) response(ctx context.Context, j job) error {
 		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.from) {
 			continue
 		}
-		result := wire.Obj(text1("responder", j.e.from))
+		result := wire.Obj(wire.TextField("responder", j.e.from))
 		for _, key := range []string{"result", "error"} {
 			if v, has := j.e.payload.Get(key); has {
 				result = result.With(key, v)
@@ -241,27 +241,27 @@ func (l *link) request(ctx context.Context, j job) error {
 	var result wire.Value
 	switch method {
 	case "initialize":
-		result = wire.Obj(text1("protocolVersion", mcpProtocol),
-			wire.Member{Key: "capabilities", Value: wire.Obj(wire.Member{Key: "tools", Value: wire.Obj()})},
-			wire.Member{Key: "serverInfo", Value: wire.Obj(text1("name", "agentmesh"), text1("version", wire.Version))})
+		result = wire.Obj(wire.TextField("protocolVersion", mcpProtocol),
+			wire.Field("capabilities", wire.Obj(wire.Field("tools", wire.Obj()))),
+			wire.Field("serverInfo", wire.Obj(wire.TextField("name", "agentmesh"), wire.TextField("version", wire.Version))))
 	case "ping":
 		result = wire.Obj()
 	case "tools/list":
-		result = wire.Obj(wire.Member{Key: "tools", Value: toolList(l.cfg.Policy.Tools)})
+		result = wire.Obj(wire.Field("tools", toolList(l.cfg.Policy.Tools)))
 	case methodCall:
 		return l.toolCall(ctx, j, id)
 	default:
-		l.respond(&j.e, id, wire.Obj(wire.Member{Key: "error", Value: rpcFault(rpcNoMethod, "this node has no such method")}))
+		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method"))))
 		return nil
 	}
-	l.respond(&j.e, id, wire.Obj(wire.Member{Key: "result", Value: result}))
+	l.respond(&j.e, id, wire.Obj(wire.Field("result", result)))
 	return nil
 }
 
 func rpcAnswer(id, result wire.Value) wire.Value {
-	members := []wire.Member{text1("jsonrpc", "2.0")}
+	members := []wire.Member{wire.TextField("jsonrpc", "2.0")}
 	if !id.IsNull() {
-		members = append(members, wire.Member{Key: "id", Value: id})
+		members = append(members, wire.Field("id", id))
 	}
 	return wire.Obj(append(members, result.Members()...)...)
 }
@@ -276,7 +276,7 @@ func (l *link) toolCall(ctx context.Context, j job, id wire.Value) error {
 	params, _ := j.e.payload.Get("params")
 	name := params.GetStr("name")
 	fault := func(code int64, text string) {
-		l.respond(&j.e, id, wire.Obj(wire.Member{Key: "error", Value: rpcFault(code, text)}))
+		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(code, text))))
 	}
 	if !slices.Contains(l.cfg.Policy.Tools, name) {
 		fault(rpcParams, "this node offers no such tool here")
@@ -284,7 +284,7 @@ func (l *link) toolCall(ctx context.Context, j job, id wire.Value) error {
 	}
 	arguments, _ := params.Get("arguments")
 	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "request", string(j.raw)))
-	in, err := l.inbound(&j, conv, IntentRequest, wire.Obj(text1("action", "call"), text1("tool", name), wire.Member{Key: "arguments", Value: arguments}))
+	in, err := l.inbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
 	if err != nil {
 		fault(rpcParams, err.Error())
 		return err

@@ -252,7 +252,7 @@ func TestLinkBring(t *testing.T) {
 	say := func(from, to *meshtest.Member, conv wire.ConversationID, text string) wire.ConversationID {
 		t.Helper()
 		sent, err := from.Send(t.Context(), node.Outgoing{
-			To: to.ID(), Conv: conv, Intent: wire.Deliver, Via: "owner", Payload: wire.Obj(text1("action", "deliver"), wire.Member{Key: "message", Value: wire.Obj(text1("body", text))}),
+			To: to.ID(), Conv: conv, Intent: wire.Deliver, Via: "owner", Payload: wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text)))),
 		}, 20*time.Second)
 		if err != nil || sent.State != node.SendDelivered {
 			t.Fatalf("send: %+v, %v", sent, err)

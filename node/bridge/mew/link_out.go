@@ -95,7 +95,7 @@ func (l *link) sendChat(ctx context.Context, peer string, m wire.Message, id str
 	if s := message.GetStr("subject"); s != "" {
 		text = s + "\n\n" + text
 	}
-	payload := wire.Obj(text1("text", text))
+	payload := wire.Obj(wire.TextField("text", text))
 	if f := message.GetStr("format"); f == "markdown" {
 		payload = payload.With("format", wire.Text(f))
 	}
@@ -127,7 +127,7 @@ func (l *link) deliverClose(ctx context.Context, peer string, m wire.Message) er
 			return l.sendResponse(ctx, m.Conversation, m.Payload)
 		}
 		return l.sendResponse(ctx, m.Conversation, wire.Obj(
-			wire.Member{Key: "error", Value: rpcFault(rpcRefused, "the owner of this node refused the request")}))
+			wire.Field("error", rpcFault(rpcRefused, "the owner of this node refused the request"))))
 	}
 	return nil
 }

@@ -27,12 +27,12 @@ func (l *link) refused(ctx context.Context, e *envelope, err error) {
 	switch {
 	case e.kind == kindRequest:
 		id, _ := e.payload.Get("id")
-		l.respond(e, id, wire.Obj(wire.Member{Key: "error", Value: rpcFault(rpcRefused, refusal.Message)}))
+		l.respond(e, id, wire.Obj(wire.Field("error", rpcFault(rpcRefused, refusal.Message))))
 		return
 	case e.kind == kindProposal && refusal.Retry:
-		l.answer(e, kindReject, wire.Obj(text1("reason", "busy")))
+		l.answer(e, kindReject, wire.Obj(wire.TextField("reason", "busy")))
 	case e.kind == kindProposal:
-		l.answer(e, kindReject, wire.Obj(text1("reason", "policy")))
+		l.answer(e, kindReject, wire.Obj(wire.TextField("reason", "policy")))
 	}
 	if limited {
 		status := l.statusPayload(ctx).With("status", wire.Text("rate_limited"))

@@ -35,18 +35,18 @@ type said struct {
 
 func (s said) text(from string) []byte {
 	members := []wire.Member{
-		text1("protocol", Protocol), text1("id", s.id), text1("ts", stamp(time.Now())), text1("from", from), text1("kind", s.kind),
+		wire.TextField("protocol", Protocol), wire.TextField("id", s.id), wire.TextField("ts", stamp(time.Now())), wire.TextField("from", from), wire.TextField("kind", s.kind),
 	}
 	if len(s.to) > 0 {
-		members = append(members, wire.Member{Key: "to", Value: wire.Texts(s.to)})
+		members = append(members, wire.Field("to", wire.Texts(s.to)))
 	}
 	if len(s.correlation) > 0 {
-		members = append(members, wire.Member{Key: "correlation_id", Value: wire.Texts(s.correlation)})
+		members = append(members, wire.Field("correlation_id", wire.Texts(s.correlation)))
 	}
 	if s.context != "" {
-		members = append(members, text1("context", s.context))
+		members = append(members, wire.TextField("context", s.context))
 	}
-	return wire.Obj(append(members, wire.Member{Key: "payload", Value: s.payload})...).JSON()
+	return wire.Obj(append(members, wire.Field("payload", s.payload))...).JSON()
 }
 
 // may says whether our capabilities in the space allow an envelope (MEW-L4). It needs the lock.

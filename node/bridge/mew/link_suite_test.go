@@ -162,9 +162,9 @@ func (k *linked) Next(_ context.Context, peer string) ([]byte, error) {
 func (k *linked) Mirror(raw []byte) []byte {
 	v := parsed(k.t, string(raw))
 	payload, _ := v.Get("payload")
-	return wire.Obj(text1("id", fmt.Sprintf("mirror-%d", k.made.Add(1))), text1("ts", stamp(time.Now())), text1("kind", "chat"),
-		wire.Member{Key: "to", Value: wire.Texts([]string{"node"})}, text1("context", v.GetStr("context")),
-		wire.Member{Key: "payload", Value: payload}).JSON()
+	return wire.Obj(wire.TextField("id", fmt.Sprintf("mirror-%d", k.made.Add(1))), wire.TextField("ts", stamp(time.Now())), wire.TextField("kind", "chat"),
+		wire.Field("to", wire.Texts([]string{"node"})), wire.TextField("context", v.GetStr("context")),
+		wire.Field("payload", payload)).JSON()
 }
 
 func chatText(n int) []byte {

@@ -209,7 +209,7 @@ func (l *link) openStream(v wire.Value) {
 		return
 	}
 	if len(v.JSON()) > maxShownBytes {
-		v = wire.Obj(text1("stream_id", v.GetStr("stream_id")), text1("owner", v.GetStr("owner")))
+		v = wire.Obj(wire.TextField("stream_id", v.GetStr("stream_id")), wire.TextField("owner", v.GetStr("owner")))
 	}
 	l.streams = append(l.streams, owned(v))
 }
@@ -229,8 +229,8 @@ func (l *link) obey(ctx context.Context, e *envelope) bool {
 	case kindForget: // nothing of a space is kept that could be forgotten in part
 		l.answer(e, kindStatus, l.statusPayload(ctx))
 	case kindCompact:
-		l.answer(e, kindCompactDone, wire.Obj(wire.Member{Key: "skipped", Value: wire.Bool(true)},
-			text1("reason", "this node keeps no context that could be compacted")))
+		l.answer(e, kindCompactDone, wire.Obj(wire.Field("skipped", wire.Bool(true)),
+			wire.TextField("reason", "this node keeps no context that could be compacted")))
 	case kindClear, kindRestart:
 		if err := l.clear(ctx); err != nil {
 			l.log.Warn("the link's context could not be cleared", "err", err)
@@ -240,7 +240,7 @@ func (l *link) obey(ctx context.Context, e *envelope) bool {
 		l.shutDown(e)
 	case kindGrant:
 		if e.payload.GetStr("recipient") == l.name() {
-			l.answer(e, kindGrantAck, wire.Obj(text1("status", "accepted")))
+			l.answer(e, kindGrantAck, wire.Obj(wire.TextField("status", "accepted")))
 		}
 	default:
 		return false
@@ -269,7 +269,7 @@ func (l *link) statusPayload(ctx context.Context) wire.Value {
 		status = "paused"
 	}
 	l.mu.Unlock()
-	return wire.Obj(wire.Member{Key: "messages_in_context", Value: wire.Int(int64(l.inContext(ctx)))}, text1("status", status))
+	return wire.Obj(wire.Field("messages_in_context", wire.Int(int64(l.inContext(ctx)))), wire.TextField("status", status))
 }
 
 const maxPause = 30 * 24 * time.Hour
@@ -300,7 +300,7 @@ func (l *link) endPause(id string) {
 	}
 	l.pause.stop()
 	err := l.put(&said{kind: kindResume, to: []string{l.me}, correlation: []string{id},
-		payload: wire.Obj(text1("reason", "timeout"))})
+		payload: wire.Obj(wire.TextField("reason", "timeout"))})
 	if err != nil {
 		l.log.Debug("say that the pause is over", "err", err)
 	}
@@ -308,7 +308,7 @@ func (l *link) endPause(id string) {
 
 // shutDown leaves the space until the owner connects the link again (MEW-L5).
 func (l *link) shutDown(e *envelope) {
-	l.answer(e, kindChatAcknowledge, wire.Obj(text1("status", "received")))
+	l.answer(e, kindChatAcknowledge, wire.Obj(wire.TextField("status", "received")))
 	l.fall("a participant shut this node down")
 	l.mu.Lock()
 	if l.conn != nil {

@@ -65,11 +65,11 @@ func (l *link) use(ctx context.Context, from, tool string, arguments wire.Value)
 		} else if e, ok := errors.AsType[*toolFault](err); ok {
 			code, text = rpcParams, e.text
 		}
-		return wire.Obj(wire.Member{Key: "error", Value: rpcFault(code, text)})
+		return wire.Obj(wire.Field("error", rpcFault(code, text)))
 	}
-	text := wire.Obj(text1("type", "text"), text1("text", string(v.JSON())))
-	return wire.Obj(wire.Member{Key: "result", Value: wire.Obj(
-		wire.Member{Key: "content", Value: wire.Arr(text)}, wire.Member{Key: "structuredContent", Value: v})})
+	text := wire.Obj(wire.TextField("type", "text"), wire.TextField("text", string(v.JSON())))
+	return wire.Obj(wire.Field("result", wire.Obj(
+		wire.Field("content", wire.Arr(text)), wire.Field("structuredContent", v))))
 }
 
 // toolFault is a mistake of who called a tool.
@@ -95,10 +95,10 @@ func (l *link) discover(ctx context.Context, arguments wire.Value) (wire.Value, 
 	}
 	list := make([]wire.Value, 0, len(found))
 	for _, a := range found[:min(len(found), limit)] {
-		list = append(list, wire.Obj(text1("agent_id", string(a.ID)), text1("name", a.Name), text1("description", a.Description),
-			wire.Member{Key: "intents", Value: wire.Texts(a.Intents)}))
+		list = append(list, wire.Obj(wire.TextField("agent_id", string(a.ID)), wire.TextField("name", a.Name), wire.TextField("description", a.Description),
+			wire.Field("intents", wire.Texts(a.Intents))))
 	}
-	return wire.Obj(wire.Member{Key: "agents", Value: wire.Arr(list...)}), nil
+	return wire.Obj(wire.Field("agents", wire.Arr(list...))), nil
 }
 
 const maxToolText = 64 << 10
@@ -133,13 +133,13 @@ func (l *link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 	if err != nil {
 		return wire.Value{}, err
 	}
-	return wire.Obj(text1("conversation_id", string(posted.Conv)), text1("state", posted.State)), nil
+	return wire.Obj(wire.TextField("conversation_id", string(posted.Conv)), wire.TextField("state", posted.State)), nil
 }
 
 // post sends a participant's words into the mesh, marked as what they are.
 func (l *link) post(ctx context.Context, from string, letter Letter, text string) (Posted, error) {
 	letter.Intent = wire.Deliver
-	payload := wire.Obj(text1("action", "deliver"), wire.Member{Key: "message", Value: wire.Obj(text1("body", text))})
+	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))
 	letter.Payload = l.address(from).Mark(payload, false)
 	return l.b.cfg.Mesh.Send(ctx, letter)
 }
@@ -160,7 +160,7 @@ func (l *link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 		if b.To != from || wanted != "" && string(b.Conv) != wanted || len(list) >= maxInbox {
 			continue
 		}
-		conv := wire.Obj(text1("conversation_id", string(b.Conv)), text1("agent_id", string(b.Peer)))
+		conv := wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)))
 		if wanted != "" {
 			entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, 0, 200)
 			if err != nil {
@@ -169,15 +169,15 @@ func (l *link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 			messages := []wire.Value{}
 			for _, e := range entries {
 				if text := b.text(e); text != "" && len(messages) < maxInbox {
-					messages = append(messages, wire.Obj(wire.Member{Key: "by_agent", Value: wire.Bool(!e.Out)},
-						text1("at", wire.FormatTime(e.At)), text1("text", text)))
+					messages = append(messages, wire.Obj(wire.Field("by_agent", wire.Bool(!e.Out)),
+						wire.TextField("at", wire.FormatTime(e.At)), wire.TextField("text", text)))
 				}
 			}
 			conv = conv.With("messages", wire.Arr(messages...))
 		}
 		list = append(list, conv)
 	}
-	return wire.Obj(wire.Member{Key: "conversations", Value: wire.Arr(list...)}), nil
+	return wire.Obj(wire.Field("conversations", wire.Arr(list...))), nil
 }
 
 // text is what a transcript entry says, "" where it says nothing but where a message stands. What came over a link

@@ -75,7 +75,7 @@ func (l *link) speak(ctx context.Context, data []byte) (id string, answer wire.V
 // unsaid tells the owner why an envelope did not get into the space.
 func unsaid(err error) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
-		return &Refused{http.StatusConflict, wire.Obj(text1("error", refused.text)).JSON()}
+		return &Refused{http.StatusConflict, wire.Obj(wire.TextField("error", refused.text)).JSON()}
 	}
 	return fault(http.StatusConflict, "nothing was sent: "+err.Error())
 }

@@ -120,5 +120,5 @@ func (m *member) isPaused(now time.Time) bool {
 func (m *member) info() wire.Value { return m.infoWith(m.shown) }
 
 func (m *member) infoWith(capabilities wire.Value) wire.Value {
-	return wire.Obj(text1("id", m.runtime), wire.Member{Key: "capabilities", Value: capabilities})
+	return wire.Obj(wire.TextField("id", m.runtime), wire.Field("capabilities", capabilities))
 }

@@ -236,22 +236,22 @@ func formEnvelope(do string, form url.Values) (wire.Value, bool) {
 	id := form.Get("id")
 	switch do {
 	case "chat":
-		kind, payload = kindChat, wire.Obj(text1("text", form.Get("text")), text1("format", "plain"))
+		kind, payload = kindChat, wire.Obj(wire.TextField("text", form.Get("text")), wire.TextField("format", "plain"))
 		if form.Get("text") == "" {
 			return wire.Value{}, false
 		}
 	case "cancel":
-		kind, payload = kindReasoningCancel, wire.Obj(text1("reason", "cancelled_by_owner"))
+		kind, payload = kindReasoningCancel, wire.Obj(wire.TextField("reason", "cancelled_by_owner"))
 	case "close":
-		kind, payload = kindStreamClose, wire.Obj(text1("stream_id", id), text1("reason", "cancelled"))
+		kind, payload = kindStreamClose, wire.Obj(wire.TextField("stream_id", id), wire.TextField("reason", "cancelled"))
 	case "kick":
-		kind, payload = kindKick, wire.Obj(text1("participant_id", id))
+		kind, payload = kindKick, wire.Obj(wire.TextField("participant_id", id))
 	case "pause", "resume", "shutdown", "request-status":
 		kind = "participant/" + do
 	default:
 		return wire.Value{}, false
 	}
-	e := wire.Obj(text1("kind", kind), wire.Member{Key: "payload", Value: payload})
+	e := wire.Obj(wire.TextField("kind", kind), wire.Field("payload", payload))
 	switch {
 	case do == "cancel":
 		e = e.With("context", wire.Text(id))

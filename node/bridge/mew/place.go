@@ -66,7 +66,7 @@ func accepted(id string, answer wire.Value, err error) (int, []byte, error) {
 		return 0, nil, err
 	}
 	if answer.Kind() != wire.Object {
-		answer = wire.Obj(text1("status", "accepted"))
+		answer = wire.Obj(wire.TextField("status", "accepted"))
 	}
 	return http.StatusOK, answer.With("id", wire.Text(id)).JSON(), nil
 }

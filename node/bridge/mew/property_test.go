@@ -35,11 +35,11 @@ func TestNothingCrosses(t *testing.T) {
 		for n := range rapid.IntRange(1, 10).Draw(t, "steps") {
 			i := rapid.IntRange(0, 1).Draw(t, "space")
 			mark := fmt.Sprintf("mark-%d-%d", i, n)
-			payload := wire.Obj(text1("text", mark), text1("stream_id", "stream-1"), text1("recipient", "b"),
-				text1("participant_id", rapid.SampledFrom([]string{"a", "b", mark}).Draw(t, "participant")),
-				wire.Member{Key: "capabilities", Value: wire.Arr(wire.Text("chat"))}, wire.Member{Key: "initial_capabilities", Value: wire.Arr()})
-			e := wire.Obj(text1("id", mark), text1("kind", rapid.SampledFrom(kinds).Draw(t, "kind")), wire.Member{Key: "payload", Value: payload},
-				wire.Member{Key: "to", Value: wire.Texts([]string{rapid.SampledFrom([]string{"a", "b", "gateway"}).Draw(t, "to")})})
+			payload := wire.Obj(wire.TextField("text", mark), wire.TextField("stream_id", "stream-1"), wire.TextField("recipient", "b"),
+				wire.TextField("participant_id", rapid.SampledFrom([]string{"a", "b", mark}).Draw(t, "participant")),
+				wire.Field("capabilities", wire.Arr(wire.Text("chat"))), wire.Field("initial_capabilities", wire.Arr()))
+			e := wire.Obj(wire.TextField("id", mark), wire.TextField("kind", rapid.SampledFrom(kinds).Draw(t, "kind")), wire.Field("payload", payload),
+				wire.Field("to", wire.Texts([]string{rapid.SampledFrom([]string{"a", "b", "gateway"}).Draw(t, "to")})))
 			by := spaces[i].members[rapid.SampledFrom([]string{"a", "b"}).Draw(t, "by")]
 			spaces[i].receive(by, e.JSON(), "http")
 		}

@@ -19,29 +19,27 @@ type refusal struct {
 	reason  string     // for the history
 }
 
-func text1(key, val string) wire.Member { return wire.Member{Key: key, Value: wire.Text(val)} }
-
 func refuse(status int, reason string, members ...wire.Member) *refusal {
 	return &refusal{status: status, from: fromSystem, reason: reason, payload: wire.Obj(members...)}
 }
 
 func refuseSyntax(message string) *refusal {
-	return refuse(http.StatusBadRequest, "PROCESSING_ERROR", text1("error", message), text1("code", "PROCESSING_ERROR"))
+	return refuse(http.StatusBadRequest, "PROCESSING_ERROR", wire.TextField("error", message), wire.TextField("code", "PROCESSING_ERROR"))
 }
 
 func refuseShape(message string) *refusal {
-	return refuse(http.StatusBadRequest, "VALIDATION_ERROR", text1("error", message), text1("code", "VALIDATION_ERROR"))
+	return refuse(http.StatusBadRequest, "VALIDATION_ERROR", wire.TextField("error", message), wire.TextField("code", "VALIDATION_ERROR"))
 }
 
 func refuseTooLarge() *refusal {
-	r := refuse(http.StatusRequestEntityTooLarge, "too_large", text1("error", "the message is too large"), text1("code", "PROCESSING_ERROR"))
+	r := refuse(http.StatusRequestEntityTooLarge, "too_large", wire.TextField("error", "the message is too large"), wire.TextField("code", "PROCESSING_ERROR"))
 	r.close = 1009
 	return r
 }
 
 // refuseWith is an error with a name and a message.
 func refuseWith(status int, name, message string) *refusal {
-	return refuse(status, name, text1("error", name), text1("message", message))
+	return refuse(status, name, wire.TextField("error", name), wire.TextField("message", message))
 }
 
 func refuseReserved(kind string) *refusal {
@@ -50,9 +48,9 @@ func refuseReserved(kind string) *refusal {
 
 func refuseCapability(id, kind string, held wire.Value) *refusal {
 	r := refuse(http.StatusForbidden, "capability_violation",
-		text1("error", "capability_violation"), text1("attempted_kind", kind), wire.Member{Key: "your_capabilities", Value: held})
-	r.body = wire.Obj(text1("error", "capability_violation"),
-		text1("message", "Participant "+id+" lacks capability for "+printable(kind, maxKind)))
+		wire.TextField("error", "capability_violation"), wire.TextField("attempted_kind", kind), wire.Field("your_capabilities", held))
+	r.body = wire.Obj(wire.TextField("error", "capability_violation"),
+		wire.TextField("message", "Participant "+id+" lacks capability for "+printable(kind, maxKind)))
 	return r
 }
 
@@ -70,15 +68,15 @@ func refuseStream(status int, name, message string) *refusal {
 }
 
 func refuseWriter(stream string) *refusal {
-	r := refuse(http.StatusForbidden, "unauthorized_stream_write", text1("error", "unauthorized_stream_write"),
-		text1("stream_id", stream), text1("message", "You are not authorized to write to this stream"))
+	r := refuse(http.StatusForbidden, "unauthorized_stream_write", wire.TextField("error", "unauthorized_stream_write"),
+		wire.TextField("stream_id", stream), wire.TextField("message", "You are not authorized to write to this stream"))
 	r.from = fromStream
 	return r
 }
 
 func refuseTargets(missing []string) *refusal {
-	r := refuse(http.StatusBadRequest, "target_not_found", text1("error", "target_not_found"),
-		wire.Member{Key: "targets", Value: wire.Texts(missing)}, text1("message", "A target of the stream is not in the space"))
+	r := refuse(http.StatusBadRequest, "target_not_found", wire.TextField("error", "target_not_found"),
+		wire.Field("targets", wire.Texts(missing)), wire.TextField("message", "A target of the stream is not in the space"))
 	r.whole = true
 	return r
 }
@@ -88,15 +86,17 @@ func refusePaused(until time.Time) *refusal {
 	if !until.IsZero() {
 		end = wire.Text(stamp(until))
 	}
-	return refuse(http.StatusForbidden, "participant_paused", text1("error", "participant_paused"), wire.Member{Key: "until", Value: end})
+	return refuse(http.StatusForbidden, "participant_paused", wire.TextField("error", "participant_paused"), wire.Field("until", end))
 }
 
-func refuseName(status int, name string) *refusal { return refuse(status, name, text1("error", name)) }
+func refuseName(status int, name string) *refusal {
+	return refuse(status, name, wire.TextField("error", name))
+}
 
 func refuseRate(wait time.Duration) *refusal {
 	seconds := int64(wait.Round(time.Second).Seconds())
-	return refuse(http.StatusTooManyRequests, "rate_limited", text1("error", "rate_limited"),
-		wire.Member{Key: "retry_after", Value: wire.Int(max(seconds, 1))})
+	return refuse(http.StatusTooManyRequests, "rate_limited", wire.TextField("error", "rate_limited"),
+		wire.Field("retry_after", wire.Int(max(seconds, 1))))
 }
 
 // refuseStore is for what could not be made durable; nothing was changed.
@@ -111,3 +111,12 @@ const (
 	CloseReplaced     = 4409
 	CloseTakeovers    = 4429
 )
+
+// envelope makes the system/error of a refusal.
+func (r *refusal) envelope(to, trigger string) outgoing {
+	o := outgoing{from: r.from, kind: kindError, to: []string{to}, payload: r.payload}
+	if trigger != "" {
+		o.correlation = []string{trigger}
+	}
+	return o
+}

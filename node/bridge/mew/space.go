@@ -163,7 +163,7 @@ func (s *Space) handle(m *member, e envelope, fault *refusal, transport string) 
 		return receipt{}, fault
 	}
 	s.send(p)
-	body := wire.Obj(text1("id", p.id), text1("status", cmp.Or(p.status, "accepted")))
+	body := wire.Obj(wire.TextField("id", p.id), wire.TextField("status", cmp.Or(p.status, "accepted")))
 	for _, m := range p.extra {
 		body = body.With(m.Key, m.Value)
 	}
@@ -266,15 +266,6 @@ func (s *Space) refused(p *post, r *refusal) {
 	}
 	s.log.Log(context.Background(), level, "envelope refused", "space", s.id, "participant", p.by.name, "kind", printable(p.kind, maxKind), "reason", r.reason)
 	s.tell(p.by, r.envelope(p.by.runtime, p.id))
-}
-
-// envelope makes the system/error of a refusal.
-func (r *refusal) envelope(to, trigger string) outgoing {
-	o := outgoing{from: r.from, kind: kindError, to: []string{to}, payload: r.payload}
-	if trigger != "" {
-		o.correlation = []string{trigger}
-	}
-	return o
 }
 
 // send delivers an accepted envelope and what goes with it.

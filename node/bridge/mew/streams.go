@@ -76,15 +76,15 @@ func (s *Space) openStream(p *post) *refusal {
 		st.orphaned = st.created
 	}
 	s.streams[st.id] = st
-	payload := wire.Obj(text1("stream_id", st.id), text1("encoding", "text"), text1("owner", p.by.runtime),
-		wire.Member{Key: "authorized_writers", Value: st.writerIDs()})
+	payload := wire.Obj(wire.TextField("stream_id", st.id), wire.TextField("encoding", "text"), wire.TextField("owner", p.by.runtime),
+		wire.Field("authorized_writers", st.writerIDs()))
 	if target != nil {
 		payload = payload.With("target", st.targetIDs())
 	}
 	open := outgoing{from: fromStream, kind: kindStreamOpen, to: []string{p.by.runtime}, correlation: []string{p.id}, payload: payload}
 	p.before = append(p.before, open)
 	p.opened = st
-	p.status, p.extra = "stream_opened", []wire.Member{text1("stream_id", st.id)}
+	p.status, p.extra = "stream_opened", []wire.Member{wire.TextField("stream_id", st.id)}
 	return nil
 }
 
@@ -299,7 +299,7 @@ func (s *Space) grantWrite(p *post) *refusal {
 	if !st.mayWrite(m) {
 		st.writers = append(st.writers, m)
 	}
-	s.noteWriters(p, st, kindStreamGranted, "granted", text1("participant_id", m.runtime))
+	s.noteWriters(p, st, kindStreamGranted, "granted", wire.TextField("participant_id", m.runtime))
 	return nil
 }
 
@@ -317,7 +317,7 @@ func (s *Space) revokeWrite(p *post) *refusal {
 		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 		id = m.runtime
 	}
-	s.noteWriters(p, st, kindStreamRevoked, "revoked", text1("participant_id", printable(id, maxID)))
+	s.noteWriters(p, st, kindStreamRevoked, "revoked", wire.TextField("participant_id", printable(id, maxID)))
 	return nil
 }
 
@@ -333,21 +333,21 @@ func (s *Space) transfer(p *post) *refusal {
 	}
 	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 	st.owner, st.orphaned = m, time.Time{}
-	s.noteWriters(p, st, kindStreamMoved, "transferred", text1("previous_owner", p.by.runtime), text1("new_owner", m.runtime))
+	s.noteWriters(p, st, kindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
 	return nil
 }
 
 // noteWriters tells everybody of the order's outcome instead of the order, and HTTP the writers.
 func (s *Space) noteWriters(p *post, st *stream, kind, status string, about ...wire.Member) {
-	members := append([]wire.Member{text1("stream_id", st.id)}, about...)
-	members = append(members, wire.Member{Key: "authorized_writers", Value: st.writerIDs()})
+	members := append([]wire.Member{wire.TextField("stream_id", st.id)}, about...)
+	members = append(members, wire.Field("authorized_writers", st.writerIDs()))
 	p.status, p.extra = status, []wire.Member{members[0]}
 	if status == "transferred" {
 		p.extra = append(p.extra, about...)
 	}
 	p.extra = append(p.extra, members[len(members)-1])
 	if reason := p.payload.GetStr("reason"); reason != "" {
-		members = append(members, text1("reason", reason))
+		members = append(members, wire.TextField("reason", reason))
 	}
 	p.after = append(p.after, outgoing{from: fromStream, kind: kind, correlation: []string{p.id}, payload: wire.Obj(members...)})
 }
@@ -364,8 +364,8 @@ func (s *Space) streamsWithout(m *member) {
 			continue
 		}
 		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
-		s.announce(outgoing{from: fromStream, kind: kindStreamRevoked, payload: wire.Obj(text1("stream_id", st.id),
-			text1("participant_id", m.runtime), wire.Member{Key: "authorized_writers", Value: st.writerIDs()}, text1("reason", "disconnected"))}, nil)
+		s.announce(outgoing{from: fromStream, kind: kindStreamRevoked, payload: wire.Obj(wire.TextField("stream_id", st.id),
+			wire.TextField("participant_id", m.runtime), wire.Field("authorized_writers", st.writerIDs()), wire.TextField("reason", "disconnected"))}, nil)
 	}
 }
 
@@ -384,7 +384,7 @@ func (s *Space) endOrphans(now time.Time) {
 		}
 		delete(s.streams, st.id)
 		s.announce(outgoing{from: fromStream, kind: kindStreamClose, correlation: []string{st.openID}, payload: wire.Obj(
-			text1("stream_id", st.id), text1("reason", "timeout"))}, nil)
+			wire.TextField("stream_id", st.id), wire.TextField("reason", "timeout"))}, nil)
 	}
 }
 

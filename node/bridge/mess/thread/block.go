@@ -34,7 +34,7 @@ type Block []Entry
 func (b Block) Tree() wire.Value {
 	elems := make([]wire.Value, len(b))
 	for i, e := range b {
-		elems[i] = wire.Obj(wire.Member{Key: e.Type, Value: e.Body})
+		elems[i] = wire.Obj(wire.Field(e.Type, e.Body))
 	}
 	return wire.Arr(elems...)
 }
@@ -185,12 +185,12 @@ func FromTreeAt(v wire.Value, first int) (Block, error) {
 
 // YAML writes the block as a document "MESS: …".
 func (b Block) YAML() []byte {
-	return yamltree.Append(nil, wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}))
+	return yamltree.Append(nil, wire.Obj(wire.Field("MESS", b.Tree())))
 }
 
 // JSON writes the block as {"MESS": […]}.
 func (b Block) JSON() []byte {
-	return wire.Obj(wire.Member{Key: "MESS", Value: b.Tree()}).JSON()
+	return wire.Obj(wire.Field("MESS", b.Tree())).JSON()
 }
 
 // Version returns what the block pins, "" where it pins nothing.

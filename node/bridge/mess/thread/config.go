@@ -104,7 +104,7 @@ func (f *Fields) rule(v wire.Value, key string) Rule {
 	}
 	list, word := "prefer", g.Value
 	if v, ok := g.Get("default"); ok && r.Default && !g.has("prefer") {
-		list, word = "default", wire.Obj(wire.Member{Key: "default", Value: v})
+		list, word = "default", wire.Obj(wire.Field("default", v))
 	}
 	h := &Fields{Value: word, path: g.path}
 	value, _ := h.Get(list)
@@ -128,7 +128,7 @@ func (r Rule) Tree() wire.Value {
 		prefer = wire.Text(r.By)
 	}
 	if r.Default {
-		return wire.Obj(wire.Member{Key: "default", Value: prefer})
+		return wire.Obj(wire.Field("default", prefer))
 	}
 	match := wire.Obj()
 	for _, m := range []struct{ key, text string }{{"capability", r.Capability}, {"urgency", r.Urgency}, {"precision", r.Precision}} {
@@ -136,7 +136,7 @@ func (r Rule) Tree() wire.Value {
 			match = match.With(m.key, wire.Text(m.text))
 		}
 	}
-	return wire.Obj(wire.Member{Key: "match", Value: match}, wire.Member{Key: "prefer", Value: prefer})
+	return wire.Obj(wire.Field("match", match), wire.Field("prefer", prefer))
 }
 
 // ParseRules reads routing rules and returns the block that sets them: the list of rules alone, a map with the one key
@@ -158,7 +158,7 @@ func ParseRules(data []byte) (Block, error) {
 	default:
 		return routingBlock(v)
 	}
-	rules := wire.Obj(wire.Member{Key: "rules", Value: list})
+	rules := wire.Obj(wire.Field("rules", list))
 	f := NewFields(rules, "")
 	for i, rule := range f.List("rules", maxRules) {
 		f.rule(rule, fmt.Sprintf("rules[%d]", i))
@@ -166,7 +166,7 @@ func ParseRules(data []byte) (Block, error) {
 	if list.IsNull() {
 		f.fail("rules", "must be a list")
 	}
-	return Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "routing", Value: rules})}}, f.Err
+	return Block{{Type: "config", Body: wire.Obj(wire.Field("routing", rules))}}, f.Err
 }
 
 // holdsEntries says whether a list is one of entries of a block: what is no rule by any of its keys.

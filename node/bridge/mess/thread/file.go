@@ -43,7 +43,7 @@ func Folders() []string {
 
 // envelope writes the first document.
 func (t *Thread) envelope() wire.Value {
-	v := wire.Obj(wire.Member{Key: "ref", Value: wire.Text(t.Ref)})
+	v := wire.Obj(wire.TextField("ref", t.Ref))
 	if t.ClientID != "" {
 		v = v.With("client_id", wire.Text(t.ClientID))
 	}
@@ -62,7 +62,7 @@ func (t *Thread) envelope() wire.Value {
 	v = v.With("intent", wire.Text(t.Intent)).With("priority", wire.Text(t.Priority))
 	history := make([]wire.Value, len(t.History))
 	for i, e := range t.History {
-		h := wire.Obj(wire.Member{Key: "action", Value: wire.Text(e.Action)}, wire.Member{Key: "at", Value: TimeText(e.At)}, wire.Member{Key: "by", Value: wire.Text(e.By)})
+		h := wire.Obj(wire.TextField("action", e.Action), wire.Field("at", TimeText(e.At)), wire.TextField("by", e.By))
 		if e.Ref != "" {
 			h = h.With("ref", wire.Text(e.Ref))
 		}
@@ -76,7 +76,7 @@ func (t *Thread) envelope() wire.Value {
 
 // document writes a message. re stands at document level as well as inside (MESS-47).
 func (m Message) document(re string) wire.Value {
-	v := wire.Obj(wire.Member{Key: "from", Value: wire.Text(m.From)}, wire.Member{Key: "received", Value: TimeText(m.At)})
+	v := wire.Obj(wire.TextField("from", m.From), wire.Field("received", TimeText(m.At)))
 	if m.Channel != "" {
 		v = v.With("channel", wire.Text(m.Channel))
 	}
@@ -104,7 +104,7 @@ func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 			ref, about = t.Ref, cmp.Or(t.ClientID, "last")
 		}
 		ack := Message{From: ExchangeID, At: m.At, Mess: Block{{Type: "ack", Body: wire.Obj(
-			wire.Member{Key: "re", Value: wire.Text(about)}, wire.Member{Key: "ref", Value: wire.Text(ref)})}}.Tree()}
+			wire.TextField("re", about), wire.TextField("ref", ref))}}.Tree()}
 		out = append(out, ack.document(about))
 	}
 	return out
@@ -305,7 +305,7 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	}
 	if t.Serial == 0 {
 		t.Serial = 1
-		messages = []Message{{Serial: 1, From: t.Requester, At: t.Created, Mess: Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: wire.Text(t.Intent)})}}.Tree()}}
+		messages = []Message{{Serial: 1, From: t.Requester, At: t.Created, Mess: Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", t.Intent))}}.Tree()}}
 	}
 	t.Offered, t.Version = true, 1
 	return t, messages, nil

@@ -171,7 +171,7 @@ func TestNaughtyStrings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for e := range list.Elems() {
-		b := Block{{Type: "request", Body: wire.Obj(wire.Member{Key: "intent", Value: e}, wire.Member{Key: "context", Value: wire.Arr(e, e)})}}
+		b := Block{{Type: "request", Body: wire.Obj(wire.Field("intent", e), wire.Field("context", wire.Arr(e, e)))}}
 		for _, text := range [][]byte{b.YAML(), b.JSON()} {
 			again, err := Parse(text)
 			if err != nil || string(again.JSON()) != string(b.JSON()) {
@@ -180,7 +180,7 @@ func TestNaughtyStrings(t *testing.T) {
 		}
 		if len(e.JSON()) > 2 && len(e.JSON()) < 100 {
 			s, _ := e.Str()
-			key := yamltree.Append(nil, wire.Obj(wire.Member{Key: s, Value: wire.Int(1)}))
+			key := yamltree.Append(nil, wire.Obj(wire.Field(s, wire.Int(1))))
 			if docs, err := parseYAML(key); s != "__proto__" && (err != nil || docs[0].Members()[0].Key != s) {
 				t.Errorf("key %q is written as %q: %v, %v", s, key, docs, err)
 			}

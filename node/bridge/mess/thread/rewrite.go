@@ -27,7 +27,7 @@ func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)
 				if err != nil {
 					return nil, err
 				}
-				elems[n] = wire.Obj(wire.Member{Key: kind, Value: v})
+				elems[n] = wire.Obj(wire.Field(kind, v))
 			}
 			e.Body = e.Body.With(key, wire.Arr(elems...))
 		}

@@ -326,7 +326,7 @@ func (t *Thread) Supersede(by []string, reason string, now time.Time) error {
 
 // status is the entry that tells of the state the thread is in now.
 func (t *Thread) StatusEntry(extra ...wire.Member) Entry {
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Text(t.Ref)}, wire.Member{Key: "code", Value: wire.Text(string(t.Status))})
+	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(t.Status)))
 	for _, m := range extra {
 		body = body.With(m.Key, m.Value)
 	}

@@ -285,7 +285,7 @@ func (t *Thread) QuestionTree() wire.Value {
 		if q.Answered {
 			continue
 		}
-		v := wire.Obj(wire.Member{Key: "field", Value: wire.Text(q.ID)}, wire.Member{Key: "question", Value: wire.Text(q.Question)})
+		v := wire.Obj(wire.TextField("field", q.ID), wire.TextField("question", q.Question))
 		if len(q.Options) > 0 {
 			v = v.With("options", wire.Texts(q.Options))
 		}

@@ -49,7 +49,7 @@ func (t *Thread) OpenSuggestion() int {
 // Entry is the suggestion as MESS writes it, about the threads that it names here.
 func (s Suggestion) Entry() Entry {
 	body := wire.Obj(
-		wire.Member{Key: "id", Value: wire.Text(s.ID)}, wire.Member{Key: "type", Value: wire.Text(s.Type)}, wire.Member{Key: "re", Value: wire.Texts(s.Re)})
+		wire.TextField("id", s.ID), wire.TextField("type", s.Type), wire.Field("re", wire.Texts(s.Re)))
 	if !s.Proposed.IsNull() {
 		body = body.With("proposed", s.Proposed)
 	}

@@ -27,7 +27,7 @@ type Capability struct {
 // error: it never matches.
 func Parse(v wire.Value) (Capability, error) {
 	if kind, ok := v.Str(); ok {
-		v = wire.Obj(wire.Member{Key: "kind", Value: wire.Text(kind)})
+		v = wire.Obj(wire.TextField("kind", kind))
 	}
 	if v.Kind() != wire.Object {
 		return Capability{}, errors.New("a capability must be an object or a string")
@@ -41,7 +41,7 @@ func Parse(v wire.Value) (Capability, error) {
 	if kind.Kind() == wire.Array {
 		list = slices.Collect(kind.Elems())
 	}
-	rule := wire.Obj(wire.Member{Key: "kind", Value: kind})
+	rule := wire.Obj(wire.Field("kind", kind))
 	for _, k := range list {
 		s, ok := k.Str()
 		if !ok || s == "" {

@@ -256,7 +256,7 @@ func bigObject(n int) string {
 func TestCompileIsBounded(t *testing.T) {
 	list := make([]wire.Value, MaxHeld)
 	text := wire.Text("/" + strings.Repeat("(a{1000}){1000}", 15) + "/")
-	one := wire.Obj(wire.Member{Key: "kind", Value: wire.Text("x")}, wire.Member{Key: "payload", Value: wire.Arr(text, text, text, text, text, text, text, text, text, text)})
+	one := wire.Obj(wire.TextField("kind", "x"), wire.Field("payload", wire.Arr(text, text, text, text, text, text, text, text, text, text)))
 	for i := range list {
 		list[i] = one
 	}

@@ -99,7 +99,7 @@ func genCapability(t *rapid.T) Capability {
 	if rapid.Bool().Draw(t, "several kinds") {
 		kind = wire.Arr(kind, wire.Text(cmp.Or(genText(t, "kind 2"), "a")))
 	}
-	v := wire.Obj(wire.Member{Key: "kind", Value: kind})
+	v := wire.Obj(wire.Field("kind", kind))
 	if rapid.Bool().Draw(t, "with to") {
 		v = v.With("to", wire.Texts(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 2).Draw(t, "to")))
 	}
