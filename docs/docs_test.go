@@ -47,6 +47,7 @@ var lines = []struct {
 	{"node/websocket", 2},
 	{"node/bridge/mess/thread", 2},
 	{"node/bridge/mew/capability", 2},
+	{"node/bridge/mew/envelope", 2},
 
 	{"node/calendar", 3},
 	{"node/notify", 3},

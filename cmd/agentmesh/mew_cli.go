@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -299,7 +300,7 @@ func mewEvents(ctx context.Context, o *owner, path string, begun func() error, s
 	}
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 2*mew.MaxEnvelope)
+	lines.Buffer(nil, 2*envelope.MaxEnvelope)
 	lost := false
 	for lines.Scan() {
 		line := lines.Text()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -56,34 +57,34 @@ const (
 var boardSalt = rand.Text()
 
 // see takes note of an envelope that was accepted. What it keeps shares no memory with the message (see rule.kept).
-func (b *board) see(e *envelope, at time.Time) {
-	switch e.kind {
-	case kindProposal:
-		p := PendingProposal{ID: e.id, From: e.from, To: e.to, Payload: payloadOf(e), At: at}
+func (b *board) see(e *envelope.Envelope, at time.Time) {
+	switch e.Kind {
+	case envelope.KindProposal:
+		p := PendingProposal{ID: e.ID, From: e.From, To: e.To, Payload: payloadOf(e), At: at}
 		p.Key = hashOf(boardSalt, fmt.Sprintf("%q", append([]string{p.ID, p.From, string(p.Payload)}, p.To...)))[:12]
 		b.add(p)
-	case kindRequest, kindWithdraw:
+	case envelope.KindRequest, envelope.KindWithdraw:
 		b.proposals = slices.DeleteFunc(b.proposals, func(p PendingProposal) bool {
-			return slices.Contains(e.correlation, p.ID) && (e.kind == kindRequest || p.From == e.from)
+			return slices.Contains(e.Correlation, p.ID) && (e.Kind == envelope.KindRequest || p.From == e.From)
 		})
-	case kindReject:
+	case envelope.KindReject:
 		for i := range b.proposals {
 			p := &b.proposals[i]
-			if slices.Contains(e.correlation, p.ID) && !slices.Contains(p.Rejected, e.from) && len(p.Rejected) < 32 {
-				p.Rejected = append(slices.Clone(p.Rejected), strings.Clone(e.from))
+			if slices.Contains(e.Correlation, p.ID) && !slices.Contains(p.Rejected, e.From) && len(p.Rejected) < 32 {
+				p.Rejected = append(slices.Clone(p.Rejected), strings.Clone(e.From))
 			}
 		}
-	case kindReasoningStart:
-		b.conclude(e.id)
-		b.reasoning = append(capped(b.reasoning), Reasoning{ID: e.id, From: e.from, Since: at, Last: at})
-	case kindReasoningThought:
+	case envelope.KindReasoningStart:
+		b.conclude(e.ID)
+		b.reasoning = append(capped(b.reasoning), Reasoning{ID: e.ID, From: e.From, Since: at, Last: at})
+	case envelope.KindReasoningThought:
 		for i := range b.reasoning {
-			if b.reasoning[i].ID == e.context {
+			if b.reasoning[i].ID == e.Context {
 				b.reasoning[i].Last = at
 			}
 		}
-	case kindReasoningEnd, kindReasoningCancel:
-		b.conclude(e.context)
+	case envelope.KindReasoningEnd, envelope.KindReasoningCancel:
+		b.conclude(e.Context)
 	}
 }
 
@@ -94,11 +95,11 @@ func capped[T any](list []T) []T {
 	return list
 }
 
-func payloadOf(e *envelope) json.RawMessage {
-	if e.payload.Kind() != wire.Object {
+func payloadOf(e *envelope.Envelope) json.RawMessage {
+	if e.Payload.Kind() != wire.Object {
 		return json.RawMessage("{}")
 	}
-	return e.payload.JSON()
+	return e.Payload.JSON()
 }
 
 // add puts a proposal on the board. What makes place for it is the oldest of its own proposer, before that of others.
@@ -160,21 +161,21 @@ func (b *board) settle(key string) {
 // decision is what the owner's word makes of a proposal: the request that fulfils it (MEW-11), or a rejection with a
 // reason. me is not asked beside others.
 func (p PendingProposal) decision(me string, approve bool, reason string) (said, error) {
-	s := said{id: newID(), kind: kindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
+	s := said{id: envelope.NewID(), kind: envelope.KindReject, to: []string{p.From}, correlation: []string{p.ID}, payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
 	if !approve {
 		return s, nil
 	}
-	v, err := wire.ParseForeign(p.Payload, maxDepth, maxValues)
+	v, err := wire.ParseForeign(p.Payload, envelope.MaxDepth, envelope.MaxValues)
 	if err != nil {
 		return said{}, err
 	}
-	s.kind, s.payload, s.to = kindRequest, fulfilment(v), p.others(me)
+	s.kind, s.payload, s.to = envelope.KindRequest, fulfilment(v), p.others(me)
 	return s, nil
 }
 
 // fulfilment makes a JSON-RPC request of a proposal's payload: the same, with what a proposal need not have.
 func fulfilment(proposal wire.Value) wire.Value {
-	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", newID())}
+	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", envelope.NewID())}
 	for _, m := range proposal.Members() {
 		if m.Key != "jsonrpc" && m.Key != "id" {
 			members = append(members, m)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -15,7 +16,7 @@ func keyOfProposal(t *testing.T, payload string, to ...string) string {
 		t.Fatal(err)
 	}
 	var b board
-	b.see(&envelope{id: "p", from: "proposer", kind: kindProposal, to: to, payload: v}, time.Now())
+	b.see(&envelope.Envelope{ID: "p", From: "proposer", Kind: envelope.KindProposal, To: to, Payload: v}, time.Now())
 	return b.proposals[0].Key
 }
 

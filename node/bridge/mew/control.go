@@ -7,17 +7,18 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // pause stops those it is addressed to until its timeout, or until somebody else resumes them. Without to it is only
 // passed on (MEW-37).
-func (s *Space) pause(p *post) *refusal {
+func (s *Space) pause(p *post) *envelope.Refusal {
 	var until time.Time
-	if v, ok := p.payload.Get("timeout_seconds"); ok && !v.IsNull() {
+	if v, ok := p.Payload.Get("timeout_seconds"); ok && !v.IsNull() {
 		d, ok := seconds(v)
 		if !ok {
-			return refuseShape("timeout_seconds must be a number above 0")
+			return envelope.RefuseShape("timeout_seconds must be a number above 0")
 		}
 		until = time.Now().Add(d)
 	}
@@ -51,7 +52,7 @@ func seconds(v wire.Value) (time.Duration, bool) {
 // addressed returns the known participants that an envelope is addressed to.
 func (s *Space) addressed(p *post) []*member {
 	var out []*member
-	for _, id := range p.envelope.to {
+	for _, id := range p.Envelope.To {
 		if m := s.find(id); m != nil && !slices.Contains(out, m) {
 			out = append(out, m)
 		}
@@ -60,7 +61,7 @@ func (s *Space) addressed(p *post) []*member {
 }
 
 // resume ends the pause of those it is addressed to. Nobody ends his own (MEW-37).
-func (s *Space) resume(p *post) *refusal {
+func (s *Space) resume(p *post) *envelope.Refusal {
 	for _, m := range s.addressed(p) {
 		if m != p.by {
 			m.paused = false
@@ -70,7 +71,7 @@ func (s *Space) resume(p *post) *refusal {
 }
 
 // shutDown silences those it is addressed to until they join again (MEW-42).
-func (s *Space) shutDown(p *post) *refusal {
+func (s *Space) shutDown(p *post) *envelope.Refusal {
 	for _, m := range s.addressed(p) {
 		if m == s.operator {
 			continue // could not join again: it has no connection
@@ -86,7 +87,7 @@ func (s *Space) shutDown(p *post) *refusal {
 func (s *Space) auditDone(p *post, whom, result string) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := s.audit.Add(ctx, s.auditEntry(p.by, p.kind, whom, result)); err != nil {
+	if err := s.audit.Add(ctx, s.auditEntry(p.by, p.Kind, whom, result)); err != nil {
 		s.log.Error("store an audit entry", "space", s.id, "err", err)
 	}
 }
@@ -108,28 +109,28 @@ type proposal struct {
 	at time.Time
 }
 
-func (s *Space) rememberProposal(p *post) *refusal {
+func (s *Space) rememberProposal(p *post) *envelope.Refusal {
 	now := time.Now()
 	s.proposals.expire(now)
 	if s.proposals.by == nil {
 		s.proposals.by = make(map[string][]string)
 	}
-	names := s.proposals.by[p.id]
+	names := s.proposals.by[p.ID]
 	if slices.Contains(names, p.by.name) {
 		return nil
 	}
 	if len(s.proposals.order) >= maxProposals {
 		s.proposals.drop(1)
 	}
-	s.proposals.by[p.id] = append(names, p.by.name)
-	s.proposals.order = append(s.proposals.order, proposal{p.id, now})
+	s.proposals.by[p.ID] = append(names, p.by.name)
+	s.proposals.order = append(s.proposals.order, proposal{p.ID, now})
 	return nil
 }
 
-func (s *Space) checkWithdraw(p *post) *refusal {
-	for _, id := range p.correlation {
+func (s *Space) checkWithdraw(p *post) *envelope.Refusal {
+	for _, id := range p.Correlation {
 		if names := s.proposals.by[id]; len(names) > 0 && !slices.Contains(names, p.by.name) {
-			return refuseName(403, "not_proposer")
+			return envelope.RefuseName(403, "not_proposer")
 		}
 	}
 	return nil

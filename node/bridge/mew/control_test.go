@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -33,7 +34,7 @@ func say(s *Space, name, envelope string) string {
 	if fault == nil {
 		return ""
 	}
-	return fault.payload.GetStr("error")
+	return fault.Payload.GetStr("error")
 }
 
 // A pause holds back everything but what ends or answers something, until its timeout or a resume by somebody else;
@@ -56,7 +57,7 @@ func TestPause(t *testing.T) {
 				t.Errorf("paused, %s: %q, want %q", kind, got, want)
 			}
 		}
-		if f := s.judgeFrame(s.members["alice"], "stream-1", 1, []byte("#stream-1#x")); f == nil || f.reason != "participant_paused" {
+		if f := s.judgeFrame(s.members["alice"], "stream-1", 1, []byte("#stream-1#x")); f == nil || f.Reason != "participant_paused" {
 			t.Errorf("a frame of a paused participant: %v", f)
 		}
 		time.Sleep(59 * time.Second)
@@ -138,7 +139,7 @@ func TestWithdraw(t *testing.T) {
 		}
 		m := s.members["alice"]
 		for i := range maxProposals + 10 {
-			p := &post{by: m, envelope: envelope{id: strconv.Itoa(i)}}
+			p := &post{by: m, Envelope: envelope.Envelope{ID: strconv.Itoa(i)}}
 			s.rememberProposal(p)
 		}
 		if len(s.proposals.by) != maxProposals || len(s.proposals.order) != maxProposals {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -79,7 +80,7 @@ func (d *DropIn) read(v wire.Value) error {
 	for _, m := range people.Members() {
 		p, err := readParticipant(m)
 		if err != nil {
-			return fmt.Errorf("participants.%s: %w", printable(m.Key, maxName), err)
+			return fmt.Errorf("participants.%s: %w", envelope.ToPrintable(m.Key, envelope.MaxName), err)
 		}
 		d.Space.Participants = append(d.Space.Participants, p)
 	}
@@ -151,8 +152,8 @@ func (d *DropIn) tokenDir() string { return filepath.Join(d.Dir, "tokens") }
 func (d *DropIn) tokens() error {
 	for i := range d.Space.Participants {
 		p := &d.Space.Participants[i]
-		if !validName(p.Name) {
-			return fmt.Errorf("participant %q: the name is not usable", printable(p.Name, maxName))
+		if !envelope.IsName(p.Name) {
+			return fmt.Errorf("participant %q: the name is not usable", envelope.ToPrintable(p.Name, envelope.MaxName))
 		}
 		fromEnv := d.env(tokenVariable(p.Name))
 		fromFile, err := d.readToken(p.Name)

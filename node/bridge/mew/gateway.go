@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -116,8 +117,8 @@ func NewGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 func newFailed() *rate.Penalties { return rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys) }
 
 func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) {
-	if !validName(sc.ID) || g.spaces[sc.ID] != nil {
-		return nil, fmt.Errorf("space %q: the id is not usable, or used twice", printable(sc.ID, maxName))
+	if !envelope.IsName(sc.ID) || g.spaces[sc.ID] != nil {
+		return nil, fmt.Errorf("space %q: the id is not usable, or used twice", envelope.ToPrintable(sc.ID, envelope.MaxName))
 	}
 	s := &Space{
 		id: sc.ID, title: sc.Name, dropIn: sc.DropIn, inviteSubset: sc.InviteSubset, defaults: sc.Defaults,
@@ -164,8 +165,8 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 }
 
 func (g *Gateway) newMember(s *Space, p Participant) error {
-	if !validName(p.Name) || s.members[p.Name] != nil {
-		return fmt.Errorf("participant %q: the name is not usable, or used twice", printable(p.Name, maxName))
+	if !envelope.IsName(p.Name) || s.members[p.Name] != nil {
+		return fmt.Errorf("participant %q: the name is not usable, or used twice", envelope.ToPrintable(p.Name, envelope.MaxName))
 	}
 	own := p.Capabilities
 	if own == nil {

@@ -6,20 +6,23 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 )
 
-func refuseRecipient() *refusal {
-	return refuseWith(404, "participant_not_found", "There is no such participant in the space")
+func refuseRecipient() *envelope.Refusal {
+	return envelope.RefuseWith(404, "participant_not_found", "There is no such participant in the space")
 }
 
 // refuseComparison is for capabilities that are within their bounds and still too much to compare.
-func refuseComparison() *refusal { return refuseShape("the capabilities are too many to compare") }
+func refuseComparison() *envelope.Refusal {
+	return envelope.RefuseShape("the capabilities are too many to compare")
+}
 
 // recipient finds whom a grant or a revocation is about.
-func (s *Space) recipient(p *post) (*member, *refusal) {
-	id := p.payload.GetStr("recipient")
+func (s *Space) recipient(p *post) (*member, *envelope.Refusal) {
+	id := p.Payload.GetStr("recipient")
 	if id == "" {
-		return nil, refuseShape("payload.recipient must be a participant id")
+		return nil, envelope.RefuseShape("payload.recipient must be a participant id")
 	}
 	m := s.find(id)
 	if m == nil {
@@ -29,32 +32,32 @@ func (s *Space) recipient(p *post) (*member, *refusal) {
 }
 
 // grant adds to what the recipient holds: nothing that the granter does not hold (MEW-21 to MEW-25).
-func (s *Space) grant(p *post) *refusal {
+func (s *Space) grant(p *post) *envelope.Refusal {
 	m, fault := s.recipient(p)
 	if fault != nil {
 		return fault
 	}
-	list, _ := p.payload.Get("capabilities")
+	list, _ := p.Payload.Get("capabilities")
 	caps, err := capability.ParseList(list)
 	if err != nil {
-		return refuseShape(err.Error())
+		return envelope.RefuseShape(err.Error())
 	}
 	if len(caps) == 0 {
-		return refuseShape("payload.capabilities is empty")
+		return envelope.RefuseShape("payload.capabilities is empty")
 	}
 	rests, fault := s.mayGive(p, caps)
 	if fault != nil {
-		s.auditRefused(p.by, p.kind, m.name, fault.reason)
+		s.auditRefused(p.by, p.Kind, m.name, fault.Reason)
 		return fault
 	}
 	if len(m.held)+len(caps) > capability.MaxHeld {
-		return refuseShape("the participant would hold more than " + strconv.Itoa(capability.MaxHeld) + " capabilities")
+		return envelope.RefuseShape("the participant would hold more than " + strconv.Itoa(capability.MaxHeld) + " capabilities")
 	}
-	g := &grant{Key: newKey(), ID: p.id, By: p.by.name, At: time.Now().UTC(), Caps: rawOf(caps), Rest: rests, caps: caps}
+	g := &grant{Key: newKey(), ID: p.ID, By: p.by.name, At: time.Now().UTC(), Caps: rawOf(caps), Rest: rests, caps: caps}
 	e := s.edit()
 	l := e.of(m)
 	l.Grants = append(l.Grants, g)
-	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, "granted")); fault != nil {
+	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "granted")); fault != nil {
 		return fault
 	}
 	p.then = append(p.then, func() { s.refresh(m) })
@@ -62,7 +65,7 @@ func (s *Space) grant(p *post) *refusal {
 }
 
 // mayGive says what of the giver's each capability rests on, or refuses (MEW-24). What is the giver's own comes first.
-func (s *Space) mayGive(p *post, caps []capability.Capability) ([]string, *refusal) {
+func (s *Space) mayGive(p *post, caps []capability.Capability) ([]string, *envelope.Refusal) {
 	rests, b := make([]string, len(caps)), capability.NewComparison()
 	for i := range caps {
 		if p.by == s.operator { // the space is the owner's
@@ -74,7 +77,7 @@ func (s *Space) mayGive(p *post, caps []capability.Capability) ([]string, *refus
 			return nil, refuseComparison()
 		}
 		if at < 0 {
-			return nil, refuseCapability(p.by.runtime, p.kind, p.by.shown)
+			return nil, envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
 		}
 		rests[i] = p.by.held[at].key()
 	}
@@ -83,7 +86,7 @@ func (s *Space) mayGive(p *post, caps []capability.Capability) ([]string, *refus
 
 // revoke takes capabilities away, by the id of their grant or by pattern; what rested on them ends too (MEW-25,
 // MEW-26).
-func (s *Space) revoke(p *post) *refusal {
+func (s *Space) revoke(p *post) *envelope.Refusal {
 	m, fault := s.recipient(p)
 	if fault == nil {
 		fault = s.sparing(m)
@@ -91,20 +94,20 @@ func (s *Space) revoke(p *post) *refusal {
 	if fault != nil {
 		return fault
 	}
-	id := p.payload.GetStr("grant_id")
-	list, byPattern := p.payload.Get("capabilities")
+	id := p.Payload.GetStr("grant_id")
+	list, byPattern := p.Payload.Get("capabilities")
 	var patterns []*capability.Capability
 	if byPattern {
 		caps, err := capability.ParseList(list)
 		if err != nil {
-			return refuseShape(err.Error())
+			return envelope.RefuseShape(err.Error())
 		}
 		for i := range caps {
 			patterns = append(patterns, &caps[i])
 		}
 	}
 	if id == "" && len(patterns) == 0 {
-		return refuseShape("payload needs a grant_id or capabilities")
+		return envelope.RefuseShape("payload needs a grant_id or capabilities")
 	}
 	e, b := s.edit(), capability.NewComparison()
 	note := s.strip(e, m, func(h held) bool {
@@ -117,7 +120,7 @@ func (s *Space) revoke(p *post) *refusal {
 	if wider > 0 {
 		note += ", " + strconv.Itoa(wider) + " wider kept"
 	}
-	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, note)); fault != nil {
+	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, note)); fault != nil {
 		return fault
 	}
 	changed := slices.Clone(e.order)

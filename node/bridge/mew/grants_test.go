@@ -304,7 +304,7 @@ func TestComparisonIsBounded(t *testing.T) {
 	for range 20 {
 		start := time.Now()
 		_, fault := s.receive(s.members["a"], []byte(grantTo("g", "b", given)), "http")
-		if fault == nil || fault.reason != "VALIDATION_ERROR" {
+		if fault == nil || fault.Reason != "VALIDATION_ERROR" {
 			t.Error("the grant was not refused as too much")
 		}
 		took = min(took, time.Since(start))

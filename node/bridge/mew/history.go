@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -70,7 +71,7 @@ func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, ne
 		if p.except == m || p.at.Before(m.lasting.Since) {
 			continue
 		}
-		if v, err := wire.ParseForeign(p.raw, maxDepth, maxValues+maxList); err == nil { // it is ours: it parses
+		if v, err := wire.ParseForeign(p.raw, envelope.MaxDepth, envelope.MaxValues+envelope.MaxList); err == nil { // it is ours: it parses
 			out = append(out, v)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -56,7 +57,7 @@ func messagesOf(u *url.URL) (string, bool) {
 		return "", false
 	}
 	id, err := url.PathUnescape(id)
-	return id, err == nil && validName(id)
+	return id, err == nil && envelope.IsName(id)
 }
 
 // cors lets pages of the configured origins call; others get no header and so no answer (MEW-H2).
@@ -89,16 +90,16 @@ func answer(w http.ResponseWriter, status int, body wire.Value) {
 }
 
 // answerRefusal answers with what a refusal says to HTTP.
-func answerRefusal(w http.ResponseWriter, r *refusal) {
-	body := r.payload
-	if !r.body.IsNull() {
-		body = r.body
+func answerRefusal(w http.ResponseWriter, r *envelope.Refusal) {
+	body := r.Payload
+	if !r.Body.IsNull() {
+		body = r.Body
 	}
 	if wait, ok := body.Get("retry_after"); ok {
 		seconds, _ := wait.Num()
 		w.Header().Set("Retry-After", seconds)
 	}
-	answer(w, r.status, body)
+	answer(w, r.Status, body)
 }
 
 // caller authenticates a request of a member; where it cannot, the request is answered.
@@ -111,7 +112,7 @@ func (g *Gateway) caller(w http.ResponseWriter, r *http.Request) (*Space, *membe
 	asked := r.URL.Query().Get("space")
 	s, m, ok := g.authenticate(token, asked)
 	if !ok {
-		fault := refuse(http.StatusForbidden, "forbidden", wire.TextField("error", "Invalid token for participant"))
+		fault := envelope.Refuse(http.StatusForbidden, "forbidden", wire.TextField("error", "Invalid token for participant"))
 		answerRefusal(w, g.failedJoin(addressOf(r), asked, fault))
 		return nil, nil, false
 	}
@@ -146,16 +147,16 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 			return
 		}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxEnvelope))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, envelope.MaxEnvelope))
 	if err != nil {
 		if _, over := errors.AsType[*http.MaxBytesError](err); over {
-			answerRefusal(w, refuseTooLarge())
+			answerRefusal(w, envelope.RefuseTooLarge())
 		} else {
 			answer(w, http.StatusBadRequest, errorBody("the body could not be read"))
 		}
 		return
 	}
-	e, fault := parseEnvelope(body)
+	e, fault := envelope.Parse(body)
 	s.mu.Lock()
 	if m.output != nil {
 		s.connectVirtual(m) // MEW-D6: on its first message
@@ -165,12 +166,12 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	switch {
 	case fault == nil:
 		answer(w, got.code, got.body)
-	case fault.whole:
-		v, err := wire.ParseForeign(fault.envelope(m.runtime, e.id).append(nil, newID(), stamp(time.Now())), maxDepth, maxValues)
+	case fault.Whole:
+		v, err := wire.ParseForeign(fault.Envelope(m.runtime, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())), envelope.MaxDepth, envelope.MaxValues)
 		if err != nil {
-			v = fault.payload
+			v = fault.Payload
 		}
-		answer(w, fault.status, v)
+		answer(w, fault.Status, v)
 	default:
 		answerRefusal(w, fault)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -21,35 +22,35 @@ type Invitation struct {
 }
 
 // invite makes a participant and tells the inviter alone how it gets in (MEW-27).
-func (s *Space) invite(p *post) *refusal {
+func (s *Space) invite(p *post) *envelope.Refusal {
 	p.silent = true
-	name := p.payload.GetStr("participant_id")
-	if !validName(name) {
-		return refuseWith(400, "invalid_request", "participant_id contains invalid characters")
+	name := p.Payload.GetStr("participant_id")
+	if !envelope.IsName(name) {
+		return envelope.RefuseWith(400, "invalid_request", "participant_id contains invalid characters")
 	}
 	caps := s.defaults
-	if list, ok := p.payload.Get("initial_capabilities"); ok {
+	if list, ok := p.Payload.Get("initial_capabilities"); ok {
 		var err error
 		if caps, err = capability.ParseList(list); err != nil {
-			return refuseShape(err.Error())
+			return envelope.RefuseShape(err.Error())
 		}
 	}
 	if !s.dropIn || s.inviteSubset {
 		if _, fault := s.mayGive(p, caps); fault != nil {
-			s.auditRefused(p.by, p.kind, name, fault.reason)
+			s.auditRefused(p.by, p.Kind, name, fault.Reason)
 			return fault
 		}
 	}
 	var tell *Invitation
-	if email := p.payload.GetStr("email"); email != "" && s.invited != nil {
-		tell = &Invitation{Space: s.id, Participant: name, Email: printable(email, 254), URL: s.connectionURL()}
+	if email := p.Payload.GetStr("email"); email != "" && s.invited != nil {
+		tell = &Invitation{Space: s.id, Participant: name, Email: envelope.ToPrintable(email, 254), URL: s.connectionURL()}
 	}
 	token, fault := s.admit(p.by, name, caps, tell)
 	if fault != nil {
 		return fault
 	}
 	ack := func(members ...wire.Member) {
-		p.direct = &outgoing{from: fromSystem, kind: kindInviteAck, to: []string{p.by.runtime}, correlation: []string{p.id}, payload: wire.Obj(members...)}
+		p.direct = &envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindInviteAck, To: []string{p.by.runtime}, Correlation: []string{p.ID}, Payload: wire.Obj(members...)}
 		p.status, p.extra = "", members[1:]
 		p.status, _ = members[0].Value.Str()
 	}
@@ -61,23 +62,23 @@ func (s *Space) invite(p *post) *refusal {
 	link := s.connectionURL()
 	ack(wire.TextField("status", "created"), wire.TextField("participant_id", name), wire.TextField("token", token), wire.TextField("connection_url", link))
 	event := []wire.Member{wire.TextField("event", "invited"), {Key: "participant", Value: s.members[name].info()}, wire.TextField("invited_by", p.by.runtime)}
-	if reason := p.payload.GetStr("reason"); reason != "" {
+	if reason := p.Payload.GetStr("reason"); reason != "" {
 		event = append(event, wire.TextField("reason", reason))
 	}
 	p.then = append(p.then, func() {
-		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(event...)}, p.by)
+		s.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(event...)}, p.by)
 	})
 	return nil
 }
 
 // admit makes a participant with a token of its own, durably. The token is empty where the name is taken.
-func (s *Space) admit(who *member, name string, caps []capability.Capability, tell *Invitation) (token string, fault *refusal) {
+func (s *Space) admit(who *member, name string, caps []capability.Capability, tell *Invitation) (token string, fault *envelope.Refusal) {
 	m := s.members[name]
 	switch {
 	case m != nil && !m.lasting.Barred, m == nil && s.byID[name] != nil:
 		return "", nil
 	case m == nil && len(s.members) >= maxMembers:
-		return "", refuseWith(503, "unavailable", "The space is full")
+		return "", envelope.RefuseWith(503, "unavailable", "The space is full")
 	}
 	token = newToken()
 	fresh := m == nil
@@ -92,11 +93,11 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 	if tell != nil {
 		e.more = append(e.more, s.invited(*tell))
 	}
-	fault = e.commit(s.auditEntry(who, kindInvite, name, "created"))
+	fault = e.commit(s.auditEntry(who, envelope.KindInvite, name, "created"))
 	if fault == nil && s.tokens.keep != nil {
 		if err := s.tokens.keep(name, token); err != nil {
 			s.log.Error("write the token of an invited participant", "space", s.id, "err", err)
-			fault = refuseStore()
+			fault = envelope.RefuseStore()
 		}
 	}
 	if fault != nil {
@@ -110,8 +111,8 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 }
 
 // kick puts a participant out and bars its tokens (MEW-30).
-func (s *Space) kick(p *post) *refusal {
-	m := s.find(p.payload.GetStr("participant_id"))
+func (s *Space) kick(p *post) *envelope.Refusal {
+	m := s.find(p.Payload.GetStr("participant_id"))
 	if m == nil {
 		return refuseRecipient()
 	}
@@ -127,7 +128,7 @@ func (s *Space) kick(p *post) *refusal {
 		}
 	}
 	l.Tokens = nil
-	if fault := e.commit(s.auditEntry(p.by, p.kind, m.name, "kicked")); fault != nil {
+	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "kicked")); fault != nil {
 		return fault
 	}
 	p.then = append(p.then, func() { s.putOut(m) })
@@ -140,13 +141,13 @@ func (s *Space) putOut(m *member) {
 		m.virtualOn = false
 		s.reseat()
 		if m.session == nil {
-			s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
+			s.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(
 				wire.TextField("event", "leave"), wire.Field("participant", wire.Obj(wire.TextField("id", m.runtime))))}, m)
 			s.streamsWithout(m)
 		}
 	}
 	if ses := m.session; ses != nil {
-		ses.conn.Close(CloseKicked, "kicked")
+		ses.conn.Close(envelope.CloseKicked, "kicked")
 		s.leaveLocked(ses)
 	}
 }

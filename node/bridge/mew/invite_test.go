@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -86,7 +87,7 @@ func TestKick(t *testing.T) {
 	r := start(t, boss(t))
 	manager, worker, other := r.join("manager-token"), r.join("worker-token"), r.join("other-token")
 	manager.send(`{"kind":"space/kick","payload":{"participant_id":"worker","reason":"enough"}}`)
-	if last := worker.closed(CloseKicked); len(last) == 0 || !strings.Contains(last[len(last)-1], `"space/kick"`) {
+	if last := worker.closed(envelope.CloseKicked); len(last) == 0 || !strings.Contains(last[len(last)-1], `"space/kick"`) {
 		t.Errorf("the worker's last envelopes: %s", last)
 	}
 	other.until("space/kick")
@@ -96,7 +97,7 @@ func TestKick(t *testing.T) {
 	p := r.open("/ws", "")
 	p.send(`{"type":"join","token":"worker-token"}`)
 	p.want("system/error")
-	p.closed(CloseUnauthorized)
+	p.closed(envelope.CloseUnauthorized)
 	if status, _ := r.post("worker", "worker-token", `{"kind":"chat"}`); status != 403 {
 		t.Errorf("its token still works by HTTP: %d", status)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -40,15 +41,15 @@ func often(events *[]time.Time, most int) bool {
 }
 
 // join lets a connection in under the runtime id that it asked for, or its name (MEW-J4).
-func (s *Space) join(ses *session, asked string) *refusal {
+func (s *Space) join(ses *session, asked string) *envelope.Refusal {
 	s.mu.Lock()
 	defer s.unlock()
 	m := ses.m
 	if s.stopping {
-		return &refusal{close: websocket.CodeGoingAway, from: fromSystem, payload: wire.Obj(wire.TextField("error", "going_down"))}
+		return &envelope.Refusal{Close: websocket.CodeGoingAway, From: envelope.FromSystem, Payload: wire.Obj(wire.TextField("error", "going_down"))}
 	}
 	if m.lasting.Barred || slices.Contains(m.lasting.Dead, ses.tokenHash) {
-		return refuseUnauthorized("Authentication failed")
+		return envelope.RefuseUnauthorized("Authentication failed")
 	}
 	runtime := strings.Clone(cmp.Or(asked, m.name))
 	if fault := s.mayBe(m, runtime); fault != nil {
@@ -57,11 +58,11 @@ func (s *Space) join(ses *session, asked string) *refusal {
 	old := m.session
 	if old != nil {
 		if often(&m.takeovers, maxTakeovers) {
-			r := refuseRate(time.Minute)
-			r.close = CloseTakeovers
+			r := envelope.RefuseRate(time.Minute)
+			r.Close = envelope.CloseTakeovers
 			return r
 		}
-		old.conn.Close(CloseReplaced, "replaced by a newer connection")
+		old.conn.Close(envelope.CloseReplaced, "replaced by a newer connection")
 	}
 	s.rename(m, runtime)
 	m.session, m.down = ses, false
@@ -76,12 +77,12 @@ func (s *Space) join(ses *session, asked string) *refusal {
 }
 
 // mayBe says what is wrong with a runtime id for m.
-func (s *Space) mayBe(m *member, id string) *refusal {
-	if !validName(id) {
-		return refuseUnauthorized("The participant id cannot be used")
+func (s *Space) mayBe(m *member, id string) *envelope.Refusal {
+	if !envelope.IsName(id) {
+		return envelope.RefuseUnauthorized("The participant id cannot be used")
 	}
 	if other := s.find(id); other != nil && other != m {
-		return refuseUnauthorized("The participant id belongs to another participant")
+		return envelope.RefuseUnauthorized("The participant id belongs to another participant")
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ func (s *Space) rejoin(ses *session) {
 	switch {
 	case ses.m.session != ses:
 	case often(&ses.rejoins, maxRejoins):
-		s.tell(ses.m, refuseRate(time.Minute).envelope(ses.m.runtime, ""))
+		s.tell(ses.m, envelope.RefuseRate(time.Minute).Envelope(ses.m.runtime, ""))
 	default:
 		s.welcome(ses.m)
 	}
@@ -127,7 +128,7 @@ func (s *Space) leaveLocked(ses *session) {
 	s.log.Info("participant left", "space", s.id, "participant", m.name, "id", id, "connection", ses.id)
 	s.reseat()
 	if !m.virtualOn {
-		s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
+		s.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(
 			wire.TextField("event", "leave"), wire.Field("participant", wire.Obj(wire.TextField("id", id))))}, m)
 		s.streamsWithout(m)
 		s.board.left(id)
@@ -140,7 +141,7 @@ func (s *Space) leaveLocked(ses *session) {
 
 // presence says that somebody came (MEW-33).
 func (s *Space) presence(m *member, event string) {
-	s.announce(outgoing{from: fromSystem, kind: kindPresence, payload: wire.Obj(
+	s.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(
 		wire.TextField("event", event), wire.Field("participant", m.info()))}, m)
 }
 
@@ -181,7 +182,7 @@ func (s *Space) sendWelcome(m *member, cut bool, more ...wire.Member) {
 	if cut || m.cut {
 		members = append(members, wire.Field("truncated", wire.Bool(true)))
 	}
-	s.tell(m, outgoing{from: fromSystem, kind: kindWelcome, to: []string{m.runtime}, payload: wire.Obj(members...)})
+	s.tell(m, envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindWelcome, To: []string{m.runtime}, Payload: wire.Obj(members...)})
 }
 
 // connectVirtual lets an output log take part (MEW-D6).

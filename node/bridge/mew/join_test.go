@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
@@ -60,11 +61,11 @@ func TestHeaderThenJoin(t *testing.T) {
 	}
 	p.send(`{"type":"join","space":"lab","token":"bob-token","participantId":"bob"}`)
 	p.until("system/error")
-	p.closed(CloseUnauthorized)
+	p.closed(envelope.CloseUnauthorized)
 }
 
 func TestJoinRefused(t *testing.T) {
-	long := strings.Repeat("x", maxName+1)
+	long := strings.Repeat("x", envelope.MaxName+1)
 	for _, tt := range []struct{ name, join string }{
 		{"wrong token", `{"type":"join","token":"nobody","participantId":"alice"}`},
 		{"no token", `{"type":"join","participantId":"alice"}`},
@@ -89,7 +90,7 @@ func TestJoinRefused(t *testing.T) {
 			if got := str(pay(e, "error")); got != "unauthorized" {
 				t.Errorf("error = %s, want unauthorized", got)
 			}
-			p.closed(CloseUnauthorized)
+			p.closed(envelope.CloseUnauthorized)
 		})
 	}
 }
@@ -116,7 +117,7 @@ func TestHeaderRefused(t *testing.T) {
 	p := r.open("/ws?token=alice-token", "")
 	p.send(`{"kind":"chat","payload":{"text":"hi"}}`)
 	p.want("system/error")
-	p.closed(CloseUnauthorized)
+	p.closed(envelope.CloseUnauthorized)
 }
 
 // TestFailedJoins: failed joins are bounded by address, at every door, and a valid token passes whatever its address
@@ -147,7 +148,7 @@ func TestFailedJoins(t *testing.T) {
 	if got := str(pay(p.want("system/error"), "error")); got != "rate_limited" {
 		t.Errorf("a join without a header gets %s, want rate_limited", got)
 	}
-	p.closed(CloseUnauthorized)
+	p.closed(envelope.CloseUnauthorized)
 
 	r.join("alice-token")
 	if got, body := r.call("GET", "/participants", "bob-token", ""); got != 200 {
@@ -168,7 +169,7 @@ func TestLogOfDoor(t *testing.T) {
 	}
 	p := r.open("/ws", "")
 	p.send(`{"type":"join","token":"alice-token","participantId":"bob"}`)
-	p.closed(CloseUnauthorized)
+	p.closed(envelope.CloseUnauthorized)
 	alice := r.join("alice-token")
 	for range 10 * maxRefusalLines {
 		alice.send(`{"kind":"capability/grant","payload":{}}`)
@@ -202,7 +203,7 @@ func TestTakeover(t *testing.T) {
 	first := r.join("alice-token")
 	bob.want("system/presence")
 	second := r.join("alice-token")
-	first.closed(CloseReplaced)
+	first.closed(envelope.CloseReplaced)
 	second.send(`{"kind":"chat","payload":{"text":"still here"}}`)
 	second.want("chat")
 	if got := str(pay(bob.want("chat"), "text")); got != "still here" {
@@ -214,7 +215,7 @@ func TestTakeover(t *testing.T) {
 	}
 	last := r.open("/ws", "alice-token")
 	last.want("system/error")
-	last.closed(CloseTakeovers)
+	last.closed(envelope.CloseTakeovers)
 }
 
 // from is the sender or absent; anything else is refused and never rewritten (MEW-53, MEW-J6).

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -42,7 +43,7 @@ func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journa
 
 func lostLines(dst []byte, n int) []byte {
 	dst = append(dst, `{"timestamp":"`...)
-	dst = append(dst, stamp(time.Now())...)
+	dst = append(dst, envelope.FormatTime(time.Now())...)
 	dst = append(dst, `","event":"dropped","metadata":{"lines":`...)
 	return append(append(dst, strconv.Itoa(n)...), "}}\n"...)
 }
@@ -91,7 +92,7 @@ func (e *event) appendTo(dst []byte) []byte { return e.each(dst, func(b []byte) 
 
 func (e *event) each(dst []byte, spill func([]byte) []byte) []byte {
 	head := append(make([]byte, 0, len(e.envelope)+160), `{"timestamp":"`...)
-	head = append(head, stamp(e.at)...)
+	head = append(head, envelope.FormatTime(e.at)...)
 	head = append(head, `","event":"`...)
 	head = append(head, e.name...)
 	head = append(head, '"')
@@ -138,23 +139,23 @@ func (j *Journal) received(s *Space, p *post, raw []byte) {
 		return
 	}
 	j.envelopes.put(&event{
-		at: p.at, name: "received", id: p.id, envelope: raw, space: s.id,
+		at: p.at, name: "received", id: p.ID, envelope: raw, space: s.id,
 		direction: "inbound", who: p.by.runtime, how: p.transport,
 	})
 }
 
 // rejected logs an envelope that was refused, as far as it could be read.
-func (j *Journal) rejected(s *Space, p *post, r *refusal) {
+func (j *Journal) rejected(s *Space, p *post, r *envelope.Refusal) {
 	if !j.logsEnvelopes() {
 		return
 	}
 	var raw []byte
-	if p.tree.Kind() == wire.Object {
-		raw = p.tree.JSON()
+	if p.Tree.Kind() == wire.Object {
+		raw = p.Tree.JSON()
 	}
 	j.envelopes.put(&event{
-		at: p.at, name: "rejected", id: p.id, envelope: raw, space: s.id,
-		direction: "inbound", who: p.by.runtime, how: p.transport, reason: r.reason,
+		at: p.at, name: "rejected", id: p.ID, envelope: raw, space: s.id,
+		direction: "inbound", who: p.by.runtime, how: p.transport, reason: r.Reason,
 	})
 }
 
@@ -168,16 +169,16 @@ func (j *Journal) delivered(s *Space, id string, raw []byte, seats []*seat, exce
 }
 
 // told logs what one participant alone was sent, without a token in it (MEW-D10).
-func (j *Journal) told(s *Space, id string, o outgoing, st *seat) {
+func (j *Journal) told(s *Space, id string, o envelope.Outgoing, st *seat) {
 	if !j.logsEnvelopes() {
 		return
 	}
-	if _, ok := o.payload.Get("token"); ok && o.kind == kindInviteAck {
-		o.payload = o.payload.With("token", wire.Text("[redacted]"))
+	if _, ok := o.Payload.Get("token"); ok && o.Kind == envelope.KindInviteAck {
+		o.Payload = o.Payload.With("token", wire.Text("[redacted]"))
 	}
 	now := time.Now()
 	j.envelopes.put(&event{
-		at: now, name: "delivered", id: id, envelope: o.append(nil, id, stamp(now)), space: s.id,
+		at: now, name: "delivered", id: id, envelope: o.Append(nil, id, envelope.FormatTime(now)), space: s.id,
 		direction: "outbound", who: st.id, how: st.how,
 	})
 }
@@ -201,7 +202,7 @@ func (d *decision) weight() int { return 512 }
 
 func (d *decision) appendTo(dst []byte) []byte {
 	members := []wire.Member{
-		wire.TextField("timestamp", stamp(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.who),
+		wire.TextField("timestamp", envelope.FormatTime(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.who),
 		wire.TextField("space_id", d.space), wire.TextField("result", "denied"), wire.TextField("required_capability", d.kind),
 	}
 	if d.allowed {
@@ -222,8 +223,8 @@ func (j *Journal) decided(space string, p *post, match *capability.Capability) {
 		return
 	}
 	d := &decision{ // which may wait for a slow disk, and then not with the whole text of the envelope (see envelope.own)
-		at: p.at, id: strings.Clone(p.id), who: p.by.runtime, space: space, kind: strings.Clone(p.kind), allowed: match != nil,
-		granted: p.by.shown, transport: p.transport, related: cloned(p.correlation),
+		at: p.at, id: strings.Clone(p.ID), who: p.by.runtime, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
+		granted: p.by.shown, transport: p.transport, related: envelope.CloneTexts(p.Correlation),
 	}
 	if at := slices.Index(p.by.caps, match); at >= 0 {
 		d.match = p.by.held[at]

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 )
 
 // heapNow is what is in use once the collector has run.
@@ -44,7 +45,7 @@ func TestWhatIsKeptIsSmall(t *testing.T) {
 			fat("space/invite", fmt.Sprintf("i%d", n), fmt.Sprintf(`,"payload":{"participant_id":"guest%d","initial_capabilities":["chat"]}`, n)),
 		} {
 			if _, fault := s.receive(admin, []byte(e), "http"); fault != nil {
-				t.Fatalf("%.60s: %s", e, fault.payload.JSON())
+				t.Fatalf("%.60s: %s", e, fault.Payload.JSON())
 			}
 		}
 	}
@@ -67,11 +68,11 @@ func TestDecisionsWaitSmall(t *testing.T) {
 	const each = 200
 	before := heapNow()
 	for n := range each {
-		e, fault := parseEnvelope([]byte(fat("chat", fmt.Sprintf("c%d", n), `,"correlation_id":["x"],"payload":{}`)))
+		e, fault := envelope.Parse([]byte(fat("chat", fmt.Sprintf("c%d", n), `,"correlation_id":["x"],"payload":{}`)))
 		if fault != nil {
 			t.Fatal(fault)
 		}
-		j.decided(s.id, &post{envelope: e, by: m}, nil)
+		j.decided(s.id, &post{Envelope: e, by: m}, nil)
 	}
 	if grown := heapNow() - before; grown > each*padded/8 {
 		t.Errorf("%d KiB wait for %d decisions", grown>>10, each)
@@ -121,7 +122,7 @@ func TestSilentJoins(t *testing.T) {
 		players[i] = r.open("/ws", "")
 	}
 	for _, p := range players {
-		p.closed(CloseUnauthorized)
+		p.closed(envelope.CloseUnauthorized)
 	}
 	req := httptest.NewRequest("GET", "/ws", nil)
 	req.RemoteAddr = "127.0.0.1:1"

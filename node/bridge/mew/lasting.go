@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -76,7 +77,7 @@ func rawOf(list []capability.Capability) []json.RawMessage {
 func compiled(list []json.RawMessage) ([]capability.Capability, error) {
 	out := make([]capability.Capability, len(list))
 	for i, raw := range list {
-		v, err := wire.ParseForeign(raw, maxDepth, maxValues)
+		v, err := wire.ParseForeign(raw, envelope.MaxDepth, envelope.MaxValues)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +147,7 @@ func (e *edit) see(m *member) *lasting {
 const storeTimeout = 10 * time.Second
 
 // commit stores the change with its lines of the audit log in one unit, and lets it act.
-func (e *edit) commit(entries ...acl.AuditEntry) *refusal {
+func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	changes := slices.Clone(e.more)
@@ -154,7 +155,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *refusal {
 		body, err := json.Marshal(e.changed[m])
 		if err != nil {
 			e.s.log.Error("encode a participant", "space", e.s.id, "err", err)
-			return refuseStore()
+			return envelope.RefuseStore()
 		}
 		changes = append(changes, store.Change{IfRev: store.Any, Record: store.Record{
 			NS: nsMembers, Key: e.s.id + "/" + m.name, Body: body, Terms: []string{"space:" + hashName(e.s.id)},
@@ -165,7 +166,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *refusal {
 	}
 	if err := e.s.records.Apply(ctx, changes, time.Now()); err != nil {
 		e.s.log.Error("store participants", "space", e.s.id, "err", err)
-		return refuseStore()
+		return envelope.RefuseStore()
 	}
 	for _, m := range e.order {
 		m.lasting = e.changed[m]
@@ -216,7 +217,7 @@ func (s *Space) load(ctx context.Context) error {
 func (s *Space) auditEntry(who *member, kind, whom, result string) acl.AuditEntry {
 	note := kind
 	if whom != "" {
-		note += " " + printable(whom, maxName)
+		note += " " + envelope.ToPrintable(whom, envelope.MaxName)
 	}
 	by := acl.ByRule
 	subject := "mew-space:" + s.id

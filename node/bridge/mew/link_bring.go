@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -186,7 +187,7 @@ func (l *link) excerpt(b brought, e store.Entry, text string) said {
 		}
 	}
 	s := said{
-		id: "am-b-" + hashOf(string(b.Peer), string(b.Conv), strconv.FormatUint(e.N, 10)), kind: kindChat, context: string(b.Conv),
+		id: "am-b-" + hashOf(string(b.Peer), string(b.Conv), strconv.FormatUint(e.N, 10)), kind: envelope.KindChat, context: string(b.Conv),
 		payload: wire.Obj(wire.TextField("text", who+": "+text), wire.TextField("format", "plain"),
 			wire.Field(markTransit, wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)), wire.TextField("direction", way)))),
 	}
@@ -211,19 +212,19 @@ func (l *link) fromHere(e store.Entry) bool {
 // forward takes a chat in a conversation that the sender sees, on its way to the agent in it. done says that it was
 // one. It passes the node's checks before anything leaves (MEW-L2), and leaves under the owner's rules for what leaves.
 func (l *link) forward(ctx context.Context, j job, text string) (done bool, err error) {
-	if j.e.context == "" {
+	if j.e.Context == "" {
 		return false, nil
 	}
 	all, err := l.allBrought(ctx)
 	if err != nil {
 		return true, err
 	}
-	at := slices.IndexFunc(all, func(b brought) bool { return string(b.Conv) == j.e.context && (b.To == "" || b.To == j.e.from) })
+	at := slices.IndexFunc(all, func(b brought) bool { return string(b.Conv) == j.e.Context && (b.To == "" || b.To == j.e.From) })
 	if at < 0 || !l.transit(l.cfg.Name, all[at].network()) {
 		return false, nil
 	}
 	b := all[at]
-	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "forward", string(b.Peer), string(b.Conv)))
+	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.From, "forward", string(b.Peer), string(b.Conv)))
 	payload := wire.Obj(wire.TextField("action", "forward"), wire.TextField("agent_id", string(b.Peer)), wire.TextField("conversation_id", string(b.Conv)),
 		wire.Field("message", wire.Obj(wire.TextField("body", text))))
 	in, err := l.inbound(&j, conv, IntentForward, payload)
@@ -249,7 +250,7 @@ func (l *link) passOn(ctx context.Context, from string, payload wire.Value) erro
 	message, _ := payload.Get("message")
 	text := message.GetStr("body")
 	if b.To == "" { // several speak there
-		text = printable(from, maxName) + ": " + text
+		text = envelope.ToPrintable(from, envelope.MaxName) + ": " + text
 	}
 	_, err := l.post(ctx, from, letter, text)
 	return err

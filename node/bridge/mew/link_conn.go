@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -87,7 +88,7 @@ type paused struct {
 
 // job is an envelope that is for the node.
 type job struct {
-	e   envelope
+	e   envelope.Envelope
 	raw []byte
 	at  time.Time
 }
@@ -195,7 +196,7 @@ func (l *link) stand(s bridge.LinkState, err error, retry time.Time) {
 	}
 	l.retry, l.fault = retry, ""
 	if err != nil {
-		l.fault = printable(err.Error(), 300)
+		l.fault = envelope.ToPrintable(err.Error(), 300)
 	}
 }
 
@@ -249,7 +250,7 @@ func (l *link) try(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("no welcome came: %w", err)
 		}
-		if e, ok := heardFrom(bytes.Clone(data)); ok && e.kind == kindWelcome {
+		if e, ok := heardFrom(bytes.Clone(data)); ok && e.Kind == envelope.KindWelcome {
 			return nil
 		}
 	}
@@ -302,7 +303,7 @@ func (l *link) joined(conn *websocket.Conn) bool {
 // queue gives a job to the worker of its sender. What finds no room is gone, as it is in MEW for whoever is not there.
 func (l *link) queue(j job) {
 	select {
-	case l.queues[maphash.String(l.seed, j.e.from)%linkWorkers] <- j:
+	case l.queues[maphash.String(l.seed, j.e.From)%linkWorkers] <- j:
 	default:
 		l.mu.Lock()
 		l.dropped++
@@ -354,7 +355,7 @@ func (p *paused) err() error {
 	if p.until.IsZero() {
 		return fmt.Errorf("%w until somebody resumes it", errPaused)
 	}
-	return fmt.Errorf("%w until %s", errPaused, stamp(p.until))
+	return fmt.Errorf("%w until %s", errPaused, envelope.FormatTime(p.until))
 }
 
 func (p *paused) stop() {

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -21,7 +22,7 @@ import (
 // control sends the node an envelope and returns what it answers with.
 func (p *player) control(kind, payload, answer string) wire.Value {
 	p.t.Helper()
-	id := newID()
+	id := envelope.NewID()
 	p.send(`{"id":"` + id + `","kind":"` + kind + `","to":["node"],"payload":` + payload + `}`)
 	for {
 		if v := p.fromNode(answer); about(v) == id {
@@ -327,7 +328,7 @@ func TestLinkInvite(t *testing.T) {
 func TestLinkErrorsAreTheGateways(t *testing.T) {
 	r := start(t, club(t, everything))
 	k := newLinked(t, r, Config{Node: blocked{make(chan struct{})}, Records: r.st.Records()})
-	for from, counts := range map[string]bool{"mallory": false, "system:mallory": false, "node": false, fromSystem: true, fromStream: true} {
+	for from, counts := range map[string]bool{"mallory": false, "system:mallory": false, "node": false, envelope.FromSystem: true, envelope.FromStream: true} {
 		waits := make(chan outcome, 1)
 		k.l.mu.Lock()
 		k.l.echoes["ours-1"] = waits

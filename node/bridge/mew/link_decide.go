@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -46,7 +47,7 @@ func (l *link) decideOurs(ctx context.Context, p PendingProposal, me string, app
 	ours := proposed{Conv: p.conv, From: p.From, Envelope: p.ID, Reason: reason}
 	s := ours.rejection("disagree")
 	if approve {
-		payload, err := wire.ParseForeign(p.Payload, maxDepth, maxValues)
+		payload, err := wire.ParseForeign(p.Payload, envelope.MaxDepth, envelope.MaxValues)
 		if err != nil {
 			return "", err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -17,29 +18,29 @@ import (
 // work hands an envelope to the node.
 func (l *link) work(ctx context.Context, j job) {
 	l.mu.Lock()
-	toUs := slices.Contains(j.e.to, l.me)
+	toUs := slices.Contains(j.e.To, l.me)
 	l.mu.Unlock()
 	var err error
-	switch j.e.kind {
-	case kindChat:
+	switch j.e.Kind {
+	case envelope.KindChat:
 		err = l.chat(ctx, j)
-	case kindChatCancel:
+	case envelope.KindChatCancel:
 		err = l.chatCancelled(ctx, j)
-	case kindChatAcknowledge:
+	case envelope.KindChatAcknowledge:
 		l.acknowledged(ctx, &j.e)
-	case kindProposal:
+	case envelope.KindProposal:
 		err = l.proposal(ctx, j)
-	case kindWithdraw:
+	case envelope.KindWithdraw:
 		err = l.settled(ctx, j, "withdrawn by its proposer", true)
-	case kindRequest:
+	case envelope.KindRequest:
 		if err = l.settled(ctx, j, "fulfilled by another participant", false); toUs {
 			err = errors.Join(err, l.request(ctx, j))
 		}
-	case kindResponse:
+	case envelope.KindResponse:
 		err = l.response(ctx, j)
 	}
 	if err != nil && ctx.Err() == nil {
-		l.log.Info("an envelope did not get in", "kind", printable(j.e.kind, maxKind), "from", printable(j.e.from, maxName), "err", err)
+		l.log.Info("an envelope did not get in", "kind", envelope.ToPrintable(j.e.Kind, envelope.MaxKind), "from", envelope.ToPrintable(j.e.From, envelope.MaxName), "err", err)
 	}
 }
 
@@ -49,20 +50,20 @@ func (l *link) address(peer string) bridge.Address {
 
 // inbound is an envelope on its way into the node, as every bridge writes it (MEW-L2).
 func (l *link) inbound(j *job, conv wire.ConversationID, intent wire.Intent, payload wire.Value) (bridge.Inbound, error) {
-	address := l.address(j.e.from)
+	address := l.address(j.e.From)
 	if err := address.Validate(); err != nil {
 		return bridge.Inbound{}, err
 	}
-	payload = mark(address, payload, j.e.id)
+	payload = mark(address, payload, j.e.ID)
 	if len(payload.JSON()) > wire.MaxMessage {
 		return bridge.Inbound{}, errors.New("the envelope is larger than a message may be")
 	}
-	at, ok := wire.ParseTime(j.e.ts)
+	at, ok := wire.ParseTime(j.e.Time)
 	if !ok {
 		at = j.at
 	}
 	return bridge.Inbound{
-		Principal: l.principal, Peer: address.Pseudonym(), Address: address.String(), Name: j.e.from, Verified: bridge.VerifiedNone,
+		Principal: l.principal, Peer: address.Pseudonym(), Address: address.String(), Name: j.e.From, Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, string(j.raw))), ConvID: conv, Intent: intent, Payload: payload,
 		Time: at, Received: j.at, Raw: j.raw, Digest: sha256.Sum256(j.raw), Meter: l.meter,
 	}, nil
@@ -78,15 +79,15 @@ func mark(address bridge.Address, payload wire.Value, id string) wire.Value {
 
 // chat is a chat to us: a mesh.message (MEW-L3).
 func (l *link) chat(ctx context.Context, j job) error {
-	text := j.e.payload.GetStr("text")
-	if _, ours := j.e.payload.Get(markTransit); ours || text == "" || !l.wanted(&j.e, text) {
+	text := j.e.Payload.GetStr("text")
+	if _, ours := j.e.Payload.Get(markTransit); ours || text == "" || !l.wanted(&j.e, text) {
 		return nil // what a node passed on is not passed back (MEW-L6)
 	}
 	if done, err := l.forward(ctx, j, text); done {
 		return err
 	}
 	message := wire.Obj(wire.TextField("body", text))
-	if f := j.e.payload.GetStr("format"); f == "markdown" {
+	if f := j.e.Payload.GetStr("format"); f == "markdown" {
 		message = message.With("format", wire.Text(f))
 	}
 	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", message))
@@ -100,17 +101,17 @@ func (l *link) chat(ctx context.Context, j job) error {
 	case out.Held:
 		l.waits(ctx, &j.e, out)
 	default:
-		l.acknowledge(ctx, hashOf(j.e.from, j.e.id), "received")
+		l.acknowledge(ctx, hashOf(j.e.From, j.e.ID), "received")
 	}
 	if out.Reply != nil {
-		l.replied(ctx, j.e.from, in.ConvID, out.Reply, []string{j.e.id})
+		l.replied(ctx, j.e.From, in.ConvID, out.Reply, []string{j.e.ID})
 	}
 	return nil
 }
 
 // accept hands a message in, in the conversation that it belongs to; one that has ended gives way to a new one.
 func (l *link) accept(ctx context.Context, j job, intent wire.Intent, payload wire.Value) (bridge.Outcome, bridge.Inbound, error) {
-	peer := l.address(j.e.from).Pseudonym()
+	peer := l.address(j.e.From).Pseudonym()
 	convs := l.conversations(ctx, &j, peer)
 	var in bridge.Inbound
 	for _, conv := range convs {
@@ -118,10 +119,10 @@ func (l *link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 		if in, err = l.inbound(&j, conv, intent, payload); err != nil {
 			return bridge.Outcome{}, in, err
 		}
-		h := heard{Message: in.MessageID, Conv: conv, From: j.e.from, Envelope: j.e.id}
+		h := heard{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID}
 		in.Records = []store.Change{
-			l.opened(peer, conv), l.remember("chat", hashOf(j.e.from, j.e.id), h, keepChat, true),
-			l.remember("msg", string(in.MessageID), hashOf(j.e.from, j.e.id), keepChat, false),
+			l.opened(peer, conv), l.remember("chat", hashOf(j.e.From, j.e.ID), h, keepChat, true),
+			l.remember("msg", string(in.MessageID), hashOf(j.e.From, j.e.ID), keepChat, false),
 		}
 		out, err := l.b.cfg.Node.Accept(ctx, in)
 		if errors.Is(err, wire.ErrConversationClosed) && conv != convs[len(convs)-1] {
@@ -137,26 +138,26 @@ func (l *link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 // that it answers, that of its context, the only one that is open.
 func (l *link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
-	for i, id := range j.e.correlation {
-		if s, ok := recalled[sent](ctx, l, "sent", id); ok && s.Peer == j.e.from && i < 8 {
+	for i, id := range j.e.Correlation {
+		if s, ok := recalled[sent](ctx, l, "sent", id); ok && s.Peer == j.e.From && i < 8 {
 			out = append(out, s.Conv)
 			break
 		}
 	}
 	switch {
 	case len(out) > 0:
-	case j.e.context != "":
-		if own := wire.ConversationID(j.e.context); own.Valid() && l.ours(ctx, peer, own) {
+	case j.e.Context != "":
+		if own := wire.ConversationID(j.e.Context); own.Valid() && l.ours(ctx, peer, own) {
 			out = append(out, own)
 		} else {
-			out = append(out, wire.ConversationID("conv_"+hashOf(l.cfg.Name, j.e.from, "context", j.e.context)))
+			out = append(out, wire.ConversationID("conv_"+hashOf(l.cfg.Name, j.e.From, "context", j.e.Context)))
 		}
 	default:
 		if conv := l.onlyOpen(ctx, peer); conv != "" {
 			out = append(out, conv)
 		}
 	}
-	return append(out, wire.ConversationID("conv_"+hashOf(l.cfg.Name, j.e.from, "envelope", string(j.raw))))
+	return append(out, wire.ConversationID("conv_"+hashOf(l.cfg.Name, j.e.From, "envelope", string(j.raw))))
 }
 
 // ours says whether there is such a conversation with the participant.
@@ -169,11 +170,11 @@ func (l *link) ours(ctx context.Context, peer wire.AgentID, conv wire.Conversati
 }
 
 // wanted is policy.filter.
-func (l *link) wanted(e *envelope, text string) bool {
+func (l *link) wanted(e *envelope.Envelope, text string) bool {
 	f := l.cfg.Policy.Filter
 	has := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	lower := strings.ToLower(text)
-	return has(f.Types, e.kind) && has(f.From, e.from) && (len(f.Keywords) == 0 ||
+	return has(f.Types, e.Kind) && has(f.From, e.From) && (len(f.Keywords) == 0 ||
 		slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(lower, strings.ToLower(w)) }))
 }
 
@@ -185,7 +186,7 @@ func (l *link) acknowledge(ctx context.Context, key, status string) {
 	if !ok || h.Said == status {
 		return
 	}
-	err := l.tell(said{kind: kindChatAcknowledge, to: []string{h.From}, correlation: []string{h.Envelope}, payload: wire.Obj(wire.TextField("status", status))})
+	err := l.tell(said{kind: envelope.KindChatAcknowledge, to: []string{h.From}, correlation: []string{h.Envelope}, payload: wire.Obj(wire.TextField("status", status))})
 	if err != nil && !errors.Is(err, errMayNot) {
 		return // there is nobody to tell now; what is missed is not told later
 	}
@@ -200,10 +201,10 @@ func (l *link) acknowledge(ctx context.Context, key, status string) {
 // chatCancelled takes back a chat that was not read. One that waits for the owner is withdrawn; of any other the owner
 // is told.
 func (l *link) chatCancelled(ctx context.Context, j job) error {
-	for _, id := range j.e.correlation[:min(len(j.e.correlation), 16)] {
-		key := hashOf(j.e.from, id)
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
+		key := hashOf(j.e.From, id)
 		h, ok := recalled[heard](ctx, l, "chat", key)
-		if !ok || h.From != j.e.from {
+		if !ok || h.From != j.e.From {
 			continue
 		}
 		if err := l.takeBack(ctx, j, h.Conv, wire.Deliver, "cancelled by its sender", []store.Change{
@@ -227,10 +228,10 @@ func (l *link) takeBack(ctx context.Context, j job, conv wire.ConversationID, in
 }
 
 // acknowledged notes what a peer says of a chat of ours.
-func (l *link) acknowledged(ctx context.Context, e *envelope) {
-	for _, id := range e.correlation[:min(len(e.correlation), 16)] {
-		if s, ok := recalled[sent](ctx, l, "sent", id); ok && s.Peer == e.from {
-			s.Marked = printable(cmp.Or(e.payload.GetStr("status"), "received"), 32)
+func (l *link) acknowledged(ctx context.Context, e *envelope.Envelope) {
+	for _, id := range e.Correlation[:min(len(e.Correlation), 16)] {
+		if s, ok := recalled[sent](ctx, l, "sent", id); ok && s.Peer == e.From {
+			s.Marked = envelope.ToPrintable(cmp.Or(e.Payload.GetStr("status"), "received"), 32)
 			l.apply(ctx, l.remember("sent", id, s, keepSent, false))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -43,14 +44,14 @@ func rpcFault(code int64, message string) wire.Value {
 
 // proposal is an mcp/proposal to us: a question to the owner (MEW-L3).
 func (l *link) proposal(ctx context.Context, j job) error {
-	if !l.wanted(&j.e, string(j.e.payload.JSON())) {
+	if !l.wanted(&j.e, string(j.e.Payload.JSON())) {
 		return nil
 	}
 	l.mu.Lock()
-	others := slices.DeleteFunc(slices.Clone(j.e.to), func(id string) bool { return id == l.me })
+	others := slices.DeleteFunc(slices.Clone(j.e.To), func(id string) bool { return id == l.me })
 	l.mu.Unlock()
 	conv := l.proposalConv(&j)
-	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("proposal", j.e.payload))
+	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("proposal", j.e.Payload))
 	if len(others) > 0 {
 		payload = payload.With("to", wire.Texts(others))
 	}
@@ -58,7 +59,7 @@ func (l *link) proposal(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	in.Records = []store.Change{l.rememberProposal(proposed{Conv: conv, From: j.e.from, Envelope: j.e.id})}
+	in.Records = []store.Change{l.rememberProposal(proposed{Conv: conv, From: j.e.From, Envelope: j.e.ID})}
 	_, err = l.b.cfg.Node.Accept(ctx, in)
 	l.refused(ctx, &j.e, err)
 	return err
@@ -66,7 +67,7 @@ func (l *link) proposal(ctx context.Context, j job) error {
 
 // proposalConv returns the conversation in which the owner is asked about a proposal. Each has its own.
 func (l *link) proposalConv(j *job) wire.ConversationID {
-	return wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "proposal", string(j.raw)))
+	return wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.From, "proposal", string(j.raw)))
 }
 
 func (l *link) rememberProposal(p proposed) store.Change {
@@ -79,7 +80,7 @@ func (l *link) proposalTerm(envelope string) string { return l.key("prop", hashO
 
 // settled withdraws the questions about proposals that their proposer took back or that somebody else fulfilled.
 func (l *link) settled(ctx context.Context, j job, why string, proposerOnly bool) error {
-	for _, id := range j.e.correlation[:min(len(j.e.correlation), 16)] {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		for after, more := "", true; more; more = after != "" {
 			page, err := l.b.cfg.Records.List(ctx, nsLinks, l.proposalTerm(id), after, 100, time.Now())
 			if err != nil {
@@ -87,11 +88,11 @@ func (l *link) settled(ctx context.Context, j job, why string, proposerOnly bool
 			}
 			for _, rec := range page.Records {
 				var p proposed
-				if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.from {
+				if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.From {
 					continue
 				}
 				about := j
-				about.e.from = p.From // whose conversation it is
+				about.e.From = p.From // whose conversation it is
 				if err := l.takeBack(ctx, about, p.Conv, IntentProposal, why, []store.Change{l.drop("prop", string(p.Conv))}); err != nil {
 					return err
 				}
@@ -117,7 +118,7 @@ func (l *link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 
 func (p proposed) rejection(reason string) said {
 	return said{
-		id: "am-r-" + hashOf(string(p.Conv)), kind: kindReject, to: []string{p.From}, correlation: []string{p.Envelope},
+		id: "am-r-" + hashOf(string(p.Conv)), kind: envelope.KindReject, to: []string{p.From}, correlation: []string{p.Envelope},
 		payload: wire.Obj(wire.TextField("reason", cmp.Or(p.Reason, reason))),
 	}
 }
@@ -125,7 +126,7 @@ func (p proposed) rejection(reason string) said {
 // request is what fulfils the proposal: it goes to the others whom the proposal named, or to ourselves.
 func (p proposed) request(others []string, me string, payload wire.Value) said {
 	s := said{
-		id: "am-f-" + hashOf(string(p.Conv)), kind: kindRequest, to: others, correlation: []string{p.Envelope},
+		id: "am-f-" + hashOf(string(p.Conv)), kind: envelope.KindRequest, to: others, correlation: []string{p.Envelope},
 		payload: fulfilment(payload),
 	}
 	if len(others) == 0 {
@@ -143,13 +144,13 @@ func (l *link) fulfil(ctx context.Context, c Call) (Answer, error) {
 	}
 	payload, _ := c.Payload.Get("proposal")
 	list, _ := c.Payload.Get("to")
-	to, _ := idList(list)
+	to, _ := envelope.ParseIDs(list)
 	request := p.request(to, l.name(), payload)
 	if len(to) > 0 {
 		l.apply(ctx, l.remember("sent", request.id, sent{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent, false))
 	}
 	if err := l.say(ctx, request); err != nil {
-		return Answer{Hold: "it could not be carried out: " + printable(err.Error(), 200)}, nil
+		return Answer{Hold: "it could not be carried out: " + envelope.ToPrintable(err.Error(), 200)}, nil
 	}
 	l.apply(ctx, l.drop("prop", string(c.Conv)))
 	if len(to) > 0 {
@@ -158,7 +159,7 @@ func (l *link) fulfil(ctx context.Context, c Call) (Answer, error) {
 	result := l.perform(ctx, p.From, payload)
 	id, _ := request.payload.Get("id")
 	done := rpcAnswer(id, result)
-	err := l.tell(said{kind: kindResponse, to: []string{p.From}, correlation: []string{request.id}, payload: done})
+	err := l.tell(said{kind: envelope.KindResponse, to: []string{p.From}, correlation: []string{request.id}, payload: done})
 	if err != nil {
 		l.log.Info("the result of a proposal did not reach the space", "err", err)
 	}
@@ -193,19 +194,19 @@ func ending(result wire.Value) wire.Value {
 
 // response is the answer to a request of ours: it ends the conversation about the proposal.
 func (l *link) response(ctx context.Context, j job) error {
-	for _, id := range j.e.correlation[:min(len(j.e.correlation), 16)] {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		s, ok := recalled[sent](ctx, l, "sent", id)
-		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.from) {
+		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.From) {
 			continue
 		}
-		result := wire.Obj(wire.TextField("responder", j.e.from))
+		result := wire.Obj(wire.TextField("responder", j.e.From))
 		for _, key := range []string{"result", "error"} {
-			if v, has := j.e.payload.Get(key); has {
+			if v, has := j.e.Payload.Get(key); has {
 				result = result.With(key, v)
 			}
 		}
 		about := j
-		about.e.from = s.Peer
+		about.e.From = s.Peer
 		in, err := l.inbound(&about, s.Conv, IntentProposal, ending(result))
 		if err != nil {
 			return err
@@ -226,7 +227,7 @@ const (
 // the node's checks, like any message (MEW-L3). What is asked without a JSON-RPC id is answered too: the SDK of the
 // reference sends none, and goes by correlation_id.
 func (l *link) request(ctx context.Context, j job) error {
-	method := j.e.payload.GetStr("method")
+	method := j.e.Payload.GetStr("method")
 	if strings.HasPrefix(method, "notifications/") {
 		return nil
 	}
@@ -237,7 +238,7 @@ func (l *link) request(ctx context.Context, j job) error {
 			return err
 		}
 	}
-	id, _ := j.e.payload.Get("id")
+	id, _ := j.e.Payload.Get("id")
 	var result wire.Value
 	switch method {
 	case "initialize":
@@ -267,13 +268,13 @@ func rpcAnswer(id, result wire.Value) wire.Value {
 }
 
 // respond answers a request, result or error.
-func (l *link) respond(e *envelope, id, result wire.Value) {
-	l.answer(e, kindResponse, rpcAnswer(id, result))
+func (l *link) respond(e *envelope.Envelope, id, result wire.Value) {
+	l.answer(e, envelope.KindResponse, rpcAnswer(id, result))
 }
 
 // toolCall takes a tools/call through the node's checks.
 func (l *link) toolCall(ctx context.Context, j job, id wire.Value) error {
-	params, _ := j.e.payload.Get("params")
+	params, _ := j.e.Payload.Get("params")
 	name := params.GetStr("name")
 	fault := func(code int64, text string) {
 		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(code, text))))
@@ -283,13 +284,13 @@ func (l *link) toolCall(ctx context.Context, j job, id wire.Value) error {
 		return nil
 	}
 	arguments, _ := params.Get("arguments")
-	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.from, "request", string(j.raw)))
+	conv := wire.ConversationID("conv_" + hashOf(l.cfg.Name, j.e.From, "request", string(j.raw)))
 	in, err := l.inbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
 	if err != nil {
 		fault(rpcParams, err.Error())
 		return err
 	}
-	in.Records = []store.Change{l.remember("asked", string(conv), asked{From: j.e.from, Envelope: j.e.id, ID: id}, keepSent, true)}
+	in.Records = []store.Change{l.remember("asked", string(conv), asked{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent, true)}
 	in.Draw = bridge.DrawToolCall
 	out, err := l.b.cfg.Node.Accept(ctx, in)
 	switch {
@@ -320,7 +321,7 @@ func (l *link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 		return nil
 	}
 	err := l.say(ctx, said{
-		id: "am-q-" + hashOf(string(conv)), kind: kindResponse, to: []string{a.From}, correlation: []string{a.Envelope}, payload: rpcAnswer(a.ID, result),
+		id: "am-q-" + hashOf(string(conv)), kind: envelope.KindResponse, to: []string{a.From}, correlation: []string{a.Envelope}, payload: rpcAnswer(a.ID, result),
 	})
 	if err == nil {
 		l.apply(ctx, l.drop("asked", string(conv)))

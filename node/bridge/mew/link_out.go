@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -101,7 +102,7 @@ func (l *link) sendChat(ctx context.Context, peer string, m wire.Message, id str
 	}
 	l.apply(ctx, l.opened(l.address(peer).Pseudonym(), m.Conversation),
 		l.remember("sent", id, sent{Conv: m.Conversation, Peer: peer}, keepSent, false))
-	return l.say(ctx, said{id: id, kind: kindChat, to: []string{peer}, correlation: correlation, context: string(m.Conversation), payload: payload})
+	return l.say(ctx, said{id: id, kind: envelope.KindChat, to: []string{peer}, correlation: correlation, context: string(m.Conversation), payload: payload})
 }
 
 // replied says what the node answered at once.

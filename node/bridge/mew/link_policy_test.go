@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -73,7 +74,7 @@ func TestLinkToLink(t *testing.T) {
 	cat, owl := l.peers["cat"], r.join("owl-token")
 	send := func(to string) wire.Value {
 		t.Helper()
-		id := newID()
+		id := envelope.NewID()
 		cat.send(`{"id":"` + id + `","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send","arguments":{"to":"` + to + `","text":"over the hills"}}}}`)
 		for {
 			if v := cat.fromNode("mcp/response"); about(v) == id {
@@ -151,7 +152,7 @@ func TestLinkProposalExpires(t *testing.T) {
 					if err != nil {
 						return
 					}
-					if e, fault := parseEnvelope(data); fault == nil && e.kind == kindReject && p == l.peers["cat"] {
+					if e, fault := envelope.Parse(data); fault == nil && e.Kind == envelope.KindReject && p == l.peers["cat"] {
 						rejected <- parsed(t, string(data))
 					}
 				}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -18,39 +19,39 @@ const (
 
 // refused tells the sender of an envelope that the node did not take it, in the words that MEW has for it. It tells
 // nobody of an error that is not a refusal by the node.
-func (l *link) refused(ctx context.Context, e *envelope, err error) {
+func (l *link) refused(ctx context.Context, e *envelope.Envelope, err error) {
 	refusal, ok := errors.AsType[*wire.Error](err)
 	limited := ok && refusal.Code == wire.RateLimited
-	if !ok || limited && !l.mayTell(e.from, time.Now()) {
+	if !ok || limited && !l.mayTell(e.From, time.Now()) {
 		return
 	}
 	switch {
-	case e.kind == kindRequest:
-		id, _ := e.payload.Get("id")
+	case e.Kind == envelope.KindRequest:
+		id, _ := e.Payload.Get("id")
 		l.respond(e, id, wire.Obj(wire.Field("error", rpcFault(rpcRefused, refusal.Message))))
 		return
-	case e.kind == kindProposal && refusal.Retry:
-		l.answer(e, kindReject, wire.Obj(wire.TextField("reason", "busy")))
-	case e.kind == kindProposal:
-		l.answer(e, kindReject, wire.Obj(wire.TextField("reason", "policy")))
+	case e.Kind == envelope.KindProposal && refusal.Retry:
+		l.answer(e, envelope.KindReject, wire.Obj(wire.TextField("reason", "busy")))
+	case e.Kind == envelope.KindProposal:
+		l.answer(e, envelope.KindReject, wire.Obj(wire.TextField("reason", "policy")))
 	}
 	if limited {
 		status := l.statusPayload(ctx).With("status", wire.Text("rate_limited"))
 		if refusal.RetryAfter > 0 {
 			status = status.With("retry_after", wire.Int(int64(math.Ceil(refusal.RetryAfter.Seconds()))))
 		}
-		l.answer(e, kindStatus, status)
+		l.answer(e, envelope.KindStatus, status)
 	}
 }
 
 // waits tells the sender of an envelope that the owner decides about it first. It does so each time for a request,
 // which has no other answer yet, and for chat as often as [link.mayTell] allows.
-func (l *link) waits(ctx context.Context, e *envelope, out bridge.Outcome) {
-	if out.Reply == nil || e.kind != kindRequest && !l.mayTell("chat/"+e.from, time.Now()) {
+func (l *link) waits(ctx context.Context, e *envelope.Envelope, out bridge.Outcome) {
+	if out.Reply == nil || e.Kind != envelope.KindRequest && !l.mayTell("chat/"+e.From, time.Now()) {
 		return
 	}
 	status := l.statusPayload(ctx).With("status", wire.Text(wire.ActionPending))
-	l.answer(e, kindStatus, status.With("reason", wire.Text(out.Reply.Payload.GetStr("reason"))))
+	l.answer(e, envelope.KindStatus, status.With("reason", wire.Text(out.Reply.Payload.GetStr("reason"))))
 }
 
 // mayTell reports whether whom was not told anything of this sort within the last minute, and takes it as told now.

@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -152,11 +153,11 @@ func TestLinkReadsLargeWelcome(t *testing.T) {
 		return fmt.Appendf(nil, `{"protocol":"mew/v0.4","id":"w","from":"system:gateway","kind":"%s","payload":{"you":{"id":"node","capabilities":[]},"participants":[{"id":"cat","capabilities":[{"kind":"chat","payload":{"x":"%s"}}]}],"active_streams":[]}}`, kind, strings.Repeat("x", size))
 	}
 	for size, want := range map[int]bool{1 << 10: true, 3 << 20: true, 4 << 20: false} {
-		if _, ok := heardFrom(describe(kindWelcome, size)); ok != want {
+		if _, ok := heardFrom(describe(envelope.KindWelcome, size)); ok != want {
 			t.Errorf("a welcome of %d bytes is read: %v", size, ok)
 		}
 	}
-	if _, ok := heardFrom(describe(kindChat, 3<<20)); ok {
+	if _, ok := heardFrom(describe(envelope.KindChat, 3<<20)); ok {
 		t.Error("a chat of 3 MiB is read")
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -165,7 +166,7 @@ func TestLinkReadsLargeWelcome(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := conn.Send(websocket.Text(describe(kindWelcome, 3<<20))); err != nil {
+		if err := conn.Send(websocket.Text(describe(envelope.KindWelcome, 3<<20))); err != nil {
 			t.Error(err)
 		}
 		conn.Read() // until the other side leaves

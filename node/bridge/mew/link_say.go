@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -35,7 +36,7 @@ type said struct {
 
 func (s said) text(from string) []byte {
 	members := []wire.Member{
-		wire.TextField("protocol", Protocol), wire.TextField("id", s.id), wire.TextField("ts", stamp(time.Now())), wire.TextField("from", from), wire.TextField("kind", s.kind),
+		wire.TextField("protocol", envelope.Protocol), wire.TextField("id", s.id), wire.TextField("ts", envelope.FormatTime(time.Now())), wire.TextField("from", from), wire.TextField("kind", s.kind),
 	}
 	if len(s.to) > 0 {
 		members = append(members, wire.Field("to", wire.Texts(s.to)))
@@ -85,7 +86,7 @@ func (l *link) put(s *said) error {
 		return err
 	}
 	if s.id == "" {
-		s.id = newID()
+		s.id = envelope.NewID()
 	}
 	return l.conn.Send(websocket.Text(s.text(l.me)))
 }
@@ -108,7 +109,7 @@ func (l *link) sayFor(ctx context.Context, s said) (answer wire.Value, err error
 	c := make(chan outcome, 1)
 	l.mu.Lock()
 	if s.id == "" {
-		s.id = newID()
+		s.id = envelope.NewID()
 	}
 	if len(l.echoes) >= maxEchoes || l.echoes[s.id] != nil {
 		l.mu.Unlock()
@@ -161,5 +162,5 @@ func errorText(payload wire.Value) string {
 	if m := payload.GetStr("message"); m != "" {
 		text = strings.TrimPrefix(text+": "+m, ": ")
 	}
-	return printable(cmp.Or(text, "no reason given"), 200)
+	return envelope.ToPrintable(cmp.Or(text, "no reason given"), 200)
 }

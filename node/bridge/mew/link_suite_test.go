@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -137,9 +138,9 @@ func (k *linked) Reconnect() {
 
 // Inject is what the gateway would deliver, taken in at once.
 func (k *linked) Inject(ctx context.Context, peer string, raw []byte) {
-	if e, fault := parseEnvelope(raw); fault == nil {
-		e.from = peer
-		raw = e.appendStamped(nil, e.to)
+	if e, fault := envelope.Parse(raw); fault == nil {
+		e.From = peer
+		raw = e.AppendStamped(nil, e.To)
 	}
 	k.l.mu.Lock()
 	conn := k.l.conn
@@ -162,7 +163,7 @@ func (k *linked) Next(_ context.Context, peer string) ([]byte, error) {
 func (k *linked) Mirror(raw []byte) []byte {
 	v := parsed(k.t, string(raw))
 	payload, _ := v.Get("payload")
-	return wire.Obj(wire.TextField("id", fmt.Sprintf("mirror-%d", k.made.Add(1))), wire.TextField("ts", stamp(time.Now())), wire.TextField("kind", "chat"),
+	return wire.Obj(wire.TextField("id", fmt.Sprintf("mirror-%d", k.made.Add(1))), wire.TextField("ts", envelope.FormatTime(time.Now())), wire.TextField("kind", "chat"),
 		wire.Field("to", wire.Texts([]string{"node"})), wire.TextField("context", v.GetStr("context")),
 		wire.Field("payload", payload)).JSON()
 }

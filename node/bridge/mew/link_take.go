@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -17,39 +18,39 @@ import (
 // is for the node itself. What is no envelope is nothing.
 func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job, bool) {
 	e, ok := heardFrom(data)
-	if !ok || e.from == "" || e.id == "" {
+	if !ok || e.From == "" || e.ID == "" {
 		return job{}, false
 	}
 	j := job{e: e, raw: data, at: time.Now()}
-	if capability.IsSystem(e.kind) || e.from == fromSystem || e.from == fromStream {
+	if capability.IsSystem(e.Kind) || e.From == envelope.FromSystem || e.From == envelope.FromStream {
 		l.system(ctx, conn, &j.e)
 		return job{}, false
 	}
 	l.mu.Lock()
 	in, me := l.conn != nil, l.me
 	if in {
-		if ruleOf(e.kind).kept {
-			j.e.own()
+		if ruleOf(e.Kind).kept {
+			j.e.Detach()
 		}
-		if _, listed := l.people[e.from]; !listed && e.from != me && len(l.spoke) < maxPeople && len(e.from) <= maxName {
-			l.spoke[strings.Clone(e.from)] = struct{}{}
+		if _, listed := l.people[e.From]; !listed && e.From != me && len(l.spoke) < maxPeople && len(e.From) <= envelope.MaxName {
+			l.spoke[strings.Clone(e.From)] = struct{}{}
 		}
 		l.board.see(&j.e, j.at)
-		if j.e.kind == kindProposal && slices.Contains(j.e.to, me) {
+		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
 			l.board.asked(l.proposalConv(&j))
 		}
 		l.stream(&j.e)
 		l.feeds.tell(data)
 	}
-	if e.from == me { // ours: nothing of it comes in (MEW-L6)
-		l.echoed(e.id, outcome{})
+	if e.From == me { // ours: nothing of it comes in (MEW-L6)
+		l.echoed(e.ID, outcome{})
 		in = false
 	}
 	l.mu.Unlock()
 	if !in {
 		return job{}, false
 	}
-	if slices.Contains(e.to, me) && l.obey(ctx, &j.e) {
+	if slices.Contains(e.To, me) && l.obey(ctx, &j.e) {
 		return job{}, false
 	}
 	return j, l.concerns(&j.e, me)
@@ -57,62 +58,62 @@ func (l *link) take(ctx context.Context, conn *websocket.Conn, data []byte) (job
 
 // heardFrom reads what a gateway sends. Only a welcome, which describes the whole space, may be larger than
 // [MaxEnvelope] (MEW-Q4).
-func heardFrom(data []byte) (envelope, bool) {
-	e, fault := parseWithin(data, maxWelcome, maxWelcome/MaxEnvelope*maxValues)
-	return e, fault == nil && (len(data) <= MaxEnvelope || e.kind == kindWelcome)
+func heardFrom(data []byte) (envelope.Envelope, bool) {
+	e, fault := envelope.ParseWithin(data, maxWelcome, maxWelcome/envelope.MaxEnvelope*envelope.MaxValues)
+	return e, fault == nil && (len(data) <= envelope.MaxEnvelope || e.Kind == envelope.KindWelcome)
 }
 
 // concerns says whether an envelope is for the node: addressed to it, or about something that it waits for.
-func (l *link) concerns(e *envelope, me string) bool {
-	toUs := slices.Contains(e.to, me)
-	switch e.kind {
-	case kindChat:
-		return toUs || len(e.to) == 0 && l.cfg.Policy.Broadcast
-	case kindProposal:
+func (l *link) concerns(e *envelope.Envelope, me string) bool {
+	toUs := slices.Contains(e.To, me)
+	switch e.Kind {
+	case envelope.KindChat:
+		return toUs || len(e.To) == 0 && l.cfg.Policy.Broadcast
+	case envelope.KindProposal:
 		return toUs
-	case kindRequest:
-		return toUs || len(e.correlation) > 0
-	case kindResponse, kindWithdraw, kindChatCancel, kindChatAcknowledge:
-		return len(e.correlation) > 0
+	case envelope.KindRequest:
+		return toUs || len(e.Correlation) > 0
+	case envelope.KindResponse, envelope.KindWithdraw, envelope.KindChatCancel, envelope.KindChatAcknowledge:
+		return len(e.Correlation) > 0
 	}
 	return false
 }
 
 // system takes in what the gateway says.
-func (l *link) system(ctx context.Context, conn *websocket.Conn, e *envelope) {
+func (l *link) system(ctx context.Context, conn *websocket.Conn, e *envelope.Envelope) {
 	l.mu.Lock()
 	switch {
-	case e.kind == kindWelcome && e.from == fromSystem:
+	case e.Kind == envelope.KindWelcome && e.From == envelope.FromSystem:
 		if l.welcome(conn, e) {
 			l.mu.Unlock()
-			l.log.Info("joined the space", "as", printable(l.me, maxName))
+			l.log.Info("joined the space", "as", envelope.ToPrintable(l.me, envelope.MaxName))
 			l.catchUp(ctx)
 			return
 		}
-	case e.kind == kindPresence && e.from == fromSystem:
+	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
 		l.presence(e)
-		l.feeds.tell(e.tree.JSON())
-	case e.kind == kindError && (e.from == fromSystem || e.from == fromStream): // both are the gateway's, nobody else's word counts
-		for _, id := range e.correlation {
-			l.echoed(id, outcome{err: refusalOf(e.payload)})
+		l.feeds.tell(e.Tree.JSON())
+	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // both are the gateway's, nobody else's word counts
+		for _, id := range e.Correlation {
+			l.echoed(id, outcome{err: refusalOf(e.Payload)})
 		}
-	case e.kind == kindInviteAck && e.from == fromSystem: // the token in it is for who invited, and for nobody's feed
-		for _, id := range e.correlation {
-			l.echoed(id, outcome{answer: e.payload})
+	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // the token in it is for who invited, and for nobody's feed
+		for _, id := range e.Correlation {
+			l.echoed(id, outcome{answer: e.Payload})
 		}
-	case e.from == fromStream:
+	case e.From == envelope.FromStream:
 		l.stream(e)
-		l.feeds.tell(e.tree.JSON())
+		l.feeds.tell(e.Tree.JSON())
 	}
 	l.mu.Unlock()
 }
 
 // welcome takes in what the gateway says of us and of the space; every one counts, because it also tells of changed
 // capabilities (MEW-34). first says that we are in now. It needs the lock.
-func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
-	you, _ := e.payload.Get("you")
+func (l *link) welcome(conn *websocket.Conn, e *envelope.Envelope) (first bool) {
+	you, _ := e.Payload.Get("you")
 	id := you.GetStr("id")
-	if id == "" || len(id) > maxName {
+	if id == "" || len(id) > envelope.MaxName {
 		return false
 	}
 	l.me, l.caps, l.shown = strings.Clone(id), nil, nil
@@ -121,18 +122,18 @@ func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
 		if len(l.caps) >= maxLinkCapabilities {
 			break
 		}
-		if c, err := capability.Parse(owned(v)); err == nil {
+		if c, err := capability.Parse(envelope.DetachValue(v)); err == nil {
 			l.caps = append(l.caps, &c)
 			l.shown = append(l.shown, v)
 		}
 	}
 	l.people, l.capsBytes = make(map[string]wire.Value), 0
-	others, _ := e.payload.Get("participants")
+	others, _ := e.Payload.Get("participants")
 	for v := range others.Elems() {
 		caps, _ := v.Get("capabilities")
 		l.person(v.GetStr("id"), caps)
 	}
-	if streams, ok := e.payload.Get("active_streams"); ok { // absent after a change of rights
+	if streams, ok := e.Payload.Get("active_streams"); ok { // absent after a change of rights
 		l.streams = nil
 		for v := range streams.Elems() {
 			l.openStream(v)
@@ -152,7 +153,7 @@ func (l *link) welcome(conn *websocket.Conn, e *envelope) (first bool) {
 const maxLinkCapabilities = 1024
 
 func (l *link) person(id string, caps wire.Value) {
-	if id == "" || id == l.me || len(id) > maxName {
+	if id == "" || id == l.me || len(id) > envelope.MaxName {
 		return
 	}
 	if _, known := l.people[id]; !known && len(l.people) >= maxPeople {
@@ -162,7 +163,7 @@ func (l *link) person(id string, caps wire.Value) {
 	if n := len(caps.JSON()); l.capsBytes+n > maxCapsBytes {
 		caps = wire.Arr() // who it is counts; what it may do is only shown
 	}
-	caps = owned(caps)
+	caps = envelope.DetachValue(caps)
 	l.people[strings.Clone(id)] = caps
 	l.capsBytes += len(caps.JSON())
 }
@@ -174,13 +175,13 @@ func (l *link) forget(id string) {
 	}
 }
 
-func (l *link) presence(e *envelope) {
+func (l *link) presence(e *envelope.Envelope) {
 	if l.conn == nil {
 		return
 	}
-	who, _ := e.payload.Get("participant")
+	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")
-	switch e.payload.GetStr("event") {
+	switch e.Payload.GetStr("event") {
 	case "join":
 		caps, _ := who.Get("capabilities")
 		l.person(id, caps)
@@ -192,12 +193,12 @@ func (l *link) presence(e *envelope) {
 }
 
 // stream keeps track of which streams there are. Nothing else of them is kept.
-func (l *link) stream(e *envelope) {
-	id := e.payload.GetStr("stream_id")
-	switch e.kind {
+func (l *link) stream(e *envelope.Envelope) {
+	id := e.Payload.GetStr("stream_id")
+	switch e.Kind {
 	case "stream/open":
-		if e.from == fromStream && id != "" {
-			l.openStream(e.payload)
+		if e.From == envelope.FromStream && id != "" {
+			l.openStream(e.Payload)
 		}
 	case "stream/close":
 		l.streams = slices.DeleteFunc(l.streams, func(v wire.Value) bool { return id != "" && v.GetStr("stream_id") == id })
@@ -211,36 +212,36 @@ func (l *link) openStream(v wire.Value) {
 	if len(v.JSON()) > maxShownBytes {
 		v = wire.Obj(wire.TextField("stream_id", v.GetStr("stream_id")), wire.TextField("owner", v.GetStr("owner")))
 	}
-	l.streams = append(l.streams, owned(v))
+	l.streams = append(l.streams, envelope.DetachValue(v))
 }
 
 // obey does what is said to this node about its own part in the space (MEW-L5). Whether somebody may say it is the
 // gateway's to judge. It returns false for what is not control.
-func (l *link) obey(ctx context.Context, e *envelope) bool {
-	switch e.kind {
-	case kindPause:
+func (l *link) obey(ctx context.Context, e *envelope.Envelope) bool {
+	switch e.Kind {
+	case envelope.KindPause:
 		l.beginPause(e)
-	case kindResume:
+	case envelope.KindResume:
 		l.mu.Lock()
 		l.pause.stop()
 		l.mu.Unlock()
-	case kindRequestStatus:
-		l.answer(e, kindStatus, l.statusPayload(ctx))
-	case kindForget: // nothing of a space is kept that could be forgotten in part
-		l.answer(e, kindStatus, l.statusPayload(ctx))
-	case kindCompact:
-		l.answer(e, kindCompactDone, wire.Obj(wire.Field("skipped", wire.Bool(true)),
+	case envelope.KindRequestStatus:
+		l.answer(e, envelope.KindStatus, l.statusPayload(ctx))
+	case envelope.KindForget: // nothing of a space is kept that could be forgotten in part
+		l.answer(e, envelope.KindStatus, l.statusPayload(ctx))
+	case envelope.KindCompact:
+		l.answer(e, envelope.KindCompactDone, wire.Obj(wire.Field("skipped", wire.Bool(true)),
 			wire.TextField("reason", "this node keeps no context that could be compacted")))
-	case kindClear, kindRestart:
+	case envelope.KindClear, envelope.KindRestart:
 		if err := l.clear(ctx); err != nil {
 			l.log.Warn("the link's context could not be cleared", "err", err)
 		}
-		l.answer(e, kindStatus, l.statusPayload(ctx))
-	case kindShutdown:
+		l.answer(e, envelope.KindStatus, l.statusPayload(ctx))
+	case envelope.KindShutdown:
 		l.shutDown(e)
-	case kindGrant:
-		if e.payload.GetStr("recipient") == l.name() {
-			l.answer(e, kindGrantAck, wire.Obj(wire.TextField("status", "accepted")))
+	case envelope.KindGrant:
+		if e.Payload.GetStr("recipient") == l.name() {
+			l.answer(e, envelope.KindGrantAck, wire.Obj(wire.TextField("status", "accepted")))
 		}
 	default:
 		return false
@@ -255,8 +256,8 @@ func (l *link) name() string {
 }
 
 // answer says something to the sender of an envelope.
-func (l *link) answer(e *envelope, kind string, payload wire.Value) {
-	err := l.tell(said{kind: kind, to: []string{e.from}, correlation: []string{e.id}, payload: payload})
+func (l *link) answer(e *envelope.Envelope, kind string, payload wire.Value) {
+	err := l.tell(said{kind: kind, to: []string{e.From}, correlation: []string{e.ID}, payload: payload})
 	if err != nil {
 		l.log.Debug("answer in the space", "kind", kind, "err", err)
 	}
@@ -274,19 +275,19 @@ func (l *link) statusPayload(ctx context.Context) wire.Value {
 
 const maxPause = 30 * 24 * time.Hour
 
-func (l *link) beginPause(e *envelope) {
+func (l *link) beginPause(e *envelope.Envelope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pause.stop()
-	l.pause.on, l.pause.by = true, e.id
-	v, _ := e.payload.Get("timeout_seconds")
+	l.pause.on, l.pause.by = true, e.ID
+	v, _ := e.Payload.Get("timeout_seconds")
 	number, _ := v.Num()
 	seconds, err := strconv.ParseFloat(number, 64)
 	if err != nil || seconds <= 0 {
 		return
 	}
 	wait := time.Duration(min(seconds, maxPause.Seconds()) * float64(time.Second))
-	id := e.id
+	id := e.ID
 	l.pause.until = time.Now().Add(wait)
 	l.pause.timer = time.AfterFunc(wait, func() { l.endPause(id) })
 }
@@ -299,7 +300,7 @@ func (l *link) endPause(id string) {
 		return
 	}
 	l.pause.stop()
-	err := l.put(&said{kind: kindResume, to: []string{l.me}, correlation: []string{id},
+	err := l.put(&said{kind: envelope.KindResume, to: []string{l.me}, correlation: []string{id},
 		payload: wire.Obj(wire.TextField("reason", "timeout"))})
 	if err != nil {
 		l.log.Debug("say that the pause is over", "err", err)
@@ -307,8 +308,8 @@ func (l *link) endPause(id string) {
 }
 
 // shutDown leaves the space until the owner connects the link again (MEW-L5).
-func (l *link) shutDown(e *envelope) {
-	l.answer(e, kindChatAcknowledge, wire.Obj(wire.TextField("status", "received")))
+func (l *link) shutDown(e *envelope.Envelope) {
+	l.answer(e, envelope.KindChatAcknowledge, wire.Obj(wire.TextField("status", "received")))
 	l.fall("a participant shut this node down")
 	l.mu.Lock()
 	if l.conn != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -58,7 +59,7 @@ func (l *link) use(ctx context.Context, from, tool string, arguments wire.Value)
 		}
 	}
 	if err != nil {
-		l.log.Info("a tool could not do its work", "tool", printable(tool, 32), "from", printable(from, maxName), "err", err)
+		l.log.Info("a tool could not do its work", "tool", envelope.ToPrintable(tool, 32), "from", envelope.ToPrintable(from, envelope.MaxName), "err", err)
 		code, text := int64(rpcFailed), "the tool failed"
 		if e, ok := errors.AsType[*wire.Error](err); ok {
 			code, text = rpcRefused, e.Message
@@ -89,7 +90,7 @@ func (l *link) discover(ctx context.Context, arguments wire.Value) (wire.Value, 
 		}
 		limit = n
 	}
-	found, err := l.b.cfg.Mesh.Find(ctx, printable(arguments.GetStr("query"), 200), limit)
+	found, err := l.b.cfg.Mesh.Find(ctx, envelope.ToPrintable(arguments.GetStr("query"), 200), limit)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -184,9 +185,9 @@ func (l *link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 // stands there as its network wrote it, and is told so where it is no chat.
 func (b brought) text(e store.Entry) string {
 	if b.Address != "" && !e.Out {
-		v, err := wire.ParseForeign(e.Raw, maxDepth, maxValues)
+		v, err := wire.ParseForeign(e.Raw, envelope.MaxDepth, envelope.MaxValues)
 		payload, _ := v.Get("payload")
-		if text := payload.GetStr("text"); err == nil && v.GetStr("kind") == kindChat && text != "" {
+		if text := payload.GetStr("text"); err == nil && v.GetStr("kind") == envelope.KindChat && text != "" {
 			return text
 		}
 		return strings.ToValidUTF8(string(e.Raw[:min(len(e.Raw), maxToolText)]), "")

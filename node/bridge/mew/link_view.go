@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -49,19 +50,19 @@ func (l *link) space() SpaceStatus {
 // speak sends an envelope of the owner's as this node, and returns its id and what the gateway answers to an invite. A
 // refusal is a *[Refused].
 func (l *link) speak(ctx context.Context, data []byte) (id string, answer wire.Value, err error) {
-	e, refusal := parseEnvelope(data)
+	e, refusal := envelope.Parse(data)
 	if refusal != nil {
-		return "", answer, &Refused{refusal.status, refusal.payload.JSON()}
+		return "", answer, &Refused{refusal.Status, refusal.Payload.JSON()}
 	}
-	s := said{id: e.id, kind: e.kind, to: e.to, correlation: e.correlation, context: e.context, payload: e.payload}
+	s := said{id: e.ID, kind: e.Kind, to: e.To, correlation: e.Correlation, context: e.Context, payload: e.Payload}
 	if s.id == "" {
-		s.id = newID()
+		s.id = envelope.NewID()
 	}
 	if s.payload.IsNull() {
 		s.payload = wire.Obj()
 	}
 	l.mu.Lock()
-	ours := (s.kind == kindRequest || s.kind == kindReject) && l.board.forUs(s.correlation)
+	ours := (s.kind == envelope.KindRequest || s.kind == envelope.KindReject) && l.board.forUs(s.correlation)
 	l.mu.Unlock()
 	if ours {
 		return "", answer, fault(http.StatusConflict, "the proposal was made to this node; decide about it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -52,7 +53,7 @@ func capOf(t testing.TB, s string) capability.Capability {
 	v := wire.Text(s)
 	if strings.HasPrefix(s, "{") {
 		var err error
-		if v, err = wire.ParseForeign([]byte(s), maxDepth, maxValues); err != nil {
+		if v, err = wire.ParseForeign([]byte(s), envelope.MaxDepth, envelope.MaxValues); err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}
@@ -227,7 +228,7 @@ func (p *player) next() (websocket.Type, string) {
 
 func parsed(t testing.TB, s string) wire.Value {
 	t.Helper()
-	v, err := wire.ParseForeign([]byte(s), maxDepth, 1<<20)
+	v, err := wire.ParseForeign([]byte(s), envelope.MaxDepth, 1<<20)
 	if err != nil {
 		t.Fatalf("%v: %.300s", err, s)
 	}
@@ -263,7 +264,7 @@ func (p *player) until(kind string) wire.Value {
 // is returned.
 func (p *player) fence() (before []string) {
 	p.t.Helper()
-	id := newID()
+	id := envelope.NewID()
 	p.send(`{"id":"` + id + `","kind":"chat","payload":{"text":"fence"}}`)
 	for {
 		_, s := p.next()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 )
 
 // OperatorName is who the owner is in a space that is hosted here. Nobody else may be called so.
@@ -18,9 +19,9 @@ func (s *Space) operate() {
 
 // sparing refuses what would take the space from its owner: nobody in it, whatever he holds, puts the owner out or
 // takes its rights, and so its name.
-func (s *Space) sparing(m *member) *refusal {
+func (s *Space) sparing(m *member) *envelope.Refusal {
 	if m == s.operator {
-		return refuseWith(403, "unauthorized", "The space is the owner's")
+		return envelope.RefuseWith(403, "unauthorized", "The space is the owner's")
 	}
 	return nil
 }
@@ -104,18 +105,18 @@ type Refused struct {
 }
 
 func (r *Refused) Error() string {
-	return "the space refused the envelope: " + printable(string(r.Body), 300)
+	return "the space refused the envelope: " + envelope.ToPrintable(string(r.Body), 300)
 }
 
 // Say sends an envelope as the owner, under the rules for everybody, and returns what HTTP would answer. A refusal
 // is a *[Refused].
 func (s *Space) Say(data []byte) (status int, body []byte, err error) {
 	if s.operator == nil {
-		return 0, nil, &Refused{Status: 403, Body: refuseName(403, "unauthorized").payload.JSON()}
+		return 0, nil, &Refused{Status: 403, Body: envelope.RefuseName(403, "unauthorized").Payload.JSON()}
 	}
 	got, fault := s.receive(s.operator, data, "owner")
 	if fault != nil {
-		return 0, nil, &Refused{fault.status, fault.payload.JSON()}
+		return 0, nil, &Refused{fault.Status, fault.Payload.JSON()}
 	}
 	return got.code, got.body.JSON(), nil
 }
@@ -127,7 +128,7 @@ func (s *Space) Decide(proposal string, approve bool, reason string) (status int
 	p, ok := s.board.proposal(proposal)
 	s.unlock()
 	if !ok {
-		return 0, nil, &Refused{404, refuseName(404, "proposal_not_found").payload.JSON()}
+		return 0, nil, &Refused{404, envelope.RefuseName(404, "proposal_not_found").Payload.JSON()}
 	}
 	e, err := p.decision("", approve, reason)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -72,13 +73,13 @@ const (
 
 // see keeps an envelope. Several pages may be open, and each brings it.
 func (t *tail) see(raw []byte) {
-	e, fault := parseEnvelope(raw)
+	e, fault := envelope.Parse(raw)
 	if fault != nil {
 		return
 	}
-	p := passed{ID: e.id, Kind: e.kind, From: e.from, To: e.to, Payload: json.RawMessage("{}")}
-	if e.payload.Kind() == wire.Object {
-		p.Payload = e.payload.JSON()
+	p := passed{ID: e.ID, Kind: e.Kind, From: e.From, To: e.To, Payload: json.RawMessage("{}")}
+	if e.Payload.Kind() == wire.Object {
+		p.Payload = e.Payload.JSON()
 	}
 	if len(p.Payload) > maxOnPage {
 		p.Payload = json.RawMessage(`"…"`)
@@ -236,16 +237,16 @@ func formEnvelope(do string, form url.Values) (wire.Value, bool) {
 	id := form.Get("id")
 	switch do {
 	case "chat":
-		kind, payload = kindChat, wire.Obj(wire.TextField("text", form.Get("text")), wire.TextField("format", "plain"))
+		kind, payload = envelope.KindChat, wire.Obj(wire.TextField("text", form.Get("text")), wire.TextField("format", "plain"))
 		if form.Get("text") == "" {
 			return wire.Value{}, false
 		}
 	case "cancel":
-		kind, payload = kindReasoningCancel, wire.Obj(wire.TextField("reason", "cancelled_by_owner"))
+		kind, payload = envelope.KindReasoningCancel, wire.Obj(wire.TextField("reason", "cancelled_by_owner"))
 	case "close":
-		kind, payload = kindStreamClose, wire.Obj(wire.TextField("stream_id", id), wire.TextField("reason", "cancelled"))
+		kind, payload = envelope.KindStreamClose, wire.Obj(wire.TextField("stream_id", id), wire.TextField("reason", "cancelled"))
 	case "kick":
-		kind, payload = kindKick, wire.Obj(wire.TextField("participant_id", id))
+		kind, payload = envelope.KindKick, wire.Obj(wire.TextField("participant_id", id))
 	case "pause", "resume", "shutdown", "request-status":
 		kind = "participant/" + do
 	default:

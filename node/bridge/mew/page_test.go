@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -68,7 +69,7 @@ func TestPage(t *testing.T) {
 		alice.until(kind)
 	}
 	post("do", "kick", "id", "alice")
-	alice.closed(CloseKicked)
+	alice.closed(envelope.CloseKicked)
 	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}} {
 		if status, _ := call("POST", "/mew/space/lab", bad); status < 400 {
 			t.Errorf("%v was done: %d", bad, status)

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -53,7 +54,7 @@ func linkPlace(l *link) *place {
 			return accepted(l.speak(ctx, data))
 		},
 		decide: func(ctx context.Context, id string, approve bool, reason string) (int, []byte, error) {
-			sent, err := l.decide(ctx, id, approve, printable(reason, 200))
+			sent, err := l.decide(ctx, id, approve, envelope.ToPrintable(reason, 200))
 			return accepted(sent, wire.Value{}, err)
 		},
 		link: l.status, connect: l.connect,
@@ -89,7 +90,7 @@ func mountPlaces(o *echo.Group, find func(c echo.Context) (*place, error)) {
 }
 
 func ownerSay(c echo.Context, p *place) error {
-	body, err := httpapi.Body(c, MaxEnvelope)
+	body, err := httpapi.Body(c, envelope.MaxEnvelope)
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ type audience struct {
 
 func (p *place) audience(data []byte) audience {
 	var a audience
-	e, fault := parseEnvelope(data)
+	e, fault := envelope.Parse(data)
 	if fault != nil {
 		return a // the space will say what is wrong
 	}
@@ -116,7 +117,7 @@ func (p *place) audience(data []byte) audience {
 			a.listeners++
 		}
 	}
-	for _, id := range e.to {
+	for _, id := range e.To {
 		if !connected[id] {
 			a.absent = append(a.absent, id)
 		}
@@ -126,7 +127,7 @@ func (p *place) audience(data []byte) audience {
 
 // told adds the audience to what a space answered.
 func (a audience) told(status int, body []byte, err error) (int, []byte, error) {
-	v, fault := wire.ParseForeign(body, maxDepth, maxValues)
+	v, fault := wire.ParseForeign(body, envelope.MaxDepth, envelope.MaxValues)
 	if err != nil || fault != nil || v.Kind() != wire.Object {
 		return status, body, err
 	}

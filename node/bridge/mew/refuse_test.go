@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"strings"
 	"testing"
 )
@@ -118,7 +119,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"token of another", "POST", "/participants/alice/messages", "bob-token", chat, 403, `{"error":"Invalid token for participant"}`},
 		{"unknown participant", "POST", "/participants/nobody/messages", "bob-token", chat, 403, `{"error":"Invalid token for participant"}`},
 		{"another space", "POST", "/participants/bob/messages?space=other", "bob-token", chat, 403, `{"error":"Invalid token for participant"}`},
-		{"too large", "POST", "/participants/bob/messages", "bob-token", strings.Repeat(" ", MaxEnvelope+1), 413, `{"error":"the message is too large","code":"PROCESSING_ERROR"}`},
+		{"too large", "POST", "/participants/bob/messages", "bob-token", strings.Repeat(" ", envelope.MaxEnvelope+1), 413, `{"error":"the message is too large","code":"PROCESSING_ERROR"}`},
 		{"no body", "POST", "/participants/bob/messages", "bob-token", "", 400, `{"error":"the message is not valid JSON: unexpected end at byte 0","code":"PROCESSING_ERROR"}`},
 		{"list without bearer", "GET", "/participants", "", "", 401, `{"error":"Missing or invalid authorization header"}`},
 		{"bad since", "GET", "/participants/bob/messages?since=yesterday", "bob-token", "", 400, `{"error":"since must be an RFC 3339 time, limit and wait whole numbers"}`},

@@ -1,6 +1,9 @@
 package mew
 
-import "github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+import (
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+)
 
 // rule is what the gateway asks of a kind beside a capability. A kind without one is only passed on.
 type rule struct {
@@ -11,51 +14,51 @@ type rule struct {
 	paused     bool // a paused participant may send it (MEW-37)
 	shutdown   bool // one that was shut down may (MEW-42)
 	kept       bool // something of it is remembered longer than it takes to pass it on
-	act        func(*Space, *post) *refusal
+	act        func(*Space, *post) *envelope.Refusal
 }
 
 // rules maps the kinds of MEW-8 to what is asked of them.
 var rules = map[string]rule{
-	kindChat:             {},
-	kindChatAcknowledge:  {correlated: true, paused: true, shutdown: true},
-	kindChatCancel:       {correlated: true, paused: true},
-	kindRequest:          {},
-	kindResponse:         {},
-	kindProposal:         {kept: true, act: (*Space).rememberProposal},
-	kindWithdraw:         {correlated: true, paused: true, act: (*Space).checkWithdraw},
-	kindReject:           {correlated: true, paused: true},
-	kindReasoningStart:   {kept: true},
-	kindReasoningThought: {context: true},
-	kindReasoningEnd:     {context: true},
-	kindReasoningCancel:  {context: true, paused: true},
-	kindGrant:            {kept: true, act: (*Space).grant},
-	kindRevoke:           {act: (*Space).revoke},
-	kindGrantAck:         {paused: true},
-	kindInvite:           {kept: true, act: (*Space).invite},
-	kindInviteAck:        {reserved: true},
-	kindKick:             {act: (*Space).kick},
-	kindPause:            {kept: true, act: (*Space).pause},
-	kindResume:           {paused: true, act: (*Space).resume},
-	kindStatus:           {paused: true, shutdown: true},
-	kindRequestStatus:    {paused: true},
-	kindForget:           {paused: true},
-	kindCompact:          {},
-	kindCompactDone:      {paused: true, shutdown: true},
-	kindClear:            {paused: true},
-	kindRestart:          {},
-	kindShutdown:         {paused: true, act: (*Space).shutDown},
-	kindStreamRequest:    {kept: true, act: (*Space).openStream},
-	kindStreamOpen:       {reserved: true, dropIn: true, kept: true, act: (*Space).announceStream},
-	kindStreamClose:      {paused: true, shutdown: true, act: (*Space).closeStream},
-	kindStreamGrant:      {act: (*Space).grantWrite},
-	kindStreamRevoke:     {act: (*Space).revokeWrite},
-	kindStreamTransfer:   {act: (*Space).transfer},
-	kindStreamGranted:    {reserved: true},
-	kindStreamRevoked:    {reserved: true},
-	kindStreamMoved:      {reserved: true},
-	kindPresence:         {reserved: true},
-	kindWelcome:          {reserved: true},
-	kindError:            {reserved: true},
+	envelope.KindChat:             {},
+	envelope.KindChatAcknowledge:  {correlated: true, paused: true, shutdown: true},
+	envelope.KindChatCancel:       {correlated: true, paused: true},
+	envelope.KindRequest:          {},
+	envelope.KindResponse:         {},
+	envelope.KindProposal:         {kept: true, act: (*Space).rememberProposal},
+	envelope.KindWithdraw:         {correlated: true, paused: true, act: (*Space).checkWithdraw},
+	envelope.KindReject:           {correlated: true, paused: true},
+	envelope.KindReasoningStart:   {kept: true},
+	envelope.KindReasoningThought: {context: true},
+	envelope.KindReasoningEnd:     {context: true},
+	envelope.KindReasoningCancel:  {context: true, paused: true},
+	envelope.KindGrant:            {kept: true, act: (*Space).grant},
+	envelope.KindRevoke:           {act: (*Space).revoke},
+	envelope.KindGrantAck:         {paused: true},
+	envelope.KindInvite:           {kept: true, act: (*Space).invite},
+	envelope.KindInviteAck:        {reserved: true},
+	envelope.KindKick:             {act: (*Space).kick},
+	envelope.KindPause:            {kept: true, act: (*Space).pause},
+	envelope.KindResume:           {paused: true, act: (*Space).resume},
+	envelope.KindStatus:           {paused: true, shutdown: true},
+	envelope.KindRequestStatus:    {paused: true},
+	envelope.KindForget:           {paused: true},
+	envelope.KindCompact:          {},
+	envelope.KindCompactDone:      {paused: true, shutdown: true},
+	envelope.KindClear:            {paused: true},
+	envelope.KindRestart:          {},
+	envelope.KindShutdown:         {paused: true, act: (*Space).shutDown},
+	envelope.KindStreamRequest:    {kept: true, act: (*Space).openStream},
+	envelope.KindStreamOpen:       {reserved: true, dropIn: true, kept: true, act: (*Space).announceStream},
+	envelope.KindStreamClose:      {paused: true, shutdown: true, act: (*Space).closeStream},
+	envelope.KindStreamGrant:      {act: (*Space).grantWrite},
+	envelope.KindStreamRevoke:     {act: (*Space).revokeWrite},
+	envelope.KindStreamTransfer:   {act: (*Space).transfer},
+	envelope.KindStreamGranted:    {reserved: true},
+	envelope.KindStreamRevoked:    {reserved: true},
+	envelope.KindStreamMoved:      {reserved: true},
+	envelope.KindPresence:         {reserved: true},
+	envelope.KindWelcome:          {reserved: true},
+	envelope.KindError:            {reserved: true},
 }
 
 // ruleOf returns the rule of a kind. Every system kind is reserved, known or not.

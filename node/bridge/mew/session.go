@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -66,10 +67,10 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	ses := &session{id: "ws-" + strings.ToLower(rand.Text()[:12])}
 	asked := r.URL.Query().Get("space")
 	if !ok || token != "" && !g.admit(ses, token, asked) {
-		answerRefusal(w, g.failedJoin(from, asked, refuseUnauthorized("Authentication failed")))
+		answerRefusal(w, g.failedJoin(from, asked, envelope.RefuseUnauthorized("Authentication failed")))
 		return
 	}
-	conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: MaxEnvelope, Origins: g.cfg.Origins})
+	conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: envelope.MaxEnvelope, Origins: g.cfg.Origins})
 	if err != nil {
 		return // answered
 	}
@@ -90,16 +91,16 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 // failedJoin charges the address of a client that showed no valid token, and returns the refusal to answer with: past
 // ten in a minute it is told to wait. A valid token passes whatever its address did before, because an address may be
 // shared (MEW-Q4).
-func (g *Gateway) failedJoin(from netip.Addr, space string, r *refusal) *refusal {
+func (g *Gateway) failedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
 	now := time.Now()
 	wait := g.failed.Admit(from, now)
 	if wait == 0 {
 		g.failed.Fault(from, now)
-		g.log.Info("no valid token", "client", rate.AddrKey(from), "space", printable(space, maxName))
+		g.log.Info("no valid token", "client", rate.AddrKey(from), "space", envelope.ToPrintable(space, envelope.MaxName))
 		return r
 	}
-	limited := refuseRate(wait)
-	limited.close = r.close
+	limited := envelope.RefuseRate(wait)
+	limited.Close = r.Close
 	return limited
 }
 
@@ -160,7 +161,7 @@ func (g *Gateway) talk(ses *session) {
 // enter joins the space; a refusal closes the connection.
 func (g *Gateway) enter(ses *session, runtime string) bool {
 	if fault := ses.space.join(ses, runtime); fault != nil {
-		g.log.Info("join refused", "space", ses.space.id, "participant", ses.m.name, "reason", fault.payload.GetStr("error"))
+		g.log.Info("join refused", "space", ses.space.id, "participant", ses.m.name, "reason", fault.Payload.GetStr("error"))
 		hangUpWith(ses.conn, fault)
 		return false
 	}
@@ -168,18 +169,18 @@ func (g *Gateway) enter(ses *session, runtime string) bool {
 }
 
 // hangUpWith says why, and closes.
-func hangUpWith(conn *websocket.Conn, fault *refusal) {
-	o := outgoing{from: fault.from, kind: kindError, payload: fault.payload}
-	_ = conn.Send(websocket.Text(o.append(nil, newID(), stamp(time.Now())))) // one that is gone needs no reason
-	conn.Close(fault.close, fault.payload.GetStr("error"))
+func hangUpWith(conn *websocket.Conn, fault *envelope.Refusal) {
+	o := envelope.Outgoing{From: fault.From, Kind: envelope.KindError, Payload: fault.Payload}
+	_ = conn.Send(websocket.Text(o.Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))) // one that is gone needs no reason
+	conn.Close(fault.Close, fault.Payload.GetStr("error"))
 }
 
 // awaitJoin waits for the first message, which must be a join with a token.
 func (g *Gateway) awaitJoin(ses *session, asked string, from netip.Addr) bool {
-	late := time.AfterFunc(joinPatience, func() { hangUpWith(ses.conn, refuseUnauthorized("No join came")) })
+	late := time.AfterFunc(joinPatience, func() { hangUpWith(ses.conn, envelope.RefuseUnauthorized("No join came")) })
 	_, data, err := ses.conn.Read()
 	if !late.Stop() {
-		g.failedJoin(from, asked, refuseUnauthorized("No join came")) // it holds a connection for nothing
+		g.failedJoin(from, asked, envelope.RefuseUnauthorized("No join came")) // it holds a connection for nothing
 		return false
 	}
 	if err != nil {
@@ -191,7 +192,7 @@ func (g *Gateway) awaitJoin(ses *session, asked string, from netip.Addr) bool {
 		ok = false // it asks for two
 	}
 	if !ok || !g.admit(ses, j.token, space) {
-		hangUpWith(ses.conn, g.failedJoin(from, space, refuseUnauthorized("Authentication failed")))
+		hangUpWith(ses.conn, g.failedJoin(from, space, envelope.RefuseUnauthorized("Authentication failed")))
 		return false
 	}
 	return g.enter(ses, j.id)
@@ -199,10 +200,10 @@ func (g *Gateway) awaitJoin(ses *session, asked string, from netip.Addr) bool {
 
 // hear takes a message of a participant. It returns false where the connection is over.
 func (g *Gateway) hear(ses *session, data []byte) bool {
-	e, fault := parseEnvelope(data)
-	if j, ok := joinOf(e.tree); ok {
+	e, fault := envelope.Parse(data)
+	if j, ok := joinOf(e.Tree); ok {
 		if !g.sameJoin(ses, j) { // MEW-J2
-			hangUpWith(ses.conn, refuseUnauthorized("The join is not for this connection"))
+			hangUpWith(ses.conn, envelope.RefuseUnauthorized("The join is not for this connection"))
 			return false
 		}
 		ses.space.rejoin(ses)
@@ -215,7 +216,7 @@ func (g *Gateway) hear(ses *session, data []byte) bool {
 		return true // replaced or put out: the close is on its way
 	}
 	_, fault = s.handle(ses.m, e, fault, "websocket")
-	return fault == nil || fault.close == 0
+	return fault == nil || fault.Close == 0
 }
 
 // sameJoin says whether a repeated join names the same participant and space.
@@ -240,7 +241,7 @@ func parseJoin(data []byte) (joinRequest, bool) {
 	if len(data) > maxJoin {
 		return joinRequest{}, false
 	}
-	v, err := wire.ParseForeign(data, maxDepth, maxValues)
+	v, err := wire.ParseForeign(data, envelope.MaxDepth, envelope.MaxValues)
 	if err != nil {
 		return joinRequest{}, false
 	}
@@ -254,7 +255,7 @@ func joinOf(v wire.Value) (joinRequest, bool) {
 	if v.GetStr("type") == "join" {
 		return joinRequest{v.GetStr("space"), v.GetStr("token"), v.GetStr("participantId")}, true
 	}
-	if v.GetStr("kind") != kindSystemJoin {
+	if v.GetStr("kind") != envelope.KindSystemJoin {
 		return joinRequest{}, false
 	}
 	p, _ := v.Get("payload")

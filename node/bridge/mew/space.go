@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -109,22 +110,22 @@ func (s *Space) seatFor(m *member) {
 
 // post is an envelope on its way through the space.
 type post struct {
-	envelope
+	envelope.Envelope
 	by        *member
 	transport string
 	at        time.Time
 	to        []string // e.to with names resolved
 
 	// What the act of its kind decides.
-	silent bool          // the order itself is not broadcast
-	before []outgoing    // broadcast before the envelope
-	after  []outgoing    // broadcast after it
-	then   []func()      // runs when all is sent
-	status string        // of the HTTP answer, "accepted" where empty
-	extra  []wire.Member // of the HTTP answer
-	code   int           // of the HTTP answer, 200 where 0
-	direct *outgoing     // to the sender alone
-	opened *stream       // by it: gets the id of its stream/open
+	silent bool                // the order itself is not broadcast
+	before []envelope.Outgoing // broadcast before the envelope
+	after  []envelope.Outgoing // broadcast after it
+	then   []func()            // runs when all is sent
+	status string              // of the HTTP answer, "accepted" where empty
+	extra  []wire.Member       // of the HTTP answer
+	code   int                 // of the HTTP answer, 200 where 0
+	direct *envelope.Outgoing  // to the sender alone
+	opened *stream             // by it: gets the id of its stream/open
 }
 
 // receipt is what HTTP answers for an envelope.
@@ -134,8 +135,8 @@ type receipt struct {
 }
 
 // receive judges, logs and sends one envelope of m (MEW-56).
-func (s *Space) receive(m *member, data []byte, transport string) (receipt, *refusal) {
-	e, fault := parseEnvelope(data)
+func (s *Space) receive(m *member, data []byte, transport string) (receipt, *envelope.Refusal) {
+	e, fault := envelope.Parse(data)
 	s.mu.Lock()
 	defer s.unlock()
 	return s.handle(m, e, fault, transport)
@@ -153,8 +154,8 @@ func (s *Space) unlock() {
 	s.mu.Unlock()
 }
 
-func (s *Space) handle(m *member, e envelope, fault *refusal, transport string) (receipt, *refusal) {
-	p := &post{envelope: e, by: m, transport: transport, at: s.history.tick(time.Now())}
+func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, transport string) (receipt, *envelope.Refusal) {
+	p := &post{Envelope: e, by: m, transport: transport, at: s.history.tick(time.Now())}
 	if fault == nil {
 		fault = s.judge(p)
 	}
@@ -163,11 +164,11 @@ func (s *Space) handle(m *member, e envelope, fault *refusal, transport string) 
 		return receipt{}, fault
 	}
 	s.send(p)
-	body := wire.Obj(wire.TextField("id", p.id), wire.TextField("status", cmp.Or(p.status, "accepted")))
+	body := wire.Obj(wire.TextField("id", p.ID), wire.TextField("status", cmp.Or(p.status, "accepted")))
 	for _, m := range p.extra {
 		body = body.With(m.Key, m.Value)
 	}
-	body = body.With("timestamp", wire.Text(stamp(p.at)))
+	body = body.With("timestamp", wire.Text(envelope.FormatTime(p.at)))
 	if p.code == 0 {
 		p.code = 200
 	}
@@ -175,17 +176,17 @@ func (s *Space) handle(m *member, e envelope, fault *refusal, transport string) 
 }
 
 // judge checks an envelope in the order of docs/bridges/mew.md and lets its kind act.
-func (s *Space) judge(p *post) *refusal {
-	if p.hasFrom && p.from != p.by.name && p.from != p.by.runtime { // MEW-53, MEW-J6
-		return refuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
+func (s *Space) judge(p *post) *envelope.Refusal {
+	if p.HasFrom && p.From != p.by.name && p.From != p.by.runtime { // MEW-53, MEW-J6
+		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
 	}
-	r := ruleOf(p.kind)
+	r := ruleOf(p.Kind)
 	if r.reserved && !(r.dropIn && s.dropIn) { // MEW-54
-		return refuseReserved(p.kind)
+		return envelope.RefuseReserved(p.Kind)
 	}
 	if s.rates != nil {
 		if wait, ok := s.rates.Take(p.by.name, time.Now()); !ok {
-			return refuseRate(wait)
+			return envelope.RefuseRate(wait)
 		}
 	}
 	if fault := s.mayAct(p.by, p.at, r); fault != nil {
@@ -196,16 +197,16 @@ func (s *Space) judge(p *post) *refusal {
 		return fault
 	}
 	if r.kept {
-		p.own()
+		p.Detach()
 	}
 	switch {
-	case r.correlated && len(p.correlation) == 0:
-		return refuseShape(p.kind + " needs a correlation_id")
-	case r.context && p.context == "":
-		return refuseShape(p.kind + " needs the context that its sequence began with")
+	case r.correlated && len(p.Correlation) == 0:
+		return envelope.RefuseShape(p.Kind + " needs a correlation_id")
+	case r.context && p.Context == "":
+		return envelope.RefuseShape(p.Kind + " needs the context that its sequence began with")
 	}
-	p.to = make([]string, len(p.envelope.to))
-	for i, id := range p.envelope.to {
+	p.to = make([]string, len(p.Envelope.To))
+	for i, id := range p.Envelope.To {
 		p.to[i] = s.resolved(id)
 	}
 	if r.act == nil {
@@ -216,40 +217,40 @@ func (s *Space) judge(p *post) *refusal {
 
 // fill sets what the sender left out (MEW-3, MEW-J6).
 func (p *post) fill() {
-	p.from = p.by.runtime
-	if p.id == "" {
-		p.id = newID()
+	p.From = p.by.runtime
+	if p.ID == "" {
+		p.ID = envelope.NewID()
 	}
-	if p.ts == "" {
-		p.ts = stamp(p.at)
+	if p.Time == "" {
+		p.Time = envelope.FormatTime(p.at)
 	}
 }
 
 // mayAct holds back who is paused or shut down (MEW-37, MEW-42).
-func (s *Space) mayAct(m *member, now time.Time, r rule) *refusal {
+func (s *Space) mayAct(m *member, now time.Time, r rule) *envelope.Refusal {
 	switch {
 	case m.down && !r.shutdown:
-		return refuseName(403, "participant_shutdown")
+		return envelope.RefuseName(403, "participant_shutdown")
 	case !r.paused && m.isPaused(time.Now()):
-		return refusePaused(m.pausedUntil)
+		return envelope.RefusePaused(m.pausedUntil)
 	}
 	return nil
 }
 
 // allowed asks the capabilities of the sender and logs the decision.
-func (s *Space) allowed(p *post) *refusal {
-	to := make([]capability.Addressee, len(p.envelope.to))
-	for i, id := range p.envelope.to {
+func (s *Space) allowed(p *post) *envelope.Refusal {
+	to := make([]capability.Addressee, len(p.Envelope.To))
+	for i, id := range p.Envelope.To {
 		to[i] = capability.Addressee{Name: id, Runtime: id}
 		if m := s.find(id); m != nil {
 			to[i] = capability.Addressee{Name: m.name, Runtime: m.runtime}
 		}
 	}
-	match := capability.FirstAllowing(p.by.caps, p.kind, to, p.payload)
+	match := capability.FirstAllowing(p.by.caps, p.Kind, to, p.Payload)
 	s.journal.decided(s.id, p, match)
 	if match == nil {
 		s.auditRefused(p.by, "capability_violation", "", "refused") // MEW-36: nobody else is told
-		return refuseCapability(p.by.runtime, p.kind, p.by.shown)
+		return envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
 	}
 	return nil
 }
@@ -258,29 +259,29 @@ func (s *Space) allowed(p *post) *refusal {
 const maxRefusalLines = 20
 
 // refused tells the sender, and the history (MEW-36, MEW-H2).
-func (s *Space) refused(p *post, r *refusal) {
+func (s *Space) refused(p *post, r *envelope.Refusal) {
 	s.journal.rejected(s, p, r)
 	level := slog.LevelInfo
 	if often(&p.by.refusals, maxRefusalLines) {
 		level = slog.LevelDebug
 	}
-	s.log.Log(context.Background(), level, "envelope refused", "space", s.id, "participant", p.by.name, "kind", printable(p.kind, maxKind), "reason", r.reason)
-	s.tell(p.by, r.envelope(p.by.runtime, p.id))
+	s.log.Log(context.Background(), level, "envelope refused", "space", s.id, "participant", p.by.name, "kind", envelope.ToPrintable(p.Kind, envelope.MaxKind), "reason", r.Reason)
+	s.tell(p.by, r.Envelope(p.by.runtime, p.ID))
 }
 
 // send delivers an accepted envelope and what goes with it.
 func (s *Space) send(p *post) {
-	s.scratch = p.appendStamped(s.scratch[:0], p.to)
+	s.scratch = p.AppendStamped(s.scratch[:0], p.to)
 	f := websocket.Text(s.scratch)
 	s.journal.received(s, p, f.Payload())
-	s.board.see(&p.envelope, p.at)
+	s.board.see(&p.Envelope, p.at)
 	for _, o := range p.before {
 		if id := s.announce(o, nil); p.opened != nil {
 			p.opened.openID = id
 		}
 	}
 	if !p.silent {
-		s.broadcast(p.id, f, nil)
+		s.broadcast(p.ID, f, nil)
 	}
 	for _, o := range p.after {
 		s.announce(o, nil)
@@ -294,9 +295,9 @@ func (s *Space) send(p *post) {
 }
 
 // announce sends an envelope of the gateway to everybody but except.
-func (s *Space) announce(o outgoing, except *member) (id string) {
-	id = newID()
-	s.scratch = o.append(s.scratch[:0], id, stamp(time.Now()))
+func (s *Space) announce(o envelope.Outgoing, except *member) (id string) {
+	id = envelope.NewID()
+	s.scratch = o.Append(s.scratch[:0], id, envelope.FormatTime(time.Now()))
 	s.broadcast(id, websocket.Text(s.scratch), except)
 	return id
 }
@@ -320,12 +321,12 @@ func (s *Space) broadcast(id string, f *websocket.Frame, except *member) {
 }
 
 // tell sends an envelope of the gateway to one participant: its connection and its log.
-func (s *Space) tell(m *member, o outgoing) {
+func (s *Space) tell(m *member, o envelope.Outgoing) {
 	if m.session == nil && !m.virtualOn {
 		return
 	}
-	id := newID()
-	raw := o.append(nil, id, stamp(time.Now()))
+	id := envelope.NewID()
+	raw := o.Append(nil, id, envelope.FormatTime(time.Now()))
 	f := websocket.Text(raw)
 	for _, st := range s.seats {
 		if st.m != m {

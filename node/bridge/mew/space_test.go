@@ -2,6 +2,7 @@ package mew
 
 import (
 	"fmt"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"net/url"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ func TestPassedOn(t *testing.T) {
 			t.Errorf("member %d of %s is no %s", i, got.JSON(), key)
 		}
 	}
-	if _, err := time.Parse(time.RFC3339, got.GetStr("ts")); err != nil || got.GetStr("protocol") != Protocol {
+	if _, err := time.Parse(time.RFC3339, got.GetStr("ts")); err != nil || got.GetStr("protocol") != envelope.Protocol {
 		t.Errorf("filled in: %s", got.JSON())
 	}
 	if err := p.conn.Send(binaryText(`{"kind":"chat","payload":{"text":"as binary"}}`)); err != nil { // a dialect
@@ -67,7 +68,7 @@ func TestKinds(t *testing.T) {
 	}
 	n := 0
 	for kind, rule := range rules {
-		if rule.reserved || rule.act != nil && kind != kindProposal && kind != kindWithdraw && kind != kindPause && kind != kindResume {
+		if rule.reserved || rule.act != nil && kind != envelope.KindProposal && kind != envelope.KindWithdraw && kind != envelope.KindPause && kind != envelope.KindResume {
 			continue
 		}
 		admin.send(fmt.Sprintf(`{"id":%q,"kind":%q,"correlation_id":["c"],"context":"x","payload":{}}`, kind, kind))
@@ -184,7 +185,7 @@ func TestHistory(t *testing.T) {
 		if n := len(h.entries) - h.start; n > maxHistory || len(h.entries) > 2*maxHistory+1 {
 			t.Errorf("%d envelopes are kept, in %d places", n, len(h.entries))
 		}
-		big := make([]byte, MaxEnvelope)
+		big := make([]byte, envelope.MaxEnvelope)
 		for range 100 {
 			h.add(h.tick(now), big, nil)
 		}
@@ -211,25 +212,25 @@ func FuzzEnvelope(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		e, fault := parseEnvelope(data)
+		e, fault := envelope.Parse(data)
 		if fault != nil {
-			if len(fault.payload.JSON()) == 0 || fault.status < 400 {
+			if len(fault.Payload.JSON()) == 0 || fault.Status < 400 {
 				t.Errorf("%q is refused with nothing", data)
 			}
 			return
 		}
-		e.from, e.hasFrom = "me", true
-		p := &post{envelope: e, by: &member{name: "me", runtime: "me"}, at: time.Unix(0, 0)}
+		e.From, e.HasFrom = "me", true
+		p := &post{Envelope: e, by: &member{name: "me", runtime: "me"}, at: time.Unix(0, 0)}
 		p.fill()
-		raw := p.appendStamped(nil, e.to)
-		again, fault := parseEnvelope(raw)
+		raw := p.AppendStamped(nil, e.To)
+		again, fault := envelope.Parse(raw)
 		if fault != nil {
-			t.Fatalf("%q became %q, which is refused: %s", data, raw, fault.payload.JSON())
+			t.Fatalf("%q became %q, which is refused: %s", data, raw, fault.Payload.JSON())
 		}
-		if again.kind != e.kind || again.from != "me" || again.id == "" || fmt.Sprint(again.to) != fmt.Sprint(e.to) {
+		if again.Kind != e.Kind || again.From != "me" || again.ID == "" || fmt.Sprint(again.To) != fmt.Sprint(e.To) {
 			t.Errorf("%q became %q", data, raw)
 		}
-		if out := again.appendStamped(nil, again.to); string(out) != string(raw) {
+		if out := again.AppendStamped(nil, again.To); string(out) != string(raw) {
 			t.Errorf("%q becomes %q the second time", raw, out)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -58,15 +59,15 @@ func (st *stream) targetIDs() wire.Value {
 }
 
 // openStream answers a request with a stream (MEW-43, MEW-45).
-func (s *Space) openStream(p *post) *refusal {
-	target, fault := s.targets(p.payload)
+func (s *Space) openStream(p *post) *envelope.Refusal {
+	target, fault := s.targets(p.Payload)
 	if fault != nil {
 		return fault
 	}
-	if len(p.payload.JSON()) > maxStreamFields {
-		return refuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxStreamFields) + " bytes")
+	if len(p.Payload.JSON()) > maxStreamFields {
+		return envelope.RefuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxStreamFields) + " bytes")
 	}
-	st := &stream{owner: p.by, target: target, request: p.payload, requestID: p.id, created: time.Now()}
+	st := &stream{owner: p.by, target: target, request: p.Payload, requestID: p.ID, created: time.Now()}
 	st.size = len(st.describe().JSON())
 	if fault := s.roomFor(st); fault != nil {
 		return fault
@@ -81,7 +82,7 @@ func (s *Space) openStream(p *post) *refusal {
 	if target != nil {
 		payload = payload.With("target", st.targetIDs())
 	}
-	open := outgoing{from: fromStream, kind: kindStreamOpen, to: []string{p.by.runtime}, correlation: []string{p.id}, payload: payload}
+	open := envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamOpen, To: []string{p.by.runtime}, Correlation: []string{p.ID}, Payload: payload}
 	p.before = append(p.before, open)
 	p.opened = st
 	p.status, p.extra = "stream_opened", []wire.Member{wire.TextField("stream_id", st.id)}
@@ -89,7 +90,7 @@ func (s *Space) openStream(p *post) *refusal {
 }
 
 // roomFor refuses a stream if its owner, or the space, has too many or their descriptions would be too long.
-func (s *Space) roomFor(st *stream) *refusal {
+func (s *Space) roomFor(st *stream) *envelope.Refusal {
 	own, ownSize, allSize := 0, st.size, st.size
 	for _, other := range s.streams {
 		allSize += other.size
@@ -100,9 +101,9 @@ func (s *Space) roomFor(st *stream) *refusal {
 	}
 	switch {
 	case len(s.streams) >= maxStreams || own >= maxOwnStreams:
-		return refuseStream(400, "invalid_operation", "Too many streams are open")
+		return envelope.RefuseStream(400, "invalid_operation", "Too many streams are open")
 	case ownSize > maxOwnFields || allSize > maxAllFields:
-		return refuseStream(400, "invalid_operation", "The open streams have too much to say: close one, or describe this one with fewer words")
+		return envelope.RefuseStream(400, "invalid_operation", "The open streams have too much to say: close one, or describe this one with fewer words")
 	}
 	return nil
 }
@@ -135,13 +136,13 @@ func streamNo(id string) (n int, ok bool) {
 // announceStream takes note of a stream that a participant of a drop-in space opens by itself (MEW-8). The gateway only
 // keeps its id apart from those that it gives out: it carries no frames of such a stream. An id of another form needs no
 // note, because the gateway never gives it out.
-func (s *Space) announceStream(p *post) *refusal {
-	id := p.payload.GetStr("stream_id")
-	if id == "" || len(id) > maxID {
-		return refuseShape("payload.stream_id must be a text of 1 to " + strconv.Itoa(maxID) + " bytes")
+func (s *Space) announceStream(p *post) *envelope.Refusal {
+	id := p.Payload.GetStr("stream_id")
+	if id == "" || len(id) > envelope.MaxID {
+		return envelope.RefuseShape("payload.stream_id must be a text of 1 to " + strconv.Itoa(envelope.MaxID) + " bytes")
 	}
 	if s.gaveOut(id) {
-		return refuseStream(403, "unauthorized", "The gateway gave this stream id out")
+		return envelope.RefuseStream(403, "unauthorized", "The gateway gave this stream id out")
 	}
 	if _, mayGiveOut := streamNo(id); !mayGiveOut || s.announced[id] != nil {
 		return nil
@@ -153,21 +154,21 @@ func (s *Space) announceStream(p *post) *refusal {
 		}
 	}
 	if own >= maxOwnStreams || len(s.announced) >= maxStreams {
-		return refuseStream(400, "invalid_operation", "Too many stream ids were announced")
+		return envelope.RefuseStream(400, "invalid_operation", "Too many stream ids were announced")
 	}
 	s.announced[strings.Clone(id)] = p.by
 	return nil
 }
 
 // targets resolves the target of a request: nil for everybody (MEW-45).
-func (s *Space) targets(payload wire.Value) ([]*member, *refusal) {
+func (s *Space) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	v, ok := payload.Get("target")
 	if !ok || v.IsNull() || v.Kind() == wire.Array && v.Len() == 0 {
 		return nil, nil
 	}
-	ids, ok := idList(v)
+	ids, ok := envelope.ParseIDs(v)
 	if !ok {
-		return nil, refuseShape("target must be an array of participant ids")
+		return nil, envelope.RefuseShape("target must be an array of participant ids")
 	}
 	var out []*member
 	var missing []string
@@ -181,7 +182,7 @@ func (s *Space) targets(payload wire.Value) ([]*member, *refusal) {
 		}
 	}
 	if len(missing) > 0 {
-		return nil, refuseTargets(missing)
+		return nil, envelope.RefuseTargets(missing)
 	}
 	return out, nil
 }
@@ -205,7 +206,7 @@ func (s *Space) frame(m *member, id string, typ websocket.Type, data []byte) {
 	s.mu.Lock()
 	defer s.unlock()
 	if fault := s.judgeFrame(m, id, typ, data); fault != nil {
-		s.tell(m, fault.envelope(m.runtime, ""))
+		s.tell(m, fault.Envelope(m.runtime, ""))
 		return
 	}
 	st := s.streams[id]
@@ -219,121 +220,121 @@ func (s *Space) frame(m *member, id string, typ websocket.Type, data []byte) {
 	}
 }
 
-func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte) *refusal {
+func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte) *envelope.Refusal {
 	if s.rates != nil {
 		if wait, ok := s.rates.Take(m.name, time.Now()); !ok {
-			return refuseRate(wait)
+			return envelope.RefuseRate(wait)
 		}
 	}
 	if fault := s.mayAct(m, time.Now(), rule{}); fault != nil {
 		return fault
 	}
 	if st := s.streams[id]; st == nil || !st.mayWrite(m) {
-		return refuseWriter(printable(id, maxID))
+		return envelope.RefuseWriter(envelope.ToPrintable(id, envelope.MaxID))
 	}
 	if typ == websocket.TextType && !utf8.Valid(data) {
-		return refuseSyntax("a text frame must be UTF-8") // it would end every receiver's connection
+		return envelope.RefuseSyntax("a text frame must be UTF-8") // it would end every receiver's connection
 	}
 	return nil
 }
 
 // closeStream ends a stream that is named by its id or, in correlation_id, by its request or its open (MEW-48).
-func (s *Space) closeStream(p *post) *refusal {
+func (s *Space) closeStream(p *post) *envelope.Refusal {
 	var found *stream
-	if id := p.payload.GetStr("stream_id"); id != "" {
+	if id := p.Payload.GetStr("stream_id"); id != "" {
 		if s.dropIn && !s.gaveOut(id) {
 			return nil // it is between participants
 		}
 		found = s.streams[id]
 	} else {
 		for _, st := range s.streams {
-			if slices.Contains(p.correlation, st.openID) || slices.Contains(p.correlation, st.requestID) && st.owner == p.by {
+			if slices.Contains(p.Correlation, st.openID) || slices.Contains(p.Correlation, st.requestID) && st.owner == p.by {
 				found = st
 				break
 			}
-			if slices.Contains(p.correlation, st.requestID) && (found == nil || st.created.After(found.created)) {
+			if slices.Contains(p.Correlation, st.requestID) && (found == nil || st.created.After(found.created)) {
 				found = st // ids of requests may repeat: the newest
 			}
 		}
 	}
 	if found == nil {
-		return refuseStream(404, "stream_not_found", "There is no such stream")
+		return envelope.RefuseStream(404, "stream_not_found", "There is no such stream")
 	}
 	if !found.mayWrite(p.by) && !slices.Contains(found.target, p.by) {
-		return refuseStream(403, "unauthorized", "Only the owner, a writer or a target closes a stream")
+		return envelope.RefuseStream(403, "unauthorized", "Only the owner, a writer or a target closes a stream")
 	}
 	delete(s.streams, found.id)
 	return nil
 }
 
 // streamOf finds the stream of an order that only its owner gives (MEW-49).
-func (s *Space) streamOf(p *post) (*stream, *refusal) {
+func (s *Space) streamOf(p *post) (*stream, *envelope.Refusal) {
 	p.silent = true
-	st := s.streams[p.payload.GetStr("stream_id")]
+	st := s.streams[p.Payload.GetStr("stream_id")]
 	if st == nil {
-		return nil, refuseStream(404, "stream_not_found", "There is no such stream")
+		return nil, envelope.RefuseStream(404, "stream_not_found", "There is no such stream")
 	}
 	if st.owner != p.by {
-		return nil, refuseStream(403, "unauthorized", "Only the owner of the stream may do this")
+		return nil, envelope.RefuseStream(403, "unauthorized", "Only the owner of the stream may do this")
 	}
 	return st, nil
 }
 
 // inSpace finds a participant that is here.
-func (s *Space) inSpace(id string) (*member, *refusal) {
+func (s *Space) inSpace(id string) (*member, *envelope.Refusal) {
 	if m := s.find(id); m != nil && m.present() {
 		return m, nil
 	}
-	return nil, refuseStream(404, "participant_not_found", "There is no such participant in the space")
+	return nil, envelope.RefuseStream(404, "participant_not_found", "There is no such participant in the space")
 }
 
-func (s *Space) grantWrite(p *post) *refusal {
+func (s *Space) grantWrite(p *post) *envelope.Refusal {
 	st, fault := s.streamOf(p)
 	if fault != nil {
 		return fault
 	}
-	m, fault := s.inSpace(p.payload.GetStr("participant_id"))
+	m, fault := s.inSpace(p.Payload.GetStr("participant_id"))
 	if fault != nil {
 		return fault
 	}
 	if !st.mayWrite(m) {
 		st.writers = append(st.writers, m)
 	}
-	s.noteWriters(p, st, kindStreamGranted, "granted", wire.TextField("participant_id", m.runtime))
+	s.noteWriters(p, st, envelope.KindStreamGranted, "granted", wire.TextField("participant_id", m.runtime))
 	return nil
 }
 
-func (s *Space) revokeWrite(p *post) *refusal {
+func (s *Space) revokeWrite(p *post) *envelope.Refusal {
 	st, fault := s.streamOf(p)
 	if fault != nil {
 		return fault
 	}
-	id := p.payload.GetStr("participant_id")
+	id := p.Payload.GetStr("participant_id")
 	m := s.find(id)
 	if m == st.owner {
-		return refuseStream(400, "invalid_operation", "The owner cannot give up writing")
+		return envelope.RefuseStream(400, "invalid_operation", "The owner cannot give up writing")
 	}
 	if m != nil {
 		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 		id = m.runtime
 	}
-	s.noteWriters(p, st, kindStreamRevoked, "revoked", wire.TextField("participant_id", printable(id, maxID)))
+	s.noteWriters(p, st, envelope.KindStreamRevoked, "revoked", wire.TextField("participant_id", envelope.ToPrintable(id, envelope.MaxID)))
 	return nil
 }
 
 // transfer gives a stream to another owner. The old one writes no more (C7).
-func (s *Space) transfer(p *post) *refusal {
+func (s *Space) transfer(p *post) *envelope.Refusal {
 	st, fault := s.streamOf(p)
 	if fault != nil {
 		return fault
 	}
-	m, fault := s.inSpace(p.payload.GetStr("new_owner"))
+	m, fault := s.inSpace(p.Payload.GetStr("new_owner"))
 	if fault != nil {
 		return fault
 	}
 	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 	st.owner, st.orphaned = m, time.Time{}
-	s.noteWriters(p, st, kindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
+	s.noteWriters(p, st, envelope.KindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
 	return nil
 }
 
@@ -346,10 +347,10 @@ func (s *Space) noteWriters(p *post, st *stream, kind, status string, about ...w
 		p.extra = append(p.extra, about...)
 	}
 	p.extra = append(p.extra, members[len(members)-1])
-	if reason := p.payload.GetStr("reason"); reason != "" {
+	if reason := p.Payload.GetStr("reason"); reason != "" {
 		members = append(members, wire.TextField("reason", reason))
 	}
-	p.after = append(p.after, outgoing{from: fromStream, kind: kind, correlation: []string{p.id}, payload: wire.Obj(members...)})
+	p.after = append(p.after, envelope.Outgoing{From: envelope.FromStream, Kind: kind, Correlation: []string{p.ID}, Payload: wire.Obj(members...)})
 }
 
 // streamsWithout takes a participant that left off the streams that it wrote to, and starts the time in which it
@@ -364,7 +365,7 @@ func (s *Space) streamsWithout(m *member) {
 			continue
 		}
 		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
-		s.announce(outgoing{from: fromStream, kind: kindStreamRevoked, payload: wire.Obj(wire.TextField("stream_id", st.id),
+		s.announce(envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamRevoked, Payload: wire.Obj(wire.TextField("stream_id", st.id),
 			wire.TextField("participant_id", m.runtime), wire.Field("authorized_writers", st.writerIDs()), wire.TextField("reason", "disconnected"))}, nil)
 	}
 }
@@ -383,7 +384,7 @@ func (s *Space) endOrphans(now time.Time) {
 			continue
 		}
 		delete(s.streams, st.id)
-		s.announce(outgoing{from: fromStream, kind: kindStreamClose, correlation: []string{st.openID}, payload: wire.Obj(
+		s.announce(envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamClose, Correlation: []string{st.openID}, Payload: wire.Obj(
 			wire.TextField("stream_id", st.id), wire.TextField("reason", "timeout"))}, nil)
 	}
 }
@@ -420,5 +421,5 @@ func (st *stream) describe() wire.Value {
 		v = v.With("target", st.targetIDs())
 	}
 	return v.With("stream_id", wire.Text(st.id)).With("owner", wire.Text(st.owner.runtime)).
-		With("authorized_writers", st.writerIDs()).With("created", wire.Text(stamp(st.created)))
+		With("authorized_writers", st.writerIDs()).With("created", wire.Text(envelope.FormatTime(st.created)))
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
@@ -25,20 +26,20 @@ func TestAnnouncedStream(t *testing.T) {
 		}
 	}
 	say(200, `{"kind":"stream/open","to":["bob"],"correlation_id":["r"],"payload":{"stream_id":"stream-1","encoding":"text"}}`)
-	if got := bob.until(kindStreamOpen); got.GetStr("from") != "alice" || str(pay(got, "stream_id")) != "stream-1" {
+	if got := bob.until(envelope.KindStreamOpen); got.GetStr("from") != "alice" || str(pay(got, "stream_id")) != "stream-1" {
 		t.Errorf("bob gets %s", got.JSON())
 	}
 	say(200, `{"kind":"stream/request","payload":{}}`)
-	if got := str(pay(bob.until(kindStreamOpen), "stream_id")); got != "stream-2" {
+	if got := str(pay(bob.until(envelope.KindStreamOpen), "stream_id")); got != "stream-2" {
 		t.Errorf("the gateway gives out %s, which must not be an id that a participant announced", got)
 	}
 	bob.send(`#stream-1#data`) // the gateway carries no frames of it
-	if got := bob.until(kindError); str(pay(got, "error")) != "unauthorized_stream_write" {
+	if got := bob.until(envelope.KindError); str(pay(got, "error")) != "unauthorized_stream_write" {
 		t.Errorf("a frame of an announced stream: %s", got.JSON())
 	}
 	say(403, `{"kind":"stream/open","payload":{"stream_id":"stream-2"}}`) // the gateway's
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-1"}}`)
-	bob.until(kindStreamClose)
+	bob.until(envelope.KindStreamClose)
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"never-opened"}}`)
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
 	say(404, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)

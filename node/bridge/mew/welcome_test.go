@@ -2,6 +2,7 @@ package mew
 
 import (
 	"fmt"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"strings"
 	"testing"
 )
@@ -35,8 +36,8 @@ func TestWelcomeIsBounded(t *testing.T) {
 		r.join(fmt.Sprintf("guest-%d-token", n))
 	}
 	_, raw := r.open("/ws", "admin-token").next()
-	if len(raw) >= MaxEnvelope {
-		t.Errorf("the welcome has %d bytes, want fewer than %d", len(raw), MaxEnvelope)
+	if len(raw) >= envelope.MaxEnvelope {
+		t.Errorf("the welcome has %d bytes, want fewer than %d", len(raw), envelope.MaxEnvelope)
 	}
 	w := parsed(t, raw)
 	if got := pay(w, "participants"); got.Len() != people+2 {
@@ -54,10 +55,10 @@ func TestWelcomeAfterGrant(t *testing.T) {
 	r := start(t, lab(t))
 	admin, alice := r.join("admin-token"), r.join("alice-token")
 	alice.send(`{"id":"s","kind":"stream/request","payload":{"direction":"upload"}}`)
-	alice.until(kindStreamRequest)
+	alice.until(envelope.KindStreamRequest)
 	admin.send(`{"kind":"capability/grant","payload":{"recipient":"alice","capabilities":[{"kind":"mcp/request"}]}}`)
-	alice.until(kindGrant)
-	w, _ := alice.until(kindWelcome).Get("payload")
+	alice.until(envelope.KindGrant)
+	w, _ := alice.until(envelope.KindWelcome).Get("payload")
 	if _, has := w.Get("active_streams"); has || w.Len() != 2 {
 		t.Errorf("after a grant the welcome is %s, want you and participants only", w.JSON())
 	}

@@ -1,0 +1,250 @@
+package envelope
+
+import (
+	"crypto/rand"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The bounds of an envelope (MEW-1). What the protocol does not bound is bounded here.
+const (
+	MaxEnvelope = 1 << 20
+	MaxDepth    = 64
+	MaxValues   = 1 << 17
+	MaxKind     = 128
+	MaxID       = 256  // bytes of an envelope id
+	MaxName     = 128  // bytes of a participant id (MEW-J4)
+	MaxList     = 1024 // ids in to or correlation_id
+)
+
+// Envelope is a message as it was sent. Its fields have the types of MEW-1 to MEW-6.
+type Envelope struct {
+	Tree        wire.Value
+	ID          string
+	Time        string
+	From        string
+	HasFrom     bool
+	Kind        string
+	Context     string
+	To          []string
+	Correlation []string
+	Payload     wire.Value // an object, or null where there is none
+}
+
+// Parse reads an envelope (MEW-1 to MEW-6). A refused envelope holds what was read of it so far: its id names the trigger
+// of the error (MEW-9).
+func Parse(data []byte) (Envelope, *Refusal) {
+	return ParseWithin(data, MaxEnvelope, MaxValues)
+}
+
+// ParseWithin is parseEnvelope with other bounds on bytes and values.
+func ParseWithin(data []byte, size, values int) (Envelope, *Refusal) {
+	if len(data) > size {
+		return Envelope{}, RefuseTooLarge()
+	}
+	v, err := wire.ParseForeign(data, MaxDepth, values)
+	if err != nil {
+		return Envelope{}, RefuseSyntax("the message is not valid JSON: " + err.Error())
+	}
+	e := Envelope{Tree: v}
+	if v.Kind() != wire.Object {
+		return e, RefuseShape("a message must be a JSON object")
+	}
+	if id, ok := v.Get("id"); ok {
+		if e.ID, ok = id.Str(); !ok || e.ID == "" || len(e.ID) > MaxID {
+			e.ID = ""
+			return e, RefuseShape("id must be a string of 1 to " + strconv.Itoa(MaxID) + " bytes")
+		}
+	}
+	return e, e.read()
+}
+
+// read fills in the fields from the tree.
+func (e *Envelope) read() *Refusal {
+	if p, ok := e.Tree.Get("protocol"); ok {
+		version, ok := p.Str()
+		if !ok || version != Protocol {
+			return RefuseShape("Invalid protocol version: " + ToPrintable(version, 64))
+		}
+	}
+	e.Kind = e.Tree.GetStr("kind")
+	if e.Kind == "" || len(e.Kind) > MaxKind {
+		return RefuseShape("kind must be a string of 1 to " + strconv.Itoa(MaxKind) + " bytes")
+	}
+	var ok bool
+	for _, m := range e.Tree.Members() {
+		switch m.Key {
+		case "ts":
+			if e.Time, ok = m.Value.Str(); !ok {
+				return RefuseShape("ts must be a string")
+			}
+		case "from":
+			if e.From, ok = m.Value.Str(); !ok {
+				return RefuseShape("from must be a string")
+			}
+			e.HasFrom = true
+		case "context":
+			if e.Context, ok = m.Value.Str(); !ok && !m.Value.IsNull() {
+				return RefuseShape("context must be a string")
+			}
+		case "to":
+			if e.To, ok = ParseIDs(m.Value); !ok {
+				return RefuseShape("to must be an array of participant ids")
+			}
+		case "correlation_id":
+			if e.Correlation, ok = ParseIDs(m.Value); !ok {
+				return RefuseShape("correlation_id must be an array of message ids")
+			}
+		case "payload":
+			if e.Payload = m.Value; m.Value.Kind() != wire.Object {
+				return RefuseShape("payload must be an object")
+			}
+		}
+	}
+	return nil
+}
+
+// Detach copies the fields that may be remembered, so that they do not keep the whole text of up to [MaxEnvelope] bytes in
+// memory. The tree stays as it is.
+func (e *Envelope) Detach() {
+	e.ID, e.From, e.Context = strings.Clone(e.ID), strings.Clone(e.From), strings.Clone(e.Context)
+	e.To, e.Payload = CloneTexts(e.To), DetachValue(e.Payload)
+}
+
+// CloneTexts returns a list that shares no memory with list.
+func CloneTexts(list []string) []string {
+	out := slices.Clone(list)
+	for i, s := range out {
+		out[i] = strings.Clone(s)
+	}
+	return out
+}
+
+// DetachValue returns a copy of v that shares no memory with the text from which v was parsed.
+func DetachValue(v wire.Value) wire.Value {
+	if v.IsNull() {
+		return v
+	}
+	copied, err := wire.ParseForeign(v.JSON(), MaxDepth, MaxValues)
+	if err != nil { // it was parsed within the same bounds
+		return wire.Value{}
+	}
+	return copied
+}
+
+// ParseIDs reads an array of ids; a string is a list of one, null is none (MEW-4, MEW-5).
+func ParseIDs(v wire.Value) ([]string, bool) {
+	if s, ok := v.Str(); ok {
+		return []string{s}, s != "" && len(s) <= MaxID
+	}
+	if v.IsNull() {
+		return nil, true
+	}
+	if v.Kind() != wire.Array || v.Len() > MaxList {
+		return nil, false
+	}
+	out := make([]string, 0, v.Len())
+	for elem := range v.Elems() {
+		s, ok := elem.Str()
+		if !ok || s == "" || len(s) > MaxID {
+			return nil, false
+		}
+		out = append(out, s)
+	}
+	return out, true
+}
+
+// AppendStamped appends the envelope as it is delivered: as received, but for fields that are filled in or made
+// normal (MEW-3 to MEW-7). to is e.to with names resolved.
+func (e *Envelope) AppendStamped(dst []byte, to []string) []byte {
+	lead := make([]wire.Member, 0, 4)
+	add := func(key, val string) {
+		if _, ok := e.Tree.Get(key); !ok {
+			lead = append(lead, wire.TextField(key, val))
+		}
+	}
+	add("protocol", Protocol)
+	add("id", e.ID)
+	add("ts", e.Time)
+	add("from", e.From)
+	dst = append(dst, '{')
+	for _, m := range slices.Concat(lead, e.Tree.Members()) {
+		val := m.Value
+		switch m.Key {
+		case "from":
+			val = wire.Text(e.From)
+		case "to":
+			val = wire.Texts(to)
+		case "correlation_id":
+			val = wire.Texts(e.Correlation)
+		case "context":
+			if val.IsNull() {
+				continue
+			}
+		}
+		if len(dst) > 0 && dst[len(dst)-1] != '{' {
+			dst = append(dst, ',')
+		}
+		dst = append(wire.AppendQuoted(dst, m.Key), ':')
+		dst = val.AppendJSON(dst)
+	}
+	return append(dst, '}')
+}
+
+// FormatTime formats a time as envelopes carry it.
+func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+
+// NewID returns an id for an envelope of ours, or for one that came without.
+func NewID() string { return "env-" + strings.ToLower(rand.Text()) }
+
+// Outgoing is an envelope that the gateway or a link writes.
+type Outgoing struct {
+	From, Kind  string
+	To          []string
+	Correlation []string
+	Payload     wire.Value
+}
+
+// Append appends the envelope as JSON.
+func (o Outgoing) Append(dst []byte, id, ts string) []byte {
+	members := []wire.Member{
+		{Key: "protocol", Value: wire.Text(Protocol)},
+		{Key: "id", Value: wire.Text(id)},
+		{Key: "ts", Value: wire.Text(ts)},
+		{Key: "from", Value: wire.Text(o.From)},
+	}
+	if len(o.To) > 0 {
+		members = append(members, wire.Field("to", wire.Texts(o.To)))
+	}
+	members = append(members, wire.TextField("kind", o.Kind))
+	if len(o.Correlation) > 0 {
+		members = append(members, wire.Field("correlation_id", wire.Texts(o.Correlation)))
+	}
+	members = append(members, wire.Field("payload", o.Payload))
+	return wire.Obj(members...).AppendJSON(dst)
+}
+
+// IsName reports whether s can be a participant's id: printable UTF-8 of at most 128 bytes, without the characters that
+// mean something in a path or a stream frame (MEW-J4).
+func IsName(s string) bool {
+	return s != "" && len(s) <= MaxName && utf8.ValidString(s) && s != FromStream && !strings.HasPrefix(s, "system:") &&
+		!strings.Contains(s, "..") && !strings.ContainsAny(s, `/\#`) &&
+		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// ToPrintable returns at most n bytes of s with what is not printable replaced.
+func ToPrintable(s string, n int) string {
+	s = strings.ToValidUTF8(s[:min(len(s), n)], "?")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
