@@ -139,8 +139,6 @@ func reasonOf(err error) error {
 	return err
 }
 
-func field(key, text string) wire.Member { return wire.Member{Key: key, Value: wire.Text(text)} }
-
 type messRequestCmd struct {
 	messOut
 	Intent   string   `arg:"" optional:"" help:"What should be done."`
@@ -175,7 +173,7 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (c *messRequestCmd) body() wire.Value {
-	body := wire.Obj(field("intent", c.Intent))
+	body := wire.Obj(wire.TextField("intent", c.Intent))
 	add := func(key string, v wire.Value, there bool) {
 		if there {
 			body = body.With(key, v)
@@ -186,7 +184,7 @@ func (c *messRequestCmd) body() wire.Value {
 	add("requires", wire.Texts(c.Requires), len(c.Requires) > 0)
 	add("context", wire.Texts(c.Context), len(c.Context) > 0)
 	add("confirm_before", wire.Bool(true), c.Confirm)
-	add("constraints", wire.Obj(wire.Member{Key: "timing", Value: wire.Obj(field("expires", c.Expires))}), c.Expires != "")
+	add("constraints", wire.Obj(wire.Member{Key: "timing", Value: wire.Obj(wire.TextField("expires", c.Expires))}), c.Expires != "")
 	return body
 }
 
@@ -197,7 +195,7 @@ type messStatusCmd struct {
 }
 
 func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
-	query := wire.Obj(field("type", "status"))
+	query := wire.Obj(wire.TextField("type", "status"))
 	if len(c.Refs) > 0 {
 		query = query.With("filter", wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)}))
 		return messSend(ctx, a, c.messOut, thread.Block{{Type: "query", Body: query}})
@@ -308,7 +306,7 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 
 // messStatus sets a status of a thread.
 func messStatus(ctx context.Context, a *app, out messOut, ref, code string, more ...wire.Member) error {
-	body := wire.Obj(append([]wire.Member{field("re", ref), field("code", code)}, more...)...)
+	body := wire.Obj(append([]wire.Member{wire.TextField("re", ref), wire.TextField("code", code)}, more...)...)
 	return messSend(ctx, a, out, thread.Block{{Type: "status", Body: body}})
 }
 
@@ -321,7 +319,7 @@ type messClaimCmd struct {
 func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
 	var more []wire.Member
 	if c.ETA != "" {
-		more = append(more, field("eta", c.ETA))
+		more = append(more, wire.TextField("eta", c.ETA))
 	}
 	return messStatus(ctx, a, c.messOut, c.Ref, "claimed", more...)
 }

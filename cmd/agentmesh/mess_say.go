@@ -74,7 +74,7 @@ func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if len(c.Answers) == 1 && !strings.Contains(c.Answers[0], "=") {
-		return c.say(ctx, a, t, thread.Entry{Type: "answer", Body: wire.Obj(field("re", t.ref), field("value", c.Answers[0]))})
+		return c.say(ctx, a, t, thread.Entry{Type: "answer", Body: wire.Obj(wire.TextField("re", t.ref), wire.TextField("value", c.Answers[0]))})
 	}
 	answers := wire.Obj()
 	for _, pair := range c.Answers {
@@ -84,7 +84,7 @@ func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
 		}
 		answers = answers.With(key, wire.Text(value))
 	}
-	return c.say(ctx, a, t, thread.Entry{Type: "reply", Body: wire.Obj(field("re", t.ref), wire.Member{Key: "answers", Value: answers})})
+	return c.say(ctx, a, t, thread.Entry{Type: "reply", Body: wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "answers", Value: answers})})
 }
 
 type messConfirmCmd struct {
@@ -102,7 +102,7 @@ func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 	if c.Serial == 0 && t.wants != "" {
 		a.note("it wants to: %s", short(t.wants, 300))
 	}
-	body := wire.Obj(field("re", t.ref), wire.Member{Key: "confirm", Value: wire.Bool(!c.No)})
+	body := wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "confirm", Value: wire.Bool(!c.No)})
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}

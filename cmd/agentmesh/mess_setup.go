@@ -66,7 +66,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 	if c.Zone != nil && *c.Zone != "" && (c.Schedule == nil || *c.Schedule == "") {
 		return failHint(exitUsage, errors.New("--zone needs --schedule"), "agentmesh mess executors --add roomba --schedule '0 9 * * 1-5' --zone Europe/Berlin")
 	}
-	e := wire.Obj(field("id", c.Add), wire.Member{Key: "capabilities", Value: wire.Texts(capabilities)})
+	e := wire.Obj(wire.TextField("id", c.Add), wire.Member{Key: "capabilities", Value: wire.Texts(capabilities)})
 	if c.Title != nil && *c.Title != "" {
 		e = e.With("name", wire.Text(*c.Title))
 	}

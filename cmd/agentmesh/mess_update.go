@@ -51,16 +51,16 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Ask != "":
 		code = "needs_input"
-		more = append(more, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(field("field", "answer"), field("question", c.Ask)))})
+		more = append(more, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.Ask)))})
 	case c.Confirm != "":
 		code = "needs_confirmation"
-		more = append(more, field("action", c.Confirm))
+		more = append(more, wire.TextField("action", c.Confirm))
 	}
 	if c.Message != "" {
-		more = append(more, field("message", c.Message))
+		more = append(more, wire.TextField("message", c.Message))
 	}
 	if c.Reason != "" {
-		more = append(more, field("reason", c.Reason))
+		more = append(more, wire.TextField("reason", c.Reason))
 	}
 	return messStatus(ctx, a, c.messOut, c.Ref, code, more...)
 }

@@ -49,7 +49,7 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 	if len(content) == 0 {
 		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))
 	}
-	body := wire.Obj(field("re", c.Ref), wire.Member{Key: "content", Value: wire.Arr(content...)})
+	body := wire.Obj(wire.TextField("re", c.Ref), wire.Member{Key: "content", Value: wire.Arr(content...)})
 	return messSend(ctx, a, c.messOut, thread.Block{{Type: "response", Body: body}})
 }
 
