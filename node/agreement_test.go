@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -38,8 +39,8 @@ func withBook(cfg *node.Config) {
 // shownConversation is what the owner sees of a conversation.
 type shownConversation struct {
 	State     conversations.State
-	Proposal  *node.ProposalView
-	Agreement *node.AgreementView
+	Proposal  *owner.Proposal
+	Agreement *owner.Agreement
 }
 
 func shown(t *testing.T, m *meshtest.Member, conv wire.ConversationID) (v shownConversation) {
@@ -55,7 +56,7 @@ func isAgreed(t *testing.T, m *meshtest.Member, conv wire.ConversationID) bool {
 	t.Helper()
 	v := shown(t, m, conv)
 	return v.State == conversations.Completed || agreements(t, m) > 0 || len(agreedEvents(t, m)) > 0 ||
-		v.Agreement != nil && v.Agreement.Standing == node.StandingAgreed
+		v.Agreement != nil && v.Agreement.Standing == owner.StandingAgreed
 }
 
 // changed are accepts that name something that was not offered, with what the owner must see as proposed.
@@ -148,7 +149,7 @@ func TestAgreementIsNotEdited(t *testing.T) {
 			}
 			v, events := shown(t, sarah, "conv_one"), agreedEvents(t, sarah)
 			want := time.Date(2036, 2, 21, c.hour+8, 0, 0, 0, time.UTC)
-			if v.Agreement == nil || v.Agreement.Standing != node.StandingAgreed || len(events) != 1 || !events[0].Start.Equal(want) {
+			if v.Agreement == nil || v.Agreement.Standing != owner.StandingAgreed || len(events) != 1 || !events[0].Start.Equal(want) {
 				t.Errorf("agreed on %+v, in the calendar %+v, want %v", v.Agreement, events, want)
 			}
 			if n := agreements(t, sarah); n != c.tells || (v.Proposal != nil) != c.proposed {
@@ -469,7 +470,7 @@ func TestCancelledEverywhere(t *testing.T) {
 			for _, m := range []*meshtest.Member{chris, sarah} {
 				waitFor(t, m.Name+" has agreed", func() bool {
 					v := shown(t, m, "conv_one")
-					return v.Agreement != nil && v.Agreement.Standing == node.StandingAgreed && (c.open || v.State == conversations.Completed)
+					return v.Agreement != nil && v.Agreement.Standing == owner.StandingAgreed && (c.open || v.State == conversations.Completed)
 				})
 			}
 			end := outgoing(t, sarah.ID(), wire.Schedule, c.payload)
@@ -477,7 +478,7 @@ func TestCancelledEverywhere(t *testing.T) {
 			mustSend(t, chris.Node, end, 10*time.Second)
 			for m, by := range map[*meshtest.Member]conversations.Side{chris: conversations.Ours, sarah: conversations.Theirs} {
 				v := shown(t, m, "conv_one")
-				if v.Agreement == nil || v.Agreement.Standing != node.StandingCancelled || v.Agreement.Cancelled.By != by || v.Agreement.Cancelled.At.IsZero() {
+				if v.Agreement == nil || v.Agreement.Standing != owner.StandingCancelled || v.Agreement.Cancelled.By != by || v.Agreement.Cancelled.At.IsZero() {
 					t.Errorf("%s shows %+v", m.Name, v.Agreement)
 				}
 				if n := len(agreedEvents(t, m)); n != 0 {
@@ -498,13 +499,13 @@ func TestFailedIsNotCalledAgreed(t *testing.T) {
 	out := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept"}`)
 	out.Conv = "conv_one"
 	mustSend(t, sarah.Node, out, 10*time.Second)
-	if v := shown(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Standing != node.StandingAgreed {
+	if v := shown(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Standing != owner.StandingAgreed {
 		t.Fatalf("after our accept: %+v", v.Agreement)
 	}
 	ann.answers(status(http.StatusForbidden))
 	out.Payload = parsed(t, proposeSeveral)
 	mustSend(t, sarah.Node, out, 10*time.Second)
-	if v := shown(t, sarah, "conv_one"); v.State != conversations.Failed || v.Agreement.Standing != node.StandingFailed {
+	if v := shown(t, sarah, "conv_one"); v.State != conversations.Failed || v.Agreement.Standing != owner.StandingFailed {
 		t.Errorf("after a failed delivery: %s, %+v", v.State, v.Agreement)
 	}
 }

@@ -5,37 +5,15 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
-
-// ProposalView is a proposal that stands and is not agreed, as the owner sees it.
-type ProposalView struct {
-	conversations.Terms
-	By       conversations.Side `json:"by"`
-	Accepted conversations.Side `json:"accepted_by,omitempty"`   // by an accept that does not count yet
-	Selected string             `json:"selected_time,omitempty"` // by that accept, if several times are offered
-}
-
-// Standing is what became of an agreement.
-type Standing string
-
-const (
-	StandingAgreed    Standing = "agreed"
-	StandingCancelled Standing = "cancelled"
-	StandingFailed    Standing = "failed" // the conversation failed later: nobody knows what the other side makes of it
-)
-
-// AgreementView is what was agreed in a conversation, as the owner sees it. It holds only if it stands as agreed.
-type AgreementView struct {
-	conversations.Agreement
-	Standing Standing `json:"standing"`
-}
 
 // viewProposal returns what is proposed and not agreed, nil if that is nothing.
-func viewProposal(conv conversations.Conversation) *ProposalView {
+func viewProposal(conv conversations.Conversation) *owner.Proposal {
 	if conv.Proposal == nil || conv.Proposal.Accepted {
 		return nil
 	}
-	v := &ProposalView{Terms: conv.Proposal.Terms, By: conv.Proposal.By}
+	v := &owner.Proposal{Terms: conv.Proposal.Terms, By: conv.Proposal.By}
 	if a := conv.Accept; a != nil {
 		v.Accepted = a.By
 		if v.Location = a.Location; len(a.Times) == 1 && len(v.Times) > 1 {
@@ -46,17 +24,17 @@ func viewProposal(conv conversations.Conversation) *ProposalView {
 }
 
 // viewAgreement returns what was agreed and what became of it, nil if nothing was agreed.
-func (n *Node) viewAgreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*AgreementView, error) {
+func (n *Node) viewAgreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
 	a, err := n.agreement(ctx, conv, now)
 	if err != nil || a == nil {
 		return nil, err
 	}
-	v := &AgreementView{Agreement: *a, Standing: StandingAgreed}
+	v := &owner.Agreement{Agreement: *a, Standing: owner.StandingAgreed}
 	switch {
 	case a.Cancelled != nil:
-		v.Standing = StandingCancelled
+		v.Standing = owner.StandingCancelled
 	case conv.State == conversations.Failed:
-		v.Standing = StandingFailed
+		v.Standing = owner.StandingFailed
 	}
 	return v, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -118,7 +119,7 @@ func isSamePayload(a, b wire.Value) bool {
 }
 
 // errNotShown refuses to release a message that is not the one that its question shows. The question stays.
-var errNotShown = fault(http.StatusConflict, "what is stored is not what you were shown, so nothing was released",
+var errNotShown = owner.Fault(http.StatusConflict, "what is stored is not what you were shown, so nothing was released",
 	"stop the node, run agentmesh check, and restore a backup; or reject the question")
 
 // notShown logs why a question is not carried out.

@@ -7,31 +7,13 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AskView is a question as the owner is shown it: who it is about, what is said, and every message it is about.
-type AskView struct {
-	acl.Ask
-	Name     string       `json:"name,omitempty"`    // as the other side calls itself: untrusted
-	Summary  string       `json:"summary,omitempty"` // the words or the subject of the first message, on a line: untrusted
-	Messages []AskMessage `json:"messages,omitempty"`
-}
-
-// AskMessage is one of the messages that a question is about.
-type AskMessage struct {
-	Ask          string              `json:"ask"`
-	Hash         string              `json:"hash"` // of its canonical bytes
-	Conversation wire.ConversationID `json:"conversation_id"`
-	At           time.Time           `json:"at"`
-	Summary      string              `json:"summary,omitempty"`
-	heldMessage
-}
-
 // viewAsk returns the question with all that is decided with it.
-func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (AskView, error) {
-	v := AskView{Ask: ask}
+func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error) {
+	v := owner.Approval{Ask: ask}
 	var about struct {
 		Name    string          `json:"name"`
 		Payload json.RawMessage `json:"payload"`
@@ -47,11 +29,11 @@ func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (AskView, error) {
 		return v, err
 	}
 	for i, a := range append([]acl.Ask{ask}, tail...) {
-		m := AskMessage{Ask: a.ID, Hash: a.Hash, Conversation: wire.ConversationID(a.Conv.ID), At: a.Created}
+		m := owner.HeldMessage{Ask: a.ID, Hash: a.Hash, Conversation: wire.ConversationID(a.Conv.ID), At: a.Created}
 		if i == 0 && a.OwnHash != "" {
 			m.Hash = a.OwnHash
 		}
-		if err := json.Unmarshal(a.Body, &m.heldMessage); err != nil {
+		if err := json.Unmarshal(a.Body, &m); err != nil {
 			return v, err
 		}
 		m.Summary = summaryOf(m.Payload)
@@ -61,8 +43,8 @@ func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (AskView, error) {
 }
 
 // viewAsks is viewAsk for a list.
-func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]AskView, error) {
-	views := make([]AskView, 0, len(asks))
+func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, error) {
+	views := make([]owner.Approval, 0, len(asks))
 	for _, ask := range asks {
 		v, err := n.viewAsk(ctx, ask)
 		if err != nil {
@@ -71,39 +53,6 @@ func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]AskView, error) 
 		views = append(views, v)
 	}
 	return views, nil
-}
-
-// Who returns the party that the question is about, for people: its name, or its id if it has none and, for a peer behind
-// a link, the network. The text is untrusted.
-func (v AskView) Who() string {
-	name := v.Name
-	if a, err := bridge.ParseAddress(v.address()); err == nil {
-		if name == "" {
-			name = a.Peer
-		}
-		return name + " (" + a.Kind + ":" + a.Link + ")"
-	}
-	if name == "" {
-		return v.Subject
-	}
-	return name
-}
-
-// address returns the foreign address of whom the question is about, "" for an agent of the mesh.
-func (v AskView) address() string {
-	if len(v.Messages) > 0 {
-		return v.Messages[0].Address
-	}
-	return v.Subject
-}
-
-// Says returns what the question is about on a line: what is said, or our title if nobody says anything. It is untrusted
-// text.
-func (v AskView) Says() string {
-	if v.Summary == "" {
-		return v.Title
-	}
-	return v.Summary
 }
 
 // maxSummary is the length of a summary in bytes.

@@ -10,11 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -178,30 +175,6 @@ func (n *Node) CancelEvent(ctx context.Context, name, reason string, wait time.D
 	}
 	out.Payload = withMeta(payload, metaAgreedIn, e.Conversation)
 	return n.Send(ctx, out, wait)
-}
-
-// ownerCancelEvent is CancelEvent for the owner API.
-func (n *Node) ownerCancelEvent(c echo.Context) error {
-	var req struct {
-		Event       string `json:"event"`
-		Reason      string `json:"reason"`
-		WaitSeconds int    `json:"wait_seconds"`
-	}
-	if err := decodeOwner(c, &req); err != nil {
-		return err
-	}
-	if n.cfg.Agreed == nil {
-		return fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
-	}
-	wait, err := ownerWait(c, req.WaitSeconds)
-	if err != nil {
-		return err
-	}
-	sent, err := n.CancelEvent(c.Request().Context(), req.Event, req.Reason, wait)
-	if err != nil {
-		return ownerError(err)
-	}
-	return httpapi.JSON(c, http.StatusOK, sent)
 }
 
 // event finds an agreed event.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -22,22 +23,22 @@ func (n *Node) DecideHeld(ctx context.Context, conv store.ConvKey, choice acl.Ch
 		return err
 	}
 	if len(held) == 0 {
-		return fault(http.StatusConflict, "nothing waits here any more: it was decided, taken back, or expired", "see agentmesh inbox for what became of it")
+		return owner.Fault(http.StatusConflict, "nothing waits here any more: it was decided, taken back, or expired", "see agentmesh inbox for what became of it")
 	}
 	ask, err := n.asks.Get(ctx, held[0].Ask, time.Now())
 	if err != nil {
-		return ownerError(err)
+		return owner.Explain(err)
 	}
 	var body heldMessage
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return fmt.Errorf("decode question: %w", err)
 	}
 	if body.Hold == "sender" {
-		return fault(http.StatusConflict, "its sender has not been let in yet; decide about that first", "agentmesh approvals show "+ask.ID)
+		return owner.Fault(http.StatusConflict, "its sender has not been let in yet; decide about that first", "agentmesh approvals show "+ask.ID)
 	}
 	ended, err := n.asks.Decide(ctx, ask.ID, ask.Hash, choice, by, time.Now())
 	if errors.Is(err, acl.ErrAskGone) {
-		return fault(http.StatusConflict, askEnded(ended), "")
+		return owner.Fault(http.StatusConflict, owner.DescribeEnd(ended), "")
 	}
-	return ownerError(err)
+	return owner.Explain(err)
 }

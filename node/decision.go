@@ -55,7 +55,7 @@ func (n *Node) measure(m *httpapi.Metrics) {
 	n.tally = t
 	for _, state := range []string{"queued", "delivering"} {
 		m.Gauge("outbox_letters", "Letters in the outbox: all that wait or are on their way, and those on their way.",
-			func() float64 { return float64(n.outbox.Counts()[state]) }, "state", state)
+			func() float64 { return float64(n.outbox.counts()[state]) }, "state", state)
 	}
 	const hooks = "Hooks at work, and hooks that wait for their turn."
 	m.Gauge("hooks", hooks, func() float64 { return float64(len(n.runs.slots)) }, "state", "running")
@@ -69,7 +69,7 @@ func (n *Node) measure(m *httpapi.Metrics) {
 func (n *Node) openAsks() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	open, err := count(func(after string, limit int) (int, string, error) {
+	open, err := count(statusCap, func(after string, limit int) (int, string, error) {
 		page, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, time.Now())
 		return len(page), next, err
 	})
@@ -163,15 +163,4 @@ func (n *Node) answered(ask acl.Ask) {
 	n.log.LogAttrs(context.Background(), slog.LevelInfo, "decision",
 		slog.String("ask", ask.ID), slog.String("kind", ask.Kind), slog.String("peer", wire.OneLine(ask.Subject, 256)),
 		slog.String("choice", string(ask.Choice)), slog.String("by", wire.OneLine(ask.By, 64)))
-}
-
-// text says why an attempt failed, "" for none.
-func (f *SendFailure) text() string {
-	switch {
-	case f == nil:
-		return ""
-	case f.Code == "":
-		return f.Message
-	}
-	return string(f.Code) + ": " + f.Message
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -19,35 +19,22 @@ const (
 )
 
 // Topic is what an event is about: a list of the owner API.
-type Topic string
+type Topic = owner.Topic
 
-// The topics. TopicReset says that events were lost: look at everything anew.
 const (
-	TopicReset         Topic = "reset"
-	TopicInbox         Topic = "inbox"
-	TopicApprovals     Topic = "approvals"
-	TopicConversations Topic = "conversations"
-	TopicOutbox        Topic = "outbox"
-	TopicNotices       Topic = "notices"
-	TopicPeers         Topic = "peers"
-	TopicAudit         Topic = "audit"
-	TopicStatus        Topic = "status"
+	TopicReset         = owner.TopicReset
+	TopicInbox         = owner.TopicInbox
+	TopicApprovals     = owner.TopicApprovals
+	TopicConversations = owner.TopicConversations
+	TopicOutbox        = owner.TopicOutbox
+	TopicNotices       = owner.TopicNotices
+	TopicPeers         = owner.TopicPeers
+	TopicAudit         = owner.TopicAudit
+	TopicStatus        = owner.TopicStatus
 )
 
-var topics = []Topic{
-	TopicReset, TopicInbox, TopicApprovals, TopicConversations, TopicOutbox, TopicNotices, TopicPeers, TopicAudit, TopicStatus,
-}
-
-// Event says that something changed, never what a peer wrote: who wants to know more asks for it. It is a hint. What
-// must not be missed is in the lists: an item of the inbox stays new until somebody acknowledges or answers it.
-type Event struct {
-	Seq          uint64 `json:"-"` // grows by one; 0 for a reset
-	Topic        Topic  `json:"topic"`
-	ID           string `json:"id,omitempty"` // of the entry that changed
-	State        string `json:"state,omitempty"`
-	Peer         string `json:"peer,omitempty"`
-	Conversation string `json:"conversation_id,omitempty"`
-}
+// Event says that something changed.
+type Event = owner.Event
 
 // Watch returns what happens from now on, until stop is called or the node ends; then the channel is closed. A watcher
 // that is slow loses events and is told so by one of [TopicReset]; it holds up nobody. stop may be called twice.
@@ -225,11 +212,4 @@ func (s streams) enter() (leave func(), ok bool) {
 	default:
 		return nil, false
 	}
-}
-
-func (t Topic) valid() error {
-	if slices.Contains(topics, t) {
-		return nil
-	}
-	return fmt.Errorf("topic %q", string(t))
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -37,7 +38,7 @@ func (n *Node) warn(ctx context.Context, now time.Time) error {
 			}
 			what := ask.Title
 			if ask.Kind == askMessage {
-				what = "a message of " + view.Who() // none of its words (AM-36)
+				what = "a message of " + bridge.Party(view.Name, view.Address(), view.Subject) // none of its words (AM-36)
 			}
 			notice := n.notice("expiring", "", "", ask.Conv, now)
 			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", what, ask.Expires.UTC().Format("2 Jan 15:04 MST"))

@@ -12,17 +12,18 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // The kinds of questions a node asks its owner; bridges add their own.
 const (
-	askMessage     = "message"     // a message that came in and waits (AM-31)
-	askOutgoing    = "outgoing"    // a message of ours that waits (AM-50)
-	askTask        = "task"        // an answer of ours to a task that waits (AM-50)
-	askInterrupted = "interrupted" // a hook that a crash interrupted (AM-75)
-	askKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
+	askMessage     = owner.AskMessage
+	askOutgoing    = owner.AskOutgoing
+	askTask        = owner.AskTask
+	askInterrupted = owner.AskInterrupted
+	askKeyChange   = owner.AskKeyChange
 )
 
 // Why a sender waits, as it is told. Fixed texts: they tell nothing about the owner.

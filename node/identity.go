@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -65,7 +66,7 @@ func (n *Node) become(key *signing.PrivateKey, tree wire.Value) error {
 // id stays. Until a directory has followed, the old key is needed for it; no private key stands in the database.
 func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) {
 	if n.cfg.SaveKey == nil {
-		return nil, fault(http.StatusConflict, "this node cannot store a new key", "")
+		return nil, owner.Fault(http.StatusConflict, "this node cannot store a new key", "")
 	}
 	key, err := signing.GenerateEd25519()
 	if err != nil {

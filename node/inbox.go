@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -18,81 +19,39 @@ import (
 
 const nsInbox = "inbox"
 
-// ItemState says what became of an inbox item.
-type ItemState string
+// ItemState is what became of an inbox item.
+type ItemState = owner.ItemState
 
 const (
-	ItemNew         ItemState = "new"         // waits for the owner or the owner's agent
-	ItemRead        ItemState = "read"        // acknowledged without a reply
-	ItemRunning     ItemState = "running"     // a hook works on it
-	ItemAnswered    ItemState = "answered"    // a reply is stored
-	ItemHeld        ItemState = "held"        // waits for the owner's decision
-	ItemRejected    ItemState = "rejected"    // the owner, or the agent, refused it
-	ItemWithdrawn   ItemState = "withdrawn"   // its sender took it back while it was held, or the conversation ended
-	ItemExpired     ItemState = "expired"     // the owner did not decide in time
-	ItemFailed      ItemState = "failed"      // the hook failed; the owner may still answer
-	ItemInterrupted ItemState = "interrupted" // a crash came between; the owner decides whether the hook runs again
+	ItemNew         = owner.ItemNew
+	ItemRead        = owner.ItemRead
+	ItemRunning     = owner.ItemRunning
+	ItemAnswered    = owner.ItemAnswered
+	ItemHeld        = owner.ItemHeld
+	ItemRejected    = owner.ItemRejected
+	ItemWithdrawn   = owner.ItemWithdrawn
+	ItemExpired     = owner.ItemExpired
+	ItemFailed      = owner.ItemFailed
+	ItemInterrupted = owner.ItemInterrupted
 )
 
-var itemStates = []ItemState{
-	ItemNew, ItemRead, ItemRunning, ItemAnswered, ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired,
-	ItemFailed, ItemInterrupted,
-}
-
-// unanswered are the states of an item that the owner, or the owner's agent, may still answer.
-var unanswered = []ItemState{ItemNew, ItemRead, ItemFailed, ItemInterrupted, ItemHeld}
-
 func (i Item) answerable() error {
-	if !slices.Contains(unanswered, i.State) {
+	if !i.State.IsUnanswered() {
 		return ErrAnswered
 	}
 	return nil
 }
 
-// Item is one message in the inbox. Payload, and everything else a peer wrote, is untrusted text.
+// Item is one message in the inbox, as it is stored.
 type Item struct {
-	ID    string    `json:"id"`
-	State ItemState `json:"state"`
-	Kind  string    `json:"kind"` // "message", "reply" for a synchronous answer to one of ours, "task" for what a bridge lays there
-
-	Peer         wire.AgentID        `json:"peer"`
-	PeerName     string              `json:"peer_name,omitempty"`
-	Principal    string              `json:"principal,omitempty"` // where it is not the peer
-	Address      string              `json:"address,omitempty"`   // of a foreign peer
-	Conversation wire.ConversationID `json:"conversation_id"`
-	MessageID    wire.MessageID      `json:"message_id"`
-	Intent       wire.Intent         `json:"intent"`
-	Payload      json.RawMessage     `json:"payload"` // canonical form of what was verified
-	Verified     string              `json:"verified"`
-	Trust        string              `json:"trust"`
-	ActionKnown  bool                `json:"action_known"`
-	Sealed       bool                `json:"sealed,omitempty"` // only this node could read it on its way
-
-	At      time.Time `json:"at"`
-	Route   string    `json:"route,omitempty"` // name of the hook that has it
-	Attempt int       `json:"attempt,omitempty"`
-	Pending bool      `json:"pending,omitempty"`  // the sender was told pending_approval
-	Let     bool      `json:"approved,omitempty"` // the owner let it through to the hook
-	Ask     string    `json:"ask,omitempty"`      // what the owner was asked
-	Note    string    `json:"note,omitempty"`     // why it failed; ours, not the peer's
-
-	About string `json:"about,omitempty"` // with a task: its matter, "mess/2026-11-22-001"
-	Turn  string `json:"turn,omitempty"`  // and what is to be done about it, in the bridge's words
-
-	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it takes back
-	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which waited for its answer
-	Woken    time.Time `json:"woken,omitzero"`         // when an agent was woken that answers later
-	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
-
-	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
-	Expires time.Time `json:"expires"`
-	rev     store.Rev
+	owner.Item
+	rev store.Rev
 }
 
 // newItem returns the record of an accepted message.
 func (a *acceptance) newItem(state ItemState) Item {
 	in := a.in
-	item := Item{
+	item := Item{Item: owner.Item{
 		ID: newItemID(a.now), State: state, Kind: kindMessage,
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
@@ -100,7 +59,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		ActionKnown: a.known, Sealed: a.seal.sealed,
 		Cancels: a.event, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
-	}
+	}}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
 	}
@@ -126,7 +85,7 @@ func (i Item) acts() string {
 
 // change writes the item if its revision is still the one it was read at.
 func (i Item) change() store.Change {
-	body, err := json.Marshal(i)
+	body, err := json.Marshal(i.Item)
 	if err != nil {
 		panic(fmt.Sprintf("encode inbox item: %v", err)) // only fields we filled
 	}

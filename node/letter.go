@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -19,40 +20,11 @@ const (
 	sameBytes   = 14 * time.Minute // how long the first signature is good enough (AM-48)
 )
 
-// Letter is a message of ours in the outbox.
+// Letter is a message of ours in the outbox, as it is stored.
 type Letter struct {
-	ID    string    `json:"id"` // order of ids is order of sending
-	State SendState `json:"state"`
-
-	To           wire.AgentID        `json:"to"`
-	Address      string              `json:"address,omitempty"` // of a foreign peer
-	Conversation wire.ConversationID `json:"conversation_id"`
-	MessageID    wire.MessageID      `json:"message_id"`       // of the bytes that go out now
-	First        wire.MessageID      `json:"first_message_id"` // of the bytes that went out first (AM-48)
-	Intent       wire.Intent         `json:"intent"`
-	Action       string              `json:"action,omitempty"`
-	Via          string              `json:"via,omitempty"`
-
-	Created  time.Time `json:"created"`
-	Signed   time.Time `json:"signed"` // the bytes that go out now
-	Signer   string    `json:"-"`      // fingerprint of the key that did
-	Due      time.Time `json:"next_attempt,omitzero"`
-	Attempts int       `json:"attempts"`
-	// InFlight is stored before an attempt begins, so that after a crash the outcome is known to be unknown.
-	InFlight bool `json:"in_flight,omitempty"`
-	// Processed says that an attempt may have been processed, whatever came back (AM-48).
-	Processed bool `json:"maybe_processed,omitempty"`
-	// Doubtful is Processed for an attempt that was signed anew: the first id would no longer find it.
-	Doubtful bool `json:"resend_maybe_processed,omitempty"`
-	// Fetchable reports that the letter was stored as the answer to a message of the peer, which gets it by repeating that
-	// message. The conversation does not fail if the letter cannot be delivered (AM-22).
-	Fetchable bool `json:"fetchable,omitempty"`
-
-	Status int          `json:"status,omitempty"` // HTTP, of the newest attempt
-	Err    *SendFailure `json:"error,omitempty"`
-	Hint   string       `json:"hint,omitempty"`
-	Ended  time.Time    `json:"ended,omitzero"`
-	Keep   time.Time    `json:"-"` // when the record of an ended letter may go
+	owner.OutboxEntry
+	Signer string    `json:"-"` // fingerprint of the key that signed the bytes that go out now
+	Keep   time.Time `json:"-"` // when the record of an ended letter may go
 
 	Raw []byte `json:"-"` // the bytes that go out now
 	rev store.Rev

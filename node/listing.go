@@ -7,29 +7,17 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Listing is how the node stands in one directory (AM-83).
-type Listing struct {
-	Directory  string       `json:"directory"`
-	AgentID    wire.AgentID `json:"agent_id,omitempty"`
-	State      ListingState `json:"state"`
-	Registered time.Time    `json:"registered_at,omitzero"`
-	Expires    time.Time    `json:"expires_at,omitzero"`
-	Next       time.Time    `json:"next,omitzero"` // when the node looks after it again
-	Error      string       `json:"error,omitempty"`
-	Hint       string       `json:"hint,omitempty"`
-	Refused    bool         `json:"refused,omitempty"` // the directory said no, and will again
-}
-
-// ListingState is whether a directory lists the node.
-type ListingState string
+type Listing = owner.Listing
 
 const (
-	Registered ListingState = "registered"
-	Pending    ListingState = "pending"   // not yet, or no longer: see Error
-	Withdrawn  ListingState = "withdrawn" // by the owner
+	Registered = owner.Registered
+	Pending    = owner.Pending
+	Withdrawn  = owner.Withdrawn
 )
 
 func (p *place) listing(now time.Time) Listing {
@@ -71,7 +59,7 @@ func (n *Node) Register(ctx context.Context, directory string) ([]Listing, error
 // directories then list the node under the new id, and no longer under the old one. Peers meet a new agent.
 func (n *Node) Adopt(ctx context.Context, directory string) ([]Listing, error) {
 	if directory == "" && len(n.keeper.places) > 1 {
-		return nil, fault(http.StatusBadRequest, "an id can be taken over from one directory only", "name it with --directory URL")
+		return nil, owner.Fault(http.StatusBadRequest, "an id can be taken over from one directory only", "name it with --directory URL")
 	}
 	return n.register(ctx, directory, adopting)
 }
@@ -104,7 +92,7 @@ func (k *keeper) at(directory string) ([]*place, error) {
 			return []*place{p}, nil
 		}
 	}
-	return nil, fault(http.StatusNotFound, "no such directory is configured", "see: agentmesh status")
+	return nil, owner.Fault(http.StatusNotFound, "no such directory is configured", "see: agentmesh status")
 }
 
 func (k *keeper) each(ctx context.Context, directory string, do func(*place)) ([]Listing, error) {

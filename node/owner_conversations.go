@@ -5,66 +5,32 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// convView is a conversation as the owner sees it, its state judged now.
-type convView struct {
-	ID        string              `json:"conversation_id"`
-	Peer      string              `json:"peer"`
-	Principal string              `json:"principal,omitempty"`
-	State     conversations.State `json:"state"`
-	Rejected  bool                `json:"rejected,omitempty"`
-	Mine      bool                `json:"opened_by_us"`
-	Sealed    bool                `json:"sealed,omitempty"`
-	Intent    wire.Intent         `json:"intent"`
-	Opened    time.Time           `json:"opened"`
-	Last      time.Time           `json:"last"`
-	Holds     int                 `json:"holds,omitempty"`
-	Proposal  *ProposalView       `json:"proposal,omitempty"`
-	Agreement *AgreementView      `json:"agreement,omitempty"`
-	Entries   uint64              `json:"entries"`
-	Bytes     int64               `json:"bytes"` // of the messages in the transcript
-}
-
-func (n *Node) view(ctx context.Context, conv conversations.Conversation, now time.Time) (v convView, err error) {
-	v = convView{
-		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
+// view returns a conversation as the owner sees it.
+func (o OwnerAPI) view(ctx context.Context, conv conversations.Conversation, now time.Time) (v owner.Conversation, err error) {
+	v = owner.Conversation{
+		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, o.n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
 		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Entries: conv.Entries,
-		Bytes: conv.Bytes,
+		Bytes: conv.Bytes, Address: conv.Address,
 	}
 	if conv.Principal != conv.Key.Peer {
 		v.Principal = conv.Principal
 	}
 	v.Proposal = viewProposal(conv)
-	v.Agreement, err = n.viewAgreement(ctx, conv, now)
+	v.Agreement, err = o.n.viewAgreement(ctx, conv, now)
 	return v, err
 }
 
-// entryView is a transcript entry as the owner sees it. Message is what was received or sent, byte for byte; Opened is the
-// payload that was sealed in it.
-type entryView struct {
-	N         uint64          `json:"n"`
-	Direction string          `json:"direction"` // "in" or "out"
-	At        time.Time       `json:"at"`
-	MessageID string          `json:"message_id"`
-	Message   json.RawMessage `json:"message"`
-	Sealed    bool            `json:"sealed,omitempty"`
-	Opened    *wire.Value     `json:"opened,omitempty"`
-	Chain     string          `json:"chain"` // hex
-}
-
-func viewEntry(e store.Entry) entryView {
-	v := entryView{
+func viewEntry(e store.Entry) owner.Entry {
+	v := owner.Entry{
 		N: e.N, Direction: "in", At: e.At, MessageID: e.MessageID, Message: json.RawMessage(e.Raw), Chain: hexOf(e.Chain),
 	}
 	if e.Out {
@@ -81,60 +47,51 @@ func viewEntry(e store.Entry) entryView {
 	return v
 }
 
-func (n *Node) ownerConversations(c echo.Context) error {
-	p, err := readPage(c, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired)
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	views := []convView{}
-	next := p.Before
-	for len(views) < p.Limit {
-		filter := conversations.Filter{State: conversations.State(p.State)}
-		page, err := n.book.List(c.Request().Context(), filter, next, p.Limit-len(views), now)
+// ListConversations implements [owner.Conversations].
+func (o OwnerAPI) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (owner.ConversationList, error) {
+	list, now := owner.ConversationList{Items: []owner.Conversation{}, Next: before}, time.Now()
+	for len(list.Items) < limit {
+		page, err := o.n.book.List(ctx, conversations.Filter{State: state}, list.Next, limit-len(list.Items), now)
 		if err != nil {
-			return ownerError(err)
+			return list, err
 		}
 		for _, conv := range page.Conversations {
-			v, err := n.view(c.Request().Context(), conv, now)
+			v, err := o.view(ctx, conv, now)
 			if err != nil {
-				return ownerError(err)
+				return list, err
 			}
-			views = append(views, v)
+			list.Items = append(list.Items, v)
 		}
-		if next = page.Next; next == 0 {
+		if list.Next = page.Next; list.Next == 0 {
 			break
 		}
 	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		Items []convView `json:"items"`
-		Next  uint64     `json:"next,omitempty"` // pass as before
-	}{views, next})
+	return list, nil
 }
 
 // conversation finds what the owner named: by id or unique beginning of one, where two peers use the same id also by peer.
-func (n *Node) conversation(ctx context.Context, id, peer string) (store.ConvKey, error) {
+func (o OwnerAPI) conversation(ctx context.Context, id, peer string) (store.ConvKey, error) {
 	if id == "" {
-		return store.ConvKey{}, fault(http.StatusBadRequest, "name a conversation", "list them with: agentmesh conversations list")
+		return store.ConvKey{}, owner.Fault(http.StatusBadRequest, "name a conversation", "list them with: agentmesh conversations list")
 	}
 	if peer != "" {
-		resolved, err := n.resolvePeer(ctx, peer)
+		resolved, err := o.resolvePeer(ctx, peer)
 		if err != nil {
 			return store.ConvKey{}, err
 		}
 		peer = string(resolved)
 	}
 	if exact := (store.ConvKey{Peer: peer, ID: id}); peer != "" && wire.ConversationID(id).Valid() {
-		_, err := n.store.Steps().Conversation(ctx, exact, time.Now())
+		_, err := o.n.store.Steps().Conversation(ctx, exact, time.Now())
 		if !errors.Is(err, store.ErrNotFound) {
 			return exact, err
 		}
 	}
 	var found []store.ConvKey
 	for before := uint64(0); ; {
-		page, err := n.book.List(ctx, conversations.Filter{Peer: peer}, before, 500, time.Now())
+		page, err := o.n.book.List(ctx, conversations.Filter{Peer: peer}, before, 500, time.Now())
 		if err != nil {
-			return store.ConvKey{}, ownerError(err)
+			return store.ConvKey{}, err
 		}
 		for _, conv := range page.Conversations {
 			if conv.Key.ID == id {
@@ -149,55 +106,46 @@ func (n *Node) conversation(ctx context.Context, id, peer string) (store.ConvKey
 	}
 	switch {
 	case len(found) == 0:
-		return store.ConvKey{}, fault(http.StatusNotFound, "there is no such conversation", "list them with: agentmesh conversations list")
+		return store.ConvKey{}, owner.Fault(http.StatusNotFound, "there is no such conversation", "list them with: agentmesh conversations list")
 	case len(found) > 1 && (found[0].ID != id || found[1].ID == id):
-		return store.ConvKey{}, fault(http.StatusConflict, "more than one conversation fits", "name more of its id, or its peer")
+		return store.ConvKey{}, owner.Fault(http.StatusConflict, "more than one conversation fits", "name more of its id, or its peer")
 	}
 	return found[0], nil
 }
 
-func (n *Node) ownerConversation(c echo.Context) error {
-	ctx := c.Request().Context()
-	key, err := n.conversation(ctx, c.Param("id"), c.QueryParam("peer"))
+// ReadTranscript implements [owner.Conversations].
+func (o OwnerAPI) ReadTranscript(ctx context.Context, id, peer string, after uint64) (t owner.Transcript, err error) {
+	key, err := o.conversation(ctx, id, peer)
 	if err != nil {
-		return err
-	}
-	var after uint64
-	if s := c.QueryParam("after"); s != "" {
-		if after, err = strconv.ParseUint(s, 10, 64); err != nil {
-			return fault(http.StatusBadRequest, "after must be a number", "")
-		}
+		return t, err
 	}
 	now := time.Now()
-	row, err := n.store.Steps().Conversation(ctx, key, now)
+	conv, err := o.load(ctx, key, now)
 	if err != nil {
-		return ownerError(err)
+		return t, err
 	}
-	conv, err := conversations.Decode(row)
+	if t.Transcript, t.Next, err = o.transcript(ctx, conv, after); err != nil {
+		return t, err
+	}
+	t.Conversation, err = o.view(ctx, conv, now)
+	return t, err
+}
+
+// load reads a conversation that is there.
+func (o OwnerAPI) load(ctx context.Context, key store.ConvKey, now time.Time) (conversations.Conversation, error) {
+	row, err := o.n.store.Steps().Conversation(ctx, key, now)
 	if err != nil {
-		return err
+		return conversations.Conversation{}, err
 	}
-	entries, next, err := n.transcript(ctx, conv, after)
-	if err != nil {
-		return ownerError(err)
-	}
-	view, err := n.view(ctx, conv, now)
-	if err != nil {
-		return ownerError(err)
-	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		convView
-		Transcript []entryView `json:"transcript"`
-		Next       uint64      `json:"next,omitempty"` // pass as after
-	}{view, entries, next})
+	return conversations.Decode(row)
 }
 
 // transcript returns a page of a transcript, the entries after the one numbered after. next is 0 on the last page.
-func (n *Node) transcript(ctx context.Context, conv conversations.Conversation, after uint64) (views []entryView, next uint64, err error) {
+func (o OwnerAPI) transcript(ctx context.Context, conv conversations.Conversation, after uint64) (views []owner.Entry, next uint64, err error) {
 	const maxEntries, maxBytes, atOnce = 500, 4 << 20, 16
-	views = []entryView{}
+	views = []owner.Entry{}
 	for bytes := 0; after < conv.Entries && len(views) < maxEntries && bytes < maxBytes; {
-		entries, err := n.book.Transcript(ctx, conv.Key, after, min(atOnce, maxEntries-len(views)))
+		entries, err := o.n.book.Transcript(ctx, conv.Key, after, min(atOnce, maxEntries-len(views)))
 		if err != nil || len(entries) == 0 { // deleted meanwhile
 			return views, 0, err
 		}
@@ -216,42 +164,28 @@ func (n *Node) transcript(ctx context.Context, conv conversations.Conversation, 
 	return views, next, nil
 }
 
-func (n *Node) ownerClose(c echo.Context) error {
-	var req struct {
-		Peer        string `json:"peer"`
-		Status      string `json:"status"`
-		WaitSeconds int    `json:"wait_seconds"`
-	}
-	if err := decodeOwner(c, &req); err != nil {
-		return err
-	}
-	if req.Status != "completed" && req.Status != "failed" {
-		return fault(http.StatusBadRequest, "status must be completed or failed", "")
-	}
-	ctx := c.Request().Context()
-	key, err := n.conversation(ctx, c.Param("id"), req.Peer)
+// CloseConversation implements [owner.Conversations].
+func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Close, wait time.Duration) (Sent, error) {
+	key, err := o.conversation(ctx, id, in.Peer)
 	if err != nil {
-		return err
+		return Sent{}, err
 	}
-	out, err := n.continuing(ctx, key)
+	out, err := o.continuing(ctx, key)
 	if err != nil {
-		return err
+		return Sent{}, err
 	}
 	out.Payload = wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
-		wire.Member{Key: "status", Value: wire.Text(req.Status)},
+		wire.Member{Key: "status", Value: wire.Text(in.Status)},
 	)
-	return n.send(c, out, req.WaitSeconds)
+	return o.send(ctx, out, wait)
 }
 
-func (n *Node) ownerDelete(c echo.Context) error {
-	ctx := c.Request().Context()
-	key, err := n.conversation(ctx, c.Param("id"), c.QueryParam("peer"))
+// DeleteConversation implements [owner.Conversations].
+func (o OwnerAPI) DeleteConversation(ctx context.Context, id, peer string) error {
+	key, err := o.conversation(ctx, id, peer)
 	if err != nil {
 		return err
 	}
-	if err := n.forget(ctx, key); err != nil {
-		return ownerError(err)
-	}
-	return c.NoContent(http.StatusNoContent)
+	return o.n.forget(ctx, key)
 }

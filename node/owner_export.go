@@ -6,69 +6,59 @@ import (
 	"slices"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// exportTime bounds an export; a conversation holds at most some ten megabytes.
-const exportTime = 5 * time.Minute
-
-// ownerExport writes a conversation as a file that proves itself, see [conversations.VerifyExport]. With opened=true what
-// was sealed can be read in it.
-func (n *Node) ownerExport(c echo.Context) error {
-	ctx, now := c.Request().Context(), time.Now()
-	key, err := n.conversation(ctx, c.Param("id"), c.QueryParam("peer"))
+// OpenExport implements [owner.Conversations]; see [conversations.VerifyExport] for the file.
+func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) (func(http.ResponseWriter) error, error) {
+	now := time.Now()
+	key, err := o.conversation(ctx, id, peer)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	row, err := n.store.Steps().Conversation(ctx, key, now)
+	row, err := o.n.store.Steps().Conversation(ctx, key, now)
 	if err != nil {
-		return ownerError(err)
+		return nil, err
 	}
 	conv, err := conversations.Decode(row)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := httpapi.KeepOpen(c, exportTime); err != nil {
-		return err
-	}
-	id := n.identity.Load()
+	self := o.n.identity.Load()
 	head := conversations.ExportHead{
-		Self: id.Card.ID, Peer: key.Peer, Conversation: wire.ConversationID(key.ID), State: conv.At(now, n.book.IdleFor()),
+		Self: self.Card.ID, Peer: key.Peer, Conversation: wire.ConversationID(key.ID), State: conv.At(now, o.n.book.IdleFor()),
 		Opened: conv.Opened.UTC(), Exported: now.UTC(), Entries: row.Entries, Chain: hexOf(row.Chain),
-		Keys: n.exportKeys(ctx, id, wire.AgentID(key.Peer), now),
+		Keys: o.exportKeys(ctx, self, wire.AgentID(key.Peer), now),
 	}
-	c.Response().Header().Set("Content-Type", "application/jsonl")
-	c.Response().WriteHeader(http.StatusOK)
-	x := conversations.NewExporter(c.Response(), c.QueryParam("opened") == "true")
-	if err := x.Head(head); err != nil {
-		return err
-	}
-	const atOnce = 16
-	for after := uint64(0); after < row.Entries; {
-		entries, err := n.book.Transcript(ctx, key, after, int(min(atOnce, row.Entries-after)))
-		if err != nil {
+	return func(w http.ResponseWriter) error {
+		x := conversations.NewExporter(w, opened)
+		if err := x.Head(head); err != nil {
 			return err
 		}
-		if len(entries) == 0 { // deleted meanwhile: without a seal the file is no export
-			return nil
-		}
-		for _, e := range entries {
-			if err := x.Entry(e); err != nil {
+		const atOnce = 16
+		for after := uint64(0); after < row.Entries; {
+			entries, err := o.n.book.Transcript(ctx, key, after, int(min(atOnce, row.Entries-after)))
+			if err != nil {
 				return err
 			}
-			after = e.N
+			if len(entries) == 0 { // deleted meanwhile: without a seal the file is no export
+				return nil
+			}
+			for _, e := range entries {
+				if err := x.Entry(e); err != nil {
+					return err
+				}
+				after = e.N
+			}
 		}
-	}
-	return x.Seal(id.Card.ID, id.Key)
+		return x.Seal(self.Card.ID, self.Key)
+	}, nil
 }
 
 // exportKeys collects the keys that the two sides may have signed with: ours, the pinned one of the peer, and what the
 // directories remember of earlier ones. A directory that does not answer leaves its part out.
-func (n *Node) exportKeys(ctx context.Context, id *Identity, peer wire.AgentID, now time.Time) []conversations.ExportKey {
+func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentID, now time.Time) []conversations.ExportKey {
 	keys := []conversations.ExportKey{{Agent: id.Card.ID, PublicKey: id.Key.PublicText()}}
 	add := func(agent wire.AgentID, text string) {
 		k := conversations.ExportKey{Agent: agent, PublicKey: text}
@@ -76,10 +66,10 @@ func (n *Node) exportKeys(ctx context.Context, id *Identity, peer wire.AgentID, 
 			keys = append(keys, k)
 		}
 	}
-	if pin, err := n.cards.PinOf(ctx, peer, now); err == nil {
+	if pin, err := o.n.cards.PinOf(ctx, peer, now); err == nil {
 		add(peer, pin.PublicKey)
 	}
-	for _, d := range n.cfg.Directories {
+	for _, d := range o.n.cfg.Directories {
 		for _, agent := range []wire.AgentID{id.Card.ID, peer} {
 			history, err := d.Keys(ctx, agent)
 			if err != nil {

@@ -10,12 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -24,33 +22,14 @@ const nsAliases = "aliases" // key: alias; body: agent id or principal; term "pe
 
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// peerView is what is remembered about a peer.
-type peerView struct {
-	ID          string       `json:"id"`
-	Aliases     []string     `json:"aliases,omitempty"`
-	Standing    acl.Standing `json:"standing,omitempty"`
-	Since       time.Time    `json:"since,omitzero"`
-	Fingerprint string       `json:"fingerprint,omitempty"` // of the key that is pinned
-	Given       bool         `json:"given,omitempty"`       // the owner gave its card, wrote to it or accepted its key
-	Write       bool         `json:"write,omitempty"`       // the owner lets every message to it out
-	Unproven    bool         `json:"unproven,omitempty"`    // the id, which is made of a key, does not lead to the pinned one
-}
-
-func (n *Node) ownerPeers(c echo.Context) error {
-	items, err := n.peerViews(c.Request().Context())
-	if err != nil {
-		return ownerError(err)
-	}
-	return respond(c, items, "")
-}
-
-// peerViews lists everyone whom the node remembers: rules, aliases, pinned keys.
-func (n *Node) peerViews(ctx context.Context) ([]peerView, error) {
+// ListPeers implements [owner.Peers]: it lists everyone whom the node remembers by rules, aliases and pinned keys.
+func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
+	n := o.n
 	now := time.Now()
-	views := map[string]*peerView{}
-	view := func(id string) *peerView {
+	views := map[string]*owner.Peer{}
+	view := func(id string) *owner.Peer {
 		if views[id] == nil {
-			views[id] = &peerView{ID: id}
+			views[id] = &owner.Peer{ID: id}
 		}
 		return views[id]
 	}
@@ -79,7 +58,7 @@ func (n *Node) peerViews(ctx context.Context) ([]peerView, error) {
 			break
 		}
 	}
-	err := n.eachRecord(ctx, nsAliases, now, func(r store.Record) {
+	err := o.eachRecord(ctx, nsAliases, now, func(r store.Record) {
 		v := view(string(r.Body))
 		v.Aliases = append(v.Aliases, r.Key)
 	})
@@ -100,22 +79,24 @@ func (n *Node) peerViews(ctx context.Context) ([]peerView, error) {
 		}
 	}
 	for _, id := range n.cfg.Policy.Allow {
-		view(id).Standing = acl.Allowed
+		v := view(id)
+		v.Standing, v.Configured = acl.Allowed, true
 	}
 	for _, id := range n.cfg.Policy.Block {
-		view(id).Standing = acl.Blocked
+		v := view(id)
+		v.Standing, v.Configured = acl.Blocked, true
 	}
-	items := make([]peerView, 0, len(views))
+	items := make([]owner.Peer, 0, len(views))
 	for _, v := range views {
 		items = append(items, *v)
 	}
-	slices.SortFunc(items, func(a, b peerView) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(items, func(a, b owner.Peer) int { return strings.Compare(a.ID, b.ID) })
 	return items, nil
 }
 
-func (n *Node) eachRecord(ctx context.Context, ns string, now time.Time, do func(store.Record)) error {
+func (o OwnerAPI) eachRecord(ctx context.Context, ns string, now time.Time, do func(store.Record)) error {
 	for after := ""; ; {
-		page, err := n.store.Records().List(ctx, ns, "", after, 500, now)
+		page, err := o.n.store.Records().List(ctx, ns, "", after, 500, now)
 		if err != nil {
 			return err
 		}
@@ -128,57 +109,45 @@ func (n *Node) eachRecord(ctx context.Context, ns string, now time.Time, do func
 	}
 }
 
-// ownerAddPeer takes a card by the owner's word: as a document, or fetched from a URL that the owner names.
-func (n *Node) ownerAddPeer(c echo.Context) error {
-	var req struct {
-		Card  wire.Value `json:"card"`
-		URL   string     `json:"url"`
-		Alias string     `json:"alias"`
+// AddPeer implements [owner.Peers].
+func (o OwnerAPI) AddPeer(ctx context.Context, in owner.NewPeer, by string) (owner.AddedPeer, error) {
+	if (in.URL == "") == (in.Card.Kind() != wire.Object) {
+		return owner.AddedPeer{}, owner.Fault(http.StatusBadRequest, "name either a card or the url of one", "")
 	}
-	if err := decodeOwner(c, &req); err != nil {
-		return err
+	if err := checkAlias(in.Alias); in.Alias != "" && err != nil {
+		return owner.AddedPeer{}, err
 	}
-	if (req.URL == "") == (req.Card.Kind() != wire.Object) {
-		return fault(http.StatusBadRequest, "name either a card or the url of one", "")
-	}
-	if err := checkAlias(req.Alias); req.Alias != "" && err != nil {
-		return err
-	}
-	ctx := c.Request().Context()
-	card := req.Card
-	if req.URL != "" {
+	card := in.Card
+	if in.URL != "" {
 		var err error
-		if card, err = n.fetchCard(ctx, req.URL); err != nil {
-			return fault(http.StatusBadGateway, "cannot fetch the card: "+err.Error(), "")
+		if card, err = o.fetchCard(ctx, in.URL); err != nil {
+			return owner.AddedPeer{}, owner.Fault(http.StatusBadGateway, "cannot fetch the card: "+err.Error(), "")
 		}
 	}
-	peer, err := n.cards.AddPeer(ctx, card, time.Now())
+	peer, err := o.n.cards.AddPeer(ctx, card, time.Now())
 	if err != nil {
-		return fault(http.StatusBadRequest, "the card is not acceptable: "+err.Error(), "check it with: agentmesh card validate")
+		return owner.AddedPeer{}, owner.Fault(http.StatusBadRequest, "the card is not acceptable: "+err.Error(), "check it with: agentmesh card validate")
 	}
 	entry := acl.AuditEntry{
-		At: time.Now(), Kind: acl.AuditRule, Subject: string(peer.Card.ID), By: door(c), Note: "card given by the owner",
+		At: time.Now(), Kind: acl.AuditRule, Subject: string(peer.Card.ID), By: by, Note: "card given by the owner",
 		Digest: peer.Key.Fingerprint(),
 	}
-	if err := n.audit.Add(ctx, entry); err != nil {
-		return ownerError(err)
+	if err := o.n.audit.Add(ctx, entry); err != nil {
+		return owner.AddedPeer{}, err
 	}
-	if req.Alias != "" {
-		if err := n.setAlias(ctx, req.Alias, string(peer.Card.ID)); err != nil {
-			return err
+	if in.Alias != "" {
+		if err := o.setAlias(ctx, in.Alias, string(peer.Card.ID)); err != nil {
+			return owner.AddedPeer{}, err
 		}
 	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		ID          wire.AgentID `json:"id"`
-		Name        string       `json:"name"`
-		Endpoint    string       `json:"endpoint"`
-		Fingerprint string       `json:"fingerprint"`
-		Unproven    bool         `json:"unproven,omitempty"`
-	}{peer.Card.ID, peer.Card.Name, peer.Card.Endpoint, peer.Key.Fingerprint(), peer.Unproven != nil})
+	return owner.AddedPeer{
+		ID: peer.Card.ID, Name: peer.Card.Name, Endpoint: peer.Card.Endpoint, Fingerprint: peer.Key.Fingerprint(),
+		Unproven: peer.Unproven != nil,
+	}, nil
 }
 
 // fetchCard gets a card from where the owner says it is.
-func (n *Node) fetchCard(ctx context.Context, from string) (wire.Value, error) {
+func (o OwnerAPI) fetchCard(ctx context.Context, from string) (wire.Value, error) {
 	u, err := url.Parse(from)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		return wire.Value{}, errors.New("not an http URL")
@@ -188,7 +157,7 @@ func (n *Node) fetchCard(ctx context.Context, from string) (wire.Value, error) {
 		return wire.Value{}, err
 	}
 	req.Header.Set("Accept", "application/json")
-	resp, err := n.cfg.HTTP.Do(ctx, client.Owner, req)
+	resp, err := o.n.cfg.HTTP.Do(ctx, client.Owner, req)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -203,36 +172,22 @@ func (n *Node) fetchCard(ctx context.Context, from string) (wire.Value, error) {
 	return wire.ParseObject(body)
 }
 
-// ownerChangePeer carries out one word of the owner about a peer.
-func (n *Node) ownerChangePeer(c echo.Context) error {
-	var req peerChange
-	if err := decodeOwner(c, &req); err != nil {
-		return err
+// ChangePeer implements [owner.Peers].
+func (o OwnerAPI) ChangePeer(ctx context.Context, name string, change owner.PeerChange, by string) (owner.Peer, error) {
+	id, err := o.principal(ctx, name)
+	if err == nil {
+		err = o.changePeer(ctx, id, change, by)
 	}
-	ctx := c.Request().Context()
-	id, err := n.principal(ctx, c.Param("id"))
 	if err != nil {
-		return err
+		return owner.Peer{}, err
 	}
-	if err := n.changePeer(ctx, id, req, door(c)); err != nil {
-		return ownerError(err)
-	}
-	standing, err := n.rules.Standing(ctx, string(id), time.Now())
-	if err != nil {
-		return ownerError(err)
-	}
-	return httpapi.JSON(c, http.StatusOK, peerView{ID: string(id), Standing: standing})
+	standing, err := o.n.rules.Standing(ctx, string(id), time.Now())
+	return owner.Peer{ID: string(id), Standing: standing}, err
 }
 
-// peerChange is one word of the owner about a peer.
-type peerChange struct {
-	Action      string `json:"action"` // allow, approve, block, forget, alias, repin, write, no-write
-	Alias       string `json:"alias"`
-	Fingerprint string `json:"fingerprint"`
-}
-
-// changePeer carries it out, with its line in the audit log. by is the door that the owner used.
-func (n *Node) changePeer(ctx context.Context, id wire.AgentID, change peerChange, by string) error {
+// changePeer carries out an order about a peer, with its line in the audit log.
+func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.PeerChange, by string) error {
+	n := o.n
 	peer, now := string(id), time.Now()
 	entry := acl.AuditEntry{At: now, Kind: acl.AuditRule, Subject: peer, By: by, Note: change.Action}
 	standings := map[string]acl.Standing{
@@ -258,12 +213,12 @@ func (n *Node) changePeer(ctx context.Context, id wire.AgentID, change peerChang
 		}
 		changes, entry.Kind, entry.Digest = repin, acl.AuditKey, change.Fingerprint
 	case "forget":
-		if err := errors.Join(n.cards.Forget(ctx, id), n.dropAliases(ctx, peer)); err != nil {
+		if err := errors.Join(n.cards.Forget(ctx, id), o.dropAliases(ctx, peer)); err != nil {
 			return err
 		}
 		changes = append(changes, n.rules.Change(peer, acl.Unknown, now), n.recipients.Change(peer, acl.Unknown, now))
 	default:
-		return fault(http.StatusBadRequest, "action must be allow, approve, block, forget, alias, repin, write or no-write", "")
+		return owner.Fault(http.StatusBadRequest, "action must be allow, approve, block, forget, alias, repin, write or no-write", "")
 	}
 	changes = append(changes, n.audit.Change(entry))
 	if err := n.store.Records().Apply(ctx, changes, now); err != nil {
@@ -277,16 +232,16 @@ func (n *Node) changePeer(ctx context.Context, id wire.AgentID, change peerChang
 
 func checkAlias(alias string) error {
 	if !aliasForm.MatchString(alias) || strings.HasPrefix(alias, "am_") {
-		return fault(http.StatusBadRequest, "an alias is 1 to 64 of a-z 0-9 . _ - and does not begin with am_", "")
+		return owner.Fault(http.StatusBadRequest, "an alias is 1 to 64 of a-z 0-9 . _ - and does not begin with am_", "")
 	}
 	return nil
 }
 
-func (n *Node) setAlias(ctx context.Context, alias, peer string) error {
+func (o OwnerAPI) setAlias(ctx context.Context, alias, peer string) error {
 	if err := checkAlias(alias); err != nil {
 		return err
 	}
-	return n.store.Records().Apply(ctx, []store.Change{aliasChange(alias, peer)}, time.Now())
+	return o.n.store.Records().Apply(ctx, []store.Change{aliasChange(alias, peer)}, time.Now())
 }
 
 func aliasChange(alias, peer string) store.Change {
@@ -295,8 +250,8 @@ func aliasChange(alias, peer string) store.Change {
 	}}
 }
 
-func (n *Node) dropAliases(ctx context.Context, peer string) error {
-	page, err := n.store.Records().List(ctx, nsAliases, "peer:"+peer, "", 1000, time.Now())
+func (o OwnerAPI) dropAliases(ctx context.Context, peer string) error {
+	page, err := o.n.store.Records().List(ctx, nsAliases, "peer:"+peer, "", 1000, time.Now())
 	if err != nil {
 		return err
 	}
@@ -307,39 +262,39 @@ func (n *Node) dropAliases(ctx context.Context, peer string) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	return n.store.Records().Apply(ctx, changes, time.Now())
+	return o.n.store.Records().Apply(ctx, changes, time.Now())
 }
 
 // Peer turns what the owner typed, an alias or an id, into an agent id.
 func (n *Node) Peer(ctx context.Context, name string) (wire.AgentID, error) {
-	return n.resolvePeer(ctx, name)
+	return n.OwnerAPI().resolvePeer(ctx, name)
 }
 
 // resolvePeer turns what the owner typed into an agent id: an alias, an id, or a foreign address.
-func (n *Node) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) {
-	r, err := n.store.Records().Get(ctx, nsAliases, s, time.Now())
+func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) {
+	r, err := o.n.store.Records().Get(ctx, nsAliases, s, time.Now())
 	switch {
 	case s != "" && err == nil:
 		return wire.AgentID(r.Body), nil
 	case s != "" && !errors.Is(err, store.ErrNotFound):
-		return "", ownerError(err)
+		return "", err
 	case wire.AgentID(s).Valid():
 		return wire.AgentID(s), nil
 	}
-	return "", fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
+	return "", owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
 }
 
 // principal is resolvePeer for rules, which are also about foreign addresses and about those who stand for many, such as
 // a space: whoever a rule is remembered of.
-func (n *Node) principal(ctx context.Context, s string) (wire.AgentID, error) {
-	id, err := n.resolvePeer(ctx, s)
+func (o OwnerAPI) principal(ctx context.Context, s string) (wire.AgentID, error) {
+	id, err := o.resolvePeer(ctx, s)
 	if err == nil {
 		return id, nil
 	}
 	if _, parsed := bridge.ParseAddress(s); parsed == nil {
 		return wire.AgentID(s), nil
 	}
-	if standing, known := n.rules.Standing(ctx, s, time.Now()); known == nil && standing != acl.Unknown {
+	if standing, known := o.n.rules.Standing(ctx, s, time.Now()); known == nil && standing != acl.Unknown {
 		return wire.AgentID(s), nil
 	}
 	return "", err

@@ -3,83 +3,119 @@ package node
 import (
 	"context"
 	"encoding/hex"
-	"net/http"
 	"time"
-
-	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/notify"
-	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // statusCap bounds what status counts; beyond it the owner sees "1000".
 const statusCap = 1000
 
-// ownerStatus shows in one document how the process and its node are doing.
-func (n *Node) ownerStatus(c echo.Context) error {
-	ctx, now := c.Request().Context(), time.Now()
-	items, err := count(func(after string, limit int) (int, string, error) {
-		page, next, err := n.Inbox(ctx, ItemNew, after, limit)
-		return len(page), next, err
-	})
+// Status implements [owner.Control].
+func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
+	return o.Overview(ctx, statusCap)
+}
+
+// Overview is Status with counts up to most.
+func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) {
+	n, now := o.n, time.Now()
+	items, err := o.CountItems(ctx, most)
 	if err != nil {
-		return ownerError(err)
+		return owner.Status{}, err
 	}
-	asks, err := count(func(after string, limit int) (int, string, error) {
-		page, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, now)
-		return len(page), next, err
-	})
+	asks, err := o.CountApprovals(ctx, most)
 	if err != nil {
-		return ownerError(err)
+		return owner.Status{}, err
 	}
-	outbox := n.outbox.Counts()
-	if outbox["queued"] == 0 { // what waits in the store where nothing delivers
-		outbox["queued"], err = count(func(after string, limit int) (int, string, error) {
+	outbox := n.outbox.counts()
+	if outbox["queued"] == 0 { // what waits in the store if nothing delivers
+		outbox["queued"], err = count(most, func(after string, limit int) (int, string, error) {
 			page, next, err := n.Outbox(ctx, SendQueued, after, limit)
 			return len(page), next, err
 		})
 		if err != nil {
-			return ownerError(err)
+			return owner.Status{}, err
 		}
 	}
 	told, err := n.notices.Status(ctx, now)
 	if err != nil {
-		return ownerError(err)
+		return owner.Status{}, err
 	}
 	id := n.identity.Load()
 	var process httpapi.ProcessStatus
 	if n.cfg.Process != nil {
 		process = n.cfg.Process(ctx)
 	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		httpapi.ProcessStatus
-		AgentID     wire.AgentID   `json:"agent_id"`
-		Name        string         `json:"name"`
-		Endpoint    string         `json:"endpoint"`
-		Fingerprint string         `json:"fingerprint"`
-		Paused      bool           `json:"paused"`
-		Started     time.Time      `json:"started"`
-		Mode        acl.Mode       `json:"access_mode"`
-		Outgoing    acl.Mode       `json:"outgoing_mode"`
-		Directories []Listing      `json:"directories"`
-		Inbox       int            `json:"inbox_new"`
-		Approvals   int            `json:"approvals_pending"`
-		Outbox      map[string]int `json:"outbox"`
-		Store       string         `json:"store"`
-		Notify      notify.Status  `json:"notify"` // how telling the owner goes
-	}{
+	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.Paused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
 		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx), Notify: told,
+	}, nil
+}
+
+// CountItems counts what is new in the inbox, up to most.
+func (o OwnerAPI) CountItems(ctx context.Context, most int) (int, error) {
+	return count(most, func(after string, limit int) (int, string, error) {
+		page, next, err := o.n.Inbox(ctx, ItemNew, after, limit)
+		return len(page), next, err
 	})
 }
 
-// count counts what a list holds, up to statusCap, a few at a time: each may be as large as a message.
-func count(list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
+// CountApprovals counts what waits for a decision, up to most.
+func (o OwnerAPI) CountApprovals(ctx context.Context, most int) (int, error) {
+	return count(most, func(after string, limit int) (int, string, error) {
+		page, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, time.Now())
+		return len(page), next, err
+	})
+}
+
+// Limits returns what the node allows.
+func (o OwnerAPI) Limits() owner.Limits {
+	cfg := o.n.cfg
+	return owner.Limits{
+		Mode: o.n.mode(), Outgoing: cfg.Outbound.mode(), Rates: cfg.Rates, Hold: cfg.Policy.Hold, HoldFor: cfg.HoldFor,
+		Idle: o.n.book.IdleFor(), Retention: cfg.Retention, MaxKept: cfg.MaxKept, MaxBytes: cfg.MaxBytes,
+	}
+}
+
+// Refusals returns what was refused since the process started, newest first. The channel closes with the next one.
+func (o OwnerAPI) Refusals() (list []owner.Refusal, next <-chan struct{}) {
+	next = o.n.refusals.news.wait() // from here on nothing is missed
+	return o.n.refusals.newest(), next
+}
+
+// Watch is [Node.Watch].
+func (o OwnerAPI) Watch() (<-chan Event, func()) { return o.n.Watch() }
+
+// Paused reports whether the node takes no messages.
+func (o OwnerAPI) Paused() bool { return o.n.Paused() }
+
+// Audit returns the log of decisions.
+func (o OwnerAPI) Audit() *acl.Audit { return o.n.audit }
+
+// Aliases returns what the owner calls the peers: one alias of each that has any.
+func (o OwnerAPI) Aliases(ctx context.Context) (map[string]string, error) {
+	names := make(map[string]string)
+	err := o.eachRecord(ctx, nsAliases, time.Now(), func(r store.Record) {
+		if names[string(r.Body)] == "" {
+			names[string(r.Body)] = r.Key
+		}
+	})
+	return names, err
+}
+
+// CheckTranscript returns an error if the hash chain of a transcript is broken.
+func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
+	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
+}
+
+// count counts what a list holds, up to most, a few at a time: each may be as large as a message.
+func count(most int, list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
 	const page = 50
-	for after := ""; total < statusCap; {
+	for after := ""; total < most; {
 		n, next, err := list(after, page)
 		if err != nil {
 			return 0, err
@@ -89,7 +125,7 @@ func count(list func(after string, limit int) (n int, next string, err error)) (
 			break
 		}
 	}
-	return min(total, statusCap), nil
+	return min(total, most), nil
 }
 
 func (n *Node) mode() acl.Mode {

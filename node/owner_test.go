@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner/web"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -287,4 +290,17 @@ func TestHostileTextIsData(t *testing.T) {
 			t.Errorf("inbox = %+v, want the name as it is on the card", inbox)
 		}
 	})
+}
+
+// ownerPage returns a page of the owner's page.
+func ownerPage(t *testing.T, m *meshtest.Member, path string) string {
+	t.Helper()
+	private := httpapi.NewOwner(httpapi.OwnerConfig{})
+	web.Mount(private.Pages(), m.OwnerAPI(), nil)
+	rec := httptest.NewRecorder()
+	private.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, httpapi.PagePath+"/"+path, nil))
+	if rec.Code != http.StatusOK {
+		t.Fatalf("page %s: %d %s", path, rec.Code, rec.Body)
+	}
+	return rec.Body.String()
 }

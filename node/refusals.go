@@ -7,23 +7,13 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal is a message that was not taken in, and why. The same refusal of the same sender is counted, not repeated.
-type Refusal struct {
-	At     time.Time
-	Times  int
-	Code   wire.Code
-	Status int
-	Told   string // to the sender
-	Why    string // the cause, which only the owner sees
-	// From is the sender. Proven says that a signature says so; without it From is
-	// what the newest of the messages claims.
-	From   string
-	Proven bool
-	Intent wire.Intent
-
+// refusal is a message that was not taken in, with its row in the table of errors.
+type refusal struct {
+	owner.Refusal
 	row string
 }
 
@@ -31,22 +21,22 @@ type Refusal struct {
 // that they cannot push out what was refused to senders who proved who they are.
 type refusals struct {
 	mu   sync.Mutex
-	list []Refusal // oldest first
+	list []refusal // oldest first
 	news signal
 }
 
 const maxRefusals = 64
 
-func (r *refusals) add(in bridge.Inbound, refusal *wire.Error, now time.Time) {
-	one := Refusal{
-		At: now, Times: 1, Code: refusal.Code, Status: refusal.Status, Told: refusal.Message, row: refusal.Row(),
+func (r *refusals) add(in bridge.Inbound, why *wire.Error, now time.Time) {
+	one := refusal{row: why.Row(), Refusal: owner.Refusal{
+		At: now, Times: 1, Code: why.Code, Status: why.Status, Told: why.Message,
 		From: wire.OneLine(in.Principal, 128), Proven: in.Verified != "" && in.Verified != bridge.VerifiedNone, Intent: wire.Intent(wire.OneLine(string(in.Intent), 128)),
-	}
-	if cause := errors.Unwrap(refusal); cause != nil {
+	}}
+	if cause := errors.Unwrap(why); cause != nil {
 		one.Why = wire.OneLine(cause.Error(), 300)
 	}
 	r.mu.Lock()
-	at := slices.IndexFunc(r.list, func(old Refusal) bool {
+	at := slices.IndexFunc(r.list, func(old refusal) bool {
 		return old.row == one.row && old.Proven == one.Proven && (!one.Proven || old.From == one.From)
 	})
 	switch {
@@ -61,11 +51,13 @@ func (r *refusals) add(in bridge.Inbound, refusal *wire.Error, now time.Time) {
 	r.news.give()
 }
 
-// Refusals returns what was refused since the process started, newest first.
-func (n *Node) Refusals() []Refusal {
-	n.refusals.mu.Lock()
-	defer n.refusals.mu.Unlock()
-	list := slices.Clone(n.refusals.list)
-	slices.Reverse(list)
+// newest returns what was refused since the process started, newest first.
+func (r *refusals) newest() []owner.Refusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]owner.Refusal, 0, len(r.list))
+	for _, one := range slices.Backward(r.list) {
+		list = append(list, one.Refusal)
+	}
 	return list
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -197,11 +198,10 @@ func (n *Node) sendAnswer(ctx context.Context, raw []byte, now time.Time) error 
 	if err != nil {
 		return err
 	}
-	letter := Letter{
-		ID: n.outbox.NewID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
-		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: true, Raw: raw, Signer: n.fingerprint(),
-		Fetchable: true,
-	}
+	letter := Letter{Raw: raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
+		ID: n.outbox.newID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
+		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: true, Fetchable: true,
+	}}
 	change := letter.change()
 	change.Max = maxQueued
 	return n.store.Records().Apply(ctx, []store.Change{change}, now)

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,14 +26,12 @@ const (
 )
 
 // SealChoice is what somebody on our side wants for one message; empty leaves it to the rules.
-type SealChoice string
+type SealChoice = owner.SealChoice
 
 const (
-	Sealed   SealChoice = "seal"
-	Unsealed SealChoice = "open" // refused where the rule is SealRequire
+	Sealed   = owner.Sealed
+	Unsealed = owner.Unsealed
 )
-
-func (c SealChoice) valid() bool { return c == "" || c == Sealed || c == Unsealed }
 
 // ErrMustSeal: the owner's rule seals every message.
 var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "outgoing.seal is require: a message cannot leave open"}

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -44,36 +45,22 @@ func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To),
 func (o Outgoing) closes() bool { return o.Payload.GetStr("action") == wire.ActionClose }
 
 // SendState is what became of a message of ours.
-type SendState string
+type SendState = owner.SendState
 
 const (
-	SendQueued     SendState = "queued"           // waits for its next attempt
-	SendDelivered  SendState = "delivered"        // the peer, or a relay for it, has it
-	SendUnverified SendState = "reply_unverified" // delivered, but what came back is not the peer's reply (AM-18)
-	SendFailed     SendState = "failed"           // it will not be delivered
-	SendUnknown    SendState = "unknown"          // it may have been delivered, and trying again could do it twice (AM-48)
-	SendHeld       SendState = "held"             // waits for the owner (AM-50)
+	SendQueued     = owner.SendQueued
+	SendDelivered  = owner.SendDelivered
+	SendUnverified = owner.SendUnverified
+	SendFailed     = owner.SendFailed
+	SendUnknown    = owner.SendUnknown
+	SendHeld       = owner.SendHeld
 )
 
 // Sent is what is known of a message when [Node.Send] returns.
-type Sent struct {
-	MessageID    wire.MessageID      `json:"message_id,omitempty"`
-	Conversation wire.ConversationID `json:"conversation_id,omitempty"`
-	State        SendState           `json:"state"`
-	Reply        *wire.Message       `json:"-"`              // verified
-	ReplyTree    wire.Value          `json:"reply,omitzero"` // opened where it came sealed
-	ReplySealed  bool                `json:"reply_sealed,omitempty"`
-	Status       int                 `json:"status,omitempty"` // HTTP, of the newest attempt
-	Err          *SendFailure        `json:"error,omitempty"`
-	Hint         string              `json:"hint,omitempty"` // what the owner can do
-	Ask          string              `json:"ask,omitempty"`  // with SendHeld
-}
+type Sent = owner.Sent
 
-// SendFailure says why the newest attempt failed. Message may hold words of the peer, made printable.
-type SendFailure struct {
-	Code    wire.Code `json:"code,omitempty"`
-	Message string    `json:"message"`
-}
+// SendFailure is why the newest attempt failed.
+type SendFailure = owner.SendFailure
 
 // ErrNoRecipient: no configured directory lists the agent and the owner gave no card of it (AM-45).
 var ErrNoRecipient = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusNotFound, Message: "no configured directory lists this agent"}
@@ -154,7 +141,7 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 		}
 		if guide, ok := n.transports[a.Kind].(bridge.Guide); ok {
 			if err := guide.Leads(a); err != nil {
-				return fault(http.StatusBadRequest, err.Error(), "")
+				return owner.Fault(http.StatusBadRequest, err.Error(), "")
 			}
 		}
 		return nil
@@ -248,7 +235,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.out.letter = p.n.outbox.NewID(u.Now) // after the load, so that ids are in the order of the conversation
+	p.out.letter = p.n.outbox.newID(u.Now) // after the load, so that ids are in the order of the conversation
 	m, raw, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
 		return err
@@ -343,14 +330,13 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	}
 	u.Append(s.entry())
 	if out.letter == "" {
-		out.letter = n.outbox.NewID(u.Now)
+		out.letter = n.outbox.newID(u.Now)
 	}
-	letter := Letter{
+	letter := Letter{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
 		ID: out.letter, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
-		Created: u.Now, Signed: u.Now, InFlight: true, Raw: s.Raw,
-		Signer: n.fingerprint(), Fetchable: out.fetchable,
-	}
+		Created: u.Now, Signed: u.Now, InFlight: true, Fetchable: out.fetchable,
+	}}
 	change := letter.change()
 	change.Max = maxQueued
 	u.Add(change)

@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -43,7 +44,7 @@ func (n *Node) end(ctx context.Context, l Letter, fill func(context.Context, *en
 		e.sent.Reply, e.sent.ReplyTree, e.sent.ReplySealed = reply, tree, e.seal.sealed
 		u.Add(e.l.change())
 		u.Then(func() {
-			n.attempted(e.l, string(e.l.State), e.l.Err.text())
+			n.attempted(e.l, string(e.l.State), e.l.Err.String())
 			n.outbox.tell(l.ID, e.sent)
 			if e.run != nil {
 				n.start(e.run)
@@ -179,7 +180,7 @@ func (e *ending) failConversation(ctx context.Context) error {
 		}
 	}
 	for after := e.l.ID; after != ""; { // no more than a transcript holds
-		followers, next, err := e.n.letters(ctx, waitTerm(e.l.key()), after, 500)
+		followers, next, err := e.n.letters(ctx, waitTerm(e.l.key()), after, loadPage)
 		if err != nil {
 			return err
 		}
@@ -325,12 +326,12 @@ func (e *ending) item(ctx context.Context, m *wire.Message, digest [32]byte) (It
 	if err != nil {
 		return Item{}, err
 	}
-	item := Item{
+	item := Item{Item: owner.Item{
 		ID: newItemID(e.unit.Now), State: ItemNew, Kind: kindReply, Peer: e.l.To, PeerName: e.name, Address: e.l.Address,
 		Conversation: e.l.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
 		At: e.unit.Now, Digest: hexOf(digest), Expires: e.unit.Now.Add(e.n.cfg.Retention),
-	}
+	}}
 	if e.l.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
 	}

@@ -5,19 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 const (
 	rejectBatch = 20 // questions that are in memory at once
-	rejectFor   = 2 * time.Minute
 )
 
 // RejectStrangers rejects each sender that waits now and that the owner does not know, as if the owner did so one by one:
@@ -70,42 +65,4 @@ func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string) (done
 func isAboutSender(ask acl.Ask) bool {
 	var held heldMessage
 	return ask.Kind == askMessage && json.Unmarshal(ask.Body, &held) == nil && held.Hold == "sender"
-}
-
-func (n *Node) ownerRejectStrangers(c echo.Context) error {
-	var req struct {
-		By string `json:"by"`
-	}
-	if err := decodeOwner(c, &req); err != nil {
-		return err
-	}
-	if !doorForm.MatchString(req.By) {
-		req.By = door(c)
-	}
-	if err := httpapi.KeepOpen(c, rejectFor); err != nil {
-		return err
-	}
-	rejected, err := n.RejectStrangers(c.Request().Context(), req.By)
-	if err != nil {
-		n.log.Warn("reject strangers", "rejected", rejected, "err", err)
-		return fault(http.StatusConflict, fmt.Sprintf("%d were rejected, and some could not be", rejected), "see agentmesh approvals list, and repeat")
-	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		Rejected int `json:"rejected"`
-	}{rejected})
-}
-
-// rejectStrangers is the button below the list of what waits.
-func (p *pages) rejectStrangers(c echo.Context) error {
-	if _, err := httpapi.Form(c, maxPageForm); err != nil {
-		return err
-	}
-	if err := httpapi.KeepOpen(c, rejectFor); err != nil {
-		return err
-	}
-	_, err := p.n.RejectStrangers(c.Request().Context(), doorPage)
-	if err != nil {
-		return ownerError(err)
-	}
-	return httpapi.Done(c, "approvals", "strangers")
 }

@@ -3,8 +3,6 @@ package node_test
 import (
 	"fmt"
 	"net/http"
-	"net/url"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,26 +59,4 @@ func TestRejectAllStrangers(t *testing.T) {
 			t.Errorf("%d were rejected a second time", n)
 		}
 	})
-}
-
-// TestPageRejectsStrangers: the page offers it if strangers wait, and only then.
-func TestPageRejectsStrangers(t *testing.T) {
-	mesh := meshtest.New(t)
-	sarah := mesh.Node("sarah", mode(acl.Approval))
-	p := servePage(t, sarah)
-	const button = "Reject all strangers that wait"
-	if strings.Contains(p.must("approvals"), button) {
-		t.Error("the page offers to reject strangers although none waits")
-	}
-	chris := mesh.Stranger("chris")
-	must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
-	if !strings.Contains(p.must("approvals"), button) {
-		t.Fatal("the page does not offer to reject strangers")
-	}
-	if status, body := p.post("approvals/strangers", url.Values{}); status != http.StatusOK || !strings.Contains(body, "Rejected, every stranger") {
-		t.Errorf("reject: %d\n%s", status, body)
-	}
-	if n := len(pendingAsks(t, sarah)); n != 0 {
-		t.Errorf("%d questions wait, want none", n)
-	}
 }

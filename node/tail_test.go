@@ -15,8 +15,10 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -430,18 +432,18 @@ func TestTailIsShown(t *testing.T) {
 	chris, sarah, _ := meet(t, mode(acl.Approval))
 	chris.says("a words", "b <script>more", "c and more")
 	ask := theAsk(t, sarah)
-	var view node.AskView
+	var view owner.Approval
 	var page struct {
-		Items []node.AskView `json:"items"`
+		Items []owner.Approval `json:"items"`
 	}
 	sarah.Call("GET", "/approvals/"+ask.ID, nil, &view)
 	sarah.Call("GET", "/approvals", nil, &page)
 	if len(page.Items) != 1 {
 		t.Fatalf("%d questions are listed, want 1", len(page.Items))
 	}
-	for _, v := range []node.AskView{view, page.Items[0]} {
-		if v.Name == "" || v.Who() != v.Name || v.Says() != "a words" || v.Hash != ask.Hash {
-			t.Errorf("who %q, says %q, hash %s", v.Who(), v.Says(), v.Hash)
+	for _, v := range []owner.Approval{view, page.Items[0]} {
+		if v.Name == "" || bridge.Party(v.Name, v.Address(), v.Subject) != v.Name || v.Says() != "a words" || v.Hash != ask.Hash {
+			t.Errorf("who %q, says %q, hash %s", bridge.Party(v.Name, v.Address(), v.Subject), v.Says(), v.Hash)
 		}
 		var hashes, said []string
 		for _, m := range v.Messages {
@@ -456,9 +458,8 @@ func TestTailIsShown(t *testing.T) {
 	if view.ID != ask.ID {
 		t.Errorf("the last message is shown as %s, want %s", view.ID, ask.ID)
 	}
-	owners := servePage(t, sarah)
 	for _, path := range []string{"approvals", "approvals/" + ask.ID} {
-		body := owners.must(path)
+		body := ownerPage(t, sarah, path)
 		for _, want := range []string{"a words", "b &lt;script&gt;more", "c and more", ask.Hash, `value="conversation"`} {
 			if !strings.Contains(body, want) {
 				t.Errorf("page %s lacks %q", path, want)
@@ -488,7 +489,7 @@ func TestSummary(t *testing.T) {
 		{wire.Handoff, `{"action":"request_human","reason":"talk"}`, "talk"},
 	} {
 		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), tt.intent, tt.payload))), http.StatusAccepted)
-		var view node.AskView
+		var view owner.Approval
 		ask := theAsk(t, sarah)
 		sarah.Call("GET", "/approvals/"+ask.ID, nil, &view)
 		if !strings.HasPrefix(view.Says(), tt.want) || strings.ContainsAny(view.Says(), "\x1b\n") {

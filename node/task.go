@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -73,11 +74,11 @@ func (n *Node) lay(ctx context.Context, u *conversations.Unit, t bridge.Task) er
 }
 
 func (n *Node) newTask(t bridge.Task, now time.Time) Item {
-	item := Item{
+	item := Item{Item: owner.Item{
 		ID: newItemID(now), State: ItemNew, Kind: kindTask, About: t.About, Turn: t.Turn, Peer: t.Peer, PeerName: t.Name,
 		Intent: t.Intent, Payload: signing.Canonical(t.Payload, signing.JCS), Verified: t.Proof, ActionKnown: true,
 		At: now, Digest: hexOf(signing.Digest(t.Payload)), Expires: now.Add(n.cfg.Retention),
-	}
+	}}
 	if t.Taken {
 		item.State = ItemRead
 	}
@@ -87,10 +88,10 @@ func (n *Node) newTask(t bridge.Task, now time.Time) Item {
 // answerTask hands the answer to a task to its bridge, or asks the owner first where the rules for what leaves say so.
 func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value) (Sent, error) {
 	if payload.Kind() != wire.Object {
-		return Sent{}, fault(http.StatusBadRequest, "payload must be a JSON object", "")
+		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
 	}
 	if item.State == ItemHeld {
-		return Sent{}, fault(http.StatusConflict, "an answer to it waits for the owner", "agentmesh approvals show "+item.Ask)
+		return Sent{}, owner.Fault(http.StatusConflict, "an answer to it waits for the owner", "agentmesh approvals show "+item.Ask)
 	}
 	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: payload, Via: "owner"}
 	p, err := n.permit(ctx, out, time.Now())
@@ -113,7 +114,7 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 	kind, _, _ := strings.Cut(item.About, "/")
 	a := n.answerers[kind]
 	if a == nil {
-		return wire.Value{}, fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
+		return wire.Value{}, owner.Fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
 	}
 	for {
 		if err := item.answerable(); err != nil {

@@ -52,7 +52,7 @@ func TestFailureToTellIsSeen(t *testing.T) {
 	if s := status.Notify; s.Target != "deaf" || s.Failures == 0 || s.Waiting != 1 || s.Next.IsZero() {
 		t.Errorf("status = %+v", s)
 	}
-	body := servePage(t, sarah).must("")
+	body := ownerPage(t, sarah, "")
 	if !strings.Contains(body, "do not reach you") || strings.Contains(body, "<b>listens") {
 		t.Errorf("page:\n%s", body)
 	}

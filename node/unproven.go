@@ -8,12 +8,13 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // RuleUnproven is the rule of a question about an agent whose id does not lead to its key (AM-2).
-const RuleUnproven = "id=unproven"
+const RuleUnproven = owner.RuleUnproven
 
 // ErrOtherKey: the key that the owner was shown is not the one that the agent is known by since.
 var ErrOtherKey = &wire.Error{

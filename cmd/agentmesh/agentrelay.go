@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // agentRelayCmd is about the AgentRelay relay that is hosted here, and the relays that the node is linked to.
@@ -28,7 +29,7 @@ type agentRelayAgentsCmd struct {
 }
 
 func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("agentrelay/agents", nil), func(page items[agentrelay.AgentView]) {
+	return ask(ctx, a, c.JSON, get[owner.List[agentrelay.AgentView]]("agentrelay/agents", nil), func(page owner.List[agentrelay.AgentView]) {
 		rows := [][]string{{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}}
 		for _, v := range page.Items {
 			on, limits := "-", "yes"
@@ -51,24 +52,18 @@ type agentRelayTokenCmd struct {
 	JSON    bool   `help:"Print the result as JSON."`
 }
 
-// relayToken is what a registration gives.
-type relayToken struct {
-	AgentID string `json:"agent_id"`
-	Token   string `json:"token"`
-}
-
 func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
 	if c.Renew && (c.Agent == "" || c.Trusted) {
 		return fail(exitUsage, errors.New("--renew needs the id of an agent, and changes its token alone"))
 	}
-	call := post("agentrelay/agents", struct {
+	call := post[agentrelay.Credentials]("agentrelay/agents", struct {
 		ID      string `json:"agent_id,omitempty"`
 		Trusted bool   `json:"trusted,omitempty"`
 	}{c.Agent, c.Trusted})
 	if c.Renew {
-		call = post("agentrelay/agents/"+url.PathEscape(c.Agent)+"/token", nil)
+		call = post[agentrelay.Credentials]("agentrelay/agents/"+url.PathEscape(c.Agent)+"/token", nil)
 	}
-	return ask(ctx, a, c.JSON, call, func(t relayToken) {
+	return ask(ctx, a, c.JSON, call, func(t agentrelay.Credentials) {
 		a.print("%s", clean(t.Token))
 		a.note("token of %s", clean(t.AgentID))
 	})
@@ -79,7 +74,7 @@ type agentRelayInviteCmd struct {
 }
 
 func (c *agentRelayInviteCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("agentrelay/invites", nil), func(t inviteCode) {
+	return ask(ctx, a, c.JSON, post[agentrelay.Invite]("agentrelay/invites", nil), func(t agentrelay.Invite) {
 		a.print("%s", clean(t.Code))
 		a.note("good once until %s, as the header AgentMesh-Invite of POST /register", when(t.Expires))
 	})

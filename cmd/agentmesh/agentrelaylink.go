@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -30,7 +31,7 @@ type agentRelayFeedCmd struct {
 
 func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
 	query := params("limit", strconv.Itoa(c.Limit))
-	return ask(ctx, a, c.JSON, get(linkPath(c.Link, "feed"), query), func(page items[agentrelay.FeedItem]) {
+	return ask(ctx, a, c.JSON, get[owner.List[agentrelay.FeedItem]](linkPath(c.Link, "feed"), query), func(page owner.List[agentrelay.FeedItem]) {
 		rows := [][]string{{"AT", "FROM", "TYPE", "TEXT"}}
 		for _, i := range page.Items {
 			said := i.Note
@@ -49,7 +50,7 @@ type agentRelayPeersCmd struct {
 }
 
 func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get(linkPath(c.Link, "peers"), nil), func(page items[agentrelay.PeerView]) {
+	return ask(ctx, a, c.JSON, get[owner.List[agentrelay.PeerView]](linkPath(c.Link, "peers"), nil), func(page owner.List[agentrelay.PeerView]) {
 		rows := [][]string{{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}}
 		for _, p := range page.Items {
 			key := "no"
@@ -79,7 +80,7 @@ func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
 	if c.Agent == nil && c.AgeKey == nil {
 		return fail(exitUsage, errors.New("say what you know of it: --agent, --age-key"))
 	}
-	change := call{http.MethodPut, linkPath(c.Link, "peers", c.Peer), nil, struct {
+	change := owner.Call[agentrelay.Peer]{Method: http.MethodPut, Path: linkPath(c.Link, "peers", c.Peer), Body: struct {
 		Agent     *string `json:"agent_id,omitempty"`
 		Recipient *string `json:"age_recipient,omitempty"`
 	}{c.Agent, c.AgeKey}}
@@ -128,6 +129,15 @@ type agentRelayHistoryCmd struct {
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
+// relayHistory is what a relay answers to a search of its history.
+type relayHistory struct {
+	Messages []struct {
+		From    string          `json:"from"`
+		Type    string          `json:"type"`
+		Payload json.RawMessage `json:"payload"`
+	} `json:"messages"`
+}
+
 func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 	type command struct {
 		Command string `json:"command"`
@@ -138,16 +148,11 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 	if c.Search != "" {
 		what = command{"search", c.Search, c.Limit}
 	}
-	return ask(ctx, a, c.JSON, post(linkPath(c.Link, "command"), struct {
+	call := post[relayHistory](linkPath(c.Link, "command"), struct {
 		Type    string  `json:"type"`
 		Payload command `json:"payload"`
-	}{"command", what}), func(r struct {
-		Messages []struct {
-			From    string          `json:"from"`
-			Type    string          `json:"type"`
-			Payload json.RawMessage `json:"payload"`
-		} `json:"messages"`
-	}) {
+	}{"command", what})
+	return ask(ctx, a, c.JSON, call, func(r relayHistory) {
 		rows := [][]string{{"FROM", "TYPE", "TEXT"}}
 		for _, m := range r.Messages {
 			rows = append(rows, []string{short(m.From, 64), orDash(short(m.Type, 20)), short(string(m.Payload), 100)})

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type approvalsCmd struct {
@@ -30,14 +30,14 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 		state = ""
 	}
 	query := params("state", state, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, c.JSON, get("approvals", query), func(page items[node.AskView]) {
+	return ask(ctx, a, c.JSON, owner.ListApprovals.Call().Ask(query), func(page owner.List[owner.Approval]) {
 		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
 		for _, k := range page.Items {
 			what := short(k.Says(), 60)
 			if k.Waiting > 0 {
 				what += fmt.Sprintf(" (and %d more)", k.Waiting)
 			}
-			rows = append(rows, []string{k.ID, k.Kind, short(k.Who(), 40), what, when(k.Created), string(k.State)})
+			rows = append(rows, []string{k.ID, k.Kind, short(bridge.Party(k.Name, k.Address(), k.Subject), 40), what, when(k.Created), string(k.State)})
 		}
 		none := "nothing waits for you"
 		if state != "pending" {
@@ -53,12 +53,12 @@ type approvalsShowCmd struct {
 }
 
 func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("approvals/"+url.PathEscape(c.ID), nil), a.showAsk)
+	return ask(ctx, a, c.JSON, owner.ShowApproval.Call(c.ID), a.showAsk)
 }
 
-func (a *app) showAsk(k node.AskView) {
+func (a *app) showAsk(k owner.Approval) {
 	rows := [][]string{
-		{"id", k.ID}, {"kind", k.Kind}, {"from", k.Who()}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
+		{"id", k.ID}, {"kind", k.Kind}, {"from", bridge.Party(k.Name, k.Address(), k.Subject)}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
 		{"state", string(k.State)}, {"since", when(k.Created)}, {"expires", when(k.Expires)}, {"hash", k.Hash},
 	}
 	if k.Conv.ID != "" {
@@ -139,16 +139,16 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 
 // decide carries out a choice about exactly what is there now, or, with a hash, about what the owner saw (AM-34).
 func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, asJSON bool) error {
-	raw, err := a.settle(ctx, func(o *owner) (json.RawMessage, error) {
-		return o.decide(ctx, "approvals/"+url.PathEscape(id), hash, choice)
+	answer, err := a.settle(ctx, func(o *ownerClient) (json.RawMessage, error) {
+		return o.decide(ctx, id, hash, choice)
 	})
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		return a.json(raw)
+		return a.json(answer)
 	}
-	k, err := decode[acl.Ask](raw)
+	k, err := decode[acl.Ask](answer)
 	if err != nil {
 		return err
 	}
@@ -158,18 +158,16 @@ func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, as
 
 // rejectStrangers rejects every unknown sender that waits.
 func (a *app) rejectStrangers(ctx context.Context, asJSON bool) error {
-	raw, err := a.settle(ctx, func(o *owner) (json.RawMessage, error) {
-		return o.call(ctx, "POST", "approvals/reject-strangers", nil, struct {
-			By string `json:"by"`
-		}{"cli"})
+	answer, err := a.settle(ctx, func(o *ownerClient) (json.RawMessage, error) {
+		return raw(ctx, o, owner.RejectStrangers.With(owner.Rejection{By: "cli"}))
 	})
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		return a.json(raw)
+		return a.json(answer)
 	}
-	result, err := decode[struct{ Rejected int }](raw)
+	result, err := decode[owner.Rejected](answer)
 	if err != nil {
 		return err
 	}
@@ -182,7 +180,7 @@ func (a *app) rejectStrangers(ctx context.Context, asJSON bool) error {
 }
 
 // settle makes a call that has messages of ours leave, and gives them the time to if no serve runs.
-func (a *app) settle(ctx context.Context, call func(*owner) (json.RawMessage, error)) (json.RawMessage, error) {
+func (a *app) settle(ctx context.Context, call func(*ownerClient) (json.RawMessage, error)) (json.RawMessage, error) {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return nil, err
@@ -199,25 +197,14 @@ func (a *app) settle(ctx context.Context, call func(*owner) (json.RawMessage, er
 	return raw, errors.Join(err, o.close())
 }
 
-func (o *owner) decide(ctx context.Context, path, hash string, choice acl.Choice) (json.RawMessage, error) {
+// decide carries out a choice about what has this hash, or about what is there now if hash is empty.
+func (o *ownerClient) decide(ctx context.Context, id, hash string, choice acl.Choice) (json.RawMessage, error) {
 	if hash == "" {
-		raw, err := o.call(ctx, "GET", path, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		k, err := decode[acl.Ask](raw)
+		k, err := fetch(ctx, o, owner.ShowApproval.Call(id))
 		if err != nil {
 			return nil, err
 		}
 		hash = k.Hash
 	}
-	return o.call(ctx, "POST", path, nil, decision{choice, hash, "cli", 0})
-}
-
-// decision is the body of a decision. One that lets a message of ours go can wait for what becomes of it.
-type decision struct {
-	Choice      acl.Choice `json:"choice"`
-	Hash        string     `json:"hash"`
-	By          string     `json:"by"`
-	WaitSeconds int        `json:"wait_seconds,omitempty"`
+	return raw(ctx, o, owner.DecideApproval.With(owner.Decision{Choice: choice, Hash: hash, By: "cli"}, id))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -55,17 +56,14 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 }
 
 // print prints the entries after the one numbered after, and returns the number of the last.
-func (c *auditCmd) print(ctx context.Context, a *app, o *owner, since, after string) (last string, err error) {
+func (c *auditCmd) print(ctx context.Context, a *app, o *ownerClient, since, after string) (last string, err error) {
 	for {
 		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
 		raw, err := o.call(ctx, "GET", "audit", query, nil)
 		if err != nil {
 			return after, err
 		}
-		page, err := decode[struct {
-			Items []json.RawMessage `json:"items"`
-			Next  string            `json:"next"`
-		}](raw)
+		page, err := decode[owner.List[json.RawMessage]](raw)
 		if err != nil {
 			return after, err
 		}

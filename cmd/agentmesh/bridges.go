@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -139,7 +140,7 @@ func (g guided) Leads(to bridge.Address) error {
 // mountLinks adds what the owner may ask about links of any kind.
 func (p *process) mountLinks(g *echo.Group) {
 	g.GET("/links", func(c echo.Context) error {
-		return httpapi.JSON(c, http.StatusOK, items[bridge.LinkStatus]{Items: p.links()})
+		return httpapi.JSON(c, http.StatusOK, owner.List[bridge.LinkStatus]{Items: p.links()})
 	})
 	g.POST("/links/:name/test", func(c echo.Context) error {
 		name := c.Param("name")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -120,7 +121,7 @@ type calendarShowCmd struct {
 }
 
 func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("calendar", nil), func(v calendarView) {
+	return ask(ctx, a, c.JSON, get[calendarView]("calendar", nil), func(v calendarView) {
 		rows := [][]string{{"zone", v.Zone}}
 		for _, b := range v.Busy {
 			rows = append(rows, []string{"busy", span(b.Start, b.End)})
@@ -156,7 +157,7 @@ type calendarFreeCmd struct {
 }
 
 func (c *calendarFreeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("calendar/free", freeQuery(c.Around, c.Duration)), func(v calendarFree) {
+	return ask(ctx, a, c.JSON, get[calendarFree]("calendar/free", freeQuery(c.Around, c.Duration)), func(v calendarFree) {
 		if len(v.Free) == 0 {
 			a.note("no free time of %s within two weeks", clean(v.Duration))
 		}
@@ -218,11 +219,7 @@ type calendarCancelCmd struct {
 }
 
 func (c *calendarCancelCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, sending{"calendar/cancel", func(wait int) any {
-		return struct {
-			Event       string `json:"event"`
-			Reason      string `json:"reason,omitempty"`
-			WaitSeconds int    `json:"wait_seconds"`
-		}{c.Event, c.Reason, wait}
-	}})
+	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
+		return owner.CancelEvent.With(owner.Cancellation{Event: c.Event, Reason: c.Reason, WaitSeconds: wait})
+	})
 }

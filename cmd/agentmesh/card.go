@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -21,7 +22,7 @@ type cardShowCmd struct {
 }
 
 func (c *cardShowCmd) Run(ctx context.Context, a *app) error {
-	return a.showJSON(ctx, get("card", nil))
+	return a.showJSON(ctx, owner.ShowCard.Call())
 }
 
 type cardGetCmd struct {
@@ -30,12 +31,12 @@ type cardGetCmd struct {
 }
 
 func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
-	return a.showJSON(ctx, get("cards/"+url.PathEscape(c.Agent), nil))
+	return a.showJSON(ctx, get[wire.Value]("cards/"+url.PathEscape(c.Agent), nil))
 }
 
 // showJSON prints an answer that is a document anyway.
-func (a *app) showJSON(ctx context.Context, c call) error {
-	return ask(ctx, a, true, c, func(struct{}) {})
+func (a *app) showJSON(ctx context.Context, c owner.Call[wire.Value]) error {
+	return ask(ctx, a, true, c, func(wire.Value) {})
 }
 
 type cardValidateCmd struct {

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // cardsCmd is the operator's hand on the directory that this process hosts. Everything that changes it needs a reason,
@@ -57,7 +58,7 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.JSON {
-		return a.json(items[directory.Listed]{all})
+		return a.json(owner.Page(all, ""))
 	}
 	rows := [][]string{{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}}
 	for _, l := range all {
@@ -83,7 +84,7 @@ func proven(l directory.Listed) string {
 
 // pages reads the items of all pages of a list, at most limit of them. The parameter named by is where the next page
 // begins: the answer's cursor or next.
-func pages[T any](ctx context.Context, o *owner, path string, query url.Values, by string, limit int) ([]T, error) {
+func pages[T any](ctx context.Context, o *ownerClient, path string, query url.Values, by string, limit int) ([]T, error) {
 	all := []T{}
 	for {
 		raw, err := o.call(ctx, http.MethodGet, path, query, nil)
@@ -113,7 +114,7 @@ type cardsRemoveCmd struct {
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
-	order := post("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
+	order := post[directory.Ordered]("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
 	return ask(ctx, a, c.JSON, order, func(directory.Ordered) { a.note("removed") })
 }
 
@@ -124,7 +125,7 @@ type cardsHandoverCmd struct {
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
-	order := post("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
+	order := post[directory.Ordered]("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
 	return ask(ctx, a, c.JSON, order, func(directory.Ordered) {
 		a.note("the next registration that proves the key of the card takes it over")
 	})
@@ -137,7 +138,7 @@ type cardsBanCmd struct {
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
+	return ask(ctx, a, c.JSON, post[directory.Ordered]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
 		a.note("banned %s %s; %d cards removed", done.Ban.Kind, clean(done.Ban.Value), done.Removed)
 	})
 }
@@ -149,7 +150,7 @@ type cardsUnbanCmd struct {
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
+	return ask(ctx, a, c.JSON, post[directory.Ordered]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
 		a.note("%s %s may register again", done.Ban.Kind, clean(done.Ban.Value))
 	})
 }
@@ -171,7 +172,7 @@ func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.JSON {
-		return a.json(items[directory.Ban]{all})
+		return a.json(owner.Page(all, ""))
 	}
 	rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
 	for _, b := range all {
@@ -196,7 +197,7 @@ func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.JSON {
-		return a.json(items[directory.Report]{all})
+		return a.json(owner.Page(all, ""))
 	}
 	rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
 	for _, r := range all {
@@ -300,7 +301,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-func (c *cardsImportCmd) send(ctx context.Context, o *owner, in io.Reader) (total directory.Imported, err error) {
+func (c *cardsImportCmd) send(ctx context.Context, o *ownerClient, in io.Reader) (total directory.Imported, err error) {
 	var lines []json.RawMessage
 	size := 0
 	flush := func() error {

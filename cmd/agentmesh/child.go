@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -23,7 +23,7 @@ import (
 type child struct {
 	name  string
 	where where
-	owner *owner
+	owner *ownerClient
 	cmd   *exec.Cmd
 	log   string // file with what it writes to standard error
 }
@@ -155,11 +155,7 @@ func until(ctx context.Context, what string, done func() (bool, error)) error {
 // listed waits until every directory of the agent lists it.
 func (c *child) listed(ctx context.Context) error {
 	return until(ctx, c.name+"'s agent is not listed", func() (bool, error) {
-		raw, err := c.owner.call(ctx, "GET", "status", nil, nil)
-		if err != nil {
-			return false, err
-		}
-		s, err := decode[statusAnswer](raw)
+		s, err := fetch(ctx, c.owner, owner.ShowStatus.Call())
 		if err != nil {
 			return false, err
 		}
@@ -175,12 +171,8 @@ func (c *child) listed(ctx context.Context) error {
 // completed waits until the conversation has ended well.
 func (c *child) completed(ctx context.Context, conv string) (state string, err error) {
 	err = until(ctx, c.name+"'s conversation is not completed", func() (bool, error) {
-		raw, err := c.owner.call(ctx, "GET", "conversations/"+url.PathEscape(conv), nil, nil)
-		if err != nil {
-			return false, err
-		}
-		v, err := decode[conversation](raw)
-		state = v.State
+		v, err := fetch(ctx, c.owner, owner.ShowConversation.Call(conv))
+		state = string(v.State)
 		return state == "completed", err
 	})
 	return state, err
@@ -188,26 +180,14 @@ func (c *child) completed(ctx context.Context, conv string) (state string, err e
 
 // say sends a mesh.schedule message and returns the verified reply.
 func (c *child) say(ctx context.Context, to wire.AgentID, conv string, payload wire.Value) (wire.Message, error) {
-	raw, err := c.owner.call(ctx, "POST", "send", nil, struct {
-		To           wire.AgentID `json:"to"`
-		Conversation string       `json:"conversation,omitempty"`
-		Intent       wire.Intent  `json:"intent"`
-		Payload      wire.Value   `json:"payload"`
-		WaitSeconds  int          `json:"wait_seconds"`
-	}{to, conv, wire.Schedule, payload, sendWait})
+	s, err := fetch(ctx, c.owner, owner.SendMessage.With(owner.NewMessage{
+		To: string(to), Conversation: wire.ConversationID(conv), Intent: wire.Schedule, Payload: payload, WaitSeconds: sendWait,
+	}))
 	if err != nil {
 		return wire.Message{}, err
 	}
-	s, err := decode[sent](raw)
-	if err != nil {
-		return wire.Message{}, err
+	if s.State != owner.SendDelivered || s.ReplyTree.Kind() != wire.Object {
+		return wire.Message{}, fmt.Errorf("the message is %s: %s", s.State, s.Err)
 	}
-	if s.State != "delivered" || len(s.Reply) == 0 {
-		return wire.Message{}, fmt.Errorf("the message is %s: %s", s.State, raw)
-	}
-	v, err := wire.ParseObject(s.Reply)
-	if err != nil {
-		return wire.Message{}, err
-	}
-	return wire.ParseMessage(v)
+	return wire.ParseMessage(s.ReplyTree)
 }

@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
-	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -24,39 +21,13 @@ type conversationsCmd struct {
 	Delete conversationsDeleteCmd `cmd:"" help:"Delete a conversation and its transcript."`
 }
 
-// conversation is what the commands show of one.
-type conversation struct {
-	ID        string              `json:"conversation_id"`
-	Peer      string              `json:"peer"`
-	Principal string              `json:"principal"`
-	State     string              `json:"state"`
-	Intent    string              `json:"intent"`
-	Opened    time.Time           `json:"opened"`
-	Last      time.Time           `json:"last"`
-	Entries   int                 `json:"entries"`
-	Proposal  *node.ProposalView  `json:"proposal"`
-	Agreement *node.AgreementView `json:"agreement"`
-
-	Transcript []transcriptEntry `json:"transcript"`
-	Next       uint64            `json:"next"` // on a page that is not the last
-}
-
-// with names the other side: of a peer on another network the address, because its agent id is a pseudonym.
-func (c conversation) with() string {
+// other names the other side of a conversation: of a peer on another network the address, because its agent id is a
+// pseudonym.
+func other(c owner.Conversation) string {
 	if c.Principal != "" {
 		return clean(c.Principal)
 	}
 	return c.Peer
-}
-
-type transcriptEntry struct {
-	Direction string          `json:"direction"`
-	At        time.Time       `json:"at"`
-	MessageID string          `json:"message_id"`
-	Message   json.RawMessage `json:"message"`
-	Sealed    bool            `json:"sealed"`
-	Opened    json.RawMessage `json:"opened"`
-	Chain     string          `json:"chain"`
 }
 
 type conversationsListCmd struct {
@@ -67,10 +38,10 @@ type conversationsListCmd struct {
 
 func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	query := params("state", c.State, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, c.JSON, get("conversations", query), func(page items[conversation]) {
+	return ask(ctx, a, c.JSON, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
 		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
 		for _, v := range page.Items {
-			rows = append(rows, []string{v.ID, v.with(), v.State, v.Intent, when(v.Last)})
+			rows = append(rows, []string{v.ID, other(v), string(v.State), string(v.Intent), when(v.Last)})
 		}
 		none := "no conversations yet"
 		if c.State != "" {
@@ -93,12 +64,12 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	}
 	all := wholeConversation{entries: []json.RawMessage{}}
 	first := true
-	err = o.conversation(ctx, c.ID, c.Peer, func(page conversation, raw json.RawMessage) error {
+	err = o.conversation(ctx, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
 		if c.JSON {
 			return all.add(raw)
 		}
 		if first {
-			a.showConversation(page)
+			a.showConversation(page.Conversation)
 			first = false
 		}
 		a.showTranscript(page.Transcript)
@@ -111,14 +82,14 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 }
 
 // conversation reads a conversation and calls do for each page of its transcript.
-func (o *owner) conversation(ctx context.Context, id, peer string, do func(page conversation, raw json.RawMessage) error) error {
+func (o *ownerClient) conversation(ctx context.Context, id, peer string, do func(page owner.Transcript, raw json.RawMessage) error) error {
 	for after := uint64(0); ; {
 		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
-		raw, err := o.call(ctx, http.MethodGet, "conversations/"+url.PathEscape(id), query, nil)
+		raw, err := raw(ctx, o, owner.ShowConversation.Call(id).Ask(query))
 		if err != nil {
 			return err
 		}
-		page, err := decode[conversation](raw)
+		page, err := decode[owner.Transcript](raw)
 		if err != nil {
 			return err
 		}
@@ -164,12 +135,12 @@ func (w wholeConversation) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-func (a *app) showConversation(v conversation) {
+func (a *app) showConversation(v owner.Conversation) {
 	rows := [][]string{{"conversation", v.ID}, {"peer", v.Peer}}
 	if v.Principal != "" {
-		rows = append(rows, []string{"address", v.with()})
+		rows = append(rows, []string{"address", other(v)})
 	}
-	rows = append(rows, [][]string{{"state", v.State}, {"intent", v.Intent}, {"opened", when(v.Opened)}, {"last", when(v.Last)}}...)
+	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", when(v.Opened)}, {"last", when(v.Last)}}...)
 	if v.Agreement != nil {
 		rows = append(rows, []string{string(v.Agreement.Standing), agreementLine(*v.Agreement)})
 	}
@@ -179,7 +150,7 @@ func (a *app) showConversation(v conversation) {
 	a.table(rows)
 }
 
-func (a *app) showTranscript(entries []transcriptEntry) {
+func (a *app) showTranscript(entries []owner.Entry) {
 	for _, e := range entries {
 		sign := "<"
 		if e.Direction == "out" {
@@ -187,8 +158,8 @@ func (a *app) showTranscript(entries []transcriptEntry) {
 		}
 		said := payloadLine(e.Message)
 		switch {
-		case len(e.Opened) > 0:
-			said = "sealed: " + payloadLine(e.Opened)
+		case e.Opened != nil:
+			said = "sealed: " + payloadLine(e.Opened.JSON())
 		case e.Sealed:
 			said = "sealed, and cannot be opened"
 		}
@@ -197,18 +168,18 @@ func (a *app) showTranscript(entries []transcriptEntry) {
 }
 
 // agreementLine writes what was agreed on a line, and why it does not hold if it does not.
-func agreementLine(g node.AgreementView) string {
+func agreementLine(g owner.Agreement) string {
 	switch g.Standing {
-	case node.StandingCancelled:
+	case owner.StandingCancelled:
 		return fmt.Sprintf("%s; by %s, %s", g.Agreement, sides[g.Cancelled.By], when(g.Cancelled.At))
-	case node.StandingFailed:
+	case owner.StandingFailed:
 		return g.Agreement.String() + "; ask the other side whether it still holds"
 	}
 	return g.Agreement.String()
 }
 
 // proposalLine writes what is proposed on a line, and how far it got.
-func proposalLine(p node.ProposalView) string {
+func proposalLine(p owner.Proposal) string {
 	line := fmt.Sprintf("by %s: %s", sides[p.By], p.Terms)
 	if p.Accepted != "" {
 		line += "; accepted by " + sides[p.Accepted]
@@ -243,13 +214,9 @@ type conversationsCloseCmd struct {
 }
 
 func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, sending{"conversations/" + url.PathEscape(c.ID) + "/close", func(wait int) any {
-		return struct {
-			Peer        string `json:"peer,omitempty"`
-			Status      string `json:"status"`
-			WaitSeconds int    `json:"wait_seconds"`
-		}{c.Peer, c.Status, wait}
-	}})
+	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
+		return owner.CloseConversation.With(owner.Close{Peer: c.Peer, Status: c.Status, WaitSeconds: wait}, c.ID)
+	})
 }
 
 type conversationsDeleteCmd struct {
@@ -263,7 +230,7 @@ func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, http.MethodDelete, "conversations/"+url.PathEscape(c.ID), params("peer", c.Peer), nil)
+	_, err = raw(ctx, o, owner.DeleteConversation.Call(c.ID).Ask(params("peer", c.Peer)))
 	if err := errors.Join(err, o.close()); err != nil {
 		return err
 	}

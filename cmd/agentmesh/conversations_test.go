@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // TestConversationPages: a conversation that the owner API tells in pages is read to the end, of the one peer that the
@@ -16,17 +17,17 @@ func TestConversationPages(t *testing.T) {
 		"/owner/conversations/be?after=0":                `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":1},{"n":2}],"entries":3,"next":2}`,
 		"/owner/conversations/conv_be?after=2&peer=am_p": `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":3}],"entries":3}`,
 	}
-	o := &owner{http: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o := &ownerClient{Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.RequestURI()]
 		if !ok {
 			t.Errorf("asked for %s", r.URL)
 			w.WriteHeader(http.StatusNotFound)
 		}
 		fmt.Fprint(w, page)
-	}))}}
+	}))}}}
 	all := wholeConversation{entries: []json.RawMessage{}}
 	lines := 0
-	err := o.conversation(t.Context(), "be", "", func(page conversation, raw json.RawMessage) error {
+	err := o.conversation(t.Context(), "be", "", func(page owner.Transcript, raw json.RawMessage) error {
 		lines += len(page.Transcript)
 		return all.add(raw)
 	})
@@ -47,14 +48,14 @@ func TestTokenPages(t *testing.T) {
 		"/owner/tokens?after=b": `{"tokens":[{"id":"c"}],"next":"c"}`,
 		"/owner/tokens?after=c": `{"tokens":[]}`,
 	}
-	o := &owner{http: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o := &ownerClient{Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.RequestURI()]
 		if !ok {
 			t.Errorf("asked for %s", r.URL)
 			w.WriteHeader(http.StatusNotFound)
 		}
 		fmt.Fprint(w, page)
-	}))}}
+	}))}}}
 	all, err := o.tokens(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -53,7 +54,7 @@ type crash struct {
 	http *client.HTTP
 
 	server *served
-	owner  *owner
+	owner  *ownerClient
 
 	sender  *signing.PrivateKey
 	replies *httptest.Server // the sender's endpoint
@@ -277,7 +278,7 @@ func (c *crash) approve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	page, err := decode[items[acl.Ask]](raw)
+	page, err := decode[owner.List[acl.Ask]](raw)
 	if err != nil {
 		return err
 	}
@@ -375,7 +376,7 @@ func (c *crash) drain(ctx context.Context) {
 		if err != nil {
 			return false, err
 		}
-		s, err := decode[statusAnswer](raw)
+		s, err := decode[owner.Status](raw)
 		return s.Outbox["queued"]+s.Outbox["delivering"] == 0, err
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -156,16 +157,13 @@ func (d *demo) start(ctx context.Context) (err error) {
 
 // find asks the directory as Chris's agent.
 func (d *demo) find(ctx context.Context) (wire.AgentID, error) {
-	raw, err := d.chris.owner.call(ctx, "GET", "discover", url.Values{"q": {"sarah"}, "capability": {"scheduling"}}, nil)
+	query := url.Values{"q": {"sarah"}, "capability": {"scheduling"}}
+	page, err := fetch(ctx, d.chris.owner, owner.Discover.Call().Ask(query))
 	if err != nil {
 		return "", fmt.Errorf("discover Sarah: %w", err)
 	}
-	page, err := decode[items[found]](raw)
-	if err != nil {
-		return "", err
-	}
 	if len(page.Items) != 1 || len(page.Items[0].Listing.Agents) != 1 {
-		return "", fmt.Errorf("discover Sarah: want one agent, got %s", raw)
+		return "", fmt.Errorf("discover Sarah: want one agent, got %v", page.Items)
 	}
 	return wire.AgentID(page.Items[0].Listing.Agents[0].GetStr("agent_id")), nil
 }
@@ -206,8 +204,8 @@ func nextFriday(now time.Time) time.Time {
 // transcript reads the conversation on Chris's side and checks every signature with the key that the directory
 // lists for its sender.
 func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) {
-	var entries []transcriptEntry
-	err := d.chris.owner.conversation(ctx, conv, "", func(page conversation, _ json.RawMessage) error {
+	var entries []owner.Entry
+	err := d.chris.owner.conversation(ctx, conv, "", func(page owner.Transcript, _ json.RawMessage) error {
 		entries = append(entries, page.Transcript...)
 		return nil
 	})
@@ -267,13 +265,9 @@ func (a *app) showDemo(r demoResult) {
 
 // agreed is the notice that an event was agreed.
 func (c *child) agreed(ctx context.Context) (string, error) {
-	raw, err := c.owner.call(ctx, "GET", "notices", nil, nil)
+	page, err := fetch(ctx, c.owner, owner.ListNotices.Call())
 	if err != nil {
 		return "", fmt.Errorf("read %s's notices: %w", c.name, err)
-	}
-	page, err := decode[items[notify.Notice]](raw)
-	if err != nil {
-		return "", err
 	}
 	for _, n := range page.Items {
 		if n.Kind == notify.Agreed {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -17,15 +18,6 @@ type discoverCmd struct {
 	JSON       bool     `help:"Print the result as JSON."`
 }
 
-// found is what the command shows of one directory's answer.
-type found struct {
-	Directory string       `json:"directory"`
-	Listing   wire.Listing `json:"listing"`
-	Unproven  []string     `json:"unproven"`
-	Error     string       `json:"error"`
-	Hint      string       `json:"hint"`
-}
-
 func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit), "directory", a.globals.oneDirectory())
 	for _, v := range c.Capability {
@@ -34,7 +26,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	for _, v := range c.Intent {
 		query.Add("intent", v)
 	}
-	page, err := answer(ctx, a, c.JSON, get("discover", query), a.showFound)
+	page, err := answer(ctx, a, c.JSON, owner.Discover.Call().Ask(query), a.showFound)
 	if err != nil {
 		return err
 	}
@@ -46,7 +38,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-func (a *app) showFound(page items[found]) {
+func (a *app) showFound(page owner.List[owner.Found]) {
 	if len(page.Items) == 0 {
 		a.note("the node has no directory to ask")
 		return
@@ -64,7 +56,7 @@ func (a *app) showFound(page items[found]) {
 		}
 		for _, card := range f.Listing.Agents {
 			id := card.GetStr("agent_id")
-			if slices.Contains(f.Unproven, id) {
+			if slices.Contains(f.Unproven, wire.AgentID(id)) {
 				id += " (not proven)"
 				unproven = true
 			}

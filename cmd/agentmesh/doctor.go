@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -51,7 +52,7 @@ type doctor struct {
 	home    home
 	card    wire.Value // as last published, null where there is none
 	running bool
-	status  *statusAnswer // of the node that runs, nil where none does
+	status  *owner.Status // of the node that runs, nil where none does
 	found   []finding
 }
 
@@ -325,7 +326,7 @@ func (d *doctor) socket(ctx context.Context) {
 		d.fail(check, "look at its log, then start it again", "it runs, and its status fails: %v", err)
 		return
 	}
-	s, err := decode[statusAnswer](raw)
+	s, err := decode[owner.Status](raw)
 	if err != nil {
 		d.fail(check, "is it another version of agentmesh?", "%v", err)
 		return
@@ -334,7 +335,7 @@ func (d *doctor) socket(ctx context.Context) {
 	d.serving(s)
 }
 
-func (d *doctor) serving(s statusAnswer) {
+func (d *doctor) serving(s owner.Status) {
 	switch {
 	case s.AgentID == "":
 		d.ok("serve", "a directory without a node runs")

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type inboxCmd struct {
@@ -20,24 +20,6 @@ type inboxCmd struct {
 	Wait inboxWaitCmd `cmd:"" help:"Wait for the oldest item that nobody dealt with, and print it as JSON. It comes again until it is answered or acknowledged."`
 	Show inboxShowCmd `cmd:"" help:"Show one item."`
 	Ack  inboxAckCmd  `cmd:"" help:"Mark an item as read."`
-}
-
-// item is what the commands show of an inbox item.
-type item struct {
-	ID           string          `json:"id"`
-	State        string          `json:"state"`
-	Kind         string          `json:"kind"`
-	About        string          `json:"about"` // of a task, which is in no conversation
-	Turn         string          `json:"turn"`
-	Peer         string          `json:"peer"`
-	PeerName     string          `json:"peer_name"`
-	Conversation string          `json:"conversation_id"`
-	Intent       string          `json:"intent"`
-	Payload      json.RawMessage `json:"payload"`
-	Trust        string          `json:"trust"`
-	Sealed       bool            `json:"sealed"`
-	At           time.Time       `json:"at"`
-	Note         string          `json:"note"`
 }
 
 type inboxListCmd struct {
@@ -55,7 +37,7 @@ func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 	if !c.JSON {
 		return c.show(ctx, a)
 	}
-	return ask(ctx, a, true, get("inbox", c.query(c.After)), func(items[item]) {})
+	return ask(ctx, a, true, owner.ListInbox.Call().Ask(c.query(c.After)), func(owner.List[owner.Item]) {})
 }
 
 func (c *inboxListCmd) query(after string) url.Values {
@@ -84,14 +66,14 @@ func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 type follower struct {
 	c    *inboxListCmd
 	a    *app
-	o    *owner
+	o    *ownerClient
 	seen map[string]bool
 }
 
 const maxFollowed = 100_000 // ids that are remembered
 
 func (f *follower) run(ctx context.Context) error {
-	resp, err := f.o.do(ctx, "GET", "events", params("topics", "inbox"), nil) // first, so that nothing falls between
+	resp, err := f.o.do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // first, so that nothing falls between
 	if err != nil {
 		return err
 	}
@@ -105,11 +87,11 @@ func (f *follower) run(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		ev, err := decode[node.Event](json.RawMessage(data))
+		ev, err := decode[owner.Event](json.RawMessage(data))
 		switch {
 		case err != nil:
 			return err
-		case ev.Topic == node.TopicReset:
+		case ev.Topic == owner.TopicReset:
 			err = f.list(ctx)
 		case f.c.State == "" || f.c.State == ev.State:
 			err = f.fetch(ctx, ev.ID)
@@ -128,10 +110,7 @@ func (f *follower) list(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		page, err := decode[struct {
-			Items []json.RawMessage `json:"items"`
-			Next  string            `json:"next"`
-		}](raw)
+		page, err := decode[owner.List[json.RawMessage]](raw)
 		if err != nil {
 			return err
 		}
@@ -150,7 +129,7 @@ func (f *follower) fetch(ctx context.Context, id string) error {
 	if f.seen[id] {
 		return nil
 	}
-	raw, err := f.o.call(ctx, "GET", "inbox/"+url.PathEscape(id), nil, nil)
+	raw, err := raw(ctx, f.o, owner.ShowItem.Call(id))
 	if exitCode(err) == exitNo && err != nil { // deleted meanwhile
 		return nil
 	}
@@ -161,8 +140,8 @@ func (f *follower) fetch(ctx context.Context, id string) error {
 }
 
 func (f *follower) show(raw json.RawMessage) error {
-	i, err := decode[item](raw)
-	if err != nil || f.seen[i.ID] || f.c.State != "" && i.State != f.c.State {
+	i, err := decode[owner.Item](raw)
+	if err != nil || f.seen[i.ID] || f.c.State != "" && string(i.State) != f.c.State {
 		return err
 	}
 	if len(f.seen) >= maxFollowed {
@@ -199,7 +178,7 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return errors.Join(err, o.close())
 		}
-		page, err := decode[items[json.RawMessage]](raw)
+		page, err := decode[owner.List[json.RawMessage]](raw)
 		if err != nil {
 			return errors.Join(err, o.close())
 		}
@@ -213,12 +192,12 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 	return errors.Join(o.close(), quietly(exitTryAgain))
 }
 
-func (a *app) showLine(i item) {
-	from := i.Peer
+func (a *app) showLine(i owner.Item) {
+	from := string(i.Peer)
 	if i.PeerName != "" {
-		from = short(i.PeerName, 40) + " (" + i.Peer + ")"
+		from = short(i.PeerName, 40) + " (" + from + ")"
 	}
-	a.print("%s %s %-11s %s %s %s %s", clean(i.ID), when(i.At), i.State, clean(from), clean(cmp.Or(i.Conversation, i.About)), clean(i.Intent), short(string(i.Payload), 300))
+	a.print("%s %s %-11s %s %s %s %s", clean(i.ID), when(i.At), i.State, clean(from), clean(cmp.Or(string(i.Conversation), i.About)), clean(string(i.Intent)), short(string(i.Payload), 300))
 }
 
 type inboxShowCmd struct {
@@ -227,17 +206,17 @@ type inboxShowCmd struct {
 }
 
 func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("inbox/"+url.PathEscape(c.ID), nil), a.showItem)
+	return ask(ctx, a, c.JSON, owner.ShowItem.Call(c.ID), a.showItem)
 }
 
-func (a *app) showItem(i item) {
-	rows := [][]string{{"id", i.ID}, {"state", i.State}, {"from", i.Peer}, {"name", i.PeerName}}
+func (a *app) showItem(i owner.Item) {
+	rows := [][]string{{"id", i.ID}, {"state", string(i.State)}, {"from", string(i.Peer)}, {"name", i.PeerName}}
 	if i.About != "" { // a task: its bridge judged who may ask
 		rows = append(rows, []string{"about", i.About})
 	} else {
-		rows = append(rows, []string{"trust", i.Trust}, []string{"conversation", i.Conversation})
+		rows = append(rows, []string{"trust", i.Trust}, []string{"conversation", string(i.Conversation)})
 	}
-	rows = append(rows, []string{"intent", i.Intent}, []string{"at", when(i.At)})
+	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", when(i.At)})
 	if i.Sealed {
 		rows = append(rows, []string{"sealed", "only you and the sender can read it"})
 	}
@@ -247,7 +226,7 @@ func (a *app) showItem(i item) {
 	a.table(rows)
 	a.print("untrusted text from the other side:")
 	a.print("%s", cleanJSON(i.Payload))
-	switch waits := i.State == string(node.ItemNew) || i.State == string(node.ItemRead); {
+	switch waits := i.State == owner.ItemNew || i.State == owner.ItemRead; {
 	case i.About == "" || !waits:
 	case strings.HasPrefix(i.Turn, mess.Suggested):
 		a.hint("agentmesh reply %s --action accept does what is suggested, --action decline does not", clean(i.ID))
@@ -262,7 +241,7 @@ type inboxAckCmd struct {
 }
 
 func (c *inboxAckCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("inbox/"+url.PathEscape(c.ID)+"/ack", struct{}{}), func(i item) {
+	return ask(ctx, a, c.JSON, owner.Acknowledge.Call(c.ID), func(i owner.Item) {
 		a.print("%s: %s", i.State, clean(i.ID))
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // A person reads the newest items; a program goes through all of them, from the oldest on, and has --json and --after for
@@ -45,15 +47,8 @@ func (c *inboxListCmd) show(ctx context.Context, a *app) error {
 }
 
 // page reads items after a key, oldest first, and says whether more follow.
-func (c *inboxListCmd) page(ctx context.Context, o *owner, after string) (list []item, more bool, err error) {
-	raw, err := o.call(ctx, "GET", "inbox", c.query(after), nil)
-	if err != nil {
-		return nil, false, err
-	}
-	page, err := decode[struct {
-		Items []item `json:"items"`
-		Next  string `json:"next"`
-	}](raw)
+func (c *inboxListCmd) page(ctx context.Context, o *ownerClient, after string) (list []owner.Item, more bool, err error) {
+	page, err := fetch(ctx, o, owner.ListInbox.Call().Ask(c.query(after)))
 	return page.Items, page.Next != "", err
 }
 
@@ -61,9 +56,9 @@ func (c *inboxListCmd) page(ctx context.Context, o *owner, after string) (list [
 const oldestItem = 10 * 365 * 24 * time.Hour
 
 // newest returns as many items as are to be listed, oldest first.
-func (c *inboxListCmd) newest(ctx context.Context, o *owner, now time.Time) ([]item, error) {
+func (c *inboxListCmd) newest(ctx context.Context, o *ownerClient, now time.Time) ([]owner.Item, error) {
 	for window := time.Minute; ; window *= 4 {
-		var found []item
+		var found []owner.Item
 		after, more := fmt.Sprintf("in_%012x", now.Add(-window).UnixMilli()), true // as the ids of items begin
 		for more {
 			list, next, err := c.page(ctx, o, after)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -56,7 +57,7 @@ func TestNewestItems(t *testing.T) {
 			}
 			_, _ = w.Write(answer.JSON())
 		})
-		c, o := &inboxListCmd{Limit: 5}, &owner{http: &http.Client{Transport: direct{api}}}
+		c, o := &inboxListCmd{Limit: 5}, &ownerClient{Client: owner.Client{HTTP: &http.Client{Transport: direct{api}}}}
 		list, err := c.newest(t.Context(), o, now)
 		var got []string
 		for _, i := range list {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -139,7 +140,7 @@ type keysRotateCmd struct {
 }
 
 func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
-	if err := a.atDirectories(ctx, c.JSON, post("keys/rotate", struct{}{})); err != nil || c.JSON {
+	if err := a.atDirectories(ctx, c.JSON, owner.RotateKey.Call()); err != nil || c.JSON {
 		return err
 	}
 	k, err := a.publicKeys(ctx)

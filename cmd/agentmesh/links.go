@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // linkTestTime bounds the test of one link.
@@ -27,7 +28,7 @@ type linksListCmd struct {
 }
 
 func (c *linksListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("links", nil), func(page items[bridge.LinkStatus]) {
+	return ask(ctx, a, c.JSON, get[owner.List[bridge.LinkStatus]]("links", nil), func(page owner.List[bridge.LinkStatus]) {
 		if len(page.Items) == 0 {
 			a.note("no links are configured; docs/config.md tells how")
 			return
@@ -54,7 +55,7 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 	if err = errors.Join(err, o.close()); err != nil {
 		return err
 	}
-	page, err := decode[items[bridge.LinkStatus]](raw)
+	page, err := decode[owner.List[bridge.LinkStatus]](raw)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ type linksTestCmd struct {
 }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
-	result, err := answer(ctx, a, c.JSON, post("links/"+url.PathEscape(c.Link)+"/test", nil), func(t linkTest) {
+	result, err := answer(ctx, a, c.JSON, post[linkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t linkTest) {
 		if t.OK {
 			a.print("%s: works", clean(t.Name))
 		}

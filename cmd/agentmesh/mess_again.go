@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // messOnce makes a call that changes something, under a name of its own. Where the running agentmesh goes away before it has
@@ -26,7 +26,7 @@ func messOnce(ctx context.Context, a *app, method, path string, body []byte, hea
 		if err != nil {
 			return nil, err
 		}
-		req.Header.Set(node.DoorHeader, "cli")
+		req.Header.Set(owner.DoorHeader, "cli")
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Idempotency-Key", name)
 		for key, value := range header {

@@ -173,6 +173,6 @@ func (c *messExportCmd) directory(ctx context.Context, a *app) (err error) {
 }
 
 // messAttachment gets a file of a thread.
-func messAttachment(ctx context.Context, o *owner, ref, name string) ([]byte, error) {
+func messAttachment(ctx context.Context, o *ownerClient, ref, name string) ([]byte, error) {
 	return o.raw(ctx, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(name), nil)
 }

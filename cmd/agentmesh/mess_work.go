@@ -14,7 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
-	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -91,7 +91,7 @@ func messUpload(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 }
 
 // raw sends bytes that are no JSON.
-func (o *owner) raw(ctx context.Context, method, target string, data []byte) ([]byte, error) {
+func (o *ownerClient) raw(ctx context.Context, method, target string, data []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -101,17 +101,11 @@ func (o *owner) raw(ctx context.Context, method, target string, data []byte) ([]
 }
 
 // bytes makes a call and returns the body of the answer as it came.
-func (o *owner) bytes(req *http.Request) ([]byte, error) {
-	resp, err := o.http.Do(req)
+func (o *ownerClient) bytes(req *http.Request) ([]byte, error) {
+	resp, err := o.HTTP.Do(req)
 	if err != nil {
 		return nil, fail(exitUnavailable, fmt.Errorf("ask the running agentmesh: %w", err))
 	}
-	if resp.StatusCode >= 300 {
-		return nil, refusal(resp)
-	}
-	data, err := client.ReadAll(resp, maxOwnerAnswer)
-	if err != nil {
-		return nil, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
-	}
-	return data, nil
+	data, err := owner.ReadAnswer(resp)
+	return data, o.explain(err)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -31,7 +32,7 @@ type mewSpaces struct {
 }
 
 // mewSpacesOf lists both kinds. What is not configured is empty.
-func mewSpacesOf(ctx context.Context, o *owner) (out mewSpaces, err error) {
+func mewSpacesOf(ctx context.Context, o *ownerClient) (out mewSpaces, err error) {
 	if out.Hosted, err = listed[mew.SpaceSummary](ctx, o, "mew/spaces"); err != nil {
 		return out, err
 	}
@@ -40,17 +41,17 @@ func mewSpacesOf(ctx context.Context, o *owner) (out mewSpaces, err error) {
 }
 
 // listed asks for a list that may not be served at all; then it is empty.
-func listed[T any](ctx context.Context, o *owner, path string) ([]T, error) {
+func listed[T any](ctx context.Context, o *ownerClient, path string) ([]T, error) {
 	raw, err := o.try(ctx, path)
 	if err != nil || raw == nil {
 		return []T{}, err
 	}
-	page, err := decode[items[T]](raw)
+	page, err := decode[owner.List[T]](raw)
 	return append([]T{}, page.Items...), err
 }
 
 // try asks for what may not be served at all; then it returns nothing.
-func (o *owner) try(ctx context.Context, path string) (json.RawMessage, error) {
+func (o *ownerClient) try(ctx context.Context, path string) (json.RawMessage, error) {
 	raw, err := o.call(ctx, http.MethodGet, path, nil, nil)
 	if err != nil && exitCode(err) == exitUnavailable && strings.Contains(err.Error(), "does not serve this") {
 		return nil, nil
@@ -59,7 +60,7 @@ func (o *owner) try(ctx context.Context, path string) (json.RawMessage, error) {
 }
 
 // path is where the owner API has the space. Where nothing is named, the only one is meant.
-func (w mewWhere) path(ctx context.Context, o *owner) (string, error) {
+func (w mewWhere) path(ctx context.Context, o *ownerClient) (string, error) {
 	switch {
 	case w.Space != "" && w.Link != "":
 		return "", fail(exitUsage, errors.New("name --space or --link, not both"))
@@ -84,7 +85,7 @@ func (w mewWhere) path(ctx context.Context, o *owner) (string, error) {
 }
 
 // at runs f with the owner API and the path of the space. live needs a serve that runs: a space lives in it.
-func (w mewWhere) at(ctx context.Context, a *app, live bool, f func(o *owner, path string) error) error {
+func (w mewWhere) at(ctx context.Context, a *app, live bool, f func(o *ownerClient, path string) error) error {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ type mewEnvelope struct {
 
 // say sends an envelope as the owner, or as this node where the space is elsewhere.
 func (w mewWhere) say(ctx context.Context, a *app, asJSON bool, e mewEnvelope, done string) error {
-	return w.at(ctx, a, true, func(o *owner, path string) error {
+	return w.at(ctx, a, true, func(o *ownerClient, path string) error {
 		raw, err := o.call(ctx, http.MethodPost, path+"/messages", nil, e)
 		_, err = present(a, asJSON, raw, err, func(got mewSaid) {
 			a.print("%s (%s)", done, clean(got.ID))
@@ -197,7 +198,7 @@ func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 			return nil
 		})
 	}
-	return c.at(ctx, a, false, func(o *owner, path string) error {
+	return c.at(ctx, a, false, func(o *ownerClient, path string) error {
 		raw, err := o.call(ctx, http.MethodGet, path, nil, nil)
 		_, err = present(a, c.JSON, raw, err, a.showSpace)
 		return err
@@ -247,7 +248,7 @@ type mewTailCmd struct {
 }
 
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
-	return c.at(ctx, a, true, func(o *owner, path string) error {
+	return c.at(ctx, a, true, func(o *ownerClient, path string) error {
 		n := 0
 		err := mewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
 			if c.JSON {
@@ -293,7 +294,7 @@ func mewLine(v wire.Value) string {
 }
 
 // mewEvents follows the envelopes of a space. begun is called once it listens.
-func mewEvents(ctx context.Context, o *owner, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
+func mewEvents(ctx context.Context, o *ownerClient, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
 	resp, err := o.do(ctx, http.MethodGet, path+"/events", nil, nil)
 	if err != nil {
 		return err
@@ -339,7 +340,7 @@ const mewPatience = 10 * time.Second
 func (w mewWhere) await(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
 	ctx, cancel := context.WithTimeout(ctx, mewPatience)
 	defer cancel()
-	return w.at(ctx, a, true, func(o *owner, path string) error {
+	return w.at(ctx, a, true, func(o *ownerClient, path string) error {
 		err := mewEvents(ctx, o, path, func() error {
 			_, err := o.call(ctx, http.MethodPost, path+"/messages", nil, e)
 			return err
@@ -365,7 +366,7 @@ type mewConnectCmd struct {
 }
 
 func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
+	return ask(ctx, a, c.JSON, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
 		a.print("%s is %s; it connects now", clean(l.Name), l.State)
 	})
 }
@@ -394,7 +395,7 @@ func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	conv, err := decode[conversation](raw)
+	conv, err := decode[owner.Transcript](raw)
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ type mewDecision struct {
 }
 
 func (w mewWhere) settle(ctx context.Context, a *app, asJSON bool, proposal string, d mewDecision, done string) error {
-	return w.at(ctx, a, true, func(o *owner, path string) error {
+	return w.at(ctx, a, true, func(o *ownerClient, path string) error {
 		raw, err := o.call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
 		_, err = present(a, asJSON, raw, err, func(got mewSaid) { a.print("%s (%s)", done, clean(got.ID)) })
 		return err

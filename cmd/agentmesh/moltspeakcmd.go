@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -34,7 +35,7 @@ type moltspeakStatusCmd struct {
 }
 
 func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("moltspeak", nil), func(s moltspeak.Status) {
+	return ask(ctx, a, c.JSON, get[moltspeak.Status]("moltspeak", nil), func(s moltspeak.Status) {
 		rows := [][]string{
 			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)},
 			{"sessions", fmt.Sprint(s.Sessions)},
@@ -57,15 +58,15 @@ type moltspeakTarget struct {
 }
 
 func (t moltspeakTarget) send(ctx context.Context, a *app, c content, intent wire.Intent, payload wire.Value) error {
-	return a.send(ctx, c, sending{"moltspeak/send", func(wait int) any {
-		return struct {
+	return a.send(ctx, c, func(wait int) owner.Call[owner.Sent] {
+		return post[owner.Sent]("moltspeak/send", struct {
 			Link    string      `json:"link"`
 			Peer    string      `json:"peer"`
 			Intent  wire.Intent `json:"intent"`
 			Payload wire.Value  `json:"payload"`
 			Wait    bool        `json:"wait"`
-		}{t.Link, t.Peer, intent, payload, wait > 0}
-	}})
+		}{t.Link, t.Peer, intent, payload, wait > 0})
+	})
 }
 
 // object reads a JSON object of an argument; the empty text is none.
@@ -199,7 +200,7 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		return fail(exitUsage, errors.New("say what to look for: a text, --capability or --org"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
-	return ask(ctx, a, c.JSON, get("moltspeak/search", query), func(page items[moltspeak.Entry]) {
+	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.Entry]]("moltspeak/search", query), func(page owner.List[moltspeak.Entry]) {
 		rows := [][]string{{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}}
 		for _, e := range page.Items {
 			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
@@ -213,7 +214,7 @@ type moltspeakPeersCmd struct {
 }
 
 func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("moltspeak/peers", nil), func(page items[moltspeak.PeerView]) {
+	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.PeerView]]("moltspeak/peers", nil), func(page owner.List[moltspeak.PeerView]) {
 		rows := [][]string{{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}}
 		for _, p := range page.Items {
 			var attested []string
@@ -240,7 +241,7 @@ func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
 		method = http.MethodDelete
 	}
 	path := "moltspeak/peers/" + url.PathEscape(c.Peer) + "/granted/" + url.PathEscape(c.Capability)
-	return a.moltspeakDone(ctx, call{method, path, nil, nil}, "%s: done", c.Peer)
+	return a.moltspeakDone(ctx, method, path, "%s: done", c.Peer)
 }
 
 type moltspeakUnpinCmd struct {
@@ -248,15 +249,15 @@ type moltspeakUnpinCmd struct {
 }
 
 func (c *moltspeakUnpinCmd) Run(ctx context.Context, a *app) error {
-	return a.moltspeakDone(ctx, call{http.MethodDelete, "moltspeak/peers/" + url.PathEscape(c.Peer), nil, nil}, "%s: forgotten", c.Peer)
+	return a.moltspeakDone(ctx, http.MethodDelete, "moltspeak/peers/"+url.PathEscape(c.Peer), "%s: forgotten", c.Peer)
 }
 
-func (a *app) moltspeakDone(ctx context.Context, c call, format, subject string) error {
+func (a *app) moltspeakDone(ctx context.Context, method, path, format, subject string) error {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, c.method, c.path, c.query, c.body)
+	_, err = o.call(ctx, method, path, nil, nil)
 	if err = errors.Join(err, o.close()); err != nil {
 		return err
 	}
@@ -275,7 +276,7 @@ type moltspeakConsentListCmd struct {
 }
 
 func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("moltspeak/consents", nil), func(page items[moltspeak.Grant]) {
+	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.Grant]]("moltspeak/consents", nil), func(page owner.List[moltspeak.Grant]) {
 		rows := [][]string{{"CONSENT", "AGENT", "SCOPE", "LIMITS", "PURPOSE", "UNTIL", "STATE"}}
 		for _, g := range page.Items {
 			state := "live"
@@ -312,5 +313,5 @@ type moltspeakConsentRevokeCmd struct {
 }
 
 func (c *moltspeakConsentRevokeCmd) Run(ctx context.Context, a *app) error {
-	return a.moltspeakDone(ctx, call{http.MethodDelete, "moltspeak/consents/" + url.PathEscape(c.Consent), nil, nil}, "%s: revoked", c.Consent)
+	return a.moltspeakDone(ctx, http.MethodDelete, "moltspeak/consents/"+url.PathEscape(c.Consent), "%s: revoked", c.Consent)
 }

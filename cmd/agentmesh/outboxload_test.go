@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -90,7 +91,7 @@ type loadNode struct {
 	data   string
 	args   []string
 	server *served
-	owner  *owner
+	owner  *ownerClient
 }
 
 func (n *loadNode) kill() {
@@ -153,7 +154,7 @@ func loadConversation(conv int) string { return fmt.Sprintf("conv_load_%02d", co
 // write gives the sender what it does not have yet, until ctx ends or the sender is gone.
 func (l *outboxLoad) write(ctx context.Context, writers *sync.WaitGroup) {
 	const atOnce = 4
-	to, owner := l.receiver.server.where.AgentID, l.sender.owner
+	to, api := l.receiver.server.where.AgentID, l.sender.owner
 	for worker := range atOnce {
 		writers.Go(func() {
 			for seq := range loadEach {
@@ -161,7 +162,7 @@ func (l *outboxLoad) write(ctx context.Context, writers *sync.WaitGroup) {
 					if l.next[conv] > seq {
 						continue
 					}
-					_, err := owner.call(ctx, "POST", "send", nil, map[string]any{
+					_, err := api.call(ctx, "POST", "send", nil, map[string]any{
 						"to": to, "conversation": loadConversation(conv), "intent": wire.Deliver,
 						"payload": map[string]any{"action": "deliver", "message": map[string]string{"body": strconv.Itoa(seq)}},
 					})
@@ -198,7 +199,7 @@ func (l *outboxLoad) recount(ctx context.Context) {
 func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, direction string) []string {
 	l.t.Helper()
 	var texts []string
-	err := n.owner.conversation(ctx, loadConversation(conv), "", func(page conversation, _ json.RawMessage) error {
+	err := n.owner.conversation(ctx, loadConversation(conv), "", func(page owner.Transcript, _ json.RawMessage) error {
 		for _, e := range page.Transcript {
 			v, err := wire.ParseObject(e.Message)
 			if err != nil {
@@ -237,7 +238,7 @@ func (l *outboxLoad) waiting(ctx context.Context) int {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	s, err := decode[statusAnswer](raw)
+	s, err := decode[owner.Status](raw)
 	if err != nil {
 		l.t.Fatal(err)
 	}

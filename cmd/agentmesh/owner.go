@@ -1,28 +1,26 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// owner is the owner API: of the serve that runs on the data directory, else of the same handlers in this process.
-type owner struct {
-	http  *http.Client
+// ownerClient is the owner API: of the serve that runs on the data directory, or of the same handlers in this process.
+type ownerClient struct {
+	owner.Client
 	close func() error
-	here  *process // the process behind it where that is this one
+	here  *process // the process behind it if that is this one
 	home  home
 	quiet bool // it is another process, and has not answered yet
 }
@@ -32,7 +30,7 @@ const ownerPatience = 10 * time.Second
 
 // awaitAnswer returns an error if the running process has the owner's socket and does not answer. Calls themselves are
 // not bounded: one may wait for a peer, or for the owner.
-func (o *owner) awaitAnswer(ctx context.Context) error {
+func (o *ownerClient) awaitAnswer(ctx context.Context) error {
 	if !o.quiet {
 		return nil
 	}
@@ -42,7 +40,7 @@ func (o *owner) awaitAnswer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask the running agentmesh: %w", err)
 	}
-	resp, err := o.http.Do(req)
+	resp, err := o.HTTP.Do(req)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return failHint(exitUnavailable, fmt.Errorf("%s has the data directory %s and has not answered for %s", o.home.user(), o.home.dir, ownerPatience),
 			"look at its log, and stop it if it hangs")
@@ -54,12 +52,9 @@ func (o *owner) awaitAnswer(ctx context.Context) error {
 	return resp.Body.Close()
 }
 
-// maxOwnerAnswer bounds an answer of the owner API; a backup is streamed past it.
-const maxOwnerAnswer = 64 << 20
-
 // owner finds the owner API. Where another process has the data directory it waits for that to answer, or to let go.
 // The caller closes it.
-func (a *app) owner(ctx context.Context) (*owner, error) {
+func (a *app) owner(ctx context.Context) (*ownerClient, error) {
 	dir, err := a.dataDir()
 	if err != nil {
 		return nil, err
@@ -81,7 +76,7 @@ func (a *app) owner(ctx context.Context) (*owner, error) {
 	case !h.initialised():
 		cfg.Roles = []string{roleDirectory} // a directory alone ran here
 	}
-	var o *owner
+	var o *ownerClient
 	err = a.untilFree(ctx, h, commandWait, func() (done bool, err error) {
 		if o = running(ctx, dir); o == nil { // a serve that starts has the database before it answers
 			o, err = a.inProcess(ctx, cfg)
@@ -92,7 +87,7 @@ func (a *app) owner(ctx context.Context) (*owner, error) {
 }
 
 // running returns the owner API of the serve that has the directory, nil where none answers.
-func running(ctx context.Context, dir string) *owner {
+func running(ctx context.Context, dir string) *ownerClient {
 	socket, err := httpapi.OwnerSocket(dir)
 	if err != nil {
 		return nil
@@ -107,16 +102,16 @@ func running(ctx context.Context, dir string) *owner {
 	}
 	conn.Close()
 	transport := &http.Transport{DialContext: dial}
-	return &owner{
-		home:  home{dir},
-		quiet: true,
-		http:  &http.Client{Transport: transport},
-		close: func() error { transport.CloseIdleConnections(); return nil },
+	return &ownerClient{
+		home:   home{dir},
+		quiet:  true,
+		Client: owner.Client{HTTP: &http.Client{Transport: transport}, Door: "cli"},
+		close:  func() error { transport.CloseIdleConnections(); return nil },
 	}
 }
 
 // inProcess opens the data directory and answers the owner API from here, as serve would.
-func (a *app) inProcess(ctx context.Context, cfg Config) (*owner, error) {
+func (a *app) inProcess(ctx context.Context, cfg Config) (*ownerClient, error) {
 	p, err := a.open(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -128,88 +123,48 @@ func (a *app) inProcess(ctx context.Context, cfg Config) (*owner, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	return &owner{
-		http:  &http.Client{Transport: client.InProcess(p.owner.Handler())},
-		close: p.Close,
-		here:  p,
-		home:  p.home,
+	return &ownerClient{
+		Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.Handler())}, Door: "cli"},
+		close:  p.Close,
+		here:   p,
+		home:   p.home,
 	}, nil
 }
 
-// do makes one call and returns the answer, which the caller closes. A refusal is a *[wire.Error].
-func (o *owner) do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
+// do makes one call and returns the answer, which the caller closes. Its errors carry an exit code.
+func (o *ownerClient) do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	if err := o.awaitAnswer(ctx); err != nil {
 		return nil, err
 	}
-	target := "http://localhost/owner/" + path
-	if len(query) > 0 {
-		target += "?" + query.Encode()
-	}
-	var content io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return nil, fmt.Errorf("encode request: %w", err)
-		}
-		content = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, target, content)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set(node.DoorHeader, "cli")
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := o.http.Do(req)
-	if err != nil {
-		return nil, fail(exitUnavailable, fmt.Errorf("ask the running agentmesh: %w", err))
-	}
-	if resp.StatusCode < 300 {
-		return resp, nil
-	}
-	err = refusal(resp)
-	if errors.Is(err, errNotServed) && o.here != nil && o.here.node == nil {
-		return nil, noAgent(o.home.dir)
-	}
-	return nil, err
+	resp, err := o.Do(ctx, method, path, query, body)
+	return resp, o.explain(err)
 }
 
-var errNotServed = errors.New("the running agentmesh does not serve this")
+// call makes one call and returns the JSON of the answer, empty if it has none.
+func (o *ownerClient) call(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
+	if err := o.awaitAnswer(ctx); err != nil {
+		return nil, err
+	}
+	raw, err := o.Raw(ctx, method, path, query, body)
+	return raw, o.explain(err)
+}
 
-// refusal reads what the owner API said instead of an answer.
-func refusal(resp *http.Response) error {
-	data, err := client.ReadAll(resp, maxOwnerAnswer)
-	if err != nil {
-		return fail(exitUnavailable, fmt.Errorf("read the refusal: %w", err))
-	}
-	v, err := wire.Parse(data)
-	if err != nil {
-		return fail(exitUnavailable, fmt.Errorf("the running agentmesh answered %s", resp.Status))
-	}
-	e, ok := wire.ParseError(resp.StatusCode, v)
+// explain gives an error of the owner API its exit code and says what to do.
+func (o *ownerClient) explain(err error) error {
+	e, refused := errors.AsType[*wire.Error](err)
 	switch {
-	case !ok:
-		return fail(exitUnavailable, fmt.Errorf("the running agentmesh answered %s", resp.Status))
-	case e.Status == http.StatusNotFound && e.Message == wire.ErrRoute.Message:
-		return failHint(exitUnavailable, errNotServed, "its configuration may lack the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve: docs/config.md")
+	case err == nil:
+		return nil
+	case errors.Is(err, owner.ErrNotServed) && o.here != nil && o.here.node == nil:
+		return noAgent(o.home.dir)
+	case errors.Is(err, owner.ErrNotServed):
+		return failHint(exitUnavailable, err, "its configuration may lack the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve: docs/config.md")
+	case !refused:
+		return fail(exitUnavailable, err)
 	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:
 		return failHint(exitCode(e), errors.New(e.Message), "find agents with: agentmesh discover, or take a card that you were given with: agentmesh peers add")
 	}
 	return fail(exitCode(e), errors.New(e.Message))
-}
-
-// call makes one call and returns the JSON of the answer, nil where it has none.
-func (o *owner) call(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
-	resp, err := o.do(ctx, method, path, query, body)
-	if err != nil {
-		return nil, err
-	}
-	data, err := client.ReadAll(resp, maxOwnerAnswer)
-	if err != nil {
-		return nil, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
-	}
-	return data, nil
 }
 
 // decode reads an answer of the owner API into the parts that a command shows.
@@ -221,21 +176,36 @@ func decode[T any](raw json.RawMessage) (T, error) {
 	return v, nil
 }
 
-// ask makes one call to the owner API and shows the answer: as it came with asJSON, else with show.
-func ask[T any](ctx context.Context, a *app, asJSON bool, c call, show func(T)) error {
+// ask makes one call to the owner API and shows the answer: as it came with asJSON, or else with show.
+func ask[T any](ctx context.Context, a *app, asJSON bool, c owner.Call[T], show func(T)) error {
 	_, err := answer(ctx, a, asJSON, c, show)
 	return err
 }
 
 // answer is [ask] for a command that also wants to know what the answer was.
-func answer[T any](ctx context.Context, a *app, asJSON bool, c call, show func(T)) (T, error) {
+func answer[T any](ctx context.Context, a *app, asJSON bool, c owner.Call[T], show func(T)) (T, error) {
 	o, err := a.owner(ctx)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	raw, err := o.call(ctx, c.method, c.path, c.query, c.body)
+	raw, err := raw(ctx, o, c)
 	return present(a, asJSON, raw, errors.Join(err, o.close()), show)
+}
+
+// raw makes a call and returns its answer as it came.
+func raw[T any](ctx context.Context, o *ownerClient, c owner.Call[T]) (json.RawMessage, error) {
+	return o.call(ctx, c.Method, c.Path, c.Query, c.Body)
+}
+
+// fetch makes a call and returns its answer.
+func fetch[T any](ctx context.Context, o *ownerClient, c owner.Call[T]) (T, error) {
+	raw, err := raw(ctx, o, c)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return decode[T](raw)
 }
 
 // present shows an answer of the owner API.
@@ -255,20 +225,13 @@ func present[T any](a *app, asJSON bool, raw json.RawMessage, err error, show fu
 	return v, nil
 }
 
-// call is one question to the owner API.
-type call struct {
-	method string
-	path   string // below /owner/, escaped
-	query  url.Values
-	body   any
+// get and post make calls of operations that have no endpoint, because their services define none.
+func get[T any](path string, query url.Values) owner.Call[T] {
+	return owner.Call[T]{Method: http.MethodGet, Path: path, Query: query}
 }
 
-func get(path string, query url.Values) call { return call{http.MethodGet, path, query, nil} }
-func post(path string, body any) call        { return call{http.MethodPost, path, nil, body} }
-
-// items is a page of a list.
-type items[T any] struct {
-	Items []T `json:"items"`
+func post[T any](path string, body any) owner.Call[T] {
+	return owner.Call[T]{Method: http.MethodPost, Path: path, Body: body}
 }
 
 // params makes query parameters of pairs, leaving out empty values.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // silent is a process that takes connections and never answers.
@@ -19,7 +21,7 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestCommandGivesUpOnASilentServe: a command waited for ever for a process that hangs.
 func TestCommandGivesUpOnASilentServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &owner{http: &http.Client{Transport: silent{}}, home: home{"data"}, quiet: true}
+		o := &ownerClient{Client: owner.Client{HTTP: &http.Client{Transport: silent{}}}, home: home{"data"}, quiet: true}
 		began := time.Now()
 		_, err := o.call(t.Context(), http.MethodGet, "status", nil, nil)
 		if err == nil || !strings.Contains(err.Error(), "has not answered for 10s") || exitCode(err) != exitUnavailable {

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -31,7 +32,7 @@ type recordedCall struct {
 	method, path, body string
 	from               string // the message, as "conversation intent payload", that a stranger posts before the call
 	save               string // name=regular expression: what later calls use as {name}
-	read               string // "first": the answer counts up to its first event; "none": only its status counts
+	read               string // how far the answer of a stream is read: up to this text; "none": only the status counts
 	answer             string
 }
 
@@ -150,7 +151,7 @@ func (r *ownerReplay) call(c recordedCall) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	req.Header.Set(node.DoorHeader, "cli")
+	req.Header.Set(owner.DoorHeader, "cli")
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -161,11 +162,13 @@ func (r *ownerReplay) call(c recordedCall) string {
 	defer resp.Body.Close()
 	var answer []byte
 	switch {
-	case c.read == "first" && resp.StatusCode < 300:
-		answer = make([]byte, 4<<10)
-		n, err := resp.Body.Read(answer)
-		if answer = answer[:n]; err != nil {
-			r.t.Fatalf("%s %s: %v", c.method, path, err)
+	case c.read != "" && c.read != "none":
+		for !strings.Contains(string(answer), c.read) {
+			part := make([]byte, 4<<10)
+			n, err := resp.Body.Read(part)
+			if answer = append(answer, part[:n]...); err != nil {
+				r.t.Fatalf("%s %s: %v after %s", c.method, path, err, answer)
+			}
 		}
 	default:
 		if answer, err = io.ReadAll(resp.Body); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner/web"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -21,7 +22,7 @@ type pageCmd struct {
 }
 
 func (c *pageCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("sign-in", nil), func(in httpapi.SignIn) {
+	return ask(ctx, a, c.JSON, post[httpapi.SignIn]("sign-in", nil), func(in httpapi.SignIn) {
 		a.print("%slogin#%s", in.URL, in.Code)
 		a.note("open it in a browser on this machine and sign in")
 		a.note("or open %s and type the code %s, which is good once, until %s", in.URL, in.Code, in.Expires.Local().Format("15:04:05"))
@@ -38,7 +39,7 @@ type pageService interface {
 func (p *process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
-		p.node.MountPage(pages)
+		web.Mount(pages, p.node.OwnerAPI(), p.log)
 	} else { // a directory alone has no owner's agent to show
 		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
 	}

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"net/url"
 	"strings"
-	"time"
 
-	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type peersCmd struct {
@@ -24,35 +22,24 @@ type peersListCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// peer is what the commands show of one.
-type peer struct {
-	ID       string    `json:"id"`
-	Aliases  []string  `json:"aliases"`
-	Standing string    `json:"standing"`
-	Since    time.Time `json:"since"`
-	Key      string    `json:"fingerprint"`
-	Given    bool      `json:"given"`
-	Unproven bool      `json:"unproven"`
-}
-
 func (c *peersListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get("peers", nil), func(page items[peer]) {
+	return ask(ctx, a, c.JSON, owner.ListPeers.Call(), func(page owner.List[owner.Peer]) {
 		rows := [][]string{{"AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}}
 		for _, p := range page.Items {
-			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(p.Standing), when(p.Since), p.pin()})
+			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), when(p.Since), pinOf(p)})
 		}
 		a.list(rows, "you said nothing about other agents yet")
 	})
 }
 
-// pin tells how long the key of the peer is remembered, for good because of what the owner did or as long as there is
+// pinOf tells how long the key of the peer is remembered, for good because of what the owner did or as long as there is
 // room, and whether the agent id leads to it.
-func (p peer) pin() string {
+func pinOf(p owner.Peer) string {
 	text := "-"
 	switch {
 	case p.Given:
 		text = "kept"
-	case p.Key != "":
+	case p.Fingerprint != "":
 		text = "seen"
 	}
 	if p.Unproven {
@@ -75,49 +62,32 @@ type peersAddCmd struct {
 }
 
 func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
-	body := struct {
-		Card  *wire.Value `json:"card,omitempty"`
-		URL   string      `json:"url,omitempty"`
-		Alias string      `json:"alias,omitempty"`
-	}{Alias: c.Alias}
+	in := owner.NewPeer{Alias: c.Alias}
 	if strings.HasPrefix(c.Card, "http://") || strings.HasPrefix(c.Card, "https://") {
-		body.URL = c.Card
+		in.URL = c.Card
 	} else {
 		card, err := a.readObject(c.Card)
 		if err != nil {
 			return err
 		}
-		body.Card = &card
+		in.Card = card
 	}
-	return ask(ctx, a, c.JSON, post("peers", body), func(p struct {
-		ID          string `json:"id"`
-		Name        string `json:"name"`
-		Endpoint    string `json:"endpoint"`
-		Fingerprint string `json:"fingerprint"`
-		Unproven    bool   `json:"unproven"`
-	}) {
-		a.table([][]string{{"agent", p.ID}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
+	return ask(ctx, a, c.JSON, owner.AddPeer.With(in), func(p owner.AddedPeer) {
+		a.table([][]string{{"agent", string(p.ID)}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
 		if p.Unproven {
 			a.note("not proven: the id is made of another key, and the card has no key chain from that key to this one; the card counts by your word")
 		}
 	})
 }
 
-// peerChange is one word of the owner about a peer.
-type peerChange struct {
-	Action      string `json:"action"`
-	Alias       string `json:"alias,omitempty"`
-	Fingerprint string `json:"fingerprint,omitempty"`
-}
-
-func (a *app) changePeer(ctx context.Context, asJSON bool, id string, change peerChange) error {
-	return ask(ctx, a, asJSON, post("peers/"+url.PathEscape(id), change), func(p peer) {
-		a.print("%s: %s", clean(p.ID), clean(change.done(p)))
+func (a *app) changePeer(ctx context.Context, asJSON bool, id string, change owner.PeerChange) error {
+	return ask(ctx, a, asJSON, owner.ChangePeer.With(change, id), func(p owner.Peer) {
+		a.print("%s: %s", clean(p.ID), clean(outcomeOf(change, p)))
 	})
 }
 
-// done says what came of it.
-func (c peerChange) done(p peer) string {
+// outcomeOf says what came of a change.
+func outcomeOf(c owner.PeerChange, p owner.Peer) string {
 	switch c.Action {
 	case "alias":
 		return "alias " + c.Alias
@@ -130,7 +100,7 @@ func (c peerChange) done(p peer) string {
 	case "no-write":
 		return "messages to it wait for you"
 	}
-	return p.Standing
+	return string(p.Standing)
 }
 
 // agentArg is the argument of commands about one agent.
@@ -142,13 +112,13 @@ type agentArg struct {
 type peersAllowCmd struct{ agentArg }
 
 func (c *peersAllowCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: "allow"})
+	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "allow"})
 }
 
 type peersBlockCmd struct{ agentArg }
 
 func (c *peersBlockCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: "block"})
+	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "block"})
 }
 
 type peersWriteCmd struct {
@@ -161,13 +131,13 @@ func (c *peersWriteCmd) Run(ctx context.Context, a *app) error {
 	if c.Ask {
 		action = "no-write"
 	}
-	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: action})
+	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: action})
 }
 
 type peersForgetCmd struct{ agentArg }
 
 func (c *peersForgetCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: "forget"})
+	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "forget"})
 }
 
 type peersAliasCmd struct {
@@ -176,7 +146,7 @@ type peersAliasCmd struct {
 }
 
 func (c *peersAliasCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: "alias", Alias: c.Name})
+	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "alias", Alias: c.Name})
 }
 
 type peersRepinCmd struct {
@@ -185,5 +155,5 @@ type peersRepinCmd struct {
 }
 
 func (c *peersRepinCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, peerChange{Action: "repin", Fingerprint: c.Fingerprint})
+	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "repin", Fingerprint: c.Fingerprint})
 }

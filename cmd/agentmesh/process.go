@@ -25,6 +25,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -168,7 +169,7 @@ func (p *process) assemble(ctx context.Context, base string) error {
 	}
 	if p.node == nil { // else the node did
 		p.store.OnCommit(p.notices.Committed)
-		node.MountAudit(p.owner.Group(), p.audit)
+		owner.Mount(p.owner.Group(), owner.AuditOperations(p.audit)...)
 		p.mountStatus(p.owner.Group())
 	}
 	return p.addBridges()
@@ -250,7 +251,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 		return fail(exitConfig, fmt.Errorf("start the node: %w", err))
 	}
 	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
-	p.node.MountOwner(p.owner.Group())
+	owner.Mount(p.owner.Group(), p.node.OwnerAPI().Operations()...)
 	if p.registry != nil {
 		p.registry.OnMail(func(to wire.AgentID) {
 			if to == p.node.ID() {

@@ -2,7 +2,8 @@ package main
 
 import (
 	"context"
-	"time"
+
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // The directories that these commands mean are the configured ones; --directory narrows them to one.
@@ -16,17 +17,6 @@ type withdrawCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// directoryResult is what became of a call to one directory.
-type directoryResult struct {
-	Directory string    `json:"directory"`
-	AgentID   string    `json:"agent_id"`
-	State     string    `json:"state"`
-	Expires   time.Time `json:"expires_at"`
-	Error     string    `json:"error"`
-	Hint      string    `json:"hint"`
-	Refused   bool      `json:"refused"`
-}
-
 // oneDirectory is the directory that the user named, "" for all.
 func (g Globals) oneDirectory() string {
 	if len(g.Directory) == 1 {
@@ -35,28 +25,19 @@ func (g Globals) oneDirectory() string {
 	return ""
 }
 
-type directoryBody struct {
-	Directory string `json:"directory,omitempty"`
-}
-
-type registerBody struct {
-	directoryBody
-	Adopt bool `json:"adopt,omitempty"`
-}
-
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.atDirectories(ctx, c.JSON, post("register", registerBody{directoryBody{a.globals.oneDirectory()}, c.Adopt}))
+	return a.atDirectories(ctx, c.JSON, owner.RegisterCard.With(owner.Register{Directory: a.globals.oneDirectory(), Adopt: c.Adopt}))
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.atDirectories(ctx, c.JSON, post("withdraw", directoryBody{a.globals.oneDirectory()}))
+	return a.atDirectories(ctx, c.JSON, owner.WithdrawCard.With(owner.Withdraw{Directory: a.globals.oneDirectory()}))
 }
 
 // atDirectories makes a call that has one result per directory. It fails when any of them failed.
-func (a *app) atDirectories(ctx context.Context, asJSON bool, c call) error {
-	show := func(page items[directoryResult]) {
+func (a *app) atDirectories(ctx context.Context, asJSON bool, c owner.Call[owner.List[owner.Listing]]) error {
+	show := func(page owner.List[owner.Listing]) {
 		for _, r := range page.Items {
-			line := r.Directory + ": " + r.State
+			line := r.Directory + ": " + string(r.State)
 			if !r.Expires.IsZero() {
 				line += ", expires " + when(r.Expires)
 			}

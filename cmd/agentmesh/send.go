@@ -5,23 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // sendWait is how long a command waits for an answer: the time a peer has for it, and some for the way (AM-32).
 const sendWait = 40
 
-// sending is a call that sends a message and can wait for what comes of it.
-type sending struct {
-	path string
-	body func(waitSeconds int) any
-}
+// sending makes a call that sends a message and waits so many seconds for what comes of it.
+type sending func(waitSeconds int) owner.Call[owner.Sent]
 
 // content is what a message says, as flags and arguments of send and reply.
 type content struct {
@@ -92,12 +87,12 @@ func examplePayload(intent wire.Intent, answers bool) string {
 }
 
 // seal is the choice as the owner API takes it.
-func (c *content) seal() string {
+func (c *content) seal() owner.SealChoice {
 	switch {
 	case c.Seal:
-		return string(node.Sealed)
+		return owner.Sealed
 	case c.Open:
-		return string(node.Unsealed)
+		return owner.Unsealed
 	}
 	return ""
 }
@@ -117,16 +112,12 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 	if c.Intent == "" {
 		c.Intent = string(wire.Deliver)
 	}
-	return a.send(ctx, c.content, sending{"send", func(wait int) any {
-		return struct {
-			To           string     `json:"to"`
-			Conversation string     `json:"conversation,omitempty"`
-			Intent       string     `json:"intent"`
-			Payload      wire.Value `json:"payload"`
-			Seal         string     `json:"seal,omitempty"`
-			WaitSeconds  int        `json:"wait_seconds"`
-		}{c.To, c.Conversation, c.Intent, payload, c.seal(), wait}
-	}})
+	return a.send(ctx, c.content, func(wait int) owner.Call[owner.Sent] {
+		return owner.SendMessage.With(owner.NewMessage{
+			To: c.To, Conversation: wire.ConversationID(c.Conversation), Intent: wire.Intent(c.Intent), Payload: payload,
+			Seal: c.seal(), WaitSeconds: wait,
+		})
+	})
 }
 
 type replyCmd struct {
@@ -146,31 +137,12 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 	if strings.HasPrefix(conversation, "in_") {
 		conversation, item = "", conversation
 	}
-	return a.send(ctx, c.content, sending{"reply", func(wait int) any {
-		return struct {
-			Conversation string     `json:"conversation,omitempty"`
-			Item         string     `json:"item,omitempty"`
-			Peer         string     `json:"peer,omitempty"`
-			Intent       string     `json:"intent,omitempty"`
-			Payload      wire.Value `json:"payload"`
-			Seal         string     `json:"seal,omitempty"`
-			WaitSeconds  int        `json:"wait_seconds"`
-		}{conversation, item, c.Peer, c.Intent, payload, c.seal(), wait}
-	}})
-}
-
-// sent is what the commands show of a sending.
-type sent struct {
-	MessageID    string          `json:"message_id"`
-	Conversation string          `json:"conversation_id"`
-	State        string          `json:"state"` // queued, delivered, reply_unverified, failed, unknown, held
-	Reply        json.RawMessage `json:"reply"`
-	Error        *struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
-	Hint string `json:"hint"`
-	Ask  string `json:"ask"`
+	return a.send(ctx, c.content, func(wait int) owner.Call[owner.Sent] {
+		return owner.Reply.With(owner.NewReply{
+			Conversation: conversation, Item: item, Peer: c.Peer, Intent: wire.Intent(c.Intent), Payload: payload,
+			Seal: c.seal(), WaitSeconds: wait,
+		})
+	})
 }
 
 // send makes a call that sends a message, and shows what became of it. Where no serve runs this process makes the
@@ -191,68 +163,60 @@ func (a *app) send(ctx context.Context, c content, s sending) error {
 	if wait {
 		seconds = sendWait
 	}
-	raw, err := o.call(ctx, http.MethodPost, s.path, nil, s.body(seconds))
+	answer, err := raw(ctx, o, s(seconds))
 	if err == nil && c.Approve {
-		raw, err = a.approveSent(ctx, o, raw, seconds)
+		answer, err = a.approveSent(ctx, o, answer, seconds)
 	}
 	stop()
-	result, err := present(a, c.JSON, raw, errors.Join(err, o.close()), a.showSent)
+	result, err := present(a, c.JSON, answer, errors.Join(err, o.close()), a.showSent)
 	if err != nil {
 		return err
 	}
-	return result.outcome(asked)
+	return outcome(result, asked)
 }
 
 // approveSent shows what waits and approves exactly that, by its hash, and waits up to seconds for what becomes of it.
 // What does not wait is left alone.
-func (a *app) approveSent(ctx context.Context, o *owner, raw json.RawMessage, seconds int) (json.RawMessage, error) {
-	held, err := decode[sent](raw)
-	if err != nil || held.State != "held" || held.Ask == "" {
-		return raw, err
+func (a *app) approveSent(ctx context.Context, o *ownerClient, answer json.RawMessage, seconds int) (json.RawMessage, error) {
+	held, err := decode[owner.Sent](answer)
+	if err != nil || held.State != owner.SendHeld || held.Ask == "" {
+		return answer, err
 	}
-	path := "approvals/" + url.PathEscape(held.Ask)
-	shown, err := o.call(ctx, http.MethodGet, path, nil, nil)
+	k, err := fetch(ctx, o, owner.ShowApproval.Call(held.Ask))
 	if err != nil {
 		return nil, err
 	}
-	k, err := decode[acl.Ask](shown)
-	if err != nil {
-		return nil, err
-	}
-	if k.Rule == node.RuleUnproven {
+	if k.Rule == owner.RuleUnproven {
 		a.note("not approved by --approve: who the recipient is must be decided first")
-		return raw, nil
+		return answer, nil
 	}
 	for line := range strings.Lines(cleanJSON(k.Body)) {
 		a.note("%s", strings.TrimRight(line, "\n"))
 	}
-	decided, err := o.call(ctx, http.MethodPost, path, nil, decision{acl.Approve, k.Hash, "cli", seconds})
+	decision := owner.Decision{Choice: acl.Approve, Hash: k.Hash, By: "cli", WaitSeconds: seconds}
+	decided, err := raw(ctx, o, owner.DecideApproval.With(decision, held.Ask))
 	if err != nil {
 		return nil, err
 	}
 	a.note("approved by you: %s", clean(k.Hash))
-	answer, err := decode[struct {
+	sent, err := decode[struct {
 		Sent json.RawMessage `json:"sent"`
 	}](decided)
-	return answer.Sent, err
+	return sent.Sent, err
 }
 
-func (a *app) showSent(s sent) {
+func (a *app) showSent(s owner.Sent) {
 	if s.MessageID != "" {
-		a.print("%s %s in %s", s.State, clean(s.MessageID), clean(s.Conversation))
+		a.print("%s %s in %s", s.State, clean(string(s.MessageID)), clean(string(s.Conversation)))
 	} else { // an answer to a task of a bridge is no message
 		a.print("%s", s.State)
 	}
-	if len(s.Reply) > 0 && string(s.Reply) != "null" {
-		a.print("reply: %s", payloadLine(s.Reply))
+	if s.ReplyTree.Kind() == wire.Object {
+		a.print("reply: %s", payloadLine(s.ReplyTree.JSON()))
 	}
-	if s.Error != nil {
-		text := s.Error.Message
-		if s.Error.Code != "" {
-			text = s.Error.Code + ": " + text
-		}
-		a.note("%s", clean(text))
-		if s.State == "queued" {
+	if s.Err != nil {
+		a.note("%s", clean(s.Err.String()))
+		if s.State == owner.SendQueued {
 			a.hint("it stays in the outbox; agentmesh serve goes on trying")
 		}
 	}
@@ -263,15 +227,15 @@ func (a *app) showSent(s sent) {
 
 // outcome is the exit code of a sending. A message that is still queued is what was asked for, unless the user wanted
 // to wait for its answer.
-func (s sent) outcome(waited bool) error {
+func outcome(s owner.Sent, waited bool) error {
 	switch s.State {
-	case "queued":
+	case owner.SendQueued:
 		if waited {
 			return quietly(exitTryAgain)
 		}
-	case "failed", "reply_unverified":
+	case owner.SendFailed, owner.SendUnverified:
 		return quietly(exitNo)
-	case "unknown":
+	case owner.SendUnknown:
 		return quietly(exitUnavailable)
 	}
 	return nil

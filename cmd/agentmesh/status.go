@@ -2,50 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
-	"time"
 
-	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type statusCmd struct {
 	JSON bool `help:"Print the result as JSON."`
-}
-
-// statusAnswer is what the commands read of GET /owner/status. Without a node AgentID is empty, and so is what belongs to
-// it.
-type statusAnswer struct {
-	Roles   []string              `json:"roles"`
-	Profile string                `json:"profile"`
-	URL     string                `json:"url"`
-	Parts   map[string]partStatus `json:"parts"`
-	Clients *httpapi.ClientStatus `json:"clients"` // nil in the local profile
-
-	AgentID     string    `json:"agent_id"`
-	Name        string    `json:"name"`
-	Endpoint    string    `json:"endpoint"`
-	Fingerprint string    `json:"fingerprint"`
-	Paused      bool      `json:"paused"`
-	Started     time.Time `json:"started"`
-	Mode        string    `json:"access_mode"`
-	Outgoing    string    `json:"outgoing_mode"`
-	Directories []struct {
-		Directory string    `json:"directory"`
-		State     string    `json:"state"`
-		Expires   time.Time `json:"expires_at"`
-		Error     string    `json:"error"`
-		Hint      string    `json:"hint"`
-	} `json:"directories"`
-	Inbox     int            `json:"inbox_new"`
-	Approvals int            `json:"approvals_pending"`
-	Outbox    map[string]int `json:"outbox"`
-	Store     string         `json:"store"`
-	Notify    notify.Status  `json:"notify"`
 }
 
 // partStatus is the state of one part of the process.
@@ -63,15 +30,15 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 	if o.here != nil {
 		a.note("no serve runs on this data directory, so nobody can reach it")
 	}
-	raw, err := o.call(ctx, http.MethodGet, "status", nil, nil)
-	s, err := present(a, c.JSON, raw, errors.Join(err, o.close()), a.showStatus)
+	answer, err := raw(ctx, o, owner.ShowStatus.Call())
+	s, err := present(a, c.JSON, answer, errors.Join(err, o.close()), a.showStatus)
 	if err == nil && s.Store != "ok" {
 		return quietly(exitTryAgain) // so that who asks for its health is told
 	}
 	return err
 }
 
-func (a *app) showStatus(s statusAnswer) {
+func (a *app) showStatus(s owner.Status) {
 	state := "takes messages"
 	if s.Paused {
 		state = "paused"
@@ -79,17 +46,17 @@ func (a *app) showStatus(s statusAnswer) {
 	rows := [][]string{{"process", s.Profile + " profile, " + s.URL}, {"store", s.Store}}
 	if s.AgentID != "" {
 		rows = [][]string{
-			{"agent", s.AgentID},
+			{"agent", string(s.AgentID)},
 			{"name", s.Name},
 			{"endpoint", s.Endpoint},
 			{"key", s.Fingerprint},
-			{"state", state + ", access mode " + s.Mode + ", outgoing " + s.Outgoing},
+			{"state", state + ", access mode " + string(s.Mode) + ", outgoing " + string(s.Outgoing)},
 			{"store", s.Store},
 			{"inbox", fmt.Sprintf("%d new", s.Inbox)},
 			{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
 		}
 	}
-	rows = append(rows, partRows(s.Parts)...)
+	rows = append(rows, partRows(partsOf(s))...)
 	if c := s.Clients; c != nil && c.Unknown > 0 {
 		text := fmt.Sprintf("%d requests did not say who their client is, the last one %s: all such clients share one allowance", c.Unknown, when(c.LastUnknown))
 		if c.Proxy {
@@ -113,7 +80,7 @@ func (a *app) showStatus(s statusAnswer) {
 		rows = append(rows, []string{"notify", text})
 	}
 	for _, d := range s.Directories {
-		text := d.Directory + ": " + d.State
+		text := d.Directory + ": " + string(d.State)
 		if !d.Expires.IsZero() {
 			text += ", expires " + when(d.Expires)
 		}
@@ -126,6 +93,15 @@ func (a *app) showStatus(s statusAnswer) {
 		rows = append(rows, []string{"directory", text})
 	}
 	a.table(rows)
+}
+
+// partsOf returns the parts of the process as the commands show them.
+func partsOf(s owner.Status) map[string]partStatus {
+	parts := make(map[string]partStatus)
+	if data, err := json.Marshal(s.Parts); err == nil {
+		_ = json.Unmarshal(data, &parts) // a part that is written in another way is not shown
+	}
+	return parts
 }
 
 // partRows shows the parts of a directory, and every other part that is not well.
@@ -148,7 +124,7 @@ type pauseCmd struct {
 }
 
 func (c *pauseCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("pause", struct{}{}), a.showStatus)
+	return ask(ctx, a, c.JSON, owner.Pause.Call(), a.showStatus)
 }
 
 type resumeCmd struct {
@@ -156,5 +132,5 @@ type resumeCmd struct {
 }
 
 func (c *resumeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post("resume", struct{}{}), a.showStatus)
+	return ask(ctx, a, c.JSON, owner.Resume.Call(), a.showStatus)
 }

@@ -142,7 +142,7 @@ func (p *process) listening(ctx context.Context, address string) string {
 }
 
 // ownCertificate asks the process how it stands with its certificate: outside one sees only that there is none.
-func (d *doctor) ownCertificate(ctx context.Context, o *owner) {
+func (d *doctor) ownCertificate(ctx context.Context, o *ownerClient) {
 	const check = "TLS"
 	raw, err := o.call(ctx, http.MethodGet, "certificate", nil, nil)
 	if err != nil {

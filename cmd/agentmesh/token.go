@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // tokenCmd issues the codes that a directory in mode invite asks for (AM-56).
@@ -17,19 +18,6 @@ type tokenCmd struct {
 	Create tokenCreateCmd `cmd:"" help:"Make a code with which cards can be registered. It is shown once."`
 	List   tokenListCmd   `cmd:"" help:"List the codes that were made."`
 	Revoke tokenRevokeCmd `cmd:"" help:"Make a code useless."`
-}
-
-// inviteCode is what the commands show of a code.
-type inviteCode struct {
-	ID      string    `json:"id"`
-	Code    string    `json:"code"`
-	Label   string    `json:"label"`
-	Created time.Time `json:"created_at"`
-	Expires time.Time `json:"expires_at"`
-	Uses    int       `json:"uses"`
-	Count   int       `json:"used"`
-	Used    time.Time `json:"used_at"`
-	UsedBy  string    `json:"used_by"`
 }
 
 type tokenCreateCmd struct {
@@ -42,7 +30,7 @@ type tokenCreateCmd struct {
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 	order := directory.NewToken{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
-	return ask(ctx, a, c.JSON, post("tokens", order), func(t inviteCode) {
+	return ask(ctx, a, c.JSON, post[directory.IssuedToken]("tokens", order), func(t directory.IssuedToken) {
 		a.print("%s", clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
@@ -70,7 +58,7 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 	}
 	rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
 	for _, raw := range all.Items {
-		t, err := decode[inviteCode](raw)
+		t, err := decode[directory.Token](raw)
 		if err != nil {
 			return err
 		}
@@ -81,8 +69,8 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 }
 
 // tokens reads the codes of all pages.
-func (o *owner) tokens(ctx context.Context) (items[json.RawMessage], error) {
-	all := items[json.RawMessage]{Items: []json.RawMessage{}}
+func (o *ownerClient) tokens(ctx context.Context) (owner.List[json.RawMessage], error) {
+	all := owner.List[json.RawMessage]{Items: []json.RawMessage{}}
 	for after := ""; ; {
 		raw, err := o.call(ctx, http.MethodGet, "tokens", params("after", after), nil)
 		if err != nil {

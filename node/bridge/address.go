@@ -36,6 +36,22 @@ func ParseAddress(s string) (Address, error) {
 	return a, a.Validate()
 }
 
+// Party returns the party at a foreign address for people: its name, or the peer's if it has none, and the network. For
+// an agent of the mesh, which has no such address, it returns the name, or else its id. The text is untrusted.
+func Party(name, address, id string) string {
+	a, err := ParseAddress(address)
+	switch {
+	case err == nil && name == "":
+		name = a.Peer
+		fallthrough
+	case err == nil:
+		return name + " (" + a.Kind + ":" + a.Link + ")"
+	case name == "":
+		return id
+	}
+	return name
+}
+
 // Validate says what is wrong with an address that a bridge made of foreign text.
 func (a Address) Validate() error {
 	switch {

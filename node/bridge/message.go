@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -46,12 +47,7 @@ type Inbound struct {
 }
 
 // UnprovenKey is the key of an agent whose id does not lead to it, as the owner is shown it (AM-2).
-type UnprovenKey struct {
-	Fingerprint string `json:"fingerprint"`
-	PublicKey   string `json:"public_key"`
-	Directory   string `json:"directory,omitempty"` // that shows it
-	Why         string `json:"why"`
-}
+type UnprovenKey = client.UnprovenKey
 
 // The values of [Inbound.Verified].
 const (

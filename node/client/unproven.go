@@ -83,3 +83,11 @@ func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]sto
 	p.Owner = true
 	return []store.Change{p.change(now)}, nil
 }
+
+// UnprovenKey is the key of an agent whose id does not lead to it, as the owner is shown it (AM-2).
+type UnprovenKey struct {
+	Fingerprint string `json:"fingerprint"`
+	PublicKey   string `json:"public_key"`
+	Directory   string `json:"directory,omitempty"` // that shows it
+	Why         string `json:"why"`
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -104,9 +105,9 @@ func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) 
 	edge := httpapi.New(httpapi.Config{Local: true})
 	mem.Mount(edge.Echo(), edge.Addresses())
 	mem.Public = apitest.Check(m.t, edge.Handler())
-	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
-	mem.MountOwner(owner.Group())
-	mem.Owner = owner.Handler()
+	private := httpapi.NewOwner(httpapi.OwnerConfig{})
+	owner.Mount(private.Group(), mem.OwnerAPI().Operations()...)
+	mem.Owner = private.Handler()
 	if l != nil {
 		srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: mem.Public}}
 		srv.Start()

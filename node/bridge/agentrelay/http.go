@@ -64,8 +64,8 @@ func limited(c echo.Context, wait time.Duration) error {
 	return faultOf(c, http.StatusTooManyRequests, codeRate, "too many requests; try again later")
 }
 
-// credentials is the answer to a registration.
-type credentials struct {
+// Credentials is the answer to a registration.
+type Credentials struct {
 	AgentID string `json:"agent_id"`
 	Token   string `json:"token"`
 }
@@ -135,7 +135,7 @@ func (r *Relay) registered(c echo.Context, name string, more ...store.Change) er
 		r.log.Error("register an agent", "err", err)
 		return faultOf(c, http.StatusServiceUnavailable, codeUnavailable, "the relay cannot take the request now")
 	}
-	return httpapi.JSON(c, http.StatusOK, credentials{got, token})
+	return httpapi.JSON(c, http.StatusOK, Credentials{got, token})
 }
 
 // readRegistration returns the id that is asked for: null where there is none (AR-1).

@@ -57,7 +57,7 @@ func (l *link) token(ctx context.Context) (client.Credential, error) {
 	}
 	data, err := os.ReadFile(l.tokenFile())
 	if err == nil {
-		var kept credentials
+		var kept Credentials
 		if err := json.Unmarshal(data, &kept); err != nil || kept.Token == "" {
 			return "", fmt.Errorf("read the token of the link: %w", cmpErr(err))
 		}
@@ -111,8 +111,8 @@ func (l *link) register(ctx context.Context) (client.Credential, error) {
 // errNothing: nobody that speaks ARC answers there.
 var errNothing = errors.New("the relay cannot be reached for the registration")
 
-func (l *link) registerAt(ctx context.Context, at *url.URL) (credentials, error) {
-	var got credentials
+func (l *link) registerAt(ctx context.Context, at *url.URL) (Credentials, error) {
+	var got Credentials
 	body := []byte("{}")
 	if want := l.ownID(); want != "" {
 		body, _ = json.Marshal(struct {

@@ -104,7 +104,7 @@ func (r *Relay) ownerRegister(c echo.Context) error {
 		return ownerError(err)
 	}
 	httpapi.Private(c)
-	return httpapi.JSON(c, http.StatusOK, credentials{id, token})
+	return httpapi.JSON(c, http.StatusOK, Credentials{id, token})
 }
 
 // ownerToken gives an agent a new token; the old one is void at once, and so is the connection made with it.
@@ -116,7 +116,7 @@ func (r *Relay) ownerToken(c echo.Context) error {
 	}
 	r.disconnect(id, codeBadToken, "the token is no longer good")
 	httpapi.Private(c)
-	return httpapi.JSON(c, http.StatusOK, credentials{id, token})
+	return httpapi.JSON(c, http.StatusOK, Credentials{id, token})
 }
 
 // ownerRemove ends an agent. Nobody else gets its id (AR-2).
@@ -129,15 +129,15 @@ func (r *Relay) ownerRemove(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// invite is a code that registers one agent.
-type invite struct {
+// Invite is a code that registers one agent.
+type Invite struct {
 	Code    string    `json:"code"`
 	Expires time.Time `json:"expires_at"`
 }
 
 func (r *Relay) ownerInvite(c echo.Context) error {
 	code := "arc_" + strings.ToLower(rand.Text())
-	out := invite{code, time.Now().Add(inviteFor).UTC()}
+	out := Invite{code, time.Now().Add(inviteFor).UTC()}
 	err := r.cfg.Records.Apply(c.Request().Context(), []store.Change{{
 		Record: store.Record{NS: nsInvites, Key: hashToken(code), Body: []byte("{}"), Expires: out.Expires}, Max: maxInvites,
 	}}, time.Now())

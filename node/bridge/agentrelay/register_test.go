@@ -144,7 +144,7 @@ func TestRegistrationModes(t *testing.T) {
 	if status, _ := s.ask("POST", "/register", `{}`); status != http.StatusForbidden {
 		t.Errorf("without a code: %d, want 403", status)
 	}
-	var made invite
+	var made Invite
 	s.callOwner("POST", "/owner/agentrelay/invites", "", &made)
 	if status, body := s.ask("POST", "/register", `{"agent_id":"alice"}`, wire.HeaderInvite, made.Code); status != http.StatusOK {
 		t.Errorf("with a code: %d %s, want it registered", status, body)
@@ -157,7 +157,7 @@ func TestRegistrationModes(t *testing.T) {
 // The owner gives out tokens, replaces and takes them back.
 func TestOwnerAgents(t *testing.T) {
 	s := newSite(t, RelayConfig{Registration: RegistrationClosed})
-	var made credentials
+	var made Credentials
 	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice","trusted":true}`, &made); status != 200 {
 		t.Fatalf("make a token: %d", status)
 	}
@@ -167,7 +167,7 @@ func TestOwnerAgents(t *testing.T) {
 	if len(list.Items) != 1 || list.Items[0].ID != "alice" || !list.Items[0].Connected || !list.Items[0].Trusted {
 		t.Errorf("agents: %+v", list.Items)
 	}
-	var fresh credentials
+	var fresh Credentials
 	s.callOwner("POST", "/owner/agentrelay/agents/alice/token", "", &fresh)
 	if got := a.closed(); got != codeBadToken {
 		t.Errorf("the connection of the old token ended with %d, want %d", got, codeBadToken)

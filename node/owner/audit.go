@@ -1,0 +1,59 @@
+package owner
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+)
+
+// AuditPage is a page of the audit log, oldest first. The last page also has what rules decided a moment ago, which is
+// not stored yet.
+type AuditPage struct {
+	Items  []acl.AuditEntry `json:"items"`
+	Next   string           `json:"next,omitempty"`
+	Recent []acl.AuditEntry `json:"recent,omitempty"`
+}
+
+// ListAudit lists the audit log. The parameters kind, peer and since narrow it; with them a page may be empty although
+// another one follows.
+var ListAudit = Endpoint[None, AuditPage]{http.MethodGet, "/audit", Read}
+
+// AuditOperations returns the operation of a log, for a process with and without a node.
+func AuditOperations(log *acl.Audit) []Operation {
+	return []Operation{ListAudit.Serve(func(c echo.Context, _ None) (AuditPage, error) {
+		q, err := ReadQuery[string](c)
+		if err != nil {
+			return AuditPage{}, err
+		}
+		f := acl.AuditFilter{Kind: acl.AuditKind(c.QueryParam("kind")), Subject: c.QueryParam("peer")}
+		if s := c.QueryParam("since"); s != "" {
+			if f.Since, err = time.Parse(time.RFC3339, s); err != nil {
+				return AuditPage{}, Fault(http.StatusBadRequest, "since must be a time", "such as 2026-02-21T00:00:00Z")
+			}
+		}
+		after := uint64(0)
+		if q.After != "" {
+			if after, err = strconv.ParseUint(q.After, 10, 64); err != nil {
+				return AuditPage{}, Fault(http.StatusBadRequest, "after must be the number of an entry", "")
+			}
+		}
+		entries, next, err := log.List(c.Request().Context(), f, after, q.Limit, time.Now())
+		if err != nil {
+			return AuditPage{}, err
+		}
+		page := AuditPage{Items: entries}
+		if page.Items == nil {
+			page.Items = []acl.AuditEntry{}
+		}
+		if next > 0 {
+			page.Next = strconv.FormatUint(next, 10)
+		} else {
+			page.Recent = log.Recent(q.Limit)
+		}
+		return page, nil
+	})}
+}

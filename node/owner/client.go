@@ -1,0 +1,126 @@
+package owner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// DoorHeader names the door through which the owner makes a change, for the audit log: "cli", "page". Whoever reaches the
+// owner API is the owner, so it is for the record and proves nothing.
+const DoorHeader = "Agentmesh-Door"
+
+// maxAnswer bounds an answer that is read whole; what streams is read by the caller.
+const maxAnswer = 64 << 20
+
+// ErrNotServed is returned for an operation that the process does not have: a role or a bridge is missing.
+var ErrNotServed = errors.New("the running agentmesh does not serve this")
+
+// ErrNoAnswer is returned if the process cannot be reached, or answers something that is not the owner API's.
+var ErrNoAnswer = errors.New("ask the running agentmesh")
+
+// Client calls the owner API. The zero value of Door is "api".
+type Client struct {
+	HTTP *http.Client // reaches the socket of a process, or the handlers in this one
+	Door string
+}
+
+// Call is one question to the owner API. Out is the type of its answer.
+type Call[Out any] struct {
+	Method string
+	Path   string // below /owner, escaped
+	Query  url.Values
+	Body   any // sent as JSON; nil for none
+}
+
+// Ask returns the call with query parameters.
+func (c Call[Out]) Ask(query url.Values) Call[Out] {
+	c.Query = query
+	return c
+}
+
+// Do makes a call and returns the answer, which the caller closes. A refusal is a *[wire.Error].
+func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
+	target := "http://localhost/owner/" + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	var content io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode request: %w", err)
+		}
+		content = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, content)
+	if err != nil {
+		return nil, err
+	}
+	if c.Door != "" {
+		req.Header.Set(DoorHeader, c.Door)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	if resp.StatusCode >= 300 {
+		return nil, refusal(resp)
+	}
+	return resp, nil
+}
+
+// refusal reads what the owner API said instead of an answer.
+func refusal(resp *http.Response) error {
+	data, err := client.ReadAll(resp, maxAnswer)
+	if err != nil {
+		return fmt.Errorf("%w: read the refusal: %w", ErrNoAnswer, err)
+	}
+	strange := fmt.Errorf("%w: it answered %s", ErrNoAnswer, resp.Status)
+	v, err := wire.Parse(data)
+	if err != nil {
+		return strange
+	}
+	e, ok := wire.ParseError(resp.StatusCode, v)
+	switch {
+	case !ok:
+		return strange
+	case e.Status == http.StatusNotFound && e.Message == wire.ErrRoute.Message:
+		return ErrNotServed
+	}
+	return e
+}
+
+// Raw makes a call and returns the JSON of the answer, empty if there is none.
+func (c *Client) Raw(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
+	resp, err := c.Do(ctx, method, path, query, body)
+	if err != nil {
+		return nil, err
+	}
+	return ReadAnswer(resp)
+}
+
+// ReadAnswer returns the body of an answer, or the refusal that it is.
+func ReadAnswer(resp *http.Response) ([]byte, error) {
+	if resp.StatusCode >= 300 {
+		return nil, refusal(resp)
+	}
+	data, err := client.ReadAll(resp, maxAnswer)
+	if err != nil {
+		return nil, fmt.Errorf("%w: read the answer: %w", ErrNoAnswer, err)
+	}
+	return data, nil
+}
+
+func escape(param string) string { return url.PathEscape(param) }

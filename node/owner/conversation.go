@@ -1,0 +1,162 @@
+package owner
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Conversation is a conversation as the owner sees it, its state judged now.
+type Conversation struct {
+	ID        string              `json:"conversation_id"`
+	Peer      string              `json:"peer"`
+	Principal string              `json:"principal,omitempty"` // if it is not the peer
+	State     conversations.State `json:"state"`
+	Rejected  bool                `json:"rejected,omitempty"`
+	Mine      bool                `json:"opened_by_us"`
+	Sealed    bool                `json:"sealed,omitempty"`
+	Intent    wire.Intent         `json:"intent"`
+	Opened    time.Time           `json:"opened"`
+	Last      time.Time           `json:"last"`
+	Holds     int                 `json:"holds,omitempty"`
+	Proposal  *Proposal           `json:"proposal,omitempty"`
+	Agreement *Agreement          `json:"agreement,omitempty"`
+	Entries   uint64              `json:"entries"`
+	Bytes     int64               `json:"bytes"` // of the messages in the transcript
+	Address   string              `json:"-"`     // of a foreign peer
+}
+
+// Proposal is a proposal that stands and is not agreed.
+type Proposal struct {
+	conversations.Terms
+	By       conversations.Side `json:"by"`
+	Accepted conversations.Side `json:"accepted_by,omitempty"`   // by an accept that does not count yet
+	Selected string             `json:"selected_time,omitempty"` // by that accept, if several times are offered
+}
+
+// Standing is what became of an agreement.
+type Standing string
+
+// The standings of agreements.
+const (
+	StandingAgreed    Standing = "agreed"
+	StandingCancelled Standing = "cancelled"
+	StandingFailed    Standing = "failed" // the conversation failed later: nobody knows what the other side makes of it
+)
+
+// Agreement is what was agreed in a conversation. It holds only if it stands as agreed.
+type Agreement struct {
+	conversations.Agreement
+	Standing Standing `json:"standing"`
+}
+
+// Entry is a transcript entry. Message is what was received or sent, byte for byte; Opened is the payload that was sealed
+// in it.
+type Entry struct {
+	N         uint64          `json:"n"`
+	Direction string          `json:"direction"` // "in" or "out"
+	At        time.Time       `json:"at"`
+	MessageID string          `json:"message_id"`
+	Message   json.RawMessage `json:"message"`
+	Sealed    bool            `json:"sealed,omitempty"`
+	Opened    *wire.Value     `json:"opened,omitempty"`
+	Chain     string          `json:"chain"` // hex
+}
+
+// Transcript is a conversation with a page of its transcript. Next goes into the parameter after of the next request.
+type Transcript struct {
+	Conversation
+	Transcript []Entry `json:"transcript"`
+	Next       uint64  `json:"next,omitempty"`
+}
+
+// ConversationList is a page of conversations. Next goes into the parameter before of the next request.
+type ConversationList struct {
+	Items []Conversation `json:"items"`
+	Next  uint64         `json:"next,omitempty"`
+}
+
+// Close ends a conversation.
+type Close struct {
+	Peer        string `json:"peer,omitempty"` // if two peers use the same conversation id
+	Status      string `json:"status"`         // "completed" or "failed"
+	WaitSeconds int    `json:"wait_seconds"`
+}
+
+// Conversations are the conversations of a node. An id may be a unique beginning; peer may be empty.
+type Conversations interface {
+	ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error)
+	// ReadTranscript returns a page of a transcript: the entries after the one numbered after.
+	ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error)
+	// OpenExport finds a conversation and returns what writes it as a file that proves itself.
+	OpenExport(ctx context.Context, id, peer string, opened bool) (write func(http.ResponseWriter) error, err error)
+	CloseConversation(ctx context.Context, id string, in Close, wait time.Duration) (Sent, error)
+	DeleteConversation(ctx context.Context, id, peer string) error
+}
+
+// The operations of conversations.
+var (
+	ListConversations  = Endpoint[None, ConversationList]{http.MethodGet, "/conversations", Read}
+	ShowConversation   = Endpoint[None, Transcript]{http.MethodGet, "/conversations/:id", Read}
+	ExportConversation = Endpoint[None, None]{http.MethodGet, "/conversations/:id/export", Read}
+	CloseConversation  = Endpoint[Close, Sent]{http.MethodPost, "/conversations/:id/close", Send}
+	DeleteConversation = Endpoint[None, None]{http.MethodDelete, "/conversations/:id", Decide}
+)
+
+// exportTime bounds an export; a conversation holds at most some ten megabytes.
+const exportTime = 5 * time.Minute
+
+func conversationOperations(n Conversations) []Operation {
+	return []Operation{
+		ListConversations.Serve(func(c echo.Context, _ None) (ConversationList, error) {
+			q, err := ReadQuery(c, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired)
+			if err != nil {
+				return ConversationList{}, err
+			}
+			return n.ListConversations(c.Request().Context(), conversations.State(q.State), q.Before, q.Limit)
+		}),
+		ShowConversation.Serve(func(c echo.Context, _ None) (Transcript, error) {
+			var after uint64
+			if s := c.QueryParam("after"); s != "" {
+				var err error
+				if after, err = strconv.ParseUint(s, 10, 64); err != nil {
+					return Transcript{}, Fault(http.StatusBadRequest, "after must be a number", "")
+				}
+			}
+			return n.ReadTranscript(c.Request().Context(), c.Param("id"), c.QueryParam("peer"), after)
+		}),
+		Raw(ExportConversation.Method, ExportConversation.Path, ExportConversation.Right, func(c echo.Context) error {
+			write, err := n.OpenExport(c.Request().Context(), c.Param("id"), c.QueryParam("peer"), c.QueryParam("opened") == "true")
+			if err != nil {
+				return Explain(err)
+			}
+			if err := httpapi.KeepOpen(c, exportTime); err != nil {
+				return err
+			}
+			c.Response().Header().Set("Content-Type", "application/jsonl")
+			c.Response().WriteHeader(http.StatusOK)
+			return write(c.Response())
+		}),
+		CloseConversation.Serve(func(c echo.Context, in Close) (Sent, error) {
+			if in.Status != "completed" && in.Status != "failed" {
+				return Sent{}, Fault(http.StatusBadRequest, "status must be completed or failed", "")
+			}
+			wait, err := waitFor(c, in.WaitSeconds)
+			if err != nil {
+				return Sent{}, err
+			}
+			return n.CloseConversation(c.Request().Context(), c.Param("id"), in, wait)
+		}),
+		DeleteConversation.Serve(func(c echo.Context, _ None) (None, error) {
+			return None{}, n.DeleteConversation(c.Request().Context(), c.Param("id"), c.QueryParam("peer"))
+		}),
+	}
+}

@@ -1,0 +1,90 @@
+package owner
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxBody bounds what the owner sends: a payload, or a card.
+const maxBody = wire.MaxMessage + 4<<10
+
+// Fault returns an error with a text for the owner, who may see more than a stranger, and a hint if there is one.
+func Fault(status int, message, hint string) error {
+	if hint != "" {
+		message += "; " + hint
+	}
+	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: message}
+}
+
+// Explain translates errors of the packages below for the owner. Others are returned as they are.
+func Explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrNotFound):
+		return Fault(http.StatusNotFound, "there is no such entry", "list them first, ids may be shortened to a unique beginning")
+	case errors.Is(err, client.ErrNoKeyChange):
+		return Fault(http.StatusConflict, "there is no such changed key to accept", "see: agentmesh approvals list")
+	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrChoice):
+		return Fault(http.StatusConflict, err.Error(), "")
+	case errors.Is(err, store.ErrConflict):
+		return Fault(http.StatusConflict, "it was changed meanwhile", "look again and repeat")
+	}
+	return err
+}
+
+// doorForm is a name in [DoorHeader].
+var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// Door returns the door of a request, as [DoorHeader] names it.
+func Door(c echo.Context) string { return doorOf(c.Request().Header.Get(DoorHeader)) }
+
+func doorOf(name string) string {
+	if doorForm.MatchString(name) {
+		return name
+	}
+	return "api"
+}
+
+// decode reads a JSON request strictly: a misspelled field must not be ignored where it decides something. An empty body
+// is an empty request.
+func decode(c echo.Context, v any) error {
+	body, err := httpapi.Body(c, maxBody)
+	if err != nil || len(body) == 0 {
+		return err
+	}
+	tree, err := wire.ParseObject(body)
+	if err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	in := json.NewDecoder(bytes.NewReader(tree.JSON()))
+	in.DisallowUnknownFields()
+	if err := in.Decode(v); err != nil {
+		return misfit(err)
+	}
+	return nil
+}
+
+// misfit translates why JSON does not fit a request, without the names of Go types.
+func misfit(err error) error {
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return Fault(http.StatusBadRequest, fmt.Sprintf("%s must not be a %s", e.Field, e.Value), "")
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return Fault(http.StatusBadRequest, "there is no field "+name, "")
+	}
+	return Fault(http.StatusBadRequest, "the request does not fit: "+err.Error(), "")
+}

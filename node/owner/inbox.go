@@ -1,0 +1,120 @@
+package owner
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// ItemState is what became of an inbox item.
+type ItemState string
+
+// The states of inbox items.
+const (
+	ItemNew         ItemState = "new"         // waits for the owner or the owner's agent
+	ItemRead        ItemState = "read"        // acknowledged without a reply
+	ItemRunning     ItemState = "running"     // a hook works on it
+	ItemAnswered    ItemState = "answered"    // a reply is stored
+	ItemHeld        ItemState = "held"        // waits for the owner's decision
+	ItemRejected    ItemState = "rejected"    // the owner, or the agent, refused it
+	ItemWithdrawn   ItemState = "withdrawn"   // its sender took it back while it was held, or the conversation ended
+	ItemExpired     ItemState = "expired"     // the owner did not decide in time
+	ItemFailed      ItemState = "failed"      // the hook failed; the owner may still answer
+	ItemInterrupted ItemState = "interrupted" // a crash came between; the owner decides whether the hook runs again
+)
+
+// ItemStates lists every state of an inbox item.
+func ItemStates() []ItemState {
+	return []ItemState{
+		ItemNew, ItemRead, ItemRunning, ItemAnswered, ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired, ItemFailed, ItemInterrupted,
+	}
+}
+
+// IsUnanswered reports whether the owner, or the owner's agent, may still answer an item in this state.
+func (s ItemState) IsUnanswered() bool {
+	return slices.Contains([]ItemState{ItemNew, ItemRead, ItemFailed, ItemInterrupted, ItemHeld}, s)
+}
+
+// Item is one message in the inbox. Payload, and everything else that a peer wrote, is untrusted text.
+type Item struct {
+	ID    string    `json:"id"`
+	State ItemState `json:"state"`
+	Kind  string    `json:"kind"` // "message", "reply" for a synchronous answer to one of ours, "task" for what a bridge lays there
+
+	Peer         wire.AgentID        `json:"peer"`
+	PeerName     string              `json:"peer_name,omitempty"`
+	Principal    string              `json:"principal,omitempty"` // if it is not the peer
+	Address      string              `json:"address,omitempty"`   // of a foreign peer
+	Conversation wire.ConversationID `json:"conversation_id"`
+	MessageID    wire.MessageID      `json:"message_id"`
+	Intent       wire.Intent         `json:"intent"`
+	Payload      json.RawMessage     `json:"payload"` // canonical form of what was verified
+	Verified     string              `json:"verified"`
+	Trust        string              `json:"trust"`
+	ActionKnown  bool                `json:"action_known"`
+	Sealed       bool                `json:"sealed,omitempty"` // only this node could read it on its way
+
+	At      time.Time `json:"at"`
+	Route   string    `json:"route,omitempty"` // name of the hook that has it
+	Attempt int       `json:"attempt,omitempty"`
+	Pending bool      `json:"pending,omitempty"`  // the sender was told pending_approval
+	Let     bool      `json:"approved,omitempty"` // the owner let it through to the hook
+	Ask     string    `json:"ask,omitempty"`      // what the owner was asked
+	Note    string    `json:"note,omitempty"`     // why it failed; ours, not the peer's
+
+	About string `json:"about,omitempty"` // with a task: its matter, "mess/2026-11-22-001"
+	Turn  string `json:"turn,omitempty"`  // and what is to be done about it, in the bridge's words
+
+	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it takes back
+	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which waited for its answer
+	Woken    time.Time `json:"woken,omitzero"`         // when an agent was woken that answers later
+	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
+
+	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
+	Expires time.Time `json:"expires"`
+}
+
+// Inbox is what was accepted for the owner.
+type Inbox interface {
+	// ListItems lists items in the order of their arrival and waits up to q.Wait for a first one.
+	ListItems(ctx context.Context, q Query) (List[Item], error)
+	// FindItem returns the item with an id or a unique beginning of one.
+	FindItem(ctx context.Context, id string) (Item, error)
+	// Acknowledge marks a new item as read.
+	Acknowledge(ctx context.Context, id string) (Item, error)
+}
+
+// The operations of the inbox.
+var (
+	ListInbox   = Endpoint[None, List[Item]]{http.MethodGet, "/inbox", Read}
+	ShowItem    = Endpoint[None, Item]{http.MethodGet, "/inbox/:id", Read}
+	Acknowledge = Endpoint[None, Item]{http.MethodPost, "/inbox/:id/ack", Read}
+)
+
+func inboxOperations(n Inbox) []Operation {
+	return []Operation{
+		ListInbox.Serve(func(c echo.Context, _ None) (List[Item], error) {
+			q, err := ReadQuery(c, ItemStates()...)
+			if err != nil {
+				return List[Item]{}, err
+			}
+			if err := httpapi.KeepOpen(c, q.Wait+10*time.Second); err != nil {
+				return List[Item]{}, err
+			}
+			return n.ListItems(c.Request().Context(), q)
+		}),
+		ShowItem.Serve(func(c echo.Context, _ None) (Item, error) {
+			return n.FindItem(c.Request().Context(), c.Param("id"))
+		}),
+		Acknowledge.Serve(func(c echo.Context, _ None) (Item, error) {
+			return n.Acknowledge(c.Request().Context(), c.Param("id"))
+		}),
+	}
+}

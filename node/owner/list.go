@@ -1,0 +1,73 @@
+package owner
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// List is a page of a list. Next goes into the parameter after of the next request; it is empty on the last page.
+type List[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"`
+}
+
+// Page returns a page of a list.
+func Page[T any](items []T, next string) List[T] {
+	if items == nil {
+		items = []T{}
+	}
+	return List[T]{Items: items, Next: next}
+}
+
+// Query are the parameters that lists share.
+type Query struct {
+	State, After string
+	Before       uint64
+	Limit        int
+	Wait         time.Duration
+}
+
+// ReadQuery reads the parameters of a list. state must be one of states if there is one.
+func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
+	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Limit: 50}
+	if q.State != "" && !slices.Contains(states, S(q.State)) {
+		return q, Fault(http.StatusBadRequest, "there is no such state", fmt.Sprintf("states are %q", states))
+	}
+	if s := c.QueryParam("limit"); s != "" {
+		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > 1000 {
+			return q, Fault(http.StatusBadRequest, "limit must be 1 to 1000", "")
+		}
+	}
+	if s := c.QueryParam("before"); s != "" {
+		if q.Before, err = strconv.ParseUint(s, 10, 64); err != nil {
+			return q, Fault(http.StatusBadRequest, "before must be a number", "")
+		}
+	}
+	if s := c.QueryParam("wait"); s != "" {
+		seconds, err := strconv.Atoi(s)
+		if err != nil || seconds < 0 || seconds > maxWait {
+			return q, Fault(http.StatusBadRequest, "wait must be 0 to 55 seconds", "")
+		}
+		q.Wait = time.Duration(seconds) * time.Second
+	}
+	return q, nil
+}
+
+// maxWait bounds in seconds how long a request waits for a first delivery, an answer or an item.
+const maxWait = 55
+
+// waitFor returns how long a request waits for an answer, and keeps its connection open for it.
+func waitFor(c echo.Context, seconds int) (time.Duration, error) {
+	if seconds < 0 || seconds > maxWait {
+		return 0, Fault(http.StatusBadRequest, "wait_seconds must be 0 to 55", "")
+	}
+	wait := time.Duration(seconds) * time.Second
+	return wait, httpapi.KeepOpen(c, wait+10*time.Second)
+}

@@ -1,0 +1,117 @@
+package owner
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Listing is how the node stands in one directory (AM-83).
+type Listing struct {
+	Directory  string       `json:"directory"`
+	AgentID    wire.AgentID `json:"agent_id,omitempty"`
+	State      ListingState `json:"state"`
+	Registered time.Time    `json:"registered_at,omitzero"`
+	Expires    time.Time    `json:"expires_at,omitzero"`
+	Next       time.Time    `json:"next,omitzero"` // when the node looks after it again
+	Error      string       `json:"error,omitempty"`
+	Hint       string       `json:"hint,omitempty"`
+	Refused    bool         `json:"refused,omitempty"` // the directory said no, and will again
+}
+
+// ListingState is whether a directory lists the node.
+type ListingState string
+
+// The states of listings.
+const (
+	Registered ListingState = "registered"
+	Pending    ListingState = "pending"   // not yet, or no longer: see Error
+	Withdrawn  ListingState = "withdrawn" // by the owner
+)
+
+// Register names one configured directory, or none for all, in which the node registers or renews its card.
+type Register struct {
+	Directory string `json:"directory,omitempty"`
+	Adopt     bool   `json:"adopt,omitempty"` // the id that the directory gives
+}
+
+// Withdraw names one configured directory, or none for all, that the node leaves.
+type Withdraw struct {
+	Directory string `json:"directory,omitempty"`
+}
+
+// Found is what one directory answered to a search.
+type Found struct {
+	Directory string       `json:"directory"`
+	Listing   wire.Listing `json:"listing"`
+	// Unproven are agents of the page whose id, which is made of a key, does not lead to the key on the card (AM-2).
+	Unproven []wire.AgentID `json:"unproven,omitempty"`
+	Error    string         `json:"error,omitempty"`
+	Hint     string         `json:"hint,omitempty"`
+}
+
+// Listings are the registrations of a node, and the directories that it asks.
+type Listings interface {
+	// Card returns the card that the node publishes.
+	Card() wire.Card
+	// RegisterIn registers the node and writes it into the audit log. What went wrong stands in the listings. by names the
+	// door.
+	RegisterIn(ctx context.Context, in Register, by string) ([]Listing, error)
+	WithdrawFrom(ctx context.Context, in Withdraw, by string) ([]Listing, error)
+	// RotateKey replaces the signing key of the node and tells the directories.
+	RotateKey(ctx context.Context, by string) ([]Listing, error)
+	// Discover asks every configured directory, or the one that is named, for a page of agents (AM-86).
+	Discover(ctx context.Context, directory string, q client.Query) ([]Found, error)
+}
+
+// The operations of listings.
+var (
+	ShowCard     = Endpoint[None, wire.Value]{http.MethodGet, "/card", Read}
+	RegisterCard = Endpoint[Register, List[Listing]]{http.MethodPost, "/register", Decide}
+	WithdrawCard = Endpoint[Withdraw, List[Listing]]{http.MethodPost, "/withdraw", Decide}
+	RotateKey    = Endpoint[None, List[Listing]]{http.MethodPost, "/keys/rotate", Decide}
+	Discover     = Endpoint[None, List[Found]]{http.MethodGet, "/discover", Read}
+)
+
+func listingOperations(n Listings) []Operation {
+	return []Operation{
+		Raw(ShowCard.Method, ShowCard.Path, ShowCard.Right, func(c echo.Context) error { // byte for byte as it is published
+			return httpapi.Raw(c, http.StatusOK, n.Card().Tree.JSON())
+		}),
+		RegisterCard.Serve(func(c echo.Context, in Register) (List[Listing], error) {
+			list, err := n.RegisterIn(c.Request().Context(), in, Door(c))
+			return Page(list, ""), err
+		}),
+		WithdrawCard.Serve(func(c echo.Context, in Withdraw) (List[Listing], error) {
+			list, err := n.WithdrawFrom(c.Request().Context(), in, Door(c))
+			return Page(list, ""), err
+		}),
+		RotateKey.Serve(func(c echo.Context, _ None) (List[Listing], error) {
+			list, err := n.RotateKey(c.Request().Context(), Door(c))
+			return Page(list, ""), err
+		}),
+		Discover.Serve(func(c echo.Context, _ None) (List[Found], error) {
+			params := c.QueryParams()
+			q := client.Query{Capabilities: params["capability"], Text: params.Get("q"), Cursor: params.Get("cursor")}
+			for _, i := range params["intent"] {
+				q.Intents = append(q.Intents, wire.Intent(i))
+			}
+			if s := params.Get("limit"); s != "" {
+				limit, err := strconv.Atoi(s)
+				if err != nil || limit < 1 || limit > 100 {
+					return List[Found]{}, Fault(http.StatusBadRequest, "limit must be 1 to 100", "")
+				}
+				q.Limit = limit
+			}
+			list, err := n.Discover(c.Request().Context(), params.Get("directory"), q)
+			return Page(list, ""), err
+		}),
+	}
+}

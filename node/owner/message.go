@@ -1,0 +1,178 @@
+package owner
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// SealChoice is whether one message is sealed. The empty choice leaves it to the owner's rule.
+type SealChoice string
+
+// The choices.
+const (
+	Sealed   SealChoice = "seal"
+	Unsealed SealChoice = "open" // refused if the owner's rule seals every message
+)
+
+// IsValid reports whether c is a choice or empty.
+func (c SealChoice) IsValid() bool { return c == "" || c == Sealed || c == Unsealed }
+
+// SendState is what became of a message of ours.
+type SendState string
+
+// The states of messages.
+const (
+	SendQueued     SendState = "queued"           // waits for its next attempt
+	SendDelivered  SendState = "delivered"        // the peer, or a relay for it, has it
+	SendUnverified SendState = "reply_unverified" // delivered, but what came back is not the peer's reply (AM-18)
+	SendFailed     SendState = "failed"           // it will not be delivered
+	SendUnknown    SendState = "unknown"          // it may have been delivered, and trying again could do it twice (AM-48)
+	SendHeld       SendState = "held"             // waits for the owner (AM-50)
+)
+
+// Sent is what is known of a message when the call that sends it ends.
+type Sent struct {
+	MessageID    wire.MessageID      `json:"message_id,omitempty"`
+	Conversation wire.ConversationID `json:"conversation_id,omitempty"`
+	State        SendState           `json:"state"`
+	Reply        *wire.Message       `json:"-"`              // verified
+	ReplyTree    wire.Value          `json:"reply,omitzero"` // opened if it came sealed
+	ReplySealed  bool                `json:"reply_sealed,omitempty"`
+	Status       int                 `json:"status,omitempty"` // HTTP, of the newest attempt
+	Err          *SendFailure        `json:"error,omitempty"`
+	Hint         string              `json:"hint,omitempty"` // what the owner can do
+	Ask          string              `json:"ask,omitempty"`  // with SendHeld
+	To           wire.AgentID        `json:"-"`              // the recipient that the owner named
+}
+
+// SendFailure is why the newest attempt failed. Message may hold words of the peer, made printable.
+type SendFailure struct {
+	Code    wire.Code `json:"code,omitempty"`
+	Message string    `json:"message"`
+}
+
+// String returns the failure on a line, "" for nil.
+func (f *SendFailure) String() string {
+	switch {
+	case f == nil:
+		return ""
+	case f.Code == "":
+		return f.Message
+	}
+	return string(f.Code) + ": " + f.Message
+}
+
+// OutboxEntry is a message of ours in the outbox.
+type OutboxEntry struct {
+	ID    string    `json:"id"` // order of ids is order of sending
+	State SendState `json:"state"`
+
+	To           wire.AgentID        `json:"to"`
+	Address      string              `json:"address,omitempty"` // of a foreign peer
+	Conversation wire.ConversationID `json:"conversation_id"`
+	MessageID    wire.MessageID      `json:"message_id"`       // of the bytes that go out now
+	First        wire.MessageID      `json:"first_message_id"` // of the bytes that went out first (AM-48)
+	Intent       wire.Intent         `json:"intent"`
+	Action       string              `json:"action,omitempty"`
+	Via          string              `json:"via,omitempty"`
+
+	Created  time.Time `json:"created"`
+	Signed   time.Time `json:"signed"` // the bytes that go out now
+	Due      time.Time `json:"next_attempt,omitzero"`
+	Attempts int       `json:"attempts"`
+	// InFlight is stored before an attempt begins, so that after a crash the outcome is known to be unknown.
+	InFlight bool `json:"in_flight,omitempty"`
+	// Processed reports that an attempt may have been processed, whatever came back (AM-48).
+	Processed bool `json:"maybe_processed,omitempty"`
+	// Doubtful is Processed for an attempt that was signed again: the first id would no longer find it.
+	Doubtful bool `json:"resend_maybe_processed,omitempty"`
+	// Fetchable reports that the entry was stored as the answer to a message of the peer, which gets it by repeating that
+	// message. The conversation does not fail if the entry cannot be delivered (AM-22).
+	Fetchable bool `json:"fetchable,omitempty"`
+
+	Status int          `json:"status,omitempty"` // HTTP, of the newest attempt
+	Err    *SendFailure `json:"error,omitempty"`
+	Hint   string       `json:"hint,omitempty"`
+	Ended  time.Time    `json:"ended,omitzero"`
+}
+
+// NewMessage starts a conversation with an agent, or goes on in one.
+type NewMessage struct {
+	To           string              `json:"to"` // agent id, alias, or address of a foreign peer
+	Conversation wire.ConversationID `json:"conversation,omitempty"`
+	Intent       wire.Intent         `json:"intent"`
+	Payload      wire.Value          `json:"payload,omitzero"`
+	Seal         SealChoice          `json:"seal,omitempty"`
+	WaitSeconds  int                 `json:"wait_seconds"`
+}
+
+// NewReply answers in a conversation: the newest message that still waits there, if one does. With Item it answers that
+// one, or nothing if somebody else has (two agents may read one inbox).
+type NewReply struct {
+	Conversation string      `json:"conversation,omitempty"`
+	Peer         string      `json:"peer,omitempty"`
+	Item         string      `json:"item,omitempty"`
+	Intent       wire.Intent `json:"intent,omitempty"`
+	Payload      wire.Value  `json:"payload,omitzero"`
+	Seal         SealChoice  `json:"seal,omitempty"`
+	WaitSeconds  int         `json:"wait_seconds"`
+}
+
+// Cancellation takes an agreed event back.
+type Cancellation struct {
+	Event       string `json:"event"` // id, or a unique beginning
+	Reason      string `json:"reason,omitempty"`
+	WaitSeconds int    `json:"wait_seconds"`
+}
+
+// Messages is what the owner sends. Each call waits up to wait for what becomes of the message.
+type Messages interface {
+	Send(ctx context.Context, m NewMessage, wait time.Duration) (Sent, error)
+	Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error)
+	CancelEvent(ctx context.Context, m Cancellation, wait time.Duration) (Sent, error)
+	// ListOutbox lists what is sent, in the order of sending.
+	ListOutbox(ctx context.Context, state SendState, after string, limit int) (List[OutboxEntry], error)
+}
+
+// The operations of messages.
+var (
+	SendMessage = Endpoint[NewMessage, Sent]{http.MethodPost, "/send", Send}
+	Reply       = Endpoint[NewReply, Sent]{http.MethodPost, "/reply", Send}
+	CancelEvent = Endpoint[Cancellation, Sent]{http.MethodPost, "/calendar/cancel", Send}
+	ListOutbox  = Endpoint[None, List[OutboxEntry]]{http.MethodGet, "/outbox", Read}
+)
+
+func messageOperations(n Messages) []Operation {
+	return []Operation{
+		SendMessage.Serve(func(c echo.Context, in NewMessage) (Sent, error) {
+			return sending(c, in, in.WaitSeconds, n.Send)
+		}),
+		Reply.Serve(func(c echo.Context, in NewReply) (Sent, error) {
+			return sending(c, in, in.WaitSeconds, n.Reply)
+		}),
+		CancelEvent.Serve(func(c echo.Context, in Cancellation) (Sent, error) {
+			return sending(c, in, in.WaitSeconds, n.CancelEvent)
+		}),
+		ListOutbox.Serve(func(c echo.Context, _ None) (List[OutboxEntry], error) {
+			q, err := ReadQuery(c, SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown, SendHeld)
+			if err != nil {
+				return List[OutboxEntry]{}, err
+			}
+			return n.ListOutbox(c.Request().Context(), SendState(q.State), q.After, q.Limit)
+		}),
+	}
+}
+
+// sending makes a call that may wait for what becomes of a message.
+func sending[In any](c echo.Context, in In, seconds int, send func(context.Context, In, time.Duration) (Sent, error)) (Sent, error) {
+	wait, err := waitFor(c, seconds)
+	if err != nil {
+		return Sent{}, err
+	}
+	return send(c.Request().Context(), in, wait)
+}

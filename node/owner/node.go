@@ -1,0 +1,25 @@
+package owner
+
+// Node is everything that the owner API needs of a node.
+type Node interface {
+	Control
+	Events
+	Inbox
+	Messages
+	Approvals
+	Conversations
+	Peers
+	Listings
+}
+
+// Operations returns the operations of a node.
+func Operations(n Node) []Operation {
+	var all []Operation
+	for _, list := range [][]Operation{
+		controlOperations(n), eventOperations(n), inboxOperations(n), messageOperations(n), approvalOperations(n),
+		conversationOperations(n), peerOperations(n), listingOperations(n),
+	} {
+		all = append(all, list...)
+	}
+	return all
+}

@@ -1,0 +1,79 @@
+package owner
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Peer is what is remembered about a peer.
+type Peer struct {
+	ID          string       `json:"id"`
+	Aliases     []string     `json:"aliases,omitempty"`
+	Standing    acl.Standing `json:"standing,omitempty"`
+	Since       time.Time    `json:"since,omitzero"`
+	Fingerprint string       `json:"fingerprint,omitempty"` // of the key that is pinned
+	Given       bool         `json:"given,omitempty"`       // the owner gave its card, wrote to it or accepted its key
+	Write       bool         `json:"write,omitempty"`       // the owner lets every message to it out
+	Unproven    bool         `json:"unproven,omitempty"`    // the id, which is made of a key, does not lead to the pinned one
+	// Configured reports that the configuration names the peer: what it says can be changed only there.
+	Configured bool `json:"-"`
+}
+
+// NewPeer is a card that the owner gives: the document, or the URL that has it.
+type NewPeer struct {
+	Card  wire.Value `json:"card,omitzero"`
+	URL   string     `json:"url,omitempty"`
+	Alias string     `json:"alias,omitempty"`
+}
+
+// AddedPeer is the agent on a card that the owner gave.
+type AddedPeer struct {
+	ID          wire.AgentID `json:"id"`
+	Name        string       `json:"name"`
+	Endpoint    string       `json:"endpoint"`
+	Fingerprint string       `json:"fingerprint"`
+	Unproven    bool         `json:"unproven,omitempty"`
+}
+
+// PeerChange is one order of the owner about a peer.
+type PeerChange struct {
+	Action      string `json:"action"` // allow, approve, block, forget, alias, repin, write, no-write
+	Alias       string `json:"alias,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// Peers are the peers that a node remembers. A peer is named by its id, an alias or, for rules, a foreign address.
+type Peers interface {
+	ListPeers(ctx context.Context) ([]Peer, error)
+	// AddPeer takes a card by the owner's word. by names the door.
+	AddPeer(ctx context.Context, in NewPeer, by string) (AddedPeer, error)
+	ChangePeer(ctx context.Context, name string, change PeerChange, by string) (Peer, error)
+}
+
+// The operations of peers.
+var (
+	ListPeers  = Endpoint[None, List[Peer]]{http.MethodGet, "/peers", Read}
+	AddPeer    = Endpoint[NewPeer, AddedPeer]{http.MethodPost, "/peers", Decide}
+	ChangePeer = Endpoint[PeerChange, Peer]{http.MethodPost, "/peers/:id", Decide}
+)
+
+func peerOperations(n Peers) []Operation {
+	return []Operation{
+		ListPeers.Serve(func(c echo.Context, _ None) (List[Peer], error) {
+			peers, err := n.ListPeers(c.Request().Context())
+			return Page(peers, ""), err
+		}),
+		AddPeer.Serve(func(c echo.Context, in NewPeer) (AddedPeer, error) {
+			return n.AddPeer(c.Request().Context(), in, Door(c))
+		}),
+		ChangePeer.Serve(func(c echo.Context, in PeerChange) (Peer, error) {
+			return n.ChangePeer(c.Request().Context(), c.Param("id"), in, Door(c))
+		}),
+	}
+}

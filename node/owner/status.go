@@ -1,0 +1,72 @@
+package owner
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Status is how a process and its node are doing.
+type Status struct {
+	httpapi.ProcessStatus
+	AgentID     wire.AgentID   `json:"agent_id"`
+	Name        string         `json:"name"`
+	Endpoint    string         `json:"endpoint"`
+	Fingerprint string         `json:"fingerprint"`
+	Paused      bool           `json:"paused"`
+	Started     time.Time      `json:"started"`
+	Mode        acl.Mode       `json:"access_mode"`
+	Outgoing    acl.Mode       `json:"outgoing_mode"`
+	Directories []Listing      `json:"directories"`
+	Inbox       int            `json:"inbox_new"`
+	Approvals   int            `json:"approvals_pending"`
+	Outbox      map[string]int `json:"outbox"`
+	Store       string         `json:"store"`
+	Notify      notify.Status  `json:"notify"` // how telling the owner goes
+}
+
+// Control is the node as a whole.
+type Control interface {
+	Status(ctx context.Context) (Status, error)
+	// SetPaused makes the node take no messages, or take them again. by names the door.
+	SetPaused(ctx context.Context, paused bool, by string) error
+	ListNotices(ctx context.Context, after string, limit int) (List[notify.Notice], error)
+}
+
+// The operations of a node as a whole.
+var (
+	ShowStatus  = Endpoint[None, Status]{http.MethodGet, "/status", Read}
+	Pause       = Endpoint[None, Status]{http.MethodPost, "/pause", Decide}
+	Resume      = Endpoint[None, Status]{http.MethodPost, "/resume", Decide}
+	ListNotices = Endpoint[None, List[notify.Notice]]{http.MethodGet, "/notices", Read}
+)
+
+func controlOperations(n Control) []Operation {
+	pause := func(paused bool) func(echo.Context, None) (Status, error) {
+		return func(c echo.Context, _ None) (Status, error) {
+			if err := n.SetPaused(c.Request().Context(), paused, Door(c)); err != nil {
+				return Status{}, err
+			}
+			return n.Status(c.Request().Context())
+		}
+	}
+	return []Operation{
+		ShowStatus.Serve(func(c echo.Context, _ None) (Status, error) { return n.Status(c.Request().Context()) }),
+		Pause.Serve(pause(true)),
+		Resume.Serve(pause(false)),
+		ListNotices.Serve(func(c echo.Context, _ None) (List[notify.Notice], error) {
+			q, err := ReadQuery[string](c)
+			if err != nil {
+				return List[notify.Notice]{}, err
+			}
+			return n.ListNotices(c.Request().Context(), q.After, q.Limit)
+		}),
+	}
+}

@@ -1,0 +1,295 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// askView is a question to the owner as the page shows it: who, verified how, exactly what, and its hash.
+type askView struct {
+	owner.Approval
+	Behind  []behindView // what is decided with it, in order
+	What    string       // the question, in our words
+	Name    string       // as the other side calls itself
+	Address string
+	Proof   string
+	Intent  string
+	Content content
+	Facts   []fact // what else the question is about
+	Buttons []button
+	Whole   bool // everything is shown, so it can be decided here
+}
+
+// behindView is a message that is decided with another one.
+type behindView struct {
+	ID, Hash string
+	Created  time.Time
+	Name     string
+	Intent   string
+	Conv     store.ConvKey
+	Content  content
+}
+
+// button is one choice.
+type button struct {
+	Choice acl.Choice
+	Label  string
+	Class  string
+}
+
+// questions says what the kinds ask, and what their choices are called where that differs.
+var questions = map[string]struct {
+	what   string
+	labels map[acl.Choice]string
+}{
+	owner.AskMessage:     {"A message waits", nil},
+	owner.AskOutgoing:    {"Your agent wants to send", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
+	owner.AskTask:        {"Your agent wants to answer", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
+	owner.AskInterrupted: {"A hook was interrupted", map[acl.Choice]string{acl.Approve: "Run it again", acl.Reject: "Leave it"}},
+	owner.AskKeyChange:   {"A key changed", map[acl.Choice]string{acl.Approve: "Accept the new key", acl.Reject: "Keep the old key"}},
+}
+
+var choiceLabels = map[acl.Choice]string{
+	acl.Approve: "Approve once", acl.ApproveConversation: "Approve this conversation", acl.ApproveAlways: "Always approve", acl.Reject: "Reject", acl.Block: "Block",
+}
+
+var choiceClasses = map[acl.Choice]string{acl.Approve: "strong", acl.Block: "danger"}
+
+// shownApart are members of a question's body that stand in places of their own.
+var shownApart = []string{"payload", "from", "name", "address", "verified", "intent", "item", "to", "via", "hold"}
+
+func viewAsks(asks []owner.Approval) []askView {
+	var views []askView
+	for _, ask := range asks {
+		views = append(views, viewAsk(ask))
+	}
+	return views
+}
+
+// viewAsk returns a question with what is decided with it.
+func viewAsk(ask owner.Approval) askView {
+	v := viewQuestion(ask)
+	for _, m := range ask.Messages[min(1, len(ask.Messages)):] {
+		behind := behindView{
+			ID: m.Ask, Hash: m.Hash, Created: m.At, Name: m.Name, Intent: string(m.Intent),
+			Conv: store.ConvKey{Peer: string(m.From), ID: string(m.Conversation)}, Content: contentOf(m.Payload),
+		}
+		v.Behind = append(v.Behind, behind)
+		v.Whole = v.Whole && !behind.Content.Large
+	}
+	return v
+}
+
+func viewQuestion(ask owner.Approval) askView {
+	v := askView{Approval: ask, What: ask.Kind, Whole: true}
+	q, ok := questions[ask.Kind]
+	if ok {
+		v.What = q.what
+	}
+	for _, choice := range ask.Choices {
+		b := button{Choice: choice, Label: choiceLabels[choice], Class: choiceClasses[choice]}
+		if label := q.labels[choice]; label != "" {
+			b.Label = label
+		}
+		if b.Label == "" {
+			b.Label = string(choice)
+		}
+		v.Buttons = append(v.Buttons, b)
+	}
+	body, err := wire.ParseObject(ask.Body)
+	if err != nil { // a bridge's own
+		v.Content = contentOf(ask.Body)
+		return v
+	}
+	v.Name, v.Address, v.Intent = body.GetStr("name"), body.GetStr("address"), body.GetStr("intent")
+	if proof := body.GetStr("verified"); proof != "" {
+		v.Proof = proofText(proof)
+	}
+	if ask.Kind == owner.AskMessage {
+		switch body.GetStr("hold") {
+		case "sender":
+			v.What = "A stranger writes"
+		case "intent":
+			v.What = "A message asks for your decision"
+		}
+	}
+	if ask.Rule == owner.RuleUnproven {
+		v.What += ", and the id is not proven"
+	}
+	if payload, ok := body.Get("payload"); ok {
+		v.Content = contentOf(json.RawMessage(payload.JSON()))
+	}
+	v.Facts = factsOf(body.Without(shownApart...))
+	v.Whole = !v.Content.Large
+	return v
+}
+
+// Peer is who a message of ours would go to, or one of theirs came from.
+func (v askView) Peer() string { return v.Subject }
+
+// Pending says whether it still waits.
+func (v askView) Pending() bool { return v.State == acl.AskPending }
+
+// Outcome says how it ended.
+func (v askView) Outcome() string {
+	switch v.State {
+	case acl.AskApproved:
+		switch v.Choice {
+		case acl.ApproveAlways:
+			return "approved, always"
+		case acl.ApproveConversation:
+			return "approved, this conversation"
+		}
+		return "approved"
+	case acl.AskRejected:
+		if v.Choice == acl.Block {
+			return "blocked"
+		}
+		return "rejected"
+	case acl.AskWithdrawn:
+		return "withdrawn, or answered elsewhere"
+	case acl.AskExpired:
+		if !v.Displaced.IsZero() {
+			return "expired: the list was full, and another sender got its place"
+		}
+		return "expired without a decision"
+	}
+	return "waiting"
+}
+
+func proofText(proof string) string {
+	switch proof {
+	case "signature":
+		return "signature checked, with the key on the sender's card"
+	case "bearer":
+		return "a token that is the sender's alone; the bridge checked it"
+	case "none", "":
+		return "nothing: the other network says so"
+	}
+	return proof
+}
+
+// askStates are the filters of the list.
+var askStates = []acl.AskState{acl.AskPending, acl.AskApproved, acl.AskRejected, acl.AskWithdrawn, acl.AskExpired}
+
+type approvalsView struct {
+	State  acl.AskState
+	States []acl.AskState
+	Asks   listed[askView]
+	// Strangers reports whether strangers are among what waits.
+	Strangers bool
+}
+
+// maxAskCards is how many questions a page shows at once, each with all that it is about.
+const maxAskCards = 10
+
+func (p *pages) showApprovals(c echo.Context) error {
+	ctx, now := c.Request().Context(), time.Now()
+	view := approvalsView{State: acl.AskState(c.QueryParam("state")), States: askStates}
+	if !slices.Contains(askStates, view.State) {
+		view.State = acl.AskPending
+	}
+	list := func(after string, limit int) ([]owner.Approval, string, error) {
+		page, err := p.n.ListApprovals(ctx, view.State, after, limit)
+		return page.Items, page.Next, err
+	}
+	if view.State == acl.AskPending { // what waits longest comes first, and what arrives moves nothing
+		asks, next, err := list(c.QueryParam("after"), maxAskCards)
+		if err != nil {
+			return owner.Explain(err)
+		}
+		view.Asks.Items, view.Asks.Older = viewAsks(asks), next
+		view.Strangers = slices.ContainsFunc(asks, isAboutSender)
+	} else {
+		asks, err := latest("ask_", c.QueryParam("before"), now, millis, func(a owner.Approval) string { return a.ID }, list)
+		if err != nil {
+			return owner.Explain(err)
+		}
+		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Older
+	}
+	return p.shell.Render(c, p.approvals, httpapi.View{
+		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: said(c), Data: view,
+	})
+}
+
+// isAboutSender reports whether the question is whether a sender may write at all.
+func isAboutSender(ask owner.Approval) bool {
+	return len(ask.Messages) > 0 && ask.Messages[0].Hold == "sender"
+}
+
+func (p *pages) showApproval(c echo.Context) error { return p.approvalPage(c, http.StatusOK, "") }
+
+// approvalPage shows one question, with everything that it is about.
+func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
+	ask, err := p.n.FindApproval(c.Request().Context(), c.Param("id"))
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view := viewAsk(ask)
+	view.Whole = true
+	return p.shell.Render(c, p.approval, httpapi.View{
+		Title: view.What, Status: status, Wrong: wrong, Topics: []string{string(owner.TopicApprovals)},
+		Self: httpapi.PagePath + "/approvals/" + ask.ID, Data: view,
+	})
+}
+
+// decide carries out a choice about exactly what the page showed: the form has its hash (AM-34).
+func (p *pages) decide(c echo.Context) error {
+	form, err := httpapi.Form(c, maxPageForm)
+	if err != nil {
+		return err
+	}
+	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
+	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), By: door}, 0)
+	switch {
+	case err == nil:
+		return httpapi.Done(c, "approvals", string(choice))
+	case errors.Is(err, acl.ErrAskGone):
+		return p.approvalPage(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
+	case errors.Is(err, acl.ErrHashMismatch):
+		return p.approvalPage(c, http.StatusConflict, "What you saw is not what waits here. Nothing was decided; look again.")
+	case errors.Is(err, acl.ErrChoice):
+		return p.approvalPage(c, http.StatusBadRequest, "This question has no such answer. Nothing was decided.")
+	}
+	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status < http.StatusInternalServerError {
+		return p.approvalPage(c, http.StatusConflict, "It cannot be released: "+refusal.Message+". Nothing was decided.")
+	}
+	return owner.Explain(err)
+}
+
+// decidedText says who decided what, and when.
+func decidedText(ask acl.Ask) string {
+	text := askView{Approval: owner.Approval{Ask: ask}}.Outcome()
+	if ask.By != "" {
+		text += " by " + ask.By
+	}
+	if !ask.Decided.IsZero() {
+		text += ", " + ask.Decided.Local().Format("2 Jan 2006, 15:04:05")
+	}
+	return text
+}
+
+// rejectStrangers is the button below the list of what waits.
+func (p *pages) rejectStrangers(c echo.Context) error {
+	if _, err := httpapi.Form(c, maxPageForm); err != nil {
+		return err
+	}
+	if err := httpapi.KeepOpen(c, owner.RejectFor); err != nil {
+		return err
+	}
+	if _, err := p.n.RejectStrangers(c.Request().Context(), door); err != nil {
+		return owner.Explain(err)
+	}
+	return httpapi.Done(c, "approvals", "strangers")
+}

@@ -1,0 +1,314 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/heapprofiler"
+	cdpruntime "github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestBrowser drives the owner's page in Chromium. One browser serves all of it; every part has a mesh and tabs of its
+// own.
+func TestBrowser(t *testing.T) {
+	browser := browsertest.Start(t)
+	for name, test := range map[string]func(*testing.T, context.Context){
+		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
+		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,
+		"hostile": browserHostile, "ten thousand events": browserManyEvents, "typing": browserKeepsWhatIsTyped,
+		"guard": browserGuardsClicks,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, browser) })
+	}
+}
+
+// askedBy has a stranger write to a node that asks about strangers.
+func askedBy(t *testing.T, mesh *meshtest.Mesh, sarah *meshtest.Member, name, text string) []byte {
+	t.Helper()
+	s := mesh.Stranger(name)
+	payload, err := json.Marshal(map[string]any{"action": "deliver", "message": map[string]string{"body": text}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := s.Sign(s.Draft(sarah.ID(), wire.Deliver, string(payload)))
+	must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
+	return raw
+}
+
+// browserCode: the address that agentmesh page prints signs in with one key, and the code behind # goes to nobody.
+func browserCode(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	p := servePage(t, mesh.Node("sarah", nil))
+	rec := httptest.NewRecorder()
+	p.edge.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/owner/sign-in", nil)) // as over the socket
+	var in httpapi.SignIn
+	if err := json.Unmarshal(rec.Body.Bytes(), &in); err != nil {
+		t.Fatalf("%s: %v", rec.Body, err)
+	}
+	tb := newTab(t, browser, p)
+	tb.Do(chromedp.Navigate(in.URL + "login#" + in.Code))
+	tb.Until(`document.getElementById("secret").value === "` + in.Code + `" && location.hash === ""`)
+	tb.Do(chromedp.KeyEvent("\r"))
+	tb.Shows("This agent")
+	tb.live()
+	tb.Click("#sign-out-all")
+	tb.Shows("You are signed out.")
+	if status, body := p.get("approvals"); status != http.StatusOK || !strings.Contains(body, "<h1>Sign in</h1>") {
+		t.Errorf("another browser is still signed in: %d", status)
+	}
+}
+
+// browserStranger: a stranger's message arrives while the page is open, appears without a reload, is approved by a
+// click, and the stranger gets the signed answer.
+func browserStranger(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	tb := newTab(t, browser, servePage(t, sarah))
+	tb.open("approvals")
+	tb.live()
+	tb.Shows("Nothing waits for a decision.")
+	browsertest.Eval[int](tb.Tab, `window.sameDocument = 1`)
+	raw := askedBy(t, mesh, sarah, "chris", "Hello from a stranger")
+	tb.Shows("Hello from a stranger")
+	tb.Until(`document.querySelector("#nav .count")?.textContent === "1"`)
+	if browsertest.Eval[int](tb.Tab, `window.sameDocument || 0`) != 1 {
+		t.Error("the page was loaded again")
+	}
+	ask := theAsk(t, sarah)
+	if shown := browsertest.Eval[string](tb.Tab, `document.querySelector(".hash").textContent`); shown != ask.Hash {
+		t.Errorf("the page shows the hash %s, want %s", shown, ask.Hash)
+	}
+	tb.Settled()
+	tb.Click(`button[value="approve"]`)
+	tb.Shows("Approved. It goes on now.")
+	final := meshtest.Post(t, sarah.URL, raw)
+	must(t, final, http.StatusOK)
+	if reply := final.Message(t, sarah); reply.Action() != wire.ActionReceived || reply.Meta("in_reply_to") == "" {
+		t.Errorf("the stranger gets %s", final.Body)
+	}
+}
+
+// browserKeyboard signs in, skips to the content, opens a question and decides without a pointer.
+func browserKeyboard(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	askedBy(t, mesh, sarah, "chris", "By keyboard")
+	tb := newTab(t, browser, servePage(t, sarah))
+	tb.Do(chromedp.Navigate(tb.page.url("approvals")))
+	tb.Until(`document.activeElement.id === "secret"`) // ready to type
+	tb.Do(chromedp.KeyEvent(tb.page.token), chromedp.KeyEvent("\r"))
+	tb.Shows("By keyboard")
+	tb.Settled()
+	tb.Do(chromedp.KeyEvent("\t"))
+	tb.Until(`document.activeElement.className === "skip" && document.activeElement.getBoundingClientRect().top >= 0`)
+	tb.Do(chromedp.KeyEvent("\r"))
+	tb.Until(`document.activeElement.id === "main"`)
+	var seen []string
+	for range 40 {
+		tb.Do(chromedp.KeyEvent("\t"))
+		at := browsertest.Eval[string](tb.Tab, `document.activeElement.id || document.activeElement.textContent.trim()`)
+		seen = append(seen, at)
+		if at == "main" { // the jump there was still under way; it is no stop of the keyboard
+			continue
+		}
+		tb.Until(`getComputedStyle(document.activeElement).outlineStyle !== "none"`) // focus can be seen; at is what has it
+		if strings.HasPrefix(at, "reject-") {
+			tb.Do(chromedp.KeyEvent("\r"))
+			tb.Shows("Rejected.")
+			if n := len(pendingAsks(t, sarah)); n != 0 {
+				t.Errorf("%d wait", n)
+			}
+			return
+		}
+	}
+	t.Errorf("the keyboard does not reach the button: %q", seen)
+}
+
+// browserWithoutScript: signing in, reading and deciding need no script.
+func browserWithoutScript(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	askedBy(t, mesh, sarah, "chris", "Without a script")
+	tb := newTab(t, browser, servePage(t, sarah))
+	tb.WithoutScript()
+	tb.open("approvals")
+	tb.Shows("Without a script")
+	if stream := browsertest.Eval[string](tb.Tab, `document.getElementById("stream").textContent`); stream != "" {
+		t.Fatalf("a script runs: %s", stream)
+	}
+	tb.Click("details summary")
+	tb.Until(`document.querySelector("details").open`)
+	tb.Click(`button[value="always"]`)
+	tb.Shows("Approved, and this sender may write from now on.")
+	if n := len(pendingAsks(t, sarah)); n != 0 {
+		t.Errorf("%d wait", n)
+	}
+}
+
+// browserRestart: a page that is open while the process restarts is connected again and shows what came meanwhile.
+func browserRestart(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	p := servePage(t, sarah)
+	tb := newTab(t, browser, p)
+	tb.open("approvals")
+	tb.live()
+	p.stop()
+	tb.Until(`document.getElementById("stream").textContent.startsWith("Reconnecting")`)
+	sarah = mesh.Restart(sarah, mode(acl.Approval))
+	askedBy(t, mesh, sarah, "chris", "While you were away")
+	p.start(sarah)
+	tb.Shows("While you were away")
+	tb.live()
+	askedBy(t, mesh, sarah, "ann", "And after that")
+	tb.Shows("And after that")
+	tb.Forgive("Failed to load resource") // while nobody answered
+	tb.Forgive("htmx:sendError")
+	tb.Forgive("ERR_")
+}
+
+// browserTwoTabs: two tabs decide differently about what both show; the second is told what the first decided.
+func browserTwoTabs(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	askedBy(t, mesh, sarah, "chris", "Who decides?")
+	p := servePage(t, sarah)
+	first, second := newTab(t, browser, p), newTab(t, browser, p)
+	path := link(t, p.must("approvals"), "approvals/ask_")
+	second.WithoutScript() // it goes on showing the old state
+	first.open(path)
+	second.open(path)
+	first.Click(`button[value="reject"]`)
+	first.Shows("Rejected.")
+	second.Click(`button[value="always"]`)
+	second.Shows("This was decided before: rejected by page")
+	second.Forgive("409 (Conflict)")
+	third := newTab(t, browser, p) // one that is live sees the buttons go
+	askedBy(t, mesh, sarah, "ann", "Once more")
+	ask := theAsk(t, sarah)
+	third.open("approvals/" + ask.ID)
+	third.live()
+	decide(t, sarah, ask, acl.Block)
+	third.Shows("blocked")
+	third.Until(`!document.querySelector("button[name=choice]")`)
+}
+
+// heap is the size of what a script still holds, after a collection.
+func (tb *tab) heap() float64 {
+	browsertest.Call(tb.Tab, heapprofiler.CollectGarbage, cdp.Empty{})
+	return browsertest.Call(tb.Tab, cdpruntime.GetHeapUsage, cdp.Empty{}).UsedSize
+}
+
+// serverHeap is the same of this process.
+func serverHeap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// browserManyEvents: ten thousand events leave the memory of the tab and of the server as it was.
+func browserManyEvents(t *testing.T, browser context.Context) {
+	const events, warm, tabMost, serverMost = 10_000, 500, 3 << 20, 8 << 20
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	tb := newTab(t, browser, servePage(t, sarah))
+	tb.open("")
+	tb.live()
+	refused := 0
+	refuse := func(n int) {
+		for range n {
+			if _, err := sarah.Receive(t.Context(), []byte("no message")); err == nil {
+				t.Fatal("nonsense is accepted")
+			}
+			refused++
+		}
+		tb.Shows(fmt.Sprintf("%d times, last", refused))
+	}
+	refuse(warm)
+	tabBefore, serverBefore := tb.heap(), serverHeap()
+	nodes := browsertest.Eval[int](tb.Tab, `document.getElementsByTagName("*").length`)
+	for range 10 { // the page is changed in between, not once at the end
+		refuse(events / 10)
+	}
+	if grown := tb.heap() - tabBefore; grown > tabMost {
+		t.Errorf("the tab grew by %.1f MiB", grown/(1<<20))
+	}
+	if after := serverHeap(); after > serverBefore+serverMost {
+		t.Errorf("the server grew by %d KiB", (after-serverBefore)>>10)
+	}
+	if now := browsertest.Eval[int](tb.Tab, `document.getElementsByTagName("*").length`); now != nodes {
+		t.Errorf("the page has %d elements, before %d", now, nodes)
+	}
+}
+
+// browserGuardsClicks: what moves under the pointer is not decided by a click that was meant for what stood there.
+func browserGuardsClicks(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	askedBy(t, mesh, sarah, "chris", "The first")
+	first := theAsk(t, sarah)
+	askedBy(t, mesh, sarah, "ann", "The second")
+	tb := newTab(t, browser, servePage(t, sarah))
+	tb.open("approvals")
+	tb.live()
+	browsertest.Eval[bool](tb.Tab, `(document.body.addEventListener("htmx:afterSwap", () => {
+		const click = new MouseEvent("click", { bubbles: true, cancelable: true, detail: 1 });
+		window.taken = document.querySelector('button[value="always"]').dispatchEvent(click);
+	}), true)`)
+	decide(t, sarah, first, acl.Reject) // elsewhere: the second question moves up
+	tb.Until(`window.taken !== undefined`)
+	if browsertest.Eval[bool](tb.Tab, `window.taken`) {
+		t.Error("a click in the moment of the change is taken")
+	}
+	if ask := theAsk(t, sarah); ask.ID == first.ID {
+		t.Error("the second question was decided")
+	}
+	tb.Settled()
+	tb.Click(`button[value="always"]`)
+	tb.Shows("this sender may write from now on")
+}
+
+// browserKeepsWhatIsTyped: a message that arrives leaves alone what the owner is writing, and what is open.
+func browserKeepsWhatIsTyped(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", nil)
+	chris := mesh.Stranger("chris")
+	draft := chris.Draft(sarah.ID(), wire.Deliver, hello)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(draft)), http.StatusOK)
+	p := servePage(t, sarah)
+	tb := newTab(t, browser, p)
+	tb.open(link(t, p.must("conversations"), "conversations/am_"))
+	tb.live()
+	tb.Do(chromedp.SendKeys("#text", "half a senten"))
+	tb.Click("#e1 summary")
+	next := chris.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"Are you there?"}}`)
+	next.Conversation = draft.Conversation
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(next)), http.StatusOK)
+	tb.Shows("Are you there?")
+	if typed := browsertest.Eval[string](tb.Tab, `document.getElementById("text").value`); typed != "half a senten" {
+		t.Errorf("what was typed became %q", typed)
+	}
+	if !browsertest.Eval[bool](tb.Tab, `document.getElementById("e1").open`) {
+		t.Error("what was open is shut")
+	}
+	tb.Do(chromedp.SendKeys("#text", "ce"))
+	tb.Click(`form[action$="/reply"] button:not([name])`)
+	tb.Shows("It is on its way.")
+	tb.Shows("half a sentence")
+}

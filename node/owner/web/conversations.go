@@ -1,0 +1,235 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+type conversationsView struct {
+	State  conversations.State
+	States []conversations.State
+	Items  []convRow
+	Next   uint64
+}
+
+// convRow is a conversation in a list, with what the owner calls the peer.
+type convRow struct {
+	owner.Conversation
+	Alias string
+}
+
+var convStates = []conversations.State{"", conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired}
+
+func (p *pages) showConversations(c echo.Context) error {
+	ctx := c.Request().Context()
+	q, err := owner.ReadQuery(c, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired)
+	if err != nil {
+		return err
+	}
+	view := conversationsView{State: conversations.State(q.State), States: convStates}
+	names, err := p.n.Aliases(ctx)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	list, err := p.n.ListConversations(ctx, view.State, q.Before, pageSize)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view.Next = list.Next
+	for _, conv := range list.Items {
+		view.Items = append(view.Items, convRow{conv, names[conv.Peer]})
+	}
+	return p.shell.Render(c, p.conversations, httpapi.View{
+		Title: "Conversations", Topics: []string{string(owner.TopicConversations)}, Said: said(c), Data: view,
+	})
+}
+
+// saying is one entry of a transcript.
+type saying struct {
+	N       uint64
+	Out     bool
+	At      time.Time
+	ID      string
+	Intent  string
+	Sealed  bool
+	Content content
+}
+
+type conversationView struct {
+	owner.Conversation
+	URL      string // path below the page
+	Foreign  string // address of the peer behind a bridge
+	Alias    string
+	Sayings  []saying
+	Earlier  bool
+	Later    uint64 // pass as after
+	Chain    string
+	Open     bool
+	Form     replyForm
+	Payloads bool
+}
+
+// Choices returns the times that an accept must choose from, none if it need not.
+func (v conversationView) Choices() []string {
+	if v.Proposal == nil || v.Proposal.By != conversations.Theirs || len(v.Proposal.Times) < 2 {
+		return nil
+	}
+	return v.Proposal.Times
+}
+
+// replyForm is what the owner typed, kept where it was refused. Selected is the time that an accept chooses.
+type replyForm struct{ Text, Action, Payload, Time, Place, Selected string }
+
+const (
+	maxSayings    = 50
+	maxChainBytes = 1 << 20 // a transcript up to this size is checked whenever it is shown
+)
+
+func convPath(peer, id string) string { return "conversations/" + peer + "/" + id }
+
+func (p *pages) showConversation(c echo.Context) error {
+	return p.conversationPage(c, http.StatusOK, "", replyForm{})
+}
+
+func (p *pages) conversationPage(c echo.Context, status int, wrong string, form replyForm) error {
+	ctx := c.Request().Context()
+	part, err := p.readPart(c)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	names, err := p.n.Aliases(ctx)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	path := convPath(part.Peer, part.ID)
+	view := conversationView{
+		Conversation: part.Conversation, URL: path, Foreign: part.Address, Alias: names[part.Peer], Form: form,
+		Open: part.State == conversations.Open,
+	}
+	view.Earlier = len(part.Transcript) > 0 && part.Transcript[0].N > 1
+	view.Sayings, view.Later = sayings(part)
+	if part.Bytes <= maxChainBytes {
+		view.Chain = "intact"
+		if err := p.n.CheckTranscript(ctx, part.Peer, part.ID); err != nil {
+			view.Chain = "broken: " + err.Error()
+		}
+	}
+	self := httpapi.PagePath + "/" + path
+	if after := c.QueryParam("after"); after != "" {
+		self += "?after=" + after
+	}
+	return p.shell.Render(c, p.conversation, httpapi.View{
+		Title: "Conversation", Status: status, Wrong: wrong, Said: said(c), Data: view,
+		Topics: []string{string(owner.TopicConversations)}, Self: self,
+	})
+}
+
+// readPart reads the part of a transcript that a page shows: what comes after an entry, or else the end.
+func (p *pages) readPart(c echo.Context) (part owner.Transcript, err error) {
+	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
+	var after uint64
+	if s := c.QueryParam("after"); s != "" {
+		if after, err = strconv.ParseUint(s, 10, 64); err != nil {
+			return part, owner.Fault(http.StatusBadRequest, "after must be a number", "")
+		}
+	} else {
+		if part, err = p.n.ReadTranscript(ctx, id, peer, math.MaxUint64); err != nil {
+			return part, err
+		}
+		after = part.Entries - min(part.Entries, maxSayings)
+	}
+	return p.n.ReadTranscript(ctx, id, peer, after)
+}
+
+// sayings returns a part of a transcript for people. next is 0 at the end.
+func sayings(part owner.Transcript) (list []saying, next uint64) {
+	entries, next := part.Transcript, part.Next
+	if len(entries) > maxSayings {
+		entries = entries[:maxSayings]
+		next = entries[maxSayings-1].N
+	}
+	for _, e := range entries {
+		s := saying{N: e.N, Out: e.Direction == "out", At: e.At, ID: e.MessageID}
+		var m struct {
+			Intent  string          `json:"intent"`
+			Payload json.RawMessage `json:"payload"`
+		}
+		if json.Unmarshal(e.Message, &m) != nil || len(m.Payload) == 0 { // of a foreign network
+			m.Payload = e.Message
+		}
+		if s.Sealed = e.Sealed; e.Opened != nil {
+			m.Payload = e.Opened.JSON()
+		}
+		s.Intent, s.Content = m.Intent, contentOf(m.Payload)
+		s.Content.Exact = e.Message
+		list = append(list, s)
+	}
+	return list, next
+}
+
+// reply answers in the conversation, and with it the newest message that waits there.
+func (p *pages) reply(c echo.Context) error {
+	form, err := httpapi.Form(c, maxPageForm)
+	if err != nil {
+		return err
+	}
+	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
+	typed := replyForm{
+		Text: form.Get("text"), Action: form.Get("action"), Payload: form.Get("payload"),
+		Time: form.Get("time"), Place: form.Get("place"), Selected: form.Get("selected"),
+	}
+	conv, err := p.n.ReadTranscript(ctx, id, peer, math.MaxUint64)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	answer := owner.NewReply{Conversation: conv.ID, Peer: conv.Peer}
+	if answer.Intent, answer.Payload, err = typed.payload(conv.Intent); err != nil {
+		return p.conversationPage(c, http.StatusBadRequest, err.Error(), typed)
+	}
+	sent, err := p.n.Reply(ctx, answer, 0)
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return p.conversationPage(c, refusal.Status, refusal.Message, typed)
+	}
+	if err != nil {
+		return owner.Explain(err)
+	}
+	return httpapi.Done(c, convPath(conv.Peer, conv.ID), sentAs(sent))
+}
+
+func (p *pages) close(c echo.Context) error {
+	form, err := httpapi.Form(c, maxPageForm)
+	if err != nil {
+		return err
+	}
+	order := owner.Close{Peer: c.Param("peer"), Status: form.Get("status")}
+	if order.Status != "completed" && order.Status != "failed" {
+		return owner.Fault(http.StatusBadRequest, "status must be completed or failed", "")
+	}
+	_, err = p.n.CloseConversation(c.Request().Context(), c.Param("id"), order, 0)
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return p.conversationPage(c, refusal.Status, refusal.Message, replyForm{})
+	}
+	if err != nil {
+		return owner.Explain(err)
+	}
+	return httpapi.Done(c, convPath(order.Peer, c.Param("id")), "closed")
+}
+
+// sentAs names what the page says of a message that leaves.
+func sentAs(sent owner.Sent) string {
+	if sent.State == owner.SendHeld {
+		return "held"
+	}
+	return "sent"
+}

@@ -1,0 +1,81 @@
+package web
+
+import (
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// itemView is a message in the inbox as the page shows it.
+type itemView struct {
+	owner.Item
+	Proof   string
+	Content content
+	Alias   string // what the owner calls the peer
+	// Waits says that the owner, or the owner's agent, may still answer it.
+	Waits bool
+}
+
+func viewItem(item owner.Item) itemView {
+	return itemView{
+		Item: item, Proof: proofText(item.Verified), Content: contentOf(item.Payload),
+		Waits: slices.Contains([]owner.ItemState{owner.ItemNew, owner.ItemRead, owner.ItemFailed, owner.ItemInterrupted}, item.State),
+	}
+}
+
+type inboxView struct {
+	State  owner.ItemState // "" for all
+	States []owner.ItemState
+	Items  listed[itemView]
+}
+
+func (p *pages) showInbox(c echo.Context) error {
+	ctx, now := c.Request().Context(), time.Now()
+	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.ItemNew, owner.ItemHeld, owner.ItemAnswered, owner.ItemFailed}}
+	if !slices.Contains(owner.ItemStates(), view.State) {
+		view.State = ""
+	}
+	items, err := latest("in_", c.QueryParam("before"), now, millis, func(i owner.Item) string { return i.ID },
+		func(after string, limit int) ([]owner.Item, string, error) {
+			page, err := p.n.ListItems(ctx, owner.Query{State: string(view.State), After: after, Limit: limit})
+			return page.Items, page.Next, err
+		})
+	if err != nil {
+		return owner.Explain(err)
+	}
+	names, err := p.n.Aliases(ctx)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view.Items.Older = items.Older
+	for _, item := range items.Items {
+		row := viewItem(item)
+		row.Alias = names[string(item.Peer)]
+		view.Items.Items = append(view.Items.Items, row)
+	}
+	return p.shell.Render(c, p.inbox, httpapi.View{Title: "Inbox", Topics: []string{string(owner.TopicInbox)}, Said: said(c), Data: view})
+}
+
+func (p *pages) showItem(c echo.Context) error {
+	item, err := p.n.FindItem(c.Request().Context(), c.Param("id"))
+	if err != nil {
+		return owner.Explain(err)
+	}
+	return p.shell.Render(c, p.item, httpapi.View{
+		Title: "Message", Topics: []string{string(owner.TopicInbox)}, Said: said(c), Data: viewItem(item),
+	})
+}
+
+func (p *pages) acknowledge(c echo.Context) error {
+	if _, err := httpapi.Form(c, maxPageForm); err != nil {
+		return err
+	}
+	if _, err := p.n.Acknowledge(c.Request().Context(), c.Param("id")); err != nil {
+		return owner.Explain(err)
+	}
+	return httpapi.Done(c, "inbox", "read")
+}

@@ -1,0 +1,127 @@
+package web
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+func TestFactsOf(t *testing.T) {
+	v, err := wire.Parse([]byte(`{"event":{"duration":"30m","title":"Coffee","proposed_times":["2027-02-19T10:00:00-08:00","2027-02-19T14:00"]},"n":1,"none":{},"deep":{"a":{"b":{"c":{"d":{"e":{"f":1}}}}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fact{
+		{"event › title", "Coffee"}, {"event › duration", "30m"},
+		{"event › proposed times 1", "Fri 19 Feb 2027, 10:00 -08:00"}, {"event › proposed times 2", "2027-02-19T14:00"},
+		{"n", "1"}, {"none", "{}"}, {"deep › a › b › c › d › e", `{"f":1}`},
+	}
+	if diff := cmp.Diff(want, factsOf(v)); diff != "" {
+		t.Error(diff)
+	}
+	if list := factsOf(wire.Obj()); len(list) != 0 {
+		t.Errorf("nothing has the facts %v", list)
+	}
+	wide := wire.Obj()
+	for i := range 10 * maxFacts {
+		wide = wide.With(string(rune('a'+i%26))+string(rune('a'+i/26)), wire.Int(int64(i)))
+	}
+	if n := len(factsOf(wide)); n != maxFacts {
+		t.Errorf("%d facts are shown, want %d", n, maxFacts)
+	}
+}
+
+func TestReadable(t *testing.T) {
+	for in, want := range map[string]string{
+		"2027-02-19T10:00:00Z": "Fri 19 Feb 2027, 10:00 +00:00", "2027-02-19T10:00-0800": "2027-02-19T10:00-0800", "2027-02-19T10:00:00-0800": "Fri 19 Feb 2027, 10:00 -08:00",
+		"2027-02-19": "2027-02-19", "2027-02-19T10:00:00": "2027-02-19T10:00:00", "": "", "T": "T", "tomorrow": "tomorrow",
+	} {
+		if got := readable(in); got != want {
+			t.Errorf("readable(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestStampOf(t *testing.T) {
+	for _, tc := range []struct {
+		prefix, id string
+		ok         bool
+	}{
+		{"in_", "in_01a1fc76c606abcd", true}, {"out_", "out_01a1fc76c606ab", true}, {"out_", "out_01a1fc76c606", false},
+		{"in_", "ask_01a1fc76c606abcd", false}, {"in_", "in_", false}, {"in_", "in_zzzzzzzzzzzz", false},
+	} {
+		if _, err := stampOf(tc.prefix, tc.id); (err == nil) != tc.ok {
+			t.Errorf("stampOf(%s, %s) = %v", tc.prefix, tc.id, err)
+		}
+	}
+}
+
+// TestLatest walks lists of every density: newest first, nothing twice, nothing left out, and little is read.
+func TestLatest(t *testing.T) {
+	now := time.Now()
+	for name, at := range map[string]func(i int) time.Time{
+		"one a day":    func(i int) time.Time { return now.Add(-time.Duration(i) * 24 * time.Hour) },
+		"one a second": func(i int) time.Time { return now.Add(-time.Duration(i) * time.Second) },
+		"one a moment": func(i int) time.Time { return now.Add(-time.Duration(i) * time.Millisecond) },
+		"an old burst": func(i int) time.Time { return now.Add(-200*24*time.Hour - time.Duration(i)*10*time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const total = 700
+			var ids []string
+			for i := range total {
+				ids = append(ids, "in_"+millis(at(i))+fmt.Sprintf("%08d", total-i))
+			}
+			want := slices.Clone(ids) // newest first
+			slices.Sort(ids)
+			calls := 0
+			list := func(after string, limit int) ([]string, string, error) {
+				calls++
+				from, found := slices.BinarySearch(ids, after)
+				if found {
+					from++
+				}
+				to := min(from+limit, len(ids))
+				next := ""
+				if to < len(ids) && to > from {
+					next = ids[to-1]
+				}
+				return ids[from:to], next, nil
+			}
+			var got []string
+			for before, pages := "", 0; pages == 0 || before != ""; pages++ {
+				calls = 0
+				out, err := latest("in_", before, now, millis, func(s string) string { return s }, list)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if calls > 200 {
+					t.Errorf("a page took %d reads", calls)
+				}
+				got = append(got, out.Items...)
+				if before = out.Older; pages > total {
+					t.Fatal("it does not end")
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for got, want := range map[string]string{
+		plain(0): "0", plain(999): "999", plain(1000): "1,000", plain(1234567): "1,234,567",
+		size(512): "512 bytes", size(8 << 30): "8 GiB", size(1536): "1.5 KiB",
+		days(24 * time.Hour): "24 hours", days(7 * 24 * time.Hour): "7 days", capped(49): "49", capped(50): "50+",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package web
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+type overviewView struct {
+	owner.Status
+	Asks, Items string
+	Queued      int
+	First       []askView // of what waits, the oldest
+	Refusals    []owner.Refusal
+}
+
+const (
+	overviewAsks     = 3
+	overviewRefusals = 10
+)
+
+func (p *pages) showOverview(c echo.Context) error {
+	ctx := c.Request().Context()
+	status, err := p.n.Overview(ctx, httpapi.MaxCount)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view := overviewView{
+		Status: status, Asks: capped(status.Approvals), Items: capped(status.Inbox), Queued: status.Outbox["queued"],
+	}
+	view.Refusals, _ = p.n.Refusals()
+	view.Refusals = view.Refusals[:min(len(view.Refusals), overviewRefusals)]
+	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", overviewAsks)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view.First = viewAsks(asks.Items)
+	return p.shell.Render(c, p.overview, httpapi.View{
+		Title: "Overview", Said: said(c), Data: view,
+		Topics: []string{
+			string(owner.TopicApprovals), string(owner.TopicInbox), string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals,
+		},
+	})
+}
+
+func (p *pages) pause(c echo.Context) error {
+	form, err := httpapi.Form(c, maxPageForm)
+	if err != nil {
+		return err
+	}
+	paused := form.Get("paused") == "yes"
+	if err := p.n.SetPaused(c.Request().Context(), paused, door); err != nil {
+		return owner.Explain(err)
+	}
+	if paused {
+		return httpapi.Done(c, "", "paused")
+	}
+	return httpapi.Done(c, "", "resumed")
+}
+
+// ruleView is a limit as the page shows it.
+type ruleView struct{ What, Value string }
+
+type limitsView struct {
+	Mode     acl.Mode
+	Messages []ruleView
+	Holds    []ruleView
+	Kept     []ruleView
+	Hold     []acl.HoldRule
+	Refusals []owner.Refusal
+}
+
+func (p *pages) showLimits(c echo.Context) error {
+	limits := p.n.Limits()
+	refusals, _ := p.n.Refusals()
+	perHour := func(n int) string {
+		if n <= 0 {
+			return "no limit"
+		}
+		return plain(int64(n)) + " an hour"
+	}
+	view := limitsView{
+		Mode: limits.Mode,
+		Messages: []ruleView{
+			{"New conversations of one sender", perHour(limits.Rates.NewConversations)},
+			{"Messages in one conversation", perHour(limits.Rates.Conversation)},
+			{"Messages in all", perHour(limits.Rates.Total)},
+			{"Strangers together", "half of that, shared by source"},
+		},
+		Holds: []ruleView{
+			{"Waiting messages of one stranger", "1"},
+			{"Of all strangers", plain(int64(acl.SenderSlot("").Max))},
+			{"Of a known sender, in one conversation", "16"},
+			{"A question waits", days(limits.HoldFor)},
+		},
+		Kept: []ruleView{
+			{"A silent conversation expires after", days(limits.Idle)},
+			{"What has ended is kept", days(limits.Retention)},
+			{"Conversations at most", plain(int64(limits.MaxKept))},
+			{"Size of messages at most", size(limits.MaxBytes)},
+		},
+		Hold: limits.Hold, Refusals: refusals,
+	}
+	return p.shell.Render(c, p.limits, httpapi.View{Title: "Limits", Topics: []string{topicRefusals}, Data: view})
+}
+
+type noticesView struct{ Notices listed[noticeView] }
+
+type noticeView struct {
+	Kind, Title, Text, Peer, Conversation string
+	At                                    time.Time
+}
+
+func (p *pages) showNotices(c echo.Context) error {
+	ctx, now := c.Request().Context(), time.Now()
+	found, err := latest("note_", c.QueryParam("before"), now, millis, noticeID, func(after string, limit int) ([]notify.Notice, string, error) {
+		page, err := p.n.ListNotices(ctx, after, limit)
+		return page.Items, page.Next, err
+	})
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view := noticesView{listed[noticeView]{Older: found.Older}}
+	for _, one := range found.Items {
+		view.Notices.Items = append(view.Notices.Items, noticeView{
+			Kind: one.Kind, Title: one.Title, Text: one.Text, At: one.At, Peer: string(one.Peer), Conversation: string(one.Conversation),
+		})
+	}
+	return p.shell.Render(c, p.notices, httpapi.View{Title: "Notices", Topics: []string{string(owner.TopicNotices)}, Data: view})
+}
+
+func noticeID(n notify.Notice) string { return n.ID }
+
+// capped writes a count that goes no further than the navigation's.
+func capped(n int) string {
+	if n >= httpapi.MaxCount {
+		return plain(httpapi.MaxCount) + "+"
+	}
+	return plain(int64(n))
+}
+
+// plain writes a number with separators.
+func plain(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// size writes bytes in the largest unit that fits.
+func size(bytes int64) string {
+	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
+	value, unit := float64(bytes), 0
+	for ; value >= 1024 && unit < len(units)-1; unit++ {
+		value /= 1024
+	}
+	return strconv.FormatFloat(value, 'f', -1, 64) + " " + units[unit]
+}
+
+// days writes a span in days or hours.
+func days(d time.Duration) string {
+	if d >= 48*time.Hour {
+		return plain(int64(d/(24*time.Hour))) + " days"
+	}
+	return plain(int64(d/time.Hour)) + " hours"
+}

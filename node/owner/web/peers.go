@@ -1,0 +1,137 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+type peersView struct {
+	Mode    acl.Mode
+	Query   string
+	Peers   []peerRow
+	More    bool
+	Alias   string
+	Address string
+}
+
+// peerRow is a peer with what may be done about it.
+type peerRow struct {
+	owner.Peer
+	Buttons []peerButton
+}
+
+type peerButton struct{ Action, Label, Class string }
+
+// maxPeerRows is how many peers a page shows; the search finds the others.
+const maxPeerRows = 100
+
+func (p *pages) showPeers(c echo.Context) error { return p.peersPage(c, http.StatusOK, "") }
+
+func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
+	peers, err := p.n.ListPeers(c.Request().Context())
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view := peersView{Mode: p.n.Limits().Mode, Query: c.QueryParam("q")}
+	for _, peer := range peers {
+		if !strings.Contains(peer.ID+" "+strings.Join(peer.Aliases, " "), view.Query) {
+			continue
+		}
+		if len(view.Peers) == maxPeerRows {
+			view.More = true
+			break
+		}
+		view.Peers = append(view.Peers, p.row(peer))
+	}
+	return p.shell.Render(c, p.peers, httpapi.View{
+		Title: "Peers", Status: status, Wrong: wrong, Said: said(c), Topics: []string{string(owner.TopicPeers)},
+		Self: selfOfPeers(view.Query), Data: view,
+	})
+}
+
+func selfOfPeers(query string) string {
+	self := httpapi.PagePath + "/peers"
+	if query != "" {
+		self += "?q=" + url.QueryEscape(query)
+	}
+	return self
+}
+
+func (p *pages) row(peer owner.Peer) peerRow {
+	r := peerRow{Peer: peer}
+	if r.Configured {
+		return r
+	}
+	if peer.Standing != acl.Allowed {
+		r.Buttons = append(r.Buttons, peerButton{"allow", "Allow", ""})
+	}
+	if peer.Standing != acl.Blocked {
+		r.Buttons = append(r.Buttons, peerButton{"block", "Block", "danger"})
+	}
+	switch {
+	case peer.Write:
+		r.Buttons = append(r.Buttons, peerButton{"no-write", "Ask before sending", ""})
+	case p.n.Limits().Outgoing == acl.Approval:
+		r.Buttons = append(r.Buttons, peerButton{"write", "Send without asking", ""})
+	}
+	r.Buttons = append(r.Buttons, peerButton{"forget", "Forget", "quiet"})
+	return r
+}
+
+// changePeer carries out one word of the owner about a peer, or takes the card of a new one.
+func (p *pages) changePeer(c echo.Context) error {
+	form, err := httpapi.Form(c, maxPageForm)
+	if err != nil {
+		return err
+	}
+	ctx, action := c.Request().Context(), form.Get("action")
+	alias := strings.TrimSpace(form.Get("alias"))
+	if action == "add" {
+		if _, err := p.n.AddPeer(ctx, owner.NewPeer{URL: strings.TrimSpace(form.Get("url")), Alias: alias}, door); err != nil {
+			return p.peerFault(c, err)
+		}
+		return httpapi.Done(c, "peers", "added")
+	}
+	if _, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door); err != nil {
+		return p.peerFault(c, owner.Explain(err))
+	}
+	return httpapi.Done(c, "peers", "peer")
+}
+
+func (p *pages) peerFault(c echo.Context, err error) error {
+	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status != http.StatusInternalServerError {
+		return p.peersPage(c, refusal.Status, refusal.Message)
+	}
+	return err
+}
+
+type outboxView struct {
+	State   owner.SendState
+	States  []owner.SendState
+	Letters listed[owner.OutboxEntry]
+}
+
+func (p *pages) showOutbox(c echo.Context) error {
+	ctx := c.Request().Context()
+	view := outboxView{State: owner.SendState(c.QueryParam("state")), States: []owner.SendState{"", owner.SendQueued, owner.SendDelivered, owner.SendUnverified, owner.SendFailed, owner.SendUnknown}}
+	letters, err := latest("out_", c.QueryParam("before"), time.Now(), micros, func(l owner.OutboxEntry) string { return l.ID },
+		func(after string, limit int) ([]owner.OutboxEntry, string, error) {
+			page, err := p.n.ListOutbox(ctx, view.State, after, limit)
+			return page.Items, page.Next, err
+		})
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view.Letters = letters
+	return p.shell.Render(c, p.outbox, httpapi.View{Title: "Outbox", Topics: []string{string(owner.TopicOutbox)}, Data: view})
+}

@@ -1,0 +1,183 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Actions that need nothing beside their name, by intent: buttons of an answer.
+var plainActions = map[wire.Intent][]string{
+	wire.Schedule: {"accept", "decline", "cancel"}, wire.Negotiate: {"accept", "reject", "withdraw"},
+}
+
+// meeting is an event as a form describes it. Its times have no zone: they are meant as the clock of this machine goes.
+type meeting struct {
+	Title, Duration, Place string
+	Times                  []string // those that are not empty count
+}
+
+const formTime = "2006-01-02T15:04" // of an input for date and time
+
+// event makes the event of a mesh.schedule.
+func (m meeting) event() (wire.Value, error) {
+	var times []string
+	for _, s := range m.Times {
+		if s == "" {
+			continue
+		}
+		at, err := time.ParseInLocation(formTime, s, time.Local)
+		if err != nil {
+			return wire.Value{}, errors.New("a time is not a date and a time of day")
+		}
+		times = append(times, at.Format(time.RFC3339))
+	}
+	if len(times) == 0 {
+		return wire.Value{}, errors.New("name at least one time")
+	}
+	event := wire.Obj(wire.Member{Key: "proposed_times", Value: wire.Texts(times)})
+	for _, text := range []struct{ key, value string }{{"title", m.Title}, {"duration", m.Duration}, {"location", m.Place}} {
+		if value := strings.TrimSpace(text.value); value != "" {
+			event = event.With(text.key, wire.Text(value))
+		}
+	}
+	return event, nil
+}
+
+// payload makes a payload of what was typed: an exact one, another time, an action alone, or a text.
+func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) {
+	switch {
+	case f.Action == "counter" && intent == wire.Schedule:
+		event, err := meeting{Place: f.Place, Times: []string{f.Time}}.event()
+		if err != nil {
+			return intent, event, err
+		}
+		return intent, wire.Obj(wire.Member{Key: "action", Value: wire.Text("counter")}, wire.Member{Key: "event", Value: event}), nil
+	case strings.TrimSpace(f.Payload) != "":
+		v, err := wire.ParseObject([]byte(f.Payload))
+		if err != nil {
+			return intent, v, errors.New("the exact payload is not a JSON object")
+		}
+		return intent, v, nil
+	case f.Action != "":
+		if !slices.Contains(plainActions[intent], f.Action) {
+			return intent, wire.Value{}, errors.New("there is no such answer here")
+		}
+		members := []wire.Member{{Key: "action", Value: wire.Text(f.Action)}}
+		if f.Action == "accept" && f.Selected != "" {
+			members = append(members, wire.Member{Key: "selected_time", Value: wire.Text(f.Selected)})
+		}
+		if reason := strings.TrimSpace(f.Text); reason != "" {
+			members = append(members, wire.Member{Key: "reason", Value: wire.Text(reason)})
+		}
+		return intent, wire.Obj(members...), nil
+	case strings.TrimSpace(f.Text) == "":
+		return intent, wire.Value{}, errors.New("there is nothing to say yet")
+	}
+	return wire.Deliver, wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("deliver")},
+		wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(f.Text)})},
+	), nil
+}
+
+type composeView struct {
+	To, Kind, Text, Intent, Payload string
+	Seal                            owner.SealChoice
+	Meeting                         meeting
+	Zone                            string // in which the times of a meeting are meant
+	Peers                           []owner.Peer
+	Intents                         []wire.Intent
+}
+
+// maxPeerOptions bounds the suggestions for a recipient.
+const maxPeerOptions = 200
+
+func (p *pages) showCompose(c echo.Context) error {
+	return p.composePage(c, http.StatusOK, "", composeView{To: c.QueryParam("to"), Kind: "message"})
+}
+
+func (p *pages) composePage(c echo.Context, status int, wrong string, view composeView) error {
+	peers, err := p.n.ListPeers(c.Request().Context())
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
+	view.Zone = time.Now().Format("MST, -07:00")
+	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:3]
+	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Wrong: wrong, Data: view})
+}
+
+func (p *pages) send(c echo.Context) error {
+	form, err := httpapi.Form(c, maxPageForm)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	view := composeView{
+		To: strings.TrimSpace(form.Get("to")), Kind: form.Get("kind"), Text: form.Get("text"), Intent: strings.TrimSpace(form.Get("intent")),
+		Payload: form.Get("payload"),
+		Meeting: meeting{
+			Title: form.Get("title"), Duration: form.Get("duration"), Place: form.Get("place"), Times: form["time"][:min(len(form["time"]), 3)],
+		},
+	}
+	if view.Seal = owner.SealChoice(form.Get("seal")); !view.Seal.IsValid() {
+		return p.composePage(c, http.StatusBadRequest, "there is no such way to send it", view)
+	}
+	message := owner.NewMessage{To: view.To, Seal: view.Seal}
+	var sent owner.Sent
+	if message.Intent, message.Payload, err = view.message(); err == nil {
+		sent, err = p.n.Send(ctx, message, 0)
+	}
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return p.composePage(c, refusal.Status, refusal.Message, view)
+	}
+	if err != nil {
+		return owner.Explain(err)
+	}
+	if sent.State == owner.SendHeld {
+		return httpapi.Done(c, "approvals", "held")
+	}
+	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), "sent")
+}
+
+// message makes intent and payload of the form.
+func (v composeView) message() (wire.Intent, wire.Value, error) {
+	wrong := func(text string) error { return owner.Fault(http.StatusBadRequest, text, "") }
+	if v.Kind == "exact" {
+		payload, err := wire.ParseObject([]byte(v.Payload))
+		if err != nil {
+			return "", payload, wrong("the exact payload is not a JSON object")
+		}
+		intent := wire.Intent(v.Intent)
+		if !intent.Standard() && !intent.Custom() {
+			return "", payload, wrong("intent is neither a mesh.* nor a reverse-domain name")
+		}
+		return intent, payload, nil
+	}
+	if v.Kind == "meeting" {
+		event, err := v.Meeting.event()
+		if err != nil {
+			return "", event, wrong(err.Error())
+		}
+		return wire.Schedule, wire.Obj(
+			wire.Member{Key: "action", Value: wire.Text("propose")}, wire.Member{Key: "event", Value: event},
+		), nil
+	}
+	if strings.TrimSpace(v.Text) == "" {
+		return "", wire.Value{}, wrong("there is nothing to say yet")
+	}
+	if v.Kind == "question" {
+		return wire.RequestInfo, wire.Obj(
+			wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text(v.Text)},
+		), nil
+	}
+	return replyForm{Text: v.Text}.payload(wire.Deliver)
+}

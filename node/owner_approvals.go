@@ -1,0 +1,88 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// ListApprovals implements [owner.Approvals].
+func (o OwnerAPI) ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (owner.List[owner.Approval], error) {
+	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: state}, after, limit, time.Now())
+	if err != nil {
+		return owner.List[owner.Approval]{}, err
+	}
+	views, err := o.n.viewAsks(ctx, asks)
+	return owner.Page(views, next), err
+}
+
+// FindApproval implements [owner.Approvals].
+func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, error) {
+	ask, err := o.findAsk(ctx, id)
+	if err != nil {
+		return owner.Approval{}, err
+	}
+	return o.n.viewAsk(ctx, ask)
+}
+
+// findAsk is findItem for what waits for the owner. A message that waits behind another is found as that one.
+func (o OwnerAPI) findAsk(ctx context.Context, id string) (acl.Ask, error) {
+	ask, err := o.n.asks.Get(ctx, id, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		var next []acl.Ask
+		next, _, err = o.n.asks.List(ctx, acl.AskFilter{Each: true}, id, 2, time.Now())
+		if err == nil {
+			ask, err = theOne(next, func(a acl.Ask) string { return a.ID }, id)
+		}
+	}
+	if err == nil && ask.Behind != "" {
+		return o.n.asks.Get(ctx, ask.Behind, time.Now())
+	}
+	return ask, err
+}
+
+// Decide implements [owner.Approvals].
+func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait time.Duration) (owner.Decided, error) {
+	ask, err := o.findAsk(ctx, id)
+	if err != nil {
+		return owner.Decided{}, err
+	}
+	left, end := o.n.released.expect(ask.ID)
+	defer end()
+	answer := o.n.expectAnswer()
+	defer answer.stop()
+	ask, err = o.n.asks.Decide(ctx, ask.ID, d.Hash, d.Choice, d.By, time.Now())
+	decided := owner.Decided{Ask: ask}
+	if err != nil {
+		return decided, err
+	}
+	select {
+	case p := <-left:
+		sent := p.await(ctx, wait)
+		if wait > 0 && p.out.Address != "" && !p.out.closes() {
+			sent = answer.answer(ctx, p.out.key(), sent, wait)
+		}
+		decided.Sent = &sent
+	default: // it was none, or not approved
+		if ask.Kind == askTask && ask.State == acl.AskApproved {
+			decided.Sent = &Sent{State: SendDelivered}
+		}
+	}
+	return decided, nil
+}
+
+// RejectStrangers implements [owner.Approvals].
+func (o OwnerAPI) RejectStrangers(ctx context.Context, by string) (int, error) {
+	rejected, err := o.n.RejectStrangers(ctx, by)
+	if err != nil {
+		o.n.log.Warn("reject strangers", "rejected", rejected, "err", err)
+		return rejected, owner.Fault(http.StatusConflict, fmt.Sprintf("%d were rejected, and some could not be", rejected), "see agentmesh approvals list, and repeat")
+	}
+	return rejected, nil
+}

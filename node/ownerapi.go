@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// OwnerAPI returns the node as the owner API sees it.
+func (n *Node) OwnerAPI() OwnerAPI { return OwnerAPI{n} }
+
+// OwnerAPI carries out what the owner API asks of a node. Its errors are for the owner.
+type OwnerAPI struct{ n *Node }
+
+var _ owner.Node = OwnerAPI{}
+
+// Operations returns the node's part of the owner API. Everything that the command line does goes through it.
+func (o OwnerAPI) Operations() []owner.Operation {
+	return append(owner.Operations(o), owner.AuditOperations(o.n.audit)...)
+}
+
+// ListItems implements [owner.Inbox].
+func (o OwnerAPI) ListItems(ctx context.Context, q owner.Query) (owner.List[owner.Item], error) {
+	items, next, err := o.n.WaitInbox(ctx, ItemState(q.State), q.After, q.Limit, q.Wait)
+	list := make([]owner.Item, len(items))
+	for i, item := range items {
+		list[i] = item.Item
+	}
+	return owner.Page(list, next), err
+}
+
+// FindItem implements [owner.Inbox].
+func (o OwnerAPI) FindItem(ctx context.Context, id string) (owner.Item, error) {
+	item, err := o.findItem(ctx, id)
+	return item.Item, err
+}
+
+// Acknowledge implements [owner.Inbox].
+func (o OwnerAPI) Acknowledge(ctx context.Context, id string) (owner.Item, error) {
+	item, err := o.findItem(ctx, id)
+	if err == nil {
+		item, err = o.n.Acknowledge(ctx, item.ID)
+	}
+	return item.Item, err
+}
+
+// findItem returns the item whose id, or the unique beginning of it, the owner named.
+func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
+	item, err := o.n.Item(ctx, id)
+	if !errors.Is(err, store.ErrNotFound) {
+		return item, err
+	}
+	behind, _, err := o.n.Inbox(ctx, "", id, 2)
+	if err != nil {
+		return Item{}, err
+	}
+	return theOne(behind, func(i Item) string { return i.ID }, id)
+}
+
+// theOne returns the entry that beginning names alone, of the first two that come behind it.
+func theOne[T any](behind []T, id func(T) string, beginning string) (one T, err error) {
+	fits := slices.DeleteFunc(behind, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
+	switch len(fits) {
+	case 0:
+		return one, store.ErrNotFound
+	case 1:
+		return fits[0], nil
+	}
+	return one, owner.Fault(http.StatusConflict, "more than one entry fits", "name more of its id")
+}
+
+// ListNotices implements [owner.Control].
+func (o OwnerAPI) ListNotices(ctx context.Context, after string, limit int) (owner.List[notify.Notice], error) {
+	notices, next, err := o.n.notices.List(ctx, after, limit, time.Now())
+	return owner.Page(notices, next), err
+}
+
+// SetPaused implements [owner.Control].
+func (o OwnerAPI) SetPaused(ctx context.Context, paused bool, by string) error {
+	return o.n.SetPaused(ctx, paused, by)
+}
+
+// FollowEvents implements [owner.Events].
+func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
+	leave, ok := o.n.streams.enter()
+	if !ok {
+		return owner.EventStream{}, owner.ErrManyStreams
+	}
+	w, missed, whole := o.n.events.watch(last)
+	return owner.EventStream{
+		Events: w.ch, Missed: missed, Whole: whole,
+		Name: func(ev Event) string { return o.n.events.id(ev.Seq) },
+		Stop: func() { o.n.events.leave(w); leave() },
+	}, nil
+}
