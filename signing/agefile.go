@@ -20,9 +20,9 @@ type AgeFile struct {
 // NewAgeFile encrypts to recipients ("age1…", at least one) or, where passphrase is not empty, with that alone.
 func NewAgeFile(recipients []string, passphrase []byte) (*AgeFile, error) {
 	if len(passphrase) > 0 {
-		r, err := age.NewScryptRecipient(string(passphrase))
+		r, err := passphraseRecipient(passphrase)
 		if err != nil {
-			return nil, fmt.Errorf("passphrase: %w", err)
+			return nil, err
 		}
 		return newAgeFile(r), nil
 	}

@@ -92,7 +92,7 @@ func unlock(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
 func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 	data, err := k.MarshalText()
 	if err == nil && len(passphrase) > 0 {
-		data, err = lock(data, passphrase, scryptWork)
+		data, err = lock(data, passphrase)
 	}
 	if err == nil {
 		err = atomicfile.WriteNew(path, data)
@@ -103,15 +103,25 @@ func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 	return nil
 }
 
-// scryptWork is log2 of the scrypt cost, age's own default: about a second.
-const scryptWork = 18
+// PassphraseWork is log2 of the scrypt cost of what is encrypted under a passphrase: age's own default, about a second. It is
+// a variable for tests, which encrypt much that nobody guesses at.
+var PassphraseWork = 18
 
-func lock(data, passphrase []byte, work int) ([]byte, error) {
-	recipient, err := age.NewScryptRecipient(string(passphrase))
+// passphraseRecipient returns what encrypts under a passphrase.
+func passphraseRecipient(passphrase []byte) (*age.ScryptRecipient, error) {
+	r, err := age.NewScryptRecipient(string(passphrase))
+	if err != nil {
+		return nil, fmt.Errorf("passphrase: %w", err)
+	}
+	r.SetWorkFactor(PassphraseWork)
+	return r, nil
+}
+
+func lock(data, passphrase []byte) ([]byte, error) {
+	recipient, err := passphraseRecipient(passphrase)
 	if err != nil {
 		return nil, err
 	}
-	recipient.SetWorkFactor(work)
 	var out bytes.Buffer
 	armored := agearmor.NewWriter(&out)
 	w, err := age.Encrypt(armored, recipient)

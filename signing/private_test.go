@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"filippo.io/age"
+	agearmor "filippo.io/age/armor"
 )
 
 // TestPrivateKeyRoundTrip: what MarshalText writes, ParsePrivateKey reads, for each kind.
@@ -134,13 +136,36 @@ func TestSecretsArePrintedRedacted(t *testing.T) {
 	}
 }
 
+// shippedWork is the cost outside tests.
+var shippedWork = PassphraseWork
+
+func TestMain(m *testing.M) {
+	PassphraseWork = 2
+	os.Exit(m.Run())
+}
+
+// TestPassphraseIsExpensive: to try one passphrase takes about a second, and the cost is that of the file.
+func TestPassphraseIsExpensive(t *testing.T) {
+	if shippedWork < 18 {
+		t.Errorf("log2 of the cost is %d, want 18", shippedWork)
+	}
+	locked, err := lock([]byte(mustText(benchKey())), []byte("correct horse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := io.ReadAll(io.LimitReader(agearmor.NewReader(bytes.NewReader(locked)), 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, stanza, _ := strings.Cut(string(header), "-> scrypt "); !strings.Contains(strings.SplitN(stanza, "\n", 2)[0], " 2") {
+		t.Errorf("the file does not have the cost: %q", header)
+	}
+}
+
 func TestKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	for _, key := range keyOfEachKind(t) {
 		for _, passphrase := range []string{"", "correct horse"} {
-			if passphrase != "" && key.Public().Kind() != KindEd25519 {
-				continue // scrypt takes a second
-			}
 			path := filepath.Join(dir, string(key.Public().Kind())+passphrase)
 			if err := WriteKeyFile(path, key, []byte(passphrase)); err != nil {
 				t.Fatal(err)
@@ -169,7 +194,7 @@ func TestKeyFile(t *testing.T) {
 			}
 		}
 	}
-	cheap, err := lock([]byte(mustText(benchKey())), []byte("correct horse"), 2)
+	cheap, err := lock([]byte(mustText(benchKey())), []byte("correct horse"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,14 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 var update = flag.Bool("update", false, "write the generated documents and the expected output of scripts")
 
 func TestMain(m *testing.M) {
+	signing.PassphraseWork = 2 // of this process, and of those that scripts start
 	testscript.Main(m, map[string]func(){
 		"agentmesh": main,
 	})
