@@ -328,3 +328,27 @@ func TestCommand(t *testing.T) {
 		}
 	}
 }
+
+// TestNoticeIsLoggedOnce: the box observes its own writes too, and the mark that the owner was told is no new notice.
+func TestNoticeIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "notices.db"), bolt.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		s, r := store.Observe(db), &recorder{}
+		var log bytes.Buffer
+		b := tell(t, s.Records(), notify.Config{Target: r, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s.OnCommit(b.Committed)
+		change := b.Change(notify.Notice{Kind: "closed", Title: "closed", At: time.Now()})
+		if err := s.Records().Apply(t.Context(), []store.Change{change}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		b.stop()
+		if n := strings.Count(log.String(), "msg=notice"); n != 1 || len(r.batches()) != 1 {
+			t.Errorf("%d lines and %d batches, want one of each:\n%s", n, len(r.batches()), log.String())
+		}
+	})
+}

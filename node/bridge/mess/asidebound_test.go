@@ -109,3 +109,31 @@ func TestAsidesWaitLonger(t *testing.T) {
 		}
 	})
 }
+
+// The courier is woken by what a peer says aside, and not by what the courier itself puts off or removes.
+func TestCourierDoesNotWakeItself(t *testing.T) {
+	l := newLab(t)
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := b.Aside(bridge.Inbound{Peer: "am_loud", MessageID: "msg_0", ConvID: "conv_1", Intent: Intent, Payload: wire.Obj()})
+	off, gone := said[0], said[0]
+	off.IfRev, gone.Delete = 1, true
+	for _, c := range []struct {
+		name  string
+		c     store.Change
+		wakes bool
+	}{{"said", said[0], true}, {"put off", off, false}, {"removed", gone, false}} {
+		b.Committed([]store.Change{c.c})
+		woken := false
+		select {
+		case <-b.x.news:
+			woken = true
+		default:
+		}
+		if woken != c.wakes {
+			t.Errorf("%s: woken = %v", c.name, woken)
+		}
+	}
+}
