@@ -51,7 +51,7 @@ type Asks struct {
 	opened    func(Ask) []store.Change // nil adds nothing
 	audit     *Audit                   // nil keeps no log
 
-	crowded atomic.Pointer[crowd] // the last count that found no place; nil: there may be one
+	crowded atomic.Pointer[crowd] // the last count that found no place; nil: there may be one. Nobody changes it
 }
 
 // NewAsks returns the queue that s keeps.

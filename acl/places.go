@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// crowdFor is how long it is believed that no place can be had, after they were counted.
+// crowdFor is how long the count of the places is believed after it found no place.
 const crowdFor = time.Second
 
 // place is a slot that an open ask has, as it is stored.
@@ -44,69 +44,20 @@ func decodePlace(rec store.Record) (place, error) {
 	return p, nil
 }
 
-// crowd is who has the places of a term when all are taken.
+// crowd tells who has the places of a term, as they were counted when all were taken.
 type crowd struct {
-	at     time.Time
-	term   string
-	places []place
-	held   map[string]int // places by key of a source
+	rate.Crowd[*place]
+	at   time.Time
+	term string
 }
 
 func newCrowd(term string, places []place, now time.Time) *crowd {
-	c := &crowd{at: now, term: term, places: places, held: make(map[string]int)}
+	c := &crowd{at: now, term: term}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.Ask, b.Ask) }) // the newest gives way first
 	for _, p := range places {
-		for _, s := range shared(p.Sources) {
-			c.held[s.Key]++
-		}
+		c.Add(rate.Place[*place]{Key: &p, Sources: p.Sources, Last: p.Proven})
 	}
 	return c
-}
-
-// shared returns what a place counts for: its sources. All places without a source share like one wide network.
-func shared(sources []rate.Source) []rate.Source {
-	if len(sources) == 0 {
-		return []rate.Source{{Width: maxWidth}}
-	}
-	return sources
-}
-
-// maxWidth is that of the widest network.
-const maxWidth = 4
-
-// load returns the places for each share of that one of the sources which has most, if each had some more. It is in
-// quarters of a place.
-func (c *crowd) load(sources []rate.Source, more int) (load int) {
-	for _, s := range shared(sources) {
-		load = max(load, (c.held[s.Key]+more)*maxWidth/max(1, s.Width))
-	}
-	return load
-}
-
-// victim returns the place that an ask from the sources may take: of the source that has most, the newest, those of cards
-// with proven endpoints last. ok is false if that source would not have more than the new one even then.
-func (c *crowd) victim(sources []rate.Source) (victim place, ok bool) {
-	own, most := c.load(sources, 1), 0
-	for _, p := range c.places {
-		load := c.load(p.Sources, 0)
-		if load <= own {
-			continue
-		}
-		order := cmp.Or(cmp.Compare(load, most), -compareBools(p.Proven, victim.Proven), cmp.Compare(p.Ask, victim.Ask))
-		if !ok || order > 0 {
-			victim, most, ok = p, load, true
-		}
-	}
-	return victim, ok
-}
-
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
 }
 
 // Committed makes the next question count the places again if a unit that is committed frees one. It is an observer for
@@ -117,11 +68,11 @@ func (q *Asks) Committed(changes []store.Change) {
 	}
 }
 
-// makeRoom returns the changes that free a place for slot: none if there is one, and else those that end the ask which
-// has it. It is store.ErrQuota if no place can be had.
-func (q *Asks) makeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
+// MakeRoom returns the changes that free a place for slot, for the unit that opens an ask in it: none if a place is free,
+// otherwise those that end the ask which has the place (AM-33). It fails with store.ErrQuota if no place can be had.
+func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
 	if c := q.crowded.Load(); c != nil && c.term == slot.Term && now.Sub(c.at).Abs() < crowdFor {
-		if _, ok := c.victim(slot.Sources); !ok {
+		if _, ok := c.Victim(slot.Sources, 1); !ok {
 			return nil, store.ErrQuota
 		}
 	}
@@ -139,7 +90,7 @@ func (q *Asks) makeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 		}
 	}
 	c := newCrowd(slot.Term, places, now)
-	victim, ok := c.victim(slot.Sources)
+	victim, ok := c.Victim(slot.Sources, 1)
 	if !ok {
 		q.crowded.Store(c)
 		return nil, store.ErrQuota
@@ -147,9 +98,9 @@ func (q *Asks) makeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 	return q.displace(ctx, victim, now)
 }
 
-// displace returns the changes that end the ask which has the place, and those behind it: they expire now. They fail with
-// store.ErrConflict if the place went to another ask meanwhile.
-func (q *Asks) displace(ctx context.Context, p place, now time.Time) ([]store.Change, error) {
+// displace returns the changes that end the ask which has the place, and those behind it: they expire now. The changes
+// fail with store.ErrConflict if the place went to another ask meanwhile.
+func (q *Asks) displace(ctx context.Context, p *place, now time.Time) ([]store.Change, error) {
 	changes := []store.Change{{Record: store.Record{NS: nsOpen, Key: p.key}, IfRev: p.rev, Delete: true}}
 	first, tail, err := q.group(ctx, p.Ask, now)
 	switch {

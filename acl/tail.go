@@ -78,7 +78,7 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	now := ask.Created
 	rec, err := q.records.Get(ctx, nsOpen, slot.Key, now)
 	if errors.Is(err, store.ErrNotFound) {
-		room, err := q.makeRoom(ctx, slot, now)
+		room, err := q.MakeRoom(ctx, slot, now)
 		if err != nil {
 			return Ask{}, nil, err
 		}
