@@ -103,6 +103,7 @@ type Bridge struct {
 	strangers quota.Strangers // all others: they use up nothing that the known ones need
 	doubts    *rate.Buckets   // other keys of pinned peers that are noted for the owner
 	swept     atomic.Int64    // when the pins of strangers were looked through last, in Unix seconds
+	pinPlaces pinPlaces
 	handshake *handshakes
 	streams   *streams
 	callbacks chan callback // answers to deliver outside any step

@@ -151,7 +151,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	now := time.Now()
 	s := newStreams()
 	begin := func(peer, id string, known bool) *Error {
-		_, e := s.take(named(peer), Stream{Action: "start", ID: id}, known, now)
+		_, e := s.take(named(peer), Stream{Action: "start", ID: id}, known, nil, now)
 		return e
 	}
 	begun := 0
@@ -175,7 +175,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 			t.Fatal(e)
 		}
 		for seq := range 5 {
-			if _, e := s.take(named(peer), Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, now); e == nil {
+			if _, e := s.take(named(peer), Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
 				taken += len(chunk)
 			}
 		}
@@ -186,7 +186,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	if begin("friend", "s", true) != nil {
 		t.Error("a known peer cannot begin")
 	}
-	if _, e := s.take(named("friend"), Stream{Action: "chunk", ID: "s", Data: chunk}, true, now); e != nil {
+	if _, e := s.take(named("friend"), Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
 		t.Errorf("a known peer: %v", e)
 	}
 }

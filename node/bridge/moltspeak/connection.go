@@ -122,7 +122,7 @@ func (c *connection) answer(x *exchange, raw []byte) (r Reply, proves bool) {
 func (c *connection) challenge(x *exchange) []byte {
 	b := c.b
 	c.verify = uuid(random32())
-	c.asked = challenge{text: random32(), key: x.peer.Key, hello: x.salt(), expires: x.now.Add(challengeLife), known: x.known()}
+	c.asked = challenge{text: random32(), key: x.peer.Key, hello: x.salt(), expires: x.now.Add(challengeLife), known: x.known(), sources: x.sources}
 	class := Internal
 	if !x.peer.takes(class) {
 		class = Public

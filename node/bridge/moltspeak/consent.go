@@ -104,34 +104,82 @@ func (b *Bridge) consent(c *exchange, p Consent) (answer, *Error) {
 	return respond("success", wire.Obj(member("revoked", wire.Bool(true)))), nil
 }
 
+// askForConsent asks the owner. Of one peer one question waits at a time: the same question again gets the same answer, and
+// another one has to wait for the owner's decision.
 func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 	if c.standing == acl.Rejected {
 		return answer{}, fault(CodeCapability)
-	}
-	slot := acl.Slot{Key: "moltspeak-consent/" + hash(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
-	if !c.known() {
-		slot.Term, slot.Max = "moltspeak-consent-stranger", strangersConsentAsks
 	}
 	for _, t := range p.Types {
 		if !validID(t) {
 			return answer{}, faultAt(CodeInvalidParam, "p.data_types", "must be printable")
 		}
 	}
-	body := encode(consentAsk{Peer: c.m.From.Name(), Types: p.Types, Purpose: wire.OneLine(p.Purpose, maxText), Duration: p.Duration, Human: wire.OneLine(p.Human, maxText), Re: c.m.ID, Constraints: p.Constraints})
-	sum := sha256.Sum256(body)
-	ask, changes := b.cfg.Asks.Open(acl.Ask{
-		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
-		Body: body, Hash: hex.EncodeToString(sum[:]), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
-	}, slot)
-	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
-		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
-			return answer{}, fault(CodeRateLimit).because(err) // one question of a peer at a time
-		}
+	question := consentAsk{
+		Peer: c.m.From.Name(), Types: p.Types, Purpose: wire.OneLine(p.Purpose, maxText), Duration: p.Duration,
+		Human: wire.OneLine(p.Human, maxText), Re: c.m.ID, Constraints: p.Constraints,
+	}
+	ask, err := b.openConsent(c, question)
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
+		ask, err = b.sameConsent(c, question)
+	}
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		e := fault(CodeRateLimit).because(err)
+		e.Delay = consentDelay
+		return answer{}, e
+	case err != nil:
 		return answer{}, fault(CodeInternal).because(err)
 	}
 	data := wire.Obj(member("action", wire.Text(wire.ActionPending)), member("estimated_response", wire.Text(ask.Expires.Format(time.RFC3339))),
 		member("reason", wire.Text("The owner of this agent decides on consent.")))
 	return answer{op: OpConsentResponse, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted}, nil
+}
+
+// consentDelay is when a peer may ask again for consent if there is no room for its question.
+const consentDelay = time.Minute
+
+// openConsent opens the question. It fails with store.ErrConflict if another question of the peer waits.
+func (b *Bridge) openConsent(c *exchange, question consentAsk) (acl.Ask, error) {
+	slot := acl.Slot{Key: "moltspeak-consent/" + hash(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
+	var room []store.Change
+	if !c.known() {
+		slot.Term, slot.Max, slot.Sources = "moltspeak-consent-stranger", strangersConsentAsks, c.sources
+		var err error
+		if room, err = b.cfg.Asks.MakeRoom(c.ctx, slot, c.now); err != nil {
+			return acl.Ask{}, err
+		}
+	}
+	body := encode(question)
+	sum := sha256.Sum256(body)
+	ask, changes := b.cfg.Asks.Open(acl.Ask{
+		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
+		Body: body, Hash: hex.EncodeToString(sum[:]), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
+	}, slot)
+	changes = append(room, changes...)
+	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
+		return acl.Ask{}, err
+	}
+	return ask, nil
+}
+
+// sameConsent returns the open question of the peer if it asks the same in another message; else it fails with
+// store.ErrNotFound.
+func (b *Bridge) sameConsent(c *exchange, question consentAsk) (acl.Ask, error) {
+	asks, _, err := b.cfg.Asks.List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
+	if err != nil {
+		return acl.Ask{}, err
+	}
+	for _, ask := range asks {
+		var open consentAsk
+		if ask.Kind != askConsent || json.Unmarshal(ask.Body, &open) != nil {
+			continue
+		}
+		if open.Re = question.Re; string(encode(open)) == string(encode(question)) {
+			return ask, nil
+		}
+	}
+	return acl.Ask{}, store.ErrNotFound
 }
 
 // consentResolver carries out what the owner decided about a request.

@@ -31,8 +31,11 @@ func TestConsentFlow(t *testing.T) {
 	if status != http.StatusAccepted || m.Op != OpConsentResponse || m.P.GetStr("status") != "partial" {
 		t.Fatalf("request: %d %s", status, m.P.JSON())
 	}
-	if code := r.code(cat, r.draft(cat, OpConsent, request)); code != CodeRateLimit {
-		t.Errorf("a second question while one waits: %q", code)
+	if m, status := r.say(cat, r.draft(cat, OpConsent, request)); status != http.StatusAccepted || m.P.GetStr("status") != "partial" {
+		t.Errorf("the same question again: %d %s", status, m.P.JSON())
+	}
+	if code := r.code(cat, r.draft(cat, OpConsent, strings.Replace(request, "email", "phone", 1))); code != CodeRateLimit {
+		t.Errorf("another question while one waits: %q", code)
 	}
 	asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 1 || asks[0].Kind != askConsent {

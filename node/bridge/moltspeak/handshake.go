@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -27,7 +28,8 @@ type session struct {
 	Expires time.Time
 	active  time.Time
 	bytes   int64
-	known   bool // to the owner, when it began
+	known   bool          // to the owner, when it began
+	sources []rate.Source // of a peer that is not known
 }
 
 type challenge struct {
@@ -36,6 +38,7 @@ type challenge struct {
 	hello   string // the salt of the session key
 	expires time.Time
 	known   bool
+	sources []rate.Source
 }
 
 // handshakes are the sessions and the challenges that wait.
@@ -55,10 +58,10 @@ func random32() string {
 	return hex.EncodeToString(b[:])
 }
 
-// challenge returns the one challenge that a peer may answer. A fresh hello makes a new one; any other hello, which
-// somebody may have recorded, gets the one that waits. At the bound of its kind the ones that are over go first; then none
-// is made.
-func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, now time.Time) (string, bool) {
+// challenge returns the one challenge that a peer may answer. A fresh hello makes a new challenge; any other hello, which
+// somebody may have recorded, gets the one that waits. At the bound of its kind the expired challenges go first; then a
+// stranger takes the place of another one whose source has more (AM-42), or none is made.
+func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c, waits := h.challenges[peer]; waits && !fresh && c.key == key && now.Before(c.expires) {
@@ -70,13 +73,30 @@ func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, now t
 	}
 	if _, again := h.challenges[peer]; !again && h.waiting(known) >= bound {
 		maps.DeleteFunc(h.challenges, func(_ string, c challenge) bool { return !now.Before(c.expires) })
-		if h.waiting(known) >= bound {
+		if h.waiting(known) >= bound && !h.displace(known, sources) {
 			return "", false
 		}
 	}
-	c := challenge{text: random32(), key: key, hello: hello, expires: now.Add(challengeLife), known: known}
+	c := challenge{text: random32(), key: key, hello: hello, expires: now.Add(challengeLife), known: known, sources: sources}
 	h.challenges[peer] = c
 	return c.text, true
+}
+
+// displace drops a challenge of a stranger, to make room for one from the sources. It reports whether it could.
+func (h *handshakes) displace(known bool, sources []rate.Source) bool {
+	if known {
+		return false
+	}
+	byAge := func(a, b string) int { return h.challenges[a].expires.Compare(h.challenges[b].expires) }
+	var crowd rate.Crowd[string]
+	for _, peer := range slices.SortedFunc(maps.Keys(h.challenges), byAge) {
+		if c := h.challenges[peer]; !c.known {
+			crowd.Add(rate.Place[string]{Key: peer, Sources: c.sources})
+		}
+	}
+	victim, ok := crowd.Victim(sources, 1)
+	delete(h.challenges, victim)
+	return ok
 }
 
 // waiting counts the challenges of one kind of peers.
@@ -125,34 +145,42 @@ func (h *handshakes) establish(peer string, c challenge, secret []byte, now time
 // open replaces the session of a peer that answered c. The caller holds the lock.
 func (h *handshakes) open(peer string, c challenge, secret []byte, now time.Time) (session, bool) {
 	delete(h.sessions, peer)
-	if !h.makeRoom(c.known) {
+	if !h.makeRoom(c) {
 		return session{}, false
 	}
 	s := &session{
-		ID: random32()[:32], Peer: peer, key: c.key, secret: secret, Expires: now.Add(sessionLife), active: now, known: c.known,
+		ID: random32()[:32], Peer: peer, key: c.key, secret: secret, Expires: now.Add(sessionLife), active: now, known: c.known, sources: c.sources,
 	}
 	h.sessions[peer] = s
 	return *s, true
 }
 
-// makeRoom drops the session that was active least recently where there are as many as may be: a stranger's before that
-// of a known peer. It is false where a stranger would have to push out a known one.
-func (h *handshakes) makeRoom(known bool) bool {
-	strangers, oldest := 0, map[bool]*session{}
-	for _, s := range h.sessions {
-		if !s.known {
+// makeRoom drops a session if there are as many as may be: a stranger's before that of a known peer, and of strangers one
+// of the source that has most. The session that was active least recently goes. makeRoom is false if a stranger would have
+// to push out a known peer.
+func (h *handshakes) makeRoom(c challenge) bool {
+	strangers := 0
+	var known, unknown rate.Crowd[string]
+	latestFirst := func(a, b string) int { return h.sessions[b].active.Compare(h.sessions[a].active) }
+	for _, peer := range slices.SortedFunc(maps.Keys(h.sessions), latestFirst) {
+		if s := h.sessions[peer]; s.known {
+			known.Add(rate.Place[string]{Key: peer})
+		} else {
+			unknown.Add(rate.Place[string]{Key: peer, Sources: s.sources})
 			strangers++
-		}
-		if o := oldest[s.known]; o == nil || s.active.Before(o.active) {
-			oldest[s.known] = s
 		}
 	}
 	full := len(h.sessions) >= maxSessions
 	switch {
-	case full && strangers > 0, !known && strangers >= strangersSessions:
-		delete(h.sessions, oldest[false].Peer)
-	case full && known:
-		delete(h.sessions, oldest[true].Peer)
+	case full && strangers > 0, !c.known && strangers >= strangersSessions:
+		victim, ok := unknown.Victim(c.sources, 1)
+		if !ok {
+			victim, _ = unknown.Thickest()
+		}
+		delete(h.sessions, victim)
+	case full && c.known:
+		victim, _ := known.Thickest()
+		delete(h.sessions, victim)
 	case full:
 		return false
 	}
@@ -254,7 +282,7 @@ func (b *Bridge) hello(c *exchange, h Hello) (answer, *Error) {
 	if c.opens && !c.fresh {
 		return answer{op: OpHelloAck, p: v}, nil // the connection asks for proof of its own
 	}
-	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.salt(), c.fresh, c.known(), c.now); ok {
+	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.salt(), c.fresh, c.known(), c.sources, c.now); ok {
 		v = v.With("challenge", wire.Text(text))
 	}
 	return answer{op: OpHelloAck, p: v}, nil

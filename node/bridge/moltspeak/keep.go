@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -20,7 +21,9 @@ const (
 )
 
 const (
-	maxSeen     = 10_000 // of one peer in an hour: more than its rate lets in; of strangers' pings and the like in all
+	maxSeen     = 10_000 // of one peer in an hour, or of all strangers in a slice of time: more than their rate lets in
+	seenSlice   = 5 * time.Minute
+	maxReply    = 16 << 10 // of an answer to a stranger that began no conversation
 	keepSeen    = 24 * time.Hour
 	keepShort   = 15 * time.Minute    // of what began no conversation: longer than its time may lie apart (MS-30)
 	keepThreads = 45 * 24 * time.Hour // longer than a conversation lives (the table of §10 names 24 h after its close)
@@ -39,8 +42,9 @@ type peer struct {
 	Attested []Attestation `json:"attested,omitempty"` // of its hello, as it says
 	AllOps   bool          `json:"all_ops,omitempty"`  // it used an operation beyond the nine core ones (MS-25)
 	Refused  string        `json:"refused_key,omitempty"`
-	Last     time.Time     `json:"last,omitzero"`    // about when it wrote
-	Chosen   bool          `json:"chosen,omitempty"` // we called it, or the owner decided about it: its pin stays
+	Last     time.Time     `json:"last,omitzero"`     // about when it wrote
+	Chosen   bool          `json:"chosen,omitempty"`  // we called it, or the owner decided about it: its pin stays
+	Sources  []rate.Source `json:"sources,omitempty"` // of a stranger: where its first message came from
 
 	rev store.Rev
 }
@@ -124,14 +128,17 @@ func (b *Bridge) savePeer(ctx context.Context, p peer, now time.Time) error {
 
 func seenKey(from Agent, id string) string { return hash(from.Name(), id) }
 
-// seenChange remembers a message that was taken. Strangers who begin no conversation share one allowance, which comes
-// back with time; a conversation is bounded by the node.
+// seenChange remembers a message that was taken. The messages of strangers that begin no conversation are counted in slices
+// of time: what strangers may send, which they share by source, never fills a slice. A conversation is bounded by the node.
 func (b *Bridge) seenChange(m Message, s seen, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepSeen
 	if s.Conv == "" {
 		keep = keepShort
 		if !known {
-			term = "strangers"
+			term = now.UTC().Truncate(seenSlice).Format("strangers 2006-01-02T15:04")
+			if len(s.Reply) > maxReply {
+				s.Reply = nil // a repeat costs its sender the answer, not us the disk
+			}
 		}
 	}
 	return store.Change{IfRev: rev, Max: maxSeen, Record: store.Record{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -106,7 +107,11 @@ func (b *Bridge) pin(c *exchange) *Error {
 			}
 		}
 	}
-	p.Chosen = p.Chosen || c.known()
+	if p.Chosen = p.Chosen || c.known(); p.Chosen {
+		p.Sources = nil
+	} else if len(p.Sources) == 0 {
+		p.Sources = c.sources
+	}
 	p.AllOps = p.AllOps || !c.m.Op.core()
 	if c.now.Sub(p.Last) > forgetEmpty/2 { // not a write for each message
 		p.Last = c.now.UTC()
@@ -119,6 +124,9 @@ func (b *Bridge) pin(c *exchange) *Error {
 		if err = b.forgetStrangers(c.ctx, c.now); err == nil {
 			err = b.savePeer(c.ctx, p, c.now)
 		}
+	}
+	if errors.Is(err, store.ErrQuota) {
+		err = b.displacePin(c.ctx, p, c.now)
 	}
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -233,8 +241,7 @@ func (b *Bridge) review(ctx context.Context, p peer, now time.Time) (*store.Chan
 		return nil, nil
 	}
 	if silent < forgetStranger {
-		threads, err := b.records.List(ctx, nsThreads, hash(address.String()), "", 1, now)
-		if err != nil || len(threads.Records) > 0 {
+		if began, err := b.beganConversation(ctx, address, now); err != nil || began {
 			return nil, err
 		}
 		asks, _, err := b.cfg.Asks.List(ctx, acl.AskFilter{Subject: address.String()}, "", 1, now)
@@ -243,4 +250,10 @@ func (b *Bridge) review(ctx context.Context, p peer, now time.Time) (*store.Chan
 		}
 	}
 	return &store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: p.Name}}, nil
+}
+
+// beganConversation reports whether a stranger has a conversation with us.
+func (b *Bridge) beganConversation(ctx context.Context, address bridge.Address, now time.Time) (bool, error) {
+	threads, err := b.records.List(ctx, nsThreads, hash(address.String()), "", 1, now)
+	return len(threads.Records) > 0, err
 }

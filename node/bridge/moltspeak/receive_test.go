@@ -223,15 +223,15 @@ func TestHandshakes(t *testing.T) {
 	}
 	h, now := newHandshakes(), time.Now()
 	none := func(string) []byte { return nil }
-	text, _ := h.challenge("a", "k", "", true, true, now)
+	text, _ := h.challenge("a", "k", "", true, true, nil, now)
 	if _, ok := h.answered("a", "k", text, none, now.Add(challengeLife)); ok {
 		t.Error("a late answer counts")
 	}
-	text, _ = h.challenge("a", "k", "", true, true, now)
+	text, _ = h.challenge("a", "k", "", true, true, nil, now)
 	if _, ok := h.answered("a", "other", text, none, now); ok {
 		t.Error("an answer under another key counts")
 	}
-	text, _ = h.challenge("a", "k", "", true, true, now)
+	text, _ = h.challenge("a", "k", "", true, true, nil, now)
 	s, ok := h.answered("a", "k", text, none, now)
 	if _, again := h.answered("a", "k", text, none, now); !ok || again {
 		t.Errorf("answered %v, twice %v", ok, again)
@@ -241,7 +241,7 @@ func TestHandshakes(t *testing.T) {
 	}
 	for i := range maxSessions + 5 {
 		name := fmt.Sprint(i)
-		text, _ := h.challenge(name, "k", "", true, true, now)
+		text, _ := h.challenge(name, "k", "", true, true, nil, now)
 		h.answered(name, "k", text, none, now.Add(time.Duration(i)))
 	}
 	if h.count(now) != maxSessions || h.use("0", "k", 1, now) || !h.use("104", "k", 1, now) {
@@ -251,7 +251,7 @@ func TestHandshakes(t *testing.T) {
 		t.Error("a session carries more than 100 MiB")
 	}
 	for i := range 2 * maxChallenges {
-		h.challenge(fmt.Sprint("c", i), "k", "", true, i%2 == 0, now)
+		h.challenge(fmt.Sprint("c", i), "k", "", true, i%2 == 0, nil, now)
 	}
 	if len(h.challenges) > maxChallenges {
 		t.Errorf("%d challenges wait", len(h.challenges))

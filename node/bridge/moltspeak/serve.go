@@ -182,7 +182,8 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	if err != nil {
 		return nil // it has been answered
 	}
-	if !b.sockets.add(conn) {
+	sources := b.cfg.Addresses.Sources(c)
+	if !b.sockets.add(conn, sources) {
 		conn.Close(websocket.CodeTryLater, "")
 		_, _, _ = conn.Read() // until it is closed
 		return nil
@@ -190,7 +191,7 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	defer b.sockets.remove(conn)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Request().Context()))
 	defer cancel()
-	(&connection{b: b, conn: conn, sources: b.cfg.Addresses.Sources(c)}).serve(ctx, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
+	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
 	return nil
 }
 

@@ -1,9 +1,12 @@
 package moltspeak
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
@@ -17,6 +20,8 @@ type socket struct {
 	known bool
 	since time.Time
 	hello *time.Timer
+
+	sources []rate.Source // of the client
 }
 
 // sockets are the open streams.
@@ -29,34 +34,32 @@ type sockets struct {
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
-// add takes a connection in. If too many are not bound, the one that waits longest gives way.
-func (s *sockets) add(c *websocket.Conn) bool {
+// add takes a connection in. If too many are not bound, one gives way: of the source that has most the one that waits
+// longest.
+func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.down {
 		return false
 	}
-	waiting, oldest := 0, (*socket)(nil)
-	for _, o := range s.all {
-		if o.peer != "" {
-			continue
+	waiting := func(o *socket) bool { return o.peer == "" }
+	if s.count(waiting) >= unboundSockets {
+		crowd := s.crowd(waiting, func(a, b *socket) int { return b.since.Compare(a.since) })
+		victim, ok := crowd.Victim(sources, 1)
+		if !ok {
+			victim, _ = crowd.Thickest()
 		}
-		waiting++
-		if oldest == nil || o.since.Before(oldest.since) {
-			oldest = o
-		}
-	}
-	if waiting >= unboundSockets {
-		oldest.conn.Abort()
-		delete(s.all, oldest.conn)
+		victim.conn.Abort()
+		delete(s.all, victim.conn)
 	}
 	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "nothing bound the stream in time") })
-	s.all[c] = &socket{conn: c, since: time.Now(), hello: hello}
+	s.all[c] = &socket{conn: c, sources: sources, since: time.Now(), hello: hello}
 	s.wait.Add(1)
 	return true
 }
 
-// bind makes c a stream of peer. It is false where the peer, or its kind, has as many as it may.
+// bind makes c a stream of peer. It is false if the peer, or its kind, has as many as it may. A stranger takes the place of
+// another one whose source has more (AM-42).
 func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,24 +68,45 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 		return false // it gave way
 	}
 	it.hello.Stop()
-	same, kind := 0, 0
-	for _, o := range s.all {
-		if o.peer == peer {
-			same++
-		}
-		if o.peer != "" && o.known == known {
-			kind++
-		}
-	}
+	kind := func(o *socket) bool { return o.peer != "" && o.known == known }
 	bound := maxSockets - strangersSockets - unboundSockets
 	if !known {
 		bound = strangersSockets
 	}
-	if same >= socketsPerPeer || kind >= bound {
+	if s.count(func(o *socket) bool { return o.peer == peer }) >= socketsPerPeer {
 		return false
+	}
+	if s.count(kind) >= bound {
+		crowd := s.crowd(kind, func(a, b *socket) int { return a.since.Compare(b.since) })
+		victim, ok := crowd.Victim(it.sources, 1)
+		if known || !ok {
+			return false
+		}
+		victim.conn.Close(websocket.CodeTryLater, "too many streams")
+		delete(s.all, victim.conn)
 	}
 	it.peer, it.known, it.since = peer, known, time.Now()
 	return true
+}
+
+func (s *sockets) count(which func(*socket) bool) (n int) {
+	for _, o := range s.all {
+		if which(o) {
+			n++
+		}
+	}
+	return n
+}
+
+// crowd returns who has the places of one kind, in the given order.
+func (s *sockets) crowd(which func(*socket) bool, order func(a, b *socket) int) *rate.Crowd[*socket] {
+	crowd := new(rate.Crowd[*socket])
+	for _, o := range slices.SortedFunc(maps.Values(s.all), order) {
+		if which(o) {
+			crowd.Add(rate.Place[*socket]{Key: o, Sources: o.sources})
+		}
+	}
+	return crowd
 }
 
 func (s *sockets) remove(c *websocket.Conn) {

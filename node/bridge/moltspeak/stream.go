@@ -4,9 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -28,7 +31,8 @@ type incoming struct {
 	next                int64    // seq that must come; -1 before the first
 	chunks              int64
 	data                []byte
-	active              time.Time
+	began, active       time.Time
+	sources             []rate.Source
 }
 
 type streams struct {
@@ -39,8 +43,9 @@ type streams struct {
 
 func newStreams() *streams { return &streams{open: make(map[string]*incoming)} }
 
-// take adds a piece of a stream, which has one class from its start to its end. done is the whole stream once its end came and the checksum is right.
-func (s *streams) take(m *Message, p Stream, known bool, now time.Time) (done *incoming, e *Error) {
+// take adds a piece of a stream, which has one class from its start to its end. done is the whole stream once its end came
+// and the checksum is right. sources are those of a peer that the owner does not know.
+func (s *streams) take(m *Message, p Stream, known bool, sources []rate.Source, now time.Time) (done *incoming, e *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
@@ -48,7 +53,10 @@ func (s *streams) take(m *Message, p Stream, known bool, now time.Time) (done *i
 	key := hash(peer, p.ID)
 	in := s.open[key]
 	if p.Action == "start" {
-		return nil, s.start(key, m, p, known, in, now)
+		if in != nil {
+			return nil, faultAt(CodeInvalidParam, "p.stream_id", "is open already")
+		}
+		return nil, s.start(key, m, p, &incoming{known: known, sources: sources, began: now, active: now})
 	}
 	if in == nil {
 		return nil, faultAt(CodeInvalidParam, "p.stream_id", "is no open stream")
@@ -78,23 +86,38 @@ func (s *streams) take(m *Message, p Stream, known bool, now time.Time) (done *i
 	return nil, nil
 }
 
-func (s *streams) start(key string, m *Message, p Stream, known bool, old *incoming, now time.Time) *Error {
-	peer := m.From.Name()
-	if old != nil {
-		return faultAt(CodeInvalidParam, "p.stream_id", "is open already")
-	}
+func (s *streams) start(key string, m *Message, p Stream, in *incoming) *Error {
 	n := 0
-	for _, in := range s.open {
-		if in.peer == peer {
+	in.peer, in.kind, in.content, in.class, in.pii, in.next = m.From.Name(), p.Type, p.ContentType, m.Class, m.PII, -1
+	for _, o := range s.open {
+		if o.peer == in.peer {
 			n++
 		}
 	}
 	strangers, _ := s.strangers()
-	if n >= streamsPerPeer || len(s.open) >= maxStreams || !known && strangers >= maxStreams/2 {
+	full := len(s.open) >= maxStreams || !in.known && strangers >= maxStreams/2
+	if n >= streamsPerPeer || full && !s.displace(in, func(*incoming) int { return 1 }, 1) {
 		return fault(CodeRateLimit)
 	}
-	s.open[key] = &incoming{peer: peer, kind: p.Type, content: p.ContentType, class: m.Class, pii: m.PII, known: known, next: -1, active: now}
+	s.open[key] = in
 	return nil
+}
+
+// displace drops a stream of another stranger whose source has more, measured by size, than that of in would have (AM-42).
+// It reports whether it could.
+func (s *streams) displace(in *incoming, size func(*incoming) int, more int) bool {
+	if in.known {
+		return false
+	}
+	var crowd rate.Crowd[string]
+	for _, key := range slices.SortedFunc(maps.Keys(s.open), func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }) {
+		if o := s.open[key]; !o.known && o != in {
+			crowd.Add(rate.Place[string]{Key: key, Sources: o.sources, Size: size(o)})
+		}
+	}
+	victim, ok := crowd.Victim(in.sources, more)
+	s.drop(victim)
+	return ok
 }
 
 func (s *streams) chunk(in *incoming, p Stream) *Error {
@@ -112,9 +135,10 @@ func (s *streams) chunk(in *incoming, p Stream) *Error {
 	if len(in.data)+len(data) > maxStream {
 		return faultAt(CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
 	}
-	_, theirs := s.strangers()
-	if s.bytes+len(data) > maxStreamBytes || !in.known && theirs+len(data) > maxStreamBytes/2 {
-		return fault(CodeRateLimit)
+	for _, theirs := s.strangers(); s.bytes+len(data) > maxStreamBytes || !in.known && theirs+len(data) > maxStreamBytes/2; _, theirs = s.strangers() {
+		if !s.displace(in, func(o *incoming) int { return len(o.data) }, len(in.data)+len(data)) {
+			return fault(CodeRateLimit)
+		}
 	}
 	in.next, in.chunks, in.data = p.Seq+1, in.chunks+1, append(in.data, data...)
 	s.bytes += len(data)
@@ -156,7 +180,7 @@ func (s *streams) sweep(now time.Time) {
 
 // stream collects a stream and hands it over whole (MS-32).
 func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
-	done, e := b.streams.take(&c.m, p, c.known(), c.now)
+	done, e := b.streams.take(&c.m, p, c.known(), c.sources, c.now)
 	if e != nil {
 		return answer{}, e
 	}

@@ -81,9 +81,9 @@ func TestStreams(t *testing.T) {
 	}
 	s := newStreams()
 	now := time.Now()
-	s.take(named("p"), Stream{Action: "start", ID: "i"}, true, now)
-	s.take(named("p"), Stream{Action: "chunk", ID: "i", Data: "x"}, true, now)
-	if _, e := s.take(named("p"), Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, now.Add(streamIdle)); e == nil || s.bytes != 0 {
+	s.take(named("p"), Stream{Action: "start", ID: "i"}, true, nil, now)
+	s.take(named("p"), Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
+	if _, e := s.take(named("p"), Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
 		t.Errorf("an idle stream lives on: %v, %d bytes", e, s.bytes)
 	}
 	if len(n.got) != 1 {

@@ -1,0 +1,362 @@
+package moltspeak
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// eachNetwork plays an attacker that has all addresses of a network.
+func eachNetwork(t *testing.T, play func(t *testing.T, attacker func(i int) []rate.Source)) {
+	for _, n := range bridgetest.Networks {
+		t.Run(n.Name, func(t *testing.T) {
+			play(t, func(i int) []rate.Source { return rate.AddrSources(n.Addr(i)) })
+		})
+	}
+}
+
+var newcomer = rate.AddrSources(bridgetest.Newcomer)
+
+func hosted(i int) []rate.Source { return rate.AddrSources(bridgetest.Hosted(i)) }
+
+// codeFrom is [rig.code] for a message that comes from the sources.
+func (r *rig) codeFrom(sources []rate.Source, peer string, d Draft) Code {
+	r.t.Helper()
+	reply := r.b.Receive(r.t.Context(), r.signed(peer, d), sources, nil)
+	p, e := ReadPacket(reply.Body, boxOf(peer))
+	if e != nil || Op(p.Tree.GetStr("op")) != OpError {
+		return ""
+	}
+	payload, _ := p.Tree.Get("p")
+	return Code(payload.GetStr("code"))
+}
+
+// A newcomer gets a challenge and a session while an attacker takes all that it can, and keeps its session.
+func TestHandshakesAreShared(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
+		h, now := newHandshakes(), time.Now()
+		ask := func(peer string, known bool, sources []rate.Source) (string, bool) {
+			return h.challenge(peer, "k", "", true, known, sources, now)
+		}
+		answer := func(peer, text string) bool {
+			_, ok := h.answered(peer, "k", text, func(string) []byte { return nil }, now)
+			return ok
+		}
+		flood := func(from int) {
+			for i := range 2 * strangersChallenges {
+				ask(fmt.Sprint("evil", from+i), false, attacker(i))
+			}
+			if n := h.waiting(false); n != strangersChallenges {
+				t.Errorf("strangers have %d challenges, want %d", n, strangersChallenges)
+			}
+		}
+		flood(0)
+		text, ok := ask("newcomer", false, newcomer)
+		if !ok {
+			t.Fatal("the newcomer gets no challenge")
+		}
+		flood(10_000)
+		if !answer("newcomer", text) {
+			t.Fatal("the newcomer's challenge went to the attacker")
+		}
+		for i := range 8 {
+			if text, ok := ask(fmt.Sprint("hosted", i), false, hosted(i)); !ok || !answer(fmt.Sprint("hosted", i), text) {
+				t.Errorf("agent %d at a hosting provider gets no session", i)
+			}
+		}
+		if text, ok := ask("friend", true, attacker(0)); !ok || !answer("friend", text) {
+			t.Error("a known peer gets no session")
+		}
+		for i := range 2 * maxSessions {
+			peer := fmt.Sprint("more evil", i)
+			h.establish(peer, challenge{key: "k", sources: attacker(i)}, nil, now.Add(time.Duration(i)*time.Millisecond))
+		}
+		for _, peer := range []string{"newcomer", "hosted7", "friend"} {
+			if !h.use(peer, "k", 1, now) {
+				t.Errorf("%s lost its session to the attacker", peer)
+			}
+		}
+	})
+}
+
+// accepted returns a connection of a server, whose client never reads.
+func accepted(t *testing.T) *websocket.Conn {
+	t.Helper()
+	conns := make(chan *websocket.Conn, 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: 1 << 10, QueueFrames: 1, QueueBytes: 1 << 10})
+		if err != nil {
+			t.Error(err)
+		}
+		conns <- conn
+		_, _, _ = conn.Read()
+	}))
+	dial(t, srv)
+	return <-conns
+}
+
+// A newcomer gets a stream while an attacker has as many as strangers may, bound and not bound.
+func TestStreamPlacesAreShared(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
+		s, start := newSockets(), time.Now()
+		put := func(i int, peer string, sources []rate.Source, c *websocket.Conn) *socket {
+			at := start.Add(time.Duration(i) * time.Millisecond)
+			s.all[c] = &socket{conn: c, peer: peer, sources: sources, since: at, hello: time.NewTimer(time.Hour)}
+			return s.all[c]
+		}
+		for i := range strangersSockets - 1 {
+			put(i, fmt.Sprint("evil", i), attacker(i), new(websocket.Conn))
+		}
+		newest := put(strangersSockets, "evil", attacker(0), accepted(t)).conn
+		bind := func(peer string, known bool, sources []rate.Source) bool {
+			c := new(websocket.Conn)
+			put(9999, "", sources, c)
+			ok := s.bind(c, peer, known)
+			if !ok {
+				delete(s.all, c)
+			}
+			return ok
+		}
+		if bind("more evil", false, attacker(7)) {
+			t.Error("the attacker has more streams than all strangers may")
+		}
+		if !bind("newcomer", false, newcomer) || s.all[newest] != nil {
+			t.Error("the newcomer does not get the place of the attacker's newest stream")
+		}
+		if !bind("friend", true, attacker(1)) {
+			t.Error("a known peer gets no stream")
+		}
+
+		s = newSockets()
+		honest := new(websocket.Conn)
+		put(0, "", newcomer, honest)
+		victims := make(map[*websocket.Conn]bool)
+		for i := range unboundSockets - 1 {
+			c := new(websocket.Conn)
+			if i < 3 {
+				c = accepted(t)
+				victims[c] = true
+			}
+			put(1+i, "", attacker(i), c)
+		}
+		for i := range len(victims) {
+			if !s.add(accepted(t), attacker(i)) {
+				t.Error("a connection was refused")
+			}
+		}
+		for c := range victims {
+			if s.all[c] != nil {
+				t.Error("the attacker's longest wait did not give way")
+			}
+		}
+		if s.all[honest] == nil {
+			t.Error("the attacker's connections pushed out a newcomer that had no time for its hello")
+		}
+	})
+}
+
+// A newcomer begins a stream and fills it while an attacker has all places, or all memory, of strangers.
+func TestOpenStreamsAreShared(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
+		now := time.Now()
+		tick := func() time.Time { now = now.Add(time.Millisecond); return now }
+		s := newStreams()
+		begin := func(peer string, known bool, sources []rate.Source) *Error {
+			_, e := s.take(named(peer), Stream{Action: "start", ID: "s"}, known, sources, tick())
+			return e
+		}
+		for i := range maxStreams / 2 {
+			begin(fmt.Sprint("evil", i), false, attacker(i))
+		}
+		if begin("more evil", false, attacker(1)) == nil {
+			t.Error("the attacker has more streams than all strangers may")
+		}
+		if e := begin("newcomer", false, newcomer); e != nil {
+			t.Errorf("the newcomer begins a stream: %v", e)
+		}
+		s = newStreams()
+		chunk := strings.Repeat("a", 1<<20)
+		add := func(peer string, seq int, known bool, sources []rate.Source) *Error {
+			_, e := s.take(named(peer), Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, known, sources, tick())
+			return e
+		}
+		for i := range 8 {
+			peer := fmt.Sprint("evil", i)
+			begin(peer, false, attacker(i))
+			for seq := range 4 {
+				add(peer, seq, false, attacker(i))
+			}
+		}
+		if s.bytes != maxStreamBytes/2 {
+			t.Fatalf("the attacker has %d bytes, want all of strangers", s.bytes)
+		}
+		begin("newcomer", false, newcomer)
+		begin("friend", true, nil)
+		for seq := range 4 {
+			if e := add("newcomer", seq, false, newcomer); e != nil {
+				t.Errorf("the newcomer's piece %d: %v", seq, e)
+			}
+			if e := add("friend", seq, true, nil); e != nil {
+				t.Errorf("the known peer's piece %d: %v", seq, e)
+			}
+		}
+		if s.bytes > maxStreamBytes {
+			t.Errorf("streams hold %d bytes", s.bytes)
+		}
+	})
+}
+
+// An attacker that has the pins of all strangers gives one to each newcomer, and keeps those that something hangs on.
+func TestPinsAreShared(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
+		r, _ := alone(t, nil)
+		r.b.swept.Store(time.Now().Unix()) // nobody is forgotten now
+		begun := time.Now().Add(-time.Hour)
+		var changes []store.Change
+		for i := range maxStrangers - 2 {
+			at := begun.Add(time.Duration(i) * time.Millisecond)
+			changes = append(changes, peer{Name: evil(i), Key: self(cat).Key, First: at, Last: at, Sources: attacker(i)}.change())
+		}
+		for ; len(changes) > 0; changes = changes[min(500, len(changes)):] {
+			if err := r.b.records.Apply(t.Context(), changes[:min(500, len(changes))], time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ping := func(sources []rate.Source, peer string) Code {
+			return r.codeFrom(sources, peer, r.draft(peer, OpPing, `{"nonce":1}`))
+		}
+		pinned := func(peer string) bool {
+			_, known, err := r.b.peer(t.Context(), peer, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return known
+		}
+		const talker, asker, friend = "talker@flood", "asker@flood", "friend@home"
+		if code := r.codeFrom(attacker(1), talker, r.draft(talker, OpQuery, plainQuery)); code != "" {
+			t.Fatal(code)
+		}
+		request := `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`
+		if code := r.codeFrom(attacker(2), asker, r.draft(asker, OpConsent, request)); code != "" {
+			t.Fatal(code)
+		}
+		if code := ping(attacker(3), "late@flood"); code != CodeRateLimit {
+			t.Errorf("one more pin of the attacker: %q", code)
+		}
+		for i := range 8 {
+			if code := ping(hosted(i), fmt.Sprintf("hosted%d@provider", i)); code != "" {
+				t.Errorf("agent %d at a hosting provider: %s", i, code)
+			}
+		}
+		if code := ping(newcomer, "newcomer@x"); code != "" || !pinned("newcomer@x") {
+			t.Errorf("the newcomer: %q", code)
+		}
+		if pinned(evil(maxStrangers-3)) || !pinned(evil(0)) || !pinned(talker) || !pinned(asker) {
+			t.Error("not the attacker's newest pins gave way")
+		}
+		if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+friend, acl.Approved, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if code := ping(attacker(3), friend) + ping(attacker(3), cat); code != "" {
+			t.Errorf("known peers: %s", code)
+		}
+	})
+}
+
+func evil(i int) string { return fmt.Sprintf("evil%d@flood", i) }
+
+// Of pins with a conversation one gives way when its source has no other, and none that the owner is asked about.
+func TestPinsThatStay(t *testing.T) {
+	r, _ := alone(t, nil)
+	thick := rate.AddrSources(netip.MustParseAddr("192.0.2.1"))
+	const talker, asker = "talker@flood", "asker@flood"
+	for _, peer := range []string{"older@flood", talker} {
+		r.codeFrom(thick, peer, r.draft(peer, OpQuery, plainQuery))
+	}
+	r.codeFrom(thick, asker, r.draft(asker, OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
+	late := peer{Name: "newcomer@x", Key: self(cat).Key, First: time.Now(), Last: time.Now(), Sources: newcomer, rev: store.Absent}
+	if err := r.b.displacePin(t.Context(), late, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"older@flood": true, talker: false, asker: true, late.Name: true} {
+		if _, known, err := r.b.peer(t.Context(), name, time.Now()); known != want || err != nil {
+			t.Errorf("%s has a pin: %v, %v, want %v", name, known, err, want)
+		}
+	}
+}
+
+// What strangers may send never fills the records of what was answered, and what is kept of each answer is small.
+func TestSeenHasRoom(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
+		s, now, n := quota.NewStrangers(), time.Now(), 0
+		for end := now.Add(seenSlice); now.Before(end); now = now.Add(20 * time.Millisecond) {
+			for ; ; n++ {
+				if _, ok := s.Take(evil(n), attacker(n), now); !ok {
+					break
+				}
+			}
+		}
+		if _, ok := s.Take("newcomer@x", newcomer, now); !ok || n >= maxSeen {
+			t.Errorf("the attacker sent %d messages, want less than %d; the newcomer's is taken: %v", n, maxSeen, ok)
+		}
+	})
+	r, _ := alone(t, nil)
+	ping := r.draft("stranger@x", OpPing, `{"nonce":"`+strings.Repeat("x", 100<<10)+`"}`)
+	if code := r.codeFrom(newcomer, "stranger@x", ping); code != "" {
+		t.Fatal(code)
+	}
+	var kept seen
+	if _, ok, err := r.b.read(t.Context(), nsSeen, seenKey(self("stranger@x"), ping.ID), &kept, time.Now()); !ok || err != nil || len(kept.Reply) > maxReply {
+		t.Errorf("%d bytes are kept of an answer, %v, %v", len(kept.Reply), ok, err)
+	}
+	if m, status := r.say("stranger@x", ping); status != http.StatusAccepted && status != http.StatusOK || m.Op != "" {
+		t.Errorf("a repeat is answered %d %s", status, m.Op)
+	}
+}
+
+// A newcomer asks for consent while an attacker has all questions that strangers may.
+func TestConsentQuestionsAreShared(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
+		r, _ := alone(t, nil)
+		ask := func(sources []rate.Source, peer string) Code {
+			return r.codeFrom(sources, peer, r.draft(peer, OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
+		}
+		for i := range strangersConsentAsks {
+			if code := ask(attacker(i), evil(i)); code != "" {
+				t.Fatalf("question %d: %s", i, code)
+			}
+		}
+		if code := ask(attacker(3), "late@flood"); code != CodeRateLimit {
+			t.Errorf("one more question of the attacker: %q", code)
+		}
+		if code := ask(newcomer, "newcomer@x"); code != "" {
+			t.Errorf("the newcomer: %s", code)
+		}
+		for i := range 4 {
+			if code := ask(hosted(i), fmt.Sprintf("hosted%d@provider", i)); code != "" {
+				t.Errorf("agent %d at a hosting provider: %s", i, code)
+			}
+		}
+		if code := ask(attacker(0), evil(0)); code != "" {
+			t.Errorf("the same question again: %s", code)
+		}
+		if code := ask(nil, cat); code != "" {
+			t.Errorf("a known peer: %s", code)
+		}
+		asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1000, time.Now())
+		if err != nil || len(asks) != strangersConsentAsks+1 {
+			t.Errorf("%d questions wait, %v, want %d", len(asks), err, strangersConsentAsks+1)
+		}
+	})
+}
