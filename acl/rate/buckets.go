@@ -104,6 +104,25 @@ func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) 
 	return 0, true
 }
 
+// TakeOver is [Buckets.Take], except that at the bound a key without a bucket does not wait: it takes the place of the
+// bucket that is next to full. It is for keys that anybody can make up.
+func (b *Buckets) TakeOver(key string, now time.Time) (wait time.Duration, ok bool) {
+	if b == nil {
+		return 0, true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now = b.time(now)
+	if b.known(key) {
+		if wait := b.wait(key, now); wait > 0 {
+			b.refused.Add(1)
+			return wait, false
+		}
+	}
+	b.set(key, b.debt(key, now)+b.interval, now)
+	return 0, true
+}
+
 // Refused returns how often Peek and Take told somebody to wait.
 func (b *Buckets) Refused() uint64 {
 	if b == nil {

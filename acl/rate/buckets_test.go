@@ -256,3 +256,22 @@ func BenchmarkTake(b *testing.B) {
 		i++
 	}
 }
+
+// At the bound TakeOver serves a key that has no bucket, and still holds others to their limit.
+func TestTakeOver(t *testing.T) {
+	b, now := rate.NewBuckets(rate.PerMinute(2), 2, 10), time.Now()
+	for i := range 10 {
+		for range 2 {
+			b.TakeOver(fmt.Sprint("evil", i), now)
+		}
+	}
+	if _, ok := b.TakeOver("evil5", now); ok {
+		t.Error("a key has more than its limit")
+	}
+	if _, ok := b.Take("newcomer", now); ok {
+		t.Error("Take serves a key without a bucket at the bound")
+	}
+	if _, ok := b.TakeOver("newcomer", now); !ok {
+		t.Error("TakeOver refuses a key without a bucket")
+	}
+}

@@ -2,6 +2,8 @@ package agentrelay
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,9 +14,6 @@ const (
 	feedSize     = 1000 // AR-56
 	maxSeen      = 5000 // ids; as many older ones are known too
 	maxFeedBytes = 4 << 10
-	maxHints     = 1000
-	keepHint     = 24 * time.Hour
-	maxSkills    = 32
 )
 
 // FeedItem is something that the owner may read and that nobody answers. All of it is untrusted text.
@@ -34,10 +33,11 @@ type FeedItem struct {
 type feed struct {
 	mu        sync.Mutex
 	list      []FeedItem
+	held      map[string]int       // items of each agent
 	seen, old map[string]time.Time // what came, and what came before that
 }
 
-func newFeed() *feed { return &feed{seen: make(map[string]time.Time)} }
+func newFeed() *feed { return &feed{held: make(map[string]int), seen: make(map[string]time.Time)} }
 
 func item(h *heard, broadcast bool) FeedItem {
 	out := FeedItem{ID: h.id, From: h.from, Type: h.kind, Ref: h.ref, Broadcast: broadcast, At: time.Now().UTC()}
@@ -64,10 +64,22 @@ func (f *feed) add(it FeedItem) bool {
 	}
 	f.seen[key] = it.At
 	f.list = append(f.list, it)
+	f.held[it.From]++
 	if len(f.list) > feedSize {
-		f.list = append([]FeedItem(nil), f.list[len(f.list)-feedSize:]...)
+		f.drop()
 	}
 	return true
+}
+
+// drop removes the oldest item of those agents that have most: who talks without end pushes out nobody else's items.
+func (f *feed) drop() {
+	most := slices.Max(slices.Collect(maps.Values(f.held)))
+	i := slices.IndexFunc(f.list, func(it FeedItem) bool { return f.held[it.From] == most })
+	from := f.list[i].From
+	if f.held[from]--; f.held[from] == 0 {
+		delete(f.held, from)
+	}
+	f.list = slices.Delete(f.list, i, i+1)
 }
 
 // latest returns the newest items, newest first.
@@ -79,34 +91,4 @@ func (f *feed) latest(limit int) []FeedItem {
 		out = append(out, f.list[i])
 	}
 	return out
-}
-
-// hint is what a peer says it can do: unsigned, and never registered anywhere.
-type hint struct {
-	Skills []string
-	At     time.Time
-}
-
-// hint remembers a discovery for a day, and the key that came first with one (AR-49).
-func (l *link) hint(h *heard) {
-	skills, _ := h.payload.Get("skills")
-	list, ok := readKeywords(skills)
-	if !ok {
-		list = nil
-	}
-	l.mu.Lock()
-	if len(l.hints) >= maxHints {
-		for peer, old := range l.hints {
-			if time.Since(old.At) >= keepHint {
-				delete(l.hints, peer)
-			}
-		}
-	}
-	if _, known := l.hints[h.from]; known || len(l.hints) < maxHints {
-		l.hints[h.from] = hint{list[:min(len(list), maxSkills)], time.Now()}
-	}
-	l.mu.Unlock()
-	if recipient := h.payload.GetStr("age_recipient"); recipient != "" {
-		l.pin(h.from, recipient)
-	}
 }

@@ -24,7 +24,7 @@ func TestFeed(t *testing.T) {
 	if len(list) != 2 || list[0].ID != "d1" || list[1].ID != "q1" || !list[1].Broadcast {
 		t.Errorf("feed %+v", list)
 	}
-	if h := x.link.hints["agent-042"]; len(h.Skills) != 2 || h.Skills[0] != "go" {
+	if h := x.link.hints.of("agent-042"); len(h.Skills) != 2 || h.Skills[0] != "go" {
 		t.Errorf("hints %+v", h)
 	}
 	open, m := play(t, func(l *bridge.Link) { l.Policy.Broadcast = true }, Config{})

@@ -33,7 +33,6 @@ const (
 	maxPeersSeen    = 10_000
 	ownPerMinute    = 90 // AR-53: below what a relay allows
 	ownPerHour      = 950
-	maxUnsent       = 1000 // answers that wait for the connection or the budget
 )
 
 // link is one connection of the node to a relay, as an agent of it.
@@ -59,9 +58,9 @@ type link struct {
 	fault  string
 	retry  time.Time
 	peers  map[string]bool
-	hints  map[string]hint // skills that peers say they have
-	unsent [][]byte        // answers
-	resume *time.Timer     // when they may go on; nil: they wait for the connection, or there are none
+	hints  hints
+	unsent answerQueue
+	resume *time.Timer // when they may go on; nil: they wait for the connection, or there are none
 	waits  waiting
 }
 
@@ -90,7 +89,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	return &link{
 		b: b, cfg: cfg, log: b.log.With("link", cfg.Name), target: target,
 		budget: newAllowance(ownPerMinute, ownPerHour), answers: newAllowance(ownPerMinute*2/3, ownPerHour*2/3),
-		feed: newFeed(), state: bridge.LinkConnecting, peers: make(map[string]bool), hints: make(map[string]hint),
+		feed: newFeed(), state: bridge.LinkConnecting, peers: make(map[string]bool),
 		first: firstBackoff, again: make(chan struct{}, 1), waits: make(waiting), tunnels: newTunnels(),
 	}, nil
 }
@@ -330,20 +329,17 @@ func (l *link) write(frame []byte) error {
 	return l.conn.Send(websocket.Text(frame))
 }
 
-// answer sends a frame as soon as connection and budget allow: nobody else would send it again.
-func (l *link) answer(frame []byte) {
+// answer sends a frame to a peer as soon as connection and budget allow: nobody else would send it again.
+func (l *link) answer(peer string, frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.unsent) == maxUnsent {
-		return
-	}
-	l.unsent = append(l.unsent, frame)
+	l.unsent.add(peer, frame)
 	l.drain()
 }
 
-// drain sends what waits, in its order. l.mu is held.
+// drain sends the answers that wait. The caller holds l.mu.
 func (l *link) drain() {
-	for len(l.unsent) > 0 && l.conn != nil && l.resume == nil {
+	for len(l.unsent.list) > 0 && l.conn != nil && l.resume == nil {
 		now := time.Now()
 		wait := l.answers.wait(now)
 		if wait == 0 {
@@ -354,10 +350,11 @@ func (l *link) drain() {
 			return
 		}
 		l.answers.take(now)
-		if l.conn.Send(websocket.Text(l.unsent[0])) != nil {
+		i := l.unsent.first()
+		if l.conn.Send(websocket.Text(l.unsent.list[i].frame)) != nil {
 			return // the next connection goes on
 		}
-		l.unsent = l.unsent[1:]
+		l.unsent.remove(i)
 	}
 }
 

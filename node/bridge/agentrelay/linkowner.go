@@ -73,9 +73,7 @@ func getPeers(c echo.Context, l *link) error {
 	out := page[PeerView]{Items: make([]PeerView, 0, len(known))}
 	for id, p := range known {
 		v := PeerView{Peer: p, Address: l.address(id).String(), Pseudonym: l.address(id).Pseudonym(), Seen: l.peers[id]}
-		if h, ok := l.hints[id]; ok && time.Since(h.At) < keepHint {
-			v.Skills = h.Skills
-		}
+		v.Skills = l.hints.of(id).Skills
 		out.Items = append(out.Items, v)
 	}
 	l.mu.Unlock()
@@ -90,7 +88,7 @@ func (l *link) keptPeers(ctx context.Context) (map[string]Peer, error) {
 	}
 	out := make(map[string]Peer)
 	for _, rec := range page.Records {
-		var p Peer
+		p := Peer{rev: rec.Rev}
 		if err := json.Unmarshal(rec.Body, &p); err != nil {
 			return nil, err
 		}

@@ -71,20 +71,11 @@ func (l *link) changePeer(ctx context.Context, id string, change func(*Peer) boo
 
 // keepPeer writes a peer that nobody changed since it was read.
 func (l *link) keepPeer(ctx context.Context, p Peer) error {
-	body, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	terms := []string{"link:" + l.cfg.Name}
-	if p.Agent != "" {
-		terms = append(terms, "agent:"+string(p.Agent))
-	}
-	rec := store.Record{NS: nsPeers, Key: l.peerKey(p.Peer), Body: body, Terms: terms}
 	room := maxPeersKept
 	if p.Agent == "" && !p.ByOwner {
 		room = maxPinned
 	}
-	return l.b.cfg.Store.Records().Apply(ctx, []store.Change{{Record: rec, IfRev: p.rev, Max: room}}, time.Now())
+	return l.b.cfg.Store.Records().Apply(ctx, []store.Change{{Record: l.peerRecord(p), IfRev: p.rev, Max: room}}, time.Now())
 }
 
 // pin takes the key of a peer's first discovery. Another one later is shown to the owner and not used, and none after
@@ -111,7 +102,10 @@ func (l *link) pin(id, recipient string) {
 	if another {
 		l.log.Warn("a peer says that it has another key; agentmesh agentrelay peer takes it", "peer", id)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrQuota):
+		l.announce(id, recipient)
+	case err != nil:
 		l.log.Info("the key of a peer was not kept", "peer", id, "err", err)
 	}
 }
@@ -125,6 +119,9 @@ func (l *link) seal(ctx context.Context, peer string, frame []byte) ([]byte, err
 	p, err := l.peer(ctx, peer)
 	if err != nil {
 		return nil, err
+	}
+	if p.Recipient == "" {
+		p.Recipient = l.keepAnnounced(ctx, peer)
 	}
 	if p.Recipient == "" {
 		if policy == encryptAlways {

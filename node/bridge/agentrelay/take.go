@@ -152,6 +152,7 @@ func (l *link) hand(ctx context.Context, h *heard, raw []byte) {
 	if out.Duplicate {
 		return
 	}
+	l.keepAnnounced(ctx, h.from)
 	if h.kind == "answer" && t.Asked {
 		l.complete(ctx, in)
 	}
@@ -227,7 +228,7 @@ func (l *link) sayReply(ctx context.Context, peer string, m wire.Message) {
 	if err := l.b.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
 		l.log.Error("store what an answer refers to", "err", err)
 	}
-	l.answer(frame)
+	l.answer(peer, frame)
 }
 
 // deliver carries a message of the outbox. It is sent when it was written to an open socket; only a reply proves that

@@ -76,7 +76,7 @@ func (l *link) tunnelled(ctx context.Context, h *heard) {
 	if l.b.cfg.Tunnel == nil || refusal || answers || message.Kind() != wire.Object || len(raw) > maxPayload {
 		return
 	}
-	if _, ok := l.tunnels.Take(h.from, time.Now()); !ok {
+	if _, ok := l.tunnels.TakeOver(h.from, time.Now()); !ok {
 		return
 	}
 	out, err := l.b.cfg.Tunnel(ctx, raw)
@@ -97,7 +97,7 @@ func (l *link) tunnelled(ctx context.Context, h *heard) {
 		ref = h.id
 	}
 	if frame, ok := tunnelFrame(h.from, ref, answer); ok {
-		l.answer(frame)
+		l.answer(h.from, frame)
 	}
 }
 
