@@ -55,7 +55,8 @@ const (
 type reporting struct{ mu sync.Mutex }
 
 // Report tells the operator about a card. A further report of the same card from the same address takes the place of
-// the one before. It is [wire.ErrQuota] where the operator has too many to read already.
+// the one before. If the operator has too many to read already, it takes the place of one from the network that has most,
+// or is [wire.ErrQuota].
 func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport, client netip.Addr) error {
 	now := clock()
 	if !slices.Contains(reportKinds, report.Kind) {
@@ -92,13 +93,16 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 		return fmt.Errorf("count reports: %w", err)
 	}
 	known := slices.ContainsFunc(all.Records, func(rec store.Record) bool { return rec.Key == key })
-	if len(all.Records) >= maxReports && !known {
-		return wire.ErrQuota
+	var changes []store.Change
+	if !known {
+		if changes, err = makeReportRoom(all.Records, id, rate.AddrSources(client)); err != nil {
+			return err
+		}
 	}
-	changes := []store.Change{{
+	changes = append(changes, store.Change{
 		Record: store.Record{NS: reportNS, Key: key, Body: body, Terms: []string{"card:" + string(id)}, Expires: now.Add(reportLife)},
 		IfRev:  store.Any, Max: maxPerCard,
-	}}
+	})
 	if r.cfg.Notices != nil && !known {
 		changes = append(changes, r.cfg.Notices.Change(notify.Notice{
 			Kind: "reported", Title: "a card was reported", Text: report.Kind + "; agentmesh cards reports says more", Peer: id, At: now,
@@ -113,6 +117,43 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	}
 	r.log.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
 	return nil
+}
+
+// makeReportRoom returns the change that drops a report if there is no room for another one of the card: of the network
+// that has most reports the newest (AM-42). It is [wire.ErrQuota] if none may go.
+func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) ([]store.Change, error) {
+	ofCard := slices.DeleteFunc(slices.Clone(all), func(rec store.Record) bool { return !slices.Contains(rec.Terms, "card:"+string(card)) })
+	switch {
+	case len(ofCard) >= maxPerCard:
+		all = ofCard
+	case len(all) < maxReports:
+		return nil, nil
+	}
+	reports := make([]Report, len(all))
+	for i, rec := range all {
+		if err := json.Unmarshal(rec.Body, &reports[i]); err != nil {
+			return nil, fmt.Errorf("read report %s: %w", rec.Key, err)
+		}
+	}
+	slices.SortFunc(reports, func(a, b Report) int { return a.At.Compare(b.At) })
+	var crowd rate.Crowd[string]
+	for _, r := range reports {
+		crowd.Add(rate.Place[string]{Key: r.ID, Sources: r.sources()})
+	}
+	victim, ok := crowd.Victim(from, 1)
+	if !ok {
+		return nil, wire.ErrQuota
+	}
+	return []store.Change{{Record: store.Record{NS: reportNS, Key: victim}, IfRev: store.Any, Delete: true}}, nil
+}
+
+// sources returns whom the report counts for, none if its client is unknown.
+func (r Report) sources() []rate.Source {
+	if prefix, err := netip.ParsePrefix(r.From); err == nil {
+		return rate.AddrSources(prefix.Addr())
+	}
+	addr, _ := netip.ParseAddr(r.From)
+	return rate.AddrSources(addr)
 }
 
 // Reports lists reports in the order of their ids; of one card where id is not "".

@@ -1,0 +1,86 @@
+package directory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// TestReportsAreShared: a network that has all reports of a card, or of all cards, keeps nobody else from telling the
+// operator (AM-42).
+func TestReportsAreShared(t *testing.T) {
+	for _, network := range bridgetest.Networks {
+		t.Run(network.Name, func(t *testing.T) {
+			w := fullWorld(t, 80)
+			w.reg.reporters = rate.NewAllowance(rate.PerHour(1000), 1000, 10_000) // or the attacker would need days
+			report := func(card int, from netip.Addr) error {
+				return w.reg.Report(t.Context(), wire.AgentID(fmt.Sprintf("am_%03d", card)), NewReport{Kind: "spam", Text: from.String()}, from)
+			}
+			from := func(address string) int {
+				n := 0
+				for after := ""; ; {
+					page, next, err := w.reg.Reports(t.Context(), "", after, 100)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, r := range page {
+						if address == "" || r.From == address {
+							n++
+						}
+					}
+					if after = next; after == "" {
+						return n
+					}
+				}
+			}
+			for i := range maxPerCard {
+				if err := report(0, network.Addr(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := report(0, network.Addr(maxPerCard)); !errors.Is(err, wire.ErrQuota) {
+				t.Errorf("one more report of the network about its card: %v", err)
+			}
+			if err := report(0, bridgetest.Newcomer); err != nil {
+				t.Errorf("another report about that card: %v", err)
+			}
+			var changes []store.Change
+			for i := range maxReports - maxPerCard {
+				id, client := wire.AgentID(fmt.Sprintf("am_%03d", 1+i%60)), network.Addr(i)
+				body, err := json.Marshal(Report{tokenID(fmt.Sprint(i)), id, "spam", "", addressKey(client), clock()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				rec := store.Record{NS: reportNS, Key: tokenID(fmt.Sprint(i)), Body: body, Terms: []string{"card:" + string(id)}, Expires: clock().Add(reportLife)}
+				changes = append(changes, store.Change{Record: rec})
+			}
+			if err := w.reg.recs.Apply(t.Context(), changes, clock()); err != nil {
+				t.Fatal(err)
+			}
+			if n := from(""); n != maxReports {
+				t.Fatalf("%d reports are kept, want %d", n, maxReports)
+			}
+			if err := report(70, network.Addr(7)); !errors.Is(err, wire.ErrQuota) {
+				t.Errorf("one more report of the network: %v", err)
+			}
+			if err := report(70, bridgetest.Newcomer); err != nil {
+				t.Errorf("a report of another network: %v", err)
+			}
+			for i := range 4 {
+				if err := report(71, bridgetest.Hosted(i)); err != nil {
+					t.Errorf("report %d from a hosting provider: %v", i, err)
+				}
+			}
+			if n := from(bridgetest.Newcomer.String()); n != 2 || from("") != maxReports {
+				t.Errorf("the newcomer has %d reports of %d, want 2 of %d", n, from(""), maxReports)
+			}
+		})
+	}
+}
