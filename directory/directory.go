@@ -116,9 +116,9 @@ type Registry struct {
 	keeping   singleflight.Group // messages on their way into a mailbox, by digest
 	bans      bans
 	reporting reporting
-	reporters *rate.Allowance // reports by address
-	hourly    *rate.Allowance // registrations by address; nil is no limit
-	failures  *rate.Penalties // wrong credentials by address; nil is no limit
+	reporters *rate.Allowance     // reports by address
+	hourly    *rate.Registrations // by address; nil is no limit
+	failures  *rate.Penalties     // wrong credentials by address; nil is no limit
 	counters  counters
 }
 
@@ -152,9 +152,7 @@ func New(cfg Config) *Registry {
 
 		reporters: rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}
-	if n := cfg.Quotas.PerHour; n > 0 {
-		r.hourly = rate.NewAllowance(rate.PerHour(n), n, maxClients)
-	}
+	r.hourly = rate.NewRegistrations(cfg.Quotas.PerHour, nil)
 	if !cfg.Local {
 		r.failures = rate.NewPenalties(maxFailures, 0, maxClients)
 	}

@@ -48,7 +48,7 @@ func (g *registration) charge() error {
 	if g.charged || !g.s.Client.IsValid() || g.r.operator(g.owner) {
 		return nil
 	}
-	if wait, ok := g.r.hourly.Take(g.s.Client, g.now); !ok {
+	if wait, _ := g.r.hourly.Take(g.s.Client, g.now); wait > 0 {
 		return wire.ErrQuota.After(wait)
 	}
 	g.charged = true

@@ -54,6 +54,16 @@ func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 	}
 }
 
+// Fail counts a fault of the address and returns 0, or returns how long the address must wait because it made too many
+// before.
+func (p *Penalties) Fail(addr netip.Addr, now time.Time) time.Duration {
+	wait := p.Admit(addr, now)
+	if wait == 0 {
+		p.Fault(addr, now)
+	}
+	return wait
+}
+
 // Admit returns how long the address must wait before it is served again: 0 if it need not. Of a network that is held
 // to less, it takes one request.
 func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -73,18 +72,12 @@ type Credentials struct {
 func (r *Relay) postRegister(c echo.Context) error {
 	httpapi.Private(c)
 	from, now := httpapi.ClientAddr(c), time.Now()
-	sources := rate.AddrSources(from)
-	if wait := r.places.Peek(sources, "", now); wait > 0 {
-		return limited(c, wait)
-	}
-	if wait, ok := r.registrs.Take(from, now); !ok {
+	if wait, _ := r.registrations.Take(from, now); wait > 0 {
 		return limited(c, wait)
 	}
 	err := r.answerRegistration(c)
-	if c.Response().Status == http.StatusOK {
-		r.places.Take(sources, "", now) // one that came at the same moment may have taken the last place: a few more do no harm
-	} else {
-		r.registrs.Return(from, now) // what is refused counts for nothing (AM-43)
+	if c.Response().Status != http.StatusOK {
+		r.registrations.Return(from, now)
 	}
 	return err
 }
@@ -108,7 +101,7 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 	if r.cfg.Registration == RegistrationInvite {
 		change, ok := r.redeem(c)
 		if !ok {
-			if wait := r.countFailure(c); wait > 0 {
+			if wait := r.failed.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
 				return limited(c, wait)
 			}
 			return faultOf(c, http.StatusForbidden, "registration_closed", "registration needs an invite code of the owner")
@@ -151,18 +144,7 @@ func readRegistration(body []byte) (wire.Value, bool) {
 	return id, true
 }
 
-// countFailure counts a wrong token or invite code against the address of the caller. If there were too many of them
-// within a minute, it returns how long the caller must wait. A right one always passes, because an address may be shared.
-func (r *Relay) countFailure(c echo.Context) time.Duration {
-	from, now := httpapi.ClientAddr(c), time.Now()
-	wait := r.failed.Admit(from, now)
-	if wait == 0 {
-		r.failed.Fault(from, now)
-	}
-	return wait
-}
-
-// connect takes an agent in (AR-6 to AR-8).
+// connect takes an agent in (AR-6 to AR-8). A right token always passes, because an address may be shared.
 func (r *Relay) connect(c echo.Context) error {
 	req := c.Request()
 	if !websocket.Wanted(req) {
@@ -171,7 +153,7 @@ func (r *Relay) connect(c echo.Context) error {
 	}
 	a, ok := r.agents.lookup(tokenOf(req))
 	if !ok {
-		if wait := r.countFailure(c); wait > 0 {
+		if wait := r.failed.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
 			return limited(c, wait)
 		}
 		return faultOf(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")

@@ -105,12 +105,12 @@ type Relay struct {
 	clock    *store.WallClock
 	began    time.Time
 	failed   *rate.Penalties // for bad tokens
-	registrs *rate.Allowance // registrations of one address; nil: no limit
-	places   *rate.Pool      // open registrations of everybody; nil: no limit
 	history  *history        // nil: off
 	votes    *votes          // nil: off
 	searches *allowance      // of the directory
 	told     statsPage
+
+	registrations *rate.Registrations
 
 	counting sync.Mutex
 	recent   window // frames
@@ -164,12 +164,11 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 		recent: window{unit: time.Second}, searches: newAllowance(maxSearches, 0),
 		spent: make(map[string]*allowance), sessions: make(map[string]*session), open: make(map[*session]struct{}),
 	}
-	if n := cmp.Or(cfg.RegistrationsPerHour, defaultRegisters); n > 0 {
-		r.registrs = rate.NewAllowance(rate.PerHour(n), n, maxRateKeys)
-		if cfg.Registration == RegistrationOpen {
-			r.places = newPlaces(agents.max)
-		}
+	var everybody *rate.Pool
+	if cfg.Registration == RegistrationOpen {
+		everybody = newPlaces(agents.max)
 	}
+	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), everybody)
 	if cfg.Extensions.History {
 		if r.history, err = loadHistory(ctx, cfg.Records, cfg.Extensions); err != nil {
 			return nil, err

@@ -49,9 +49,8 @@ type Exchange struct {
 	index   *index
 	crew    *roster
 	catalogue
-	calls, threads *rate.Buckets   // by executor, and threads by requester: there is room for all of them
-	registrations  *rate.Allowance // of one address; nil: no limit
-	places         *rate.Pool      // registrations of everybody; nil: no limit
+	calls, threads *rate.Buckets // by executor, and threads by requester: there is room for all of them
+	registrations  *rate.Registrations
 	failures       *rate.Penalties // for wrong keys
 
 	// hears says whether somebody must be told by the bridge; nil: nobody. Set before the first call.
@@ -82,10 +81,7 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
 		x.threads = rate.NewBuckets(rate.PerHour(n), n, 2*maxExecutors)
 	}
-	if n := cmp.Or(cfg.RegistrationsPerHour, 60); n > 0 {
-		x.registrations = rate.NewAllowance(rate.PerHour(n), n, maxAddresses)
-		x.places = newPlaces(cfg.Registration)
-	}
+	x.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, 60), newPlaces(cfg.Registration))
 	return x
 }
 

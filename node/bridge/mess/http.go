@@ -131,11 +131,9 @@ func (d *door) counted(r *call, judge func() error) error {
 	if wrong := errors.Is(err, errNoKey) || errors.Is(err, errOtherKey) || errors.Is(err, errNoInvite); d.local || !wrong {
 		return err
 	}
-	from, now := httpapi.ClientAddr(r.c), time.Now()
-	if wait := d.x.failures.Admit(from, now); wait > 0 {
+	if wait := d.x.failures.Fail(httpapi.ClientAddr(r.c), time.Now()); wait > 0 {
 		return limited("too many wrong keys", wait)
 	}
-	d.x.failures.Fault(from, now)
 	return err
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -23,18 +22,15 @@ func (r *call) register() error {
 		return r.registerExecutor()
 	}
 	now, from := time.Now(), httpapi.ClientAddr(r.c)
-	sources := rate.AddrSources(from)
-	if wait := r.x.places.Peek(sources, "", now); wait > 0 {
+	switch wait, everybody := r.x.registrations.Take(from, now); {
+	case everybody:
 		return limited("too many registrations of everybody", wait)
-	}
-	if wait, ok := r.x.registrations.Take(from, now); !ok {
+	case wait > 0:
 		return limited(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.x.cfg.RegistrationsPerHour, 60)), wait)
 	}
 	err := r.registerExecutor()
-	if err == nil {
-		r.x.places.Take(sources, "", now) // one that came at the same moment may have taken the last place: a few more do no harm
-	} else {
-		r.x.registrations.Return(from, now) // what is refused counts for nothing (AM-43)
+	if err != nil {
+		r.x.registrations.Return(from, now)
 	}
 	return err
 }

@@ -92,10 +92,8 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 // ten in a minute it is told to wait. A valid token passes whatever its address did before, because an address may be
 // shared (MEW-Q4).
 func (g *Gateway) failedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
-	now := time.Now()
-	wait := g.failed.Admit(from, now)
+	wait := g.failed.Fail(from, time.Now())
 	if wait == 0 {
-		g.failed.Fault(from, now)
 		g.log.Info("no valid token", "client", rate.AddrKey(from), "space", envelope.ToPrintable(space, envelope.MaxName))
 		return r
 	}

@@ -112,7 +112,7 @@ type Bridge struct {
 	proofs    proofs
 	lookups   quota.Lookups
 
-	registrations *quota.Registrations // nil in the local profile
+	registrations *rate.Registrations // nil in the local profile
 
 	mu         sync.Mutex
 	links      map[string]*linkState

@@ -90,7 +90,7 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 		Capabilities: append([]string{}, s.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
 	from := httpapi.ClientAddr(c)
-	if wait := b.registrations.Take(from, now); wait > 0 {
+	if wait, _ := b.registrations.Take(from, now); wait > 0 {
 		retryAfter(c, wait)
 		return refuse(c, http.StatusTooManyRequests, "Too many registrations")
 	}

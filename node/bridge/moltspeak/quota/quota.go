@@ -3,7 +3,6 @@
 package quota
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -80,42 +79,8 @@ func (l Lookups) Of(signed, known bool) *rate.Pool {
 	return l.signed
 }
 
-// Registrations are those of one address in an hour, and the places of a registry, which all addresses share. A nil
-// *Registrations is a limit that is switched off.
-type Registrations struct {
-	each   *rate.Allowance
-	places *rate.Pool
-}
-
-// NewRegistrations lets an address register perHour agents. A tenth of the places is there at once, and all of them
-// within the time for which a place is kept.
-func NewRegistrations(perHour, places int, kept time.Duration) *Registrations {
-	return &Registrations{
-		each:   rate.NewAllowance(rate.PerHour(perHour), perHour, tracked),
-		places: rate.NewPool(rate.Limit(float64(places)/kept.Seconds()), places/10),
-	}
-}
-
-// Take takes a registration, or returns how long to wait for one.
-func (r *Registrations) Take(from netip.Addr, now time.Time) time.Duration {
-	if r == nil {
-		return 0
-	}
-	if wait, ok := r.each.Take(from, now); !ok {
-		return wait
-	}
-	wait, ok := r.places.Take(rate.AddrSources(from), "", now)
-	if !ok {
-		r.each.Return(from, now)
-	}
-	return wait
-}
-
-// Return gives back a registration that was refused after all (AM-43).
-func (r *Registrations) Return(from netip.Addr, now time.Time) {
-	if r == nil {
-		return
-	}
-	r.each.Return(from, now)
-	r.places.Return(rate.AddrSources(from), "", now)
+// NewRegistrations lets an address register perHour agents in a registry. A tenth of its places is there at once, and all of
+// them within the time for which a place is kept.
+func NewRegistrations(perHour, places int, kept time.Duration) *rate.Registrations {
+	return rate.NewRegistrations(perHour, rate.NewPool(rate.Limit(float64(places)/kept.Seconds()), places/10))
 }

@@ -1,0 +1,59 @@
+package rate
+
+import (
+	"net/netip"
+	"time"
+)
+
+// maxRegistrants bounds the addresses whose registrations are counted apart.
+const maxRegistrants = 1 << 16
+
+// Registrations limit how many agents register: those of one address in an hour, and those of everybody, which all
+// addresses share. A registration that is refused after all is given back, so that it costs nothing (AM-43). It is safe for
+// concurrent use. A nil *Registrations is a limit that is switched off.
+type Registrations struct {
+	each      *Allowance
+	everybody *Pool
+}
+
+// NewRegistrations lets an address register perHour agents, and everybody as many as the pool has; a nil pool has no bound.
+// It returns nil if perHour is not positive.
+func NewRegistrations(perHour int, everybody *Pool) *Registrations {
+	if perHour <= 0 {
+		return nil
+	}
+	return &Registrations{NewAllowance(PerHour(perHour), perHour, maxRegistrants), everybody}
+}
+
+// Take charges a registration to the address, or returns how long the address must wait, and whether that is because of
+// what everybody registered.
+func (r *Registrations) Take(from netip.Addr, now time.Time) (wait time.Duration, everybody bool) {
+	if r == nil {
+		return 0, false
+	}
+	if wait, ok := r.each.Take(from, now); !ok {
+		return wait, false
+	}
+	wait, ok := r.everybody.Take(AddrSources(from), "", now)
+	if !ok {
+		r.each.Return(from, now)
+	}
+	return wait, !ok
+}
+
+// Return gives back a registration that the address took.
+func (r *Registrations) Return(from netip.Addr, now time.Time) {
+	if r == nil {
+		return
+	}
+	r.each.Return(from, now)
+	r.everybody.Return(AddrSources(from), "", now)
+}
+
+// Refused returns how often an address had to wait because of its own registrations.
+func (r *Registrations) Refused() uint64 {
+	if r == nil {
+		return 0
+	}
+	return r.each.Refused()
+}

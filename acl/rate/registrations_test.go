@@ -1,0 +1,53 @@
+package rate_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+)
+
+func TestRegistrations(t *testing.T) {
+	now := time.Now()
+	one, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
+	take := func(r *rate.Registrations, from netip.Addr, want, wantEverybody bool) {
+		t.Helper()
+		if wait, everybody := r.Take(from, now); wait == 0 != want || everybody != wantEverybody {
+			t.Errorf("Take(%s) = %v, %v, want taken %v, refused for everybody's sake %v", from, wait, everybody, want, wantEverybody)
+		}
+	}
+	r := rate.NewRegistrations(2, rate.NewPool(rate.PerHour(3), 3))
+	take(r, one, true, false)
+	take(r, one, true, false)
+	take(r, one, false, false)
+	take(r, other, true, false)
+	take(r, other, false, true)
+	r.Return(one, now)
+	take(r, other, true, false)
+	take(r, one, false, true)
+	if r.Refused() != 1 {
+		t.Errorf("an address was refused %d times for its own sake, want once", r.Refused())
+	}
+	none := rate.NewRegistrations(0, rate.NewPool(rate.PerHour(1), 1))
+	for range 5 {
+		take(none, one, true, false)
+	}
+	none.Return(one, now)
+	unbounded := rate.NewRegistrations(2, nil)
+	take(unbounded, one, true, false)
+	unbounded.Return(one, now)
+}
+
+// A right credential that everybody may have shown wrongly before is not asked about: only wrong ones count.
+func TestPenaltiesFail(t *testing.T) {
+	p, now, addr := rate.NewPenalties(3, 0, 10), time.Now(), netip.MustParseAddr("192.0.2.1")
+	for i := range 3 {
+		if wait := p.Fail(addr, now); wait != 0 {
+			t.Fatalf("fault %d: wait %v", i, wait)
+		}
+	}
+	if p.Fail(addr, now) == 0 || p.Fail(addr, now.Add(time.Minute)) != 0 {
+		t.Error("the fourth fault must wait, for less than a minute")
+	}
+}
