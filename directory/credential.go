@@ -2,8 +2,6 @@ package directory
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -21,9 +20,6 @@ const (
 	minCredentialLocal = 1
 	maxCredential      = 256
 )
-
-// Hash returns what a directory keeps of a credential.
-func Hash(credential string) [32]byte { return sha256.Sum256([]byte(credential)) }
 
 // checkBearer returns why a bearer cannot be the credential of a card: it is missing, or it has the wrong form.
 func (r *Registry) checkBearer(bearer string) error {
@@ -41,10 +37,8 @@ func (r *Registry) checkBearer(bearer string) error {
 	return nil
 }
 
-func sameOwner(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }
-
 func (r *Registry) operator(owner [32]byte) bool {
-	return slices.ContainsFunc(r.cfg.Operators, func(o [32]byte) bool { return sameOwner(o, owner) })
+	return slices.ContainsFunc(r.cfg.Operators, func(o [32]byte) bool { return credential.Hash(o).Equal(owner) })
 }
 
 // throttled refuses an address that showed too many wrong credentials (AM-56).
@@ -64,7 +58,7 @@ func (r *Registry) screen(ctx context.Context, bearer string, client netip.Addr,
 	if refused == nil {
 		return nil
 	}
-	if known, err := r.cards.HasCount(ctx, tokenCount(Hash(bearer)), now); err != nil || !known {
+	if known, err := r.cards.HasCount(ctx, tokenCount(credential.HashOf(bearer)), now); err != nil || !known {
 		return refused
 	}
 	return nil
@@ -90,7 +84,7 @@ func (r *Registry) owned(ctx context.Context, id wire.AgentID, bearer string, cl
 	if id.Valid() {
 		held, err = r.cards.Held(ctx, string(id), now)
 	}
-	mine := sameOwner(held.Owner, Hash(bearer))
+	mine := credential.HashOf(bearer).Equal(held.Owner)
 	if !mine { // the owner is let in from an address that others share
 		if err := r.throttled(client, now); err != nil {
 			return store.Card{}, err

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -29,13 +30,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mode says who may register (AM-56).
-type Mode string
+// Mode is who may register (AM-56): Open, Invite or Closed.
+type Mode = credential.Mode
 
 const (
-	Open   Mode = "open"   // any bearer becomes the card's credential
-	Invite Mode = "invite" // a single-use code from the operator, then the credential
-	Closed Mode = "closed" // nobody new but the operator
+	Open   = credential.Open   // any bearer becomes the card's credential
+	Invite = credential.Invite // a single-use code from the operator, then the credential
+	Closed = credential.Closed // nobody new but the operator
 )
 
 // Config says how a directory behaves. Store and BaseURL are required.

@@ -3,12 +3,11 @@ package directory
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -21,29 +20,13 @@ const (
 )
 
 // Token is an invite code as the operator sees it. The code itself is shown once, when it is made.
-type Token struct {
-	ID      string    `json:"id"`
-	Label   string    `json:"label,omitempty"`
-	Created time.Time `json:"created_at"`
-	Expires time.Time `json:"expires_at"`
-	Uses    int       `json:"uses,omitempty"` // how many cards it brings in; 0 is 1
-	Count   int       `json:"used,omitempty"` // how many it brought in
-	Used    time.Time `json:"used_at,omitzero"`
-	UsedBy  string    `json:"used_by,omitempty"` // agent_id of the last one
-}
+type Token = credential.Code
 
-// left is how many cards the code still brings in.
-func (t Token) left() int {
-	if t.Count == 0 && !t.Used.IsZero() {
-		return 0 // used before there were codes for several
-	}
-	return max(1, t.Uses) - t.Count
-}
+// tokenID names a text without giving it away.
+func tokenID(text string) string { return credential.HashOf(text).Name() }
 
-// tokenID names a code without giving it away.
-func tokenID(code string) string {
-	sum := Hash(code)
-	return hex.EncodeToString(sum[:16])
+func invitesIn(records store.Records) credential.Invites {
+	return credential.Invites{Records: records, NS: inviteNS, Name: credential.Hash.Name, Max: maxInvites}
 }
 
 // IssueToken makes an invite code that is good for so many uses (0 is 1) until expires, and returns it with its entry.
@@ -59,12 +42,7 @@ func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expir
 		return "", Token{}, wire.ErrQuery.At("the token must end in the future")
 	}
 	code = rand.Text()
-	t = Token{ID: tokenID(code), Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)}
-	change, err := t.change(store.Absent)
-	if err != nil {
-		return "", Token{}, err
-	}
-	change.Max = maxInvites
+	t, change := invitesIn(r.recs).Issue(code, Token{Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)})
 	err = r.recs.Apply(ctx, append(r.audit(now, t.ID, "token-issued", "", "owner"), change), now)
 	if errors.Is(err, store.ErrQuota) {
 		err = wire.ErrQuota
@@ -75,27 +53,9 @@ func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expir
 	return code, t, nil
 }
 
-func (t Token) change(ifRev store.Rev) (store.Change, error) {
-	body, err := json.Marshal(t)
-	if err != nil {
-		return store.Change{}, fmt.Errorf("write token: %w", err)
-	}
-	return store.Change{Record: store.Record{NS: inviteNS, Key: t.ID, Body: body, Expires: t.Expires}, IfRev: ifRev}, nil
-}
-
 // Tokens lists invite codes in the order of their ids, used ones too, until they expire.
 func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens []Token, next string, err error) {
-	page, err := r.recs.List(ctx, inviteNS, "", after, limit, clock())
-	if err != nil {
-		return nil, "", fmt.Errorf("list tokens: %w", err)
-	}
-	tokens = make([]Token, len(page.Records))
-	for i, rec := range page.Records {
-		if err := json.Unmarshal(rec.Body, &tokens[i]); err != nil {
-			return nil, "", fmt.Errorf("read token %s: %w", rec.Key, err)
-		}
-	}
-	return tokens, page.Next, nil
+	return invitesIn(r.recs).List(ctx, after, limit, clock())
 }
 
 // RevokeToken makes a code worthless. Cards that it brought in stay. An unknown id is [wire.ErrRoute].
@@ -104,9 +64,8 @@ func (r *Registry) RevokeToken(ctx context.Context, id string) error {
 	if len(id) != len(tokenID("")) {
 		return wire.ErrRoute
 	}
-	rec, err := r.recs.Get(ctx, inviteNS, id, now)
+	gone, err := invitesIn(r.recs).Revoke(ctx, id, now)
 	if err == nil {
-		gone := store.Change{Record: store.Record{NS: inviteNS, Key: id}, IfRev: rec.Rev, Delete: true}
 		err = r.recs.Apply(ctx, append(r.audit(now, id, "token-revoked", "", "owner"), gone), now)
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
@@ -128,28 +87,20 @@ func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, own
 	if code == "" {
 		code = s.Bearer // the code itself becomes the credential
 	}
-	rec, err := r.recs.Get(ctx, inviteNS, tokenID(code), now)
-	if errors.Is(err, store.ErrNotFound) {
+	t, change, err := invitesIn(r.recs).Redeem(ctx, code, string(id), now)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
 		if err := r.throttled(s.Client, now); err != nil {
 			return nil, err
 		}
 		r.failed(ctx, s.Client, now)
 		return nil, wire.ErrClosed
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up invite: %w", err)
-	}
-	var t Token
-	if err := json.Unmarshal(rec.Body, &t); err != nil {
-		return nil, fmt.Errorf("read token %s: %w", rec.Key, err)
-	}
-	if t.left() < 1 {
-		return nil, wire.ErrClosed.Because(errors.New("the invite was used before"))
-	}
-	if t.Uses > 1 && code == s.Bearer { // as a credential it would let each of its users change the cards of all
+	case errors.Is(err, credential.ErrSpent):
+		return nil, wire.ErrClosed.Because(err)
+	case err != nil:
+		return nil, err
+	case t.Uses > 1 && code == s.Bearer: // as a credential it would let each of its users change the cards of all
 		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", beside a bearer of your own")
 	}
-	t.Used, t.UsedBy, t.Count = now, string(id), t.Count+1
-	change, err := t.change(rec.Rev)
-	return []store.Change{change}, err
+	return []store.Change{change}, nil
 }

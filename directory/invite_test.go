@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -126,7 +127,7 @@ func TestClosed(t *testing.T) { // AM-56
 	db.register(alice, testCard("am_a"))
 	w := newWorldOver(t, db.store, func(c *Config) {
 		c.Mode = Closed
-		c.Operators = [][32]byte{Hash("the-operators-own")}
+		c.Operators = [][32]byte{credential.HashOf("the-operators-own")}
 	})
 	want(t, w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), as(bob)...), 403, "UNAUTHORIZED")
 	want(t, w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(alice)...), 201, "")
@@ -206,7 +207,7 @@ func TestInviteForSeveral(t *testing.T) { // AM-56
 			}
 		}
 		tokens, _, err := w.reg.Tokens(t.Context(), "", 10)
-		if err != nil || len(tokens) != 1 || tokens[0].Count != 2 || tokens[0].UsedBy != "am_1" || tokens[0].left() != 0 {
+		if err != nil || len(tokens) != 1 || tokens[0].Count != 2 || tokens[0].UsedBy != "am_1" || tokens[0].Left() != 0 {
 			t.Errorf("tokens %+v, %v", tokens, err)
 		}
 		late := w.issue(fmt.Sprintf(`{"uses":2,"expires_at":%q}`, wire.FormatTime(time.Now().Add(time.Hour))))

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -243,7 +244,7 @@ func (r *Registry) dropMail(ctx context.Context, now time.Time, keys ...string) 
 // Acknowledge takes a message out of its mailbox. To do so again is no error.
 func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) error {
 	now := clock()
-	key, err := r.openRelayID(ctx, Hash(bearer), relayID, now)
+	key, err := r.openRelayID(ctx, credential.HashOf(bearer), relayID, now)
 	if err != nil {
 		return err // to others it is not there
 	}

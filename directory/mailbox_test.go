@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -263,24 +264,24 @@ func TestRelayIDs(t *testing.T) {
 	w := relayWorld(t)
 	now := clock()
 	key := w.reg.mailKey(now)
-	id, err := w.reg.relayID(t.Context(), Hash(alice), key, now)
+	id, err := w.reg.relayID(t.Context(), credential.HashOf(alice), key, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := w.reg.openRelayID(t.Context(), Hash(alice), id, now); got != key || err != nil {
+	if got, err := w.reg.openRelayID(t.Context(), credential.HashOf(alice), id, now); got != key || err != nil {
 		t.Errorf("opened: %q, %v", got, err)
 	}
-	if _, err := w.reg.openRelayID(t.Context(), Hash(bob), id, now); !errors.Is(err, wire.ErrRoute) {
+	if _, err := w.reg.openRelayID(t.Context(), credential.HashOf(bob), id, now); !errors.Is(err, wire.ErrRoute) {
 		t.Errorf("another's: %v", err)
 	}
 	for i := range id {
 		wrong := id[:i] + string(id[i]^1) + id[i+1:]
-		if _, err := w.reg.openRelayID(t.Context(), Hash(alice), wrong, now); !errors.Is(err, wire.ErrRoute) {
+		if _, err := w.reg.openRelayID(t.Context(), credential.HashOf(alice), wrong, now); !errors.Is(err, wire.ErrRoute) {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}
 	for _, wrong := range []string{"", relayPrefix, id + "a", id[:len(id)-1], strings.ToUpper(id)} {
-		if _, err := w.reg.openRelayID(t.Context(), Hash(alice), wrong, now); !errors.Is(err, wire.ErrRoute) {
+		if _, err := w.reg.openRelayID(t.Context(), credential.HashOf(alice), wrong, now); !errors.Is(err, wire.ErrRoute) {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}

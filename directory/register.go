@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -35,7 +36,7 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	reg := registration{r: r, s: s, c: c, owner: Hash(s.Bearer), now: now}
+	reg := registration{r: r, s: s, c: c, owner: credential.HashOf(s.Bearer), now: now}
 	done, err := reg.run(ctx)
 	if err != nil {
 		reg.refund()
@@ -77,10 +78,10 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPost, path: "/agents", host: g.s.Host}
-	if taken && !sameOwner(held.Owner, g.owner) && r.takesOver(held, g.s, g.c) {
+	if taken && !credential.Hash(held.Owner).Equal(g.owner) && r.takesOver(held, g.s, g.c) {
 		held.Owner = g.owner
 	}
-	if taken && sameOwner(held.Owner, g.owner) {
+	if taken && credential.Hash(held.Owner).Equal(g.owner) {
 		return r.replace(ctx, held, g.s, to, g.c, g.now)
 	}
 	invite, err := r.admit(ctx, g.c.card.ID, g.s, g.owner, g.now)

@@ -16,6 +16,7 @@ import (
 	"github.com/ProtonMail/go-crypto/openpgp/packet"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -223,7 +224,7 @@ func TestOnlyTheHashIsKept(t *testing.T) { // THREATS row 13
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Owner != Hash(alice) {
+	if c.Owner != credential.HashOf(alice) {
 		t.Error("the owner is not the credential's SHA-256")
 	}
 	if kept := fmt.Sprintf("%s %s %v %v", c.Body, c.Meta, c.Terms, c.Counts); strings.Contains(kept, alice) {

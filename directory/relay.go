@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -105,7 +106,7 @@ var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this t
 // its mailboxes pass through (AM-67). A credential without a card is 401.
 func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]RelayItem, error) {
 	now := clock()
-	owner := Hash(bearer)
+	owner := credential.HashOf(bearer)
 	q.Limit = min(cmp.Or(q.Limit, mailPage), maxMailPage)
 	if known, err := r.cards.HasCount(ctx, tokenCount(owner), now); err != nil {
 		return nil, fmt.Errorf("look for the agents of a credential: %w", err)
@@ -194,7 +195,7 @@ func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.Agent
 		switch {
 		case err != nil:
 			return nil, err
-		case !sameOwner(c.Owner, owner):
+		case !credential.Hash(c.Owner).Equal(owner):
 			return nil, wire.ErrWrongBearer
 		}
 		return []store.Card{c}, nil
@@ -203,7 +204,7 @@ func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.Agent
 	if err != nil {
 		return nil, fmt.Errorf("look for mailboxes: %w", err)
 	}
-	return slices.DeleteFunc(page.Cards, func(c store.Card) bool { return !sameOwner(c.Owner, owner) }), nil
+	return slices.DeleteFunc(page.Cards, func(c store.Card) bool { return !credential.Hash(c.Owner).Equal(owner) }), nil
 }
 
 // connectedAgain is how often a connection is noted beside a card: each time is a write.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -56,7 +57,7 @@ func (r *Registry) postRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if !sameOwner(sender.Owner, Hash(bearer)) {
+	if !credential.Hash(sender.Owner).Equal(credential.HashOf(bearer)) {
 		r.failed(ctx, httpapi.ClientAddr(c), now)
 		return wire.ErrWrongBearer
 	}
@@ -153,7 +154,7 @@ func (r *Registry) postReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	o := r.desks.find(Hash(bearer), c.Param("relay"))
+	o := r.desks.find(credential.HashOf(bearer), c.Param("relay"))
 	if o == nil {
 		return wire.ErrLateReply
 	}
@@ -161,7 +162,7 @@ func (r *Registry) postReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if !r.desks.reply(Hash(bearer), o.id, relayed{status, raw}) {
+	if !r.desks.reply(credential.HashOf(bearer), o.id, relayed{status, raw}) {
 		return wire.ErrLateReply
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -108,7 +109,7 @@ func TestSquattedCardOfBefore(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			row, err := row(c, Hash(alice), meta{Current: wire.KeyChange{Since: clock()}}, clock())
+			row, err := row(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: clock()}}, clock())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -41,6 +41,7 @@ var lines = []struct {
 	{"node/yamltree", 1},
 
 	{"acl", 2},
+	{"acl/credential", 2},
 	{"conversations", 2},
 	{"node/httpapi", 2},
 	{"node/client", 2},

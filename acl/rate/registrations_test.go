@@ -17,15 +17,19 @@ func TestRegistrations(t *testing.T) {
 			t.Errorf("Take(%s) = %v, %v, want taken %v, refused for everybody's sake %v", from, wait, everybody, want, wantEverybody)
 		}
 	}
-	r := rate.NewRegistrations(2, rate.NewPool(rate.PerHour(3), 3))
+	r := rate.NewRegistrations(2, rate.NewPool(rate.PerHour(10), 10))
 	take(r, one, true, false)
 	take(r, one, true, false)
 	take(r, one, false, false)
+	for i := range 3 { // with them, the network drew the half that is open to all
+		take(r, netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), true, false)
+	}
+	another := netip.MustParseAddr("192.0.2.20")
+	take(r, another, false, true)
 	take(r, other, true, false)
-	take(r, other, false, true)
 	r.Return(one, now)
-	take(r, other, true, false)
-	take(r, one, false, true)
+	r.Return(netip.MustParseAddr("192.0.2.10"), now)
+	take(r, another, true, false)
 	if r.Refused() != 1 {
 		t.Errorf("an address was refused %d times for its own sake, want once", r.Refused())
 	}

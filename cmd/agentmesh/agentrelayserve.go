@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -60,13 +61,13 @@ func isRelayToken(name string) bool {
 // relayConfig is what the configuration means to the relay.
 func (p *process) relayConfig() agentrelay.RelayConfig {
 	c := p.cfg.AgentRelay
-	mode, registrations := agentrelay.RegistrationOpen, -1 // AR-36; without limits, like registrations at the directory
-	if p.cfg.Public() {
-		mode, registrations = agentrelay.RegistrationClosed, offBelowOne(c.RegistrationsPerHour)
+	mode, registrations := credential.Closed, offBelowOne(c.RegistrationsPerHour)
+	if !p.cfg.Public() {
+		mode, registrations = credential.Open, -1 // AR-36; without limits, like registrations at the directory
 	}
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return agentrelay.RelayConfig{
-		Name: c.Name, Records: p.store.Records(), Registration: cmp.Or(agentrelay.Registration(c.Registration), mode),
+		Name: c.Name, Records: p.store.Records(), Registration: cmp.Or(credential.Mode(c.Registration), mode),
 		Stats: agentrelay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: offBelowOne(c.PerMinute), PerHour: offBelowOne(c.PerHour),
 		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(),
 		Extensions: agentrelay.Extensions{

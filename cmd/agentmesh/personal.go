@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -21,7 +21,7 @@ type watched struct {
 // Deliver implements [bridge.Transport].
 func (w watched) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	if d.Attempt <= 1 { // once for a message
-		if types := moltspeak.Types(d.Message.Payload.Without("metadata")); len(types) > 0 {
+		if types := personal.Types(d.Message.Payload.Without("metadata")); len(types) > 0 {
 			w.warn(ctx, d, types)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/calendar"
@@ -182,15 +183,13 @@ func (p *process) addDirectory(base string) {
 	cfg := directory.Config{
 		Store: p.store, BaseURL: base, Local: !p.cfg.Public(), Mode: directory.Mode(p.cfg.Registration.Mode),
 		Quotas: directory.Quotas{
-			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken),
-			PerHost:  offBelowOne(p.cfg.Registration.CardsPerHost),
-			PerHour:  offBelowOne(p.cfg.Registration.PerHour),
+			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken), PerHost: offBelowOne(p.cfg.Registration.CardsPerHost),
+			PerHour: offBelowOne(p.cfg.Registration.PerHour),
 		},
 		AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: thisBuild().Version, Logger: p.log,
 	}
 	if p.secrets.credential != "" {
-		bearer := node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})
-		cfg.Operators = [][32]byte{directory.Hash(string(bearer))}
+		cfg.Operators = [][32]byte{credential.HashOf(string(node.Credential(p.secrets.credential, &client.Directory{Base: base, Alias: ownDirectory})))}
 	}
 	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror, p.metrics, p.notices
 	p.registry = directory.New(cfg)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -154,7 +155,7 @@ func (m *Mesh) CredentialOf(ctx context.Context, id wire.AgentID) (string, error
 // reserved for their keys, or what a directory that does not care would list. The node that has the name owns it.
 func (m *Mesh) Import(name string, card wire.Card) {
 	m.t.Helper()
-	owner := directory.Hash(string(node.Credential(client.Credential("credential-of-"+name), m.Directory())))
+	owner := credential.HashOf(string(node.Credential(client.Credential("credential-of-"+name), m.Directory())))
 	now := time.Now()
 	line := directory.Exported{
 		Card: card.Tree, Owner: hex.EncodeToString(owner[:]), Registered: now, Updated: now, Expires: now.Add(24 * time.Hour), Meta: []byte("{}"),

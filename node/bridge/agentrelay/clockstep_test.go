@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
@@ -25,7 +26,7 @@ func TestClockStep(t *testing.T) {
 		}
 		p := &proposal{ID: "p1", By: "first-agent", At: time.Now(), Quorum: 2}
 		r.votes.all[p.ID] = p
-		spent := newAllowance(10, 100)
+		spent := rate.NewWindows(10, 100)
 		e := &entry{ts: time.Now().UnixMilli(), seq: 1, raw: []byte("{}")}
 		if err := r.history.append(t.Context(), e); err != nil {
 			t.Fatal(err)
@@ -38,7 +39,7 @@ func TestClockStep(t *testing.T) {
 			r.keepHouse(t.Context())
 		}
 		for range 50 {
-			spent.take(time.Now())
+			spent.Take(time.Now())
 		}
 		if _, _, err := r.agents.register(t.Context(), registration{ID: "third-agent"}); err != errFull {
 			t.Errorf("a third agent: %v, want %v", err, errFull)
@@ -51,11 +52,11 @@ func TestClockStep(t *testing.T) {
 		if n := len(r.history.list); n != 1 {
 			t.Errorf("%d messages are kept, want 1", n)
 		}
-		if wait := spent.wait(time.Now()); wait > 62*time.Second {
+		if wait := spent.Peek(time.Now()); wait > 62*time.Second {
 			t.Errorf("an agent that sent too much waits %s, want a minute", wait)
 		}
 		time.Sleep(62 * time.Second)
-		if wait := spent.take(time.Now()); wait > 0 {
+		if wait := spent.Take(time.Now()); wait > 0 {
 			t.Errorf("a minute later it waits %s", wait)
 		}
 		time.Sleep(10 * time.Minute)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -132,7 +133,7 @@ func TestHistoryOfAnotherHolder(t *testing.T) {
 	st := openStore(t)
 	s := newSiteOn(t, st, RelayConfig{MaxAgents: 2, Extensions: Extensions{History: true}})
 	alice := s.join("alice")
-	bob := &registration{ID: "bob", Token: hashToken("x"), Since: time.Now().Add(-keepUnused)}
+	bob := &registration{ID: "bob", Token: credential.HashOf("x").String(), Since: time.Now().Add(-keepUnused)}
 	s.agents.mu.Lock()
 	s.agents.put(bob)
 	s.agents.mu.Unlock()
@@ -218,7 +219,7 @@ func TestQuery(t *testing.T) {
 	if got := a.ask("query", `{"query":"broken","scope":"agents"}`); len(list(got, "agents", "name")) != 0 {
 		t.Errorf("without a directory: %s", got.JSON())
 	}
-	for s.searches.take(time.Now()) == 0 {
+	for s.searches.Take(time.Now()) == 0 {
 	}
 	got = a.ask("query", `{"query":"calendar","scope":"agents"}`)
 	if more, _ := got.Get("more"); !slices.Equal(list(got, "agents", "source"), []string{"relay"}) || string(more.JSON()) != "true" {

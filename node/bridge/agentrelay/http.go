@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -83,7 +84,7 @@ func (r *Relay) postRegister(c echo.Context) error {
 }
 
 func (r *Relay) answerRegistration(c echo.Context) error {
-	if r.cfg.Registration == RegistrationClosed {
+	if r.cfg.Registration == credential.Closed {
 		return faultOf(c, http.StatusForbidden, "registration_closed", "the owner of this relay gives out the tokens")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxRegister))
@@ -98,7 +99,7 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 		return faultOf(c, http.StatusBadRequest, "invalid_agent_id", "agent_id must be a string")
 	}
 	var more []store.Change
-	if r.cfg.Registration == RegistrationInvite {
+	if r.cfg.Registration == credential.Invite {
 		change, ok := r.redeem(c)
 		if !ok {
 			if wait := r.failed.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
@@ -259,7 +260,7 @@ func (r *Relay) count(now time.Time) stats {
 func (r *Relay) perMinute(now time.Time) int {
 	r.counting.Lock()
 	defer r.counting.Unlock()
-	return r.recent.count(now)
+	return r.recent.Count(now)
 }
 
 func firstOf(ids []string) []string { return ids[:min(len(ids), maxNamed)] }

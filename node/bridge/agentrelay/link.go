@@ -31,7 +31,8 @@ const (
 	workers         = 8  // who take messages in, one peer always by the same
 	workerQueue     = 32 // messages that wait for one of them
 	maxPeersSeen    = 10_000
-	ownPerMinute    = 90 // AR-53: below what a relay allows
+	maxUnsent       = 1000 // answers that wait; peers, which a relay shows by id alone, take turns
+	ownPerMinute    = 90   // AR-53: below what a relay allows
 	ownPerHour      = 950
 )
 
@@ -41,8 +42,8 @@ type link struct {
 	cfg     bridge.Link
 	log     *slog.Logger
 	target  *url.URL
-	budget  *allowance // of everything that we send
-	answers *allowance // of answers in that: who makes us answer leaves room for what we have to say
+	budget  *rate.Windows // of everything that we send
+	answers *rate.Windows // of answers in that: who makes us answer leaves room for what we have to say
 	feed    *feed
 	tunnels *rate.Buckets // of peers
 	first   time.Duration // of the back-off
@@ -59,8 +60,8 @@ type link struct {
 	retry  time.Time
 	peers  map[string]bool
 	hints  hints
-	unsent answerQueue
-	resume *time.Timer // when they may go on; nil: they wait for the connection, or there are none
+	unsent *rate.Turns[[]byte] // answers that wait for the connection or the budget
+	resume *time.Timer         // when they may go on; nil: they wait for the connection, or there are none
 	waits  waiting
 }
 
@@ -88,9 +89,9 @@ func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
 	}
 	return &link{
 		b: b, cfg: cfg, log: b.log.With("link", cfg.Name), target: target,
-		budget: newAllowance(ownPerMinute, ownPerHour), answers: newAllowance(ownPerMinute*2/3, ownPerHour*2/3),
+		budget: rate.NewWindows(ownPerMinute, ownPerHour), answers: rate.NewWindows(ownPerMinute*2/3, ownPerHour*2/3),
 		feed: newFeed(), state: bridge.LinkConnecting, peers: make(map[string]bool),
-		first: firstBackoff, again: make(chan struct{}, 1), waits: make(waiting), tunnels: newTunnels(),
+		first: firstBackoff, again: make(chan struct{}, 1), waits: make(waiting), tunnels: newTunnels(), unsent: rate.NewTurns[[]byte](maxUnsent),
 	}, nil
 }
 
@@ -333,28 +334,27 @@ func (l *link) write(frame []byte) error {
 func (l *link) answer(peer string, frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unsent.add(peer, frame)
+	l.unsent.Add(peer, frame)
 	l.drain()
 }
 
 // drain sends the answers that wait. The caller holds l.mu.
 func (l *link) drain() {
-	for len(l.unsent.list) > 0 && l.conn != nil && l.resume == nil {
+	for l.unsent.Len() > 0 && l.conn != nil && l.resume == nil {
 		now := time.Now()
-		wait := l.answers.wait(now)
+		wait := l.answers.Peek(now)
 		if wait == 0 {
-			wait = l.budget.take(now)
+			wait = l.budget.Take(now)
 		}
 		if wait > 0 {
 			l.resume = time.AfterFunc(wait, l.goOn)
 			return
 		}
-		l.answers.take(now)
-		i := l.unsent.first()
-		if l.conn.Send(websocket.Text(l.unsent.list[i].frame)) != nil {
+		l.answers.Take(now)
+		if l.conn.Send(websocket.Text(l.unsent.First())) != nil {
 			return // the next connection goes on
 		}
-		l.unsent.remove(i)
+		l.unsent.RemoveFirst()
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -220,7 +221,7 @@ func TestAnswersLeaveRoom(t *testing.T) {
 	}
 	n.mu.Unlock()
 	x.link.mu.Lock()
-	x.link.answers = &allowance{perMinute: 3, minute: window{unit: 20 * time.Millisecond}, hour: window{unit: time.Minute}}
+	x.link.answers = rate.NewShortWindows(3, 0, 20*time.Millisecond)
 	x.link.mu.Unlock()
 	for n := range 5 {
 		x.from("agent-042", `{"id":"r%d","type":"question","payload":"why?"}`, n)
@@ -237,9 +238,7 @@ func TestAnswersLeaveRoom(t *testing.T) {
 	if want := []string{"r0", "r1", "r2", "r3", "r4"}; !slices.Equal(refs, want) {
 		t.Errorf("answers to %v, want %v", refs, want)
 	}
-	x.link.budget.mu.Lock()
-	defer x.link.budget.mu.Unlock()
-	if spent := x.link.budget.hour.sum; spent != 6 {
+	if spent := x.link.budget.Count(time.Now()); spent != 6 {
 		t.Errorf("%d of the whole budget are spent, want 6", spent)
 	}
 }

@@ -155,7 +155,7 @@ func postBroadcast(c echo.Context, l *link) error {
 	if len(frame) > MaxFrame {
 		return ownerFault(http.StatusRequestEntityTooLarge, "a relay takes at most 64 KB")
 	}
-	if wait := l.budget.take(time.Now()); wait > 0 {
+	if wait := l.budget.Take(time.Now()); wait > 0 {
 		return wire.ErrRateLimited.After(wait)
 	}
 	if err := l.write(frame); err != nil {
@@ -200,7 +200,7 @@ func (l *link) askRelay(ctx context.Context, kind string, payload wire.Value) (w
 		return wire.Value{}, wire.ErrUnavailable.Because(err)
 	}
 	defer stop()
-	if wait := l.budget.take(time.Now()); wait > 0 {
+	if wait := l.budget.Take(time.Now()); wait > 0 {
 		return wire.Value{}, wire.ErrRateLimited.After(wait)
 	}
 	frame := wire.Obj(member("to", wire.Texts([]string{relayID})), text("type", kind), text("ref", ref), member("payload", payload)).JSON()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -136,11 +137,10 @@ type Invite struct {
 }
 
 func (r *Relay) ownerInvite(c echo.Context) error {
-	code := "arc_" + strings.ToLower(rand.Text())
-	out := Invite{code, time.Now().Add(inviteFor).UTC()}
-	err := r.cfg.Records.Apply(c.Request().Context(), []store.Change{{
-		Record: store.Record{NS: nsInvites, Key: hashToken(code), Body: []byte("{}"), Expires: out.Expires}, Max: maxInvites,
-	}}, time.Now())
+	now := time.Now().UTC()
+	out := Invite{"arc_" + strings.ToLower(rand.Text()), now.Add(inviteFor)}
+	_, change := r.invites().Issue(out.Code, credential.Code{Created: now, Expires: out.Expires})
+	err := r.cfg.Records.Apply(c.Request().Context(), []store.Change{change}, now)
 	if errors.Is(err, store.ErrQuota) {
 		return ownerFault(http.StatusConflict, "there are too many unused codes")
 	}
@@ -157,11 +157,12 @@ func (r *Relay) redeem(c echo.Context) (store.Change, bool) {
 	if code == "" {
 		return store.Change{}, false
 	}
-	rec, err := r.cfg.Records.Get(c.Request().Context(), nsInvites, hashToken(code), time.Now())
-	if err != nil {
-		return store.Change{}, false
-	}
-	return store.Change{Record: store.Record{NS: nsInvites, Key: rec.Key}, IfRev: rec.Rev, Delete: true}, true
+	_, change, err := r.invites().Redeem(c.Request().Context(), code, "", time.Now())
+	return change, err == nil
+}
+
+func (r *Relay) invites() credential.Invites {
+	return credential.Invites{Records: r.cfg.Records, NS: nsInvites, Name: credential.Hash.String, Max: maxInvites, Forget: true}
 }
 
 // announce queues a frame of the relay for everybody.

@@ -123,7 +123,7 @@ func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, 
 // queryAgents asks the directory, then the agents that are connected: each source in its own order. The directory may be
 // that of others, which would limit the owner for what agents of the relay ask: it is left out where they ask too much.
 func (r *Relay) queryAgents(q SearchQuery) (out []wire.Value, all bool) {
-	all = r.cfg.Search == nil || r.searches.take(time.Now()) == 0
+	all = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
 	if r.cfg.Search != nil && all {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
 		defer cancel()

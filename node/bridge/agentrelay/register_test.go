@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -88,7 +89,7 @@ func TestRestart(t *testing.T) {
 	if _, err := st.Backup(t.Context(), &backup); err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(backup.Bytes(), []byte(token)) || !bytes.Contains(backup.Bytes(), []byte(hashToken(token))) {
+	if bytes.Contains(backup.Bytes(), []byte(token)) || !bytes.Contains(backup.Bytes(), []byte(credential.HashOf(token).String())) {
 		t.Error("the database holds the token itself, or not its hash")
 	}
 }
@@ -116,7 +117,7 @@ func TestTenThousandRegistrations(t *testing.T) {
 	st := openStore(t)
 	var changes []store.Change
 	for n := range MaxAgents {
-		a := &registration{ID: fmt.Sprintf("agent-%05d", n), Token: hashToken(fmt.Sprint(n)), Since: time.Now()}
+		a := &registration{ID: fmt.Sprintf("agent-%05d", n), Token: credential.HashOf(fmt.Sprint(n)).String(), Since: time.Now()}
 		if changes = append(changes, a.change(store.Absent)); len(changes) == 1000 {
 			if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 				t.Fatal(err)
@@ -136,11 +137,11 @@ func TestTenThousandRegistrations(t *testing.T) {
 
 // AR-36: who gets an id.
 func TestRegistrationModes(t *testing.T) {
-	closed := newSite(t, RelayConfig{Registration: RegistrationClosed})
+	closed := newSite(t, RelayConfig{Registration: credential.Closed})
 	if status, body := closed.ask("POST", "/register", `{}`); status != http.StatusForbidden || !strings.Contains(string(body), "registration_closed") {
 		t.Errorf("closed: %d %s", status, body)
 	}
-	s := newSite(t, RelayConfig{Registration: RegistrationInvite})
+	s := newSite(t, RelayConfig{Registration: credential.Invite})
 	if status, _ := s.ask("POST", "/register", `{}`); status != http.StatusForbidden {
 		t.Errorf("without a code: %d, want 403", status)
 	}
@@ -156,7 +157,7 @@ func TestRegistrationModes(t *testing.T) {
 
 // The owner gives out tokens, replaces and takes them back.
 func TestOwnerAgents(t *testing.T) {
-	s := newSite(t, RelayConfig{Registration: RegistrationClosed})
+	s := newSite(t, RelayConfig{Registration: credential.Closed})
 	var made Credentials
 	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice","trusted":true}`, &made); status != 200 {
 		t.Fatalf("make a token: %d", status)
@@ -244,7 +245,7 @@ func TestUnusedMakeWay(t *testing.T) {
 	for _, a := range []*registration{
 		{ID: "used", Since: old.Add(-time.Hour), Used: true}, {ID: "unused-2", Since: old}, {ID: "unused-1", Since: old.Add(-time.Second)}, {ID: "fresh", Since: time.Now()},
 	} {
-		a.Token = hashToken(a.ID)
+		a.Token = credential.HashOf(a.ID).String()
 		changes = append(changes, a.change(store.Absent))
 	}
 	if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
@@ -301,7 +302,7 @@ func (w watched) Apply(ctx context.Context, changes []store.Change, now time.Tim
 // Who makes way for another does not get in while that is written; where it is not written, it may.
 func TestWhoMakesWayStaysOut(t *testing.T) {
 	st := openStore(t)
-	a := &registration{ID: "unused", Token: hashToken("unused"), Since: time.Now().Add(-keepUnused - time.Minute)}
+	a := &registration{ID: "unused", Token: credential.HashOf("unused").String(), Since: time.Now().Add(-keepUnused - time.Minute)}
 	if err := st.Records().Apply(t.Context(), []store.Change{a.change(store.Absent)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,6 @@ package agentrelay
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -96,18 +95,6 @@ func (r *registry) put(a *registration) {
 	}
 }
 
-func hashToken(token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(sum[:])
-}
-
-// newToken returns a token of 128 random bits (AR-5).
-func newToken() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return "tok_" + hex.EncodeToString(b[:])
-}
-
 func (a *registration) change(ifRev store.Rev) store.Change {
 	body, _ := json.Marshal(a) // strings and times always encode
 	rec := store.Record{NS: nsAgents, Key: a.ID, Body: body}
@@ -134,8 +121,8 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 	if err != nil {
 		return "", "", err
 	}
-	token := newToken()
-	a.ID, a.Token = id, hashToken(token)
+	token := credential.New("tok_") // AR-5
+	a.ID, a.Token = id, credential.HashOf(token).String()
 	changes := append([]store.Change{a.change(store.Absent)}, more...)
 	if old != nil {
 		changes = append([]store.Change{old.forget()}, changes...)
@@ -208,8 +195,8 @@ func (r *registry) renew(ctx context.Context, id string) (token string, err erro
 	if !ok {
 		return "", errUnknown
 	}
-	token = newToken()
-	a.Token, a.Used = hashToken(token), true
+	token = credential.New("tok_")
+	a.Token, a.Used = credential.HashOf(token).String(), true
 	return token, r.store(ctx, a, nil)
 }
 
@@ -258,7 +245,7 @@ func (r *registry) lookup(token string) (registration, bool) {
 	if token == "" {
 		return registration{}, false
 	}
-	hash := hashToken(token)
+	hash := credential.HashOf(token).String()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.agents[r.tokens[hash]]

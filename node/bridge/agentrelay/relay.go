@@ -10,19 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
-)
-
-// Registration says who gets an id (AR-36).
-type Registration string
-
-const (
-	RegistrationOpen   Registration = "open"   // whoever asks
-	RegistrationInvite Registration = "invite" // who has a code of the owner's
-	RegistrationClosed Registration = "closed" // who got a token from the owner
 )
 
 // StatsMode says what GET /stats tells (AR-32).
@@ -38,9 +30,9 @@ const (
 type RelayConfig struct {
 	Name         string // what welcome says it is; empty: agentmesh
 	Records      store.Records
-	Registration Registration // empty: closed
-	Stats        StatsMode    // empty: public
-	MaxAgents    int          // zero: [MaxAgents]
+	Registration credential.Mode // who gets an id (AR-36): Open, Invite or, if empty, Closed
+	Stats        StatsMode       // empty: public
+	MaxAgents    int             // zero: [MaxAgents]
 	// PerMinute and PerHour bound the frames of one agent (AR-31): 100 and 1,000 where zero, no limit where negative.
 	PerMinute, PerHour int
 	// RegistrationsPerHour bounds what one address registers: 10 where zero, no limit where negative.
@@ -107,18 +99,18 @@ type Relay struct {
 	failed   *rate.Penalties // for bad tokens
 	history  *history        // nil: off
 	votes    *votes          // nil: off
-	searches *allowance      // of the directory
+	searches *rate.Windows   // of the directory
 	told     statsPage
 
 	registrations *rate.Registrations
 
 	counting sync.Mutex
-	recent   window // frames
+	recent   rate.Window // frames
 
 	mu       sync.Mutex
 	stopping bool
-	spent    map[string]*allowance // by agent: frames
-	sessions map[string]*session   // by agent: the newest connection
+	spent    map[string]*rate.Windows // by agent: frames
+	sessions map[string]*session      // by agent: the newest connection
 	open     map[*session]struct{}
 	last     int64 // ts of the newest frame
 	frames   uint64
@@ -132,7 +124,7 @@ type session struct {
 	trusted bool
 	since   time.Time
 	conn    *websocket.Conn
-	spent   *allowance // of the agent, whatever the connection
+	spent   *rate.Windows // of the agent, whatever the connection
 
 	// Of the reading goroutine alone.
 	dropped      int
@@ -151,7 +143,7 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Name = cmp.Or(cfg.Name, "agentmesh")
-	cfg.Registration = cmp.Or(cfg.Registration, RegistrationClosed)
+	cfg.Registration = cmp.Or(cfg.Registration, credential.Closed)
 	cfg.Stats = cmp.Or(cfg.Stats, StatsPublic)
 	clock := store.NewWallClock(cfg.Logger)
 	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents), clock)
@@ -161,11 +153,11 @@ func NewRelay(ctx context.Context, cfg RelayConfig) (*Relay, error) {
 	r := &Relay{
 		cfg: cfg, log: cfg.Logger, agents: agents, clock: clock, began: time.Now(),
 		failed: rate.NewPenalties(maxFailed, 0, maxRateKeys),
-		recent: window{unit: time.Second}, searches: newAllowance(maxSearches, 0),
-		spent: make(map[string]*allowance), sessions: make(map[string]*session), open: make(map[*session]struct{}),
+		recent: rate.NewWindow(time.Second), searches: rate.NewWindows(maxSearches, 0),
+		spent: make(map[string]*rate.Windows), sessions: make(map[string]*session), open: make(map[*session]struct{}),
 	}
 	var everybody *rate.Pool
-	if cfg.Registration == RegistrationOpen {
+	if cfg.Registration == credential.Open {
 		everybody = newPlaces(agents.max)
 	}
 	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), everybody)
@@ -231,7 +223,7 @@ func (r *Relay) keepHouse(ctx context.Context) {
 func (r *Relay) settleUp(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.spent, func(id string, a *allowance) bool { return r.sessions[id] == nil && a.whole(now) })
+	maps.DeleteFunc(r.spent, func(id string, a *rate.Windows) bool { return r.sessions[id] == nil && a.Count(now) == 0 })
 }
 
 // enter makes a connection that of its agent: the newest wins, the one before is closed with 1008 (AR-13). The welcome
@@ -250,7 +242,7 @@ func (r *Relay) enter(s *session) *websocket.CloseError {
 		old.conn.Close(codePolicy, "another connection of this agent took over")
 	}
 	if r.spent[s.id] == nil {
-		r.spent[s.id] = newAllowance(cmp.Or(r.cfg.PerMinute, defaultPerMinute), cmp.Or(r.cfg.PerHour, defaultPerHour))
+		r.spent[s.id] = rate.NewWindows(cmp.Or(r.cfg.PerMinute, defaultPerMinute), cmp.Or(r.cfg.PerHour, defaultPerHour))
 	}
 	s.spent = r.spent[s.id]
 	r.sessions[s.id] = s

@@ -39,7 +39,7 @@ func (r *Relay) within(s *session) bool {
 	if s.trusted {
 		return true
 	}
-	wait := s.spent.take(now)
+	wait := s.spent.Take(now)
 	if wait == 0 {
 		return true
 	}
@@ -71,7 +71,7 @@ func (r *Relay) hear(s *session, f frame) *refusal {
 	now := time.Now()
 	r.agents.active(s.id, now) // after a proposal has fixed its quorum (AR-42)
 	r.counting.Lock()
-	r.recent.add(now)
+	r.recent.Add(now)
 	r.counting.Unlock()
 	r.deliver(d)
 	return nil

@@ -2,7 +2,6 @@ package agentrelay
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -34,42 +33,6 @@ func TestFeedIsShared(t *testing.T) {
 	}
 	if all := f.latest(feedSize); all[len(all)-1].From != "agent1" {
 		t.Errorf("of one item each, that of %s is the oldest, want agent1", all[len(all)-1].From)
-	}
-}
-
-// Answers to an agent that makes us answer without end wait behind one to another agent.
-func TestAnswersTakeTurns(t *testing.T) {
-	var q answerQueue
-	send := func() string {
-		a := q.list[q.first()]
-		q.remove(q.first())
-		return a.peer + string(a.frame)
-	}
-	for n := range 2 * maxUnsent {
-		q.add("evil", []byte(strconv.Itoa(n)))
-	}
-	if len(q.list) != maxUnsent {
-		t.Fatalf("%d answers wait", len(q.list))
-	}
-	q.add("honest", []byte("0"))
-	q.add("honest", []byte("1"))
-	q.add("other", []byte("0"))
-	var got []string
-	for range 6 {
-		got = append(got, send())
-	}
-	if want := []string{"evil0", "honest0", "other0", "evil1", "honest1", "evil2"}; !slices.Equal(got, want) {
-		t.Errorf("sent in the order %v, want %v", got, want)
-	}
-	q.add("honest", []byte("2"))
-	if got := []string{send(), send()}; !slices.Contains(got, "honest2") {
-		t.Errorf("later sent %v, want an answer to the honest agent within two", got)
-	}
-	for len(q.list) > 0 {
-		send()
-	}
-	if len(q.last) != 0 || q.first() != -1 {
-		t.Errorf("an empty queue remembers %v", q.last)
 	}
 }
 

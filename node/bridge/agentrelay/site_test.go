@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/goleak"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -60,7 +61,7 @@ func newSiteOn(t testing.TB, st store.Store, cfg RelayConfig) *site {
 	t.Helper()
 	cfg.Records = st.Records()
 	if cfg.Registration == "" {
-		cfg.Registration = RegistrationOpen
+		cfg.Registration = credential.Open
 	}
 	for _, n := range []*int{&cfg.PerMinute, &cfg.PerHour, &cfg.RegistrationsPerHour} {
 		if *n == 0 {

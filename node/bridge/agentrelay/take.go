@@ -243,7 +243,7 @@ func (l *link) deliver(ctx context.Context, to bridge.Address, d bridge.Delivery
 	case frame == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
-	if wait := l.budget.take(time.Now()); wait > 0 {
+	if wait := l.budget.Take(time.Now()); wait > 0 {
 		return bridge.Delivered{}, later(wait, overBudget)
 	}
 	if err := l.b.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {

@@ -142,7 +142,7 @@ func (l *link) carry(ctx context.Context, peer string, message []byte) ([]byte, 
 	if !ok {
 		return nil, carryError{"the message has more than the 60 KB that the tunnel takes"}
 	}
-	if wait := l.budget.take(time.Now()); wait > 0 {
+	if wait := l.budget.Take(time.Now()); wait > 0 {
 		return nil, later(wait, overBudget)
 	}
 	answered, stop, err := l.await(peer, ref)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -65,7 +66,7 @@ type Exchange struct {
 
 // NewExchange returns the exchange that cfg describes. It starts nothing and reads nothing yet.
 func NewExchange(cfg ExchangeConfig) *Exchange {
-	cfg.ID, cfg.Registration = cmp.Or(cfg.ID, "home"), cmp.Or(cfg.Registration, "approval")
+	cfg.ID, cfg.Registration = cmp.Or(cfg.ID, "home"), cmp.Or(cfg.Registration, string(credential.Approval))
 	cfg.Retention = cmp.Or(cfg.Retention, 90*24*time.Hour)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -81,17 +82,17 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
 		x.threads = rate.NewBuckets(rate.PerHour(n), n, 2*maxExecutors)
 	}
-	x.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, 60), newPlaces(cfg.Registration))
+	x.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, 60), newPlaces(credential.Mode(cfg.Registration)))
 	return x
 }
 
 // newPlaces returns the pool of all registrations, nil if each needs an invite. One network can draw most of it and then
 // leaves the rest to others. What waits for approval takes a question to the owner, which lasts a week.
-func newPlaces(registration string) *rate.Pool {
+func newPlaces(registration credential.Mode) *rate.Pool {
 	switch registration {
-	case "invite":
+	case credential.Invite:
 		return nil
-	case "approval":
+	case credential.Approval:
 		return rate.NewPool(rate.PerHour(maxQuestions/2)/(7*24), maxQuestions/2)
 	}
 	return rate.NewPool(rate.PerHour(openADay)/24, openADay)

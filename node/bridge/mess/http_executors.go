@@ -2,13 +2,13 @@ package mess
 
 import (
 	"cmp"
-	"crypto/subtle"
 	"fmt"
 	"mime"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -36,9 +36,9 @@ func (r *call) register() error {
 }
 
 func (r *call) registerExecutor() error {
-	if r.x.cfg.Registration == "invite" {
+	if credential.Mode(r.x.cfg.Registration) == credential.Invite {
 		token, _ := strings.CutPrefix(r.c.Request().Header.Get("Authorization"), "Bearer ")
-		if r.x.cfg.Invite == "" || subtle.ConstantTimeCompare([]byte(hashKey(token)), []byte(hashKey(r.x.cfg.Invite))) != 1 {
+		if r.x.cfg.Invite == "" || !credential.HashOf(token).Equal(credential.HashOf(r.x.cfg.Invite)) {
 			return errNoInvite
 		}
 	}
@@ -50,7 +50,7 @@ func (r *call) registerExecutor() error {
 	if err != nil {
 		return err
 	}
-	pending := r.x.cfg.Registration == "approval"
+	pending := credential.Mode(r.x.cfg.Registration) == credential.Approval
 	var question []store.Change
 	if pending && r.ask != nil {
 		if question, err = r.ask(reg); err != nil {

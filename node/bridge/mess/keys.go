@@ -3,10 +3,6 @@ package mess
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -33,18 +30,11 @@ var (
 	errPending  = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the registration waits for the owner's approval"}
 )
 
-func newKey(exchange string) string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails: crypto/rand
-	return "mess_" + exchange + "_" + hex.EncodeToString(b[:])
-}
+func newKey(exchange string) string { return credential.New("mess_" + exchange + "_") }
 
-func hashKey(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
-}
+func hashKey(key string) string { return credential.HashOf(key).String() }
 
-// Authenticate finds the executor that holds a key. The hash alone is looked up and compared, in constant time.
+// Authenticate finds the executor that holds a key, by the hash of the key.
 func (x *Exchange) Authenticate(header, exchange string) (Actor, error) {
 	if err := x.load(); err != nil {
 		return Actor{}, err
@@ -62,7 +52,7 @@ func (x *Exchange) Authenticate(header, exchange string) (Actor, error) {
 	}
 	hash := hashKey(key)
 	c := x.crew.byKey(hash)
-	if c == nil || subtle.ConstantTimeCompare([]byte(c.KeyHash), []byte(hash)) != 1 {
+	if c == nil || c.KeyHash != hash {
 		return Actor{}, errNoKey
 	}
 	if c.Pending {

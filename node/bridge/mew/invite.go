@@ -2,14 +2,13 @@ package mew
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -89,7 +88,7 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 	l := e.of(m)
 	l.Invited, l.Barred, l.Since = true, false, time.Now().UTC()
 	l.Own, l.own = rawOf(caps), caps
-	l.Tokens, l.Grants, l.Masks = []string{hashHex(token)}, nil, nil
+	l.Tokens, l.Grants, l.Masks = []string{credential.HashOf(token).String()}, nil, nil
 	if tell != nil {
 		e.more = append(e.more, s.invited(*tell))
 	}
@@ -106,7 +105,7 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 		}
 		return "", fault
 	}
-	s.tokens.add(hashToken(token), s.id, name)
+	s.tokens.add(credential.HashOf(token), s.id, name)
 	return token, nil
 }
 
@@ -162,12 +161,4 @@ func newToken() string {
 	var b [32]byte
 	rand.Read(b[:]) // never fails
 	return base64.RawURLEncoding.EncodeToString(b[:])
-}
-
-// hashToken is what is kept of a token.
-func hashToken(token string) [32]byte { return sha256.Sum256([]byte(token)) }
-
-func hashHex(token string) string {
-	h := hashToken(token)
-	return hex.EncodeToString(h[:])
 }

@@ -3,7 +3,6 @@ package mew
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -176,10 +176,7 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 }
 
 // hashName makes a term of a name of any length.
-func hashName(s string) string {
-	sum := hashToken(s)
-	return hex.EncodeToString(sum[:16])
-}
+func hashName(s string) string { return credential.HashOf(s).Name() }
 
 // load reads what lasts of the participants of the space.
 func (s *Space) load(ctx context.Context) error {

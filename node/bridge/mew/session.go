@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -54,7 +55,7 @@ func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	m := s.members[owner.name]
-	if m == nil || m.lasting.Barred || slices.Contains(m.lasting.Dead, hashHex(token)) {
+	if m == nil || m.lasting.Barred || slices.Contains(m.lasting.Dead, credential.HashOf(token).String()) {
 		return nil, nil, false
 	}
 	return s, m, true
@@ -132,7 +133,7 @@ func finish(conn *websocket.Conn) {
 func (g *Gateway) admit(ses *session, token, space string) bool {
 	s, m, ok := g.authenticate(token, space)
 	if ok {
-		ses.space, ses.m, ses.tokenHash = s, m, hashHex(token)
+		ses.space, ses.m, ses.tokenHash = s, m, credential.HashOf(token).String()
 	}
 	return ok
 }

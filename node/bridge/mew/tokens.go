@@ -1,16 +1,17 @@
 package mew
 
 import (
-	"encoding/hex"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
 )
 
 // tokens maps the hashes of tokens to whom they admit. A token is never kept itself.
 type tokens struct {
 	mu     sync.Mutex
-	owners map[[32]byte]tokenOwner
+	owners map[credential.Hash]tokenOwner
 	reload func() error // looks for new tokens; nil: there are none outside
 	loaded time.Time
 
@@ -19,9 +20,9 @@ type tokens struct {
 
 type tokenOwner struct{ space, name string }
 
-func newTokens() *tokens { return &tokens{owners: make(map[[32]byte]tokenOwner)} }
+func newTokens() *tokens { return &tokens{owners: make(map[credential.Hash]tokenOwner)} }
 
-func (t *tokens) add(hash [32]byte, space, name string) {
+func (t *tokens) add(hash credential.Hash, space, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.owners[hash] = tokenOwner{space, name}
@@ -31,7 +32,7 @@ func (t *tokens) add(hash [32]byte, space, name string) {
 func (t *tokens) claim(token, space, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	hash, owner := hashToken(token), tokenOwner{space, name}
+	hash, owner := credential.HashOf(token), tokenOwner{space, name}
 	if had, ok := t.owners[hash]; ok && had != owner {
 		return fmt.Errorf("participants %s and %s have the same token", had.name, name)
 	}
@@ -41,7 +42,7 @@ func (t *tokens) claim(token, space, name string) error {
 
 // lookup says whom a token admits. One that is not known makes it look outside, at most once a second (MEW-D5).
 func (t *tokens) lookup(token string) (tokenOwner, bool) {
-	hash := hashToken(token)
+	hash := credential.HashOf(token)
 	if owner, ok := t.find(hash); ok {
 		return owner, true
 	}
@@ -59,7 +60,7 @@ func (t *tokens) lookup(token string) (tokenOwner, bool) {
 	return t.find(hash)
 }
 
-func (t *tokens) find(hash [32]byte) (tokenOwner, bool) {
+func (t *tokens) find(hash credential.Hash) (tokenOwner, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	owner, ok := t.owners[hash]
@@ -73,7 +74,7 @@ func (t *tokens) of(space, name string) []string {
 	var out []string
 	for hash, owner := range t.owners {
 		if owner == (tokenOwner{space, name}) {
-			out = append(out, hex.EncodeToString(hash[:]))
+			out = append(out, hash.String())
 		}
 	}
 	return out
@@ -81,10 +82,10 @@ func (t *tokens) of(space, name string) []string {
 
 // restoreToken lets the token of an invited participant in again after a restart.
 func (g *Gateway) restoreToken(s *Space, m *member, hexHash string) error {
-	raw, err := hex.DecodeString(hexHash)
-	if err != nil || len(raw) != 32 {
+	var hash credential.Hash
+	if err := hash.UnmarshalText([]byte(hexHash)); err != nil || hexHash == "" {
 		return fmt.Errorf("participant %s of space %s: its token's hash is damaged", m.name, s.id)
 	}
-	g.tokens.add([32]byte(raw), s.id, m.name)
+	g.tokens.add(hash, s.id, m.name)
 	return nil
 }

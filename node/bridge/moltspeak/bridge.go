@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -102,7 +101,6 @@ type Bridge struct {
 	known     quota.Known     // MS-48
 	strangers quota.Strangers // all others: they use up nothing that the known ones need
 	doubts    *rate.Buckets   // other keys of pinned peers that are noted for the owner
-	swept     atomic.Int64    // when the pins of strangers were looked through last, in Unix seconds
 	pinPlaces pinPlaces
 	handshake *handshakes
 	streams   *streams

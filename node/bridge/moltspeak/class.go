@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -51,25 +52,6 @@ func (r *reader) class(optional bool) Class {
 	return c
 }
 
-// The kinds of personal data (MS-39).
-const (
-	TypeEmail     = "email"
-	TypePhone     = "phone"
-	TypeName      = "name"
-	TypeAddress   = "address"
-	TypeSSN       = "ssn" // government ids of any country
-	TypeBirth     = "dob"
-	TypeFinancial = "financial"
-	TypeHealth    = "health"
-	TypeLocation  = "location" // and IP addresses
-	TypeOther     = "other"
-)
-
-// DataTypes lists them in the schema's order.
-func DataTypes() []string {
-	return []string{TypeEmail, TypePhone, TypeName, TypeAddress, TypeSSN, TypeBirth, TypeFinancial, TypeHealth, TypeLocation, TypeOther}
-}
-
 // PIIMeta says what personal data a message holds and who agreed.
 type PIIMeta struct {
 	Types      []string
@@ -90,7 +72,7 @@ func (r *reader) piiMeta() *PIIMeta {
 	m := &PIIMeta{Types: sub.texts("types", true), MaskFields: sub.texts("mask_fields", false)}
 	sub.check(len(m.Types) > 0, "types", "must have at least one entry")
 	for _, t := range m.Types {
-		sub.check(slices.Contains(DataTypes(), t), "types", "must hold types of the schema")
+		sub.check(slices.Contains(personal.DataTypes(), t), "types", "must hold types of the schema")
 	}
 	if c, ok := sub.opt("consent", wire.Object); ok {
 		in := &reader{v: c, path: "pii_meta.consent.", bad: CodeSchema}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -34,7 +35,7 @@ func TestPersonalData(t *testing.T) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	const p = `{"domain":"agentmesh","intent":"ask","params":{"question":"who is jane.doe@example.com?","nested":[{"email":"kim.lee@example.org"}]}}`
-	if m, _ := r.boxed(cat, piiDraft(r, cat, p, TypeEmail)); m.P.GetStr("code") != string(CodeCapability) {
+	if m, _ := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.P.GetStr("code") != string(CodeCapability) {
 		t.Errorf("before the owner granted it: %s", m.P.JSON())
 	}
 	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
@@ -43,11 +44,11 @@ func TestPersonalData(t *testing.T) {
 	for name, change := range map[string]func(*Draft){
 		"no meta":      func(d *Draft) { d.PII = nil },
 		"expired":      func(d *Draft) { d.PII.Expires = time.Now().Add(-time.Second) },
-		"another type": func(d *Draft) { d.PII.Types = []string{TypePhone} },
+		"another type": func(d *Draft) { d.PII.Types = []string{personal.TypePhone} },
 		"no proof":     func(d *Draft) { d.PII.Proof = "" },
 		"no purpose":   func(d *Draft) { d.PII.Purpose = "" },
 	} {
-		d := piiDraft(r, cat, p, TypeEmail)
+		d := piiDraft(r, cat, p, personal.TypeEmail)
 		change(&d)
 		if m, _ := r.boxed(cat, d); m.Op != OpError || name != "no proof" && name != "no purpose" && m.P.GetStr("code") != string(CodeConsent) {
 			t.Errorf("%s: %s", name, m.P.JSON())
@@ -56,7 +57,7 @@ func TestPersonalData(t *testing.T) {
 	if len(n.got) != 0 {
 		t.Fatalf("the node got %d messages", len(n.got))
 	}
-	if m, status := r.boxed(cat, piiDraft(r, cat, p, TypeEmail)); m.Op != OpRespond || status >= 300 {
+	if m, status := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.Op != OpRespond || status >= 300 {
 		t.Fatalf("covered: %d %s", status, m.P.JSON())
 	}
 	consent := func(i int) string {
@@ -68,7 +69,7 @@ func TestPersonalData(t *testing.T) {
 	if got := consent(0); got != `pii{"granted_by":"user:jane","purpose":"sync","verified":false}` {
 		t.Errorf("the owner is shown %s", got)
 	}
-	named := piiDraft(r, cat, p, TypeEmail)
+	named := piiDraft(r, cat, p, personal.TypeEmail)
 	named.PII.MaskFields = []string{"question"}
 	r.boxed(cat, named)
 	if len(n.got) != 2 {
@@ -83,7 +84,7 @@ func TestPersonalData(t *testing.T) {
 		if err := r.b.records.Apply(t.Context(), []store.Change{g.change(store.Absent)}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		proven := piiDraft(r, cat, p, TypeEmail)
+		proven := piiDraft(r, cat, p, personal.TypeEmail)
 		proven.PII.Proof = "consent-token:" + g.ID
 		r.boxed(cat, proven)
 		if got := consent(len(n.got) - 1); strings.Contains(got, `"verified":true`) != (g.Peer == cat) {
@@ -99,8 +100,8 @@ func TestPersonalData(t *testing.T) {
 // send are judged first (MS-50).
 func TestPersonalDataIsReadLast(t *testing.T) {
 	r, n := alone(t, nil)
-	large := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com `+strings.Repeat(" .", wire.MaxMessage/2)+`"}}`, TypePhone)
-	bare := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com"}}`, TypePhone)
+	large := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com `+strings.Repeat(" .", wire.MaxMessage/2)+`"}}`, personal.TypePhone)
+	bare := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com"}}`, personal.TypePhone)
 	stray := bare
 	stray.Op, stray.P = OpStream, mustTree(t, `{"action":"chunk","stream_id":"none","seq":0,"data":"jane.doe@example.com"}`)
 	for _, step := range []struct {
@@ -216,7 +217,7 @@ func TestConfidential(t *testing.T) {
 	if _, boxed := answered(cat, r.signed(cat, r.draft(cat, OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
 		t.Errorf("an internal message: boxed %v, gone at %s", boxed, n.got[3].Purge)
 	}
-	personal := piiDraft(r, cat, plainQuery, TypeEmail)
+	personal := piiDraft(r, cat, plainQuery, personal.TypeEmail)
 	for class, d := range map[Class]Draft{Confidential: conf(cat), PII: personal} {
 		if m, _ := r.raw(cat, r.signed(cat, d)); Code(m.P.GetStr("code")) != CodeClassification {
 			t.Errorf("%s in the open: %s", class, m.P.JSON())

@@ -119,9 +119,9 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 		Peer: c.m.From.Name(), Types: p.Types, Purpose: wire.OneLine(p.Purpose, maxText), Duration: p.Duration,
 		Human: wire.OneLine(p.Human, maxText), Re: c.m.ID, Constraints: p.Constraints,
 	}
-	ask, err := b.openConsent(c, question)
+	ask, err := question.open(b, c)
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
-		ask, err = b.sameConsent(c, question)
+		ask, err = question.alike(b, c)
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -139,8 +139,8 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 // consentDelay is when a peer may ask again for consent if there is no room for its question.
 const consentDelay = time.Minute
 
-// openConsent opens the question. It fails with store.ErrConflict if another question of the peer waits.
-func (b *Bridge) openConsent(c *exchange, question consentAsk) (acl.Ask, error) {
+// open opens the question. It fails with store.ErrConflict if another question of the peer waits.
+func (question consentAsk) open(b *Bridge, c *exchange) (acl.Ask, error) {
 	slot := acl.Slot{Key: "moltspeak-consent/" + hash(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
 	var room []store.Change
 	if !c.known() {
@@ -163,9 +163,9 @@ func (b *Bridge) openConsent(c *exchange, question consentAsk) (acl.Ask, error) 
 	return ask, nil
 }
 
-// sameConsent returns the open question of the peer if it asks the same in another message; else it fails with
+// alike returns the open question of the peer if it asks the same in another message; else it fails with
 // store.ErrNotFound.
-func (b *Bridge) sameConsent(c *exchange, question consentAsk) (acl.Ask, error) {
+func (question consentAsk) alike(b *Bridge, c *exchange) (acl.Ask, error) {
 	asks, _, err := b.cfg.Asks.List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
 	if err != nil {
 		return acl.Ask{}, err

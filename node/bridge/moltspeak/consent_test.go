@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -17,10 +18,10 @@ import (
 func TestConsentFlow(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
-	personal := func() bridge.Delivery {
+	private := func() bridge.Delivery {
 		return out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x","list":[{"deep":"write to jane.doe@example.com"}]}}`)
 	}
-	if _, err := r.b.Deliver(t.Context(), personal()); err == nil || !strings.Contains(err.Error(), TypeEmail) || strings.Contains(err.Error(), "jane") {
+	if _, err := r.b.Deliver(t.Context(), private()); err == nil || !strings.Contains(err.Error(), personal.TypeEmail) || strings.Contains(err.Error(), "jane") {
 		t.Fatalf("without a consent: %v", err)
 	}
 	if len(r.queue(cat)) != 0 {
@@ -68,10 +69,10 @@ func TestConsentFlow(t *testing.T) {
 	} else if exp, _ := integer(tree, "exp"); time.Until(time.Unix(exp, 0)) > 25*time.Hour || time.Until(time.Unix(exp, 0)) < 23*time.Hour {
 		t.Errorf("the token ends %s", time.Unix(exp, 0))
 	}
-	if _, err := r.b.Deliver(t.Context(), personal()); err != nil {
+	if _, err := r.b.Deliver(t.Context(), private()); err != nil {
 		t.Fatalf("with the consent: %v", err)
 	}
-	if sent := r.gets(cat); sent.Class != PII || sent.PII == nil || sent.PII.covers(Types(sent.P), time.Now()) != nil {
+	if sent := r.gets(cat); sent.Class != PII || sent.PII == nil || sent.PII.covers(personal.Types(sent.P), time.Now()) != nil {
 		t.Errorf("sent: %s", sent.Tree.JSON())
 	}
 	more := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com, +1 415 555 2671"}}`)
@@ -88,7 +89,7 @@ func TestConsentFlow(t *testing.T) {
 	if err := r.b.Revoke(t.Context(), grants[0].ID, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.b.Deliver(t.Context(), personal()); err == nil || valid(cat, token) != "false" {
+	if _, err := r.b.Deliver(t.Context(), private()); err == nil || valid(cat, token) != "false" {
 		t.Error("a revoked consent counts")
 	}
 }
@@ -122,15 +123,15 @@ func TestConsentForOneMessage(t *testing.T) {
 	if text := string(mustTree(t, string(raw)).Without("sig").JSON()); !strings.Contains(text, `"constraints":{"one_time":true,"no_forward":true}`) {
 		t.Errorf("token: %s", text)
 	}
-	const personal = `{"action":"deliver","message":{"body":"jane.doe@example.com"}}`
-	first := out(t, cat, wire.Deliver, personal)
+	const private = `{"action":"deliver","message":{"body":"jane.doe@example.com"}}`
+	first := out(t, cat, wire.Deliver, private)
 	for range 2 {
 		if _, err := r.b.Deliver(t.Context(), first); err != nil {
 			t.Fatalf("the one message: %v", err)
 		}
 		r.gets(cat)
 	}
-	if _, err := r.b.Deliver(t.Context(), out(t, cat, wire.Deliver, personal)); err == nil {
+	if _, err := r.b.Deliver(t.Context(), out(t, cat, wire.Deliver, private)); err == nil {
 		t.Error("a second message left")
 	}
 	if m, _ := r.say(cat, r.draft(cat, OpConsent, `{"action":"verify","consent_token":"`+token+`"}`)); !strings.Contains(string(m.P.JSON()), `"valid":false`) {
@@ -163,7 +164,7 @@ func TestStreamsAreScanned(t *testing.T) {
 		return out(t, cat, IntentStream, string(p.JSON()))
 	}
 	for _, d := range []bridge.Delivery{stream("text", across), stream("binary", binary)} {
-		if _, err := r.b.Deliver(t.Context(), d); err == nil || !strings.Contains(err.Error(), TypeEmail) || len(r.queue(cat)) != 0 {
+		if _, err := r.b.Deliver(t.Context(), d); err == nil || !strings.Contains(err.Error(), personal.TypeEmail) || len(r.queue(cat)) != 0 {
 			t.Errorf("%s: %v, %d messages left", d.Message.Payload.GetStr("type"), err, len(r.queue(cat)))
 		}
 	}

@@ -84,7 +84,7 @@ func TestStrangersTakeNoPins(t *testing.T) {
 	if code := ping(friend); code != "" {
 		t.Errorf("a peer that the owner approved: %s", code)
 	}
-	r.b.swept.Store(0)
+	r.b.pinPlaces.swept.Store(0)
 	if err := r.b.forgetStrangers(t.Context(), time.Now().Add(forgetEmpty+time.Minute)); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -65,7 +66,7 @@ func maskLeaves(v wire.Value, key string, types []string) wire.Value {
 		if text != s {
 			return wire.Text(text)
 		}
-		for _, t := range leafTypes(key, s) { // the member's name says what it is
+		for _, t := range personal.LeafTypes(key, s) { // the member's name says what it is
 			if slices.Contains(types, t) {
 				return wire.Text(masked)
 			}
@@ -76,11 +77,11 @@ func maskLeaves(v wire.Value, key string, types []string) wire.Value {
 
 // maskText masks the findings of these types in a text, all of a text with more of them than are kept.
 func maskText(s string, types []string) string {
-	found := Scan(s)
-	if len(found) >= maxFindings {
+	found := personal.Scan(s)
+	if len(found) >= personal.MaxFindings {
 		return masked
 	}
-	slices.SortFunc(found, func(a, b Finding) int { return a.Start - b.Start })
+	slices.SortFunc(found, func(a, b personal.Finding) int { return a.Start - b.Start })
 	var b strings.Builder
 	at := 0
 	for _, f := range found {

@@ -1,13 +1,18 @@
 package moltspeak
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -126,7 +131,7 @@ func (b *Bridge) pin(c *exchange) *Error {
 		}
 	}
 	if errors.Is(err, store.ErrQuota) {
-		err = b.displacePin(c.ctx, p, c.now)
+		err = b.pinPlaces.displace(c.ctx, b, p, c.now)
 	}
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -166,9 +171,9 @@ func (b *Bridge) keepHouse(ctx context.Context) {
 // forgetDue reports whether nobody looked through the pins for that long, and lets one caller do it. While the clock is in
 // doubt nobody is forgotten.
 func (b *Bridge) forgetDue(now time.Time, after time.Duration) bool {
-	last := b.swept.Load()
+	last := b.pinPlaces.swept.Load()
 	since := now.Sub(time.Unix(last, 0)).Abs() // the clock may have been set back
-	return since >= after && b.clock.Believed() && b.swept.CompareAndSwap(last, now.Unix())
+	return since >= after && b.clock.Believed() && b.pinPlaces.swept.CompareAndSwap(last, now.Unix())
 }
 
 // forgetStrangers drops the pins of strangers who left nothing behind a day ago, or wrote nothing for as long as a
@@ -241,7 +246,7 @@ func (b *Bridge) review(ctx context.Context, p peer, now time.Time) (*store.Chan
 		return nil, nil
 	}
 	if silent < forgetStranger {
-		if began, err := b.beganConversation(ctx, address, now); err != nil || began {
+		if began, err := beganConversation(ctx, b.records, address, now); err != nil || began {
 			return nil, err
 		}
 		asks, _, err := b.cfg.Asks.List(ctx, acl.AskFilter{Subject: address.String()}, "", 1, now)
@@ -253,7 +258,106 @@ func (b *Bridge) review(ctx context.Context, p peer, now time.Time) (*store.Chan
 }
 
 // beganConversation reports whether a stranger has a conversation with us.
-func (b *Bridge) beganConversation(ctx context.Context, address bridge.Address, now time.Time) (bool, error) {
-	threads, err := b.records.List(ctx, nsThreads, hash(address.String()), "", 1, now)
+func beganConversation(ctx context.Context, records store.Records, address bridge.Address, now time.Time) (bool, error) {
+	threads, err := records.List(ctx, nsThreads, hash(address.String()), "", 1, now)
 	return len(threads.Records) > 0, err
+}
+
+// pinCrowdFor is how long a count of the pins is used, because counting reads all of them.
+const pinCrowdFor = time.Second
+
+// pinPlaces tells who has the pins of strangers while all are taken.
+type pinPlaces struct {
+	swept atomic.Int64 // when the pins of strangers were looked through last, in Unix seconds
+
+	mu    sync.Mutex
+	at    time.Time
+	crowd *rate.Crowd[pinPlace]
+}
+
+type pinPlace struct {
+	name string
+	rev  store.Rev
+}
+
+// displace stores the pin of a stranger in the place of another one whose source has more (AM-42): the newest pin of
+// that source goes, one with a conversation after the others, and never one that the owner is asked about. It is
+// store.ErrQuota if no pin may go.
+func (places *pinPlaces) displace(ctx context.Context, b *Bridge, p peer, now time.Time) error {
+	places.mu.Lock()
+	defer places.mu.Unlock()
+	if places.crowd == nil || now.Sub(places.at).Abs() >= pinCrowdFor {
+		if err := places.count(ctx, b, now); err != nil {
+			return err
+		}
+	}
+	victim, err := places.victim(ctx, b, p, now)
+	if err != nil {
+		return err
+	}
+	gone := store.Change{IfRev: victim.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: victim.name}}
+	if err := b.records.Apply(ctx, []store.Change{gone, p.change()}, now); err != nil {
+		places.crowd = nil // the pin may have changed since it was counted
+		if errors.Is(err, store.ErrConflict) {
+			return errors.Join(store.ErrQuota, err)
+		}
+		return err
+	}
+	places.crowd.Remove(victim)
+	return nil
+}
+
+// count counts the pins of strangers, oldest first. The caller holds the lock.
+func (places *pinPlaces) count(ctx context.Context, b *Bridge, now time.Time) error {
+	var all []peer
+	for after := ""; ; {
+		page, err := b.records.List(ctx, nsPeers, "stranger", after, 500, now)
+		if err != nil {
+			return err
+		}
+		for _, rec := range page.Records {
+			p := peer{rev: rec.Rev}
+			if err := json.Unmarshal(rec.Body, &p); err != nil {
+				return err
+			}
+			all = append(all, p)
+		}
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	slices.SortFunc(all, func(x, y peer) int { return cmp.Or(x.First.Compare(y.First), cmp.Compare(x.Name, y.Name)) })
+	crowd := new(rate.Crowd[pinPlace])
+	for _, p := range all {
+		crowd.Add(rate.Place[pinPlace]{Key: pinPlace{p.Name, p.rev}, Sources: p.Sources})
+	}
+	places.crowd, places.at = crowd, now
+	return nil
+}
+
+// victim returns the pin that p may displace. The caller holds the lock.
+func (places *pinPlaces) victim(ctx context.Context, b *Bridge, p peer, now time.Time) (pinPlace, error) {
+	crowd, postponed := places.crowd, make(map[pinPlace]bool)
+	for {
+		victim, ok := crowd.Victim(p.Sources, 1)
+		name, _ := ParseName(victim.name)
+		if !ok {
+			return victim, store.ErrQuota
+		}
+		address := b.address(name)
+		asked, _, err := b.cfg.Asks.List(ctx, acl.AskFilter{Subject: address.String(), State: acl.AskPending}, "", 100, now)
+		if err != nil {
+			return victim, err
+		}
+		if len(asked) > 0 {
+			crowd.Remove(victim)
+			continue
+		}
+		began, err := beganConversation(ctx, b.records, address, now)
+		if err != nil || !began || postponed[victim] {
+			return victim, err
+		}
+		crowd.Postpone(victim)
+		postponed[victim] = true
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -263,7 +264,7 @@ func (b *Bridge) covered(c *exchange) *Error {
 	if c.m.Class != PII || c.m.Op == OpStream {
 		return nil
 	}
-	return c.m.PII.covers(Types(c.m.P), c.now)
+	return c.m.PII.covers(personal.Types(c.m.P), c.now)
 }
 
 // capable is level and capability (MS-28, MS-35).

@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -41,11 +42,11 @@ type Entry struct {
 // kept is an entry as it is stored.
 type kept struct {
 	Entry
-	Bearer   string    `json:"bearer,omitempty"`  // hash of the one that guards it
-	Gone     bool      `json:"gone,omitempty"`    // deleted: the name stays reserved (MS-55)
-	Key      time.Time `json:"key,omitzero"`      // when it signed with the key that is listed
-	Answered time.Time `json:"answered,omitzero"` // when its endpoint did
-	Tried    time.Time `json:"tried,omitzero"`    // when its endpoint was asked last
+	Bearer   credential.Hash `json:"bearer,omitzero"`   // of the bearer that guards it
+	Gone     bool            `json:"gone,omitempty"`    // deleted: the name stays reserved (MS-55)
+	Key      time.Time       `json:"key,omitzero"`      // when it signed with the key that is listed
+	Answered time.Time       `json:"answered,omitzero"` // when its endpoint did
+	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was asked last
 
 	rev      store.Rev
 	readOnly bool // a card of the directory

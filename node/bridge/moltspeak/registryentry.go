@@ -2,9 +2,6 @@ package moltspeak
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/url"
@@ -13,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -53,14 +51,13 @@ func (b *Bridge) readSubmission(c echo.Context) (s submission, why string) {
 	return s, ""
 }
 
-// bearer returns the hash of the caller's bearer, "" where it has none that is long enough.
-func bearer(c echo.Context) string {
+// bearer returns the hash of the caller's bearer, the zero hash if it has none that is long enough.
+func bearer(c echo.Context) credential.Hash {
 	text, ok := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
 	if !ok || len(text) < minBearer {
-		return ""
+		return credential.Hash{}
 	}
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:])
+	return credential.HashOf(text)
 }
 
 func (b *Bridge) registryAdd(c echo.Context) error {
@@ -80,7 +77,7 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 		if _, ok := parseKey(s.key); !ok {
 			return refuse(c, http.StatusBadRequest, "public_key must be ed25519: and a key in base64")
 		}
-		if owner == "" {
+		if owner == (credential.Hash{}) {
 			return refuse(c, http.StatusUnauthorized, "a bearer token of at least 16 characters is required; it guards the entry from then on")
 		}
 	}
@@ -194,9 +191,9 @@ func (b *Bridge) registryChange(c echo.Context, change func(*kept, time.Time), a
 		switch {
 		case k.readOnly:
 			return refuse(c, http.StatusForbidden, "this entry is a card of the directory: change the card")
-		case given == "":
+		case given == (credential.Hash{}):
 			return refuse(c, http.StatusUnauthorized, "a bearer token is required")
-		case subtle.ConstantTimeCompare([]byte(given), []byte(k.Bearer)) != 1:
+		case !given.Equal(k.Bearer):
 			return refuse(c, http.StatusForbidden, "the bearer token does not own this entry")
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -133,7 +134,7 @@ type gated struct {
 // gate scans a message that leaves (MS-40), known by a name that is the same when it is sent again: its class, and the
 // consent that covers what was found. The error is E_CONSENT.
 func (b *Bridge) gate(ctx context.Context, to Agent, p wire.Value, message string, now time.Time) (gated, *Error) {
-	found := Types(p)
+	found := personal.Types(p)
 	peer, known, err := b.peer(ctx, to.Name(), now)
 	if len(found) == 0 {
 		if err == nil && !peer.takes(Internal) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -40,7 +41,7 @@ func TestScannerFigures(t *testing.T) {
 	}
 	right, missed, wrong := 0, 0, 0
 	for i, text := range texts {
-		found := Types(wire.Text(text))
+		found := personal.Types(wire.Text(text))
 		for _, w := range types[i] {
 			if slices.Contains(found, w) {
 				right++
@@ -73,7 +74,7 @@ func TestScanLeaves(t *testing.T) {
 		{`{"dateOfBirth":"1990-03-14"}`, "dob"}, {`{"created":"1990-03-14"}`, ""}, {`{"iban":"xx 123456"}`, "financial"},
 		{`{"street":"Elm 5"}`, "address"}, {`{"diagnosis":"flu"}`, "health"},
 	} {
-		if got := strings.Join(Types(mustTree(t, tt.in)), ","); got != tt.want {
+		if got := strings.Join(personal.Types(mustTree(t, tt.in)), ","); got != tt.want {
 			t.Errorf("Types(%s) = %q, want %q", tt.in, got, tt.want)
 		}
 	}
@@ -85,13 +86,13 @@ func FuzzScan(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, found := range Scan(text) {
-			if found.Start < 0 || found.End <= found.Start || found.End > len(text) || !slices.Contains(DataTypes(), found.Type) {
+		for _, found := range personal.Scan(text) {
+			if found.Start < 0 || found.End <= found.Start || found.End > len(text) || !slices.Contains(personal.DataTypes(), found.Type) {
 				t.Errorf("Scan(%q) found %+v", text, found)
 			}
 		}
 		if utf8.ValidString(text) {
-			if masked := maskText(text, DataTypes()); !utf8.ValidString(masked) {
+			if masked := maskText(text, personal.DataTypes()); !utf8.ValidString(masked) {
 				t.Errorf("masked %q to %q", text, masked)
 			}
 		}
@@ -100,12 +101,12 @@ func FuzzScan(f *testing.F) {
 
 // What looks like personal data and is none hides nothing behind it, and a text full of it is masked to its end.
 func TestScanToTheEnd(t *testing.T) {
-	decoys := strings.Repeat("4111 1111 1111 1112, ", 2*maxFindings) // no card: its check digit is wrong
-	if got := Types(wire.Text(decoys + "4111 1111 1111 1111")); !slices.Contains(got, TypeFinancial) {
+	decoys := strings.Repeat("4111 1111 1111 1112, ", 2*personal.MaxFindings) // no card: its check digit is wrong
+	if got := personal.Types(wire.Text(decoys + "4111 1111 1111 1111")); !slices.Contains(got, personal.TypeFinancial) {
 		t.Errorf("behind numbers that are none: %v", got)
 	}
-	many := strings.Repeat("jane.doe@example.com, ", 2*maxFindings)
-	if got := Mask(wire.Text(many), &PIIMeta{Types: []string{TypeEmail}}); strings.Contains(string(got.JSON()), "jane") {
-		t.Errorf("of %d addresses, some stay: …%s", 2*maxFindings, string(got.JSON())[len(got.JSON())-40:])
+	many := strings.Repeat("jane.doe@example.com, ", 2*personal.MaxFindings)
+	if got := Mask(wire.Text(many), &PIIMeta{Types: []string{personal.TypeEmail}}); strings.Contains(string(got.JSON()), "jane") {
+		t.Errorf("of %d addresses, some stay: …%s", 2*personal.MaxFindings, string(got.JSON())[len(got.JSON())-40:])
 	}
 }

@@ -221,7 +221,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 func TestPinsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		r, _ := alone(t, nil)
-		r.b.swept.Store(time.Now().Unix()) // nobody is forgotten now
+		r.b.pinPlaces.swept.Store(time.Now().Unix()) // nobody is forgotten now
 		begun := time.Now().Add(-time.Hour)
 		var changes []store.Change
 		for i := range maxStrangers - 2 {
@@ -286,7 +286,7 @@ func TestPinsThatStay(t *testing.T) {
 	}
 	r.codeFrom(thick, asker, r.draft(asker, OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
 	late := peer{Name: "newcomer@x", Key: self(cat).Key, First: time.Now(), Last: time.Now(), Sources: newcomer, rev: store.Absent}
-	if err := r.b.displacePin(t.Context(), late, time.Now()); err != nil {
+	if err := r.b.pinPlaces.displace(t.Context(), r.b, late, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"older@flood": true, talker: false, asker: true, late.Name: true} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -185,7 +186,7 @@ func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
 		return answer{}, e
 	}
 	if c.m.Class == PII {
-		if e := c.m.PII.covers(Types(c.m.P), c.now); e != nil {
+		if e := c.m.PII.covers(personal.Types(c.m.P), c.now); e != nil {
 			b.streams.end(c.m.From.Name(), p.ID)
 			return answer{}, e
 		}
@@ -206,7 +207,7 @@ func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
 	}
 	payload = payload.With("data", wire.Text(text))
 	if c.m.Class == PII { // the pieces hid what lies across two of them, or in base64
-		if e := c.m.PII.covers(Types(streamed(payload)), c.now); e != nil {
+		if e := c.m.PII.covers(personal.Types(streamed(payload)), c.now); e != nil {
 			return answer{}, e
 		}
 	}

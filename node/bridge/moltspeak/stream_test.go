@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 )
 
 // named is a message of that sender.
@@ -54,7 +56,7 @@ func TestStreamsHaveOneClass(t *testing.T) {
 				if piece == odd {
 					classed(Internal)(d)
 				} else {
-					classed(c, TypeEmail)(d)
+					classed(c, personal.TypeEmail)(d)
 				}
 			})
 			if code == "" || len(n.got) != 0 {
@@ -66,8 +68,8 @@ func TestStreamsHaveOneClass(t *testing.T) {
 		t.Errorf("confidential throughout: %q, the node got %d", code, len(n.got))
 	}
 	code := r.streamFrom(cat, "text", data, func(piece string, d *Draft) {
-		if classed(PII, TypePhone)(d); piece == "chunk" {
-			classed(PII, TypeEmail)(d)
+		if classed(PII, personal.TypePhone)(d); piece == "chunk" {
+			classed(PII, personal.TypeEmail)(d)
 		}
 	})
 	if code != "" || len(n.got) != 2 || strings.Contains(string(n.got[1].Payload.JSON()), "jane.doe") {
@@ -93,13 +95,13 @@ func TestBinaryStreamsAreMasked(t *testing.T) {
 		return code, n.got[before].Payload.GetStr("data")
 	}
 	const hidden = "\x00\xff\x01jane.doe@example.com\x00\xfe"
-	if code, got := send(hidden, TypeEmail); code != "" || got != masked {
+	if code, got := send(hidden, personal.TypeEmail); code != "" || got != masked {
 		t.Errorf("%q, the inbox has %q, want it masked", code, got)
 	}
-	if code, got := send(hidden, TypePhone); code != CodeConsent || got != "" {
+	if code, got := send(hidden, personal.TypePhone); code != CodeConsent || got != "" {
 		t.Errorf("with a consent for another type: %q, the inbox has %q", code, got)
 	}
-	if code, got := send("\x00\x01\x02", TypeEmail); code != "" || got != "AAEC" {
+	if code, got := send("\x00\x01\x02", personal.TypeEmail); code != "" || got != "AAEC" {
 		t.Errorf("without personal data: %q, the inbox has %q", code, got)
 	}
 }

@@ -1,4 +1,4 @@
-package moltspeak
+package personal
 
 import (
 	"slices"

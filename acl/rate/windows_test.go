@@ -1,21 +1,23 @@
-package agentrelay
+package rate_test
 
 import (
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
 )
 
 // In any minute and in any hour no more passes than may, whenever it is tried, and what is told to wait need not wait
 // again.
-func TestAllowance(t *testing.T) {
+func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perMinute, perHour = 10, 100
-		a := newAllowance(perMinute, perHour)
+		a := rate.NewWindows(perMinute, perHour)
 		var passed []time.Time
 		for end := time.Now().Add(5 * time.Hour); time.Now().Before(end); {
-			wait := a.take(time.Now())
+			wait := a.Take(time.Now())
 			if wait == 0 {
 				passed = append(passed, time.Now())
 				time.Sleep(time.Duration(rand.Int64N(int64(3 * time.Second))))
@@ -25,7 +27,7 @@ func TestAllowance(t *testing.T) {
 				t.Fatalf("wait %v", wait)
 			}
 			time.Sleep(wait)
-			if again := a.wait(time.Now()); again > 0 {
+			if again := a.Peek(time.Now()); again > 0 {
 				t.Fatalf("after %v it was told to wait %v more", wait, again)
 			}
 		}
@@ -41,12 +43,12 @@ func TestAllowance(t *testing.T) {
 			t.Errorf("%d passed in five hours, want nearly %d", n, 5*perHour)
 		}
 		time.Sleep(2 * time.Hour)
-		if !a.whole(time.Now()) {
+		if a.Count(time.Now()) != 0 {
 			t.Error("something is left of long ago")
 		}
-		none := newAllowance(0, -1)
+		none := rate.NewWindows(0, -1)
 		for range 10_000 {
-			if wait := none.take(time.Now()); wait != 0 {
+			if wait := none.Take(time.Now()); wait != 0 {
 				t.Fatalf("without a limit: wait %v", wait)
 			}
 		}

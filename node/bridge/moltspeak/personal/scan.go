@@ -1,4 +1,7 @@
-package moltspeak
+// Package personal finds personal data in texts and JSON values: patterns with check digits and words of context (MS-40, MS-41).
+//
+// It decides nothing about what it finds. Start with [Types].
+package personal
 
 import (
 	"net/netip"
@@ -8,6 +11,25 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
+
+// The kinds of personal data (MS-39).
+const (
+	TypeEmail     = "email"
+	TypePhone     = "phone"
+	TypeName      = "name"
+	TypeAddress   = "address"
+	TypeSSN       = "ssn" // government ids of any country
+	TypeBirth     = "dob"
+	TypeFinancial = "financial"
+	TypeHealth    = "health"
+	TypeLocation  = "location" // and IP addresses
+	TypeOther     = "other"
+)
+
+// DataTypes lists them in the schema's order.
+func DataTypes() []string {
+	return []string{TypeEmail, TypePhone, TypeName, TypeAddress, TypeSSN, TypeBirth, TypeFinancial, TypeHealth, TypeLocation, TypeOther}
+}
 
 // Finding is personal data in a text.
 type Finding struct {
@@ -82,11 +104,11 @@ var patterns = []pattern{
 
 const datePattern = `\d{1,2}[./\- ](?:\d{1,2}|\p{L}{3,9})[./\- ](?:\d{4}|\d{2})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}\.? \p{L}{3,9},? \d{4}|\p{L}{3,9}\.? \d{1,2}(?:st|nd|rd|th)?,? \d{4}`
 
-// maxFindings bounds what is kept of one text; what a text holds shows long before. Candidates that are nothing do not
+// MaxFindings bounds what is kept of one text; what a text holds shows long before. Candidates that are nothing do not
 // count: they would hide what comes after them.
-const maxFindings = 200
+const MaxFindings = 200
 
-// Scan finds personal data in a text, at most [maxFindings] of it.
+// Scan finds personal data in a text, at most [MaxFindings] of it.
 func Scan(text string) []Finding {
 	var out []Finding
 	for _, p := range patterns {
@@ -114,7 +136,7 @@ func settle(found []Finding) []Finding {
 		covered := slices.ContainsFunc(out, func(o Finding) bool {
 			return f.Start < o.End && o.Start < f.End && (f.Type == o.Type || f.Type == TypePhone || o.Type == TypeBirth || f.Type == TypeAddress && o.Type != TypeName)
 		})
-		if !covered && len(out) < maxFindings {
+		if !covered && len(out) < MaxFindings {
 			out = append(out, f)
 		}
 	}
@@ -127,7 +149,7 @@ var keyKinds = []struct {
 	names []string
 	ok    func(string) bool
 }{
-	{TypeName, []string{"name", "fullname", "firstname", "lastname", "givenname", "familyname", "surname", "customername", "patientname", "contactname"}, func(s string) bool { return personal.MatchString(s) }},
+	{TypeName, []string{"name", "fullname", "firstname", "lastname", "givenname", "familyname", "surname", "customername", "patientname", "contactname"}, func(s string) bool { return personName.MatchString(s) }},
 	{TypePhone, []string{"phone", "phonenumber", "mobile", "tel", "telephone", "cell", "fax"}, func(s string) bool { return digitsBetween(6, 15)(s, "", "") }},
 	{TypeBirth, []string{"dob", "birthdate", "dateofbirth", "birthday", "geburtsdatum"}, func(s string) bool { return dateOnly.MatchString(s) }},
 	{TypeSSN, []string{"ssn", "socialsecuritynumber", "passport", "passportnumber", "nationalid", "taxid", "driverslicense"}, func(s string) bool { return digitsBetween(5, 15)(s, "", "") }},
@@ -137,9 +159,9 @@ var keyKinds = []struct {
 }
 
 var (
-	personal = re(`^` + upperWord + `(?: (?:\p{Lu}\.|` + upperWord + `|van|von|de|der|da|di)){0,4}$`)
-	dateOnly = re(`^(?:` + datePattern + `)$`)
-	squeeze  = strings.NewReplacer("_", "", "-", "", " ", "")
+	personName = re(`^` + upperWord + `(?: (?:\p{Lu}\.|` + upperWord + `|van|von|de|der|da|di)){0,4}$`)
+	dateOnly   = re(`^(?:` + datePattern + `)$`)
+	squeeze    = strings.NewReplacer("_", "", "-", "", " ", "")
 )
 
 // Types returns the kinds of personal data in the string leaves of v, in the schema's order (MS-41). Numbers, ids and
@@ -147,7 +169,7 @@ var (
 func Types(v wire.Value) []string {
 	found := make(map[string]bool)
 	walk(v, "", func(key, text string) {
-		for _, t := range leafTypes(key, text) {
+		for _, t := range LeafTypes(key, text) {
 			found[t] = true
 		}
 	})
@@ -160,7 +182,8 @@ func Types(v wire.Value) []string {
 	return out
 }
 
-func leafTypes(key, text string) []string {
+// LeafTypes returns the kinds of personal data in a text, which may be the value of a member with that key.
+func LeafTypes(key, text string) []string {
 	var out []string
 	for _, f := range Scan(text) {
 		out = append(out, f.Type)

@@ -1,0 +1,63 @@
+// Package credential holds what every service does with the bearers that it accepts and gives out: it keeps hashes of
+// them and nothing else, compares in constant time, and lets newcomers register openly, by invite code, after the owner's
+// approval, or not at all.
+//
+// It knows neither requests nor whom a bearer belongs to: that is the service's. Start with [HashOf] and [Invites].
+package credential
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+)
+
+// Hash is what a service keeps of a bearer: its SHA-256. Its text, in rows as well, is lower-case hex.
+type Hash [sha256.Size]byte
+
+// HashOf returns the hash of a bearer.
+func HashOf(bearer string) Hash { return sha256.Sum256([]byte(bearer)) }
+
+// Equal reports whether two hashes are the same, in constant time.
+func (h Hash) Equal(other Hash) bool { return subtle.ConstantTimeCompare(h[:], other[:]) == 1 }
+
+// String returns the hash in hex.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// Name returns the first half of the hash in hex: a name that does not give the bearer away.
+func (h Hash) Name() string { return hex.EncodeToString(h[:sha256.Size/2]) }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler]. An empty text is the zero hash, which no bearer has.
+func (h *Hash) UnmarshalText(text []byte) error {
+	*h = Hash{}
+	if len(text) == 0 {
+		return nil
+	}
+	if n, err := hex.Decode(h[:], text[:min(len(text), 2*len(h))]); err != nil || n != len(h) || len(text) != 2*len(h) {
+		*h = Hash{}
+		return errors.New("the hash of a bearer must be 64 hexadecimal digits")
+	}
+	return nil
+}
+
+// New returns a new bearer: prefix and 128 random bits in hex.
+func New(prefix string) string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return prefix + hex.EncodeToString(b[:])
+}
+
+// Mode is who may register with a service.
+type Mode string
+
+// The modes of registration. A service offers some of them.
+const (
+	Open     Mode = "open"     // anybody
+	Invite   Mode = "invite"   // who shows an invite code of the owner
+	Approval Mode = "approval" // anybody, and the owner decides
+	Closed   Mode = "closed"   // nobody but the owner
+)

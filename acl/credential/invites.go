@@ -1,0 +1,113 @@
+package credential
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// ErrSpent refuses an invite code that was used as often as it is good for.
+var ErrSpent = errors.New("credential: the invite was used before")
+
+// Code is an invite code as its owner sees it. The code itself is shown once, when it is made.
+type Code struct {
+	ID      string    `json:"id"`
+	Label   string    `json:"label,omitempty"`
+	Created time.Time `json:"created_at"`
+	Expires time.Time `json:"expires_at"`
+	Uses    int       `json:"uses,omitempty"` // how many it lets in; 0 is 1
+	Count   int       `json:"used,omitempty"` // how many it let in
+	Used    time.Time `json:"used_at,omitzero"`
+	UsedBy  string    `json:"used_by,omitempty"` // the last one that it let in
+}
+
+// Left returns how many the code still lets in.
+func (c Code) Left() int {
+	if c.Count == 0 && !c.Used.IsZero() {
+		return 0 // used before there were codes for several
+	}
+	return max(1, c.Uses) - c.Count
+}
+
+// Invites are the invite codes of a service, as records under the names of their hashes. Its methods return changes for
+// the service's unit.
+type Invites struct {
+	Records store.Records
+	NS      string
+	Name    func(Hash) string // of a record: Hash.Name or Hash.String
+	Max     int               // codes, used ones too; 0 is no limit
+	Forget  bool              // a code goes when it was used, otherwise when it expires
+}
+
+// Issue returns the entry of a new code and the change that stores it, which fails with store.ErrQuota if there are Max.
+func (v Invites) Issue(code string, c Code) (Code, store.Change) {
+	c.ID = v.Name(HashOf(code))
+	change := v.change(c, store.Absent)
+	change.Max = v.Max
+	return c, change
+}
+
+func (v Invites) change(c Code, rev store.Rev) store.Change {
+	body, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // texts, numbers and times
+	}
+	return store.Change{Record: store.Record{NS: v.NS, Key: c.ID, Body: body, Expires: c.Expires}, IfRev: rev}
+}
+
+// Redeem returns the entry of a code after its use by somebody, and the change that uses it: for the unit that lets them
+// in, so that two cannot use it at once. It is store.ErrNotFound for an unknown code and [ErrSpent] for a used one.
+func (v Invites) Redeem(ctx context.Context, code, by string, now time.Time) (Code, store.Change, error) {
+	rec, err := v.Records.Get(ctx, v.NS, v.Name(HashOf(code)), now)
+	if err != nil {
+		return Code{}, store.Change{}, fmt.Errorf("look up invite: %w", err)
+	}
+	c, err := decodeCode(rec)
+	if err != nil {
+		return c, store.Change{}, err
+	}
+	if c.Left() < 1 {
+		return c, store.Change{}, ErrSpent
+	}
+	c.Used, c.UsedBy, c.Count = now, by, c.Count+1
+	change := v.change(c, rec.Rev)
+	change.Delete = v.Forget && c.Left() < 1
+	return c, change, nil
+}
+
+func decodeCode(rec store.Record) (Code, error) {
+	c := Code{Expires: rec.Expires}
+	if err := json.Unmarshal(rec.Body, &c); err != nil {
+		return c, fmt.Errorf("read invite %s: %w", rec.Key, err)
+	}
+	c.ID = rec.Key
+	return c, nil
+}
+
+// List returns codes in the order of their ids, used ones too, until they expire.
+func (v Invites) List(ctx context.Context, after string, limit int, now time.Time) (codes []Code, next string, err error) {
+	page, err := v.Records.List(ctx, v.NS, "", after, limit, now)
+	if err != nil {
+		return nil, "", fmt.Errorf("list invites: %w", err)
+	}
+	codes = make([]Code, len(page.Records))
+	for i, rec := range page.Records {
+		if codes[i], err = decodeCode(rec); err != nil {
+			return nil, "", err
+		}
+	}
+	return codes, page.Next, nil
+}
+
+// Revoke returns the change that makes a code worthless. An unknown id is store.ErrNotFound.
+func (v Invites) Revoke(ctx context.Context, id string, now time.Time) (store.Change, error) {
+	rec, err := v.Records.Get(ctx, v.NS, id, now)
+	if err != nil {
+		return store.Change{}, err
+	}
+	return store.Change{Record: store.Record{NS: v.NS, Key: id}, IfRev: rec.Rev, Delete: true}, nil
+}

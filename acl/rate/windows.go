@@ -1,0 +1,100 @@
+package rate
+
+import (
+	"sync"
+	"time"
+)
+
+// Window counts what happened in the last sixty units of time, by the unit. It looks back over one more unit than sixty, so
+// that it never leaves out anything. It is not safe for concurrent use.
+type Window struct {
+	unit  time.Duration
+	last  int64 // the unit that was looked at last, of our own clock
+	ahead int64 // units that our own clock is ahead of the callers': theirs may be set back
+	slots [61]uint32
+	sum   int
+}
+
+// NewWindow returns an empty window of sixty units.
+func NewWindow(unit time.Duration) Window { return Window{unit: unit} }
+
+// Count returns how much there was up to now.
+func (w *Window) Count(now time.Time) int {
+	at := now.UnixNano()/int64(w.unit) + w.ahead
+	if back := w.last - at; back > 1 { // callers at work at the same time are a little out of order
+		at, w.ahead = w.last, w.ahead+back
+	}
+	for w.last = max(w.last, at-int64(len(w.slots))); w.last < at; {
+		w.last++
+		w.sum -= int(*w.slot(w.last))
+		*w.slot(w.last) = 0
+	}
+	return w.sum
+}
+
+func (w *Window) slot(at int64) *uint32 { return &w.slots[at%int64(len(w.slots))] }
+
+// Add counts one.
+func (w *Window) Add(now time.Time) {
+	w.Count(now)
+	*w.slot(w.last)++
+	w.sum++
+}
+
+// wait returns how long it takes until the count is below limit.
+func (w *Window) wait(limit int, now time.Time) time.Duration {
+	over := w.Count(now) - limit
+	if limit <= 0 || over < 0 {
+		return 0
+	}
+	for at := w.last - int64(len(w.slots)) + 1; ; at++ {
+		if over -= int(*w.slot(at)); over < 0 {
+			return time.Unix(0, (at-w.ahead+int64(len(w.slots)))*int64(w.unit)).Sub(now)
+		}
+	}
+}
+
+// Windows limit how much somebody sends in any minute and in any hour. [Buckets], which fill up again, would let twice as
+// much pass in the first hour. A limit of 0 or less is none. Windows are safe for concurrent use.
+type Windows struct {
+	perMinute, perHour int
+
+	mu           sync.Mutex
+	minute, hour Window
+}
+
+// NewWindows returns windows in which nothing was sent.
+func NewWindows(perMinute, perHour int) *Windows {
+	return NewShortWindows(perMinute, perHour, time.Second)
+}
+
+// NewShortWindows returns windows for tests, in which a second lasts as long as second.
+func NewShortWindows(perMinute, perHour int, second time.Duration) *Windows {
+	return &Windows{perMinute: perMinute, perHour: perHour, minute: NewWindow(second), hour: NewWindow(60 * second)}
+}
+
+// Peek returns how long it takes until one more may be sent.
+func (a *Windows) Peek(now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(a.minute.wait(a.perMinute, now), a.hour.wait(a.perHour, now))
+}
+
+// Take counts one, or returns how long it takes until one more may be sent.
+func (a *Windows) Take(now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if wait := max(a.minute.wait(a.perMinute, now), a.hour.wait(a.perHour, now)); wait > 0 {
+		return wait
+	}
+	a.minute.Add(now)
+	a.hour.Add(now)
+	return 0
+}
+
+// Count returns how many were sent in the last hour.
+func (a *Windows) Count(now time.Time) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.hour.Count(now)
+}
