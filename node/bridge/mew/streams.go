@@ -69,7 +69,7 @@ func (s *Space) openStream(p *post) *envelope.Refusal {
 	}
 	st := &stream{owner: p.by, target: target, request: p.Payload, requestID: p.ID, created: time.Now()}
 	st.size = len(st.describe().JSON())
-	if fault := s.roomFor(st); fault != nil {
+	if fault := s.checkRoom(st.owner, st); fault != nil {
 		return fault
 	}
 	st.id = s.nextStreamID()
@@ -89,18 +89,23 @@ func (s *Space) openStream(p *post) *envelope.Refusal {
 	return nil
 }
 
-// roomFor refuses a stream if its owner, or the space, has too many or their descriptions would be too long.
-func (s *Space) roomFor(st *stream) *envelope.Refusal {
-	own, ownSize, allSize := 0, st.size, st.size
+// checkRoom refuses to let m own st if m, or the space, has too many other streams or their descriptions would be too long
+// (MEW-Q4).
+func (s *Space) checkRoom(m *member, st *stream) *envelope.Refusal {
+	all, allSize, own, ownSize := 0, st.size, 0, st.size
 	for _, other := range s.streams {
+		if other == st {
+			continue
+		}
+		all++
 		allSize += other.size
-		if other.owner == st.owner {
+		if other.owner == m {
 			own++
 			ownSize += other.size
 		}
 	}
 	switch {
-	case len(s.streams) >= maxStreams || own >= maxOwnStreams:
+	case all >= maxStreams || own >= maxOwnStreams:
 		return envelope.RefuseStream(400, "invalid_operation", "Too many streams are open")
 	case ownSize > maxOwnFields || allSize > maxAllFields:
 		return envelope.RefuseStream(400, "invalid_operation", "The open streams have too much to say: close one, or describe this one with fewer words")
@@ -330,6 +335,9 @@ func (s *Space) transfer(p *post) *envelope.Refusal {
 	}
 	m, fault := s.inSpace(p.Payload.GetStr("new_owner"))
 	if fault != nil {
+		return fault
+	}
+	if fault := s.checkRoom(m, st); fault != nil {
 		return fault
 	}
 	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })

@@ -194,6 +194,45 @@ func TestStreamWriters(t *testing.T) {
 	}
 }
 
+// TestTransferToAFullOwner: who has as many streams as one participant may have, or as long descriptions, is not given one
+// more (MEW-Q4). The stream stays with its owner.
+func TestTransferToAFullOwner(t *testing.T) {
+	r := start(t, lab(t))
+	r.join("alice-token")
+	r.join("bob-token")
+	say := func(by, body string) (int, string) { return r.post(by, by+"-token", body) }
+	open := func(by, description string) (id string) {
+		code, body := say(by, `{"kind":"stream/request","payload":{"description":"`+description+`"}}`)
+		if code != 200 {
+			t.Fatalf("a stream of %s: %d %s", by, code, body)
+		}
+		return parsed(t, body).GetStr("stream_id")
+	}
+	give := func(id string) (int, string) {
+		return say("alice", `{"kind":"stream/transfer-ownership","payload":{"stream_id":"`+id+`","new_owner":"bob"}}`)
+	}
+	long := strings.Repeat("x", maxStreamFields-4096)
+	for range 3 {
+		open("bob", long)
+	}
+	for range maxOwnStreams - 4 {
+		open("bob", "")
+	}
+	if code, body := give(open("alice", long)); code != 400 || !strings.Contains(body, "too much to say") {
+		t.Errorf("a description beyond the bound of bob: %d %.200s", code, body)
+	}
+	if code, body := give(open("alice", "")); code != 200 {
+		t.Errorf("the last stream that bob may have: %d %s", code, body)
+	}
+	more := open("alice", "")
+	if code, body := give(more); code != 400 || !strings.Contains(body, "Too many streams") {
+		t.Errorf("one stream too many: %d %s", code, body)
+	}
+	if code, body := say("alice", `{"kind":"stream/close","payload":{"stream_id":"`+more+`"}}`); code != 200 {
+		t.Errorf("alice closes what is still hers: %d %s", code, body)
+	}
+}
+
 // A stream is closed by its id, its request or its open, by those who have to do with it (MEW-48).
 func TestStreamClose(t *testing.T) {
 	r := start(t, lab(t))
