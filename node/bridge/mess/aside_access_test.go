@@ -51,7 +51,7 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	away := newParty(t, mesh, "away", nil)
 	away.executor("bob")
 	home := newParty(t, mesh, "home", func(c *Config) {
-		c.Exchange.threads = rate.NewBuckets(rate.PerHour(1), 1, 10)
+		c.Exchange.newThreads.buckets = rate.NewBuckets(rate.PerHour(1), 1, 10)
 		c.Route = true
 		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
 	})
@@ -63,7 +63,7 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	there := away.theirs()
 	away.status("bob", there, "claimed")
 	home.reaches(ref, thread.Claimed)
-	if _, ok := home.bridge.x.threads.Take(string(away.node.ID()), time.Now()); !ok { // the one that it may open in an hour
+	if _, ok := home.bridge.x.newThreads.buckets.Take(string(away.node.ID()), time.Now()); !ok { // the one that it may open in an hour
 		t.Fatal("the peer opened a thread")
 	}
 	away.closeWith(there, home.node.ID(), `[{"status":{"re":"look","code":"delegated","delegated_to":"carol"}}]`)

@@ -50,7 +50,7 @@ func TestAsidesAreBounded(t *testing.T) {
 func TestAsidesWaitLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
-		l.threads = rate.NewBuckets(rate.PerHour(10_000), 1, 100)
+		l.newThreads.buckets = rate.NewBuckets(rate.PerHour(10_000), 1, 100)
 		b, err := New(Config{Exchange: l.Exchange, Store: l.store})
 		if err != nil {
 			t.Fatal(err)
@@ -91,13 +91,13 @@ func TestAsidesWaitLonger(t *testing.T) {
 			}
 			return n
 		}
-		if l.threads.Take("am_loud", time.Now()); due() != said { // it may open none now
+		if l.newThreads.buckets.Take("am_loud", time.Now()); due() != said { // it may open none now
 			t.Fatalf("%d are due", due())
 		}
 		if waits, err := b.takeAsides(t.Context()); err != nil || !waits || due() != said-asideFailed {
 			t.Errorf("after a round %d are due, %t, %v", due(), waits, err)
 		}
-		l.threads = nil
+		l.newThreads.buckets = nil
 		for range 3 {
 			time.Sleep(lastAside)
 			if _, err := b.takeAsides(t.Context()); err != nil {

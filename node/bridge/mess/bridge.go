@@ -141,3 +141,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 
 // Exchange returns the exchange behind the bridge.
 func (b *Bridge) Exchange() *Exchange { return b.x }
+
+// LinkKind declares links of this kind to the node.
+func LinkKind() bridge.Kind { return bridge.Kind{Name: Kind} }

@@ -142,7 +142,7 @@ func (c *catalogue) add(list []Capability) {
 // restoreMeta loads catalogue and routing rules.
 func (x *Exchange) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
-	err := x.each(ctx, nsCapabilities, now, func(rec store.Record) error {
+	err := eachRecord(ctx, x.records, nsCapabilities, now, func(rec store.Record) error {
 		var c Capability
 		err := json.Unmarshal(rec.Body, &c)
 		list = append(list, c)

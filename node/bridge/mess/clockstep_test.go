@@ -32,7 +32,7 @@ func TestClockStep(t *testing.T) {
 			if _, ok := x.calls.Take("bob", time.Now()); ok {
 				calls++
 			}
-			if x.chargeThread(actor("bob")) == nil {
+			if x.newThreads.charge(actor("bob")) == nil {
 				threads++
 			}
 		}
@@ -43,7 +43,7 @@ func TestClockStep(t *testing.T) {
 		if _, ok := x.calls.Take("bob", time.Now()); !ok || calls != 10 {
 			t.Errorf("after %d calls and a minute one more is allowed: %t", calls, ok)
 		}
-		if err := x.chargeThread(actor("bob")); err != nil || threads != 60 {
+		if err := x.newThreads.charge(actor("bob")); err != nil || threads != 60 {
 			t.Errorf("after %d threads and a minute: %v", threads, err)
 		}
 		time.Sleep(20 * time.Minute)

@@ -50,9 +50,10 @@ type Exchange struct {
 	index   *index
 	crew    *roster
 	catalogue
-	calls, threads *rate.Buckets // by executor, and threads by requester: there is room for all of them
-	registrations  *rate.Registrations
-	failures       *rate.Penalties // for wrong keys
+	calls         *rate.Buckets // by executor: there is room for all of them
+	newThreads    threadQuota
+	registrations *rate.Registrations
+	failures      *rate.Penalties // for wrong keys
 
 	// hears says whether somebody must be told by the bridge; nil: nobody. Set before the first call.
 	hears func(id string) bool
@@ -80,7 +81,7 @@ func NewExchange(cfg ExchangeConfig) *Exchange {
 		x.calls = rate.NewBuckets(rate.PerMinute(n), n, maxExecutors)
 	}
 	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
-		x.threads = rate.NewBuckets(rate.PerHour(n), n, 2*maxExecutors)
+		x.newThreads = threadQuota{rate.NewBuckets(rate.PerHour(n), n, 2*maxExecutors), n}
 	}
 	x.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, 60), newPlaces(credential.Mode(cfg.Registration)))
 	return x
@@ -141,7 +142,7 @@ func (x *Exchange) load() error {
 // restore does the work of load. It may run again after it failed: what it read before is read once more.
 func (x *Exchange) restore(ctx context.Context) error {
 	now := time.Now()
-	err := x.each(ctx, nsExecutors, now, func(rec store.Record) error {
+	err := eachRecord(ctx, x.records, nsExecutors, now, func(rec store.Record) error {
 		e, err := decodeExecutor(rec)
 		if err == nil {
 			x.crew.put(e)
@@ -155,7 +156,7 @@ func (x *Exchange) restore(ctx context.Context) error {
 		return fmt.Errorf("load catalogue and routing: %w", err)
 	}
 	var threads []*thread.Thread
-	err = x.each(ctx, nsThreads, now, func(rec store.Record) error {
+	err = eachRecord(ctx, x.records, nsThreads, now, func(rec store.Record) error {
 		t, err := decodeThread(rec)
 		threads = append(threads, t)
 		return err
@@ -167,10 +168,10 @@ func (x *Exchange) restore(ctx context.Context) error {
 	return nil
 }
 
-// each calls do for every live record of a namespace.
-func (x *Exchange) each(ctx context.Context, ns string, now time.Time, do func(store.Record) error) error {
+// eachRecord calls do for every live record of a namespace.
+func eachRecord(ctx context.Context, records store.Records, ns string, now time.Time, do func(store.Record) error) error {
 	for after := ""; ; {
-		page, err := x.records.List(ctx, ns, "", after, 1000, now)
+		page, err := records.List(ctx, ns, "", after, 1000, now)
 		if err != nil {
 			return err
 		}
@@ -257,7 +258,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	if kept, found, err := x.again(ctx, opts.Once); found || err != nil {
 		return kept, err
 	}
-	if err := x.chargeThreads(who, b); err != nil {
+	if err := x.newThreads.chargeBlock(who, b); err != nil {
 		return Result{}, err
 	}
 	for range maxConflicts {
@@ -281,26 +282,32 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	return Result{}, wire.ErrUnavailable.Because(store.ErrConflict)
 }
 
-// chargeThreads bounds how many threads one actor opens (MESS-58).
-func (x *Exchange) chargeThreads(who Actor, b thread.Block) error {
+// threadQuota bounds how many threads one actor opens (MESS-58). Without buckets there is no bound.
+type threadQuota struct {
+	buckets *rate.Buckets // by requester: there is room for all of them
+	perHour int
+}
+
+// chargeBlock takes the threads that a block opens.
+func (q threadQuota) chargeBlock(who Actor, b thread.Block) error {
 	for _, e := range b {
 		if e.Type != "request" {
 			continue
 		}
-		if err := x.chargeThread(who); err != nil {
+		if err := q.charge(who); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// chargeThread takes one thread from what an actor may open, also by a suggestion or a delegation.
-func (x *Exchange) chargeThread(who Actor) error {
-	if who.Owner || who.system || x.threads == nil {
+// charge takes one thread from what an actor may open, also by a suggestion or a delegation.
+func (q threadQuota) charge(who Actor) error {
+	if who.Owner || who.system || q.buckets == nil {
 		return nil
 	}
-	if wait, ok := x.threads.Take(who.ID, time.Now()); !ok {
-		return limited(fmt.Sprintf("too many new threads: at most %d an hour", cmp.Or(x.cfg.ThreadsPerHour, 300)), wait)
+	if wait, ok := q.buckets.Take(who.ID, time.Now()); !ok {
+		return limited(fmt.Sprintf("too many new threads: at most %d an hour", q.perHour), wait)
 	}
 	return nil
 }

@@ -167,7 +167,7 @@ func TestSuggestions(t *testing.T) {
 	})
 	t.Run("they open no more threads than requests do", func(t *testing.T) {
 		l := newLab(t)
-		l.threads = rate.NewBuckets(rate.PerHour(5), 5, 10)
+		l.newThreads.buckets = rate.NewBuckets(rate.PerHour(5), 5, 10)
 		l.executor("agent")
 		big := l.request("agent", "{intent: a}")
 		l.do("agent", "- suggestion: {id: s, type: split, re: "+big+", proposed: [a, b, c, d, e, f]}")

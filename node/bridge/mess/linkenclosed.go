@@ -28,7 +28,7 @@ func (b *Bridge) enclosed(ctx context.Context, uri string) (Attachment, bool, er
 	if !ok || !named {
 		return Attachment{}, false, nil
 	}
-	want, err := b.x.shareToken(ctx, ref, file)
+	want, err := sharing{b.x.records}.token(ctx, ref, file)
 	if err != nil || !hmac.Equal([]byte(want), []byte(token)) {
 		return Attachment{}, false, err
 	}

@@ -201,14 +201,14 @@ func TestMirrorReadsAgain(t *testing.T) {
 	s.sync()
 	s.want(ref, thread.Claimed)
 
-	s.threads = rate.NewBuckets(rate.PerHour(1), 1, 10)
+	s.newThreads.buckets = rate.NewBuckets(rate.PerHour(1), 1, 10)
 	s.executor("carol")
-	s.threads.Take("bob", time.Now())
+	s.newThreads.buckets.Take("bob", time.Now())
 	s.sync()
 	s.add(s.file(thread.Claimed, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: delegated, delegated_to: carol}\n")
 	_ = s.m.sync(t.Context(), s.root)
 	s.want(ref, thread.Claimed)
-	s.threads = nil
+	s.newThreads.buckets = nil
 	s.sync()
 	s.want(ref, thread.Delegated)
 

@@ -16,7 +16,7 @@ import (
 // kept lists the keys of a namespace.
 func (l *lab) kept(ns string) (keys []string) {
 	l.t.Helper()
-	err := l.each(l.t.Context(), ns, time.Now(), func(rec store.Record) error {
+	err := eachRecord(l.t.Context(), l.records, ns, time.Now(), func(rec store.Record) error {
 		keys = append(keys, rec.Key)
 		return nil
 	})

@@ -24,10 +24,13 @@ import (
 
 const shareKey = "share/key"
 
-// shareSecret returns the key behind the addresses; it is made once.
-func (x *Exchange) shareSecret(ctx context.Context) ([]byte, error) {
+// sharing makes the addresses of shared files.
+type sharing struct{ records store.Records }
+
+// secret returns the key of all addresses. It makes the key once.
+func (s sharing) secret(ctx context.Context) ([]byte, error) {
 	for range maxConflicts {
-		rec, err := x.records.Get(ctx, nsMeta, shareKey, time.Now())
+		rec, err := s.records.Get(ctx, nsMeta, shareKey, time.Now())
 		if err == nil {
 			return rec.Body, nil
 		}
@@ -36,7 +39,7 @@ func (x *Exchange) shareSecret(ctx context.Context) ([]byte, error) {
 		}
 		key := make([]byte, 32)
 		rand.Read(key) // never fails: crypto/rand
-		err = x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsMeta, Key: shareKey, Body: key}}}, time.Now())
+		err = s.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsMeta, Key: shareKey, Body: key}}}, time.Now())
 		if err != nil && !isConflict(err) {
 			return nil, err
 		}
@@ -44,9 +47,9 @@ func (x *Exchange) shareSecret(ctx context.Context) ([]byte, error) {
 	return nil, store.ErrConflict
 }
 
-// shareToken is what the address of a file must carry.
-func (x *Exchange) shareToken(ctx context.Context, ref, file string) (string, error) {
-	key, err := x.shareSecret(ctx)
+// token returns what the address of a file must carry.
+func (s sharing) token(ctx context.Context, ref, file string) (string, error) {
+	key, err := s.secret(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +93,7 @@ func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, 
 			wire.TextField("mime", a.Mime))
 	}
 	if toFolder {
-		token, err := b.x.shareToken(ctx, ref, file)
+		token, err := sharing{b.x.records}.token(ctx, ref, file)
 		return form(enclosure(ref, file, token)), err
 	}
 	head := "data:" + a.Mime + ";base64,"
@@ -101,7 +104,7 @@ func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, 
 	if b.cfg.URL == "" || !b.cfg.Serve {
 		return stored, nil
 	}
-	token, err := b.x.shareToken(ctx, ref, file)
+	token, err := sharing{b.x.records}.token(ctx, ref, file)
 	if err != nil {
 		return stored, err
 	}
@@ -119,7 +122,7 @@ func (r *call) sharedFile() error {
 	if !thread.SafeRef.MatchString(ref) || !thread.AttachmentName.MatchString(file) {
 		return thread.Missing("no such attachment")
 	}
-	token, err := r.x.shareToken(ctx, ref, file)
+	token, err := sharing{r.x.records}.token(ctx, ref, file)
 	if err != nil {
 		return err
 	}

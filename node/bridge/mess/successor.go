@@ -102,7 +102,7 @@ func (t *tx) spawn(ctx context.Context, s successor, from ...*thread.Thread) (*t
 		}
 	}
 	requester := from[0].Requester
-	if err := t.x.chargeThread(t.who); err != nil {
+	if err := t.x.newThreads.charge(t.who); err != nil {
 		return nil, err
 	}
 	r, err := thread.ReadRequest(s.body, "request", t.now)

@@ -115,7 +115,7 @@ func (x *Exchange) keepRefused(ctx context.Context, ref string, m thread.Message
 // attachments lists the files of a thread, but for uploads that no message names.
 func (x *Exchange) attachments(ctx context.Context, ref string) ([]string, error) {
 	var names []string
-	marks, err := x.uploads(ctx, ref, time.Now())
+	marks, err := uploads{x.records}.marks(ctx, ref, time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -14,16 +14,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A file is uploaded before the message that names it. Until then a mark stands beside it, which goes in the unit that stores
-// the message. What has a mark for a day goes with it: the message was refused, or never sent.
+// uploads keeps the files that the owner uploads before the message that names them. A mark stands beside such a file, and
+// goes in the unit that stores the message. A file that has its mark for a day goes with it: the message was refused, or
+// never sent.
+type uploads struct{ records store.Records }
 
 const (
 	keepUploads = 24 * time.Hour
 	maxUploads  = 100 // of one thread that have a mark
 )
 
-// upload is the mark.
-type upload struct {
+// uploadMark says since when a file waits for its message.
+type uploadMark struct {
 	At time.Time `json:"at"`
 }
 
@@ -47,7 +49,7 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 			file = attachmentFile(t.Serial+1, kind, fmt.Sprintf("%d-%s", n, name), mime)
 		}
 		a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
-		err := x.keepUpload(ctx, t.Ref, a)
+		err := (uploads{x.records}).keep(ctx, t.Ref, a)
 		switch {
 		case errors.Is(err, store.ErrConflict):
 			continue
@@ -61,20 +63,20 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 	return wire.Value{}, thread.Conflict("too many files of this name")
 }
 
-// keepUpload stores a file with its mark. Where the same one stands there already, its day begins anew; where another one
-// does, that is store.ErrConflict.
-func (x *Exchange) keepUpload(ctx context.Context, ref string, a Attachment) error {
+// keep stores a file with its mark. If the same file is there already, its day begins again. If another file has its name,
+// the error is store.ErrConflict.
+func (u uploads) keep(ctx context.Context, ref string, a Attachment) error {
 	now := time.Now().UTC()
 	rec := a.record(ref)
 	changes := []store.Change{{Record: rec}, {
-		Record: store.Record{NS: nsUploads, Key: rec.Key, Body: thread.Encode(upload{now}), Terms: []string{ref}}, Max: maxUploads,
+		Record: store.Record{NS: nsUploads, Key: rec.Key, Body: thread.Encode(uploadMark{now}), Terms: []string{ref}}, Max: maxUploads,
 	}}
-	err := x.records.Apply(ctx, changes, now)
+	err := u.records.Apply(ctx, changes, now)
 	if !errors.Is(err, store.ErrConflict) {
 		return err
 	}
-	there, err := x.records.Get(ctx, nsFiles, rec.Key, now)
-	mark, err2 := x.records.Get(ctx, nsUploads, rec.Key, now)
+	there, err := u.records.Get(ctx, nsFiles, rec.Key, now)
+	mark, err2 := u.records.Get(ctx, nsUploads, rec.Key, now)
 	if err := errors.Join(ignoreMissing(err), ignoreMissing(err2)); err != nil {
 		return err
 	}
@@ -82,20 +84,20 @@ func (x *Exchange) keepUpload(ctx context.Context, ref string, a Attachment) err
 		return store.ErrConflict
 	}
 	changes[0].IfRev, changes[1].IfRev = there.Rev, mark.Rev
-	return x.records.Apply(ctx, changes, now)
+	return u.records.Apply(ctx, changes, now)
 }
 
-// uploads lists the marks of a thread by the names of its files.
-func (x *Exchange) uploads(ctx context.Context, ref string, now time.Time) (map[string]store.Record, error) {
-	page, err := x.records.List(ctx, nsUploads, ref, "", maxUploads, now)
+// marks returns the marks of a thread by the names of its files.
+func (u uploads) marks(ctx context.Context, ref string, now time.Time) (map[string]store.Record, error) {
+	page, err := u.records.List(ctx, nsUploads, ref, "", maxUploads, now)
 	if err != nil {
 		return nil, err
 	}
-	marks := make(map[string]store.Record, len(page.Records))
+	byName := make(map[string]store.Record, len(page.Records))
 	for _, rec := range page.Records {
-		marks[strings.TrimPrefix(rec.Key, ref+"/")] = rec
+		byName[strings.TrimPrefix(rec.Key, ref+"/")] = rec
 	}
-	return marks, nil
+	return byName, nil
 }
 
 // filesIn calls do with the names of attachments in a tree.
@@ -127,7 +129,7 @@ func (t *tx) names(ref string, said wire.Value) {
 // unmark takes the marks off the uploads that this block names: from now on they are the thread's.
 func (t *tx) unmark(ctx context.Context) error {
 	for ref, names := range t.named {
-		marks, err := t.x.uploads(ctx, ref, t.now)
+		marks, err := uploads{t.x.records}.marks(ctx, ref, t.now)
 		if err != nil {
 			return err
 		}
@@ -140,17 +142,17 @@ func (t *tx) unmark(ctx context.Context) error {
 	return nil
 }
 
-// dropUploads removes what was uploaded a day ago and no message names.
-func (x *Exchange) dropUploads(ctx context.Context, now time.Time) (removed int, err error) {
-	err = x.each(ctx, nsUploads, now, func(mark store.Record) error {
-		var u upload
-		if err := json.Unmarshal(mark.Body, &u); err != nil {
+// removeOld removes the files that were uploaded a day ago and that no message names.
+func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err error) {
+	err = eachRecord(ctx, u.records, nsUploads, now, func(mark store.Record) error {
+		var m uploadMark
+		if err := json.Unmarshal(mark.Body, &m); err != nil {
 			return fmt.Errorf("decode the mark of an upload: %w", err)
 		}
-		if now.Sub(u.At) < keepUploads {
+		if now.Sub(m.At) < keepUploads {
 			return nil
 		}
-		err := x.records.Apply(ctx, []store.Change{
+		err := u.records.Apply(ctx, []store.Change{
 			{Record: mark, IfRev: mark.Rev, Delete: true},
 			{Record: store.Record{NS: nsFiles, Key: mark.Key}, IfRev: store.Any, Delete: true},
 		}, now)
@@ -173,7 +175,7 @@ func (x *Exchange) tidy(ctx context.Context) {
 	if _, err := x.purge(ctx, time.Now()); err != nil && ctx.Err() == nil {
 		x.log.Error("old threads could not be removed", "error", err)
 	}
-	if _, err := x.dropUploads(ctx, time.Now()); err != nil && ctx.Err() == nil {
+	if _, err := (uploads{x.records}).removeOld(ctx, time.Now()); err != nil && ctx.Err() == nil {
 		x.log.Error("uploads that no message names could not be removed", "error", err)
 	}
 }

@@ -46,11 +46,11 @@ func TestUploadsWithoutAMessageGo(t *testing.T) {
 
 	l = labOn(t, l.store)
 	for _, at := range []time.Duration{0, keepUploads - time.Minute} {
-		if n, err := l.dropUploads(t.Context(), now.Add(at)); n != 0 || err != nil {
+		if n, err := (uploads{l.records}).removeOld(t.Context(), now.Add(at)); n != 0 || err != nil {
 			t.Errorf("after %v: %d were removed, %v", at, n, err)
 		}
 	}
-	if n, err := l.dropUploads(t.Context(), time.Now().Add(keepUploads)); n != 2 || err != nil {
+	if n, err := (uploads{l.records}).removeOld(t.Context(), time.Now().Add(keepUploads)); n != 2 || err != nil {
 		t.Errorf("%d were removed, %v; want 2", n, err)
 	}
 	for file, want := range map[string]bool{named: true, nested: true, late: false, refused: false} {
@@ -68,7 +68,7 @@ func TestUploadsGoAtTheStart(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")
 	file := l.put(ref, "photo.jpg", "photo")
-	old := store.Change{Record: store.Record{NS: nsUploads, Key: ref + "/" + file, Body: thread.Encode(upload{time.Now().Add(-keepUploads)}), Terms: []string{ref}}, IfRev: store.Any}
+	old := store.Change{Record: store.Record{NS: nsUploads, Key: ref + "/" + file, Body: thread.Encode(uploadMark{time.Now().Add(-keepUploads)}), Terms: []string{ref}}, IfRev: store.Any}
 	if err := l.store.Records().Apply(t.Context(), []store.Change{old}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestUploadIsNamedAtTheLastMoment(t *testing.T) {
 	slow := labOn(t, meanwhile{l.store, func() {
 		l.do(thread.OwnerID, "- response: {re: "+ref+", content: [{image: {file: "+file+", mime: image/jpeg, size: 5}}]}")
 	}})
-	if n, err := slow.dropUploads(t.Context(), time.Now().Add(keepUploads)); n != 0 || err != nil {
+	if n, err := (uploads{slow.records}).removeOld(t.Context(), time.Now().Add(keepUploads)); n != 0 || err != nil {
 		t.Errorf("%d were removed, %v", n, err)
 	}
 	if !l.has(ref, file) {

@@ -1,6 +1,7 @@
 package mew
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
 // DropIn is a space of the reference implementation as it lies on disk: a space.yaml and the folder beside it
@@ -245,4 +247,23 @@ func (d *DropIn) Reload(claim func(token, space, name string) error) error {
 		}
 	}
 	return nil
+}
+
+// maxYAML bounds a space.yaml in bytes.
+const maxYAML = 1 << 20
+
+// parseSpaceFile reads the text of a space.yaml. The operator wrote it for the reference implementation, so its numbers
+// are those of YAML, and a byte order mark is skipped.
+func parseSpaceFile(data []byte) (wire.Value, error) {
+	docs, err := yamltree.Parse(bytes.TrimPrefix(data, []byte("\ufeff")), yamltree.Options{
+		Limits:  yamltree.Limits{Bytes: maxYAML, Depth: 33, Nodes: 100_000, Keys: 5_000, KeyBytes: maxYAML, Marks: maxYAML},
+		Numbers: true,
+	})
+	if err != nil {
+		return wire.Value{}, err
+	}
+	if len(docs) == 0 {
+		return wire.Value{}, errors.New("the file is empty")
+	}
+	return docs[0].Value, nil
 }

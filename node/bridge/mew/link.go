@@ -221,3 +221,17 @@ func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
+
+// Losses is what a mesh.message loses as a chat; docs/bridges/mew.md has the whole list.
+func Losses() []bridge.Loss {
+	return []bridge.Loss{
+		{Field: "payload.message.priority", Reason: "a chat has none"},
+		{Field: "payload.message.reply_requested", Reason: "a chat has no such mark"},
+		{Field: "payload.metadata", Reason: "extensions are not said in a space"},
+	}
+}
+
+// LinkKind declares links of this kind to the node.
+func LinkKind() bridge.Kind {
+	return bridge.Kind{Name: Kind, Honors: []string{"filter", "limits", "tools", "broadcast", "transit"}}
+}

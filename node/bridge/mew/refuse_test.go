@@ -1,9 +1,10 @@
 package mew
 
 import (
-	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 )
 
 // The errors of section 7, word for word, on both transports. A stream of alice's is open as stream-1.

@@ -2,12 +2,13 @@ package mew
 
 import (
 	"fmt"
-	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 )
 
 // An envelope arrives as it was sent, but for what is filled in or made normal (MEW-3 to MEW-7).

@@ -2,9 +2,10 @@ package mew
 
 import (
 	"fmt"
-	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 )
 
 // TestWelcomeIsBounded: a welcome stays below a mebibyte, says so if something did not fit, and begins with what its
