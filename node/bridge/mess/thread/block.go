@@ -236,7 +236,7 @@ func (b Block) Versioned() Block {
 	return append(Block{{Type: "v", Body: wire.Text(v)}}, b...)
 }
 
-// uses11 says whether an entry carries a field of the 1.1.0 draft.
+// uses11 reports whether an entry carries a field of the 1.1.0 draft.
 func uses11(e Entry) bool {
 	fields := map[string][]string{"request": {"needed_by", "confirm_before"}, "status": {"estimate"}}[e.Type]
 	for _, f := range fields {

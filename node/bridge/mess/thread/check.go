@@ -18,6 +18,8 @@ func (b Block) Check(now time.Time) error {
 	return nil
 }
 
+// Check holds one entry to what its type must carry. path names the entry in refusals. With lax an entry may leave out its
+// references, because the thread is known.
 func (e Entry) Check(path string, now time.Time, lax bool) error {
 	var err error
 	switch e.Type {
@@ -53,6 +55,7 @@ type Response struct {
 	Body wire.Value
 }
 
+// ReadResponse reads a response.
 func ReadResponse(v wire.Value, path string, lax bool) (Response, error) {
 	f := NewFields(v, path)
 	r := Response{Re: f.Refs("re", !lax), Body: v}
@@ -111,6 +114,7 @@ type Answer struct {
 	Body  wire.Value
 }
 
+// ReadAnswer reads an answer.
 func ReadAnswer(v wire.Value, path string) (Answer, error) {
 	f := NewFields(v, path)
 	a := Answer{Re: f.Refs("re", false), ID: f.Text("id", MaxID), Body: v}
@@ -130,6 +134,7 @@ type Cancel struct {
 	Body   wire.Value
 }
 
+// ReadCancel reads a cancel.
 func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	f := NewFields(v, path)
 	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false), Body: v}, f.Err
@@ -145,6 +150,7 @@ type Query struct {
 	Tags     []string
 }
 
+// ReadQuery reads a query.
 func ReadQuery(v wire.Value, path string) (Query, error) {
 	f := NewFields(v, path)
 	q := Query{Type: f.OneOf("type", "", "status", "capabilities", "executors")}
@@ -170,4 +176,5 @@ func ReadQuery(v wire.Value, path string) (Query, error) {
 	return q, f.Err
 }
 
+// EntryPath names entry number i of a block in refusals.
 func EntryPath(i int, e Entry) string { return fmt.Sprintf("MESS[%d].%s", i, e.Type) }

@@ -38,6 +38,7 @@ type Rule struct {
 // maxRules bounds the routing rules.
 const maxRules = 200
 
+// ReadConfig reads a config entry.
 func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
 	f := NewFields(v, path)
 	var c ConfigEntry
@@ -169,7 +170,7 @@ func ParseRules(data []byte) (Block, error) {
 	return Block{{Type: "config", Body: wire.Obj(wire.Field("routing", rules))}}, f.Err
 }
 
-// holdsEntries says whether a list is one of entries of a block: what is no rule by any of its keys.
+// holdsEntries reports whether a list is one of entries of a block: what is no rule by any of its keys.
 func holdsEntries(list wire.Value) bool {
 	for e := range list.Elems() {
 		if e.Kind() != wire.Object || e.Len() != 1 {
@@ -208,6 +209,7 @@ func routingBlock(v wire.Value) (Block, error) {
 	return b, nil
 }
 
+// IsExecutorID reports whether an executor may have this id.
 func IsExecutorID(id string) bool {
 	if id == "" || len(id) > 64 || id[0] == '_' || id[0] == '-' {
 		return false
@@ -220,6 +222,7 @@ func IsExecutorID(id string) bool {
 	return true
 }
 
+// Matches reports whether the rule is about the thread.
 func (r Rule) Matches(t *Thread) bool {
 	return (r.Capability == "" || slices.ContainsFunc(t.Requires, func(n Need) bool { return n.ID == r.Capability })) &&
 		(r.Urgency == "" || r.Urgency == t.Urgency) && (r.Precision == "" || r.Precision == t.Precision)

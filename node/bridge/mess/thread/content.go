@@ -158,6 +158,7 @@ var AttachmentName = regexp.MustCompile(`^att-\d{3,6}-(image|audio|video|file)-[
 
 var mimeForm = regexp.MustCompile(`^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}$`)
 
+// StrictBase64 refuses base64 with stray bits in its last character.
 var StrictBase64 = base64.StdEncoding.Strict()
 
 // dataError says what is wrong with a data URI.

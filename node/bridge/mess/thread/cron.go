@@ -41,12 +41,13 @@ func cronError(expr string) string {
 
 func splitCron(expr string) []string { return strings.Fields(expr) }
 
+// IsZone reports whether a name is that of a time zone.
 func IsZone(name string) bool {
 	_, err := time.LoadLocation(name)
 	return err == nil && name != "Local"
 }
 
-// IsOnDuty says whether a schedule has its executor available at now, and until when that answer stands (MESS-43): from
+// IsOnDuty reports whether a schedule has its executor available at now, and until when that answer stands (MESS-43): from
 // each firing until the next if that is at most g away, else at the firing minute alone; g is an hour where the minute
 // field is one number, else a minute.
 func IsOnDuty(expr string, now time.Time) (available bool, until time.Time) {

@@ -31,6 +31,7 @@ func (f *Fields) fail(key, reason string) {
 	}
 }
 
+// Path names a member in refusals.
 func (f *Fields) Path(key string) string {
 	switch {
 	case key == "":
@@ -41,6 +42,7 @@ func (f *Fields) Path(key string) string {
 	return f.path + "." + key
 }
 
+// Check records a fault of a member unless ok.
 func (f *Fields) Check(ok bool, key, reason string) {
 	if !ok {
 		f.fail(key, reason)
@@ -61,6 +63,7 @@ func (f *Fields) only(keys ...string) {
 	}
 }
 
+// Get returns a member, and whether it is there and not null.
 func (f *Fields) Get(key string) (wire.Value, bool) {
 	v, ok := f.Value.Get(key)
 	return v, ok && !v.IsNull()
@@ -97,6 +100,7 @@ func (f *Fields) OneOf(key, def string, words ...string) string {
 	return s
 }
 
+// Boolean reads an optional boolean.
 func (f *Fields) Boolean(key string) (value, there bool) {
 	v, ok := f.Get(key)
 	if !ok {
@@ -170,6 +174,7 @@ func (f *Fields) Sub(key string) *Fields {
 	return g
 }
 
+// Join takes over the first fault of g.
 func (f *Fields) Join(g *Fields) {
 	if f.Err == nil && g != nil {
 		f.Err = g.Err
@@ -199,10 +204,10 @@ const (
 	maxIntent = 16 << 10
 )
 
-// validRef says whether s can name anything: refs, client ids, message refs, "last", with or without namespace.
+// validRef reports whether s can name anything: refs, client ids, message refs, "last", with or without namespace.
 func validRef(s string) bool { return s != "" && len(s) <= maxName && !controls(s) }
 
-// controls says whether s holds control characters beyond tab, LF and CR (MESS-12).
+// controls reports whether s holds control characters beyond tab, LF and CR (MESS-12).
 func controls(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool {
 		return unicode.IsControl(r) && r != '\t' && r != '\n' && r != '\r'

@@ -21,6 +21,7 @@ const maxFile = 1 << 20
 // File is one file of a thread's directory.
 type File struct{ Name, Content string }
 
+// FileSuffix ends the name of a thread file.
 const FileSuffix = ".messe-af.yaml"
 
 // FolderOf is the directory of a state (MESS-48).
@@ -143,7 +144,7 @@ type ParsedFile struct {
 	Documents []wire.Value // behind the envelope, as read
 }
 
-// ParseThread reads the files of one thread, in order; version 1 is one file. Bare timestamps are texts, re may stand at
+// ParseFiles reads the files of one thread, in order; version 1 is one file. Bare timestamps are texts, re may stand at
 // either level, and a document that is no message is refused.
 func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	var docs []wire.Value
@@ -169,6 +170,7 @@ func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	return ParsedFile{Thread: t, Documents: docs[1:]}, nil
 }
 
+// PublicText returns what a refusal tells its sender.
 func PublicText(err error) string {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Message
@@ -257,7 +259,7 @@ func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 	return m, b, nil
 }
 
-// IsAck says whether a block is nothing but the exchange's acks.
+// IsAck reports whether a block is nothing but the exchange's acks.
 func IsAck(b Block) bool {
 	for _, e := range b {
 		if e.Type != "ack" && e.Type != "v" {

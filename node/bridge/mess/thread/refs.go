@@ -16,7 +16,7 @@ const (
 	unknownID  = "unknown"  // who asked in a thread file that does not say
 )
 
-// IsReserved says whether an id must not be registered: it stands for somebody already.
+// IsReserved reports whether an id must not be registered: it stands for somebody already.
 func IsReserved(id string) bool {
 	return strings.EqualFold(id, ExchangeID) || strings.EqualFold(id, OwnerID) || strings.EqualFold(id, unknownID) ||
 		strings.HasPrefix(strings.ToLower(id), "am_")
@@ -29,7 +29,7 @@ var (
 	MessageForm = regexp.MustCompile(`^([A-Za-z0-9._-]{1,128})/([a-z]{3,12})-(\d{3,6})(-[a-z0-9-]{1,32})?$`)
 )
 
-// IsThreadRef says whether a ref may name a directory (MESS-64).
+// IsThreadRef reports whether a ref may name a directory (MESS-64).
 func IsThreadRef(ref string) bool { return len(ref) <= 80 && threadForm.MatchString(ref) }
 
 var notToken = regexp.MustCompile(`[^a-z0-9]+`)
@@ -43,6 +43,7 @@ func RefToken(id string) string {
 	return s
 }
 
+// NewThreadRef makes the ref of thread number n of a day.
 func NewThreadRef(day time.Time, n int, clientID string) string {
 	ref := fmt.Sprintf("%s-%03d", day.UTC().Format(time.DateOnly), n)
 	if t := RefToken(clientID); t != "" {
@@ -70,6 +71,7 @@ func messageType(e Entry) string {
 	return "followup"
 }
 
+// NewMessageRef makes the ref of a message.
 func NewMessageRef(thread string, e Entry, serial int) string {
 	ref := fmt.Sprintf("%s/%s-%03d", thread, messageType(e), serial)
 	if t := RefToken(e.Body.GetStr("id")); t != "" {
@@ -136,7 +138,7 @@ func resolveWhole(r Resolver, re string) (Target, bool) {
 	return Target{}, false
 }
 
-// FirstRef returns the first reference of an entry, "" where it has none.
+// FirstRef returns the first reference of an entry, or "" if it has none.
 func FirstRef(body wire.Value) string {
 	if s := body.GetStr("re"); s != "" {
 		return s

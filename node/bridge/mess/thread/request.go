@@ -65,7 +65,7 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	return r, f.Err
 }
 
-// WantsOwner says whether the owner must approve before anybody acts, whatever the policy: the requester wants to confirm,
+// WantsOwner reports whether the owner must approve before anybody acts, whatever the policy: the requester wants to confirm,
 // or offers something for it.
 func (r *Request) WantsOwner() bool { return r.ConfirmBefore || r.Shells > 0 }
 

@@ -41,6 +41,7 @@ func (e Entry) IsBareStatus() bool {
 	return !slices.ContainsFunc(e.Body.Members(), func(m wire.Member) bool { return m.Key != "re" && m.Key != "code" && m.Key != "executor" })
 }
 
+// Has reports whether an entry is of a type.
 func (b Block) Has(kind string) bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == kind })
 }
@@ -80,7 +81,7 @@ func (e Entry) Successor() string {
 	return e.Body.GetStr("ref")
 }
 
-// HasResponse says whether there is a response in it.
+// HasResponse reports whether there is a response in it.
 func (m Message) HasResponse() bool {
 	b, err := FromTree(m.Mess)
 	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
@@ -143,7 +144,7 @@ func (b Block) CancelAsStatus() Block {
 	return out
 }
 
-// WantsOwner says whether one of its requests does.
+// WantsOwner reports whether one of its requests does.
 func (b Block) WantsOwner() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool {
 		r, err := ReadRequest(e.Body, "", time.Now())

@@ -21,6 +21,7 @@ const (
 	AsOwner // acts for anybody
 )
 
+// Has reports whether an actor has one of these roles.
 func (r Role) Has(of Role) bool { return r&of != 0 }
 
 // lateResponse is how long after completed or partial a response is still taken (MESS-39).
@@ -121,6 +122,7 @@ func (t *Thread) byCandidate(s Status, by string, r Role, now time.Time) error {
 	return nil
 }
 
+// Claim makes an executor the holder.
 func (t *Thread) Claim(by string, now time.Time) {
 	t.Holder = by
 	t.Become(Claimed, by, "", now)
@@ -277,7 +279,7 @@ func (t *Thread) Confirm(yes bool, reason, by string, r Role, now time.Time) err
 	return nil
 }
 
-// IsExpirable says whether a deadline ends the thread in the state it is in (MESS-32).
+// IsExpirable reports whether a deadline ends the thread in the state it is in (MESS-32).
 func (t *Thread) IsExpirable() bool {
 	return t.Status == Received || t.Status == Waiting || t.Status == Held
 }
@@ -311,7 +313,7 @@ func (t *Thread) Unpark(now time.Time) bool {
 	return true
 }
 
-// WaitsForPeer says whether it is parked until a peer that it was sent to says more.
+// WaitsForPeer reports whether it is parked until a peer that it was sent to says more.
 func (t *Thread) WaitsForPeer() bool { return t.Parked == ParkedPeer || t.Parked == ParkedPending }
 
 // Supersede puts other threads in its place.
@@ -324,7 +326,7 @@ func (t *Thread) Supersede(by []string, reason string, now time.Time) error {
 	return nil
 }
 
-// status is the entry that tells of the state the thread is in now.
+// StatusEntry returns the entry that tells the present state of the thread.
 func (t *Thread) StatusEntry(extra ...wire.Member) Entry {
 	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(t.Status)))
 	for _, m := range extra {
@@ -333,7 +335,7 @@ func (t *Thread) StatusEntry(extra ...wire.Member) Entry {
 	return Entry{Type: "status", Body: body}
 }
 
-// AwaitsRequester says whether the thread waits for its requester.
+// AwaitsRequester reports whether the thread waits for its requester.
 func (t *Thread) AwaitsRequester() bool {
 	return t.Status == NeedsInput || t.Status == NeedsConfirmation
 }
@@ -347,7 +349,7 @@ func (t *Thread) ClaimedAt() time.Time {
 	return t.History[i].At
 }
 
-// WasRefused says whether the requester said no before the thread came into its state: then its holder may cancel it
+// WasRefused reports whether the requester said no before the thread came into its state: then its holder may cancel it
 // (MESS-25).
 func (t *Thread) WasRefused() bool {
 	n := len(t.History)

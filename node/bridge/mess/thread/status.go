@@ -51,7 +51,7 @@ func ParseCode(s string) (Code, bool) {
 	return Code(s), slices.Contains(Codes(), Code(s))
 }
 
-// Terminal says whether nothing may follow. Partial is not: it may still become completed.
+// Terminal reports whether nothing may follow. Partial is not: it may still become completed.
 func (c Code) Terminal() bool {
 	switch c {
 	case Completed, Failed, Declined, Expired, Cancelled, Superseded, Delegated:
@@ -60,7 +60,7 @@ func (c Code) Terminal() bool {
 	return false
 }
 
-// Open says whether somebody still has something to do.
+// Open reports whether somebody still has something to do.
 func (c Code) Open() bool { return !c.Terminal() && c != Partial }
 
 // Rest is the code as envelopes and REST spell it (MESS-21).

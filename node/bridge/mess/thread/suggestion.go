@@ -19,6 +19,7 @@ type Suggestion struct {
 	Decided  string     `json:"decided,omitempty"` // accepted, refused
 }
 
+// ReadSuggestion reads a suggestion.
 func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	f := NewFields(v, path)
 	s := Suggestion{

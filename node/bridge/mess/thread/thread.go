@@ -119,6 +119,7 @@ func (t *Thread) FullReason() string {
 	return ""
 }
 
+// Encode writes a value of ours as JSON.
 func Encode(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -149,6 +150,7 @@ func (t *Thread) OpenQuestion(id string) *Question {
 	return nil
 }
 
+// CountQuestions returns how many questions are open.
 func (t *Thread) CountQuestions() int {
 	n := 0
 	for _, q := range t.Questions {
@@ -159,10 +161,10 @@ func (t *Thread) CountQuestions() int {
 	return n
 }
 
-// IsClaimable says whether an executor may claim it now.
+// IsClaimable reports whether an executor may claim it now.
 func (t *Thread) IsClaimable() bool { return t.Status == Received }
 
-// IsOfferedTo says whether the thread is offered to the executor, capabilities aside.
+// IsOfferedTo reports whether the thread is offered to the executor, capabilities aside.
 func (t *Thread) IsOfferedTo(id string) bool {
 	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
 }

@@ -107,4 +107,5 @@ func (f *Fields) moment(key string, now time.Time) (time.Time, bool) {
 	return t, ok
 }
 
+// TimeText returns a time as a value.
 func TimeText(t time.Time) wire.Value { return wire.Text(wire.FormatTime(t)) }

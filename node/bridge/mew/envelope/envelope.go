@@ -34,7 +34,7 @@ type Envelope struct {
 	Context     string
 	To          []string
 	Correlation []string
-	Payload     wire.Value // an object, or null where there is none
+	Payload     wire.Value // an object, or null if there is none
 }
 
 // Parse reads an envelope (MEW-1 to MEW-6). A refused envelope holds what was read of it so far: its id names the trigger
