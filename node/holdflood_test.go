@@ -22,7 +22,7 @@ import (
 // number of notices and lines in the audit log, and the next known peer is served. Nothing but the holds limits them
 // here: no allowance, no signature to check.
 func TestHoldsOfManyStrangers(t *testing.T) {
-	const many = 100_000
+	const many = 20_000
 	mesh := meshtest.InMemory(t)
 	friend := mesh.Stranger("friend")
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {

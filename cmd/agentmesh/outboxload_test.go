@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	loadMessages      = 1000
+	loadMessages      = 400
 	loadConversations = 40
 	loadEach          = loadMessages / loadConversations
 	loadTime          = 6 * time.Minute // a quiet machine needs less than one
 )
 
-// TestOutboxUnderLoad sends a thousand messages in forty conversations to a peer that fails, dawdles and resets
+// TestOutboxUnderLoad sends four hundred messages in forty conversations to a peer that fails, dawdles and resets
 // connections, and kills one side twice meanwhile. Each message arrives once, in the order of its conversation, and each
 // has its answer (AM-21, AM-46 to AM-48).
 func TestOutboxUnderLoad(t *testing.T) {

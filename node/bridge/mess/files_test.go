@@ -206,7 +206,7 @@ func TestMirror(t *testing.T) {
 func TestImportDirectory(t *testing.T) {
 	l := newLab(t)
 	dir := t.TempDir()
-	const files = 10_000
+	const files = 2500
 	base := filepath.Join(dir, "exchange", "state=executing")
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		t.Fatal(err)
