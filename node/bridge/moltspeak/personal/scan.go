@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -54,53 +55,55 @@ func re(s string) *regexp.Regexp { return regexp.MustCompile(s) }
 
 // patterns are tried on every string that leaves (MS-40, MS-41). They are ours: bounded in what they look at, with
 // check digits where a number has them, and with words of context where it has none.
-var patterns = []pattern{
-	{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), mailOK},
-	{TypeEmail, re(`(?i)\b[a-z0-9._-]{2,40} ?[\[(] ?at ?[\])] ?[a-z0-9-]{2,40}(?: ?[\[(] ?dot ?[\])] ?|\.)[a-z]{2,10}\b`), nil},
+var patterns = sync.OnceValue(func() []pattern {
+	return []pattern{
+		{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), mailOK},
+		{TypeEmail, re(`(?i)\b[a-z0-9._-]{2,40} ?[\[(] ?at ?[\])] ?[a-z0-9-]{2,40}(?: ?[\[(] ?dot ?[\])] ?|\.)[a-z]{2,10}\b`), nil},
 
-	{TypePhone, re(`(?:\+|\b00)[1-9]\d{0,2}[ .\-/]?(?:\(0?\d{1,4}\)[ .\-/]?)?(?:\d[ .\-/]?){6,12}\d\b`), phoneOK},
-	{TypePhone, re(`(?:\(\d{3}\) ?|\b\d{3}[.\- ])\d{3}[.\-]\d{4}\b`), phoneOK},
-	{TypePhone, re(`\b0\d{1,4}[ /\-]\d{3,4}[ \-]?\d{3,6}\b`), phoneOK},
-	{TypePhone, re(`\b0\d(?:[ .]\d\d){4}\b`), phoneOK},
-	{TypePhone, re(`(?i)\b(?:tel|telefon|telephone|phone|mobile|cell|fax|handy|whatsapp|tél|teléfono|telefono|telefoon|call(?: me| us| her| him)?(?: at| on)?|text me(?: at| on)?|reach(?:ed)?(?: me| her| him)?(?: at| on)?|ring me on|dial)(?: ?(?:number|no|nr|num)\b)?[.:]{0,2}(?: is)? {0,3}(\(?\+?\d[\d ().\-/]{5,18}\d)\b`), digitsBetween(7, 15)},
+		{TypePhone, re(`(?:\+|\b00)[1-9]\d{0,2}[ .\-/]?(?:\(0?\d{1,4}\)[ .\-/]?)?(?:\d[ .\-/]?){6,12}\d\b`), phoneOK},
+		{TypePhone, re(`(?:\(\d{3}\) ?|\b\d{3}[.\- ])\d{3}[.\-]\d{4}\b`), phoneOK},
+		{TypePhone, re(`\b0\d{1,4}[ /\-]\d{3,4}[ \-]?\d{3,6}\b`), phoneOK},
+		{TypePhone, re(`\b0\d(?:[ .]\d\d){4}\b`), phoneOK},
+		{TypePhone, re(`(?i)\b(?:tel|telefon|telephone|phone|mobile|cell|fax|handy|whatsapp|tél|teléfono|telefono|telefoon|call(?: me| us| her| him)?(?: at| on)?|text me(?: at| on)?|reach(?:ed)?(?: me| her| him)?(?: at| on)?|ring me on|dial)(?: ?(?:number|no|nr|num)\b)?[.:]{0,2}(?: is)? {0,3}(\(?\+?\d[\d ().\-/]{5,18}\d)\b`), digitsBetween(7, 15)},
 
-	{TypeFinancial, re(`\b\d(?:[ \-]?\d){12,18}\b`), cardOK},
-	{TypeFinancial, re(`\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b`), func(s, _, _ string) bool { return ibanOK(s) }},
-	{TypeFinancial, re(`(?i)\b(?:bank account|account|acct|konto|kontonummer|routing|cuenta|compte|conto)(?: ?(?:number|no|nr|num|#))?[.:#]{0,2}(?: is)? {0,2}(\d[\d \-]{5,20}\d)\b`), digitsBetween(6, 20)},
-	{TypeFinancial, re(`(?i)\bsort code:? {0,2}(\d\d[- ]\d\d[- ]\d\d)\b`), nil},
+		{TypeFinancial, re(`\b\d(?:[ \-]?\d){12,18}\b`), cardOK},
+		{TypeFinancial, re(`\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b`), func(s, _, _ string) bool { return ibanOK(s) }},
+		{TypeFinancial, re(`(?i)\b(?:bank account|account|acct|konto|kontonummer|routing|cuenta|compte|conto)(?: ?(?:number|no|nr|num|#))?[.:#]{0,2}(?: is)? {0,2}(\d[\d \-]{5,20}\d)\b`), digitsBetween(6, 20)},
+		{TypeFinancial, re(`(?i)\bsort code:? {0,2}(\d\d[- ]\d\d[- ]\d\d)\b`), nil},
 
-	{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return ssnOK(s) && !business(before) }},
-	{TypeSSN, re(`(?i)\b(?:ssn|social security(?: number| no)?|social insurance(?: number)?|sin|tax id|tfn|tax file number|steuer-?id|steueridentifikationsnummer|bsn|pesel|passport(?: number| no)?|reisepass(?:nummer)?|passeport|pasaporte|passaporto|paspoort|driver'?s? licen[cs]e(?: number| no)?|führerschein(?:nummer)?|national id|personalausweis|ausweisnummer|id card)(?: ?(?:number|no|nr|#))?[.:#]{0,2}(?: is| lautet)? {0,2}([A-Z]{0,3}\d[A-Z0-9][A-Z0-9 \-]{4,14}[A-Z0-9])\b`), digitsBetween(5, 15)},
-	{TypeSSN, re(`\b([ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])\b`), nil},
-	{TypeSSN, re(`\b([0-9XYZ]\d{7}-?[A-HJ-NP-TV-Z])\b`), func(s, _, _ string) bool { return dniOK(s) }},
-	{TypeSSN, re(`\b([12] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-4]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2})\b`), func(s, _, _ string) bool { return nirOK(s) }},
-	{TypeSSN, re(`\b([A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z])\b`), nil},
-	{TypeSSN, re(`\b(\d{3}\.\d{3}\.\d{3}-\d{2})\b`), func(s, _, _ string) bool { return cpfOK(s) }},
-	{TypeSSN, re(`\b([2-9]\d{3} \d{4} \d{4})\b`), func(s, before, after string) bool {
-		return verhoeffOK(s) && !business(before) && !moreDigits(before, after)
-	}},
-	{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
-	{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return datedOK(s) && luhn(digits(s)) && !business(before) }},
+		{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return ssnOK(s) && !business(before) }},
+		{TypeSSN, re(`(?i)\b(?:ssn|social security(?: number| no)?|social insurance(?: number)?|sin|tax id|tfn|tax file number|steuer-?id|steueridentifikationsnummer|bsn|pesel|passport(?: number| no)?|reisepass(?:nummer)?|passeport|pasaporte|passaporto|paspoort|driver'?s? licen[cs]e(?: number| no)?|führerschein(?:nummer)?|national id|personalausweis|ausweisnummer|id card)(?: ?(?:number|no|nr|#))?[.:#]{0,2}(?: is| lautet)? {0,2}([A-Z]{0,3}\d[A-Z0-9][A-Z0-9 \-]{4,14}[A-Z0-9])\b`), digitsBetween(5, 15)},
+		{TypeSSN, re(`\b([ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])\b`), nil},
+		{TypeSSN, re(`\b([0-9XYZ]\d{7}-?[A-HJ-NP-TV-Z])\b`), func(s, _, _ string) bool { return dniOK(s) }},
+		{TypeSSN, re(`\b([12] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-4]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2})\b`), func(s, _, _ string) bool { return nirOK(s) }},
+		{TypeSSN, re(`\b([A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z])\b`), nil},
+		{TypeSSN, re(`\b(\d{3}\.\d{3}\.\d{3}-\d{2})\b`), func(s, _, _ string) bool { return cpfOK(s) }},
+		{TypeSSN, re(`\b([2-9]\d{3} \d{4} \d{4})\b`), func(s, before, after string) bool {
+			return verhoeffOK(s) && !business(before) && !moreDigits(before, after)
+		}},
+		{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
+		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return datedOK(s) && luhn(digits(s)) && !business(before) }},
 
-	{TypeBirth, re(`(?i)(?:\bborn\b|\bdob\b|\bd\.o\.b\.|\bdate of birth\b|\bbirth ?da(?:te|y)\b|\bgeboren\b|\bgeb\.|\bgeburtsdatum\b|\bnée?\b|\bdate de naissance\b|\bfecha de nacimiento\b|\bnacid[oa]\b|\bdata di nascita\b|\bnat[oa] il\b|\bgeboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
+		{TypeBirth, re(`(?i)(?:\bborn\b|\bdob\b|\bd\.o\.b\.|\bdate of birth\b|\bbirth ?da(?:te|y)\b|\bgeboren\b|\bgeb\.|\bgeburtsdatum\b|\bnée?\b|\bdate de naissance\b|\bfecha de nacimiento\b|\bnacid[oa]\b|\bdata di nascita\b|\bnat[oa] il\b|\bgeboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
 
-	{TypeAddress, re(`(?i)\b(\d{1,5}[a-z]?,? (?:[NSEW]\.? )?(?:[\p{L}\d][\p{L}\d'.-]*,? ){1,3}(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|square|parkway|pkwy|highway|hwy)\b)`), streetOK},
-	{TypeAddress, re(`(\p{Lu}[\p{L}.-]{1,30}(?:straße|strasse|str\.|weg|platz|allee|gasse|ring|damm|ufer|straat|laan|plein|gracht|kade|vägen|gatan|gata|gade|vej)\.? \d{1,4} ?[a-z]?)\b`), nil},
-	{TypeAddress, re(`(\p{Lu}[\p{L}-]{2,30} (?:Straße|Strasse|Str\.|Weg|Platz|Allee|Ring|Damm|Ufer) \d{1,4} ?[a-z]?)\b`), nil},
-	{TypeAddress, re(`(?i)\b(\d{1,4}(?: ?bis| ?ter)?,? (?:rue|avenue|boulevard|place|chemin|impasse|quai|allée|route|cours) (?:de la |de l'|du |des |de |d')?[\p{L}][\p{L}'-]+)`), nil},
-	{TypeAddress, re(`\b((?:Calle|C/|Avda\.?|Avenida|Plaza|Paseo|Rua|Via|Viale|Piazza|Corso|Largo|ul\.|ulica|aleja) ?(?:\p{L}[\p{L}'.-]*,? ){1,5}(?:n\.?º? ?)?\d{1,4})\b`), nil},
-	{TypeAddress, re(`(?i)\b(p\.?o\.? box \d{1,6})\b`), nil},
-	{TypeAddress, re(`\b([A-Z]{1,2}\d[A-Z\d]? \d[ABD-HJLNP-UW-Z]{2})\b`), func(s, before, _ string) bool { return !business(before) }},
+		{TypeAddress, re(`(?i)\b(\d{1,5}[a-z]?,? (?:[NSEW]\.? )?(?:[\p{L}\d][\p{L}\d'.-]*,? ){1,3}(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|square|parkway|pkwy|highway|hwy)\b)`), streetOK},
+		{TypeAddress, re(`(\p{Lu}[\p{L}.-]{1,30}(?:straße|strasse|str\.|weg|platz|allee|gasse|ring|damm|ufer|straat|laan|plein|gracht|kade|vägen|gatan|gata|gade|vej)\.? \d{1,4} ?[a-z]?)\b`), nil},
+		{TypeAddress, re(`(\p{Lu}[\p{L}-]{2,30} (?:Straße|Strasse|Str\.|Weg|Platz|Allee|Ring|Damm|Ufer) \d{1,4} ?[a-z]?)\b`), nil},
+		{TypeAddress, re(`(?i)\b(\d{1,4}(?: ?bis| ?ter)?,? (?:rue|avenue|boulevard|place|chemin|impasse|quai|allée|route|cours) (?:de la |de l'|du |des |de |d')?[\p{L}][\p{L}'-]+)`), nil},
+		{TypeAddress, re(`\b((?:Calle|C/|Avda\.?|Avenida|Plaza|Paseo|Rua|Via|Viale|Piazza|Corso|Largo|ul\.|ulica|aleja) ?(?:\p{L}[\p{L}'.-]*,? ){1,5}(?:n\.?º? ?)?\d{1,4})\b`), nil},
+		{TypeAddress, re(`(?i)\b(p\.?o\.? box \d{1,6})\b`), nil},
+		{TypeAddress, re(`\b([A-Z]{1,2}\d[A-Z\d]? \d[ABD-HJLNP-UW-Z]{2})\b`), func(s, before, _ string) bool { return !business(before) }},
 
-	{TypeName, re(`(?:\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? )(?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), titledOK},
-	{TypeName, re(`(?:\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger))\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), nameOK},
+		{TypeName, re(`(?:\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? )(?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), titledOK},
+		{TypeName, re(`(?:\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger))\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), nameOK},
 
-	{TypeHealth, re(`(?i)\b((?:was |been |is |got |were )?diagnosed (?:with|as) \p{L}+|suffer(?:s|ed|ing)? from \p{L}+|tested positive for \p{L}+|hiv[- ]positive|blood type:? (?:a|b|ab|o)(?:[+\-]| positive| negative)|allergic to \p{L}+|prescribed \p{L}+|is pregnant|weeks pregnant|(?:medical record|mrn)(?: number| no)?[.:#]{0,2} ?\d{4,}|icd-?10:? [a-tv-z]\d\d(?:\.\d{1,2})?|underwent (?:\p{L}+ )?(?:surgery|chemotherapy|transplant|biopsy)|(?:takes|taking|started on) (?:insulin|metformin|sertraline|prozac|lithium|methadone|warfarin|antidepressants)|undergoing (?:chemotherapy|dialysis|treatment for \p{L}+)|(?:leidet an|diagnostiziert mit|allergisch gegen) \p{L}+|diagnose: \p{L}+|diagnosis: \p{L}+|(?:has|have|with) (?:(?:type [12] |stage \p{L}+ |breast |lung |chronic |severe )?(?:diabetes|cancer|epilepsy|asthma|depression|hepatitis|leukemia|schizophrenia|alzheimer|parkinson|dementia))\p{L}*|souffre d[e']\s?\p{L}+|alérgic[oa] a \p{L}+)`), healthOK},
+		{TypeHealth, re(`(?i)\b((?:was |been |is |got |were )?diagnosed (?:with|as) \p{L}+|suffer(?:s|ed|ing)? from \p{L}+|tested positive for \p{L}+|hiv[- ]positive|blood type:? (?:a|b|ab|o)(?:[+\-]| positive| negative)|allergic to \p{L}+|prescribed \p{L}+|is pregnant|weeks pregnant|(?:medical record|mrn)(?: number| no)?[.:#]{0,2} ?\d{4,}|icd-?10:? [a-tv-z]\d\d(?:\.\d{1,2})?|underwent (?:\p{L}+ )?(?:surgery|chemotherapy|transplant|biopsy)|(?:takes|taking|started on) (?:insulin|metformin|sertraline|prozac|lithium|methadone|warfarin|antidepressants)|undergoing (?:chemotherapy|dialysis|treatment for \p{L}+)|(?:leidet an|diagnostiziert mit|allergisch gegen) \p{L}+|diagnose: \p{L}+|diagnosis: \p{L}+|(?:has|have|with) (?:(?:type [12] |stage \p{L}+ |breast |lung |chronic |severe )?(?:diabetes|cancer|epilepsy|asthma|depression|hepatitis|leukemia|schizophrenia|alzheimer|parkinson|dementia))\p{L}*|souffre d[e']\s?\p{L}+|alérgic[oa] a \p{L}+)`), healthOK},
 
-	{TypeLocation, re(`(-?\d{1,2}\.\d{4,10},? ?\s?-?\d{1,3}\.\d{4,10})\b`), coordinatesOK},
-	{TypeLocation, re(`(?i)\b(?:ip|ip address|ip-adresse|client|visitor|remote|login from|logged in from|connected from|signed in from|from host|user at)[ :=]{1,3}(?:is |address )?(\d{1,3}(?:\.\d{1,3}){3})\b`), func(s, _, _ string) bool { return publicIP(s) }},
-	{TypeLocation, re(`(?i)\b(?:ip|ip address|client|visitor|remote|login from|logged in from)[ :=]{1,3}([0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})`), func(s, _, _ string) bool { return publicIP(s) }},
-}
+		{TypeLocation, re(`(-?\d{1,2}\.\d{4,10},? ?\s?-?\d{1,3}\.\d{4,10})\b`), coordinatesOK},
+		{TypeLocation, re(`(?i)\b(?:ip|ip address|ip-adresse|client|visitor|remote|login from|logged in from|connected from|signed in from|from host|user at)[ :=]{1,3}(?:is |address )?(\d{1,3}(?:\.\d{1,3}){3})\b`), func(s, _, _ string) bool { return publicIP(s) }},
+		{TypeLocation, re(`(?i)\b(?:ip|ip address|client|visitor|remote|login from|logged in from)[ :=]{1,3}([0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})`), func(s, _, _ string) bool { return publicIP(s) }},
+	}
+})
 
 const datePattern = `\d{1,2}[./\- ](?:\d{1,2}|\p{L}{3,9})[./\- ](?:\d{4}|\d{2})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}\.? \p{L}{3,9},? \d{4}|\p{L}{3,9}\.? \d{1,2}(?:st|nd|rd|th)?,? \d{4}`
 
@@ -111,7 +114,7 @@ const MaxFindings = 200
 // Scan finds personal data in a text, at most [MaxFindings] of it.
 func Scan(text string) []Finding {
 	var out []Finding
-	for _, p := range patterns {
+	for _, p := range patterns() {
 		for _, at := range p.re.FindAllStringSubmatchIndex(text, -1) {
 			start, end := at[0], at[1]
 			if len(at) > 2 && at[2] >= 0 {
