@@ -56,6 +56,7 @@ var lines = []struct {
 
 	{"node/bridge", 4},
 	{"node/hook", 4},
+	{"node/outbox", 4},
 	{"node/owner/web", 4},
 
 	{"node/bridge/*/*", 5},

@@ -18,10 +18,10 @@ import (
 // attemptTime bounds one attempt, whatever a transport does. A peer's answer takes at most 30 s (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver a letter. It returns when the next one is due, zero where the letter is done.
+// attempt makes one attempt to deliver the letter with this id; first reports that none has begun. It returns when the next one is due, zero where the letter is done.
 // Where the process ends meanwhile, the letter stays in flight and is taken up at the next start.
-func (n *Node) attempt(ctx context.Context, w waiting) (due time.Time) {
-	l, err := n.letter(ctx, w.id)
+func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
+	l, err := n.letter(ctx, id)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return time.Time{}
@@ -29,11 +29,11 @@ func (n *Node) attempt(ctx context.Context, w waiting) (due time.Time) {
 		n.outbox.tell(l.ID, l.sent())
 		return time.Time{}
 	case err != nil:
-		n.log.Warn("read letter", "letter", w.id, "err", err)
+		n.log.Warn("read letter", "letter", id, "err", err)
 		return time.Now().Add(sendPauses[0])
 	}
-	if !w.fresh || time.Since(l.Signed) >= sameBytes {
-		l.Processed = l.Processed || l.InFlight && !w.fresh // nobody saw how that attempt ended
+	if !first || time.Since(l.Signed) >= sameBytes {
+		l.Processed = l.Processed || l.InFlight && !first // nobody saw how that attempt ended
 		if l, err = n.prepare(ctx, l); err != nil {
 			return n.undelivered(ctx, l, err)
 		}

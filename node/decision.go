@@ -55,7 +55,7 @@ func (n *Node) measure(m *httpapi.Metrics) {
 	n.tally = t
 	for _, state := range []string{"queued", "delivering"} {
 		m.Gauge("outbox_letters", "Letters in the outbox: all that wait or are on their way, and those on their way.",
-			func() float64 { return float64(n.outbox.counts()[state]) }, "state", state)
+			func() float64 { return float64(n.outbox.Counts()[state]) }, "state", state)
 	}
 	const hooks = "Hooks at work, and hooks that wait for their turn."
 	m.Gauge("hooks", hooks, func() float64 { return float64(len(n.runs.slots)) }, "state", "running")

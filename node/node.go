@@ -134,7 +134,7 @@ type Node struct {
 	ends     *alarm   // when the next question ends
 	events   *events  // tells who watches
 	streams  streams  // connections that tell what happens
-	outbox   *outbox
+	outbox   *deliveries
 	released released // messages of ours that the owner let go
 	keeper   *keeper
 	tally    tally
@@ -216,7 +216,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg.Cards.OnKeyChange = n.keyChanged
 	n.cards = client.NewCards(cfg.Cards)
 	n.verifier = &client.Verifier{Cards: n.cards, Window: cfg.Window}
-	n.outbox = newOutbox(n)
+	n.outbox = newDeliveries(n)
 	n.keeper = newKeeper(n)
 	n.asks.OnDecided(n.answered)
 	n.asks.OnOpen(n.bridgeAsked)
@@ -234,7 +234,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.recoverRuns(ctx) })
-	n.background.Go(func() { n.outbox.run(ctx) })
+	n.background.Go(func() { n.outbox.Run(ctx) })
 	n.background.Go(func() { n.keeper.run(ctx) })
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })

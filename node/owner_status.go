@@ -30,7 +30,7 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 	if err != nil {
 		return owner.Status{}, err
 	}
-	outbox := n.outbox.counts()
+	outbox := n.outbox.Counts()
 	if outbox["queued"] == 0 { // what waits in the store if nothing delivers
 		outbox["queued"], err = count(most, func(after string, limit int) (int, string, error) {
 			page, next, err := n.Outbox(ctx, SendQueued, after, limit)

@@ -199,7 +199,7 @@ func (n *Node) sendAnswer(ctx context.Context, raw []byte, now time.Time) error 
 		return err
 	}
 	letter := Letter{Raw: raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
-		ID: n.outbox.newID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
+		ID: n.outbox.NewID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
 		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: true, Fetchable: true,
 	}}
 	change := letter.change()

@@ -235,7 +235,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.out.letter = p.n.outbox.newID(u.Now) // after the load, so that ids are in the order of the conversation
+	p.out.letter = p.n.outbox.NewID(u.Now) // after the load, so that ids are in the order of the conversation
 	m, raw, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
 		return err
@@ -330,7 +330,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	}
 	u.Append(s.entry())
 	if out.letter == "" {
-		out.letter = n.outbox.newID(u.Now)
+		out.letter = n.outbox.NewID(u.Now)
 	}
 	letter := Letter{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
 		ID: out.letter, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,

@@ -180,7 +180,7 @@ func (e *ending) failConversation(ctx context.Context) error {
 		}
 	}
 	for after := e.l.ID; after != ""; { // no more than a transcript holds
-		followers, next, err := e.n.letters(ctx, waitTerm(e.l.key()), after, loadPage)
+		followers, next, err := e.n.letters(ctx, waitTerm(e.l.key()), after, 500)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,62 @@
+package outbox
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+var conv = store.ConvKey{Peer: "am_ann", ID: "conv_1"}
+
+func inFlight(n int) Entry { return Entry{ID: fmt.Sprintf("out_%014x", n), Conv: conv, InFlight: true} }
+
+// TestLoadBehindANewEntry: what an earlier process may have sent is known as such, although an entry of this one came into
+// its queue before.
+func TestLoadBehindANewEntry(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	s.Add(inFlight(4))
+	s.add([]Entry{inFlight(1), inFlight(2), inFlight(3)}, false)
+	for i, w := range s.queues[conv].entries {
+		if w.first != (i > 0) {
+			t.Errorf("entry %s is before its first attempt: %v", w.id, w.first)
+		}
+	}
+}
+
+// TestQueuesOfOneMoment: queues that are due together have their turns in the order in which they had them last.
+func TestQueuesOfOneMoment(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := queueHeap{}
+	for _, turn := range []uint64{3, 1, 2} {
+		h = append(h, &queue{turn: turn, entries: []waiting{{due: now}}})
+	}
+	if h.Less(0, 1) || !h.Less(1, 2) || !h.Less(2, 0) {
+		t.Error("the turns do not decide")
+	}
+	h[0].entries[0].due = now.Add(-time.Nanosecond)
+	if !h.Less(0, 1) {
+		t.Error("what is due earlier does not go first")
+	}
+}
+
+// TestQueueKeepsALateEntry: of two units the second may be reported first, and be under way when the first entry comes
+// into its queue. The entry that ends then is the one that was under way.
+func TestQueueKeepsALateEntry(t *testing.T) {
+	t.Parallel()
+	for _, due := range []time.Time{{}, time.Now().Add(time.Hour)} {
+		s := New(Config{})
+		s.Add(inFlight(2))
+		q := s.queues[conv]
+		s.ready.Pop()
+		s.peers[conv.Peer], s.active = &peerLoad{active: 1}, 1
+		s.Add(inFlight(1))
+		s.end(q, inFlight(2).ID, due)
+		if len(q.entries) == 0 || q.entries[0].id != inFlight(1).ID || q.entries[0].due.After(time.Now()) || len(s.ready) != 1 {
+			t.Errorf("due %v: queue = %+v, want the first entry ready", due, q.entries)
+		}
+	}
+}
