@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -70,7 +71,7 @@ func (r *Registry) ownerHandOver(c echo.Context) error {
 	if err := decode(c, maxOrderBody, &order); err != nil {
 		return err
 	}
-	if err := r.HandOver(c.Request().Context(), pathID(c), order.Reason, door(c)); err != nil {
+	if err := r.HandOver(c.Request().Context(), pathID(c), order.Reason, owner.Door(c)); err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusOK, Ordered{})

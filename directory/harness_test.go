@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -61,7 +62,7 @@ func newWorldOver(t testing.TB, db store.Store, change ...func(*Config)) *world 
 	w.owner = httpapi.NewOwner(httpapi.OwnerConfig{})
 	w.reg = New(cfg)
 	w.reg.Mount(w.edge.Echo())
-	w.reg.MountOwner(w.owner.Group())
+	owner.Mount(w.owner.Group(), w.reg.Operations()...)
 	return w
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -19,13 +20,13 @@ const (
 	tokenPage        = 100
 )
 
-// MountOwner adds the operator's routes to the owner's listener: invite codes (AM-56), and what keeps the
-// directory clean.
-func (r *Registry) MountOwner(g *echo.Group) {
-	g.POST("/tokens", r.postToken)
-	g.GET("/tokens", r.getTokens)
-	g.DELETE("/tokens/:token", r.deleteToken)
-	r.mountModeration(g)
+// Operations returns the operator's part of the owner API: invite codes (AM-56), and what keeps the directory clean.
+func (r *Registry) Operations() []owner.Operation {
+	return append(r.moderation(), []owner.Operation{
+		owner.Raw(http.MethodPost, "/tokens", owner.Decide, r.postToken),
+		owner.Raw(http.MethodGet, "/tokens", owner.Read, r.getTokens),
+		owner.Raw(http.MethodDelete, "/tokens/:token", owner.Decide, r.deleteToken),
+	}...)
 }
 
 // NewToken is the request that makes an invite code.

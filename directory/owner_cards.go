@@ -3,13 +3,13 @@ package directory
 import (
 	"errors"
 	"net/http"
-	"regexp"
 	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -20,30 +20,20 @@ const (
 	ownerPage     = 100
 )
 
-// doorHeader names the door through which the owner acts, for the audit log: "cli", "page". It proves nothing.
-const doorHeader = "Agentmesh-Door"
-
-var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
-
-func door(c echo.Context) string {
-	if d := c.Request().Header.Get(doorHeader); doorForm.MatchString(d) {
-		return d
+// moderation returns what the operator needs to keep the directory clean.
+func (r *Registry) moderation() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/directory/cards", owner.Read, r.ownerCards),
+		owner.Raw(http.MethodPost, "/directory/cards/:id/remove", owner.Decide, r.ownerRemove),
+		owner.Raw(http.MethodPost, "/directory/cards/:id/handover", owner.Decide, r.ownerHandOver),
+		owner.Raw(http.MethodGet, "/directory/bans", owner.Read, r.ownerBans),
+		owner.Raw(http.MethodPost, "/directory/bans", owner.Decide, r.ownerBan),
+		owner.Raw(http.MethodPost, "/directory/bans/lift", owner.Decide, r.ownerUnban),
+		owner.Raw(http.MethodGet, "/directory/reports", owner.Read, r.ownerReports),
+		owner.Raw(http.MethodDelete, "/directory/reports/:report", owner.Decide, r.ownerDismiss),
+		owner.Raw(http.MethodGet, "/directory/export", owner.Read, r.ownerExport),
+		owner.Raw(http.MethodPost, "/directory/import", owner.Decide, r.ownerImport),
 	}
-	return "api"
-}
-
-// mountModeration adds what the operator needs to keep the directory clean.
-func (r *Registry) mountModeration(g *echo.Group) {
-	g.GET("/directory/cards", r.ownerCards)
-	g.POST("/directory/cards/:id/remove", r.ownerRemove)
-	g.POST("/directory/cards/:id/handover", r.ownerHandOver)
-	g.GET("/directory/bans", r.ownerBans)
-	g.POST("/directory/bans", r.ownerBan)
-	g.POST("/directory/bans/lift", r.ownerUnban)
-	g.GET("/directory/reports", r.ownerReports)
-	g.DELETE("/directory/reports/:report", r.ownerDismiss)
-	g.GET("/directory/export", r.ownerExport)
-	g.POST("/directory/import", r.ownerImport)
 }
 
 // Listed is a card as the operator sees it.
@@ -121,7 +111,7 @@ func (r *Registry) ownerRemove(c echo.Context) error {
 	if err := decode(c, maxOrderBody, &order); err != nil {
 		return err
 	}
-	if err := r.Remove(c.Request().Context(), pathID(c), order.Reason, door(c)); err != nil {
+	if err := r.Remove(c.Request().Context(), pathID(c), order.Reason, owner.Door(c)); err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusOK, Ordered{Removed: 1})
@@ -142,7 +132,7 @@ func (r *Registry) ownerBan(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	removed, err := r.Ban(c.Request().Context(), ban, door(c))
+	removed, err := r.Ban(c.Request().Context(), ban, owner.Door(c))
 	if err != nil {
 		return err
 	}
@@ -154,7 +144,7 @@ func (r *Registry) ownerUnban(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	err = r.Unban(c.Request().Context(), ban, ban.Reason, door(c))
+	err = r.Unban(c.Request().Context(), ban, ban.Reason, owner.Door(c))
 	if errors.Is(err, wire.ErrRoute) {
 		return missing("that is not banned; list what is with: agentmesh cards bans")
 	}
@@ -235,7 +225,7 @@ func (r *Registry) ownerImport(c echo.Context) error {
 	if err := decodeImport(data, &order); err != nil {
 		return err
 	}
-	done, err := r.Import(c.Request().Context(), order.Cards, order.Reason, door(c))
+	done, err := r.Import(c.Request().Context(), order.Cards, order.Reason, owner.Door(c))
 	if err != nil {
 		return err
 	}

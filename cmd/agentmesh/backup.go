@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -181,19 +183,21 @@ func roomFault(err error) error {
 	return fail(exitUnavailable, err)
 }
 
-// mountBackup adds the route that streams an archive.
-func (p *process) mountBackup(g *echo.Group) {
-	g.POST("/backup", func(c echo.Context) error {
-		if err := p.store.Ping(c.Request().Context()); err != nil {
-			return err
-		}
-		if err := httpapi.KeepOpen(c, backupTime); err != nil {
-			return err
-		}
-		c.Response().Header().Set(echo.HeaderContentType, "application/zip")
-		c.Response().WriteHeader(200)
-		return p.home.archive(c.Request().Context(), c.Response(), p.store)
-	})
+// backupOperations returns the operation that streams an archive.
+func (p *process) backupOperations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodPost, "/backup", owner.Decide, func(c echo.Context) error {
+			if err := p.store.Ping(c.Request().Context()); err != nil {
+				return err
+			}
+			if err := httpapi.KeepOpen(c, backupTime); err != nil {
+				return err
+			}
+			c.Response().Header().Set(echo.HeaderContentType, "application/zip")
+			c.Response().WriteHeader(200)
+			return p.home.archive(c.Request().Context(), c.Response(), p.store)
+		}),
+	}
 }
 
 // archive writes an archive of the data directory to w.

@@ -26,8 +26,8 @@ type bridgeService interface {
 
 	// Mount adds what foreign clients call, where the bridge serves anything.
 	Mount(e *echo.Echo)
-	// MountOwner adds the bridge's part of the owner API, below /owner/<kind>.
-	MountOwner(g *echo.Group)
+	// Operations returns the bridge's part of the owner API, below /<kind>.
+	Operations() []owner.Operation
 	// Run works until ctx ends and returns when everything it started has stopped.
 	Run(ctx context.Context) error
 	// Links says how the links stand, in the order of the configuration.
@@ -104,9 +104,9 @@ func (p *process) addBridges() error {
 			p.node.Transport(kind.Name, guided{out, b.Links})
 		}
 		b.Mount(p.edge.Echo())
-		b.MountOwner(p.owner.Group())
+		owner.Mount(p.owner.Group(), b.Operations()...)
 	}
-	p.mountLinks(p.owner.Group())
+	owner.Mount(p.owner.Group(), p.linkOperations()...)
 	p.mountPages()
 	return nil
 }
@@ -137,23 +137,25 @@ func (g guided) Leads(to bridge.Address) error {
 	return fmt.Errorf("there is no %s link %s; configured: %s", to.Kind, to.Link, strings.Join(names, ", "))
 }
 
-// mountLinks adds what the owner may ask about links of any kind.
-func (p *process) mountLinks(g *echo.Group) {
-	g.GET("/links", func(c echo.Context) error {
-		return httpapi.JSON(c, http.StatusOK, owner.List[bridge.LinkStatus]{Items: p.links()})
-	})
-	g.POST("/links/:name/test", func(c echo.Context) error {
-		name := c.Param("name")
-		for _, b := range p.bridges {
-			if slices.ContainsFunc(b.Links(), func(l bridge.LinkStatus) bool { return l.Name == name }) {
-				if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
-					return err
+// linkOperations returns what the owner may ask about links of any kind.
+func (p *process) linkOperations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/links", owner.Read, func(c echo.Context) error {
+			return httpapi.JSON(c, http.StatusOK, owner.List[bridge.LinkStatus]{Items: p.links()})
+		}),
+		owner.Raw(http.MethodPost, "/links/:name/test", owner.Decide, func(c echo.Context) error {
+			name := c.Param("name")
+			for _, b := range p.bridges {
+				if slices.ContainsFunc(b.Links(), func(l bridge.LinkStatus) bool { return l.Name == name }) {
+					if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
+						return err
+					}
+					return httpapi.JSON(c, http.StatusOK, testLink(c.Request().Context(), b, name))
 				}
-				return httpapi.JSON(c, http.StatusOK, testLink(c.Request().Context(), b, name))
 			}
-		}
-		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; agentmesh links list names them"}
-	})
+			return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; agentmesh links list names them"}
+		}),
+	}
 }
 
 // links says how all links stand.

@@ -47,8 +47,8 @@ type calendarFree struct {
 	Free     []time.Time `json:"free"`
 }
 
-// mountCalendar adds the calendar's part of the owner API; s is nil where there is no calendar.
-func (p *process) mountCalendar(g *echo.Group, s *calendar.Scheduler) {
+// calendarOperations returns the calendar's part of the owner API; s is nil if there is no calendar.
+func (p *process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 	look := func(c echo.Context) (calendar.View, error) {
 		if s == nil {
 			return calendar.View{}, ownerFault(http.StatusNotFound, "no calendar is configured; set calendar.files or calendar.url")
@@ -59,38 +59,40 @@ func (p *process) mountCalendar(g *echo.Group, s *calendar.Scheduler) {
 		}
 		return view, nil
 	}
-	g.GET("/calendar", func(c echo.Context) error {
-		view, err := look(c)
-		if err != nil {
-			return err
-		}
-		agreed, err := s.Book.Events(c.Request().Context(), time.Now())
-		if err != nil {
-			return err
-		}
-		out := calendarView{Zone: s.Planner.Zone().String(), Busy: []calendarBusy{}, Agreed: agreed, Problems: view.Problems}
-		for _, b := range view.Busy() {
-			if now := time.Now(); b.End.After(now) && b.Start.Before(now.Add(calendarSpan)) {
-				out.Busy = append(out.Busy, calendarBusy{b.Start.In(s.Planner.Zone()), b.End.In(s.Planner.Zone())})
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/calendar", owner.Read, func(c echo.Context) error {
+			view, err := look(c)
+			if err != nil {
+				return err
 			}
-		}
-		return httpapi.JSON(c, http.StatusOK, out)
-	})
-	g.GET("/calendar/free", func(c echo.Context) error {
-		near, length, err := freeParams(c)
-		if err != nil {
-			return err
-		}
-		view, err := look(c)
-		if err != nil {
-			return err
-		}
-		out := calendarFree{Duration: length.String(), Free: []time.Time{}}
-		for _, t := range view.Near(near, length, 3) {
-			out.Free = append(out.Free, t.In(s.Planner.Zone()))
-		}
-		return httpapi.JSON(c, http.StatusOK, out)
-	})
+			agreed, err := s.Book.Events(c.Request().Context(), time.Now())
+			if err != nil {
+				return err
+			}
+			out := calendarView{Zone: s.Planner.Zone().String(), Busy: []calendarBusy{}, Agreed: agreed, Problems: view.Problems}
+			for _, b := range view.Busy() {
+				if now := time.Now(); b.End.After(now) && b.Start.Before(now.Add(calendarSpan)) {
+					out.Busy = append(out.Busy, calendarBusy{b.Start.In(s.Planner.Zone()), b.End.In(s.Planner.Zone())})
+				}
+			}
+			return httpapi.JSON(c, http.StatusOK, out)
+		}),
+		owner.Raw(http.MethodGet, "/calendar/free", owner.Read, func(c echo.Context) error {
+			near, length, err := freeParams(c)
+			if err != nil {
+				return err
+			}
+			view, err := look(c)
+			if err != nil {
+				return err
+			}
+			out := calendarFree{Duration: length.String(), Free: []time.Time{}}
+			for _, t := range view.Near(near, length, 3) {
+				out.Free = append(out.Free, t.In(s.Planner.Zone()))
+			}
+			return httpapi.JSON(c, http.StatusOK, out)
+		}),
+	}
 }
 
 // freeParams reads around= (RFC 3339, default now) and duration= (default 30m).

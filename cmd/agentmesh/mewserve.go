@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -74,12 +75,12 @@ func (m *mewService) Mount(e *echo.Echo) {
 	}
 }
 
-// MountOwner adds the owner API of both sides.
-func (m *mewService) MountOwner(g *echo.Group) {
-	m.Bridge.MountOwner(g)
-	if m.gateway != nil {
-		m.gateway.MountOwner(g)
+// Operations returns the owner API of both sides.
+func (m *mewService) Operations() []owner.Operation {
+	if m.gateway == nil {
+		return m.Bridge.Operations()
 	}
+	return append(m.Bridge.Operations(), m.gateway.Operations()...)
 }
 
 // MountPage adds the spaces of both sides to the owner's page.

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/subprocess"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -188,10 +189,9 @@ func (h home) moltspeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
 	return key, box, nil
 }
 
-// MountOwner adds the sending to what the bridge offers the owner.
-func (s *moltspeakService) MountOwner(g *echo.Group) {
-	s.Bridge.MountOwner(g)
-	g.POST("/moltspeak/send", s.send)
+// Operations adds the sending to what the bridge offers the owner.
+func (s *moltspeakService) Operations() []owner.Operation {
+	return append(s.Bridge.Operations(), owner.Raw(http.MethodPost, "/moltspeak/send", owner.Send, s.send))
 }
 
 // send starts a conversation with an agent behind a link.

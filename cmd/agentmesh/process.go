@@ -144,7 +144,7 @@ func (p *process) assemble(ctx context.Context, base string) error {
 		Dir: p.home.dir, RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, Logger: p.log,
 		Metrics: p.metrics,
 	})
-	p.mountProcess(p.owner.Group())
+	owner.Mount(p.owner.Group(), p.operations()...)
 	p.audit = acl.NewAudit(p.store.Records(), acl.AuditConfig{
 		MaxEntries: uint64(p.cfg.Audit.MaxEntries), Keep: p.cfg.Audit.Keep, Logger: p.log,
 	})
@@ -171,7 +171,7 @@ func (p *process) assemble(ctx context.Context, base string) error {
 	if p.node == nil { // else the node did
 		p.store.OnCommit(p.notices.Committed)
 		owner.Mount(p.owner.Group(), owner.AuditOperations(p.audit)...)
-		p.mountStatus(p.owner.Group())
+		owner.Mount(p.owner.Group(), p.statusOperations()...)
 	}
 	return p.addBridges()
 }
@@ -194,7 +194,7 @@ func (p *process) addDirectory(base string) {
 	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror, p.metrics, p.notices
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
-	p.registry.MountOwner(p.owner.Group())
+	owner.Mount(p.owner.Group(), p.registry.Operations()...)
 	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.db.Indexed(ctx) })
 	p.edge.Health("directory", p.registry.Health)
 	if !p.mirror {
@@ -258,7 +258,7 @@ func (p *process) addNode(ctx context.Context, base string) error {
 			}
 		})
 	}
-	p.mountCalendar(p.owner.Group(), scheduler)
+	owner.Mount(p.owner.Group(), p.calendarOperations(scheduler)...)
 	p.edge.WellKnown(func() wire.WellKnown {
 		doc := p.node.WellKnown()
 		if p.registry != nil {
@@ -343,13 +343,13 @@ func (p *process) firstKey(id wire.AgentID) (*signing.PrivateKey, error) {
 	return signing.ReadKeyFile(p.home.retired(id.KeyDigits()), p.passphrase)
 }
 
-// mountProcess adds the part of the owner API that is about the process, not about a service.
-func (p *process) mountProcess(g *echo.Group) {
-	p.mountBackup(g)
-	g.GET("/certificate", p.ownerCertificate)
-	g.GET("/version", func(c echo.Context) error { return httpapi.JSON(c, http.StatusOK, thisBuild()) })
-	g.GET("/cards/:id", p.ownerCard)
-	p.mountProbes(g)
+// operations returns the part of the owner API that is about the process, not about a service.
+func (p *process) operations() []owner.Operation {
+	return slices.Concat(p.backupOperations(), p.probeOperations(), []owner.Operation{
+		owner.Raw(http.MethodGet, "/certificate", owner.Read, p.ownerCertificate),
+		owner.Raw(http.MethodGet, "/version", owner.Read, func(c echo.Context) error { return httpapi.JSON(c, http.StatusOK, thisBuild()) }),
+		owner.Raw(http.MethodGet, "/cards/:id", owner.Read, p.ownerCard),
+	})
 }
 
 // ownerCard looks up the card of another agent.

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // processStatus returns the part of the status that is about the process, whatever its roles are.
@@ -21,26 +22,28 @@ func (p *process) processStatus(ctx context.Context) httpapi.ProcessStatus {
 	return s
 }
 
-// mountStatus serves the status of a process without a node. A node serves its own, with that of the process in it.
-func (p *process) mountStatus(g *echo.Group) {
+// statusOperations returns the status of a process without a node. A node serves its own, with that of the process in it.
+func (p *process) statusOperations() []owner.Operation {
 	started := time.Now()
-	g.GET("/status", func(c echo.Context) error {
-		ctx := c.Request().Context()
-		told, err := p.notices.Status(ctx, time.Now())
-		if err != nil {
-			return err
-		}
-		store := "ok"
-		if err := p.store.Ping(ctx); err != nil {
-			store = err.Error()
-		}
-		return httpapi.JSON(c, http.StatusOK, struct {
-			httpapi.ProcessStatus
-			Started time.Time     `json:"started"`
-			Store   string        `json:"store"`
-			Notify  notify.Status `json:"notify"`
-		}{p.processStatus(ctx), started, store, told})
-	})
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/status", owner.Read, func(c echo.Context) error {
+			ctx := c.Request().Context()
+			told, err := p.notices.Status(ctx, time.Now())
+			if err != nil {
+				return err
+			}
+			store := "ok"
+			if err := p.store.Ping(ctx); err != nil {
+				store = err.Error()
+			}
+			return httpapi.JSON(c, http.StatusOK, struct {
+				httpapi.ProcessStatus
+				Started time.Time     `json:"started"`
+				Store   string        `json:"store"`
+				Notify  notify.Status `json:"notify"`
+			}{p.processStatus(ctx), started, store, told})
+		}),
+	}
 }
 
 // clientProbe is the secret of a request whose client the owner wants to know.
@@ -48,16 +51,18 @@ type clientProbe struct {
 	Probe string `json:"probe"`
 }
 
-// mountProbes lets the owner find out which client the process sees of a request that comes through the public URL.
-func (p *process) mountProbes(g *echo.Group) {
-	g.POST("/clients/probes", func(c echo.Context) error {
-		return httpapi.JSON(c, http.StatusOK, clientProbe{p.edge.ExpectProbe()})
-	})
-	g.GET("/clients/probes/:probe", func(c echo.Context) error {
-		addr, seen := p.edge.Probed(c.Param("probe"))
-		if addr == rate.Unknown {
-			return httpapi.JSON(c, http.StatusOK, seenClient{Seen: seen, Unknown: true})
-		}
-		return httpapi.JSON(c, http.StatusOK, seenClient{Seen: seen, Client: addr})
-	})
+// probeOperations lets the owner find out which client the process sees of a request that comes through the public URL.
+func (p *process) probeOperations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodPost, "/clients/probes", owner.Decide, func(c echo.Context) error {
+			return httpapi.JSON(c, http.StatusOK, clientProbe{p.edge.ExpectProbe()})
+		}),
+		owner.Raw(http.MethodGet, "/clients/probes/:probe", owner.Read, func(c echo.Context) error {
+			addr, seen := p.edge.Probed(c.Param("probe"))
+			if addr == rate.Unknown {
+				return httpapi.JSON(c, http.StatusOK, seenClient{Seen: seen, Unknown: true})
+			}
+			return httpapi.JSON(c, http.StatusOK, seenClient{Seen: seen, Client: addr})
+		}),
+	}
 }

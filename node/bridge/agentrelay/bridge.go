@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -69,12 +70,12 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	}
 }
 
-// MountOwner adds the owner's part.
-func (b *Bridge) MountOwner(g *echo.Group) {
-	if b.cfg.Relay != nil {
-		b.cfg.Relay.MountOwner(g)
+// Operations returns the owner's part.
+func (b *Bridge) Operations() []owner.Operation {
+	if b.cfg.Relay == nil {
+		return b.linkOperations()
 	}
-	b.mountLinks(g)
+	return append(b.cfg.Relay.Operations(), b.linkOperations()...)
 }
 
 // Run works until ctx ends, and returns when everything has stopped.

@@ -14,14 +14,15 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
 const commandPatience = 10 * time.Second
 
-// mountLinks adds what the owner may read of links and say over them, below /owner/agentrelay/links.
-func (b *Bridge) mountLinks(g *echo.Group) {
+// linkOperations returns what the owner may read of links and say over them.
+func (b *Bridge) linkOperations() []owner.Operation {
 	on := func(f func(echo.Context, *link) error) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			l, err := b.link(c.Param("link"))
@@ -31,11 +32,13 @@ func (b *Bridge) mountLinks(g *echo.Group) {
 			return f(c, l)
 		}
 	}
-	g.GET("/agentrelay/links/:link/feed", on(getFeed))
-	g.GET("/agentrelay/links/:link/peers", on(getPeers))
-	g.PUT("/agentrelay/links/:link/peers/:peer", on(putPeer))
-	g.POST("/agentrelay/links/:link/broadcast", on(postBroadcast))
-	g.POST("/agentrelay/links/:link/command", on(postCommand))
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/agentrelay/links/:link/feed", owner.Read, on(getFeed)),
+		owner.Raw(http.MethodGet, "/agentrelay/links/:link/peers", owner.Read, on(getPeers)),
+		owner.Raw(http.MethodPut, "/agentrelay/links/:link/peers/:peer", owner.Decide, on(putPeer)),
+		owner.Raw(http.MethodPost, "/agentrelay/links/:link/broadcast", owner.Send, on(postBroadcast)),
+		owner.Raw(http.MethodPost, "/agentrelay/links/:link/command", owner.Decide, on(postCommand)),
+	}
 }
 
 func getFeed(c echo.Context, l *link) error {
@@ -47,7 +50,7 @@ func getFeed(c echo.Context, l *link) error {
 		}
 		limit = n
 	}
-	return httpapi.JSON(c, http.StatusOK, page[FeedItem]{l.feed.latest(limit)})
+	return httpapi.JSON(c, http.StatusOK, owner.List[FeedItem]{Items: l.feed.latest(limit)})
 }
 
 // PeerView is an agent behind a link, as the owner sees it.
@@ -70,7 +73,7 @@ func getPeers(c echo.Context, l *link) error {
 			known[id] = Peer{Peer: id}
 		}
 	}
-	out := page[PeerView]{Items: make([]PeerView, 0, len(known))}
+	out := owner.List[PeerView]{Items: make([]PeerView, 0, len(known))}
 	for id, p := range known {
 		v := PeerView{Peer: p, Address: l.address(id).String(), Pseudonym: l.address(id).Pseudonym(), Seen: l.peers[id]}
 		v.Skills = l.hints.of(id).Skills

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -25,13 +26,15 @@ const (
 	maxInvites = 1000
 )
 
-// MountOwner adds the owner's part of the relay, below /owner/agentrelay.
-func (r *Relay) MountOwner(g *echo.Group) {
-	g.GET("/agentrelay/agents", r.ownerAgents)
-	g.POST("/agentrelay/agents", r.ownerRegister)
-	g.POST("/agentrelay/agents/:id/token", r.ownerToken)
-	g.DELETE("/agentrelay/agents/:id", r.ownerRemove)
-	g.POST("/agentrelay/invites", r.ownerInvite)
+// Operations returns the owner's part of the relay.
+func (r *Relay) Operations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/agentrelay/agents", owner.Read, r.ownerAgents),
+		owner.Raw(http.MethodPost, "/agentrelay/agents", owner.Decide, r.ownerRegister),
+		owner.Raw(http.MethodPost, "/agentrelay/agents/:id/token", owner.Decide, r.ownerToken),
+		owner.Raw(http.MethodDelete, "/agentrelay/agents/:id", owner.Decide, r.ownerRemove),
+		owner.Raw(http.MethodPost, "/agentrelay/invites", owner.Decide, r.ownerInvite),
+	}
 }
 
 // AgentView is a registered agent as the owner sees it.
@@ -43,12 +46,8 @@ type AgentView struct {
 	Trusted   bool      `json:"trusted,omitempty"`
 }
 
-type page[T any] struct {
-	Items []T `json:"items"`
-}
-
 func (r *Relay) ownerAgents(c echo.Context) error {
-	out := page[AgentView]{Items: []AgentView{}}
+	out := owner.List[AgentView]{Items: []AgentView{}}
 	for _, a := range r.agents.list() {
 		r.mu.Lock()
 		on := r.sessions[a.ID] != nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -163,7 +164,7 @@ func TestOwnerAgents(t *testing.T) {
 		t.Fatalf("make a token: %d", status)
 	}
 	a := s.connectAs("alice", made.Token)
-	var list page[AgentView]
+	var list owner.List[AgentView]
 	s.callOwner("GET", "/owner/agentrelay/agents", "", &list)
 	if len(list.Items) != 1 || list.Items[0].ID != "alice" || !list.Items[0].Connected || !list.Items[0].Trusted {
 		t.Errorf("agents: %+v", list.Items)

@@ -20,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -74,13 +75,13 @@ func newSiteOn(t testing.TB, st store.Store, cfg RelayConfig) *site {
 	}
 	edge := httpapi.New(httpapi.Config{Local: true, Logger: cfg.Logger, MaxConns: -1, MaxConnsPerAddr: -1})
 	relay.Mount(edge.Echo())
-	owner := httpapi.NewOwner(httpapi.OwnerConfig{Dir: t.TempDir()})
-	relay.MountOwner(owner.Group())
+	private := httpapi.NewOwner(httpapi.OwnerConfig{Dir: t.TempDir()})
+	owner.Mount(private.Group(), relay.Operations()...)
 	srv := httptest.NewServer(apitest.Check(t, edge.Handler()))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- relay.Run(ctx) }()
-	s := &site{Relay: relay, t: t, store: st, url: srv.URL, owner: owner.Echo()}
+	s := &site{Relay: relay, t: t, store: st, url: srv.URL, owner: private.Echo()}
 	stopped := false
 	s.stop = func() {
 		if stopped {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/errgroup"
@@ -13,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -117,11 +119,12 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	}
 }
 
-// MountOwner adds the owner's part.
-func (b *Bridge) MountOwner(g *echo.Group) {
-	b.door.MountOwner(g)
-	b.mountLinks(g)
-	b.mountFetch(g)
+// Operations returns the owner's part.
+func (b *Bridge) Operations() []owner.Operation {
+	return append(b.door.operations(),
+		owner.Raw(http.MethodPost, "/mess/send/:ref/:link", owner.Send, b.sendThrough),
+		owner.Raw(http.MethodPost, "/mess/send/:link", owner.Send, b.requestThrough),
+		owner.Raw(http.MethodPost, "/mess/fetch/:ref", owner.Decide, b.ownerFetch))
 }
 
 // Run works until ctx ends: deadlines, notices, the mirror and the links.

@@ -226,29 +226,27 @@ type Fetched struct {
 	Size int    `json:"size"`
 }
 
-// mountFetch lets the owner ask for what a thread refers to.
-func (b *Bridge) mountFetch(g *echo.Group) {
-	g.POST("/mess/fetch/:ref", func(c echo.Context) error {
-		body, err := httpapi.Body(c, 64<<10)
-		if err != nil {
-			return err
-		}
-		var call FetchCall
-		if err := json.Unmarshal(body, &call); err != nil || call.URI == "" {
-			return wire.ErrSchema.At("uri must be an address that the thread names")
-		}
-		if err := httpapi.KeepOpen(c, 2*fetchTimeout); err != nil {
-			return err
-		}
-		ctx := c.Request().Context()
-		ref := c.Param("ref")
-		if found, ok := b.x.Resolve(ctx, Owner("cli"), ref); ok {
-			ref = found
-		}
-		a, err := b.Fetch(ctx, ref, call.URI)
-		if err != nil {
-			return err
-		}
-		return httpapi.JSON(c, http.StatusOK, Fetched{File: a.Name, Mime: a.Mime, Size: len(a.Data)})
-	})
+// ownerFetch fetches what a thread refers to.
+func (b *Bridge) ownerFetch(c echo.Context) error {
+	body, err := httpapi.Body(c, 64<<10)
+	if err != nil {
+		return err
+	}
+	var call FetchCall
+	if err := json.Unmarshal(body, &call); err != nil || call.URI == "" {
+		return wire.ErrSchema.At("uri must be an address that the thread names")
+	}
+	if err := httpapi.KeepOpen(c, 2*fetchTimeout); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	ref := c.Param("ref")
+	if found, ok := b.x.Resolve(ctx, Owner("cli"), ref); ok {
+		ref = found
+	}
+	a, err := b.Fetch(ctx, ref, call.URI)
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, Fetched{File: a.Name, Mime: a.Mime, Size: len(a.Data)})
 }

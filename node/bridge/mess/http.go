@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -43,17 +44,18 @@ func (d *door) Mount(e *echo.Echo) {
 	e.Any(restPath+"/*", d.public)
 }
 
-// MountOwner adds the same routes for the owner, who needs no key and may see and do everything.
-func (d *door) MountOwner(g *echo.Group) {
-	g.POST("/mess/import", d.importDirectory)
-	g.Any("/mess/exchange/*", func(c echo.Context) error {
-		path, err := segmentsOf(c.Request().URL.EscapedPath(), "/owner/mess/exchange/")
-		if err != nil {
-			return err
-		}
-		r := &call{door: d, c: c, who: Owner("cli"), path: path}
-		return r.dispatch() // in the error shape of the owner API
-	})
+// operations returns the same routes for the owner, who needs no key and may see and do everything.
+func (d *door) operations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importDirectory),
+		owner.Raw("", "/mess/exchange/*", owner.Decide, func(c echo.Context) error {
+			path, err := segmentsOf(c.Request().URL.EscapedPath(), "/owner/mess/exchange/")
+			if err != nil {
+				return err
+			}
+			return (&call{door: d, c: c, who: Owner("cli"), path: path}).dispatch() // in the error shape of the owner API
+		}),
+	}
 }
 
 // call is one request on its way.

@@ -49,27 +49,24 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	return fmt.Errorf("there is no link %s", name)
 }
 
-// mountLinks lets the owner hand a thread to a link, or make one for it.
-func (b *Bridge) mountLinks(g *echo.Group) {
-	g.POST("/mess/send/:ref/:link", func(c echo.Context) error {
-		l, err := b.linkNamed(c.Param("link"))
-		if err != nil {
-			return err
-		}
-		ctx := c.Request().Context()
-		if _, err := b.x.Thread(ctx, Owner("cli"), c.Param("ref")); err != nil {
-			return err
-		}
-		t, sent, err := l.send(ctx, c.Param("ref"))
-		switch {
-		case err != nil:
-			return err
-		case !sent:
-			return thread.Conflict("the thread is %s and cannot be sent now", t.Status)
-		}
-		return httpapi.JSON(c, http.StatusOK, sentTo{Ref: t.Ref, To: l.address().String()})
-	})
-	g.POST("/mess/send/:link", b.requestThrough)
+// sendThrough hands a thread to the exchange behind a link.
+func (b *Bridge) sendThrough(c echo.Context) error {
+	l, err := b.linkNamed(c.Param("link"))
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	if _, err := b.x.Thread(ctx, Owner("cli"), c.Param("ref")); err != nil {
+		return err
+	}
+	t, sent, err := l.send(ctx, c.Param("ref"))
+	switch {
+	case err != nil:
+		return err
+	case !sent:
+		return thread.Conflict("the thread is %s and cannot be sent now", t.Status)
+	}
+	return httpapi.JSON(c, http.StatusOK, sentTo{Ref: t.Ref, To: l.address().String()})
 }
 
 type sentTo struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -18,7 +19,7 @@ import (
 func (a *abroad) owner(path, body string, header ...string) (int, wire.Value) {
 	a.t.Helper()
 	e := echo.New()
-	a.home.bridge.MountOwner(e.Group("/owner"))
+	owner.Mount(e.Group("/owner"), a.home.bridge.Operations()...)
 	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.home.bridge.door.answer(c, err) }
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(a.t.Context(), http.MethodPost, "/owner/mess/"+path, strings.NewReader(body))

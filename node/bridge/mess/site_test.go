@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -30,7 +31,7 @@ func newSite(t testing.TB, change func(*ExchangeConfig)) *site {
 	e := echo.New()
 	d := &door{x: l.Exchange}
 	d.Mount(e)
-	d.MountOwner(e.Group("/owner"))
+	owner.Mount(e.Group("/owner"), d.operations()...)
 	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = d.answer(c, err) }
 	s := &site{lab: l, t: t, door: d, srv: httptest.NewServer(e)}
 	t.Cleanup(s.srv.Close)

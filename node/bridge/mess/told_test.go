@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // told waits for an event about the approval queue, as the page that is open gets it.
@@ -79,7 +80,7 @@ func TestOwnerIsToldOfRegistrations(t *testing.T) {
 	defer stop()
 	e := echo.New()
 	home.bridge.door.Mount(e)
-	home.bridge.door.MountOwner(e.Group("/owner"))
+	owner.Mount(e.Group("/owner"), home.bridge.door.operations()...)
 	call := func(path, body string) *httptest.ResponseRecorder {
 		t.Helper()
 		r := httptest.NewRequestWithContext(t.Context(), "POST", path, strings.NewReader(body))

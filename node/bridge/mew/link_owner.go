@@ -8,28 +8,26 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// MountOwner adds what the owner calls about the spaces that the node takes part in, below /owner/mew/links.
-func (b *Bridge) MountOwner(o *echo.Group) {
-	o = o.Group("/mew/links")
-	o.GET("", b.ownerLinks)
-	mountPlaces(o, func(c echo.Context) (*place, error) {
+// Operations returns what the owner calls about the spaces that the node takes part in.
+func (b *Bridge) Operations() []owner.Operation {
+	const below = "/mew/links"
+	places := placeOperations(below, func(c echo.Context) (*place, error) {
 		l, err := b.linkIn(c)
 		if err != nil {
 			return nil, err
 		}
 		return linkPlace(l), nil
 	})
-	o.POST("/:name/connect", b.ownerConnect)
-	o.POST("/:name/conversations", b.ownerBring)
-	o.GET("/:name/conversations", b.ownerBrought)
-}
-
-// linkList is an answer with several items.
-type linkList struct {
-	Items []LinkSummary `json:"items"`
+	return append(places,
+		owner.Raw(http.MethodGet, below, owner.Read, b.ownerLinks),
+		owner.Raw(http.MethodPost, below+"/:name/connect", owner.Decide, b.ownerConnect),
+		owner.Raw(http.MethodPost, below+"/:name/conversations", owner.Decide, b.ownerBring),
+		owner.Raw(http.MethodGet, below+"/:name/conversations", owner.Read, b.ownerBrought),
+	)
 }
 
 // LinkSummary is a space that the node takes part in.
@@ -62,7 +60,7 @@ func (b *Bridge) summaries() []LinkSummary {
 }
 
 func (b *Bridge) ownerLinks(c echo.Context) error {
-	return httpapi.JSON(c, http.StatusOK, linkList{Items: b.summaries()})
+	return httpapi.JSON(c, http.StatusOK, owner.List[LinkSummary]{Items: b.summaries()})
 }
 
 // linkIn finds the link that the path names.
@@ -104,11 +102,6 @@ func (b *Bridge) ownerBring(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, in)
 }
 
-// broughtList is what a space sees of the mesh.
-type broughtList struct {
-	Items []brought `json:"items"`
-}
-
 func (b *Bridge) ownerBrought(c echo.Context) error {
 	l, err := b.linkIn(c)
 	if err != nil {
@@ -118,5 +111,5 @@ func (b *Bridge) ownerBrought(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, broughtList{Items: append([]brought{}, slices.Clone(all)...)})
+	return httpapi.JSON(c, http.StatusOK, owner.List[brought]{Items: append([]brought{}, slices.Clone(all)...)})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -23,16 +24,10 @@ func (g *Gateway) Mount(e *echo.Echo) {
 	e.Any("/participants/*", serve)
 }
 
-// MountOwner adds what the owner calls, below /owner/mew.
-func (g *Gateway) MountOwner(o *echo.Group) {
-	o = o.Group("/mew")
-	o.GET("/spaces", g.ownerSpaces)
-	mountPlaces(o.Group("/spaces"), g.place)
-}
-
-// spaceList is an answer with several items, as everywhere in the owner API.
-type spaceList struct {
-	Items []SpaceSummary `json:"items"`
+// Operations returns what the owner calls about the spaces that are served here.
+func (g *Gateway) Operations() []owner.Operation {
+	list := owner.Raw(http.MethodGet, "/mew/spaces", owner.Read, g.ownerSpaces)
+	return append(placeOperations("/mew/spaces", g.place), list)
 }
 
 // SpaceSummary is a space in a list.
@@ -46,7 +41,7 @@ type SpaceSummary struct {
 }
 
 func (g *Gateway) ownerSpaces(c echo.Context) error {
-	out := spaceList{Items: []SpaceSummary{}}
+	out := owner.List[SpaceSummary]{Items: []SpaceSummary{}}
 	for _, s := range g.order {
 		st := s.Status()
 		sum := SpaceSummary{ID: st.ID, Name: st.Name, Participants: len(st.Participants), Streams: len(st.Streams), Proposals: len(st.Proposals)}

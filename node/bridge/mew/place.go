@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -72,8 +73,8 @@ func accepted(id string, answer wire.Value, err error) (int, []byte, error) {
 	return http.StatusOK, answer.With("id", wire.Text(id)).JSON(), nil
 }
 
-// mountPlaces adds what the owner calls about a space: GET below its name, events, messages, proposals.
-func mountPlaces(o *echo.Group, find func(c echo.Context) (*place, error)) {
+// placeOperations returns what the owner calls about the spaces below a path, which find finds by their name.
+func placeOperations(below string, find func(c echo.Context) (*place, error)) []owner.Operation {
 	with := func(serve func(c echo.Context, p *place) error) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			p, err := find(c)
@@ -83,10 +84,12 @@ func mountPlaces(o *echo.Group, find func(c echo.Context) (*place, error)) {
 			return serve(c, p)
 		}
 	}
-	o.GET("/:name", with(func(c echo.Context, p *place) error { return httpapi.JSON(c, http.StatusOK, p.status()) }))
-	o.GET("/:name/events", with(ownerEvents))
-	o.POST("/:name/messages", with(ownerSay))
-	o.POST("/:name/proposals/:proposal", with(ownerDecide))
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, below+"/:name", owner.Read, with(func(c echo.Context, p *place) error { return httpapi.JSON(c, http.StatusOK, p.status()) })),
+		owner.Raw(http.MethodGet, below+"/:name/events", owner.Read, with(ownerEvents)),
+		owner.Raw(http.MethodPost, below+"/:name/messages", owner.Send, with(ownerSay)),
+		owner.Raw(http.MethodPost, below+"/:name/proposals/:proposal", owner.Decide, with(ownerDecide)),
+	}
 }
 
 func ownerSay(c echo.Context, p *place) error {

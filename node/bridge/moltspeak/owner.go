@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -47,43 +48,40 @@ type Status struct {
 	Registries []RegistryState `json:"registries,omitempty"` // that links name
 }
 
-type page[T any] struct {
-	Items []T `json:"items"`
-}
-
-// MountOwner adds what the owner may ask and change, below /moltspeak.
-func (b *Bridge) MountOwner(g *echo.Group) {
-	m := g.Group("/moltspeak")
-	m.GET("", func(c echo.Context) error {
-		return httpapi.JSON(c, http.StatusOK, Status{
-			Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.listings(),
-		})
-	})
-	m.GET("/search", b.ownerSearch)
-	m.GET("/consents", func(c echo.Context) error {
-		list, err := b.grants(c.Request().Context(), "", time.Now())
-		if err != nil {
-			return err
-		}
-		return httpapi.JSON(c, http.StatusOK, page[Grant]{list})
-	})
-	m.DELETE("/consents/:id", func(c echo.Context) error {
-		return done(c, b.Revoke(c.Request().Context(), c.Param("id"), time.Now()))
-	})
-	m.GET("/peers", func(c echo.Context) error {
-		list, err := b.peers(c.Request().Context())
-		if err != nil {
-			return err
-		}
-		return httpapi.JSON(c, http.StatusOK, page[PeerView]{list})
-	})
-	m.DELETE("/peers/:name", func(c echo.Context) error { return done(c, b.Unpin(c.Request().Context(), c.Param("name"))) })
-	m.PUT("/peers/:name/granted/:capability", func(c echo.Context) error {
-		return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), true))
-	})
-	m.DELETE("/peers/:name/granted/:capability", func(c echo.Context) error {
-		return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), false))
-	})
+// Operations returns what the owner may ask and change.
+func (b *Bridge) Operations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/moltspeak", owner.Read, func(c echo.Context) error {
+			return httpapi.JSON(c, http.StatusOK, Status{
+				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.listings(),
+			})
+		}),
+		owner.Raw(http.MethodGet, "/moltspeak/search", owner.Read, b.ownerSearch),
+		owner.Raw(http.MethodGet, "/moltspeak/consents", owner.Read, func(c echo.Context) error {
+			list, err := b.grants(c.Request().Context(), "", time.Now())
+			if err != nil {
+				return err
+			}
+			return httpapi.JSON(c, http.StatusOK, owner.List[Grant]{Items: list})
+		}),
+		owner.Raw(http.MethodDelete, "/moltspeak/consents/:id", owner.Decide, func(c echo.Context) error {
+			return done(c, b.Revoke(c.Request().Context(), c.Param("id"), time.Now()))
+		}),
+		owner.Raw(http.MethodGet, "/moltspeak/peers", owner.Read, func(c echo.Context) error {
+			list, err := b.peers(c.Request().Context())
+			if err != nil {
+				return err
+			}
+			return httpapi.JSON(c, http.StatusOK, owner.List[PeerView]{Items: list})
+		}),
+		owner.Raw(http.MethodDelete, "/moltspeak/peers/:name", owner.Decide, func(c echo.Context) error { return done(c, b.Unpin(c.Request().Context(), c.Param("name"))) }),
+		owner.Raw(http.MethodPut, "/moltspeak/peers/:name/granted/:capability", owner.Decide, func(c echo.Context) error {
+			return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), true))
+		}),
+		owner.Raw(http.MethodDelete, "/moltspeak/peers/:name/granted/:capability", owner.Decide, func(c echo.Context) error {
+			return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), false))
+		}),
+	}
 }
 
 // listings says how we stand in the registries that links name.
@@ -109,7 +107,7 @@ func (b *Bridge) ownerSearch(c echo.Context) error {
 	if err != nil {
 		return &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the registry cannot be searched now"}
 	}
-	return httpapi.JSON(c, http.StatusOK, page[Entry]{found})
+	return httpapi.JSON(c, http.StatusOK, owner.List[Entry]{Items: found})
 }
 
 func done(c echo.Context, err error) error {
