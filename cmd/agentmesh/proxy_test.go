@@ -35,6 +35,7 @@ type front struct {
 	serve   *tlsServe
 	flags   []string
 	address string
+	header  string // in which a test says which client calls
 	client  *http.Client
 	cert    string
 }
@@ -44,7 +45,7 @@ type front struct {
 func startFront(t *testing.T, forward func(*httputil.ProxyRequest), more ...string) *front {
 	t.Helper()
 	dir := t.TempDir()
-	f := &front{t: t, cert: filepath.Join(dir, "cert.pem")}
+	f := &front{t: t, cert: filepath.Join(dir, "cert.pem"), header: headerTestClient}
 	keyFile := filepath.Join(dir, "key.pem")
 	writeCertificate(t, f.cert, keyFile, 90*24*time.Hour, "127.0.0.1")
 	pair, err := tls.LoadX509KeyPair(f.cert, keyFile)
@@ -104,13 +105,18 @@ func tunnel(l net.Listener, to string) {
 
 // post sends a body from a client's address, with headers in pairs.
 func (f *front) post(from, path string, body []byte, headers ...string) (int, string) {
-	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.address+path, bytes.NewReader(body))
+	return f.call(http.MethodPost, from, path, body, headers...)
+}
+
+// call makes a request from a client's address, with headers in pairs.
+func (f *front) call(method, from, path string, body []byte, headers ...string) (int, string) {
+	req, err := http.NewRequestWithContext(f.t.Context(), method, f.address+path, bytes.NewReader(body))
 	if err != nil {
 		f.t.Error(err)
 		return 0, ""
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set(headerTestClient, from)
+	req.Header.Set(f.header, from)
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
@@ -130,8 +136,14 @@ func (f *front) post(from, path string, body []byte, headers ...string) (int, st
 // register lists the agent of a name from an address.
 func (f *front) register(from, name string) wire.Card {
 	f.t.Helper()
+	return f.registerWith(from, name, "credential-of-"+name)
+}
+
+// registerWith lists the agent of a name with a credential that others may have too.
+func (f *front) registerWith(from, name, credential string) wire.Card {
+	f.t.Helper()
 	card := meshtest.Card(f.t, name, "https://"+name+".example.org/agentmesh")
-	if status, body := f.post(from, "/v1/agents", card.Tree.JSON(), "Authorization", "Bearer credential-of-"+name); status != http.StatusCreated {
+	if status, body := f.post(from, "/v1/agents", card.Tree.JSON(), "Authorization", "Bearer "+credential); status != http.StatusCreated {
 		f.t.Fatalf("register %s from %s: %d %s", name, from, status, body)
 	}
 	return card
