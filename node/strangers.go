@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -12,12 +13,12 @@ import (
 )
 
 const (
-	rejectBatch = 20 // questions that are in memory at once
+	rejectBatch = 20 // questions that are decided at once
 )
 
 // RejectStrangers rejects each sender that waits now and that the owner does not know, as if the owner did so one by one:
-// each is remembered (AM-35). It goes on after an error, which leaves a question as it was, and returns how many it
-// rejected. by names the door.
+// each is remembered (AM-35). It decides several questions at once, so that they share the writes to the disk. It goes on
+// after an error, which leaves a question as it was, and returns how many it rejected. by names the door.
 func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, err error) {
 	began := time.Now()
 	for after := ""; ; {
@@ -25,15 +26,21 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 		if listErr != nil {
 			return rejected, errors.Join(err, listErr)
 		}
-		for _, ask := range asks {
+		var group sync.WaitGroup
+		results, faults := make([]bool, len(asks)), make([]error, len(asks))
+		for i, ask := range asks {
 			if ask.Created.After(began) { // with those that come in meanwhile this would never end
-				return rejected, err
+				next = ""
+				break
 			}
-			done, rejectErr := n.rejectStranger(ctx, ask, by)
+			group.Go(func() { results[i], faults[i] = n.rejectStranger(ctx, ask, by) })
+		}
+		group.Wait()
+		for i, done := range results {
 			if done {
 				rejected++
 			}
-			err = errors.Join(err, rejectErr)
+			err = errors.Join(err, faults[i])
 		}
 		if after = next; after == "" {
 			return rejected, err
