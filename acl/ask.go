@@ -2,12 +2,16 @@ package acl
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -78,6 +82,27 @@ type Ask struct {
 	Choice  Choice    `json:"choice,omitempty"`
 	Decided time.Time `json:"decided,omitzero"` // also the time of a withdrawal
 	By      string    `json:"by,omitempty"`     // who decided: "cli", "page"
+}
+
+// HashBody returns the hash of an ask that shows its body and nothing else.
+func HashBody(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// CheckBody returns ErrNotShown unless Hash is that of Body, or of its canonical form.
+func (a Ask) CheckBody() error {
+	if a.Hash == HashBody(a.Body) {
+		return nil
+	}
+	tree, err := wire.ParseObject(a.Body)
+	if err != nil {
+		return fmt.Errorf("read the question: %w: %w", err, ErrNotShown)
+	}
+	if sum := signing.Digest(tree); a.Hash != hex.EncodeToString(sum[:]) {
+		return fmt.Errorf("the question does not fit its hash: %w", ErrNotShown)
+	}
+	return nil
 }
 
 // at judges an ask that may have expired, to the second (AM-33).

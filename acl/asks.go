@@ -17,6 +17,9 @@ var (
 	ErrAskGone = errors.New("acl: the ask is no longer pending")
 	// ErrHashMismatch: what was shown to the owner is not what is asked (AM-34).
 	ErrHashMismatch = errors.New("acl: the ask is about something else than was shown")
+	// ErrNotShown: what is stored is not what the owner was shown, so nothing happened, and the ask still waits (AM-34).
+	ErrNotShown = errors.New("what is stored is not what you were shown, so nothing was released; " +
+		"stop the node, run agentmesh check, and restore a backup; or reject the question")
 	// ErrChoice: the ask does not offer this choice.
 	ErrChoice = errors.New("acl: the ask does not offer this choice")
 )

@@ -11,7 +11,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -71,10 +70,7 @@ func (v *verdict) carryOut(ctx context.Context, u *conversations.Unit) (err erro
 	if v.item.State != ItemHeld {
 		return fmt.Errorf("message %s is %s: %w", v.item.MessageID, v.item.State, store.ErrConflict)
 	}
-	if v.payload, err = wire.Parse(v.item.Payload); err != nil {
-		return fmt.Errorf("read held payload: %w", err)
-	}
-	if v.message, err = v.n.original(ctx, v.item); err != nil {
+	if v.payload, v.message, err = v.n.readItem(ctx, v.item); err != nil {
 		return err
 	}
 	if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}); err != nil {
@@ -83,31 +79,30 @@ func (v *verdict) carryOut(ctx context.Context, u *conversations.Unit) (err erro
 	if !v.d.Choice.Approves() {
 		return v.refuse(ctx)
 	}
-	if err := v.checkShown(); err != nil {
+	if err := v.item.checkShown(v.payload, v.message, v.held.Payload, cmp.Or(v.ask.OwnHash, v.ask.Hash)); err != nil {
 		return v.n.notShown(v.ask, err)
 	}
 	return v.release(ctx)
 }
 
-// checkShown compares what would be released with what the owner approved: the digest of the message, and the payload that
-// the question shows. What came sealed or over a bridge is stored in another form than it was signed in, so
-// its payload is compared with the question alone.
-func (v *verdict) checkShown() error {
-	shown, err := wire.Parse(v.held.Payload)
+// checkShown compares the item, its payload and the message that it came in with what the owner approved: the digest of
+// the message, and the payload that the question shows. A message that came sealed or over a bridge is stored in another
+// form than it was signed in, so its payload is compared with the question alone.
+func (i Item) checkShown(payload wire.Value, message wire.Message, question json.RawMessage, approved string) error {
+	shown, err := wire.Parse(question)
 	if err != nil {
 		return fmt.Errorf("read shown payload: %w", err)
 	}
-	approved := cmp.Or(v.ask.OwnHash, v.ask.Hash)
 	switch {
-	case v.item.Digest != approved:
+	case i.Digest != approved:
 		return errors.New("the inbox item is of another message")
-	case !isSamePayload(v.payload, shown):
+	case !isSamePayload(payload, shown):
 		return errors.New("the payload of the inbox item is another one")
-	case v.item.Address != "":
+	case i.Address != "":
 		return nil
-	case hexOf(signing.Digest(v.message.Tree.Without("signature"))) != approved:
+	case hexOf(signing.Digest(message.Tree.Without("signature"))) != approved:
 		return errors.New("the message in the transcript is another one")
-	case !v.item.Sealed && !isSamePayload(v.message.Payload, shown):
+	case !i.Sealed && !isSamePayload(message.Payload, shown):
 		return errors.New("the payload in the transcript is another one")
 	}
 	return nil
@@ -118,26 +113,10 @@ func isSamePayload(a, b wire.Value) bool {
 	return bytes.Equal(signing.Canonical(a, signing.JCS), signing.Canonical(b, signing.JCS))
 }
 
-// errNotShown refuses to release a message that is not the one that its question shows. The question stays.
-var errNotShown = owner.Fault(http.StatusConflict, "what is stored is not what you were shown, so nothing was released",
-	"stop the node, run agentmesh check, and restore a backup; or reject the question")
-
-// notShown logs why a question is not carried out.
+// notShown logs why a question is not carried out. The question stays.
 func (n *Node) notShown(ask acl.Ask, why error) error {
 	n.log.Error("an approved question is not what is stored", "ask", ask.ID, "kind", ask.Kind, "err", why)
-	return errNotShown
-}
-
-// checkBody compares a question whose hash covers its body with that body.
-func (n *Node) checkBody(ask acl.Ask) error {
-	body, err := wire.ParseObject(ask.Body)
-	if err == nil && hexOf(signing.Digest(body)) != ask.Hash {
-		err = errors.New("the question does not fit its hash")
-	}
-	if err != nil {
-		return n.notShown(ask, err)
-	}
-	return nil
+	return acl.ErrNotShown
 }
 
 // release lets the message go on to its handler, if it still may: the block list and the access mode are asked

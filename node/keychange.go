@@ -58,6 +58,9 @@ func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decis
 	changes := d.Changes
 	switch d.Choice {
 	case acl.Approve:
+		if body.New != ask.Hash || string(body.Agent) != ask.Subject {
+			return r.n.notShown(ask, errors.New("the question names another agent or key"))
+		}
 		repin, err := r.n.cards.RepinChanges(ctx, body.Agent, body.New, d.Now)
 		if err != nil {
 			return err

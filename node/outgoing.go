@@ -116,8 +116,8 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
 		return r.drop(ctx, ask, out, d)
 	}
-	if err := r.n.checkBody(ask); err != nil {
-		return err
+	if err := ask.CheckBody(); err != nil {
+		return r.n.notShown(ask, err)
 	}
 	if _, err := r.n.permit(ctx, out, d.Now); err != nil {
 		return err

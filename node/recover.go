@@ -142,11 +142,7 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []s
 }
 
 func (n *Node) rerun(ctx context.Context, item *Item, route Route) (*run, error) {
-	payload, err := wire.Parse(item.Payload)
-	if err != nil {
-		return nil, fmt.Errorf("read stored payload: %w", err)
-	}
-	message, err := n.original(ctx, *item)
+	payload, message, err := n.readItem(ctx, *item)
 	if err != nil {
 		return nil, err
 	}
@@ -155,10 +151,19 @@ func (n *Node) rerun(ctx context.Context, item *Item, route Route) (*run, error)
 	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, late: true}, nil
 }
 
+// readItem returns the payload of an item and the message that it came in.
+func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, message wire.Message, err error) {
+	if payload, err = wire.Parse(item.Payload); err != nil {
+		return payload, message, fmt.Errorf("read stored payload: %w", err)
+	}
+	message, err = n.original(ctx, item)
+	return payload, message, err
+}
+
 // interruptedResolver carries out what the owner decided about an interrupted hook.
 type interruptedResolver struct{ n *Node }
 
-// Resolve runs the hook again, or leaves the message in the inbox for the owner to answer.
+// Resolve runs the hook again if the message is still what the owner was shown, or leaves the message in the inbox for the owner to answer.
 func (r interruptedResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	var body interruptedRun
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
@@ -176,6 +181,13 @@ func (r interruptedResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Dec
 			return err
 		} else if standing == acl.Blocked { // since it was accepted (AM-25)
 			return wire.ErrNotAllowed
+		}
+		payload, message, err := r.n.readItem(ctx, item)
+		if err != nil {
+			return err
+		}
+		if err := item.checkShown(payload, message, body.Load, ask.Hash); err != nil {
+			return r.n.notShown(ask, err)
 		}
 		done, err := r.n.runs.reserve()
 		if err != nil {

@@ -2,15 +2,19 @@ package node_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -32,7 +36,7 @@ func edit(t *testing.T, m *meshtest.Member, ns, key, old, text string) {
 	}
 }
 
-// expectRefused approves the ask and wants nothing to happen, a clear error, and a line in the log.
+// expectRefused approves the ask and expects that nothing happens, a clear error, and a line in the log.
 func expectRefused(t *testing.T, m *meshtest.Member, ask acl.Ask, log *bytes.Buffer) {
 	t.Helper()
 	_, err := m.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
@@ -117,4 +121,76 @@ func TestDispatchOfAnotherMessage(t *testing.T) {
 	if items, _, err := chris.Inbox(t.Context(), "", "", 10); err != nil || len(items) != 0 {
 		t.Errorf("%d messages arrived, %v", len(items), err)
 	}
+}
+
+// TestInterruptedRunOfAnotherMessage changes what is stored between the question whether a hook may run again and its
+// approval: the hook does not run, the question stays, and the message can still go to the inbox.
+func TestInterruptedRunOfAnotherMessage(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, m *meshtest.Member, ask acl.Ask, item string){
+		"item": func(t *testing.T, m *meshtest.Member, _ acl.Ask, item string) {
+			edit(t, m, "inbox", item, "hello", "hullo")
+		},
+		"question": func(t *testing.T, m *meshtest.Member, ask acl.Ask, _ string) {
+			edit(t, m, "asks", ask.ID, "hello", "hullo")
+		},
+		"both": func(t *testing.T, m *meshtest.Member, ask acl.Ask, item string) {
+			edit(t, m, "asks", ask.ID, "hello", "hullo")
+			edit(t, m, "inbox", item, "hello", "hullo")
+		},
+		"digest": func(t *testing.T, m *meshtest.Member, ask acl.Ask, item string) {
+			edit(t, m, "inbox", item, ask.Hash, strings.Repeat("0", len(ask.Hash)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				mesh := meshtest.InMemory(t)
+				chris := mesh.Stranger("chris")
+				d := in("conv_one", chris.Draft("", wire.Deliver, hello))
+				killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+				var seen calls
+				again := mesh.Restart(killed, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+					seen.note(c)
+					return says(t, hello), nil
+				}, func(c *node.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }))
+				again.Start()
+				synctest.Wait()
+				change(t, again, theAsk(t, again), theItem(t, again).ID)
+				expectRefused(t, again, theAsk(t, again), &log)
+				synctest.Wait()
+				if item := theItem(t, again); item.State != node.ItemInterrupted || len(seen.all()) != 0 {
+					t.Errorf("the message is %s, calls are %q", item.State, seen.all())
+				}
+				decide(t, again, theAsk(t, again), acl.Reject)
+				if item := theItem(t, again); item.State != node.ItemNew {
+					t.Errorf("after a rejection the message is %s", item.State)
+				}
+			})
+		})
+	}
+}
+
+// TestChangeToAnotherKey: the owner pins the key that the question shows, and no other.
+func TestChangeToAnotherKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", func(c *node.Config) {
+			open(c)
+			c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		})
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+		swapped := chris.Forger("chris's new key")
+		card := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh").Tree.With("public_key", wire.Text(swapped.Key.PublicText()))
+		if _, err := mesh.Directory().Renew(t.Context(), card, client.Credential("credential-of-chris"), swapped.Key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		must(t, sarah.Post(swapped.Sign(swapped.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusUnauthorized)
+		ask := theAsk(t, sarah)
+		edit(t, sarah, "asks", ask.ID, `"new":"`+ask.Hash, `"new":"`+meshtest.Key("mallory").Public().Fingerprint())
+		expectRefused(t, sarah, theAsk(t, sarah), &log)
+		decide(t, sarah, theAsk(t, sarah), acl.Reject)
+	})
 }

@@ -84,8 +84,8 @@ func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	if !waits {
 		return ErrAnswered
 	}
-	if err := n.checkBody(ask); err != nil {
-		return err
+	if err := ask.CheckBody(); err != nil {
+		return n.notShown(ask, err)
 	}
 	if _, err := n.permit(ctx, Outgoing{To: item.Peer, Intent: body.Intent, Payload: body.Payload}, d.Now); err != nil {
 		return err

@@ -101,7 +101,7 @@ func (d *door) want(status int, method, from, path string, body []byte, headers 
 func (d *door) say(status int, from, name string) {
 	d.t.Helper()
 	key := meshtest.Key(name)
-	d.want(status, http.MethodPost, from, "/agentmesh", d.message(key.Public().AgentID(), key))
+	d.want(status, http.MethodPost, from, "/agentmesh", d.message(key.Public().AgentID(), key, "hello"))
 }
 
 // attackers registers the cards of the attacker.
@@ -260,7 +260,7 @@ func floodMessages(d *door) {
 	newcomer, office := d.cards()
 	defer d.flood(http.StatusTooManyRequests, func(i int) int {
 		key := meshtest.Key(evil[i%len(evil)])
-		status, _ := d.post(d.evil(i), "/agentmesh", d.message(key.Public().AgentID(), key))
+		status, _ := d.post(d.evil(i), "/agentmesh", d.message(key.Public().AgentID(), key, "hello"))
 		return status
 	})()
 	d.say(http.StatusAccepted, d.newcomer(), newcomer)
@@ -280,7 +280,7 @@ func floodHolds(d *door) {
 	}
 	defer d.flood(http.StatusTooManyRequests, func(i int) int {
 		key := meshtest.Key(evil[i%len(evil)])
-		status, _ := d.post(d.evil(i), "/agentmesh", d.message(key.Public().AgentID(), key))
+		status, _ := d.post(d.evil(i), "/agentmesh", d.message(key.Public().AgentID(), key, "hello"))
 		return status
 	})()
 	d.say(http.StatusAccepted, d.newcomer(), newcomer)
@@ -314,7 +314,7 @@ func floodLookups(d *door, other front) {
 	}
 	key := meshtest.Key("evil")
 	defer d.flood(http.StatusTooManyRequests, func(i int) int {
-		status, _ := d.post(d.evil(i), "/agentmesh", d.message(wire.AgentID(fmt.Sprint("am_made_up_", i)), key))
+		status, _ := d.post(d.evil(i), "/agentmesh", d.message(wire.AgentID(fmt.Sprint("am_made_up_", i)), key, "hello"))
 		return status
 	})()
 	d.say(http.StatusAccepted, d.newcomer(), newcomer)

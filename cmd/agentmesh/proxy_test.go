@@ -149,10 +149,10 @@ func (f *front) registerWith(from, name, credential string) wire.Card {
 	return card
 }
 
-// message returns a message of an agent to the process, signed by any key.
-func (f *front) message(from wire.AgentID, key *signing.PrivateKey) []byte {
+// message returns a message of an agent to the process with a text, signed by any key.
+func (f *front) message(from wire.AgentID, key *signing.PrivateKey, text string) []byte {
 	f.t.Helper()
-	payload, err := wire.ParseObject([]byte(`{"action":"deliver","message":{"body":"hello"}}`))
+	payload, err := wire.ParseObject([]byte(`{"action":"deliver","message":{"body":"` + text + `"}}`))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestForgersBehindProxies(t *testing.T) {
 			victim, honest := f.register(attackerAddr, "victim"), f.register(honestAddr, "honest")
 			var forgers sync.WaitGroup
 			for i := range 30 {
-				body := f.message(victim.ID, meshtest.Key("mallory"))
+				body := f.message(victim.ID, meshtest.Key("mallory"), "hello")
 				var headers []string
 				if i%2 == 0 {
 					headers = []string{"X-Forwarded-For", honestAddr}
@@ -233,7 +233,7 @@ func TestForgersBehindProxies(t *testing.T) {
 			}
 			forgers.Wait()
 			start := time.Now()
-			if status, answer := f.post(honestAddr, "/agentmesh", f.message(honest.ID, meshtest.Key("honest"))); status >= 300 {
+			if status, answer := f.post(honestAddr, "/agentmesh", f.message(honest.ID, meshtest.Key("honest"), "hello")); status >= 300 {
 				t.Errorf("after 30 forged messages another client is answered %d %s", status, answer)
 			}
 			if took := time.Since(start); took > 5*time.Second {
@@ -243,7 +243,7 @@ func TestForgersBehindProxies(t *testing.T) {
 			if tt.barred {
 				want = http.StatusTooManyRequests
 			}
-			if status, answer := f.post(attackerAddr, "/agentmesh", f.message(victim.ID, meshtest.Key("mallory"))); status != want {
+			if status, answer := f.post(attackerAddr, "/agentmesh", f.message(victim.ID, meshtest.Key("mallory"), "hello")); status != want {
 				t.Errorf("the attacker is answered %d %s, want %d", status, answer, want)
 			}
 			if out := f.command("status"); tt.status != regexp.MustCompile(sharedRow).MatchString(out) {

@@ -38,7 +38,7 @@ func Explain(err error) error {
 		return Fault(http.StatusNotFound, "there is no such entry", "list them first, ids may be shortened to a unique beginning")
 	case errors.Is(err, client.ErrNoKeyChange):
 		return Fault(http.StatusConflict, "there is no such changed key to accept", "see: agentmesh approvals list")
-	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrChoice):
+	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrNotShown), errors.Is(err, acl.ErrChoice):
 		return Fault(http.StatusConflict, err.Error(), "")
 	case errors.Is(err, store.ErrConflict):
 		return Fault(http.StatusConflict, "it was changed meanwhile", "look again and repeat")

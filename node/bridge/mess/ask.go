@@ -2,8 +2,6 @@ package mess
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -75,9 +73,8 @@ const maxQuestions = 200
 // open asks the owner about a matter: a thread, or somebody who registered.
 func (b *Bridge) open(kind, matter string, body askBody, title string, now time.Time) []store.Change {
 	raw := thread.Encode(body)
-	sum := sha256.Sum256(raw)
 	_, changes := b.cfg.Asks.Open(acl.Ask{
-		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: hex.EncodeToString(sum[:]), Created: now,
+		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: acl.HashBody(raw), Created: now,
 	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: maxQuestions})
 	return changes
 }

@@ -1,6 +1,8 @@
 package mess
 
 import (
+	"bytes"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // A yes to what an executor asked first is none to what it asks by the time that the owner answers.
@@ -47,6 +50,41 @@ func TestConfirmationIsNotSwapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	home.want(ref, thread.InProgress)
+}
+
+// TestDecisionAboutAnotherQuestion changes a stored question: an approval of it does nothing, and the question stays.
+func TestDecisionAboutAnotherQuestion(t *testing.T) {
+	home := newParty(t, meshtest.New(t), "home", nil)
+	home.executor("bob")
+	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
+	home.status("bob", ref, "claimed")
+	home.status("bob", ref, "needs_confirmation, action: buy milk")
+	waiting := func() (asks []acl.Ask) {
+		t.Helper()
+		eventually(t, "the question to the owner", func() bool {
+			var err error
+			asks, _, err = home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+			return err == nil && len(asks) == 1
+		})
+		return asks
+	}
+	ask := waiting()[0]
+	records := home.node.Store.Records()
+	rec, err := records.Get(t.Context(), "asks", ask.ID, time.Now())
+	if err != nil || !bytes.Contains(rec.Body, []byte("buy milk")) {
+		t.Fatalf("the question is %s, %v", rec.Body, err)
+	}
+	rec.Body = bytes.ReplaceAll(rec.Body, []byte("buy milk"), []byte("buy silk"))
+	if err := records.Apply(t.Context(), []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := home.node.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrNotShown) {
+		t.Errorf("approve = %v, want %v", err, acl.ErrNotShown)
+	}
+	home.want(ref, thread.NeedsConfirmation)
+	if _, err := home.node.Asks().Decide(t.Context(), ask.ID, waiting()[0].Hash, acl.Reject, "test", time.Now()); err != nil {
+		t.Errorf("reject = %v", err)
+	}
 }
 
 // What the owner says on the page is to what the page showed, and to nothing that was asked since.

@@ -282,7 +282,11 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return fmt.Errorf("decode question: %w", err)
 	}
-	return f(ctx, body, d.Choice == acl.Approve || d.Choice == acl.ApproveAlways, d.Changes)
+	yes := d.Choice.Approves()
+	if err := ask.CheckBody(); yes && err != nil {
+		return err
+	}
+	return f(ctx, body, yes, d.Changes)
 }
 
 func (b *Bridge) resolvers() {

@@ -2,9 +2,7 @@ package moltspeak
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -151,10 +149,9 @@ func (question consentAsk) open(b *Bridge, c *exchange) (acl.Ask, error) {
 		}
 	}
 	body := encode(question)
-	sum := sha256.Sum256(body)
 	ask, changes := b.cfg.Asks.Open(acl.Ask{
 		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
-		Body: body, Hash: hex.EncodeToString(sum[:]), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
+		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
 	}, slot)
 	changes = append(room, changes...)
 	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
@@ -197,6 +194,9 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	}
 	changes, answer := d.Changes, Respond{Status: "error", Data: wire.Obj(member("action", wire.Text("rejected")))}
 	if d.Choice == acl.Approve {
+		if err := ask.CheckBody(); err != nil {
+			return err
+		}
 		subject := body.Human
 		if subject == "" {
 			subject = "owner@" + r.b.self.Org

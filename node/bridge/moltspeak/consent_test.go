@@ -1,7 +1,9 @@
 package moltspeak
 
 import (
+	"bytes"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // Personal data without a consent does not leave; with one it leaves encrypted; a revoked one ends that at once
@@ -91,6 +94,39 @@ func TestConsentFlow(t *testing.T) {
 	}
 	if _, err := r.b.Deliver(t.Context(), private()); err == nil || valid(cat, token) != "false" {
 		t.Error("a revoked consent counts")
+	}
+}
+
+// TestConsentToAnotherRequest changes a stored question: an approval of it grants nothing, and the question stays.
+func TestConsentToAnotherRequest(t *testing.T) {
+	r, _ := alone(t, nil)
+	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
+	r.say(cat, r.draft(cat, OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`))
+	waiting := func() acl.Ask {
+		t.Helper()
+		asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil || len(asks) != 1 {
+			t.Fatalf("the owner is asked %+v, %v", asks, err)
+		}
+		return asks[0]
+	}
+	ask := waiting()
+	rec, err := r.b.records.Get(t.Context(), "asks", ask.ID, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Body = bytes.ReplaceAll(rec.Body, []byte("email"), []byte("phone"))
+	if err := r.b.records.Apply(t.Context(), []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.b.cfg.Asks.Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrNotShown) {
+		t.Errorf("approve = %v, want %v", err, acl.ErrNotShown)
+	}
+	if len(r.b.callbacks) != 0 {
+		t.Error("the peer is told something")
+	}
+	if _, err := r.b.cfg.Asks.Decide(t.Context(), ask.ID, waiting().Hash, acl.Reject, "test", time.Now()); err != nil {
+		t.Errorf("reject = %v", err)
 	}
 }
 
