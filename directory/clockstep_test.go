@@ -62,3 +62,26 @@ func TestClockStep(t *testing.T) {
 		}
 	})
 }
+
+// TestClockStepOfProbes: a host has its pause however the clock is set, and no longer one.
+func TestClockStepOfProbes(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		l := newLineup()
+		ask := func(when, id string, want int) {
+			t.Helper()
+			l.add(asked{id, "host.example"})
+			if ready, _ := l.next(time.Now(), 10); len(ready) != want {
+				t.Errorf("%s: %d cards are asked, want %d", when, len(ready), want)
+			}
+		}
+		ask("at first", "am_1", 1)
+		storetest.StepClock(t, by)
+		ask("within the pause, after the step", "am_2", 0)
+		time.Sleep(hostPause)
+		ask("after the pause", "am_2", 1)
+		storetest.StepClock(t, 0)
+		ask("within the pause, after the correction", "am_3", 0)
+		time.Sleep(hostPause)
+		ask("after the pause", "am_3", 1)
+	})
+}

@@ -121,7 +121,7 @@ func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time
 	}
 	l.Processed = l.Processed || f.processed
 	l.Doubtful = l.Doubtful || f.processed && l.MessageID != l.First
-	if errors.Is(cause, errUnknownDelivery) {
+	if _, later := errors.AsType[laterError](cause); errors.Is(cause, errUnknownDelivery) && !later {
 		l.State = SendUnknown
 		l.Hint = "ask the peer whether it has the message before you send it again"
 		return n.end(ctx, l, func(_ context.Context, e *ending) error {
@@ -131,7 +131,7 @@ func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time
 	}
 	now := time.Now()
 	due := now.Add(pauseAfter(l.Attempts+1, f.after))
-	if !f.retry || due.After(l.Created.Add(giveUpAfter)) {
+	if !f.retry || due.After(l.Created.Add(giveUpAfter)) && n.clock.Believed() {
 		return n.failed(ctx, l)
 	}
 	l.InFlight, l.Attempts, l.Due = false, l.Attempts+1, due.UTC()

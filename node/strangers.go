@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/store"
@@ -21,51 +23,46 @@ const (
 // after an error, which leaves a question as it was, and returns how many it rejected. by names the door.
 func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, err error) {
 	began := time.Now()
+	var done atomic.Int64
 	for after := ""; ; {
 		asks, next, listErr := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, rejectBatch, began)
 		if listErr != nil {
-			return rejected, errors.Join(err, listErr)
+			return int(done.Load()), errors.Join(err, listErr)
 		}
-		var group sync.WaitGroup
-		results, faults := make([]bool, len(asks)), make([]error, len(asks))
-		for i, ask := range asks {
+		var group errgroup.Group
+		for _, ask := range asks {
 			if ask.Created.After(began) { // with those that come in meanwhile this would never end
 				next = ""
 				break
 			}
-			group.Go(func() { results[i], faults[i] = n.rejectStranger(ctx, ask, by) })
+			group.Go(func() error { return n.rejectStranger(ctx, ask, by, &done) })
 		}
-		group.Wait()
-		for i, done := range results {
-			if done {
-				rejected++
-			}
-			err = errors.Join(err, faults[i])
-		}
+		err = errors.Join(err, group.Wait())
 		if after = next; after == "" {
-			return rejected, err
+			return int(done.Load()), err
 		}
 	}
 }
 
 // rejectStranger rejects the sender that a question is about, if the question is whether a sender that the owner does not
-// know may write.
-func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string) (done bool, err error) {
+// know may write. It counts the rejection in done.
+func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string, done *atomic.Int64) error {
 	if !isAboutSender(ask) {
-		return false, nil
+		return nil
 	}
 	standing, err := n.rules.Standing(ctx, ask.Subject, time.Now())
 	if err != nil || standing != acl.Unknown {
-		return false, err
+		return err
 	}
 	_, err = n.asks.Decide(ctx, ask.ID, ask.Hash, acl.Reject, by, time.Now())
 	switch {
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, store.ErrNotFound):
-		return false, nil
+		return nil
 	case err != nil:
-		return false, fmt.Errorf("reject %s: %w", ask.ID, err)
+		return fmt.Errorf("reject %s: %w", ask.ID, err)
 	}
-	return true, nil
+	done.Add(1)
+	return nil
 }
 
 // isAboutSender reports whether the question is whether a sender may write at all.

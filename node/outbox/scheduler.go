@@ -203,7 +203,7 @@ func (s *Scheduler) load(ctx context.Context) error {
 
 // dispatch starts the attempts that are due and returns how long to wait for the next one.
 func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time.Duration {
-	const idle = time.Hour
+	const idle = 10 * time.Minute // what a process before this one put off is due by the wall clock, which may be set
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()

@@ -1,0 +1,81 @@
+//go:build clockstep
+
+package node_test
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store/storetest"
+)
+
+// TestClockStepOfTheOutbox: an attempt that fails while the clock is wrong is repeated after the pause that was meant, and
+// the message is not given up an hour early.
+func TestClockStepOfTheOutbox(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		pauses := []time.Duration{60 * time.Hour, 11*time.Hour + 30*time.Minute} // as the peer asks; together not 72 hours
+		w := &wireTransport{}
+		w.deliver = func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+			if n := len(w.deliveries()); n <= len(pauses) {
+				return bridge.Delivered{}, &client.SendError{Status: http.StatusServiceUnavailable, Retry: true, After: pauses[n-1]}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		began := time.Now()
+		mustSend(t, l.Node, to("ann", "conv_one", "hello"), 0)
+		time.Sleep(59*time.Hour + 30*time.Minute)
+		storetest.StepClock(t, by)
+		time.Sleep(time.Hour)
+		storetest.StepClock(t, 0)
+		time.Sleep(11*time.Hour + 15*time.Minute)
+		synctest.Wait()
+		if letter := theLetter(t, l.Node); letter.State != node.SendDelivered {
+			t.Errorf("the message is %s: %v", letter.State, letter.Err)
+		}
+		for i, want := range []time.Duration{0, 60 * time.Hour, 71*time.Hour + 30*time.Minute} {
+			if i >= len(w.at) || w.at[i].Sub(began).Round(time.Minute) != want {
+				t.Errorf("attempts at %v since %v, want number %d after %v", w.at, began, i+1, want)
+			}
+		}
+	})
+}
+
+// TestClockStepOfADoubtfulMessage: a message that may have arrived is sent again under its signature, which only a wrong
+// clock makes too old.
+func TestClockStepOfADoubtfulMessage(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		mesh := meshtest.InMemory(t)
+		ann, sarah := mesh.Node("ann", open), mesh.Node("sarah", nil)
+		var up atomic.Bool
+		sarah.Carry(func(_ context.Context, _ wire.AgentID, message []byte) ([]byte, bool, error) {
+			if !up.Load() {
+				return nil, true, &client.SendError{Status: http.StatusBadGateway, Retry: true, Processed: true, After: 5 * time.Minute}
+			}
+			return ann.Post(message).Body, true, nil
+		})
+		sarah.Start()
+		mustSend(t, sarah.Node, outgoing(t, ann.ID(), "mesh.message", hello), 0)
+		synctest.Wait()
+		edit(t, sarah, "outbox", theLetter(t, sarah.Node).ID, `"maybe_processed":true`, `"maybe_processed":true,"resend_maybe_processed":true`)
+		time.Sleep(4 * time.Minute)
+		storetest.StepClock(t, by)
+		time.Sleep(61 * time.Second) // with the second attempt
+		storetest.StepClock(t, 0)
+		up.Store(true)
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		if letter := theLetter(t, sarah.Node); letter.State != node.SendDelivered {
+			t.Errorf("the message is %s: %v", letter.State, letter.Err)
+		}
+	})
+}
