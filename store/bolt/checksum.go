@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"iter"
-	"math/bits"
 
 	"go.etcd.io/bbolt"
 )
@@ -46,20 +45,21 @@ func (b bucket) open(key, stored []byte) ([]byte, error) {
 	return stored[:n:n], nil
 }
 
-// hasFlippedKey reports whether the checksum does not fit, and would if one bit of the key were another.
-func (b bucket) hasFlippedKey(key, stored []byte) bool {
-	if _, err := b.open(key, stored); err == nil {
-		return false
+// read is open for a row that was found by a search. It also returns the key that the row had when it was written: key,
+// or the one that differs from it in a bit and fits the checksum.
+func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
+	if value, err = b.open(key, stored); err == nil {
+		return key, value, nil
 	}
-	was := bytes.Clone(key)
-	for bit := range 8 * len(was) {
-		was[bit/8] ^= 1 << (bit % 8)
-		if _, err := b.open(was, stored); err == nil {
-			return true
+	written = bytes.Clone(key)
+	for bit := range 8 * len(written) {
+		written[bit/8] ^= 1 << (bit % 8)
+		if _, other := b.open(written, stored); other == nil {
+			return written, nil, err
 		}
-		was[bit/8] ^= 1 << (bit % 8)
+		written[bit/8] ^= 1 << (bit % 8)
 	}
-	return false
+	return key, nil, err
 }
 
 func (b bucket) damaged(key []byte, why string) error {
@@ -109,8 +109,8 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 		}
 		c := r.b.Cursor()
 		for k, stored := c.Seek(start); k != nil; k, stored = c.Next() {
-			value, err := r.open(k, stored)
-			if !bytes.HasPrefix(k, prefix) && (err == nil || !isNear(k, prefix)) {
+			written, value, err := r.read(k, stored)
+			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(written, prefix) {
 				return
 			}
 			if !yield(row{k, value}, err) {
@@ -123,8 +123,8 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 // before returns the row before key as it is stored. next is the row that c found at or after key.
 //
 // A bit that changes in a key moves no row, but searches for that key, or past it, may then end in the wrong place: beside
-// the changed row. So the rows there must be in order, and none of the two next to key may be a damaged one whose key may
-// have begun with prefix or, if exact, may have been prefix.
+// the changed row. So the rows there must be in order, and neither of the two next to key may be a damaged one whose key
+// began with prefix or, if exact, was prefix.
 func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
 	var around [4][]byte
 	around[2] = next
@@ -144,28 +144,15 @@ func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exac
 		return prev, stored, fmt.Errorf("%w: rows of %s beside %q are out of order: %q", ErrDamaged, r.name, key, around)
 	}
 	for _, beside := range [2]row{{prev, stored}, {next, nextStored}} {
-		if exact && len(beside.key) != len(prefix) || !isNear(beside.key, prefix) {
+		if beside.key == nil {
 			continue
 		}
-		if _, err := r.open(beside.key, beside.value); err != nil {
+		written, _, err := r.read(beside.key, beside.value)
+		if err != nil && bytes.HasPrefix(written, prefix) && (!exact || len(written) == len(prefix)) {
 			return prev, stored, err
 		}
 	}
 	return prev, stored, nil
-}
-
-// isNear reports whether key begins with prefix, or would if one bit were another.
-func isNear(key, prefix []byte) bool {
-	if key == nil || len(key) < len(prefix) {
-		return false
-	}
-	apart := 0
-	for i, b := range prefix {
-		if apart += bits.OnesCount8(b ^ key[i]); apart > 1 {
-			return false
-		}
-	}
-	return true
 }
 
 // inOrder reports whether keys, of which some may be nil, are in order.

@@ -210,8 +210,8 @@ func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error]
 			if k == nil {
 				return
 			}
-			_, err = rows.open(k, stored)
-			if !bytes.HasPrefix(k, prefix) && (err == nil || !isNear(k, prefix)) {
+			written, _, err := rows.read(k, stored)
+			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(written, prefix) {
 				return
 			}
 			last := from

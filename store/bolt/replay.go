@@ -44,11 +44,11 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 	for least := uint32(0); ; {
 		// The key of a damaged row may name a part that does not exist, but not hide the record that is sought.
 		for ; k != nil; k, stored = c.Next() {
-			_, err := replays.open(k, stored)
+			written, _, err := replays.read(k, stored)
 			if err == nil {
 				break
 			}
-			if isNear(k[4:], hash) {
+			if bytes.HasSuffix(written, hash) {
 				return k, replayRow{}, err
 			}
 		}
