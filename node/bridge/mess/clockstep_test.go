@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
@@ -39,7 +40,7 @@ func TestClockStep(t *testing.T) {
 		storetest.StepClock(t, 0)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		l.want(ref, Received)
+		l.want(ref, thread.Received)
 		if _, ok := x.calls.Take("bob", time.Now()); !ok || calls != 10 {
 			t.Errorf("after %d calls and a minute one more is allowed: %t", calls, ok)
 		}
@@ -48,7 +49,7 @@ func TestClockStep(t *testing.T) {
 		}
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
-		l.want(ref, Expired)
+		l.want(ref, thread.Expired)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
