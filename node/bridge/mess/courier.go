@@ -282,11 +282,10 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return fmt.Errorf("decode question: %w", err)
 	}
-	yes := d.Choice.Approves()
-	if err := ask.CheckBody(); yes && err != nil {
+	if err := ask.CheckBody(); err != nil && d.Choice.Approves() {
 		return err
 	}
-	return f(ctx, body, yes, d.Changes)
+	return f(ctx, body, d.Choice.Approves(), d.Changes)
 }
 
 func (b *Bridge) resolvers() {
