@@ -350,7 +350,7 @@ func floodSignIn(d *door) {
 	const login = httpapi.PagePath + "/login"
 	form := []string{"Content-Type", "application/x-www-form-urlencoded", "Origin", d.address}
 	defer d.flood(http.StatusForbidden, func(i int) int {
-		status, _ := d.post(d.evil(i), login, []byte(fmt.Sprintf("secret=AAAAA-%05d", i)), form...)
+		status, _ := d.post(d.evil(i), login, fmt.Appendf(nil, "secret=AAAAA-%05d", i), form...)
 		return status
 	})()
 	var page httpapi.SignIn
@@ -409,7 +409,7 @@ func floodMESS(d *door) {
 	known := register("203.0.113.250", "known")
 	defer d.flood(http.StatusTooManyRequests, func(i int) int {
 		if i%2 == 0 {
-			status, _ := d.post(d.evil(i), api+"register", []byte(fmt.Sprintf(`{"executor_id":"evil-%d"}`, i)), "Content-Type", "application/json")
+			status, _ := d.post(d.evil(i), api+"register", fmt.Appendf(nil, `{"executor_id":"evil-%d"}`, i), "Content-Type", "application/json")
 			return status
 		}
 		status, _ := d.call(http.MethodGet, d.evil(i), api+"requests", nil, "Authorization", fmt.Sprintf("Bearer mess_home_%032d", i%attackerTokens))
@@ -443,8 +443,8 @@ func floodMoltSpeak(d *door) {
 	const message, agents = "/moltspeak/v0.1/message", "/api/v1/agents"
 	headers := []string{"Content-Type", "application/json", "Authorization", "Bearer a-token-of-a-moltspeak-agent"}
 	entry := func(agent string) []byte {
-		return []byte(fmt.Sprintf(`{"agent_name":%q,"org":"acme","public_key":"ed25519:%s","endpoint":"https://%s.example.org"}`,
-			agent, meshtest.Key(agent+"@acme").Public().Text64(), agent))
+		return fmt.Appendf(nil, `{"agent_name":%q,"org":"acme","public_key":"ed25519:%s","endpoint":"https://%s.example.org"}`,
+			agent, meshtest.Key(agent+"@acme").Public().Text64(), agent)
 	}
 	defer d.flood(http.StatusTooManyRequests, func(i int) int {
 		agent := fmt.Sprint("evil-", i)
