@@ -91,12 +91,14 @@
     past = [...recent(), { at: performance.now(), places }];
   });
   body.addEventListener("htmx:afterSwap", () => {
+    const change = past.at(-1);
+    if (change) change.at = performance.now(); // a slow machine takes long to show it
     reveal();
     for (const id of open) {
       const d = document.getElementById(id);
       if (d) d.open = true;
     }
-  });
+  }, true);
   const recent = () => past.filter((p) => performance.now() - p.at < guard);
   // A click is taken where the same button stood all the while: in a busy list the owner can still decide.
   document.addEventListener("click", (e) => {
