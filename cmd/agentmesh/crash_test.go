@@ -283,7 +283,7 @@ func (c *crash) approve(ctx context.Context) error {
 		return err
 	}
 	for _, k := range page.Items {
-		if _, err := c.owner.decide(ctx, "approvals/"+url.PathEscape(k.ID), k.Hash, acl.Approve); err != nil {
+		if _, err := c.owner.decide(ctx, k.ID, k.Hash, acl.Approve); err != nil {
 			return err
 		}
 		c.mu.Lock()
