@@ -241,7 +241,7 @@ var differing = []struct {
 	{regexp.MustCompile(`age1[0-9a-z]{20,}`), "AGE"},
 	{regexp.MustCompile(`"(signature|public_key|moltspeak_key|moltspeak_enc_key|key|enc_key|encryption_key|probe|code|token|secret)":"[^"]{20,}"`), `"$1":"KEY"`},
 	{regexp.MustCompile(`\b[0-9a-f]{32,}\b`), "HEX"},
-	{regexp.MustCompile(`"(bytes|memory|uptime_seconds|free|used|size|seq|goroutines|attempts)":\d+`), `"$1":0`},
+	{regexp.MustCompile(`"(bytes|memory|uptime|uptime_seconds|free|used|size|seq|goroutines|attempts)":\d+`), `"$1":0`},
 	{regexp.MustCompile(`"(go|os|arch|commit|version|started|build|modified)":"[^"]*"`), `"$1":"BUILD"`},
 	{regexp.MustCompile(`"(raw|key_proof|proof|proof_text)":"[^"]+"`), `"$1":"BYTES"`},
 	{regexp.MustCompile(`"owner":"[0-9a-f]{12}"`), `"owner":"HEX"`},

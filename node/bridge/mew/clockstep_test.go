@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
@@ -55,12 +56,12 @@ func TestClockStep(t *testing.T) {
 		addr := netip.MustParseAddr("192.0.2.1")
 		storetest.StepClock(t, by)
 		for range 2 * maxFailedJoins {
-			g.failedJoin(addr, "", refuseUnauthorized("no"))
+			g.failedJoin(addr, "", envelope.RefuseUnauthorized("no"))
 		}
 		storetest.StepClock(t, 0)
 		time.Sleep(time.Minute)
-		if r := g.failedJoin(addr, "", refuseUnauthorized("no")); r.status != http.StatusUnauthorized {
-			t.Errorf("a minute after many failed joins: %d", r.status)
+		if r := g.failedJoin(addr, "", envelope.RefuseUnauthorized("no")); r.Status != http.StatusUnauthorized {
+			t.Errorf("a minute after many failed joins: %d", r.Status)
 		}
 	})
 }
