@@ -54,6 +54,11 @@ func (l *link) save(ctx context.Context, ref string, k knownThread) error {
 func (l *link) update(ctx context.Context, ref string, change func(*knownThread)) error {
 	l.making.Lock()
 	defer l.making.Unlock()
+	return l.updateLocked(ctx, ref, change)
+}
+
+// updateLocked is update for a caller that holds l.making.
+func (l *link) updateLocked(ctx context.Context, ref string, change func(*knownThread)) error {
 	k, found, err := l.load(ctx, ref)
 	if err != nil || !found {
 		return err
@@ -148,11 +153,12 @@ func (l *link) takeList(ctx context.Context, list []remoteThread, self string) e
 		if waits && p.thread == r && time.Now().Before(p.at) {
 			continue
 		}
+		began := time.Now()
 		looked, err := l.look(ctx, r, self)
 		_, there := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
-			if !looked || !dated.MatchString(r.updated) || l.isSettled(r) {
+			if !looked || !dated.MatchString(r.updated) || l.isSettled(r, began) {
 				l.known[r.ref] = r.updated
 				delete(l.young, r.ref)
 			}
@@ -199,18 +205,19 @@ func (l *link) waiting(list []remoteThread) []remoteThread {
 // dated matches what a server says of a thread by a date.
 var dated = regexp.MustCompile(`^\d{4}-\d\d-\d\dT`)
 
-// isSettled reports whether a thread was seen with its date more than a second ago. A server may date in whole seconds, or
-// twice in one millisecond, and add something under the same date: a thread is looked at again until then.
-func (l *link) isSettled(r remoteThread) bool {
+// isSettled reports whether a look at a thread began more than a second after the first look that found it with the same date.
+// A server may date in whole seconds, or twice in one millisecond, and add something under the same date: a thread is looked
+// at again until then.
+func (l *link) isSettled(r remoteThread, began time.Time) bool {
 	first, ok := l.young[r.ref]
 	if !ok || first.thread != r {
 		if len(l.young) > maxNoted {
 			clear(l.young)
 		}
-		first = postponed{thread: r, at: time.Now()}
+		first = postponed{thread: r, at: began}
 		l.young[r.ref] = first
 	}
-	return time.Since(first.at) > 1100*time.Millisecond
+	return began.Sub(first.at) > 1100*time.Millisecond
 }
 
 // look takes in what is new in a thread. looked is false if nothing is, by the date in the list.

@@ -1,9 +1,13 @@
 package mess
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
@@ -80,6 +84,49 @@ func TestQuestionAnswerResult(t *testing.T) {
 			t.Errorf("%d notices of a refusal", n)
 		}
 	})
+}
+
+// TestQuestionRightAfterAnswer: the executor asks again before the server has confirmed the state that our link set, and the
+// link looks at the thread before its next answer is there. Each question is asked once.
+func TestQuestionRightAfterAnswer(t *testing.T) {
+	s := &standin{php: true, keys: map[string][2]string{}}
+	var w *town
+	var here, there string
+	wait := func(n int) { // for question n, or for as long as a look may take
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		for tick := time.Tick(10 * time.Millisecond); ctx.Err() == nil && w.home.asked(here) < n; <-tick {
+		}
+	}
+	w = newTown(t, s, serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if bytes.Contains(body, []byte(`"when"`)) && bytes.Contains(body, []byte("now")) {
+			w.poke()
+			wait(3)
+		}
+		s.ServeHTTP(rw, r)
+		if bytes.Contains(body, []byte(`"in-progress"`)) && w.home.asked(here) == 1 {
+			w.set("bob", there, thread.NeedsInput, `,"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"when","question":"When?"}]}}]`)
+			wait(2)
+		}
+	})), nil)
+	here, there = w.ask("water")
+	w.set("bob", there, thread.Claimed, "")
+	w.set("bob", there, thread.NeedsInput, ","+question)
+	w.home.reaches(here, thread.NeedsInput)
+	w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
+	eventually(t, "the second question", func() bool { return w.home.asked(here) == 2 })
+	w.home.do(thread.OwnerID, "- reply: {re: water, answers: {when: now}}")
+	eventually(t, "the answer over there", func() bool { return strings.Contains(string(w.thread(there).JSON()), "now") })
+	w.set("bob", there, thread.Completed, result("wet"))
+	w.home.reaches(here, thread.Completed)
+	if n := w.home.asked(here); n != 2 {
+		t.Errorf("the owner was asked %d times, want 2", n)
+	}
 }
 
 // A server that takes our answer and lets nobody say that the work goes on shows the same question as before: it is not

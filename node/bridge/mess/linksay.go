@@ -113,6 +113,8 @@ func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b
 		}
 		next = t.Status
 	}
+	l.making.Lock() // until the state is known as ours: a look at it would find what came after it, and be forgotten
+	defer l.making.Unlock()
 	v, err := l.remote.view(ctx, ref)
 	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {
 		state := thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("re", ref), wire.TextField("code", string(next)))}}
@@ -126,7 +128,7 @@ func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b
 	if err != nil || v.status != next {
 		return err
 	}
-	return l.update(ctx, ref, func(k *knownThread) { k.State = next })
+	return l.updateLocked(ctx, ref, func(k *knownThread) { k.State = next })
 }
 
 // sayInTheirs says something in a thread that somebody else opened there. We work on it, so our claim stands there first, in a
