@@ -8,12 +8,10 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
-
-// The end of what somebody behind a link asked for: of a thread that was let in, and of a request that still waits for the
-// owner to let it in.
 
 // end ends our thread as its requester, of whom it was heard through a channel; changes go with it.
 func (b *Bridge) end(ctx context.Context, t *thread.Thread, channel, why string, changes []store.Change) error {
@@ -34,7 +32,7 @@ func (l *link) unask(ctx context.Context, k knownThread, why string) error {
 	}
 	held := false
 	_, err := l.b.cfg.Asks.Withdraw(ctx, store.ConvKey{Peer: l.pseudonym(k.Peer), ID: k.Conv}, func(a acl.Ask) bool {
-		held = held || a.Kind == askMessage
+		held = held || a.Kind == owner.AskMessage
 		return false
 	}, time.Now())
 	if err != nil || !held {
@@ -58,9 +56,6 @@ func (l *link) hand(ctx context.Context, peer, conv, what string, e thread.Entry
 	return err
 }
 
-// askMessage is the kind of the node's questions whether a message may come in.
-const askMessage = "message"
-
 // knowAsked finds, after a start, the threads that wait for the owner to let them in.
 func (l *link) knowAsked(ctx context.Context) error {
 	if l.asked != nil || l.b.cfg.Asks == nil {
@@ -76,7 +71,7 @@ func (l *link) knowAsked(ctx context.Context) error {
 			var held struct {
 				Address string `json:"address"`
 			}
-			if a.Kind != askMessage || json.Unmarshal(a.Body, &held) != nil {
+			if a.Kind != owner.AskMessage || json.Unmarshal(a.Body, &held) != nil {
 				continue
 			}
 			if from, err := bridge.ParseAddress(held.Address); err == nil && from.Kind == Kind && from.Link == l.cfg.Name {

@@ -187,9 +187,6 @@ func (l *link) takeList(ctx context.Context, list []remoteThread, self string) e
 
 // waiting is a list with what waits and is not in it.
 func (l *link) waiting(list []remoteThread) []remoteThread {
-	if len(l.later) == 0 {
-		return list
-	}
 	listed := make(map[string]bool, len(list))
 	for _, r := range list {
 		listed[r.ref] = true
@@ -205,9 +202,8 @@ func (l *link) waiting(list []remoteThread) []remoteThread {
 // dated matches what a server says of a thread by a date.
 var dated = regexp.MustCompile(`^\d{4}-\d\d-\d\dT`)
 
-// isSettled reports whether a look at a thread began more than a second after the first look that found it with the same date.
-// A server may date in whole seconds, or twice in one millisecond, and add something under the same date: a thread is looked
-// at again until then.
+// isSettled reports whether a look at a thread began more than a second after the first that found it with the same date. Until
+// then it is looked at again: a server may date in whole seconds, and add something under the same date.
 func (l *link) isSettled(r remoteThread, began time.Time) bool {
 	first, ok := l.young[r.ref]
 	if !ok || first.thread != r {
