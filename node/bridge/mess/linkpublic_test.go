@@ -121,7 +121,9 @@ func TestQuestionRightAfterAnswer(t *testing.T) {
 	w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
 	eventually(t, "the second question", func() bool { return w.home.asked(here) == 2 })
 	w.home.do(thread.OwnerID, "- reply: {re: water, answers: {when: now}}")
-	eventually(t, "the answer over there", func() bool { return strings.Contains(string(w.thread(there).JSON()), "now") })
+	eventually(t, "the answer over there", func() bool {
+		return strings.Contains(string(w.thread(there).JSON()), "now") && w.status(there) == thread.InProgress
+	})
 	w.set("bob", there, thread.Completed, result("wet"))
 	w.home.reaches(here, thread.Completed)
 	if n := w.home.asked(here); n != 2 {
