@@ -97,7 +97,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		return "", again(err)
 	}
 	if err := r.publish(ctx, ref); err != nil {
-		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", thread.FolderOf(t.Status), ref))) // it is made anew
+		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", thread.FolderOf(t.Status), ref))) // it is made again
 	}
 	return ref, nil
 }

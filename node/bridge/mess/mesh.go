@@ -214,8 +214,8 @@ func (b *Bridge) letter(ctx context.Context, t *thread.Thread, to string, m thre
 	return l, nil
 }
 
-// isHiddenFromWorker says whether an entry is nothing for a peer that the thread was sent to: there we are who asks, who sets no
-// states and makes no suggestions. That the thread has ended is told by a cancel, and nothing after it.
+// isHiddenFromWorker reports whether an entry is not sent to the peer that works on the thread. For that peer we are the
+// requester, which sets no states and makes no suggestions. A cancel tells the peer that the thread has ended.
 func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	switch e.Type {
 	case "status", "response", "suggestion", "cancel":

@@ -46,8 +46,8 @@ func (t *tx) notify(th *thread.Thread, from string, e thread.Entry, serial int) 
 	}
 }
 
-// isWithheld says whether a status is not told to a peer that asked: nobody here has claimed the thread yet. To say there
-// where it stands here would claim it behind a link, and that one of ours does not want to is not our no (MESS-24).
+// isWithheld reports whether a status is not sent to the peer that asked, because nobody here has claimed the thread. Behind
+// a link such a status would claim it, and one executor here that declines does not decline for all (MESS-24).
 func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 	p, peer := t.Peers[to]
 	if !peer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {

@@ -296,7 +296,7 @@ func TestPinsThatStay(t *testing.T) {
 	}
 }
 
-// What strangers may send never fills the records of what was answered, and what is kept of each answer is small.
+// Strangers never fill the records of answered messages, and each record keeps a small answer.
 func TestSeenHasRoom(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		s, now, n := quota.NewStrangers(), time.Now(), 0

@@ -160,7 +160,7 @@ func ParseIDs(v wire.Value) ([]string, bool) {
 	return out, true
 }
 
-// AppendStamped appends the envelope as it is delivered: as received, but for fields that are filled in or made
+// AppendStamped appends the envelope as it is delivered: as received, except for fields that are filled in or made
 // normal (MEW-3 to MEW-7). to is e.to with names resolved.
 func (e *Envelope) AppendStamped(dst []byte, to []string) []byte {
 	lead := make([]wire.Member, 0, 4)

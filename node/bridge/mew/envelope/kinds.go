@@ -3,7 +3,7 @@ package envelope
 // Protocol is the version that every envelope names (MEW-2).
 const Protocol = "mew/v0.4"
 
-// Who the gateway is, on the wire.
+// The names of the gateway on the wire.
 const (
 	FromSystem = "system:gateway"
 	FromStream = "gateway" // of the life of streams
