@@ -109,7 +109,7 @@ func accepted(t *testing.T) *websocket.Conn {
 // A newcomer gets a stream while an attacker has as many as strangers may, bound and not bound.
 func TestStreamPlacesAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
-		s, start := newSockets(), time.Now()
+		s, start := newSockets(), time.Now().Add(-time.Hour)
 		put := func(i int, peer string, sources []rate.Source, c *websocket.Conn) *socket {
 			at := start.Add(time.Duration(i) * time.Millisecond)
 			s.all[c] = &socket{conn: c, peer: peer, sources: sources, since: at, hello: time.NewTimer(time.Hour)}
