@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -39,7 +40,7 @@ type verdict struct {
 	n    *Node
 	ask  acl.Ask
 	d    acl.Decision
-	held heldMessage
+	held owner.HeldBody
 
 	item    Item
 	message wire.Message // as received; its zero value for a foreign message

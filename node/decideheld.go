@@ -29,7 +29,7 @@ func (n *Node) DecideHeld(ctx context.Context, conv store.ConvKey, choice acl.Ch
 	if err != nil {
 		return owner.Explain(err)
 	}
-	var body heldMessage
+	var body owner.HeldBody
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return fmt.Errorf("decode question: %w", err)
 	}

@@ -33,23 +33,6 @@ const (
 	reasonSlow   = "The agent is working on it."
 )
 
-// heldMessage is the body of an askMessage question.
-type heldMessage struct {
-	Item string `json:"item"`
-	// Hold is "sender" where the question is whether this sender may write at all, "intent" where it is this message.
-	Hold    string          `json:"hold"`
-	From    wire.AgentID    `json:"from"`
-	Address string          `json:"address,omitempty"`
-	Name    string          `json:"name,omitempty"` // as the sender's card says it: untrusted
-	Proof   string          `json:"verified"`
-	Intent  wire.Intent     `json:"intent"`
-	Reason  string          `json:"reason,omitempty"`
-	Sealed  bool            `json:"sealed,omitempty"`
-	Payload json.RawMessage `json:"payload"`
-	// Unproven is the key that approval accepts as the sender's.
-	Unproven *bridge.UnprovenKey `json:"unproven,omitempty"`
-}
-
 // mustHold is line 15: the owner decides first.
 func (a *acceptance) mustHold() bool {
 	if a.verdict == acl.HoldSender || a.in.Hold || a.passesOn() {
@@ -129,7 +112,7 @@ func (a *acceptance) ask(ctx context.Context, item Item, stranger bool) (acl.Ask
 
 // question asks the owner about item.
 func (a *acceptance) question(item Item, hold, reason string) acl.Ask {
-	body, err := json.Marshal(heldMessage{
+	body, err := json.Marshal(owner.HeldBody{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
 		Proof: item.Verified, Intent: item.Intent, Reason: reason, Sealed: item.Sealed, Payload: item.Payload,
 		Unproven: a.in.Unproven,

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -67,6 +68,6 @@ func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string, done 
 
 // isAboutSender reports whether the question is whether a sender may write at all.
 func isAboutSender(ask acl.Ask) bool {
-	var held heldMessage
+	var held owner.HeldBody
 	return ask.Kind == askMessage && json.Unmarshal(ask.Body, &held) == nil && held.Hold == "sender"
 }

@@ -45,6 +45,11 @@ type HeldMessage struct {
 	At           time.Time           `json:"at"`
 	Summary      string              `json:"summary,omitempty"`
 
+	HeldBody
+}
+
+// HeldBody is what a question about a message says of the message. The store keeps it as the body of the question.
+type HeldBody struct {
 	Item string `json:"item"`
 	// Hold is "sender" if the question is whether this sender may write at all, "intent" if it is this message.
 	Hold    string          `json:"hold"`
