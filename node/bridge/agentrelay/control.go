@@ -34,13 +34,13 @@ func (r *Relay) command(s *session, f frame) *refusal {
 		}
 		return answer("subscribed", counted(agents, count))
 	case "list_subscriptions":
-		return answer("subscriptions", wire.Obj(member("agents", wire.Texts(s.subscriptions()))))
+		return answer("subscriptions", wire.Obj(wire.Field("agents", wire.Texts(s.subscriptions()))))
 	}
 	return r.extendedCommand(s, f)
 }
 
 func counted(agents []string, count int) wire.Value {
-	return wire.Obj(member("agents", wire.Texts(agents)), member("count", wire.Int(int64(count))))
+	return wire.Obj(wire.Field("agents", wire.Texts(agents)), wire.Field("count", wire.Int(int64(count))))
 }
 
 // readSubscription reads the payload of subscribe and unsubscribe, in both spellings. An id need not exist yet. With the

@@ -161,5 +161,3 @@ func ValidAgentID(id string) bool {
 }
 
 func text(key, value string) wire.Member { return wire.Member{Key: key, Value: wire.Text(value)} }
-
-func member(key string, v wire.Value) wire.Member { return wire.Member{Key: key, Value: v} }

@@ -147,7 +147,7 @@ func postBroadcast(c echo.Context, l *link) error {
 	if len(req.Type) > maxTypeText || len(req.Ref) > maxRefText {
 		return ownerFault(http.StatusBadRequest, "type has at most 128 bytes and ref 512")
 	}
-	v := wire.Obj(member("to", wire.Texts([]string{everybody})))
+	v := wire.Obj(wire.Field("to", wire.Texts([]string{everybody})))
 	if req.Type != "" {
 		v = v.With("type", wire.Text(req.Type))
 	}
@@ -206,7 +206,7 @@ func (l *link) askRelay(ctx context.Context, kind string, payload wire.Value) (w
 	if wait := l.budget.Take(time.Now()); wait > 0 {
 		return wire.Value{}, wire.ErrRateLimited.After(wait)
 	}
-	frame := wire.Obj(member("to", wire.Texts([]string{relayID})), text("type", kind), text("ref", ref), member("payload", payload)).JSON()
+	frame := wire.Obj(wire.Field("to", wire.Texts([]string{relayID})), text("type", kind), text("ref", ref), wire.Field("payload", payload)).JSON()
 	if err := l.write(frame); err != nil {
 		return wire.Value{}, notConnected(l, err)
 	}

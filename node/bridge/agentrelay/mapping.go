@@ -81,7 +81,7 @@ func (h *heard) meaning() (intent wire.Intent, payload wire.Value, ok bool) {
 	if name == "" {
 		return "", wire.Value{}, false
 	}
-	return wire.Intent(customPrefix + name), wire.Obj(text("action", name), member("data", h.payload)), true
+	return wire.Intent(customPrefix + name), wire.Obj(text("action", name), wire.Field("data", h.payload)), true
 }
 
 // lowerType writes a type with the letters that an intent may have; empty where nothing is left.
@@ -117,7 +117,7 @@ func deliverPayload(p wire.Value, priority string) wire.Value {
 	if own := m.GetStr("priority"); own != "low" {
 		m = m.With("priority", wire.Text(priority))
 	}
-	return wire.Obj(text("action", "deliver"), member("message", m))
+	return wire.Obj(text("action", "deliver"), wire.Field("message", m))
 }
 
 func askPayload(p wire.Value) wire.Value {
@@ -137,7 +137,7 @@ func answerPayload(p wire.Value) wire.Value {
 			return wire.Obj(append([]wire.Member{text("action", "answer")}, p.Without("action").Members()...)...)
 		}
 	}
-	return wire.Obj(text("action", "answer"), member("answer", p))
+	return wire.Obj(text("action", "answer"), wire.Field("answer", p))
 }
 
 func proposePayload(p wire.Value) wire.Value {
@@ -148,7 +148,7 @@ func proposePayload(p wire.Value) wire.Value {
 	if p.Kind() == wire.Object {
 		terms = terms.With("proposal", p)
 	}
-	return wire.Obj(text("action", "propose"), member("terms", terms))
+	return wire.Obj(text("action", "propose"), wire.Field("terms", terms))
 }
 
 func votePayload(p wire.Value) (wire.Intent, wire.Value, bool) {
@@ -271,7 +271,7 @@ func sayTerms(p, rest wire.Value) (said, error) {
 	case "counter":
 		return said{kind: "proposal", payload: rest, answers: true}, nil
 	case "accept", "reject", "withdraw":
-		vote := wire.Obj(member("approve", wire.Bool(p.GetStr("action") == "accept")))
+		vote := wire.Obj(wire.Field("approve", wire.Bool(p.GetStr("action") == "accept")))
 		for _, m := range rest.Without("approve", "weight").Members() {
 			vote = vote.With(m.Key, m.Value)
 		}
@@ -290,7 +290,7 @@ func closing(p wire.Value) said {
 	if reason == string(wire.OwnerRejected) {
 		note = "the owner of this agent declined"
 	}
-	return said{kind: "answer", answers: true, payload: wire.Obj(text("text", note), member(oursMember, wire.Obj(text("code", reason))))}
+	return said{kind: "answer", answers: true, payload: wire.Obj(text("text", note), wire.Field(oursMember, wire.Obj(text("code", reason))))}
 }
 
 // expects reports whether the peer refers to the message when it answers. It cannot know the id that the relay gave it, so
@@ -307,7 +307,7 @@ func (s said) encode(to, ref string, conv wire.ConversationID, msg wire.MessageI
 		}
 		payload = payload.With(oursMember, own.With("conv", wire.Text(string(conv))).With("msg", wire.Text(string(msg))))
 	}
-	v := wire.Obj(member("to", wire.Texts([]string{to})), text("type", s.kind), member("payload", payload))
+	v := wire.Obj(wire.Field("to", wire.Texts([]string{to})), text("type", s.kind), wire.Field("payload", payload))
 	if ref != "" {
 		v = v.With("ref", wire.Text(ref))
 	}

@@ -86,8 +86,8 @@ func (r *Relay) query(s *session, f frame) *refusal {
 	agents, more = shorten(agents, q.Limit, &room, more)
 	messages, more = shorten(messages, q.Limit, &room, more)
 	r.reply(s, f, "query_result", wire.Obj(
-		text("query", q.Text), member("agents", wire.Arr(agents...)), member("messages", wire.Arr(messages...)),
-		member("more", wire.Bool(more)), text("ranking", "lexical"),
+		text("query", q.Text), wire.Field("agents", wire.Arr(agents...)), wire.Field("messages", wire.Arr(messages...)),
+		wire.Field("more", wire.Bool(more)), text("ranking", "lexical"),
 	))
 	return nil
 }
@@ -136,7 +136,7 @@ func (r *Relay) queryAgents(q SearchQuery) (out []wire.Value, all bool) {
 		for _, a := range found {
 			out = append(out, wire.Obj(
 				text("name", cut(a.Name, maxDescription)), text("description", cut(a.Description, maxDescription)),
-				member("capabilities", wire.Texts(a.Capabilities)), text("source", "directory"),
+				wire.Field("capabilities", wire.Texts(a.Capabilities)), text("source", "directory"),
 			))
 		}
 	}
@@ -177,7 +177,7 @@ func (r *Relay) queryConnected(q SearchQuery) []wire.Value {
 	for _, h := range hits[:min(len(hits), maxListed)] {
 		out = append(out, wire.Obj(
 			text("agent_id", h.id), text("name", cmp.Or(h.found.Name, h.id)), text("description", h.found.Description),
-			member("capabilities", wire.Texts(h.found.Skills)), text("source", "relay"),
+			wire.Field("capabilities", wire.Texts(h.found.Skills)), text("source", "relay"),
 		))
 	}
 	return out

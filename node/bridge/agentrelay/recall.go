@@ -112,7 +112,7 @@ func (r *Relay) recall(s *session, f frame, name string, limit int) *refusal {
 		list = list[min(n, len(list)):]
 	}
 	shown, used := fit(list, w.limit, roomForList)
-	result := wire.Obj(text("command", name), member("messages", wire.Arr(shown...)), member("more", wire.Bool(used < len(list))))
+	result := wire.Obj(text("command", name), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(used < len(list))))
 	if used < len(list) {
 		next := list[used-1].id
 		if name == "search" {
@@ -147,11 +147,11 @@ func fit(list []*entry, limit, room int) (out []wire.Value, used int) {
 		}
 		v, err := wire.ParseForeign(e.raw, maxDepth, maxValues)
 		if err != nil {
-			v = wire.Obj(text("id", e.id), text("from", e.from), member("ts", wire.Int(e.ts)))
+			v = wire.Obj(text("id", e.id), text("from", e.from), wire.Field("ts", wire.Int(e.ts)))
 		}
 		size := len(e.raw)
 		if size > room && used == 0 {
-			v = wire.Obj(text("id", e.id), text("from", e.from), text("type", e.kind), member("ts", wire.Int(e.ts)), member("truncated", wire.Bool(true)))
+			v = wire.Obj(text("id", e.id), text("from", e.from), text("type", e.kind), wire.Field("ts", wire.Int(e.ts)), wire.Field("truncated", wire.Bool(true)))
 			size = len(v.JSON())
 		}
 		if size+1 > room {

@@ -264,14 +264,14 @@ func (r *Relay) leave(s *session) {
 }
 
 func (r *Relay) welcome(id string) message {
-	limits := wire.Obj(member("max_message_size", wire.Int(MaxFrame)))
+	limits := wire.Obj(wire.Field("max_message_size", wire.Int(MaxFrame)))
 	if n := cmp.Or(r.cfg.PerMinute, defaultPerMinute); n > 0 {
 		limits = limits.With("rate_limit", wire.Int(int64(n)))
 	}
 	return message{kind: "welcome", to: id, payload: wire.Obj(
 		text("relay", r.cfg.Name), text("version", protocolVersion),
-		member("capabilities", wire.Texts([]string{"broadcast", "direct", "subscribe"})),
-		member("extensions", wire.Texts(r.cfg.Extensions.names())), member("limits", limits),
+		wire.Field("capabilities", wire.Texts([]string{"broadcast", "direct", "subscribe"})),
+		wire.Field("extensions", wire.Texts(r.cfg.Extensions.names())), wire.Field("limits", limits),
 	)}
 }
 
@@ -287,7 +287,7 @@ func (r *Relay) tell(s *session, m message) {
 }
 
 func (m message) encode(ts int64) []byte {
-	v := wire.Obj(text("id", newID()), text("from", relayID), member("to", wire.Texts([]string{m.to})), text("type", m.kind))
+	v := wire.Obj(text("id", newID()), text("from", relayID), wire.Field("to", wire.Texts([]string{m.to})), text("type", m.kind))
 	if m.ref != "" {
 		v = v.With("ref", wire.Text(m.ref))
 	}

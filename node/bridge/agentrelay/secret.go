@@ -140,7 +140,7 @@ func (l *link) seal(ctx context.Context, peer string, frame []byte) ([]byte, err
 	if len(sealed) > maxSealed {
 		return nil, carryError{"the message is too large to be encrypted for a relay"}
 	}
-	return wire.Obj(member("to", wire.Texts([]string{peer})), text("type", "encrypted"), member("payload", wire.Obj(
+	return wire.Obj(wire.Field("to", wire.Texts([]string{peer})), text("type", "encrypted"), wire.Field("payload", wire.Obj(
 		text("encrypted_data", base64.StdEncoding.EncodeToString(sealed)), text("algorithm", sealAlgorithm), text("recipient_key", p.Recipient),
 	))).JSON(), nil
 }

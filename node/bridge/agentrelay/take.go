@@ -165,7 +165,7 @@ func (l *link) hand(ctx context.Context, h *heard, raw []byte) {
 func (l *link) complete(ctx context.Context, in bridge.Inbound) {
 	in.MessageID = wire.MessageID("msg_" + hashKey(string(in.MessageID), "close"))
 	mark, _ := in.Payload.Get("metadata")
-	in.Payload = wire.Obj(text("action", wire.ActionClose), text("status", "completed"), member("metadata", mark))
+	in.Payload = wire.Obj(text("action", wire.ActionClose), text("status", "completed"), wire.Field("metadata", mark))
 	in.Digest = sha256.Sum256(in.Payload.JSON())
 	in.Records = nil
 	if _, err := l.b.cfg.Node.Accept(ctx, in); err != nil && !errors.Is(err, wire.ErrConversationClosed) {

@@ -107,7 +107,7 @@ func tunnelFrame(to, ref string, message []byte) ([]byte, bool) {
 	if err != nil || len(message) > maxPayload {
 		return nil, false
 	}
-	return wire.Obj(member("to", wire.Texts([]string{to})), text("type", tunnelType), text("ref", ref), member("payload", v)).JSON(), true
+	return wire.Obj(wire.Field("to", wire.Texts([]string{to})), text("type", tunnelType), text("ref", ref), wire.Field("payload", v)).JSON(), true
 }
 
 // Carry sends a signed message through the tunnel to the agent that the owner said is behind a relay, and returns what

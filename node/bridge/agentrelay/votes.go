@@ -271,12 +271,12 @@ func (r *Relay) result(p *proposal) *entry {
 	e := &entry{id: newID(), from: relayID, kind: "vote_result", to: []string{everybody}, all: true}
 	e.ts, e.seq = r.now()
 	e.raw = wire.Obj(
-		text("id", e.id), text("from", relayID), member("to", wire.Texts(e.to)), text("type", e.kind), text("ref", p.ID),
-		member("payload", wire.Obj(
+		text("id", e.id), text("from", relayID), wire.Field("to", wire.Texts(e.to)), text("type", e.kind), text("ref", p.ID),
+		wire.Field("payload", wire.Obj(
 			text("status", p.Status),
-			member("votes", wire.Obj(member("approve", wire.Int(int64(approve))), member("reject", wire.Int(int64(reject))))),
-			member("quorum", wire.Int(int64(p.Quorum))),
-		)), member("ts", wire.Int(e.ts)),
+			wire.Field("votes", wire.Obj(wire.Field("approve", wire.Int(int64(approve))), wire.Field("reject", wire.Int(int64(reject))))),
+			wire.Field("quorum", wire.Int(int64(p.Quorum))),
+		)), wire.Field("ts", wire.Int(e.ts)),
 	).JSON()
 	return e
 }

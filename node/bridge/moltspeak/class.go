@@ -133,11 +133,11 @@ func (m *PIIMeta) covers(found []string, now time.Time) *Error {
 }
 
 func (m *PIIMeta) value() wire.Value {
-	consent := wire.Obj(member("granted_by", wire.Text(m.GrantedBy)), member("purpose", wire.Text(m.Purpose)), member("proof", wire.Text(m.Proof)))
+	consent := wire.Obj(wire.TextField("granted_by", m.GrantedBy), wire.TextField("purpose", m.Purpose), wire.TextField("proof", m.Proof))
 	if !m.Expires.IsZero() {
 		consent = consent.With("expires", wire.Int(m.Expires.UnixMilli()))
 	}
-	v := wire.Obj(member("types", wire.Texts(m.Types)), member("consent", consent))
+	v := wire.Obj(wire.Field("types", wire.Texts(m.Types)), wire.Field("consent", consent))
 	if len(m.MaskFields) > 0 {
 		v = v.With("mask_fields", wire.Texts(m.MaskFields))
 	}

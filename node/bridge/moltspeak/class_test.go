@@ -144,7 +144,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		c.Secret = func(_ context.Context, from string, p wire.Value) (wire.Value, error) {
 			if p.GetStr("domain") == "fine" {
-				return wire.Obj(member("token", wire.Text(marker))), nil
+				return wire.Obj(wire.TextField("token", marker)), nil
 			}
 			got = from + " " + p.GetStr("domain")
 			return wire.Obj(), errors.New("no: " + marker)

@@ -129,7 +129,7 @@ func (c *connection) challenge(x *exchange) []byte {
 	}
 	tree, err := sign(Draft{
 		ID: c.verify, Op: OpVerify, Time: x.now, From: b.self, To: Agent{Agent: x.m.From.Agent, Org: x.m.From.Org}, Class: class,
-		P: wire.Obj(member("challenge", wire.Text(c.asked.text)), member("timestamp", wire.Int(x.now.UnixMilli()))),
+		P: wire.Obj(wire.TextField("challenge", c.asked.text), wire.Field("timestamp", wire.Int(x.now.UnixMilli()))),
 	}.Tree(), b.cfg.Key)
 	if err != nil {
 		b.cfg.Logger.ErrorContext(x.ctx, "moltspeak: sign a challenge", "err", err)

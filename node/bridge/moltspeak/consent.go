@@ -87,11 +87,11 @@ func (b *Bridge) consent(c *exchange, p Consent) (answer, *Error) {
 	case "request":
 		return b.askForConsent(c, p)
 	case "grant": // a peer's word about its own data: shown as claimed, trusted for nothing
-		return respond("success", wire.Obj(member("action", wire.Text("noted")))), nil
+		return respond("success", wire.Obj(wire.TextField("action", "noted"))), nil
 	}
 	g, ok := b.checkToken(c.ctx, p.Token, c.m.From.Name(), c.now)
 	if p.Action == "verify" {
-		return respond("success", wire.Obj(member("valid", wire.Bool(ok)))), nil
+		return respond("success", wire.Obj(wire.Field("valid", wire.Bool(ok)))), nil
 	}
 	if !ok {
 		return answer{}, faultAt(CodeConsent, "p.consent_token", "is no consent of yours")
@@ -99,7 +99,7 @@ func (b *Bridge) consent(c *exchange, p Consent) (answer, *Error) {
 	if err := b.Revoke(c.ctx, g.ID, c.now); err != nil {
 		return answer{}, fault(CodeInternal).because(err)
 	}
-	return respond("success", wire.Obj(member("revoked", wire.Bool(true)))), nil
+	return respond("success", wire.Obj(wire.Field("revoked", wire.Bool(true)))), nil
 }
 
 // askForConsent asks the owner. Of one peer one question waits at a time: the same question again gets the same answer, and
@@ -129,8 +129,8 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 	case err != nil:
 		return answer{}, fault(CodeInternal).because(err)
 	}
-	data := wire.Obj(member("action", wire.Text(wire.ActionPending)), member("estimated_response", wire.Text(ask.Expires.Format(time.RFC3339))),
-		member("reason", wire.Text("The owner of this agent decides on consent.")))
+	data := wire.Obj(wire.TextField("action", wire.ActionPending), wire.TextField("estimated_response", ask.Expires.Format(time.RFC3339)),
+		wire.TextField("reason", "The owner of this agent decides on consent."))
 	return answer{op: OpConsentResponse, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted}, nil
 }
 
@@ -192,7 +192,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if !ok {
 		return errors.New("the question names no peer")
 	}
-	changes, answer := d.Changes, Respond{Status: "error", Data: wire.Obj(member("action", wire.Text("rejected")))}
+	changes, answer := d.Changes, Respond{Status: "error", Data: wire.Obj(wire.TextField("action", "rejected"))}
 	if d.Choice == acl.Approve {
 		if err := ask.CheckBody(); err != nil {
 			return err
@@ -217,8 +217,8 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 			p.Chosen = true
 			changes = append(changes, p.change())
 		}
-		answer = Respond{Status: "success", Data: wire.Obj(member("action", wire.Text("granted")), member("consent_token", wire.Text(token)),
-			member("proof", wire.Text("consent-token:"+g.ID)), member("expires", wire.Int(g.Expires)), member("scope", wire.Texts(g.Scope)))}
+		answer = Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", token),
+			wire.TextField("proof", "consent-token:"+g.ID), wire.Field("expires", wire.Int(g.Expires)), wire.Field("scope", wire.Texts(g.Scope)))}
 	}
 	if err := r.b.records.Apply(ctx, changes, d.Now); err != nil {
 		return err

@@ -196,7 +196,7 @@ func TestStreamsAreScanned(t *testing.T) {
 	across := strings.Repeat("x ", 24<<10-5) + " jane.doe@example.com and more"
 	binary := base64.StdEncoding.EncodeToString([]byte("\x00\xff\x01jane.doe@example.com\x00\xfe"))
 	stream := func(kind, data string) bridge.Delivery {
-		p := wire.Obj(member("action", wire.Text("stream")), member("type", wire.Text(kind)), member("data", wire.Text(data)))
+		p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", kind), wire.TextField("data", data))
 		return out(t, cat, IntentStream, string(p.JSON()))
 	}
 	for _, d := range []bridge.Delivery{stream("text", across), stream("binary", binary)} {

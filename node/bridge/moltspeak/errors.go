@@ -118,8 +118,8 @@ func (e *Error) Unwrap() error { return e.cause }
 // Payload is the p of an error message. A stranger learns no more than the code.
 func (e *Error) Payload(stranger bool) wire.Value {
 	row, _ := rowOf(e.Code)
-	v := wire.Obj(member("code", wire.Text(string(e.Code))), member("category", wire.Text(row.Category)),
-		member("message", wire.Text(row.Message)))
+	v := wire.Obj(wire.TextField("code", string(e.Code)), wire.TextField("category", row.Category),
+		wire.TextField("message", row.Message))
 	if e.Field != "" && !stranger {
 		v = v.With("field", wire.Text(e.Field))
 	}
@@ -127,7 +127,7 @@ func (e *Error) Payload(stranger bool) wire.Value {
 	if row.Action == "" || row.Recoverable && !e.Recoverable { // what would help in general does not here
 		return v
 	}
-	hint := wire.Obj(member("action", wire.Text(row.Action)))
+	hint := wire.Obj(wire.TextField("action", row.Action))
 	if row.Action == "retry_after" {
 		hint = hint.With("delay_ms", wire.Int(max(e.Delay, time.Second).Milliseconds()))
 	}

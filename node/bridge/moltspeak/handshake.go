@@ -276,8 +276,8 @@ func (b *Bridge) hello(c *exchange, h Hello) (answer, *Error) {
 		}
 	}
 	v := wire.Obj(
-		member("protocol_versions", wire.Texts([]string{Version})), member("capabilities", wire.Texts(b.capabilities())),
-		member("extensions", wire.Arr()), member("max_message_size", wire.Int(MaxMessage)), member("supported_cls", wire.Texts(Classes())),
+		wire.Field("protocol_versions", wire.Texts([]string{Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
+		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(MaxMessage)), wire.Field("supported_cls", wire.Texts(Classes())),
 	)
 	if c.opens && !c.fresh {
 		return answer{op: OpHelloAck, p: v}, nil // the connection asks for proof of its own
@@ -300,7 +300,7 @@ func (b *Bridge) verifyUs(c *exchange, v Verify) (answer, *Error) {
 	if v.Time.Before(c.now.Add(-challengeLife)) || v.Time.After(c.now.Add(challengeLife)) {
 		return answer{}, faultAt(CodeInvalidParam, "p.timestamp", "must be within 60 seconds")
 	}
-	return answer{op: OpVerifyResponse, p: wire.Obj(member("challenge", wire.Text(v.Challenge)))}, nil
+	return answer{op: OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
 }
 
 // proven takes the answer to our challenge and establishes the session.
@@ -329,7 +329,7 @@ func (b *Bridge) sessionKey(p peer, salt string) []byte {
 func established(s session) answer {
 	return answer{
 		op:  OpEstablished,
-		p:   wire.Obj(member("session_id", wire.Text(s.ID)), member("expires", wire.Int(s.Expires.UnixMilli()))),
-		ext: wire.Obj(member("agentmesh.session", wire.Obj(member("id", wire.Text(s.ID))))),
+		p:   wire.Obj(wire.TextField("session_id", s.ID), wire.Field("expires", wire.Int(s.Expires.UnixMilli()))),
+		ext: wire.Obj(wire.Field("agentmesh.session", wire.Obj(wire.TextField("id", s.ID)))),
 	}
 }

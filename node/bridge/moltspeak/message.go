@@ -191,9 +191,9 @@ type Draft struct {
 // Tree returns the unsigned message. Empty optionals are left out, or Python peers fail to verify (MS-7).
 func (d Draft) Tree() wire.Value {
 	v := wire.Obj(
-		member("v", wire.Text(Version)), member("id", wire.Text(d.ID)), member("ts", wire.Int(d.Time.UnixMilli())),
-		member("op", wire.Text(string(d.Op))), member("from", d.From.value()), member("to", d.To.value()),
-		member("p", d.P), member("cls", wire.Text(string(d.Class))),
+		wire.TextField("v", Version), wire.TextField("id", d.ID), wire.Field("ts", wire.Int(d.Time.UnixMilli())),
+		wire.TextField("op", string(d.Op)), wire.Field("from", d.From.value()), wire.Field("to", d.To.value()),
+		wire.Field("p", d.P), wire.TextField("cls", string(d.Class)),
 	)
 	if d.Re != "" {
 		v = v.With("re", wire.Text(d.Re))
@@ -214,7 +214,7 @@ func (d Draft) Tree() wire.Value {
 }
 
 func (a Agent) value() wire.Value {
-	v := wire.Obj(member("agent", wire.Text(a.Agent)), member("org", wire.Text(a.Org)))
+	v := wire.Obj(wire.TextField("agent", a.Agent), wire.TextField("org", a.Org))
 	if a.Key != "" {
 		v = v.With("key", wire.Text(a.Key))
 	}

@@ -133,7 +133,7 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, pa
 // endpointFor is the ext that tells our endpoint to who is at where, a null value where there is nothing to tell.
 func (b *Bridge) endpointFor(where string) wire.Value {
 	if told := b.told(where); told != "" {
-		return wire.Obj(member("agentmesh.endpoint", wire.Obj(member("url", wire.Text(told)))))
+		return wire.Obj(wire.Field("agentmesh.endpoint", wire.Obj(wire.TextField("url", told))))
 	}
 	return wire.Value{}
 }

@@ -209,7 +209,7 @@ func TestStreamsLeave(t *testing.T) {
 	for _, tt := range []struct{ kind, data string }{
 		{"text", strings.Repeat("grüße 世界 ", 8000)}, {"binary", base64.StdEncoding.EncodeToString(bytes256)}, {"text", ""}, {"binary", "AA=="},
 	} {
-		p := wire.Obj(member("action", wire.Text("stream")), member("type", wire.Text(tt.kind)), member("content_type", wire.Text("x/y")), member("data", wire.Text(tt.data)))
+		p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", tt.kind), wire.TextField("content_type", "x/y"), wire.TextField("data", tt.data))
 		d := out(t, "me@home", IntentStream, string(p.JSON()))
 		if len(tt.data) > 64<<10 {
 			front.after.Store(2) // start and one chunk

@@ -29,11 +29,11 @@ func (b *Bridge) drafts(d bridge.Delivery, t thread, to Agent) ([]Draft, error) 
 		if payload.GetStr("status") == "failed" {
 			end = "cancel"
 		}
-		return []Draft{{Op: OpTask, P: wire.Obj(member("action", wire.Text(end)), member("task_id", wire.Text(string(m.Conversation))))}}, nil
+		return []Draft{{Op: OpTask, P: wire.Obj(wire.TextField("action", end), wire.TextField("task_id", string(m.Conversation)))}}, nil
 	case act == wire.ActionClose:
 		return nil, nil // a query is over with its answer
 	case m.Intent == wire.RequestInfo && act == "ask":
-		return []Draft{{Op: OpQuery, P: wire.Obj(member("domain", wire.Text(ownDomain)), member("intent", wire.Text("ask")), member("params", payload.Without("action")))}}, nil
+		return []Draft{{Op: OpQuery, P: wire.Obj(wire.TextField("domain", ownDomain), wire.TextField("intent", "ask"), wire.Field("params", payload.Without("action")))}}, nil
 	case m.Intent == IntentQuery:
 		p = payload.Without("action")
 		return checked(Draft{Op: OpQuery, P: p})
@@ -47,8 +47,8 @@ func (b *Bridge) drafts(d bridge.Delivery, t thread, to Agent) ([]Draft, error) 
 	case m.Intent == IntentStream:
 		return pieces(p, string(m.Conversation))
 	}
-	return []Draft{{Op: OpTask, P: wire.Obj(member("action", wire.Text("create")), member("task_id", wire.Text(string(m.Conversation))),
-		member("type", wire.Text(string(m.Intent))), member("params", payload))}}, nil
+	return []Draft{{Op: OpTask, P: wire.Obj(wire.TextField("action", "create"), wire.TextField("task_id", string(m.Conversation)),
+		wire.TextField("type", string(m.Intent)), wire.Field("params", payload))}}, nil
 }
 
 // checked refuses what the peer would.
@@ -116,7 +116,7 @@ func pieces(p wire.Value, id string) ([]Draft, error) {
 		data, encode = raw, base64.StdEncoding.EncodeToString
 	}
 	base := func(act string) wire.Value {
-		return wire.Obj(member("action", wire.Text(act)), member("stream_id", wire.Text(id)))
+		return wire.Obj(wire.TextField("action", act), wire.TextField("stream_id", id))
 	}
 	start := base("start")
 	for _, key := range []string{"type", "content_type"} {

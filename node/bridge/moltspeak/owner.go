@@ -198,8 +198,8 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 
 func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to Agent) error {
 	now := time.Now()
-	p := wire.Obj(member("protocol_versions", wire.Texts([]string{Version})), member("capabilities", wire.Texts(b.capabilities())),
-		member("extensions", wire.Arr()), member("max_message_size", wire.Int(MaxMessage)), member("supported_cls", wire.Texts(Classes())))
+	p := wire.Obj(wire.Field("protocol_versions", wire.Texts([]string{Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
+		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(MaxMessage)), wire.Field("supported_cls", wire.Texts(Classes())))
 	d := Draft{ID: uuid(random32()), Op: OpHello, Time: now, From: b.self, To: to, P: p, Class: Internal}
 	d.Ext = b.endpointFor(where)
 	ack, err := b.exchange(ctx, l, where, d, to)
@@ -216,7 +216,7 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to Agen
 	if text == "" {
 		return nil // it opens no session
 	}
-	proof := Draft{ID: uuid(random32()), Re: ack.m.ID, Op: OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(member("challenge", wire.Text(text))), Class: Internal}
+	proof := Draft{ID: uuid(random32()), Re: ack.m.ID, Op: OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: Internal}
 	_, err = b.exchange(ctx, l, where, proof, to)
 	return err
 }

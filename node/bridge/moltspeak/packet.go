@@ -176,19 +176,19 @@ func wrap(tree wire.Value, enveloped bool) []byte {
 	if !enveloped {
 		return tree.JSON()
 	}
-	return wire.Obj(member("moltspeak", wire.Text(Version)), member("envelope", wire.Obj(
-		member("encrypted", wire.Bool(false)), member("compressed", wire.Bool(false)), member("encoding", wire.Text("utf-8")),
-	)), member("message", tree)).JSON()
+	return wire.Obj(wire.TextField("moltspeak", Version), wire.Field("envelope", wire.Obj(
+		wire.Field("encrypted", wire.Bool(false)), wire.Field("compressed", wire.Bool(false)), wire.TextField("encoding", "utf-8"),
+	)), wire.Field("message", tree)).JSON()
 }
 
 // seal writes a signed message as a box for to (MS-18).
 func seal(tree wire.Value, key *signing.BoxKey, to signing.BoxPublic) []byte {
 	sealed, nonce := key.Seal(tree.JSON(), to)
-	return wire.Obj(member("moltspeak", wire.Text(Version)), member("envelope", wire.Obj(
-		member("encrypted", wire.Bool(true)), member("algorithm", wire.Text(boxAlgorithm)),
-		member("sender_public", wire.Text("x25519:"+key.Public().String())),
-		member("nonce", wire.Text("base64:"+base64.StdEncoding.EncodeToString(nonce[:]))),
-	)), member("ciphertext", wire.Text("base64:"+base64.StdEncoding.EncodeToString(sealed)))).JSON()
+	return wire.Obj(wire.TextField("moltspeak", Version), wire.Field("envelope", wire.Obj(
+		wire.Field("encrypted", wire.Bool(true)), wire.TextField("algorithm", boxAlgorithm),
+		wire.Field("sender_public", wire.Text("x25519:"+key.Public().String())),
+		wire.TextField("nonce", "base64:"+base64.StdEncoding.EncodeToString(nonce[:])),
+	)), wire.TextField("ciphertext", "base64:"+base64.StdEncoding.EncodeToString(sealed))).JSON()
 }
 
 const sigPrefix = "ed25519:"

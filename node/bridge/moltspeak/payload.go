@@ -352,7 +352,7 @@ func parseAck(*reader) Payload { return Ack{} }
 
 // value is the p of a respond.
 func (a Respond) value() wire.Value {
-	v := wire.Obj(member("status", wire.Text(a.Status)), member("data", a.Data))
+	v := wire.Obj(wire.TextField("status", a.Status), wire.Field("data", a.Data))
 	if a.Schema != "" {
 		v = v.With("schema", wire.Text(a.Schema))
 	}

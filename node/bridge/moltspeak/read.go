@@ -8,8 +8,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-func member(key string, v wire.Value) wire.Member { return wire.Member{Key: key, Value: v} }
-
 // reader reads members of one object and keeps the first thing that is wrong.
 type reader struct {
 	v    wire.Value

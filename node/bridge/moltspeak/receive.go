@@ -353,7 +353,7 @@ func (b *Bridge) dispatch(c *exchange) (answer, *Error) {
 			a, e = b.verifyUs(c, p)
 		}
 	case Ping:
-		a = answer{op: OpPong, p: wire.Obj(member("nonce", p.Nonce), member("status", wire.Text("alive")), member("capabilities_active", wire.Texts(b.capabilities())))}
+		a = answer{op: OpPong, p: wire.Obj(wire.Field("nonce", p.Nonce), wire.TextField("status", "alive"), wire.Field("capabilities_active", wire.Texts(b.capabilities())))}
 	case Discover:
 		a, e = b.discover(c, p)
 	case Consent:

@@ -362,7 +362,7 @@ func TestTextStaysText(t *testing.T) {
 			r, n := alone(t, func(c *Config) { c.Domains = []string{"served"} })
 			said := mustTree(t, tt.payload)
 			n.take = func(bridge.Inbound) (bridge.Outcome, error) {
-				return bridge.Outcome{Status: http.StatusOK, Raw: wire.Obj(member("payload", said)).JSON()}, nil
+				return bridge.Outcome{Status: http.StatusOK, Raw: wire.Obj(wire.Field("payload", said)).JSON()}, nil
 			}
 			m, _ := r.say(cat, r.draft(cat, tt.op, tt.p))
 			if data, _ := m.P.Get("data"); string(data.JSON()) != tt.want {

@@ -86,8 +86,8 @@ func (r remote) key(ctx context.Context, name string) (string, error) {
 
 // register lists us, or brings our entry up to date.
 func (r remote) register(ctx context.Context, e Entry) error {
-	body := wire.Obj(member("agent_name", wire.Text(e.AgentName)), member("org", wire.Text(e.Org)), member("public_key", wire.Text(e.PublicKey)),
-		member("endpoint", wire.Text(e.Endpoint)), member("capabilities", wire.Texts(e.Capabilities)))
+	body := wire.Obj(wire.TextField("agent_name", e.AgentName), wire.TextField("org", e.Org), wire.TextField("public_key", e.PublicKey),
+		wire.TextField("endpoint", e.Endpoint), wire.Field("capabilities", wire.Texts(e.Capabilities)))
 	status, _, err := r.call(ctx, http.MethodPost, "/agents", body.JSON())
 	if err == nil && status == http.StatusConflict { // by us, or the name is somebody else's
 		status, _, err = r.call(ctx, http.MethodPut, "/agents/"+url.PathEscape(e.ID), body.Without("agent_name", "org", "public_key").JSON())

@@ -100,7 +100,7 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	text := random32()
 	d := Draft{
 		ID: uuid(random32()), Op: OpVerify, Time: now, From: b.self, To: Agent{Agent: e.AgentName, Org: e.Org}, Class: Public,
-		P: wire.Obj(member("challenge", wire.Text(text)), member("timestamp", wire.Int(now.UnixMilli()))),
+		P: wire.Obj(wire.TextField("challenge", text), wire.Field("timestamp", wire.Int(now.UnixMilli()))),
 	}
 	tree, err := sign(d.Tree(), b.cfg.Key)
 	if err != nil {

@@ -225,14 +225,14 @@ func (b *Bridge) discover(c *exchange, d Discover) (answer, *Error) {
 	if len(results) == 0 && failed != nil {
 		return answer{}, fault(CodeTimeout).because(failed)
 	}
-	data := wire.Obj(member("results", wire.Arr(results...)))
+	data := wire.Obj(wire.Field("results", wire.Arr(results...)))
 	return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil
 }
 
 // listed is a card of the directory as a result: what stands on the card for everybody.
 func listed(card wire.Value) wire.Value {
 	meta, _ := card.Get("metadata")
-	v := wire.Obj(member("agent_id", wire.Text(card.GetStr("agent_id"))), member("name", wire.Text(card.GetStr("name"))))
+	v := wire.Obj(wire.TextField("agent_id", card.GetStr("agent_id")), wire.TextField("name", card.GetStr("name")))
 	if caps, ok := card.Get("capabilities"); ok && caps.Kind() == wire.Array {
 		v = v.With("capabilities", caps)
 	}

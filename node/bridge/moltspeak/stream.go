@@ -199,7 +199,7 @@ func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
 	if done.kind == "binary" {
 		text = base64.StdEncoding.EncodeToString(done.data)
 	}
-	payload := wire.Obj(member("action", wire.Text("stream")), member("stream_id", wire.Text(p.ID)))
+	payload := wire.Obj(wire.TextField("action", "stream"), wire.TextField("stream_id", p.ID))
 	for _, m := range []struct{ key, value string }{{"type", done.kind}, {"content_type", done.content}} {
 		if m.value != "" {
 			payload = payload.With(m.key, wire.Text(m.value))

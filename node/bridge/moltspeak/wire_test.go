@@ -269,13 +269,13 @@ func TestCodes(t *testing.T) {
 // What we send has no empty member, which Python peers would drop and then fail to verify (MS-7).
 func TestDraftHasNoEmptyMembers(t *testing.T) {
 	d := Draft{ID: "i", Op: OpQuery, Time: time.UnixMilli(1767225600000), From: Agent{Agent: "a", Org: "o"}, To: Agent{Agent: "b", Org: "p"},
-		P: wire.Obj(member("domain", wire.Text("d"))), Class: Internal}
+		P: wire.Obj(wire.TextField("domain", "d")), Class: Internal}
 	want := `{"v":"0.1","id":"i","ts":1767225600000,"op":"query","from":{"agent":"a","org":"o"},"to":{"agent":"b","org":"p"},"p":{"domain":"d"},"cls":"int"}`
 	if got := string(d.Tree().JSON()); got != want {
 		t.Errorf("draft = %s", got)
 	}
 	d.PII = &PIIMeta{Types: []string{"email"}, GrantedBy: "user:x", Purpose: "p", Proof: "consent-token:1", Expires: time.UnixMilli(5), MaskFields: []string{"m"}}
-	d.Cap, d.Re, d.Expires, d.Ext = []string{"c"}, "r", time.UnixMilli(9), wire.Obj(member("o.x", wire.Obj()))
+	d.Cap, d.Re, d.Expires, d.Ext = []string{"c"}, "r", time.UnixMilli(9), wire.Obj(wire.Field("o.x", wire.Obj()))
 	m, e := ParseMessage(d.Tree().With("sig", wire.Text("s")))
 	if e != nil || fmt.Sprintf("%v %d %v %s %d", m.PII.Types, m.PII.Expires.UnixMilli(), m.Cap, m.Re, m.Expires.UnixMilli()) != "[email] 5 [c] r 9" {
 		t.Errorf("read back: %+v, %v", m, e)

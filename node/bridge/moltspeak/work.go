@@ -34,26 +34,26 @@ const ownDomain = "agentmesh"
 func (b *Bridge) query(c *exchange, q Query) (answer, *Error) {
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
 		c.native = true
-		payload := wire.Obj(append([]wire.Member{member("action", wire.Text("ask"))}, q.Params.Without("action").Members()...)...)
+		payload := wire.Obj(append([]wire.Member{wire.TextField("action", "ask")}, q.Params.Without("action").Members()...)...)
 		return b.hand(c, wire.RequestInfo, payload, b.conversation(c), thread{})
 	}
 	if slices.Contains(b.cfg.Domains, q.Domain) {
 		return b.hand(c, IntentQuery, action("query", c.m.P), b.conversation(c), thread{})
 	}
-	ask := wire.Obj(member("domain", wire.Text(q.Domain)))
+	ask := wire.Obj(wire.TextField("domain", q.Domain))
 	if q.Intent != "" {
 		ask = ask.With("intent", wire.Text(q.Intent))
 	}
 	if q.Params.Len() > 0 {
 		ask = ask.With("params", q.Params)
 	}
-	payload := wire.Obj(member("action", wire.Text("ask")), member("question", wire.Text(string(b.shown(c, ask).JSON()))), member("response_format", wire.Text("json")))
+	payload := wire.Obj(wire.TextField("action", "ask"), wire.Field("question", wire.Text(string(b.shown(c, ask).JSON()))), wire.TextField("response_format", "json"))
 	return b.hand(c, wire.RequestInfo, payload, b.conversation(c), thread{})
 }
 
 // action puts the action first, which every payload of AgentMesh has.
 func action(name string, p wire.Value) wire.Value {
-	return wire.Obj(append([]wire.Member{member("action", wire.Text(name))}, p.Without("action").Members()...)...)
+	return wire.Obj(append([]wire.Member{wire.TextField("action", name)}, p.Without("action").Members()...)...)
 }
 
 func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
@@ -69,7 +69,7 @@ func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
 	keep := thread{TaskID: t.ID, Creator: c.m.From.Name(), Progress: t.OnProgress, State: "pending"}
 	switch t.Action {
 	case "status":
-		data := wire.Obj(member("task_id", wire.Text(t.ID)), member("status", wire.Text(old.State)))
+		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.State))
 		if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
 			return answer{}, e
 		}
@@ -110,7 +110,7 @@ func (b *Bridge) taskOfOurs(c *exchange, t Task) (answer, *Error) {
 }
 
 func closing(status string) wire.Value {
-	return wire.Obj(member("action", wire.Text(wire.ActionClose)), member("status", wire.Text(status)))
+	return wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 }
 
 func (b *Bridge) tool(c *exchange, t Tool) (answer, *Error) {
@@ -126,10 +126,10 @@ func (b *Bridge) tool(c *exchange, t Tool) (answer, *Error) {
 	var list []wire.Value
 	for i, info := range b.cfg.Tools {
 		if t.Action == "list" || i == at {
-			list = append(list, wire.Obj(member("name", wire.Text(info.Name)), member("description", wire.Text(info.Description))))
+			list = append(list, wire.Obj(wire.TextField("name", info.Name), wire.TextField("description", info.Description)))
 		}
 	}
-	data := wire.Obj(member("tools", wire.Arr(list...)))
+	data := wire.Obj(wire.Field("tools", wire.Arr(list...)))
 	if t.Action == "describe" {
 		data = list[0]
 	}
@@ -244,8 +244,8 @@ func (b *Bridge) marked(c *exchange, payload wire.Value) wire.Value {
 		jti, named := strings.CutPrefix(p.Proof, "consent-token:")
 		_, ours, err := b.read(c.ctx, nsConsents, jti, &g, c.now)
 		verified := err == nil && named && ours && g.Peer == c.m.From.Name() && g.live(c.now)
-		mark = mark.With("consent", wire.Obj(member("granted_by", wire.Text(wire.OneLine(p.GrantedBy, maxText))),
-			member("purpose", wire.Text(wire.OneLine(p.Purpose, maxText))), member("verified", wire.Bool(verified))))
+		mark = mark.With("consent", wire.Obj(wire.TextField("granted_by", wire.OneLine(p.GrantedBy, maxText)),
+			wire.TextField("purpose", wire.OneLine(p.Purpose, maxText)), wire.Field("verified", wire.Bool(verified))))
 	}
 	return payload.With("metadata", meta.With("bridge", mark))
 }
@@ -284,7 +284,7 @@ func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *Error) {
 	}
 	data := payload.Without("metadata")
 	if out.Held && out.Reply == nil && !out.Duplicate { // it waits behind another one, whose answer said that the owner decides
-		data = wire.Obj(member("action", wire.Text(wire.ActionReceived)))
+		data = wire.Obj(wire.TextField("action", wire.ActionReceived))
 	}
 	switch payload.GetStr("action") {
 	case wire.ActionPending, wire.ActionReceived:
@@ -349,7 +349,7 @@ func (b *Bridge) answered(c *exchange) (answer, *Error) {
 	}
 	final := *c // the conversation ends with the answer (§10)
 	final.m.ID = c.m.ID + "#close"
-	final.m.Tree = wire.Obj(member("id", wire.Text(c.m.ID)), member("op", wire.Text(string(c.m.Op))), member("closes", wire.Text(end)))
+	final.m.Tree = wire.Obj(wire.TextField("id", c.m.ID), wire.TextField("op", string(c.m.Op)), wire.TextField("closes", end))
 	if _, e := b.handIn(&final, o.Address, wire.Intent(o.Intent), closing(end), o.Conv, nil); e != nil && !errors.Is(e.cause, wire.ErrConversationClosed) {
 		return answer{}, e
 	}
@@ -360,7 +360,7 @@ func (b *Bridge) answered(c *exchange) (answer, *Error) {
 func replyPayload(p Payload) (payload wire.Value, end string) {
 	switch r := p.(type) {
 	case Fault:
-		return wire.Obj(member("action", wire.Text("respond")), member("status", wire.Text("error")), member("error", wire.Text(string(r.Code)))), "failed"
+		return wire.Obj(wire.TextField("action", "respond"), wire.TextField("status", "error"), wire.TextField("error", string(r.Code))), "failed"
 	case Respond:
 		end = map[string]string{"success": "completed", "error": "failed"}[r.Status]
 		if r.Data.GetStr("action") != "" {
@@ -369,11 +369,11 @@ func replyPayload(p Payload) (payload wire.Value, end string) {
 			}
 			return r.Data, end
 		}
-		v := wire.Obj(member("action", wire.Text("respond")), member("status", wire.Text(r.Status)), member("data", r.Data))
+		v := wire.Obj(wire.TextField("action", "respond"), wire.TextField("status", r.Status), wire.Field("data", r.Data))
 		if r.Schema != "" {
 			v = v.With("schema", wire.Text(r.Schema))
 		}
 		return v, end
 	}
-	return wire.Obj(member("action", wire.Text("respond"))), ""
+	return wire.Obj(wire.TextField("action", "respond")), ""
 }
