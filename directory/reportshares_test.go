@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
-	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -16,7 +16,7 @@ import (
 // TestReportsAreShared: a network that has all reports of a card, or of all cards, keeps nobody else from telling the
 // operator (AM-42).
 func TestReportsAreShared(t *testing.T) {
-	for _, network := range bridgetest.Networks {
+	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {
 			w := fullWorld(t, 80)
 			w.reg.reporters = rate.NewAllowance(rate.PerHour(1000), 1000, 10_000) // or the attacker would need days
@@ -48,7 +48,7 @@ func TestReportsAreShared(t *testing.T) {
 			if err := report(0, network.Addr(maxPerCard)); !errors.Is(err, wire.ErrQuota) {
 				t.Errorf("one more report of the network about its card: %v", err)
 			}
-			if err := report(0, bridgetest.Newcomer); err != nil {
+			if err := report(0, apitest.Newcomer); err != nil {
 				t.Errorf("another report about that card: %v", err)
 			}
 			var changes []store.Change
@@ -70,15 +70,15 @@ func TestReportsAreShared(t *testing.T) {
 			if err := report(70, network.Addr(7)); !errors.Is(err, wire.ErrQuota) {
 				t.Errorf("one more report of the network: %v", err)
 			}
-			if err := report(70, bridgetest.Newcomer); err != nil {
+			if err := report(70, apitest.Newcomer); err != nil {
 				t.Errorf("a report of another network: %v", err)
 			}
 			for i := range 4 {
-				if err := report(71, bridgetest.Hosted(i)); err != nil {
+				if err := report(71, apitest.Hosted(i)); err != nil {
 					t.Errorf("report %d from a hosting provider: %v", i, err)
 				}
 			}
-			if n := from(bridgetest.Newcomer.String()); n != 2 || from("") != maxReports {
+			if n := from(apitest.Newcomer.String()); n != 2 || from("") != maxReports {
 				t.Errorf("the newcomer has %d reports of %d, want 2 of %d", n, from(""), maxReports)
 			}
 		})

@@ -325,7 +325,7 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 		wire.Member{Key: "status", Value: wire.Text(a.in.Payload.GetStr("status"))},
 	)
 	a.unit.Add(a.n.notices.Change(a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)))
-	a.unit.Add(a.n.aside(a.in)...)
+	a.unit.Add(a.n.bridges.observe(a.in)...)
 	return a.answer(ctx, http.StatusOK, echo)
 }
 
@@ -359,7 +359,7 @@ func actionOf(action string) wire.Value {
 func (a *acceptance) received(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
-		Idle: a.n.idle[a.in.Intent], Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
+		Idle: a.n.bridges.silence(a.in.Intent), Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
 		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.written(),
 		Name: a.in.Name, Waits: a.held,
 	})

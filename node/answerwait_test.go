@@ -50,20 +50,20 @@ func TestWaitForForeignAnswer(t *testing.T) {
 						}
 					}
 					sarah = meshtest.InMemory(t).Node("sarah", func(c *node.Config) {
-						c.Transports = map[string]bridge.Transport{"toy": &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
-							for _, w := range tt.words {
-								if w.after == 0 {
-									say(w.payload)
-								} else {
-									time.AfterFunc(w.after, func() { say(w.payload) })
-								}
-							}
-							return bridge.Delivered{Queued: true}, nil
-						}}}
 						if approved {
 							c.Outbound.Approve = []string{"*"}
 						}
 					})
+					sarah.Connect(bridge.Kind{Name: "toy"}, &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+						for _, w := range tt.words {
+							if w.after == 0 {
+								say(w.payload)
+							} else {
+								time.AfterFunc(w.after, func() { say(w.payload) })
+							}
+						}
+						return bridge.Delivered{Queued: true}, nil
+					}})
 					sarah.Start()
 					type result struct {
 						State string `json:"state"`

@@ -32,7 +32,7 @@ func TestAttachAccess(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			home := meshtest.New(t).Node("home", func(c *node.Config) { c.Policy.Mode = tt.node })
-			if err := home.Attach(bridge.Kind{Name: "fax"}, []bridge.Link{{Name: "home", Policy: bridge.LinkPolicy{Access: tt.access}}}); err != nil {
+			if _, err := home.Attach(bridge.Kind{Name: "fax"}, []bridge.Link{{Name: "home", Policy: bridge.LinkPolicy{Access: tt.access}}}); err != nil {
 				t.Fatal(err)
 			}
 			address, err := bridge.ParseAddress(tt.address)
@@ -66,7 +66,7 @@ func TestAttachAccess(t *testing.T) {
 func TestAttachRefusesKeys(t *testing.T) {
 	home := meshtest.New(t).Node("home", nil)
 	link := bridge.Link{Name: "home", Policy: bridge.LinkPolicy{Route: "directory", Broadcast: true}}
-	err := home.Attach(bridge.Kind{Name: "fax"}, []bridge.Link{link})
+	_, err := home.Attach(bridge.Kind{Name: "fax"}, []bridge.Link{link})
 	for _, want := range []string{"remove policy.route of link home", "remove policy.broadcast of link home", "fax links use policy.access"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Attach() = %v, want %q in it", err, want)

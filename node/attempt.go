@@ -135,7 +135,7 @@ func (n *Node) current(l *Letter) (wire.Message, error) {
 	if err != nil || l.Signer == n.fingerprint() {
 		return m, err
 	}
-	tree, err := n.identity.Load().Key.SignValue(m.Tree.Without("signature"))
+	tree, err := n.registrar.Identity().Key.SignValue(m.Tree.Without("signature"))
 	if err != nil {
 		return m, fmt.Errorf("sign message: %w", err)
 	}
@@ -143,7 +143,7 @@ func (n *Node) current(l *Letter) (wire.Message, error) {
 	return wire.ParseMessage(tree)
 }
 
-func (n *Node) fingerprint() string { return n.identity.Load().Key.Public().Fingerprint() }
+func (n *Node) fingerprint() string { return n.registrar.Identity().Key.Public().Fingerprint() }
 
 // knowsResends asks whether the peer's endpoint is one of ours, by the document that says so (AM-81).
 func (n *Node) knowsResends(ctx context.Context, id wire.AgentID) (bool, error) {
@@ -187,8 +187,11 @@ func (n *Node) transport(l Letter) (bridge.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t := n.transports[to.Kind]; t != nil {
-		return t, nil
+	if a, ok := n.bridges.of(to.Kind); ok {
+		if a.Screens || n.cfg.PersonalData == nil {
+			return a.service, nil
+		}
+		return screened{a.service, n}, nil
 	}
 	return nil, laterError{fmt.Errorf("no bridge delivers to %s addresses", to.Kind)}
 }

@@ -75,8 +75,8 @@ const keyPolicy = "policy"
 
 // auditPolicy writes a line where the node starts with other rules than it had before.
 func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
-	links := make(map[string]acl.Mode)
-	n.linkModes.Range(func(link, mode any) bool {
+	policy, links := n.policy(), make(map[string]acl.Mode)
+	n.bridges.modes.Range(func(link, mode any) bool {
 		links[link.(string)] = mode.(acl.Mode)
 		return true
 	})
@@ -84,7 +84,7 @@ func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
 		Access   acl.Policy
 		Outgoing OutboundPolicy
 		Links    map[string]acl.Mode
-	}{n.cfg.Policy, n.cfg.Outbound, links})
+	}{policy, n.cfg.Outbound, links})
 	if err != nil {
 		return fmt.Errorf("encode policy: %w", err)
 	}
@@ -103,7 +103,7 @@ func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
 	entry := acl.AuditEntry{
 		At: now, Kind: acl.AuditPolicy, By: "config", Digest: digest,
 		Rule: fmt.Sprintf("access.mode=%s outgoing.mode=%s", n.mode(), n.cfg.Outbound.mode()),
-		Note: fmt.Sprintf("%d allowed, %d blocked, %d hold rules", len(n.cfg.Policy.Allow), len(n.cfg.Policy.Block), len(n.cfg.Policy.Hold)),
+		Note: fmt.Sprintf("%d allowed, %d blocked, %d hold rules", len(policy.Allow), len(policy.Block), len(policy.Hold)),
 	}
 	return n.keep(ctx, keyPolicy, []byte(digest), now, n.audit.Change(entry))
 }

@@ -50,6 +50,17 @@ func TestClockStepOfTheOutbox(t *testing.T) {
 	})
 }
 
+// carrier carries every message.
+type carrier struct {
+	bridge.Transport
+	carry func(message []byte) ([]byte, error)
+}
+
+func (c carrier) Carry(_ context.Context, _ wire.AgentID, message []byte) ([]byte, bool, error) {
+	answer, err := c.carry(message)
+	return answer, true, err
+}
+
 // TestClockStepOfADoubtfulMessage: a message that may have arrived is sent again under its signature, which only a wrong
 // clock makes too old.
 func TestClockStepOfADoubtfulMessage(t *testing.T) {
@@ -57,12 +68,12 @@ func TestClockStepOfADoubtfulMessage(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		ann, sarah := mesh.Node("ann", open), mesh.Node("sarah", nil)
 		var up atomic.Bool
-		sarah.Carry(func(_ context.Context, _ wire.AgentID, message []byte) ([]byte, bool, error) {
+		sarah.Connect(bridge.Kind{Name: "toy"}, carrier{carry: func(message []byte) ([]byte, error) {
 			if !up.Load() {
-				return nil, true, &client.SendError{Status: http.StatusBadGateway, Retry: true, Processed: true, After: 5 * time.Minute}
+				return nil, &client.SendError{Status: http.StatusBadGateway, Retry: true, Processed: true, After: 5 * time.Minute}
 			}
-			return ann.Post(message).Body, true, nil
-		})
+			return ann.Post(message).Body, nil
+		}})
 		sarah.Start()
 		mustSend(t, sarah.Node, outgoing(t, ann.ID(), "mesh.message", hello), 0)
 		synctest.Wait()

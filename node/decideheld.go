@@ -13,11 +13,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// DecideHeld carries out the owner's choice about the message that waits in a conversation because of what it asks. A
-// bridge whose own commands decide about such a message uses it, so that there is one decision (THREATS 39). It refuses
-// if no message waits there, and if the question is whether its sender may write at all: that one is about more than this
-// message.
-func (n *Node) DecideHeld(ctx context.Context, conv store.ConvKey, choice acl.Choice, by string) error {
+// decideHeld carries out the owner's choice about the message that waits in a conversation because of what it asks, so
+// that a bridge whose own commands decide about such a message makes the same decision (THREATS 39). It refuses if no
+// message waits there, and if the question is whether its sender may write at all: that one is about more than this message.
+func (n *Node) decideHeld(ctx context.Context, conv store.ConvKey, choice acl.Choice, by string) error {
 	held, err := n.itemsOf(ctx, conv, ItemHeld)
 	if err != nil {
 		return err

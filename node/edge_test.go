@@ -21,6 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -274,7 +275,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 			t.Fatal("nothing was logged: the test looks at nothing")
 		}
 		for _, s := range []string{
-			string(secret), string(node.Credential(secret, mesh.Directory())), strings.Split(string(key), "\n")[1], "tulip", "roses", "\x1b", `\x1b`,
+			string(secret), string(registration.Credential(secret, mesh.Directory())), strings.Split(string(key), "\n")[1], "tulip", "roses", "\x1b", `\x1b`,
 		} {
 			if strings.Contains(got, s) {
 				t.Errorf("the log has %q:\n%s", s, got)

@@ -148,9 +148,7 @@ func (n *Node) observe() {
 			n.fresh.give()
 		}
 		n.events.publish(eventsOf(changes)...)
-		for _, a := range n.asides {
-			a.Committed(changes)
-		}
+		n.bridges.committed(changes)
 	})
 	n.store.OnCommit(n.ends.committed)
 	n.store.OnCommit(n.notices.Committed)

@@ -42,7 +42,7 @@ func (a *acceptance) mustHold() bool {
 	if slices.Contains(conv.Let, a.in.Intent) {
 		return false
 	}
-	return a.n.cfg.Policy.HoldIntent(a.in.Intent, a.in.Payload.GetStr("action"), a.route.Handler != nil, conv.WroteFirst)
+	return a.n.policy().HoldIntent(a.in.Intent, a.in.Payload.GetStr("action"), a.route.Handler != nil, conv.WroteFirst)
 }
 
 // passesOn says whether the handler would take what was sealed to this node to a foreign network, where others read it.

@@ -49,7 +49,7 @@ func (n *Node) restore(ctx context.Context) error {
 	if err := n.auditPolicy(ctx, now); err != nil {
 		return err
 	}
-	return n.keeper.restore(ctx, now)
+	return n.registrar.Restore(ctx, now)
 }
 
 // SetPaused closes or opens line 5 for every message, durably (AM-86). by is the door that the owner used.

@@ -104,10 +104,8 @@ func TestDeleteTakesLetters(t *testing.T) {
 			}
 			return bridge.Delivered{}, nil
 		}}
-		sarah := meshtest.InMemory(t).Node("sarah", func(cfg *node.Config) {
-			unlimited(cfg)
-			cfg.Transports = map[string]bridge.Transport{"wire": w}
-		})
+		sarah := meshtest.InMemory(t).Node("sarah", unlimited)
+		sarah.Connect(bridge.Kind{Name: "wire"}, w)
 		sarah.Start()
 		letters := func() (list []string) {
 			got, _, err := sarah.Outbox(t.Context(), "", "", 10)

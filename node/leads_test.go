@@ -21,18 +21,14 @@ func (near) Deliver(context.Context, bridge.Delivery) (bridge.Delivered, error) 
 	return bridge.Delivered{Queued: true}, nil
 }
 
-func (near) Leads(to bridge.Address) error {
-	if to.Link != "near" {
-		return errors.New("there is no toy link " + to.Link)
-	}
-	return nil
-}
+func (near) Links() []bridge.LinkStatus { return []bridge.LinkStatus{{Name: "near"}} }
 
 // TestAddressLeadsNowhere: a message that no attempt could deliver is refused and leaves nothing; it was taken, and failed.
 func TestAddressLeadsNowhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
-		chris := mesh.Node("chris", func(cfg *node.Config) { open(cfg); cfg.Transports = map[string]bridge.Transport{"toy": near{}} })
+		chris := mesh.Node("chris", open)
+		chris.Connect(bridge.Kind{Name: "toy"}, near{})
 		chris.Start()
 		send := func(address string) (node.Sent, error) {
 			a, err := bridge.ParseAddress(address)
@@ -45,7 +41,7 @@ func TestAddressLeadsNowhere(t *testing.T) {
 		}
 		before := state(t, chris)
 		_, err := send("toy:far/somebody")
-		if refused, _ := errors.AsType[*wire.Error](err); refused == nil || refused.Status != http.StatusBadRequest || refused.Message != "there is no toy link far" {
+		if refused, _ := errors.AsType[*wire.Error](err); refused == nil || refused.Status != http.StatusBadRequest || refused.Message != "there is no toy link far; configured: near" {
 			t.Errorf("to no link: %v", err)
 		}
 		if after := state(t, chris); after != before {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -144,10 +144,5 @@ var sendPauses = [...]time.Duration{
 // peer asked for where that is longer.
 func pauseAfter(attempts int, asked time.Duration) time.Duration {
 	d := sendPauses[min(max(attempts, 1), len(sendPauses))-1]
-	return max(jitter(d), asked)
-}
-
-// jitter is d, a fifth more or less.
-func jitter(d time.Duration) time.Duration {
-	return d - d/5 + rand.N(2*d/5+1)
+	return max(client.Jitter(d), asked)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,12 +12,13 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -57,9 +57,10 @@ type Config struct {
 	Rates    acl.Rates
 	Exempt   []string // principals that no message limit touches (AM-44)
 
-	Routes     []Route                     // hooks by intent pattern, first match wins; no match is the inbox
-	Transports map[string]bridge.Transport // for addresses of bridges, by kind
-	Schemas    PayloadSchemas              // for custom intents (AM-70); nil checks none
+	Routes  []Route        // hooks by intent pattern, first match wins; no match is the inbox
+	Schemas PayloadSchemas // for custom intents (AM-70); nil checks none
+	// PersonalData returns the kinds of personal data in a payload, for what leaves over bridges (MS-40). nil finds none.
+	PersonalData func(wire.Value) []string
 
 	Notices *notify.Box
 	Audit   *acl.Audit     // nil: one of the node's own over Store
@@ -91,10 +92,17 @@ type Config struct {
 }
 
 // Identity is who the node is: its signing key and the card that says so.
-type Identity struct {
-	Key  *signing.PrivateKey
-	Card wire.Card
-}
+type Identity = registration.Identity
+
+// Listing is how the node stands in one directory (AM-83).
+type Listing = owner.Listing
+
+// The states of a [Listing].
+const (
+	Registered = owner.Registered
+	Pending    = owner.Pending
+	Withdrawn  = owner.Withdrawn
+)
 
 // PayloadSchemas holds payloads of custom intents to a schema of the owner's.
 type PayloadSchemas interface {
@@ -106,7 +114,6 @@ type PayloadSchemas interface {
 type Node struct {
 	cfg      Config
 	log      *slog.Logger
-	identity atomic.Pointer[Identity]
 	paused   atomic.Bool
 	running  atomic.Bool // Run has begun: what comes in is taken in
 	overfull atomic.Bool // more is kept than MaxBytes, and none of it may go
@@ -126,28 +133,23 @@ type Node struct {
 	window     client.Window // with the defaults filled in
 	notices    *notify.Box
 
-	flights  flights  // one acceptance per sender and message id at a time
-	runs     runs     // hooks under way
-	refusals refusals // the newest messages that were not taken in
-	fresh    signal   // wakes who waits for the inbox
-	mail     signal   // wakes the readers of mailboxes
-	ends     *alarm   // when the next question ends
-	events   *events  // tells who watches
-	streams  streams  // connections that tell what happens
-	outbox   *deliveries
-	released released // messages of ours that the owner let go
-	keeper   *keeper
-	tally    tally
+	flights   flights  // one acceptance per sender and message id at a time
+	runs      runs     // hooks under way
+	refusals  refusals // the newest messages that were not taken in
+	fresh     signal   // wakes who waits for the inbox
+	mail      signal   // wakes the readers of mailboxes
+	ends      *alarm   // when the next question ends
+	events    *events  // tells who watches
+	streams   streams  // connections that tell what happens
+	outbox    *deliveries
+	released  released // messages of ours that the owner let go
+	registrar *registration.Registrar
+	tally     tally
 
 	interrupted []string    // items whose hooks worked when the process before this one ended
 	tails       [][]acl.Ask // decisions that an earlier process left undone, each in order
 
-	linkModes  sync.Map                      // "kind:link" to acl.Mode
-	transports map[string]bridge.Transport   // by kind; fixed once the node runs
-	answerers  map[string]bridge.Answerer    // likewise
-	carriers   []Carrier                     // likewise
-	asides     []Aside                       // likewise
-	idle       map[wire.Intent]time.Duration // likewise
+	bridges bridges
 
 	background sync.WaitGroup
 }
@@ -194,12 +196,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		ends:       newAlarm(),
 		events:     newEvents(time.Now()),
 		streams:    newStreams(),
-
-		transports: make(map[string]bridge.Transport), answerers: make(map[string]bridge.Answerer),
-		idle: make(map[wire.Intent]time.Duration),
 	}
-	maps.Copy(n.transports, cfg.Transports)
-	n.identity.Store(&cfg.Identity)
 	n.audit = cfg.Audit
 	if n.audit == nil {
 		n.audit = acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})
@@ -217,7 +214,11 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.cards = client.NewCards(cfg.Cards)
 	n.verifier = &client.Verifier{Cards: n.cards, Window: cfg.Window}
 	n.outbox = newDeliveries(n)
-	n.keeper = newKeeper(n)
+	n.registrar = registration.New(registration.Config{
+		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
+		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, Logger: cfg.Logger,
+		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) },
+	})
 	n.asks.OnDecided(n.answered)
 	n.asks.OnOpen(n.bridgeAsked)
 	n.book.Contributors = []conversations.Contributor{n.unbook, n.conclude}
@@ -235,7 +236,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.recoverRuns(ctx) })
 	n.background.Go(func() { n.outbox.Run(ctx) })
-	n.background.Go(func() { n.keeper.run(ctx) })
+	n.background.Go(func() { n.registrar.Run(ctx) })
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
@@ -250,15 +251,11 @@ func (n *Node) Run(ctx context.Context) error {
 	return n.saveMeter(context.WithoutCancel(ctx), time.Now())
 }
 
-// Transport names what delivers to addresses of a kind. It is for set-up, before [Node.Run]: a bridge takes messages
-// to this node and carries those of this node, so neither can be made first with the other inside.
-func (n *Node) Transport(kind string, t bridge.Transport) { n.transports[kind] = t }
-
 // ID returns the node's agent id.
-func (n *Node) ID() wire.AgentID { return n.identity.Load().Card.ID }
+func (n *Node) ID() wire.AgentID { return n.registrar.Identity().Card.ID }
 
 // Card returns the card that the node publishes.
-func (n *Node) Card() wire.Card { return n.identity.Load().Card }
+func (n *Node) Card() wire.Card { return n.registrar.Identity().Card }
 
 // Asks returns the queue of what waits for the owner, so that bridges can add kinds of their own.
 func (n *Node) Asks() *acl.Asks { return n.asks }
@@ -276,7 +273,7 @@ type signed struct {
 
 // sign makes the message that d describes, from this node.
 func (n *Node) sign(d wire.Draft) (signed, error) {
-	id := n.identity.Load()
+	id := n.registrar.Identity()
 	d.From = id.Card.ID
 	if d.ID == "" {
 		d.ID = wire.NewMessageID()
@@ -328,3 +325,24 @@ func unavailable(err error) error {
 	}
 	return wire.ErrInternal.Because(err)
 }
+
+// Listings returns how the node stands in every configured directory.
+func (n *Node) Listings() []Listing { return n.registrar.Listings() }
+
+// Register is [registration.Registrar.Register].
+func (n *Node) Register(ctx context.Context, directory string) ([]Listing, error) {
+	return n.registrar.Register(ctx, directory)
+}
+
+// Adopt is [registration.Registrar.Adopt].
+func (n *Node) Adopt(ctx context.Context, directory string) ([]Listing, error) {
+	return n.registrar.Adopt(ctx, directory)
+}
+
+// Withdraw is [registration.Registrar.Withdraw].
+func (n *Node) Withdraw(ctx context.Context, directory string) ([]Listing, error) {
+	return n.registrar.Withdraw(ctx, directory)
+}
+
+// RotateKey is [registration.Registrar.RotateKey].
+func (n *Node) RotateKey(ctx context.Context) ([]Listing, error) { return n.registrar.RotateKey(ctx) }

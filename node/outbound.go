@@ -86,7 +86,7 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permiss
 			return permission{asks: true, rule: "outgoing.approve=" + pattern}, nil
 		}
 	}
-	if n.cfg.Policy.HoldOutgoing(out.Intent, out.Payload.GetStr("action"), n.route(out.Intent).Handler != nil) {
+	if n.policy().HoldOutgoing(out.Intent, out.Payload.GetStr("action"), n.route(out.Intent).Handler != nil) {
 		return permission{asks: true, rule: "hold=" + string(out.Intent)}, nil
 	}
 	switch {

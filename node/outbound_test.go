@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -359,7 +360,7 @@ func TestHoldRuleOfABridge(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, func(c *node.Config) { c.Policy.Hold = tt.owner })
 			if tt.rule {
-				sarah.HoldRule(acl.HoldRule{Intent: string(query), Direction: acl.Out, Hold: acl.Never})
+				sarah.Connect(bridge.Kind{Name: "toy", Holds: []acl.HoldRule{{Intent: string(query), Direction: acl.Out, Hold: acl.Never}}}, nil)
 			}
 			out := to("ann", "conv_1", "hello")
 			out.Intent, out.Payload = query, wire.Obj(wire.Member{Key: "action", Value: wire.Text("query")})

@@ -84,8 +84,7 @@ func loneNode(t *testing.T, dir string, wires bridge.Transport, configure ...fun
 	h := client.NewHTTP(client.HTTPConfig{Local: true})
 	cfg := node.Config{
 		Store: s, HTTP: h, Notices: notify.New(notify.Config{Records: s.Records()}),
-		Identity:   node.Identity{Key: meshtest.Key("lone"), Card: meshtest.Card(t, "lone", "http://127.0.0.1:9/agentmesh")},
-		Transports: map[string]bridge.Transport{"wire": wires},
+		Identity: node.Identity{Key: meshtest.Key("lone"), Card: meshtest.Card(t, "lone", "http://127.0.0.1:9/agentmesh")},
 	}
 	for _, c := range configure {
 		c(&cfg)
@@ -94,6 +93,7 @@ func loneNode(t *testing.T, dir string, wires bridge.Transport, configure ...fun
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.Connect(bridge.Kind{Name: "wire"}, wires)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

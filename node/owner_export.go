@@ -25,7 +25,7 @@ func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) 
 	if err != nil {
 		return nil, err
 	}
-	self := o.n.identity.Load()
+	self := o.n.registrar.Identity()
 	head := conversations.ExportHead{
 		Self: self.Card.ID, Peer: key.Peer, Conversation: wire.ConversationID(key.ID), State: conv.At(now, o.n.book.IdleFor()),
 		Opened: conv.Opened.UTC(), Exported: now.UTC(), Entries: row.Entries, Chain: hexOf(row.Chain),

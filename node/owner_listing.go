@@ -58,16 +58,16 @@ func (o OwnerAPI) RotateKey(ctx context.Context, by string) ([]Listing, error) {
 
 // Discover implements [owner.Listings].
 func (o OwnerAPI) Discover(ctx context.Context, directory string, q client.Query) ([]owner.Found, error) {
-	places, err := o.n.keeper.at(directory)
+	directories, err := o.n.registrar.Directories(directory)
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]owner.Found, 0, len(places))
-	for _, p := range places {
-		answer := owner.Found{Directory: p.dir.Base}
-		listing, err := p.dir.Search(ctx, q)
+	answers := make([]owner.Found, 0, len(directories))
+	for _, d := range directories {
+		answer := owner.Found{Directory: d.Base}
+		listing, err := d.Search(ctx, q)
 		if err != nil {
-			answer.Error, answer.Hint = wire.OneLine(err.Error(), 300), hintOf(err)
+			answer.Error, answer.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
 		}
 		answer.Listing = listing
 		for _, card := range listing.Agents {

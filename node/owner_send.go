@@ -31,7 +31,7 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 // recipientNamed turns what the owner typed into an agent id, and the address where it is that of a foreign peer
 // ("agentrelay:free/agent-042").
 func (o OwnerAPI) recipientNamed(ctx context.Context, name string) (to wire.AgentID, address string, err error) {
-	if a, err := bridge.ParseAddress(name); err == nil && o.n.transports[a.Kind] != nil {
+	if a, err := bridge.ParseAddress(name); err == nil && o.n.bridges.serves(a.Kind) {
 		return a.Pseudonym(), name, nil
 	}
 	to, err = o.resolvePeer(ctx, name)

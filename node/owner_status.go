@@ -44,7 +44,7 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 	if err != nil {
 		return owner.Status{}, err
 	}
-	id := n.identity.Load()
+	id := n.registrar.Identity()
 	var process httpapi.ProcessStatus
 	if n.cfg.Process != nil {
 		process = n.cfg.Process(ctx)
@@ -76,7 +76,7 @@ func (o OwnerAPI) CountApprovals(ctx context.Context, most int) (int, error) {
 func (o OwnerAPI) Limits() owner.Limits {
 	cfg := o.n.cfg
 	return owner.Limits{
-		Mode: o.n.mode(), Outgoing: cfg.Outbound.mode(), Rates: cfg.Rates, Hold: cfg.Policy.Hold, HoldFor: cfg.HoldFor,
+		Mode: o.n.mode(), Outgoing: cfg.Outbound.mode(), Rates: cfg.Rates, Hold: o.n.policy().Hold, HoldFor: cfg.HoldFor,
 		Idle: o.n.book.IdleFor(), Retention: cfg.Retention, MaxKept: cfg.MaxKept, MaxBytes: cfg.MaxBytes,
 	}
 }

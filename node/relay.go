@@ -50,7 +50,7 @@ func (n *Node) takeMail(ctx context.Context, dir *client.Directory) {
 	r := mailReader{n: n, dir: dir, room: make(chan struct{}, relayAtOnce)}
 	r.endpoint = n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base
 	defer r.passing.Wait()
-	for failures := 0; n.keeper.awaitListed(ctx, dir); { // a directory that does not list the node has no mail for it
+	for failures := 0; n.registrar.AwaitListed(ctx, dir); { // a directory that does not list the node has no mail for it
 		began, news := time.Now(), n.mail.wait()
 		some, err := r.takeSome(ctx)
 		switch {
@@ -62,7 +62,7 @@ func (n *Node) takeMail(ctx context.Context, dir *client.Directory) {
 			continue
 		case some:
 		case !r.endpoint:
-			pauseOr(ctx, jitter(lookEvery), news)
+			pauseOr(ctx, client.Jitter(lookEvery), news)
 		case time.Since(began) < relayRetry: // the relay had no place for one more poll that waits
 			pause(ctx, relayRetry)
 		}
@@ -89,7 +89,7 @@ func (r *mailReader) takeSome(ctx context.Context) (some bool, err error) {
 	if r.endpoint {
 		wait = bag.wait(time.Now())
 	}
-	cred := n.keeper.credential(r.dir)
+	cred := n.registrar.Credential(r.dir)
 	items, err := r.dir.Mail(ctx, cred, n.ID(), after, wait)
 	if err != nil {
 		*bag = mailbag{}

@@ -20,12 +20,19 @@ type Route struct {
 	Receipts   string       // action of answers to messages of ours that say no more than that those arrived; "": none
 }
 
-// route returns the first route that matches, the inbox where none does.
+// route returns the first configured route that matches, else that of a bridge, else the inbox.
 func (n *Node) route(intent wire.Intent) Route {
+	bridged, ok := n.bridges.route(intent)
 	for _, r := range n.cfg.Routes {
+		if ok && r.Pattern == "*" { // a bridge goes before a hook for everything
+			break
+		}
 		if acl.Match(r.Pattern, string(intent)) {
 			return r
 		}
+	}
+	if ok {
+		return bridged
 	}
 	return Route{Pattern: "*", Name: "inbox"}
 }

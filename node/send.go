@@ -139,10 +139,8 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 		if err != nil || a.Pseudonym() != out.To {
 			return wire.ErrSchema.At("to must be the pseudonym of the address")
 		}
-		if guide, ok := n.transports[a.Kind].(bridge.Guide); ok {
-			if err := guide.Leads(a); err != nil {
-				return owner.Fault(http.StatusBadRequest, err.Error(), "")
-			}
+		if err := n.bridges.checkAddress(a); err != nil {
+			return owner.Fault(http.StatusBadRequest, err.Error(), "")
 		}
 		return nil
 	}
@@ -313,7 +311,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	}
 	event := conversations.Event{
 		Kind: conversations.Sent, At: u.Now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
-		Idle: n.idle[out.Intent], Sealed: out.sealTo != "", Deadline: out.Deadline,
+		Idle: n.bridges.silence(out.Intent), Sealed: out.sealTo != "", Deadline: out.Deadline,
 	}
 	event.ID, event.Answers = s.Message.ID, out.InReplyTo
 	switch {

@@ -116,7 +116,7 @@ func (n *Node) unverified(ctx context.Context, l Letter, cause error) time.Time 
 func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time {
 	f := failureOf(cause)
 	l.Status, l.Err, l.Hint = f.status, f.told, f.hint
-	if f.told.Code == wire.InvalidSignature && n.keeper.justRotated() {
+	if f.told.Code == wire.InvalidSignature && n.registrar.JustRotated() {
 		f.retry, f.processed = true, false // the peer does not know the new key yet
 	}
 	l.Processed = l.Processed || f.processed
@@ -158,7 +158,7 @@ func (n *Node) failed(ctx context.Context, l Letter) time.Time {
 				return err
 			}
 		}
-		about, silent, changes := n.undeliverable(ctx, e.l)
+		about, silent, changes := n.bridges.undelivered(ctx, e.l)
 		e.unit.Add(changes...)
 		told := title
 		if about != "" {
@@ -228,7 +228,7 @@ func (e *ending) reply(ctx context.Context, d bridge.Delivered) error {
 		e.tellOwner(kindUnreadable, noticeTitles[kindUnreadable])
 	}
 	if action == wire.ActionPending || action == wire.ActionClose && e.l.Action != wire.ActionClose {
-		e.unit.Add(e.n.aside(bridge.Inbound{
+		e.unit.Add(e.n.bridges.observe(bridge.Inbound{
 			Principal: principal(Outgoing{To: e.l.To, Address: e.l.Address}), Peer: e.l.To, Address: e.l.Address,
 			MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload, Time: m.Time, Received: e.unit.Now,
 			Raw: d.Raw, Digest: digest, Native: m,

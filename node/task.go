@@ -19,19 +19,8 @@ import (
 // kindTask is an item that a bridge laid into the inbox. It is in no conversation: its bridge takes the answer.
 const kindTask = "task"
 
-// Answers names who takes the answers to tasks whose matter begins with kind and a slash. It is for set-up.
-func (n *Node) Answers(kind string, a bridge.Answerer) { n.answerers[kind] = a }
-
 // aboutTerm finds the items that can still be answered about a matter.
 func aboutTerm(about string) string { return "about:" + about }
-
-// Lay implements [bridge.Desk].
-func (n *Node) Lay(ctx context.Context, t bridge.Task, changes []store.Change) error {
-	return n.book.Do(ctx, noConversation, func(u *conversations.Unit) error {
-		u.Add(changes...)
-		return n.lay(ctx, u, t)
-	})
-}
 
 // lay adds what becomes of the items about a matter, and a new one if none stands.
 func (n *Node) lay(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
@@ -112,8 +101,9 @@ func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value) (S
 // deliverAnswer hands an answer to the bridge of a task, in one unit with changes. Of two that answer one task, one does.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
-	a := n.answerers[kind]
-	if a == nil {
+	served, _ := n.bridges.of(kind)
+	a, ok := served.service.(bridge.Answerer)
+	if !ok {
 		return wire.Value{}, owner.Fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
 	}
 	for {

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -122,7 +123,7 @@ func TestUnprovenKeyChangesBeforeApproval(t *testing.T) {
 	mustSend(t, chris.Node, mallory.message(t, "for ann"), 10*time.Second)
 	ask := theAsk(t, chris)
 	card := meshtest.Card(t, "ann", "http://127.0.0.1:9/agentmesh").Tree.With("public_key", wire.Text(meshtest.Key("eve").PublicText()))
-	owner := node.Credential(client.Credential("credential-of-mallory"), mesh.Directory())
+	owner := registration.Credential(client.Credential("credential-of-mallory"), mesh.Directory())
 	if _, err := mesh.Directory().Renew(t.Context(), card, owner, meshtest.Key("eve")); err != nil {
 		t.Fatal(err)
 	}

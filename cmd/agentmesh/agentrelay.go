@@ -6,7 +6,10 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/relay"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -29,7 +32,7 @@ type agentRelayAgentsCmd struct {
 }
 
 func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[owner.List[agentrelay.AgentView]]("agentrelay/agents", nil), func(page owner.List[agentrelay.AgentView]) {
+	return ask(ctx, a, c.JSON, relay.ListAgents.Call(), func(page owner.List[relay.AgentView]) {
 		rows := [][]string{{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}}
 		for _, v := range page.Items {
 			on, limits := "-", "yes"
@@ -39,9 +42,9 @@ func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
 			if v.Trusted {
 				limits = "none"
 			}
-			rows = append(rows, []string{clean(v.ID), on, when(v.Since), when(v.Active), limits})
+			rows = append(rows, []string{terminal.Clean(v.ID), on, terminal.When(v.Since), terminal.When(v.Active), limits})
 		}
-		a.list(rows, "no agents: agentmesh agentrelay token makes one")
+		a.List(rows, "no agents: agentmesh agentrelay token makes one")
 	})
 }
 
@@ -54,18 +57,15 @@ type agentRelayTokenCmd struct {
 
 func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
 	if c.Renew && (c.Agent == "" || c.Trusted) {
-		return fail(exitUsage, errors.New("--renew needs the id of an agent, and changes its token alone"))
+		return exit.Fail(exit.Usage, errors.New("--renew needs the id of an agent, and changes its token alone"))
 	}
-	call := post[agentrelay.Credentials]("agentrelay/agents", struct {
-		ID      string `json:"agent_id,omitempty"`
-		Trusted bool   `json:"trusted,omitempty"`
-	}{c.Agent, c.Trusted})
+	call := relay.AddAgent.With(relay.NewAgent{ID: c.Agent, Trusted: c.Trusted})
 	if c.Renew {
-		call = post[agentrelay.Credentials]("agentrelay/agents/"+url.PathEscape(c.Agent)+"/token", nil)
+		call = relay.RenewToken.Call(c.Agent)
 	}
-	return ask(ctx, a, c.JSON, call, func(t agentrelay.Credentials) {
-		a.print("%s", clean(t.Token))
-		a.note("token of %s", clean(t.AgentID))
+	return ask(ctx, a, c.JSON, call, func(t frame.Credentials) {
+		a.Print("%s", terminal.Clean(t.Token))
+		a.Note("token of %s", terminal.Clean(t.AgentID))
 	})
 }
 
@@ -74,9 +74,9 @@ type agentRelayInviteCmd struct {
 }
 
 func (c *agentRelayInviteCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post[agentrelay.Invite]("agentrelay/invites", nil), func(t agentrelay.Invite) {
-		a.print("%s", clean(t.Code))
-		a.note("good once until %s, as the header AgentMesh-Invite of POST /register", when(t.Expires))
+	return ask(ctx, a, c.JSON, relay.AddInvite.Call(), func(t relay.Invite) {
+		a.Print("%s", terminal.Clean(t.Code))
+		a.Note("good once until %s, as the header AgentMesh-Invite of POST /register", terminal.When(t.Expires))
 	})
 }
 
@@ -89,10 +89,10 @@ func (c *agentRelayRemoveCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, http.MethodDelete, "agentrelay/agents/"+url.PathEscape(c.Agent), nil, nil)
-	if err := errors.Join(err, o.close()); err != nil {
+	_, err = o.Call(ctx, http.MethodDelete, "agentrelay/agents/"+url.PathEscape(c.Agent), nil, nil)
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	a.note("removed")
+	a.Note("removed")
 	return nil
 }

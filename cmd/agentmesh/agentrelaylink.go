@@ -9,7 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/link"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -30,17 +32,18 @@ type agentRelayFeedCmd struct {
 }
 
 func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
-	query := params("limit", strconv.Itoa(c.Limit))
-	return ask(ctx, a, c.JSON, get[owner.List[agentrelay.FeedItem]](linkPath(c.Link, "feed"), query), func(page owner.List[agentrelay.FeedItem]) {
+	call := link.ShowFeed.Call(c.Link)
+	call.Query = params("limit", strconv.Itoa(c.Limit))
+	return ask(ctx, a, c.JSON, call, func(page owner.List[link.FeedItem]) {
 		rows := [][]string{{"AT", "FROM", "TYPE", "TEXT"}}
 		for _, i := range page.Items {
 			said := i.Note
 			if said == "" {
 				said = string(i.Payload)
 			}
-			rows = append(rows, []string{when(i.At), clean(i.From), orDash(short(i.Type, 20)), short(said, 100)})
+			rows = append(rows, []string{terminal.When(i.At), terminal.Clean(i.From), orDash(terminal.Short(i.Type, 20)), terminal.Short(said, 100)})
 		}
-		a.list(rows, "nothing was said since agentmesh serve began; what was broadcast while the link was away is lost")
+		a.List(rows, "nothing was said since agentmesh serve began; what was broadcast while the link was away is lost")
 	})
 }
 
@@ -50,7 +53,7 @@ type agentRelayPeersCmd struct {
 }
 
 func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[owner.List[agentrelay.PeerView]](linkPath(c.Link, "peers"), nil), func(page owner.List[agentrelay.PeerView]) {
+	return ask(ctx, a, c.JSON, link.ListPeers.Call(c.Link), func(page owner.List[link.PeerView]) {
 		rows := [][]string{{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}}
 		for _, p := range page.Items {
 			key := "no"
@@ -62,9 +65,9 @@ func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
 			case p.Recipient != "":
 				key = "first key"
 			}
-			rows = append(rows, []string{clean(p.Address), orDash(string(p.Agent)), key, orDash(short(strings.Join(p.Skills, ", "), 60))})
+			rows = append(rows, []string{terminal.Clean(p.Address), orDash(string(p.Agent)), key, orDash(terminal.Short(strings.Join(p.Skills, ", "), 60))})
 		}
-		a.list(rows, "no peers: nobody wrote since agentmesh serve began")
+		a.List(rows, "no peers: nobody wrote since agentmesh serve began")
 	})
 }
 
@@ -78,14 +81,11 @@ type agentRelayPeerCmd struct {
 
 func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
 	if c.Agent == nil && c.AgeKey == nil {
-		return fail(exitUsage, errors.New("say what you know of it: --agent, --age-key"))
+		return exit.Fail(exit.Usage, errors.New("say what you know of it: --agent, --age-key"))
 	}
-	change := owner.Call[agentrelay.Peer]{Method: http.MethodPut, Path: linkPath(c.Link, "peers", c.Peer), Body: struct {
-		Agent     *string `json:"agent_id,omitempty"`
-		Recipient *string `json:"age_recipient,omitempty"`
-	}{c.Agent, c.AgeKey}}
-	return ask(ctx, a, c.JSON, change, func(p agentrelay.Peer) {
-		a.note("%s: tunnel to %s, key %s", clean(p.Peer), orDash(string(p.Agent)), orDash(p.Recipient))
+	change := link.ChangePeer.With(link.PeerChange{Agent: (*wire.AgentID)(c.Agent), Recipient: c.AgeKey}, c.Link, c.Peer)
+	return ask(ctx, a, c.JSON, change, func(p link.Peer) {
+		a.Note("%s: tunnel to %s, key %s", terminal.Clean(p.Peer), orDash(string(p.Agent)), orDash(p.Recipient))
 	})
 }
 
@@ -103,22 +103,22 @@ func (c *agentRelaySendCmd) Run(ctx context.Context, a *app) error {
 	if c.Raw {
 		var err error
 		if payload, err = wire.Parse([]byte(c.Payload)); err != nil {
-			return fail(exitInput, err)
+			return exit.Fail(exit.Input, err)
 		}
 	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, http.MethodPost, linkPath(c.Link, "broadcast"), nil, struct {
+	_, err = o.Call(ctx, http.MethodPost, linkPath(c.Link, "broadcast"), nil, struct {
 		Type    string     `json:"type"`
 		Ref     string     `json:"ref,omitempty"`
 		Payload wire.Value `json:"payload"`
 	}{c.Type, c.Ref, payload})
-	if err := errors.Join(err, o.close()); err != nil {
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	a.note("written to the relay; nobody acknowledges a broadcast")
+	a.Note("written to the relay; nobody acknowledges a broadcast")
 	return nil
 }
 
@@ -155,8 +155,8 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, call, func(r relayHistory) {
 		rows := [][]string{{"FROM", "TYPE", "TEXT"}}
 		for _, m := range r.Messages {
-			rows = append(rows, []string{short(m.From, 64), orDash(short(m.Type, 20)), short(string(m.Payload), 100)})
+			rows = append(rows, []string{terminal.Short(m.From, 64), orDash(terminal.Short(m.Type, 20)), terminal.Short(string(m.Payload), 100)})
 		}
-		a.list(rows, "the relay shows no messages")
+		a.List(rows, "the relay shows no messages")
 	})
 }

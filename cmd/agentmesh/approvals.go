@@ -7,6 +7,9 @@ import (
 	"fmt"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -33,17 +36,17 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListApprovals.Call().Ask(query), func(page owner.List[owner.Approval]) {
 		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
 		for _, k := range page.Items {
-			what := short(k.Says(), 60)
+			what := terminal.Short(k.Says(), 60)
 			if k.Waiting > 0 {
 				what += fmt.Sprintf(" (and %d more)", k.Waiting)
 			}
-			rows = append(rows, []string{k.ID, k.Kind, short(bridge.Party(k.Name, k.Address(), k.Subject), 40), what, when(k.Created), string(k.State)})
+			rows = append(rows, []string{k.ID, k.Kind, terminal.Short(bridge.Party(k.Name, k.Address(), k.Subject), 40), what, terminal.When(k.Created), string(k.State)})
 		}
 		none := "nothing waits for you"
 		if state != "pending" {
 			none = "no approval is in this state"
 		}
-		a.list(rows, none)
+		a.List(rows, none)
 	})
 }
 
@@ -59,7 +62,7 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 func (a *app) showAsk(k owner.Approval) {
 	rows := [][]string{
 		{"id", k.ID}, {"kind", k.Kind}, {"from", bridge.Party(k.Name, k.Address(), k.Subject)}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
-		{"state", string(k.State)}, {"since", when(k.Created)}, {"expires", when(k.Expires)}, {"hash", k.Hash},
+		{"state", string(k.State)}, {"since", terminal.When(k.Created)}, {"expires", terminal.When(k.Expires)}, {"hash", k.Hash},
 	}
 	if k.Conv.ID != "" {
 		rows = append(rows, []string{"conversation", k.Conv.ID})
@@ -68,27 +71,27 @@ func (a *app) showAsk(k owner.Approval) {
 		rows = append(rows, []string{"messages", fmt.Sprintf("%d, decided together", 1+k.Waiting)})
 	}
 	if !k.Decided.IsZero() {
-		rows = append(rows, []string{"decided", when(k.Decided) + " by " + k.By + ": " + string(k.Choice)})
+		rows = append(rows, []string{"decided", terminal.When(k.Decided) + " by " + k.By + ": " + string(k.Choice)})
 	}
-	a.table(rows)
+	a.Table(rows)
 	if len(k.Messages) > 1 {
-		a.print("untrusted text from the other side:")
+		a.Print("untrusted text from the other side:")
 		for i, m := range k.Messages {
-			a.print("message %d of %d, %s, %s in %s, hash %s", i+1, len(k.Messages), when(m.At), m.Intent, m.Conversation, m.Hash)
-			a.print("%s", cleanJSON(m.Payload))
+			a.Print("message %d of %d, %s, %s in %s, hash %s", i+1, len(k.Messages), terminal.When(m.At), m.Intent, m.Conversation, m.Hash)
+			a.Print("%s", terminal.CleanJSON(m.Payload))
 		}
 		return
 	}
 	if len(k.Body) > 0 {
 		switch k.Kind {
 		case "outgoing":
-			a.print("exactly this leaves, to this recipient:")
+			a.Print("exactly this leaves, to this recipient:")
 		case "task":
-			a.print("exactly this payload is said; what it answers is untrusted text from the other side:")
+			a.Print("exactly this payload is said; what it answers is untrusted text from the other side:")
 		default:
-			a.print("untrusted text from the other side:")
+			a.Print("untrusted text from the other side:")
 		}
-		a.print("%s", cleanJSON(k.Body))
+		a.Print("%s", terminal.CleanJSON(k.Body))
 	}
 }
 
@@ -124,11 +127,11 @@ type approvalsRejectCmd struct {
 func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Strangers && (c.ID != "" || c.Hash != "" || c.Block):
-		return failHint(exitUsage, errors.New("--all-strangers goes with no id, --hash or --block"), "agentmesh approvals reject --all-strangers")
+		return exit.FailHint(exit.Usage, errors.New("--all-strangers goes with no id, --hash or --block"), "agentmesh approvals reject --all-strangers")
 	case c.Strangers:
 		return a.rejectStrangers(ctx, c.JSON)
 	case c.ID == "":
-		return failHint(exitUsage, errors.New("no id is given"), "agentmesh approvals list shows the ids")
+		return exit.FailHint(exit.Usage, errors.New("no id is given"), "agentmesh approvals list shows the ids")
 	}
 	choice := acl.Reject
 	if c.Block {
@@ -139,72 +142,72 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 
 // decide carries out a choice about exactly what is there now, or, with a hash, about what the owner saw (AM-34).
 func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, asJSON bool) error {
-	answer, err := a.settle(ctx, func(o *ownerClient) (json.RawMessage, error) {
-		return o.decide(ctx, id, hash, choice)
+	answer, err := a.settle(ctx, func(o *daemon.Client) (json.RawMessage, error) {
+		return decideApproval(ctx, o, id, hash, choice)
 	})
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		return a.json(answer)
+		return a.JSON(answer)
 	}
-	k, err := decode[acl.Ask](answer)
+	k, err := daemon.Decode[acl.Ask](answer)
 	if err != nil {
 		return err
 	}
-	a.print("%s: %s", k.State, clean(k.Title))
+	a.Print("%s: %s", k.State, terminal.Clean(k.Title))
 	return nil
 }
 
 // rejectStrangers rejects every unknown sender that waits.
 func (a *app) rejectStrangers(ctx context.Context, asJSON bool) error {
-	answer, err := a.settle(ctx, func(o *ownerClient) (json.RawMessage, error) {
-		return raw(ctx, o, owner.RejectStrangers.With(owner.Rejection{By: "cli"}))
+	answer, err := a.settle(ctx, func(o *daemon.Client) (json.RawMessage, error) {
+		return daemon.Raw(ctx, o, owner.RejectStrangers.With(owner.Rejection{By: "cli"}))
 	})
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		return a.json(answer)
+		return a.JSON(answer)
 	}
-	result, err := decode[owner.Rejected](answer)
+	result, err := daemon.Decode[owner.Rejected](answer)
 	if err != nil {
 		return err
 	}
 	if result.Rejected == 0 {
-		a.print("no stranger waits")
+		a.Print("no stranger waits")
 		return nil
 	}
-	a.print("rejected %d; each stays rejected until you allow or forget it", result.Rejected)
+	a.Print("rejected %d; each stays rejected until you allow or forget it", result.Rejected)
 	return nil
 }
 
 // settle makes a call that has messages of ours leave, and gives them the time to if no serve runs.
-func (a *app) settle(ctx context.Context, call func(*ownerClient) (json.RawMessage, error)) (json.RawMessage, error) {
+func (a *app) settle(ctx context.Context, call func(*daemon.Client) (json.RawMessage, error)) (json.RawMessage, error) {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return nil, err
 	}
 	stop := func() {}
-	if o.here != nil { // no serve runs, so what leaves now must leave from here
-		stop = o.here.deliver(ctx)
+	if o.Here != nil { // no serve runs, so what leaves now must leave from here
+		stop = o.Here.Deliver(ctx)
 	}
 	raw, err := call(o)
-	if err == nil && o.here != nil {
-		o.here.attempted(ctx)
+	if err == nil && o.Here != nil {
+		o.Here.Attempted(ctx)
 	}
 	stop()
-	return raw, errors.Join(err, o.close())
+	return raw, errors.Join(err, o.Close())
 }
 
 // decide carries out a choice about what has this hash, or about what is there now if hash is empty.
-func (o *ownerClient) decide(ctx context.Context, id, hash string, choice acl.Choice) (json.RawMessage, error) {
+func decideApproval(ctx context.Context, o *daemon.Client, id, hash string, choice acl.Choice) (json.RawMessage, error) {
 	if hash == "" {
-		k, err := fetch(ctx, o, owner.ShowApproval.Call(id))
+		k, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(id))
 		if err != nil {
 			return nil, err
 		}
 		hash = k.Hash
 	}
-	return raw(ctx, o, owner.DecideApproval.With(owner.Decision{Choice: choice, Hash: hash, By: "cli"}, id))
+	return daemon.Raw(ctx, o, owner.DecideApproval.With(owner.Decision{Choice: choice, Hash: hash, By: "cli"}, id))
 }

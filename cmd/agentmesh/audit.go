@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // auditCmd lists the log of decisions, oldest first. With --json it is the export that agentmesh verify checks.
@@ -30,7 +32,7 @@ const followAudit = 2 * time.Second
 func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	since, err := sinceTime(c.Since, time.Now())
 	if err != nil {
-		return fail(exitUsage, err)
+		return exit.Fail(exit.Usage, err)
 	}
 	o, err := a.owner(ctx)
 	if err != nil {
@@ -38,7 +40,7 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	}
 	after, err := c.print(ctx, a, o, since, "")
 	if err == nil && after == "" && !c.Follow && !c.JSON {
-		a.note("no entry is of that kind, time and agent")
+		a.Note("no entry is of that kind, time and agent")
 	}
 	for c.Follow && err == nil && ctx.Err() == nil {
 		timer := time.NewTimer(followAudit)
@@ -52,29 +54,29 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	if ctx.Err() != nil && c.Follow {
 		err = nil
 	}
-	return errors.Join(err, o.close())
+	return errors.Join(err, o.Close())
 }
 
 // print prints the entries after the one numbered after, and returns the number of the last.
-func (c *auditCmd) print(ctx context.Context, a *app, o *ownerClient, since, after string) (last string, err error) {
+func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, after string) (last string, err error) {
 	for {
 		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
-		raw, err := o.call(ctx, "GET", "audit", query, nil)
+		raw, err := o.Call(ctx, "GET", "audit", query, nil)
 		if err != nil {
 			return after, err
 		}
-		page, err := decode[owner.List[json.RawMessage]](raw)
+		page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
 		if err != nil {
 			return after, err
 		}
 		for _, line := range page.Items {
-			e, err := decode[acl.AuditEntry](line)
+			e, err := daemon.Decode[acl.AuditEntry](line)
 			if err != nil {
 				return after, err
 			}
 			after = fmt.Sprint(e.N)
 			if c.JSON {
-				a.print("%s", escapeUnseen(line))
+				a.Print("%s", terminal.EscapeUnseen(line))
 			} else {
 				a.showEntry(e)
 			}
@@ -86,9 +88,9 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *ownerClient, since, aft
 }
 
 func (a *app) showEntry(e acl.AuditEntry) {
-	parts := []string{fmt.Sprint(e.N), when(e.At), string(e.Kind)}
+	parts := []string{fmt.Sprint(e.N), terminal.When(e.At), string(e.Kind)}
 	if e.Count > 0 {
-		parts = append(parts, fmt.Sprintf("%d times until %s", e.Count, when(e.Until)))
+		parts = append(parts, fmt.Sprintf("%d times until %s", e.Count, terminal.When(e.Until)))
 	}
 	for _, p := range []struct{ label, value string }{
 		{"", string(e.Choice)}, {"", e.AskKind}, {"about ", e.Subject}, {"by ", e.By}, {"because ", e.Rule}, {"", e.Ask}, {"in ", e.Conversation}, {"(", e.Note},
@@ -96,13 +98,13 @@ func (a *app) showEntry(e acl.AuditEntry) {
 		if p.value == "" {
 			continue
 		}
-		text := p.label + clean(p.value)
+		text := p.label + terminal.Clean(p.value)
 		if p.label == "(" {
 			text += ")"
 		}
 		parts = append(parts, text)
 	}
-	a.print("%s", strings.Join(parts, " "))
+	a.Print("%s", strings.Join(parts, " "))
 }
 
 // sinceTime reads when a list shall begin, as the owner API wants it.
@@ -110,7 +112,7 @@ func sinceTime(text string, now time.Time) (string, error) {
 	if text == "" {
 		return "", nil
 	}
-	if d, err := parseDuration(text); err == nil && d >= 0 {
+	if d, err := config.ParseDuration(text); err == nil && d >= 0 {
 		return now.Add(-d).UTC().Format(time.RFC3339), nil
 	}
 	for _, form := range []string{time.RFC3339, time.DateOnly} {
@@ -126,20 +128,11 @@ func verifyAudit(in io.Reader) (acl.AuditSpan, error) {
 	span, err := acl.VerifyAudit(in)
 	switch {
 	case errors.Is(err, acl.ErrAuditChain):
-		return span, fail(exitNo, err)
+		return span, exit.Fail(exit.No, err)
 	case err != nil:
-		return span, fail(exitInput, err)
+		return span, exit.Fail(exit.Input, err)
 	case span.Last == 0:
-		return span, fail(exitInput, errors.New("the log is empty"))
+		return span, exit.Fail(exit.Input, errors.New("the log is empty"))
 	}
 	return span, nil
-}
-
-// auditOperator writes what the operator of the directory did into the audit log.
-func (p *process) auditOperator(d directory.Decision) store.Change {
-	entry := acl.AuditEntry{At: d.At, Kind: acl.AuditOperator, Subject: d.Subject, By: d.By, Choice: acl.Choice(d.Choice), Note: d.Note}
-	if strings.HasPrefix(d.Choice, "token-") {
-		entry.Kind = acl.AuditToken
-	}
-	return p.audit.Change(entry)
 }

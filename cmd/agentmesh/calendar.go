@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/calendar"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -25,105 +25,12 @@ type calendarCmd struct {
 	Cancel  calendarCancelCmd  `cmd:"" help:"Cancel an agreed event: it leaves both calendars."`
 }
 
-const calendarSpan = 14 * 24 * time.Hour // what is shown
-
-// calendarBusy is a busy time as the owner sees it.
-type calendarBusy struct {
-	Start time.Time `json:"start"`
-	End   time.Time `json:"end"`
-}
-
-// calendarView is what GET /owner/calendar answers.
-type calendarView struct {
-	Zone     string             `json:"zone"`
-	Busy     []calendarBusy     `json:"busy"` // of the next 14 days
-	Agreed   []calendar.Event   `json:"agreed"`
-	Problems []calendar.Problem `json:"problems"`
-}
-
-// calendarFree is what GET /owner/calendar/free answers.
-type calendarFree struct {
-	Duration string      `json:"duration"`
-	Free     []time.Time `json:"free"`
-}
-
-// calendarOperations returns the calendar's part of the owner API; s is nil if there is no calendar.
-func (p *process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
-	look := func(c echo.Context) (calendar.View, error) {
-		if s == nil {
-			return calendar.View{}, ownerFault(http.StatusNotFound, "no calendar is configured; set calendar.files or calendar.url")
-		}
-		view, err := s.Planner.Look(c.Request().Context(), "", time.Now())
-		if err != nil {
-			return view, ownerFault(http.StatusConflict, err.Error())
-		}
-		return view, nil
-	}
-	return []owner.Operation{
-		owner.Raw(http.MethodGet, "/calendar", owner.Read, func(c echo.Context) error {
-			view, err := look(c)
-			if err != nil {
-				return err
-			}
-			agreed, err := s.Book.Events(c.Request().Context(), time.Now())
-			if err != nil {
-				return err
-			}
-			out := calendarView{Zone: s.Planner.Zone().String(), Busy: []calendarBusy{}, Agreed: agreed, Problems: view.Problems}
-			for _, b := range view.Busy() {
-				if now := time.Now(); b.End.After(now) && b.Start.Before(now.Add(calendarSpan)) {
-					out.Busy = append(out.Busy, calendarBusy{b.Start.In(s.Planner.Zone()), b.End.In(s.Planner.Zone())})
-				}
-			}
-			return httpapi.JSON(c, http.StatusOK, out)
-		}),
-		owner.Raw(http.MethodGet, "/calendar/free", owner.Read, func(c echo.Context) error {
-			near, length, err := freeParams(c)
-			if err != nil {
-				return err
-			}
-			view, err := look(c)
-			if err != nil {
-				return err
-			}
-			out := calendarFree{Duration: length.String(), Free: []time.Time{}}
-			for _, t := range view.Near(near, length, 3) {
-				out.Free = append(out.Free, t.In(s.Planner.Zone()))
-			}
-			return httpapi.JSON(c, http.StatusOK, out)
-		}),
-	}
-}
-
-// freeParams reads around= (RFC 3339, default now) and duration= (default 30m).
-func freeParams(c echo.Context) (near time.Time, length time.Duration, err error) {
-	near, length = time.Now(), 30*time.Minute
-	if text := c.QueryParam("around"); text != "" {
-		var ok bool
-		if near, ok = wire.ParseTime(text); !ok {
-			return near, 0, ownerFault(http.StatusBadRequest, "around must be a time such as 2026-02-21T10:00:00-08:00")
-		}
-	}
-	if text := c.QueryParam("duration"); text != "" {
-		var ok bool
-		if length, ok = calendar.ParseLength(text); !ok {
-			return near, 0, ownerFault(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m")
-		}
-	}
-	return near, length, nil
-}
-
-// ownerFault is a refusal of the owner API.
-func ownerFault(status int, message string) error {
-	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: message}
-}
-
 type calendarShowCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[calendarView]("calendar", nil), func(v calendarView) {
+	return ask(ctx, a, c.JSON, get[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
 		rows := [][]string{{"zone", v.Zone}}
 		for _, b := range v.Busy {
 			rows = append(rows, []string{"busy", span(b.Start, b.End)})
@@ -132,9 +39,9 @@ func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
 			start := e.Start.In(zoneOf(v.Zone))
 			rows = append(rows, []string{"agreed", span(start, start.Add(e.Duration)) + "  " + e.Title + " with " + e.With + "  " + e.UID})
 		}
-		a.table(rows)
+		a.Table(rows)
 		for _, p := range v.Problems {
-			a.note("%s", clean(strings.Join(strings.Fields(p.Source+" "+p.UID+": "+p.Text), " ")))
+			a.Note("%s", terminal.Clean(strings.Join(strings.Fields(p.Source+" "+p.UID+": "+p.Text), " ")))
 		}
 	})
 }
@@ -159,12 +66,12 @@ type calendarFreeCmd struct {
 }
 
 func (c *calendarFreeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[calendarFree]("calendar/free", freeQuery(c.Around, c.Duration)), func(v calendarFree) {
+	return ask(ctx, a, c.JSON, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)), func(v daemon.CalendarFree) {
 		if len(v.Free) == 0 {
-			a.note("no free time of %s within two weeks", clean(v.Duration))
+			a.Note("no free time of %s within two weeks", terminal.Clean(v.Duration))
 		}
 		for _, t := range v.Free {
-			a.print("%s", t.Format(time.RFC3339))
+			a.Print("%s", t.Format(time.RFC3339))
 		}
 	})
 }
@@ -187,16 +94,16 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	raw, err := o.call(ctx, http.MethodGet, "calendar/free", freeQuery(c.Around, c.Duration), nil)
-	if err := errors.Join(err, o.close()); err != nil {
+	raw, err := o.Call(ctx, http.MethodGet, "calendar/free", freeQuery(c.Around, c.Duration), nil)
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	free, err := decode[calendarFree](raw)
+	free, err := daemon.Decode[daemon.CalendarFree](raw)
 	if err != nil {
 		return err
 	}
 	if len(free.Free) == 0 {
-		return fail(exitNo, fmt.Errorf("no free time of %s within two weeks", c.Duration))
+		return exit.Fail(exit.No, fmt.Errorf("no free time of %s within two weeks", c.Duration))
 	}
 	var times []string
 	for _, t := range free.Free {

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -61,29 +63,29 @@ func (c *cardValidateCmd) Run(a *app) error {
 	anyHost := func(string) bool { return true } // where an endpoint may be is the reader's profile, not the card's form
 	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: anyHost})
 	if err != nil {
-		return fail(exitInput, fmt.Errorf("card refused: %w", err))
+		return exit.Fail(exit.Input, fmt.Errorf("card refused: %w", err))
 	}
 	if n := len(v.JSON()); n > wire.MaxCard {
-		return fail(exitInput, fmt.Errorf("card refused: it has %d bytes, at most %d", n, wire.MaxCard))
+		return exit.Fail(exit.Input, fmt.Errorf("card refused: it has %d bytes, at most %d", n, wire.MaxCard))
 	}
 	key, err := signing.ParsePublicKey(card.PublicKey)
 	if err == nil {
 		err = key.Usable(time.Now())
 	}
 	if err != nil {
-		return fail(exitInput, fmt.Errorf("card refused: public_key: %w", err))
+		return exit.Fail(exit.Input, fmt.Errorf("card refused: public_key: %w", err))
 	}
 	if card.PrivateLists() {
-		a.note("the card publishes an allowlist or block list; directories drop it (AM-6)")
+		a.Note("the card publishes an allowlist or block list; directories drop it (AM-6)")
 	}
 	unproven := signing.ProvesID(card, key, time.Now())
 	if unproven != nil && card.ID.HasDerivedShape() {
-		a.note("directories refuse this id, which is reserved for the key that it is derived from: %v", unproven)
+		a.Note("directories refuse this id, which is reserved for the key that it is derived from: %v", unproven)
 	}
 	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), unproven == nil}
 	if c.JSON {
-		return a.json(r)
+		return a.JSON(r)
 	}
-	a.print("ok: %s, key %s", clean(r.AgentID), r.Fingerprint)
+	a.Print("ok: %s, key %s", terminal.Clean(r.AgentID), r.Fingerprint)
 	return nil
 }

@@ -13,6 +13,9 @@ import (
 	"os"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -54,17 +57,17 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	all, err := pages[directory.Listed](ctx, o, "directory/cards", query, "cursor", c.Limit)
-	if err := errors.Join(err, o.close()); err != nil {
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(owner.Page(all, ""))
+		return a.JSON(owner.Page(all, ""))
 	}
 	rows := [][]string{{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}}
 	for _, l := range all {
-		rows = append(rows, []string{string(l.AgentID), short(l.Name, 40), short(l.Host, 40), l.Owner, when(l.Expires), orDash(proven(l))})
+		rows = append(rows, []string{string(l.AgentID), terminal.Short(l.Name, 40), terminal.Short(l.Host, 40), l.Owner, terminal.When(l.Expires), orDash(proven(l))})
 	}
-	a.list(rows, "no cards")
+	a.List(rows, "no cards")
 	return nil
 }
 
@@ -84,14 +87,14 @@ func proven(l directory.Listed) string {
 
 // pages reads the items of all pages of a list, at most limit of them. The parameter named by is where the next page
 // begins: the answer's cursor or next.
-func pages[T any](ctx context.Context, o *ownerClient, path string, query url.Values, by string, limit int) ([]T, error) {
+func pages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, by string, limit int) ([]T, error) {
 	all := []T{}
 	for {
-		raw, err := o.call(ctx, http.MethodGet, path, query, nil)
+		raw, err := o.Call(ctx, http.MethodGet, path, query, nil)
 		if err != nil {
 			return all, err
 		}
-		page, err := decode[struct {
+		page, err := daemon.Decode[struct {
 			Items  []T    `json:"items"`
 			Cursor string `json:"cursor"`
 			Next   string `json:"next"`
@@ -115,7 +118,7 @@ type cardsRemoveCmd struct {
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
 	order := post[directory.Ordered]("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
-	return ask(ctx, a, c.JSON, order, func(directory.Ordered) { a.note("removed") })
+	return ask(ctx, a, c.JSON, order, func(directory.Ordered) { a.Note("removed") })
 }
 
 type cardsHandoverCmd struct {
@@ -127,7 +130,7 @@ type cardsHandoverCmd struct {
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
 	order := post[directory.Ordered]("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
 	return ask(ctx, a, c.JSON, order, func(directory.Ordered) {
-		a.note("the next registration that proves the key of the card takes it over")
+		a.Note("the next registration that proves the key of the card takes it over")
 	})
 }
 
@@ -139,7 +142,7 @@ type cardsBanCmd struct {
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, post[directory.Ordered]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
-		a.note("banned %s %s; %d cards removed", done.Ban.Kind, clean(done.Ban.Value), done.Removed)
+		a.Note("banned %s %s; %d cards removed", done.Ban.Kind, terminal.Clean(done.Ban.Value), done.Removed)
 	})
 }
 
@@ -151,7 +154,7 @@ type cardsUnbanCmd struct {
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, post[directory.Ordered]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
-		a.note("%s %s may register again", done.Ban.Kind, clean(done.Ban.Value))
+		a.Note("%s %s may register again", done.Ban.Kind, terminal.Clean(done.Ban.Value))
 	})
 }
 
@@ -168,17 +171,17 @@ func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	all, err := pages[directory.Ban](ctx, o, "directory/bans", url.Values{}, "after", everything)
-	if err := errors.Join(err, o.close()); err != nil {
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(owner.Page(all, ""))
+		return a.JSON(owner.Page(all, ""))
 	}
 	rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
 	for _, b := range all {
-		rows = append(rows, []string{string(b.Kind), clean(b.Value), when(b.At), short(b.Reason, 80)})
+		rows = append(rows, []string{string(b.Kind), terminal.Clean(b.Value), terminal.When(b.At), terminal.Short(b.Reason, 80)})
 	}
-	a.list(rows, "nobody is banned")
+	a.List(rows, "nobody is banned")
 	return nil
 }
 
@@ -193,17 +196,17 @@ func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	all, err := pages[directory.Report](ctx, o, "directory/reports", params("agent_id", c.ID), "after", everything)
-	if err := errors.Join(err, o.close()); err != nil {
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(owner.Page(all, ""))
+		return a.JSON(owner.Page(all, ""))
 	}
 	rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
 	for _, r := range all {
-		rows = append(rows, []string{r.ID, clean(string(r.AgentID)), r.Kind, r.From, when(r.At), short(r.Text, 80)})
+		rows = append(rows, []string{r.ID, terminal.Clean(string(r.AgentID)), r.Kind, r.From, terminal.When(r.At), terminal.Short(r.Text, 80)})
 	}
-	a.list(rows, "no reports")
+	a.List(rows, "no reports")
 	return nil
 }
 
@@ -216,11 +219,11 @@ func (c *cardsDismissCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, http.MethodDelete, "directory/reports/"+url.PathEscape(c.Report), nil, nil)
-	if err := errors.Join(err, o.close()); err != nil {
+	_, err = o.Call(ctx, http.MethodDelete, "directory/reports/"+url.PathEscape(c.Report), nil, nil)
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	a.note("dismissed")
+	a.Note("dismissed")
 	return nil
 }
 
@@ -231,18 +234,18 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriter(a.out)
+	out := bufio.NewWriter(a.Out)
 	n := 0
 	for after := uint64(0); ; {
 		var raw json.RawMessage
-		if raw, err = o.call(ctx, http.MethodGet, "directory/export", params("after", fmt.Sprint(after)), nil); err != nil {
+		if raw, err = o.Call(ctx, http.MethodGet, "directory/export", params("after", fmt.Sprint(after)), nil); err != nil {
 			break
 		}
 		var page struct {
 			Cards []json.RawMessage `json:"cards"`
 			After uint64            `json:"after"`
 		}
-		if page, err = decode[struct {
+		if page, err = daemon.Decode[struct {
 			Cards []json.RawMessage `json:"cards"`
 			After uint64            `json:"after"`
 		}](raw); err != nil {
@@ -256,10 +259,10 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 			break
 		}
 	}
-	if err := errors.Join(err, out.Flush(), o.close()); err != nil {
+	if err := errors.Join(err, out.Flush(), o.Close()); err != nil {
 		return err
 	}
-	a.note("%d cards", n)
+	a.Note("%d cards", n)
 	return nil
 }
 
@@ -277,11 +280,11 @@ const (
 )
 
 func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
-	in := a.in
+	in := a.In
 	if c.File != "-" {
 		file, err := os.Open(c.File)
 		if err != nil {
-			return failHint(exitInput, fmt.Errorf("open %s: %w", c.File, err), "name a file that agentmesh cards export wrote")
+			return exit.FailHint(exit.Input, fmt.Errorf("open %s: %w", c.File, err), "name a file that agentmesh cards export wrote")
 		}
 		defer file.Close()
 		in = file
@@ -291,31 +294,31 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	done, err := c.send(ctx, o, in)
-	if err := errors.Join(err, o.close()); err != nil {
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(done)
+		return a.JSON(done)
 	}
-	a.note("%d cards added, %d skipped, %d refused", done.Added, done.Skipped, done.Refused)
+	a.Note("%d cards added, %d skipped, %d refused", done.Added, done.Skipped, done.Refused)
 	return nil
 }
 
-func (c *cardsImportCmd) send(ctx context.Context, o *ownerClient, in io.Reader) (total directory.Imported, err error) {
+func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.Imported, err error) {
 	var lines []json.RawMessage
 	size := 0
 	flush := func() error {
 		if len(lines) == 0 {
 			return nil
 		}
-		raw, err := o.call(ctx, http.MethodPost, "directory/import", nil, struct {
+		raw, err := o.Call(ctx, http.MethodPost, "directory/import", nil, struct {
 			Cards  []json.RawMessage `json:"cards"`
 			Reason string            `json:"reason"`
 		}{lines, c.Reason})
 		if err != nil {
 			return err
 		}
-		done, err := decode[directory.Imported](raw)
+		done, err := daemon.Decode[directory.Imported](raw)
 		total.Added, total.Skipped, total.Refused = total.Added+done.Added, total.Skipped+done.Skipped, total.Refused+done.Refused
 		lines, size = nil, 0
 		return err
@@ -328,7 +331,7 @@ func (c *cardsImportCmd) send(ctx context.Context, o *ownerClient, in io.Reader)
 			continue
 		}
 		if !json.Valid(line) {
-			return total, fail(exitInput, fmt.Errorf("line %d is no JSON object", n))
+			return total, exit.Fail(exit.Input, fmt.Errorf("line %d is no JSON object", n))
 		}
 		lines, size = append(lines, bytes.Clone(line)), size+len(line)
 		if len(lines) == importLines || size > importBytes {
@@ -338,7 +341,7 @@ func (c *cardsImportCmd) send(ctx context.Context, o *ownerClient, in io.Reader)
 		}
 	}
 	if err := scan.Err(); err != nil {
-		return total, fail(exitInput, fmt.Errorf("read import: %w", err))
+		return total, exit.Fail(exit.Input, fmt.Errorf("read import: %w", err))
 	}
 	return total, flush()
 }

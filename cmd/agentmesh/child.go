@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -22,8 +23,8 @@ import (
 // child is a serve of the demo, in a process of its own.
 type child struct {
 	name  string
-	where where
-	owner *ownerClient
+	where daemon.Where
+	owner *daemon.Client
 	cmd   *exec.Cmd
 	log   string // file with what it writes to standard error
 }
@@ -50,7 +51,7 @@ func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*c
 	if err := c.awaitStart(ctx, out); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), c.stop(), c.tail())
 	}
-	if c.owner = running(ctx, data); c.owner == nil {
+	if c.owner = daemon.Running(ctx, data); c.owner == nil {
 		return nil, errors.Join(fmt.Errorf("start %s: its owner API does not answer", name), c.stop())
 	}
 	return c, nil
@@ -83,7 +84,7 @@ func (c *child) awaitStart(ctx context.Context, out io.Reader) error {
 // stop ends the process and waits for it.
 func (c *child) stop() error {
 	if c.owner != nil {
-		c.owner.close()
+		c.owner.Close()
 	}
 	if runtime.GOOS == "windows" { // has no interrupt for others
 		c.cmd.Process.Kill()
@@ -155,7 +156,7 @@ func until(ctx context.Context, what string, done func() (bool, error)) error {
 // listed waits until every directory of the agent lists it.
 func (c *child) listed(ctx context.Context) error {
 	return until(ctx, c.name+"'s agent is not listed", func() (bool, error) {
-		s, err := fetch(ctx, c.owner, owner.ShowStatus.Call())
+		s, err := daemon.Fetch(ctx, c.owner, owner.ShowStatus.Call())
 		if err != nil {
 			return false, err
 		}
@@ -171,7 +172,7 @@ func (c *child) listed(ctx context.Context) error {
 // completed waits until the conversation has ended well.
 func (c *child) completed(ctx context.Context, conv string) (state string, err error) {
 	err = until(ctx, c.name+"'s conversation is not completed", func() (bool, error) {
-		v, err := fetch(ctx, c.owner, owner.ShowConversation.Call(conv))
+		v, err := daemon.Fetch(ctx, c.owner, owner.ShowConversation.Call(conv))
 		state = string(v.State)
 		return state == "completed", err
 	})
@@ -180,8 +181,8 @@ func (c *child) completed(ctx context.Context, conv string) (state string, err e
 
 // say sends a mesh.schedule message and returns the verified reply.
 func (c *child) say(ctx context.Context, to wire.AgentID, conv string, payload wire.Value) (wire.Message, error) {
-	s, err := fetch(ctx, c.owner, owner.SendMessage.With(owner.NewMessage{
-		To: string(to), Conversation: wire.ConversationID(conv), Intent: wire.Schedule, Payload: payload, WaitSeconds: sendWait,
+	s, err := daemon.Fetch(ctx, c.owner, owner.SendMessage.With(owner.NewMessage{
+		To: string(to), Conversation: wire.ConversationID(conv), Intent: wire.Schedule, Payload: payload, WaitSeconds: daemon.SendWait,
 	}))
 	if err != nil {
 		return wire.Message{}, err

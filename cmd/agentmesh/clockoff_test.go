@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -57,7 +58,7 @@ func TestClockOffIsTold(t *testing.T) {
 	t.Cleanup(func() { chris.Process.Signal(os.Interrupt); chris.Wait() })
 	var said bytes.Buffer
 	code := run(t.Context(), []string{"--data", dir, "send", string(sarah.where.AgentID), "hello", "--wait"}, strings.NewReader(""), &said, &said)
-	if told := regexp.MustCompile("this machine's clock is about (1h0m|59m).*s behind the peer's"); code == exitOK || !told.MatchString(said.String()) {
+	if told := regexp.MustCompile("this machine's clock is about (1h0m|59m).*s behind the peer's"); code == exit.OK || !told.MatchString(said.String()) {
 		t.Errorf("send = %d:\n%s", code, said.String())
 	}
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
-	"syscall"
 
-	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
 // compactCmd gives the database's free pages back to the disk. It needs the database for itself.
@@ -23,30 +21,20 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	h := home{dir}
-	if !h.hasDatabase() {
-		return noAgent(dir)
-	}
-	if h, err = openHome(dir); err != nil {
+	var r compactReport
+	stop := a.Working("compacting "+datadir.FileDatabase, nil)
+	r.Before, r.After, err = datadir.Dir(dir).Compact(ctx)
+	stop()
+	if err != nil {
 		return err
 	}
-	var r compactReport
-	stop := a.working("compacting "+fileDatabase, nil)
-	r.Before, r.After, err = bolt.CompactInPlace(ctx, h.path(fileDatabase))
-	stop()
-	if errors.Is(err, syscall.ENOSPC) {
-		return roomFault(err)
-	}
-	if err != nil {
-		return h.openFault(err)
-	}
 	if c.JSON {
-		return a.json(r)
+		return a.JSON(r)
 	}
 	if r.After == r.Before {
-		a.print("%s has %d bytes and nothing to give back", fileDatabase, r.Before)
+		a.Print("%s has %d bytes and nothing to give back", datadir.FileDatabase, r.Before)
 		return nil
 	}
-	a.print("%s had %d bytes and has %d", fileDatabase, r.Before, r.After)
+	a.Print("%s had %d bytes and has %d", datadir.FileDatabase, r.Before, r.After)
 	return nil
 }

@@ -23,7 +23,7 @@ compdef _agentmesh agentmesh
 }
 
 func (c *completionCmd) Run(a *app) error {
-	_, err := a.out.Write([]byte(completionScripts[c.Shell]))
+	_, err := a.Out.Write([]byte(completionScripts[c.Shell]))
 	return err
 }
 
@@ -38,8 +38,8 @@ func (c *completeCmd) Run(a *app) error {
 	if len(words) > 0 && words[0] == "--" {
 		words = words[1:]
 	}
-	for _, w := range complete(newParser(&cli, a.out, a.err).Model.Node, words) {
-		a.print("%s", w)
+	for _, w := range complete(newParser(&cli, a.Out, a.Err).Model.Node, words) {
+		a.Print("%s", w)
 	}
 	return nil
 }

@@ -1,6 +1,12 @@
 package main
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+)
 
 type configCmd struct {
 	Check configCheckCmd `cmd:"" help:"Check the configuration and list the guards that it opens."`
@@ -20,31 +26,31 @@ type configReport struct {
 }
 
 func (c *configCheckCmd) Run(a *app) error {
-	cfg, err := a.checkedConfig()
+	src, err := a.source()
 	if err != nil {
 		return err
 	}
-	file, _, err := a.configFile()
+	cfg, err := src.LoadChecked(daemon.LinkKinds())
 	if err != nil {
 		return err
 	}
-	report := configReport{File: file, Profile: "local", Opened: cfg.opened(), Unknown: unknownEnv(a.environ), Missing: a.cannotRun(cfg)}
+	report := configReport{File: src.File, Profile: "local", Opened: cfg.Opened(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg)}
 	if cfg.Public() {
 		report.Profile = "public"
 	}
 	if c.JSON {
 		report.Opened = slices.Concat([]string{}, report.Opened)
-		return a.json(report)
+		return a.JSON(report)
 	}
-	a.print("ok: %s profile", report.Profile)
+	a.Print("ok: %s profile", report.Profile)
 	for _, o := range report.Opened {
-		a.print("guard opened: %s", o)
+		a.Print("guard opened: %s", o)
 	}
 	for _, name := range report.Unknown {
-		a.note("%s sets nothing", name)
+		a.Note("%s sets nothing", name)
 	}
 	for _, m := range report.Missing {
-		a.note("%s", clean(m))
+		a.Note("%s", terminal.Clean(m))
 	}
 	return nil
 }

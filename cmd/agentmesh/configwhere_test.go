@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
 // config check names file, line and key of a value that makes no sense, where it stands in the file.
@@ -18,8 +20,8 @@ func TestConfigCheckNamesLines(t *testing.T) {
 	}
 	var said bytes.Buffer
 	args := []string{"config", "check", "--config", file, "--set", "log.format=odder", "--set", "registration.mode=never"}
-	if code := run(t.Context(), args, strings.NewReader(""), &said, &said); code != exitConfig {
-		t.Errorf("config check = %d, want %d", code, exitConfig)
+	if code := run(t.Context(), args, strings.NewReader(""), &said, &said); code != exit.Config {
+		t.Errorf("config check = %d, want %d", code, exit.Config)
 	}
 	for _, want := range []string{
 		file + `:3: access.mode: "nonsense" is not one of open`,

@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 // instruction is one of a container file.
@@ -130,12 +133,12 @@ func TestContainerEnvironment(t *testing.T) {
 	if len(environ) < 4 {
 		t.Errorf("the environment is only %q", environ)
 	}
-	if unknown := unknownEnv(environ); len(unknown) > 0 {
+	if unknown := config.UnknownEnv(environ); len(unknown) > 0 {
 		t.Errorf("%q set nothing", unknown)
 	}
-	c, err := loadConfig(source{Environ: environ})
+	c, err := config.Load(config.Source{Environ: environ})
 	if err == nil {
-		err = c.check()
+		err = c.Check(daemon.LinkKinds())
 	}
 	if err != nil || !c.Public() {
 		t.Errorf("configuration of %q: public %t, %v", environ, c.Public(), err)

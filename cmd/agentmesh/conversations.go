@@ -8,6 +8,9 @@ import (
 	"maps"
 	"strconv"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -25,7 +28,7 @@ type conversationsCmd struct {
 // pseudonym.
 func other(c owner.Conversation) string {
 	if c.Principal != "" {
-		return clean(c.Principal)
+		return terminal.Clean(c.Principal)
 	}
 	return c.Peer
 }
@@ -41,13 +44,13 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
 		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
 		for _, v := range page.Items {
-			rows = append(rows, []string{v.ID, other(v), string(v.State), string(v.Intent), when(v.Last)})
+			rows = append(rows, []string{v.ID, other(v), string(v.State), string(v.Intent), terminal.When(v.Last)})
 		}
 		none := "no conversations yet"
 		if c.State != "" {
 			none = "no conversation is in this state"
 		}
-		a.list(rows, none)
+		a.List(rows, none)
 	})
 }
 
@@ -64,7 +67,7 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	}
 	all := wholeConversation{entries: []json.RawMessage{}}
 	first := true
-	err = o.conversation(ctx, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
+	err = readConversation(ctx, o, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
 		if c.JSON {
 			return all.add(raw)
 		}
@@ -75,21 +78,21 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 		a.showTranscript(page.Transcript)
 		return nil
 	})
-	if err := errors.Join(err, o.close()); err != nil || !c.JSON {
+	if err := errors.Join(err, o.Close()); err != nil || !c.JSON {
 		return err
 	}
-	return a.json(all)
+	return a.JSON(all)
 }
 
 // conversation reads a conversation and calls do for each page of its transcript.
-func (o *ownerClient) conversation(ctx context.Context, id, peer string, do func(page owner.Transcript, raw json.RawMessage) error) error {
+func readConversation(ctx context.Context, o *daemon.Client, id, peer string, do func(page owner.Transcript, raw json.RawMessage) error) error {
 	for after := uint64(0); ; {
 		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
-		raw, err := raw(ctx, o, owner.ShowConversation.Call(id).Ask(query))
+		raw, err := daemon.Raw(ctx, o, owner.ShowConversation.Call(id).Ask(query))
 		if err != nil {
 			return err
 		}
-		page, err := decode[owner.Transcript](raw)
+		page, err := daemon.Decode[owner.Transcript](raw)
 		if err != nil {
 			return err
 		}
@@ -112,11 +115,11 @@ type wholeConversation struct {
 func (w *wholeConversation) add(page json.RawMessage) error {
 	w.fields = nil
 	if err := json.Unmarshal(page, &w.fields); err != nil {
-		return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal(w.fields["transcript"], &entries); err != nil {
-		return fail(exitUnavailable, fmt.Errorf("read the transcript: %w", err))
+		return exit.Fail(exit.Unavailable, fmt.Errorf("read the transcript: %w", err))
 	}
 	w.entries = append(w.entries, entries...)
 	delete(w.fields, "transcript")
@@ -140,14 +143,14 @@ func (a *app) showConversation(v owner.Conversation) {
 	if v.Principal != "" {
 		rows = append(rows, []string{"address", other(v)})
 	}
-	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", when(v.Opened)}, {"last", when(v.Last)}}...)
+	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", terminal.When(v.Opened)}, {"last", terminal.When(v.Last)}}...)
 	if v.Agreement != nil {
 		rows = append(rows, []string{string(v.Agreement.Standing), agreementLine(*v.Agreement)})
 	}
 	if v.Proposal != nil {
 		rows = append(rows, []string{"proposed", proposalLine(*v.Proposal)})
 	}
-	a.table(rows)
+	a.Table(rows)
 }
 
 func (a *app) showTranscript(entries []owner.Entry) {
@@ -163,7 +166,7 @@ func (a *app) showTranscript(entries []owner.Entry) {
 		case e.Sealed:
 			said = "sealed, and cannot be opened"
 		}
-		a.print("%s %s %s %s", when(e.At), sign, clean(e.MessageID), said)
+		a.Print("%s %s %s %s", terminal.When(e.At), sign, terminal.Clean(e.MessageID), said)
 	}
 }
 
@@ -171,7 +174,7 @@ func (a *app) showTranscript(entries []owner.Entry) {
 func agreementLine(g owner.Agreement) string {
 	switch g.Standing {
 	case owner.StandingCancelled:
-		return fmt.Sprintf("%s; by %s, %s", g.Agreement, sides[g.Cancelled.By], when(g.Cancelled.At))
+		return fmt.Sprintf("%s; by %s, %s", g.Agreement, sides[g.Cancelled.By], terminal.When(g.Cancelled.At))
 	case owner.StandingFailed:
 		return g.Agreement.String() + "; ask the other side whether it still holds"
 	}
@@ -197,12 +200,12 @@ var sides = map[conversations.Side]string{conversations.Ours: "us", conversation
 func payloadLine(message json.RawMessage) string {
 	v, err := wire.Parse(message)
 	if err != nil {
-		return short(string(message), 500)
+		return terminal.Short(string(message), 500)
 	}
 	if payload, ok := v.Get("payload"); ok {
 		v = payload
 	}
-	return short(string(v.JSON()), 500)
+	return terminal.Short(string(v.JSON()), 500)
 }
 
 type conversationsCloseCmd struct {
@@ -230,16 +233,16 @@ func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	_, err = raw(ctx, o, owner.DeleteConversation.Call(c.ID).Ask(params("peer", c.Peer)))
-	if err := errors.Join(err, o.close()); err != nil {
+	_, err = daemon.Raw(ctx, o, owner.DeleteConversation.Call(c.ID).Ask(params("peer", c.Peer)))
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(struct {
+		return a.JSON(struct {
 			ID      string `json:"conversation_id"` // as it was named
 			Deleted bool   `json:"deleted"`
 		}{c.ID, true})
 	}
-	a.note("deleted")
+	a.Note("deleted")
 	return nil
 }

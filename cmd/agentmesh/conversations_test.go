@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -17,7 +18,7 @@ func TestConversationPages(t *testing.T) {
 		"/owner/conversations/be?after=0":                `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":1},{"n":2}],"entries":3,"next":2}`,
 		"/owner/conversations/conv_be?after=2&peer=am_p": `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":3}],"entries":3}`,
 	}
-	o := &ownerClient{Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o := &daemon.Client{Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.RequestURI()]
 		if !ok {
 			t.Errorf("asked for %s", r.URL)
@@ -27,7 +28,7 @@ func TestConversationPages(t *testing.T) {
 	}))}}}
 	all := wholeConversation{entries: []json.RawMessage{}}
 	lines := 0
-	err := o.conversation(t.Context(), "be", "", func(page owner.Transcript, raw json.RawMessage) error {
+	err := readConversation(t.Context(), o, "be", "", func(page owner.Transcript, raw json.RawMessage) error {
 		lines += len(page.Transcript)
 		return all.add(raw)
 	})
@@ -48,7 +49,7 @@ func TestTokenPages(t *testing.T) {
 		"/owner/tokens?after=b": `{"tokens":[{"id":"c"}],"next":"c"}`,
 		"/owner/tokens?after=c": `{"tokens":[]}`,
 	}
-	o := &ownerClient{Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	o := &daemon.Client{Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.RequestURI()]
 		if !ok {
 			t.Errorf("asked for %s", r.URL)
@@ -56,7 +57,7 @@ func TestTokenPages(t *testing.T) {
 		}
 		fmt.Fprint(w, page)
 	}))}}}
-	all, err := o.tokens(t.Context())
+	all, err := listTokens(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
 // corpora returns a folder of third-party test data, or skips.
@@ -51,12 +54,12 @@ func TestCanonicalCommandOnJCS(t *testing.T) {
 		}
 		code, out, errOut := try("message", "canonical", name)
 		if !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
-			if code != exitInput {
-				t.Errorf("%s: exit %d, want %d: it is no object", filepath.Base(name), code, exitInput)
+			if code != exit.Input {
+				t.Errorf("%s: exit %d, want %d: it is no object", filepath.Base(name), code, exit.Input)
 			}
 			continue
 		}
-		if code != exitOK || out != strings.TrimRight(string(want), "\n") {
+		if code != exit.OK || out != strings.TrimRight(string(want), "\n") {
 			t.Errorf("%s: exit %d, %s\n got %s\nwant %s", filepath.Base(name), code, errOut, out, want)
 		}
 	}
@@ -67,14 +70,14 @@ func TestCanonicalCommandOnJCS(t *testing.T) {
 func TestCanonicalCommandOnJSONTestSuite(t *testing.T) {
 	dir := corpora(t, "jsontestsuite", "test_parsing")
 	for _, name := range files(t, dir, "n_*.json") {
-		if code, out, errOut := try("message", "canonical", name); code != exitInput || out != "" || strings.Count(errOut, "\n") != 1 {
+		if code, out, errOut := try("message", "canonical", name); code != exit.Input || out != "" || strings.Count(errOut, "\n") != 1 {
 			t.Errorf("%s: exit %d, printed %q and %q", filepath.Base(name), code, out, errOut)
 		}
 	}
 	for _, name := range files(t, dir, "y_object*.json") {
-		want := exitOK
+		want := exit.OK
 		if strings.Contains(name, "duplicated_key") {
-			want = exitInput
+			want = exit.Input
 		}
 		if code, _, errOut := try("message", "canonical", name); code != want {
 			t.Errorf("%s: exit %d, want %d: %s", filepath.Base(name), code, want, errOut)
@@ -93,8 +96,8 @@ func TestCleanOnNaughtyStrings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range list {
-		for _, r := range clean(s) {
-			if unseen(r) {
+		for _, r := range terminal.Clean(s) {
+			if terminal.Unseen(r) {
 				t.Errorf("clean(%q) lets %U through", s, r)
 			}
 		}

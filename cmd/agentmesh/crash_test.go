@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -54,21 +55,21 @@ type crash struct {
 	http *client.HTTP
 
 	server *served
-	owner  *ownerClient
+	owner  *daemon.Client
 
 	sender  *signing.PrivateKey
 	replies *httptest.Server // the sender's endpoint
 
 	mu        sync.Mutex
-	cards     []wire.AgentID              // acknowledged with 201
-	answers   map[wire.MessageID]exchange // acknowledged with 200 or 202
-	unknown   map[wire.MessageID]exchange // sent, and the process died
-	approvals map[string]bool             // acknowledged with 200
-	late      map[string][]wire.MessageID // replies that came to the sender, by the message they answer
+	cards     []wire.AgentID               // acknowledged with 201
+	answers   map[wire.MessageID]roundTrip // acknowledged with 200 or 202
+	unknown   map[wire.MessageID]roundTrip // sent, and the process died
+	approvals map[string]bool              // acknowledged with 200
+	late      map[string][]wire.MessageID  // replies that came to the sender, by the message they answer
 }
 
-// exchange is a message and the answer it got.
-type exchange struct {
+// roundTrip is a message and the answer it got.
+type roundTrip struct {
 	sent   []byte
 	status int
 	answer []byte
@@ -77,7 +78,7 @@ type exchange struct {
 func newCrash(t *testing.T) *crash {
 	c := &crash{
 		t: t, dir: t.TempDir() + "/data", http: client.NewHTTP(client.HTTPConfig{Local: true}),
-		answers: map[wire.MessageID]exchange{}, unknown: map[wire.MessageID]exchange{},
+		answers: map[wire.MessageID]roundTrip{}, unknown: map[wire.MessageID]roundTrip{},
 		approvals: map[string]bool{}, late: map[string][]wire.MessageID{},
 	}
 	t.Cleanup(c.http.Close)
@@ -136,7 +137,7 @@ func (c *crash) serve(args ...string) {
 	if c.server, err = startServe(c.dir, append(args, "--set=log.level=warn"), env); err != nil {
 		c.t.Fatal(err)
 	}
-	if c.owner = running(c.t.Context(), c.dir); c.owner == nil {
+	if c.owner = daemon.Running(c.t.Context(), c.dir); c.owner == nil {
 		c.t.Fatal("the owner API does not answer")
 	}
 }
@@ -144,7 +145,7 @@ func (c *crash) serve(args ...string) {
 func (c *crash) kill() {
 	c.server.Process.Kill()
 	c.server.Wait()
-	c.owner.close()
+	c.owner.Close()
 }
 
 func (c *crash) directory() *client.Directory {
@@ -238,7 +239,7 @@ func (c *crash) message(ctx context.Context, intent wire.Intent, payload string)
 	if err != nil {
 		return err
 	}
-	e := exchange{sent: signed.JSON()}
+	e := roundTrip{sent: signed.JSON()}
 	e.status, e.answer, err = c.post(ctx, e.sent)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,16 +275,16 @@ func passOn(ctx context.Context, method, url string, body []byte) (int, []byte, 
 
 // approve lets the oldest held messages through.
 func (c *crash) approve(ctx context.Context) error {
-	raw, err := c.owner.call(ctx, "GET", "approvals", params("state", "pending", "limit", "5"), nil)
+	raw, err := c.owner.Call(ctx, "GET", "approvals", params("state", "pending", "limit", "5"), nil)
 	if err != nil {
 		return err
 	}
-	page, err := decode[owner.List[acl.Ask]](raw)
+	page, err := daemon.Decode[owner.List[acl.Ask]](raw)
 	if err != nil {
 		return err
 	}
 	for _, k := range page.Items {
-		if _, err := c.owner.decide(ctx, k.ID, k.Hash, acl.Approve); err != nil {
+		if _, err := decideApproval(ctx, c.owner, k.ID, k.Hash, acl.Approve); err != nil {
 			return err
 		}
 		c.mu.Lock()
@@ -302,12 +303,12 @@ func (c *crash) audit() {
 		}
 	}
 	for id := range c.approvals {
-		raw, err := c.owner.call(ctx, "GET", "approvals/"+url.PathEscape(id), nil, nil)
+		raw, err := c.owner.Call(ctx, "GET", "approvals/"+url.PathEscape(id), nil, nil)
 		if err != nil {
 			t.Errorf("acknowledged approval is lost: %v", err)
 			continue
 		}
-		if k, err := decode[acl.Ask](raw); err != nil || k.State != acl.AskApproved {
+		if k, err := daemon.Decode[acl.Ask](raw); err != nil || k.State != acl.AskApproved {
 			t.Errorf("acknowledged approval is %s: %v", k.State, err)
 		}
 	}
@@ -338,11 +339,11 @@ func (c *crash) audit() {
 func (c *crash) auditInbox(ctx context.Context) {
 	seen := map[wire.MessageID]int{}
 	for after := ""; ; {
-		raw, err := c.owner.call(ctx, "GET", "inbox", params("after", after, "limit", "1000"), nil)
+		raw, err := c.owner.Call(ctx, "GET", "inbox", params("after", after, "limit", "1000"), nil)
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		page, err := decode[struct {
+		page, err := daemon.Decode[struct {
 			Items []struct {
 				MessageID wire.MessageID `json:"message_id"`
 			} `json:"items"`
@@ -358,7 +359,7 @@ func (c *crash) auditInbox(ctx context.Context) {
 			break
 		}
 	}
-	for _, sent := range []map[wire.MessageID]exchange{c.answers, c.unknown} {
+	for _, sent := range []map[wire.MessageID]roundTrip{c.answers, c.unknown} {
 		for id := range sent {
 			if seen[id] != 1 {
 				c.t.Errorf("%s is in the inbox %d times, want once", id, seen[id])
@@ -372,11 +373,11 @@ func (c *crash) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	err := until(ctx, "replies still wait in the outbox", func() (bool, error) {
-		raw, err := c.owner.call(ctx, "GET", "status", nil, nil)
+		raw, err := c.owner.Call(ctx, "GET", "status", nil, nil)
 		if err != nil {
 			return false, err
 		}
-		s, err := decode[owner.Status](raw)
+		s, err := daemon.Decode[owner.Status](raw)
 		return s.Outbox["queued"]+s.Outbox["delivering"] == 0, err
 	})
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
@@ -48,7 +50,7 @@ func TestDamagedRowsAreNotServed(t *testing.T) {
 	get(http.StatusOK, "/v1/agents/"+string(damaged.ID))
 	f.serve.stop()
 
-	file := filepath.Join(f.serve.data, fileDatabase)
+	file := filepath.Join(f.serve.data, datadir.FileDatabase)
 	data, err := os.ReadFile(file)
 	if err != nil || !bytes.Contains(data, []byte(whole)) {
 		t.Fatalf("the database has no %q, %v", whole, err)
@@ -70,7 +72,7 @@ func TestDamagedRowsAreNotServed(t *testing.T) {
 		cmd := agentmeshAt(f.serve.data, inbox, "show", id[1])
 		if out, err := cmd.CombinedOutput(); err != nil {
 			refused++
-			if cmd.ProcessState.ExitCode() != exitTryAgain || bytes.Contains(out, []byte("nobody-reads")) {
+			if cmd.ProcessState.ExitCode() != exit.TryAgain || bytes.Contains(out, []byte("nobody-reads")) {
 				t.Errorf("the damaged item is answered %d %s", cmd.ProcessState.ExitCode(), out)
 			}
 		}
@@ -79,7 +81,7 @@ func TestDamagedRowsAreNotServed(t *testing.T) {
 		t.Errorf("%d of 2 items are refused, want the damaged one", refused)
 	}
 	f.serve.stop()
-	out := runAt(t, f.serve.data, exitNo, "check")
+	out := runAt(t, f.serve.data, exit.No, "check")
 	for _, row := range []string{"cards", "convs", "records"} {
 		if !bytes.Contains(out, []byte("of "+row)) {
 			t.Errorf("check does not name a row of %s: %s", row, out)

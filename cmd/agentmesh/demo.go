@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -30,7 +33,7 @@ const demoTime = time.Minute
 func (c *demoCmd) Run(ctx context.Context, a *app) (err error) {
 	dir, err := os.MkdirTemp("", "agentmesh-demo-")
 	if err != nil {
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
 	defer os.RemoveAll(dir)
 	d := &demo{app: a, dir: dir, quiet: c.JSON}
@@ -40,10 +43,10 @@ func (c *demoCmd) Run(ctx context.Context, a *app) (err error) {
 	defer cancel()
 	result, err := d.run(limited)
 	if err != nil {
-		return errors.Join(fail(exitUnavailable, err), d.logs())
+		return errors.Join(exit.Fail(exit.Unavailable, err), d.logs())
 	}
 	if c.JSON {
-		err = a.json(result)
+		err = a.JSON(result)
 	} else {
 		a.showDemo(result)
 	}
@@ -84,7 +87,7 @@ type demoLine struct {
 func (r demoResult) fault() error {
 	for _, l := range r.Transcript {
 		if !l.Verified {
-			return fail(exitNo, errors.New("a signature of the transcript does not verify"))
+			return exit.Fail(exit.No, errors.New("a signature of the transcript does not verify"))
 		}
 	}
 	return nil
@@ -92,7 +95,7 @@ func (r demoResult) fault() error {
 
 func (d *demo) say(format string, args ...any) {
 	if !d.quiet {
-		d.app.note(format, args...)
+		d.app.Note(format, args...)
 	}
 }
 
@@ -158,7 +161,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 // find asks the directory as Chris's agent.
 func (d *demo) find(ctx context.Context) (wire.AgentID, error) {
 	query := url.Values{"q": {"sarah"}, "capability": {"scheduling"}}
-	page, err := fetch(ctx, d.chris.owner, owner.Discover.Call().Ask(query))
+	page, err := daemon.Fetch(ctx, d.chris.owner, owner.Discover.Call().Ask(query))
 	if err != nil {
 		return "", fmt.Errorf("discover Sarah: %w", err)
 	}
@@ -205,7 +208,7 @@ func nextFriday(now time.Time) time.Time {
 // lists for its sender.
 func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) {
 	var entries []owner.Entry
-	err := d.chris.owner.conversation(ctx, conv, "", func(page owner.Transcript, _ json.RawMessage) error {
+	err := readConversation(ctx, d.chris.owner, conv, "", func(page owner.Transcript, _ json.RawMessage) error {
 		entries = append(entries, page.Transcript...)
 		return nil
 	})
@@ -248,24 +251,24 @@ func checkLine(ctx context.Context, directory *client.Directory, m wire.Message)
 }
 
 func (a *app) showDemo(r demoResult) {
-	a.print("")
+	a.Print("")
 	for _, l := range r.Transcript {
 		mark := "signature verified"
 		if !l.Verified {
 			mark = "SIGNATURE BAD"
 		}
-		a.print("%-5s → %-5s  %-8s  %s", l.From, l.To, clean(l.Action), mark)
-		a.print("               %s", short(string(l.Payload), 200))
+		a.Print("%-5s → %-5s  %-8s  %s", l.From, l.To, terminal.Clean(l.Action), mark)
+		a.Print("               %s", terminal.Short(string(l.Payload), 200))
 	}
-	a.print("")
+	a.Print("")
 	for _, name := range []string{"Chris", "Sarah"} {
-		a.print("%s's side: conversation %s, told: %s", name, r.States[name], clean(r.Notices[name]))
+		a.Print("%s's side: conversation %s, told: %s", name, r.States[name], terminal.Clean(r.Notices[name]))
 	}
 }
 
 // agreed is the notice that an event was agreed.
 func (c *child) agreed(ctx context.Context) (string, error) {
-	page, err := fetch(ctx, c.owner, owner.ListNotices.Call())
+	page, err := daemon.Fetch(ctx, c.owner, owner.ListNotices.Call())
 	if err != nil {
 		return "", fmt.Errorf("read %s's notices: %w", c.name, err)
 	}
@@ -280,14 +283,14 @@ func (c *child) agreed(ctx context.Context) (string, error) {
 // keep leaves everything running for curl until ctx ends.
 func (d *demo) keep(ctx context.Context) error {
 	if err := d.samples(ctx); err != nil {
-		return fail(exitUnavailable, err)
+		return exit.Fail(exit.Unavailable, err)
 	}
 	a := d.app
-	a.note("directory and agents go on running, ctrl-c stops them; try:")
-	a.note("  curl '%s/agents?q=sarah'", d.directory.where.Directory)
-	a.note("  curl '%s/agents?capability=translation'", d.directory.where.Directory)
-	a.note("  agentmesh --data %s inbox", filepath.Join(d.dir, "Sarah"))
-	a.note("  agentmesh --data %s conversations", filepath.Join(d.dir, "Chris"))
+	a.Note("directory and agents go on running, ctrl-c stops them; try:")
+	a.Note("  curl '%s/agents?q=sarah'", d.directory.where.Directory)
+	a.Note("  curl '%s/agents?capability=translation'", d.directory.where.Directory)
+	a.Note("  agentmesh --data %s inbox", filepath.Join(d.dir, "Sarah"))
+	a.Note("  agentmesh --data %s conversations", filepath.Join(d.dir, "Chris"))
 	<-ctx.Done()
 	return nil
 }

@@ -28,7 +28,7 @@ func (c *demoHookCmd) Run(a *app) error {
 	if err != nil {
 		return fmt.Errorf("write answer: %w", err)
 	}
-	a.print("%s", line)
+	a.Print("%s", line)
 	return nil
 }
 

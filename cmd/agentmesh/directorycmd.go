@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
 // directoryCmd is about directories as such.
@@ -21,38 +22,18 @@ type directoryMirrorCmd struct {
 	JSON bool   `help:"Print where everything runs as one line of JSON."`
 }
 
-func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) (err error) {
+func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) error {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return failHint(exitUsage, fmt.Errorf("%s is no URL", clean(c.URL)), "name the base URL of a directory, which usually ends in /v1")
+		return exit.FailHint(exit.Usage, fmt.Errorf("%s is no URL", terminal.Clean(c.URL)), "name the base URL of a directory, which usually ends in /v1")
 	}
-	roles := roleDirectory
+	roles := config.RoleDirectory
 	a.globals.Roles = &roles
-	cfg, err := a.checkedConfig()
-	if err != nil {
-		return err
-	}
 	a.quietest = slog.LevelDebug
-	p, err := a.openToServe(ctx, cfg)
+	o, err := a.options()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	listener, err := listen(cfg.Listen, "--listen")
-	if err != nil {
-		return err
-	}
-	base := cfg.reachedAt(listener)
-	p.mirror = true
-	if err := p.prepare(ctx, base); err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	source := client.NewDirectory(c.URL, p.http, nil)
-	return p.serve(ctx, listener, func(ctx context.Context) error {
-		if err := p.announce(ctx, listener.Addr().String(), base, c.JSON); err != nil {
-			return err
-		}
-		p.registry.Follow(ctx, source)
-		return nil
-	})
+	o.Mirror = c.URL
+	return a.serve(ctx, o, c.JSON)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -32,7 +34,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	}
 	for _, f := range page.Items {
 		if f.Error != "" {
-			return quietly(exitUnavailable)
+			return exit.Quietly(exit.Unavailable)
 		}
 	}
 	return nil
@@ -40,19 +42,19 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) showFound(page owner.List[owner.Found]) {
 	if len(page.Items) == 0 {
-		a.note("the node has no directory to ask")
+		a.Note("the node has no directory to ask")
 		return
 	}
 	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
 	asked, unproven := 0, false
 	for _, f := range page.Items {
 		if f.Error != "" {
-			a.note("%s", clean(f.Error))
+			a.Note("%s", terminal.Clean(f.Error))
 		} else {
 			asked++
 		}
 		if f.Hint != "" {
-			a.hint("%s", clean(f.Hint))
+			a.Hint("%s", terminal.Clean(f.Hint))
 		}
 		for _, card := range f.Listing.Agents {
 			id := card.GetStr("agent_id")
@@ -61,18 +63,18 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 				unproven = true
 			}
 			rows = append(rows, []string{
-				id, short(card.GetStr("name"), 40), short(texts(card, "capabilities"), 40), short(card.GetStr("description"), 60),
+				id, terminal.Short(card.GetStr("name"), 40), terminal.Short(texts(card, "capabilities"), 40), terminal.Short(card.GetStr("description"), 60),
 			})
 		}
 	}
 	if unproven {
-		a.note("not proven: the id is made of another key than the one on the card, so somebody else may have registered it")
+		a.Note("not proven: the id is made of another key than the one on the card, so somebody else may have registered it")
 	}
 	switch {
 	case len(rows) > 1:
-		a.table(rows)
+		a.Table(rows)
 	case asked > 0:
-		a.note("no agent found")
+		a.Note("no agent found")
 	}
 }
 

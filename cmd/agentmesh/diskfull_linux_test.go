@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
 // TestDiskFull backs up to and restores onto a file system with too little room: both say so and leave nothing.
@@ -32,8 +34,8 @@ func TestDiskFull(t *testing.T) {
 		var said strings.Builder
 		cmd.Stderr = &said
 		left, err := cmd.Output()
-		exit, _ := errors.AsType[*exec.ExitError](err)
-		if exit == nil || exit.ExitCode() != exitUnavailable || !strings.Contains(said.String(), "no space left on device; make room") {
+		ended, _ := errors.AsType[*exec.ExitError](err)
+		if ended == nil || ended.ExitCode() != exit.Unavailable || !strings.Contains(said.String(), "no space left on device; make room") {
 			t.Errorf("%s: %v\n%s", name, err, said.String())
 		}
 		if len(left) > 0 {
@@ -46,8 +48,8 @@ func TestDiskFull(t *testing.T) {
 	const compact = `mount -t tmpfs -o size=1m none "$0" && cp -pr "$2" "$0/data" || exit 99
 		head -c 2000000 /dev/zero >"$0/filler"; "$1" --data "$0/data" compact; code=$?; rm "$0/filler"; "$1" --data "$0/data" check && exit $code`
 	out, err := exec.Command("unshare", "-rm", "sh", "-c", compact, small, agentmeshBinary(os.Environ()), data).CombinedOutput()
-	exit, _ := errors.AsType[*exec.ExitError](err)
-	if exit == nil || exit.ExitCode() != exitUnavailable || !strings.Contains(string(out), "no space left on device; make room") {
+	ended, _ := errors.AsType[*exec.ExitError](err)
+	if ended == nil || ended.ExitCode() != exit.Unavailable || !strings.Contains(string(out), "no space left on device; make room") {
 		t.Errorf("compact: %v\n%s", err, out)
 	}
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -58,7 +60,7 @@ func TestDiskFull(t *testing.T) {
 	cmd := agentmeshAt(data, "backup", "-")
 	cmd.Stdout = full
 	err = cmd.Run()
-	if exit, _ = errors.AsType[*exec.ExitError](err); exit == nil || exit.ExitCode() != exitUnavailable {
+	if ended, _ = errors.AsType[*exec.ExitError](err); ended == nil || ended.ExitCode() != exit.Unavailable {
 		t.Errorf("to a full pipe: %v", err)
 	}
 }

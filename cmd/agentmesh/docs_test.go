@@ -3,20 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -30,7 +25,6 @@ func TestDocsAreUpToDate(t *testing.T) {
 		name string
 		make func(*testing.T) string
 	}{
-		{"config.md", configDoc},
 		{"cli.md", cliDoc},
 		{"errors.md", errorsDoc},
 	} {
@@ -53,154 +47,8 @@ func TestDocsAreUpToDate(t *testing.T) {
 	}
 }
 
-// configDoc writes the reference of the configuration from the comments of the struct.
-func configDoc(t *testing.T) string {
-	comments := configComments(t)
-	var b strings.Builder
-	b.WriteString("# Configuration\n\n" + generated)
-	b.WriteString("One optional YAML file (`agentmesh.yaml` in the data directory, or `--config FILE`). Every key is also an environment\n" +
-		"variable and a flag: `access.mode` is `AGENTMESH_ACCESS_MODE` and `--set access.mode=…`. What comes later wins: default,\n" +
-		"file, environment, flag. Lists may be written with commas outside the file, lists of tables as YAML or JSON. Durations are\n" +
-		"written `90s`, `15m`, `24h`, `30d`. Relative paths start at the folder of the configuration file. `agentmesh config check` names\n" +
-		"unknown keys, says what is wrong, and lists the guards that the configuration opens.\n\n")
-	writeTable(&b, comments, reflect.ValueOf(defaultConfig()), "")
-	return b.String()
-}
-
-// writeTable writes the keys of a struct, its tables below it.
-func writeTable(b *strings.Builder, comments map[string]string, v reflect.Value, prefix string) {
-	b.WriteString("| key | default | meaning |\n|---|---|---|\n")
-	var tables []int
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		key := join(prefix, f.Tag.Get("key"))
-		if isTable(f.Type) || f.Type.Kind() == reflect.Slice && isTable(f.Type.Elem()) {
-			tables = append(tables, i)
-			continue
-		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", key, defaultText(v.Field(i)), cell(comments[v.Type().Name()+"."+f.Name]))
-	}
-	for _, i := range tables {
-		f := v.Type().Field(i)
-		key := join(prefix, f.Tag.Get("key"))
-		about := comments[v.Type().Name()+"."+f.Name]
-		if isTable(f.Type) {
-			fmt.Fprintf(b, "\n## %s\n\n%s\n\n", key, about)
-			writeTable(b, comments, v.Field(i), key)
-			continue
-		}
-		elem := reflect.New(f.Type.Elem()).Elem()
-		fmt.Fprintf(b, "\n## %s\n\n%s A list; each entry has these keys:\n\n", key, about)
-		writeTable(b, comments, elem, "")
-	}
-}
-
-func defaultText(v reflect.Value) string {
-	switch x := v.Interface().(type) {
-	case string:
-		if x == "" {
-			return ""
-		}
-		return "`" + x + "`"
-	case []string:
-		if len(x) == 0 {
-			return ""
-		}
-		return "`" + strings.Join(x, ", ") + "`"
-	case time.Duration:
-		return "`" + durationText(x) + "`"
-	case int, int64, bool:
-		return fmt.Sprintf("`%v`", x)
-	}
-	return ""
-}
-
-func durationText(d time.Duration) string {
-	if d > day && d%day == 0 {
-		return fmt.Sprintf("%dd", d/day)
-	}
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
 func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
-}
-
-// configComments returns the comments of everything that can be set.
-func configComments(t *testing.T) map[string]string {
-	t.Helper()
-	files, err := filepath.Glob("config*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
-	for _, file := range append(files, filepath.Join("..", "..", "node", "bridge", "link.go")) {
-		maps.Copy(out, fieldComments(t, file))
-	}
-	return out
-}
-
-// fieldComments returns the doc comments of structs ("Config") and of their fields ("Config.Listen") in a file.
-func fieldComments(t *testing.T, file string) map[string]string {
-	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
-	ast.Inspect(f, func(n ast.Node) bool {
-		decl, ok := n.(*ast.GenDecl)
-		if !ok {
-			return true
-		}
-		for _, spec := range decl.Specs {
-			s, ok := spec.(*ast.TypeSpec)
-			if !ok {
-				continue
-			}
-			out[s.Name.Name] = strings.Join(strings.Fields(decl.Doc.Text()), " ")
-			st, ok := s.Type.(*ast.StructType)
-			if !ok {
-				continue
-			}
-			for _, field := range st.Fields.List {
-				for _, name := range field.Names {
-					out[s.Name.Name+"."+name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
-				}
-			}
-		}
-		return true
-	})
-	return out
-}
-
-// Every key says what it means: the reference has no empty rows.
-func TestDocsEveryKeyIsDescribed(t *testing.T) {
-	comments := configComments(t)
-	var walk func(reflect.Type)
-	walk = func(typ reflect.Type) {
-		for f := range typ.Fields() {
-			if comments[typ.Name()+"."+f.Name] == "" {
-				t.Errorf("%s.%s has no comment", typ.Name(), f.Name)
-			}
-			if f.Tag.Get("key") == "" {
-				t.Errorf("%s.%s has no key", typ.Name(), f.Name)
-			}
-			if isTable(f.Type) {
-				walk(f.Type)
-			} else if f.Type.Kind() == reflect.Slice && isTable(f.Type.Elem()) {
-				walk(f.Type.Elem())
-			}
-		}
-	}
-	walk(reflect.TypeFor[Config]())
 }
 
 // cliDoc writes the reference of the command line from its grammar.
@@ -212,8 +60,8 @@ func cliDoc(t *testing.T) string {
 	b.WriteString("Results go to standard output, everything else to standard error. `--json` prints the result as one JSON document.\n" +
 		"Commands ask the `agentmesh serve` that runs on the data directory, over a Unix socket in it; where none runs, they do the\n" +
 		"same work themselves on the locked database.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
-	for _, e := range exitMeanings {
-		fmt.Fprintf(&b, "| %d | %s |\n", e.code, e.meaning)
+	for _, e := range exit.Meanings {
+		fmt.Fprintf(&b, "| %d | %s |\n", e.Code, e.Text)
 	}
 	b.WriteString("\n## Flags of every command\n\n")
 	writeFlags(&b, model.Flags)
@@ -259,14 +107,4 @@ func errorsDoc(t *testing.T) string {
 		fmt.Fprintf(&b, "| %s | %s | %d | %t | %s |\n", e.Row(), e.Code, e.Status, e.Retry, e.Message)
 	}
 	return b.String()
-}
-
-func TestDurationText(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		20 * time.Second: "20s", 5 * time.Minute: "5m", day: "24h", 7 * day: "7d", 90 * time.Minute: "1h30m", 0: "0s",
-	} {
-		if got := durationText(d); got != want {
-			t.Errorf("durationText(%d) = %q, want %q", d, got, want)
-		}
-	}
 }

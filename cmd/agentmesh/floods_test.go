@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
-	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -80,8 +80,8 @@ func (d *door) within(what string, do func()) {
 	d.t.Helper()
 	start := time.Now()
 	do()
-	if took := time.Since(start); took > bridgetest.ServedWithin {
-		d.t.Errorf("%s took %v, want at most %v", what, took, bridgetest.ServedWithin)
+	if took := time.Since(start); took > apitest.ServedWithin {
+		d.t.Errorf("%s took %v, want at most %v", what, took, apitest.ServedWithin)
 	}
 }
 
@@ -426,11 +426,11 @@ func floodMESS(d *door) {
 // moltspeakPing returns a signed ping of a MoltSpeak agent.
 func (d *door) moltspeakPing(name string) []byte {
 	key := meshtest.Key(name)
-	from, _ := moltspeak.ParseName(name)
+	from, _ := message.ParseName(name)
 	from.Key = "ed25519:" + key.Public().Text64()
-	tree := moltspeak.Draft{
-		ID: string(wire.NewMessageID()), Op: moltspeak.OpPing, Time: time.Now(), From: from, To: moltspeak.Agent{Agent: "me", Org: "home"},
-		P: wire.Obj(wire.Member{Key: "nonce", Value: wire.Int(1)}), Class: moltspeak.Internal,
+	tree := message.Draft{
+		ID: string(wire.NewMessageID()), Op: message.OpPing, Time: time.Now(), From: from, To: message.Agent{Agent: "me", Org: "home"},
+		P: wire.Obj(wire.Member{Key: "nonce", Value: wire.Int(1)}), Class: message.Internal,
 	}.Tree()
 	sig, err := key.Sign(signing.Canonical(tree, signing.Python))
 	if err != nil {

@@ -11,7 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -59,21 +62,21 @@ func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 	if ctx.Err() != nil {
 		err = nil
 	}
-	return errors.Join(err, o.close())
+	return errors.Join(err, o.Close())
 }
 
 // follower prints each item once.
 type follower struct {
 	c    *inboxListCmd
 	a    *app
-	o    *ownerClient
+	o    *daemon.Client
 	seen map[string]bool
 }
 
 const maxFollowed = 100_000 // ids that are remembered
 
 func (f *follower) run(ctx context.Context) error {
-	resp, err := f.o.do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // first, so that nothing falls between
+	resp, err := f.o.Do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // first, so that nothing falls between
 	if err != nil {
 		return err
 	}
@@ -87,7 +90,7 @@ func (f *follower) run(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		ev, err := decode[owner.Event](json.RawMessage(data))
+		ev, err := daemon.Decode[owner.Event](json.RawMessage(data))
 		switch {
 		case err != nil:
 			return err
@@ -100,17 +103,17 @@ func (f *follower) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return fail(exitUnavailable, errors.New("the running agentmesh ended the stream"))
+	return exit.Fail(exit.Unavailable, errors.New("the running agentmesh ended the stream"))
 }
 
 // list prints what is there and was not printed.
 func (f *follower) list(ctx context.Context) error {
 	for after := f.c.After; ; {
-		raw, err := f.o.call(ctx, "GET", "inbox", f.c.query(after), nil)
+		raw, err := f.o.Call(ctx, "GET", "inbox", f.c.query(after), nil)
 		if err != nil {
 			return err
 		}
-		page, err := decode[owner.List[json.RawMessage]](raw)
+		page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
 		if err != nil {
 			return err
 		}
@@ -129,8 +132,8 @@ func (f *follower) fetch(ctx context.Context, id string) error {
 	if f.seen[id] {
 		return nil
 	}
-	raw, err := raw(ctx, f.o, owner.ShowItem.Call(id))
-	if exitCode(err) == exitNo && err != nil { // deleted meanwhile
+	raw, err := daemon.Raw(ctx, f.o, owner.ShowItem.Call(id))
+	if exit.Code(err) == exit.No && err != nil { // deleted meanwhile
 		return nil
 	}
 	if err != nil {
@@ -140,7 +143,7 @@ func (f *follower) fetch(ctx context.Context, id string) error {
 }
 
 func (f *follower) show(raw json.RawMessage) error {
-	i, err := decode[owner.Item](raw)
+	i, err := daemon.Decode[owner.Item](raw)
 	if err != nil || f.seen[i.ID] || f.c.State != "" && string(i.State) != f.c.State {
 		return err
 	}
@@ -149,7 +152,7 @@ func (f *follower) show(raw json.RawMessage) error {
 	}
 	f.seen[i.ID] = true
 	if f.c.JSON {
-		f.a.print("%s", escapeUnseen(raw))
+		f.a.Print("%s", terminal.EscapeUnseen(raw))
 	} else {
 		f.a.showLine(i)
 	}
@@ -174,30 +177,30 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 			wait = min(wait, time.Until(end))
 		}
 		seconds := max(0, int((wait+time.Second-1)/time.Second))
-		raw, err := o.call(ctx, "GET", "inbox", params("state", "new", "limit", "1", "wait", fmt.Sprint(seconds)), nil)
+		raw, err := o.Call(ctx, "GET", "inbox", params("state", "new", "limit", "1", "wait", fmt.Sprint(seconds)), nil)
 		if err != nil {
-			return errors.Join(err, o.close())
+			return errors.Join(err, o.Close())
 		}
-		page, err := decode[owner.List[json.RawMessage]](raw)
+		page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
 		if err != nil {
-			return errors.Join(err, o.close())
+			return errors.Join(err, o.Close())
 		}
 		if len(page.Items) > 0 {
-			return errors.Join(a.json(page.Items[0]), o.close())
+			return errors.Join(a.JSON(page.Items[0]), o.Close())
 		}
 		if c.Timeout > 0 && !time.Now().Before(end) {
-			return errors.Join(o.close(), quietly(exitTryAgain))
+			return errors.Join(o.Close(), exit.Quietly(exit.TryAgain))
 		}
 	}
-	return errors.Join(o.close(), quietly(exitTryAgain))
+	return errors.Join(o.Close(), exit.Quietly(exit.TryAgain))
 }
 
 func (a *app) showLine(i owner.Item) {
 	from := string(i.Peer)
 	if i.PeerName != "" {
-		from = short(i.PeerName, 40) + " (" + from + ")"
+		from = terminal.Short(i.PeerName, 40) + " (" + from + ")"
 	}
-	a.print("%s %s %-11s %s %s %s %s", clean(i.ID), when(i.At), i.State, clean(from), clean(cmp.Or(string(i.Conversation), i.About)), clean(string(i.Intent)), short(string(i.Payload), 300))
+	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.When(i.At), i.State, terminal.Clean(from), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Short(string(i.Payload), 300))
 }
 
 type inboxShowCmd struct {
@@ -216,22 +219,22 @@ func (a *app) showItem(i owner.Item) {
 	} else {
 		rows = append(rows, []string{"trust", i.Trust}, []string{"conversation", string(i.Conversation)})
 	}
-	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", when(i.At)})
+	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", terminal.When(i.At)})
 	if i.Sealed {
 		rows = append(rows, []string{"sealed", "only you and the sender can read it"})
 	}
 	if i.Note != "" {
 		rows = append(rows, []string{"note", i.Note})
 	}
-	a.table(rows)
-	a.print("untrusted text from the other side:")
-	a.print("%s", cleanJSON(i.Payload))
+	a.Table(rows)
+	a.Print("untrusted text from the other side:")
+	a.Print("%s", terminal.CleanJSON(i.Payload))
 	switch waits := i.State == owner.ItemNew || i.State == owner.ItemRead; {
 	case i.About == "" || !waits:
-	case strings.HasPrefix(i.Turn, mess.Suggested):
-		a.hint("agentmesh reply %s --action accept does what is suggested, --action decline does not", clean(i.ID))
+	case strings.HasPrefix(i.Turn, thread.TurnSuggestion+"/"):
+		a.Hint("agentmesh reply %s --action accept does what is suggested, --action decline does not", terminal.Clean(i.ID))
 	default:
-		a.hint("agentmesh reply %s 'a text' answers it; --action accept takes it on, --action decline does not", clean(i.ID))
+		a.Hint("agentmesh reply %s 'a text' answers it; --action accept takes it on, --action decline does not", terminal.Clean(i.ID))
 	}
 }
 
@@ -242,6 +245,6 @@ type inboxAckCmd struct {
 
 func (c *inboxAckCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.Acknowledge.Call(c.ID), func(i owner.Item) {
-		a.print("%s: %s", i.State, clean(i.ID))
+		a.Print("%s: %s", i.State, terminal.Clean(i.ID))
 	})
 }

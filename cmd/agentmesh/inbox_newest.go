@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -23,7 +25,7 @@ func (c *inboxListCmd) show(ctx context.Context, a *app) error {
 	if err == nil && more && c.After == "" {
 		list, err = c.newest(ctx, o, time.Now())
 	}
-	if err = errors.Join(err, o.close()); err != nil {
+	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	for _, i := range list {
@@ -31,24 +33,24 @@ func (c *inboxListCmd) show(ctx context.Context, a *app) error {
 	}
 	switch {
 	case more && c.After != "" && len(list) > 0:
-		a.note("there are newer items: --after %s lists them", clean(list[len(list)-1].ID))
+		a.Note("there are newer items: --after %s lists them", terminal.Clean(list[len(list)-1].ID))
 	case more && c.State == "":
-		a.note("there are older items: --limit says how many to list, --state new lists what waits")
+		a.Note("there are older items: --limit says how many to list, --state new lists what waits")
 	case more:
-		a.note("there are older items: --limit says how many to list")
+		a.Note("there are older items: --limit says how many to list")
 	case len(list) > 0:
 	case c.State != "" || c.After != "":
-		a.note("no item of the inbox is like that")
+		a.Note("no item of the inbox is like that")
 	default:
-		a.note("nothing came in yet")
-		a.hint("agentmesh inbox --follow waits for it; agentmesh approvals shows what waits for you")
+		a.Note("nothing came in yet")
+		a.Hint("agentmesh inbox --follow waits for it; agentmesh approvals shows what waits for you")
 	}
 	return nil
 }
 
 // page reads items after a key, oldest first, and says whether more follow.
-func (c *inboxListCmd) page(ctx context.Context, o *ownerClient, after string) (list []owner.Item, more bool, err error) {
-	page, err := fetch(ctx, o, owner.ListInbox.Call().Ask(c.query(after)))
+func (c *inboxListCmd) page(ctx context.Context, o *daemon.Client, after string) (list []owner.Item, more bool, err error) {
+	page, err := daemon.Fetch(ctx, o, owner.ListInbox.Call().Ask(c.query(after)))
 	return page.Items, page.Next != "", err
 }
 
@@ -56,7 +58,7 @@ func (c *inboxListCmd) page(ctx context.Context, o *ownerClient, after string) (
 const oldestItem = 10 * 365 * 24 * time.Hour
 
 // newest returns as many items as are to be listed, oldest first.
-func (c *inboxListCmd) newest(ctx context.Context, o *ownerClient, now time.Time) ([]owner.Item, error) {
+func (c *inboxListCmd) newest(ctx context.Context, o *daemon.Client, now time.Time) ([]owner.Item, error) {
 	for window := time.Minute; ; window *= 4 {
 		var found []owner.Item
 		after, more := fmt.Sprintf("in_%012x", now.Add(-window).UnixMilli()), true // as the ids of items begin

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -57,7 +58,7 @@ func TestNewestItems(t *testing.T) {
 			}
 			_, _ = w.Write(answer.JSON())
 		})
-		c, o := &inboxListCmd{Limit: 5}, &ownerClient{Client: owner.Client{HTTP: &http.Client{Transport: direct{api}}}}
+		c, o := &inboxListCmd{Limit: 5}, &daemon.Client{Client: owner.Client{HTTP: &http.Client{Transport: direct{api}}}}
 		list, err := c.newest(t.Context(), o, now)
 		var got []string
 		for _, i := range list {

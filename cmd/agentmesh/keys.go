@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -37,16 +40,16 @@ func (a *app) ownCard(ctx context.Context) (wire.Value, error) {
 	if err != nil {
 		return wire.Value{}, err
 	}
-	if o := running(ctx, dir); o != nil {
-		raw, err := o.call(ctx, http.MethodGet, "card", nil, nil)
-		if err := errors.Join(err, o.close()); err != nil {
+	if o := daemon.Running(ctx, dir); o != nil {
+		raw, err := o.Call(ctx, http.MethodGet, "card", nil, nil)
+		if err := errors.Join(err, o.Close()); err != nil {
 			return wire.Value{}, err
 		}
-		return decode[wire.Value](raw)
+		return daemon.Decode[wire.Value](raw)
 	}
-	card, err := home{dir}.card()
+	card, err := datadir.Dir(dir).Card()
 	if err == nil && card.IsNull() {
-		err = noAgent(dir)
+		err = datadir.NoAgent(dir)
 	}
 	return card, err
 }
@@ -58,13 +61,13 @@ func (a *app) publicKeys(ctx context.Context) (publicKeys, error) {
 	}
 	key, err := signing.ParsePublicKey(card.GetStr("public_key"))
 	if err != nil {
-		return publicKeys{}, fail(exitConfig, fmt.Errorf("stored card: %w", err))
+		return publicKeys{}, exit.Fail(exit.Config, fmt.Errorf("stored card: %w", err))
 	}
 	meta, _ := card.Get("metadata")
 	id := wire.AgentID(card.GetStr("agent_id"))
 	return publicKeys{
 		AgentID: string(id), Derived: signing.ProvesID(wire.Card{ID: id, Metadata: meta}, key, time.Now()) == nil, Kind: string(key.Kind()), Fingerprint: key.Fingerprint(),
-		PublicKey: card.GetStr("public_key"), AgeRecipient: meta.GetStr(metaAgeRecipient),
+		PublicKey: card.GetStr("public_key"), AgeRecipient: meta.GetStr(daemon.MetaAgeRecipient),
 	}, nil
 }
 
@@ -78,10 +81,10 @@ func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.JSON {
-		return a.json(k)
+		return a.JSON(k)
 	}
-	a.table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
-	a.print("%s", k.PublicKey)
+	a.Table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
+	a.Print("%s", k.PublicKey)
 	return nil
 }
 
@@ -92,7 +95,7 @@ func (c *keysExportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	a.print("%s", strings.TrimSpace(k.PublicKey))
+	a.Print("%s", strings.TrimSpace(k.PublicKey))
 	return nil
 }
 
@@ -103,36 +106,25 @@ type keysGenerateCmd struct {
 }
 
 func (c *keysGenerateCmd) Run(a *app) error {
-	key, err := generate(c.Kind)
+	key, err := datadir.GenerateKey(c.Kind)
 	if err != nil {
 		return err
 	}
 	var passphrase []byte
 	if c.Encrypt {
 		if passphrase, err = a.passphrase(); err != nil {
-			return fail(exitUsage, err)
+			return exit.Fail(exit.Usage, err)
 		}
 	}
 	err = signing.WriteKeyFile(c.File, key, passphrase)
 	if errors.Is(err, fs.ErrExist) {
-		return failHint(exitInput, fmt.Errorf("%s exists", c.File), "keys are never overwritten: name another file")
+		return exit.FailHint(exit.Input, fmt.Errorf("%s exists", c.File), "keys are never overwritten: name another file")
 	}
 	if err != nil {
-		return fail(exitInput, err)
+		return exit.Fail(exit.Input, err)
 	}
-	a.print("%s", strings.TrimSpace(key.PublicText()))
+	a.Print("%s", strings.TrimSpace(key.PublicText()))
 	return nil
-}
-
-func generate(kind string) (*signing.PrivateKey, error) {
-	if kind == string(signing.KindEd25519) {
-		return signing.GenerateEd25519()
-	}
-	identity, _, err := signing.GenerateAge()
-	if err != nil {
-		return nil, err
-	}
-	return signing.ParsePrivateKey([]byte(identity))
 }
 
 type keysRotateCmd struct {
@@ -147,6 +139,6 @@ func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	a.print("new key: %s", k.Fingerprint)
+	a.Print("new key: %s", k.Fingerprint)
 	return nil
 }

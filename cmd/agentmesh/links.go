@@ -7,14 +7,13 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
-
-// linkTestTime bounds the test of one link.
-const linkTestTime = 20 * time.Second
 
 // linksCmd is about connections to other networks.
 type linksCmd struct {
@@ -30,14 +29,14 @@ type linksListCmd struct {
 func (c *linksListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get[owner.List[bridge.LinkStatus]]("links", nil), func(page owner.List[bridge.LinkStatus]) {
 		if len(page.Items) == 0 {
-			a.note("no links are configured; docs/config.md tells how")
+			a.Note("no links are configured; docs/config.md tells how")
 			return
 		}
 		rows := [][]string{{"LINK", "KIND", "STATE", "SINCE", "PEERS", "TO"}}
 		for _, l := range page.Items {
-			rows = append(rows, []string{l.Name, l.Kind, string(l.State), when(l.Since), strconv.Itoa(l.Peers), l.To})
+			rows = append(rows, []string{l.Name, l.Kind, string(l.State), terminal.When(l.Since), strconv.Itoa(l.Peers), l.To})
 		}
-		a.table(rows)
+		a.Table(rows)
 	})
 }
 
@@ -51,11 +50,11 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	raw, err := o.call(ctx, http.MethodGet, "links", nil, nil)
-	if err = errors.Join(err, o.close()); err != nil {
+	raw, err := o.Call(ctx, http.MethodGet, "links", nil, nil)
+	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	page, err := decode[owner.List[bridge.LinkStatus]](raw)
+	page, err := daemon.Decode[owner.List[bridge.LinkStatus]](raw)
 	if err != nil {
 		return err
 	}
@@ -64,15 +63,15 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 			continue
 		}
 		if c.JSON {
-			return a.json(l)
+			return a.JSON(l)
 		}
-		a.table([][]string{
-			{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", when(l.Since)},
-			{"peers", strconv.Itoa(l.Peers)}, {"next try", when(l.Retry)}, {"last error", orDash(l.Error)},
+		a.Table([][]string{
+			{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.When(l.Since)},
+			{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.When(l.Retry)}, {"last error", orDash(l.Error)},
 		})
 		return nil
 	}
-	return failHint(exitInput, fmt.Errorf("there is no link %s", clean(c.Link)), "agentmesh links list")
+	return exit.FailHint(exit.Input, fmt.Errorf("there is no link %s", terminal.Clean(c.Link)), "agentmesh links list")
 }
 
 type linksTestCmd struct {
@@ -81,9 +80,9 @@ type linksTestCmd struct {
 }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
-	result, err := answer(ctx, a, c.JSON, post[linkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t linkTest) {
+	result, err := answer(ctx, a, c.JSON, post[daemon.LinkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t daemon.LinkTest) {
 		if t.OK {
-			a.print("%s: works", clean(t.Name))
+			a.Print("%s: works", terminal.Clean(t.Name))
 		}
 	})
 	switch {
@@ -92,5 +91,5 @@ func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
 	case result.OK:
 		return nil
 	}
-	return failHint(exitUnavailable, fmt.Errorf("%s: %s", result.Name, result.Error), "agentmesh links status "+clean(result.Name))
+	return exit.FailHint(exit.Unavailable, fmt.Errorf("%s: %s", result.Name, result.Error), "agentmesh links status "+terminal.Clean(result.Name))
 }

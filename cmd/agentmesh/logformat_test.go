@@ -8,13 +8,16 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
 func TestLogFormat(t *testing.T) {
 	for format, isJSON := range map[string]bool{"auto": true, "json": true, "text": false} { // a buffer is no terminal
 		var out bytes.Buffer
-		a := &app{ui: ui{err: &out}}
-		a.logger(LogConfig{Level: "info", Format: format}).Info("hello", "key", "value")
+		a := &app{UI: terminal.UI{Err: &out}}
+		a.logger(config.Log{Level: "info", Format: format}).Info("hello", "key", "value")
 		if json.Valid(out.Bytes()) != isJSON || !strings.Contains(out.String(), "value") {
 			t.Errorf("log.format %s writes %s", format, out.Bytes())
 		}
@@ -26,14 +29,14 @@ func TestLogOnTerminal(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a terminal is made of /dev/ptmx, which is a matter of Linux")
 	}
-	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Skipf("there are no terminals here: %v", err)
 	}
-	defer terminal.Close()
-	a := &app{ui: ui{err: terminal}}
-	before := a.logger(LogConfig{Level: "info", Format: "text"}).Handler()
-	if got := a.logger(LogConfig{Level: "info", Format: "auto"}).Handler(); reflect.TypeOf(got) != reflect.TypeOf(before) {
+	defer tty.Close()
+	a := &app{UI: terminal.UI{Err: tty}}
+	before := a.logger(config.Log{Level: "info", Format: "text"}).Handler()
+	if got := a.logger(config.Log{Level: "info", Format: "auto"}).Handler(); reflect.TypeOf(got) != reflect.TypeOf(before) {
 		t.Errorf("on a terminal log.format auto is a %s, want a %s", reflect.TypeOf(got), reflect.TypeOf(before))
 	}
 }

@@ -3,11 +3,11 @@
 //
 // `agentmesh serve` is the process that runs; nearly every other command is a question to it, over the owner API
 // on a Unix socket in the data directory. Where no serve runs, the same handlers run inside the command on the
-// locked database (owner.go), so a command behaves the same either way.
+// locked database, so a command behaves the same either way.
 //
 // This package is the only place that reads flags, environment and configuration, that handles signals and that
 // exits. What an agent, a directory, a message is, it leaves to the packages below; here they are made and
-// connected (serve.go, process.go). One command per file.
+// connected by cmd/internal/daemon. One command per file.
 package main
 
 import (
@@ -24,6 +24,12 @@ import (
 	_ "time/tzdata" // a static binary may run where no zones are installed
 
 	"github.com/alecthomas/kong"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
 func main() {
@@ -107,7 +113,7 @@ type Globals struct {
 
 // app is what a command runs in.
 type app struct {
-	ui
+	terminal.UI
 	globals  Globals
 	environ  []string
 	quietest slog.Level // log lines below it are left out: commands that answer a question say little
@@ -133,11 +139,11 @@ type stopped int
 // run is the whole program but for the process around it.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (code int) {
 	var cli commands
-	a := &app{ui: ui{in: in, out: out, err: errOut}, environ: os.Environ(), quietest: slog.LevelWarn}
+	a := &app{UI: terminal.UI{In: in, Out: out, Err: errOut}, environ: os.Environ(), quietest: slog.LevelWarn}
 	defer func() {
 		if s, ok := recover().(stopped); ok {
 			if code = int(s); len(args) == 0 {
-				code = exitUsage
+				code = exit.Usage
 			}
 		}
 	}()
@@ -147,9 +153,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	parser := newParser(&cli, out, errOut)
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		a.note("%v", err)
-		a.hint(helpFor(err))
-		return exitUsage
+		a.Note("%v", err)
+		a.Hint(helpFor(err))
+		return exit.Usage
 	}
 	a.globals = cli.Globals
 	parsed.BindTo(ctx, (*context.Context)(nil))
@@ -173,20 +179,20 @@ func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
 // report prints an error, what to do about it on its last line, and returns the exit code.
 func (a *app) report(err error) int {
 	if err == nil {
-		return exitOK
+		return exit.OK
 	}
-	f, ok := errors.AsType[*failure](err)
-	if ok && f.err == nil {
-		return f.code
+	f, ok := errors.AsType[*exit.Error](err)
+	if ok && f.Err == nil {
+		return f.Code
 	}
 	text := err.Error()
-	if ok && f.hint != "" {
-		text += "; " + f.hint
+	if ok && f.Hint != "" {
+		text += "; " + f.Hint
 	}
 	for line := range strings.Lines(text) {
-		a.note("%s", clean(strings.TrimRight(line, "\n")))
+		a.Note("%s", terminal.Clean(strings.TrimRight(line, "\n")))
 	}
-	return exitCode(err)
+	return exit.Code(err)
 }
 
 // dataDir returns the data directory that the command works on.
@@ -196,7 +202,7 @@ func (a *app) dataDir() (string, error) {
 	}
 	base, err := os.UserConfigDir()
 	if err != nil {
-		return "", failHint(exitConfig, fmt.Errorf("find the data directory: %w", err), "name one with --data")
+		return "", exit.FailHint(exit.Config, fmt.Errorf("find the data directory: %w", err), "name one with --data")
 	}
 	return filepath.Join(base, "agentmesh"), nil
 }
@@ -207,44 +213,42 @@ func (a *app) configFile() (string, bool, error) {
 		return a.globals.File, true, nil
 	}
 	dir, err := a.dataDir()
-	return filepath.Join(dir, fileConfig), false, err
+	return filepath.Join(dir, datadir.FileConfig), false, err
 }
 
 // source says where the configuration of this command comes from.
-func (a *app) source() (source, error) {
+func (a *app) source() (config.Source, error) {
 	file, required, err := a.configFile()
 	if err != nil {
-		return source{}, err
+		return config.Source{}, err
 	}
 	settings, err := a.globals.settings()
-	return source{File: file, Required: required, Environ: a.environ, Settings: settings}, err
+	return config.Source{File: file, Required: required, Environ: a.environ, Settings: settings}, err
 }
 
-// config reads the configuration, unchecked.
-func (a *app) config() (Config, error) {
-	src, err := a.source()
-	if err != nil {
-		return Config{}, err
+// logger returns the process's own log.
+func (a *app) logger(c config.Log) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Level)) // checked with the configuration
+	opts := &slog.HandlerOptions{Level: max(level, a.quietest)}
+	if c.Format == "json" || c.Format == "auto" && !terminal.IsTerminal(a.Err) {
+		return slog.New(slog.NewJSONHandler(a.Err, opts))
 	}
-	c, err := loadConfig(src)
-	if err != nil {
-		return c, fail(exitConfig, err)
-	}
-	return c, nil
+	return slog.New(slog.NewTextHandler(a.Err, opts))
 }
 
-// checkedConfig reads the configuration and refuses one that makes no sense.
-func (a *app) checkedConfig() (Config, error) {
+// options returns what a process of this command works on.
+func (a *app) options() (daemon.Options, error) {
 	src, err := a.source()
 	if err != nil {
-		return Config{}, err
+		return daemon.Options{}, err
 	}
-	c, err := a.config()
+	cfg, err := src.LoadChecked(daemon.LinkKinds())
 	if err != nil {
-		return c, err
+		return daemon.Options{}, err
 	}
-	if err := c.check(); err != nil {
-		return c, fail(exitConfig, located(err, src))
-	}
-	return c, nil
+	dir, err := a.dataDir()
+	return daemon.Options{
+		Config: cfg, Source: src, Dir: datadir.Dir(dir), Build: thisBuild(), Passphrase: a.passphrase, Note: a.Note, Logger: a.logger(cfg.Log),
+	}, err
 }

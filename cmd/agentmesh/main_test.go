@@ -10,6 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
@@ -51,7 +52,7 @@ func TestClean(t *testing.T) {
 		{"bad\xff\xfeutf8", "bad\uFFFDutf8"},
 		{"\u2028\u2029\x00\x7f", "\uFFFD\uFFFD\uFFFD\uFFFD"},
 	} {
-		if got := clean(tc.in); got != tc.want || ansi.MatchString(got) {
+		if got := terminal.Clean(tc.in); got != tc.want || ansi.MatchString(got) {
 			t.Errorf("clean(%q) = %q, want %q", tc.in, got, tc.want)
 		}
 	}

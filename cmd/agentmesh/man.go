@@ -8,6 +8,10 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
 // manCmd writes the manual: agentmesh.1, and a page for each command with its subcommands. The pages are made of
@@ -19,7 +23,7 @@ type manCmd struct {
 
 func (c *manCmd) Run(a *app) error {
 	var cli commands
-	pages := manual(newParser(&cli, a.out, a.err).Model.Node, thisBuild())
+	pages := manual(newParser(&cli, a.Out, a.Err).Model.Node, thisBuild())
 	if c.Dir != "" {
 		return a.writeManual(c.Dir, pages)
 	}
@@ -29,25 +33,25 @@ func (c *manCmd) Run(a *app) error {
 	}
 	for _, p := range pages {
 		if p.name == name {
-			_, err := fmt.Fprint(a.out, p.text)
+			_, err := fmt.Fprint(a.Out, p.text)
 			return err
 		}
 	}
-	return failHint(exitUsage, fmt.Errorf("there is no page for %s", clean(c.Page)), "agentmesh --help lists the commands")
+	return exit.FailHint(exit.Usage, fmt.Errorf("there is no page for %s", terminal.Clean(c.Page)), "agentmesh --help lists the commands")
 }
 
 func (a *app) writeManual(dir string, pages []manPage) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fail(exitConfig, fmt.Errorf("write the manual: %w", err))
+		return exit.Fail(exit.Config, fmt.Errorf("write the manual: %w", err))
 	}
 	var faults []error
 	for _, p := range pages {
 		faults = append(faults, os.WriteFile(filepath.Join(dir, p.name+".1"), []byte(p.text), 0o644))
 	}
 	if err := errors.Join(faults...); err != nil {
-		return fail(exitConfig, fmt.Errorf("write the manual: %w", err))
+		return exit.Fail(exit.Config, fmt.Errorf("write the manual: %w", err))
 	}
-	a.note("wrote %d pages to %s", len(pages), dir)
+	a.Note("wrote %d pages to %s", len(pages), dir)
 	return nil
 }
 
@@ -55,7 +59,7 @@ func (a *app) writeManual(dir string, pages []manPage) error {
 type manPage struct{ name, text string }
 
 // manual makes all pages.
-func manual(root *kong.Node, b buildInfo) []manPage {
+func manual(root *kong.Node, b daemon.Build) []manPage {
 	pages := []manPage{frontPage(root, b)}
 	for _, cmd := range shown(root.Children) {
 		pages = append(pages, commandPage(cmd, b))
@@ -74,7 +78,7 @@ func shown(nodes []*kong.Node) []*kong.Node {
 	return out
 }
 
-func frontPage(root *kong.Node, b buildInfo) manPage {
+func frontPage(root *kong.Node, b daemon.Build) manPage {
 	var r roff
 	r.title("agentmesh", b)
 	r.section("NAME")
@@ -98,8 +102,8 @@ func frontPage(root *kong.Node, b buildInfo) manPage {
 	r.paragraph("Every command has these:")
 	r.flags(root.Flags)
 	r.section("EXIT STATUS")
-	for _, e := range exitMeanings {
-		r.item(fmt.Sprintf(`\fB%d\fR`, e.code), e.meaning+".")
+	for _, e := range exit.Meanings {
+		r.item(fmt.Sprintf(`\fB%d\fR`, e.Code), e.Text+".")
 	}
 	r.section("ENVIRONMENT")
 	for _, e := range manEnvironment {
@@ -116,7 +120,7 @@ func frontPage(root *kong.Node, b buildInfo) manPage {
 	return manPage{"agentmesh", r.String()}
 }
 
-func commandPage(cmd *kong.Node, b buildInfo) manPage {
+func commandPage(cmd *kong.Node, b daemon.Build) manPage {
 	name := "agentmesh-" + cmd.Name
 	var r roff
 	r.title(name, b)

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
 // testManual makes the pages of a build that says where it comes from.
@@ -18,7 +21,7 @@ func testManual(t *testing.T) (*kong.Node, []manPage) {
 	t.Helper()
 	var cli commands
 	root := newParser(&cli, io.Discard, io.Discard).Model.Node
-	return root, manual(root, buildInfo{Version: "0.1.0", Date: "2026-11-21T04:05:06Z"})
+	return root, manual(root, daemon.Build{Version: "0.1.0", Date: "2026-11-21T04:05:06Z"})
 }
 
 // requests are the macros that the pages may use; a line that begins with another dot is text that roff would eat.
@@ -176,10 +179,10 @@ func TestManCommand(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"man"}, exitOK, `.TH "AGENTMESH"`},
-		{[]string{"man", "send"}, exitOK, `.TH "AGENTMESH\-SEND"`},
-		{[]string{"man", "no-such"}, exitUsage, ""},
-		{[]string{"man", "--dir", dir}, exitOK, ""},
+		{[]string{"man"}, exit.OK, `.TH "AGENTMESH"`},
+		{[]string{"man", "send"}, exit.OK, `.TH "AGENTMESH\-SEND"`},
+		{[]string{"man", "no-such"}, exit.Usage, ""},
+		{[]string{"man", "--dir", dir}, exit.OK, ""},
 	} {
 		out.Reset()
 		if code := run(t.Context(), tc.args, nil, &out, &errOut); code != tc.code || !strings.HasPrefix(out.String(), tc.want) {

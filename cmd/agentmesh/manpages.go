@@ -1,5 +1,10 @@
 package main
 
+import (
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+)
+
 // What the manual says and the grammar does not.
 
 var manDescription = []string{
@@ -19,25 +24,25 @@ var manEnvironment = []named{
 	{"AGENTMESH_CONFIG", "The configuration file; the flag --config beats it."},
 	{"AGENTMESH_KEY", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
 		"A flag beats it, and it beats the file."},
-	{envPassphrase, "Passphrase of an encrypted signing key or backup. A file is safer."},
-	{envPassphraseFile, "File that holds the passphrase."},
+	{config.EnvPassphrase, "Passphrase of an encrypted signing key or backup. A file is safer."},
+	{config.EnvPassphraseFile, "File that holds the passphrase."},
 	{"XDG_RUNTIME_DIR", "Where the owner socket goes when the path of the data directory is too long for one."},
 	{"HTTP_PROXY, HTTPS_PROXY", "Are not used: every outgoing connection is checked at the address it goes to."},
 }
 
 var manFiles = []named{
-	{fileConfig, "The configuration, where there is one. docs/config.md describes every key."},
-	{fileKey, "The private signing key: whoever has it is the agent. Mode 0600."},
-	{fileAge, "The age identity, which opens sealed messages; its recipient stands on the card. Mode 0600."},
-	{fileCredential, "The secret from which the bearers for directories are derived. Mode 0600."},
-	{fileCard, "The card as it was last published."},
-	{fileDatabase, "Messages, conversations, decisions, and the cards of the directory. Mode 0600."},
-	{fileDatabase + ".index", "A snapshot of the card index, made anew where it is missing."},
-	{fileMoltSpeakKey, "The signing key of the node as a MoltSpeak agent. Mode 0600."},
-	{fileMoltSpeakBox, "Its encryption key. Mode 0600."},
-	{dirACME + "/", "The account key at the certificate authority, and the certificate with its key, where the process ends TLS. Mode 0600."},
-	{fileRetired + "/", "Signing keys from before a rotation."},
-	{filePID, "The process that has the database open."},
+	{datadir.FileConfig, "The configuration, where there is one. docs/config.md describes every key."},
+	{datadir.FileKey, "The private signing key: whoever has it is the agent. Mode 0600."},
+	{datadir.FileAge, "The age identity, which opens sealed messages; its recipient stands on the card. Mode 0600."},
+	{datadir.FileCredential, "The secret from which the bearers for directories are derived. Mode 0600."},
+	{datadir.FileCard, "The card as it was last published."},
+	{datadir.FileDatabase, "Messages, conversations, decisions, and the cards of the directory. Mode 0600."},
+	{datadir.FileDatabase + ".index", "A snapshot of the card index, made anew where it is missing."},
+	{datadir.FileMoltSpeakKey, "The signing key of the node as a MoltSpeak agent. Mode 0600."},
+	{datadir.FileMoltSpeakBox, "Its encryption key. Mode 0600."},
+	{datadir.DirACME + "/", "The account key at the certificate authority, and the certificate with its key, where the process ends TLS. Mode 0600."},
+	{datadir.FileRetired + "/", "Signing keys from before a rotation."},
+	{datadir.FilePID, "The process that has the database open."},
 }
 
 // example is a command with what it is for. Each is parsed by a test.

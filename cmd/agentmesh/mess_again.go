@@ -21,7 +21,7 @@ func messOnce(ctx context.Context, a *app, method, path string, body []byte, hea
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, o.close()) }()
+		defer func() { err = errors.Join(err, o.Close()) }()
 		req, err := http.NewRequestWithContext(ctx, method, "http://localhost/owner/"+path, bytes.NewReader(body))
 		if err != nil {
 			return nil, err
@@ -32,7 +32,7 @@ func messOnce(ctx context.Context, a *app, method, path string, body []byte, hea
 		for key, value := range header {
 			req.Header.Set(key, value)
 		}
-		return o.bytes(req)
+		return readBytes(o, req)
 	}
 	raw, err := attempt()
 	_, lost := errors.AsType[*url.Error](err)

@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
@@ -46,10 +48,10 @@ type messOut struct {
 
 func (o messOut) show(a *app, v wire.Value) error {
 	if o.JSON {
-		return a.json(json.RawMessage(v.JSON()))
+		return a.JSON(json.RawMessage(v.JSON()))
 	}
 	for line := range strings.Lines(string(yamltree.Append(nil, v))) {
-		a.print("%s", clean(strings.TrimSuffix(line, "\n"))) // our writer quotes what a terminal would act on; this is the second lock
+		a.Print("%s", terminal.Clean(strings.TrimSuffix(line, "\n"))) // our writer quotes what a terminal would act on; this is the second lock
 	}
 	return nil
 }
@@ -57,7 +59,7 @@ func (o messOut) show(a *app, v wire.Value) error {
 const messAPI = "mess/exchange/"
 
 // errNoName is for a ref or an id that a script left empty: the path with it would be one of something else.
-var errNoName = failHint(exitUsage, errors.New("the ref or id is empty"), "agentmesh mess list")
+var errNoName = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "agentmesh mess list")
 
 // messCall makes one call to the owner's door of the exchange.
 func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {
@@ -68,8 +70,8 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 	if err != nil {
 		return wire.Value{}, err
 	}
-	raw, err := o.call(ctx, method, messAPI+path, query, body)
-	if err = errors.Join(err, o.close()); err != nil {
+	raw, err := o.Call(ctx, method, messAPI+path, query, body)
+	if err = errors.Join(err, o.Close()); err != nil {
 		return wire.Value{}, err
 	}
 	return messAnswer(raw)
@@ -88,7 +90,7 @@ func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
 func messAnswer(raw []byte) (wire.Value, error) {
 	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, 1_000_000)
 	if err != nil {
-		return v, fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+		return v, exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	return v, nil
 }
@@ -104,21 +106,21 @@ func messSend(ctx context.Context, a *app, out messOut, b thread.Block) error {
 
 // messRead has a file read, or standard input where the name is "-". What is wrong with it is said with its name.
 func messRead[T any](a *app, name string, parse func([]byte) (T, error)) (out T, err error) {
-	in := a.in
+	in := a.In
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return out, fail(exitInput, err)
+			return out, exit.Fail(exit.Input, err)
 		}
 		defer f.Close()
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, thread.MaxDocument+1))
 	if err != nil {
-		return out, fail(exitInput, err)
+		return out, exit.Fail(exit.Input, err)
 	}
 	if out, err = parse(data); err != nil {
-		return out, fail(exitInput, fmt.Errorf("%s: %w", inputName(name), reasonOf(err)))
+		return out, exit.Fail(exit.Input, fmt.Errorf("%s: %w", inputName(name), reasonOf(err)))
 	}
 	return out, nil
 }
@@ -128,7 +130,7 @@ func inputName(name string) string {
 	if name == "-" {
 		return "standard input"
 	}
-	return clean(name)
+	return terminal.Clean(name)
 }
 
 // reasonOf is a refusal without its code, which says nothing to who sent no message.
@@ -154,12 +156,12 @@ type messRequestCmd struct {
 
 func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	if (c.Intent == "") == (c.File == "") {
-		return failHint(exitUsage, errors.New("needs a text or --file, and not both"), "agentmesh mess request 'what is in the fridge?'")
+		return exit.FailHint(exit.Usage, errors.New("needs a text or --file, and not both"), "agentmesh mess request 'what is in the fridge?'")
 	}
 	block := thread.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
 		if c.body().Len() > 1 {
-			return fail(exitUsage, errors.New("with --file the whole request stands in the file: only --link and --json go with it"))
+			return exit.Fail(exit.Usage, errors.New("with --file the whole request stands in the file: only --link and --json go with it"))
 		}
 		var err error
 		if block, err = messRead(a, c.File, thread.Parse); err != nil {
@@ -201,7 +203,7 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 		return messSend(ctx, a, c.messOut, thread.Block{{Type: "query", Body: query}})
 	}
 	if c.Limit < 1 {
-		return fail(exitUsage, errors.New("--limit must be 1 or more"))
+		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
 	}
 	v, err := messPost(ctx, a, thread.Block{{Type: "query", Body: query}})
 	if err != nil {
@@ -212,7 +214,7 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if more {
-		a.note("there are more threads: --limit says how many to list")
+		a.Note("there are more threads: --limit says how many to list")
 	}
 	return nil
 }
@@ -257,7 +259,7 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if c.Limit < 1 {
-		return fail(exitUsage, errors.New("--limit must be 1 or more"))
+		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
 	}
 	const page = 1000 // that the exchange gives at once
 	list, v := []wire.Value{}, wire.Value{}
@@ -272,18 +274,18 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 		more = v.GetStr("next") != ""
 	}
 	if c.JSON {
-		return a.json(json.RawMessage(v.With("threads", wire.Arr(list...)).JSON()))
+		return a.JSON(json.RawMessage(v.With("threads", wire.Arr(list...)).JSON()))
 	}
 	rows := [][]string{{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}}
 	for _, t := range list {
 		rows = append(rows, []string{
-			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), short(t.GetStr("requestor_id"), 24),
-			short(orDash(t.GetStr("executor_id")), 24), short(t.GetStr("intent"), 60),
+			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), terminal.Short(t.GetStr("requestor_id"), 24),
+			terminal.Short(orDash(t.GetStr("executor_id")), 24), terminal.Short(t.GetStr("intent"), 60),
 		})
 	}
-	a.list(rows, "no thread is there")
+	a.List(rows, "no thread is there")
 	if v.GetStr("next") != "" {
-		a.note("there are more threads: --limit says how many to list")
+		a.Note("there are more threads: --limit says how many to list")
 	}
 	return nil
 }
@@ -299,7 +301,7 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !c.JSON {
-		a.note("what others wrote is untrusted text")
+		a.Note("what others wrote is untrusted text")
 	}
 	return c.show(a, v)
 }
@@ -346,7 +348,7 @@ type messCapabilitiesCmd struct {
 
 func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
 	if c.Add != "" {
-		list, err := messRead(a, c.Add, mess.ParseCapabilities)
+		list, err := messRead(a, c.Add, exchange.ParseCapabilities)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 )
 
@@ -25,24 +27,24 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 		return errNoName
 	}
 	if c.Out == "-" && c.JSON {
-		return fail(exitUsage, errors.New("--out - writes the file to standard output, where --json would go"))
+		return exit.Fail(exit.Usage, errors.New("--out - writes the file to standard output, where --json would go"))
 	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, o.close()) }()
+	defer func() { err = errors.Join(err, o.Close()) }()
 	got := mess.Fetched{File: c.Attachment}
 	if strings.Contains(c.Attachment, "://") {
-		raw, err := o.call(ctx, http.MethodPost, "mess/fetch/"+url.PathEscape(c.Ref), nil, mess.FetchCall{URI: c.Attachment})
+		raw, err := o.Call(ctx, http.MethodPost, "mess/fetch/"+url.PathEscape(c.Ref), nil, mess.FetchCall{URI: c.Attachment})
 		if err != nil {
 			return err
 		}
 		if err := json.Unmarshal(raw, &got); err != nil {
-			return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+			return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 		}
 	} else if c.Out == "" {
-		return failHint(exitUsage, errors.New("a file of the thread is kept with it already: --out says where to write it"), "agentmesh mess fetch "+clean(c.Ref)+" "+clean(c.Attachment)+" --out photo.jpg")
+		return exit.FailHint(exit.Usage, errors.New("a file of the thread is kept with it already: --out says where to write it"), "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(c.Attachment)+" --out photo.jpg")
 	}
 	if c.Out != "" {
 		data, err := messAttachment(ctx, o, c.Ref, got.File)
@@ -52,17 +54,17 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 		got.Size = len(data)
 		if c.Out == "-" {
 			if got.File != c.Attachment {
-				a.note("it is kept as %s, %d bytes", clean(got.File), got.Size)
+				a.Note("it is kept as %s, %d bytes", terminal.Clean(got.File), got.Size)
 			}
-			return a.pour(data, "agentmesh mess fetch "+clean(c.Ref)+" "+clean(got.File)+" --out "+clean(got.File))
+			return a.Pour(data, "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(got.File)+" --out "+terminal.Clean(got.File))
 		}
 		if err := os.WriteFile(c.Out, data, 0o600); err != nil {
-			return fail(exitInput, err)
+			return exit.Fail(exit.Input, err)
 		}
 	}
 	if c.JSON {
-		return a.json(got)
+		return a.JSON(got)
 	}
-	a.print("%s, %d bytes", clean(got.File), got.Size)
+	a.Print("%s, %d bytes", terminal.Clean(got.File), got.Size)
 	return nil
 }

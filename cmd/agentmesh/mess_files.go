@@ -11,7 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -23,30 +26,30 @@ type messImportCmd struct {
 func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	info, err := os.Stat(c.Path)
 	if err != nil {
-		return fail(exitInput, err)
+		return exit.Fail(exit.Input, err)
 	}
 	if info.IsDir() {
 		return c.directory(ctx, a)
 	}
 	if info.Size() > thread.MaxDocument {
-		return fail(exitInput, fmt.Errorf("%s is larger than 2 MiB", clean(c.Path)))
+		return exit.Fail(exit.Input, fmt.Errorf("%s is larger than 2 MiB", terminal.Clean(c.Path)))
 	}
 	data, err := os.ReadFile(c.Path)
 	if err != nil {
-		return fail(exitInput, err)
+		return exit.Fail(exit.Input, err)
 	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
-	raw, err := o.raw(ctx, http.MethodPost, "http://localhost/owner/"+messAPI+"import", data)
-	if err = errors.Join(err, o.close()); err != nil {
-		return fail(exitCode(err), fmt.Errorf("%s: %w", clean(c.Path), err))
+	raw, err := callBytes(ctx, o, http.MethodPost, "http://localhost/owner/"+messAPI+"import", data)
+	if err = errors.Join(err, o.Close()); err != nil {
+		return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
 	}
 	if c.JSON {
-		return a.json(json.RawMessage(raw))
+		return a.JSON(json.RawMessage(raw))
 	}
-	a.print("1 thread imported")
+	a.Print("1 thread imported")
 	return nil
 }
 
@@ -60,36 +63,36 @@ func (c *messImportCmd) directory(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	resp, err := o.do(ctx, http.MethodPost, "mess/import", nil, mess.ImportCall{Dir: dir})
+	resp, err := o.Do(ctx, http.MethodPost, "mess/import", nil, folder.ImportCall{Dir: dir})
 	if err != nil {
-		return errors.Join(err, o.close())
+		return errors.Join(err, o.Close())
 	}
 	defer resp.Body.Close()
-	var last mess.ImportProgress
+	var last folder.ImportProgress
 	for dec := json.NewDecoder(resp.Body); dec.More(); {
 		if err := dec.Decode(&last); err != nil {
-			return errors.Join(fail(exitUnavailable, err), o.close())
+			return errors.Join(exit.Fail(exit.Unavailable, err), o.Close())
 		}
 		if last.All > 0 && !last.Ended {
-			a.note("%d of %d thread files read", last.Done, last.All)
+			a.Note("%d of %d thread files read", last.Done, last.All)
 		}
 	}
-	return errors.Join(c.ended(a, last), o.close())
+	return errors.Join(c.ended(a, last), o.Close())
 }
 
 // ended says what came of it. Files that could not be read are a failure, and the others are imported all the same.
-func (c *messImportCmd) ended(a *app, last mess.ImportProgress) error {
+func (c *messImportCmd) ended(a *app, last folder.ImportProgress) error {
 	switch {
 	case !last.Ended:
-		return fail(exitUnavailable, errors.New("the import was cut short"))
+		return exit.Fail(exit.Unavailable, errors.New("the import was cut short"))
 	case last.Error != "":
-		return fail(exitInput, fmt.Errorf("%s: %s", clean(c.Path), clean(last.Error)))
+		return exit.Fail(exit.Input, fmt.Errorf("%s: %s", terminal.Clean(c.Path), terminal.Clean(last.Error)))
 	}
 	for _, reason := range last.Reasons {
-		a.note("left alone: %s", clean(reason))
+		a.Note("left alone: %s", terminal.Clean(reason))
 	}
 	if c.JSON {
-		if err := a.json(last); err != nil {
+		if err := a.JSON(last); err != nil {
 			return err
 		}
 	} else {
@@ -97,10 +100,10 @@ func (c *messImportCmd) ended(a *app, last mess.ImportProgress) error {
 		if last.Here > 0 {
 			text += fmt.Sprintf(", %d here already", last.Here)
 		}
-		a.print("%s", text)
+		a.Print("%s", text)
 	}
 	if last.Left > 0 {
-		return fail(exitInput, errors.New(numberOf(last.Left, "file")+" could not be read"))
+		return exit.Fail(exit.Input, errors.New(numberOf(last.Left, "file")+" could not be read"))
 	}
 	return nil
 }
@@ -128,9 +131,9 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.JSON {
-		return a.json(json.RawMessage(v.JSON()))
+		return a.JSON(json.RawMessage(v.JSON()))
 	}
-	fmt.Fprint(a.out, v.GetStr("content")) // our own writer quotes what a terminal would act on
+	fmt.Fprint(a.Out, v.GetStr("content")) // our own writer quotes what a terminal would act on
 	return nil
 }
 
@@ -146,33 +149,33 @@ func (c *messExportCmd) directory(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	var thread mess.Export
+	var thread folder.Export
 	if err := json.Unmarshal(v.JSON(), &thread); err != nil {
-		return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, o.close()) }()
+	defer func() { err = errors.Join(err, o.Close()) }()
 	names, err := thread.Write(c.Dir, func(name string) ([]byte, error) { return messAttachment(ctx, o, thread.Ref, name) })
 	if err != nil {
-		if _, told := errors.AsType[*failure](err); told {
+		if _, told := errors.AsType[*exit.Error](err); told {
 			return err
 		}
-		return fail(exitInput, err)
+		return exit.Fail(exit.Input, err)
 	}
 	slices.Sort(names)
 	if c.JSON {
-		return a.json(exported{thread.Ref, names})
+		return a.JSON(exported{thread.Ref, names})
 	}
 	for _, name := range names {
-		a.print("%s", clean(name))
+		a.Print("%s", terminal.Clean(name))
 	}
 	return nil
 }
 
 // messAttachment gets a file of a thread.
-func messAttachment(ctx context.Context, o *ownerClient, ref, name string) ([]byte, error) {
-	return o.raw(ctx, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(name), nil)
+func messAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
+	return callBytes(ctx, o, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(name), nil)
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -18,19 +20,19 @@ func messRequestTo(ctx context.Context, a *app, out messOut, b thread.Block, lin
 	}
 	v, err := wire.Parse(raw)
 	if err != nil {
-		return fail(exitUnavailable, fmt.Errorf("read the answer: %w", err))
+		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	threads, _ := v.Get("threads")
 	for t := range threads.Elems() {
-		ref, status := clean(t.GetStr("ref")), clean(t.GetStr("status"))
+		ref, status := terminal.Clean(t.GetStr("ref")), terminal.Clean(t.GetStr("status"))
 		sent, _ := t.Get("sent")
 		later, _ := t.Get("later")
 		switch yes, _ := sent.Boolean(); {
 		case yes:
 		case later.Kind() == wire.True: // it waits for another request, or for its time
-			a.note("%s is %s and was not sent to %s yet: it goes there when that is over", ref, status, clean(link))
+			a.Note("%s is %s and was not sent to %s yet: it goes there when that is over", ref, status, terminal.Clean(link))
 		default:
-			a.note("%s is %s and was not sent to %s", ref, status, clean(link))
+			a.Note("%s is %s and was not sent to %s", ref, status, terminal.Clean(link))
 		}
 	}
 	return out.show(a, v.Without("threads"))

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -80,7 +82,7 @@ func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
 	for _, pair := range c.Answers {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok || key == "" {
-			return fail(exitUsage, errors.New("an answer is FIELD=VALUE"))
+			return exit.Fail(exit.Usage, errors.New("an answer is FIELD=VALUE"))
 		}
 		answers = answers.With(key, wire.Text(value))
 	}
@@ -100,7 +102,7 @@ func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.Serial == 0 && t.wants != "" {
-		a.note("it wants to: %s", short(t.wants, 300))
+		a.Note("it wants to: %s", terminal.Short(t.wants, 300))
 	}
 	body := wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "confirm", Value: wire.Bool(!c.No)})
 	if c.Reason != "" {

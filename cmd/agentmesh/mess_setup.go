@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -23,7 +25,7 @@ type messExecutorsCmd struct {
 
 func (c *messExecutorsCmd) Run(ctx context.Context, a *app) error {
 	if c.Add == "" && (c.Title != nil || c.Capability != nil || c.Schedule != nil || c.Zone != nil) {
-		return failHint(exitUsage, errors.New("--title, --capability, --schedule and --zone need --add ID"), "agentmesh mess executors --add roomba --title 'Kitchen Roomba'")
+		return exit.FailHint(exit.Usage, errors.New("--title, --capability, --schedule and --zone need --add ID"), "agentmesh mess executors --add roomba --title 'Kitchen Roomba'")
 	}
 	if c.Add != "" {
 		if err := c.add(ctx, a); err != nil {
@@ -64,7 +66,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 		}
 	}
 	if c.Zone != nil && *c.Zone != "" && (c.Schedule == nil || *c.Schedule == "") {
-		return failHint(exitUsage, errors.New("--zone needs --schedule"), "agentmesh mess executors --add roomba --schedule '0 9 * * 1-5' --zone Europe/Berlin")
+		return exit.FailHint(exit.Usage, errors.New("--zone needs --schedule"), "agentmesh mess executors --add roomba --schedule '0 9 * * 1-5' --zone Europe/Berlin")
 	}
 	e := wire.Obj(wire.TextField("id", c.Add), wire.Member{Key: "capabilities", Value: wire.Texts(capabilities)})
 	if c.Title != nil && *c.Title != "" {
@@ -132,9 +134,9 @@ func messNobody(ctx context.Context, a *app, routing wire.Value) error {
 				told[name] = true
 				near := ""
 				if meant := wire.Near(name, ids); meant != "" {
-					near = fmt.Sprintf(", did you mean %s?", clean(meant))
+					near = fmt.Sprintf(", did you mean %s?", terminal.Clean(meant))
 				}
-				a.note("no executor %s is registered%s", clean(name), near)
+				a.Note("no executor %s is registered%s", terminal.Clean(name), near)
 			}
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -32,7 +34,7 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if said != 1 || c.File != "" && (c.Message != "" || c.Reason != "") {
-		return failHint(exitUsage, errors.New("needs one of a status, --ask, --confirm and --file; --message and --reason go with the first three"), "agentmesh mess update REF in_progress")
+		return exit.FailHint(exit.Usage, errors.New("needs one of a status, --ask, --confirm and --file; --message and --reason go with the first three"), "agentmesh mess update REF in_progress")
 	}
 	if c.File != "" {
 		b, err := messRead(a, c.File, thread.Parse)
@@ -85,7 +87,7 @@ func (c *messUpdateCmd) complete() error {
 		}
 	}
 	if needs != "" {
-		return fail(exitUsage, errors.New(needs))
+		return exit.Fail(exit.Usage, errors.New(needs))
 	}
 	return nil
 }
@@ -100,7 +102,7 @@ func messCode(text string) (thread.Code, error) {
 	for _, c := range thread.Codes() {
 		all = append(all, string(c))
 	}
-	return "", fail(exitUsage, fmt.Errorf("%s is no status; there are: %s", clean(text), strings.Join(all, ", ")))
+	return "", exit.Fail(exit.Usage, fmt.Errorf("%s is no status; there are: %s", terminal.Clean(text), strings.Join(all, ", ")))
 }
 
 // messMissing names what a refused block speaks of and is not there: the exchange quotes nothing that it was sent.
@@ -126,8 +128,8 @@ func messMissing(ctx context.Context, a *app, b thread.Block, refused error) err
 	}
 	for _, name := range names {
 		_, err := messCall(ctx, a, http.MethodGet, "requests/"+url.PathEscape(name), nil, nil)
-		if err != nil && (exitCode(err) == exitNo || exitCode(err) == exitInput) {
-			return failHint(exitNo, fmt.Errorf("there is no thread %s", clean(name)), "agentmesh mess list")
+		if err != nil && (exit.Code(err) == exit.No || exit.Code(err) == exit.Input) {
+			return exit.FailHint(exit.No, fmt.Errorf("there is no thread %s", terminal.Clean(name)), "agentmesh mess list")
 		}
 	}
 	return refused

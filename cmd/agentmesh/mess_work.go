@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -28,7 +30,7 @@ type messCompleteCmd struct {
 // Run uploads the files, then completes the thread with all of it.
 func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 	if slices.ContainsFunc(c.Text, func(text string) bool { return strings.TrimSpace(text) == "" }) {
-		return failHint(exitUsage, errors.New("the result is empty"), "agentmesh mess complete REF 'all clean'")
+		return exit.FailHint(exit.Usage, errors.New("the result is empty"), "agentmesh mess complete REF 'all clean'")
 	}
 	for _, name := range c.Photo { // all of them, before one is sent
 		if err := messUploadable(name); err != nil {
@@ -58,13 +60,13 @@ func messUploadable(name string) error {
 	info, err := os.Stat(name)
 	switch {
 	case err != nil:
-		return fail(exitInput, err)
+		return exit.Fail(exit.Input, err)
 	case !info.Mode().IsRegular():
-		return fail(exitInput, fmt.Errorf("%s is no file", clean(name)))
+		return exit.Fail(exit.Input, fmt.Errorf("%s is no file", terminal.Clean(name)))
 	case info.Size() == 0:
-		return fail(exitInput, fmt.Errorf("%s is empty", clean(name)))
-	case info.Size() > mess.MaxUpload:
-		return fail(exitInput, fmt.Errorf("%s is larger than %d MiB, which is the most that can be delivered", clean(name), mess.MaxUpload>>20))
+		return exit.Fail(exit.Input, fmt.Errorf("%s is empty", terminal.Clean(name)))
+	case info.Size() > thread.MaxUpload:
+		return exit.Fail(exit.Input, fmt.Errorf("%s is larger than %d MiB, which is the most that can be delivered", terminal.Clean(name), thread.MaxUpload>>20))
 	}
 	return nil
 }
@@ -76,36 +78,36 @@ func messUpload(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return wire.Value{}, fail(exitInput, err)
+		return wire.Value{}, exit.Fail(exit.Input, err)
 	}
 	o, err := a.owner(ctx)
 	if err != nil {
 		return wire.Value{}, err
 	}
 	target := "http://localhost/owner/" + messAPI + "requests/" + url.PathEscape(ref) + "/attachments/" + url.PathEscape(filepath.Base(name))
-	raw, err := o.raw(ctx, http.MethodPost, target, data)
-	if err = errors.Join(err, o.close()); err != nil {
+	raw, err := callBytes(ctx, o, http.MethodPost, target, data)
+	if err = errors.Join(err, o.Close()); err != nil {
 		return wire.Value{}, err
 	}
 	return wire.Parse(raw)
 }
 
 // raw sends bytes that are no JSON.
-func (o *ownerClient) raw(ctx context.Context, method, target string, data []byte) ([]byte, error) {
+func callBytes(ctx context.Context, o *daemon.Client, method, target string, data []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
-	return o.bytes(req)
+	return readBytes(o, req)
 }
 
 // bytes makes a call and returns the body of the answer as it came.
-func (o *ownerClient) bytes(req *http.Request) ([]byte, error) {
+func readBytes(o *daemon.Client, req *http.Request) ([]byte, error) {
 	resp, err := o.HTTP.Do(req)
 	if err != nil {
-		return nil, fail(exitUnavailable, fmt.Errorf("ask the running agentmesh: %w", err))
+		return nil, exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
 	}
 	data, err := owner.ReadAnswer(resp)
-	return data, o.explain(err)
+	return data, o.Explain(err)
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -86,7 +87,7 @@ func TestMESSIsSentAgain(t *testing.T) {
 	} {
 		reads := args[0] == "answer" || args[0] == "confirm"
 		for what := range always {
-			calls, out := run(exitOK, what, args...)
+			calls, out := run(exit.OK, what, args...)
 			if len(calls) != 1+min(what, 1) || !strings.Contains(out, "there") {
 				t.Fatalf("%v: sent %d times, printed %s", args, len(calls), out)
 			}
@@ -101,10 +102,10 @@ func TestMESSIsSentAgain(t *testing.T) {
 			names[calls[0].key] = true
 		}
 	}
-	if calls, _ := run(exitNo, nothing, "request", "refuse this"); len(calls) != 1 {
+	if calls, _ := run(exit.No, nothing, "request", "refuse this"); len(calls) != 1 {
 		t.Errorf("what was refused is sent %d times", len(calls))
 	}
-	if calls, _ := run(exitUnavailable, always, "request", "come"); len(calls) != 2 {
+	if calls, _ := run(exit.Unavailable, always, "request", "come"); len(calls) != 2 {
 		t.Errorf("what cannot be sent is sent %d times", len(calls))
 	}
 }
@@ -128,7 +129,7 @@ func TestMESSFetchToStandardOutput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file = c.file
 			var out bytes.Buffer
-			if code, errOut := fetch(&out); code != exitOK || out.String() != c.file {
+			if code, errOut := fetch(&out); code != exit.OK || out.String() != c.file {
 				t.Errorf("to a pipe: exit %d, %q, %s", code, out.String(), errOut)
 			}
 			if runtime.GOOS != "linux" {
@@ -140,12 +141,12 @@ func TestMESSFetchToStandardOutput(t *testing.T) {
 			}
 			defer tty.Close()
 			code, errOut := fetch(tty)
-			if c.plain && code != exitOK || !c.plain && (code != exitUsage || !strings.Contains(errOut, "--out att-002-file-a.txt")) {
+			if c.plain && code != exit.OK || !c.plain && (code != exit.Usage || !strings.Contains(errOut, "--out att-002-file-a.txt")) {
 				t.Errorf("to a terminal: exit %d, %s", code, errOut)
 			}
 		})
 	}
-	if code, errOut := fetch(io.Discard, "--json"); code != exitUsage || !strings.Contains(errOut, "--json") {
+	if code, errOut := fetch(io.Discard, "--json"); code != exit.Usage || !strings.Contains(errOut, "--json") {
 		t.Errorf("with --json: exit %d, %s", code, errOut)
 	}
 	if _, err := os.Lstat("-"); err == nil {

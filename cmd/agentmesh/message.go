@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -24,21 +26,21 @@ const maxInput = 16 << 20
 
 // read returns the content of a file, or of standard input for "-".
 func (a *app) read(name string) ([]byte, error) {
-	in := a.in
+	in := a.In
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, fail(exitInput, err)
+			return nil, exit.Fail(exit.Input, err)
 		}
 		defer f.Close()
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxInput+1))
 	if err != nil {
-		return nil, fail(exitInput, fmt.Errorf("read %s: %w", name, err))
+		return nil, exit.Fail(exit.Input, fmt.Errorf("read %s: %w", name, err))
 	}
 	if len(data) > maxInput {
-		return nil, fail(exitInput, fmt.Errorf("%s is larger than %d bytes", name, maxInput))
+		return nil, exit.Fail(exit.Input, fmt.Errorf("%s is larger than %d bytes", name, maxInput))
 	}
 	return data, nil
 }
@@ -51,7 +53,7 @@ func (a *app) readObject(name string) (wire.Value, error) {
 	}
 	v, err := wire.ParseObject(data)
 	if err != nil {
-		return wire.Value{}, fail(exitInput, fmt.Errorf("refused: %w", err))
+		return wire.Value{}, exit.Fail(exit.Input, fmt.Errorf("refused: %w", err))
 	}
 	return v, nil
 }
@@ -68,7 +70,7 @@ func (c *messageCanonicalCmd) Run(a *app) error {
 	}
 	for _, f := range signing.Forms() {
 		if f.String() == c.Form {
-			_, err = a.out.Write(signing.Canonical(v.Without("signature"), f))
+			_, err = a.Out.Write(signing.Canonical(v.Without("signature"), f))
 		}
 	}
 	return err
@@ -85,7 +87,7 @@ func (c *messageSignCmd) Run(a *app) error {
 		return err
 	}
 	if _, err := wire.ParseDraft(v); err != nil {
-		return fail(exitInput, fmt.Errorf("refused: %w", err))
+		return exit.Fail(exit.Input, fmt.Errorf("refused: %w", err))
 	}
 	key, err := a.readKey(c.Key)
 	if err != nil {
@@ -93,9 +95,9 @@ func (c *messageSignCmd) Run(a *app) error {
 	}
 	signed, err := key.SignValue(v.Without("signature"))
 	if err != nil {
-		return fail(exitInput, fmt.Errorf("sign: %w", err))
+		return exit.Fail(exit.Input, fmt.Errorf("sign: %w", err))
 	}
-	a.print("%s", signed.JSON())
+	a.Print("%s", signed.JSON())
 	return nil
 }
 
@@ -103,14 +105,14 @@ func (c *messageSignCmd) Run(a *app) error {
 func (a *app) readKey(file string) (*signing.PrivateKey, error) {
 	key, err := signing.ReadKeyFile(file, a.passphrase)
 	if errors.Is(err, signing.ErrKeyFileMode) {
-		a.note("%s may be read by other users of this machine", file)
+		a.Note("%s may be read by other users of this machine", file)
 		var data []byte
 		if data, err = os.ReadFile(file); err == nil {
 			key, err = signing.ParsePrivateKey(data)
 		}
 	}
 	if err != nil {
-		return nil, fail(exitInput, fmt.Errorf("read key %s: %w", file, err))
+		return nil, exit.Fail(exit.Input, fmt.Errorf("read key %s: %w", file, err))
 	}
 	return key, nil
 }
@@ -141,7 +143,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	}
 	m, err := wire.ParseMessage(v)
 	if err != nil {
-		return fail(exitInput, fmt.Errorf("refused: %w", err))
+		return exit.Fail(exit.Input, fmt.Errorf("refused: %w", err))
 	}
 	key, err := publicKey(c.PublicKey)
 	if err != nil {
@@ -149,7 +151,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	}
 	now := time.Now()
 	if err := key.Usable(now); err != nil {
-		return fail(exitInput, err)
+		return exit.Fail(exit.Input, err)
 	}
 	out := verdict{
 		Key: key.Fingerprint(), Kind: string(key.Kind()),
@@ -165,7 +167,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 		return err
 	}
 	if !out.Verified {
-		return quietly(exitNo)
+		return exit.Quietly(exit.No)
 	}
 	return nil
 }
@@ -173,11 +175,11 @@ func (c *messageVerifyCmd) Run(a *app) error {
 func (a *app) showVerdict(v verdict, asJSON bool) error {
 	switch {
 	case asJSON:
-		return a.json(v)
+		return a.JSON(v)
 	case v.Verified:
-		a.print("good signature: canonical form %s, key %s", v.Form, v.Key)
+		a.Print("good signature: canonical form %s, key %s", v.Form, v.Key)
 	default:
-		a.print("%s", v.Reason)
+		a.Print("%s", v.Reason)
 	}
 	return nil
 }
@@ -185,7 +187,7 @@ func (a *app) showVerdict(v verdict, asJSON bool) error {
 // signedAround is when an OpenPGP signature of a message of time t may have been made: the window of AM-20, seen
 // from the message, since a message on file has no now.
 func signedAround(t time.Time) signing.Window {
-	w := defaultConfig().Window
+	w := config.Default().Window
 	return signing.Window{From: t.Add(-w.Future), To: t.Add(w.Past)}
 }
 
@@ -197,11 +199,11 @@ func publicKey(fileOrText string) (*signing.PublicKey, error) {
 	case err == nil:
 		text = string(data)
 	case isPath && errors.Is(pathErr, fs.ErrPermission):
-		return nil, fail(exitInput, err)
+		return nil, exit.Fail(exit.Input, err)
 	}
 	key, err := signing.ParsePublicKey(text)
 	if err != nil {
-		return nil, fail(exitInput, err)
+		return nil, exit.Fail(exit.Input, err)
 	}
 	return key, nil
 }

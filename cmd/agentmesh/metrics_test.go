@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 // metricRow is one row of the table of metrics in docs/operations.md.
@@ -95,7 +97,7 @@ func TestDocsMetrics(t *testing.T) {
 }
 
 // scrapeOwner reads /metrics from the owner's TCP listener.
-func scrapeOwner(t *testing.T, w where, token string) (status int, body string) {
+func scrapeOwner(t *testing.T, w daemon.Where, token string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(strings.TrimSuffix(w.OwnerAPI, "/"), "/owner")+"/metrics", nil)
 	if err != nil {

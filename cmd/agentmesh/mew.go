@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/bridge/mew"
-	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
 )
 
 // mewCmd is about MEW spaces.
@@ -58,17 +60,17 @@ const mewDatabase = "gateway.db"
 func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	out, closeLog, err := c.console(a)
 	if err != nil {
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
 	defer func() { err = errors.Join(err, closeLog()) }()
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-		return fail(exitUsage, err)
+		return exit.Fail(exit.Usage, err)
 	}
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}))
-	space, err := mew.ReadDropIn(c.SpaceConfig, os.Getenv, log)
+	space, err := gateway.ReadDropIn(c.SpaceConfig, os.Getenv, log)
 	if err != nil {
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
 	listeners, port, err := c.listen(a.globals.Listen)
 	if err != nil {
@@ -81,23 +83,23 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	}
 	if err := os.MkdirAll(space.Dir, 0o700); err != nil {
 		closeAll()
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
-	st, err := bolt.Open(ctx, filepath.Join(space.Dir, mewDatabase), bolt.Config{Logger: log})
+	st, err := datadir.OpenDatabase(ctx, filepath.Join(space.Dir, mewDatabase), log)
 	if err != nil {
 		closeAll()
-		return fail(exitConfig, fmt.Errorf("open the gateway's database: %w", err))
+		return exit.Fail(exit.Config, fmt.Errorf("open the gateway's database: %w", err))
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	audit := acl.NewAudit(st.Records(), acl.AuditConfig{Logger: log})
-	g, err := mew.NewGateway(ctx, mew.GatewayConfig{
-		Spaces: []mew.SpaceConfig{space.Space}, Records: st.Records(), Audit: audit, AnyPath: true,
+	g, err := gateway.New(ctx, gateway.Config{
+		Spaces: []gateway.SpaceConfig{space.Space}, Records: st.Records(), Audit: audit, AnyPath: true,
 		PublicURL: "ws://localhost:" + strconv.Itoa(port), Journal: space.Journal(),
 		KeepToken: space.KeepToken, Reload: space.Reload, Logger: log,
 	})
 	if err != nil {
 		closeAll()
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
 	fmt.Fprintf(out, "Gateway listening on port %d\n", port)
 	return serveGateway(ctx, g, audit, listeners, log)
@@ -107,18 +109,18 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	name := os.Getenv("GATEWAY_LOG_FILE")
 	if name == "" {
-		return a.out, func() error { return nil }, nil
+		return a.Out, func() error { return nil }, nil
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, nil, fmt.Errorf("GATEWAY_LOG_FILE: %w", err)
 	}
-	return io.MultiWriter(a.out, f), f.Close, nil
+	return io.MultiWriter(a.Out, f), f.Close, nil
 }
 
 // listen opens the loopback addresses, because clients say localhost, and whatever --listen adds (MEW-D2).
 func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
-	first, err := listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
+	first, err := daemon.Listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -129,10 +131,10 @@ func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
 	case err == nil:
 		out = append(out, six)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, 0, errors.Join(fail(exitUnavailable, fmt.Errorf("port %d of ::1 is in use", port)), first.Close())
+		return nil, 0, errors.Join(exit.Fail(exit.Unavailable, fmt.Errorf("port %d of ::1 is in use", port)), first.Close())
 	}
 	if more != nil {
-		l, err := listen(*more, "--listen")
+		l, err := daemon.Listen(*more, "--listen")
 		if err != nil {
 			for _, l := range out {
 				l.Close()
@@ -153,7 +155,7 @@ const (
 )
 
 // serveGateway answers until ctx ends, and returns when everything has stopped.
-func serveGateway(ctx context.Context, g *mew.Gateway, audit *acl.Audit, listeners []net.Listener, log *slog.Logger) error {
+func serveGateway(ctx context.Context, g *gateway.Gateway, audit *acl.Audit, listeners []net.Listener, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler: g, ReadHeaderTimeout: mewHeaderTimeout, ReadTimeout: mewReadTimeout, WriteTimeout: mewWriteTimeout,
 		IdleTimeout: mewWriteTimeout, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),

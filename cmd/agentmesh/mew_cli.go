@@ -12,9 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -32,7 +36,7 @@ type mewSpaces struct {
 }
 
 // mewSpacesOf lists both kinds. What is not configured is empty.
-func mewSpacesOf(ctx context.Context, o *ownerClient) (out mewSpaces, err error) {
+func mewSpacesOf(ctx context.Context, o *daemon.Client) (out mewSpaces, err error) {
 	if out.Hosted, err = listed[mew.SpaceSummary](ctx, o, "mew/spaces"); err != nil {
 		return out, err
 	}
@@ -41,29 +45,29 @@ func mewSpacesOf(ctx context.Context, o *ownerClient) (out mewSpaces, err error)
 }
 
 // listed asks for a list that may not be served at all; then it is empty.
-func listed[T any](ctx context.Context, o *ownerClient, path string) ([]T, error) {
-	raw, err := o.try(ctx, path)
+func listed[T any](ctx context.Context, o *daemon.Client, path string) ([]T, error) {
+	raw, err := tryGet(ctx, o, path)
 	if err != nil || raw == nil {
 		return []T{}, err
 	}
-	page, err := decode[owner.List[T]](raw)
+	page, err := daemon.Decode[owner.List[T]](raw)
 	return append([]T{}, page.Items...), err
 }
 
 // try asks for what may not be served at all; then it returns nothing.
-func (o *ownerClient) try(ctx context.Context, path string) (json.RawMessage, error) {
-	raw, err := o.call(ctx, http.MethodGet, path, nil, nil)
-	if err != nil && exitCode(err) == exitUnavailable && strings.Contains(err.Error(), "does not serve this") {
+func tryGet(ctx context.Context, o *daemon.Client, path string) (json.RawMessage, error) {
+	raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
+	if err != nil && exit.Code(err) == exit.Unavailable && strings.Contains(err.Error(), "does not serve this") {
 		return nil, nil
 	}
 	return raw, err
 }
 
 // path is where the owner API has the space. Where nothing is named, the only one is meant.
-func (w mewWhere) path(ctx context.Context, o *ownerClient) (string, error) {
+func (w mewWhere) path(ctx context.Context, o *daemon.Client) (string, error) {
 	switch {
 	case w.Space != "" && w.Link != "":
-		return "", fail(exitUsage, errors.New("name --space or --link, not both"))
+		return "", exit.Fail(exit.Usage, errors.New("name --space or --link, not both"))
 	case w.Space != "":
 		return "mew/spaces/" + url.PathEscape(w.Space), nil
 	case w.Link != "":
@@ -75,9 +79,9 @@ func (w mewWhere) path(ctx context.Context, o *ownerClient) (string, error) {
 	}
 	switch {
 	case len(all.Hosted)+len(all.Linked) == 0:
-		return "", failHint(exitInput, errors.New("there is no MEW space here"), "mew.spaces and links in the configuration; see docs/bridges/mew.md")
+		return "", exit.FailHint(exit.Input, errors.New("there is no MEW space here"), "mew.spaces and links in the configuration; see docs/bridges/mew.md")
 	case len(all.Hosted)+len(all.Linked) > 1:
-		return "", failHint(exitInput, errors.New("there is more than one space: name --space or --link"), "agentmesh mew spaces")
+		return "", exit.FailHint(exit.Input, errors.New("there is more than one space: name --space or --link"), "agentmesh mew spaces")
 	case len(all.Hosted) == 1:
 		return "mew/spaces/" + url.PathEscape(all.Hosted[0].ID), nil
 	}
@@ -85,19 +89,19 @@ func (w mewWhere) path(ctx context.Context, o *ownerClient) (string, error) {
 }
 
 // at runs f with the owner API and the path of the space. live needs a serve that runs: a space lives in it.
-func (w mewWhere) at(ctx context.Context, a *app, live bool, f func(o *ownerClient, path string) error) error {
+func (w mewWhere) at(ctx context.Context, a *app, live bool, f func(o *daemon.Client, path string) error) error {
 	o, err := a.owner(ctx)
 	if err != nil {
 		return err
 	}
-	if live && o.here != nil {
-		return errors.Join(failHint(exitUnavailable, errors.New("no agentmesh runs here, and a space lives in one"), "agentmesh serve"), o.close())
+	if live && o.Here != nil {
+		return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh runs here, and a space lives in one"), "agentmesh serve"), o.Close())
 	}
 	path, err := w.path(ctx, o)
 	if err == nil {
 		err = f(o, path)
 	}
-	return errors.Join(err, o.close())
+	return errors.Join(err, o.Close())
 }
 
 // mewEnvelope is an envelope that a command writes. The space fills in the rest.
@@ -112,17 +116,17 @@ type mewEnvelope struct {
 
 // say sends an envelope as the owner, or as this node where the space is elsewhere.
 func (w mewWhere) say(ctx context.Context, a *app, asJSON bool, e mewEnvelope, done string) error {
-	return w.at(ctx, a, true, func(o *ownerClient, path string) error {
-		raw, err := o.call(ctx, http.MethodPost, path+"/messages", nil, e)
+	return w.at(ctx, a, true, func(o *daemon.Client, path string) error {
+		raw, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
 		_, err = present(a, asJSON, raw, err, func(got mewSaid) {
-			a.print("%s (%s)", done, clean(got.ID))
+			a.Print("%s (%s)", done, terminal.Clean(got.ID))
 			if nobody := got.unheard(e); nobody != "" {
-				a.note("%s, and a space keeps nothing for those who are away", clean(nobody))
+				a.Note("%s, and a space keeps nothing for those who are away", terminal.Clean(nobody))
 			}
 			if got.Token != "" {
-				a.print("token: %s", clean(got.Token))
-				a.print("connect to: %s", clean(got.URL))
-				a.note("the token is shown this once; whoever has it is the participant")
+				a.Print("token: %s", terminal.Clean(got.Token))
+				a.Print("connect to: %s", terminal.Clean(got.URL))
+				a.Note("the token is shown this once; whoever has it is the participant")
 			}
 		})
 		return err
@@ -163,11 +167,11 @@ func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	all, err := mewSpacesOf(ctx, o)
-	if err = errors.Join(err, o.close()); err != nil {
+	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(all)
+		return a.JSON(all)
 	}
 	rows := [][]string{{"SPACE", "WHERE", "STATE", "PARTICIPANTS", "STREAMS", "PROPOSALS"}}
 	for _, s := range all.Hosted {
@@ -176,7 +180,7 @@ func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 	for _, l := range all.Linked {
 		rows = append(rows, []string{l.Space, "link " + l.Link, string(l.State), strconv.Itoa(l.Participants), strconv.Itoa(l.Streams), strconv.Itoa(l.Proposals)})
 	}
-	a.list(rows, "no space is hosted here and no link goes to one; docs/bridges/mew.md tells how")
+	a.List(rows, "no space is hosted here and no link goes to one; docs/bridges/mew.md tells how")
 	return nil
 }
 
@@ -191,15 +195,15 @@ func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 		e := mewEnvelope{ID: mewID(), Kind: "participant/request-status", To: []string{c.Participant}, Payload: struct{}{}}
 		return c.await(ctx, a, e, "participant/status", func(v wire.Value) error {
 			if c.JSON {
-				return a.json(v)
+				return a.JSON(v)
 			}
 			payload, _ := v.Get("payload")
-			a.print("%s", cleanJSON(payload.JSON()))
+			a.Print("%s", terminal.CleanJSON(payload.JSON()))
 			return nil
 		})
 	}
-	return c.at(ctx, a, false, func(o *ownerClient, path string) error {
-		raw, err := o.call(ctx, http.MethodGet, path, nil, nil)
+	return c.at(ctx, a, false, func(o *daemon.Client, path string) error {
+		raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
 		_, err = present(a, c.JSON, raw, err, a.showSpace)
 		return err
 	})
@@ -208,7 +212,7 @@ func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 func mewID() string { return "cli-" + strconv.FormatInt(time.Now().UnixNano(), 36) }
 
 // showSpace prints a space. Everything in it is the words of others.
-func (a *app) showSpace(s mew.SpaceStatus) {
+func (a *app) showSpace(s view.Space) {
 	rows := [][]string{{"PARTICIPANT", "ID", "STATE", "CAPABILITIES"}}
 	for _, p := range s.Participants {
 		state := "away"
@@ -229,15 +233,15 @@ func (a *app) showSpace(s mew.SpaceStatus) {
 		text := strings.Join(may, " ")
 		rows = append(rows, []string{p.Name, p.ID, state, text[:min(len(text), 200)]})
 	}
-	a.list(rows, "nobody is there")
+	a.List(rows, "nobody is there")
 	for _, p := range s.Proposals {
-		a.print("proposal %s from %s, %s: %s", p.Key, clean(p.From), when(p.At), clean(string(p.Payload[:min(len(p.Payload), 300)])))
+		a.Print("proposal %s from %s, %s: %s", p.Key, terminal.Clean(p.From), terminal.When(p.At), terminal.Clean(string(p.Payload[:min(len(p.Payload), 300)])))
 	}
 	for _, r := range s.Reasoning {
-		a.print("reasoning %s of %s since %s", clean(r.ID), clean(r.From), when(r.Since))
+		a.Print("reasoning %s of %s since %s", terminal.Clean(r.ID), terminal.Clean(r.From), terminal.When(r.Since))
 	}
 	for _, raw := range s.Streams {
-		a.print("stream %s", clean(string(raw[:min(len(raw), 300)])))
+		a.Print("stream %s", terminal.Clean(string(raw[:min(len(raw), 300)])))
 	}
 }
 
@@ -248,13 +252,13 @@ type mewTailCmd struct {
 }
 
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
-	return c.at(ctx, a, true, func(o *ownerClient, path string) error {
+	return c.at(ctx, a, true, func(o *daemon.Client, path string) error {
 		n := 0
 		err := mewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
 			if c.JSON {
-				a.print("%s", raw)
+				a.Print("%s", raw)
 			} else {
-				a.print("%s", mewLine(v))
+				a.Print("%s", mewLine(v))
 			}
 			n++
 			return c.Count > 0 && n >= c.Count, nil
@@ -290,12 +294,12 @@ func mewLine(v wire.Value) string {
 	if len(names) > 0 {
 		arrow = " → " + strings.Join(names, ", ")
 	}
-	return clean(fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), text))
+	return terminal.Clean(fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), text))
 }
 
 // mewEvents follows the envelopes of a space. begun is called once it listens.
-func mewEvents(ctx context.Context, o *ownerClient, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
-	resp, err := o.do(ctx, http.MethodGet, path+"/events", nil, nil)
+func mewEvents(ctx context.Context, o *daemon.Client, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
+	resp, err := o.Do(ctx, http.MethodGet, path+"/events", nil, nil)
 	if err != nil {
 		return err
 	}
@@ -316,7 +320,7 @@ func mewEvents(ctx context.Context, o *ownerClient, path string, begun func() er
 		case line == "event: lost":
 			lost = true
 		case ok && lost:
-			a.note("%s envelopes were lost: they came faster than they were read", clean(data))
+			a.Note("%s envelopes were lost: they came faster than they were read", terminal.Clean(data))
 			lost = false
 		case ok:
 			v, err := wire.ParseForeign([]byte(data), 64, 1<<17)
@@ -329,9 +333,9 @@ func mewEvents(ctx context.Context, o *ownerClient, path string, begun func() er
 		}
 	}
 	if err := lines.Err(); err != nil && ctx.Err() == nil {
-		return fail(exitUnavailable, err)
+		return exit.Fail(exit.Unavailable, err)
 	}
-	return fail(exitUnavailable, errors.New("the running agentmesh ended the stream"))
+	return exit.Fail(exit.Unavailable, errors.New("the running agentmesh ended the stream"))
 }
 
 const mewPatience = 10 * time.Second
@@ -340,9 +344,9 @@ const mewPatience = 10 * time.Second
 func (w mewWhere) await(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
 	ctx, cancel := context.WithTimeout(ctx, mewPatience)
 	defer cancel()
-	return w.at(ctx, a, true, func(o *ownerClient, path string) error {
+	return w.at(ctx, a, true, func(o *daemon.Client, path string) error {
 		err := mewEvents(ctx, o, path, func() error {
-			_, err := o.call(ctx, http.MethodPost, path+"/messages", nil, e)
+			_, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
 			return err
 		}, func(_ string, v wire.Value) (bool, error) {
 			about, _ := v.Get("correlation_id")
@@ -354,7 +358,7 @@ func (w mewWhere) await(ctx context.Context, a *app, e mewEnvelope, kind string,
 			return false, nil
 		}, a)
 		if ctx.Err() != nil {
-			return fail(exitUnavailable, errors.New("no answer came"))
+			return exit.Fail(exit.Unavailable, errors.New("no answer came"))
 		}
 		return err
 	})
@@ -367,7 +371,7 @@ type mewConnectCmd struct {
 
 func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
-		a.print("%s is %s; it connects now", clean(l.Name), l.State)
+		a.Print("%s is %s; it connects now", terminal.Clean(l.Name), l.State)
 	})
 }
 
@@ -390,23 +394,23 @@ func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, o.close()) }()
-	raw, err := o.call(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.Conversation), nil, nil)
+	defer func() { err = errors.Join(err, o.Close()) }()
+	raw, err := o.Call(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.Conversation), nil, nil)
 	if err != nil {
 		return err
 	}
-	conv, err := decode[owner.Transcript](raw)
+	conv, err := daemon.Decode[owner.Transcript](raw)
 	if err != nil {
 		return err
 	}
-	raw, err = o.call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
+	raw, err = o.Call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
 		mewBringing{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
 	_, err = present(a, c.JSON, raw, err, func(b mewBringing) {
 		if b.Stop {
-			a.print("the space behind %s sees nothing more of %s", clean(c.Link), clean(b.Conversation))
+			a.Print("the space behind %s sees nothing more of %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 			return
 		}
-		a.print("the space behind %s sees %s from now on", clean(c.Link), clean(b.Conversation))
+		a.Print("the space behind %s sees %s from now on", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 	})
 	return err
 }

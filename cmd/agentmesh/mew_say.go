@@ -9,6 +9,10 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
 // Commands that say something in a space, as its owner or as this node.
@@ -62,7 +66,7 @@ type mewToolParams struct {
 
 func (c *mewProposeCmd) Run(ctx context.Context, a *app) error {
 	if !json.Valid([]byte(c.Arguments)) || !strings.HasPrefix(strings.TrimSpace(c.Arguments), "{") {
-		return fail(exitUsage, errors.New("arguments must be a JSON object"))
+		return exit.Fail(exit.Usage, errors.New("arguments must be a JSON object"))
 	}
 	payload := mewToolCall{"tools/call", mewToolParams{c.Tool, json.RawMessage(c.Arguments)}}
 	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
@@ -75,9 +79,9 @@ type mewDecision struct {
 }
 
 func (w mewWhere) settle(ctx context.Context, a *app, asJSON bool, proposal string, d mewDecision, done string) error {
-	return w.at(ctx, a, true, func(o *ownerClient, path string) error {
-		raw, err := o.call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
-		_, err = present(a, asJSON, raw, err, func(got mewSaid) { a.print("%s (%s)", done, clean(got.ID)) })
+	return w.at(ctx, a, true, func(o *daemon.Client, path string) error {
+		raw, err := o.Call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
+		_, err = present(a, asJSON, raw, err, func(got mewSaid) { a.Print("%s (%s)", done, terminal.Clean(got.ID)) })
 		return err
 	})
 }
@@ -130,7 +134,7 @@ type mewPause struct {
 
 func (c *mewPauseCmd) Run(ctx context.Context, a *app) error {
 	if c.For < 0 {
-		return fail(exitUsage, errors.New("--for must not be negative"))
+		return exit.Fail(exit.Usage, errors.New("--for must not be negative"))
 	}
 	e := mewEnvelope{Kind: "participant/pause", To: []string{c.Participant}, Payload: mewPause{c.Reason, c.For.Seconds()}}
 	return c.say(ctx, a, c.JSON, e, "paused")
@@ -173,7 +177,7 @@ func mewRights(list []string) ([]json.RawMessage, error) {
 			continue
 		}
 		if !json.Valid([]byte(s)) {
-			return nil, fail(exitUsage, fmt.Errorf("%s is neither a kind nor JSON", s))
+			return nil, exit.Fail(exit.Usage, fmt.Errorf("%s is neither a kind nor JSON", s))
 		}
 		out = append(out, json.RawMessage(s))
 	}
@@ -216,7 +220,7 @@ type mewRevokeCmd struct {
 
 func (c *mewRevokeCmd) Run(ctx context.Context, a *app) error {
 	if (c.Grant == "") == (len(c.Capability) == 0) {
-		return fail(exitUsage, errors.New("name capabilities or --grant, and not both"))
+		return exit.Fail(exit.Usage, errors.New("name capabilities or --grant, and not both"))
 	}
 	rights, err := mewRights(c.Capability)
 	if err != nil {
@@ -246,7 +250,7 @@ func (c *mewInviteCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "space/invite", Payload: mewInvitation{c.Name, rights, c.Reason}}, "invited "+clean(c.Name))
+	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "space/invite", Payload: mewInvitation{c.Name, rights, c.Reason}}, "invited "+terminal.Clean(c.Name))
 }
 
 type mewKickCmd struct {

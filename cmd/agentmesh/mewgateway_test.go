@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
@@ -88,7 +89,7 @@ func TestMewGateway(t *testing.T) {
 	if ce, ok := errors.AsType[*websocket.CloseError](err); !ok || ce.Code != websocket.CodeGoingAway || !ce.Remote {
 		t.Errorf("the connection ended with %v, want 1001", err)
 	}
-	if code := <-done; code != exitOK {
+	if code := <-done; code != exit.OK {
 		t.Errorf("the gateway ended with %d", code)
 	}
 	if said, err := os.ReadFile(console); err != nil || !strings.Contains(string(said), "Gateway listening on port "+port) {
@@ -114,7 +115,7 @@ func TestMewGateway(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	cancel()
-	if code := <-done; code != exitOK {
+	if code := <-done; code != exit.OK {
 		t.Errorf("the gateway ended with %d", code)
 	}
 }
@@ -126,14 +127,14 @@ func TestMewGatewayRefuses(t *testing.T) {
 	start := func(args ...string) int {
 		return run(t.Context(), append([]string{"mew", "gateway", "start", "-s", file}, args...), strings.NewReader(""), io.Discard, io.Discard)
 	}
-	if code := start("-p", "0"); code != exitConfig {
-		t.Errorf("without a file: %d, want %d", code, exitConfig)
+	if code := start("-p", "0"); code != exit.Config {
+		t.Errorf("without a file: %d, want %d", code, exit.Config)
 	}
 	if err := os.WriteFile(file, []byte("space: {id: demo}\nparticipants: {a: {tokens: [x]}, b: {tokens: [x]}}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := start("-p", "0"); code != exitConfig {
-		t.Errorf("with a token for two: %d, want %d", code, exitConfig)
+	if code := start("-p", "0"); code != exit.Config {
+		t.Errorf("with a token for two: %d, want %d", code, exit.Config)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -141,10 +142,10 @@ func TestMewGatewayRefuses(t *testing.T) {
 	}
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	if code := start("-p", port); code != exitUnavailable {
-		t.Errorf("on a port that is taken: %d, want %d", code, exitUnavailable)
+	if code := start("-p", port); code != exit.Unavailable {
+		t.Errorf("on a port that is taken: %d, want %d", code, exit.Unavailable)
 	}
-	if code := start("-l", "loud"); code != exitUsage {
-		t.Errorf("with a level that is none: %d, want %d", code, exitUsage)
+	if code := start("-l", "loud"); code != exit.Usage {
+		t.Errorf("with a level that is none: %d, want %d", code, exit.Usage)
 	}
 }

@@ -11,7 +11,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -43,11 +46,11 @@ func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
 		for _, r := range s.Registries {
 			state := "does not list us: " + r.Error
 			if r.Error == "" {
-				state = "lists us, " + when(r.Registered)
+				state = "lists us, " + terminal.When(r.Registered)
 			}
 			rows = append(rows, []string{"registry", r.URL + " " + state})
 		}
-		a.table(rows)
+		a.Table(rows)
 	})
 }
 
@@ -76,7 +79,7 @@ func (a *app) object(text string) (wire.Value, error) {
 	}
 	v, err := wire.ParseObject([]byte(text))
 	if err != nil {
-		return v, fail(exitInput, fmt.Errorf("%s is no JSON object", clean(text)))
+		return v, exit.Fail(exit.Input, fmt.Errorf("%s is no JSON object", terminal.Clean(text)))
 	}
 	return v, nil
 }
@@ -182,7 +185,7 @@ func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
 		p = p.With("content_type", wire.Text(c.ContentType))
 	}
 	if p = p.With("data", wire.Text(text)); len(p.JSON()) > maxStreamed {
-		return fail(exitInput, fmt.Errorf("%s is too large: a stream is one message of the node, at most %d KiB as JSON", clean(c.File), maxStreamed>>10))
+		return exit.Fail(exit.Input, fmt.Errorf("%s is too large: a stream is one message of the node, at most %d KiB as JSON", terminal.Clean(c.File), maxStreamed>>10))
 	}
 	return c.send(ctx, a, c.content(), moltspeak.IntentStream, p)
 }
@@ -197,7 +200,7 @@ type moltspeakSearchCmd struct {
 
 func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 	if c.Text == "" && c.Capability == "" && c.Org == "" {
-		return fail(exitUsage, errors.New("say what to look for: a text, --capability or --org"))
+		return exit.Fail(exit.Usage, errors.New("say what to look for: a text, --capability or --org"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
 	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.Entry]]("moltspeak/search", query), func(page owner.List[moltspeak.Entry]) {
@@ -205,7 +208,7 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		for _, e := range page.Items {
 			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
 		}
-		a.list(rows, "the registry lists no such agent")
+		a.List(rows, "the registry lists no such agent")
 	})
 }
 
@@ -222,10 +225,10 @@ func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
 				attested = append(attested, claim.Capability+" by "+claim.Org)
 			}
 			rows = append(rows, []string{
-				p.Name, when(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused),
+				p.Name, terminal.When(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused),
 			})
 		}
-		a.list(rows, "no MoltSpeak agent has written yet")
+		a.List(rows, "no MoltSpeak agent has written yet")
 	})
 }
 
@@ -257,11 +260,11 @@ func (a *app) moltspeakDone(ctx context.Context, method, path, format, subject s
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, method, path, nil, nil)
-	if err = errors.Join(err, o.close()); err != nil {
+	_, err = o.Call(ctx, method, path, nil, nil)
+	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	a.print(format, clean(subject))
+	a.Print(format, terminal.Clean(subject))
 	return nil
 }
 
@@ -288,14 +291,14 @@ func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
 			case time.Now().Unix() >= g.Expires:
 				state = "expired"
 			}
-			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), orDash(limits(g.Constraints)), g.Purpose, when(time.Unix(g.Expires, 0)), state})
+			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), orDash(limits(g.Constraints)), g.Purpose, terminal.When(time.Unix(g.Expires, 0)), state})
 		}
-		a.list(rows, "you have given no consent")
+		a.List(rows, "you have given no consent")
 	})
 }
 
 // limits are the constraints of a consent in words.
-func limits(c moltspeak.Constraints) string {
+func limits(c message.Constraints) string {
 	var words []string
 	for _, l := range []struct {
 		set  bool

@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 // blocks returns the fenced blocks of a document that begin with this line, without their fences.
@@ -63,9 +66,9 @@ func TestDocsConfigurations(t *testing.T) {
 			if err := os.WriteFile(file, []byte(block), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, err := loadConfig(source{File: file, Required: true})
+			c, err := config.Load(config.Source{File: file, Required: true})
 			if err == nil {
-				err = c.check()
+				err = c.Check(daemon.LinkKinds())
 			}
 			if err != nil {
 				t.Errorf("%s: %v in\n%s", name, err, block)

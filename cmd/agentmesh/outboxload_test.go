@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -91,14 +93,14 @@ type loadNode struct {
 	data   string
 	args   []string
 	server *served
-	owner  *ownerClient
+	owner  *daemon.Client
 }
 
 func (n *loadNode) kill() {
 	if n.server == nil {
 		return
 	}
-	n.owner.close()
+	n.owner.Close()
 	n.server.Process.Kill()
 	n.server.Wait()
 	n.server = nil
@@ -130,7 +132,7 @@ func (l *outboxLoad) launch(n *loadNode) {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(n.kill)
-	if n.owner = running(l.t.Context(), n.data); n.owner == nil {
+	if n.owner = daemon.Running(l.t.Context(), n.data); n.owner == nil {
 		l.t.Fatal("the owner API does not answer")
 	}
 }
@@ -162,12 +164,12 @@ func (l *outboxLoad) write(ctx context.Context, writers *sync.WaitGroup) {
 					if l.next[conv] > seq {
 						continue
 					}
-					_, err := api.call(ctx, "POST", "send", nil, map[string]any{
+					_, err := api.Call(ctx, "POST", "send", nil, map[string]any{
 						"to": to, "conversation": loadConversation(conv), "intent": wire.Deliver,
 						"payload": map[string]any{"action": "deliver", "message": map[string]string{"body": strconv.Itoa(seq)}},
 					})
 					if err != nil {
-						if exitCode(err) != exitUnavailable && ctx.Err() == nil {
+						if exit.Code(err) != exit.Unavailable && ctx.Err() == nil {
 							l.t.Errorf("send: %v", err)
 						}
 						return
@@ -199,7 +201,7 @@ func (l *outboxLoad) recount(ctx context.Context) {
 func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, direction string) []string {
 	l.t.Helper()
 	var texts []string
-	err := n.owner.conversation(ctx, loadConversation(conv), "", func(page owner.Transcript, _ json.RawMessage) error {
+	err := readConversation(ctx, n.owner, loadConversation(conv), "", func(page owner.Transcript, _ json.RawMessage) error {
 		for _, e := range page.Transcript {
 			v, err := wire.ParseObject(e.Message)
 			if err != nil {
@@ -213,7 +215,7 @@ func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, directio
 		}
 		return nil
 	})
-	if err != nil && exitCode(err) != exitNo {
+	if err != nil && exit.Code(err) != exit.No {
 		l.t.Fatal(err)
 	}
 	return texts
@@ -234,11 +236,11 @@ func (l *outboxLoad) await(ctx context.Context, what string, done func() bool) {
 }
 
 func (l *outboxLoad) waiting(ctx context.Context) int {
-	raw, err := l.sender.owner.call(ctx, "GET", "status", nil, nil)
+	raw, err := l.sender.owner.Call(ctx, "GET", "status", nil, nil)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	s, err := decode[owner.Status](raw)
+	s, err := daemon.Decode[owner.Status](raw)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -289,11 +291,11 @@ func (l *outboxLoad) count(ctx context.Context, n *loadNode, list string, filter
 	l.t.Helper()
 	seen := map[string]int{}
 	for after := ""; ; {
-		raw, err := n.owner.call(ctx, "GET", list, params(append(filter, "after", after, "limit", "1000")...), nil)
+		raw, err := n.owner.Call(ctx, "GET", list, params(append(filter, "after", after, "limit", "1000")...), nil)
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		page, err := decode[struct {
+		page, err := daemon.Decode[struct {
 			Items []struct {
 				MessageID string `json:"message_id"`
 			} `json:"items"`

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -82,7 +84,7 @@ func TestOwnerAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &app{
-		ui: ui{in: strings.NewReader(""), out: io.Discard, err: io.Discard}, environ: []string{"AGENTMESH_LOG_LEVEL=error"},
+		UI: terminal.UI{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}, environ: []string{"AGENTMESH_LOG_LEVEL=error"},
 		globals: Globals{Data: filepath.Join(dir, "data"), File: filepath.Join(dir, "agentmesh.yaml")},
 	}
 	if err := (&initCmd{}).Run(t.Context(), a); err != nil {
@@ -92,12 +94,12 @@ func TestOwnerAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.close()
+	defer o.Close()
 	chris := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh")
-	r := &ownerReplay{t: t, p: o.here, saved: map[string]string{
-		"self": string(o.here.node.ID()), "chris": string(chris.ID), "card": string(chris.Tree.JSON()),
+	r := &ownerReplay{t: t, p: o.Here, saved: map[string]string{
+		"self": string(o.Here.AgentID()), "chris": string(chris.ID), "card": string(chris.Tree.JSON()),
 	}, seen: map[string]string{}, tried: map[string][2]bool{}}
-	r.server = httptest.NewServer(o.here.owner.Handler())
+	r.server = httptest.NewServer(o.Here.OwnerAPI().Handler())
 	defer r.server.Close()
 	r.hide(dir, "DIR")
 	file := filepath.Join(ownerAPI, "answers.txt")
@@ -123,7 +125,7 @@ func TestOwnerAnswers(t *testing.T) {
 // ownerReplay makes calls and writes down what is answered.
 type ownerReplay struct {
 	t      *testing.T
-	p      *process
+	p      *daemon.Process
 	server *httptest.Server
 	saved  map[string]string  // by name
 	hidden []string           // pairs for a replacer
@@ -207,7 +209,7 @@ func (r *ownerReplay) receive(from string) {
 	}
 	key := meshtest.Key("chris")
 	draft := wire.Draft{
-		ID: wire.NewMessageID(), Conversation: wire.ConversationID(parts[0]), From: key.Public().AgentID(), To: r.p.node.ID(), Time: time.Now(),
+		ID: wire.NewMessageID(), Conversation: wire.ConversationID(parts[0]), From: key.Public().AgentID(), To: r.p.AgentID(), Time: time.Now(),
 		Intent: wire.Intent(parts[1]), Payload: payload,
 	}
 	signed, err := key.SignValue(draft.Tree())
@@ -219,7 +221,7 @@ func (r *ownerReplay) receive(from string) {
 		r.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.InProcess(r.p.edge.Internal()).RoundTrip(req)
+	resp, err := client.InProcess(r.p.Listener()).RoundTrip(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -269,7 +271,7 @@ func (r *ownerReplay) normal(text string) string {
 
 // remember notes that the route of a call was tried.
 func (r *ownerReplay) remember(c recordedCall, path string, status int) {
-	e := r.p.owner.Echo()
+	e := r.p.OwnerAPI().Echo()
 	ctx := e.AcquireContext()
 	defer e.ReleaseContext(ctx)
 	path, _, _ = strings.Cut(path, "?")
@@ -303,7 +305,7 @@ var needsOthers = []string{
 
 // checkCoverage fails the test if an operation was not called, rightly and wrongly.
 func (r *ownerReplay) checkCoverage() {
-	for _, route := range r.p.owner.Echo().Routes() {
+	for _, route := range r.p.OwnerAPI().Echo().Routes() {
 		if !strings.HasPrefix(route.Path, "/owner/") || strings.HasPrefix(route.Path, "/owner/page") || route.Method == "echo_route_not_found" {
 			continue
 		}

@@ -2,19 +2,9 @@ package main
 
 import (
 	"context"
-	"embed"
-	"net/http"
 
-	"github.com/labstack/echo/v4"
-
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/owner/web"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
-
-//go:embed page/*.html
-var pageFiles embed.FS
 
 // pageCmd opens the owner's page.
 type pageCmd struct {
@@ -23,75 +13,8 @@ type pageCmd struct {
 
 func (c *pageCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, post[httpapi.SignIn]("sign-in", nil), func(in httpapi.SignIn) {
-		a.print("%slogin#%s", in.URL, in.Code)
-		a.note("open it in a browser on this machine and sign in")
-		a.note("or open %s and type the code %s, which is good once, until %s", in.URL, in.Code, in.Expires.Local().Format("15:04:05"))
+		a.Print("%slogin#%s", in.URL, in.Code)
+		a.Note("open it in a browser on this machine and sign in")
+		a.Note("or open %s and type the code %s, which is good once, until %s", in.URL, in.Code, in.Expires.Local().Format("15:04:05"))
 	})
-}
-
-// pageService is a bridge with a part of its own on the owner's page.
-type pageService interface {
-	// MountPage adds an entry to the navigation and the routes below it.
-	MountPage(pages *httpapi.Pages)
-}
-
-// mountPages puts the owner's page together: the node's part, the links, and what bridges add.
-func (p *process) mountPages() {
-	pages := p.owner.Pages()
-	if p.node != nil {
-		web.Mount(pages, p.node.OwnerAPI(), p.log)
-	} else { // a directory alone has no owner's agent to show
-		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
-	}
-	p.mountLinksPage(pages)
-	for _, b := range p.bridges {
-		if s, ok := b.(pageService); ok {
-			s.MountPage(pages)
-		}
-	}
-}
-
-// linksView is what the page about links shows.
-type linksView struct {
-	Links  []bridge.LinkStatus
-	Tested *linkTest // the outcome of a test that was asked for
-}
-
-func (p *process) mountLinksPage(pages *httpapi.Pages) {
-	page := pages.Template(pageFiles, "page/links.html")
-	pages.Add(httpapi.Nav{Path: "links", Title: "Links"})
-	show := func(c echo.Context, tested *linkTest) error {
-		return pages.Render(c, page, httpapi.View{
-			Title: "Links", Topics: []string{"status"}, Self: httpapi.PagePath + "/links",
-			Data: linksView{Links: p.links(), Tested: tested},
-		})
-	}
-	pages.Group().GET("/links", func(c echo.Context) error { return show(c, nil) })
-	pages.Group().POST("/links", func(c echo.Context) error {
-		form, err := httpapi.Form(c, 4<<10)
-		if err != nil {
-			return err
-		}
-		b := p.bridgeOf(form.Get("link"))
-		if b == nil {
-			return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link"}
-		}
-		if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
-			return err
-		}
-		result := testLink(c.Request().Context(), b, form.Get("link"))
-		return show(c, &result)
-	})
-}
-
-// bridgeOf returns the bridge that has the link, nil where none does.
-func (p *process) bridgeOf(link string) bridgeService {
-	for _, b := range p.bridges {
-		for _, l := range b.Links() {
-			if l.Name == link {
-				return b
-			}
-		}
-	}
-	return nil
 }

@@ -8,36 +8,30 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/signing"
-)
-
-// Where the passphrase of an encrypted key file or backup comes from, in this order; never from the command line, which
-// other users of the machine can see.
-const (
-	envPassphraseFile = "AGENTMESH_PASSPHRASE_FILE"
-	envPassphrase     = "AGENTMESH_PASSPHRASE"
 )
 
 func (a *app) passphrase() ([]byte, error) { return a.secretFor("the signing key") }
 
 // secretFor is the passphrase of something. On a terminal it is asked for.
 func (a *app) secretFor(what string) ([]byte, error) {
-	if file, ok := lookup(a.environ, envPassphraseFile); ok {
+	if file, ok := config.Lookup(a.environ, config.EnvPassphraseFile); ok {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("read passphrase: %w", err)
 		}
 		return bytes.TrimRight(data, "\r\n"), nil
 	}
-	if text, ok := lookup(a.environ, envPassphrase); ok {
+	if text, ok := config.Lookup(a.environ, config.EnvPassphrase); ok {
 		return []byte(text), nil
 	}
-	in, ok := a.in.(*os.File)
+	in, ok := a.In.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return nil, fmt.Errorf("%w: set %s", signing.ErrNoPassphrase, envPassphraseFile)
+		return nil, fmt.Errorf("%w: set %s", signing.ErrNoPassphrase, config.EnvPassphraseFile)
 	}
-	fmt.Fprintf(a.err, "passphrase of %s: ", what)
-	defer fmt.Fprintln(a.err)
+	fmt.Fprintf(a.Err, "passphrase of %s: ", what)
+	defer fmt.Fprintln(a.Err)
 	return term.ReadPassword(int(in.Fd()))
 }
 
@@ -50,8 +44,8 @@ func (a *app) newSecret(what string) ([]byte, error) {
 	if len(text) == 0 {
 		return nil, errors.New("the passphrase is empty")
 	}
-	for _, name := range []string{envPassphraseFile, envPassphrase} {
-		if _, ok := lookup(a.environ, name); ok {
+	for _, name := range []string{config.EnvPassphraseFile, config.EnvPassphrase} {
+		if _, ok := config.Lookup(a.environ, name); ok {
 			return text, nil
 		}
 	}

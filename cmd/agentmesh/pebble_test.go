@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 // pebble is Let's Encrypt's test authority in a process of its own. It asks 127.0.0.1 for every name, at the ports that
@@ -246,18 +248,18 @@ func answerDNS(conn net.Conn) {
 }
 
 // certificateOf asks a running serve for the state of its certificate.
-func certificateOf(t *testing.T, data string) certificate {
+func certificateOf(t *testing.T, data string) daemon.Certificate {
 	t.Helper()
-	o := running(t.Context(), data)
+	o := daemon.Running(t.Context(), data)
 	if o == nil {
 		t.Fatal("no serve runs")
 	}
-	defer o.close()
-	raw, err := o.call(t.Context(), http.MethodGet, "certificate", nil, nil)
+	defer o.Close()
+	raw, err := o.Call(t.Context(), http.MethodGet, "certificate", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c certificate
+	var c daemon.Certificate
 	if err := json.Unmarshal(raw, &c); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -26,9 +27,9 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListPeers.Call(), func(page owner.List[owner.Peer]) {
 		rows := [][]string{{"AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}}
 		for _, p := range page.Items {
-			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), when(p.Since), pinOf(p)})
+			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.When(p.Since), pinOf(p)})
 		}
-		a.list(rows, "you said nothing about other agents yet")
+		a.List(rows, "you said nothing about other agents yet")
 	})
 }
 
@@ -73,16 +74,16 @@ func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
 		in.Card = card
 	}
 	return ask(ctx, a, c.JSON, owner.AddPeer.With(in), func(p owner.AddedPeer) {
-		a.table([][]string{{"agent", string(p.ID)}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
+		a.Table([][]string{{"agent", string(p.ID)}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
 		if p.Unproven {
-			a.note("not proven: the id is made of another key, and the card has no key chain from that key to this one; the card counts by your word")
+			a.Note("not proven: the id is made of another key, and the card has no key chain from that key to this one; the card counts by your word")
 		}
 	})
 }
 
 func (a *app) changePeer(ctx context.Context, asJSON bool, id string, change owner.PeerChange) error {
 	return ask(ctx, a, asJSON, owner.ChangePeer.With(change, id), func(p owner.Peer) {
-		a.print("%s: %s", clean(p.ID), clean(outcomeOf(change, p)))
+		a.Print("%s: %s", terminal.Clean(p.ID), terminal.Clean(outcomeOf(change, p)))
 	})
 }
 

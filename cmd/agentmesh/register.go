@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -39,14 +41,14 @@ func (a *app) atDirectories(ctx context.Context, asJSON bool, c owner.Call[owner
 		for _, r := range page.Items {
 			line := r.Directory + ": " + string(r.State)
 			if !r.Expires.IsZero() {
-				line += ", expires " + when(r.Expires)
+				line += ", expires " + terminal.When(r.Expires)
 			}
 			if r.Error != "" {
 				line += ": " + r.Error
 			}
-			a.print("%s", clean(line))
+			a.Print("%s", terminal.Clean(line))
 			if r.Hint != "" {
-				a.hint("%s", clean(r.Hint))
+				a.Hint("%s", terminal.Clean(r.Hint))
 			}
 		}
 	}
@@ -54,18 +56,18 @@ func (a *app) atDirectories(ctx context.Context, asJSON bool, c owner.Call[owner
 	if err != nil {
 		return err
 	}
-	code := exitOK
+	code := exit.OK
 	for _, r := range page.Items {
 		switch {
 		case r.Error == "":
-		case r.Refused && code == exitOK:
-			code = exitForbidden
+		case r.Refused && code == exit.OK:
+			code = exit.Forbidden
 		case !r.Refused:
-			code = exitUnavailable // it is worth another attempt
+			code = exit.Unavailable // it is worth another attempt
 		}
 	}
-	if code != exitOK {
-		return quietly(code)
+	if code != exit.OK {
+		return exit.Quietly(code)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func TestRelayStops(t *testing.T) {
 	if err := c.server.Wait(); err != nil {
 		t.Errorf("the process ends with %v", err)
 	}
-	c.owner.close()
+	c.owner.Close()
 	c.serve("--roles=directory")
 	u.audit(c)
 }

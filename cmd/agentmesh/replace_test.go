@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
 // agentAt is the agent of a data directory, by `agentmesh check` and the card.
@@ -18,7 +18,7 @@ func agentAt(t *testing.T, dir string) string {
 	if out, err := agentmeshAt(dir, "check").CombinedOutput(); err != nil {
 		t.Fatalf("check: %v\n%s", err, out)
 	}
-	card, err := (home{dir}).card()
+	card, err := datadir.Dir(dir).Card()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +78,11 @@ func TestRestoreKilled(t *testing.T) {
 			}
 		}
 	}
-	if err := os.Mkdir(filepath.Join(dir, prefixRestore+"left"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, datadir.PrefixRestore+"left"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	mustRun(t, dir, "status")
-	if _, err := os.Stat(filepath.Join(dir, prefixRestore+"left")); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(dir, datadir.PrefixRestore+"left")); !os.IsNotExist(err) {
 		t.Errorf("the next command leaves what a killed restore left: %v", err)
 	}
 	t.Logf("killed %d restores: %v", rounds, seen)
@@ -93,88 +93,5 @@ func TestRestoreKilled(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(dir, ".agentmesh-*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-// TestFinishReplace goes on from every state that a kill leaves after the decision.
-func TestFinishReplace(t *testing.T) {
-	const id = "20260101-000000.000"
-	for name, tt := range map[string]struct {
-		old, aside, replace, place, up []string // entries: of before, and of the archive
-		keeps                          []string
-	}{
-		"decided":          {old: []string{"a", "b", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
-		"half aside":       {old: []string{"b"}, aside: []string{"a", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
-		"all aside":        {aside: []string{"a", "b"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b"}},
-		"nothing was":      {replace: []string{"a", "b", "c"}},
-		"nothing up":       {aside: []string{"a"}, place: []string{"a", "b", "c"}, keeps: []string{"a"}},
-		"half up":          {aside: []string{"a"}, up: []string{"a"}, place: []string{"b", "c"}, keeps: []string{"a"}},
-		"but the database": {aside: []string{"a"}, up: []string{"a", "b", "c"}, place: []string{}, keeps: []string{"a"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := home{filepath.Join(t.TempDir(), "data")}
-			put := func(dir, content string, names []string) {
-				for _, n := range names {
-					if err := os.MkdirAll(dir, 0o700); err != nil {
-						t.Fatal(err)
-					}
-					if err := os.WriteFile(filepath.Join(dir, n), []byte(content), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			put(h.dir, "old", tt.old)
-			put(h.path(prefixReplaced+id), "old", tt.aside)
-			put(h.path(prefixReplace+id), "new", tt.replace)
-			put(h.path(prefixPlace+id), "new", tt.place)
-			put(h.dir, "new", tt.up)
-			database := prefixPlace
-			if tt.replace != nil {
-				database = prefixReplace
-			}
-			if err := os.MkdirAll(h.path(database+id), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			s, err := bolt.Open(t.Context(), filepath.Join(h.path(database+id), fileDatabase), bolt.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := openHome(h.dir); exitCode(err) != exitUnavailable {
-				t.Errorf("while another process works on it: %v", err)
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			for range 2 { // the second time there is nothing to do
-				if _, err := openHome(h.dir); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want := []string{"a", "b", "c"}
-			entries, err := os.ReadDir(h.dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				if e.Name() == fileDatabase || e.Name() == fileDatabase+".index" || e.Name() == prefixReplaced+id && tt.keeps != nil {
-					continue
-				}
-				if len(want) == 0 || e.Name() != want[0] {
-					t.Fatalf("the directory holds %v", entries)
-				}
-				want = want[1:]
-				if data, err := os.ReadFile(h.path(e.Name())); err != nil || string(data) != "new" {
-					t.Errorf("%s is %q, %v", e.Name(), data, err)
-				}
-			}
-			if _, err := os.Stat(h.path(fileDatabase)); err != nil || len(want) > 0 {
-				t.Errorf("missing: %v, %v", want, err)
-			}
-			for _, n := range tt.keeps {
-				if data, err := os.ReadFile(filepath.Join(h.path(prefixReplaced+id), n)); err != nil || string(data) != "old" {
-					t.Errorf("kept %s is %q, %v", n, data, err)
-				}
-			}
-		})
 	}
 }

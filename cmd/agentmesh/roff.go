@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 // roff writes a manual page in the macros of man(7). What is given as text is escaped here; a request and the label
@@ -16,7 +18,7 @@ type roff struct{ strings.Builder }
 func (r *roff) request(line string) { r.WriteString(line + "\n") }
 
 // title begins a page. Its date is that of the commit, so that one commit makes one page.
-func (r *roff) title(name string, b buildInfo) {
+func (r *roff) title(name string, b daemon.Build) {
 	date := ""
 	if t, err := time.Parse(time.RFC3339, b.Date); err == nil {
 		date = t.UTC().Format(time.DateOnly)

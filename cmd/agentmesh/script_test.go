@@ -21,6 +21,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -59,7 +61,7 @@ func scriptParams(dir string) testscript.Params {
 			"http":       request,
 			"eventually": eventually,
 			"capture":    capture,
-			"gateway":    gateway,
+			"gateway":    startOpenClaw,
 			"reference":  reference,
 		},
 	}
@@ -160,8 +162,8 @@ func scriptEnv(ts *testscript.TestScript) []string {
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot"} {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
-	if secret := ts.Getenv(envPassphrase); secret != "" {
-		env = append(env, envPassphrase+"="+secret)
+	if secret := ts.Getenv(config.EnvPassphrase); secret != "" {
+		env = append(env, config.EnvPassphrase+"="+secret)
 	}
 	return env
 }
@@ -169,7 +171,7 @@ func scriptEnv(ts *testscript.TestScript) []string {
 // served is a serve in a process of its own. Its log may be read once it has ended.
 type served struct {
 	*exec.Cmd
-	where where
+	where daemon.Where
 	log   *bytes.Buffer
 }
 
@@ -223,7 +225,7 @@ func (s *served) awaitListed() error {
 
 // agentmeshBinary is the copy of this test binary that testscript put first on the path under the command's name.
 func agentmeshBinary(env []string) string {
-	path, _ := lookup(env, "PATH")
+	path, _ := config.Lookup(env, "PATH")
 	for _, dir := range filepath.SplitList(path) {
 		for _, name := range []string{"agentmesh", "agentmesh.exe"} {
 			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/registration"
 )
 
 // TestSecretsStaySecret runs a serve that logs everything and commands against it, and looks for every secret of
@@ -45,10 +47,10 @@ func TestSecretsStaySecret(t *testing.T) {
 }
 
 // secretsIn reads what must not be printed.
-func secretsIn(t *testing.T, dir string, w where) map[string]string {
+func secretsIn(t *testing.T, dir string, w daemon.Where) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, name := range []string{fileKey, fileAge, fileCredential, "owner.token"} {
+	for _, name := range []string{datadir.FileKey, datadir.FileAge, datadir.FileCredential, "owner.token"} {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +61,7 @@ func secretsIn(t *testing.T, dir string, w where) map[string]string {
 			}
 		}
 	}
-	own := &client.Directory{Base: w.Directory, Alias: ownDirectory}
-	out["bearer"] = string(node.Credential(client.Credential(out[fileCredential]), own))
+	own := &client.Directory{Base: w.Directory, Alias: daemon.OwnDirectory}
+	out["bearer"] = string(registration.Credential(client.Credential(out[datadir.FileCredential]), own))
 	return out
 }

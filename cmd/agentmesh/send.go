@@ -8,12 +8,12 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
-
-// sendWait is how long a command waits for an answer: the time a peer has for it, and some for the way (AM-32).
-const sendWait = 40
 
 // sending makes a call that sends a message and waits so many seconds for what comes of it.
 type sending func(waitSeconds int) owner.Call[owner.Sent]
@@ -36,11 +36,11 @@ type content struct {
 func (c *content) payload(a *app, text string) (wire.Value, error) {
 	switch {
 	case c.Action != "" && text != "":
-		return wire.Value{}, fail(exitUsage, errors.New("give an action or a payload, not both"))
+		return wire.Value{}, exit.Fail(exit.Usage, errors.New("give an action or a payload, not both"))
 	case c.Action != "":
 		return wire.Obj(wire.Member{Key: "action", Value: wire.Text(c.Action)}), nil
 	case text == "":
-		return wire.Value{}, fail(exitUsage, errors.New("there is nothing to say: give a payload, a text or --action"))
+		return wire.Value{}, exit.Fail(exit.Usage, errors.New("there is nothing to say: give a payload, a text or --action"))
 	case text == "-":
 		return a.readObject("-")
 	case strings.HasPrefix(text, "@"):
@@ -48,11 +48,11 @@ func (c *content) payload(a *app, text string) (wire.Value, error) {
 	case strings.HasPrefix(strings.TrimSpace(text), "{"):
 		v, err := wire.ParseObject([]byte(text))
 		if err != nil {
-			return wire.Value{}, fail(exitInput, fmt.Errorf("payload refused: %w", err))
+			return wire.Value{}, exit.Fail(exit.Input, fmt.Errorf("payload refused: %w", err))
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
-		return wire.Value{}, failHint(exitUsage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example '"+examplePayload(wire.Intent(c.Intent), c.answers)+"'")
+		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example '"+examplePayload(wire.Intent(c.Intent), c.answers)+"'")
 	}
 	c.Intent = string(wire.Deliver)
 	body := wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})
@@ -155,20 +155,20 @@ func (a *app) send(ctx context.Context, c content, s sending) error {
 	wait := c.Wait
 	stop := func() {}
 	asked := wait
-	if o.here != nil {
+	if o.Here != nil {
 		wait = true
-		stop = o.here.deliver(ctx)
+		stop = o.Here.Deliver(ctx)
 	}
 	seconds := 0
 	if wait {
-		seconds = sendWait
+		seconds = daemon.SendWait
 	}
-	answer, err := raw(ctx, o, s(seconds))
+	answer, err := daemon.Raw(ctx, o, s(seconds))
 	if err == nil && c.Approve {
 		answer, err = a.approveSent(ctx, o, answer, seconds)
 	}
 	stop()
-	result, err := present(a, c.JSON, answer, errors.Join(err, o.close()), a.showSent)
+	result, err := present(a, c.JSON, answer, errors.Join(err, o.Close()), a.showSent)
 	if err != nil {
 		return err
 	}
@@ -177,29 +177,29 @@ func (a *app) send(ctx context.Context, c content, s sending) error {
 
 // approveSent shows what waits and approves exactly that, by its hash, and waits up to seconds for what becomes of it.
 // What does not wait is left alone.
-func (a *app) approveSent(ctx context.Context, o *ownerClient, answer json.RawMessage, seconds int) (json.RawMessage, error) {
-	held, err := decode[owner.Sent](answer)
+func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.RawMessage, seconds int) (json.RawMessage, error) {
+	held, err := daemon.Decode[owner.Sent](answer)
 	if err != nil || held.State != owner.SendHeld || held.Ask == "" {
 		return answer, err
 	}
-	k, err := fetch(ctx, o, owner.ShowApproval.Call(held.Ask))
+	k, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(held.Ask))
 	if err != nil {
 		return nil, err
 	}
 	if k.Rule == owner.RuleUnproven {
-		a.note("not approved by --approve: who the recipient is must be decided first")
+		a.Note("not approved by --approve: who the recipient is must be decided first")
 		return answer, nil
 	}
-	for line := range strings.Lines(cleanJSON(k.Body)) {
-		a.note("%s", strings.TrimRight(line, "\n"))
+	for line := range strings.Lines(terminal.CleanJSON(k.Body)) {
+		a.Note("%s", strings.TrimRight(line, "\n"))
 	}
 	decision := owner.Decision{Choice: acl.Approve, Hash: k.Hash, By: "cli", WaitSeconds: seconds}
-	decided, err := raw(ctx, o, owner.DecideApproval.With(decision, held.Ask))
+	decided, err := daemon.Raw(ctx, o, owner.DecideApproval.With(decision, held.Ask))
 	if err != nil {
 		return nil, err
 	}
-	a.note("approved by you: %s", clean(k.Hash))
-	sent, err := decode[struct {
+	a.Note("approved by you: %s", terminal.Clean(k.Hash))
+	sent, err := daemon.Decode[struct {
 		Sent json.RawMessage `json:"sent"`
 	}](decided)
 	return sent.Sent, err
@@ -207,21 +207,21 @@ func (a *app) approveSent(ctx context.Context, o *ownerClient, answer json.RawMe
 
 func (a *app) showSent(s owner.Sent) {
 	if s.MessageID != "" {
-		a.print("%s %s in %s", s.State, clean(string(s.MessageID)), clean(string(s.Conversation)))
+		a.Print("%s %s in %s", s.State, terminal.Clean(string(s.MessageID)), terminal.Clean(string(s.Conversation)))
 	} else { // an answer to a task of a bridge is no message
-		a.print("%s", s.State)
+		a.Print("%s", s.State)
 	}
 	if s.ReplyTree.Kind() == wire.Object {
-		a.print("reply: %s", payloadLine(s.ReplyTree.JSON()))
+		a.Print("reply: %s", payloadLine(s.ReplyTree.JSON()))
 	}
 	if s.Err != nil {
-		a.note("%s", clean(s.Err.String()))
+		a.Note("%s", terminal.Clean(s.Err.String()))
 		if s.State == owner.SendQueued {
-			a.hint("it stays in the outbox; agentmesh serve goes on trying")
+			a.Hint("it stays in the outbox; agentmesh serve goes on trying")
 		}
 	}
 	if s.Hint != "" {
-		a.hint("%s", clean(s.Hint))
+		a.Hint("%s", terminal.Clean(s.Hint))
 	}
 }
 
@@ -231,12 +231,12 @@ func outcome(s owner.Sent, waited bool) error {
 	switch s.State {
 	case owner.SendQueued:
 		if waited {
-			return quietly(exitTryAgain)
+			return exit.Quietly(exit.TryAgain)
 		}
 	case owner.SendFailed, owner.SendUnverified:
-		return quietly(exitNo)
+		return exit.Quietly(exit.No)
 	case owner.SendUnknown:
-		return quietly(exitUnavailable)
+		return exit.Quietly(exit.Unavailable)
 	}
 	return nil
 }

@@ -12,6 +12,9 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/docs/openclaw"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
@@ -25,7 +28,7 @@ type skillCmd struct {
 type skillShowCmd struct{}
 
 func (c *skillShowCmd) Run(a *app) error {
-	a.print("%s", strings.TrimRight(string(openclaw.Skill), "\n"))
+	a.Print("%s", strings.TrimRight(string(openclaw.Skill), "\n"))
 	return nil
 }
 
@@ -51,18 +54,18 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.TokenFile == "" {
-		a.note("no --token-file: messages stay in the inbox until hooks are configured")
+		a.Note("no --token-file: messages stay in the inbox until hooks are configured")
 	}
 	if err := c.configure(a); err != nil {
 		return err
 	}
-	if !(home{dir}).initialised() {
+	if !datadir.Dir(dir).HasAgent() {
 		if err := (&initCmd{}).Run(ctx, a); err != nil {
 			return err
 		}
 	}
 	if c.NoServe {
-		a.hint("agentmesh serve registers the node and takes messages")
+		a.Hint("agentmesh serve registers the node and takes messages")
 		return nil
 	}
 	return (&serveCmd{}).Run(ctx, a)
@@ -74,7 +77,7 @@ func (c *skillInstallCmd) folder() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", failHint(exitConfig, fmt.Errorf("find the folder of skills: %w", err), "name one with --to")
+		return "", exit.FailHint(exit.Config, fmt.Errorf("find the folder of skills: %w", err), "name one with --to")
 	}
 	return filepath.Join(home, ".openclaw", "skills"), nil
 }
@@ -131,12 +134,12 @@ func (c *skillInstallCmd) configure(a *app) error {
 func (c *skillInstallCmd) token() (string, error) {
 	token, err := filepath.Abs(c.TokenFile)
 	if err != nil {
-		return "", fail(exitInput, err)
+		return "", exit.Fail(exit.Input, err)
 	}
 	if data, err := os.ReadFile(token); err != nil {
-		return "", failHint(exitInput, err, "it must hold the hooks.token of the gateway")
+		return "", exit.FailHint(exit.Input, err, "it must hold the hooks.token of the gateway")
 	} else if len(bytes.TrimSpace(data)) == 0 {
-		return "", failHint(exitInput, fmt.Errorf("%s is empty", token), "it must hold the hooks.token of the gateway")
+		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "it must hold the hooks.token of the gateway")
 	}
 	return token, nil
 }
@@ -148,16 +151,16 @@ func (c *skillInstallCmd) put(a *app, name string, text []byte) error {
 	case err == nil && bytes.Equal(there, text):
 		return nil
 	case err == nil && !c.Force:
-		return failHint(exitConfig, fmt.Errorf("%s is there and differs", name), "look at it, and say --force to replace it")
+		return exit.FailHint(exit.Config, fmt.Errorf("%s is there and differs", name), "look at it, and say --force to replace it")
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
 	if err := atomicfile.Write(name, text); err != nil {
-		return fail(exitConfig, err)
+		return exit.Fail(exit.Config, err)
 	}
-	a.note("wrote %s", clean(name))
+	a.Note("wrote %s", terminal.Clean(name))
 	return nil
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/agentmesh/agentmesh/docs/openclaw"
 )
 
-// gateway NAME TOKEN starts a stand-in for an OpenClaw gateway with one agent, main, and default settings. It behaves
+// startOpenClaw runs the command gateway NAME TOKEN: it starts a stand-in for an OpenClaw gateway with one agent, main, and default settings. It behaves
 // as the documentation says that docs/openclaw/README.md names. It sets NAME_URL to its hook, and appends the message of
 // each run to the file NAME.
-func gateway(ts *testscript.TestScript, neg bool, args []string) {
+func startOpenClaw(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: gateway name token")
 	}

@@ -8,6 +8,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -27,13 +30,13 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if o.here != nil {
-		a.note("no serve runs on this data directory, so nobody can reach it")
+	if o.Here != nil {
+		a.Note("no serve runs on this data directory, so nobody can reach it")
 	}
-	answer, err := raw(ctx, o, owner.ShowStatus.Call())
-	s, err := present(a, c.JSON, answer, errors.Join(err, o.close()), a.showStatus)
+	answer, err := daemon.Raw(ctx, o, owner.ShowStatus.Call())
+	s, err := present(a, c.JSON, answer, errors.Join(err, o.Close()), a.showStatus)
 	if err == nil && s.Store != "ok" {
-		return quietly(exitTryAgain) // so that who asks for its health is told
+		return exit.Quietly(exit.TryAgain) // so that who asks for its health is told
 	}
 	return err
 }
@@ -58,7 +61,7 @@ func (a *app) showStatus(s owner.Status) {
 	}
 	rows = append(rows, partRows(partsOf(s))...)
 	if c := s.Clients; c != nil && c.Unknown > 0 {
-		text := fmt.Sprintf("%d requests did not say who their client is, the last one %s: all such clients share one allowance", c.Unknown, when(c.LastUnknown))
+		text := fmt.Sprintf("%d requests did not say who their client is, the last one %s: all such clients share one allowance", c.Unknown, terminal.When(c.LastUnknown))
 		if c.Proxy {
 			text += "; agentmesh doctor says what to do"
 		}
@@ -71,7 +74,7 @@ func (a *app) showStatus(s owner.Status) {
 		text := n.Target
 		switch {
 		case n.Error != "":
-			text += fmt.Sprintf(": fails since %s, %d notices wait, next attempt %s: %s", when(n.Since), n.Waiting, when(n.Next), n.Error)
+			text += fmt.Sprintf(": fails since %s, %d notices wait, next attempt %s: %s", terminal.When(n.Since), n.Waiting, terminal.When(n.Next), n.Error)
 		case n.Quiet:
 			text += fmt.Sprintf(": quiet hours, %d notices wait", n.Waiting)
 		case n.Waiting > 0:
@@ -82,7 +85,7 @@ func (a *app) showStatus(s owner.Status) {
 	for _, d := range s.Directories {
 		text := d.Directory + ": " + string(d.State)
 		if !d.Expires.IsZero() {
-			text += ", expires " + when(d.Expires)
+			text += ", expires " + terminal.When(d.Expires)
 		}
 		if d.Error != "" {
 			text += ", last error: " + d.Error
@@ -92,7 +95,7 @@ func (a *app) showStatus(s owner.Status) {
 		}
 		rows = append(rows, []string{"directory", text})
 	}
-	a.table(rows)
+	a.Table(rows)
 }
 
 // partsOf returns the parts of the process as the commands show them.

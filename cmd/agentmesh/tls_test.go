@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 const meshName = "mesh.example.org"
@@ -194,7 +196,7 @@ func (s *tlsServe) checkPlain() {
 // checkModes: account key and certificate are the owner's alone, and nothing else is kept.
 func (s *tlsServe) checkModes() {
 	s.t.Helper()
-	dir := filepath.Join(s.data, TLSConfig{Authority: s.authority}.folder())
+	dir := filepath.Join(s.data, daemon.ACMEFolder(s.authority))
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm() != 0o700 {
 		s.t.Fatalf("%s: %v, %v", dir, info, err)

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -31,12 +33,12 @@ type tokenCreateCmd struct {
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 	order := directory.NewToken{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
 	return ask(ctx, a, c.JSON, post[directory.IssuedToken]("tokens", order), func(t directory.IssuedToken) {
-		a.print("%s", clean(t.Code))
+		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
 			times = fmt.Sprintf("%d times, beside a credential of the agent's own,", t.Uses)
 		}
-		a.note("id %s, good %s until %s", clean(t.ID), times, when(t.Expires))
+		a.Note("id %s, good %s until %s", terminal.Clean(t.ID), times, terminal.When(t.Expires))
 	})
 }
 
@@ -49,34 +51,34 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	all, err := o.tokens(ctx)
-	if err := errors.Join(err, o.close()); err != nil {
+	all, err := listTokens(ctx, o)
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(all)
+		return a.JSON(all)
 	}
 	rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
 	for _, raw := range all.Items {
-		t, err := decode[directory.Token](raw)
+		t, err := daemon.Decode[directory.Token](raw)
 		if err != nil {
 			return err
 		}
-		rows = append(rows, []string{t.ID, when(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), when(t.Used), orDash(t.UsedBy), short(t.Label, 60)})
+		rows = append(rows, []string{t.ID, terminal.When(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), terminal.When(t.Used), orDash(t.UsedBy), terminal.Short(t.Label, 60)})
 	}
-	a.list(rows, "no codes: agentmesh token create makes one")
+	a.List(rows, "no codes: agentmesh token create makes one")
 	return nil
 }
 
 // tokens reads the codes of all pages.
-func (o *ownerClient) tokens(ctx context.Context) (owner.List[json.RawMessage], error) {
+func listTokens(ctx context.Context, o *daemon.Client) (owner.List[json.RawMessage], error) {
 	all := owner.List[json.RawMessage]{Items: []json.RawMessage{}}
 	for after := ""; ; {
-		raw, err := o.call(ctx, http.MethodGet, "tokens", params("after", after), nil)
+		raw, err := o.Call(ctx, http.MethodGet, "tokens", params("after", after), nil)
 		if err != nil {
 			return all, err
 		}
-		page, err := decode[struct {
+		page, err := daemon.Decode[struct {
 			Tokens []json.RawMessage `json:"tokens"`
 			Next   string            `json:"next"`
 		}](raw)
@@ -100,16 +102,16 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	_, err = o.call(ctx, http.MethodDelete, "tokens/"+url.PathEscape(c.ID), nil, nil)
-	if err := errors.Join(err, o.close()); err != nil {
+	_, err = o.Call(ctx, http.MethodDelete, "tokens/"+url.PathEscape(c.ID), nil, nil)
+	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(struct {
+		return a.JSON(struct {
 			ID      string `json:"id"`
 			Revoked bool   `json:"revoked"`
 		}{c.ID, true})
 	}
-	a.note("revoked")
+	a.Note("revoked")
 	return nil
 }

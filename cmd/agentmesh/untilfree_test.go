@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
@@ -49,7 +52,7 @@ func held(t *testing.T) (dir string, release func()) {
 	}
 	dir = filepath.Join(t.TempDir(), "data")
 	mustRun(t, dir, "init")
-	release, err := bolt.Hold(filepath.Join(dir, fileDatabase))
+	release, err := bolt.Hold(filepath.Join(dir, datadir.FileDatabase))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +68,7 @@ func TestServeWaitsForACommand(t *testing.T) {
 	said := &lines{text: "waiting for another process to let go of " + dir, seen: release}
 	started := &lines{text: `"url":`, seen: cancel}
 	code := run(ctx, []string{"serve", "--json", "--data", dir, "--listen", "127.0.0.1:0", "--roles", "node"}, nil, started, said)
-	if code != exitOK || !strings.Contains(started.String(), `"url":`) {
+	if code != exit.OK || !strings.Contains(started.String(), `"url":`) {
 		t.Errorf("serve ended with %d:\n%s%s", code, started, said)
 	}
 }
@@ -77,7 +80,7 @@ func TestServeDoesNotWaitForAServe(t *testing.T) {
 	begun := time.Now()
 	said := &lines{}
 	code := run(t.Context(), []string{"serve", "--data", dir, "--listen", "127.0.0.1:0"}, nil, &lines{}, said)
-	if took := time.Since(begun); code != exitUnavailable || took >= serveWait || !strings.Contains(said.String(), "is in use by") {
+	if took := time.Since(begun); code != exit.Unavailable || took >= daemon.ServeWait || !strings.Contains(said.String(), "is in use by") {
 		t.Errorf("serve ended with %d after %s:\n%s", code, took, said)
 	}
 }
@@ -91,7 +94,7 @@ func TestCommandWaitsForAServe(t *testing.T) {
 		}))
 	}}
 	out := &lines{}
-	if code := run(t.Context(), []string{"status", "--data", dir}, nil, out, said); code != exitOK || !strings.Contains(out.String(), "am_asked") {
+	if code := run(t.Context(), []string{"status", "--data", dir}, nil, out, said); code != exit.OK || !strings.Contains(out.String(), "am_asked") {
 		t.Errorf("status ended with %d:\n%s%s", code, out, said)
 	}
 }
@@ -100,7 +103,7 @@ func TestCommandWaitsForACommand(t *testing.T) {
 	dir, release := held(t)
 	said := &lines{text: "waiting for another process", seen: release}
 	out := &lines{}
-	if code := run(t.Context(), []string{"status", "--data", dir}, nil, out, said); code != exitOK || !strings.Contains(out.String(), "am_") {
+	if code := run(t.Context(), []string{"status", "--data", dir}, nil, out, said); code != exit.OK || !strings.Contains(out.String(), "am_") {
 		t.Errorf("status ended with %d:\n%s%s", code, out, said)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -31,29 +33,29 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, o.close()) }()
+	defer func() { err = errors.Join(err, o.Close()) }()
 	query := params("peer", c.Peer)
 	if c.Opened {
 		query.Set("opened", "true")
 	}
-	resp, err := o.do(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.ID)+"/export", query, nil)
+	resp, err := o.Do(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.ID)+"/export", query, nil)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if c.Output == "" {
-		_, err = io.Copy(a.out, resp.Body)
+		_, err = io.Copy(a.Out, resp.Body)
 		return err
 	}
 	const maxExport = 128 << 20 // a conversation holds 64 MiB, written in base64
 	data, err := client.ReadAll(resp, maxExport)
 	if err != nil {
-		return fail(exitUnavailable, fmt.Errorf("read the export: %w", err))
+		return exit.Fail(exit.Unavailable, fmt.Errorf("read the export: %w", err))
 	}
 	if err := atomicfile.Write(c.Output, data); err != nil {
-		return fail(exitInput, err)
+		return exit.Fail(exit.Input, err)
 	}
-	a.note("written to %s; agentmesh verify %s checks it", clean(c.Output), clean(c.Output))
+	a.Note("written to %s; agentmesh verify %s checks it", terminal.Clean(c.Output), terminal.Clean(c.Output))
 	return nil
 }
 
@@ -89,11 +91,11 @@ type verifiedKey struct {
 }
 
 func (c *verifyCmd) Run(_ context.Context, a *app) error {
-	in := a.in
+	in := a.In
 	if c.File != "-" {
 		file, err := os.Open(c.File)
 		if err != nil {
-			return fail(exitInput, err)
+			return exit.Fail(exit.Input, err)
 		}
 		defer file.Close()
 		in = file
@@ -101,7 +103,7 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 	text := bufio.NewReaderSize(in, 4<<10)
 	head, err := text.Peek(512)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return fail(exitInput, fmt.Errorf("read export: %w", err))
+		return exit.Fail(exit.Input, fmt.Errorf("read export: %w", err))
 	}
 	var v verified
 	if strings.Contains(string(head), `"agentmesh_export"`) {
@@ -110,13 +112,13 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 		v, err = verifyLog(text)
 	}
 	if errors.Is(err, conversations.ErrExport) {
-		err = fail(exitNo, err)
+		err = exit.Fail(exit.No, err)
 	}
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return a.json(v)
+		return a.JSON(v)
 	}
 	a.showVerified(v)
 	return nil
@@ -152,18 +154,18 @@ func verifyLog(r io.Reader) (verified, error) {
 
 func (a *app) showVerified(v verified) {
 	if v.Kind == "audit" {
-		a.print("intact: audit entries %d to %d", v.First, v.Last)
-		a.print("before the first: %s", clean(v.Prev))
-		a.print("hash of the last: %s", clean(v.Hash))
+		a.Print("intact: audit entries %d to %d", v.First, v.Last)
+		a.Print("before the first: %s", terminal.Clean(v.Prev))
+		a.Print("hash of the last: %s", terminal.Clean(v.Hash))
 		return
 	}
-	a.print("intact: conversation %s between %s and %s, %s", clean(v.Conversation), clean(v.Self), clean(v.Peer), clean(v.State))
-	a.print("%d messages, %d with a signature that verifies, %d that carry none, exported %s", v.Entries, v.Signatures, v.Unsigned, when(v.Exported))
+	a.Print("intact: conversation %s between %s and %s, %s", terminal.Clean(v.Conversation), terminal.Clean(v.Self), terminal.Clean(v.Peer), terminal.Clean(v.State))
+	a.Print("%d messages, %d with a signature that verifies, %d that carry none, exported %s", v.Entries, v.Signatures, v.Unsigned, terminal.When(v.Exported))
 	if v.Sealed > 0 {
-		a.print("%d sealed messages, %d of them opened by a key in the file", v.Sealed, v.Opened)
+		a.Print("%d sealed messages, %d of them opened by a key in the file", v.Sealed, v.Opened)
 	}
 	for _, k := range v.Keys {
-		a.print("key of %s: %s", clean(k.Agent), clean(k.Fingerprint))
+		a.Print("key of %s: %s", terminal.Clean(k.Agent), terminal.Clean(k.Fingerprint))
 	}
-	a.hint("the file cannot prove whose the keys are: compare their fingerprints with the agents' owners")
+	a.Hint("the file cannot prove whose the keys are: compare their fingerprints with the agents' owners")
 }

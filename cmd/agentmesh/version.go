@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -15,18 +16,8 @@ type versionCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// buildInfo is what a version says.
-type buildInfo struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Date     string `json:"date,omitempty"` // of the commit, RFC 3339
-	Protocol string `json:"protocol"`
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
-}
-
-func thisBuild() buildInfo {
-	b := buildInfo{Version: "devel", Protocol: wire.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+func thisBuild() daemon.Build {
+	b := daemon.Build{Version: "devel", Protocol: wire.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if version != "" {
 		b.Version, b.Commit, b.Date = version, commit, date
 		return b
@@ -52,12 +43,12 @@ func thisBuild() buildInfo {
 func (c *versionCmd) Run(a *app) error {
 	b := thisBuild()
 	if c.JSON {
-		return a.json(b)
+		return a.JSON(b)
 	}
 	from := ""
 	if len(b.Commit) >= 12 {
 		from = " (" + b.Commit[:12] + ")"
 	}
-	a.print("agentmesh %s%s, AgentMesh %s-draft, %s, %s", b.Version, from, b.Protocol, b.Go, b.Platform)
+	a.Print("agentmesh %s%s, AgentMesh %s-draft, %s, %s", b.Version, from, b.Protocol, b.Go, b.Platform)
 	return nil
 }

@@ -5,6 +5,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Kind is a foreign network as its bridge declares it to the node.
@@ -18,6 +22,24 @@ type Kind struct {
 	Encrypt []string
 	// Check returns what is wrong with a link for a reason that only this kind knows; nil accepts every link.
 	Check func(Link) *PolicyError
+
+	// Intents is the pattern of the messages that the service handles, see [Handler].
+	Intents string
+	// Native reports that agents of the mesh send such messages, too. Else a service without links handles nothing.
+	Native bool
+	// Repeatable reports that a message may be handled again after a crash in the middle of it (AM-75).
+	Repeatable bool
+	// Receipts is the action of answers to messages of the node that say only that those arrived. They reach nobody.
+	Receipts string
+	// Holds are rules about the kind's intents. They come after the rules that the owner configured.
+	Holds []acl.HoldRule
+	// Silence is how long conversations of an intent may be silent before they expire, if not as long as others.
+	Silence map[wire.Intent]time.Duration
+	// Inbound is the link in the addresses of peers that came by no link; empty: there are none.
+	Inbound string
+	// Screens reports that the bridge looks for personal data itself before a message leaves. For other kinds the owner
+	// is told when a message with personal data left.
+	Screens bool
 }
 
 // PolicyError is a key of a link's policy that the link would ignore.

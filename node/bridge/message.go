@@ -111,13 +111,6 @@ type Transport interface {
 	Deliver(ctx context.Context, d Delivery) (Delivered, error)
 }
 
-// Guide is a [Transport] that knows addresses which lead nowhere, so that a message to one is refused before it is stored.
-type Guide interface {
-	Transport
-	// Leads says, in words for the owner, why no attempt to deliver to an address is worth making; nil where one is.
-	Leads(to Address) error
-}
-
 // Loss is something that a mapping cannot carry. A bridge declares its losses, per kind of message; its test holds it
 // to carrying everything else.
 type Loss struct {

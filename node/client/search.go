@@ -121,3 +121,29 @@ func (d *Directory) All(ctx context.Context, q Query, limit int) iter.Seq2[wire.
 		}
 	}
 }
+
+// FindCards asks directories in their order and returns at most q.Limit of the cards that match. What they say is
+// untrusted. The error is that of the last directory if no directory found a card.
+func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
+	var out []wire.Card
+	var last error
+	for _, d := range directories {
+		page, err := d.Search(ctx, q)
+		if err != nil {
+			last = err
+			continue
+		}
+		for _, v := range page.Agents {
+			if card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: func(string) bool { return true }}); err == nil {
+				out = append(out, card)
+			}
+		}
+	}
+	if len(out) > 0 {
+		if q.Limit > 0 {
+			out = out[:min(len(out), q.Limit)]
+		}
+		return out, nil
+	}
+	return nil, last
+}

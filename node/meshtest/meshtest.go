@@ -18,10 +18,10 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -155,7 +155,7 @@ func (m *Mesh) CredentialOf(ctx context.Context, id wire.AgentID) (string, error
 // reserved for their keys, or what a directory that does not care would list. The node that has the name owns it.
 func (m *Mesh) Import(name string, card wire.Card) {
 	m.t.Helper()
-	owner := credential.HashOf(string(node.Credential(client.Credential("credential-of-"+name), m.Directory())))
+	owner := credential.HashOf(string(registration.Credential(client.Credential("credential-of-"+name), m.Directory())))
 	now := time.Now()
 	line := directory.Exported{
 		Card: card.Tree, Owner: hex.EncodeToString(owner[:]), Registered: now, Updated: now, Expires: now.Add(24 * time.Hour), Meta: []byte("{}"),

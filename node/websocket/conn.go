@@ -184,6 +184,15 @@ func (c *Conn) abort(cause error) {
 	c.conn.Close()
 }
 
+// Drain reads what is left of a connection that was closed.
+func (c *Conn) Drain() {
+	for {
+		if _, _, err := c.Read(); err != nil {
+			return
+		}
+	}
+}
+
 // Abort ends the connection without a close frame, whatever waits.
 func (c *Conn) Abort() { c.abort(nil) }
 

@@ -1,28 +1,28 @@
 package agentrelay
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/link"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/relay"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // Kind is the kind of our addresses and links.
-const Kind = "agentrelay"
+const Kind = link.Kind
 
 // Config is what a bridge is made of.
 type Config struct {
-	Relay *Relay // hosted here; nil: none
+	Relay *relay.Relay // hosted here; nil: none
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // of links, by name
@@ -30,10 +30,8 @@ type Config struct {
 	Dir string
 	// Identity is the age identity that peers encrypt to; empty: what is encrypted cannot be read (AR-48).
 	Identity string
-	// Node takes foreign messages in. Required with links.
-	Node bridge.Receiver
-	// Tunnel takes a signed AgentMesh message through the whole receive path (AR-59); nil: none is taken.
-	Tunnel func(ctx context.Context, message []byte) (bridge.Outcome, error)
+	// Mesh is the node. Required with links.
+	Mesh   bridge.Mesh
 	Store  store.Store
 	HTTP   *client.HTTP
 	Logger *slog.Logger
@@ -42,19 +40,20 @@ type Config struct {
 // Bridge is what a process has of AgentRelay: a relay, links, or both. Making one starts nothing.
 type Bridge struct {
 	cfg   Config
-	log   *slog.Logger
-	links []*link
+	links []*link.Link
 }
+
+// LinkKind declares links of this kind to the node.
+func LinkKind() bridge.Kind { return link.Declare() }
 
 // New returns a bridge.
 func New(cfg Config) (*Bridge, error) {
-	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	b := &Bridge{cfg: cfg, log: cfg.Logger}
-	if len(cfg.Links) > 0 && (cfg.Node == nil || cfg.Store == nil || cfg.HTTP == nil || cfg.Dir == "") {
-		return nil, errors.New("agentrelay: config is incomplete")
-	}
+	b := &Bridge{cfg: cfg}
 	for _, l := range cfg.Links {
-		made, err := b.newLink(l)
+		made, err := link.New(link.Config{
+			Link: l, Token: cfg.Tokens[l.Name], Dir: cfg.Dir, Identity: cfg.Identity, Mesh: cfg.Mesh,
+			Store: cfg.Store, HTTP: cfg.HTTP, Logger: cfg.Logger,
+		})
 		if err != nil {
 			return nil, fmt.Errorf("link %s: %w", l.Name, err)
 		}
@@ -63,7 +62,7 @@ func New(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Mount adds what strangers call, where a relay is hosted.
+// Mount adds what strangers call, if a relay is hosted.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Relay != nil {
 		b.cfg.Relay.Mount(e)
@@ -72,10 +71,11 @@ func (b *Bridge) Mount(e *echo.Echo) {
 
 // Operations returns the owner's part.
 func (b *Bridge) Operations() []owner.Operation {
-	if b.cfg.Relay == nil {
-		return b.linkOperations()
+	operations := link.Operations(b.link)
+	if b.cfg.Relay != nil {
+		operations = append(operations, b.cfg.Relay.Operations()...)
 	}
-	return append(b.cfg.Relay.Operations(), b.linkOperations()...)
+	return operations
 }
 
 // Run works until ctx ends, and returns when everything has stopped.
@@ -85,46 +85,32 @@ func (b *Bridge) Run(ctx context.Context) error {
 		g.Go(func() error { return b.cfg.Relay.Run(ctx) })
 	}
 	for _, l := range b.links {
-		g.Go(func() error { return l.run(ctx) })
+		g.Go(func() error { return l.Run(ctx) })
 	}
 	return g.Wait()
 }
 
-// Links says how the links stand.
+// Links returns how the links stand.
 func (b *Bridge) Links() []bridge.LinkStatus {
 	out := make([]bridge.LinkStatus, 0, len(b.links))
 	for _, l := range b.links {
-		out = append(out, l.status())
+		out = append(out, l.Status())
 	}
 	return out
 }
 
-// Test connects a link as if for the first time and says what is wrong with it. A link that is up is not disturbed:
-// a second connection would end its first (AR-13). A link that is down connects again when the test succeeds.
+// Test connects a link as if for the first time and returns what is wrong with it, as [link.Link.Test] does.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l, err := b.link(name)
 	if err != nil {
 		return err
 	}
-	if l.status().State == bridge.LinkUp {
-		return nil
-	}
-	conn, err := l.connect(ctx)
-	if err != nil {
-		return err
-	}
-	conn.Abort()
-	finish(conn)
-	select {
-	case l.again <- struct{}{}:
-	default:
-	}
-	return nil
+	return l.Test(ctx)
 }
 
-func (b *Bridge) link(name string) (*link, error) {
+func (b *Bridge) link(name string) (*link.Link, error) {
 	for _, l := range b.links {
-		if l.cfg.Name == name {
+		if l.Name() == name {
 			return l, nil
 		}
 	}
@@ -141,8 +127,11 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
-	if !ValidAgentID(to.Peer) || to.Peer == relayID || strings.Contains(to.Peer, everybody) {
-		return bridge.Delivered{}, errors.New("the address names no agent of a relay")
-	}
-	return l.deliver(ctx, to, d)
+	return l.Deliver(ctx, to.Peer, d)
+}
+
+// Carry sends a signed message through the tunnel to the agent that the owner said is behind a relay, and returns what
+// it answered. It is not carried if the owner said nothing of the agent. The answer is not verified yet.
+func (b *Bridge) Carry(ctx context.Context, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
+	return link.Carry(ctx, b.links, to, message)
 }

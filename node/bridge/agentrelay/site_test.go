@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,12 +18,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/relay"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -32,83 +36,58 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen.
 const patience = time.Minute
 
-// site is a relay on a real listener, over a real database.
+// site is a bridge that hosts a relay with open registration and no limits, on a real listener.
 type site struct {
-	*Relay
-	t     testing.TB
-	store store.Store
-	url   string // http://…
-	owner *echo.Echo
-	stop  func()
+	t   *testing.T
+	url string // http://…
 }
 
-func openStore(t testing.TB) store.Store {
+func newSite(t *testing.T) *site {
 	t.Helper()
 	st, err := bolt.Open(context.Background(), t.TempDir()+"/relay.db", bolt.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	return st
-}
-
-// newSite starts a relay with open registration and no limits but those of cfg.
-func newSite(t testing.TB, cfg RelayConfig) *site {
-	t.Helper()
-	return newSiteOn(t, openStore(t), cfg)
-}
-
-func newSiteOn(t testing.TB, st store.Store, cfg RelayConfig) *site {
-	t.Helper()
-	cfg.Records = st.Records()
-	if cfg.Registration == "" {
-		cfg.Registration = credential.Open
-	}
-	for _, n := range []*int{&cfg.PerMinute, &cfg.PerHour, &cfg.RegistrationsPerHour} {
-		if *n == 0 {
-			*n = -1
-		}
-	}
-	relay, err := NewRelay(context.Background(), cfg)
+	hosted, err := relay.New(t.Context(), relay.Config{
+		Records: st.Records(), Registration: credential.Open, PerMinute: -1, PerHour: -1, RegistrationsPerHour: -1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	edge := httpapi.New(httpapi.Config{Local: true, Logger: cfg.Logger, MaxConns: -1, MaxConnsPerAddr: -1})
-	relay.Mount(edge.Echo())
-	private := httpapi.NewOwner(httpapi.OwnerConfig{Dir: t.TempDir()})
-	owner.Mount(private.Group(), relay.Operations()...)
+	b, err := New(Config{Relay: hosted})
+	if err != nil {
+		t.Fatal(err)
+	}
+	edge := httpapi.New(httpapi.Config{Local: true, MaxConns: -1, MaxConnsPerAddr: -1})
+	b.Mount(edge.Echo())
 	srv := httptest.NewServer(apitest.Check(t, edge.Handler()))
+	t.Cleanup(srv.Close)
+	run(t, b)
+	return &site{t, srv.URL}
+}
+
+// run runs a bridge until the test ends.
+func run(t *testing.T, b *Bridge) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- relay.Run(ctx) }()
-	s := &site{Relay: relay, t: t, store: st, url: srv.URL, owner: private.Echo()}
-	stopped := false
-	s.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
+	go func() { done <- b.Run(ctx) }()
+	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v", err)
 		}
-		srv.Close()
-	}
-	t.Cleanup(s.stop)
-	return s
+	})
 }
 
-// ask makes a request with a body and returns status and body.
-func (s *site) ask(method, path, body string, header ...string) (int, []byte) {
+// ask makes a request, which must succeed, and reads its answer.
+func (s *site) ask(method, path, body string, dst any) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), method, s.url+path, strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -116,95 +95,57 @@ func (s *site) ask(method, path, body string, header ...string) (int, []byte) {
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
-	if err != nil {
+	if err != nil || resp.StatusCode != http.StatusOK {
+		s.t.Fatalf("%s %s: %d %s, %v", method, path, resp.StatusCode, data, err)
+	}
+	if err := json.Unmarshal(data, dst); err != nil {
 		s.t.Fatal(err)
 	}
-	return resp.StatusCode, data
 }
 
-// register registers an agent and returns its token.
-func (s *site) register(id string) string {
+// frames returns how many frames went over the relay in the last minute.
+func (s *site) frames() int {
 	s.t.Helper()
-	got, token, err := s.agents.register(context.Background(), registration{ID: id})
-	if err != nil || got != id {
-		s.t.Fatalf("register %s: %s, %v", id, got, err)
+	var stats struct {
+		PerMinute int `json:"messages_per_minute"`
 	}
-	return token
+	s.ask(http.MethodGet, "/stats", "", &stats)
+	return stats.PerMinute
 }
 
 // agent is a client of the relay.
 type agent struct {
-	t     testing.TB
-	id    string
-	token string
-	conn  *websocket.Conn
-	in    chan []byte
-	ended chan *websocket.CloseError
-}
-
-func dialer(ctx context.Context, u *url.URL) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
-}
-
-func (s *site) address() *url.URL {
-	u, err := url.Parse(s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return u
-}
-
-// until waits until an agent is connected, or is not.
-func (s *site) until(id string, connected bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(patience); slices.Contains(s.connected(), id) != connected; <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s connected: %v", id, !connected)
-		}
-	}
-}
-
-// dial connects with a token and does not read.
-func (s *site) dial(token string) (*websocket.Conn, error) {
-	opt := websocket.Options{
-		Header: http.Header{"Authorization": {"Bearer " + token}}, ReadLimit: 1 << 20, QueueFrames: 1 << 12, QueueBytes: 16 << 30, // it is the relay's queue that is looked at
-	}
-	return websocket.Dial(context.Background(), dialer, "ws"+strings.TrimPrefix(s.url, "http")+"/arc", opt)
+	t    *testing.T
+	conn *websocket.Conn
+	in   chan wire.Value
 }
 
 // join registers and connects an agent, and takes its welcome.
 func (s *site) join(id string) *agent {
 	s.t.Helper()
-	return s.connectAs(id, s.register(id))
-}
-
-func (s *site) connectAs(id, token string) *agent {
-	s.t.Helper()
-	conn, err := s.dial(token)
+	var got frame.Credentials
+	s.ask(http.MethodPost, "/register", fmt.Sprintf(`{"agent_id":%q}`, id), &got)
+	dial := func(ctx context.Context, u *url.URL) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
+	}
+	conn, err := websocket.Dial(context.Background(), dial, "ws"+strings.TrimPrefix(s.url, "http")+"/arc",
+		websocket.Options{ReadLimit: 1 << 20, Header: http.Header{"Authorization": {"Bearer " + got.Token}}})
 	if err != nil {
-		s.t.Fatalf("connect %s: %v", id, err)
+		s.t.Fatal(err)
 	}
-	a := s.listen(id, conn)
-	a.token = token
-	if f := a.next(); f.GetStr("type") != "welcome" {
-		s.t.Fatalf("%s: the first frame is %s, want welcome", id, f.JSON())
-	}
-	return a
-}
-
-// listen reads a connection until it ends.
-func (s *site) listen(id string, conn *websocket.Conn) *agent {
-	a := &agent{t: s.t, id: id, conn: conn, in: make(chan []byte, 4096), ended: make(chan *websocket.CloseError, 1)}
+	a := &agent{t: s.t, conn: conn, in: make(chan wire.Value, 1000)}
 	go func() {
+		defer close(a.in)
 		for {
 			_, data, err := conn.Read()
 			if err != nil {
-				closed, _ := err.(*websocket.CloseError)
-				a.ended <- closed
-				close(a.in)
 				return
 			}
-			a.in <- bytes.Clone(data)
+			v, err := wire.ParseForeign(bytes.Clone(data), frame.MaxDepth, 1<<20)
+			if err != nil {
+				s.t.Errorf("%s got %q: %v", id, data, err)
+			}
+			a.in <- v
 		}
 	}()
 	s.t.Cleanup(func() {
@@ -212,84 +153,70 @@ func (s *site) listen(id string, conn *websocket.Conn) *agent {
 		for range a.in {
 		}
 	})
+	if f := a.next(); f.GetStr("type") != "welcome" {
+		s.t.Fatalf("%s: the first frame is %s, want welcome", id, f.JSON())
+	}
 	return a
 }
 
-func (a *agent) send(frame string) {
+func (a *agent) send(data string) {
 	a.t.Helper()
-	if err := a.conn.Send(websocket.Text([]byte(frame))); err != nil {
-		a.t.Fatalf("%s sends: %v", a.id, err)
-	}
-}
-
-// raw returns the next frame as it came.
-func (a *agent) raw() []byte {
-	a.t.Helper()
-	select {
-	case data, ok := <-a.in:
-		if !ok {
-			a.t.Fatalf("%s: the connection is gone", a.id)
-		}
-		return data
-	case <-time.After(patience):
-		a.t.Fatalf("%s: nothing came", a.id)
-		return nil
+	if err := a.conn.Send(websocket.Text([]byte(data))); err != nil {
+		a.t.Fatal(err)
 	}
 }
 
 func (a *agent) next() wire.Value {
 	a.t.Helper()
-	data := a.raw()
-	v, err := wire.ParseForeign(data, maxDepth, 1<<20)
-	if err != nil {
-		a.t.Fatalf("%s got %q: %v", a.id, data, err)
+	select {
+	case v := <-a.in:
+		return v
+	case <-time.After(patience):
+		a.t.Fatal("nothing came")
+		return wire.Value{}
 	}
-	return v
 }
 
-// quiet fails where anything but the answer to a ping comes: what was queued before would come first.
+// quiet fails if anything but the answer to a ping comes: what was queued before would come first.
 func (a *agent) quiet() {
 	a.t.Helper()
 	a.send(`{"to":["relay"],"type":"ping","ref":"quiet"}`)
 	if f := a.next(); f.GetStr("type") != "pong" {
-		a.t.Fatalf("%s got %s, want nothing", a.id, f.JSON())
+		a.t.Fatalf("the agent got %s, want nothing", f.JSON())
 	}
 }
 
-// closed waits for the end of the connection and returns its code.
-func (a *agent) closed() int {
-	a.t.Helper()
-	select {
-	case err := <-a.ended:
-		return err.Code
-	case <-time.After(patience):
-		a.t.Fatalf("%s: the connection lives on", a.id)
-		return 0
+// onRelay links a node to a relay as an agent of it.
+func onRelay(t *testing.T, s *site, m *meshtest.Member, id string) *Bridge {
+	t.Helper()
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	t.Cleanup(h.Close)
+	mesh, err := m.Attach(LinkKind(), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	b, err := New(Config{
+		Links: []bridge.Link{{Name: "free", Kind: Kind, URL: "ws" + strings.TrimPrefix(s.url, "http") + "/arc", AgentID: id}},
+		Dir:   t.TempDir(), Mesh: mesh, Store: m.Store, HTTP: h,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Connect(LinkKind(), b)
+	run(t, b)
+	eventually(t, "the link is up", func() bool { return b.Links()[0].State == bridge.LinkUp })
+	return b
 }
 
-// code returns the code of an error frame, "" of any other.
-func code(f wire.Value) string {
-	payload, _ := f.Get("payload")
-	if f.GetStr("type") != "error" || f.GetStr("from") != relayID {
-		return ""
-	}
-	return payload.GetStr("code")
-}
-
-// callOwner makes a request to the owner API and decodes the answer.
-func (s *site) callOwner(method, path, body string, dst any) int {
-	s.t.Helper()
-	req := httptest.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
+// knowPeer says as the owner who of the mesh is behind a peer of the link.
+func knowPeer(t *testing.T, b *Bridge, peer string, agent wire.AgentID) {
+	t.Helper()
+	e := echo.New()
+	owner.Mount(e.Group(""), b.Operations()...)
+	req := httptest.NewRequest(http.MethodPut, "/agentrelay/links/free/peers/"+peer, strings.NewReader(fmt.Sprintf(`{"agent_id":%q}`, agent)))
+	req.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	s.owner.ServeHTTP(w, req)
-	if dst != nil {
-		if err := json.Unmarshal(w.Body.Bytes(), dst); err != nil {
-			s.t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
-		}
+	if e.ServeHTTP(w, req); w.Code != http.StatusOK {
+		t.Fatalf("PUT peer: %d %s", w.Code, w.Body)
 	}
-	return w.Code
 }

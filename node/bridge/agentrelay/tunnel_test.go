@@ -2,67 +2,35 @@ package agentrelay
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// onRelay links a node to a relay as an agent of it.
-func onRelay(t *testing.T, s *site, m *meshtest.Member, id string) *Bridge {
-	t.Helper()
-	h := client.NewHTTP(client.HTTPConfig{Local: true})
-	t.Cleanup(h.Close)
-	b, err := New(Config{
-		Links: []bridge.Link{{Name: "free", Kind: Kind, URL: "ws" + strings.TrimPrefix(s.url, "http") + "/arc", AgentID: id}},
-		Dir:   t.TempDir(), Node: m, Tunnel: m.Receive, Store: m.Store, HTTP: h,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Carry(b.Carry)
-	m.Transport(Kind, b)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
-	x := &linked{Bridge: b, link: b.links[0], t: t}
-	x.waitFor(bridge.LinkUp)
-	return b
-}
-
 // AR-59: two nodes talk through a relay as verified as over HTTP; what is replayed is not taken twice, what is altered
 // or for somebody else is refused, and a stranger's unsigned word is nothing.
 func TestTunnel(t *testing.T) {
-	s := newSite(t, RelayConfig{})
+	s := newSite(t)
 	mesh := meshtest.New(t)
 	sarah, alex := mesh.Node("sarah", nil), mesh.Node("alex", nil)
 	a := onRelay(t, s, sarah, "sarah-node")
 	onRelay(t, s, alex, "alex-node")
-	if err := a.links[0].keepPeer(t.Context(), Peer{Peer: "alex-node", Agent: alex.ID()}); err != nil {
-		t.Fatal(err)
-	}
+	knowPeer(t, a, "alex-node", alex.ID())
 	eve := s.join("eve")
 	payload, err := wire.Parse([]byte(`{"action":"deliver","message":{"body":"through the relay"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.perMinute(time.Now())
 	sent, err := sarah.Send(t.Context(), node.Outgoing{To: alex.ID(), Intent: wire.Deliver, Payload: payload, Via: "owner"}, patience)
 	if err != nil || sent.State != node.SendDelivered || sent.Reply == nil {
 		t.Fatalf("Send() = %+v, %v, want a verified reply", sent, err)
 	}
-	if n := s.perMinute(time.Now()) - before; n != 2 {
+	if n := s.frames(); n != 2 {
 		t.Errorf("%d frames went over the relay, want message and reply", n)
 	}
 	items, _, err := alex.Inbox(t.Context(), "", "", 10)
@@ -87,7 +55,7 @@ func TestTunnel(t *testing.T) {
 	} {
 		eve.send(fmt.Sprintf(`{"to":["%s"],"type":"agentmesh","payload":%s}`, tt.to, tt.message))
 		got := eve.next()
-		if got.GetStr("type") != tunnelType || !strings.Contains(string(got.JSON()), tt.want) {
+		if got.GetStr("type") != "agentmesh" || !strings.Contains(string(got.JSON()), tt.want) {
 			t.Errorf("%s was answered with %s, want %s", tt.name, got.JSON(), tt.want)
 		}
 	}
@@ -101,7 +69,7 @@ func TestTunnel(t *testing.T) {
 
 // A message to a foreign address leaves over the link, and the answer comes back into its conversation (AR-56, AR-57).
 func TestThroughRelay(t *testing.T) {
-	s := newSite(t, RelayConfig{})
+	s := newSite(t)
 	sarah := meshtest.New(t).Node("sarah", nil)
 	onRelay(t, s, sarah, "sarah-node")
 	plain := s.join("plain-agent")
@@ -124,36 +92,5 @@ func TestThroughRelay(t *testing.T) {
 	if err != nil || len(items) != 1 || string(items[0].Conversation) != sent.Conversation || items[0].Verified != bridge.VerifiedNone ||
 		!strings.Contains(string(items[0].Payload), `"please"`) {
 		t.Errorf("the answer is %+v, %v", items, err)
-	}
-}
-
-// A reply does not queue behind a message of the same peer that takes its time: two nodes that write to each other at once
-// would wait for each other.
-func TestRepliesOvertake(t *testing.T) {
-	busy, release := make(chan struct{}), make(chan struct{})
-	x, _ := play(t, nil, Config{Tunnel: func(context.Context, []byte) (bridge.Outcome, error) {
-		close(busy)
-		<-release
-		return bridge.Outcome{}, nil
-	}})
-	defer close(release)
-	x.relay.say([]byte(`{"id":"1","from":"agent-042","to":["our-node"],"type":"agentmesh","payload":{"message_id":"msg_theirs"}}`))
-	<-busy
-	got := make(chan []byte, 1)
-	go func() {
-		answer, err := x.link.carry(t.Context(), "agent-042", []byte(`{"message_id":"msg_ours"}`))
-		if err != nil {
-			t.Errorf("carry: %v", err)
-		}
-		got <- answer
-	}()
-	if f := x.sees(); f.GetStr("ref") != "msg_ours" {
-		t.Fatalf("the peer got %s", f.JSON())
-	}
-	x.relay.say([]byte(`{"id":"2","from":"agent-007","to":["our-node"],"type":"agentmesh","ref":"msg_ours","payload":{"forged":true}}`))
-	x.relay.say([]byte(`{"id":"3","from":"agent-042","to":["our-node"],"type":"thought","ref":"msg_ours","payload":{"forged":true}}`))
-	x.relay.say([]byte(`{"id":"4","from":"agent-042","to":["our-node"],"type":"agentmesh","ref":"msg_ours","payload":{"fine":true}}`))
-	if answer := <-got; string(answer) != `{"fine":true}` {
-		t.Errorf("carry returned %s", answer)
 	}
 }

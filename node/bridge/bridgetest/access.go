@@ -149,7 +149,7 @@ func (s Suite) approvedForGood(t *testing.T) {
 
 func (f *fixture) block(peer string) {
 	f.t.Helper()
-	rules := acl.NewRules(f.node.Store.Records(), acl.Policy{})
+	rules := acl.NewRules(f.store.Records(), acl.Policy{})
 	if err := rules.Set(f.t.Context(), f.Principal(peer), acl.Blocked, time.Now()); err != nil {
 		f.t.Fatal(err)
 	}

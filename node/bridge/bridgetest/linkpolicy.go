@@ -21,7 +21,7 @@ func (f *fixture) attach(policy bridge.LinkPolicy) {
 			Name: address.Link, Kind: address.Kind, Policy: policy, Options: map[string]string{"peer": address.Peer},
 		})
 	}
-	if err := f.node.Attach(f.LinkKind, links); err != nil {
+	if _, err := f.node.Attach(f.LinkKind, links); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -35,14 +35,14 @@ func (f *fixture) refused(n int) {
 		f.t.Errorf("message of a stranger: held %v, %v, want it refused", c.out.Held, c.err)
 	}
 	key := store.ConvKey{Peer: string(c.in.Peer), ID: string(c.in.ConvID)}
-	if _, err := f.node.Store.Steps().Conversation(ctx, key, now); !errors.Is(err, store.ErrNotFound) {
+	if _, err := f.store.Steps().Conversation(ctx, key, now); !errors.Is(err, store.ErrNotFound) {
 		f.t.Errorf("the conversation of a refused message: %v, want none", err)
 	}
-	if _, err := f.node.Store.Steps().Replayed(ctx, key.Peer, string(c.in.MessageID), now); !errors.Is(err, store.ErrNotFound) {
+	if _, err := f.store.Steps().Replayed(ctx, key.Peer, string(c.in.MessageID), now); !errors.Is(err, store.ErrNotFound) {
 		f.t.Errorf("the record of a refused message: %v, want none", err)
 	}
 	for _, r := range c.in.Records {
-		if _, err := f.node.Store.Records().Get(ctx, r.Record.NS, r.Record.Key, now); !errors.Is(err, store.ErrNotFound) {
+		if _, err := f.store.Records().Get(ctx, r.Record.NS, r.Record.Key, now); !errors.Is(err, store.ErrNotFound) {
 			f.t.Errorf("record %s %s of a refused message: %v, want none", r.Record.NS, r.Record.Key, err)
 		}
 	}
@@ -53,7 +53,7 @@ func (s Suite) linkAllowlist(t *testing.T) {
 	f := s.open(t)
 	f.attach(bridge.LinkPolicy{Access: string(acl.Allowlist)})
 	f.refused(1)
-	asks, _, err := f.node.Asks.List(t.Context(), acl.AskFilter{}, "", 10, time.Now())
+	asks, _, err := f.Asks().List(t.Context(), acl.AskFilter{}, "", 10, time.Now())
 	if err != nil || len(asks) != 0 {
 		t.Errorf("%d questions wait for the owner, %v, want none", len(asks), err)
 	}

@@ -21,7 +21,7 @@ func (s Suite) conversation(t *testing.T) {
 		t.Fatalf("the message: %v", c.err)
 	}
 	key := store.ConvKey{Peer: string(c.in.Peer), ID: string(c.in.ConvID)}
-	row, err := f.node.Store.Steps().Conversation(t.Context(), key, time.Now())
+	row, err := f.store.Steps().Conversation(t.Context(), key, time.Now())
 	if err != nil {
 		t.Fatalf("its conversation: %v", err)
 	}
@@ -29,7 +29,7 @@ func (s Suite) conversation(t *testing.T) {
 	if err != nil || conv.State != conversations.Open || conv.Mine || conv.Intent != c.in.Intent || conv.Principal != s.Principal(peer) {
 		t.Errorf("its conversation is %+v, %v", conv, err)
 	}
-	entries, err := f.node.Store.Steps().Transcript(t.Context(), key, 0, 10)
+	entries, err := f.store.Steps().Transcript(t.Context(), key, 0, 10)
 	if err != nil || len(entries) == 0 || entries[0].Out || entries[0].MessageID != string(c.in.MessageID) || string(entries[0].Raw) == "" {
 		t.Fatalf("its transcript has %d entries, %v; want the message first", len(entries), err)
 	}

@@ -25,8 +25,8 @@ type call struct {
 
 // recorder stands between bridge and node in both directions.
 type recorder struct {
-	t          *testing.T
-	receiver   bridge.Receiver
+	t *testing.T
+	bridge.Mesh
 	store      store.Store
 	deliveries chan bridge.Delivery // the node's, after they were carried out
 
@@ -56,7 +56,7 @@ func (r *recorder) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcom
 	r.calls = append(r.calls, call{in: in, mark: mark})
 	r.mu.Unlock()
 	in.Records = append(in.Records, store.Change{Record: store.Record{NS: nsMarks, Key: mark}})
-	out, err := r.receiver.Accept(ctx, in)
+	out, err := r.Mesh.Accept(ctx, in)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.calls {

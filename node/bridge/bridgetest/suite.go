@@ -2,8 +2,8 @@
 // that hostile input is harmless, that a link may break, and that a foreign message meets the same access rules,
 // limits and approvals as a native one.
 //
-// It is for tests only. It knows neither the bridge nor how a node is made: a bridge's test fills a [Suite] and calls
-// [Suite.Run]. The suite stands between bridge and node, so it judges what is really handed over.
+// It is for tests only, and knows no bridge: a bridge's test fills a [Suite] and calls [Suite.Run]. The suite stands
+// between bridge and node, so it judges what is really handed over.
 package bridgetest
 
 import (
@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // patience is how long the suite waits for what must happen.
 const patience = 20 * time.Second
 
-// Suite describes a bridge to the tests. Every field is required but Hostile.
+// Suite describes a bridge to the tests. Every field except Hostile is required.
 type Suite struct {
 	// Address is the address of the foreign peer named peer, and Principal who access rules act on for it.
 	Address   func(peer string) bridge.Address
@@ -30,10 +31,8 @@ type Suite struct {
 	// Peers are the names of two foreign peers.
 	Peers [2]string
 
-	// New links a bridge to a network that the test plays. It stops with the test.
-	New func(t *testing.T, node bridge.Receiver) Bridge
-	// Node starts a node that stops with the test.
-	Node func(t *testing.T, cfg NodeConfig) Node
+	// New links a bridge on a node to a network that the test plays. It stops with the test.
+	New func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) Bridge
 
 	// Message is foreign text number n: a message of the simplest kind that needs no answer and opens a conversation
 	// of its own. The same n gives the same bytes.
@@ -57,22 +56,6 @@ type Bridge interface {
 	// Disconnect breaks the link and Reconnect restores it.
 	Disconnect()
 	Reconnect()
-}
-
-// NodeConfig is what the suite asks of a node. Its messages for foreign peers leave through Transport, for
-// addresses of the kind under test.
-type NodeConfig struct {
-	Policy    acl.Policy
-	Rates     acl.Rates
-	Transport bridge.Transport
-}
-
-// Node is a running node.
-type Node struct {
-	Receiver bridge.Receiver
-	Asks     *acl.Asks
-	Store    store.Store
-	Attach   func(bridge.Kind, []bridge.Link) error
 }
 
 // Kind is a native message that the bridge maps, to the foreign side and back.
@@ -114,7 +97,7 @@ type fixture struct {
 	Suite
 	*recorder
 	t      *testing.T
-	node   Node
+	node   *meshtest.Member
 	bridge Bridge
 }
 
@@ -122,9 +105,14 @@ type fixture struct {
 func (s Suite) start(t *testing.T, policy acl.Policy, rates acl.Rates) *fixture {
 	t.Helper()
 	f := &fixture{Suite: s, t: t, recorder: newRecorder(t)}
-	f.node = s.Node(t, NodeConfig{Policy: policy, Rates: rates, Transport: f.recorder})
-	f.receiver, f.store = f.node.Receiver, f.node.Store
-	f.bridge = s.New(t, f.recorder)
+	f.node = meshtest.New(t).Node("home", func(c *node.Config) { c.Policy, c.Rates = policy, rates })
+	f.store = f.node.Store
+	var err error
+	if f.Mesh, err = f.node.Attach(s.LinkKind, nil); err != nil {
+		t.Fatal(err)
+	}
+	f.node.Connect(s.LinkKind, f.recorder)
+	f.bridge = s.New(t, f.recorder, f.node)
 	f.link(f.bridge)
 	return f
 }
@@ -146,7 +134,7 @@ func (f *fixture) inject(peer string, n int) call {
 // ask returns the one question that the owner has.
 func (f *fixture) ask() acl.Ask {
 	f.t.Helper()
-	asks, _, err := f.node.Asks.List(f.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	asks, _, err := f.Asks().List(f.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 1 {
 		f.t.Fatalf("%d questions wait for the owner, %v, want 1", len(asks), err)
 	}
@@ -154,6 +142,6 @@ func (f *fixture) ask() acl.Ask {
 }
 
 func (f *fixture) decide(ask acl.Ask, c acl.Choice) error {
-	_, err := f.node.Asks.Decide(f.t.Context(), ask.ID, ask.Hash, c, "test", time.Now())
+	_, err := f.Asks().Decide(f.t.Context(), ask.ID, ask.Hash, c, "test", time.Now())
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -18,8 +17,7 @@ func TestToy(t *testing.T) {
 		Principal: func(string) string { return "toy:home" },
 		Peers:     [2]string{"cat", "dog/2"},
 		LinkKind:  bridge.Kind{Name: "toy"},
-		New:       func(_ *testing.T, node bridge.Receiver) bridgetest.Bridge { return newToy(node) },
-		Node:      startNode,
+		New:       func(_ *testing.T, mesh bridge.Mesh, _ *meshtest.Member) bridgetest.Bridge { return newToy(mesh) },
 		Message:   toyMessage,
 		Kinds: []bridgetest.Kind{
 			{
@@ -43,13 +41,4 @@ func TestToy(t *testing.T) {
 			append([]byte(`{"id":"1","thread":"t","type":"say","text":"`), append(bytes.Repeat([]byte("a"), maxFrame), `"}`...)...),
 		},
 	}.Run(t)
-}
-
-func startNode(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
-	t.Helper()
-	member := meshtest.New(t).Node("home", func(c *node.Config) {
-		c.Policy, c.Rates = cfg.Policy, cfg.Rates
-		c.Transports = map[string]bridge.Transport{"toy": cfg.Transport}
-	})
-	return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 }

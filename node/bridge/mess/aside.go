@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -42,6 +43,10 @@ type aside struct {
 	Payload wire.Value          `json:"payload"`
 }
 
+func (a aside) call() bridge.Call {
+	return bridge.Call{From: a.From, Address: a.Address, Conv: a.Conv, ID: a.ID, Payload: a.Payload}
+}
+
 // waitingAside is one as it is kept.
 type waitingAside struct {
 	aside
@@ -49,23 +54,23 @@ type waitingAside struct {
 	Again time.Time     `json:"again,omitzero"`
 }
 
-// Aside implements the node's Aside.
-func (b *Bridge) Aside(in bridge.Inbound) []store.Change {
+// Observe implements [bridge.Observer].
+func (b *Bridge) Observe(in bridge.Inbound) []store.Change {
 	if in.Intent != Intent {
 		return nil
 	}
 	body := thread.Encode(aside{From: in.Peer, Address: in.Address, Conv: in.ConvID, ID: in.MessageID, Payload: in.Payload})
 	return []store.Change{{IfRev: store.Any, Max: maxAsides, Record: store.Record{
-		NS: nsAside, Key: idKey(string(in.Peer), string(in.MessageID)), Body: body,
+		NS: nsAside, Key: exchange.IDKey(string(in.Peer), string(in.MessageID)), Body: body,
 		Terms: []string{string(in.Peer)}, Expires: time.Now().Add(keepAside),
 	}}}
 }
 
-// Committed implements the node's Aside. It does not wake the courier for what the courier itself puts off or removes.
+// Committed implements [bridge.Observer]. It does not wake the courier for what the courier itself puts off or removes.
 func (b *Bridge) Committed(changes []store.Change) {
 	said := func(c store.Change) bool { return c.Record.NS == nsAside && c.IfRev == store.Any && !c.Delete }
 	if slices.ContainsFunc(changes, said) {
-		b.x.wakeCourier()
+		b.x.WakeTeller()
 	}
 }
 
@@ -74,7 +79,7 @@ func (b *Bridge) Committed(changes []store.Change) {
 func (b *Bridge) takeAsides(ctx context.Context) (waits bool, err error) {
 	failed := map[wire.AgentID]int{}
 	for after := ""; ; {
-		page, err := b.x.records.List(ctx, nsAside, "", after, 100, time.Now())
+		page, err := b.records.List(ctx, nsAside, "", after, 100, time.Now())
 		if err != nil {
 			return waits, err
 		}
@@ -109,8 +114,8 @@ func (b *Bridge) putOff(ctx context.Context, rec store.Record, a waitingAside) e
 	a.Again = time.Now().Add(a.Pause)
 	rev := rec.Rev
 	rec.Body = thread.Encode(a)
-	err := b.x.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rev}}, time.Now())
-	if isConflict(err) {
+	err := b.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rev}}, time.Now())
+	if errors.Is(err, store.ErrConflict) {
 		return nil // it was said again meanwhile
 	}
 	return err
@@ -121,7 +126,7 @@ func (b *Bridge) takeAside(ctx context.Context, key string, a aside) error {
 		return b.givenUp(ctx, key, a)
 	}
 	if a.ID != "" {
-		in, err := Incoming(a), error(nil)
+		in, err := a.call(), error(nil)
 		if in.Payload, err = b.spelled(ctx, a); err == nil && !in.Payload.IsNull() {
 			_, err = b.Receive(ctx, in)
 		}
@@ -131,7 +136,7 @@ func (b *Bridge) takeAside(ctx context.Context, key string, a aside) error {
 			b.log.Info("what a peer said aside is not allowed", "peer", a.From, "error", e.Message)
 		}
 	}
-	return b.x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsAside, Key: key}, IfRev: store.Any, Delete: true}}, time.Now())
+	return b.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsAside, Key: key}, IfRev: store.Any, Delete: true}}, time.Now())
 }
 
 // spelled is an aside as a MESS list: the one that it carries, without what opens threads, or what its action means for
@@ -153,13 +158,13 @@ func (b *Bridge) spelled(ctx context.Context, a aside) (wire.Value, error) {
 			return a.Payload.With("mess", said.Tree()), nil
 		}
 	}
-	ref, ok := b.threadOf(ctx, string(a.From), string(a.Conv))
+	ref, ok := b.x.OfferedIn(ctx, string(a.From), string(a.Conv))
 	if !ok {
 		return wire.Value{}, nil
 	}
-	t, err := b.x.read(ctx, ref, time.Now())
+	t, err := b.x.Read(ctx, ref, time.Now())
 	if err != nil {
-		return wire.Value{}, ignoreMissing(err)
+		return wire.Value{}, exchange.IgnoreMissing(err)
 	}
 	reason := wire.TextField("reason", a.Payload.GetStr("reason"))
 	whenever := func(s string) bool { _, ok := thread.TimeOrSpan(s, time.Now()); return ok }

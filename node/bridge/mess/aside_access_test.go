@@ -1,12 +1,13 @@
 package mess
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -20,7 +21,7 @@ func (p *party) closeWith(ref string, to wire.AgentID, list string) {
 		p.t.Fatal(err)
 	}
 	conv := p.thread(ref).Peers[string(to)].Conv
-	if _, err := p.bridge.cfg.Sender.SendLetter(p.t.Context(), Letter{To: to, Conv: wire.ConversationID(conv), Intent: Intent, Payload: v}); err != nil {
+	if _, err := p.bridge.send(p.t.Context(), bridge.Outgoing{To: to, Conv: wire.ConversationID(conv), Intent: Intent, Payload: v}); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -36,10 +37,10 @@ func TestCloseOpensNoThread(t *testing.T) {
 		return err == nil && len(asks) == 0
 	})
 	eventually(t, "the end of what was said aside", func() bool {
-		page, err := away.bridge.x.records.List(t.Context(), nsAside, "", "", 1, time.Now())
+		page, err := away.bridge.records.List(t.Context(), nsAside, "", "", 1, time.Now())
 		return err == nil && len(page.Records) == 0
 	})
-	if page, err := away.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
+	if page, err := away.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 0 {
 		t.Errorf("%d threads, %v", len(page.Threads), err)
 	}
 }
@@ -50,10 +51,11 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	mesh := meshtest.New(t)
 	away := newParty(t, mesh, "away", nil)
 	away.executor("bob")
+	buckets := rate.NewBuckets(rate.PerHour(1), 1, 10)
 	home := newParty(t, mesh, "home", func(c *Config) {
-		c.Exchange.newThreads.buckets = rate.NewBuckets(rate.PerHour(1), 1, 10)
+		c.Exchange.LimitThreads(buckets, 1)
 		c.Route = true
-		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+		c.Mesh = lists(c.Mesh, away.node.ID())
 	})
 	home.executor("carol")
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
@@ -63,12 +65,12 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	there := away.theirs()
 	away.status("bob", there, "claimed")
 	home.reaches(ref, thread.Claimed)
-	if _, ok := home.bridge.x.newThreads.buckets.Take(string(away.node.ID()), time.Now()); !ok { // the one that it may open in an hour
+	if _, ok := buckets.Take(string(away.node.ID()), time.Now()); !ok { // the one that it may open in an hour
 		t.Fatal("the peer opened a thread")
 	}
 	away.closeWith(there, home.node.ID(), `[{"status":{"re":"look","code":"delegated","delegated_to":"carol"}}]`)
 	eventually(t, "what the peer said", func() bool {
-		page, err := home.bridge.x.records.List(t.Context(), nsAside, "", "", 1, time.Now())
+		page, err := home.bridge.records.List(t.Context(), nsAside, "", "", 1, time.Now())
 		return err == nil && len(page.Records) == 1
 	})
 	second := home.request("another", "{intent: paint the fridge, requires: [painting]}")

@@ -3,7 +3,6 @@ package mess
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,7 +11,11 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -59,7 +62,7 @@ func pair(t *testing.T, mode acl.Mode) (home, away *party) {
 	away.executor("bob")
 	home = newParty(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+		c.Mesh = lists(c.Mesh, away.node.ID())
 	})
 	return home, away
 }
@@ -90,7 +93,7 @@ func TestPendingApproval(t *testing.T) {
 	away.do("bob", "- response: {re: "+there+", content: [and eggs]}")
 	eventually(t, "the late response", func() bool { return strings.Contains(home.said(ref), "and eggs") })
 	home.want(ref, thread.Completed)
-	if page, err := home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 1 {
+	if page, err := home.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 1 {
 		t.Errorf("%d threads, %v", len(page.Threads), err)
 	}
 }
@@ -117,13 +120,11 @@ func TestRejectedByPeer(t *testing.T) {
 // Who declined is not asked again: the next agent that the directory lists is, and when none is left the thread ends.
 func TestNextAgentIsAsked(t *testing.T) {
 	mesh := meshtest.New(t)
-	var agents []Agent
 	first, second := newParty(t, mesh, "first", nil), newParty(t, mesh, "second", nil)
 	home := newParty(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Directory = func(context.Context, []string) ([]Agent, error) { return slices.Clone(agents), nil }
+		c.Mesh = lists(c.Mesh, first.node.ID(), second.node.ID())
 	})
-	agents = []Agent{{ID: first.node.ID()}, {ID: second.node.ID()}}
 	ref := home.request("client", "{intent: look into the fridge}")
 	first.status(thread.OwnerID, first.theirs(), "declined, reason: not today")
 	second.status(thread.OwnerID, second.theirs(), "declined, reason: nor here")
@@ -146,7 +147,7 @@ type countingRecords struct {
 }
 
 func (r countingRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
-	if ns == nsNotices {
+	if ns == exchange.NSNotices {
 		r.c.lists.Add(1)
 	}
 	return r.Records.List(ctx, ns, term, after, limit, now)
@@ -164,8 +165,8 @@ func TestIdleBridgeSleeps(t *testing.T) {
 		c := &counting{Store: s}
 		l := labOn(t, c)
 		b, err := New(Config{
-			Exchange: l.Exchange, Store: c, Notices: notify.New(notify.Config{Records: s.Records()}), Sender: failing{},
-			Directory: func(context.Context, []string) ([]Agent, error) { return nil, wire.ErrUnavailable },
+			Exchange: l.Exchange, Store: c, Notices: notify.New(notify.Config{Records: s.Records()}),
+			Mesh: failing{bridgetest.NewMesh(nil, s)},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -195,9 +196,9 @@ func TestIdleBridgeSleeps(t *testing.T) {
 	})
 }
 
-// failing sends nothing.
-type failing struct{}
+// failing is a mesh in which nothing can be sent or found.
+type failing struct{ bridge.Mesh }
 
-func (failing) SendLetter(context.Context, Letter) (wire.MessageID, error) {
-	return "", wire.ErrUnavailable
+func (failing) Find(context.Context, client.Query) ([]wire.Card, error) {
+	return nil, wire.ErrUnavailable
 }

@@ -22,7 +22,7 @@ func TestAsidesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	say := func(peer, id string) error {
-		return l.records.Apply(t.Context(), b.Aside(bridge.Inbound{
+		return l.store.Records().Apply(t.Context(), b.Observe(bridge.Inbound{
 			Peer: wire.AgentID(peer), MessageID: wire.MessageID(id), ConvID: "conv_1", Intent: Intent, Payload: wire.Obj(),
 		}), time.Now())
 	}
@@ -40,7 +40,7 @@ func TestAsidesAreBounded(t *testing.T) {
 	if err := say("am_quiet", "msg_0"); err != nil {
 		t.Errorf("another peer: %v", err)
 	}
-	page, err := l.records.List(t.Context(), nsAside, "", "", 1, time.Now().Add(keepAside+time.Second))
+	page, err := l.store.Records().List(t.Context(), nsAside, "", "", 1, time.Now().Add(keepAside+time.Second))
 	if err != nil || len(page.Records) != 0 {
 		t.Errorf("%d are kept for ever, %v", len(page.Records), err)
 	}
@@ -50,7 +50,8 @@ func TestAsidesAreBounded(t *testing.T) {
 func TestAsidesWaitLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
-		l.newThreads.buckets = rate.NewBuckets(rate.PerHour(10_000), 1, 100)
+		buckets := rate.NewBuckets(rate.PerHour(10_000), 1, 100)
+		l.LimitThreads(buckets, 10_000)
 		b, err := New(Config{Exchange: l.Exchange, Store: l.store})
 		if err != nil {
 			t.Fatal(err)
@@ -59,19 +60,19 @@ func TestAsidesWaitLonger(t *testing.T) {
 		const said = 3 * asideFailed
 		claim := func(peer string) string {
 			ref := l.request("agent"+peer+fmt.Sprint(time.Now().UnixNano()), "{intent: look}")
-			th := l.thread(ref)
-			th.Claim(peer, time.Now())
-			th.Version++
-			if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.Rev}}, time.Now()); err != nil {
+			err := l.OfferTo(t.Context(), ref, peer, "", nil, func(_ string, _ wire.Value, changes []store.Change) error {
+				return l.store.Records().Apply(t.Context(), changes, time.Now())
+			})
+			if err != nil {
 				t.Fatal(err)
 			}
-			l.index.publish(th)
+			l.status(peer, ref, "claimed")
 			return ref
 		}
 		for i := range said {
 			time.Sleep(time.Millisecond)
 			body := "- status: {re: " + claim("am_loud") + ", code: delegated, delegated_to: carol}"
-			if err := l.records.Apply(t.Context(), b.Aside(bridge.Inbound{
+			if err := l.store.Records().Apply(t.Context(), b.Observe(bridge.Inbound{
 				Peer: "am_loud", MessageID: wire.MessageID(fmt.Sprint("msg_", i)), ConvID: "conv_1", Intent: Intent,
 				Payload: wire.Obj(wire.Field("mess", mustParse(t, body).Tree())),
 			}), time.Now()); err != nil {
@@ -80,7 +81,7 @@ func TestAsidesWaitLonger(t *testing.T) {
 		}
 		due := func() (n int) {
 			for _, key := range l.kept(nsAside) {
-				rec, err := l.records.Get(t.Context(), nsAside, key, time.Now())
+				rec, err := l.store.Records().Get(t.Context(), nsAside, key, time.Now())
 				var a waitingAside
 				if err != nil || json.Unmarshal(rec.Body, &a) != nil || len(rec.Terms) != 1 || rec.Expires.IsZero() {
 					t.Fatalf("%s: %+v, %v", key, rec, err)
@@ -91,13 +92,13 @@ func TestAsidesWaitLonger(t *testing.T) {
 			}
 			return n
 		}
-		if l.newThreads.buckets.Take("am_loud", time.Now()); due() != said { // it may open none now
+		if buckets.Take("am_loud", time.Now()); due() != said { // it may open none now
 			t.Fatalf("%d are due", due())
 		}
 		if waits, err := b.takeAsides(t.Context()); err != nil || !waits || due() != said-asideFailed {
 			t.Errorf("after a round %d are due, %t, %v", due(), waits, err)
 		}
-		l.newThreads.buckets = nil
+		l.LimitThreads(nil, 0)
 		for range 3 {
 			time.Sleep(lastAside)
 			if _, err := b.takeAsides(t.Context()); err != nil {
@@ -117,7 +118,7 @@ func TestCourierDoesNotWakeItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := b.Aside(bridge.Inbound{Peer: "am_loud", MessageID: "msg_0", ConvID: "conv_1", Intent: Intent, Payload: wire.Obj()})
+	said := b.Observe(bridge.Inbound{Peer: "am_loud", MessageID: "msg_0", ConvID: "conv_1", Intent: Intent, Payload: wire.Obj()})
 	off, gone := said[0], said[0]
 	off.IfRev, gone.Delete = 1, true
 	for _, c := range []struct {
@@ -128,7 +129,7 @@ func TestCourierDoesNotWakeItself(t *testing.T) {
 		b.Committed([]store.Change{c.c})
 		woken := false
 		select {
-		case <-b.x.news:
+		case <-b.x.News():
 			woken = true
 		default:
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -30,7 +31,7 @@ func (b *Bridge) question(ctx context.Context, kind string, t *thread.Thread, mo
 		return nil, err
 	}
 	more.Ref, more.Requester, more.Status, more.Executor, more.Serial = t.Ref, t.Requester, string(t.Status), t.Holder, t.Serial
-	more.Intent, more.Said = t.Intent, delivered(t.Ref, m.Mess)
+	more.Intent, more.Said = t.Intent, thread.ToResources(t.Ref, m.Mess)
 	if len(more.Said.JSON()) > maxTask {
 		more.Said = wire.Obj(wire.Field("shortened", wire.Bool(true)))
 	}
@@ -56,32 +57,25 @@ func (b *Bridge) saying(ctx context.Context, t *thread.Thread, kind string) (thr
 // What the state machine refused counts for nothing.
 func (b *Bridge) newest(ctx context.Context, ref string, serial int, is func(thread.Message) bool) (m thread.Message, err error) {
 	for ; serial >= 1; serial-- {
-		rec, err := b.x.records.Get(ctx, nsMessages, messageKey(ref, serial), time.Now())
-		if err != nil {
-			return m, err
-		}
-		if m, err = decodeMessage(rec); err != nil || m.Channel != thread.ChannelRefused && is(m) {
+		if m, err = b.x.Message(ctx, ref, serial); err != nil || m.Channel != thread.ChannelRefused && is(m) {
 			return m, err
 		}
 	}
 	return m, nil
 }
 
-// maxQuestions is how many questions of one kind wait for the owner.
-const maxQuestions = 200
-
 // open asks the owner about a matter: a thread, or somebody who registered.
 func (b *Bridge) open(kind, matter string, body askBody, title string, now time.Time) []store.Change {
 	raw := thread.Encode(body)
-	_, changes := b.cfg.Asks.Open(acl.Ask{
+	_, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
 		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: acl.HashBody(raw), Created: now,
-	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: maxQuestions})
+	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: exchange.MaxQuestions})
 	return changes
 }
 
 // ask commits a unit with a question.
 func (b *Bridge) ask(ctx context.Context, changes []store.Change) error {
-	return b.x.records.Apply(ctx, changes, time.Now())
+	return b.records.Apply(ctx, changes, time.Now())
 }
 
 // maxShown is how many capabilities of somebody who registers a question names; the executors' list has them all.
@@ -89,7 +83,7 @@ const maxShown = 50
 
 // askRegistration is the question that goes with a registration. What it shows stays so until the owner's word: who
 // waits for that can change nothing.
-func (b *Bridge) askRegistration(r Registration) ([]store.Change, error) {
+func (b *Bridge) askRegistration(r exchange.Registration) ([]store.Change, error) {
 	n := min(len(r.Capabilities), maxShown)
 	ids := make([]string, n)
 	for i, c := range r.Capabilities[:n] {
@@ -110,5 +104,5 @@ func aboutExecutor(id string) string { return about("executors/" + id) }
 // registrationAnswered are the changes that withdraw the question about a registration: the owner answered it at another
 // door.
 func (b *Bridge) registrationAnswered(ctx context.Context, id string) ([]store.Change, error) {
-	return b.cfg.Asks.WithdrawAbout(ctx, aboutExecutor(id), func(acl.Ask) bool { return true }, time.Now())
+	return b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutExecutor(id), func(acl.Ask) bool { return true }, time.Now())
 }

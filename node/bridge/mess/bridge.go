@@ -6,12 +6,15 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/rest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -28,7 +31,7 @@ const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 // Config is what a bridge is made of. Exchange is always there, because links are served through it too; Serve says
 // whether strangers reach it.
 type Config struct {
-	Exchange *Exchange
+	Exchange *exchange.Exchange
 	Serve    bool
 	Local    bool   // the local profile (AM-82)
 	URL      string // under which others reach the listener
@@ -39,16 +42,11 @@ type Config struct {
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // of links, by name
 
-	Node      bridge.Receiver
-	Self      func() wire.AgentID
-	Sender    Sender // nil: nothing is sent into the mesh
-	Directory func(ctx context.Context, capabilities []string) ([]Agent, error)
-	Asks      *acl.Asks
-	Desk      bridge.Desk // nil: the owner finds threads in lists alone
-	Notices   *notify.Box
-	Store     store.Store
-	HTTP      *client.HTTP
-	Logger    *slog.Logger
+	Mesh    bridge.Mesh // nil: an exchange that is on no mesh
+	Notices *notify.Box
+	Store   store.Store
+	HTTP    *client.HTTP
+	Logger  *slog.Logger
 }
 
 // Agent is one that the directory lists.
@@ -57,30 +55,16 @@ type Agent struct {
 	Name string       `json:"name,omitempty"`
 }
 
-// Letter is a message of the bridge into the mesh.
-type Letter struct {
-	To      wire.AgentID
-	Address string // of a foreign peer
-	Conv    wire.ConversationID
-	Intent  wire.Intent
-	Payload wire.Value
-	Records []store.Change // change in the unit that stores the message, so that it is sent once
-}
-
-// Sender sends into the mesh: it is the node. The id is that of the message, "" where the owner is asked first.
-type Sender interface {
-	SendLetter(ctx context.Context, l Letter) (wire.MessageID, error)
-}
-
 // Bridge is the exchange on the mesh: it offers threads to agents and the owner, takes requests of agents, and is the
 // client of foreign exchanges. Making one starts nothing.
 type Bridge struct {
-	cfg   Config
-	x     *Exchange
-	door  *door
-	log   *slog.Logger
-	links []*link
-	disk  *mirror
+	cfg     Config
+	x       *exchange.Exchange
+	door    *rest.Server
+	log     *slog.Logger
+	records store.Records
+	links   []*link
+	disk    *folder.Mirror
 
 	pushes pushes
 }
@@ -91,19 +75,22 @@ func New(cfg Config) (*Bridge, error) {
 		return nil, errors.New("mess: config is incomplete")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, pushes: pushes{http: cfg.HTTP, log: cfg.Logger}}
-	b.door = &door{x: b.x, local: cfg.Local}
-	if cfg.Asks != nil {
-		b.door.ask, b.door.answered = b.askRegistration, b.registrationAnswered
+	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(), pushes: pushes{http: cfg.HTTP, log: cfg.Logger}}
+	b.door = &rest.Server{Exchange: b.x, Local: cfg.Local, Log: b.log}
+	if cfg.Mesh != nil {
+		b.door.Ask, b.door.Withdraw = b.askRegistration, b.registrationAnswered
 		b.resolvers()
 	}
 	if cfg.Mirror != "" {
-		b.disk = newMirror(b.x, cfg.Mirror, b.log)
-		b.x.mirror = b.disk.changed
+		b.disk = folder.NewMirror(b.x, cfg.Mirror, b.log)
+		b.x.Mirror = b.disk.Changed
 	}
-	b.x.hears = b.hears
+	b.x.Hears = b.hears
 	for _, l := range cfg.Links {
-		made, err := b.newLink(l)
+		made, err := newLink(LinkConfig{
+			Link: l, Token: cfg.Tokens[l.Name], Home: b.x, Records: b.records, Mesh: cfg.Mesh, Notices: cfg.Notices,
+			HTTP: cfg.HTTP, Logger: cfg.Logger, Offer: b.offerTo,
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +108,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 
 // Operations returns the owner's part.
 func (b *Bridge) Operations() []owner.Operation {
-	return append(b.door.operations(),
+	return append(b.door.Operations(),
 		owner.Raw(http.MethodPost, "/mess/send/:ref/:link", owner.Send, b.sendThrough),
 		owner.Raw(http.MethodPost, "/mess/send/:link", owner.Send, b.requestThrough),
 		owner.Raw(http.MethodPost, "/mess/fetch/:ref", owner.Decide, b.ownerFetch))
@@ -134,7 +121,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	g.Go(func() error { return b.x.Run(ctx) })
 	g.Go(func() error { return b.carry(ctx) })
 	if b.disk != nil {
-		g.Go(func() error { return b.disk.run(ctx) })
+		g.Go(func() error { return b.disk.Run(ctx) })
 	}
 	for _, l := range b.links {
 		g.Go(func() error { return l.run(ctx) })
@@ -143,7 +130,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 }
 
 // Exchange returns the exchange behind the bridge.
-func (b *Bridge) Exchange() *Exchange { return b.x }
+func (b *Bridge) Exchange() *exchange.Exchange { return b.x }
 
-// LinkKind declares links of this kind to the node.
-func LinkKind() bridge.Kind { return bridge.Kind{Name: Kind} }
+// LinkKind declares MESS to the node.
+func LinkKind() bridge.Kind {
+	return bridge.Kind{
+		Name: Kind, Intents: string(Intent), Native: true, Repeatable: true, Receipts: "ack",
+		Silence: map[wire.Intent]time.Duration{Intent: 90 * 24 * time.Hour}, // the thread's own timing ends it (MESS section 12)
+	}
+}

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -153,25 +155,28 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 // Who waits for the owner's word stays what it said that it is: the owner says yes to that, whichever door a change takes.
 func TestApplicantStaysAsShown(t *testing.T) {
 	l := newLab(t)
-	reg := Registration{ID: "eve", Name: "Eve", Capabilities: []thread.Need{{ID: "gardening"}}}
-	if _, err := l.Register(t.Context(), reg, true, nil); err != nil {
+	reg := exchange.Registration{ID: "eve", Name: "Eve", Capabilities: []thread.Need{{ID: "gardening"}}}
+	if _, err := l.Executors.Register(t.Context(), reg, true, nil); err != nil {
 		t.Fatal(err)
 	}
-	change := Registration{Capabilities: []thread.Need{{ID: "banking"}}, present: []string{"capabilities"}}
+	change, err := exchange.ReadRegistration(wire.Obj(wire.Field("capabilities", wire.Texts([]string{"banking"}))), true)
+	if err != nil {
+		t.Fatal(err)
+	}
 	block := "- config:\n    executor: {id: eve, capabilities: [banking]}\n"
-	eve := Actor{ID: "eve", Channel: "file", file: true}
-	if err := l.ChangeExecutor(t.Context(), eve, "eve", change); statusOf(err) != 403 {
+	eve := exchange.WriterOfFiles("eve")
+	if err := l.Executors.Change(t.Context(), eve, "eve", change); statusOf(err) != 403 {
 		t.Errorf("a change while it waits: %v", err)
 	}
-	if _, err := l.Do(t.Context(), eve, mustParse(t, block), Options{}); statusOf(err) != 403 {
+	if _, err := l.Do(t.Context(), eve, mustParse(t, block), exchange.Options{}); statusOf(err) != 403 {
 		t.Errorf("a config while it waits: %v", err)
 	}
-	if got := l.crew.get("eve"); len(got.Capabilities) != 1 || got.Capabilities[0].ID != "gardening" {
+	if got := l.Executors.Get("eve"); len(got.Capabilities) != 1 || got.Capabilities[0].ID != "gardening" {
 		t.Errorf("capabilities = %v", got.Capabilities)
 	}
 	asked := newParty(t, meshtest.New(t), "home", nil)
 	many := slices.Repeat([]thread.Need{{ID: "gardening"}}, maxShown+3)
-	changes, err := asked.bridge.askRegistration(Registration{ID: "eve", Name: "Eve", Capabilities: many})
+	changes, err := asked.bridge.askRegistration(exchange.Registration{ID: "eve", Name: "Eve", Capabilities: many})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,13 +187,13 @@ func TestApplicantStaysAsShown(t *testing.T) {
 	if s := shown.String(); strings.Count(s, "gardening") != maxShown || !strings.Contains(s, "Eve") || !strings.Contains(s, `"more":3`) {
 		t.Errorf("the owner is shown %s", s)
 	}
-	if err := l.Admit(t.Context(), "eve", true, nil); err != nil {
+	if err := l.Executors.Admit(t.Context(), "eve", true, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Do(t.Context(), eve, mustParse(t, block), Options{}); err != nil {
+	if _, err := l.Do(t.Context(), eve, mustParse(t, block), exchange.Options{}); err != nil {
 		t.Errorf("a config of its own: %v", err)
 	}
-	if err := l.ChangeExecutor(t.Context(), eve, "eve", change); err != nil {
+	if err := l.Executors.Change(t.Context(), eve, "eve", change); err != nil {
 		t.Errorf("a change of its own: %v", err)
 	}
 }

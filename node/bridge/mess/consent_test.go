@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -75,7 +76,7 @@ func TestOurOwnWordsDoNotComeBack(t *testing.T) {
 	if err != nil || len(asks) != 0 {
 		t.Errorf("the owner is asked %+v, %v", asks, err)
 	}
-	if page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 1 {
+	if page, err := a.home.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 1 {
 		t.Errorf("%d threads, %v; want one", len(page.Threads), err)
 	}
 }

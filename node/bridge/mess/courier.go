@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -35,7 +38,7 @@ const (
 // carry tells what must be told until ctx ends. It sleeps until there is something: news, a moment that a notice waits
 // for, or the next try of what failed.
 func (b *Bridge) carry(ctx context.Context) error {
-	if err := b.x.load(); err != nil { // first, so that what an earlier process left to be told does not hold the start up
+	if err := b.x.Load(); err != nil { // first, so that what an earlier process left to be told does not hold the start up
 		return err
 	}
 	pause := firstAgain
@@ -61,7 +64,7 @@ func (b *Bridge) carry(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-b.x.news:
+		case <-b.x.News():
 		case <-sleep:
 		}
 	}
@@ -80,24 +83,20 @@ func (b *Bridge) round(ctx context.Context) (next later, err error) {
 		return next, err
 	}
 	for after := ""; ; {
-		page, err := b.x.records.List(ctx, nsNotices, "", after, 200, time.Now())
+		notices, more, err := b.x.Notices(ctx, after)
 		if err != nil {
 			return next, err
 		}
-		for _, rec := range page.Records {
-			n, err := decodeNotice(rec)
-			if err != nil {
-				return next, err
-			}
+		for _, n := range notices {
 			until, err := b.tell(ctx, n)
 			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it will not be told, ever
 				b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
-				err = b.x.records.Apply(ctx, []store.Change{n.done()}, time.Now())
+				err = b.records.Apply(ctx, []store.Change{n.Done()}, time.Now())
 			}
 			if ctx.Err() != nil {
 				return next, ctx.Err()
 			}
-			if err != nil && !isConflict(err) {
+			if err != nil && !errors.Is(err, store.ErrConflict) {
 				b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
 			}
 			next.tried = next.tried || err != nil
@@ -105,51 +104,47 @@ func (b *Bridge) round(ctx context.Context) (next later, err error) {
 				next.at = until
 			}
 		}
-		if after = page.Next; after == "" {
+		if after = more; after == "" {
 			return next, nil
 		}
 	}
 }
 
 // tell tells one notice; what it changes includes the notice's end. until says that it waits on purpose.
-func (b *Bridge) tell(ctx context.Context, n Notice) (until time.Time, err error) {
-	done := []store.Change{n.done()}
-	t, err := b.x.read(ctx, n.Ref, time.Now())
+func (b *Bridge) tell(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
+	done := []store.Change{n.Done()}
+	t, err := b.x.Read(ctx, n.Ref, time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return until, err
 	case n.To == thread.OwnerID:
 		return until, b.tellOwner(ctx, t, n, done)
-	case n.To == toDirectory:
+	case n.To == exchange.ToDirectory:
 		return until, b.toDirectory(ctx, t, done)
-	case n.Kind == noticeTaken:
+	case n.Kind == exchange.NoticeTaken:
 		return until, b.takeBack(ctx, t, n.To, done)
 	case t.Peers[n.To].Conv != "":
 		return b.tellPeer(ctx, t, n, done)
-	case n.Kind == noticeOffer:
-		err := b.x.records.Apply(ctx, done, time.Now())
+	case n.Kind == exchange.NoticeOffer:
+		err := b.records.Apply(ctx, done, time.Now())
 		if err == nil { // else somebody else tells it
-			b.pushes.send(ctx, b.x.crew.get(n.To), t)
+			b.pushes.send(ctx, b.x.Executors.Get(n.To), t)
 		}
 		return until, err
 	}
-	return until, b.x.records.Apply(ctx, done, time.Now())
+	return until, b.records.Apply(ctx, done, time.Now())
 }
 
 // completionWait is how long the close of a completed thread waits for its response.
 const completionWait = 10 * time.Minute
 
 // tellPeer sends a message of a thread into the mesh.
-func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n Notice, done []store.Change) (until time.Time, err error) {
-	rec, err := b.x.records.Get(ctx, nsMessages, messageKey(t.Ref, n.Serial), time.Now())
+func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) (until time.Time, err error) {
+	m, err := b.x.Message(ctx, t.Ref, n.Serial)
 	if errors.Is(err, store.ErrNotFound) {
-		return until, b.x.records.Apply(ctx, done, time.Now())
+		return until, b.records.Apply(ctx, done, time.Now())
 	}
-	if err != nil {
-		return until, err
-	}
-	m, err := decodeMessage(rec)
 	if err != nil {
 		return until, err
 	}
@@ -162,24 +157,24 @@ func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n Notice, done 
 		return until, err
 	}
 	if list, _ := l.Payload.Get("mess"); list.Len() == 0 {
-		return until, b.x.records.Apply(ctx, done, time.Now())
+		return until, b.records.Apply(ctx, done, time.Now())
 	}
-	closed, err := b.x.records.Get(ctx, nsSeen, closedKey(n.To, string(l.Conv)), time.Now())
+	closed, err := b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(l.Conv)), time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return until, err
 	case said(0) != "response": // it was said with the close
-		return until, b.x.records.Apply(ctx, done, time.Now())
+		return until, b.records.Apply(ctx, done, time.Now())
 	default:
-		l = l.late(wire.MessageID(closed.Body))
+		l = late(l, wire.MessageID(closed.Body))
 	}
 	mark := l.Records // of the close, where this is one
 	l.Records = append(slices.Clone(l.Records), done...)
-	id, err := b.cfg.Sender.SendLetter(ctx, l)
+	id, err := b.send(ctx, l)
 	if err == nil && len(mark) > 0 && id != "" { // a late response names it; without, it names the conversation alone
 		mark[0].Record.Body, mark[0].IfRev = []byte(id), store.Any
-		err = b.x.records.Apply(ctx, mark, time.Now())
+		err = b.records.Apply(ctx, mark, time.Now())
 	}
 	return until, err
 }
@@ -199,18 +194,30 @@ func (b *Bridge) takeBack(ctx context.Context, t *thread.Thread, to string, done
 	if why != "" {
 		body = body.With("reason", wire.Text(why))
 	}
-	_, err := b.cfg.Sender.SendLetter(ctx, Letter{
+	_, err := b.send(ctx, bridge.Outgoing{
 		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
 		Payload: wire.Obj(wire.TextField("action", "cancel"), wire.Field("mess", thread.Block{{Type: "cancel", Body: body}}.Tree())),
 	})
 	return err
 }
 
+// send sends into the mesh. The id is that of the message, "" if the owner is asked first.
+func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) (wire.MessageID, error) {
+	sent, err := b.cfg.Mesh.Send(ctx, out)
+	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Code == wire.ConversationClosed { // nobody is there any more
+		return "", b.records.Apply(ctx, out.Records, time.Now())
+	}
+	if err == nil && sent.State == owner.SendHeld { // the owner decides about it from now on
+		err = b.records.Apply(ctx, out.Records, time.Now())
+	}
+	return sent.MessageID, err
+}
+
 // closedKey is the record that a conversation with a peer was closed; its body is the id of the close.
-func closedKey(to, conv string) string { return "closed/" + idKey(to, conv) }
+func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
 // late is a response after the close: a conversation of its own (MESS-39).
-func (l Letter) late(last wire.MessageID) Letter {
+func late(l bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
 	meta := wire.Obj(wire.TextField("mess_conversation", string(l.Conv)))
 	if last != "" {
 		meta = meta.With("in_reply_to", wire.Text(string(last)))
@@ -225,16 +232,16 @@ func (l Letter) late(last wire.MessageID) Letter {
 }
 
 // tellOwner puts a notice into the owner's box, and what is to be done about the thread on the owner's desk.
-func (b *Bridge) tellOwner(ctx context.Context, t *thread.Thread, n Notice, done []store.Change) error {
-	if n.Kind == noticeTurn || strings.HasPrefix(turnOf(t), turnConfirm+"/") { // of a question the owner is told with it
+func (b *Bridge) tellOwner(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) error {
+	if n.Kind == exchange.NoticeTurn || strings.HasPrefix(t.Turn(), thread.TurnConfirm+"/") { // of a question the owner is told with it
 		return b.lay(ctx, t, done)
 	}
 	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: time.Now()}
 	switch {
-	case n.Kind == noticeOffer:
+	case n.Kind == exchange.NoticeOffer:
 		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess claim " + t.Ref
-	case strings.HasPrefix(turnOf(t), Suggested):
+	case strings.HasPrefix(t.Turn(), thread.TurnSuggestion+"/"):
 		notice.Title = fmt.Sprintf("MESS %s: %s, and a suggestion waits for your word", t.Ref, t.Status)
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh reply ITEM --action accept or decline"
 	case t.Requester == thread.OwnerID && t.Status == thread.NeedsInput:
@@ -251,13 +258,13 @@ func (b *Bridge) toDirectory(ctx context.Context, t *thread.Thread, done []store
 	}
 	switch {
 	case len(list) == 0 && len(t.Declined) > 0:
-		return b.x.exhausted(ctx, t.Ref, done)
+		return b.x.GiveUp(ctx, t.Ref, done)
 	case len(list) == 0 || !t.IsClaimable():
-		return b.x.records.Apply(ctx, done, time.Now())
+		return b.records.Apply(ctx, done, time.Now())
 	case b.cfg.Route:
 		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", done)
-	case b.cfg.Asks == nil:
-		return b.x.records.Apply(ctx, done, time.Now())
+	case b.cfg.Mesh == nil:
+		return b.records.Apply(ctx, done, time.Now())
 	}
 	if len(list) > 10 {
 		list = list[:10]
@@ -268,7 +275,7 @@ func (b *Bridge) toDirectory(ctx context.Context, t *thread.Thread, done []store
 	}
 	err = b.ask(ctx, append(slices.Clone(done), question...))
 	if errors.Is(err, store.ErrQuota) && t.Requester != thread.OwnerID { // enough waits for the owner, whose inbox has the request
-		return b.x.records.Apply(ctx, done, time.Now())
+		return b.records.Apply(ctx, done, time.Now())
 	}
 	return err
 }
@@ -289,58 +296,40 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 }
 
 func (b *Bridge) resolvers() {
-	owner := Owner("approval")
-	act := func(ctx context.Context, e thread.Entry, opts Options) error {
+	owner := exchange.Owner("approval")
+	act := func(ctx context.Context, e thread.Entry, opts exchange.Options) error {
 		_, err := b.x.Do(ctx, owner, thread.Block{e}, opts)
 		return err
 	}
 	re := func(ref string, more ...wire.Member) wire.Value {
 		return wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}}, more...)...)
 	}
-	b.cfg.Asks.Handle(askRegister, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
-		return b.x.Admit(ctx, body.Ref, yes, changes)
+	b.cfg.Mesh.Asks().Handle(askRegister, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+		return b.x.Executors.Admit(ctx, body.Ref, yes, changes)
 	}))
-	b.cfg.Asks.Handle(askConfirm, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
-		opts := Options{Records: changes}
+	b.cfg.Mesh.Asks().Handle(askConfirm, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+		opts := exchange.Options{Records: changes}
 		if yes {
 			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1) // none: it was asked before questions named one
 		}
 		return act(ctx, thread.Entry{Type: "reply", Body: re(body.Ref, wire.Field("confirm", wire.Bool(yes)))}, opts)
 	}))
-	b.cfg.Asks.Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+	b.cfg.Mesh.Asks().Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		code := thread.Received
 		if !yes {
 			code = thread.Declined
 		}
 		err := act(ctx, thread.Entry{Type: "status", Body: re(body.Ref, wire.TextField("code", string(code)),
-			wire.TextField("reason", "the owner decided"))}, Options{Records: changes})
+			wire.TextField("reason", "the owner decided"))}, exchange.Options{Records: changes})
 		if err == nil && yes {
-			err = b.x.reoffer(ctx, body.Ref)
+			err = b.x.Release(ctx, body.Ref)
 		}
 		return err
 	}))
-	b.cfg.Asks.Handle(askRoute, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
+	b.cfg.Mesh.Asks().Handle(askRoute, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		if !yes || len(body.Candidates) == 0 {
-			return b.x.records.Apply(ctx, changes, time.Now())
+			return b.records.Apply(ctx, changes, time.Now())
 		}
 		return b.offerTo(ctx, body.Ref, string(body.Candidates[0].ID), "", changes)
 	}))
-}
-
-// reoffer offers a thread that the owner released.
-func (x *Exchange) reoffer(ctx context.Context, ref string) error {
-	for range maxConflicts {
-		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
-		th, err := t.load(ctx, ref)
-		if err != nil {
-			return ignoreMissing(err)
-		}
-		if err := t.settle(ctx, th); err != nil {
-			return err
-		}
-		if err := t.commit(ctx); !isConflict(err) {
-			return err
-		}
-	}
-	return store.ErrConflict
 }

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -19,42 +19,6 @@ import (
 // What the owner is to do about threads: a task in the inbox for what is offered to the owner and for the questions to
 // the owner (MESS section 12), and questions in the approval queue for what needs a yes or no. All of it follows from
 // the thread alone, and is made so again whenever the owner's turn changes, through whichever door.
-
-// The kinds of turns of the owner's.
-const (
-	turnWork       = "work"       // may claim it, or has
-	turnAnswer     = "answer"     // is asked something about a request of its own
-	turnConfirm    = "confirm"    // is asked whether an executor may act
-	turnRelease    = "release"    // must let it in before anybody acts
-	turnSuggestion = "suggestion" // is suggested something about a request of its own
-)
-
-// Suggested is what the turn of a task begins with that asks for a yes or no to a suggestion.
-const Suggested = turnSuggestion + "/"
-
-// turnOf names what the owner is to do about the thread: a kind and, behind a slash, what tells one such turn from the one
-// before. It is "" for nothing.
-func turnOf(t *thread.Thread) string {
-	switch mine := t.Requester == thread.OwnerID; {
-	case mine && t.Status == thread.NeedsInput:
-		return turnAnswer + "/" + strconv.Itoa(t.Serial)
-	case mine && t.Status == thread.NeedsConfirmation:
-		return turnConfirm + "/" + strconv.Itoa(t.Serial)
-	case t.Parked == thread.ParkedApproval:
-		return turnRelease
-	case mine && t.Status.Open() && t.OpenSuggestion() > 0:
-		return turnSuggestion + "/" + strconv.Itoa(t.OpenSuggestion())
-	case !mine && t.Offered && t.IsClaimable() && t.IsOfferedTo(thread.OwnerID), !mine && t.Holder == thread.OwnerID && t.Status.Open() && !t.AwaitsRequester():
-		asked := 0
-		for _, e := range t.History {
-			if c := thread.Code(e.Action); c == thread.NeedsInput || c == thread.NeedsConfirmation {
-				asked++
-			}
-		}
-		return turnWork + "/" + strconv.Itoa(asked)
-	}
-	return ""
-}
 
 // about is the name of a thread beyond this package.
 func about(ref string) string { return Kind + "/" + ref }
@@ -65,24 +29,24 @@ func (b *Bridge) lay(ctx context.Context, t *thread.Thread, changes []store.Chan
 	if err != nil {
 		return err
 	}
-	if b.cfg.Desk == nil {
-		return b.x.records.Apply(ctx, changes, time.Now())
+	if b.cfg.Mesh == nil {
+		return b.records.Apply(ctx, changes, time.Now())
 	}
 	task, err := b.task(ctx, t)
 	if err != nil {
 		return err
 	}
-	return b.cfg.Desk.Lay(ctx, task, changes)
+	return b.cfg.Mesh.Lay(ctx, task, changes)
 }
 
 // asking withdraws the questions about a thread that are no longer to be asked, and adds the one that is.
 func (b *Bridge) asking(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
-	if b.cfg.Asks == nil {
+	if b.cfg.Mesh == nil {
 		return changes, nil
 	}
 	kind, title := questionOf(t)
 	asked := false
-	stale, err := b.cfg.Asks.WithdrawAbout(ctx, about(t.Ref), func(a acl.Ask) bool {
+	stale, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, about(t.Ref), func(a acl.Ask) bool {
 		switch a.Kind {
 		case askConfirm:
 			var body askBody
@@ -90,7 +54,7 @@ func (b *Bridge) asking(ctx context.Context, t *thread.Thread, changes []store.C
 			asked = asked || stands
 			return !stands
 		case askHeld:
-			stands := turnOf(t) == turnRelease
+			stands := t.Turn() == thread.TurnRelease
 			asked = asked || stands
 			return !stands
 		case askRoute:
@@ -112,10 +76,10 @@ func (b *Bridge) asking(ctx context.Context, t *thread.Thread, changes []store.C
 // questionOf names the question of a yes or no that the owner's turn is, and what it says in our words; "" for none. What the
 // owner held back is asked by nobody.
 func questionOf(t *thread.Thread) (kind, title string) {
-	switch turn := turnOf(t); {
-	case strings.HasPrefix(turn, turnConfirm+"/"):
+	switch turn := t.Turn(); {
+	case strings.HasPrefix(turn, thread.TurnConfirm+"/"):
 		return askConfirm, "an executor wants to act and asks you to confirm"
-	case turn == turnRelease && t.History[len(t.History)-1].By != thread.OwnerID:
+	case turn == thread.TurnRelease && t.History[len(t.History)-1].By != thread.OwnerID:
 		return askHeld, "a request needs your word before anybody acts on it"
 	}
 	return "", ""
@@ -126,11 +90,11 @@ const maxTask = 64 << 10
 
 // task is what the inbox shows of the owner's turn.
 func (b *Bridge) task(ctx context.Context, t *thread.Thread) (bridge.Task, error) {
-	kind, n, _ := strings.Cut(turnOf(t), "/")
+	kind, n, _ := strings.Cut(t.Turn(), "/")
 	task := bridge.Task{About: about(t.Ref), Done: t.History[len(t.History)-1].By == thread.OwnerID}
 	switch kind {
-	case turnWork, turnAnswer:
-	case turnSuggestion:
+	case thread.TurnWork, thread.TurnAnswer:
+	case thread.TurnSuggestion:
 		return b.suggestionTask(t, task), nil
 	default:
 		if kind == "" && len(t.Suggestions) > 0 && !task.Done { // a word to one need not be in the history
@@ -144,21 +108,21 @@ func (b *Bridge) task(ctx context.Context, t *thread.Thread) (bridge.Task, error
 	if n == "0" {
 		serial = 1
 	}
-	if kind == turnAnswer {
+	if kind == thread.TurnAnswer {
 		from = t.Holder
 	}
 	m, err := b.newest(ctx, t.Ref, serial, func(m thread.Message) bool { return m.From == from })
 	if err != nil {
 		return task, err
 	}
-	task.Turn, task.Intent = turnOf(t), Intent
+	task.Turn, task.Intent = t.Turn(), Intent
 	task.Taken = n == "0" && t.Holder == thread.OwnerID
 	task.Peer, task.Name, task.Proof = senderOf(t, from)
 	task.Payload = wire.Obj(wire.TextField("action", actionIn(m.Mess)), wire.TextField("ref", t.Ref))
-	if kind == turnAnswer {
+	if kind == thread.TurnAnswer {
 		task.Payload = task.Payload.With("questions", t.QuestionTree())
 	}
-	if list := delivered(t.Ref, m.Mess); len(list.JSON()) <= maxTask {
+	if list := thread.ToResources(t.Ref, m.Mess); len(list.JSON()) <= maxTask {
 		task.Payload = task.Payload.With("mess", list)
 	} else {
 		task.Payload = task.Payload.With("intent", wire.Text(wire.OneLine(t.Intent, 1000))).With("shortened", wire.Bool(true))
@@ -183,13 +147,13 @@ func actionIn(list wire.Value) string {
 	if err != nil {
 		return "request"
 	}
-	return actionOf(b)
+	return b.Action()
 }
 
 // Answer implements [bridge.Answerer]: the owner answers a task from the inbox.
 func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error) {
 	ref := strings.TrimPrefix(a.About, Kind+"/")
-	owner := Owner("inbox")
+	owner := exchange.Owner("inbox")
 	t, err := b.x.Thread(ctx, owner, ref)
 	if err != nil {
 		return wire.Value{}, err
@@ -198,8 +162,8 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 	if err != nil {
 		return wire.Value{}, err
 	}
-	res, err := b.x.Do(ctx, owner, block, Options{
-		Re: ref, IfTurn: a.Turn, Then: func(t *thread.Thread) []store.Change { return a.Ends(turnOf(t) != a.Turn) },
+	res, err := b.x.Do(ctx, owner, block, exchange.Options{
+		Re: ref, IfTurn: a.Turn, Then: func(t *thread.Thread) []store.Change { return a.Ends(t.Turn() != a.Turn) },
 	})
 	return ackPayload(res), err
 }
@@ -223,29 +187,29 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	switch action := a.Payload.GetStr("action"); {
 	case verbatim:
 		return parseOwnerBlock(t, list, kind)
-	case kind == turnSuggestion && (action == "accept" || action == "decline"):
+	case kind == thread.TurnSuggestion && (action == "accept" || action == "decline"):
 		more := []wire.Member{{Key: "accept", Value: wire.Bool(action == "accept")}}
 		if reason := a.Payload.GetStr("reason"); reason != "" {
 			more = append(more, wire.TextField("reason", reason))
 		}
 		return entry("reply", more...)
-	case kind == turnWork && (action == "accept" || action == "claim"):
+	case kind == thread.TurnWork && (action == "accept" || action == "claim"):
 		more := []wire.Member{{Key: "code", Value: wire.Text(string(thread.Claimed))}}
 		if eta, ok := a.Payload.Get("eta"); ok {
 			more = append(more, wire.Field("eta", eta))
 		}
 		return entry("status", more...)
-	case kind == turnWork && action == "decline":
+	case kind == thread.TurnWork && action == "decline":
 		reason := a.Payload.GetStr("reason")
 		if reason == "" {
 			reason = "the owner declined"
 		}
 		return entry("status", wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
-	case kind == turnWork && text != "":
+	case kind == thread.TurnWork && text != "":
 		return entry("response", wire.Field("content", wire.Arr(wire.Text(text))))
-	case kind == turnAnswer && several:
+	case kind == thread.TurnAnswer && several:
 		return entry("reply", wire.Field("answers", answers))
-	case kind == turnAnswer && text != "":
+	case kind == thread.TurnAnswer && text != "":
 		return entry("answer", wire.TextField("value", text))
 	}
 	return nil, thread.Bad("", explainTurn(t, kind))
@@ -255,7 +219,7 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 // queue, and not by whoever may answer what came in. Of the states those of who works are taken: to cancel a request, or to
 // end it in another way, is not.
 var sayable = map[string][]string{
-	turnWork: {"v", "status", "response"}, turnAnswer: {"v", "answer", "reply"}, turnSuggestion: {"v", "reply"},
+	thread.TurnWork: {"v", "status", "response"}, thread.TurnAnswer: {"v", "answer", "reply"}, thread.TurnSuggestion: {"v", "reply"},
 }
 
 // parseOwnerBlock reads a list of the owner's about this thread alone.
@@ -274,7 +238,7 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 		re, named := e.Body.Get("re")
 		one, _ := re.Str()
 		switch {
-		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts != (kind == turnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
+		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
 			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this: "+explainTurn(t, kind))
 		case named && one != t.Ref:
 			return nil, thread.Bad(thread.EntryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
@@ -287,10 +251,10 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 
 // explainTurn says what a task takes.
 func explainTurn(t *thread.Thread, kind string) string {
-	if kind == turnSuggestion {
+	if kind == thread.TurnSuggestion {
 		return "answer with --action accept or decline"
 	}
-	if kind == turnAnswer {
+	if kind == thread.TurnAnswer {
 		fields := make([]string, 0, len(t.Questions))
 		for _, q := range t.Questions {
 			if !q.Answered && !slices.Contains(fields, q.ID) {
@@ -305,7 +269,7 @@ func explainTurn(t *thread.Thread, kind string) string {
 // suggestionTask adds to a task what is suggested.
 func (b *Bridge) suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
 	s := t.Suggestions[t.OpenSuggestion()-1]
-	task.Turn, task.Intent = turnOf(t), Intent
+	task.Turn, task.Intent = t.Turn(), Intent
 	task.Peer, task.Name, task.Proof = senderOf(t, s.By)
 	task.Payload = wire.Obj(
 		wire.TextField("action", "suggestion"), wire.TextField("ref", t.Ref),

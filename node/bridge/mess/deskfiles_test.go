@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/store"
@@ -19,8 +20,8 @@ func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
 	refuse := func(ref, said string) {
 		t.Helper()
 		m := thread.Message{From: "bob", At: time.Now(), Mess: mustParse(t, said).Tree()}
-		mark := store.Change{Record: store.Record{NS: nsSeen, Key: "file/" + ref + "/" + said}}
-		if err := home.keepRefused(t.Context(), ref, m, "not allowed", nil, mark); err != nil {
+		mark := store.Change{Record: store.Record{NS: exchange.NSSeen, Key: "file/" + ref + "/" + said}}
+		if err := home.KeepRefused(t.Context(), ref, m, "not allowed", nil, mark); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,13 +1,13 @@
 package mess
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/store"
@@ -90,7 +90,7 @@ func TestConfirmationIsNotBuried(t *testing.T) {
 func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", nil)
 	slot := home.fill(askHeld)
-	res, err := home.Do(t.Context(), actor("claude"), mustParse(t, "- request: {intent: look into the cellar}\n"), Options{Hold: true})
+	res, err := home.Do(t.Context(), actor("claude"), mustParse(t, "- request: {intent: look into the cellar}\n"), exchange.Options{Hold: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,19 +99,19 @@ func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
 	if err := home.store.Records().Apply(t.Context(), []store.Change{free}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	home.wakeCourier()
+	home.WakeTeller()
 	home.pending("the cellar")
 }
 
 // Where enough waits for the owner, strangers do not have the directory asked again and again: the inbox has their request.
 func TestFullQueueAsksNoDirectory(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
-		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: "am_x"}}, nil }
+		c.Mesh = lists(c.Mesh, "am_x")
 	})
 	home.fill(askRoute)
 	home.task(home.request("claude", "{intent: look}"), "work/0")
 	eventually(t, "an end of what is to be told", func() bool {
-		page, err := home.store.Records().List(t.Context(), nsNotices, "", "", 10, time.Now())
+		page, err := home.store.Records().List(t.Context(), exchange.NSNotices, "", "", 10, time.Now())
 		return err == nil && len(page.Records) == 0
 	})
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/rest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -36,7 +38,7 @@ type reference struct {
 func (r reference) file(name, mime string) (file, begins string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"
-	return attachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime), fmt.Sprintf("att-%03d-%s-%s", r.serial, r.kind, label)
+	return thread.AttachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime), fmt.Sprintf("att-%03d-%s-%s", r.serial, r.kind, label)
 }
 
 // listReferences lists what a message refers to by an address that can be fetched.
@@ -64,26 +66,26 @@ func listReferences(m thread.Message) []reference {
 }
 
 func referenceOf(kind string, v wire.Value) (reference, bool) {
-	if _, file, ok := foreignFile(v.GetStr("resource")); ok && v.GetStr(notFetched) != "" {
-		return reference{kind: kind, uri: v.GetStr("resource"), name: tail(file)}, true
+	if _, file, ok := thread.SplitResource(v.GetStr("resource")); ok && v.GetStr(thread.NotFetched) != "" {
+		return reference{kind: kind, uri: v.GetStr("resource"), name: thread.AttachmentTail(file)}, true
 	}
-	r := reference{kind: kind, uri: resourceURI(kind, v), name: v.GetStr("name"), digest: v.GetStr("sha256")}
+	r := reference{kind: kind, uri: thread.ResourceURI(kind, v), name: v.GetStr("name"), digest: v.GetStr("sha256")}
 	u, err := url.Parse(r.uri)
-	return r, err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && isShared(u))
+	return r, err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && rest.IsShared(u))
 }
 
 // fetchTimeout bounds one fetch.
 const fetchTimeout = time.Minute
 
 // Fetch brings in what a message of a thread refers to under uri and keeps it with the thread. It is the owner's.
-func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (Attachment, error) {
-	t, err := b.x.Thread(ctx, Owner("fetch"), ref)
+func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (exchange.Attachment, error) {
+	t, err := b.x.Thread(ctx, exchange.Owner("fetch"), ref)
 	if err != nil {
-		return Attachment{}, err
+		return exchange.Attachment{}, err
 	}
 	messages, err := b.x.Messages(ctx, t.Ref)
 	if err != nil {
-		return Attachment{}, err
+		return exchange.Attachment{}, err
 	}
 	for _, m := range messages {
 		for _, r := range listReferences(m) {
@@ -92,31 +94,34 @@ func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (Attachment, error)
 			}
 		}
 	}
-	return Attachment{}, thread.Missing("the thread refers to no such https address")
+	return exchange.Attachment{}, thread.Missing("the thread refers to no such https address")
 }
 
-func (b *Bridge) bring(ctx context.Context, t *thread.Thread, r reference) (Attachment, error) {
+func (b *Bridge) bring(ctx context.Context, t *thread.Thread, r reference) (exchange.Attachment, error) {
 	ref := t.Ref
-	if have, err := b.x.fetched(ctx, ref, r); err != nil || have.Name != "" {
+	if have, err := fetched(ctx, b.x, ref, r); err != nil || have.Name != "" {
 		return have, err
 	}
 	data, err := b.dataOf(ctx, t, r)
 	if err != nil {
 		b.log.Info("a reference of a thread could not be fetched", "thread", ref, "error", err)
-		return Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
+		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
 	}
 	if sum := sha256.Sum256(data); r.digest != "" && !strings.EqualFold(r.digest, hex.EncodeToString(sum[:])) {
-		return Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "what came is not what the message names: its digest differs"}
+		return exchange.Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "what came is not what the message names: its digest differs"}
 	}
-	_, mime := sniff(data)
+	_, mime := thread.Sniff(data)
 	file, _ := r.file(r.name, mime)
-	a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
-	return a, b.x.records.Apply(ctx, []store.Change{{Record: a.record(ref), IfRev: store.Any}}, time.Now())
+	a := exchange.Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
+	if err := b.x.KeepAttachment(ctx, ref, a); err != nil && !errors.Is(err, store.ErrConflict) { // it was fetched twice at once
+		return a, err
+	}
+	return a, nil
 }
 
 // dataOf gets what a reference names: by https, or with the thread behind a link that ours is about.
 func (b *Bridge) dataOf(ctx context.Context, t *thread.Thread, r reference) ([]byte, error) {
-	there, file, ok := foreignFile(r.uri)
+	there, file, ok := thread.SplitResource(r.uri)
 	if !ok {
 		return b.get(ctx, r.uri)
 	}
@@ -129,7 +134,7 @@ func (b *Bridge) dataOf(ctx context.Context, t *thread.Thread, r reference) ([]b
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	data, err := l.remote.attachment(ctx, there, file)
+	data, err := l.Attachment(ctx, there, file)
 	if err != nil {
 		return nil, lostError(whyLost(err))
 	}
@@ -142,18 +147,18 @@ type lostError string
 func (e lostError) Error() string { return string(e) }
 
 // fetched returns what was brought in before; its zero value where that is nothing.
-func (x *Exchange) fetched(ctx context.Context, ref string, r reference) (Attachment, error) {
-	names, err := x.attachments(ctx, ref)
+func fetched(ctx context.Context, x *exchange.Exchange, ref string, r reference) (exchange.Attachment, error) {
+	names, err := x.Attachments(ctx, ref)
 	if err != nil {
-		return Attachment{}, err
+		return exchange.Attachment{}, err
 	}
 	_, begins := r.file("", "")
 	for _, name := range names {
 		if strings.HasPrefix(name, begins) {
-			return x.Attachment(ctx, Owner("fetch"), ref, name)
+			return x.Attachment(ctx, exchange.Owner("fetch"), ref, name)
 		}
 	}
-	return Attachment{}, nil
+	return exchange.Attachment{}, nil
 }
 
 // get makes the call, through the guarded client: https to public addresses. A file that another exchange shares may also
@@ -167,7 +172,7 @@ func (b *Bridge) get(ctx context.Context, uri string) ([]byte, error) {
 		return nil, err
 	}
 	reach := client.Public
-	if addr, err := netip.ParseAddr(u.Hostname()); b.cfg.Local && isShared(u) && (u.Hostname() == "localhost" || err == nil && addr.IsLoopback()) {
+	if addr, err := netip.ParseAddr(u.Hostname()); b.cfg.Local && rest.IsShared(u) && (u.Hostname() == "localhost" || err == nil && addr.IsLoopback()) {
 		reach = client.Loopback
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
@@ -180,7 +185,7 @@ func (b *Bridge) get(ctx context.Context, uri string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := client.ReadAll(resp, maxUpload)
+	data, err := client.ReadAll(resp, thread.MaxUpload)
 	switch {
 	case err != nil:
 		return nil, err
@@ -241,7 +246,7 @@ func (b *Bridge) ownerFetch(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	ref := c.Param("ref")
-	if found, ok := b.x.Resolve(ctx, Owner("cli"), ref); ok {
+	if found, ok := b.x.Resolve(ctx, exchange.Owner("cli"), ref); ok {
 		ref = found
 	}
 	a, err := b.Fetch(ctx, ref, call.URI)

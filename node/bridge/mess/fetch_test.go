@@ -2,7 +2,6 @@ package mess
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"io"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -37,7 +37,7 @@ func TestSharedAttachment(t *testing.T) {
 	home := newParty(t, mesh, "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Route = true
-		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+		c.Mesh = lists(c.Mesh, away.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
 	photo := bytes.Repeat([]byte("\xff\xd8\xffphoto"), 50_000)
@@ -129,15 +129,15 @@ func TestOwnFile(t *testing.T) {
 	}
 	l := newLab(t)
 	text := l.request(thread.OwnerID, "{intent: look, context: [{image: 'file://sub/photo.jpg'}]}") // no folder is configured
-	l.cfg.Files = files
+	l.Exchange = exchange.New(exchange.Config{Store: l.store, Files: files, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})
 	for _, uri := range []string{"file://sub/photo.jpg", "file://" + files + "/sub/photo.jpg"} {
 		ref := l.request(thread.OwnerID, "{intent: look, context: [{image: '"+uri+"'}, {file: {uri: '"+uri+"', name: mine.jpg}}]}")
-		names, err := l.attachments(t.Context(), ref)
+		names, err := l.Attachments(t.Context(), ref)
 		if err != nil || len(names) != 2 || !strings.HasSuffix(names[1], "photo.jpg") || !strings.HasSuffix(names[0], "mine.jpg") {
 			t.Errorf("%s became %v, %v", uri, names, err)
 			continue
 		}
-		if a, err := l.Attachment(t.Context(), Owner("test"), ref, names[1]); err != nil || string(a.Data) != "\xff\xd8\xffphoto" || a.Mime != "image/jpeg" {
+		if a, err := l.Attachment(t.Context(), exchange.Owner("test"), ref, names[1]); err != nil || string(a.Data) != "\xff\xd8\xffphoto" || a.Mime != "image/jpeg" {
 			t.Errorf("%s became %q of %s, %v", uri, a.Data, a.Mime, err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestOwnFile(t *testing.T) {
 		l.refuse(400, thread.OwnerID, "- request: {intent: look, context: [{file: '"+uri+"'}]}")
 	}
 	for _, ref := range []string{text, l.request("agent", "{intent: look, context: [{image: 'file://sub/photo.jpg'}]}")} {
-		if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 0 {
+		if names, err := l.Attachments(t.Context(), ref); err != nil || len(names) != 0 {
 			t.Errorf("%s has %v, %v", ref, names, err)
 		}
 	}

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -16,19 +17,19 @@ const apiPath = "/api/v1/exchanges/home/"
 // TestExchangeUnderAFlood: an attacker with all addresses of a network registers without end and shows wrong keys. A
 // newcomer can still register, with and without approval, and every holder of a key gets in, whatever its address.
 func TestExchangeUnderAFlood(t *testing.T) {
-	for _, network := range bridgetest.Networks {
+	for _, network := range apitest.Networks {
 		for _, mode := range []string{"approval", "open"} {
 			t.Run(network.Name+"/"+mode, func(t *testing.T) {
-				s := newSite(t, func(c *ExchangeConfig) { c.Registration = "open" })
+				s := newSite(t, func(c *exchange.Config) { c.Registration = "open" })
 				known := []string{"Authorization", "Bearer " + s.register("known")}
-				x := NewExchange(ExchangeConfig{Store: s.store, Registration: mode})
-				b, err := New(Config{Exchange: x, Store: s.store, Asks: acl.NewAsks(s.store), Serve: true})
+				x := exchange.New(exchange.Config{Store: s.store, Registration: mode})
+				b, err := New(Config{Exchange: x, Store: s.store, Mesh: bridgetest.NewMesh(nil, s.store), Serve: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				door := bridgetest.NewDoor(t, b.Mount)
+				door := apitest.NewDoor(t, b.Mount)
 
-				waits, tries := 0, max(network.Size, 256*2*maxFailures)
+				waits, tries := 0, max(network.Size, 256*2*exchange.MaxFailures)
 				for i := range tries {
 					if i < 300 || i%128 == 0 { // each costs a write
 						door.Call(network.Addr(i/4), "POST", apiPath+"register", fmt.Sprintf(`{"executor_id":"evil-%d"}`, i))
@@ -45,12 +46,12 @@ func TestExchangeUnderAFlood(t *testing.T) {
 				if waits == 0 {
 					t.Error("no wrong key had to wait")
 				}
-				door.Dial(http.StatusOK, bridgetest.Newcomer, "GET", apiPath+"requests", "", known...)
+				door.Dial(http.StatusOK, apitest.Newcomer, "GET", apiPath+"requests", "", known...)
 				door.Dial(http.StatusOK, network.Addr(0), "GET", apiPath+"requests", "", known...) // an address may be shared
-				door.Dial(http.StatusUnauthorized, bridgetest.Newcomer, "GET", apiPath+"requests", "", "Authorization", "Bearer misspelled")
-				answer := door.Dial(http.StatusCreated, bridgetest.Newcomer, "POST", apiPath+"register", `{"executor_id":"newcomer"}`)
+				door.Dial(http.StatusUnauthorized, apitest.Newcomer, "GET", apiPath+"requests", "", "Authorization", "Bearer misspelled")
+				answer := door.Dial(http.StatusCreated, apitest.Newcomer, "POST", apiPath+"register", `{"executor_id":"newcomer"}`)
 				for i := range 8 {
-					door.Dial(http.StatusCreated, bridgetest.Hosted(i), "POST", apiPath+"register", fmt.Sprintf(`{"executor_id":"hosted-%d"}`, i))
+					door.Dial(http.StatusCreated, apitest.Hosted(i), "POST", apiPath+"register", fmt.Sprintf(`{"executor_id":"hosted-%d"}`, i))
 				}
 				want := http.StatusOK
 				if mode == "approval" {
@@ -60,7 +61,7 @@ func TestExchangeUnderAFlood(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				door.Dial(want, bridgetest.Newcomer, "GET", apiPath+"requests", "", "Authorization", "Bearer "+v.GetStr("api_key"))
+				door.Dial(want, apitest.Newcomer, "GET", apiPath+"requests", "", "Authorization", "Bearer "+v.GetStr("api_key"))
 				door.CheckMemory()
 			})
 		}
@@ -69,12 +70,12 @@ func TestExchangeUnderAFlood(t *testing.T) {
 
 // TestNoRegistrationLimitInTheLocalProfile: where everybody has the same address, nobody is refused for it (AM-82).
 func TestNoRegistrationLimitInTheLocalProfile(t *testing.T) {
-	s := newSite(t, func(c *ExchangeConfig) { c.RegistrationsPerHour = 2 })
-	s.door.local = true
+	s := newSite(t, func(c *exchange.Config) { c.RegistrationsPerHour = 2 })
+	s.door.Local = true
 	for i := range 5 {
 		s.register(fmt.Sprint("executor", i))
 	}
-	s.door.local = false
+	s.door.Local = false
 	for i := range 3 {
 		want := http.StatusCreated
 		if i == 2 {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -66,13 +67,13 @@ func TestRefusalsOverREST(t *testing.T) {
 		}
 	}
 	l := newLab(t)
-	x := NewExchange(ExchangeConfig{Store: l.store, ThreadsPerHour: 2})
+	x := exchange.New(exchange.Config{Store: l.store, ThreadsPerHour: 2})
 	for range 2 {
-		if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), Options{}); err != nil {
+		if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), exchange.Options{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), Options{}); statusOf(err) != 429 || !strings.HasSuffix(err.Error(), "too many new threads: at most 2 an hour") {
+	if _, err := x.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: x}"), exchange.Options{}); statusOf(err) != 429 || !strings.HasSuffix(err.Error(), "too many new threads: at most 2 an hour") {
 		t.Errorf("the third thread: %v", err)
 	}
 }
@@ -86,7 +87,7 @@ func TestExpiryInThePastIsRefused(t *testing.T) {
 			if got := l.refused("agent", "- request: {intent: x, "+when+"}"); !strings.Contains(got, "MESS[0].request.") || !strings.HasSuffix(got, "lies in the past") {
 				t.Errorf("%s: %s", when, got)
 			}
-			r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), Options{Peer: &thread.Peer{Conv: "conv_1"}})
+			r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), exchange.Options{Peer: &thread.Peer{Conv: "conv_1"}})
 			if err != nil || len(r.Created) != 1 {
 				t.Errorf("from the mesh: %v", err)
 			}
@@ -122,7 +123,7 @@ func TestSomeAnswersLeaveQuestionsOpen(t *testing.T) {
 	l.status("bob", ref, ask)
 	l.do("agent", "- reply: {re: bread, answers: {thick: thin, kind: rye}}")
 	l.want(ref, thread.InProgress)
-	if _, err := l.Do(t.Context(), actor("bob"), mustParse(t, "- status: {code: needs_input, message: which one?}"), Options{Lax: true, Re: ref}); err != nil {
+	if _, err := l.Do(t.Context(), actor("bob"), mustParse(t, "- status: {code: needs_input, message: which one?}"), exchange.Options{Lax: true, Re: ref}); err != nil {
 		t.Fatal(err)
 	}
 	l.do("agent", "- reply: {re: bread, answers: {whatever: the left one}}") // the one question has no name
@@ -139,7 +140,7 @@ func TestFileSchemeInAnySpelling(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x.txt"), []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l.cfg.Files = dir
+	l.Exchange = exchange.New(exchange.Config{Store: l.store, Files: dir, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})
 	for _, uri := range []string{"file://x.txt", "FILE://x.txt", "File://" + dir + "/x.txt"} {
 		l.says(l.asks(thread.OwnerID, l.request(thread.OwnerID, "{intent: read, context: [{file: '"+uri+"'}]}")), `"file":"att-001-file-`)
 	}

@@ -35,13 +35,13 @@ func TestFetchedIsWhatWasNamed(t *testing.T) {
 	ref := l.request("agent", "{intent: look}")
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("picture")) }))
 	defer srv.Close()
-	b := &Bridge{cfg: Config{HTTP: client.NewHTTP(client.HTTPConfig{Local: true}), Local: true}, x: l.Exchange, log: slog.New(slog.DiscardHandler)}
+	b := &Bridge{cfg: Config{HTTP: client.NewHTTP(client.HTTPConfig{Local: true}), Local: true}, x: l.Exchange, records: l.store.Records(), log: slog.New(slog.DiscardHandler)}
 	r := reference{serial: 1, kind: "image", uri: srv.URL + "/api/v1/exchanges/x/shared/2026-01-31-001/attachments/att-001-image-a.png?token=t"}
 	r.digest = strings.Repeat("0", 64)
 	if _, err := b.bring(t.Context(), &thread.Thread{Ref: ref}, r); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "digest") {
 		t.Errorf("another content: %v", err)
 	}
-	if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 0 {
+	if names, err := l.Attachments(t.Context(), ref); err != nil || len(names) != 0 {
 		t.Errorf("kept: %v, %v", names, err)
 	}
 	sum := sha256.Sum256([]byte("picture"))

@@ -2,10 +2,14 @@ package mess
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -14,7 +18,7 @@ import (
 
 // lab is an exchange on a real database.
 type lab struct {
-	*Exchange
+	*exchange.Exchange
 	t     testing.TB
 	store store.Store
 }
@@ -30,18 +34,18 @@ func newLab(t testing.TB) *lab {
 }
 
 func labOn(t testing.TB, s store.Store) *lab {
-	return &lab{t: t, store: s, Exchange: NewExchange(ExchangeConfig{Store: s, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})}
+	return &lab{t: t, store: s, Exchange: exchange.New(exchange.Config{Store: s, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})}
 }
 
-func actor(id string) Actor {
+func actor(id string) exchange.Actor {
 	if id == thread.OwnerID {
-		return Owner("test")
+		return exchange.Owner("test")
 	}
-	return Actor{ID: id, Channel: "test"}
+	return exchange.Actor{ID: id, Channel: "test"}
 }
 
 // do sends a block and expects it to be taken.
-func (l *lab) do(who, block string) Result {
+func (l *lab) do(who, block string) exchange.Result {
 	l.t.Helper()
 	r, err := l.try(who, block)
 	if err != nil {
@@ -50,9 +54,9 @@ func (l *lab) do(who, block string) Result {
 	return r
 }
 
-func (l *lab) try(who, block string) (Result, error) {
+func (l *lab) try(who, block string) (exchange.Result, error) {
 	l.t.Helper()
-	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), Options{})
+	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), exchange.Options{})
 }
 
 // refuse sends a block and expects this HTTP status.
@@ -93,7 +97,7 @@ func (l *lab) status(who, ref, rest string) {
 
 func (l *lab) thread(ref string) *thread.Thread {
 	l.t.Helper()
-	th, err := l.Thread(l.t.Context(), Owner("test"), ref)
+	th, err := l.Thread(l.t.Context(), exchange.Owner("test"), ref)
 	if err != nil {
 		l.t.Fatalf("thread %s: %v", ref, err)
 	}
@@ -110,7 +114,7 @@ func (l *lab) want(ref string, code thread.Code) *thread.Thread {
 }
 
 // answerOf returns the first entry of this type among the answers.
-func answerOf(r Result, kind string) wire.Value {
+func answerOf(r exchange.Result, kind string) wire.Value {
 	for _, e := range r.Answers {
 		if e.Type == kind {
 			return e.Body
@@ -126,4 +130,130 @@ func mustParse(t testing.TB, text string) thread.Block {
 		t.Fatalf("Parse(%.200q): %v", text, err)
 	}
 	return b
+}
+
+// kept lists the keys of a namespace.
+func (l *lab) kept(ns string) (keys []string) {
+	l.t.Helper()
+	for after := ""; ; {
+		page, err := l.store.Records().List(l.t.Context(), ns, "", after, 1000, time.Now())
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, rec := range page.Records {
+			keys = append(keys, rec.Key)
+		}
+		if after = page.Next; after == "" {
+			return keys
+		}
+	}
+}
+
+// eventually waits for something that another goroutine brings about.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for !done() {
+		select {
+		case <-again.C:
+		case <-deadline.C:
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+// asks is the request of a thread as who works on it reads it.
+func (l *lab) asks(who, ref string) wire.Value {
+	l.t.Helper()
+	th, err := l.Thread(l.t.Context(), actor(who), ref)
+	if err != nil {
+		l.t.Fatalf("%s reads %s: %v", who, ref, err)
+	}
+	messages, err := l.Messages(l.t.Context(), th.Ref)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	body, _ := messages[0].Mess.At(0).Get("request")
+	return body
+}
+
+// says expects a request to say this, in JSON.
+func (l *lab) says(body wire.Value, want ...string) {
+	l.t.Helper()
+	for _, text := range want {
+		if !strings.Contains(string(body.JSON()), text) {
+			l.t.Errorf("%s does not say %s", body.JSON(), text)
+		}
+	}
+}
+
+// sample is a thread file of version 1 as public tools write it: bare timestamps, re inside the block and outside, a
+// claim of theirs.
+const sample = `ref: 2026-02-01-001-a7xk
+client_id: check fridge
+requestor: claude-desktop
+executor: teague-phone
+status: claimed
+created: 2026-02-01T10:00:00Z
+updated: 2026-02-01 10:05:00
+intent: what is in the fridge?
+priority: normal
+history:
+  - action: created
+    at: 2026-02-01T10:00:00Z
+    by: claude-desktop
+  - action: claimed
+    at: 2026-02-01T10:05:00Z
+    by: teague-phone
+---
+from: claude-desktop
+received: 2026-02-01T10:00:00Z
+channel: mcp
+MESS:
+  - v: 1.0.0
+  - request:
+      id: check fridge
+      intent: what is in the fridge?
+      context:
+        - dinner for four
+        - image: {file: att-001-image-door.jpg, mime: image/jpeg, size: 4}
+---
+from: exchange
+received: 2026-02-01T10:00:00Z
+re: check fridge
+MESS:
+  - ack:
+      re: check fridge
+      ref: 2026-02-01-001-a7xk
+---
+from: teague-phone
+received: 2026-02-01T10:05:00Z
+MESS:
+  - status:
+      re: 2026-02-01-001-a7xk
+      code: claimed
+      eta: 5m
+`
+
+// threadFolder fills a directory with so many thread folders in one state.
+func threadFolder(tb testing.TB, dir, state string, files int) {
+	tb.Helper()
+	for i := range files {
+		ref := fmt.Sprintf("2026-02-01-%05d", i)
+		at := filepath.Join(dir, "exchange", "state="+state, ref)
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			tb.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(at, "000-"+ref+thread.FileSuffix), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func there(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
 }

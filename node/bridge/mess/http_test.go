@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -168,8 +170,8 @@ func TestKeys(t *testing.T) {
 	for _, id := range []string{"", "-a", "a b", "owner", "Exchange", "am_abc", "../x", strings.Repeat("a", 65), "ü"} {
 		s.want(400, "", "POST", "register", string(wire.Obj(wire.TextField("executor_id", id)).JSON()))
 	}
-	rec, err := s.records.Get(t.Context(), nsExecutors, "alice", time.Now())
-	if err != nil || bytes.Contains(rec.Body, []byte(key)) || !bytes.Contains(rec.Body, []byte(hashKey(key))) {
+	rec, err := s.store.Records().Get(t.Context(), exchange.NSExecutors, "alice", time.Now())
+	if err != nil || bytes.Contains(rec.Body, []byte(key)) || !bytes.Contains(rec.Body, []byte(credential.HashOf(key).String())) {
 		t.Errorf("the record holds the key itself: %v", err)
 	}
 }
@@ -179,9 +181,9 @@ func TestKeys(t *testing.T) {
 func TestWrongKeysAreThrottled(t *testing.T) {
 	for _, local := range []bool{false, true} {
 		s := newSite(t, nil)
-		s.door.local = local
+		s.door.Local = local
 		key := s.register("alice")
-		for range maxFailures {
+		for range exchange.MaxFailures {
 			s.want(401, "mess_home_"+strings.Repeat("0", 32), "GET", "requests", "")
 		}
 		want := 429
@@ -316,7 +318,7 @@ func TestMessages(t *testing.T) {
 
 // Registration: approval gives a key that waits, invite wants a token, limits say when to come back (MESS-57, MESS-58).
 func TestRegistrationModes(t *testing.T) {
-	s := newSite(t, func(c *ExchangeConfig) { c.Registration = "approval"; c.CallsPerMinute = 3 })
+	s := newSite(t, func(c *exchange.Config) { c.Registration = "approval"; c.CallsPerMinute = 3 })
 	key := s.register("alice")
 	s.want(403, key, "GET", "requests", "")
 	s.want(200, "", "POST", "/owner/mess/exchange/executors/alice/approve", "")
@@ -324,12 +326,12 @@ func TestRegistrationModes(t *testing.T) {
 		s.want(200, key, "GET", "requests", "")
 	}
 	s.want(429, key, "GET", "requests", "")
-	i := newSite(t, func(c *ExchangeConfig) {
+	i := newSite(t, func(c *exchange.Config) {
 		c.Registration, c.Invite = "invite", "secret"
 		c.RegistrationsPerHour = 3
 		c.ThreadsPerHour = 1
 	})
-	for range maxFailures / 2 {
+	for range exchange.MaxFailures / 2 {
 		i.want(401, "", "POST", "register", `{"executor_id":"alice"}`)
 		i.want(401, "wrong", "POST", "register", `{"executor_id":"alice"}`)
 	}
@@ -377,7 +379,7 @@ func TestAttachments(t *testing.T) {
 	if image, _ := up.Get("image"); image.GetStr("mime") != "image/jpeg" {
 		t.Errorf("upload = %s", up.JSON())
 	}
-	s.want(413, "", "POST", "/owner/mess/exchange/requests/"+ref+"/attachments/x", strings.Repeat("x", maxUpload+1))
+	s.want(413, "", "POST", "/owner/mess/exchange/requests/"+ref+"/attachments/x", strings.Repeat("x", thread.MaxUpload+1))
 	if up := s.want(201, "", "POST", "/owner/mess/exchange/requests/"+ref+"/attachments/x.svg", "<svg onload=alert(1)>"); up.Members()[0].Key != "file" {
 		t.Errorf("an SVG is taken as %s", up.JSON())
 	}

@@ -2,11 +2,13 @@ package mess
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -46,11 +48,11 @@ func TestOwnerGivesAndTakesKeys(t *testing.T) {
 	s.want(200, third, "PATCH", "requests/"+ref, `{"status":"claimed"}`)
 	s.want(200, bob, "GET", "requests", "") // nobody else's key was touched
 
-	again := NewExchange(ExchangeConfig{Store: s.store, Registration: "open"}) // it outlives the process
-	if who, err := again.Authenticate("Bearer "+third, "home"); err != nil || who.ID != "roomba" {
+	again := exchange.New(exchange.Config{Store: s.store, Registration: "open"}) // it outlives the process
+	if who, err := again.Executors.Authenticate("Bearer "+third, "home"); err != nil || who.ID != "roomba" {
 		t.Errorf("after a restart the key is of %q: %v", who.ID, err)
 	}
-	if _, err := again.Authenticate("Bearer "+second, "home"); err == nil {
+	if _, err := again.Executors.Authenticate("Bearer "+second, "home"); err == nil {
 		t.Error("after a restart a key that was taken works")
 	}
 }
@@ -76,11 +78,11 @@ func TestOwnerSeesSchedules(t *testing.T) {
 // A key that the owner gives or takes answers the question about the registration too: a later no to it would remove an
 // executor that works.
 func TestKeyAnswersTheRegistration(t *testing.T) {
-	s := newSite(t, func(c *ExchangeConfig) { c.Registration = "approval" })
+	s := newSite(t, func(c *exchange.Config) { c.Registration = "approval" })
 	var withdrawn []string
-	s.door.answered = func(_ context.Context, id string) ([]store.Change, error) {
+	s.door.Withdraw = func(_ context.Context, id string) ([]store.Change, error) {
 		withdrawn = append(withdrawn, id)
-		return []store.Change{{Record: store.Record{NS: nsMeta, Key: "withdrawn/" + id, Body: []byte("x")}, IfRev: store.Any}}, nil
+		return []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: "withdrawn/" + id, Body: []byte("x")}, IfRev: store.Any}}, nil
 	}
 	waiting := s.register("alice")
 	s.register("bob")
@@ -92,8 +94,58 @@ func TestKeyAnswersTheRegistration(t *testing.T) {
 		t.Errorf("questions withdrawn: %q", withdrawn)
 	}
 	for _, id := range withdrawn {
-		if _, err := s.store.Records().Get(t.Context(), nsMeta, "withdrawn/"+id, time.Now()); err != nil {
+		if _, err := s.store.Records().Get(t.Context(), exchange.NSMeta, "withdrawn/"+id, time.Now()); err != nil {
 			t.Errorf("the question about %s was not withdrawn with the key: %v", id, err)
 		}
+	}
+}
+
+// Who acts in thread files alone has no key. Nobody else registers under its name and has its threads.
+func TestNamesInFilesAreTaken(t *testing.T) {
+	s := newSite(t, nil)
+	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", sample)
+	anonymous := strings.NewReplacer("2026-02-01-001-a7xk", "2026-02-01-002", "requestor: claude-desktop\n", "").Replace(sample)
+	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", anonymous)
+	for id, want := range map[string]int{"claude-desktop": 409, "teague-phone": 409, "unknown": 400, "roomba": 201} {
+		if status, v := s.call("", "POST", "/api/v1/exchanges/home/register", `{"executor_id":"`+id+`"}`); status != want {
+			t.Errorf("%s: %d %s, want %d", id, status, v, want)
+		}
+	}
+	s.executor("teague-phone") // by the owner
+	key, err := s.Executors.GiveKey(t.Context(), "teague-phone", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.want(http.StatusOK, key, "PATCH", "requests/2026-02-01-001-a7xk", `{"status":"in_progress"}`)
+}
+
+// A file cannot use up the numbers of a day.
+func TestNumbersOfADay(t *testing.T) {
+	s := newSite(t, nil)
+	today := time.Now().UTC().Format(time.DateOnly)
+	for _, number := range []string{"999999999", "100000000"} {
+		s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", strings.ReplaceAll(sample, "2026-02-01-001-a7xk", today+"-"+number))
+	}
+	for range 3 {
+		if ref := s.request("agent", "{intent: look}"); !thread.IsThreadRef(ref) {
+			t.Errorf("ref = %s", ref)
+		}
+	}
+}
+
+// A block that sets up the same thing twice is the sender's mistake, and so is one with the same picture twice in a message.
+func TestTwiceInOneBlock(t *testing.T) {
+	s := newSite(t, nil)
+	bob := s.register("bob")
+	s.refuse(http.StatusBadRequest, "bob", strings.Repeat("- config: {executor: {id: bob, capabilities: [a]}}\n", 2))
+	s.refuse(http.StatusBadRequest, thread.OwnerID, strings.Repeat("- config: {routing: {rules: []}}\n", 2))
+	ref := s.request("agent", "{intent: look}")
+	s.status("bob", ref, "claimed")
+	picture := `{"response":{"re":"` + ref + `","content":[{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*thread.MaxInline) + `","name":"a.png"}}]}}`
+	s.want(http.StatusOK, bob, "PATCH", "requests/"+ref, `{"mess":[`+picture+`,`+picture+`]}`)
+	long := `{"image":{"uri":"data:image/png;base64,` + strings.Repeat("A", 2*thread.MaxInline) + `","name":"` + strings.Repeat("n", 200) + `.png"}}`
+	s.want(http.StatusOK, bob, "PATCH", "requests/"+ref, `{"mess":[{"response":{"re":"`+ref+`","content":[`+long+`,`+long+`]}}]}`)
+	if names, err := s.Attachments(t.Context(), ref); err != nil || len(names) != 4 {
+		t.Errorf("attachments: %v, %v", names, err)
 	}
 }

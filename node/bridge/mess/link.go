@@ -7,15 +7,20 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // A link is the client side of a foreign exchange: requests of ours go there, and what is said there comes in. Whoever
@@ -35,7 +40,7 @@ type remote interface {
 	changed(ctx context.Context) ([]remoteThread, error)
 	// view returns a thread with its messages, in order.
 	view(ctx context.Context, ref string) (remoteView, error)
-	// attachment returns a file that lies with a thread, of at most maxUpload bytes.
+	// attachment returns a file that lies with a thread, of at most thread.MaxUpload bytes.
 	attachment(ctx context.Context, ref, file string) ([]byte, error)
 	probe(ctx context.Context) error
 }
@@ -45,12 +50,38 @@ type remoteThread struct {
 	ref, requester, updated string
 }
 
+// LinkConfig is what a link is made of.
+type LinkConfig struct {
+	bridge.Link
+	Token   client.Credential  // "": the link registers
+	Home    *exchange.Exchange // ours
+	Records store.Records
+
+	Mesh    bridge.Mesh
+	Notices *notify.Box // nil: the owner is told nothing
+	HTTP    *client.HTTP
+	Logger  *slog.Logger
+	// Offer offers a thread of ours to a peer of the link.
+	Offer func(ctx context.Context, ref, to, address string, changes []store.Change) error
+}
+
+// note tells the owner something about the link, in one unit with changes.
+func (c *LinkConfig) note(ctx context.Context, title, text string, changes []store.Change) error {
+	if c.Notices != nil {
+		changes = append(slices.Clone(changes), c.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()}))
+	}
+	return c.Records.Apply(ctx, changes, time.Now())
+}
+
+// link is our node as a participant of somebody else's exchange.
 type link struct {
-	b      *Bridge
-	cfg    bridge.Link
-	remote remote
-	wake   chan struct{}
-	retry  chan struct{} // the owner tried the link, and it works
+	cfg     LinkConfig
+	x       *exchange.Exchange
+	records store.Records
+	log     *slog.Logger
+	remote  remote
+	wake    chan struct{}
+	retry   chan struct{} // the owner tried the link, and it works
 
 	// Of the goroutine that polls.
 	known  map[string]string    // thread → what it looked like when all of it was taken in
@@ -64,39 +95,40 @@ type link struct {
 	mu     sync.Mutex
 	status bridge.LinkStatus
 	peers  map[string]bool
-	ahead  map[string]ownFile // files that the message names which is handed in, by their addresses
+	ahead  map[string]exchange.File // files that the message names which is handed in, by their addresses
 }
 
 // maxPeers bounds the peers of a link that are counted.
 const maxPeers = 10_000
 
-func (b *Bridge) newLink(cfg bridge.Link) (*link, error) {
+// newLink returns the link that cfg describes. It starts nothing.
+func newLink(cfg LinkConfig) (*link, error) {
 	l := &link{
-		b: b, cfg: cfg, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
+		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
 		known: map[string]string{}, later: map[string]postponed{}, hidden: map[string]postponed{}, young: map[string]postponed{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
-		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", enclosed: b.enclosed}
+		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", enclosed: l.enclosed}
 		return l, nil
 	}
-	if b.cfg.HTTP == nil {
+	if cfg.HTTP == nil {
 		return nil, errors.New("mess: a link needs a client")
 	}
 	l.remote = &restRemote{
-		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: b.cfg.Tokens[cfg.Name], http: b.cfg.HTTP,
-		memory: linkMemory{b: b, link: cfg.Name},
+		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: cfg.Token, http: cfg.HTTP,
+		memory: linkMemory{&l.cfg},
 	}
 	return l, nil
 }
 
 // run polls until ctx ends. A link that is down stays so until the owner acts: [bridge.LinkDown].
 func (l *link) run(ctx context.Context) error {
-	poll := time.NewTicker(pollEvery)
+	poll := time.NewTicker(folder.PollEvery)
 	defer poll.Stop()
 	for {
 		if err := l.sendWaiting(ctx); err != nil && ctx.Err() == nil {
-			l.b.log.Warn("what is for a link could not be sent", "link", l.cfg.Name, "error", err)
+			l.log.Warn("what is for a link could not be sent", "link", l.cfg.Name, "error", err)
 		}
 		err := l.poll(ctx)
 		if ctx.Err() != nil {
@@ -105,7 +137,7 @@ func (l *link) run(ctx context.Context) error {
 		l.stand(err)
 		wake, next := l.wake, poll.C
 		if l.isDown() {
-			l.b.log.Error("a link is down until it is tried again: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
+			l.log.Error("a link is down until it is tried again: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
 			wake, next = nil, nil
 		}
 		select {
@@ -136,7 +168,7 @@ func (l *link) stand(err error) {
 	}
 	l.status.Error, l.status.Retry = text, time.Time{}
 	if state == bridge.LinkConnecting {
-		l.status.Retry = time.Now().Add(pollEvery)
+		l.status.Retry = time.Now().Add(folder.PollEvery)
 	}
 }
 
@@ -184,7 +216,7 @@ func (l *link) take(ctx context.Context, from, ref, number string, b thread.Bloc
 		in.Records = append(in.Records, l.change(k.Next, knownThread{Conv: k.Conv, Mine: true})...)
 	}
 	in.Name = from
-	out, err := l.b.cfg.Node.Accept(ctx, in)
+	out, err := l.cfg.Mesh.Accept(ctx, in)
 	if out.Held && !k.Mine && l.asked != nil && len(l.asked) < maxNoted {
 		l.asked[k.Conv] = true
 	}
@@ -206,12 +238,16 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 	if len(b) == 0 {
 		return bridge.Inbound{}, thread.Bad("MESS", "the block has no entry")
 	}
-	payload := wire.Obj(wire.TextField("action", actionOf(b)), wire.Field("mess", b.Tree()))
+	payload := wire.Obj(wire.TextField("action", b.Action()), wire.Field("mess", b.Tree()))
 	raw := b.Tree().JSON()
 	if len(raw) > wire.MaxMessage-8<<10 {
 		return bridge.Inbound{}, thread.TooLarge("the block is too large for a message")
 	}
-	l.seen(peer)
+	l.mu.Lock()
+	if len(l.peers) < maxPeers {
+		l.peers[peer] = true
+	}
+	l.mu.Unlock()
 	now := time.Now()
 	principal := address.String()
 	if l.cfg.Policy.Access != "" { // the owner decided about the link as a whole
@@ -222,14 +258,6 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, peer, id)), ConvID: wire.ConversationID("conv_" + hashOf(l.cfg.Name, peer, id)),
 		Intent: Intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
 	}, nil
-}
-
-func (l *link) seen(peer string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.peers) < maxPeers {
-		l.peers[peer] = true
-	}
 }
 
 func hashOf(parts ...string) string {

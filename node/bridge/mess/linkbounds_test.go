@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -35,9 +37,9 @@ func (s strict) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, 
 // in. Those that are known go on, and the bound of one part of them is not that of another.
 func TestForeignThreadsAreBounded(t *testing.T) {
 	l, remote, desk := newBoard(t)
-	records := l.b.x.records
-	l.b.cfg.Node = strict{desk, records}
-	digit := func(ref string) string { return idKey(l.cfg.Name, ref)[:1] }
+	records := l.records
+	l.cfg.Mesh = bridgetest.NewMesh(strict{desk, records}, meshtest.Store(t))
+	digit := func(ref string) string { return exchange.IDKey(l.cfg.Name, ref)[:1] }
 	var part []string // refs of one part
 	other := ""
 	for i := 0; len(part) < maxKnown+1; i++ {
@@ -83,10 +85,10 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	l, remote, _ := newBoard(t)
 	maker := &maker{board: remote}
 	l.remote = maker
-	records := l.b.x.records
+	records := l.records
 	var part []string
 	for i := 0; len(part) < maxKnown+1; i++ {
-		if ref := fmt.Sprintf("2026-01-31-%06d", i); idKey(l.cfg.Name, ref)[:1] == "a" {
+		if ref := fmt.Sprintf("2026-01-31-%06d", i); exchange.IDKey(l.cfg.Name, ref)[:1] == "a" {
 			part = append(part, ref)
 		}
 	}
@@ -103,7 +105,7 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
 	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
 	for range 2 { // the second time it is about the thread that is there
-		if err := l.deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.address().String(), Message: m}); err != nil {
+		if err := l.Deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m}); err != nil {
 			t.Errorf("it cannot be remembered: %v", err)
 		}
 	}

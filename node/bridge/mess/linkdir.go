@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -27,7 +29,7 @@ type dirRemote struct {
 	mu   sync.Mutex // one change at a time
 
 	// enclosed returns the file of ours that an address names; false where it names none. nil: there are none.
-	enclosed func(ctx context.Context, uri string) (Attachment, bool, error)
+	enclosed func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
 	seen  map[string]string // thread → what it looked like when it was looked at last
 	looks int
@@ -45,27 +47,13 @@ func again(err error) error {
 	return errors.Join(&client.SendError{Retry: true}, err)
 }
 
-// find returns where a thread lies, "" where it is not there.
-func find(root *os.Root, ref string) (at string, flat bool) {
-	for _, f := range thread.Folders() {
-		at := path.Join("exchange", f, ref)
-		if info, err := root.Lstat(at); err == nil && info.IsDir() {
-			return at, false
-		}
-		if info, err := root.Lstat(at + thread.FileSuffix); err == nil && info.Mode().IsRegular() {
-			return at, true
-		}
-	}
-	return "", false
-}
-
 func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.pull(ctx); err != nil {
 		return "", again(err)
 	}
-	root, err := openLayout(r.dir)
+	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
 		return "", again(err)
 	}
@@ -108,13 +96,13 @@ func (r *dirRemote) sent(ctx context.Context, root *os.Root, list map[string]boo
 	if req.ID == "" {
 		return ""
 	}
-	today, before := now.Format(time.DateOnly), now.Add(-sameFor).Format(time.DateOnly)
+	today, before := now.Format(time.DateOnly), now.Add(-exchange.SameFor).Format(time.DateOnly)
 	for ref := range list {
 		if _, end := splitRef(ref); end != thread.RefToken(req.ID) || !strings.HasPrefix(ref, today) && !strings.HasPrefix(ref, before) {
 			continue
 		}
 		f, err := r.load(root, ref)
-		if err == nil && f.Thread.ClientID == req.ID && f.Thread.Requester == r.self(ctx) && now.Sub(f.Thread.Created) < sameFor {
+		if err == nil && f.Thread.ClientID == req.ID && f.Thread.Requester == r.self(ctx) && now.Sub(f.Thread.Created) < exchange.SameFor {
 			return ref
 		}
 	}
@@ -144,17 +132,17 @@ func nextNumber(list map[string]bool, now time.Time) int {
 }
 
 func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
-	at, flat := find(root, ref)
+	at, flat := folder.Find(root, ref)
 	if at == "" {
 		return thread.ParsedFile{}, errors.New("mess: the thread is not in the directory")
 	}
-	return readParsed(root, at, flat)
+	return folder.ReadParsed(root, at, flat)
 }
 
 // store writes a thread where its state says, after the files that the newest message names.
-func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Message, files []Attachment) error {
+func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Message, files []exchange.Attachment) error {
 	at := path.Join("exchange", thread.FolderOf(t.Status), t.Ref)
-	if old, flat := find(root, t.Ref); old != "" && (old != at || flat) {
+	if old, flat := folder.Find(root, t.Ref); old != "" && (old != at || flat) {
 		if flat {
 			defer root.Remove(old + thread.FileSuffix) // becomes version 2 with this change
 		} else if err := root.Rename(old, at); err != nil {
@@ -184,7 +172,7 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b thread.Block) erro
 	if err := r.pull(ctx); err != nil {
 		return again(err)
 	}
-	root, err := openLayout(r.dir)
+	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
 		return again(err)
 	}
@@ -201,7 +189,7 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b thread.Block) erro
 	if err != nil {
 		return again(err)
 	}
-	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && digestOf(messages[n-1].Mess) == digestOf(said.Tree()) {
+	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && thread.Digest(messages[n-1].Mess) == thread.Digest(said.Tree()) {
 		return r.publish(ctx, ref) // said before, and a crash kept us from knowing
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
@@ -227,7 +215,7 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b thread.Block) erro
 // refs lists the threads of the directory.
 func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
 	refs := map[string]bool{}
-	err := r.walk(root, func(_ string, _ *os.Root, p place, _ int) { refs[p.ref] = true })
+	err := r.walk(root, func(_ string, _ *os.Root, p folder.Place, _ int) { refs[p.Ref] = true })
 	return refs, err
 }
 
@@ -235,31 +223,31 @@ func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
 func (r *dirRemote) list(root *os.Root) (out []remoteThread, err error) {
 	r.looks++
 	seen := make(map[string]string, len(r.seen))
-	err = r.walk(root, func(f string, sub *os.Root, p place, n int) {
-		at := f + " " + p.ref
+	err = r.walk(root, func(f string, sub *os.Root, p folder.Place, n int) {
+		at := f + " " + p.Ref
 		looks, known := r.seen[at]
-		if !known || due(p.ref, f, n, r.looks) {
-			stamp := p.stamp(sub)
-			if stamp.files == 0 {
+		if !known || folder.IsDue(p.Ref, f, n, r.looks) {
+			stamp := p.Stamp(sub)
+			if stamp.Files == 0 {
 				return
 			}
-			looks = fmt.Sprintf("%s %d %d", f, stamp.mod.UnixNano(), stamp.size)
+			looks = fmt.Sprintf("%s %d %d", f, stamp.Mod.UnixNano(), stamp.Size)
 		}
 		seen[at] = looks
-		out = append(out, remoteThread{ref: p.ref, updated: looks})
+		out = append(out, remoteThread{ref: p.Ref, updated: looks})
 	})
 	r.seen = seen
 	return out, err
 }
 
 // walk visits every thread, folder by folder.
-func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, p place, n int)) error {
+func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, p folder.Place, n int)) error {
 	for _, f := range thread.Folders() {
 		sub, err := root.OpenRoot("exchange/" + f)
 		if err != nil {
 			return err
 		}
-		list, err := places(sub)
+		list, err := folder.Places(sub)
 		for _, p := range list {
 			visit(f, sub, p, len(list))
 		}
@@ -277,7 +265,7 @@ func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
 	if err := r.pull(ctx); err != nil {
 		return nil, err
 	}
-	root, err := openLayout(r.dir)
+	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +277,7 @@ func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
 func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	root, err := openLayout(r.dir)
+	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
 		return remoteView{}, err
 	}
@@ -312,23 +300,23 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	root, err := openLayout(r.dir)
+	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	at, flat := find(root, ref)
+	at, flat := folder.Find(root, ref)
 	if at == "" || flat || !thread.AttachmentName.MatchString(file) {
 		return nil, fs.ErrNotExist
 	}
-	return readAttachment(root, path.Join(at, file))
+	return folder.ReadAttachment(root, path.Join(at, file))
 }
 
 // gone says whether a thread is in the directory no more. In one that is empty altogether nothing is gone: it may not be
 // mounted, or not synchronized yet.
 func (r *dirRemote) gone(root *os.Root, ref string) (bool, error) {
 	for range 2 { // it may just be moved
-		if at, _ := find(root, ref); at != "" {
+		if at, _ := folder.Find(root, ref); at != "" {
 			return false, nil
 		}
 	}

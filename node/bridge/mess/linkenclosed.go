@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -22,17 +23,17 @@ func enclosure(ref, file, token string) string {
 }
 
 // enclosed returns the file that an address of [enclosure] names.
-func (b *Bridge) enclosed(ctx context.Context, uri string) (Attachment, bool, error) {
+func (l *link) enclosed(ctx context.Context, uri string) (exchange.Attachment, bool, error) {
 	at, token, ok := strings.Cut(uri, "?token=")
-	ref, file, named := foreignFile(at)
+	ref, file, named := thread.SplitResource(at)
 	if !ok || !named {
-		return Attachment{}, false, nil
+		return exchange.Attachment{}, false, nil
 	}
-	want, err := sharing{b.x.records}.token(ctx, ref, file)
+	want, err := l.x.ShareToken(ctx, ref, file)
 	if err != nil || !hmac.Equal([]byte(want), []byte(token)) {
-		return Attachment{}, false, err
+		return exchange.Attachment{}, false, err
 	}
-	a, err := b.x.Attachment(ctx, Owner("link"), ref, file)
+	a, err := l.x.Attachment(ctx, exchange.Owner("link"), ref, file)
 	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
 		return a, false, nil // it went with its thread
 	}
@@ -40,13 +41,13 @@ func (b *Bridge) enclosed(ctx context.Context, uri string) (Attachment, bool, er
 }
 
 // filed puts files in the place of the addresses in a block, under the names that they have with the message of this serial.
-func (r *dirRemote) filed(ctx context.Context, b thread.Block, serial int) (thread.Block, []Attachment, error) {
+func (r *dirRemote) filed(ctx context.Context, b thread.Block, serial int) (thread.Block, []exchange.Attachment, error) {
 	if r.enclosed == nil {
 		return b, nil, nil
 	}
-	var files []Attachment
+	var files []exchange.Attachment
 	out, err := b.MapContent(func(kind string, v wire.Value) (wire.Value, error) {
-		uri := resourceURI(kind, v)
+		uri := thread.ResourceURI(kind, v)
 		if !strings.HasPrefix(uri, "content://") {
 			return v, nil
 		}
@@ -56,15 +57,15 @@ func (r *dirRemote) filed(ctx context.Context, b thread.Block, serial int) (thre
 		}
 		name := v.GetStr("name")
 		if thread.AttachmentName.MatchString(name) { // it had none but that
-			name = tail(name)
+			name = thread.AttachmentTail(name)
 		}
 		end := name[max(0, len(name)-80):]
-		a.Name = attachmentFile(serial, kind, end, a.Mime)
-		for n := len(files); slices.ContainsFunc(files, func(f Attachment) bool { return f.Name == a.Name }); n++ {
-			a.Name = attachmentFile(serial, kind, fmt.Sprintf("%d-%s", n, end), a.Mime)
+		a.Name = thread.AttachmentFile(serial, kind, end, a.Mime)
+		for n := len(files); slices.ContainsFunc(files, func(f exchange.Attachment) bool { return f.Name == a.Name }); n++ {
+			a.Name = thread.AttachmentFile(serial, kind, fmt.Sprintf("%d-%s", n, end), a.Mime)
 		}
 		files = append(files, a)
-		return a.tree(name), nil
+		return a.Tree(name), nil
 	})
 	return out, files, err
 }

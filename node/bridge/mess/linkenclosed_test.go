@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -19,13 +21,13 @@ func (s *shed) text(r *dirRemote, there string) string {
 	if _, err := r.changed(s.t.Context()); err != nil { // pulled
 		s.t.Fatal(err)
 	}
-	root, err := openLayout(r.dir)
+	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer root.Close()
-	at, _ := find(root, there)
-	data, err := os.ReadFile(filepath.Join(r.dir, at, threadFileName(0, there)))
+	at, _ := folder.Find(root, there)
+	data, err := os.ReadFile(filepath.Join(r.dir, at, folder.ThreadFileName(0, there)))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -39,7 +41,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 			s := newShed(t, inGit, nil)
 			large := append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), 3<<20)...)
 			where := s.home.request(thread.OwnerID, "{id: draft, intent: draft}")
-			secret, err := s.home.Upload(t.Context(), Owner("test"), where, "secret.png", smallPhoto)
+			secret, err := s.home.Upload(t.Context(), exchange.Owner("test"), where, "secret.png", smallPhoto)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,14 +73,14 @@ func TestPhotoIntoADirectory(t *testing.T) {
 			s.home.do(thread.OwnerID, "- status: {re: "+answer+", code: claimed}")
 			var content []wire.Value
 			for _, data := range [][]byte{smallPhoto, large} {
-				entry, err := s.home.Upload(t.Context(), Owner("test"), answer, "photo.png", data)
+				entry, err := s.home.Upload(t.Context(), exchange.Owner("test"), answer, "photo.png", data)
 				if err != nil {
 					t.Fatal(err)
 				}
 				content = append(content, entry)
 			}
-			_, err = s.home.Do(t.Context(), Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
-				wire.TextField("re", answer), wire.Field("content", wire.Arr(content...)))}}, Options{})
+			_, err = s.home.Do(t.Context(), exchange.Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
+				wire.TextField("re", answer), wire.Field("content", wire.Arr(content...)))}}, exchange.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,8 +105,8 @@ func TestPhotoIntoADirectory(t *testing.T) {
 
 // Said again after a crash it is there once, with its file.
 func TestPhotoIntoADirectoryOnce(t *testing.T) {
-	files := map[string]Attachment{"content://x/y?token=z": {Name: "att-009-image-y.png", Mime: "image/png", Size: len(smallPhoto), Data: smallPhoto}}
-	r := &dirRemote{dir: t.TempDir(), name: "us", enclosed: func(_ context.Context, uri string) (Attachment, bool, error) {
+	files := map[string]exchange.Attachment{"content://x/y?token=z": {Name: "att-009-image-y.png", Mime: "image/png", Size: len(smallPhoto), Data: smallPhoto}}
+	r := &dirRemote{dir: t.TempDir(), name: "us", enclosed: func(_ context.Context, uri string) (exchange.Attachment, bool, error) {
 		a, ok := files[uri]
 		return a, ok, nil
 	}}

@@ -7,10 +7,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -30,33 +29,12 @@ const (
 	maxBrought = 100
 )
 
-// notFetched is the member of a content entry that says why the file which it names is not here.
-const notFetched = "not_fetched"
-
-// foreignFile reads the address of a file that lies with a thread.
-func foreignFile(address string) (ref, file string, ok bool) {
-	rest, content := strings.CutPrefix(address, "content://")
-	ref, file, ok = strings.Cut(rest, "/")
-	return ref, file, content && ok && thread.SafeRef.MatchString(ref) && thread.AttachmentName.MatchString(file)
-}
-
-// qualifyFiles names the files of a foreign thread as that thread's: under its bare name a file would be one of ours.
-func qualifyFiles(b thread.Block, ref string) thread.Block {
-	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // no function that fails
-		if file := v.GetStr("file"); thread.AttachmentName.MatchString(file) {
-			v = v.Without("file").With("resource", wire.Text("content://"+ref+"/"+file))
-		}
-		return v, nil
-	})
-	return out
-}
-
 // listForeignFiles lists the files of threads that a block names and whose thread may be meant, by their addresses: thread and name
 // of each.
 func listForeignFiles(b thread.Block, meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
 	files = map[string][2]string{}
 	_, err = b.MapContent(func(_ string, v wire.Value) (wire.Value, error) {
-		ref, file, ok := foreignFile(v.GetStr("resource"))
+		ref, file, ok := thread.SplitResource(v.GetStr("resource"))
 		if !ok {
 			return v, nil
 		}
@@ -86,61 +64,52 @@ func (l *link) fetchAhead(ctx context.Context, ref string, b thread.Block) error
 	return nil
 }
 
-func (l *link) forgetAhead() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ahead = nil
-}
-
 // fetchFiles fetches files, each or why it cannot be had. The error says that one may be had later.
-func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, within time.Duration) (map[string]ownFile, error) {
+func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, within time.Duration) (map[string]exchange.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	out := make(map[string]ownFile, len(files))
+	out := make(map[string]exchange.File, len(files))
 	room, later := thread.MaxThread, error(nil)
 	for _, uri := range slices.Sorted(maps.Keys(files)) {
 		at := files[uri]
-		f := ownFile{name: tail(at[1])}
+		f := exchange.File{Name: thread.AttachmentTail(at[1])}
 		data, err := []byte(nil), error(nil)
 		switch {
 		case len(out) >= maxBrought:
-			f.lost = "the message names too many files"
+			f.Lost = "the message names too many files"
 		case room <= 0:
-			f.lost = "the files of the message are too large together"
+			f.Lost = "the files of the message are too large together"
 		default:
 			data, err = l.remote.attachment(ctx, at[0], at[1])
 		}
 		if err != nil {
-			l.b.log.Info("a file of a thread behind a link could not be fetched", "link", l.cfg.Name, "thread", at[0], "file", at[1], "error", err)
-			f.lost = whyLost(err)
+			l.log.Info("a file of a thread behind a link could not be fetched", "link", l.cfg.Name, "thread", at[0], "file", at[1], "error", err)
+			f.Lost = whyLost(err)
 			if mayCome(err) {
 				later = err
 			}
-		} else if f.lost == "" && len(data) == 0 {
-			f.lost = "it is empty"
+		} else if f.Lost == "" && len(data) == 0 {
+			f.Lost = "it is empty"
 		}
 		if room -= len(data); room < 0 {
-			data, f.lost = nil, "the files of the message are too large together"
+			data, f.Lost = nil, "the files of the message are too large together"
 		}
-		if f.lost == "" {
-			f.data = data
-			_, f.mime = sniff(data)
+		if f.Lost == "" {
+			f.Data = data
+			_, f.Mime = thread.Sniff(data)
 		}
 		out[uri] = f
 	}
 	return out, later
 }
 
-// bring returns the files that a message from behind the link names, by their addresses.
-func (l *link) bring(ctx context.Context, conv string, b thread.Block) (map[string]ownFile, error) {
-	files, err := listForeignFiles(b, func(ref string) (bool, error) { // of the foreign threads of the conversation
-		k, found, err := l.load(ctx, ref)
-		return found && k.Conv == conv, err
-	})
+// FetchAll returns the files that a message from behind the link names, by their addresses.
+func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[string]exchange.File, error) {
+	files, err := listForeignFiles(b, func(ref string) (bool, error) { return l.Knows(ctx, ref, conv) })
 	if err != nil || len(files) == 0 {
 		return nil, err
 	}
-	out := make(map[string]ownFile, len(files))
+	out := make(map[string]exchange.File, len(files))
 	l.mu.Lock()
 	for uri := range files {
 		if f, ok := l.ahead[uri]; ok {
@@ -152,12 +121,6 @@ func (l *link) bring(ctx context.Context, conv string, b thread.Block) (map[stri
 	got, _ := l.fetchFiles(ctx, files, bringTime) // what may come later is the owner's to fetch
 	maps.Copy(out, got)
 	return out, nil
-}
-
-// tail is the name in the name of an attachment.
-func tail(file string) string {
-	parts := strings.SplitN(file, "-", 4)
-	return parts[len(parts)-1]
 }
 
 // mayCome says whether a file may be had later: the exchange is away, or others have not put it there yet.
@@ -183,28 +146,4 @@ func whyLost(err error) string {
 		return "it " + thread.PublicText(err)
 	}
 	return "it cannot be read"
-}
-
-// linkOf returns the link of an address; nil for none.
-func (b *Bridge) linkOf(address string) *link {
-	if a, err := bridge.ParseAddress(address); err == nil && a.Kind == Kind {
-		if i := slices.IndexFunc(b.links, func(l *link) bool { return l.cfg.Name == a.Link }); i >= 0 {
-			return b.links[i]
-		}
-	}
-	return nil
-}
-
-// behind returns the link behind which a foreign thread is that ours is about; nil for none.
-func (b *Bridge) behind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
-	for _, p := range t.Peers {
-		l := b.linkOf(p.Address)
-		if l == nil {
-			continue
-		}
-		if k, found, err := l.load(ctx, ref); err != nil || found && k.Conv == p.Conv {
-			return l, err
-		}
-	}
-	return nil, nil
 }

@@ -12,10 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/rest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 var smallPhoto = append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte("p"), 3000)...)
@@ -23,7 +26,7 @@ var smallPhoto = append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte("p"), 3
 // deliverPhoto completes a thread over there with a photo that its exchange keeps beside it.
 func (a *abroad) deliverPhoto(there string, data []byte) (file string) {
 	a.t.Helper()
-	entry, err := a.Upload(a.t.Context(), Owner("test"), there, "photo.png", data)
+	entry, err := a.Upload(a.t.Context(), exchange.Owner("test"), there, "photo.png", data)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -34,11 +37,11 @@ func (a *abroad) deliverPhoto(there string, data []byte) (file string) {
 // photoOf is the picture of a thread as the owner gets it: by page, files, REST and name, which all name our thread.
 func (p *party) photoOf(here, there string) (data []byte) {
 	p.t.Helper()
-	names, err := p.attachments(p.t.Context(), here)
+	names, err := p.Attachments(p.t.Context(), here)
 	if err != nil || len(names) != 1 {
 		p.t.Fatalf("attachments of %s: %v, %v in %s", here, names, err, p.said(here))
 	}
-	a, err := p.Attachment(p.t.Context(), Owner("test"), here, names[0])
+	a, err := p.Attachment(p.t.Context(), exchange.Owner("test"), here, names[0])
 	if err != nil || a.Mime != "image/png" {
 		p.t.Errorf("%s is of %q, %v", names[0], a.Mime, err)
 	}
@@ -54,7 +57,7 @@ func (p *party) photoOf(here, there string) (data []byte) {
 	if text := thread.ThreadText(th, messages); !strings.Contains(text, "file: "+names[0]) || strings.Contains(text, "content://"+there+"/att-002-image") {
 		p.t.Errorf("the file says %s", text)
 	}
-	if shown := string(threadView(th, messages).JSON()); !strings.Contains(shown, "content://"+here+"/"+names[0]) || here != there && strings.Contains(shown, "content://"+there+"/att-002-image") {
+	if shown := string(rest.ThreadView(th, messages).JSON()); !strings.Contains(shown, "content://"+here+"/"+names[0]) || here != there && strings.Contains(shown, "content://"+there+"/att-002-image") {
 		p.t.Errorf("REST shows %s", shown)
 	}
 	return a.Data
@@ -95,7 +98,7 @@ func TestPhotoOfARequestThroughALink(t *testing.T) {
 func TestPhotoThatIsNotThere(t *testing.T) {
 	a := newAbroad(t, nil)
 	other := a.want(201, a.register("carol"), "POST", "requests", `{"intent":"mow the lawn","context":["x"]}`).GetStr("ref")
-	if _, err := a.Upload(t.Context(), Owner("test"), other, "secret.png", smallPhoto); err != nil {
+	if _, err := a.Upload(t.Context(), exchange.Owner("test"), other, "secret.png", smallPhoto); err != nil {
 		t.Fatal(err)
 	}
 	here := a.home.request(thread.OwnerID, "{id: water, intent: water the roses}")
@@ -108,7 +111,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 		{"image":{"resource":"http://127.0.0.1:9/att-001-image-x.png","mime":"image/png","size":5}}]}}]}`)
 	a.home.reaches(here, thread.Completed)
 	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
-	if names, err := a.home.attachments(t.Context(), here); err != nil || len(names) != 0 {
+	if names, err := a.home.Attachments(t.Context(), here); err != nil || len(names) != 0 {
 		t.Errorf("attachments = %v, %v", names, err)
 	}
 	said := a.home.said(here)
@@ -120,8 +123,8 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 	if _, err := a.home.bridge.Fetch(t.Context(), here, address); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "Not Found") {
 		t.Errorf("what is not there was fetched: %v", err)
 	}
-	missing := Attachment{Name: "att-009-image-nothing.png", Mime: "image/png", Size: len(smallPhoto), Data: smallPhoto}
-	if err := a.records.Apply(t.Context(), []store.Change{{Record: missing.record(there)}}, time.Now()); err != nil {
+	missing := exchange.Attachment{Name: "att-009-image-nothing.png", Mime: "image/png", Size: len(smallPhoto), Data: smallPhoto}
+	if err := a.KeepAttachment(t.Context(), there, missing); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time it is here
@@ -140,7 +143,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 	}
 }
 
-func mustMessages(t *testing.T, x *Exchange, ref string) []thread.Message {
+func mustMessages(t *testing.T, x *exchange.Exchange, ref string) []thread.Message {
 	t.Helper()
 	list, err := x.Messages(t.Context(), ref)
 	if err != nil {
@@ -161,10 +164,10 @@ func TestPhotoThatComesLater(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, remote, desk := newBoard(t)
-			l.b.cfg.Node = strict{desk, l.b.x.records}
+			l.cfg.Mesh = bridgetest.NewMesh(strict{desk, l.records}, meshtest.Store(t))
 			l.remote = &album{board: remote, fails: c.fails}
 			remote.list = []remoteThread{{there, "us", "1"}}
-			if err := l.b.x.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
+			if err := l.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			polls := 0
@@ -200,7 +203,7 @@ type album struct {
 }
 
 func (b *album) view(context.Context, string) (remoteView, error) {
-	image := wire.Obj(wire.Field("image", Attachment{Name: "att-001-image-x.png", Mime: "image/png", Size: 9}.tree("x.png")))
+	image := wire.Obj(wire.Field("image", exchange.Attachment{Name: "att-001-image-x.png", Mime: "image/png", Size: 9}.Tree("x.png")))
 	said := thread.Block{{Type: "response", Body: wire.Obj(wire.TextField("re", "x"), wire.Field("content", wire.Arr(image)))}}
 	return remoteView{requester: "us", messages: []thread.Message{{Serial: 1, From: "bob", Mess: said.Tree()}}}, nil
 }
@@ -269,20 +272,20 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	size := thread.MaxThread/2 - 10
 	for n := range 3 {
 		body := wire.Obj(wire.TextField("re", ref), wire.Field("answers", wire.Obj(wire.TextField("a", "b"))), wire.Field("context", wire.Arr(image(n))))
-		files := map[string]ownFile{"content://x/att-001-image-" + strconv.Itoa(n) + ".png": {name: "x.png", mime: "image/png", data: make([]byte, size)}}
+		files := map[string]exchange.File{"content://x/att-001-image-" + strconv.Itoa(n) + ".png": {Name: "x.png", Mime: "image/png", Data: make([]byte, size)}}
 		l.status(thread.OwnerID, ref, "needs_input, questions: [{field: a, question: b?}]")
-		if _, err := l.Do(t.Context(), actor("alice"), thread.Block{{Type: "reply", Body: body}}, Options{Files: files}); err != nil {
+		if _, err := l.Do(t.Context(), actor("alice"), thread.Block{{Type: "reply", Body: body}}, exchange.Options{Files: files}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if names, err := l.attachments(t.Context(), ref); err != nil || len(names) != 2 {
+	if names, err := l.Attachments(t.Context(), ref); err != nil || len(names) != 2 {
 		t.Errorf("attachments = %v, %v, want two", names, err)
 	}
 	if text := thread.ThreadText(l.thread(ref), mustMessages(t, l.Exchange, ref)); strings.Count(text, "not_fetched: the files of the thread are too large together") != 1 {
 		t.Errorf("it says %s", text)
 	}
 	link, remote, _ := newBoard(t)
-	heavy := &album{board: remote, weighs: maxUpload}
+	heavy := &album{board: remote, weighs: thread.MaxUpload}
 	link.remote = heavy
 	files := map[string][2]string{}
 	for n := range maxBrought + 5 {
@@ -295,12 +298,12 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	}
 	total, lost := 0, 0
 	for _, f := range got {
-		total += len(f.data)
-		if f.lost != "" {
+		total += len(f.Data)
+		if f.Lost != "" {
 			lost++
 		}
 	}
-	if total != maxUpload || lost != len(files)-1 || heavy.calls != 2 {
+	if total != thread.MaxUpload || lost != len(files)-1 || heavy.calls != 2 {
 		t.Errorf("%d bytes in %d calls, %d files lost", total, heavy.calls, lost)
 	}
 }
@@ -310,15 +313,15 @@ func TestPhotoIsFetchedAnew(t *testing.T) {
 	const there = "2026-01-31-001"
 	l, remote, _ := newBoard(t)
 	l.remote = &album{board: remote}
-	if err := l.b.x.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
+	if err := l.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	b := qualifyFiles(mustParse(t, "- response: {re: x, content: [{image: {file: att-001-image-x.png, mime: image/png, size: 9}}]}"), there)
-	got, err := l.bring(t.Context(), "conv_1", b)
-	if f := got["content://"+there+"/att-001-image-x.png"]; err != nil || !bytes.Equal(f.data, smallPhoto) || f.mime != "image/png" || f.name != "x.png" {
+	b := thread.QualifyFiles(mustParse(t, "- response: {re: x, content: [{image: {file: att-001-image-x.png, mime: image/png, size: 9}}]}"), there)
+	got, err := l.FetchAll(t.Context(), "conv_1", b)
+	if f := got["content://"+there+"/att-001-image-x.png"]; err != nil || !bytes.Equal(f.Data, smallPhoto) || f.Mime != "image/png" || f.Name != "x.png" {
 		t.Errorf("brought %+v, %v", got, err)
 	}
-	if got, err := l.bring(t.Context(), "conv_2", b); err != nil || len(got) != 0 {
+	if got, err := l.FetchAll(t.Context(), "conv_2", b); err != nil || len(got) != 0 {
 		t.Errorf("in another conversation: %v, %v", got, err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -41,7 +40,7 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 		case hides(e):
 			v, err = remoteView{gone: true}, nil
 		case !e.Retry:
-			l.b.log.Warn("a thread of a link cannot be read", "link", l.cfg.Name, "thread", r.ref, "error", err)
+			l.log.Warn("a thread of a link cannot be read", "link", l.cfg.Name, "thread", r.ref, "error", err)
 			return nil
 		}
 	}
@@ -74,7 +73,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 		if m.From == self || m.From == cmp.Or(r.requester, v.requester) || m.From == "" {
 			continue
 		}
-		b := qualifyFiles(v.heard(i), r.ref)
+		b := thread.QualifyFiles(v.heard(i), r.ref)
 		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") { // the close goes with the result
 			first, err := l.shownState(ctx, v, k)
 			if err != nil {
@@ -190,7 +189,7 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 		if err != nil || thread.IsAck(b) || m.From == "" || m.From == self || m.From != k.Peer && !b.HasOnlyAnswers() {
 			continue
 		}
-		if err := l.handIn(ctx, m.From, r.ref, strconv.Itoa(i), qualifyFiles(b, r.ref).PointAtLast(r.ref), &k); err != nil {
+		if err := l.handIn(ctx, m.From, r.ref, strconv.Itoa(i), thread.QualifyFiles(b, r.ref).PointAtLast(r.ref), &k); err != nil {
 			return err
 		}
 	}
@@ -202,7 +201,7 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 	why := v.over(self, k, t)
 	switch {
 	case t != nil && t.Status.Open() && why != "":
-		return l.b.end(ctx, t, "link", why, l.change(r.ref, k))
+		return l.x.Cancel(ctx, t, "link", why, l.change(r.ref, k))
 	case t == nil && why != "":
 		if err := l.unask(ctx, k, why); err != nil {
 			return err
@@ -257,19 +256,19 @@ func (v remoteView) lastWords() string {
 
 // here returns our thread about a foreign one, nil if there is none yet.
 func (l *link) here(ctx context.Context, requester string, k knownThread) (*thread.Thread, error) {
-	if err := l.b.x.load(); err != nil {
+	if err := l.x.Load(); err != nil {
 		return nil, err
 	}
 	ref, ok := "", false
 	if k.Mine {
-		ref, ok = l.b.threadOf(ctx, l.pseudonym(thread.ExchangeID), k.Conv)
+		ref, ok = l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), k.Conv)
 	} else {
-		ref, ok = l.b.onlyIn(l.pseudonym(requester), k.Conv)
+		ref, ok = l.x.RequestIn(l.pseudonym(requester), k.Conv)
 	}
 	if !ok {
 		return nil, nil
 	}
-	t, err := l.b.x.read(ctx, ref, time.Now())
+	t, err := l.x.Read(ctx, ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
@@ -287,14 +286,18 @@ func (l *link) handIn(ctx context.Context, from, ref, number string, b thread.Bl
 		if err := l.fetchAhead(ctx, ref, b); err != nil {
 			return err
 		}
-		defer l.forgetAhead()
+		defer func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.ahead = nil
+		}()
 	}
 	err := l.take(ctx, from, ref, number, b, *k)
 	e, refused := errors.AsType[*wire.Error](err)
 	if !refused || e.Retry {
 		return err
 	}
-	l.b.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", e.Message)
+	l.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", e.Message)
 	t, err := l.here(ctx, k.Peer, *k)
 	if err != nil || t == nil && k.Intent == "" {
 		return err
@@ -303,15 +306,7 @@ func (l *link) handIn(ctx context.Context, from, ref, number string, b thread.Bl
 	if t != nil {
 		about = t.Ref
 	}
-	return l.b.note(ctx, "a message of the link "+l.cfg.Name+" about "+about+" was refused", e.Message, l.change(ref, *k))
-}
-
-// note tells the owner something about a link, in one unit with changes.
-func (b *Bridge) note(ctx context.Context, title, text string, changes []store.Change) error {
-	if b.cfg.Notices != nil {
-		changes = append(slices.Clone(changes), b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()}))
-	}
-	return b.x.records.Apply(ctx, changes, time.Now())
+	return l.cfg.note(ctx, "a message of the link "+l.cfg.Name+" about "+about+" was refused", e.Message, l.change(ref, *k))
 }
 
 // handedOn reads a block of a thread of ours for its delegation. next is the thread in which the exchange goes on with it, ""

@@ -10,6 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
@@ -115,7 +117,7 @@ func (p *party) arrived(intent string) (ref string) {
 // here returns the thread with an intent, "" where there is none.
 func (p *party) here(intent string) string {
 	p.t.Helper()
-	page, err := p.List(p.t.Context(), Owner("test"), "", position{}, 100)
+	page, err := p.List(p.t.Context(), exchange.Owner("test"), "", "", 100)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -130,12 +132,10 @@ func (p *party) here(intent string) string {
 // What the owner has not let in yet is asked about no more when somebody else there took it, and what was over before we
 // came does not come in at all.
 func TestOverThereBeforeItIsLetIn(t *testing.T) {
-	a := newAbroad(t, func(c *Config) {
-		c.Links[0].Policy.Access = string(acl.Approval)
-		if err := c.Node.(*meshtest.Member).Attach(LinkKind(), c.Links); err != nil {
-			t.Fatal(err)
-		}
-	})
+	a := newAbroad(t, func(c *Config) { c.Links[0].Policy.Access = string(acl.Approval) })
+	if _, err := a.home.node.Attach(LinkKind(), a.home.bridge.cfg.Links); err != nil {
+		t.Fatal(err)
+	}
 	carol := a.register("carol")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")
 	pending := func() (n int) {
@@ -147,7 +147,7 @@ func TestOverThereBeforeItIsLetIn(t *testing.T) {
 	}
 	a.poke()
 	eventually(t, "the question", func() bool { return pending() == 1 })
-	started, err := a.home.bridge.newLink(a.home.bridge.cfg.Links[0])
+	started, err := newLink(a.home.bridge.links[0].cfg)
 	if err == nil {
 		err = started.knowAsked(t.Context())
 	}
@@ -156,7 +156,7 @@ func TestOverThereBeforeItIsLetIn(t *testing.T) {
 	}
 	a.set(there, `{"status":"claimed"}`)
 	eventually(t, "its end", func() bool { return pending() == 0 })
-	if page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
+	if page, err := a.home.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 0 {
 		t.Errorf("%d threads, %v", len(page.Threads), err)
 	}
 }
@@ -293,16 +293,16 @@ func (s *shed) edit(name, there, old, with string) {
 	if _, err := r.changed(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
-	root, err := openLayout(r.dir)
+	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer root.Close()
-	at, _ := find(root, there)
+	at, _ := folder.Find(root, there)
 	if old == "" {
 		err = root.RemoveAll(at)
 	} else {
-		file := filepath.Join(at, threadFileName(0, there))
+		file := filepath.Join(at, folder.ThreadFileName(0, there))
 		var data []byte
 		if data, err = root.ReadFile(file); err == nil {
 			err = root.WriteFile(file, []byte(strings.Replace(string(data), old, with, 1)), 0o600)

@@ -1,12 +1,14 @@
 package mess
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -124,7 +126,7 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	}
 	// Both change the same file: nothing is left in between.
 	run(us.dir, "commit", "-q", "--allow-empty", "-m", "nothing")
-	file := filepath.Join(us.dir, "exchange", thread.FolderOf(thread.Claimed), ref, threadFileName(0, ref))
+	file := filepath.Join(us.dir, "exchange", thread.FolderOf(thread.Claimed), ref, folder.ThreadFileName(0, ref))
 	if err := os.WriteFile(file, []byte("other\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -216,6 +218,20 @@ func TestTwoBeginAGitDirectory(t *testing.T) {
 	for _, r := range sides {
 		if list, err := r.changed(t.Context()); err != nil || len(list) != 2 {
 			t.Errorf("%s sees %v, %v", r.name, list, err)
+		}
+	}
+}
+
+// BenchmarkDirectoryLinkCreate makes a thread in a directory of 10,000.
+func BenchmarkDirectoryLinkCreate(b *testing.B) {
+	dir := b.TempDir()
+	threadFolder(b, dir, "received", 10_000)
+	r := &dirRemote{dir: dir, name: "us"}
+	n := 0
+	for b.Loop() {
+		n++
+		if _, err := r.create(b.Context(), "", mustParse(b, fmt.Sprintf("- request: {id: a%d, intent: look}", n))[0].Body); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -29,15 +30,12 @@ type remembered struct {
 }
 
 // linkMemory is where that is kept.
-type linkMemory struct {
-	b    *Bridge
-	link string
-}
+type linkMemory struct{ cfg *LinkConfig }
 
-func (m linkMemory) key() string { return "link/" + m.link + "/rest" }
+func (m linkMemory) key() string { return "link/" + m.cfg.Name + "/rest" }
 
 func (m linkMemory) load(ctx context.Context) (out remembered, err error) {
-	rec, err := m.b.x.records.Get(ctx, nsMeta, m.key(), time.Now())
+	rec, err := m.cfg.Records.Get(ctx, exchange.NSMeta, m.key(), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return out, nil
 	}
@@ -49,12 +47,12 @@ func (m linkMemory) load(ctx context.Context) (out remembered, err error) {
 
 // save keeps it, with a notice to the owner if there is one.
 func (m linkMemory) save(ctx context.Context, v remembered, notice string) error {
-	changes := []store.Change{{Record: store.Record{NS: nsMeta, Key: m.key(), Body: thread.Encode(v)}, IfRev: store.Any}}
+	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: m.key(), Body: thread.Encode(v)}, IfRev: store.Any}}
 	if notice != "" {
-		m.b.log.Info(notice, "link", m.link)
-		return m.b.note(ctx, "the link "+m.link+" registered", notice, changes)
+		m.cfg.Logger.Info(notice, "link", m.cfg.Name)
+		return m.cfg.note(ctx, "the link "+m.cfg.Name+" registered", notice, changes)
 	}
-	return m.b.x.records.Apply(ctx, changes, time.Now())
+	return m.cfg.Records.Apply(ctx, changes, time.Now())
 }
 
 // joinError says why the exchange does not take us in.
@@ -170,7 +168,7 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 		return ""
 	}
 	v, _ := wire.ParseObject(answer)
-	if id := v.GetStr("exchange_id"); ValidExchangeID(id) {
+	if id := v.GetStr("exchange_id"); exchange.ValidExchangeID(id) {
 		return id
 	}
 	return ""

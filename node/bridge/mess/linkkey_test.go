@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -41,7 +42,7 @@ func TestLinkRegistersItself(t *testing.T) {
 		if n := w.home.titled("mess", "registered"); n != 1 {
 			t.Errorf("%d notices of the registration", n)
 		}
-		again, err := w.home.bridge.newLink(w.home.bridge.cfg.Links[0])
+		again, err := newLink(w.home.bridge.links[0].cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +105,7 @@ func TestForgottenLinkRegistersAgain(t *testing.T) {
 
 // An exchange of ours that approves registrations is waited for; its id is the one that it names.
 func TestLinkWaitsForApproval(t *testing.T) {
-	away := newSite(t, func(c *ExchangeConfig) { c.Registration = "approval" })
+	away := newSite(t, func(c *exchange.Config) { c.Registration = "approval" })
 	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: away.srv.URL, Exchange: "home", Options: map[string]string{"as": "neighbour"}}}
@@ -113,7 +114,7 @@ func TestLinkWaitsForApproval(t *testing.T) {
 		s := home.bridge.Links()[0]
 		return s.State == bridge.LinkConnecting && strings.Contains(s.Error, "approve")
 	})
-	if err := away.Admit(t.Context(), "neighbour", true, nil); err != nil {
+	if err := away.Executors.Admit(t.Context(), "neighbour", true, nil); err != nil {
 		t.Fatal(err)
 	}
 	home.bridge.links[0].poke()
@@ -143,7 +144,6 @@ func (r *refusing) create(context.Context, string, wire.Value) (string, error) {
 func TestDownLinkIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, remote, _ := newBoard(t)
-		defer l.b.x.cfg.Store.Close()
 		r := &refusing{board: remote, err: &client.SendError{Status: http.StatusUnauthorized}}
 		l.remote = r
 		ctx, cancel := context.WithCancel(t.Context())
@@ -152,28 +152,28 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		time.Sleep(time.Hour)
 		l.poke()
 		synctest.Wait()
-		status := l.b.Links()[0]
+		status := l.Status()
 		if status.State != bridge.LinkDown || !status.Retry.IsZero() || r.polls != 1 {
 			t.Errorf("after an hour the link is %+v with %d polls", status, r.polls)
 		}
 		request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
 		m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
-		err := l.deliver(ctx, bridge.Delivery{ID: "a", Address: l.address().String(), Message: m})
+		err := l.Deliver(ctx, bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m})
 		if _, refused := saysNo(err); err == nil || refused || r.said != 0 {
 			t.Errorf("a message is tried %d times: %v", r.said, err)
 		}
-		if err := l.b.Test(ctx, l.cfg.Name); err == nil {
+		if err := l.Test(ctx); err == nil {
 			t.Error("the test says that it works")
 		}
 		if synctest.Wait(); r.polls != 1 {
 			t.Errorf("%d polls after a test that failed", r.polls)
 		}
 		r.err = nil
-		if err := l.b.Test(ctx, l.cfg.Name); err != nil {
+		if err := l.Test(ctx); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if state := l.b.Links()[0].State; state != bridge.LinkUp {
+		if state := l.Status().State; state != bridge.LinkUp {
 			t.Errorf("after a test that worked it is %s", state)
 		}
 		time.Sleep(time.Minute)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -50,7 +51,7 @@ func TestDelegatedThroughALink(t *testing.T) {
 			a.home.reaches(here, thread.Completed)
 			eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
 			a.home.reaches(depends, thread.Received)
-			if list, err := a.home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(list.Threads) != 2 {
+			if list, err := a.home.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(list.Threads) != 2 {
 				t.Errorf("%d threads, %v: what we asked for came back as somebody's request", len(list.Threads), err)
 			}
 		})
@@ -98,7 +99,7 @@ func TestDelegatedElsewhere(t *testing.T) {
 // sendThrough sends a thread to the exchange behind the first link.
 func (p *party) sendThrough(ref string) {
 	p.t.Helper()
-	address := p.bridge.links[0].address()
+	address := p.bridge.links[0].Address()
 	if err := p.bridge.offerTo(p.t.Context(), ref, string(address.Pseudonym()), address.String(), nil); err != nil {
 		p.t.Fatal(err)
 	}

@@ -100,13 +100,13 @@ func TestLostAnswerToARequestThroughALink(t *testing.T) {
 	payload := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "is the door open?"))
 	delivery := func(id string) bridge.Delivery {
 		m := wire.Message{Payload: payload, Conversation: wire.ConversationID("conv_" + id)}
-		return bridge.Delivery{ID: id, Address: l.address().String(), Message: m}
+		return bridge.Delivery{ID: id, Address: l.Address().String(), Message: m}
 	}
 	d.loseNext(http.MethodPost)
 	// Over a connection that was used before, net/http itself sends again what has a name: then this one comes.
-	_ = l.deliver(t.Context(), delivery("a"))
+	_ = l.Deliver(t.Context(), delivery("a"))
 	for _, id := range []string{"a", "b"} { // the second says the same, and is another
-		if err := l.deliver(t.Context(), delivery(id)); err != nil {
+		if err := l.Deliver(t.Context(), delivery(id)); err != nil {
 			t.Fatal(err)
 		}
 	}

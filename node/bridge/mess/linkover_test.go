@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -54,14 +56,13 @@ func TestOverThere(t *testing.T) {
 func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, remote, _ := newBoard(t)
-		x, threads := l.b.x, map[string]string{} // there → here
-		defer x.cfg.Store.Close()
+		x, threads := l.x, map[string]string{} // there → here
 		for i := range 2*maxMissing + 5 {
 			there := "there" + strconv.Itoa(i)
 			address := bridge.Address{Kind: Kind, Link: "garden", Peer: "from-" + there}
 			k := knownThread{Conv: l.convOf(there), Seen: 1, Updated: "1", Peer: address.Peer}
-			res, err := x.Do(t.Context(), Actor{ID: string(address.Pseudonym())}, mustParse(t, "- request: {intent: look}"),
-				Options{Peer: &thread.Peer{Conv: k.Conv, Address: address.String()}, External: k.Conv, Records: l.change(there, k)})
+			res, err := x.Do(t.Context(), exchange.Actor{ID: string(address.Pseudonym())}, mustParse(t, "- request: {intent: look}"),
+				exchange.Options{Peer: &thread.Peer{Conv: k.Conv, Address: address.String()}, External: k.Conv, Records: l.change(there, k)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,8 +82,8 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 			}
 		}
 		looks := 0
-		for range int(time.Hour / pollEvery) {
-			time.Sleep(pollEvery)
+		for range int(time.Hour / folder.PollEvery) {
+			time.Sleep(folder.PollEvery)
 			n := poll()
 			if looks += n; n > maxMissing {
 				t.Fatalf("%d were looked at in one poll", n)
@@ -95,17 +96,18 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 		for there := range threads {
 			remote.fails[there] = &client.SendError{Status: http.StatusNotFound}
 		}
-		for range int(2 * lastPause / pollEvery) {
-			time.Sleep(pollEvery)
+		for range int(2 * lastPause / folder.PollEvery) {
+			time.Sleep(folder.PollEvery)
 			poll()
 		}
 		for there, here := range threads {
-			if e := x.index.get(here); e.status != thread.Cancelled {
-				t.Errorf("%s is %s", there, e.status)
+			if th, err := x.Thread(t.Context(), exchange.Owner("test"), here); err != nil || th.Status != thread.Cancelled {
+				t.Errorf("%s is %s, %v", there, th.Status, err)
 			}
 		}
 		time.Sleep(time.Hour)
-		if n := poll(); n != 0 || x.index.length("via:garden") != 0 {
+		_, open := x.OpenVia("garden", 1, func(string) bool { return true })
+		if n := poll(); n != 0 || open != 0 {
 			t.Errorf("%d were looked at when all have ended", n)
 		}
 		// One that is listed is looked at where it changed, and not beside that.

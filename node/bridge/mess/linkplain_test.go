@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -68,7 +69,7 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 			if text := all.String(); strings.Count(text, c.text) != 1 || strings.Contains(text, there) {
 				t.Errorf("the inbox says %s", text)
 			}
-			if page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
+			if page, err := a.home.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 0 {
 				t.Errorf("%d threads, %v; want none", len(page.Threads), err)
 			}
 		})

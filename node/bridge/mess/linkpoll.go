@@ -7,7 +7,8 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -30,12 +31,12 @@ type knownThread struct {
 }
 
 func (l *link) threadKey(ref string) string {
-	return "link/" + l.cfg.Name + "/thread/" + idKey(l.cfg.Name, ref)
+	return "link/" + l.cfg.Name + "/thread/" + exchange.IDKey(l.cfg.Name, ref)
 }
 func (l *link) convRecord(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
 
 func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool, err error) {
-	rec, err := l.b.x.records.Get(ctx, nsMeta, l.threadKey(ref), time.Now())
+	rec, err := l.records.Get(ctx, exchange.NSMeta, l.threadKey(ref), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return k, false, nil
 	}
@@ -47,7 +48,7 @@ func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool,
 
 // save remembers a thread.
 func (l *link) save(ctx context.Context, ref string, k knownThread) error {
-	return l.b.x.records.Apply(ctx, l.change(ref, k), time.Now())
+	return l.records.Apply(ctx, l.change(ref, k), time.Now())
 }
 
 // update changes what is remembered of a thread, between two looks at it.
@@ -74,11 +75,11 @@ const maxKnown = 10_000
 func (l *link) change(ref string, k knownThread) []store.Change {
 	key := l.threadKey(ref)
 	part := key[:len(key)-31] // with the first digit of what is behind the name
-	changes := []store.Change{{Record: store.Record{NS: nsMeta, Key: key, Body: thread.Encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
+	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: key, Body: thread.Encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
 	if k.Next != "" { // what is said in the conversation is said there
 		return changes
 	}
-	return append(changes, store.Change{Record: store.Record{NS: nsMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
+	return append(changes, store.Change{Record: store.Record{NS: exchange.NSMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
 }
 
 // postponed is a thread that is looked at again: after a while, which grows.
@@ -89,7 +90,7 @@ type postponed struct {
 }
 
 const (
-	firstPause = pollEvery
+	firstPause = folder.PollEvery
 	lastPause  = 10 * time.Minute
 	maxFailed  = 20      // threads that fail in one poll, before the rest waits for the next
 	maxNoted   = 100_000 // threads that are remembered in memory
@@ -173,7 +174,7 @@ func (l *link) takeList(ctx context.Context, list []remoteThread, self string) e
 		default:
 			failed++
 		}
-		l.b.log.Info("a thread of a link waits", "link", l.cfg.Name, "thread", r.ref, "error", err)
+		l.log.Info("a thread of a link waits", "link", l.cfg.Name, "thread", r.ref, "error", err)
 		if len(l.later) < maxNoted {
 			pause := min(max(2*p.pause, firstPause), lastPause)
 			l.later[r.ref] = postponed{thread: r, at: time.Now().Add(pause), pause: pause}
@@ -237,7 +238,7 @@ func (l *link) look(ctx context.Context, r remoteThread, self string) (looked bo
 }
 
 // convOf is the conversation about a thread that somebody else opened there.
-func (l *link) convOf(ref string) string { return "conv_" + idKey(l.cfg.Name, ref) }
+func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg.Name, ref) }
 
 // maxMissing is how many threads that the list does not show are looked at in one poll.
 const maxMissing = 20
@@ -246,13 +247,8 @@ const maxMissing = 20
 // exchange shows nobody what another has taken, so this is how that is learned. A list may also be too short for all
 // threads: one that is still there is looked at ever more seldom.
 func (l *link) missing(ctx context.Context, list []remoteThread, self string) error {
-	if err := errors.Join(l.b.x.load(), l.knowAsked(ctx)); err != nil {
+	if err := errors.Join(l.x.Load(), l.knowAsked(ctx)); err != nil {
 		return err
-	}
-	via := "via:" + l.cfg.Name
-	if l.b.x.index.length(via)+len(l.asked) == 0 {
-		clear(l.hidden)
-		return nil
 	}
 	listed := make(map[string]bool, len(list))
 	for _, r := range list {
@@ -263,10 +259,9 @@ func (l *link) missing(ctx context.Context, list []remoteThread, self string) er
 		clear(l.hidden)
 	}
 	due := func(conv string) bool { return !listed[conv] && !time.Now().Before(l.hidden[conv].at) }
-	entries, _ := l.b.x.index.entries(via, position{}, maxMissing, func(e *entry) bool { return due(e.external) })
-	convs := make([]string, 0, maxMissing)
-	for _, e := range entries {
-		convs = append(convs, e.external)
+	convs, open := l.x.OpenVia(l.cfg.Name, maxMissing, due)
+	if open+len(l.asked) == 0 {
+		clear(l.hidden)
 	}
 	for conv := range l.asked {
 		if len(convs) < maxMissing && due(conv) {
@@ -282,7 +277,7 @@ func (l *link) missing(ctx context.Context, list []remoteThread, self string) er
 			return err
 		}
 		if err != nil {
-			l.b.log.Info("a thread that a link does not show waits", "link", l.cfg.Name, "conversation", conv, "error", err)
+			l.log.Info("a thread that a link does not show waits", "link", l.cfg.Name, "conversation", conv, "error", err)
 		}
 	}
 	return nil
@@ -290,9 +285,9 @@ func (l *link) missing(ctx context.Context, list []remoteThread, self string) er
 
 // lookFor looks at the thread of a conversation.
 func (l *link) lookFor(ctx context.Context, conv, self string) error {
-	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
+	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convRecord(conv), time.Now())
 	if err != nil {
-		return ignoreMissing(err)
+		return exchange.IgnoreMissing(err)
 	}
 	l.making.Lock()
 	defer l.making.Unlock()
@@ -302,17 +297,4 @@ func (l *link) lookFor(ctx context.Context, conv, self string) error {
 		return err
 	}
 	return l.follow(ctx, remoteThread{ref: ref, updated: k.Updated}, k, self)
-}
-
-// requestLink returns the link through which somebody asked for a thread, "" if none.
-func requestLink(t *thread.Thread) string {
-	address := t.Peers[t.Requester].Address
-	if address == "" {
-		return ""
-	}
-	a, err := bridge.ParseAddress(address)
-	if err != nil {
-		return ""
-	}
-	return a.Link
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -56,7 +57,7 @@ func newBoard(t *testing.T) (*link, *board, *reception) {
 	l := newLab(t)
 	desk := &reception{refuse: map[string]error{}}
 	b, err := New(Config{
-		Exchange: l.Exchange, Store: l.store, Node: desk, HTTP: client.NewHTTP(client.HTTPConfig{Local: true}),
+		Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(desk, l.store), HTTP: client.NewHTTP(client.HTTPConfig{Local: true}),
 		Links: []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9"}},
 	})
 	if err != nil {
@@ -76,7 +77,7 @@ func TestOneThreadHoldsNoLinkUp(t *testing.T) {
 	remote.fails["deep"] = &client.SendError{Status: 200, Processed: true}
 	remote.fails["gone"] = &client.SendError{Status: 404}
 	remote.fails["full"] = &client.SendError{Status: 200, Retry: true}
-	desk.refuse["from-loud"] = limited("too many", time.Minute)
+	desk.refuse["from-loud"] = &wire.Error{Code: wire.RateLimited, Status: 429, Retry: true, Message: "too many", RetryAfter: time.Minute}
 	if err := l.poll(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func TestSpellingIsRemembered(t *testing.T) {
 	there, here := w.offered("mow")
 	w.home.status(thread.OwnerID, here, "in_progress")
 	eventually(t, "the work over there", func() bool { return w.status(there) == thread.InProgress })
-	l, err := w.home.bridge.newLink(w.home.bridge.cfg.Links[0])
+	l, err := newLink(w.home.bridge.links[0].cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package mess
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,7 +9,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -20,7 +21,7 @@ func (a *abroad) owner(path, body string, header ...string) (int, wire.Value) {
 	a.t.Helper()
 	e := echo.New()
 	owner.Mount(e.Group("/owner"), a.home.bridge.Operations()...)
-	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.home.bridge.door.answer(c, err) }
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.home.bridge.door.WriteError(c, err) }
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(a.t.Context(), http.MethodPost, "/owner/mess/"+path, strings.NewReader(body))
 	for i := 0; i+1 < len(header); i += 2 {
@@ -39,10 +40,10 @@ func TestRequestForALinkAlone(t *testing.T) {
 	asked := make(chan []string, 10)
 	a := newAbroad(t, func(c *Config) {
 		c.Route = true
-		c.Directory = func(_ context.Context, capabilities []string) ([]Agent, error) {
-			asked <- capabilities
-			return []Agent{{ID: "am_somebodyelse"}}, nil
-		}
+		c.Mesh = finding{c.Mesh, func(q client.Query) ([]wire.Card, error) {
+			asked <- q.Capabilities
+			return []wire.Card{{ID: "am_somebodyelse"}}, nil
+		}}
 	})
 	a.home.executor("here")
 	a.executor("bob", "plumbing")
@@ -72,7 +73,7 @@ func TestRequestForALinkAlone(t *testing.T) {
 	if len(asked) > 0 {
 		t.Errorf("the directory was asked for %v", <-asked)
 	}
-	if _, err := a.home.records.Get(t.Context(), nsMeta, a.home.bridge.links[0].unsentKey(), time.Now()); err == nil {
+	if _, err := a.home.store.Records().Get(t.Context(), exchange.NSMeta, a.home.bridge.links[0].unsentKey(), time.Now()); err == nil {
 		t.Error("something is still to be sent")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/rest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -110,7 +111,7 @@ func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, 
 
 // attachment is GET requests/{ref}/attachments/{file} there.
 func (r *restRemote) attachment(ctx context.Context, ref, file string) ([]byte, error) {
-	return r.send(ctx, http.MethodGet, "requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(file), nil, http.Header{}, maxUpload)
+	return r.send(ctx, http.MethodGet, "requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(file), nil, http.Header{}, thread.MaxUpload)
 }
 
 // remoteText is what the foreign side says is wrong, made fit for a line of log.
@@ -246,7 +247,7 @@ func (r *restRemote) changed(ctx context.Context) ([]remoteThread, error) {
 	small := r.small
 	r.mu.Unlock()
 	if !small {
-		list, _, err := r.page(ctx, maxPage, "")
+		list, _, err := r.page(ctx, rest.MaxPage, "")
 		if !errors.Is(err, client.ErrAnswerTooLarge) {
 			return list, err
 		}

@@ -3,13 +3,14 @@ package mess
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -18,21 +19,7 @@ import (
 
 // Messages that leave through a link: requests of ours, what we say in them, and what we say in threads that others opened there.
 
-// Deliver implements [bridge.Transport] for all links.
-func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	address, err := bridge.ParseAddress(d.Address)
-	if err != nil {
-		return bridge.Delivered{}, err
-	}
-	for _, l := range b.links {
-		if l.cfg.Name == address.Link {
-			return bridge.Delivered{Queued: true}, l.deliver(ctx, d)
-		}
-	}
-	return bridge.Delivered{}, fmt.Errorf("mess: there is no link %s", address.Link)
-}
-
-func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
+func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
 	if l.isDown() { // nothing is tried until the owner acts
 		return &client.SendError{Retry: true}
 	}
@@ -40,8 +27,8 @@ func (l *link) deliver(ctx context.Context, d bridge.Delivery) error {
 	if err != nil || len(block) == 0 {
 		return err
 	}
-	conv := cmp.Or(followed(d.Message.Payload), string(d.Message.Conversation))
-	rec, err := l.b.x.records.Get(ctx, nsMeta, l.convRecord(conv), time.Now())
+	conv := cmp.Or(thread.ClosedConversation(d.Message.Payload), string(d.Message.Conversation))
+	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convRecord(conv), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return l.open(ctx, d.ID, knownThread{Conv: conv, Mine: true, Intent: plainIntent(d.Message)}, block)
 	}
@@ -96,7 +83,7 @@ func (l *link) make(ctx context.Context, once string, k knownThread, request wir
 	}
 	changes := l.change(ref, k)
 	changes[0].Max = 0 // there are as many as we ask for, whatever the other side lists
-	return l.b.x.records.Apply(ctx, changes, time.Now())
+	return l.records.Apply(ctx, changes, time.Now())
 }
 
 // sayInOurs says something in a thread that we opened. On public servers an answer moves no thread: there the link also sets
@@ -122,7 +109,7 @@ func (l *link) sayInOurs(ctx context.Context, once, ref string, k knownThread, b
 		v.status = next
 	}
 	if _, no := saysNo(err); no { // the answer is there, and that is what counts
-		l.b.log.Info("the state after an answer was refused", "link", l.cfg.Name, "thread", ref, "error", err)
+		l.log.Info("the state after an answer was refused", "link", l.cfg.Name, "thread", ref, "error", err)
 		return nil
 	}
 	if err != nil || v.status != next {
@@ -204,7 +191,7 @@ func (l *link) lose(ctx context.Context, ref string, k knownThread, why string) 
 	if err != nil || t == nil {
 		return err
 	}
-	return l.b.end(ctx, t, "link", why, nil)
+	return l.x.Cancel(ctx, t, "link", why, nil)
 }
 
 // saysNo returns why the other side refuses what is said in a thread; ok is false if it may take it later, or if it is not
@@ -224,8 +211,8 @@ func saysNo(err error) (reason string, ok bool) {
 
 // refused tells the owner that a message was not taken there.
 func (l *link) refused(ctx context.Context, ref, reason string) error {
-	l.b.log.Warn("what was said was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
-	err := l.b.note(ctx, "the exchange behind the link "+l.cfg.Name+" refused what was said in "+ref, reason, nil)
+	l.log.Warn("what was said was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
+	err := l.cfg.note(ctx, "the exchange behind the link "+l.cfg.Name+" refused what was said in "+ref, reason, nil)
 	if err != nil {
 		return errors.Join(&client.SendError{Retry: true}, err)
 	}
@@ -234,7 +221,7 @@ func (l *link) refused(ctx context.Context, ref, reason string) error {
 
 // declined has a thread that the other side would not have declined by it. A delivery that is not about a thread of ours fails with because.
 func (l *link) declined(ctx context.Context, conv, reason string, because error) error {
-	if _, ok := l.b.threadOf(ctx, l.pseudonym(thread.ExchangeID), conv); !ok {
+	if _, ok := l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), conv); !ok {
 		return because
 	}
 	no := wire.Obj(wire.TextField("re", "last"), wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
@@ -277,4 +264,81 @@ func outgoing(m wire.Message) (thread.Block, error) {
 		body = body.With("context", wire.Texts([]string{about}))
 	}
 	return thread.Block{{Type: "request", Body: body}}, nil
+}
+
+// What the owner says to a peer of a link in plain words, a question or a message, is a request for text there and no
+// thread here: what is said about it comes in as it was asked, in words, and its end closes the conversation.
+
+// takePlain hands in what a message says in words, if anything.
+func (l *link) takePlain(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
+	text, all := b.Text()
+	if text == "" {
+		return nil // what is known of the thread is remembered with the next word, or its end
+	}
+	payload := wire.Obj(wire.TextField("action", "answer"), wire.TextField("answer", text))
+	if k.Intent == wire.Deliver {
+		payload = wire.Obj(wire.TextField("action", "deliver"),
+			wire.Field("message", wire.Obj(wire.TextField("body", text))))
+	}
+	if !all {
+		payload = payload.With("mess", b.Tree())
+	}
+	return l.acceptPlain(ctx, from, ref, number, payload, k)
+}
+
+func (l *link) acceptPlain(ctx context.Context, from, ref, number string, payload wire.Value, k knownThread) error {
+	said := thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("code", string(thread.InProgress)))}}
+	in, err := l.inbound(thread.ExchangeID, ref+"/"+number, said)
+	if err != nil {
+		return err
+	}
+	in.Intent, in.Payload = k.Intent, bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}.Mark(payload, false)
+	in.Raw = in.Payload.JSON()
+	if len(in.Raw) > wire.MaxMessage-8<<10 {
+		return thread.TooLarge("the answer is too large for a message")
+	}
+	in.Digest, in.ConvID, in.Name, in.Records = sha256.Sum256(in.Raw), wire.ConversationID(k.Conv), from, l.change(ref, k)
+	_, err = l.cfg.Mesh.Accept(ctx, in)
+	return err
+}
+
+// closePlain closes the conversation of what has ended there. What is completed is closed with its response, which may
+// come after the state.
+func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k knownThread) error {
+	done := v.status == thread.Completed || v.status == thread.Partial
+	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
+		return nil
+	}
+	payload := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", "completed"))
+	if !done {
+		payload = payload.With("status", wire.Text("failed")).With("reason", wire.Text(string(v.status)))
+	}
+	err := l.acceptPlain(ctx, thread.ExchangeID, ref, "close", payload, k)
+	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it is closed
+		return nil
+	}
+	return err
+}
+
+// plainIntent is the intent of a message in plain words, "" for a list of MESS.
+func plainIntent(m wire.Message) wire.Intent {
+	if _, list := m.Payload.Get("mess"); list {
+		return ""
+	}
+	return m.Intent
+}
+
+// toAnswer spells what the owner says in plain words, about what was asked so, as an answer.
+func toAnswer(b thread.Block, ref string, k knownThread) thread.Block {
+	if k.Intent == "" {
+		return b
+	}
+	out := slices.Clone(b)
+	for i, e := range out {
+		if e.Type == "request" {
+			out[i] = thread.Entry{Type: "answer", Body: wire.Obj(
+				wire.TextField("re", ref), wire.TextField("value", e.Body.GetStr("intent")))}
+		}
+	}
+	return out
 }

@@ -3,6 +3,7 @@ package mess
 import (
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -24,7 +25,7 @@ func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
 	a.home.reaches(here, thread.Cancelled)
 	a.home.arrived("mow")
 	a.home.arrived("rake")
-	page, err := a.home.List(t.Context(), Owner("test"), "", position{}, 100)
+	page, err := a.home.List(t.Context(), exchange.Owner("test"), "", "", 100)
 	if err != nil || len(page.Threads) != 3 {
 		t.Errorf("%d threads here, want the whole and its two parts: %+v, %v", len(page.Threads), page.Threads, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -59,7 +60,9 @@ func (a *abroadly) says(who, block string) {
 func (a *abroadly) suggested(here, id string) {
 	a.t.Helper()
 	eventually(a.t, "the suggestion "+id, func() bool {
-		return slices.Contains(a.home.index.get(here).tags, own(a.home.thread(here).Requester, id))
+		th := a.home.thread(here)
+		_, ok := a.home.Resolve(a.t.Context(), exchange.Actor{ID: th.Requester}, id)
+		return ok && slices.ContainsFunc(th.Suggestions, func(s thread.Suggestion) bool { return s.ID == id })
 	})
 }
 
@@ -74,7 +77,7 @@ func (a *abroadly) decided(there, id, want string) {
 // threads counts those here.
 func (a *abroadly) threads() int {
 	a.t.Helper()
-	page, err := a.home.List(a.t.Context(), Owner("test"), "", position{}, 100)
+	page, err := a.home.List(a.t.Context(), exchange.Owner("test"), "", "", 100)
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package mess
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -24,18 +24,16 @@ import (
 // either knowing of AgentMesh: claim, question, answer, result (MESS-44, MESS section 12).
 func TestThroughTheMesh(t *testing.T) {
 	mesh := meshtest.New(t)
-	var agents []Agent
 	away := newParty(t, mesh, "away", nil)
 	home := newParty(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Directory = func(_ context.Context, capabilities []string) ([]Agent, error) {
-			if len(capabilities) != 1 || capabilities[0] != "vacuum-floor" {
-				t.Errorf("the directory is asked for %v", capabilities)
+		c.Mesh = finding{c.Mesh, func(q client.Query) ([]wire.Card, error) {
+			if len(q.Capabilities) != 1 || q.Capabilities[0] != "vacuum-floor" || len(q.Intents) != 1 || q.Intents[0] != Intent {
+				t.Errorf("the directory is asked for %+v", q)
 			}
-			return agents, nil
-		}
+			return []wire.Card{{ID: away.node.ID()}}, nil
+		}}
 	})
-	agents = []Agent{{ID: away.node.ID()}}
 	away.executor("roomba", "vacuum-floor")
 	ref := home.request("client", "{id: vacuum-kitchen, intent: vacuum the kitchen, requires: [vacuum-floor]}")
 	there := away.theirs()
@@ -77,9 +75,9 @@ func TestOwnerIsAskedFirst(t *testing.T) {
 	away := newParty(t, mesh, "away", nil)
 	away.executor("bob")
 	home := newParty(t, mesh, "home", func(c *Config) {
-		c.Directory = func(context.Context, []string) ([]Agent, error) {
-			return []Agent{{ID: away.node.ID(), Name: "Away"}}, nil
-		}
+		c.Mesh = finding{c.Mesh, func(client.Query) ([]wire.Card, error) {
+			return []wire.Card{{ID: away.node.ID(), Name: "Away"}}, nil
+		}}
 	})
 	ref := home.request(thread.OwnerID, "{intent: move the piano, compensation: {shells: 5}}")
 	home.decide(askRoute, acl.Approve)
@@ -174,7 +172,7 @@ func TestDirectoryLink(t *testing.T) {
 	}
 	home.status("bob", ref, "claimed")
 	state := func() thread.Code {
-		root, err := openLayout(others.dir)
+		root, err := folder.OpenLayout(others.dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -115,7 +116,7 @@ func TestOfferIsVoidWhileItsOwnerIsAsked(t *testing.T) {
 				asks, _, err := away.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 				return err == nil && len(asks) == 0
 			})
-			if page, err := away.List(t.Context(), Owner("test"), "", position{}, 10); err != nil || len(page.Threads) != 0 {
+			if page, err := away.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 0 {
 				t.Errorf("%d threads, %v", len(page.Threads), err)
 			}
 		})

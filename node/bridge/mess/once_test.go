@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -33,7 +35,7 @@ func TestSentAgain(t *testing.T) {
 		}
 		return first
 	}
-	threads := func() int { return s.index.length(allThreads) }
+	threads := func() int { return len(s.Refs(func(string) bool { return true })) }
 
 	again(201, agent, "POST", "requests", `{"intent":"come and look"}`, "k1")
 	again(201, agent, "POST", "messages", `[{"request":{"intent":"come"}},{"request":{"intent":"look"}},{"query":{"type":"status"}}]`, "k2", contentType, "application/json")
@@ -48,7 +50,7 @@ func TestSentAgain(t *testing.T) {
 
 	ref := s.request("agent", "{intent: dig}")
 	again(200, bob, "PATCH", "requests/"+ref, `{"status":"claimed"}`, "claim")
-	again(200, bob, "PATCH", "requests/"+ref, `{"status":"in_progress","message":"half of it"}`, "half", "If-Match", tag(s.lab.thread(ref)))
+	again(200, bob, "PATCH", "requests/"+ref, `{"status":"in_progress","message":"half of it"}`, "half", "If-Match", fmt.Sprintf("%q", fmt.Sprint(s.lab.thread(ref).Serial)))
 	serial := s.lab.thread(ref).Serial
 	again(200, bob, "PATCH", "requests/"+ref, `{"status":"completed","message":"done"}`, "done")
 	if th := s.lab.want(ref, thread.Completed); th.Serial != serial+1 {
@@ -81,7 +83,7 @@ func TestSentAgain(t *testing.T) {
 	late := s.request("agent", "{intent: late}")
 	s.want(409, bob, "PATCH", "requests/"+late, `{"status":"expired"}`, "Idempotency-Key", "late")
 	again(200, bob, "PATCH", "requests/"+late, `{"status":"claimed"}`, "late")
-	s.door.x = labOn(t, s.store).Exchange
+	s.door.Exchange = labOn(t, s.store).Exchange
 	if got, text := s.call(bob, "PATCH", "requests/"+late, `{"status":"claimed"}`, "Idempotency-Key", "late"); got != 200 || !strings.Contains(text, late) {
 		t.Errorf("after a restart: %d %s", got, text)
 	}
@@ -108,7 +110,7 @@ func TestSentAgainAtOnce(t *testing.T) {
 			t.Errorf("answered %s and %s", answers[0], a)
 		}
 	}
-	if n := s.index.length(allThreads); n != 1 {
+	if n := len(s.Refs(func(string) bool { return true })); n != 1 {
 		t.Errorf("%d threads", n)
 	}
 }
@@ -119,28 +121,28 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	agent, bob := s.register("agent"), s.register("bob")
 	const body = `[{"request":{"intent":"come"}}]`
 	s.want(201, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "first")
-	first, err := s.store.Records().Get(t.Context(), nsSeen, "call/"+idKey("agent", "first"), time.Now())
+	first, err := s.store.Records().Get(t.Context(), exchange.NSSeen, "call/"+exchange.IDKey("agent", "first"), time.Now())
 	if err != nil || len(first.Terms) != 1 {
 		t.Fatalf("%+v, %v", first.Terms, err)
 	}
-	if _, err := s.store.Records().Get(t.Context(), nsSeen, first.Key, first.Expires); !errors.Is(err, store.ErrNotFound) || time.Until(first.Expires) > keepCalls+time.Minute {
+	if _, err := s.store.Records().Get(t.Context(), exchange.NSSeen, first.Key, first.Expires); !errors.Is(err, store.ErrNotFound) || time.Until(first.Expires) > 24*time.Hour+time.Minute {
 		t.Errorf("after a day: %v, kept until %v", err, first.Expires)
 	}
 	var changes []store.Change
-	for i := 1; i < maxOnce; i++ {
+	for i := 1; i < 10_000; i++ {
 		rec := first
 		rec.Key, rec.Body = fmt.Sprintf("call/%d", i), []byte("{}")
-		if changes = append(changes, store.Change{Record: rec}); len(changes) == 500 || i == maxOnce-1 {
+		if changes = append(changes, store.Change{Record: rec}); len(changes) == 500 || i == 10_000-1 {
 			if err := s.store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			changes = nil
 		}
 	}
-	before := s.index.length(allThreads)
+	before := len(s.Refs(func(string) bool { return true }))
 	s.want(429, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "one too many")
 	s.want(201, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "first")
-	if n := s.index.length(allThreads); n != before {
+	if n := len(s.Refs(func(string) bool { return true })); n != before {
 		t.Errorf("%d threads were made", n-before)
 	}
 	s.want(201, agent, "POST", "messages", body, contentType, "application/json")
@@ -151,9 +153,9 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 		s.request("agent", fmt.Sprintf("{intent: %s%d}", strings.Repeat("x", 490), i))
 	}
 	s.want(200, bob, "POST", "messages", `[{"query":{"type":"status"}}]`, contentType, "application/json", "Idempotency-Key", "look")
-	before = s.index.length(allThreads)
+	before = len(s.Refs(func(string) bool { return true }))
 	s.want(413, bob, "POST", "messages", `[{"request":{"intent":"come"}},{"query":{"type":"status"}}]`, contentType, "application/json", "Idempotency-Key", "both")
-	if n := s.index.length(allThreads); n != before {
+	if n := len(s.Refs(func(string) bool { return true })); n != before {
 		t.Errorf("%d threads were made", n-before)
 	}
 }
@@ -176,7 +178,7 @@ func (d dyingRecords) Apply(ctx context.Context, changes []store.Change, now tim
 		return store.ErrUnavailable
 	}
 	for _, c := range changes {
-		*d.dead = *d.dead || c.Record.NS == nsThreads
+		*d.dead = *d.dead || c.Record.NS == exchange.NSThreads
 	}
 	return d.Records.Apply(ctx, changes, now)
 }
@@ -187,7 +189,7 @@ func TestReceivedAgainAfterACrash(t *testing.T) {
 	l := newLab(t)
 	dead := false
 	list := mustParse(t, "- request: {intent: come}\n- request: {id: b, intent: look}\n").Tree()
-	m := Incoming{From: "am_peer", Conv: "conv_1", ID: "msg_1", Payload: wire.Obj(wire.Field("mess", list))}
+	m := bridge.Call{From: "am_peer", Conv: "conv_1", ID: "msg_1", Payload: wire.Obj(wire.Field("mess", list))}
 	receive := func(s store.Store) (wire.Value, error) {
 		t.Helper()
 		b, err := New(Config{Exchange: labOn(t, s).Exchange, Store: s})
@@ -204,7 +206,7 @@ func TestReceivedAgainAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := labOn(t, l.store).List(t.Context(), Owner("test"), "", position{}, 10)
+	page, err := labOn(t, l.store).List(t.Context(), exchange.Owner("test"), "", "", 10)
 	if err != nil || len(page.Threads) != 2 {
 		t.Fatalf("%d threads, %v", len(page.Threads), err)
 	}

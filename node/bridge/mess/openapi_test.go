@@ -9,26 +9,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/rest"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 )
 
 // The exchange has the routes that openapi.yaml describes, and no other but those for the owner alone. What they answer,
 // every call of a [site] compares.
 func TestEveryRouteIsDescribed(t *testing.T) {
-	have := []string{"POST register", sharedRoute} // they need no key
-	for name, r := range routes {
-		if r.owner == "" {
-			have = append(have, name)
-		}
-	}
-	slices.Sort(have)
 	var described []string
 	for _, op := range apitest.Operations(t, Kind) {
 		op = regexp.MustCompile(`/api/v1/exchanges/\{exchange\}/`).ReplaceAllString(op, "")
 		described = append(described, regexp.MustCompile(`\{\w+\}`).ReplaceAllString(op, "{}"))
 	}
 	slices.Sort(described)
-	if diff := cmp.Diff(described, have); diff != "" {
+	if diff := cmp.Diff(described, rest.PublicRoutes()); diff != "" {
 		t.Errorf("routes (-openapi.yaml +served):\n%s", diff)
 	}
 }
@@ -36,12 +30,7 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 // compare holds an answer to openapi.yaml, where it describes the route.
 func (s *site) compare(req *http.Request, sent string, resp *http.Response, body []byte) {
 	s.t.Helper()
-	path, err := segmentsOf(req.URL.EscapedPath(), "/api/v1/exchanges/")
-	if err != nil || len(path) < 2 {
-		return
-	}
-	name := routeOf(req.Method, path[1:])
-	if r, ok := routes[name]; !ok && name != "POST register" && name != sharedRoute || r.owner != "" {
+	if !slices.Contains(rest.PublicRoutes(), rest.RouteOf(req.Method, req.URL.EscapedPath())) {
 		return
 	}
 	req.URL.Path = strings.TrimSuffix(req.URL.Path, "/") // it is taken too

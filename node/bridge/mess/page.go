@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -26,7 +27,7 @@ var pageFiles embed.FS
 // pages is the exchange's part of the owner's page: threads by state, and what the owner can do with one, on a phone too.
 type pages struct {
 	b               *Bridge
-	x               *Exchange
+	x               *exchange.Exchange
 	shell           *httpapi.Pages
 	threads, thread *httpapi.PageTemplate
 }
@@ -51,7 +52,7 @@ const topicThreads = "mess"
 
 // follow tells an open page that a thread changed.
 func (p *pages) follow(ctx context.Context, changed func(topic string)) {
-	wake, stop := p.x.open.watch()
+	wake, stop := p.x.Watch()
 	defer stop()
 	for {
 		select {
@@ -65,10 +66,7 @@ func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 
 // waiting counts the requests that somebody must claim.
 func (p *pages) waiting(context.Context) int {
-	if p.x.load() != nil {
-		return 0
-	}
-	return min(p.x.index.length("state:"+string(thread.Received)), httpapi.MaxCount)
+	return min(p.x.Count(thread.Received), httpapi.MaxCount)
 }
 
 const pageSize = 30
@@ -81,7 +79,7 @@ type threadsView struct {
 }
 
 type threadRow struct {
-	Summary
+	exchange.Summary
 	Open bool
 }
 
@@ -90,27 +88,18 @@ func (p *pages) list(c echo.Context) error {
 	if code, ok := thread.ParseCode(c.QueryParam("state")); ok {
 		view.State = code
 	}
-	if err := p.x.load(); err != nil {
-		return err
-	}
 	for _, code := range thread.Codes() {
-		if code == view.State || p.x.index.length("state:"+string(code)) > 0 {
+		if code == view.State || p.x.Count(code) > 0 {
 			view.States = append(view.States, code)
 		}
 	}
-	after, err := parsePosition(c.QueryParam("after"))
+	page, err := p.x.List(c.Request().Context(), exchange.Owner("page"), view.State, c.QueryParam("after"), pageSize)
 	if err != nil {
 		return err
 	}
-	page, err := p.x.List(c.Request().Context(), Owner("page"), view.State, after, pageSize)
-	if err != nil {
-		return err
-	}
+	view.Next = page.Next
 	for _, s := range page.Threads {
 		view.Threads = append(view.Threads, threadRow{s, s.Status.Open()})
-	}
-	if page.Next.ref != "" {
-		view.Next = page.Next.String()
 	}
 	return p.shell.Render(c, p.threads, httpapi.View{Title: "MESS", Topics: []string{topicThreads}, Data: view})
 }
@@ -132,11 +121,11 @@ var saidTexts = map[string]string{"done": "Done. The others see it now.", "fetch
 
 func (p *pages) show(c echo.Context) error {
 	ctx := c.Request().Context()
-	t, err := p.x.Thread(ctx, Owner("page"), c.Param("ref"))
+	t, err := p.x.Thread(ctx, exchange.Owner("page"), c.Param("ref"))
 	if err != nil {
 		return err
 	}
-	messages, err := p.x.messagesOf(ctx, t)
+	messages, err := p.x.MessagesOf(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -149,7 +138,7 @@ func (p *pages) show(c echo.Context) error {
 	if t.Requester == thread.OwnerID && t.Status == thread.NeedsInput {
 		view.Questions = t.Questions
 	}
-	if strings.HasPrefix(turnOf(t), Suggested) {
+	if strings.HasPrefix(t.Turn(), thread.TurnSuggestion+"/") {
 		if view.Suggestion, err = p.suggestion(ctx, t); err != nil {
 			return err
 		}
@@ -157,7 +146,7 @@ func (p *pages) show(c echo.Context) error {
 	for _, m := range messages {
 		row := viewMessage(t.Ref, m)
 		for _, r := range listReferences(m) {
-			a, err := p.x.fetched(ctx, t.Ref, r)
+			a, err := fetched(ctx, p.x, t.Ref, r)
 			if err != nil {
 				return err
 			}
@@ -170,12 +159,12 @@ func (p *pages) show(c echo.Context) error {
 
 // image shows a picture of our own store. Its type is judged by its bytes, whatever its sender said.
 func (p *pages) image(c echo.Context) error {
-	a, err := p.x.Attachment(c.Request().Context(), Owner("page"), c.Param("ref"), c.Param("file"))
+	a, err := p.x.Attachment(c.Request().Context(), exchange.Owner("page"), c.Param("ref"), c.Param("file"))
 	if err != nil {
 		return err
 	}
-	_, mime := sniff(a.Data)
-	if !safeImages[mime] || len(a.Data) > maxUpload {
+	_, mime := thread.Sniff(a.Data)
+	if !safeImages[mime] || len(a.Data) > thread.MaxUpload {
 		return thread.Missing("there is no such picture")
 	}
 	h := c.Response().Header()
@@ -193,7 +182,7 @@ func (p *pages) act(c echo.Context) error {
 		return err
 	}
 	r := c.Request()
-	r.Body = http.MaxBytesReader(c.Response().Writer, r.Body, maxUpload+formRoom)
+	r.Body = http.MaxBytesReader(c.Response().Writer, r.Body, thread.MaxUpload+formRoom)
 	err := r.ParseMultipartForm(1 << 20)
 	if errors.Is(err, http.ErrNotMultipart) {
 		err = r.ParseForm()
@@ -208,7 +197,7 @@ func (p *pages) act(c echo.Context) error {
 		defer r.MultipartForm.RemoveAll()
 	}
 	ctx := r.Context()
-	t, err := p.x.Thread(ctx, Owner("page"), c.Param("ref"))
+	t, err := p.x.Thread(ctx, exchange.Owner("page"), c.Param("ref"))
 	if err != nil {
 		return err
 	}
@@ -222,18 +211,18 @@ func (p *pages) act(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	opts := Options{Re: t.Ref}
+	opts := exchange.Options{Re: t.Ref}
 	switch c.FormValue("do") {
 	case "answer", "confirm", "refuse": // these mean what the page showed
 		if opts.IfSerial, err = strconv.Atoi(c.FormValue("serial")); err != nil || opts.IfSerial < 1 {
 			return thread.Bad("serial", "does not say what is answered: read the thread again")
 		}
 	case "accept", "turndown":
-		if opts.IfTurn = c.FormValue("turn"); !strings.HasPrefix(opts.IfTurn, Suggested) {
+		if opts.IfTurn = c.FormValue("turn"); !strings.HasPrefix(opts.IfTurn, thread.TurnSuggestion+"/") {
 			return thread.Bad("turn", "does not say what is answered: read the thread again")
 		}
 	}
-	if _, err := p.x.Do(ctx, Owner("page"), block, opts); err != nil {
+	if _, err := p.x.Do(ctx, exchange.Owner("page"), block, opts); err != nil {
 		return err
 	}
 	return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "done")
@@ -303,7 +292,7 @@ func (p *pages) result(c echo.Context, t *thread.Thread) (wire.Value, error) {
 			return wire.Value{}, thread.Bad("photo", "could not be read")
 		}
 		if len(data) > 0 {
-			entry, err := p.x.Upload(c.Request().Context(), Owner("page"), t.Ref, head.Filename, data)
+			entry, err := p.x.Upload(c.Request().Context(), exchange.Owner("page"), t.Ref, head.Filename, data)
 			if err != nil {
 				return wire.Value{}, err
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
@@ -103,8 +104,8 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(file))
 	case file != "":
 		r.Files = append(r.Files, file)
-	case strings.HasPrefix(resourceURI(kind, v), "data:"):
-		r.inline(kind, resourceURI(kind, v), v.GetStr("name"))
+	case strings.HasPrefix(thread.ResourceURI(kind, v), "data:"):
+		r.inline(kind, thread.ResourceURI(kind, v), v.GetStr("name"))
 	default: // nothing else is fetched: a link is shown as text
 		r.yaml(entry)
 	}
@@ -121,7 +122,7 @@ func (r *messageRow) inline(kind, uri, name string) {
 	if err != nil {
 		return
 	}
-	if _, seen := sniff(data); kind == "image" && safeImages[seen] {
+	if _, seen := thread.Sniff(data); kind == "image" && safeImages[seen] {
 		r.Inline = append(r.Inline, template.URL("data:"+seen+";base64,"+base64.StdEncoding.EncodeToString(data)))
 		return
 	}
@@ -132,7 +133,7 @@ func (r *messageRow) inline(kind, uri, name string) {
 }
 
 // reference adds something that a message refers to: as it was fetched, or as something to fetch.
-func (r *messageRow) reference(ref string, to reference, a Attachment) {
+func (r *messageRow) reference(ref string, to reference, a exchange.Attachment) {
 	switch {
 	case a.Name == "":
 		r.Fetch = append(r.Fetch, to.uri)

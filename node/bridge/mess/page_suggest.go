@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
@@ -31,10 +32,10 @@ var suggestionWords = map[string]string{
 // suggestion shows all of the newest suggestion: what is decided about is not shortened.
 func (p *pages) suggestion(ctx context.Context, t *thread.Thread) (*suggestionView, error) {
 	s := t.Suggestions[t.OpenSuggestion()-1]
-	view := &suggestionView{By: s.By, What: suggestionWords[s.Type], Reason: s.Reason, Turn: turnOf(t)}
+	view := &suggestionView{By: s.By, What: suggestionWords[s.Type], Reason: s.Reason, Turn: t.Turn()}
 	if s.Type == "merge" {
 		for _, ref := range s.Re {
-			other, err := p.x.Thread(ctx, Owner("page"), ref)
+			other, err := p.x.Thread(ctx, exchange.Owner("page"), ref)
 			if e, refused := errors.AsType[*wire.Error](err); refused && e.Status == 404 || errors.Is(err, store.ErrNotFound) {
 				continue // a yes says so
 			}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
@@ -72,7 +73,7 @@ func TestPage(t *testing.T) {
 		resp, _ := call("POST", page, m.FormDataContentType(), body.Bytes())
 		return resp.StatusCode
 	}
-	if code := send(make([]byte, maxUpload+formRoom)); code != http.StatusRequestEntityTooLarge {
+	if code := send(make([]byte, thread.MaxUpload+formRoom)); code != http.StatusRequestEntityTooLarge {
 		t.Errorf("a photo of more than 10 MiB: %d", code)
 	}
 	if code := send(photo.Bytes()); code != http.StatusSeeOther {
@@ -88,7 +89,7 @@ func TestPage(t *testing.T) {
 	if resp, got := call("GET", src, "", nil); resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "image/jpeg" || got != photo.String() {
 		t.Errorf("photo: %d %s", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}
-	entry, err := l.Upload(t.Context(), Owner("test"), ref, "x.svg", []byte("<svg onload=alert(1)>"))
+	entry, err := l.Upload(t.Context(), exchange.Owner("test"), ref, "x.svg", []byte("<svg onload=alert(1)>"))
 	if err != nil {
 		t.Fatal(err)
 	}

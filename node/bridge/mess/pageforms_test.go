@@ -6,11 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // clerk fills in the forms of the page without a browser.
@@ -201,15 +204,18 @@ func TestPageSuggestions(t *testing.T) {
 // On a telephone of 320 px: every state has its place, the decline is behind a word of its own, and a suggestion is
 // answered.
 func TestPageFormsInBrowser(t *testing.T) {
-	l := newLab(t)
-	tab, base := openPage(t, l)
-	l.executor("bob")
+	before := newLab(t)
+	before.executor("bob")
 	for _, code := range thread.Codes() {
-		ref := l.request("agent", "{intent: look}")
-		th := l.thread(ref)
-		th.Status, th.Version = code, th.Version+1
-		l.index.publish(th)
+		th := before.thread(before.request("agent", "{intent: look}"))
+		th.Status = code
+		changes := []store.Change{{Record: store.Record{NS: exchange.NSThreads, Key: th.Ref, Body: thread.Encode(th)}, IfRev: store.Any}}
+		if err := before.store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
 	}
+	l := labOn(t, before.store)
+	tab, base := openPage(t, l)
 	fits := `document.documentElement.scrollWidth <= 320 && [...document.querySelectorAll(".filters a, form *, details *")].every(e => e.getBoundingClientRect().right <= 320)`
 	tab.Do(chromedp.EmulateViewport(320, 640), chromedp.Navigate(base+"/mess"))
 	tab.Until(`document.querySelectorAll(".filters a").length === 17`)

@@ -4,12 +4,12 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
-	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -21,26 +21,21 @@ type party struct {
 	bridge *Bridge
 }
 
-// meshHandler hands messages to a bridge, as cmd does it.
-type meshHandler struct{ b func() *Bridge }
-
-func (h meshHandler) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) {
-	payload, err := wire.Parse(c.Payload)
-	if err != nil {
-		return hook.Answer{}, err
-	}
-	answer, err := h.b().Receive(ctx, Incoming{From: c.Message.From, Address: c.Conversation.Address, Conv: c.Message.Conversation, ID: c.Message.ID, Payload: payload})
-	if err != nil {
-		return hook.Answer{Err: Refusal(err)}, nil
-	}
-	return hook.Answer{Payload: &answer}, nil
+// finding is a mesh with another directory.
+type finding struct {
+	bridge.Mesh
+	find func(client.Query) ([]wire.Card, error)
 }
 
-type meshSender struct{ n *node.Node }
+func (m finding) Find(_ context.Context, q client.Query) ([]wire.Card, error) { return m.find(q) }
 
-func (s meshSender) SendLetter(ctx context.Context, l Letter) (wire.MessageID, error) {
-	sent, err := s.n.Send(ctx, node.Outgoing{To: l.To, Address: l.Address, Conv: l.Conv, Intent: l.Intent, Payload: l.Payload, Via: "bridge", Records: l.Records}, 0)
-	return sent.MessageID, err
+// lists returns a mesh whose directory lists agents for everything.
+func lists(m bridge.Mesh, agents ...wire.AgentID) bridge.Mesh {
+	var cards []wire.Card
+	for _, id := range agents {
+		cards = append(cards, wire.Card{ID: id})
+	}
+	return finding{m, func(client.Query) ([]wire.Card, error) { return cards, nil }}
 }
 
 // newParty starts a node with a bridge; change sets what a test needs.
@@ -53,23 +48,19 @@ func newParty(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Confi
 func newPartyWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Config), more func(*node.Config)) *party {
 	t.Helper()
 	p := &party{}
-	transports := map[string]bridge.Transport{}
-	configure := func(c *node.Config) {
-		c.Routes = []node.Route{{Pattern: string(Intent), Name: "mess", Handler: meshHandler{func() *Bridge { return p.bridge }}, Repeatable: true, Receipts: "ack"}}
-		c.Transports = transports
-		more(c)
-	}
-	first := mesh.Node(name, configure)
+	first := mesh.Node(name, more)
 	first.Stop()
-	transports[Kind] = lazyTransport{&p.bridge}
-	p.node = mesh.Copy(first, configure)
+	p.node = mesh.Copy(first, more)
 	if _, err := p.node.Register(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	p.lab = labOn(t, p.node.Store)
+	seen, err := p.node.Attach(LinkKind(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cfg := Config{
-		Exchange: p.lab.Exchange, Serve: true, Local: true, Node: p.node, Self: p.node.ID, Sender: meshSender{p.node.Node},
-		Asks: p.node.Asks(), Desk: p.node, Notices: p.node.Notices, Store: p.node.Store,
+		Exchange: p.lab.Exchange, Serve: true, Local: true, Mesh: seen, Notices: p.node.Notices, Store: p.node.Store,
 	}
 	if change != nil {
 		change(&cfg)
@@ -79,9 +70,7 @@ func newPartyWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*C
 		t.Fatal(err)
 	}
 	p.bridge = b
-	p.node.Follow(b)
-	p.node.Answers(Kind, b)
-	p.node.KeepOpen(Intent, 90*24*time.Hour)
+	p.node.Connect(LinkKind(), b)
 	p.node.Start()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -92,28 +81,6 @@ func newPartyWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*C
 	})
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return p
-}
-
-type lazyTransport struct{ b **Bridge }
-
-func (l lazyTransport) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	return (*l.b).Deliver(ctx, d)
-}
-
-// eventually waits for something that another goroutine brings about.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for !done() {
-		select {
-		case <-again.C:
-		case <-deadline.C:
-			t.Fatalf("%s did not happen", what)
-		}
-	}
 }
 
 func (p *party) reaches(ref string, code thread.Code) *thread.Thread {
@@ -127,7 +94,7 @@ func (p *party) theirs() string {
 	p.t.Helper()
 	var ref string
 	eventually(p.t.(*testing.T), "a thread from the mesh", func() bool {
-		page, err := p.List(context.Background(), Owner("test"), "", position{}, 10)
+		page, err := p.List(context.Background(), exchange.Owner("test"), "", "", 10)
 		if err == nil && len(page.Threads) > 0 {
 			ref = page.Threads[0].Ref
 		}

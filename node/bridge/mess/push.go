@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -32,7 +33,7 @@ type pushes struct {
 }
 
 // send notifies an executor of a thread, and does not wait for it.
-func (p *pushes) send(ctx context.Context, c *candidate, t *thread.Thread) {
+func (p *pushes) send(ctx context.Context, c *exchange.Executor, t *thread.Thread) {
 	if c == nil || p.http == nil {
 		return
 	}
@@ -54,7 +55,7 @@ func (p *pushes) send(ctx context.Context, c *candidate, t *thread.Thread) {
 	})
 }
 
-func (p *pushes) channels(ctx context.Context, c *candidate, t *thread.Thread) {
+func (p *pushes) channels(ctx context.Context, c *exchange.Executor, t *thread.Thread) {
 	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, wire.OneLine(t.Intent, 200), t.Ref)
 	for _, ch := range c.Notifications {
 		var body []byte

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -40,16 +41,16 @@ func TestNotifications(t *testing.T) {
 		c.Notify = true
 		c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	})
-	register := func(id, capability string, channels ...Notification) {
+	register := func(id, capability string, channels ...exchange.Notification) {
 		t.Helper()
-		reg := Registration{ID: id, Capabilities: []thread.Need{{ID: capability}}, Notifications: channels}
-		if _, err := home.Register(t.Context(), reg, false, nil); err != nil {
+		reg := exchange.Registration{ID: id, Capabilities: []thread.Need{{ID: capability}}, Notifications: channels}
+		if _, err := home.Executors.Register(t.Context(), reg, false, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	register("slow", "anything", Notification{Type: "webhook", URL: srv.URL + "/tarpit"}, Notification{Type: "webhook", URL: srv.URL + "/tarpit"})
-	register("bob", "ladder", Notification{Type: "ntfy", URL: srv.URL + "/ntfy"}, Notification{Type: "slack", URL: srv.URL + "/slack"},
-		Notification{Type: "webhook", URL: srv.URL + "/hook"}, Notification{Type: "pushover", URL: srv.URL + "/never"})
+	register("slow", "anything", exchange.Notification{Type: "webhook", URL: srv.URL + "/tarpit"}, exchange.Notification{Type: "webhook", URL: srv.URL + "/tarpit"})
+	register("bob", "ladder", exchange.Notification{Type: "ntfy", URL: srv.URL + "/ntfy"}, exchange.Notification{Type: "slack", URL: srv.URL + "/slack"},
+		exchange.Notification{Type: "webhook", URL: srv.URL + "/hook"}, exchange.Notification{Type: "pushover", URL: srv.URL + "/never"})
 	for range 5 { // the first is on its way for as long as the test
 		home.task(home.request("claude", "{intent: wait, requires: [anything]}"), "work/0")
 	}

@@ -2,11 +2,11 @@ package mess
 
 import (
 	"bytes"
-	"context"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -19,20 +19,20 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 	away := newParty(t, mesh, "away", func(c *Config) { c.Serve = false })
 	home := newParty(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
+		c.Mesh = lists(c.Mesh, away.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
 	there := away.theirs()
 	var content []wire.Value
 	for i, data := range [][]byte{[]byte("\xff\xd8\xffsmall"), bytes.Repeat([]byte("a"), 40<<10), bytes.Repeat([]byte("b"), 40<<10), bytes.Repeat([]byte("c"), 40<<10), bytes.Repeat([]byte("d"), 60<<10)} {
-		entry, err := away.Upload(t.Context(), Owner("test"), there, "photo"+strconv.Itoa(i)+".jpg", data)
+		entry, err := away.Upload(t.Context(), exchange.Owner("test"), there, "photo"+strconv.Itoa(i)+".jpg", data)
 		if err != nil {
 			t.Fatal(err)
 		}
 		content = append(content, entry)
 	}
-	_, err := away.Do(t.Context(), Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
-		wire.TextField("re", there), wire.Field("content", wire.Arr(content...)))}}, Options{})
+	_, err := away.Do(t.Context(), exchange.Owner("test"), thread.Block{{Type: "response", Body: wire.Obj(
+		wire.TextField("re", there), wire.Field("content", wire.Arr(content...)))}}, exchange.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 func TestNamelessAttachment(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("alice", `{intent: look, context: [{image: "`+dataURI("image/png", bytes.Repeat([]byte{1}, thread.MaxInline))+`"}]}`)
-	if _, err := l.Attachment(t.Context(), Owner("test"), ref, "att-001-image-0.png"); err != nil {
+	if _, err := l.Attachment(t.Context(), exchange.Owner("test"), ref, "att-001-image-0.png"); err != nil {
 		list, _ := l.Messages(t.Context(), ref)
 		t.Errorf("%v: %.300s", err, list[0].Mess.JSON())
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/rest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -17,22 +19,22 @@ import (
 type site struct {
 	*lab
 	t    testing.TB
-	door *door
+	door *rest.Server
 	srv  *httptest.Server
 }
 
-func newSite(t testing.TB, change func(*ExchangeConfig)) *site {
+func newSite(t testing.TB, change func(*exchange.Config)) *site {
 	l := newLab(t)
-	cfg := ExchangeConfig{Store: l.store, Registration: "open", ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1}
+	cfg := exchange.Config{Store: l.store, Registration: "open", ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1}
 	if change != nil {
 		change(&cfg)
 	}
-	l.Exchange = NewExchange(cfg)
+	l.Exchange = exchange.New(cfg)
 	e := echo.New()
-	d := &door{x: l.Exchange}
+	d := &rest.Server{Exchange: l.Exchange}
 	d.Mount(e)
-	owner.Mount(e.Group("/owner"), d.operations()...)
-	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = d.answer(c, err) }
+	owner.Mount(e.Group("/owner"), d.Operations()...)
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = d.WriteError(c, err) }
 	s := &site{lab: l, t: t, door: d, srv: httptest.NewServer(e)}
 	t.Cleanup(s.srv.Close)
 	return s

@@ -7,15 +7,17 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // peer sends a block as an agent of the mesh does whose messages are let in.
-func (l *lab) peer(block string) (Result, error) {
+func (l *lab) peer(block string) (exchange.Result, error) {
 	l.t.Helper()
 	b := mustParse(l.t, block)
-	return l.Do(l.t.Context(), Actor{ID: "am_peer", Channel: "agentmesh"}, b, Options{Peer: &thread.Peer{Conv: "conv_1"}, External: "conv_1", Hold: b.WantsOwner()})
+	return l.Do(l.t.Context(), exchange.Actor{ID: "am_peer", Channel: "agentmesh"}, b, exchange.Options{Peer: &thread.Peer{Conv: "conv_1"}, External: "conv_1", Hold: b.WantsOwner()})
 }
 
 // asked makes a request of the peer's.
@@ -70,8 +72,8 @@ func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
 					l.want(ref, thread.Received)
 					continue
 				}
-				if th := l.want(ref, thread.Held); turnOf(th) != turnRelease {
-					t.Errorf("%s: the owner's turn is %q", ref, turnOf(th))
+				if th := l.want(ref, thread.Held); th.Turn() != thread.TurnRelease {
+					t.Errorf("%s: the owner's turn is %q", ref, th.Turn())
 				}
 				l.refuse(http.StatusNotFound, "bob", "- status: {re: "+ref+", code: claimed}")
 				l.status(thread.OwnerID, ref, "received")
@@ -116,7 +118,7 @@ func TestOwnerIsAskedAboutParts(t *testing.T) {
 		t.Helper()
 		said++
 		payload := wire.Obj(wire.TextField("action", action), wire.Field("mess", mustParse(t, entry).Tree()))
-		_, err := away.bridge.Receive(t.Context(), Incoming{
+		_, err := away.bridge.Receive(t.Context(), bridge.Call{
 			From: home.node.ID(), Conv: "conv_parts", ID: wire.MessageID(fmt.Sprint("msg_", said)), Payload: payload,
 		})
 		if err != nil {

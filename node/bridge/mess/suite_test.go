@@ -7,15 +7,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // suiteBridge is the bridge as the common suite sees it: its link leads to a foreign side that the test plays.
@@ -30,12 +29,12 @@ func (b *suiteBridge) Inject(ctx context.Context, peer string, raw []byte) {
 		return
 	}
 	l := b.links[0]
-	in, err := l.inbound(peer, digestOf(block.Tree()), block)
+	in, err := l.inbound(peer, thread.Digest(block.Tree()), block)
 	if err != nil {
 		return
 	}
 	in.Records = l.change(string(in.MessageID), knownThread{Conv: string(in.ConvID)})
-	_, _ = l.b.cfg.Node.Accept(ctx, in)
+	_, _ = l.cfg.Mesh.Accept(ctx, in)
 }
 
 func (b *suiteBridge) Next(ctx context.Context, _ string) ([]byte, error) {
@@ -94,15 +93,21 @@ func TestBridgeSuite(t *testing.T) {
 		hostiles = append(hostiles, []byte(text))
 	}
 	hostiles = append(hostiles, []byte("- request: {intent: 3}"), []byte("- status: {re: x}"), []byte("MESS: []"))
-	var shared store.Store // of the node that was started last: a bridge keeps its state in the node's steps
 	bridgetest.Suite{
 		Address:   address,
 		Principal: func(peer string) string { return address(peer).String() },
 		LinkKind:  LinkKind(),
 		Peers:     [2]string{"roomba", "household:teague-phone"},
-		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
-			s := shared
-			b, err := New(Config{Exchange: NewExchange(ExchangeConfig{Store: s}), Store: s, Node: receiver,
+		New: func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) bridgetest.Bridge {
+			s := meshtest.Store(t)
+			own, err := New(Config{Exchange: exchange.New(exchange.Config{Store: s}), Store: s})
+			if err != nil {
+				t.Fatal(err)
+			}
+			threads := LinkKind() // taken by an exchange of their own
+			threads.Name = "exchange"
+			node.Connect(threads, own)
+			b, err := New(Config{Exchange: exchange.New(exchange.Config{Store: node.Store}), Store: node.Store, Mesh: mesh,
 				HTTP: client.NewHTTP(client.HTTPConfig{Local: true}), Links: []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9"}}})
 			if err != nil {
 				t.Fatal(err)
@@ -110,20 +115,6 @@ func TestBridgeSuite(t *testing.T) {
 			fake := &fakeRemote{got: make(chan []byte, 100)}
 			b.links[0].remote = fake
 			return &suiteBridge{b, fake}
-		},
-		Node: func(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
-			s := meshtest.Store(t)
-			exchange, err := New(Config{Exchange: NewExchange(ExchangeConfig{Store: s}), Store: s})
-			if err != nil {
-				t.Fatal(err)
-			}
-			member := meshtest.New(t).Node("home", func(c *node.Config) {
-				c.Policy, c.Rates = cfg.Policy, cfg.Rates
-				c.Transports = map[string]bridge.Transport{Kind: cfg.Transport}
-				c.Routes = []node.Route{{Pattern: string(Intent), Name: "mess", Handler: meshHandler{func() *Bridge { return exchange }}, Repeatable: true}}
-			})
-			shared = member.Store
-			return bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
 		},
 		Message: func(n int) []byte { return []byte("- request: {id: m" + strconv.Itoa(n) + ", intent: hello}") },
 		Kinds: []bridgetest.Kind{{

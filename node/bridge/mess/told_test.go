@@ -1,8 +1,10 @@
 package mess
 
 import (
+	"context"
 	"errors"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,8 +14,10 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -74,13 +78,13 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 // A registration that waits is told of, and asked about no more once it was approved at another door.
 func TestOwnerIsToldOfRegistrations(t *testing.T) {
 	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
-		c.Exchange = NewExchange(ExchangeConfig{Store: c.Store, Registration: "approval"})
+		c.Exchange = exchange.New(exchange.Config{Store: c.Store, Registration: "approval"})
 	})
 	events, stop := home.node.Watch()
 	defer stop()
 	e := echo.New()
 	home.bridge.door.Mount(e)
-	owner.Mount(e.Group("/owner"), home.bridge.door.operations()...)
+	owner.Mount(e.Group("/owner"), home.bridge.door.Operations()...)
 	call := func(path, body string) *httptest.ResponseRecorder {
 		t.Helper()
 		r := httptest.NewRequestWithContext(t.Context(), "POST", path, strings.NewReader(body))
@@ -106,7 +110,7 @@ func TestOwnerIsToldOfRegistrations(t *testing.T) {
 	if _, err := home.node.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
 		t.Errorf("a No to the old question: %v", err)
 	}
-	if c := home.bridge.x.crew.get("eve"); c == nil || c.Pending {
+	if c := home.bridge.x.Executors.Get("eve"); c == nil || c.Pending {
 		t.Errorf("eve = %+v, want somebody who is in", c)
 	}
 }
@@ -138,20 +142,65 @@ func TestQuestionsShowTheRequest(t *testing.T) {
 func TestNoticesOfOneMillisecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
-		l.hears = func(id string) bool { return id == "alice" }
+		l.Hears = func(id string) bool { return id == "alice" }
 		ref := l.request("alice", "{intent: look}")
 		for range 3 {
 			l.status(thread.OwnerID, ref, "in_progress, message: so it goes")
 		}
-		page, err := l.records.List(t.Context(), nsNotices, "", "", 10, time.Now())
-		if err != nil || len(page.Records) != 3 {
-			t.Fatalf("%d notices, %v, want one for each status", len(page.Records), err)
+		list, _, err := l.Notices(t.Context(), "")
+		if err != nil || len(list) != 3 {
+			t.Fatalf("%d notices, %v, want one for each status", len(list), err)
 		}
-		for i, rec := range page.Records {
-			if n, err := decodeNotice(rec); err != nil || n.Serial != i+2 {
-				t.Errorf("notice %d is of message %d, %v: want the order in which they were said", i, n.Serial, err)
+		for i, n := range list {
+			if n.Serial != i+2 {
+				t.Errorf("notice %d is of message %d: want the order in which they were said", i, n.Serial)
 			}
 		}
 		l.store.Close()
 	})
+}
+
+// A notice is stored with the transition it tells of: a process that dies between the two tells it afterwards, once.
+func TestNoticesOutliveTheProcess(t *testing.T) {
+	l := newLab(t)
+	box := notify.New(notify.Config{Records: l.store.Records()})
+	if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box}); err != nil {
+		t.Fatal(err)
+	}
+	l.request("agent", "{intent: look}") // the process ends here: nothing was told yet
+	again := labOn(t, l.store)
+	b, err := New(Config{Exchange: again.Exchange, Store: l.store, Notices: box})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func() int {
+		t.Helper()
+		list, _, err := box.List(context.Background(), "", 100, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	if count() != 0 {
+		t.Fatal("it was told before")
+	}
+	for range 3 {
+		if _, err := b.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count(); n != 1 {
+		t.Errorf("it was told %d times", n)
+	}
+	// What the owner may do is said with it, and is what the commands do.
+	ask := again.request(thread.OwnerID, "{intent: look}")
+	again.executor("bob")
+	again.status("bob", ask, "needs_input, questions: [{field: q, question: Why?}]")
+	if _, err := b.round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, _, err := box.List(t.Context(), "", 100, time.Now())
+	if err != nil || !slices.ContainsFunc(list, func(n notify.Notice) bool { return strings.Contains(n.Text, "mess answer "+ask) }) {
+		t.Errorf("notices = %+v, %v", list, err)
+	}
 }

@@ -18,22 +18,22 @@ import (
 // actionGivenUp marks an aside that is about a message of ours. No message of a peer becomes an aside with it.
 const actionGivenUp = "given_up"
 
-// Undelivered implements the node's Failures.
+// Undelivered implements [bridge.FailureObserver].
 func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about string, quiet bool, changes []store.Change) {
-	if u.Intent != Intent || b.x.load() != nil {
+	if u.Intent != Intent || b.x.Load() != nil {
 		return "", false, nil
 	}
-	if ref, ok := b.threadOf(ctx, string(u.To), string(u.ConvID)); ok { // we asked
-		t, err := b.x.read(ctx, ref, time.Now())
+	if ref, ok := b.x.OfferedIn(ctx, string(u.To), string(u.ConvID)); ok { // we asked
+		t, err := b.x.Read(ctx, ref, time.Now())
 		return "MESS " + ref, err == nil && t.Status.Terminal() && tooLate(u), nil
 	}
-	ref, ok := b.onlyIn(string(u.To), string(u.ConvID))
+	ref, ok := b.x.RequestIn(string(u.To), string(u.ConvID))
 	if !ok {
 		return "", false, nil
 	}
 	if tooLate(u) {
 		payload := wire.Obj(wire.TextField("action", actionGivenUp))
-		changes = b.Aside(bridge.Inbound{Peer: u.To, Address: u.Address, ConvID: u.ConvID, MessageID: u.MessageID, Intent: Intent, Payload: payload})
+		changes = b.Observe(bridge.Inbound{Peer: u.To, Address: u.Address, ConvID: u.ConvID, MessageID: u.MessageID, Intent: Intent, Payload: payload})
 		for i := range changes {
 			changes[i].Max = 0 // there are as many as we send
 		}
@@ -53,16 +53,16 @@ func tooLate(u bridge.Undelivered) bool {
 // givenUp ends the thread of a message that came too late.
 func (b *Bridge) givenUp(ctx context.Context, key string, a aside) error {
 	done := []store.Change{{Record: store.Record{NS: nsAside, Key: key}, IfRev: store.Any, Delete: true}}
-	ref, ok := b.onlyIn(string(a.From), string(a.Conv))
+	ref, ok := b.x.RequestIn(string(a.From), string(a.Conv))
 	if !ok {
-		return b.x.records.Apply(ctx, done, time.Now())
+		return b.records.Apply(ctx, done, time.Now())
 	}
-	t, err := b.x.read(ctx, ref, time.Now())
+	t, err := b.x.Read(ctx, ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) || err == nil && !t.Status.Open() {
-		return b.x.records.Apply(ctx, done, time.Now())
+		return b.records.Apply(ctx, done, time.Now())
 	}
 	if err != nil {
 		return err
 	}
-	return b.end(ctx, t, "agentmesh", "too late: who asked has ended it, or given it to somebody else", done)
+	return b.x.Cancel(ctx, t, "agentmesh", "too late: who asked has ended it, or given it to somebody else", done)
 }

@@ -9,22 +9,24 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/meshtest"
-	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// losing is a sender whose letters wait while it is on.
+// losing is a mesh in which messages of ours wait while it is on.
 type losing struct {
-	Sender
+	bridge.Mesh
 	on *atomic.Bool
 }
 
-func (s losing) SendLetter(ctx context.Context, l Letter) (wire.MessageID, error) {
-	if s.on.Load() {
-		return "", errors.New("the other side is away")
+func (m losing) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error) {
+	if m.on.Load() {
+		return owner.Sent{}, errors.New("the other side is away")
 	}
-	return s.Sender.SendLetter(ctx, l)
+	return m.Mesh.Send(ctx, out)
 }
 
 // titled counts the owner's notices of a kind whose title says something.
@@ -51,8 +53,7 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 	away.executor("bob")
 	home := newParty(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Directory = func(context.Context, []string) ([]Agent, error) { return []Agent{{ID: away.node.ID()}}, nil }
-		c.Sender = losing{c.Sender, &lost}
+		c.Mesh = losing{lists(c.Mesh, away.node.ID()), &lost}
 	})
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
 	there := away.theirs()
@@ -69,7 +70,7 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 	away.refuse(409, "bob", "- status: {re: "+there+", code: completed}")
 	lost.Store(false)
 	eventually(t, "the end of what is to be told", func() bool {
-		page, err := home.records.List(t.Context(), nsNotices, "", "", 10, time.Now())
+		page, err := home.store.Records().List(t.Context(), exchange.NSNotices, "", "", 10, time.Now())
 		return err == nil && len(page.Records) == 0
 	})
 	home.want(ref, thread.Cancelled)

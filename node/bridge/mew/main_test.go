@@ -2,333 +2,84 @@ package mew
 
 import (
 	"context"
-	"errors"
-	"io"
-	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"net/url"
-	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
-	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
-	"github.com/agentmesh/agentmesh/node/websocket"
-	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a gateway with its store and listener.
-type rig struct {
-	t      testing.TB
-	dir    string
-	g      *Gateway
-	srv    *httptest.Server
-	dial   websocket.Dialer
-	cancel context.CancelFunc
-	done   chan struct{}
-	st     *bolt.Store
-}
-
-func caps(t testing.TB, texts ...string) []capability.Capability {
+// start hosts the space lab: the admin, the node and cat may do everything, alice and bob less.
+func start(t testing.TB) *mewtest.Rig[*gateway.Gateway] {
 	t.Helper()
-	out := []capability.Capability{}
-	for _, s := range texts {
-		out = append(out, capOf(t, s))
-	}
-	return out
-}
-
-// capOf reads a capability: JSON, or a bare kind.
-func capOf(t testing.TB, s string) capability.Capability {
-	t.Helper()
-	v := wire.Text(s)
-	if strings.HasPrefix(s, "{") {
-		var err error
-		if v, err = wire.ParseForeign([]byte(s), envelope.MaxDepth, envelope.MaxValues); err != nil {
-			t.Fatalf("%s: %v", s, err)
+	some := mewtest.Caps(t, "chat", "chat/*", "mcp/proposal", "mcp/withdraw", "reasoning/*", "stream/*", "participant/*")
+	space := gateway.SpaceConfig{ID: "lab"}
+	for _, name := range []string{"admin", "node", "cat", "alice", "bob"} {
+		p := gateway.Participant{Name: name, Tokens: []string{name + "-token"}, Capabilities: some}
+		if name == "admin" || name == "node" || name == "cat" {
+			p.Capabilities = mewtest.Caps(t, "*")
 		}
+		space.Participants = append(space.Participants, p)
 	}
-	c, err := capability.Parse(v)
+	return mewtest.NewRig(t, t.TempDir(), nil, func(records store.Records) (*gateway.Gateway, error) {
+		return gateway.New(t.Context(), gateway.Config{Spaces: []gateway.SpaceConfig{space}, Records: records, PublicURL: "ws://gateway.example"})
+	})
+}
+
+// deaf is a node that takes nothing.
+type deaf struct{}
+
+func (deaf) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, error) {
+	<-ctx.Done()
+	return bridge.Outcome{}, ctx.Err()
+}
+
+// startLink joins the space of r over the link home.
+func startLink(t testing.TB, r *mewtest.Rig[*gateway.Gateway]) *link.Bridge {
+	t.Helper()
+	b, err := link.New(link.Config{
+		Links: []bridge.Link{{Name: "home", Kind: link.Kind, URL: r.URL(""), Space: "lab"}}, Mesh: bridgetest.Mesh{Receiver: deaf{}}, Records: r.Store.Records(),
+		Tokens: map[string]client.Credential{"home": "node-token"}, Retry: 5 * time.Millisecond, MaxRetry: 50 * time.Millisecond,
+		Dial: func(ctx context.Context, u *url.URL) (net.Conn, error) { return r.Dial(ctx, u) },
+	})
 	if err != nil {
-		t.Fatalf("%s: %v", s, err)
-	}
-	return c
-}
-
-// lab is a space with an admin, who may everything, and two who may chat and propose.
-func lab(t testing.TB) SpaceConfig {
-	some := caps(t, "chat", "chat/*", "mcp/proposal", "mcp/withdraw", "reasoning/*", "stream/*", "participant/*")
-	return SpaceConfig{ID: "lab", Participants: []Participant{
-		{Name: "admin", Tokens: []string{"admin-token"}, Capabilities: caps(t, "*")},
-		{Name: "alice", Tokens: []string{"alice-token"}, Capabilities: some},
-		{Name: "bob", Tokens: []string{"bob-token"}, Capabilities: some},
-	}}
-}
-
-func start(t testing.TB, spaces ...SpaceConfig) *rig {
-	t.Helper()
-	return startWith(t, t.TempDir(), GatewayConfig{Spaces: spaces})
-}
-
-func startWith(t testing.TB, dir string, cfg GatewayConfig) *rig {
-	t.Helper()
-	return startOn(t, dir, cfg, nil)
-}
-
-// startOn serves on l; nil is a socket.
-func startOn(t testing.TB, dir string, cfg GatewayConfig, l *pipes) *rig {
-	t.Helper()
-	r := &rig{dial: plainDial, t: t, dir: dir, done: make(chan struct{})}
-	var err error
-	if r.st, err = bolt.Open(t.Context(), filepath.Join(dir, "mew.db"), bolt.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	cfg.Records, cfg.PublicURL = r.st.Records(), "ws://gateway.example"
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if r.g, err = NewGateway(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel = cancel
-	go func() {
-		defer close(r.done)
-		if err := r.g.Run(ctx); err != nil {
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	}()
-	r.srv = httptest.NewUnstartedServer(r.g)
-	if l != nil {
-		r.srv.Listener.Close()
-		r.srv.Listener, r.dial = l, l.Dial
-	}
-	r.srv.Start()
-	t.Cleanup(r.stop)
-	return r
+	})
+	await(t, func() bool { return b.Links()[0].State == bridge.LinkUp })
+	return b
 }
 
-// pipes is a listener in memory, for a synctest bubble.
-type pipes struct {
-	c    chan net.Conn
-	done chan struct{}
-	once sync.Once
-}
-
-func newPipes() *pipes { return &pipes{c: make(chan net.Conn), done: make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.c:
-		return conn, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
-
-func (p *pipes) Dial(ctx context.Context, _ *url.URL) (net.Conn, error) {
-	here, there := net.Pipe()
-	select {
-	case p.c <- there:
-		return here, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (r *rig) stop() {
-	if r.st == nil {
-		return
-	}
-	r.cancel()
-	<-r.done
-	r.srv.Close()
-	r.srv.Client().CloseIdleConnections()
-	if err := r.st.Close(); err != nil {
-		r.t.Error(err)
-	}
-	r.st = nil
-}
-
-func (r *rig) ws(path string) string { return "ws" + strings.TrimPrefix(r.srv.URL, "http") + path }
-
-// player is a client on one connection.
-type player struct {
-	t    testing.TB
-	conn *websocket.Conn
-}
-
-func plainDial(ctx context.Context, u *url.URL) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
-}
-
-// open connects without a word; token may be empty.
-func (r *rig) open(path, token string) *player {
-	r.t.Helper()
-	h := http.Header{}
-	if token != "" {
-		h.Set("Authorization", "Bearer "+token)
-	}
-	conn, err := websocket.Dial(r.t.Context(), r.dial, r.ws(path), websocket.Options{Header: h})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	p := &player{r.t, conn}
-	r.t.Cleanup(p.quit)
-	return p
-}
-
-// join connects with a header and takes the welcome.
-func (r *rig) join(token string) *player {
-	r.t.Helper()
-	p := r.open("/ws", token)
-	p.want("system/welcome")
-	return p
-}
-
-func (p *player) quit() {
-	p.conn.Abort()
-	finish(p.conn)
-}
-
-func (p *player) send(texts ...string) {
-	p.t.Helper()
-	for _, s := range texts {
-		if err := p.conn.Send(websocket.Text([]byte(s))); err != nil {
-			p.t.Fatalf("send %s: %v", s, err)
-		}
-	}
-}
-
-// next returns the next message as text.
-func (p *player) next() (websocket.Type, string) {
-	p.t.Helper()
-	late := time.AfterFunc(20*time.Second, p.conn.Abort)
-	defer late.Stop()
-	typ, data, err := p.conn.Read()
-	if err != nil {
-		p.t.Fatalf("read: %v", err)
-	}
-	return typ, string(data)
-}
-
-func parsed(t testing.TB, s string) wire.Value {
+// await waits until something holds.
+func await(t testing.TB, holds func() bool) {
 	t.Helper()
-	v, err := wire.ParseForeign([]byte(s), envelope.MaxDepth, 1<<20)
-	if err != nil {
-		t.Fatalf("%v: %.300s", err, s)
-	}
-	return v
-}
-
-// want takes the next envelope, which must be of this kind.
-func (p *player) want(kind string) wire.Value {
-	p.t.Helper()
-	_, s := p.next()
-	v := parsed(p.t, s)
-	if v.GetStr("kind") != kind {
-		p.t.Fatalf("got %s, want a %s", s, kind)
-	}
-	return v
-}
-
-// until skips to the next envelope of a kind.
-func (p *player) until(kind string) wire.Value {
-	p.t.Helper()
-	for {
-		_, s := p.next()
-		if s == "" || s[0] == '#' {
-			continue
-		}
-		if v := parsed(p.t, s); v.GetStr("kind") == kind {
-			return v
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("what the test waits for does not come")
 		}
 	}
-}
-
-// fence makes sure that everything sent before was handled: it chats and waits for the echo. What comes before it
-// is returned.
-func (p *player) fence() (before []string) {
-	p.t.Helper()
-	id := envelope.NewID()
-	p.send(`{"id":"` + id + `","kind":"chat","payload":{"text":"fence"}}`)
-	for {
-		_, s := p.next()
-		if strings.Contains(s, id) {
-			return before
-		}
-		before = append(before, s)
-	}
-}
-
-// closed reads to the end, which must be the peer's close with this code. It returns what came before.
-func (p *player) closed(code int) (before []string) {
-	p.t.Helper()
-	late := time.AfterFunc(20*time.Second, p.conn.Abort)
-	defer late.Stop()
-	for {
-		_, data, err := p.conn.Read()
-		if err == nil {
-			before = append(before, string(data))
-			continue
-		}
-		ce, ok := errors.AsType[*websocket.CloseError](err)
-		if !ok || ce.Code != code || !ce.Remote {
-			p.t.Fatalf("the connection ended with %v, want a close with %d", err, code)
-		}
-		return before
-	}
-}
-
-// member returns payload.key of an envelope.
-func pay(v wire.Value, keys ...string) wire.Value {
-	v, _ = v.Get("payload")
-	for _, k := range keys {
-		v, _ = v.Get(k)
-	}
-	return v
-}
-
-func str(v wire.Value) string { s, _ := v.Str(); return s }
-
-// call makes an HTTP request and returns status and body.
-func (r *rig) call(method, path, token, body string) (int, string) {
-	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), method, r.srv.URL+path, strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := r.srv.Client().Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return resp.StatusCode, string(data)
-}
-
-func (r *rig) post(name, token, body string) (int, string) {
-	r.t.Helper()
-	return r.call("POST", "/participants/"+name+"/messages", token, body)
 }

@@ -1,22 +1,24 @@
 package mew
 
 import (
-	"context"
-	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mount adds what MEW clients call: GET /ws, and /participants*.
-func (g *Gateway) Mount(e *echo.Echo) {
+// Mount adds what MEW clients call of g: GET /ws, and /participants*.
+func Mount(e *echo.Echo, g *gateway.Gateway) {
 	serve := func(c echo.Context) error {
-		ctx := context.WithValue(c.Request().Context(), clientKey{}, httpapi.ClientAddr(c))
-		g.ServeHTTP(c.Response(), c.Request().WithContext(ctx))
+		r := c.Request()
+		g.ServeHTTP(c.Response(), r.WithContext(gateway.WithClient(r.Context(), httpapi.ClientAddr(c))))
 		return nil
 	}
 	e.GET("/ws", serve)
@@ -24,10 +26,44 @@ func (g *Gateway) Mount(e *echo.Echo) {
 	e.Any("/participants/*", serve)
 }
 
-// Operations returns what the owner calls about the spaces that are served here.
-func (g *Gateway) Operations() []owner.Operation {
-	list := owner.Raw(http.MethodGet, "/mew/spaces", owner.Read, g.ownerSpaces)
-	return append(placeOperations("/mew/spaces", g.place), list)
+// Operations returns what the owner calls about the spaces of g, which may be nil, and about those behind the links of b.
+func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
+	const links = "/mew/links"
+	// withLink calls serve with the link that the path names.
+	withLink := func(serve func(c echo.Context, l *link.Link) error) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			l := b.Link(c.Param("name"))
+			if l == nil {
+				return view.NewFault(http.StatusNotFound, "there is no such link; agentmesh mew spaces names them")
+			}
+			return serve(c, l)
+		}
+	}
+	list := append(placeOperations(links, func(name string) (*place, error) {
+		if l := b.Link(name); l != nil {
+			return newLinkPlace(l), nil
+		}
+		return nil, view.NewFault(http.StatusNotFound, "there is no such link; agentmesh mew spaces names them")
+	}),
+		owner.Raw(http.MethodGet, links, owner.Read, func(c echo.Context) error {
+			return httpapi.JSON(c, http.StatusOK, owner.List[LinkSummary]{Items: linkSummaries(b)})
+		}),
+		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, withLink(connect)),
+		owner.Raw(http.MethodPost, links+"/:name/conversations", owner.Decide, withLink(share)),
+		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, withLink(listShared)),
+	)
+	if g == nil {
+		return list
+	}
+	list = append(list, placeOperations("/mew/spaces", func(name string) (*place, error) {
+		if s := g.Space(name); s != nil {
+			return newHostedPlace(s), nil
+		}
+		return nil, view.NewFault(http.StatusNotFound, "there is no such space; agentmesh mew spaces names them")
+	})...)
+	return append(list, owner.Raw(http.MethodGet, "/mew/spaces", owner.Read, func(c echo.Context) error {
+		return httpapi.JSON(c, http.StatusOK, owner.List[SpaceSummary]{Items: spaceSummaries(g)})
+	}))
 }
 
 // SpaceSummary is a space in a list.
@@ -40,33 +76,73 @@ type SpaceSummary struct {
 	Proposals    int    `json:"proposals"`
 }
 
-func (g *Gateway) ownerSpaces(c echo.Context) error {
-	out := owner.List[SpaceSummary]{Items: []SpaceSummary{}}
-	for _, s := range g.order {
-		st := s.Status()
-		sum := SpaceSummary{ID: st.ID, Name: st.Name, Participants: len(st.Participants), Streams: len(st.Streams), Proposals: len(st.Proposals)}
-		for _, p := range st.Participants {
-			if p.Connected {
-				sum.Connected++
-			}
+func spaceSummaries(g *gateway.Gateway) []SpaceSummary {
+	out := []SpaceSummary{}
+	for _, s := range g.Spaces() {
+		v := s.View()
+		out = append(out, SpaceSummary{
+			ID: v.ID, Name: v.Name, Participants: len(v.Participants), Connected: v.Connected(), Streams: len(v.Streams), Proposals: len(v.Proposals),
+		})
+	}
+	return out
+}
+
+// LinkSummary is a space that the node takes part in.
+type LinkSummary struct {
+	Link         string           `json:"link"`
+	Space        string           `json:"space,omitempty"`
+	To           string           `json:"to"`
+	State        bridge.LinkState `json:"state"`
+	As           string           `json:"as,omitempty"` // the node's id there
+	Participants int              `json:"participants"`
+	Streams      int              `json:"streams"`
+	Proposals    int              `json:"proposals"`
+	Error        string           `json:"error,omitempty"`
+}
+
+func linkSummaries(b *link.Bridge) []LinkSummary {
+	out := []LinkSummary{}
+	for _, l := range b.Spaces() {
+		st, v := l.Status(), l.View()
+		sum := LinkSummary{
+			Link: v.ID, Space: v.Name, To: st.To, State: st.State, Participants: len(v.Participants),
+			Streams: len(v.Streams), Proposals: len(v.Proposals), Error: st.Error,
 		}
-		out.Items = append(out.Items, sum)
+		if st.State == bridge.LinkUp {
+			sum.As = l.Name()
+		}
+		out = append(out, sum)
 	}
-	return httpapi.JSON(c, http.StatusOK, out)
+	return out
 }
 
-// place finds the space that the path names.
-func (g *Gateway) place(c echo.Context) (*place, error) {
-	if s := g.Space(c.Param("name")); s != nil {
-		return hostedPlace(s), nil
-	}
-	return nil, fault(http.StatusNotFound, "there is no such space; agentmesh mew spaces names them")
+func connect(c echo.Context, l *link.Link) error {
+	l.Connect()
+	return httpapi.JSON(c, http.StatusOK, l.Status())
 }
 
-// spokenFault is what the owner is told when a space refused.
-func spokenFault(err error) error {
-	if r, ok := errors.AsType[*Refused](err); ok {
-		return &wire.Error{Code: wire.InvalidMessage, Status: r.Status, Message: r.Error()}
+// sharing names a conversation that a space is to see, or no longer.
+type sharing struct {
+	Peer         string `json:"peer"`
+	Conversation string `json:"conversation_id"`
+	Stop         bool   `json:"stop"`
+}
+
+func share(c echo.Context, l *link.Link) error {
+	var in sharing
+	if err := readOwner(c, &in); err != nil {
+		return err
 	}
-	return err
+	if err := l.SetShared(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, in)
+}
+
+func listShared(c echo.Context, l *link.Link) error {
+	all, err := l.Conversations(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, owner.List[link.Conversation]{Items: append([]link.Conversation{}, all...)})
 }

@@ -13,6 +13,9 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -31,19 +34,19 @@ type spacePages struct {
 const topicSpaces = "mew"
 
 // MountPages adds the entry "MEW" with the spaces of g and those behind the links of b; either may be nil.
-func MountPages(shell *httpapi.Pages, g *Gateway, b *Bridge) {
+func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	p := &spacePages{
 		shell: shell,
 		list:  shell.Template(pageFiles, "page/spaces.html"), space: shell.Template(pageFiles, "page/space.html"),
 	}
 	if g != nil {
-		for _, s := range g.order {
-			p.places = append(p.places, hostedPlace(s))
+		for _, s := range g.Spaces() {
+			p.places = append(p.places, newHostedPlace(s))
 		}
 	}
 	if b != nil {
-		for _, l := range b.links {
-			p.places = append(p.places, linkPlace(l))
+		for _, l := range b.Spaces() {
+			p.places = append(p.places, newLinkPlace(l))
 		}
 	}
 	shell.Add(httpapi.Nav{Path: "mew", Title: "MEW", Count: p.waiting})
@@ -108,7 +111,7 @@ func (t *tail) newest() []passed {
 func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 	var all sync.WaitGroup
 	for _, pl := range p.places {
-		feed := pl.watch()
+		feed := pl.Watch()
 		all.Go(func() {
 			defer feed.Close()
 			for {
@@ -129,7 +132,7 @@ func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 func (p *spacePages) waiting(context.Context) int {
 	n := 0
 	for _, pl := range p.places {
-		n += len(pl.status().Proposals)
+		n += len(pl.View().Proposals)
 	}
 	return min(n, httpapi.MaxCount)
 }
@@ -143,13 +146,8 @@ type placeRow struct {
 func (p *spacePages) showList(c echo.Context) error {
 	rows := make([]placeRow, len(p.places))
 	for i, pl := range p.places {
-		st := pl.status()
-		rows[i] = placeRow{place: pl, Participants: len(st.Participants), Streams: len(st.Streams), Proposals: len(st.Proposals)}
-		for _, m := range st.Participants {
-			if m.Connected {
-				rows[i].Connected++
-			}
-		}
+		st := pl.View()
+		rows[i] = placeRow{pl, len(st.Participants), st.Connected(), len(st.Streams), len(st.Proposals)}
 	}
 	return p.shell.Render(c, p.list, httpapi.View{Title: "MEW spaces", Topics: []string{topicSpaces}, Data: rows})
 }
@@ -157,7 +155,7 @@ func (p *spacePages) showList(c echo.Context) error {
 // spaceView is what the page of a space shows.
 type spaceView struct {
 	*place
-	SpaceStatus
+	view.Space
 	Link   *bridge.LinkStatus // of a space behind one
 	Passed []passed
 }
@@ -175,7 +173,7 @@ func (p *spacePages) at(c echo.Context) (*place, error) {
 			return pl, nil
 		}
 	}
-	return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such space"}
+	return nil, view.NewFault(http.StatusNotFound, "there is no such space")
 }
 
 func (p *spacePages) show(c echo.Context) error {
@@ -183,9 +181,9 @@ func (p *spacePages) show(c echo.Context) error {
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
-	view := spaceView{place: pl, SpaceStatus: pl.status(), Passed: pl.tail.newest()}
+	view := spaceView{place: pl, Space: pl.View(), Passed: pl.tail.newest()}
 	if pl.link != nil {
-		st := pl.link()
+		st := pl.link.Status()
 		view.Link = &st
 	}
 	return p.shell.Render(c, p.space, httpapi.View{
@@ -193,7 +191,7 @@ func (p *spacePages) show(c echo.Context) error {
 	})
 }
 
-var errFormSaysNothing = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: "the form says nothing that can be done"}
+var errFormSaysNothing = view.NewFault(http.StatusBadRequest, "the form says nothing that can be done")
 
 // act carries out a form: a proposal, or an envelope of the owner's.
 func (p *spacePages) act(c echo.Context) error {
@@ -208,25 +206,25 @@ func (p *spacePages) act(c echo.Context) error {
 	ctx := c.Request().Context()
 	switch do := form.Get("do"); do {
 	case "connect":
-		if pl.connect == nil {
+		if pl.link == nil {
 			return p.shell.Fault(c, errFormSaysNothing)
 		}
-		pl.connect()
+		pl.link.Connect()
 		return httpapi.Done(c, pl.Path, "connect")
 	case "approve", "reject":
-		_, _, err = pl.decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
+		_, _, err = pl.Decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
 	default:
 		e, ok := formEnvelope(do, form)
 		if !ok || do == "kick" && !pl.Hosted {
 			return p.shell.Fault(c, errFormSaysNothing)
 		}
 		there := pl.audience(e.JSON())
-		if _, _, err = pl.say(ctx, e.JSON()); err == nil && do == "chat" && (there.listeners == 0 || len(there.absent) > 0) {
+		if _, _, err = pl.Say(ctx, e.JSON()); err == nil && do == "chat" && (there.listeners == 0 || len(there.absent) > 0) {
 			return httpapi.Done(c, pl.Path, "unheard")
 		}
 	}
 	if err != nil {
-		return p.shell.Fault(c, spokenFault(err))
+		return p.shell.Fault(c, err)
 	}
 	return httpapi.Done(c, pl.Path, "sent")
 }

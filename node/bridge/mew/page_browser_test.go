@@ -11,6 +11,9 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -19,7 +22,7 @@ import (
 // ownerPage is the owner's page with the spaces of a gateway and of a link, on an address of its own.
 type ownerPage struct{ url, token string }
 
-func serveOwnerPage(t *testing.T, g *Gateway, b *Bridge) ownerPage {
+func serveOwnerPage(t *testing.T, g *gateway.Gateway, b *link.Bridge) ownerPage {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "am") // short enough for a socket
 	if err != nil {
@@ -51,17 +54,16 @@ func serveOwnerPage(t *testing.T, g *Gateway, b *Bridge) ownerPage {
 // screen. What participants call themselves, and say, is text.
 func TestPageInBrowser(t *testing.T) {
 	browser := browsertest.Start(t)
-	r := start(t, lab(t))
-	den := club(t, everything, "cat")
-	abroad := start(t, den)
-	k := newLinked(t, abroad, Config{Node: blocked{make(chan struct{})}, Records: abroad.st.Records()}, "cat")
-	p := serveOwnerPage(t, r.g, k.Bridge)
+	r, abroad := start(t), start(t)
+	cat := abroad.Join("cat-token")
+	b := startLink(t, abroad)
+	p := serveOwnerPage(t, r.G, b)
 	const hostile = `<img src=x onerror=alert(1)>"'&`
-	alice := r.open("/ws", "")
-	alice.send(`{"type":"join","token":"alice-token","participantId":` + string(wire.Text(hostile).JSON()) + `}`)
-	alice.want("system/welcome")
-	propose := func(pl *player, id, tool string) {
-		pl.send(`{"id":"` + id + `","kind":"mcp/proposal","payload":{"method":"tools/call","params":{"name":` + string(wire.Text(tool).JSON()) + `}}}`)
+	alice := r.Open("/ws", "")
+	alice.Send(`{"type":"join","token":"alice-token","participantId":` + string(wire.Text(hostile).JSON()) + `}`)
+	alice.Want("system/welcome")
+	propose := func(pl *mewtest.Player, id, tool string) {
+		pl.Send(`{"id":"` + id + `","kind":"mcp/proposal","payload":{"method":"tools/call","params":{"name":` + string(wire.Text(tool).JSON()) + `}}}`)
 	}
 
 	t.Run("hosted", func(t *testing.T) {
@@ -75,21 +77,21 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("May send (7)")
 		propose(alice, "p1", "</script><script>alert(2)</script>")
 		tb.Shows("</script><script>alert(2)</script>")
-		key := keyOf(t, r.g.Space("lab").Status(), "p1")
+		key := mewtest.Key(t, r.G.Space("lab").View(), "p1")
 		tb.Settled()
 		tb.Submit("#approve-" + key)
-		if req := alice.until("mcp/request"); about(req) != "p1" {
+		if req := alice.Until("mcp/request"); mewtest.About(req) != "p1" {
 			t.Errorf("approved with %s", req.JSON())
 		}
 		tb.Shows("Sent.")
 		propose(alice, "p2", "burn")
 		tb.Shows("burn")
 		tb.Settled()
-		tb.Submit("#reject-" + keyOf(t, r.g.Space("lab").Status(), "p2"))
-		if no := alice.until("mcp/reject"); about(no) != "p2" {
+		tb.Submit("#reject-" + mewtest.Key(t, r.G.Space("lab").View(), "p2"))
+		if no := alice.Until("mcp/reject"); mewtest.About(no) != "p2" {
 			t.Errorf("rejected with %s", no.JSON())
 		}
-		alice.send(`{"id":"r1","kind":"reasoning/start","payload":{"message":"hm"}}`,
+		alice.Send(`{"id":"r1","kind":"reasoning/start","payload":{"message":"hm"}}`,
 			`{"kind":"reasoning/thought","context":"r1","payload":{"message":"<b>thought</b>"}}`,
 			`{"kind":"stream/request","payload":{"direction":"upload","description":"<i>camera</i>"}}`)
 		tb.Shows("<i>camera</i>")
@@ -102,40 +104,39 @@ func TestPageInBrowser(t *testing.T) {
 			const button = document.getElementById("cancel-r1"), at = button.getBoundingClientRect();
 			button.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, detail: 1, clientX: at.left + 1, clientY: at.top + 1 }));
 		}, { once: true }), true)`)
-		alice.send(`{"kind":"chat","payload":{"text":"a change"}}`)
-		if stop := alice.until("reasoning/cancel"); stop.GetStr("context") != "r1" {
+		alice.Send(`{"kind":"chat","payload":{"text":"a change"}}`)
+		if stop := alice.Until("reasoning/cancel"); stop.GetStr("context") != "r1" {
 			t.Errorf("cancelled with %s", stop.JSON())
 		}
 		tb.Live()
 		tb.Shows("Nobody reasons.")
 		tb.Do(chromedp.SendKeys("#text", "to <all>"))
-		alice.send(`{"kind":"chat","payload":{"text":"what passes meanwhile"}}`)
+		alice.Send(`{"kind":"chat","payload":{"text":"what passes meanwhile"}}`)
 		tb.Shows("what passes meanwhile")
 		tb.Settled()
 		tb.Submit("#chat") // and what was being typed is still there
-		said := alice.until("chat")
-		for said.GetStr("from") != OperatorName {
-			said = alice.until("chat")
+		said := alice.Until("chat")
+		for said.GetStr("from") != gateway.OperatorName {
+			said = alice.Until("chat")
 		}
-		if str(pay(said, "text")) != "to <all>" {
+		if mewtest.Text(mewtest.Payload(said, "text")) != "to <all>" {
 			t.Errorf("the owner says %s", said.JSON())
 		}
 		tb.Settled()
 		tb.Submit("#pause-alice")
-		alice.until("participant/pause")
+		alice.Until("participant/pause")
 		tb.Until(`document.querySelector(".tag.warn")`)
 		tb.Settled()
 		tb.Submit("#resume-alice")
-		alice.until("participant/resume")
+		alice.Until("participant/resume")
 	})
 
 	t.Run("link", func(t *testing.T) {
-		cat := k.peers["cat"]
 		tb := browsertest.NewTab(t, browser)
 		tb.Open(p.url+"mew/link/home", p.token)
 		tb.Live()
 		tb.Shows("node")
-		cat.send(`{"kind":"chat","payload":{"text":"<u>meow</u>"}}`)
+		cat.Send(`{"kind":"chat","payload":{"text":"<u>meow</u>"}}`)
 		tb.Shows("<u>meow</u>")
 		// What changes while the page is being fetched is fetched as well.
 		tb.Until(`(fetched = () => performance.getEntriesByName(location.href).length, true)`)
@@ -145,25 +146,25 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("purr")
 		tb.Until(`fetched() >= before + 2`)
 		tb.Settled()
-		tb.Submit("#approve-" + keyOf(t, k.l.space(), "p3"))
-		if req := cat.fromNode("mcp/request"); about(req) != "p3" {
+		tb.Submit("#approve-" + mewtest.Key(t, b.Spaces()[0].View(), "p3"))
+		if req := cat.FromNode("mcp/request"); mewtest.About(req) != "p3" {
 			t.Errorf("approved with %s", req.JSON())
 		}
-		cat.control("participant/shutdown", `{}`, "chat/acknowledge")
-		k.await("down", func() bool { return k.Links()[0].State == bridge.LinkDown })
+		cat.Control("participant/shutdown", `{}`, "chat/acknowledge")
+		await(t, func() bool { return b.Links()[0].State == bridge.LinkDown })
 		tb.Open(p.url+"mew/link/home", p.token)
 		tb.Shows("shut this node down")
 		tb.Settled()
 		tb.Click("#connect")
 		tb.Shows("It connects now.")
-		k.await("up", func() bool { return k.Links()[0].State == bridge.LinkUp })
+		await(t, func() bool { return b.Links()[0].State == bridge.LinkUp })
 	})
 
 	t.Run("narrow", func(t *testing.T) {
-		alice.send(fmt.Sprintf(`{"kind":"chat","payload":{"text":%q}}`, strings.Repeat("w", 400)),
+		alice.Send(fmt.Sprintf(`{"kind":"chat","payload":{"text":%q}}`, strings.Repeat("w", 400)),
 			fmt.Sprintf(`{"id":%q,"kind":"mcp/proposal","to":[%q],"payload":{"method":%q}}`, strings.Repeat("i", 200), strings.Repeat("t", 200), strings.Repeat("m", 400)),
 			`{"id":"r9","kind":"reasoning/start","payload":{}}`)
-		alice.fence()
+		alice.Fence()
 		tb := browsertest.NewTab(t, browser)
 		tb.Size(320, 568)
 		for _, path := range []string{"mew", "mew/space/lab", "mew/link/home"} {
@@ -176,15 +177,15 @@ func TestPageInBrowser(t *testing.T) {
 
 	t.Run("no script", func(t *testing.T) {
 		propose(alice, "p4", "quietly")
-		alice.fence()
+		alice.Fence()
 		tb := browsertest.NewTab(t, browser)
 		tb.WithoutScript()
 		tb.Open(p.url+"mew/space/lab", p.token)
 		tb.Shows("quietly")
 		tb.Shows(hostile)
-		tb.Click("#approve-" + keyOf(t, r.g.Space("lab").Status(), "p4"))
+		tb.Click("#approve-" + mewtest.Key(t, r.G.Space("lab").View(), "p4"))
 		tb.Shows("Sent.")
-		if req := alice.until("mcp/request"); about(req) != "p4" {
+		if req := alice.Until("mcp/request"); mewtest.About(req) != "p4" {
 			t.Errorf("approved with %s", req.JSON())
 		}
 	})

@@ -9,14 +9,16 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
 // The owner sees a space live on the page and decides there; what others wrote acts nowhere.
 func TestPage(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t)
 	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
-	MountPages(owner.Pages(), r.g, nil)
+	MountPages(owner.Pages(), r.G, nil)
 	call := func(method, path string, form url.Values) (int, string) {
 		t.Helper()
 		req := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+httpapi.PagePath+path, strings.NewReader(form.Encode()))
@@ -27,15 +29,15 @@ func TestPage(t *testing.T) {
 		owner.Handler().ServeHTTP(w, req)
 		return w.Result().StatusCode, w.Body.String()
 	}
-	alice := r.join("alice-token")
-	alice.send(`{"id":"p1","kind":"mcp/proposal","payload":{"method":"<script>alert(1)</script>\u202e"}}`,
+	alice := r.Join("alice-token")
+	alice.Send(`{"id":"p1","kind":"mcp/proposal","payload":{"method":"<script>alert(1)</script>\u202e"}}`,
 		`{"id":"r1","kind":"reasoning/start","payload":{}}`, `{"kind":"stream/request","payload":{"description":"<b>s"}}`)
-	alice.fence()
+	alice.Fence()
 	if status, text := call("GET", "/mew", nil); status != 200 || !strings.Contains(text, "/mew/space/lab") || !strings.Contains(text, "1 waiting") {
 		t.Errorf("list: %d\n%s", status, text)
 	}
 	status, text := call("GET", "/mew/space/lab", nil)
-	key := keyOf(t, r.g.Space("lab").Status(), "p1")
+	key := mewtest.Key(t, r.G.Space("lab").View(), "p1")
 	for _, want := range []string{`id="approve-` + key + `"`, `id="cancel-r1"`, `id="kick-alice"`, "stream-1"} {
 		if status != 200 || !strings.Contains(text, want) {
 			t.Errorf("the page (%d) has no %s", status, want)
@@ -55,21 +57,21 @@ func TestPage(t *testing.T) {
 		}
 	}
 	post("do", "approve", "id", key)
-	if req := alice.until("mcp/request"); string(mustGet(req, "correlation_id").JSON()) != `["p1"]` {
+	if req := alice.Until("mcp/request"); string(mewtest.Get(req, "correlation_id").JSON()) != `["p1"]` {
 		t.Errorf("got %s", req.JSON())
 	}
 	post("do", "cancel", "id", "r1")
-	alice.until("reasoning/cancel")
+	alice.Until("reasoning/cancel")
 	post("do", "chat", "text", "hello <all>")
-	if e := alice.until("chat"); str(pay(e, "text")) != "hello <all>" {
+	if e := alice.Until("chat"); mewtest.Text(mewtest.Payload(e, "text")) != "hello <all>" {
 		t.Errorf("got %s", e.JSON())
 	}
 	for kind, do := range map[string]string{"participant/pause": "pause", "participant/resume": "resume", "participant/request-status": "request-status"} {
 		post("do", do, "id", "alice")
-		alice.until(kind)
+		alice.Until(kind)
 	}
 	post("do", "kick", "id", "alice")
-	alice.closed(envelope.CloseKicked)
+	alice.AwaitClose(envelope.CloseKicked)
 	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}} {
 		if status, _ := call("POST", "/mew/space/lab", bad); status < 400 {
 			t.Errorf("%v was done: %d", bad, status)
@@ -80,24 +82,30 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// quietSpace is a space in which only what the test says passes.
+type quietSpace struct {
+	space
+	feeds view.Feeds
+	open  chan *view.Feed
+}
+
+func (s *quietSpace) Watch() *view.Feed {
+	f := s.feeds.Watch()
+	s.open <- f
+	return f
+}
+
 // What passes is shown while a page is open, once however many are, and a page that closes leaves nothing behind.
 func TestPageFollows(t *testing.T) {
-	r := start(t, lab(t))
-	s := r.g.Space("lab")
-	p := &spacePages{places: []*place{hostedPlace(s)}}
+	s := &quietSpace{open: make(chan *view.Feed, 2)}
+	p := &spacePages{places: []*place{{space: s}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	changed, ended := make(chan string, 100), make(chan struct{}, 2)
 	for range 2 {
 		go func() { p.follow(ctx, func(topic string) { changed <- topic }); ended <- struct{}{} }()
 	}
-	feeds := func() int {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.watch.feeds)
-	}
-	for feeds() < 2 {
-	}
-	r.post("alice", "alice-token", `{"id":"c1","kind":"chat","payload":{"text":"`+strings.Repeat("x", 2*maxOnPage)+`"}}`)
+	feeds := []*view.Feed{<-s.open, <-s.open}
+	s.feeds.Tell([]byte(`{"id":"c1","kind":"chat","payload":{"text":"` + strings.Repeat("x", 2*maxOnPage) + `"}}`))
 	<-changed
 	if topic := <-changed; topic != topicSpaces {
 		t.Errorf("topic %s", topic)
@@ -108,7 +116,10 @@ func TestPageFollows(t *testing.T) {
 	if got := p.places[0].tail.newest(); len(got) != 1 || got[0].ID != "c1" || len(got[0].Payload) > maxOnPage {
 		t.Errorf("passed %+v", got)
 	}
-	if n := feeds(); n != 0 {
-		t.Errorf("%d feeds are left", n)
+	s.feeds.Tell([]byte(`{"id":"c2","kind":"chat","payload":{}}`))
+	for _, f := range feeds {
+		if len(f.C()) > 0 {
+			t.Error("a feed is left open")
+		}
 	}
 }

@@ -10,74 +10,52 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// place is a space as its owner sees it and acts in it, on the page and by the owner API: one that is hosted here, or
-// one behind a link.
+// space is a space as its owner sees it and acts in it, hosted here or behind a link.
+type space interface {
+	View() view.Space
+	// Watch starts a feed of the envelopes that pass. It must be closed.
+	Watch() *view.Feed
+	// Name returns the id of the owner, or of this node, in the space.
+	Name() string
+	// Say sends an envelope as the owner, or as this node, and returns what is answered.
+	Say(ctx context.Context, data []byte) (status int, body []byte, err error)
+	// Decide approves or rejects a proposal that waits, named by its key.
+	Decide(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error)
+}
+
+// place is a space on the page and in the owner API.
 type place struct {
+	space
 	Path   string // below the entry of the page
 	Title  string
 	Hosted bool
+	link   *link.Link // nil for a hosted space
 	tail   tail
-	status func() SpaceStatus
-	// say sends an envelope as the owner, or as this node, and decide a word on a proposal. They return what is
-	// answered; a refusal is a *[Refused].
-	say    func(ctx context.Context, data []byte) (status int, body []byte, err error)
-	decide func(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error)
-	watch  func() *Feed
-	self   func() string // id of the owner, or of this node
-
-	// Of a link.
-	link    func() bridge.LinkStatus
-	connect func()
 }
 
-func hostedPlace(s *Space) *place {
-	return &place{
-		Path: "mew/space/" + url.PathEscape(s.id), Title: s.id, Hosted: true, status: s.Status, watch: s.Watch,
-		self: func() string { return OperatorName },
-		say:  func(_ context.Context, data []byte) (int, []byte, error) { return s.Say(data) },
-		decide: func(_ context.Context, id string, approve bool, reason string) (int, []byte, error) {
-			return s.Decide(id, approve, reason)
-		},
-	}
+func newHostedPlace(s *gateway.Space) *place {
+	return &place{space: s, Path: "mew/space/" + url.PathEscape(s.ID()), Title: s.ID(), Hosted: true}
 }
 
-func linkPlace(l *link) *place {
-	return &place{
-		Path: "mew/link/" + url.PathEscape(l.cfg.Name), Title: l.cfg.Name, status: l.space, watch: l.watch, self: l.name,
-		say: func(ctx context.Context, data []byte) (int, []byte, error) {
-			return accepted(l.speak(ctx, data))
-		},
-		decide: func(ctx context.Context, id string, approve bool, reason string) (int, []byte, error) {
-			sent, err := l.decide(ctx, id, approve, envelope.ToPrintable(reason, 200))
-			return accepted(sent, wire.Value{}, err)
-		},
-		link: l.status, connect: l.connect,
-	}
-}
-
-// accepted is what a space of others answers: nothing but that it took the envelope, or what it says of an invite.
-func accepted(id string, answer wire.Value, err error) (int, []byte, error) {
-	if err != nil {
-		return 0, nil, err
-	}
-	if answer.Kind() != wire.Object {
-		answer = wire.Obj(wire.TextField("status", "accepted"))
-	}
-	return http.StatusOK, answer.With("id", wire.Text(id)).JSON(), nil
+func newLinkPlace(l *link.Link) *place {
+	name := l.Status().Name
+	return &place{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
 }
 
 // placeOperations returns what the owner calls about the spaces below a path, which find finds by their name.
-func placeOperations(below string, find func(c echo.Context) (*place, error)) []owner.Operation {
+func placeOperations(below string, find func(name string) (*place, error)) []owner.Operation {
 	with := func(serve func(c echo.Context, p *place) error) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			p, err := find(c)
+			p, err := find(c.Param("name"))
 			if err != nil {
 				return err
 			}
@@ -85,7 +63,7 @@ func placeOperations(below string, find func(c echo.Context) (*place, error)) []
 		}
 	}
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, below+"/:name", owner.Read, with(func(c echo.Context, p *place) error { return httpapi.JSON(c, http.StatusOK, p.status()) })),
+		owner.Raw(http.MethodGet, below+"/:name", owner.Read, with(func(c echo.Context, p *place) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
 		owner.Raw(http.MethodGet, below+"/:name/events", owner.Read, with(ownerEvents)),
 		owner.Raw(http.MethodPost, below+"/:name/messages", owner.Send, with(ownerSay)),
 		owner.Raw(http.MethodPost, below+"/:name/proposals/:proposal", owner.Decide, with(ownerDecide)),
@@ -98,7 +76,7 @@ func ownerSay(c echo.Context, p *place) error {
 		return err
 	}
 	there := p.audience(body)
-	return spoken(c)(there.told(p.say(c.Request().Context(), body)))
+	return spoken(c)(there.told(p.Say(c.Request().Context(), body)))
 }
 
 // audience is who is connected to a space when something is said there, which keeps nothing for those who are not.
@@ -114,8 +92,9 @@ func (p *place) audience(data []byte) audience {
 		return a // the space will say what is wrong
 	}
 	connected := make(map[string]bool)
-	for _, m := range p.status().Participants {
-		if m.Connected && m.ID != p.self() && m.Name != p.self() {
+	self := p.Name()
+	for _, m := range p.View().Participants {
+		if m.Connected && m.ID != self && m.Name != self {
 			connected[m.ID], connected[m.Name] = true, true
 			a.listeners++
 		}
@@ -152,7 +131,7 @@ func ownerDecide(c echo.Context, p *place) error {
 	if err := readOwner(c, &d); err != nil {
 		return err
 	}
-	return spoken(c)(p.decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason))
+	return spoken(c)(p.Decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason))
 }
 
 func readOwner(c echo.Context, into any) error {
@@ -170,7 +149,7 @@ func readOwner(c echo.Context, into any) error {
 func spoken(c echo.Context) func(status int, body []byte, err error) error {
 	return func(status int, body []byte, err error) error {
 		if err != nil {
-			return spokenFault(err)
+			return err
 		}
 		return httpapi.Raw(c, status, body)
 	}
@@ -179,7 +158,7 @@ func spoken(c echo.Context) func(status int, body []byte, err error) error {
 // ownerEvents streams the envelopes of a space as they pass, as server-sent events: "envelope" with one as data,
 // "lost" with a number where the reader was too slow.
 func ownerEvents(c echo.Context, p *place) error {
-	feed := p.watch()
+	feed := p.Watch()
 	defer feed.Close()
 	events := httpapi.NewEventStream(c)
 	err := events.Beat()

@@ -13,9 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -51,9 +50,9 @@ type Directory interface {
 	Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error)
 }
 
-// Config is what a bridge needs. Agent, Key, Box, Node, Asks, Store, Rules and HTTP are required.
+// Config is what a bridge needs. Agent, Key, Box, Mesh, Store and HTTP are required.
 type Config struct {
-	Agent Agent // our name; without keys
+	Agent message.Agent // our name; without keys
 	Key   *signing.PrivateKey
 	Box   *signing.BoxKey
 
@@ -81,10 +80,8 @@ type Config struct {
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // by link
-	Node   bridge.Receiver
-	Asks   *acl.Asks
+	Mesh   bridge.Mesh
 	Store  store.Store
-	Rules  *acl.Rules
 	HTTP   *client.HTTP
 	// Directories are asked in this order. The first one's cards are what our registry serves.
 	Directories []Directory
@@ -95,27 +92,21 @@ type Config struct {
 type Bridge struct {
 	cfg     Config
 	records store.Records
-	clock   *store.WallClock
-	self    Agent // with keys
+	self    message.Agent // with keys
 
 	known     quota.Known     // MS-48
 	strangers quota.Strangers // all others: they use up nothing that the known ones need
-	doubts    *rate.Buckets   // other keys of pinned peers that are noted for the owner
-	pinPlaces pinPlaces
+	pins      *pins
 	handshake *handshakes
 	streams   *streams
 	callbacks chan callback // answers to deliver outside any step
 	sockets   *sockets
-	shelf     *shelf
-	proofs    proofs
-	lookups   quota.Lookups
+	registry  *registryServer
+	registrar *registrar
+	grants    grants
 
-	registrations *rate.Registrations // nil in the local profile
-
-	mu         sync.Mutex
-	links      map[string]*linkState
-	words      map[string]word // by agent@org
-	registries map[string]RegistryState
+	mu    sync.Mutex
+	links map[string]*linkState
 }
 
 // New makes a bridge. It starts nothing.
@@ -123,28 +114,26 @@ func New(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if !validName(cfg.Agent.Agent) || !validName(cfg.Agent.Org) {
+	if !message.ValidName(cfg.Agent.Agent) || !message.ValidName(cfg.Agent.Org) {
 		return nil, errors.New("agent and org must be 1 to 128 of A-Z a-z 0-9 _ -")
 	}
-	var ownDirectory Directory
-	if len(cfg.Directories) > 0 {
-		ownDirectory = cfg.Directories[0]
-	}
 	b := &Bridge{
-		cfg: cfg, records: cfg.Store.Records(), clock: store.NewWallClock(cfg.Logger),
-		self: Agent{
+		cfg: cfg, records: cfg.Store.Records(),
+		self: message.Agent{
 			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
-			Key: sigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
+			Key: message.SigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
 		},
-		known: quota.NewKnown(), strangers: quota.NewStrangers(), doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked),
+		known: quota.NewKnown(), strangers: quota.NewStrangers(),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
-		shelf: newShelf(cfg.Store.Records(), ownDirectory), proofs: make(proofs, 256),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
-		lookups: quota.NewLookups(), words: make(map[string]word), registries: make(map[string]RegistryState),
 	}
-	if !cfg.Local {
-		b.registrations = quota.NewRegistrations(registrationsPerHour, maxRegistered, keepClaimed)
+	b.registry, b.grants = newRegistryServer(cfg, b.challenge), grants{b.records, cfg.Key}
+	b.registrar = &registrar{
+		links: cfg.Links, http: cfg.HTTP, token: cfg.RegistryToken, told: b.told, log: cfg.Logger, states: make(map[string]RegistryState),
 	}
+	b.pins = newPins(cfg, &listedKeys{
+		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, words: make(map[string]word),
+	})
 	for _, l := range cfg.Links {
 		if l.Name == InboundLink {
 			return nil, fmt.Errorf("link %s: the name stands for peers behind no link", l.Name)
@@ -153,14 +142,17 @@ func New(cfg Config) (*Bridge, error) {
 			return nil, fmt.Errorf("link %s: %w", l.Name, err)
 		}
 		for key, value := range l.Options {
-			if _, named := ParseName(value); key == "peer" && !named || key != "peer" && key != "reply_ops" {
+			if _, named := message.ParseName(value); key == "peer" && !named || key != "peer" && key != "reply_ops" {
 				return nil, fmt.Errorf("link %s: options are peer (agent@org) and reply_ops (core)", l.Name)
 			}
 		}
 		b.links[l.Name] = &linkState{Link: l, status: bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}}
 	}
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
-	cfg.Asks.Handle(askConsent, consentResolver{b})
+	b.registrar.self = Entry{
+		ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities(),
+	}
+	cfg.Mesh.Asks().Handle(askConsent, consentResolver{b})
 	return b, nil
 }
 
@@ -179,12 +171,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 			}
 		})
 	}
-	work.Go(func() { b.keepHouse(ctx) })
+	work.Go(func() { b.pins.run(ctx) })
 	if b.cfg.Registry {
-		work.Go(func() { b.proveEndpoints(ctx) })
+		work.Go(func() { b.registry.proveEndpoints(ctx) })
 	}
 	if b.cfg.Serve && b.cfg.URL != "" {
-		work.Go(func() { b.beListed(ctx) })
+		work.Go(func() { b.registrar.run(ctx) })
 	}
 	<-ctx.Done()
 	b.sockets.close()
@@ -212,20 +204,9 @@ func Endpoint(text string) (string, error) {
 	return u.String(), nil
 }
 
-// address of a peer: the link that it is configured behind, or nobody's (§10).
-func (b *Bridge) address(a Agent) bridge.Address {
-	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
-	for _, l := range b.cfg.Links {
-		if l.Options["peer"] == a.Name() {
-			out.Link = l.Name
-		}
-	}
-	return out
-}
-
 // coreOnly reports whether a peer is answered with the nine core operations alone, which is all that the public SDKs can
 // read: until the peer itself used another one, and always if its link says so (MS-25).
-func (b *Bridge) coreOnly(a Agent, p peer) bool {
+func (b *Bridge) coreOnly(a message.Agent, p peer) bool {
 	return !p.AllOps || slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
 	})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
@@ -25,7 +26,7 @@ func limited(c *Config) {
 // An address pays for every message of a batch, or one request would make a hundred strangers known (AM-43).
 func TestBatchIsCharged(t *testing.T) {
 	r, _ := alone(t, limited)
-	ping := string(r.signed(cat, r.draft(cat, OpPing, `{"nonce":1}`)))
+	ping := string(r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)))
 	batch := "[" + ping + strings.Repeat(","+ping, 19) + "]"
 	status, got, _ := post(t, r.serve().URL+"/moltspeak/v0.1/batch", "application/json", []byte(batch))
 	var answers []json.RawMessage
@@ -34,7 +35,7 @@ func TestBatchIsCharged(t *testing.T) {
 	}
 	pongs := 0
 	for _, a := range answers {
-		p, e := ReadPacket(a, nil)
+		p, e := message.ReadPacket(a, nil)
 		if e != nil {
 			t.Fatal(e)
 		}
@@ -51,11 +52,11 @@ func TestBatchIsCharged(t *testing.T) {
 func TestFramesAreCharged(t *testing.T) {
 	r, _ := alone(t, limited)
 	c := dial(t, r.serve())
-	c.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+	c.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
-	forged := r.signed(dog, r.draft(cat, OpPing, `{"nonce":1}`))
+	forged := r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`))
 	for answered := 0; ; answered++ {
 		c.Send(websocket.Text(forged)) // a closed connection shows at the next read
 		if _, err := next(t, c); err != nil {
@@ -70,10 +71,10 @@ func TestFramesAreCharged(t *testing.T) {
 
 // Signatures that do not verify bar the address, on every door (AM-43): in one batch, in as many requests, in as many frames.
 func TestForgeriesBarTheAddress(t *testing.T) {
-	forged := func(r *rig) []byte { return r.signed(dog, r.draft(cat, OpPing, `{"nonce":1}`)) }
+	forged := func(r *rig) []byte { return r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`)) }
 	barred := func(t *testing.T, r *rig, srv *httptest.Server) {
 		t.Helper()
-		ping := r.signed(dog, r.draft(dog, OpPing, `{"nonce":1}`))
+		ping := r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))
 		if status, got, _ := post(t, srv.URL+"/moltspeak/v0.1/message", "application/json", ping); status != http.StatusTooManyRequests {
 			t.Errorf("after twenty forgeries: %d %s", status, got)
 		}
@@ -98,7 +99,7 @@ func TestForgeriesBarTheAddress(t *testing.T) {
 		r, _ := alone(t, lenient)
 		srv := r.serve()
 		c := dial(t, srv)
-		c.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+		c.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 		for range 20 {
 			c.Send(websocket.Text(forged(r)))
 		}
@@ -118,13 +119,13 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 	r, _ := alone(t, func(c *Config) {
 		c.Doubt = func(_ context.Context, a bridge.Address) { told = append(told, a.String()) }
 	})
-	if code := r.code(cat, r.draft(cat, OpPing, `{"nonce":1}`)); code != "" {
+	if code := r.code(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Fatalf("first message: %s", code)
 	}
 	var first string
 	for i := range 5 {
 		name := "forger" + string(rune('a'+i)) + "@acme"
-		forged := r.draft(cat, OpPing, `{"nonce":1}`)
+		forged := r.draft(cat, message.OpPing, `{"nonce":1}`)
 		forged.From.Key = self(name).Key
 		if _, status := r.raw(name, r.signed(name, forged)); status != http.StatusUnauthorized {
 			t.Fatalf("another key: %d", status)
@@ -150,8 +151,8 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	now := time.Now()
 	s := newStreams()
-	begin := func(peer, id string, known bool) *Error {
-		_, e := s.take(named(peer), Stream{Action: "start", ID: id}, known, nil, now)
+	begin := func(peer, id string, known bool) *message.Error {
+		_, e := s.take(named(peer), message.Stream{Action: "start", ID: id}, known, nil, now)
 		return e
 	}
 	begun := 0
@@ -175,7 +176,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 			t.Fatal(e)
 		}
 		for seq := range 5 {
-			if _, e := s.take(named(peer), Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
+			if _, e := s.take(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
 				taken += len(chunk)
 			}
 		}
@@ -186,7 +187,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	if begin("friend", "s", true) != nil {
 		t.Error("a known peer cannot begin")
 	}
-	if _, e := s.take(named("friend"), Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
+	if _, e := s.take(named("friend"), message.Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
 		t.Errorf("a known peer: %v", e)
 	}
 }

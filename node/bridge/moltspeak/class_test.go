@@ -14,16 +14,18 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-func piiDraft(r *rig, peer, p string, types ...string) Draft {
-	d := r.draft(peer, OpQuery, p)
-	d.Class = PII
-	d.PII = &PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "consent-token:x", Expires: time.Now().Add(time.Hour)}
+func piiDraft(r *rig, peer, p string, types ...string) message.Draft {
+	d := r.draft(peer, message.OpQuery, p)
+	d.Class = message.PII
+	d.PII = &message.PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "consent-token:x", Expires: time.Now().Add(time.Hour)}
 	return d
 }
 
@@ -35,29 +37,29 @@ func TestPersonalData(t *testing.T) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	const p = `{"domain":"agentmesh","intent":"ask","params":{"question":"who is jane.doe@example.com?","nested":[{"email":"kim.lee@example.org"}]}}`
-	if m, _ := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.P.GetStr("code") != string(CodeCapability) {
+	if m, _ := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.P.GetStr("code") != string(message.CodeCapability) {
 		t.Errorf("before the owner granted it: %s", m.P.JSON())
 	}
 	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*Draft){
-		"no meta":      func(d *Draft) { d.PII = nil },
-		"expired":      func(d *Draft) { d.PII.Expires = time.Now().Add(-time.Second) },
-		"another type": func(d *Draft) { d.PII.Types = []string{personal.TypePhone} },
-		"no proof":     func(d *Draft) { d.PII.Proof = "" },
-		"no purpose":   func(d *Draft) { d.PII.Purpose = "" },
+	for name, change := range map[string]func(*message.Draft){
+		"no meta":      func(d *message.Draft) { d.PII = nil },
+		"expired":      func(d *message.Draft) { d.PII.Expires = time.Now().Add(-time.Second) },
+		"another type": func(d *message.Draft) { d.PII.Types = []string{personal.TypePhone} },
+		"no proof":     func(d *message.Draft) { d.PII.Proof = "" },
+		"no purpose":   func(d *message.Draft) { d.PII.Purpose = "" },
 	} {
 		d := piiDraft(r, cat, p, personal.TypeEmail)
 		change(&d)
-		if m, _ := r.boxed(cat, d); m.Op != OpError || name != "no proof" && name != "no purpose" && m.P.GetStr("code") != string(CodeConsent) {
+		if m, _ := r.boxed(cat, d); m.Op != message.OpError || name != "no proof" && name != "no purpose" && m.P.GetStr("code") != string(message.CodeConsent) {
 			t.Errorf("%s: %s", name, m.P.JSON())
 		}
 	}
 	if len(n.got) != 0 {
 		t.Fatalf("the node got %d messages", len(n.got))
 	}
-	if m, status := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.Op != OpRespond || status >= 300 {
+	if m, status := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.Op != message.OpRespond || status >= 300 {
 		t.Fatalf("covered: %d %s", status, m.P.JSON())
 	}
 	consent := func(i int) string {
@@ -76,7 +78,7 @@ func TestPersonalData(t *testing.T) {
 		t.Fatalf("the node got %d messages, want 2", len(n.got))
 	}
 	for i, kept := range []string{string(n.got[0].Payload.JSON()) + string(n.got[0].Raw), string(n.got[1].Payload.JSON())} {
-		if strings.Contains(kept, "jane.doe@") || !strings.Contains(kept, masked) || (i == 0) == strings.Contains(kept, "kim.lee@") {
+		if strings.Contains(kept, "jane.doe@") || !strings.Contains(kept, message.Masked) || (i == 0) == strings.Contains(kept, "kim.lee@") {
 			t.Errorf("kept %d: %s", i, kept)
 		}
 	}
@@ -103,20 +105,20 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 	large := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com `+strings.Repeat(" .", wire.MaxMessage/2)+`"}}`, personal.TypePhone)
 	bare := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com"}}`, personal.TypePhone)
 	stray := bare
-	stray.Op, stray.P = OpStream, mustTree(t, `{"action":"chunk","stream_id":"none","seq":0,"data":"jane.doe@example.com"}`)
+	stray.Op, stray.P = message.OpStream, mustTree(t, `{"action":"chunk","stream_id":"none","seq":0,"data":"jane.doe@example.com"}`)
 	for _, step := range []struct {
 		name  string
-		draft Draft
-		want  Code
+		draft message.Draft
+		want  message.Code
 		field string
 	}{
-		{"of a peer that may not send it", bare, CodeCapability, "cls"},
-		{"too large", large, CodeInvalidParam, "p"},
-		{"of no open stream", stray, CodeInvalidParam, "p.stream_id"},
-		{"not covered", bare, CodeConsent, "pii_meta"},
+		{"of a peer that may not send it", bare, message.CodeCapability, "cls"},
+		{"too large", large, message.CodeInvalidParam, "p"},
+		{"of no open stream", stray, message.CodeInvalidParam, "p.stream_id"},
+		{"not covered", bare, message.CodeConsent, "pii_meta"},
 	} {
 		step.draft.ID = "fresh " + step.name
-		if m, _ := r.boxed(cat, step.draft); Code(m.P.GetStr("code")) != step.want || m.P.GetStr("field") != step.field {
+		if m, _ := r.boxed(cat, step.draft); message.Code(m.P.GetStr("code")) != step.want || m.P.GetStr("field") != step.field {
 			t.Errorf("%s: %s, want %s %s", step.name, m.P.JSON(), step.want, step.field)
 		}
 		if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
@@ -140,7 +142,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	var log bytes.Buffer
 	got := ""
 	n := &accepting{s: s}
-	r := newRig(t, n, acl.NewAsks(s), s, func(c *Config) {
+	r := newRig(t, bridgetest.NewMesh(n, s), s, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		c.Secret = func(_ context.Context, from string, p wire.Value) (wire.Value, error) {
 			if p.GetStr("domain") == "fine" {
@@ -150,29 +152,29 @@ func TestSecretsAreNotKept(t *testing.T) {
 			return wire.Obj(), errors.New("no: " + marker)
 		}
 	})
-	secret := func(peer string) Draft {
-		d := r.draft(peer, OpQuery, `{"domain":"`+marker+`"}`)
-		d.Class = Secret
+	secret := func(peer string) message.Draft {
+		d := r.draft(peer, message.OpQuery, `{"domain":"`+marker+`"}`)
+		d.Class = message.Secret
 		return d
 	}
-	if m, _ := r.boxed(cat, secret(cat)); m.P.GetStr("code") != string(CodeClassification) || got != "" {
+	if m, _ := r.boxed(cat, secret(cat)); m.P.GetStr("code") != string(message.CodeClassification) || got != "" {
 		t.Errorf("a secret of another organisation: %s", m.P.JSON())
 	}
 	const friend = "friend@home"
-	if m, _ := r.boxed(friend, secret(friend)); m.P.GetStr("code") != string(CodeCapability) || got != "" {
+	if m, _ := r.boxed(friend, secret(friend)); m.P.GetStr("code") != string(message.CodeCapability) || got != "" {
 		t.Errorf("a secret of an agent that the owner has not allowed: %s", m.P.JSON())
 	}
-	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+friend, acl.Allowed, time.Now()); err != nil {
+	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+friend, acl.Allowed, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	d := secret(friend)
 	m, _ := r.boxed(friend, d)
-	if got != friend+" "+marker || m.P.GetStr("code") != string(CodeTaskFailed) {
+	if got != friend+" "+marker || m.P.GetStr("code") != string(message.CodeTaskFailed) {
 		t.Errorf("the handler got %q, the peer %s", got, m.P.JSON())
 	}
 	taken := secret(friend)
 	taken.P = mustTree(t, `{"domain":"fine"}`)
-	if m, _ := r.boxed(friend, taken); m.Op != OpRespond || m.Class != Secret || m.P.GetStr("status") != "success" {
+	if m, _ := r.boxed(friend, taken); m.Op != message.OpRespond || m.Class != message.Secret || m.P.GetStr("status") != "success" {
 		t.Errorf("the answer to a secret is %s: %s", m.Class, m.Tree.JSON())
 	}
 	if again, status := r.boxed(friend, d); status != http.StatusConflict {
@@ -187,39 +189,43 @@ func TestSecretsAreNotKept(t *testing.T) {
 // What is confidential comes in a box, is gone after seven days, and so is what is answered to it (MS-37).
 func TestConfidential(t *testing.T) {
 	r, n := alone(t, func(c *Config) { c.PlainConf = []string{dog, "plain@x"} })
-	conf := func(peer string) Draft { d := r.draft(peer, OpQuery, plainQuery); d.Class = Confidential; return d }
-	answered := func(peer string, raw []byte) (Class, bool) {
+	conf := func(peer string) message.Draft {
+		d := r.draft(peer, message.OpQuery, plainQuery)
+		d.Class = message.Confidential
+		return d
+	}
+	answered := func(peer string, raw []byte) (message.Class, bool) {
 		t.Helper()
 		reply := r.b.Receive(t.Context(), raw, nil, nil)
-		p, e := ReadPacket(reply.Body, boxOf(peer))
+		p, e := message.ReadPacket(reply.Body, boxOf(peer))
 		if e != nil || p.Tree.GetStr("op") != "respond" {
 			t.Fatalf("%v: %s", e, reply.Body)
 		}
-		return Class(p.Tree.GetStr("cls")), p.Boxed
+		return message.Class(p.Tree.GetStr("cls")), p.Boxed
 	}
-	inBox := func(peer string, d Draft) []byte {
-		return seal(mustTree(t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public())
+	inBox := func(peer string, d message.Draft) []byte {
+		return message.Seal(mustTree(t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public())
 	}
-	if class, boxed := answered(cat, inBox(cat, conf(cat))); class != Confidential || !boxed {
+	if class, boxed := answered(cat, inBox(cat, conf(cat))); class != message.Confidential || !boxed {
 		t.Errorf("the answer is %s, boxed %v", class, boxed)
 	}
 	if life := time.Until(n.got[0].Purge); life > keepConfidential || life < keepConfidential-time.Hour {
 		t.Errorf("it is kept for %s", life)
 	}
-	if class, boxed := answered(dog, r.signed(dog, conf(dog))); class != Confidential || !boxed {
+	if class, boxed := answered(dog, r.signed(dog, conf(dog))); class != message.Confidential || !boxed {
 		t.Errorf("from a peer that may send it in the open and has a key, the answer is %s, boxed %v", class, boxed)
 	}
 	keyless := conf("plain@x")
-	keyless.From = Agent{Agent: "plain", Org: "x", Key: self("plain@x").Key}
-	if class, boxed := answered("plain@x", r.signed("plain@x", keyless)); class != Confidential || boxed {
+	keyless.From = message.Agent{Agent: "plain", Org: "x", Key: self("plain@x").Key}
+	if class, boxed := answered("plain@x", r.signed("plain@x", keyless)); class != message.Confidential || boxed {
 		t.Errorf("from one that has none, the answer is %s, boxed %v", class, boxed)
 	}
-	if _, boxed := answered(cat, r.signed(cat, r.draft(cat, OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
+	if _, boxed := answered(cat, r.signed(cat, r.draft(cat, message.OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
 		t.Errorf("an internal message: boxed %v, gone at %s", boxed, n.got[3].Purge)
 	}
 	personal := piiDraft(r, cat, plainQuery, personal.TypeEmail)
-	for class, d := range map[Class]Draft{Confidential: conf(cat), PII: personal} {
-		if m, _ := r.raw(cat, r.signed(cat, d)); Code(m.P.GetStr("code")) != CodeClassification {
+	for class, d := range map[message.Class]message.Draft{message.Confidential: conf(cat), message.PII: personal} {
+		if m, _ := r.raw(cat, r.signed(cat, d)); message.Code(m.P.GetStr("code")) != message.CodeClassification {
 			t.Errorf("%s in the open: %s", class, m.P.JSON())
 		}
 	}
@@ -241,28 +247,28 @@ func TestLaterAnswersAreBoxed(t *testing.T) {
 		d.Address, d.To, d.Message.Conversation = in.Address, in.Peer, in.ConvID
 		return d
 	}
-	for _, class := range []Class{Internal, Confidential} {
-		q := r.draft(cat, OpQuery, plainQuery)
+	for _, class := range []message.Class{message.Internal, message.Confidential} {
+		q := r.draft(cat, message.OpQuery, plainQuery)
 		q.Class = class
 		r.boxed(cat, q)
 		if _, err := r.b.Deliver(t.Context(), final()); err != nil {
 			t.Fatal(err)
 		}
-		p, e := ReadPacket(<-r.queue(cat), boxOf(cat))
-		if e != nil || !p.Boxed || Class(p.Tree.GetStr("cls")) != class {
+		p, e := message.ReadPacket(<-r.queue(cat), boxOf(cat))
+		if e != nil || !p.Boxed || message.Class(p.Tree.GetStr("cls")) != class {
 			t.Errorf("%s: answered %s, boxed %v, %v", class, p.Tree.GetStr("cls"), p.Boxed, e)
 		}
 	}
 	const bird = "bird@air"
-	q := r.draft(bird, OpQuery, plainQuery)
+	q := r.draft(bird, message.OpQuery, plainQuery)
 	q.From.EncKey = ""
-	raw := seal(mustTree(t, string(r.signed(bird, q))), boxOf(bird), boxOf("me@home").Public())
+	raw := message.Seal(mustTree(t, string(r.signed(bird, q))), boxOf(bird), boxOf("me@home").Public())
 	r.raw(bird, raw)
 	if _, err := r.b.Deliver(t.Context(), final()); err != nil {
 		t.Fatal(err)
 	}
 	again := r.b.Receive(t.Context(), raw, nil, nil)
-	if p, e := ReadPacket(again.Body, boxOf(bird)); e != nil || !p.Boxed || !strings.Contains(string(p.Tree.JSON()), "sunny") {
+	if p, e := message.ReadPacket(again.Body, boxOf(bird)); e != nil || !p.Boxed || !strings.Contains(string(p.Tree.JSON()), "sunny") {
 		t.Errorf("the repeat is answered %s, %v", again.Body, e)
 	}
 }
@@ -270,14 +276,14 @@ func TestLaterAnswersAreBoxed(t *testing.T) {
 // A class that a peer did not list in its hello is not sent to it (MS-38).
 func TestUnlistedClasses(t *testing.T) {
 	r, _ := alone(t, nil)
-	ack, _ := r.say(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"],"supported_cls":["public"]}`))
-	pong, _ := r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
-	if ack.Op != OpRespond || pong.Op != OpPong || pong.Class != Public {
+	ack, _ := r.say(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"],"supported_cls":["public"]}`))
+	pong, _ := r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))
+	if ack.Op != message.OpRespond || pong.Op != message.OpPong || pong.Class != message.Public {
 		t.Errorf("what the bridge says is %s %s", pong.Class, pong.Tree.JSON())
 	}
-	d := r.draft(cat, OpQuery, plainQuery)
-	d.Class = Public
-	if m, status := r.say(cat, d); status != http.StatusForbidden || m.P.GetStr("code") != string(CodeClassification) || m.Class != Public {
+	d := r.draft(cat, message.OpQuery, plainQuery)
+	d.Class = message.Public
+	if m, status := r.say(cat, d); status != http.StatusForbidden || m.P.GetStr("code") != string(message.CodeClassification) || m.Class != message.Public {
 		t.Errorf("an internal answer: %d %s", status, m.Tree.JSON())
 	}
 	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, `{"action":"query","domain":"x"}`)); err == nil || len(r.queue(cat)) != 0 {

@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
@@ -16,15 +17,14 @@ func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		s := meshtest.Store(t)
 		b, err := New(Config{
-			Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Node: &accepting{s: s}, Asks: acl.NewAsks(s), Store: s,
-			Rules: acl.NewRules(s.Records(), acl.Policy{}),
+			Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Mesh: bridgetest.NewMesh(&accepting{s: s}, s), Store: s,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := &rig{t: t, b: b, store: s}
 		const stranger, talker = "stranger@x", "talker@x"
-		ping := func(peer string) Code { return r.code(peer, r.draft(peer, OpPing, `{"nonce":1}`)) }
+		ping := func(peer string) message.Code { return r.code(peer, r.draft(peer, message.OpPing, `{"nonce":1}`)) }
 		ping(stranger)
 		r.shake(talker)
 		time.Sleep(forgetEmpty - 30*time.Minute)
@@ -33,19 +33,19 @@ func TestClockStep(t *testing.T) {
 		storetest.StepClock(t, by)
 		for range 2 {
 			time.Sleep(10 * time.Minute)
-			if b.forgetDue(time.Now(), forgetWhenFull) {
-				if err := b.forgetStrangers(t.Context(), time.Now()); err != nil {
+			if b.pins.isDue(time.Now(), forgetWhenFull) {
+				if err := b.pins.forgetStrangers(t.Context(), time.Now()); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		limited := false
 		for range 300 {
-			limited = ping(talker) == CodeRateLimit || limited
+			limited = ping(talker) == message.CodeRateLimit || limited
 		}
 		storetest.StepClock(t, 0)
 		time.Sleep(time.Minute)
-		if _, known, err := b.peer(t.Context(), stranger, time.Now()); err != nil || !known {
+		if _, known, err := b.pins.get(t.Context(), stranger, time.Now()); err != nil || !known {
 			t.Errorf("the pin of a stranger of today is there: %t, %v", known, err)
 		}
 		if code := ping(talker); code != "" || !limited {
@@ -55,7 +55,7 @@ func TestClockStep(t *testing.T) {
 			t.Error("a session of less than an hour has ended")
 		}
 		time.Sleep(10 * time.Minute)
-		if !b.forgetDue(time.Now(), forgetWhenFull) {
+		if !b.pins.isDue(time.Now(), forgetWhenFull) {
 			t.Error("strangers are not looked through any more")
 		}
 	})

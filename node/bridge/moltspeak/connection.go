@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -16,7 +17,7 @@ import (
 type connection struct {
 	b     *Bridge
 	conn  *websocket.Conn
-	bound *Agent
+	bound *message.Agent
 
 	sources []rate.Source // of the client
 	// greeted is set by a valid hello, which must come first.
@@ -28,11 +29,11 @@ type connection struct {
 }
 
 // opening lists what is taken before the connection is bound, after a hello. A respond is one way to answer our verify.
-var opening = []Op{OpHello, OpHelloAck, OpVerify, OpVerifyResponse, OpPing, OpPong, OpRespond}
+var opening = []message.Op{message.OpHello, message.OpHelloAck, message.OpVerify, message.OpVerifyResponse, message.OpPing, message.OpPong, message.OpRespond}
 
 // serve answers frames until the connection ends. charge is asked about each frame after the first, for which the request
 // paid. tally sees every answer.
-func (c *connection) serve(ctx context.Context, charge func() *Error, tally func(Reply)) {
+func (c *connection) serve(ctx context.Context, charge func() *message.Error, tally func(Reply)) {
 	for first := true; ; first = false {
 		kind, raw, err := c.conn.Read()
 		if err != nil {
@@ -69,7 +70,7 @@ func (c *connection) send(body []byte) {
 }
 
 // end refuses what came and closes the connection.
-func (c *connection) end(ctx context.Context, e *Error, reason string) {
+func (c *connection) end(ctx context.Context, e *message.Error, reason string) {
 	c.send(c.b.refuse(&exchange{ctx: ctx, now: time.Now()}, e).Body)
 	c.conn.Close(websocket.CodeTryLater, reason)
 }
@@ -80,13 +81,13 @@ func (c *connection) open(ctx context.Context, raw []byte) Reply {
 	r, proves := c.answer(x, raw)
 	switch {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "":
-	case proves, x.m.Op == OpHello && r.Fresh:
+	case proves, x.m.Op == message.OpHello && r.Fresh:
 		if !c.b.sockets.bind(c.conn, r.Sender.Name(), r.Known) {
-			c.end(ctx, fault(CodeRateLimit), "too many streams")
+			c.end(ctx, message.Fail(message.CodeRateLimit), "too many streams")
 			return r
 		}
 		c.bound = &r.Sender
-	case x.m.Op == OpHello:
+	case x.m.Op == message.OpHello:
 		c.greeted = true
 		c.send(r.Body)
 		c.send(c.challenge(x))
@@ -99,16 +100,16 @@ func (c *connection) open(ctx context.Context, raw []byte) Reply {
 // answer answers a frame. proves reports whether it is the answer to our challenge.
 func (c *connection) answer(x *exchange, raw []byte) (r Reply, proves bool) {
 	b := c.b
-	var e *Error
-	if x.packet, e = ReadPacket(raw, b.cfg.Box); e != nil {
+	var e *message.Error
+	if x.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {
 		return b.refuse(x, e), false
 	}
-	op, re := Op(x.packet.Tree.GetStr("op")), x.packet.Tree.GetStr("re")
+	op, re := message.Op(x.packet.Tree.GetStr("op")), x.packet.Tree.GetStr("re")
 	answers := c.verify != "" && re == c.verify
-	if op != OpHello && !c.greeted || !slices.Contains(opening, op) || op == OpRespond && !answers {
-		return b.refuse(x, faultAt(CodeSchema, "op", "must be hello until the connection is bound")), false
+	if op != message.OpHello && !c.greeted || !slices.Contains(opening, op) || op == message.OpRespond && !answers {
+		return b.refuse(x, message.FailAt(message.CodeSchema, "op", "must be hello until the connection is bound")), false
 	}
-	if !answers || op != OpVerifyResponse && op != OpRespond {
+	if !answers || op != message.OpVerifyResponse && op != message.OpRespond {
 		return b.receive(x), false
 	}
 	a, e := c.proven(x)
@@ -123,12 +124,12 @@ func (c *connection) challenge(x *exchange) []byte {
 	b := c.b
 	c.verify = uuid(random32())
 	c.asked = challenge{text: random32(), key: x.peer.Key, hello: x.salt(), expires: x.now.Add(challengeLife), known: x.known(), sources: x.sources}
-	class := Internal
+	class := message.Internal
 	if !x.peer.takes(class) {
-		class = Public
+		class = message.Public
 	}
-	tree, err := sign(Draft{
-		ID: c.verify, Op: OpVerify, Time: x.now, From: b.self, To: Agent{Agent: x.m.From.Agent, Org: x.m.From.Org}, Class: class,
+	tree, err := message.Sign(message.Draft{
+		ID: c.verify, Op: message.OpVerify, Time: x.now, From: b.self, To: message.Agent{Agent: x.m.From.Agent, Org: x.m.From.Org}, Class: class,
 		P: wire.Obj(wire.TextField("challenge", c.asked.text), wire.Field("timestamp", wire.Int(x.now.UnixMilli()))),
 	}.Tree(), b.cfg.Key)
 	if err != nil {
@@ -139,7 +140,7 @@ func (c *connection) challenge(x *exchange) []byte {
 }
 
 // proven checks the answer to our challenge, which may be tried once, and opens the session that it is good for.
-func (c *connection) proven(x *exchange) (answer, *Error) {
+func (c *connection) proven(x *exchange) (answer, *message.Error) {
 	asked := c.asked
 	c.asked, c.verify = challenge{}, ""
 	if e := c.b.authentic(x); e != nil {
@@ -147,13 +148,13 @@ func (c *connection) proven(x *exchange) (answer, *Error) {
 	}
 	text := ""
 	switch p := x.body.(type) {
-	case Verify:
+	case message.Verify:
 		text = p.Challenge
-	case Respond:
+	case message.Respond:
 		text = p.Data.GetStr("challenge")
 	}
 	if !asked.isAnsweredBy(x.peer.Key, text, x.now) {
-		return answer{}, fault(CodeAuthFailed)
+		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
 	s, ok := c.b.handshake.establish(x.m.From.Name(), asked, c.b.sessionKey(x.peer, asked.hello), x.now)
 	if !ok {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -44,8 +45,8 @@ func (o opened) says(raw []byte, n int) []wire.Value {
 // isBound reports whether what is pushed to the peer arrives here, and before anything that is said later.
 func (o opened) isBound(peer string) bool {
 	o.t.Helper()
-	o.r.b.sockets.push(peer, o.r.signed("me@home", Draft{ID: "pushed", Op: OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: Internal}))
-	m := o.says(o.r.signed(peer, o.r.draft(peer, OpPing, `{"nonce":"after"}`)), 1)[0]
+	o.r.b.sockets.push(peer, o.r.signed("me@home", message.Draft{ID: "pushed", Op: message.OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: message.Internal}))
+	m := o.says(o.r.signed(peer, o.r.draft(peer, message.OpPing, `{"nonce":"after"}`)), 1)[0]
 	if m.GetStr("id") != "pushed" {
 		return false
 	}
@@ -56,10 +57,10 @@ func (o opened) isBound(peer string) bool {
 }
 
 // proof answers the challenge of a verify.
-func (o opened) proof(peer string, verify wire.Value, op Op) Draft {
+func (o opened) proof(peer string, verify wire.Value, op message.Op) message.Draft {
 	p, _ := verify.Get("p")
 	body := `{"challenge":"` + p.GetStr("challenge") + `"}`
-	if op == OpRespond {
+	if op == message.OpRespond {
 		body = `{"status":"success","data":` + body + `}`
 	}
 	d := o.r.draft(peer, op, body)
@@ -72,7 +73,7 @@ func (o opened) proof(peer string, verify wire.Value, op Op) Draft {
 func TestRecordedHelloBindsNothing(t *testing.T) {
 	r, _ := alone(t, nil)
 	srv := r.serve()
-	fresh := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	fresh := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
 	first := r.open(t, srv)
 	if got := first.says(fresh, 1)[0]; got.GetStr("op") != "hello_ack" && got.GetStr("op") != "respond" {
 		t.Fatalf("a fresh hello: %s", got.JSON())
@@ -81,13 +82,13 @@ func TestRecordedHelloBindsNothing(t *testing.T) {
 		t.Fatal("a fresh hello does not bind its stream")
 	}
 	without := func(keys ...string) []byte {
-		tree, err := sign(r.draft(cat, OpHello, helloBody).Tree().Without(keys...), keyOf(cat))
+		tree, err := message.Sign(r.draft(cat, message.OpHello, helloBody).Tree().Without(keys...), keyOf(cat))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return tree.JSON()
 	}
-	posted := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	posted := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
 	r.raw(cat, posted)
 	for name, raw := range map[string][]byte{
 		"a repeat": fresh, "a repeat of one that was posted": posted, "without id": without("id"), "without to": without("to"),
@@ -103,12 +104,12 @@ func TestRecordedHelloBindsNothing(t *testing.T) {
 			}
 		}
 	}
-	elsewhere := r.draft(cat, OpHello, helloBody)
-	elsewhere.To = Agent{Agent: "other", Org: "home"}
+	elsewhere := r.draft(cat, message.OpHello, helloBody)
+	elsewhere.To = message.Agent{Agent: "other", Org: "home"}
 	if got := r.open(t, srv).says(r.signed(cat, elsewhere), 1)[0]; got.GetStr("op") != "error" {
 		t.Errorf("a hello to another agent: %s", got.JSON())
 	}
-	if again := r.open(t, srv); again.says(r.signed(cat, r.draft(cat, OpHello, helloBody)), 1)[0].GetStr("op") == "error" || !again.isBound(cat) {
+	if again := r.open(t, srv); again.says(r.signed(cat, r.draft(cat, message.OpHello, helloBody)), 1)[0].GetStr("op") == "error" || !again.isBound(cat) {
 		t.Error("the peer lost its places")
 	}
 }
@@ -117,11 +118,11 @@ func TestRecordedHelloBindsNothing(t *testing.T) {
 func TestUnboundStreamTakesNoWork(t *testing.T) {
 	r, n := alone(t, nil)
 	srv := r.serve()
-	hello := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	hello := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
 	r.raw(cat, hello)
-	answer := r.draft(cat, OpRespond, `{"status":"success","data":{}}`)
+	answer := r.draft(cat, message.OpRespond, `{"status":"success","data":{}}`)
 	answer.Re = "x"
-	for _, d := range []Draft{r.draft(cat, OpQuery, `{"domain":"weather"}`), r.draft(cat, OpTask, `{"action":"create","task_id":"t"}`), answer} {
+	for _, d := range []message.Draft{r.draft(cat, message.OpQuery, `{"domain":"weather"}`), r.draft(cat, message.OpTask, `{"action":"create","task_id":"t"}`), answer} {
 		o := r.open(t, srv)
 		o.says(hello, 2)
 		if got := o.says(r.signed(cat, d), 1)[0]; got.GetStr("op") != "error" {
@@ -140,12 +141,12 @@ func TestUnboundStreamTakesNoWork(t *testing.T) {
 func TestChallengeBindsAStream(t *testing.T) {
 	r, _ := alone(t, nil)
 	srv := r.serve()
-	hello := r.signed(cat, r.draft(cat, OpHello, helloBody))
+	hello := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
 	r.raw(cat, hello)
-	for _, op := range []Op{OpVerifyResponse, OpRespond} {
+	for _, op := range []message.Op{message.OpVerifyResponse, message.OpRespond} {
 		o := r.open(t, srv)
 		verify := o.says(hello, 2)[1]
-		if e := mustMessage(t, verify).verify(keyOf("me@home").Public()); e != nil {
+		if e := mustMessage(t, verify).Verify(keyOf("me@home").Public()); e != nil {
 			t.Errorf("our verify: %v", e)
 		}
 		proof := r.signed(cat, o.proof(cat, verify, op))
@@ -161,25 +162,25 @@ func TestChallengeBindsAStream(t *testing.T) {
 			t.Errorf("%s: the proof of another stream: %s", op, got.JSON())
 		}
 	}
-	for name, wrong := range map[string]func(o opened, verify wire.Value) Draft{
-		"another sender": func(o opened, verify wire.Value) Draft { return o.proof(dog, verify, OpVerifyResponse) },
-		"another text": func(o opened, verify wire.Value) Draft {
-			d := o.proof(cat, verify, OpVerifyResponse)
+	for name, wrong := range map[string]func(o opened, verify wire.Value) message.Draft{
+		"another sender": func(o opened, verify wire.Value) message.Draft { return o.proof(dog, verify, message.OpVerifyResponse) },
+		"another text": func(o opened, verify wire.Value) message.Draft {
+			d := o.proof(cat, verify, message.OpVerifyResponse)
 			d.P = mustTree(t, fmt.Sprintf(`{"challenge":"%064x"}`, 1))
 			return d
 		},
-		"another message": func(o opened, verify wire.Value) Draft {
-			d := o.proof(cat, verify, OpVerifyResponse)
+		"another message": func(o opened, verify wire.Value) message.Draft {
+			d := o.proof(cat, verify, message.OpVerifyResponse)
 			d.Re = "x"
 			return d
 		},
-		"another agent": func(o opened, verify wire.Value) Draft {
-			d := o.proof(cat, verify, OpVerifyResponse)
+		"another agent": func(o opened, verify wire.Value) message.Draft {
+			d := o.proof(cat, verify, message.OpVerifyResponse)
 			d.To = self(dog)
 			return d
 		},
-		"without the text": func(o opened, verify wire.Value) Draft {
-			d := o.proof(cat, verify, OpRespond)
+		"without the text": func(o opened, verify wire.Value) message.Draft {
+			d := o.proof(cat, verify, message.OpRespond)
 			d.P = mustTree(t, `{"status":"success","data":{}}`)
 			return d
 		},
@@ -200,22 +201,22 @@ func TestChallengeBindsAStream(t *testing.T) {
 // A hello that is no fresh one, which anybody may repeat, does not make void the challenge that its sender answers.
 func TestRecordedHelloKeepsTheChallenge(t *testing.T) {
 	r, _ := alone(t, nil)
-	ack, _ := r.say(cat, r.draft(cat, OpHello, helloBody))
-	tree, err := sign(r.draft(cat, OpHello, helloBody).Tree().Without("id"), keyOf(cat))
+	ack, _ := r.say(cat, r.draft(cat, message.OpHello, helloBody))
+	tree, err := message.Sign(r.draft(cat, message.OpHello, helloBody).Tree().Without("id"), keyOf(cat))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.raw(cat, tree.JSON())
-	proof := r.draft(cat, OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
+	proof := r.draft(cat, message.OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
-	if m, status := r.say(cat, proof); status != 200 || m.Op == OpError {
+	if m, status := r.say(cat, proof); status != 200 || m.Op == message.OpError {
 		t.Errorf("the answer to the first challenge: %d %s", status, m.P.JSON())
 	}
 }
 
-func mustMessage(t *testing.T, tree wire.Value) Message {
+func mustMessage(t *testing.T, tree wire.Value) message.Message {
 	t.Helper()
-	m, e := ParseMessage(tree)
+	m, e := message.Parse(tree)
 	if e != nil {
 		t.Fatalf("%v: %s", e, tree.JSON())
 	}

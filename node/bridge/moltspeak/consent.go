@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -31,16 +32,8 @@ type Grant struct {
 	Purpose string   `json:"purpose"`
 	Revoked int64    `json:"revoked,omitempty"`
 
-	Constraints Constraints `json:"constraints,omitzero"`
-	Used        string      `json:"used,omitempty"` // by which message, where it is for one alone
-}
-
-// Constraints narrow a consent. That it is for one message is ours to keep; the other two are the peer's, who reads them
-// in its token.
-type Constraints struct {
-	OneTime   bool `json:"one_time,omitempty"`
-	NoStorage bool `json:"no_storage,omitempty"`
-	NoForward bool `json:"no_forward,omitempty"`
+	Constraints message.Constraints `json:"constraints,omitzero"`
+	Used        string              `json:"used,omitempty"` // by which message, where it is for one alone
 }
 
 // live says whether the grant covers now.
@@ -49,8 +42,8 @@ func (g Grant) live(now time.Time) bool {
 }
 
 // covers says whether the grant covers a message of ours with that name.
-func (g Grant) covers(types []string, message string, now time.Time) bool {
-	if g.Used == message {
+func (g Grant) covers(types []string, name string, now time.Time) bool {
+	if g.Used == name {
 		g.Used = "" // it is sent again
 	}
 	return g.live(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) })
@@ -75,13 +68,13 @@ type consentAsk struct {
 	Human    string   `json:"human,omitempty"`
 	Re       string   `json:"message_id"`
 
-	Constraints Constraints `json:"constraints,omitzero"`
+	Constraints message.Constraints `json:"constraints,omitzero"`
 }
 
 // consent is the consent operation.
-func (b *Bridge) consent(c *exchange, p Consent) (answer, *Error) {
+func (b *Bridge) consent(c *exchange, p message.Consent) (answer, *message.Error) {
 	respond := func(status string, data wire.Value) answer {
-		return answer{op: OpConsentResponse, p: Respond{Status: status, Data: data}.value()}
+		return answer{op: message.OpConsentResponse, p: message.Respond{Status: status, Data: data}.Value()}
 	}
 	switch p.Action {
 	case "request":
@@ -89,33 +82,33 @@ func (b *Bridge) consent(c *exchange, p Consent) (answer, *Error) {
 	case "grant": // a peer's word about its own data: shown as claimed, trusted for nothing
 		return respond("success", wire.Obj(wire.TextField("action", "noted"))), nil
 	}
-	g, ok := b.checkToken(c.ctx, p.Token, c.m.From.Name(), c.now)
+	g, ok := b.grants.checkToken(c.ctx, p.Token, c.m.From.Name(), c.now)
 	if p.Action == "verify" {
 		return respond("success", wire.Obj(wire.Field("valid", wire.Bool(ok)))), nil
 	}
 	if !ok {
-		return answer{}, faultAt(CodeConsent, "p.consent_token", "is no consent of yours")
+		return answer{}, message.FailAt(message.CodeConsent, "p.consent_token", "is no consent of yours")
 	}
-	if err := b.Revoke(c.ctx, g.ID, c.now); err != nil {
-		return answer{}, fault(CodeInternal).because(err)
+	if err := b.grants.revoke(c.ctx, g.ID, c.now); err != nil {
+		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	return respond("success", wire.Obj(wire.Field("revoked", wire.Bool(true)))), nil
 }
 
 // askForConsent asks the owner. Of one peer one question waits at a time: the same question again gets the same answer, and
 // another one has to wait for the owner's decision.
-func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
+func (b *Bridge) askForConsent(c *exchange, p message.Consent) (answer, *message.Error) {
 	if c.standing == acl.Rejected {
-		return answer{}, fault(CodeCapability)
+		return answer{}, message.Fail(message.CodeCapability)
 	}
 	for _, t := range p.Types {
-		if !validID(t) {
-			return answer{}, faultAt(CodeInvalidParam, "p.data_types", "must be printable")
+		if !message.ValidID(t) {
+			return answer{}, message.FailAt(message.CodeInvalidParam, "p.data_types", "must be printable")
 		}
 	}
 	question := consentAsk{
-		Peer: c.m.From.Name(), Types: p.Types, Purpose: wire.OneLine(p.Purpose, maxText), Duration: p.Duration,
-		Human: wire.OneLine(p.Human, maxText), Re: c.m.ID, Constraints: p.Constraints,
+		Peer: c.m.From.Name(), Types: p.Types, Purpose: wire.OneLine(p.Purpose, message.MaxText), Duration: p.Duration,
+		Human: wire.OneLine(p.Human, message.MaxText), Re: c.m.ID, Constraints: p.Constraints,
 	}
 	ask, err := question.open(b, c)
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
@@ -123,15 +116,15 @@ func (b *Bridge) askForConsent(c *exchange, p Consent) (answer, *Error) {
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		e := fault(CodeRateLimit).because(err)
+		e := message.Fail(message.CodeRateLimit).Because(err)
 		e.Delay = consentDelay
 		return answer{}, e
 	case err != nil:
-		return answer{}, fault(CodeInternal).because(err)
+		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	data := wire.Obj(wire.TextField("action", wire.ActionPending), wire.TextField("estimated_response", ask.Expires.Format(time.RFC3339)),
 		wire.TextField("reason", "The owner of this agent decides on consent."))
-	return answer{op: OpConsentResponse, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted}, nil
+	return answer{op: message.OpConsentResponse, p: message.Respond{Status: "partial", Data: data}.Value(), status: http.StatusAccepted}, nil
 }
 
 // consentDelay is when a peer may ask again for consent if there is no room for its question.
@@ -144,12 +137,12 @@ func (question consentAsk) open(b *Bridge, c *exchange) (acl.Ask, error) {
 	if !c.known() {
 		slot.Term, slot.Max, slot.Sources = "moltspeak-consent-stranger", strangersConsentAsks, c.sources
 		var err error
-		if room, err = b.cfg.Asks.MakeRoom(c.ctx, slot, c.now); err != nil {
+		if room, err = b.cfg.Mesh.Asks().MakeRoom(c.ctx, slot, c.now); err != nil {
 			return acl.Ask{}, err
 		}
 	}
 	body := encode(question)
-	ask, changes := b.cfg.Asks.Open(acl.Ask{
+	ask, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
 		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
 		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
 	}, slot)
@@ -163,7 +156,7 @@ func (question consentAsk) open(b *Bridge, c *exchange) (acl.Ask, error) {
 // alike returns the open question of the peer if it asks the same in another message; else it fails with
 // store.ErrNotFound.
 func (question consentAsk) alike(b *Bridge, c *exchange) (acl.Ask, error) {
-	asks, _, err := b.cfg.Asks.List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
+	asks, _, err := b.cfg.Mesh.Asks().List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
 	if err != nil {
 		return acl.Ask{}, err
 	}
@@ -188,11 +181,11 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return err
 	}
-	peer, ok := ParseName(body.Peer)
+	peer, ok := message.ParseName(body.Peer)
 	if !ok {
 		return errors.New("the question names no peer")
 	}
-	changes, answer := d.Changes, Respond{Status: "error", Data: wire.Obj(wire.TextField("action", "rejected"))}
+	changes, answer := d.Changes, message.Respond{Status: "error", Data: wire.Obj(wire.TextField("action", "rejected"))}
 	if d.Choice == acl.Approve {
 		if err := ask.CheckBody(); err != nil {
 			return err
@@ -206,41 +199,50 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 			Expires: d.Now.Add(durations[body.Duration]).Unix(), Scope: body.Types, Purpose: body.Purpose,
 			Constraints: body.Constraints,
 		}
-		token, err := r.b.token(g)
+		token, err := r.b.grants.token(g)
 		if err != nil {
 			return err
 		}
 		changes = append(changes, g.change(store.Absent))
-		if p, known, err := r.b.peer(ctx, body.Peer, d.Now); err != nil {
+		if p, known, err := r.b.pins.get(ctx, body.Peer, d.Now); err != nil {
 			return err
 		} else if known && !p.Chosen { // whoever has the name later must not have the consent
 			p.Chosen = true
 			changes = append(changes, p.change())
 		}
-		answer = Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", token),
+		answer = message.Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", token),
 			wire.TextField("proof", "consent-token:"+g.ID), wire.Field("expires", wire.Int(g.Expires)), wire.Field("scope", wire.Texts(g.Scope)))}
 	}
 	if err := r.b.records.Apply(ctx, changes, d.Now); err != nil {
 		return err
 	}
-	r.b.later(callback{to: peer, op: OpConsentResponse, re: body.Re, p: answer.value()})
+	r.b.later(callback{to: peer, op: message.OpConsentResponse, re: body.Re, p: answer.Value()})
 	return nil
 }
 
+// maxGrants is how many grants are looked at.
+const maxGrants = 1000
+
+// grants are the stored consents of the owner, and their tokens.
+type grants struct {
+	records store.Records
+	key     *signing.PrivateKey
+}
+
 // token is a grant, signed over the canonical form without its sig, as base64url JSON (MS-42).
-func (b *Bridge) token(g Grant) (string, error) {
-	tree, err := wire.ValueOf(g)
+func (g grants) token(grant Grant) (string, error) {
+	tree, err := wire.ValueOf(grant)
 	if err != nil {
 		return "", err
 	}
-	if tree, err = sign(tree, b.cfg.Key); err != nil {
+	if tree, err = message.Sign(tree, g.key); err != nil {
 		return "", err
 	}
 	return base64.RawURLEncoding.EncodeToString(tree.JSON()), nil
 }
 
 // checkToken says whether a token is one of ours, for this peer, not over and not revoked.
-func (b *Bridge) checkToken(ctx context.Context, token, peer string, now time.Time) (Grant, bool) {
+func (g grants) checkToken(ctx context.Context, token, peer string, now time.Time) (Grant, bool) {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil {
 		return Grant{}, false
@@ -249,66 +251,63 @@ func (b *Bridge) checkToken(ctx context.Context, token, peer string, now time.Ti
 	if err != nil || tree.Kind() != wire.Object {
 		return Grant{}, false
 	}
-	sig, _ := strings.CutPrefix(tree.GetStr("sig"), sigPrefix)
-	if b.cfg.Key.Public().VerifyStrict(signing.Canonical(tree.Without("sig"), signing.Python), sig) != nil {
+	sig, _ := strings.CutPrefix(tree.GetStr("sig"), message.SigPrefix)
+	if g.key.Public().VerifyStrict(signing.Canonical(tree.Without("sig"), signing.Python), sig) != nil {
 		return Grant{}, false
 	}
-	var g Grant
-	_, known, err := b.read(ctx, nsConsents, tree.GetStr("jti"), &g, now)
-	return g, err == nil && known && g.Peer == peer && g.live(now)
+	var grant Grant
+	_, known, err := readRecord(ctx, g.records, nsConsents, tree.GetStr("jti"), &grant, now)
+	return grant, err == nil && known && grant.Peer == peer && grant.live(now)
 }
 
-// Revoke ends a grant at once. Revoking twice is no error.
-func (b *Bridge) Revoke(ctx context.Context, id string, now time.Time) error {
+// revoke ends a grant at once. Revoking twice is no error.
+func (g grants) revoke(ctx context.Context, id string, now time.Time) error {
 	for {
-		var g Grant
-		rev, ok, err := b.read(ctx, nsConsents, id, &g, now)
+		var grant Grant
+		rev, ok, err := readRecord(ctx, g.records, nsConsents, id, &grant, now)
 		if err != nil {
 			return err
 		}
 		if !ok {
 			return store.ErrNotFound
 		}
-		if g.Revoked != 0 {
+		if grant.Revoked != 0 {
 			return nil
 		}
-		g.Revoked = now.Unix()
-		err = b.records.Apply(ctx, []store.Change{g.change(rev)}, now)
+		grant.Revoked = now.Unix()
+		err = g.records.Apply(ctx, []store.Change{grant.change(rev)}, now)
 		if !errors.Is(err, store.ErrConflict) {
 			return err
 		}
 	}
 }
 
-// grants lists consents, those of one peer where it is named.
-func (b *Bridge) grants(ctx context.Context, peer string, now time.Time) ([]Grant, error) {
+// list returns the grants, those of one peer if it is named.
+func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, error) {
 	term := ""
 	if peer != "" {
 		term = "peer:" + hash(peer)
 	}
 	out := []Grant{}
-	for after := ""; ; {
-		page, err := b.records.List(ctx, nsConsents, term, after, 200, now)
+	for rec, err := range store.AllRecords(ctx, g.records, nsConsents, term, now) {
+		var grant Grant
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &grant)
+		}
 		if err != nil {
 			return nil, err
 		}
-		for _, rec := range page.Records {
-			var g Grant
-			if err := json.Unmarshal(rec.Body, &g); err != nil {
-				return nil, err
-			}
-			out = append(out, g)
-		}
-		if after = page.Next; after == "" || len(out) >= 1000 {
-			return out, nil
+		if out = append(out, grant); len(out) == maxGrants {
+			break
 		}
 	}
+	return out, nil
 }
 
 // covering finds a live grant that covers every type, and the change that uses it up where it is for one message alone;
 // nil where there is none. One that lasts comes before one that is used up.
-func (b *Bridge) covering(ctx context.Context, peer string, types []string, message string, now time.Time) (*Grant, []store.Change, error) {
-	list, err := b.grants(ctx, peer, now)
+func (g grants) covering(ctx context.Context, peer string, types []string, name string, now time.Time) (*Grant, []store.Change, error) {
+	list, err := g.list(ctx, peer, now)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -321,20 +320,20 @@ func (b *Bridge) covering(ctx context.Context, peer string, types []string, mess
 		}
 		return -1
 	})
-	for _, g := range list {
-		if !g.covers(types, message, now) {
+	for _, grant := range list {
+		if !grant.covers(types, name, now) {
 			continue
 		}
-		if !g.Constraints.OneTime {
-			return &g, nil, nil
+		if !grant.Constraints.OneTime {
+			return &grant, nil, nil
 		}
 		var fresh Grant
-		rev, ok, err := b.read(ctx, nsConsents, g.ID, &fresh, now)
+		rev, ok, err := readRecord(ctx, g.records, nsConsents, grant.ID, &fresh, now)
 		if err != nil {
 			return nil, nil, err
 		}
-		if ok && fresh.covers(types, message, now) {
-			fresh.Used = message
+		if ok && fresh.covers(types, name, now) {
+			fresh.Used = name
 			return &fresh, []store.Change{fresh.change(rev)}, nil
 		}
 	}

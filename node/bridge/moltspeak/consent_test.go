@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -20,7 +21,7 @@ import (
 // (MS-40, MS-42).
 func TestConsentFlow(t *testing.T) {
 	r, _ := alone(t, nil)
-	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
 	private := func() bridge.Delivery {
 		return out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x","list":[{"deep":"write to jane.doe@example.com"}]}}`)
 	}
@@ -31,33 +32,33 @@ func TestConsentFlow(t *testing.T) {
 		t.Fatal("something left")
 	}
 	request := `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h","human":"user:jane"}`
-	m, status := r.say(cat, r.draft(cat, OpConsent, request))
-	if status != http.StatusAccepted || m.Op != OpConsentResponse || m.P.GetStr("status") != "partial" {
+	m, status := r.say(cat, r.draft(cat, message.OpConsent, request))
+	if status != http.StatusAccepted || m.Op != message.OpConsentResponse || m.P.GetStr("status") != "partial" {
 		t.Fatalf("request: %d %s", status, m.P.JSON())
 	}
-	if m, status := r.say(cat, r.draft(cat, OpConsent, request)); status != http.StatusAccepted || m.P.GetStr("status") != "partial" {
+	if m, status := r.say(cat, r.draft(cat, message.OpConsent, request)); status != http.StatusAccepted || m.P.GetStr("status") != "partial" {
 		t.Errorf("the same question again: %d %s", status, m.P.JSON())
 	}
-	if code := r.code(cat, r.draft(cat, OpConsent, strings.Replace(request, "email", "phone", 1))); code != CodeRateLimit {
+	if code := r.code(cat, r.draft(cat, message.OpConsent, strings.Replace(request, "email", "phone", 1))); code != message.CodeRateLimit {
 		t.Errorf("another question while one waits: %q", code)
 	}
-	asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 1 || asks[0].Kind != askConsent {
 		t.Fatalf("the owner is asked %+v, %v", asks, err)
 	}
-	if _, err := r.b.cfg.Asks.Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	r.b.call(t.Context(), <-r.b.callbacks)
 	answer := r.gets(cat)
 	data, _ := answer.P.Get("data")
 	token := data.GetStr("consent_token")
-	if answer.Op != OpConsentResponse || token == "" || answer.Re != m.Re {
+	if answer.Op != message.OpConsentResponse || token == "" || answer.Re != m.Re {
 		t.Fatalf("the answer: %s", answer.Tree.JSON())
 	}
 	valid := func(peer, token string) string {
 		t.Helper()
-		m, _ := r.say(peer, r.draft(peer, OpConsent, `{"action":"verify","consent_token":"`+token+`"}`))
+		m, _ := r.say(peer, r.draft(peer, message.OpConsent, `{"action":"verify","consent_token":"`+token+`"}`))
 		data, _ := m.P.Get("data")
 		v, _ := data.Get("valid")
 		return string(v.JSON())
@@ -69,27 +70,27 @@ func TestConsentFlow(t *testing.T) {
 	}
 	if tree := mustTree(t, string(raw)); len(tree.GetStr("jti")) != 36 {
 		t.Errorf("token: %s", raw)
-	} else if exp, _ := integer(tree, "exp"); time.Until(time.Unix(exp, 0)) > 25*time.Hour || time.Until(time.Unix(exp, 0)) < 23*time.Hour {
+	} else if exp, _ := wholeOf(tree, "exp"); time.Until(time.Unix(exp, 0)) > 25*time.Hour || time.Until(time.Unix(exp, 0)) < 23*time.Hour {
 		t.Errorf("the token ends %s", time.Unix(exp, 0))
 	}
 	if _, err := r.b.Deliver(t.Context(), private()); err != nil {
 		t.Fatalf("with the consent: %v", err)
 	}
-	if sent := r.gets(cat); sent.Class != PII || sent.PII == nil || sent.PII.covers(personal.Types(sent.P), time.Now()) != nil {
+	if sent := r.gets(cat); sent.Class != message.PII || sent.PII == nil || sent.PII.Covers(personal.Types(sent.P), time.Now()) != nil {
 		t.Errorf("sent: %s", sent.Tree.JSON())
 	}
 	more := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com, +1 415 555 2671"}}`)
 	if _, err := r.b.Deliver(t.Context(), more); err == nil {
 		t.Error("a type that the consent does not name left")
 	}
-	if code := r.code(dog, r.draft(dog, OpConsent, `{"action":"revoke","consent_token":"`+token+`"}`)); code != CodeConsent {
+	if code := r.code(dog, r.draft(dog, message.OpConsent, `{"action":"revoke","consent_token":"`+token+`"}`)); code != message.CodeConsent {
 		t.Errorf("revoked by another: %q", code)
 	}
-	grants, err := r.b.grants(t.Context(), "", time.Now())
+	grants, err := r.b.grants.list(t.Context(), "", time.Now())
 	if err != nil || len(grants) != 1 {
 		t.Fatalf("consents: %v, %v", grants, err)
 	}
-	if err := r.b.Revoke(t.Context(), grants[0].ID, time.Now()); err != nil {
+	if err := r.b.grants.revoke(t.Context(), grants[0].ID, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.b.Deliver(t.Context(), private()); err == nil || valid(cat, token) != "false" {
@@ -100,11 +101,11 @@ func TestConsentFlow(t *testing.T) {
 // TestConsentToAnotherRequest changes a stored question: an approval of it grants nothing, and the question stays.
 func TestConsentToAnotherRequest(t *testing.T) {
 	r, _ := alone(t, nil)
-	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
-	r.say(cat, r.draft(cat, OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`))
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
+	r.say(cat, r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`))
 	waiting := func() acl.Ask {
 		t.Helper()
-		asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 		if err != nil || len(asks) != 1 {
 			t.Fatalf("the owner is asked %+v, %v", asks, err)
 		}
@@ -119,13 +120,13 @@ func TestConsentToAnotherRequest(t *testing.T) {
 	if err := r.b.records.Apply(t.Context(), []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.b.cfg.Asks.Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrNotShown) {
+	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrNotShown) {
 		t.Errorf("approve = %v, want %v", err, acl.ErrNotShown)
 	}
 	if len(r.b.callbacks) != 0 {
 		t.Error("the peer is told something")
 	}
-	if _, err := r.b.cfg.Asks.Decide(t.Context(), ask.ID, waiting().Hash, acl.Reject, "test", time.Now()); err != nil {
+	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), ask.ID, waiting().Hash, acl.Reject, "test", time.Now()); err != nil {
 		t.Errorf("reject = %v", err)
 	}
 }
@@ -133,14 +134,14 @@ func TestConsentToAnotherRequest(t *testing.T) {
 // consented has cat ask for consent and the owner agree, and returns the token.
 func (r *rig) consented(request string) string {
 	r.t.Helper()
-	if m, status := r.say(cat, r.draft(cat, OpConsent, request)); status != http.StatusAccepted {
+	if m, status := r.say(cat, r.draft(cat, message.OpConsent, request)); status != http.StatusAccepted {
 		r.t.Fatalf("request: %d %s", status, m.P.JSON())
 	}
-	asks, _, err := r.b.cfg.Asks.List(r.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	asks, _, err := r.b.cfg.Mesh.Asks().List(r.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 1 {
 		r.t.Fatalf("the owner is asked %+v, %v", asks, err)
 	}
-	if _, err := r.b.cfg.Asks.Decide(r.t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+	if _, err := r.b.cfg.Mesh.Asks().Decide(r.t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 		r.t.Fatal(err)
 	}
 	r.b.call(r.t.Context(), <-r.b.callbacks)
@@ -170,20 +171,20 @@ func TestConsentForOneMessage(t *testing.T) {
 	if _, err := r.b.Deliver(t.Context(), out(t, cat, wire.Deliver, private)); err == nil {
 		t.Error("a second message left")
 	}
-	if m, _ := r.say(cat, r.draft(cat, OpConsent, `{"action":"verify","consent_token":"`+token+`"}`)); !strings.Contains(string(m.P.JSON()), `"valid":false`) {
+	if m, _ := r.say(cat, r.draft(cat, message.OpConsent, `{"action":"verify","consent_token":"`+token+`"}`)); !strings.Contains(string(m.P.JSON()), `"valid":false`) {
 		t.Errorf("a used token: %s", m.P.JSON())
 	}
-	if code := r.code(cat, r.draft(cat, OpConsent, strings.Replace(request, "true", `"yes"`, 1))); code != CodeInvalidParam {
+	if code := r.code(cat, r.draft(cat, message.OpConsent, strings.Replace(request, "true", `"yes"`, 1))); code != message.CodeInvalidParam {
 		t.Errorf("a constraint that is no boolean: %q", code)
 	}
 	r.consented(request)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
 	}
-	for _, want := range []Op{OpRespond, OpError} {
-		reply := r.b.Receive(t.Context(), r.signed(cat, r.draft(cat, OpQuery, plainQuery)), nil, nil)
-		p, e := ReadPacket(reply.Body, boxOf(cat))
-		if e != nil || Op(p.Tree.GetStr("op")) != want || want == OpRespond && (!p.Boxed || p.Tree.GetStr("cls") != "pii") {
+	for _, want := range []message.Op{message.OpRespond, message.OpError} {
+		reply := r.b.Receive(t.Context(), r.signed(cat, r.draft(cat, message.OpQuery, plainQuery)), nil, nil)
+		p, e := message.ReadPacket(reply.Body, boxOf(cat))
+		if e != nil || message.Op(p.Tree.GetStr("op")) != want || want == message.OpRespond && (!p.Boxed || p.Tree.GetStr("cls") != "pii") {
 			t.Errorf("answered %s, boxed %v, %v, want %s", p.Tree.GetStr("op"), p.Boxed, e, want)
 		}
 	}
@@ -192,7 +193,7 @@ func TestConsentForOneMessage(t *testing.T) {
 // A stream is scanned whole, also what lies across two chunks or in binary data, and is one message of a consent.
 func TestStreamsAreScanned(t *testing.T) {
 	r, _ := alone(t, nil)
-	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // shows its keys
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
 	across := strings.Repeat("x ", 24<<10-5) + " jane.doe@example.com and more"
 	binary := base64.StdEncoding.EncodeToString([]byte("\x00\xff\x01jane.doe@example.com\x00\xfe"))
 	stream := func(kind, data string) bridge.Delivery {
@@ -209,7 +210,7 @@ func TestStreamsAreScanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for len(r.queue(cat)) > 0 {
-		if m := r.gets(cat); m.Class != PII {
+		if m := r.gets(cat); m.Class != message.PII {
 			t.Errorf("%s left as %s", m.P.GetStr("action"), m.Class)
 		}
 	}
@@ -221,19 +222,19 @@ func TestStreamsAreScanned(t *testing.T) {
 // A rejected request is answered, and gives nothing.
 func TestConsentRejected(t *testing.T) {
 	r, _ := alone(t, nil)
-	r.say(cat, r.draft(cat, OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync\u001b[31m","duration":"session"}`))
-	asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	r.say(cat, r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync\u001b[31m","duration":"session"}`))
+	asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 1 || strings.Contains(string(asks[0].Body), `\u001b`) {
 		t.Fatalf("%+v, %v", asks, err)
 	}
-	if _, err := r.b.cfg.Asks.Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); err != nil {
+	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	r.b.call(t.Context(), <-r.b.callbacks)
 	if m := r.gets(cat); m.P.GetStr("status") != "error" {
 		t.Errorf("told: %s", m.P.JSON())
 	}
-	if list, err := r.b.grants(t.Context(), "", time.Now()); err != nil || len(list) != 0 {
+	if list, err := r.b.grants.list(t.Context(), "", time.Now()); err != nil || len(list) != 0 {
 		t.Errorf("consents: %v, %v", list, err)
 	}
 }

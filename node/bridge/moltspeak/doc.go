@@ -2,9 +2,8 @@
 // classification and consent. It serves the message endpoint of the protocol, delivers the node's messages to
 // MoltSpeak agents behind links, and can serve its registry.
 //
-// The wire is [ReadPacket], [ParseMessage] and the payload of each operation; [Bridge] is the peer. The rules are those of
-// the protocol (MS-…): the signature is over Python's JSON of the tree as received and nothing else; a class is
-// enforced in both directions; what leaves is scanned for personal data and blocked where no consent covers it; what
+// Package message is the codec; [Bridge] is the peer. The rules are those of the protocol (MS-…): a class is enforced in
+// both directions; what leaves is scanned for personal data and blocked where no consent covers it; what
 // is unclear is refused and never guessed.
 //
 // It is not an access list: a message that passes the protocol's own checks meets the node's, through bridge.Receiver.

@@ -9,8 +9,9 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
-	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -71,21 +72,21 @@ func TestStrangersTakeNoPins(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.fill(maxStrangers, time.Now())
 	const late, friend = "late@flood", "friend@home"
-	ping := func(peer string) Code { return r.code(peer, r.draft(peer, OpPing, `{"nonce":1}`)) }
-	if code := ping(late); code != CodeRateLimit {
+	ping := func(peer string) message.Code { return r.code(peer, r.draft(peer, message.OpPing, `{"nonce":1}`)) }
+	if code := ping(late); code != message.CodeRateLimit {
 		t.Errorf("one stranger too many: %q", code)
 	}
 	if code := ping(cat); code != "" {
 		t.Errorf("a peer behind a link: %s", code)
 	}
-	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+friend, acl.Approved, time.Now()); err != nil {
+	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+friend, acl.Approved, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if code := ping(friend); code != "" {
 		t.Errorf("a peer that the owner approved: %s", code)
 	}
-	r.b.pinPlaces.swept.Store(0)
-	if err := r.b.forgetStrangers(t.Context(), time.Now().Add(forgetEmpty+time.Minute)); err != nil {
+	r.b.pins.swept.Store(0)
+	if err := r.b.pins.forgetStrangers(t.Context(), time.Now().Add(forgetEmpty+time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if code := ping(late); code != "" {
@@ -103,17 +104,17 @@ func TestStrangersAreForgotten(t *testing.T) {
 	r, _ := alone(t, nil)
 	const passing, talking, approved, granted = "passing@x", "talking@x", "approved@x", "granted@x"
 	for _, peer := range []string{passing, talking, approved, granted} {
-		r.say(peer, r.draft(peer, OpPing, `{"nonce":1}`))
+		r.say(peer, r.draft(peer, message.OpPing, `{"nonce":1}`))
 	}
-	r.say(talking, r.draft(talking, OpQuery, plainQuery))
-	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+approved, acl.Approved, time.Now()); err != nil {
+	r.say(talking, r.draft(talking, message.OpQuery, plainQuery))
+	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+approved, acl.Approved, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.b.Prove(t.Context(), granted, "query", true); err != nil {
 		t.Fatal(err)
 	}
 	pinned := func(peer string) bool {
-		_, known, err := r.b.peer(t.Context(), peer, time.Now())
+		_, known, err := r.b.pins.get(t.Context(), peer, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,16 +124,16 @@ func TestStrangersAreForgotten(t *testing.T) {
 		after   time.Duration
 		talking bool
 	}{{forgetEmpty + time.Minute, true}, {forgetStranger + time.Minute, false}} {
-		if err := r.b.forgetStrangers(t.Context(), time.Now().Add(step.after)); err != nil {
+		if err := r.b.pins.forgetStrangers(t.Context(), time.Now().Add(step.after)); err != nil {
 			t.Fatal(err)
 		}
 		if pinned(passing) || pinned(talking) != step.talking || !pinned(approved) || !pinned(granted) {
 			t.Errorf("after %s: passing %v, talking %v, approved %v, granted %v", step.after, pinned(passing), pinned(talking), pinned(approved), pinned(granted))
 		}
 	}
-	forged := r.draft(approved, OpPing, `{"nonce":1}`)
+	forged := r.draft(approved, message.OpPing, `{"nonce":1}`)
 	forged.From.Key = self(dog).Key
-	if m, _ := r.raw(dog, r.signed(dog, forged)); m.P.GetStr("code") != string(CodeAuthFailed) {
+	if m, _ := r.raw(dog, r.signed(dog, forged)); m.P.GetStr("code") != string(message.CodeAuthFailed) {
 		t.Errorf("another takes the name of an approved peer: %s", m.P.JSON())
 	}
 }
@@ -140,17 +141,17 @@ func TestStrangersAreForgotten(t *testing.T) {
 // Strangers of one network who claim the organization of a known peer use up neither its rate nor that of other strangers.
 func TestStrangersUseNoRates(t *testing.T) {
 	r, _ := alone(t, nil)
-	later, network := time.Now().Add(time.Minute), bridgetest.Networks[0] // later: no token comes back before the next message
+	later, network := time.Now().Add(time.Minute), apitest.Networks[0] // later: no token comes back before the next message
 	for i := range 3000 {
 		r.b.strangers.Take(fmt.Sprintf("a%d@acme", i), rate.AddrSources(network.Addr(i)), later)
 	}
 	if _, ok := r.b.strangers.Take("more@other", rate.AddrSources(network.Addr(1)), later); ok {
 		t.Error("one more stranger of the network has something left")
 	}
-	if _, ok := r.b.strangers.Take("newcomer@acme", rate.AddrSources(bridgetest.Newcomer), later); !ok {
+	if _, ok := r.b.strangers.Take("newcomer@acme", rate.AddrSources(apitest.Newcomer), later); !ok {
 		t.Error("a stranger from elsewhere has nothing left")
 	}
-	if code := r.code(cat, r.draft(cat, OpPing, `{"nonce":1}`)); code != "" {
+	if code := r.code(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Errorf("a known peer of the organization: %s", code)
 	}
 }
@@ -158,23 +159,23 @@ func TestStrangersUseNoRates(t *testing.T) {
 // TestEndpointUnderAFlood: an attacker with all addresses of a network registers without end and makes up names that others
 // are asked about. A newcomer, known peers and many agents of one hosting provider are served.
 func TestEndpointUnderAFlood(t *testing.T) {
-	for _, network := range bridgetest.Networks {
+	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {
 			r, _ := alone(t, func(c *Config) {
 				c.Registry, c.Directories = true, []Directory{cards{listedCard}}
 				c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 60}).Addresses()
 			})
-			r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
-			door := bridgetest.NewDoor(t, r.b.Mount)
+			r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))
+			door := apitest.NewDoor(t, r.b.Mount)
 			headers := []string{"Content-Type", "application/json", "Authorization", "Bearer " + mine}
 			ping := func(name string, keyless bool) string {
-				d := r.draft(name, OpPing, `{"nonce":1}`)
+				d := r.draft(name, message.OpPing, `{"nonce":1}`)
 				if keyless {
 					d.From.Key = ""
 				}
 				return string(r.signed(name, d))
 			}
-			const endpoint, agents, message = "https://x.example", "/api/v1/agents", "/moltspeak/v0.1/message"
+			const endpoint, agents, messages = "https://x.example", "/api/v1/agents", "/moltspeak/v0.1/message"
 			limited := make(map[string]int)
 			for i := range 1500 {
 				name := fmt.Sprintf("am_evil%d@agentmesh", i)
@@ -183,7 +184,7 @@ func TestEndpointUnderAFlood(t *testing.T) {
 					attacks["signed"], attacks["unsigned"] = ping(name, false), ping(name, true)
 				}
 				for attack, body := range attacks {
-					path := message
+					path := messages
 					if attack == agents {
 						path = agents
 					}
@@ -197,14 +198,14 @@ func TestEndpointUnderAFlood(t *testing.T) {
 			}
 			serve := func(from netip.Addr, name string) {
 				door.Dial(http.StatusCreated, from, "POST", agents, register(name, endpoint), headers...)
-				door.Dial(http.StatusOK, from, "POST", message, ping(name, false), headers...)
+				door.Dial(http.StatusOK, from, "POST", messages, ping(name, false), headers...)
 			}
-			serve(bridgetest.Newcomer, "am_newcomer@agentmesh")
-			door.Dial(http.StatusUnauthorized, bridgetest.Newcomer, "POST", message, ping("am_late@agentmesh", true), headers...)
+			serve(apitest.Newcomer, "am_newcomer@agentmesh")
+			door.Dial(http.StatusUnauthorized, apitest.Newcomer, "POST", messages, ping("am_late@agentmesh", true), headers...)
 			for i := range 8 {
-				serve(bridgetest.Hosted(i), fmt.Sprintf("am_hosted%d@agentmesh", i))
+				serve(apitest.Hosted(i), fmt.Sprintf("am_hosted%d@agentmesh", i))
 			}
-			door.Dial(http.StatusOK, bridgetest.Hosted(9), "POST", message, ping(cat, false), headers...)
+			door.Dial(http.StatusOK, apitest.Hosted(9), "POST", messages, ping(cat, false), headers...)
 			door.CheckMemory()
 		})
 	}
@@ -213,11 +214,11 @@ func TestEndpointUnderAFlood(t *testing.T) {
 // A registration that is refused costs its address nothing (AM-43).
 func TestRefusedRegistrationsAreFree(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry = true })
-	door := bridgetest.NewDoor(t, r.b.Mount)
+	door := apitest.NewDoor(t, r.b.Mount)
 	headers := []string{"Content-Type", "application/json", "Authorization", "Bearer " + mine}
 	add := func(want int, name string) {
 		t.Helper()
-		door.Dial(want, bridgetest.Newcomer, "POST", "/api/v1/agents", register(name, "https://x.example"), headers...)
+		door.Dial(want, apitest.Newcomer, "POST", "/api/v1/agents", register(name, "https://x.example"), headers...)
 	}
 	add(http.StatusCreated, "taken@x")
 	for range registrationsPerHour + 1 {
@@ -233,9 +234,9 @@ func TestStrangersAskForConsent(t *testing.T) {
 	limited := false
 	for i := range strangersConsentAsks + 1 {
 		peer := fmt.Sprintf("s%d@many", i)
-		limited = r.code(peer, r.draft(peer, OpConsent, request)) == CodeRateLimit
+		limited = r.code(peer, r.draft(peer, message.OpConsent, request)) == message.CodeRateLimit
 	}
-	if code := r.code(cat, r.draft(cat, OpConsent, request)); !limited || code != "" {
+	if code := r.code(cat, r.draft(cat, message.OpConsent, request)); !limited || code != "" {
 		t.Errorf("the last stranger was limited: %v; a known peer: %q", limited, code)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -196,7 +197,7 @@ func (h *handshakes) use(peer, key string, size int, now time.Time) bool {
 		return false
 	}
 	s.bytes += int64(size)
-	if !now.Before(s.Expires) || s.key != key || s.bytes > MaxSession {
+	if !now.Before(s.Expires) || s.key != key || s.bytes > message.MaxSession {
 		delete(h.sessions, peer)
 		return false
 	}
@@ -226,13 +227,13 @@ const (
 )
 
 // needs is the least level of an operation.
-func needs(m Message) int {
+func needs(m message.Message) int {
 	switch {
-	case m.Class == PII:
+	case m.Class == message.PII:
 		return levelProven
-	case m.Op == OpTool:
+	case m.Op == message.OpTool:
 		return levelProven
-	case m.Op == OpTask, m.Op == OpStream, m.Op == OpQuery && m.Class != Public:
+	case m.Op == message.OpTask, m.Op == message.OpStream, m.Op == message.OpQuery && m.Class != message.Public:
 		return levelSession
 	}
 	return levelSigned
@@ -261,31 +262,31 @@ func (b *Bridge) capabilities() []string {
 }
 
 // hello answers a hello (MS-24) with a challenge that the sender may answer to get a session.
-func (b *Bridge) hello(c *exchange, h Hello) (answer, *Error) {
-	if !slices.Contains(h.Versions, Version) {
-		return answer{}, faultAt(CodeVersion, "p.protocol_versions", `must hold "0.1"`)
+func (b *Bridge) hello(c *exchange, h message.Hello) (answer, *message.Error) {
+	if !slices.Contains(h.Versions, message.Version) {
+		return answer{}, message.FailAt(message.CodeVersion, "p.protocol_versions", `must hold "0.1"`)
 	}
 	p := c.peer
 	p.Classes = h.Classes
-	p.Attested = slices.DeleteFunc(h.Attested, func(a Attestation) bool { // one that is over says nothing
+	p.Attested = slices.DeleteFunc(h.Attested, func(a message.Attestation) bool { // one that is over says nothing
 		return !a.Expires.IsZero() && !c.now.Before(a.Expires)
 	})
 	if !slices.Equal(p.Classes, c.peer.Classes) || !slices.Equal(p.Attested, c.peer.Attested) {
-		if err := b.savePeer(c.ctx, p, c.now); err != nil {
-			return answer{}, fault(CodeInternal).because(err)
+		if err := b.pins.save(c.ctx, p, c.now); err != nil {
+			return answer{}, message.Fail(message.CodeInternal).Because(err)
 		}
 	}
 	v := wire.Obj(
-		wire.Field("protocol_versions", wire.Texts([]string{Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
-		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(MaxMessage)), wire.Field("supported_cls", wire.Texts(Classes())),
+		wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
+		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())),
 	)
 	if c.opens && !c.fresh {
-		return answer{op: OpHelloAck, p: v}, nil // the connection asks for proof of its own
+		return answer{op: message.OpHelloAck, p: v}, nil // the connection asks for proof of its own
 	}
 	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.salt(), c.fresh, c.known(), c.sources, c.now); ok {
 		v = v.With("challenge", wire.Text(text))
 	}
-	return answer{op: OpHelloAck, p: v}, nil
+	return answer{op: message.OpHelloAck, p: v}, nil
 }
 
 // salt is that of the session that a hello may lead to: both hello ids, sorted and joined (MS-21).
@@ -296,25 +297,25 @@ func (c *exchange) salt() string {
 }
 
 // verifyUs proves our key: the signature of the answer covers the challenge, both names and re (MS-26).
-func (b *Bridge) verifyUs(c *exchange, v Verify) (answer, *Error) {
+func (b *Bridge) verifyUs(c *exchange, v message.Verify) (answer, *message.Error) {
 	if v.Time.Before(c.now.Add(-challengeLife)) || v.Time.After(c.now.Add(challengeLife)) {
-		return answer{}, faultAt(CodeInvalidParam, "p.timestamp", "must be within 60 seconds")
+		return answer{}, message.FailAt(message.CodeInvalidParam, "p.timestamp", "must be within 60 seconds")
 	}
-	return answer{op: OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
+	return answer{op: message.OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
 }
 
 // proven takes the answer to our challenge and establishes the session.
-func (b *Bridge) proven(c *exchange, text string) (answer, *Error) {
+func (b *Bridge) proven(c *exchange, text string) (answer, *message.Error) {
 	s, ok := b.handshake.answered(c.m.From.Name(), c.peer.Key, text, func(salt string) []byte { return b.sessionKey(c.peer, salt) }, c.now)
 	if !ok {
-		return answer{}, fault(CodeAuthFailed)
+		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
 	return established(s), nil
 }
 
 // sessionKey returns the key of a session with a peer, nil if the peer showed no encryption key (MS-21).
 func (b *Bridge) sessionKey(p peer, salt string) []byte {
-	point, ok := parsePoint(p.EncKey)
+	point, ok := message.ParsePoint(p.EncKey)
 	if !ok {
 		return nil
 	}
@@ -328,7 +329,7 @@ func (b *Bridge) sessionKey(p peer, salt string) []byte {
 // established tells a peer of its session.
 func established(s session) answer {
 	return answer{
-		op:  OpEstablished,
+		op:  message.OpEstablished,
 		p:   wire.Obj(wire.TextField("session_id", s.ID), wire.Field("expires", wire.Int(s.Expires.UnixMilli()))),
 		ext: wire.Obj(wire.Field("agentmesh.session", wire.Obj(wire.TextField("id", s.ID)))),
 	}

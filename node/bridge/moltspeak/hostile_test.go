@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -24,7 +25,7 @@ type door struct {
 // doors are all ways in. The stream is opened anew, by dog, where it was ended.
 func (r *rig) doors(srv *httptest.Server) []door {
 	read := func(body []byte) wire.Value {
-		p, e := ReadPacket(body, boxOf(dog))
+		p, e := message.ReadPacket(body, boxOf(dog))
 		if e != nil {
 			r.t.Fatalf("the answer is no packet: %v: %.200s", e, body)
 		}
@@ -33,7 +34,7 @@ func (r *rig) doors(srv *httptest.Server) []door {
 	var conn *websocket.Conn
 	greeted := func() {
 		conn = dial(r.t.(*testing.T), srv)
-		conn.Send(websocket.Text(r.signed(dog, r.draft(dog, OpHello, `{"protocol_versions":["0.1"]}`))))
+		conn.Send(websocket.Text(r.signed(dog, r.draft(dog, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 		if m, err := next(r.t.(*testing.T), conn); err != nil || m.GetStr("op") == "error" {
 			r.t.Fatalf("hello: %v %s", err, m.JSON())
 		}
@@ -77,11 +78,11 @@ func (r *rig) doors(srv *httptest.Server) []door {
 func TestHostileDoors(t *testing.T) {
 	t.Parallel() // it mostly waits
 	r, n := alone(t, nil)
-	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // pins
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins
 	srv := r.serve()
-	good := mustTree(t, string(r.signed(dog, r.draft(dog, OpQuery, plainQuery))))
-	forged := func(name string, change func(*Draft)) []byte {
-		d := r.draft(cat, OpQuery, plainQuery)
+	good := mustTree(t, string(r.signed(dog, r.draft(dog, message.OpQuery, plainQuery))))
+	forged := func(name string, change func(*message.Draft)) []byte {
+		d := r.draft(cat, message.OpQuery, plainQuery)
 		d.ID = name
 		change(&d)
 		return r.signed(dog, d)
@@ -93,12 +94,12 @@ func TestHostileDoors(t *testing.T) {
 		"deep": bytes.Repeat([]byte("["), 100_000), "deep object": bytes.Repeat([]byte(`{"a":`), 50_000), "many": []byte("[" + strings.Repeat("1,", 300_000) + "1]"),
 		"10 MB": []byte(`{"v":"` + strings.Repeat("x", 10<<20) + `"}`), "envelope of null": []byte(`{"moltspeak":"0.1","envelope":{},"message":null}`),
 		"empty box":         []byte(`{"moltspeak":"0.1","envelope":{"encrypted":true,"algorithm":"x25519-xsalsa20-poly1305","sender_public":"x25519:AA==","nonce":""},"ciphertext":""}`),
-		"another's key":     forged("f1", func(d *Draft) { d.From.Key = self(dog).Key }),
-		"another's name":    forged("f2", func(*Draft) {}),
-		"without a key":     forged("f3", func(d *Draft) { d.From.Key = "" }),
-		"a new name's key":  forged("f4", func(d *Draft) { d.From = self("new@x") }),
-		"an impossible key": forged("f5", func(d *Draft) { d.From = Agent{Agent: "new", Org: "x", Key: "ed25519:AAAA"} }),
-		"a name with space": forged("f6", func(d *Draft) { d.From.Agent = "c at" }),
+		"another's key":     forged("f1", func(d *message.Draft) { d.From.Key = self(dog).Key }),
+		"another's name":    forged("f2", func(*message.Draft) {}),
+		"without a key":     forged("f3", func(d *message.Draft) { d.From.Key = "" }),
+		"a new name's key":  forged("f4", func(d *message.Draft) { d.From = self("new@x") }),
+		"an impossible key": forged("f5", func(d *message.Draft) { d.From = message.Agent{Agent: "new", Org: "x", Key: "ed25519:AAAA"} }),
+		"a name with space": forged("f6", func(d *message.Draft) { d.From.Agent = "c at" }),
 	}
 	for _, m := range good.Members() {
 		for kind, other := range map[string]wire.Value{"null": {}, "flag": wire.Bool(true), "list": wire.Arr(wire.Int(1)), "object": wire.Obj(), "number": wire.Int(-1), "long": wire.Text(strings.Repeat("y", 5000))} {
@@ -116,7 +117,7 @@ func TestHostileDoors(t *testing.T) {
 					t.Errorf("%s: the node got it", name)
 				}
 			}
-			if m, _ := d.say(r.signed(dog, r.draft(dog, OpPing, `{"nonce":1}`))); m.GetStr("op") != "pong" {
+			if m, _ := d.say(r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))); m.GetStr("op") != "pong" {
 				t.Errorf("a good message afterwards: %s", m.JSON())
 			}
 		})
@@ -134,10 +135,10 @@ func TestSlowReader(t *testing.T) {
 	}
 	srv := r.serve()
 	slow := dial(t, srv)
-	slow.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+	slow.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	for range 150 { // 30 MiB of answers
-		d := r.draft(cat, OpQuery, plainQuery)
-		d.Class = Public
+		d := r.draft(cat, message.OpQuery, plainQuery)
+		d.Class = message.Public
 		slow.Send(websocket.Text(r.signed(cat, d)))
 	}
 	open := func() int {
@@ -148,7 +149,7 @@ func TestSlowReader(t *testing.T) {
 	tick, deadline := time.NewTicker(100*time.Millisecond), time.After(2*time.Minute)
 	defer tick.Stop()
 	for dropped := false; !dropped; {
-		if m, status := r.say(dog, r.draft(dog, OpDiscover, `{"capability":"x"}`)); status != http.StatusOK && status != http.StatusTooManyRequests {
+		if m, status := r.say(dog, r.draft(dog, message.OpDiscover, `{"capability":"x"}`)); status != http.StatusOK && status != http.StatusTooManyRequests {
 			t.Fatalf("another peer meanwhile: %d %s", status, m.P.JSON())
 		}
 		select {
@@ -164,9 +165,9 @@ func TestSlowReader(t *testing.T) {
 // help (MS-51, MS-52).
 func TestEveryCode(t *testing.T) {
 	r, n := alone(t, nil)
-	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
-	query := func(change func(*Draft)) []byte {
-		d := r.draft(cat, OpQuery, plainQuery)
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))
+	query := func(change func(*message.Draft)) []byte {
+		d := r.draft(cat, message.OpQuery, plainQuery)
 		if change != nil {
 			change(&d)
 		}
@@ -177,49 +178,49 @@ func TestEveryCode(t *testing.T) {
 			n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, err }
 		}
 	}
-	provoked := make(map[Code]bool)
+	provoked := make(map[message.Code]bool)
 	for _, tt := range []struct {
-		code   Code
+		code   message.Code
 		status int
 		hint   string
 		before func()
 		raw    []byte
 	}{
-		{CodeParse, 400, "retry", nil, []byte("null")},
-		{CodeVersion, 400, "upgrade", nil, []byte(strings.Replace(string(query(nil)), `"v":"0.1"`, `"v":"0.2"`, 1))},
-		{CodeSchema, 400, "retry", nil, query(func(d *Draft) { d.Op = "dance" })},
-		{CodeMissingField, 400, "retry", nil, query(func(d *Draft) { d.P = wire.Obj() })},
-		{CodeInvalidParam, 400, "retry", nil, query(func(d *Draft) { d.Time = time.Now().Add(-time.Hour) })},
-		{CodeAuthFailed, 401, "", nil, query(func(d *Draft) { d.From.Key = self(dog).Key })},
-		{CodeSignature, 401, "retry", nil, r.signed(dog, r.draft(cat, OpPing, `{"nonce":1}`))},
-		{CodeCapability, 403, "request_capability", nil, query(func(d *Draft) { d.Cap = []string{"code.execute"} })},
-		{CodeConsent, 403, "request_consent", nil, seal(mustTree(t, string(query(func(d *Draft) { d.Class = PII }))), boxOf(cat), boxOf("me@home").Public())},
-		{CodeClassification, 403, "retry", nil, query(func(d *Draft) { d.Class = Confidential })},
-		{CodeRateLimit, 429, "retry_after", refusing(wire.ErrRateLimited), query(nil)},
-		{CodeTimeout, 504, "retry_after", refusing(wire.ErrUnavailable), query(nil)},
-		{CodeTaskFailed, 200, "", refusing(wire.ErrConversationClosed), query(nil)},
-		{CodeInternal, 500, "retry_after", refusing(fmt.Errorf("disk: %s", "private")), query(nil)},
+		{message.CodeParse, 400, "retry", nil, []byte("null")},
+		{message.CodeVersion, 400, "upgrade", nil, []byte(strings.Replace(string(query(nil)), `"v":"0.1"`, `"v":"0.2"`, 1))},
+		{message.CodeSchema, 400, "retry", nil, query(func(d *message.Draft) { d.Op = "dance" })},
+		{message.CodeMissingField, 400, "retry", nil, query(func(d *message.Draft) { d.P = wire.Obj() })},
+		{message.CodeInvalidParam, 400, "retry", nil, query(func(d *message.Draft) { d.Time = time.Now().Add(-time.Hour) })},
+		{message.CodeAuthFailed, 401, "", nil, query(func(d *message.Draft) { d.From.Key = self(dog).Key })},
+		{message.CodeSignature, 401, "retry", nil, r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`))},
+		{message.CodeCapability, 403, "request_capability", nil, query(func(d *message.Draft) { d.Cap = []string{"code.execute"} })},
+		{message.CodeConsent, 403, "request_consent", nil, message.Seal(mustTree(t, string(query(func(d *message.Draft) { d.Class = message.PII }))), boxOf(cat), boxOf("me@home").Public())},
+		{message.CodeClassification, 403, "retry", nil, query(func(d *message.Draft) { d.Class = message.Confidential })},
+		{message.CodeRateLimit, 429, "retry_after", refusing(wire.ErrRateLimited), query(nil)},
+		{message.CodeTimeout, 504, "retry_after", refusing(wire.ErrUnavailable), query(nil)},
+		{message.CodeTaskFailed, 200, "", refusing(wire.ErrConversationClosed), query(nil)},
+		{message.CodeInternal, 500, "retry_after", refusing(fmt.Errorf("disk: %s", "private")), query(nil)},
 	} {
 		if tt.before != nil {
 			tt.before()
 		}
 		m, status := r.raw(cat, tt.raw)
-		row, _ := rowOf(tt.code)
+		row, _ := message.RowOf(tt.code)
 		hint, _ := m.P.Get("suggestion")
 		recoverable, _ := m.P.Get("recoverable")
 		again, _ := recoverable.Boolean()
-		if m.Op != OpError || m.P.GetStr("code") != string(tt.code) || status != tt.status || m.P.GetStr("category") != row.Category || m.P.GetStr("message") == "" {
+		if m.Op != message.OpError || m.P.GetStr("code") != string(tt.code) || status != tt.status || m.P.GetStr("category") != row.Category || m.P.GetStr("message") == "" {
 			t.Errorf("%s: %d %s", tt.code, status, m.Tree.JSON())
 		}
 		if hint.GetStr("action") != tt.hint || again != row.Recoverable || strings.Contains(string(m.P.JSON()), "private") {
 			t.Errorf("%s: hint %s in %s, want %q", tt.code, hint.GetStr("action"), m.P.JSON(), tt.hint)
 		}
-		if reply := r.b.Receive(t.Context(), tt.raw, nil, nil); (reply.Delay > 0) != (tt.hint == "retry_after" && tt.code != CodeInternal) {
+		if reply := r.b.Receive(t.Context(), tt.raw, nil, nil); (reply.Delay > 0) != (tt.hint == "retry_after" && tt.code != message.CodeInternal) {
 			t.Errorf("%s: Retry-After %s", tt.code, reply.Delay)
 		}
 		provoked[tt.code] = true
 	}
-	if len(provoked) != len(codes) || len(codes) != 14 {
-		t.Errorf("%d of %d codes were provoked", len(provoked), len(codes))
+	if len(provoked) != len(message.Codes) || len(message.Codes) != 14 {
+		t.Errorf("%d of %d codes were provoked", len(provoked), len(message.Codes))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -31,26 +32,28 @@ const (
 
 // peer is what we know of an agent.
 type peer struct {
-	Name     string        `json:"name"`
-	Key      string        `json:"key"` // pinned
-	EncKey   string        `json:"enc_key,omitempty"`
-	First    time.Time     `json:"first"`
-	Endpoint string        `json:"endpoint,omitempty"` // as the peer signed it
-	Classes  []Class       `json:"classes,omitempty"`  // of its hello; empty: it did not say (MS-38)
-	Vouched  string        `json:"vouched,omitempty"`  // who else lists that key: level 2 (MS-28)
-	Granted  []string      `json:"granted,omitempty"`  // capabilities that the owner proved for it: level 4 (MS-28)
-	Attested []Attestation `json:"attested,omitempty"` // of its hello, as it says
-	AllOps   bool          `json:"all_ops,omitempty"`  // it used an operation beyond the nine core ones (MS-25)
-	Refused  string        `json:"refused_key,omitempty"`
-	Last     time.Time     `json:"last,omitzero"`     // about when it wrote
-	Chosen   bool          `json:"chosen,omitempty"`  // we called it, or the owner decided about it: its pin stays
-	Sources  []rate.Source `json:"sources,omitempty"` // of a stranger: where its first message came from
+	Name     string                `json:"name"`
+	Key      string                `json:"key"` // pinned
+	EncKey   string                `json:"enc_key,omitempty"`
+	First    time.Time             `json:"first"`
+	Endpoint string                `json:"endpoint,omitempty"` // as the peer signed it
+	Classes  []message.Class       `json:"classes,omitempty"`  // of its hello; empty: it did not say (MS-38)
+	Vouched  string                `json:"vouched,omitempty"`  // who else lists that key: level 2 (MS-28)
+	Granted  []string              `json:"granted,omitempty"`  // capabilities that the owner proved for it: level 4 (MS-28)
+	Attested []message.Attestation `json:"attested,omitempty"` // of its hello, as it says
+	AllOps   bool                  `json:"all_ops,omitempty"`  // it used an operation beyond the nine core ones (MS-25)
+	Refused  string                `json:"refused_key,omitempty"`
+	Last     time.Time             `json:"last,omitzero"`     // about when it wrote
+	Chosen   bool                  `json:"chosen,omitempty"`  // we called it, or the owner decided about it: its pin stays
+	Sources  []rate.Source         `json:"sources,omitempty"` // of a stranger: where its first message came from
 
 	rev store.Rev
 }
 
 // takes says whether the peer listed the class in its hello; who listed none takes all (MS-38).
-func (p peer) takes(c Class) bool { return len(p.Classes) == 0 || slices.Contains(p.Classes, c) }
+func (p peer) takes(c message.Class) bool {
+	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
+}
 
 // seen is an accepted message.
 type seen struct {
@@ -62,19 +65,19 @@ type seen struct {
 
 // thread is what a conversation must remember of its foreign half.
 type thread struct {
-	Peer         string `json:"peer"`
-	Conv         string `json:"conv"`
-	Op           Op     `json:"op"`
-	Intent       string `json:"intent"`
-	Re           string `json:"re,omitempty"` // the foreign message that waits for our answer
-	TaskID       string `json:"task_id,omitempty"`
-	Creator      string `json:"creator,omitempty"` // of the task
-	Progress     bool   `json:"progress,omitempty"`
-	Done         bool   `json:"done,omitempty"`         // answered for good
-	Native       bool   `json:"native,omitempty"`       // the peer said it in the words of AgentMesh, and reads an answer in them
-	Boxed        bool   `json:"boxed,omitempty"`        // the message came in a box: so does its answer
-	Confidential bool   `json:"confidential,omitempty"` // so is what is answered
-	State        string `json:"state,omitempty"`        // of a task, as told to who asks
+	Peer         string     `json:"peer"`
+	Conv         string     `json:"conv"`
+	Op           message.Op `json:"op"`
+	Intent       string     `json:"intent"`
+	Re           string     `json:"re,omitempty"` // the foreign message that waits for our answer
+	TaskID       string     `json:"task_id,omitempty"`
+	Creator      string     `json:"creator,omitempty"` // of the task
+	Progress     bool       `json:"progress,omitempty"`
+	Done         bool       `json:"done,omitempty"`         // answered for good
+	Native       bool       `json:"native,omitempty"`       // the peer said it in the words of AgentMesh, and reads an answer in them
+	Boxed        bool       `json:"boxed,omitempty"`        // the message came in a box: so does its answer
+	Confidential bool       `json:"confidential,omitempty"` // so is what is answered
+	State        string     `json:"state,omitempty"`        // of a task, as told to who asks
 }
 
 // ours is a message of ours that a peer may answer.
@@ -94,9 +97,9 @@ func encode(v any) []byte {
 	return data
 }
 
-// read fills v from a record and says whether there is one.
-func (b *Bridge) read(ctx context.Context, ns, key string, v any, now time.Time) (store.Rev, bool, error) {
-	rec, err := b.records.Get(ctx, ns, key, now)
+// readRecord fills v from a record and reports whether there is one.
+func readRecord(ctx context.Context, records store.Records, ns, key string, v any, now time.Time) (store.Rev, bool, error) {
+	rec, err := records.Get(ctx, ns, key, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return store.Absent, false, nil
 	}
@@ -104,13 +107,6 @@ func (b *Bridge) read(ctx context.Context, ns, key string, v any, now time.Time)
 		return 0, false, err
 	}
 	return rec.Rev, true, json.Unmarshal(rec.Body, v)
-}
-
-func (b *Bridge) peer(ctx context.Context, name string, now time.Time) (peer, bool, error) {
-	var p peer
-	rev, ok, err := b.read(ctx, nsPeers, name, &p, now)
-	p.rev = rev
-	return p, ok, err
 }
 
 // change writes the record. Pins of strangers are counted apart, so that they never take a place of the others.
@@ -122,15 +118,11 @@ func (p peer) change() store.Change {
 	return store.Change{IfRev: p.rev, Max: most, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{term}}}
 }
 
-func (b *Bridge) savePeer(ctx context.Context, p peer, now time.Time) error {
-	return b.records.Apply(ctx, []store.Change{p.change()}, now)
-}
-
-func seenKey(from Agent, id string) string { return hash(from.Name(), id) }
+func seenKey(from message.Agent, id string) string { return hash(from.Name(), id) }
 
 // seenChange remembers a message that was taken. The messages of strangers that begin no conversation are counted in slices
 // of time: what strangers may send, which they share by source, never fills a slice. A conversation is bounded by the node.
-func (b *Bridge) seenChange(m Message, s seen, known bool, rev store.Rev, now time.Time) store.Change {
+func (b *Bridge) seenChange(m message.Message, s seen, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepSeen
 	if s.Conv == "" {
 		keep = keepShort

@@ -1,6 +1,9 @@
 package moltspeak
 
-import "github.com/agentmesh/agentmesh/acl"
+import (
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+)
 
 // What strangers use up must not be missing for peers that the owner knows: each has a share of its own of every table
 // in memory.
@@ -20,14 +23,14 @@ const (
 
 // meet learns what the owner decided about the sender, and refuses one that is blocked: before anything is computed
 // for it (MS-50).
-func (b *Bridge) meet(c *exchange) *Error {
-	c.address = b.address(c.m.From)
+func (b *Bridge) meet(c *exchange) *message.Error {
+	c.address = b.pins.address(c.m.From)
 	var err error
-	if c.standing, err = b.cfg.Rules.Standing(c.ctx, c.address.String(), c.now); err != nil {
-		return fault(CodeInternal).because(err)
+	if c.standing, err = b.cfg.Mesh.Standing(c.ctx, c.address.String(), c.now); err != nil {
+		return message.Fail(message.CodeInternal).Because(err)
 	}
 	if c.standing == acl.Blocked {
-		return fault(CodeCapability)
+		return message.Fail(message.CodeCapability)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
@@ -66,13 +67,13 @@ func stateAfter(err error) bridge.LinkState {
 	if err == nil {
 		return bridge.LinkUp
 	}
-	if f, ok := errors.AsType[Fault](err); ok {
-		if f.Code == CodeAuthFailed {
+	if f, ok := errors.AsType[message.Fault](err); ok {
+		if f.Code == message.CodeAuthFailed {
 			return bridge.LinkDown
 		}
 		return bridge.LinkUp
 	}
-	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeAuthFailed {
+	if e, ok := errors.AsType[*message.Error](err); ok && e.Code == message.CodeAuthFailed {
 		return bridge.LinkDown
 	}
 	if sent, ok := errors.AsType[*client.SendError](err); ok && (sent.Status == http.StatusUnauthorized || sent.Status == http.StatusForbidden) {

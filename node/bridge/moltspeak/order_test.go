@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -14,40 +15,40 @@ import (
 func TestOrderOfChecks(t *testing.T) {
 	r, n := alone(t, nil)
 	const blocked = "blocked@x"
-	r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // pins
-	if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+blocked, acl.Blocked, time.Now()); err != nil {
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins
+	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+blocked, acl.Blocked, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	old := r.draft(cat, OpQuery, plainQuery)
+	old := r.draft(cat, message.OpQuery, plainQuery)
 	r.say(cat, old)
 
-	d := r.draft(cat, OpQuery, `{}`)
-	d.To = Agent{Agent: "x", Org: "y"}
+	d := r.draft(cat, message.OpQuery, `{}`)
+	d.To = message.Agent{Agent: "x", Org: "y"}
 	d.From = self(blocked)
 	d.From.Key = self(dog).Key
 	d.Time = time.Now().Add(-time.Hour)
-	d.ID, d.Class, d.Cap = old.ID, Confidential, []string{"code.execute"}
+	d.ID, d.Class, d.Cap = old.ID, message.Confidential, []string{"code.execute"}
 	version, signer, envelope := "0.2", dog, true
 	for _, step := range []struct {
 		name  string
-		want  Code
+		want  message.Code
 		field string
 		mend  func()
 	}{
-		{"envelope", CodeSchema, "envelope.compressed", func() { envelope = false }},
-		{"version", CodeVersion, "v", func() { version = Version }},
-		{"payload", CodeMissingField, "p.domain", func() { d.P = mustTree(t, plainQuery) }},
-		{"recipient", CodeInvalidParam, "to", func() { d.To = us }},
-		{"block list", CodeCapability, "", func() { d.From = self(cat); d.From.Key = self(dog).Key }},
-		{"key", CodeAuthFailed, "", func() { d.From.Key = "" }},
-		{"signature", CodeSignature, "", func() { signer = cat }},
-		{"window", CodeInvalidParam, "ts", func() { d.Time = time.Now() }},
-		{"seen", CodeInvalidParam, "id", func() { d.ID = "fresh" }},
-		{"class", CodeClassification, "cls", func() { d.Class = Internal }},
-		{"capability", CodeCapability, "cap", func() { d.Cap = nil }},
+		{"envelope", message.CodeSchema, "envelope.compressed", func() { envelope = false }},
+		{"version", message.CodeVersion, "v", func() { version = message.Version }},
+		{"payload", message.CodeMissingField, "p.domain", func() { d.P = mustTree(t, plainQuery) }},
+		{"recipient", message.CodeInvalidParam, "to", func() { d.To = us }},
+		{"block list", message.CodeCapability, "", func() { d.From = self(cat); d.From.Key = self(dog).Key }},
+		{"key", message.CodeAuthFailed, "", func() { d.From.Key = "" }},
+		{"signature", message.CodeSignature, "", func() { signer = cat }},
+		{"window", message.CodeInvalidParam, "ts", func() { d.Time = time.Now() }},
+		{"seen", message.CodeInvalidParam, "id", func() { d.ID = "fresh" }},
+		{"class", message.CodeClassification, "cls", func() { d.Class = message.Internal }},
+		{"capability", message.CodeCapability, "cap", func() { d.Cap = nil }},
 		{"", "", "", nil},
 	} {
-		tree, err := sign(d.Tree().With("v", wire.Text(version)), keyOf(signer))
+		tree, err := message.Sign(d.Tree().With("v", wire.Text(version)), keyOf(signer))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +58,7 @@ func TestOrderOfChecks(t *testing.T) {
 		}
 		before := len(n.got)
 		m, _ := r.raw(cat, raw)
-		if code := Code(m.P.GetStr("code")); code != step.want || m.P.GetStr("field") != step.field {
+		if code := message.Code(m.P.GetStr("code")); code != step.want || m.P.GetStr("field") != step.field {
 			t.Errorf("%s: %s %s, want %s %s", step.name, code, m.P.GetStr("field"), step.want, step.field)
 		}
 		if taken := len(n.got) - before; (taken == 1) != (step.want == "") {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -27,7 +28,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if err != nil || address.Kind != Kind {
 		return bridge.Delivered{}, fmt.Errorf("moltspeak: %q is no address of ours", d.Address)
 	}
-	to, ok := ParseName(address.Peer)
+	to, ok := message.ParseName(address.Peer)
 	if !ok {
 		return bridge.Delivered{}, errors.New("moltspeak: a peer is agent@org")
 	}
@@ -40,7 +41,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		return bridge.Delivered{}, err
 	}
 	var t thread
-	if _, _, err := b.read(ctx, nsThreads, threadKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
+	if _, _, err := readRecord(ctx, b.records, nsThreads, threadKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
 		return bridge.Delivered{}, err
 	}
 	drafts, err := b.drafts(d, t, to)
@@ -49,10 +50,11 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	delivered := bridge.Delivered{Queued: true}
 	for i, draft := range drafts {
-		if draft.Op == OpStream { // whole: what lies across two chunks is in neither
-			draft.scanned = streamed(d.Message.Payload)
+		scanned := draft.P
+		if draft.Op == message.OpStream { // whole: what lies across two chunks is in neither
+			scanned = message.StreamText(d.Message.Payload)
 		}
-		raw, err := b.written(ctx, d, draft, i, to, where, now)
+		raw, err := b.written(ctx, d, draft, scanned, i, to, where, now)
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
@@ -63,7 +65,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			continue
 		}
 		err = b.send(ctx, address, where, reach, raw, to, t.Boxed)
-		if (errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) && draft.Op == OpRespond && t.Re != "" {
+		if (errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) && draft.Op == message.OpRespond && t.Re != "" {
 			err = b.keepAnswer(ctx, to, t, raw, draft, now)
 		}
 		if err != nil {
@@ -74,7 +76,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 }
 
 // where is the endpoint of a peer: that of its link, of its open stream, or the one that it signed.
-func (b *Bridge) where(ctx context.Context, a bridge.Address, to Agent, now time.Time) (string, client.Reach, error) {
+func (b *Bridge) where(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.link(a.Link); ok {
 		where, err := Endpoint(l.URL)
 		return where, client.Owner, err
@@ -82,7 +84,7 @@ func (b *Bridge) where(ctx context.Context, a bridge.Address, to Agent, now time
 	if a.Link != InboundLink {
 		return "", 0, fmt.Errorf("moltspeak: there is no link %s", a.Link)
 	}
-	p, known, err := b.peer(ctx, to.Name(), now)
+	p, known, err := b.pins.get(ctx, to.Name(), now)
 	if err != nil || !known || p.Endpoint == "" {
 		return "", client.Public, err
 	}
@@ -97,27 +99,23 @@ var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
 // written signs a draft, or returns what an earlier attempt signed, sealed or wrapped as its class asks.
-func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft Draft, part int, to Agent, where string, now time.Time) ([]byte, error) {
+func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, where string, now time.Time) ([]byte, error) {
 	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
 	var o ours
-	if _, ok, err := b.read(ctx, nsOurs, slot, &o, now); err != nil {
+	if _, ok, err := readRecord(ctx, b.records, nsOurs, slot, &o, now); err != nil {
 		return nil, err
 	} else if !ok || now.Sub(o.Sent) > resendWithin {
-		scanned := draft.P
-		if draft.scanned.Kind() == wire.Object {
-			scanned = draft.scanned
-		}
 		out, e := b.gate(ctx, to, scanned, "out "+hash(d.ID), now)
 		if e != nil {
-			if e.Code == CodeClassification {
+			if e.Code == message.CodeClassification {
 				return nil, fmt.Errorf("blocked: %w", e)
 			}
 			return nil, fmt.Errorf("blocked: %w; the message holds %s, and no consent for %s covers that", e, strings.Join(e.Types, ", "), to.Name())
 		}
-		class := out.class.like(draft.Class)
-		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
+		class := out.class.Like(draft.Class)
+		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
 		draft.Ext = b.endpointFor(where)
-		tree, err := sign(draft.Tree(), b.cfg.Key)
+		tree, err := message.Sign(draft.Tree(), b.cfg.Key)
 		if err != nil {
 			return nil, err
 		}
@@ -153,14 +151,14 @@ func loopback(target string) bool {
 }
 
 // keepOurs remembers a message of ours before it leaves, so that its answer finds the conversation.
-func (b *Bridge) keepOurs(ctx context.Context, o ours, slot string, draft Draft, to Agent, uses []store.Change, now time.Time) error {
+func (b *Bridge) keepOurs(ctx context.Context, o ours, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
 	record := func(key string, o ours, keep time.Duration) store.Change {
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsOurs, Key: key, Body: encode(o), Expires: now.Add(keep)}}
 	}
 	answerable := o
 	answerable.Raw = nil
 	changes := append(uses, record(slot, o, time.Hour), record(draft.ID, answerable, keepThreads))
-	if id := draft.P.GetStr("task_id"); draft.Op == OpTask && id != "" {
+	if id := draft.P.GetStr("task_id"); draft.Op == message.OpTask && id != "" {
 		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepThreads))
 	}
 	return b.records.Apply(ctx, changes, now)
@@ -181,19 +179,19 @@ func (b *Bridge) settled(ctx context.Context, d bridge.Delivery, t thread, now t
 	case wire.ActionPending, wire.ActionReceived:
 		t.State = "pending"
 	default:
-		t.Done = t.Done || t.Op != OpTask
+		t.Done = t.Done || t.Op != message.OpTask
 	}
 	return b.records.Apply(ctx, []store.Change{b.threadChange(t, now)}, now)
 }
 
 // keepAnswer makes the answer that of a repeat, for a peer that cannot be called.
-func (b *Bridge) keepAnswer(ctx context.Context, to Agent, t thread, raw []byte, draft Draft, now time.Time) error {
-	if draft.Op != OpRespond || t.Re == "" {
+func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t thread, raw []byte, draft message.Draft, now time.Time) error {
+	if draft.Op != message.OpRespond || t.Re == "" {
 		return &client.SendError{Retry: true}
 	}
 	var s seen
-	m := Message{From: to, ID: t.Re}
-	rev, ok, err := b.read(ctx, nsSeen, seenKey(to, t.Re), &s, now)
+	m := message.Message{From: to, ID: t.Re}
+	rev, ok, err := readRecord(ctx, b.records, nsSeen, seenKey(to, t.Re), &s, now)
 	if err != nil || !ok {
 		return err
 	}
@@ -205,7 +203,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to Agent, t thread, raw []byte,
 }
 
 // send posts one message, takes in what comes back, and records what that says about the link.
-func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) error {
+func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
 	err := b.sendOnce(ctx, address, where, reach, raw, to, boxed)
 	if !errors.Is(err, errNoKey) { // then no call was made
 		b.stands(address.Link, err)
@@ -214,7 +212,7 @@ func (b *Bridge) send(ctx context.Context, address bridge.Address, where string,
 }
 
 // sendOnce posts one message and takes in what comes back.
-func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) error {
+func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
 	reply, err := b.post(ctx, address, where, reach, raw, to, boxed)
 	if err != nil || reply == nil {
 		return err
@@ -226,19 +224,19 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where str
 	if c.m.From.Name() != to.Name() {
 		return errors.New("moltspeak: somebody else answered")
 	}
-	for _, check := range []func(*exchange) *Error{b.meet, b.sender, b.timely} {
+	for _, check := range []func(*exchange) *message.Error{b.meet, b.sender, b.timely} {
 		if e := check(c); e != nil {
 			return fmt.Errorf("moltspeak: the answer is not taken: %w", e)
 		}
 	}
-	if f, failed := c.body.(Fault); failed && f.Code != CodeTaskFailed {
-		again := f.Recoverable && (f.Code == CodeRateLimit || f.Code == CodeTimeout || f.Code == CodeInternal)
-		return fmt.Errorf("moltspeak: %w: %w", f, &client.SendError{Retry: again, Processed: true, After: f.Delay, Status: f.toWire().Status, Refusal: f.toWire()})
+	if f, failed := c.body.(message.Fault); failed && f.Code != message.CodeTaskFailed {
+		again := f.Recoverable && (f.Code == message.CodeRateLimit || f.Code == message.CodeTimeout || f.Code == message.CodeInternal)
+		return fmt.Errorf("moltspeak: %w: %w", f, &client.SendError{Retry: again, Processed: true, After: f.Delay, Status: f.Wire().Status, Refusal: f.Wire()})
 	}
-	if !c.m.Op.answers() {
+	if !c.m.Op.IsAnswer() {
 		return nil
 	}
-	if _, e := b.answered(c); e != nil && !errors.Is(e.cause, wire.ErrConversationClosed) {
+	if _, e := b.answered(c); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: an answer was not taken", "peer", to.Name(), "err", e)
 	}
 	return nil
@@ -247,30 +245,30 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where str
 // packed writes a signed message of ours the way it is to travel: in a box where its class asks for one, the link does,
 // or it answers what came in one. Only who may send confidential messages in the open gets them so, and only where there
 // is no key.
-func (b *Bridge) packed(ctx context.Context, to Agent, link string, raw []byte, boxed bool) ([]byte, error) {
-	tree, err := wire.ParseForeign(raw, MaxNesting+2, maxValues)
+func (b *Bridge) packed(ctx context.Context, to message.Agent, link string, raw []byte, boxed bool) ([]byte, error) {
+	tree, err := wire.ParseForeign(raw, message.MaxNesting+2, message.MaxValues)
 	if err != nil {
 		return nil, err
 	}
-	class := longClasses[tree.GetStr("cls")]
-	if !boxed && !class.boxed() && (!b.always(link) || tree.GetStr("op") == string(OpHello)) {
-		return wrap(tree, true), nil
+	class := message.ParseClass(tree.GetStr("cls"))
+	if !boxed && !class.IsBoxed() && (!b.always(link) || tree.GetStr("op") == string(message.OpHello)) {
+		return message.Wrap(tree, true), nil
 	}
-	p, _, err := b.peer(ctx, to.Name(), time.Now())
+	p, _, err := b.pins.get(ctx, to.Name(), time.Now())
 	if err != nil {
 		return nil, err
 	}
-	if point, ok := parsePoint(p.EncKey); ok {
-		return seal(tree, b.cfg.Box, point), nil
+	if point, ok := message.ParsePoint(p.EncKey); ok {
+		return message.Seal(tree, b.cfg.Box, point), nil
 	}
-	if class == Confidential && !boxed && slices.Contains(b.cfg.PlainConf, to.Name()) {
-		return wrap(tree, true), nil
+	if class == message.Confidential && !boxed && slices.Contains(b.cfg.PlainConf, to.Name()) {
+		return message.Wrap(tree, true), nil
 	}
 	return nil, errNoKey
 }
 
 // post makes the call. A nil packet is an answer that says nothing (MS-45).
-func (b *Bridge) post(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to Agent, boxed bool) (*Packet, error) {
+func (b *Bridge) post(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) (*message.Packet, error) {
 	body, err := b.packed(ctx, to, address.Link, raw, boxed)
 	if err != nil {
 		return nil, err
@@ -279,7 +277,7 @@ func (b *Bridge) post(ctx context.Context, address bridge.Address, where string,
 }
 
 // transmit makes a call with what is written as it is to travel.
-func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach, token client.Credential, body []byte) (*Packet, error) {
+func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach, token client.Credential, body []byte) (*message.Packet, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, where, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -295,14 +293,14 @@ func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach,
 		}
 		return nil, &client.SendError{Retry: true}
 	}
-	answer, err := client.ReadAll(resp, MaxMessage+maxWrapping)
+	answer, err := client.ReadAll(resp, message.MaxMessage+message.MaxWrapping)
 	if err != nil {
 		return nil, &client.SendError{Retry: true, Processed: true, Status: resp.StatusCode}
 	}
 	if text := strings.TrimSpace(string(answer)); resp.StatusCode < 300 && (text == "" || text == "{}") {
 		return nil, nil
 	}
-	p, e := ReadPacket(answer, b.cfg.Box)
+	p, e := message.ReadPacket(answer, b.cfg.Box)
 	if e != nil {
 		return nil, &client.SendError{Retry: resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests, Processed: true, Status: resp.StatusCode}
 	}
@@ -316,8 +314,8 @@ func (b *Bridge) always(link string) bool {
 
 // callback is an answer that nobody waits for in a step.
 type callback struct {
-	to Agent
-	op Op
+	to message.Agent
+	op message.Op
 	re string
 	p  wire.Value
 }
@@ -333,22 +331,22 @@ func (b *Bridge) later(c callback) {
 
 func (b *Bridge) call(ctx context.Context, cb callback) {
 	now := time.Now()
-	address := b.address(cb.to)
-	d := Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: Internal}
-	p, _, err := b.peer(ctx, cb.to.Name(), now)
+	address := b.pins.address(cb.to)
+	d := message.Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: message.Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: message.Internal}
+	p, _, err := b.pins.get(ctx, cb.to.Name(), now)
 	if err != nil {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: read a peer", "peer", cb.to.Name(), "err", err)
 	}
 	if b.coreOnly(cb.to, p) {
-		d = d.inCore()
+		d = d.InCore()
 	}
-	tree, err := sign(d.Tree(), b.cfg.Key)
+	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
 		b.cfg.Logger.ErrorContext(ctx, "moltspeak: sign an answer", "err", err)
 		return
 	}
 	raw := tree.JSON()
-	if err := b.keepAnswer(ctx, cb.to, thread{Re: cb.re}, raw, Draft{Op: OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
+	if err := b.keepAnswer(ctx, cb.to, thread{Re: cb.re}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: keep an answer", "err", err)
 	}
 	where, reach, err := b.where(ctx, address, cb.to, now)
@@ -358,4 +356,55 @@ func (b *Bridge) call(ctx context.Context, cb callback) {
 	if _, err := b.post(ctx, address, where, reach, raw, cb.to, false); err != nil {
 		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not take an answer; it is kept for a repeat", "peer", cb.to.Name(), "err", err)
 	}
+}
+
+// challenge sends a verify and judges the answer by the key of the entry alone: nothing is pinned.
+func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, proveTime)
+	defer cancel()
+	key, ok := message.ParseKey(e.PublicKey)
+	if !ok {
+		return errors.New("its key is none")
+	}
+	where, err := Endpoint(e.Endpoint)
+	if err != nil {
+		return err
+	}
+	text := random32()
+	d := message.Draft{
+		ID: uuid(random32()), Op: message.OpVerify, Time: now, From: b.self, To: message.Agent{Agent: e.AgentName, Org: e.Org}, Class: message.Public,
+		P: wire.Obj(wire.TextField("challenge", text), wire.Field("timestamp", wire.Int(now.UnixMilli()))),
+	}
+	tree, err := message.Sign(d.Tree(), b.cfg.Key)
+	if err != nil {
+		return err
+	}
+	reply, err := b.transmit(ctx, where, b.reach(), "", message.Wrap(tree, true))
+	if err != nil {
+		return err
+	}
+	if reply == nil {
+		return errors.New("it answered nothing")
+	}
+	m, bad := message.Parse(reply.Tree)
+	if bad == nil {
+		bad = m.Verify(key)
+	}
+	switch {
+	case bad != nil:
+		return bad
+	case m.From.Name() != e.ID || m.To.Name() != b.self.Name() || m.Re != d.ID || m.P.GetStr("challenge") != text:
+		return errors.New("the answer is to something else, or of somebody else")
+	case now.Sub(m.Time).Abs() > window:
+		return errors.New("the answer is not of now")
+	}
+	return nil
+}
+
+// reach is how far calls to endpoints that peers name may go.
+func (b *Bridge) reach() client.Reach {
+	if b.cfg.Local {
+		return client.Loopback
+	}
+	return client.Public
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -32,32 +33,32 @@ func out(t *testing.T, peer string, intent wire.Intent, payload string) bridge.D
 	return bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1}
 }
 
-func (r *rig) gets(peer string) Message {
+func (r *rig) gets(peer string) message.Message {
 	r.t.Helper()
 	select {
 	case raw := <-r.queue(peer):
-		p, e := ReadPacket(raw, boxOf(peer))
+		p, e := message.ReadPacket(raw, boxOf(peer))
 		if e != nil {
 			r.t.Fatal(e)
 		}
-		m, e := ParseMessage(p.Tree)
+		m, e := message.Parse(p.Tree)
 		if e != nil {
 			r.t.Fatal(e)
 		}
-		if p.Boxed != m.Class.boxed() {
+		if p.Boxed != m.Class.IsBoxed() {
 			r.t.Errorf("class %s boxed: %v", m.Class, p.Boxed)
 		}
 		return m
 	case <-time.After(time.Minute):
 		r.t.Fatal("the peer got nothing")
-		return Message{}
+		return message.Message{}
 	}
 }
 
 // What a peer answers at once becomes a reply in the conversation and its end (§10).
 func TestAnswersAtOnce(t *testing.T) {
 	r, n := alone(t, nil)
-	answer := func(op Op, p string) func(string, wire.Value) []byte {
+	answer := func(op message.Op, p string) func(string, wire.Value) []byte {
 		return func(peer string, got wire.Value) []byte {
 			d := r.draft(peer, op, p)
 			d.Re = got.GetStr("id")
@@ -65,30 +66,30 @@ func TestAnswersAtOnce(t *testing.T) {
 		}
 	}
 	query := `{"action":"query","domain":"weather","params":{"city":"Tokyo"}}`
-	r.reply = answer(OpRespond, `{"status":"success","data":{"high_c":12}}`)
+	r.reply = answer(message.OpRespond, `{"status":"success","data":{"high_c":12}}`)
 	d := out(t, cat, IntentQuery, query)
 	if _, err := r.b.Deliver(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	if m := r.gets(cat); m.Op != OpQuery || string(m.P.JSON()) != `{"domain":"weather","params":{"city":"Tokyo"}}` {
+	if m := r.gets(cat); m.Op != message.OpQuery || string(m.P.JSON()) != `{"domain":"weather","params":{"city":"Tokyo"}}` {
 		t.Errorf("sent: %s", m.P.JSON())
 	}
 	if len(n.got) != 2 || n.got[0].ConvID != d.Message.Conversation || n.got[0].Payload.GetStr("status") != "success" || n.got[0].Intent != wire.RequestInfo || n.got[1].Payload.GetStr("action") != wire.ActionClose {
 		t.Fatalf("the node got %d messages: %+v", len(n.got), n.got)
 	}
-	r.reply = answer(OpRespond, `{"status":"partial","data":{"action":"pending_approval","reason":"later"}}`)
+	r.reply = answer(message.OpRespond, `{"status":"partial","data":{"action":"pending_approval","reason":"later"}}`)
 	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err != nil || len(n.got) != 3 || n.got[2].Payload.GetStr("action") != wire.ActionPending {
 		t.Errorf("pending: %v, %d messages", err, len(n.got))
 	}
-	for code, retry := range map[Code]bool{CodeRateLimit: true, CodeTimeout: true, CodeInternal: true, CodeCapability: false, CodeSignature: false, CodeConsent: false} {
-		r.reply = answer(OpError, string(fault(code).Payload(false).JSON()))
+	for code, retry := range map[message.Code]bool{message.CodeRateLimit: true, message.CodeTimeout: true, message.CodeInternal: true, message.CodeCapability: false, message.CodeSignature: false, message.CodeConsent: false} {
+		r.reply = answer(message.OpError, string(message.Fail(code).Payload(false).JSON()))
 		_, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query))
 		if e, ok := errors.AsType[*client.SendError](err); !ok || e.Retry != retry || e.Refusal == nil {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
 	r.reply = func(peer string, got wire.Value) []byte { // somebody else signs the answer
-		d := r.draft(cat, OpRespond, `{"status":"success","data":1}`)
+		d := r.draft(cat, message.OpRespond, `{"status":"success","data":1}`)
 		d.Re = got.GetStr("id")
 		return r.signed(dog, d)
 	}
@@ -113,18 +114,18 @@ func TestAnswersLater(t *testing.T) {
 	if sent.P.GetStr("task_id") != string(d.Message.Conversation) {
 		t.Errorf("task: %s", sent.P.JSON())
 	}
-	reply := func(peer string) Draft {
-		x := r.draft(peer, OpRespond, `{"status":"partial","data":{"progress":1}}`)
+	reply := func(peer string) message.Draft {
+		x := r.draft(peer, message.OpRespond, `{"status":"partial","data":{"progress":1}}`)
 		x.Re = sent.ID
 		return x
 	}
-	if code := r.code(dog, reply(dog)); code != CodeInvalidParam || len(n.got) != 0 {
+	if code := r.code(dog, reply(dog)); code != message.CodeInvalidParam || len(n.got) != 0 {
 		t.Errorf("another peer answers: %q", code)
 	}
 	if _, status := r.say(cat, reply(cat)); status != http.StatusAccepted || len(n.got) != 1 || n.got[0].ConvID != d.Message.Conversation {
 		t.Errorf("the peer answers: %d", status)
 	}
-	r.say(cat, r.draft(cat, OpTask, `{"action":"complete","task_id":"`+string(d.Message.Conversation)+`"}`))
+	r.say(cat, r.draft(cat, message.OpTask, `{"action":"complete","task_id":"`+string(d.Message.Conversation)+`"}`))
 	if len(n.got) != 2 || n.got[1].Payload.GetStr("status") != "completed" || n.got[1].ConvID != d.Message.Conversation {
 		t.Errorf("complete: %d messages", len(n.got))
 	}
@@ -138,7 +139,7 @@ func TestFinalAnswerLater(t *testing.T) {
 		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Reply: &wire.Message{Payload: mustTree(t, `{"action":"pending_approval","estimated_response":"PT1H","reason":"owner"}`)}}, nil
 	}
 	for _, peer := range []string{cat, "bird@air"} {
-		q := r.draft(peer, OpQuery, plainQuery)
+		q := r.draft(peer, message.OpQuery, plainQuery)
 		raw := r.signed(peer, q)
 		m, status := r.raw(peer, raw)
 		data, _ := m.P.Get("data")
@@ -152,7 +153,7 @@ func TestFinalAnswerLater(t *testing.T) {
 			t.Fatalf("%s: %v", peer, err)
 		}
 		if peer == cat {
-			if m := r.gets(peer); m.Op != OpRespond || m.Re != q.ID || m.P.GetStr("status") != "success" {
+			if m := r.gets(peer); m.Op != message.OpRespond || m.Re != q.ID || m.P.GetStr("status") != "success" {
 				t.Errorf("the final answer: %s", m.Tree.JSON())
 			}
 			continue
@@ -199,7 +200,7 @@ func TestStreamsLeave(t *testing.T) {
 	srv := httptest.NewServer(front)
 	t.Cleanup(srv.Close)
 	near, _ := alone(t, func(c *Config) {
-		c.Agent, c.Key, c.Box = Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
+		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{{Name: "dogs", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
 	})
 	bytes256 := make([]byte, 150<<10)
@@ -254,7 +255,7 @@ func TestLinkTest(t *testing.T) {
 	server, _ := alone(t, nil)
 	srv := server.serve()
 	near, _ := alone(t, func(c *Config) {
-		c.Agent, c.Key, c.Box = Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
+		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{
 			{Name: "far", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}},
 			{Name: "nobody", Kind: Kind, URL: srv.URL},
@@ -279,9 +280,9 @@ func TestLinkTest(t *testing.T) {
 // refusal of one message says nothing about the link.
 func TestLinkGoesDown(t *testing.T) {
 	query := `{"action":"query","domain":"weather"}`
-	refusal := func(r *rig, code Code) func(string, wire.Value) []byte {
+	refusal := func(r *rig, code message.Code) func(string, wire.Value) []byte {
 		return func(peer string, got wire.Value) []byte {
-			d := r.draft(peer, OpError, string(fault(code).Payload(false).JSON()))
+			d := r.draft(peer, message.OpError, string(message.Fail(code).Payload(false).JSON()))
 			d.Re = got.GetStr("id")
 			return r.signed(peer, d)
 		}
@@ -291,15 +292,15 @@ func TestLinkGoesDown(t *testing.T) {
 		want bridge.LinkState
 		play func(r *rig)
 	}{
-		{"our key is refused", bridge.LinkDown, func(r *rig) { r.reply = refusal(r, CodeAuthFailed) }},
-		{"the message is refused", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, CodeCapability) }},
-		{"the signature of the message is refused", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, CodeSignature) }},
-		{"too many", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, CodeRateLimit) }},
+		{"our key is refused", bridge.LinkDown, func(r *rig) { r.reply = refusal(r, message.CodeAuthFailed) }},
+		{"the message is refused", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, message.CodeCapability) }},
+		{"the signature of the message is refused", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, message.CodeSignature) }},
+		{"too many", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, message.CodeRateLimit) }},
 		{"the token is refused", bridge.LinkDown, func(r *rig) { r.status = http.StatusUnauthorized }},
 		{"the server is broken", bridge.LinkConnecting, func(r *rig) { r.status = http.StatusServiceUnavailable }},
 		{"another key answers", bridge.LinkDown, func(r *rig) {
 			r.reply = func(peer string, got wire.Value) []byte {
-				d := r.draft(peer, OpRespond, `{"status":"success","data":1}`)
+				d := r.draft(peer, message.OpRespond, `{"status":"success","data":1}`)
 				d.Re, d.From.Key = got.GetStr("id"), self(dog).Key
 				return r.signed(dog, d)
 			}
@@ -307,7 +308,7 @@ func TestLinkGoesDown(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, _ := alone(t, nil)
-			r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`)) // its key is pinned
+			r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // its key is pinned
 			tt.play(r)
 			if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil {
 				t.Fatal("the delivery succeeds")
@@ -325,7 +326,7 @@ func TestLinkGoesDown(t *testing.T) {
 				t.Errorf("the next message: %v, %d left", err, len(r.queue(cat)))
 			}
 			r.reply = func(peer string, got wire.Value) []byte {
-				d := r.draft(peer, OpRespond, `{"status":"success","data":{"protocol_versions":["0.1"]}}`)
+				d := r.draft(peer, message.OpRespond, `{"status":"success","data":{"protocol_versions":["0.1"]}}`)
 				d.Re = got.GetStr("id")
 				return r.signed(peer, d)
 			}

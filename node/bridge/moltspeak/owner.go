@@ -5,16 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -24,16 +24,16 @@ import (
 
 // PeerView is what the owner is shown of a peer.
 type PeerView struct {
-	Name     string        `json:"name"`
-	Address  string        `json:"address"`
-	Key      string        `json:"key"`
-	EncKey   string        `json:"enc_key,omitempty"`
-	First    time.Time     `json:"first_seen"`
-	Endpoint string        `json:"endpoint,omitempty"`
-	Vouched  string        `json:"vouched_by,omitempty"` // a registry, or "card": they list the same key
-	Granted  []string      `json:"granted,omitempty"`
-	Attested []Attestation `json:"attested,omitempty"` // claimed, by nobody checked
-	Refused  string        `json:"refused_key,omitempty"`
+	Name     string                `json:"name"`
+	Address  string                `json:"address"`
+	Key      string                `json:"key"`
+	EncKey   string                `json:"enc_key,omitempty"`
+	First    time.Time             `json:"first_seen"`
+	Endpoint string                `json:"endpoint,omitempty"`
+	Vouched  string                `json:"vouched_by,omitempty"` // a registry, or "card": they list the same key
+	Granted  []string              `json:"granted,omitempty"`
+	Attested []message.Attestation `json:"attested,omitempty"` // claimed, by nobody checked
+	Refused  string                `json:"refused_key,omitempty"`
 }
 
 // Status is what the owner is shown of the bridge.
@@ -48,24 +48,28 @@ type Status struct {
 	Registries []RegistryState `json:"registries,omitempty"` // that links name
 }
 
+// sendWait is how long a command waits for an answer: the time a peer has for it, and some for the way (AM-32).
+const sendWait = 40 * time.Second
+
 // Operations returns what the owner may ask and change.
 func (b *Bridge) Operations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodGet, "/moltspeak", owner.Read, func(c echo.Context) error {
 			return httpapi.JSON(c, http.StatusOK, Status{
-				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.listings(),
+				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.registrar.list(),
 			})
 		}),
 		owner.Raw(http.MethodGet, "/moltspeak/search", owner.Read, b.ownerSearch),
+		owner.Raw(http.MethodPost, "/moltspeak/send", owner.Send, b.ownerSend),
 		owner.Raw(http.MethodGet, "/moltspeak/consents", owner.Read, func(c echo.Context) error {
-			list, err := b.grants(c.Request().Context(), "", time.Now())
+			list, err := b.grants.list(c.Request().Context(), "", time.Now())
 			if err != nil {
 				return err
 			}
 			return httpapi.JSON(c, http.StatusOK, owner.List[Grant]{Items: list})
 		}),
 		owner.Raw(http.MethodDelete, "/moltspeak/consents/:id", owner.Decide, func(c echo.Context) error {
-			return done(c, b.Revoke(c.Request().Context(), c.Param("id"), time.Now()))
+			return done(c, b.grants.revoke(c.Request().Context(), c.Param("id"), time.Now()))
 		}),
 		owner.Raw(http.MethodGet, "/moltspeak/peers", owner.Read, func(c echo.Context) error {
 			list, err := b.peers(c.Request().Context())
@@ -84,16 +88,9 @@ func (b *Bridge) Operations() []owner.Operation {
 	}
 }
 
-// listings says how we stand in the registries that links name.
-func (b *Bridge) listings() []RegistryState {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.SortedFunc(maps.Values(b.registries), func(x, y RegistryState) int { return strings.Compare(x.URL, y.URL) })
-}
-
 // ownerSearch asks the registry of a link.
 func (b *Bridge) ownerSearch(c echo.Context) error {
-	r, ok := b.remote(c.QueryParam("link"))
+	r, ok := b.registrar.remote(c.QueryParam("link"))
 	if !ok {
 		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
 	}
@@ -124,32 +121,27 @@ func done(c echo.Context, err error) error {
 
 func (b *Bridge) peers(ctx context.Context) ([]PeerView, error) {
 	out := []PeerView{}
-	for after := ""; ; {
-		list, err := b.records.List(ctx, nsPeers, "", after, 200, time.Now())
+	for rec, err := range store.AllRecords(ctx, b.records, nsPeers, "", time.Now()) {
+		var p peer
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &p)
+		}
 		if err != nil {
 			return nil, err
 		}
-		for _, rec := range list.Records {
-			var p peer
-			if err := json.Unmarshal(rec.Body, &p); err != nil {
-				return nil, err
-			}
-			a, _ := ParseName(p.Name)
-			out = append(out, PeerView{
-				Name: p.Name, Address: b.address(a).String(), Key: p.Key, EncKey: p.EncKey, First: p.First, Endpoint: p.Endpoint,
-				Vouched: p.Vouched, Granted: p.Granted, Attested: p.Attested, Refused: p.Refused,
-			})
-		}
-		if after = list.Next; after == "" {
-			return out, nil
-		}
+		a, _ := message.ParseName(p.Name)
+		out = append(out, PeerView{
+			Name: p.Name, Address: b.pins.address(a).String(), Key: p.Key, EncKey: p.EncKey, First: p.First, Endpoint: p.Endpoint,
+			Vouched: p.Vouched, Granted: p.Granted, Attested: p.Attested, Refused: p.Refused,
+		})
 	}
+	return out, nil
 }
 
 // Unpin forgets the key of a peer, so that the next one that it shows is pinned: only the owner changes a pin (MS-23).
 func (b *Bridge) Unpin(ctx context.Context, name string) error {
 	now := time.Now()
-	p, known, err := b.peer(ctx, name, now)
+	p, known, err := b.pins.get(ctx, name, now)
 	if err != nil {
 		return err
 	}
@@ -162,7 +154,7 @@ func (b *Bridge) Unpin(ctx context.Context, name string) error {
 // Prove grants a peer a capability for good, which is trust level 4 for it, or takes it back (MS-28).
 func (b *Bridge) Prove(ctx context.Context, name, capability string, granted bool) error {
 	now := time.Now()
-	p, known, err := b.peer(ctx, name, now)
+	p, known, err := b.pins.get(ctx, name, now)
 	if err != nil {
 		return err
 	}
@@ -174,7 +166,7 @@ func (b *Bridge) Prove(ctx context.Context, name, capability string, granted boo
 		p.Granted = append(p.Granted, capability)
 	}
 	p.Chosen = true
-	return b.savePeer(ctx, p, now)
+	return b.pins.save(ctx, p, now)
 }
 
 // Test says hello to the peer behind a link and verifies what comes back.
@@ -187,7 +179,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	to, named := ParseName(l.Options["peer"])
+	to, named := message.ParseName(l.Options["peer"])
 	if !named {
 		return errors.New("the link names no peer: set options.peer to agent@org")
 	}
@@ -196,34 +188,34 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	return err
 }
 
-func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to Agent) error {
+func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to message.Agent) error {
 	now := time.Now()
-	p := wire.Obj(wire.Field("protocol_versions", wire.Texts([]string{Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
-		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(MaxMessage)), wire.Field("supported_cls", wire.Texts(Classes())))
-	d := Draft{ID: uuid(random32()), Op: OpHello, Time: now, From: b.self, To: to, P: p, Class: Internal}
+	p := wire.Obj(wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
+		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())))
+	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: p, Class: message.Internal}
 	d.Ext = b.endpointFor(where)
 	ack, err := b.exchange(ctx, l, where, d, to)
 	if err != nil {
 		return err
 	}
-	if f, failed := ack.body.(Fault); failed {
+	if f, failed := ack.body.(message.Fault); failed {
 		return f
 	}
 	text := ack.m.P.GetStr("challenge")
-	if r, core := ack.body.(Respond); core { // the form of those who know the core operations alone (MS-25)
+	if r, core := ack.body.(message.Respond); core { // the form of those who know the core operations alone (MS-25)
 		text = r.Data.GetStr("challenge")
 	}
 	if text == "" {
 		return nil // it opens no session
 	}
-	proof := Draft{ID: uuid(random32()), Re: ack.m.ID, Op: OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: Internal}
+	proof := message.Draft{ID: uuid(random32()), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
 	_, err = b.exchange(ctx, l, where, proof, to)
 	return err
 }
 
 // exchange sends a message of the handshake and reads the verified answer, whose keys are pinned.
-func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d Draft, to Agent) (*exchange, error) {
-	tree, err := sign(d.Tree(), b.cfg.Key)
+func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d message.Draft, to message.Agent) (*exchange, error) {
+	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -242,4 +234,45 @@ func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d Dr
 		return nil, errors.New("the answer is another peer's, or to another message")
 	}
 	return c, nil
+}
+
+// ownerSend starts a conversation with an agent behind a link.
+func (b *Bridge) ownerSend(c echo.Context) error {
+	raw, err := httpapi.Body(c, wire.MaxMessage)
+	if err != nil {
+		return err
+	}
+	req, err := wire.ParseObject(raw)
+	if err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	address := bridge.Address{Kind: Kind, Link: req.GetStr("link"), Peer: req.GetStr("peer")}
+	if _, ok := message.ParseName(address.Peer); !ok || address.Validate() != nil {
+		return wire.ErrQuery.At("a MoltSpeak agent is named by link and agent@org")
+	}
+	payload, _ := req.Get("payload")
+	wait := time.Duration(0)
+	if w, ok := req.Get("wait"); ok {
+		if yes, _ := w.Boolean(); yes {
+			wait = sendWait
+			if err := httpapi.KeepOpen(c, wait+10*time.Second); err != nil {
+				return err
+			}
+		}
+	}
+	out := bridge.Outgoing{
+		To: address.Pseudonym(), Address: address.String(), Intent: wire.Intent(req.GetStr("intent")), Payload: payload, ByOwner: true, Wait: wait,
+	}
+	if ms, ok := payload.Get("deadline"); ok && out.Intent == IntentTask { // it ends our side of the task as well (MS-33)
+		if token, isNumber := ms.Num(); isNumber {
+			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
+				out.Deadline = time.UnixMilli(n)
+			}
+		}
+	}
+	sent, err := b.cfg.Mesh.Send(c.Request().Context(), out)
+	if err != nil {
+		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, sent)
 }

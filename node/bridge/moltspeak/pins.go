@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -29,22 +30,69 @@ const (
 	forgetWhenFull = time.Minute
 )
 
-// pinned judges a sender's key: that of its pin, else the one it claims, which the caller pins once the signature
+// pins are the keys of peers, each kept from its first message on, and whatever else is kept of a peer.
+type pins struct {
+	records store.Records
+	links   []bridge.Link
+	mesh    bridge.Mesh
+	listed  *listedKeys
+	clock   *store.WallClock
+	log     *slog.Logger
+	doubts  *rate.Buckets                                     // other keys of pinned peers that are noted for the owner
+	doubt   func(ctx context.Context, address bridge.Address) // nil: the log says it
+	swept   atomic.Int64                                      // when the pins of strangers were looked through last, in Unix seconds
+
+	mu    sync.Mutex
+	at    time.Time // when the pins of strangers were counted, which is done while all places are taken
+	crowd *rate.Crowd[pinPlace]
+}
+
+func newPins(cfg Config, listed *listedKeys) *pins {
+	return &pins{
+		records: cfg.Store.Records(), links: cfg.Links, mesh: cfg.Mesh, listed: listed, clock: store.NewWallClock(cfg.Logger),
+		log: cfg.Logger, doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked), doubt: cfg.Doubt,
+	}
+}
+
+// get returns the pin of a name.
+func (pins *pins) get(ctx context.Context, name string, now time.Time) (peer, bool, error) {
+	var p peer
+	rev, ok, err := readRecord(ctx, pins.records, nsPeers, name, &p, now)
+	p.rev = rev
+	return p, ok, err
+}
+
+func (pins *pins) save(ctx context.Context, p peer, now time.Time) error {
+	return pins.records.Apply(ctx, []store.Change{p.change()}, now)
+}
+
+// address returns the address of a peer: behind the link that names it, or behind none (§10).
+func (pins *pins) address(a message.Agent) bridge.Address {
+	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
+	for _, l := range pins.links {
+		if l.Options["peer"] == a.Name() {
+			out.Link = l.Name
+		}
+	}
+	return out
+}
+
+// check judges a sender's key: that of its pin, else the one it claims, which the caller pins once the signature
 // verified (MS-23). No key that only an envelope names is ever looked at (MS-20).
-func (b *Bridge) pinned(c *exchange) (peer, *signing.PublicKey, *Error) {
+func (pins *pins) check(c *exchange) (peer, *signing.PublicKey, *message.Error) {
 	ctx, from, now := c.ctx, c.m.From, c.now
-	p, known, err := b.peer(ctx, from.Name(), now)
+	p, known, err := pins.get(ctx, from.Name(), now)
 	if err != nil {
-		return p, nil, fault(CodeInternal).because(err)
+		return p, nil, message.Fail(message.CodeInternal).Because(err)
 	}
 	if known && (from.Key != "" && from.Key != p.Key || from.EncKey != "" && p.EncKey != "" && from.EncKey != p.EncKey) {
-		return p, nil, b.doubted(ctx, from, p, now)
+		return p, nil, pins.refuseOther(ctx, from, p, now)
 	}
 	text := p.Key
 	if !known {
 		text = from.Key
 		if text == "" { // what others list is all there is to go by
-			w, e := b.vouch(c)
+			w, e := pins.listed.lookup(c)
 			if e != nil {
 				return p, nil, e
 			}
@@ -52,56 +100,36 @@ func (b *Bridge) pinned(c *exchange) (peer, *signing.PublicKey, *Error) {
 		}
 		p = peer{Name: from.Name(), Key: text, First: now.UTC(), rev: store.Absent}
 	}
-	key, ok := parseKey(text)
+	key, ok := message.ParseKey(text)
 	if !ok {
-		return p, nil, fault(CodeAuthFailed)
+		return p, nil, message.Fail(message.CodeAuthFailed)
 	}
 	return p, key, nil
 }
 
-// doubted refuses another key than the pinned one, and notes it for the owner. Nothing of the message has verified: it
+// refuseOther refuses another key than the pinned one, and notes it for the owner. Nothing of the message has verified: it
 // must not cost a write each time.
-func (b *Bridge) doubted(ctx context.Context, from Agent, p peer, now time.Time) *Error {
-	b.cfg.Logger.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
-	_, first := b.doubts.Take(from.Name(), now)
-	if first && b.cfg.Doubt != nil {
-		b.cfg.Doubt(ctx, b.address(from))
+func (pins *pins) refuseOther(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
+	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
+	_, first := pins.doubts.Take(from.Name(), now)
+	if first && pins.doubt != nil {
+		pins.doubt(ctx, pins.address(from))
 	}
-	if first && p.Refused != from.Key && len(from.Key) <= maxText {
+	if first && p.Refused != from.Key && len(from.Key) <= message.MaxText {
 		p.Refused = from.Key
-		if err := b.savePeer(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
-			return fault(CodeInternal).because(err)
+		if err := pins.save(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
+			return message.Fail(message.CodeInternal).Because(err)
 		}
 	}
-	return fault(CodeAuthFailed)
+	return message.Fail(message.CodeAuthFailed)
 }
 
-// parseKey reads a signing key as messages carry it (MS-12).
-func parseKey(text string) (*signing.PublicKey, bool) {
-	raw, ok := strings.CutPrefix(text, sigPrefix)
-	if !ok {
-		return nil, false
-	}
-	key, err := signing.ParseEd25519(raw)
-	return key, err == nil
-}
-
-// parsePoint reads an encryption key as messages carry it (MS-12).
-func parsePoint(text string) (signing.BoxPublic, bool) {
-	raw, ok := strings.CutPrefix(text, "x25519:")
-	if !ok {
-		return signing.BoxPublic{}, false
-	}
-	point, err := signing.ParseBoxPublic(raw)
-	return point, err == nil
-}
-
-// pin keeps what a verified message said of its sender, where it is new.
-func (b *Bridge) pin(c *exchange) *Error {
+// keep stores what a verified message said of its sender, where it is new.
+func (pins *pins) keep(c *exchange) *message.Error {
 	p := c.peer
 	if c.m.From.EncKey != "" && p.EncKey == "" {
-		if _, ok := parsePoint(c.m.From.EncKey); !ok {
-			return faultAt(CodeSchema, "from.enc_key", "is no X25519 key")
+		if _, ok := message.ParsePoint(c.m.From.EncKey); !ok {
+			return message.FailAt(message.CodeSchema, "from.enc_key", "is no X25519 key")
 		}
 		p.EncKey = c.m.From.EncKey
 	}
@@ -117,47 +145,47 @@ func (b *Bridge) pin(c *exchange) *Error {
 	} else if len(p.Sources) == 0 {
 		p.Sources = c.sources
 	}
-	p.AllOps = p.AllOps || !c.m.Op.core()
+	p.AllOps = p.AllOps || !c.m.Op.IsCore()
 	if c.now.Sub(p.Last) > forgetEmpty/2 { // not a write for each message
 		p.Last = c.now.UTC()
 	}
 	if p.rev != store.Absent && string(encode(p)) == string(encode(c.peer)) {
 		return nil
 	}
-	err := b.savePeer(c.ctx, p, c.now)
-	if errors.Is(err, store.ErrQuota) && b.forgetDue(c.now, forgetWhenFull) {
-		if err = b.forgetStrangers(c.ctx, c.now); err == nil {
-			err = b.savePeer(c.ctx, p, c.now)
+	err := pins.save(c.ctx, p, c.now)
+	if errors.Is(err, store.ErrQuota) && pins.isDue(c.now, forgetWhenFull) {
+		if err = pins.forgetStrangers(c.ctx, c.now); err == nil {
+			err = pins.save(c.ctx, p, c.now)
 		}
 	}
 	if errors.Is(err, store.ErrQuota) {
-		err = b.pinPlaces.displace(c.ctx, b, p, c.now)
+		err = pins.displace(c.ctx, p, c.now)
 	}
 	switch {
 	case errors.Is(err, store.ErrQuota):
-		return fault(CodeRateLimit).because(err)
+		return message.Fail(message.CodeRateLimit).Because(err)
 	case err != nil && !errors.Is(err, store.ErrConflict):
-		return fault(CodeInternal).because(err)
+		return message.Fail(message.CodeInternal).Because(err)
 	}
-	again, known, readErr := b.peer(c.ctx, p.Name, c.now) // where somebody was first: judge anew
+	again, known, readErr := pins.get(c.ctx, p.Name, c.now) // where somebody was first: judge anew
 	switch {
 	case readErr != nil:
-		return fault(CodeInternal).because(readErr)
+		return message.Fail(message.CodeInternal).Because(readErr)
 	case !known || again.Key != p.Key:
-		return fault(CodeAuthFailed).because(err)
+		return message.Fail(message.CodeAuthFailed).Because(err)
 	}
 	c.peer = again
 	return nil
 }
 
-// keepHouse looks through the pins now and then until ctx ends.
-func (b *Bridge) keepHouse(ctx context.Context) {
+// run looks through the pins now and then until ctx ends.
+func (pins *pins) run(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
 	for now := time.Now(); ; {
-		if b.forgetDue(now, forgetWhenFull) {
-			if err := b.forgetStrangers(ctx, now); err != nil && ctx.Err() == nil {
-				b.cfg.Logger.WarnContext(ctx, "moltspeak: forget strangers", "err", err)
+		if pins.isDue(now, forgetWhenFull) {
+			if err := pins.forgetStrangers(ctx, now); err != nil && ctx.Err() == nil {
+				pins.log.WarnContext(ctx, "moltspeak: forget strangers", "err", err)
 			}
 		}
 		select {
@@ -168,20 +196,20 @@ func (b *Bridge) keepHouse(ctx context.Context) {
 	}
 }
 
-// forgetDue reports whether nobody looked through the pins for that long, and lets one caller do it. While the clock is in
+// isDue reports whether nobody looked through the pins for that long, and lets one caller do it. While the clock is in
 // doubt nobody is forgotten.
-func (b *Bridge) forgetDue(now time.Time, after time.Duration) bool {
-	last := b.pinPlaces.swept.Load()
+func (pins *pins) isDue(now time.Time, after time.Duration) bool {
+	last := pins.swept.Load()
 	since := now.Sub(time.Unix(last, 0)).Abs() // the clock may have been set back
-	return since >= after && b.clock.Believed() && b.pinPlaces.swept.CompareAndSwap(last, now.Unix())
+	return since >= after && pins.clock.Believed() && pins.swept.CompareAndSwap(last, now.Unix())
 }
 
 // forgetStrangers drops the pins of strangers who left nothing behind a day ago, or wrote nothing for as long as a
 // conversation lives. Who the owner has let in meanwhile is no stranger: its pin stays, or another could take its name
 // and with it what the owner allowed.
-func (b *Bridge) forgetStrangers(ctx context.Context, now time.Time) error {
+func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
-		page, err := b.records.List(ctx, nsPeers, "stranger", after, 500, now)
+		page, err := pins.records.List(ctx, nsPeers, "stranger", after, 500, now)
 		if err != nil {
 			return err
 		}
@@ -191,7 +219,7 @@ func (b *Bridge) forgetStrangers(ctx context.Context, now time.Time) error {
 			if err := json.Unmarshal(rec.Body, &p); err != nil {
 				return err
 			}
-			change, err := b.review(ctx, p, now)
+			change, err := pins.review(ctx, p, now)
 			if err != nil {
 				return err
 			}
@@ -199,7 +227,7 @@ func (b *Bridge) forgetStrangers(ctx context.Context, now time.Time) error {
 				changes = append(changes, *change)
 			}
 		}
-		if err := b.applyEach(ctx, changes, now); err != nil {
+		if err := pins.applyEach(ctx, changes, now); err != nil {
 			return err
 		}
 		if after = page.Next; after == "" {
@@ -209,17 +237,17 @@ func (b *Bridge) forgetStrangers(ctx context.Context, now time.Time) error {
 }
 
 // applyEach applies changes that do not hang together: at once or, where one of them came too late, one by one.
-func (b *Bridge) applyEach(ctx context.Context, changes []store.Change, now time.Time) error {
+func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now time.Time) error {
 	late := func(err error) bool { return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) }
 	if len(changes) == 0 {
 		return nil
 	}
-	err := b.records.Apply(ctx, changes, now)
+	err := pins.records.Apply(ctx, changes, now)
 	if !late(err) {
 		return err
 	}
 	for _, change := range changes {
-		if err := b.records.Apply(ctx, []store.Change{change}, now); err != nil && !late(err) {
+		if err := pins.records.Apply(ctx, []store.Change{change}, now); err != nil && !late(err) {
 			return err
 		}
 	}
@@ -227,13 +255,13 @@ func (b *Bridge) applyEach(ctx context.Context, changes []store.Change, now time
 }
 
 // review says what becomes of the pin of a stranger; nil: it stays.
-func (b *Bridge) review(ctx context.Context, p peer, now time.Time) (*store.Change, error) {
-	name, ok := ParseName(p.Name)
+func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Change, error) {
+	name, ok := message.ParseName(p.Name)
 	if !ok {
 		return nil, nil
 	}
-	address := b.address(name)
-	standing, err := b.cfg.Rules.Standing(ctx, address.String(), now)
+	address := pins.address(name)
+	standing, err := pins.mesh.Standing(ctx, address.String(), now)
 	if err != nil {
 		return nil, err
 	}
@@ -246,10 +274,10 @@ func (b *Bridge) review(ctx context.Context, p peer, now time.Time) (*store.Chan
 		return nil, nil
 	}
 	if silent < forgetStranger {
-		if began, err := beganConversation(ctx, b.records, address, now); err != nil || began {
+		if began, err := beganConversation(ctx, pins.records, address, now); err != nil || began {
 			return nil, err
 		}
-		asks, _, err := b.cfg.Asks.List(ctx, acl.AskFilter{Subject: address.String()}, "", 1, now)
+		asks, _, err := pins.mesh.Asks().List(ctx, acl.AskFilter{Subject: address.String()}, "", 1, now)
 		if err != nil || len(asks) > 0 {
 			return nil, err
 		}
@@ -266,15 +294,6 @@ func beganConversation(ctx context.Context, records store.Records, address bridg
 // pinCrowdFor is how long a count of the pins is used, because counting reads all of them.
 const pinCrowdFor = time.Second
 
-// pinPlaces tells who has the pins of strangers while all are taken.
-type pinPlaces struct {
-	swept atomic.Int64 // when the pins of strangers were looked through last, in Unix seconds
-
-	mu    sync.Mutex
-	at    time.Time
-	crowd *rate.Crowd[pinPlace]
-}
-
 type pinPlace struct {
 	name string
 	rev  store.Rev
@@ -283,69 +302,63 @@ type pinPlace struct {
 // displace stores the pin of a stranger in the place of another one whose source has more (AM-42): the newest pin of
 // that source goes, one with a conversation after the others, and never one that the owner is asked about. It is
 // store.ErrQuota if no pin may go.
-func (places *pinPlaces) displace(ctx context.Context, b *Bridge, p peer, now time.Time) error {
-	places.mu.Lock()
-	defer places.mu.Unlock()
-	if places.crowd == nil || now.Sub(places.at).Abs() >= pinCrowdFor {
-		if err := places.count(ctx, b, now); err != nil {
+func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
+	pins.mu.Lock()
+	defer pins.mu.Unlock()
+	if pins.crowd == nil || now.Sub(pins.at).Abs() >= pinCrowdFor {
+		if err := pins.count(ctx, now); err != nil {
 			return err
 		}
 	}
-	victim, err := places.victim(ctx, b, p, now)
+	victim, err := pins.victim(ctx, p, now)
 	if err != nil {
 		return err
 	}
 	gone := store.Change{IfRev: victim.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: victim.name}}
-	if err := b.records.Apply(ctx, []store.Change{gone, p.change()}, now); err != nil {
-		places.crowd = nil // the pin may have changed since it was counted
+	if err := pins.records.Apply(ctx, []store.Change{gone, p.change()}, now); err != nil {
+		pins.crowd = nil // the pin may have changed since it was counted
 		if errors.Is(err, store.ErrConflict) {
 			return errors.Join(store.ErrQuota, err)
 		}
 		return err
 	}
-	places.crowd.Remove(victim)
+	pins.crowd.Remove(victim)
 	return nil
 }
 
 // count counts the pins of strangers, oldest first. The caller holds the lock.
-func (places *pinPlaces) count(ctx context.Context, b *Bridge, now time.Time) error {
+func (pins *pins) count(ctx context.Context, now time.Time) error {
 	var all []peer
-	for after := ""; ; {
-		page, err := b.records.List(ctx, nsPeers, "stranger", after, 500, now)
+	for rec, err := range store.AllRecords(ctx, pins.records, nsPeers, "stranger", now) {
+		p := peer{rev: rec.Rev}
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &p)
+		}
 		if err != nil {
 			return err
 		}
-		for _, rec := range page.Records {
-			p := peer{rev: rec.Rev}
-			if err := json.Unmarshal(rec.Body, &p); err != nil {
-				return err
-			}
-			all = append(all, p)
-		}
-		if after = page.Next; after == "" {
-			break
-		}
+		all = append(all, p)
 	}
 	slices.SortFunc(all, func(x, y peer) int { return cmp.Or(x.First.Compare(y.First), cmp.Compare(x.Name, y.Name)) })
 	crowd := new(rate.Crowd[pinPlace])
 	for _, p := range all {
 		crowd.Add(rate.Place[pinPlace]{Key: pinPlace{p.Name, p.rev}, Sources: p.Sources})
 	}
-	places.crowd, places.at = crowd, now
+	pins.crowd, pins.at = crowd, now
 	return nil
 }
 
 // victim returns the pin that p may displace. The caller holds the lock.
-func (places *pinPlaces) victim(ctx context.Context, b *Bridge, p peer, now time.Time) (pinPlace, error) {
-	crowd, postponed := places.crowd, make(map[pinPlace]bool)
+func (pins *pins) victim(ctx context.Context, p peer, now time.Time) (pinPlace, error) {
+	crowd, postponed := pins.crowd, make(map[pinPlace]bool)
 	for {
 		victim, ok := crowd.Victim(p.Sources, 1)
-		name, _ := ParseName(victim.name)
+		name, _ := message.ParseName(victim.name)
 		if !ok {
 			return victim, store.ErrQuota
 		}
-		address := b.address(name)
-		asked, _, err := b.cfg.Asks.List(ctx, acl.AskFilter{Subject: address.String(), State: acl.AskPending}, "", 100, now)
+		address := pins.address(name)
+		asked, _, err := pins.mesh.Asks().List(ctx, acl.AskFilter{Subject: address.String(), State: acl.AskPending}, "", 100, now)
 		if err != nil {
 			return victim, err
 		}
@@ -353,7 +366,7 @@ func (places *pinPlaces) victim(ctx context.Context, b *Bridge, p peer, now time
 			crowd.Remove(victim)
 			continue
 		}
-		began, err := beganConversation(ctx, b.records, address, now)
+		began, err := beganConversation(ctx, pins.records, address, now)
 		if err != nil || !began || postponed[victim] {
 			return victim, err
 		}

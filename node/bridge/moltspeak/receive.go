@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -23,20 +24,20 @@ const window = 5 * time.Minute // MS-30
 // exchange is one message on its way through the checks of MS-50.
 type exchange struct {
 	ctx    context.Context
-	packet Packet
-	m      Message
+	packet message.Packet
+	m      message.Message
 	peer   peer
 	key    *signing.PublicKey
 	now    time.Time
 	size   int
 	digest [32]byte
-	body   Payload
-	bound  *Agent // of a WebSocket
-	opens  bool   // it came over a WebSocket that is not bound
-	fresh  bool   // it names itself and us, and was not seen before: nobody can have recorded it (MS-2)
-	signed bool   // the sender is who it says
-	called bool   // it answers a call of ours
-	native bool   // it carries a payload of AgentMesh
+	body   message.Payload
+	bound  *message.Agent // of a WebSocket
+	opens  bool           // it came over a WebSocket that is not bound
+	fresh  bool           // it names itself and us, and was not seen before: nobody can have recorded it (MS-2)
+	signed bool           // the sender is who it says
+	called bool           // it answers a call of ours
+	native bool           // it carries a payload of AgentMesh
 
 	sources []rate.Source // where it comes from, none if nothing tells its client from others
 
@@ -48,7 +49,7 @@ type exchange struct {
 
 // answer is what is said in reply; op empty: nothing is (MS-45).
 type answer struct {
-	op     Op
+	op     message.Op
 	p      wire.Value
 	ext    wire.Value
 	status int
@@ -61,7 +62,7 @@ type Reply struct {
 	Status int
 	Body   []byte
 	Delay  time.Duration // Retry-After
-	Sender Agent         // verified sender of the request; zero where it is not
+	Sender message.Agent // verified sender of the request; zero where it is not
 	Known  bool          // with Sender: it is no stranger
 	Fresh  bool          // with Sender: nobody can have recorded the message and sent it again
 	Forged bool          // the request's box or signature did not verify
@@ -76,10 +77,10 @@ func (c *exchange) replyID() string {
 
 // Receive takes one message or envelope in and answers it. It never fails: what is wrong is answered with a signed
 // error (MS-52). sources are those of the client. bound is the sender that a WebSocket is bound to, nil elsewhere.
-func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, bound *Agent) Reply {
+func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, bound *message.Agent) Reply {
 	c := &exchange{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, bound: bound}
-	var e *Error
-	if c.packet, e = ReadPacket(raw, b.cfg.Box); e != nil {
+	var e *message.Error
+	if c.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {
 		return b.refuse(c, e)
 	}
 	return b.receive(c)
@@ -94,7 +95,7 @@ func (b *Bridge) receive(c *exchange) Reply {
 }
 
 // take runs the checks in the order of MS-50.
-func (b *Bridge) take(c *exchange) (answer, *Error) {
+func (b *Bridge) take(c *exchange) (answer, *message.Error) {
 	if e := b.authentic(c); e != nil {
 		return answer{}, e
 	}
@@ -103,18 +104,18 @@ func (b *Bridge) take(c *exchange) (answer, *Error) {
 		return answer{}, e
 	}
 	c.fresh = !known && c.m.ID != "" && c.m.To.Agent != ""
-	if known && c.m.Class != Secret && (old.Conv == "" || c.m.Op == OpStream) { // nothing of the node's: a stream is gone after its end
+	if known && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // nothing of the node's: a stream is gone after its end
 		if len(old.Reply) > 0 {
 			return answer{stored: &old, status: old.Status}, nil
 		}
 		return answer{}, nil
 	}
-	for _, check := range []func(*exchange) *Error{b.classified, b.capable, b.covered} {
+	for _, check := range []func(*exchange) *message.Error{b.classified, b.capable, b.covered} {
 		if e := check(c); e != nil {
 			return answer{}, e
 		}
 	}
-	if c.m.Class == Secret {
+	if c.m.Class == message.Secret {
 		return b.secret(c, known)
 	}
 	a, e := b.dispatch(c)
@@ -125,8 +126,8 @@ func (b *Bridge) take(c *exchange) (answer, *Error) {
 }
 
 // authentic are the checks that say who wrote what to whom, and when.
-func (b *Bridge) authentic(c *exchange) *Error {
-	for _, check := range []func(*exchange) *Error{b.shape, b.meet, b.sender, b.timely} {
+func (b *Bridge) authentic(c *exchange) *message.Error {
+	for _, check := range []func(*exchange) *message.Error{b.shape, b.meet, b.sender, b.timely} {
 		if e := check(c); e != nil {
 			return e
 		}
@@ -135,8 +136,8 @@ func (b *Bridge) authentic(c *exchange) *Error {
 }
 
 // shape is version, schema, payload and recipient.
-func (b *Bridge) shape(c *exchange) (e *Error) {
-	if c.m, e = ParseMessage(c.packet.Tree); e != nil {
+func (b *Bridge) shape(c *exchange) (e *message.Error) {
+	if c.m, e = message.Parse(c.packet.Tree); e != nil {
 		return e
 	}
 	if c.body, e = c.m.Payload(); e != nil {
@@ -144,24 +145,24 @@ func (b *Bridge) shape(c *exchange) (e *Error) {
 	}
 	switch {
 	case c.m.From.Agent == "" && c.bound == nil:
-		return faultAt(CodeMissingField, "from", "is required")
+		return message.FailAt(message.CodeMissingField, "from", "is required")
 	case c.m.From.Agent == "":
 		c.m.From = *c.bound
 	case c.bound != nil && c.m.From.Name() != c.bound.Name():
-		return faultAt(CodeAuthFailed, "from", "is not the sender that this connection is bound to")
+		return message.FailAt(message.CodeAuthFailed, "from", "is not the sender that this connection is bound to")
 	}
 	if c.m.To.Agent != "" && c.m.To.Name() != b.self.Name() {
-		return faultAt(CodeInvalidParam, "to", "is not served at this endpoint")
+		return message.FailAt(message.CodeInvalidParam, "to", "is not served at this endpoint")
 	}
 	return nil
 }
 
 // sender is key and signature, then the rates, which only a verified sender uses up (MS-48).
-func (b *Bridge) sender(c *exchange) (e *Error) {
-	if c.peer, c.key, e = b.pinned(c); e != nil {
+func (b *Bridge) sender(c *exchange) (e *message.Error) {
+	if c.peer, c.key, e = b.pins.check(c); e != nil {
 		return e
 	}
-	if e := c.m.verify(c.key); e != nil {
+	if e := c.m.Verify(c.key); e != nil {
 		return e
 	}
 	c.signed = true
@@ -174,7 +175,7 @@ func (b *Bridge) sender(c *exchange) (e *Error) {
 		wait, ok = b.strangers.Take(c.m.From.Name(), c.sources, c.now)
 	}
 	if !ok {
-		e := fault(CodeRateLimit)
+		e := message.Fail(message.CodeRateLimit)
 		e.Delay = wait
 		return e
 	}
@@ -182,18 +183,18 @@ func (b *Bridge) sender(c *exchange) (e *Error) {
 }
 
 // introduced compares the key that a sender shows first with what others list for its name (MS-23).
-func (b *Bridge) introduced(c *exchange) *Error {
+func (b *Bridge) introduced(c *exchange) *message.Error {
 	if c.peer.rev != store.Absent {
 		return nil
 	}
-	w, e := b.vouch(c)
+	w, e := b.pins.listed.lookup(c)
 	switch {
 	case e != nil:
 		return e
 	case w.key != "" && w.key != c.peer.Key:
 		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: a sender shows another key than is listed for its name", "peer", c.m.From.Name(), "listed_by", w.by)
 		c.signed = false
-		return fault(CodeAuthFailed)
+		return message.Fail(message.CodeAuthFailed)
 	case w.key != "":
 		c.peer.Vouched = w.by
 	}
@@ -201,29 +202,31 @@ func (b *Bridge) introduced(c *exchange) *Error {
 }
 
 // timely is the window and exp (MS-30).
-func (b *Bridge) timely(c *exchange) *Error {
+func (b *Bridge) timely(c *exchange) *message.Error {
 	if off := c.now.Sub(c.m.Time); off.Abs() > window {
-		return faultAt(CodeInvalidParam, "ts", "must be within five minutes of now")
+		return message.FailAt(message.CodeInvalidParam, "ts", "must be within five minutes of now")
 	}
 	if !c.m.Expires.IsZero() && !c.now.Before(c.m.Expires) {
-		return faultAt(CodeInvalidParam, "exp", "has passed")
+		return message.FailAt(message.CodeInvalidParam, "exp", "has passed")
 	}
-	if e := b.pin(c); e != nil {
+	if e := b.pins.keep(c); e != nil {
 		return e
 	}
-	b.proveKey(c)
+	if b.cfg.Registry {
+		b.registry.proveKey(c.ctx, c.m.From.Name(), c.peer.Key, c.now)
+	}
 	return nil
 }
 
 // repeated finds the record of an accepted message (MS-30).
-func (b *Bridge) repeated(c *exchange) (seen, bool, *Error) {
+func (b *Bridge) repeated(c *exchange) (seen, bool, *message.Error) {
 	var s seen
 	if c.m.ID == "" {
 		return s, false, nil
 	}
-	_, ok, err := b.read(c.ctx, nsSeen, seenKey(c.m.From, c.m.ID), &s, c.now)
+	_, ok, err := readRecord(c.ctx, b.records, nsSeen, seenKey(c.m.From, c.m.ID), &s, c.now)
 	if err != nil {
-		return s, false, fault(CodeInternal).because(err)
+		return s, false, message.Fail(message.CodeInternal).Because(err)
 	}
 	if ok && s.Digest != hex.EncodeToString(c.digest[:]) {
 		return s, true, idReused()
@@ -231,57 +234,57 @@ func (b *Bridge) repeated(c *exchange) (seen, bool, *Error) {
 	return s, ok, nil
 }
 
-func idReused() *Error {
-	e := faultAt(CodeInvalidParam, "id", "was used before with other content")
+func idReused() *message.Error {
+	e := message.FailAt(message.CodeInvalidParam, "id", "was used before with other content")
 	e.Status = http.StatusConflict
 	return e
 }
 
 // classified holds a message to the handling of its class (MS-36 to MS-39).
-func (b *Bridge) classified(c *exchange) *Error {
+func (b *Bridge) classified(c *exchange) *message.Error {
 	name := c.m.From.Name()
-	plain := c.m.Class == Confidential && slices.Contains(b.cfg.PlainConf, name)
-	if c.m.Class.boxed() && !c.packet.Boxed && !plain {
-		return faultAt(CodeClassification, "cls", "travels encrypted only")
+	plain := c.m.Class == message.Confidential && slices.Contains(b.cfg.PlainConf, name)
+	if c.m.Class.IsBoxed() && !c.packet.Boxed && !plain {
+		return message.FailAt(message.CodeClassification, "cls", "travels encrypted only")
 	}
 	switch c.m.Class {
-	case Secret:
+	case message.Secret:
 		if c.m.From.Org != b.self.Org || b.cfg.Secret == nil {
-			return faultAt(CodeClassification, "cls", "secrets are not taken here")
+			return message.FailAt(message.CodeClassification, "cls", "secrets are not taken here")
 		}
-	case PII:
+	case message.PII:
 		if len(c.m.Tree.JSON()) > wire.MaxMessage {
 			return beyond() // it could not be handed on, and is not read for nothing
 		}
-		return c.m.PII.covers(nil, c.now)
+		return c.m.PII.Covers(nil, c.now)
 	}
 	return nil
 }
 
 // covered reads a message for personal data, which takes seconds for a megabyte: after everything that is judged without
 // it. A piece of a stream is read when the stream has taken it.
-func (b *Bridge) covered(c *exchange) *Error {
-	if c.m.Class != PII || c.m.Op == OpStream {
+func (b *Bridge) covered(c *exchange) *message.Error {
+	if c.m.Class != message.PII || c.m.Op == message.OpStream {
 		return nil
 	}
-	return c.m.PII.covers(personal.Types(c.m.P), c.now)
+	return c.m.PII.Covers(personal.Types(c.m.P), c.now)
 }
 
 // capable is level and capability (MS-28, MS-35).
-func (b *Bridge) capable(c *exchange) *Error {
+func (b *Bridge) capable(c *exchange) *message.Error {
 	for _, needed := range c.m.Cap {
 		if !slices.Contains(b.capabilities(), needed) {
-			e := faultAt(CodeCapability, "cap", "is not offered here")
+			e := message.FailAt(message.CodeCapability, "cap", "is not offered here")
 			e.Capability = ""
 			return e
 		}
 	}
-	if c.m.Op == OpRegister {
-		return fault(CodeCapability)
+	if c.m.Op == message.OpRegister {
+		return message.Fail(message.CodeCapability)
 	}
-	if c.m.Class == PII && !slices.Contains(c.peer.Granted, string(PII)) {
-		e := faultAt(CodeCapability, "cls", "personal data is taken from peers that the owner granted it")
-		e.Capability = string(PII)
+	if c.m.Class == message.PII && !slices.Contains(c.peer.Granted, string(message.PII)) {
+		e := message.FailAt(message.CodeCapability, "cls", "personal data is taken from peers that the owner granted it")
+		e.Capability = string(message.PII)
 		return e
 	}
 	return nil
@@ -292,20 +295,20 @@ func (b *Bridge) capable(c *exchange) *Error {
 func (b *Bridge) needsOwner(c *exchange) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
-	if t, ok := c.body.(Tool); ok {
+	if t, ok := c.body.(message.Tool); ok {
 		return !slices.ContainsFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) })
 	}
-	if levelOf(c.peer, inSession, string(c.m.Op)) >= needs(c.m) || c.m.Class == PII {
+	if levelOf(c.peer, inSession, string(c.m.Op)) >= needs(c.m) || c.m.Class == message.PII {
 		return false
 	}
 	return !c.standing.Known()
 }
 
 // secret hands a secret over from memory and keeps nothing of it but the digest of the message (MS-37).
-func (b *Bridge) secret(c *exchange, known bool) (answer, *Error) {
+func (b *Bridge) secret(c *exchange, known bool) (answer, *message.Error) {
 	switch {
 	case c.standing != acl.Allowed:
-		return answer{}, fault(CodeCapability) // nothing may wait for the owner: it would be stored
+		return answer{}, message.Fail(message.CodeCapability) // nothing may wait for the owner: it would be stored
 	case known:
 		return answer{}, idReused()
 	}
@@ -314,13 +317,13 @@ func (b *Bridge) secret(c *exchange, known bool) (answer, *Error) {
 	}
 	out, err := b.cfg.Secret(c.ctx, c.m.From.Name(), c.m.P)
 	if err != nil {
-		return answer{}, fault(CodeTaskFailed).because(errors.New("the handler of secrets failed")) // its words may hold the secret
+		return answer{}, message.Fail(message.CodeTaskFailed).Because(errors.New("the handler of secrets failed")) // its words may hold the secret
 	}
-	return answer{op: OpRespond, p: Respond{Status: "success", Data: out}.value(), status: http.StatusOK, user: true}, nil
+	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), status: http.StatusOK, user: true}, nil
 }
 
 // remember stores that a message was accepted, where no step of the node does.
-func (b *Bridge) remember(c *exchange, s seen) *Error {
+func (b *Bridge) remember(c *exchange, s seen) *message.Error {
 	if c.m.ID == "" {
 		return nil
 	}
@@ -329,44 +332,44 @@ func (b *Bridge) remember(c *exchange, s seen) *Error {
 	case errors.Is(err, store.ErrConflict):
 		return idReused()
 	case errors.Is(err, store.ErrQuota):
-		return fault(CodeRateLimit).because(err)
+		return message.Fail(message.CodeRateLimit).Because(err)
 	case err != nil:
-		return fault(CodeInternal).because(err)
+		return message.Fail(message.CodeInternal).Because(err)
 	}
 	return nil
 }
 
 // dispatch carries out the operation.
-func (b *Bridge) dispatch(c *exchange) (answer, *Error) {
+func (b *Bridge) dispatch(c *exchange) (answer, *message.Error) {
 	var a answer
-	var e *Error
+	var e *message.Error
 	switch p := c.body.(type) {
-	case Hello:
-		if c.m.Op == OpHelloAck {
+	case message.Hello:
+		if c.m.Op == message.OpHelloAck {
 			return answer{}, nil // we send hello to links only to test them, and read the answer there
 		}
 		a, e = b.hello(c, p)
-	case Verify:
-		if c.m.Op == OpVerifyResponse {
+	case message.Verify:
+		if c.m.Op == message.OpVerifyResponse {
 			a, e = b.proven(c, p.Challenge)
 		} else {
 			a, e = b.verifyUs(c, p)
 		}
-	case Ping:
-		a = answer{op: OpPong, p: wire.Obj(wire.Field("nonce", p.Nonce), wire.TextField("status", "alive"), wire.Field("capabilities_active", wire.Texts(b.capabilities())))}
-	case Discover:
+	case message.Ping:
+		a = answer{op: message.OpPong, p: wire.Obj(wire.Field("nonce", p.Nonce), wire.TextField("status", "alive"), wire.Field("capabilities_active", wire.Texts(b.capabilities())))}
+	case message.Discover:
 		a, e = b.discover(c, p)
-	case Consent:
+	case message.Consent:
 		a, e = b.consent(c, p)
-	case Ack, Register:
+	case message.Ack, message.Register:
 		return answer{}, nil
-	case Respond:
+	case message.Respond:
 		if text := p.Data.GetStr("challenge"); !b.handshake.waits(c.m.From.Name(), text) {
 			return b.answered(c)
 		} else { // what verify_response is to peers that know the core operations alone (MS-25)
 			a, e = b.proven(c, text)
 		}
-	case Fault:
+	case message.Fault:
 		return b.answered(c)
 	default:
 		return b.work(c)
@@ -381,16 +384,16 @@ func (b *Bridge) dispatch(c *exchange) (answer, *Error) {
 }
 
 // refuse answers with a signed error. A sender that is not verified learns no more than the code.
-func (b *Bridge) refuse(c *exchange, e *Error) Reply {
-	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.cause)
-	stranger := !c.signed && (e.Code == CodeAuthFailed || e.Code == CodeSignature || e.Code == CodeCapability)
-	r := b.reply(c, answer{op: OpError, p: e.Payload(stranger), status: e.Status}).after(e.Delay, e.Code)
-	r.Forged = !c.signed && (e.Code == CodeAuthFailed || e.Code == CodeSignature)
+func (b *Bridge) refuse(c *exchange, e *message.Error) Reply {
+	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.Unwrap())
+	stranger := !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature || e.Code == message.CodeCapability)
+	r := b.reply(c, answer{op: message.OpError, p: e.Payload(stranger), status: e.Status}).after(e.Delay, e.Code)
+	r.Forged = !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature)
 	return r
 }
 
-func (r Reply) after(d time.Duration, code Code) Reply {
-	if code == CodeRateLimit || code == CodeTimeout {
+func (r Reply) after(d time.Duration, code message.Code) Reply {
+	if code == message.CodeRateLimit || code == message.CodeTimeout {
 		r.Delay = max(d, time.Second)
 	}
 	return r

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -18,30 +19,30 @@ const cat, dog = "cat@acme", "dog@acme"
 const plainQuery = `{"domain":"weather","intent":"forecast","params":{"city":"Tokyo"}}`
 
 // boxed sends a draft in a box.
-func (r *rig) boxed(peer string, d Draft) (Message, int) {
+func (r *rig) boxed(peer string, d message.Draft) (message.Message, int) {
 	r.t.Helper()
-	return r.raw(peer, seal(mustTree(r.t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public()))
+	return r.raw(peer, message.Seal(mustTree(r.t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public()))
 }
 
 // First use pins; nobody else speaks for a pinned name (MS-23), and only the owner lifts a pin.
 func TestPins(t *testing.T) {
 	r, n := alone(t, nil)
-	if code := r.code(cat, r.draft(cat, OpQuery, plainQuery)); code != "" {
+	if code := r.code(cat, r.draft(cat, message.OpQuery, plainQuery)); code != "" {
 		t.Fatalf("first message: %s", code)
 	}
-	forged := r.draft(cat, OpQuery, plainQuery)
-	forged.From = Agent{Agent: "cat", Org: "acme", Key: self(dog).Key}
-	if m, status := r.raw(dog, r.signed(dog, forged)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(CodeAuthFailed) {
+	forged := r.draft(cat, message.OpQuery, plainQuery)
+	forged.From = message.Agent{Agent: "cat", Org: "acme", Key: self(dog).Key}
+	if m, status := r.raw(dog, r.signed(dog, forged)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(message.CodeAuthFailed) {
 		t.Errorf("another key: %d %s", status, m.P.JSON())
 	}
-	keyless := r.draft(cat, OpQuery, plainQuery)
+	keyless := r.draft(cat, message.OpQuery, plainQuery)
 	keyless.From.Key = ""
-	if m, status := r.raw(dog, r.signed(dog, keyless)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(CodeSignature) {
+	if m, status := r.raw(dog, r.signed(dog, keyless)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(message.CodeSignature) {
 		t.Errorf("signed by another, no key claimed: %d %s", status, m.P.JSON())
 	}
-	moved := r.draft(cat, OpQuery, plainQuery)
+	moved := r.draft(cat, message.OpQuery, plainQuery)
 	moved.From.EncKey = self(dog).EncKey
-	if code := r.code(cat, moved); code != CodeAuthFailed {
+	if code := r.code(cat, moved); code != message.CodeAuthFailed {
 		t.Errorf("another encryption key: %q", code)
 	}
 	if len(n.got) != 1 {
@@ -61,33 +62,33 @@ func TestPins(t *testing.T) {
 
 func TestTimesAndRepeats(t *testing.T) {
 	r, _ := alone(t, nil)
-	for off, want := range map[time.Duration]Code{
-		-window + 30*time.Second: "", window - 30*time.Second: "", -window - 30*time.Second: CodeInvalidParam, window + 30*time.Second: CodeInvalidParam,
+	for off, want := range map[time.Duration]message.Code{
+		-window + 30*time.Second: "", window - 30*time.Second: "", -window - 30*time.Second: message.CodeInvalidParam, window + 30*time.Second: message.CodeInvalidParam,
 	} {
-		d := r.draft(cat, OpQuery, plainQuery)
+		d := r.draft(cat, message.OpQuery, plainQuery)
 		d.Time = time.Now().Add(off)
 		if code := r.code(cat, d); code != want {
 			t.Errorf("ts %s off: %q, want %q", off, code, want)
 		}
 	}
-	late := r.draft(cat, OpQuery, plainQuery)
+	late := r.draft(cat, message.OpQuery, plainQuery)
 	late.Expires = time.Now().Add(-time.Second)
-	if code := r.code(cat, late); code != CodeInvalidParam {
+	if code := r.code(cat, late); code != message.CodeInvalidParam {
 		t.Errorf("exp has passed: %q", code)
 	}
 	for _, p := range []struct {
-		op Op
+		op message.Op
 		p  string
-	}{{OpQuery, plainQuery}, {OpPing, `{"nonce":"n"}`}, {OpHello, `{"protocol_versions":["0.1"]}`}} {
+	}{{message.OpQuery, plainQuery}, {message.OpPing, `{"nonce":"n"}`}, {message.OpHello, `{"protocol_versions":["0.1"]}`}} {
 		raw := r.signed(cat, r.draft(cat, p.op, p.p))
 		first := r.b.Receive(t.Context(), raw, nil, nil)
 		again := r.b.Receive(t.Context(), raw, nil, nil)
-		restarted := newRig(t, r.b.cfg.Node, r.b.cfg.Asks, r.store, nil).b.Receive(t.Context(), raw, nil, nil)
+		restarted := newRig(t, r.b.cfg.Mesh, r.store, nil).b.Receive(t.Context(), raw, nil, nil)
 		if !bytes.Equal(first.Body, again.Body) || !bytes.Equal(first.Body, restarted.Body) || first.Status != again.Status {
 			t.Errorf("%s: a repeat got another answer:\n%s\n%s\n%s", p.op, first.Body, again.Body, restarted.Body)
 		}
 	}
-	d := r.draft(cat, OpQuery, plainQuery)
+	d := r.draft(cat, message.OpQuery, plainQuery)
 	r.say(cat, d)
 	d.P = mustTree(t, `{"domain":"other"}`)
 	if m, status := r.say(cat, d); status != http.StatusConflict || m.P.GetStr("field") != "id" {
@@ -98,7 +99,7 @@ func TestTimesAndRepeats(t *testing.T) {
 // Unclear is refused: each of these is answered with a signed error and reaches nobody (MS-8, MS-50).
 func TestRefusals(t *testing.T) {
 	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search"}} })
-	edit := func(op Op, p string, change func(*Draft)) Draft {
+	edit := func(op message.Op, p string, change func(*message.Draft)) message.Draft {
 		d := r.draft(cat, op, p)
 		if change != nil {
 			change(&d)
@@ -107,30 +108,30 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		d    Draft
-		want Code
+		d    message.Draft
+		want message.Code
 	}{
-		{"another recipient", edit(OpQuery, plainQuery, func(d *Draft) { d.To = Agent{Agent: "x", Org: "y"} }), CodeInvalidParam},
-		{"hello of the future", edit(OpHello, `{"protocol_versions":["9.0"]}`, nil), CodeVersion},
-		{"capability that is not ours", edit(OpQuery, plainQuery, func(d *Draft) { d.Cap = []string{"code.execute"} }), CodeCapability},
-		{"register", edit(OpRegister, `{"action":"create"}`, nil), CodeCapability},
-		{"code", edit(OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`, nil), CodeCapability},
-		{"unknown tool", edit(OpTool, `{"action":"invoke","tool":"rm","input":{}}`, nil), CodeCapability},
-		{"respond to nothing", edit(OpRespond, `{"status":"success","data":1}`, func(d *Draft) { d.Re = "nothing" }), CodeInvalidParam},
-		{"status of a stranger's task", edit(OpTask, `{"action":"status","task_id":"t"}`, nil), CodeInvalidParam},
-		{"deadline over", edit(OpTask, `{"action":"create","task_id":"t","deadline":5}`, nil), CodeInvalidParam},
-		{"challenge of nobody", edit(OpVerifyResponse, `{"challenge":"`+strings.Repeat("0", 64)+`"}`, func(d *Draft) { d.Re = "x" }), CodeAuthFailed},
-		{"old challenge", edit(OpVerify, `{"challenge":"`+strings.Repeat("0", 64)+`","timestamp":1}`, nil), CodeInvalidParam},
-		{"beyond 2^53", edit(OpTask, `{"action":"create","task_id":"t","params":{"n":100000000000000000000}}`, nil), CodeInvalidParam},
-		{"conf in the open", edit(OpQuery, plainQuery, func(d *Draft) { d.Class = Confidential }), CodeClassification},
-		{"pii in the open", edit(OpQuery, plainQuery, func(d *Draft) { d.Class = PII }), CodeClassification},
-		{"sec in the open", edit(OpQuery, plainQuery, func(d *Draft) { d.Class = Secret }), CodeClassification},
+		{"another recipient", edit(message.OpQuery, plainQuery, func(d *message.Draft) { d.To = message.Agent{Agent: "x", Org: "y"} }), message.CodeInvalidParam},
+		{"hello of the future", edit(message.OpHello, `{"protocol_versions":["9.0"]}`, nil), message.CodeVersion},
+		{"capability that is not ours", edit(message.OpQuery, plainQuery, func(d *message.Draft) { d.Cap = []string{"code.execute"} }), message.CodeCapability},
+		{"register", edit(message.OpRegister, `{"action":"create"}`, nil), message.CodeCapability},
+		{"code", edit(message.OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`, nil), message.CodeCapability},
+		{"unknown tool", edit(message.OpTool, `{"action":"invoke","tool":"rm","input":{}}`, nil), message.CodeCapability},
+		{"respond to nothing", edit(message.OpRespond, `{"status":"success","data":1}`, func(d *message.Draft) { d.Re = "nothing" }), message.CodeInvalidParam},
+		{"status of a stranger's task", edit(message.OpTask, `{"action":"status","task_id":"t"}`, nil), message.CodeInvalidParam},
+		{"deadline over", edit(message.OpTask, `{"action":"create","task_id":"t","deadline":5}`, nil), message.CodeInvalidParam},
+		{"challenge of nobody", edit(message.OpVerifyResponse, `{"challenge":"`+strings.Repeat("0", 64)+`"}`, func(d *message.Draft) { d.Re = "x" }), message.CodeAuthFailed},
+		{"old challenge", edit(message.OpVerify, `{"challenge":"`+strings.Repeat("0", 64)+`","timestamp":1}`, nil), message.CodeInvalidParam},
+		{"beyond 2^53", edit(message.OpTask, `{"action":"create","task_id":"t","params":{"n":100000000000000000000}}`, nil), message.CodeInvalidParam},
+		{"conf in the open", edit(message.OpQuery, plainQuery, func(d *message.Draft) { d.Class = message.Confidential }), message.CodeClassification},
+		{"pii in the open", edit(message.OpQuery, plainQuery, func(d *message.Draft) { d.Class = message.PII }), message.CodeClassification},
+		{"sec in the open", edit(message.OpQuery, plainQuery, func(d *message.Draft) { d.Class = message.Secret }), message.CodeClassification},
 	} {
 		m, status := r.say(cat, tt.d)
-		if m.Op != OpError || Code(m.P.GetStr("code")) != tt.want || m.Re != tt.d.ID {
+		if m.Op != message.OpError || message.Code(m.P.GetStr("code")) != tt.want || m.Re != tt.d.ID {
 			t.Errorf("%s: %d %s, want %s", tt.name, status, m.Tree.JSON(), tt.want)
 		}
-		row, _ := rowOf(tt.want)
+		row, _ := message.RowOf(tt.want)
 		if m.P.GetStr("category") != row.Category || status != row.Status {
 			t.Errorf("%s: category %s, status %d", tt.name, m.P.GetStr("category"), status)
 		}
@@ -140,7 +141,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, raw := range []string{"null", "", "[]", `"x"`, `{}`, `{"id":"readable","v":"0.1"}`, strings.Repeat("[", 100000)} {
 		m, status := r.raw(cat, []byte(raw))
-		if m.Op != OpError || status != http.StatusBadRequest || m.To.Name() != "unknown@unknown" {
+		if m.Op != message.OpError || status != http.StatusBadRequest || m.To.Name() != "unknown@unknown" {
 			t.Errorf("%.20q: %d %s", raw, status, m.Tree.JSON())
 		}
 		if strings.Contains(raw, "readable") && m.Re != "readable" {
@@ -152,16 +153,16 @@ func TestRefusals(t *testing.T) {
 // Members that nobody knows are ignored, wherever they stand, and the signature covers them (MS-6, MS-7).
 func TestUnknownMembers(t *testing.T) {
 	r, _ := alone(t, nil)
-	ping := r.draft(cat, OpPing, `{"nonce":1,"load":{"x":[1e5]}}`).Tree()
+	ping := r.draft(cat, message.OpPing, `{"nonce":1,"load":{"x":[1e5]}}`).Tree()
 	from, _ := ping.Get("from")
-	tree, err := sign(ping.With("zz", wire.Arr(wire.Bool(true))).With("from", from.With("model", wire.Text("m"))).With("ext", mustTree(t, `{"acme.trace":{"a":null}}`)), keyOf(cat))
+	tree, err := message.Sign(ping.With("zz", wire.Arr(wire.Bool(true))).With("from", from.With("model", wire.Text("m"))).With("ext", mustTree(t, `{"acme.trace":{"a":null}}`)), keyOf(cat))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, status := r.raw(cat, tree.JSON()); m.Op != OpPong || status != http.StatusOK {
+	if m, status := r.raw(cat, tree.JSON()); m.Op != message.OpPong || status != http.StatusOK {
 		t.Errorf("%d %s", status, m.Tree.JSON())
 	}
-	if m, _ := r.raw(cat, tree.Without("zz").JSON()); m.P.GetStr("code") != string(CodeSignature) {
+	if m, _ := r.raw(cat, tree.Without("zz").JSON()); m.P.GetStr("code") != string(message.CodeSignature) {
 		t.Errorf("without one of them: %s", m.P.JSON())
 	}
 }
@@ -173,33 +174,33 @@ func TestCoreOperationsAlone(t *testing.T) {
 		c.Links = append(c.Links, bridge.Link{Name: "near", Kind: Kind, URL: "https://near.example", Options: map[string]string{"peer": "near@home", "reply_ops": "core"}})
 		c.Links[0].Options = map[string]string{"peer": cat, "reply_ops": "core"}
 	})
-	for op, p := range map[Op]string{
-		OpHello: `{"protocol_versions":["0.1"]}`, OpPing: `{"nonce":1}`, OpVerify: fmt.Sprintf(`{"challenge":"%s","timestamp":%d}`, random32(), time.Now().UnixMilli()),
-		OpConsent: `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`, OpDiscover: `{"capability":"x"}`, OpQuery: plainQuery, OpTask: `{"action":"create","task_id":"t"}`,
+	for op, p := range map[message.Op]string{
+		message.OpHello: `{"protocol_versions":["0.1"]}`, message.OpPing: `{"nonce":1}`, message.OpVerify: fmt.Sprintf(`{"challenge":"%s","timestamp":%d}`, random32(), time.Now().UnixMilli()),
+		message.OpConsent: `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`, message.OpDiscover: `{"capability":"x"}`, message.OpQuery: plainQuery, message.OpTask: `{"action":"create","task_id":"t"}`,
 	} {
 		m, status := r.say(cat, r.draft(cat, op, p))
-		if _, bad := m.Payload(); m.Op != OpRespond || bad != nil || status >= 300 {
+		if _, bad := m.Payload(); m.Op != message.OpRespond || bad != nil || status >= 300 {
 			t.Errorf("%s: %d %s, %v", op, status, m.Tree.JSON(), bad)
 		}
 	}
 	consent := `{"action":"verify","consent_token":"x"}`
-	if m, _ := r.say(dog, r.draft(dog, OpConsent, consent)); m.Op != OpRespond {
+	if m, _ := r.say(dog, r.draft(dog, message.OpConsent, consent)); m.Op != message.OpRespond {
 		t.Errorf("a peer that showed nothing is answered with %s", m.Op)
 	}
-	r.say(dog, r.draft(dog, OpPing, `{"nonce":1}`))
-	if m, _ := r.say(dog, r.draft(dog, OpConsent, consent)); m.Op != OpConsentResponse {
+	r.say(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))
+	if m, _ := r.say(dog, r.draft(dog, message.OpConsent, consent)); m.Op != message.OpConsentResponse {
 		t.Errorf("a peer that used ping is answered with %s", m.Op)
 	}
-	ack, _ := r.say(cat, r.draft(cat, OpHello, helloBody))
-	proof := r.draft(cat, OpRespond, `{"status":"success","data":{"challenge":"`+challengeOf(ack)+`"}}`)
+	ack, _ := r.say(cat, r.draft(cat, message.OpHello, helloBody))
+	proof := r.draft(cat, message.OpRespond, `{"status":"success","data":{"challenge":"`+challengeOf(ack)+`"}}`)
 	proof.Re = ack.ID
-	if m, status := r.say(cat, proof); status != http.StatusOK || m.Op != OpRespond || r.b.handshake.count(time.Now()) != 1 {
+	if m, status := r.say(cat, proof); status != http.StatusOK || m.Op != message.OpRespond || r.b.handshake.count(time.Now()) != 1 {
 		t.Errorf("a respond with our challenge: %d %s", status, m.Tree.JSON())
 	}
 	r.b.handshake = newHandshakes()
 	srv := r.serve()
 	near, _ := alone(t, func(c *Config) {
-		c.Agent, c.Key, c.Box = Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
+		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{{Name: "far", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
 	})
 	if err := near.b.Test(t.Context(), "far"); err != nil || r.b.handshake.count(time.Now()) != 1 {
@@ -210,15 +211,15 @@ func TestCoreOperationsAlone(t *testing.T) {
 func TestHandshakes(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.shake(cat)
-	ack, _ := r.say(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))
-	proof := r.draft(dog, OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
+	ack, _ := r.say(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))
+	proof := r.draft(dog, message.OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
-	if code := r.code(dog, proof); code != CodeAuthFailed {
+	if code := r.code(dog, proof); code != message.CodeAuthFailed {
 		t.Errorf("another agent answers the challenge: %q", code)
 	}
 	challenge := random32()
-	m, _ := r.say(cat, r.draft(cat, OpVerify, fmt.Sprintf(`{"challenge":"%s","timestamp":%d}`, challenge, time.Now().UnixMilli())))
-	if m.Op != OpVerifyResponse || m.P.GetStr("challenge") != challenge || m.Re == "" {
+	m, _ := r.say(cat, r.draft(cat, message.OpVerify, fmt.Sprintf(`{"challenge":"%s","timestamp":%d}`, challenge, time.Now().UnixMilli())))
+	if m.Op != message.OpVerifyResponse || m.P.GetStr("challenge") != challenge || m.Re == "" {
 		t.Errorf("our proof: %s", m.Tree.JSON())
 	}
 	h, now := newHandshakes(), time.Now()
@@ -247,7 +248,7 @@ func TestHandshakes(t *testing.T) {
 	if h.count(now) != maxSessions || h.use("0", "k", 1, now) || !h.use("104", "k", 1, now) {
 		t.Errorf("%d sessions, want the %d that were active last", h.count(now), maxSessions)
 	}
-	if h.use("104", "k", MaxSession, now) {
+	if h.use("104", "k", message.MaxSession, now) {
 		t.Error("a session carries more than 100 MiB")
 	}
 	for i := range 2 * maxChallenges {
@@ -262,33 +263,37 @@ func TestHandshakes(t *testing.T) {
 // for it (MS-34).
 func TestHoldForOwner(t *testing.T) {
 	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search", Peers: []string{dog}}, {Name: "other"}} })
-	held := func(peer string, d Draft) bool {
+	held := func(peer string, d message.Draft) bool {
 		t.Helper()
 		before := len(n.got)
-		if m, _ := r.say(peer, d); m.Op == OpError || len(n.got) != before+1 {
+		if m, _ := r.say(peer, d); m.Op == message.OpError || len(n.got) != before+1 {
 			t.Fatalf("%s: %s", d.Op, m.Tree.JSON())
 		}
 		return n.got[before].Hold
 	}
-	public := func() Draft { d := r.draft(cat, OpQuery, plainQuery); d.Class = Public; return d }
+	public := func() message.Draft {
+		d := r.draft(cat, message.OpQuery, plainQuery)
+		d.Class = message.Public
+		return d
+	}
 	task := `{"action":"create","task_id":"t%d","type":"x"}`
-	if held(cat, public()) || !held(cat, r.draft(cat, OpQuery, plainQuery)) || !held(cat, r.draft(cat, OpTask, fmt.Sprintf(task, 1))) {
+	if held(cat, public()) || !held(cat, r.draft(cat, message.OpQuery, plainQuery)) || !held(cat, r.draft(cat, message.OpTask, fmt.Sprintf(task, 1))) {
 		t.Error("without a session only public queries need no approval")
 	}
 	r.shake(cat)
-	if held(cat, r.draft(cat, OpQuery, plainQuery)) || held(cat, r.draft(cat, OpTask, fmt.Sprintf(task, 2))) {
+	if held(cat, r.draft(cat, message.OpQuery, plainQuery)) || held(cat, r.draft(cat, message.OpTask, fmt.Sprintf(task, 2))) {
 		t.Error("with a session queries and tasks need no approval")
 	}
-	call := func(peer, tool string) Draft {
-		return r.draft(peer, OpTool, `{"action":"invoke","tool":"`+tool+`","input":{}}`)
+	call := func(peer, tool string) message.Draft {
+		return r.draft(peer, message.OpTool, `{"action":"invoke","tool":"`+tool+`","input":{}}`)
 	}
 	if !held(cat, call(cat, "search")) || held(dog, call(dog, "search")) || !held(dog, call(dog, "other")) {
 		t.Error("a tool runs without the owner only for peers that it names")
 	}
-	if m, _ := r.say(cat, r.draft(cat, OpTool, `{"action":"list"}`)); !strings.Contains(string(m.P.JSON()), `"search"`) {
+	if m, _ := r.say(cat, r.draft(cat, message.OpTool, `{"action":"list"}`)); !strings.Contains(string(m.P.JSON()), `"search"`) {
 		t.Errorf("tools: %s", m.P.JSON())
 	}
-	if err := r.b.Prove(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, OpQuery, plainQuery)) {
+	if err := r.b.Prove(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, message.OpQuery, plainQuery)) {
 		t.Errorf("a capability that the owner proved: %v, still held", err)
 	}
 }
@@ -296,17 +301,17 @@ func TestHoldForOwner(t *testing.T) {
 // A box under another key than the pinned one: the inner signature decides, and nothing is pinned (MS-20).
 func TestEphemeralBox(t *testing.T) {
 	r, _ := alone(t, nil)
-	r.say(cat, r.draft(cat, OpQuery, plainQuery))
+	r.say(cat, r.draft(cat, message.OpQuery, plainQuery))
 	ephemeral := signing.NewBoxKey(seeded("ephemeral"))
-	d := r.draft(cat, OpQuery, plainQuery)
-	reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(cat, d))), ephemeral, boxOf("me@home").Public()), nil, nil)
-	if p, e := ReadPacket(reply.Body, boxOf(cat)); e != nil || !p.Boxed || p.Tree.GetStr("op") != "respond" {
+	d := r.draft(cat, message.OpQuery, plainQuery)
+	reply := r.b.Receive(t.Context(), message.Seal(mustTree(t, string(r.signed(cat, d))), ephemeral, boxOf("me@home").Public()), nil, nil)
+	if p, e := message.ReadPacket(reply.Body, boxOf(cat)); e != nil || !p.Boxed || p.Tree.GetStr("op") != "respond" {
 		t.Errorf("the answer to the pinned key: %v", e)
 	}
-	if reply := r.b.Receive(t.Context(), seal(mustTree(t, string(r.signed(dog, d))), ephemeral, boxOf("me@home").Public()), nil, nil); reply.Status != http.StatusUnauthorized {
+	if reply := r.b.Receive(t.Context(), message.Seal(mustTree(t, string(r.signed(dog, d))), ephemeral, boxOf("me@home").Public()), nil, nil); reply.Status != http.StatusUnauthorized {
 		t.Errorf("a wrong signature inside: %d", reply.Status)
 	}
-	p, _, err := r.b.peer(t.Context(), cat, time.Now())
+	p, _, err := r.b.pins.get(t.Context(), cat, time.Now())
 	if err != nil || p.EncKey != self(cat).EncKey {
 		t.Errorf("pinned %s, %v", p.EncKey, err)
 	}
@@ -324,16 +329,16 @@ func TestCodeIsNeverOffered(t *testing.T) {
 	for _, p := range []string{
 		`{"action":"invoke","tool":"code.execute","input":{}}`, `{"action":"invoke","tool":"code.sandbox","input":{}}`, `{"action":"describe","tool":"code.execute"}`,
 	} {
-		if code := r.code(cat, r.draft(cat, OpTool, p)); code != CodeCapability {
+		if code := r.code(cat, r.draft(cat, message.OpTool, p)); code != message.CodeCapability {
 			t.Errorf("%s: %q", p, code)
 		}
 	}
-	needs := r.draft(cat, OpTool, `{"action":"invoke","tool":"search","input":{}}`)
+	needs := r.draft(cat, message.OpTool, `{"action":"invoke","tool":"search","input":{}}`)
 	needs.Cap = []string{"code.execute"}
-	if code := r.code(cat, needs); code != CodeCapability {
+	if code := r.code(cat, needs); code != message.CodeCapability {
 		t.Errorf("a message that asks for code.execute: %q", code)
 	}
-	if m, _ := r.say(cat, r.draft(cat, OpTool, `{"action":"list"}`)); strings.Contains(string(m.P.JSON()), "code.") || !strings.Contains(string(m.P.JSON()), "search") {
+	if m, _ := r.say(cat, r.draft(cat, message.OpTool, `{"action":"list"}`)); strings.Contains(string(m.P.JSON()), "code.") || !strings.Contains(string(m.P.JSON()), "search") {
 		t.Errorf("the list: %s", m.P.JSON())
 	}
 	if len(n.got) != 0 {
@@ -343,20 +348,20 @@ func TestCodeIsNeverOffered(t *testing.T) {
 
 // Who asked in words of its own gets a text as a text, at once and later; who asked in words of AgentMesh gets the payload.
 func TestTextStaysText(t *testing.T) {
-	const message, answered, more = `{"action":"deliver","message":{"body":"sunny"}}`, `{"action":"answer","answer":"sunny"}`, `{"action":"deliver","message":{"body":"sunny","subject":"s"}}`
+	const plain, answered, more = `{"action":"deliver","message":{"body":"sunny"}}`, `{"action":"answer","answer":"sunny"}`, `{"action":"deliver","message":{"body":"sunny","subject":"s"}}`
 	for _, tt := range []struct {
 		name, payload, want string
-		op                  Op
+		op                  message.Op
 		p                   string
 	}{
-		{"a message", message, `"sunny"`, OpQuery, `{"domain":"weather"}`},
-		{"an answer", answered, `"sunny"`, OpQuery, `{"domain":"weather"}`},
-		{"a message with a subject", more, more, OpQuery, `{"domain":"weather"}`},
-		{"no text", `{"action":"answer","answer":{"high":12}}`, `{"action":"answer","answer":{"high":12}}`, OpQuery, `{"domain":"weather"}`},
-		{"to a domain with a handler", message, `"sunny"`, OpQuery, `{"domain":"served"}`},
-		{"to a native question", message, message, OpQuery, `{"domain":"agentmesh","intent":"ask","params":{"question":"how?"}}`},
-		{"to a task", message, `"sunny"`, OpTask, `{"action":"create","task_id":"t","type":"research"}`},
-		{"to a native task", message, message, OpTask, `{"action":"create","task_id":"t","type":"mesh.message","params":{"action":"deliver","message":{"body":"hi"}}}`},
+		{"a message", plain, `"sunny"`, message.OpQuery, `{"domain":"weather"}`},
+		{"an answer", answered, `"sunny"`, message.OpQuery, `{"domain":"weather"}`},
+		{"a message with a subject", more, more, message.OpQuery, `{"domain":"weather"}`},
+		{"no text", `{"action":"answer","answer":{"high":12}}`, `{"action":"answer","answer":{"high":12}}`, message.OpQuery, `{"domain":"weather"}`},
+		{"to a domain with a handler", plain, `"sunny"`, message.OpQuery, `{"domain":"served"}`},
+		{"to a native question", plain, plain, message.OpQuery, `{"domain":"agentmesh","intent":"ask","params":{"question":"how?"}}`},
+		{"to a task", plain, `"sunny"`, message.OpTask, `{"action":"create","task_id":"t","type":"research"}`},
+		{"to a native task", plain, plain, message.OpTask, `{"action":"create","task_id":"t","type":"mesh.message","params":{"action":"deliver","message":{"body":"hi"}}}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, n := alone(t, func(c *Config) { c.Domains = []string{"served"} })
@@ -380,7 +385,7 @@ func TestTextStaysText(t *testing.T) {
 				t.Fatal(err)
 			}
 			later := r.gets(dog)
-			if data, _ := later.P.Get("data"); later.Op != OpRespond || string(data.JSON()) != tt.want {
+			if data, _ := later.P.Get("data"); later.Op != message.OpRespond || string(data.JSON()) != tt.want {
 				t.Errorf("later: %s %s", later.Op, later.P.JSON())
 			}
 		})
@@ -400,10 +405,10 @@ func TestHeldMessagesAreToldOnce(t *testing.T) {
 		return out, nil
 	}
 	for i, want := range []string{wire.ActionPending, wire.ActionReceived, wire.ActionReceived} {
-		raw := r.signed("new@x", r.draft("new@x", OpQuery, `{"domain":"weather"}`))
+		raw := r.signed("new@x", r.draft("new@x", message.OpQuery, `{"domain":"weather"}`))
 		for range 2 {
 			m, status := r.raw("new@x", raw)
-			if data, _ := m.P.Get("data"); status != http.StatusAccepted || m.Op != OpRespond || m.P.GetStr("status") != "partial" || data.GetStr("action") != want {
+			if data, _ := m.P.Get("data"); status != http.StatusAccepted || m.Op != message.OpRespond || m.P.GetStr("status") != "partial" || data.GetStr("action") != want {
 				t.Errorf("message %d: %d %s, want %s", i+1, status, m.P.JSON(), want)
 			}
 		}

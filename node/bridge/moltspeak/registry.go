@@ -1,6 +1,8 @@
 package moltspeak
 
 import (
+	"context"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,6 +12,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -80,9 +85,37 @@ func refuse(c echo.Context, status int, text string) error {
 	return httpapi.JSON(c, status, registryFault{Error: text})
 }
 
-// mountRegistry adds the paths that the public registry serves (§9). /api/health is the façade's own.
-func (b *Bridge) mountRegistry(e *echo.Echo) {
-	g := e.Group("/api", b.guard(func(c echo.Context, e *Error) error {
+// registryServer serves the registry façade: entries of agents that registered, and cards of a directory.
+type registryServer struct {
+	records       store.Records
+	shelf         *shelf
+	proofs        proofs
+	registrations *rate.Registrations // nil in the local profile
+	noAuth, local bool
+	log           *slog.Logger
+	// challenge has the endpoint of an entry prove the key of the entry.
+	challenge func(ctx context.Context, e Entry, now time.Time) error
+}
+
+// newRegistryServer returns the registry of b, which proves endpoints.
+func newRegistryServer(cfg Config, challenge func(context.Context, Entry, time.Time) error) *registryServer {
+	var cards Directory
+	if len(cfg.Directories) > 0 {
+		cards = cfg.Directories[0]
+	}
+	s := &registryServer{
+		records: cfg.Store.Records(), shelf: newShelf(cfg.Store.Records(), cards), proofs: make(proofs, 256),
+		noAuth: cfg.NoAuth, local: cfg.Local, log: cfg.Logger, challenge: challenge,
+	}
+	if !cfg.Local {
+		s.registrations = quota.NewRegistrations(registrationsPerHour, maxRegistered, keepClaimed)
+	}
+	return s
+}
+
+// mount adds the paths that the public registry serves (§9). /api/health is the façade's own.
+func (s *registryServer) mount(e *echo.Echo, guard func(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc) {
+	g := e.Group("/api", guard(func(c echo.Context, e *message.Error) error {
 		retryAfter(c, e.Delay)
 		return refuse(c, e.Status, "Too many requests")
 	}))
@@ -92,18 +125,18 @@ func (b *Bridge) mountRegistry(e *echo.Echo) {
 			Timestamp time.Time `json:"timestamp"`
 		}{"ok", time.Now().UTC()})
 	})
-	g.GET("/v1/stats", b.registryStats)
-	g.GET("/v1/agents", b.registryList)
-	g.POST("/v1/agents", b.registryAdd)
-	g.GET("/v1/agents/:id", b.registryGet)
-	g.PUT("/v1/agents/:id", b.registryPut)
-	g.DELETE("/v1/agents/:id", b.registryDelete)
-	g.POST("/v1/agents/:id/heartbeat", b.registryHeartbeat)
-	g.GET("/v1/search", b.registrySearch)
+	g.GET("/v1/stats", s.stats)
+	g.GET("/v1/agents", s.list)
+	g.POST("/v1/agents", s.add)
+	g.GET("/v1/agents/:id", s.get)
+	g.PUT("/v1/agents/:id", s.put)
+	g.DELETE("/v1/agents/:id", s.remove)
+	g.POST("/v1/agents/:id/heartbeat", s.heartbeat)
+	g.GET("/v1/search", s.search)
 }
 
-func (b *Bridge) registryStats(c echo.Context) error {
-	all, err := b.shelf.all(c.Request().Context())
+func (s *registryServer) stats(c echo.Context) error {
+	all, err := s.shelf.all(c.Request().Context())
 	if err != nil {
 		return err
 	}
@@ -115,7 +148,7 @@ func (b *Bridge) registryStats(c echo.Context) error {
 		Agents  int    `json:"total_agents"`
 		Orgs    int    `json:"total_orgs"`
 		Version string `json:"version"`
-	}{len(all), len(orgs), Version})
+	}{len(all), len(orgs), message.Version})
 }
 
 // number reads a query parameter within bounds; what is no number is the standard.
@@ -127,8 +160,8 @@ func number(c echo.Context, name string, standard, low, high int) int {
 	return min(max(n, low), high)
 }
 
-func (b *Bridge) registryList(c echo.Context) error {
-	all, err := b.shelf.all(c.Request().Context())
+func (s *registryServer) list(c echo.Context) error {
+	all, err := s.shelf.all(c.Request().Context())
 	if err != nil {
 		return err
 	}
@@ -156,13 +189,13 @@ type asked struct {
 	Org        string `json:"org,omitempty"`
 }
 
-// registrySearch takes capability before org before q.
-func (b *Bridge) registrySearch(c echo.Context) error {
+// search takes capability before org before q.
+func (s *registryServer) search(c echo.Context) error {
 	query := asked{c.QueryParam("q"), c.QueryParam("capability"), c.QueryParam("org")}
-	if query == (asked{}) || len(query.Q)+len(query.Capability)+len(query.Org) > maxText {
+	if query == (asked{}) || len(query.Q)+len(query.Capability)+len(query.Org) > message.MaxText {
 		return refuse(c, http.StatusBadRequest, "Provide q, capability, or org parameter")
 	}
-	all, err := b.shelf.all(c.Request().Context())
+	all, err := s.shelf.all(c.Request().Context())
 	if err != nil {
 		return err
 	}

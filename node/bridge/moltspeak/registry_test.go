@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -156,12 +157,12 @@ func TestDiscover(t *testing.T) {
 	r, _ := alone(t, func(c *Config) {
 		c.Directories = []Directory{broken{}, cards{`{"agent_id":"am_z","name":"Z"}`, listedCard}, cards{listedCard}}
 	})
-	m, _ := r.say(cat, r.draft(cat, OpDiscover, `{"capability":"talk"}`))
+	m, _ := r.say(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`))
 	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) || !strings.Contains(text, `"org":"agentmesh"`) || strings.Count(text, `"am_x"`) != 1 || !strings.Contains(text, `"am_z"`) {
 		t.Errorf("results: %s", text)
 	}
 	r, _ = alone(t, func(c *Config) { c.Directories = []Directory{broken{}} })
-	if code := r.code(cat, r.draft(cat, OpDiscover, `{"capability":"talk"}`)); code != CodeTimeout {
+	if code := r.code(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`)); code != message.CodeTimeout {
 		t.Errorf("no directory answers: %q", code)
 	}
 }

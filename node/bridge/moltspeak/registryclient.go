@@ -5,12 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -59,7 +64,7 @@ func (r remote) call(ctx context.Context, method, path string, body []byte) (int
 	if err != nil {
 		return 0, wire.Value{}, fmt.Errorf("the answer of the registry: %w", err)
 	}
-	v, err := wire.ParseForeign(raw, 20, maxValues)
+	v, err := wire.ParseForeign(raw, 20, message.MaxValues)
 	if err != nil || v.Kind() != wire.Object {
 		return 0, wire.Value{}, errors.New("the registry answered no JSON object")
 	}
@@ -126,7 +131,7 @@ func (r remote) search(ctx context.Context, query url.Values) ([]Entry, error) {
 	results, _ := v.Get("results")
 	out := []Entry{}
 	for e := range results.Elems() {
-		a, ok := ParseName(e.GetStr("id"))
+		a, ok := message.ParseName(e.GetStr("id"))
 		if !ok || len(out) == 50 {
 			continue
 		}
@@ -136,7 +141,7 @@ func (r remote) search(ctx context.Context, query url.Values) ([]Entry, error) {
 		}
 		caps, _ := e.Get("capabilities")
 		for c := range caps.Elems() {
-			if s, ok := c.Str(); ok && len(entry.Capabilities) < maxList {
+			if s, ok := c.Str(); ok && len(entry.Capabilities) < message.MaxList {
 				entry.Capabilities = append(entry.Capabilities, s)
 			}
 		}
@@ -145,39 +150,52 @@ func (r remote) search(ctx context.Context, query url.Values) ([]Entry, error) {
 	return out, nil
 }
 
-// remotes are the registries that links name, each once.
-func (b *Bridge) remotes() []remote {
+// registrar keeps us in the registries that links name.
+type registrar struct {
+	links []bridge.Link
+	http  *client.HTTP
+	token func(base string) client.Credential // that guards our entry in a registry; nil: none
+	self  Entry
+	told  func(where string) string // our endpoint as a registry can call it, "" if it cannot
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	states map[string]RegistryState // by base URL
+}
+
+// remotes returns the registries that links name, each once.
+func (g *registrar) remotes() []remote {
 	var out []remote
-	for _, l := range b.cfg.Links {
-		if r, ok := b.remote(l.Name); ok && !slices.ContainsFunc(out, func(o remote) bool { return o.base == r.base }) {
+	for _, l := range g.links {
+		if r, ok := g.remote(l.Name); ok && !slices.ContainsFunc(out, func(o remote) bool { return o.base == r.base }) {
 			out = append(out, r)
 		}
 	}
 	return out
 }
 
-// remote is the registry that a link names.
-func (b *Bridge) remote(link string) (remote, bool) {
-	l, ok := b.link(link)
-	if !ok || l.RegistryURL == "" {
+// remote returns the registry that a link names.
+func (g *registrar) remote(link string) (remote, bool) {
+	i := slices.IndexFunc(g.links, func(l bridge.Link) bool { return l.Name == link && l.RegistryURL != "" })
+	if i < 0 {
 		return remote{}, false
 	}
-	base := strings.TrimSuffix(strings.TrimRight(l.RegistryURL, "/"), "/api/v1")
-	r := remote{base: base, http: b.cfg.HTTP}
-	if b.cfg.RegistryToken != nil {
-		r.token = b.cfg.RegistryToken(base)
+	base := strings.TrimSuffix(strings.TrimRight(g.links[i].RegistryURL, "/"), "/api/v1")
+	r := remote{base: base, http: g.http}
+	if g.token != nil {
+		r.token = g.token(base)
 	}
 	return r, true
 }
 
-// beListed keeps us in the registries that links name, until ctx ends.
-func (b *Bridge) beListed(ctx context.Context) {
+// run keeps us in the registries that links name, until ctx ends.
+func (g *registrar) run(ctx context.Context) {
 	tick := time.NewTicker(registryRound)
 	defer tick.Stop()
 	for {
-		for _, r := range b.remotes() {
-			if b.told(r.base) != "" {
-				b.listIn(ctx, r, time.Now())
+		for _, r := range g.remotes() {
+			if g.told(r.base) != "" {
+				g.listIn(ctx, r, time.Now())
 			}
 		}
 		select {
@@ -189,21 +207,19 @@ func (b *Bridge) beListed(ctx context.Context) {
 }
 
 // listIn registers us, or sends the heartbeat that is due.
-func (b *Bridge) listIn(ctx context.Context, r remote, now time.Time) {
-	b.mu.Lock()
-	state := b.registries[r.base]
-	b.mu.Unlock()
+func (g *registrar) listIn(ctx context.Context, r remote, now time.Time) {
+	g.mu.Lock()
+	state := g.states[r.base]
+	g.mu.Unlock()
 	if now.Sub(state.Registered) < heartbeatFor {
 		return
 	}
 	listed, err := !state.Registered.IsZero(), error(nil)
 	if listed {
-		listed, err = r.heartbeat(ctx, b.self.Name())
+		listed, err = r.heartbeat(ctx, g.self.ID)
 	}
 	if !listed && err == nil {
-		err = r.register(ctx, Entry{
-			ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: b.cfg.URL, Capabilities: b.capabilities(),
-		})
+		err = r.register(ctx, g.self)
 	}
 	if ctx.Err() != nil {
 		return
@@ -211,11 +227,18 @@ func (b *Bridge) listIn(ctx context.Context, r remote, now time.Time) {
 	state.URL, state.Error = r.base, ""
 	if err != nil {
 		state.Error = err.Error()
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: a registry does not list us", "registry", r.base, "err", err)
+		g.log.WarnContext(ctx, "moltspeak: a registry does not list us", "registry", r.base, "err", err)
 	} else {
 		state.Registered = now.UTC()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.registries[r.base] = state
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.states[r.base] = state
+}
+
+// list returns how we stand in the registries.
+func (g *registrar) list() []RegistryState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.SortedFunc(maps.Values(g.states), func(x, y RegistryState) int { return strings.Compare(x.URL, y.URL) })
 }

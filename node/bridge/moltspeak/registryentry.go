@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -24,31 +25,31 @@ type submission struct {
 }
 
 // readSubmission reads a body. The text is why it is refused, "" where it is not.
-func (b *Bridge) readSubmission(c echo.Context) (s submission, why string) {
+func (s *registryServer) readSubmission(c echo.Context) (in submission, why string) {
 	raw, err := httpapi.Body(c, maxRegistryDoc)
 	v, bad := wire.ParseObject(raw)
 	if err != nil || bad != nil {
-		return s, "Invalid JSON body"
+		return in, "Invalid JSON body"
 	}
-	s = submission{name: v.GetStr("agent_name"), org: v.GetStr("org"), key: v.GetStr("public_key"), endpoint: v.GetStr("endpoint"), description: v.GetStr("description"), given: map[string]bool{}}
+	in = submission{name: v.GetStr("agent_name"), org: v.GetStr("org"), key: v.GetStr("public_key"), endpoint: v.GetStr("endpoint"), description: v.GetStr("description"), given: map[string]bool{}}
 	for _, key := range []string{"endpoint", "description", "capabilities"} {
 		m, ok := v.Get(key)
-		s.given[key] = ok && !m.IsNull()
+		in.given[key] = ok && !m.IsNull()
 	}
 	list, _ := v.Get("capabilities")
 	for e := range list.Elems() {
-		if text, ok := e.Str(); ok && len(text) <= maxText && len(s.capabilities) < maxList {
-			s.capabilities = append(s.capabilities, text)
+		if text, ok := e.Str(); ok && len(text) <= message.MaxText && len(in.capabilities) < message.MaxList {
+			in.capabilities = append(in.capabilities, text)
 		}
 	}
-	u, err := url.Parse(s.endpoint)
+	u, err := url.Parse(in.endpoint)
 	switch {
-	case s.endpoint != "" && (err != nil || u.Scheme != "https" && !(b.cfg.Local && u.Scheme == "http") || u.Host == "" || u.User != nil || len(s.endpoint) > 2048):
-		return s, "endpoint must be an https URL"
-	case len(s.description) > 4096:
-		return s, "description is too long"
+	case in.endpoint != "" && (err != nil || u.Scheme != "https" && !(s.local && u.Scheme == "http") || u.Host == "" || u.User != nil || len(in.endpoint) > 2048):
+		return in, "endpoint must be an https URL"
+	case len(in.description) > 4096:
+		return in, "description is too long"
 	}
-	return s, ""
+	return in, ""
 }
 
 // bearer returns the hash of the caller's bearer, the zero hash if it has none that is long enough.
@@ -60,21 +61,21 @@ func bearer(c echo.Context) credential.Hash {
 	return credential.HashOf(text)
 }
 
-func (b *Bridge) registryAdd(c echo.Context) error {
-	s, why := b.readSubmission(c)
+func (s *registryServer) add(c echo.Context) error {
+	in, why := s.readSubmission(c)
 	if why != "" {
 		return refuse(c, http.StatusBadRequest, why)
 	}
-	if s.name == "" || s.org == "" || s.key == "" {
+	if in.name == "" || in.org == "" || in.key == "" {
 		return httpapi.JSON(c, http.StatusBadRequest, registryFault{Error: "Missing required fields", Required: []string{"agent_name", "org", "public_key"}})
 	}
-	a, ok := ParseName(s.name + "@" + s.org)
+	a, ok := message.ParseName(in.name + "@" + in.org)
 	if !ok {
 		return refuse(c, http.StatusBadRequest, "agent_name and org must be 1 to 128 of A-Z a-z 0-9 _ -")
 	}
 	owner := bearer(c)
-	if !b.cfg.NoAuth {
-		if _, ok := parseKey(s.key); !ok {
+	if !s.noAuth {
+		if _, ok := message.ParseKey(in.key); !ok {
 			return refuse(c, http.StatusBadRequest, "public_key must be ed25519: and a key in base64")
 		}
 		if owner == (credential.Hash{}) {
@@ -83,23 +84,23 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	k := kept{Entry: Entry{
-		ID: a.Name(), AgentName: s.name, Org: s.org, PublicKey: s.key, Endpoint: s.endpoint, Description: s.description,
-		Capabilities: append([]string{}, s.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
+		ID: a.Name(), AgentName: in.name, Org: in.org, PublicKey: in.key, Endpoint: in.endpoint, Description: in.description,
+		Capabilities: append([]string{}, in.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
 	from := httpapi.ClientAddr(c)
-	if wait, _ := b.registrations.Take(from, now); wait > 0 {
+	if wait, _ := s.registrations.Take(from, now); wait > 0 {
 		retryAfter(c, wait)
 		return refuse(c, http.StatusTooManyRequests, "Too many registrations")
 	}
-	_, taken, err := b.shelf.card(c.Request().Context(), k.ID)
+	_, taken, err := s.shelf.card(c.Request().Context(), k.ID)
 	if err == nil && taken {
 		err = store.ErrConflict
 	}
 	if err == nil {
-		err = b.keep(c.Request().Context(), k, now)
+		err = s.keep(c.Request().Context(), k, now)
 	}
 	if err != nil {
-		b.registrations.Return(from, now)
+		s.registrations.Return(from, now)
 	}
 	switch {
 	case errors.Is(err, store.ErrConflict): // also a deleted one: names stay reserved
@@ -110,7 +111,7 @@ func (b *Bridge) registryAdd(c echo.Context) error {
 	case err != nil:
 		return err
 	}
-	b.proofs.ask(k.ID)
+	s.proofs.ask(k.ID)
 	return httpapi.JSON(c, http.StatusCreated, registered{true, &k.Entry})
 }
 
@@ -128,44 +129,44 @@ func (k kept) until() time.Time {
 }
 
 // keep stores an entry and follows with what is listed.
-func (b *Bridge) keep(ctx context.Context, k kept, now time.Time) error {
-	if err := b.shelf.fresh(ctx); err != nil { // what there is decides whether there is room
+func (s *registryServer) keep(ctx context.Context, k kept, now time.Time) error {
+	if err := s.shelf.fresh(ctx); err != nil { // what there is decides whether there is room
 		return err
 	}
-	b.shelf.writing.Lock() // what is listed changes in the order of the store
-	defer b.shelf.writing.Unlock()
+	s.shelf.writing.Lock() // what is listed changes in the order of the store
+	defer s.shelf.writing.Unlock()
 	k.TrustScore = trust(!k.Key.IsZero(), !k.Answered.IsZero())
-	if err := b.shelf.room(k, now); err != nil {
+	if err := s.shelf.room(k, now); err != nil {
 		return err
 	}
-	err := b.records.Apply(ctx, []store.Change{{IfRev: k.rev, Max: maxRegistered, Record: store.Record{
+	err := s.records.Apply(ctx, []store.Change{{IfRev: k.rev, Max: maxRegistered, Record: store.Record{
 		NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until(),
 	}}}, now)
 	if err == nil {
-		b.shelf.put(k)
+		s.shelf.put(k)
 	}
 	return err
 }
 
-// registryFind returns a live entry, or a card of the directory.
-func (b *Bridge) registryFind(c echo.Context) (kept, bool, error) {
+// find returns a live entry, or a card of the directory.
+func (s *registryServer) find(c echo.Context) (kept, bool, error) {
 	ctx := c.Request().Context()
 	id := c.Param("id")
 	var k kept
-	if _, ok := ParseName(id); !ok {
+	if _, ok := message.ParseName(id); !ok {
 		return k, false, nil
 	}
-	rev, ok, err := b.read(ctx, nsRegistry, id, &k, time.Now())
+	rev, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, time.Now())
 	k.rev = rev
 	if err != nil || ok {
 		return k, ok && !k.Gone, err
 	}
-	e, ok, err := b.shelf.card(ctx, id)
+	e, ok, err := s.shelf.card(ctx, id)
 	return kept{Entry: e, readOnly: true}, ok, err
 }
 
-func (b *Bridge) registryGet(c echo.Context) error {
-	k, ok, err := b.registryFind(c)
+func (s *registryServer) get(c echo.Context) error {
+	k, ok, err := s.find(c)
 	if err != nil {
 		return err
 	}
@@ -177,16 +178,16 @@ func (b *Bridge) registryGet(c echo.Context) error {
 	}{k.Entry})
 }
 
-// registryChange lets the owner of an entry change it.
-func (b *Bridge) registryChange(c echo.Context, change func(*kept, time.Time), answer func(kept) any) error {
-	k, ok, err := b.registryFind(c)
+// change lets the owner of an entry change it.
+func (s *registryServer) change(c echo.Context, change func(*kept, time.Time), answer func(kept) any) error {
+	k, ok, err := s.find(c)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return refuse(c, http.StatusNotFound, "Agent not found")
 	}
-	if !b.cfg.NoAuth || k.readOnly {
+	if !s.noAuth || k.readOnly {
 		given := bearer(c)
 		switch {
 		case k.readOnly:
@@ -199,7 +200,7 @@ func (b *Bridge) registryChange(c echo.Context, change func(*kept, time.Time), a
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	change(&k, now)
-	if err := b.keep(c.Request().Context(), k, now); err != nil {
+	if err := s.keep(c.Request().Context(), k, now); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return refuse(c, http.StatusConflict, "the entry was changed meanwhile")
 		}
@@ -209,38 +210,38 @@ func (b *Bridge) registryChange(c echo.Context, change func(*kept, time.Time), a
 		}
 		return err
 	}
-	b.proofs.ask(k.ID)
+	s.proofs.ask(k.ID)
 	return httpapi.JSON(c, http.StatusOK, answer(k))
 }
 
-func (b *Bridge) registryPut(c echo.Context) error {
-	s, why := b.readSubmission(c)
+func (s *registryServer) put(c echo.Context) error {
+	in, why := s.readSubmission(c)
 	if why != "" {
 		return refuse(c, http.StatusBadRequest, why)
 	}
-	return b.registryChange(c, func(k *kept, now time.Time) {
-		if s.given["endpoint"] && s.endpoint != k.Endpoint {
-			k.Endpoint, k.Answered, k.Tried = s.endpoint, time.Time{}, time.Time{}
+	return s.change(c, func(k *kept, now time.Time) {
+		if in.given["endpoint"] && in.endpoint != k.Endpoint {
+			k.Endpoint, k.Answered, k.Tried = in.endpoint, time.Time{}, time.Time{}
 			k.TrustScore = trust(!k.Key.IsZero(), false)
 		}
-		if s.given["description"] {
-			k.Description = s.description
+		if in.given["description"] {
+			k.Description = in.description
 		}
-		if s.given["capabilities"] {
-			k.Capabilities = append([]string{}, s.capabilities...)
+		if in.given["capabilities"] {
+			k.Capabilities = append([]string{}, in.capabilities...)
 		}
 		k.UpdatedAt = now
 	}, func(k kept) any { return registered{true, &k.Entry} })
 }
 
-func (b *Bridge) registryDelete(c echo.Context) error {
-	return b.registryChange(c, func(k *kept, _ time.Time) {
+func (s *registryServer) remove(c echo.Context) error {
+	return s.change(c, func(k *kept, _ time.Time) {
 		k.Gone, k.Endpoint, k.Description, k.Capabilities = true, "", "", []string{} // the name stays reserved
 	}, func(kept) any { return registered{Success: true} })
 }
 
-func (b *Bridge) registryHeartbeat(c echo.Context) error {
-	return b.registryChange(c, func(k *kept, now time.Time) { k.LastSeenAt = now }, func(k kept) any {
+func (s *registryServer) heartbeat(c echo.Context) error {
+	return s.change(c, func(k *kept, now time.Time) { k.LastSeenAt = now }, func(k kept) any {
 		return struct {
 			Success bool      `json:"success"`
 			Seen    time.Time `json:"last_seen_at"`

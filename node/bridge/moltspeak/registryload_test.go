@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -63,7 +64,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 		}
 	}
 	reads := &countedRecords{Records: r.b.records}
-	r.b.shelf.records = reads
+	r.b.registry.shelf.records = reads
 	c := registryClient{t, r.serve().URL}
 	var all sync.WaitGroup
 	for range 8 {
@@ -95,9 +96,9 @@ func TestRegistryUnderLoad(t *testing.T) {
 		t.Errorf("stats %s, last page %d of %d", stats, len(page.Agents), page.Pagination.Total)
 	}
 	d.cards = d.cards[:1]
-	r.b.shelf.mu.Lock()
-	r.b.shelf.read = time.Now().Add(-cardsFor)
-	r.b.shelf.mu.Unlock()
+	r.b.registry.shelf.mu.Lock()
+	r.b.registry.shelf.read = time.Now().Add(-cardsFor)
+	r.b.registry.shelf.mu.Unlock()
 	if _, stats := c.do("GET", "/api/v1/stats", "", ""); !strings.Contains(stats, `"total_agents":2001`) {
 		t.Errorf("a minute later: %s", stats)
 	}
@@ -114,7 +115,7 @@ func (r *countedRecords) List(ctx context.Context, ns, term, after string, limit
 }
 
 func register(name, endpoint string) string {
-	a, _ := ParseName(name)
+	a, _ := message.ParseName(name)
 	return fmt.Sprintf(`{"agent_name":"%s","org":"%s","public_key":"%s","endpoint":"%s"}`, a.Agent, a.Org, self(name).Key, endpoint)
 }
 
@@ -151,7 +152,7 @@ func TestRegistrationsAreBounded(t *testing.T) {
 		t.Errorf("in a full registry: %d %s", status, body)
 	}
 	more := kept{Entry: Entry{ID: "more@x", LastSeenAt: now}}
-	if err := r.b.keep(t.Context(), more, now.Add(2*time.Minute)); err != nil {
+	if err := r.b.registry.keep(t.Context(), more, now.Add(2*time.Minute)); err != nil {
 		t.Errorf("when nobody kept the others alive: %v", err)
 	}
 }
@@ -170,11 +171,11 @@ func TestRegistryProofs(t *testing.T) {
 		}
 		return got.Agent.TrustScore
 	}
-	prove := func(name string, now time.Time) error { return r.b.proveEndpoint(t.Context(), name, now) }
+	prove := func(name string, now time.Time) error { return r.b.registry.proveEndpoint(t.Context(), name, now) }
 	signer := cat
 	r.reply = func(peer string, got wire.Value) []byte {
 		challenge, _ := got.Get("p")
-		d := r.draft(peer, OpVerifyResponse, `{"challenge":"`+challenge.GetStr("challenge")+`"}`)
+		d := r.draft(peer, message.OpVerifyResponse, `{"challenge":"`+challenge.GetStr("challenge")+`"}`)
 		d.Re = got.GetStr("id")
 		return r.signed(signer, d)
 	}
@@ -194,11 +195,11 @@ func TestRegistryProofs(t *testing.T) {
 	if before := len(r.queue(dog)); prove(dog, now.Add(time.Minute)) != nil || len(r.queue(dog)) != before {
 		t.Error("an endpoint is asked again within the hour")
 	}
-	r.say(dog, r.draft(dog, OpPing, `{"nonce":1}`))
+	r.say(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))
 	if got := score(dog); got != 0.7 {
 		t.Errorf("it signed a message: %v", got)
 	}
-	forged := r.draft("bird@air", OpPing, `{"nonce":1}`)
+	forged := r.draft("bird@air", message.OpPing, `{"nonce":1}`)
 	r.raw(dog, r.signed(dog, forged))
 	if got := score("bird@air"); got != 0.5 {
 		t.Errorf("a forged message proved a key: %v", got)
@@ -225,7 +226,7 @@ func TestRegistryProvesByItself(t *testing.T) {
 	go func() { ended <- r.b.Run(ctx) }()
 	c := registryClient{t, r.serve().URL}
 	c.do("POST", "/api/v1/agents", mine, register(cat, r.server.URL+"/"+cat+"/message"))
-	if m := r.gets(cat); m.Op != OpVerify {
+	if m := r.gets(cat); m.Op != message.OpVerify {
 		t.Errorf("the endpoint got %s", m.Op)
 	}
 	stop()
@@ -263,17 +264,17 @@ func TestRegistrationsAreBoundedInBytes(t *testing.T) {
 		t.Errorf("in a registry that is full of bytes: %d %s", status, body)
 	}
 	var k kept
-	rev, ok, err := r.b.read(t.Context(), nsRegistry, "b1@own", &k, now)
+	rev, ok, err := readRecord(t.Context(), r.b.records, nsRegistry, "b1@own", &k, now)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	k.rev, k.LastSeenAt = rev, now.Add(time.Second)
-	if err := r.b.keep(t.Context(), k, now); err != nil {
+	if err := r.b.registry.keep(t.Context(), k, now); err != nil {
 		t.Errorf("one that is there is not kept alive: %v", err)
 	}
 	k.rev++
 	k.Description += "!"
-	if err := r.b.keep(t.Context(), k, now); !errors.Is(err, store.ErrQuota) {
+	if err := r.b.registry.keep(t.Context(), k, now); !errors.Is(err, store.ErrQuota) {
 		t.Errorf("one that is there grows: %v", err)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -27,39 +25,39 @@ func (p proofs) ask(id string) {
 }
 
 // proveEndpoints asks endpoints of the registry for their keys, one after the other, until ctx ends.
-func (b *Bridge) proveEndpoints(ctx context.Context) {
+func (s *registryServer) proveEndpoints(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case id := <-b.proofs:
-			if err := b.proveEndpoint(ctx, id, time.Now()); err != nil && ctx.Err() == nil {
-				b.cfg.Logger.InfoContext(ctx, "moltspeak: an endpoint of the registry is not proven", "agent", id, "err", err)
+		case id := <-s.proofs:
+			if err := s.proveEndpoint(ctx, id, time.Now()); err != nil && ctx.Err() == nil {
+				s.log.InfoContext(ctx, "moltspeak: an endpoint of the registry is not proven", "agent", id, "err", err)
 			}
 		}
 	}
 }
 
 // proveKey notes that an agent of the registry signed a message with the key that it registered (MS-55).
-func (b *Bridge) proveKey(c *exchange) {
-	if !b.cfg.Registry || !b.shelf.claims(c.m.From.Name(), c.peer.Key) {
+func (s *registryServer) proveKey(ctx context.Context, name, key string, now time.Time) {
+	if !s.shelf.claims(name, key) {
 		return
 	}
-	if err := b.changeEntry(c.ctx, c.m.From.Name(), c.now, func(k *kept) { k.Key = c.now.UTC() }); err != nil {
-		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: keep the proof of a key", "agent", c.m.From.Name(), "err", err)
+	if err := s.changeEntry(ctx, name, now, func(k *kept) { k.Key = now.UTC() }); err != nil {
+		s.log.WarnContext(ctx, "moltspeak: keep the proof of a key", "agent", name, "err", err)
 	}
 }
 
 // changeEntry changes a live entry of the registry.
-func (b *Bridge) changeEntry(ctx context.Context, id string, now time.Time, change func(*kept)) error {
+func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Time, change func(*kept)) error {
 	var k kept
-	rev, ok, err := b.read(ctx, nsRegistry, id, &k, now)
+	rev, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
 	if err != nil || !ok || k.Gone {
 		return err
 	}
 	k.rev = rev
 	change(&k)
-	if err := b.keep(ctx, k, now); err != nil && !errors.Is(err, store.ErrConflict) {
+	if err := s.keep(ctx, k, now); err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
 	return nil
@@ -67,14 +65,14 @@ func (b *Bridge) changeEntry(ctx context.Context, id string, now time.Time, chan
 
 // proveEndpoint has the endpoint of an entry sign a challenge with the key of the entry. An answer that was good once
 // and is not any more takes the proof back.
-func (b *Bridge) proveEndpoint(ctx context.Context, id string, now time.Time) error {
+func (s *registryServer) proveEndpoint(ctx context.Context, id string, now time.Time) error {
 	var k kept
-	_, ok, err := b.read(ctx, nsRegistry, id, &k, now)
+	_, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
 	if err != nil || !ok || k.Gone || k.Endpoint == "" || now.Sub(k.Answered) < proveAgain || now.Sub(k.Tried) < proveEvery {
 		return err
 	}
-	callErr := b.challenge(ctx, k.Entry, now)
-	return errors.Join(callErr, b.changeEntry(ctx, id, now, func(it *kept) {
+	callErr := s.challenge(ctx, k.Entry, now)
+	return errors.Join(callErr, s.changeEntry(ctx, id, now, func(it *kept) {
 		if it.Endpoint != k.Endpoint {
 			return // it is another one by now
 		}
@@ -83,55 +81,4 @@ func (b *Bridge) proveEndpoint(ctx context.Context, id string, now time.Time) er
 			it.Key, it.Answered = it.Tried, it.Tried
 		}
 	}))
-}
-
-// challenge sends a verify and judges the answer by the key of the entry alone: nothing is pinned.
-func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, proveTime)
-	defer cancel()
-	key, ok := parseKey(e.PublicKey)
-	if !ok {
-		return errors.New("its key is none")
-	}
-	where, err := Endpoint(e.Endpoint)
-	if err != nil {
-		return err
-	}
-	text := random32()
-	d := Draft{
-		ID: uuid(random32()), Op: OpVerify, Time: now, From: b.self, To: Agent{Agent: e.AgentName, Org: e.Org}, Class: Public,
-		P: wire.Obj(wire.TextField("challenge", text), wire.Field("timestamp", wire.Int(now.UnixMilli()))),
-	}
-	tree, err := sign(d.Tree(), b.cfg.Key)
-	if err != nil {
-		return err
-	}
-	reply, err := b.transmit(ctx, where, b.reach(), "", wrap(tree, true))
-	if err != nil {
-		return err
-	}
-	if reply == nil {
-		return errors.New("it answered nothing")
-	}
-	m, bad := ParseMessage(reply.Tree)
-	if bad == nil {
-		bad = m.verify(key)
-	}
-	switch {
-	case bad != nil:
-		return bad
-	case m.From.Name() != e.ID || m.To.Name() != b.self.Name() || m.Re != d.ID || m.P.GetStr("challenge") != text:
-		return errors.New("the answer is to something else, or of somebody else")
-	case now.Sub(m.Time).Abs() > window:
-		return errors.New("the answer is not of now")
-	}
-	return nil
-}
-
-// reach is how far calls to endpoints that peers name may go.
-func (b *Bridge) reach() client.Reach {
-	if b.cfg.Local {
-		return client.Loopback
-	}
-	return client.Public
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -176,7 +177,7 @@ func (s *shelf) fresh(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cards, s.read = cards, time.Now()
+	s.cards, s.read, s.loaded = cards, time.Now(), true // at once: who finds it loaded gets the cards, too
 	s.sort()
 	return nil
 }
@@ -186,23 +187,18 @@ func (s *shelf) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := make(map[string]*item)
-	for after := ""; ; {
-		page, err := s.records.List(ctx, nsRegistry, "", after, 500, time.Now())
+	for rec, err := range store.AllRecords(ctx, s.records, nsRegistry, "", time.Now()) {
+		var k kept
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &k)
+		}
 		if err != nil {
 			return err
 		}
-		for _, rec := range page.Records {
-			var k kept
-			if err := json.Unmarshal(rec.Body, &k); err != nil {
-				return err
-			}
-			own[k.ID] = newItem(k)
-		}
-		if after = page.Next; after == "" {
-			s.own, s.loaded = own, true
-			return nil
-		}
+		own[k.ID] = newItem(k)
 	}
+	s.own = own
+	return nil
 }
 
 // listed are the cards of the directory with metadata.moltspeak. Where the directory cannot be asked it is those of
@@ -234,7 +230,7 @@ func (s *shelf) listed(ctx context.Context) map[string]*item {
 // cardEntry is a card with metadata.moltspeak as an entry.
 func cardEntry(card wire.Value, v wire.Verification) (Entry, bool) {
 	meta, _ := card.Get("metadata")
-	name, ok := ParseName(meta.GetStr("moltspeak_agent"))
+	name, ok := message.ParseName(meta.GetStr("moltspeak_agent"))
 	if !ok || meta.GetStr("moltspeak") == "" {
 		return Entry{}, false
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -28,74 +29,54 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 		r.Status, r.Body = http.StatusAccepted, noAnswer
 		return r
 	}
-	to, class := c.m.From, Internal
-	if to.Agent == "" || !validName(to.Agent) || !validName(to.Org) {
-		to = Agent{Agent: "unknown", Org: "unknown"}
+	to, class := c.m.From, message.Internal
+	if to.Agent == "" || !message.ValidName(to.Agent) || !message.ValidName(to.Org) {
+		to = message.Agent{Agent: "unknown", Org: "unknown"}
 	}
 	if !c.peer.takes(class) {
-		class = Public // what the bridge itself says is fit for anyone
+		class = message.Public // what the bridge itself says is fit for anyone
 	}
-	var meta *PIIMeta
+	var meta *message.PIIMeta
 	if a.user {
 		out, e := b.gate(c.ctx, to, a.p, "re "+seenKey(c.m.From, c.m.ID), c.now)
 		if e == nil && len(out.uses) > 0 {
 			if err := b.records.Apply(c.ctx, out.uses, c.now); err != nil {
-				e = fault(CodeConsent).because(err)
+				e = message.Fail(message.CodeConsent).Because(err)
 			}
 		}
 		if e != nil {
 			out.class = class
 			// The owner sees why in the log and in the conversation; the peer learns that nothing comes.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
-			a.op, a.p, r.Status = OpError, fault(e.Code).Payload(true), e.Status
+			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
 		}
-		class, meta = out.class.like(c.m.Class), out.meta
+		class, meta = out.class.Like(c.m.Class), out.meta
 	}
 	re := c.m.ID
 	if re == "" {
-		re = readableID(c.packet.Tree)
+		re = message.ReadableID(c.packet.Tree)
 	}
-	d := Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
+	d := message.Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
 	if re != "" && b.coreOnly(to, c.peer) { // a respond names what it answers
-		d = d.inCore()
+		d = d.InCore()
 	}
-	tree, err := sign(d.Tree(), b.cfg.Key)
+	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
 		b.cfg.Logger.ErrorContext(c.ctx, "moltspeak: sign an answer", "err", err)
 		return Reply{Status: http.StatusInternalServerError, Body: noAnswer}
 	}
 	raw := tree.JSON()
-	if c.signed && a.op != OpError && c.m.ID != "" && c.m.Class != Secret && class != PII {
+	if c.signed && a.op != message.OpError && c.m.ID != "" && c.m.Class != message.Secret && class != message.PII {
 		b.keepReply(c, seen{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
 	}
 	r.Body = b.pack(c, raw)
 	return r
 }
 
-// inCore says an answer with the core operations alone, for peers that know no other (MS-25): what only the documents know
-// becomes the data of a respond.
-func (d Draft) inCore() Draft {
-	switch d.Op {
-	case OpHelloAck, OpVerifyResponse, OpPong, OpEstablished:
-		d.Op, d.P = OpRespond, Respond{Status: "success", Data: d.P}.value()
-	case OpConsentResponse, OpTaskAck: // their p is that of a respond
-		d.Op = OpRespond
-	}
-	return d
-}
-
-// readableID is the id of a message that could not be read otherwise (MS-52).
-func readableID(tree wire.Value) string {
-	if id := tree.GetStr("id"); validID(id) {
-		return id
-	}
-	return ""
-}
-
 // keepReply stores the answer beside the record of its message. Losing it costs a repeat its answer, nothing else.
 func (b *Bridge) keepReply(c *exchange, s seen) {
 	var old seen
-	rev, ok, err := b.read(c.ctx, nsSeen, seenKey(c.m.From, c.m.ID), &old, c.now)
+	rev, ok, err := readRecord(c.ctx, b.records, nsSeen, seenKey(c.m.From, c.m.ID), &old, c.now)
 	if err != nil || !ok {
 		return
 	}
@@ -109,49 +90,49 @@ func (b *Bridge) keepReply(c *exchange, s seen) {
 // pack boxes the answer to a boxed request, for the sender's pinned key, else for the key of the box, which the inner
 // signature vouched for. An answer to somebody who is not verified is plain (MS-20).
 func (b *Bridge) pack(c *exchange, raw []byte) []byte {
-	tree, err := wire.ParseForeign(raw, MaxNesting+1, maxValues)
+	tree, err := wire.ParseForeign(raw, message.MaxNesting+1, message.MaxValues)
 	if err != nil {
 		return noAnswer // ours: it reads back
 	}
 	if c.signed {
-		if point, ok := parsePoint(c.peer.EncKey); ok && (c.packet.Boxed || longClasses[tree.GetStr("cls")].boxed()) {
-			return seal(tree, b.cfg.Box, point)
+		if point, ok := message.ParsePoint(c.peer.EncKey); ok && (c.packet.Boxed || message.ParseClass(tree.GetStr("cls")).IsBoxed()) {
+			return message.Seal(tree, b.cfg.Box, point)
 		}
 		if c.packet.Boxed {
-			return seal(tree, b.cfg.Box, c.packet.Sealed)
+			return message.Seal(tree, b.cfg.Box, c.packet.Sealed)
 		}
 	}
-	return wrap(tree, c.packet.Enveloped)
+	return message.Wrap(tree, c.packet.Enveloped)
 }
 
 // gated is what the gate lets out.
 type gated struct {
-	class Class
-	meta  *PIIMeta
+	class message.Class
+	meta  *message.PIIMeta
 	uses  []store.Change // of the consent, in the step before it leaves
 }
 
 // gate scans a message that leaves (MS-40), known by a name that is the same when it is sent again: its class, and the
 // consent that covers what was found. The error is E_CONSENT.
-func (b *Bridge) gate(ctx context.Context, to Agent, p wire.Value, message string, now time.Time) (gated, *Error) {
+func (b *Bridge) gate(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (gated, *message.Error) {
 	found := personal.Types(p)
-	peer, known, err := b.peer(ctx, to.Name(), now)
+	peer, known, err := b.pins.get(ctx, to.Name(), now)
 	if len(found) == 0 {
-		if err == nil && !peer.takes(Internal) {
-			return gated{}, faultAt(CodeClassification, "cls", "the peer does not take what is internal")
+		if err == nil && !peer.takes(message.Internal) {
+			return gated{}, message.FailAt(message.CodeClassification, "cls", "the peer does not take what is internal")
 		}
-		return gated{class: Internal}, nil
+		return gated{class: message.Internal}, nil
 	}
-	refuse := faultAt(CodeConsent, "p", "holds personal data that no consent covers")
+	refuse := message.FailAt(message.CodeConsent, "p", "holds personal data that no consent covers")
 	refuse.Types = found
-	if err != nil || !known || peer.EncKey == "" || !peer.takes(PII) {
-		return gated{}, refuse.because(err) // it could not be sent encrypted, or the peer does not take it (MS-38)
+	if err != nil || !known || peer.EncKey == "" || !peer.takes(message.PII) {
+		return gated{}, refuse.Because(err) // it could not be sent encrypted, or the peer does not take it (MS-38)
 	}
-	grant, uses, err := b.covering(ctx, to.Name(), found, message, now)
+	grant, uses, err := b.grants.covering(ctx, to.Name(), found, name, now)
 	if err != nil || grant == nil {
-		return gated{}, refuse.because(err)
+		return gated{}, refuse.Because(err)
 	}
-	return gated{PII, &PIIMeta{
+	return gated{message.PII, &message.PIIMeta{
 		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: "consent-token:" + grant.ID,
 		Expires: time.Unix(grant.Expires, 0).UTC(),
 	}, uses}, nil

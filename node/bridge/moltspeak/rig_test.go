@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,10 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -26,16 +26,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-var us = Agent{Agent: "me", Org: "home"}
+var us = message.Agent{Agent: "me", Org: "home"}
 
 func seeded(name string) []byte { sum := sha256.Sum256([]byte("test " + name)); return sum[:] }
 
 func keyOf(name string) *signing.PrivateKey { return signing.NewEd25519FromSeed(seeded(name)) }
 func boxOf(name string) *signing.BoxKey     { return signing.NewBoxKey(seeded(name)) }
 
-func self(name string) Agent {
-	a, _ := ParseName(name)
-	a.Key, a.EncKey = sigPrefix+keyOf(name).Public().Text64(), "x25519:"+boxOf(name).Public().String()
+func self(name string) message.Agent {
+	a, _ := message.ParseName(name)
+	a.Key, a.EncKey = message.SigPrefix+keyOf(name).Public().Text64(), "x25519:"+boxOf(name).Public().String()
 	return a
 }
 
@@ -54,7 +54,7 @@ type rig struct {
 	queues map[string]chan []byte
 }
 
-func newRig(t testing.TB, receiver bridge.Receiver, asks *acl.Asks, s store.Store, change func(*Config)) *rig {
+func newRig(t testing.TB, mesh bridge.Mesh, s store.Store, change func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, store: s, queues: make(map[string]chan []byte)}
 	r.server = httptest.NewServer(http.HandlerFunc(r.foreign))
@@ -62,8 +62,7 @@ func newRig(t testing.TB, receiver bridge.Receiver, asks *acl.Asks, s store.Stor
 	http := client.NewHTTP(client.HTTPConfig{Local: true})
 	t.Cleanup(http.Close)
 	cfg := Config{
-		Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Node: receiver, Asks: asks, Store: s,
-		Rules: acl.NewRules(s.Records(), acl.Policy{}), HTTP: http,
+		Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Mesh: mesh, Store: s, HTTP: http,
 		Links: []bridge.Link{
 			{Name: "cats", Kind: Kind, URL: r.server.URL + "/cat@acme/message", Options: map[string]string{"peer": "cat@acme"}},
 			{Name: "dogs", Kind: Kind, URL: r.server.URL + "/dog@acme/message", Options: map[string]string{"peer": "dog@acme"}},
@@ -94,7 +93,7 @@ func (r *rig) foreign(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return
 	}
-	p, e := ReadPacket(raw, boxOf(peer))
+	p, e := message.ReadPacket(raw, boxOf(peer))
 	if e != nil {
 		http.Error(w, e.Error(), http.StatusBadRequest)
 		return
@@ -118,15 +117,15 @@ func (r *rig) queue(peer string) chan []byte {
 }
 
 // draft is a message of a peer.
-func (r *rig) draft(peer string, op Op, p string) Draft {
-	return Draft{
-		ID: fmt.Sprintf("m%d", r.made.Add(1)), Op: op, Time: time.Now(), From: self(peer), To: us, P: mustTree(r.t, p), Class: Internal,
+func (r *rig) draft(peer string, op message.Op, p string) message.Draft {
+	return message.Draft{
+		ID: fmt.Sprintf("m%d", r.made.Add(1)), Op: op, Time: time.Now(), From: self(peer), To: us, P: mustTree(r.t, p), Class: message.Internal,
 	}
 }
 
-func (r *rig) signed(peer string, d Draft) []byte {
+func (r *rig) signed(peer string, d message.Draft) []byte {
 	r.t.Helper()
-	tree, err := sign(d.Tree(), keyOf(peer))
+	tree, err := message.Sign(d.Tree(), keyOf(peer))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -134,42 +133,42 @@ func (r *rig) signed(peer string, d Draft) []byte {
 }
 
 // say sends a signed message and returns what comes back, with its status.
-func (r *rig) say(peer string, d Draft) (Message, int) {
+func (r *rig) say(peer string, d message.Draft) (message.Message, int) {
 	r.t.Helper()
 	return r.raw(peer, r.signed(peer, d))
 }
 
-func (r *rig) raw(peer string, raw []byte) (Message, int) {
+func (r *rig) raw(peer string, raw []byte) (message.Message, int) {
 	r.t.Helper()
 	reply := r.b.Receive(r.t.Context(), raw, nil, nil)
 	if bytes.Equal(reply.Body, noAnswer) {
-		return Message{}, reply.Status
+		return message.Message{}, reply.Status
 	}
-	p, e := ReadPacket(reply.Body, boxOf(peer))
+	p, e := message.ReadPacket(reply.Body, boxOf(peer))
 	if e != nil {
 		r.t.Fatalf("the reply is no packet: %v: %s", e, reply.Body)
 	}
-	m, e := ParseMessage(p.Tree)
+	m, e := message.Parse(p.Tree)
 	if e != nil {
 		r.t.Fatalf("the reply is no message: %v: %s", e, p.Tree.JSON())
 	}
-	if e := m.verify(keyOf("me@home").Public()); e != nil {
+	if e := m.Verify(keyOf("me@home").Public()); e != nil {
 		r.t.Fatalf("the reply is not signed by us: %v", e)
 	}
 	return m, reply.Status
 }
 
-func (r *rig) code(peer string, d Draft) Code {
+func (r *rig) code(peer string, d message.Draft) message.Code {
 	r.t.Helper()
 	m, _ := r.say(peer, d)
-	if m.Op != OpError {
+	if m.Op != message.OpError {
 		return ""
 	}
-	return Code(m.P.GetStr("code"))
+	return message.Code(m.P.GetStr("code"))
 }
 
 // challengeOf returns the challenge of an answer to a hello, in both of its forms.
-func challengeOf(ack Message) string {
+func challengeOf(ack message.Message) string {
 	if data, ok := ack.P.Get("data"); ok {
 		return data.GetStr("challenge")
 	}
@@ -179,13 +178,13 @@ func challengeOf(ack Message) string {
 // shake gives the peer a session.
 func (r *rig) shake(peer string) {
 	r.t.Helper()
-	ack, status := r.say(peer, r.draft(peer, OpHello, `{"protocol_versions":["0.1"]}`))
-	if status != http.StatusOK || ack.Op != OpHelloAck && ack.Op != OpRespond {
+	ack, status := r.say(peer, r.draft(peer, message.OpHello, `{"protocol_versions":["0.1"]}`))
+	if status != http.StatusOK || ack.Op != message.OpHelloAck && ack.Op != message.OpRespond {
 		r.t.Fatalf("hello was answered %d %s %s", status, ack.Op, ack.P.JSON())
 	}
-	proof := r.draft(peer, OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
+	proof := r.draft(peer, message.OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
-	if m, status := r.say(peer, proof); status != http.StatusOK || m.Op != OpEstablished {
+	if m, status := r.say(peer, proof); status != http.StatusOK || m.Op != message.OpEstablished {
 		r.t.Fatalf("the proof was answered %d %s %s", status, m.Op, m.P.JSON())
 	}
 }
@@ -209,7 +208,7 @@ func (r *rig) Next(ctx context.Context, peer string) ([]byte, error) {
 }
 
 func (r *rig) Mirror(raw []byte) []byte {
-	p, e := ReadPacket(raw, nil)
+	p, e := message.ReadPacket(raw, nil)
 	if e != nil {
 		panic(e)
 	}
@@ -218,9 +217,9 @@ func (r *rig) Mirror(raw []byte) []byte {
 
 // Inject signs what has no signature yet as the peer.
 func (r *rig) Inject(ctx context.Context, peer string, raw []byte) {
-	if tree, err := wire.ParseForeign(raw, MaxNesting, maxValues); err == nil && tree.Kind() == wire.Object && tree.GetStr("op") != "" && tree.GetStr("sig") == "" {
-		tree = tree.With("from", self(peer).value()).With("to", us.value())
-		if tree, err = sign(tree, keyOf(peer)); err != nil {
+	if tree, err := wire.ParseForeign(raw, message.MaxNesting, message.MaxValues); err == nil && tree.Kind() == wire.Object && tree.GetStr("op") != "" && tree.GetStr("sig") == "" {
+		tree = tree.With("from", self(peer).Value()).With("to", us.Value())
+		if tree, err = message.Sign(tree, keyOf(peer)); err != nil {
 			r.t.Fatal(err)
 		}
 		raw = tree.JSON()
@@ -238,31 +237,23 @@ func linkOf(peer string) string {
 func TestSuite(t *testing.T) {
 	began := time.Now().UnixMilli()
 	address := func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: linkOf(peer), Peer: peer} }
-	var last bridgetest.Node
 	task := func(n int, p string) []byte {
 		return fmt.Appendf(nil, `{"v":"0.1","id":"n%d","ts":%d,"op":"task","p":%s,"cls":"int"}`, n, began, p)
 	}
-	message := func(n int) []byte {
+	numbered := func(n int) []byte {
 		return task(n, fmt.Sprintf(`{"action":"create","task_id":"t%d","type":"mesh.message","params":{"action":"deliver","message":{"body":"hello"}}}`, n))
 	}
 	bridgetest.Suite{
 		LinkKind: LinkKind(), Address: address, Principal: func(peer string) string { return address(peer).String() }, Peers: [2]string{"cat@acme", "dog@acme"},
-		Node: func(t *testing.T, cfg bridgetest.NodeConfig) bridgetest.Node {
-			member := meshtest.New(t).Node("home", func(c *node.Config) {
-				c.Policy, c.Rates, c.Transports = cfg.Policy, cfg.Rates, map[string]bridge.Transport{Kind: cfg.Transport}
-			})
-			last = bridgetest.Node{Receiver: member, Asks: member.Asks(), Store: member.Store, Attach: member.Attach}
-			return last
-		},
-		New: func(t *testing.T, receiver bridge.Receiver) bridgetest.Bridge {
-			r := newRig(t, receiver, last.Asks, last.Store, func(c *Config) {
+		New: func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) bridgetest.Bridge {
+			r := newRig(t, mesh, node.Store, func(c *Config) {
 				c.Domains, c.Tools = []string{"weather"}, []ToolInfo{{Name: "search", Peers: []string{"cat@acme"}}}
 			})
 			r.shake("cat@acme")
 			r.shake("dog@acme")
 			return r
 		},
-		Message: message,
+		Message: numbered,
 		Kinds: []bridgetest.Kind{
 			{Name: "message", Intent: wire.Deliver, Payload: `{"action":"deliver","message":{"body":"a\n\"b\" ü","subject":"s","priority":"high"}}`},
 			{Name: "question", Intent: wire.RequestInfo, Payload: `{"action":"ask","question":"why?","context":"c","metadata":{"x":"y"}}`,
@@ -278,10 +269,10 @@ func TestSuite(t *testing.T) {
 			[]byte(goodMessage),
 			task(900, `{"action":"dance","task_id":"t"}`), task(901, `{"action":"create"}`), task(902, `{"action":"status","task_id":"unknown"}`),
 			task(903, `{"action":"create","task_id":"t","params":{"n":100000000000000000000}}`),
-			[]byte(strings.Replace(string(message(904)), `"ts":`, `"ts":1`, 1)),
-			[]byte(strings.Replace(string(message(905)), `"cls":"int"`, `"cls":"sec"`, 1)),
-			[]byte(strings.Replace(string(message(906)), `"cls":"int"`, `"cls":"conf"`, 1)),
-			[]byte(strings.Replace(string(message(907)), `"cls":"int"`, `"cls":"int","cap":["code.execute"]`, 1)),
+			[]byte(strings.Replace(string(numbered(904)), `"ts":`, `"ts":1`, 1)),
+			[]byte(strings.Replace(string(numbered(905)), `"cls":"int"`, `"cls":"sec"`, 1)),
+			[]byte(strings.Replace(string(numbered(906)), `"cls":"int"`, `"cls":"conf"`, 1)),
+			[]byte(strings.Replace(string(numbered(907)), `"cls":"int"`, `"cls":"int","cap":["code.execute"]`, 1)),
 			bytes.Repeat([]byte(" "), 10<<20),
 		},
 	}.Run(t)
@@ -324,5 +315,24 @@ func alone(t testing.TB, change func(*Config)) (*rig, *accepting) {
 	t.Helper()
 	s := meshtest.Store(t)
 	n := &accepting{s: s}
-	return newRig(t, n, acl.NewAsks(s), s, change), n
+	return newRig(t, bridgetest.NewMesh(n, s), s, change), n
+}
+
+const goodMessage = `{"v":"0.1","id":"m1","ts":1767225600000,"op":"query","from":{"agent":"a","org":"o"},"to":{"agent":"b","org":"p"},` +
+	`"p":{"domain":"weather"},"cls":"int","sig":"ed25519:x"}`
+
+func mustTree(t testing.TB, text string) wire.Value {
+	t.Helper()
+	v, err := wire.ParseForeign([]byte(text), 60, message.MaxValues)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return v
+}
+
+// wholeOf reads an integer member.
+func wholeOf(v wire.Value, key string) (n int64, ok bool) {
+	m, _ := v.Get(key)
+	err := json.Unmarshal(m.JSON(), &n)
+	return n, err == nil && m.Kind() == wire.Number
 }

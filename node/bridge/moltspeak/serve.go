@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -22,7 +23,7 @@ const answerTime = 60 * time.Second
 // Mount adds the endpoint (MS-44), where it is served, and the registry façade, where that is on.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Serve {
-		g := e.Group("/moltspeak/v0.1", b.guard(func(c echo.Context, e *Error) error {
+		g := e.Group("/moltspeak/v0.1", b.guard(func(c echo.Context, e *message.Error) error {
 			return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
 		}))
 		g.POST("/message", b.serveMessage)
@@ -30,7 +31,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 		g.GET("/stream", b.serveStream)
 	}
 	if b.cfg.Registry {
-		b.mountRegistry(e)
+		b.registry.mount(e, b.guard)
 	}
 }
 
@@ -39,9 +40,9 @@ func (b *Bridge) body(c echo.Context, max int) ([]byte, *Reply) {
 	if err == nil {
 		return raw, nil
 	}
-	e := fault(CodeParse).because(err)
+	e := message.Fail(message.CodeParse).Because(err)
 	if w, ok := errors.AsType[*wire.Error](err); ok && w.Status != http.StatusBadRequest {
-		e = fault(CodeSchema).because(err)
+		e = message.Fail(message.CodeSchema).Because(err)
 		e.Status = w.Status
 	}
 	r := b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e)
@@ -61,7 +62,7 @@ func respond(c echo.Context, r Reply) error {
 }
 
 func (b *Bridge) serveMessage(c echo.Context) error {
-	raw, bad := b.body(c, MaxMessage+maxWrapping)
+	raw, bad := b.body(c, message.MaxMessage+message.MaxWrapping)
 	if bad != nil {
 		return respond(c, *bad)
 	}
@@ -75,14 +76,14 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 
 // serveBatch answers each entry in order; one that fails does not stop the rest (MS-46).
 func (b *Bridge) serveBatch(c echo.Context) error {
-	raw, bad := b.body(c, MaxBatch)
+	raw, bad := b.body(c, message.MaxBatch)
 	if bad != nil {
 		return respond(c, *bad)
 	}
 	if err := httpapi.KeepOpen(c, 2*answerTime); err != nil {
 		return err
 	}
-	entries, e := readBatch(raw)
+	entries, e := message.ReadBatch(raw)
 	if e != nil {
 		return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
 	}
@@ -97,8 +98,8 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 		}
 		data := entry.JSON()
 		x.size = len(data)
-		var e *Error
-		if x.packet, e = openPacket(entry, len(data), b.cfg.Box); e != nil {
+		var e *message.Error
+		if x.packet, e = message.OpenPacket(entry, len(data), b.cfg.Box); e != nil {
 			r := b.refuse(x, e)
 			b.tally(c, r)
 			out[i] = r.Body
@@ -112,7 +113,7 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 }
 
 // guard charges every request of a group to its address; refuse answers one that is too many in the words of the group.
-func (b *Bridge) guard(refuse func(echo.Context, *Error) error) echo.MiddlewareFunc {
+func (b *Bridge) guard(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if e := b.charge(c); e != nil {
@@ -125,12 +126,12 @@ func (b *Bridge) guard(refuse func(echo.Context, *Error) error) echo.MiddlewareF
 
 // charge takes a message from the allowance of the caller's address: a batch or a stream must not be a way around what
 // requests cost (AM-43).
-func (b *Bridge) charge(c echo.Context) *Error {
+func (b *Bridge) charge(c echo.Context) *message.Error {
 	err := b.cfg.Addresses.Check(c)
 	if err == nil {
 		return nil
 	}
-	e := fault(CodeRateLimit)
+	e := message.Fail(message.CodeRateLimit)
 	if w, ok := errors.AsType[*wire.Error](err); ok {
 		e.Delay = w.RetryAfter
 	}
@@ -144,40 +145,15 @@ func (b *Bridge) tally(c echo.Context, r Reply) {
 	}
 }
 
-// readBatch reads {moltspeak, batch} or a bare array of at most 100 entries.
-func readBatch(raw []byte) ([]wire.Value, *Error) {
-	tree, e := parseTree(raw, MaxNesting+4, maxAll)
-	if e != nil {
-		return nil, e
-	}
-	if tree.Kind() == wire.Object {
-		if tree.GetStr("moltspeak") != Version {
-			return nil, faultAt(CodeVersion, "moltspeak", `must be the text "0.1"`)
-		}
-		r := &reader{v: tree, bad: CodeSchema}
-		if tree = r.need("batch", wire.Array); r.err != nil {
-			return nil, r.err
-		}
-	}
-	if tree.Kind() != wire.Array || tree.Len() > MaxEntries {
-		return nil, faultAt(CodeSchema, "batch", "must be an array of at most 100 messages")
-	}
-	var out []wire.Value
-	for entry := range tree.Elems() {
-		out = append(out, entry)
-	}
-	return out, nil
-}
-
 // serveStream is the WebSocket: one JSON text per frame, the first a valid hello (MS-47).
 func (b *Bridge) serveStream(c echo.Context) error {
 	if !websocket.Wanted(c.Request()) {
-		e := faultAt(CodeSchema, "", "this route is a WebSocket")
+		e := message.FailAt(message.CodeSchema, "", "this route is a WebSocket")
 		e.Status = http.StatusUpgradeRequired
 		return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
 	}
 	conn, err := websocket.Accept(c.Response(), c.Request(), websocket.Options{
-		ReadLimit: MaxMessage + maxWrapping, QueueFrames: 256, QueueBytes: 4 << 20, Origins: b.cfg.Origins,
+		ReadLimit: message.MaxMessage + message.MaxWrapping, QueueFrames: 256, QueueBytes: 4 << 20, Origins: b.cfg.Origins,
 	})
 	if err != nil {
 		return nil // it has been answered
@@ -191,12 +167,12 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	defer b.sockets.remove(conn)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Request().Context()))
 	defer cancel()
-	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
+	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *message.Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
 	return nil
 }
 
 // discover answers from the directories; only agents that speak MoltSpeak have an address here.
-func (b *Bridge) discover(c *exchange, d Discover) (answer, *Error) {
+func (b *Bridge) discover(c *exchange, d message.Discover) (answer, *message.Error) {
 	wanted := [][]string{d.All}
 	if len(d.All) == 0 {
 		wanted = nil
@@ -223,10 +199,10 @@ func (b *Bridge) discover(c *exchange, d Discover) (answer, *Error) {
 		}
 	}
 	if len(results) == 0 && failed != nil {
-		return answer{}, fault(CodeTimeout).because(failed)
+		return answer{}, message.Fail(message.CodeTimeout).Because(failed)
 	}
 	data := wire.Obj(wire.Field("results", wire.Arr(results...)))
-	return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil
+	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 }
 
 // listed is a card of the directory as a result: what stands on the card for everybody.
@@ -241,7 +217,7 @@ func listed(card wire.Value) wire.Value {
 			v = v.With(m.to, wire.Text(s))
 		}
 	}
-	if name, ok := ParseName(meta.GetStr("moltspeak_agent")); ok {
+	if name, ok := message.ParseName(meta.GetStr("moltspeak_agent")); ok {
 		v = v.With("org", wire.Text(name.Org))
 	}
 	return v

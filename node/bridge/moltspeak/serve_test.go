@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -49,43 +50,43 @@ func post(t *testing.T, to, kind string, body []byte) (int, []byte, http.Header)
 func TestServeMessage(t *testing.T) {
 	r, _ := alone(t, nil)
 	to := r.serve().URL + "/moltspeak/v0.1/message"
-	bare := r.signed(cat, r.draft(cat, OpPing, `{"nonce":"n"}`))
+	bare := r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":"n"}`))
 	status, body, _ := post(t, to, "application/json", bare)
-	if p, e := ReadPacket(body, nil); status != http.StatusOK || e != nil || p.Enveloped || p.Tree.GetStr("op") != "pong" {
+	if p, e := message.ReadPacket(body, nil); status != http.StatusOK || e != nil || p.Enveloped || p.Tree.GetStr("op") != "pong" {
 		t.Errorf("bare: %d %s", status, body)
 	}
-	status, body, _ = post(t, to, "application/json", wrap(mustTree(t, string(r.signed(cat, r.draft(cat, OpPing, `{"nonce":1}`)))), true))
-	if p, e := ReadPacket(body, nil); status != http.StatusOK || e != nil || !p.Enveloped || p.Tree.GetStr("op") != "pong" {
+	status, body, _ = post(t, to, "application/json", message.Wrap(mustTree(t, string(r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)))), true))
+	if p, e := message.ReadPacket(body, nil); status != http.StatusOK || e != nil || !p.Enveloped || p.Tree.GetStr("op") != "pong" {
 		t.Errorf("enveloped: %d %s", status, body)
 	}
 	for _, tt := range []struct {
 		kind   string
 		body   []byte
 		status int
-		code   Code
+		code   message.Code
 	}{
-		{"application/json", []byte("null"), 400, CodeParse}, {"application/json", []byte("{"), 400, CodeParse}, {"application/json", nil, 400, CodeParse},
-		{"text/plain", bare, 415, CodeSchema}, {"application/json", bytes.Repeat([]byte(" "), 10<<20), 413, CodeSchema},
-		{"application/json", []byte(goodMessage), 400, CodeInvalidParam},
-		{"application/json", []byte(strings.Replace(goodMessage, `"agent":"b","org":"p"`, `"agent":"me","org":"home"`, 1)), 401, CodeAuthFailed},
+		{"application/json", []byte("null"), 400, message.CodeParse}, {"application/json", []byte("{"), 400, message.CodeParse}, {"application/json", nil, 400, message.CodeParse},
+		{"text/plain", bare, 415, message.CodeSchema}, {"application/json", bytes.Repeat([]byte(" "), 10<<20), 413, message.CodeSchema},
+		{"application/json", []byte(goodMessage), 400, message.CodeInvalidParam},
+		{"application/json", []byte(strings.Replace(goodMessage, `"agent":"b","org":"p"`, `"agent":"me","org":"home"`, 1)), 401, message.CodeAuthFailed},
 	} {
 		status, body, _ := post(t, to, tt.kind, tt.body)
-		p, e := ReadPacket(body, nil)
+		p, e := message.ReadPacket(body, nil)
 		if e != nil {
 			t.Errorf("%.20q: %s", tt.body, body)
 			continue
 		}
-		m, e := ParseMessage(p.Tree)
-		if e != nil || status != tt.status || m.Op != OpError || Code(m.P.GetStr("code")) != tt.code || m.verify(keyOf("me@home").Public()) != nil {
+		m, e := message.Parse(p.Tree)
+		if e != nil || status != tt.status || m.Op != message.OpError || message.Code(m.P.GetStr("code")) != tt.code || m.Verify(keyOf("me@home").Public()) != nil {
 			t.Errorf("%.20q as %s: %d %s, want %d %s", tt.body, tt.kind, status, body, tt.status, tt.code)
 		}
 	}
-	answerless := r.draft(cat, OpStream, `{"action":"start","stream_id":"s"}`)
+	answerless := r.draft(cat, message.OpStream, `{"action":"start","stream_id":"s"}`)
 	if status, body, _ := post(t, to, "application/json", r.signed(cat, answerless)); status != http.StatusAccepted || strings.TrimSpace(string(body)) != "{}" {
 		t.Errorf("a message that needs no answer: %d %s", status, body)
 	}
 	for range 5000 {
-		status, _, header := post(t, to, "application/json", r.signed(dog, r.draft(dog, OpPing, `{"nonce":1}`)))
+		status, _, header := post(t, to, "application/json", r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":1}`)))
 		if status == http.StatusTooManyRequests {
 			if header.Get("Retry-After") == "" {
 				t.Error("429 without Retry-After")
@@ -99,7 +100,7 @@ func TestServeMessage(t *testing.T) {
 func TestServeBatch(t *testing.T) {
 	r, _ := alone(t, nil)
 	to := r.serve().URL + "/moltspeak/v0.1/batch"
-	one, three := r.signed(cat, r.draft(cat, OpPing, `{"nonce":1}`)), r.signed(dog, r.draft(dog, OpPing, `{"nonce":3}`))
+	one, three := r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)), r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":3}`))
 	list := fmt.Sprintf(`[%s,null,{"moltspeak":"0.1","envelope":{"encrypted":false},"message":%s}]`, one, three)
 	for _, body := range []string{list, `{"moltspeak":"0.1","batch":` + list + `}`} {
 		status, got, _ := post(t, to, "application/json", []byte(body))
@@ -109,7 +110,7 @@ func TestServeBatch(t *testing.T) {
 		}
 		var ops []string
 		for _, a := range answers {
-			p, e := ReadPacket(a, nil)
+			p, e := message.ReadPacket(a, nil)
 			if e != nil {
 				t.Fatal(e)
 			}
@@ -119,12 +120,12 @@ func TestServeBatch(t *testing.T) {
 			t.Errorf("answers: %v", ops)
 		}
 	}
-	for _, body := range []string{"[" + strings.Repeat("1,", MaxEntries) + "1]", `{"batch":[]}`, `{"moltspeak":"0.1","batch":{}}`, "1"} {
+	for _, body := range []string{"[" + strings.Repeat("1,", message.MaxEntries) + "1]", `{"batch":[]}`, `{"moltspeak":"0.1","batch":{}}`, "1"} {
 		if status, got, _ := post(t, to, "application/json", []byte(body)); status != http.StatusBadRequest {
 			t.Errorf("%.30s: %d %s", body, status, got)
 		}
 	}
-	if status, _, _ := post(t, to, "application/json", bytes.Repeat([]byte(" "), MaxBatch+1)); status != http.StatusRequestEntityTooLarge {
+	if status, _, _ := post(t, to, "application/json", bytes.Repeat([]byte(" "), message.MaxBatch+1)); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("more than 10 MiB: %d", status)
 	}
 }
@@ -148,7 +149,7 @@ func next(t *testing.T, c *websocket.Conn) (wire.Value, error) {
 	if err != nil {
 		return wire.Value{}, err
 	}
-	p, e := ReadPacket(raw, nil)
+	p, e := message.ReadPacket(raw, nil)
 	if e != nil {
 		t.Fatalf("frame: %v: %s", e, raw)
 	}
@@ -163,7 +164,7 @@ func TestServeStream(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.b.Run(ctx) }()
 	srv := r.serve()
-	for _, first := range [][]byte{[]byte("null"), r.signed(cat, r.draft(cat, OpPing, `{"nonce":1}`)), r.signed(cat, r.draft(dog, OpHello, `{"protocol_versions":["0.1"]}`))} {
+	for _, first := range [][]byte{[]byte("null"), r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)), r.signed(cat, r.draft(dog, message.OpHello, `{"protocol_versions":["0.1"]}`))} {
 		c := dial(t, srv)
 		c.Send(websocket.Text(first))
 		if m, err := next(t, c); err != nil || m.GetStr("op") != "error" {
@@ -174,12 +175,12 @@ func TestServeStream(t *testing.T) {
 		}
 	}
 	c := dial(t, srv)
-	c.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+	c.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
-	unnamed := r.draft(cat, OpPing, `{"nonce":"x"}`)
-	tree, err := sign(unnamed.Tree().Without("from"), keyOf(cat))
+	unnamed := r.draft(cat, message.OpPing, `{"nonce":"x"}`)
+	tree, err := message.Sign(unnamed.Tree().Without("from"), keyOf(cat))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,16 +188,16 @@ func TestServeStream(t *testing.T) {
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "pong" {
 		t.Errorf("without from: %v %s", err, m.JSON())
 	}
-	c.Send(websocket.Text(r.signed(dog, r.draft(dog, OpPing, `{"nonce":"x"}`))))
+	c.Send(websocket.Text(r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":"x"}`))))
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "error" {
 		t.Errorf("another sender: %v %s", err, m.JSON())
 	}
-	c.Send(websocket.Text([]byte(strings.Repeat(" ", MaxMessage+maxWrapping+1))))
+	c.Send(websocket.Text([]byte(strings.Repeat(" ", message.MaxMessage+message.MaxWrapping+1))))
 	if _, err := next(t, c); err == nil {
 		t.Error("a frame beyond the limit was taken")
 	}
 	open := dial(t, srv)
-	open.Send(websocket.Text(r.signed(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"]}`))))
+	open.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	next(t, open)
 	stop()
 	select {

@@ -11,35 +11,36 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/acl/rate"
-	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // eachNetwork plays an attacker that has all addresses of a network.
 func eachNetwork(t *testing.T, play func(t *testing.T, attacker func(i int) []rate.Source)) {
-	for _, n := range bridgetest.Networks {
+	for _, n := range apitest.Networks {
 		t.Run(n.Name, func(t *testing.T) {
 			play(t, func(i int) []rate.Source { return rate.AddrSources(n.Addr(i)) })
 		})
 	}
 }
 
-var newcomer = rate.AddrSources(bridgetest.Newcomer)
+var newcomer = rate.AddrSources(apitest.Newcomer)
 
-func hosted(i int) []rate.Source { return rate.AddrSources(bridgetest.Hosted(i)) }
+func hosted(i int) []rate.Source { return rate.AddrSources(apitest.Hosted(i)) }
 
 // codeFrom is [rig.code] for a message that comes from the sources.
-func (r *rig) codeFrom(sources []rate.Source, peer string, d Draft) Code {
+func (r *rig) codeFrom(sources []rate.Source, peer string, d message.Draft) message.Code {
 	r.t.Helper()
 	reply := r.b.Receive(r.t.Context(), r.signed(peer, d), sources, nil)
-	p, e := ReadPacket(reply.Body, boxOf(peer))
-	if e != nil || Op(p.Tree.GetStr("op")) != OpError {
+	p, e := message.ReadPacket(reply.Body, boxOf(peer))
+	if e != nil || message.Op(p.Tree.GetStr("op")) != message.OpError {
 		return ""
 	}
 	payload, _ := p.Tree.Get("p")
-	return Code(payload.GetStr("code"))
+	return message.Code(payload.GetStr("code"))
 }
 
 // A newcomer gets a challenge and a session while an attacker takes all that it can, and keeps its session.
@@ -172,8 +173,8 @@ func TestOpenStreamsAreShared(t *testing.T) {
 		now := time.Now()
 		tick := func() time.Time { now = now.Add(time.Millisecond); return now }
 		s := newStreams()
-		begin := func(peer string, known bool, sources []rate.Source) *Error {
-			_, e := s.take(named(peer), Stream{Action: "start", ID: "s"}, known, sources, tick())
+		begin := func(peer string, known bool, sources []rate.Source) *message.Error {
+			_, e := s.take(named(peer), message.Stream{Action: "start", ID: "s"}, known, sources, tick())
 			return e
 		}
 		for i := range maxStreams / 2 {
@@ -187,8 +188,8 @@ func TestOpenStreamsAreShared(t *testing.T) {
 		}
 		s = newStreams()
 		chunk := strings.Repeat("a", 1<<20)
-		add := func(peer string, seq int, known bool, sources []rate.Source) *Error {
-			_, e := s.take(named(peer), Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, known, sources, tick())
+		add := func(peer string, seq int, known bool, sources []rate.Source) *message.Error {
+			_, e := s.take(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, known, sources, tick())
 			return e
 		}
 		for i := range 8 {
@@ -221,7 +222,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 func TestPinsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		r, _ := alone(t, nil)
-		r.b.pinPlaces.swept.Store(time.Now().Unix()) // nobody is forgotten now
+		r.b.pins.swept.Store(time.Now().Unix()) // nobody is forgotten now
 		begun := time.Now().Add(-time.Hour)
 		var changes []store.Change
 		for i := range maxStrangers - 2 {
@@ -233,25 +234,25 @@ func TestPinsAreShared(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ping := func(sources []rate.Source, peer string) Code {
-			return r.codeFrom(sources, peer, r.draft(peer, OpPing, `{"nonce":1}`))
+		ping := func(sources []rate.Source, peer string) message.Code {
+			return r.codeFrom(sources, peer, r.draft(peer, message.OpPing, `{"nonce":1}`))
 		}
 		pinned := func(peer string) bool {
-			_, known, err := r.b.peer(t.Context(), peer, time.Now())
+			_, known, err := r.b.pins.get(t.Context(), peer, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
 			return known
 		}
 		const talker, asker, friend = "talker@flood", "asker@flood", "friend@home"
-		if code := r.codeFrom(attacker(1), talker, r.draft(talker, OpQuery, plainQuery)); code != "" {
+		if code := r.codeFrom(attacker(1), talker, r.draft(talker, message.OpQuery, plainQuery)); code != "" {
 			t.Fatal(code)
 		}
 		request := `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`
-		if code := r.codeFrom(attacker(2), asker, r.draft(asker, OpConsent, request)); code != "" {
+		if code := r.codeFrom(attacker(2), asker, r.draft(asker, message.OpConsent, request)); code != "" {
 			t.Fatal(code)
 		}
-		if code := ping(attacker(3), "late@flood"); code != CodeRateLimit {
+		if code := ping(attacker(3), "late@flood"); code != message.CodeRateLimit {
 			t.Errorf("one more pin of the attacker: %q", code)
 		}
 		for i := range 8 {
@@ -265,7 +266,7 @@ func TestPinsAreShared(t *testing.T) {
 		if pinned(evil(maxStrangers-3)) || !pinned(evil(0)) || !pinned(talker) || !pinned(asker) {
 			t.Error("not the attacker's newest pins gave way")
 		}
-		if err := r.b.cfg.Rules.Set(t.Context(), "moltspeak:inbound/"+friend, acl.Approved, time.Now()); err != nil {
+		if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+friend, acl.Approved, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if code := ping(attacker(3), friend) + ping(attacker(3), cat); code != "" {
@@ -282,15 +283,15 @@ func TestPinsThatStay(t *testing.T) {
 	thick := rate.AddrSources(netip.MustParseAddr("192.0.2.1"))
 	const talker, asker = "talker@flood", "asker@flood"
 	for _, peer := range []string{"older@flood", talker} {
-		r.codeFrom(thick, peer, r.draft(peer, OpQuery, plainQuery))
+		r.codeFrom(thick, peer, r.draft(peer, message.OpQuery, plainQuery))
 	}
-	r.codeFrom(thick, asker, r.draft(asker, OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
+	r.codeFrom(thick, asker, r.draft(asker, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
 	late := peer{Name: "newcomer@x", Key: self(cat).Key, First: time.Now(), Last: time.Now(), Sources: newcomer, rev: store.Absent}
-	if err := r.b.pinPlaces.displace(t.Context(), r.b, late, time.Now()); err != nil {
+	if err := r.b.pins.displace(t.Context(), late, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"older@flood": true, talker: false, asker: true, late.Name: true} {
-		if _, known, err := r.b.peer(t.Context(), name, time.Now()); known != want || err != nil {
+		if _, known, err := r.b.pins.get(t.Context(), name, time.Now()); known != want || err != nil {
 			t.Errorf("%s has a pin: %v, %v, want %v", name, known, err, want)
 		}
 	}
@@ -312,12 +313,12 @@ func TestSeenHasRoom(t *testing.T) {
 		}
 	})
 	r, _ := alone(t, nil)
-	ping := r.draft("stranger@x", OpPing, `{"nonce":"`+strings.Repeat("x", 100<<10)+`"}`)
+	ping := r.draft("stranger@x", message.OpPing, `{"nonce":"`+strings.Repeat("x", 100<<10)+`"}`)
 	if code := r.codeFrom(newcomer, "stranger@x", ping); code != "" {
 		t.Fatal(code)
 	}
 	var kept seen
-	if _, ok, err := r.b.read(t.Context(), nsSeen, seenKey(self("stranger@x"), ping.ID), &kept, time.Now()); !ok || err != nil || len(kept.Reply) > maxReply {
+	if _, ok, err := readRecord(t.Context(), r.b.records, nsSeen, seenKey(self("stranger@x"), ping.ID), &kept, time.Now()); !ok || err != nil || len(kept.Reply) > maxReply {
 		t.Errorf("%d bytes are kept of an answer, %v, %v", len(kept.Reply), ok, err)
 	}
 	if m, status := r.say("stranger@x", ping); status != http.StatusAccepted && status != http.StatusOK || m.Op != "" {
@@ -329,15 +330,15 @@ func TestSeenHasRoom(t *testing.T) {
 func TestConsentQuestionsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		r, _ := alone(t, nil)
-		ask := func(sources []rate.Source, peer string) Code {
-			return r.codeFrom(sources, peer, r.draft(peer, OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
+		ask := func(sources []rate.Source, peer string) message.Code {
+			return r.codeFrom(sources, peer, r.draft(peer, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
 		}
 		for i := range strangersConsentAsks {
 			if code := ask(attacker(i), evil(i)); code != "" {
 				t.Fatalf("question %d: %s", i, code)
 			}
 		}
-		if code := ask(attacker(3), "late@flood"); code != CodeRateLimit {
+		if code := ask(attacker(3), "late@flood"); code != message.CodeRateLimit {
 			t.Errorf("one more question of the attacker: %q", code)
 		}
 		if code := ask(newcomer, "newcomer@x"); code != "" {
@@ -354,7 +355,7 @@ func TestConsentQuestionsAreShared(t *testing.T) {
 		if code := ask(nil, cat); code != "" {
 			t.Errorf("a known peer: %s", code)
 		}
-		asks, _, err := r.b.cfg.Asks.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1000, time.Now())
+		asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1000, time.Now())
 		if err != nil || len(asks) != strangersConsentAsks+1 {
 			t.Errorf("%d questions wait, %v, want %d", len(asks), err, strangersConsentAsks+1)
 		}

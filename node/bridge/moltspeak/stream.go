@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -26,10 +27,10 @@ const (
 // incoming is a stream that is not complete.
 type incoming struct {
 	peer, kind, content string
-	class               Class    // of every piece
-	pii                 *PIIMeta // what all pieces hold together
-	known               bool     // to the owner: the others share half of what there is
-	next                int64    // seq that must come; -1 before the first
+	class               message.Class    // of every piece
+	pii                 *message.PIIMeta // what all pieces hold together
+	known               bool             // to the owner: the others share half of what there is
+	next                int64            // seq that must come; -1 before the first
 	chunks              int64
 	data                []byte
 	began, active       time.Time
@@ -46,7 +47,7 @@ func newStreams() *streams { return &streams{open: make(map[string]*incoming)} }
 
 // take adds a piece of a stream, which has one class from its start to its end. done is the whole stream once its end came
 // and the checksum is right. sources are those of a peer that the owner does not know.
-func (s *streams) take(m *Message, p Stream, known bool, sources []rate.Source, now time.Time) (done *incoming, e *Error) {
+func (s *streams) take(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (done *incoming, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
@@ -55,18 +56,18 @@ func (s *streams) take(m *Message, p Stream, known bool, sources []rate.Source, 
 	in := s.open[key]
 	if p.Action == "start" {
 		if in != nil {
-			return nil, faultAt(CodeInvalidParam, "p.stream_id", "is open already")
+			return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is open already")
 		}
 		return nil, s.start(key, m, p, &incoming{known: known, sources: sources, began: now, active: now})
 	}
 	if in == nil {
-		return nil, faultAt(CodeInvalidParam, "p.stream_id", "is no open stream")
+		return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is no open stream")
 	}
 	if in.class != m.Class && p.Action != "error" {
 		s.drop(key)
-		return nil, faultAt(CodeClassification, "cls", "is not the class that the stream began with")
+		return nil, message.FailAt(message.CodeClassification, "cls", "is not the class that the stream began with")
 	}
-	in.active, in.pii = now, in.pii.and(m.PII)
+	in.active, in.pii = now, in.pii.And(m.PII)
 	switch p.Action {
 	case "chunk":
 		if e = s.chunk(in, p); e != nil {
@@ -76,10 +77,10 @@ func (s *streams) take(m *Message, p Stream, known bool, sources []rate.Source, 
 	case "end":
 		s.drop(key)
 		if p.Total >= 0 && p.Total != in.chunks {
-			return nil, faultAt(CodeInvalidParam, "p.total_chunks", "is not how many came")
+			return nil, message.FailAt(message.CodeInvalidParam, "p.total_chunks", "is not how many came")
 		}
-		if p.Checksum != "" && p.Checksum != checksum(sha256.Sum256(in.data)) {
-			return nil, faultAt(CodeInvalidParam, "p.checksum", "does not match")
+		if p.Checksum != "" && p.Checksum != message.Checksum(sha256.Sum256(in.data)) {
+			return nil, message.FailAt(message.CodeInvalidParam, "p.checksum", "does not match")
 		}
 		return in, nil
 	}
@@ -87,7 +88,7 @@ func (s *streams) take(m *Message, p Stream, known bool, sources []rate.Source, 
 	return nil, nil
 }
 
-func (s *streams) start(key string, m *Message, p Stream, in *incoming) *Error {
+func (s *streams) start(key string, m *message.Message, p message.Stream, in *incoming) *message.Error {
 	n := 0
 	in.peer, in.kind, in.content, in.class, in.pii, in.next = m.From.Name(), p.Type, p.ContentType, m.Class, m.PII, -1
 	for _, o := range s.open {
@@ -98,7 +99,7 @@ func (s *streams) start(key string, m *Message, p Stream, in *incoming) *Error {
 	strangers, _ := s.strangers()
 	full := len(s.open) >= maxStreams || !in.known && strangers >= maxStreams/2
 	if n >= streamsPerPeer || full && !s.displace(in, func(*incoming) int { return 1 }, 1) {
-		return fault(CodeRateLimit)
+		return message.Fail(message.CodeRateLimit)
 	}
 	s.open[key] = in
 	return nil
@@ -121,24 +122,24 @@ func (s *streams) displace(in *incoming, size func(*incoming) int, more int) boo
 	return ok
 }
 
-func (s *streams) chunk(in *incoming, p Stream) *Error {
+func (s *streams) chunk(in *incoming, p message.Stream) *message.Error {
 	if in.next < 0 && p.Seq != 0 && p.Seq != 1 || in.next >= 0 && p.Seq != in.next {
-		return faultAt(CodeInvalidParam, "p.seq", "leaves a gap or repeats")
+		return message.FailAt(message.CodeInvalidParam, "p.seq", "leaves a gap or repeats")
 	}
 	data := []byte(p.Data)
 	if in.kind == "binary" {
 		raw, err := base64.StdEncoding.DecodeString(p.Data)
 		if err != nil {
-			return faultAt(CodeInvalidParam, "p.data", "must be base64")
+			return message.FailAt(message.CodeInvalidParam, "p.data", "must be base64")
 		}
 		data = raw
 	}
 	if len(in.data)+len(data) > maxStream {
-		return faultAt(CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
+		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
 	}
 	for _, theirs := s.strangers(); s.bytes+len(data) > maxStreamBytes || !in.known && theirs+len(data) > maxStreamBytes/2; _, theirs = s.strangers() {
 		if !s.displace(in, func(o *incoming) int { return len(o.data) }, len(in.data)+len(data)) {
-			return fault(CodeRateLimit)
+			return message.Fail(message.CodeRateLimit)
 		}
 	}
 	in.next, in.chunks, in.data = p.Seq+1, in.chunks+1, append(in.data, data...)
@@ -180,13 +181,13 @@ func (s *streams) sweep(now time.Time) {
 }
 
 // stream collects a stream and hands it over whole (MS-32).
-func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
+func (b *Bridge) stream(c *exchange, p message.Stream) (answer, *message.Error) {
 	done, e := b.streams.take(&c.m, p, c.known(), c.sources, c.now)
 	if e != nil {
 		return answer{}, e
 	}
-	if c.m.Class == PII {
-		if e := c.m.PII.covers(personal.Types(c.m.P), c.now); e != nil {
+	if c.m.Class == message.PII {
+		if e := c.m.PII.Covers(personal.Types(c.m.P), c.now); e != nil {
 			b.streams.end(c.m.From.Name(), p.ID)
 			return answer{}, e
 		}
@@ -206,13 +207,10 @@ func (b *Bridge) stream(c *exchange, p Stream) (answer, *Error) {
 		}
 	}
 	payload = payload.With("data", wire.Text(text))
-	if c.m.Class == PII { // the pieces hid what lies across two of them, or in base64
-		if e := c.m.PII.covers(personal.Types(streamed(payload)), c.now); e != nil {
+	if c.m.Class == message.PII { // the pieces hid what lies across two of them, or in base64
+		if e := c.m.PII.Covers(personal.Types(message.StreamText(payload)), c.now); e != nil {
 			return answer{}, e
 		}
 	}
 	return b.hand(c, IntentStream, payload, "conv_"+hash(c.m.From.Name(), "stream", p.ID), thread{})
 }
-
-// checksum is what the end of a stream names.
-func checksum(sum [32]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }

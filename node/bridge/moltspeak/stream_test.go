@@ -6,21 +6,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 )
 
 // named is a message of that sender.
-func named(peer string) *Message { return &Message{From: Agent{Agent: peer}} }
+func named(peer string) *message.Message { return &message.Message{From: message.Agent{Agent: peer}} }
 
 // streamFrom sends a stream of one chunk, piece by piece, and returns how the last one was answered.
-func (r *rig) streamFrom(peer, kind, data string, label func(piece string, d *Draft)) Code {
+func (r *rig) streamFrom(peer, kind, data string, label func(piece string, d *message.Draft)) message.Code {
 	r.t.Helper()
-	var code Code
+	var code message.Code
 	for piece, p := range steps(kind, data) {
-		d := r.draft(peer, OpStream, p)
+		d := r.draft(peer, message.OpStream, p)
 		label(piece, &d)
 		m, _ := r.boxed(peer, d)
-		code = Code(m.P.GetStr("code"))
+		code = message.Code(m.P.GetStr("code"))
 	}
 	return code
 }
@@ -32,10 +33,10 @@ func steps(kind, data string) func(yield func(string, string) bool) {
 	}
 }
 
-func classed(class Class, types ...string) func(*Draft) {
-	return func(d *Draft) {
-		if d.Class = class; class == PII {
-			d.PII = &PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "x", Expires: time.Now().Add(time.Hour)}
+func classed(class message.Class, types ...string) func(*message.Draft) {
+	return func(d *message.Draft) {
+		if d.Class = class; class == message.PII {
+			d.PII = &message.PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "x", Expires: time.Now().Add(time.Hour)}
 		}
 	}
 }
@@ -43,18 +44,18 @@ func classed(class Class, types ...string) func(*Draft) {
 // A stream has one class: what began as personal or confidential does not end as something that is shown and kept.
 func TestStreamsHaveOneClass(t *testing.T) {
 	r, n := alone(t, nil)
-	if _, status := r.boxed(cat, r.draft(cat, OpPing, `{"nonce":1}`)); status >= 300 {
+	if _, status := r.boxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
 		t.Fatalf("ping: %d", status)
 	}
 	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
 		t.Fatal(err)
 	}
 	const data = "write to jane.doe@example.com"
-	for _, c := range []Class{PII, Confidential} {
+	for _, c := range []message.Class{message.PII, message.Confidential} {
 		for _, odd := range []string{"start", "chunk", "end"} {
-			code := r.streamFrom(cat, "text", data, func(piece string, d *Draft) {
+			code := r.streamFrom(cat, "text", data, func(piece string, d *message.Draft) {
 				if piece == odd {
-					classed(Internal)(d)
+					classed(message.Internal)(d)
 				} else {
 					classed(c, personal.TypeEmail)(d)
 				}
@@ -64,12 +65,12 @@ func TestStreamsHaveOneClass(t *testing.T) {
 			}
 		}
 	}
-	if code := r.streamFrom(cat, "text", data, func(_ string, d *Draft) { classed(Confidential)(d) }); code != "" || len(n.got) != 1 || n.got[0].Purge.IsZero() {
+	if code := r.streamFrom(cat, "text", data, func(_ string, d *message.Draft) { classed(message.Confidential)(d) }); code != "" || len(n.got) != 1 || n.got[0].Purge.IsZero() {
 		t.Errorf("confidential throughout: %q, the node got %d", code, len(n.got))
 	}
-	code := r.streamFrom(cat, "text", data, func(piece string, d *Draft) {
-		if classed(PII, personal.TypePhone)(d); piece == "chunk" {
-			classed(PII, personal.TypeEmail)(d)
+	code := r.streamFrom(cat, "text", data, func(piece string, d *message.Draft) {
+		if classed(message.PII, personal.TypePhone)(d); piece == "chunk" {
+			classed(message.PII, personal.TypeEmail)(d)
 		}
 	})
 	if code != "" || len(n.got) != 2 || strings.Contains(string(n.got[1].Payload.JSON()), "jane.doe") {
@@ -80,25 +81,25 @@ func TestStreamsHaveOneClass(t *testing.T) {
 // Personal data in a binary stream is masked as it would be in a text, and needs the same consent.
 func TestBinaryStreamsAreMasked(t *testing.T) {
 	r, n := alone(t, nil)
-	if _, status := r.boxed(cat, r.draft(cat, OpPing, `{"nonce":1}`)); status >= 300 {
+	if _, status := r.boxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
 		t.Fatalf("ping: %d", status)
 	}
 	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
 		t.Fatal(err)
 	}
-	send := func(data string, types ...string) (Code, string) {
+	send := func(data string, types ...string) (message.Code, string) {
 		before := len(n.got)
-		code := r.streamFrom(cat, "binary", base64.StdEncoding.EncodeToString([]byte(data)), func(_ string, d *Draft) { classed(PII, types...)(d) })
+		code := r.streamFrom(cat, "binary", base64.StdEncoding.EncodeToString([]byte(data)), func(_ string, d *message.Draft) { classed(message.PII, types...)(d) })
 		if len(n.got) == before {
 			return code, ""
 		}
 		return code, n.got[before].Payload.GetStr("data")
 	}
 	const hidden = "\x00\xff\x01jane.doe@example.com\x00\xfe"
-	if code, got := send(hidden, personal.TypeEmail); code != "" || got != masked {
+	if code, got := send(hidden, personal.TypeEmail); code != "" || got != message.Masked {
 		t.Errorf("%q, the inbox has %q, want it masked", code, got)
 	}
-	if code, got := send(hidden, personal.TypePhone); code != CodeConsent || got != "" {
+	if code, got := send(hidden, personal.TypePhone); code != message.CodeConsent || got != "" {
 		t.Errorf("with a consent for another type: %q, the inbox has %q", code, got)
 	}
 	if code, got := send("\x00\x01\x02", personal.TypeEmail); code != "" || got != "AAEC" {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -69,17 +70,17 @@ func TestVectors(t *testing.T) {
 	bob := signing.NewBoxKey(unb64(t, v.Keys["bob"].Box))
 	alice := signing.NewBoxKey(unb64(t, v.Keys["alice"].Box))
 	for _, s := range v.Signed {
-		bare, e := ReadPacket([]byte(s.Wire), bob)
+		bare, e := message.ReadPacket([]byte(s.Wire), bob)
 		if e != nil {
 			t.Fatalf("%s: %v", s.Name, e)
 		}
-		for form, raw := range map[string][]byte{"bare": []byte(s.Wire), "envelope": wrap(bare.Tree, true), "box": seal(bare.Tree, alice, bob.Public())} {
-			p, e := ReadPacket(raw, bob)
+		for form, raw := range map[string][]byte{"bare": []byte(s.Wire), "envelope": message.Wrap(bare.Tree, true), "box": message.Seal(bare.Tree, alice, bob.Public())} {
+			p, e := message.ReadPacket(raw, bob)
 			if e != nil {
 				t.Errorf("%s as %s: %v", s.Name, form, e)
 				continue
 			}
-			m, e := ParseMessage(p.Tree)
+			m, e := message.Parse(p.Tree)
 			if e != nil {
 				t.Errorf("%s as %s: %v", s.Name, form, e)
 				continue
@@ -87,35 +88,35 @@ func TestVectors(t *testing.T) {
 			if _, e := m.Payload(); e != nil {
 				t.Errorf("%s as %s: payload: %v", s.Name, form, e)
 			}
-			if e := m.verify(public); e != nil {
+			if e := m.Verify(public); e != nil {
 				t.Errorf("%s as %s: %v", s.Name, form, e)
 			}
 		}
-		again, err := sign(bare.Tree, private)
+		again, err := message.Sign(bare.Tree, private)
 		if err != nil || again.GetStr("sig") != s.Sig {
 			t.Errorf("%s: signed anew it is %s, %v", s.Name, again.GetStr("sig"), err)
 		}
 	}
 	for _, n := range v.Negative {
-		p, e := ReadPacket([]byte(n.Wire), nil)
+		p, e := message.ReadPacket([]byte(n.Wire), nil)
 		if e != nil {
 			t.Fatalf("%s: %v", n.Name, e)
 		}
-		m, e := ParseMessage(p.Tree)
+		m, e := message.Parse(p.Tree)
 		if e != nil {
 			t.Fatalf("%s: %v", n.Name, e)
 		}
-		if e := m.verify(public); e == nil || e.Code != CodeSignature {
+		if e := m.Verify(public); e == nil || e.Code != message.CodeSignature {
 			t.Errorf("%s: %v, want E_SIGNATURE", n.Name, e)
 		}
 	}
 	for i, b := range v.Box {
-		p, e := ReadPacket(b.Envelope, bob)
+		p, e := message.ReadPacket(b.Envelope, bob)
 		if json.Valid([]byte(b.Plaintext)) {
 			if e != nil || !p.Boxed || p.Sealed != alice.Public() {
 				t.Errorf("box %d: %+v, %v", i, p, e)
 			}
-		} else if e == nil || e.Code != CodeParse {
+		} else if e == nil || e.Code != message.CodeParse {
 			t.Errorf("box %d holds no JSON: %v, want E_PARSE", i, e)
 		}
 	}
@@ -129,14 +130,14 @@ func TestVectorsAtTheDoors(t *testing.T) {
 	if len(v.Signed) != 12 || len(v.Negative) != 4 || len(v.Box) != 4 {
 		t.Fatalf("%d signed, %d negative, %d boxes", len(v.Signed), len(v.Negative), len(v.Box))
 	}
-	bob, _ := ParseName(v.Keys["bob"].Agent + "@" + v.Keys["bob"].Org)
-	alice, _ := ParseName(v.Keys["alice"].Agent + "@" + v.Keys["alice"].Org)
+	bob, _ := message.ParseName(v.Keys["bob"].Agent + "@" + v.Keys["bob"].Org)
+	alice, _ := message.ParseName(v.Keys["alice"].Agent + "@" + v.Keys["alice"].Org)
 	key, box := signing.NewEd25519FromSeed(unb64(t, v.Keys["alice"].Seed)), signing.NewBoxKey(unb64(t, v.Keys["alice"].Box))
 	r, n := alone(t, func(c *Config) { c.Agent, c.Box = bob, signing.NewBoxKey(unb64(t, v.Keys["bob"].Box)) })
 	srv := r.serve()
-	alice.Key, alice.EncKey = sigPrefix+key.Public().Text64(), "x25519:"+box.Public().String()
-	hello := Draft{ID: "hello", Op: OpHello, Time: time.Now(), From: alice, To: bob, P: mustTree(t, `{"protocol_versions":["0.1"]}`), Class: Internal}
-	tree, err := sign(hello.Tree(), key)
+	alice.Key, alice.EncKey = message.SigPrefix+key.Public().Text64(), "x25519:"+box.Public().String()
+	hello := message.Draft{ID: "hello", Op: message.OpHello, Time: time.Now(), From: alice, To: bob, P: mustTree(t, `{"protocol_versions":["0.1"]}`), Class: message.Internal}
+	tree, err := message.Sign(hello.Tree(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,18 +146,18 @@ func TestVectorsAtTheDoors(t *testing.T) {
 	if m, err := next(t, conn); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
-	judge := func(name, form string, body []byte, code Code, field string) {
+	judge := func(name, form string, body []byte, code message.Code, field string) {
 		t.Helper()
-		p, e := ReadPacket(body, box)
+		p, e := message.ReadPacket(body, box)
 		if e != nil {
 			t.Fatalf("%s as %s: %v: %s", name, form, e, body)
 		}
 		payload, _ := p.Tree.Get("p")
-		if Code(payload.GetStr("code")) != code || payload.GetStr("field") != field {
+		if message.Code(payload.GetStr("code")) != code || payload.GetStr("field") != field {
 			t.Errorf("%s as %s: %s, want %s %s", name, form, payload.JSON(), code, field)
 		}
 	}
-	through := func(name string, raw []byte, code Code, field string) {
+	through := func(name string, raw []byte, code message.Code, field string) {
 		t.Helper()
 		_, body, _ := post(t, srv.URL+"/moltspeak/v0.1/message", "application/json", raw)
 		judge(name, "message", body, code, field)
@@ -174,21 +175,21 @@ func TestVectorsAtTheDoors(t *testing.T) {
 		judge(name, "frame", body, code, field)
 	}
 	for _, s := range v.Signed {
-		bare, e := ReadPacket([]byte(s.Wire), nil)
+		bare, e := message.ReadPacket([]byte(s.Wire), nil)
 		if e != nil {
 			t.Fatalf("%s: %v", s.Name, e)
 		}
-		for _, raw := range [][]byte{[]byte(s.Wire), wrap(bare.Tree, true), seal(bare.Tree, box, r.b.cfg.Box.Public())} {
-			through(s.Name, raw, CodeInvalidParam, "ts")
+		for _, raw := range [][]byte{[]byte(s.Wire), message.Wrap(bare.Tree, true), message.Seal(bare.Tree, box, r.b.cfg.Box.Public())} {
+			through(s.Name, raw, message.CodeInvalidParam, "ts")
 		}
 	}
 	for _, s := range v.Negative {
-		through(s.Name, []byte(s.Wire), CodeSignature, "")
+		through(s.Name, []byte(s.Wire), message.CodeSignature, "")
 	}
 	for i, s := range v.Box {
-		code, field := CodeInvalidParam, "ts"
+		code, field := message.CodeInvalidParam, "ts"
 		if !json.Valid([]byte(s.Plaintext)) {
-			code, field = CodeParse, ""
+			code, field = message.CodeParse, ""
 		}
 		through(fmt.Sprint("box ", i), s.Envelope, code, field)
 	}

@@ -3,9 +3,12 @@ package moltspeak
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -16,6 +19,18 @@ const (
 	cardTime = 5 * time.Second
 )
 
+// listedKeys are the keys that registries and directories list, which are looked up before the first message of a name
+// pins its key.
+type listedKeys struct {
+	registrar   *registrar
+	directories []Directory
+	quota       quota.Lookups
+	log         *slog.Logger
+
+	mu    sync.Mutex
+	words map[string]word // by agent@org
+}
+
 // word is what others say about the key of a name that is not pinned yet (MS-23).
 type word struct {
 	key   string // "": nobody says anything
@@ -23,23 +38,23 @@ type word struct {
 	until time.Time
 }
 
-// vouch asks the configured registries, and then the directories, for the key of a name. Registries that disagree are no
+// lookup asks the configured registries, and then the directories, for the key of a name. Registries that disagree are no
 // word to go by: the sender is refused until the owner settles it. One that does not answer says nothing.
-func (b *Bridge) vouch(c *exchange) (word, *Error) {
+func (l *listedKeys) lookup(c *exchange) (word, *message.Error) {
 	ctx, name, now := c.ctx, c.m.From, c.now
-	b.mu.Lock()
-	w, ok := b.words[name.Name()]
-	b.mu.Unlock()
+	l.mu.Lock()
+	w, ok := l.words[name.Name()]
+	l.mu.Unlock()
 	if ok && now.Before(w.until) {
 		return w, nil
 	}
-	registries := b.remotes()
-	card := len(b.cfg.Directories) > 0 && wire.AgentID(name.Agent).Valid()
+	registries := l.registrar.remotes()
+	card := len(l.directories) > 0 && wire.AgentID(name.Agent).Valid()
 	if len(registries) == 0 && !card {
 		return word{}, nil
 	}
-	if wait, ok := b.lookups.Of(c.signed, c.known()).Take(c.sources, name.Name(), now); !ok {
-		e := fault(CodeRateLimit)
+	if wait, ok := l.quota.Of(c.signed, c.known()).Take(c.sources, name.Name(), now); !ok {
+		e := message.Fail(message.CodeRateLimit)
 		e.Delay = wait
 		return word{}, e
 	}
@@ -48,44 +63,44 @@ func (b *Bridge) vouch(c *exchange) (word, *Error) {
 		key, err := r.key(ctx, name.Name())
 		switch {
 		case err != nil:
-			b.cfg.Logger.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.base, "peer", name.Name(), "err", err)
+			l.log.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.base, "peer", name.Name(), "err", err)
 		case key != "" && w.key != "" && w.key != key:
-			b.cfg.Logger.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{w.by, r.base}, "peer", name.Name())
-			return word{}, fault(CodeAuthFailed)
+			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{w.by, r.base}, "peer", name.Name())
+			return word{}, message.Fail(message.CodeAuthFailed)
 		case key != "" && w.key == "":
 			w.key, w.by = key, r.base
 		}
 	}
 	if w.key == "" && card {
-		w.key = b.cardKey(ctx, name)
+		w.key = l.cardKey(ctx, name)
 		w.by = "card"
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.words) >= maxWords {
-		clear(b.words)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.words) >= maxWords {
+		clear(l.words)
 	}
-	b.words[name.Name()] = w
+	l.words[name.Name()] = w
 	return w, nil
 }
 
 // cardKey returns the MoltSpeak key on the card of the agent whose id the name is, if that agent proved to a directory
 // that it has the key of the card. Another agent's card says nothing: anybody may write any name on his own. All
 // directories are asked at once, and the first in their order that has such a card wins.
-func (b *Bridge) cardKey(ctx context.Context, name Agent) string {
+func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) string {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()
-	keys := make([]string, len(b.cfg.Directories))
+	keys := make([]string, len(l.directories))
 	var asked sync.WaitGroup
-	for i, directory := range b.cfg.Directories {
-		asked.Go(func() { keys[i] = listedKey(ctx, directory, name) })
+	for i, directory := range l.directories {
+		asked.Go(func() { keys[i] = keyOnCard(ctx, directory, name) })
 	}
 	asked.Wait()
 	return cmp.Or(keys...)
 }
 
-// listedKey returns the MoltSpeak key on a proven card that names the agent, "" if the directory has none.
-func listedKey(ctx context.Context, directory Directory, name Agent) string {
+// keyOnCard returns the MoltSpeak key on a proven card that names the agent, "" if the directory has none.
+func keyOnCard(ctx context.Context, directory Directory, name message.Agent) string {
 	record, err := directory.Record(ctx, wire.AgentID(name.Agent))
 	if err != nil || record.Verification.Key == nil || record.Card.GetStr("agent_id") != name.Agent || !hasOwnKey(record.Card) {
 		return ""

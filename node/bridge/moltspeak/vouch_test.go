@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -21,7 +22,7 @@ func listing(t *testing.T) (*rig, string) {
 	t.Helper()
 	r, _ := alone(t, func(c *Config) {
 		c.Registry, c.Local = true, true
-		c.Agent, c.Key, c.Box = Agent{Agent: "registry", Org: "there"}, keyOf("registry@there"), boxOf("registry@there")
+		c.Agent, c.Key, c.Box = message.Agent{Agent: "registry", Org: "there"}, keyOf("registry@there"), boxOf("registry@there")
 	})
 	return r, r.serve().URL
 }
@@ -52,25 +53,25 @@ func TestRegistryVouches(t *testing.T) {
 			t.Fatalf("%d %s", status, got)
 		}
 	}
-	r.say(pinned, r.draft(pinned, OpPing, `{"nonce":1}`))
+	r.say(pinned, r.draft(pinned, message.OpPing, `{"nonce":1}`))
 	add(first, known, known)
 	add(second, known, known)
 	add(first, disputed, disputed)
 	add(second, disputed, other)
 	add(first, pinned, other)
-	ping := func(name, signer string) Code {
-		d := r.draft(name, OpPing, `{"nonce":1}`)
+	ping := func(name, signer string) message.Code {
+		d := r.draft(name, message.OpPing, `{"nonce":1}`)
 		d.From.Key = self(signer).Key
 		m, _ := r.raw(signer, r.signed(signer, d))
-		return Code(m.P.GetStr("code"))
+		return message.Code(m.P.GetStr("code"))
 	}
-	if code := ping(known, other); code != CodeAuthFailed {
+	if code := ping(known, other); code != message.CodeAuthFailed {
 		t.Errorf("another key than the registries list: %q", code)
 	}
 	if code := ping(known, known); code != "" {
 		t.Errorf("the key that the registries list: %s", code)
 	}
-	if code := ping(disputed, disputed); code != CodeAuthFailed {
+	if code := ping(disputed, disputed); code != message.CodeAuthFailed {
 		t.Errorf("registries that disagree: %q", code)
 	}
 	if code := ping(pinned, pinned); code != "" {
@@ -88,17 +89,17 @@ func TestRegistryVouches(t *testing.T) {
 			t.Errorf("%s is vouched for by %q", p.Name, p.Vouched)
 		}
 	}
-	keyless := r.draft("late@x", OpPing, `{"nonce":1}`)
+	keyless := r.draft("late@x", message.OpPing, `{"nonce":1}`)
 	keyless.From.Key = ""
-	if m, _ := r.raw("late@x", r.signed("late@x", keyless)); m.P.GetStr("code") != string(CodeAuthFailed) {
+	if m, _ := r.raw("late@x", r.signed("late@x", keyless)); m.P.GetStr("code") != string(message.CodeAuthFailed) {
 		t.Errorf("no key, and nobody lists one: %s", m.P.JSON())
 	}
 	add(first, "listed@x", "listed@x")
-	keyless.From = Agent{Agent: "listed", Org: "x"}
-	if m, _ := r.raw("listed@x", r.signed("listed@x", keyless)); m.Op != OpPong {
+	keyless.From = message.Agent{Agent: "listed", Org: "x"}
+	if m, _ := r.raw("listed@x", r.signed("listed@x", keyless)); m.Op != message.OpPong {
 		t.Errorf("no key, but a registry lists it: %s", m.P.JSON())
 	}
-	p, _, _ := r.b.peer(t.Context(), known, time.Now())
+	p, _, _ := r.b.pins.get(t.Context(), known, time.Now())
 	if levelOf(p, false, "query") != levelVouched || levelOf(p, true, "query") != levelSession {
 		t.Errorf("levels %d, %d", levelOf(p, false, "query"), levelOf(p, true, "query"))
 	}
@@ -128,18 +129,18 @@ func TestCardVouches(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Directories = []Directory{cards{}, unsure, d, wrong} }) // the first proven card wins
 	for _, tt := range []struct {
 		name, signer string
-		want         Code
+		want         message.Code
 		vouched      string
 	}{
-		{"am_own@x", "stranger@x", CodeAuthFailed, ""}, {"am_own@x", "card@x", "", "card"}, {"am_unproven@x", "stranger@x", "", ""},
+		{"am_own@x", "stranger@x", message.CodeAuthFailed, ""}, {"am_own@x", "card@x", "", "card"}, {"am_unproven@x", "stranger@x", "", ""},
 		{string(keyOf("owner").Public().AgentID()) + "@x", "stranger@x", "", ""}, // the id is made of another key than its card has
 		{"victim@x", "stranger@x", "", ""}, {"am_victim@x", "stranger@x", "", ""}, {"am_thief@x", "stranger@x", "", ""},
 	} {
-		m := r.draft(tt.name, OpPing, `{"nonce":1}`)
+		m := r.draft(tt.name, message.OpPing, `{"nonce":1}`)
 		m.From.Key = self(tt.signer).Key
 		got, _ := r.raw(tt.signer, r.signed(tt.signer, m))
-		p, _, err := r.b.peer(t.Context(), tt.name, time.Now())
-		if Code(got.P.GetStr("code")) != tt.want || p.Vouched != tt.vouched || err != nil {
+		p, _, err := r.b.pins.get(t.Context(), tt.name, time.Now())
+		if message.Code(got.P.GetStr("code")) != tt.want || p.Vouched != tt.vouched || err != nil {
 			t.Errorf("%s signed by %s: %s, vouched for by %q, %v", tt.name, tt.signer, got.P.JSON(), p.Vouched, err)
 		}
 	}
@@ -162,21 +163,21 @@ func TestRegistryThatLies(t *testing.T) {
 	} {
 		answer.Store(&reply)
 		name := fmt.Sprintf("n%d@x", i)
-		if code := r.code(name, r.draft(name, OpPing, `{"nonce":1}`)); code != "" {
+		if code := r.code(name, r.draft(name, message.OpPing, `{"nonce":1}`)); code != "" {
 			t.Errorf("answer %d: %s", i, code)
 		}
 	}
 	before, began := asked.Load(), time.Now()
 	for i := range 100 {
 		name := fmt.Sprintf("m%d@x", i)
-		d := r.draft(name, OpPing, `{"nonce":1}`)
+		d := r.draft(name, message.OpPing, `{"nonce":1}`)
 		d.From.Key = ""
 		r.raw(name, r.signed(name, d))
 	}
 	if n := asked.Load() - before; n > 65+int64(time.Since(began).Seconds()) { // questions come back meanwhile
 		t.Errorf("100 messages of nobody had the registry asked %d times", n)
 	}
-	if code := r.code("signed@x", r.draft("signed@x", OpPing, `{"nonce":1}`)); code != "" {
+	if code := r.code("signed@x", r.draft("signed@x", message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Errorf("who signs pays for those who do not: %s", code)
 	}
 }
@@ -185,25 +186,25 @@ func TestRegistryThatLies(t *testing.T) {
 func TestListedElsewhere(t *testing.T) {
 	there, base := listing(t)
 	r, _ := behindRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
-	remote, now := r.b.remotes()[0], time.Now()
+	remote, now := r.b.registrar.remotes()[0], time.Now()
 	c := registryClient{t, base}
-	r.b.listIn(t.Context(), remote, now)
+	r.b.registrar.listIn(t.Context(), remote, now)
 	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) || !strings.Contains(body, `"task.create"`) {
 		t.Fatalf("listed: %s", body)
 	}
-	if got := r.b.listings(); len(got) != 1 || got[0].Registered.IsZero() || got[0].Error != "" {
+	if got := r.b.registrar.list(); len(got) != 1 || got[0].Registered.IsZero() || got[0].Error != "" {
 		t.Errorf("the owner is shown %+v", got)
 	}
 	later := now.Add(heartbeatFor)
-	r.b.listIn(t.Context(), remote, later)
-	if got := r.b.listings(); !got[0].Registered.Equal(later.UTC()) {
+	r.b.registrar.listIn(t.Context(), remote, later)
+	if got := r.b.registrar.list(); !got[0].Registered.Equal(later.UTC()) {
 		t.Errorf("after a heartbeat: %+v", got)
 	}
 	found, err := remote.search(t.Context(), map[string][]string{"org": {"home"}})
 	if err != nil || len(found) != 1 || found[0].ID != "me@home" {
 		t.Errorf("search: %+v, %v", found, err)
 	}
-	thief := r.b.remotes()[0]
+	thief := r.b.registrar.remotes()[0]
 	thief.token = "another bearer, of somebody else"
 	if err := thief.register(t.Context(), Entry{ID: "me@home", AgentName: "me", Org: "home", PublicKey: self(dog).Key}); err == nil {
 		t.Error("a name was taken over")
@@ -213,7 +214,7 @@ func TestListedElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, at := range []time.Time{later.Add(heartbeatFor), later.Add(2 * heartbeatFor)} {
-		r.b.listIn(t.Context(), remote, at)
+		r.b.registrar.listIn(t.Context(), remote, at)
 	}
 	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) {
 		t.Errorf("a registry that forgot us: %s", body)
@@ -232,10 +233,10 @@ func TestListsItself(t *testing.T) {
 	for listed := false; !listed; {
 		select {
 		case <-tick.C:
-			got := r.b.listings()
+			got := r.b.registrar.list()
 			listed = len(got) == 1 && !got[0].Registered.IsZero()
 		case <-deadline:
-			t.Fatalf("not listed: %+v", r.b.listings())
+			t.Fatalf("not listed: %+v", r.b.registrar.list())
 		}
 	}
 	stop()
@@ -249,21 +250,21 @@ func TestAttestations(t *testing.T) {
 	r, n := alone(t, nil)
 	hello := fmt.Sprintf(`{"protocol_versions":["0.1"],"capabilities":["query",{"capability":"task","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":%d}},`+
 		`{"capability":"old","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":1000}},{"capability":"bare"}]}`, time.Now().Add(time.Hour).UnixMilli())
-	if m, _ := r.say(cat, r.draft(cat, OpHello, hello)); m.Op != OpRespond {
+	if m, _ := r.say(cat, r.draft(cat, message.OpHello, hello)); m.Op != message.OpRespond {
 		t.Fatalf("hello: %s", m.P.JSON())
 	}
 	list, err := r.b.peers(t.Context())
 	if err != nil || len(list) != 1 || len(list[0].Attested) != 1 || list[0].Attested[0].Capability != "task" || list[0].Attested[0].Org != "acme" {
 		t.Fatalf("the owner is shown %+v, %v", list, err)
 	}
-	if r.say(cat, r.draft(cat, OpTask, `{"action":"create","task_id":"t"}`)); !n.got[0].Hold {
+	if r.say(cat, r.draft(cat, message.OpTask, `{"action":"create","task_id":"t"}`)); !n.got[0].Hold {
 		t.Error("an attestation stands for a session")
 	}
-	if code := r.code(cat, r.draft(cat, OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`)); code != CodeCapability {
+	if code := r.code(cat, r.draft(cat, message.OpTool, `{"action":"invoke","tool":"code.execute","input":{}}`)); code != message.CodeCapability {
 		t.Errorf("code: %q", code)
 	}
 	for _, bad := range []string{`[7]`, `[{}]`, `[{"capability":"x","attestation":{"type":"self"}}]`, `[{"capability":"x","attestation":{"type":"org-signed","org":"a b","signature":"s"}}]`} {
-		if code := r.code(cat, r.draft(cat, OpHello, `{"protocol_versions":["0.1"],"capabilities":`+bad+`}`)); code != CodeInvalidParam && code != CodeMissingField {
+		if code := r.code(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"],"capabilities":`+bad+`}`)); code != message.CodeInvalidParam && code != message.CodeMissingField {
 			t.Errorf("%s: %q", bad, code)
 		}
 	}

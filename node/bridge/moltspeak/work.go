@@ -9,29 +9,30 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // work maps query, task, tool and stream and hands them to the node (§10).
-func (b *Bridge) work(c *exchange) (answer, *Error) {
+func (b *Bridge) work(c *exchange) (answer, *message.Error) {
 	switch p := c.body.(type) {
-	case Query:
+	case message.Query:
 		return b.query(c, p)
-	case Task:
+	case message.Task:
 		return b.task(c, p)
-	case Tool:
+	case message.Tool:
 		return b.tool(c, p)
-	case Stream:
+	case message.Stream:
 		return b.stream(c, p)
 	}
-	return answer{}, fault(CodeSchema)
+	return answer{}, message.Fail(message.CodeSchema)
 }
 
 // ownDomain is the domain of queries that carry a native question.
 const ownDomain = "agentmesh"
 
-func (b *Bridge) query(c *exchange, q Query) (answer, *Error) {
+func (b *Bridge) query(c *exchange, q message.Query) (answer, *message.Error) {
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
 		c.native = true
 		payload := wire.Obj(append([]wire.Member{wire.TextField("action", "ask")}, q.Params.Without("action").Members()...)...)
@@ -56,12 +57,12 @@ func action(name string, p wire.Value) wire.Value {
 	return wire.Obj(append([]wire.Member{wire.TextField("action", name)}, p.Without("action").Members()...)...)
 }
 
-func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
+func (b *Bridge) task(c *exchange, t message.Task) (answer, *message.Error) {
 	conv := b.taskConversation(c.m.From, t.ID)
 	var old thread
-	_, known, err := b.read(c.ctx, nsThreads, threadKey(c.address.String(), conv), &old, c.now)
+	_, known, err := readRecord(c.ctx, b.records, nsThreads, threadKey(c.address.String(), conv), &old, c.now)
 	if err != nil {
-		return answer{}, fault(CodeInternal).because(err)
+		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) {
 		return b.taskOfOurs(c, t)
@@ -73,7 +74,7 @@ func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
 		if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
 			return answer{}, e
 		}
-		return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil
+		return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 	case "cancel":
 		keep.State, keep.Done = "cancelled", true
 		return b.hand(c, wire.Intent(old.Intent), closing("failed"), conv, keep)
@@ -82,7 +83,7 @@ func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
 		return b.hand(c, wire.Intent(old.Intent), closing("completed"), conv, keep)
 	}
 	if !t.Deadline.IsZero() && !c.now.Before(t.Deadline) {
-		return answer{}, faultAt(CodeInvalidParam, "p.deadline", "has passed")
+		return answer{}, message.FailAt(message.CodeInvalidParam, "p.deadline", "has passed")
 	}
 	intent, payload := IntentTask, c.m.P
 	if native := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), native) && t.Params.GetStr("action") != "" {
@@ -92,12 +93,12 @@ func (b *Bridge) task(c *exchange, t Task) (answer, *Error) {
 }
 
 // taskOfOurs takes complete and cancel of a task that we delegated: the peer closes the conversation.
-func (b *Bridge) taskOfOurs(c *exchange, t Task) (answer, *Error) {
-	unknown := faultAt(CodeInvalidParam, "p.task_id", "is no task of yours")
+func (b *Bridge) taskOfOurs(c *exchange, t message.Task) (answer, *message.Error) {
+	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is no task of yours")
 	var o ours
-	_, known, err := b.read(c.ctx, nsOurs, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
+	_, known, err := readRecord(c.ctx, b.records, nsOurs, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
 	if err != nil {
-		return answer{}, fault(CodeInternal).because(err)
+		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	if !known || t.Action == "status" {
 		return answer{}, unknown
@@ -113,10 +114,10 @@ func closing(status string) wire.Value {
 	return wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 }
 
-func (b *Bridge) tool(c *exchange, t Tool) (answer, *Error) {
+func (b *Bridge) tool(c *exchange, t message.Tool) (answer, *message.Error) {
 	at := slices.IndexFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool })
 	if t.Action != "list" && at < 0 {
-		e := faultAt(CodeCapability, "p.tool", "is not offered here")
+		e := message.FailAt(message.CodeCapability, "p.tool", "is not offered here")
 		e.Recoverable = false
 		return answer{}, e
 	}
@@ -136,18 +137,18 @@ func (b *Bridge) tool(c *exchange, t Tool) (answer, *Error) {
 	if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
 		return answer{}, e
 	}
-	return answer{op: OpRespond, p: Respond{Status: "success", Data: data}.value(), status: http.StatusOK}, nil
+	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 }
 
 // conversation is that of the message a request names in re, theirs or ours, else a new one.
 func (b *Bridge) conversation(c *exchange) string {
 	if c.m.Re != "" {
 		var s seen
-		if _, ok, err := b.read(c.ctx, nsSeen, seenKey(c.m.From, c.m.Re), &s, c.now); err == nil && ok && s.Conv != "" {
+		if _, ok, err := readRecord(c.ctx, b.records, nsSeen, seenKey(c.m.From, c.m.Re), &s, c.now); err == nil && ok && s.Conv != "" {
 			return s.Conv
 		}
 		var o ours
-		if _, ok, err := b.read(c.ctx, nsOurs, c.m.Re, &o, c.now); err == nil && ok && o.Address == c.address.String() {
+		if _, ok, err := readRecord(c.ctx, b.records, nsOurs, c.m.Re, &o, c.now); err == nil && ok && o.Address == c.address.String() {
 			return o.Conv
 		}
 	}
@@ -155,15 +156,15 @@ func (b *Bridge) conversation(c *exchange) string {
 }
 
 // taskConversation is the conversation of a task. Our own node delegates with its conversation's id as task id.
-func (b *Bridge) taskConversation(from Agent, task string) string {
+func (b *Bridge) taskConversation(from message.Agent, task string) string {
 	return "conv_" + hash(from.Name(), "task", task)
 }
 
 // hand gives the message to the node and turns the outcome into an answer.
-func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv string, t thread) (answer, *Error) {
+func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv string, t thread) (answer, *message.Error) {
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
-	t.Confidential, t.Native = c.m.Class == Confidential, c.native
+	t.Confidential, t.Native = c.m.Class == message.Confidential, c.native
 	a, e := b.handIn(c, address, intent, payload, conv, []store.Change{b.threadChange(t, c.now)})
 	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good: a close that follows has nothing to add
 		t.Done = true
@@ -174,33 +175,33 @@ func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv 
 	return a, e
 }
 
-func (b *Bridge) handIn(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (answer, *Error) {
+func (b *Bridge) handIn(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (answer, *message.Error) {
 	hold := b.needsOwner(c)
 	in, e := b.inbound(c, address, intent, payload, conv)
 	if e != nil {
 		return answer{}, e
 	}
-	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != OpRespond && c.m.Op != OpError)
+	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != message.OpRespond && c.m.Op != message.OpError)
 	in.Records = append(records, b.seenChange(c.m, seen{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.known(), store.Any, c.now))
-	out, err := b.cfg.Node.Accept(c.ctx, in)
+	out, err := b.cfg.Mesh.Accept(c.ctx, in)
 	if err != nil {
-		return answer{}, fromWire(err)
+		return answer{}, message.FromWire(err)
 	}
 	return b.outcome(c, out)
 }
 
 // inbound is the message as the node takes it. Integers beyond 2^53, deep nesting and size are refused here, where
 // the message would cross into AgentMesh (MS-9).
-func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string) (bridge.Inbound, *Error) {
+func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string) (bridge.Inbound, *message.Error) {
 	a, err := bridge.ParseAddress(address)
 	if err != nil {
-		return bridge.Inbound{}, faultAt(CodeInvalidParam, "from", "is too long")
+		return bridge.Inbound{}, message.FailAt(message.CodeInvalidParam, "from", "is too long")
 	}
 	payload = b.marked(c, a.Mark(b.shown(c, payload), true))
 	raw := b.shownMessage(c)
 	strict, err := wire.Parse(payload.JSON())
 	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {
-		return bridge.Inbound{}, beyond().because(err)
+		return bridge.Inbound{}, beyond().Because(err)
 	}
 	return bridge.Inbound{
 		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature,
@@ -209,8 +210,8 @@ func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payloa
 	}, nil
 }
 
-func beyond() *Error {
-	return faultAt(CodeInvalidParam, "p", "is beyond the limits of AgentMesh: 32 levels, 256 KiB, integers within 2^53")
+func beyond() *message.Error {
+	return message.FailAt(message.CodeInvalidParam, "p", "is beyond the limits of AgentMesh: 32 levels, 256 KiB, integers within 2^53")
 }
 
 // keepConfidential is how long confidential messages are kept (MS-37).
@@ -218,7 +219,7 @@ const keepConfidential = 7 * 24 * time.Hour
 
 // purge is when nothing of the message may be left.
 func (c *exchange) purge() time.Time {
-	if c.m.Class != Confidential {
+	if c.m.Class != message.Confidential {
 		return time.Time{}
 	}
 	return c.now.Add(keepConfidential)
@@ -227,7 +228,7 @@ func (c *exchange) purge() time.Time {
 // deadline is when the conversation that the message opens ends (MS-33).
 func (c *exchange) deadline() time.Time {
 	end := c.m.Expires
-	if t, ok := c.body.(Task); ok && !t.Deadline.IsZero() && (end.IsZero() || t.Deadline.Before(end)) {
+	if t, ok := c.body.(message.Task); ok && !t.Deadline.IsZero() && (end.IsZero() || t.Deadline.Before(end)) {
 		end = t.Deadline
 	}
 	return end
@@ -239,13 +240,13 @@ func (b *Bridge) marked(c *exchange, payload wire.Value) wire.Value {
 	meta, _ := payload.Get("metadata")
 	mark, _ := meta.Get("bridge")
 	mark = mark.With("cls", wire.Text(string(c.m.Class)))
-	if p := c.m.PII; p != nil && c.m.Class == PII {
+	if p := c.m.PII; p != nil && c.m.Class == message.PII {
 		var g Grant
 		jti, named := strings.CutPrefix(p.Proof, "consent-token:")
-		_, ours, err := b.read(c.ctx, nsConsents, jti, &g, c.now)
+		_, ours, err := readRecord(c.ctx, b.records, nsConsents, jti, &g, c.now)
 		verified := err == nil && named && ours && g.Peer == c.m.From.Name() && g.live(c.now)
-		mark = mark.With("consent", wire.Obj(wire.TextField("granted_by", wire.OneLine(p.GrantedBy, maxText)),
-			wire.TextField("purpose", wire.OneLine(p.Purpose, maxText)), wire.Field("verified", wire.Bool(verified))))
+		mark = mark.With("consent", wire.Obj(wire.TextField("granted_by", wire.OneLine(p.GrantedBy, message.MaxText)),
+			wire.TextField("purpose", wire.OneLine(p.Purpose, message.MaxText)), wire.Field("verified", wire.Bool(verified))))
 	}
 	return payload.With("metadata", meta.With("bridge", mark))
 }
@@ -253,27 +254,27 @@ func (b *Bridge) marked(c *exchange, payload wire.Value) wire.Value {
 // shown is a payload as lists, pages and hooks get it: personal data masked, unless the owner wants it revealed for
 // this peer (MS-39).
 func (b *Bridge) shown(c *exchange, p wire.Value) wire.Value {
-	if c.m.Class != PII || slices.Contains(b.cfg.Reveal, c.m.From.Name()) {
+	if c.m.Class != message.PII || slices.Contains(b.cfg.Reveal, c.m.From.Name()) {
 		return p
 	}
-	out, read := Mask(p, c.m.PII), streamed(p)
-	if text := read.GetStr("data"); text != p.GetStr("data") && Mask(read, c.m.PII).GetStr("data") != text {
-		return out.With("data", wire.Text(masked)) // binary: what is left of it is of no use
+	out, read := c.m.PII.Mask(p), message.StreamText(p)
+	if text := read.GetStr("data"); text != p.GetStr("data") && c.m.PII.Mask(read).GetStr("data") != text {
+		return out.With("data", wire.Text(message.Masked)) // binary: what is left of it is of no use
 	}
 	return out
 }
 
 // shownMessage is the message as the transcript keeps it: always masked.
 func (b *Bridge) shownMessage(c *exchange) []byte {
-	if c.m.Class != PII {
+	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()
 	}
-	return c.m.Tree.With("p", Mask(c.m.P, c.m.PII)).JSON()
+	return c.m.Tree.With("p", c.m.PII.Mask(c.m.P)).JSON()
 }
 
 // outcome says how the node answered (MS-45).
-func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *Error) {
-	if c.m.Op == OpRespond || c.m.Op == OpError {
+func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *message.Error) {
+	if c.m.Op == message.OpRespond || c.m.Op == message.OpError {
 		return answer{}, nil
 	}
 	payload := wire.Value{}
@@ -288,29 +289,29 @@ func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *Error) {
 	}
 	switch payload.GetStr("action") {
 	case wire.ActionPending, wire.ActionReceived:
-		return answer{op: OpRespond, p: Respond{Status: "partial", Data: data}.value(), status: http.StatusAccepted, user: true}, nil
+		return answer{op: message.OpRespond, p: message.Respond{Status: "partial", Data: data}.Value(), status: http.StatusAccepted, user: true}, nil
 	case wire.ActionClose:
 		status := "success"
 		if payload.GetStr("status") == "failed" {
 			status = "error"
 		}
-		return answer{op: OpRespond, p: Respond{Status: status, Data: data}.value(), status: http.StatusOK, user: true}, nil
+		return answer{op: message.OpRespond, p: message.Respond{Status: status, Data: data}.Value(), status: http.StatusOK, user: true}, nil
 	}
-	return answer{op: OpRespond, p: respondOf(data, c.native).value(), status: http.StatusOK, user: true}, nil
+	return answer{op: message.OpRespond, p: respondOf(data, c.native).Value(), status: http.StatusOK, user: true}, nil
 }
 
 // respondOf is what our side says as a respond: a payload that is one already keeps its status. To a peer that does not
 // speak in payloads of AgentMesh a text is a text.
-func respondOf(payload wire.Value, native bool) Respond {
+func respondOf(payload wire.Value, native bool) message.Respond {
 	if payload.GetStr("action") == "respond" {
 		if data, ok := payload.Get("data"); ok && slices.Contains([]string{"success", "error", "partial"}, payload.GetStr("status")) {
-			return Respond{Status: payload.GetStr("status"), Data: data, Schema: payload.GetStr("schema")}
+			return message.Respond{Status: payload.GetStr("status"), Data: data, Schema: payload.GetStr("schema")}
 		}
 	}
 	if text, ok := plainText(payload); ok && !native {
 		payload = text
 	}
-	return Respond{Status: "success", Data: payload}
+	return message.Respond{Status: "success", Data: payload}
 }
 
 // plainText returns what a payload says if that is one text and nothing else: a message that is only a body, or an
@@ -319,8 +320,8 @@ func plainText(payload wire.Value) (wire.Value, bool) {
 	said, ok := payload.Get("message")
 	if ok {
 		said, ok = said.Get("body")
-		message, _ := payload.Get("message")
-		ok = ok && message.Len() == 1
+		inner, _ := payload.Get("message")
+		ok = ok && inner.Len() == 1
 	} else {
 		said, ok = payload.Get("answer")
 	}
@@ -328,15 +329,15 @@ func plainText(payload wire.Value) (wire.Value, bool) {
 }
 
 // answered takes a respond or an error to a message of ours.
-func (b *Bridge) answered(c *exchange) (answer, *Error) {
+func (b *Bridge) answered(c *exchange) (answer, *message.Error) {
 	var o ours
-	_, known, err := b.read(c.ctx, nsOurs, c.m.Re, &o, c.now)
+	_, known, err := readRecord(c.ctx, b.records, nsOurs, c.m.Re, &o, c.now)
 	if err != nil {
-		return answer{}, fault(CodeInternal).because(err)
+		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	address, parse := bridge.ParseAddress(o.Address)
 	if !known || parse != nil || address.Peer != c.m.From.Name() {
-		return answer{}, faultAt(CodeInvalidParam, "re", "is no message of ours to you")
+		return answer{}, message.FailAt(message.CodeInvalidParam, "re", "is no message of ours to you")
 	}
 	payload, end := replyPayload(c.body)
 	intent := wire.Intent(o.Intent)
@@ -350,18 +351,18 @@ func (b *Bridge) answered(c *exchange) (answer, *Error) {
 	final := *c // the conversation ends with the answer (§10)
 	final.m.ID = c.m.ID + "#close"
 	final.m.Tree = wire.Obj(wire.TextField("id", c.m.ID), wire.TextField("op", string(c.m.Op)), wire.TextField("closes", end))
-	if _, e := b.handIn(&final, o.Address, wire.Intent(o.Intent), closing(end), o.Conv, nil); e != nil && !errors.Is(e.cause, wire.ErrConversationClosed) {
+	if _, e := b.handIn(&final, o.Address, wire.Intent(o.Intent), closing(end), o.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
 		return answer{}, e
 	}
 	return a, nil
 }
 
 // replyPayload is an answer as AgentMesh says it, and how it closes the conversation: "" where it stays open.
-func replyPayload(p Payload) (payload wire.Value, end string) {
+func replyPayload(p message.Payload) (payload wire.Value, end string) {
 	switch r := p.(type) {
-	case Fault:
+	case message.Fault:
 		return wire.Obj(wire.TextField("action", "respond"), wire.TextField("status", "error"), wire.TextField("error", string(r.Code))), "failed"
-	case Respond:
+	case message.Respond:
 		end = map[string]string{"success": "completed", "error": "failed"}[r.Status]
 		if r.Data.GetStr("action") != "" {
 			if r.Data.GetStr("action") == wire.ActionClose {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -16,12 +17,12 @@ func TestRates(t *testing.T) {
 	r, n := alone(t, nil)
 	began, sent := time.Now(), 0
 	for ; ; sent++ { // tokens come back meanwhile, however slow the machine is
-		m, status := r.say(cat, r.draft(cat, OpPing, `{"nonce":1}`))
+		m, status := r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))
 		if status != http.StatusTooManyRequests {
 			continue
 		}
 		hint, _ := m.P.Get("suggestion")
-		if delay, ok := integer(hint, "delay_ms"); !ok || delay <= 0 || hint.GetStr("action") != "retry_after" {
+		if delay, ok := wholeOf(hint, "delay_ms"); !ok || delay <= 0 || hint.GetStr("action") != "retry_after" {
 			t.Fatalf("limited: %s", m.P.JSON())
 		}
 		break
@@ -29,15 +30,15 @@ func TestRates(t *testing.T) {
 	if most := 200 + int(time.Since(began).Minutes()*100) + 1; sent < 200 || sent > most {
 		t.Errorf("%d messages were taken, want 200 to %d", sent, most)
 	}
-	if code := r.code(dog, r.draft(dog, OpPing, `{"nonce":1}`)); code != "" {
+	if code := r.code(dog, r.draft(dog, message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Errorf("another agent: %s", code)
 	}
 	// A forged sender uses up nobody's tokens.
-	forged := r.draft(dog, OpPing, `{"nonce":1}`)
+	forged := r.draft(dog, message.OpPing, `{"nonce":1}`)
 	for range 250 {
 		r.raw(cat, r.signed(cat, forged))
 	}
-	if code := r.code(dog, r.draft(dog, OpPing, `{"nonce":1}`)); code != "" || len(n.got) != 0 {
+	if code := r.code(dog, r.draft(dog, message.OpPing, `{"nonce":1}`)); code != "" || len(n.got) != 0 {
 		t.Errorf("after 250 forgeries: %s", code)
 	}
 }
@@ -45,7 +46,7 @@ func TestRates(t *testing.T) {
 func TestStreams(t *testing.T) {
 	r, n := alone(t, nil)
 	r.shake(cat)
-	send := func(p string) Code { t.Helper(); return r.code(cat, r.draft(cat, OpStream, p)) }
+	send := func(p string) message.Code { t.Helper(); return r.code(cat, r.draft(cat, message.OpStream, p)) }
 	chunk := func(id string, seq int, data string) string {
 		return fmt.Sprintf(`{"action":"chunk","stream_id":"%s","seq":%d,"data":"%s"}`, id, seq, data)
 	}
@@ -55,21 +56,21 @@ func TestStreams(t *testing.T) {
 			t.Errorf("chunk %d: %s", i, code)
 		}
 	}
-	if code := send(`{"action":"end","stream_id":"s","total_chunks":3,"checksum":"` + checksum(sha256.Sum256([]byte("one two three"))) + `"}`); code != "" || len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "one two three" {
+	if code := send(`{"action":"end","stream_id":"s","total_chunks":3,"checksum":"` + message.Checksum(sha256.Sum256([]byte("one two three"))) + `"}`); code != "" || len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "one two three" {
 		t.Fatalf("the whole: %s, %d messages", code, len(n.got))
 	}
 	for name, steps := range map[string][]string{
 		"gap": {chunk("x", 0, "a"), chunk("x", 2, "b")}, "repeat": {chunk("x", 0, "a"), chunk("x", 0, "b")}, "begins at 2": {chunk("x", 2, "a")},
 		"checksum": {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","checksum":"sha256:00"}`},
-		"total":    {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","total_chunks":2}`}, "65 KiB": {chunk("x", 0, strings.Repeat("a", MaxChunk+1))},
+		"total":    {chunk("x", 0, "a"), `{"action":"end","stream_id":"x","total_chunks":2}`}, "65 KiB": {chunk("x", 0, strings.Repeat("a", message.MaxChunk+1))},
 		"never begun": {chunk("y", 0, "a")},
 	} {
 		send(`{"action":"start","stream_id":"x"}`)
-		code := Code("")
+		code := message.Code("")
 		for _, step := range steps {
 			code = send(step)
 		}
-		if code != CodeInvalidParam {
+		if code != message.CodeInvalidParam {
 			t.Errorf("%s: %q", name, code)
 		}
 		send(`{"action":"error","stream_id":"x"}`)
@@ -81,9 +82,9 @@ func TestStreams(t *testing.T) {
 	}
 	s := newStreams()
 	now := time.Now()
-	s.take(named("p"), Stream{Action: "start", ID: "i"}, true, nil, now)
-	s.take(named("p"), Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
-	if _, e := s.take(named("p"), Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
+	s.take(named("p"), message.Stream{Action: "start", ID: "i"}, true, nil, now)
+	s.take(named("p"), message.Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
+	if _, e := s.take(named("p"), message.Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
 		t.Errorf("an idle stream lives on: %v, %d bytes", e, s.bytes)
 	}
 	if len(n.got) != 1 {
@@ -94,19 +95,19 @@ func TestStreams(t *testing.T) {
 func TestTasks(t *testing.T) {
 	r, n := alone(t, nil)
 	r.shake(cat)
-	r.say(cat, r.draft(cat, OpTask, `{"action":"create","task_id":"t1","type":"research","deadline":`+fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())+`}`))
+	r.say(cat, r.draft(cat, message.OpTask, `{"action":"create","task_id":"t1","type":"research","deadline":`+fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())+`}`))
 	if n.got[0].Intent != IntentTask || time.Until(n.got[0].Deadline) > time.Hour || time.Until(n.got[0].Deadline) < 30*time.Minute {
 		t.Fatalf("intent %s, deadline %s", n.got[0].Intent, n.got[0].Deadline)
 	}
-	if m, _ := r.say(cat, r.draft(cat, OpTask, `{"action":"status","task_id":"t1"}`)); !strings.Contains(string(m.P.JSON()), `"status":"pending"`) {
+	if m, _ := r.say(cat, r.draft(cat, message.OpTask, `{"action":"status","task_id":"t1"}`)); !strings.Contains(string(m.P.JSON()), `"status":"pending"`) {
 		t.Errorf("status: %s", m.P.JSON())
 	}
 	for _, act := range []string{"status", "cancel", "complete"} {
-		if code := r.code(dog, r.draft(dog, OpTask, `{"action":"`+act+`","task_id":"t1"}`)); code != CodeInvalidParam {
+		if code := r.code(dog, r.draft(dog, message.OpTask, `{"action":"`+act+`","task_id":"t1"}`)); code != message.CodeInvalidParam {
 			t.Errorf("%s by another: %q", act, code)
 		}
 	}
-	r.say(cat, r.draft(cat, OpTask, `{"action":"cancel","task_id":"t1"}`))
+	r.say(cat, r.draft(cat, message.OpTask, `{"action":"cancel","task_id":"t1"}`))
 	last := n.got[len(n.got)-1]
 	if last.ConvID != n.got[0].ConvID || last.Payload.GetStr("action") != wire.ActionClose || last.Payload.GetStr("status") != "failed" {
 		t.Errorf("cancel came as %s in %s", last.Payload.JSON(), last.ConvID)
@@ -124,14 +125,14 @@ func TestDeadlines(t *testing.T) {
 		if !tt.deadline.IsZero() {
 			p = fmt.Sprintf(`{"action":"create","task_id":"t%d","deadline":%d}`, i, tt.deadline.UnixMilli())
 		}
-		d := r.draft(cat, OpTask, p)
+		d := r.draft(cat, message.OpTask, p)
 		d.Expires = tt.exp
 		if code := r.code(cat, d); code != "" || !n.got[i].Deadline.Equal(tt.want) {
 			t.Errorf("exp %s, deadline %s: %s, the conversation ends %s, want %s", tt.exp, tt.deadline, code, n.got[i].Deadline, tt.want)
 		}
 	}
 	past := fmt.Sprintf(`{"action":"create","task_id":"past","deadline":%d}`, time.Now().Add(-time.Second).UnixMilli())
-	if code := r.code(cat, r.draft(cat, OpTask, past)); code != CodeInvalidParam {
+	if code := r.code(cat, r.draft(cat, message.OpTask, past)); code != message.CodeInvalidParam {
 		t.Errorf("a deadline that has passed: %q", code)
 	}
 }
@@ -139,12 +140,12 @@ func TestDeadlines(t *testing.T) {
 // A re chain is one conversation (§10).
 func TestReChain(t *testing.T) {
 	r, n := alone(t, nil)
-	first := r.draft(cat, OpQuery, plainQuery)
+	first := r.draft(cat, message.OpQuery, plainQuery)
 	r.say(cat, first)
-	second := r.draft(cat, OpQuery, plainQuery)
+	second := r.draft(cat, message.OpQuery, plainQuery)
 	second.Re = first.ID
 	r.say(cat, second)
-	other := r.draft(dog, OpQuery, plainQuery)
+	other := r.draft(dog, message.OpQuery, plainQuery)
 	other.Re = first.ID
 	r.say(dog, other)
 	if n.got[0].ConvID != n.got[1].ConvID || n.got[0].ConvID == n.got[2].ConvID {
@@ -157,10 +158,10 @@ func TestNodeRefuses(t *testing.T) {
 	r, n := alone(t, nil)
 	for _, tt := range []struct {
 		err  *wire.Error
-		want Code
-	}{{wire.ErrNotAllowed, CodeCapability}, {wire.ErrOwnerRejected, CodeCapability}, {wire.ErrRateLimited, CodeRateLimit}, {wire.ErrConversationClosed, CodeTaskFailed}, {wire.ErrUnavailable, CodeTimeout}, {wire.ErrIntent, CodeCapability}} {
+		want message.Code
+	}{{wire.ErrNotAllowed, message.CodeCapability}, {wire.ErrOwnerRejected, message.CodeCapability}, {wire.ErrRateLimited, message.CodeRateLimit}, {wire.ErrConversationClosed, message.CodeTaskFailed}, {wire.ErrUnavailable, message.CodeTimeout}, {wire.ErrIntent, message.CodeCapability}} {
 		n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, tt.err }
-		d := r.draft(cat, OpQuery, plainQuery)
+		d := r.draft(cat, message.OpQuery, plainQuery)
 		if code := r.code(cat, d); code != tt.want {
 			t.Errorf("%s: %s, want %s", tt.err.Row(), code, tt.want)
 		}

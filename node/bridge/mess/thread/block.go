@@ -260,3 +260,31 @@ func (b Block) CheckBounds() error {
 	_, err := ParseJSON(b.Tree().JSON())
 	return err
 }
+
+// Action names a block by its first entry.
+func (b Block) Action() string {
+	for _, e := range b {
+		if e.Type != "v" {
+			return e.Type
+		}
+	}
+	return "ack"
+}
+
+// ClosedConversation returns the closed conversation that a late response goes on with.
+func ClosedConversation(payload wire.Value) string {
+	meta, _ := payload.Get("metadata")
+	return meta.GetStr("mess_conversation")
+}
+
+// NeedsTree writes capabilities as they were sent: ids, or {id: metadata}.
+func NeedsTree(list []Need) wire.Value {
+	out := make([]wire.Value, len(list))
+	for i, n := range list {
+		out[i] = wire.Text(n.ID)
+		if !n.Meta.IsNull() {
+			out[i] = wire.Obj(wire.Field(n.ID, n.Meta))
+		}
+	}
+	return wire.Arr(out...)
+}

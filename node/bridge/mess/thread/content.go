@@ -1,7 +1,9 @@
 package thread
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strings"
@@ -206,3 +208,9 @@ func isBase64(s string) bool {
 
 // isLetter reports whether c is a letter of ASCII.
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+
+// Digest returns a short name for the content of a value.
+func Digest(v wire.Value) string {
+	sum := sha256.Sum256(v.JSON())
+	return hex.EncodeToString(sum[:16])
+}

@@ -4,13 +4,10 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
-
-// IsSystem reports whether only the gateway may send envelopes of this kind.
-func IsSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 
 // Capability allows the envelopes that match every part of it (section 5). Make one with [Parse]; the zero
 // value allows nothing.
@@ -138,7 +135,7 @@ func (c *Capability) allows(kind string, to []Addressee, payload wire.Value, b *
 func (c *Capability) allowsKind(kind string, b *Budget) bool {
 	for i := range c.kinds {
 		k := &c.kinds[i]
-		if k.kind == textAny && IsSystem(kind) {
+		if k.kind == textAny && envelope.IsSystem(kind) {
 			continue // "*" alone is every kind but the gateway's own
 		}
 		if k.match(kind, b) {
@@ -174,7 +171,7 @@ func (c *Capability) Contains(d *Capability, b *Budget) bool {
 
 // containsKind is contains for kinds, where "*" alone leaves out system kinds.
 func (t *text) containsKind(c *text, b *Budget) bool {
-	if t.kind == textAny && c.kind == textLiteral && IsSystem(c.lit) {
+	if t.kind == textAny && c.kind == textLiteral && envelope.IsSystem(c.lit) {
 		return t.source == c.source
 	}
 	return t.contains(c, b)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -293,7 +294,7 @@ func FuzzMatcher(f *testing.F) {
 		if again := FirstAllowing(list, kind, nil, p) != nil; again != first {
 			t.Errorf("%s on %s: %t, then %t", capability, payload, first, again)
 		}
-		if first && IsSystem(kind) && c.value.GetStr("kind") == "*" {
+		if first && envelope.IsSystem(kind) && c.value.GetStr("kind") == "*" {
 			t.Errorf("* allowed %s", kind)
 		}
 		written, err := wire.ParseForeign(v.JSON(), 64, 1<<17)

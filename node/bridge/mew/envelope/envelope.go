@@ -197,6 +197,16 @@ func (e *Envelope) AppendStamped(dst []byte, to []string) []byte {
 	return append(dst, '}')
 }
 
+// ParseSeconds reads a number of seconds above 0, which may stand in a text, and cuts it to most.
+func ParseSeconds(v wire.Value, most time.Duration) (time.Duration, bool) {
+	number, _ := v.Num()
+	seconds, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(seconds > 0) { // also for what is not a number
+		return 0, false
+	}
+	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second)), true
+}
+
 // FormatTime formats a time as envelopes carry it.
 func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
@@ -211,14 +221,14 @@ type Outgoing struct {
 	Payload     wire.Value
 }
 
+// lead returns the members with which every envelope begins.
+func lead(id, ts, from string) []wire.Member {
+	return []wire.Member{wire.TextField("protocol", Protocol), wire.TextField("id", id), wire.TextField("ts", ts), wire.TextField("from", from)}
+}
+
 // Append appends the envelope as JSON.
 func (o Outgoing) Append(dst []byte, id, ts string) []byte {
-	members := []wire.Member{
-		{Key: "protocol", Value: wire.Text(Protocol)},
-		{Key: "id", Value: wire.Text(id)},
-		{Key: "ts", Value: wire.Text(ts)},
-		{Key: "from", Value: wire.Text(o.From)},
-	}
+	members := lead(id, ts, o.From)
 	if len(o.To) > 0 {
 		members = append(members, wire.Field("to", wire.Texts(o.To)))
 	}

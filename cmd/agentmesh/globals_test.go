@@ -1,0 +1,41 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+)
+
+// --tls NAME is all that a public node needs, and flags beside it win.
+func TestTLSFlag(t *testing.T) {
+	load := func(g Globals) (config.Config, error) {
+		settings, err := g.settings()
+		if err != nil {
+			return config.Config{}, err
+		}
+		return config.Load(config.Source{File: "none", Settings: settings})
+	}
+	for name, want := range map[string][2]string{
+		"mesh.example.org":      {"https://mesh.example.org", ":443"},
+		"mesh.example.org:443":  {"https://mesh.example.org", ":443"},
+		"mesh.example.org:8443": {"https://mesh.example.org:8443", ":8443"},
+	} {
+		c, err := load(Globals{TLS: &name})
+		if err == nil {
+			err = c.Check(daemon.LinkKinds())
+		}
+		if err != nil || c.PublicURL != want[0] || c.Listen != want[1] || !c.TLS.ACME || !c.TLS.AcceptTerms || c.TLS.PlainListen != ":80" || c.TLS.Authority != config.LetsEncrypt {
+			t.Errorf("--tls %s: %+v, listen %s, public_url %s, %v", name, c.TLS, c.Listen, c.PublicURL, err)
+		}
+	}
+	name, listen := "mesh.example.org", "127.0.0.1:1"
+	if c, err := load(Globals{TLS: &name, Listen: &listen, Set: []string{"tls.plain_listen="}}); err != nil || c.Listen != listen || c.TLS.PlainListen != "" {
+		t.Errorf("with other flags: %+v, %v", c.TLS, err)
+	}
+	for _, name := range []string{"", "https://mesh.example.org", "mesh.example.org/path", "a b", "user@mesh.example.org", ":443"} {
+		if _, err := load(Globals{TLS: &name}); err == nil {
+			t.Errorf("--tls %q was accepted", name)
+		}
+	}
+}

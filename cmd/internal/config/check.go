@@ -1,0 +1,274 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// LoadChecked reads the configuration and refuses one that makes no sense. kinds are those of links.
+func (s Source) LoadChecked(kinds []bridge.Kind) (Config, error) {
+	c, err := Load(s)
+	if err == nil {
+		err = s.locate(c.Check(kinds))
+	}
+	if err != nil {
+		return c, exit.Fail(exit.Config, err)
+	}
+	return c, nil
+}
+
+// Check returns what is wrong with the values, everything at once. kinds are those of links.
+func (c Config) Check(kinds []bridge.Kind) error {
+	var p problems
+	c.checkEdge(&p)
+	c.checkCard(&p)
+	for i, h := range c.Hooks {
+		h.check(&p, fmt.Sprintf("hooks[%d]", i))
+	}
+	for i, r := range c.Hold {
+		key := fmt.Sprintf("hold[%d]", i)
+		p.oneOf(key+".hold", r.Hold, "always", "never")
+		p.oneOf(key+".direction", r.Direction, "", "in", "out")
+		p.pattern(key+".intent", r.Intent)
+	}
+	p.oneOf("access.mode", c.Access.Mode, "open", "allowlist", "approval")
+	p.agents("access.allow", c.Access.Allow)
+	p.agents("access.block", c.Access.Block)
+	p.oneOf("outgoing.mode", c.Outgoing.Mode, "", "open", "allowlist", "approval")
+	p.oneOf("outgoing.seal", c.Outgoing.Seal, "off", "prefer", "require")
+	for i, pattern := range c.Outgoing.Approve {
+		p.pattern(fmt.Sprintf("outgoing.approve[%d]", i), pattern)
+	}
+	if c.Audit.MaxEntries < 1000 || c.Audit.Keep < day {
+		p.add("audit", "must keep at least 1000 entries for a day")
+	}
+	ids, _ := c.Exempt()
+	p.principals("limits.exempt", ids)
+	for i, s := range c.Schemas {
+		if !wire.Intent(s.Intent).Custom() {
+			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is no custom intent such as com.example.invoice", s.Intent))
+		}
+	}
+	c.checkLinks(&p, kinds)
+	c.MESS.check(&p)
+	c.MEW.check(&p)
+	c.AgentRelay.check(&p)
+	c.MoltSpeak.check(&p)
+	c.Calendar.check(&p)
+	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
+	c.Notify.check(&p)
+	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	p.oneOf("log.format", c.Log.Format, "auto", "text", "json")
+	if c.Timeouts.Sync > Default().Timeouts.Sync {
+		p.add("timeouts.sync", "must be at most 20s: deadlines nest (AM-32)")
+	}
+	if c.Window.Past > day || c.Window.Future > day {
+		p.add("window", "must be at most 24h (AM-20)")
+	}
+	return errors.Join(p...)
+}
+
+func (c Config) checkEdge(p *problems) {
+	host, _, err := net.SplitHostPort(c.Listen)
+	switch {
+	case err != nil:
+		p.add("listen", "must be host:port")
+	case !c.Public() && !loopback(host):
+		p.add("listen", fmt.Sprintf("%s is not loopback: set public_url to the URL others reach you by, or listen on 127.0.0.1 (AM-82)", c.Listen))
+	}
+	if c.Public() {
+		c.checkPublicURL(p)
+	}
+	c.checkTLS(p)
+	if len(c.Roles) == 0 {
+		p.add("roles", "must name directory, node or both")
+	}
+	for _, r := range c.Roles {
+		p.oneOf("roles", r, RoleDirectory, RoleNode)
+	}
+	for _, d := range c.Directories {
+		if !isHTTP(d) {
+			p.add("directories", fmt.Sprintf("%q is no URL", d))
+		}
+	}
+	switch {
+	case c.ViaRelay == "":
+	case !isHTTP(c.ViaRelay):
+		p.add("via_relay", fmt.Sprintf("%q is no URL", c.ViaRelay))
+	case c.Card.Endpoint != "":
+		p.add("via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
+	}
+	if c.OwnerAPI.Listen != "" {
+		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !loopback(host) {
+			p.add("owner_api.listen", "must be a loopback address and a port (AM-77)")
+		}
+	}
+}
+
+func isHTTP(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+// Joined are the directories that the configuration names: that of the mailbox first.
+func (c Config) Joined() []string {
+	if relay := strings.TrimRight(c.ViaRelay, "/"); relay != "" {
+		rest := slices.DeleteFunc(slices.Clone(c.Directories), func(d string) bool { return strings.TrimRight(d, "/") == relay })
+		return append([]string{relay}, rest...)
+	}
+	return c.Directories
+}
+
+func (c Config) checkPublicURL(p *problems) {
+	u, err := url.Parse(c.PublicURL)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		p.add("public_url", "must be an absolute URL without user, query and fragment")
+	case u.Scheme == "https":
+	case u.Scheme != "http" || !c.privateHost(u.Hostname()):
+		p.add("public_url", "must be https; http works only for an address inside network.allow_private (AM-80)")
+	}
+}
+
+// privateHost says whether host is an address for which http is allowed.
+func (c Config) privateHost(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && slices.ContainsFunc(c.Network.AllowPrivate, func(n netip.Prefix) bool { return n.Contains(addr) })
+}
+
+func (c Config) checkCard(p *problems) {
+	if n := len([]rune(c.Name)); n < 1 || n > 256 {
+		p.add("name", "must be 1 to 256 characters")
+	}
+	if len([]rune(c.Description)) > 1024 {
+		p.add("description", "must be at most 1024 characters")
+	}
+	if len(c.Card.Capabilities) == 0 || len(c.Card.Capabilities) > 64 {
+		p.add("card.capabilities", "must have 1 to 64 entries")
+	}
+	if len(c.Card.Intents) == 0 || len(c.Card.Intents) > 64 {
+		p.add("card.intents", "must have 1 to 64 entries")
+	}
+	for _, i := range c.Card.Intents {
+		if in := wire.Intent(i); !in.Custom() && !slices.Contains(wire.StandardIntents(), in) {
+			p.add("card.intents", fmt.Sprintf("%q is neither a standard intent nor a reverse-domain name", i))
+		}
+	}
+}
+
+func (h Hook) check(p *problems, key string) {
+	p.pattern(key+".intent", h.Intent)
+	kinds := 0
+	for _, set := range []bool{len(h.Exec) > 0, h.Webhook != "", h.OpenClaw != "", h.Inbox} {
+		if set {
+			kinds++
+		}
+	}
+	if kinds != 1 {
+		p.add(key, "needs exactly one of exec, webhook, openclaw and inbox")
+	}
+	if h.Webhook+h.OpenClaw != "" && h.SecretFile == "" && h.SecretEnv == "" {
+		p.add(key, "needs secret_file or secret_env")
+	}
+	if h.SecretFile != "" && h.SecretEnv != "" {
+		p.add(key, "has both secret_file and secret_env")
+	}
+}
+
+// loopback says whether a listener on host is reachable from this machine alone.
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback() || host == "localhost"
+}
+
+// Opened lists the guards of AM-82 that the configuration opens, as "key: what that means".
+func (c Config) Opened() []string {
+	def := Default()
+	var out []string
+	add := func(cond bool, format string, args ...any) {
+		if cond {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	add(c.Access.Mode == "open", "access.mode: any registered agent is let in")
+	add(c.Calendar.Accept && c.Calendar.Strangers, "calendar.strangers: anyone who reaches the node may fill free time")
+	for _, r := range c.Hold {
+		add(r.Hold == "never", "hold: %s never waits for the owner", r.Intent)
+	}
+	add(c.Limits.MessagesNewConversations == 0, "limits.messages_new_conversations: off")
+	add(c.Limits.MessagesConversation == 0, "limits.messages_conversation: off")
+	add(c.Limits.MessagesTotal == 0, "limits.messages_total: off")
+	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents, links and networks have no limits", len(c.Limits.Exempt))
+	for _, l := range c.Links {
+		add(l.Policy.Limits.Off(), "links: a limit of %s is off", l.Name)
+	}
+	add(c.Window.Past > def.Window.Past, "window.past: messages of %s are accepted", c.Window.Past)
+	add(c.Window.Future > def.Window.Future, "window.future: messages from %s ahead are accepted", c.Window.Future)
+	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may aim requests, over http too, at %s", prefixes(c.Network.AllowPrivate))
+	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
+	if c.Public() {
+		add(c.Limits.RequestsPerMinute == 0, "limits.requests_per_minute: off")
+		add(c.Registration.CardsPerToken == 0, "registration.cards_per_token: off")
+		add(c.Registration.CardsPerHost == 0, "registration.cards_per_host: off")
+		add(c.Registration.PerHour == 0, "registration.per_hour: off")
+		add(c.Network.MaxConnections == 0, "network.max_connections: off")
+		add(c.Network.MaxConnectionsPerAddress == 0, "network.max_connections_per_address: off")
+		proxies := c.Network.TrustedProxies.Listed()
+		add(len(proxies) > 0, "network.trusted_proxies: X-Forwarded-For is believed from %s", prefixes(proxies))
+	}
+	return out
+}
+
+func prefixes(list []netip.Prefix) string {
+	out := make([]string, len(list))
+	for i, p := range list {
+		out[i] = p.String()
+	}
+	return strings.Join(out, ", ")
+}
+
+// problems collects what is wrong.
+type problems []error
+
+func (p *problems) add(key, reason string) { *p = append(*p, problem{key, reason}) }
+
+func (p *problems) pattern(key, value string) {
+	if value == "" {
+		p.add(key, "is missing")
+	} else if err := acl.ValidPattern(value); err != nil {
+		p.add(key, err.Error())
+	}
+}
+
+func (p *problems) oneOf(key, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		p.add(key, fmt.Sprintf("%q is not one of %s", value, strings.Join(allowed, ", ")))
+	}
+}
+
+// principals checks what limits name: agents, links, and foreign peers.
+func (p *problems) principals(key string, ids []string) {
+	for _, id := range ids {
+		if !wire.AgentID(id).Valid() && !bridge.ValidPrincipal(id) {
+			p.add(key, fmt.Sprintf("%q is none of these: an agent id (am_…), a link (mew:lab), a foreign peer (agentrelay:free/owl), an address or a CIDR", id))
+		}
+	}
+}
+
+func (p *problems) agents(key string, ids []string) {
+	for _, id := range ids {
+		if !wire.AgentID(id).Valid() {
+			p.add(key, fmt.Sprintf("%q is no agent id", id))
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
+	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+)
+
+// kinds are those of links that the program has.
+var kinds = []bridge.Kind{mess.LinkKind(), link.LinkKind(), agentrelay.LinkKind(), moltspeak.LinkKind()}
+
+func TestConfigLayers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+	text := "name: file\ndescription: file\nlimits: {messages_total: 7}\nconversations: {idle: 90m}\nroles: [node]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(Source{
+		File: file, Required: true,
+		Environ: []string{"AGENTMESH_NAME=old", "AGENTMESH_NAME=environment", "AGENTMESH_DESCRIPTION=environment", "AGENTMESH_ACCESS_ALLOW=am_a,am_b"},
+		Settings: []Setting{
+			{Key: "name", Value: "flag: with a colon, and a comma", From: "--name"},
+			{Key: "hooks", Value: `[{"intent": "mesh.*", "exec": ["./a", "b c"]}]`, From: "--set hooks"},
+			{Key: "network.allow_private", Value: "10.0.0.0/8,fd00::/8", From: "--set network.allow_private"},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Name, want.Description = "flag: with a colon, and a comma", "environment"
+	want.Limits.MessagesTotal = 7
+	want.Conversations.Idle = 90 * time.Minute
+	want.Roles = []string{RoleNode}
+	want.Access.Allow = []string{"am_a", "am_b"}
+	want.Hooks = []Hook{{Intent: "mesh.*", Exec: []string{"./a", "b c"}}}
+	got.Network, want.Network = Network{}, Network{} // netip has unexported fields; the next test reads them
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("loadConfig (-want +got):\n%s", diff)
+	}
+}
+
+// The public profile has every guard on until a setting opens it, and each opened one is reported (AM-82).
+func TestConfigOpened(t *testing.T) {
+	c := Default()
+	if got := c.Opened(); len(got) > 0 {
+		t.Errorf("the default opens %q", got)
+	}
+	c.PublicURL = "https://mesh.example.org"
+	if got := c.Opened(); len(got) > 0 {
+		t.Errorf("the public default opens %q", got)
+	}
+	for _, s := range []string{
+		"access.mode=open", "limits.messages_new_conversations=0", "limits.messages_conversation=0", "limits.messages_total=0",
+		"limits.exempt=am_a", "window.past=1h", "network.allow_private=10.0.0.0/8", "network.cors_origins=https://a.example",
+		"limits.requests_per_minute=0", "registration.cards_per_token=0", "registration.cards_per_host=0", "registration.per_hour=0",
+		"network.max_connections=0", "network.max_connections_per_address=0", "network.trusted_proxies=10.0.0.1/32",
+		"limits.exempt=mew:lab", "limits.exempt=agentrelay:free/owl", `hold=[{intent: "*", hold: never}]`,
+		`links=[{name: lab, kind: mew, url: "wss://mew.example", policy: {limits: {messages_per_minute: 0}}}]`,
+	} {
+		key, value, _ := strings.Cut(s, "=")
+		c, err := Load(Source{File: "none", Settings: []Setting{{"public_url", "https://mesh.example.org", "--public-url"}, {key, value, "--set " + key}}})
+		if err != nil {
+			t.Errorf("%s: %v", s, err)
+			continue
+		}
+		if got := c.Opened(); len(got) != 1 || !strings.HasPrefix(got[0], key+":") {
+			t.Errorf("%s opens %q, want one guard named %s", s, got, key)
+		}
+		if err := c.Check(kinds); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+func TestUnknownKey(t *testing.T) {
+	var keys []string
+	for _, l := range leaves(reflect.TypeFor[Config]()) {
+		keys = append(keys, l.key)
+	}
+	for _, tc := range []struct{ key, want string }{
+		{"listne", `unknown key "listne", did you mean "listen"?`},
+		{"access.moed", `unknown key "access.moed", did you mean "access.mode"?`},
+		{"limits.message_total", `unknown key "limits.message_total", did you mean "limits.messages_total"?`},
+		{"colour", `unknown key "colour"`},
+	} {
+		if got := unknownKey(tc.key, keys).Error(); got != tc.want {
+			t.Errorf("unknownKey(%q) = %q, want %q", tc.key, got, tc.want)
+		}
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{"0": 0, "90s": 90 * time.Second, "1h30m": 90 * time.Minute, "30d": 30 * day} {
+		if got, err := ParseDuration(text); err != nil || got != want {
+			t.Errorf("parseDuration(%q) = %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1h", "d", "-1d", "1.5d", "99999d", "soon", "30"} {
+		if got, err := ParseDuration(text); err == nil {
+			t.Errorf("parseDuration(%q) = %v, want an error", text, got)
+		}
+	}
+}
+
+// FuzzConfig: no text makes the loader panic, and every error names the file.
+func FuzzConfig(f *testing.F) {
+	for _, seed := range []string{
+		"", "name: x\n", "access: {mode: open, allow: [am_a]}\n", "hooks:\n  - {intent: '*', exec: [a]}\n", "a: &a [*a]\n", "? [x]\n: y\n",
+		"<<: {name: x}\n", "limits: 5\n", "roles: {a: b}\n", "conversations: {idle: 1e9}\n", "network: {allow_private: [10.0.0.0/99]}\n", "- 1\n", "---\n---\n", "\x00", "name: !!binary aGk=\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c := Default()
+		err := loadFile(reflect.ValueOf(&c).Elem(), "mesh.yaml", []byte(text))
+		if err != nil && !strings.HasPrefix(err.Error(), "mesh.yaml:") {
+			t.Errorf("the error %q does not name the file", err)
+		}
+		if err == nil {
+			c.Check(kinds) // must not panic either
+		}
+	})
+}
+
+// TestLinks: links are read with all they may say, kinds are checked, and a slip names its line.
+func TestLinks(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`
+links:
+- name: home
+  kind: mew
+  url: wss://mew.example/ws
+  space: kitchen
+  policy:
+    tools: [discover]
+    limits: {messages_per_minute: 90, open_conversations: 0}
+    broadcast: true
+    filter: {types: [chat], from: [cat]}
+    transit: [{from: mesh, to: home}]
+  options: {allow_insecure: "false"}
+- {name: shelf, kind: mess, dir: ./threads, options: {}}
+`)
+	c, err := Load(Source{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := c.Links[0]
+	if home.Space != "kitchen" || home.Policy.Transit[0].To != "home" || home.Policy.Filter.From[0] != "cat" ||
+		home.Policy.Limits != (bridge.LinkLimits{Messages: 90, Conversations: bridge.NoLimit}) || home.Options["allow_insecure"] != "false" || c.Links[1].Dir != "./threads" {
+		t.Errorf("links = %+v", c.Links)
+	}
+	for _, tt := range []struct{ text, want string }{
+		{"links: [{name: a, kind: mess, options: {a: 1, a: 2}}]", "set twice"},
+		{"links: [{name: a, kind: mess, options: [a]}]", "keys and values"},
+		{"links: [{name: a, kind: mew, policy: {limits: {messages_per_minute: -1}}}]", "0 switches the limit off"},
+		{"links:\n- name: a\n  polcy: {}", ":3: unknown key \"links[0].polcy\""},
+	} {
+		write(tt.text)
+		if _, err := Load(Source{File: file}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.text, err, tt.want)
+		}
+	}
+	write("limits: {exempt: ['mew:', am_a]}")
+	if c, err = Load(Source{File: file}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(kinds); err == nil || !strings.Contains(err.Error(), `"mew:" is none of these`) {
+		t.Errorf("check() = %v, want the exempt that is nobody", err)
+	}
+	write("links: [{name: a, kind: fax, url: 'https://fax.example'}]")
+	c, err = Load(Source{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(kinds); err == nil || !strings.Contains(err.Error(), `links[0].kind: "fax"`) {
+		t.Errorf("check() = %v, want the unknown kind", err)
+	}
+}
+
+// Each kind of link refuses the keys of a policy that its bridge does not read, in a line with key and fix.
+func TestLinkPolicyKeys(t *testing.T) {
+	set := map[string]string{
+		"policy.access": "access: allowlist", "policy.route": "route: directory", "policy.encrypt": "encrypt: always", "policy.tools": "tools: [discover]",
+		"policy.broadcast": "broadcast: true", "policy.transit": "transit: [{from: a, to: b}]",
+		"policy.filter.types": "filter: {types: [chat]}", "policy.filter.from": "filter: {from: [bob]}", "policy.filter.keywords": "filter: {keywords: [tea]}",
+	}
+	filter := []string{"policy.filter.types", "policy.filter.from", "policy.filter.keywords"}
+	for kind, honored := range map[string][]string{
+		"mess":       {"policy.access"},
+		"mew":        append([]string{"policy.access", "policy.tools", "policy.broadcast", "policy.transit"}, filter...),
+		"agentrelay": append([]string{"policy.access", "policy.encrypt", "policy.broadcast"}, filter...),
+		"moltspeak":  {"policy.access", "policy.encrypt"},
+	} {
+		for key, text := range set {
+			file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+			text := "links: [{name: home, kind: " + kind + ", url: 'wss://x.example', options: {peer: bob@acme}, policy: {" + text + "}}]"
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := Load(Source{File: file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.Check(kinds)
+			if slices.Contains(honored, key) {
+				if err != nil {
+					t.Errorf("%s: %s: %v, want it accepted", kind, key, err)
+				}
+				continue
+			}
+			want := "links[0]." + key + ": " + kind + " links do not use it; remove " + key + " of link home; "
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %s: %v, want %q", kind, key, err, want)
+			}
+		}
+	}
+}
+
+// policy.access of a MoltSpeak link says nothing about anybody until the link names its peer.
+func TestMoltSpeakAccessNeedsPeer(t *testing.T) {
+	c := Default()
+	c.Links = []bridge.Link{{Name: "far", Kind: "moltspeak", URL: "https://far.example", Policy: bridge.LinkPolicy{Access: "open"}}}
+	if err := c.Check(kinds); err == nil || !strings.Contains(err.Error(), "add options.peer (agent@org) to link far") {
+		t.Errorf("check() = %v, want policy.access refused", err)
+	}
+}

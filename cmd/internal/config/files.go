@@ -1,0 +1,97 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+// LinkToken reads the secret of a link; empty where it has none.
+func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
+	text, err := s.Secret("link "+l.Name, l.TokenFile, l.TokenEnv)
+	return client.Credential(text), err
+}
+
+// Secret reads a secret from the file or the environment variable that the configuration names; empty where it names
+// neither.
+func (s Source) Secret(of, file, env string) (string, error) {
+	var text string
+	switch {
+	case file != "":
+		data, err := os.ReadFile(s.Beside(file))
+		if err != nil {
+			return "", fmt.Errorf("%s: read secret: %w", of, err)
+		}
+		text = string(data)
+	case env != "":
+		text = os.Getenv(env)
+	default:
+		return "", nil
+	}
+	if text = strings.TrimSpace(text); text == "" {
+		return "", fmt.Errorf("%s: the secret is empty", of)
+	}
+	return text, nil
+}
+
+// Argv resolves the program of a command: a bare name is left to PATH.
+func (s Source) Argv(command []string) []string {
+	if len(command) == 0 || !strings.ContainsAny(command[0], `/\`) {
+		return command
+	}
+	return append([]string{s.Beside(command[0])}, command[1:]...)
+}
+
+// MissingPrograms names the programs of hooks that could not be started now. The configuration is right all the same: a
+// program may come later, and a message that finds none is told to the owner.
+func (s Source) MissingPrograms(cfg Config) []string {
+	var out []string
+	for i, h := range cfg.Hooks {
+		if len(h.Exec) == 0 {
+			continue
+		}
+		program := s.Argv(h.Exec)[0]
+		if _, err := exec.LookPath(program); errors.Is(err, fs.ErrPermission) {
+			out = append(out, fmt.Sprintf("hooks[%d].exec: %s is not executable: chmod +x", i, program))
+		} else if err != nil {
+			out = append(out, fmt.Sprintf("hooks[%d].exec: there is no program %s", i, program))
+		}
+	}
+	return out
+}
+
+// Beside resolves a relative path against the folder of the configuration file.
+func (s Source) Beside(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	abs, err := filepath.Abs(filepath.Join(filepath.Dir(s.File), name))
+	if err != nil {
+		return name
+	}
+	return abs
+}
+
+// SecretLines reads the lines of a secret from a file or from an environment variable, never none.
+func (s Source) SecretLines(file, env string) ([]string, error) {
+	text := os.Getenv(env)
+	if file != "" {
+		data, err := os.ReadFile(s.Beside(file))
+		if err != nil {
+			return nil, fmt.Errorf("read secret_file: %w", err)
+		}
+		text = string(data)
+	}
+	lines := strings.Fields(text)
+	if len(lines) == 0 {
+		return nil, errors.New("the secret is empty")
+	}
+	return lines, nil
+}

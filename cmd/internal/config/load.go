@@ -1,0 +1,155 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Setting is one value from the command line.
+type Setting struct {
+	Key, Value string
+	From       string // how the user wrote it: "--listen"
+}
+
+// Source says where a configuration comes from.
+type Source struct {
+	File     string // YAML
+	Required bool   // the user named the file, so it must be there
+	Environ  []string
+	Settings []Setting
+}
+
+// Load reads a configuration: defaults, file, environment, flags, each over the one before. It does not
+// judge what the values mean together; that is [Config.Check].
+func Load(src Source) (Config, error) {
+	c := Default()
+	root := reflect.ValueOf(&c).Elem()
+	data, err := os.ReadFile(src.File)
+	switch {
+	case !src.Required && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)):
+	case err != nil:
+		return c, fmt.Errorf("read configuration: %w", err)
+	default:
+		if err := loadFile(root, src.File, data); err != nil {
+			return c, err
+		}
+	}
+	for _, l := range leaves(root.Type()) {
+		name := l.env()
+		if text, ok := Lookup(src.Environ, name); ok {
+			if err := setText(root, l, text, name); err != nil {
+				return c, err
+			}
+		}
+	}
+	for _, s := range src.Settings {
+		l, err := findLeaf(root.Type(), s.Key)
+		if err != nil {
+			return c, fmt.Errorf("%s: %w", s.From, err)
+		}
+		if err := setText(root, l, s.Value, s.From); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func Lookup(environ []string, name string) (string, bool) {
+	for _, e := range slices.Backward(environ) {
+		if value, ok := strings.CutPrefix(e, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// leaf is one key that can be set by a single text.
+type leaf struct {
+	key   string // "access.mode"
+	index []int  // for reflect.Value.FieldByIndex
+	typ   reflect.Type
+}
+
+func (l leaf) env() string {
+	return "AGENTMESH_" + strings.ToUpper(strings.ReplaceAll(l.key, ".", "_"))
+}
+
+// leaves lists the keys of a configuration in the order of the struct. A list of structs is one leaf.
+func leaves(t reflect.Type) []leaf {
+	var out []leaf
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key := f.Tag.Get("key")
+		if !isTable(f.Type) {
+			out = append(out, leaf{key, []int{i}, f.Type})
+			continue
+		}
+		for _, l := range leaves(f.Type) {
+			out = append(out, leaf{key + "." + l.key, append([]int{i}, l.index...), l.typ})
+		}
+	}
+	return out
+}
+
+func findLeaf(t reflect.Type, key string) (leaf, error) {
+	all := leaves(t)
+	keys := make([]string, len(all))
+	for i, l := range all {
+		if l.key == key {
+			return l, nil
+		}
+		keys[i] = l.key
+	}
+	return leaf{}, unknownKey(key, keys)
+}
+
+// setText sets a leaf from the environment or a flag. A string is taken as it stands, a list of strings may be
+// written with commas, anything else is YAML.
+func setText(root reflect.Value, l leaf, text, from string) error {
+	v := root.FieldByIndex(l.index)
+	if v.Kind() == reflect.String {
+		v.SetString(text)
+		return nil
+	}
+	if v.Kind() == reflect.Slice && !isTable(v.Type().Elem()) && !isText(v.Type()) && !strings.HasPrefix(strings.TrimSpace(text), "[") {
+		text = "[" + text + "]"
+	}
+	n, err := parseYAML(from, []byte(text))
+	if err != nil {
+		return err
+	}
+	d := decoder{file: from}
+	return d.value(n, v, l.key)
+}
+
+// Where the passphrase of an encrypted key file or backup comes from, in this order; never from the command line, which
+// other users of the machine can see.
+const (
+	EnvPassphraseFile = "AGENTMESH_PASSPHRASE_FILE"
+	EnvPassphrase     = "AGENTMESH_PASSPHRASE"
+)
+
+// notKeys are the variables of this project that are no configuration.
+var notKeys = []string{"AGENTMESH_DATA", "AGENTMESH_CONFIG", "AGENTMESH_CORPORA", EnvPassphrase, EnvPassphraseFile}
+
+// UnknownEnv lists variables that look like ours and set nothing.
+func UnknownEnv(environ []string) []string {
+	known := slices.Clone(notKeys)
+	for _, l := range leaves(reflect.TypeFor[Config]()) {
+		known = append(known, l.env())
+	}
+	var out []string
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		if strings.HasPrefix(name, "AGENTMESH_") && !slices.Contains(known, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}

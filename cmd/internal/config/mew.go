@@ -1,0 +1,125 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// MEW is the MEW spaces that this process hosts: GET /ws and /participants* on the listener. Without a space
+// nothing of MEW is served.
+type MEW struct {
+	// The spaces.
+	Spaces []MEWSpace `key:"spaces"`
+	// Origins of web pages that may connect and call, beside the listener's own.
+	Origins []string `key:"origins"`
+}
+
+// MEWSpace is one space. Nobody in it gets a right that the giver does not have; you are the participant owner.
+type MEWSpace struct {
+	// Unique; clients name it in /ws?space=.
+	ID string `key:"id"`
+	// What it is called.
+	Name string `key:"name"`
+	// Who may join, beside whom you invite with agentmesh mew invite.
+	Participants []MEWParticipant `key:"participants"`
+	// Capabilities of participants that have no list of their own: a kind such as mcp/proposal, or a pattern as JSON.
+	Defaults []string `key:"defaults"`
+	// Envelopes and frames that each participant may send in a minute. 0: no limit.
+	RatePerMinute int `key:"rate_per_minute"`
+}
+
+// MEWParticipant is one participant of a space.
+type MEWParticipant struct {
+	// Its name in the space.
+	Name string `key:"name"`
+	// What it may send: kinds, or patterns as JSON. Empty: the defaults of the space.
+	// Danger: capability/grant, space/invite and space/kick let it decide about others.
+	Capabilities []string `key:"capabilities"`
+	// File with its token. Without file and variable it cannot join until you invite it.
+	TokenFile string `key:"token_file"`
+	// Environment variable with its token.
+	TokenEnv string `key:"token_env"`
+}
+
+func (c MEW) check(p *problems) {
+	for i, s := range c.Spaces {
+		key := fmt.Sprintf("mew.spaces[%d]", i)
+		if s.ID == "" {
+			p.add(key+".id", "must not be empty")
+		}
+		if s.RatePerMinute < 0 {
+			p.add(key+".rate_per_minute", "must not be negative")
+		}
+		if _, err := mewCapabilities(s.Defaults); err != nil {
+			p.add(key+".defaults", err.Error())
+		}
+		for j, part := range s.Participants {
+			key := fmt.Sprintf("%s.participants[%d]", key, j)
+			if part.Name == "" {
+				p.add(key+".name", "must not be empty")
+			}
+			if part.TokenFile != "" && part.TokenEnv != "" {
+				p.add(key, "token_file or token_env, not both")
+			}
+			if _, err := mewCapabilities(part.Capabilities); err != nil {
+				p.add(key+".capabilities", err.Error())
+			}
+		}
+	}
+}
+
+// mewCapabilities reads capabilities as the configuration writes them. Nil where there are none.
+func mewCapabilities(list []string) ([]capability.Capability, error) {
+	var out []capability.Capability
+	for _, s := range list {
+		v := wire.Text(s)
+		if strings.HasPrefix(s, "{") {
+			var err error
+			if v, err = wire.ParseForeign([]byte(s), wire.MaxDepth, wire.MaxValues); err != nil {
+				return nil, fmt.Errorf("%s: %w", s, err)
+			}
+		}
+		c, err := capability.Parse(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// MEWSpace is a space with the tokens of its participants.
+func (s Source) MEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
+	out := gateway.SpaceConfig{ID: c.ID, Name: c.Name, RatePerMinute: c.RatePerMinute}
+	var err error
+	if out.Defaults, err = mewCapabilities(c.Defaults); err != nil {
+		return out, err
+	}
+	for _, p := range c.Participants {
+		part := gateway.Participant{Name: p.Name}
+		if part.Capabilities, err = mewCapabilities(p.Capabilities); err != nil {
+			return out, err
+		}
+		token := os.Getenv(p.TokenEnv)
+		if p.TokenFile != "" {
+			data, err := os.ReadFile(s.Beside(p.TokenFile))
+			if err != nil {
+				return out, fmt.Errorf("participant %s: read token_file: %w", p.Name, err)
+			}
+			token = string(data)
+		}
+		if token = strings.TrimSpace(token); token != "" {
+			part.Tokens = []string{token}
+		} else if p.TokenFile != "" || p.TokenEnv != "" {
+			return out, fmt.Errorf("participant %s: %w", p.Name, errors.New("the token is empty"))
+		}
+		out.Participants = append(out.Participants, part)
+	}
+	return out, nil
+}

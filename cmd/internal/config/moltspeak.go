@@ -1,0 +1,93 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// MoltSpeak is the node as a MoltSpeak agent: POST /moltspeak/v0.1/message and /batch, WebSocket /stream.
+type MoltSpeak struct {
+	// Whether others reach the endpoint: on, off, or auto, which is on as long as there is no public_url.
+	Serve string `key:"serve"`
+	// Name of the agent: A-Z a-z 0-9 _ and -. Empty: the agent id, which then must have no dot.
+	Agent string `key:"agent"`
+	// Name of its organisation. Danger: agents of the same organisation may hand it secrets.
+	Org string `key:"org"`
+	// Domains of queries that go to the hook of xyz.moltspeak.query. Other queries come as mesh.request_info.
+	Domains []string `key:"domains"`
+	// Tools that peers may list and ask for. A hook of xyz.moltspeak.tool runs them.
+	Tools []MoltSpeakTool `key:"tools"`
+	// Peers (agent@org) whose confidential messages may come unencrypted.
+	PlainConf []string `key:"plain_conf"`
+	// Peers (agent@org) whose personal data reaches inbox and hooks unmasked.
+	// Danger: it is then also kept in the inbox and shown there.
+	Reveal []string `key:"reveal"`
+	// A program and its arguments that gets secrets of agents of the same organisation, which you allowed, on standard input
+	// as JSON, and answers with JSON. Empty: secrets are refused.
+	SecretCommand []string `key:"secret_command"`
+	// Origins of web pages that may open the WebSocket, beside the listener's own.
+	Origins []string `key:"origins"`
+	// Serve the directory's cards, and agents that register, in the shape of the MoltSpeak registry: /api/v1/agents,
+	// /api/v1/search.
+	Registry bool `key:"registry"`
+	// Who may register there: token (a bearer of the client's choosing guards its entry) or none.
+	// Danger: with none anybody may change and delete every entry; it is for development.
+	RegistryAuth string `key:"registry_auth"`
+}
+
+// MoltSpeakTool is a tool that is offered.
+type MoltSpeakTool struct {
+	// Its name.
+	Name string `key:"name"`
+	// What it does, for who lists the tools.
+	Description string `key:"description"`
+	// Peers (agent@org) that may call it without asking you. Empty: you decide on every call.
+	Peers []string `key:"peers"`
+}
+
+func defaultMoltSpeak() MoltSpeak {
+	return MoltSpeak{Serve: "auto", Org: "agentmesh", RegistryAuth: "token"}
+}
+
+func (c MoltSpeak) check(p *problems) {
+	p.oneOf("moltspeak.serve", c.Serve, "auto", "on", "off")
+	p.oneOf("moltspeak.registry_auth", c.RegistryAuth, "token", "none")
+	if _, ok := message.ParseName("x@" + c.Org); !ok {
+		p.add("moltspeak.org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+	}
+	if _, ok := message.ParseName(c.Agent + "@x"); !ok && c.Agent != "" {
+		p.add("moltspeak.agent", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+	}
+	peers := func(key string, list []string) {
+		for i, name := range list {
+			if _, ok := message.ParseName(name); !ok {
+				p.add(fmt.Sprintf("%s[%d]", key, i), "must be agent@org")
+			}
+		}
+	}
+	peers("moltspeak.plain_conf", c.PlainConf)
+	peers("moltspeak.reveal", c.Reveal)
+	for i, t := range c.Tools {
+		key := fmt.Sprintf("moltspeak.tools[%d]", i)
+		if t.Name == "" || len(t.Name) > 256 {
+			p.add(key+".name", "must have 1 to 256 bytes")
+		}
+		peers(key+".peers", t.Peers)
+	}
+}
+
+// MoltSpeakAgent is who the node is to MoltSpeak agents, and whether they reach it. An agent id with a dot is no name
+// there: then moltspeak.agent must name one (MS-22).
+func (c Config) MoltSpeakAgent(id wire.AgentID) (agent message.Agent, serve bool) {
+	name := c.MoltSpeak.Agent
+	if name == "" {
+		name = string(id)
+	}
+	agent, named := message.ParseName(name + "@" + c.MoltSpeak.Org)
+	if !named {
+		agent = message.Agent{Agent: name, Org: c.MoltSpeak.Org}
+	}
+	return agent, c.MoltSpeak.Serve == "on" || c.MoltSpeak.Serve == "auto" && !c.Public() && named
+}

@@ -1,0 +1,68 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/notify"
+)
+
+// Notify says how the owner is told. At most one of command and webhook.
+type Notify struct {
+	// A program and its arguments that gets the notices of a while on standard input.
+	Command []string `key:"command"`
+	// A URL of yours that gets them by POST. It may be on this machine.
+	Webhook string `key:"webhook"`
+	// json (of a command: a line for each notice; of a webhook: one document), text (for people), or ntfy (a webhook as
+	// ntfy takes it: the text, with title and priority in headers).
+	Format string `key:"format"`
+	// File with the secrets that sign the webhook (whsec_…, one per line), or the bearer that the receiver wants.
+	SecretFile string `key:"secret_file"`
+	// Environment variable with the same content.
+	SecretEnv string `key:"secret_env"`
+	// Kinds of notices that are told: approval, outgoing, handoff, expiring, unanswered, agreed, cancelled, closed,
+	// key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted, undelivered, unknown, reply-unverified, reported (a card of our directory),
+	// personal (data that left over a bridge), and those of bridges. Empty: all.
+	Kinds []string `key:"kinds"`
+	// Hours in which only urgent kinds are told, such as 22:00-07:00; the rest follows when they end.
+	Quiet string `key:"quiet"`
+	// Time zone of quiet, such as Europe/Berlin. Empty: that of the machine.
+	Zone string `key:"zone"`
+	// Kinds that are told in quiet hours too, such as handoff and expiring.
+	Urgent []string `key:"urgent"`
+	// How long notices are gathered before they are told at once.
+	Batch time.Duration `key:"batch"`
+	// summary (an agreed meeting is told with title, time and place) or none.
+	Content string `key:"content"`
+}
+
+var noticeKind = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)
+
+// check says what is wrong with how the owner is told.
+func (c Notify) check(p *problems) {
+	p.oneOf("notify.content", c.Content, "summary", "none")
+	p.oneOf("notify.format", c.Format, "json", "text", "ntfy")
+	switch u, err := url.Parse(c.Webhook); {
+	case c.Webhook != "" && len(c.Command) > 0:
+		p.add("notify", "has both a command and a webhook")
+	case c.Webhook != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http"):
+		p.add("notify.webhook", "must be an absolute http or https URL without user")
+	case c.Format == "ntfy" && c.Webhook == "":
+		p.add("notify.format", "ntfy needs a webhook")
+	}
+	if c.SecretFile != "" && c.SecretEnv != "" {
+		p.add("notify", "has both secret_file and secret_env")
+	}
+	if _, err := notify.ParseQuiet(c.Quiet, c.Zone); err != nil {
+		p.add("notify.quiet", err.Error())
+	}
+	for key, kinds := range map[string][]string{"notify.kinds": c.Kinds, "notify.urgent": c.Urgent} {
+		for _, k := range kinds {
+			if !noticeKind.MatchString(k) {
+				p.add(key, fmt.Sprintf("%q is no kind of notice", k))
+			}
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package config
+
+import (
+	"net/netip"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+)
+
+// What the configuration means to the packages below.
+
+func (c Config) Policy() acl.Policy {
+	p := acl.Policy{Mode: acl.Mode(c.Access.Mode), Allow: c.Access.Allow, Block: c.Access.Block}
+	for _, r := range c.Hold {
+		p.Hold = append(p.Hold, acl.HoldRule{
+			Intent: r.Intent, Actions: r.Actions, Direction: acl.Direction(r.Direction), Hold: acl.Hold(r.Hold),
+		})
+	}
+	return p
+}
+
+func (c Config) Outbound() node.OutboundPolicy {
+	return node.OutboundPolicy{Mode: acl.Mode(c.Outgoing.Mode), Allow: c.Outgoing.Allow, Approve: c.Outgoing.Approve, Seal: node.Sealing(c.Outgoing.Seal)}
+}
+
+func (c Config) Rates() acl.Rates {
+	return acl.Rates{
+		NewConversations: c.Limits.MessagesNewConversations,
+		Conversation:     c.Limits.MessagesConversation,
+		Total:            c.Limits.MessagesTotal,
+	}
+}
+
+// Exempt sorts who has no limits into agents and networks.
+func (c Config) Exempt() (agents []string, networks []netip.Prefix) {
+	for _, e := range c.Limits.Exempt {
+		if n, err := netip.ParsePrefix(e); err == nil {
+			networks = append(networks, n)
+		} else if a, err := netip.ParseAddr(e); err == nil {
+			networks = append(networks, netip.PrefixFrom(a, a.BitLen()))
+		} else {
+			agents = append(agents, e)
+		}
+	}
+	return agents, networks
+}
+
+func (h Hook) Label() string {
+	kind := "inbox"
+	switch {
+	case h.Name != "":
+		return h.Name
+	case len(h.Exec) > 0:
+		kind = "exec"
+	case h.Webhook != "":
+		kind = "webhook"
+	case h.OpenClaw != "":
+		kind = "openclaw"
+	}
+	return kind + " " + h.Intent
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// problem is a value that makes no sense.
+type problem struct{ key, reason string }
+
+func (p problem) Error() string { return p.key + ": " + p.reason }
+
+// locate adds file and line to the problems whose key stands in the configuration file. What environment or flags set
+// has none.
+func (s Source) locate(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	data, readErr := os.ReadFile(s.File)
+	if readErr != nil {
+		return err // there is no file: nothing stands in it
+	}
+	root, parseErr := parseYAML(s.File, data)
+	if parseErr != nil {
+		return err
+	}
+	var out []error
+	for _, e := range joined.Unwrap() {
+		if p, ok := errors.AsType[problem](e); ok && !s.overrides(p.key) {
+			if line := lineOf(root, p.key); line > 0 {
+				e = fmt.Errorf("%s:%d: %w", s.File, line, e)
+			}
+		}
+		out = append(out, e)
+	}
+	return errors.Join(out...)
+}
+
+// overrides says whether environment or flags set the key, or what it lies in.
+func (s Source) overrides(key string) bool {
+	for _, l := range leaves(reflect.TypeFor[Config]()) {
+		if rest, ok := strings.CutPrefix(key, l.key); !ok || rest != "" && !strings.ContainsAny(rest[:1], ".[") {
+			continue
+		}
+		if _, ok := Lookup(s.Environ, l.env()); ok {
+			return true
+		}
+		for _, set := range s.Settings {
+			if set.Key == l.key {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var keyStep = regexp.MustCompile(`[^.\[\]]+`)
+
+// lineOf returns the line of a key such as "hooks[0].intent", or of as much of it as stands in the file; 0 for none.
+func lineOf(n *yaml.Node, key string) (line int) {
+	for _, step := range keyStep.FindAllString(key, -1) {
+		next := (*yaml.Node)(nil)
+		switch {
+		case n == nil:
+		case n.Kind == yaml.MappingNode:
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				if n.Content[i].Value == step {
+					line, next = n.Content[i].Line, n.Content[i+1]
+				}
+			}
+		case n.Kind == yaml.SequenceNode:
+			if i, err := strconv.Atoi(step); err == nil && i < len(n.Content) {
+				line, next = n.Content[i].Line, n.Content[i]
+			}
+		}
+		if next == nil {
+			return line
+		}
+		n = next
+	}
+	return line
+}

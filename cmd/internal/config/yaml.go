@@ -1,0 +1,218 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// maxConfig bounds the configuration file.
+const maxConfig = 1 << 20
+
+// loadFile sets what the YAML text in data says.
+func loadFile(root reflect.Value, file string, data []byte) error {
+	n, err := parseYAML(file, data)
+	if err != nil || n == nil {
+		return err
+	}
+	return (&decoder{file: file}).value(n, root, "")
+}
+
+// parseYAML returns the root node of a text, nil for an empty one.
+func parseYAML(file string, data []byte) (*yaml.Node, error) {
+	if len(data) > maxConfig {
+		return nil, fmt.Errorf("%s: larger than %d bytes", file, maxConfig)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
+		return nil, nil
+	}
+	return doc.Content[0], nil
+}
+
+// decoder fills Go values from YAML nodes. It works on nodes so that every error names its line.
+type decoder struct{ file string }
+
+func (d *decoder) fail(n *yaml.Node, key, format string, args ...any) error {
+	return fmt.Errorf("%s:%d: %s: %s", d.file, n.Line, key, fmt.Sprintf(format, args...))
+}
+
+// isTable says whether a type is written as a mapping.
+func isTable(t reflect.Type) bool { return t.Kind() == reflect.Struct && !isText(t) }
+
+// isText says whether a type reads itself from a text.
+func isText(t reflect.Type) bool {
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) error {
+	switch {
+	case n == nil || n.Tag == "!!null":
+		v.SetZero()
+		return nil
+	case n.Kind == yaml.AliasNode || n.Anchor != "":
+		return d.fail(n, key, "anchors and aliases are not used here")
+	case isTable(v.Type()):
+		return d.table(n, v, key)
+	case v.Kind() == reflect.Slice && !(isText(v.Type()) && n.Kind == yaml.ScalarNode):
+		return d.list(n, v, key)
+	case v.Kind() == reflect.Map:
+		return d.texts(n, v, key)
+	case n.Kind != yaml.ScalarNode:
+		return d.fail(n, key, "needs a single value")
+	}
+	if err := scalar(n.Value, v); err != nil {
+		return d.fail(n, key, "%v", err)
+	}
+	return nil
+}
+
+func (d *decoder) table(n *yaml.Node, v reflect.Value, prefix string) error {
+	if n.Kind != yaml.MappingNode {
+		return d.fail(n, orRoot(prefix), "needs keys and values")
+	}
+	fields := make(map[string]int)
+	var keys []string
+	for i := range v.NumField() {
+		key := v.Type().Field(i).Tag.Get("key")
+		fields[key] = i
+		keys = append(keys, key)
+	}
+	var seen []string
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, val := n.Content[i], n.Content[i+1]
+		field, ok := fields[name.Value]
+		if !ok {
+			return fmt.Errorf("%s:%d: %w", d.file, name.Line, unknownKey(join(prefix, name.Value), prefixed(prefix, keys)))
+		}
+		if slices.Contains(seen, name.Value) {
+			return d.fail(name, join(prefix, name.Value), "is set twice")
+		}
+		seen = append(seen, name.Value)
+		if err := d.value(val, v.Field(field), join(prefix, name.Value)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *decoder) list(n *yaml.Node, v reflect.Value, key string) error {
+	if n.Kind != yaml.SequenceNode {
+		return d.fail(n, key, "needs a list")
+	}
+	out := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, elem := range n.Content {
+		if err := d.value(elem, out.Index(i), fmt.Sprintf("%s[%d]", key, i)); err != nil {
+			return err
+		}
+	}
+	v.Set(out)
+	return nil
+}
+
+// texts reads a map of texts, whose keys are the user's.
+func (d *decoder) texts(n *yaml.Node, v reflect.Value, key string) error {
+	if n.Kind != yaml.MappingNode {
+		return d.fail(n, key, "needs keys and values")
+	}
+	out := make(map[string]string, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, val := n.Content[i], n.Content[i+1]
+		if _, ok := out[name.Value]; ok {
+			return d.fail(name, join(key, name.Value), "is set twice")
+		}
+		if val.Kind != yaml.ScalarNode {
+			return d.fail(val, join(key, name.Value), "needs a single value")
+		}
+		out[name.Value] = val.Value
+	}
+	v.Set(reflect.ValueOf(out))
+	return nil
+}
+
+// scalar sets v from the text of a YAML scalar.
+func scalar(text string, v reflect.Value) error {
+	if isText(v.Type()) {
+		return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text))
+	}
+	if v.Type() == reflect.TypeFor[time.Duration]() {
+		d, err := ParseDuration(text)
+		v.SetInt(int64(d))
+		return err
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+		v.SetBool(b)
+	case reflect.Int, reflect.Int64:
+		n, err := strconv.ParseInt(text, 10, v.Type().Bits())
+		if err != nil || n < 0 {
+			return fmt.Errorf("%q is no whole number", text)
+		}
+		v.SetInt(n)
+	default:
+		panic("config: no way to read a " + v.Type().String())
+	}
+	return nil
+}
+
+// ParseDuration reads Go's notation and whole days ("30d").
+func ParseDuration(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && 0 <= n && n <= 3650 {
+			return time.Duration(n) * day, nil
+		}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is no duration such as 90s, 15m, 24h or 30d", text)
+	}
+	return d, nil
+}
+
+func join(prefix, key string) string {
+	if prefix == "" {
+		return key
+	}
+	return prefix + "." + key
+}
+
+func prefixed(prefix string, keys []string) []string {
+	out := make([]string, len(keys))
+	for i, k := range keys {
+		out[i] = join(prefix, k)
+	}
+	return out
+}
+
+func orRoot(key string) string {
+	if key == "" {
+		return "the file"
+	}
+	return key
+}
+
+// unknownKey names a key that is not there, and the one that was probably meant.
+func unknownKey(key string, known []string) error {
+	best := wire.Near(key, known)
+	if best == "" {
+		return fmt.Errorf("unknown key %q", key)
+	}
+	return fmt.Errorf("unknown key %q, did you mean %q?", key, best)
+}

@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/relay"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+var _ bridge.Service = (*agentrelay.Bridge)(nil)
+
+// newAgentRelay makes the part of AgentRelay that the configuration asks for; nil where it asks for none.
+func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
+	serve := p.cfg.AgentRelay.Serve == "on" || p.cfg.AgentRelay.Serve == "auto" && !p.cfg.Public() // AR-36
+	if !serve && len(links) == 0 {
+		return nil, nil
+	}
+	cfg := agentrelay.Config{
+		Dir: string(p.home), Store: p.store, HTTP: p.http, Logger: p.log, Tokens: make(map[string]client.Credential),
+	}
+	for _, l := range links {
+		cfg.Links = append(cfg.Links, l.Link)
+		cfg.Tokens[l.Name] = l.Token
+	}
+	if serve {
+		hosted, err := relay.New(context.Background(), p.relayConfig())
+		if err != nil {
+			return nil, err
+		}
+		p.edge.Health(agentrelay.Kind, func(context.Context) (any, error) { return hosted.Health(), nil })
+		cfg.Relay = hosted
+	}
+	if p.node == nil {
+		return agentrelay.New(cfg)
+	}
+	identity, err := p.secrets.Age.MarshalText()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Mesh, cfg.Identity = mesh, strings.TrimSpace(string(identity))
+	return agentrelay.New(cfg)
+}
+
+// relayConfig is what the configuration means to the relay.
+func (p *Process) relayConfig() relay.Config {
+	c := p.cfg.AgentRelay
+	mode, registrations := credential.Closed, offBelowOne(c.RegistrationsPerHour)
+	if !p.cfg.Public() {
+		mode, registrations = credential.Open, -1 // AR-36; without limits, like registrations at the directory
+	}
+	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
+	return relay.Config{
+		Name: c.Name, Records: p.store.Records(), Registration: cmp.Or(credential.Mode(c.Registration), mode),
+		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: offBelowOne(c.PerMinute), PerHour: offBelowOne(c.PerHour),
+		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(),
+		Extensions: relay.Extensions{
+			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),
+			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteFor: c.VoteFor,
+		},
+		Search: p.searchFor(), Logger: p.log,
+	}
+}
+
+// searchFor asks the directories that the node joined, else the one in this process; nil where there is none.
+func (p *Process) searchFor() relay.Search {
+	from := p.joined
+	if len(from) == 0 && p.registry != nil {
+		from = []*client.Directory{client.NewDirectory(p.base+"/v1", p.http, client.InProcess(p.edge.Internal()))}
+	}
+	if len(from) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, q relay.SearchQuery) ([]relay.Found, error) {
+		query := client.Query{Text: q.Text, Limit: q.Limit}
+		if q.Capability != "" {
+			query.Capabilities = []string{q.Capability}
+		}
+		if q.Intent != "" {
+			query.Intents = []wire.Intent{wire.Intent(q.Intent)}
+		}
+		cards, err := client.FindCards(ctx, from, query)
+		var out []relay.Found
+		for _, card := range cards {
+			out = append(out, relay.Found{Name: card.Name, Description: card.Description, Capabilities: card.Capabilities})
+		}
+		return out, err
+	}
+}

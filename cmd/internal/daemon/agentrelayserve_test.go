@@ -1,0 +1,28 @@
+package daemon
+
+import (
+	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Registrations at the relay have no limit in the local profile, as those at the directory.
+func TestRelayRegistrationsPerHour(t *testing.T) {
+	for _, tt := range []struct {
+		name, public string
+		perHour      int
+		unlimited    bool
+	}{
+		{"local", "", 10, true},
+		{"public", "https://relay.example.org", 10, false},
+		{"public, switched off", "https://relay.example.org", 0, true},
+	} {
+		p := &Process{store: store.Observe(meshtest.Store(t)), cfg: config.Default()}
+		p.cfg.PublicURL, p.cfg.AgentRelay.RegistrationsPerHour = tt.public, tt.perHour
+		if n := p.relayConfig().RegistrationsPerHour; n < 0 != tt.unlimited || n == 0 {
+			t.Errorf("%s: %d registrations an hour, unlimited: %v", tt.name, n, tt.unlimited)
+		}
+	}
+}

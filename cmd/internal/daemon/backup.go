@@ -1,0 +1,31 @@
+package daemon
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// backupTime is how long a reader of the stream may take. Nobody waits for it but the backup itself.
+const backupTime = 24 * time.Hour
+
+// backupOperations returns the operation that streams an archive.
+func (p *Process) backupOperations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodPost, "/backup", owner.Decide, func(c echo.Context) error {
+			if err := p.store.Ping(c.Request().Context()); err != nil {
+				return err
+			}
+			if err := httpapi.KeepOpen(c, backupTime); err != nil {
+				return err
+			}
+			c.Response().Header().Set(echo.HeaderContentType, "application/zip")
+			c.Response().WriteHeader(200)
+			return p.home.WriteArchive(c.Request().Context(), c.Response(), p.store, p.build.Version)
+		}),
+	}
+}

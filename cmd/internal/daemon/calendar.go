@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const calendarSpan = 14 * 24 * time.Hour // what is shown
+
+// calendarBusy is a busy time as the owner sees it.
+type calendarBusy struct {
+	Start time.Time `json:"start"`
+	End   time.Time `json:"end"`
+}
+
+// CalendarView is what GET /owner/calendar answers.
+type CalendarView struct {
+	Zone     string             `json:"zone"`
+	Busy     []calendarBusy     `json:"busy"` // of the next 14 days
+	Agreed   []calendar.Event   `json:"agreed"`
+	Problems []calendar.Problem `json:"problems"`
+}
+
+// CalendarFree is what GET /owner/calendar/free answers.
+type CalendarFree struct {
+	Duration string      `json:"duration"`
+	Free     []time.Time `json:"free"`
+}
+
+// calendarOperations returns the calendar's part of the owner API; s is nil if there is no calendar.
+func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
+	look := func(c echo.Context) (calendar.View, error) {
+		if s == nil {
+			return calendar.View{}, ownerFault(http.StatusNotFound, "no calendar is configured; set calendar.files or calendar.url")
+		}
+		view, err := s.Planner.Look(c.Request().Context(), "", time.Now())
+		if err != nil {
+			return view, ownerFault(http.StatusConflict, err.Error())
+		}
+		return view, nil
+	}
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/calendar", owner.Read, func(c echo.Context) error {
+			view, err := look(c)
+			if err != nil {
+				return err
+			}
+			agreed, err := s.Book.Events(c.Request().Context(), time.Now())
+			if err != nil {
+				return err
+			}
+			out := CalendarView{Zone: s.Planner.Zone().String(), Busy: []calendarBusy{}, Agreed: agreed, Problems: view.Problems}
+			for _, b := range view.Busy() {
+				if now := time.Now(); b.End.After(now) && b.Start.Before(now.Add(calendarSpan)) {
+					out.Busy = append(out.Busy, calendarBusy{b.Start.In(s.Planner.Zone()), b.End.In(s.Planner.Zone())})
+				}
+			}
+			return httpapi.JSON(c, http.StatusOK, out)
+		}),
+		owner.Raw(http.MethodGet, "/calendar/free", owner.Read, func(c echo.Context) error {
+			near, length, err := freeParams(c)
+			if err != nil {
+				return err
+			}
+			view, err := look(c)
+			if err != nil {
+				return err
+			}
+			out := CalendarFree{Duration: length.String(), Free: []time.Time{}}
+			for _, t := range view.Near(near, length, 3) {
+				out.Free = append(out.Free, t.In(s.Planner.Zone()))
+			}
+			return httpapi.JSON(c, http.StatusOK, out)
+		}),
+	}
+}
+
+// freeParams reads around= (RFC 3339, default now) and duration= (default 30m).
+func freeParams(c echo.Context) (near time.Time, length time.Duration, err error) {
+	near, length = time.Now(), 30*time.Minute
+	if text := c.QueryParam("around"); text != "" {
+		var ok bool
+		if near, ok = wire.ParseTime(text); !ok {
+			return near, 0, ownerFault(http.StatusBadRequest, "around must be a time such as 2026-02-21T10:00:00-08:00")
+		}
+	}
+	if text := c.QueryParam("duration"); text != "" {
+		var ok bool
+		if length, ok = calendar.ParseLength(text); !ok {
+			return near, 0, ownerFault(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m")
+		}
+	}
+	return near, length, nil
+}
+
+// ownerFault is a refusal of the owner API.
+func ownerFault(status int, message string) error {
+	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: message}
+}

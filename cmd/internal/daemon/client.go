@@ -1,0 +1,192 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Client is the owner API: of the serve that runs on the data directory, or of the same handlers in this process.
+type Client struct {
+	owner.Client
+	shut  func() error
+	Here  *Process // the process behind it if that is this one
+	home  datadir.Dir
+	quiet bool // it is another process, and has not answered yet
+}
+
+// ownerPatience is how long a running process may take to answer the first call.
+const ownerPatience = 10 * time.Second
+
+// awaitAnswer returns an error if the running process has the owner's socket and does not answer. Calls themselves are
+// not bounded: one may wait for a peer, or for the owner.
+func (o *Client) awaitAnswer(ctx context.Context) error {
+	if !o.quiet {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/owner/version", nil)
+	if err != nil {
+		return fmt.Errorf("ask the running agentmesh: %w", err)
+	}
+	resp, err := o.HTTP.Do(req)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s has the data directory %s and has not answered for %s", o.home.Holder(), string(o.home), ownerPatience),
+			"look at its log, and stop it if it hangs")
+	}
+	if err != nil {
+		return exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
+	}
+	o.quiet = false
+	return resp.Body.Close()
+}
+
+// Connect finds the owner API. Where another process has the data directory it waits for that to answer, or to let go.
+// need returns the options of a process, which is made if none serves. The caller closes the client.
+func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error)) (c *Client, err error) {
+	if c := Running(ctx, string(dir)); c != nil {
+		return c, nil
+	}
+	o, err := need()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case dir.LostDatabase():
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("%s: %w", dir.Path(datadir.FileDatabase), datadir.ErrNoDatabase),
+			"restore a backup into a new directory, or let agentmesh serve start with an empty one")
+	case !dir.HasDatabase():
+		return nil, datadir.NoAgent(string(dir))
+	case !dir.HasAgent():
+		o.Config.Roles = []string{config.RoleDirectory} // a directory alone ran here
+	}
+	err = dir.WaitFree(ctx, commandWait, o.Note, func() (done bool, err error) {
+		if c = Running(ctx, string(dir)); c == nil { // a serve that starts has the database before it answers
+			c, err = inProcess(ctx, o)
+		}
+		return c != nil, err
+	})
+	return c, err
+}
+
+// Running returns the owner API of the serve that has the directory, nil where none answers.
+func Running(ctx context.Context, dir string) *Client {
+	socket, err := httpapi.OwnerSocket(dir)
+	if err != nil {
+		return nil
+	}
+	var dialer net.Dialer
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", socket)
+	}
+	conn, err := dial(ctx, "", "")
+	if err != nil {
+		return nil
+	}
+	conn.Close()
+	transport := &http.Transport{DialContext: dial}
+	return &Client{
+		home:   datadir.Dir(dir),
+		quiet:  true,
+		Client: owner.Client{HTTP: &http.Client{Transport: transport}, Door: "cli"},
+		shut:   func() error { transport.CloseIdleConnections(); return nil },
+	}
+}
+
+// inProcess opens the data directory and answers the owner API from here, as serve would.
+func inProcess(ctx context.Context, o Options) (*Client, error) {
+	p, err := open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	base, err := lastBase(p.home, o.Config)
+	if err == nil {
+		err = p.assemble(ctx, base)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return &Client{
+		Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.Handler())}, Door: "cli"},
+		shut:   p.Close,
+		Here:   p,
+		home:   p.home,
+	}, nil
+}
+
+// Close ends the connection, or the process behind it if that is this one.
+func (o *Client) Close() error { return o.shut() }
+
+// Do makes one call and returns the answer, which the caller closes. Its errors carry an exit code.
+func (o *Client) Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
+	if err := o.awaitAnswer(ctx); err != nil {
+		return nil, err
+	}
+	resp, err := o.Client.Do(ctx, method, path, query, body)
+	return resp, o.Explain(err)
+}
+
+// Call makes one call and returns the JSON of the answer, empty if it has none.
+func (o *Client) Call(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
+	if err := o.awaitAnswer(ctx); err != nil {
+		return nil, err
+	}
+	raw, err := o.Raw(ctx, method, path, query, body)
+	return raw, o.Explain(err)
+}
+
+// Explain gives an error of the owner API its exit code and says what to do.
+func (o *Client) Explain(err error) error {
+	e, refused := errors.AsType[*wire.Error](err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, owner.ErrNotServed) && o.Here != nil && o.Here.node == nil:
+		return datadir.NoAgent(string(o.home))
+	case errors.Is(err, owner.ErrNotServed):
+		return exit.FailHint(exit.Unavailable, err, "its configuration may lack the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve: docs/config.md")
+	case !refused:
+		return exit.Fail(exit.Unavailable, err)
+	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:
+		return exit.FailHint(exit.Code(e), errors.New(e.Message), "find agents with: agentmesh discover, or take a card that you were given with: agentmesh peers add")
+	}
+	return exit.Fail(exit.Code(e), errors.New(e.Message))
+}
+
+// Decode reads an answer of the owner API into the parts that a command shows.
+func Decode[T any](raw json.RawMessage) (T, error) {
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return v, exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
+	}
+	return v, nil
+}
+
+// Raw makes a call and returns its answer as it came.
+func Raw[T any](ctx context.Context, o *Client, c owner.Call[T]) (json.RawMessage, error) {
+	return o.Call(ctx, c.Method, c.Path, c.Query, c.Body)
+}
+
+// Fetch makes a call and returns its answer.
+func Fetch[T any](ctx context.Context, o *Client, c owner.Call[T]) (T, error) {
+	raw, err := Raw(ctx, o, c)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return Decode[T](raw)
+}

@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// prepare makes everything that can fail before the process answers its first request.
+func (p *Process) prepare(ctx context.Context, base string) error {
+	if p.cfg.Has(config.RoleNode) {
+		if err := p.initialise(nil, base); err != nil {
+			return err
+		}
+		switch lost, err := p.home.ReplaceCredential(); {
+		case err != nil:
+			return err
+		case lost:
+			p.log.Warn("the credential was lost and a new one made; a directory that lists the card takes it when the reservation has ended, or by its operator")
+		}
+	}
+	var err error
+	if p.certs, err = p.newCertificate(); err != nil {
+		return err
+	}
+	if err := p.assemble(ctx, base); err != nil {
+		return err
+	}
+	if p.node != nil {
+		if err := p.home.SaveCard(p.node.Card().Tree); err != nil {
+			return err
+		}
+	}
+	if address := p.cfg.TLS.PlainListen; address != "" {
+		if p.plain, err = Listen(address, "tls.plain_listen"); err != nil {
+			return err
+		}
+	}
+	if err := p.owner.Listen(); err != nil {
+		return p.ownerFault(err)
+	}
+	return nil
+}
+
+// Listen opens a listener at the address that a flag or key names.
+func Listen(address, key string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop what has it")
+	case errors.Is(err, syscall.EACCES):
+		return nil, exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
+	case err != nil:
+		return nil, exit.Fail(exit.Config, err)
+	}
+	return l, nil
+}
+
+// reachedAt returns the URL under which others reach what listens there.
+func reachedAt(c config.Config, l net.Listener) string {
+	if c.Public() {
+		return strings.TrimRight(c.PublicURL, "/")
+	}
+	return "http://" + l.Addr().String()
+}
+
+func (p *Process) ownerFault(err error) error {
+	switch {
+	case errors.Is(err, httpapi.ErrOwnerInUse):
+		return p.home.InUse()
+	case errors.Is(err, syscall.EADDRINUSE):
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", p.cfg.OwnerAPI.Listen), "choose another port with owner_api.listen, or stop what has it")
+	}
+	return exit.Fail(exit.Config, err)
+}
+
+// Serve runs everything until ctx ends or a part fails, and returns when all parts have stopped. started is called
+// once everything answers.
+func (p *Process) Serve(ctx context.Context, started func(context.Context, Where) error) error {
+	listener, err := Listen(p.cfg.Listen, "--listen")
+	if err != nil {
+		return err
+	}
+	base := reachedAt(p.cfg, listener)
+	if err := p.prepare(ctx, base); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.edge.Serve(ctx, listener) })
+	if p.certs != nil {
+		g.Go(func() error { p.certs.Run(ctx); return nil })
+	}
+	if p.plain != nil {
+		g.Go(func() error { return p.edge.ServePlain(ctx, p.plain, p.certs.Challenge()) })
+	}
+	g.Go(func() error { return p.owner.Serve(ctx) })
+	if p.node != nil {
+		g.Go(func() error { return p.runNode(ctx) })
+	} else {
+		g.Go(func() error { p.sweep(ctx); return nil })
+		g.Go(func() error { p.audit.Run(ctx); return nil })
+		g.Go(func() error { p.notices.Run(ctx); return nil })
+	}
+	if p.events != nil {
+		g.Go(func() error { p.events.Run(ctx); return nil })
+	}
+	if p.registry != nil {
+		g.Go(func() error { p.registry.Run(ctx); return nil })
+	}
+	for _, b := range p.bridges {
+		g.Go(func() error { return b.Run(ctx) })
+	}
+	g.Go(func() error {
+		w, err := p.where(ctx, listener.Addr().String(), base)
+		if err == nil && ctx.Err() == nil {
+			err = started(ctx, w)
+		}
+		if err == nil && p.mirror != "" {
+			p.registry.Follow(ctx, client.NewDirectory(p.mirror, p.http, nil))
+		}
+		return err
+	})
+	return g.Wait()
+}
+
+// runNode runs the node until ctx ends, and keeps the card that it ends with: a directory may have given it
+// another id.
+func (p *Process) runNode(ctx context.Context) error {
+	err := p.node.Run(ctx)
+	if ctx.Err() != nil && errors.Is(err, store.ErrUnavailable) {
+		p.log.Warn("the limits of the last minute are not stored", "err", err)
+		err = nil // a full disk is no reason to end badly
+	}
+	return errors.Join(err, p.home.SaveCard(p.node.Card().Tree))
+}
+
+const sweepEvery = 10 * time.Minute
+
+// sweep reclaims what has expired where no node does.
+func (p *Process) sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	clock := store.NewWallClock(p.log)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := clock.Sweep(ctx, p.store); err != nil {
+				p.log.Warn("sweep", "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+// newMESS makes the MESS exchange of this process and its links, once the node stands.
+func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
+	if p.node == nil {
+		return nil, nil
+	}
+	c := p.cfg.MESS
+	invite := ""
+	if c.InviteFile != "" {
+		data, err := os.ReadFile(p.src.Beside(c.InviteFile))
+		if err != nil {
+			return nil, fmt.Errorf("read mess.invite_file: %w", err)
+		}
+		invite = strings.TrimSpace(string(data))
+	}
+	registration := c.Registration
+	if registration == "" && !p.cfg.Public() {
+		registration = "open"
+	}
+	files := c.Attachments
+	if files != "" {
+		files = p.src.Beside(files)
+	}
+	cfg := mess.Config{
+		Exchange: exchange.New(exchange.Config{
+			ID: c.Exchange, Store: p.store, Files: files, Registration: registration, Invite: invite, Logger: p.log,
+			CallsPerMinute: offBelowOne(c.CallsPerMinute), ThreadsPerHour: offBelowOne(c.ThreadsPerHour),
+			RegistrationsPerHour: offBelowOne(c.RegistrationsPerHour),
+		}),
+		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base, Route: c.Route, Notify: c.Notify,
+		Tokens: map[string]client.Credential{}, Mesh: mesh, Notices: p.notices, Store: p.store, HTTP: p.http, Logger: p.log,
+	}
+	if c.Directory != "" {
+		cfg.Mirror = p.src.Beside(c.Directory)
+	}
+	for _, l := range links {
+		link := l.Link
+		if link.Dir != "" {
+			link.Dir = p.src.Beside(link.Dir)
+		}
+		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, link), l.Token
+	}
+	b, err := mess.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Serve {
+		p.edge.Exchange(c.Exchange)
+	}
+	return b, nil
+}

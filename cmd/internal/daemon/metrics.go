@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// What is measured of the store. Its package knows no metrics: it tells of commits and answers questions.
+
+// commitMetrics returns what counts group commits.
+func commitMetrics(m *httpapi.Metrics) func(bolt.Commit) {
+	units := m.Histogram("store_commit_units", "Units in one commit.", []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024})
+	size := m.Histogram("store_commit_bytes", "Bytes of the pages that one commit wrote.",
+		[]float64{16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20})
+	took := m.Histogram("store_commit_seconds", "Time to write and sync one commit.",
+		[]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2})
+	return func(c bolt.Commit) {
+		units.Observe(float64(c.Units))
+		size.Observe(float64(c.Bytes))
+		took.Observe(c.Took.Seconds())
+	}
+}
+
+// storeMetrics makes the gauges of an open database.
+func storeMetrics(m *httpapi.Metrics, s *bolt.Store) {
+	m.Gauge("store_queue", "Units that wait for the next commit.", func() float64 { return float64(s.Stats().Queued) })
+	m.Gauge("store_database_bytes", "Size of the database file.", func() float64 { return float64(s.Stats().FileBytes) })
+	m.Gauge("store_free_bytes", "Bytes of it in free pages, which are used before the file grows.", func() float64 { return float64(s.Stats().FreeBytes) })
+	m.Gauge("store_writable", "1 while writes are taken, 0 after a failed commit until the file was reopened.", func() float64 {
+		if s.Stats().Writable {
+			return 1
+		}
+		return 0
+	})
+}

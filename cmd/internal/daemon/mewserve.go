@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// mewService is what of MEW this process runs: the spaces that it hosts, and the links to spaces of others.
+type mewService struct {
+	*link.Bridge
+	gateway *gateway.Gateway // nil: none is hosted
+}
+
+var _ bridge.Service = (*mewService)(nil)
+
+// newMew makes the part of MEW that the configuration asks for; nil where it asks for none.
+func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
+	if len(p.cfg.MEW.Spaces) == 0 && len(links) == 0 {
+		return nil, nil
+	}
+	b, err := p.newMewLinks(links, mesh)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.cfg.MEW.Spaces) == 0 {
+		return &mewService{Bridge: b}, nil
+	}
+	cfg := gateway.Config{
+		Records: p.store.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
+		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.mewInvited,
+	}
+	for _, s := range p.cfg.MEW.Spaces {
+		space, err := p.src.MEWSpace(s)
+		if err != nil {
+			return nil, fmt.Errorf("space %s: %w", s.ID, err)
+		}
+		cfg.Spaces = append(cfg.Spaces, space)
+	}
+	g, err := gateway.New(context.Background(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &mewService{Bridge: b, gateway: g}, nil
+}
+
+// mewInvited tells the owner of an invite that named an address: whoever sends the invitation needs the token, which
+// the inviter has.
+func (p *Process) mewInvited(i gateway.Invitation) store.Change {
+	return p.notices.Change(notify.Notice{
+		Kind: "mew-invited", Title: "somebody was invited to a MEW space", At: time.Now(),
+		Text: fmt.Sprintf("%s to space %s, invitation for %s, %s", i.Participant, i.Space, i.Email, i.URL),
+	})
+}
+
+// socketURL is where WebSockets reach the listener.
+func socketURL(base string) string {
+	return "ws" + strings.TrimPrefix(base, "http")
+}
+
+// Mount adds what MEW clients call, where a space is hosted.
+func (m *mewService) Mount(e *echo.Echo) {
+	if m.gateway != nil {
+		mew.Mount(e, m.gateway)
+	}
+}
+
+// Operations returns the owner API of both sides.
+func (m *mewService) Operations() []owner.Operation {
+	return mew.Operations(m.gateway, m.Bridge)
+}
+
+// MountPage adds the spaces of both sides to the owner's page.
+func (m *mewService) MountPage(pages *httpapi.Pages) { mew.MountPages(pages, m.gateway, m.Bridge) }
+
+// Run hosts the spaces and keeps the links until ctx ends.
+func (m *mewService) Run(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return m.Bridge.Run(ctx) })
+	if m.gateway != nil {
+		all.Go(func() error { return m.gateway.Run(ctx) })
+	}
+	return all.Wait()
+}

@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/registration"
+	"github.com/agentmesh/agentmesh/node/subprocess"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// secretTime and secretOutput bound the command that gets secrets.
+const (
+	secretTime   = 30 * time.Second
+	secretOutput = 64 << 10
+)
+
+// newMoltSpeak makes the node a MoltSpeak agent, where it serves as one or has links.
+func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
+	c := p.cfg.MoltSpeak
+	if p.node == nil {
+		return nil, nil
+	}
+	name, serve := p.cfg.MoltSpeakAgent(p.node.Card().ID)
+	if !serve && len(links) == 0 && !c.Registry {
+		return nil, nil
+	}
+	key, box, err := p.home.MoltSpeakKeys()
+	if err != nil {
+		return nil, err
+	}
+	cfg := moltspeak.Config{
+		Agent: name, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
+		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
+		Tokens: map[string]client.Credential{}, Mesh: mesh, Store: p.store, HTTP: p.http, Logger: p.log,
+	}
+	if serve {
+		cfg.URL = p.base + "/moltspeak/v0.1"
+	}
+	for _, d := range p.joined {
+		cfg.Directories = append(cfg.Directories, d)
+	}
+	cfg.Doubt = func(ctx context.Context, address bridge.Address) {
+		p.tell(ctx, notify.Notice{
+			Kind: "key-change", Title: "a MoltSpeak agent shows another key than the pinned one, and is refused", At: time.Now(),
+			Text: address.String() + "; agentmesh moltspeak peers", Peer: address.Pseudonym(),
+		})
+	}
+	cfg.RegistryToken = func(base string) client.Credential {
+		return registration.Credential(p.secrets.Credential, &client.Directory{Base: base})
+	}
+	for _, t := range c.Tools {
+		cfg.Tools = append(cfg.Tools, moltspeak.ToolInfo{Name: t.Name, Description: t.Description, Peers: t.Peers})
+	}
+	if len(c.SecretCommand) > 0 {
+		cfg.Secret = secretCommand(subprocess.Command{Argv: p.src.Argv(c.SecretCommand), MaxOutput: secretOutput})
+	}
+	for _, l := range links {
+		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
+	}
+	return moltspeak.New(cfg)
+}
+
+// withMoltSpeak tells MoltSpeak agents on the card where they reach the node, unless they cannot, and by which keys they
+// know it, as flat strings (MS-22, AM-4).
+func (p *Process) withMoltSpeak(card wire.Card, base string) (wire.Card, error) {
+	agent, serve := p.cfg.MoltSpeakAgent(card.ID)
+	if !serve {
+		return card, nil
+	}
+	key, box, err := p.home.MoltSpeakKeys()
+	if err != nil {
+		return card, err
+	}
+	meta, _ := card.Tree.Get("metadata")
+	if isForCard(p.cfg, base, card.Endpoint) {
+		meta = meta.With("moltspeak", wire.Text(base+"/moltspeak/v0.1"))
+	}
+	for _, m := range []struct{ key, value string }{
+		{"moltspeak_agent", agent.Name()},
+		{"moltspeak_key", "ed25519:" + key.Public().Text64()}, {"moltspeak_enc_key", "x25519:" + box.Public().String()},
+	} {
+		meta = meta.With(m.key, wire.Text(m.value))
+	}
+	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+}
+
+// secretCommand hands a secret to a command in memory. What the command wrote to standard error is dropped: it may
+// hold the secret.
+func secretCommand(cmd subprocess.Command) func(context.Context, string, wire.Value) (wire.Value, error) {
+	return func(ctx context.Context, from string, p wire.Value) (wire.Value, error) {
+		ctx, cancel := context.WithTimeout(ctx, secretTime)
+		defer cancel()
+		input := wire.Obj(wire.Member{Key: "from", Value: wire.Text(from)}, wire.Member{Key: "p", Value: p})
+		out, err := cmd.Run(ctx, append(input.JSON(), '\n'))
+		if err != nil {
+			return wire.Value{}, errors.New("the secret command failed")
+		}
+		if len(out.Output) == 0 {
+			return wire.Obj(), nil
+		}
+		return wire.Parse(out.Output)
+	}
+}

@@ -1,0 +1,62 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// notifier makes what tells the owner.
+func (p *Process) notifier() (*notify.Box, error) {
+	c := p.cfg.Notify
+	quiet, err := notify.ParseQuiet(c.Quiet, c.Zone)
+	if err != nil {
+		return nil, err
+	}
+	cfg := notify.Config{
+		Records: p.store.Records(), Content: notify.Content(c.Content), Kinds: c.Kinds, Urgent: c.Urgent, Quiet: quiet,
+		Batch: c.Batch, Logger: p.log,
+	}
+	switch {
+	case len(c.Command) > 0:
+		cfg.Target = notify.Command{Argv: p.src.Argv(c.Command), Format: notify.Format(c.Format)}
+	case c.Webhook != "":
+		hook := notify.Webhook{URL: c.Webhook, Format: notify.Format(c.Format), HTTP: p.http}
+		if c.SecretFile+c.SecretEnv != "" {
+			if err := p.sign(&hook); err != nil {
+				return nil, err
+			}
+		}
+		cfg.Target = hook
+	}
+	return notify.New(cfg), nil
+}
+
+// sign gives the webhook its secrets: those of the Standard Webhooks, or a bearer.
+func (p *Process) sign(hook *notify.Webhook) error {
+	lines, err := p.src.SecretLines(p.cfg.Notify.SecretFile, p.cfg.Notify.SecretEnv)
+	if err != nil {
+		return err
+	}
+	if hook.Format == notify.Ntfy {
+		hook.Token = client.Credential(lines[0])
+		return nil
+	}
+	for _, line := range lines {
+		secret, err := client.ParseWebhookSecret(line)
+		if err != nil {
+			return err
+		}
+		hook.Secrets = append(hook.Secrets, secret)
+	}
+	return nil
+}
+
+// tell gives the owner a notice that belongs to no step.
+func (p *Process) tell(ctx context.Context, n notify.Notice) {
+	if err := p.store.Records().Apply(ctx, []store.Change{p.notices.Change(n)}, n.At); err != nil {
+		p.log.ErrorContext(ctx, "store notice", "err", err)
+	}
+}

@@ -1,0 +1,76 @@
+package daemon
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// processStatus returns the part of the status that is about the process, whatever its roles are.
+func (p *Process) processStatus(ctx context.Context) httpapi.ProcessStatus {
+	s := httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: "local", URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients()}
+	if p.cfg.Public() {
+		s.Profile = "public"
+	}
+	return s
+}
+
+// statusOperations returns the status of a process without a node. A node serves its own, with that of the process in it.
+func (p *Process) statusOperations() []owner.Operation {
+	started := time.Now()
+	return []owner.Operation{
+		owner.Raw(http.MethodGet, "/status", owner.Read, func(c echo.Context) error {
+			ctx := c.Request().Context()
+			told, err := p.notices.Status(ctx, time.Now())
+			if err != nil {
+				return err
+			}
+			store := "ok"
+			if err := p.store.Ping(ctx); err != nil {
+				store = err.Error()
+			}
+			return httpapi.JSON(c, http.StatusOK, struct {
+				httpapi.ProcessStatus
+				Started time.Time     `json:"started"`
+				Store   string        `json:"store"`
+				Notify  notify.Status `json:"notify"`
+			}{p.processStatus(ctx), started, store, told})
+		}),
+	}
+}
+
+// ClientProbe is the secret of a request whose client the owner wants to know.
+type ClientProbe struct {
+	Probe string `json:"probe"`
+}
+
+// probeOperations lets the owner find out which client the process sees of a request that comes through the public URL.
+func (p *Process) probeOperations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodPost, "/clients/probes", owner.Decide, func(c echo.Context) error {
+			return httpapi.JSON(c, http.StatusOK, ClientProbe{p.edge.ExpectProbe()})
+		}),
+		owner.Raw(http.MethodGet, "/clients/probes/:probe", owner.Read, func(c echo.Context) error {
+			addr, seen := p.edge.Probed(c.Param("probe"))
+			if addr == rate.Unknown {
+				return httpapi.JSON(c, http.StatusOK, SeenClient{Seen: seen, Unknown: true})
+			}
+			return httpapi.JSON(c, http.StatusOK, SeenClient{Seen: seen, Client: addr})
+		}),
+	}
+}
+
+// SeenClient is what the process saw of the request that doctor sent to the public URL.
+type SeenClient struct {
+	Seen    bool       `json:"seen"`
+	Unknown bool       `json:"unknown"`
+	Client  netip.Addr `json:"client,omitzero"`
+}

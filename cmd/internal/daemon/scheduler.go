@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// addCalendar makes what answers from the owner's calendars, nil where there is none.
+func (p *Process) addCalendar() (*calendar.Scheduler, error) {
+	c := p.cfg.Calendar
+	if !c.On() {
+		return nil, nil
+	}
+	book := calendar.BookConfig{Records: p.store.Records(), Failed: p.eventNotWritten, Logger: p.log}
+	var sources []calendar.Source
+	for _, f := range c.Files {
+		sources = append(sources, calendar.Files{Path: p.src.Beside(f)})
+	}
+	if c.URL != "" {
+		password, err := p.src.Secret("calendar", c.PasswordFile, c.PasswordEnv)
+		if err != nil {
+			return nil, exit.Fail(exit.Config, err)
+		}
+		dav, err := calendar.NewCalDAV(c.URL, c.User, password, p.doForOwner)
+		if err != nil {
+			return nil, exit.Fail(exit.Config, err)
+		}
+		sources = append(sources, dav)
+		book.Writer = dav
+	}
+	if c.Folder != "" {
+		book.Writer = calendar.Folder{Path: p.src.Beside(c.Folder)}
+	}
+	p.events = calendar.NewBook(book)
+	zone, err := calendar.ParseZone(c.Zone)
+	if err != nil {
+		return nil, exit.Fail(exit.Config, err)
+	}
+	hours, err := calendar.ParseHours(c.Hours)
+	if err != nil {
+		return nil, exit.Fail(exit.Config, err)
+	}
+	planner, err := calendar.NewPlanner(calendar.Config{
+		Sources: append(sources, p.events), Zone: zone, Hours: hours, Buffer: c.Buffer, Notice: c.Notice, Horizon: c.Horizon,
+	})
+	if err != nil {
+		return nil, exit.Fail(exit.Config, err)
+	}
+	return &calendar.Scheduler{Planner: planner, Book: p.events, Limits: calendar.Limits{
+		Accept: c.Accept, Strangers: c.Strangers, MaxDuration: c.MaxDuration, PerDay: c.PerDay,
+	}}, nil
+}
+
+// doForOwner calls a URL that the owner configured.
+func (p *Process) doForOwner(req *http.Request) (*http.Response, error) {
+	return p.http.Do(req.Context(), client.Owner, req)
+}
+
+// eventNotWritten tells the owner that an agreed event did not reach the calendar; it is tried again.
+func (p *Process) eventNotWritten(ctx context.Context, e calendar.Event, _ error) {
+	p.tell(ctx, notify.Notice{
+		Kind: "calendar", Title: "an agreed event could not be written to the calendar", At: time.Now(),
+		Text: e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + "; it is tried again",
+	})
+}
+
+// scheduled puts the calendar before the hooks.
+func scheduled(s *calendar.Scheduler, hooks []node.Route) []node.Route {
+	if s == nil {
+		return hooks
+	}
+	route := node.Route{Pattern: string(wire.Schedule), Name: "calendar", Handler: hook.Calendar{Scheduler: s}, Repeatable: true, Replies: true}
+	return append([]node.Route{route}, hooks...)
+}

@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/httpapi/certs"
+)
+
+// What the process does about TLS: where it is configured, certs has the certificate, the edge ends TLS with it, and
+// a second listener answers plain HTTP.
+
+// newCertificate returns the source of the listener's certificate, nil where a proxy ends TLS.
+func (p *Process) newCertificate() (*certs.Source, error) {
+	t := p.cfg.TLS
+	if !t.On() {
+		return nil, nil
+	}
+	u, err := url.Parse(p.cfg.PublicURL)
+	if err != nil {
+		return nil, exit.Fail(exit.Config, err)
+	}
+	host := strings.ToLower(u.Hostname())
+	if t.ACME {
+		return certs.ACME(certs.ACMEConfig{
+			Host: host, Authority: t.Authority, Contact: t.Contact, Dir: p.home.Path(ACMEFolder(t.Authority)), Plain: t.PlainListen != "",
+			Transport: ownerCalls{p}, Logger: p.log, UserAgent: "agentmesh/" + p.build.Version,
+		}), nil
+	}
+	s, err := certs.Files(host, t.CertFile, t.KeyFile, p.log)
+	switch {
+	case errors.Is(err, certs.ErrKeyMode):
+		return nil, exit.FailHint(exit.Config, err, "chmod o= "+t.KeyFile)
+	case err != nil:
+		return nil, exit.FailHint(exit.Config, err, "correct tls.cert_file and tls.key_file")
+	}
+	return s, nil
+}
+
+// ACMEFolder is where the data directory keeps what an authority gave: a certificate of one that is for trying out must not
+// stay when the authority is changed.
+func ACMEFolder(authority string) string {
+	name := "unnamed"
+	if u, err := url.Parse(authority); err == nil && u.Host != "" {
+		name = strings.ReplaceAll(u.Host, ":", "_")
+	}
+	return filepath.Join(datadir.DirACME, name)
+}
+
+// ownerCalls are calls of a process to a URL that the owner configured.
+type ownerCalls struct{ p *Process }
+
+func (o ownerCalls) RoundTrip(req *http.Request) (*http.Response, error) {
+	return o.p.http.Do(req.Context(), client.Owner, req)
+}
+
+// tlsConfig is for the listener, nil where it speaks plain HTTP.
+func (p *Process) tlsConfig() *tls.Config {
+	if p.certs == nil {
+		return nil
+	}
+	return p.certs.Config()
+}
+
+// watchCertificate shows to health, metrics and owner how the certificate is.
+func (p *Process) watchCertificate() {
+	p.metrics.Gauge("certificate_expires_seconds", "When the listener's certificate ends, in seconds since 1970; NaN without TLS of its own, and before there is one.", func() float64 {
+		if p.certs == nil {
+			return math.NaN()
+		}
+		end := p.certs.State().NotAfter
+		if end.IsZero() {
+			return math.NaN()
+		}
+		return float64(end.Unix())
+	})
+	if p.certs == nil {
+		return
+	}
+	p.edge.Health("certificate", func(context.Context) (any, error) {
+		return nil, p.certs.State().Valid(time.Now())
+	})
+}
+
+// Certificate is what the owner API tells about the listener's certificate.
+type Certificate struct {
+	TLS       bool      `json:"tls"`                 // the listener ends TLS
+	Authority string    `json:"authority,omitempty"` // of whom it is asked, empty for files of the owner's
+	NotAfter  time.Time `json:"not_after,omitzero"`
+	Error     string    `json:"error,omitempty"` // of the last attempt to get or replace it
+}
+
+func (p *Process) certificate() Certificate {
+	if p.certs == nil {
+		return Certificate{}
+	}
+	state := p.certs.State()
+	c := Certificate{TLS: true, NotAfter: state.NotAfter}
+	if p.cfg.TLS.ACME {
+		c.Authority = p.cfg.TLS.Authority
+	}
+	if state.Err != nil {
+		c.Error = state.Err.Error()
+	}
+	return c
+}
+
+func (p *Process) ownerCertificate(c echo.Context) error {
+	return httpapi.JSON(c, http.StatusOK, p.certificate())
+}
+
+// certificateWithin is how long start-up waits for the first certificate, to say whether it came.
+const certificateWithin = 20 * time.Second
+
+// AwaitCertificate waits for the first certificate of a serve that just started, and returns how it stands.
+func (p *Process) AwaitCertificate(ctx context.Context) Certificate {
+	if p.certs != nil {
+		ctx, cancel := context.WithTimeout(ctx, certificateWithin)
+		defer cancel()
+		p.certs.Await(ctx)
+	}
+	return p.certificate()
+}

@@ -1,0 +1,170 @@
+package datadir
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// An archive is a zip: the manifest, the files of the data directory with their modes, and a consistent copy of the
+// database. A zip can be written without knowing sizes before, so a backup streams. It holds the private keys.
+
+const fileManifest = "agentmesh-backup.json"
+
+// Manifest says what an archive is.
+type Manifest struct {
+	Format  int       `json:"format"`
+	AgentID string    `json:"agent_id,omitempty"`
+	Made    time.Time `json:"made"`
+	Version string    `json:"version"`
+	LeftOut []string  `json:"left_out,omitempty"` // of the data directory, with the reason
+}
+
+const archiveFormat = 1
+
+// WriteArchive writes an archive of the data directory to w. version is that of the program.
+func (h Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, version string) error {
+	z := zip.NewWriter(w)
+	card, err := h.Card()
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(string(h))
+	if err != nil {
+		return fmt.Errorf("read the data directory: %w", err)
+	}
+	defer root.Close()
+	held, err := h.contents(root)
+	if err != nil {
+		return err
+	}
+	about, err := json.Marshal(Manifest{archiveFormat, card.GetStr("agent_id"), time.Now().UTC(), version, held.leftOut})
+	if err != nil {
+		return fmt.Errorf("write manifest: %w", err)
+	}
+	if err := add(z, fileManifest, 0o600, bytes.NewReader(about)); err != nil {
+		return err
+	}
+	for _, name := range held.files {
+		if err := addFile(z, root, name); err != nil && !errors.Is(err, fs.ErrNotExist) { // gone meanwhile is fine
+			return err
+		}
+	}
+	f, err := z.Create(FileDatabase)
+	if err != nil {
+		return fmt.Errorf("write archive: %w", err)
+	}
+	if _, err := s.Backup(ctx, f); err != nil {
+		return fmt.Errorf("copy the database: %w", err)
+	}
+	return z.Close()
+}
+
+// addFile copies a file with its mode. One that grows meanwhile is cut at what a backup takes of all of them.
+func addFile(z *zip.Writer, root *os.Root, name string) error {
+	f, err := root.Open(name)
+	if err != nil {
+		return fmt.Errorf("read for backup: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("read for backup: %w", err)
+	}
+	return add(z, name, info.Mode().Perm(), io.LimitReader(f, maxOwnBytes))
+}
+
+func add(z *zip.Writer, name string, mode fs.FileMode, r io.Reader) error {
+	header := &zip.FileHeader{Name: name, Method: zip.Deflate}
+	header.SetMode(mode)
+	f, err := z.CreateHeader(header)
+	if err == nil {
+		_, err = io.Copy(f, r)
+	}
+	if err != nil {
+		return fmt.Errorf("write archive: %w", err)
+	}
+	return nil
+}
+
+// CopyArchive copies an archive, through lock where there is one.
+func CopyArchive(w io.Writer, archive io.Reader, lock *signing.AgeFile) error {
+	if lock == nil {
+		_, err := io.Copy(w, archive)
+		return err
+	}
+	sealed, err := lock.Writer(w)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(sealed, archive); err != nil {
+		return err // not closed: half an archive must not look like a whole one
+	}
+	return sealed.Close()
+}
+
+// SaveArchive writes an archive next to its place, reads its table of contents back, and only then gives it its name.
+func SaveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, about Manifest, err error) {
+	if _, err := os.Lstat(name); err == nil {
+		return 0, about, exit.Fail(exit.Input, fmt.Errorf("%s exists", name))
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(name), ".agentmesh-backup-*") // mode 0600
+	if err != nil {
+		return 0, about, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
+	}
+	defer os.Remove(tmp.Name())
+	if err := errors.Join(CopyArchive(tmp, r, lock), tmp.Sync()); err != nil {
+		return n, about, RoomFault(errors.Join(fmt.Errorf("write backup: %w", err), tmp.Close()))
+	}
+	n, about, err = readBack(tmp, lock)
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return n, about, exit.Fail(exit.Unavailable, fmt.Errorf("the backup is not whole: %w", err))
+	}
+	if err := os.Rename(tmp.Name(), name); err != nil {
+		return n, about, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
+	}
+	atomicfile.SyncDir(filepath.Dir(name))
+	return n, about, nil
+}
+
+// readBack reads the table of contents of an archive that was just written.
+func readBack(f *os.File, lock *signing.AgeFile) (n int64, about Manifest, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, about, err
+	}
+	plain, size := io.ReaderAt(f), info.Size()
+	if lock != nil {
+		if plain, size, err = lock.Reader(f, size); err != nil {
+			return 0, about, err
+		}
+	}
+	z, err := zip.NewReader(plain, size)
+	if err != nil {
+		return 0, about, err
+	}
+	about, err = readManifest(z)
+	return info.Size(), about, err
+}
+
+// RoomFault says what a full disk means; other errors are as they are.
+func RoomFault(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return exit.FailHint(exit.Unavailable, err, "make room on the disk; nothing was changed")
+	}
+	return exit.Fail(exit.Unavailable, err)
+}

@@ -1,0 +1,108 @@
+package datadir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// Report is what a check found.
+type Report struct {
+	OK            bool     `json:"ok"`
+	Conversations int      `json:"conversations"`
+	Problems      []string `json:"problems"`
+}
+
+// Check reads everything in the data directory. It needs the database for itself. passphrase is of the keys.
+func (h Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Report, error) {
+	report := Report{Problems: []string{}}
+	if _, err := os.Stat(string(h)); err != nil {
+		return report, NoAgent(string(h))
+	}
+	if _, err := Open(string(h)); err != nil {
+		return report, err
+	}
+	if !h.HasAgent() && !h.HasDatabase() {
+		return report, NoAgent(string(h))
+	}
+	if h.HasAgent() {
+		report.add(h.CheckSecrets(passphrase))
+	}
+	if h.LostDatabase() {
+		report.add(fmt.Errorf("%s: %w", h.Path(FileDatabase), ErrNoDatabase))
+	}
+	if h.HasDatabase() {
+		err := bolt.Check(ctx, h.Path(FileDatabase))
+		if errors.Is(err, bolt.ErrLocked) {
+			return report, h.InUse()
+		}
+		report.add(err)
+		if err == nil {
+			report.Conversations, err = h.checkTranscripts(ctx)
+			report.add(err)
+		}
+	}
+	report.OK = len(report.Problems) == 0
+	return report, nil
+}
+
+func (r *Report) add(err error) {
+	if err != nil {
+		r.Problems = append(r.Problems, strings.Split(err.Error(), "\n")...)
+	}
+}
+
+// CheckSecrets says whether keys and card are there, readable and of one agent.
+func (h Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
+	s, err := h.Secrets(passphrase)
+	if err != nil {
+		return err
+	}
+	card, err := h.Card()
+	if err != nil {
+		return err
+	}
+	public, err := signing.ParsePublicKey(card.GetStr("public_key"))
+	if err != nil {
+		return fmt.Errorf("%s: public_key: %w", FileCard, err)
+	}
+	if public.Fingerprint() != s.Key.Public().Fingerprint() {
+		return fmt.Errorf("%s: public_key is not that of %s", FileCard, FileKey)
+	}
+	return nil
+}
+
+// checkTranscripts verifies the hash chain of every conversation.
+func (h Dir) checkTranscripts(ctx context.Context) (n int, err error) {
+	s, err := bolt.Open(ctx, h.Path(FileDatabase), bolt.Config{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	book := conversations.Book{Steps: s.Steps()}
+	now := time.Now()
+	var faults []error
+	for before := uint64(0); ; {
+		page, err := s.Steps().Conversations(ctx, "", before, 500, now)
+		if err != nil {
+			return n, err
+		}
+		for _, row := range page.Conversations {
+			n++
+			if err := book.Check(ctx, row.Key, now); err != nil && !errors.Is(err, store.ErrNotFound) {
+				faults = append(faults, fmt.Errorf("conversation %s with %s: %w", row.Key.ID, row.Key.Peer, err))
+			}
+		}
+		if before = page.Next; before == 0 {
+			return n, errors.Join(faults...)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package datadir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// TestFinishReplace goes on from every state that a kill leaves after the decision.
+func TestFinishReplace(t *testing.T) {
+	const id = "20260101-000000.000"
+	for name, tt := range map[string]struct {
+		old, aside, replace, place, up []string // entries: of before, and of the archive
+		keeps                          []string
+	}{
+		"decided":          {old: []string{"a", "b", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
+		"half aside":       {old: []string{"b"}, aside: []string{"a", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
+		"all aside":        {aside: []string{"a", "b"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b"}},
+		"nothing was":      {replace: []string{"a", "b", "c"}},
+		"nothing up":       {aside: []string{"a"}, place: []string{"a", "b", "c"}, keeps: []string{"a"}},
+		"half up":          {aside: []string{"a"}, up: []string{"a"}, place: []string{"b", "c"}, keeps: []string{"a"}},
+		"but the database": {aside: []string{"a"}, up: []string{"a", "b", "c"}, place: []string{}, keeps: []string{"a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := Dir(filepath.Join(t.TempDir(), "data"))
+			put := func(dir, content string, names []string) {
+				for _, n := range names {
+					if err := os.MkdirAll(dir, 0o700); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.WriteFile(filepath.Join(dir, n), []byte(content), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			put(string(h), "old", tt.old)
+			put(h.Path(prefixReplaced+id), "old", tt.aside)
+			put(h.Path(prefixReplace+id), "new", tt.replace)
+			put(h.Path(prefixPlace+id), "new", tt.place)
+			put(string(h), "new", tt.up)
+			database := prefixPlace
+			if tt.replace != nil {
+				database = prefixReplace
+			}
+			if err := os.MkdirAll(h.Path(database+id), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			s, err := bolt.Open(t.Context(), filepath.Join(h.Path(database+id), FileDatabase), bolt.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(string(h)); exit.Code(err) != exit.Unavailable {
+				t.Errorf("while another process works on it: %v", err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the second time there is nothing to do
+				if _, err := Open(string(h)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := []string{"a", "b", "c"}
+			entries, err := os.ReadDir(string(h))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if e.Name() == FileDatabase || e.Name() == FileDatabase+".index" || e.Name() == prefixReplaced+id && tt.keeps != nil {
+					continue
+				}
+				if len(want) == 0 || e.Name() != want[0] {
+					t.Fatalf("the directory holds %v", entries)
+				}
+				want = want[1:]
+				if data, err := os.ReadFile(h.Path(e.Name())); err != nil || string(data) != "new" {
+					t.Errorf("%s is %q, %v", e.Name(), data, err)
+				}
+			}
+			if _, err := os.Stat(h.Path(FileDatabase)); err != nil || len(want) > 0 {
+				t.Errorf("missing: %v, %v", want, err)
+			}
+			for _, n := range tt.keeps {
+				if data, err := os.ReadFile(filepath.Join(h.Path(prefixReplaced+id), n)); err != nil || string(data) != "old" {
+					t.Errorf("kept %s is %q, %v", n, data, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,47 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// The keys of the node as a MoltSpeak agent, never those of AgentMesh (MS-22).
+const (
+	FileMoltSpeakKey = "moltspeak.key"
+	FileMoltSpeakBox = "moltspeak-box.key"
+)
+
+// MoltSpeakKeys reads the two keys, made where they are missing.
+func (h Dir) MoltSpeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
+	if _, err := os.Lstat(h.Path(FileMoltSpeakKey)); errors.Is(err, fs.ErrNotExist) {
+		key, err := signing.GenerateEd25519()
+		if err == nil {
+			err = signing.WriteKeyFile(h.Path(FileMoltSpeakKey), key, nil)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("make the MoltSpeak key: %w", err)
+		}
+	}
+	if _, err := os.Lstat(h.Path(FileMoltSpeakBox)); errors.Is(err, fs.ErrNotExist) {
+		box, err := signing.GenerateBoxKey()
+		if err == nil {
+			err = signing.WriteBoxKeyFile(h.Path(FileMoltSpeakBox), box)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("make the MoltSpeak key: %w", err)
+		}
+	}
+	key, err := signing.ReadKeyFile(h.Path(FileMoltSpeakKey), nil)
+	if err != nil {
+		return nil, nil, h.secretFault(FileMoltSpeakKey, err)
+	}
+	box, err := signing.ReadBoxKeyFile(h.Path(FileMoltSpeakBox))
+	if err != nil {
+		return nil, nil, h.secretFault(FileMoltSpeakBox, err)
+	}
+	return key, box, nil
+}

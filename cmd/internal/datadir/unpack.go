@@ -1,0 +1,239 @@
+package datadir
+
+import (
+	"archive/zip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"syscall"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// Restore puts what an archive holds into the data directory: into an empty one, or with replace in place of what it
+// holds. kept is where that went, "" for nothing.
+func (h Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept string, err error) {
+	_, missing := os.Stat(string(h))
+	if h, err = Open(string(h)); err != nil {
+		return "", err
+	}
+	release, err := h.mayReplace(replace)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	stage, err := os.MkdirTemp(string(h), PrefixRestore+"*") // mode 0700
+	if err != nil {
+		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
+	}
+	defer func() {
+		_ = os.RemoveAll(stage) // it has another name where all went well
+		if errors.Is(missing, fs.ErrNotExist) {
+			_ = os.Remove(string(h)) // works where nothing came into it
+		}
+	}()
+	if err := unpack(archive.zip, stage); err != nil {
+		return "", err
+	}
+	if err := Dir(stage).checkRestored(ctx); err != nil {
+		return "", exit.Fail(exit.Input, fmt.Errorf("the archive: %w", err))
+	}
+	return h.replaceWith(stage)
+}
+
+// mayReplace refuses a directory that holds something, unless told, or that a process uses. It keeps the database
+// that is there from being opened until release.
+func (h Dir) mayReplace(replace bool) (release func(), err error) {
+	held, _, err := h.held()
+	if err != nil {
+		return nil, exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
+	}
+	switch {
+	case len(held) == 0:
+		h.dropUnfinished()
+		return func() {}, nil
+	case !replace:
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(h)), "restore into a new one with --data, or say --replace")
+	}
+	release, err = bolt.Hold(h.Path(FileDatabase))
+	if errors.Is(err, bolt.ErrLocked) {
+		return nil, h.InUse()
+	}
+	h.dropUnfinished()
+	return release, nil // what is missing or damaged nobody uses
+}
+
+// checkRestored says whether what was unpacked is a data directory that works.
+func (h Dir) checkRestored(ctx context.Context) error {
+	if err := bolt.Check(ctx, h.Path(FileDatabase)); err != nil {
+		return err
+	}
+	if !h.HasAgent() {
+		return nil // a directory without a node has no keys
+	}
+	locked := func() ([]byte, error) { return nil, signing.ErrNoPassphrase }
+	if err := h.CheckSecrets(locked); err != nil && !errors.Is(err, signing.ErrNoPassphrase) {
+		return err
+	}
+	return nil
+}
+
+// Archive is an open archive.
+type Archive struct {
+	zip   *zip.Reader
+	file  *os.File
+	About Manifest
+}
+
+// Close closes the file.
+func (a *Archive) Close() error { return a.file.Close() }
+
+// OpenArchive opens an archive and, if it is encrypted, decrypts what is read of it: with identities, nil if none are
+// named, or with a passphrase.
+func OpenArchive(file string, identity, passphrase func() ([]byte, error)) (_ *Archive, err error) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, exit.FailHint(exit.Input, fmt.Errorf("there is no file %s", file), "name an archive that agentmesh backup wrote")
+	}
+	if err != nil {
+		return nil, exit.Fail(exit.Input, fmt.Errorf("read archive: %w", err))
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, exit.Fail(exit.Input, fmt.Errorf("read archive: %w", err))
+	}
+	plain, size := io.ReaderAt(f), info.Size()
+	head := make([]byte, 32)
+	n, _ := f.ReadAt(head, 0) // what is too short is no archive either
+	if signing.IsAgeFile(head[:n]) {
+		if plain, size, err = decrypt(f, size, identity, passphrase); err != nil {
+			return nil, err
+		}
+	}
+	z, err := zip.NewReader(plain, size)
+	if err != nil {
+		return nil, exit.Fail(exit.Input, fmt.Errorf("read archive: %w", err))
+	}
+	about, err := readManifest(z)
+	if err != nil {
+		return nil, err
+	}
+	return &Archive{z, f, about}, nil
+}
+
+func decrypt(f *os.File, size int64, identity, passphrase func() ([]byte, error)) (io.ReaderAt, int64, error) {
+	var identities []byte
+	if identity != nil {
+		var err error
+		if identities, err = identity(); err != nil {
+			return nil, 0, exit.Fail(exit.Input, fmt.Errorf("read the identity: %w", err))
+		}
+	}
+	plain, length, err := signing.OpenAgeFile(f, size, identities, passphrase)
+	switch {
+	case errors.Is(err, signing.ErrAge) && identity == nil:
+		return nil, 0, exit.FailHint(exit.Input, errors.New("the archive is encrypted, and nothing here opens it"), "name the file with its age identity: --identity FILE")
+	case errors.Is(err, signing.ErrAge):
+		return nil, 0, exit.Fail(exit.Input, errors.New("the archive is encrypted to another key or with another passphrase"))
+	case err != nil:
+		return nil, 0, exit.Fail(exit.Input, fmt.Errorf("decrypt archive: %w", err))
+	}
+	return plain, length, nil
+}
+
+func readManifest(z *zip.Reader) (Manifest, error) {
+	var m Manifest
+	f, err := z.Open(fileManifest)
+	if err != nil {
+		return m, exit.Fail(exit.Input, errors.New("this is no backup of agentmesh"))
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, 1<<18))
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	switch {
+	case err != nil:
+		return m, exit.Fail(exit.Input, fmt.Errorf("read archive: %w", err))
+	case m.Format != archiveFormat:
+		return m, exit.Fail(exit.Input, fmt.Errorf("the archive has format %d, this program reads %d", m.Format, archiveFormat))
+	}
+	return m, nil
+}
+
+// unpack writes the files of an archive, and refuses an archive that holds what no backup does.
+func unpack(z *zip.Reader, dir string) error {
+	root, err := os.OpenRoot(dir) // no name leads out of it
+	if err != nil {
+		return exit.Fail(exit.Config, err)
+	}
+	defer root.Close()
+	if len(z.File) > 2*maxOwnFiles {
+		return exit.Fail(exit.Input, errors.New("the archive holds more files than a backup does"))
+	}
+	own := int64(maxOwnBytes + maxOwnBytes/16) // the program's files as well
+	for _, f := range z.File {
+		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // an old backup may hold the latter
+			continue
+		}
+		isDatabase := f.Name == FileDatabase
+		if !fs.ValidPath(f.Name) || !filepath.IsLocal(filepath.FromSlash(f.Name)) || !f.Mode().IsRegular() || !isDatabase && isTransientPath(f.Name) {
+			return exit.Fail(exit.Input, fmt.Errorf("the archive holds %q, which no backup does", f.Name))
+		}
+		mode, limit := f.Mode().Perm(), own
+		if isDatabase {
+			limit = math.MaxInt64
+		}
+		if isDatabase || isProgramFile(f.Name) {
+			mode = 0o600
+		}
+		n, err := unpackFile(root, f, mode, limit)
+		if errors.Is(err, syscall.ENOSPC) {
+			return RoomFault(fmt.Errorf("unpack %q: %w", f.Name, err))
+		}
+		if err != nil {
+			return exit.Fail(exit.Input, fmt.Errorf("unpack %q: %w", f.Name, err))
+		}
+		if !isDatabase {
+			own -= n
+		}
+	}
+	return nil
+}
+
+var errTooMuch = errors.New("the archive holds more than a backup does")
+
+// unpackFile writes one file of at most limit bytes, and the directories that it lies in.
+func unpackFile(root *os.Root, f *zip.File, mode fs.FileMode, limit int64) (n int64, err error) {
+	in, err := f.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	if err := root.MkdirAll(path.Dir(f.Name), 0o700); err != nil {
+		return 0, err
+	}
+	out, err := root.OpenFile(f.Name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	if n, err = io.Copy(out, io.LimitReader(in, limit)); err == nil && n == limit {
+		err = errTooMuch
+	}
+	return n, errors.Join(err, out.Chmod(mode), out.Sync(), out.Close())
+}

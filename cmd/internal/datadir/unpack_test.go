@@ -1,0 +1,134 @@
+package datadir
+
+import (
+	"archive/zip"
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// A restore writes nothing outside its directory, whatever an archive names.
+func TestUnpackRefuses(t *testing.T) {
+	tests := []struct {
+		name string
+		mode fs.FileMode
+	}{
+		{"../evil", 0o600}, {"hooks/../../evil", 0o600}, {"/evil", 0o600}, {"", 0o600}, {"./evil", 0o600}, {"hooks//evil", 0o600},
+		{"evil/", fs.ModeDir | 0o700}, {"link", fs.ModeSymlink | 0o777}, {"pipe", fs.ModeNamedPipe | 0o600},
+		{"pid", 0o600}, {httpapi.SocketFile, 0o600}, {"agentmesh.db.index", 0o600}, {".signing.key.123", 0o600}, {"twice", 0o600},
+		{prefixPlace + "1/" + FileConfig, 0o600}, {prefixReplace + "1/" + FileDatabase, 0o600}, {"hooks/" + PrefixRestore + "1/run", 0o600},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			parent := t.TempDir()
+			dir := filepath.Join(parent, "data")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			names := []string{tt.name}
+			if tt.name == "twice" {
+				names = append(names, tt.name)
+			}
+			if err := unpack(archiveOf(t, tt.mode, names...), dir); err == nil {
+				t.Error("unpack() accepted it")
+			}
+			if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
+				t.Errorf("beside the directory: %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+// TestUnpackLeavesOutTheSocketPointer: a restored pointer would name the socket of the process that was backed up, and
+// this process could not serve. Backups of earlier versions hold one if the path of the data directory was long.
+func TestUnpackLeavesOutTheSocketPointer(t *testing.T) {
+	dir := t.TempDir()
+	if err := unpack(archiveOf(t, 0o600, FileKey, httpapi.SocketPointerFile), dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, httpapi.SocketPointerFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s was restored: %v", httpapi.SocketPointerFile, err)
+	}
+}
+
+// TestManifestFormat: an archive of a later format is refused before anything of it is unpacked, and so is one without a format.
+func TestManifestFormat(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"format":1}`:    "",
+		`{"format":2}`:    "the archive has format 2, this program reads 1",
+		`{"format":0}`:    "the archive has format 0",
+		`{}`:              "the archive has format 0",
+		`{"format":"1"}`:  "read archive",
+		`{"format":1} {}`: "read archive",
+	} {
+		var out bytes.Buffer
+		z := zip.NewWriter(&out)
+		f, err := z.Create(fileManifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := zip.NewReader(bytes.NewReader(out.Bytes()), int64(out.Len()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = readManifest(r)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || exit.Code(err) != exit.Input) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// What only the owner may read stays so, whatever mode an archive gives it, and no mode is more than permissions.
+func TestUnpackModes(t *testing.T) {
+	dir := t.TempDir()
+	if err := unpack(archiveOf(t, 0o755|fs.ModeSetuid, FileKey, FileDatabase, "retired-keys/old", "hooks/run"), dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]fs.FileMode{FileKey: 0o600, FileDatabase: 0o600, "retired-keys/old": 0o600, "hooks/run": 0o755} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode(); got != want && filepath.Separator == '/' {
+			t.Errorf("%s has mode %v, want %v", name, got, want)
+		}
+	}
+}
+
+func archiveOf(t *testing.T, mode fs.FileMode, names ...string) *zip.Reader {
+	t.Helper()
+	var out bytes.Buffer
+	z := zip.NewWriter(&out)
+	for _, name := range names {
+		header := &zip.FileHeader{Name: name}
+		header.SetMode(mode)
+		f, err := z.CreateHeader(header)
+		if err == nil && !strings.HasSuffix(name, "/") {
+			_, err = f.Write([]byte("text"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := zip.NewReader(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	if err != nil && r == nil {
+		t.Fatal(err)
+	}
+	return r
+}

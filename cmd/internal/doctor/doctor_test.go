@@ -1,0 +1,57 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestDoctorClock: AM-84, what a clock that is off means depends on the direction.
+func TestDoctorClock(t *testing.T) {
+	for _, tc := range []struct {
+		ahead time.Duration
+		state string
+		text  string
+	}{
+		{0, findingOK, "agrees"},
+		{-20 * time.Second, findingOK, "agrees"},
+		{2 * time.Minute, findingWarn, "2m0s ahead"},
+		{-2 * time.Minute, findingWarn, "2m0s behind"},
+		{6 * time.Minute, findingFail, "6m0s ahead"},
+		{-6 * time.Minute, findingWarn, "6m0s behind"},
+		{-16 * time.Minute, findingFail, "16m0s behind"},
+	} {
+		d := examination{cfg: config.Default()}
+		d.clock("https://mesh.example.org/v1", tc.ahead)
+		if len(d.found) != 1 || d.found[0].State != tc.state || !strings.Contains(d.found[0].Text, tc.text) {
+			t.Errorf("clock(%v) found %+v, want %s, %q", tc.ahead, d.found, tc.state, tc.text)
+		}
+		if tc.state != findingOK && !strings.Contains(d.found[0].Do, "time service") {
+			t.Errorf("clock(%v) says to do %q", tc.ahead, d.found[0].Do)
+		}
+	}
+}
+
+// TestDoctorDifferences: what a directory adds, drops by rule or writes in another order is no difference.
+func TestDoctorDifferences(t *testing.T) {
+	parse := func(s string) wire.Value {
+		v, err := wire.ParseObject([]byte(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	ours := parse(`{"agent_id":"am_a","endpoint":"https://a.example/agentmesh","metadata":{"x":1,"y":2},"access_control":{"mode":"open","allowlist":["am_b"]}}`)
+	for listed, want := range map[string]string{
+		`{"agent_id":"am_a","endpoint":"https://a.example/agentmesh","metadata":{"y":2,"x":1},"registered_at":"2026-11-21T00:00:00Z"}`: "",
+		`{"agent_id":"am_a","endpoint":"https://b.example/agentmesh","metadata":{"x":1,"y":2}}`:                                        "endpoint",
+		`{"agent_id":"am_a"}`: "endpoint,metadata",
+	} {
+		if got := strings.Join(differences(ours, parse(listed)), ","); got != want {
+			t.Errorf("differences(%s) = %q, want %q", listed, got, want)
+		}
+	}
+}

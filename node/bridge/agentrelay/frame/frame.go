@@ -1,0 +1,272 @@
+// Package frame is the codec of Agent Relay Chat (ARC): what a client may send to a relay, what a relay makes of it, and
+// the bounds of both.
+//
+// It stores and sends nothing. A relay starts with [Parse] and [Frame.Stamp], a client with [Request].
+//
+// The rules cited as AR-… are those of docs/bridges/agentrelay.md.
+package frame
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The bounds of a frame (AR-17, AR-19).
+const (
+	// MaxSize bounds a message, in bytes.
+	MaxSize = 64 << 10
+	// ReadLimit is the size at which a relay closes a connection. A frame between the two bounds is answered.
+	ReadLimit = 4 * MaxSize
+
+	MaxDepth    = 32
+	MaxValues   = MaxSize // a frame has no more values than bytes
+	MaxPayload  = 60 << 10
+	MaxTypeText = 128 // bytes of type
+	MaxRefText  = 512 // bytes of ref and id
+
+	maxTargets  = 64
+	maxMembers  = 256
+	maxKeywords = 64
+	maxKeyword  = 128 // bytes
+)
+
+const (
+	// RelayID is the id of the relay in from and to. No agent may register it (AR-4).
+	RelayID = "relay"
+	// Everybody addresses all connected agents (AR-20).
+	Everybody = "*"
+)
+
+// The codes with which a relay closes a connection.
+const (
+	ClosePolicy   = 1008
+	CloseBadToken = 4001
+	CloseRate     = 4029
+)
+
+// The life of a connection (AR-12).
+const (
+	PingEvery = 20 * time.Second
+	GoneAfter = 45 * time.Second
+)
+
+// Frame is a valid message of a client.
+type Frame struct {
+	To      []string
+	Type    string // "" if there is none
+	Ref     string
+	Payload wire.Value
+	Tree    wire.Value // as received, without id, from and ts
+}
+
+// Refusal says why a relay does not accept a frame.
+type Refusal struct{ Code, Message string }
+
+// The codes of a [Refusal].
+const (
+	CodeInvalid     = "invalid_message"
+	CodeTooLarge    = "message_too_large"
+	CodeRate        = "rate_limit"
+	CodeUnknown     = "unknown_command"
+	CodeUnsupported = "unsupported"
+	CodeUnavailable = "unavailable"
+	CodeClosed      = "proposal_closed"
+	CodeNoProposal  = "unknown_proposal"
+)
+
+// Refuse returns a refusal.
+func Refuse(code, message string) *Refusal { return &Refusal{code, message} }
+
+// Invalid returns the refusal of a frame that breaks a rule.
+func Invalid(message string) *Refusal { return Refuse(CodeInvalid, message) }
+
+// Credentials is the answer to a registration (AR-1).
+type Credentials struct {
+	AgentID string `json:"agent_id"`
+	Token   string `json:"token"`
+}
+
+// Fault is the body of an error on a relay's HTTP routes (AR-3).
+type Fault struct {
+	Error   string `json:"error"`
+	Message string `json:"message"`
+}
+
+// Parse reads a frame of a client (AR-14 to AR-19).
+func Parse(data []byte) (Frame, *Refusal) {
+	if len(data) > MaxSize {
+		return Frame{}, Refuse(CodeTooLarge, "a message has at most 65536 bytes")
+	}
+	v, err := wire.ParseForeign(data, MaxDepth, MaxValues)
+	if err != nil {
+		return Frame{}, Invalid("the frame is not one strict JSON object")
+	}
+	if v.Kind() != wire.Object {
+		return Frame{}, Invalid("the frame must be an object")
+	}
+	if v.Len() > maxMembers {
+		return Frame{}, Invalid("the frame has too many members")
+	}
+	f := Frame{Tree: v.Without("id", "from", "ts")}
+	if fault := f.readTargets(v); fault != nil {
+		return Frame{}, fault
+	}
+	var ok bool
+	if f.Type, ok = optional(v, "type", MaxTypeText); !ok {
+		return Frame{}, Invalid("type must be a string of at most 128 bytes")
+	}
+	if f.Ref, ok = optional(v, "ref", MaxRefText); !ok {
+		return Frame{}, Invalid("ref must be a string of at most 512 bytes")
+	}
+	if f.Payload, ok = v.Get("payload"); !ok && (len(f.To) > 1 || f.To[0] != RelayID) {
+		return Frame{}, Invalid("payload is required")
+	}
+	return f, nil
+}
+
+func (f *Frame) readTargets(v wire.Value) *Refusal {
+	to, ok := v.Get("to")
+	if !ok || to.Kind() != wire.Array {
+		return Invalid("to must be an array of strings")
+	}
+	if to.Len() == 0 || to.Len() > maxTargets {
+		return Invalid("to must have 1 to 64 entries")
+	}
+	for target := range to.Elems() {
+		s, ok := target.Str()
+		if !ok {
+			return Invalid("to must be an array of strings")
+		}
+		f.To = append(f.To, s)
+	}
+	return nil
+}
+
+// optional returns a string member, which may be absent or null.
+func optional(v wire.Value, key string, limit int) (string, bool) {
+	m, ok := v.Get(key)
+	if !ok {
+		return "", true
+	}
+	s, ok := m.Str()
+	return s, ok && len(s) <= limit
+}
+
+// IsCommand reports whether the frame is for the relay itself: its name stands anywhere in to (AR-21).
+func (f *Frame) IsCommand() bool { return f.Names(RelayID) }
+
+// IsBroadcast reports whether the frame is for everybody.
+func (f *Frame) IsBroadcast() bool { return f.Names(Everybody) }
+
+// Names reports whether the frame is addressed to id.
+func (f *Frame) Names(id string) bool { return slices.Contains(f.To, id) }
+
+// Stamp returns the frame as it is delivered: every member as the client wrote it, id, from and ts the relay's (AR-15).
+func (f *Frame) Stamp(id, from string, ts int64) []byte {
+	tree := f.Tree.JSON()
+	b := make([]byte, 0, len(tree)+160)
+	b = append(b, `{"id":`...)
+	b = wire.AppendQuoted(b, id)
+	b = append(b, `,"from":`...)
+	b = wire.AppendQuoted(b, from)
+	b = append(b, ',') // to is always there
+	b = append(b, tree[1:len(tree)-1]...)
+	b = append(b, `,"ts":`...)
+	b = strconv.AppendInt(b, ts, 10)
+	return append(b, '}')
+}
+
+// Notice is a frame of the relay itself.
+type Notice struct {
+	ID, Type, To, Ref string
+	Payload           wire.Value
+	TS                int64
+}
+
+// Encode returns the bytes of the notice. An empty Ref is left out.
+func (n Notice) Encode() []byte {
+	v := wire.Obj(wire.TextField("id", n.ID), wire.TextField("from", RelayID), wire.Field("to", wire.Texts([]string{n.To})), wire.TextField("type", n.Type))
+	if n.Ref != "" {
+		v = v.With("ref", wire.Text(n.Ref))
+	}
+	return v.With("payload", n.Payload).With("ts", wire.Int(n.TS)).JSON()
+}
+
+// Request returns a frame of a client to one agent, to the relay or to everybody. An empty kind or ref is left out.
+func Request(to, kind, ref string, payload wire.Value) wire.Value {
+	v := wire.Obj(wire.Field("to", wire.Texts([]string{to})))
+	if kind != "" {
+		v = v.With("type", wire.Text(kind))
+	}
+	if ref != "" {
+		v = v.With("ref", wire.Text(ref))
+	}
+	return v.With("payload", payload)
+}
+
+// NewID returns an id for a frame: 128 random bits.
+func NewID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return "msg_" + hex.EncodeToString(b[:])
+}
+
+// ValidAgentID reports whether an id has the form of AR-2.
+func ValidAgentID(id string) bool {
+	return len(id) >= 3 && len(id) <= 64 && id[0] != '-' && id[len(id)-1] != '-' &&
+		strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+// Keywords reads a list of at most 64 words and returns them in lower case.
+func Keywords(v wire.Value) ([]string, bool) {
+	if v.Kind() != wire.Array || v.Len() > maxKeywords {
+		return nil, false
+	}
+	out := []string{}
+	for e := range v.Elems() {
+		word, ok := e.Str()
+		if !ok || len(word) > maxKeyword {
+			return nil, false
+		}
+		out = append(out, strings.ToLower(word))
+	}
+	return out, true
+}
+
+// SearchText returns the text that a search or filter looks at: all strings of the payload, in lower case. An encrypted
+// message has none (AR-46).
+func SearchText(kind string, payload wire.Value) string {
+	if kind == "encrypted" {
+		return ""
+	}
+	var b strings.Builder
+	gather(&b, payload)
+	return strings.ToLower(b.String())
+}
+
+func gather(b *strings.Builder, v wire.Value) {
+	if s, ok := v.Str(); ok {
+		b.WriteString(s)
+		b.WriteByte('\n')
+	}
+	for e := range v.Elems() {
+		gather(b, e)
+	}
+	for _, m := range v.Members() {
+		gather(b, m.Value)
+	}
+}
+
+// Shorten cuts a text to at most n bytes, at a border of runes.
+func Shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}

@@ -1,0 +1,95 @@
+package link
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	feedSize     = 1000 // AR-56
+	maxSeen      = 5000 // ids; as many older ones are known too
+	maxFeedBytes = 4 << 10
+)
+
+// FeedItem is something that the owner may read and that nobody answers. All of it is untrusted text.
+type FeedItem struct {
+	ID        string          `json:"id"`
+	From      string          `json:"from"`
+	Type      string          `json:"type,omitempty"`
+	Ref       string          `json:"ref,omitempty"`
+	Payload   json.RawMessage `json:"payload,omitempty"`
+	Truncated bool            `json:"truncated,omitempty"`
+	Broadcast bool            `json:"broadcast"`
+	Note      string          `json:"note,omitempty"` // ours
+	At        time.Time       `json:"at"`
+}
+
+// feed is the latest of what came, in memory: the relay itself keeps nothing.
+type feed struct {
+	mu        sync.Mutex
+	list      []FeedItem
+	held      map[string]int       // items of each agent
+	seen, old map[string]time.Time // what came, and what came before that
+}
+
+func newFeed() *feed { return &feed{held: make(map[string]int), seen: make(map[string]time.Time)} }
+
+func item(h *heard, broadcast bool) FeedItem {
+	out := FeedItem{ID: h.id, From: h.from, Type: h.kind, Ref: h.ref, Broadcast: broadcast, At: time.Now().UTC()}
+	if body := h.payload.JSON(); len(body) <= maxFeedBytes {
+		out.Payload = body
+	} else {
+		out.Payload, out.Truncated = wire.Text(frame.Shorten(textOf(h.payload), maxFeedBytes)).JSON(), true
+	}
+	return out
+}
+
+// add puts an item in, unless it was there within a day (AR-29). It says whether it is new.
+func (f *feed) add(it FeedItem) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := hashKey(it.From, it.ID)
+	for _, seen := range []map[string]time.Time{f.seen, f.old} {
+		if at, ok := seen[key]; ok && it.At.Sub(at) < keepTalk {
+			return false
+		}
+	}
+	if len(f.seen) >= maxSeen {
+		f.old, f.seen = f.seen, make(map[string]time.Time)
+	}
+	f.seen[key] = it.At
+	f.list = append(f.list, it)
+	f.held[it.From]++
+	if len(f.list) > feedSize {
+		f.drop()
+	}
+	return true
+}
+
+// drop removes the oldest item of those agents that have most: who talks without end pushes out nobody else's items.
+func (f *feed) drop() {
+	most := slices.Max(slices.Collect(maps.Values(f.held)))
+	i := slices.IndexFunc(f.list, func(it FeedItem) bool { return f.held[it.From] == most })
+	from := f.list[i].From
+	if f.held[from]--; f.held[from] == 0 {
+		delete(f.held, from)
+	}
+	f.list = slices.Delete(f.list, i, i+1)
+}
+
+// latest returns the newest items, newest first.
+func (f *feed) latest(limit int) []FeedItem {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := []FeedItem{}
+	for i := len(f.list) - 1; i >= 0 && len(out) < limit; i-- {
+		out = append(out, f.list[i])
+	}
+	return out
+}

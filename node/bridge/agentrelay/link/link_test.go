@@ -1,0 +1,361 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// taker is a node that takes everything and answers as it is told.
+type taker struct {
+	mu    sync.Mutex
+	got   []bridge.Inbound
+	reply func(bridge.Inbound) (bridge.Outcome, error)
+}
+
+func (n *taker) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.got = append(n.got, in)
+	if n.reply != nil {
+		return n.reply(in)
+	}
+	return bridge.Outcome{Status: 200}, nil
+}
+
+func (n *taker) all() []bridge.Inbound {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]bridge.Inbound(nil), n.got...)
+}
+
+// play links a node that takes everything. Its records are stored as the node would.
+func play(t *testing.T, edit func(*bridge.Link), cfg Config) (*linked, *taker) {
+	t.Helper()
+	st := openStore(t)
+	n := &taker{}
+	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: 200}, st.Records().Apply(context.Background(), in.Records, time.Now())
+	}
+	if cfg.Store = st; cfg.Mesh == nil {
+		cfg.Mesh = bridgetest.NewMesh(n, st)
+	}
+	return newLinked(t, cfg, edit), n
+}
+
+func (x *linked) from(peer, format string, args ...any) {
+	x.t.Helper()
+	x.Inject(x.t.Context(), peer, fmt.Appendf(nil, format, args...))
+}
+
+func outgoing(t *testing.T, conv wire.ConversationID, intent wire.Intent, payload string) bridge.Delivery {
+	t.Helper()
+	v, err := wire.Parse([]byte(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := arcAddress("agent-042")
+	m, err := wire.ParseDraft(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: conv, From: "am_us", To: to.Pseudonym(), Time: time.Now(), Intent: intent, Payload: v,
+	}.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bridge.Delivery{ID: string(m.ID), To: m.To, Address: to.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1}
+}
+
+func (x *linked) send(d bridge.Delivery) wire.Value {
+	x.t.Helper()
+	if _, err := x.Deliver(x.t.Context(), d); err != nil {
+		x.t.Fatalf("Deliver: %v", err)
+	}
+	return x.sees()
+}
+
+// sees returns the next frame that the peer gets.
+func (x *linked) sees() wire.Value {
+	x.t.Helper()
+	ctx, cancel := context.WithTimeout(x.t.Context(), patience)
+	defer cancel()
+	raw, err := x.Next(ctx, "agent-042")
+	if err != nil {
+		x.t.Fatalf("nothing came: %v", err)
+	}
+	v, err := wire.ParseForeign(raw, frame.MaxDepth, frame.MaxValues)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return v
+}
+
+// AR-28, AR-57: a question with its own ref is answered with it, one without with its id; our questions carry our id,
+// and the answer ends up in their conversation, which is completed.
+func TestQuestions(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for _, tt := range []struct{ frame, ref string }{
+		{`{"id":"r1","type":"question","payload":"why?"}`, "r1"},
+		{`{"id":"r2","type":"question","ref":"mine-7","payload":"why?"}`, "mine-7"},
+		{`{"id":"r3","type":"question","ref":"r2","payload":"and why that?"}`, "r3"}, // an id that we have seen
+	} {
+		x.from("agent-042", "%s", tt.frame)
+		got := n.all()
+		in := got[len(got)-1]
+		if in.Intent != wire.RequestInfo || in.Payload.GetStr("action") != "ask" || in.Verified != bridge.VerifiedNone {
+			t.Fatalf("%s came in as %s %s", tt.frame, in.Intent, in.Payload.JSON())
+		}
+		f := x.send(outgoing(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`))
+		if f.GetStr("type") != "answer" || f.GetStr("ref") != tt.ref || f.GetStr("payload") != "so" {
+			t.Errorf("%s was answered with %s, want ref %s", tt.frame, f.JSON(), tt.ref)
+		}
+	}
+	got := n.all()
+	if got[1].ConvID != got[2].ConvID {
+		t.Errorf("a ref to the second question is in %s, want %s", got[2].ConvID, got[1].ConvID)
+	}
+	before := len(got)
+	d := outgoing(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"where?"}`)
+	q := x.send(d)
+	if q.GetStr("ref") != string(d.Message.ID) || q.GetStr("payload") != "where?" || q.GetStr("type") != "question" {
+		t.Fatalf("our question left as %s", q.JSON())
+	}
+	x.from("agent-042", `{"id":"r9","type":"answer","ref":"%s","payload":"there"}`, q.GetStr("ref"))
+	got = n.all()[before:]
+	if len(got) != 2 || got[0].ConvID != d.Message.Conversation || got[0].Payload.GetStr("answer") != "there" ||
+		got[1].Payload.GetStr("action") != wire.ActionClose || got[1].Payload.GetStr("status") != "completed" || got[1].ConvID != d.Message.Conversation {
+		t.Errorf("the answer came in as %+v", got)
+	}
+}
+
+// AR-57: without a ref, what follows a word of ours goes on in its conversation; two peers with one ref are two.
+func TestConversations(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	d := outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hello"}}`)
+	if f := x.send(d); f.GetStr("payload") != "hello" || f.GetStr(oursConv) != string(d.Message.Conversation) {
+		t.Errorf("left as %s", f.JSON())
+	}
+	x.from("agent-042", `{"id":"a1","payload":"hello yourself"}`)
+	x.from("agent-042", `{"id":"a2","payload":"and another thing"}`)
+	x.from("agent-007", `{"id":"b1","payload":"x","ref":"%s"}`, d.Message.ID)
+	x.from("agent-042", `{"id":"a3","payload":{"x":1,"agentmesh":{"conv":"conv_theirs","msg":"msg_theirs"}}}`)
+	got := n.all()
+	if len(got) != 4 || got[0].ConvID != d.Message.Conversation || got[1].ConvID == d.Message.Conversation || got[2].ConvID == d.Message.Conversation {
+		t.Fatalf("conversations %+v", got)
+	}
+	if got[3].ConvID != "conv_theirs" || strings.Contains(string(got[3].Payload.JSON()), "msg_theirs") {
+		t.Errorf("what one of us names is in %s: %s", got[3].ConvID, got[3].Payload.JSON())
+	}
+	if again := n.all()[0]; again.MessageID == got[1].MessageID || again.Principal != "agentrelay:free/agent-042" {
+		t.Errorf("messages are not told apart: %+v", again)
+	}
+}
+
+// AR-26: the filter.
+func TestFilter(t *testing.T) {
+	x, n := play(t, func(l *bridge.Link) {
+		l.Policy.Filter = bridge.LinkFilter{Types: []string{"thought"}, From: []string{"agent-042"}, Keywords: []string{"Go"}}
+	}, Config{})
+	x.from("agent-042", `{"id":"1","type":"thought","payload":{"text":"I like go"}}`)
+	x.from("agent-042", `{"id":"2","type":"thought","payload":"nothing"}`)
+	x.from("agent-042", `{"id":"3","type":"alert","payload":"go"}`)
+	x.from("agent-007", `{"id":"4","type":"thought","payload":"go"}`)
+	if got := n.all(); len(got) != 1 {
+		t.Errorf("%d messages passed, want 1", len(got))
+	}
+}
+
+// AR-30: no frame of the relay does anything.
+func TestControlHasNoPower(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for _, kind := range []string{"welcome", "error", "pong", "subscribed", "vote_result", "answer", "agentmesh", "command_result"} {
+		for _, to := range []string{"other-id", "our-node"} {
+			x.from("relay", `{"id":"c-%s-%s","to":["%s"],"type":"%s","payload":{"code":"\u001b[31mred","relay":"evil"}}`, kind, to, to, kind)
+		}
+	}
+	if len(n.all()) != 0 || x.link.ownID() != "our-node" || x.link.Status().State != bridge.LinkUp {
+		t.Errorf("node got %d, we are %s, %+v", len(n.all()), x.link.ownID(), x.link.Status())
+	}
+}
+
+// AR-53: what is too large or has no word is refused for good; over our own budget it waits.
+func TestOutgoingLimits(t *testing.T) {
+	x, _ := play(t, nil, Config{})
+	for _, d := range []bridge.Delivery{
+		outgoing(t, wire.NewConversationID(), wire.Handoff, `{"action":"request_human","reason":"r"}`),
+		outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+strings.Repeat("x", 65<<10)+`"}}`),
+	} {
+		_, err := x.Deliver(t.Context(), d)
+		if _, again := err.(*client.SendError); err == nil || again {
+			t.Errorf("Deliver(%s) = %v, want a final error", d.Message.Intent, err)
+		}
+	}
+	for n := range ownPerMinute + 1 {
+		_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`))
+		if wait, ok := err.(*client.SendError); n == ownPerMinute && (!ok || !wait.Retry || wait.After <= 0) || n < ownPerMinute && err != nil {
+			t.Fatalf("message %d: %v", n, err)
+		}
+	}
+}
+
+// AR-53: whoever makes us answer cannot use up what we may send: answers wait for their part of the budget, in order.
+func TestAnswersLeaveRoom(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	n.mu.Lock()
+	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
+		reply := outgoing(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`).Message
+		return bridge.Outcome{Status: 200, Reply: &reply}, x.link.talks.records.Apply(context.Background(), in.Records, time.Now())
+	}
+	n.mu.Unlock()
+	x.link.sender.mu.Lock()
+	x.link.sender.answers = rate.NewShortWindows(3, 0, 20*time.Millisecond)
+	x.link.sender.mu.Unlock()
+	for n := range 5 {
+		x.from("agent-042", `{"id":"r%d","type":"question","payload":"why?"}`, n)
+	}
+	if _, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"ours"}}`)); err != nil {
+		t.Errorf("our own message: %v", err)
+	}
+	var refs []string
+	for range 6 {
+		if f := x.sees(); f.GetStr("type") == "answer" {
+			refs = append(refs, f.GetStr("ref"))
+		}
+	}
+	if want := []string{"r0", "r1", "r2", "r3", "r4"}; !slices.Equal(refs, want) {
+		t.Errorf("answers to %v, want %v", refs, want)
+	}
+	if spent := x.link.sender.budget.Count(time.Now()); spent != 6 {
+		t.Errorf("%d of the whole budget are spent, want 6", spent)
+	}
+}
+
+// AR-52: why a link waits, and for how long.
+func TestPause(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{&websocket.CloseError{Code: frame.CloseRate}, afterRate}, {&websocket.HandshakeError{Status: 429}, afterRate}, {errTooMany, afterRate},
+		{&websocket.CloseError{Code: frame.ClosePolicy}, afterPolicy}, {&websocket.CloseError{Code: 1006}, 0}, {nil, 0},
+	} {
+		if got := pause(tt.err); got != tt.want {
+			t.Errorf("pause(%v) = %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
+// AR-8, AR-52: a refused token stops the link until the owner acts.
+func TestRefusedToken(t *testing.T) {
+	for _, how := range []int{http.StatusUnauthorized, frame.CloseBadToken} {
+		x, _ := play(t, nil, Config{})
+		x.relay.refuse(how)
+		x.relay.cut()
+		x.waitFor(bridge.LinkDown)
+		if err := x.link.Test(t.Context()); !errors.Is(err, errToken) {
+			t.Errorf("%d: Test() = %v, want %v", how, err, errToken)
+		}
+	}
+}
+
+// AR-51: a link without a token registers, at the port after where nothing answers, and keeps what it got in a file of
+// its own.
+func TestRegistersItself(t *testing.T) {
+	asked := make(chan string, 10)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			ID string `json:"agent_id"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		asked <- r.URL.Path + " " + body.ID
+		fmt.Fprintf(w, `{"agent_id":"our-node","token":"tok_x%d"}`, len(asked))
+	}))
+	defer srv.Close()
+	at, err := url.Parse(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, _ := strconv.Atoi(at.Port())
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer h.Close()
+	l, err := New(Config{
+		Link: bridge.Link{Name: "free", Kind: Kind, URL: "ws://127.0.0.1:" + strconv.Itoa(port-1) + "/arc", AgentID: "our-node"},
+		Dir:  t.TempDir(), Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: openStore(t), HTTP: h,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		token, err := l.token(t.Context())
+		if err != nil || string(token) != "tok_x1" {
+			t.Fatalf("token() = %q, %v", string(token), err)
+		}
+	}
+	if got := <-asked; got != "/register our-node" || len(asked) != 0 {
+		t.Errorf("asked for %q, and %d times more", got, len(asked))
+	}
+	info, err := os.Stat(l.tokenFile())
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the token's file: %v, %v", info, err)
+	}
+}
+
+// A link's configuration is judged when it is read.
+func TestLinkConfig(t *testing.T) {
+	config := func(l bridge.Link) Config {
+		return Config{Link: l, Dir: "x", Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: openStore(t), HTTP: client.NewHTTP(client.HTTPConfig{})}
+	}
+	good := bridge.Link{Name: "free", Kind: Kind, URL: "wss://relay.example/arc"}
+	for name, edit := range map[string]func(*bridge.Link){
+		"http":     func(l *bridge.Link) { l.URL = "https://relay.example/arc" },
+		"token":    func(l *bridge.Link) { l.URL += "?token=tok_1" },
+		"id":       func(l *bridge.Link) { l.AgentID = "relay" },
+		"option":   func(l *bridge.Link) { l.Options = map[string]string{"x": "true"} },
+		"no value": func(l *bridge.Link) { l.Options = map[string]string{optPending: "yes"} },
+	} {
+		l := good
+		edit(&l)
+		if _, err := New(config(l)); err == nil {
+			t.Errorf("%s: %+v was accepted", name, l)
+		}
+	}
+	if _, err := New(config(good)); err != nil {
+		t.Error(err)
+	}
+}
+
+// AR-54: a relay that sends 10 MB ends its connection, and nothing else; the link comes back.
+func TestHugeFrameFromRelay(t *testing.T) {
+	x, n := play(t, nil, Config{})
+	for len(x.relay.joined) > 0 {
+		<-x.relay.joined
+	}
+	x.relay.say([]byte(`{"id":"1","from":"agent-042","to":["our-node"],"payload":"` + strings.Repeat("x", 7<<20) + `"}`))
+	select {
+	case <-x.relay.joined:
+	case <-time.After(patience):
+		t.Fatal("the link did not connect again")
+	}
+	x.waitFor(bridge.LinkUp)
+	x.from("agent-042", `{"id":"2","payload":"small"}`)
+	if got := n.all(); len(got) != 1 || got[0].Name != "agent-042" {
+		t.Errorf("the node got %d messages, want the small one", len(got))
+	}
+}

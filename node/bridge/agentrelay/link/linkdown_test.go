@@ -1,0 +1,163 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// forgetful is a relay that registers agents and can forget them all, as the public one does when it restarts.
+type forgetful struct {
+	*fakeRelay
+	mu       sync.Mutex
+	token    string // that is good
+	taken    bool   // somebody else has the id
+	deaf     bool   // refuses tokens that it just gave out
+	asked    int    // registrations
+	refusals int    // connections with another token
+}
+
+func newForgetful(t *testing.T) *forgetful {
+	f := &forgetful{fakeRelay: newFakeRelay(t)}
+	accept := f.srv.Config.Handler
+	f.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		switch good := r.Header.Get("Authorization") == "Bearer "+f.token && !f.deaf; {
+		case r.URL.Path == "/register" && f.taken:
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"error":"agent_id_taken","message":"x"}`)
+		case r.URL.Path == "/register":
+			f.asked++
+			f.token = fmt.Sprintf("tok_%d", f.asked)
+			fmt.Fprintf(w, `{"agent_id":"our-node","token":%q}`, f.token)
+		case good:
+			accept.ServeHTTP(w, r)
+		default:
+			f.refusals++
+			http.Error(w, "{}", http.StatusUnauthorized)
+		}
+	})
+	return f
+}
+
+// counts returns how often the relay was asked for a token and refused one.
+func (f *forgetful) counts() (asked, refusals int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked, f.refusals
+}
+
+func (f *forgetful) forget(edit func()) {
+	f.mu.Lock()
+	f.token = "tok_of nobody"
+	edit()
+	f.mu.Unlock()
+	f.cut()
+}
+
+// link starts a link to the relay that has no token of its owner.
+func (f *forgetful) link(t *testing.T, options map[string]string) *linked {
+	t.Helper()
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	t.Cleanup(h.Close)
+	l, err := New(Config{
+		Link: bridge.Link{Name: "free", Kind: Kind, URL: f.url(), AgentID: "our-node", Options: options},
+		Dir:  t.TempDir(), Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: openStore(t), HTTP: h,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &linked{link: l, relay: f.fakeRelay, t: t}
+	x.link.first = time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	x.waitFor(bridge.LinkUp)
+	<-f.joined
+	return x
+}
+
+// AR-52: a link whose relay restarted and forgot it registers again, with the same id and without the owner.
+func TestRelayForgets(t *testing.T) {
+	f := newForgetful(t)
+	x := f.link(t, nil)
+	f.forget(func() {})
+	select {
+	case <-f.joined:
+	case <-time.After(patience):
+		t.Fatalf("the link does not come back: %+v", x.link.Status())
+	}
+	x.waitFor(bridge.LinkUp)
+	if asked, _ := f.counts(); asked != 2 {
+		t.Errorf("the link registered %d times, want 2", asked)
+	}
+	data, err := os.ReadFile(x.link.tokenFile())
+	if err != nil || !strings.Contains(string(data), "tok_2") {
+		t.Errorf("kept: %s, %v, want the new token", data, err)
+	}
+}
+
+// AR-52: a link that cannot get another token is down: it stops asking, keeps its token, says so to whoever writes, and
+// goes on when a test of it succeeds.
+func TestDownLink(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		options map[string]string
+		edit    func(*forgetful)
+		why     string
+		kept    string // token in the file
+	}{
+		{"its id is taken", nil, func(f *forgetful) { f.taken = true }, "the id is taken", "tok_1"},
+		{"the owner does not want it", map[string]string{optReregister: "false"}, func(*forgetful) {}, "refuses the token", "tok_1"},
+		{"the new token is refused as well", nil, func(f *forgetful) { f.deaf = true }, "refuses the token", "tok_2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newForgetful(t)
+			x := f.link(t, tt.options)
+			f.forget(func() { tt.edit(f) })
+			x.waitFor(bridge.LinkDown)
+			s := x.link.Status()
+			if !strings.Contains(s.Error, tt.why) || !s.Retry.IsZero() {
+				t.Errorf("status = %+v, want %q and no retry", s, tt.why)
+			}
+			if data, err := os.ReadFile(x.link.tokenFile()); err != nil || !strings.Contains(string(data), tt.kept) {
+				t.Errorf("kept: %s, %v, want %s", data, err, tt.kept)
+			}
+			_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hi"}}`))
+			failed, ok := errors.AsType[*client.SendError](err)
+			if !ok || !failed.Retry || !strings.Contains(err.Error(), "the link free is down: "+s.Error) {
+				t.Errorf("Deliver() = %v, want it to wait and to say that the link is down", err)
+			}
+			asked, refusals := f.counts()
+			const tests = 5
+			for range tests {
+				if err := x.link.Test(t.Context()); !errors.Is(err, errToken) {
+					t.Fatalf("Test() = %v, want %v", err, errToken)
+				}
+			}
+			if a, r := f.counts(); a != asked || r != refusals+tests {
+				t.Errorf("the link goes on asking: %d registrations and %d connections, want none", a-asked, r-refusals-tests)
+			}
+			f.mu.Lock()
+			f.taken, f.deaf, f.token = false, false, tt.kept
+			f.mu.Unlock()
+			if err := x.link.Test(t.Context()); err != nil {
+				t.Fatalf("Test() = %v", err)
+			}
+			x.waitFor(bridge.LinkUp)
+		})
+	}
+}

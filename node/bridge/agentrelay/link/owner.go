@@ -1,0 +1,195 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+const commandPatience = 10 * time.Second
+
+// PeerView is an agent behind a link, as the owner sees it.
+type PeerView struct {
+	Peer
+	Address   string       `json:"address"`
+	Pseudonym wire.AgentID `json:"pseudonym"`
+	Skills    []string     `json:"skills,omitempty"` // as it says itself
+	Seen      bool         `json:"seen"`             // since the process started
+}
+
+// PeerChange is what the owner says of a peer: who of the mesh it is, and which key is its own. Nil changes nothing.
+type PeerChange struct {
+	Agent     *wire.AgentID `json:"agent_id,omitempty"`
+	Recipient *string       `json:"age_recipient,omitempty"`
+}
+
+// Broadcast is what the owner says to everybody on a relay, in no conversation.
+type Broadcast struct {
+	Type    string     `json:"type"`
+	Ref     string     `json:"ref,omitempty"`
+	Payload wire.Value `json:"payload"`
+}
+
+// Command is a question to the relay itself, if it has the extension for it: history, search, replay, query.
+type Command struct {
+	Type    string     `json:"type"`
+	Payload wire.Value `json:"payload"`
+}
+
+// UnmarshalJSON ignores other members: a client may put those of the payload beside it.
+func (c *Command) UnmarshalJSON(data []byte) error {
+	type plain Command
+	return json.Unmarshal(data, (*plain)(c))
+}
+
+// The owner's operations on a link.
+var (
+	ShowFeed      = owner.Endpoint[owner.None, owner.List[FeedItem]]{Method: http.MethodGet, Path: "/agentrelay/links/:link/feed", Right: owner.Read}
+	ListPeers     = owner.Endpoint[owner.None, owner.List[PeerView]]{Method: http.MethodGet, Path: "/agentrelay/links/:link/peers", Right: owner.Read}
+	ChangePeer    = owner.Endpoint[PeerChange, Peer]{Method: http.MethodPut, Path: "/agentrelay/links/:link/peers/:peer", Right: owner.Decide}
+	SendBroadcast = owner.Endpoint[Broadcast, owner.None]{Method: http.MethodPost, Path: "/agentrelay/links/:link/broadcast", Right: owner.Send}
+	SendCommand   = owner.Endpoint[Command, wire.Value]{Method: http.MethodPost, Path: "/agentrelay/links/:link/command", Right: owner.Decide}
+)
+
+// Operations returns what the owner may read of links and say over them. find returns a link by name.
+func Operations(find func(name string) (*Link, error)) []owner.Operation {
+	return []owner.Operation{
+		serve(ShowFeed, find, (*Link).showFeed), serve(ListPeers, find, (*Link).listPeers), serve(ChangePeer, find, (*Link).changePeer),
+		serve(SendBroadcast, find, (*Link).sendBroadcast), serve(SendCommand, find, (*Link).sendCommand),
+	}
+}
+
+func serve[In, Out any](e owner.Endpoint[In, Out], find func(name string) (*Link, error), do func(*Link, echo.Context, In) (Out, error)) owner.Operation {
+	return e.Serve(func(c echo.Context, in In) (out Out, err error) {
+		l, err := find(c.Param("link"))
+		if err != nil {
+			return out, owner.Fault(http.StatusNotFound, "there is no such AgentRelay link; agentmesh links list names them", "")
+		}
+		return do(l, c, in)
+	})
+}
+
+func (l *Link) showFeed(c echo.Context, _ owner.None) (out owner.List[FeedItem], err error) {
+	limit := 50
+	if s := c.QueryParam("limit"); s != "" {
+		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > feedSize {
+			return out, owner.Fault(http.StatusBadRequest, "limit must be 1 to 1000", "")
+		}
+	}
+	out.Items = l.feed.latest(limit)
+	return out, nil
+}
+
+func (l *Link) listPeers(c echo.Context, _ owner.None) (out owner.List[PeerView], err error) {
+	known, err := l.peers.all(c.Request().Context())
+	if err != nil {
+		return out, wire.ErrUnavailable.Because(err)
+	}
+	l.peers.mu.Lock()
+	defer l.peers.mu.Unlock()
+	for id := range l.peers.seen {
+		if _, ok := known[id]; !ok {
+			known[id] = Peer{Peer: id}
+		}
+	}
+	out.Items = make([]PeerView, 0, len(known))
+	for id, p := range known {
+		address := l.address(id)
+		out.Items = append(out.Items, PeerView{p, address.String(), address.Pseudonym(), l.peers.hint(id).Skills, l.peers.seen[id]})
+	}
+	slices.SortFunc(out.Items, func(a, b PeerView) int { return strings.Compare(a.Peer.Peer, b.Peer.Peer) })
+	return out, nil
+}
+
+func (l *Link) changePeer(c echo.Context, in PeerChange) (Peer, error) {
+	id := c.Param("peer")
+	switch {
+	case !frame.ValidAgentID(id) || id == frame.RelayID:
+		return Peer{}, owner.Fault(http.StatusBadRequest, "that is no id of an agent on a relay", "")
+	case in.Agent != nil && *in.Agent != "" && !in.Agent.Valid():
+		return Peer{}, owner.Fault(http.StatusBadRequest, "agent_id must be an id of the mesh (am_…)", "")
+	case in.Recipient != nil && *in.Recipient != "" && !signing.ValidAgeRecipient(*in.Recipient):
+		return Peer{}, owner.Fault(http.StatusBadRequest, "age_recipient must be a key such as age1…", "")
+	}
+	p, err := l.peers.change(c.Request().Context(), id, func(p *Peer) bool {
+		if in.Agent != nil {
+			p.Agent = *in.Agent
+		}
+		if in.Recipient != nil {
+			p.Recipient, p.ByOwner, p.Pending = *in.Recipient, *in.Recipient != "", ""
+		}
+		return true
+	})
+	if err != nil {
+		return p, wire.ErrUnavailable.Because(err)
+	}
+	return p, nil
+}
+
+func (l *Link) sendBroadcast(_ echo.Context, in Broadcast) (owner.None, error) {
+	if len(in.Type) > frame.MaxTypeText || len(in.Ref) > frame.MaxRefText {
+		return owner.None{}, owner.Fault(http.StatusBadRequest, "type has at most 128 bytes and ref 512", "")
+	}
+	data := frame.Request(frame.Everybody, in.Type, in.Ref, in.Payload).JSON()
+	if len(data) > frame.MaxSize {
+		return owner.None{}, owner.Fault(http.StatusRequestEntityTooLarge, "a relay takes at most 64 KB", "")
+	}
+	return owner.None{}, l.writeNow(data)
+}
+
+// writeNow writes a frame of the owner, and returns why that is not possible now.
+func (l *Link) writeNow(data []byte) error {
+	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
+		return wire.ErrRateLimited.After(wait)
+	}
+	err := l.sender.write(data)
+	switch {
+	case err == nil:
+		return nil
+	case l.Status().State != bridge.LinkUp && errors.Is(err, errDown):
+		e := *wire.ErrUnavailable.Because(err)
+		e.Message = "the link is not connected; agentmesh links status " + l.Name() + " says why"
+		return &e
+	}
+	return wire.ErrUnavailable.Because(err)
+}
+
+// sendCommand sends a command to the relay and waits for its answer.
+func (l *Link) sendCommand(c echo.Context, in Command) (wire.Value, error) {
+	if in.Type != "command" && in.Type != "query" {
+		return wire.Value{}, owner.Fault(http.StatusBadRequest, "type must be command or query", "")
+	}
+	ref := frame.NewID()
+	answers, stop, err := l.waiters.add(frame.RelayID, ref)
+	if err != nil {
+		return wire.Value{}, wire.ErrUnavailable.Because(err)
+	}
+	defer stop()
+	if err := l.writeNow(frame.Request(frame.RelayID, in.Type, ref, in.Payload).JSON()); err != nil {
+		return wire.Value{}, err
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), commandPatience)
+	defer cancel()
+	select {
+	case v := <-answers:
+		if code := v.GetStr("code"); code != "" {
+			return v, owner.Fault(http.StatusConflict, "the relay refuses: "+wire.OneLine(code, 64), "")
+		}
+		return v, nil
+	case <-ctx.Done():
+		return wire.Value{}, owner.Fault(http.StatusGatewayTimeout, "the relay does not answer; it may not have this extension", "")
+	}
+}

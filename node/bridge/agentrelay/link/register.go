@@ -1,0 +1,152 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+// The ways in which a relay refuses to register the link.
+var (
+	errTooMany = errors.New("the relay limits registrations")
+	errIDTaken = errors.New("the id is taken at the relay; configure another agent_id, or its token")
+	errNotOpen = errors.New("the relay does not register us; its owner gives out the tokens")
+)
+
+// needsOwner reports whether a link that failed with err stays down until its owner does something.
+func needsOwner(err error) bool {
+	return errors.Is(err, errToken) || errors.Is(err, errIDTaken) || errors.Is(err, errNotOpen)
+}
+
+// renew registers the link again, under the same id, after the relay refused the token: a relay that restarted may have
+// forgotten it (AR-52). Only a token that the link got by itself is replaced, when the relay gave another one, and once:
+// a relay that refuses the new one as well would be asked for ever.
+func (l *Link) renew(ctx context.Context) error {
+	if l.cfg.Token != "" || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
+		return errToken
+	}
+	_, err := l.register(ctx)
+	l.renewed = err == nil
+	return err
+}
+
+const maxCredentials = 64 << 10
+
+func (l *Link) tokenFile() string {
+	return filepath.Join(l.cfg.Dir, "agentrelay-"+l.cfg.Link.Name+".json")
+}
+
+// token returns what the link proves itself with: the owner's, the one it registered before, or a new one (AR-51).
+func (l *Link) token(ctx context.Context) (client.Credential, error) {
+	if t := l.cfg.Token; t != "" {
+		return t, nil
+	}
+	data, err := os.ReadFile(l.tokenFile())
+	if err == nil {
+		var kept frame.Credentials
+		if err := json.Unmarshal(data, &kept); err != nil || kept.Token == "" {
+			return "", fmt.Errorf("read the token of the link: %w", cmpErr(err))
+		}
+		l.mu.Lock()
+		l.id = kept.AgentID
+		l.mu.Unlock()
+		return client.Credential(kept.Token), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the token of the link: %w", err)
+	}
+	return l.register(ctx)
+}
+
+func cmpErr(err error) error {
+	if err == nil {
+		return errors.New("there is none")
+	}
+	return err
+}
+
+// register asks for an id at the same host and port and, where nothing answers there and a port was given, once at the
+// port after it, where the public relay listens (AR-51). The token is kept before it is used.
+func (l *Link) register(ctx context.Context) (client.Credential, error) {
+	base := &url.URL{Scheme: "http", Host: l.target.Host, Path: "/register"}
+	if l.target.Scheme == "wss" {
+		base.Scheme = "https"
+	}
+	got, err := l.registerAt(ctx, base)
+	port, perr := strconv.Atoi(l.target.Port())
+	if errors.Is(err, errNothing) && perr == nil {
+		base.Host = net.JoinHostPort(l.target.Hostname(), strconv.Itoa(port+1))
+		got, err = l.registerAt(ctx, base)
+	}
+	if err != nil {
+		return "", err
+	}
+	if !frame.ValidAgentID(got.AgentID) || got.Token == "" || len(got.Token) > 4096 {
+		return "", errors.New("the relay's answer to the registration is not usable")
+	}
+	data, err := json.Marshal(got)
+	if err != nil {
+		return "", err
+	}
+	if err := atomicfile.Write(l.tokenFile(), append(data, '\n')); err != nil {
+		return "", fmt.Errorf("keep the token of the link: %w", err)
+	}
+	return client.Credential(got.Token), nil
+}
+
+// errNothing: nobody that speaks ARC answers there.
+var errNothing = errors.New("the relay cannot be reached for the registration")
+
+func (l *Link) registerAt(ctx context.Context, at *url.URL) (frame.Credentials, error) {
+	var got frame.Credentials
+	body := []byte("{}")
+	if want := l.ownID(); want != "" {
+		body, _ = json.Marshal(struct {
+			ID string `json:"agent_id"`
+		}{want}) // a string always encodes
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
+	if err != nil {
+		return got, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := l.cfg.HTTP.Do(ctx, client.Owner, req)
+	if err != nil {
+		return got, fmt.Errorf("%w: %w", errNothing, err)
+	}
+	data, err := client.ReadAll(resp, maxCredentials)
+	if err != nil {
+		return got, fmt.Errorf("%w: %w", errNothing, err)
+	}
+	var fault frame.Fault
+	_ = json.Unmarshal(data, &fault) // what is no error of the protocol is judged by its status
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		if err := json.Unmarshal(data, &got); err != nil {
+			return got, errNothing
+		}
+		return got, nil
+	case fault.Error == "agent_id_taken":
+		return got, errIDTaken
+	case resp.StatusCode == http.StatusTooManyRequests:
+		return got, errTooMany
+	case resp.StatusCode == http.StatusForbidden:
+		return got, errNotOpen
+	case fault.Error == "":
+		return got, errNothing
+	}
+	return got, fmt.Errorf("the relay refused the registration with status %d", resp.StatusCode)
+}

@@ -1,0 +1,178 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// AR-49: keys that strangers announce take no room from the owner, and one that changes them again and again costs one
+// entry.
+func TestPinnedKeysBounded(t *testing.T) {
+	x, _ := play(t, nil, Config{})
+	var keys []string
+	for range 3 {
+		_, recipient, err := signing.GenerateAge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, recipient)
+	}
+	for n := range maxPinned + 10 {
+		x.link.peers.pin(fmt.Sprintf("agent-%d", n), keys[0])
+	}
+	kept, err := x.link.peers.all(t.Context())
+	if err != nil || len(kept) != maxPinned {
+		t.Errorf("%d keys are kept, %v, want %d", len(kept), err, maxPinned)
+	}
+	if err := x.link.peers.keep(t.Context(), Peer{Peer: "friend", Agent: "am_friend"}); err != nil {
+		t.Errorf("the owner's own entry: %v", err)
+	}
+	for n := range 10 {
+		x.link.peers.pin("agent-0", keys[1+n%2])
+	}
+	if p, err := x.link.peers.get(t.Context(), "agent-0"); err != nil || p.Recipient != keys[0] || p.Pending != keys[1] {
+		t.Errorf("peer %+v, %v, want the first key, and the second one waiting", p, err)
+	}
+}
+
+// AR-47 to AR-49: round trip; wrong key, algorithm and size are a note to the owner; a changed key waits for the owner.
+func TestEncrypted(t *testing.T) {
+	mine, myRecipient, err := signing.GenerateAge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, theirRecipient, err := signing.GenerateAge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, otherRecipient, err := signing.GenerateAge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, n := play(t, nil, Config{Identity: mine})
+	x.from("agent-042", `{"id":"d1","type":"discovery","to":["*"],"payload":{"skills":[],"age_recipient":"%s"}}`, theirRecipient)
+	x.from("agent-042", `{"id":"d2","type":"discovery","to":["*"],"payload":{"age_recipient":"%s"}}`, otherRecipient)
+	if p, err := x.link.peers.get(t.Context(), "agent-042"); err != nil || p.Recipient != theirRecipient || p.Pending != otherRecipient || p.ByOwner {
+		t.Errorf("peer %+v, %v", p, err)
+	}
+	f := x.send(outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
+	sealed, _ := f.Get("payload")
+	if f.GetStr("type") != "encrypted" || sealed.GetStr("algorithm") != "age" || sealed.GetStr("recipient_key") != theirRecipient ||
+		strings.Contains(string(f.JSON()), "conv_") {
+		t.Fatalf("left as %s", f.JSON())
+	}
+	reader := &Link{cfg: Config{Identity: theirs}}
+	inner, err := reader.decrypt(&heard{payload: sealed})
+	if err != nil || inner.GetStr("payload") != "a secret" || inner.GetStr("type") != "thought" {
+		t.Errorf("the peer reads %s, %v", inner.JSON(), err)
+	}
+	seal := func(to, plain string) string {
+		t.Helper()
+		b, err := signing.SealAge(to, []byte(plain))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(wire.Text(encode64(b)).JSON())
+	}
+	good := seal(myRecipient, `{"type":"question","payload":"psst?"}`)
+	x.from("agent-042", `{"id":"e1","type":"encrypted","payload":{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}}`, good, myRecipient)
+	if got := n.all(); len(got) != 1 || got[0].Payload.GetStr("question") != "psst?" || got[0].Verified != bridge.VerifiedNone {
+		t.Fatalf("the node got %+v", got)
+	}
+	for name, payload := range map[string]string{
+		"wrong key":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, seal(theirRecipient, `{"payload":1}`), myRecipient),
+		"other key":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, good, theirRecipient),
+		"algorithm":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"rot13","recipient_key":"%s"}`, good, myRecipient),
+		"oversize":   fmt.Sprintf(`{"encrypted_data":"%s","algorithm":"age","recipient_key":"%s"}`, strings.Repeat("A", 62<<10), myRecipient),
+		"no base64":  fmt.Sprintf(`{"encrypted_data":"***","algorithm":"age","recipient_key":"%s"}`, myRecipient),
+		"no object":  fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, seal(myRecipient, `null`), myRecipient),
+		"no payload": fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, seal(myRecipient, `{}`), myRecipient),
+		"text":       `"x"`,
+	} {
+		before := len(x.link.feed.latest(100))
+		x.from("agent-042", `{"id":"bad-%s","type":"encrypted","payload":%s}`, name, payload)
+		after := x.link.feed.latest(100)
+		if len(n.all()) != 1 || len(after) != before+1 || after[0].Note == "" {
+			t.Errorf("%s: the node got %d messages, the owner %+v", name, len(n.all()), after[0])
+		}
+	}
+}
+
+func encode64(b []byte) string {
+	out, _ := json.Marshal(b)
+	return strings.Trim(string(out), `"`)
+}
+
+// AR-49: with policy always nothing leaves in the clear.
+func TestEncryptAlways(t *testing.T) {
+	x, _ := play(t, func(l *bridge.Link) { l.Policy.Encrypt = encryptAlways }, Config{})
+	_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
+	if _, again := err.(*client.SendError); err == nil || again {
+		t.Errorf("Deliver() = %v, want a final error", err)
+	}
+}
+
+// meddled is a store in which something happens once, right after a peer was read.
+type meddled struct {
+	store.Store
+	then *func()
+}
+
+func (m meddled) Records() store.Records { return meddledRecords{m.Store.Records(), m.then} }
+
+type meddledRecords struct {
+	store.Records
+	then *func()
+}
+
+func (m meddledRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	rec, err := m.Records.Get(ctx, ns, key, now)
+	if ns == nsPeers && *m.then != nil {
+		then := *m.then
+		*m.then = nil
+		then()
+	}
+	return rec, err
+}
+
+// AR-49: the owner's key stands, also where the peer announces another one in the moment in which the owner gives it.
+func TestOwnersKeyIsNotOverwritten(t *testing.T) {
+	var keys []string
+	for range 3 {
+		_, recipient, err := signing.GenerateAge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, recipient)
+	}
+	for _, before := range []string{"", keys[0]} {
+		var then func()
+		x := newLinked(t, Config{Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: meddled{openStore(t), &then}}, nil)
+		if before != "" {
+			x.link.peers.pin("friend", before)
+		}
+		then = func() {
+			if _, err := x.link.peers.change(t.Context(), "friend", func(p *Peer) bool {
+				p.Recipient, p.ByOwner, p.Pending = keys[1], true, ""
+				return true
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		x.link.peers.pin("friend", keys[2])
+		if p, err := x.link.peers.get(t.Context(), "friend"); err != nil || p.Recipient != keys[1] || !p.ByOwner || p.Pending != keys[2] {
+			t.Errorf("announced before %q: %+v, %v, want the owner's key and the last one waiting", before, p, err)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	tunnelType      = "agentmesh"
+	tunnelPatience  = 25 * time.Second
+	tunnelPerMinute = 60 // of one peer: each costs us a signature
+	maxWaiting      = 256
+)
+
+// waiters are those that wait for frames with a ref: replies in the tunnel, and answers of the relay to commands.
+type waiters struct {
+	mu  sync.Mutex
+	all map[string]chan wire.Value
+}
+
+func waitKey(from, ref string) string { return from + "\x00" + ref }
+
+// add begins to wait for a frame; stop must follow.
+func (w *waiters) add(from, ref string) (answers <-chan wire.Value, stop func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := waitKey(from, ref)
+	if len(w.all) >= maxWaiting || w.all[key] != nil {
+		return nil, nil, errors.New("too much is waited for")
+	}
+	ch := make(chan wire.Value, 1)
+	w.all[key] = ch
+	return ch, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.all, key)
+	}, nil
+}
+
+// isAwaited hands a frame to the one that waits for it, if any: for a reply in the tunnel, or for the answer of the relay
+// to a command.
+func (l *Link) isAwaited(tree wire.Value) bool {
+	from, ref := tree.GetStr("from"), tree.GetStr("ref")
+	if ref == "" || from != frame.RelayID && tree.GetStr("type") != tunnelType {
+		return false
+	}
+	payload, _ := tree.Get("payload")
+	l.waiters.mu.Lock()
+	defer l.waiters.mu.Unlock()
+	ch := l.waiters.all[waitKey(from, ref)]
+	if ch == nil {
+		return false
+	}
+	select {
+	case ch <- payload:
+	default: // one answer counts
+	}
+	return true
+}
+
+// takeTunnel takes a signed message through the whole receive path, as if it had been posted (AR-59). Its signature says
+// who wrote it, not the relay.
+func (l *Link) takeTunnel(ctx context.Context, h *heard) {
+	message := h.payload
+	// An answer refers to another message than itself. One that nobody waits for is none of ours to answer: two nodes
+	// would go on for ever.
+	_, refusal := message.Get("error")
+	answers := h.ref != "" && h.ref != message.GetStr("message_id")
+	raw := message.JSON()
+	if refusal || answers || message.Kind() != wire.Object || len(raw) > frame.MaxPayload {
+		return
+	}
+	if _, ok := l.tunnels.TakeOver(h.from, time.Now()); !ok {
+		return
+	}
+	out, err := l.cfg.Mesh.Receive(ctx, raw)
+	answer := out.Raw
+	if err != nil {
+		told, ok := errors.AsType[*wire.Error](err)
+		if !ok {
+			told = wire.ErrUnavailable
+		}
+		answer = told.AppendJSON(nil)
+		l.log.Info("a tunnelled message was refused", "peer", h.from, "err", err)
+	}
+	if len(answer) == 0 {
+		return
+	}
+	if data, ok := tunnelFrame(h.from, cmp.Or(h.ref, h.id), answer); ok {
+		l.sender.answer(h.from, data)
+	}
+}
+
+// tunnelFrame wraps a signed message, unless it is too large.
+func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
+	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
+	if err != nil || len(message) > frame.MaxPayload {
+		return nil, false
+	}
+	return frame.Request(to, tunnelType, ref, v).JSON(), true
+}
+
+// Carry sends a signed message through the tunnel to the agent that the owner said is behind one of the links, and
+// returns what it answered. It is not carried if the owner said nothing of the agent. The answer is not verified yet.
+func Carry(ctx context.Context, links []*Link, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
+	if len(links) == 0 {
+		return nil, false, nil
+	}
+	page, err := links[0].talks.records.List(ctx, nsPeers, "agent:"+string(to), "", 10, time.Now())
+	if err != nil {
+		return nil, false, err
+	}
+	for _, l := range links {
+		for _, rec := range page.Records {
+			var p Peer
+			if json.Unmarshal(rec.Body, &p) == nil && rec.Key == l.peers.key(p.Peer) {
+				answer, err := l.carry(ctx, p.Peer, message)
+				return answer, true, err
+			}
+		}
+	}
+	return nil, false, nil // of a link that is no longer configured
+}
+
+// carry sends a signed message to a peer and waits for its answer.
+func (l *Link) carry(ctx context.Context, peer string, message []byte) ([]byte, error) {
+	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
+	if err != nil {
+		return nil, carryError{"the message cannot be carried through a relay"}
+	}
+	ref := v.GetStr("message_id")
+	data, ok := tunnelFrame(peer, ref, message)
+	if !ok {
+		return nil, carryError{"the message has more than the 60 KB that the tunnel takes"}
+	}
+	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
+		return nil, later(wait, overBudget)
+	}
+	answers, stop, err := l.waiters.add(peer, ref)
+	if err != nil {
+		return nil, later(time.Second, err.Error())
+	}
+	defer stop()
+	if err := l.sender.write(data); err != nil {
+		return nil, later(0, l.away())
+	}
+	ctx, cancel := context.WithTimeout(ctx, tunnelPatience)
+	defer cancel()
+	select {
+	case v := <-answers:
+		return v.JSON(), nil
+	case <-ctx.Done(): // the same bytes again find the stored answer (AM-21)
+		return nil, later(0, "no answer came through the tunnel")
+	}
+}

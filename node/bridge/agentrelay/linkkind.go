@@ -1,8 +1,0 @@
-package agentrelay
-
-import "github.com/agentmesh/agentmesh/node/bridge"
-
-// LinkKind declares links of this kind to the node.
-func LinkKind() bridge.Kind {
-	return bridge.Kind{Name: Kind, Honors: []string{"filter", "broadcast"}, Encrypt: []string{encryptAlways, encryptKnown, encryptNever}}
-}

@@ -1,0 +1,68 @@
+//go:build clockstep
+
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/store/storetest"
+)
+
+// TestClockStep: a clock that is wrong ends no vote, drops no message, lets no agent make way, and locks nobody out.
+func TestClockStep(t *testing.T) {
+	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
+		r, err := New(t.Context(), Config{
+			Records: openStore(t).Records(), MaxAgents: 2, Extensions: Extensions{History: true, Voting: true, Keep: 24 * time.Hour, VoteFor: 24 * time.Hour},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"first-agent", "second-agent"} {
+			if _, _, err := r.agents.register(t.Context(), registration{ID: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := &proposal{ID: "p1", By: "first-agent", At: time.Now(), Quorum: 2}
+		r.votes.all[p.ID] = p
+		spent := rate.NewWindows(10, 100)
+		e := &entry{ts: time.Now().UnixMilli(), seq: 1, raw: []byte("{}")}
+		if err := r.history.append(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24*time.Hour - 30*time.Minute)
+
+		storetest.StepClock(t, by)
+		for range 2 {
+			time.Sleep(10 * time.Minute)
+			r.keepHouse(t.Context())
+		}
+		for range 50 {
+			spent.Take(time.Now())
+		}
+		if _, _, err := r.agents.register(t.Context(), registration{ID: "third-agent"}); err != errFull {
+			t.Errorf("a third agent: %v, want %v", err, errFull)
+		}
+		storetest.StepClock(t, 0)
+		r.keepHouse(t.Context())
+		if got := r.votes.get(p.ID); got == nil || got.Status != "" {
+			t.Errorf("the vote is %+v, want it open", got)
+		}
+		if n := len(r.history.list); n != 1 {
+			t.Errorf("%d messages are kept, want 1", n)
+		}
+		if wait := spent.Peek(time.Now()); wait > 62*time.Second {
+			t.Errorf("an agent that sent too much waits %s, want a minute", wait)
+		}
+		time.Sleep(62 * time.Second)
+		if wait := spent.Take(time.Now()); wait > 0 {
+			t.Errorf("a minute later it waits %s", wait)
+		}
+		time.Sleep(10 * time.Minute)
+		r.keepHouse(t.Context())
+		if got := r.votes.get(p.ID); got != nil && got.Status == "" {
+			t.Error("the vote is open after its end")
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// command answers a frame that is for the relay (sections 5 and 8). Commands of an extension that is off are unknown.
+func (r *Relay) command(s *session, f frame.Frame) *frame.Refusal {
+	ext, name := r.cfg.Extensions, f.Type
+	if f.Type == "command" {
+		name = f.Payload.GetStr("command")
+	}
+	switch {
+	case f.Type == "ping":
+		payload := f.Payload
+		if len(payload.JSON()) > 1024 {
+			payload = wire.Value{}
+		}
+		s.tell("pong", f.Ref, payload)
+		return nil
+	case f.Type == "subscribe", f.Type == "unsubscribe":
+		agents, words, fault := readSubscription(f.Payload, ext.Semantic)
+		if fault != nil {
+			return fault
+		}
+		count := 0
+		if f.Type == "unsubscribe" {
+			count = s.unsubscribe(agents)
+		} else if count, fault = s.subscribe(agents, words); fault != nil {
+			return fault
+		}
+		s.tell(f.Type+"d", f.Ref, wire.Obj(wire.Field("agents", wire.Texts(agents)), wire.Field("count", wire.Int(int64(count)))))
+		return nil
+	case f.Type == "list_subscriptions":
+		s.tell("subscriptions", f.Ref, wire.Obj(wire.Field("agents", wire.Texts(s.subscriptions()))))
+		return nil
+	case f.Type == "vote" && ext.Voting:
+		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		defer cancel()
+		r.agents.active(s.id, time.Now())
+		return r.cast(ctx, s.id, f)
+	case f.Type == "query" && ext.Semantic:
+		return r.query(s, f)
+	case name == "semantic_subscribe" && ext.Semantic:
+		return frame.Refuse(frame.CodeUnsupported, "this relay compares no embeddings")
+	case f.Type == "command" && ext.History && (name == "history" || name == "search" || name == "replay"):
+		return r.recall(s, f, name)
+	}
+	return frame.Refuse(frame.CodeUnknown, "the relay knows no such command")
+}
+
+// readSubscription reads the payload of subscribe and unsubscribe, in both spellings. An id need not exist yet. With the
+// semantic extension a filter of keywords may stand in its place (AR-37).
+func readSubscription(payload wire.Value, semantic bool) (agents, words []string, fault *frame.Refusal) {
+	list, ok := payload.Get("agents")
+	if !ok {
+		list, ok = payload.Get("subscribe_to")
+	}
+	filter, filtered := payload.Get("keywords")
+	if filtered && semantic {
+		if words, ok = frame.Keywords(filter); !ok {
+			return nil, nil, frame.Invalid("keywords must be an array of at most 64 strings")
+		}
+		if list.IsNull() {
+			return []string{}, words, nil
+		}
+	}
+	if !ok || list.Kind() != wire.Array || list.Len() > maxSubscriptions {
+		return nil, nil, frame.Invalid("payload.agents must be an array of at most 1000 agent ids")
+	}
+	agents = []string{}
+	for v := range list.Elems() {
+		id, ok := v.Str()
+		if !ok || !frame.ValidAgentID(id) {
+			return nil, nil, frame.Invalid("payload.agents must be an array of agent ids")
+		}
+		if !slices.Contains(agents, id) {
+			agents = append(agents, id)
+		}
+	}
+	return agents, words, nil
+}

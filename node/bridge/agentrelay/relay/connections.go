@@ -1,0 +1,144 @@
+package relay
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+const (
+	maxSessions  = 20_000
+	stopPatience = 5 * time.Second
+)
+
+// connections are the open connections of agents. The newest one of an agent gets its frames.
+type connections struct {
+	perMinute, perHour int // frames of one agent
+
+	mu       sync.Mutex
+	stopping bool
+	newest   map[string]*session      // by agent
+	spent    map[string]*rate.Windows // by agent: frames
+	open     map[*session]struct{}
+	running  sync.WaitGroup
+}
+
+func newConnections(cfg Config) *connections {
+	return &connections{
+		perMinute: cmp.Or(cfg.PerMinute, defaultPerMinute), perHour: cmp.Or(cfg.PerHour, defaultPerHour),
+		newest: make(map[string]*session), spent: make(map[string]*rate.Windows), open: make(map[*session]struct{}),
+	}
+}
+
+// enter makes s the connection of its agent and closes the one before it with 1008 (AR-13). The welcome is queued under
+// the lock, so that nothing can come before it (AR-11). The token is checked again: the owner may have changed it since,
+// which ends connections under the same lock. The result says how to close a refused connection.
+func (c *connections) enter(s *session, agents *registry, welcome []byte) *websocket.CloseError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.stopping, len(c.open) >= maxSessions:
+		return &websocket.CloseError{Code: websocket.CodeTryLater, Reason: "the relay is full"}
+	case !agents.admit(s.id, s.token):
+		return &websocket.CloseError{Code: frame.CloseBadToken, Reason: "the token is no longer good"}
+	}
+	if old := c.newest[s.id]; old != nil {
+		old.conn.Close(frame.ClosePolicy, "another connection of this agent took over")
+	}
+	if c.spent[s.id] == nil {
+		c.spent[s.id] = rate.NewWindows(c.perMinute, c.perHour)
+	}
+	s.spent = c.spent[s.id]
+	c.newest[s.id] = s
+	c.open[s] = struct{}{}
+	c.running.Add(1)
+	_ = s.conn.Send(websocket.Text(welcome))
+	return nil
+}
+
+// leave removes a connection, but not a newer one of the same agent (AR-13).
+func (c *connections) leave(s *session) {
+	c.mu.Lock()
+	if c.newest[s.id] == s {
+		delete(c.newest, s.id)
+	}
+	delete(c.open, s)
+	c.mu.Unlock()
+	c.running.Done()
+}
+
+// disconnect closes the connection of an agent.
+func (c *connections) disconnect(id string, code int, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.newest[id]; s != nil {
+		s.conn.Close(code, reason)
+		delete(c.newest, id)
+	}
+}
+
+// isConnected reports whether an agent has a connection.
+func (c *connections) isConnected(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest[id] != nil
+}
+
+// all returns the newest connection of each agent.
+func (c *connections) all() []*session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.AppendSeq(make([]*session, 0, len(c.newest)), maps.Values(c.newest))
+}
+
+// ofAgents returns the newest connections of ids, each once. Ids that are not connected are left out (AR-20).
+func (c *connections) ofAgents(ids []string) []*session {
+	out := make([]*session, 0, len(ids))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, id := range ids {
+		if s := c.newest[id]; s != nil && !slices.Contains(ids[:i], id) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// count returns the number of connected agents.
+func (c *connections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.newest)
+}
+
+// sweep forgets what agents spent that have been gone for an hour.
+func (c *connections) sweep(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.spent, func(id string, spent *rate.Windows) bool { return c.newest[id] == nil && spent.Count(now) == 0 })
+}
+
+// close ends all connections with 1001 and returns when they are gone.
+func (c *connections) close() {
+	c.mu.Lock()
+	c.stopping = true
+	for s := range c.open {
+		s.conn.Close(websocket.CodeGoingAway, "going down")
+	}
+	c.mu.Unlock()
+	late := time.AfterFunc(stopPatience, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for s := range c.open {
+			s.conn.Abort()
+		}
+	})
+	defer late.Stop()
+	c.running.Wait()
+}

@@ -1,0 +1,263 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+var allOn = Extensions{Semantic: true, Voting: true, History: true}
+
+// ask sends a command and returns the payload of what the relay answers.
+func (a *agent) ask(kind, payload string) wire.Value {
+	a.t.Helper()
+	a.send(fmt.Sprintf(`{"to":["relay"],"type":"%s","ref":"ask","payload":%s}`, kind, payload))
+	f := a.next()
+	if f.GetStr("ref") != "ask" || f.GetStr("from") != frame.RelayID {
+		a.t.Fatalf("%s %s was answered with %s", kind, payload, f.JSON())
+	}
+	p, _ := f.Get("payload")
+	return p
+}
+
+// list returns one text of each message in an answer.
+func list(v wire.Value, members, key string) []string {
+	out := []string{}
+	all, _ := v.Get(members)
+	for m := range all.Elems() {
+		out = append(out, m.GetStr(key))
+	}
+	return out
+}
+
+// Section 8: what is on stands in the welcome.
+func TestAnnounced(t *testing.T) {
+	s := newSite(t, Config{Extensions: Extensions{Voting: true, History: true}})
+	welcome, err := wire.ParseForeign(s.welcome("alice"), frame.MaxDepth, frame.MaxValues)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, _ := welcome.Get("payload")
+	if on, _ := payload.Get("extensions"); string(on.JSON()) != `["voting","history"]` {
+		t.Errorf("extensions %s", on.JSON())
+	}
+}
+
+// AR-45, AR-46: history, search and replay show an agent what it could have received, and survive a restart.
+func TestHistory(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, Config{Extensions: Extensions{History: true}})
+	a, b := s.join("aaa"), s.join("bbb")
+	a.send(`{"to":["*"],"payload":"Calendar sync with Go"}`)
+	b.next()
+	a.send(`{"to":["bbb"],"type":"thought","payload":{"text":"a secret about go and calendar"}}`)
+	b.next()
+	a.send(`{"to":["*"],"payload":"not kept","agentmesh_nostore":true}`)
+	b.next()
+	a.send(`{"to":["*"],"type":"encrypted","payload":{"encrypted_data":"calendar"}}`)
+	b.next()
+	c := s.join("ccc") // registered after all that
+	b.send(`{"to":["*"],"payload":"calendar"}`)
+	a.next()
+	c.next()
+	check := func(s *site, a, b, c *agent) {
+		t.Helper()
+		if got := list(b.ask("command", `{"command":"history"}`), "messages", "from"); !slices.Equal(got, []string{"bbb", "aaa", "aaa", "aaa"}) {
+			t.Errorf("history of bbb: %v", got)
+		}
+		if got := list(c.ask("command", `{"command":"history"}`), "messages", "payload"); !slices.Equal(got, []string{"calendar"}) {
+			t.Errorf("history of ccc: %v", got)
+		}
+		found := b.ask("command", `{"command":"search","query":"GO calendar"}`)
+		if got := list(found, "messages", "from"); !slices.Equal(got, []string{"aaa", "aaa", "bbb"}) {
+			t.Errorf("search of bbb: %s", found.JSON())
+		}
+		if got := list(c.ask("command", `{"command":"search","query":"secret"}`), "messages", "from"); len(got) != 0 {
+			t.Errorf("ccc finds a message that was not for it: %v", got)
+		}
+	}
+	check(s, a, b, c)
+	page := b.ask("command", `{"command":"history","limit":3}`)
+	if more, _ := page.Get("more"); len(list(page, "messages", "id")) != 3 || string(more.JSON()) != "true" {
+		t.Errorf("a page: %s", page.JSON())
+	}
+	rest := b.ask("command", `{"command":"history","limit":3,"after":"`+page.GetStr("next")+`"}`)
+	if got := list(rest, "messages", "payload"); !slices.Equal(got, []string{"Calendar sync with Go"}) {
+		t.Errorf("the next page: %s", rest.JSON())
+	}
+	first := list(rest, "messages", "id")[0]
+	replay := b.ask("command", `{"command":"replay","since_message_id":"`+first+`"}`)
+	if got := list(replay, "messages", "from"); !slices.Equal(got, []string{"aaa", "aaa", "bbb"}) {
+		t.Errorf("replay: %s", replay.JSON())
+	}
+	for _, bad := range []string{`{"command":"replay"}`, `{"command":"search"}`, `{"command":"history","limit":0}`, `{"command":"history","limit":"x"}`,
+		`{"command":"history","since":"yesterday"}`, `{"command":"search","query":"` + strings.Repeat("x", 1025) + `"}`} {
+		if got := b.ask("command", bad).GetStr("code"); got != frame.CodeInvalid {
+			t.Errorf("%.60s: %s", bad, got)
+		}
+	}
+	for _, unknown := range []string{`{"command":"drop"}`, `null`, `"history"`, `[]`} {
+		if got := b.ask("command", unknown).GetStr("code"); got != frame.CodeUnknown {
+			t.Errorf("%s: %s", unknown, got)
+		}
+	}
+	s.stop()
+	s = newSiteOn(t, st, Config{Extensions: Extensions{History: true}})
+	check(s, s.connectAs("aaa", a.token), s.connectAs("bbb", b.token), s.connectAs("ccc", c.token))
+}
+
+// Messages that come faster than the house is kept make room themselves.
+func TestHistoryCrowded(t *testing.T) {
+	h := &history{records: openStore(t).Records(), keep: defaultKeep, max: 5}
+	for n := range 2 * sweepAtOnce {
+		e := &entry{id: fmt.Sprint(n), from: "aaa", ts: time.Now().UnixMilli(), seq: uint64(n), raw: []byte(`{}`)}
+		if err := h.append(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		if len(h.list) > h.max+sweepAtOnce {
+			t.Fatalf("%d messages are in memory, want %d at most", len(h.list), h.max+sweepAtOnce)
+		}
+	}
+	page, err := h.records.List(t.Context(), nsHistory, "", "", 2*sweepAtOnce, time.Now())
+	if err != nil || len(page.Records) > h.max+sweepAtOnce {
+		t.Errorf("%d messages are stored, %v", len(page.Records), err)
+	}
+}
+
+// AR-46: who gets an id that somebody had before reads nothing of what was said to that one.
+func TestHistoryOfAnotherHolder(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, Config{MaxAgents: 2, Extensions: Extensions{History: true}})
+	alice := s.join("alice")
+	bob := &registration{ID: "bob", Token: credential.HashOf("x").String(), Since: time.Now().Add(-keepUnused)}
+	s.agents.mu.Lock()
+	s.agents.put(bob)
+	s.agents.mu.Unlock()
+	alice.send(`{"to":["bob"],"payload":"for bob alone"}`)
+	alice.quiet()
+	if _, _, err := s.agents.register(t.Context(), registration{ID: "eve"}); err != nil { // bob makes way
+		t.Fatal(err)
+	}
+	if err := s.agents.remove(t.Context(), "eve"); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.join("bob").ask("command", `{"command":"history"}`); len(list(got, "messages", "id")) != 0 {
+		t.Errorf("who has the id now reads %s", got.JSON())
+	}
+}
+
+// AR-45, AR-46: answers stay below 64 KB, and what is kept is bounded in number and age.
+func TestHistoryBounded(t *testing.T) {
+	s := newSite(t, Config{Extensions: Extensions{History: true, MaxMessages: 5}})
+	a := s.join("aaa")
+	for n := range 10 {
+		a.send(fmt.Sprintf(`{"to":["aaa"],"payload":"%d%s"}`, n, strings.Repeat("x", 29<<10)))
+		a.next()
+	}
+	a.send(`{"to":["relay"],"type":"command","ref":"ask","payload":{"command":"history"}}`)
+	raw := a.raw()
+	if len(raw) > frame.MaxSize || strings.Count(string(raw), `"from":"aaa"`) != 2 { // two fit
+		t.Errorf("an answer of %d bytes: %.300s", len(raw), raw)
+	}
+	if err := s.history.sweep(t.Context(), time.Now()); err != nil || len(s.history.live(time.Now())) != 5 {
+		t.Errorf("%d messages are kept, %v, want 5", len(s.history.live(time.Now())), err)
+	}
+	if page, err := s.store.Records().List(t.Context(), nsHistory, "", "", 100, time.Now()); err != nil || len(page.Records) != 5 {
+		t.Errorf("%d messages are stored, %v, want 5", len(page.Records), err)
+	}
+	if n := len(s.history.live(time.Now().Add(8 * 24 * time.Hour))); n != 0 {
+		t.Errorf("%d messages are kept after eight days", n)
+	}
+	if err := s.history.sweep(t.Context(), time.Now().Add(8*24*time.Hour)); err != nil || s.history.bytes != 0 {
+		t.Errorf("after the sweep %d bytes, %v", s.history.bytes, err)
+	}
+	a.send(`{"to":["aaa"],"payload":"` + strings.Repeat("x", 65_400) + `"}`)
+	a.next()
+	if got := a.ask("command", `{"command":"history"}`); !strings.Contains(string(got.JSON()), `"truncated":true`) {
+		t.Errorf("a message that fits no answer: %.300s", got.JSON())
+	}
+}
+
+// AR-38: a query finds cards of the directory, connected agents and messages, never a foreign direct message; it says
+// that it is lexical.
+func TestQuery(t *testing.T) {
+	var asked SearchQuery
+	search := func(_ context.Context, q SearchQuery) ([]Found, error) {
+		asked = q
+		if q.Text == "broken" {
+			return nil, errors.New("down")
+		}
+		return []Found{{"Cal", "calendars", []string{"calendar"}}}, nil
+	}
+	s := newSite(t, Config{Extensions: allOn, Search: search})
+	a, b, c := s.join("aaa"), s.join("bbb"), s.join("ccc")
+	b.send(`{"to":["relay-not","nobody"],"type":"discovery","payload":{"skills":["Calendar","go"],"available":true}}`)
+	b.send(`{"to":["ccc"],"payload":"the calendar is secret"}`)
+	c.next()
+	b.send(`{"to":["*"],"payload":"my calendar"}`)
+	a.next()
+	c.next()
+	got := a.ask("query", `"calendar"`)
+	if !slices.Equal(list(got, "agents", "source"), []string{"directory", "relay"}) || !slices.Equal(list(got, "messages", "payload"), []string{"my calendar"}) ||
+		got.GetStr("ranking") != "lexical" || got.GetStr("query") != "calendar" {
+		t.Errorf("query_result %s", got.JSON())
+	}
+	if ids := list(got, "agents", "agent_id"); ids[1] != "bbb" {
+		t.Errorf("agents %v", ids)
+	}
+	got = a.ask("query", `{"query":"calendar","scope":"agents","capability":"go","limit":1}`)
+	if more, _ := got.Get("more"); len(list(got, "agents", "name")) != 1 || len(list(got, "messages", "id")) != 0 || string(more.JSON()) != "true" {
+		t.Errorf("narrowed: %s", got.JSON())
+	}
+	if asked.Capability != "go" {
+		t.Errorf("the directory was asked %+v", asked)
+	}
+	if got := a.ask("query", `{"query":"broken","scope":"agents"}`); len(list(got, "agents", "name")) != 0 {
+		t.Errorf("without a directory: %s", got.JSON())
+	}
+	for s.searches.Take(time.Now()) == 0 {
+	}
+	got = a.ask("query", `{"query":"calendar","scope":"agents"}`)
+	if more, _ := got.Get("more"); !slices.Equal(list(got, "agents", "source"), []string{"relay"}) || string(more.JSON()) != "true" {
+		t.Errorf("when the directory was asked enough: %s", got.JSON())
+	}
+	for _, bad := range []string{`null`, `7`, `""`, `{}`, `{"query":"x","scope":"all"}`, `{"query":"x","limit":0}`, `"` + strings.Repeat("x", 1025) + `"`} {
+		if code := a.ask("query", bad).GetStr("code"); code != frame.CodeInvalid {
+			t.Errorf("query %.40s: %q", bad, code)
+		}
+	}
+	for _, cmd := range [][2]string{{"command", `{"command":"semantic_subscribe","query":"x","threshold":0.5}`}, {"semantic_subscribe", `{"query":"x"}`}} {
+		if code := a.ask(cmd[0], cmd[1]).GetStr("code"); code != frame.CodeUnsupported {
+			t.Errorf("%s: %q", cmd[0], code)
+		}
+	}
+}
+
+// AR-37: a narrow broadcast goes to whom it may concern; embeddings pass through.
+func TestNarrow(t *testing.T) {
+	s := newSite(t, Config{Extensions: allOn})
+	a, skilled, filter, subscriber, other := s.join("aaa"), s.join("skilled"), s.join("filter"), s.join("subscriber"), s.join("other")
+	skilled.send(`{"to":["nobody"],"type":"discovery","payload":{"skills":["Go"]}}`)
+	skilled.quiet()
+	filter.send(`{"to":["relay"],"type":"subscribe","payload":{"keywords":["GO"]}}`)
+	filter.next()
+	subscriber.send(`{"to":["relay"],"type":"subscribe","payload":{"agents":["aaa"]}}`)
+	subscriber.next()
+	a.send(`{"to":["*"],"narrow":true,"keywords":["go"],"embedding":[0.1,-2e-3],"payload":1}`)
+	for _, x := range []*agent{skilled, filter, subscriber} {
+		if got := x.next(); !strings.Contains(string(got.JSON()), `"embedding":[0.1,-2e-3]`) {
+			t.Errorf("%s got %s", x.id, got.JSON())
+		}
+	}
+	other.quiet()
+	a.send(`{"to":["*"],"keywords":["go"],"payload":1}`)
+	other.next()
+}

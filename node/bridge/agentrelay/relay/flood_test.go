@@ -1,0 +1,59 @@
+package relay
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+// TestRelayUnderAFlood: an attacker with all addresses of a network registers without end and shows wrong tokens, at a
+// listener behind a proxy. A newcomer registers and connects, agents at one hosting provider do too, and an agent that
+// is connected stays so.
+func TestRelayUnderAFlood(t *testing.T) {
+	for _, network := range apitest.Networks {
+		t.Run(network.Name, func(t *testing.T) {
+			s := newSite(t, Config{RegistrationsPerHour: defaultRegisters, MaxAgents: 1000})
+			door := apitest.NewDoor(t, s.Relay.Mount)
+			known := s.connectAs("known-agent", s.register("known-agent"))
+			connects := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="}
+			registered, statuses := 0, map[int]int{}
+			for i := range max(network.Size, 256*2*maxFailed) {
+				status, _ := door.Call(network.Addr(i), "POST", "/register", "")
+				if status == http.StatusOK {
+					registered++
+				}
+				status, _ = door.Call(network.Addr(i), "GET", fmt.Sprint("/arc?token=guess", i%6), "", connects...)
+				statuses[status]++
+			}
+			if registered < 60 || registered > 500 {
+				t.Errorf("the flood registered %d agents, want some, and at most half of the relay", registered)
+			}
+			if statuses[http.StatusTooManyRequests] == 0 || statuses[http.StatusTooManyRequests]+statuses[http.StatusUnauthorized] != max(network.Size, 256*2*maxFailed) {
+				t.Errorf("wrong tokens were answered with %v", statuses)
+			}
+			door.Dial(http.StatusUnauthorized, apitest.Newcomer, "GET", "/arc?token=misspelled", "", connects...)
+			answer := door.Dial(http.StatusOK, apitest.Newcomer, "POST", "/register", `{"agent_id":"newcomer"}`)
+			for i := range 8 {
+				door.Dial(http.StatusOK, apitest.Hosted(i), "POST", "/register", "")
+			}
+			_, token, _ := strings.Cut(answer, `"token":"`)
+			token, _, _ = strings.Cut(token, `"`)
+			for _, from := range []string{apitest.Newcomer.String(), network.Addr(0).String()} { // an address may be shared
+				conn, err := websocket.Dial(t.Context(), dialer, "ws"+strings.TrimPrefix(door.URL, "http")+"/arc", websocket.Options{
+					Header: http.Header{"Authorization": {"Bearer " + token}, "X-Forwarded-For": {from}},
+				})
+				if err != nil {
+					t.Fatalf("the newcomer connects from %s: %v", from, err)
+				}
+				defer conn.Drain()
+				defer conn.Close(websocket.CodeNormal, "")
+			}
+			known.quiet()
+			door.CheckMemory()
+		})
+	}
+}

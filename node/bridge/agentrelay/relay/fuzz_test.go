@@ -1,0 +1,26 @@
+package relay
+
+import (
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+)
+
+// FuzzCommand: whatever a client asks of the relay, the readers of commands end.
+func FuzzCommand(f *testing.F) {
+	for _, seed := range []string{
+		`{"to":["relay"],"type":"ping"}`, `{"to":["relay"],"type":"subscribe","payload":{"agents":["a-b",7],"keywords":["x"]}}`,
+		`{"to":["relay"],"payload":{"limit":1e999,"since":"x","after":"-1","query":"q"}}`, `{"to":["relay"],"payload":"text"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if fr, fault := frame.Parse(data); fault == nil && fr.IsCommand() {
+			readSubscription(fr.Payload, true)
+			readQuery(fr.Payload)
+			if w, fault := readRecall(fr.Payload, 50); fault == nil && (w.limit < 1 || w.limit > maxListed) {
+				t.Errorf("%q asks for %d messages", data, w.limit)
+			}
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsHistory holds the messages that the history extension keeps, in their order.
+const nsHistory = "agentrelay/history"
+
+const (
+	defaultKeep     = 7 * 24 * time.Hour
+	defaultMessages = 10_000
+	maxHistoryBytes = 32 << 20 // of frames; their text for the search is as much again
+	sweepAtOnce     = 500
+)
+
+// entry is a kept message.
+type entry struct {
+	id, from string
+	kind     string
+	ts       int64
+	seq      uint64 // order within a millisecond
+	to       []string
+	all      bool   // a broadcast
+	raw      []byte // the frame as it was delivered
+	words    string // what a search looks at, lower case; empty: nothing
+}
+
+func (e *entry) key() string { return fmt.Sprintf("%014d-%012d-%s", e.ts, e.seq, e.id) }
+
+// history is the bounded store of messages: durable, and all of it in memory.
+type history struct {
+	records store.Records
+	keep    time.Duration
+	max     int
+
+	searching sync.Mutex
+	sweeping  sync.Mutex // taken before mu
+
+	mu    sync.Mutex
+	list  []*entry // oldest first
+	bytes int
+}
+
+func loadHistory(ctx context.Context, records store.Records, cfg Extensions) (*history, error) {
+	h := &history{records: records, keep: cmp.Or(cfg.Keep, defaultKeep), max: cmp.Or(cfg.MaxMessages, defaultMessages)}
+	for rec, err := range store.AllRecords(ctx, records, nsHistory, "", time.Now()) {
+		var e *entry
+		if err == nil {
+			e, err = readEntry(rec.Body)
+		}
+		if err == nil {
+			_, err = fmt.Sscanf(rec.Key, "%d-%d-", &e.ts, &e.seq)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read message %q of the relay: %w", rec.Key, err)
+		}
+		h.add(e)
+	}
+	return h, nil
+}
+
+// readEntry reads a stored frame.
+func readEntry(raw []byte) (*entry, error) {
+	v, err := wire.ParseForeign(raw, frame.MaxDepth, frame.MaxValues)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{id: v.GetStr("id"), from: v.GetStr("from"), kind: v.GetStr("type"), raw: raw}
+	ts, _ := v.Get("ts")
+	if err := json.Unmarshal(ts.JSON(), &e.ts); err != nil {
+		return nil, err
+	}
+	to, _ := v.Get("to")
+	for t := range to.Elems() {
+		s, _ := t.Str()
+		e.to = append(e.to, s)
+	}
+	e.all = slices.Contains(e.to, frame.Everybody)
+	payload, _ := v.Get("payload")
+	e.words = frame.SearchText(e.kind, payload)
+	return e, nil
+}
+
+// keeps reports whether a message goes into the history: its sender may opt out (AR-46).
+func (d *delivery) keeps() bool {
+	out, _ := d.frame.Tree.Get("agentmesh_nostore")
+	no, _ := out.Boolean()
+	return !no
+}
+
+func (d *delivery) entry() *entry {
+	return &entry{
+		id: d.id, from: d.from, kind: d.frame.Type, ts: d.ts, seq: d.seq, to: d.frame.To, all: d.frame.IsBroadcast(), raw: d.bytes,
+		words: frame.SearchText(d.frame.Type, d.frame.Payload),
+	}
+}
+
+func (h *history) add(e *entry) {
+	h.list = append(h.list, e)
+	h.bytes += len(e.raw)
+}
+
+// change is what stores a message.
+func (h *history) change(e *entry) store.Change {
+	return store.Change{IfRev: store.Any, Record: store.Record{
+		NS: nsHistory, Key: e.key(), Body: e.raw, Expires: time.UnixMilli(e.ts).Add(h.keep),
+	}}
+}
+
+// append stores a message durably.
+func (h *history) append(ctx context.Context, e *entry) error {
+	now := time.Now()
+	if h.crowded(now) { // whoever fills it faster than the house is kept does the work
+		if err := h.sweep(ctx, now); err != nil {
+			return err
+		}
+	}
+	if err := h.records.Apply(ctx, []store.Change{h.change(e)}, now); err != nil {
+		return err
+	}
+	h.insert(e)
+	return nil
+}
+
+// crowded reports whether there is so much over a bound that it cannot wait for the next sweep.
+func (h *history) crowded(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.surplus(now) >= sweepAtOnce || h.bytes > maxHistoryBytes*5/4
+}
+
+// insert makes a stored message visible, in its place: two senders' commits may end in either order.
+func (h *history) insert(e *entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.add(e)
+	for i := len(h.list) - 1; i > 0 && h.list[i-1].key() > h.list[i].key(); i-- {
+		h.list[i-1], h.list[i] = h.list[i], h.list[i-1]
+	}
+}
+
+// live returns the messages that are young enough and not too many, oldest first.
+func (h *history) live(now time.Time) []*entry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.list[h.surplus(now):]) // insert moves what is in the list
+}
+
+// surplus is how many of the oldest messages are over a bound.
+func (h *history) surplus(now time.Time) int {
+	oldest := now.Add(-h.keep).UnixMilli()
+	n, bytes := 0, h.bytes
+	for n < len(h.list) && (len(h.list)-n > h.max || bytes > maxHistoryBytes || h.list[n].ts < oldest) {
+		bytes -= len(h.list[n].raw)
+		n++
+	}
+	return n
+}
+
+// sweep drops what is over a bound, durably.
+func (h *history) sweep(ctx context.Context, now time.Time) error {
+	h.sweeping.Lock()
+	defer h.sweeping.Unlock()
+	for {
+		h.mu.Lock()
+		old := slices.Clone(h.list[:min(h.surplus(now), sweepAtOnce)])
+		h.mu.Unlock()
+		if len(old) == 0 {
+			return nil
+		}
+		var changes []store.Change
+		for _, e := range old {
+			changes = append(changes, store.Change{Record: store.Record{NS: nsHistory, Key: e.key()}, IfRev: store.Any, Delete: true})
+		}
+		if err := h.records.Apply(ctx, changes, now); err != nil {
+			return err
+		}
+		h.mu.Lock()
+		h.list = slices.Clone(h.list[len(old):]) // only sweep removes, and from the front
+		for _, e := range old {
+			h.bytes -= len(e.raw)
+		}
+		h.mu.Unlock()
+	}
+}
+
+// visible reports whether an agent could have received a message: what was said since it registered, to everybody, to it or
+// by it (AR-46). Who had the id before is somebody else.
+func (e *entry) visible(a registration) bool {
+	if e.ts <= a.Since.UnixMilli() { // a registration does not end in the millisecond in which it began
+		return false
+	}
+	return e.all || e.from == a.ID || slices.Contains(e.to, a.ID)
+}
+
+// seen returns the messages that an agent may see, oldest first.
+func (h *history) seen(a registration, now time.Time) []*entry {
+	var out []*entry
+	for _, e := range h.live(now) {
+		if e.visible(a) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// words splits a query into the words that are looked for.
+func words(query string) []string {
+	var out []string
+	for w := range strings.FieldsSeq(strings.ToLower(query)) {
+		if !slices.Contains(out, w) && len(out) < 16 {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// score counts the words of a query that a text has.
+func score(query []string, text string) int {
+	n := 0
+	for _, w := range query {
+		if strings.Contains(text, w) {
+			n++
+		}
+	}
+	return n
+}
+
+// search returns the visible messages with words of the query, at most limit: those with most of them first, of these
+// the newest. One search runs at a time: it looks at all that is kept, and many at once would take the machine.
+func (h *history) search(a registration, query string, limit int, now time.Time) []*entry {
+	type hit struct {
+		e     *entry
+		score int
+	}
+	h.searching.Lock()
+	defer h.searching.Unlock()
+	looked := words(query)
+	var hits []hit
+	for _, e := range h.seen(a, now) {
+		if n := score(looked, e.words); n > 0 {
+			hits = append(hits, hit{e, n})
+		}
+	}
+	slices.SortStableFunc(hits, func(x, y hit) int {
+		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(y.e.ts, x.e.ts))
+	})
+	out := make([]*entry, min(limit, len(hits)))
+	for i := range out {
+		out[i] = hits[i].e
+	}
+	return out
+}

@@ -1,0 +1,132 @@
+package relay
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsInvites holds the hashes of invite codes that were not used yet (AR-36).
+const nsInvites = "agentrelay/invites"
+
+const (
+	inviteFor  = 7 * 24 * time.Hour
+	maxInvites = 1000
+)
+
+// AgentView is a registered agent as the owner sees it.
+type AgentView struct {
+	ID        string    `json:"agent_id"`
+	Since     time.Time `json:"since"`
+	Active    time.Time `json:"active,omitzero"`
+	Connected bool      `json:"connected"`
+	Trusted   bool      `json:"trusted,omitempty"`
+}
+
+// NewAgent is the owner's request to register an agent.
+type NewAgent struct {
+	ID      string `json:"agent_id,omitempty"`
+	Trusted bool   `json:"trusted,omitempty"`
+}
+
+// Invite is a code that registers one agent.
+type Invite struct {
+	Code    string    `json:"code"`
+	Expires time.Time `json:"expires_at"`
+}
+
+// The owner's operations on the relay.
+var (
+	ListAgents  = owner.Endpoint[owner.None, owner.List[AgentView]]{Method: http.MethodGet, Path: "/agentrelay/agents", Right: owner.Read}
+	AddAgent    = owner.Endpoint[NewAgent, frame.Credentials]{Method: http.MethodPost, Path: "/agentrelay/agents", Right: owner.Decide}
+	RenewToken  = owner.Endpoint[owner.None, frame.Credentials]{Method: http.MethodPost, Path: "/agentrelay/agents/:id/token", Right: owner.Decide}
+	RemoveAgent = owner.Endpoint[owner.None, owner.None]{Method: http.MethodDelete, Path: "/agentrelay/agents/:id", Right: owner.Decide}
+	AddInvite   = owner.Endpoint[owner.None, Invite]{Method: http.MethodPost, Path: "/agentrelay/invites", Right: owner.Decide}
+)
+
+// Operations returns the owner's part of the relay.
+func (r *Relay) Operations() []owner.Operation {
+	return []owner.Operation{
+		ListAgents.Serve(r.listAgents), AddAgent.Serve(r.addAgent), RenewToken.Serve(r.renewToken), RemoveAgent.Serve(r.removeAgent),
+		AddInvite.Serve(r.addInvite),
+	}
+}
+
+func (r *Relay) listAgents(echo.Context, owner.None) (owner.List[AgentView], error) {
+	out := owner.List[AgentView]{Items: []AgentView{}}
+	for _, a := range r.agents.list() {
+		out.Items = append(out.Items, AgentView{a.ID, a.Since, a.Active, r.conns.isConnected(a.ID), a.Trusted})
+	}
+	return out, nil
+}
+
+// ownerError returns an error that tells the owner why something failed.
+func ownerError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errBadID):
+		return owner.Fault(http.StatusBadRequest, "an agent id has 3 to 64 of a-z 0-9 -, begins and ends with a letter or digit, and is not relay", "")
+	case errors.Is(err, errTaken):
+		return owner.Fault(http.StatusConflict, "the agent id is taken", "")
+	case errors.Is(err, errFull):
+		return owner.Fault(http.StatusConflict, "the relay has as many agents as it may", "")
+	case errors.Is(err, errUnknown):
+		return owner.Fault(http.StatusNotFound, "the relay has no such agent", "")
+	}
+	return wire.ErrUnavailable.Because(err)
+}
+
+func (r *Relay) addAgent(c echo.Context, in NewAgent) (frame.Credentials, error) {
+	httpapi.Private(c)
+	id, token, err := r.agents.register(c.Request().Context(), registration{ID: in.ID, Used: true, Trusted: in.Trusted})
+	return frame.Credentials{AgentID: id, Token: token}, ownerError(err)
+}
+
+// renewToken gives an agent a new token and ends the connection made with the old one.
+func (r *Relay) renewToken(c echo.Context, _ owner.None) (frame.Credentials, error) {
+	httpapi.Private(c)
+	id := c.Param("id")
+	token, err := r.agents.renew(c.Request().Context(), id)
+	if err == nil {
+		r.conns.disconnect(id, frame.CloseBadToken, "the token is no longer good")
+	}
+	return frame.Credentials{AgentID: id, Token: token}, ownerError(err)
+}
+
+// removeAgent removes an agent. Nobody else gets its id (AR-2).
+func (r *Relay) removeAgent(c echo.Context, _ owner.None) (owner.None, error) {
+	id := c.Param("id")
+	err := r.agents.remove(c.Request().Context(), id)
+	if err == nil {
+		r.conns.disconnect(id, frame.CloseBadToken, "the agent was removed")
+	}
+	return owner.None{}, ownerError(err)
+}
+
+func (r *Relay) addInvite(c echo.Context, _ owner.None) (Invite, error) {
+	httpapi.Private(c)
+	now := time.Now().UTC()
+	out := Invite{"arc_" + strings.ToLower(rand.Text()), now.Add(inviteFor)}
+	_, change := r.invites().Issue(out.Code, credential.Code{Created: now, Expires: out.Expires})
+	err := r.cfg.Records.Apply(c.Request().Context(), []store.Change{change}, now)
+	if errors.Is(err, store.ErrQuota) {
+		return out, owner.Fault(http.StatusConflict, "there are too many unused codes", "")
+	}
+	return out, ownerError(err)
+}
+
+func (r *Relay) invites() credential.Invites {
+	return credential.Invites{Records: r.cfg.Records, NS: nsInvites, Name: credential.Hash.String, Max: maxInvites, Forget: true}
+}

@@ -1,0 +1,181 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// SearchQuery is what a directory is asked (AR-38).
+type SearchQuery struct {
+	Text, Capability, Intent string
+	Limit                    int
+}
+
+// Found is an agent that a directory lists. No endpoint, key or owner data of its card stands in it.
+type Found struct {
+	Name, Description string
+	Capabilities      []string
+}
+
+// Search asks a directory, with its own ranking.
+type Search func(ctx context.Context, q SearchQuery) ([]Found, error)
+
+const (
+	maxResults    = 20
+	searchTimeout = 5 * time.Second
+	maxSearches   = 60 // of the directory, in a minute
+)
+
+// request is a query to the relay.
+type request struct {
+	SearchQuery
+	scope string // agents, messages or both
+}
+
+func readQuery(p wire.Value) (request, *frame.Refusal) {
+	q := request{scope: "both", SearchQuery: SearchQuery{Limit: maxResults}}
+	if s, ok := p.Str(); ok {
+		q.Text = s
+	} else if p.Kind() == wire.Object {
+		q.Text, q.Capability, q.Intent = p.GetStr("query"), p.GetStr("capability"), p.GetStr("intent")
+		q.scope = cmp.Or(p.GetStr("scope"), "both")
+		if v, ok := p.Get("limit"); ok {
+			if err := json.Unmarshal(v.JSON(), &q.Limit); err != nil || q.Limit < 1 {
+				return q, frame.Invalid("limit must be a whole number from 1 to 20")
+			}
+			q.Limit = min(q.Limit, maxResults)
+		}
+	}
+	switch {
+	case len(q.Text)+len(q.Capability)+len(q.Intent) > maxQueryText:
+		return q, frame.Invalid("the query must have at most 1024 bytes")
+	case strings.TrimSpace(q.Text+q.Capability+q.Intent) == "":
+		return q, frame.Invalid("the payload must be a text, or an object with query, capability or intent")
+	case !slices.Contains([]string{"agents", "messages", "both"}, q.scope):
+		return q, frame.Invalid("scope must be agents, messages or both")
+	}
+	return q, nil
+}
+
+// query answers from the directory, from what connected agents say of themselves, and from the history. The ranking is
+// lexical, and the answer says so: no embedding is compared.
+func (r *Relay) query(s *session, f frame.Frame) *frame.Refusal {
+	q, fault := readQuery(f.Payload)
+	if fault != nil {
+		return fault
+	}
+	var agents, messages []wire.Value
+	more := false
+	if q.scope != "messages" {
+		var all bool
+		agents, all = r.queryAgents(q.SearchQuery)
+		more = !all
+	}
+	if a, ok := r.agents.get(s.id); ok && q.scope != "agents" && r.history != nil {
+		for _, e := range r.history.search(a, q.Text, q.Limit+1, time.Now()) { // one over the limit, for more
+			messages = append(messages, e.brief())
+		}
+	}
+	room := roomForList
+	agents, more = shorten(agents, q.Limit, &room, more)
+	messages, more = shorten(messages, q.Limit, &room, more)
+	s.tell("query_result", f.Ref, wire.Obj(
+		wire.TextField("query", q.Text), wire.Field("agents", wire.Arr(agents...)), wire.Field("messages", wire.Arr(messages...)),
+		wire.Field("more", wire.Bool(more)), wire.TextField("ranking", "lexical"),
+	))
+	return nil
+}
+
+// brief is a message as query_result shows it.
+func (e *entry) brief() wire.Value {
+	v := wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from))
+	if e.kind != "" {
+		v = v.With("type", wire.Text(e.kind))
+	}
+	v = v.With("ts", wire.Int(e.ts))
+	if full, err := wire.ParseForeign(e.raw, frame.MaxDepth, frame.MaxValues); err == nil {
+		payload, _ := full.Get("payload")
+		v = v.With("payload", payload)
+	}
+	return v
+}
+
+// shorten keeps a list within limit and room.
+func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, bool) {
+	out := []wire.Value{}
+	for _, v := range list {
+		size := len(v.JSON()) + 1
+		if len(out) == limit || size > *room {
+			return out, true
+		}
+		*room -= size
+		out = append(out, v)
+	}
+	return out, more
+}
+
+// queryAgents asks the directory, then the agents that are connected: each source in its own order. The directory may be
+// that of others, which would limit the owner for what agents of the relay ask: it is left out where they ask too much.
+func (r *Relay) queryAgents(q SearchQuery) (out []wire.Value, all bool) {
+	all = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
+	if r.cfg.Search != nil && all {
+		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
+		defer cancel()
+		asked := q
+		asked.Limit = maxResults
+		found, err := r.cfg.Search(ctx, asked)
+		if err != nil {
+			r.log.Info("a query found no directory", "err", err)
+		}
+		for _, a := range found {
+			out = append(out, wire.Obj(
+				wire.TextField("name", frame.Shorten(a.Name, maxDescription)), wire.TextField("description", frame.Shorten(a.Description, maxDescription)),
+				wire.Field("capabilities", wire.Texts(a.Capabilities)), wire.TextField("source", "directory"),
+			))
+		}
+	}
+	return append(out, r.queryConnected(q)...), all
+}
+
+// queryConnected ranks the latest discovery of connected agents by how many words of the query it has. What intents
+// they understand they do not say.
+func (r *Relay) queryConnected(q SearchQuery) []wire.Value {
+	if q.Intent != "" {
+		return nil
+	}
+	type hit struct {
+		id    string
+		found discovery
+		score int
+	}
+	looked := words(q.Text)
+	var hits []hit
+	for _, s := range r.conns.all() {
+		s.mu.Lock()
+		d := s.found
+		s.mu.Unlock()
+		if d.At.IsZero() || q.Capability != "" && !slices.Contains(d.Skills, strings.ToLower(q.Capability)) {
+			continue
+		}
+		n := score(looked, strings.ToLower(s.id+" "+d.Name+" "+d.Description+" "+strings.Join(d.Skills, " ")))
+		if n > 0 || len(looked) == 0 {
+			hits = append(hits, hit{s.id, d, n})
+		}
+	}
+	slices.SortFunc(hits, func(a, b hit) int { return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.id, b.id)) })
+	var out []wire.Value
+	for _, h := range hits[:min(len(hits), maxListed)] {
+		out = append(out, wire.Obj(
+			wire.TextField("agent_id", h.id), wire.TextField("name", cmp.Or(h.found.Name, h.id)), wire.TextField("description", h.found.Description),
+			wire.Field("capabilities", wire.Texts(h.found.Skills)), wire.TextField("source", "relay"),
+		))
+	}
+	return out
+}

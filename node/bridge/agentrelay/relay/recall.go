@@ -1,0 +1,138 @@
+package relay
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	defaultHistory = 50
+	defaultSearch  = 20
+	maxListed      = 100
+	maxQueryText   = 1024
+	roomForList    = frame.MaxPayload // of a list in one answer, so that the frame stays below frame.MaxSize
+)
+
+// recallRequest is the payload of history, search and replay.
+type recallRequest struct {
+	limit int
+	since int64
+	from  string // message id of replay
+	after string // next of the page before
+	query string
+}
+
+func readRecall(p wire.Value, limit int) (recallRequest, *frame.Refusal) {
+	w := recallRequest{limit: limit, from: p.GetStr("since_message_id"), after: p.GetStr("after"), query: p.GetStr("query")}
+	if v, ok := p.Get("limit"); ok {
+		if err := json.Unmarshal(v.JSON(), &w.limit); err != nil || w.limit < 1 {
+			return w, frame.Invalid("limit must be a whole number from 1")
+		}
+	}
+	if v, ok := p.Get("since"); ok && !v.IsNull() {
+		if err := json.Unmarshal(v.JSON(), &w.since); err != nil {
+			return w, frame.Invalid("since must be a time in milliseconds")
+		}
+	}
+	w.limit = min(w.limit, maxListed)
+	if len(w.query) > maxQueryText {
+		return w, frame.Invalid("query must have at most 1024 bytes")
+	}
+	return w, nil
+}
+
+// recall answers history, search and replay (AR-45).
+func (r *Relay) recall(s *session, f frame.Frame, name string) *frame.Refusal {
+	limit := defaultHistory
+	if name == "search" {
+		limit = defaultSearch
+	}
+	w, fault := readRecall(f.Payload, limit)
+	if fault != nil {
+		return fault
+	}
+	a, ok := r.agents.get(s.id)
+	if !ok {
+		return frame.Refuse(frame.CodeUnavailable, "the agent is no longer registered")
+	}
+	var list []*entry
+	now := time.Now()
+	switch name {
+	case "history":
+		list = r.history.seen(a, now)
+		slices.Reverse(list)
+		list = slices.DeleteFunc(list, func(e *entry) bool { return e.ts < w.since })
+		list = behind(list, w.after)
+	case "replay":
+		start := cmp.Or(w.after, w.from)
+		if start == "" {
+			return frame.Invalid("payload.since_message_id must be a message id")
+		}
+		list = behind(r.history.seen(a, now), start)
+	case "search":
+		if len(words(w.query)) == 0 {
+			return frame.Invalid("payload.query must be a text")
+		}
+		n, _ := strconv.Atoi(w.after)
+		n = min(max(n, 0), r.history.max)
+		list = r.history.search(a, w.query, n+w.limit+1, now) // one over the limit, for more
+		list = list[min(n, len(list)):]
+	}
+	shown, used := fit(list, w.limit, roomForList)
+	result := wire.Obj(wire.TextField("command", name), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(used < len(list))))
+	if used < len(list) {
+		next := list[used-1].id
+		if name == "search" {
+			n, _ := strconv.Atoi(w.after)
+			next = strconv.Itoa(max(n, 0) + used)
+		}
+		result = result.With("next", wire.Text(next))
+	}
+	s.tell("command_result", f.Ref, result)
+	return nil
+}
+
+// behind returns the messages after the one with this id: all if the id is empty, none if it is unknown.
+func behind(list []*entry, id string) []*entry {
+	if id == "" {
+		return list
+	}
+	for i, e := range list {
+		if e.id == id {
+			return list[i+1:]
+		}
+	}
+	return nil
+}
+
+// fit returns as many frames as there is room for. One that has no room even alone is shown without its payload.
+func fit(list []*entry, limit, room int) (out []wire.Value, used int) {
+	out = []wire.Value{}
+	for _, e := range list {
+		if used == limit {
+			break
+		}
+		v, err := wire.ParseForeign(e.raw, frame.MaxDepth, frame.MaxValues)
+		if err != nil {
+			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.Field("ts", wire.Int(e.ts)))
+		}
+		size := len(e.raw)
+		if size > room && used == 0 {
+			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.TextField("type", e.kind), wire.Field("ts", wire.Int(e.ts)), wire.Field("truncated", wire.Bool(true)))
+			size = len(v.JSON())
+		}
+		if size+1 > room {
+			break
+		}
+		room -= size + 1
+		out = append(out, v)
+		used++
+	}
+	return out, used
+}

@@ -1,0 +1,328 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// AR-1 to AR-5: ids and tokens.
+func TestRegister(t *testing.T) {
+	s := newSite(t, Config{})
+	for _, tt := range []struct {
+		name, body string
+		status     int
+		want       string // error; else the id, "*" for one of the relay's
+	}{
+		{"named", `{"agent_id":"alice-1"}`, 200, "alice-1"},
+		{"without", `{}`, 200, "*"},
+		{"no body", ``, 200, "*"},
+		{"null", `{"agent_id":null}`, 200, "*"},
+		{"empty", `{"agent_id":""}`, 200, "*"},
+		{"more members", `{"agent_id":"bob","x":[1]}`, 200, "bob"},
+		{"taken", `{"agent_id":"alice-1"}`, 409, "agent_id_taken"},
+		{"two characters", `{"agent_id":"ab"}`, 400, "invalid_agent_id"},
+		{"three", `{"agent_id":"abc"}`, 200, "abc"},
+		{"hyphen first", `{"agent_id":"-abc"}`, 400, "invalid_agent_id"},
+		{"hyphen last", `{"agent_id":"abc-"}`, 400, "invalid_agent_id"},
+		{"capitals", `{"agent_id":"ABC"}`, 400, "invalid_agent_id"},
+		{"underscore", `{"agent_id":"a_b"}`, 400, "invalid_agent_id"},
+		{"64", `{"agent_id":"` + strings.Repeat("a", 64) + `"}`, 200, strings.Repeat("a", 64)},
+		{"65", `{"agent_id":"` + strings.Repeat("a", 65) + `"}`, 400, "invalid_agent_id"},
+		{"the relay's own", `{"agent_id":"relay"}`, 400, "invalid_agent_id"},
+		{"number", `{"agent_id":7}`, 400, "invalid_agent_id"},
+		{"not JSON", `{"agent_id"`, 400, "invalid_json"},
+		{"not an object", `null`, 400, "invalid_json"},
+		{"twice", `{"agent_id":"carol","agent_id":"dave"}`, 400, "invalid_json"},
+		{"too large", `{"x":"` + strings.Repeat("x", maxRegister) + `"}`, 413, "invalid_json"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			status, body := s.ask("POST", "/register", tt.body)
+			var got struct {
+				AgentID string `json:"agent_id"`
+				Token   string `json:"token"`
+				Error   string `json:"error"`
+				Message string `json:"message"`
+			}
+			if err := json.Unmarshal(body, &got); err != nil || status != tt.status {
+				t.Fatalf("POST /register %s: %d %s (%v), want %d", tt.body, status, body, err, tt.status)
+			}
+			switch {
+			case status != 200:
+				if got.Error != tt.want || got.Message == "" || got.Token != "" {
+					t.Errorf("answer %s, want error %s and a message", body, tt.want)
+				}
+			case !strings.HasPrefix(got.Token, "tok_") || len(got.Token) != 4+32:
+				t.Errorf("token %q, want tok_ and 128 bits", got.Token)
+			case tt.want == "*" && (!strings.HasPrefix(got.AgentID, "agent-") || len(got.AgentID) != len("agent-xxxxxxxx") || !frame.ValidAgentID(got.AgentID)):
+				t.Errorf("id %q, want one of the relay's", got.AgentID)
+			case tt.want != "*" && got.AgentID != tt.want:
+				t.Errorf("id %q, want %q", got.AgentID, tt.want)
+			}
+		})
+	}
+}
+
+// AR-5: ids and tokens survive a restart, and no token is in the database.
+func TestRestart(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, Config{})
+	token := s.register("alice")
+	s.stop()
+	again := newSiteOn(t, st, Config{})
+	again.connectAs("alice", token).quiet()
+	if status, body := again.ask("POST", "/register", `{"agent_id":"alice"}`); status != http.StatusConflict {
+		t.Errorf("the id after a restart: %d %s, want it taken", status, body)
+	}
+	var backup bytes.Buffer
+	if _, err := st.Backup(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(backup.Bytes(), []byte(token)) || !bytes.Contains(backup.Bytes(), []byte(credential.HashOf(token).String())) {
+		t.Error("the database holds the token itself, or not its hash")
+	}
+}
+
+// 10,000 registrations: bounded by the address, then by the relay, and the ids stay taken when agents are removed.
+func TestRegistrationsBounded(t *testing.T) {
+	s := newSite(t, Config{MaxAgents: 20, RegistrationsPerHour: 30})
+	for n := range 40 { // a refused one counts for nothing
+		status, body := s.ask("POST", "/register", fmt.Sprintf(`{"agent_id":"agent-%d"}`, n))
+		want := http.StatusOK
+		if n >= 20 {
+			want = http.StatusServiceUnavailable
+		}
+		if status != want {
+			t.Errorf("registration %d: %d %s, want %d", n, status, body, want)
+		}
+	}
+}
+
+// 10,000 registrations fit, are found again after a restart, and then no more are taken.
+func TestTenThousandRegistrations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a relay")
+	}
+	st := openStore(t)
+	var changes []store.Change
+	for n := range MaxAgents {
+		a := &registration{ID: fmt.Sprintf("agent-%05d", n), Token: credential.HashOf(fmt.Sprint(n)).String(), Since: time.Now()}
+		if changes = append(changes, a.change(store.Absent)); len(changes) == 1000 {
+			if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
+	s := newSiteOn(t, st, Config{})
+	if n := s.agents.count(); n != MaxAgents {
+		t.Fatalf("%d agents after the start, want %d", n, MaxAgents)
+	}
+	if status, body := s.ask("POST", "/register", `{"agent_id":"one-more"}`); status != http.StatusServiceUnavailable {
+		t.Errorf("one more: %d %s, want it refused", status, body)
+	}
+	s.connectAs("agent-09999", "9999").quiet()
+}
+
+// AR-36: who gets an id.
+func TestRegistrationModes(t *testing.T) {
+	closed := newSite(t, Config{Registration: credential.Closed})
+	if status, body := closed.ask("POST", "/register", `{}`); status != http.StatusForbidden || !strings.Contains(string(body), "registration_closed") {
+		t.Errorf("closed: %d %s", status, body)
+	}
+	s := newSite(t, Config{Registration: credential.Invite})
+	if status, _ := s.ask("POST", "/register", `{}`); status != http.StatusForbidden {
+		t.Errorf("without a code: %d, want 403", status)
+	}
+	var made Invite
+	s.callOwner("POST", "/owner/agentrelay/invites", "", &made)
+	if status, body := s.ask("POST", "/register", `{"agent_id":"alice"}`, wire.HeaderInvite, made.Code); status != http.StatusOK {
+		t.Errorf("with a code: %d %s, want it registered", status, body)
+	}
+	if status, _ := s.ask("POST", "/register", `{"agent_id":"bob"}`, wire.HeaderInvite, made.Code); status != http.StatusForbidden {
+		t.Errorf("with a used code: %d, want 403", status)
+	}
+}
+
+// The owner gives out tokens, replaces and takes them back.
+func TestOwnerAgents(t *testing.T) {
+	s := newSite(t, Config{Registration: credential.Closed})
+	var made frame.Credentials
+	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice","trusted":true}`, &made); status != 200 {
+		t.Fatalf("make a token: %d", status)
+	}
+	a := s.connectAs("alice", made.Token)
+	var list owner.List[AgentView]
+	s.callOwner("GET", "/owner/agentrelay/agents", "", &list)
+	if len(list.Items) != 1 || list.Items[0].ID != "alice" || !list.Items[0].Connected || !list.Items[0].Trusted {
+		t.Errorf("agents: %+v", list.Items)
+	}
+	var fresh frame.Credentials
+	s.callOwner("POST", "/owner/agentrelay/agents/alice/token", "", &fresh)
+	if got := a.closed(); got != frame.CloseBadToken {
+		t.Errorf("the connection of the old token ended with %d, want %d", got, frame.CloseBadToken)
+	}
+	if _, err := s.dial(made.Token); err == nil {
+		t.Error("the old token is still good")
+	}
+	b := s.connectAs("alice", fresh.Token)
+	if status := s.callOwner("DELETE", "/owner/agentrelay/agents/alice", "", nil); status != http.StatusNoContent {
+		t.Errorf("remove: %d", status)
+	}
+	b.closed()
+	if _, err := s.dial(fresh.Token); err == nil {
+		t.Error("the token of a removed agent is good")
+	}
+	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice"}`, nil); status != http.StatusConflict {
+		t.Errorf("the id of a removed agent: %d, want it taken", status)
+	}
+}
+
+// A token that is replaced or taken back while its connection is being made opens none.
+func TestRevokedOnTheWay(t *testing.T) {
+	s := newSite(t, Config{})
+	for name, revoke := range map[string]func(id string) error{
+		"renewed": func(id string) error { _, err := s.agents.renew(t.Context(), id); return err },
+		"removed": func(id string) error { return s.agents.remove(t.Context(), id) },
+	} {
+		found, ok := s.agents.lookup(s.register(name))
+		if !ok {
+			t.Fatalf("%s: the token is unknown", name)
+		}
+		if err := revoke(name); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.conns.enter(&session{id: found.ID, token: found.Token}, s.agents, nil); got == nil || got.Code != frame.CloseBadToken {
+			t.Errorf("%s: enter = %v, want a close with %d", name, got, frame.CloseBadToken)
+		}
+	}
+}
+
+// Removed agents take no place of living ones. Their ids stay taken, also after a restart, for a year and within bounds.
+func TestTombstones(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, Config{MaxAgents: 3})
+	for n := range 5 {
+		id := fmt.Sprintf("agent-%d", n)
+		s.join(id)
+		if err := s.agents.remove(t.Context(), id); err != nil {
+			t.Fatalf("remove %s: %v", id, err)
+		}
+		s.conns.disconnect(id, frame.CloseBadToken, "")
+	}
+	check := func(s *site) {
+		t.Helper()
+		for id, want := range map[string]error{"agent-0": nil, "agent-1": nil, "agent-2": errTaken, "agent-4": errTaken} {
+			if _, _, err := s.agents.free(id, time.Now()); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", id, err, want)
+			}
+		}
+		if _, _, err := s.agents.free("agent-4", time.Now().Add(keepRemoved)); err != nil {
+			t.Errorf("a year later: %v", err)
+		}
+	}
+	check(s)
+	s.stop()
+	check(newSiteOn(t, st, Config{MaxAgents: 3}))
+}
+
+// When all ids are given out, those that nobody connected with in a day make way, the oldest first, and no other.
+func TestUnusedMakeWay(t *testing.T) {
+	st := openStore(t)
+	old := time.Now().Add(-keepUnused - time.Minute)
+	var changes []store.Change
+	for _, a := range []*registration{
+		{ID: "used", Since: old.Add(-time.Hour), Used: true}, {ID: "unused-2", Since: old}, {ID: "unused-1", Since: old.Add(-time.Second)}, {ID: "fresh", Since: time.Now()},
+	} {
+		a.Token = credential.HashOf(a.ID).String()
+		changes = append(changes, a.change(store.Absent))
+	}
+	if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s := newSiteOn(t, st, Config{MaxAgents: 4})
+	for n, gone := range []string{"unused-1", "unused-2", ""} {
+		_, _, err := s.agents.register(t.Context(), registration{ID: fmt.Sprintf("new-%d", n)})
+		if want := map[bool]error{true: nil, false: errFull}[gone != ""]; !errors.Is(err, want) {
+			t.Errorf("registration %d: %v, want %v", n, err, want)
+		}
+		if _, there := s.agents.get(gone); there {
+			t.Errorf("registration %d: %s is still there", n, gone)
+		}
+	}
+	s.stop()
+	var left []string
+	for _, a := range newSiteOn(t, st, Config{MaxAgents: 4}).agents.list() {
+		left = append(left, a.ID)
+	}
+	if !slices.Equal(left, []string{"fresh", "new-0", "new-1", "used"}) {
+		t.Errorf("after a restart: %v", left)
+	}
+}
+
+// A connection makes an id used, which lasts.
+func TestUsedLasts(t *testing.T) {
+	st := openStore(t)
+	s := newSiteOn(t, st, Config{})
+	s.join("alice")
+	s.register("bob")
+	s.stop()
+	s = newSiteOn(t, st, Config{})
+	for id, want := range map[string]bool{"alice": true, "bob": false} {
+		if a, ok := s.agents.get(id); !ok || a.Used != want {
+			t.Errorf("%s used: %v, want %v", id, a.Used, want)
+		}
+	}
+}
+
+// watched calls a function while changes are written.
+type watched struct {
+	store.Records
+	during func() error
+}
+
+func (w watched) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if err := w.during(); err != nil {
+		return err
+	}
+	return w.Records.Apply(ctx, changes, now)
+}
+
+// Who makes way for another does not get in while that is written; where it is not written, it may.
+func TestWhoMakesWayStaysOut(t *testing.T) {
+	st := openStore(t)
+	a := &registration{ID: "unused", Token: credential.HashOf("unused").String(), Since: time.Now().Add(-keepUnused - time.Minute)}
+	if err := st.Records().Apply(t.Context(), []store.Change{a.change(store.Absent)}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s := newSiteOn(t, st, Config{MaxAgents: 1})
+	var admitted bool
+	failed := errors.New("the disk is full")
+	s.agents.records = watched{st.Records(), func() error { _, admitted = s.agents.lookup("unused"); return failed }}
+	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); !errors.Is(err, failed) || admitted {
+		t.Errorf("register = %v, the token was good meanwhile: %v", err, admitted)
+	}
+	if _, ok := s.agents.lookup("unused"); !ok || s.agents.count() != 1 {
+		t.Error("nothing was written, and yet it is gone")
+	}
+	s.agents.records = watched{st.Records(), func() error { admitted = s.agents.admit(a.ID, a.Token); return nil }}
+	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); err != nil || admitted {
+		t.Errorf("register = %v, it got in meanwhile: %v", err, admitted)
+	}
+	if _, ok := s.agents.get("new"); !ok || s.agents.count() != 1 {
+		t.Errorf("%d are registered", s.agents.count())
+	}
+}

@@ -1,0 +1,199 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// StatsMode says what GET /stats tells (AR-32).
+type StatsMode string
+
+const (
+	StatsPublic StatsMode = "public" // who is registered and connected
+	StatsCounts StatsMode = "counts" // how many
+	StatsOff    StatsMode = "off"
+)
+
+// Config configures a relay.
+type Config struct {
+	Name         string // what welcome says it is; empty: agentmesh
+	Records      store.Records
+	Registration credential.Mode // who gets an id (AR-36): Open, Invite or, if empty, Closed
+	Stats        StatsMode       // empty: public
+	MaxAgents    int             // zero: [MaxAgents]
+	// PerMinute and PerHour bound the frames of one agent (AR-31): 100 and 1,000 where zero, no limit where negative.
+	PerMinute, PerHour int
+	// RegistrationsPerHour bounds what one address registers: 10 where zero, no limit where negative.
+	RegistrationsPerHour int
+	Origins              []string // of pages that may connect, beside our own
+	AnyOrigin            bool     // pages of every origin may read the HTTP answers (AR-34)
+	Extensions           Extensions
+	Search               Search // of the directory; nil: the connected agents alone are searched
+	Logger               *slog.Logger
+}
+
+// Extensions are what a relay does beyond passing frames on (AR-37 to AR-46). All are off by default.
+type Extensions struct {
+	Semantic, Voting, History bool
+	Keep                      time.Duration // of history; zero: 7 days
+	MaxMessages               int           // of history; zero: 10,000
+	VoteFor                   time.Duration // until an undecided vote is rejected; zero: 7 days
+}
+
+// names lists what is on, as welcome does.
+func (e Extensions) names() []string {
+	out := []string{}
+	for _, x := range []struct {
+		on   bool
+		name string
+	}{{e.Semantic, "semantic"}, {e.Voting, "voting"}, {e.History, "history"}} {
+		if x.on {
+			out = append(out, x.name)
+		}
+	}
+	return out
+}
+
+const (
+	defaultPerMinute = 100
+	defaultPerHour   = 1000
+	defaultRegisters = 10
+	maxFailed        = 10 // bad tokens of an address in a minute
+	maxRateKeys      = 1 << 14
+	queueFrames      = 256 // AR-23
+	queueBytes       = 1 << 20
+	houseEvery       = time.Minute
+	protocolVersion  = "1.0"
+)
+
+// Relay is a hosted relay. It is safe for concurrent use.
+type Relay struct {
+	cfg           Config
+	log           *slog.Logger
+	agents        *registry
+	clock         *store.WallClock
+	conns         *connections
+	statistics    statistics
+	failed        *rate.Penalties // for bad tokens
+	registrations *rate.Registrations
+	history       *history      // nil: off
+	votes         *votes        // nil: off
+	searches      *rate.Windows // of the directory
+
+	mu     sync.Mutex
+	last   int64 // ts of the newest frame
+	frames uint64
+}
+
+// New makes a relay and reads what lasts of it. Nothing runs before [Relay.Run].
+func New(ctx context.Context, cfg Config) (*Relay, error) {
+	if cfg.Records == nil {
+		return nil, errors.New("agentrelay: config is incomplete")
+	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.Name = cmp.Or(cfg.Name, "agentmesh")
+	cfg.Registration = cmp.Or(cfg.Registration, credential.Closed)
+	cfg.Stats = cmp.Or(cfg.Stats, StatsPublic)
+	clock := store.NewWallClock(cfg.Logger)
+	agents, err := loadRegistry(ctx, cfg.Records, cmp.Or(cfg.MaxAgents, MaxAgents), clock)
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{
+		cfg: cfg, log: cfg.Logger, agents: agents, clock: clock, conns: newConnections(cfg),
+		statistics: statistics{began: time.Now(), recent: rate.NewWindow(time.Second)},
+		failed:     rate.NewPenalties(maxFailed, 0, maxRateKeys), searches: rate.NewWindows(maxSearches, 0),
+	}
+	var everybody *rate.Pool
+	if cfg.Registration == credential.Open {
+		everybody = newPlaces(agents.max)
+	}
+	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), everybody)
+	if cfg.Extensions.History {
+		if r.history, err = loadHistory(ctx, cfg.Records, cfg.Extensions); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Extensions.Voting {
+		if r.votes, err = loadVotes(ctx, cfg.Records, cfg.Extensions); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// newPlaces returns the pool of the registrations of a day, for a relay of at most maxAgents agents. One network can draw
+// most of it and then leaves the rest to others, and the relay does not fill up before unused agents make way.
+func newPlaces(maxAgents int) *rate.Pool {
+	n := max(maxAgents/4, 100)
+	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)
+}
+
+// Run works until ctx ends. Then it closes every connection with 1001 and returns when all has stopped.
+func (r *Relay) Run(ctx context.Context) error {
+	ticker := time.NewTicker(houseEvery)
+	defer ticker.Stop()
+	r.keepHouse(ctx)
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+			r.keepHouse(ctx)
+		}
+	}
+	r.conns.close()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	return r.agents.flush(last)
+}
+
+// keepHouse does what is due: ends votes, lets old messages go, stores who was active. While the clock is in doubt nothing
+// ends: it would stay so when the clock is right again.
+func (r *Relay) keepHouse(ctx context.Context) {
+	if err := r.agents.flush(ctx); err != nil && ctx.Err() == nil {
+		r.log.Error("store the activity of agents", "err", err)
+	}
+	r.conns.sweep(time.Now())
+	if !r.clock.Believed() {
+		return
+	}
+	if r.history != nil {
+		if err := r.history.sweep(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			r.log.Error("drop old messages of the relay", "err", err)
+		}
+	}
+	if r.votes != nil {
+		r.endVotes(ctx, time.Now())
+	}
+}
+
+func (r *Relay) welcome(id string) []byte {
+	limits := wire.Obj(wire.Field("max_message_size", wire.Int(frame.MaxSize)))
+	if n := r.conns.perMinute; n > 0 {
+		limits = limits.With("rate_limit", wire.Int(int64(n)))
+	}
+	return notice(id, "welcome", "", wire.Obj(
+		wire.TextField("relay", r.cfg.Name), wire.TextField("version", protocolVersion),
+		wire.Field("capabilities", wire.Texts([]string{"broadcast", "direct", "subscribe"})),
+		wire.Field("extensions", wire.Texts(r.cfg.Extensions.names())), wire.Field("limits", limits),
+	))
+}
+
+// now returns the time of a frame, which never runs backwards (section 10), and its place among those of the same time.
+func (r *Relay) now() (ts int64, seq uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = max(r.last, time.Now().UnixMilli())
+	r.frames++
+	return r.last, r.frames
+}

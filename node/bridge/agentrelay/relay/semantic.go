@@ -1,0 +1,70 @@
+package relay
+
+import (
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// discovery is what an agent last said of itself on this connection.
+type discovery struct {
+	At          time.Time
+	Name        string
+	Description string
+	Skills      []string
+}
+
+const (
+	maxName        = 128 // bytes
+	maxDescription = 512
+)
+
+// note remembers a discovery: what the agent can do, for queries and narrow broadcasts (AR-37, AR-38).
+func (s *session) note(f frame.Frame) {
+	if f.Type != "discovery" || f.Payload.Kind() != wire.Object {
+		return
+	}
+	d := discovery{At: time.Now(), Name: frame.Shorten(f.Payload.GetStr("name"), maxName), Description: frame.Shorten(f.Payload.GetStr("description"), maxDescription)}
+	if skills, ok := f.Payload.Get("skills"); ok {
+		d.Skills, _ = frame.Keywords(skills)
+	}
+	if on, ok := f.Payload.Get("available"); ok && on.Kind() == wire.False {
+		d.Skills = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.found = d
+}
+
+// narrowTo returns the keywords of a broadcast that is for some agents only, nil if it is for all (AR-37).
+func narrowTo(f frame.Frame, semantic bool) []string {
+	narrow, _ := f.Tree.Get("narrow")
+	if on, _ := narrow.Boolean(); !on || !semantic {
+		return nil
+	}
+	list, _ := f.Tree.Get("keywords")
+	words, ok := frame.Keywords(list)
+	if !ok || len(words) == 0 {
+		return nil
+	}
+	return words
+}
+
+// wants reports whether a narrow broadcast is for this agent.
+func (s *session) wants(from string, words []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.subs[from] {
+		return true
+	}
+	for _, w := range words {
+		for _, have := range [2][]string{s.found.Skills, s.keywords} {
+			if slices.Contains(have, w) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,200 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	maxDropped       = 20 // frames in a minute, then 4029 (AR-31)
+	maxSubscriptions = 1000
+	storeTimeout     = 10 * time.Second
+)
+
+// session is one connection of an agent.
+type session struct {
+	id      string
+	token   string // the hash of the token that it connected with
+	trusted bool
+	conn    *websocket.Conn
+	spent   *rate.Windows // of the agent, over all its connections
+
+	// Of the reading goroutine alone.
+	dropped      int
+	droppedSince time.Time
+
+	mu       sync.Mutex
+	subs     map[string]bool
+	keywords []string // filter of subscribe (AR-37)
+	found    discovery
+}
+
+// tell queues a frame of the relay. A connection that is gone or too slow misses it.
+func (s *session) tell(kind, ref string, payload wire.Value) {
+	_ = s.conn.Send(websocket.Text(notice(s.id, kind, ref, payload)))
+}
+
+// notice returns a frame of the relay to one agent.
+func notice(to, kind, ref string, payload wire.Value) []byte {
+	return frame.Notice{ID: frame.NewID(), Type: kind, To: to, Ref: ref, Payload: payload, TS: time.Now().UnixMilli()}.Encode()
+}
+
+// refuse answers a frame that was not accepted (AR-18).
+func (s *session) refuse(f frame.Frame, why *frame.Refusal) {
+	s.tell("error", f.Ref, wire.Obj(wire.TextField("code", why.Code), wire.TextField("message", why.Message)))
+}
+
+// read reads a connection to its end.
+func (r *Relay) read(s *session) {
+	defer r.conns.leave(s)
+	for {
+		typ, data, err := s.conn.Read()
+		if err != nil {
+			r.log.Debug("an agent's connection ended", "agent", s.id, "why", err)
+			return
+		}
+		if !s.withinRate() {
+			continue
+		}
+		f, fault := frame.Frame{}, frame.Invalid("frames are text")
+		if typ == websocket.TextType {
+			f, fault = frame.Parse(data)
+		}
+		switch {
+		case fault != nil:
+		case f.IsCommand():
+			fault = r.command(s, f)
+		default:
+			fault = r.pass(s, f)
+		}
+		if fault != nil {
+			s.refuse(f, fault)
+		}
+	}
+}
+
+// withinRate holds an agent to its rate (AR-31). A frame over it is dropped and answered. An agent that goes on is
+// disconnected.
+func (s *session) withinRate() bool {
+	now := time.Now()
+	if s.trusted {
+		return true
+	}
+	wait := s.spent.Take(now)
+	if wait == 0 {
+		return true
+	}
+	if now.Sub(s.droppedSince) >= time.Minute {
+		s.dropped, s.droppedSince = 0, now
+	}
+	if s.dropped++; s.dropped > maxDropped {
+		s.conn.Close(frame.CloseRate, "rate limit")
+		return false
+	}
+	s.refuse(frame.Frame{}, frame.Refuse(frame.CodeRate, fmt.Sprintf("you have sent as many messages as you may; the next one in %v", wait.Round(time.Second))))
+	return false
+}
+
+// delivery is a frame on its way to its receivers.
+type delivery struct {
+	id    string
+	from  string
+	frame frame.Frame
+	ts    int64
+	seq   uint64
+	bytes []byte
+}
+
+// pass stamps a frame and delivers it (section 10). The extensions see it first, so that what they store is durable when
+// the frame is delivered.
+func (r *Relay) pass(s *session, f frame.Frame) *frame.Refusal {
+	s.note(f)
+	d := delivery{id: frame.NewID(), from: s.id, frame: f}
+	d.ts, d.seq = r.now()
+	d.bytes = f.Stamp(d.id, s.id, d.ts)
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if r.votes != nil {
+		if fault := r.observe(ctx, d); fault != nil {
+			return fault
+		}
+	}
+	if r.history != nil && d.keeps() {
+		if err := r.history.append(ctx, d.entry()); err != nil {
+			r.log.Error("store a message of the relay", "err", err)
+			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
+		}
+	}
+	now := time.Now()
+	r.agents.active(s.id, now) // after a proposal has fixed its quorum (AR-42)
+	r.statistics.add(now)
+	r.deliver(d)
+	return nil
+}
+
+// deliver queues the frame for all its receivers, once each (AR-20, AR-25). It is encoded once. A receiver that is gone
+// or too slow misses it (AR-23).
+func (r *Relay) deliver(d delivery) {
+	out := websocket.Text(d.bytes)
+	if !d.frame.IsBroadcast() {
+		for _, s := range r.conns.ofAgents(d.frame.To) {
+			_ = s.conn.Send(out)
+		}
+		return
+	}
+	words := narrowTo(d.frame, r.cfg.Extensions.Semantic)
+	for _, s := range r.conns.all() {
+		if s.id != d.from && (words == nil || s.wants(d.from, words)) {
+			_ = s.conn.Send(out)
+		}
+	}
+}
+
+// subscribe adds agents and returns to how many the connection is subscribed now.
+func (s *session) subscribe(agents, words []string) (int, *frame.Refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := 0
+	for _, id := range agents {
+		if !s.subs[id] {
+			fresh++
+		}
+	}
+	if len(s.subs)+fresh > maxSubscriptions {
+		return 0, frame.Invalid("at most 1000 subscriptions")
+	}
+	if s.subs == nil {
+		s.subs = make(map[string]bool)
+	}
+	for _, id := range agents {
+		s.subs[id] = true
+	}
+	if words != nil {
+		s.keywords = words
+	}
+	return len(s.subs), nil
+}
+
+func (s *session) unsubscribe(agents []string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range agents {
+		delete(s.subs, id)
+	}
+	return len(s.subs)
+}
+
+func (s *session) subscriptions() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.subs))
+}

@@ -1,0 +1,293 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsVotes holds proposals and how they were voted on.
+const nsVotes = "agentrelay/votes"
+
+const (
+	defaultVoteFor   = 7 * 24 * time.Hour
+	quorumWindow     = 7 * 24 * time.Hour // AR-42
+	keepClosed       = 30 * 24 * time.Hour
+	maxOpen          = 100 // AR-44
+	maxVotes         = 1000
+	maxProposalsADay = 5
+	minQuorum        = 2
+)
+
+// proposal is a vote. One that is shared is never changed.
+type proposal struct {
+	ID     string          `json:"id"`
+	By     string          `json:"by"`
+	At     time.Time       `json:"at"`
+	Quorum int             `json:"quorum"` // fixed when it opens
+	Votes  map[string]bool `json:"votes,omitempty"`
+	Status string          `json:"status,omitempty"` // empty while open
+	Closed time.Time       `json:"closed,omitzero"`
+}
+
+// tally counts.
+func (p *proposal) tally() (approve, reject int) {
+	for _, yes := range p.Votes {
+		if yes {
+			approve++
+		} else {
+			reject++
+		}
+	}
+	return approve, reject
+}
+
+// outcome judges a vote (AR-43); empty while it is open.
+func (p *proposal) outcome(now time.Time, voteFor time.Duration) string {
+	approve, reject := p.tally()
+	switch {
+	case 2*approve > p.Quorum && approve > reject:
+		return "passed"
+	case 2*reject > p.Quorum, now.Sub(p.At) >= voteFor:
+		return "rejected"
+	}
+	return ""
+}
+
+func (p *proposal) clone() *proposal {
+	c := *p
+	c.Votes = make(map[string]bool, len(p.Votes)+1)
+	maps.Copy(c.Votes, p.Votes)
+	return &c
+}
+
+func (p *proposal) change() store.Change {
+	body, _ := json.Marshal(p) // strings, times and booleans always encode
+	rec := store.Record{NS: nsVotes, Key: p.ID, Body: body}
+	if p.Status != "" {
+		rec.Expires = p.Closed.Add(keepClosed)
+	}
+	return store.Change{Record: rec, IfRev: store.Any}
+}
+
+// votes knows the proposals, each change durable first.
+type votes struct {
+	voteFor time.Duration
+
+	writing sync.Mutex // held over a write, so that votes count one after the other; taken before mu
+
+	mu  sync.Mutex
+	all map[string]*proposal
+}
+
+func loadVotes(ctx context.Context, records store.Records, cfg Extensions) (*votes, error) {
+	v := &votes{voteFor: cmp.Or(cfg.VoteFor, defaultVoteFor), all: make(map[string]*proposal)}
+	for rec, err := range store.AllRecords(ctx, records, nsVotes, "", time.Now()) {
+		p := &proposal{}
+		if err == nil {
+			err = json.Unmarshal(rec.Body, p)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read vote %q: %w", rec.Key, err)
+		}
+		v.all[p.ID] = p
+	}
+	return v, nil
+}
+
+func (v *votes) get(id string) *proposal {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.all[id]
+}
+
+func (v *votes) put(p *proposal) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.all[p.ID] = p
+}
+
+// room refuses a vote if an agent may not open another one (AR-44). What was closed long ago is forgotten on the way, as the
+// store does.
+func (v *votes) room(by string, now time.Time) *frame.Refusal {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	open, today := 0, 0
+	for id, p := range v.all {
+		if p.Status != "" && now.Sub(p.Closed) >= keepClosed {
+			delete(v.all, id)
+			continue
+		}
+		if p.Status == "" {
+			open++
+		}
+		if p.By == by && now.Sub(p.At) < 24*time.Hour {
+			today++
+		}
+	}
+	switch {
+	case today >= maxProposalsADay:
+		return frame.Refuse(frame.CodeRate, "at most 5 proposals a day")
+	case open >= maxOpen:
+		return frame.Refuse(frame.CodeRate, "too many proposals are open")
+	}
+	return nil
+}
+
+// surplus returns the closed vote that makes way for another one, "" if there is room.
+func (v *votes) surplus() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.all) < maxVotes {
+		return ""
+	}
+	var first *proposal
+	for _, p := range v.all {
+		if p.Status != "" && (first == nil || p.Closed.Before(first.Closed)) {
+			first = p
+		}
+	}
+	return first.ID // no more than maxOpen are open
+}
+
+func (v *votes) forget(id string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.all, id)
+}
+
+// observe sees the messages that mean a vote: a proposal to everybody opens one, a vote to its proposer counts and is
+// delivered too (AR-40, AR-41).
+func (r *Relay) observe(ctx context.Context, d delivery) *frame.Refusal {
+	switch {
+	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
+		return r.propose(ctx, d)
+	case d.frame.Type == "vote" && !d.frame.IsBroadcast():
+		p := r.votes.get(d.frame.Ref)
+		if p == nil || !d.frame.Names(p.By) {
+			return nil // about something that agents settle among themselves
+		}
+		return r.cast(ctx, d.from, d.frame)
+	}
+	return nil
+}
+
+func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
+	r.votes.writing.Lock()
+	defer r.votes.writing.Unlock()
+	now := time.Now()
+	if fault := r.votes.room(d.from, now); fault != nil {
+		return fault
+	}
+	p := &proposal{ID: d.id, By: d.from, At: now.UTC(), Quorum: max(minQuorum, r.agents.activeSince(now.Add(-quorumWindow)))}
+	changes := []store.Change{p.change()}
+	old := r.votes.surplus()
+	if old != "" {
+		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
+	}
+	if err := r.cfg.Records.Apply(ctx, changes, now); err != nil {
+		r.log.Error("store a proposal", "err", err)
+		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take proposals now")
+	}
+	r.votes.forget(old)
+	r.votes.put(p)
+	return nil
+}
+
+// cast counts a vote: the last one of an agent while the vote is open. Weights are ignored (AR-41).
+func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Refusal {
+	approve, _ := f.Payload.Get("approve")
+	yes, ok := approve.Boolean()
+	if !ok {
+		return frame.Invalid("payload.approve must be true or false")
+	}
+	r.votes.writing.Lock()
+	defer r.votes.writing.Unlock()
+	old := r.votes.get(f.Ref)
+	switch {
+	case old == nil:
+		return frame.Refuse(frame.CodeNoProposal, "ref names no proposal of this relay")
+	case old.Status != "" || old.outcome(time.Now(), r.votes.voteFor) != "":
+		return frame.Refuse(frame.CodeClosed, "the vote is over")
+	}
+	p := old.clone()
+	p.Votes[voter] = yes
+	return r.settle(ctx, p, time.Now())
+}
+
+// settle stores a vote and, where it is decided, says so to everybody, once: the result is durable with the end of the
+// vote, so that no restart repeats it (AR-43). The caller holds writing.
+func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.Refusal {
+	p.Status = p.outcome(now, r.votes.voteFor)
+	var result *entry
+	changes := []store.Change{}
+	if p.Status != "" {
+		p.Closed = now.UTC()
+		result = r.result(p)
+		if r.history != nil {
+			changes = append(changes, r.history.change(result))
+		}
+	}
+	changes = append(changes, p.change())
+	if err := r.cfg.Records.Apply(ctx, changes, now); err != nil {
+		r.log.Error("store a vote", "err", err)
+		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take votes now")
+	}
+	r.votes.put(p)
+	if result != nil {
+		if r.history != nil {
+			r.history.insert(result)
+		}
+		out := websocket.Text(result.raw)
+		for _, s := range r.conns.all() {
+			_ = s.conn.Send(out)
+		}
+	}
+	return nil
+}
+
+// result is the frame that ends a vote.
+func (r *Relay) result(p *proposal) *entry {
+	approve, reject := p.tally()
+	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, all: true}
+	e.ts, e.seq = r.now()
+	votes := wire.Obj(wire.Field("approve", wire.Int(int64(approve))), wire.Field("reject", wire.Int(int64(reject))))
+	e.raw = frame.Notice{ID: e.id, Type: e.kind, To: frame.Everybody, Ref: p.ID, TS: e.ts, Payload: wire.Obj(
+		wire.TextField("status", p.Status), wire.Field("votes", votes), wire.Field("quorum", wire.Int(int64(p.Quorum))),
+	)}.Encode()
+	return e
+}
+
+// endVotes ends what nobody decided in time.
+func (r *Relay) endVotes(ctx context.Context, now time.Time) {
+	r.votes.writing.Lock()
+	defer r.votes.writing.Unlock()
+	for _, p := range r.votes.due(now) {
+		if fault := r.settle(ctx, p.clone(), now); fault != nil {
+			return // again in a minute
+		}
+	}
+}
+
+func (v *votes) due(now time.Time) []*proposal {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var out []*proposal
+	for _, p := range v.all {
+		if p.Status == "" && p.outcome(now, v.voteFor) != "" {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b *proposal) int { return a.At.Compare(b.At) })
+	return out
+}

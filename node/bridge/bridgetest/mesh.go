@@ -1,0 +1,72 @@
+package bridgetest
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Mesh is a [bridge.Mesh] without a node, for tests of a bridge alone. It sends nothing, finds nothing, and nothing
+// happens in it.
+type Mesh struct {
+	bridge.Receiver // nil refuses every message
+	asks            *acl.Asks
+	rules           *acl.Rules
+	records         store.Records
+}
+
+// NewMesh returns a mesh that keeps questions and rules in s.
+func NewMesh(to bridge.Receiver, s store.Store) Mesh {
+	return Mesh{to, acl.NewAsks(s), acl.NewRules(s.Records(), acl.Policy{}), s.Records()}
+}
+
+var _ bridge.Mesh = Mesh{}
+
+// Accept implements [bridge.Receiver].
+func (m Mesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	if m.Receiver == nil {
+		return bridge.Outcome{}, wire.ErrUnavailable
+	}
+	return m.Receiver.Accept(ctx, in)
+}
+
+// ID implements [bridge.Mesh].
+func (m Mesh) ID() wire.AgentID { return "am_alone" }
+
+// Receive implements [bridge.Mesh].
+func (m Mesh) Receive(context.Context, []byte) (bridge.Outcome, error) {
+	return bridge.Outcome{}, wire.ErrUnavailable
+}
+
+// Send implements [bridge.Mesh].
+func (m Mesh) Send(context.Context, bridge.Outgoing) (owner.Sent, error) {
+	return owner.Sent{}, wire.ErrUnavailable
+}
+
+// Find implements [bridge.Mesh].
+func (m Mesh) Find(context.Context, client.Query) ([]wire.Card, error) { return nil, nil }
+
+// Follow implements [bridge.Mesh].
+func (m Mesh) Follow(ctx context.Context, _ func(bridge.Event)) { <-ctx.Done() }
+
+// Decide implements [bridge.Mesh].
+func (m Mesh) Decide(context.Context, store.ConvKey, bool) error { return wire.ErrUnavailable }
+
+// Standing implements [bridge.Mesh].
+func (m Mesh) Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error) {
+	return m.rules.Standing(ctx, principal, now)
+}
+
+// Asks implements [bridge.Mesh].
+func (m Mesh) Asks() *acl.Asks { return m.asks }
+
+// Lay implements [bridge.Mesh].
+func (m Mesh) Lay(ctx context.Context, _ bridge.Task, changes []store.Change) error {
+	return m.records.Apply(ctx, changes, time.Now())
+}

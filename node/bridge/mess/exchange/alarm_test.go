@@ -1,0 +1,28 @@
+package exchange
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+)
+
+// A deadline between two milliseconds is kept: what happens is dated in whole ones, and one of them may lie before it.
+func TestDeadlineWithinAMillisecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		ref := l.request("alice", `{intent: x, needed_by: "`+time.Now().Add(100*time.Millisecond+300*time.Microsecond).UTC().Format(time.RFC3339Nano)+`"}`)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		l.want(ref, thread.Expired)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

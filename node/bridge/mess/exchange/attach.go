@@ -1,0 +1,174 @@
+package exchange
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Attachment is a file of a thread. Its bytes are never interpreted here.
+type Attachment struct {
+	Name string `json:"name"` // att-003-image-photo.jpg
+	Mime string `json:"mime"`
+	Size int    `json:"size"`
+	Data []byte `json:"data,omitempty"`
+}
+
+// detach moves large inline data of an entry to attachments of the thread (MESS-58), and the files of the owner's that it
+// names (MESS-63).
+func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
+	key := thread.ContentKey[e.Type]
+	list, ok := e.Body.Get(key)
+	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(t.own) == 0 {
+		return e
+	}
+	elems := slices.Collect(list.Elems())
+	for i, c := range elems {
+		if c.Len() == 1 {
+			kind := c.Members()[0].Key
+			if moved, ok := t.moveOut(th, kind, c.At(0), i); ok {
+				elems[i] = wire.Obj(wire.Field(kind, moved))
+			}
+		}
+	}
+	e.Body = e.Body.With(key, wire.Arr(elems...))
+	return e
+}
+
+// moveOut stores one large data URI, or a file of the owner's, and returns the stored form of the content (MESS-10).
+func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
+	uri, name := thread.ResourceURI(kind, v), v.GetStr("name")
+	foreign := v.GetStr("resource")
+	own, ok := t.own[cmp.Or(uri, foreign)]
+	mime, raw := own.Mime, own.Data
+	if ok && uri == "" {
+		if own.Lost == "" && th.Taken+len(raw) > thread.MaxThread {
+			own.Lost = "the files of the thread are too large together"
+		}
+		if own.Lost != "" { // it is said where it would be
+			return v.With(thread.NotFetched, wire.Text(own.Lost)), true
+		}
+		th.Taken += len(raw)
+	}
+	if !ok {
+		if len(uri) <= thread.MaxInline || !strings.HasPrefix(uri, "data:") {
+			return v, false
+		}
+		text, err := "", error(nil)
+		if mime, text, err = thread.SplitData(uri); err != nil {
+			return v, false
+		}
+		if raw, err = thread.StrictBase64.DecodeString(text); err != nil {
+			return v, false
+		}
+	}
+	if own.copied {
+		t.copied += len(raw)
+	}
+	name = cmp.Or(name, own.Name)
+	file := func() string {
+		return thread.AttachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)
+	}
+	a := Attachment{Name: file(), Mime: mime, Size: len(raw), Data: raw}
+	for t.brings(th, a) { // another entry of the same message has one in this place
+		n += thread.MaxContent
+		a.Name = file()
+	}
+	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
+	return a.Tree(name), true
+}
+
+// brings says whether the block has an attachment of this name already.
+func (t *tx) brings(th *thread.Thread, a Attachment) bool {
+	key := th.Ref + "/" + a.Name
+	return slices.ContainsFunc(t.changes, func(c store.Change) bool { return c.Record.NS == NSFiles && c.Record.Key == key })
+}
+
+func (a Attachment) record(ref string) store.Record {
+	return store.Record{NS: NSFiles, Key: ref + "/" + a.Name, Body: thread.Encode(a)}
+}
+
+// Tree is the stored form.
+func (a Attachment) Tree(name string) wire.Value {
+	v := wire.Obj(
+		wire.TextField("file", a.Name), wire.TextField("mime", a.Mime),
+		wire.Field("size", wire.Int(int64(a.Size))),
+	)
+	if name != "" {
+		v = v.With("name", wire.Text(name))
+	}
+	return v
+}
+
+// KeepAttachment stores a file with a thread. It fails with [store.ErrConflict] if the thread has one of this name.
+func (x *Exchange) KeepAttachment(ctx context.Context, ref string, a Attachment) error {
+	return x.records.Apply(ctx, []store.Change{{Record: a.record(ref)}}, time.Now())
+}
+
+// Attachment returns a file of a thread that the actor may see.
+func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) (Attachment, error) {
+	if _, err := x.Thread(ctx, who, ref); err != nil {
+		return Attachment{}, err
+	}
+	if !thread.AttachmentName.MatchString(file) {
+		return Attachment{}, thread.Bad("file", "is no name of an attachment")
+	}
+	rec, err := x.records.Get(ctx, NSFiles, ref+"/"+file, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return Attachment{}, thread.Missing("no such attachment")
+	}
+	if err != nil {
+		return Attachment{}, err
+	}
+	var a Attachment
+	if err := json.Unmarshal(rec.Body, &a); err != nil {
+		return a, fmt.Errorf("decode attachment: %w", err)
+	}
+	return a, nil
+}
+
+const shareKey = "share/key"
+
+// shareSecret returns the key of all addresses. It makes the key once.
+func (x *Exchange) shareSecret(ctx context.Context) ([]byte, error) {
+	for range maxConflicts {
+		rec, err := x.records.Get(ctx, NSMeta, shareKey, time.Now())
+		if err == nil {
+			return rec.Body, nil
+		}
+		if !errors.Is(err, store.ErrNotFound) {
+			return nil, err
+		}
+		key := make([]byte, 32)
+		rand.Read(key) // never fails: crypto/rand
+		err = x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: NSMeta, Key: shareKey, Body: key}}}, time.Now())
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			return nil, err
+		}
+	}
+	return nil, store.ErrConflict
+}
+
+// ShareToken returns what the address of a file must carry.
+func (x *Exchange) ShareToken(ctx context.Context, ref, file string) (string, error) {
+	key, err := x.shareSecret(ctx)
+	if err != nil {
+		return "", err
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(ref + "/" + file)) // neither may hold a slash
+	return hex.EncodeToString(mac.Sum(nil)), nil
+}

@@ -1,0 +1,48 @@
+package exchange
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The patterns by which an executor claims cost everybody who asks for something. Large ones are refused, all of an
+// executor's count together, and a long intent is matched by its beginning.
+func TestAutoClaimIsBounded(t *testing.T) {
+	s := newLab(t)
+	s.executor("bob", "knife")
+	prefer := func(want int, patterns ...string) {
+		t.Helper()
+		v, err := wire.Parse([]byte(`{"preferences":{"auto_claim_patterns":["` + strings.Join(patterns, `","`) + `"]}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reg, err := ReadRegistration(v, true)
+		if err == nil {
+			err = s.Executors.Change(t.Context(), actor("bob"), "bob", reg)
+		}
+		if got := statusOf(err); got != want {
+			t.Errorf("%.50q: %d (%v), want %d", patterns, got, err, want)
+		}
+	}
+	wide := strings.Repeat(`(\\pL|x?){900}`, 10)
+	prefer(http.StatusBadRequest, wide)
+	prefer(http.StatusBadRequest, "a{400}", "b{400}", "c{400}")
+	prefer(http.StatusBadRequest, "(")
+	prefer(http.StatusOK, "a{400}", "(?i)^water (the )?(roses|lawn)", "far away")
+	s.want(s.request("agent", "{intent: Water the lawn}"), thread.Claimed)
+	s.want(s.request("agent", "{intent: '"+strings.Repeat("x", 2*maxMatched)+" far away'}"), thread.Received)
+	// One that is stored all the same matches nothing, and costs nothing.
+	e := *s.Executors.get("bob").Executor
+	e.Preferences.AutoClaim = []string{strings.ReplaceAll(wide, `\\`, `\`), "."}
+	s.Executors.put(&e)
+	start := time.Now()
+	s.want(s.request("agent", "{intent: '"+strings.Repeat("x", 8<<10)+"'}"), thread.Received)
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("a request took %v", took)
+	}
+}

@@ -1,0 +1,86 @@
+package exchange
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// What is kept in memory of each thread and each executor is small, whatever they say; it stays as long as they do.
+func TestMemoryOfThreadsAndExecutors(t *testing.T) {
+	s := newLab(t)
+	large := strings.Repeat("x", 100<<10)
+	ref := s.request("agent", "{intent: look, requires: [{dig: {note: "+large+"}}]}")
+	for _, n := range s.index.get(ref).needs {
+		if n.ID != "dig" || !n.Meta.IsNull() {
+			t.Errorf("in memory: %s with %d bytes", n.ID, len(n.Meta.JSON()))
+		}
+	}
+	if n := s.thread(ref).Requires[0]; len(n.Meta.JSON()) < len(large) {
+		t.Error("the metadata is lost")
+	}
+	register := func(body string, patch bool) error {
+		v, err := wire.Parse([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reg, err := ReadRegistration(v, patch)
+		switch {
+		case err != nil:
+		case patch:
+			err = s.Executors.Change(t.Context(), actor("eve"), "eve", reg)
+		default:
+			_, err = s.Executors.Register(t.Context(), reg, false, nil)
+		}
+		return err
+	}
+	for _, body := range []string{`{"executor_id":"eve","capabilities":[{"dig":{"note":"` + large + `"}}]}`, `{"executor_id":"eve","hooks":["` + large + `"]}`} {
+		if err := register(body, false); statusOf(err) != http.StatusRequestEntityTooLarge {
+			t.Errorf("%.40s: %v", body, err)
+		}
+	}
+	if err := register(`{"executor_id":"eve","capabilities":["knife"]}`, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := register(`{"hooks":["`+large+`"]}`, true); statusOf(err) != http.StatusRequestEntityTooLarge {
+		t.Errorf("a change: %v", err)
+	}
+	s.refuse(http.StatusRequestEntityTooLarge, "eve", "- config: {executor: {id: eve, capabilities: [{dig: {note: "+large+"}}]}}")
+	s.refuse(http.StatusBadRequest, "eve", "- suggestion: {id: s, type: alternative, re: "+ref+", proposed: "+large+"}")
+	if c := s.Executors.get("eve"); len(thread.Encode(c.Executor)) > maxExecutor {
+		t.Errorf("eve has %d bytes", len(thread.Encode(c.Executor)))
+	}
+}
+
+// A small block does not ask for an answer without end.
+func TestQueriesOfOneBlock(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	query := "- query: {type: executors}\n"
+	if r := l.do("bob", strings.Repeat(query, maxQueries)); len(r.Answers) != maxQueries {
+		t.Errorf("%d answers", len(r.Answers))
+	}
+	l.refuse(http.StatusBadRequest, "bob", strings.Repeat(query, maxQueries+1))
+}
+
+// Alarms of threads that are gone go as well, also where they are years ahead.
+func TestAlarmsGoWithTheirThreads(t *testing.T) {
+	x := newIndex()
+	stays := &thread.Thread{Ref: "2026-01-31-000000", Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(time.Hour)}
+	x.publish(stays)
+	for i := range 5000 {
+		th := &thread.Thread{Ref: thread.NewThreadRef(time.Now(), i+1, ""), Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(9 * 365 * 24 * time.Hour)}
+		x.publish(th)
+		x.drop(th.Ref)
+	}
+	if len(x.alarms) > 1100 {
+		t.Errorf("%d alarms of one thread", len(x.alarms))
+	}
+	if rung, _ := x.due(time.Now().Add(2*time.Hour), 10); len(rung) != 1 || rung[0].ref != stays.Ref {
+		t.Errorf("rung: %v", rung)
+	}
+}

@@ -1,0 +1,179 @@
+package exchange
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Capability is an entry of the catalogue. It informs: unknown ids are valid everywhere (MESS-40).
+type Capability struct {
+	ID          string     `json:"id"`
+	Description string     `json:"description"`
+	Tags        []string   `json:"tags,omitempty"`
+	Definition  wire.Value `json:"definition,omitzero"`
+}
+
+// maxCapabilities bounds the catalogue.
+const maxCapabilities = 10_000
+
+// catalogue is the known capabilities, in the order of their ids.
+type catalogue struct {
+	catMu sync.RWMutex
+	known []Capability
+}
+
+// Capabilities lists the catalogue; with tags, what has any of them.
+func (c *catalogue) Capabilities(tags []string) []Capability {
+	c.catMu.RLock()
+	defer c.catMu.RUnlock()
+	var out []Capability
+	for _, e := range c.known {
+		if len(tags) == 0 || slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(tags, t) }) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Available is the catalogue and, by its id alone, what executors here can do that it does not describe: who asks what can
+// be had wants to know it (MESS-36). With tags it is what has any of them, and only the catalogue gives those.
+func (r *Executors) Available(tags []string) []Capability {
+	list := r.Capabilities(tags)
+	if len(tags) > 0 {
+		return list
+	}
+	described := len(list)
+	for _, id := range r.claims() {
+		_, ok := slices.BinarySearchFunc(list[:described], id, Capability.compareID)
+		if !ok && len(list) < maxCapabilities {
+			list = append(list, Capability{ID: id})
+		}
+	}
+	slices.SortFunc(list, func(a, b Capability) int { return a.compareID(b.ID) })
+	return list
+}
+
+func (c Capability) compareID(id string) int { return strings.Compare(c.ID, id) }
+
+// tagged says whether the capability has one of the tags.
+func (c *catalogue) tagged(id string, tags []string) bool {
+	c.catMu.RLock()
+	defer c.catMu.RUnlock()
+	i, ok := slices.BinarySearchFunc(c.known, id, Capability.compareID)
+	return ok && slices.ContainsFunc(c.known[i].Tags, func(t string) bool { return slices.Contains(tags, t) })
+}
+
+// ParseCapabilities reads catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one list
+// of them, or a map with that list under the one key capabilities.
+func ParseCapabilities(data []byte) ([]Capability, error) {
+	docs, err := thread.ParseDocuments(data)
+	if err != nil {
+		return nil, err
+	}
+	list := thread.Values(docs)
+	if len(list) == 1 && list[0].Len() == 1 {
+		if inner, ok := list[0].Get("capabilities"); ok {
+			list[0] = inner
+		}
+	}
+	if len(list) == 1 && list[0].Kind() == wire.Array {
+		list = slices.Collect(list[0].Elems())
+	}
+	var out []Capability
+	for i, doc := range list {
+		f := thread.NewFields(doc, fmt.Sprintf("capability[%d]", i))
+		c := Capability{ID: f.Need("id", thread.MaxID), Description: f.Text("description", thread.MaxProse), Tags: f.Texts("tags", 100)}
+		c.Definition, _ = f.Get("definition")
+		if f.Err != nil {
+			return nil, f.Err
+		}
+		out = append(out, c)
+	}
+	if len(out) == 0 {
+		return nil, thread.Bad("", "no capability is there")
+	}
+	return out, nil
+}
+
+// AddCapabilities adds to the catalogue, or replaces what has the same id. It is the owner's.
+func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) error {
+	if err := r.load(); err != nil {
+		return err
+	}
+	if len(r.Capabilities(nil))+len(list) > maxCapabilities {
+		return thread.Conflict("the catalogue is full")
+	}
+	var changes []store.Change
+	for _, c := range list {
+		changes = append(changes, store.Change{Record: store.Record{NS: NSCapabilities, Key: c.ID, Body: thread.Encode(c)}, IfRev: store.Any})
+	}
+	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
+		return err
+	}
+	r.add(list)
+	return nil
+}
+
+func (c *catalogue) add(list []Capability) {
+	c.catMu.Lock()
+	defer c.catMu.Unlock()
+	known := slices.Clone(c.known)
+	for _, e := range list {
+		i, ok := slices.BinarySearchFunc(known, e.ID, Capability.compareID)
+		if ok {
+			known[i] = e
+			continue
+		}
+		known = slices.Insert(known, i, e)
+	}
+	c.known = known
+}
+
+// restoreMeta loads catalogue and routing rules.
+func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
+	var list []Capability
+	err := eachRecord(ctx, r.records, NSCapabilities, now, func(rec store.Record) error {
+		var c Capability
+		err := json.Unmarshal(rec.Body, &c)
+		list = append(list, c)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.add(list)
+	rec, err := r.records.Get(ctx, NSMeta, "routing", now)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var rules []thread.Rule
+	if err := json.Unmarshal(rec.Body, &rules); err != nil {
+		return err
+	}
+	r.setRules(rules)
+	return nil
+}
+
+func CapabilityTree(list []Capability) wire.Value {
+	out := make([]wire.Value, len(list))
+	for i, c := range list {
+		out[i] = wire.Obj(wire.TextField("id", c.ID), wire.TextField("description", c.Description))
+		if len(c.Tags) > 0 {
+			out[i] = out[i].With("tags", wire.Texts(c.Tags))
+		}
+	}
+	return wire.Arr(out...)
+}

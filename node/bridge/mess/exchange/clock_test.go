@@ -1,0 +1,85 @@
+package exchange
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// A clock that goes back by an hour: what was kept then lies in the future now. Nothing expires by it, deadlines stand,
+// the same request stays the same, and work goes on (MESS-32).
+func TestClockGoesBack(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	waits := l.request("agent", "{id: waits, intent: look, constraints: {timing: {expires: 2h}}}")
+	parked := l.request("agent", "{intent: look, constraints: {timing: {not_before: '"+wire.FormatTime(time.Now().Add(2*time.Hour))+"'}}}")
+	held := l.request("agent", "{intent: look, constraints: {depends_on: [waits]}}")
+	done := l.request("agent", "{intent: look}")
+	l.status("bob", done, "claimed")
+	l.status("bob", done, "completed")
+	const back = time.Hour
+	ahead := func(ns string, change func(rec store.Record) []byte) {
+		t.Helper()
+		page, err := l.records.List(t.Context(), ns, "", "", 100, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rec := range page.Records {
+			rec.Body = change(rec)
+			if err := l.records.Apply(t.Context(), []store.Change{{Record: store.Record{NS: ns, Key: rec.Key, Body: rec.Body}, IfRev: store.Any}}, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ahead(NSThreads, func(rec store.Record) []byte {
+		th, err := decodeThread(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []*time.Time{&th.Created, &th.Updated, &th.Ended, &th.NotBefore, &th.Deadline} {
+			if !at.IsZero() {
+				*at = at.Add(back)
+			}
+		}
+		return thread.Encode(th)
+	})
+	again := labOn(t, l.store)
+	for range 2 {
+		if _, err := again.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again.want(waits, thread.Received)
+	again.want(parked, thread.Waiting)
+	again.want(held, thread.Waiting)
+	if th := again.thread(waits); time.Until(th.Deadline) < 2*time.Hour {
+		t.Errorf("the deadline is %v", th.Deadline)
+	}
+	if ref := again.do("agent", "- request: {id: waits, intent: look, constraints: {timing: {expires: 2h}}}").Answers[0].Body.GetStr("ref"); ref != waits {
+		t.Errorf("the same request became %s", ref)
+	}
+	next := again.request("agent", "{intent: next}")
+	for _, ref := range []string{waits, parked, held, done} {
+		if ref == next {
+			t.Errorf("%s is given twice", ref)
+		}
+	}
+	again.status("bob", waits, "claimed")
+	again.do("bob", "- response: {re: "+waits+", content: [seen]}")
+	again.want(held, thread.Received)
+	again.do("bob", "- response: {re: "+done+", content: [late]}")
+	page, err := again.List(t.Context(), Owner("test"), "", "", 2)
+	if err != nil || len(page.Threads) != 2 {
+		t.Fatalf("page = %v, %v", page, err)
+	}
+	rest, err := again.List(t.Context(), Owner("test"), "", page.Next, 10)
+	if err != nil || len(rest.Threads) != 3 {
+		t.Errorf("the rest has %d threads, %v", len(rest.Threads), err)
+	}
+	if n, err := again.Purge(t.Context(), time.Now()); err != nil || n != 0 {
+		t.Errorf("%d threads were removed, %v", n, err)
+	}
+}

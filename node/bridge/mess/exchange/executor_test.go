@@ -1,0 +1,66 @@
+package exchange
+
+import (
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A key that the owner takes away stays away, whatever its executor does at that moment: claim, change itself, or both.
+func TestTakenKeyStaysAway(t *testing.T) {
+	l := newLab(t)
+	for round := range 20 {
+		id := "eve" + strconv.Itoa(round)
+		key, err := l.Executors.Register(t.Context(), Registration{ID: id}, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs := make([]string, 8)
+		for i := range refs {
+			refs[i] = l.request("agent", "{intent: look}")
+		}
+		var busy sync.WaitGroup
+		busy.Go(func() {
+			for _, ref := range refs {
+				_, _ = l.try(id, "- status: {re: "+ref+", code: claimed}\n- config: {executor: {id: "+id+", capabilities: [more]}}\n")
+			}
+		})
+		busy.Go(func() {
+			for range refs {
+				_ = l.Executors.Change(t.Context(), actor(id), id, Registration{Name: "Eve", present: []string{"display_name"}})
+			}
+		})
+		busy.Go(func() {
+			if err := l.Executors.TakeKey(t.Context(), id, nil); err != nil {
+				t.Error(err)
+			}
+		})
+		busy.Wait()
+		if _, err := l.Executors.Authenticate("Bearer "+key, l.id); err == nil {
+			t.Fatalf("round %d: the key works", round)
+		}
+		if c := l.Executors.get(id); !c.Pending || c.KeyHash != "" {
+			t.Fatalf("round %d: in memory %+v", round, c.Executor)
+		}
+		if e, err := l.Executors.stored(t.Context(), id); err != nil || !e.Pending || e.KeyHash != "" {
+			t.Fatalf("round %d: stored %+v, %v", round, e, err)
+		}
+	}
+}
+
+// What comes late is older: it takes the place of nothing, and a claim changes nothing but the claims.
+func TestRosterKeepsTheNewest(t *testing.T) {
+	r := newExecutors(Config{})
+	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 1})
+	r.put(&Executor{ID: "eve", Pending: true, Version: 3})
+	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 2})
+	if c := r.get("eve"); !c.Pending || c.KeyHash != "" || r.byKey("abc") != nil {
+		t.Errorf("eve = %+v", c.Executor)
+	}
+	r.claimed(claimTime{"eve", time.Second, time.Now()})
+	if c := r.get("eve"); !c.Pending || !slices.Equal(c.Claims, []time.Duration{time.Second}) {
+		t.Errorf("after a claim: %+v", c.Executor)
+	}
+}

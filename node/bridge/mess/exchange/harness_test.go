@@ -1,0 +1,220 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// lab is an exchange on a real database.
+type lab struct {
+	*Exchange
+	t     testing.TB
+	store store.Store
+}
+
+func newLab(t testing.TB) *lab {
+	t.Helper()
+	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return labOn(t, s)
+}
+
+func labOn(t testing.TB, s store.Store) *lab {
+	return &lab{t: t, store: s, Exchange: New(Config{Store: s, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})}
+}
+
+func actor(id string) Actor {
+	if id == thread.OwnerID {
+		return Owner("test")
+	}
+	return Actor{ID: id, Channel: "test"}
+}
+
+// do sends a block and expects it to be taken.
+func (l *lab) do(who, block string) Result {
+	l.t.Helper()
+	r, err := l.try(who, block)
+	if err != nil {
+		l.t.Fatalf("%s sends %s: %v", who, block, err)
+	}
+	return r
+}
+
+func (l *lab) try(who, block string) (Result, error) {
+	l.t.Helper()
+	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), Options{})
+}
+
+// refuse sends a block and expects this HTTP status.
+func (l *lab) refuse(status int, who, block string) {
+	l.t.Helper()
+	_, err := l.try(who, block)
+	if got := statusOf(err); got != status {
+		l.t.Errorf("%s sends %s: %d (%v), want %d", who, block, got, err, status)
+	}
+}
+
+func statusOf(err error) int {
+	if err == nil {
+		return 200
+	}
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		return e.Status
+	}
+	return 500
+}
+
+// executor registers one with capabilities.
+func (l *lab) executor(id string, capabilities ...string) {
+	l.t.Helper()
+	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
+}
+
+func (l *lab) request(who, body string) string {
+	l.t.Helper()
+	return l.do(who, "- request: "+body+"\n").Created[0]
+}
+
+// status sets one.
+func (l *lab) status(who, ref, rest string) {
+	l.t.Helper()
+	l.do(who, "- status: {re: "+ref+", code: "+rest+"}\n")
+}
+
+func (l *lab) thread(ref string) *thread.Thread {
+	l.t.Helper()
+	th, err := l.Thread(l.t.Context(), Owner("test"), ref)
+	if err != nil {
+		l.t.Fatalf("thread %s: %v", ref, err)
+	}
+	return th
+}
+
+func (l *lab) want(ref string, code thread.Code) *thread.Thread {
+	l.t.Helper()
+	th := l.thread(ref)
+	if th.Status != code {
+		l.t.Errorf("thread %s is %s, want %s", ref, th.Status, code)
+	}
+	return th
+}
+
+// answerOf returns the first entry of this type among the answers.
+func answerOf(r Result, kind string) wire.Value {
+	for _, e := range r.Answers {
+		if e.Type == kind {
+			return e.Body
+		}
+	}
+	return wire.Value{}
+}
+
+func mustParse(t testing.TB, text string) thread.Block {
+	t.Helper()
+	b, err := thread.Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("Parse(%.200q): %v", text, err)
+	}
+	return b
+}
+
+// kept lists the keys of a namespace.
+func (l *lab) kept(ns string) (keys []string) {
+	l.t.Helper()
+	for after := ""; ; {
+		page, err := l.store.Records().List(l.t.Context(), ns, "", after, 1000, time.Now())
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, rec := range page.Records {
+			keys = append(keys, rec.Key)
+		}
+		if after = page.Next; after == "" {
+			return keys
+		}
+	}
+}
+
+// brittle is a store that fails for a while.
+type brittle struct {
+	store.Store
+	down atomic.Bool
+}
+
+func (b *brittle) Records() store.Records { return brittleRecords{b.Store.Records(), b} }
+
+type brittleRecords struct {
+	store.Records
+	b *brittle
+}
+
+func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if r.b.down.Load() {
+		return errors.New("the disk is full")
+	}
+	return r.Records.Apply(ctx, changes, now)
+}
+
+// eventually waits for something that another goroutine brings about.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for !done() {
+		select {
+		case <-again.C:
+		case <-deadline.C:
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+// asks is the request of a thread as who works on it reads it.
+func (l *lab) asks(who, ref string) wire.Value {
+	l.t.Helper()
+	th, err := l.Thread(l.t.Context(), actor(who), ref)
+	if err != nil {
+		l.t.Fatalf("%s reads %s: %v", who, ref, err)
+	}
+	messages, err := l.Messages(l.t.Context(), th.Ref)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	body, _ := messages[0].Mess.At(0).Get("request")
+	return body
+}
+
+// says expects a request to say this, in JSON.
+func (l *lab) says(body wire.Value, want ...string) {
+	l.t.Helper()
+	for _, text := range want {
+		if !strings.Contains(string(body.JSON()), text) {
+			l.t.Errorf("%s does not say %s", body.JSON(), text)
+		}
+	}
+}
+
+// put uploads a file of the owner's and returns its name.
+func (l *lab) put(ref, name, data string) string {
+	l.t.Helper()
+	entry, err := l.Upload(l.t.Context(), Owner("test"), ref, name, []byte(data))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return entry.At(0).GetStr("file")
+}

@@ -1,0 +1,332 @@
+package exchange
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// exchangeForm is what our exchange ids are: the field of a key between its first two underscores (MESS-53).
+var exchangeForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+
+// ValidExchangeID says whether an exchange may have this id.
+func ValidExchangeID(id string) bool { return exchangeForm.MatchString(id) }
+
+var (
+	ErrNoKey    = &wire.Error{Code: wire.Unauthorized, Status: http.StatusUnauthorized, Message: "a valid API key is required"}
+	errOtherKey = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the API key belongs to another exchange"}
+	errNoInvite = &wire.Error{Code: wire.Unauthorized, Status: http.StatusUnauthorized, Message: "registration needs an invite"}
+	errPending  = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the registration waits for the owner's approval"}
+)
+
+func newKey(exchange string) string { return credential.New("mess_" + exchange + "_") }
+
+func hashKey(key string) string { return credential.HashOf(key).String() }
+
+// Authenticate finds the executor that holds a key, by the hash of the key.
+func (r *Executors) Authenticate(header, exchange string) (Actor, error) {
+	if err := r.load(); err != nil {
+		return Actor{}, err
+	}
+	key, ok := strings.CutPrefix(header, "Bearer ")
+	if !ok {
+		return Actor{}, ErrNoKey
+	}
+	parts := strings.SplitN(key, "_", 3)
+	if len(parts) != 3 || parts[0] != "mess" || len(parts[2]) != 32 || strings.Trim(parts[2], "0123456789abcdef") != "" {
+		return Actor{}, ErrNoKey
+	}
+	if parts[1] != exchange {
+		return Actor{}, errOtherKey
+	}
+	hash := hashKey(key)
+	c := r.byKey(hash)
+	if c == nil || c.KeyHash != hash {
+		return Actor{}, ErrNoKey
+	}
+	if c.Pending {
+		return Actor{}, errPending
+	}
+	c.seen(time.Now())
+	if r.calls != nil {
+		if wait, ok := r.calls.Take(c.ID, time.Now()); !ok {
+			return Actor{}, limited(fmt.Sprintf("too many calls: at most %d a minute", cmp.Or(r.cfg.CallsPerMinute, 600)), wait)
+		}
+	}
+	return Actor{ID: c.ID, Channel: "rest"}, nil
+}
+
+func (r *Executors) byKey(hash string) *candidate {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byID[r.keys[hash]]
+}
+
+// seen remembers when an executor last called. It is kept in memory.
+func (c *candidate) seen(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = now
+}
+
+func (c *candidate) lastSeen() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last.After(c.Seen) {
+		return c.last
+	}
+	return c.Seen
+}
+
+// Get returns an executor, nil if there is none of this id or none can be read.
+func (r *Executors) Get(id string) *Executor {
+	if r.load() == nil {
+		if c := r.get(id); c != nil {
+			return c.Executor
+		}
+	}
+	return nil
+}
+
+// List returns the executors in the order of registration, with the time of their last call and the defaults of what they
+// left out.
+func (r *Executors) List() ([]Executor, error) {
+	if err := r.load(); err != nil {
+		return nil, err
+	}
+	list := r.list()
+	out := make([]Executor, len(list))
+	for i, c := range list {
+		out[i] = *c.Executor
+		out[i].Seen, out[i].Availability, out[i].Timezone = c.lastSeen(), cmp.Or(c.Availability, "always"), c.zone.String()
+	}
+	return out, nil
+}
+
+// Registration is what somebody says who registers.
+type Registration struct {
+	ID            string
+	Name          string
+	Capabilities  []thread.Need
+	Notifications []Notification
+	Hooks         wire.Value
+	Preferences   Preferences
+	Availability  string // as in [ExecutorConfig]; "": by the schedule
+	Schedule      string
+	Timezone      string
+	present       []string // members that were there, for PATCH
+}
+
+// ReadRegistration reads what somebody says who registers, or who changes that if patch is set.
+func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
+	f := thread.NewFields(v, "")
+	if f.Err != nil {
+		return Registration{}, thread.Bad("", "the body must be an object")
+	}
+	r := Registration{
+		Name: f.Text("display_name", 200), Capabilities: f.Needs("capabilities"),
+		Notifications: readNotifications(f, "notifications"), Preferences: readPreferences(f, "preferences"),
+	}
+	r.Availability, r.Schedule, r.Timezone = f.Duty()
+	if !patch {
+		r.ID = f.Need("executor_id", 64)
+		f.Check(thread.IsExecutorID(r.ID) && !thread.IsReserved(r.ID), "executor_id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
+	}
+	if hooks, ok := f.Get("hooks"); ok {
+		f.Check(hooks.Kind() == wire.Array || hooks.Kind() == wire.Object, "hooks", "must be a list or an object")
+		r.Hooks = hooks
+	}
+	for _, m := range v.Members() {
+		r.present = append(r.present, m.Key)
+	}
+	return r, f.Err
+}
+
+// maxExecutors bounds who may be registered.
+const maxExecutors = 100_000
+
+// Register adds an executor and returns its key, which is shown this once. pending says that it waits for the owner;
+// more are changes of the same unit.
+func (x *Executors) Register(ctx context.Context, r Registration, pending bool, more []store.Change) (key string, err error) {
+	if err := x.load(); err != nil {
+		return "", err
+	}
+	if x.get(r.ID) != nil || x.named(r.ID) { // who acts in files alone is known by name; the owner may give a key to it
+		return "", thread.Conflict("the executor id is taken")
+	}
+	if len(x.list()) >= maxExecutors {
+		return "", limited("too many executors", time.Hour)
+	}
+	now := time.Now().UTC().Round(time.Millisecond)
+	key = newKey(x.cfg.ID)
+	e := &Executor{
+		ID: r.ID, Name: r.Name, Capabilities: r.Capabilities, KeyHash: hashKey(key), Pending: pending, Created: now, Seen: now,
+		Preferences: r.Preferences, Notifications: r.Notifications, Hooks: r.Hooks,
+	}
+	if err := setAvailability(r, e); err != nil {
+		return "", err
+	}
+	if err := e.fits(); err != nil {
+		return "", err
+	}
+	err = x.records.Apply(ctx, append([]store.Change{{Record: e.record()}}, more...), now)
+	if errors.Is(err, store.ErrConflict) {
+		return "", thread.Conflict("the executor id is taken")
+	}
+	if errors.Is(err, store.ErrQuota) {
+		return "", limited("too many registrations wait for the owner", time.Hour)
+	}
+	if err != nil {
+		return "", err
+	}
+	x.put(e)
+	return key, nil
+}
+
+// Change applies the members that were given (PATCH): an executor's own, or the owner's.
+func (x *Executors) Change(ctx context.Context, who Actor, id string, r Registration) error {
+	if err := x.load(); err != nil {
+		return err
+	}
+	if who.ID != id && !who.Owner {
+		return thread.Forbidden("an executor may change itself alone")
+	}
+	return x.edit(ctx, id, nil, func(e *Executor) error {
+		if e.Pending && !who.Owner { // the owner decides on what it said when it registered
+			return errPending
+		}
+		has := func(key string) bool { return slices.Contains(r.present, key) }
+		if has("display_name") {
+			e.Name = r.Name
+		}
+		if has("capabilities") {
+			e.Capabilities = r.Capabilities
+		}
+		if has("notifications") {
+			e.Notifications = r.Notifications
+		}
+		if has("preferences") {
+			e.Preferences = r.Preferences
+		}
+		if has("hooks") {
+			e.Hooks = r.Hooks
+		}
+		return setAvailability(r, e)
+	})
+}
+
+// Admit ends the wait of a registration: it may be used, or it goes.
+func (r *Executors) Admit(ctx context.Context, id string, yes bool, more []store.Change) error {
+	if err := r.load(); err != nil {
+		return err
+	}
+	c := r.get(id)
+	if c == nil {
+		return r.records.Apply(ctx, more, time.Now())
+	}
+	if yes {
+		return r.edit(ctx, id, more, func(e *Executor) error {
+			e.Pending = false
+			return nil
+		})
+	}
+	changes := append([]store.Change{{Record: store.Record{NS: NSExecutors, Key: id}, IfRev: store.Any, Delete: true}}, more...)
+	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
+		return err
+	}
+	r.remove(id)
+	return nil
+}
+
+// CheckInvite refuses a registration without the invite, if the exchange asks for one.
+func (r *Executors) CheckInvite(header string) error {
+	token, _ := strings.CutPrefix(header, "Bearer ")
+	if credential.Mode(r.cfg.Registration) == credential.Invite && (r.cfg.Invite == "" || !credential.HashOf(token).Equal(credential.HashOf(r.cfg.Invite))) {
+		return errNoInvite
+	}
+	return nil
+}
+
+// NeedsApproval reports whether a registration waits for the owner.
+func (r *Executors) NeedsApproval() bool {
+	return credential.Mode(r.cfg.Registration) == credential.Approval
+}
+
+// ChargeRegistration calls register if the limits allow one more registration from an address. A registration that fails does
+// not count.
+func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) error {
+	now := time.Now()
+	switch wait, everybody := r.registrations.Take(from, now); {
+	case everybody:
+		return limited("too many registrations of everybody", wait)
+	case wait > 0:
+		return limited(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.cfg.RegistrationsPerHour, 60)), wait)
+	}
+	err := register()
+	if err != nil {
+		r.registrations.Return(from, now)
+	}
+	return err
+}
+
+// CountFailure counts err against an address if it is about a wrong secret, and returns what the caller is told.
+func (r *Executors) CountFailure(from netip.Addr, err error) error {
+	if !errors.Is(err, ErrNoKey) && !errors.Is(err, errOtherKey) && !errors.Is(err, errNoInvite) {
+		return err
+	}
+	if wait := r.failures.Fail(from, time.Now()); wait > 0 {
+		return limited("too many wrong keys", wait)
+	}
+	return err
+}
+
+// An executor that the owner set up has no key, one may lose its own, and one may get into wrong hands. The owner gives
+// another key, or takes the key away. The id stays taken in both cases: whoever registered it anew would see the
+// threads of the one before.
+
+// GiveKey makes a new key for an executor and returns it, this once. The key before works no more. A registration that
+// waited is approved by it; more are changes of the same unit.
+func (r *Executors) GiveKey(ctx context.Context, id string, more []store.Change) (string, error) {
+	key := newKey(r.cfg.ID)
+	return key, r.setKey(ctx, id, hashKey(key), false, more)
+}
+
+// TakeKey ends the key of an executor. It is offered nothing until it has a key again or the owner approves it.
+func (r *Executors) TakeKey(ctx context.Context, id string, more []store.Change) error {
+	return r.setKey(ctx, id, "", true, more)
+}
+
+func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, more []store.Change) error {
+	if err := r.load(); err != nil {
+		return err
+	}
+	return r.edit(ctx, id, more, func(e *Executor) error {
+		e.KeyHash, e.Pending = hash, pending
+		return nil
+	})
+}
+
+// newPlaces returns the pool of all registrations, nil if each needs an invite. One network can draw most of it and then
+// leaves the rest to others. What waits for approval takes a question to the owner, which lasts a week.
+func newPlaces(registration credential.Mode) *rate.Pool {
+	switch registration {
+	case credential.Invite:
+		return nil
+	case credential.Approval:
+		return rate.NewPool(rate.PerHour(MaxQuestions/2)/(7*24), MaxQuestions/2)
+	}
+	return rate.NewPool(rate.PerHour(openADay)/24, openADay)
+}

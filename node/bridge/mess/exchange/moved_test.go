@@ -1,0 +1,50 @@
+package exchange
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Changes of one millisecond have times of their own, so that nobody who looks at a thread now and then misses one.
+func TestChangesOfOneMillisecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		l.executor("bob")
+		ref := l.request("agent", "{intent: look}")
+		seen := map[time.Time]bool{l.thread(ref).Updated: true}
+		l.status("bob", ref, "claimed")
+		for n := range 5 {
+			if now := l.thread(ref).Updated; seen[now] {
+				t.Fatalf("change %d has the time of another, %v", n, now)
+			}
+			seen[l.thread(ref).Updated] = true
+			l.status("bob", ref, "in_progress, message: still here")
+		}
+		before := l.thread(ref).Updated
+		if ahead := time.Until(before); ahead > 10*time.Millisecond {
+			t.Errorf("the last change lies %v ahead", ahead)
+		}
+		time.Sleep(time.Hour)
+		l.status("bob", ref, "completed")
+		if th := l.thread(ref); time.Until(th.Updated) > 0 || !th.Updated.After(before) {
+			t.Errorf("an hour later: %v", th.Updated)
+		}
+	})
+}
+
+// TestThreadIsKnownByWhatItShows: a commit is in the store before it is in the index. A requester who saw a suggestion in
+// that moment, and accepted it, was told that its id names nothing.
+func TestThreadIsKnownByWhatItShows(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	ref := l.request("carol", "{intent: mow and rake}")
+	l.status("bob", ref, "claimed")
+	late := labOn(t, l.store) // its index is that of a moment before the commit
+	late.thread(ref)
+	l.do("bob", "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
+	if late.thread(ref).FindSuggestion("s1") == nil {
+		t.Fatal("the suggestion is not there")
+	}
+	late.do("carol", "- reply: {re: s1, accept: true}")
+}

@@ -1,0 +1,161 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Threads that are shared with a peer: an agent of the mesh, or somebody behind a link. A peer knows a thread by a conversation.
+
+// requestLink returns the link through which somebody asked for a thread, "" if none.
+func requestLink(t *thread.Thread) string {
+	a, err := bridge.ParseAddress(t.Peers[t.Requester].Address)
+	if err != nil {
+		return ""
+	}
+	return a.Link
+}
+
+func convKey(peer, conv string) string { return "conv/" + IDKey(peer, conv) }
+
+// OfferedIn returns the thread that we offered to a peer in a conversation.
+func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string, ok bool) {
+	rec, err := x.records.Get(ctx, NSMeta, convKey(peer, conv), time.Now())
+	return string(rec.Body), err == nil
+}
+
+// RequestIn returns the one thread of a conversation that a peer opened, or the one of several that is open: a successor.
+func (x *Exchange) RequestIn(peer, conv string) (ref string, ok bool) {
+	for _, open := range []bool{false, true} {
+		refs, _ := x.index.page("from:"+peer, position{}, 2, func(e *entry) bool { return e.external == conv && (e.status.Open() || !open) })
+		if len(refs) == 1 {
+			return refs[0], true
+		}
+	}
+	return "", false
+}
+
+// HasOpenSibling reports whether another thread of the same conversation is still open.
+func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
+	if t.External == "" {
+		return false
+	}
+	refs, _ := x.index.page("from:"+t.Requester, position{}, 1, func(e *entry) bool {
+		return e.external == t.External && e.ref != t.Ref && e.status.Open()
+	})
+	return len(refs) > 0
+}
+
+// PointAt points entries of a peer at ref if their own reference names nothing of ours: it is the peer's name for the thread.
+func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
+	out := slices.Clone(b)
+	for i, e := range out {
+		re := thread.FirstRef(e.Body)
+		if re == "" || x.index.get(re) != nil || e.IsDecision() && re != "last" { // of a suggestion that is decided: nothing is said of another
+			continue
+		}
+		_, own := x.index.ownWith(peer, re)
+		_, tagged := x.index.tagged(peer, re)
+		if !own && !tagged {
+			out[i].Body = e.Body.With("re", wire.Text(ref))
+		}
+	}
+	return out
+}
+
+// OpenVia returns the conversations of at most limit open threads that were asked for through a link, of those that keep lets
+// through. count is how many open threads there are.
+func (x *Exchange) OpenVia(link string, limit int, keep func(conv string) bool) (convs []string, count int) {
+	entries, _ := x.index.entries("via:"+link, position{}, limit, func(e *entry) bool { return keep(e.external) })
+	for _, e := range entries {
+		convs = append(convs, e.external)
+	}
+	return convs, x.index.length("via:" + link)
+}
+
+// OpenFor returns the owner's open threads that are for one peer alone, and that nobody has claimed.
+func (x *Exchange) OpenFor(peer string) []string {
+	const all = 1 << 20
+	refs, _ := x.index.page("from:"+thread.OwnerID, position{}, all, func(e *entry) bool {
+		return e.only == peer && e.status.Open() && e.holder == ""
+	})
+	return refs
+}
+
+// OfferTo offers a thread to a peer, which then may claim it. send sends the request in a new conversation, in one unit with
+// changes. A thread that cannot be claimed or was offered to the peer before is left alone, and more is applied.
+func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
+	for range maxConflicts {
+		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
+		t, err := tx.load(ctx, ref)
+		if err != nil {
+			return IgnoreMissing(err)
+		}
+		if !t.IsClaimable() || t.Peers[peer].Conv != "" {
+			return x.records.Apply(ctx, more, time.Now())
+		}
+		body, err := tx.original(ctx, t)
+		if err != nil {
+			return err
+		}
+		name := t.ClientID
+		if name == "" {
+			name = t.Ref
+			body = body.With("id", wire.Text(name))
+		}
+		conv := string(wire.NewConversationID())
+		if t.Peers == nil {
+			t.Peers = map[string]thread.Peer{}
+		}
+		t.Peers[peer] = thread.Peer{Conv: conv, Address: address, Offered: true, Name: name}
+		tx.touch(t)
+		t.Version++
+		err = send(conv, body, append(slices.Clone(more),
+			store.Change{Record: threadRecord(t), IfRev: t.Rev},
+			store.Change{Record: store.Record{NS: NSMeta, Key: convKey(peer, conv), Body: []byte(ref)}, IfRev: store.Any}))
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err == nil {
+			x.index.publish(t)
+		}
+		return err
+	}
+	return store.ErrConflict
+}
+
+// Release offers a thread that the owner released.
+func (x *Exchange) Release(ctx context.Context, ref string) error {
+	for range maxConflicts {
+		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
+		th, err := t.load(ctx, ref)
+		if err != nil {
+			return IgnoreMissing(err)
+		}
+		if err := t.settle(ctx, th); err != nil {
+			return err
+		}
+		if err := t.commit(ctx); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+// Cancel ends a thread as its requester, who said so through a channel, in one unit with changes. They are applied also if the
+// thread has ended.
+func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, why string, changes []store.Change) error {
+	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("reason", why))
+	_, err := x.Do(ctx, Actor{ID: t.Requester, Channel: channel}, thread.Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
+	if thread.IsRefusal(err) {
+		return x.records.Apply(ctx, changes, time.Now())
+	}
+	return err
+}

@@ -1,0 +1,165 @@
+package exchange
+
+import (
+	"errors"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Preferences say when an executor wants to be told (MESS-45). They never decide who may claim.
+type Preferences struct {
+	MinPriority string     `json:"min_priority,omitempty"`
+	Quiet       QuietHours `json:"quiet_hours,omitzero"`
+	Filter      []string   `json:"capability_filter,omitempty"`
+	AutoClaim   []string   `json:"auto_claim_patterns,omitempty"`
+}
+
+// QuietHours are hours of the day in which only urgent requests are told of. They may cross midnight.
+type QuietHours struct {
+	Enabled  bool   `json:"enabled,omitempty"`
+	Start    string `json:"start,omitempty"` // 22:00
+	End      string `json:"end,omitempty"`
+	Timezone string `json:"timezone,omitempty"`
+}
+
+// Notification is a channel by which an executor is told. Only ntfy, slack, google_chat and webhook are ever sent.
+type Notification struct {
+	Type string `json:"type"`
+	URL  string `json:"url"`
+}
+
+// wants says whether the executor wants to be told of a new request.
+func (c *candidate) wants(t *thread.Thread, now time.Time) bool {
+	p := c.Preferences
+	urgent := t.Priority == "urgent"
+	switch {
+	case t.Requester == c.ID:
+		return false
+	case p.MinPriority != "" && thread.PriorityRank(t.Priority) < thread.PriorityRank(p.MinPriority):
+		return false
+	case p.MinPriority == "" && thread.PriorityRank(t.Priority) < thread.PriorityRank("normal"):
+		return false
+	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n thread.Need) bool { return slices.Contains(p.Filter, n.ID) }):
+		return false
+	}
+	return urgent || !p.Quiet.at(now, c.quiet)
+}
+
+// at says whether now is within the quiet hours of a zone.
+func (q QuietHours) at(now time.Time, zone *time.Location) bool {
+	if !q.Enabled {
+		return false
+	}
+	clock := now.In(zone).Format("15:04")
+	if q.Start <= q.End {
+		return q.Start <= clock && clock < q.End
+	}
+	return clock >= q.Start || clock < q.End
+}
+
+var clockForm = regexp.MustCompile(`^([01]\d|2[0-3]):[0-5]\d$`)
+
+// readPreferences reads those of a registration.
+func readPreferences(f *thread.Fields, key string) Preferences {
+	g := f.Sub(key)
+	if g == nil {
+		return Preferences{}
+	}
+	p := Preferences{MinPriority: g.OneOf("min_priority", "", thread.Priorities...), Filter: g.Texts("capability_filter", 100)}
+	for i, pattern := range g.List("auto_claim_patterns", 20) {
+		s, ok := pattern.Str()
+		g.Check(ok && len(s) <= 256, "auto_claim_patterns["+strconv.Itoa(i)+"]", "must be a text of at most 256 bytes")
+		p.AutoClaim = append(p.AutoClaim, s)
+	}
+	if g.Err == nil {
+		_, err := compilePatterns(p.AutoClaim)
+		g.Check(err == nil, "auto_claim_patterns", "must be regular expressions (RE2), and not too large together")
+	}
+	if q := g.Sub("quiet_hours"); q != nil {
+		p.Quiet.Enabled, _ = q.Boolean("enabled")
+		p.Quiet.Start, p.Quiet.End = q.Text("start", 5), q.Text("end", 5)
+		p.Quiet.Timezone = q.Text("timezone", 64)
+		q.Check(!p.Quiet.Enabled || clockForm.MatchString(p.Quiet.Start) && clockForm.MatchString(p.Quiet.End), "start", "start and end must be times such as 22:00")
+		q.Check(p.Quiet.Timezone == "" || thread.IsZone(p.Quiet.Timezone), "timezone", "must be a name such as Europe/Berlin")
+		g.Join(q)
+	}
+	f.Join(g)
+	return p
+}
+
+// readNotifications reads the channels of a registration. Types that are never sent are stored all the same.
+func readNotifications(f *thread.Fields, key string) []Notification {
+	var out []Notification
+	for i, e := range f.List(key, 20) {
+		g := thread.NewFields(e, f.Path(key+"["+strconv.Itoa(i)+"]"))
+		n := Notification{Type: g.Need("type", 40)}
+		for _, name := range []string{"url", "webhook_url", "webhook"} {
+			if s := g.Text(name, thread.MaxURI); s != "" && n.URL == "" {
+				n.URL = s
+			}
+		}
+		if topic := g.Text("topic", 200); n.Type == "ntfy" && topic != "" {
+			server := g.Text("server", thread.MaxURI)
+			if server == "" {
+				server = "https://ntfy.sh"
+			}
+			n.URL = strings.TrimSuffix(server, "/") + "/" + topic
+		}
+		f.Join(g)
+		out = append(out, n)
+	}
+	return out
+}
+
+// What the patterns of one executor may cost with every request: their instructions together, and how much of an intent
+// they see. A pattern of 30 bytes may have a thousand instructions, and each looks at every byte.
+const (
+	maxPatternCode = 1000
+	maxMatched     = 1 << 10
+)
+
+// compilePatterns compiles the patterns of one executor.
+func compilePatterns(list []string) ([]*regexp.Regexp, error) {
+	var out []*regexp.Regexp
+	size := 0
+	for _, pattern := range list {
+		tree, err := syntax.Parse(pattern, syntax.Perl)
+		if err != nil {
+			return nil, err
+		}
+		code, err := syntax.Compile(tree.Simplify())
+		if err != nil {
+			return nil, err
+		}
+		if size += len(code.Inst); size > maxPatternCode {
+			return nil, errors.New("the patterns are too large")
+		}
+		re, err := regexp.Compile(pattern)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, re)
+	}
+	return out, nil
+}
+
+// autoClaims says whether the executor claims what comes with this intent by itself.
+func (c *candidate) autoClaims(t *thread.Thread) bool {
+	intent := t.Intent[:min(len(t.Intent), maxMatched)]
+	return slices.ContainsFunc(c.patterns(), func(re *regexp.Regexp) bool { return re.MatchString(intent) })
+}
+
+func (p Preferences) Tree() wire.Value {
+	v, err := wire.ValueOf(p)
+	if err != nil {
+		return wire.Value{}
+	}
+	return v
+}

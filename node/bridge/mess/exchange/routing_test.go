@@ -1,0 +1,256 @@
+package exchange
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+func ids(offers []Offer, told bool) string {
+	var out []string
+	for _, o := range offers {
+		if !told || o.Told {
+			out = append(out, o.ID)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// Who may, who is told, and in which order (MESS-41 to MESS-43).
+func TestRouting(t *testing.T) {
+	l := newLab(t)
+	for _, block := range []string{
+		"- config: {executor: {id: a, capabilities: [knife, {kitchen: {level: expert}}]}}",
+		"- config: {executor: {id: b, capabilities: [{knife: {level: 3}}, kitchen, spoon]}}",
+		"- config: {executor: {id: c, capabilities: [knife], availability: on_demand}}",
+		"- config: {executor: {id: d, capabilities: [knife, kitchen], availability: schedule, schedule: '0 8-22 * * *', timezone: Europe/Berlin}}",
+	} {
+		l.do(thread.OwnerID, block)
+	}
+	noon := time.Date(2026, 1, 31, 11, 0, 0, 0, time.UTC)
+	night := time.Date(2026, 1, 31, 2, 0, 0, 0, time.UTC)
+	needs := func(list ...string) []thread.Need {
+		var out []thread.Need
+		for _, id := range list {
+			out = append(out, thread.Need{ID: id})
+		}
+		return out
+	}
+	th := &thread.Thread{Requester: "x", Requires: needs("knife", "kitchen")}
+	if got := ids(l.Executors.route(th, noon), false); got != "a b d" {
+		t.Errorf("eligible = %s", got)
+	}
+	if got := ids(l.Executors.route(th, night), true); got != "a b" {
+		t.Errorf("told at night = %s", got)
+	}
+	if got := ids(l.Executors.route(&thread.Thread{Requires: needs("knife", "unknown")}, noon), false); got != "" {
+		t.Errorf("eligible for the unknown = %s", got)
+	}
+	if got := ids(l.Executors.route(&thread.Thread{}, noon), false); got != "a b c d" {
+		t.Errorf("without requires = %s", got)
+	}
+	l.do(thread.OwnerID, "- config: {routing: {rules: [{match: {capability: knife, urgency: now}, prefer: [c, b]}, {match: {precision: exact}, prefer: higher_precision}, {default: lower_latency}]}}")
+	l.refuse(403, "a", "- config: {routing: {rules: []}}")
+	l.refuse(403, "a", "- config: {executor: {id: b}}")
+	l.refuse(400, thread.OwnerID, "- config: {executor: {id: owner}}")
+	l.refuse(400, thread.OwnerID, "- config: {executor: {id: e, availability: schedule, schedule: '* * * * * *'}}")
+	l.refuse(400, thread.OwnerID, "- config: {executor: {id: e, availability: schedule}}")
+	now := &thread.Thread{Requires: needs("knife"), Urgency: "now"}
+	if got := ids(l.Executors.route(now, noon), true); got != "c b a d" {
+		t.Errorf("preferred = %s", got)
+	}
+	exact := &thread.Thread{Requires: needs("knife", "kitchen"), Precision: "exact"}
+	if got := ids(l.Executors.route(exact, noon), false); got != "a b d" {
+		t.Errorf("by precision = %s", got)
+	}
+	for who, took := range map[string]time.Duration{"a": time.Hour, "b": time.Minute, "d": time.Second} {
+		l.Executors.claimed(claimTime{who, took, noon})
+	}
+	if got := ids(l.Executors.route(th, noon), false); got != "d b a" {
+		t.Errorf("by latency = %s", got)
+	}
+	l.do("a", "- config: {executor: {id: a, capabilities: [spoon]}}") // for itself
+	if got := ids(l.Executors.route(&thread.Thread{Requires: needs("spoon")}, noon), false); got != "b a" && got != "a b" {
+		t.Errorf("after the change = %s", got)
+	}
+	again := labOn(t, l.store)
+	if err := again.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(again.Executors.route(now, noon), true); got != "c b d" {
+		t.Errorf("after a restart = %s", got)
+	}
+}
+
+// Cron at its edges, in two time zones (MESS-43).
+func TestOnDuty(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		expr, at string
+		zone     *time.Location
+		want     bool
+	}{
+		{"0 8-22 * * *", "2026-01-31T07:59:59Z", time.UTC, false},
+		{"0 8-22 * * *", "2026-01-31T08:00:00Z", time.UTC, true},
+		{"0 8-22 * * *", "2026-01-31T21:59:00Z", time.UTC, true},
+		{"0 8-22 * * *", "2026-01-31T22:00:59Z", time.UTC, true},
+		{"0 8-22 * * *", "2026-01-31T22:01:00Z", time.UTC, false},
+		{"0 8-22 * * *", "2026-01-31T07:00:00Z", berlin, true},
+		{"0 8-22 * * *", "2026-01-31T21:01:00Z", berlin, false},
+		{"* 8-9 * * 1-5", "2026-02-02T08:30:00Z", time.UTC, true},
+		{"* 8-9 * * 1-5", "2026-02-01T08:30:00Z", time.UTC, false},
+		{"*/5 * * * *", "2026-02-01T08:31:00Z", time.UTC, false},
+		{"*/5 * * * *", "2026-02-01T08:30:00Z", time.UTC, true},
+	} {
+		at, err := time.Parse(time.RFC3339, tt.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, until := thread.IsOnDuty(tt.expr, at.In(tt.zone))
+		if got != tt.want {
+			t.Errorf("%q at %s in %s: %t, want %t", tt.expr, tt.at, tt.zone, got, tt.want)
+		}
+		if !until.After(at) {
+			t.Errorf("%q at %s holds until %s", tt.expr, tt.at, until)
+		}
+	}
+}
+
+// Preferences decide who is told, never who may (MESS-45).
+func TestPreferences(t *testing.T) {
+	quiet := QuietHours{Enabled: true, Start: "22:00", End: "07:00"}
+	at := func(clock string) time.Time {
+		t, _ := time.Parse("2006-01-02 15:04", "2026-01-31 "+clock)
+		return t
+	}
+	for _, tt := range []struct {
+		p    Preferences
+		th   thread.Thread
+		at   string
+		want bool
+	}{
+		{Preferences{}, thread.Thread{Priority: "normal"}, "12:00", true},
+		{Preferences{}, thread.Thread{Priority: "background"}, "12:00", false},
+		{Preferences{MinPriority: "urgent"}, thread.Thread{Priority: "elevated"}, "12:00", false},
+		{Preferences{Quiet: quiet}, thread.Thread{Priority: "normal"}, "23:00", false},
+		{Preferences{Quiet: quiet}, thread.Thread{Priority: "normal"}, "03:00", false},
+		{Preferences{Quiet: quiet}, thread.Thread{Priority: "normal"}, "07:00", true},
+		{Preferences{Quiet: quiet}, thread.Thread{Priority: "urgent"}, "23:00", true},
+		{Preferences{Filter: []string{"x"}}, thread.Thread{Priority: "normal", Requires: []thread.Need{{ID: "y"}}}, "12:00", false},
+		{Preferences{}, thread.Thread{Priority: "normal", Requester: "me"}, "12:00", false},
+	} {
+		c := newCandidate(&Executor{ID: "me", Preferences: tt.p})
+		if got := c.wants(&tt.th, at(tt.at)); got != tt.want {
+			t.Errorf("%+v of %+v at %s: %t, want %t", tt.p, tt.th, tt.at, got, tt.want)
+		}
+	}
+	l := newLab(t)
+	l.executor("bob")
+	e := *l.Executors.get("bob").Executor
+	e.Preferences.AutoClaim = []string{"^water "}
+	l.Executors.put(&e)
+	l.want(l.request("agent", "{intent: water the roses}"), thread.Claimed)
+	l.want(l.request("agent", "{intent: paint the fence}"), thread.Received)
+}
+
+// Queries show what the asker may see, filtered by all that was said (MESS-36).
+func TestQueries(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob", "knife")
+	l.executor("eve", "spoon")
+	if err := l.Executors.AddCapabilities(t.Context(), []Capability{{ID: "knife", Description: "cuts", Tags: []string{"sharp"}}, {ID: "spoon", Description: "stirs", Tags: []string{"round"}}}); err != nil {
+		t.Fatal(err)
+	}
+	a := l.request("agent", "{id: a, intent: dice, requires: [knife]}")
+	l.request("agent", "{intent: stir, requires: [spoon]}")
+	l.request("other", "{intent: secret, requires: [gun]}")
+	l.status("bob", a, "claimed")
+	query := func(who, q string) string {
+		t.Helper()
+		r := l.do(who, "- query: {type: "+q+"}")
+		content, _ := answerOf(r, "response").Get("content")
+		v, _ := content.At(0).Get("structured")
+		var out []string
+		for _, list := range []string{"requests", "executors", "capabilities"} {
+			items, _ := v.Get(list)
+			for e := range items.Elems() {
+				out = append(out, e.GetStr("intent")+e.GetStr("name")+map[bool]string{true: e.GetStr("id")}[list != "requests"])
+			}
+		}
+		slices.Sort(out)
+		return strings.Join(out, " ")
+	}
+	for _, tt := range []struct{ who, q, want string }{
+		{"agent", "status", "dice stir"}, {"bob", "status", "dice"}, {"eve", "status", "stir"}, {"stranger", "status", ""}, {thread.OwnerID, "status", "dice secret stir"},
+		{"agent", "status, filter: {status: [claimed]}", "dice"}, {"agent", "status, filter: {status: pending, executor: bob}", ""}, {"agent", "status, filter: {executor: bob, re: [a]}", "dice"},
+		{"agent", "status, filter: {since: '2099-01-01T00:00:00Z'}", ""}, {"agent", "executors", "bob eve"}, {"agent", "executors, filter: {tags: [sharp, x]}", "bob"},
+		{"agent", "capabilities, filter: {tags: [round]}", "spoon"}, {"agent", "capabilities", "knife spoon"},
+	} {
+		if got := query(tt.who, tt.q); got != tt.want {
+			t.Errorf("%s asks %s: %q, want %q", tt.who, tt.q, got, tt.want)
+		}
+	}
+	l.refuse(400, "agent", "- query: {type: everything}")
+	l.refuse(404, "agent", "- query: {type: status, filter: {re: nothing}}")
+}
+
+// Durations in both notations (MESS-18), and the public cases for those of ISO 8601.
+func TestSpans(t *testing.T) {
+	for s, want := range map[string]time.Duration{
+		"45m": 45 * time.Minute, "2h15m": 135 * time.Minute, "7h": 7 * time.Hour, "3d": 72 * time.Hour, "1w": 168 * time.Hour, "1w2d3h4m5s": 219*time.Hour + 4*time.Minute + 5*time.Second,
+		"PT45M": 45 * time.Minute, "P1D": 24 * time.Hour, "P1W": 168 * time.Hour, "PT1H30M": 90 * time.Minute, "PT0.5S": time.Second / 2,
+	} {
+		if got, ok := thread.ParseSpan(s); !ok || got != want {
+			t.Errorf("ParseSpan(%q) = %v, %t, want %v", s, got, ok, want)
+		}
+	}
+	for _, s := range []string{"", "0m", "-1h", "1h2d", "1h1h", "h", "1", "1.5h", "1y", "P", "PT", "P1", "p1d", "1 h", "PT1", "99999999w", strings.Repeat("1", 100) + "m", "P1DT", "PT36H1M2X"} {
+		if got, ok := thread.ParseSpan(s); ok {
+			t.Errorf("ParseSpan(%q) = %v", s, got)
+		}
+	}
+}
+
+func TestSpanCorpus(t *testing.T) {
+	root := os.Getenv("AGENTMESH_CORPORA")
+	if root == "" {
+		t.Skip("AGENTMESH_CORPORA names no folder with test data")
+	}
+	data, err := os.ReadFile(filepath.Join(root, "jsonschema-formats", "duration.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := wire.ParseLimits(data, 20, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The corpus holds to the grammar of RFC 3339; ISO 8601 itself lets units be skipped and the last one have a fraction.
+	iso := []string{"PT0.5S", "P1Y2D", "PT1H2S"}
+	cases := 0
+	for group := range v.Elems() {
+		tests, _ := group.Get("tests")
+		for e := range tests.Elems() {
+			data, _ := e.Get("data")
+			s, ok := data.Str()
+			valid, _ := e.Get("valid")
+			if want, _ := valid.Boolean(); ok && !want {
+				cases++
+				if _, got := thread.ParseSpan(s); got && strings.HasPrefix(s, "P") && !slices.Contains(iso, s) {
+					t.Errorf("ParseSpan(%q) is taken, the corpus calls it invalid", s)
+				}
+			}
+		}
+	}
+	if cases < 10 {
+		t.Errorf("%d cases", cases)
+	}
+}

@@ -1,0 +1,139 @@
+package exchange
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// More threads than one page of them go in one round.
+func TestPurgeInOneRound(t *testing.T) {
+	l := newLab(t)
+	var threads []*thread.Thread
+	var changes []store.Change
+	for i := range 1500 {
+		th := &thread.Thread{Ref: thread.NewThreadRef(time.Now(), i+1, ""), Requester: "agent", Status: thread.Failed, Intent: "x", Version: 1}
+		threads, changes = append(threads, th), append(changes, store.Change{Record: threadRecord(th)})
+	}
+	if err := l.records.Apply(t.Context(), changes, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.Purge(t.Context(), time.Now()); err != nil || n != len(threads) || l.index.length(allThreads) != 0 {
+		t.Errorf("%d of %d went, %v", n, len(threads), err)
+	}
+}
+
+// Who accepts a merge of what is no longer there is told so.
+func TestMergeOfWhatIsGone(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	a, b := l.request("agent", "{intent: a}"), l.request("agent", "{intent: b}")
+	l.do("bob", "- suggestion: {id: both, type: merge, re: ["+a+", "+b+"], proposed: {}}")
+	l.do("agent", "- cancel: {re: "+b+"}")
+	if _, err := l.Purge(t.Context(), time.Now().Add(l.cfg.Retention+time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	l.refuse(http.StatusConflict, "agent", "- reply: {re: both, accept: true}")
+	l.want(a, thread.Received)
+}
+
+// What is due while the store fails is done when it works again, not at the next start.
+func TestDeadlinesOutliveAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		b := &brittle{Store: l.store}
+		l.records = b.Records()
+		refs := []string{l.request("agent", "{intent: a, constraints: {timing: {expires: 1h}}}"), l.request("agent", "{intent: b, constraints: {timing: {expires: 1h}}}")}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		time.Sleep(50 * time.Minute)
+		b.down.Store(true)
+		time.Sleep(20 * time.Minute)
+		b.down.Store(false)
+		time.Sleep(time.Minute)
+		for _, ref := range refs {
+			l.want(ref, thread.Expired)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The clock is ahead for a moment, and goes back before what was due is done: nothing expires and nothing is let go, and
+// both happen when their time comes (MESS-32).
+func TestClockGoesBackInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		expires := l.request("agent", "{intent: a, constraints: {timing: {expires: 1h}}}")
+		starts := l.request("agent", "{intent: b, constraints: {timing: {not_before: '"+wire.FormatTime(time.Now().Add(time.Hour))+"'}}}")
+		if _, err := l.tick(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		l.want(expires, thread.Received)
+		l.want(starts, thread.Waiting)
+		time.Sleep(59 * time.Minute)
+		if _, err := l.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l.want(expires, thread.Received)
+		l.want(starts, thread.Waiting)
+		time.Sleep(2 * time.Minute)
+		if _, err := l.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l.want(expires, thread.Expired)
+		l.want(starts, thread.Received)
+	})
+}
+
+// A thread that its participants filled keeps no other from its deadline.
+func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
+	l := newLab(t)
+	fill := func(ref string) {
+		t.Helper()
+		th := l.thread(ref)
+		th.Serial = thread.MaxMessages
+		th.Version++
+		if err := l.records.Apply(t.Context(), []store.Change{{Record: threadRecord(th), IfRev: th.Rev}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		l.index.publish(th)
+	}
+	first := l.request("agent", "{id: first, intent: dig}")
+	fill(l.request("agent", "{intent: plant, constraints: {depends_on: [first]}}"))
+	waits := l.request("agent", "{intent: water, constraints: {depends_on: [first]}}")
+	l.executor("bob")
+	l.status("bob", first, "claimed")
+	l.status("bob", first, "completed")
+	l.want(waits, thread.Received)
+	var refs []string
+	for range 10 {
+		refs = append(refs, l.request("agent", "{intent: look, constraints: {timing: {expires: 1s}}}"))
+	}
+	for i, ref := range refs {
+		if i%2 == 0 {
+			fill(ref)
+		}
+	}
+	time.Sleep(time.Until(l.thread(refs[9]).Deadline) + time.Millisecond)
+	if _, err := l.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, ref := range refs {
+		if i%2 == 1 {
+			l.want(ref, thread.Expired)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// onceStore is a store that fails after so many units.
+type onceStore struct {
+	store.Store
+	units atomic.Int64 // that still work
+}
+
+func (o *onceStore) Records() store.Records { return onceRecords{o.Store.Records(), o} }
+
+type onceRecords struct {
+	store.Records
+	o *onceStore
+}
+
+func (r onceRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if r.o.units.Add(-1) < 0 {
+		return errors.New("the disk is full")
+	}
+	return r.Records.Apply(ctx, changes, now)
+}
+
+// What is committed is not reported as failed because what waits for it could not be looked at; that is looked at again.
+func TestCommittedIsNoError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		defer l.store.Close()
+		o := &onceStore{Store: l.store}
+		o.units.Store(100)
+		l.records = o.Records()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		synctest.Wait() // it has caught up with what was there
+		first := l.request("alice", "{id: first, intent: buy onions}")
+		second := l.request("alice", "{intent: dice them, constraints: {depends_on: [first]}}")
+		o.units.Store(1)
+		l.do(thread.OwnerID, "- status: {re: "+first+", code: completed}\n")
+		l.want(first, thread.Completed)
+		l.want(second, thread.Waiting)
+		o.units.Store(100)
+		time.Sleep(2 * time.Minute)
+		l.want(second, thread.Received)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

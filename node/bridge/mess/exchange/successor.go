@@ -1,0 +1,140 @@
+package exchange
+
+import (
+	"context"
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// What the exchange itself puts in the place of threads: who it is delegated to, the parts of one, one for several.
+
+// delegate opens the successor of a thread that goes to another executor of ours (MESS-27). Elsewhere it only closes.
+func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, body wire.Value) (wire.Value, error) {
+	c := t.x.Executors.get(trimNamespace(s.Delegated, t.x.id))
+	if c == nil || c.Pending {
+		return body, nil
+	}
+	if !c.has(th.Requires) {
+		return body, thread.Conflict("%s lacks a required capability", c.ID)
+	}
+	whole, err := t.whole(ctx, th)
+	if err != nil {
+		return body, err
+	}
+	next, err := t.spawn(ctx, successor{body: withRef(whole, th.Ref), only: c.ID}, th)
+	if err != nil {
+		return body, err
+	}
+	th.Successors = []string{next.Ref}
+	return body.With("ref", wire.Text(next.Ref)), nil
+}
+
+// inherit lets the requester hear of a successor where it heard of the thread before. The successor begins no sooner and
+// ends no later than what it takes the place of, and waits for the same.
+func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
+	next.External = from[0].External
+	if p, ok := from[0].Peers[from[0].Requester]; ok {
+		p.Name = ""
+		next.Peers = map[string]thread.Peer{from[0].Requester: p}
+	}
+	for _, th := range from {
+		if !th.Deadline.IsZero() && (next.Deadline.IsZero() || th.Deadline.Before(next.Deadline)) {
+			next.Deadline = th.Deadline
+		}
+		if th.NotBefore.After(next.NotBefore) {
+			next.NotBefore = th.NotBefore
+		}
+		for _, on := range th.DependsOn {
+			if !slices.Contains(next.DependsOn, on) && !slices.ContainsFunc(from, func(old *thread.Thread) bool { return old.Ref == on }) {
+				next.DependsOn = append(next.DependsOn, on)
+			}
+		}
+	}
+}
+
+func trimNamespace(id, exchange string) string {
+	if len(id) > len(exchange)+1 && id[:len(exchange)+1] == exchange+":" {
+		return id[len(exchange)+1:]
+	}
+	return id
+}
+
+// original returns the request as it was sent.
+func (t *tx) original(ctx context.Context, th *thread.Thread) (wire.Value, error) {
+	rec, err := t.kept(ctx, NSMessages, messageKey(th.Ref, 1))
+	if err != nil {
+		return wire.Value{}, err
+	}
+	m, err := decodeMessage(rec)
+	for e := range m.Mess.Elems() {
+		if body, ok := e.Get("request"); ok {
+			return body, err
+		}
+	}
+	return wire.Obj(wire.TextField("intent", th.Intent)), err
+}
+
+// withRef adds a reference to the context of a request, which loses the client's id: that names the older thread.
+func withRef(request wire.Value, refs ...string) wire.Value {
+	context, _ := request.Get("context")
+	entries := slices.Collect(context.Elems())
+	for _, ref := range refs {
+		entries = append(entries, wire.Obj(wire.TextField("ref", ref)))
+	}
+	return request.Without("id").With("context", wire.Arr(entries...))
+}
+
+// successor is a request that the exchange makes in the place of others.
+type successor struct {
+	body wire.Value
+	only string // the executor that it is offered to; "": all
+	said bool   // its words are those of a suggestion, which the requester accepted
+}
+
+// spawn opens a thread in the place of others of one requester. Where the owner's word is due before anybody acts, it is due
+// for other words than those that had it too.
+func (t *tx) spawn(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {
+	for _, th := range from {
+		if err := t.mayGoOn(th); err != nil {
+			return nil, err
+		}
+	}
+	requester := from[0].Requester
+	if err := t.x.newThreads.charge(t.who); err != nil {
+		return nil, err
+	}
+	r, err := thread.ReadRequest(s.body, "request", t.now)
+	if err != nil {
+		return nil, err
+	}
+	ref := thread.NewThreadRef(t.now, t.x.index.nextNumber(t.now.Format("2006-01-02")), "")
+	th := &thread.Thread{
+		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
+		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
+		ConfirmBefore: r.ConfirmBefore, Only: s.only, History: []thread.Event{{Action: "created", At: t.now, By: thread.ExchangeID}},
+	}
+	t.threads[ref], t.was[ref] = th, past{}
+	t.result.Created = append(t.result.Created, ref)
+	t.inherit(th, from...)
+	t.touch(th)
+	t.add(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
+	if t.copied > maxCopied {
+		return nil, errCopies
+	}
+	if _, foreign := th.Peers[requester]; foreign && s.said && r.WantsOwner() && !t.who.Owner {
+		th.Park(thread.ParkedApproval, t.now)
+		t.tellState(th)
+		return th, nil
+	}
+	return th, t.settle(ctx, th)
+}
+
+// mayGoOn refuses what would put something else in the place of a thread that the owner holds back, or let it go.
+func (t *tx) mayGoOn(th *thread.Thread) error {
+	if th.Parked == thread.ParkedApproval && !t.who.Owner {
+		return thread.Conflict("the thread waits for the owner's word")
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package exchange
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxAnswered bounds the threads or executors in one answer to a query, and maxQueries the queries in one block.
+const (
+	maxAnswered = 1000
+	maxQueries  = 20
+)
+
+// query is MESS-36: a response with one structured entry, of what the asker may see.
+func (t *tx) query(ctx context.Context, e thread.Entry, path string) error {
+	q, err := thread.ReadQuery(e.Body, path)
+	if err != nil {
+		return err
+	}
+	answered := 0
+	for _, a := range t.answers {
+		if a.Type == "response" {
+			answered++
+		}
+	}
+	if answered == maxQueries {
+		return thread.Bad(path, "is one query too many in one block")
+	}
+	var data wire.Value
+	switch q.Type {
+	case "capabilities":
+		data = wire.Obj(wire.Field("capabilities", CapabilityTree(t.x.Executors.Available(q.Tags))))
+	case "executors":
+		data = wire.Obj(wire.Field("executors", t.executors(q)))
+	default:
+		list, err := t.requests(ctx, q)
+		if err != nil {
+			return err
+		}
+		data = wire.Obj(wire.Field("requests", list))
+	}
+	t.answers = append(t.answers, thread.Entry{Type: "response", Body: wire.Obj(
+		wire.TextField("re", "last"),
+		wire.Field("content", wire.Arr(wire.Obj(wire.Field("structured", data)))),
+	)})
+	return nil
+}
+
+func (t *tx) requests(ctx context.Context, q thread.Query) (wire.Value, error) {
+	var threads []Summary
+	if len(q.Re) > 0 {
+		for _, re := range q.Re {
+			to, ok := thread.Resolve(view{t, ctx}, re, t.x.id)
+			if !ok {
+				return wire.Value{}, thread.Missing("re" + thread.Quoted(re) + " names nothing that is there")
+			}
+			th, err := t.load(ctx, to.Ref)
+			if err != nil {
+				return wire.Value{}, err
+			}
+			if t.x.sees(t.who, th) {
+				threads = append(threads, Summarize(th))
+			}
+		}
+	} else {
+		page, err := t.x.List(ctx, t.who, "", "", maxAnswered)
+		if err != nil {
+			return wire.Value{}, err
+		}
+		threads = t.overlay(page.Threads)
+	}
+	var out []wire.Value
+	for _, th := range threads {
+		if len(q.Status) > 0 && !slices.Contains(q.Status, th.Status) || q.Executor != "" && q.Executor != th.Holder ||
+			!q.Since.IsZero() && th.Updated.Before(q.Since) {
+			continue
+		}
+		v := wire.Obj(wire.TextField("ref", th.Ref))
+		if th.ClientID != "" && (th.Requester == t.who.ID || t.who.Owner) {
+			v = v.With("id", wire.Text(th.ClientID))
+		}
+		v = v.With("status", wire.Text(string(th.Status))).With("intent", wire.Text(th.Intent))
+		if th.Holder != "" {
+			v = v.With("executor", wire.Text(th.Holder))
+		}
+		out = append(out, v.With("updated", thread.TimeText(th.Updated)))
+	}
+	return wire.Arr(out...), nil
+}
+
+// overlay shows threads as this block leaves them.
+func (t *tx) overlay(list []Summary) []Summary {
+	var out []Summary
+	for _, ref := range t.order {
+		if th := t.threads[ref]; t.x.sees(t.who, th) {
+			out = append(out, Summarize(th))
+		}
+	}
+	for _, s := range list {
+		if !slices.Contains(t.order, s.Ref) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (t *tx) executors(q thread.Query) wire.Value {
+	var out []wire.Value
+	for _, c := range t.x.Executors.list() {
+		if c.Pending && !t.who.Owner || q.Executor != "" && q.Executor != c.ID || len(out) == maxAnswered {
+			continue
+		}
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.Executors.tagged(n.ID, q.Tags) }) {
+			continue
+		}
+		v := wire.Obj(wire.TextField("id", c.ID))
+		if c.Name != "" {
+			v = v.With("name", wire.Text(c.Name))
+		}
+		v = v.With("capabilities", thread.NeedsTree(c.Capabilities)).With("availability", wire.Text(cmp.Or(c.Availability, "always")))
+		out = append(out, v)
+	}
+	return wire.Arr(out...)
+}
+
+// config is MESS-37: an executor for itself, the owner for all.
+func (t *tx) config(ctx context.Context, e thread.Entry, path string) error {
+	c, err := thread.ReadConfig(e.Body, path)
+	if err != nil {
+		return err
+	}
+	if c.Routing {
+		if !t.who.Owner {
+			return thread.Forbidden("only the owner may set routing rules")
+		}
+		if t.routed {
+			return thread.Bad(path+".routing", "is set twice in the block")
+		}
+		t.rules, t.routed = c.Rules, true
+		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSMeta, Key: "routing", Body: thread.Encode(c.Rules)}, IfRev: store.Any})
+		t.ack(e, "routing")
+		return nil
+	}
+	say := c.Executor
+	if !t.who.Owner && say.ID != t.who.ID {
+		return thread.Forbidden("an executor may set up itself alone")
+	}
+	if thread.IsReserved(say.ID) {
+		return thread.Bad(path+".executor.id", "is reserved")
+	}
+	if slices.ContainsFunc(t.changed, func(e *Executor) bool { return e.ID == say.ID }) {
+		return thread.Bad(path+".executor", "is set up twice in the block")
+	}
+	ex, err := t.x.Executors.stored(ctx, say.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound) && t.who.Owner:
+		ex = &Executor{ID: say.ID, Created: t.now, rev: store.Absent}
+	case errors.Is(err, store.ErrNotFound):
+		return thread.Forbidden("register first")
+	case err != nil:
+		return err
+	case ex.Pending && !t.who.Owner:
+		return errPending
+	}
+	ex.Capabilities, ex.Availability, ex.Schedule, ex.Timezone = say.Capabilities, say.Availability, say.Schedule, say.Timezone
+	if say.Name != "" {
+		ex.Name = say.Name
+	}
+	ex.Seen = time.Time{}
+	if !t.who.Owner {
+		ex.Seen = t.now
+	}
+	if err := ex.fits(); err != nil {
+		return err
+	}
+	t.changes = append(t.changes, store.Change{Record: ex.record(), IfRev: ex.rev})
+	t.changed = append(t.changed, ex)
+	t.ack(e, "executors/"+ex.ID)
+	return nil
+}

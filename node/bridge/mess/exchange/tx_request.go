@@ -1,0 +1,286 @@
+package exchange
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// SameFor is how long a request with the same id and content is the same request (MESS-16).
+const SameFor = 24 * time.Hour
+
+// known is the record behind a client id.
+type known struct {
+	Ref    string    `json:"ref"`
+	Digest string    `json:"digest"`
+	At     time.Time `json:"at"`
+
+	rev store.Rev
+}
+
+// reserve gives every request of the block its ref before any is applied, so that one may name another before or after
+// it (MESS-29). A request that is known gets the ref that it has. It refuses cycles.
+func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]string, error) {
+	refs := make(map[int]string)
+	day := t.now.Format(time.DateOnly)
+	for i, e := range b {
+		if e.Type != "request" {
+			continue
+		}
+		id := e.Body.GetStr("id")
+		if _, twice := t.ids[id]; twice && id != "" {
+			return nil, thread.Bad(thread.EntryPath(i, e)+".id", "is used twice in the block")
+		}
+		k, err := t.known(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if k.Ref != "" && k.Digest == thread.Digest(e.Body) && t.now.Sub(k.At) < SameFor {
+			refs[i] = k.Ref
+		} else {
+			refs[i] = thread.NewThreadRef(t.now, t.x.index.nextNumber(day), id)
+		}
+		if id != "" {
+			t.ids[id] = refs[i]
+		}
+		t.last, t.made[refs[i]] = refs[i], true
+	}
+	return refs, t.acyclic(b)
+}
+
+// known returns what a client id of this requester stands for; the zero value where it is new.
+func (t *tx) known(ctx context.Context, id string) (k known, err error) {
+	if id == "" {
+		return k, nil
+	}
+	rec, err := t.x.records.Get(ctx, NSIDs, IDKey(t.who.ID, id), t.now)
+	if errors.Is(err, store.ErrNotFound) {
+		return k, nil
+	}
+	if err != nil {
+		return k, err
+	}
+	k.rev = rec.Rev
+	if err := json.Unmarshal(rec.Body, &k); err != nil {
+		return k, fmt.Errorf("decode client id: %w", err)
+	}
+	return k, nil
+}
+
+// acyclic refuses requests of a block that wait for each other (MESS-29). Older threads cannot wait for new ones.
+func (t *tx) acyclic(b thread.Block) error {
+	needs := make(map[string][]string)
+	where := make(map[string]int)
+	for i, e := range b {
+		if id := e.Body.GetStr("id"); e.Type == "request" && id != "" {
+			r, err := thread.ReadRequest(e.Body, "", t.now)
+			if err != nil {
+				return err
+			}
+			needs[id], where[id] = r.DependsOn, i
+		}
+	}
+	const open, done = 1, 2
+	mark := make(map[string]int)
+	var visit func(id string) error
+	visit = func(id string) error {
+		switch mark[id] {
+		case open:
+			return thread.Bad(thread.EntryPath(where[id], b[where[id]])+".constraints.depends_on", "the requests wait for each other")
+		case done:
+			return nil
+		}
+		mark[id] = open
+		for _, on := range needs[id] {
+			if err := visit(on); err != nil {
+				return err
+			}
+		}
+		mark[id] = done
+		return nil
+	}
+	for id := range needs {
+		if err := visit(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// request makes a thread (MESS-16).
+func (t *tx) request(ctx context.Context, e thread.Entry, path, ref string) error {
+	r, err := thread.ReadRequest(e.Body, path, t.now)
+	if err != nil {
+		return err
+	}
+	k, err := t.known(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	t.acks = append(t.acks, request{id: r.ID, ref: ref})
+	if k.Ref == ref {
+		return nil // it is known
+	}
+	if !r.Deadline.IsZero() && !t.now.Before(r.Deadline) && t.opts.Peer == nil { // of the mesh it may have been under way
+		key := "constraints.timing.expires"
+		if thread.HasValue(e.Body, "needed_by") {
+			key = "needed_by"
+		}
+		return thread.Bad(path+"."+key, "lies in the past")
+	}
+	depends, err := t.depends(ctx, r, path)
+	if err != nil {
+		return err
+	}
+	th := &thread.Thread{
+		Ref: ref, ClientID: r.ID, Requester: t.who.ID, Status: thread.Received, Intent: r.Intent, Priority: r.Priority,
+		Precision: r.Precision, Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now,
+		NotBefore: r.NotBefore, Deadline: r.Deadline, DependsOn: depends, ConfirmBefore: r.ConfirmBefore,
+		Only: t.opts.Only, External: t.opts.External,
+		History: []thread.Event{{Action: "created", At: t.now, By: t.who.ID}},
+	}
+	if t.opts.Peer != nil {
+		th.Peers = map[string]thread.Peer{t.who.ID: *t.opts.Peer}
+	}
+	t.threads[ref], t.was[ref] = th, past{}
+	t.result.Created = append(t.result.Created, ref)
+	if r.ID != "" {
+		body := thread.Encode(known{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
+		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: k.rev})
+	}
+	t.say(th, e)
+	if t.opts.Hold {
+		th.Park(thread.ParkedApproval, t.now)
+		t.tellState(th)
+		return nil
+	}
+	return t.settle(ctx, th)
+}
+
+// depends resolves what a request waits for.
+func (t *tx) depends(ctx context.Context, r thread.Request, path string) ([]string, error) {
+	var out []string
+	for i, id := range r.DependsOn {
+		to, err := t.target(ctx, id)
+		if err != nil || !t.mayWaitFor(to.Ref) {
+			return nil, thread.Bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(thread.Quoted(id)+" names no request of yours"))
+		}
+		out = append(out, to.Ref)
+	}
+	return out, nil
+}
+
+// mayWaitFor says whether a thread is the actor's own. What becomes of others' is not told to who could once have claimed
+// them, by no way round (MESS-56).
+func (t *tx) mayWaitFor(ref string) bool {
+	th := t.threads[ref]
+	return t.who.Owner || t.made[ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(ref) == t.who.ID
+}
+
+// settle parks a thread that must wait, or lets it be offered: after its creation, and whenever what it waited for may
+// be over (MESS-29 to MESS-31).
+func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
+	met, failed, err := t.dependencies(ctx, th)
+	switch {
+	case err != nil:
+		return err
+	case failed != "":
+		t.failDependency(th, failed)
+		return nil
+	case !met:
+		if th.Parked != thread.ParkedDependency {
+			th.Park(thread.ParkedDependency, t.now)
+			t.tellState(th, wire.Field("waiting_for", wire.Obj(
+				wire.TextField("type", "dependency"),
+				wire.Field("ref", wire.Texts(th.DependsOn)))))
+		}
+		return nil
+	case t.now.Before(th.NotBefore):
+		if th.Parked != thread.ParkedSchedule {
+			th.Park(thread.ParkedSchedule, t.now)
+			t.tellState(th, wire.Field("waiting_for", wire.Obj(
+				wire.TextField("type", "schedule"),
+				wire.Field("available_at", thread.TimeText(th.NotBefore)))))
+		}
+		return nil
+	}
+	if th.Parked == thread.ParkedDependency || th.Parked == thread.ParkedSchedule {
+		th.Unpark(t.now)
+		t.tellState(th)
+	}
+	if th.Status == thread.Received && !th.Offered {
+		t.offer(th)
+	}
+	return nil
+}
+
+func (t *tx) failDependency(th *thread.Thread, on string) {
+	th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+on, t.now)
+	t.tellState(th, wire.Field("reason", wire.Obj(
+		wire.TextField("type", "dependency_failed"),
+		wire.TextField("detail", on),
+	)),
+
+		wire.Field("recoverable", wire.Bool(true)))
+}
+
+// tellState appends the exchange's own status message.
+func (t *tx) tellState(th *thread.Thread, extra ...wire.Member) {
+	t.touch(th)
+	t.add(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})
+}
+
+// dependencies says whether everything that the thread waits for is completed, and what of it never will be.
+func (t *tx) dependencies(ctx context.Context, th *thread.Thread) (met bool, failed string, err error) {
+	met = true
+	for _, ref := range th.DependsOn {
+		done, dead, err := t.outcome(ctx, ref, 0)
+		if err != nil {
+			return false, "", err
+		}
+		if dead {
+			return false, ref, nil
+		}
+		met = met && done
+	}
+	return met, "", nil
+}
+
+// outcome follows superseded and delegated threads to what took their place (MESS-30).
+func (t *tx) outcome(ctx context.Context, ref string, depth int) (done, dead bool, err error) {
+	if t.made[ref] && t.threads[ref] == nil {
+		return false, false, nil // a request further down in this block
+	}
+	th, err := t.load(ctx, ref)
+	if errors.Is(err, store.ErrNotFound) || depth > 64 {
+		return false, true, nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	switch th.Status {
+	case thread.Completed:
+		return true, false, nil
+	case thread.Failed, thread.Declined, thread.Cancelled, thread.Expired:
+		return false, true, nil
+	case thread.Superseded, thread.Delegated:
+		done = len(th.Successors) > 0
+		dead = !done
+		for _, next := range th.Successors {
+			d, lost, err := t.outcome(ctx, next, depth+1)
+			if err != nil {
+				return false, false, err
+			}
+			done, dead = done && d, dead || lost
+		}
+		return done, dead, nil
+	}
+	return false, false, nil
+}

@@ -1,0 +1,340 @@
+package exchange
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+func IgnoreMissing(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// maxSuggestions bounds those of one thread.
+const maxSuggestions = 50
+
+// suggestion takes a proposal of an executor to the requester (MESS-38).
+func (t *tx) suggestion(ctx context.Context, e thread.Entry, path string) error {
+	s, err := thread.ReadSuggestion(e.Body, path)
+	if err != nil {
+		return err
+	}
+	var threads []*thread.Thread
+	requester := ""
+	for _, re := range s.Re {
+		th, err := t.about(ctx, re)
+		if err != nil {
+			return err
+		}
+		requester = cmp.Or(requester, th.Requester)
+		if !t.x.roles(t.who, th).Has(thread.AsHolder | thread.AsEligible | thread.AsOwner) {
+			return thread.Forbidden("only who holds or may claim a thread may make suggestions about it")
+		}
+		if th.Requester != requester {
+			return thread.Conflict("the threads have different requesters")
+		}
+		if !th.Status.Open() {
+			return thread.Conflict("the thread is %s", th.Status)
+		}
+		threads = append(threads, th)
+	}
+	if s.Type == "merge" && len(threads) < 2 && t.opts.Sent == "" {
+		return thread.Bad(path+".re", "a merge names at least two threads")
+	}
+	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
+		return thread.Bad(path+".re", "names more than one thread")
+	}
+	if _, err := t.plan(s, threads[0]); err != nil && t.opts.Sent == "" { // else its own exchange judges it
+		return err
+	}
+	head := threads[0]
+	if head.FindSuggestion(s.ID) != nil {
+		return thread.Conflict("there is a suggestion with this id already")
+	}
+	if len(head.Suggestions) >= maxSuggestions {
+		return thread.Conflict("the thread has too many suggestions")
+	}
+	s.By, s.Re = t.who.ID, nil
+	for _, th := range threads {
+		s.Re = append(s.Re, th.Ref)
+	}
+	head.Suggestions = append(head.Suggestions, s)
+	for _, th := range threads {
+		t.say(th, e)
+	}
+	return nil
+}
+
+// proposal is what a suggestion would do.
+type proposal struct {
+	executor string
+	until    time.Time
+	requests []wire.Value
+}
+
+// plan reads what a suggestion proposes; what could not be done is refused when it is made.
+func (t *tx) plan(s thread.Suggestion, th *thread.Thread) (p proposal, err error) {
+	text, isText := s.Proposed.Str()
+	word := func(keys ...string) string {
+		for _, key := range keys {
+			if v := s.Proposed.GetStr(key); v != "" {
+				return v
+			}
+		}
+		return text
+	}
+	path := "proposed"
+	switch s.Type {
+	case "merge":
+		p.executor = s.Proposed.GetStr("executor")
+	case "delegate":
+		p.executor = word("executor", "delegate_to", "delegated_to", "to")
+		if p.executor == "" {
+			return p, thread.Bad(path+".executor", "is required")
+		}
+	case "defer":
+		at, ok := thread.TimeOrSpan(word("until", "not_before", "available_at", "resume_at"), t.now)
+		if !ok {
+			return p, thread.Bad(path+".until", "must be a time or a duration")
+		}
+		p.until = at
+	case "split":
+		list := s.Proposed
+		for _, key := range []string{"requests", "intents", "parts"} {
+			if v, ok := s.Proposed.Get(key); ok {
+				list = v
+			}
+		}
+		if list.Kind() != wire.Array || list.Len() < 2 || list.Len() > 50 || isText {
+			return p, thread.Bad(path+".requests", "must be a list of 2 to 50 requests or intents")
+		}
+		for part := range list.Elems() {
+			if intent, ok := part.Str(); ok {
+				part = wire.Obj(wire.TextField("intent", intent))
+			}
+			if _, err := thread.ReadRequest(part, path+".requests", t.now); err != nil {
+				return p, err
+			}
+			p.requests = append(p.requests, part)
+		}
+	}
+	return p, nil
+}
+
+// decision says the requester's answer to a suggestion in the thread, and then does what follows from it. The ack names the
+// threads that were made.
+func (t *tx) decision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
+	if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
+		return thread.Forbidden("only the requester may decide")
+	}
+	if s := th.ChooseSuggestion(id); th.IsForPeer(s) {
+		return t.decideThere(ctx, th, e, s, accept)
+	}
+	t.say(th, e)
+	t.flushOne(th) // what follows comes behind it
+	acked, before := len(t.answers)-1, len(t.result.Created)
+	if err := t.decide(ctx, th, id, accept); err != nil {
+		return err
+	}
+	if made := t.result.Created[before:]; len(made) > 0 && !t.opts.Lax && !t.who.system {
+		list := make([]wire.Value, len(made))
+		for i, ref := range made {
+			list[i] = wire.Obj(wire.TextField("ref", ref))
+		}
+		t.answers[acked].Body = t.answers[acked].Body.With("requests", wire.Arr(list...))
+	}
+	return nil
+}
+
+// flushOne is flush for one thread.
+func (t *tx) flushOne(th *thread.Thread) {
+	if b := t.grouped[th.Ref]; b != nil {
+		delete(t.grouped, th.Ref)
+		t.add(th, t.who.ID, b)
+	}
+}
+
+// decide does what an answer to a suggestion means.
+func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bool) error {
+	s := th.ChooseSuggestion(id)
+	if s == nil {
+		return thread.Conflict("there is no suggestion to decide about")
+	}
+	if !accept {
+		s.Decided = "refused"
+		t.touch(th)
+		return nil
+	}
+	s.Decided = "accepted"
+	if requestLink(th) != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
+		if t.who.ID != th.Requester {
+			return thread.Conflict("who asked behind the link decides about it, there")
+		}
+		t.touch(th) // the exchange behind the link does it, and the link follows what becomes of it
+		return nil
+	}
+	p, err := t.plan(*s, th)
+	if err != nil {
+		return err
+	}
+	switch s.Type {
+	case "merge":
+		return t.merge(ctx, th, s, p)
+	case "split":
+		whole, err := t.whole(ctx, th)
+		if err != nil {
+			return err
+		}
+		var next []string
+		for _, part := range p.requests {
+			body := withRef(thread.InheritFields(part, whole), th.Ref)
+			if th.ConfirmBefore {
+				body = body.With("confirm_before", wire.Bool(true)) // who proposes does not free itself from it
+			}
+			part, err := t.spawn(ctx, successor{body: body, said: true}, th)
+			if err != nil {
+				return err
+			}
+			next = append(next, part.Ref)
+		}
+		return t.replace(th, next, "split")
+	case "delegate":
+		return t.handOver(ctx, th, p.executor)
+	case "defer":
+		return t.postpone(th, p.until)
+	}
+	t.touch(th)
+	return nil
+}
+
+// merge opens one thread for several.
+func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestion, p proposal) error {
+	var intents []string
+	var needs []thread.Need
+	var requests []wire.Value
+	seen := map[string]bool{}
+	priority, confirm, size := "background", false, 0
+	threads := []*thread.Thread{}
+	for _, ref := range s.Re {
+		th, err := t.load(ctx, ref)
+		if errors.Is(err, store.ErrNotFound) {
+			return thread.Conflict("one of the threads is no longer there")
+		}
+		if err != nil {
+			return err
+		}
+		body, err := t.whole(ctx, th)
+		if err != nil {
+			return err
+		}
+		if size += len(body.JSON()); size > thread.MaxDocument {
+			return thread.Conflict("the requests are too large to be one")
+		}
+		others := slices.DeleteFunc(slices.Clone(th.DependsOn), func(on string) bool { return slices.Contains(s.Re, on) })
+		if waits, err := t.leadTo(ctx, others, s.Re, map[string]bool{}); err != nil {
+			return err
+		} else if waits {
+			return thread.Conflict("what one of the threads waits for waits for another of them")
+		}
+		threads = append(threads, th)
+		requests = append(requests, body)
+		intents = append(intents, th.Intent)
+		confirm = confirm || th.ConfirmBefore
+		if thread.PriorityRank(th.Priority) > thread.PriorityRank(priority) {
+			priority = th.Priority
+		}
+		for _, n := range th.Requires {
+			if seen[n.ID] {
+				continue
+			}
+			seen[n.ID] = true
+			needs = append(needs, n)
+		}
+	}
+	intent := cmp.Or(s.Proposed.GetStr("combined_intent"), s.Proposed.GetStr("intent"), strings.Join(intents, "; "))
+	body := thread.FillMissing(wire.Obj(
+		wire.TextField("intent", intent), wire.TextField("priority", priority)), thread.UniteFields(requests))
+	if confirm {
+		body = body.With("confirm_before", wire.Bool(true))
+	}
+	if len(needs) > 0 {
+		body = body.With("requires", thread.NeedsTree(needs))
+	}
+	only := trimNamespace(p.executor, t.x.id)
+	if c := t.x.Executors.get(only); c == nil || c.Pending || !c.has(needs) { // who cannot do it is not the only one who may
+		only = ""
+	}
+	next, err := t.spawn(ctx, successor{body: withRef(body, s.Re...), only: only, said: true}, threads...)
+	if err != nil {
+		return err
+	}
+	for _, th := range threads {
+		if err := t.replace(th, []string{next.Ref}, "merge"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace marks a thread as superseded.
+func (t *tx) replace(th *thread.Thread, next []string, reason string) error {
+	if err := th.Supersede(next, reason, t.now); err != nil {
+		return err
+	}
+	by := wire.Text(next[0])
+	if len(next) > 1 {
+		by = wire.Texts(next)
+	}
+	t.tellState(th, wire.Field("superseded_by", by), wire.TextField("reason", reason))
+	return nil
+}
+
+// handOver delegates a thread to an executor of ours at the requester's word.
+func (t *tx) handOver(ctx context.Context, th *thread.Thread, to string) error {
+	c := t.x.Executors.get(trimNamespace(to, t.x.id))
+	if c == nil || c.Pending || !c.has(th.Requires) {
+		return thread.Conflict("there is no such executor, or it lacks a required capability")
+	}
+	if !th.Status.Open() {
+		return thread.Conflict("the thread is %s", th.Status)
+	}
+	whole, err := t.whole(ctx, th)
+	if err != nil {
+		return err
+	}
+	next, err := t.spawn(ctx, successor{body: withRef(whole, th.Ref), only: c.ID}, th)
+	if err != nil {
+		return err
+	}
+	th.Become(thread.Delegated, thread.ExchangeID, "", t.now)
+	th.Successors = []string{next.Ref}
+	t.tellState(th, wire.TextField("delegated_to", c.ID), wire.TextField("ref", next.Ref))
+	return nil
+}
+
+// postpone is an accepted defer: an unclaimed thread is parked, a claimed one waits with its holder.
+func (t *tx) postpone(th *thread.Thread, until time.Time) error {
+	if !slices.Contains([]thread.Code{thread.Received, thread.Claimed, thread.InProgress, thread.Waiting, thread.Held, thread.Retrying}, th.Status) {
+		return thread.Conflict("the thread is %s", th.Status)
+	}
+	if err := t.mayGoOn(th); err != nil {
+		return err
+	}
+	th.Become(thread.Waiting, thread.ExchangeID, "", t.now)
+	if th.Holder == "" {
+		th.Parked, th.NotBefore, th.Offered = thread.ParkedSchedule, until, false
+	}
+	t.tellState(th, wire.Field("waiting_for", wire.Obj(
+		wire.TextField("type", "schedule"), wire.Field("available_at", thread.TimeText(until)))))
+	return nil
+}

@@ -1,0 +1,301 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// each calls do once with every thread that re names; an empty list names the thread of the call.
+func (t *tx) each(ctx context.Context, re []string, do func(*thread.Thread) error) error {
+	if len(re) == 0 {
+		re = []string{t.opts.Re}
+	}
+	done := make(map[string]bool, len(re))
+	for _, r := range re {
+		th, err := t.about(ctx, r)
+		if err != nil {
+			return err
+		}
+		if done[th.Ref] {
+			continue
+		}
+		done[th.Ref] = true
+		if err := do(th); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// status is MESS-22 to MESS-25 and MESS-27.
+func (t *tx) status(ctx context.Context, e thread.Entry, path string) error {
+	s, err := thread.ReadStatus(e.Body, path, t.opts.Lax)
+	if err != nil {
+		return err
+	}
+	err = t.each(ctx, s.Re, func(th *thread.Thread) error {
+		if done, err := t.follow(th, s, e); done || err != nil {
+			return err
+		}
+		body, before, declined := s.Body, th.Holder, len(th.Declined)
+		if err := th.SetStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
+			return err
+		}
+		if s.Code == thread.Claimed && body.GetStr("executor") == "" {
+			body = body.With("executor", wire.Text(t.who.ID))
+		}
+		if s.Code == thread.Delegated {
+			if body, err = t.delegate(ctx, th, s, body); err != nil {
+				return err
+			}
+		}
+		t.say(th, thread.Entry{Type: "status", Body: body})
+		if before == "" && th.Holder != "" {
+			t.claimed(th)
+		}
+		if len(th.Declined) > declined && t.x.Executors.none(th) { // MESS-24
+			if th.Peers[t.who.ID].Offered && t.x.Hears != nil && t.x.Hears(ToDirectory) { // others may be listed
+				t.tell(ToDirectory, NoticeOffer, th.Ref, th.Serial)
+				return nil
+			}
+			t.allDeclined(th)
+		}
+		return nil
+	})
+	return t.orTaken(ctx, err, s.Code, s.Re)
+}
+
+// allDeclined ends a thread that nobody is left for.
+func (t *tx) allDeclined(th *thread.Thread) {
+	const reason = "every executor that could declined"
+	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
+	t.tellState(th, wire.TextField("reason", reason))
+}
+
+// GiveUp ends a thread for which the directory lists nobody any more, after somebody declined it.
+func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) error {
+	for range maxConflicts {
+		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
+		th, err := t.load(ctx, ref)
+		if err != nil {
+			return IgnoreMissing(err)
+		}
+		if th.IsClaimable() && x.Executors.none(th) {
+			t.allDeclined(th)
+		}
+		if err = t.commit(ctx); errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return x.ripple(ctx, t.ended())
+	}
+	return store.ErrConflict
+}
+
+// heard is what a peer says about a thread that was sent to it, without what changes nothing here: acks, and that its
+// exchange has received what we sent. What the thread was parked for is over by it: an ack comes after the owner's yes.
+func (t *tx) heard(ctx context.Context, b thread.Block) (thread.Block, error) {
+	th, err := t.load(ctx, t.opts.Re)
+	if err != nil {
+		return nil, err
+	}
+	code := func(e thread.Entry) thread.Code { c, _ := thread.ParseCode(e.Body.GetStr("code")); return c }
+	ends := slices.ContainsFunc(b, func(e thread.Entry) bool {
+		return e.Type == "ack" && th.Parked == thread.ParkedPending || e.Type != "ack" && e.Type != "v" && code(e) != thread.Held && code(e) != thread.Waiting
+	})
+	if th.WaitsForPeer() && ends && th.Unpark(t.now) {
+		t.tellState(th)
+	}
+	return slices.DeleteFunc(slices.Clone(b), func(e thread.Entry) bool {
+		return e.Type == "ack" || e.Type == "status" && code(e) == thread.Received && (!t.opts.Follow || th.Holder != t.who.ID)
+	}), nil
+}
+
+// claimed remembers how long the claim took, for lower_latency (MESS-42), and has the others take back what was sent to
+// them.
+func (t *tx) claimed(th *thread.Thread) {
+	t.tellOffered(th, th.Holder)
+	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.Created), t.now})
+}
+
+// response is MESS-26 and MESS-39.
+func (t *tx) response(ctx context.Context, e thread.Entry, path string) error {
+	r, err := thread.ReadResponse(e.Body, path, t.opts.Lax)
+	if err != nil {
+		return err
+	}
+	return t.each(ctx, r.Re, func(th *thread.Thread) error {
+		if t.followResponse(th, e) {
+			return nil
+		}
+		lone := !t.opts.Lax && !t.hasState[th.Ref]
+		before := th.Holder
+		if _, err := th.Respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
+			return err
+		}
+		t.say(th, e)
+		if before == "" && th.Holder != "" {
+			t.claimed(th)
+		}
+		return nil
+	})
+}
+
+// reply is MESS-33.
+func (t *tx) reply(ctx context.Context, e thread.Entry, path string) error {
+	r, err := thread.ReadReplyIn(e.Body, path, t.opts.Lax)
+	if err != nil {
+		return err
+	}
+	if len(r.Re) == 0 {
+		r.Re = []string{t.opts.Re}
+	}
+	for _, re := range r.Re {
+		to, err := t.targetOf(ctx, re, named{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
+		if err != nil {
+			return err
+		}
+		th, err := t.load(ctx, to.Ref)
+		if err != nil {
+			return err
+		}
+		roles := t.x.roles(t.who, th)
+		switch {
+		case r.Accept != nil:
+			if err := t.decision(ctx, th, e, to.Suggestion, *r.Accept); err != nil {
+				return err
+			}
+			continue
+		case r.Confirm != nil:
+			err = th.Confirm(*r.Confirm, r.Reason, t.who.ID, roles, t.now)
+		default:
+			err = th.AnswerAll(to.Question, r.Answers, t.who.ID, roles, t.now)
+		}
+		if err != nil {
+			return err
+		}
+		t.say(th, e)
+	}
+	return nil
+}
+
+// answer is the answer to the question it points at, or to the only open one of the requester's.
+func (t *tx) answer(ctx context.Context, e thread.Entry, path string) error {
+	a, err := thread.ReadAnswer(e.Body, path)
+	if err != nil {
+		return err
+	}
+	to := thread.Target{}
+	if len(a.Re) > 0 || t.opts.Re != "" {
+		re := t.opts.Re
+		if len(a.Re) > 0 {
+			re = a.Re[0]
+		}
+		if to, err = t.targetOf(ctx, re, named{questions: true}); err != nil {
+			return err
+		}
+	} else if to.Ref, err = t.onlyQuestion(ctx); err != nil {
+		return err
+	}
+	th, err := t.load(ctx, to.Ref)
+	if err != nil {
+		return err
+	}
+	question := to.Question
+	if question == "" {
+		question = a.ID
+	}
+	if question == "" && th.CountQuestions() > 1 {
+		return thread.Conflict("the thread asks more than one question: name one with id")
+	}
+	if err := th.Answer(question, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
+		return err
+	}
+	t.say(th, e)
+	return nil
+}
+
+// onlyQuestion returns the one thread of the requester's that asks something.
+func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
+	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status == thread.NeedsInput })
+	for _, ref := range t.order {
+		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == thread.NeedsInput && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	switch len(refs) {
+	case 0:
+		return "", thread.Missing("no question is open")
+	case 1:
+		_, err := t.load(ctx, refs[0])
+		return refs[0], err
+	}
+	return "", thread.Conflict("more than one question is open: name one with re")
+}
+
+// cancel is MESS-34.
+func (t *tx) cancel(ctx context.Context, e thread.Entry, path string) error {
+	c, err := thread.ReadCancel(e.Body, path, t.opts.Lax)
+	if err != nil {
+		return err
+	}
+	return t.each(ctx, c.Re, func(th *thread.Thread) error {
+		if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
+			return thread.Forbidden("only the requester may cancel")
+		}
+		if err := th.Cancel(c.Reason, t.who.ID, t.now); err != nil {
+			return err
+		}
+		t.say(th, e)
+		return nil
+	})
+}
+
+// ripple lets threads that wait for the named ones go on, or fail (MESS-29, MESS-30). Each is a transaction of its own,
+// and one that a crash left out is caught up with at the next start.
+func (x *Exchange) ripple(ctx context.Context, ended []string) error {
+	for len(ended) > 0 {
+		ref := ended[0]
+		ended = ended[1:]
+		for _, waiting := range x.index.dependants(ref) {
+			more, err := x.resettle(ctx, waiting)
+			if err != nil && !stuck(err) { // what was done stays done, whatever is wrong with who waited for it
+				return err
+			}
+			ended = append(ended, more...)
+		}
+	}
+	return nil
+}
+
+// resettle looks again at a thread that the exchange parked, and at its deadline. It returns the threads that ended.
+func (x *Exchange) resettle(ctx context.Context, ref string) ([]string, error) {
+	for range maxConflicts {
+		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
+		th, err := t.load(ctx, ref)
+		if err != nil {
+			return nil, IgnoreMissing(err)
+		}
+		switch {
+		case th.Expire(t.now):
+			t.tellState(th, wire.Field("expired_at", thread.TimeText(t.now)), wire.TextField("stage", th.Expired))
+		case th.Parked == thread.ParkedDependency, th.Parked == thread.ParkedSchedule:
+			if err := t.settle(ctx, th); err != nil {
+				return nil, err
+			}
+		}
+		err = t.commit(ctx)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		return t.ended(), err
+	}
+	return nil, nil // somebody else changes it all the time, and does what is to be done
+}

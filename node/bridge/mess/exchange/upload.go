@@ -1,0 +1,181 @@
+package exchange
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// uploads keeps the files that the owner uploads before the message that names them. A mark stands beside such a file, and
+// goes in the unit that stores the message. A file that has its mark for a day goes with it: the message was refused, or
+// never sent.
+type uploads struct{ records store.Records }
+
+const (
+	keepUploads = 24 * time.Hour
+	maxUploads  = 100 // of one thread that have a mark
+)
+
+// uploadMark says since when a file waits for its message.
+type uploadMark struct {
+	At time.Time `json:"at"`
+}
+
+// Upload stores a file of the owner's with a thread and returns the content entry that shows it (MESS-58). The same file again
+// is the same entry, as long as no message names it.
+func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data []byte) (wire.Value, error) {
+	t, err := x.Thread(ctx, who, ref)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	switch {
+	case len(data) > thread.MaxUpload:
+		return wire.Value{}, thread.TooLarge("the file is larger than 10 MiB")
+	case len(data) == 0:
+		return wire.Value{}, thread.Bad("file", "is empty")
+	}
+	kind, mime := thread.Sniff(data)
+	for n := range maxUploads {
+		file := thread.AttachmentFile(t.Serial+1, kind, name, mime)
+		if n > 0 {
+			file = thread.AttachmentFile(t.Serial+1, kind, fmt.Sprintf("%d-%s", n, name), mime)
+		}
+		a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
+		err := (uploads{x.records}).keep(ctx, t.Ref, a)
+		switch {
+		case errors.Is(err, store.ErrConflict):
+			continue
+		case errors.Is(err, store.ErrQuota):
+			return wire.Value{}, thread.Conflict("too many files were uploaded to the thread and are in no message")
+		case err != nil:
+			return wire.Value{}, err
+		}
+		return wire.Obj(wire.Field(kind, a.Tree(name))), nil
+	}
+	return wire.Value{}, thread.Conflict("too many files of this name")
+}
+
+// keep stores a file with its mark. If the same file is there already, its day begins again. If another file has its name,
+// the error is store.ErrConflict.
+func (u uploads) keep(ctx context.Context, ref string, a Attachment) error {
+	now := time.Now().UTC()
+	rec := a.record(ref)
+	changes := []store.Change{{Record: rec}, {
+		Record: store.Record{NS: NSUploads, Key: rec.Key, Body: thread.Encode(uploadMark{now}), Terms: []string{ref}}, Max: maxUploads,
+	}}
+	err := u.records.Apply(ctx, changes, now)
+	if !errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	there, err := u.records.Get(ctx, NSFiles, rec.Key, now)
+	mark, err2 := u.records.Get(ctx, NSUploads, rec.Key, now)
+	if err := errors.Join(IgnoreMissing(err), IgnoreMissing(err2)); err != nil {
+		return err
+	}
+	if mark.Key == "" || !bytes.Equal(there.Body, rec.Body) {
+		return store.ErrConflict
+	}
+	changes[0].IfRev, changes[1].IfRev = there.Rev, mark.Rev
+	return u.records.Apply(ctx, changes, now)
+}
+
+// marks returns the marks of a thread by the names of its files.
+func (u uploads) marks(ctx context.Context, ref string, now time.Time) (map[string]store.Record, error) {
+	page, err := u.records.List(ctx, NSUploads, ref, "", maxUploads, now)
+	if err != nil {
+		return nil, err
+	}
+	byName := make(map[string]store.Record, len(page.Records))
+	for _, rec := range page.Records {
+		byName[strings.TrimPrefix(rec.Key, ref+"/")] = rec
+	}
+	return byName, nil
+}
+
+// filesIn calls do with the names of attachments in a tree.
+func filesIn(v wire.Value, do func(name string)) {
+	if name := v.GetStr("file"); thread.AttachmentName.MatchString(name) {
+		do(name)
+	}
+	for _, m := range v.Members() {
+		filesIn(m.Value, do)
+	}
+	for e := range v.Elems() {
+		filesIn(e, do)
+	}
+}
+
+// names remembers which files of a thread a message of this block names.
+func (t *tx) names(ref string, said wire.Value) {
+	filesIn(said, func(name string) {
+		if t.named == nil {
+			t.named = map[string]map[string]bool{}
+		}
+		if t.named[ref] == nil {
+			t.named[ref] = map[string]bool{}
+		}
+		t.named[ref][name] = true
+	})
+}
+
+// unmark takes the marks off the uploads that this block names: from now on they are the thread's.
+func (t *tx) unmark(ctx context.Context) error {
+	for ref, names := range t.named {
+		marks, err := uploads{t.x.records}.marks(ctx, ref, t.now)
+		if err != nil {
+			return err
+		}
+		for name, mark := range marks {
+			if names[name] {
+				t.changes = append(t.changes, store.Change{Record: mark, IfRev: mark.Rev, Delete: true})
+			}
+		}
+	}
+	return nil
+}
+
+// removeOld removes the files that were uploaded a day ago and that no message names.
+func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err error) {
+	err = eachRecord(ctx, u.records, NSUploads, now, func(mark store.Record) error {
+		var m uploadMark
+		if err := json.Unmarshal(mark.Body, &m); err != nil {
+			return fmt.Errorf("decode the mark of an upload: %w", err)
+		}
+		if now.Sub(m.At) < keepUploads {
+			return nil
+		}
+		err := u.records.Apply(ctx, []store.Change{
+			{Record: mark, IfRev: mark.Rev, Delete: true},
+			{Record: store.Record{NS: NSFiles, Key: mark.Key}, IfRev: store.Any, Delete: true},
+		}, now)
+		if errors.Is(err, store.ErrConflict) {
+			return nil // a message names it by now
+		}
+		if err == nil {
+			removed++
+		}
+		return err
+	})
+	return removed, err
+}
+
+// tidy removes what is kept no longer, unless the clock is in doubt.
+func (x *Exchange) tidy(ctx context.Context) {
+	if !x.clock.Believed() {
+		return
+	}
+	if _, err := x.Purge(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		x.log.Error("old threads could not be removed", "error", err)
+	}
+	if _, err := (uploads{x.records}).removeOld(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		x.log.Error("uploads that no message names could not be removed", "error", err)
+	}
+}

@@ -1,0 +1,139 @@
+package exchange
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// has says whether a file is there.
+func (l *lab) has(ref, file string) bool {
+	l.t.Helper()
+	_, err := l.Attachment(l.t.Context(), Owner("test"), ref, file)
+	if got := statusOf(err); got != http.StatusOK && got != http.StatusNotFound {
+		l.t.Fatal(err)
+	}
+	return err == nil
+}
+
+// An upload goes after a day where no message names it: what it was for was refused, or whoever uploaded it went away.
+func TestUploadsWithoutAMessageGo(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{intent: look}")
+	now := time.Now()
+	named, nested, late := l.put(ref, "photo.jpg", "photo"), l.put(ref, "map.txt", "map"), l.put(ref, "late.txt", "late")
+	l.do(thread.OwnerID, "- response: {re: "+ref+", content: [{file: {file: "+named+", mime: text/plain, size: 5}}, {json: {map: {file: "+nested+"}}}]}")
+	refused := l.put(ref, "more.jpg", "more")
+	l.refuse(http.StatusConflict, thread.OwnerID, "- status: {re: "+ref+", code: in_progress, message: "+refused+"}")
+
+	l = labOn(t, l.store)
+	for _, at := range []time.Duration{0, keepUploads - time.Minute} {
+		if n, err := (uploads{l.records}).removeOld(t.Context(), now.Add(at)); n != 0 || err != nil {
+			t.Errorf("after %v: %d were removed, %v", at, n, err)
+		}
+	}
+	if n, err := (uploads{l.records}).removeOld(t.Context(), time.Now().Add(keepUploads)); n != 2 || err != nil {
+		t.Errorf("%d were removed, %v; want 2", n, err)
+	}
+	for file, want := range map[string]bool{named: true, nested: true, late: false, refused: false} {
+		if l.has(ref, file) != want {
+			t.Errorf("%s is there: %t, want %t", file, !want, want)
+		}
+	}
+	if left := l.kept(NSUploads); len(left) != 0 {
+		t.Errorf("marks are left: %v", left)
+	}
+}
+
+// Run does it, at the start too: a machine that is on for an hour a day clears up as well.
+func TestUploadsGoAtTheStart(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{intent: look}")
+	file := l.put(ref, "photo.jpg", "photo")
+	old := store.Change{Record: store.Record{NS: NSUploads, Key: ref + "/" + file, Body: thread.Encode(uploadMark{time.Now().Add(-keepUploads)}), Terms: []string{ref}}, IfRev: store.Any}
+	if err := l.store.Records().Apply(t.Context(), []store.Change{old}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	eventually(t, "the upload goes", func() bool { return !l.has(ref, file) })
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// The same file again is the same upload, and its day begins anew; another one of that name is another. A thread has so many
+// and no more, and they go with it.
+func TestUploadedAgain(t *testing.T) {
+	l := newLab(t)
+	ref, other := l.request("agent", "{intent: look}"), l.request("agent", "{intent: look again}")
+	first := l.put(ref, "photo.jpg", "photo")
+	if again := l.put(ref, "photo.jpg", "photo"); again != first {
+		t.Errorf("the same file is %s and %s", first, again)
+	}
+	if another := l.put(ref, "photo.jpg", "another"); another == first {
+		t.Errorf("another file is %s too", first)
+	}
+	l.do(thread.OwnerID, "- status: {re: "+ref+", code: claimed}\n- suggestion: {id: s, type: alternative, re: "+ref+", proposed: {file: "+first+"}, reason: r}")
+	for i := len(l.kept(NSUploads)); i < maxUploads; i++ {
+		l.put(ref, fmt.Sprint("f", i, ".txt"), "x")
+	}
+	if _, err := l.Upload(t.Context(), Owner("test"), ref, "more.txt", []byte("x")); statusOf(err) != http.StatusConflict {
+		t.Errorf("one too many: %v", err)
+	}
+	l.put(other, "photo.jpg", "photo")
+	l.do("agent", "- cancel: {re: "+ref+"}")
+	if err := l.remove(t.Context(), ref, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if left := slices.Concat(l.kept(NSUploads), l.kept(NSFiles)); len(left) != 2 || !strings.HasPrefix(left[0], other) {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// meanwhile does something before a file is removed.
+type meanwhile struct {
+	store.Store
+	do func()
+}
+
+type meanwhileRecords struct {
+	store.Records
+	do func()
+}
+
+func (m meanwhile) Records() store.Records { return meanwhileRecords{m.Store.Records(), m.do} }
+
+func (m meanwhileRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	for _, c := range changes {
+		if c.Delete && c.Record.NS == NSFiles {
+			m.do()
+		}
+	}
+	return m.Records.Apply(ctx, changes, now)
+}
+
+// A message that names an upload at the moment in which it would go keeps it.
+func TestUploadIsNamedAtTheLastMoment(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{intent: look}")
+	file := l.put(ref, "photo.jpg", "photo")
+	slow := labOn(t, meanwhile{l.store, func() {
+		l.do(thread.OwnerID, "- response: {re: "+ref+", content: [{image: {file: "+file+", mime: image/jpeg, size: 5}}]}")
+	}})
+	if n, err := (uploads{slow.records}).removeOld(t.Context(), time.Now().Add(keepUploads)); n != 0 || err != nil {
+		t.Errorf("%d were removed, %v", n, err)
+	}
+	if !l.has(ref, file) {
+		t.Error("the file that the message names is gone")
+	}
+}

@@ -1,0 +1,53 @@
+package folder
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+)
+
+// Who works on the files of a thread delivers a photo beside them. What has another name, is a link, or is there already,
+// stays out.
+func TestMirrorTakesAttachments(t *testing.T) {
+	s := newShelf(t)
+	ref := s.request("agent", "{intent: look}")
+	s.sync()
+	for name, data := range map[string]string{"att-002-image-photo.jpg": "\xff\xd8\xffphoto", "other.jpg": "x"} {
+		if err := os.WriteFile(s.at(thread.Received, ref, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc/passwd", s.at(thread.Received, ref, "att-002-file-passwd.txt")); err != nil {
+		t.Fatal(err)
+	}
+	s.add(s.file(thread.Received, ref), "from: bob\nreceived: \"2026-02-01T10:00:00Z\"\nMESS:\n- status: {re: "+ref+", code: claimed}\n- response: {re: "+ref+
+		", content: [{image: {file: att-002-image-photo.jpg, mime: image/jpeg, size: 8}}]}\n")
+	s.sync()
+	a, err := s.Attachment(t.Context(), exchange.Owner("test"), ref, "att-002-image-photo.jpg")
+	if err != nil || string(a.Data) != "\xff\xd8\xffphoto" || a.Mime != "image/jpeg" {
+		t.Errorf("the photo is %q of %s, %v", a.Data, a.Mime, err)
+	}
+	names, err := s.Attachments(t.Context(), ref)
+	if err != nil || len(names) != 1 {
+		t.Errorf("attachments = %v, %v, want the photo alone", names, err)
+	}
+	if !strings.Contains(s.log.String(), "passwd") {
+		t.Errorf("nobody is told of the link: %s", s.log)
+	}
+	if th := s.thread(ref); th.Status != thread.Claimed || th.Holder != "bob" {
+		t.Errorf("the thread is %s of %s", th.Status, th.Holder)
+	}
+	// what is there stays, whatever the file becomes
+	if err := os.WriteFile(s.at(thread.Claimed, ref, "att-002-image-photo.jpg"), []byte("another"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.add(s.file(thread.Claimed, ref), "from: bob\nreceived: \"2026-02-01T10:01:00Z\"\nMESS:\n- status: {re: "+ref+", code: in_progress}\n")
+	s.sync()
+	if a, err := s.Attachment(t.Context(), exchange.Owner("test"), ref, "att-002-image-photo.jpg"); err != nil || string(a.Data) == "another" {
+		t.Errorf("the photo was swapped: %v", err)
+	}
+	s.want(ref, thread.InProgress)
+}

@@ -1,0 +1,220 @@
+package folder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// lab is an exchange on a real database.
+type lab struct {
+	*exchange.Exchange
+	t     testing.TB
+	store store.Store
+}
+
+func newLab(t testing.TB) *lab {
+	t.Helper()
+	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return labOn(t, s)
+}
+
+func labOn(t testing.TB, s store.Store) *lab {
+	return &lab{t: t, store: s, Exchange: exchange.New(exchange.Config{Store: s, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})}
+}
+
+func actor(id string) exchange.Actor {
+	if id == thread.OwnerID {
+		return exchange.Owner("test")
+	}
+	return exchange.Actor{ID: id, Channel: "test"}
+}
+
+// do sends a block and expects it to be taken.
+func (l *lab) do(who, block string) exchange.Result {
+	l.t.Helper()
+	r, err := l.try(who, block)
+	if err != nil {
+		l.t.Fatalf("%s sends %s: %v", who, block, err)
+	}
+	return r
+}
+
+func (l *lab) try(who, block string) (exchange.Result, error) {
+	l.t.Helper()
+	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), exchange.Options{})
+}
+
+// executor registers one with capabilities.
+func (l *lab) executor(id string, capabilities ...string) {
+	l.t.Helper()
+	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
+}
+
+func (l *lab) request(who, body string) string {
+	l.t.Helper()
+	return l.do(who, "- request: "+body+"\n").Created[0]
+}
+
+// status sets one.
+func (l *lab) status(who, ref, rest string) {
+	l.t.Helper()
+	l.do(who, "- status: {re: "+ref+", code: "+rest+"}\n")
+}
+
+func (l *lab) thread(ref string) *thread.Thread {
+	l.t.Helper()
+	th, err := l.Thread(l.t.Context(), exchange.Owner("test"), ref)
+	if err != nil {
+		l.t.Fatalf("thread %s: %v", ref, err)
+	}
+	return th
+}
+
+func (l *lab) want(ref string, code thread.Code) *thread.Thread {
+	l.t.Helper()
+	th := l.thread(ref)
+	if th.Status != code {
+		l.t.Errorf("thread %s is %s, want %s", ref, th.Status, code)
+	}
+	return th
+}
+
+func mustParse(t testing.TB, text string) thread.Block {
+	t.Helper()
+	b, err := thread.Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("Parse(%.200q): %v", text, err)
+	}
+	return b
+}
+
+// kept lists the keys of a namespace.
+func (l *lab) kept(ns string) (keys []string) {
+	l.t.Helper()
+	for after := ""; ; {
+		page, err := l.store.Records().List(l.t.Context(), ns, "", after, 1000, time.Now())
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, rec := range page.Records {
+			keys = append(keys, rec.Key)
+		}
+		if after = page.Next; after == "" {
+			return keys
+		}
+	}
+}
+
+// brittle is a store that fails for a while.
+type brittle struct {
+	store.Store
+	down atomic.Bool
+}
+
+func (b *brittle) Records() store.Records { return brittleRecords{b.Store.Records(), b} }
+
+type brittleRecords struct {
+	store.Records
+	b *brittle
+}
+
+func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if r.b.down.Load() {
+		return errors.New("the disk is full")
+	}
+	return r.Records.Apply(ctx, changes, now)
+}
+
+// put uploads a file of the owner's and returns its name.
+func (l *lab) put(ref, name, data string) string {
+	l.t.Helper()
+	entry, err := l.Upload(l.t.Context(), exchange.Owner("test"), ref, name, []byte(data))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return entry.At(0).GetStr("file")
+}
+
+// sample is a thread file of version 1 as public tools write it: bare timestamps, re inside the block and outside, a
+// claim of theirs.
+const sample = `ref: 2026-02-01-001-a7xk
+client_id: check fridge
+requestor: claude-desktop
+executor: teague-phone
+status: claimed
+created: 2026-02-01T10:00:00Z
+updated: 2026-02-01 10:05:00
+intent: what is in the fridge?
+priority: normal
+history:
+  - action: created
+    at: 2026-02-01T10:00:00Z
+    by: claude-desktop
+  - action: claimed
+    at: 2026-02-01T10:05:00Z
+    by: teague-phone
+---
+from: claude-desktop
+received: 2026-02-01T10:00:00Z
+channel: mcp
+MESS:
+  - v: 1.0.0
+  - request:
+      id: check fridge
+      intent: what is in the fridge?
+      context:
+        - dinner for four
+        - image: {file: att-001-image-door.jpg, mime: image/jpeg, size: 4}
+---
+from: exchange
+received: 2026-02-01T10:00:00Z
+re: check fridge
+MESS:
+  - ack:
+      re: check fridge
+      ref: 2026-02-01-001-a7xk
+---
+from: teague-phone
+received: 2026-02-01T10:05:00Z
+MESS:
+  - status:
+      re: 2026-02-01-001-a7xk
+      code: claimed
+      eta: 5m
+`
+
+// threadFolder fills a directory with so many thread folders in one state.
+func threadFolder(tb testing.TB, dir, state string, files int) {
+	tb.Helper()
+	for i := range files {
+		ref := fmt.Sprintf("2026-02-01-%05d", i)
+		at := filepath.Join(dir, "exchange", "state="+state, ref)
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			tb.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(at, "000-"+ref+thread.FileSuffix), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func there(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}

@@ -1,0 +1,319 @@
+package folder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Mirror keeps the threads of the exchange in a directory that other tools read and append to. The store is the truth:
+// what the tools add is taken in through the state machine, and then the files are written anew.
+//
+// Everything goes through one os.Root, so no name leads out of the directory.
+type Mirror struct {
+	x     *exchange.Exchange
+	dir   string
+	log   *slog.Logger
+	mu    sync.Mutex
+	dirty map[string]bool
+	wake  chan struct{}
+
+	// Of the goroutine that keeps the files.
+	seen  map[string]fileStamp // place of a thread → what it looked like when it was taken in or written last
+	left  map[string]fileStamp // likewise, where it could not be read: it is read again when it changes
+	polls int
+	due   time.Time     // of the next look
+	apart time.Duration // what taking in took of the look that goes on
+	pass  progress      // of what is being written
+}
+
+func NewMirror(x *exchange.Exchange, dir string, log *slog.Logger) *Mirror {
+	return &Mirror{
+		x: x, dir: dir, log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1),
+		seen: map[string]fileStamp{}, left: map[string]fileStamp{},
+	}
+}
+
+// note remembers threads that must be written, at the next look or before.
+func (m *Mirror) note(refs ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, ref := range refs {
+		m.dirty[ref] = true
+	}
+}
+
+// Changed notes threads that must be written now.
+func (m *Mirror) Changed(refs []string) {
+	m.note(refs...)
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *Mirror) take() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var refs []string
+	for ref := range m.dirty {
+		refs = append(refs, ref)
+	}
+	clear(m.dirty)
+	slices.Sort(refs)
+	return refs
+}
+
+// OpenLayout makes the folders of a thread directory and returns it as a root, beyond which nothing is opened.
+func OpenLayout(dir string) (*os.Root, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range thread.Folders() {
+		if err := root.MkdirAll("exchange/"+f, 0o700); err != nil {
+			root.Close()
+			return nil, err
+		}
+	}
+	return root, nil
+}
+
+// Run writes what changed and reads what others wrote, until ctx ends.
+func (m *Mirror) Run(ctx context.Context) error {
+	root, err := OpenLayout(m.dir)
+	if err != nil {
+		return fmt.Errorf("open the thread directory: %w", err)
+	}
+	defer root.Close()
+	if err := m.missed(ctx, root); err != nil && ctx.Err() == nil {
+		m.log.Error("the thread directory could not be read", "error", err)
+	}
+	poll := time.NewTimer(0)
+	defer poll.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+			err = m.flush(ctx, root)
+		case <-poll.C:
+			err = m.sync(ctx, root)
+			poll.Reset(time.Until(m.due))
+		}
+		if err != nil && ctx.Err() == nil {
+			m.log.Error("the thread directory could not be kept", "error", err)
+		}
+	}
+}
+
+// missed reads everything that is there, and notes the threads that have no files: a crash came before they were written.
+func (m *Mirror) missed(ctx context.Context, root *os.Root) error {
+	if err := m.x.Load(); err != nil {
+		return err
+	}
+	if err := m.read(ctx, root, true); err != nil {
+		return err
+	}
+	there := make(map[string]bool, len(m.seen))
+	for at := range m.seen {
+		there[path.Base(at)] = true
+	}
+	m.Changed(m.x.Refs(func(ref string) bool { return !there[ref] }))
+	return nil
+}
+
+// sync reads, then writes until the next look is due.
+func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
+	m.due = time.Now().Add(PollEvery)
+	if err := m.x.Load(); err != nil {
+		return err
+	}
+	began := time.Now()
+	m.apart = 0
+	err := m.read(ctx, root, false)
+	m.due = time.Now().Add(nextLook(time.Since(began) - m.apart))
+	return errors.Join(err, m.flush(ctx, root))
+}
+
+// halfWritten is how long a file that cannot be read is left to who writes it.
+const halfWritten = 10 * time.Second
+
+// flush writes the threads that changed, each after what others added to it meanwhile was read. One that cannot be
+// written waits for the next look, and the others do not wait for it. What is not written when that look is due is
+// written after it.
+func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
+	failed := 0
+	refs := m.take()
+	if len(refs) > 0 && m.pass.next.IsZero() {
+		m.pass = newProgress(m.log)
+	}
+	for i, ref := range refs {
+		if ctx.Err() != nil || i > 0 && !time.Now().Before(m.due) {
+			m.note(refs[i:]...)
+			break
+		}
+		m.pass.say("thread files are written", "left", len(refs)-i)
+		if i == len(refs)-1 {
+			m.pass = progress{}
+		}
+		var e error
+		if at, flat := Find(root, ref); at != "" {
+			e = m.readThread(ctx, root, at, flat)
+			if left, ok := m.left[at]; ok && time.Since(left.Mod).Abs() < halfWritten {
+				m.note(ref)
+				continue
+			}
+			m.mu.Lock()
+			delete(m.dirty, ref) // by what was read: it is written now
+			m.mu.Unlock()
+		}
+		if e == nil || !retryable(e) {
+			e = m.write(ctx, root, ref)
+		}
+		if e != nil {
+			m.note(ref)
+			failed++
+			err = cmp.Or(err, fmt.Errorf("thread %s: %w", ref, e))
+		}
+	}
+	if failed > 1 {
+		err = fmt.Errorf("%d threads, the first: %w", failed, err)
+	}
+	return err
+}
+
+// write puts a thread where its state says, in files that are whole at every moment.
+func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
+	if !thread.IsThreadRef(ref) {
+		return nil
+	}
+	t, err := m.x.Read(ctx, ref, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	messages, err := m.x.MessagesOf(ctx, t)
+	if err != nil {
+		return err
+	}
+	at := path.Join("exchange", thread.FolderOf(t.Status), ref)
+	for _, f := range thread.Folders() {
+		old := path.Join("exchange", f, ref)
+		if old == at {
+			continue
+		}
+		if err := moveThread(root, old, at); err != nil {
+			return err
+		}
+		if err := root.Remove(old + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) { // version 1
+			return err
+		}
+		delete(m.seen, old)
+		delete(m.left, old)
+	}
+	if err := threadDir(root, at); err != nil {
+		return err
+	}
+	for _, f := range thread.ThreadFiles(t, messages) {
+		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
+			return err
+		}
+	}
+	if err := root.Remove(at + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := m.writeAttachments(ctx, root, at, ref); err != nil {
+		return err
+	}
+	m.seen[at] = stampOf(root, at, ref)
+	delete(m.left, at)
+	return nil
+}
+
+var errLink = errors.New("what stands in the place of the thread's folder is none")
+
+// threadDir makes the folder of a thread. A link in its place is none.
+func threadDir(root *os.Root, at string) error {
+	if err := root.MkdirAll(at, 0o700); err != nil {
+		return err
+	}
+	info, err := root.Lstat(at)
+	if err == nil && !info.IsDir() {
+		err = errLink
+	}
+	return err
+}
+
+// moveThread moves the folder of a thread to where its state says. Where both are there, as after half a move by
+// somebody, what lies in the old one alone goes into the new one; the rest of it was read.
+func moveThread(root *os.Root, old, at string) error {
+	info, err := root.Lstat(old)
+	if err != nil || !info.IsDir() {
+		return nil
+	}
+	info, err = root.Lstat(at)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return root.Rename(old, at)
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return errLink
+	}
+	entries, err := fs.ReadDir(root.FS(), old)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		from, to := path.Join(old, e.Name()), path.Join(at, e.Name())
+		if _, err = root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			err = root.Rename(from, to)
+		} else {
+			err = root.Remove(from)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return root.Remove(old)
+}
+
+func (m *Mirror) writeAttachments(ctx context.Context, root *os.Root, at, ref string) error {
+	names, err := m.x.Attachments(ctx, ref)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, err := root.Lstat(path.Join(at, name)); err == nil {
+			continue
+		}
+		a, err := m.x.Attachment(ctx, exchange.Owner("file"), ref, name)
+		if err != nil {
+			return err
+		}
+		if err := atomicfile.WriteIn(root, path.Join(at, name), a.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package folder
+
+import (
+	"log/slog"
+	"testing"
+)
+
+// BenchmarkMirrorPoll looks at 10,000 threads in which nothing has changed.
+func BenchmarkMirrorPoll(b *testing.B) {
+	for _, state := range []string{"executing", "finished"} {
+		b.Run(state, func(b *testing.B) {
+			l := newLab(b)
+			dir := b.TempDir()
+			threadFolder(b, dir, state, 10_000)
+			m := NewMirror(l.Exchange, dir, slog.New(slog.DiscardHandler))
+			root, err := OpenLayout(dir)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer root.Close()
+			if _, err := ImportDirectory(b.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil {
+				b.Fatal(err)
+			}
+			if err := m.read(b.Context(), root, true); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if err := m.read(b.Context(), root, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

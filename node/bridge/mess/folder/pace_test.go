@@ -1,0 +1,110 @@
+package folder
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// slow is a store in which it takes time to read the messages of a thread, as writing its files does on a disk.
+type slow struct {
+	store.Store
+	by time.Duration
+}
+
+func (s *slow) Records() store.Records { return slowRecords{s.Store.Records(), s} }
+
+type slowRecords struct {
+	store.Records
+	s *slow
+}
+
+func (r slowRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if ns == exchange.NSMessages {
+		time.Sleep(r.s.by)
+	}
+	return r.Records.List(ctx, ns, term, after, limit, now)
+}
+
+// However long a fresh directory takes to be written, or a full one to be read, what others add is seen soon: meanwhile,
+// and after. It was not for minutes, because the next look waited fifty times as long as the writing had taken.
+func TestMirrorLooksWhileItWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const threads, each = 60, time.Second
+		s := newShelfOn(t, func(s store.Store) store.Store { return &slow{s, each} })
+		s.executor("bob")
+		var refs []string
+		for range threads {
+			refs = append(refs, s.request("agent", "{intent: look, priority: normal}"))
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.m.Run(ctx) }()
+		claim := func(ref string) {
+			t.Helper()
+			if !there(s.file(thread.Received, ref)) {
+				t.Fatalf("%s is not written", ref)
+			}
+			s.add(s.file(thread.Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
+			time.Sleep(3 * PollEvery)
+			s.want(ref, thread.Claimed)
+		}
+		time.Sleep(4 * each)
+		claim(refs[0])
+		if there(s.file(thread.Received, refs[threads-1])) {
+			t.Error("all was written before the claim: the test says nothing")
+		}
+		time.Sleep(2 * threads * each)
+		claim(refs[threads-1])
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if log := s.log.String(); !strings.Contains(log, "thread files are written") || !strings.Contains(log, "left=") {
+			t.Errorf("the log does not say how far it is:\n%s", log)
+		}
+	})
+}
+
+// A directory that is full at the start is read with a word now and then.
+func TestMirrorSaysHowFarItRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slower := &slow{}
+		s := newShelfOn(t, func(s store.Store) store.Store { slower.Store = s; return slower })
+		for range 30 {
+			s.request("agent", "{intent: look, priority: normal}")
+		}
+		s.sync()
+		again := NewMirror(s.Exchange, s.m.dir, s.m.log) // of another process
+		slower.by = time.Second
+		root, err := os.OpenRoot(s.m.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		if err := again.missed(t.Context(), root); err != nil {
+			t.Fatal(err)
+		}
+		if log := s.log.String(); strings.Count(log, "thread files are read") != 2 || !strings.Contains(log, "of=30") {
+			t.Errorf("the log does not say how far it is:\n%s", log)
+		}
+	})
+}
+
+// What others added was taken in during a look: that is no reason to look less often.
+func TestNextLook(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: PollEvery, 50 * time.Millisecond: PollEvery, 200 * time.Millisecond: 10 * time.Second, time.Minute: pollAtMost,
+	} {
+		if got := nextLook(took); got != want {
+			t.Errorf("nextLook(%v) = %v, want %v", took, got, want)
+		}
+	}
+}

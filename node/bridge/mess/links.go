@@ -1,0 +1,153 @@
+package mess
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// linkOf returns the link of an address; nil for none.
+func (b *Bridge) linkOf(address string) *link {
+	if a, err := bridge.ParseAddress(address); err == nil && a.Kind == Kind {
+		if i := slices.IndexFunc(b.links, func(l *link) bool { return l.Name() == a.Link }); i >= 0 {
+			return b.links[i]
+		}
+	}
+	return nil
+}
+
+// behind returns the link behind which a foreign thread is that ours is about; nil for none.
+func (b *Bridge) behind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
+	for _, p := range t.Peers {
+		l := b.linkOf(p.Address)
+		if l == nil {
+			continue
+		}
+		if found, err := l.Knows(ctx, ref, p.Conv); err != nil || found {
+			return l, err
+		}
+	}
+	return nil, nil
+}
+
+// Deliver implements [bridge.Transport] for all links.
+func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	l := b.linkOf(d.Address)
+	if l == nil {
+		return bridge.Delivered{}, fmt.Errorf("mess: there is no link to %s", d.Address)
+	}
+	return bridge.Delivered{Queued: true}, l.Deliver(ctx, d)
+}
+
+// Links says how the links stand.
+func (b *Bridge) Links() []bridge.LinkStatus {
+	out := []bridge.LinkStatus{}
+	for _, l := range b.links {
+		out = append(out, l.Status())
+	}
+	return out
+}
+
+// Test connects a link as if for the first time. One that is down goes on if it works.
+func (b *Bridge) Test(ctx context.Context, name string) error {
+	l, err := b.linkNamed(name)
+	if err != nil {
+		return fmt.Errorf("there is no link %s", name)
+	}
+	return l.Test(ctx)
+}
+
+// sendThrough hands a thread to the exchange behind a link.
+func (b *Bridge) sendThrough(c echo.Context) error {
+	l, err := b.linkNamed(c.Param("link"))
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	if _, err := b.x.Thread(ctx, exchange.Owner("cli"), c.Param("ref")); err != nil {
+		return err
+	}
+	t, sent, err := l.Send(ctx, c.Param("ref"))
+	switch {
+	case err != nil:
+		return err
+	case !sent:
+		return thread.Conflict("the thread is %s and cannot be sent now", t.Status)
+	}
+	return httpapi.JSON(c, http.StatusOK, sentTo{Ref: t.Ref, To: l.Address().String()})
+}
+
+type sentTo struct {
+	Ref string `json:"ref"`
+	To  string `json:"to"`
+}
+
+func (b *Bridge) linkNamed(name string) (*link, error) {
+	i := slices.IndexFunc(b.links, func(l *link) bool { return l.Name() == name })
+	if i < 0 {
+		return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no link " + wire.OneLine(name, 60) + " of kind mess; agentmesh links list names them"}
+	}
+	return b.links[i], nil
+}
+
+// requestThrough takes a block of the owner's whose requests are for the exchange behind a link and nobody else. The
+// answer has the acks, and of each request whether it was sent: what waits goes there when it may be claimed.
+func (b *Bridge) requestThrough(c echo.Context) error {
+	l, err := b.linkNamed(c.Param("link"))
+	if err != nil {
+		return err
+	}
+	block, once, err := b.door.ReadBlock(c, "send", l.Name())
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	res, err := b.x.Do(ctx, exchange.Owner("cli"), block, exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent(), Once: once})
+	if err != nil {
+		return err
+	}
+	var list []wire.Value
+	for _, ref := range requestRefs(res.Answers) {
+		t, sent, err := l.Send(ctx, ref)
+		if err != nil {
+			return err
+		}
+		list = append(list, wire.Obj(
+			wire.TextField("ref", ref), wire.TextField("status", string(t.Status)),
+			wire.Field("sent", wire.Bool(sent)),
+			wire.Field("later", wire.Bool(!sent && t.Only == string(l.Address().Pseudonym()) && t.Status.Open()))))
+	}
+	out := wire.Obj(wire.Field("MESS", res.Answers.Tree()), wire.Field("threads", wire.Arr(list...)))
+	status := http.StatusOK
+	if len(res.Created) > 0 {
+		status = http.StatusCreated
+	}
+	return httpapi.Raw(c, status, append(out.JSON(), '\n'))
+}
+
+// requestRefs are the threads that acks of requests name: of one, or of several (MESS-35).
+func requestRefs(acks thread.Block) []string {
+	var refs []string
+	for _, e := range acks {
+		requests, several := e.Body.Get("requests")
+		if !several {
+			requests = wire.Arr(e.Body)
+		}
+		for r := range requests.Elems() {
+			if ref := r.GetStr("ref"); e.Type == "ack" && ref != "" && !strings.Contains(ref, "/") {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return refs
+}

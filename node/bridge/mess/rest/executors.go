@@ -1,0 +1,251 @@
+package rest
+
+import (
+	"context"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// register is POST register (MESS-57). In the local profile, where everybody has the same address, there is no limit
+// (AM-82).
+func (r *call) register() error {
+	if r.Local {
+		return r.registerExecutor()
+	}
+	return r.Exchange.Executors.ChargeRegistration(httpapi.ClientAddr(r.c), r.registerExecutor)
+}
+
+func (r *call) registerExecutor() error {
+	if err := r.Exchange.Executors.CheckInvite(r.c.Request().Header.Get("Authorization")); err != nil {
+		return err
+	}
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	reg, err := exchange.ReadRegistration(v, false)
+	if err != nil {
+		return err
+	}
+	pending := r.Exchange.Executors.NeedsApproval()
+	var question []store.Change
+	if pending && r.Ask != nil {
+		if question, err = r.Ask(reg); err != nil {
+			return err
+		}
+	}
+	key, err := r.Exchange.Executors.Register(r.c.Request().Context(), reg, pending, question)
+	if err != nil {
+		return err
+	}
+	text := "keep the key: it is shown this once"
+	if pending {
+		text += "; it works when the owner has approved the registration"
+	}
+	return r.tree(http.StatusCreated, wire.Obj(
+		wire.TextField("executor_id", reg.ID), wire.TextField("api_key", key),
+		wire.TextField("message", text)))
+}
+
+func (r *call) executors() error {
+	executors, err := r.Exchange.Executors.List()
+	if err != nil {
+		return err
+	}
+	list := []wire.Value{}
+	for _, c := range executors {
+		if c.Pending && !r.who.Owner {
+			continue
+		}
+		name := wire.Value{}
+		if c.Name != "" {
+			name = wire.Text(c.Name)
+		}
+		seen := wire.Value{}
+		if !c.Seen.IsZero() {
+			seen = thread.TimeText(c.Seen)
+		}
+		v := wire.Obj(
+			wire.TextField("id", c.ID), wire.Field("display_name", name),
+			wire.Field("capabilities", thread.NeedsTree(c.Capabilities)),
+			wire.Field("last_seen", seen), wire.Field("created_at", thread.TimeText(c.Created)),
+		)
+		if r.who.Owner {
+			v = v.With("availability", wire.Text(c.Availability))
+			if c.Schedule != "" {
+				v = v.With("schedule", wire.Text(c.Schedule)).With("timezone", wire.Text(c.Timezone))
+			}
+			v = v.With("pending", wire.Bool(c.Pending)).With("preferences", c.Preferences.Tree())
+		}
+		list = append(list, v)
+	}
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("executors", wire.Arr(list...))))
+}
+
+func (r *call) patchExecutor() error {
+	id := r.path[1]
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	reg, err := exchange.ReadRegistration(v, true)
+	if err != nil {
+		return err
+	}
+	if err := r.Exchange.Executors.Change(r.c.Request().Context(), r.who, id, reg); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(
+		wire.TextField("executor_id", id), wire.Field("updated", wire.Bool(true))))
+}
+
+// approve is the owner's word on a registration that waits.
+func (r *call) approve() error {
+	if r.Exchange.Executors.Get(r.path[1]) == nil {
+		return thread.Missing("no such executor")
+	}
+	ctx := r.c.Request().Context()
+	answered, err := r.decided(ctx, r.path[1])
+	if err != nil {
+		return err
+	}
+	if err := r.Exchange.Executors.Admit(ctx, r.path[1], true, answered); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(
+		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
+}
+
+func (r *call) capabilities() error {
+	if err := r.Exchange.Load(); err != nil {
+		return err
+	}
+	list := exchange.CapabilityTree(r.Exchange.Executors.Available(r.c.QueryParams()["tag"]))
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("capabilities", list)))
+}
+
+// addCapabilities is the owner's: a YAML stream or JSON.
+func (r *call) addCapabilities() error {
+	data, err := r.body(thread.MaxDocument)
+	if err != nil {
+		return err
+	}
+	list, err := exchange.ParseCapabilities(data)
+	if err != nil {
+		return err
+	}
+	if err := r.Exchange.Executors.AddCapabilities(r.c.Request().Context(), list); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("added", wire.Int(int64(len(list))))))
+}
+
+func (r *call) routing() error {
+	rules, err := r.Exchange.Executors.Rules()
+	if err != nil {
+		return err
+	}
+	list := make([]wire.Value, len(rules))
+	for i, rule := range rules {
+		list[i] = rule.Tree()
+	}
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("rules", wire.Arr(list...))))
+}
+
+// The media types of a raw block (MESS-59).
+var yamlTypes = map[string]bool{"application/yaml": true, "text/yaml": true, "application/x-yaml": true}
+
+// messages is POST messages: a raw block, answered with a block of acks and query responses (MESS-59).
+func (r *call) messages() error {
+	req := r.c.Request()
+	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
+	asYAML := yamlTypes[kind]
+	if err != nil || !asYAML && kind != "application/json" {
+		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnsupportedMediaType, Message: "Content-Type must be application/yaml or application/json"}
+	}
+	data, err := r.body(thread.MaxDocument)
+	if err != nil {
+		return err
+	}
+	var block thread.Block
+	if asYAML {
+		block, err = thread.Parse(data)
+	} else {
+		var v wire.Value
+		if v, err = thread.ParseJSON(data); err == nil {
+			block, err = thread.FromTree(v)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	who := r.who
+	if !who.Owner {
+		who.Channel = "messages"
+	}
+	once, err := r.once(block.Tree())
+	if err != nil {
+		return err
+	}
+	res, err := r.Exchange.Do(req.Context(), who, block, exchange.Options{Once: once})
+	if err != nil {
+		return err
+	}
+	switch accept := req.Header.Get("Accept"); {
+	case strings.Contains(accept, "yaml"):
+		asYAML = true
+	case strings.Contains(accept, "application/json"):
+		asYAML = false
+	}
+	status := http.StatusOK
+	if len(res.Created) > 0 {
+		status = http.StatusCreated
+	}
+	if asYAML {
+		return r.c.Blob(status, "application/yaml", res.Answers.YAML())
+	}
+	return httpapi.Raw(r.c, status, append(res.Answers.JSON(), '\n'))
+}
+
+// decided are the changes that withdraw the question about a registration that is decided here.
+func (r *call) decided(ctx context.Context, id string) ([]store.Change, error) {
+	if r.Withdraw == nil {
+		return nil, nil
+	}
+	return r.Withdraw(ctx, id)
+}
+
+func (r *call) giveKey() error {
+	ctx := r.c.Request().Context()
+	more, err := r.decided(ctx, r.path[1])
+	if err != nil {
+		return err
+	}
+	key, err := r.Exchange.Executors.GiveKey(ctx, r.path[1], more)
+	if err != nil {
+		return err
+	}
+	return r.tree(http.StatusCreated, wire.Obj(
+		wire.TextField("executor_id", r.path[1]), wire.TextField("api_key", key),
+		wire.TextField("message", "keep the key: it is shown this once; the one before works no more")))
+}
+
+func (r *call) takeKey() error {
+	ctx := r.c.Request().Context()
+	more, err := r.decided(ctx, r.path[1])
+	if err != nil {
+		return err
+	}
+	if err := r.Exchange.Executors.TakeKey(ctx, r.path[1], more); err != nil {
+		return err
+	}
+	return r.tree(http.StatusOK, wire.Obj(
+		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
+}

@@ -1,0 +1,202 @@
+package rest
+
+import (
+	"crypto/hmac"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// attachment is GET requests/{ref}/attachments/{file}: never shown by a browser, only saved.
+func (r *call) attachment() error {
+	a, err := r.Exchange.Attachment(r.c.Request().Context(), r.who, r.ref(), r.path[3])
+	if err != nil {
+		return err
+	}
+	h := r.c.Response().Header()
+	h.Set("Content-Disposition", `attachment; filename="`+a.Name+`"`)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	return r.c.Blob(http.StatusOK, "application/octet-stream", a.Data)
+}
+
+// upload is the owner's: a file for the next message of a thread. It answers with the content entry to use.
+func (r *call) upload() error {
+	data, err := r.body(thread.MaxUpload)
+	if err != nil {
+		return err
+	}
+	entry, err := r.Exchange.Upload(r.c.Request().Context(), r.who, r.ref(), r.path[3], data)
+	if err != nil {
+		return err
+	}
+	return r.tree(http.StatusCreated, entry)
+}
+
+func (r *call) importThreads() error {
+	data, err := r.body(maxImport)
+	if err != nil {
+		return err
+	}
+	files, err := importFiles(data, strings.HasPrefix(r.c.Request().Header.Get("Content-Type"), "application/json"))
+	if err != nil {
+		return err
+	}
+	threads, err := r.Exchange.Import(r.c.Request().Context(), files)
+	if err != nil {
+		return err
+	}
+	list := make([]wire.Value, len(threads))
+	for i, t := range threads {
+		list[i] = wire.Obj(wire.TextField("ref", t.Ref), wire.TextField("status", t.Status.Rest()))
+	}
+	return r.tree(http.StatusCreated, wire.Obj(
+		wire.Field("imported", wire.Int(int64(len(threads)))), wire.Field("threads", wire.Arr(list...))))
+}
+
+// importFiles reads the body of an import: YAML, {content} or {files: [{name, content}]} of one thread.
+func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
+	if !isJSON {
+		return [][][]byte{{data}}, nil
+	}
+	v, err := wire.ParseLimits(data, thread.Limits.Depth, thread.Limits.Nodes)
+	if err != nil || v.Kind() != wire.Object {
+		return nil, thread.Bad("", "the body must be a JSON object")
+	}
+	if content := v.GetStr("content"); content != "" {
+		return [][][]byte{{[]byte(content)}}, nil
+	}
+	list, _ := v.Get("files")
+	var files []thread.File
+	for f := range list.Elems() {
+		name := f.GetStr("name")
+		if !strings.HasSuffix(name, thread.FileSuffix) {
+			continue // attachments travel as bytes, not as text
+		}
+		files = append(files, thread.File{Name: name, Content: f.GetStr("content")})
+	}
+	if len(files) == 0 {
+		return nil, thread.Bad("", "the body has neither content nor files")
+	}
+	slices.SortFunc(files, func(a, b thread.File) int { return strings.Compare(a.Name, b.Name) })
+	thread := make([][]byte, len(files))
+	for i, f := range files {
+		thread[i] = []byte(f.Content)
+	}
+	return [][][]byte{thread}, nil
+}
+
+// export is GET export/{ref}.
+func (r *call) export() error {
+	ctx := r.c.Request().Context()
+	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
+	if err != nil {
+		return err
+	}
+	messages, err := r.Exchange.MessagesOf(ctx, t)
+	if err != nil {
+		return err
+	}
+	out := wire.Obj(wire.TextField("ref", t.Ref))
+	switch r.c.QueryParam("format") {
+	case "v2":
+		var files []wire.Value
+		for _, f := range thread.ThreadFiles(t, messages) {
+			files = append(files, wire.Obj(wire.TextField("name", f.Name), wire.TextField("content", f.Content)))
+		}
+		out = out.With("format", wire.Text("v2")).With("files", wire.Arr(files...))
+		if r.who.Owner { // who takes the whole folder of the thread along
+			names, err := r.Exchange.Attachments(ctx, t.Ref)
+			if err != nil {
+				return err
+			}
+			out = out.With("folder", wire.Text(thread.FolderOf(t.Status))).With("attachments", wire.Texts(names))
+		}
+		return r.tree(http.StatusOK, out)
+	case "", "v1":
+		text := thread.ThreadText(t, messages)
+		if strings.Contains(r.c.Request().Header.Get("Accept"), "yaml") {
+			return r.c.Blob(http.StatusOK, "application/yaml", []byte(text))
+		}
+		return r.tree(http.StatusOK, out.With("format", wire.Text("v1")).With("content", wire.Text(text)))
+	}
+	return thread.Bad("format", "must be v1 or v2")
+}
+
+// progressEvery is how often a long import says how far it is.
+const progressEvery = time.Second
+
+// importDirectory answers with a line of JSON now and then, and one at the end.
+func (d *Server) importDirectory(c echo.Context) error {
+	body, err := httpapi.Body(c, 64<<10)
+	if err != nil {
+		return err
+	}
+	var call folder.ImportCall
+	if err := json.Unmarshal(body, &call); err != nil || call.Dir == "" {
+		return wire.ErrSchema.At("dir must be a directory")
+	}
+	if err := httpapi.KeepOpen(c, time.Hour); err != nil {
+		return err
+	}
+	w := c.Response()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	said := time.Now()
+	res, err := folder.ImportDirectory(c.Request().Context(), d.Exchange, d.Log, call.Dir, func(done, all int) {
+		if time.Since(said) < progressEvery {
+			return
+		}
+		said = time.Now()
+		_, _ = w.Write(append(thread.Encode(folder.ImportProgress{Done: done, All: all}), '\n')) // who has gone needs no progress
+		w.Flush()
+	})
+	last := folder.ImportProgress{Imported: res, Ended: true}
+	if err != nil {
+		last.Error = thread.PublicText(err)
+		if _, refused := errors.AsType[*wire.Error](err); !refused {
+			d.Log.Error("the import of a directory failed", "error", err)
+		}
+	}
+	_, _ = w.Write(append(thread.Encode(last), '\n'))
+	return nil
+}
+
+const sharedRoute = "GET shared/{}/attachments/{}"
+
+// sharedFile is GET shared/{ref}/attachments/{file}?token=…, which needs no key. A wrong token counts like a wrong key.
+func (r *call) sharedFile() error {
+	ctx := r.c.Request().Context()
+	ref, file := r.path[1], r.path[3]
+	if !thread.SafeRef.MatchString(ref) || !thread.AttachmentName.MatchString(file) {
+		return thread.Missing("no such attachment")
+	}
+	token, err := r.Exchange.ShareToken(ctx, ref, file)
+	if err != nil {
+		return err
+	}
+	if !hmac.Equal([]byte(token), []byte(r.c.QueryParam("token"))) {
+		return exchange.ErrNoKey
+	}
+	r.who = exchange.Owner("shared")
+	r.path[0] = "requests"
+	return r.attachment()
+}
+
+// IsShared says whether an address is that of a file which another exchange shares.
+func IsShared(u *url.URL) bool {
+	parts := strings.Split(strings.TrimPrefix(u.EscapedPath(), "/api/v1/exchanges/"), "/")
+	return strings.HasPrefix(u.EscapedPath(), "/api/v1/exchanges/") && len(parts) == 5 && routeOf(http.MethodGet, parts[1:]) == sharedRoute
+}

@@ -1,0 +1,313 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The REST exchange of MESS section 10. Every route lies below one pattern, because the checks come in an order of
+// their own: exchange id, key, key of another exchange, route, body (MESS-53).
+
+const restPath = "/api/v1/exchanges/:ex"
+
+// maxImport bounds an import (MESS-58).
+const maxImport = 16 << 20
+
+// Server serves an exchange over HTTP.
+type Server struct {
+	Exchange *exchange.Exchange
+	Local    bool
+	Log      *slog.Logger
+	// ask is the question to the owner that goes with a registration which waits; nil: nobody can approve one.
+	Ask func(r exchange.Registration) ([]store.Change, error)
+	// answered withdraws that question; nil if ask is.
+	Withdraw func(ctx context.Context, id string) ([]store.Change, error)
+}
+
+// Mount adds the routes for executors and requesters.
+func (d *Server) Mount(e *echo.Echo) {
+	e.Any(restPath, d.public)
+	e.Any(restPath+"/*", d.public)
+}
+
+// Operations returns the same routes for the owner, who needs no key and may see and do everything.
+func (d *Server) Operations() []owner.Operation {
+	return []owner.Operation{
+		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importDirectory),
+		owner.Raw("", "/mess/exchange/*", owner.Decide, func(c echo.Context) error {
+			path, err := segmentsOf(c.Request().URL.EscapedPath(), "/owner/mess/exchange/")
+			if err != nil {
+				return err
+			}
+			return (&call{Server: d, c: c, who: exchange.Owner("cli"), path: path}).dispatch() // in the error shape of the owner API
+		}),
+	}
+}
+
+// call is one request on its way.
+type call struct {
+	*Server
+	c    echo.Context
+	who  exchange.Actor
+	path []string // below the exchange
+}
+
+// segmentsOf takes the path behind prefix apart before it is unescaped, once: an escaped slash is no separator.
+func segmentsOf(escaped, prefix string) ([]string, error) {
+	parts := strings.Split(strings.Trim(strings.TrimPrefix(escaped, prefix), "/"), "/")
+	for i, p := range parts {
+		var err error
+		if parts[i], err = url.PathUnescape(p); err != nil {
+			return nil, thread.Bad("", "the path is not acceptable")
+		}
+	}
+	return parts, nil
+}
+
+func (d *Server) public(c echo.Context) error {
+	h := c.Response().Header()
+	if !d.Local { // in the local profile no web page but configured ones may reach an open exchange
+		h.Set("Access-Control-Allow-Origin", "*")
+		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE, OPTIONS")
+		h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization, If-Match, Idempotency-Key")
+		h.Set("Access-Control-Expose-Headers", "ETag, Retry-After")
+	}
+	httpapi.Private(c)
+	if c.Request().Method == http.MethodOptions {
+		return c.NoContent(http.StatusNoContent)
+	}
+	return d.WriteError(c, d.guarded(c))
+}
+
+func (d *Server) guarded(c echo.Context) error {
+	path, err := segmentsOf(c.Request().URL.EscapedPath(), "/api/v1/exchanges/")
+	if err != nil {
+		return err
+	}
+	ex := path[0]
+	if !exchange.ValidExchangeID(ex) {
+		return thread.Bad("", "the exchange id is not acceptable")
+	}
+	if path = path[1:]; len(path) == 0 {
+		path = []string{""}
+	}
+	r := &call{Server: d, c: c, path: path}
+	if len(r.path) == 1 && r.path[0] == "register" && c.Request().Method == http.MethodPost {
+		if ex != d.Exchange.ID() {
+			return thread.Missing("no such exchange")
+		}
+		return d.counted(r, r.register)
+	}
+	if ex == d.Exchange.ID() && routeOf(c.Request().Method, path) == sharedRoute {
+		return d.counted(r, r.sharedFile)
+	}
+	err = d.counted(r, func() (err error) {
+		r.who, err = d.Exchange.Executors.Authenticate(c.Request().Header.Get("Authorization"), ex)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.dispatch()
+}
+
+// counted calls judge, which checks a secret of the caller, and counts wrong secrets. An address that showed too many is
+// told to wait, but a right secret always passes, because an address may be shared. In the local profile everybody has
+// the same address and nothing is counted.
+func (d *Server) counted(r *call, judge func() error) error {
+	err := judge()
+	if d.Local {
+		return err
+	}
+	return d.Exchange.Executors.CountFailure(httpapi.ClientAddr(r.c), err)
+}
+
+// restError is the error body that existing clients read.
+type restError struct {
+	Error string `json:"error"`
+}
+
+// WriteError writes an error in the shape of this protocol. What is no refusal of ours is left to the edge's own handler,
+// which logs it.
+func (d *Server) WriteError(c echo.Context, err error) error {
+	if err == nil || c.Response().Committed {
+		return err
+	}
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
+		e = wire.ErrInternal.Because(err)
+		if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrDamaged) {
+			e = wire.ErrUnavailable.Because(err)
+		}
+		d.Log.Error("a call to the exchange failed", "error", err)
+	}
+	if e.RetryAfter > 0 {
+		c.Response().Header().Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+	}
+	if e.Status == http.StatusUnauthorized {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	}
+	return httpapi.JSON(c, e.Status, restError{e.Message})
+}
+
+// route is one of the exchange's.
+type route struct {
+	owner  string // what the owner alone may do here; "": everybody with a key
+	handle func(*call) error
+}
+
+// routes are below the exchange; {} is anything without a slash. openapi.yaml describes those of everybody.
+var routes = map[string]route{
+	"GET requests":                    {"", (*call).list},
+	"POST requests":                   {"", (*call).create},
+	"GET requests/{}":                 {"", (*call).show},
+	"PATCH requests/{}":               {"", (*call).patch},
+	"GET requests/{}/attachments/{}":  {"", (*call).attachment},
+	"POST requests/{}/attachments/{}": {"upload; others send data inline", (*call).upload},
+	"GET executors":                   {"", (*call).executors},
+	"PATCH executors/{}":              {"", (*call).patchExecutor},
+	"POST executors/{}/approve":       {"approve a registration", (*call).approve},
+	"POST executors/{}/key":           {"give an executor another key", (*call).giveKey},
+	"DELETE executors/{}/key":         {"take the key of an executor", (*call).takeKey},
+	"GET capabilities":                {"", (*call).capabilities},
+	"POST capabilities":               {"change the catalogue", (*call).addCapabilities},
+	"GET routing":                     {"read the routing rules", (*call).routing},
+	"POST import":                     {"import threads", (*call).importThreads},
+	"GET export/{}":                   {"", (*call).export},
+	"POST messages":                   {"", (*call).messages},
+}
+
+// routeOf returns the name of the route that a request is for.
+func routeOf(method string, path []string) string {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	var name strings.Builder
+	name.WriteString(method + " " + path[0])
+	for i, part := range path[1:] {
+		if i%2 == 0 {
+			part = "{}"
+		}
+		name.WriteString("/" + part)
+	}
+	return name.String()
+}
+
+// dispatch finds the handler of a route.
+func (r *call) dispatch() error {
+	found, ok := routes[routeOf(r.c.Request().Method, r.path)]
+	switch {
+	case !ok:
+		return thread.Missing("no such route")
+	case found.owner != "" && !r.who.Owner:
+		return thread.Forbidden("only the owner may " + found.owner)
+	}
+	return found.handle(r)
+}
+
+// body reads at most max bytes.
+func (r *call) body(max int64) ([]byte, error) {
+	req := r.c.Request()
+	if req.ContentLength > max {
+		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(r.c.Response().Writer, req.Body, max))
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
+	}
+	if err != nil {
+		return nil, thread.Bad("", "the body could not be read")
+	}
+	return data, nil
+}
+
+// object reads a JSON object.
+func (r *call) object() (wire.Value, error) {
+	data, err := r.body(thread.MaxDocument)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	v, err := thread.ParseJSON(data)
+	if err == nil && v.Kind() != wire.Object {
+		return v, thread.Bad("", "the body must be a JSON object")
+	}
+	return v, err
+}
+
+// tree answers with a value.
+func (r *call) tree(status int, v wire.Value) error {
+	return httpapi.Raw(r.c, status, append(v.JSON(), '\n'))
+}
+
+var onceForm = regexp.MustCompile(`^[\x20-\x7e]{1,255}$`)
+
+// once reads the Idempotency-Key of a call, which stands for its route and what it carries. nil is a call without one.
+func (r *call) once(body wire.Value) (*exchange.Once, error) {
+	list := r.c.Request().Header.Values("Idempotency-Key")
+	if len(list) == 0 {
+		return nil, nil
+	}
+	if len(list) > 1 || !onceForm.MatchString(list[0]) {
+		return nil, thread.Bad("Idempotency-Key", "must be one of 1 to 255 printable characters")
+	}
+	return exchange.OnceForCall(r.who, list[0], wire.Arr(wire.Text(r.c.Request().Method), wire.Texts(r.path), body)), nil
+}
+
+// ReadBlock reads a block that the owner sends to a route of the bridge, and the name of the call. path is the route.
+func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *exchange.Once, error) {
+	r := &call{Server: d, c: c, who: exchange.Owner("cli"), path: path}
+	data, err := r.body(thread.MaxDocument)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := thread.ParseJSON(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	once, err := r.once(v)
+	if err != nil {
+		return nil, nil, err
+	}
+	block, err := thread.FromTree(v)
+	return block, once, err
+}
+
+// PublicRoutes names the routes that are not the owner's alone; {} stands for a name. openapi.yaml describes these.
+func PublicRoutes() []string {
+	list := []string{"POST register", sharedRoute} // they need no key
+	for name, r := range routes {
+		if r.owner == "" {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// RouteOf returns the name of the route that a request is for, "" if its path is not one of an exchange.
+func RouteOf(method, escapedPath string) string {
+	path, err := segmentsOf(escapedPath, "/api/v1/exchanges/")
+	if err != nil || len(path) < 2 {
+		return ""
+	}
+	return routeOf(method, path[1:])
+}

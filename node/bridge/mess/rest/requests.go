@@ -1,0 +1,306 @@
+package rest
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const MaxPage = 1000
+
+// list is GET requests (MESS-52).
+func (r *call) list() error {
+	q := r.c.QueryParams()
+	code := thread.Code("")
+	if s := q.Get("status"); s != "" {
+		var ok bool
+		if code, ok = thread.ParseCode(s); !ok {
+			return thread.Bad("status", "is no status")
+		}
+	}
+	limit := MaxPage
+	if s := q.Get("limit"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return thread.Bad("limit", "must be a number from 1 to 1000")
+		}
+		limit = min(n, MaxPage)
+	}
+	page, err := r.Exchange.List(r.c.Request().Context(), r.who, code, q.Get("after"), limit)
+	if err != nil {
+		return err
+	}
+	list := make([]wire.Value, len(page.Threads))
+	for i, s := range page.Threads {
+		list[i] = summaryTree(s)
+	}
+	out := wire.Obj(wire.Field("threads", wire.Arr(list...)))
+	if page.Next != "" {
+		out = out.With("next", wire.Text(page.Next))
+	}
+	return r.tree(http.StatusOK, out)
+}
+
+func summaryTree(s exchange.Summary) wire.Value {
+	holder := wire.Value{}
+	if s.Holder != "" {
+		holder = wire.Text(s.Holder)
+	}
+	return wire.Obj(
+		wire.TextField("ref", s.Ref),
+		wire.TextField("status", s.Status.Rest()),
+		wire.TextField("intent", s.Intent),
+		wire.TextField("requestor_id", s.Requester),
+		wire.Field("executor_id", holder),
+		wire.TextField("priority", s.Priority),
+		wire.Field("created_at", thread.TimeText(s.Created)),
+		wire.Field("updated_at", thread.TimeText(s.Updated)),
+	)
+}
+
+// create is POST requests: one request in JSON. What we set ourselves is ignored (MESS-54).
+func (r *call) create() error {
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	v = v.Without("ref", "status", "created", "requestor_id", "executor_id")
+	if hints, ok := v.Get("response_hints"); ok {
+		v = v.Without("response_hints")
+		if _, both := v.Get("response_hint"); !both {
+			v = v.With("response_hint", hints)
+		}
+	}
+	for _, m := range v.Members() {
+		if m.Value.IsNull() || !slices.Contains(requestMembers, m.Key) {
+			v = v.Without(m.Key)
+		}
+	}
+	if text, ok := v.Get("context"); ok && text.Kind() == wire.String {
+		v = v.With("context", wire.Arr(text))
+	}
+	if err := plainError(thread.Entry{Type: "request", Body: v}.Check("request", time.Now(), false)); err != nil {
+		return err
+	}
+	once, err := r.once(v)
+	if err != nil {
+		return err
+	}
+	ctx := r.c.Request().Context()
+	res, err := r.Exchange.Do(ctx, r.who, thread.Block{{Type: "request", Body: v}}, exchange.Options{Once: once})
+	if err != nil {
+		return err
+	}
+	if res.Ref == "" { // the request is known by its id (MESS-16)
+		ref, _ := res.RequestRef()
+		t, err := r.Exchange.Thread(ctx, r.who, ref)
+		if err != nil {
+			return err
+		}
+		res.Ref, res.Status = ref, t.Status
+	}
+	return r.standing(http.StatusCreated, res)
+}
+
+// standing answers with where a thread stands.
+func (r *call) standing(status int, res exchange.Result) error {
+	return r.tree(status, wire.Obj(
+		wire.TextField("ref", res.Ref), wire.TextField("status", res.Status.Rest())))
+}
+
+// requestMembers are the fields of a request (MESS-12 to MESS-15); anything else in a create is ignored.
+var requestMembers = []string{
+	"intent", "id", "precision", "requires", "context", "constraints", "response_hint", "priority", "compensation", "needed_by", "confirm_before",
+}
+
+// plainError takes the word of our own making from the front of a refusal: this client sent no block.
+func plainError(err error) error {
+	e, ok := err.(*wire.Error)
+	if !ok {
+		return err
+	}
+	told := *e
+	told.Message = strings.TrimPrefix(e.Message, "request.")
+	return &told
+}
+
+// show is GET requests/{ref}.
+func (r *call) show() error {
+	ctx := r.c.Request().Context()
+	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
+	if err != nil {
+		return err
+	}
+	messages, err := r.Exchange.MessagesOf(ctx, t)
+	if err != nil {
+		return err
+	}
+	view := ThreadView(t, messages)
+	if r.who.Owner {
+		view = view.With("serial", wire.Int(int64(t.Serial)))
+	}
+	r.c.Response().Header().Set("ETag", tag(t))
+	return r.tree(http.StatusOK, wire.Obj(wire.Field("thread", view)))
+}
+
+// tag is the entity tag of a thread: it names the newest message.
+func tag(t *thread.Thread) string { return `"` + strconv.Itoa(t.Serial) + `"` }
+
+// ifMatch reads the precondition of a PATCH: what is said is to the thread as it was read. 0 is none.
+func (r *call) ifMatch() (serial int, err error) {
+	match := r.c.Request().Header.Get("If-Match")
+	if match == "" || match == "*" {
+		return 0, nil
+	}
+	serial, err = strconv.Atoi(strings.Trim(match, `"`))
+	if err != nil || serial < 1 || match != `"`+strconv.Itoa(serial)+`"` {
+		return 0, thread.Bad("If-Match", "must be the ETag of the thread as it was read")
+	}
+	return serial, nil
+}
+
+// ref is the thread of the path. The owner may name it in any way that re: allows.
+func (r *call) ref() string {
+	if r.who.Owner {
+		if ref, ok := r.Exchange.Resolve(r.c.Request().Context(), r.who, r.path[1]); ok {
+			return ref
+		}
+	}
+	return r.path[1]
+}
+
+// ThreadView is a thread with what was said in it. The request is shown with its ack, as public servers do (MESS-52).
+func ThreadView(t *thread.Thread, messages []thread.Message) wire.Value {
+	var out []wire.Value
+	for _, m := range messages {
+		mess := thread.ToResources(t.Ref, m.Mess)
+		if m.Serial == 1 {
+			if b, err := thread.FromTree(mess); err == nil && b.Version() == "" {
+				mess = b.Versioned().Tree()
+			}
+		}
+		out = append(out, messageView(m.From, m.At, mess))
+		if m.Serial == 1 {
+			re := t.ClientID
+			if re == "" {
+				re = "last"
+			}
+			ack := wire.Obj(wire.TextField("re", re), wire.TextField("ref", t.Ref))
+			out = append(out, messageView(thread.ExchangeID, t.Created, thread.Block{{Type: "ack", Body: ack}}.Tree()))
+		}
+	}
+	return summaryTree(exchange.Summarize(t)).With("messages", wire.Arr(out...))
+}
+
+func messageView(from string, at time.Time, mess wire.Value) wire.Value {
+	return wire.Obj(
+		wire.TextField("from", from), wire.Field("ts", thread.TimeText(at)), wire.Field("mess", mess))
+}
+
+// patch is PATCH requests/{ref} (MESS-55).
+func (r *call) patch() error {
+	ctx := r.c.Request().Context()
+	v, err := r.object()
+	if err != nil {
+		return err
+	}
+	once, err := r.once(v)
+	if err != nil {
+		return err
+	}
+	if kept, found, err := r.Exchange.FindAnswer(ctx, once); err != nil {
+		return err
+	} else if found { // the first one may have made it a thread that the caller does not see any more
+		return r.standing(http.StatusOK, kept)
+	}
+	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
+	if exchange.IsStatus(err, http.StatusNotFound) { // who was too late with a claim is told so
+		if claims(v) && r.Exchange.IsTooLate(ctx, r.who, r.ref()) {
+			return thread.ErrTaken
+		}
+	}
+	if err != nil {
+		return err
+	}
+	block, set, err := readPatch(v, t)
+	if err != nil {
+		return err
+	}
+	serial, err := r.ifMatch()
+	if err != nil {
+		return err
+	}
+	res, err := r.Exchange.Do(ctx, r.who, block, exchange.Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Once: once})
+	if err == thread.ErrMoved { // errors.Is goes by the code alone
+		return thread.ErrNoMatch
+	}
+	if err != nil {
+		return err
+	}
+	return r.standing(http.StatusOK, res)
+}
+
+// claims says whether a PATCH begins with a claim.
+func claims(v wire.Value) bool {
+	word := v.GetStr("status")
+	if list, _ := v.Get("mess"); list.Kind() == wire.Array && list.Len() > 0 {
+		said, _ := list.At(0).Get("status")
+		word = said.GetStr("code")
+	}
+	code, _ := thread.ParseCode(word)
+	return code == thread.Claimed
+}
+
+// readPatch reads {status?, message?, mess?}.
+func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, error) {
+	f := &thread.Fields{Value: v}
+	word, message := f.Text("status", 40), f.Text("message", thread.MaxProse)
+	var block thread.Block
+	if list, ok := f.Get("mess"); ok {
+		f.Check(list.Kind() == wire.Array, "mess", "must be a list")
+		if f.Err == nil {
+			block, f.Err = thread.FromTreeAt(list, 0)
+		}
+	}
+	if f.Err != nil {
+		return nil, nil, f.Err
+	}
+	code, ok := thread.ParseCode(word)
+	if word != "" && !ok {
+		return nil, nil, thread.Bad("status", "is no status")
+	}
+	last := thread.Code("")
+	for _, e := range block {
+		if e.Type == "request" || e.Type == "config" {
+			return nil, nil, thread.Bad("mess", "a "+e.Type+" does not belong into a thread")
+		}
+		if e.Type == "status" {
+			last, _ = thread.ParseCode(e.Body.GetStr("code"))
+		}
+	}
+	switch {
+	case last != "" && word != "" && last != code:
+		return nil, nil, thread.Bad("status", "differs from the last status in mess")
+	case last != "" || word == "" && len(block) > 0 && message == "":
+		return block, nil, nil
+	case word == "" && message == "":
+		return nil, nil, thread.Bad("", "the body has neither status, message nor mess")
+	case word == "":
+		code = t.Status
+	}
+	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(code)))
+	if message != "" {
+		body = body.With("message", wire.Text(message))
+		if code == thread.Cancelled || code == thread.Declined || code == thread.Failed {
+			body = body.With("reason", wire.Text(message))
+		}
+	}
+	set, err := thread.ReadStatus(body, "status", true)
+	return block, &set, err
+}

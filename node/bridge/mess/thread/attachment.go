@@ -1,0 +1,123 @@
+package thread
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// MaxUpload bounds a file of the owner's (MESS-58).
+const MaxUpload = 10 << 20
+
+// Sniff names the type of a file by its first bytes. A file that is no known image, sound or film is bytes.
+func Sniff(data []byte) (kind, mime string) {
+	mime, _, _ = strings.Cut(http.DetectContentType(data), ";")
+	if bytes.HasPrefix(data, []byte("<")) { // never SVG or HTML: a browser would run it
+		mime = "application/octet-stream"
+	}
+	kind, _, _ = strings.Cut(mime, "/")
+	if !slices.Contains([]string{"image", "audio", "video"}, kind) {
+		kind = "file"
+	}
+	return kind, mime
+}
+
+var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// AttachmentFile names an attachment (MESS-46).
+func AttachmentFile(serial int, kind, name, mime string) string {
+	name = strings.Trim(notName.ReplaceAllString(name, "_"), "_")
+	if name == "" {
+		name = kind
+	}
+	if len(name) > 100 {
+		name = name[len(name)-100:]
+	}
+	if !strings.Contains(name, ".") {
+		name += "." + extension(mime)
+	}
+	return fmt.Sprintf("att-%03d-%s-%s", serial, kind, name)
+}
+
+// extension returns a file ending for a MIME type.
+func extension(mime string) string {
+	known := map[string]string{
+		"image/jpeg": "jpg", "image/png": "png", "image/gif": "gif", "image/webp": "webp", "application/pdf": "pdf",
+		"audio/wav": "wav", "audio/mpeg": "mp3", "video/mp4": "mp4", "text/plain": "txt", "application/json": "json",
+	}
+	if ext := known[mime]; ext != "" {
+		return ext
+	}
+	return "bin"
+}
+
+// ContentKey is the member of an entry that holds content.
+var ContentKey = map[string]string{"request": "context", "reply": "context", "response": "content"}
+
+// ResourceURI returns the address of an image, audio, video or file; "" for other content.
+func ResourceURI(kind string, v wire.Value) string {
+	if !slices.Contains([]string{"image", "audio", "video", "file"}, kind) {
+		return ""
+	}
+	if uri, ok := v.Str(); ok {
+		return uri
+	}
+	return v.GetStr("uri")
+}
+
+// NotFetched is the member of a content entry that says why the file which it names is not here.
+const NotFetched = "not_fetched"
+
+// SplitResource reads the address of a file that lies with a thread.
+func SplitResource(address string) (ref, file string, ok bool) {
+	rest, content := strings.CutPrefix(address, "content://")
+	ref, file, ok = strings.Cut(rest, "/")
+	return ref, file, content && ok && SafeRef.MatchString(ref) && AttachmentName.MatchString(file)
+}
+
+// QualifyFiles names the files of a foreign thread by address. By its bare name a file would be one of our thread.
+func QualifyFiles(b Block, ref string) Block {
+	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // no function that fails
+		if file := v.GetStr("file"); AttachmentName.MatchString(file) {
+			v = v.Without("file").With("resource", wire.Text("content://"+ref+"/"+file))
+		}
+		return v, nil
+	})
+	return out
+}
+
+// AttachmentTail returns the name that a file had before it became an attachment.
+func AttachmentTail(file string) string {
+	parts := strings.SplitN(file, "-", 4)
+	return parts[len(parts)-1]
+}
+
+// ToResources writes attachments as they are fetched: {resource: content://thread/file, mime, size} (MESS-10).
+func ToResources(ref string, v wire.Value) wire.Value {
+	switch v.Kind() {
+	case wire.Array:
+		elems := slices.Collect(v.Elems())
+		for i := range elems {
+			elems[i] = ToResources(ref, elems[i])
+		}
+		return wire.Arr(elems...)
+	case wire.Object:
+		if file := v.GetStr("file"); file != "" && AttachmentName.MatchString(file) {
+			return wire.Obj(wire.TextField("resource", "content://"+ref+"/"+file)).
+				With("mime", first2(v.Get("mime"))).With("size", first2(v.Get("size")))
+		}
+		members := slices.Clone(v.Members())
+		for i := range members {
+			members[i].Value = ToResources(ref, members[i].Value)
+		}
+		return wire.Obj(members...)
+	}
+	return v
+}
+
+func first2(v wire.Value, _ bool) wire.Value { return v }

@@ -1,0 +1,137 @@
+package thread
+
+import (
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// InheritFields returns a part of a split request with each field of the whole that the part does not set. The compensation of
+// the whole is not that of each part, and spans do not begin again (see [WithTimes]).
+func InheritFields(part, whole wire.Value) wire.Value {
+	limits, _ := part.Get("constraints")
+	timing, _ := limits.Get("timing")
+	for _, key := range []string{"precision", "requires", "context", "response_hint", "priority", "needed_by"} {
+		if m, ok := whole.Get(key); ok && !HasValue(part, key) && (key != "needed_by" || !HasValue(timing, "expires")) {
+			part = part.With(key, m)
+		}
+	}
+	all, _ := whole.Get("constraints")
+	wholeTiming, _ := all.Get("timing")
+	limits = FillMissing(limits, all.Without("timing", "depends_on"))
+	if timing = FillMissing(timing, wholeTiming.Without("not_before", "expires")); timing.Len() > 0 {
+		limits = limits.With("timing", timing)
+	}
+	if limits.Len() > 0 {
+		part = part.With("constraints", limits)
+	}
+	return part
+}
+
+// UniteFields returns what several requests ask for, except their intents and capabilities. A request has one location, so
+// different locations become context.
+func UniteFields(requests []wire.Value) wire.Value {
+	out, limits := wire.Obj(), wire.Obj()
+	lists, there := map[string][]wire.Value{}, map[string]bool{}
+	add := func(to string, from wire.Value) {
+		for e := range from.Elems() {
+			if key := to + string(e.JSON()); !there[key] {
+				there[key] = true
+				lists[to] = append(lists[to], e)
+			}
+		}
+	}
+	precision, urgency := -1, -1
+	for _, r := range requests {
+		constraints, _ := r.Get("constraints")
+		timing, _ := constraints.Get("timing")
+		precision = max(precision, slices.Index(Precisions, r.GetStr("precision")))
+		urgency = max(urgency, slices.Index(Urgencies, timing.GetStr("urgency")))
+		for _, key := range []string{"context", "response_hint"} {
+			list, _ := r.Get(key)
+			add(key, list)
+		}
+		environment, _ := constraints.Get("environment")
+		add("environment", environment)
+		if HasValue(constraints, "location") {
+			at, _ := constraints.Get("location")
+			add("location", wire.Arr(at))
+		}
+		if by, ok := r.Get("needed_by"); ok {
+			out = out.With("needed_by", by)
+		}
+	}
+	if places := lists["location"]; len(places) == 1 {
+		limits = limits.With("location", places[0])
+	} else {
+		for _, at := range places {
+			lists["context"] = append(lists["context"], wire.Obj(wire.Field("location", at)))
+		}
+	}
+	if precision >= 0 {
+		out = out.With("precision", wire.Text(Precisions[precision]))
+	}
+	if urgency >= 0 {
+		limits = limits.With("timing", wire.Obj(wire.TextField("urgency", Urgencies[urgency])))
+	}
+	for _, key := range []string{"context", "response_hint"} {
+		if len(lists[key]) > 0 {
+			out = out.With(key, wire.Arr(lists[key]...))
+		}
+	}
+	if len(lists["environment"]) > 0 {
+		limits = limits.With("environment", wire.Arr(lists["environment"]...))
+	}
+	if limits.Len() > 0 {
+		out = out.With("constraints", limits)
+	}
+	return out
+}
+
+// WithTimes writes into a request what holds for its thread: from when, until when, and after what, whatever it said in words
+// that would be counted from another moment or mean something to another requester.
+func WithTimes(body wire.Value, th *Thread) wire.Value {
+	limits, _ := body.Get("constraints")
+	timing, _ := limits.Get("timing")
+	timing = FillMissing(timing, wire.Value{}).Without("not_before", "expires")
+	if !th.NotBefore.IsZero() {
+		timing = timing.With("not_before", TimeText(th.NotBefore))
+	}
+	switch {
+	case th.Deadline.IsZero():
+	case HasValue(body, "needed_by"):
+		body = body.With("needed_by", TimeText(th.Deadline))
+	default:
+		timing = timing.With("expires", TimeText(th.Deadline))
+	}
+	limits = FillMissing(limits, wire.Value{}).Without("timing", "depends_on")
+	if timing.Len() > 0 {
+		limits = limits.With("timing", timing)
+	}
+	if len(th.DependsOn) > 0 {
+		limits = limits.With("depends_on", wire.Texts(th.DependsOn))
+	}
+	if limits.Len() == 0 {
+		return body.Without("constraints")
+	}
+	return body.With("constraints", limits)
+}
+
+// HasValue reports whether a map has a member that is not null.
+func HasValue(v wire.Value, key string) bool {
+	m, ok := v.Get(key)
+	return ok && !m.IsNull()
+}
+
+// FillMissing returns a map with those members of another one that it lacks.
+func FillMissing(v, from wire.Value) wire.Value {
+	if v.Kind() != wire.Object {
+		v = wire.Obj()
+	}
+	for _, m := range from.Members() {
+		if !HasValue(v, m.Key) {
+			v = v.With(m.Key, m.Value)
+		}
+	}
+	return v
+}

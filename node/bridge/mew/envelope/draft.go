@@ -1,0 +1,54 @@
+package envelope
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Draft is an envelope that a participant sends: one of ours.
+type Draft struct {
+	ID, Kind    string
+	To          []string
+	Correlation []string
+	Context     string
+	Payload     wire.Value
+}
+
+// JSON returns the envelope as JSON, from a participant.
+func (s Draft) JSON(from string) []byte {
+	members := append(lead(s.ID, FormatTime(time.Now()), from), wire.TextField("kind", s.Kind))
+	if len(s.To) > 0 {
+		members = append(members, wire.Field("to", wire.Texts(s.To)))
+	}
+	if len(s.Correlation) > 0 {
+		members = append(members, wire.Field("correlation_id", wire.Texts(s.Correlation)))
+	}
+	if s.Context != "" {
+		members = append(members, wire.TextField("context", s.Context))
+	}
+	return wire.Obj(append(members, wire.Field("payload", s.Payload))...).JSON()
+}
+
+// RequestFor makes a JSON-RPC request of a proposal's payload: the same, with what a proposal need not have.
+func RequestFor(proposal wire.Value) wire.Value {
+	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", NewID())}
+	for _, m := range proposal.Members() {
+		if m.Key != "jsonrpc" && m.Key != "id" {
+			members = append(members, m)
+		}
+	}
+	return wire.Obj(members...)
+}
+
+// Digest returns a name of some texts.
+func Digest(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p))
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}

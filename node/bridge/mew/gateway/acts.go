@@ -1,0 +1,26 @@
+package gateway
+
+import "github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+
+// acts holds what a space does about a kind beside passing it on.
+var acts = map[string]func(*Space, *post) *envelope.Refusal{
+	envelope.KindProposal:       func(s *Space, p *post) *envelope.Refusal { return s.proposals.remember(p) },
+	envelope.KindWithdraw:       func(s *Space, p *post) *envelope.Refusal { return s.proposals.checkWithdraw(p) },
+	envelope.KindGrant:          (*Space).grant,
+	envelope.KindRevoke:         (*Space).revoke,
+	envelope.KindInvite:         (*Space).invite,
+	envelope.KindKick:           (*Space).kick,
+	envelope.KindPause:          (*Space).pause,
+	envelope.KindResume:         (*Space).resume,
+	envelope.KindShutdown:       (*Space).shutDown,
+	envelope.KindStreamRequest:  onStreams((*streams).request),
+	envelope.KindStreamOpen:     onStreams((*streams).announce),
+	envelope.KindStreamClose:    onStreams((*streams).close),
+	envelope.KindStreamGrant:    onStreams((*streams).grantWrite),
+	envelope.KindStreamRevoke:   onStreams((*streams).revokeWrite),
+	envelope.KindStreamTransfer: onStreams((*streams).transfer),
+}
+
+func onStreams(act func(*streams, *post) *envelope.Refusal) func(*Space, *post) *envelope.Refusal {
+	return func(s *Space, p *post) *envelope.Refusal { return act(&s.streams, p) }
+}

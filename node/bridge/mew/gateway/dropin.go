@@ -1,0 +1,258 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/node/yamltree"
+)
+
+// DropIn is a space of the reference implementation as it lies on disk: a space.yaml and the folder beside it
+// (MEW-D3 to MEW-D10).
+type DropIn struct {
+	Space     SpaceConfig
+	Dir       string // state: tokens, logs, database (MEW-D4)
+	Envelopes bool   // log envelopes
+	Decisions bool   // log capability decisions
+
+	env func(string) string
+	log *slog.Logger
+}
+
+// ReadDropIn reads a space.yaml. What it does not know it ignores; what it cannot read stops it (MEW-D3). env looks
+// up environment variables. Tokens come from three places at once and are made where there is none (MEW-D5).
+func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	v, err := parseSpaceFile(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	d := &DropIn{Dir: stateDir(filepath.Dir(file)), env: env, log: log}
+	if err := d.read(v); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if err := d.tokens(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// stateDir is the .mew folder where there is one (MEW-D4).
+func stateDir(beside string) string {
+	if info, err := os.Stat(filepath.Join(beside, ".mew")); err == nil && info.IsDir() {
+		return filepath.Join(beside, ".mew")
+	}
+	return beside
+}
+
+func (d *DropIn) read(v wire.Value) error {
+	space, _ := v.Get("space")
+	d.Space = SpaceConfig{ID: space.GetStr("id"), Name: space.GetStr("name"), DropIn: true}
+	if d.Space.ID == "" {
+		return errors.New("space.id is missing")
+	}
+	for _, at := range []wire.Value{v, space} {
+		if subset, ok := at.Get("invite_subset"); ok {
+			if d.Space.InviteSubset, ok = subset.Boolean(); !ok {
+				return errors.New("invite_subset must be true or false")
+			}
+		}
+	}
+	defaults, _ := v.Get("defaults")
+	var err error
+	if list, ok := defaults.Get("capabilities"); ok {
+		if d.Space.Defaults, err = capability.ParseList(list); err != nil {
+			return fmt.Errorf("defaults: %w", err)
+		}
+	}
+	people, _ := v.Get("participants")
+	for _, m := range people.Members() {
+		p, err := readParticipant(m)
+		if err != nil {
+			return fmt.Errorf("participants.%s: %w", envelope.ToPrintable(m.Key, envelope.MaxName), err)
+		}
+		d.Space.Participants = append(d.Space.Participants, p)
+	}
+	d.logging(v)
+	return nil
+}
+
+func readParticipant(m wire.Member) (Participant, error) {
+	p := Participant{Name: m.Key, OutputLog: m.Value.GetStr("output_log")}
+	auto, _ := m.Value.Get("auto_connect")
+	p.AutoConnect, _ = auto.Boolean()
+	if list, ok := m.Value.Get("tokens"); ok {
+		for t := range list.Elems() {
+			token, ok := t.Str()
+			if !ok || token == "" {
+				return p, errors.New("tokens must be texts")
+			}
+			p.Tokens = append(p.Tokens, token)
+		}
+	}
+	if list, ok := m.Value.Get("capabilities"); ok && !list.IsNull() {
+		var err error
+		if p.Capabilities, err = capability.ParseList(list); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// logging reads gateway_logging; the environment has the last word (MEW-D10).
+func (d *DropIn) logging(v wire.Value) {
+	g, _ := v.Get("gateway_logging")
+	on := func(v wire.Value, standard bool) bool {
+		if b, ok := v.Boolean(); ok {
+			return b
+		}
+		if enabled, ok := v.Get("enabled"); ok {
+			b, ok := enabled.Boolean()
+			return b || !ok && standard
+		}
+		return standard
+	}
+	all := on(g, true)
+	history, _ := g.Get("envelope_history")
+	decisions, _ := g.Get("capability_decisions")
+	all = override(d.env("GATEWAY_LOGGING"), all)
+	d.Envelopes = all && override(d.env("ENVELOPE_HISTORY"), on(history, true))
+	d.Decisions = all && override(d.env("CAPABILITY_DECISIONS"), on(decisions, true))
+}
+
+func override(env string, standard bool) bool {
+	switch strings.ToLower(env) {
+	case "true", "1", "yes", "on":
+		return true
+	case "false", "0", "no", "off":
+		return false
+	}
+	return standard
+}
+
+// Journal returns the logs that the space wants; nil where it wants none.
+func (d *DropIn) Journal() *Journal {
+	return NewJournal(filepath.Join(d.Dir, "logs"), d.Envelopes, d.Decisions, d.log)
+}
+
+func (d *DropIn) tokenDir() string { return filepath.Join(d.Dir, "tokens") }
+
+// tokens adds what the environment and the token folder say, and makes a token for whom neither names (MEW-D5).
+func (d *DropIn) tokens() error {
+	for i := range d.Space.Participants {
+		p := &d.Space.Participants[i]
+		if !envelope.IsName(p.Name) {
+			return fmt.Errorf("participant %q: the name is not usable", envelope.ToPrintable(p.Name, envelope.MaxName))
+		}
+		fromEnv := d.env("MEW_TOKEN_" + strings.ReplaceAll(strings.ToUpper(p.Name), "-", "_"))
+		fromFile, err := d.readToken(p.Name)
+		if err != nil {
+			return err
+		}
+		if fromEnv == "" && fromFile == "" {
+			fromFile = newToken()
+			if err := d.KeepToken(p.Name, fromFile); err != nil {
+				return err
+			}
+		}
+		for _, token := range []string{fromEnv, fromFile} {
+			if token != "" {
+				p.Tokens = append(p.Tokens, token)
+			}
+		}
+	}
+	return nil
+}
+
+// maxTokenFile bounds a token file: a longer one is none.
+const maxTokenFile = 4096
+
+func (d *DropIn) readToken(name string) (string, error) {
+	root, err := os.OpenRoot(d.tokenDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	data, err := root.ReadFile(name + ".token")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read the token of %s: %w", name, err)
+	case len(data) > maxTokenFile:
+		return "", fmt.Errorf("read the token of %s: the file is too large", name)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+// KeepToken writes the token of a participant where the CLI of the reference looks for it. The file is whole or not
+// there.
+func (d *DropIn) KeepToken(name, token string) error {
+	if err := os.MkdirAll(d.tokenDir(), 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(d.tokenDir())
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if _, err := root.Stat(".gitignore"); errors.Is(err, fs.ErrNotExist) {
+		if err := root.WriteFile(".gitignore", []byte("*\n!.gitignore\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	return atomicfile.WriteIn(root, name+".token", []byte(token+"\n"))
+}
+
+// Reload reads the token folder again: somebody may have put a token there since (MEW-D5).
+func (d *DropIn) Reload(claim func(token, space, name string) error) error {
+	for _, p := range d.Space.Participants {
+		token, err := d.readToken(p.Name)
+		if err != nil {
+			d.log.Warn("read the token folder", "err", err)
+			continue
+		}
+		if token == "" {
+			continue
+		}
+		if err := claim(token, d.Space.ID, p.Name); err != nil {
+			d.log.Warn("a token in the folder is not taken", "err", err)
+		}
+	}
+	return nil
+}
+
+// maxYAML bounds a space.yaml in bytes.
+const maxYAML = 1 << 20
+
+// parseSpaceFile reads the text of a space.yaml. The operator wrote it for the reference implementation, so its numbers
+// are those of YAML, and a byte order mark is skipped.
+func parseSpaceFile(data []byte) (wire.Value, error) {
+	docs, err := yamltree.Parse(bytes.TrimPrefix(data, []byte("\ufeff")), yamltree.Options{
+		Limits:  yamltree.Limits{Bytes: maxYAML, Depth: 33, Nodes: 100_000, Keys: 5_000, KeyBytes: maxYAML, Marks: maxYAML},
+		Numbers: true,
+	})
+	if err != nil {
+		return wire.Value{}, err
+	}
+	if len(docs) == 0 {
+		return wire.Value{}, errors.New("the file is empty")
+	}
+	return docs[0].Value, nil
+}

@@ -1,0 +1,288 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Participant is a configured participant of a space.
+type Participant struct {
+	Name         string
+	Tokens       []string
+	Capabilities []capability.Capability // nil: the defaults of the space
+	OutputLog    string                  // file of its output log; empty: none (MEW-D6)
+	AutoConnect  bool                    // the log takes part from the start
+}
+
+// SpaceConfig is a configured space.
+type SpaceConfig struct {
+	ID, Name     string
+	Defaults     []capability.Capability
+	Participants []Participant
+	// DropIn spaces give everybody mcp/response and let inviters give more than they hold unless InviteSubset, as
+	// the reference does (MEW-D7, MEW-27). Others are strict.
+	DropIn       bool
+	InviteSubset bool
+	// RatePerMinute bounds the envelopes and frames of each participant; 0 is no limit (MEW-Q4).
+	RatePerMinute int
+}
+
+// Config configures a gateway.
+type Config struct {
+	Spaces  []SpaceConfig
+	Records store.Records
+	Audit   *acl.Audit
+	// PublicURL is where clients reach the gateway: ws:// or wss:// and the host.
+	PublicURL string
+	// AnyPath upgrades on every path, not on /ws alone (MEW-J1).
+	AnyPath bool
+	// Origins and CORSOrigins let pages of other origins connect and call; both are empty by default.
+	Origins, CORSOrigins []string
+	// Journal logs envelopes and decisions; nil does not.
+	Journal *Journal
+	// KeepToken stores the token of an invited participant where its operator looks for it, Reload finds tokens
+	// that were put there: drop-in folders. Both may be nil.
+	KeepToken func(name, token string) error
+	Reload    func(claim func(token, space, name string) error) error
+	// Invited returns the change that tells the operator of an invite that named an address (MEW-28). It is stored with
+	// the invite. Nil: nobody is told.
+	Invited func(Invitation) store.Change
+	Logger  *slog.Logger
+}
+
+// Gateway serves spaces. It is safe for concurrent use.
+type Gateway struct {
+	cfg    Config
+	log    *slog.Logger
+	spaces map[string]*Space
+	order  []*Space
+	tokens *tokens
+	failed *rate.Penalties // for joins without a valid token
+	began  time.Time
+	files  []*lineFile // of output logs
+
+	mu       sync.Mutex
+	stopping bool
+	open     map[*session]struct{} // connections, joined or not
+	sessions sync.WaitGroup
+}
+
+const (
+	maxFailedJoins = 10 // a minute and address (MEW-Q4)
+	maxJoinKeys    = 1 << 14
+	tickEvery      = time.Second
+	stopPatience   = 5 * time.Second // for queues to drain (MEW-Q6)
+	maxSessions    = 50_000
+)
+
+// New makes a gateway and reads what lasts of its spaces. Nothing runs before [Gateway.Run].
+func New(ctx context.Context, cfg Config) (*Gateway, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Audit == nil {
+		cfg.Audit = acl.NewAudit(cfg.Records, acl.AuditConfig{Logger: cfg.Logger})
+	}
+	g := &Gateway{
+		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), tokens: newTokens(), began: time.Now(),
+		failed: newFailed(),
+		open:   make(map[*session]struct{}),
+	}
+	g.cfg.Spaces = nil // their tokens are not kept
+	g.tokens.keep = cfg.KeepToken
+	if cfg.Reload != nil {
+		g.tokens.reload = func() error { return cfg.Reload(g.tokens.claim) }
+	}
+	for _, sc := range cfg.Spaces {
+		s, err := g.newSpace(ctx, sc)
+		if err != nil {
+			return nil, err
+		}
+		g.spaces[sc.ID] = s
+		g.order = append(g.order, s)
+	}
+	return g, nil
+}
+
+func newFailed() *rate.Penalties { return rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys) }
+
+func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) {
+	if !envelope.IsName(sc.ID) || g.spaces[sc.ID] != nil {
+		return nil, fmt.Errorf("space %q: the id is not usable, or used twice", envelope.ToPrintable(sc.ID, envelope.MaxName))
+	}
+	s := &Space{cfg: sc, gate: &g.cfg, tokens: g.tokens}
+	s.cfg.Participants = nil
+	s.members = members{space: sc.ID, dropIn: sc.DropIn, byName: make(map[string]*member), byID: make(map[string]*member)}
+	s.out = delivery{space: sc.ID, journal: g.cfg.Journal, polls: make(polls)}
+	s.streams = streams{members: &s.members, open: make(map[string]*stream), announced: make(map[string]*member)}
+	if sc.RatePerMinute > 0 {
+		s.rates = rate.NewBuckets(rate.PerMinute(sc.RatePerMinute), sc.RatePerMinute, maxMembers)
+	}
+	if len(sc.Participants) > maxMembers {
+		return nil, fmt.Errorf("space %s: more than %d participants", sc.ID, maxMembers)
+	}
+	for _, p := range sc.Participants {
+		if err := g.newMember(s, p); err != nil {
+			return nil, fmt.Errorf("space %s: %w", sc.ID, err)
+		}
+	}
+	if !sc.DropIn {
+		if s.members.byName[OperatorName] != nil {
+			return nil, fmt.Errorf("space %s: %s is you: no participant may have this name", sc.ID, OperatorName)
+		}
+		s.operate()
+	}
+	if err := s.load(ctx); err != nil {
+		return nil, err
+	}
+	for _, m := range s.members.byName {
+		for _, h := range m.lasting.Tokens {
+			if err := g.restoreToken(s, m, h); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, p := range sc.Participants {
+		if m := s.members.byName[p.Name]; p.AutoConnect && m.output != nil && !m.lasting.Barred {
+			s.mu.Lock()
+			s.connectVirtual(m)
+			s.unlock()
+		}
+	}
+	return s, nil
+}
+
+func (g *Gateway) newMember(s *Space, p Participant) error {
+	if !envelope.IsName(p.Name) || s.members.byName[p.Name] != nil {
+		return fmt.Errorf("participant %q: the name is not usable, or used twice", envelope.ToPrintable(p.Name, envelope.MaxName))
+	}
+	own := p.Capabilities
+	if own == nil {
+		own = s.cfg.Defaults
+	}
+	if len(own) > capability.MaxHeld {
+		return fmt.Errorf("participant %s: more than %d capabilities", p.Name, capability.MaxHeld)
+	}
+	m := s.members.add(p.Name, own)
+	for _, c := range own {
+		g.warn(s, p.Name, c)
+	}
+	for _, token := range p.Tokens {
+		if err := g.tokens.claim(token, s.cfg.ID, p.Name); err != nil {
+			return err
+		}
+	}
+	if p.OutputLog != "" {
+		m.output = newOutputLog(p.OutputLog, g.log)
+		g.files = append(g.files, m.output)
+	}
+	return nil
+}
+
+// warn tells the operator of a capability that says more than is understood, or nothing (section 5).
+func (g *Gateway) warn(s *Space, name string, c capability.Capability) {
+	if keys := c.UnknownKeys(); len(keys) > 0 {
+		g.log.Warn("a capability has keys without a meaning", "space", s.cfg.ID, "participant", name, "keys", keys)
+	}
+	if c.HasDeadPattern() {
+		g.log.Warn("a pattern of a capability is not valid and never matches", "space", s.cfg.ID, "participant", name, "capability", string(c.Value().JSON()))
+	}
+}
+
+// Space returns a space by its id; nil where there is none.
+func (g *Gateway) Space(id string) *Space { return g.spaces[id] }
+
+// Spaces returns the spaces in the order of the configuration.
+func (g *Gateway) Spaces() []*Space { return g.order }
+
+// ID returns the id of the space.
+func (s *Space) ID() string { return s.cfg.ID }
+
+// Run works until ctx ends. Then it lets nobody in any more, drains the queues for five seconds, closes every
+// connection with 1001 (MEW-Q6), and returns when all has stopped.
+func (g *Gateway) Run(ctx context.Context) error {
+	writers, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
+	var writing sync.WaitGroup
+	writing.Go(func() { g.cfg.Journal.run(writers) })
+	for _, f := range g.files {
+		writing.Go(func() { f.run(writers) })
+	}
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case now := <-ticker.C:
+			for _, s := range g.order {
+				s.tick(now)
+			}
+		}
+	}
+	g.hangUp()
+	stopWriters()
+	writing.Wait()
+	return nil
+}
+
+// errStopping: the gateway is going down, or full.
+var errStopping = errors.New("mew: takes no connections")
+
+// begin takes note of a connection; end must follow.
+func (g *Gateway) begin(ses *session) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopping || len(g.open) >= maxSessions {
+		return errStopping
+	}
+	g.open[ses] = struct{}{}
+	g.sessions.Add(1)
+	return nil
+}
+
+func (g *Gateway) end(ses *session) {
+	g.mu.Lock()
+	delete(g.open, ses)
+	g.mu.Unlock()
+	g.sessions.Done()
+}
+
+// hangUp closes all connections and waits until they are gone.
+func (g *Gateway) hangUp() {
+	for _, s := range g.order {
+		s.mu.Lock()
+		s.stopping = true
+		s.unlock()
+	}
+	g.mu.Lock()
+	g.stopping = true
+	for ses := range g.open {
+		ses.conn.Close(1001, "going down")
+	}
+	g.mu.Unlock()
+	late := time.AfterFunc(stopPatience, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for ses := range g.open {
+			ses.conn.Abort()
+		}
+	})
+	defer late.Stop()
+	g.sessions.Wait()
+}
+
+// clients counts live connections.
+func (g *Gateway) clients() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.open)
+}

@@ -1,0 +1,279 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// ServeHTTP answers every route of the gateway: sockets, /participants* and /health (section 6).
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if g.cors(w, r) {
+		return
+	}
+	path := r.URL.Path
+	switch {
+	case websocket.Wanted(r) && (g.cfg.AnyPath || path == "/ws"):
+		g.serveSocket(w, r)
+	case path == "/ws":
+		w.Header().Set("Upgrade", "websocket")
+		answer(w, http.StatusUpgradeRequired, errorBody("this is a WebSocket"))
+	case path == "/health" && r.Method == http.MethodGet:
+		g.health(w)
+	case path == "/participants" && r.Method == http.MethodGet:
+		g.list(w, r)
+	default:
+		id, ok := messagesOf(r.URL)
+		switch {
+		case !ok:
+			answer(w, http.StatusNotFound, errorBody("Not found"))
+		case r.Method == http.MethodPost:
+			g.inject(w, r, id)
+		case r.Method == http.MethodGet:
+			g.poll(w, r, id)
+		default:
+			w.Header().Set("Allow", "GET, POST")
+			answer(w, http.StatusMethodNotAllowed, errorBody("Method not allowed"))
+		}
+	}
+}
+
+// messagesOf reads /participants/{id}/messages.
+func messagesOf(u *url.URL) (string, bool) {
+	rest, ok := strings.CutPrefix(u.EscapedPath(), "/participants/")
+	id, tail, found := strings.Cut(rest, "/")
+	if !ok || !found || tail != "messages" {
+		return "", false
+	}
+	id, err := url.PathUnescape(id)
+	return id, err == nil && envelope.IsName(id)
+}
+
+// cors lets pages of the configured origins call; others get no header and so no answer (MEW-H2).
+func (g *Gateway) cors(w http.ResponseWriter, r *http.Request) (done bool) {
+	origin := r.Header.Get("Origin")
+	if origin == "" || !slices.Contains(g.cfg.CORSOrigins, origin) {
+		return false
+	}
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Add("Vary", "Origin")
+	if r.Method != http.MethodOptions {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, POST")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type")
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+func errorBody(message string) wire.Value { return wire.Obj(wire.TextField("error", message)) }
+
+func answer(w http.ResponseWriter, status int, body wire.Value) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(body.JSON()) // a client that has gone needs no answer
+}
+
+// answerRefusal answers with what a refusal says to HTTP.
+func answerRefusal(w http.ResponseWriter, r *envelope.Refusal) {
+	body := r.Payload
+	if !r.Body.IsNull() {
+		body = r.Body
+	}
+	if wait, ok := body.Get("retry_after"); ok {
+		seconds, _ := wait.Num()
+		w.Header().Set("Retry-After", seconds)
+	}
+	answer(w, r.Status, body)
+}
+
+// caller authenticates a request of a member, which must be the participant id unless that is empty. If it cannot, it
+// answers the request.
+func (g *Gateway) caller(w http.ResponseWriter, r *http.Request, id string) (*Space, *member, bool) {
+	token, ok := bearer(r)
+	if !ok || token == "" {
+		answer(w, http.StatusUnauthorized, errorBody("Missing or invalid authorization header"))
+		return nil, nil, false
+	}
+	asked := r.URL.Query().Get("space")
+	s, m, ok := g.authenticate(token, asked)
+	if !ok {
+		fault := envelope.Refuse(http.StatusForbidden, "forbidden", wire.TextField("error", "Invalid token for participant"))
+		answerRefusal(w, g.failedJoin(addressOf(r), asked, fault))
+		return nil, nil, false
+	}
+	s.mu.Lock()
+	ok = id == "" || s.members.find(id) == m
+	s.unlock()
+	if !ok {
+		answer(w, http.StatusForbidden, errorBody("Invalid token for participant"))
+	}
+	return s, m, ok
+}
+
+// inject takes an envelope by HTTP, under the same rules (MEW-59, MEW-H1).
+func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
+	s, m, ok := g.caller(w, r, id)
+	if !ok {
+		return
+	}
+	if kind := r.Header.Get("Content-Type"); kind != "" {
+		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
+			answer(w, http.StatusUnsupportedMediaType, errorBody("the body must be application/json"))
+			return
+		}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, envelope.MaxEnvelope))
+	if err != nil {
+		if _, over := errors.AsType[*http.MaxBytesError](err); over {
+			answerRefusal(w, envelope.RefuseTooLarge())
+		} else {
+			answer(w, http.StatusBadRequest, errorBody("the body could not be read"))
+		}
+		return
+	}
+	e, fault := envelope.Parse(body)
+	s.mu.Lock()
+	if m.output != nil {
+		s.connectVirtual(m) // MEW-D6: on its first message
+	}
+	got, fault := s.handle(m, e, fault, "http")
+	s.unlock()
+	switch {
+	case fault == nil:
+		answer(w, got.code, got.body)
+	case fault.Whole:
+		v, err := wire.ParseForeign(fault.Envelope(m.runtime, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())), envelope.MaxDepth, envelope.MaxValues)
+		if err != nil {
+			v = fault.Payload
+		}
+		answer(w, fault.Status, v)
+	default:
+		answerRefusal(w, fault)
+	}
+}
+
+// maxWait is how long a poll may wait for something new.
+const maxWait = 25 * time.Second
+
+// poll answers what the participant could have seen since a time (MEW-60, MEW-H2).
+func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
+	s, m, ok := g.caller(w, r, id)
+	if !ok {
+		return
+	}
+	q := r.URL.Query()
+	since, limit, wait, ok := pollQuery(q)
+	if !ok {
+		answer(w, http.StatusBadRequest, errorBody("since must be an RFC 3339 time, limit and wait whole numbers"))
+		return
+	}
+	if wait > 0 { // the listener's own time-outs are shorter
+		deadline := time.Now().Add(wait + 10*time.Second)
+		rc := http.NewResponseController(w)
+		_ = rc.SetReadDeadline(deadline) // in-process requests have none
+		_ = rc.SetWriteDeadline(deadline)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		messages, next := s.out.history.since(since, m, limit)
+		woken := s.out.polls.add()
+		s.unlock()
+		if len(messages) > 0 || wait == 0 {
+			s.forget(woken)
+			answer(w, http.StatusOK, wire.Obj(wire.Field("messages", wire.Arr(messages...)),
+				wire.TextField("next_since", next.UTC().Format(time.RFC3339Nano))))
+			return
+		}
+		since = next
+		select {
+		case <-woken:
+		case <-ctx.Done():
+			wait = 0
+		}
+		s.forget(woken)
+	}
+}
+
+// forget takes a poll off the list of those to wake.
+func (s *Space) forget(woken chan struct{}) {
+	s.mu.Lock()
+	defer s.unlock()
+	delete(s.out.polls, woken)
+}
+
+func pollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok bool) {
+	limit, ok = maxPoll, true
+	if text := q.Get("since"); text != "" {
+		t, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(text, " ", "+")) // an unescaped offset
+		since, ok = t, err == nil
+	}
+	if text := q.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		limit, ok = min(max(n, 1), maxPoll), ok && err == nil && n > 0
+	}
+	if text := q.Get("wait"); text != "" {
+		n, err := strconv.Atoi(strings.TrimSuffix(text, "s"))
+		ok = ok && err == nil && n >= 0
+		wait = min(time.Duration(min(max(n, 0), 3600))*time.Second, maxWait)
+	}
+	return since, limit, wait, ok
+}
+
+// list names the participants of the caller's space.
+func (g *Gateway) list(w http.ResponseWriter, r *http.Request) {
+	s, _, ok := g.caller(w, r, "")
+	if !ok {
+		return
+	}
+	answer(w, http.StatusOK, wire.Obj(wire.Field("participants", s.participants())))
+}
+
+// participants lists everybody that the space knows, by name.
+func (s *Space) participants() wire.Value {
+	s.mu.Lock()
+	defer s.unlock()
+	names := make([]string, 0, len(s.members.byName))
+	for name, m := range s.members.byName {
+		if !m.lasting.Barred {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	out := make([]wire.Value, len(names))
+	for i, name := range names {
+		m := s.members.byName[name]
+		out[i] = wire.Obj(wire.TextField("id", m.runtime), wire.Field("connected", wire.Bool(m.present())),
+			wire.Field("capabilities", m.shown))
+	}
+	return wire.Arr(out...)
+}
+
+var features = []string{"capability-grants", "participant-control", "http-injection", "http-polling", "space-invite", "streams", "stream-targets", "stream-writers"}
+
+// health is polled by clients until status is ok (MEW-D2).
+func (g *Gateway) health(w http.ResponseWriter) {
+	answer(w, http.StatusOK, wire.Obj(
+		wire.TextField("status", "ok"), wire.Field("spaces", wire.Int(int64(len(g.order)))),
+		wire.Field("clients", wire.Int(int64(g.clients()))),
+		wire.Field("uptime", wire.Int(int64(time.Since(g.began).Seconds()))),
+		wire.Field("features", wire.Texts(features)),
+	))
+}

@@ -1,0 +1,249 @@
+package gateway
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/websocket"
+)
+
+// The four shapes of a join as the reference SDK, its interactive CLI and its templates send them (section 1).
+func TestJoinShapes(t *testing.T) {
+	for _, tt := range []struct {
+		name, path, header, join, id string
+	}{
+		{"a: SDK", "/", "", `{"type":"join","space":"lab","token":"alice-token","participantId":"client-1759310701273-q9i1e5jkg","capabilities":[{"kind":"*"}]}`, "client-1759310701273-q9i1e5jkg"},
+		{"a: agent, default space", "/?space=lab", "", `{"type":"join","space":"default","token":"alice-token","participantId":"alice"}`, "alice"},
+		{"a: no id", "/any/path", "", `{"type":"join","token":"alice-token"}`, "alice"},
+		{"b: interactive CLI", "/", "", `{"kind":"system/join","protocol":"mew/v0.4","id":"j","ts":"2025-01-01T00:00:00Z","payload":{"space":"lab","participant":"alice","token":"alice-token","capabilities":[]}}`, "alice"},
+		{"d: participantId", "/", "", `{"kind":"system/join","protocol":"mew/v0.4","id":"j","ts":"2025-01-01T00:00:00Z","payload":{"space":"lab","participantId":"client-2","token":"alice-token"}}`, "client-2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{lab(t)}, AnyPath: true})
+			p := r.Open(tt.path, tt.header)
+			p.Send(tt.join)
+			w := p.Want("system/welcome")
+			if got := mewtest.Text(mewtest.Payload(w, "you", "id")); got != tt.id {
+				t.Errorf("you.id = %s, want %s", got, tt.id)
+			}
+			if to, _ := w.Get("to"); to.Len() != 1 || mewtest.Text(to.At(0)) != tt.id {
+				t.Errorf("the welcome is addressed to %s", to.JSON())
+			}
+			p.Send(`{"kind":"chat","from":"` + tt.id + `","payload":{"text":"hi"}}`)
+			if got := p.Want("chat").GetStr("from"); got != tt.id {
+				t.Errorf("the echo is from %s", got)
+			}
+		})
+	}
+}
+
+// Shape (c): the header admits at once, and the join that follows is answered with the same welcome (MEW-J2).
+func TestHeaderThenJoin(t *testing.T) {
+	r := start(t, lab(t))
+	bob := r.Join("bob-token")
+	p := r.Open("/ws?space=lab", "alice-token")
+	p.Want("system/welcome")
+	bob.Want("system/presence")
+	for _, join := range []string{
+		`{"kind":"system/join","protocol":"mew/v0.4","id":"j","ts":"2025-01-01T00:00:00Z","from":"alice","payload":{}}`,
+		`{"type":"join","space":"lab","token":"alice-token","participantId":"alice"}`,
+	} {
+		p.Send(join)
+		if got := mewtest.Text(mewtest.Payload(p.Want("system/welcome"), "you", "id")); got != "alice" {
+			t.Errorf("after %s you.id = %s", join, got)
+		}
+	}
+	if extra := bob.Fence(); len(extra) > 0 {
+		t.Errorf("a repeated join was announced: %s", extra)
+	}
+	p.Send(`{"type":"join","space":"lab","token":"bob-token","participantId":"bob"}`)
+	p.Until("system/error")
+	p.AwaitClose(envelope.CloseUnauthorized)
+}
+
+func TestJoinRefused(t *testing.T) {
+	long := strings.Repeat("x", envelope.MaxName+1)
+	for _, tt := range []struct{ name, join string }{
+		{"wrong token", `{"type":"join","token":"nobody","participantId":"alice"}`},
+		{"no token", `{"type":"join","participantId":"alice"}`},
+		{"another space", `{"type":"join","space":"other","token":"alice-token"}`},
+		{"id of another", `{"type":"join","token":"alice-token","participantId":"bob"}`},
+		{"id of the gateway", `{"type":"join","token":"alice-token","participantId":"gateway"}`},
+		{"id of the system", `{"type":"join","token":"alice-token","participantId":"system:gateway"}`},
+		{"id with a slash", `{"type":"join","token":"alice-token","participantId":"a/b"}`},
+		{"id with dots", `{"type":"join","token":"alice-token","participantId":"a..b"}`},
+		{"id with #", `{"type":"join","token":"alice-token","participantId":"a#b"}`},
+		{"id with a control", `{"type":"join","token":"alice-token","participantId":"a\u0007b"}`},
+		{"long id", `{"type":"join","token":"alice-token","participantId":"` + long + `"}`},
+		{"an envelope", `{"kind":"chat","payload":{"text":"hi"}}`},
+		{"no JSON", `join`},
+		{"null", `null`},
+		{"a frame", `#stream-1#x`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := start(t, lab(t)).Open("/ws", "")
+			p.Send(tt.join)
+			e := p.Want("system/error")
+			if got := mewtest.Text(mewtest.Payload(e, "error")); got != "unauthorized" {
+				t.Errorf("error = %s, want unauthorized", got)
+			}
+			p.AwaitClose(envelope.CloseUnauthorized)
+		})
+	}
+}
+
+// A bearer that is wrong, or asks for a space that is not its own, does not get a connection; the query is no place
+// for a token (MEW-J1, MEW-J3).
+func TestHeaderRefused(t *testing.T) {
+	r := start(t, lab(t))
+	for _, tt := range []struct {
+		path, auth string
+		status     int
+	}{
+		{"/ws", "Bearer nobody", 401},
+		{"/ws?space=other", "Bearer alice-token", 401},
+		{"/ws", "Basic alice-token", 401},
+		{"/ws", "Bearer ", 401},
+		{"/elsewhere", "Bearer alice-token", 404},
+	} {
+		_, err := websocket.Dial(t.Context(), mewtest.PlainDial, r.URL(tt.path), websocket.Options{Header: map[string][]string{"Authorization": {tt.auth}}})
+		if he, ok := errors.AsType[*websocket.HandshakeError](err); !ok || he.Status != tt.status {
+			t.Errorf("%s with %q: %v, want status %d", tt.path, tt.auth, err, tt.status)
+		}
+	}
+	p := r.Open("/ws?token=alice-token", "")
+	p.Send(`{"kind":"chat","payload":{"text":"hi"}}`)
+	p.Want("system/error")
+	p.AwaitClose(envelope.CloseUnauthorized)
+}
+
+// TestFailedJoins: failed joins are bounded by address, at every door, and a valid token passes whatever its address
+// did before: ten wrong ones used to lock out everybody behind that address (MEW-Q4).
+func TestFailedJoins(t *testing.T) {
+	r := start(t, lab(t))
+	status := func(token string) int {
+		_, err := websocket.Dial(t.Context(), mewtest.PlainDial, r.URL("/ws"), websocket.Options{Header: map[string][]string{"Authorization": {"Bearer " + token}}})
+		he, ok := errors.AsType[*websocket.HandshakeError](err)
+		if !ok {
+			t.Fatalf("dial: %v", err)
+		}
+		return he.Status
+	}
+	for range maxFailedJoins {
+		if got := status("nobody"); got != 401 {
+			t.Fatalf("status %d, want 401", got)
+		}
+	}
+	if got := status("nobody"); got != 429 {
+		t.Errorf("the next one gets %d, want 429", got)
+	}
+	if got, body := r.Call("GET", "/participants", "nobody", ""); got != 429 {
+		t.Errorf("over HTTP it gets %d %s, want 429", got, body)
+	}
+	p := r.Open("/ws", "")
+	p.Send(`{"type":"join","token":"nobody"}`)
+	if got := mewtest.Text(mewtest.Payload(p.Want("system/error"), "error")); got != "rate_limited" {
+		t.Errorf("a join without a header gets %s, want rate_limited", got)
+	}
+	p.AwaitClose(envelope.CloseUnauthorized)
+
+	r.Join("alice-token")
+	if got, body := r.Call("GET", "/participants", "bob-token", ""); got != 200 {
+		t.Errorf("a valid token over HTTP gets %d %s", got, body)
+	}
+	p = r.Open("/ws", "")
+	p.Send(`{"type":"join","token":"bob-token"}`)
+	p.Want("system/welcome")
+}
+
+// TestLogOfDoor: the log of a gateway shows joins, leaves, wrong tokens and refusals, without a token in it and without
+// a line for each of a flood.
+func TestLogOfDoor(t *testing.T) {
+	var log logged
+	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{lab(t)}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if got, body := r.Call("GET", "/participants", "wrong-token", ""); got != 403 {
+		t.Fatalf("a wrong token gets %d %s", got, body)
+	}
+	p := r.Open("/ws", "")
+	p.Send(`{"type":"join","token":"alice-token","participantId":"bob"}`)
+	p.AwaitClose(envelope.CloseUnauthorized)
+	alice := r.Join("alice-token")
+	for range 10 * maxRefusalLines {
+		alice.Send(`{"kind":"capability/grant","payload":{}}`)
+	}
+	alice.Fence()
+	alice.Quit()
+	r.Stop()
+	text := log.String()
+	for _, line := range []string{
+		`msg="no valid token" client=127.0.0.1`, `msg="join refused" space=lab participant=alice reason=unauthorized`,
+		`msg="participant joined" space=lab participant=alice id=alice`, `msg="participant left" space=lab participant=alice`,
+		`msg="envelope refused" space=lab participant=alice kind=capability/grant reason=capability_violation`,
+	} {
+		if !strings.Contains(text, line) {
+			t.Errorf("the log lacks %s:\n%.4000s", line, text)
+		}
+	}
+	if n := strings.Count(text, "envelope refused"); n > maxRefusalLines {
+		t.Errorf("%d lines about refusals of one participant, want at most %d a minute", n, maxRefusalLines)
+	}
+	if strings.Contains(text, "-token") {
+		t.Errorf("the log holds a token:\n%.4000s", text)
+	}
+}
+
+// One live connection for each name: the newer one takes over, without presence, and the close of the older touches
+// nothing (MEW-J5).
+func TestTakeover(t *testing.T) {
+	r := start(t, lab(t))
+	bob := r.Join("bob-token")
+	first := r.Join("alice-token")
+	bob.Want("system/presence")
+	second := r.Join("alice-token")
+	first.AwaitClose(envelope.CloseReplaced)
+	second.Send(`{"kind":"chat","payload":{"text":"still here"}}`)
+	second.Want("chat")
+	if got := mewtest.Text(mewtest.Payload(bob.Want("chat"), "text")); got != "still here" {
+		t.Errorf("bob got %s", got)
+	}
+	for i := range maxTakeovers - 1 {
+		_ = i
+		r.Join("alice-token")
+	}
+	last := r.Open("/ws", "alice-token")
+	last.Want("system/error")
+	last.AwaitClose(envelope.CloseTakeovers)
+}
+
+// from is the sender or absent; anything else is refused and never rewritten (MEW-53, MEW-J6).
+func TestIdentity(t *testing.T) {
+	r := start(t, lab(t))
+	bob := r.Join("bob-token")
+	p := r.Open("/ws", "")
+	p.Send(`{"type":"join","token":"alice-token","participantId":"client-7"}`)
+	p.Want("system/welcome")
+	bob.Want("system/presence")
+	for _, from := range []string{"bob", "admin", "gateway", "system:gateway", "", "nobody"} {
+		p.Send(`{"id":"x","kind":"chat","from":"` + from + `","payload":{"text":"forged"}}`)
+		if got := mewtest.Text(mewtest.Payload(p.Want("system/error"), "error")); got != "identity_mismatch" {
+			t.Errorf("from %q: %s", from, got)
+		}
+		if status, body := r.Post("alice", "alice-token", `{"kind":"chat","from":"`+from+`","payload":{"text":"forged"}}`); status != 403 || !strings.Contains(body, "identity_mismatch") {
+			t.Errorf("from %q by HTTP: %d %s", from, status, body)
+		}
+		p.Want("system/error") // of the HTTP refusal (MEW-H2)
+	}
+	for _, from := range []string{`,"from":"alice"`, `,"from":"client-7"`, ``} {
+		p.Send(`{"kind":"chat"` + from + `,"payload":{"text":"mine"}}`)
+		if got := p.Want("chat").GetStr("from"); got != "client-7" {
+			t.Errorf("with %s the echo is from %s", from, got)
+		}
+	}
+	if got := bob.Fence(); len(got) != 3 {
+		t.Errorf("bob saw %s", got)
+	}
+}

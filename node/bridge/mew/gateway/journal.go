@@ -1,0 +1,213 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Journal is the two JSONL logs of a drop-in gateway (MEW-D8, MEW-D9). A nil Journal logs nothing.
+type Journal struct {
+	envelopes *lineFile // nil: off
+	decisions *lineFile // nil: off
+}
+
+const rotateAt = 64 << 20
+
+// NewJournal logs below dir what is switched on; it is nil where nothing is.
+func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journal {
+	j := &Journal{}
+	file := func(on bool, name string) *lineFile {
+		if !on {
+			return nil
+		}
+		f := newLineFile(filepath.Join(dir, name), log)
+		f.rotate, f.lost = rotateAt, lostLines
+		return f
+	}
+	j.envelopes, j.decisions = file(envelopes, "envelope-history.jsonl"), file(decisions, "capability-decisions.jsonl")
+	if j.envelopes == nil && j.decisions == nil {
+		return nil
+	}
+	return j
+}
+
+func lostLines(dst []byte, n int) []byte {
+	dst = append(dst, `{"timestamp":"`...)
+	dst = append(dst, envelope.FormatTime(time.Now())...)
+	dst = append(dst, `","event":"dropped","metadata":{"lines":`...)
+	return append(append(dst, strconv.Itoa(n)...), "}}\n"...)
+}
+
+func (j *Journal) run(ctx context.Context) {
+	if j == nil {
+		return
+	}
+	var all sync.WaitGroup
+	for _, f := range []*lineFile{j.envelopes, j.decisions} {
+		if f != nil {
+			all.Go(func() { f.run(ctx) })
+		}
+	}
+	all.Wait()
+}
+
+func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
+
+// event is one envelope in the history: a line for each participant that it concerns.
+type event struct {
+	at        time.Time
+	name      string // received, delivered, rejected
+	id        string
+	envelope  []byte
+	space     string
+	direction string
+	who       string  // of received and rejected, and of what one participant is told
+	how       string  // its transport
+	seats     []*seat // of delivered
+	except    *member
+	reason    string // of rejected
+}
+
+// write appends the lines of the event.
+func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
+	head := append(make([]byte, 0, len(e.envelope)+160), `{"timestamp":"`...)
+	head = append(head, envelope.FormatTime(e.at)...)
+	head = append(head, `","event":"`...)
+	head = append(head, e.name...)
+	head = append(head, '"')
+	if e.id != "" {
+		head = append(head, `,"id":`...)
+		head = wire.AppendQuoted(head, e.id)
+	}
+	if len(e.envelope) > 0 {
+		head = append(head, `,"envelope":`...)
+		head = append(head, e.envelope...)
+	}
+	head = append(head, `,"participant":`...)
+	tail := append(make([]byte, 0, 128), `,"space_id":`...)
+	tail = wire.AppendQuoted(tail, e.space)
+	tail = append(tail, `,"direction":"`...)
+	tail = append(tail, e.direction...)
+	tail = append(tail, `","transport":"`...)
+	line := func(dst []byte, who, how string) []byte {
+		dst = append(dst, head...)
+		dst = wire.AppendQuoted(dst, who)
+		dst = append(dst, tail...)
+		dst = append(dst, how...)
+		dst = append(dst, '"')
+		if e.reason != "" {
+			dst = append(dst, `,"metadata":{"reason":`...)
+			dst = append(wire.AppendQuoted(dst, e.reason), '}')
+		}
+		return append(dst, "}\n"...)
+	}
+	if e.seats == nil {
+		return spill(line(dst, e.who, e.how))
+	}
+	for _, st := range e.seats {
+		if st.m != e.except {
+			dst = spill(line(dst, st.id, st.how))
+		}
+	}
+	return dst
+}
+
+// put queues an event. Its envelope is shared with the queues of connections, and counts all the same.
+func (j *Journal) put(e *event) {
+	j.envelopes.put(max(len(e.seats), 1), len(e.envelope)+128, e.write)
+}
+
+// received logs an accepted envelope as it is delivered, or, with a reason, a refused one as far as it could be read.
+func (j *Journal) received(space string, p *post, raw []byte, reason string) {
+	if !j.logsEnvelopes() {
+		return
+	}
+	e := &event{at: p.at, name: "received", id: p.ID, envelope: raw, space: space, direction: "inbound", who: p.by.runtime, how: p.transport, reason: reason}
+	if reason != "" {
+		e.name = "rejected"
+		if p.Tree.Kind() == wire.Object {
+			e.envelope = p.Tree.JSON()
+		}
+	}
+	j.put(e)
+}
+
+func (j *Journal) delivered(space string, at time.Time, id string, raw []byte, seats []*seat, except *member) {
+	if !j.logsEnvelopes() || len(seats) == 0 {
+		return
+	}
+	j.put(&event{
+		at: at, name: "delivered", id: id, envelope: raw, space: space, direction: "outbound", seats: seats, except: except,
+	})
+}
+
+// told logs what one participant alone was sent, without a token in it (MEW-D10).
+func (j *Journal) told(space string, id string, o envelope.Outgoing, st *seat) {
+	if !j.logsEnvelopes() {
+		return
+	}
+	if _, ok := o.Payload.Get("token"); ok && o.Kind == envelope.KindInviteAck {
+		o.Payload = o.Payload.With("token", wire.Text("[redacted]"))
+	}
+	now := time.Now()
+	j.put(&event{
+		at: now, name: "delivered", id: id, envelope: o.Append(nil, id, envelope.FormatTime(now)), space: space,
+		direction: "outbound", who: st.id, how: st.how,
+	})
+}
+
+// decision is one line of the capability log.
+type decision struct {
+	at        time.Time
+	id        string
+	who       string
+	space     string
+	kind      string
+	match     held
+	allowed   bool
+	granted   wire.Value
+	transport string
+	related   []string
+}
+
+func (d *decision) write(dst []byte, _ func([]byte) []byte) []byte {
+	members := []wire.Member{
+		wire.TextField("timestamp", envelope.FormatTime(d.at)), wire.TextField("event", "capability_check"), wire.TextField("envelope_id", d.id), wire.TextField("participant", d.who),
+		wire.TextField("space_id", d.space), wire.TextField("result", "denied"), wire.TextField("required_capability", d.kind),
+	}
+	if d.allowed {
+		members[5] = wire.TextField("result", "allowed")
+		members = append(members, wire.Field("matched_capability", d.match.cap.Value()), wire.TextField("matched_source", d.match.source()))
+	}
+	meta := []wire.Member{wire.TextField("source", "gateway"), wire.TextField("transport", d.transport)}
+	if len(d.related) > 0 {
+		meta = append(meta, wire.Field("correlation_id", wire.Texts(d.related)))
+	}
+	members = append(members, wire.Field("granted_capabilities", d.granted), wire.Field("metadata", wire.Obj(meta...)))
+	return append(wire.Obj(members...).AppendJSON(dst), '\n')
+}
+
+// decided logs which capability allowed an envelope, or that none did.
+func (j *Journal) decided(space string, p *post, match *capability.Capability) {
+	if j == nil || j.decisions == nil {
+		return
+	}
+	d := &decision{ // which may wait for a slow disk, and then not with the whole text of the envelope (see envelope.own)
+		at: p.at, id: strings.Clone(p.ID), who: p.by.runtime, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
+		granted: p.by.shown, transport: p.transport, related: envelope.CloneTexts(p.Correlation),
+	}
+	if at := slices.Index(p.by.caps, match); at >= 0 {
+		d.match = p.by.held[at]
+	}
+	j.decisions.put(1, 512, d.write)
+}

@@ -1,0 +1,117 @@
+package gateway
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+)
+
+const padded = 512 << 10
+
+// fat is an envelope with much in it that nobody reads.
+func fat(kind, id, rest string) string {
+	return `{"id":"` + id + `","kind":"` + kind + `"` + rest + `,"padding":"` + strings.Repeat("x", padded) + `"}`
+}
+
+// What a space remembers of an envelope is small, however large the envelope was: ids, not the text that they stood in.
+func TestWhatIsKeptIsSmall(t *testing.T) {
+	r := start(t, lab(t))
+	s := r.G.Space("lab")
+	admin := s.members.byName["admin"]
+	const each = 60
+	before := mewtest.Heap()
+	for n := range each {
+		for _, e := range []string{
+			fat("mcp/proposal", fmt.Sprintf("p%d", n), `,"payload":{"method":"x"}`),
+			fat("reasoning/start", fmt.Sprintf("r%d", n), `,"payload":{}`),
+			fat("stream/request", fmt.Sprintf("s%d", n), `,"payload":{"description":"d"}`),
+			fat("capability/grant", fmt.Sprintf("g%d", n), fmt.Sprintf(`,"payload":{"recipient":"bob","capabilities":["acme/%d"]}`, n)),
+			fat("space/invite", fmt.Sprintf("i%d", n), fmt.Sprintf(`,"payload":{"participant_id":"guest%d","initial_capabilities":["chat"]}`, n)),
+		} {
+			if _, fault := s.receive(admin, []byte(e), "http"); fault != nil {
+				t.Fatalf("%.60s: %s", e, fault.Payload.JSON())
+			}
+		}
+	}
+	s.mu.Lock()
+	s.out.history = history{} // bounded by itself
+	s.mu.Unlock()
+	if grown := mewtest.Heap() - before; grown > 5*each*padded/8 {
+		t.Errorf("%d KiB are kept of %d envelopes", grown>>10, 5*each)
+	}
+	if st := s.View(); len(st.Proposals) != each || len(st.Reasoning) != each || len(st.Streams) != each || len(st.Participants) < each {
+		t.Errorf("not all is remembered: %d proposals, %d sequences, %d streams", len(st.Proposals), len(st.Reasoning), len(st.Streams))
+	}
+}
+
+// Decisions that wait to be logged, because the disk does not keep up, hold no envelopes.
+func TestDecisionsWaitSmall(t *testing.T) {
+	j := NewJournal(t.TempDir(), false, true, slog.New(slog.DiscardHandler)) // nothing writes what it gathers
+	s := &Space{cfg: SpaceConfig{ID: "lab"}}
+	m := &member{name: "alice", runtime: "alice"}
+	const each = 200
+	before := mewtest.Heap()
+	for n := range each {
+		e, fault := envelope.Parse([]byte(fat("chat", fmt.Sprintf("c%d", n), `,"correlation_id":["x"],"payload":{}`)))
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		j.decided(s.cfg.ID, &post{Envelope: e, by: m}, nil)
+	}
+	if grown := mewtest.Heap() - before; grown > each*padded/8 {
+		t.Errorf("%d KiB wait for %d decisions", grown>>10, each)
+	}
+	runtime.KeepAlive(j)
+}
+
+// Who opens connections and never joins is held back like one with a wrong token (MEW-Q4).
+func TestSilentJoins(t *testing.T) {
+	r := start(t, lab(t))
+	began := time.Now() // nothing has been given back at this time, however slow the machine
+	players := make([]*mewtest.Player, maxFailedJoins)
+	for i := range players {
+		players[i] = r.Open("/ws", "")
+	}
+	for _, p := range players {
+		p.AwaitClose(envelope.CloseUnauthorized)
+	}
+	req := httptest.NewRequest("GET", "/ws", nil)
+	req.RemoteAddr = "127.0.0.1:1"
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for patience := time.After(30 * time.Second); r.G.failed.Admit(addressOf(req), began) == 0; {
+		select {
+		case <-tick.C:
+		case <-patience:
+			t.Fatalf("after %d connections without a join one more is let in", maxFailedJoins)
+		}
+	}
+}
+
+// A join that is repeated for ever does not have the whole space listed for ever (MEW-J2).
+func TestRejoins(t *testing.T) {
+	r := start(t, lab(t))
+	alice := r.Join("alice-token")
+	for range 3 * maxRejoins {
+		alice.Send(`{"type":"join"}`)
+	}
+	welcomes, refusals := 0, 0
+	for _, s := range alice.Fence() {
+		switch {
+		case strings.Contains(s, `"system/welcome"`):
+			welcomes++
+		case strings.Contains(s, `"rate_limited"`):
+			refusals++
+		}
+	}
+	if welcomes < maxRejoins || welcomes > 2*maxRejoins || welcomes+refusals != 3*maxRejoins { // a slow machine may see a minute end
+		t.Errorf("%d welcomes and %d refusals for %d joins", welcomes, refusals, 3*maxRejoins)
+	}
+}

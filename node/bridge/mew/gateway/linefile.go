@@ -1,0 +1,193 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// lineFile appends JSON lines to a file, behind the backs of those who make them: a write costs them an entry in a
+// queue. A full queue drops lines and the file says how many (MEW-D10).
+type lineFile struct {
+	path     string
+	maxLines int   // queued
+	maxBytes int   // queued
+	rotate   int64 // rotated at this size; 0: never
+	lost     func(dst []byte, n int) []byte
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	queue   []lineEntry
+	lines   int
+	bytes   int
+	dropped int
+	wake    chan struct{}
+
+	file *os.File // these are the writer's
+	size int64
+	buf  []byte
+}
+
+const (
+	gather      = 10 * time.Millisecond // how long lines gather: a tenth of what scripts wait for is 50 ms
+	writeSize   = 256 << 10
+	keepRotated = 9
+)
+
+func newLineFile(path string, log *slog.Logger) *lineFile {
+	return &lineFile{path: path, maxLines: 1 << 20, maxBytes: 64 << 20, log: log, wake: make(chan struct{}, 1)}
+}
+
+// lineEntry appends one or more lines to dst. It calls spill after each line, because together they may be large.
+type lineEntry func(dst []byte, spill func([]byte) []byte) []byte
+
+// put queues an entry of n lines that holds w bytes in memory.
+func (f *lineFile) put(n, w int, e lineEntry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queue) > 0 && (f.lines+n > f.maxLines || f.bytes+w > f.maxBytes) {
+		f.dropped += n
+		return
+	}
+	f.queue = append(f.queue, e)
+	f.lines += n
+	f.bytes += w
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes until ctx ends, and then what is still there.
+func (f *lineFile) run(ctx context.Context) {
+	defer f.close()
+	for {
+		select {
+		case <-ctx.Done():
+			f.flush()
+			return
+		case <-f.wake:
+		}
+		timer := time.NewTimer(gather)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		f.flush()
+	}
+}
+
+func (f *lineFile) flush() {
+	f.mu.Lock()
+	queue, dropped := f.queue, f.dropped
+	f.queue, f.lines, f.bytes, f.dropped = nil, 0, 0, 0
+	f.mu.Unlock()
+	buf := f.buf[:0]
+	for _, e := range queue {
+		buf = f.spill(e(buf, f.spill))
+	}
+	if dropped > 0 {
+		f.log.Warn("lines were dropped", "file", f.path, "lines", dropped)
+		if f.lost != nil {
+			buf = f.lost(buf, dropped)
+		}
+	}
+	f.write(buf)
+	if f.buf = buf; cap(buf) > 2*writeSize {
+		f.buf = nil // a giant envelope made it so
+	}
+}
+
+// spill writes the buffer where it is full, and returns one to go on with.
+func (f *lineFile) spill(buf []byte) []byte {
+	if len(buf) < writeSize {
+		return buf
+	}
+	f.write(buf)
+	return buf[:0]
+}
+
+func (f *lineFile) write(data []byte) {
+	if len(data) == 0 {
+		return
+	}
+	if err := f.append(data); err != nil {
+		f.log.Error("write a log", "file", f.path, "err", err)
+		f.close()
+	}
+}
+
+func (f *lineFile) append(data []byte) error {
+	if f.file == nil {
+		if err := f.open(); err != nil {
+			return err
+		}
+	}
+	n, err := f.file.Write(data)
+	f.size += int64(n)
+	if err == nil && f.rotate > 0 && f.size >= f.rotate {
+		return f.turn()
+	}
+	return err
+}
+
+func (f *lineFile) open() error {
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	f.file, f.size = file, info.Size()
+	return nil
+}
+
+// turn moves the file aside and begins a new one. The oldest of those aside goes.
+func (f *lineFile) turn() error {
+	f.close()
+	for i := keepRotated - 1; i >= 1; i-- {
+		if err := os.Rename(f.aside(i), f.aside(i+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.Rename(f.path, f.aside(1))
+}
+
+func (f *lineFile) aside(i int) string {
+	ext := filepath.Ext(f.path)
+	return fmt.Sprintf("%s.%d%s", strings.TrimSuffix(f.path, ext), i, ext)
+}
+
+func (f *lineFile) close() {
+	if f.file != nil {
+		if err := f.file.Close(); err != nil {
+			f.log.Error("close a log", "file", f.path, "err", err)
+		}
+		f.file = nil
+	}
+}
+
+// newOutputLog returns the log of a participant: everything that is delivered to it, one line each (MEW-D6).
+func newOutputLog(path string, log *slog.Logger) *lineFile {
+	f := newLineFile(path, log)
+	f.maxLines, f.maxBytes = 4096, 8<<20 // MEW-Q3
+	return f
+}
+
+// putLine queues an envelope, which is compact JSON and so has no line break of its own.
+func (f *lineFile) putLine(raw []byte) {
+	f.put(1, len(raw), func(dst []byte, _ func([]byte) []byte) []byte { return append(append(dst, raw...), '\n') })
+}

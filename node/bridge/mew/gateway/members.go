@@ -1,0 +1,68 @@
+package gateway
+
+import (
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+)
+
+// maxMembers bounds the participants of a space.
+const maxMembers = 20_000
+
+// members are the participants that a space knows. The lock of the space guards it.
+type members struct {
+	space    string
+	dropIn   bool // mcp/response is implicit (MEW-D7)
+	byName   map[string]*member
+	byID     map[string]*member // by runtime id, of those whose id is not their name
+	operator *member            // the owner; nil in a drop-in space
+}
+
+func (ms *members) add(name string, own []capability.Capability) *member {
+	m := &member{name: name, runtime: name, own: own, lasting: &lasting{Space: ms.space, Name: name}}
+	m.recompute(ms.dropIn)
+	ms.byName[name] = m
+	return m
+}
+
+// find returns the participant with a name or a runtime id, nil if there is none (MEW-22, MEW-J7).
+func (ms *members) find(id string) *member {
+	if m := ms.byName[id]; m != nil {
+		return m
+	}
+	return ms.byID[id]
+}
+
+// addressed returns the known participants that an envelope is addressed to.
+func (ms *members) addressed(to []string) []*member {
+	var out []*member
+	for _, id := range to {
+		if m := ms.find(id); m != nil && !slices.Contains(out, m) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// check reports what is wrong with a runtime id for m.
+func (ms *members) check(m *member, id string) *envelope.Refusal {
+	if !envelope.IsName(id) {
+		return envelope.RefuseUnauthorized("The participant id cannot be used")
+	}
+	if other := ms.find(id); other != nil && other != m {
+		return envelope.RefuseUnauthorized("The participant id belongs to another participant")
+	}
+	return nil
+}
+
+// rename gives m another runtime id.
+func (ms *members) rename(m *member, runtime string) {
+	if m.runtime != m.name {
+		delete(ms.byID, m.runtime)
+	}
+	m.runtime = runtime
+	if runtime != m.name {
+		ms.byID[runtime] = m
+	}
+}

@@ -1,0 +1,424 @@
+package gateway
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The bounds on streams; a space forgets them when it ends (MEW-Q5).
+const (
+	maxStreams     = 4096
+	maxOwnStreams  = 256
+	ownerMayBeAway = 5 * time.Minute // MEW-52
+
+	// Bytes that the descriptions of streams take in a welcome (MEW-Q4): of one, of all of an owner, of all.
+	maxStreamFields = 64 << 10
+	maxOwnFields    = 256 << 10
+	maxAllFields    = 512 << 10
+)
+
+// stream is an open stream (MEW-43 to MEW-52). Participants are kept as such: ids change when they reconnect.
+type stream struct {
+	id        string
+	owner     *member
+	writers   []*member // beside the owner
+	target    []*member // nil: everybody
+	request   wire.Value
+	size      int // bytes of its description when it was opened
+	requestID string
+	openID    string
+	created   time.Time
+	orphaned  time.Time // when the owner left; zero while it is here
+}
+
+// streams are the streams of a space. The lock of the space guards them.
+type streams struct {
+	members   *members
+	open      map[string]*stream
+	lastNo    int                // of the ids that were given out
+	announced map[string]*member // ids of streams that participants announced themselves, and who did
+}
+
+func (st *stream) mayWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
+
+func idsOf(list ...*member) wire.Value {
+	ids := make([]string, len(list))
+	for i, m := range list {
+		ids[i] = m.runtime
+	}
+	return wire.Texts(ids)
+}
+
+func (st *stream) writerIDs() wire.Value {
+	return idsOf(append([]*member{st.owner}, st.writers...)...)
+}
+
+// request answers a request with a stream (MEW-43, MEW-45).
+func (ss *streams) request(p *post) *envelope.Refusal {
+	target, fault := ss.targets(p.Payload)
+	if fault != nil {
+		return fault
+	}
+	if len(p.Payload.JSON()) > maxStreamFields {
+		return envelope.RefuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxStreamFields) + " bytes")
+	}
+	st := &stream{owner: p.by, target: target, request: p.Payload, requestID: p.ID, created: time.Now()}
+	st.size = len(st.describe().JSON())
+	if fault := ss.checkRoom(st.owner, st); fault != nil {
+		return fault
+	}
+	st.id = ss.nextID()
+	if !p.by.present() {
+		st.orphaned = st.created
+	}
+	ss.open[st.id] = st
+	payload := wire.Obj(wire.TextField("stream_id", st.id), wire.TextField("encoding", "text"), wire.TextField("owner", p.by.runtime),
+		wire.Field("authorized_writers", st.writerIDs()))
+	if target != nil {
+		payload = payload.With("target", idsOf(st.target...))
+	}
+	open := envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamOpen, To: []string{p.by.runtime}, Correlation: []string{p.ID}, Payload: payload}
+	p.before = append(p.before, open)
+	p.opened = st
+	p.status, p.extra = "stream_opened", []wire.Member{wire.TextField("stream_id", st.id)}
+	return nil
+}
+
+// checkRoom refuses to let m own st if m, or the space, has too many other streams or their descriptions would be too long
+// (MEW-Q4).
+func (ss *streams) checkRoom(m *member, st *stream) *envelope.Refusal {
+	all, allSize, own, ownSize := 0, st.size, 0, st.size
+	for _, other := range ss.open {
+		if other == st {
+			continue
+		}
+		all++
+		allSize += other.size
+		if other.owner == m {
+			own++
+			ownSize += other.size
+		}
+	}
+	switch {
+	case all >= maxStreams || own >= maxOwnStreams:
+		return envelope.RefuseStream(400, "invalid_operation", "Too many streams are open")
+	case ownSize > maxOwnFields || allSize > maxAllFields:
+		return envelope.RefuseStream(400, "invalid_operation", "The open streams have too much to say: close one, or describe this one with fewer words")
+	}
+	return nil
+}
+
+const streamPrefix = "stream-"
+
+// nextID returns an id that no participant announced.
+func (ss *streams) nextID() string {
+	for {
+		ss.lastNo++
+		if id := streamPrefix + strconv.Itoa(ss.lastNo); ss.announced[id] == nil {
+			return id
+		}
+	}
+}
+
+// gaveOut reports whether the gateway gave out a stream id, now or earlier.
+func (ss *streams) gaveOut(id string) bool {
+	n, ok := streamNo(id)
+	return ok && n <= ss.lastNo && ss.announced[id] == nil
+}
+
+// streamNo returns the number in an id of the form that the gateway gives out.
+func streamNo(id string) (n int, ok bool) {
+	rest, ok := strings.CutPrefix(id, streamPrefix)
+	n, err := strconv.Atoi(rest)
+	return n, ok && err == nil && 0 < n && n <= math.MaxInt32 && strconv.Itoa(n) == rest
+}
+
+// announce takes note of a stream that a participant of a drop-in space opens by itself (MEW-8). The gateway only
+// keeps its id apart from those that it gives out: it carries no frames of such a stream. An id of another form needs no
+// note, because the gateway never gives it out.
+func (ss *streams) announce(p *post) *envelope.Refusal {
+	id := p.Payload.GetStr("stream_id")
+	if id == "" || len(id) > envelope.MaxID {
+		return envelope.RefuseShape("payload.stream_id must be a text of 1 to " + strconv.Itoa(envelope.MaxID) + " bytes")
+	}
+	if ss.gaveOut(id) {
+		return envelope.RefuseStream(403, "unauthorized", "The gateway gave this stream id out")
+	}
+	if _, mayGiveOut := streamNo(id); !mayGiveOut || ss.announced[id] != nil {
+		return nil
+	}
+	own := 0
+	for _, m := range ss.announced {
+		if m == p.by {
+			own++
+		}
+	}
+	if own >= maxOwnStreams || len(ss.announced) >= maxStreams {
+		return envelope.RefuseStream(400, "invalid_operation", "Too many stream ids were announced")
+	}
+	ss.announced[strings.Clone(id)] = p.by
+	return nil
+}
+
+// targets resolves the target of a request: nil for everybody (MEW-45).
+func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
+	v, ok := payload.Get("target")
+	if !ok || v.IsNull() || v.Kind() == wire.Array && v.Len() == 0 {
+		return nil, nil
+	}
+	ids, ok := envelope.ParseIDs(v)
+	if !ok {
+		return nil, envelope.RefuseShape("target must be an array of participant ids")
+	}
+	var out []*member
+	var missing []string
+	for _, id := range ids {
+		m := ss.members.find(id)
+		switch {
+		case m == nil || !m.present():
+			missing = append(missing, id)
+		case !slices.Contains(out, m):
+			out = append(out, m)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, envelope.RefuseTargets(missing)
+	}
+	return out, nil
+}
+
+// splitFrame takes a stream frame apart: #stream#data (spec 3.10.3). A message that does not begin with # or has no
+// second one is none.
+func splitFrame(data []byte) (id string, ok bool) {
+	if len(data) == 0 || data[0] != '#' {
+		return "", false
+	}
+	end := bytes.IndexByte(data[1:], '#')
+	if end < 0 {
+		return "", false
+	}
+	return string(data[1 : 1+end]), true
+}
+
+// frame passes a stream frame on, byte for byte and in its own type (MEW-46, MEW-47).
+func (s *Space) frame(m *member, id string, typ websocket.Type, data []byte) {
+	f := websocket.Of(typ, data)
+	s.mu.Lock()
+	defer s.unlock()
+	if fault := s.judgeFrame(m, id, typ, data); fault != nil {
+		s.out.tell(m, fault.Envelope(m.runtime, ""))
+		return
+	}
+	s.out.pass(f, s.streams.open[id].target)
+}
+
+func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte) *envelope.Refusal {
+	if s.rates != nil {
+		if wait, ok := s.rates.Take(m.name, time.Now()); !ok {
+			return envelope.RefuseRate(wait)
+		}
+	}
+	if fault := s.mayAct(m, envelope.Rule{}); fault != nil {
+		return fault
+	}
+	if st := s.streams.open[id]; st == nil || !st.mayWrite(m) {
+		return envelope.RefuseWriter(envelope.ToPrintable(id, envelope.MaxID))
+	}
+	if typ == websocket.TextType && !utf8.Valid(data) {
+		return envelope.RefuseSyntax("a text frame must be UTF-8") // it would end every receiver's connection
+	}
+	return nil
+}
+
+// close ends a stream that is named by its id or, in correlation_id, by its request or its open (MEW-48).
+func (ss *streams) close(p *post) *envelope.Refusal {
+	var found *stream
+	if id := p.Payload.GetStr("stream_id"); id != "" {
+		if ss.members.dropIn && !ss.gaveOut(id) {
+			return nil // it is between participants
+		}
+		found = ss.open[id]
+	} else {
+		for _, st := range ss.open {
+			if slices.Contains(p.Correlation, st.openID) || slices.Contains(p.Correlation, st.requestID) && st.owner == p.by {
+				found = st
+				break
+			}
+			if slices.Contains(p.Correlation, st.requestID) && (found == nil || st.created.After(found.created)) {
+				found = st // ids of requests may repeat: the newest
+			}
+		}
+	}
+	if found == nil {
+		return envelope.RefuseStream(404, "stream_not_found", "There is no such stream")
+	}
+	if !found.mayWrite(p.by) && !slices.Contains(found.target, p.by) {
+		return envelope.RefuseStream(403, "unauthorized", "Only the owner, a writer or a target closes a stream")
+	}
+	delete(ss.open, found.id)
+	return nil
+}
+
+// findOwn finds the stream of an order that only its owner gives (MEW-49).
+func (ss *streams) findOwn(p *post) (*stream, *envelope.Refusal) {
+	p.silent = true
+	st := ss.open[p.Payload.GetStr("stream_id")]
+	if st == nil {
+		return nil, envelope.RefuseStream(404, "stream_not_found", "There is no such stream")
+	}
+	if st.owner != p.by {
+		return nil, envelope.RefuseStream(403, "unauthorized", "Only the owner of the stream may do this")
+	}
+	return st, nil
+}
+
+// present finds a participant that is here.
+func (ss *streams) present(id string) (*member, *envelope.Refusal) {
+	if m := ss.members.find(id); m != nil && m.present() {
+		return m, nil
+	}
+	return nil, envelope.RefuseStream(404, "participant_not_found", "There is no such participant in the space")
+}
+
+func (ss *streams) grantWrite(p *post) *envelope.Refusal {
+	st, fault := ss.findOwn(p)
+	if fault != nil {
+		return fault
+	}
+	m, fault := ss.present(p.Payload.GetStr("participant_id"))
+	if fault != nil {
+		return fault
+	}
+	if !st.mayWrite(m) {
+		st.writers = append(st.writers, m)
+	}
+	noteWriters(p, st, envelope.KindStreamGranted, "granted", wire.TextField("participant_id", m.runtime))
+	return nil
+}
+
+func (ss *streams) revokeWrite(p *post) *envelope.Refusal {
+	st, fault := ss.findOwn(p)
+	if fault != nil {
+		return fault
+	}
+	id := p.Payload.GetStr("participant_id")
+	m := ss.members.find(id)
+	if m == st.owner {
+		return envelope.RefuseStream(400, "invalid_operation", "The owner cannot give up writing")
+	}
+	if m != nil {
+		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
+		id = m.runtime
+	}
+	noteWriters(p, st, envelope.KindStreamRevoked, "revoked", wire.TextField("participant_id", envelope.ToPrintable(id, envelope.MaxID)))
+	return nil
+}
+
+// transfer gives a stream to another owner. The old one writes no more (C7).
+func (ss *streams) transfer(p *post) *envelope.Refusal {
+	st, fault := ss.findOwn(p)
+	if fault != nil {
+		return fault
+	}
+	m, fault := ss.present(p.Payload.GetStr("new_owner"))
+	if fault != nil {
+		return fault
+	}
+	if fault := ss.checkRoom(m, st); fault != nil {
+		return fault
+	}
+	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
+	st.owner, st.orphaned = m, time.Time{}
+	noteWriters(p, st, envelope.KindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
+	return nil
+}
+
+// noteWriters tells everybody of the order's outcome instead of the order, and HTTP the writers.
+func noteWriters(p *post, st *stream, kind, status string, about ...wire.Member) {
+	members := append([]wire.Member{wire.TextField("stream_id", st.id)}, about...)
+	members = append(members, wire.Field("authorized_writers", st.writerIDs()))
+	p.status, p.extra = status, []wire.Member{members[0]}
+	if status == "transferred" {
+		p.extra = append(p.extra, about...)
+	}
+	p.extra = append(p.extra, members[len(members)-1])
+	if reason := p.Payload.GetStr("reason"); reason != "" {
+		members = append(members, wire.TextField("reason", reason))
+	}
+	p.after = append(p.after, envelope.Outgoing{From: envelope.FromStream, Kind: kind, Correlation: []string{p.ID}, Payload: wire.Obj(members...)})
+}
+
+// leave takes a participant that left off the streams that it wrote to, and starts the time in which it may come back to its
+// own (MEW-51, MEW-52). It returns what everybody is told.
+func (ss *streams) leave(m *member) (tell []envelope.Outgoing) {
+	for _, st := range ss.sorted() {
+		if st.owner == m {
+			st.orphaned = time.Now()
+		} else if slices.Contains(st.writers, m) {
+			st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
+			tell = append(tell, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamRevoked, Payload: wire.Obj(wire.TextField("stream_id", st.id),
+				wire.TextField("participant_id", m.runtime), wire.Field("authorized_writers", st.writerIDs()), wire.TextField("reason", "disconnected"))})
+		}
+	}
+	return tell
+}
+
+// endOrphans closes the streams whose owner stayed away. It returns what everybody is told.
+func (ss *streams) endOrphans(now time.Time) (tell []envelope.Outgoing) {
+	for _, st := range ss.sorted() {
+		switch {
+		case st.orphaned.IsZero():
+		case st.owner.present():
+			st.orphaned = time.Time{}
+		case now.Sub(st.orphaned) >= ownerMayBeAway:
+			delete(ss.open, st.id)
+			tell = append(tell, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamClose, Correlation: []string{st.openID}, Payload: wire.Obj(
+				wire.TextField("stream_id", st.id), wire.TextField("reason", "timeout"))})
+		}
+	}
+	return tell
+}
+
+// sorted lists the streams in the order in which they were opened.
+func (ss *streams) sorted() []*stream {
+	out := make([]*stream, 0, len(ss.open))
+	for _, st := range ss.open {
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b *stream) int { return a.created.Compare(b.created) })
+	return out
+}
+
+// list describes the streams to a participant that joins, and reports whether it left some out: writers who
+// were added later can make the descriptions longer than a welcome has room for.
+func (ss *streams) list() (list wire.Value, cut bool) {
+	var out []wire.Value
+	size := 0
+	for _, st := range ss.sorted() {
+		v := st.describe()
+		if size += len(v.JSON()); size > maxAllFields {
+			return wire.Arr(out...), true
+		}
+		out = append(out, v)
+	}
+	return wire.Arr(out...), false
+}
+
+// describe returns the request of a stream as it was, then the fields that only the gateway sets (MEW-35).
+func (st *stream) describe() wire.Value {
+	v := st.request.Without("stream_id", "owner", "authorized_writers", "created")
+	if st.target != nil {
+		v = v.With("target", idsOf(st.target...))
+	}
+	return v.With("stream_id", wire.Text(st.id)).With("owner", wire.Text(st.owner.runtime)).
+		With("authorized_writers", st.writerIDs()).With("created", wire.Text(envelope.FormatTime(st.created)))
+}

@@ -1,0 +1,67 @@
+package gateway
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+)
+
+// TestWelcomeIsBounded: a welcome stays below a mebibyte, says so if something did not fit, and begins with what its
+// reader may do. It used to grow with everything that anybody in the space held or opened, to 15 MB (MEW-Q4).
+func TestWelcomeIsBounded(t *testing.T) {
+	const people = 120
+	cfg := lab(t)
+	var wide []string
+	for n := range 40 {
+		wide = append(wide, fmt.Sprintf(`{"kind":"tool-%d","payload":{"text":%q}}`, n, strings.Repeat("x", 200)))
+	}
+	for n := range people {
+		name := fmt.Sprintf("guest-%d", n)
+		cfg.Participants = append(cfg.Participants, Participant{Name: name, Tokens: []string{name + "-token"}, Capabilities: mewtest.Caps(t, wide...)})
+	}
+	r := start(t, cfg)
+	alice, bob := r.Join("alice-token"), r.Join("bob-token")
+	for n, p := range []*mewtest.Player{alice, bob} {
+		for range 8 {
+			p.Send(fmt.Sprintf(`{"kind":"stream/request","payload":{"description":%q,"n":%d}}`, strings.Repeat("d", 60<<10), n))
+		}
+		p.Fence()
+	}
+	s := r.G.Space("lab")
+	if got := s.View(); len(got.Streams) != 8 { // four of 60 KiB an owner
+		t.Errorf("%d streams of 60 KiB are open, want 4 an owner", len(got.Streams))
+	}
+	for n := range people {
+		r.Join(fmt.Sprintf("guest-%d-token", n))
+	}
+	_, raw := r.Open("/ws", "admin-token").Next()
+	if len(raw) >= envelope.MaxEnvelope {
+		t.Errorf("the welcome has %d bytes, want fewer than %d", len(raw), envelope.MaxEnvelope)
+	}
+	w := mewtest.Parse(t, raw)
+	if got := mewtest.Payload(w, "participants"); got.Len() != people+2 {
+		t.Errorf("%d participants, want %d", got.Len(), people+2)
+	}
+	if cut, _ := mewtest.Payload(w, "truncated").Boolean(); !cut || mewtest.Payload(w, "you", "capabilities").Len() != 1 || mewtest.Payload(w, "active_streams").Len() != 8 {
+		t.Errorf("truncated %v, you %s, %d streams, want true, own capabilities and 8 streams",
+			cut, mewtest.Payload(w, "you").JSON(), mewtest.Payload(w, "active_streams").Len())
+	}
+}
+
+// TestWelcomeAfterGrant: the welcome that follows a change of rights does not repeat the streams (MEW-Q4), and a space
+// in which nothing had to be left out does not speak of that.
+func TestWelcomeAfterGrant(t *testing.T) {
+	r := start(t, lab(t))
+	admin, alice := r.Join("admin-token"), r.Join("alice-token")
+	alice.Send(`{"id":"s","kind":"stream/request","payload":{"direction":"upload"}}`)
+	alice.Until(envelope.KindStreamRequest)
+	admin.Send(`{"kind":"capability/grant","payload":{"recipient":"alice","capabilities":[{"kind":"mcp/request"}]}}`)
+	alice.Until(envelope.KindGrant)
+	w, _ := alice.Until(envelope.KindWelcome).Get("payload")
+	if _, has := w.Get("active_streams"); has || w.Len() != 2 {
+		t.Errorf("after a grant the welcome is %s, want you and participants only", w.JSON())
+	}
+}

@@ -1,0 +1,341 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+func number(v wire.Value) string { n, _ := v.Num(); return n }
+
+// A link obeys what is said to it about its part in the space, truthfully (MEW-L5).
+func TestLinkObeys(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`)
+	item := l.inbox(l.home, node.ItemNew)
+	cat.Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	ask := l.ask()
+
+	if v := cat.Control("participant/request-status", `{"fields":["latency"]}`, "participant/status"); number(mewtest.Payload(v, "messages_in_context")) != "2" || mewtest.Text(mewtest.Payload(v, "status")) != "active" {
+		t.Errorf("status: %s, want one chat and one proposal", v.JSON())
+	}
+	if v := cat.Control("participant/forget", `{"direction":"oldest","entries":1}`, "participant/status"); number(mewtest.Payload(v, "messages_in_context")) != "2" {
+		t.Errorf("forget: %s, want that nothing was forgotten", v.JSON())
+	}
+	if v := cat.Control("participant/compact", `{}`, "participant/compact-done"); string(mewtest.Payload(v, "skipped").JSON()) != "true" {
+		t.Errorf("compact: %s", v.JSON())
+	}
+	for _, kind := range []string{"participant/clear", "participant/restart"} {
+		if v := cat.Control(kind, `{}`, "participant/status"); number(mewtest.Payload(v, "messages_in_context")) != "0" {
+			t.Errorf("%s: %s", kind, v.JSON())
+		}
+	}
+	if got := l.ask(); got.ID != ask.ID {
+		t.Error("a clear took a question from the owner")
+	}
+	if got := l.inbox(l.home, node.ItemNew); got.ID != item.ID {
+		t.Error("a clear took a message from the owner")
+	}
+	if v := cat.Control("capability/grant", `{"recipient":"node","capabilities":[{"kind":"stream/*"}]}`, "capability/grant-ack"); mewtest.Text(mewtest.Payload(v, "status")) != "accepted" {
+		t.Errorf("grant: %s", v.JSON())
+	}
+	l.await("told", func() bool { // the welcome that follows a grant is taken in
+		l.l.space.mu.Lock()
+		defer l.l.space.mu.Unlock()
+		return l.l.space.space.may(envelope.Draft{Kind: "stream/request", Payload: wire.Obj()})
+	})
+}
+
+// A pause holds what would leave over the link; the link itself says when its time is over (MEW-L5).
+func TestLinkPause(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.Send(`{"kind":"participant/pause","to":["node"],"payload":{"reason":"wait"}}`)
+	l.await("paused", func() bool { return l.l.View().Participants[0].Paused })
+	address := bridge.Address{Kind: Kind, Link: "home", Peer: "cat"}
+	sent, err := l.home.Send(t.Context(), node.Outgoing{
+		To: address.Pseudonym(), Address: address.String(), Intent: wire.Deliver, Via: "owner",
+		Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"later"}}`),
+	}, 20*time.Second)
+	if err != nil || sent.State != node.SendQueued {
+		t.Errorf("sent into a pause: %+v, %v, want it kept", sent, err)
+	}
+	cat.Send(`{"kind":"participant/resume","to":["node"],"payload":{}}`)
+	l.await("resumed", func() bool { return !l.l.View().Participants[0].Paused })
+
+	cat.Send(`{"id":"pause-2","kind":"participant/pause","to":["node"],"payload":{"timeout_seconds":0.05}}`)
+	if v := cat.FromNode("participant/resume"); mewtest.About(v) != "pause-2" {
+		t.Errorf("at the end of a pause: %s", v.JSON())
+	}
+}
+
+// What the owner says by hand does not leave during a pause either, except for what a paused participant may say
+// (MEW-37). The gateway of this test knows of no pause, as one that leaves it to the participants.
+func TestLinkPauseByHand(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	l.Inject(t.Context(), "cat", []byte(`{"id":"pause","kind":"participant/pause","to":["node"],"payload":{"timeout_seconds":60}}`))
+	owner := l.l
+	if _, _, err := owner.Say(t.Context(), []byte(`{"kind":"chat","payload":{"text":"too early"}}`)); err == nil || !strings.Contains(err.Error(), "the space paused this node until") {
+		t.Errorf("said by hand in a pause: %v, want it refused", err)
+	}
+	if _, _, err := owner.Say(t.Context(), []byte(`{"kind":"participant/status","to":["cat"],"payload":{"messages_in_context":0}}`)); err != nil {
+		t.Errorf("a status in a pause: %v", err)
+	}
+	for _, s := range cat.Fence() {
+		if strings.Contains(s, "too early") {
+			t.Errorf("it left during the pause: %s", s)
+		}
+	}
+}
+
+// A shutdown lasts until the owner connects the link again, over a restart of the process too; so does a kick (MEW-L5).
+func TestLinkShutdown(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.Control("participant/shutdown", `{"reason":"enough"}`, "chat/acknowledge")
+	down := func() bool { return l.Links()[0].State == bridge.LinkDown }
+	l.await("down", down)
+	if s := l.Links()[0]; !strings.Contains(s.Error, "shut this node down") {
+		t.Errorf("status %+v, want the reason", s)
+	}
+	again, err := New(l.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.links[0].space.recall(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !strings.Contains(again.Links()[0].Error, "shut this node down") {
+		t.Errorf("after a restart: %+v, %v, want it down", again.Links()[0], err)
+	}
+	up := func() bool { return l.Links()[0].State == bridge.LinkUp }
+	l.l.Connect()
+	l.await("up", up)
+	cat.Send(`{"kind":"space/kick","payload":{"participant_id":"node"}}`)
+	l.await("thrown out", down)
+	dials := l.dials.Load()
+	cat.Fence()
+	if !down() || l.dials.Load() != dials {
+		t.Error("a link that was thrown out tries again by itself")
+	}
+}
+
+// A space that refuses an envelope fails it for good; one that cannot take it now is tried again.
+func TestLinkDeliverFails(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"}, "chat/*")
+	deliver := func(peer string) error {
+		address := bridge.Address{Kind: Kind, Link: "home", Peer: peer}
+		m, err := wire.ParseDraft(wire.Draft{
+			ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_test", To: address.Pseudonym(), Time: time.Now(),
+			Intent: wire.Deliver, Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"x"}}`),
+		}.Tree())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Deliver(t.Context(), bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Attempt: 1})
+		return err
+	}
+	if err := deliver("cat"); !errors.Is(err, wire.ErrNotAllowed) {
+		t.Errorf("without the capability: %v, want it refused for good", err)
+	}
+	if e, ok := errors.AsType[*client.SendError](deliver("nobody")); !ok || !e.Retry {
+		t.Errorf("to somebody who is away: %v, want it tried again", e)
+	}
+	l.Disconnect()
+	if e, ok := errors.AsType[*client.SendError](deliver("cat")); !ok || !e.Retry {
+		t.Errorf("over a broken link: %v, want it tried again", e)
+	}
+}
+
+// blocked is a node that takes nothing until it is let go.
+type blocked struct{ free chan struct{} }
+
+func (b blocked) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, error) {
+	select {
+	case <-b.free:
+	case <-ctx.Done():
+	}
+	return bridge.Outcome{}, wire.ErrUnavailable
+}
+
+// A participant that says more than the node can take loses it; the link goes on reading, and obeys (THREATS 22).
+func TestLinkFlood(t *testing.T) {
+	r := start(t, club(t, everything, "cat"))
+	node := blocked{make(chan struct{})}
+	k := newLinked(t, r, Config{Mesh: bridgetest.Mesh{Receiver: node}, Records: r.Store.Records()}, "cat")
+	cat := k.peers["cat"]
+	for n := range linkQueue + 1000 {
+		cat.Send(fmt.Sprintf(`{"id":"f%d","kind":"chat","to":["node"],"payload":{"text":"x"}}`, n))
+		if n%200 == 0 {
+			cat.Fence()
+		}
+	}
+	if v := cat.Control("participant/request-status", `{}`, "participant/status"); v.IsNull() {
+		t.Error("no answer in a flood")
+	}
+	if dropped := k.l.dropped.Load(); dropped < 900 || dropped > 1000 {
+		t.Errorf("%d envelopes were dropped, want all that the queue cannot hold", dropped)
+	}
+	close(node.free)
+}
+
+// odd is a server that is hardly a gateway: it wants the join in words, repeats itself, and talks rubbish.
+func odd(t *testing.T, joined chan<- string) *httptest.Server {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, websocket.Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, data, err := conn.Read()
+		if err != nil {
+			return
+		}
+		joined <- string(data)
+		for _, s := range []string{
+			`null`, `[]`, `{"a":`, `{"kind":"system/welcome","payload":{}}`, `{"id":"1","from":"mallory","kind":"system/welcome","payload":{"you":{"id":"x"}}}`,
+			"#stream-1#data", `{"id":"1","from":"system:gateway","kind":"system/presence","payload":{"event":"join","participant":{"id":"early"}}}`,
+			`{"id":"1","from":"system:gateway","kind":"system/error","correlation_id":["a"],"payload":{"error":"unauthorized"}}`,
+			`{"id":"2","from":"system:gateway","kind":"system/welcome","payload":{"you":{"id":"node","capabilities":["chat",7,{"kind":["/(/"]}]},"participants":[{"id":"` + strings.Repeat("x", 500) + `"},{"id":"a"},7]}}`,
+			`{"id":"3","from":"system:gateway","kind":"system/welcome","payload":{"you":{"id":"node","capabilities":["chat"]},"participants":[{"id":"a"}]}}`,
+		} {
+			if err := conn.Send(websocket.Text([]byte(s))); err != nil {
+				return
+			}
+		}
+		conn.Drain()
+	}))
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// A gateway that does not know us by the header gets the join in words; the first welcome counts and what follows it
+// does no harm (MEW-L1).
+func TestLinkJoin(t *testing.T) {
+	joined := make(chan string, 8)
+	srv := odd(t, joined)
+	r := start(t, club(t, everything))
+	link := bridge.Link{Name: "home", Kind: Kind, URL: "ws" + strings.TrimPrefix(srv.URL, "http"), Space: "lab", Participant: "node"}
+	k := newLinked(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records()})
+	v := mewtest.Parse(t, <-joined)
+	if v.GetStr("type") != "join" || v.GetStr("space") != "lab" || v.GetStr("token") != "node-token" || v.GetStr("participantId") != "node" {
+		t.Errorf("the join is %s", v.JSON())
+	}
+	k.await("in", func() bool { return k.Links()[0].Peers == 1 })
+	k.Disconnect()
+	k.Reconnect()
+}
+
+// Where a link may go (MEW-L1).
+func TestLinkTargets(t *testing.T) {
+	for url, want := range map[string]string{
+		"wss://a.example":               "wss://a.example/ws?space=lab",
+		"wss://a.example/":              "wss://a.example/ws?space=lab",
+		"wss://a.example/x?space=other": "wss://a.example/x?space=other",
+		"ws://127.0.0.1:8080":           "ws://127.0.0.1:8080/ws?space=lab",
+		"ws://localhost:8080/ws":        "ws://localhost:8080/ws?space=lab",
+		"ws://a.example":                "",
+		"https://a.example":             "",
+		"wss://":                        "",
+	} {
+		got, err := socketTarget(bridge.Link{URL: url, Space: "lab"})
+		if want == "" && err == nil || want != "" && (err != nil || got.String() != want) {
+			t.Errorf("%s leads to %v, %v, want %s", url, got, err, want)
+		}
+	}
+	if _, err := socketTarget(bridge.Link{URL: "ws://a.example", Options: map[string]string{"allow_insecure": "true"}}); err != nil {
+		t.Errorf("with allow_insecure: %v", err)
+	}
+	if _, err := New(Config{Links: []bridge.Link{{Name: "a", URL: "wss://a.example"}}, Records: start(t).Store.Records(), Dial: mewtest.PlainDial}); err == nil {
+		t.Error("a link without a token was made")
+	}
+}
+
+// One stranger's question is all that a space costs the owner, however many speak in it (THREATS 30).
+func TestLinkStrangersAreOne(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
+	for n := range 20 {
+		for name, p := range l.peers {
+			p.Send(fmt.Sprintf(`{"id":"%s%d","kind":"chat","to":["node"],"payload":{"text":"x"}}`, name, n),
+				fmt.Sprintf(`{"id":"p%s%d","kind":"mcp/proposal","to":["node"],"payload":{"method":"x"}}`, name, n),
+				fmt.Sprintf(`{"id":"r%s%d","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send"}}}`, name, n))
+		}
+	}
+	for _, p := range l.peers {
+		p.Control("participant/request-status", `{}`, "participant/status")
+	}
+	l.ask()
+	asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{}, "", 100, time.Now())
+	if err != nil || len(asks) != 1 {
+		t.Errorf("%d questions, %v, want one", len(asks), err)
+	}
+}
+
+// Who invites over a link gets the token, and nobody who watches does (MEW-27).
+func TestLinkInvite(t *testing.T) {
+	r := start(t, club(t, []string{"*"}, "cat"))
+	k := newLinked(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records()}, "cat")
+	feed := k.l.Watch()
+	defer feed.Close()
+	_, answer, err := k.l.Say(t.Context(), []byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := mewtest.Parse(t, string(answer)).GetStr("token")
+	if token == "" {
+		t.Fatalf("invite: %s", answer)
+	}
+	k.peers["cat"].Fence()
+	r.Join(token).Fence()
+	for {
+		select {
+		case raw := <-feed.C():
+			if strings.Contains(string(raw), token) {
+				t.Errorf("the token passed by: %s", raw)
+			}
+			continue
+		default:
+		}
+		break
+	}
+}
+
+// Only the gateway's word says that what this node said was not taken: nobody else's system/error ends a wait.
+func TestLinkErrorsAreTheGateways(t *testing.T) {
+	r := start(t, club(t, everything))
+	k := newLinked(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records()})
+	for from, counts := range map[string]bool{"mallory": false, "system:mallory": false, "node": false, envelope.FromSystem: true, envelope.FromStream: true} {
+		waits := make(chan outcome, 1)
+		k.l.space.mu.Lock()
+		k.l.space.echoes["ours-1"] = waits
+		k.l.space.mu.Unlock()
+		k.l.space.take(t.Context(), nil, []byte(`{"id":"1","from":"`+from+`","kind":"system/error","correlation_id":["ours-1"],"payload":{"error":"unauthorized"}}`))
+		select {
+		case e := <-waits:
+			if !counts || e.err == nil {
+				t.Errorf("from %s it ended the wait with %v", from, e.err)
+			}
+		default:
+			if counts {
+				t.Errorf("from %s it ended nothing", from)
+			}
+		}
+		k.l.space.mu.Lock()
+		delete(k.l.space.echoes, "ours-1")
+		k.l.space.mu.Unlock()
+	}
+}

@@ -1,0 +1,338 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The codes of JSON-RPC errors.
+const (
+	rpcNoMethod = -32601
+	rpcParams   = -32602
+	rpcRefused  = -32001 // the owner, or the owner's rules, did not let it happen
+	rpcFailed   = -32000
+)
+
+func rpcFault(code int64, message string) wire.Value {
+	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
+}
+
+// proposal is an mcp/proposal to us: a question to the owner (MEW-L3).
+func (l *Link) proposal(ctx context.Context, j job) error {
+	if !l.wanted(&j.e, string(j.e.Payload.JSON())) {
+		return nil
+	}
+	me := l.Name()
+	others := slices.DeleteFunc(slices.Clone(j.e.To), func(id string) bool { return id == me })
+	conv := proposalConv(l.cfg.Name, &j)
+	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("proposal", j.e.Payload))
+	if len(others) > 0 {
+		payload = payload.With("to", wire.Texts(others))
+	}
+	in, err := l.inbound(&j, conv, IntentProposal, payload)
+	if err != nil {
+		return err
+	}
+	in.Records = []store.Change{l.rememberProposal(proposed{Conv: conv, From: j.e.From, Envelope: j.e.ID})}
+	_, err = l.b.cfg.Mesh.Accept(ctx, in)
+	l.refused(ctx, &j.e, err)
+	return err
+}
+
+// proposalConv returns the conversation in which the owner is asked about a proposal. Each has its own.
+func proposalConv(link string, j *job) wire.ConversationID {
+	return wire.ConversationID("conv_" + envelope.Digest(link, j.e.From, "proposal", string(j.raw)))
+}
+
+func (l *Link) rememberProposal(p proposed) store.Change {
+	c := l.records.remember("prop", string(p.Conv), p, keepChat, true)
+	c.Record.Terms = append(c.Record.Terms, l.proposalTerm(p.Envelope))
+	return c
+}
+
+func (l *Link) proposalTerm(id string) string { return l.records.key("prop", envelope.Digest(id)) }
+
+// settled withdraws the questions about proposals that their proposer took back or that somebody else fulfilled.
+func (l *Link) settled(ctx context.Context, j job, why string, proposerOnly bool) error {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
+		for after, more := "", true; more; more = after != "" {
+			page, err := l.records.store.List(ctx, nsLinks, l.proposalTerm(id), after, 100, time.Now())
+			if err != nil {
+				return err
+			}
+			for _, rec := range page.Records {
+				var p proposed
+				if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.From {
+					continue
+				}
+				about := j
+				about.e.From = p.From // whose conversation it is
+				if err := l.takeBack(ctx, about, p.Conv, IntentProposal, why, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
+					return err
+				}
+			}
+			after = page.Next
+		}
+	}
+	return nil
+}
+
+// reject says that a proposal will not be fulfilled, with the reason code that the owner chose, or this one.
+func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
+	p, ok := recall[proposed](ctx, l.records, "prop", string(conv))
+	if !ok {
+		return nil // it is settled
+	}
+	err := l.space.say(ctx, p.rejection(reason))
+	if err == nil || errors.Is(err, errMayNot) {
+		l.records.apply(ctx, l.records.drop("prop", string(conv)))
+	}
+	return err
+}
+
+func (p proposed) rejection(reason string) envelope.Draft {
+	return envelope.Draft{
+		ID: "am-r-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.Envelope},
+		Payload: wire.Obj(wire.TextField("reason", cmp.Or(p.Reason, reason))),
+	}
+}
+
+// request is what fulfils the proposal: it goes to the others whom the proposal named, or to ourselves.
+func (p proposed) request(others []string, me string, payload wire.Value) envelope.Draft {
+	s := envelope.Draft{
+		ID: "am-f-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindRequest, To: others, Correlation: []string{p.Envelope},
+		Payload: envelope.RequestFor(payload),
+	}
+	if len(others) == 0 {
+		s.To = []string{me}
+	}
+	return s
+}
+
+// fulfil sends the request that the owner approved, in the node's name and with the proposal in correlation_id
+// (MEW-11). What cannot be sent is asked again, with the reason (MEW-L4).
+func (l *Link) fulfil(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
+	p, ok := recall[proposed](ctx, l.records, "prop", string(c.Conv))
+	if !ok {
+		return bridge.Reply{}, nil
+	}
+	payload, _ := c.Payload.Get("proposal")
+	list, _ := c.Payload.Get("to")
+	to, _ := envelope.ParseIDs(list)
+	request := p.request(to, l.Name(), payload)
+	if len(to) > 0 {
+		l.records.apply(ctx, l.records.remember("sent", request.ID, sent{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent, false))
+	}
+	if err := l.space.say(ctx, request); err != nil {
+		return bridge.Reply{Hold: "it could not be carried out: " + envelope.ToPrintable(err.Error(), 200)}, nil
+	}
+	l.records.apply(ctx, l.records.drop("prop", string(c.Conv)))
+	if len(to) > 0 {
+		return bridge.Reply{}, nil
+	}
+	result := l.perform(ctx, p.From, payload)
+	id, _ := request.Payload.Get("id")
+	done := rpcAnswer(id, result)
+	err := l.space.tell(envelope.Draft{Kind: envelope.KindResponse, To: []string{p.From}, Correlation: []string{request.ID}, Payload: done})
+	if err != nil {
+		l.log.Info("the result of a proposal did not reach the space", "err", err)
+	}
+	end := ending(result)
+	return bridge.Reply{Payload: &end}, nil
+}
+
+// perform runs a proposal that names nobody but this node: one of its tools, which the owner's approval switches on
+// this once.
+func (l *Link) perform(ctx context.Context, from string, proposal wire.Value) wire.Value {
+	params, _ := proposal.Get("params")
+	name := params.GetStr("name")
+	if proposal.GetStr("method") != methodCall || !slices.Contains(toolNames, name) {
+		return wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method or tool")))
+	}
+	arguments, _ := params.Get("arguments")
+	return l.use(ctx, from, name, arguments)
+}
+
+// ending closes the conversation about a request with what came of it.
+func ending(result wire.Value) wire.Value {
+	status := "completed"
+	if _, bad := result.Get("error"); bad {
+		status = "failed"
+	}
+	v := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
+	for _, m := range result.Members() {
+		v = v.With(m.Key, m.Value)
+	}
+	return v
+}
+
+// copyResult returns v with the result or the error of a JSON-RPC answer.
+func copyResult(v, answer wire.Value) wire.Value {
+	for _, key := range []string{"result", "error"} {
+		if member, has := answer.Get(key); has {
+			v = v.With(key, member)
+		}
+	}
+	return v
+}
+
+// response is the answer to a request of ours: it ends the conversation about the proposal.
+func (l *Link) response(ctx context.Context, j job) error {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
+		s, ok := recall[sent](ctx, l.records, "sent", id)
+		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.From) {
+			continue
+		}
+		result := copyResult(wire.Obj(wire.TextField("responder", j.e.From)), j.e.Payload)
+		about := j
+		about.e.From = s.Peer
+		in, err := l.inbound(&about, s.Conv, IntentProposal, ending(result))
+		if err != nil {
+			return err
+		}
+		in.Records, in.Draw = []store.Change{l.records.drop("sent", id)}, bridge.DrawNothing
+		_, err = l.b.cfg.Mesh.Accept(ctx, in)
+		return err
+	}
+	return nil
+}
+
+const (
+	methodCall  = "tools/call"
+	mcpProtocol = "2025-06-18"
+)
+
+// request answers an mcp/request to us. What says only which tools there are is answered at once; a tool is used after
+// the node's checks, like any message (MEW-L3). What is asked without a JSON-RPC id is answered too: the SDK of the
+// reference sends none, and goes by correlation_id.
+func (l *Link) request(ctx context.Context, j job) error {
+	method := j.e.Payload.GetStr("method")
+	if strings.HasPrefix(method, "notifications/") {
+		return nil
+	}
+	if method != methodCall { // answered without the node, which would charge it
+		if wait, ok := l.meter.Charge(bridge.DrawMessage, j.at); !ok {
+			err := wire.ErrRateLimited.After(wait)
+			l.refused(ctx, &j.e, err)
+			return err
+		}
+	}
+	id, _ := j.e.Payload.Get("id")
+	var result wire.Value
+	switch method {
+	case "initialize":
+		result = wire.Obj(wire.TextField("protocolVersion", mcpProtocol),
+			wire.Field("capabilities", wire.Obj(wire.Field("tools", wire.Obj()))),
+			wire.Field("serverInfo", wire.Obj(wire.TextField("name", "agentmesh"), wire.TextField("version", wire.Version))))
+	case "ping":
+		result = wire.Obj()
+	case "tools/list":
+		result = wire.Obj(wire.Field("tools", toolList(l.cfg.Policy.Tools)))
+	case methodCall:
+		return l.toolCall(ctx, j, id)
+	default:
+		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method"))))
+		return nil
+	}
+	l.respond(&j.e, id, wire.Obj(wire.Field("result", result)))
+	return nil
+}
+
+func rpcAnswer(id, result wire.Value) wire.Value {
+	members := []wire.Member{wire.TextField("jsonrpc", "2.0")}
+	if !id.IsNull() {
+		members = append(members, wire.Field("id", id))
+	}
+	return wire.Obj(append(members, result.Members()...)...)
+}
+
+// respond answers a request, result or error.
+func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
+	l.space.answer(e, envelope.KindResponse, rpcAnswer(id, result))
+}
+
+// toolCall takes a tools/call through the node's checks.
+func (l *Link) toolCall(ctx context.Context, j job, id wire.Value) error {
+	params, _ := j.e.Payload.Get("params")
+	name := params.GetStr("name")
+	fault := func(code int64, text string) {
+		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(code, text))))
+	}
+	if !slices.Contains(l.cfg.Policy.Tools, name) {
+		fault(rpcParams, "this node offers no such tool here")
+		return nil
+	}
+	arguments, _ := params.Get("arguments")
+	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "request", string(j.raw)))
+	in, err := l.inbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
+	if err != nil {
+		fault(rpcParams, err.Error())
+		return err
+	}
+	in.Records = []store.Change{l.records.remember("asked", string(conv), asked{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent, true)}
+	in.Draw = bridge.DrawToolCall
+	out, err := l.b.cfg.Mesh.Accept(ctx, in)
+	switch {
+	case err != nil:
+		l.refused(ctx, &j.e, err)
+		return err
+	case out.Held:
+		l.waits(ctx, &j.e, out)
+	case out.Reply != nil && out.Reply.Action() == wire.ActionClose:
+		return l.sendResponse(ctx, conv, out.Reply.Payload)
+	}
+	return nil
+}
+
+// sendResponse answers the request that a conversation is about, once.
+func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, payload wire.Value) error {
+	a, ok := recall[asked](ctx, l.records, "asked", string(conv))
+	if !ok {
+		return nil
+	}
+	result := copyResult(wire.Obj(), payload)
+	if result.Len() == 0 {
+		return nil
+	}
+	err := l.space.say(ctx, envelope.Draft{
+		ID: "am-q-" + envelope.Digest(string(conv)), Kind: envelope.KindResponse, To: []string{a.From}, Correlation: []string{a.Envelope}, Payload: rpcAnswer(a.ID, result),
+	})
+	if err == nil {
+		l.records.apply(ctx, l.records.drop("asked", string(conv)))
+	}
+	return err
+}
+
+// Handle implements [bridge.Handler]. It is called again if its answer could not be stored.
+func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
+	l, peer, err := b.linkOf(c.Address)
+	if err != nil {
+		return bridge.Reply{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	switch action := c.Payload.GetStr("action"); {
+	case c.Intent == IntentProposal && action == "propose":
+		if !c.Approved {
+			return bridge.Reply{Hold: "a participant of the space " + l.cfg.Name + " proposes this; approve to send it as a request in your name"}, nil
+		}
+		return l.fulfil(ctx, c)
+	case c.Intent == IntentRequest && action == "call":
+		arguments, _ := c.Payload.Get("arguments")
+		end := ending(l.use(ctx, peer, c.Payload.GetStr("tool"), arguments))
+		return bridge.Reply{Payload: &end}, nil
+	case c.Intent == IntentForward && action == "forward":
+		return bridge.Reply{}, l.passOn(ctx, peer, c.Payload)
+	}
+	return bridge.Reply{}, nil
+}

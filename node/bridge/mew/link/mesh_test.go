@@ -1,0 +1,260 @@
+package link
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// lab2 is a space, a node with a link into it, another node, and the directory that lists both.
+type lab2 struct {
+	*linked
+	t    *testing.T
+	home *meshtest.Member // has the link
+	far  *meshtest.Member // an agent somewhere
+}
+
+func newLab(t *testing.T, policy bridge.LinkPolicy, nodeMay ...string) *lab2 {
+	t.Helper()
+	if len(nodeMay) == 0 {
+		nodeMay = everything
+	}
+	r := start(t, club(t, nodeMay, "cat", "dog"))
+	return newLabOn(t, r, meshtest.New(t), linkOf(r, policy))
+}
+
+// newLabOn makes the node of the lab, with these links, in a mesh.
+func newLabOn(t *testing.T, r *rig, m *meshtest.Mesh, links ...bridge.Link) *lab2 {
+	t.Helper()
+	home := m.Node("home", func(c *node.Config) { c.HoldFor = 5 * time.Minute })
+	mesh, err := home.Attach(LinkKind(), links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := m.Node("far", nil)
+	k := newLinkedAs(t, r, Config{
+		Links: links, Mesh: mesh, Records: home.Store.Records(), Steps: home.Store.Steps(),
+	}, func(made *Bridge) { home.Connect(LinkKind(), made) }, "cat", "dog")
+	return &lab2{linked: k, t: t, home: home, far: far}
+}
+
+// inbox waits for an item of a member and returns it.
+func (l *lab2) inbox(m *meshtest.Member, state node.ItemState) node.Item {
+	l.t.Helper()
+	items, _, err := m.WaitInbox(l.t.Context(), state, "", 10, 20*time.Second)
+	if err != nil || len(items) != 1 {
+		l.t.Fatalf("%d items in the inbox of %s, %v, want 1", len(items), m.Name, err)
+	}
+	return items[0]
+}
+
+// ask waits for the one question that the owner has.
+func (l *lab2) ask() acl.Ask {
+	l.t.Helper()
+	var found acl.Ask
+	l.await("asked", func() bool {
+		asks, _, err := l.home.Asks().List(l.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil || len(asks) > 1 {
+			l.t.Fatalf("%d questions, %v", len(asks), err)
+		}
+		if len(asks) == 1 {
+			found = asks[0]
+		}
+		return len(asks) == 1
+	})
+	return found
+}
+
+func (l *lab2) decide(c acl.Choice) {
+	l.t.Helper()
+	ask := l.ask()
+	if _, err := l.home.Asks().Decide(l.t.Context(), ask.ID, ask.Hash, c, "test", time.Now()); err != nil {
+		l.t.Fatalf("decide: %v", err)
+	}
+}
+
+// Chat to us is a mesh.message; the owner's answer is a chat in the same conversation; received, then read (MEW-L3).
+func TestLinkChat(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`)
+	if ack := cat.FromNode("chat/acknowledge"); mewtest.About(ack) != "c1" || mewtest.Payload(ack, "status").JSON() == nil || mewtest.Text(mewtest.Payload(ack, "status")) != "received" {
+		t.Errorf("acknowledged with %s, want received", ack.JSON())
+	}
+	item := l.inbox(l.home, node.ItemNew)
+	if item.Address != "mew:home/cat" || item.Intent != wire.Deliver || item.Verified != bridge.VerifiedNone {
+		t.Errorf("item %+v, want a mesh.message of mew:home/cat", item)
+	}
+	var payload struct {
+		Message  struct{ Body string }
+		Metadata struct {
+			Bridge struct {
+				Link, Kind, Peer string
+				EnvelopeID       string `json:"envelope_id"`
+				Verified         bool
+			}
+		}
+	}
+	if err := json.Unmarshal(item.Payload, &payload); err != nil || payload.Message.Body != "hello" || payload.Metadata.Bridge.EnvelopeID != "c1" {
+		t.Errorf("payload %s, %v", item.Payload, err)
+	}
+	if _, err := l.home.Acknowledge(t.Context(), item.ID); err != nil {
+		t.Fatal(err)
+	}
+	if ack := cat.FromNode("chat/acknowledge"); mewtest.About(ack) != "c1" || mewtest.Text(mewtest.Payload(ack, "status")) != "read" {
+		t.Errorf("acknowledged with %s, want read", ack.JSON())
+	}
+	sent, err := l.home.Send(t.Context(), node.Outgoing{
+		To: item.Peer, Address: item.Address, Conv: item.Conversation, Intent: wire.Deliver, Via: "owner",
+		Payload: mewtest.Parse(t, `{"action":"deliver","message":{"subject":"re","body":"hi"}}`),
+	}, 20*time.Second)
+	if err != nil || sent.State != node.SendDelivered {
+		t.Fatalf("Send: %+v, %v", sent, err)
+	}
+	chat := cat.FromNode("chat")
+	if mewtest.Text(mewtest.Payload(chat, "text")) != "re\n\nhi" || chat.GetStr("context") != string(item.Conversation) {
+		t.Errorf("the space got %s", chat.JSON())
+	}
+	// what answers it, by correlation or by context, comes in the same conversation
+	cat.Send(`{"id":"c2","kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"two"}}`)
+	if again := l.inbox(l.home, node.ItemNew); again.Conversation != item.Conversation {
+		t.Errorf("the answer is in %s, want %s", again.Conversation, item.Conversation)
+	}
+}
+
+// A space is a stranger by default, whatever the node's own access mode (MEW-L2).
+func TestLinkAsksForStrangers(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
+	l.peers["cat"].Send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`)
+	if ask := l.ask(); ask.Subject != "mew:home" || !strings.Contains(ask.Rule, "approval") {
+		t.Errorf("the owner is asked about %s by %s", ask.Subject, ask.Rule)
+	}
+	l.decide(acl.ApproveAlways)
+	if ack := l.peers["cat"].FromNode("chat/acknowledge"); mewtest.Text(mewtest.Payload(ack, "status")) != "received" {
+		t.Errorf("after the approval: %s", ack.JSON())
+	}
+	l.peers["dog"].Send(`{"id":"d1","kind":"chat","to":["node"],"payload":{"text":"me too"}}`)
+	for mewtest.About(l.peers["dog"].FromNode("chat/acknowledge")) != "d1" { // the approval is for the link
+	}
+}
+
+// A conversation that the owner brings is seen by the space, and the space can answer in it (MEW-L6).
+func TestLinkBring(t *testing.T) {
+	policy := bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}}
+	l := newLab(t, policy)
+	say := func(from, to *meshtest.Member, conv wire.ConversationID, text string) wire.ConversationID {
+		t.Helper()
+		sent, err := from.Send(t.Context(), node.Outgoing{
+			To: to.ID(), Conv: conv, Intent: wire.Deliver, Via: "owner", Payload: wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text)))),
+		}, 20*time.Second)
+		if err != nil || sent.State != node.SendDelivered {
+			t.Fatalf("send: %+v, %v", sent, err)
+		}
+		return sent.Conversation
+	}
+	conv := say(l.far, l.home, "", "one")
+	other := say(l.far, l.home, "", "not for the space")
+	key := store.ConvKey{Peer: string(l.far.ID()), ID: string(conv)}
+	if err := l.l.SetShared(t.Context(), key, true); err != nil {
+		t.Fatal(err)
+	}
+	cat := l.peers["cat"]
+	if v := cat.FromNode("chat"); v.GetStr("context") != string(conv) || !strings.Contains(mewtest.Text(mewtest.Payload(v, "text")), "one") {
+		t.Errorf("the space sees %s", v.JSON())
+	}
+	say(l.far, l.home, other, "neither this")
+	say(l.home, l.far, conv, "two")
+	if v := cat.FromNode("chat"); mewtest.Text(mewtest.Payload(v, "text")) != string(l.home.ID())+": two" {
+		t.Errorf("the space sees %s", v.JSON())
+	}
+	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + string(conv) + `","payload":{"text":"three"}}`)
+	l.await("passed on", func() bool {
+		items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2 && strings.Contains(string(items[1].Payload), "cat: three")
+	})
+	say(l.far, l.home, conv, "four")
+	if v := cat.FromNode("chat"); mewtest.Text(mewtest.Payload(v, "text")) != string(l.far.ID())+": four" { // and not cat's own words again
+		t.Errorf("the space sees %s", v.JSON())
+	}
+	if err := l.l.SetShared(t.Context(), key, false); err != nil {
+		t.Fatal(err)
+	}
+	say(l.far, l.home, conv, "five")
+	l.peers["dog"].Fence()
+	for _, s := range cat.Fence() {
+		if strings.Contains(s, "five") {
+			t.Errorf("after the end the space sees %s", s)
+		}
+	}
+}
+
+// Nothing passes without a rule that names both sides (MEW-L6, THREATS 20).
+func TestLinkNoTransit(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	sent, err := l.far.Send(t.Context(), node.Outgoing{
+		To: l.home.ID(), Intent: wire.Deliver, Via: "owner", Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"secret"}}`),
+	}, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := store.ConvKey{Peer: string(l.far.ID()), ID: string(sent.Conversation)}
+	if err := l.l.SetShared(t.Context(), key, true); err == nil || !strings.Contains(err.Error(), "policy.transit") {
+		t.Errorf("bring without a rule: %v", err)
+	}
+	l.peers["cat"].Send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + string(sent.Conversation) + `","payload":{"text":"to the agent"}}`)
+	l.await("in the inbox", func() bool {
+		items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2
+	})
+	items, _, err := l.home.Inbox(t.Context(), node.ItemNew, "", 10)
+	if err != nil || string(items[1].Conversation) == string(sent.Conversation) || items[1].Address == "" {
+		t.Errorf("a chat with a foreign conversation's id came in as %+v, %v", items[1], err)
+	}
+	if got, _, err := l.far.Inbox(t.Context(), "", "", 10); err != nil || len(got) != 0 {
+		t.Errorf("the agent got %d messages, %v", len(got), err)
+	}
+	// what one participant said to the node alone needs a rule of its own to reach all of them
+	own := store.ConvKey{Peer: string(items[1].Peer), ID: string(items[1].Conversation)}
+	if err := l.l.SetShared(t.Context(), own, true); err == nil || !strings.Contains(err.Error(), "from: home") {
+		t.Errorf("bring of a conversation with a participant: %v", err)
+	}
+}
+
+// Who sends to a participant and waits gets what it answers, not only that the space took the message.
+func TestLinkSendWaits(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"}) // an answer is expected, and waits for nobody
+	cat := l.peers["cat"]
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		chat := cat.FromNode("chat")
+		cat.Send(`{"kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"very well"}}`)
+	}()
+	var sent struct {
+		State string `json:"state"`
+		Reply struct {
+			Payload struct {
+				Message struct {
+					Body string `json:"body"`
+				} `json:"message"`
+			} `json:"payload"`
+		} `json:"reply"`
+	}
+	status := l.home.Call("POST", "/send", map[string]any{
+		"to": "mew:home/cat", "intent": "mesh.message", "wait_seconds": 20,
+		"payload": json.RawMessage(`{"action":"deliver","message":{"body":"how are you?"}}`),
+	}, &sent)
+	<-answered
+	if status != 200 || sent.State != "delivered" || sent.Reply.Payload.Message.Body != "very well" {
+		t.Errorf("%d: %+v, want the answer", status, sent)
+	}
+}

@@ -1,0 +1,182 @@
+package link
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Chat to everybody comes in only where the owner wants it, and a filter holds back what it does not name: kinds,
+// senders, words (docs/bridges/mew.md).
+func TestLinkFilter(t *testing.T) {
+	chat := func(to, text string) string {
+		return `{"kind":"chat"` + to + `,"payload":{"text":"` + text + `"}}`
+	}
+	const us = `,"to":["node"]`
+	for _, tt := range []struct {
+		name      string
+		broadcast bool
+		filter    bridge.LinkFilter
+		from      string
+		say       string
+		comes     bool
+	}{
+		{"to us", false, bridge.LinkFilter{}, "cat", chat(us, "x"), true},
+		{"to everybody", false, bridge.LinkFilter{}, "cat", chat("", "x"), false},
+		{"to everybody, wanted", true, bridge.LinkFilter{}, "cat", chat("", "x"), true},
+		{"to nobody in particular, wanted", true, bridge.LinkFilter{}, "cat", chat(`,"to":[]`, "x"), true},
+		{"to somebody else, wanted", true, bridge.LinkFilter{}, "cat", chat(`,"to":["dog"]`, "x"), false},
+		{"a named sender", false, bridge.LinkFilter{From: []string{"cat"}}, "cat", chat(us, "x"), true},
+		{"another sender", false, bridge.LinkFilter{From: []string{"cat"}}, "dog", chat(us, "x"), false},
+		{"a word of it", true, bridge.LinkFilter{Keywords: []string{"fire", "Smoke"}}, "cat", chat("", "where there is SMOKE"), true},
+		{"no word of it", true, bridge.LinkFilter{Keywords: []string{"fire", "Smoke"}}, "cat", chat("", "all quiet"), false},
+		{"a named kind", false, bridge.LinkFilter{Types: []string{"chat"}}, "cat", chat(us, "x"), true},
+		{"another kind", false, bridge.LinkFilter{Types: []string{"mcp/proposal"}}, "cat", chat(us, "x"), false},
+		{"a proposal of another sender", false, bridge.LinkFilter{From: []string{"cat"}}, "dog", `{"kind":"mcp/proposal"` + us + `,"payload":{"method":"x"}}`, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, bridge.LinkPolicy{Access: "open", Broadcast: tt.broadcast, Filter: tt.filter})
+			l.Inject(t.Context(), tt.from, []byte(strings.Replace(tt.say, "{", `{"id":"x1",`, 1)))
+			items, _, err := l.home.Inbox(t.Context(), "", "", 10)
+			if err != nil || (len(items) == 1) != tt.comes {
+				t.Errorf("%d items, %v; want that it comes: %t", len(items), err, tt.comes)
+			}
+		})
+	}
+}
+
+// A participant reaches another link of the node where a rule names both ways, and no other link however it is called
+// (MEW-L6).
+func TestLinkToLink(t *testing.T) {
+	den := club(t, everything, "owl")
+	den.ID = "den"
+	den.Participants[0].Tokens = []string{"den-node-token"}
+	den.Participants[1].Tokens = []string{"owl-token"}
+	r := start(t, club(t, everything, "cat", "dog"), den)
+	policy := bridge.LinkPolicy{Access: "open", Tools: []string{bridge.ToolSend}, Transit: []bridge.Transit{{From: "home", To: "den"}, {From: "den", To: "home"}}}
+	there := bridge.Link{Name: "den", Kind: Kind, URL: r.URL(""), Space: "den", Policy: bridge.LinkPolicy{Access: "open"}}
+	l := newLabOn(t, r, meshtest.New(t), linkOf(r, policy), there)
+	cat, owl := l.peers["cat"], r.Join("owl-token")
+	send := func(to string) wire.Value {
+		t.Helper()
+		id := envelope.NewID()
+		cat.Send(`{"id":"` + id + `","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send","arguments":{"to":"` + to + `","text":"over the hills"}}}}`)
+		for {
+			if v := cat.FromNode("mcp/response"); mewtest.About(v) == id {
+				return v
+			}
+		}
+	}
+	v := send("mew:den/owl")
+	chat := owl.FromNode("chat")
+	if mewtest.Text(mewtest.Payload(chat, "text")) != "over the hills" || mewtest.Text(mewtest.Payload(v, "result", "structuredContent", "conversation_id")) != chat.GetStr("context") {
+		t.Errorf("the tool says %s, and the other space got %s", v.JSON(), chat.JSON())
+	}
+	owl.Send(`{"id":"o1","kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"far away"}}`)
+	if back := cat.FromNode("chat"); back.GetStr("context") != chat.GetStr("context") || !strings.Contains(mewtest.Text(mewtest.Payload(back, "text")), "far away") {
+		t.Errorf("back came %s", back.JSON())
+	}
+	pseudonym := bridge.Address{Kind: Kind, Link: "den", Peer: "owl"}.Pseudonym()
+	for _, to := range []string{"mew:other/owl", "mess:other/owl", string(pseudonym)} {
+		if v := send(to); mewtest.Payload(v, "error").IsNull() {
+			t.Errorf("to %s: %s", to, v.JSON())
+		}
+	}
+	owl.Fence()
+	l.l.cfg.Policy.Transit = nil
+	if v := send("mew:den/owl"); !strings.Contains(string(mewtest.Payload(v, "error").JSON()), "nothing pass") {
+		t.Errorf("without a rule: %s", v.JSON())
+	}
+	if extra := owl.Fence(); len(extra) > 0 {
+		t.Errorf("the other space saw %s", extra)
+	}
+}
+
+// A link over TLS works with a gateway whose certificate is good, and with no other (MEW-L1).
+func TestLinkTLS(t *testing.T) {
+	r := start(t, club(t, everything, "cat"))
+	secure := httptest.NewTLSServer(r.G)
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	link := linkOf(r, bridge.LinkPolicy{})
+	link.URL = "wss" + strings.TrimPrefix(secure.URL, "https")
+	through := func(cfg client.HTTPConfig) websocket.Dialer {
+		cfg.Local = true
+		h := client.NewHTTP(cfg)
+		t.Cleanup(h.Close)
+		return func(ctx context.Context, u *url.URL) (net.Conn, error) { return h.Connect(ctx, client.Owner, u) }
+	}
+	t.Run("good", func(t *testing.T) {
+		k := newLinked(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records(),
+			Dial: through(client.HTTPConfig{RootCAs: roots})}, "cat")
+		k.peers["cat"].Control("participant/request-status", `{}`, "participant/status")
+		k.Disconnect()
+		k.Reconnect()
+	})
+	b, err := New(Config{Links: []bridge.Link{link}, Tokens: map[string]client.Credential{"home": "node-token"}, Records: r.Store.Records(), Dial: through(client.HTTPConfig{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Test(t.Context(), "home"); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a gateway that nobody vouches for: %v", err)
+	}
+}
+
+// Nobody decides about a proposal in time: its proposer is told, with a reason code (MEW-L3).
+func TestLinkProposalExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startOn(t, t.TempDir(), gateway.Config{Spaces: []gateway.SpaceConfig{club(t, everything, "cat", "dog")}}, mewtest.NewPipes())
+		l := newLabOn(t, r, meshtest.InMemory(t), linkOf(r, bridge.LinkPolicy{Access: "open"}))
+		rejected := make(chan wire.Value, 1)
+		var reading sync.WaitGroup
+		for _, p := range l.peers { // both read all the time: they are pinged
+			reading.Go(func() {
+				for {
+					_, data, err := p.Conn.Read()
+					if err != nil {
+						return
+					}
+					if e, fault := envelope.Parse(data); fault == nil && e.Kind == envelope.KindReject && p == l.peers["cat"] {
+						rejected <- mewtest.Parse(t, string(data))
+					}
+				}
+			})
+		}
+		l.home.Start()
+		l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+		l.ask()
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		select {
+		case no := <-rejected:
+			if mewtest.About(no) != "p1" || mewtest.Text(mewtest.Payload(no, "reason")) != "timeout" {
+				t.Errorf("rejected with %s", no.JSON())
+			}
+		default:
+			t.Error("the proposer was told nothing")
+		}
+		for _, p := range l.peers {
+			p.Conn.Abort()
+		}
+		reading.Wait()
+	})
+}

@@ -1,0 +1,257 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+)
+
+const proposalText = `{"id":"%s","kind":"mcp/proposal","to":["node"%s],"payload":{"method":"tools/call","params":{"name":"%s","arguments":{"query":"far"}}}}`
+
+// A proposal waits for the owner; approved, it is a request that names it, and its answer closes the conversation.
+func TestLinkProposalApproved(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	cat.Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "write_file"))
+	ask := l.ask()
+	l.decide(acl.Approve)
+	request := dog.FromNode("mcp/request")
+	to, _ := request.Get("to")
+	if mewtest.About(request) != "p1" || string(to.JSON()) != `["dog"]` || mewtest.Text(mewtest.Payload(request, "method")) != "tools/call" || mewtest.Text(mewtest.Payload(request, "jsonrpc")) != "2.0" {
+		t.Errorf("the request is %s", request.JSON())
+	}
+	// an answer of somebody who was not asked is none
+	cat.Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"result":{"forged":true}}}`)
+	cat.Fence()
+	dog.Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"jsonrpc":"2.0","id":1,"result":{"ok":true}}}`)
+	l.await("closed", func() bool {
+		entries, err := l.home.Store.Steps().Transcript(t.Context(), ask.Conv, 0, 50)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all strings.Builder
+		for _, e := range entries {
+			all.Write(e.Raw)
+		}
+		if strings.Contains(all.String(), "forged") {
+			t.Fatal("an answer of somebody who was not asked came in")
+		}
+		return strings.Contains(all.String(), `"ok":true`)
+	})
+}
+
+// A proposal that the owner rejects, that nobody decides about or that its proposer takes back (MEW-L3).
+func TestLinkProposalEnds(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	cat.Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	l.decide(acl.Reject)
+	if no := cat.FromNode("mcp/reject"); mewtest.About(no) != "p1" || mewtest.Text(mewtest.Payload(no, "reason")) != "disagree" {
+		t.Errorf("rejected with %s", no.JSON())
+	}
+	gone := func(why string) {
+		t.Helper()
+		l.await(why, func() bool {
+			asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+			return err == nil && len(asks) == 0
+		})
+	}
+	cat.Send(fmt.Sprintf(proposalText, "p2", `,"dog"`, "x"))
+	l.ask()
+	dog.Send(`{"kind":"mcp/withdraw","correlation_id":["p2"],"payload":{}}`) // the gateway refuses it, and so does the link
+	l.Inject(t.Context(), "dog", []byte(`{"id":"w","kind":"mcp/withdraw","correlation_id":["p2"],"payload":{}}`))
+	l.ask()
+	cat.Send(`{"kind":"mcp/withdraw","correlation_id":["p2"],"payload":{"reason":"no_longer_needed"}}`)
+	gone("withdrawn")
+	cat.Send(fmt.Sprintf(proposalText, "p3", `,"dog"`, "x"))
+	l.ask()
+	dog.Send(`{"kind":"mcp/request","to":["cat"],"correlation_id":["p3"],"payload":{"jsonrpc":"2.0","id":1,"method":"tools/call"}}`)
+	gone("fulfilled")
+	cat.Send(fmt.Sprintf(proposalText, "p4", `,"dog"`, "x"))
+	l.ask()
+	if _, _, err := l.l.Decide(t.Context(), mewtest.Key(t, l.l.View(), "p4"), true, ""); err != nil {
+		t.Fatal(err)
+	}
+	request := dog.FromNode("mcp/request")
+	if to, _ := request.Get("to"); mewtest.About(request) != "p4" || string(to.JSON()) != `["dog"]` {
+		t.Errorf("the request is %s", request.JSON())
+	}
+	gone("decided in the space")
+}
+
+// A proposal to this node has one record: what the owner decided under approvals, by command, on the page or by the API
+// is decided everywhere (THREATS 39).
+func TestLinkProposalDecidedOnce(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	door := l.l // of the command, the page and the API alike
+	propose := func(id string) string {
+		t.Helper()
+		cat.Send(fmt.Sprintf(proposalText, id, `,"dog"`, "write_file"))
+		l.ask()
+		return mewtest.Key(t, l.l.View(), id)
+	}
+	again := func(key string) {
+		t.Helper()
+		l.await("off the list", func() bool { return len(l.l.View().Proposals) == 0 })
+		for _, approve := range []bool{true, false} {
+			if _, _, err := door.Decide(t.Context(), key, approve, ""); err == nil {
+				t.Errorf("a decided proposal is decided again (approve: %v)", approve)
+			}
+		}
+	}
+	undone := func(id string) {
+		t.Helper()
+		if _, _, err := door.Say(t.Context(), []byte(`{"kind":"mcp/request","to":["dog"],"correlation_id":["`+id+`"],"payload":{"method":"tools/call"}}`)); err == nil {
+			t.Error("a rejected proposal is carried out by an envelope of the owner")
+		}
+		for _, s := range dog.Fence() {
+			if v := mewtest.Parse(t, s); v.GetStr("from") == "node" && v.GetStr("kind") == "mcp/request" {
+				t.Errorf("a rejected proposal is carried out: %s", s)
+			}
+		}
+	}
+
+	key := propose("p1")
+	l.decide(acl.Reject)
+	cat.FromNode("mcp/reject")
+	again(key)
+	undone("p1")
+
+	key = propose("p2")
+	first := l.ask()
+	if _, _, err := door.Decide(t.Context(), key, false, "unsafe"); err != nil {
+		t.Fatal(err)
+	}
+	if no := cat.FromNode("mcp/reject"); mewtest.About(no) != "p2" || mewtest.Text(mewtest.Payload(no, "reason")) != "unsafe" {
+		t.Errorf("rejected with %s", no.JSON())
+	}
+	again(key)
+	undone("p2")
+	if _, err := l.home.Asks().Decide(t.Context(), first.ID, first.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
+		t.Errorf("approved under approvals after the rejection: %v", err)
+	}
+	if ended, err := l.home.Asks().Get(t.Context(), first.ID, time.Now()); err != nil || ended.State != acl.AskRejected || ended.By != "mew" {
+		t.Errorf("the question ended as %+v, %v", ended, err)
+	}
+
+	key = propose("p3")
+	first = l.ask()
+	if _, _, err := door.Decide(t.Context(), key, true, ""); err != nil {
+		t.Fatal(err)
+	}
+	if request := dog.FromNode("mcp/request"); mewtest.About(request) != "p3" {
+		t.Errorf("the request is %s", request.JSON())
+	}
+	again(key)
+	if _, err := l.home.Asks().Decide(t.Context(), first.ID, first.Hash, acl.Reject, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
+		t.Errorf("rejected under approvals after the approval: %v", err)
+	}
+}
+
+// A proposal to this node alone is carried out by this node, whichever door it is approved at: the request that the
+// space sees is followed by its answer.
+func TestLinkProposalToUsByCommand(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.Send(fmt.Sprintf(proposalText, "p1", "", bridge.ToolDiscover))
+	l.ask()
+	if _, _, err := l.l.Decide(t.Context(), mewtest.Key(t, l.l.View(), "p1"), true, ""); err != nil {
+		t.Fatal(err)
+	}
+	request, answer := cat.FromNode("mcp/request"), cat.FromNode("mcp/response")
+	if mewtest.About(request) != "p1" || mewtest.About(answer) != request.GetStr("id") || !strings.Contains(string(mewtest.Payload(answer, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("request %s, answer %s", request.JSON(), answer.JSON())
+	}
+}
+
+// A command decides about a proposal and not about a space: while the space itself waits, it refuses and says where to
+// decide. What cannot be sent is not decided.
+func TestLinkProposalByCommandRefused(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
+	l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	ask := l.ask()
+	key := mewtest.Key(t, l.l.View(), "p1")
+	for _, approve := range []bool{true, false} {
+		if _, _, err := l.l.Decide(t.Context(), key, approve, ""); err == nil || !strings.Contains(err.Error(), "approvals show "+ask.ID) {
+			t.Errorf("while the space waits (approve: %v): %v", approve, err)
+		}
+	}
+	l.peers["cat"].Send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
+	l.await("paused", func() bool { return !l.l.space.free() })
+	if _, _, err := l.l.Decide(t.Context(), key, true, ""); err == nil || !strings.Contains(err.Error(), "paused") {
+		t.Errorf("during a pause: %v", err)
+	}
+	if still := l.ask(); still.ID != ask.ID {
+		t.Errorf("the question is %s, want %s", still.ID, ask.ID)
+	}
+}
+
+// Two who give their proposals the same id are told apart: what the owner approved goes where it said (MEW-L3).
+func TestLinkProposalsOfOneID(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat, dog := l.peers["cat"], l.peers["dog"]
+	cat.Send(fmt.Sprintf(proposalText, "p1", `,"cat"`, "honest"))
+	first := l.ask()
+	dog.Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "evil"))
+	pending := func() (asks []acl.Ask) {
+		asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return asks
+	}
+	l.await("asked twice", func() bool { return len(pending()) == 2 })
+	if _, err := l.home.Asks().Decide(t.Context(), first.ID, first.Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	request := dog.FromNode("mcp/request")
+	if to, _ := request.Get("to"); string(to.JSON()) != `["cat"]` || mewtest.Text(mewtest.Payload(request, "params", "name")) != "honest" {
+		t.Errorf("approved was cat's, and the request is %s", request.JSON())
+	}
+	cat.Send(fmt.Sprintf(proposalText, "p1", `,"cat"`, "again"))
+	l.await("asked again", func() bool { return len(pending()) == 2 })
+	dog.Send(`{"kind":"mcp/withdraw","correlation_id":["p1"],"payload":{}}`)
+	l.await("withdrawn", func() bool { return len(pending()) == 1 })
+	if left := pending()[0]; !strings.Contains(string(left.Body), "again") {
+		t.Errorf("dog took its own proposal back, and what is left is %s", left.Body)
+	}
+}
+
+// Without the capability an approval fails where the owner sees it, and becomes no proposal (MEW-L4).
+func TestLinkProposalWithoutCapability(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"}, "chat", "mcp/proposal", "mcp/response")
+	l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
+	first := l.ask()
+	l.decide(acl.Approve)
+	var again acl.Ask
+	l.await("asked again", func() bool {
+		asks, _, err := l.home.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err == nil && len(asks) == 1 {
+			again = asks[0]
+		}
+		return again.ID != "" && again.ID != first.ID
+	})
+	if !strings.Contains(string(again.Body), "capabilities") {
+		t.Errorf("the owner is not told why: %s", again.Body)
+	}
+}
+
+// A proposal that names nobody else is carried out here, once the owner approved it.
+func TestLinkProposalToUsAlone(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.Send(fmt.Sprintf(proposalText, "p1", "", bridge.ToolDiscover))
+	l.decide(acl.Approve)
+	request := cat.FromNode("mcp/request")
+	answer := cat.FromNode("mcp/response")
+	if mewtest.About(request) != "p1" || mewtest.About(answer) != request.GetStr("id") || !strings.Contains(string(mewtest.Payload(answer, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("request %s, answer %s", request.JSON(), answer.JSON())
+	}
+}

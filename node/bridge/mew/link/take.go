@@ -1,0 +1,254 @@
+package link
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// heardFrom reads what a gateway sends. Only a welcome, which describes the whole space, may be larger than
+// [MaxEnvelope] (MEW-Q4).
+func heardFrom(data []byte) (envelope.Envelope, bool) {
+	e, fault := envelope.ParseWithin(data, maxWelcome, maxWelcome/envelope.MaxEnvelope*envelope.MaxValues)
+	return e, fault == nil && (len(data) <= envelope.MaxEnvelope || e.Kind == envelope.KindWelcome)
+}
+
+const maxLinkCapabilities = 1024
+
+const maxPause = 30 * 24 * time.Hour
+
+// take reads one message of the space: it keeps track of the space, obeys what is said to this node, and returns what
+// is for the node itself. What is no envelope is nothing.
+func (m *membership) take(ctx context.Context, conn *websocket.Conn, data []byte) (job, bool) {
+	e, ok := heardFrom(data)
+	if !ok || e.From == "" || e.ID == "" {
+		return job{}, false
+	}
+	j := job{e: e, raw: data, at: time.Now()}
+	if envelope.IsSystem(e.Kind) || e.From == envelope.FromSystem || e.From == envelope.FromStream {
+		m.system(ctx, conn, &j.e)
+		return job{}, false
+	}
+	m.mu.Lock()
+	in, me := m.conn != nil, m.space.me
+	if in {
+		if envelope.RuleOf(e.Kind).Kept {
+			j.e.Detach()
+		}
+		if _, listed := m.space.people[e.From]; !listed && e.From != me && len(m.space.spoke) < maxPeople && len(e.From) <= envelope.MaxName {
+			m.space.spoke[strings.Clone(e.From)] = struct{}{}
+		}
+		m.space.board.See(&j.e, j.at)
+		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
+			m.space.board.Ask(proposalConv(m.link.Name, &j))
+		}
+		m.space.stream(&j.e)
+		m.feeds.Tell(data)
+	}
+	if e.From == me { // ours: nothing of it comes in (MEW-L6)
+		m.echoed(e.ID, outcome{})
+		in = false
+	}
+	m.mu.Unlock()
+	if !in {
+		return job{}, false
+	}
+	if slices.Contains(e.To, me) && m.obey(ctx, &j.e) {
+		return job{}, false
+	}
+	return j, m.concerns(&j.e, me)
+}
+
+// concerns says whether an envelope is for the node: addressed to it, or about something that it waits for.
+func (m *membership) concerns(e *envelope.Envelope, me string) bool {
+	toUs := slices.Contains(e.To, me)
+	switch e.Kind {
+	case envelope.KindChat:
+		return toUs || len(e.To) == 0 && m.link.Policy.Broadcast
+	case envelope.KindProposal:
+		return toUs
+	case envelope.KindRequest:
+		return toUs || len(e.Correlation) > 0
+	case envelope.KindResponse, envelope.KindWithdraw, envelope.KindChatCancel, envelope.KindChatAcknowledge:
+		return len(e.Correlation) > 0
+	}
+	return false
+}
+
+// system takes in what the gateway says.
+func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelope.Envelope) {
+	m.mu.Lock()
+	switch {
+	case e.Kind == envelope.KindWelcome && e.From == envelope.FromSystem:
+		if m.welcome(conn, e) {
+			m.mu.Unlock()
+			m.log.Info("joined the space", "as", envelope.ToPrintable(m.space.me, envelope.MaxName))
+			m.joinedSpace()
+			return
+		}
+	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
+		if m.conn != nil {
+			m.space.presence(e)
+		}
+		m.feeds.Tell(e.Tree.JSON())
+	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // both are the gateway's, nobody else's word counts
+		for _, id := range e.Correlation {
+			m.echoed(id, outcome{err: refusalOf(e.Payload)})
+		}
+	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // the token in it is for who invited, and for nobody's feed
+		for _, id := range e.Correlation {
+			m.echoed(id, outcome{answer: e.Payload})
+		}
+	case e.From == envelope.FromStream:
+		m.space.stream(e)
+		m.feeds.Tell(e.Tree.JSON())
+	}
+	m.mu.Unlock()
+}
+
+// welcome takes in what the gateway says of us and of the space; every one counts, because it also tells of changed
+// capabilities (MEW-34). first says that we are in now. It needs the lock.
+func (m *membership) welcome(conn *websocket.Conn, e *envelope.Envelope) (first bool) {
+	you, _ := e.Payload.Get("you")
+	id := you.GetStr("id")
+	if id == "" || len(id) > envelope.MaxName {
+		return false
+	}
+	m.space.me, m.space.caps, m.space.shown = strings.Clone(id), nil, nil
+	list, _ := you.Get("capabilities")
+	for v := range list.Elems() {
+		if len(m.space.caps) >= maxLinkCapabilities {
+			break
+		}
+		if c, err := capability.Parse(envelope.DetachValue(v)); err == nil {
+			m.space.caps = append(m.space.caps, &c)
+			m.space.shown = append(m.space.shown, v)
+		}
+	}
+	m.space.people, m.space.capsBytes = make(map[string]wire.Value), 0
+	others, _ := e.Payload.Get("participants")
+	for v := range others.Elems() {
+		caps, _ := v.Get("capabilities")
+		m.space.person(v.GetStr("id"), caps)
+	}
+	if streams, ok := e.Payload.Get("active_streams"); ok { // absent after a change of rights
+		m.space.streams = nil
+		for v := range streams.Elems() {
+			m.space.openStream(v)
+		}
+	}
+	if first = m.conn != conn; first {
+		m.space.spoke = make(map[string]struct{})
+	}
+	m.conn = conn
+	if m.state != bridge.LinkUp {
+		m.state, m.since = bridge.LinkUp, time.Now()
+	}
+	m.fault, m.retry = "", time.Time{}
+	return first
+}
+
+// obey does what is said to this node about its own part in the space (MEW-L5). Whether somebody may say it is the
+// gateway's to judge. It returns false for what is not control.
+func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
+	switch e.Kind {
+	case envelope.KindPause:
+		m.beginPause(e)
+	case envelope.KindResume:
+		m.mu.Lock()
+		m.pause.stop()
+		m.mu.Unlock()
+	case envelope.KindRequestStatus, envelope.KindForget: // nothing of a space is kept that could be forgotten in part
+		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
+	case envelope.KindCompact:
+		m.answer(e, envelope.KindCompactDone, wire.Obj(wire.Field("skipped", wire.Bool(true)),
+			wire.TextField("reason", "this node keeps no context that could be compacted")))
+	case envelope.KindClear, envelope.KindRestart:
+		if err := m.records.clear(ctx); err != nil {
+			m.log.Warn("the link's context could not be cleared", "err", err)
+		}
+		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
+	case envelope.KindShutdown:
+		m.shutDown(e)
+	case envelope.KindGrant:
+		if e.Payload.GetStr("recipient") == m.name() {
+			m.answer(e, envelope.KindGrantAck, wire.Obj(wire.TextField("status", "accepted")))
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// name returns the id of this node in the space.
+func (m *membership) name() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.space.me
+}
+
+// answer says something to the sender of an envelope.
+func (m *membership) answer(e *envelope.Envelope, kind string, payload wire.Value) {
+	err := m.tell(envelope.Draft{Kind: kind, To: []string{e.From}, Correlation: []string{e.ID}, Payload: payload})
+	if err != nil {
+		m.log.Debug("answer in the space", "kind", kind, "err", err)
+	}
+}
+
+func (m *membership) statusPayload(ctx context.Context) wire.Value {
+	m.mu.Lock()
+	status := "active"
+	if m.pause.on {
+		status = "paused"
+	}
+	m.mu.Unlock()
+	return wire.Obj(wire.Field("messages_in_context", wire.Int(int64(m.records.inContext(ctx)))), wire.TextField("status", status))
+}
+
+func (m *membership) beginPause(e *envelope.Envelope) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pause.stop()
+	m.pause.on, m.pause.by = true, e.ID
+	v, _ := e.Payload.Get("timeout_seconds")
+	wait, ok := envelope.ParseSeconds(v, maxPause)
+	if !ok {
+		return
+	}
+	id := e.ID
+	m.pause.until = time.Now().Add(wait)
+	m.pause.timer = time.AfterFunc(wait, func() { m.endPause(id) })
+}
+
+// endPause ends a pause whose time is over, and says so.
+func (m *membership) endPause(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.pause.on || m.pause.by != id {
+		return
+	}
+	m.pause.stop()
+	err := m.put(&envelope.Draft{Kind: envelope.KindResume, To: []string{m.space.me}, Correlation: []string{id},
+		Payload: wire.Obj(wire.TextField("reason", "timeout"))})
+	if err != nil {
+		m.log.Debug("say that the pause is over", "err", err)
+	}
+}
+
+// shutDown leaves the space until the owner connects the link again (MEW-L5).
+func (m *membership) shutDown(e *envelope.Envelope) {
+	m.answer(e, envelope.KindChatAcknowledge, wire.Obj(wire.TextField("status", "received")))
+	m.fall("a participant shut this node down")
+	m.mu.Lock()
+	if m.conn != nil {
+		m.conn.Close(websocket.CodeNormal, "shut down")
+	}
+	m.mu.Unlock()
+}

@@ -1,0 +1,112 @@
+package link
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The tools of a link: none unless they are switched on; discover, send and inbox where they are. What an agent
+// answers reaches the participant who asked, where a rule lets it (MEW-L6).
+func TestLinkTools(t *testing.T) {
+	call := func(p *mewtest.Player, id, method, params string) wire.Value {
+		t.Helper()
+		p.Send(`{"id":"` + id + `","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":"` + id + `","method":"` + method + `","params":` + params + `}}`)
+		v := p.FromNode("mcp/response")
+		for mewtest.About(v) != id { // everybody sees everything
+			v = p.FromNode("mcp/response")
+		}
+		if mewtest.Text(mewtest.Payload(v, "id")) != id {
+			t.Errorf("%s %s is answered with %s", method, params, v.JSON())
+		}
+		return v
+	}
+	off := newLab(t, bridge.LinkPolicy{Access: "open"})
+	if v := call(off.peers["cat"], "r1", "tools/list", `{}`); string(mewtest.Payload(v, "result", "tools").JSON()) != "[]" {
+		t.Errorf("tools of a link without any: %s", v.JSON())
+	}
+	if v := call(off.peers["cat"], "r2", "tools/call", `{"name":"discover","arguments":{"query":"far"}}`); !strings.Contains(string(mewtest.Payload(v, "error").JSON()), "offers no such tool") {
+		t.Errorf("a tool that is off: %s", v.JSON())
+	}
+	if v := call(off.peers["cat"], "r3", "resources/read", `{}`); !strings.Contains(string(mewtest.Payload(v, "error").JSON()), "-32601") {
+		t.Errorf("an unknown method: %s", v.JSON())
+	}
+
+	// The SDK of the reference names no id: the envelope's is what an answer goes by.
+	cat := off.peers["cat"]
+	cat.Send(`{"id":"n0","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","method":"notifications/initialized"}}`,
+		`{"id":"n1","kind":"mcp/request","to":["node"],"payload":{"method":"tools/list"}}`)
+	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "n1" || string(mewtest.Payload(v).JSON()) != `{"jsonrpc":"2.0","result":{"tools":[]}}` {
+		t.Errorf("a request without a JSON-RPC id is answered with %s", v.JSON())
+	}
+
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}})
+	cat = l.peers["cat"]
+	cat.Send(`{"id":"n2","kind":"mcp/request","to":["node"],"payload":{"method":"tools/call","params":{"name":"discover","arguments":{"query":"far"}}}}`)
+	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "n2" || !strings.Contains(string(mewtest.Payload(v, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("a call without a JSON-RPC id is answered with %s", v.JSON())
+	}
+	if v := call(cat, "r4", "initialize", `{}`); mewtest.Text(mewtest.Payload(v, "result", "protocolVersion")) == "" {
+		t.Errorf("initialize: %s", v.JSON())
+	}
+	if v := call(cat, "r5", "tools/call", `{"name":"discover","arguments":{"query":"far"}}`); !strings.Contains(string(v.JSON()), string(l.far.ID())) {
+		t.Errorf("discover: %s", v.JSON())
+	}
+	v := call(cat, "r6", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"from the space"}}`)
+	conv := mewtest.Text(mewtest.Payload(v, "result", "structuredContent", "conversation_id"))
+	got := l.inbox(l.far, node.ItemNew)
+	if string(got.Conversation) != conv || got.Peer != l.home.ID() || !strings.Contains(string(got.Payload), "from the space") || !strings.Contains(string(got.Payload), `"peer":"cat"`) {
+		t.Errorf("the agent got %+v %s", got, got.Payload)
+	}
+	if _, err := l.far.Send(t.Context(), node.Outgoing{
+		To: l.home.ID(), Conv: got.Conversation, Intent: wire.Deliver, Via: "owner",
+		Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"to the space"}}`),
+	}, 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	chat := cat.FromNode("chat")
+	if chat.GetStr("context") != conv || !strings.Contains(mewtest.Text(mewtest.Payload(chat, "text")), "to the space") {
+		t.Errorf("the participant got %s", chat.JSON())
+	}
+	if v := call(cat, "r7", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); !strings.Contains(string(v.JSON()), "to the space") {
+		t.Errorf("inbox: %s", v.JSON())
+	}
+	// nobody reads or writes in what another opened
+	dog := l.peers["dog"]
+	if v := call(dog, "r8", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); strings.Contains(string(v.JSON()), "to the space") {
+		t.Errorf("another's inbox: %s", v.JSON())
+	}
+	if v := call(dog, "r9", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"x","conversation_id":"`+conv+`"}}`); mewtest.Payload(v, "error").IsNull() {
+		t.Errorf("another's conversation: %s", v.JSON())
+	}
+	// and what the participant says in that context goes on to the agent
+	cat.Send(`{"id":"c9","kind":"chat","to":["node"],"context":"` + conv + `","payload":{"text":"thank you"}}`)
+	l.await("passed on", func() bool {
+		items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 2 && strings.Contains(string(items[1].Payload), "thank you")
+	})
+}
+
+// A tool that a stranger calls waits for the owner; what comes of it reaches the caller afterwards (MEW-L3).
+func TestLinkToolWaits(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval", Tools: []string{bridge.ToolDiscover}})
+	cat := l.peers["cat"]
+	text := `{"id":"%s","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"discover","arguments":{"query":"far"}}}}`
+	cat.Send(fmt.Sprintf(text, "r1"))
+	l.decide(acl.Approve)
+	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r1" || !strings.Contains(string(mewtest.Payload(v, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("after the approval: %s", v.JSON())
+	}
+	cat.Send(fmt.Sprintf(text, "r2"))
+	l.decide(acl.Reject)
+	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r2" || number(mewtest.Payload(v, "error", "code")) != "-32001" {
+		t.Errorf("after the rejection: %s", v.JSON())
+	}
+}

@@ -1,0 +1,386 @@
+// Package mewtest starts a gateway in a test and plays MEW clients. It knows the gateway only as an HTTP handler, so the
+// tests inside of the gateway can use it too.
+package mewtest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// Server is what a rig serves: a gateway.
+type Server interface {
+	http.Handler
+	Run(ctx context.Context) error
+}
+
+// Rig is a gateway with its store and listener.
+type Rig[G Server] struct {
+	T      testing.TB
+	dir    string
+	G      G
+	Server *httptest.Server
+	Dial   websocket.Dialer
+	Cancel context.CancelFunc
+	Done   chan struct{}
+	Store  *bolt.Store
+}
+
+// NewRig opens a store in dir and serves the gateway that open makes with it, on l or on a socket if l is nil.
+func NewRig[G Server](t testing.TB, dir string, l *Pipes, open func(records store.Records) (G, error)) *Rig[G] {
+	t.Helper()
+	r := &Rig[G]{Dial: PlainDial, T: t, dir: dir, Done: make(chan struct{})}
+	var err error
+	if r.Store, err = bolt.Open(t.Context(), filepath.Join(dir, "mew.db"), bolt.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if r.G, err = open(r.Store.Records()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.Cancel = cancel
+	go func() {
+		defer close(r.Done)
+		if err := r.G.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	r.Server = httptest.NewUnstartedServer(r.G)
+	if l != nil {
+		r.Server.Listener.Close()
+		r.Server.Listener, r.Dial = l, l.Dial
+	}
+	r.Server.Start()
+	t.Cleanup(r.Stop)
+	return r
+}
+
+func Caps(t testing.TB, texts ...string) []capability.Capability {
+	t.Helper()
+	out := []capability.Capability{}
+	for _, s := range texts {
+		out = append(out, Cap(t, s))
+	}
+	return out
+}
+
+// Cap reads a capability: JSON, or a bare kind.
+func Cap(t testing.TB, s string) capability.Capability {
+	t.Helper()
+	v := wire.Text(s)
+	if strings.HasPrefix(s, "{") {
+		var err error
+		if v, err = wire.ParseForeign([]byte(s), envelope.MaxDepth, envelope.MaxValues); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+	c, err := capability.Parse(v)
+	if err != nil {
+		t.Fatalf("%s: %v", s, err)
+	}
+	return c
+}
+
+// Pipes is a listener in memory, for a synctest bubble.
+type Pipes struct {
+	c    chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func NewPipes() *Pipes { return &Pipes{c: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *Pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.c:
+		return conn, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *Pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
+func (p *Pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+
+func (p *Pipes) Dial(ctx context.Context, _ *url.URL) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case p.c <- there:
+		return here, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (r *Rig[G]) Stop() {
+	if r.Store == nil {
+		return
+	}
+	r.Cancel()
+	<-r.Done
+	r.Server.Close()
+	r.Server.Client().CloseIdleConnections()
+	if err := r.Store.Close(); err != nil {
+		r.T.Error(err)
+	}
+	r.Store = nil
+}
+
+func (r *Rig[G]) URL(path string) string {
+	return "ws" + strings.TrimPrefix(r.Server.URL, "http") + path
+}
+
+// Player is a client on one connection.
+type Player struct {
+	t    testing.TB
+	Conn *websocket.Conn
+}
+
+// NewPlayer plays on conn until the test ends.
+func NewPlayer(t testing.TB, conn *websocket.Conn) *Player {
+	p := &Player{t, conn}
+	t.Cleanup(p.Quit)
+	return p
+}
+
+func PlainDial(ctx context.Context, u *url.URL) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
+}
+
+// Open connects without a word; token may be empty.
+func (r *Rig[G]) Open(path, token string) *Player {
+	r.T.Helper()
+	h := http.Header{}
+	if token != "" {
+		h.Set("Authorization", "Bearer "+token)
+	}
+	conn, err := websocket.Dial(r.T.Context(), r.Dial, r.URL(path), websocket.Options{Header: h})
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	return NewPlayer(r.T, conn)
+}
+
+// Join connects with a header and takes the welcome.
+func (r *Rig[G]) Join(token string) *Player {
+	r.T.Helper()
+	p := r.Open("/ws", token)
+	p.Want("system/welcome")
+	return p
+}
+
+func (p *Player) Quit() {
+	p.Conn.Abort()
+	p.Conn.Drain()
+}
+
+func (p *Player) Send(texts ...string) {
+	p.t.Helper()
+	for _, s := range texts {
+		if err := p.Conn.Send(websocket.Text([]byte(s))); err != nil {
+			p.t.Fatalf("send %s: %v", s, err)
+		}
+	}
+}
+
+// Next returns the next message as text.
+func (p *Player) Next() (websocket.Type, string) {
+	p.t.Helper()
+	late := time.AfterFunc(20*time.Second, p.Conn.Abort)
+	defer late.Stop()
+	typ, data, err := p.Conn.Read()
+	if err != nil {
+		p.t.Fatalf("read: %v", err)
+	}
+	return typ, string(data)
+}
+
+func Parse(t testing.TB, s string) wire.Value {
+	t.Helper()
+	v, err := wire.ParseForeign([]byte(s), envelope.MaxDepth, 1<<20)
+	if err != nil {
+		t.Fatalf("%v: %.300s", err, s)
+	}
+	return v
+}
+
+// Want takes the next envelope, which must be of this kind.
+func (p *Player) Want(kind string) wire.Value {
+	p.t.Helper()
+	_, s := p.Next()
+	v := Parse(p.t, s)
+	if v.GetStr("kind") != kind {
+		p.t.Fatalf("got %s, want a %s", s, kind)
+	}
+	return v
+}
+
+// Until skips to the next envelope of a kind.
+func (p *Player) Until(kind string) wire.Value {
+	p.t.Helper()
+	for {
+		_, s := p.Next()
+		if s == "" || s[0] == '#' {
+			continue
+		}
+		if v := Parse(p.t, s); v.GetStr("kind") == kind {
+			return v
+		}
+	}
+}
+
+// Fence makes sure that everything sent before was handled: it chats and waits for the echo. What comes before it
+// is returned.
+func (p *Player) Fence() (before []string) {
+	p.t.Helper()
+	id := envelope.NewID()
+	p.Send(`{"id":"` + id + `","kind":"chat","payload":{"text":"fence"}}`)
+	for {
+		_, s := p.Next()
+		if strings.Contains(s, id) {
+			return before
+		}
+		before = append(before, s)
+	}
+}
+
+// AwaitClose reads to the end, which must be the peer's close with this code. It returns what came before.
+func (p *Player) AwaitClose(code int) (before []string) {
+	p.t.Helper()
+	late := time.AfterFunc(20*time.Second, p.Conn.Abort)
+	defer late.Stop()
+	for {
+		_, data, err := p.Conn.Read()
+		if err == nil {
+			before = append(before, string(data))
+			continue
+		}
+		ce, ok := errors.AsType[*websocket.CloseError](err)
+		if !ok || ce.Code != code || !ce.Remote {
+			p.t.Fatalf("the connection ended with %v, want a close with %d", err, code)
+		}
+		return before
+	}
+}
+
+// member returns payload.key of an envelope.
+func Payload(v wire.Value, keys ...string) wire.Value {
+	v, _ = v.Get("payload")
+	for _, k := range keys {
+		v, _ = v.Get(k)
+	}
+	return v
+}
+
+func Text(v wire.Value) string { s, _ := v.Str(); return s }
+
+// Call makes an HTTP request and returns status and body.
+func (r *Rig[G]) Call(method, path, token, body string) (int, string) {
+	r.T.Helper()
+	req, err := http.NewRequestWithContext(r.T.Context(), method, r.Server.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := r.Server.Client().Do(req)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	return resp.StatusCode, string(data)
+}
+
+func (r *Rig[G]) Post(name, token, body string) (int, string) {
+	r.T.Helper()
+	return r.Call("POST", "/participants/"+name+"/messages", token, body)
+}
+
+// Get returns a member, null if there is none.
+func Get(v wire.Value, key string) wire.Value { v, _ = v.Get(key); return v }
+
+// Held asks the gateway what a participant holds now, as the welcome says it.
+func (p *Player) Held() string {
+	p.t.Helper()
+	p.Send(`{"type":"join"}`)
+	return string(Payload(p.Until("system/welcome"), "you", "capabilities").JSON())
+}
+
+// Key finds a proposal that waits by its envelope id.
+func Key(t testing.TB, st view.Space, id string) string {
+	t.Helper()
+	for _, p := range st.Proposals {
+		if p.ID == id {
+			return p.Key
+		}
+	}
+	t.Fatalf("no proposal %s waits: %+v", id, st.Proposals)
+	return ""
+}
+
+// FromNode returns the next envelope of a kind that the node sent.
+func (p *Player) FromNode(kind string) wire.Value {
+	p.t.Helper()
+	for {
+		v := p.Until(kind)
+		if v.GetStr("from") == "node" {
+			return v
+		}
+	}
+}
+
+// About returns the first correlation id of an envelope.
+func About(v wire.Value) string {
+	c, _ := v.Get("correlation_id")
+	if c.Len() == 0 {
+		return ""
+	}
+	return Text(c.At(0))
+}
+
+// Control sends the node an envelope and returns what it answers with.
+func (p *Player) Control(kind, payload, answer string) wire.Value {
+	p.t.Helper()
+	id := envelope.NewID()
+	p.Send(`{"id":"` + id + `","kind":"` + kind + `","to":["node"],"payload":` + payload + `}`)
+	for {
+		if v := p.FromNode(answer); About(v) == id {
+			return v
+		}
+	}
+}
+
+// Heap is what is in use once the collector has run.
+func Heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var st runtime.MemStats
+	runtime.ReadMemStats(&st)
+	return int64(st.HeapAlloc)
+}

@@ -1,0 +1,63 @@
+package view
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Space is a space as its owner sees it. Names and capabilities are the words of others.
+type Space struct {
+	ID           string            `json:"id"`
+	Name         string            `json:"name,omitempty"`
+	Participants []Participant     `json:"participants"`
+	Streams      []json.RawMessage `json:"streams"`
+	Proposals    []Proposal        `json:"proposals"`
+	Reasoning    []Reasoning       `json:"reasoning"`
+}
+
+// Connected counts the participants that are in the space now.
+func (s Space) Connected() int {
+	n := 0
+	for _, p := range s.Participants {
+		if p.Connected {
+			n++
+		}
+	}
+	return n
+}
+
+// Participant is one participant of a space.
+type Participant struct {
+	Name         string            `json:"name"`
+	ID           string            `json:"id"` // runtime
+	Connected    bool              `json:"connected"`
+	Connection   string            `json:"connection_id,omitempty"`
+	Since        time.Time         `json:"since,omitzero"` // connected
+	Capabilities []json.RawMessage `json:"capabilities"`
+	Grants       []Grant           `json:"grants,omitempty"`
+	Invited      bool              `json:"invited,omitempty"`
+	Paused       bool              `json:"paused,omitempty"`
+	PausedUntil  time.Time         `json:"paused_until,omitzero"`
+	Down         bool              `json:"shut_down,omitempty"`
+	Barred       bool              `json:"barred,omitempty"`
+}
+
+// Grant is a grant that a participant holds.
+type Grant struct {
+	ID string    `json:"id"`
+	By string    `json:"by"`
+	At time.Time `json:"at"`
+}
+
+// NewFault returns an error for the owner.
+func NewFault(status int, text string) error {
+	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: text}
+}
+
+// NewRefusal returns the error that tells the owner that a space refused an envelope; payload is that of the system/error.
+func NewRefusal(status int, payload wire.Value) error {
+	return NewFault(status, "the space refused the envelope: "+envelope.ToPrintable(string(payload.JSON()), 300))
+}

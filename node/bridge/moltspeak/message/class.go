@@ -1,0 +1,148 @@
+package message
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Class is a classification, in the short form that is sent.
+type Class string
+
+// The classes (MS-36).
+const (
+	Public       Class = "pub"
+	Internal     Class = "int"
+	Confidential Class = "conf"
+	PII          Class = "pii"
+	Secret       Class = "sec"
+)
+
+var longClasses = map[string]Class{
+	"public": Public, "internal": Internal, "confidential": Confidential, "secret": Secret,
+	"pub": Public, "int": Internal, "conf": Confidential, "pii": PII, "sec": Secret,
+}
+
+// ParseClass returns the class that a text names in either form, "" if it names none.
+func ParseClass(text string) Class { return longClasses[text] }
+
+// Classes lists the classes that we take.
+func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Secret} }
+
+// IsBoxed reports whether a class travels encrypted only (MS-37).
+func (c Class) IsBoxed() bool { return c == Confidential || c == PII || c == Secret }
+
+// Like returns the class of an answer to a message of class asked: what answers something confidential or secret is that, too.
+func (c Class) Like(asked Class) Class {
+	if c == Internal && (asked == Confidential || asked == Secret) {
+		return asked
+	}
+	return c
+}
+
+func (r *reader) class(optional bool) Class {
+	if !r.has("cls") && optional {
+		return Internal
+	}
+	text := r.text("cls")
+	c := longClasses[text]
+	if r.has("cls") {
+		r.check(c != "", "cls", "must be pub, int, conf, pii or sec")
+	}
+	return c
+}
+
+// PIIMeta says what personal data a message holds and who agreed.
+type PIIMeta struct {
+	Types      []string
+	GrantedBy  string
+	Purpose    string
+	Proof      string
+	Expires    time.Time // zero: no end is named
+	Scope      []string
+	MaskFields []string
+}
+
+func (r *reader) piiMeta() *PIIMeta {
+	v, ok := r.opt("pii_meta", wire.Object)
+	if !ok {
+		return nil
+	}
+	sub := &reader{v: v, path: "pii_meta.", bad: CodeSchema}
+	m := &PIIMeta{Types: sub.texts("types", true), MaskFields: sub.texts("mask_fields", false)}
+	sub.check(len(m.Types) > 0, "types", "must have at least one entry")
+	for _, t := range m.Types {
+		sub.check(slices.Contains(personal.DataTypes(), t), "types", "must hold types of the schema")
+	}
+	if c, ok := sub.opt("consent", wire.Object); ok {
+		in := &reader{v: c, path: "pii_meta.consent.", bad: CodeSchema}
+		m.GrantedBy, m.Purpose, m.Proof = in.name("granted_by"), in.name("purpose"), in.text("proof")
+		m.Expires = in.millis("expires")
+		if s, there := c.Get("scope"); there && s.Kind() == wire.Array {
+			m.Scope = in.texts("scope", false)
+		}
+		if sub.err == nil {
+			sub.err = in.err
+		}
+	}
+	if r.err == nil && sub.err != nil {
+		r.err = sub.err
+	}
+	return m
+}
+
+// And returns what two pieces of one message hold together. Where they do not name the same fields, the types say what is masked.
+func (m *PIIMeta) And(other *PIIMeta) *PIIMeta {
+	if m == nil || other == nil {
+		return cmp.Or(m, other)
+	}
+	both := *other
+	both.Types = slices.Clone(m.Types)
+	for _, t := range other.Types {
+		if !slices.Contains(both.Types, t) {
+			both.Types = append(both.Types, t)
+		}
+	}
+	if !slices.Equal(m.MaskFields, other.MaskFields) {
+		both.MaskFields = nil
+	}
+	return &both
+}
+
+// Covers refuses types that the consent does not cover now.
+func (m *PIIMeta) Covers(found []string, now time.Time) *Error {
+	refuse := func(fix string) *Error {
+		e := FailAt(CodeConsent, "pii_meta", fix)
+		e.Types = found
+		return e
+	}
+	switch {
+	case m == nil:
+		return refuse("is required with cls pii")
+	case m.GrantedBy == "" || m.Purpose == "" || m.Proof == "":
+		return refuse("names no consent")
+	case !m.Expires.IsZero() && !now.Before(m.Expires):
+		return refuse("the consent has expired")
+	}
+	for _, t := range found {
+		if !slices.Contains(m.Types, t) || len(m.Scope) > 0 && !slices.Contains(m.Scope, t) {
+			return refuse("the consent does not cover every type that was found")
+		}
+	}
+	return nil
+}
+
+func (m *PIIMeta) value() wire.Value {
+	consent := wire.Obj(wire.TextField("granted_by", m.GrantedBy), wire.TextField("purpose", m.Purpose), wire.TextField("proof", m.Proof))
+	if !m.Expires.IsZero() {
+		consent = consent.With("expires", wire.Int(m.Expires.UnixMilli()))
+	}
+	v := wire.Obj(wire.Field("types", wire.Texts(m.Types)), wire.Field("consent", consent))
+	if len(m.MaskFields) > 0 {
+		v = v.With("mask_fields", wire.Texts(m.MaskFields))
+	}
+	return v
+}

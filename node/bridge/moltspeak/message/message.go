@@ -1,0 +1,246 @@
+package message
+
+import (
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Version is the protocol version that we speak.
+const Version = "0.1"
+
+// The limits of the protocol (MS-9).
+const (
+	MaxMessage = 1 << 20
+	MaxBatch   = 10 << 20
+	MaxChunk   = 64 << 10
+	MaxSession = 100 << 20
+	MaxNesting = 50
+	MaxEntries = 100 // of a batch (MS-46)
+)
+
+// Op is an operation.
+type Op string
+
+// The operations.
+const (
+	OpHello    Op = "hello"
+	OpVerify   Op = "verify"
+	OpQuery    Op = "query"
+	OpRespond  Op = "respond"
+	OpTask     Op = "task"
+	OpStream   Op = "stream"
+	OpTool     Op = "tool"
+	OpConsent  Op = "consent"
+	OpError    Op = "error"
+	OpRegister Op = "register"
+	OpDiscover Op = "discover"
+	OpPing     Op = "ping"
+
+	OpHelloAck        Op = "hello_ack"
+	OpVerifyResponse  Op = "verify_response"
+	OpConsentResponse Op = "consent_response"
+	OpTaskAck         Op = "task_ack"
+	OpPong            Op = "pong"
+	OpEstablished     Op = "session_established"
+)
+
+// Agent is a sender or recipient.
+type Agent struct {
+	Agent, Org string
+	Key        string // "ed25519:…", as claimed
+	EncKey     string // "x25519:…", as claimed
+}
+
+// Name returns agent@org.
+func (a Agent) Name() string { return a.Agent + "@" + a.Org }
+
+// ParseName reads agent@org.
+func ParseName(s string) (Agent, bool) {
+	agent, org, ok := strings.Cut(s, "@")
+	return Agent{Agent: agent, Org: org}, ok && ValidName(agent) && ValidName(org)
+}
+
+// ValidName reports whether s may name an agent or an organization.
+func ValidName(s string) bool {
+	return s != "" && len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+}
+
+// Message is a message of the protocol. It is filled from Tree; what is verified is the tree.
+type Message struct {
+	ID       string // empty where a hello or verify has none
+	Time     time.Time
+	Op       Op
+	From, To Agent // From is zero if it is absent, and so is To
+	P        wire.Value
+	Class    Class
+	Sig      string
+	Re       string
+	Expires  time.Time
+	Cap      []string
+	PII      *PIIMeta
+	Ext      wire.Value
+
+	Tree wire.Value
+}
+
+// Parse reads the members that every message has (MS-1 to MS-6). Unknown ones are ignored; the signature
+// covers them.
+func Parse(tree wire.Value) (Message, *Error) {
+	m := Message{Tree: tree}
+	if tree.Kind() != wire.Object {
+		return m, Fail(CodeParse)
+	}
+	r := &reader{v: tree, bad: CodeSchema}
+	version, ok := tree.Get("v")
+	if !ok {
+		return m, FailAt(CodeMissingField, "v", "is required")
+	}
+	if s, _ := version.Str(); s != Version {
+		return m, FailAt(CodeVersion, "v", `must be the text "0.1"`)
+	}
+	m.Op = Op(r.text("op"))
+	if r.err == nil && !isKnown(m.Op) {
+		return m, FailAt(CodeSchema, "op", "is no operation of the protocol")
+	}
+	short := m.Op == OpHello || m.Op == OpVerify // may lack id, to and cls (MS-2)
+	if !short || r.has("id") {
+		m.ID = r.text("id")
+		r.check(ValidID(m.ID), "id", "must be 1 to 128 printable characters")
+	}
+	if ms := r.needWhole("ts"); r.err == nil {
+		r.check(0 < ms && ms < maxMillis, "ts", "must be Unix milliseconds")
+		m.Time = time.UnixMilli(ms).UTC()
+	}
+	m.From, m.To = r.agent("from"), r.agent("to")
+	if !short && m.Op != OpPing && m.To.Agent == "" { // or it could be repeated at any other agent
+		r.fail(CodeMissingField, "to", "is required")
+	}
+	m.P = r.need("p", wire.Object)
+	m.Class = r.class(short)
+	m.Sig = r.text("sig")
+	m.Re = r.optText("re")
+	if m.Re != "" {
+		r.check(ValidID(m.Re), "re", "must be 1 to 128 printable characters")
+	}
+	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // what they answer may have had no id (MS-2, MS-52)
+		r.fail(CodeMissingField, "re", "is required in an answer")
+	}
+	m.Expires = r.millis("exp")
+	m.Cap = r.texts("cap", false)
+	m.PII = r.piiMeta()
+	m.Ext, _ = r.opt("ext", wire.Object)
+	return m, r.err
+}
+
+// IsAnswer reports whether the operation answers a message.
+func (op Op) IsAnswer() bool {
+	switch op {
+	case OpRespond, OpError, OpHelloAck, OpVerifyResponse, OpConsentResponse, OpTaskAck, OpPong:
+		return true
+	}
+	return false
+}
+
+// IsCore reports whether the operation is one of the nine that the public SDKs know (MS-25).
+func (op Op) IsCore() bool {
+	switch op {
+	case OpHello, OpVerify, OpQuery, OpRespond, OpTask, OpStream, OpTool, OpConsent, OpError:
+		return true
+	}
+	return false
+}
+
+// ValidID accepts what a peer may call a message (MS-3).
+func ValidID(s string) bool {
+	bad := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
+	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, bad)
+}
+
+func (r *reader) agent(key string) Agent {
+	v, ok := r.opt(key, wire.Object)
+	if !ok {
+		return Agent{}
+	}
+	sub := &reader{v: v, path: r.path + key + ".", bad: CodeSchema}
+	a := Agent{Agent: sub.text("agent"), Org: sub.text("org"), Key: sub.optText("key"), EncKey: sub.optText("enc_key")}
+	sub.check(ValidName(a.Agent), "agent", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+	sub.check(ValidName(a.Org), "org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+	if r.err == nil {
+		r.err = sub.err
+	}
+	return a
+}
+
+// Draft is what a message of ours says.
+type Draft struct {
+	ID, Re   string
+	Op       Op
+	Time     time.Time
+	From, To Agent
+	P        wire.Value
+	Class    Class
+	Expires  time.Time
+	Cap      []string
+	PII      *PIIMeta
+	Ext      wire.Value
+}
+
+// Tree returns the unsigned message. Empty optionals are left out, or Python peers fail to verify (MS-7).
+func (d Draft) Tree() wire.Value {
+	v := wire.Obj(
+		wire.TextField("v", Version), wire.TextField("id", d.ID), wire.Field("ts", wire.Int(d.Time.UnixMilli())),
+		wire.TextField("op", string(d.Op)), wire.Field("from", d.From.Value()), wire.Field("to", d.To.Value()),
+		wire.Field("p", d.P), wire.TextField("cls", string(d.Class)),
+	)
+	if d.Re != "" {
+		v = v.With("re", wire.Text(d.Re))
+	}
+	if !d.Expires.IsZero() {
+		v = v.With("exp", wire.Int(d.Expires.UnixMilli()))
+	}
+	if len(d.Cap) > 0 {
+		v = v.With("cap", wire.Texts(d.Cap))
+	}
+	if d.PII != nil {
+		v = v.With("pii_meta", d.PII.value())
+	}
+	if d.Ext.Len() > 0 {
+		v = v.With("ext", d.Ext)
+	}
+	return v
+}
+
+// Value returns the agent as messages carry it.
+func (a Agent) Value() wire.Value {
+	v := wire.Obj(wire.TextField("agent", a.Agent), wire.TextField("org", a.Org))
+	if a.Key != "" {
+		v = v.With("key", wire.Text(a.Key))
+	}
+	if a.EncKey != "" {
+		v = v.With("enc_key", wire.Text(a.EncKey))
+	}
+	return v
+}
+
+// InCore returns an answer with the core operations alone, for peers that know no other (MS-25): what only the documents know
+// becomes the data of a respond.
+func (d Draft) InCore() Draft {
+	switch d.Op {
+	case OpHelloAck, OpVerifyResponse, OpPong, OpEstablished:
+		d.Op, d.P = OpRespond, Respond{Status: "success", Data: d.P}.Value()
+	case OpConsentResponse, OpTaskAck: // their p is that of a respond
+		d.Op = OpRespond
+	}
+	return d
+}
+
+// ReadableID returns the id of a message that could not be read otherwise (MS-52).
+func ReadableID(tree wire.Value) string {
+	if id := tree.GetStr("id"); ValidID(id) {
+		return id
+	}
+	return ""
+}

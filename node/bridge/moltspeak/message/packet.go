@@ -1,0 +1,261 @@
+package message
+
+import (
+	"encoding/base64"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+const (
+	boxAlgorithm = "x25519-xsalsa20-poly1305"
+	MaxValues    = 100_000 // in one message; ours, so that a megabyte of brackets stays cheap
+	maxAll       = 400_000 // in a batch
+)
+
+// Packet is a message as it travelled.
+type Packet struct {
+	Tree      wire.Value // of the message, opened
+	Enveloped bool
+	Boxed     bool
+	Sealed    signing.BoxPublic // key of the box, where Boxed; nobody's until the inner signature says so (MS-20)
+}
+
+// ReadPacket reads a bare message, an envelope or a box for key (MS-10, MS-17 to MS-19).
+func ReadPacket(data []byte, key *signing.BoxKey) (Packet, *Error) {
+	if len(data) > MaxMessage+MaxWrapping {
+		return Packet{}, tooLarge()
+	}
+	tree, err := parseTree(data, MaxNesting+2, MaxValues)
+	if err != nil {
+		return Packet{}, err
+	}
+	return OpenPacket(tree, len(data), key)
+}
+
+// MaxWrapping is what base64 and an envelope add to a message of the largest size, generously.
+const MaxWrapping = MaxMessage/2 + 1024
+
+func tooLarge() *Error {
+	e := FailAt(CodeSchema, "", "a message has at most 1048576 bytes")
+	e.Status = 413
+	return e
+}
+
+func parseTree(data []byte, depth, values int) (wire.Value, *Error) {
+	tree, err := wire.ParseForeign(data, depth, values)
+	if err != nil {
+		return tree, Fail(CodeParse).Because(err)
+	}
+	if !finite(tree) {
+		return tree, FailAt(CodeParse, "", "a number overflows")
+	}
+	return tree, nil
+}
+
+// finite refuses numbers that Python reads as infinite: they have no canonical text (MS-13).
+func finite(v wire.Value) bool {
+	if token, ok := v.Num(); ok {
+		if !strings.ContainsAny(token, ".eE") {
+			return len(token) <= 4300 // Python's own bound on integers
+		}
+		f, _ := strconv.ParseFloat(token, 64)
+		return !math.IsInf(f, 0)
+	}
+	for i := range v.Len() {
+		if !finite(v.At(i)) {
+			return false
+		}
+	}
+	return true
+}
+
+func depth(v wire.Value) int {
+	if v.Kind() != wire.Array && v.Kind() != wire.Object {
+		return 0
+	}
+	deepest := 0
+	for i := range v.Len() {
+		deepest = max(deepest, depth(v.At(i)))
+	}
+	return deepest + 1
+}
+
+// OpenPacket judges a tree of size bytes.
+func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error) {
+	if tree.Kind() != wire.Object {
+		return Packet{}, Fail(CodeParse)
+	}
+	version, enveloped := tree.Get("moltspeak")
+	if !enveloped {
+		return bounded(Packet{Tree: tree}, size)
+	}
+	if s, _ := version.Str(); s != Version {
+		return Packet{Enveloped: true}, FailAt(CodeVersion, "moltspeak", `must be the text "0.1"`)
+	}
+	r := &reader{v: tree, bad: CodeSchema}
+	p := Packet{Enveloped: true}
+	env := &reader{v: r.need("envelope", wire.Object), path: "envelope.", bad: CodeSchema}
+	if r.err != nil {
+		return p, r.err
+	}
+	p.Boxed = env.flag("encrypted")
+	env.check(!env.flag("compressed"), "compressed", "compression is not offered")
+	env.optOneOf("encoding", "utf-8")
+	if env.err != nil {
+		return p, env.err
+	}
+	if !p.Boxed {
+		inner := r.need("message", wire.Object)
+		if r.err != nil {
+			return p, r.err
+		}
+		p.Tree = inner
+		return bounded(p, len(inner.JSON()))
+	}
+	return p.open(r, env, key)
+}
+
+func (p Packet) open(r, env *reader, key *signing.BoxKey) (Packet, *Error) {
+	env.oneOf("algorithm", boxAlgorithm)
+	sender, nonce, sealed := env.text("sender_public"), env.text("nonce"), r.text("ciphertext")
+	for _, e := range []*Error{env.err, r.err} {
+		if e != nil {
+			return p, e
+		}
+	}
+	from, err := signing.ParseBoxPublic(strings.TrimPrefix(sender, "x25519:"))
+	n, ok := unbase64(nonce)
+	c, ok2 := unbase64(sealed)
+	if err != nil || !ok || !ok2 || len(n) != signing.NonceSize || !strings.HasPrefix(sender, "x25519:") {
+		return p, FailAt(CodeSchema, "envelope", "the box is not of the protocol's form")
+	}
+	if key == nil {
+		return p, Fail(CodeAuthFailed)
+	}
+	plain, err := key.Open(c, [signing.NonceSize]byte(n), from)
+	if err != nil {
+		return p, Fail(CodeAuthFailed).Because(err)
+	}
+	if len(plain) > MaxMessage {
+		return p, tooLarge()
+	}
+	tree, e := parseTree(plain, MaxNesting, MaxValues)
+	if e != nil {
+		return p, e
+	}
+	if tree.Kind() != wire.Object {
+		return p, Fail(CodeParse)
+	}
+	p.Tree, p.Sealed = tree, from
+	return p, nil
+}
+
+func bounded(p Packet, size int) (Packet, *Error) {
+	if size > MaxMessage {
+		return p, tooLarge()
+	}
+	if depth(p.Tree) > MaxNesting {
+		return p, FailAt(CodeParse, "", "is nested too deep")
+	}
+	return p, nil
+}
+
+// unbase64 reads padded standard base64 with or without its prefix (MS-19).
+func unbase64(s string) ([]byte, bool) {
+	s = strings.TrimPrefix(s, "base64:")
+	raw, err := base64.StdEncoding.Strict().DecodeString(s)
+	return raw, err == nil && base64.StdEncoding.EncodeToString(raw) == s
+}
+
+// Wrap writes a signed message the way it is to travel.
+func Wrap(tree wire.Value, enveloped bool) []byte {
+	if !enveloped {
+		return tree.JSON()
+	}
+	return wire.Obj(wire.TextField("moltspeak", Version), wire.Field("envelope", wire.Obj(
+		wire.Field("encrypted", wire.Bool(false)), wire.Field("compressed", wire.Bool(false)), wire.TextField("encoding", "utf-8"),
+	)), wire.Field("message", tree)).JSON()
+}
+
+// Seal writes a signed message as a box for to (MS-18).
+func Seal(tree wire.Value, key *signing.BoxKey, to signing.BoxPublic) []byte {
+	sealed, nonce := key.Seal(tree.JSON(), to)
+	return wire.Obj(wire.TextField("moltspeak", Version), wire.Field("envelope", wire.Obj(
+		wire.Field("encrypted", wire.Bool(true)), wire.TextField("algorithm", boxAlgorithm),
+		wire.Field("sender_public", wire.Text("x25519:"+key.Public().String())),
+		wire.TextField("nonce", "base64:"+base64.StdEncoding.EncodeToString(nonce[:])),
+	)), wire.TextField("ciphertext", "base64:"+base64.StdEncoding.EncodeToString(sealed))).JSON()
+}
+
+const SigPrefix = "ed25519:"
+
+// Sign returns the message with its signature last (MS-11).
+func Sign(tree wire.Value, key *signing.PrivateKey) (wire.Value, error) {
+	tree = tree.Without("sig")
+	text, err := key.Sign(signing.Canonical(tree, signing.Python))
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return tree.With("sig", wire.Text(SigPrefix+text)), nil
+}
+
+// Verify checks the signature over the tree as received: strict, and no other form (MS-15).
+func (m Message) Verify(key *signing.PublicKey) *Error {
+	sig, ok := strings.CutPrefix(m.Sig, SigPrefix)
+	if !ok {
+		return Fail(CodeSignature)
+	}
+	if err := key.VerifyStrict(signing.Canonical(m.Tree.Without("sig"), signing.Python), sig); err != nil {
+		return Fail(CodeSignature).Because(err)
+	}
+	return nil
+}
+
+// ReadBatch reads {moltspeak, batch} or a bare array of at most 100 entries.
+func ReadBatch(raw []byte) ([]wire.Value, *Error) {
+	tree, e := parseTree(raw, MaxNesting+4, maxAll)
+	if e != nil {
+		return nil, e
+	}
+	if tree.Kind() == wire.Object {
+		if tree.GetStr("moltspeak") != Version {
+			return nil, FailAt(CodeVersion, "moltspeak", `must be the text "0.1"`)
+		}
+		r := &reader{v: tree, bad: CodeSchema}
+		if tree = r.need("batch", wire.Array); r.err != nil {
+			return nil, r.err
+		}
+	}
+	if tree.Kind() != wire.Array || tree.Len() > MaxEntries {
+		return nil, FailAt(CodeSchema, "batch", "must be an array of at most 100 messages")
+	}
+	var out []wire.Value
+	for entry := range tree.Elems() {
+		out = append(out, entry)
+	}
+	return out, nil
+}
+
+// ParseKey reads a signing key as messages carry it (MS-12).
+func ParseKey(text string) (*signing.PublicKey, bool) {
+	raw, ok := strings.CutPrefix(text, SigPrefix)
+	if !ok {
+		return nil, false
+	}
+	key, err := signing.ParseEd25519(raw)
+	return key, err == nil
+}
+
+// ParsePoint reads an encryption key as messages carry it (MS-12).
+func ParsePoint(text string) (signing.BoxPublic, bool) {
+	raw, ok := strings.CutPrefix(text, "x25519:")
+	if !ok {
+		return signing.BoxPublic{}, false
+	}
+	point, err := signing.ParseBoxPublic(raw)
+	return point, err == nil
+}

@@ -1,0 +1,368 @@
+package message
+
+import (
+	"encoding/hex"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Payload is the p of a message, read.
+type Payload interface{ isPayload() }
+
+// Attestation is the word of an organisation about a capability of a peer, as the peer shows it. What its signature
+// covers is defined nowhere: it is kept and shown, and raises no level (MS-29).
+type Attestation struct {
+	Capability string    `json:"capability"`
+	Type       string    `json:"type"`
+	Org        string    `json:"org"`
+	Signature  string    `json:"signature"`
+	Expires    time.Time `json:"expires,omitzero"`
+}
+
+// maxAttested is how many attestations of a peer are kept.
+const maxAttested = 10
+
+// Hello opens a handshake.
+type Hello struct {
+	Attested                           []Attestation
+	Versions, Capabilities, Extensions []string
+	MaxSize                            int64
+	Classes                            []Class // empty: the peer did not say
+}
+
+// Verify asks for proof of a key.
+type Verify struct {
+	Challenge string
+	Time      time.Time
+}
+
+// Query asks for information.
+type Query struct {
+	Domain, Intent string
+	Params         wire.Value
+	Format, Schema string
+	Fields         []string
+}
+
+// Respond answers.
+type Respond struct {
+	Status string // success, error or partial
+	Data   wire.Value
+	Schema string
+}
+
+// Task delegates work.
+type Task struct {
+	Action, ID, Type, Description string
+	Params, Constraints           wire.Value
+	Deadline                      time.Time
+	Priority                      string
+	OnComplete, OnProgress        bool
+	Subtasks                      int
+}
+
+// Stream is a piece of a stream.
+type Stream struct {
+	Action, ID, Type, ContentType string
+	Seq, Total                    int64
+	Data                          string
+	Checksum                      string
+}
+
+// Tool calls a tool.
+type Tool struct {
+	Action, Tool string
+	Input        wire.Value
+	Timeout      time.Duration
+}
+
+// Consent is about permission to use personal data.
+type Consent struct {
+	Action, Purpose, Duration, Human, Token string
+	Constraints                             Constraints
+	Types                                   []string
+}
+
+// Constraints narrow a consent. That it is for one message is ours to keep; the other two are the peer's, who reads them
+// in its token.
+type Constraints struct {
+	OneTime   bool `json:"one_time,omitempty"`
+	NoStorage bool `json:"no_storage,omitempty"`
+	NoForward bool `json:"no_forward,omitempty"`
+}
+
+// Ping asks for a sign of life.
+type Ping struct{ Nonce wire.Value }
+
+// Discover searches agents.
+type Discover struct {
+	All, Any []string
+	Limit    int
+}
+
+// Register is for registries.
+type Register struct{ Action string }
+
+// Ack is an answer of the handshake, or what needs no reading here.
+type Ack struct{}
+
+func (Hello) isPayload()    {}
+func (Verify) isPayload()   {}
+func (Query) isPayload()    {}
+func (Respond) isPayload()  {}
+func (Task) isPayload()     {}
+func (Stream) isPayload()   {}
+func (Tool) isPayload()     {}
+func (Consent) isPayload()  {}
+func (Ping) isPayload()     {}
+func (Discover) isPayload() {}
+func (Register) isPayload() {}
+func (Ack) isPayload()      {}
+
+var payloads = map[Op]func(*reader) Payload{
+	OpHello: parseHello, OpVerify: parseVerify, OpQuery: parseQuery, OpRespond: parseRespond, OpTask: parseTask,
+	OpStream: parseStream, OpTool: parseTool, OpConsent: parseConsent, OpError: parseFault, OpPing: parsePing,
+	OpDiscover: parseDiscover, OpRegister: parseRegister,
+	OpHelloAck: parseHello, OpVerifyResponse: parseVerifyResponse, OpConsentResponse: parseRespond, OpTaskAck: parseRespond,
+	OpPong: parseAck, OpEstablished: parseAck,
+}
+
+func isKnown(op Op) bool { return payloads[op] != nil }
+
+// Payload reads the p of the message (MS-31).
+func (m Message) Payload() (Payload, *Error) {
+	parse := payloads[m.Op]
+	if parse == nil {
+		return nil, FailAt(CodeSchema, "op", "is no operation of the protocol")
+	}
+	r := &reader{v: m.P, path: "p.", bad: CodeInvalidParam}
+	p := parse(r)
+	return p, r.err
+}
+
+func parseHello(r *reader) Payload {
+	h := Hello{Versions: r.texts("protocol_versions", true), Extensions: r.texts("extensions", false)}
+	h.Capabilities, h.Attested = r.attested("capabilities")
+	h.MaxSize, _ = r.whole("max_message_size")
+	r.check(h.MaxSize >= 0, "max_message_size", "must not be negative")
+	for _, c := range r.texts("supported_cls", false) {
+		r.check(longClasses[c] != "", "supported_cls", "must hold classes")
+		h.Classes = append(h.Classes, longClasses[c])
+	}
+	return h
+}
+
+// attested reads a list of capabilities, each a text or a text with an attestation.
+func (r *reader) attested(key string) (names []string, list []Attestation) {
+	v, ok := r.opt(key, wire.Array)
+	if !ok {
+		return nil, nil
+	}
+	r.check(v.Len() <= MaxList, key, "has too many entries")
+	for e := range v.Elems() {
+		if s, isText := e.Str(); isText {
+			r.check(len(s) <= MaxText, key, "must hold short texts")
+			names = append(names, s)
+			continue
+		}
+		sub := &reader{v: e, path: r.path + key + ".", bad: r.bad}
+		sub.check(e.Kind() == wire.Object, "", "must hold texts and objects")
+		a := Attestation{Capability: sub.name("capability")}
+		names = append(names, a.Capability)
+		if proof, ok := sub.opt("attestation", wire.Object); ok {
+			in := &reader{v: proof, path: sub.path + "attestation.", bad: r.bad}
+			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.millis("expires")
+			in.check(ValidName(a.Org), "org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+			if sub.err == nil {
+				sub.err = in.err
+			}
+			if len(list) < maxAttested {
+				list = append(list, a)
+			}
+		}
+		if r.err == nil {
+			r.err = sub.err
+		}
+	}
+	return names, list
+}
+
+func parseVerify(r *reader) Payload {
+	v := Verify{Challenge: r.text("challenge"), Time: r.millis("timestamp")}
+	raw, err := hex.DecodeString(v.Challenge)
+	r.check(err == nil && len(raw) == 32, "challenge", "must be 32 bytes in hex")
+	if v.Time.IsZero() {
+		r.fail(CodeMissingField, "timestamp", "is required")
+	}
+	return v
+}
+
+func parseVerifyResponse(r *reader) Payload {
+	v := Verify{Challenge: r.text("challenge")}
+	raw, err := hex.DecodeString(v.Challenge)
+	r.check(err == nil && len(raw) == 32, "challenge", "must be 32 bytes in hex")
+	return v
+}
+
+func parseQuery(r *reader) Payload {
+	q := Query{Domain: r.name("domain"), Intent: r.optText("intent")}
+	r.check(len(q.Intent) <= MaxText, "intent", "is too long")
+	q.Params, _ = r.opt("params", wire.Object)
+	if f, ok := r.opt("response_format", wire.Object); ok {
+		sub := &reader{v: f, path: "p.response_format.", bad: CodeInvalidParam}
+		q.Format = sub.optOneOf("type", "structured", "text", "stream")
+		q.Schema, q.Fields = sub.optText("schema"), sub.texts("fields", false)
+		if r.err == nil {
+			r.err = sub.err
+		}
+	}
+	return q
+}
+
+func parseRespond(r *reader) Payload {
+	a := Respond{Status: r.oneOf("status", "success", "error", "partial"), Schema: r.optText("schema")}
+	data, ok := r.v.Get("data")
+	if !ok { // members beside these count as data
+		data = r.v.Without("status", "schema")
+	}
+	a.Data = data
+	return a
+}
+
+func parseTask(r *reader) Payload {
+	t := Task{
+		Action: r.oneOf("action", "create", "status", "cancel", "complete"), ID: r.name("task_id"), Type: r.optText("type"),
+		Description: r.optText("description"), Deadline: r.millis("deadline"),
+		Priority: r.optOneOf("priority", "low", "normal", "high", "urgent"),
+	}
+	r.check(len(t.Type) <= MaxText, "type", "is too long")
+	t.Params, _ = r.opt("params", wire.Object)
+	t.Constraints, _ = r.opt("constraints", wire.Object)
+	if c, ok := r.opt("callback", wire.Object); ok {
+		sub := &reader{v: c, path: "p.callback.", bad: CodeInvalidParam}
+		t.OnComplete, t.OnProgress = sub.flag("on_complete"), sub.flag("on_progress")
+		if r.err == nil {
+			r.err = sub.err
+		}
+	}
+	if list, ok := r.opt("subtasks", wire.Array); ok {
+		r.check(list.Len() <= MaxList, "subtasks", "has too many entries")
+		t.Subtasks = list.Len()
+		for s := range list.Elems() {
+			sub := &reader{v: s, path: "p.subtasks.", bad: CodeInvalidParam}
+			sub.check(s.Kind() == wire.Object, "", "must hold objects")
+			sub.name("id")
+			sub.name("type")
+			if r.err == nil {
+				r.err = sub.err
+			}
+		}
+	}
+	return t
+}
+
+func parseStream(r *reader) Payload {
+	s := Stream{
+		Action: r.oneOf("action", "start", "chunk", "end", "error"), ID: r.name("stream_id"), Type: r.optText("type"),
+		ContentType: r.optText("content_type"), Checksum: r.optText("checksum"),
+	}
+	r.check(len(s.Type) <= MaxText && len(s.ContentType) <= MaxText, "type", "is too long")
+	switch s.Action {
+	case "chunk":
+		s.Seq = r.needWhole("seq")
+		s.Data = r.text("data")
+		r.check(len(s.Data) <= MaxChunk, "data", "must have at most 64 KiB")
+	case "end":
+		s.Total = -1 // it does not say
+		if n, ok := r.whole("total_chunks"); ok {
+			r.check(n >= 0, "total_chunks", "must not be negative")
+			s.Total = n
+		}
+	}
+	return s
+}
+
+func parseTool(r *reader) Payload {
+	t := Tool{Action: r.oneOf("action", "invoke", "list", "describe")}
+	if t.Action != "list" {
+		t.Tool = r.name("tool")
+	}
+	t.Input, _ = r.opt("input", wire.Object)
+	if t.Action == "invoke" {
+		t.Input = r.need("input", wire.Object)
+	}
+	if ms, ok := r.whole("timeout_ms"); ok {
+		r.check(0 < ms && ms <= 3600_000, "timeout_ms", "must be 1 to 3600000")
+		t.Timeout = time.Duration(min(max(ms, 0), 3600_000)) * time.Millisecond
+	}
+	return t
+}
+
+func parseConsent(r *reader) Payload {
+	c := Consent{Action: r.oneOf("action", "request", "grant", "revoke", "verify"), Human: r.optText("human"), Token: r.optText("consent_token")}
+	r.check(len(c.Human) <= MaxText && len(c.Token) <= 8<<10, "human", "is too long")
+	if c.Action == "revoke" || c.Action == "verify" {
+		if c.Token == "" {
+			r.fail(CodeMissingField, "consent_token", "is required")
+		}
+		return c
+	}
+	c.Types, c.Purpose = r.texts("data_types", true), r.name("purpose")
+	r.check(len(c.Types) > 0, "data_types", "must have at least one entry")
+	c.Duration = r.oneOf("duration", "session", "24h", "7d", "permanent")
+	if v, ok := r.opt("constraints", wire.Object); ok {
+		sub := &reader{v: v, path: "p.constraints.", bad: CodeInvalidParam}
+		c.Constraints = Constraints{OneTime: sub.flag("one_time"), NoStorage: sub.flag("no_storage"), NoForward: sub.flag("no_forward")}
+		if r.err == nil {
+			r.err = sub.err
+		}
+	}
+	return c
+}
+
+func parsePing(r *reader) Payload {
+	nonce, ok := r.v.Get("nonce")
+	if !ok || nonce.IsNull() {
+		r.fail(CodeMissingField, "nonce", "is required")
+	}
+	r.check(nonce.Kind() == wire.String || nonce.Kind() == wire.Number, "nonce", "must be a text or a number")
+	return Ping{nonce}
+}
+
+func parseDiscover(r *reader) Payload {
+	d := Discover{Limit: 20}
+	if one := r.optText("capability"); one != "" {
+		d.All = []string{one}
+	}
+	if c, ok := r.opt("capabilities", wire.Object); ok {
+		sub := &reader{v: c, path: "p.capabilities.", bad: CodeInvalidParam}
+		d.All, d.Any = append(d.All, sub.texts("all", false)...), sub.texts("any", false)
+		if r.err == nil {
+			r.err = sub.err
+		}
+	}
+	if len(d.All)+len(d.Any) == 0 {
+		r.fail(CodeMissingField, "capability", "is required")
+	}
+	if n, ok := r.whole("limit"); ok {
+		r.check(n > 0, "limit", "must be positive")
+		d.Limit = int(min(max(n, 1), 50))
+	}
+	return d
+}
+
+func parseRegister(r *reader) Payload {
+	return Register{Action: r.oneOf("action", "create", "update", "delete", "renew")}
+}
+
+func parseAck(*reader) Payload { return Ack{} }
+
+// Value returns the p of a respond.
+func (a Respond) Value() wire.Value {
+	v := wire.Obj(wire.TextField("status", a.Status), wire.Field("data", a.Data))
+	if a.Schema != "" {
+		v = v.With("schema", wire.Text(a.Schema))
+	}
+	return v
+}

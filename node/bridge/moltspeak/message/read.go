@@ -1,0 +1,176 @@
+package message
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// reader reads members of one object and keeps the first thing that is wrong.
+type reader struct {
+	v    wire.Value
+	path string // "p." inside payloads
+	bad  Code   // for a wrong type: E_SCHEMA outside payloads, E_INVALID_PARAM inside (MS-31)
+	err  *Error
+}
+
+func (r *reader) fail(c Code, field, fix string) {
+	if r.err == nil {
+		r.err = FailAt(c, r.path+field, fix)
+	}
+}
+
+func (r *reader) check(ok bool, field, fix string) {
+	if !ok {
+		r.fail(r.bad, field, fix)
+	}
+}
+
+func (r *reader) has(key string) bool {
+	m, ok := r.v.Get(key)
+	return ok && !m.IsNull()
+}
+
+// need returns a required member; null counts as missing.
+func (r *reader) need(key string, kind wire.Kind) wire.Value {
+	m, ok := r.v.Get(key)
+	switch {
+	case !ok || m.IsNull():
+		r.fail(CodeMissingField, key, "is required")
+	case m.Kind() != kind:
+		r.fail(r.bad, key, "must be "+article(kind))
+		return wire.Value{}
+	}
+	return m
+}
+
+func (r *reader) opt(key string, kind wire.Kind) (wire.Value, bool) {
+	m, ok := r.v.Get(key)
+	if !ok || m.IsNull() {
+		return wire.Value{}, false
+	}
+	if m.Kind() != kind {
+		r.fail(r.bad, key, "must be "+article(kind))
+		return wire.Value{}, false
+	}
+	return m, true
+}
+
+func article(k wire.Kind) string {
+	if k == wire.Array || k == wire.Object {
+		return "an " + k.String()
+	}
+	return "a " + k.String()
+}
+
+func (r *reader) text(key string) string {
+	s, _ := r.need(key, wire.String).Str()
+	return s
+}
+
+func (r *reader) optText(key string) string {
+	m, _ := r.opt(key, wire.String)
+	s, _ := m.Str()
+	return s
+}
+
+func (r *reader) name(key string) string {
+	s := r.text(key)
+	if s != "" || r.has(key) {
+		r.check(s != "" && len(s) <= MaxText, key, "must have 1 to 256 bytes")
+	}
+	return s
+}
+
+func (r *reader) oneOf(key string, allowed ...string) string {
+	s := r.text(key)
+	if r.has(key) {
+		r.check(slices.Contains(allowed, s), key, "is not one of the values of the protocol")
+	}
+	return s
+}
+
+func (r *reader) optOneOf(key string, allowed ...string) string {
+	if !r.has(key) {
+		return ""
+	}
+	return r.oneOf(key, allowed...)
+}
+
+func (r *reader) texts(key string, required bool) []string {
+	m, ok := r.opt(key, wire.Array)
+	if !ok {
+		if required {
+			r.need(key, wire.Array)
+		}
+		return nil
+	}
+	r.check(m.Len() <= MaxList, key, "has too many entries")
+	out := make([]string, 0, min(m.Len(), MaxList))
+	for e := range m.Elems() {
+		s, isText := e.Str()
+		r.check(isText && len(s) <= MaxText, key, "must be an array of texts")
+		if len(out) < MaxList {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// whole returns an optional integer member.
+func (r *reader) whole(key string) (int64, bool) {
+	if !r.has(key) {
+		return 0, false
+	}
+	n, ok := integer(r.v, key)
+	r.check(ok, key, "must be an integer")
+	return n, ok
+}
+
+func (r *reader) needWhole(key string) int64 {
+	n, ok := r.whole(key)
+	if !ok && r.err == nil {
+		r.fail(CodeMissingField, key, "is required")
+	}
+	return n
+}
+
+func (r *reader) millis(key string) time.Time {
+	n, ok := r.whole(key)
+	if !ok {
+		return time.Time{}
+	}
+	r.check(0 < n && n < maxMillis, key, "must be Unix milliseconds")
+	return time.UnixMilli(n).UTC()
+}
+
+func (r *reader) flag(key string) bool {
+	m, ok := r.v.Get(key)
+	if !ok || m.IsNull() {
+		return false
+	}
+	b, isBool := m.Boolean()
+	r.check(isBool, key, "must be a boolean")
+	return b
+}
+
+// maxMillis is the year 9999: nothing that computes with a time overflows before.
+const maxMillis = 253402300800000
+
+// integer reads an integer token that fits, never a decimal or an exponent.
+func integer(v wire.Value, key string) (int64, bool) {
+	m, _ := v.Get(key)
+	token, ok := m.Num()
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(token, 10, 64)
+	return n, err == nil
+}
+
+const (
+	MaxText = 256
+	MaxList = 100
+)

@@ -1,0 +1,67 @@
+package message
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"unicode"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// StreamText returns the payload of a stream as the scanner reads it: of binary data, the text that stands in it.
+func StreamText(p wire.Value) wire.Value {
+	raw, err := base64.StdEncoding.DecodeString(p.GetStr("data"))
+	if p.GetStr("type") != "binary" || err != nil {
+		return p
+	}
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '\n'
+	}, strings.ToValidUTF8(string(raw), "\n"))
+	return p.With("data", wire.Text(text))
+}
+
+// Pieces cuts a stream into start, chunks and end (MS-32). Binary data comes in base64 and leaves so, each chunk for
+// itself; the checksum is over the bytes.
+func Pieces(p wire.Value, id string) ([]Draft, error) {
+	const piece = 48 << 10 // of text; escaped it stays a message, and base64 of it a chunk
+	data, encode := []byte(p.GetStr("data")), func(b []byte) string { return string(b) }
+	binary := p.GetStr("type") == "binary"
+	if binary {
+		raw, err := base64.StdEncoding.Strict().DecodeString(p.GetStr("data"))
+		if err != nil {
+			return nil, errors.New("moltspeak: the data of a binary stream is base64")
+		}
+		data, encode = raw, base64.StdEncoding.EncodeToString
+	}
+	base := func(act string) wire.Value {
+		return wire.Obj(wire.TextField("action", act), wire.TextField("stream_id", id))
+	}
+	start := base("start")
+	for _, key := range []string{"type", "content_type"} {
+		if s := p.GetStr(key); s != "" {
+			start = start.With(key, wire.Text(s))
+		}
+	}
+	out := []Draft{{Op: OpStream, P: start}}
+	sum := sha256.Sum256(data)
+	seq := int64(0)
+	for ; len(data) > 0; seq++ {
+		n := min(piece, len(data))
+		for !binary && n < len(data) && n > 0 && data[n]&0xc0 == 0x80 { // not within a character
+			n--
+		}
+		out = append(out, Draft{Op: OpStream, P: base("chunk").With("seq", wire.Int(seq)).With("data", wire.Text(encode(data[:n])))})
+		data = data[n:]
+	}
+	end := base("end").With("total_chunks", wire.Int(seq)).With("checksum", wire.Text(Checksum(sum)))
+	return append(out, Draft{Op: OpStream, P: end}), nil
+}
+
+// Checksum returns what the end of a stream names.
+func Checksum(sum [32]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }

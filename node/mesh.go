@@ -1,0 +1,106 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// mesh is the node as the bridge of one kind sees it.
+type mesh struct {
+	n    *Node
+	kind string
+}
+
+var _ bridge.Mesh = mesh{}
+
+// ID implements [bridge.Mesh].
+func (m mesh) ID() wire.AgentID { return m.n.ID() }
+
+// Accept implements [bridge.Receiver].
+func (m mesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	return m.n.Accept(ctx, in)
+}
+
+// Receive implements [bridge.Mesh].
+func (m mesh) Receive(ctx context.Context, message []byte) (bridge.Outcome, error) {
+	return m.n.Receive(ctx, message)
+}
+
+// Asks implements [bridge.Mesh].
+func (m mesh) Asks() *acl.Asks { return m.n.asks }
+
+// Send implements [bridge.Mesh].
+func (m mesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error) {
+	via := "bridge"
+	if out.ByOwner {
+		via = "owner"
+	}
+	return m.n.SendForAnswer(ctx, Outgoing{
+		To: out.To, Address: out.Address, Conv: out.Conv, Intent: out.Intent, Payload: out.Payload, Via: via,
+		Records: out.Records, Deadline: out.Deadline,
+	}, out.Wait)
+}
+
+// Decide implements [bridge.Mesh].
+func (m mesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) error {
+	choice := acl.Reject
+	if approve {
+		choice = acl.Approve
+	}
+	return m.n.decideHeld(ctx, conv, choice, m.kind)
+}
+
+// Standing implements [bridge.Mesh].
+func (m mesh) Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error) {
+	return m.n.rules.Standing(ctx, principal, now)
+}
+
+// Find implements [bridge.Mesh].
+func (m mesh) Find(ctx context.Context, q client.Query) ([]wire.Card, error) {
+	return client.FindCards(ctx, m.n.cfg.Directories, q)
+}
+
+// Follow implements [bridge.Mesh].
+func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
+	events, stop := m.n.Watch()
+	defer stop()
+	for {
+		select {
+		case ev, ok := <-events:
+			if !ok {
+				<-ctx.Done()
+				return
+			}
+			switch ev.Topic {
+			case TopicReset:
+				seen(bridge.Event{Missing: true})
+			case TopicConversations:
+				seen(bridge.Event{Conv: store.ConvKey{Peer: ev.Peer, ID: ev.Conversation}})
+			case TopicInbox:
+				if item, err := m.n.Item(ctx, ev.ID); err == nil && item.Address != "" {
+					seen(bridge.Event{Item: &bridge.ItemState{
+						Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Intent: item.Intent, State: item.State,
+					}})
+				}
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Lay implements [bridge.Mesh].
+func (m mesh) Lay(ctx context.Context, t bridge.Task, changes []store.Change) error {
+	return m.n.book.Do(ctx, noConversation, func(u *conversations.Unit) error {
+		u.Add(changes...)
+		return m.n.lay(ctx, u, t)
+	})
+}

@@ -1,0 +1,97 @@
+package registration
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// withKeyChain returns card with chain in its metadata, or without a key chain if chain is "".
+func withKeyChain(card wire.Value, chain string) wire.Value {
+	meta, _ := card.Get("metadata")
+	if chain == "" {
+		if meta.GetStr(wire.MetaKeyChain) == "" {
+			return card
+		}
+		return card.With("metadata", meta.Without(wire.MetaKeyChain))
+	}
+	return card.With("metadata", meta.With(wire.MetaKeyChain, wire.Text(chain)))
+}
+
+// chainTo returns the key chain that leads from the key that the node's id is derived from to key, which takes the place
+// of the current one (AM-2). It is "" if the id is not derived from a key, or if no key at hand can vouch: then directories
+// that do not list the node yet refuse the id, and agents that do not know the node ask their owners.
+func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
+	own := r.identity.Load()
+	id := own.Card.ID
+	if !id.HasDerivedShape() {
+		return ""
+	}
+	err := signing.ProvesID(own.Card, own.Key.Public(), now)
+	if err == nil {
+		var chain string
+		if chain, err = own.Key.ExtendKeyChain(id, own.Card.KeyChain(), key, now); err == nil {
+			return chain
+		}
+	}
+	return r.chainFromFirst(id, key, now, err)
+}
+
+// chainFromFirst is a chain of one link, by the retired key that the id is derived from. It takes the place of a chain that
+// is full, or that was never written because an earlier version rotated the key. why says what is wrong with the chain.
+func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, why error) string {
+	var first *signing.PrivateKey
+	var err error = fs.ErrNotExist
+	if r.cfg.FirstKey != nil {
+		first, err = r.cfg.FirstKey(id)
+	}
+	if err == nil && first.Public().AgentID() != id {
+		err = errors.New("it is another key")
+	}
+	var chain string
+	if err == nil {
+		chain, err = first.ExtendKeyChain(id, "", key, now)
+	}
+	if err != nil {
+		r.cfg.Logger.Warn("no key chain leads from the agent id to the key: new directories refuse the id, and new peers ask their owners",
+			"agent_id", id, "why", why, "first_key", err)
+		return ""
+	}
+	return chain
+}
+
+// chainAtStart returns the key chain for the card of a node that starts, "" if the card needs none or the node has none. stored
+// is the one that the last rotation stored before the new key was in place: if that rotation was cut short, the chain has
+// one link too many.
+func (r *Registrar) chainAtStart(stored string, now time.Time) string {
+	own := r.identity.Load()
+	key := own.Key.Public()
+	if !own.Card.ID.HasDerivedShape() || key.AgentID() == own.Card.ID {
+		return ""
+	}
+	err := errors.New("an earlier version rotated the key")
+	shorter, _ := cutLast(stored)
+	for _, chain := range []string{stored, shorter} {
+		if chain == "" {
+			continue
+		}
+		meta, _ := withKeyChain(own.Card.Tree, chain).Get("metadata")
+		if err = signing.ProvesID(wire.Card{ID: own.Card.ID, Metadata: meta}, key, now); err == nil {
+			return chain
+		}
+	}
+	return r.chainFromFirst(own.Card.ID, own.Key, now, err)
+}
+
+// cutLast returns a key chain without its last link.
+func cutLast(chain string) (rest string, ok bool) {
+	i := strings.LastIndexByte(chain, ' ')
+	if i < 0 {
+		return "", false
+	}
+	return chain[:i], true
+}
