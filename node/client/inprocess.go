@@ -11,12 +11,19 @@ import (
 
 // InProcess returns a transport that hands each request to h in this process, as if it came from loopback: serve
 // reaches its own directory so, and a command its handlers where no server runs. Answers are streamed. The handler
-// runs until it returns; like under net/http, the request's context ends when the caller has closed the answer.
+// runs until it returns; like under net/http, a request whose context has ended is not made, and the context ends when
+// the caller has closed the answer.
 func InProcess(h http.Handler) http.RoundTripper { return inProcess{h} }
 
 type inProcess struct{ handler http.Handler }
 
 func (p inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := req.Context().Err(); err != nil {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(req.Context())
 	in := req.Clone(ctx)
 	in.RequestURI = req.URL.RequestURI()

@@ -35,6 +35,18 @@ func TestInProcess(t *testing.T) {
 	}
 }
 
+// TestInProcessEnded: who has given up does not make the handler work.
+func TestInProcessEnded(t *testing.T) {
+	rt := InProcess(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") }))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		if resp, err := rt.RoundTrip(getRequest(t, "http://own.example/").WithContext(ctx)); !errors.Is(err, context.Canceled) {
+			t.Fatalf("RoundTrip() = %v, %v, want context.Canceled", resp, err)
+		}
+	}
+}
+
 func TestInProcessStreams(t *testing.T) {
 	next, ended := make(chan struct{}), make(chan struct{})
 	rt := InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
