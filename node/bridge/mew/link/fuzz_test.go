@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -9,24 +10,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// strict is a node that holds what a link hands in to what every bridge promises, and takes it.
-type strict struct{ t *testing.T }
+// strict is a node that holds what a link hands in to what every bridge promises, and takes it. t is the test that runs.
+type strict struct{ t atomic.Pointer[testing.T] }
 
-func (s strict) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+func (s *strict) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	t := s.t.Load()
 	a, err := bridge.ParseAddress(in.Address)
 	meta, _ := in.Payload.Get("metadata")
 	from, _ := meta.Get("bridge")
 	switch {
 	case err != nil || a.Kind != Kind || a.Link != "home" || in.Peer != a.Pseudonym():
-		s.t.Errorf("address %q, peer %s: %v", in.Address, in.Peer, err)
+		t.Errorf("address %q, peer %s: %v", in.Address, in.Peer, err)
 	case in.Principal != "mew:home" || in.Verified != bridge.VerifiedNone || in.Native != nil:
-		s.t.Errorf("principal %q, verified %q", in.Principal, in.Verified)
+		t.Errorf("principal %q, verified %q", in.Principal, in.Verified)
 	case !in.MessageID.Valid() || !in.ConvID.Valid() || !in.Intent.Valid():
-		s.t.Errorf("ids %q %q %q", in.MessageID, in.ConvID, in.Intent)
+		t.Errorf("ids %q %q %q", in.MessageID, in.ConvID, in.Intent)
 	case in.Payload.Kind() != wire.Object || len(in.Payload.JSON()) > wire.MaxMessage:
-		s.t.Errorf("a payload of %d bytes", len(in.Payload.JSON()))
+		t.Errorf("a payload of %d bytes", len(in.Payload.JSON()))
 	case from.GetStr("peer") != a.Peer || from.GetStr("envelope_id") == "":
-		s.t.Errorf("metadata.bridge is %s", from.JSON())
+		t.Errorf("metadata.bridge is %s", from.JSON())
 	}
 	return bridge.Outcome{Status: 200}, nil
 }
@@ -34,7 +36,8 @@ func (s strict) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, er
 // Whatever a space says, a link hands in what a bridge may hand in, or nothing.
 func FuzzLink(f *testing.F) {
 	r := start(f, club(f, everything, "cat"))
-	k := newLinked(f, r, Config{Links: []bridge.Link{linkOf(r, bridge.LinkPolicy{Broadcast: true, Tools: bridge.Tools()})}, Mesh: bridgetest.Mesh{}, Records: r.Store.Records(), Steps: r.Store.Steps()}, "cat")
+	node := new(strict)
+	k := newLinked(f, r, Config{Links: []bridge.Link{linkOf(r, bridge.LinkPolicy{Broadcast: true, Tools: bridge.Tools()})}, Mesh: bridgetest.Mesh{Receiver: node}, Records: r.Store.Records(), Steps: r.Store.Steps()}, "cat")
 	for _, s := range []string{
 		string(chatText(1)), `{"id":"1","kind":"chat","payload":{"text":"a","format":"markdown"}}`,
 		`{"id":"p","kind":"mcp/proposal","to":["node","cat"],"payload":{"method":"x"}}`,
@@ -51,7 +54,7 @@ func FuzzLink(f *testing.F) {
 		f.Add([]byte(s), "cat")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, from string) {
-		k.l.b.cfg.Mesh = bridgetest.Mesh{Receiver: strict{t}}
+		node.t.Store(t)
 		k.Inject(t.Context(), from, data)
 	})
 }
