@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Backup implements [store.Store]. It copies the database to a file beside it first: a read transaction that
-// waited for w would keep the file from reusing its free pages and, at worst, writers from growing it.
+// Backup implements [store.Store]. It first copies the database to a temporary file in the same directory. A read
+// transaction that waited for w would keep free pages from reuse and could block writers that must grow the file.
 func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	f, err := os.CreateTemp(filepath.Dir(s.path), filepath.Base(s.path)+".backup-*")
 	if err != nil {
@@ -30,14 +30,14 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	return n, nil
 }
 
-// copyTo puts a copy of the database at name, whole or not at all.
+// copyTo writes a copy of the database to name, whole or not at all.
 func (s *Store) copyTo(name string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(s.path), filepath.Base(s.path)+".backup-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		if err := s.roomFor(tx.Size()); err != nil {
+		if err := s.checkRoom(tx.Size()); err != nil {
 			return err
 		}
 		_, err := tx.WriteTo(f)
@@ -53,7 +53,7 @@ func (s *Store) copyTo(name string) (err error) {
 	return nil
 }
 
-// dropBackups removes the local copies of backups that a killed process left behind.
+// dropBackups removes the temporary copies that a killed process left behind.
 func (s *Store) dropBackups() error {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".backup-"
 	entries, err := os.ReadDir(dir)
@@ -72,10 +72,10 @@ func (s *Store) dropBackups() error {
 
 func (s *Store) backup(ctx context.Context, f *os.File, w io.Writer) (int64, error) {
 	err := s.view(ctx, func(tx *bbolt.Tx) error {
-		if err := s.roomFor(tx.Size()); err != nil {
+		if err := s.checkRoom(tx.Size()); err != nil {
 			return err
 		}
-		_, err := tx.WriteTo(&untilDone{ctx, f})
+		_, err := tx.WriteTo(&contextWriter{ctx, f})
 		return err
 	})
 	if err != nil {
@@ -84,28 +84,28 @@ func (s *Store) backup(ctx context.Context, f *os.File, w io.Writer) (int64, err
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return 0, err
 	}
-	return io.Copy(&untilDone{ctx, w}, f)
+	return io.Copy(&contextWriter{ctx, w}, f)
 }
 
-// roomFor says whether a copy of size bytes leaves the disk as free as it must stay.
-func (s *Store) roomFor(size int64) error {
+// checkRoom returns ErrUnavailable if a copy of size bytes would leave less than Config.MinFree bytes on the disk.
+func (s *Store) checkRoom(size int64) error {
 	free, err := diskFree(filepath.Dir(s.path))
 	if err != nil {
 		return err
 	}
 	if spare := free - max(s.cfg.MinFree, 0); spare < size {
-		return fmt.Errorf("%w: the local copy takes %d MiB of disk, %d MiB can be spared", store.ErrUnavailable, size>>20, max(spare, 0)>>20)
+		return fmt.Errorf("%w: the local copy needs %d MiB of disk, but only %d MiB can be spared", store.ErrUnavailable, size>>20, max(spare, 0)>>20)
 	}
 	return nil
 }
 
-// untilDone stops writing when ctx ends.
-type untilDone struct {
+// contextWriter is a Writer that fails once ctx has ended.
+type contextWriter struct {
 	ctx context.Context
 	w   io.Writer
 }
 
-func (u *untilDone) Write(b []byte) (int, error) {
+func (u *contextWriter) Write(b []byte) (int, error) {
 	if err := u.ctx.Err(); err != nil {
 		return 0, err
 	}

@@ -43,9 +43,9 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// TestBackupLeftBehind: a process that is killed leaves a copy of everything; the next one removes it, and nothing else.
+// TestBackupLeftBehind checks that Open removes the copy of everything that a killed process left, and no other file.
 func TestBackupLeftBehind(t *testing.T) {
-	path := filled(t)
+	path := newFilledDB(t)
 	left, other := path+".backup-123", path+".backups"
 	for _, name := range []string{left, other} {
 		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
@@ -65,7 +65,7 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errDisk }
 
-// stalledWriter takes nothing until it is let go.
+// stalledWriter blocks in Write until the test closes let.
 type stalledWriter struct {
 	reached chan struct{}
 	let     chan struct{}
@@ -77,8 +77,8 @@ func (w stalledWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestBackupStalled: who takes the backup may stop reading; writers notice nothing, even when the file must be
-// mapped anew, and pages they free are used again.
+// TestBackupStalled checks that a caller of Backup who stops reading does not delay writers, even when the file must be
+// mapped again, and that pages freed meanwhile are reused.
 func TestBackupStalled(t *testing.T) {
 	s := openNew(t, Config{InitialMmapSize: -1})
 	mix := newCardMix(now)
@@ -107,7 +107,7 @@ func TestBackupStalled(t *testing.T) {
 }
 
 func TestCompact(t *testing.T) {
-	path := filled(t)
+	path := newFilledDB(t)
 	s := open(t, path, Config{})
 	first, err := s.Cards().Get(t.Context(), "am_00000000000000000000000001", now)
 	if err != nil {
@@ -145,7 +145,7 @@ func TestCompact(t *testing.T) {
 }
 
 func TestCompactInPlace(t *testing.T) {
-	path := filled(t)
+	path := newFilledDB(t)
 	s := open(t, path, Config{})
 	if _, _, err := CompactInPlace(t.Context(), path); !errors.Is(err, ErrLocked) {
 		t.Errorf("CompactInPlace of an open database = %v", err)
@@ -168,7 +168,7 @@ func TestCompactInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Somebody opened the old file and waits for its lock: what it would write is nowhere.
+	// Another process opened the old file and waits for its lock. Its writes would be lost.
 	waiting, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestCompactInPlace(t *testing.T) {
 	if small := len(readFile(t, path)); before != int64(large) || after != int64(small) || small >= large {
 		t.Errorf("CompactInPlace = %d, %d; the file had %d bytes and has %d", before, after, large, small)
 	}
-	if !replaced(waiting, path) {
+	if hasName(waiting, path) {
 		t.Error("the old file is taken for the database")
 	}
 	if info, err := os.Stat(path); err != nil || modeTooWide(info.Mode()) {
@@ -206,13 +206,14 @@ func TestCompactInPlace(t *testing.T) {
 	}
 }
 
-// TestCompactNothing: a copy that is no smaller takes no file's place. A database of a few pages grew.
+// TestCompactNothing checks that a copy that is not smaller does not replace the file. An earlier version let a
+// database of a few pages grow.
 func TestCompactNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	if err := open(t, path, Config{}).Close(); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // what one run leaves, the next one finds nothing in
+	for range 3 { // the second run finds nothing to remove
 		file, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +226,7 @@ func TestCompactNothing(t *testing.T) {
 		switch {
 		case after > before || after != int64(len(readFile(t, path))):
 			t.Errorf("it had %d bytes and has %d, the file %d", before, after, len(readFile(t, path)))
-		case after == before && (replaced(file, path) || !bytes.Equal(was, readFile(t, path))):
+		case after == before && (!hasName(file, path) || !bytes.Equal(was, readFile(t, path))):
 			t.Error("another file of the same size took its place")
 		}
 		file.Close()

@@ -25,7 +25,7 @@ func benchStore(b *testing.B) *Store {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { s.Close() })
-	// Pages per unit and units per commit hardly depend on what else the machine is doing.
+	// Pages per unit and units per commit hardly depend on the load of the machine.
 	commits, pages := 0, int64(0)
 	s.writer.commit = func(tx *bbolt.Tx) error {
 		err := tx.Commit()
@@ -78,7 +78,7 @@ func reportP99(b *testing.B, took []time.Duration) {
 
 const benchRows = 10_000
 
-// twoPuts is the unit of the group commit figure: append 700 bytes, update one of 10,000 rows.
+// twoPuts is the unit of the group commit benchmark: it appends 700 bytes and updates one of 10,000 rows.
 func twoPuts(tx *bbolt.Tx, i int, entry, row []byte) error {
 	if err := bucketReplays.in(tx).put(u64(uint64(i)), entry); err != nil {
 		return err
@@ -124,7 +124,7 @@ func BenchmarkGroupCommit(b *testing.B) {
 	}
 }
 
-// rawLog is the least that group commit can be: one goroutine appends what has queued and syncs.
+// rawLog is the lower bound for group commit: one goroutine appends what has queued, and syncs.
 type rawLog struct {
 	queue chan rawEntry
 }
@@ -183,8 +183,8 @@ func (l *rawLog) append(parts ...[]byte) error {
 	return <-e.done
 }
 
-// BenchmarkAccept is the step that accepts a message: replay record with its answer, conversation, two transcript
-// entries, inbox record.
+// BenchmarkAccept measures the step that accepts a message: a replay record with its answer, a conversation, two
+// transcript entries and an inbox record.
 func BenchmarkAccept(b *testing.B) {
 	for _, senders := range []int{1, 64} {
 		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {

@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// cardMix makes the cards of a directory: 12 words of a vocabulary with a long tail, one to three of 200
-// capabilities, one to four intents, a 900 byte body.
+// cardMix generates the cards of a directory: 12 words from a vocabulary with a long tail, one to three of 200
+// capabilities, one to four intents, and a body of 900 bytes.
 type cardMix struct {
 	now   time.Time
 	zipf  *rand.Zipf
@@ -38,7 +38,7 @@ func (m *cardMix) word() string {
 	return wordOf(m.zipf.Uint64())
 }
 
-// wordOf spells a number so that words share prefixes as real ones do.
+// wordOf turns a number into a word, so that words share prefixes as real words do.
 func wordOf(n uint64) string { return strconv.FormatUint(n*2654435761%(1<<32)+36, 36) }
 
 func (m *cardMix) card(i int) store.Card {
@@ -71,7 +71,7 @@ func (m *cardMix) fill(b testing.TB, s *Store, n int) {
 		err := s.writer.do(b.Context(), func(t *txn) (func() error, error) {
 			return func() error {
 				for i := from; i < min(from+batch, n+1); i++ {
-					c, err := normal(m.card(i))
+					c, err := normalize(m.card(i))
 					if err != nil {
 						return err
 					}
@@ -93,7 +93,7 @@ func (m *cardMix) fill(b testing.TB, s *Store, n int) {
 	m.count = n
 }
 
-// renew puts one of the cards again with the same terms and a later end.
+// renew puts one of the cards again with the same terms and a later expiry.
 func (m *cardMix) renew(ctx context.Context, s *Store) error {
 	id := fmt.Sprintf("am_%026x", 1+rand.IntN(m.count))
 	var c store.Card
@@ -110,7 +110,7 @@ func (m *cardMix) renew(ctx context.Context, s *Store) error {
 	return err
 }
 
-// listCards is the size of the list benchmarks; AGENTMESH_BENCH_CARDS sets another.
+// listCards returns the number of cards of the list benchmarks, which AGENTMESH_BENCH_CARDS can set.
 func listCards(b *testing.B) int {
 	if v := os.Getenv("AGENTMESH_BENCH_CARDS"); v != "" {
 		n, err := strconv.Atoi(v)
@@ -183,7 +183,7 @@ func BenchmarkList(b *testing.B) {
 	renewing.Wait()
 }
 
-// words is the query that a search for words makes: name, then name by prefix, then description.
+// words returns the query of a search for words: name, then prefix of a name, then description.
 func words(all ...string) store.CardQuery {
 	tier := func(kind string, prefixed bool) store.Tier {
 		var t store.Tier
@@ -204,8 +204,8 @@ func withAll(q store.CardQuery, all ...string) store.CardQuery {
 	return q
 }
 
-// BenchmarkOpen opens a database of many cards as after a kill, up to the first answer of a search, and reports what
-// the index costs in memory.
+// BenchmarkOpen measures Open of a database with many cards after a kill, up to the first search result, and reports
+// the memory that the index needs.
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "mesh.db")
 	s, err := Open(b.Context(), path, Config{})
@@ -214,7 +214,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	mix := newCardMix(time.Now())
 	mix.fill(b, s, listCards(b))
-	// Without the snapshot that filling may have started.
+	// Remove the snapshot that filling may have started.
 	if err := errors.Join(s.Close(), removeIfThere(s.snapshotPath())); err != nil {
 		b.Fatal(err)
 	}

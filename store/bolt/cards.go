@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Bounds of what bbolt keys are made of.
+// The largest sizes, in bytes, of the parts of bbolt keys, and the largest number of counts.
 const (
 	maxID     = 512
 	maxTerm   = 1024
@@ -31,7 +31,7 @@ type cards struct{ s *Store }
 // Cards implements [store.Store].
 func (s *Store) Cards() store.Cards { return cards{s} }
 
-// cardByID returns the row of id whether it is live or not; ok is false where there is none.
+// cardByID returns the row of id, live or not. If id has no row, ok is false.
 func cardByID(tx *bbolt.Tx, id string) (card cardRow, ok bool, err error) {
 	seq, err := bucketIDs.in(tx).get([]byte(id))
 	if seq == nil || err != nil {
@@ -70,13 +70,13 @@ func (c cards) Held(ctx context.Context, id string, now time.Time) (store.Card, 
 	return c.get(ctx, id, func(card store.Card) bool { return card.Held(now) })
 }
 
-// normal checks the bounds of a card and makes sets of its terms and counts.
-func normal(card store.Card) (store.Card, error) {
+// normalize checks the bounds of a card, and sorts its terms and counts and removes repetitions.
+func normalize(card store.Card) (store.Card, error) {
 	if card.ID == "" || len(card.ID) > maxID {
 		return card, fmt.Errorf("put card: id has %d bytes, not 1 to %d", len(card.ID), maxID)
 	}
-	card.Terms = set(card.Terms)
-	card.Counts = set(card.Counts)
+	card.Terms = sortedSet(card.Terms)
+	card.Counts = sortedSet(card.Counts)
 	if len(card.Terms) > store.MaxTerms || len(card.Counts) > maxCounts {
 		return card, fmt.Errorf("put card: %d terms and %d counts are too many", len(card.Terms), len(card.Counts))
 	}
@@ -89,8 +89,8 @@ func normal(card store.Card) (store.Card, error) {
 	return card, nil
 }
 
-// set is a sorted copy without repetitions; nil where it is empty.
-func set(texts []string) []string {
+// sortedSet returns a sorted copy without repetitions, or nil if texts is empty.
+func sortedSet(texts []string) []string {
 	if len(texts) == 0 {
 		return nil
 	}
@@ -101,7 +101,7 @@ func set(texts []string) []string {
 
 // Put implements [store.Cards].
 func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
-	card, err := normal(put.Card)
+	card, err := normalize(put.Card)
 	if err != nil {
 		return store.Card{}, err
 	}
@@ -115,7 +115,7 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		if err := checkQuotas(t.Tx, put.Quotas, old.Seq, put.Now); err != nil {
 			return nil, err
 		}
-		if err := mayPut(old.Card, held, put, card.Owner); err != nil {
+		if err := checkPut(old.Card, held, put, card.Owner); err != nil {
 			return nil, err
 		}
 		records, err := planRecords(t, put.Records, put.Now)
@@ -152,7 +152,8 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 	return stored, nil
 }
 
-func mayPut(old store.Card, held bool, put store.PutCard, owner [32]byte) error {
+// checkPut checks the precondition of a put against the card that has the id. held reports whether old holds it.
+func checkPut(old store.Card, held bool, put store.PutCard, owner [32]byte) error {
 	switch {
 	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:
 		return nil
@@ -174,9 +175,8 @@ func countKey(text string) []byte {
 	return sum[:16:16]
 }
 
-// counted yields the sequence numbers of the live cards that carry key in their Counts. A damaged card may be live, so it
-// counts.
-func counted(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
+// liveCardsByCount yields the sequence numbers of the cards with key in Counts that are live or, as damaged, may be.
+func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
 	return func(yield func(uint64, error) bool) {
 		prefix, cards := countKey(key), bucketCards.in(tx)
 		for row, err := range bucketCounts.in(tx).from(prefix, prefix) {
@@ -196,7 +196,7 @@ func counted(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
 // HasCount implements [store.Cards].
 func (c cards) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
 	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
-		for _, err := range counted(tx, key, now) {
+		for _, err := range liveCardsByCount(tx, key, now) {
 			found = err == nil
 			return err
 		}
@@ -205,14 +205,14 @@ func (c cards) HasCount(ctx context.Context, key string, now time.Time) (found b
 	return found, err
 }
 
-// checkQuotas counts the live cards but for own under each key, up to the quota.
+// checkQuotas returns ErrQuota if one of the quotas is used up by live cards other than the card with seq own.
 func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) error {
 	for _, q := range quotas {
 		if q.Max <= 0 {
 			continue
 		}
 		n := 0
-		for seq, err := range counted(tx, q.Key, now) {
+		for seq, err := range liveCardsByCount(tx, q.Key, now) {
 			if err != nil {
 				return err
 			}
@@ -227,7 +227,7 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) 
 	return nil
 }
 
-// writeCard stores row in the place of old (zero for a new one) and logs the change. It gives a new card its seq.
+// writeCard stores row in place of old (zero for a new card, which gets its seq) and appends the change to the feed.
 func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	cards := bucketCards.in(t.Tx)
 	cards.b.FillPercent = 0.9 // new cards come at the end
@@ -247,17 +247,17 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	if err := logChange(t, row, false, now); err != nil {
 		return err
 	}
-	if err := recount(t, row.Seq, old.Counts, row.Counts); err != nil {
+	if err := updateCounts(t, row.Seq, old.Counts, row.Counts); err != nil {
 		return err
 	}
 	if err := cards.put(u64(row.Seq), encodeCard(*row)); err != nil {
 		return err
 	}
-	armed := int64(noTime)
+	scheduled := int64(noTime)
 	if old.Seq != 0 && old.Live(now) {
-		armed = cardDue(old) // else Sweep may have moved on to the end of the reservation
+		scheduled = cardDue(old) // otherwise the entry may already be at the end of the reservation
 	}
-	if err := arm(t.Tx, kindCard, u64(row.Seq), armed, cardDue(row.Card)); err != nil {
+	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, cardDue(row.Card)); err != nil {
 		return err
 	}
 	s, terms, expires := slot(row.Seq), row.Terms, deadline(row.Expires)
@@ -269,7 +269,7 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	return nil
 }
 
-// cardDue is when Sweep has something to do about a card.
+// cardDue returns the time at which Sweep must look at a card.
 func cardDue(c store.Card) int64 {
 	if !c.Withdrawn {
 		return deadline(c.Expires)
@@ -277,7 +277,7 @@ func cardDue(c store.Card) int64 {
 	return nanos(c.ReservedUntil)
 }
 
-// logChange gives row a new place at the end of the feed instead of its old one. ended says that its reservation did.
+// logChange moves the change of row to the end of the feed. ended reports whether the reservation of the id has ended.
 func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
 	changes := bucketChanges.in(t.Tx)
 	changes.b.FillPercent = 0.95
@@ -295,9 +295,10 @@ func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
 	return changes.put(u64(n), encodeChange(changeRow{CardChange: change, seq: row.Seq}))
 }
 
-func recount(t *txn, seq uint64, old, counts []string) error {
+// updateCounts replaces the rows of bucketCounts for a card.
+func updateCounts(t *txn, seq uint64, old, counts []string) error {
 	rows := bucketCounts.in(t.Tx)
-	for gone, text := range differing(old, counts) {
+	for gone, text := range diff(old, counts) {
 		key := binary.BigEndian.AppendUint64(countKey(text), seq)
 		var err error
 		if gone {
@@ -312,7 +313,7 @@ func recount(t *txn, seq uint64, old, counts []string) error {
 	return nil
 }
 
-// purgeCard removes the row of a card that is held no more. Its tombstone stays in the feed, and its id with it.
+// purgeCard removes the row of a card whose id is no longer held. The tombstone in the feed and the id row stay.
 func purgeCard(t *txn, row cardRow, now time.Time) error {
 	if !row.Withdrawn {
 		if err := logChange(t, &row, true, now); err != nil {
@@ -321,13 +322,13 @@ func purgeCard(t *txn, row cardRow, now time.Time) error {
 		s, terms := slot(row.Seq), row.Terms
 		t.after = append(t.after, func(ix *index) { ix.drop(s, terms) })
 	}
-	if err := recount(t, row.Seq, row.Counts, nil); err != nil {
+	if err := updateCounts(t, row.Seq, row.Counts, nil); err != nil {
 		return err
 	}
 	if err := bucketCards.in(t.Tx).delete(u64(row.Seq)); err != nil {
 		return err
 	}
-	return arm(t.Tx, kindTombstone, u64(row.change), noTime, nanos(now.Add(tombstoneLife)))
+	return scheduleSweep(t.Tx, kindTombstone, u64(row.change), noTime, nanos(now.Add(tombstoneLife)))
 }
 
 // Withdraw implements [store.Cards].
@@ -386,7 +387,7 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 			if err != nil {
 				return err
 			}
-			// The tombstone of an earlier registration is kept for the index alone.
+			// The tombstone of an earlier registration of the id stays for catchUp only, and is not part of the feed.
 			if number(seq) != change.seq {
 				continue
 			}

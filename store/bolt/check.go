@@ -10,9 +10,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Check reads the whole database at path, which must not be open elsewhere, and returns what it finds wrong with
-// it, joined and at most a hundred lines; nil means that it is sound. Of a database of an older schema it reads the
-// pages alone.
+// Check reads the whole database at path, which must not be open elsewhere, and returns the faults that it finds as one
+// joined error with at most a hundred lines, or nil if the database is sound. For a database of an older schema, Check
+// reads only the pages and not the rows.
 func Check(ctx context.Context, path string) error {
 	db, err := openOffline(path)
 	if err != nil {
@@ -20,13 +20,13 @@ func Check(ctx context.Context, path string) error {
 	}
 	defer db.Close()
 	found := &findings{ctx: ctx}
-	err = readDamaged(func() error {
+	err = catchDamage(func() error {
 		return db.View(func(tx *bbolt.Tx) error {
 			schema, err := schemaOf(tx)
 			switch {
 			case err != nil || schema == 0:
 				return err
-			case schema > newest(migrations):
+			case schema > newestSchema(migrations):
 				return fmt.Errorf("%w: it has schema %d", ErrNewerSchema, schema)
 			}
 			if err := checkPages(tx); err != nil {
@@ -35,7 +35,7 @@ func Check(ctx context.Context, path string) error {
 			for err := range tx.Check() {
 				found.add(fmt.Errorf("pages: %w", err))
 			}
-			if schema == newest(migrations) { // rows of an older one are read by its migration
+			if schema == newestSchema(migrations) { // the rows of an older schema are read by its migration
 				found.rows(tx)
 			}
 			return ctx.Err()
@@ -47,7 +47,7 @@ func Check(ctx context.Context, path string) error {
 	return nil
 }
 
-// findings collects what is wrong.
+// findings collects the faults that Check finds.
 type findings struct {
 	ctx  context.Context
 	errs []error
@@ -64,14 +64,14 @@ func (f *findings) add(err error) {
 	}
 }
 
-// expect notes a row that does not point where it must in b.
+// expect adds a fault about key unless ok. b is the bucket of the faulty row, or the bucket that lacks its target.
 func (f *findings) expect(ok bool, b bucket, key []byte) {
 	if !ok {
 		f.add(fmt.Errorf("%s %x points nowhere", b.name, key))
 	}
 }
 
-// rows decodes every row and follows every pointer.
+// rows decodes every row and follows every pointer from one row to another.
 func (f *findings) rows(tx *bbolt.Tx) {
 	each := func(b bucket, fn func(k, v []byte)) {
 		n := 0
@@ -80,7 +80,7 @@ func (f *findings) rows(tx *bbolt.Tx) {
 				return
 			}
 			if bytes.Equal(row.key, keySchema) && bytes.Equal(b.name, bucketMeta.name) {
-				continue // schemaOf has compared it
+				continue // schemaOf has checked this row, which has no checksum
 			}
 			if f.add(err); err == nil {
 				fn(row.key, row.value)
@@ -92,15 +92,15 @@ func (f *findings) rows(tx *bbolt.Tx) {
 	f.convs(tx, each)
 	f.records(tx, each)
 	each(bucketExpiries, func(k, _ []byte) { f.expect(len(k) > 9, bucketExpiries, k) })
-	// A new row takes the number after the sequence, which must not be that of a row that is there.
+	// A new row takes the next number of the bucket's sequence, so no existing row may have a higher number.
 	for _, b := range []bucket{bucketCards, bucketChanges, bucketConvs} {
 		last, _ := b.in(tx).b.Cursor().Last()
 		f.expect(len(last) < 8 || number(last[:8]) <= b.in(tx).b.Sequence(), b, last)
 	}
 }
 
-// there reports whether a row that another one names is there, sound or not.
-func there(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(key) != nil }
+// rowExists reports whether b has a row under key, sound or damaged.
+func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(key) != nil }
 
 func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {
@@ -112,24 +112,26 @@ func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 		if seq, err := bucketIDs.in(tx).get([]byte(card.ID)); err == nil {
 			f.expect(bytes.Equal(seq, k), bucketIDs, k)
 		}
-		f.expect(there(tx, bucketChanges, u64(card.change)), bucketChanges, k)
+		f.expect(rowExists(tx, bucketChanges, u64(card.change)), bucketChanges, k)
 		for _, count := range card.Counts {
-			f.expect(there(tx, bucketCounts, binary.BigEndian.AppendUint64(countKey(count), card.Seq)), bucketCounts, k)
+			f.expect(rowExists(tx, bucketCounts, binary.BigEndian.AppendUint64(countKey(count), card.Seq)), bucketCounts, k)
 		}
 	})
 	each(bucketIDs, func([]byte, []byte) {})
-	each(bucketCounts, func(k, _ []byte) { f.expect(len(k) == 24 && there(tx, bucketCards, k[16:]), bucketCounts, k) })
+	each(bucketCounts, func(k, _ []byte) { f.expect(len(k) == 24 && rowExists(tx, bucketCards, k[16:]), bucketCounts, k) })
 	each(bucketChanges, func(k, v []byte) {
 		change, err := decodeChange(number(k), v)
 		f.add(err)
-		f.expect(err != nil || change.Gone || there(tx, bucketCards, u64(change.seq)), bucketChanges, k)
+		f.expect(err != nil || change.Gone || rowExists(tx, bucketCards, u64(change.seq)), bucketChanges, k)
 	})
 }
 
 func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
-	known := func(seq []byte) bool { return len(seq) == 8 && there(tx, bucketConvs, convRowKey(seq, convRow, nil)) }
+	hasConv := func(seq []byte) bool {
+		return len(seq) == 8 && rowExists(tx, bucketConvs, convRowKey(seq, convRow, nil))
+	}
 	each(bucketConvs, func(k, v []byte) {
-		if len(k) < 9 || !known(k[:8]) {
+		if len(k) < 9 || !hasConv(k[:8]) {
 			f.expect(false, bucketConvs, k)
 			return
 		}
@@ -147,15 +149,15 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 				f.expect(bytes.Equal(named, seq), bucketConvKeys, k)
 			}
 			for _, term := range conv.Terms {
-				f.expect(there(tx, bucketConvTerms, convTermKey(term, conv.Seq)), bucketConvTerms, k)
+				f.expect(rowExists(tx, bucketConvTerms, convTermKey(term, conv.Seq)), bucketConvTerms, k)
 			}
 			if conv.Entries > 0 {
-				f.expect(there(tx, bucketConvs, convRowKey(seq, convEntry, u64(conv.Entries))), bucketConvs, k)
+				f.expect(rowExists(tx, bucketConvs, convRowKey(seq, convEntry, u64(conv.Entries))), bucketConvs, k)
 			}
 		}
 	})
-	each(bucketConvKeys, func(k, v []byte) { f.expect(known(v), bucketConvKeys, k) })
-	each(bucketConvTerms, func(k, _ []byte) { f.expect(len(k) > 8 && known(k[len(k)-8:]), bucketConvTerms, k) })
+	each(bucketConvKeys, func(k, v []byte) { f.expect(hasConv(v), bucketConvKeys, k) })
+	each(bucketConvTerms, func(k, _ []byte) { f.expect(len(k) > 8 && hasConv(k[len(k)-8:]), bucketConvTerms, k) })
 	each(bucketReplays, func(k, v []byte) {
 		rec, err := decodeReplay(v)
 		f.add(err)
@@ -173,7 +175,7 @@ func (f *findings) records(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 		rec, err := decodeRecord(ns, key, v)
 		f.add(err)
 		for _, term := range rec.Terms {
-			f.expect(there(tx, bucketRecordTerms, termKey(ns, term, key)), bucketRecordTerms, k)
+			f.expect(rowExists(tx, bucketRecordTerms, termKey(ns, term, key)), bucketRecordTerms, k)
 		}
 	})
 	each(bucketRecordTerms, func(k, _ []byte) {
@@ -183,6 +185,6 @@ func (f *findings) records(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 			return
 		}
 		n := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
-		f.expect(len(rest) > n && there(tx, bucketRecords, recordKey(ns, rest[n:])), bucketRecordTerms, k)
+		f.expect(len(rest) > n && rowExists(tx, bucketRecords, recordKey(ns, rest[n:])), bucketRecordTerms, k)
 	})
 }

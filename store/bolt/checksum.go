@@ -12,9 +12,9 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sumSize is the size of the checksum at the end of every stored value: the CRC-32C of the bucket's name, a zero byte, the
-// key and the value, big endian. So a row that lies under another key or in another bucket is noticed like one in which a
-// bit changed. A checksum guards against accidents of disk and memory, not against somebody who may write to the file.
+// sumSize is the size of the checksum at the end of every stored value: the CRC-32C of the bucket's name, a zero byte,
+// the key and the value, big endian. The checksum thus detects a row under a wrong key or in a wrong bucket, as well as
+// a changed bit. It guards against accidents of disk and memory, not against an attacker who can write to the file.
 const sumSize = 4
 
 // bucket is one of the buckets in schema.go.
@@ -32,21 +32,21 @@ func (b bucket) seal(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, value))
 }
 
-// open returns the value that seal got; it is never nil. The error is ErrDamaged and names bucket and key.
+// open checks the checksum of v and returns v without it, never nil. An ErrDamaged names the bucket and the key.
 func (b bucket) open(key, stored []byte) ([]byte, error) {
 	n := len(stored) - sumSize
 	if n < 0 {
-		return nil, b.damaged(key, "its checksum is missing")
+		return nil, b.damageError(key, "the checksum is missing")
 	}
 	sum := crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, stored[:n])
 	if sum != binary.BigEndian.Uint32(stored[n:]) {
-		return nil, b.damaged(key, "its checksum does not fit")
+		return nil, b.damageError(key, "the checksum does not match")
 	}
 	return stored[:n:n], nil
 }
 
-// read is open for a row that was found by a search. It also returns the key that the row had when it was written: key,
-// or the one that differs from it in a bit and fits the checksum.
+// read is open for a row that a cursor found. It also returns the key under which the row was written: key itself or,
+// if the checksum fails, the key that differs from it in one bit and matches the checksum.
 func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
 	if value, err = b.open(key, stored); err == nil {
 		return key, value, nil
@@ -62,27 +62,27 @@ func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
 	return key, nil, err
 }
 
-func (b bucket) damaged(key []byte, why string) error {
+func (b bucket) damageError(key []byte, why string) error {
 	return fmt.Errorf("%w: row %q of %s: %s", ErrDamaged, key, b.name, why)
 }
 
 // in returns the rows of b in a transaction. Every read and write of a row goes through them.
 func (b bucket) in(tx *bbolt.Tx) rows { return rows{b, tx.Bucket(b.name)} }
 
-// rows reads and writes the rows of a bucket. What it returns is good until the transaction ends.
+// rows reads and writes the rows of a bucket. The slices that it returns are valid until the transaction ends.
 type rows struct {
 	bucket
 	b *bbolt.Bucket
 }
 
-// row is a row whose checksum fits.
+// row is a key and a value whose checksum was verified.
 type row struct{ key, value []byte }
 
-// get returns the value under key, or nil if there is no such row. A row that is damaged is an error and never looks as if
-// it were missing, also if a bit of its key changed.
+// get returns the value under key, or nil if the row does not exist. If the row is damaged, even by a changed bit in
+// its key, get returns ErrDamaged and never nil, so that a damaged row does not look missing.
 func (r rows) get(key []byte) ([]byte, error) { return r.at(r.b.Cursor(), key) }
 
-// at is get with a cursor of the caller, for many rows.
+// at is get with the caller's cursor, which saves a cursor per row when many rows are read.
 func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 	next, stored := c.Seek(key)
 	if next != nil && bytes.Equal(next, key) {
@@ -96,8 +96,8 @@ func (r rows) put(key, value []byte) error { return r.b.Put(key, r.seal(key, val
 
 func (r rows) delete(key []byte) error { return r.b.Delete(key) }
 
-// from lists the rows from key start on whose keys begin with prefix. A damaged row comes as an error in its place; the
-// caller may go on.
+// from yields, in order, the rows whose keys are not before start and begin with prefix. For a damaged row it yields an
+// error, and the caller may continue.
 func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 	return func(yield func(row, error) bool) {
 		if len(start) > 0 {
@@ -120,34 +120,34 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 	}
 }
 
-// before returns the row before key as it is stored. next is the row that c found at or after key.
+// before returns the row before key, as it is stored. next is the row that c found at or after key.
 //
-// A bit that changes in a key moves no row, but searches for that key, or past it, may then end in the wrong place: beside
-// the changed row. So the rows there must be in order, and neither of the two next to key may be a damaged one whose key
-// began with prefix or, if exact, was prefix.
+// A changed bit in a key moves no row, but a search for that key, or past it, may end in the wrong place, next to the
+// changed row. So before checks that the rows around the place are in order, and that neither neighbor is a damaged row
+// whose original key began with prefix (or, if exact is set, was prefix).
 func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
-	var around [4][]byte
-	around[2] = next
+	var near [4][]byte
+	near[2] = next
 	if next == nil {
 		prev, stored = c.Last()
 	} else {
-		if around[3], _ = c.Next(); around[3] != nil { // at the end it does not move
+		if near[3], _ = c.Next(); near[3] != nil { // at the end it does not move
 			c.Prev()
 		}
 		prev, stored = c.Prev()
 	}
-	around[1] = prev
+	near[1] = prev
 	if prev != nil {
-		around[0], _ = c.Prev()
+		near[0], _ = c.Prev()
 	}
-	if !inOrder(around[0], prev, key) || next != nil && bytes.Compare(key, next) > 0 || !inOrder(next, around[3]) {
-		return prev, stored, fmt.Errorf("%w: rows of %s beside %q are out of order: %q", ErrDamaged, r.name, key, around)
+	if !inOrder(near[0], prev, key) || next != nil && bytes.Compare(key, next) > 0 || !inOrder(next, near[3]) {
+		return prev, stored, fmt.Errorf("%w: rows of %s beside %q are out of order: %q", ErrDamaged, r.name, key, near)
 	}
-	for _, beside := range [2]row{{prev, stored}, {next, nextStored}} {
-		if beside.key == nil {
+	for _, neighbor := range [2]row{{prev, stored}, {next, nextStored}} {
+		if neighbor.key == nil {
 			continue
 		}
-		written, _, err := r.read(beside.key, beside.value)
+		written, _, err := r.read(neighbor.key, neighbor.value)
 		if err != nil && bytes.HasPrefix(written, prefix) && (!exact || len(written) == len(prefix)) {
 			return prev, stored, err
 		}
@@ -155,7 +155,7 @@ func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exac
 	return prev, stored, nil
 }
 
-// inOrder reports whether keys, of which some may be nil, are in order.
+// inOrder reports whether keys are in ascending order. It skips nil keys.
 func inOrder(keys ...[]byte) bool {
 	for i, key := range keys[1:] {
 		if keys[i] != nil && key != nil && bytes.Compare(keys[i], key) >= 0 {

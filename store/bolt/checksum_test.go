@@ -21,7 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// storedRow is a row as it lies in the file: its key, and behind it its value with the checksum.
+// storedRow is a row as it is in the file: its key, followed by its value with the checksum.
 type storedRow struct {
 	bucket      string
 	key, stored []byte
@@ -29,7 +29,7 @@ type storedRow struct {
 
 func (r storedRow) bytes() []byte { return append(bytes.Clone(r.key), r.stored...) }
 
-// storedRows lists every row of a closed database.
+// storedRows returns every row of a closed database.
 func storedRows(t *testing.T, path string) (all []storedRow) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
@@ -54,7 +54,7 @@ func storedRows(t *testing.T, path string) (all []storedRow) {
 	return all
 }
 
-// write puts a database into a folder of its own.
+// write writes a database into a new directory and returns its path.
 func write(t *testing.T, whole []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mesh.db")
@@ -64,7 +64,7 @@ func write(t *testing.T, whole []byte) string {
 	return path
 }
 
-// flip changes one bit of a row where it lies in the file, as a bad disk would: no row moves.
+// flip changes one bit of a row in the file, as a faulty disk would. It moves no row.
 func flip(t *testing.T, path string, r storedRow, bit int) {
 	t.Helper()
 	at := bytes.Index(readFile(t, path), r.bytes())
@@ -78,8 +78,8 @@ func flip(t *testing.T, path string, r storedRow, bit int) {
 	}
 }
 
-// varied makes a closed database with several rows of every kind, beside one another in their buckets.
-func varied(t *testing.T) string {
+// newVariedDB creates a closed database with several rows of every kind, next to one another in their buckets.
+func newVariedDB(t *testing.T) string {
 	t.Helper()
 	path := makeFixture(t)
 	s, err := Open(t.Context(), path, Config{})
@@ -100,7 +100,7 @@ func varied(t *testing.T) string {
 			},
 		}
 		_, err := s.Steps().Apply(t.Context(), step)
-		// A replay that came without an entry has a row of its own that notes it.
+		// A replay record that came without an entry has a row of its own in the conversation.
 		_, bareErr := s.Steps().Apply(t.Context(), store.Step{Now: now, Replay: &store.Replay{Sender: "am_peer", MessageID: "bare_" + message, Conv: key, Expires: forEver}})
 		_, cardErr := s.Cards().Put(t.Context(), store.PutCard{Now: now, Card: store.Card{
 			ID: fmt.Sprint("am_more_", i), Terms: []string{"cap:scheduling"}, Counts: []string{"host:a.example"}, Body: []byte("card"), Expires: forEver,
@@ -114,7 +114,8 @@ func varied(t *testing.T) string {
 	return small
 }
 
-// answers are what a database says to everything that can be asked about the rows of varied. An error stands for itself.
+// answers holds the answer of a database to every question about the rows of newVariedDB. If a call fails, its answer
+// is the error.
 type answers map[string]any
 
 func (a answers) add(question string, answer any, err error) {
@@ -124,7 +125,7 @@ func (a answers) add(question string, answer any, err error) {
 	a[question] = answer
 }
 
-// askAll asks everything. What lists leave out is asked one by one as well.
+// askAll asks every question. It also asks for each entry that lists may leave out.
 func askAll(ctx context.Context, s *Store) answers {
 	a := answers{}
 	for _, id := range []string{"am_listed", "am_withdrawn", "am_more_0", "am_more_1", "am_more_2", "am_more_3", "am_more_4"} {
@@ -170,7 +171,7 @@ func askAll(ctx context.Context, s *Store) answers {
 	return a
 }
 
-// lists are what may leave out a damaged row, by what they list.
+// lists returns what the lists that may leave out damaged rows return, by the name of the list.
 func lists(t *testing.T, s *Store) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -193,7 +194,7 @@ func lists(t *testing.T, s *Store) map[string][]string {
 	return found
 }
 
-// truth is what a sound database answers.
+// truth holds what a sound database answers.
 type truth struct {
 	whole   []byte
 	answers answers
@@ -206,14 +207,15 @@ func truthOf(t *testing.T, path string) truth {
 	s := open(t, write(t, whole), Config{})
 	want := truth{whole, askAll(t.Context(), s), lists(t, s)}
 	for question, answer := range want.answers {
-		if err, is := answer.(error); is && !errors.Is(err, store.ErrMismatch) {
+		if err, isErr := answer.(error); isErr && !errors.Is(err, store.ErrMismatch) {
 			t.Fatalf("%s: %v", question, err)
 		}
 	}
 	return want
 }
 
-// expectAfter changes a bit of a row, before the database is opened and while it is open.
+// expectAfter changes a bit of a row, once before the database is opened and once while it is open, and checks all
+// answers.
 func (want truth) expectAfter(t *testing.T, r storedRow, bit int) {
 	t.Helper()
 	what := fmt.Sprintf("%s %q, bit %d of %d", r.bucket, r.key, bit, 8*len(r.bytes()))
@@ -236,11 +238,11 @@ func (want truth) expectAfter(t *testing.T, r storedRow, bit int) {
 		t.Fatal(err)
 	}
 	flip(t, path, r, bit)
-	want.expect(t, s, what+", while open", 100) // a key out of order may hide others, which Open would have noticed
+	want.expect(t, s, what+", while open", 100) // a key out of order may hide other rows, which Open would have noticed
 }
 
-// expect asks everything and closes s: what is answered is what was stored, or a refusal. Lists may leave out at most hidden
-// entries.
+// expect asks every question and closes s. Each answer must be what was stored, or ErrDamaged. Lists may leave out at
+// most hidden entries.
 func (want truth) expect(t *testing.T, s *Store, what string, hidden int) {
 	t.Helper()
 	for range 2 { // before and after sweeping
@@ -266,7 +268,7 @@ func (want truth) expect(t *testing.T, s *Store, what string, hidden int) {
 	}
 }
 
-// isWithin reports whether some is all with entries left out.
+// isWithin reports whether some is all, with or without some entries left out.
 func isWithin(some, all []string) bool {
 	for _, entry := range all {
 		if len(some) > 0 && some[0] == entry {
@@ -276,10 +278,10 @@ func isWithin(some, all []string) bool {
 	return len(some) == 0
 }
 
-// TestFlippedBit changes one random bit in each row of each bucket, key or value: no answer is another one than before, what
-// needs the row is refused, and Check finds it.
+// TestFlippedBit changes one random bit in each row of each bucket, in the key or in the value. No answer may change: a
+// call that needs the row fails, and Check finds the row.
 func TestFlippedBit(t *testing.T) {
-	path := varied(t)
+	path := newVariedDB(t)
 	want, kinds := truthOf(t, path), map[string]int{}
 	for _, r := range storedRows(t, path) {
 		kinds[r.bucket]++
@@ -292,9 +294,9 @@ func TestFlippedBit(t *testing.T) {
 	}
 }
 
-// TestFlippedBits changes every bit of some rows, one by one.
+// TestFlippedBits changes every bit of some rows, one at a time.
 func TestFlippedBits(t *testing.T) {
-	path := varied(t)
+	path := newVariedDB(t)
 	want, tried := truthOf(t, path), 0
 	for _, r := range storedRows(t, path) {
 		switch r.bucket + " " + string(r.key) {
@@ -310,7 +312,7 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// TestFlippedBitInANode changes one bit in a record of every namespace that a node with all four bridges had.
+// TestFlippedBitInANode changes one bit in a record of each namespace of a node that used all four bridges.
 func TestFlippedBitInANode(t *testing.T) {
 	archive, err := zip.OpenReader(filepath.Join("..", "..", "cmd", "agentmesh", "testdata", "fixtures", "schema-1-home.backup"))
 	if err != nil {
@@ -365,14 +367,14 @@ func TestFlippedBitInANode(t *testing.T) {
 	}
 }
 
-// A row that is written under another key, or into another bucket, is not taken for one that belongs there.
+// TestMovedRow checks that a row under a wrong key, or in a wrong bucket, is not accepted.
 func TestMovedRow(t *testing.T) {
-	path := varied(t)
+	path := newVariedDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		records := bucketRecords.in(tx)
-		mine := recordKey("pins", "am_1")
+		wrongKey := recordKey("pins", "am_1")
 		stored := bytes.Clone(records.b.Get(recordKey("pins", "am_2")))
-		return errors.Join(records.b.Put(mine, stored), bucketMeta.in(tx).b.Put(mine, stored))
+		return errors.Join(records.b.Put(wrongKey, stored), bucketMeta.in(tx).b.Put(wrongKey, stored))
 	})
 	found := fmt.Sprint(Check(t.Context(), path))
 	if !strings.Contains(found, `pinsam_1" of records`) || !strings.Contains(found, `pinsam_1" of meta`) {
@@ -388,9 +390,10 @@ func TestMovedRow(t *testing.T) {
 	}
 }
 
-// A damaged row that a list leaves out is logged once, however often strangers ask for the list.
+// TestDamageIsLoggedOnce checks that a damaged row that a list leaves out is logged once, however often the list is
+// read.
 func TestDamageIsLoggedOnce(t *testing.T) {
-	path := varied(t)
+	path := newVariedDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		cards := bucketCards.in(tx)
 		stored := bytes.Clone(cards.b.Get(u64(1)))
@@ -409,7 +412,7 @@ func TestDamageIsLoggedOnce(t *testing.T) {
 	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "of cards") {
 		t.Errorf("logged %d times: %s", n, log.String())
 	}
-	// The count of what is live takes it for live: a quota must not give way.
+	// The quota counts the damaged card as live, so that damage does not raise a quota.
 	if _, err := s.Cards().Put(t.Context(), store.PutCard{
 		Now: now, Card: store.Card{ID: "am_new", Counts: []string{"host:a.example"}, Expires: forEver},
 		Quotas: []store.Quota{{Key: "host:a.example", Max: 6}},
@@ -418,9 +421,10 @@ func TestDamageIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A record with a damaged row still takes its place under a maximum, and the namespace stays usable.
+// TestDamagedRecordCounts checks that a record with a damaged row still counts towards a maximum, and that the rest of
+// the namespace stays usable.
 func TestDamagedRecordCounts(t *testing.T) {
-	path := varied(t)
+	path := newVariedDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		records, key := bucketRecords.in(tx), recordKey("pins", "am_1")
 		stored := bytes.Clone(records.b.Get(key))
@@ -443,8 +447,8 @@ func TestDamagedRecordCounts(t *testing.T) {
 	}
 }
 
-// TestFlippedKeys changes the lowest bit of the last byte of every key of a database with many pages. Some keys are then
-// in order, but below the key under which their page is known: the scan of bbolt panics there, in a goroutine of its own.
+// TestFlippedKeys changes the lowest bit of the last byte of every key of a database with many pages. Some keys are
+// then in order, but below the first key of their page, which makes bbolt's scan panic in its own goroutine.
 func TestFlippedKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.db")
 	s, err := Open(t.Context(), path, Config{})

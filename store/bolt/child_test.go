@@ -20,7 +20,7 @@ import (
 // childEnv holds the path of the database that a child process writes to until it is killed.
 const childEnv = "BOLT_TEST_CHILD"
 
-// childMain is the whole life of a child.
+// childMain is the main function of a child process. It reports whether this process is a child.
 func childMain() bool {
 	path := os.Getenv(childEnv)
 	if how := os.Getenv(migrateEnv); how != "" {
@@ -63,7 +63,7 @@ func (l *lines) say(format string, args ...any) {
 
 var childNow = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// loadOnce does one unit of each kind and says so when it is acknowledged.
+// loadOnce applies one unit of each kind, and prints a line for each unit that was acknowledged.
 func loadOnce(s *Store, out *lines) {
 	ctx := context.Background()
 	id := fmt.Sprintf("%016x", rand.Uint64())
@@ -93,7 +93,7 @@ func loadOnce(s *Store, out *lines) {
 	}
 }
 
-// TestKill kills a process that writes, opens its database and looks for everything it acknowledged.
+// TestKill kills a process that writes, opens its database and looks for every unit that the process acknowledged.
 func TestKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	acked := make(map[string]bool)
@@ -111,7 +111,7 @@ func TestKill(t *testing.T) {
 		said := 0
 		for in := bufio.NewScanner(stdout); in.Scan(); {
 			acked[in.Text()] = true
-			// What was said before the kill and read after it counts as well.
+			// Lines that the child printed before the kill count even if they are read after it.
 			if said++; said == enough {
 				if err := child.Process.Kill(); err != nil {
 					t.Fatal(err)
@@ -122,7 +122,7 @@ func TestKill(t *testing.T) {
 			t.Fatalf("child ended by itself after %d lines: %v", said, err)
 		}
 		if round == 1 {
-			// The next child, and the audit, have to catch an index snapshot up.
+			// The next child, and audit, must bring an index snapshot up to date.
 			s, err := Open(t.Context(), path, Config{})
 			if err != nil {
 				t.Fatal(err)
@@ -172,7 +172,7 @@ func audit(t *testing.T, s *Store, acked map[string]bool) {
 			if gone := acked["gone "+id]; err != nil || heldErr != nil || len(listed.Cards) > 1 || gone && len(listed.Cards) != 0 {
 				t.Errorf("card %s (gone %v) is listed %d times: %v, %v", id, gone, len(listed.Cards), err, heldErr)
 			} else if len(listed.Cards) == 0 {
-				// Not listed: then it must have been withdrawn, acknowledged or not.
+				// Not listed: the card must have been withdrawn, whether or not that was acknowledged.
 				if held, _ := s.Cards().Held(t.Context(), id, childNow); !held.Withdrawn {
 					t.Errorf("card %s is not listed", id)
 				}

@@ -15,10 +15,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// offlineWait is how long Check, Compact and CompactInPlace wait for another process to let go of the file.
+// offlineWait is how long Check, Compact, CompactInPlace and Hold wait for another process to close the file.
 const offlineWait = 200 * time.Millisecond
 
-// checkOffline says whether there is a database that may be opened.
+// checkOffline returns an error unless path names a sound database that only its owner can access.
 func checkOffline(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
@@ -29,7 +29,7 @@ func checkOffline(path string) error {
 	return preflight(path, offlineWait)
 }
 
-// openOffline opens an existing database for reading.
+// openOffline opens an existing database read-only.
 func openOffline(path string) (*bbolt.DB, error) {
 	if err := checkOffline(path); err != nil {
 		return nil, err
@@ -37,8 +37,7 @@ func openOffline(path string) (*bbolt.DB, error) {
 	return openBolt(path, &bbolt.Options{ReadOnly: true, Timeout: offlineWait})
 }
 
-// Compact writes a copy of the database at src, which must not be open elsewhere, without its free pages to
-// dst, which must not exist.
+// Compact copies the database src without its free pages to dst, which must not exist. src must not be open elsewhere.
 func Compact(ctx context.Context, src, dst string) error {
 	if err := compact(ctx, src, dst); err != nil {
 		return fmt.Errorf("compact %s: %w", src, err)
@@ -55,9 +54,9 @@ func compact(ctx context.Context, src, dst string) error {
 	return compactFrom(ctx, from, dst)
 }
 
-// CompactInPlace writes a copy of the database at path, which must not be open elsewhere, without its free pages
-// beside it, checks the copy and puts it in place of the file, whose sizes before and after it returns. A copy that is not
-// smaller is thrown away. After a crash the file is the old one or the new one.
+// CompactInPlace replaces the database at path, which must not be open elsewhere, with a copy without free pages, and
+// returns the sizes of the file before and after. It checks the copy first. If the copy is not smaller, the old file
+// stays. After a crash, path is the old file or the new file, never a mixture.
 func CompactInPlace(ctx context.Context, path string) (before, after int64, err error) {
 	if before, after, err = compactInPlace(ctx, path); err != nil {
 		return before, after, fmt.Errorf("compact %s: %w", path, err)
@@ -69,20 +68,20 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	if err := checkOffline(path); err != nil {
 		return 0, 0, err
 	}
-	// Alone, and until the new file has the name: what somebody wrote to the old one meanwhile would be lost.
+	// Hold the lock until the new file has its name: another process's writes to the old file would be lost.
 	from, err := openBolt(path, &bbolt.Options{Timeout: offlineWait, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return 0, 0, err
 	}
 	defer from.Close()
-	dst := path + ".backup-compact" // the next Open removes what a killed process left, as of a backup
+	dst := path + ".backup-compact" // the next Open removes what a killed process left, as for a backup
 	if err := os.Remove(dst); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, err
 	}
 	if err := compactFrom(ctx, from, dst); err != nil {
 		return 0, 0, err
 	}
-	defer os.Remove(dst) // where it did not become the file
+	defer os.Remove(dst) // has no effect after the rename
 	if err := Check(ctx, dst); err != nil {
 		return 0, 0, err
 	}
@@ -97,7 +96,7 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	if compacted.Size() >= old.Size() {
 		return old.Size(), old.Size(), nil
 	}
-	if runtime.GOOS == "windows" { // it renames over no open file
+	if runtime.GOOS == "windows" { // Windows cannot rename over an open file
 		if err := from.Close(); err != nil {
 			return 0, 0, err
 		}
@@ -109,18 +108,18 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	return old.Size(), compacted.Size(), nil
 }
 
-// compactFrom copies what from holds into a new file.
+// compactFrom copies the rows of from into a new file.
 func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)
 	}
-	// NoSync is safe here: the copy counts only after the Sync at its end.
+	// NoSync is safe here: nobody uses the copy before the Sync at the end.
 	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return err
 	}
 	const batch = 4 << 20
-	err = readDamaged(func() error { return bbolt.Compact(to, from, batch) })
+	err = catchDamage(func() error { return bbolt.Compact(to, from, batch) })
 	if err == nil {
 		err = ctx.Err()
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// convSeq returns the seq of a conversation, live or not; nil if there is none.
+// convSeq returns the seq of a conversation, live or not, or nil if it does not exist.
 func convSeq(tx *bbolt.Tx, key store.ConvKey) ([]byte, error) {
 	return bucketConvKeys.in(tx).get(convKey(key))
 }
 
 func convKey(key store.ConvKey) []byte { return append(key2(nil, key.Peer), key.ID...) }
 
-// What stands in bucket convs for one conversation, in the order of the keys.
+// The kinds of rows of a conversation in bucket convs, in the order of their keys.
 const (
 	convReplay byte = iota
 	convEntry
@@ -31,7 +31,7 @@ func convRowKey(seq []byte, kind byte, rest []byte) []byte {
 	return append(append(append(make([]byte, 0, 9+len(rest)), seq...), kind), rest...)
 }
 
-// convByKey returns a row, live or not; ok is false where there is none.
+// convByKey returns the row of a conversation, live or not. ok is false if the conversation does not exist.
 func convByKey(tx *bbolt.Tx, key store.ConvKey) (conv store.Conversation, ok bool, err error) {
 	seq, err := convSeq(tx, key)
 	if seq == nil || err != nil {
@@ -49,16 +49,16 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 	return conv, err == nil, err
 }
 
-// writeConv stores a row in the place of old (zero for a new one) with the entries of its step.
+// writeConv stores conv in place of old (zero for a new conversation), with the entries of its step.
 func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 	rows := bucketConvs.in(t.Tx)
-	armed := deadline(old.Expires)
+	scheduled := deadline(old.Expires)
 	if old.Seq == 0 {
 		seq, err := rows.b.NextSequence()
 		if err != nil {
 			return err
 		}
-		conv.Seq, armed = seq, noTime
+		conv.Seq, scheduled = seq, noTime
 		if err := bucketConvKeys.in(t.Tx).put(convKey(conv.Key), u64(seq)); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 	seq := u64(conv.Seq)
 	for i, e := range step.Append {
 		row := entryRow{Entry: e}
-		if i == 0 && notes(step) {
+		if i == 0 && hasReplayEntry(step) {
 			row.replay = replayHash(step.Replay.Sender, step.Replay.MessageID)
 		}
 		conv.Entries++
@@ -74,7 +74,7 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 			return err
 		}
 	}
-	for gone, term := range differing(old.Terms, conv.Terms) {
+	for gone, term := range diff(old.Terms, conv.Terms) {
 		key := convTermKey(term, conv.Seq)
 		var err error
 		if gone {
@@ -89,12 +89,12 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 	if err := rows.put(convRowKey(seq, convRow, nil), encodeConv(conv)); err != nil {
 		return err
 	}
-	return arm(t.Tx, kindConv, seq, armed, deadline(conv.Expires))
+	return scheduleSweep(t.Tx, kindConv, seq, scheduled, deadline(conv.Expires))
 }
 
 func convTermKey(term string, seq uint64) []byte { return append(key2(nil, term), u64(seq)...) }
 
-// deleteConv removes a row, its names and its transcript. Its replay records stay until they expire.
+// deleteConv removes a conversation with its row, key, terms and transcript. Its replay records stay until they expire.
 func deleteConv(t *txn, conv store.Conversation) error {
 	if _, err := deleteEntries(t, conv.Seq, math.MaxInt); err != nil {
 		return err
@@ -114,12 +114,12 @@ func deleteConvRow(t *txn, conv store.Conversation) error {
 	return bucketConvs.in(t.Tx).delete(convRowKey(u64(conv.Seq), convRow, nil))
 }
 
-// deleteEntries removes up to limit keys of a conversation, its row aside, and says how many there were.
+// deleteEntries removes up to limit rows of a conversation, but not its main row, and returns how many it removed.
 func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
 	rows, prefix := bucketConvs.in(t.Tx), u64(seq)
 	var keys [][]byte
 	for row, err := range rows.from(prefix, prefix) {
-		if err != nil && !bytes.HasPrefix(row.key, prefix) { // a damaged one of this conversation goes with it
+		if err != nil && !bytes.HasPrefix(row.key, prefix) { // a damaged row of this conversation is removed as well
 			return 0, err
 		}
 		if len(keys) == limit || row.key[8] == convRow {
@@ -142,7 +142,7 @@ func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Tim
 		if err != nil {
 			return err
 		}
-		if !ok || !live(row.Expires, now) {
+		if !ok || !isLive(row.Expires, now) {
 			return store.ErrNotFound
 		}
 		conv = row
@@ -174,7 +174,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 				s.s.damage.note("left out of a list", err)
 				continue
 			}
-			if !live(conv.Expires, now) {
+			if !isLive(conv.Expires, now) {
 				continue
 			}
 			if len(page.Conversations) == limit {
@@ -191,8 +191,8 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 	return page, nil
 }
 
-// convSeqs lists the conversations that carry term, all where it is empty, newest first from below before. Damaged rows
-// come as errors.
+// convSeqs yields the seqs of the conversations that carry term (all if term is empty) and whose seq is below before,
+// newest first. For damaged rows it yields errors.
 func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error] {
 	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {
@@ -215,9 +215,9 @@ func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error]
 				return
 			}
 			last := from
-			from = k[len(prefix):][:8] // of bucket convs this leaves the kind, the last of its conversation
+			from = k[len(prefix):][:8] // in bucket convs, this skips the other rows of the conversation
 			if bytes.Compare(from, last) >= 0 {
-				return // only keys out of order lead here, and that is told
+				return // only keys that are out of order lead here, and the error was yielded
 			}
 			if err == nil && !yield(from, nil) {
 				return

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// damageLog tells the operator of damaged rows that a call leaves out or leaves alone, each once: strangers repeat such
-// calls as often as they like.
+// damageLog logs damaged rows that a call leaves out or leaves in place. It logs each row only once, because strangers
+// can repeat such calls as often as they like.
 type damageLog struct {
 	log *slog.Logger
 
@@ -14,14 +14,14 @@ type damageLog struct {
 	seen map[string]bool // by the text of the error
 }
 
-// maxDamageSeen bounds the memory. Further rows are not logged; Check names them.
+// maxDamageSeen bounds the memory of damageLog. Further damaged rows are not logged, but Check reports them.
 const maxDamageSeen = 1000
 
 func newDamageLog(log *slog.Logger) *damageLog {
 	return &damageLog{log: log, seen: make(map[string]bool)}
 }
 
-// note logs what became of the row that err is about.
+// note logs what happened to the row that err is about.
 func (d *damageLog) note(what string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

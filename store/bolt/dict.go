@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// blockMax bounds the terms of a block, and so what an insert moves.
+// blockMax is the largest number of terms in a block, and so bounds what an insert must move.
 const blockMax = 512
 
-// dict is the sorted dictionary of terms: a list of sorted blocks. It is guarded by index.mu.
+// dict is the sorted dictionary of terms: a list of sorted blocks. index.mu guards it.
 type dict struct {
 	blocks []*block
 }
@@ -20,7 +20,7 @@ type block struct {
 	lists []*posting
 }
 
-// seek is the place of term, or where it would stand.
+// seek returns the position of term, or the position at which it would be inserted.
 func (d *dict) seek(term string) (blk, pos int, found bool) {
 	blk = sort.Search(len(d.blocks), func(i int) bool { return d.blocks[i].terms[0] > term })
 	if blk > 0 {
@@ -41,11 +41,11 @@ func (d *dict) get(term string) *posting {
 	return d.blocks[blk].lists[pos]
 }
 
-// add puts s into the list of term.
+// add adds s to the list of term.
 func (d *dict) add(term string, s slot) {
 	blk, pos, found := d.seek(term)
 	if !found {
-		d.insert(blk, pos, strings.Clone(term)) // term shares memory with the whole row
+		d.insert(blk, pos, strings.Clone(term)) // a copy, because term shares memory with the whole row
 		blk, pos, _ = d.seek(term)
 	}
 	d.blocks[blk].lists[pos].add(s)
@@ -67,7 +67,7 @@ func (d *dict) insert(blk, pos int, term string) {
 	d.blocks = slices.Insert(d.blocks, blk+1, upper)
 }
 
-// remove takes s out of the list of term, and a term without slots out of the dictionary.
+// remove removes s from the list of term. It removes a term whose list is then empty.
 func (d *dict) remove(term string, s slot) {
 	blk, pos, found := d.seek(term)
 	if !found {
@@ -85,7 +85,7 @@ func (d *dict) remove(term string, s slot) {
 	}
 }
 
-// from lists terms in order from the first that is not before start.
+// from yields the terms that are not before start, in order.
 func (d *dict) from(start string) iter.Seq2[string, *posting] {
 	return func(yield func(string, *posting) bool) {
 		if len(d.blocks) == 0 {
@@ -103,8 +103,8 @@ func (d *dict) from(start string) iter.Seq2[string, *posting] {
 	}
 }
 
-// appendSorted adds a term that is after all others; it is how a dictionary is filled in bulk.
-func (d *dict) appendSorted(term string, p *posting) {
+// appendLast adds a term that follows all others. It is used to fill a dictionary in bulk.
+func (d *dict) appendLast(term string, p *posting) {
 	const fill = blockMax * 3 / 4
 	if n := len(d.blocks); n == 0 || len(d.blocks[n-1].terms) == fill {
 		d.blocks = append(d.blocks, &block{terms: make([]string, 0, fill), lists: make([]*posting, 0, fill)})

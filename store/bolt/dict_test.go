@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestDict adds and removes at random and compares with a map.
+// TestDict adds and removes slots at random and compares the dictionary with a map.
 func TestDict(t *testing.T) {
 	var d dict
 	want := make(map[string]map[slot]bool)

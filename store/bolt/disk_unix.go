@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskFree is the number of bytes that this process may still write beside path.
+// diskFree returns the number of bytes that this process may still write to the disk of path.
 func diskFree(path string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -19,8 +19,8 @@ func diskFree(path string) (int64, error) {
 	return int64(min(free, math.MaxInt64)), nil
 }
 
-// modeTooWide says whether others than the owner may use a file.
+// modeTooWide reports whether users other than the owner can access a file.
 func modeTooWide(m fs.FileMode) bool { return m.Perm()&0o077 != 0 }
 
-// mapAhead is the default of Config.InitialMmapSize: mapping beyond the end of a file costs address space only.
+// mapAhead is the default of Config.InitialMmapSize. To map beyond the end of a file costs only address space.
 const mapAhead = 4 << 30 * (math.MaxInt >> 62)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// diskFree is the number of bytes that this process may still write beside path.
+// diskFree returns the number of bytes that this process may still write to the disk of path.
 func diskFree(path string) (int64, error) {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {
@@ -20,8 +20,8 @@ func diskFree(path string) (int64, error) {
 	return int64(min(free, math.MaxInt64)), nil
 }
 
-// modeTooWide is never true: access is governed by lists that the mode does not show.
+// modeTooWide always returns false: on Windows, access is governed by lists that the mode does not show.
 func modeTooWide(fs.FileMode) bool { return false }
 
-// mapAhead is the default of Config.InitialMmapSize: here the file itself would be grown to it.
+// mapAhead is the default of Config.InitialMmapSize. On Windows, a larger map would grow the file itself.
 const mapAhead = 0

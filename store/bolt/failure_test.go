@@ -14,8 +14,8 @@ import (
 
 var errDisk = errors.New("injected: disk")
 
-// TestCommitFails breaks one commit, before it reached the disk or after, and looks at what callers see, whether the
-// store goes on, and whether repeating the call does the right thing.
+// TestCommitFails makes one commit fail, before or after it reached the disk, and checks what callers see, that the
+// store recovers, and that repeating the call does the right thing.
 func TestCommitFails(t *testing.T) {
 	card := store.Card{ID: "am_a", Terms: []string{"cap:a"}, Body: []byte("x"), Expires: now.Add(time.Hour)}
 	replay := &store.Replay{Sender: "p", MessageID: "m1", Status: 200, Answer: []byte("answer"), Expires: now.Add(time.Hour)}
@@ -50,7 +50,7 @@ func TestCommitFails(t *testing.T) {
 			)
 			for i, err := range errs {
 				if !errors.Is(err, store.ErrUnavailable) {
-					t.Errorf("unit %d of a failed group = %v, want ErrUnavailable: even a refusal may rest on what is lost", i, err)
+					t.Errorf("unit %d of a failed group = %v, want ErrUnavailable: even a refusal may depend on what was lost", i, err)
 				}
 			}
 			if err := s.Ping(t.Context()); err != nil {
@@ -72,7 +72,8 @@ func TestCommitFails(t *testing.T) {
 	}
 }
 
-// TestIndexFails: a commit that stands is told as done even where the index then fails, and the index recovers.
+// TestIndexFails checks that a durable commit is reported as done even if the index then fails, and that the index
+// recovers.
 func TestIndexFails(t *testing.T) {
 	s := openNew(t, Config{})
 	card := store.Card{ID: "am_a", Terms: []string{"cap:a"}, Expires: now.Add(time.Hour)}
@@ -93,8 +94,8 @@ func TestIndexFails(t *testing.T) {
 	wantBuilt(t, s, now)
 }
 
-// TestStaysBroken: while the disk is full after a failed commit, writes are refused and reads go on; when there is
-// room again the store recovers by itself.
+// TestStaysBroken checks that while the disk is full after a failed commit, writes are refused and reads go on, and
+// that the store recovers by itself when the disk has room again.
 func TestStaysBroken(t *testing.T) {
 	s := openNew(t, Config{})
 	if err := s.writer.do(t.Context(), putMeta("before")); err != nil {

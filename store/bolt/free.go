@@ -1,5 +1,5 @@
 package bolt
 
-// Free is the number of bytes that this process may still write beside path. Below Config.MinFree of them a store
-// takes no more writes.
+// Free returns the number of bytes that this process may still write to the disk of path. A store whose disk has
+// less than Config.MinFree refuses writes.
 func Free(path string) (int64, error) { return diskFree(path) }

@@ -6,9 +6,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Hold opens the existing database at path for nobody else: until release no process opens it, also where it was
-// renamed meanwhile. The error is one of this package's sentinels where one fits, fs.ErrNotExist for a missing file.
-// On Windows, which renames no open file, it only looks whether the database is free.
+// Hold locks the existing database at path: until release, no process can open the database, even after a rename. The
+// error is fs.ErrNotExist for a missing file, or matches a sentinel of this package if one applies. On Windows, which
+// cannot rename an open file, Hold only checks that no other process has the database open, and keeps no lock.
 func Hold(path string) (release func(), err error) {
 	none := func() {}
 	if err := checkOffline(path); err != nil {

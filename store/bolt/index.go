@@ -10,17 +10,17 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// index finds slots by terms. The writer changes it, one card at a time under mu; readers hold mu for as long as
-// it takes to gather one page of candidates. A renewal with the same terms takes no lock at all.
+// index finds slots by terms. The writer changes it, one card at a time, under mu. A reader holds mu while it gathers
+// one page of candidates. A renewal with the same terms takes no lock.
 type index struct {
 	expires expiries
 
 	mu    sync.RWMutex
 	terms dict
-	all   posting // every slot that is listed
+	all   posting // all slots that are listed
 
-	// prefixes holds the unions of term ranges that are too long to gather for a query. They are exact: the
-	// writer keeps them up to date. Readers add to the map under prefixMu while they read-hold mu.
+	// prefixes caches the unions of term ranges that are too long to gather for each query. The writer keeps the unions
+	// exact. Readers add to the map under prefixMu while they hold mu for reading.
 	prefixMu sync.Mutex
 	prefixes map[string]*roaring.Bitmap
 }
@@ -29,8 +29,7 @@ func newIndex() *index {
 	return &index{prefixes: make(map[string]*roaring.Bitmap)}
 }
 
-// put lists a card, or moves it from its old terms to new ones. Both are sorted sets; old counts only where the
-// slot is listed.
+// put lists a card, or moves a listed card from its old terms to new ones, both sorted. It ignores old if s is new.
 func (ix *index) put(s slot, old, terms []string, expires int64) {
 	listed := ix.expires.get(s) != 0
 	if listed && slices.Equal(old, terms) {
@@ -47,7 +46,7 @@ func (ix *index) put(s slot, old, terms []string, expires int64) {
 	ix.expires.set(s, expires)
 }
 
-// drop takes a card out.
+// drop removes a card from the lists of its terms.
 func (ix *index) drop(s slot, terms []string) {
 	if ix.expires.get(s) == 0 {
 		return
@@ -59,9 +58,9 @@ func (ix *index) drop(s slot, terms []string) {
 	ix.all.remove(s)
 }
 
-// change needs mu.
+// change replaces the terms of s. The caller holds mu.
 func (ix *index) change(s slot, old, terms []string) {
-	for gone, term := range differing(old, terms) {
+	for gone, term := range diff(old, terms) {
 		if gone {
 			ix.terms.remove(term, s)
 		} else {
@@ -79,8 +78,8 @@ func (ix *index) change(s slot, old, terms []string) {
 	}
 }
 
-// differing lists what is in only one of two sorted sets: true for what is only in old.
-func differing(old, terms []string) func(yield func(bool, string) bool) {
+// diff yields the texts that are in only one of two sorted sets, with true for a text that is only in old.
+func diff(old, terms []string) func(yield func(bool, string) bool) {
 	return func(yield func(bool, string) bool) {
 		for len(old) > 0 || len(terms) > 0 {
 			order := 0
@@ -110,7 +109,7 @@ func differing(old, terms []string) func(yield func(bool, string) bool) {
 	}
 }
 
-// hasPrefix looks into a sorted set.
+// hasPrefix reports whether a text of a sorted set begins with prefix.
 func hasPrefix(terms []string, prefix string) bool {
 	i, _ := slices.BinarySearch(terms, prefix)
 	return i < len(terms) && strings.HasPrefix(terms[i], prefix)
@@ -118,17 +117,17 @@ func hasPrefix(terms []string, prefix string) bool {
 
 const (
 	prefixGather = 4096 // slots that are gathered for one query
-	prefixTerms  = 1024 // terms that are looked at for one query
-	prefixKept   = 128  // unions kept, of at most 128 KiB for each million cards
+	prefixTerms  = 1024 // terms that are read for one query
+	maxUnions    = 128  // cached unions, of at most 128 KiB per million cards
 )
 
-// prefixed is the set of slots that carry a term beginning with prefix. It needs mu, read or write.
-func (ix *index) prefixed(prefix string) *posting {
+// withPrefix returns the slots that carry a term beginning with prefix. The caller holds mu, for reading or writing.
+func (ix *index) withPrefix(prefix string) *posting {
 	ix.prefixMu.Lock()
-	kept := ix.prefixes[prefix]
+	union := ix.prefixes[prefix]
 	ix.prefixMu.Unlock()
-	if kept != nil {
-		return &posting{many: kept}
+	if union != nil {
+		return &posting{many: union}
 	}
 	var lists []*posting
 	slots := 0
@@ -156,24 +155,24 @@ func (ix *index) prefixed(prefix string) *posting {
 		slices.Sort(few)
 		return &posting{few: slices.Compact(few)}
 	}
-	union := roaring.New()
+	union = roaring.New()
 	for _, list := range lists {
 		list.addTo(union)
 	}
 	ix.prefixMu.Lock()
 	defer ix.prefixMu.Unlock()
 	for other := range ix.prefixes {
-		if len(ix.prefixes) < prefixKept {
+		if len(ix.prefixes) < maxUnions {
 			break
 		}
-		delete(ix.prefixes, other) // any: the map's order is random
+		delete(ix.prefixes, other) // any of them: the order of a map is random
 	}
 	ix.prefixes[prefix] = union
 	return &posting{many: union}
 }
 
-// expiries holds when each slot stops being listed: 0 for a slot that is not, never for one that stays. Anybody
-// may read; the writer alone sets.
+// expiries holds the time at which each slot stops being listed: 0 for a slot that is not listed, never for a card
+// without an end. Only the writer calls set; get and each are safe for concurrent use.
 type expiries struct {
 	chunks atomic.Pointer[[]*expiryChunk]
 }
@@ -210,7 +209,7 @@ func (e *expiries) set(s slot, at int64) {
 	have[i][s%expiryChunkSize].Store(at)
 }
 
-// each lists the slots that are listed, with their ends.
+// each yields the listed slots with their ends.
 func (e *expiries) each(yield func(slot, int64) bool) {
 	chunks := e.chunks.Load()
 	if chunks == nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Indexed says whether lists are made of every change that is in the file: nil, or store.ErrUnavailable.
+// Indexed returns nil if the index contains every committed change of cards, and store.ErrUnavailable otherwise.
 func (s *Store) Indexed(ctx context.Context) error {
 	select {
-	case s.writer.lead <- struct{}{}: // between two commits: one under way would look like a gap
+	case s.writer.lead <- struct{}{}: // between two commits, because the index lags behind while a commit is under way
 		defer func() { <-s.writer.lead }()
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())

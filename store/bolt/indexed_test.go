@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestIndexed: never a gap while cards come and go, and a gap is told.
+// TestIndexed checks that Indexed reports no gap while cards come and go, and reports a real gap.
 func TestIndexed(t *testing.T) {
 	s := openNew(t, Config{})
 	var writers sync.WaitGroup

@@ -15,13 +15,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Bounds of store.CardQuery.
+// The bounds of store.CardQuery.
 const (
 	maxPage     = 1000
 	maxPrefixes = 4
 )
 
-// List implements [store.Cards]. The index offers candidates that are in order; the row of each has the last word.
+// List implements [store.Cards]. The index offers candidates in order; List then judges each candidate by its row.
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return store.CardPage{}, errors.New("list cards: limit is not 1 to 1000")
@@ -33,7 +33,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	if len(tiers) == 0 {
 		tiers = []store.Tier{{}}
 	}
-	want := q.Limit + 1 // one more tells whether there is a next page
+	want := q.Limit + 1 // one more than the limit shows that there is a next page
 	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
 	positions := make([]store.Position, 0, min(want, 128))
 	slots := make([]slot, 0, min(want, 128))
@@ -60,15 +60,15 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	return page, nil
 }
 
-// judge reads the rows of slots and adds those that are live and belong to tier. A row is matched where it lies:
-// only what the page shows of it is copied out.
+// judge reads the rows of slots and appends the cards that are live and belong to tier. It matches a row in place, and
+// copies only what the page shows.
 func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
 	if len(slots) == 0 {
 		return nil
 	}
 	return c.s.view(ctx, func(tx *bbolt.Tx) error {
 		rows := bucketCards.in(tx)
-		cursor := rows.b.Cursor() // one for all rows: get would make one for each
+		cursor := rows.b.Cursor() // one cursor for all rows, because get would create one per row
 		key, terms := make([]byte, 0, 8), make([][]byte, 0, 64)
 		for _, s := range slots {
 			key = appendU64(key[:0], uint64(s))
@@ -83,8 +83,8 @@ func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers
 				continue
 			}
 			card := store.Card{Seq: uint64(s)}
-			if err == nil && len(page.Cards) < q.Limit { // one more than that only tells whether there is a next page
-				card, err = decodeListed(uint64(s), row)
+			if err == nil && len(page.Cards) < q.Limit { // the card after the limit only shows that there is a next page
+				card, err = decodeCardForList(uint64(s), row)
 			}
 			if err != nil {
 				c.s.damage.note("left out of a list", err)
@@ -97,7 +97,7 @@ func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers
 	})
 }
 
-// tierOf is the first tier that a sorted set of terms matches, or -1.
+// tierOf returns the first tier that a sorted set of terms matches, or -1.
 func tierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
 	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
 		return -1
@@ -121,7 +121,7 @@ func carriesPrefix(terms [][]byte, prefix string) bool {
 	return i < len(terms) && len(terms[i]) >= len(prefix) && string(terms[i][:len(prefix)]) == prefix
 }
 
-// compareTerm copies nothing: the compiler sees that the strings do not outlive the comparison.
+// compareTerm compares a and b without copying: the compiler sees that the strings do not outlive the comparison.
 func compareTerm(a []byte, b string) int {
 	switch {
 	case string(a) < b:
@@ -132,12 +132,12 @@ func compareTerm(a []byte, b string) int {
 	return 0
 }
 
-// probes is how many slots of the shortest list are tried against the others one by one before their whole
-// intersection is worked out: about 50 µs.
-const probes = 1024
+// maxProbes is the number of slots of the shortest list that are tested one by one against the other lists, which takes
+// about 50 µs, before candidates computes the whole intersection.
+const maxProbes = 1024
 
-// candidates appends to dst at most n slots, from `from` on, that match q with the last of tiers and none before it
-// and are live. Fewer than n means that there are no more.
+// candidates appends to dst at most n slots that are live, are not before from, and match q with the last of tiers but
+// with no earlier tier. If it appends fewer than n, the list ends there.
 func (ix *index) candidates(dst []slot, q store.CardQuery, tiers []store.Tier, from slot, n int) []slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
@@ -150,7 +150,7 @@ func (ix *index) candidates(dst []slot, q store.CardQuery, tiers []store.Tier, f
 	for _, t := range tiers[:last] {
 		earlier := ix.sets(nil, nil, t)
 		if t.Prefix == "" && len(t.All) == 0 {
-			return dst // everything is in the earlier tier
+			return dst // the earlier tier matches everything
 		}
 		if earlier != nil {
 			without = append(without, earlier)
@@ -163,9 +163,9 @@ func (ix *index) candidates(dst []slot, q store.CardQuery, tiers []store.Tier, f
 		if !ok {
 			return dst
 		}
-		if tried == probes && (len(sets) > 1 || len(without) > 0) && sets[0].left(s) > probes {
+		if tried == maxProbes && (len(sets) > 1 || len(without) > 0) && sets[0].remaining(s) > maxProbes {
 			rest := intersect(sets)
-			if rest.GetCardinality() > probes { // fewer are cheaper to try against the earlier tiers one by one
+			if rest.GetCardinality() > maxProbes { // fewer are cheaper to test one by one against the earlier tiers
 				for _, earlier := range without {
 					rest.AndNot(intersect(earlier))
 				}
@@ -182,7 +182,7 @@ func (ix *index) candidates(dst []slot, q store.CardQuery, tiers []store.Tier, f
 	return dst
 }
 
-// sets are the lists whose intersection matches all, prefixes and t, the shortest first; nil when one of them is empty.
+// sets returns the lists whose intersection matches all, prefixes and t, the shortest first, or nil if one is empty.
 func (ix *index) sets(all, prefixes []string, t store.Tier) []*posting {
 	sets := make([]*posting, 0, len(all)+len(prefixes)+len(t.All)+1)
 	for _, terms := range [2][]string{all, t.All} {
@@ -200,7 +200,7 @@ func (ix *index) sets(all, prefixes []string, t store.Tier) []*posting {
 		prefixes = append(prefixes[:len(prefixes):len(prefixes)], t.Prefix)
 	}
 	for _, prefix := range prefixes {
-		list := ix.prefixed(prefix)
+		list := ix.withPrefix(prefix)
 		if list == nil {
 			return nil
 		}
@@ -222,7 +222,7 @@ func inAll(sets []*posting, s slot) bool {
 	return true
 }
 
-// intersect makes a new bitmap of what is in all sets, of which there is at least one, the shortest first.
+// intersect returns a new bitmap of the slots that are in all sets. sets is not empty, and begins with the shortest.
 func intersect(sets []*posting) *roaring.Bitmap {
 	if len(sets) == 1 {
 		return sets[0].bitmap().Clone()
@@ -243,8 +243,8 @@ func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now t
 		return nil, errLimit
 	}
 	var counts []store.TermCount
-	for term := range c.s.index.after(prefix, after) {
-		if n := c.s.index.live(term, nanos(now)); n > 0 {
+	for term := range c.s.index.termsAfter(prefix, after) {
+		if n := c.s.index.countLive(term, nanos(now)); n > 0 {
 			counts = append(counts, store.TermCount{Term: term, Count: n})
 		}
 		if len(counts) == limit {
@@ -254,8 +254,8 @@ func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now t
 	return counts, nil
 }
 
-// after lists the terms that begin with prefix, after the one named last. It holds mu only between two of them.
-func (ix *index) after(prefix, last string) iter.Seq[string] {
+// termsAfter yields the terms that begin with prefix and follow last. It holds mu only while it looks up the next term.
+func (ix *index) termsAfter(prefix, last string) iter.Seq[string] {
 	next := func() (string, bool) {
 		ix.mu.RLock()
 		defer ix.mu.RUnlock()
@@ -273,8 +273,8 @@ func (ix *index) after(prefix, last string) iter.Seq[string] {
 	}
 }
 
-// live counts the slots that carry term and are live at now.
-func (ix *index) live(term string, now int64) int {
+// countLive returns the number of slots that carry term and are live at now.
+func (ix *index) countLive(term string, now int64) int {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
 	list := ix.terms.get(term)

@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// countOf names the records of a namespace that carry a term; all of them where it is empty.
+// countOf names the records of a namespace that carry a term, or all of them if term is empty.
 type countOf struct{ ns, term string }
 
-// countsOf lists what a record counts under.
+// countsOf yields the counts that a record belongs to.
 func countsOf(rec store.Record) iter.Seq[countOf] {
 	return func(yield func(countOf) bool) {
 		if !yield(countOf{ns: rec.NS}) {
@@ -31,28 +31,28 @@ func countsOf(rec store.Record) iter.Seq[countOf] {
 	}
 }
 
-// liveCount is a number of live records that holds for every now in [from, until).
+// liveCount is a number of live records that is right for every now in [from, until).
 type liveCount struct {
 	n           int
 	from, until int64
 }
 
-// liveCounts remembers the counts that store.Change.Max asks for, so that adding to a long list does not count it
-// again each time. The writer owns it and tells it of every row that comes and goes; when a transaction fails,
-// all is forgotten.
+// liveCounts caches the counts that store.Change.Max asks for, so that adding to a long list does not count the list
+// again each time. The writer owns it, and calls add and remove for every row that comes and goes. After a failed
+// transaction, the writer resets it.
 type liveCounts struct {
 	known map[countOf]liveCount
 }
 
-// countsKept bounds the memory: strangers choose terms.
-const countsKept = 4096
+// maxLiveCounts bounds the memory, because strangers choose terms.
+const maxLiveCounts = 4096
 
 func newLiveCounts() *liveCounts { return &liveCounts{known: make(map[countOf]liveCount)} }
 
 func (l *liveCounts) reset() { clear(l.known) }
 
-// live counts the records under key at now.
-func (l *liveCounts) live(tx *bbolt.Tx, key countOf, now int64) (int, error) {
+// count returns the number of records under key that are live at now.
+func (l *liveCounts) count(tx *bbolt.Tx, key countOf, now int64) (int, error) {
 	if c, ok := l.known[key]; ok && c.from <= now && now < c.until {
 		return c.n, nil
 	}
@@ -76,7 +76,7 @@ func (l *liveCounts) live(tx *bbolt.Tx, key countOf, now int64) (int, error) {
 		c.include(expires)
 	}
 	for other := range l.known {
-		if len(l.known) < countsKept {
+		if len(l.known) < maxLiveCounts {
 			break
 		}
 		delete(l.known, other)
@@ -85,7 +85,7 @@ func (l *liveCounts) live(tx *bbolt.Tx, key countOf, now int64) (int, error) {
 	return c.n, nil
 }
 
-// include counts a record that is there until expires.
+// include counts a record that lives until expires.
 func (c *liveCount) include(expires int64) {
 	if expires > c.from {
 		c.n++
@@ -93,7 +93,7 @@ func (c *liveCount) include(expires int64) {
 	}
 }
 
-func (l *liveCounts) added(rec store.Record) {
+func (l *liveCounts) add(rec store.Record) {
 	for key := range countsOf(rec) {
 		if c, ok := l.known[key]; ok {
 			c.include(deadline(rec.Expires))
@@ -102,7 +102,7 @@ func (l *liveCounts) added(rec store.Record) {
 	}
 }
 
-func (l *liveCounts) removed(rec store.Record) {
+func (l *liveCounts) remove(rec store.Record) {
 	for key := range countsOf(rec) {
 		if c, ok := l.known[key]; ok && deadline(rec.Expires) > c.from {
 			c.n--
@@ -111,7 +111,7 @@ func (l *liveCounts) removed(rec store.Record) {
 	}
 }
 
-// recordEnds reads the end of a record from the head of its row.
+// recordEnds reads the expiry of a record from the head of its row.
 func recordEnds(row []byte) (int64, error) {
 	if len(row) < 17 || row[0] != rowVersion {
 		return never, fmt.Errorf("%w: record row is cut short", ErrDamaged)

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// applied brings the index to a commit that stands.
-func (s *Store) applied(t *txn) {
+// applyIndex applies the index changes of a committed transaction.
+func (s *Store) applyIndex(t *txn) {
 	for _, change := range t.after {
 		change(s.index)
 	}
@@ -28,8 +28,8 @@ func (s *Store) applied(t *txn) {
 	s.snapshots.note(len(t.after))
 }
 
-// loadIndex fills the index from its snapshot and the change log or, where that cannot be, from the cards. built
-// is the number of cards in the latter case.
+// loadIndex fills the index from its snapshot and the change feed or, if the snapshot cannot be used, from the cards.
+// In the latter case, built is the number of cards.
 func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
 	start := time.Now()
 	err = s.loadSnapshot()
@@ -50,7 +50,7 @@ func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
 	return s.index.all.len(), nil
 }
 
-// buildIndex fills the index from the cards, some of them in each of several goroutines.
+// buildIndex fills the index from the cards, which several goroutines read in parts.
 func (s *Store) buildIndex(ctx context.Context) error {
 	var through, last uint64
 	if err := s.db.View(func(tx *bbolt.Tx) error {
@@ -64,7 +64,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	var all errgroup.Group
 	for i := range parts {
 		all.Go(func() error {
-			return readDamaged(func() error { return parts[i].gather(ctx, s, uint64(i)*span, uint64(i+1)*span) })
+			return catchDamage(func() error { return parts[i].gather(ctx, s, uint64(i)*span, uint64(i+1)*span) })
 		})
 	}
 	if err := all.Wait(); err != nil {
@@ -75,7 +75,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	return nil
 }
 
-// partIndex is what a range of cards adds to the index.
+// partIndex is the index of a range of cards.
 type partIndex struct {
 	lists map[string]*[]slot
 	ends  []end
@@ -86,7 +86,7 @@ type end struct {
 	expires int64
 }
 
-// gather reads the cards with from <= seq < to. A damaged one is not listed.
+// gather reads the cards with from <= seq < to. It leaves damaged cards out.
 func (p *partIndex) gather(ctx context.Context, s *Store, from, to uint64) error {
 	p.lists = make(map[string]*[]slot)
 	return s.db.View(func(tx *bbolt.Tx) error {
@@ -137,20 +137,20 @@ func joinParts(parts []partIndex) *index {
 		}
 	}
 	for _, term := range slices.Sorted(maps.Keys(terms)) {
-		ix.terms.appendSorted(term, newPosting(terms[term]))
+		ix.terms.appendLast(term, newPosting(terms[term]))
 	}
 	return ix
 }
 
-// catchUp brings the index to the newest change in the file. Cards that changed since s.through are taken out of
-// every list, for nobody knows any more what they were listed under, and listed anew by their rows.
+// catchUp brings the index to the newest change in the file. It removes the cards that changed since s.through from
+// every list, because their old terms are no longer known, and then lists them by their rows.
 func (s *Store) catchUp() error {
 	type listing struct {
 		at slot
 		cardHead
 	}
 	dirty := roaring.New()
-	var again []listing
+	var changed []listing
 	var through uint64
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		changes, cards := bucketChanges.in(tx), bucketCards.in(tx)
@@ -160,7 +160,7 @@ func (s *Store) catchUp() error {
 			if err == nil {
 				change, err = decodeChange(number(row.key), row.value)
 			}
-			if err != nil { // nobody knows which card it was: that one stays listed by its old terms
+			if err != nil { // the card of this change is unknown, so that card stays listed by its old terms
 				s.damage.note("left out of the card index", err)
 				continue
 			}
@@ -179,7 +179,7 @@ func (s *Store) catchUp() error {
 				continue
 			}
 			if !head.withdrawn {
-				again = append(again, listing{at, head})
+				changed = append(changed, listing{at, head})
 			}
 		}
 		return nil
@@ -190,14 +190,14 @@ func (s *Store) catchUp() error {
 	if !dirty.IsEmpty() {
 		s.index.expunge(dirty)
 	}
-	for _, l := range again {
+	for _, l := range changed {
 		s.index.put(l.at, nil, l.terms, l.expires)
 	}
 	s.through.Store(through)
 	return nil
 }
 
-// expunge takes slots out of every list.
+// expunge removes slots from every list.
 func (ix *index) expunge(slots *roaring.Bitmap) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -209,7 +209,7 @@ func (ix *index) expunge(slots *roaring.Bitmap) {
 	kept := dict{}
 	for term, list := range ix.terms.from("") {
 		if list.removeAll(slots); list.len() > 0 {
-			kept.appendSorted(term, list)
+			kept.appendLast(term, list)
 		}
 	}
 	ix.terms = kept

@@ -19,21 +19,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// A migration writes the database of the next schema, row by row, from a database that it must not change. One that changes
-// cards leaves out keySnapshots.
+// migration writes the database of the next schema, row by row, from a database that it must not change. A migration
+// that changes cards leaves out keySnapshots.
 type migration func(from *bbolt.Tx, to *copier) error
 
-// migrations[i] leads from schema i+1 to i+2. A new one comes with testdata/schema-N.db.gz, the database of the schema
-// before it.
+// migrations holds at index i the migration from schema i+1 to i+2. A new migration comes with testdata/schema-N.db.gz,
+// a database of the schema before it.
 //
-// Schema 2 is not released yet. Until it is, whatever else changes stored bytes joins its migration, so that an upgrade
+// Schema 2 is not released yet. Until its release, add every other change of stored bytes to its migration, so that an
+// upgrade rewrites the database once. At the release, delete this paragraph; a later change is schema 3.
 // rewrites the database once. When it is released, delete this paragraph; from then on a change is schema 3.
 var migrations = []migration{addChecksums}
 
-// newest is the schema that the steps lead to.
-func newest(steps []migration) uint64 { return uint64(len(steps)) + 1 }
+// newestSchema returns the schema that the steps lead to.
+func newestSchema(steps []migration) uint64 { return uint64(len(steps)) + 1 }
 
-// addChecksums leads from schema 1, where values had no checksums. It knows no bits that changed before.
+// addChecksums migrates from schema 1, whose values had no checksums. It cannot detect bits that changed before.
 func addChecksums(from *bbolt.Tx, to *copier) error {
 	for _, b := range buckets {
 		old := from.Bucket(b.name)
@@ -50,8 +51,8 @@ func addChecksums(from *bbolt.Tx, to *copier) error {
 	return nil
 }
 
-// migrate brings the schema up to date by steps or says ErrNewerSchema. The database of an older schema is kept, under the
-// name that [OlderCopy] gives it.
+// migrate brings the schema up to date by steps, or returns ErrNewerSchema. It keeps the database of the older schema
+// under the name that [OlderCopy] returns.
 func (s *Store) migrate(ctx context.Context, steps []migration) error {
 	var have uint64
 	if err := s.db.View(func(tx *bbolt.Tx) (err error) {
@@ -60,9 +61,9 @@ func (s *Store) migrate(ctx context.Context, steps []migration) error {
 	}); err != nil {
 		return err
 	}
-	want := newest(steps)
+	want := newestSchema(steps)
 	if have > want {
-		return fmt.Errorf("%w: it has schema %d, this program knows %d", ErrNewerSchema, have, want)
+		return fmt.Errorf("%w: it has schema %d, this program supports up to %d", ErrNewerSchema, have, want)
 	}
 	if have == 0 {
 		return s.db.Update(func(tx *bbolt.Tx) error {
@@ -85,24 +86,24 @@ func (s *Store) migrate(ctx context.Context, steps []migration) error {
 	return nil
 }
 
-// rewrite puts a database of the next schema in place of the file. One transaction over all rows would hold all of them in
-// memory and double the file, so the step fills a new file in small ones, and the old file becomes the copy that is kept.
-// Whenever the process dies, the file is the old one or the new one, and the next Open begins again.
+// rewrite replaces the file with a database of the next schema. One transaction over all rows would hold all of them in
+// memory and double the size of the file. So the step fills a new file in small transactions, and the old file stays as
+// a copy. If the process dies, the file is the old or the new one, and the next Open starts again.
 func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error {
-	dst := s.path + ".backup-migrate" // the next Open removes what a killed process left, as of a backup
+	dst := s.path + ".backup-migrate" // the next Open removes what a killed process left, as for a backup
 	if err := removeIfThere(dst); err != nil {
 		return err
 	}
-	// NoSync is safe here: the new file counts only after the Sync in finish.
+	// NoSync is safe here: nobody uses the new file before the Sync in finish.
 	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return err
 	}
 	err = s.db.View(func(from *bbolt.Tx) error {
-		if err := s.roomFor(from.Size() + from.Size()/8); err != nil {
+		if err := s.checkRoom(from.Size() + from.Size()/8); err != nil {
 			return err
 		}
-		c := &copier{ctx: ctx, db: to, log: s.log, told: time.Now()}
+		c := &copier{ctx: ctx, db: to, log: s.log, lastLog: time.Now()}
 		err := step(from, c)
 		if err == nil {
 			err = c.finish(have + 1)
@@ -118,13 +119,13 @@ func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error 
 	return s.openFile()
 }
 
-// replaceFile puts the new file in the place of the old one, which gets the name of [OlderCopy], and closes that one. Until
-// then no other process can open it.
+// replaceFile renames dst to the name of the database and closes the old file, which it first keeps under the name of
+// [OlderCopy]. Until the old file is closed, no other process can open the database.
 func (s *Store) replaceFile(dst string, have uint64) error {
 	if err := s.keepFile(OlderCopy(s.path, have)); err != nil {
 		return fmt.Errorf("keep a copy from before: %w", err)
 	}
-	if runtime.GOOS == "windows" { // it renames over no open file
+	if runtime.GOOS == "windows" { // Windows cannot rename over an open file
 		if err := s.closeFile(); err != nil {
 			return err
 		}
@@ -136,7 +137,7 @@ func (s *Store) replaceFile(dst string, have uint64) error {
 	return s.closeFile()
 }
 
-// keepFile gives the file another name, or copies it if the file system has no links.
+// keepFile links the file to another name, or copies it if the file system has no links.
 func (s *Store) keepFile(name string) error {
 	if err := removeIfThere(name); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (s *Store) keepFile(name string) error {
 	if err := os.Link(s.path, name); err != nil {
 		return s.copyTo(name)
 	}
-	return os.Chtimes(name, time.Time{}, time.Now()) // it is kept for a week from now on
+	return os.Chtimes(name, time.Time{}, time.Now()) // the copy is kept for a week from now on
 }
 
 func removeIfThere(name string) error {
@@ -156,21 +157,21 @@ func removeIfThere(name string) error {
 
 // copier fills a new database, a few MiB in each transaction.
 type copier struct {
-	ctx  context.Context
-	db   *bbolt.DB
-	tx   *bbolt.Tx // nil between two transactions
-	log  *slog.Logger
-	size int // of the rows in tx
-	rows int
-	told time.Time
+	ctx     context.Context
+	db      *bbolt.DB
+	tx      *bbolt.Tx // nil between two transactions
+	log     *slog.Logger
+	size    int // of the rows in tx
+	rows    int
+	lastLog time.Time
 }
 
 const (
-	copyBatch = 4 << 20
-	copyTold  = 10 * time.Second // between two lines of progress
+	copyBatch    = 4 << 20
+	copyLogEvery = 10 * time.Second // between two log lines about the progress
 )
 
-// create makes a bucket.
+// create creates a bucket.
 func (c *copier) create(b bucket, sequence uint64) error {
 	if err := c.begin(); err != nil {
 		return err
@@ -182,7 +183,7 @@ func (c *copier) create(b bucket, sequence uint64) error {
 	return made.SetSequence(sequence)
 }
 
-// put stores a row, best in the order of the keys. It keeps neither key nor value.
+// put stores a row. Rows in the order of their keys are the fastest. It does not keep key or value.
 func (c *copier) put(b bucket, key, value []byte) error {
 	if c.size >= copyBatch {
 		if err := c.commit(); err != nil {
@@ -207,8 +208,8 @@ func (c *copier) begin() (err error) {
 }
 
 func (c *copier) commit() error {
-	if time.Since(c.told) >= copyTold {
-		c.told = time.Now()
+	if time.Since(c.lastLog) >= copyLogEvery {
+		c.lastLog = time.Now()
 		c.log.Info("still migrating the database", slog.Int("rows", c.rows))
 	}
 	if err := c.ctx.Err(); err != nil {
@@ -219,7 +220,7 @@ func (c *copier) commit() error {
 	return tx.Commit()
 }
 
-// finish makes the database complete and durable.
+// finish stores the schema, commits and syncs.
 func (c *copier) finish(schema uint64) error {
 	if err := c.begin(); err != nil {
 		return err
@@ -233,7 +234,7 @@ func (c *copier) finish(schema uint64) error {
 	return c.db.Sync()
 }
 
-// rollback drops what was not committed.
+// rollback drops the rows that were not committed.
 func (c *copier) rollback() error {
 	if c.tx == nil {
 		return nil
@@ -241,13 +242,13 @@ func (c *copier) rollback() error {
 	return c.tx.Rollback()
 }
 
-// OlderCopy is where the database at path is kept as it was, before it is migrated from an older schema. A week later it
-// goes: what was purged since still stands in it.
+// OlderCopy returns the name under which a migration keeps the database at path as it was in an older schema. The store
+// removes the copy after a week, because it still contains data that was purged meanwhile.
 func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schema-%d", path, schema) }
 
 const keepOlder = 7 * 24 * time.Hour
 
-// dropOlder removes the copies of [OlderCopy] that are as old at now. What it cannot remove it tries again next time.
+// dropOlder removes the copies of [OlderCopy] that are a week old at now. It is called again, so it ignores errors.
 func (s *Store) dropOlder(now time.Time) {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
 	entries, err := os.ReadDir(dir)
@@ -255,8 +256,8 @@ func (s *Store) dropOlder(now time.Time) {
 		return
 	}
 	for _, e := range entries {
-		schema, is := strings.CutPrefix(e.Name(), prefix)
-		if _, err := strconv.ParseUint(schema, 10, 64); !is || err != nil || !e.Type().IsRegular() {
+		schema, isCopy := strings.CutPrefix(e.Name(), prefix)
+		if _, err := strconv.ParseUint(schema, 10, 64); !isCopy || err != nil || !e.Type().IsRegular() {
 			continue
 		}
 		info, err := e.Info()
@@ -264,7 +265,7 @@ func (s *Store) dropOlder(now time.Time) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err == nil {
-			s.log.Info("the copy from before the migration is removed", "copy", e.Name())
+			s.log.Info("removed the copy from before the migration", "copy", e.Name())
 		}
 	}
 }

@@ -21,20 +21,20 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// fixtureEnv, set to anything, writes testdata/schema-N.db.gz of this program's schema.
+// fixtureEnv, if set to any value, makes the test write testdata/schema-N.db.gz with the schema of this program.
 const fixtureEnv = "BOLT_TEST_FIXTURE"
 
 func fixtureFile(schema uint64) string {
 	return filepath.Join("testdata", fmt.Sprintf("schema-%d.db.gz", schema))
 }
 
-// TestEverySchema opens a database of each schema that there has been and finds in it what was put there. A fixture is
-// never written again: it is what a program of that time wrote.
+// TestEverySchema opens a database of each schema that was ever released and finds in it what was stored. Never
+// regenerate a fixture: it is what a program of its time wrote.
 func TestEverySchema(t *testing.T) {
 	if os.Getenv(fixtureEnv) != "" {
 		saveFixture(t)
 	}
-	for schema := uint64(1); schema <= newest(migrations); schema++ {
+	for schema := uint64(1); schema <= newestSchema(migrations); schema++ {
 		t.Run(fmt.Sprint(schema), func(t *testing.T) {
 			path := fixture(t, schema)
 			if err := Check(t.Context(), path); err != nil {
@@ -42,17 +42,17 @@ func TestEverySchema(t *testing.T) {
 			}
 			expectFixture(t, open(t, path, Config{}))
 			_, err := os.Stat(OlderCopy(path, schema))
-			if older := schema < newest(migrations); (err == nil) != older {
+			if older := schema < newestSchema(migrations); (err == nil) != older {
 				t.Errorf("a copy was kept: %v, want %t", err, older)
 			}
 		})
 	}
 }
 
-// fixture unpacks the database of an older schema, or makes one of this program's.
+// fixture unpacks the database of an older schema, or creates one with the schema of this program.
 func fixture(t *testing.T, schema uint64) string {
 	t.Helper()
-	if schema == newest(migrations) {
+	if schema == newestSchema(migrations) {
 		return makeFixture(t)
 	}
 	f, err := os.Open(fixtureFile(schema))
@@ -75,12 +75,12 @@ func fixture(t *testing.T, schema uint64) string {
 	return path
 }
 
-// forEver is when what is in fixtures ends, so that they stay good.
+// forEver is when the rows of fixtures expire, so that the fixtures stay usable.
 var forEver = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 var fixtureConv = store.ConvKey{Peer: "am_peer", ID: "conv_1"}
 
-// saveFixture keeps the database of this program's schema, for the program that has the next one.
+// saveFixture stores a database with the schema of this program, for programs with the next schema.
 func saveFixture(t *testing.T) {
 	t.Helper()
 	var out bytes.Buffer
@@ -88,12 +88,12 @@ func saveFixture(t *testing.T) {
 	if err == nil {
 		_, err = z.Write(readFile(t, makeFixture(t)))
 	}
-	if err := errors.Join(err, z.Close(), os.MkdirAll("testdata", 0o755), os.WriteFile(fixtureFile(newest(migrations)), out.Bytes(), 0o644)); err != nil {
+	if err := errors.Join(err, z.Close(), os.MkdirAll("testdata", 0o755), os.WriteFile(fixtureFile(newestSchema(migrations)), out.Bytes(), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// makeFixture makes a database with something of everything in it.
+// makeFixture creates a database with rows of every kind.
 func makeFixture(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -152,8 +152,9 @@ func expectFixture(t *testing.T, s *Store) {
 	}
 }
 
-// next is a schema that there will never be: it turns round the body of every record and adds a bucket.
-func next(pause func()) []migration {
+// nextMigrations adds a migration to a schema that will never exist: it reverses the body of every record and adds a
+// bucket.
+func nextMigrations(pause func()) []migration {
 	return append(slices.Clip(migrations), func(from *bbolt.Tx, to *copier) error {
 		if err := to.create(newBucket("next"), 0); err != nil {
 			return err
@@ -167,14 +168,14 @@ func next(pause func()) []migration {
 					continue
 				}
 				if string(b.name) == string(bucketRecords.name) {
-					row.value = turned(row.value)
+					row.value = reverse(row.value)
 				}
 				if err := errors.Join(err, to.put(b, row.key, row.value)); err != nil {
 					return err
 				}
 			}
 		}
-		if err := to.commit(); err != nil { // half of it may be in the file
+		if err := to.commit(); err != nil { // part of the rows may be in the file
 			return err
 		}
 		pause()
@@ -182,7 +183,7 @@ func next(pause func()) []migration {
 	})
 }
 
-func turned(b []byte) []byte {
+func reverse(b []byte) []byte {
 	out := make([]byte, len(b))
 	for i, c := range b {
 		out[len(b)-1-i] = c
@@ -190,11 +191,12 @@ func turned(b []byte) []byte {
 	return out
 }
 
-// migrateEnv makes a child migrate a database to the next schema: "stop" says so in the middle and waits to be killed.
+// migrateEnv makes a child process migrate a database with nextMigrations. With the value "stop", the child prints a
+// line in the middle of the migration and waits to be killed.
 const migrateEnv = "BOLT_TEST_MIGRATE"
 
 func migrateChild(path, how string) {
-	migrations = next(func() {
+	migrations = nextMigrations(func() {
 		if how == "stop" {
 			fmt.Println("half")
 			select {}
@@ -212,7 +214,7 @@ func migrateChild(path, how string) {
 	fmt.Println("done")
 }
 
-// records are the rows of a database as they stand in the file.
+// recordsOf returns the schema of a database and its records, as they are in the file.
 func recordsOf(t *testing.T, path string) (schema uint64, rows map[string]string) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: 10 * time.Second})
@@ -234,10 +236,10 @@ func recordsOf(t *testing.T, path string) (schema uint64, rows map[string]string
 	return schema, rows
 }
 
-// TestMigrationKilled kills a process in the middle of a migration: the database is as it was, the next one migrates it
-// once, the copy of before is whole and opens with the program of before, which refuses the new one.
+// TestMigrationKilled kills a process in the middle of a migration. The database must be unchanged, the next process
+// must migrate it once, and the copy must be complete and open with the old program, which refuses the new database.
 func TestMigrationKilled(t *testing.T) {
-	old := newest(migrations)
+	old := newestSchema(migrations)
 	path := fixture(t, old)
 	_, before := recordsOf(t, path)
 	if len(before) == 0 {
@@ -276,7 +278,7 @@ func TestMigrationKilled(t *testing.T) {
 		t.Errorf("after the migration: schema %d, %d rows", schema, len(rows))
 	}
 	for k, v := range before {
-		if rows[k] != string(turned([]byte(v))) {
+		if rows[k] != string(reverse([]byte(v))) {
 			t.Errorf("row %q is %q", k, rows[k])
 		}
 	}
@@ -284,12 +286,12 @@ func TestMigrationKilled(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	if _, err := Open(t.Context(), path, Config{}); !errors.Is(err, ErrNewerSchema) {
-		t.Errorf("the program of before: %v", err)
+		t.Errorf("the old program: %v", err)
 	}
 	expectFixture(t, open(t, OlderCopy(path, old), Config{}))
 }
 
-// A migration that fails, or has no room for the copy, changes nothing.
+// TestMigrationFails checks that a migration that fails, or has no room for the new file, changes nothing.
 func TestMigrationFails(t *testing.T) {
 	broken := errors.New("broken")
 	for name, tt := range map[string]struct {
@@ -298,10 +300,10 @@ func TestMigrationFails(t *testing.T) {
 		want    error
 	}{
 		"a step":  {-1, append(slices.Clip(migrations), func(*bbolt.Tx, *copier) error { return broken }), broken},
-		"no room": {1 << 60, next(func() {}), store.ErrUnavailable},
+		"no room": {1 << 60, nextMigrations(func() {}), store.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := fixture(t, newest(migrations))
+			path := fixture(t, newestSchema(migrations))
 			s := &Store{cfg: Config{MinFree: tt.minFree}.withDefaults(), path: path}
 			s.log = s.cfg.Logger
 			if err := s.openFile(); err != nil {
@@ -322,8 +324,8 @@ func TestMigrationFails(t *testing.T) {
 	}
 }
 
-// TestOlderCopiesGo: what was kept before a migration goes a week later, with all that was purged since, at a start or by
-// sweeping; before that it stays, and so does what only looks like it.
+// TestOlderCopiesGo checks that Open or Sweep removes the copy from before a migration after a week, with all data that
+// was purged meanwhile. Younger copies, and files with similar names, stay.
 func TestOlderCopiesGo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	write := func(name string, age time.Duration) string {
@@ -336,24 +338,24 @@ func TestOlderCopiesGo(t *testing.T) {
 		}
 		return name
 	}
-	there := func(name string) bool {
+	exists := func(name string) bool {
 		_, err := os.Lstat(name)
 		return err == nil
 	}
 	old, young := write(OlderCopy(path, 1), 8*24*time.Hour), write(OlderCopy(path, 12), 6*24*time.Hour)
 	others := []string{write(path+".schema-", 99*24*time.Hour), write(path+".schema-1x", 99*24*time.Hour), write(path+".schema-1.gz", 99*24*time.Hour)}
 	s := open(t, path, Config{})
-	if there(old) || !there(young) {
-		t.Errorf("after a start: old %t, young %t", there(old), there(young))
+	if exists(old) || !exists(young) {
+		t.Errorf("after a start: old %t, young %t", exists(old), exists(young))
 	}
-	if _, err := s.Sweep(t.Context(), time.Now().Add(23*time.Hour), 100); err != nil || !there(young) {
-		t.Errorf("before the week is over it is there: %t, %v", there(young), err)
+	if _, err := s.Sweep(t.Context(), time.Now().Add(23*time.Hour), 100); err != nil || !exists(young) {
+		t.Errorf("before the week is over it is there: %t, %v", exists(young), err)
 	}
-	if _, err := s.Sweep(t.Context(), time.Now().Add(25*time.Hour), 100); err != nil || there(young) {
-		t.Errorf("a week after the migration it is there: %t, %v", there(young), err)
+	if _, err := s.Sweep(t.Context(), time.Now().Add(25*time.Hour), 100); err != nil || exists(young) {
+		t.Errorf("a week after the migration it is there: %t, %v", exists(young), err)
 	}
 	for _, name := range others {
-		if !there(name) {
+		if !exists(name) {
 			t.Errorf("%s is gone", name)
 		}
 	}

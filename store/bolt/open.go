@@ -21,34 +21,34 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// What Open refuses; check with [errors.Is].
+// The errors of Open. Check for them with [errors.Is].
 var (
 	// ErrLocked: another process has the file open.
 	ErrLocked = errors.New("database is in use by another process")
 	// ErrNewerSchema: a newer version of this program wrote the file.
 	ErrNewerSchema = errors.New("database was written by a newer version")
-	// ErrDamaged is store.ErrDamaged: the file is not a database, or rows or pages of it make no sense.
+	// ErrDamaged is store.ErrDamaged: the file is not a database, or some of its rows or pages are invalid.
 	ErrDamaged = store.ErrDamaged
-	// ErrFileMode: others than the owner may read or write the file.
+	// ErrFileMode: users other than the owner can read or write the file.
 	ErrFileMode = errors.New("database file mode is wider than 0600")
 )
 
-// Config is how a database is opened. The zero value is fine.
+// Config holds the options of Open. The zero value is usable.
 type Config struct {
-	// Logger is told of what the engine does on its own: recovery, rebuilding, snapshots. Nil discards.
+	// Logger gets what the engine does by itself: recovery, rebuilding, snapshots. Nil discards the log.
 	Logger *slog.Logger
-	// MinFree is the number of free bytes on the disk below which writes are refused with store.ErrUnavailable,
-	// so that it is never the disk that says no. 0 means 64 MiB, negative switches the check off.
+	// MinFree is the number of free bytes on the disk below which the engine refuses writes with store.ErrUnavailable,
+	// so that it stops before the disk is full. 0 means 64 MiB; a negative number disables the check.
 	MinFree int64
-	// QueueLimit is how many units may wait for the writer; a further one is store.ErrUnavailable. 0 means 8192.
+	// QueueLimit is how many units may wait for the writer. A further one is store.ErrUnavailable. 0 means 8192.
 	QueueLimit int
-	// InitialMmapSize is how much address space the file is mapped into at once. While the file is smaller, its
-	// growth waits for no reader. 0 means 4 GiB on 64-bit systems (where the system grants less, nothing), and
-	// nothing on 32-bit ones and on Windows, where the file itself would be grown to this size. Negative is nothing.
+	// InitialMmapSize is the size of address space that the file is mapped into from the start. While the file is
+	// smaller, it can grow without waiting for readers. 0 means 4 GiB on 64-bit systems (or nothing if the system
+	// refuses that much). A negative number, 32-bit systems and Windows (the file itself would grow) mean nothing.
 	InitialMmapSize int
-	// LockTimeout is how long Open waits for another process to let go of the file. 0 means 200 ms.
+	// LockTimeout is how long Open waits for another process to close the file. 0 means 200 ms.
 	LockTimeout time.Duration
-	// Committed is told of every group commit, before its callers are; it must be quick. Nil is told nothing.
+	// Committed, if set, is called after every group commit, before the callers get their results. It must be fast.
 	Committed func(Commit)
 }
 
@@ -80,13 +80,13 @@ type Store struct {
 	log  *slog.Logger
 	path string
 
-	// mu guards db against reopening: read-held by every read, held by who leads the writer while db is swapped.
-	// db is nil while the file is closed. Who leads reads db without it.
+	// mu guards db while the file is reopened: every read holds mu for reading, and the leader of the writer holds it
+	// while it replaces db. db is nil while the file is closed. The leader reads db without mu.
 	mu sync.RWMutex
 	db *bbolt.DB
 
 	index   *index
-	through atomic.Uint64 // newest change that the index has
+	through atomic.Uint64 // the newest change that the index contains
 
 	damage    *damageLog
 	writer    *writer
@@ -97,8 +97,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// Open opens the database at path, creating it with mode 0600 where it is missing, and loads the card index.
-// The error is one of this package's sentinels where one fits. The caller closes the Store.
+// Open opens the database at path and loads the card index. If the file does not exist, Open creates it with mode 0600.
+// Its error matches a sentinel of this package if one applies. The caller must close the Store.
 func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -110,7 +110,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
 	built := 0
-	err = readDamaged(func() (err error) {
+	err = catchDamage(func() (err error) {
 		if err := errors.Join(s.migrate(ctx, migrations), s.dropBackups()); err != nil {
 			return err
 		}
@@ -182,15 +182,15 @@ func checkMode(path string) error {
 	return nil
 }
 
-// preflightLimit is the size up to which Open reads every page of an existing file before it trusts it: about
-// half a second. Larger files are checked in full by [Check] only.
+// preflightLimit is the size up to which Open reads every page of an existing file before it trusts the file, which
+// takes about half a second. Only [Check] checks larger files in full.
 const preflightLimit = 256 << 20
 
-// leastSize is the four pages that bbolt writes into an empty file, at the smallest size of a page.
+// leastSize is the size of the four pages that bbolt writes into an empty file, at the smallest page size.
 const leastSize = 4 * 4096
 
-// preflight refuses a file that is cut short or damaged, before bbolt opens it for writing: there it scans all
-// pages in a goroutine of its own, whose panic nobody could recover.
+// preflight refuses a truncated or damaged file before bbolt opens it for writing. When bbolt opens a file for writing,
+// it scans all pages in its own goroutine, whose panic nobody could recover.
 func preflight(path string, timeout time.Duration) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
@@ -199,15 +199,15 @@ func preflight(path string, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if info.Size() < leastSize { // bbolt has no error of its own for it
-		return fmt.Errorf("%w: %d bytes are no database", ErrDamaged, info.Size())
+	if info.Size() < leastSize { // bbolt has no error of its own for this
+		return fmt.Errorf("%w: a database is larger than %d bytes", ErrDamaged, info.Size())
 	}
 	db, err := openBolt(path, &bbolt.Options{ReadOnly: true, Timeout: timeout})
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	return readDamaged(func() error {
+	return catchDamage(func() error {
 		return db.View(func(tx *bbolt.Tx) error {
 			if tx.Size() > info.Size() {
 				return fmt.Errorf("%w: %d of %d bytes are missing", ErrDamaged, tx.Size()-info.Size(), tx.Size())
@@ -220,12 +220,12 @@ func preflight(path string, timeout time.Duration) error {
 	})
 }
 
-// checkPages reads every row in this goroutine, where a fault or panic of bbolt can be recovered. It refuses keys that
-// changed: where they are out of order, or below the key under which their page is known, bbolt's own scan panics in a
+// checkPages reads every row in this goroutine, where a fault or a panic of bbolt can be recovered. It refuses rows
+// whose keys changed: if keys are out of order, or below the first key of their page, bbolt's own scan panics in a
 // goroutine that nobody can recover.
 func checkPages(tx *bbolt.Tx) error {
 	schema, err := schemaOf(tx)
-	hasChecksums := err == nil && schema == newest(migrations) // rows of an older schema have none
+	hasChecksums := err == nil && schema == newestSchema(migrations) // older schemas have no checksums
 	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
 		var last []byte
 		sealed := newBucket(string(name))
@@ -244,8 +244,8 @@ func checkPages(tx *bbolt.Tx) error {
 	})
 }
 
-// openBolt is bbolt.Open with this package's errors. A file that was replaced while we waited for its lock
-// ([CompactInPlace]) is not the database any more, and was in use.
+// openBolt is bbolt.Open with the errors of this package. If another process replaced the file while openBolt waited
+// for the lock ([CompactInPlace]), the opened file is no longer the database, and the error is ErrLocked.
 func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 	var file *os.File
 	seen := *opts
@@ -253,11 +253,11 @@ func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 		file, err = os.OpenFile(name, flag, mode)
 		return file, err
 	}
-	err = readDamaged(func() (err error) {
+	err = catchDamage(func() (err error) {
 		db, err = bbolt.Open(path, 0o600, &seen)
 		return err
 	})
-	if err == nil && replaced(file, path) {
+	if err == nil && !hasName(file, path) {
 		return nil, errors.Join(ErrLocked, db.Close())
 	}
 	switch {
@@ -269,18 +269,18 @@ func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 	return db, err
 }
 
-func replaced(file *os.File, path string) bool {
+// hasName reports whether path still names the open file.
+func hasName(file *os.File, path string) bool {
 	opened, err := file.Stat()
 	if err != nil {
-		return true
+		return false
 	}
 	named, err := os.Stat(path)
-	return err != nil || !os.SameFile(opened, named)
+	return err == nil && os.SameFile(opened, named)
 }
 
-// readDamaged runs fn on pages that may make no sense: a panic, or a page of the map that has no file behind it, is
-// ErrDamaged.
-func readDamaged(fn func() error) (err error) {
+// catchDamage calls fn. If fn panics, or reads a mapped page beyond the end of the file, the error is ErrDamaged.
+func catchDamage(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
@@ -290,7 +290,7 @@ func readDamaged(fn func() error) (err error) {
 	return fn()
 }
 
-// view runs fn in a read transaction. fn must be short: while it runs, a file that outgrows its map cannot grow.
+// view calls fn in a read transaction. fn must be fast: while it runs, a file that outgrows its map cannot grow.
 func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -298,16 +298,16 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.db == nil {
-		return fmt.Errorf("%w: file is not open", store.ErrUnavailable)
+		return fmt.Errorf("%w: the file is not open", store.ErrUnavailable)
 	}
-	return readDamaged(func() error { return s.db.View(fn) })
+	return catchDamage(func() error { return s.db.View(fn) })
 }
 
-// reopenFile closes and opens the file and catches the index up. Only who leads the writer calls it.
+// reopenFile closes and opens the file and brings the index up to date. Only the leader of the writer calls it.
 func (s *Store) reopenFile() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The file is abandoned as it is: what an error of Close could tell is known since the commit failed.
+	// Ignore an error of Close: the commit failed before, so the file is abandoned as it is.
 	_ = s.closeFile()
 	if err := s.openFile(); err != nil {
 		return err
@@ -315,35 +315,35 @@ func (s *Store) reopenFile() error {
 	return s.catchUp()
 }
 
-// writable says why no unit can be taken now.
-func (s *Store) writable() error {
+// checkWritable returns why the writer cannot take a unit now, or nil.
+func (s *Store) checkWritable() error {
 	if err := s.writer.broken.Load(); err != nil {
 		return *err
 	}
-	return s.lowDisk()
+	return s.checkDisk()
 }
 
-func (s *Store) lowDisk() error {
+func (s *Store) checkDisk() error {
 	if s.cfg.MinFree < 0 {
 		return nil
 	}
 	free, err := diskFree(filepath.Dir(s.path))
 	if err != nil {
-		return fmt.Errorf("%w: free disk space: %w", store.ErrUnavailable, err)
+		return fmt.Errorf("%w: read free disk space: %w", store.ErrUnavailable, err)
 	}
 	if free < s.cfg.MinFree {
-		return fmt.Errorf("%w: disk is nearly full: %d MiB free, %d MiB are kept", store.ErrUnavailable, free>>20, s.cfg.MinFree>>20)
+		return fmt.Errorf("%w: the disk is nearly full: %d MiB are free, at least %d MiB must stay free", store.ErrUnavailable, free>>20, s.cfg.MinFree>>20)
 	}
 	return nil
 }
 
 // Ping implements [store.Store].
 func (s *Store) Ping(ctx context.Context) error {
-	// A unit without writes commits nothing, but it waits its turn, and it makes a broken writer try again.
+	// A unit without writes commits nothing, but it waits its turn, and makes a writer that stopped try again.
 	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, nil })
 }
 
-// Close finishes what is queued and closes the file. Calls that come later are refused with store.ErrUnavailable.
+// Close commits the queued units and closes the file. Later calls fail with store.ErrUnavailable.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.snapshots.stop()

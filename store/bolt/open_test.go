@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// filled makes a closed database with something of everything in it.
-func filled(t *testing.T) string {
+// newFilledDB creates a closed database with rows of every kind.
+func newFilledDB(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	s, err := Open(t.Context(), path, Config{})
@@ -39,7 +39,7 @@ func filled(t *testing.T) string {
 }
 
 func TestOpenNewerSchema(t *testing.T) {
-	path := filled(t)
+	path := newFilledDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error { return setSchema(tx, 99) })
 	before := readFile(t, path)
 	_, err := Open(t.Context(), path, Config{})
@@ -75,7 +75,7 @@ func readFile(t *testing.T, path string) []byte {
 }
 
 func TestOpenDamaged(t *testing.T) {
-	whole := readFile(t, filled(t))
+	whole := readFile(t, newFilledDB(t))
 	const page = 4096
 	for name, damage := range map[string]func(b []byte) []byte{
 		"text":              func([]byte) []byte { return []byte(strings.Repeat("not a database\n", 1000)) },
@@ -123,9 +123,9 @@ func TestOpenDamaged(t *testing.T) {
 	}
 }
 
-// TestDamagedRowLater: a row that makes no sense is an error for who asks for it, and for nobody else.
+// TestDamagedRowLater checks that a row that cannot be decoded fails calls that need it, and no other call.
 func TestDamagedRowLater(t *testing.T) {
-	path := filled(t)
+	path := newFilledDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		return bucketRecords.in(tx).put(recordKey("n", "k"), []byte{rowVersion, 1})
 	})
@@ -166,7 +166,7 @@ func TestCheckFollowsPointers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filled(t)
+			path := newFilledDB(t)
 			check(t, path)
 			editFile(t, path, edit)
 			if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) {
@@ -203,7 +203,7 @@ func TestOpenMode(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("modes say nothing on Windows")
 	}
-	path := filled(t)
+	path := newFilledDB(t)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("a new database has mode %v, %v", info.Mode(), err)
 	}

@@ -6,20 +6,20 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// A slot is the place of a card in the index: its Seq.
+// slot is the place of a card in the index: its Seq.
 type slot = uint32
 
-// fewMax is where a posting list stops being a sorted slice. A bitmap costs about 1.5 KB before its first
-// element once it spans a million slots.
+// fewMax is the length above which a posting list is a bitmap and not a sorted slice. A bitmap that spans a million
+// slots costs about 1.5 KB before its first element.
 const fewMax = 256
 
-// posting is the ascending set of the slots that carry one term. It is guarded by index.mu.
+// posting is the ascending set of the slots that carry one term. index.mu guards it.
 type posting struct {
 	few  []slot // while many is nil
 	many *roaring.Bitmap
 }
 
-// newPosting makes a posting of an ascending list.
+// newPosting returns a posting of an ascending list.
 func newPosting(slots []slot) *posting {
 	if len(slots) > fewMax {
 		return &posting{many: roaring.BitmapOf(slots...)}
@@ -70,7 +70,7 @@ func (p *posting) contains(s slot) bool {
 	return found
 }
 
-// bitmap is the set as a bitmap, which the caller must not change.
+// bitmap returns the set as a bitmap, which the caller must not change.
 func (p *posting) bitmap() *roaring.Bitmap {
 	if p.many != nil {
 		return p.many
@@ -87,14 +87,14 @@ func (p *posting) addTo(b *roaring.Bitmap) {
 	}
 }
 
-// walker goes through a posting in ascending order.
+// walker iterates over a posting in ascending order.
 type walker struct {
 	few  []slot
 	many roaring.IntIterator
 	bits bool
 }
 
-// start goes to the first slot that is from or later.
+// start goes to the first slot that is not before from.
 func (w *walker) start(p *posting, from slot) {
 	w.bits = p.many != nil
 	if w.bits {
@@ -121,8 +121,8 @@ func (w *walker) next() (slot, bool) {
 	return s, true
 }
 
-// left is an upper bound of how many slots are still to come in p after slot s.
-func (p *posting) left(s slot) int {
+// remaining returns an upper bound for the number of slots in p after s.
+func (p *posting) remaining(s slot) int {
 	if p.many != nil {
 		return int(p.many.GetCardinality() - p.many.Rank(s))
 	}

@@ -31,15 +31,15 @@ func recordKey(ns, key string) []byte {
 	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
 }
 
-// termKey is the entry of a record under one of its terms, or with an empty key the prefix of all of them.
+// termKey returns the row key of a record under one of its terms, or, with an empty key, the prefix of all such keys.
 func termKey(ns, term, key string) []byte {
 	return append(key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
 
-// live says whether something that ends at expires is there at now.
-func live(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
+// isLive reports whether an entry that ends at expires still exists at now.
+func isLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 
-// recordAt returns a record whether it is live or not; ok is false where there is none.
+// recordAt returns a record, live or not. ok is false if the record does not exist.
 func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err error) {
 	row, err := bucketRecords.in(tx).get(recordKey(ns, key))
 	if row == nil || err != nil {
@@ -85,31 +85,31 @@ func checkChange(c store.Change) error {
 	return nil
 }
 
-// recordWrite is a change that passed, beside the row it replaces.
+// recordWrite is a change that passed the checks, with the row that it replaces.
 type recordWrite struct {
 	change store.Change
 	old    store.Record
 	exists bool
 }
 
-// planRecords checks changes and returns what writes them under one revision.
+// planRecords checks changes and returns a function that writes them under one revision.
 func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev) error, error) {
 	writes := make([]recordWrite, 0, len(changes))
-	grown := make(map[countOf]int) // by the changes before
+	grown := make(map[countOf]int) // by the earlier changes of the unit
 	for i, change := range changes {
 		if err := checkChange(change); err != nil {
 			return nil, err
 		}
 		for _, before := range changes[:i] {
 			if before.Record.NS == change.Record.NS && before.Record.Key == change.Record.Key {
-				return nil, errors.New("one record stands twice in a unit")
+				return nil, errors.New("the same record occurs twice in a unit")
 			}
 		}
 		old, exists, err := recordAt(t.Tx, change.Record.NS, change.Record.Key)
 		if err != nil {
 			return nil, err
 		}
-		there := exists && live(old.Expires, now)
+		there := exists && isLive(old.Expires, now)
 		if !revFits(change.IfRev, there, old.Rev) {
 			return nil, fmt.Errorf("record of %s: %w", change.Record.NS, store.ErrConflict)
 		}
@@ -138,7 +138,7 @@ func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev)
 	}, nil
 }
 
-// revFits judges a precondition.
+// revFits reports whether a row satisfies the precondition want: there means that it is live, with the revision have.
 func revFits(want store.Rev, there bool, have store.Rev) bool {
 	switch want {
 	case store.Any:
@@ -149,7 +149,7 @@ func revFits(want store.Rev, there bool, have store.Rev) bool {
 	return there && want == have
 }
 
-// checkMax refuses a new record whose first term is used up.
+// checkMax returns ErrQuota for a new record if its namespace and first term already have c.Max records.
 func (t *txn) checkMax(c store.Change, there bool, now time.Time, grown map[countOf]int) error {
 	if c.Max == 0 || c.Delete || there {
 		return nil
@@ -158,7 +158,7 @@ func (t *txn) checkMax(c store.Change, there bool, now time.Time, grown map[coun
 	if len(c.Record.Terms) > 0 {
 		key.term = c.Record.Terms[0]
 	}
-	n, err := t.counts.live(t.Tx, key, nanos(now))
+	n, err := t.counts.count(t.Tx, key, nanos(now))
 	if err != nil {
 		return err
 	}
@@ -177,10 +177,10 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 	}
 	rec := w.change.Record
 	rec.Rev = rev
-	armed := int64(noTime)
+	scheduled := int64(noTime)
 	if w.exists {
-		armed = deadline(w.old.Expires)
-		t.counts.removed(w.old)
+		scheduled = deadline(w.old.Expires)
+		t.counts.remove(w.old)
 		for _, term := range w.old.Terms {
 			if slices.Contains(rec.Terms, term) {
 				continue
@@ -202,11 +202,11 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 			return err
 		}
 	}
-	t.counts.added(rec)
-	return arm(t.Tx, kindRecord, key, armed, deadline(rec.Expires))
+	t.counts.add(rec)
+	return scheduleSweep(t.Tx, kindRecord, key, scheduled, deadline(rec.Expires))
 }
 
-// deleteRecord removes a row and its terms. Its expiry entry stays until it is due.
+// deleteRecord removes the row of a record and its terms. Its row in bucketExpiries stays until it is due.
 func deleteRecord(t *txn, rec store.Record) error {
 	if err := bucketRecords.in(t.Tx).delete(recordKey(rec.NS, rec.Key)); err != nil {
 		return err
@@ -216,7 +216,7 @@ func deleteRecord(t *txn, rec store.Record) error {
 			return err
 		}
 	}
-	t.counts.removed(rec)
+	t.counts.remove(rec)
 	return nil
 }
 
@@ -227,7 +227,7 @@ func (r records) Get(ctx context.Context, ns, key string, now time.Time) (rec st
 		if err != nil {
 			return err
 		}
-		if !ok || !live(row.Expires, now) {
+		if !ok || !isLive(row.Expires, now) {
 			return store.ErrNotFound
 		}
 		rec = row
@@ -272,7 +272,7 @@ func (r records) List(ctx context.Context, ns, term, after string, limit int, no
 			if err != nil {
 				return err
 			}
-			if !live(rec.Expires, now) {
+			if !isLive(rec.Expires, now) {
 				continue
 			}
 			if len(page.Records) == limit {

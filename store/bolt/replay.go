@@ -14,11 +14,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// partLength is the expiry time that shares a part of the replays. With records that live eight days a look-up
-// asks three or four parts, which costs less than the second key that a part of its own for each day would save.
+// partLength is the range of expiry times that share a part of bucket replays. With records that live eight days, a
+// look-up asks three or four parts. That costs less than a second key per record, which parts of one day would need.
 const partLength = 4 * 24 * time.Hour
 
-// part is the number of the part in which something that expires at t is kept.
+// part returns the number of the part that holds the records that expire at t.
 func part(t time.Time) uint32 {
 	if t.IsZero() {
 		return math.MaxUint32
@@ -26,7 +26,7 @@ func part(t time.Time) uint32 {
 	return uint32(min(max(t.Unix()/int64(partLength/time.Second), 0), math.MaxUint32-1))
 }
 
-// replayHash names a message of a sender.
+// replayHash returns the hash that identifies a message of a sender.
 func replayHash(sender, messageID string) []byte {
 	sum := sha256.Sum256(append(key2(nil, sender), messageID...))
 	return sum[:16:16]
@@ -36,13 +36,13 @@ func replayKey(part uint32, hash []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 20), part), hash...)
 }
 
-// findReplay returns the key and the record of a message, live or not; the key is nil where there is none.
+// findReplay returns the key and the record of a message, live or not. The key is nil if the record does not exist.
 func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 	replays := bucketReplays.in(tx)
 	c := replays.b.Cursor()
 	k, stored := c.First()
 	for least := uint32(0); ; {
-		// The key of a damaged row may name a part that does not exist, but not hide the record that is sought.
+		// A damaged row may name a part that does not exist, but must not hide the record that is sought.
 		for ; k != nil; k, stored = c.Next() {
 			written, _, err := replays.read(k, stored)
 			if err == nil {
@@ -57,7 +57,7 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 		}
 		p := binary.BigEndian.Uint32(k)
 		if p < least {
-			return k, replayRow{}, replays.damaged(k, "rows beside it are out of order")
+			return k, replayRow{}, replays.damageError(k, "the rows next to it are out of order")
 		}
 		want := replayKey(p, hash)
 		row, err := replays.at(c, want)
@@ -80,22 +80,22 @@ func decodeFound(key, row []byte, err error) ([]byte, replayRow, error) {
 	return key, rec, err
 }
 
-// replayLives says whether a record counts at now: it is live, or its conversation is open.
-func replayLives(tx *bbolt.Tx, rec replayRow, now time.Time) (bool, error) {
-	if live(rec.Expires, now) {
+// isReplayLive reports whether a record counts at now: it has not expired, or its conversation is open.
+func isReplayLive(tx *bbolt.Tx, rec replayRow, now time.Time) (bool, error) {
+	if isLive(rec.Expires, now) {
 		return true, nil
 	}
 	conv, ok, err := convBySeq(tx, u64(rec.convSeq))
-	return ok && conv.Open && live(conv.Expires, now), err
+	return ok && conv.Open && isLive(conv.Expires, now), err
 }
 
-// liveReplay returns a record that counts at now; the key is nil where there is none.
+// liveReplay returns a record that counts at now. The key is nil without such a record.
 func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) ([]byte, replayRow, error) {
 	key, rec, err := findReplay(tx, replayHash(sender, messageID))
 	if err != nil || key == nil {
 		return nil, rec, err
 	}
-	if ok, err := replayLives(tx, rec, now); err != nil || !ok {
+	if ok, err := isReplayLive(tx, rec, now); err != nil || !ok {
 		return nil, rec, err
 	}
 	return key, rec, nil
@@ -117,8 +117,8 @@ func (s steps) Replayed(ctx context.Context, sender, messageID string, now time.
 	return rec, err
 }
 
-// putReplay stores a new record, in place of one that no longer counts. Unless an entry notes it, its conversation
-// does.
+// putReplay stores a new record, in place of a record that no longer counts. noted reports whether an entry of the
+// transcript names the record; otherwise putReplay adds a row to the conversation that names it.
 func putReplay(tx *bbolt.Tx, rec store.Replay, noted bool) error {
 	replays, hash := bucketReplays.in(tx), replayHash(rec.Sender, rec.MessageID)
 	seq, err := convSeq(tx, rec.Conv)
@@ -144,8 +144,7 @@ func putReplay(tx *bbolt.Tx, rec store.Replay, noted bool) error {
 	return bucketConvs.in(tx).put(convRowKey(seq, convReplay, hash), nil)
 }
 
-// sweepReplays removes up to limit records of parts that have ended. One whose conversation is open moves to the
-// part that ends next.
+// sweepReplays removes up to limit records of ended parts. The records of open conversations move to the next part.
 func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	replays := bucketReplays.in(t.Tx)
 	ended := part(now)
@@ -157,10 +156,10 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 			if binary.BigEndian.Uint32(row.key) >= ended || len(gone)+len(move) == limit {
 				break
 			}
-			lives, err = keepsReplay(t.Tx, row.value, now)
+			lives, err = isReplayRowLive(t.Tx, row.value, now)
 		}
 		switch {
-		case errors.Is(err, ErrDamaged): // stays as it is: its message must not be accepted again
+		case errors.Is(err, ErrDamaged): // the record stays, so that its message is not accepted again
 			t.damage.note("left in place by a sweep", err)
 		case err != nil:
 			return 0, err
@@ -184,11 +183,11 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	return len(gone) + len(move), nil
 }
 
-// keepsReplay reports whether a stored record counts at now.
-func keepsReplay(tx *bbolt.Tx, row []byte, now time.Time) (bool, error) {
+// isReplayRowLive is isReplayLive for an encoded record.
+func isReplayRowLive(tx *bbolt.Tx, row []byte, now time.Time) (bool, error) {
 	rec, err := decodeReplay(row)
 	if err != nil {
 		return false, err
 	}
-	return replayLives(tx, rec, now)
+	return isReplayLive(tx, rec, now)
 }

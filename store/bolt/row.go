@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Rows are a version byte followed by fields in a fixed order. The kinds of field:
+// rowVersion is the first byte of most rows. Then follow fields in a fixed order, of these kinds:
 //
 //	u64      8 bytes, big endian
 //	uint     unsigned varint
 //	time     u64: nanoseconds since 1970 as two's complement; noTime is the zero time
 //	hash     32 bytes
 //	bytes    uint length, then the bytes
-//	texts    uint length of the rest, uint count, count × uint length, then all texts behind one another
+//	texts    uint length of the rest, uint count, count × uint length, then all texts without separators
 //
-// and the rows (the key of a row is in schema.go):
+// and the rows are (for the keys of rows, see schema.go):
 //
 //	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · owner hash ·
 //	         registered time · updated time · id bytes · terms texts · counts texts · body bytes · meta bytes
@@ -25,22 +25,22 @@ import (
 //	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · peer bytes ·
 //	         id bytes · terms texts · body bytes
 //	entry    flags (1 out) · at time · digest hash · chain hash · hash16 of the replay that came with it, bytes ·
-//	         message id bytes · raw bytes; in version 2, for what was sealed, · key bytes
-//	replay   expires time · conv seq u64, 0 for none · digest hash · status uint · conv peer bytes · conv id bytes ·
+//	         message id bytes · raw bytes; in version 2, for a sealed payload, · key bytes
+//	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
 //	         sender bytes · message id bytes · answer bytes
 //	record   rev u64 · expires time · terms texts · body bytes
 //
-// A field is added by a new version byte; a decoder reads every version ever shipped.
+// To add a field, add a new version byte. A decoder reads every version that was ever released.
 const rowVersion = 1
 
-const keyedVersion = 2 // of entries that have a key
+const keyedVersion = 2 // version of the rows of entries that have a key
 
 var errRow = errors.New("row is cut short or has trailing bytes")
 
 const noTime = math.MinInt64
 
-// nanos is the stored form of t. What int64 nanoseconds cannot hold (before 1678, after 2261) becomes the nearest
-// instant that they can.
+// nanos returns the stored form of t. A time before 1678 or after 2261, which does not fit into int64 nanoseconds,
+// becomes the first or last time that fits.
 func nanos(t time.Time) int64 {
 	switch {
 	case t.IsZero():
@@ -60,7 +60,7 @@ func instant(n int64) time.Time {
 	return time.Unix(0, n).UTC()
 }
 
-// deadline is the stored form of an end that may be missing: never is later than everything.
+// deadline returns the stored form of an expiry time. The zero time becomes never, which is later than all other times.
 func deadline(t time.Time) int64 {
 	if t.IsZero() {
 		return never
@@ -101,24 +101,24 @@ func flag(v bool) byte {
 	return 0
 }
 
-// reader takes a row apart. It owns its bytes, so what it hands out may leave the transaction. The first error
-// sticks; every later field is empty.
+// reader decodes a row. It owns its bytes, so what it returns may outlive the transaction. After the first error, every
+// further field is empty.
 type reader struct {
 	b   []byte
 	err error
 }
 
-// readRow copies row, which bbolt lends until the transaction ends, and checks its version.
+// readRow copies row, which belongs to bbolt, and checks its version.
 func readRow(row []byte) reader {
 	r, _ := readVersions(row, rowVersion)
 	return r
 }
 
-// readVersions is readRow for a kind of row that has versions up to newest.
+// readVersions is readRow for a kind of row with versions up to newest.
 func readVersions(row []byte, newest byte) (r reader, version byte) {
 	r = reader{b: append([]byte(nil), row...)}
 	if version = r.byte(); r.err == nil && (version < rowVersion || version > newest) {
-		r.err = fmt.Errorf("row has version %d, this program knows %d", version, newest)
+		r.err = fmt.Errorf("row has version %d, this program supports up to %d", version, newest)
 	}
 	return r, version
 }
@@ -166,7 +166,7 @@ func (r *reader) hash() (h [32]byte) {
 	return h
 }
 
-// bytes is nil where the stored value was empty.
+// bytes returns nil if the stored value is empty.
 func (r *reader) bytes() []byte {
 	v := r.take(r.uint())
 	if len(v) == 0 {
@@ -177,7 +177,7 @@ func (r *reader) bytes() []byte {
 
 func (r *reader) text() string { return string(r.take(r.uint())) }
 
-// texts makes one string of all of them, so that a list costs two allocations.
+// texts makes one string of all texts and slices it, so that a list costs two allocations.
 func (r *reader) texts() []string {
 	count, lengths, all := r.list()
 	if count == 0 {
@@ -197,7 +197,7 @@ func (r *reader) texts() []string {
 	return texts
 }
 
-// spans appends the texts as they lie in the row.
+// spans appends the texts as slices of the row.
 func (r *reader) spans(dst [][]byte) [][]byte {
 	count, lengths, all := r.list()
 	for range count {
@@ -210,7 +210,7 @@ func (r *reader) spans(dst [][]byte) [][]byte {
 	return dst
 }
 
-// list takes a field of texts apart: how many there are, their lengths, and they themselves behind one another.
+// list splits a field of texts into the number of texts, their encoded lengths, and the texts themselves.
 func (r *reader) list() (count uint64, lengths, all []byte) {
 	b := r.take(r.uint())
 	count, head := binary.Uvarint(b)
@@ -238,7 +238,7 @@ func (r *reader) list() (count uint64, lengths, all []byte) {
 	return count, lengths[:end], lengths[end:]
 }
 
-// length takes the next of lengths, at most left; after an error it is 0.
+// length decodes and removes the first of lengths, which must not exceed left. After an error it returns 0.
 func (r *reader) length(lengths *[]byte, left int) int {
 	if r.err != nil {
 		return 0
@@ -255,7 +255,7 @@ func (r *reader) length(lengths *[]byte, left int) int {
 	return int(n)
 }
 
-// end is the error of the whole row; a row must be used up.
+// end returns the error of the whole row. A row with trailing bytes is an error.
 func (r *reader) end() error {
 	if r.err == nil && len(r.b) > 0 {
 		r.err = errRow

@@ -33,7 +33,7 @@ var (
 	sampleRecord = store.Record{NS: "n", Key: "k", Rev: 8, Body: []byte("b"), Terms: []string{"t"}, Expires: now}
 )
 
-// rowDecoders decode a row and encode what they understood.
+// rowDecoders maps each kind of row to a sample, and to a function that decodes a row and encodes the result.
 var rowDecoders = map[string]struct {
 	sample []byte
 	again  func(row []byte) ([]byte, error)
@@ -88,7 +88,7 @@ func TestCardHead(t *testing.T) {
 	}
 }
 
-// TestListed: the decoders of a list see what the decoder of a whole card sees.
+// TestListed checks that the decoders for lists see what the decoder of a whole card sees.
 func TestListed(t *testing.T) {
 	long := sampleCard
 	long.Terms = []string{strings.Repeat("x", 200), "y", strings.Repeat("z", 1000)}
@@ -108,11 +108,11 @@ func TestListed(t *testing.T) {
 			t.Fatal(err)
 		}
 		want.Terms, want.Counts = nil, nil
-		listed, err := decodeListed(7, row)
+		listed, err := decodeCardForList(7, row)
 		if diff := cmp.Diff(want.Card, listed); diff != "" || err != nil {
 			t.Errorf("listed card %q differs, %v:\n%s", c.ID, err, diff)
 		}
-		clear(row) // the page that it lay in is another's now
+		clear(row) // bbolt may reuse the page of the row
 		if string(listed.Body) != string(c.Body) || string(listed.Meta) != string(c.Meta) {
 			t.Errorf("listed card %q shares its bytes with the row", c.ID)
 		}
@@ -136,7 +136,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// FuzzRow: no row makes a decoder panic, and what it accepts means one thing.
+// FuzzRow checks that no row makes a decoder panic, and that decoding and encoding an accepted row is stable.
 func FuzzRow(f *testing.F) {
 	for _, row := range rowDecoders {
 		f.Add(row.sample)
@@ -158,7 +158,7 @@ func FuzzRow(f *testing.F) {
 		}
 		cardLive(b, now)
 		if terms, err := cardTerms(nil, 1, b); err == nil {
-			listed, err := decodeListed(1, b)
+			listed, err := decodeCardForList(1, b)
 			whole, wholeErr := decodeCard(1, b)
 			if wholeErr == nil && (err != nil || listed.ID != whole.ID || string(listed.Meta) != string(whole.Meta) || len(terms) != len(whole.Terms)) {
 				t.Errorf("%x is listed as %v with %d terms, %v, and read as %v", b, listed, len(terms), err, whole)

@@ -55,14 +55,14 @@ func decodeCard(seq uint64, row []byte) (cardRow, error) {
 	return c, nil
 }
 
-// cardHead is what the index wants to know of a card.
+// cardHead is the part of a card that the index needs.
 type cardHead struct {
 	terms     []string
 	expires   int64
 	withdrawn bool
 }
 
-// decodeCardHead reads a row up to its terms, without copying the rest.
+// decodeCardHead decodes a row up to its terms, without copying the rest.
 func decodeCardHead(seq uint64, row []byte) (cardHead, error) {
 	if len(row) == 0 || row[0] != rowVersion {
 		return cardHead{}, fmt.Errorf("%w: card %d has an unknown version", ErrDamaged, seq)
@@ -84,7 +84,7 @@ func decodeCardHead(seq uint64, row []byte) (cardHead, error) {
 	return h, nil
 }
 
-// cardTerms appends the terms of a row, which lie in the row and must not leave the transaction.
+// cardTerms appends the terms of a row to dst. They are slices of the row and must not outlive the transaction.
 func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 	if len(row) == 0 || row[0] != rowVersion {
 		return nil, fmt.Errorf("%w: card %d has an unknown version", ErrDamaged, seq)
@@ -99,13 +99,13 @@ func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 	return dst, nil
 }
 
-// cardFixed is the size of what stands between the version and the id of a card: rev, expires, reserved until,
-// flags, change, owner, registered and updated.
+// cardFixed is the size of the fields between the version and the id of a card: rev, expires, reserved until, flags,
+// change, owner, registered and updated.
 const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
 
-// decodeListed decodes a row without its terms and counts, which no list shows and which are a good part of it.
-func decodeListed(seq uint64, row []byte) (store.Card, error) {
-	r := reader{b: row[1:]} // cardTerms has seen the version
+// decodeCardForList decodes a row without its terms and counts, which lists do not show and which are much of the row.
+func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
+	r := reader{b: row[1:]} // cardTerms has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
 	c.Withdrawn = r.byte() == 1
 	r.u64()
@@ -114,7 +114,7 @@ func decodeListed(seq uint64, row []byte) (store.Card, error) {
 	c.ID = r.text()
 	r.take(r.uint())
 	r.take(r.uint())
-	r.b = append([]byte(nil), r.b...) // body and meta leave the transaction
+	r.b = append([]byte(nil), r.b...) // a copy, because body and meta outlive the transaction
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
 	if err := r.end(); err != nil {
@@ -123,7 +123,7 @@ func decodeListed(seq uint64, row []byte) (store.Card, error) {
 	return c, nil
 }
 
-// cardLive says whether a card is live at now without decoding more than the head of its row.
+// cardLive reports whether a card is live at now. It reads only the head of the row.
 func cardLive(row []byte, now time.Time) bool {
 	if len(row) < 26 || row[0] != rowVersion || row[25] == 1 {
 		return false
@@ -141,7 +141,7 @@ func encodeChange(c changeRow) []byte {
 	b := []byte{rowVersion}
 	b = appendU64(b, c.seq)
 	b = appendTime(b, c.At)
-	b = append(b, flag(c.Gone)+flag(c.Withdrawn)) // who is withdrawn is gone
+	b = append(b, flag(c.Gone)+flag(c.Withdrawn)) // a withdrawn card is gone as well: 2
 	return appendBytes(b, c.ID)
 }
 
@@ -195,7 +195,7 @@ func decodeConv(seq uint64, row []byte) (store.Conversation, error) {
 	return c, nil
 }
 
-// entryRow is a stored entry with the hash of the replay record that was stored with it, if any.
+// entryRow is a stored entry, with the hash of the replay record that was stored with it, if any.
 type entryRow struct {
 	store.Entry
 	replay []byte
@@ -242,8 +242,8 @@ func decodeEntry(n uint64, row []byte) (entryRow, error) {
 	return e, nil
 }
 
-// replayRow is a stored replay with the conversation that it was stored for: a later one of the same key does
-// not bring it back to life.
+// replayRow is a stored replay record, with the seq of its conversation. A later conversation with the same key has
+// another seq, and so does not make the record live again.
 type replayRow struct {
 	store.Replay
 	convSeq uint64

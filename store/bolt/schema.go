@@ -7,30 +7,29 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The buckets. Keys are big endian, so that bbolt's byte order is the order of numbers and times; seq, change and
-// n are u64, and what grows with time is inserted at the end of its bucket.
+// The buckets. Numbers in keys are big endian, so that bbolt's byte order is the order of numbers and times; seq,
+// change and n are u64. Rows that grow with time are inserted at the end of their bucket.
 //
-//	meta         "schema" → u64, the one value without a checksum · "schema again" → u64 ·
+//	meta         "schema" → u64, the only value without a checksum · "schema again" → u64 ·
 //	             "snapshots" → tags of the last two index snapshots · "floor" → change u64.
 //	             Its sequence numbers the revisions.
 //	cards        seq → card
 //	ids          id → seq, until the tombstone of the id goes
 //	counts       hash16(count) seq → nothing
-//	changes      change → change; one per seq, so one per id that matters
+//	changes      change → change; one per seq, and so one per id in the feed
 //	convs        seq 0 hash16(sender, message id) → nothing, for a replay that came without an entry ·
-//	             seq 1 n → entry · seq 2 → conv. A step writes the last entry and the row: that is mostly one page
+//	             seq 1 n → entry · seq 2 → conv. A step writes the last entry and the row, mostly in one page
 //	convkeys     key2(peer) id → seq
 //	convterms    key2(term) seq → nothing
 //	replays      part u32 hash16(sender, message id) → replay. A part is four days of expiry, so that inserts
-//	             stay together and sweeping deletes a range; a look-up asks each part that there is
+//	             stay together and sweeping deletes a range; a look-up asks each existing part
 //	records      key1(ns) key → record
 //	recordterms  key1(ns) key2(term) key → nothing
-//	expiries     time kind key → nothing: when Sweep must look at a row. A row has an entry no later than its
-//	             end; one that lives longer by then is entered anew, so that renewing writes nothing here
+//	expiries     time kind key → nothing: when Sweep must look at a row. A row has an entry not later than its
+//	             end. If it lives longer by then, Sweep enters it again, so that renewing writes nothing here
 //
-// key1 and key2 are a text behind its length in one or two bytes.
-// Every stored value ends in a checksum (checksum.go), also where nothing stands before it: a bit that changes in a row
-// that only points hides the row that it points to.
+// key1 and key2 are a text after its length in one or two bytes. Every stored value ends with a checksum (checksum.go),
+// even an empty value: a changed bit in a row that only points to another row hides that other row.
 var (
 	bucketMeta        = newBucket("meta")
 	bucketCards       = newBucket("cards")
@@ -56,12 +55,12 @@ var (
 	keyFloor       = []byte("floor")
 )
 
-// schemaOf is 0 for an empty file, ErrDamaged for a bbolt file that is not ours.
+// schemaOf returns the schema of a database, 0 for an empty file, or ErrDamaged for a bbolt file of another program.
 func schemaOf(tx *bbolt.Tx) (uint64, error) {
 	meta := bucketMeta.in(tx)
 	if meta.b == nil {
 		if name, _ := tx.Cursor().First(); name != nil {
-			return 0, fmt.Errorf("%w: it holds no agentmesh data", ErrDamaged)
+			return 0, fmt.Errorf("%w: it is not an agentmesh database", ErrDamaged)
 		}
 		return 0, nil
 	}
@@ -77,7 +76,7 @@ func schemaOf(tx *bbolt.Tx) (uint64, error) {
 	return n, nil
 }
 
-// setSchema stores the number of the schema, also without a checksum, so that every older program refuses the file.
+// setSchema stores the schema number, also without a checksum, so that older versions of the program refuse the file.
 func setSchema(tx *bbolt.Tx, schema uint64) error {
 	meta := bucketMeta.in(tx)
 	if err := meta.b.Put(keySchema, u64(schema)); err != nil {
@@ -88,7 +87,7 @@ func setSchema(tx *bbolt.Tx, schema uint64) error {
 
 func u64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 
-// number reads a u64 that stands where one must.
+// number decodes a u64. It returns 0 if v does not have eight bytes.
 func number(v []byte) uint64 {
 	if len(v) != 8 {
 		return 0

@@ -20,36 +20,36 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The snapshot is a file beside the database and not a part of it: a hundred megabytes that change as a whole
-// would fill the database with free pages and every backup with what can be made again.
+// snapshotMagic begins a snapshot file. The snapshot is not part of the database: a hundred megabytes that change as a
+// whole would fill the database with free pages, and every backup with data that can be rebuilt.
 //
 //	magic · tag 16 · through u64 ·
 //	for each listed slot: uint distance to the one before · expires u64;  uint 0 ·
 //	for each term: uint length · text · posting;                          uint 0 ·
 //	CRC-32C of all that u32
 //
-// A posting is a uint n and n uint distances, or uint 0, uint size and a serialised roaring bitmap.
+// A posting is a uint n and n uint distances, or uint 0, uint size and a serialized roaring bitmap.
 //
-// It is taken while cards change, so it may hold more than the change it names, through; never less. That is
-// enough, because catching up lists every card that changed later by its row. It counts only while the database
-// knows its tag: then the database descends from the state it was taken of, whatever was restored in between. The
-// database knows the tag before the file gets its name, and knows the tag before that as well, so that either
-// file counts whenever the process dies.
+// The engine writes a snapshot while cards change, so the snapshot may contain changes that follow the change named
+// through, but never lacks an earlier one. That is enough, because catchUp lists every card that changed later again by
+// its row. A snapshot is valid only if the database contains its tag: then the database descends from the state of the
+// snapshot, whatever was restored in between. The engine stores the tag before it renames the snapshot file, and keeps
+// the previous tag as well, so that the old and the new file are both valid whenever the process dies.
 const snapshotMagic = "agentmesh card index 1\n"
 
 const tagSize = 16
 
 func (s *Store) snapshotPath() string { return s.path + ".index" }
 
-// snapshotEvery is the number of changes that starts a new snapshot: catching up on them takes a second or so. The
-// writer asks.
+// snapshotEvery returns the number of changes after which a new snapshot is written. To catch up on so many changes
+// takes about a second. Only the writer calls it.
 func (s *Store) snapshotEvery() int64 { return max(5000, int64(s.index.all.len()/8)) }
 
 // snapshotter writes snapshots in its own goroutine.
 type snapshotter struct {
 	s       *Store
 	writing sync.Mutex   // held while the file is written
-	changed atomic.Int64 // index changes since the last one
+	changed atomic.Int64 // index changes since the last snapshot
 	wake    chan struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -61,7 +61,7 @@ func newSnapshotter(s *Store) *snapshotter {
 	return &snapshotter{s: s, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel, done: make(chan struct{})}
 }
 
-// note counts index changes.
+// note counts index changes, and starts a snapshot after enough of them.
 func (n *snapshotter) note(changes int) {
 	if changes > 0 && n.changed.Add(int64(changes)) >= n.s.snapshotEvery() {
 		select {
@@ -84,7 +84,7 @@ func (n *snapshotter) run() {
 }
 
 func (n *snapshotter) take() {
-	// Also after a failure: the next try comes after as many changes again.
+	// Reset the counter even if the snapshot fails: the next attempt comes after the same number of changes.
 	n.changed.Store(0)
 	err := n.s.writeSnapshot(n.ctx)
 	if err != nil && n.ctx.Err() == nil {
@@ -92,13 +92,13 @@ func (n *snapshotter) take() {
 	}
 }
 
-// stop ends the goroutine, whatever it is at.
+// stop cancels a snapshot that is being written, and waits for the goroutine to end.
 func (n *snapshotter) stop() {
 	n.cancel()
 	<-n.done
 }
 
-// writeSnapshot writes a snapshot of what the index holds now.
+// writeSnapshot writes a snapshot of the current index.
 func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	s.snapshots.writing.Lock()
 	defer s.snapshots.writing.Unlock()
@@ -127,7 +127,7 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 		return func() error {
 			meta := bucketMeta.in(t.Tx)
 			known, err := meta.get(keySnapshots)
-			if err != nil { // then no older snapshot counts
+			if err != nil { // then the previous snapshot is no longer valid
 				t.damage.note("replaced", err)
 			}
 			return meta.put(keySnapshots, append(slices.Clone(tag), known[:min(len(known), tagSize)]...))
@@ -139,7 +139,7 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	return os.Rename(tmp, s.snapshotPath())
 }
 
-// dumpIndex writes the whole file. It holds the index for one block of terms at a time.
+// dumpIndex writes the whole file. It locks the index for one block of terms at a time.
 func (s *Store) dumpIndex(ctx context.Context, f io.Writer, tag []byte) error {
 	sum := crc32.New(castagnoli)
 	out := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<20)
@@ -159,7 +159,7 @@ func (s *Store) dumpIndex(ctx context.Context, f io.Writer, tag []byte) error {
 	}
 	buf = append(buf, 0)
 	for after, more := "", true; more; {
-		if err := errors.Join(ctx.Err(), s.lowDisk()); err != nil {
+		if err := errors.Join(ctx.Err(), s.checkDisk()); err != nil {
 			return err
 		}
 		var err error
@@ -178,7 +178,7 @@ func (s *Store) dumpIndex(ctx context.Context, f io.Writer, tag []byte) error {
 	return err
 }
 
-// dumpTerms appends some terms that come after one, and says which was the last and whether there are more.
+// dumpTerms appends some terms that follow after. It returns the last of them, and whether there are more.
 func (ix *index) dumpTerms(b []byte, after string) (_ []byte, last string, more bool, err error) {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
@@ -217,9 +217,9 @@ func appendPosting(b []byte, p *posting) ([]byte, error) {
 	return b, nil
 }
 
-var errSnapshot = errors.New("index snapshot makes no sense")
+var errSnapshot = errors.New("index snapshot is not valid")
 
-// loadSnapshot reads the snapshot into s.index and s.through, fs.ErrNotExist where there is none.
+// loadSnapshot reads the snapshot into s.index and s.through. If the file does not exist, the error is fs.ErrNotExist.
 func (s *Store) loadSnapshot() error {
 	f, err := os.Open(s.snapshotPath())
 	if err != nil {
@@ -236,7 +236,7 @@ func (s *Store) loadSnapshot() error {
 	}
 	tag := bytes.Clone(in.take(tagSize))
 	through := number(in.take(8))
-	if err := s.db.View(func(tx *bbolt.Tx) error { return knows(tx, tag, through) }); err != nil {
+	if err := s.db.View(func(tx *bbolt.Tx) error { return checkTag(tx, tag, through) }); err != nil {
 		return err
 	}
 	var ix *index
@@ -251,8 +251,8 @@ func (s *Store) loadSnapshot() error {
 	return nil
 }
 
-// knows says whether the database descends from the state that a snapshot was taken of.
-func knows(tx *bbolt.Tx, tag []byte, through uint64) error {
+// checkTag returns nil if the database descends from the state of the snapshot with this tag, and can catch it up.
+func checkTag(tx *bbolt.Tx, tag []byte, through uint64) error {
 	meta := bucketMeta.in(tx)
 	tags, err := meta.get(keySnapshots)
 	if err != nil {
@@ -265,7 +265,7 @@ func knows(tx *bbolt.Tx, tag []byte, through uint64) error {
 	for known := range slices.Chunk(tags, tagSize) {
 		if bytes.Equal(known, tag) {
 			if through < number(floor) {
-				return errors.New("index snapshot is too old to be caught up")
+				return errors.New("index snapshot is too old to catch up")
 			}
 			return nil
 		}
@@ -294,13 +294,13 @@ func readIndex(in *snapshotReader) (*index, error) {
 		if term <= last {
 			return nil, errSnapshot
 		}
-		ix.terms.appendSorted(term, list)
+		ix.terms.appendLast(term, list)
 		last = term
 	}
 	return ix, in.end()
 }
 
-// snapshotReader reads what dumpIndex wrote. The first error sticks.
+// snapshotReader reads a file that dumpIndex wrote. After the first error, it returns only zero values.
 type snapshotReader struct {
 	r    *bufio.Reader
 	left int64 // bytes before the checksum
@@ -309,7 +309,7 @@ type snapshotReader struct {
 	err  error
 }
 
-// take is good until the next call.
+// take returns the next n bytes, which are valid until the next call.
 func (in *snapshotReader) take(n uint64) []byte {
 	if in.err == nil && n > uint64(max(in.left, 0)) {
 		in.err = errSnapshot
@@ -365,7 +365,7 @@ func (in *snapshotReader) posting() (*posting, error) {
 	return list, in.err
 }
 
-// end checks that all is read and that it is what was written.
+// end returns an error unless the whole file was read and its checksum is right.
 func (in *snapshotReader) end() error {
 	if in.err != nil {
 		return in.err

@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// contents is what an index holds of the cards that are live. Of others a sweep may have taken out some that the
-// cards, or a snapshot, still list until their reservation ends.
+// contents is what an index contains about the live cards. It leaves out other cards, because a sweep may have removed
+// some of them that the rows, or a snapshot, still list until their reservation ends.
 type contents struct {
 	Terms   map[string][]slot
 	Expires map[slot]int64
@@ -32,19 +32,19 @@ func contentsOf(ix *index, now time.Time) contents {
 			c.Expires[at] = expires
 		}
 	}
-	live := func(list *posting) []slot {
+	liveSlots := func(list *posting) []slot {
 		return slices.DeleteFunc(list.bitmap().ToArray(), func(at slot) bool { return c.Expires[at] == 0 })
 	}
-	c.All = live(&ix.all)
+	c.All = liveSlots(&ix.all)
 	for term, list := range ix.terms.from("") {
-		if slots := live(list); len(slots) > 0 {
+		if slots := liveSlots(list); len(slots) > 0 {
 			c.Terms[term] = slots
 		}
 	}
 	return c
 }
 
-// wantBuilt compares an index with one that is built from the cards.
+// wantBuilt compares the index of s with an index that is built from the cards.
 func wantBuilt(t *testing.T, s *Store, now time.Time) {
 	t.Helper()
 	built := &Store{db: s.db}
@@ -110,7 +110,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotWhileChanging takes snapshots while cards change and loads each.
+// TestSnapshotWhileChanging writes snapshots while cards change, and loads the last one.
 func TestSnapshotWhileChanging(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	s := open(t, path, Config{})
@@ -187,7 +187,7 @@ func TestSnapshotRefused(t *testing.T) {
 		})
 	}
 	t.Run("restored database", func(t *testing.T) {
-		// The backup was taken before the snapshot and then went its own way.
+		// The backup is older than the snapshot, and was then changed independently.
 		restored := open(t, path+".older", Config{})
 		mix.fill(t, restored, 1000)
 		if err := errors.Join(restored.Close(), os.WriteFile(restored.snapshotPath(), whole, 0o600)); err != nil {
@@ -201,7 +201,7 @@ func TestSnapshotRefused(t *testing.T) {
 	})
 }
 
-// TestSnapshotterRuns: enough changes start a snapshot by themselves.
+// TestSnapshotterRuns checks that enough changes start a snapshot by themselves.
 func TestSnapshotterRuns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	s := open(t, path, Config{})

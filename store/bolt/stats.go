@@ -7,20 +7,20 @@ import (
 
 // Commit is one group commit that reached the disk.
 type Commit struct {
-	Units int           // that it covers
-	Bytes int64         // of pages that it wrote
-	Took  time.Duration // to write and to sync them
+	Units int           // number of units in the commit
+	Bytes int64         // size of the pages that it wrote
+	Took  time.Duration // time to write and sync the pages
 }
 
 // Stats is the state of an open database.
 type Stats struct {
 	Queued    int   // units that wait for the writer
 	FileBytes int64 // size of the file
-	FreeBytes int64 // of it in free pages, which are used before the file grows
-	Writable  bool  // false after a failed commit, until the file was reopened
+	FreeBytes int64 // part of FileBytes in free pages, which are used before the file grows
+	Writable  bool  // false after a failed commit, until the engine has reopened the file
 }
 
-// Stats returns the state of the database now. It reads no page. Sizes are 0 while the file is closed.
+// Stats returns the current state of the database. It reads no page. Sizes are 0 while the file is closed.
 func (s *Store) Stats() Stats {
 	out := Stats{Queued: len(s.writer.queue), Writable: s.writer.broken.Load() == nil}
 	s.mu.RLock()

@@ -29,7 +29,7 @@ func checkStep(step store.Step) error {
 			}
 		}
 	} else if len(step.Append) > 0 {
-		return errors.New("apply step: entries without their conversation")
+		return errors.New("apply step: entries without a conversation")
 	}
 	for _, r := range []*store.Replay{step.Replay, step.Answer} {
 		if r != nil && (r.Sender == "" || r.MessageID == "" || len(r.Sender) > maxID || len(r.MessageID) > maxID) {
@@ -83,7 +83,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 				return err
 			}
 			if step.Replay != nil {
-				if err := putReplay(t.Tx, *step.Replay, notes(step)); err != nil {
+				if err := putReplay(t.Tx, *step.Replay, hasReplayEntry(step)); err != nil {
 					return err
 				}
 			}
@@ -99,12 +99,12 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 	return applied, nil
 }
 
-// notes says whether the first entry of a step notes its replay record.
-func notes(step store.Step) bool {
+// hasReplayEntry reports whether the first entry of a step names its replay record.
+func hasReplayEntry(step store.Step) bool {
 	return len(step.Append) > 0 && step.Replay != nil && step.Replay.Conv == step.Conv.Key
 }
 
-// planAnswer returns what replaces the answer of a record that is there.
+// planAnswer returns a function that replaces the answer of an existing replay record.
 func planAnswer(t *txn, step store.Step) (func() error, error) {
 	nothing := func() error { return nil }
 	if step.Answer == nil {
@@ -121,18 +121,18 @@ func planAnswer(t *txn, step store.Step) (func() error, error) {
 	return func() error { return bucketReplays.in(t.Tx).put(key, encodeReplay(rec)) }, nil
 }
 
-// planConv checks the revision of a step's conversation and returns what writes row and entries.
+// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries.
 func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
 	if step.Conv == nil {
 		return func(store.Rev) error { return nil }, nil
 	}
 	conv := *step.Conv
-	conv.Terms = set(conv.Terms)
+	conv.Terms = sortedSet(conv.Terms)
 	old, exists, err := convByKey(t.Tx, conv.Key)
 	if err != nil {
 		return nil, err
 	}
-	there := exists && live(old.Expires, step.Now)
+	there := exists && isLive(old.Expires, step.Now)
 	if !revFits(conv.Rev, there, old.Rev) {
 		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 	}
@@ -160,7 +160,7 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 		if err != nil {
 			return nil, err
 		}
-		if !exists || !live(conv.Expires, now) {
+		if !exists || !isLive(conv.Expires, now) {
 			return nil, store.ErrNotFound
 		}
 		if !revFits(ifRev, true, conv.Rev) {
@@ -186,8 +186,8 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 	})
 }
 
-// forgetAnswers empties the replay records that were stored for a conversation. They stay until they expire: a message
-// of a conversation that was removed must not be accepted again.
+// forgetAnswers removes the answers from the replay records of a conversation. The records stay until they expire, so
+// that no message of a removed conversation is accepted again.
 func forgetAnswers(t *txn, seq uint64) error {
 	prefix := u64(seq)
 	answers := make(map[string]replayRow)
@@ -212,7 +212,7 @@ func forgetAnswers(t *txn, seq uint64) error {
 		if err != nil {
 			return err
 		}
-		// The message may have expired since, and have been accepted again elsewhere.
+		// Skip a record of another conversation: if ours expired, the message may have been accepted again there.
 		if key != nil && rec.convSeq == seq {
 			rec.Status, rec.Answer = 0, nil
 			answers[string(key)] = rec

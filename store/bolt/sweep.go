@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The kinds of rows that bucket expiries names.
+// The kinds of rows in bucketExpiries.
 const (
 	kindCard byte = iota + 1
 	kindTombstone
@@ -18,29 +18,30 @@ const (
 	kindRecord
 )
 
-// tombstoneLife is how long a reader of the change feed may stay away without missing that an id is gone.
+// tombstoneLife is how long a reader of the change feed may stay away without missing a removed id.
 const tombstoneLife = 365 * 24 * time.Hour
 
-// damagedAgain is when Sweep looks again at a damaged row, which it leaves as it is.
+// damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
 const damagedAgain = 24 * time.Hour
 
-// sweepChunk bounds a unit of sweeping, so that other units wait for milliseconds.
+// sweepChunk bounds a unit of sweeping, so that other units wait only milliseconds.
 const sweepChunk = 128
 
-// expiryKey sorts by time; times before 1970 sort first as well.
+// expiryKey returns a key that sorts by time, also for times before 1970.
 func expiryKey(at int64, kind byte, key []byte) []byte {
 	b := make([]byte, 0, 9+len(key))
 	b = appendU64(b, uint64(at)^1<<63)
 	return append(append(b, kind), key...)
 }
 
-// arm makes Sweep look at a row when due comes. armed is when it would have looked anyway, noTime for a new row.
-func arm(tx *bbolt.Tx, kind byte, key []byte, armed, due int64) error {
-	if due == never || armed != noTime && armed <= due {
+// scheduleSweep makes Sweep look at a row at the time due. scheduled is the time at which Sweep will look at the row
+// anyway, or noTime for a new row.
+func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) error {
+	if due == never || scheduled != noTime && scheduled <= due {
 		return nil
 	}
 	rows := bucketExpiries.in(tx)
-	rows.b.FillPercent = 0.9 // most ends are as far away as the last one was
+	rows.b.FillPercent = 0.9 // most rows end as far in the future as the previous row did
 	return rows.put(expiryKey(due, kind, key), nil)
 }
 
@@ -54,7 +55,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	for done < limit {
 		chunk, n := min(sweepChunk, limit-done), 0
 		err := s.writer.do(ctx, func(t *txn) (func() error, error) {
-			if !dueBy(t.Tx, now) {
+			if !hasDue(t.Tx, now) {
 				return nil, nil
 			}
 			return func() (err error) {
@@ -77,8 +78,8 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	return done, nil
 }
 
-// dueBy says whether there is anything to sweep, so that an idle store commits nothing.
-func dueBy(tx *bbolt.Tx, now time.Time) bool {
+// hasDue reports whether there is anything to sweep. If not, Sweep commits nothing.
+func hasDue(tx *bbolt.Tx, now time.Time) bool {
 	k := firstKey(bucketExpiries.in(tx))
 	if k != nil && bytes.Compare(k[:8], expiryKey(nanos(now), 0, nil)[:8]) <= 0 {
 		return true
@@ -87,7 +88,7 @@ func dueBy(tx *bbolt.Tx, now time.Time) bool {
 	return k != nil && bytes.Compare(k[:4], replayKey(part(now), nil)) < 0
 }
 
-// firstKey returns the key of the first row that is not damaged.
+// firstKey returns the key of the first row that is not damaged, or nil.
 func firstKey(r rows) []byte {
 	for row, err := range r.from(nil, nil) {
 		if err == nil {
@@ -97,7 +98,7 @@ func firstKey(r rows) []byte {
 	return nil
 }
 
-// sweepExpiries looks at up to limit entries that are due by now.
+// sweepExpiries looks at up to limit rows whose entries in bucketExpiries are due by now.
 func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	expiries := bucketExpiries.in(t.Tx)
 	var due [][]byte
@@ -117,23 +118,23 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 			break // a long transcript used up the limit
 		}
 		n++
-		extra, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16))
+		result, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16))
 		if errors.Is(err, ErrDamaged) {
 			t.damage.note("left in place by a sweep", err)
-			extra, err = swept{due: nanos(now.Add(damagedAgain))}, nil
+			result, err = sweepResult{due: nanos(now.Add(damagedAgain))}, nil
 		}
 		if err != nil {
 			return 0, err
 		}
-		n += extra.rows
-		if extra.more {
-			continue // its entry stays
+		n += result.rows
+		if result.more {
+			continue // the rest of the row is swept later, so its entry stays
 		}
 		if err := expiries.delete(k); err != nil {
 			return 0, err
 		}
-		if extra.due != never {
-			if err := arm(t.Tx, k[8], k[9:], noTime, extra.due); err != nil {
+		if result.due != never {
+			if err := scheduleSweep(t.Tx, k[8], k[9:], noTime, result.due); err != nil {
 				return 0, err
 			}
 		}
@@ -141,50 +142,49 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	return n, nil
 }
 
-// swept is what became of a row: how many others went with it, whether there is more to do at once, and when to
-// look again.
-type swept struct {
-	rows int
-	more bool
-	due  int64
+// sweepResult is what a sweep did about a row.
+type sweepResult struct {
+	rows int   // other rows that were removed with it
+	more bool  // there is more to remove at once
+	due  int64 // when to look at the row again
 }
 
-func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (swept, error) {
+func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepResult, error) {
 	switch kind {
 	case kindCard:
 		return sweepCard(t, key, now)
 	case kindTombstone:
-		return swept{due: never}, dropTombstone(t, key)
+		return sweepResult{due: never}, dropTombstone(t, key)
 	case kindConv:
 		return sweepConv(t, key, now, limit)
 	case kindRecord:
 		return sweepRecord(t, key, now)
 	}
-	return swept{}, fmt.Errorf("%w: expiry entry of kind %d", ErrDamaged, kind)
+	return sweepResult{}, fmt.Errorf("%w: expiry entry of kind %d", ErrDamaged, kind)
 }
 
-// sweepCard takes a card that has expired out of the index, and one that is held no more out of the database.
-func sweepCard(t *txn, key []byte, now time.Time) (swept, error) {
+// sweepCard removes an expired card from the index, and a card whose id is no longer held from the database.
+func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	row, err := bucketCards.in(t.Tx).get(key)
 	if row == nil || err != nil {
-		return swept{due: never}, err
+		return sweepResult{due: never}, err
 	}
 	card, err := decodeCard(number(key), row)
 	if err != nil {
-		return swept{}, err
+		return sweepResult{}, err
 	}
 	if card.Live(now) {
-		return swept{due: deadline(card.Expires)}, nil
+		return sweepResult{due: deadline(card.Expires)}, nil
 	}
 	if card.Held(now) {
 		s, terms := slot(card.Seq), card.Terms
 		t.after = append(t.after, func(ix *index) { ix.drop(s, terms) })
-		return swept{due: nanos(card.ReservedUntil)}, nil
+		return sweepResult{due: nanos(card.ReservedUntil)}, nil
 	}
-	return swept{due: never}, purgeCard(t, card, now)
+	return sweepResult{due: never}, purgeCard(t, card, now)
 }
 
-// dropTombstone ends the trace of a card. An index snapshot older than that cannot be caught up.
+// dropTombstone removes the tombstone of a card. An index snapshot older than the tombstone can no longer catch up.
 func dropTombstone(t *txn, change []byte) error {
 	changes, meta, ids := bucketChanges.in(t.Tx), bucketMeta.in(t.Tx), bucketIDs.in(t.Tx)
 	row, err := changes.get(change)
@@ -217,44 +217,44 @@ func dropTombstone(t *txn, change []byte) error {
 	return ids.delete([]byte(c.ID))
 }
 
-func sweepConv(t *txn, key []byte, now time.Time, limit int) (swept, error) {
+func sweepConv(t *txn, key []byte, now time.Time, limit int) (sweepResult, error) {
 	conv, ok, err := convBySeq(t.Tx, key)
 	if err != nil || !ok {
-		return swept{due: never}, err
+		return sweepResult{due: never}, err
 	}
-	if live(conv.Expires, now) {
-		return swept{due: deadline(conv.Expires)}, nil
+	if isLive(conv.Expires, now) {
+		return sweepResult{due: deadline(conv.Expires)}, nil
 	}
 	n, err := deleteEntries(t, conv.Seq, limit)
 	if err != nil {
-		return swept{}, err
+		return sweepResult{}, err
 	}
 	if n == limit {
-		return swept{rows: n, more: true}, nil
+		return sweepResult{rows: n, more: true}, nil
 	}
-	return swept{rows: n, due: never}, deleteConvRow(t, conv)
+	return sweepResult{rows: n, due: never}, deleteConvRow(t, conv)
 }
 
-func sweepRecord(t *txn, key []byte, now time.Time) (swept, error) {
+func sweepRecord(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	row, err := bucketRecords.in(t.Tx).get(key)
 	if row == nil || err != nil {
-		return swept{due: never}, err
+		return sweepResult{due: never}, err
 	}
 	ns, name, ok := splitRecordKey(key)
 	if !ok {
-		return swept{}, fmt.Errorf("%w: record key %x", ErrDamaged, key)
+		return sweepResult{}, fmt.Errorf("%w: record key %x", ErrDamaged, key)
 	}
 	rec, err := decodeRecord(ns, name, row)
 	if err != nil {
-		return swept{}, err
+		return sweepResult{}, err
 	}
-	if live(rec.Expires, now) {
-		return swept{due: deadline(rec.Expires)}, nil
+	if isLive(rec.Expires, now) {
+		return sweepResult{due: deadline(rec.Expires)}, nil
 	}
-	return swept{due: never}, deleteRecord(t, rec)
+	return sweepResult{due: never}, deleteRecord(t, rec)
 }
 
-// splitRecordKey takes a key of bucket records apart.
+// splitRecordKey splits a key of bucketRecords.
 func splitRecordKey(key []byte) (ns, name string, ok bool) {
 	if len(key) == 0 || len(key) < 1+int(key[0]) {
 		return "", "", false

@@ -16,21 +16,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A plan checks every precondition of a unit and returns what then writes it; nil when there is nothing to write.
-// It sees the units before it in the same commit and must not write. It may run again in another transaction,
-// so it sets results, it does not add to them.
+// plan checks every precondition of a unit and returns a function that then writes the unit, or nil if there is nothing
+// to write. It sees the earlier units of the same commit, and must not write. It may run again in another transaction,
+// so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
-// txn is the transaction of one group.
+// txn is the transaction of one group of units.
 type txn struct {
 	*bbolt.Tx
 	counts *liveCounts
 	damage *damageLog
-	after  []func(*index) // index changes, applied in order once the commit stands
-	change uint64         // newest change written
+	after  []func(*index) // index changes, applied in order after the commit
+	change uint64         // the newest change that was written
 }
 
-// nextRev numbers a revision. It is asked once a unit, so that no two units of a commit share one.
+// nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
 func (t *txn) nextRev() (store.Rev, error) {
 	n, err := bucketMeta.in(t.Tx).b.NextSequence()
 	return store.Rev(n), err
@@ -38,8 +38,8 @@ func (t *txn) nextRev() (store.Rev, error) {
 
 const (
 	queued  = iota
-	taken   // by the writer: the outcome will be told
-	skipped // by its caller, whose context ended first
+	taken   // by the writer, which will report the outcome
+	skipped // by its caller, whose context ended before
 )
 
 type unit struct {
@@ -51,31 +51,31 @@ type unit struct {
 // maxGroup bounds the memory and the time of one commit.
 const maxGroup = 1024
 
-// yields is how many times in a row a leader lets others run without a further unit coming.
-const yields = 3
+// maxYields is how many times in a row the leader yields without seeing a further unit.
+const maxYields = 3
 
 // retryEvery is how long a writer that could not reopen its file waits before it tries again.
 const retryEvery = time.Second
 
-// writer commits units in groups. It has no goroutine: among the callers that wait, the one that gets hold of lead
-// does the work for all that has queued. So a lone sender commits where it stands, as with bbolt's Update, and
-// pays for no handing over to another thread and back, which costs as much as half a commit.
+// writer commits units in groups. It has no goroutine: of the callers that wait, the one that sends to lead commits all
+// units that have queued. A single caller thus commits in its own goroutine, as with bbolt's Update. To hand the unit
+// to another goroutine and back would cost as much as half a commit.
 type writer struct {
 	s     *Store
 	queue chan *unit
-	lead  chan struct{} // full while somebody leads
+	lead  chan struct{} // full while a caller leads
 
-	mu     sync.RWMutex // guards closed, and that nothing is queued behind it
+	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
 	closed bool
 
-	// broken is why writes are refused since a commit failed; nil while they are taken.
+	// broken is the reason why writes are refused after a failed commit; nil while they are accepted.
 	broken atomic.Pointer[error]
 
-	// Owned by who leads.
+	// Owned by the leader.
 	counts *liveCounts
 	group  []*unit
-	tried  time.Time             // when the file was last reopened, or could not be
-	commit func(*bbolt.Tx) error // (*bbolt.Tx).Commit but in tests
+	tried  time.Time             // when the file was last reopened, or could not be reopened
+	commit func(*bbolt.Tx) error // (*bbolt.Tx).Commit except in tests
 }
 
 func newWriter(s *Store, limit int) *writer {
@@ -88,8 +88,8 @@ func newWriter(s *Store, limit int) *writer {
 	}
 }
 
-// do queues a unit and waits for its outcome. When ctx ends before the unit was taken into a group, it is not
-// done; after that its outcome is told as it is.
+// do queues a unit and waits for its outcome. If ctx ends before the leader takes the unit into a group, the unit is
+// not executed; after that, do returns the outcome of the unit and ignores ctx.
 func (w *writer) do(ctx context.Context, p plan) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -124,40 +124,40 @@ func (w *writer) enqueue(u *unit) error {
 	case w.queue <- u:
 		return nil
 	default:
-		return fmt.Errorf("%w: write queue is full", store.ErrUnavailable)
+		return fmt.Errorf("%w: the write queue is full", store.ErrUnavailable)
 	}
 }
 
-// close does what is queued and takes nothing more.
+// close commits the queued units and refuses further ones.
 func (w *writer) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
-	w.lead <- struct{}{} // for good
+	w.lead <- struct{}{} // never released
 	for len(w.queue) > 0 {
 		w.serve()
 	}
 }
 
-// serve commits one group. Who calls it leads.
+// serve commits one group. The caller leads.
 func (w *writer) serve() {
 	if w.broken.Load() != nil && time.Since(w.tried) >= retryEvery {
 		w.reopen()
 	}
-	// Senders that the last commit woke get their turn to queue before this group is closed: with 64 of them a group
-	// has 48 units instead of 40. Where nobody else is ready to run it costs next to nothing.
-	for n, still := len(w.queue), 0; still < yields; still++ {
+	// Callers that the last commit woke get a chance to queue before this group is closed: with 64 callers, a group
+	// then has 48 units instead of 40. If no other goroutine is ready to run, this costs almost nothing.
+	for n, still := len(w.queue), 0; still < maxYields; still++ {
 		runtime.Gosched()
 		if more := len(w.queue); more > n {
 			n, still = more, 0
 		}
 	}
 	w.group = w.gather(w.group[:0])
-	w.round(w.group)
+	w.commitGroup(w.group)
 	clear(w.group)
 }
 
-// gather adds what is queued right now and takes each unit from its caller.
+// gather appends the units that are queued now, except those whose caller has given up.
 func (w *writer) gather(group []*unit) []*unit {
 	for more := true; more && len(group) < maxGroup; {
 		select {
@@ -167,58 +167,57 @@ func (w *writer) gather(group []*unit) []*unit {
 			more = false
 		}
 	}
-	mine := group[:0]
+	kept := group[:0]
 	for _, u := range group {
 		if u.state.CompareAndSwap(queued, taken) {
-			mine = append(mine, u)
+			kept = append(kept, u)
 		}
 	}
-	return mine
+	return kept
 }
 
-// round does a group of units and tells each its outcome.
-func (w *writer) round(group []*unit) {
+// commitGroup executes a group of units and reports its outcome to each caller.
+func (w *writer) commitGroup(group []*unit) {
 	if len(group) == 0 {
 		return
 	}
-	if err := w.s.writable(); err != nil {
-		tell(group, nil, err)
+	if err := w.s.checkWritable(); err != nil {
+		report(group, nil, err)
 		return
 	}
-	errs, spoiler, err := w.attempt(group)
-	if spoiler < 0 {
-		w.outcome(group, errs, err)
+	errs, failed, err := w.attempt(group)
+	if failed < 0 {
+		w.conclude(group, errs, err)
 		return
 	}
-	// A unit broke in its writes: the transaction is gone, and with it the work of its neighbours. They go
-	// again, one by one.
-	group[spoiler].err <- err
+	// The write of a unit failed, and the transaction with the writes of all units is lost. Execute them one by one.
+	group[failed].err <- err
 	for i, u := range group {
-		if i == spoiler {
+		if i == failed {
 			continue
 		}
 		one := []*unit{u}
-		if err := w.s.writable(); err != nil {
-			tell(one, nil, err)
+		if err := w.s.checkWritable(); err != nil {
+			report(one, nil, err)
 			continue
 		}
-		errs, spoiler, err := w.attempt(one)
-		if spoiler == 0 {
+		errs, failed, err := w.attempt(one)
+		if failed == 0 {
 			u.err <- err
 			continue
 		}
-		w.outcome(one, errs, err)
+		w.conclude(one, errs, err)
 	}
 }
 
-// outcome tells what a commit came to and, where it failed, stops writes and tries to recover at once.
-func (w *writer) outcome(group []*unit, errs []error, commitErr error) {
+// conclude reports the outcome of a commit. If the commit failed, it stops writes and tries to recover at once.
+func (w *writer) conclude(group []*unit, errs []error, commitErr error) {
 	if commitErr == nil {
-		tell(group, errs, nil)
+		report(group, errs, nil)
 		return
 	}
 	err := w.stop(fmt.Errorf("commit: %w", commitErr))
-	tell(group, nil, err)
+	report(group, nil, err)
 	w.reopen()
 }
 
@@ -230,7 +229,8 @@ func (w *writer) stop(cause error) error {
 	return err
 }
 
-func tell(group []*unit, errs []error, err error) {
+// report sends each caller of group err or, if err is nil, its element of errs.
+func report(group []*unit, errs []error, err error) {
 	for i, u := range group {
 		if err == nil && errs != nil {
 			u.err <- errs[i]
@@ -240,10 +240,10 @@ func tell(group []*unit, errs []error, err error) {
 	}
 }
 
-// attempt runs a group in one transaction. errs are the refusals, told only once the commit stands: they may rest
-// on what a neighbour wrote. spoiler is the unit that broke in its writes, or -1; err is then its error, else
-// the commit's.
-func (w *writer) attempt(group []*unit) (errs []error, spoiler int, err error) {
+// attempt executes a group in one transaction. errs holds the refusals of the units, which are reported only after the
+// commit, because they may depend on what another unit wrote. failed is the index of the unit whose write failed, or
+// -1. err is the error of that unit or, if failed is -1, the error of the commit.
+func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	tx, err := w.s.db.Begin(true)
 	if err != nil {
 		return nil, -1, err
@@ -251,7 +251,7 @@ func (w *writer) attempt(group []*unit) (errs []error, spoiler int, err error) {
 	done := false
 	defer func() {
 		if !done {
-			w.counts.reset() // they count what is now not written
+			w.counts.reset() // they count rows that are now not written
 			guard(tx.Rollback)
 		}
 	}()
@@ -283,14 +283,14 @@ func (w *writer) attempt(group []*unit) (errs []error, spoiler int, err error) {
 	done = true
 	pages := tx.Stats()
 	w.s.cfg.Committed(Commit{Units: len(group), Bytes: pages.GetPageAlloc(), Took: time.Since(start)})
-	if err := guard(func() error { w.s.applied(t); return nil }); err != nil {
-		// The commit stands and is told. Reopening brings the index to it, as after one that failed.
+	if err := guard(func() error { w.s.applyIndex(t); return nil }); err != nil {
+		// The commit is durable, and its callers learn that. Reopening brings the index up to date.
 		w.stop(fmt.Errorf("change card index: %w", err))
 	}
 	return errs, -1, nil
 }
 
-// guard turns a panic into an error: a unit's mistake must not cost its neighbours, nor a damaged page the process.
+// guard turns a panic into an error, so that a faulty unit fails alone, and a damaged page does not end the process.
 func guard(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -300,14 +300,14 @@ func guard(fn func() error) (err error) {
 	return fn()
 }
 
-// reopen opens the file anew after a failed commit, which may or may not have reached the disk, and brings the
-// index to what is really there. It says whether writes are taken again.
+// reopen opens the file again after a failed commit, which may or may not have reached the disk, and brings the index
+// to the state of the file. It reports whether writes are accepted again.
 func (w *writer) reopen() bool {
 	if w.broken.Load() == nil {
 		return true
 	}
 	w.tried = time.Now()
-	err := w.s.lowDisk()
+	err := w.s.checkDisk()
 	if err == nil {
 		err = guard(w.s.reopenFile)
 	}
@@ -318,7 +318,7 @@ func (w *writer) reopen() bool {
 	}
 	w.counts.reset()
 	w.broken.Store(nil)
-	w.s.log.Info("file reopened, writes go on")
+	w.s.log.Info("the file is open again and accepts writes")
 	return true
 }
 

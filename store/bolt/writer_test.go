@@ -22,7 +22,7 @@ func openNew(t *testing.T, cfg Config) *Store {
 	return open(t, filepath.Join(t.TempDir(), "mesh.db"), cfg)
 }
 
-// group runs units in one commit, in order, and returns their outcomes.
+// group executes units in one commit, in order, and returns their outcomes.
 func group(t *testing.T, s *Store, plans ...plan) []error {
 	t.Helper()
 	errs := make([]error, len(plans))
@@ -39,7 +39,7 @@ func group(t *testing.T, s *Store, plans ...plan) []error {
 	return errs
 }
 
-// putMeta is a unit that writes key into bucket meta.
+// putMeta returns a unit that writes key into bucketMeta.
 func putMeta(key string) plan {
 	return func(t *txn) (func() error, error) {
 		return func() error { return bucketMeta.in(t.Tx).put([]byte(key), []byte("1")) }, nil
@@ -67,7 +67,7 @@ func countCommits(s *Store) *int {
 	return n
 }
 
-// outcome is what becomes of a unit; a done one was putMeta of its place in the group.
+// outcome is what a unit must come to. A unit that is done was putMeta with its index in the group.
 type outcome string
 
 const (
@@ -115,16 +115,16 @@ func TestGroup(t *testing.T) {
 					t.Errorf("unit %d = %v, want %s", i, err, test.want[i])
 				}
 				if errors.Is(err, store.ErrUnavailable) {
-					t.Errorf("unit %d is told to try again: %v", i, err)
+					t.Errorf("unit %d was asked to try again: %v", i, err)
 				}
 			}
 			for i := range test.plans {
 				if got := metaHas(t, s, fmt.Sprint(i)); got != (test.want[i] == done) {
-					t.Errorf("unit %d is there %v, want %s", i, got, test.want[i])
+					t.Errorf("unit %d is stored: %v, want %s", i, got, test.want[i])
 				}
 			}
 			if metaHas(t, s, "partial") {
-				t.Error("part of a unit that failed is there")
+				t.Error("part of a failed unit was stored")
 			}
 			if *commits != test.commits {
 				t.Errorf("%d commits, want %d", *commits, test.commits)
@@ -160,7 +160,7 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 	answer := make(chan error, 1)
 	go func() { answer <- s.writer.do(ctx, putMeta("a")) }()
 	<-reached
-	cancel() // it is taken: the outcome must be told
+	cancel() // the unit was taken, so its outcome must be reported
 	select {
 	case err := <-answer:
 		t.Fatalf("answered %v before the commit", err)
@@ -171,7 +171,7 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 	}
 	close(finish)
 	if err := <-answer; err != nil {
-		t.Errorf("a unit that was committed is told %v", err)
+		t.Errorf("a unit that was committed returned %v", err)
 	}
 	s.writer.commit = (*bbolt.Tx).Commit
 }
@@ -187,14 +187,14 @@ func TestCancelInQueue(t *testing.T) {
 	}
 	cancel()
 	if err := <-answer; !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled unit is told %v", err)
+		t.Errorf("cancelled unit returned %v", err)
 	}
 	<-s.writer.lead
 	if err := s.writer.do(t.Context(), putMeta("b")); err != nil {
 		t.Fatal(err)
 	}
 	if metaHas(t, s, "a") || !metaHas(t, s, "b") {
-		t.Error("a unit cancelled in the queue was done, or the next was not")
+		t.Error("a unit cancelled in the queue was executed, or the next was not")
 	}
 }
 
