@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Observed is a Store that reports every committed change of records inside this process, with its body. A change that
-// another process commits is not reported, nor one that is made through the store behind this one.
+// Observed is a Store that reports every committed change of records, with its body, to observers in this process. It
+// does not report changes that another process commits, or that a caller makes through the wrapped store.
 type Observed struct {
 	Store
 	observers []func([]Change)
 }
 
-// Observe returns s as a store that reports its commits. A store that does so already is returned as it is.
+// Observe wraps s in a store that reports its commits. If s is already an *Observed, Observe returns s itself.
 func Observe(s Store) *Observed {
 	if o, ok := s.(*Observed); ok {
 		return o
@@ -20,13 +20,14 @@ func Observe(s Store) *Observed {
 	return &Observed{Store: s}
 }
 
-// OnCommit adds an observer of the changes of each committed unit. It is for set-up, before the first commit. The
-// observer runs before the call that committed returns, concurrently for concurrent commits, so their order is not that
-// of the commits. It must not block, and must not keep or change what it gets. After ErrUnavailable nothing is reported,
-// although the unit may stand: observers give hints, and what must not be missed is read from the store.
+// OnCommit adds an observer, which is called with the changes of each committed unit. Call OnCommit during set-up,
+// before the first commit. The observer runs before the committing call returns. Concurrent commits call it
+// concurrently, so the order of the calls is not the order of the commits. The observer must not block, and must not
+// keep or change the slice. After ErrUnavailable the unit may be stored, but observers are not called. Treat the calls
+// as hints, and read from the store whatever must not be missed.
 func (o *Observed) OnCommit(observe func([]Change)) { o.observers = append(o.observers, observe) }
 
-// report tells the observers of changes unless the commit failed, and returns err.
+// report calls the observers with changes unless the commit failed, and returns err.
 func (o *Observed) report(changes []Change, err error) error {
 	if err == nil && len(changes) > 0 {
 		for _, observe := range o.observers {

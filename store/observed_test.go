@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// TestObserved: each unit that is committed is reported once, whichever method committed it, with the bodies of its
-// records; a unit that is refused, or was applied before, is not.
+// TestObserved checks that each committed unit is reported once, with the bodies of its records, whichever method
+// committed it. A unit that was refused, or was applied before, is not reported.
 func TestObserved(t *testing.T) {
 	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
 	if err != nil {

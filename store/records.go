@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// pageSize is how many records [AllRecords] reads at once.
+// pageSize is the number of records that [AllRecords] reads in one call of List.
 const pageSize = 500
 
-// AllRecords returns the live records of a namespace with a term, in order of their keys; an empty term stands for all records.
-// It reads page by page, so records that change meanwhile may be seen in either state. An error ends the iteration.
+// AllRecords returns the live records of a namespace that carry a term, in the order of their keys. An empty term
+// selects all records. AllRecords reads page by page, so a record that changes meanwhile may be seen in either state.
+// An error ends the iteration.
 func AllRecords(ctx context.Context, r Records, ns, term string, now time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for after := ""; ; {

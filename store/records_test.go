@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pages are records of one namespace, two in a page.
+// pages is a Records that lists the records of one namespace, two on a page.
 type pages struct {
 	Records
 	keys  []string

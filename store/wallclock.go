@@ -8,25 +8,26 @@ import (
 )
 
 const (
-	// clockTolerance is how far the wall clock may move against the monotonic clock without a doubt about it.
+	// clockTolerance is how far the wall clock may move against the monotonic clock before it is in doubt.
 	clockTolerance = time.Minute
-	// clockDoubt is how long a wall clock that was stepped is doubted. Whoever set it wrong has noticed by then.
+	// clockDoubt is how long a wall clock stays in doubt after a step. An operator who set it wrong has noticed by
+	// then.
 	clockDoubt = 3 * time.Hour
 )
 
-// WallClock notices steps of the wall clock. What a wrong clock lets expire can be kept until the clock is right again,
-// but what was deleted is gone: everything that deletes by time asks first whether the clock is believed. It is safe for
-// concurrent use. A nil *WallClock is always believed.
+// WallClock detects steps of the wall clock. Code that deletes expired data must first ask Believed: with a wrong
+// clock, keeping data too long does no harm, but deleted data is lost. A WallClock is safe for concurrent use. A nil
+// *WallClock is always reliable.
 type WallClock struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	last    time.Time     // when it was asked last
-	ahead   time.Duration // what the wall clock gained on the monotonic clock since it was believed
-	doubted time.Time     // since when it is not believed; zero: it is
+	last    time.Time     // the previous reading
+	ahead   time.Duration // what the wall clock gained on the monotonic clock since the clock was last reliable
+	suspect time.Time     // when the doubt began; zero: the clock is reliable
 }
 
-// NewWallClock believes the wall clock as it is now. A nil logger discards the line about a step.
+// NewWallClock trusts the wall clock as it is now. It logs steps to log, which may be nil.
 func NewWallClock(log *slog.Logger) *WallClock {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -34,17 +35,17 @@ func NewWallClock(log *slog.Logger) *WallClock {
 	return &WallClock{log: log, last: time.Now()}
 }
 
-// Believed reports whether the wall clock runs as it did since the start, or was stepped so long ago that the step must
-// have been meant.
+// Believed reports whether the wall clock has run steadily since the start, or was stepped so long ago that the step
+// must have been intended.
 func (c *WallClock) Believed() bool {
 	if c == nil {
 		return true
 	}
-	return c.believes(time.Now())
+	return c.judge(time.Now())
 }
 
-// believes judges a time with a monotonic reading.
-func (c *WallClock) believes(now time.Time) bool {
+// judge compares now, which must have a monotonic reading, with the previous reading.
+func (c *WallClock) judge(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	step := now.Round(0).Sub(c.last.Round(0)) - now.Sub(c.last)
@@ -52,26 +53,26 @@ func (c *WallClock) believes(now time.Time) bool {
 	c.ahead += step
 	switch {
 	case c.ahead.Abs() < clockTolerance:
-		c.doubted = time.Time{}
-	case c.doubted.IsZero() || step.Abs() >= clockTolerance:
+		c.suspect = time.Time{}
+	case c.suspect.IsZero() || step.Abs() >= clockTolerance:
 		c.log.Warn("the clock of this machine was set; nothing that expires is deleted for now", "by", c.ahead.Round(time.Second), "until_believed", clockDoubt)
-		c.doubted = now
-	case now.Sub(c.doubted) >= clockDoubt:
-		c.ahead, c.doubted = 0, time.Time{}
+		c.suspect = now
+	case now.Sub(c.suspect) >= clockDoubt:
+		c.ahead, c.suspect = 0, time.Time{}
 	}
-	return c.doubted.IsZero()
+	return c.suspect.IsZero()
 }
 
-// sweepAtOnce bounds one call of [Store.Sweep].
-const sweepAtOnce = 5000
+// sweepLimit is the limit of one call of [Store.Sweep].
+const sweepLimit = 5000
 
-// Sweep reclaims what has expired in s, unless the clock is in doubt.
+// Sweep reclaims the space of everything in s that has expired, unless the clock is in doubt.
 func (c *WallClock) Sweep(ctx context.Context, s Store) error {
 	if !c.Believed() {
 		return nil
 	}
 	for now := time.Now(); ; {
-		if took, err := s.Sweep(ctx, now, sweepAtOnce); err != nil || took < sweepAtOnce {
+		if took, err := s.Sweep(ctx, now, sweepLimit); err != nil || took < sweepLimit {
 			return err
 		}
 	}

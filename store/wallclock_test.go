@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// TestWallClock: a clock that was set is doubted until it is set back, or for three hours.
+// TestWallClock: a clock that was set is in doubt until it is set back, or for three hours.
 func TestWallClock(t *testing.T) {
 	c := NewWallClock(nil)
 	mono := time.Now()
-	// at returns the time after a while, on a wall clock that was set by a step.
+	// at returns the time after a while, on a wall clock that was set by a step meanwhile.
 	at := func(after, step time.Duration) time.Time {
 		mono = mono.Add(after)
 		c.mu.Lock()
@@ -36,8 +36,8 @@ func TestWallClock(t *testing.T) {
 		{"from then on", time.Hour, 0, true},
 		{"the next step", time.Second, -24 * time.Hour, false},
 	} {
-		if got := c.believes(at(tt.after, tt.step)); got != tt.want {
-			t.Errorf("%s: believes = %t, want %t", tt.name, got, tt.want)
+		if got := c.judge(at(tt.after, tt.step)); got != tt.want {
+			t.Errorf("%s: judge = %t, want %t", tt.name, got, tt.want)
 		}
 	}
 	if !(*WallClock)(nil).Believed() {

@@ -12,20 +12,20 @@ import (
 var cardTests = []scenario{
 	{"put and get", testPutGet},
 	{"expiry to the instant", testCardExpiry},
-	{"never expires", testCardNever},
+	{"never expires", testCardWithoutEnd},
 	{"renewal keeps seq and registration", testRenewal},
 	{"compare and set", testCardCAS},
 	{"reservation", testReservation},
 	{"withdrawal", testWithdraw},
 	{"reservation of another owner with a revision", testTakeover},
-	{"an id that is free again is new", testFreeAgain},
+	{"a new card of an id that became free", testFreeAgain},
 	{"quotas", testQuotas},
 	{"records pay for a card", testCardRecords},
 	{"one id, many takers", testCardRace},
 	{"one quota, many takers", testQuotaRace},
 }
 
-// card is a live card of owner "owner" for 30 days, reserved for 30 more.
+// card returns a card of owner "owner" that is live for 30 days and then reserved for 30 more.
 func card(id string, terms ...string) store.Card {
 	return store.Card{
 		ID: id, Body: []byte("body of " + id), Meta: []byte("meta of " + id), Owner: hash("owner"), Terms: terms,
@@ -96,7 +96,7 @@ func testCardExpiry(t *testing.T, s store.Store) {
 	}
 }
 
-func testCardNever(t *testing.T, s store.Store) {
+func testCardWithoutEnd(t *testing.T, s store.Store) {
 	c := card("am_a")
 	c.Expires, c.ReservedUntil = time.Time{}, time.Time{}
 	putCard(t, s, c)
@@ -304,7 +304,7 @@ func testQuotaRace(t *testing.T, s store.Store) {
 	}
 }
 
-// race runs fn n times at once and says how often it succeeded; every other outcome must be refusal.
+// race runs fn n times concurrently and returns how often it succeeded. Every other call must fail with refusal.
 func race(t *testing.T, n int, fn func(i int) error, refusal error) int {
 	t.Helper()
 	errs := make([]error, n)

@@ -8,14 +8,14 @@ import (
 )
 
 var changeTests = []scenario{
-	{"feed", testFeed},
-	{"end of a reservation", testFeedReservation},
-	{"an id that is free again stands once", testFeedFreeAgain},
-	{"tombstones age", testFeedAge},
+	{"feed", testChanges},
+	{"end of a reservation", testChangesAfterReservation},
+	{"an id that became free occurs once", testChangesFreeAgain},
+	{"tombstones age", testTombstoneAge},
 }
 
-// feed reads the whole feed in pages of two and checks its order.
-func feed(t *testing.T, s store.Store, after uint64) []store.CardChange {
+// allChanges reads the whole feed in pages of two and checks its order.
+func allChanges(t *testing.T, s store.Store, after uint64) []store.CardChange {
 	t.Helper()
 	var all []store.CardChange
 	for {
@@ -38,7 +38,7 @@ type idGone struct {
 	Gone bool
 }
 
-func wantFeed(t *testing.T, what string, got []store.CardChange, want ...idGone) {
+func wantChanges(t *testing.T, what string, got []store.CardChange, want ...idGone) {
 	t.Helper()
 	var short []idGone
 	for _, c := range got {
@@ -58,13 +58,13 @@ func sweepAll(t *testing.T, s store.Store, now time.Time) {
 	}
 }
 
-func testFeed(t *testing.T, s store.Store) {
-	wantFeed(t, "empty feed", feed(t, s, 0))
+func testChanges(t *testing.T, s store.Store) {
+	wantChanges(t, "empty feed", allChanges(t, s, 0))
 	a := putCard(t, s, card("am_a"))
 	putCard(t, s, card("am_b"))
 	putCard(t, s, card("am_c"))
-	all := feed(t, s, 0)
-	wantFeed(t, "feed", all, idGone{"am_a", false}, idGone{"am_b", false}, idGone{"am_c", false})
+	all := allChanges(t, s, 0)
+	wantChanges(t, "feed", all, idGone{"am_a", false}, idGone{"am_b", false}, idGone{"am_c", false})
 	if !all[0].At.Equal(t0) {
 		t.Errorf("change happened at %v, want %v", all[0].At, t0)
 	}
@@ -72,24 +72,24 @@ func testFeed(t *testing.T, s store.Store) {
 	_, err := s.Cards().Put(t.Context(), store.PutCard{Card: card("am_a"), IfRev: a.Rev, Now: t0})
 	wantOK(t, "renewal", err)
 	wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_b", store.Any, t0.Add(day), nil, t0))
-	wantFeed(t, "feed after two changes", feed(t, s, 0), idGone{"am_c", false}, idGone{"am_a", false}, idGone{"am_b", true})
-	wantFeed(t, "feed since", feed(t, s, last), idGone{"am_a", false}, idGone{"am_b", true})
+	wantChanges(t, "feed after two changes", allChanges(t, s, 0), idGone{"am_c", false}, idGone{"am_a", false}, idGone{"am_b", true})
+	wantChanges(t, "feed since", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", true})
 	putCard(t, s, card("am_b"))
-	wantFeed(t, "feed after b came back", feed(t, s, last), idGone{"am_a", false}, idGone{"am_b", false})
+	wantChanges(t, "feed after b came back", allChanges(t, s, last), idGone{"am_a", false}, idGone{"am_b", false})
 	_, err = s.Cards().Changes(t.Context(), 0, 0)
 	wantMistake(t, "limit 0", err)
 }
 
-func testFeedReservation(t *testing.T, s store.Store) {
+func testChangesAfterReservation(t *testing.T, s store.Store) {
 	c := putCard(t, s, card("am_a"))
 	putCard(t, s, card("am_b"))
 	wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_b", store.Any, t0.Add(day), nil, t0))
-	before := feed(t, s, 0)
+	before := allChanges(t, s, 0)
 	sweepAll(t, s, c.Expires)
-	wantSame(t, "feed after expiry", feed(t, s, 0), before)
+	wantSame(t, "feed after expiry", allChanges(t, s, 0), before)
 	sweepAll(t, s, c.ReservedUntil)
-	after := feed(t, s, 0)
-	wantFeed(t, "feed after the reservations", after, idGone{"am_b", true}, idGone{"am_a", true})
+	after := allChanges(t, s, 0)
+	wantChanges(t, "feed after the reservations", after, idGone{"am_b", true}, idGone{"am_a", true})
 	if !before[1].Withdrawn || !after[0].Withdrawn || after[1].Withdrawn {
 		t.Errorf("am_b was withdrawn and am_a was not, the feed says %+v, then %+v", before, after)
 	}
@@ -99,20 +99,20 @@ func testFeedReservation(t *testing.T, s store.Store) {
 	}
 }
 
-func testFeedFreeAgain(t *testing.T, s store.Store) {
+func testChangesFreeAgain(t *testing.T, s store.Store) {
 	first := putCard(t, s, card("am_a"))
 	for _, now := range []time.Time{first.ReservedUntil, first.ReservedUntil.Add(100 * day)} {
 		again := card("am_a")
 		again.Expires, again.ReservedUntil = now.Add(day), now.Add(2*day)
 		_, err := s.Cards().Put(t.Context(), store.PutCard{Card: again, Now: now})
 		wantOK(t, "Put of a free id", err)
-		wantFeed(t, "feed", feed(t, s, 0), idGone{"am_a", false})
+		wantChanges(t, "feed", allChanges(t, s, 0), idGone{"am_a", false})
 		sweepAll(t, s, now.Add(3*day))
-		wantFeed(t, "feed after Sweep", feed(t, s, 0), idGone{"am_a", true})
+		wantChanges(t, "feed after Sweep", allChanges(t, s, 0), idGone{"am_a", true})
 	}
 }
 
-func testFeedAge(t *testing.T, s store.Store) {
+func testTombstoneAge(t *testing.T, s store.Store) {
 	c := putCard(t, s, card("am_a"))
 	keep := card("am_b")
 	keep.Expires = time.Time{}
@@ -120,9 +120,9 @@ func testFeedAge(t *testing.T, s store.Store) {
 	gone := c.ReservedUntil
 	sweepAll(t, s, gone)
 	sweepAll(t, s, gone.Add(364*day))
-	wantFeed(t, "feed after 364 days", feed(t, s, 0), idGone{"am_b", false}, idGone{"am_a", true})
+	wantChanges(t, "feed after 364 days", allChanges(t, s, 0), idGone{"am_b", false}, idGone{"am_a", true})
 	sweepAll(t, s, gone.Add(366*day))
-	wantFeed(t, "feed after a year", feed(t, s, 0), idGone{"am_b", false})
+	wantChanges(t, "feed after a year", allChanges(t, s, 0), idGone{"am_b", false})
 	putCard(t, s, card("am_a"))
-	wantFeed(t, "feed", feed(t, s, 0), idGone{"am_b", false}, idGone{"am_a", false})
+	wantChanges(t, "feed", allChanges(t, s, 0), idGone{"am_b", false}, idGone{"am_a", false})
 }

@@ -10,20 +10,21 @@ import (
 	_ "unsafe" // for linkname
 )
 
-// clockStep is what time.Now adds to the wall clock, in seconds: .ci/clock builds tests with a time package that has it.
+// clockStep is the number of seconds that time.Now adds to the wall clock. The script .ci/clock builds tests with a
+// time package that has this variable.
 //
 //go:linkname clockStep time.clockStep
 var clockStep atomic.Int64
 
-// StepClock sets the wall clock to what it would be plus by, until the test ends. The monotonic clock goes on.
+// StepClock sets the wall clock by the duration by until the test ends. The monotonic clock goes on unchanged.
 func StepClock(t testing.TB, by time.Duration) {
 	t.Helper()
 	clockStep.Store(int64(by / time.Second))
 	t.Cleanup(func() { clockStep.Store(0) })
 }
 
-// ClockSteps calls test in a bubble for each of two mistakes: a clock that is set an hour forward and one that is set an
-// hour back. The test makes the mistake and corrects it with [StepClock].
+// ClockSteps calls test in a bubble for each of two mistakes: a clock that is set an hour forward, and a clock that is
+// set an hour back. The test makes the mistake and corrects it with [StepClock].
 func ClockSteps(t *testing.T, test func(t *testing.T, by time.Duration)) {
 	for name, by := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {

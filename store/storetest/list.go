@@ -22,7 +22,7 @@ var listTests = []scenario{
 	{"terms", testTerms},
 }
 
-// idsOf walks all pages of a query.
+// idsOf returns the ids of all pages of a query.
 func idsOf(t *testing.T, s store.Store, q store.CardQuery) []string {
 	t.Helper()
 	if q.Limit == 0 {
@@ -105,7 +105,7 @@ func testListPages(t *testing.T, s store.Store) {
 	}
 }
 
-// putMany puts cards at once, so that they share commits, and returns them in the order of their seq.
+// putMany puts cards concurrently, so that they share commits, and returns them in the order of their seq.
 func putMany(t *testing.T, s store.Store, cards []store.Card) []store.Card {
 	t.Helper()
 	stored := make([]store.Card, len(cards))
@@ -130,7 +130,7 @@ func putMany(t *testing.T, s store.Store, cards []store.Card) []store.Card {
 	return stored
 }
 
-// ids are those of the cards that carry all terms.
+// ids returns the ids of the cards that carry all terms.
 func ids(cards []store.Card, terms ...string) []string {
 	var ids []string
 	for _, c := range cards {
@@ -141,7 +141,7 @@ func ids(cards []store.Card, terms ...string) []string {
 	return ids
 }
 
-// testListTiers asks as a search for words does: name, then name by prefix, then description.
+// testListTiers lists cards as a search for words does: by name, then by prefix of a name, then by description.
 func testListTiers(t *testing.T, s store.Store) {
 	putCard(t, s, card("am_desc", "cap:x", "word:sarah"))
 	putCard(t, s, card("am_name", "cap:x", "word:sarah", "name:sarah"))
@@ -171,7 +171,7 @@ func testListTiers(t *testing.T, s store.Store) {
 }
 
 func testListPrefix(t *testing.T, s store.Store) {
-	// More slots under one prefix than an engine will gather one by one.
+	// More slots under one prefix than an engine gathers one by one.
 	const n = 1500
 	cards := make([]store.Card, n)
 	for i := range cards {
@@ -183,14 +183,14 @@ func testListPrefix(t *testing.T, s store.Store) {
 	}
 	stored := putMany(t, s, cards)
 	all, even := ids(stored), ids(stored, "cap:even")
-	for range 2 { // the second time from whatever the engine remembers
+	for range 2 { // the second time from a cache, if the engine has one
 		wantSame(t, "prefix", idsOf(t, s, store.CardQuery{Tiers: []store.Tier{{Prefix: "word:a"}}, Limit: 700}), all)
 		wantSame(t, "prefix and term", idsOf(t, s, store.CardQuery{All: []string{"cap:even"}, Tiers: []store.Tier{{Prefix: "word:a"}}, Limit: 100}), even)
 	}
 	wantSame(t, "prefix of one", idsOf(t, s, store.CardQuery{Tiers: []store.Tier{{Prefix: "word:a1499"}}}), []string{"am_1499"})
 	wantSame(t, "prefix of none", idsOf(t, s, store.CardQuery{Tiers: []store.Tier{{Prefix: "word:c"}}}), nil)
 
-	// Now what is remembered must follow.
+	// A cache of the engine must follow these changes.
 	c := card("am_0001", "word:b")
 	_, err := s.Cards().Put(t.Context(), store.PutCard{Card: c, IfRev: store.Any, Now: t0})
 	wantOK(t, "Put without the terms", err)
@@ -249,11 +249,11 @@ func testListMoving(t *testing.T, s store.Store) {
 		}
 		q.After = *page.Next
 		switch i {
-		case 0: // one that was listed goes, and so does the one the cursor names
+		case 0: // a listed card goes, and so does the card that the cursor names
 			wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_0", store.Any, t0, nil, t0))
 			wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_1", store.Any, t0.Add(day), nil, t0))
 			putCard(t, s, card("am_6", "cap:x"))
-		case 1: // one that was to come goes; one that was listed is renewed
+		case 1: // a card that was not listed yet goes; a listed card is renewed
 			wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_4", store.Any, t0, nil, t0))
 			_, err := s.Cards().Put(t.Context(), store.PutCard{Card: card("am_2", "cap:x"), IfRev: store.Any, Now: t0})
 			wantOK(t, "renewal", err)
@@ -262,7 +262,7 @@ func testListMoving(t *testing.T, s store.Store) {
 	wantSame(t, "ids", got, []string{"am_0", "am_1", "am_2", "am_3", "am_5", "am_6"})
 }
 
-// testListLong has lists that are long while what they share is short.
+// testListLong lists cards of long lists with a short intersection.
 func testListLong(t *testing.T, s store.Store) {
 	const n = 6000
 	cards := make([]store.Card, n)

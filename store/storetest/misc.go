@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-func testCancelled(t *testing.T, s store.Store) {
+func testCancel(t *testing.T, s store.Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := s.Cards().Put(ctx, store.PutCard{Card: card("am_a"), Now: t0})

@@ -15,12 +15,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// testModel runs random units against the store and against maps, and compares every answer.
+// testModel applies random units to the store and to maps, and compares every answer.
 func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 	s := open(t)
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		// One store serves all rounds, each with names of its own: opening costs more than the round does.
+		// One store serves all rounds, and each round uses names of its own, because opening a store costs more than a
+		// round.
 		round++
 		m := &model{
 			t: rt, ctx: t, s: s, round: fmt.Sprintf("r%d-", round), now: t0,
@@ -30,10 +31,10 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"put card":   m.putCard,
 			"withdraw":   m.withdraw,
-			"change":     m.change,
+			"change":     m.changeRecord,
 			"step":       m.step,
 			"forget":     m.forget,
-			"time":       m.pass,
+			"time":       m.advance,
 			"list cards": m.listCards,
 			"":           m.compare,
 		})
@@ -58,7 +59,8 @@ type model struct {
 	replays map[string]modelReplay
 }
 
-// modelReplay belongs to one life of its conversation.
+// modelReplay is a replay record with the conversation it was stored for. A later conversation with the same key is
+// another modelConv.
 type modelReplay struct {
 	store.Replay
 	conv *modelConv
@@ -72,7 +74,7 @@ var (
 	someRev   = rapid.SampledFrom([]string{"absent", "any", "right", "wrong"})
 )
 
-// agree compares two outcomes: the sentinel, or none.
+// agree fails the test unless got matches the sentinel want, or both are nil.
 func (m *model) agree(what string, got, want error) {
 	m.t.Helper()
 	if (got == nil) != (want == nil) || want != nil && !errors.Is(got, want) {
@@ -80,7 +82,7 @@ func (m *model) agree(what string, got, want error) {
 	}
 }
 
-func (m *model) rev(t *rapid.T, have store.Rev) store.Rev {
+func (m *model) drawRev(t *rapid.T, have store.Rev) store.Rev {
 	switch someRev.Draw(t, "revision") {
 	case "any":
 		return store.Any
@@ -96,7 +98,7 @@ func fits(want store.Rev, there bool, have store.Rev) bool {
 	return want == store.Any || want == store.Absent && !there || there && want == have
 }
 
-func (m *model) terms(t *rapid.T) []string {
+func (m *model) drawTerms(t *rapid.T) []string {
 	terms := someTerms.Draw(t, "terms")
 	for i, term := range terms {
 		terms[i] = m.round + term
@@ -110,11 +112,11 @@ func (m *model) putCard(t *rapid.T) {
 	old, exists := m.cards[id]
 	held := exists && old.Held(m.now)
 	c := store.Card{
-		ID: id, Owner: hash(someOwner.Draw(t, "owner")), Terms: m.terms(t), Body: []byte(id),
+		ID: id, Owner: hash(someOwner.Draw(t, "owner")), Terms: m.drawTerms(t), Body: []byte(id),
 		Registered: m.now, Updated: m.now, Expires: m.now.Add(someLife.Draw(t, "life")),
 	}
 	c.ReservedUntil = c.Expires.Add(someLife.Draw(t, "reserved"))
-	ifRev := m.rev(t, old.Rev)
+	ifRev := m.drawRev(t, old.Rev)
 	var want error
 	switch {
 	case ifRev == store.Any || ifRev == store.Absent && !held:
@@ -140,7 +142,7 @@ func (m *model) putCard(t *rapid.T) {
 func (m *model) withdraw(t *rapid.T) {
 	id := m.round + someID.Draw(t, "id")
 	old, exists := m.cards[id]
-	ifRev, until := m.rev(t, old.Rev), m.now.Add(someLife.Draw(t, "reserved"))
+	ifRev, until := m.drawRev(t, old.Rev), m.now.Add(someLife.Draw(t, "reserved"))
 	var want error
 	if !exists || !old.Live(m.now) {
 		want = store.ErrNotFound
@@ -157,16 +159,16 @@ func (m *model) withdraw(t *rapid.T) {
 }
 
 func (m *model) listCards(t *rapid.T) {
-	q := store.CardQuery{Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Now: m.now, All: m.terms(t)}
+	q := store.CardQuery{Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Now: m.now, All: m.drawTerms(t)}
 	for range rapid.IntRange(1, 3).Draw(t, "tiers") {
-		tier := store.Tier{All: m.terms(t)}
+		tier := store.Tier{All: m.drawTerms(t)}
 		if rapid.Bool().Draw(t, "prefixed") {
 			tier.Prefix = m.round + "x"
 		}
 		q.Tiers = append(q.Tiers, tier)
 	}
 	if !strings.HasPrefix(strings.Join(q.All, ""), m.round) {
-		q.All = []string{m.round + "x"} // or the cards of other rounds come too
+		q.All = []string{m.round + "x"} // otherwise the query also matches the cards of other rounds
 	}
 	var want []string
 	cards := slices.SortedFunc(maps.Values(m.cards), func(a, b store.Card) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -195,11 +197,12 @@ func tierOf(terms []string, q store.CardQuery) int {
 	})
 }
 
-func (m *model) record(t *rapid.T) (store.Change, error) {
+// drawChange returns a random change of a record, and the error that it must get.
+func (m *model) drawChange(t *rapid.T) (store.Change, error) {
 	key := m.round + someID.Draw(t, "key")
 	old, exists := m.records[key]
-	there := exists && alive(old.Expires, m.now)
-	c := store.Change{Record: store.Record{NS: "model", Key: key, Body: []byte(key), Terms: m.terms(t)}, IfRev: m.rev(t, old.Rev)}
+	there := exists && isLive(old.Expires, m.now)
+	c := store.Change{Record: store.Record{NS: "model", Key: key, Body: []byte(key), Terms: m.drawTerms(t)}, IfRev: m.drawRev(t, old.Rev)}
 	if rapid.Bool().Draw(t, "expires") {
 		c.Record.Expires = m.now.Add(someLife.Draw(t, "life"))
 	}
@@ -210,10 +213,10 @@ func (m *model) record(t *rapid.T) (store.Change, error) {
 	return c, nil
 }
 
-func alive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
+func isLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 
-// keep brings the model to a change that was applied.
-func (m *model) keep(c store.Change) {
+// recordChange applies a change that the store has applied to the model.
+func (m *model) recordChange(c store.Change) {
 	if c.Delete {
 		delete(m.records, c.Record.Key)
 		return
@@ -227,25 +230,25 @@ func (m *model) keep(c store.Change) {
 	m.records[c.Record.Key] = c.Record
 }
 
-func (m *model) change(t *rapid.T) {
-	c, want := m.record(t)
+func (m *model) changeRecord(t *rapid.T) {
+	c, want := m.drawChange(t)
 	err := m.s.Records().Apply(m.ctx.Context(), []store.Change{c}, m.now)
 	m.agree("Records.Apply", err, want)
 	if err == nil {
-		m.keep(c)
+		m.recordChange(c)
 	}
 }
 
 func (m *model) step(t *rapid.T) {
 	key := store.ConvKey{Peer: "am_p", ID: m.round + someID.Draw(t, "conversation")}
 	old := m.convs[key.ID]
-	there := old != nil && alive(old.Expires, m.now)
+	there := old != nil && isLive(old.Expires, m.now)
 	var rev store.Rev
 	if old != nil {
 		rev = old.Rev
 	}
 	id := m.round + someID.Draw(t, "message")
-	c := &store.Conversation{Key: key, Rev: m.rev(t, rev), Open: rapid.Bool().Draw(t, "open"), Terms: m.terms(t)}
+	c := &store.Conversation{Key: key, Rev: m.drawRev(t, rev), Open: rapid.Bool().Draw(t, "open"), Terms: m.drawTerms(t)}
 	if there && !old.Open {
 		c.Open = false
 	}
@@ -254,12 +257,12 @@ func (m *model) step(t *rapid.T) {
 	}
 	step := store.Step{Conv: c, Append: []store.Entry{{MessageID: id}}, Now: m.now}
 	step.Replay = &store.Replay{Sender: "am_p", MessageID: id, Digest: hash(someOwner.Draw(t, "content")), Conv: key, Expires: m.now.Add(someLife.Draw(t, "remembered"))}
-	record, want := m.record(t)
+	record, want := m.drawChange(t)
 	step.Records = []store.Change{record}
 	if !fits(c.Rev, there, rev) {
 		want = store.ErrConflict
 	}
-	before, known := m.replayed(id)
+	before, known := m.findReplay(id)
 	if known && before.Digest != step.Replay.Digest {
 		want = store.ErrMismatch
 	}
@@ -285,22 +288,22 @@ func (m *model) step(t *rapid.T) {
 	c.Rev = applied.Rev
 	old.Conversation, old.entries = *c, append(old.entries, id)
 	m.replays[id] = modelReplay{*step.Replay, old}
-	m.keep(record)
+	m.recordChange(record)
 }
 
-func (m *model) replayed(id string) (store.Replay, bool) {
+func (m *model) findReplay(id string) (store.Replay, bool) {
 	rec, ok := m.replays[id]
 	if !ok {
 		return rec.Replay, false
 	}
-	return rec.Replay, alive(rec.Expires, m.now) || rec.conv.Open && alive(rec.conv.Expires, m.now)
+	return rec.Replay, isLive(rec.Expires, m.now) || rec.conv.Open && isLive(rec.conv.Expires, m.now)
 }
 
 func (m *model) forget(t *rapid.T) {
 	id := m.round + someID.Draw(t, "conversation")
 	c := m.convs[id]
 	want := error(nil)
-	if c == nil || !alive(c.Expires, m.now) {
+	if c == nil || !isLive(c.Expires, m.now) {
 		want = store.ErrNotFound
 	}
 	err := m.s.Steps().Forget(m.ctx.Context(), store.ConvKey{Peer: "am_p", ID: id}, store.Any, nil, m.now)
@@ -312,32 +315,32 @@ func (m *model) forget(t *rapid.T) {
 	c.Open = false // its replay records live on until they expire
 }
 
-// pass lets time pass, and sometimes sweeps.
-func (m *model) pass(t *rapid.T) {
+// advance lets time pass, and sometimes sweeps.
+func (m *model) advance(t *rapid.T) {
 	m.now = m.now.Add(someLife.Draw(t, "pass"))
 	if rapid.Bool().Draw(t, "sweep") {
 		sweepAll(m.ctx, m.s, m.now)
 	}
 }
 
-// compare asks for everything that the model knows.
+// compare asks the store for everything that the model contains.
 func (m *model) compare(t *rapid.T) {
 	for id, c := range m.cards {
 		_, err := m.s.Cards().Get(m.ctx.Context(), id, m.now)
-		m.agree("Get", err, absentUnless(c.Live(m.now)))
+		m.agree("Get", err, notFoundUnless(c.Live(m.now)))
 		_, err = m.s.Cards().Held(m.ctx.Context(), id, m.now)
-		m.agree("Held", err, absentUnless(c.Held(m.now)))
+		m.agree("Held", err, notFoundUnless(c.Held(m.now)))
 	}
 	for key, rec := range m.records {
 		got, err := m.s.Records().Get(m.ctx.Context(), "model", key, m.now)
-		m.agree("record", err, absentUnless(alive(rec.Expires, m.now)))
+		m.agree("record", err, notFoundUnless(isLive(rec.Expires, m.now)))
 		if err == nil && (got.Rev != rec.Rev || !slices.Equal(got.Terms, rec.Terms)) {
 			m.t.Fatalf("record %s is %+v, want %+v", key, got, rec)
 		}
 	}
 	for id, c := range m.convs {
 		got, err := m.s.Steps().Conversation(m.ctx.Context(), c.Key, m.now)
-		m.agree("conversation", err, absentUnless(alive(c.Expires, m.now)))
+		m.agree("conversation", err, notFoundUnless(isLive(c.Expires, m.now)))
 		if err == nil && (got.Rev != c.Rev || got.Entries != uint64(len(c.entries)) || got.Open != c.Open) {
 			m.t.Fatalf("conversation %s is %+v, want %+v", id, got, c)
 		}
@@ -353,13 +356,13 @@ func (m *model) compare(t *rapid.T) {
 		}
 	}
 	for id := range m.replays {
-		_, known := m.replayed(id)
+		_, known := m.findReplay(id)
 		_, err := m.s.Steps().Replayed(m.ctx.Context(), "am_p", id, m.now)
-		m.agree("Replayed", err, absentUnless(known))
+		m.agree("Replayed", err, notFoundUnless(known))
 	}
 }
 
-func absentUnless(there bool) error {
+func notFoundUnless(there bool) error {
 	if there {
 		return nil
 	}

@@ -116,7 +116,7 @@ func testRecordUnit(t *testing.T, s store.Store) {
 	wantSame(t, "keys", keys(t, s, "n", "", t0), []string{"b"})
 }
 
-// keys walks all pages.
+// keys returns the keys of all pages of a list.
 func keys(t *testing.T, s store.Store, ns, term string, now time.Time) []string {
 	t.Helper()
 	var keys []string
@@ -140,7 +140,7 @@ func testRecordList(t *testing.T, s store.Store) {
 	for _, key := range []string{"d", "a", "c", "b", "e", "ab"} {
 		wantOK(t, "create", change(t, s, t0, put("n", key, "t", "key:"+key)))
 	}
-	// Namespaces and terms that begin like others.
+	// These namespaces and terms begin like others.
 	wantOK(t, "create", change(t, s, t0, put("nn", "x", "t"), put("n/n", "y", "t"), put("n", "z", "tt")))
 	wantSame(t, "all keys", keys(t, s, "n", "", t0), []string{"a", "ab", "b", "c", "d", "e", "z"})
 	wantSame(t, "keys by term", keys(t, s, "n", "t", t0), []string{"a", "ab", "b", "c", "d", "e"})
@@ -215,7 +215,7 @@ func testRecordSweep(t *testing.T, s store.Store) {
 	before := keys(t, s, "n", "t", now)
 	sweepAll(t, s, now)
 	wantSame(t, "keys after Sweep", keys(t, s, "n", "t", now), before)
-	// What is left for an earlier now is what Sweep did not take.
+	// A list at an earlier now shows what Sweep did not remove.
 	wantSame(t, "keys left", keys(t, s, "n", "", t0.Add(-1)), []string{"2", "6", "7", "8", "9"})
 	sweepAll(t, s, t0.Add(7*time.Hour))
 	wantSame(t, "keys left later", keys(t, s, "n", "", t0.Add(-1)), []string{"8", "9"})

@@ -29,7 +29,7 @@ func testReplay(t *testing.T, s store.Store) {
 		t.Errorf("first copy: %+v", got)
 	}
 	step.Records = []store.Change{{Record: store.Record{NS: "inbox", Key: "again"}}}
-	got := apply(t, s, step) // its revision and its records would be refused, but the replay is looked at first
+	got := apply(t, s, step) // its revision and its records would be refused, but the replay record is checked first
 	if !got.Dup {
 		t.Error("second copy is not a duplicate")
 	}
@@ -91,7 +91,7 @@ func testReplayExpiry(t *testing.T, s store.Store) {
 	forever.Expires = time.Time{}
 	apply(t, s, store.Step{Replay: forever})
 
-	there := func(what, id string, now time.Time, want bool) {
+	wantReplay := func(what, id string, now time.Time, want bool) {
 		t.Helper()
 		_, err := s.Steps().Replayed(t.Context(), "am_p", id, now)
 		if (err == nil) != want {
@@ -99,14 +99,14 @@ func testReplayExpiry(t *testing.T, s store.Store) {
 		}
 	}
 	end := loose.Expires
-	there("before its end", "m2", end.Add(-1), true)
-	there("at its end", "m2", end, false)
-	there("conversation is open", "m1", end.Add(90*day), true)
+	wantReplay("before its end", "m2", end.Add(-1), true)
+	wantReplay("at its end", "m2", end, false)
+	wantReplay("conversation is open", "m1", end.Add(90*day), true)
 	for _, late := range []time.Duration{0, 10 * day, 50 * day, 90 * day} {
 		sweepAll(t, s, end.Add(late))
 	}
-	there("swept, conversation is open", "m1", end.Add(90*day), true)
-	there("never ends", "m3", end.Add(9000*day), true)
+	wantReplay("swept, conversation is open", "m1", end.Add(90*day), true)
+	wantReplay("never ends", "m3", end.Add(9000*day), true)
 	if dup := apply(t, s, store.Step{Replay: replay("m1", c.Key), Now: end.Add(90 * day)}); !dup.Dup {
 		t.Error("a repeat within an open conversation is not a duplicate")
 	}
@@ -118,10 +118,10 @@ func testReplayExpiry(t *testing.T, s store.Store) {
 	}
 	c.Rev, c.Open, c.Expires = store.Any, false, late.Add(30*day)
 	apply(t, s, store.Step{Conv: &c, Now: late})
-	there("conversation is closed", "m1", late, false)
-	there("stored anew", "m2", late, true)
+	wantReplay("conversation is closed", "m1", late, false)
+	wantReplay("stored again", "m2", late, true)
 	sweepAll(t, s, late.Add(20*day))
-	there("swept", "m1", t0, false)
+	wantReplay("swept", "m1", t0, false)
 }
 
 func testReplayRace(t *testing.T, s store.Store) {

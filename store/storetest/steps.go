@@ -10,7 +10,7 @@ import (
 
 var stepTests = []scenario{
 	{"create and advance", testStep},
-	{"a refused step changes nothing", testStepRefused},
+	{"a refused step changes nothing", testRefusedStep},
 	{"transcript pages", testTranscript},
 	{"conversation expiry", testConvExpiry},
 	{"list of conversations", testConvList},
@@ -76,7 +76,7 @@ func testStep(t *testing.T, s store.Store) {
 	}
 	wantSame(t, "Transcript", transcript(t, s, c.Key, 0, 9), entries)
 
-	same := conv("am_q", "conv_1") // the same id beside another peer
+	same := conv("am_q", "conv_1") // the same id with another peer
 	apply(t, s, store.Step{Conv: &same})
 	wantSame(t, "Transcript of the other", transcript(t, s, same.Key, 0, 9), nil)
 
@@ -84,7 +84,7 @@ func testStep(t *testing.T, s store.Store) {
 	wantMistake(t, "entries without a conversation", err)
 }
 
-func testStepRefused(t *testing.T, s store.Store) {
+func testRefusedStep(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	rev := apply(t, s, store.Step{Conv: &c}).Rev
 	wantOK(t, "record", s.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: "inbox", Key: "taken"}}}, t0))
@@ -278,7 +278,8 @@ func testForget(t *testing.T, s store.Store) {
 	}
 }
 
-// testDeciders: approve and reject of one held message, each with its own transcript entry; one may win.
+// testDeciders approves and rejects one held message concurrently, each with its own transcript entry. Only one may
+// win.
 func testDeciders(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	hold := store.Record{NS: "holds", Key: "h1", Body: []byte("held")}

@@ -1,7 +1,7 @@
-// Package storetest is the contract of package store as a test suite: every engine runs it.
+// Package storetest is the contract of package store as a test suite, which every engine runs.
 //
-// Start with [Run]. The suite knows no engine and looks only at what the seam shows; what an engine promises
-// beyond it (crashes, full disks) is for the engine's own tests.
+// Start with [Run]. The suite is independent of the engine and tests only the interfaces of package store. An engine's
+// own tests check the other guarantees (after crashes, on full disks).
 package storetest
 
 import (
@@ -46,7 +46,7 @@ type scenario struct {
 	run  func(t *testing.T, s store.Store)
 }
 
-// t0 is the now of most scenarios.
+// t0 is the current time of most scenarios.
 var t0 = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
 
 const day = 24 * time.Hour
@@ -58,7 +58,7 @@ func wantErr(t *testing.T, what string, err, want error) {
 	}
 }
 
-// wantMistake expects an error that no caller would branch on.
+// wantMistake expects an error that matches no sentinel, as for a mistake of the caller.
 func wantMistake(t *testing.T, what string, err error) {
 	t.Helper()
 	if err == nil {
@@ -90,7 +90,7 @@ func wantSame[T any](t *testing.T, what string, got, want T) {
 func hash(text string) [32]byte { return sha256.Sum256([]byte(text)) }
 
 var storeTests = []scenario{
-	{"cancelled context does nothing", testCancelled},
+	{"cancelled context does nothing", testCancel},
 	{"backup and ping", testPing},
 	{"slices are not shared", testSlices},
 	{"bounds", testBounds},
