@@ -15,15 +15,15 @@ type Verdict string
 
 const (
 	Agreed    Verdict = "agreed"    // both sides have accepted the same terms
-	Counter   Verdict = "counter"   // it names something that was not offered, so it is a proposal of its own
-	Ambiguous Verdict = "ambiguous" // several times were offered and it selects none
+	Counter   Verdict = "counter"   // it names something that was not offered, so it is a new proposal
+	Ambiguous Verdict = "ambiguous" // several times were offered and it selects none of them
 )
 
 // Terms are what a proposal offers or an agreement contains: an event of mesh.schedule, or the terms of mesh.negotiate.
-// The texts are a peer's words, untrusted and cut to a bounded length.
+// The texts come from a peer. They are untrusted, and cut to a bounded length.
 type Terms struct {
 	Title       string   `json:"title,omitempty"`
-	Times       []string `json:"times,omitempty"` // as they were written
+	Times       []string `json:"times,omitempty"` // as the sender wrote them
 	Duration    string   `json:"duration,omitempty"`
 	Location    string   `json:"location,omitempty"`
 	Description string   `json:"description,omitempty"`
@@ -31,9 +31,9 @@ type Terms struct {
 	Conditions  []string `json:"conditions,omitempty"`
 }
 
-// Agree returns the meaning of an accept for a proposal, and the terms that follow from it: those agreed on, or those of
-// the counter-proposal. Agreed terms are contained in the proposal: at most one of its times, and its other terms
-// unchanged, except that an accept may name the place if the proposal left it open.
+// Agree returns the meaning of an accept for a proposal, and the resulting terms: the agreed terms, or the terms of the
+// counter-proposal. Agreed terms are part of the proposal: at most one of its times, and its other terms unchanged,
+// except that an accept may name the place if the proposal left it open.
 func Agree(p Proposal, accept wire.Value) (Verdict, Terms) {
 	n := readTerms(p.Intent, accept)
 	selected := n.selected
@@ -78,13 +78,13 @@ func isOpenPlace(location string) bool {
 // changedBy returns the terms of a counter-proposal, which inherits whatever it does not name.
 func (t Terms) changedBy(n namedTerms) Terms {
 	for _, text := range []struct {
-		mine  *string
+		own   *string
 		named string
 	}{
 		{&t.Title, n.Title}, {&t.Duration, n.Duration}, {&t.Location, n.Location}, {&t.Description, n.Description}, {&t.Price, n.Price},
 	} {
 		if text.named != "" {
-			*text.mine = text.named
+			*text.own = text.named
 		}
 	}
 	if len(n.Conditions) > 0 {
@@ -99,11 +99,11 @@ func (t Terms) changedBy(n namedTerms) Terms {
 // namedTerms are the terms that a payload names. Times holds its proposed_times.
 type namedTerms struct {
 	Terms
-	selected    []string // each selected_time once
-	contradicts bool     // payload and event name different things
+	selected    []string // the distinct values of selected_time
+	contradicts bool     // payload and event name different values for the same term
 }
 
-// times returns the times that a proposal offers: only the selected one, if it names one.
+// times returns the times that a proposal offers: only the selected times, if it names any.
 func (n namedTerms) times() []string {
 	if len(n.selected) > 0 {
 		return n.selected
@@ -111,8 +111,8 @@ func (n namedTerms) times() []string {
 	return n.Times
 }
 
-// readTerms reads what a payload of mesh.schedule or mesh.negotiate names. Absent, null, "", [] and {} name nothing. A
-// member of another type than it should have names its JSON text, so that it cannot pass for what was offered.
+// readTerms reads the terms that a payload of mesh.schedule or mesh.negotiate names. Absent, null, "", [] and {} name
+// nothing. A member of the wrong type names its JSON text, so that it cannot pass for an offered value.
 func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 	if intent == wire.Negotiate {
 		terms, _ := payload.Get("terms")
@@ -144,7 +144,8 @@ func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 	return n
 }
 
-// name notes what a member names, if it names something.
+// name stores the text that a member names in term, if there is one. If term already has another text, n contradicts
+// itself.
 func (n *namedTerms) name(term *string, from wire.Value, member string, limit int) {
 	v, _ := from.Get(member)
 	switch text := cut(textOf(v), limit); {
@@ -155,7 +156,7 @@ func (n *namedTerms) name(term *string, from wire.Value, member string, limit in
 	}
 }
 
-// textOf returns what a member names, "" if that is nothing.
+// textOf returns the text that a member names, or "" if it names nothing.
 func textOf(v wire.Value) string {
 	text, isText := v.Str()
 	switch {
@@ -167,7 +168,7 @@ func textOf(v wire.Value) string {
 	return string(v.JSON())
 }
 
-// textsOf returns the texts of a list. One text in place of a list is a list of one.
+// textsOf returns the texts of a list. A single text counts as a list of one.
 func textsOf(list wire.Value, limit int) (texts []string) {
 	elems := slices.Values([]wire.Value{list})
 	if list.Kind() == wire.Array {
@@ -181,7 +182,7 @@ func textsOf(list wire.Value, limit int) (texts []string) {
 	return texts
 }
 
-// addTimes adds those times that the list does not have, up to the number that is kept of a proposal.
+// addTimes appends the times that the list does not have, up to maxTimes.
 func addTimes(list, more []string) []string {
 	for _, at := range more {
 		if len(list) < maxTimes && !hasTime(list, at) {
@@ -195,7 +196,7 @@ func hasTime(list []string, at string) bool {
 	return slices.ContainsFunc(list, func(other string) bool { return sameTime(other, at) })
 }
 
-// sameTime compares two times of payloads: as instants if both name their offset, otherwise byte for byte.
+// sameTime compares two times of payloads: as instants if both have an offset, otherwise byte for byte.
 func sameTime(a, b string) bool {
 	ta, okA := wire.ParseInstant(a)
 	tb, okB := wire.ParseInstant(b)
@@ -205,7 +206,7 @@ func sameTime(a, b string) bool {
 	return a == b
 }
 
-// Bounds on what one proposal of a peer takes in the row of its conversation.
+// Bounds on the space that one proposal of a peer takes in the row of its conversation.
 const (
 	maxText        = 256
 	maxDescription = 1024
@@ -214,7 +215,7 @@ const (
 	maxConditions  = 16
 )
 
-// cut shortens a text. A hash stands for the rest, so that two texts that differ stay different.
+// cut shortens a text. It replaces the rest with a hash, so that two different texts stay different.
 func cut(s string, limit int) string {
 	runes := []rune(s)
 	if len(runes) <= limit {
@@ -234,7 +235,7 @@ func cutList(list []string, limit int) []string {
 	return append(list[:limit-1:limit-1], fmt.Sprintf("…%x", sum[:12]))
 }
 
-// isCut reports whether a text of the terms was shortened, so that it cannot be said again.
+// isCut reports whether a text of the terms was shortened, so that the terms cannot be repeated in a message.
 func (t Terms) isCut() bool {
 	atLimit := func(s string, limit int) bool { return len([]rune(s)) == limit && strings.Contains(s, "…") }
 	return atLimit(t.Title, maxText) || atLimit(t.Duration, maxText) || atLimit(t.Location, maxText) ||
@@ -243,8 +244,8 @@ func (t Terms) isCut() bool {
 		slices.ContainsFunc(t.Times, func(s string) bool { return atLimit(s, maxTime) })
 }
 
-// isAfter reports whether a message that its sender dated written was written after a moment. The clock of a sender may
-// be as coarse as a second.
+// isAfter reports whether a message was written after a moment. written is the time by the sender's clock, which may be
+// as coarse as a second.
 func isAfter(written, moment time.Time) bool {
 	switch {
 	case written.Nanosecond() == 0:

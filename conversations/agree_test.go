@@ -19,7 +19,8 @@ const (
 	elsewhere = "Sightglass"
 )
 
-// TestAgree is AM-88: what an accept names decides whether it agrees, selects nothing, or is a proposal of its own.
+// TestAgree checks AM-88: whether an accept agrees, selects nothing, or is a proposal of its own depends on what it
+// names.
 func TestAgree(t *testing.T) {
 	one := conversations.Terms{Title: "Coffee", Times: []string{ten}, Duration: "30m", Location: "Blue Bottle"}
 	several := one
@@ -114,7 +115,7 @@ func payloadOf(intent wire.Intent, action string, terms conversations.Terms) wir
 	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(action)}, wire.Member{Key: member, Value: inside})
 }
 
-// proposalOf returns the proposal that stands when we have proposed terms.
+// proposalOf returns the standing proposal after we have proposed terms.
 func proposalOf(t interface {
 	Helper()
 	Fatal(...any)
@@ -129,7 +130,7 @@ func proposalOf(t interface {
 	return *c.Proposal
 }
 
-// TestLongTextsStayDifferent: a text that is cut is not taken for another one with the same beginning.
+// TestLongTextsStayDifferent checks that a text that is cut is not confused with another text with the same beginning.
 func TestLongTextsStayDifferent(t *testing.T) {
 	start := strings.Repeat("A website. ", 500)
 	p := proposalOf(t, wire.Negotiate, conversations.Terms{Description: start + "$500", Conditions: slices.Repeat([]string{"c"}, 40)})
@@ -153,8 +154,8 @@ func TestLongTextsStayDifferent(t *testing.T) {
 	}
 }
 
-// TestAgreementIsContained: whatever two sides say, what is agreed is contained in the proposal that was accepted, and
-// is never edited: only a later proposal that is accepted replaces it.
+// TestAgreementIsContained checks that, whatever two sides send, the agreement is contained in the accepted proposal
+// and is never edited: only another accepted proposal replaces it.
 func TestAgreementIsContained(t *testing.T) {
 	texts := rapid.SampledFrom([]string{"", "", "A", "B", "TBD", "null", strings.Repeat("é", 2000)})
 	times := rapid.SliceOfN(rapid.SampledFrom([]string{ten, tenInUTC, two, "2026-02-22", "soon"}), 0, 3)
@@ -173,7 +174,8 @@ func TestAgreementIsContained(t *testing.T) {
 	ids := rapid.SampledFrom([]wire.MessageID{"", "msg_1", "msg_2", "msg_3"})
 	rapid.Check(t, func(t *rapid.T) {
 		var c conversations.Conversation
-		var overtaken conversations.Proposal // accepted by the accept of ours that a later proposal of ours overtook
+		// The proposal that our accept answered before our later proposal overtook that accept.
+		var overtaken conversations.Proposal
 		for range rapid.IntRange(1, 30).Draw(t, "events") {
 			e := conversations.Event{
 				Kind: rapid.SampledFrom([]conversations.Kind{

@@ -10,34 +10,33 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Proposal is the one proposal that stands in a conversation: the latest of either side. Its maker has accepted it by
-// making it.
+// Proposal is the standing proposal of a conversation: the latest proposal of either side. The side that makes a
+// proposal thereby accepts it.
 type Proposal struct {
 	Terms
 	By        Side           `json:"by"`
 	Intent    wire.Intent    `json:"intent,omitempty"`
-	Message   wire.MessageID `json:"message_id,omitempty"` // that made it
-	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which it was delivered, if that is another one
+	Message   wire.MessageID `json:"message_id,omitempty"` // the message that made it
+	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which it was delivered, if different
 	At        time.Time      `json:"at,omitzero"`
-	Delivered time.Time      `json:"delivered,omitzero"`  // when the peer had one of ours
-	Accepted  bool           `json:"accepted,omitempty"`  // it became the agreement
-	Clarifies bool           `json:"clarifies,omitempty"` // it answers an ambiguous accept
+	Delivered time.Time      `json:"delivered,omitzero"`  // when the peer received it, if it is ours
+	Accepted  bool           `json:"accepted,omitempty"`  // the proposal became the agreement
+	Clarifies bool           `json:"clarifies,omitempty"` // the proposal answers an ambiguous accept
 }
 
-// Acceptance is an accept of the standing proposal that does not count yet, because the side that got it has not
-// answered.
+// Acceptance is an accept of the standing proposal that does not count yet, because its recipient has not answered.
 type Acceptance struct {
 	Terms
 	By      Side           `json:"by"`
 	Message wire.MessageID `json:"message_id,omitempty"`
-	Intent  wire.Intent    `json:"intent,omitempty"` // of the proposal, if another one stands by now
+	Intent  wire.Intent    `json:"intent,omitempty"` // of the proposal, if another proposal stands by now
 
-	// Of ours: the peer has it; the peer answered that it waits for its owner.
+	// For an accept of ours: the peer has received it; the peer answered that it waits for the peer's owner.
 	Delivered bool `json:"delivered,omitempty"`
 	Held      bool `json:"held,omitempty"`
 }
 
-// Agreement is what both sides accepted. It is never edited: a later proposal that is accepted replaces it.
+// Agreement is what both sides accepted. It is never edited: only another accepted proposal replaces it.
 type Agreement struct {
 	Intent      wire.Intent `json:"intent,omitempty"`
 	Title       string      `json:"title,omitempty"`
@@ -47,7 +46,7 @@ type Agreement struct {
 	Description string      `json:"description,omitempty"`
 	Price       string      `json:"price,omitempty"`
 	Conditions  []string    `json:"conditions,omitempty"`
-	Accepted    Side        `json:"accepted_by,omitempty"` // the side that accepted; the other one proposed
+	Accepted    Side        `json:"accepted_by,omitempty"` // the side that accepted; the other side proposed
 	At          time.Time   `json:"at,omitzero"`
 
 	Message   wire.MessageID `json:"message_id,omitempty"` // the accept
@@ -60,7 +59,7 @@ type Cancellation struct {
 	At time.Time `json:"at"`
 }
 
-// errAmbiguousAccept refuses an accept of ours that selects none of several offered times.
+// errAmbiguousAccept refuses our own accept if it selects none of several offered times.
 func errAmbiguousAccept(times []string) error {
 	return &wire.Error{
 		Code: wire.InvalidMessage, Status: http.StatusConflict,
@@ -69,23 +68,23 @@ func errAmbiguousAccept(times []string) error {
 	}
 }
 
-// errStaleAccept refuses an accept of ours that answers something else than the proposal that stands.
+// errStaleAccept refuses our own accept if it does not answer the standing proposal.
 var errStaleAccept = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusConflict,
-	Message: "what it accepts is not the proposal that stands: look at the conversation and answer its latest proposal",
+	Message: "the accept answers something that is not the proposal that stands: read the conversation and answer its latest proposal",
 }
 
-// line writes terms for people.
-func line(parts ...string) string {
+// joinTerms joins the parts that are not empty into one line.
+func joinTerms(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
 }
 
-// String writes the terms on one line.
+// String returns the terms on one line.
 func (t Terms) String() string {
-	return line(append([]string{t.Title, strings.Join(t.Times, " or "), t.Duration, t.Location, t.Description, t.Price}, t.Conditions...)...)
+	return joinTerms(append([]string{t.Title, strings.Join(t.Times, " or "), t.Duration, t.Location, t.Description, t.Price}, t.Conditions...)...)
 }
 
-// terms returns what was agreed.
+// terms returns the agreed terms.
 func (a Agreement) terms() Terms {
 	t := Terms{
 		Title: a.Title, Duration: a.Duration, Location: a.Location,
@@ -97,10 +96,10 @@ func (a Agreement) terms() Terms {
 	return t
 }
 
-// String writes what was agreed on one line.
+// String returns the agreed terms on one line.
 func (a Agreement) String() string { return a.terms().String() }
 
-// agreement returns what is agreed when an accept counts.
+// agreement returns the agreement that results when the accept counts.
 func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 	agreed := &Agreement{
 		Intent: intent, Title: a.Title, Duration: a.Duration, Location: a.Location,
@@ -113,8 +112,8 @@ func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 	return agreed
 }
 
-// accepted returns the accept of the standing proposal, whether or not it counts yet, nil if there is none.
-func (c Conversation) accepted() *Acceptance {
+// latestAccept returns the accept of the standing proposal, whether or not it counts yet, or nil.
+func (c Conversation) latestAccept() *Acceptance {
 	switch {
 	case c.Accept != nil:
 		return c.Accept
@@ -124,10 +123,10 @@ func (c Conversation) accepted() *Acceptance {
 	return nil
 }
 
-// Acceptable returns the message that an accept of ours would answer: the standing proposal of the peer, or its accept of
-// ours. It is empty if there is neither.
+// Acceptable returns the message that an accept of ours would answer: the standing proposal of the peer, or the peer's
+// accept of our proposal. It returns "" if neither exists.
 func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
-	p, first := c.Proposal, c.accepted()
+	p, first := c.Proposal, c.latestAccept()
 	switch {
 	case p == nil || p.Intent != intent:
 		return ""
@@ -139,11 +138,11 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 	return ""
 }
 
-// InForce reports whether there is an agreement that nobody cancelled.
+// InForce reports whether there is an agreement that neither side has cancelled.
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
-// IsAbout reports whether a message that takes something back, by its action, takes back the agreement: a cancel and a
-// failed close always do, anything else if no later proposal stands.
+// IsAbout reports whether a message that takes something back takes back the agreement. A cancel and a failed close
+// always do. Other actions do only if no later proposal stands.
 func (c Conversation) IsAbout(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
@@ -154,7 +153,7 @@ func (c Conversation) IsAbout(payload wire.Value) bool {
 	return c.Proposal != nil && c.Proposal.Accepted
 }
 
-// agree keeps track of what is proposed and accepted.
+// agree updates the proposal, the accept and the agreement for a message.
 func (c Conversation) agree(e Event) (Conversation, error) {
 	e.Intent = cmp.Or(e.Intent, c.Intent)
 	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
@@ -181,7 +180,7 @@ func (c Conversation) agree(e Event) (Conversation, error) {
 	return c, nil
 }
 
-// propose makes the terms of a message the standing proposal, which ends all earlier ones.
+// propose makes terms the standing proposal, which ends all earlier proposals.
 func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	p := &Proposal{
 		Terms: terms, By: from, Intent: e.Intent, Message: e.ID, At: e.At, Clarifies: from == Ours && c.Unclear != "",
@@ -207,34 +206,34 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	return c
 }
 
-// Awaits reports whether an accept of ours waits for its answer. A later proposal of ours does not end that wait: the peer
-// may have taken the accept before it learned of the proposal, and then it counts for both sides.
+// Awaits reports whether our accept still waits for its answer. A later proposal of ours does not end the wait, because
+// the peer may have answered the accept before it received the proposal, and then the accept counts for both sides.
 func (c Conversation) Awaits(accept wire.MessageID) bool {
 	return slices.ContainsFunc([]*Acceptance{c.Accept, c.Overtaken}, func(a *Acceptance) bool {
 		return a != nil && a.By == Ours && a.Message == accept
 	})
 }
 
-// accept judges an accept of either side.
+// accept applies an accept of either side.
 func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	p := c.Proposal
 	if p == nil || p.Intent != e.Intent {
 		return c, nil
 	}
-	first := c.accepted()
+	first := c.latestAccept()
 	switch {
 	case !c.belongs(e, from, first) && from == Ours:
 		return c, errStaleAccept
 	case !c.belongs(e, from, first):
 		c.Unclear = e.ID
 		return c, nil
-	case first != nil: // it answers an accept, or repeats one: nothing of that is edited
+	case first != nil: // it answers or repeats an accept, which is never edited
 		verdict, terms := Agree(Proposal{Terms: first.Terms, Intent: e.Intent}, e.Payload)
 		if verdict == Counter || verdict == Agreed && terms.Location != first.Location {
 			return c.propose(e, from, terms), nil
 		}
 		return c, nil
-	case p.By == from: // nobody agrees with itself
+	case p.By == from: // a side cannot accept its own proposal
 		return c, nil
 	}
 	verdict, terms := Agree(*p, e.Payload)
@@ -251,13 +250,14 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	return c, nil
 }
 
-// belongs reports whether an accept belongs to the standing proposal, or to the first accept of it, rather than to an
-// earlier proposal: it names the message, or it names none and was written after the proposal had arrived.
+// belongs reports whether an accept belongs to the standing proposal, or to the first accept of it, and not to an
+// earlier proposal. It belongs if it names one of these messages, or if it names no message and was written after the
+// proposal had arrived.
 func (c Conversation) belongs(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
-	isCrossing := from == Theirs && c.Replaced != nil // it may mean the one of ours that theirs replaced
+	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our proposal that theirs replaced
 	switch {
-	case p.Message == "": // of a version that did not keep it
+	case p.Message == "": // the row was written by a version that did not store the message
 		return true
 	case e.Answers != "" && (e.Answers == p.Message || e.Answers == p.Resent || first != nil && e.Answers == first.Message):
 		return true
@@ -271,8 +271,9 @@ func (c Conversation) belongs(e Event, from Side, first *Acceptance) bool {
 	return from == Ours || isAfter(e.Written, p.Delivered)
 }
 
-// IsTakenBy reports whether a message of the peer's takes an accept of ours that waits for its answer: it answers that
-// accept, it answers nothing and follows the word that the peer's owner decides, or it closes as completed.
+// IsTakenBy reports whether a message of the peer answers our accept, so that the accept counts. The message does so if
+// it names the accept, if it names no message and the peer said before that its owner decides, or if it closes the
+// conversation as completed.
 func (a *Acceptance) IsTakenBy(payload wire.Value) bool {
 	if a == nil || a.By != Ours {
 		return false
@@ -287,22 +288,22 @@ func (a *Acceptance) IsTakenBy(payload wire.Value) bool {
 	return a.Held && answers == "" || (a.Held || a.Delivered) && answers == a.Message
 }
 
-// AnswersIn returns the message that a payload says it answers, "" if it names none.
+// AnswersIn returns the id of the message that a payload says it answers, or "".
 func AnswersIn(payload wire.Value) wire.MessageID {
 	meta, _ := payload.Get("metadata")
 	return wire.MessageID(meta.GetStr("in_reply_to"))
 }
 
-// AgreedIn returns the conversation in which an event was agreed that a message takes back, "" if it names none.
+// AgreedIn returns the id of the conversation whose agreement a payload takes back, or "" if it names none.
 func AgreedIn(payload wire.Value) string {
 	meta, _ := payload.Get("metadata")
 	return meta.GetStr("agreed_in")
 }
 
-// takeBack ends the standing proposal, and the agreement if the message is about that one.
+// takeBack ends the standing proposal, and the agreement if the message is about the agreement.
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
-		return c // it is about another conversation (AM-87)
+		return c // the message is about another conversation (AM-87)
 	}
 	if c.IsAbout(e.Payload) {
 		c = c.cancel(from, e.At)
@@ -321,7 +322,8 @@ func (c Conversation) cancel(by Side, at time.Time) Conversation {
 	return c
 }
 
-// conclude makes the accept of a message the agreement. A proposal that was made after it stays the one that stands.
+// conclude makes the accept of a message the agreement. A proposal that was made after the accept stays the standing
+// proposal.
 func (c Conversation) conclude(e Event) Conversation {
 	if a := c.Overtaken; a != nil && a.Message == e.ID && e.ID != "" {
 		c.Agreement, c.Overtaken = a.agreement(a.Intent, e.At), nil
@@ -337,7 +339,7 @@ func (c Conversation) conclude(e Event) Conversation {
 	return c
 }
 
-// deliver notes that the peer has a message of ours.
+// deliver records that the peer has received a message of ours.
 func (c Conversation) deliver(e Event) Conversation {
 	if a := c.Accept; a != nil && a.By == Ours && a.Message == e.ID {
 		delivered := *a
@@ -355,8 +357,8 @@ func (c Conversation) deliver(e Event) Conversation {
 	return c
 }
 
-// Clarification returns the counter-proposal that answers an ambiguous accept: our offer, with one time. ok is false if
-// the message is not such an accept, if it follows a clarification, or if our offer cannot be said again.
+// Clarification returns the counter-proposal that answers an ambiguous accept: our offer with a single time. ok is
+// false if the message is not such an accept, if our last proposal was a clarification, or if our offer was cut.
 func (c Conversation) Clarification(id wire.MessageID) (payload wire.Value, ok bool) {
 	p := c.Proposal
 	if c.Unclear == "" || c.Unclear != id || p == nil || p.Clarifies {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// says is a message of mesh.schedule with an id.
+// says returns the event of a mesh.schedule message with an id.
 func says(t *testing.T, kind conversations.Kind, id wire.MessageID, text string) conversations.Event {
 	t.Helper()
 	p := payload(t, text)
@@ -20,7 +20,7 @@ func says(t *testing.T, kind conversations.Kind, id wire.MessageID, text string)
 	}
 }
 
-// happens is what happens to a message with an id.
+// happens returns an event that concerns the message with an id.
 func happens(kind conversations.Kind, id wire.MessageID) conversations.Event {
 	return conversations.Event{Kind: kind, At: start, Until: start.Add(time.Hour), ID: id, Answers: id, Written: start}
 }
@@ -32,7 +32,7 @@ const (
 	lunchTerms = "Lunch, 2026-03-05T12:00:00Z, 1h, Café"
 )
 
-// TestAgreement is AM-88 step by step: what is proposed, when an accept counts, and what ends it.
+// TestAgreement checks AM-88 step by step: what stands as the proposal, when an accept counts, and what ends it.
 func TestAgreement(t *testing.T) {
 	proposed := after(t, says(t, conversations.Sent, "msg_1", lunch), says(t, conversations.Received, "msg_2", atCafe))
 	if p := proposed.Proposal; p == nil || p.By != conversations.Theirs || p.Terms.String() != lunchTerms {
@@ -68,7 +68,7 @@ func TestAgreement(t *testing.T) {
 			t.Errorf("%s: our accept counts all the same", name)
 		}
 	}
-	moved := next(accepted, says(t, conversations.Sent, "msg_4", lunch)) // the peer may have taken the accept before
+	moved := next(accepted, says(t, conversations.Sent, "msg_4", lunch)) // the peer may have answered the accept before
 	if c := next(moved, happens(conversations.AcceptCounts, "msg_3")); c.Agreement.String() != lunchTerms || c.Proposal.Message != "msg_4" || c.Proposal.Accepted {
 		t.Errorf("an accept that we overtook with a proposal: %+v, and %+v stands", c.Agreement, c.Proposal)
 	}
@@ -124,8 +124,8 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// TestHeldAccept is AM-88: an accept that waits is taken by the answer to it, by the next message if the peer said that
-// its owner decides, or by a close as completed; by nothing else.
+// TestHeldAccept checks AM-88: a waiting accept is taken by the answer to it, by the next message if the peer said that
+// its owner decides, or by a close as completed, and by nothing else.
 func TestHeldAccept(t *testing.T) {
 	sent := after(t, says(t, conversations.Received, "msg_1", lunch),
 		says(t, conversations.Sent, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z"}`))
@@ -155,7 +155,7 @@ func TestHeldAccept(t *testing.T) {
 	}
 }
 
-// TestCoarseClocks: a peer may date its messages by whole seconds or milliseconds.
+// TestCoarseClocks checks that a peer may date its messages in whole seconds or milliseconds.
 func TestCoarseClocks(t *testing.T) {
 	at := start.Add(400*time.Millisecond + 300*time.Microsecond)
 	for written, want := range map[time.Time]bool{
@@ -177,7 +177,7 @@ func TestCoarseClocks(t *testing.T) {
 	}
 }
 
-// TestRowsOfEarlierVersions: what an earlier version stored of an agreement is still read.
+// TestRowsOfEarlierVersions checks that the agreement in a row of an earlier version is still read.
 func TestRowsOfEarlierVersions(t *testing.T) {
 	const rest = `"principal":"am_p","intent":"mesh.schedule","opened":"2026-03-01T12:00:00Z","last":"2026-03-01T12:00:00Z"`
 	const coffee = `"agreement":{"title":"Coffee","time":"2026-03-05T12:00:00Z","duration":"1h"}`

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The defaults of AM-38 and AM-40, and of what one conversation may hold.
+// The defaults of AM-38 and AM-40, and of the size of one conversation.
 const (
 	DefaultIdle      = 24 * time.Hour
 	DefaultRetention = 30 * 24 * time.Hour
@@ -21,17 +21,18 @@ const (
 // Book is all conversations of a node. It is safe for concurrent use.
 type Book struct {
 	Steps     store.Steps
-	Idle      time.Duration // a conversation expires after it; zero: DefaultIdle
-	Retention time.Duration // an ended one goes after it; zero: DefaultRetention
-	MaxBytes  int64         // a transcript of so many bytes is full; zero: DefaultMaxBytes
+	Idle      time.Duration // silence after which a conversation expires; zero means DefaultIdle
+	Retention time.Duration // how long an ended conversation is kept; zero means DefaultRetention
+	MaxBytes  int64         // size at which a transcript is full; zero means DefaultMaxBytes
 
-	Contributors []Contributor // react to every event, in this order; fixed once the book is used
+	Contributors []Contributor // called for every event, in this order; fixed after the first use of the book
 }
 
 // IdleFor returns how long a conversation may be silent before it expires.
 func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
 
-// Load returns the conversation of key to read it, or one that has not begun. Only [Book.Do] commits a unit.
+// Load returns the conversation of key for reading. If it does not exist, Load returns one that has not begun. Only
+// [Book.Do] commits a unit.
 func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Unit, error) {
 	u := &Unit{Now: now, book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
 	if key == (store.ConvKey{}) {
@@ -49,21 +50,21 @@ func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Uni
 	return u, err
 }
 
-// Filter narrows a list; zero fields do not.
+// Filter narrows a list. A zero field matches everything.
 type Filter struct {
 	Peer  string
 	State State
 }
 
-// Page is a page of conversations, newest first; Next is 0 on the last one. A page may hold fewer conversations than
+// Page is a page of conversations, newest first. Next is 0 on the last page. A page may have fewer conversations than
 // the limit, even none, and still have a Next.
 type Page struct {
 	Conversations []Conversation
 	Next          uint64
 }
 
-// List returns a page of conversations from before the position that an earlier page named in Next (0: the newest).
-// Conversations that expired are listed as Expired.
+// List returns a page of conversations. It starts at the position that an earlier page returned as Next, or at the
+// newest conversation if before is 0. A conversation that has expired is listed as Expired.
 func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now time.Time) (Page, error) {
 	term := ""
 	switch {
@@ -92,7 +93,7 @@ func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now
 	return page, nil
 }
 
-// Transcript returns at most limit entries after number after.
+// Transcript returns at most limit entries that follow entry number after.
 func (b *Book) Transcript(ctx context.Context, key store.ConvKey, after uint64, limit int) ([]store.Entry, error) {
 	entries, err := b.Steps.Transcript(ctx, key, after, limit)
 	if err != nil {
@@ -101,8 +102,8 @@ func (b *Book) Transcript(ctx context.Context, key store.ConvKey, after uint64, 
 	return entries, nil
 }
 
-// Check verifies the whole transcript of a conversation against its chain, up to the head that the row names. It is
-// store.ErrConflict where messages keep arriving meanwhile.
+// Check verifies the whole transcript of a conversation against its hash chain, up to the last hash that the row names.
+// It returns store.ErrConflict if messages arrive meanwhile.
 func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) error {
 	row, err := b.Steps.Conversation(ctx, key, now)
 	if err != nil {
@@ -129,7 +130,7 @@ func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) erro
 	if err == nil && again.Rev != row.Rev {
 		return fmt.Errorf("check transcript: %w", store.ErrConflict)
 	}
-	return fmt.Errorf("transcript ends with entry %d: the conversation has %d", n, row.Entries)
+	return fmt.Errorf("the transcript ends at entry %d with a chain that does not match the conversation, which has %d entries", n, row.Entries)
 }
 
 // Decode reads the state of a conversation from its row.

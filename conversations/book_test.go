@@ -89,7 +89,7 @@ func TestLoadAndApply(t *testing.T) {
 	}
 }
 
-// A conversation id means something beside its peer only (AM-37).
+// TestStrangersID checks that a conversation id identifies a conversation only together with its peer (AM-37).
 func TestStrangersID(t *testing.T) {
 	b, _ := openBook(t)
 	commit(t, b, key("am_a"), received(start), "msg_1")
@@ -102,18 +102,18 @@ func TestRefusedEventLeavesNoTrace(t *testing.T) {
 	b, _ := openBook(t)
 	k := key("am_a")
 	commit(t, b, k, received(start), "msg_1")
-	thread := load(t, b, k, start)
-	before := thread.Conversation()
-	err := thread.Record(t.Context(), conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("no")})
+	unit := load(t, b, k, start)
+	before := unit.Conversation()
+	err := unit.Record(t.Context(), conversations.Event{Kind: conversations.ClosedByPeer, At: start.Add(time.Hour), Payload: closing("no")})
 	if !errors.Is(err, wire.ErrCloseStatus) {
 		t.Fatalf("Record = %v, want a bad status", err)
 	}
-	if diff := cmp.Diff(before, thread.Conversation()); diff != "" {
+	if diff := cmp.Diff(before, unit.Conversation()); diff != "" {
 		t.Errorf("after a refusal (-before +after):\n%s", diff)
 	}
 }
 
-// Two that decide on the same conversation: one loses and decides again.
+// TestConflict checks that if two units change the same conversation, the second fails with a conflict.
 func TestConflict(t *testing.T) {
 	b, _ := openBook(t)
 	ctx := t.Context()
@@ -135,8 +135,8 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// Ended conversations are kept 30 days, also those that expired without another word (AM-40).
-// A message that must be gone takes its conversation with it, open or not, however long others are kept.
+// TestPurge checks that a message with a purge time takes its conversation with it, open or not, however long other
+// conversations are kept.
 func TestPurge(t *testing.T) {
 	b, _ := openBook(t)
 	talking, closed := key("am_talking"), key("am_closed")
@@ -159,6 +159,7 @@ func TestPurge(t *testing.T) {
 	}
 }
 
+// TestRetention checks that ended conversations are kept for 30 days, including those that expired silently (AM-40).
 func TestRetention(t *testing.T) {
 	b, s := openBook(t)
 	silent, closed := key("am_silent"), key("am_closed")
@@ -256,18 +257,18 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestBytes: a conversation knows how much its transcript holds, and at Book.MaxBytes it is full.
+// TestBytes checks that a conversation counts the bytes of its transcript, and is full at Book.MaxBytes.
 func TestBytes(t *testing.T) {
 	b, _ := openBook(t)
 	size := int64(len(entry("msg_0", start, false).Raw))
 	b.MaxBytes = 3 * size
 	for i := range 3 {
-		if thread := load(t, b, key("am_p"), start); thread.Full() || thread.Conversation().Bytes != int64(i)*size {
-			t.Errorf("with %d messages: %d bytes, full %t", i, thread.Conversation().Bytes, thread.Full())
+		if unit := load(t, b, key("am_p"), start); unit.Full() || unit.Conversation().Bytes != int64(i)*size {
+			t.Errorf("with %d messages: %d bytes, full %t", i, unit.Conversation().Bytes, unit.Full())
 		}
 		commit(t, b, key("am_p"), received(start), fmt.Sprint("msg_", i))
 	}
-	if thread := load(t, b, key("am_p"), start); !thread.Full() {
-		t.Errorf("not full with %d of %d bytes", thread.Conversation().Bytes, b.MaxBytes)
+	if unit := load(t, b, key("am_p"), start); !unit.Full() {
+		t.Errorf("not full with %d of %d bytes", unit.Conversation().Bytes, b.MaxBytes)
 	}
 }

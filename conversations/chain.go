@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Link is the chain hash of a transcript entry: SHA-256 over
+// Link returns the chain hash of a transcript entry: SHA-256 over
 //
 //	"agentmesh-transcript-v1" NUL
 //	prev                       32 bytes, the chain hash of the entry before, zero for the first
@@ -18,7 +18,7 @@ import (
 //	digest                     32 bytes, of the canonical bytes
 //	length of raw, raw         length in 8 bytes, big-endian; the bytes as received or sent
 //
-// It covers all that an entry says but its number, which its place in the chain gives it.
+// The hash covers everything in an entry except its number, which follows from its place in the chain.
 func Link(prev [32]byte, e store.Entry) [32]byte {
 	h := sha256.New()
 	h.Write([]byte("agentmesh-transcript-v1\x00"))
@@ -36,24 +36,24 @@ func Link(prev [32]byte, e store.Entry) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// Verify checks a transcript from its first entry on: an entry that was changed, dropped, added or moved breaks the
-// chain. That none is missing at the end only the row knows, see [Book.Check]; and who can write the store can write a
-// new chain. The error names the first entry that does not fit.
+// Verify checks a transcript from its first entry on. A changed, dropped, added or moved entry breaks the chain, and
+// the error names the first entry that does not match. Verify cannot detect entries that are missing at the end (see
+// [Book.Check]), nor a chain that an attacker with access to the store has written from scratch.
 func Verify(entries []store.Entry) error {
 	_, err := verify([32]byte{}, 0, entries)
 	return err
 }
 
-// verify checks entries that follow the one numbered n with chain hash prev, and returns the last chain hash.
+// verify checks the entries that follow entry number n with chain hash prev, and returns the last chain hash.
 func verify(prev [32]byte, n uint64, entries []store.Entry) ([32]byte, error) {
 	for _, e := range entries {
 		n++
 		if e.N != n {
-			return prev, fmt.Errorf("transcript entry %d: is numbered %d", n, e.N)
+			return prev, fmt.Errorf("transcript entry %d has number %d", n, e.N)
 		}
 		prev = Link(prev, e)
 		if e.Chain != prev {
-			return prev, fmt.Errorf("transcript entry %d: does not follow from the one before", n)
+			return prev, fmt.Errorf("transcript entry %d does not follow from the entry before it", n)
 		}
 	}
 	return prev, nil

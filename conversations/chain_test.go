@@ -32,7 +32,7 @@ func TestCheck(t *testing.T) {
 	if err := conversations.Verify(entries); err != nil {
 		t.Errorf("Verify of a good transcript: %v", err)
 	}
-	// An entry that came in past the book does not follow.
+	// An entry that was stored without the book does not continue the chain.
 	row, err := s.Steps().Conversation(t.Context(), k, now)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The row knows how the transcript ends, so a dropped end is found as well.
+// TestCheckFindsADroppedEnd checks that Check finds missing entries at the end, because the row contains the last chain
+// hash.
 func TestCheckFindsADroppedEnd(t *testing.T) {
 	b, s := openBook(t)
 	k := key("am_a")
@@ -67,7 +68,7 @@ func TestCheckFindsADroppedEnd(t *testing.T) {
 	}
 }
 
-// Changing, dropping, adding or moving an entry breaks the chain.
+// TestVerify checks that changing, dropping, adding or moving an entry breaks the chain.
 func TestVerify(t *testing.T) {
 	var good []store.Entry
 	var prev [32]byte
@@ -115,8 +116,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// The chain is a format: it must read the same in the next version. The value was computed from the description of
-// Link by another program.
+// TestLinkVector checks that Link computes the same hash in every version, because the chain is a stored format.
+// Another program computed the value from the description of Link.
 func TestLinkVector(t *testing.T) {
 	prev := [32]byte{0: 0xaa, 31: 0xbb}
 	e := store.Entry{Out: true, MessageID: "msg_1", At: time.UnixMilli(1772366400123), Raw: []byte("{}"), Digest: [32]byte{0: 1}}

@@ -1,10 +1,11 @@
-// Package conversations keeps what two agents said to each other: the state machine as a pure function
-// ([Conversation.Next]), the transcript as a hash chain ([Link]), and a [Book] of them over the store.
+// Package conversations stores what two agents sent to each other: the state machine as a pure function
+// ([Conversation.Next]), the transcript as a hash chain ([Link]), and a [Book] of all conversations over the store.
 //
-// It neither sends nor signs nor answers. Start with [Book.Do]: record what happened on the [Unit] it makes, and add the
-// changes of records that belong to it. Do commits all of that at once, or decides again if a row moved meanwhile.
+// The package does not send, sign or answer messages. Start with [Book.Do]: the caller records what happened on a
+// [Unit], and adds the changes of records that belong to it. Do commits all of that at once, or calls the function
+// again if a row changed meanwhile.
 //
-// What holds always: a conversation that has ended stays ended. Whether it has expired is judged when it is looked at,
-// to the second, and never depends on a sweeper. A peer's conversation id means something beside that peer only
-// (AM-37).
+// The invariants: A conversation that has ended stays ended. Whether a conversation has expired is computed, to the
+// second, whenever somebody reads it, and never depends on a sweeper. The id of a conversation identifies it only
+// together with the peer (AM-37).
 package conversations

@@ -21,19 +21,19 @@ import (
 // ExportFormat is the value of agentmesh_export in the first and the last line of an export.
 const ExportFormat = "conversation-v1"
 
-// ExportHead is the first line of an export: what it is of, and the keys to check it with. An export is text, one JSON
-// object in each line: the head, the entries of the transcript, and a seal in which the exporting node signs the
-// SHA-256 of all lines before it.
+// ExportHead is the first line of an export. It names the conversation and the keys to check the export with. An export
+// is text with one JSON object per line: the head, the entries of the transcript, and a seal in which the exporting
+// node signs the SHA-256 of all lines before the seal.
 type ExportHead struct {
 	Format       string              `json:"agentmesh_export"`
-	Self         wire.AgentID        `json:"self"` // who exported
+	Self         wire.AgentID        `json:"self"` // the exporting node
 	Peer         string              `json:"peer"` // agent id, or pseudonym of a foreign peer
 	Conversation wire.ConversationID `json:"conversation_id"`
 	State        State               `json:"state"`
 	Opened       time.Time           `json:"opened"`
 	Exported     time.Time           `json:"exported"`
 	Entries      uint64              `json:"entries"`
-	Chain        string              `json:"chain"` // hex, of the last entry
+	Chain        string              `json:"chain"` // chain hash of the last entry, in hex
 	Keys         []ExportKey         `json:"keys"`
 }
 
@@ -43,7 +43,7 @@ type ExportKey struct {
 	PublicKey string       `json:"public_key"`
 }
 
-// exportEntry is the line of an entry.
+// exportEntry is the line of a transcript entry.
 type exportEntry struct {
 	N         uint64    `json:"n"`
 	Out       bool      `json:"out"`
@@ -51,22 +51,22 @@ type exportEntry struct {
 	MessageID string    `json:"message_id"`
 	Digest    string    `json:"digest"` // hex
 	Chain     string    `json:"chain"`  // hex
-	Raw       []byte    `json:"raw"`    // base64; as received or sent
-	// Key opens what is sealed in Raw, and Opened is the payload that it shows: where the exporting owner wants it read.
+	Raw       []byte    `json:"raw"`    // base64 of the bytes as received or sent
+	// Key opens the sealed payload in Raw, and Opened is that payload. Both are set only if the exporting owner wants
+	// it to be readable.
 	Key    []byte      `json:"key,omitempty"`
 	Opened *wire.Value `json:"opened,omitempty"`
 }
 
-// Exporter writes an export. Its methods are called in the order Head, Entry for each, Seal; after an error it is of no
-// use.
+// Exporter writes an export. Call Head, then Entry for each entry, then Seal. It must not be used after an error.
 type Exporter struct {
 	to     io.Writer
 	sum    hash.Hash
 	opened bool
 }
 
-// NewExporter returns an exporter that writes to w. With opened, what was sealed is written as the owner reads it, beside
-// the key of each such message, which proves that this is what was sealed.
+// NewExporter returns an exporter that writes to w. If opened is set, it writes sealed payloads also in clear, together
+// with the key of each such message, which proves that the clear payload is what was sealed.
 func NewExporter(w io.Writer, opened bool) *Exporter {
 	sum := sha256.New()
 	return &Exporter{to: io.MultiWriter(w, sum), sum: sum, opened: opened}
@@ -83,7 +83,7 @@ func (x *Exporter) line(v any) error {
 	return nil
 }
 
-// Head writes the first line. Format is filled in here.
+// Head writes the first line. It sets h.Format itself.
 func (x *Exporter) Head(h ExportHead) error {
 	h.Format = ExportFormat
 	return x.line(h)
@@ -95,13 +95,13 @@ func (x *Exporter) Entry(e store.Entry) error {
 		N: e.N, Out: e.Out, At: e.At.UTC(), MessageID: e.MessageID,
 		Digest: hex.EncodeToString(e.Digest[:]), Chain: hex.EncodeToString(e.Chain[:]), Raw: e.Raw,
 	}
-	if said, ok := SaidIn(e); x.opened && ok && said.Sealed && !IsSealed(said.Payload) {
-		line.Key, line.Opened = e.Key, &said.Payload
+	if content, ok := SaidIn(e); x.opened && ok && content.Sealed && !IsSealed(content.Payload) {
+		line.Key, line.Opened = e.Key, &content.Payload
 	}
 	return x.line(line)
 }
 
-// Seal signs what was written as self and writes the last line.
+// Seal signs everything written so far as self, and writes the last line.
 func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
 	seal, err := key.SignValue(wire.Obj(
 		wire.Member{Key: "agentmesh_export", Value: wire.Text(ExportFormat)},
@@ -117,26 +117,25 @@ func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
 	return nil
 }
 
-// ErrExport: the file is not what was exported, or not a whole export.
+// ErrExport: the file was changed after the export, or is not a complete export.
 var ErrExport = errors.New("conversations: the export is broken")
 
-// ExportReport says what an intact export holds.
+// ExportReport describes the content of an intact export.
 type ExportReport struct {
 	ExportHead
-	Verified int // messages whose signature one of the keys of their sender verifies
-	// Unsigned counts messages that carry no signature to check: what a foreign peer wrote, and error answers.
+	Verified int // messages whose signature a key of their sender verifies
+	// Unsigned counts messages without a signature: messages of a foreign peer, and error answers.
 	Unsigned int
-	Sealed   int // messages whose payload is sealed, and how many of them the export opens
+	Sealed   int // messages whose payload is sealed; Opened counts those that the export opens
 	Opened   int
 }
 
-// maxExportLine bounds a line: a message, half as much again for base64, what was sealed in it, and what surrounds it.
+// maxExportLine bounds a line: a message in base64, the clear payload, and the other members.
 const maxExportLine = 3*wire.MaxMessage + 64<<10
 
-// VerifyExport reads an export and checks it with nothing but what stands in it: that no line was changed, left out,
-// put in or moved, that every message of the two sides is signed by a key of its sender, and that the exporting node
-// signed the whole. Whose the keys are the file cannot prove: compare their fingerprints. An error matches
-// [ErrExport] and names the line.
+// VerifyExport reads an export and checks it against itself: that no line was changed, dropped, added or moved, that
+// every message of the two sides is signed with a key of its sender, and that the exporting node signed the whole file.
+// The file cannot prove who owns the keys: compare their fingerprints. Errors match [ErrExport] and name the line.
 func VerifyExport(r io.Reader) (ExportReport, error) {
 	v := exportVerifier{sum: sha256.New(), keys: make(map[wire.AgentID][]*signing.PublicKey)}
 	lines := bufio.NewScanner(r)
@@ -145,7 +144,7 @@ func VerifyExport(r io.Reader) (ExportReport, error) {
 	for lines.Scan() {
 		n++
 		if v.sealed {
-			return v.report, fmt.Errorf("%w: line %d: something stands behind the seal", ErrExport, n)
+			return v.report, fmt.Errorf("%w: line %d: there is text after the seal", ErrExport, n)
 		}
 		if err := v.line(n, lines.Bytes()); err != nil {
 			return v.report, fmt.Errorf("%w: line %d: %w", ErrExport, n, err)
@@ -155,7 +154,7 @@ func VerifyExport(r io.Reader) (ExportReport, error) {
 	case err != nil:
 		return v.report, fmt.Errorf("%w: line %d: %w", ErrExport, n+1, err)
 	case !v.sealed:
-		return v.report, fmt.Errorf("%w: the seal is missing: the end was cut off", ErrExport)
+		return v.report, fmt.Errorf("%w: the seal is missing, so the end of the file was cut off", ErrExport)
 	}
 	return v.report, nil
 }
@@ -189,11 +188,11 @@ func (v *exportVerifier) line(n int, text []byte) error {
 
 func (v *exportVerifier) head(text []byte) error {
 	h := &v.report.ExportHead
-	if err := strict(text, h); err != nil {
+	if err := decodeStrict(text, h); err != nil {
 		return err
 	}
 	if h.Format != ExportFormat {
-		return fmt.Errorf("is no export of a conversation (%s)", ExportFormat)
+		return fmt.Errorf("the file is not an export of a conversation (%s)", ExportFormat)
 	}
 	for _, k := range h.Keys {
 		key, err := signing.ParsePublicKey(k.PublicKey)
@@ -207,7 +206,7 @@ func (v *exportVerifier) head(text []byte) error {
 
 func (v *exportVerifier) entry(text []byte) error {
 	var x exportEntry
-	if err := strict(text, &x); err != nil {
+	if err := decodeStrict(text, &x); err != nil {
 		return err
 	}
 	e := store.Entry{N: x.N, Out: x.Out, At: x.At, MessageID: x.MessageID, Raw: x.Raw}
@@ -222,15 +221,15 @@ func (v *exportVerifier) entry(text []byte) error {
 	if err := v.message(e); err != nil {
 		return err
 	}
-	return v.unsealed(e, x)
+	return v.checkOpening(e, x)
 }
 
-// unsealed counts what is sealed, and checks that what the export shows of it is what was sealed.
-func (v *exportVerifier) unsealed(e store.Entry, x exportEntry) error {
-	said, ok := SaidIn(e)
-	if !ok || !said.Sealed {
+// checkOpening counts sealed payloads, and checks that a clear payload in the export is what was sealed.
+func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
+	content, ok := SaidIn(e)
+	if !ok || !content.Sealed {
 		if x.Opened != nil || len(x.Key) > 0 {
-			return errors.New("something is opened that is not sealed")
+			return errors.New("the line opens a payload that is not sealed")
 		}
 		return nil
 	}
@@ -238,12 +237,12 @@ func (v *exportVerifier) unsealed(e store.Entry, x exportEntry) error {
 	if x.Opened == nil && len(x.Key) == 0 {
 		return nil
 	}
-	opened, err := openWith(x.Key, said.Payload)
+	opened, err := openWith(x.Key, content.Payload)
 	if err != nil {
 		return err
 	}
 	if x.Opened == nil || !bytes.Equal(signing.Canonical(*x.Opened, signing.JCS), signing.Canonical(opened, signing.JCS)) {
-		return errors.New("what is shown as opened is not what was sealed")
+		return errors.New("the opened payload is not the one that was sealed")
 	}
 	v.report.Opened++
 	return nil
@@ -279,7 +278,7 @@ func (v *exportVerifier) message(e store.Entry) error {
 		return fmt.Errorf("no key of %s in the export verifies the message", sender)
 	}
 	if !slices.ContainsFunc(signing.Forms(), func(f signing.Form) bool { return sha256.Sum256(signing.Canonical(bare, f)) == e.Digest }) {
-		return errors.New("the digest is not that of the message")
+		return errors.New("the digest does not match the message")
 	}
 	v.report.Verified++
 	return nil
@@ -289,13 +288,13 @@ func (v *exportVerifier) message(e store.Entry) error {
 func (v *exportVerifier) seal(tree wire.Value) error {
 	switch {
 	case v.seen != v.report.Entries:
-		return fmt.Errorf("the head names %d entries, %d are there", v.report.Entries, v.seen)
+		return fmt.Errorf("the head names %d entries, but the file has %d", v.report.Entries, v.seen)
 	case v.seen > 0 && v.report.Chain != hex.EncodeToString(v.chain[:]):
-		return errors.New("the chain of the head is not that of the last entry")
+		return errors.New("the chain hash of the head does not match the last entry")
 	case tree.GetStr("agentmesh_export") != ExportFormat || tree.GetStr("self") != string(v.report.Self):
-		return errors.New("the seal is not that of the exporting node")
+		return errors.New("the seal does not name the exporting node")
 	case tree.GetStr("sha256") != hex.EncodeToString(v.sum.Sum(nil)):
-		return errors.New("something before the seal was changed")
+		return errors.New("a line before the seal was changed")
 	}
 	v.sealed = true
 	for _, key := range v.keys[v.report.Self] {
@@ -306,8 +305,8 @@ func (v *exportVerifier) seal(tree wire.Value) error {
 	return errors.New("no key of the exporting node verifies the seal")
 }
 
-// strict reads a line that must have the members of v and no others.
-func strict(text []byte, v any) error {
+// decodeStrict decodes a line that must have no other members than v.
+func decodeStrict(text []byte, v any) error {
 	in := json.NewDecoder(bytes.NewReader(text))
 	in.DisallowUnknownFields()
 	return in.Decode(v)

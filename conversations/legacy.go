@@ -1,7 +1,7 @@
 package conversations
 
-// legacy is what the rows of earlier versions say about an agreement: whose proposal stands, who sent an accept, and
-// what all messages together named.
+// legacy holds what rows of earlier versions contain about an agreement: which side's proposal stands, and which side
+// sent an accept.
 type legacy struct {
 	Proposal       Side `json:"proposal"`
 	AcceptSent     bool `json:"accept_sent"`
@@ -9,12 +9,13 @@ type legacy struct {
 	AcceptHeld     bool `json:"accept_held"`
 }
 
-// upgrade reads the agreement of a row that an earlier version wrote. Such a row does not tell whether an accept that
-// was sent, or that waits for the owner, counts already: in an open conversation it waits for the next answer.
+// upgrade converts the agreement of a row that an earlier version wrote. Such a row does not show whether an accept
+// that was sent, or that waits for the owner, counts already. In an open conversation, such an accept waits for the
+// next answer.
 func (c Conversation) upgrade(old legacy) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {
-			c.Agreement = nil // it was cancelled, or never proposed
+			c.Agreement = nil // the agreement was cancelled, or never proposed
 		}
 		return c
 	}

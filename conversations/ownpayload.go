@@ -9,11 +9,12 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// MaxPayload is how many bytes a payload of ours may have: a message without what surrounds the payload.
+// MaxPayload is the largest number of bytes of a payload that we send: a message without the members around the
+// payload.
 const MaxPayload = wire.MaxMessage - 4<<10
 
-// CheckOwn checks a payload that is to leave under our signature against its intent, and writes it as AM-15 wants:
-// numbers in their canonical form, no integer-like keys. What only the node may say in its metadata is dropped.
+// CheckOwn checks a payload that we are about to sign against its intent, and returns it in the form that AM-15
+// requires: canonical numbers, no integer-like keys. It drops members of the metadata that only the node may set.
 func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 	if payload.Kind() != wire.Object {
 		return wire.Value{}, errors.New("payload must be a JSON object")
@@ -25,7 +26,7 @@ func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 		payload = payload.With("metadata", meta.Without("in_reply_to", "resend_of"))
 	}
 	if IsSealed(payload) {
-		return wire.Value{}, errors.New("the node itself seals what is to be sealed: the action sealed is its own (AM-85)")
+		return wire.Value{}, errors.New("only the node itself may seal a payload: do not use the action sealed (AM-85)")
 	}
 	if _, err := wire.CheckPayload(intent, payload); err != nil {
 		return wire.Value{}, err
@@ -40,7 +41,7 @@ func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 	return wire.ParseObject(text)
 }
 
-// hasIntegerKey looks for names that some implementations sort as numbers (AM-14, form es).
+// hasIntegerKey reports whether v has a key that some implementations sort as a number (AM-14, form es).
 func hasIntegerKey(v wire.Value) bool {
 	for _, m := range v.Members() {
 		if m.Key != "" && strings.Trim(m.Key, "0123456789") == "" || hasIntegerKey(m.Value) {

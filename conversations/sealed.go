@@ -10,42 +10,44 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ErrSealed: a sealed payload cannot be opened, or what is in it must not be sealed.
-var ErrSealed = errors.New("conversations: the sealed payload cannot be taken")
+// ErrSealed: the sealed payload cannot be opened, or its content must not be sealed.
+var ErrSealed = errors.New("conversations: the sealed payload cannot be accepted")
 
-// The member of a sealed payload, and that of payload.metadata inside in which a sender names itself.
+// The member of a sealed payload that holds the age file, and the member of the inner payload.metadata in which the
+// sender names itself.
 const (
 	memberAge    = "age"
 	metaSealedBy = "sealed_by"
 )
 
-// outside are the extensions that the protocol itself reads (AM-16): they stay beside the seal, and inside say nothing.
-var outside = []string{"in_reply_to", "resend_of", "agreed_in"}
+// outerNames are the extensions in payload.metadata that the protocol itself reads (AM-16). They stay outside of the
+// seal, and count for nothing inside.
+var outerNames = []string{"in_reply_to", "resend_of", "agreed_in"}
 
-// padTo is what the length of a plaintext is rounded up to, with blanks, so that "accept" is as long as "decline".
+// padTo is the multiple to which blanks pad a plaintext, so that "accept" is as long as "decline".
 const padTo = 512
 
-// Sealer is who seals.
+// Sealer is an agent that seals payloads.
 type Sealer struct {
 	Agent     wire.AgentID
 	Recipient string // what an answer is sealed to: "age1…"
 }
 
-// Seal makes the sealed form of a payload, {"action":"sealed","age":…} (AM-85), and returns the key of this one message
-// beside it. Inside, the sender names itself: a seal that somebody else takes over is refused.
+// Seal returns the sealed form of a payload, {"action":"sealed","age":…} (AM-85), and the key of this one message.
+// Inside, the sealer names itself, so that another sender who copies the seal is refused.
 func (by Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, key []byte, err error) {
 	meta, _ := payload.Get("metadata")
-	beside := wire.Obj()
-	for _, name := range outside {
+	outer := wire.Obj()
+	for _, name := range outerNames {
 		if v, ok := meta.Get(name); ok {
-			beside = beside.With(name, v)
+			outer = outer.With(name, v)
 		}
 	}
-	inside := meta.Without(outside...).With(metaSealedBy, wire.Obj(
+	inner := meta.Without(outerNames...).With(metaSealedBy, wire.Obj(
 		wire.Member{Key: "agent_id", Value: wire.Text(string(by.Agent))},
 		wire.Member{Key: "age_recipient", Value: wire.Text(by.Recipient)},
 	))
-	plain := signing.Canonical(payload.With("metadata", inside), signing.JCS)
+	plain := signing.Canonical(payload.With("metadata", inner), signing.JCS)
 	for len(plain)%padTo != 0 {
 		plain = append(plain, ' ')
 	}
@@ -57,26 +59,26 @@ func (by Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, 
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionSealed)},
 		wire.Member{Key: memberAge, Value: wire.Text(base64.StdEncoding.EncodeToString(file))},
 	)
-	if beside.Len() > 0 {
-		sealed = sealed.With("metadata", beside)
+	if outer.Len() > 0 {
+		sealed = sealed.With("metadata", outer)
 	}
 	return sealed, key, nil
 }
 
-// IsSealed says whether a payload claims to be a sealed one.
+// IsSealed reports whether a payload claims to be sealed.
 func IsSealed(payload wire.Value) bool { return payload.GetStr("action") == wire.ActionSealed }
 
-// Unsealed is what was in a sealed payload.
+// Unsealed is the content of a sealed payload.
 type Unsealed struct {
 	Payload wire.Value
-	By      Sealer // without a recipient where the sender names none
+	By      Sealer // Recipient is empty if the sender names none
 	Key     []byte // opens this one message again, see [SaidIn]
 }
 
-// Unseal opens a sealed payload that from has sent to the holder of one of keys, and named itself in. An error matches
-// [ErrSealed], and says nothing more that from does not know.
+// Unseal opens a payload that the agent from sealed to the holder of one of keys. The sealer that the content names
+// must be from. Errors match [ErrSealed] and tell from nothing that it does not know.
 func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (Unsealed, error) {
-	file, err := fileOf(sealed)
+	file, err := ageFile(sealed)
 	if err != nil {
 		return Unsealed{}, err
 	}
@@ -90,9 +92,9 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (U
 	if err != nil {
 		return Unsealed{}, fmt.Errorf("%w: it is not sealed to this agent's key", ErrSealed)
 	}
-	o, err := read(sealed, plain)
+	o, err := readPlain(sealed, plain)
 	if err == nil && (o.By.Agent == "" || o.By.Agent != from) {
-		err = fmt.Errorf("%w: inside, its sender is not named as who sealed it", ErrSealed)
+		err = fmt.Errorf("%w: the content does not name its sender as the agent that sealed it", ErrSealed)
 	}
 	if err != nil {
 		return Unsealed{}, err
@@ -103,19 +105,19 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (U
 
 // openWith opens a sealed payload with the key of the message.
 func openWith(key []byte, sealed wire.Value) (wire.Value, error) {
-	file, err := fileOf(sealed)
+	file, err := ageFile(sealed)
 	if err != nil {
 		return wire.Value{}, err
 	}
 	plain, err := signing.OpenAgeWith(key, file, wire.MaxMessage)
 	if err != nil {
-		return wire.Value{}, fmt.Errorf("%w: the key is not that of the message", ErrSealed)
+		return wire.Value{}, fmt.Errorf("%w: the key does not open the message", ErrSealed)
 	}
-	o, err := read(sealed, plain)
+	o, err := readPlain(sealed, plain)
 	return o.Payload, err
 }
 
-func fileOf(sealed wire.Value) ([]byte, error) {
+func ageFile(sealed wire.Value) ([]byte, error) {
 	file, err := base64.StdEncoding.Strict().DecodeString(sealed.GetStr(memberAge))
 	if err != nil || len(file) == 0 || base64.StdEncoding.EncodeToString(file) != sealed.GetStr(memberAge) {
 		return nil, fmt.Errorf("%w: age must be a file in padded base64", ErrSealed)
@@ -123,11 +125,11 @@ func fileOf(sealed wire.Value) ([]byte, error) {
 	return file, nil
 }
 
-// read reads what was sealed: one strict JSON object, that is neither sealed again nor a close.
-func read(sealed wire.Value, plain []byte) (o Unsealed, err error) {
+// readPlain reads the content of a sealed payload: one strict JSON object, which is neither sealed again nor a close.
+func readPlain(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 	v, err := wire.ParseObject(plain)
 	if err != nil {
-		return o, fmt.Errorf("%w: inside is not one strict JSON object", ErrSealed)
+		return o, fmt.Errorf("%w: the content is not one strict JSON object", ErrSealed)
 	}
 	if action := v.GetStr("action"); action == wire.ActionSealed || action == wire.ActionClose {
 		return o, fmt.Errorf("%w: %s must not be sealed", ErrSealed, action)
@@ -139,11 +141,11 @@ func read(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 		o.By.Recipient = ""
 	}
 	if has && meta.Kind() == wire.Object {
-		meta = meta.Without(append([]string{metaSealedBy}, outside...)...)
+		meta = meta.Without(append([]string{metaSealedBy}, outerNames...)...)
 	}
-	beside, _ := sealed.Get("metadata")
-	for _, name := range outside {
-		if text := beside.GetStr(name); text != "" && (!has || meta.Kind() == wire.Object) {
+	outer, _ := sealed.Get("metadata")
+	for _, name := range outerNames {
+		if text := outer.GetStr(name); text != "" && (!has || meta.Kind() == wire.Object) {
 			meta = meta.With(name, wire.Text(text))
 		}
 	}
@@ -157,14 +159,15 @@ func read(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 	return o, nil
 }
 
-// Said is what an entry of a transcript says.
+// Said is the content of a transcript entry.
 type Said struct {
 	Intent  wire.Intent
-	Payload wire.Value // opened, where it came sealed and the entry has its key
+	Payload wire.Value // opened if it was sealed and the entry has its key
 	Sealed  bool
 }
 
-// SaidIn reads an entry. ok is false where it is no message of ours: a foreign peer's.
+// SaidIn reads the content of an entry. ok is false for an entry that is not an agentmesh message, but a message of a
+// foreign peer.
 func SaidIn(e store.Entry) (s Said, ok bool) {
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {

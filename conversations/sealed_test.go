@@ -34,10 +34,10 @@ func object(t testing.TB, text string) wire.Value {
 	return v
 }
 
-// TestSealAndOpen: what goes in comes out, extensions that the protocol reads stay outside, and what the inside says of
-// them does not count.
+// TestSealAndOpen checks that opening returns what was sealed, that the extensions that the protocol reads stay
+// outside, and that their values inside are ignored.
 func TestSealAndOpen(t *testing.T) {
-	mine, theirs := ageKey(t), ageKey(t)
+	ours, theirs := ageKey(t), ageKey(t)
 	by := Sealer{Agent: "am_chris", Recipient: theirs.PublicText()}
 	for _, c := range []struct{ payload, outside string }{
 		{`{"action":"accept"}`, ""},
@@ -46,37 +46,37 @@ func TestSealAndOpen(t *testing.T) {
 		{`{"action":"x","metadata":{"in_reply_to":"msg_1"}}`, `{"in_reply_to":"msg_1"}`},
 		{`{"a":[1,2.5,"<>&é😀"],"action":"x"}`, ""},
 	} {
-		sealed, key, err := by.Seal(object(t, c.payload), mine.PublicText())
+		sealed, key, err := by.Seal(object(t, c.payload), ours.PublicText())
 		if err != nil {
 			t.Fatal(err)
 		}
 		meta, _ := sealed.Get("metadata")
 		if got := string(meta.JSON()); c.outside != "" && got != c.outside || c.outside == "" && meta.Len() > 0 {
-			t.Errorf("%s: outside stands %s, want %s", c.payload, got, c.outside)
+			t.Errorf("%s: the outer metadata is %s, want %s", c.payload, got, c.outside)
 		}
-		o, err := Unseal([]*signing.PrivateKey{mine}, sealed, "am_chris")
+		o, err := Unseal([]*signing.PrivateKey{ours}, sealed, "am_chris")
 		if err != nil || o.By != by || !bytes.Equal(o.Key, key) {
 			t.Fatalf("Unseal = %+v, %v", o, err)
 		}
 		if got := signing.Canonical(o.Payload, signing.JCS); string(got) != string(signing.Canonical(object(t, c.payload), signing.JCS)) {
 			t.Errorf("opened %s, want %s", got, c.payload)
 		}
-		said, ok := SaidIn(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON(), Key: key})
-		if !ok || !said.Sealed || string(said.Payload.JSON()) != string(o.Payload.JSON()) {
-			t.Errorf("SaidIn = %+v, %v", said, ok)
+		content, ok := SaidIn(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON(), Key: key})
+		if !ok || !content.Sealed || string(content.Payload.JSON()) != string(o.Payload.JSON()) {
+			t.Errorf("SaidIn = %+v, %v", content, ok)
 		}
-		if said, ok := SaidIn(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON()}); !ok || !IsSealed(said.Payload) {
-			t.Errorf("without the key = %+v", said)
+		if content, ok := SaidIn(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON()}); !ok || !IsSealed(content.Payload) {
+			t.Errorf("without the key = %+v", content)
 		}
-		for who, keys := range map[string][]*signing.PrivateKey{"another": {theirs}, "no": nil, "a signing": {mustEd25519(t), theirs}} {
+		for name, keys := range map[string][]*signing.PrivateKey{"another": {theirs}, "no": nil, "a signing": {mustEd25519(t), theirs}} {
 			if _, err := Unseal(keys, sealed, "am_chris"); !errors.Is(err, ErrSealed) {
-				t.Errorf("%s key: %v", who, err)
+				t.Errorf("%s key: %v", name, err)
 			}
 		}
-		if _, err := Unseal([]*signing.PrivateKey{theirs, mine}, sealed, "am_chris"); err != nil {
-			t.Errorf("with a key from before: %v", err)
+		if _, err := Unseal([]*signing.PrivateKey{theirs, ours}, sealed, "am_chris"); err != nil {
+			t.Errorf("with an older key as well: %v", err)
 		}
-		if _, err := Unseal([]*signing.PrivateKey{mine}, sealed, "am_mallory"); !errors.Is(err, ErrSealed) {
+		if _, err := Unseal([]*signing.PrivateKey{ours}, sealed, "am_mallory"); !errors.Is(err, ErrSealed) {
 			t.Errorf("taken over: %v", err)
 		}
 	}
@@ -91,7 +91,7 @@ func mustEd25519(t *testing.T) *signing.PrivateKey {
 	return key
 }
 
-// TestSealedOverride: nobody answers or resends by what stands inside alone.
+// TestSealedOverride checks that in_reply_to and resend_of count only outside of the seal.
 func TestSealedOverride(t *testing.T) {
 	mine := ageKey(t)
 	file, err := signing.SealAge(mine.PublicText(), []byte(`{"action":"x","metadata":{"in_reply_to":"msg_inside","resend_of":"msg_inside","sealed_by":{"agent_id":"am_chris","age_recipient":7}}}`))
@@ -104,8 +104,8 @@ func TestSealedOverride(t *testing.T) {
 	}
 }
 
-// TestSealedByNobody: a seal without its sender's name could have been taken over from anybody, so it is not opened; what
-// stands in a transcript still is.
+// TestSealedByNobody checks that a seal that does not name its sender is not opened, because anybody could have copied
+// it. In a transcript it can still be opened.
 func TestSealedByNobody(t *testing.T) {
 	mine := ageKey(t)
 	for _, metadata := range []string{``, `,"metadata":{}`, `,"metadata":{"sealed_by":7}`, `,"metadata":{"sealed_by":{}}`, `,"metadata":{"sealed_by":{"agent_id":""}}`,
@@ -129,7 +129,8 @@ func sealedForm(file []byte) wire.Value {
 	return wire.Obj(wire.Member{Key: "action", Value: wire.Text("sealed")}, wire.Member{Key: "age", Value: wire.Text(base64.StdEncoding.EncodeToString(file))})
 }
 
-// FuzzUnseal: whatever stands inside, opening ends in one strict object or in ErrSealed, and opens again with its key.
+// FuzzUnseal checks that opening any content ends in one strict object or in ErrSealed, and that the key of the message
+// opens the same content again.
 func FuzzUnseal(f *testing.F) {
 	mine := ageKey(f)
 	for _, s := range []string{`{}`, `{"action":"accept"}`, `{"action":"sealed"}`, `{"action":"close","status":"failed"}`, `[]`, ` {"a":1} `,

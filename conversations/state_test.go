@@ -34,7 +34,7 @@ func closing(status string) wire.Value {
 	return action(wire.ActionClose).With("status", wire.Text(status))
 }
 
-// after applies events and fails the test where one is refused.
+// after applies events, and fails the test if an event is refused.
 func after(t testing.TB, events ...conversations.Event) conversations.Conversation {
 	t.Helper()
 	var c conversations.Conversation
@@ -76,7 +76,7 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// Only what our owner writes unasked makes the peer one that we wrote to (AM-30).
+// TestWroteFirst checks that a conversation counts as started by our owner only if the owner wrote unasked (AM-30).
 func TestWroteFirst(t *testing.T) {
 	reply := conversations.Event{Kind: conversations.Replied, At: start}
 	if after(t, received(start), reply).WroteFirst {
@@ -87,7 +87,7 @@ func TestWroteFirst(t *testing.T) {
 	}
 }
 
-// To the second (AM-38).
+// TestExpiry checks that a conversation expires to the second (AM-38).
 func TestExpiry(t *testing.T) {
 	last := start.Add(time.Hour)
 	for name, c := range map[string]conversations.Conversation{
@@ -112,7 +112,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// A deadline ends a conversation whatever is said and whoever is asked; that of a later message counts for nothing.
+// TestDeadline checks that a deadline ends a conversation whatever the two sides send and whichever owner is asked, and
+// that only the first message sets the deadline.
 func TestDeadline(t *testing.T) {
 	opening := received(start)
 	opening.Deadline = start.Add(time.Hour)
@@ -131,11 +132,12 @@ func TestDeadline(t *testing.T) {
 	}
 	opening.Deadline = start.Add(1000 * time.Hour)
 	if got := after(t, opening).At(start.Add(idle), idle); got != conversations.Expired {
-		t.Errorf("with a deadline far away silence does not end it: %s", got)
+		t.Errorf("with a distant deadline, silence does not end the conversation: %s", got)
 	}
 }
 
-// What waits for an owner suspends the clock; the end of the wait starts it anew (AM-40).
+// TestHoldSuspendsTheClock checks that a hold suspends the idle time, and that the end of the hold starts it again
+// (AM-40).
 func TestHoldSuspendsTheClock(t *testing.T) {
 	const week = 7 * 24 * time.Hour
 	until := start.Add(week)
@@ -192,7 +194,7 @@ func TestSeveralHolds(t *testing.T) {
 	if got := c.At(decided.Add(idle), idle); got != conversations.Expired {
 		t.Errorf("24 h after the last hold ended = %s, want expired", got)
 	}
-	// The first hold ran out on its own and is not counted for ever.
+	// The first hold expired by itself and must not be counted forever.
 	if len(c.Held) != 0 {
 		t.Errorf("Held = %v, want none", c.Held)
 	}
@@ -220,7 +222,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Which refusal wins at line 13 (AM-24).
+// TestRefusals checks which refusal wins at line 13 of the receive order (AM-24).
 func TestRefusals(t *testing.T) {
 	ended := func(k conversations.Kind) conversations.Conversation {
 		return after(t, received(start), conversations.Event{Kind: k, At: start, Payload: closing("completed")})
@@ -265,8 +267,8 @@ func TestDeliveryFailed(t *testing.T) {
 	}
 }
 
-// No sequence of events leaves a state that has ended, changes a conversation through a refusal, or writes to a
-// copy that somebody else holds.
+// TestTerminalIsFinal checks that no sequence of events leaves a state that has ended, changes a conversation through a
+// refusal, or writes to a copy that another caller holds.
 func TestTerminalIsFinal(t *testing.T) {
 	kinds := rapid.IntRange(int(conversations.Received), int(conversations.DeliveryFailed))
 	statuses := rapid.SampledFrom([]string{"completed", "failed", "open", ""})
@@ -303,7 +305,8 @@ func TestTerminalIsFinal(t *testing.T) {
 	})
 }
 
-// A conversation may be opened with an idle time of its own, which holds whatever that of the others is.
+// TestIdleOfItsOwn checks that the first message may set an idle time for its conversation, which overrides the
+// default.
 func TestIdleOfItsOwn(t *testing.T) {
 	const idle, longer = 24 * time.Hour, 90 * 24 * time.Hour
 	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)

@@ -12,48 +12,48 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// How often a unit is decided again because another unit changed the same rows first.
+// The number of times that a unit is decided because other units change the same rows.
 const (
-	attempts        = 8
-	patientAttempts = 1000 // each conflict is another unit that came through, so in a busy conversation it takes many
+	maxAttempts       = 8
+	maxInsistAttempts = 1000 // each conflict means that another unit was committed, so a busy conversation needs many
 )
 
-// Contributor reacts to an event inside the unit that records it. before is the conversation without the event. It may
-// add changes, and record and append one message of ours. It runs again if the unit is decided again, so it reads and
-// does no other input or output.
+// Contributor reacts to an event inside the unit that records it. before is the conversation without the event. A
+// contributor may add changes, and record and append one message of ours. It runs again if the unit is decided again,
+// so it may read, but must have no other effects.
 type Contributor func(ctx context.Context, u *Unit, before Conversation, e Event) error
 
 // Unit is one attempt to change a conversation, together with everything that must change with it. The function that is
-// passed to [Book.Do] records what happened and adds what belongs to it, and Do commits that as one [store.Step] or not
-// at all. A unit that changes nothing commits nothing. It belongs to one goroutine.
+// passed to [Book.Do] records events and adds changes to the unit, and Do commits them as one [store.Step], or not at
+// all. A unit without changes commits nothing. A unit must not be used by more than one goroutine.
 type Unit struct {
 	Now time.Time // the time of everything in the unit
 
-	Replay *store.Replay // remembers the message that the unit accepts; nil if it accepts none
-	Answer *store.Replay // replaces what an earlier message was answered with; nil if nothing does
+	Replay *store.Replay // the record of the message that the unit accepts; nil if it accepts none
+	Answer *store.Replay // the new answer to an earlier message; nil without one
 
 	book     *Book
 	row      store.Conversation
 	conv     Conversation
-	recorded bool // an event
+	recorded bool // an event was recorded
 	deleted  bool
 	entries  []store.Entry
 	changes  []store.Change
 
-	then, otherwise []func()
+	onCommit, onAbort []func()
 }
 
-// Do changes the conversation of key in one unit: it loads the conversation, calls change, and commits. If a row moved
-// meanwhile, it does all of that again, up to eight times, and then returns [store.ErrConflict]. So change must leave no
-// trace outside the unit except by [Unit.Then]. An error of change ends the unit without a change. A zero key is that of
-// a unit without a conversation.
+// Do changes the conversation of key in one unit: it loads the conversation, calls change, and commits. If a row
+// changed meanwhile, Do starts again, up to eight times, and then returns [store.ErrConflict]. So change must have no
+// effects outside of the unit, except through [Unit.Then]. If change returns an error, Do changes nothing and returns
+// it. For a unit without a conversation, pass the zero key.
 func (b *Book) Do(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
-	return b.repeat(ctx, key, attempts, change)
+	return b.repeat(ctx, key, maxAttempts, change)
 }
 
-// Insist is [Book.Do] with very many attempts, for a unit that no sender would repeat.
+// Insist is [Book.Do] with many more attempts, for a unit that no sender would repeat.
 func (b *Book) Insist(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
-	return b.repeat(ctx, key, patientAttempts, change)
+	return b.repeat(ctx, key, maxInsistAttempts, change)
 }
 
 func (b *Book) repeat(ctx context.Context, key store.ConvKey, attempts int, change func(*Unit) error) (err error) {
@@ -65,7 +65,7 @@ func (b *Book) repeat(ctx context.Context, key store.ConvKey, attempts int, chan
 	return err
 }
 
-// Try is one attempt of [Book.Do], at the given time. It is for a caller that is itself called again after a conflict.
+// Try makes one attempt of [Book.Do], at the given time. Use it in code that is itself called again after a conflict.
 func (b *Book) Try(ctx context.Context, key store.ConvKey, now time.Time, change func(*Unit) error) error {
 	u, err := b.Load(ctx, key, now)
 	if err != nil {
@@ -74,9 +74,9 @@ func (b *Book) Try(ctx context.Context, key store.ConvKey, now time.Time, change
 	if err = change(u); err == nil {
 		err = u.commit(ctx)
 	}
-	after := u.then
+	after := u.onCommit
 	if err != nil {
-		after = u.otherwise
+		after = u.onAbort
 	}
 	for _, f := range after {
 		f()
@@ -84,8 +84,8 @@ func (b *Book) Try(ctx context.Context, key store.ConvKey, now time.Time, change
 	return err
 }
 
-// IsConflict reports whether a unit failed because a row moved meanwhile, so that it may be decided again. A refusal is
-// final, also if a conflict is its cause.
+// IsConflict reports whether a unit failed because a row changed meanwhile, so that the caller may try again. A refusal
+// is final, even if its cause is a conflict.
 func IsConflict(err error) bool {
 	_, refused := errors.AsType[*wire.Error](err)
 	return !refused && errors.Is(err, store.ErrConflict)
@@ -94,11 +94,10 @@ func IsConflict(err error) bool {
 // New reports whether the conversation had not begun when it was loaded.
 func (u *Unit) New() bool { return u.row.Rev == store.Absent }
 
-// Conversation returns the state after all that was recorded.
+// Conversation returns the state after all recorded events.
 func (u *Unit) Conversation() Conversation { return u.conv }
 
-// Record applies an event, and then has the contributors of the book react to it. See [Conversation.Next] for what it
-// refuses.
+// Record applies an event, and then calls the contributors of the book. It returns the refusals of [Conversation.Next].
 func (u *Unit) Record(ctx context.Context, e Event) error {
 	before := u.conv
 	next, err := before.Next(e, u.book.IdleFor())
@@ -114,8 +113,8 @@ func (u *Unit) Record(ctx context.Context, e Event) error {
 	return nil
 }
 
-// Append adds a message to the transcript. N and Chain are given here. It is separate from Record because a message may
-// be kept without being an event, such as the echo of a close.
+// Append adds a message to the transcript. The unit sets N and Chain. Append is separate from Record, because some
+// messages in the transcript are not events, such as the echo of a close.
 func (u *Unit) Append(e store.Entry) {
 	u.entries = append(u.entries, e)
 	u.conv.Bytes += int64(len(e.Raw))
@@ -124,7 +123,7 @@ func (u *Unit) Append(e store.Entry) {
 // Add adds changes of records to the unit.
 func (u *Unit) Add(changes ...store.Change) { u.changes = append(u.changes, changes...) }
 
-// Changes reports whether the unit changes the record of a namespace with this key already.
+// Changes reports whether the unit already changes the record with this namespace and key.
 func (u *Unit) Changes(ns, key string) bool {
 	for _, c := range u.changes {
 		if c.Record.NS == ns && c.Record.Key == key {
@@ -134,22 +133,22 @@ func (u *Unit) Changes(ns, key string) bool {
 	return false
 }
 
-// Delete makes the unit remove the conversation with everything that the store kept for it, instead of changing it. It is
-// store.ErrNotFound if there is none.
+// Delete makes the unit remove the conversation with everything that the store keeps for it, instead of changing it.
+// The commit returns store.ErrNotFound if the conversation does not exist.
 func (u *Unit) Delete() { u.deleted = true }
 
-// Then calls f once the unit is committed.
-func (u *Unit) Then(f func()) { u.then = append(u.then, f) }
+// Then makes f run after the unit is committed.
+func (u *Unit) Then(f func()) { u.onCommit = append(u.onCommit, f) }
 
-// Otherwise calls f if this attempt is not committed.
-func (u *Unit) Otherwise(f func()) { u.otherwise = append(u.otherwise, f) }
+// Otherwise makes f run if this attempt is not committed.
+func (u *Unit) Otherwise(f func()) { u.onAbort = append(u.onAbort, f) }
 
-// Full reports whether the transcript holds as much as one may. The caller refuses what comes then, except a close and
-// the answer to what was accepted before.
+// Full reports whether the transcript has reached its maximum size. The caller then refuses further messages, except a
+// close and the answer to a message that was accepted before.
 func (u *Unit) Full() bool { return u.conv.Bytes >= cmp.Or(u.book.MaxBytes, DefaultMaxBytes) }
 
-// commit applies the unit as one step. A message that was accepted in another way meanwhile is a conflict: the next
-// attempt finds its record.
+// commit applies the unit as one step. If another unit has accepted the same message meanwhile, the error is a
+// conflict, and the next attempt finds the record of the message.
 func (u *Unit) commit(ctx context.Context) error {
 	if u.deleted {
 		if u.New() {
@@ -161,8 +160,8 @@ func (u *Unit) commit(ctx context.Context) error {
 		return nil
 	}
 	step := store.Step{Replay: u.Replay, Answer: u.Answer, Records: u.changes, Now: u.Now}
-	if u.conv.State != "" { // else it has not begun, or the owner deleted it
-		u.into(&step)
+	if u.conv.State != "" { // otherwise it has not begun, or the owner deleted it
+		u.fill(&step)
 	}
 	applied, err := u.book.Steps.Apply(ctx, step)
 	if applied.Dup || u.Replay != nil && errors.Is(err, store.ErrMismatch) {
@@ -171,8 +170,8 @@ func (u *Unit) commit(ctx context.Context) error {
 	return err
 }
 
-// into puts the conversation and its new entries into a step.
-func (u *Unit) into(step *store.Step) {
+// fill puts the conversation and its new entries into a step.
+func (u *Unit) fill(step *store.Step) {
 	row := u.row
 	prev := row.Chain
 	for i, e := range u.entries {
@@ -182,15 +181,15 @@ func (u *Unit) into(step *store.Step) {
 	}
 	body, err := json.Marshal(u.conv)
 	if err != nil {
-		panic(fmt.Sprintf("conversations: encode: %v", err)) // only fields we filled
+		panic(fmt.Sprintf("conversations: encode: %v", err)) // cannot happen: all fields can be encoded
 	}
 	row.Body, row.Chain, row.Updated = body, prev, step.Now
 	row.Terms = []string{stateTerm(u.conv.State), peerTerm(u.conv.Key.Peer)}
 	row.Open = u.conv.State == Open
 	row.Expires = step.Now.Add(cmp.Or(u.book.Retention, DefaultRetention))
 	if row.Open {
-		// It may expire by silence, and then nobody writes the row again.
-		row.Expires = u.conv.ends(u.book.IdleFor()).Add(cmp.Or(u.book.Retention, DefaultRetention))
+		// The conversation may expire by silence, and then nobody writes the row again.
+		row.Expires = u.conv.expiry(u.book.IdleFor()).Add(cmp.Or(u.book.Retention, DefaultRetention))
 	}
 	row.Expires = Sooner(row.Expires, u.conv.Purge)
 	step.Conv = &row

@@ -13,11 +13,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// opening is the event that opens a conversation now.
+// opening returns the event that opens a conversation now.
 func opening() conversations.Event { return received(time.Now()) }
 
-// TestDoDecidesAgain: a unit that loses against another one is decided again on what that one stored. Only the attempt that
-// is committed leaves changes and runs Then; each lost one runs Otherwise.
+// TestDoDecidesAgain checks that a unit that loses against another unit is decided again on the new state. Only the
+// committed attempt stores changes and runs Then. Each lost attempt runs Otherwise.
 func TestDoDecidesAgain(t *testing.T) {
 	b, s := openBook(t)
 	ctx, k := t.Context(), key("am_a")
@@ -54,8 +54,8 @@ func TestDoDecidesAgain(t *testing.T) {
 	}
 }
 
-// TestDoGivesUp: Do and Insist differ only in how often they decide again, and an error that is not a conflict ends both at
-// once, also a refusal that a conflict caused.
+// TestDoGivesUp checks that Do and Insist differ only in their number of attempts, and that an error that is not a
+// conflict ends both at once, even if a conflict caused it.
 func TestDoGivesUp(t *testing.T) {
 	b, _ := openBook(t)
 	for _, c := range []struct {
@@ -82,7 +82,8 @@ func TestDoGivesUp(t *testing.T) {
 	}
 }
 
-// TestUnitWithoutConversation: a unit with the zero key changes records alone, and one that changes nothing commits nothing.
+// TestUnitWithoutConversation checks that a unit with the zero key changes only records, and that a unit without
+// changes commits nothing.
 func TestUnitWithoutConversation(t *testing.T) {
 	b, s := openBook(t)
 	commits := 0
@@ -104,8 +105,8 @@ func TestUnitWithoutConversation(t *testing.T) {
 	}
 }
 
-// TestContributors: contributors see each event with the conversation before it, in their order, also an event that one of
-// them records. What they add is part of the unit, and their error ends it.
+// TestContributors checks that contributors see each event in order, with the conversation before it, including an
+// event that one of them records. Their changes are part of the unit, and their error ends it.
 func TestContributors(t *testing.T) {
 	b, s := openBook(t)
 	ctx, k := t.Context(), key("am_a")
@@ -151,8 +152,8 @@ func TestContributors(t *testing.T) {
 	}
 }
 
-// TestAcceptedMeanwhile: a message that another unit accepted first makes its unit decide again, whether the copy is exact or
-// the id was used for other content.
+// TestAcceptedMeanwhile checks that a message that another unit accepted first makes the unit decide again, whether the
+// copy is exact or the id was used for other content.
 func TestAcceptedMeanwhile(t *testing.T) {
 	b, s := openBook(t)
 	ctx, k := t.Context(), key("am_a")
