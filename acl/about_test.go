@@ -6,7 +6,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 )
 
-// What is asked about a matter is withdrawn with it, and what was asked about another stays.
+// TestWithdrawAbout checks that WithdrawAbout withdraws the pending asks about a matter, and no others.
 func TestWithdrawAbout(t *testing.T) {
 	q := newQueue(t)
 	open := func(about string) acl.Ask {

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	AskNamespace = "asks"      // the namespace of the records of asks
-	nsOpen       = "asks-open" // the slots that pending asks take
+	AskNamespace = "asks"      // namespace of the records of asks
+	nsOpen       = "asks-open" // namespace of the slots that pending asks take
 
-	askLife = 7 * 24 * time.Hour  // of an ask that sets no end (AM-33)
+	askLife = 7 * 24 * time.Hour  // lifetime of an ask that sets no end (AM-33)
 	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
 
-	keepDisplaced = 24 * time.Hour // the same if it was displaced: strangers decide how many are
+	keepDisplaced = 24 * time.Hour // the same for a displaced ask: strangers decide how many there are
 )
 
-// AskState is where an ask stands. Every state but pending is final.
+// AskState is the state of an ask. Every state except pending is final.
 type AskState string
 
 const (
@@ -33,64 +33,65 @@ const (
 	AskApproved  AskState = "approved"
 	AskRejected  AskState = "rejected"
 	AskWithdrawn AskState = "withdrawn"
-	AskExpired   AskState = "expired" // never stored: judged when it is read
+	AskExpired   AskState = "expired" // never stored: computed when the ask is read
 )
 
 // Choice is an answer that the owner may give.
 type Choice string
 
 const (
-	Approve             Choice = "approve"      // this once
+	Approve             Choice = "approve"      // only this once
 	ApproveConversation Choice = "conversation" // this, and what follows in its conversation
-	ApproveAlways       Choice = "always"       // this, and remember the subject
+	ApproveAlways       Choice = "always"       // this, and everything from the subject in the future
 	Reject              Choice = "reject"
 	Block               Choice = "block"
 )
 
-// Approves reports whether the choice lets happen what was asked.
+// Approves reports whether the choice allows what was asked.
 func (c Choice) Approves() bool {
 	return c == Approve || c == ApproveConversation || c == ApproveAlways
 }
 
-// Ask is one thing that the owner must decide: a held message, an outgoing one, a changed key, a foreign proposal.
+// Ask is a question that the owner must decide: about a held message, an outgoing message, a changed key, or a foreign
+// proposal.
 type Ask struct {
-	ID      string          `json:"id"`      // order of ids is order of creation
-	Kind    string          `json:"kind"`    // names the resolver
-	Subject string          `json:"subject"` // principal it is about
+	ID      string          `json:"id"`      // ids sort in the order of creation
+	Kind    string          `json:"kind"`    // selects the resolver
+	Subject string          `json:"subject"` // the principal that the ask is about
 	Conv    store.ConvKey   `json:"conversation,omitzero"`
-	About   string          `json:"about,omitempty"` // a matter of a bridge, in its words: "mess/2026-11-22-001"
-	Title   string          `json:"title"`           // ours; nothing that a peer wrote
+	About   string          `json:"about,omitempty"` // a matter of a bridge, in its terms: "mess/2026-11-22-001"
+	Title   string          `json:"title"`           // written by us; never text of a peer
 	Rule    string          `json:"rule,omitempty"`  // why the owner is asked: "access.mode=approval"
 	Body    json.RawMessage `json:"body,omitempty"`
-	Hash    string          `json:"hash"` // of all that the owner is shown, see [Chain]; a decision names it (AM-34)
+	Hash    string          `json:"hash"` // of all that the owner is shown, see [Chain]; a decision must name it (AM-34)
 	Choices []Choice        `json:"choices"`
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
-	Purge   time.Time       `json:"purge,omitzero"` // when its body must be gone, and the ask with it; zero: 30 days after its end
+	Purge   time.Time       `json:"purge,omitzero"` // when the ask and its body must be gone; zero: 30 days after its end
 
-	// An ask may have others behind it, which are shown and decided with it; see [Asks.Join].
-	Waiting int    `json:"waiting,omitempty"`  // how many there are
-	OwnHash string `json:"own_hash,omitempty"` // of this ask alone, if there are any
+	// Other asks may be queued behind an ask. They are shown and decided with it; see [Asks.Join].
+	Waiting int    `json:"waiting,omitempty"`  // number of asks behind this one
+	OwnHash string `json:"own_hash,omitempty"` // hash of this ask alone, if other asks are behind it
 	Behind  string `json:"behind,omitempty"`   // id of the ask that this one is behind
-	Seq     int    `json:"seq,omitempty"`      // order behind it
-	Size    int    `json:"size,omitempty"`     // bytes that count against the bound on what waits together
+	Seq     int    `json:"seq,omitempty"`      // position behind that ask
+	Size    int    `json:"size,omitempty"`     // bytes that count against the bound on asks that wait together
 
-	// Displaced is when another sender got the place of the ask, which was one too many: it expired then.
+	// Displaced is when the slot of the ask went to another sender because all slots were taken. The ask expired then.
 	Displaced time.Time `json:"displaced,omitzero"`
 
 	State   AskState  `json:"state"`
 	Choice  Choice    `json:"choice,omitempty"`
 	Decided time.Time `json:"decided,omitzero"` // also the time of a withdrawal
-	By      string    `json:"by,omitempty"`     // who decided: "cli", "page"
+	By      string    `json:"by,omitempty"`     // which interface the decision came from: "cli", "page"
 }
 
-// HashBody returns the hash of an ask that shows its body and nothing else.
+// HashBody returns the hash of an ask that shows only its body.
 func HashBody(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
 }
 
-// CheckBody returns ErrNotShown unless Hash is that of Body, or of its canonical form.
+// CheckBody returns ErrNotShown unless Hash is the hash of Body, or of its canonical form.
 func (a Ask) CheckBody() error {
 	if a.Hash == HashBody(a.Body) {
 		return nil
@@ -100,39 +101,41 @@ func (a Ask) CheckBody() error {
 		return fmt.Errorf("read the question: %w: %w", err, ErrNotShown)
 	}
 	if sum := signing.Digest(tree); a.Hash != hex.EncodeToString(sum[:]) {
-		return fmt.Errorf("the question does not fit its hash: %w", ErrNotShown)
+		return fmt.Errorf("the question does not match its hash: %w", ErrNotShown)
 	}
 	return nil
 }
 
-// at judges an ask that may have expired, to the second (AM-33).
+// at returns the ask with its state at now: a pending ask may have expired, to the second (AM-33).
 func (a Ask) at(now time.Time) Ask {
-	if a.State == AskPending && !now.Before(a.ends()) {
+	if a.State == AskPending && !now.Before(a.expiry()) {
 		a.State = AskExpired
 	}
 	return a
 }
 
-// ends is when the ask expires.
-func (a Ask) ends() time.Time {
+// expiry returns when the ask expires.
+func (a Ask) expiry() time.Time {
 	if !a.Displaced.IsZero() {
 		return a.Displaced
 	}
 	return a.Expires
 }
 
-// Slot bounds the asks that are open at once: it is taken when an ask opens and freed when it ends, also by expiry.
+// Slot bounds the number of open asks. An ask takes its slot when it opens, and frees it when it ends, also by expiry.
 // The zero Slot bounds nothing.
 type Slot struct {
-	Key  string // one open ask has it: "sender/<principal>"
-	Term string // what Max counts: "sender"
+	Key  string // only one open ask may have it: "sender/<principal>"
+	Term string // the asks that Max counts: "sender"
 	Max  int
-	// Sources is where the ask came from, and Proven whether its subject's endpoint is proven, for [Asks.Join].
+	// Sources are where the ask came from. Proven reports whether the endpoint of its subject is proven. Both are for
+	// [Asks.Join].
 	Sources []rate.Source
 	Proven  bool
 }
 
-// SenderSlot allows one open ask per unknown sender, and 200 in all; what else the sender writes joins it (AM-33).
+// SenderSlot allows one open ask per unknown sender, and 200 in total. Further messages of the sender join its ask
+// (AM-33).
 func SenderSlot(principal string) Slot {
 	return Slot{Key: "sender/" + principal, Term: "sender", Max: 200}
 }
@@ -145,13 +148,15 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 
 func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
 
-// aboutTerm finds the asks about a matter that are pending; of a matter there may be any number that ended.
+// aboutTerm returns the term of the pending asks about a matter. Asks that have ended do not carry it, because a matter
+// may have any number of them.
 func aboutTerm(about string) string { return "about/" + about }
 
-// termBehind stands for the state of an ask behind another, so that lists of a state have each question once.
+// termBehind takes the place of the state term of an ask that is behind another, so that lists by state contain each
+// question once.
 const termBehind = "state:behind"
 
-// behindTerm finds the asks behind another.
+// behindTerm returns the term of the asks that are behind another.
 func behindTerm(id string) string { return "behind/" + id }
 
 // NewAskID returns a unique id that sorts by time.
@@ -159,21 +164,21 @@ func NewAskID(now time.Time) string {
 	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
 }
 
-// place returns the slot of the ask as it is stored.
-func (s stored) place() place { return place{Ask: s.ID, Sources: s.Sources, Proven: s.Proven} }
+// place returns the slot of the ask, as it is stored.
+func (s storedAsk) place() place { return place{Ask: s.ID, Sources: s.Sources, Proven: s.Proven} }
 
-// stored is an ask with what frees its slot, and what its slot says of it.
-type stored struct {
+// storedAsk is an ask with the key of its slot and what the slot contains about it.
+type storedAsk struct {
 	Ask
-	Slot    string        `json:"slot,omitempty"` // key
+	Slot    string        `json:"slot,omitempty"` // key of its slot
 	Sources []rate.Source `json:"sources,omitempty"`
 	Proven  bool          `json:"proven,omitempty"`
 
 	rev store.Rev
 }
 
-func (s stored) record() store.Record {
-	end, keep := s.ends(), keepFor
+func (s storedAsk) record() store.Record {
+	end, keep := s.expiry(), keepFor
 	if !s.Displaced.IsZero() {
 		keep = keepDisplaced
 	}
@@ -192,7 +197,7 @@ func (s stored) record() store.Record {
 	}
 	until := end.Add(keep)
 	if s.Behind != "" && s.State == AskPending {
-		until = end // else those that expire one by one would pile up behind the first
+		until = end // otherwise asks that expire one by one would pile up behind the first ask
 	}
 	if !s.Purge.IsZero() && s.Purge.Before(until) {
 		until = s.Purge
@@ -200,10 +205,10 @@ func (s stored) record() store.Record {
 	return store.Record{NS: AskNamespace, Key: s.ID, Body: encode(s), Terms: terms, Expires: until}
 }
 
-// change stores the ask, unless it changed meanwhile: that is store.ErrConflict.
-func (s stored) change() store.Change { return store.Change{Record: s.record(), IfRev: s.rev} }
+// change returns the change that stores the ask. It fails with store.ErrConflict if the ask changed meanwhile.
+func (s storedAsk) change() store.Change { return store.Change{Record: s.record(), IfRev: s.rev} }
 
-// entry is a line of the audit log about the ask.
+// entry returns an entry of the audit log about the ask.
 func (a Ask) entry(kind AuditKind, now time.Time) AuditEntry {
 	return AuditEntry{
 		At: now, Kind: kind, Subject: a.Subject, Rule: a.Rule, By: a.By, Choice: a.Choice, Ask: a.ID, AskKind: a.Kind,
@@ -211,14 +216,14 @@ func (a Ask) entry(kind AuditKind, now time.Time) AuditEntry {
 	}
 }
 
-func freeing(slot string) store.Change {
+func freeSlot(slot string) store.Change {
 	return store.Change{Record: store.Record{NS: nsOpen, Key: slot}, IfRev: store.Any, Delete: true}
 }
 
-func decodeAsk(rec store.Record) (stored, error) {
-	s := stored{rev: rec.Rev}
+func decodeAsk(rec store.Record) (storedAsk, error) {
+	s := storedAsk{rev: rec.Rev}
 	if err := json.Unmarshal(rec.Body, &s); err != nil {
-		return stored{}, fmt.Errorf("decode ask: %w", err)
+		return storedAsk{}, fmt.Errorf("decode ask: %w", err)
 	}
 	return s, nil
 }

@@ -11,28 +11,29 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Why a decision was not carried out; check with [errors.Is]. An id that never was is store.ErrNotFound.
+// The reasons why a decision was not carried out; check for them with [errors.Is]. For an unknown id, the error is
+// store.ErrNotFound.
 var (
-	// ErrAskGone: somebody decided first, or the ask was withdrawn or expired.
+	// ErrAskGone: another decision came first, or the ask was withdrawn or has expired.
 	ErrAskGone = errors.New("acl: the ask is no longer pending")
-	// ErrHashMismatch: what was shown to the owner is not what is asked (AM-34).
-	ErrHashMismatch = errors.New("acl: the ask is about something else than was shown")
-	// ErrNotShown: what is stored is not what the owner was shown, so nothing happened, and the ask still waits (AM-34).
+	// ErrHashMismatch: the owner was shown something else than what the ask contains (AM-34).
+	ErrHashMismatch = errors.New("acl: the ask differs from what was shown; look at it again")
+	// ErrNotShown: the stored ask is not what the owner was shown. Nothing happened, and the ask still waits (AM-34).
 	ErrNotShown = errors.New("what is stored is not what you were shown, so nothing was released; " +
 		"stop the node, run agentmesh check, and restore a backup; or reject the question")
 	// ErrChoice: the ask does not offer this choice.
 	ErrChoice = errors.New("acl: the ask does not offer this choice")
 )
 
-// maxDecisions bounds how often a decision is tried anew because a row beside the ask moved.
+// maxDecisions is how often Decide tries again because a row beside the ask changed.
 const maxDecisions = 8
 
-// Resolver carries out what the owner decided about asks of one kind.
+// Resolver carries out the decisions of the owner about asks of one kind.
 //
-// It must apply d.Changes in the same unit as its effect, and nothing where that unit fails. It returns
-// store.ErrConflict as it came: somebody else decided first, or another row moved, and then it is called again. It
-// checks access anew, because rules may have changed since the ask was opened (AM-34); an error that is not a
-// conflict leaves the ask pending.
+// Resolve must apply d.Changes in the same unit as its effect, and must have no effect if that unit fails. It returns
+// store.ErrConflict unchanged: another decision came first, or another row changed, and Decide calls Resolve again.
+// Resolve checks access again, because rules may have changed since the ask was opened (AM-34). An error that is not
+// a conflict leaves the ask pending.
 type Resolver interface {
 	Resolve(ctx context.Context, ask Ask, d Decision) error
 }
@@ -41,50 +42,53 @@ type Resolver interface {
 type Decision struct {
 	Choice  Choice
 	By      string
-	Changes []store.Change // end the ask and those in Tail, if they are still pending, and free the slot
-	Tail    []Ask          // what was behind the ask and is decided with it, in order; as it stands with Changes
+	Changes []store.Change // end the ask and the asks in Tail, if they are still pending, and free the slot
+	Tail    []Ask          // asks behind the ask that are decided with it, in order, in their state after Changes
 	Now     time.Time
 }
 
-// Asks is the queue of what waits for the owner. It is safe for concurrent use once every kind has its resolver.
+// Asks is the queue of questions that wait for the owner. It is safe for concurrent use after every kind has its
+// resolver.
 type Asks struct {
-	records   store.Records
-	resolvers map[string]Resolver
-	decided   func(Ask)
-	opened    func(Ask) []store.Change // nil adds nothing
-	audit     *Audit                   // nil keeps no log
+	records    store.Records
+	resolvers  map[string]Resolver
+	onDecision func(Ask)
+	onOpen     func(Ask) []store.Change // may be nil
+	audit      *Audit                   // may be nil
 
-	crowded atomic.Pointer[crowd] // the last count that found no place; nil: there may be one. Nobody changes it
+	full atomic.Pointer[fullSlots] // the slots at the last count if all were taken; nil if one may be free; never changed
 }
 
-// NewAsks returns the queue that s keeps.
+// NewAsks returns the queue that is stored in s.
 func NewAsks(s store.Store) *Asks {
-	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver), decided: func(Ask) {}}
+	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver), onDecision: func(Ask) {}}
 }
 
-// Handle names the resolver of a kind. It is for set-up, before the first decision.
+// Handle sets the resolver of a kind. Call it during set-up, before the first decision.
 func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 
-// OnDecided names what is told of every ask that was decided, once its effect stands. It is for set-up, like Handle.
-func (q *Asks) OnDecided(told func(Ask)) { q.decided = told }
+// OnDecided sets a function that is called with every decided ask after its effect is committed. Call it during set-up.
+func (q *Asks) OnDecided(f func(Ask)) { q.onDecision = f }
 
-// OnOpen names what adds to the unit that opens an ask, such as word to the owner. It is for set-up, like Handle.
-func (q *Asks) OnOpen(adds func(Ask) []store.Change) { q.opened = adds }
+// OnOpen sets a function whose changes join the unit that opens an ask, such as a notice to the owner. Call it during
+// set-up.
+func (q *Asks) OnOpen(f func(Ask) []store.Change) { q.onOpen = f }
 
-// Log has what is asked, decided and withdrawn written to the audit log, each in its own unit. It is for set-up.
+// Log makes the queue write an entry of the audit log for each ask that is opened, decided or withdrawn, in the same
+// unit. Call it during set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }
 
-// logged adds an ask's line of the audit log to the changes of its unit.
-func (q *Asks) logged(changes []store.Change, ask Ask, kind AuditKind, now time.Time) []store.Change {
+// appendEntry adds an entry of the audit log about ask to the changes of its unit.
+func (q *Asks) appendEntry(changes []store.Change, ask Ask, kind AuditKind, now time.Time) []store.Change {
 	if q.audit == nil {
 		return changes
 	}
 	return append(changes, q.audit.Change(ask.entry(kind, now)))
 }
 
-// Open returns the ask as it will be stored, and the changes that store it and take its slot, for the caller's
-// step. A pending ask needs a Created time; ID, Expires and Choices have defaults. In the step, the slot refuses with
-// store.ErrConflict where it is taken and with store.ErrQuota where Max is reached.
+// Open returns the ask as it will be stored, and the changes that store it and take its slot, for the unit of the
+// caller. A pending ask needs a Created time; ID, Expires and Choices have defaults. The unit fails with
+// store.ErrConflict if the slot is taken, and with store.ErrQuota if Max slots are taken.
 func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	if ask.ID == "" {
 		ask.ID = NewAskID(ask.Created)
@@ -96,43 +100,43 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 		ask.Choices = []Choice{Approve, Reject}
 	}
 	ask.State = AskPending
-	s := stored{Ask: ask, Slot: slot.Key, Sources: slot.Sources, Proven: slot.Proven}
+	s := storedAsk{Ask: ask, Slot: slot.Key, Sources: slot.Sources, Proven: slot.Proven}
 	var changes []store.Change
 	if slot.Key != "" {
 		changes = append(changes, store.Change{Max: slot.Max, Record: s.place().record(slot.Key, slot.Term, ask.Expires)})
 	}
 	changes = append(changes, store.Change{Record: s.record()})
-	if q.opened != nil {
-		changes = append(changes, q.opened(ask)...)
+	if q.onOpen != nil {
+		changes = append(changes, q.onOpen(ask)...)
 	}
-	return ask, q.logged(changes, ask, AuditHeld, ask.Created)
+	return ask, q.appendEntry(changes, ask, AuditHeld, ask.Created)
 }
 
-// Get returns an ask; store.ErrNotFound where there is none.
+// Get returns an ask, or store.ErrNotFound.
 func (q *Asks) Get(ctx context.Context, id string, now time.Time) (Ask, error) {
 	s, err := q.get(ctx, id, now)
 	return s.Ask, err
 }
 
-func (q *Asks) get(ctx context.Context, id string, now time.Time) (stored, error) {
+func (q *Asks) get(ctx context.Context, id string, now time.Time) (storedAsk, error) {
 	rec, err := q.records.Get(ctx, AskNamespace, id, now)
 	if err != nil {
-		return stored{}, fmt.Errorf("read ask: %w", err)
+		return storedAsk{}, fmt.Errorf("read ask: %w", err)
 	}
 	s, err := decodeAsk(rec)
 	s.Ask = s.Ask.at(now)
 	return s, err
 }
 
-// AskFilter narrows a list; zero fields do not.
+// AskFilter narrows a list. A zero field matches everything.
 type AskFilter struct {
 	State   AskState
 	Subject string
-	Each    bool // also list asks behind others
+	Each    bool // also list asks that are behind others
 }
 
-// List returns asks in the order of their creation, after the id named after. A page may hold fewer than limit asks,
-// even none, and still have a next; next is empty on the last page.
+// List returns asks in the order of their creation that follow the id after. A page may have fewer than limit asks,
+// even none, and still have a next page; next is empty on the last page.
 func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
 	term := ""
 	switch {
@@ -160,8 +164,8 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	return asks, page.Next, nil
 }
 
-// Withdraw returns the changes that withdraw those pending asks of a conversation that which names (AM-36). They fail
-// with store.ErrConflict where one of them is decided meanwhile.
+// Withdraw returns the changes that withdraw the pending asks of a conversation for which which returns true (AM-36).
+// They fail with store.ErrConflict if one of the asks is decided meanwhile.
 func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, which func(Ask) bool, now time.Time) ([]store.Change, error) {
 	return q.withdraw(ctx, convTerm(conv), which, now)
 }
@@ -172,8 +176,8 @@ func (q *Asks) WithdrawAbout(ctx context.Context, about string, which func(Ask) 
 }
 
 func (q *Asks) withdraw(ctx context.Context, term string, which func(Ask) bool, now time.Time) ([]store.Change, error) {
-	var gone []stored
-	err := q.each(ctx, term, now, func(s stored) {
+	var gone []storedAsk
+	err := q.each(ctx, term, now, func(s storedAsk) {
 		if s.at(now).State == AskPending && which(s.Ask) {
 			gone = append(gone, s)
 		}
@@ -184,7 +188,7 @@ func (q *Asks) withdraw(ctx context.Context, term string, which func(Ask) bool, 
 	changes, err := q.regroup(ctx, gone, now)
 	for _, s := range gone {
 		s.State, s.Decided, s.Behind, s.Seq = AskWithdrawn, now.UTC(), "", 0
-		changes = q.logged(append(changes, s.change()), s.Ask, AuditWithdrawn, now)
+		changes = q.appendEntry(append(changes, s.change()), s.Ask, AuditWithdrawn, now)
 	}
 	return changes, err
 }
@@ -192,8 +196,8 @@ func (q *Asks) withdraw(ctx context.Context, term string, which func(Ask) bool, 
 // Forget returns the changes that remove every ask of a conversation, decided or not.
 func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([]store.Change, error) {
 	var gone []store.Change
-	var pending []stored
-	err := q.each(ctx, convTerm(conv), now, func(s stored) {
+	var pending []storedAsk
+	err := q.each(ctx, convTerm(conv), now, func(s storedAsk) {
 		gone = append(gone, store.Change{Record: store.Record{NS: AskNamespace, Key: s.ID}, IfRev: s.rev, Delete: true})
 		if s.at(now).State == AskPending {
 			pending = append(pending, s)
@@ -206,8 +210,8 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 	return append(changes, gone...), err
 }
 
-// each calls do for the asks with a term.
-func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(stored)) error {
+// each calls do for every ask that carries term.
+func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(storedAsk)) error {
 	for after := ""; ; {
 		page, err := q.records.List(ctx, AskNamespace, term, after, 100, now)
 		if err != nil {
@@ -226,18 +230,18 @@ func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(sto
 	}
 }
 
-// Decide carries out the owner's choice about the ask, once: of two deciders exactly one wins, the other gets
-// ErrAskGone. hash is that of what the owner saw, see [Chain]: an approval is about those asks alone, any other choice
-// also about what joined them since. The id of an ask behind another names that one. by names the way the decision
-// came ("cli"). The ask is returned as it stands, also beside ErrAskGone, ErrHashMismatch and ErrChoice; any other
-// error is the resolver's or the store's.
+// Decide carries out the owner's choice about an ask, once: of several concurrent decisions exactly one wins, and the
+// others get ErrAskGone. hash is the hash of what the owner saw, see [Chain]. An approval applies only to the asks in
+// that hash; any other choice also applies to asks that joined since. The id of an ask that is behind another stands
+// for that other ask. by is the interface that the decision came from ("cli"). Decide returns the current ask, also
+// with ErrAskGone, ErrHashMismatch and ErrChoice. Any other error comes from the resolver or the store.
 func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by string, now time.Time) (Ask, error) {
 	for range maxDecisions {
 		s, tail, err := q.group(ctx, id, now)
 		if err != nil {
 			return Ask{}, err
 		}
-		shown, err := s.decidable(tail, hash, choice)
+		shown, err := s.checkDecision(tail, hash, choice)
 		if err != nil {
 			return s.Ask, err
 		}
@@ -249,25 +253,26 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 		if !choice.Approves() {
 			shown, rest = len(tail), nil
 		}
-		d := Decision{Choice: choice, By: by, Changes: s.replaced(rest), Now: now}
+		d := Decision{Choice: choice, By: by, Changes: s.releaseSlot(rest), Now: now}
 		ended := s.decide(choice, by, now)
 		ended.Hash, ended.Waiting = hash, shown
 		if shown == 0 {
 			ended.OwnHash = ""
 		}
-		d.Changes = q.logged(append(d.Changes, ended.change()), ended.Ask, AuditDecided, now)
+		d.Changes = q.appendEntry(append(d.Changes, ended.change()), ended.Ask, AuditDecided, now)
 		for _, t := range tail[:shown] {
 			t = t.decide(choice, by, now)
-			d.Changes = q.logged(append(d.Changes, t.change()), t.Ask, AuditDecided, now)
+			d.Changes = q.appendEntry(append(d.Changes, t.change()), t.Ask, AuditDecided, now)
 			d.Tail = append(d.Tail, t.Ask)
 		}
 		err = resolver.Resolve(ctx, s.Ask, d)
 		if err == nil {
-			q.decided(ended.Ask)
+			q.onDecision(ended.Ask)
 			return ended.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {
-			if other, again := q.get(ctx, s.ID, now); again == nil && other.State != AskPending { // what refused was the other decision's doing
+			// The resolver refused because of the other decision.
+			if other, again := q.get(ctx, s.ID, now); again == nil && other.State != AskPending {
 				return other.Ask, fmt.Errorf("%w: it is %s", ErrAskGone, other.State)
 			}
 			return s.Ask, err
@@ -276,8 +281,8 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 	return Ask{}, fmt.Errorf("decide ask: %w", store.ErrConflict)
 }
 
-// decide returns the ask as it stands after a decision.
-func (s stored) decide(choice Choice, by string, now time.Time) stored {
+// decide returns the ask after a decision.
+func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
 	s.State = AskRejected
 	if choice.Approves() {
 		s.State = AskApproved
@@ -286,12 +291,12 @@ func (s stored) decide(choice Choice, by string, now time.Time) stored {
 	return s
 }
 
-// decidable returns how many of tail were shown to the decider, who names hash.
-func (s stored) decidable(tail []stored, hash string, choice Choice) (shown int, err error) {
+// checkDecision checks a decision about the ask, and returns how many asks of tail were shown under hash.
+func (s storedAsk) checkDecision(tail []storedAsk, hash string, choice Choice) (shown int, err error) {
 	if s.State != AskPending {
 		return 0, fmt.Errorf("%w: it is %s", ErrAskGone, s.State)
 	}
-	shown, ok := s.shown(tail, hash)
+	shown, ok := s.countShown(tail, hash)
 	switch {
 	case !ok:
 		return 0, ErrHashMismatch

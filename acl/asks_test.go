@@ -15,12 +15,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// queue is an ask queue over a real store with a resolver that counts in the same unit as the decision.
+// queue is a queue of asks over a real store, with a resolver that writes an effect in the same unit as the decision.
 type queue struct {
 	*acl.Asks
 	t       *testing.T
 	store   store.Store
-	resolve func(acl.Ask, acl.Decision) error // before the unit; nil does nothing
+	resolve func(acl.Ask, acl.Decision) error // called before the unit; may be nil
 
 	mu   sync.Mutex
 	seen []acl.Decision
@@ -49,7 +49,7 @@ func (q *queue) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error 
 	return nil
 }
 
-// open opens an ask about a message, and returns the store's refusal.
+// open opens an ask about a message, and returns the error of the store.
 func (q *queue) open(sender string, slot acl.Slot, now time.Time) (acl.Ask, error) {
 	q.t.Helper()
 	ask, changes := q.Open(acl.Ask{
@@ -125,7 +125,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Approving names what the owner saw (AM-34, THREATS row 30).
+// TestDecideRefusals checks that an approval must name what the owner saw (AM-34, THREATS row 30), and the other
+// refusals.
 func TestDecideRefusals(t *testing.T) {
 	q := newQueue(t)
 	ask := q.mustOpen("am_a", start)
@@ -162,7 +163,7 @@ func TestDecideRefusals(t *testing.T) {
 	}
 }
 
-// To the second, and whatever a sweeper did (AM-33).
+// TestAskExpires checks that an ask expires to the second, whether or not a sweep has run (AM-33).
 func TestAskExpires(t *testing.T) {
 	q := newQueue(t)
 	ask := q.mustOpen("am_a", start)
@@ -187,7 +188,7 @@ func TestAskExpires(t *testing.T) {
 	}
 }
 
-// Of many deciders exactly one wins, and its effect is the only one.
+// TestDecideOnce checks that of many concurrent decisions exactly one wins and has an effect.
 func TestDecideOnce(t *testing.T) {
 	q := newQueue(t)
 	ask := q.mustOpen("am_a", start)
@@ -195,7 +196,7 @@ func TestDecideOnce(t *testing.T) {
 	var ready, done sync.WaitGroup
 	ready.Add(deciders)
 	q.Handle("message", resolverFunc(func(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-		ready.Done() // all of them have read the ask before one writes
+		ready.Done() // all of them have read the ask before the first one writes
 		ready.Wait()
 		return q.Resolve(ctx, ask, d)
 	}))
@@ -230,7 +231,7 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	return f(ctx, ask, d)
 }
 
-// A row beside the ask that moved is no reason to give up: the decision is tried anew.
+// TestDecideRetries checks that Decide tries again if a row beside the ask changed.
 func TestDecideRetries(t *testing.T) {
 	q := newQueue(t)
 	ask := q.mustOpen("am_a", start)
@@ -251,19 +252,19 @@ func TestDecideRetries(t *testing.T) {
 	}
 }
 
-func every(acl.Ask) bool { return true }
+func anyAsk(acl.Ask) bool { return true }
 
 func TestWithdraw(t *testing.T) {
 	q := newQueue(t)
 	ask, other := q.mustOpen("am_a", start), q.mustOpen("am_b", start)
-	changes, err := q.Withdraw(t.Context(), ask.Conv, every, start)
+	changes, err := q.Withdraw(t.Context(), ask.Conv, anyAsk, start)
 	if err != nil || len(changes) == 0 {
 		t.Fatalf("Withdraw = %v, %v, want changes", changes, err)
 	}
 	if changes, err := q.Withdraw(t.Context(), ask.Conv, func(acl.Ask) bool { return false }, start); len(changes) != 0 || err != nil {
 		t.Errorf("withdrawal of none = %v, %v, want none", changes, err)
 	}
-	// The owner decides between the reading and the step: the step loses.
+	// The owner decides between the read and the unit, so the unit fails.
 	if _, err := q.Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "cli", start); err != nil {
 		t.Fatal(err)
 	}
@@ -283,13 +284,13 @@ func TestWithdraw(t *testing.T) {
 		t.Errorf("approval after a withdrawal = %s, %v, want withdrawn and gone", got.State, err)
 	}
 	for _, key := range []store.ConvKey{other.Conv, conv("am_nobody", 0)} {
-		if changes, err := q.Withdraw(t.Context(), key, every, start); len(changes) != 0 || err != nil {
+		if changes, err := q.Withdraw(t.Context(), key, anyAsk, start); len(changes) != 0 || err != nil {
 			t.Errorf("withdrawal of nothing in %v = %v, %v, want none", key, changes, err)
 		}
 	}
 }
 
-// Forget removes what was decided as well, and frees the slot of what was not.
+// TestForgetAsks checks that Forget removes decided asks as well, and frees the slots of pending asks.
 func TestForgetAsks(t *testing.T) {
 	q := newQueue(t)
 	ask := q.mustOpen("am_a", start)

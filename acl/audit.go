@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	nsAudit     = "audit"      // the sealed log; key: number
-	nsAuditNew  = "audit-new"  // committed with what they are about, and not yet in the chain
+	nsAudit     = "audit"      // the sealed log; the key is the number
+	nsAuditNew  = "audit-new"  // entries that were committed with their subject and are not yet in the chain
 	nsAuditHead = "audit-head" // one record: where the chain ends and begins
 	keyHead     = "head"
 
-	sealAtOnce = 200
-	sealAfter  = time.Second // after the first entry that waits, so that many are one commit
-	sealEvery  = time.Minute // and in any case, for what other processes left
+	sealBatch = 200
+	sealAfter = time.Second // after the first waiting entry, so that many entries share one commit
+	sealEvery = time.Minute // in any case, for entries that other processes left
 )
 
-// AuditKind is what an entry of the audit log is about. Services add kinds of their own.
+// AuditKind is the kind of an entry of the audit log. Services add kinds of their own.
 type AuditKind string
 
-// The kinds of the core.
+// The kinds of entries that this package and the node write.
 const (
-	AuditAdmitted     AuditKind = "admitted"     // let in by a rule; counted, see [Audit.Count]
-	AuditRefused      AuditKind = "refused"      // refused by a rule; counted
-	AuditHeld         AuditKind = "held"         // waits for the owner
-	AuditDecided      AuditKind = "decided"      // by the owner: Choice says how
-	AuditWithdrawn    AuditKind = "withdrawn"    // by its sender, or with its conversation
-	AuditExpired      AuditKind = "expired"      // nobody decided
-	AuditSent         AuditKind = "sent"         // a message of ours that the owner's rules let out; counted
-	AuditRule         AuditKind = "rule"         // the owner changed what is remembered of a peer
-	AuditKey          AuditKind = "key"          // keys: ours rotated, a peer's pinned anew
+	AuditAdmitted     AuditKind = "admitted"     // a rule let a message in; counted, see [Audit.Count]
+	AuditRefused      AuditKind = "refused"      // a rule refused a message; counted
+	AuditHeld         AuditKind = "held"         // a message waits for the owner
+	AuditDecided      AuditKind = "decided"      // the owner decided; Choice is the decision
+	AuditWithdrawn    AuditKind = "withdrawn"    // withdrawn by its sender, or with its conversation
+	AuditExpired      AuditKind = "expired"      // expired without a decision
+	AuditSent         AuditKind = "sent"         // the owner's rules let a message of ours out; counted
+	AuditRule         AuditKind = "rule"         // the owner changed a rule about a peer
+	AuditKey          AuditKind = "key"          // our key was rotated, or a peer's key was pinned again
 	AuditRegistration AuditKind = "registration" // the owner registered or withdrew the node
 	AuditToken        AuditKind = "token"        // an invite code was issued
 	AuditOperator     AuditKind = "operator"     // the operator of the directory banned, removed or brought in
@@ -51,53 +51,55 @@ const (
 	AuditPolicy       AuditKind = "policy" // the process started with other rules than before
 )
 
-// ByRule is the decider where a rule decided; else it is the door that the owner used: "cli", "page", "api".
+// ByRule is the value of [AuditEntry.By] if a rule decided. Otherwise By is the interface that the owner used: "cli",
+// "page", "api".
 const ByRule = "rule"
 
-// AuditEntry is one line of the audit log. No text of a message stands in it.
+// AuditEntry is an entry of the audit log. It never contains text of a message.
 type AuditEntry struct {
-	N            uint64    `json:"n"` // 1 for the first
+	N            uint64    `json:"n"` // 1 for the first entry
 	At           time.Time `json:"at"`
 	Kind         AuditKind `json:"kind"`
-	Subject      string    `json:"subject,omitempty"` // principal it is about
-	Rule         string    `json:"rule,omitempty"`    // by which it was decided: "access.mode=approval"
+	Subject      string    `json:"subject,omitempty"` // the principal that the entry is about
+	Rule         string    `json:"rule,omitempty"`    // the rule that decided: "access.mode=approval"
 	By           string    `json:"by"`
 	Choice       Choice    `json:"choice,omitempty"`
 	Ask          string    `json:"ask,omitempty"`
 	AskKind      string    `json:"ask_kind,omitempty"`
 	Conversation string    `json:"conversation_id,omitempty"`
 	Digest       string    `json:"digest,omitempty"` // hash of what the owner was shown
-	Note         string    `json:"note,omitempty"`   // ours, never a peer's words
-	Count        uint64    `json:"count,omitempty"`  // of how many this is the sum
-	Until        time.Time `json:"until,omitzero"`   // when the last of them was
-	Prev         string    `json:"prev"`             // Hash of the entry before, zeros for the first
+	Note         string    `json:"note,omitempty"`   // written by us; never text of a peer
+	Count        uint64    `json:"count,omitempty"`  // number of events that the entry sums up
+	Until        time.Time `json:"until,omitzero"`   // time of the last of these events
+	Prev         string    `json:"prev"`             // Hash of the previous entry; zeros for the first
 	// Hash is the hex SHA-256 of the entry's RFC 8785 form without this member.
 	Hash string `json:"hash"`
 }
 
 // AuditConfig bounds the log.
 type AuditConfig struct {
-	MaxEntries uint64        // the oldest go first; zero: 100,000
-	Keep       time.Duration // entries go after it; zero: 365 days
-	Logger     *slog.Logger  // nil discards
+	MaxEntries uint64        // the oldest entries are removed first; zero means 100,000
+	Keep       time.Duration // lifetime of an entry; zero means 365 days
+	Logger     *slog.Logger  // may be nil
 }
 
 // Audit is the append-only log of decisions. It is safe for concurrent use.
 //
-// An entry is stored in the same unit as the decision that it is about, so that none is acknowledged without its
-// line; within a second [Audit.Run] gives it its number and its place in the hash chain. What rules decide about
-// every message is counted in memory and stored as sums, because a stranger must not cost a write each time.
+// An entry is stored in the same unit as the decision that it is about, so that no decision is acknowledged without its
+// entry. Within a second, [Audit.Run] gives the entry its number and its place in the hash chain. Decisions that rules
+// make about every message are counted in memory and stored as sums, because a stranger must not be able to cause a
+// write per message.
 type Audit struct {
 	cfg     AuditConfig
 	records store.Records
-	dirty   chan struct{} // holds one token while something waits to be sealed
-	made    atomic.Uint32 // entries, so that those of one instant keep their order
+	wake    chan struct{} // holds one token while entries wait to be sealed
+	seq     atomic.Uint32 // number of entries, so that entries of the same instant keep their order
 	counts  counts
-	told    func() // see OnSealed
+	onSeal  func() // may be nil
 	sealing sync.Mutex
 }
 
-// NewAudit returns the log that recs keep.
+// NewAudit returns the log that is stored in recs.
 func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	if cfg.MaxEntries == 0 {
 		cfg.MaxEntries = 100_000
@@ -108,13 +110,14 @@ func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Audit{cfg: cfg, records: recs, dirty: make(chan struct{}, 1), counts: newCounts()}
+	return &Audit{cfg: cfg, records: recs, wake: make(chan struct{}, 1), counts: newCounts()}
 }
 
-// OnSealed has f called after entries became part of the chain. It is for set-up; f must not block.
-func (a *Audit) OnSealed(f func()) { a.told = f }
+// OnSealed sets a function that is called after entries became part of the chain. It must not block. Call OnSealed
+// during set-up.
+func (a *Audit) OnSealed(f func()) { a.onSeal = f }
 
-// Change returns the change that stores an entry, for the unit of what it is about. N, Prev and Hash are given later.
+// Change returns the change that stores an entry, for the unit of its subject. N, Prev and Hash are set later.
 func (a *Audit) Change(e AuditEntry) store.Change {
 	if e.By == "" {
 		e.By = ByRule
@@ -122,15 +125,15 @@ func (a *Audit) Change(e AuditEntry) store.Change {
 	e.At, e.Until = e.At.UTC(), e.Until.UTC()
 	e.N, e.Prev, e.Hash = 0, "", ""
 	e.Note = strings.ToValidUTF8(e.Note[:min(len(e.Note), 300)], "")
-	key := fmt.Sprintf("%014x%08x%s", e.At.UnixMicro(), a.made.Add(1), strings.ToLower(rand.Text()[:8]))
+	key := fmt.Sprintf("%014x%08x%s", e.At.UnixMicro(), a.seq.Add(1), strings.ToLower(rand.Text()[:8]))
 	select {
-	case a.dirty <- struct{}{}:
+	case a.wake <- struct{}{}:
 	default:
 	}
 	return store.Change{Record: store.Record{NS: nsAuditNew, Key: key, Body: encode(e)}}
 }
 
-// Add stores entries by themselves, durably when it returns.
+// Add stores entries in a unit of their own. They are durable when Add returns.
 func (a *Audit) Add(ctx context.Context, entries ...AuditEntry) error {
 	if len(entries) == 0 {
 		return nil
@@ -145,22 +148,22 @@ func (a *Audit) Add(ctx context.Context, entries ...AuditEntry) error {
 	return nil
 }
 
-// Count adds one to a sum that is stored within minutes: what happens with every message costs no write of its own. A
-// crash loses what was not stored yet; what was let in stands in the transcripts all the same.
+// Count adds one to a sum that is stored within minutes, so that an event per message causes no write of its own. A
+// crash loses the sums that are not stored yet; the messages that were let in are also in the transcripts.
 func (a *Audit) Count(e AuditEntry) { a.counts.add(e) }
 
-// Run seals entries and stores sums until ctx ends; then it does so a last time.
+// Run seals entries and stores sums until ctx ends, and then once more.
 func (a *Audit) Run(ctx context.Context) {
 	ticker := time.NewTicker(sealEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			a.tidy(context.WithoutCancel(ctx), time.Now(), true)
+			a.flushAndSeal(context.WithoutCancel(ctx), time.Now(), true)
 			return
 		case <-ticker.C:
-			a.tidy(ctx, time.Now(), false)
-		case <-a.dirty:
+			a.flushAndSeal(ctx, time.Now(), false)
+		case <-a.wake:
 			timer := time.NewTimer(sealAfter)
 			select {
 			case <-timer.C:
@@ -174,35 +177,35 @@ func (a *Audit) Run(ctx context.Context) {
 	}
 }
 
-func (a *Audit) tidy(ctx context.Context, now time.Time, last bool) {
+func (a *Audit) flushAndSeal(ctx context.Context, now time.Time, last bool) {
 	err := a.flush(ctx, now, last)
 	if err := errors.Join(err, a.Seal(ctx)); err != nil && ctx.Err() == nil {
 		a.cfg.Logger.Error("store audit log", "err", err)
 	}
 }
 
-// auditHead is where the chain ends, and where it begins after rotation.
+// auditHead is the end of the chain, and its beginning after rotation.
 type auditHead struct {
 	N     uint64 `json:"n"`
 	Hash  string `json:"hash"`
-	First uint64 `json:"first"` // oldest entry that rotation by number left
+	First uint64 `json:"first"` // number of the oldest entry that the bound on entries left
 }
 
-// Seal gives the entries that wait their places in the chain, in the order in which they were made.
+// Seal adds the waiting entries to the chain, in the order in which they were created.
 func (a *Audit) Seal(ctx context.Context) error {
 	a.sealing.Lock()
 	defer a.sealing.Unlock()
 	for {
 		took, err := a.sealSome(ctx)
 		switch {
-		case errors.Is(err, store.ErrConflict): // another process sealed meanwhile
+		case errors.Is(err, store.ErrConflict): // another process sealed entries meanwhile
 			continue
 		case err != nil:
 			return fmt.Errorf("seal audit log: %w", err)
-		case took > 0 && a.told != nil:
-			a.told()
+		case took > 0 && a.onSeal != nil:
+			a.onSeal()
 		}
-		if took < sealAtOnce {
+		if took < sealBatch {
 			return nil
 		}
 	}
@@ -210,7 +213,7 @@ func (a *Audit) Seal(ctx context.Context) error {
 
 func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 	now := time.Now()
-	page, err := a.records.List(ctx, nsAuditNew, "", "", sealAtOnce, now)
+	page, err := a.records.List(ctx, nsAuditNew, "", "", sealBatch, now)
 	if err != nil || len(page.Records) == 0 {
 		return 0, err
 	}
@@ -229,11 +232,11 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 			return 0, err
 		}
 		head.N, head.Hash = e.N, e.Hash
-		changes = append(changes, a.sealed(e, now), store.Change{
+		changes = append(changes, a.entryChange(e, now), store.Change{
 			Record: store.Record{NS: nsAuditNew, Key: rec.Key}, IfRev: rec.Rev, Delete: true,
 		})
 	}
-	for ; head.N-head.First >= a.cfg.MaxEntries && len(changes) < 4*sealAtOnce; head.First++ {
+	for ; head.N-head.First >= a.cfg.MaxEntries && len(changes) < 4*sealBatch; head.First++ {
 		changes = append(changes, store.Change{
 			Record: store.Record{NS: nsAudit, Key: auditKey(head.First)}, IfRev: store.Any, Delete: true,
 		})
@@ -257,7 +260,7 @@ func (a *Audit) head(ctx context.Context, now time.Time) (auditHead, store.Rev, 
 	return head, rec.Rev, nil
 }
 
-func (a *Audit) sealed(e AuditEntry, now time.Time) store.Change {
+func (a *Audit) entryChange(e AuditEntry, now time.Time) store.Change {
 	terms := []string{"kind:" + string(e.Kind)}
 	if e.Subject != "" {
 		terms = append(terms, "subject:"+e.Subject)
@@ -269,7 +272,7 @@ func (a *Audit) sealed(e AuditEntry, now time.Time) store.Change {
 
 func auditKey(n uint64) string { return fmt.Sprintf("%016x", n) }
 
-// sum is the hash of the entry, which covers the hash of the one before.
+// sum returns the hash of the entry, which covers the hash of the previous entry.
 func (e AuditEntry) sum() (string, error) {
 	tree, err := wire.ParseObject(encode(e))
 	if err != nil {

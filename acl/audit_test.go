@@ -14,12 +14,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-func audited(t *testing.T, s store.Store, cfg acl.AuditConfig) *acl.Audit {
+func newAudit(t *testing.T, s store.Store, cfg acl.AuditConfig) *acl.Audit {
 	t.Helper()
 	return acl.NewAudit(s.Records(), cfg)
 }
 
-// export writes what the log holds as the owner exports it.
+// export returns the log as the owner exports it.
 func export(t *testing.T, a *acl.Audit) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -41,22 +41,22 @@ func export(t *testing.T, a *acl.Audit) []byte {
 	}
 }
 
-// TestAuditStandsWithItsDecision: an entry is there where the unit that it is about was applied, and nowhere else.
+// TestAuditStandsWithItsDecision checks that an entry is stored if and only if the unit of its subject is applied.
 func TestAuditStandsWithItsDecision(t *testing.T) {
 	s := openStore(t)
-	a, now := audited(t, s, acl.AuditConfig{}), time.Now()
+	a, now := newAudit(t, s, acl.AuditConfig{}), time.Now()
 	rule := acl.NewRules(s.Records(), acl.Policy{}).Change("am_a", acl.Blocked, now)
 	entry := a.Change(acl.AuditEntry{At: now, Kind: acl.AuditRule, Subject: "am_a", By: "cli", Choice: acl.Block})
 	if err := s.Records().Apply(t.Context(), []store.Change{rule, entry}, now); err != nil {
 		t.Fatal(err)
 	}
-	rule.IfRev = store.Absent // refused: it is there
+	rule.IfRev = store.Absent // refused, because the rule exists
 	entry = a.Change(acl.AuditEntry{At: now, Kind: acl.AuditRule, Subject: "am_b", By: "cli"})
 	if err := s.Records().Apply(t.Context(), []store.Change{rule, entry}, now); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("second unit: %v, want %v", err, store.ErrConflict)
 	}
-	// A process that starts later seals what this one left.
-	list, next, err := audited(t, s, acl.AuditConfig{}).List(t.Context(), acl.AuditFilter{}, 0, 10, now)
+	// A process that starts later seals the entries that this one left.
+	list, next, err := newAudit(t, s, acl.AuditConfig{}).List(t.Context(), acl.AuditFilter{}, 0, 10, now)
 	if err != nil || next != 0 || len(list) != 1 {
 		t.Fatalf("List = %v, %d, %v", list, next, err)
 	}
@@ -65,9 +65,10 @@ func TestAuditStandsWithItsDecision(t *testing.T) {
 	}
 }
 
-// TestAuditChain: every change to an exported log is found, but for what was cut off at its ends.
+// TestAuditChain checks that VerifyAudit finds every change to an exported log, except lines that are missing at its
+// ends.
 func TestAuditChain(t *testing.T) {
-	a := audited(t, openStore(t), acl.AuditConfig{})
+	a := newAudit(t, openStore(t), acl.AuditConfig{})
 	for i := range 30 {
 		e := acl.AuditEntry{At: time.Now(), Kind: acl.AuditDecided, Subject: fmt.Sprintf("am_%d", i%3), By: "page", Choice: acl.Approve}
 		if err := a.Add(t.Context(), e); err != nil {
@@ -80,7 +81,7 @@ func TestAuditChain(t *testing.T) {
 		t.Fatalf("VerifyAudit = %+v, %v", span, err)
 	}
 	lines := bytes.SplitAfter(bytes.TrimSuffix(log, []byte("\n")), []byte("\n"))
-	join := func(parts ...[][]byte) []byte { return bytes.Join(slicesOf(parts), nil) }
+	join := func(parts ...[][]byte) []byte { return bytes.Join(concat(parts), nil) }
 	swapped := append([][]byte{}, lines...)
 	swapped[3], swapped[4] = swapped[4], swapped[3]
 	for name, bad := range map[string][]byte{
@@ -97,12 +98,12 @@ func TestAuditChain(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, acl.ErrAuditChain)
 		}
 	}
-	for i := range log { // any single byte
+	for i := range log { // flip a bit in each byte
 		bad := bytes.Clone(log)
 		bad[i] ^= 1
 		got, err := acl.VerifyAudit(bytes.NewReader(bad))
 		if err == nil && got == span {
-			t.Fatalf("byte %d (%q) was changed and nobody noticed", i, log[max(0, i-20):i+1])
+			t.Fatalf("byte %d (%q) was changed, and VerifyAudit did not notice", i, log[max(0, i-20):i+1])
 		}
 		if i > 2000 {
 			break
@@ -114,7 +115,7 @@ func TestAuditChain(t *testing.T) {
 	}
 }
 
-func slicesOf(parts [][][]byte) [][]byte {
+func concat(parts [][][]byte) [][]byte {
 	var out [][]byte
 	for _, p := range parts {
 		out = append(out, p...)
@@ -122,10 +123,10 @@ func slicesOf(parts [][][]byte) [][]byte {
 	return out
 }
 
-// TestAuditRotates: the oldest entries go by number and by age, and what is left is a chain.
+// TestAuditRotates checks that the oldest entries are removed by number and by age, and that the rest is still a chain.
 func TestAuditRotates(t *testing.T) {
 	s := openStore(t)
-	a := audited(t, s, acl.AuditConfig{MaxEntries: 50, Keep: time.Hour})
+	a := newAudit(t, s, acl.AuditConfig{MaxEntries: 50, Keep: time.Hour})
 	for range 12 {
 		entries := make([]acl.AuditEntry, 30)
 		for i := range entries {
@@ -148,7 +149,7 @@ func TestAuditRotates(t *testing.T) {
 	}
 }
 
-// TestAuditTwoProcesses: two that seal one log make one chain.
+// TestAuditTwoProcesses checks that two processes that seal one log produce one chain.
 func TestAuditTwoProcesses(t *testing.T) {
 	s := openStore(t)
 	done := make(chan error, 2)
@@ -167,16 +168,17 @@ func TestAuditTwoProcesses(t *testing.T) {
 	if err := errors.Join(<-done, <-done); err != nil {
 		t.Fatal(err)
 	}
-	span, err := acl.VerifyAudit(bytes.NewReader(export(t, audited(t, s, acl.AuditConfig{}))))
+	span, err := acl.VerifyAudit(bytes.NewReader(export(t, newAudit(t, s, acl.AuditConfig{}))))
 	if err != nil || span.First != 1 || span.Last != 80 {
 		t.Errorf("VerifyAudit = %+v, %v", span, err)
 	}
 }
 
-// TestAuditCounts: a flood of refusals is few entries with sums, whoever is refused, and a decision beside it stays.
+// TestAuditCounts checks that many refusals become few entries with sums, and do not displace an entry about a
+// decision.
 func TestAuditCounts(t *testing.T) {
 	s := openStore(t)
-	a := audited(t, s, acl.AuditConfig{})
+	a := newAudit(t, s, acl.AuditConfig{})
 	now := time.Now()
 	if err := a.Add(t.Context(), acl.AuditEntry{At: now, Kind: acl.AuditDecided, Subject: "am_x", By: "cli"}); err != nil {
 		t.Fatal(err)
@@ -190,7 +192,7 @@ func TestAuditCounts(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	a.Run(ctx) // stores what it may and ends
+	a.Run(ctx) // stores what the bound allows, and returns
 	list, next, err := a.List(t.Context(), acl.AuditFilter{}, 0, 1000, now)
 	if err != nil || next != 0 {
 		t.Fatal(next, err)
@@ -206,9 +208,9 @@ func TestAuditCounts(t *testing.T) {
 	}
 }
 
-// TestAuditFilters: by kind, by subject and since a time, over pages.
+// TestAuditFilters checks lists by kind, by subject and since a time, over several pages.
 func TestAuditFilters(t *testing.T) {
-	a := audited(t, openStore(t), acl.AuditConfig{})
+	a := newAudit(t, openStore(t), acl.AuditConfig{})
 	start := time.Date(2026, 2, 21, 12, 0, 0, 0, time.UTC)
 	for i := range 20 {
 		e := acl.AuditEntry{At: start.Add(time.Duration(i) * time.Minute), Kind: acl.AuditPause, Subject: "am_even", By: "cli"}

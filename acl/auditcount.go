@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	maxCounts  = 1000 // sums in memory; what comes above them is one sum without a subject
-	countsHour = 60   // sums that are stored in an hour, so that a flood never pushes decisions out of the log
+	maxCounts  = 1000 // sums in memory; further events share one sum without a subject
+	countsHour = 60   // sums that are stored per hour, so that a flood never pushes decisions out of the log
 )
 
-// counts are sums that wait to be stored.
+// counts holds the sums that wait to be stored.
 type counts struct {
 	mu   sync.Mutex
-	sums map[AuditEntry]*AuditEntry // by what they have in common
+	sums map[AuditEntry]*AuditEntry // by their common fields
 
-	left   int       // sums that may be stored now
-	filled time.Time // when left last grew
+	budget int       // number of sums that may be stored now
+	filled time.Time // when budget last grew
 }
 
 func newCounts() counts {
-	return counts{sums: make(map[AuditEntry]*AuditEntry), left: countsHour, filled: time.Now()}
+	return counts{sums: make(map[AuditEntry]*AuditEntry), budget: countsHour, filled: time.Now()}
 }
 
 func (c *counts) add(e AuditEntry) {
@@ -46,7 +46,7 @@ func (c *counts) add(e AuditEntry) {
 	sum.Until = e.At
 }
 
-// Recent returns the sums that are not stored yet, the newest first: at most limit.
+// Recent returns at most limit sums that are not stored yet, the newest first.
 func (a *Audit) Recent(limit int) []AuditEntry {
 	a.counts.mu.Lock()
 	list := make([]AuditEntry, 0, len(a.counts.sums))
@@ -58,15 +58,15 @@ func (a *Audit) Recent(limit int) []AuditEntry {
 	return list[:min(limit, len(list))]
 }
 
-// take removes the sums that may be stored now, the largest first.
+// take removes and returns the sums that may be stored now, the largest first.
 func (c *counts) take(now time.Time, all bool) []AuditEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if grown := int(now.Sub(c.filled) / (time.Hour / countsHour)); grown > 0 {
-		c.left = min(countsHour, c.left+grown)
+		c.budget = min(countsHour, c.budget+grown)
 		c.filled = now
 	}
-	room := c.left
+	room := c.budget
 	if all { // the process ends
 		room = countsHour
 	}
@@ -77,28 +77,28 @@ func (c *counts) take(now time.Time, all bool) []AuditEntry {
 	slices.SortFunc(list, func(x, y AuditEntry) int { return cmp.Compare(y.Count, x.Count) })
 	list = list[:min(room, len(list))]
 	for _, e := range list {
-		delete(c.sums, e.common())
+		delete(c.sums, e.sumKey())
 	}
-	c.left = max(0, c.left-len(list))
+	c.budget = max(0, c.budget-len(list))
 	return list
 }
 
-// giveBack puts sums back that could not be stored.
+// giveBack returns sums that could not be stored.
 func (c *counts) giveBack(list []AuditEntry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range list {
-		if s := c.sums[e.common()]; s != nil {
+		if s := c.sums[e.sumKey()]; s != nil {
 			s.At, s.Count = e.At, s.Count+e.Count
 			continue
 		}
-		c.sums[e.common()] = &e
+		c.sums[e.sumKey()] = &e
 	}
-	c.left += len(list)
+	c.budget += len(list)
 }
 
-// common is what the parts of a sum have in common: its key.
-func (e AuditEntry) common() AuditEntry {
+// sumKey returns the fields that all parts of a sum have in common.
+func (e AuditEntry) sumKey() AuditEntry {
 	e.At, e.Until, e.Count = time.Time{}, time.Time{}, 0
 	return e
 }

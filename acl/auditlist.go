@@ -15,14 +15,14 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// AuditFilter narrows a list; zero fields do not.
+// AuditFilter narrows a list. A zero field matches everything.
 type AuditFilter struct {
 	Kind    AuditKind
 	Subject string
 	Since   time.Time
 }
 
-func (f AuditFilter) fits(e AuditEntry) bool {
+func (f AuditFilter) matches(e AuditEntry) bool {
 	last := e.At
 	if e.Until.After(last) {
 		last = e.Until
@@ -30,8 +30,8 @@ func (f AuditFilter) fits(e AuditEntry) bool {
 	return (f.Kind == "" || e.Kind == f.Kind) && (f.Subject == "" || e.Subject == f.Subject) && !last.Before(f.Since)
 }
 
-// List returns at most limit entries that fit, oldest first, after the one numbered after. next is 0 on the last
-// page. What waits to be sealed is sealed first.
+// List returns at most limit entries that match f and follow entry number after, oldest first. next is 0 on the last
+// page. List first seals the entries that wait.
 func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
 	if err := a.Seal(ctx); err != nil {
 		return nil, 0, err
@@ -58,7 +58,7 @@ func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int
 			if err := json.Unmarshal(rec.Body, &e); err != nil {
 				return nil, 0, fmt.Errorf("decode audit entry %s: %w", rec.Key, err)
 			}
-			if !f.fits(e) {
+			if !f.matches(e) {
 				continue
 			}
 			if len(list) == limit {
@@ -72,10 +72,10 @@ func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int
 	}
 }
 
-// AuditSpan is a verified stretch of the log.
+// AuditSpan is a verified part of the log.
 type AuditSpan struct {
-	First, Last uint64 // numbers; 0 where it is empty
-	Prev, Hash  string // before the first, and of the last entry
+	First, Last uint64 // numbers of the first and the last entry; 0 if the part is empty
+	Prev, Hash  string // hash before the first entry, and hash of the last entry
 }
 
 // ErrAuditChain: the log is not what was written.
@@ -83,9 +83,10 @@ var ErrAuditChain = errors.New("acl: the audit log is broken")
 
 const maxAuditLine = 64 << 10
 
-// VerifyAudit reads an exported log, an entry in each line, and checks that nothing in it was changed, left out or put
-// in: every entry has its number, its hash, and the hash of the one before. It needs no store and no key. What
-// stands before the first entry and behind the last it cannot know: compare the span with one that was kept elsewhere.
+// VerifyAudit reads an exported log, one entry per line, and checks that no entry was changed, dropped or added: every
+// entry must have its number, its hash, and the hash of the previous entry. It needs no store and no key. It cannot
+// detect entries that are missing before the first line or after the last: compare the span with one that was stored
+// elsewhere.
 func VerifyAudit(r io.Reader) (AuditSpan, error) {
 	var span AuditSpan
 	lines := bufio.NewScanner(r)
@@ -108,9 +109,9 @@ func VerifyAudit(r io.Reader) (AuditSpan, error) {
 		case e.N == 0 || span.Last > 0 && e.N != span.Last+1:
 			return span, fmt.Errorf("%w: line %d: entry %d follows entry %d", ErrAuditChain, line, e.N, span.Last)
 		case span.Last > 0 && e.Prev != span.Hash:
-			return span, fmt.Errorf("%w: line %d: entry %d does not go on from the one before", ErrAuditChain, line, e.N)
+			return span, fmt.Errorf("%w: line %d: entry %d does not continue the previous entry", ErrAuditChain, line, e.N)
 		case e.N == 1 && e.Prev != strings.Repeat("0", 64):
-			return span, fmt.Errorf("%w: line %d: the first entry has something before it", ErrAuditChain, line)
+			return span, fmt.Errorf("%w: line %d: the first entry names an entry before it", ErrAuditChain, line)
 		case e.Hash != sum:
 			return span, fmt.Errorf("%w: line %d: entry %d was changed", ErrAuditChain, line, e.N)
 		}

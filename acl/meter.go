@@ -11,11 +11,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxMeterKeys bounds the senders and the conversations with a bucket that is not full. Under the default total it
-// is never reached.
+// maxMeterKeys bounds the number of senders and conversations whose bucket is not full. With the default total, it is
+// never reached.
 const maxMeterKeys = 1 << 16
 
-// Rates are the message limits of AM-41, per hour. 0 switches a limit off.
+// Rates are the message limits of AM-41, per hour. 0 disables a limit.
 type Rates struct {
 	NewConversations int `yaml:"new_conversations"` // of one sender
 	Conversation     int `yaml:"conversation"`      // messages within one conversation
@@ -25,25 +25,25 @@ type Rates struct {
 // DefaultRates returns the limits of the specification.
 func DefaultRates() Rates { return Rates{NewConversations: 10, Conversation: 60, Total: 100} }
 
-// Charge is one accepted message, as the limits see it.
+// Charge is an accepted message, as the limits see it.
 type Charge struct {
-	Sender  string // principal; of a native message it is the id of the sender's card
+	Sender  string // principal; for a native message, the id on the sender's card
 	Conv    store.ConvKey
-	New     bool          // it opens its conversation
-	Known   bool          // allow-listed, approved, or written to first by our owner
-	Sources []rate.Source // where a stranger's message came from; empty if nothing tells
+	New     bool          // the message opens its conversation
+	Known   bool          // the sender is allow-listed, approved, or was written to first by our owner
+	Sources []rate.Source // where a stranger's message came from; empty if unknown
 }
 
-// Meter holds senders to [Rates]. It is line 12 of the receive table. It is safe for concurrent use.
+// Meter applies [Rates] to senders. It is line 12 of the receive table. It is safe for concurrent use.
 type Meter struct {
 	exempt map[string]struct{}
 
-	mu        sync.Mutex // makes one charge of several buckets
+	mu        sync.Mutex // makes one charge of several buckets atomic
 	buckets   map[string]*rate.Buckets
 	strangers *rate.Pool // AM-42
 }
 
-// The limits of a meter, by their name in a snapshot.
+// The limits of a meter, by their names in a snapshot.
 const (
 	limitSender    = "sender"
 	limitConv      = "conversation"
@@ -51,8 +51,8 @@ const (
 	limitStrangers = "strangers"
 )
 
-// NewMeter returns a meter with full buckets. The exempt principals are never charged (AM-44), nor is anybody behind an
-// exempt link.
+// NewMeter returns a meter with full buckets. It never charges the exempt principals, nor the members of an exempt link
+// (AM-44).
 func NewMeter(r Rates, exempt ...string) *Meter {
 	perHour := func(n, keys int) *rate.Buckets {
 		if n <= 0 {
@@ -61,7 +61,7 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 		return rate.NewBuckets(rate.PerHour(n), n, keys)
 	}
 	m := &Meter{
-		exempt: set(exempt),
+		exempt: toSet(exempt),
 		buckets: map[string]*rate.Buckets{
 			limitSender: perHour(r.NewConversations, maxMeterKeys),
 			limitConv:   perHour(r.Conversation, maxMeterKeys),
@@ -69,14 +69,14 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 		},
 	}
 	if r.Total > 0 {
-		n := max(1, r.Total/2) // with none, no stranger could ever ask to be approved
+		n := max(1, r.Total/2) // without one token, no stranger could ever ask to be approved
 		m.strangers = rate.NewPool(rate.PerHour(n), n)
 	}
 	return m
 }
 
-// Charge takes one token from everything that the message touches or, if one of them has none, nothing; then wait is how
-// long until the message may come again (AM-41).
+// Charge takes one token from every bucket that the message draws from. If one of the buckets is empty, Charge takes
+// nothing, and wait is the time until the message may come again (AM-41).
 func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	if m.isExempt(c.Sender) {
 		return 0, true
@@ -102,7 +102,7 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// Return undoes a Charge: the message was refused for want of a place, so that it used up nothing (AM-41).
+// Return undoes a Charge, because the message was refused for lack of a slot and so must cost nothing (AM-41).
 func (m *Meter) Return(c Charge, now time.Time) {
 	if m.isExempt(c.Sender) {
 		return
@@ -117,7 +117,7 @@ func (m *Meter) Return(c Charge, now time.Time) {
 	}
 }
 
-// keys returns the bucket of each limit that the message draws from.
+// keys returns, for each limit, the bucket that the message draws from.
 func (c Charge) keys() map[string]string {
 	keys := map[string]string{limitConv: c.Conv.Peer + "\x00" + c.Conv.ID, limitTotal: ""}
 	if c.New {
@@ -128,17 +128,18 @@ func (c Charge) keys() map[string]string {
 
 func (m *Meter) isExempt(sender string) bool {
 	link, _, _ := strings.Cut(sender, "/")
-	_, free := m.exempt[sender]
-	_, linkFree := m.exempt[link]
-	return free || linkFree
+	_, exempt := m.exempt[sender]
+	_, linkExempt := m.exempt[link]
+	return exempt || linkExempt
 }
 
-// MeterLimits lists the names of a meter's limits.
+// MeterLimits returns the names of a meter's limits.
 func MeterLimits() []string {
 	return []string{limitSender, limitConv, limitTotal, limitStrangers}
 }
 
-// Refused returns how many messages the limit of this name, one of [MeterLimits], refused. Several may refuse the same one.
+// Refused returns how many messages the limit with this name, one of [MeterLimits], refused. Several limits may refuse
+// the same message.
 func (m *Meter) Refused(limit string) uint64 {
 	if limit == limitStrangers {
 		return m.strangers.Refused()
@@ -146,7 +147,7 @@ func (m *Meter) Refused(limit string) uint64 {
 	return m.buckets[limit].Refused()
 }
 
-// Snapshot returns what a restart must remember (AM-44).
+// Snapshot returns the state that must survive a restart (AM-44).
 func (m *Meter) Snapshot(now time.Time) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +158,8 @@ func (m *Meter) Snapshot(now time.Time) []byte {
 	return encode(all)
 }
 
-// Restore drains the buckets as a snapshot says. It is meant for a new meter; limits may have changed since.
+// Restore sets the buckets to the state of a snapshot. Call it on a new meter. The limits may have changed since the
+// snapshot.
 func (m *Meter) Restore(data []byte, now time.Time) error {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
@@ -165,7 +167,8 @@ func (m *Meter) Restore(data []byte, now time.Time) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if data := all[limitStrangers]; len(data) > 0 { // that of an older version does not say who drew, and restores nothing
+	// The snapshot of an older version does not name the sources, and restores nothing.
+	if data := all[limitStrangers]; len(data) > 0 {
 		if err := m.strangers.Restore(data, now); err != nil {
 			return fmt.Errorf("read rate limits of %s: %w", limitStrangers, err)
 		}

@@ -19,12 +19,12 @@ func conv(peer string, n int) store.ConvKey {
 	return store.ConvKey{Peer: peer, ID: fmt.Sprintf("conv_%d", n)}
 }
 
-// from returns the sources of a message from one of many networks.
-func from(i int) []rate.Source {
+// sourcesOf returns the sources of a message from one of many networks.
+func sourcesOf(i int) []rate.Source {
 	return rate.AddrSources(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}))
 }
 
-// charge fails the test where the meter does not answer as wanted.
+// charge fails the test unless the meter returns the wanted wait.
 func charge(t *testing.T, m *acl.Meter, c acl.Charge, now time.Time, want time.Duration) {
 	t.Helper()
 	if wait, ok := m.Charge(c, now); wait != want || ok != (want == 0) {
@@ -52,7 +52,7 @@ func TestMessagesOfAConversation(t *testing.T) {
 	}
 	charge(t, m, acl.Charge{Sender: "am_a", Conv: conv("am_a", 0)}, start, 60*time.Second)
 	charge(t, m, acl.Charge{Sender: "am_a", Conv: conv("am_a", 1)}, start, 0)
-	charge(t, m, acl.Charge{Sender: "am_b", Conv: conv("am_b", 0)}, start, 0) // the same id beside another peer
+	charge(t, m, acl.Charge{Sender: "am_b", Conv: conv("am_b", 0)}, start, 0) // the same id with another peer
 }
 
 func TestTotal(t *testing.T) {
@@ -64,14 +64,14 @@ func TestTotal(t *testing.T) {
 	charge(t, m, acl.Charge{Sender: "am_x", Conv: conv("am_x", 0), Known: true}, start, 36*time.Second)
 }
 
-// A stranger cannot starve known peers (AM-42).
+// TestStrangersShareHalf checks that strangers cannot use up the tokens of known peers (AM-42).
 func TestStrangersShareHalf(t *testing.T) {
 	for _, total := range []int{2, 3, 100} {
 		m := acl.NewMeter(acl.Rates{Total: total})
 		strangers := 0
 		for i := range total {
 			sender := fmt.Sprintf("am_%d", i)
-			if _, ok := m.Charge(acl.Charge{Sender: sender, Conv: conv(sender, 0), Sources: from(i)}, start); ok {
+			if _, ok := m.Charge(acl.Charge{Sender: sender, Conv: conv(sender, 0), Sources: sourcesOf(i)}, start); ok {
 				strangers++
 			}
 		}
@@ -87,13 +87,14 @@ func TestStrangersShareHalf(t *testing.T) {
 	}
 }
 
-// One attacker with 60 cards on 6 tokens at one address leaves room for a newcomer from elsewhere, at once and after hours
-// of taking each token as it comes back (AM-42, THREATS row 31).
+// TestStrangersShareFairly checks that an attacker with 60 cards and 6 tokens at one address leaves room for a newcomer
+// from another network, both at once and after hours in which the attacker takes each token as soon as it comes back
+// (AM-42, THREATS row 31).
 func TestStrangersShareFairly(t *testing.T) {
 	m := acl.NewMeter(acl.DefaultRates())
 	attack := func(i int, now time.Time) bool {
 		sender := fmt.Sprintf("am_evil%d", i%60)
-		sources := append(from(0), rate.Source{Key: fmt.Sprintf("credential:%d", i%6), Width: 1})
+		sources := append(sourcesOf(0), rate.Source{Key: fmt.Sprintf("credential:%d", i%6), Width: 1})
 		_, ok := m.Charge(acl.Charge{Sender: sender, Conv: conv(sender, i), New: true, Sources: sources}, now)
 		return ok
 	}
@@ -106,33 +107,33 @@ func TestStrangersShareFairly(t *testing.T) {
 	if served != 25 {
 		t.Errorf("the attacker got %d messages in at once, want half of what strangers have, 25", served)
 	}
-	charge(t, m, acl.Charge{Sender: "am_new", Conv: conv("am_new", 0), New: true, Sources: from(1)}, start, 0)
+	charge(t, m, acl.Charge{Sender: "am_new", Conv: conv("am_new", 0), New: true, Sources: sourcesOf(1)}, start, 0)
 	charge(t, m, acl.Charge{Sender: "am_mail", Conv: conv("am_mail", 0), New: true}, start, 0)
 	for i := range 300 {
 		now := start.Add(time.Duration(i+1) * 72 * time.Second)
 		attack(i, now)
 		if i%50 == 0 {
 			sender := fmt.Sprintf("am_new%d", i)
-			charge(t, m, acl.Charge{Sender: sender, Conv: conv(sender, 0), New: true, Sources: from(2 + i)}, now, 0)
+			charge(t, m, acl.Charge{Sender: sender, Conv: conv(sender, 0), New: true, Sources: sourcesOf(2 + i)}, now, 0)
 		}
 	}
 }
 
-// A message that was refused for want of a place used up nothing (AM-41).
+// TestReturn checks that a message that was refused for lack of a slot costs nothing (AM-41).
 func TestReturn(t *testing.T) {
 	m := acl.NewMeter(acl.Rates{NewConversations: 1, Conversation: 1, Total: 2}, "am_free")
-	c := acl.Charge{Sender: "am_a", Conv: conv("am_a", 0), New: true, Sources: from(1)}
+	c := acl.Charge{Sender: "am_a", Conv: conv("am_a", 0), New: true, Sources: sourcesOf(1)}
 	for range 10 {
 		charge(t, m, c, start, 0)
 		m.Return(c, start)
 	}
-	m.Return(c, start) // never more than there was
+	m.Return(c, start) // never more than the message took
 	m.Return(acl.Charge{Sender: "am_free"}, start)
 	charge(t, m, c, start, 0)
 	charge(t, m, c, start, time.Hour)
 }
 
-// A refused message costs nothing: not the buckets that would have served it (AM-41).
+// TestAllOrNone checks that a refused message costs nothing, not even in the buckets that have tokens (AM-41).
 func TestAllOrNone(t *testing.T) {
 	m := acl.NewMeter(acl.Rates{NewConversations: 1, Conversation: 2, Total: 4})
 	charge(t, m, acl.Charge{Sender: "am_a", Conv: conv("am_a", 0), New: true, Known: true}, start, 0)
@@ -167,7 +168,8 @@ func TestOffAndExempt(t *testing.T) {
 	charge(t, link, acl.Charge{Sender: "agentrelay:den/cat", Known: true}, start, time.Hour)
 }
 
-// Whatever arrives, in any hour no limit is passed, and nobody known waits because of strangers.
+// TestMeterProperties checks that, whatever messages arrive, no limit is exceeded in any hour, and no known peer waits
+// because of strangers.
 func TestMeterProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := acl.Rates{
@@ -176,29 +178,29 @@ func TestMeterProperties(t *testing.T) {
 			Total:            rapid.IntRange(2, 20).Draw(t, "total"),
 		}
 		m := acl.NewMeter(r)
-		opened, said := map[string]int{}, map[store.ConvKey]int{}
+		opened, sent := map[string]int{}, map[store.ConvKey]int{}
 		total, strangers := 0, 0
 		for range rapid.IntRange(1, 100).Draw(t, "messages") { // all within one instant: the burst
 			sender := rapid.SampledFrom([]string{"am_a", "am_b", "am_c"}).Draw(t, "sender")
 			c := acl.Charge{
 				Sender: sender, Conv: conv(sender, rapid.IntRange(0, 3).Draw(t, "conversation")),
 				New: rapid.Bool().Draw(t, "new"), Known: sender == "am_c",
-				Sources: rapid.SampledFrom([][]rate.Source{nil, from(1), from(2)}).Draw(t, "sources"),
+				Sources: rapid.SampledFrom([][]rate.Source{nil, sourcesOf(1), sourcesOf(2)}).Draw(t, "sources"),
 			}
-			room := said[c.Conv] < r.Conversation && total < r.Total && (!c.New || opened[sender] < r.NewConversations) &&
+			room := sent[c.Conv] < r.Conversation && total < r.Total && (!c.New || opened[sender] < r.NewConversations) &&
 				(c.Known || strangers < r.Total/2)
 			wait, ok := m.Charge(c, start)
 			if ok && !room || c.Known && ok != room || ok != (wait == 0) {
 				t.Fatalf("Charge(%+v) = %v, %v, want %v", c, wait, ok, room)
 			}
-			if ok && rapid.Bool().Draw(t, "no place") { // costs nothing, like a message that was refused here
+			if ok && rapid.Bool().Draw(t, "no place") { // costs nothing, like a message that was refused
 				m.Return(c, start)
 				continue
 			}
 			if !ok {
 				continue
 			}
-			said[c.Conv]++
+			sent[c.Conv]++
 			total++
 			if c.New {
 				opened[sender]++
@@ -210,7 +212,7 @@ func TestMeterProperties(t *testing.T) {
 	})
 }
 
-// Buckets survive a restart (AM-44).
+// TestMeterSnapshot checks that buckets survive a restart (AM-44).
 func TestMeterSnapshot(t *testing.T) {
 	rates := acl.DefaultRates()
 	m := acl.NewMeter(rates)
@@ -225,18 +227,18 @@ func TestMeterSnapshot(t *testing.T) {
 	}
 	charge(t, restarted, acl.Charge{Sender: "am_a", Conv: conv("am_a", 10), New: true}, after, 300*time.Second)
 
-	for i := range 15 { // other cards of the same address go on where the one left off
+	for i := range 15 { // other cards at the same address continue with the buckets of the first
 		sender := fmt.Sprintf("am_%d", i)
-		charge(t, restarted, acl.Charge{Sender: sender, Conv: conv(sender, 0), New: true, Sources: from(1)}, after, 0)
+		charge(t, restarted, acl.Charge{Sender: sender, Conv: conv(sender, 0), New: true, Sources: sourcesOf(1)}, after, 0)
 	}
 	again := acl.NewMeter(rates)
 	if err := again.Restore(restarted.Snapshot(after), after); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := again.Charge(acl.Charge{Sender: "am_y", Conv: conv("am_y", 0), New: true, Sources: from(1)}, after); ok {
+	if _, ok := again.Charge(acl.Charge{Sender: "am_y", Conv: conv("am_y", 0), New: true, Sources: sourcesOf(1)}, after); ok {
 		t.Error("after a restart a source that drew more than its share is served")
 	}
-	charge(t, again, acl.Charge{Sender: "am_z", Conv: conv("am_z", 0), New: true, Sources: from(2)}, after, 0)
+	charge(t, again, acl.Charge{Sender: "am_z", Conv: conv("am_z", 0), New: true, Sources: sourcesOf(2)}, after, 0)
 
 	old := acl.NewMeter(rates) // of a version in which strangers had one bucket
 	if err := old.Restore(fmt.Appendf(nil, `{"strangers":{"":%d},"total":{"":%[1]d}}`, after.Add(time.Hour).UnixMilli()), after); err != nil {

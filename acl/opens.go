@@ -7,12 +7,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Opens returns when the ask ends that a change opens. ok is false if it opens none.
+// Opens returns when the ask that a change opens expires. ok is false if the change opens no ask.
 func Opens(c store.Change) (end time.Time, ok bool) {
-	waits := func(term string) bool { return term == "state:"+string(AskPending) || term == termBehind }
-	if c.Delete || c.Record.NS != AskNamespace || !slices.ContainsFunc(c.Record.Terms, waits) {
+	isPending := func(term string) bool { return term == "state:"+string(AskPending) || term == termBehind }
+	if c.Delete || c.Record.NS != AskNamespace || !slices.ContainsFunc(c.Record.Terms, isPending) {
 		return end, false
 	}
 	s, err := decodeAsk(c.Record)
-	return s.ends(), err == nil && s.State == AskPending
+	return s.expiry(), err == nil && s.State == AskPending
 }

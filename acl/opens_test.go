@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestOpens: of all changes about an ask, the one that stores it pending says when it ends.
+// TestOpens checks that, of all changes about an ask, only the one that stores it as pending opens it.
 func TestOpens(t *testing.T) {
 	now := time.Now()
 	q := &Asks{}
@@ -24,9 +24,9 @@ func TestOpens(t *testing.T) {
 	if found != 1 {
 		t.Errorf("%d of %d changes open it", found, len(changes))
 	}
-	ended := stored{Ask: ask, Slot: "slot"}
+	ended := storedAsk{Ask: ask, Slot: "slot"}
 	ended.State, ended.Decided = AskApproved, now
-	for _, c := range append(append(ended.replaced(nil), ended.change()), store.Change{Record: store.Record{NS: AskNamespace, Key: ask.ID}, Delete: true}, store.Change{Record: store.Record{NS: "inbox"}}) {
+	for _, c := range append(append(ended.releaseSlot(nil), ended.change()), store.Change{Record: store.Record{NS: AskNamespace, Key: ask.ID}, Delete: true}, store.Change{Record: store.Record{NS: "inbox"}}) {
 		if _, ok := Opens(c); ok {
 			t.Errorf("%+v opens something", c)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 )
 
-// In whatever order places are asked for, a newcomer from a network without a place gets one, and two networks do not
-// take the same place from each other for ever.
+// TestPlacesAreShared checks that, in whatever order asks arrive, a newcomer from a network without a slot gets one,
+// and that two networks do not take the same slot from each other forever.
 func TestPlacesAreShared(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 12
@@ -28,7 +28,7 @@ func TestPlacesAreShared(t *testing.T) {
 		ask := func(sources []rate.Source, proven bool) bool {
 			asked++
 			if len(places) == most {
-				gone, ok := newCrowd("sender", places, time.Time{}).Victim(sources, 1)
+				gone, ok := newFullSlots("sender", places, time.Time{}).Victim(sources, 1)
 				if !ok {
 					return false
 				}
@@ -45,7 +45,7 @@ func TestPlacesAreShared(t *testing.T) {
 		if moved > most*most {
 			t.Fatalf("%d places changed hands", moved)
 		}
-		// If all refuse, each of the four addresses has one place and those without a source have four.
+		// If nobody can displace an ask, each of the four addresses has one slot, and asks without a source have four.
 		if !ask(from("203.0.113.1"), false) {
 			t.Fatalf("the newcomer gets no place of %v", places)
 		}

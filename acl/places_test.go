@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// by returns the slot of a sender whose messages come from an address, "" for none, with a credential.
-func by(sender, addr, credential string) acl.Slot {
+// slotFrom returns the slot of a sender whose messages come from an address with a credential. Both may be "".
+func slotFrom(sender, addr, credential string) acl.Slot {
 	slot := acl.SenderSlot(sender)
 	if addr != "" {
 		slot.Sources = rate.AddrSources(netip.MustParseAddr(addr))
@@ -26,7 +26,7 @@ func by(sender, addr, credential string) acl.Slot {
 	return slot
 }
 
-// holdAt has a sender ask for a place.
+// holdAt opens an ask of the sender in slot, or joins it to the sender's open ask.
 func (q *queue) holdAt(sender string, slot acl.Slot, now time.Time) (acl.Ask, error) {
 	ask, changes, err := q.Join(q.t.Context(), acl.Ask{
 		Kind: "message", Subject: sender, Conv: conv(sender, 0), Hash: "hash of " + sender, Size: 1, Body: json.RawMessage(`{}`), Created: now,
@@ -46,12 +46,12 @@ func (q *queue) mustHold(sender string, slot acl.Slot, now time.Time) acl.Ask {
 	return ask
 }
 
-// flood fills every place from one address: 60 cards could not, but more come each hour.
+// flood takes every slot from one address. 60 cards could not do so at once, but more cards come each hour.
 func (q *queue) flood(addr string) (last acl.Ask) {
 	q.t.Helper()
 	for i := range 200 {
 		sender := fmt.Sprintf("am_evil%d", i)
-		last = q.mustHold(sender, by(sender, addr, fmt.Sprint(i%6)), start.Add(time.Duration(i)*time.Second))
+		last = q.mustHold(sender, slotFrom(sender, addr, fmt.Sprint(i%6)), start.Add(time.Duration(i)*time.Second))
 	}
 	return last
 }
@@ -65,21 +65,22 @@ func (q *queue) pending(now time.Time) int {
 	return len(asks)
 }
 
-// A newcomer gets the newest place of the source that has most, and with it goes what waits behind it (AM-33).
+// TestNewcomerTakesAPlace checks that a newcomer gets the newest slot of the source that has the most, and that the
+// asks behind the displaced ask end as well (AM-33).
 func TestNewcomerTakesAPlace(t *testing.T) {
 	q := newQueue(t)
 	audit := acl.NewAudit(q.store.Records(), acl.AuditConfig{})
 	q.Log(audit)
 	newest := q.flood("192.0.2.1")
 	now := start.Add(time.Hour)
-	if _, err := q.holdAt("am_evil999", by("am_evil999", "192.0.2.1", "7"), now); !errors.Is(err, store.ErrQuota) {
+	if _, err := q.holdAt("am_evil999", slotFrom("am_evil999", "192.0.2.1", "7"), now); !errors.Is(err, store.ErrQuota) {
 		t.Fatalf("one more of the network that has all places: %v, want a quota error", err)
 	}
-	behind := q.mustHold("am_evil199", by("am_evil199", "192.0.2.1", "1"), now)
+	behind := q.mustHold("am_evil199", slotFrom("am_evil199", "192.0.2.1", "1"), now)
 	if behind.Behind != newest.ID {
 		t.Fatalf("a second message of a held sender is behind %q, want %q", behind.Behind, newest.ID)
 	}
-	q.mustHold("am_new", by("am_new", "198.51.100.9", "new"), now)
+	q.mustHold("am_new", slotFrom("am_new", "198.51.100.9", "new"), now)
 	if n := q.pending(now); n != 200 {
 		t.Errorf("%d asks wait, want 200", n)
 	}
@@ -99,10 +100,10 @@ func TestNewcomerTakesAPlace(t *testing.T) {
 	if err != nil || len(lines) != 2 || lines[0].Subject != "am_evil199" || lines[0].Note == "" {
 		t.Errorf("audit log: %+v, %v, want two lines about am_evil199", lines, err)
 	}
-	if _, err := q.holdAt("am_evil199", by("am_evil199", "192.0.2.1", "1"), now); !errors.Is(err, store.ErrQuota) {
+	if _, err := q.holdAt("am_evil199", slotFrom("am_evil199", "192.0.2.1", "1"), now); !errors.Is(err, store.ErrQuota) {
 		t.Errorf("the displaced sender at once again: %v, want a quota error", err)
 	}
-	again := q.mustHold("am_evil199", by("am_evil199", "203.0.113.5", "1"), now)
+	again := q.mustHold("am_evil199", slotFrom("am_evil199", "203.0.113.5", "1"), now)
 	if again.Behind != "" {
 		t.Errorf("the displaced sender from a network with room is behind %q, want a place of its own", again.Behind)
 	}
@@ -112,14 +113,15 @@ func TestNewcomerTakesAPlace(t *testing.T) {
 	}
 }
 
-// Of the source that has most, cards with proven endpoints lose their places last; a source that has less is safe.
+// TestProvenEndpointsKeepTheirPlaces checks that, within the source that has the most slots, cards with proven
+// endpoints lose their slots last, and that a source that has fewer keeps its slots.
 func TestProvenEndpointsKeepTheirPlaces(t *testing.T) {
 	q := newQueue(t)
 	for i := range 200 {
 		sender, addr := fmt.Sprintf("am_%d", i), "192.0.2.1"
-		slot := by(sender, addr, "")
+		slot := slotFrom(sender, addr, "")
 		if i >= 10 && i < 100 {
-			slot = by(sender, "198.51.100.1", "") // fewer, and none proven
+			slot = slotFrom(sender, "198.51.100.1", "") // fewer, and none of them proven
 		}
 		slot.Proven = i < 5 || i >= 110
 		q.mustHold(sender, slot, start.Add(time.Duration(i)*time.Second))
@@ -127,7 +129,7 @@ func TestProvenEndpointsKeepTheirPlaces(t *testing.T) {
 	now := start.Add(time.Hour)
 	gone := func() (subject string) {
 		newcomer := fmt.Sprintf("am_new%d", now.Unix())
-		q.mustHold(newcomer, by(newcomer, fmt.Sprintf("203.0.%d.1", now.Unix()%250), ""), now)
+		q.mustHold(newcomer, slotFrom(newcomer, fmt.Sprintf("203.0.%d.1", now.Unix()%250), ""), now)
 		asks, _, err := q.List(t.Context(), acl.AskFilter{State: acl.AskExpired}, "", 1000, now)
 		if err != nil {
 			t.Fatal(err)
@@ -147,15 +149,15 @@ func TestProvenEndpointsKeepTheirPlaces(t *testing.T) {
 	}
 }
 
-// Senders that each came from elsewhere do not displace one another, and places without a source, like those that an older
-// version stored, share as if they were one network.
+// TestWhoMayTakeAPlace checks that senders from different networks do not displace one another, and that asks without a
+// source, like those of an older version, count as one network.
 func TestWhoMayTakeAPlace(t *testing.T) {
 	q := newQueue(t)
 	for i := range 200 {
 		sender := fmt.Sprintf("am_%d", i)
-		q.mustHold(sender, by(sender, fmt.Sprintf("10.%d.0.1", i), ""), start)
+		q.mustHold(sender, slotFrom(sender, fmt.Sprintf("10.%d.0.1", i), ""), start)
 	}
-	if _, err := q.holdAt("am_new", by("am_new", "192.0.2.1", ""), start); !errors.Is(err, store.ErrQuota) {
+	if _, err := q.holdAt("am_new", slotFrom("am_new", "192.0.2.1", ""), start); !errors.Is(err, store.ErrQuota) {
 		t.Errorf("the 201st network: %v, want a quota error", err)
 	}
 
@@ -184,10 +186,11 @@ func TestWhoMayTakeAPlace(t *testing.T) {
 	if _, err := q.holdAt("am_mail", acl.SenderSlot("am_mail"), start); !errors.Is(err, store.ErrQuota) {
 		t.Errorf("one more without a source: %v, want a quota error", err)
 	}
-	q.mustHold("am_new", by("am_new", "192.0.2.1", ""), start)
+	q.mustHold("am_new", slotFrom("am_new", "192.0.2.1", ""), start)
 }
 
-// However many ask at the same time, no place is taken twice, and there are never more than 200 (AM-33).
+// TestPlacesAreTakenOnce checks that, however many senders compete, no slot is taken twice, and there are never more
+// than 200 slots (AM-33).
 func TestPlacesAreTakenOnce(t *testing.T) {
 	q := newQueue(t)
 	q.flood("192.0.2.1")
@@ -197,7 +200,7 @@ func TestPlacesAreTakenOnce(t *testing.T) {
 		group.Go(func() {
 			sender := fmt.Sprintf("am_new%d", i)
 			for {
-				_, err := q.holdAt(sender, by(sender, fmt.Sprintf("10.%d.0.1", i), ""), now)
+				_, err := q.holdAt(sender, slotFrom(sender, fmt.Sprintf("10.%d.0.1", i), ""), now)
 				if err == nil {
 					return
 				}

@@ -8,49 +8,49 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Mode says who may write unasked (AM-29).
+// Mode is the rule about who may write unasked (AM-29).
 type Mode string
 
 const (
 	Open      Mode = "open"      // everybody
-	Allowlist Mode = "allowlist" // who is on the list; stored approvals do not count
-	Approval  Mode = "approval"  // who is on the list or was approved; the owner is asked about everybody else
+	Allowlist Mode = "allowlist" // agents on the list; stored approvals do not count
+	Approval  Mode = "approval"  // agents on the list or approved; the owner is asked about all others
 )
 
-// Standing is what is known about a principal. The zero value is a stranger.
+// Standing is what the rules say about a principal. The zero value is a stranger.
 type Standing string
 
 const (
 	Unknown  Standing = ""
-	Allowed  Standing = "allowed"  // on the allowlist, of the config or of the owner's rules
-	Approved Standing = "approved" // approved when it first wrote
-	Rejected Standing = "rejected" // rejected when it first wrote, until the owner lifts it (AM-35)
+	Allowed  Standing = "allowed"  // on the allowlist, of the configuration or of the owner's rules
+	Approved Standing = "approved" // approved by the owner when it first wrote
+	Rejected Standing = "rejected" // rejected by the owner when it first wrote, until the owner lifts it (AM-35)
 	Blocked  Standing = "blocked"
 )
 
-// Known says whether limits treat the principal as known to the owner (AM-42).
+// Known reports whether limits treat the principal as known to the owner (AM-42).
 func (s Standing) Known() bool { return s == Allowed || s == Approved }
 
-// Verdict is the outcome of line 11 for a sender that is not refused.
+// Verdict is the outcome of line 11 of the receive table for a sender that is not refused.
 type Verdict uint8
 
 const (
 	Admitted   Verdict = iota
-	HoldSender         // its message waits for the owner, at line 15 (AM-31)
+	HoldSender         // the message waits for the owner, at line 15 (AM-31)
 )
 
-// Policy is what the owner configures about access. The zero value asks the owner about every stranger, and about
-// the intents that are sensitive by default.
+// Policy is the access configuration of the owner. The zero value asks the owner about every stranger, and about the
+// intents that are sensitive by default.
 type Policy struct {
 	Mode  Mode     `yaml:"mode"`  // empty means approval
 	Allow []string `yaml:"allow"` // principals
 	Block []string `yaml:"block"` // principals; beats Allow and every rule
-	// Hold says which intents wait for the owner; the first rule that matches decides. Without one the
-	// defaults of AM-31 hold.
+	// Hold lists which intents wait for the owner. The first rule that matches decides. If no rule matches, the
+	// defaults of AM-31 apply.
 	Hold []HoldRule `yaml:"hold"`
 }
 
-// HoldRule says whether messages of some intents wait for the owner.
+// HoldRule sets whether messages with certain intents wait for the owner.
 type HoldRule struct {
 	Intent    string    `yaml:"intent"`    // pattern, see [Match]
 	Actions   []string  `yaml:"actions"`   // empty means every action
@@ -58,11 +58,11 @@ type HoldRule struct {
 	Hold      Hold      `yaml:"hold"`
 }
 
-// Direction is the way of a message.
+// Direction is the direction of a message.
 type Direction string
 
-const (
-	In  Direction = "in"  // to us
+const ( // to us
+	In  Direction = "in"  // from us: from the owner's commands, hooks and bridges
 	Out Direction = "out" // from us: of the owner's commands, hooks and bridges
 )
 
@@ -74,7 +74,7 @@ const (
 	Never  Hold = "never"
 )
 
-// Validate says what is wrong with a policy that came from a configuration file.
+// Validate returns the first mistake in a policy that came from a configuration file, or nil.
 func (p Policy) Validate() error {
 	if !slices.Contains([]Mode{"", Open, Allowlist, Approval}, p.Mode) {
 		return fmt.Errorf("access mode %q: must be open, allowlist or approval", p.Mode)
@@ -93,9 +93,9 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// Admit is line 11 of the receive table. wroteFirst says that our owner wrote to this peer in this very
-// conversation: then it may answer in every mode (AM-30). The error is wire.ErrNotAllowed, the same for blocked
-// and for not listed (AM-25), or wire.ErrOwnerRejected.
+// Admit is line 11 of the receive table. wroteFirst reports whether our owner wrote first in this very conversation;
+// then the peer may answer in every mode (AM-30). The error is wire.ErrNotAllowed, which is the same for a blocked peer
+// and for one that is not on the list (AM-25), or wire.ErrOwnerRejected.
 func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 	switch {
 	case s == Blocked:
@@ -112,20 +112,20 @@ func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 	return HoldSender, nil
 }
 
-// HoldIntent says whether a message to us waits for the owner because of what it asks (AM-31). handled says that the
-// owner gave this custom intent a rule of its own, such as a hook; answers that our owner wrote first in the
-// conversation. A close is never held (AM-39).
+// HoldIntent reports whether a message to us waits for the owner because of its intent (AM-31). handled reports whether
+// the owner gave this custom intent a rule of its own, such as a hook. answers reports whether our owner wrote first in
+// the conversation. A close is never held (AM-39).
 func (p Policy) HoldIntent(intent wire.Intent, action string, handled, answers bool) bool {
-	return p.holds(In, intent, action, handled, answers)
+	return p.mustHold(In, intent, action, handled, answers)
 }
 
-// HoldOutgoing is HoldIntent for a message of ours: what commits the owner when it comes in commits the owner when it
-// goes out. handled says that a hook of the owner's has this custom intent.
+// HoldOutgoing is HoldIntent for a message of ours: a message that commits the owner when it comes in also commits the
+// owner when it goes out. handled reports whether a hook of the owner handles this custom intent.
 func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bool {
-	return p.holds(Out, intent, action, handled, true)
+	return p.mustHold(Out, intent, action, handled, true)
 }
 
-func (p Policy) holds(way Direction, intent wire.Intent, action string, handled, answers bool) bool {
+func (p Policy) mustHold(way Direction, intent wire.Intent, action string, handled, answers bool) bool {
 	if action == wire.ActionClose {
 		return false
 	}
@@ -138,7 +138,7 @@ func (p Policy) holds(way Direction, intent wire.Intent, action string, handled,
 		}
 	}
 	if answers && (action == wire.ActionPending || action == wire.ActionReceived) {
-		return false // says where a message stands
+		return false // only reports the state of a message
 	}
 	switch {
 	case intent == wire.Negotiate:
@@ -149,8 +149,8 @@ func (p Policy) holds(way Direction, intent wire.Intent, action string, handled,
 	return !intent.Standard() && !handled
 }
 
-// Match says whether s fits the pattern: an intent, the beginning of intents followed by "*" ("com.example.*"), or
-// "*" alone. It looks at each byte at most once.
+// Match reports whether s matches the pattern: an intent, a prefix of intents followed by "*" ("com.example.*"), or "*"
+// alone. It looks at each byte at most once.
 func Match(pattern, s string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 		return strings.HasPrefix(s, prefix)
@@ -158,7 +158,7 @@ func Match(pattern, s string) bool {
 	return s == pattern
 }
 
-// ValidPattern says what is wrong with a pattern for [Match].
+// ValidPattern returns an error unless pattern is valid for [Match].
 func ValidPattern(pattern string) error {
 	prefix, star := strings.CutSuffix(pattern, "*")
 	if wire.Intent(prefix).Valid() || star && prefix == "" {

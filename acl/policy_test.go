@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Line 11 of the receive table, every mode with every standing (AM-25, AM-29, AM-30, AM-35).
+// TestAdmit checks line 11 of the receive table, every mode with every standing (AM-25, AM-29, AM-30, AM-35).
 func TestAdmit(t *testing.T) {
 	no, rejected := wire.ErrNotAllowed, wire.ErrOwnerRejected
 	type want struct {
@@ -132,10 +132,10 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// A pattern is one prefix, so no input makes matching slow (THREATS row 20).
+// TestMatchHostile checks that no input makes matching slow, because a pattern is a single prefix (THREATS row 20).
 func TestMatchHostile(t *testing.T) {
 	pattern, s := strings.Repeat("a*", 32<<10), strings.Repeat("a", 64<<10)+"b"
-	took := time.Hour // the shortest: matching's own time on a machine that does other things too
+	took := time.Hour // the shortest of many runs, because the machine may be busy
 	for range 100 {
 		began := time.Now()
 		if acl.Match(pattern, s) {
@@ -161,7 +161,7 @@ func TestMatchProperties(t *testing.T) {
 	})
 }
 
-// What the owner may configure about access is a plain document.
+// TestPolicyFromYAML checks that the access configuration of the owner can be read from YAML.
 func TestPolicyFromYAML(t *testing.T) {
 	const text = `
 mode: allowlist

@@ -13,34 +13,34 @@ import (
 
 const (
 	nsRules      = "rules"
-	nsRecipients = "recipients" // to whom our side may write without asking (AM-50)
+	nsRecipients = "recipients" // principals to whom our side may write without asking (AM-50)
 )
 
-// Rule is what the owner decided about a principal for good.
+// Rule is a permanent decision of the owner about a principal.
 type Rule struct {
 	Principal string    `json:"principal"`
 	Standing  Standing  `json:"standing"`
 	Since     time.Time `json:"since"`
 }
 
-// Rules knows the standing of principals: the lists of the policy, and what the owner decided since. It is safe for
-// concurrent use and caches nothing.
+// Rules returns the standing of principals, from the lists of the policy and from the stored decisions of the owner. It
+// is safe for concurrent use and caches nothing.
 type Rules struct {
 	records      store.Records
 	ns           string
 	allow, block map[string]struct{} // of the policy; never changed
 }
 
-// NewRules reads remembered rules from recs, under the lists of p.
+// NewRules returns the rules that are stored in recs, under the lists of p.
 func NewRules(recs store.Records, p Policy) *Rules {
-	return &Rules{records: recs, ns: nsRules, allow: set(p.Allow), block: set(p.Block)}
+	return &Rules{records: recs, ns: nsRules, allow: toSet(p.Allow), block: toSet(p.Block)}
 }
 
-// NewRecipients reads what the owner decided about principals to whom our side writes: Approved is to whom it may
-// without asking.
+// NewRecipients returns the rules about principals to whom our side writes. An Approved principal may be written to
+// without asking the owner.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
-func set(list []string) map[string]struct{} {
+func toSet(list []string) map[string]struct{} {
 	m := make(map[string]struct{}, len(list))
 	for _, s := range list {
 		m[s] = struct{}{}
@@ -48,13 +48,13 @@ func set(list []string) map[string]struct{} {
 	return m
 }
 
-// Standing returns what is known about a principal. A block, configured or remembered, beats everything; the
-// configured allowlist beats what else is remembered.
+// Standing returns the standing of a principal. A block, configured or stored, beats everything. The configured
+// allowlist beats all other stored rules.
 func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (Standing, error) {
 	if _, ok := r.block[principal]; ok {
 		return Blocked, nil
 	}
-	rule, err := r.remembered(ctx, principal, now)
+	rule, err := r.get(ctx, principal, now)
 	if err != nil {
 		return Unknown, err
 	}
@@ -64,7 +64,7 @@ func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (
 	return rule.Standing, nil
 }
 
-func (r *Rules) remembered(ctx context.Context, principal string, now time.Time) (Rule, error) {
+func (r *Rules) get(ctx context.Context, principal string, now time.Time) (Rule, error) {
 	rec, err := r.records.Get(ctx, r.ns, principal, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return Rule{Principal: principal}, nil
@@ -75,8 +75,8 @@ func (r *Rules) remembered(ctx context.Context, principal string, now time.Time)
 	return decodeRule(rec)
 }
 
-// Change returns the change that remembers a standing, or forgets the principal where it is Unknown. It has no
-// precondition: the owner's last word counts.
+// Change returns the change that stores a standing, or that removes the rule if s is Unknown. It has no precondition,
+// because the owner's last decision counts.
 func (r *Rules) Change(principal string, s Standing, now time.Time) store.Change {
 	rec := store.Record{NS: r.ns, Key: principal}
 	if s == Unknown {
@@ -87,27 +87,27 @@ func (r *Rules) Change(principal string, s Standing, now time.Time) store.Change
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
-// Set remembers a standing.
+// Set stores a standing.
 func (r *Rules) Set(ctx context.Context, principal string, s Standing, now time.Time) error {
 	if !slices.Contains([]Standing{Allowed, Approved, Rejected, Blocked}, s) {
 		return fmt.Errorf("standing %q: must be allowed, approved, rejected or blocked", s)
 	}
 	if err := r.records.Apply(ctx, []store.Change{r.Change(principal, s, now)}, now); err != nil {
-		return fmt.Errorf("remember rule: %w", err)
+		return fmt.Errorf("store rule: %w", err)
 	}
 	return nil
 }
 
-// Forget makes a principal a stranger again, but for the lists of the configuration.
+// Forget removes the stored rule about a principal. The lists of the configuration still apply.
 func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) error {
 	if err := r.records.Apply(ctx, []store.Change{r.Change(principal, Unknown, now)}, now); err != nil {
-		return fmt.Errorf("forget rule: %w", err)
+		return fmt.Errorf("remove rule: %w", err)
 	}
 	return nil
 }
 
-// List returns remembered rules in the order of their principals, those with standing s (all where it is Unknown),
-// after the principal named after. next is empty on the last page.
+// List returns stored rules with standing s (all rules if s is Unknown) in the order of their principals, after the
+// principal after. next is empty on the last page.
 func (r *Rules) List(ctx context.Context, s Standing, after string, limit int, now time.Time) (rules []Rule, next string, err error) {
 	term := ""
 	if s != Unknown {
@@ -135,7 +135,7 @@ func decodeRule(rec store.Record) (Rule, error) {
 	return rule, nil
 }
 
-// encode writes one of our own structs, which always can be.
+// encode encodes one of our own structs, which cannot fail.
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

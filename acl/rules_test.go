@@ -27,7 +27,7 @@ func openStore(t *testing.T) store.Store {
 	return s
 }
 
-// A block beats every allow, wherever either stands (AM-25).
+// TestStanding checks that a block beats every allow, whether configured or stored (AM-25).
 func TestStanding(t *testing.T) {
 	rules := acl.NewRules(openStore(t).Records(), acl.Policy{
 		Allow: []string{"am_listed", "am_both", "am_turned"}, Block: []string{"am_barred", "am_both", "am_once"},

@@ -10,7 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// One held message per unknown sender and 200 in all; a decision, a withdrawal and expiry each free the slot (AM-33).
+// TestSenderSlots checks that there is one held message per unknown sender and 200 in total, and that a decision, a
+// withdrawal and expiry each free a slot (AM-33).
 func TestSenderSlots(t *testing.T) {
 	q := newQueue(t)
 	first := q.mustOpen("am_0", start)
@@ -36,7 +37,7 @@ func TestSenderSlots(t *testing.T) {
 		t.Errorf("ask after a decision: %v", err)
 	}
 
-	changes, err := q.Withdraw(t.Context(), conv("am_1", 0), every, next)
+	changes, err := q.Withdraw(t.Context(), conv("am_1", 0), anyAsk, next)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestSenderSlots(t *testing.T) {
 	q.mustOpen("am_1", start.Add(7*24*time.Hour))
 }
 
-// Known senders: 16 holds per conversation (AM-33).
+// TestConversationSlots checks that there are 16 holds per conversation for known senders (AM-33).
 func TestConversationSlots(t *testing.T) {
 	q := newQueue(t)
 	open := func(key store.ConvKey) error {
@@ -69,7 +70,7 @@ func TestConversationSlots(t *testing.T) {
 	if err := open(conv("am_a", 1)); err != nil {
 		t.Errorf("hold in another conversation: %v", err)
 	}
-	changes, err := q.Withdraw(t.Context(), conv("am_a", 0), every, start)
+	changes, err := q.Withdraw(t.Context(), conv("am_a", 0), anyAsk, start)
 	if err != nil {
 		t.Fatal(err)
 	}

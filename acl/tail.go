@@ -14,14 +14,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Bounds on the asks that wait together, the first one included (AM-33).
+// Bounds on an ask and the asks behind it, together (AM-33).
 const (
 	maxTogether      = 16
 	maxTogetherBytes = 64 << 10
 )
 
-// Chain returns the hash that names several asks in their order, given the hash of each. That of one ask is its own;
-// each further one makes it the SHA-256 of the hash so far followed by its own, both as they are written, in hex.
+// Chain returns the hash that names several asks in order, given the hash of each. For a single ask, it is the hash of
+// that ask. For each further ask, it is the SHA-256 of the chain so far followed by the hash of the ask, both as hex
+// text.
 func Chain(hashes ...string) string {
 	chain := ""
 	for i, h := range hashes {
@@ -38,11 +39,13 @@ func Chain(hashes ...string) string {
 // own returns the hash of the ask alone.
 func (a Ask) own() string { return cmp.Or(a.OwnHash, a.Hash) }
 
-// size returns the bytes of the ask that count; one that an older version stored has its body for them.
+// size returns the number of bytes that count for the ask. For an ask of an older version, that is the size of its
+// body.
 func (a Ask) size() int { return cmp.Or(a.Size, len(a.Body)) }
 
-// shown returns how many of tail a decider saw who names hash. ok is false if hash names anything else.
-func (s stored) shown(tail []stored, hash string) (n int, ok bool) {
+// countShown returns how many asks of tail the owner saw if the decision names hash. ok is false if hash matches no
+// prefix.
+func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	if hash == s.Hash {
 		return len(tail), true
 	}
@@ -56,8 +59,8 @@ func (s stored) shown(tail []stored, hash string) (n int, ok bool) {
 	return len(tail), hash == chain
 }
 
-// leading returns the ask as it stands with tail behind it.
-func (s stored) leading(tail []stored) stored {
+// withTail returns the ask with tail behind it.
+func (s storedAsk) withTail(tail []storedAsk) storedAsk {
 	own := s.own()
 	hashes := []string{own}
 	for _, t := range tail {
@@ -70,10 +73,11 @@ func (s stored) leading(tail []stored) stored {
 	return s
 }
 
-// Join opens the ask in slot as [Asks.Open] does or, if another ask has the slot, behind that one. Then Behind of the
-// returned ask is set, it expires with the first one at the latest, and it is shown and decided with it. If all places are
-// taken, the ask gets that of another one whose source has more of them (AM-33). It is store.ErrQuota if no place can be
-// had or as much waits behind the first ask as may, and store.ErrConflict if the first ask has just ended.
+// Join opens the ask in slot, as [Asks.Open] does, or queues it behind the ask that has the slot. In the latter case,
+// Behind of the returned ask is set, the ask expires not later than the first ask, and both are shown and decided
+// together. If all slots are taken, the ask displaces an ask of a source that has more slots (AM-33). Join returns
+// store.ErrQuota if no slot can be had, or if the asks behind the first ask have reached their bound, and
+// store.ErrConflict if the first ask has just ended.
 func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Change, error) {
 	now := ask.Created
 	rec, err := q.records.Get(ctx, nsOpen, slot.Key, now)
@@ -114,10 +118,10 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 		ask.Expires = first.Expires
 	}
 	ask, changes := q.Open(ask, Slot{Sources: slot.Sources, Proven: slot.Proven})
-	return ask, append(changes, first.leading(append(tail, stored{Ask: ask})).change()), nil
+	return ask, append(changes, first.withTail(append(tail, storedAsk{Ask: ask})).change()), nil
 }
 
-// Tail returns the asks behind one: those that wait or, if that one is decided, those that were decided with it.
+// Tail returns the asks behind ask that are pending or, if ask was decided, that were decided with it.
 func (q *Asks) Tail(ctx context.Context, ask Ask, now time.Time) ([]Ask, error) {
 	if ask.Waiting == 0 {
 		return nil, nil
@@ -130,19 +134,20 @@ func (q *Asks) Tail(ctx context.Context, ask Ask, now time.Time) ([]Ask, error) 
 	return asks, err
 }
 
-// tail returns the asks behind the one with id that are in a state, in order.
-func (q *Asks) tail(ctx context.Context, id string, state AskState, now time.Time) (tail []stored, err error) {
-	err = q.each(ctx, behindTerm(id), now, func(s stored) {
+// tail returns the asks behind the ask with this id that are in a state, in order.
+func (q *Asks) tail(ctx context.Context, id string, state AskState, now time.Time) (tail []storedAsk, err error) {
+	err = q.each(ctx, behindTerm(id), now, func(s storedAsk) {
 		if s.at(now).State == state {
 			tail = append(tail, s)
 		}
 	})
-	slices.SortFunc(tail, func(a, b stored) int { return a.Seq - b.Seq })
+	slices.SortFunc(tail, func(a, b storedAsk) int { return a.Seq - b.Seq })
 	return tail, err
 }
 
-// group returns the ask with id and what waits behind it. The id of one that waits behind another names that one.
-func (q *Asks) group(ctx context.Context, id string, now time.Time) (first stored, tail []stored, err error) {
+// group returns the ask with this id and the pending asks behind it. If that ask is itself behind another, group
+// returns the other one.
+func (q *Asks) group(ctx context.Context, id string, now time.Time) (first storedAsk, tail []storedAsk, err error) {
 	first, err = q.get(ctx, id, now)
 	if err == nil && first.Behind != "" && first.State == AskPending {
 		first, err = q.get(ctx, first.Behind, now)
@@ -153,12 +158,12 @@ func (q *Asks) group(ctx context.Context, id string, now time.Time) (first store
 	return first, tail, err
 }
 
-// regroup returns the changes to those asks that stay where the pending asks in gone leave: another ask becomes the
-// first and has the slot, or the first one has fewer behind it.
-func (q *Asks) regroup(ctx context.Context, gone []stored, now time.Time) (changes []store.Change, err error) {
-	leaves := make(map[string]bool, len(gone))
+// regroup returns the changes to the remaining asks if the pending asks in gone end: another ask becomes the first and
+// takes over the slot, or the first ask has fewer asks behind it.
+func (q *Asks) regroup(ctx context.Context, gone []storedAsk, now time.Time) (changes []store.Change, err error) {
+	isGone := make(map[string]bool, len(gone))
 	for _, s := range gone {
-		leaves[s.ID] = true
+		isGone[s.ID] = true
 	}
 	done := make(map[string]bool)
 	for _, s := range gone {
@@ -171,22 +176,22 @@ func (q *Asks) regroup(ctx context.Context, gone []stored, now time.Time) (chang
 		if err != nil {
 			return nil, err
 		}
-		rest := slices.DeleteFunc(tail, func(t stored) bool { return leaves[t.ID] })
-		if leaves[id] {
-			changes = append(changes, first.replaced(rest)...)
+		rest := slices.DeleteFunc(tail, func(t storedAsk) bool { return isGone[t.ID] })
+		if isGone[id] {
+			changes = append(changes, first.releaseSlot(rest)...)
 		} else {
-			changes = append(changes, first.leading(rest).change())
+			changes = append(changes, first.withTail(rest).change())
 		}
 	}
 	return changes, nil
 }
 
-// replaced returns the changes that give the slot of an ask which ends to the first of rest, with the others behind
-// that one, or free it if there is no rest.
-func (s stored) replaced(rest []stored) (changes []store.Change) {
+// releaseSlot returns the changes to the slot of an ask that ends: the first ask of rest takes over the slot, with the
+// others behind it, or the slot becomes free if rest is empty.
+func (s storedAsk) releaseSlot(rest []storedAsk) (changes []store.Change) {
 	if len(rest) == 0 {
 		if s.Slot != "" {
-			changes = append(changes, freeing(s.Slot))
+			changes = append(changes, freeSlot(s.Slot))
 		}
 		return changes
 	}
@@ -202,5 +207,5 @@ func (s stored) replaced(rest []stored) (changes []store.Change) {
 	}
 	term, _, _ := strings.Cut(s.Slot, "/")
 	slot := first.place().record(s.Slot, term, first.Expires)
-	return append(changes, first.leading(rest[1:]).change(), store.Change{Record: slot, IfRev: store.Any})
+	return append(changes, first.withTail(rest[1:]).change(), store.Change{Record: slot, IfRev: store.Any})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// join has a sender say text in a conversation of its own, named by the text.
+// join lets a sender send text in a conversation of its own, whose id is the text.
 func (q *queue) join(sender, text string, size int, now time.Time) (acl.Ask, error) {
 	q.t.Helper()
 	ask, changes, err := q.Join(q.t.Context(), acl.Ask{
@@ -38,7 +38,7 @@ func (q *queue) mustJoin(sender, text string) acl.Ask {
 	return ask
 }
 
-// first returns the one ask that waits for the owner, as a list has it, and the conversations behind it.
+// first returns the only ask that a list shows as pending, and the conversations of the asks behind it.
 func (q *queue) first(now time.Time) (acl.Ask, []string) {
 	q.t.Helper()
 	asks, _, err := q.List(q.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 100, now)
@@ -70,7 +70,7 @@ func (q *queue) apply(changes []store.Change, err error) {
 	}
 }
 
-// One contact is one question, whatever it has to say meanwhile (AM-33).
+// TestJoin checks that all messages of a new contact are one question (AM-33).
 func TestJoin(t *testing.T) {
 	q := newQueue(t)
 	a := q.mustJoin("am_a", "a")
@@ -122,7 +122,8 @@ func TestJoinIsBounded(t *testing.T) {
 	}
 }
 
-// A decision is about what was shown; what joined since stays, and is the next question (AM-34).
+// TestDecideWhatWasShown checks that an approval applies only to what was shown. Asks that joined since stay, and
+// become the next question (AM-34).
 func TestDecideWhatWasShown(t *testing.T) {
 	for _, choice := range []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways} {
 		q := newQueue(t)
@@ -155,7 +156,7 @@ func TestDecideWhatWasShown(t *testing.T) {
 	}
 }
 
-// A refusal is about the contact: nothing of it waits on.
+// TestRejectAll checks that a rejection applies to the contact, so that no ask of it stays pending.
 func TestRejectAll(t *testing.T) {
 	q := newQueue(t)
 	q.mustJoin("am_a", "a")
@@ -191,14 +192,15 @@ func TestDecideTailRefusals(t *testing.T) {
 	}
 }
 
-// What its sender takes back leaves; the others stay in their order (AM-36).
+// TestWithdrawFromTail checks that an ask that its sender withdraws leaves the queue, and that the others stay in order
+// (AM-36).
 func TestWithdrawFromTail(t *testing.T) {
 	q := newQueue(t)
 	for _, text := range []string{"a", "b", "c", "d"} {
 		q.mustJoin("am_a", text)
 	}
 	shown, _ := q.first(start)
-	q.apply(q.Withdraw(t.Context(), store.ConvKey{Peer: "am_a", ID: "c"}, every, start))
+	q.apply(q.Withdraw(t.Context(), store.ConvKey{Peer: "am_a", ID: "c"}, anyAsk, start))
 	if _, err := q.Decide(t.Context(), shown.ID, shown.Hash, acl.Approve, "cli", start); !errors.Is(err, acl.ErrHashMismatch) {
 		t.Errorf("approval of what was taken back since: %v, want a mismatch", err)
 	}
@@ -206,7 +208,7 @@ func TestWithdrawFromTail(t *testing.T) {
 	if now.ID != shown.ID || !slices.Equal(behind, []string{"b", "d"}) {
 		t.Errorf("%s and %v wait, want a, b, d", now.Conv.ID, behind)
 	}
-	q.apply(q.Withdraw(t.Context(), store.ConvKey{Peer: "am_a", ID: "a"}, every, start))
+	q.apply(q.Withdraw(t.Context(), store.ConvKey{Peer: "am_a", ID: "a"}, anyAsk, start))
 	next, behind := q.first(start)
 	if next.Conv.ID != "b" || !slices.Equal(behind, []string{"d"}) || next.Hash != acl.Chain("hash of b", "hash of d") {
 		t.Errorf("%s and %v wait, want b, d", next.Conv.ID, behind)
@@ -232,7 +234,7 @@ func TestForgetFromTail(t *testing.T) {
 	}
 }
 
-// The end of the first one's wait is that of all.
+// TestTailExpires checks that asks behind the first expire with it.
 func TestTailExpires(t *testing.T) {
 	q := newQueue(t)
 	a := q.mustJoin("am_a", "a")
@@ -245,7 +247,7 @@ func TestTailExpires(t *testing.T) {
 	}
 }
 
-// An ask that an older version stored, without any of the new fields, is joined and decided like others.
+// TestJoinOldAsk checks that an ask of an older version, without the newer fields, is joined and decided like others.
 func TestJoinOldAsk(t *testing.T) {
 	q := newQueue(t)
 	old, err := q.open("am_a", acl.SenderSlot("am_a"), start) // without Size
@@ -263,8 +265,8 @@ func TestJoinOldAsk(t *testing.T) {
 	}
 }
 
-// Whatever joins, is taken back, forgotten or decided: a sender has at most one question, in the order of arrival, and
-// its hash names all of it.
+// TestTailModel checks that, whatever asks join, are withdrawn, removed or decided, a sender has at most one question,
+// its asks are in order of arrival, and its hash covers all of them.
 func TestTailModel(t *testing.T) {
 	q, runs := newQueue(t), 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -279,7 +281,7 @@ func TestTailModel(t *testing.T) {
 				want = append(want, text)
 			case op == 2:
 				text := pick()
-				q.apply(q.Withdraw(t.Context(), store.ConvKey{Peer: "am_a", ID: text}, every, start))
+				q.apply(q.Withdraw(t.Context(), store.ConvKey{Peer: "am_a", ID: text}, anyAsk, start))
 				want = slices.DeleteFunc(want, func(s string) bool { return s == text })
 			case op == 3:
 				text := pick()

@@ -70,7 +70,7 @@ func TestOwnerRefuses(t *testing.T) {
 		{"POST", "/reply", `{"conversation":"conv_nothing","payload":` + hello + `}`, 404, ""},
 
 		{"POST", "/approvals/" + ask, `{"choice":"maybe","hash":""}`, 409, ""},
-		{"POST", "/approvals/" + ask, `{"choice":"approve"}`, 409, "something else than was shown"},
+		{"POST", "/approvals/" + ask, `{"choice":"approve"}`, 409, "differs from what was shown"},
 		{"POST", "/approvals/" + ask, `{"choise":"approve"}`, 400, `"choise"`},
 		{"POST", "/approvals/ask_nothing", `{"choice":"approve","hash":""}`, 404, ""},
 

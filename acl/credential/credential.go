@@ -1,8 +1,7 @@
-// Package credential holds what every service does with the bearers that it accepts and gives out: it keeps hashes of
-// them and nothing else, compares in constant time, and lets newcomers register openly, by invite code, after the owner's
-// approval, or not at all.
+// Package credential handles the bearer tokens that services accept and give out. It stores only their hashes, compares
+// in constant time, and lets newcomers register openly, with an invite code, after the owner's approval, or not at all.
 //
-// It knows neither requests nor whom a bearer belongs to: that is the service's. Start with [HashOf] and [Invites].
+// The package knows neither requests nor the holder of a bearer; the service does. Start with [HashOf] and [Invites].
 package credential
 
 import (
@@ -13,7 +12,7 @@ import (
 	"errors"
 )
 
-// Hash is what a service keeps of a bearer: its SHA-256. Its text, in rows as well, is lower-case hex.
+// Hash is the SHA-256 of a bearer, which a service stores instead of the bearer. Its text form is lower-case hex.
 type Hash [sha256.Size]byte
 
 // HashOf returns the hash of a bearer.
@@ -25,7 +24,7 @@ func (h Hash) Equal(other Hash) bool { return subtle.ConstantTimeCompare(h[:], o
 // String returns the hash in hex.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// Name returns the first half of the hash in hex: a name that does not give the bearer away.
+// Name returns the first half of the hash in hex: a name that does not reveal the bearer.
 func (h Hash) Name() string { return hex.EncodeToString(h[:sha256.Size/2]) }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -51,13 +50,13 @@ func New(prefix string) string {
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// Mode is who may register with a service.
+// Mode is the rule about who may register with a service.
 type Mode string
 
 // The modes of registration. A service offers some of them.
 const (
 	Open     Mode = "open"     // anybody
-	Invite   Mode = "invite"   // who shows an invite code of the owner
-	Approval Mode = "approval" // anybody, and the owner decides
-	Closed   Mode = "closed"   // nobody but the owner
+	Invite   Mode = "invite"   // anybody with an invite code of the owner
+	Approval Mode = "approval" // anybody, if the owner approves
+	Closed   Mode = "closed"   // only the owner
 )

@@ -97,7 +97,8 @@ func TestInvites(t *testing.T) {
 	}
 }
 
-// Rows of the versions before: AgentRelay stored a code as {}, and directories stored codes for one use without a count.
+// TestOldInvites checks rows of earlier versions: AgentRelay stored a code as {}, and directories stored codes for one
+// use without a count.
 func TestOldInvites(t *testing.T) {
 	records, now := openRecords(t), time.Now().UTC()
 	v := credential.Invites{Records: records, NS: "test/invites", Name: credential.Hash.String}

@@ -10,40 +10,41 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ErrSpent refuses an invite code that was used as often as it is good for.
+// ErrSpent refuses an invite code that has no uses left.
 var ErrSpent = errors.New("credential: the invite was used before")
 
-// Code is an invite code as its owner sees it. The code itself is shown once, when it is made.
+// Code is an invite code as its owner sees it. The code itself is shown only once, when it is issued.
 type Code struct {
 	ID      string    `json:"id"`
 	Label   string    `json:"label,omitempty"`
 	Created time.Time `json:"created_at"`
 	Expires time.Time `json:"expires_at"`
-	Uses    int       `json:"uses,omitempty"` // how many it lets in; 0 is 1
-	Count   int       `json:"used,omitempty"` // how many it let in
+	Uses    int       `json:"uses,omitempty"` // how many registrations it allows; 0 means 1
+	Count   int       `json:"used,omitempty"` // how many registrations it has allowed
 	Used    time.Time `json:"used_at,omitzero"`
-	UsedBy  string    `json:"used_by,omitempty"` // the last one that it let in
+	UsedBy  string    `json:"used_by,omitempty"` // the last agent that it let in
 }
 
-// Left returns how many the code still lets in.
+// Left returns how many registrations the code still allows.
 func (c Code) Left() int {
 	if c.Count == 0 && !c.Used.IsZero() {
-		return 0 // used before there were codes for several
+		return 0 // the code was used before there were codes with several uses
 	}
 	return max(1, c.Uses) - c.Count
 }
 
-// Invites are the invite codes of a service, as records under the names of their hashes. Its methods return changes for
-// the service's unit.
+// Invites are the invite codes of a service, stored as records under the names of their hashes. Its methods return
+// changes for the unit of the service.
 type Invites struct {
 	Records store.Records
 	NS      string
-	Name    func(Hash) string // of a record: Hash.Name or Hash.String
-	Max     int               // codes, used ones too; 0 is no limit
-	Forget  bool              // a code goes when it was used, otherwise when it expires
+	Name    func(Hash) string // key of a record: Hash.Name or Hash.String
+	Max     int               // number of codes, including used ones; 0 means no limit
+	Forget  bool              // a code is removed after its last use; otherwise when it expires
 }
 
-// Issue returns the entry of a new code and the change that stores it, which fails with store.ErrQuota if there are Max.
+// Issue returns the entry of a new code and the change that stores it. The change fails with store.ErrQuota if Max
+// codes exist.
 func (v Invites) Issue(code string, c Code) (Code, store.Change) {
 	c.ID = v.Name(HashOf(code))
 	change := v.change(c, store.Absent)
@@ -54,13 +55,14 @@ func (v Invites) Issue(code string, c Code) (Code, store.Change) {
 func (v Invites) change(c Code, rev store.Rev) store.Change {
 	body, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // texts, numbers and times
+		panic(err) // cannot happen: texts, numbers and times
 	}
 	return store.Change{Record: store.Record{NS: v.NS, Key: c.ID, Body: body, Expires: c.Expires}, IfRev: rev}
 }
 
-// Redeem returns the entry of a code after its use by somebody, and the change that uses it: for the unit that lets them
-// in, so that two cannot use it at once. It is store.ErrNotFound for an unknown code and [ErrSpent] for a used one.
+// Redeem returns the entry of a code after its use by an agent, and the change that stores the use. Apply the change in
+// the unit that registers the agent, so that two agents cannot use the code at once. The error is store.ErrNotFound for
+// an unknown code, and [ErrSpent] if the code has no uses left.
 func (v Invites) Redeem(ctx context.Context, code, by string, now time.Time) (Code, store.Change, error) {
 	rec, err := v.Records.Get(ctx, v.NS, v.Name(HashOf(code)), now)
 	if err != nil {
@@ -88,7 +90,7 @@ func decodeCode(rec store.Record) (Code, error) {
 	return c, nil
 }
 
-// List returns codes in the order of their ids, used ones too, until they expire.
+// List returns codes in the order of their ids, including used ones, until they expire.
 func (v Invites) List(ctx context.Context, after string, limit int, now time.Time) (codes []Code, next string, err error) {
 	page, err := v.Records.List(ctx, v.NS, "", after, limit, now)
 	if err != nil {
@@ -103,7 +105,7 @@ func (v Invites) List(ctx context.Context, after string, limit int, now time.Tim
 	return codes, page.Next, nil
 }
 
-// Revoke returns the change that makes a code worthless. An unknown id is store.ErrNotFound.
+// Revoke returns the change that removes a code. For an unknown id, it returns store.ErrNotFound.
 func (v Invites) Revoke(ctx context.Context, id string, now time.Time) (store.Change, error) {
 	rec, err := v.Records.Get(ctx, v.NS, id, now)
 	if err != nil {

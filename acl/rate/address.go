@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// Unknown stands for the address of every client that nothing tells from others: it came through a proxy that does not
-// name its clients (AM-43). It may draw more than one address, its faults bar nobody, and it is no source of a [Pool].
+// Unknown is the address of every client whose address is not known, because it came through a proxy that does not name
+// its clients (AM-43). Unknown may draw more than a single address, its faults bar nobody, and it is not a source of a
+// [Pool].
 var Unknown = netip.IPv6Unspecified()
 
-// isSource reports whether an address tells one client from others: [Unknown] and the zero address do not.
+// isSource reports whether an address identifies a client. [Unknown] and the zero address do not.
 func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 
-// unknownFactor is what all unknown clients may draw together, in terms of one address.
+// unknownFactor is how many times the tokens of one address all unknown clients may draw together.
 const unknownFactor = 10
 
-// AddrKey returns the key of an address: the addresses that one subscriber can change at will have one key. That is
-// the /64 of an IPv6 address, and the IPv4 address of a mapped one.
+// AddrKey returns the key of an address. Addresses that one subscriber can change at will share a key: the /64 of an
+// IPv6 address, and the IPv4 address of a mapped address.
 func AddrKey(addr netip.Addr) string { return networks(addr)[0] }
 
 // networks returns the keys of an address and of the networks around it, narrowest first: /32, /24 and /16 of an IPv4
-// address, /64, /56, /48 and /32 of an IPv6 address. An address alone has no "/32" in its key.
+// address; /64, /56, /48 and /32 of an IPv6 address. The key of an IPv4 address has no "/32".
 func networks(addr netip.Addr) []string {
 	addr = addr.Unmap().WithZone("")
 	if !addr.IsValid() {
@@ -34,27 +35,27 @@ func networks(addr netip.Addr) []string {
 }
 
 func prefixKey(addr netip.Addr, bits int) string {
-	prefix, _ := addr.Prefix(bits) // the callers' bits are in range
+	prefix, _ := addr.Prefix(bits) // the callers pass valid lengths
 	return prefix.String()
 }
 
 const (
 	levels     = 4 // of networks
-	wideFactor = 4 // what a network may draw, in terms of a network of the next narrower level
+	wideFactor = 4 // how many times the tokens of the next narrower level a network may draw
 )
 
-// Allowance gives every address a token bucket of its own (AM-43). An IPv6 address is its /64, and all addresses of a
-// /56 together draw at most four times as much as one. There is a bound on the buckets; at the bound an address without a
-// bucket draws from the bucket of the network around it, so that one network cannot shut out others. It is safe for
-// concurrent use. A nil *Allowance is a limit that is switched off.
+// Allowance gives every address its own token bucket (AM-43). An IPv6 address is its /64, and all addresses of a /56
+// together draw at most four times as much as one. The number of buckets is bounded. At the bound, an address without a
+// bucket draws from the bucket of the network around it, so that one network cannot shut out others. An Allowance is
+// safe for concurrent use. A nil *Allowance is a limit that is switched off.
 type Allowance struct {
-	mu      sync.Mutex // makes one draw of several buckets
+	mu      sync.Mutex // makes one draw from several buckets atomic
 	levels  [levels]*Buckets
-	rest    *Buckets // of addresses for which there is no room at any level
+	rest    *Buckets // for addresses without room at any level
 	unknown *Buckets
 }
 
-// NewAllowance returns full buckets that hold burst tokens and refill by limit. There are at most maxKeys for
+// NewAllowance returns full buckets that hold burst tokens and refill by limit. There are at most maxKeys buckets for
 // addresses, and fewer for networks.
 func NewAllowance(limit Limit, burst, maxKeys int) *Allowance {
 	a := &Allowance{unknown: NewBuckets(limit*unknownFactor, burst*unknownFactor, 1)}
@@ -67,7 +68,7 @@ func NewAllowance(limit Limit, burst, maxKeys int) *Allowance {
 	return a
 }
 
-// Peek returns how long the address must wait for a token: 0 if it need not.
+// Peek returns how long the address must wait for a token, or 0 if it has one.
 func (a *Allowance) Peek(addr netip.Addr, now time.Time) time.Duration {
 	wait, _ := a.draw(addr, now, false)
 	return wait
@@ -78,7 +79,7 @@ func (a *Allowance) Take(addr netip.Addr, now time.Time) (wait time.Duration, ok
 	return a.draw(addr, now, true)
 }
 
-// Return gives back a token that the address took for something that was refused after all.
+// Return gives back a token that the address took for a request that was refused in the end.
 func (a *Allowance) Return(addr netip.Addr, now time.Time) {
 	if a == nil {
 		return
@@ -128,8 +129,8 @@ type payer struct {
 	key     string
 }
 
-// payers returns the buckets that pay for the address: its own and, for IPv6, that of the /56. If there is no room for
-// its own, the narrowest network with room pays alone.
+// payers returns the buckets that pay for the address: its own and, for IPv6, the bucket of its /56. Without
+// room for its own bucket, the narrowest network with room pays alone.
 func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	keys := networks(addr)
 	want := 1
@@ -148,7 +149,7 @@ func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	return payers
 }
 
-// Refused returns how often an address was told to wait.
+// Refused returns how often an address had to wait.
 func (a *Allowance) Refused() uint64 {
 	if a == nil {
 		return 0
@@ -156,7 +157,7 @@ func (a *Allowance) Refused() uint64 {
 	return a.levels[0].Refused() + a.unknown.Refused()
 }
 
-// RefusedNetworks returns how often a network was told to wait.
+// RefusedNetworks returns how often a network had to wait.
 func (a *Allowance) RefusedNetworks() uint64 {
 	if a == nil {
 		return 0

@@ -10,12 +10,12 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 )
 
-// v6 returns an address in subnet n, a /64 each, of a /48.
+// v6 returns an address in subnet n, which is a /64, of a /48.
 func v6(network string, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("%s:%x::1", network, n))
 }
 
-// One subscriber's addresses are one key (THREATS rows 24, 25).
+// TestAddrKey checks that the addresses of one subscriber share a key (THREATS rows 24, 25).
 func TestAddrKey(t *testing.T) {
 	for _, tt := range []struct{ a, b string }{
 		{"2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff"},
@@ -38,8 +38,8 @@ func TestAddrKey(t *testing.T) {
 	}
 }
 
-// TestAllowanceAtItsBound: addresses of one network that take up all buckets shut out neither an address of another
-// network nor one of their own, and an address that was refused stays so (THREATS row 32).
+// TestAllowanceAtItsBound checks that addresses of one network that take up all buckets shut out neither an address of
+// another network nor one of their own network, and that an address that was refused stays refused (THREATS row 32).
 func TestAllowanceAtItsBound(t *testing.T) {
 	const bound = 1 << 12
 	a := rate.NewAllowance(rate.PerHour(20), 20, bound)
@@ -60,7 +60,8 @@ func TestAllowanceAtItsBound(t *testing.T) {
 	}
 }
 
-// TestAllowanceIsBounded: however many networks come, memory stays bounded and the common bucket is the last resort.
+// TestAllowanceIsBounded checks that memory stays bounded, however many networks come, and that the common bucket is
+// the last resort.
 func TestAllowanceIsBounded(t *testing.T) {
 	const bound = 1 << 12
 	a := rate.NewAllowance(rate.PerHour(20), 20, bound)
@@ -75,7 +76,8 @@ func TestAllowanceIsBounded(t *testing.T) {
 	runtime.KeepAlive(a)
 }
 
-// TestAllowanceOfA56: the subnets of a /56 together draw four times what one may (THREATS row 25).
+// TestAllowanceOfA56 checks that the subnets of a /56 together draw four times what one subnet may draw (THREATS row
+// 25).
 func TestAllowanceOfA56(t *testing.T) {
 	a := rate.NewAllowance(rate.PerMinute(10), 10, 1000)
 	served := 0
@@ -89,7 +91,8 @@ func TestAllowanceOfA56(t *testing.T) {
 	}
 }
 
-// TestAllowanceReturn: what an address gives back can be taken again, and no more than that, also if its network paid.
+// TestAllowanceReturn checks that a token that an address gives back can be taken again, but no more than that, even if
+// its network paid.
 func TestAllowanceReturn(t *testing.T) {
 	a := rate.NewAllowance(rate.PerHour(2), 2, 1)
 	for _, addr := range []netip.Addr{v6("2001:db8:1", 1), v6("2001:db8:2", 1), rate.Unknown} {
@@ -109,10 +112,11 @@ func TestAllowanceReturn(t *testing.T) {
 		}
 	}
 	other := netip.MustParseAddr("192.0.2.1")
-	a.Return(other, start) // it took nothing
+	a.Return(other, start) // this address took nothing
 }
 
-// TestUnknownClients: clients that nothing tells apart share ten times what one address has, and are never barred.
+// TestUnknownClients checks that clients without a known address share ten times what one address has, and are never
+// barred.
 func TestUnknownClients(t *testing.T) {
 	a, p := rate.NewAllowance(rate.PerMinute(10), 10, 10), rate.NewPenalties(10, time.Minute, 10)
 	served := 0
@@ -135,7 +139,7 @@ func TestUnknownClients(t *testing.T) {
 	}
 }
 
-// TestNilLimits: a limit that is switched off has every token.
+// TestNilLimits checks that a limit that is switched off never refuses.
 func TestNilLimits(t *testing.T) {
 	var (
 		a    *rate.Allowance

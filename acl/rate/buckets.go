@@ -10,37 +10,37 @@ import (
 	"time"
 )
 
-// Limit is how many tokens a second come back.
+// Limit is the number of tokens that come back per second.
 type Limit float64
 
-// PerHour is the limit of n tokens an hour.
+// PerHour returns the limit of n tokens per hour.
 func PerHour(n int) Limit { return Limit(float64(n) / 3600) }
 
-// PerMinute is the limit of n tokens a minute.
+// PerMinute returns the limit of n tokens per minute.
 func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
 
-// Buckets are token buckets of one size, by key. They are safe for concurrent use. A nil *Buckets is a limit that
-// is switched off: it has every token.
+// Buckets are token buckets of one size, by key. They are safe for concurrent use. A nil *Buckets is a limit that is
+// switched off and never refuses.
 type Buckets struct {
-	interval time.Duration // one token comes back
-	whole    time.Duration // an empty bucket is full again
+	interval time.Duration // time in which one token comes back
+	whole    time.Duration // time in which an empty bucket becomes full
 	maxKeys  int
 	refused  atomic.Uint64
 
 	mu    sync.Mutex
 	keys  map[string]*bucket
-	order fullest       // every bucket, the one that is full first on top
-	last  time.Time     // latest time by our own clock
-	ahead time.Duration // what our own clock is ahead of the callers'
+	order fullHeap      // all buckets, with the one that is full first on top
+	last  time.Time     // latest time by the buckets' own clock
+	ahead time.Duration // how far the own clock is ahead of the callers' clock
 }
 
-// stepBack is how far the callers' clock may run back before that counts as a step of the clock. Callers at work at the
-// same time are a little out of order.
+// stepBack is how far the callers' clock may run back before that counts as a step of the clock. Concurrent callers may
+// pass times that are slightly out of order.
 const stepBack = time.Second
 
-// time returns our own time for a caller's. It never runs back: a clock that is set back an hour would make every debt
-// an hour longer.
-func (b *Buckets) time(now time.Time) time.Time {
+// clock returns the time by the buckets' own clock, which never runs back. Otherwise a clock that is set back by an
+// hour would make every wait an hour longer.
+func (b *Buckets) clock(now time.Time) time.Time {
 	now = now.Add(b.ahead)
 	if back := b.last.Sub(now); back > stepBack {
 		b.ahead += back
@@ -54,12 +54,12 @@ func (b *Buckets) time(now time.Time) time.Time {
 
 type bucket struct {
 	key   string
-	full  time.Time // when it will be full, or was
-	index int       // in order
+	full  time.Time // when it will be full, or became full
+	index int       // position in order
 }
 
-// NewBuckets returns buckets that hold burst tokens and refill by limit. There are at most maxKeys of them. It
-// panics where one of the three is not positive.
+// NewBuckets returns at most maxKeys buckets that hold burst tokens and refill by limit. It panics if one of the three
+// is not positive.
 func NewBuckets(limit Limit, burst, maxKeys int) *Buckets {
 	if limit <= 0 || math.IsInf(float64(limit), 0) || burst <= 0 || maxKeys <= 0 {
 		panic(fmt.Sprintf("rate: limit %v, burst %d, %d keys: must be positive", limit, burst, maxKeys))
@@ -73,14 +73,14 @@ func NewBuckets(limit Limit, burst, maxKeys int) *Buckets {
 	}
 }
 
-// Peek returns how long key must wait for a token: 0 where one is there.
+// Peek returns how long key must wait for a token, or 0 if it has one.
 func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 	if b == nil {
 		return 0
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.time(now)
+	now = b.clock(now)
 	wait := b.wait(key, now)
 	if wait > 0 {
 		b.refused.Add(1)
@@ -88,14 +88,14 @@ func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 	return wait
 }
 
-// Take takes a token of key, or says how long to wait for one.
+// Take takes a token of key, or returns how long to wait for one.
 func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.time(now)
+	now = b.clock(now)
 	if wait := b.wait(key, now); wait > 0 {
 		b.refused.Add(1)
 		return wait, false
@@ -104,16 +104,16 @@ func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) 
 	return 0, true
 }
 
-// TakeOver is [Buckets.Take], except that at the bound a key without a bucket does not wait: it takes the place of the
-// bucket that is next to full. It is for keys that anybody can make up.
+// TakeOver is [Buckets.Take], except that at the bound, a key without a bucket does not wait: it replaces the bucket
+// that is closest to full. Use it for keys that strangers can invent.
 func (b *Buckets) TakeOver(key string, now time.Time) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.time(now)
-	if b.known(key) {
+	now = b.clock(now)
+	if b.has(key) {
 		if wait := b.wait(key, now); wait > 0 {
 			b.refused.Add(1)
 			return wait, false
@@ -123,7 +123,7 @@ func (b *Buckets) TakeOver(key string, now time.Time) (wait time.Duration, ok bo
 	return 0, true
 }
 
-// Refused returns how often Peek and Take told somebody to wait.
+// Refused returns how often Peek and Take made a caller wait.
 func (b *Buckets) Refused() uint64 {
 	if b == nil {
 		return 0
@@ -131,78 +131,78 @@ func (b *Buckets) Refused() uint64 {
 	return b.refused.Load()
 }
 
-// wait is how long key must wait. An unknown key at the bound waits for the first bucket to be full.
+// wait returns how long key must wait. At the bound, a key without a bucket waits until the first bucket is full.
 func (b *Buckets) wait(key string, now time.Time) time.Duration {
-	if !b.known(key) && len(b.keys) >= b.maxKeys {
-		return b.left(b.order[0], now)
+	if !b.has(key) && len(b.keys) >= b.maxKeys {
+		return b.timeToFull(b.order[0], now)
 	}
 	return max(0, b.debt(key, now)+b.interval-b.whole)
 }
 
-func (b *Buckets) known(key string) bool { return b.keys[key] != nil }
+func (b *Buckets) has(key string) bool { return b.keys[key] != nil }
 
-// hasRoom reports whether key has a bucket, or can have one without the loss of a bucket that is not full.
+// hasRoom reports whether key has a bucket, or can get one without the loss of a bucket that is not full.
 func (b *Buckets) hasRoom(key string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.time(now)
-	return b.known(key) || len(b.keys) < b.maxKeys || b.left(b.order[0], now) == 0
+	now = b.clock(now)
+	return b.has(key) || len(b.keys) < b.maxKeys || b.timeToFull(b.order[0], now) == 0
 }
 
-// add takes a token of key even if there is none, and at the bound forgets the bucket that is next to full. A bucket
-// never owes more than an empty one.
+// add takes a token of key even from an empty bucket, and at the bound removes the bucket that is closest to full. A
+// bucket never owes more than all its tokens.
 func (b *Buckets) add(key string, now time.Time) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.time(now)
+	now = b.clock(now)
 	b.set(key, min(b.debt(key, now)+b.interval, b.whole), now)
 }
 
-// Return gives key back a token that was taken.
+// Return gives back a token that key took.
 func (b *Buckets) Return(key string, now time.Time) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.time(now)
-	if b.known(key) {
+	now = b.clock(now)
+	if b.has(key) {
 		b.set(key, max(0, b.debt(key, now)-b.interval), now)
 	}
 }
 
-// isEmpty reports whether key has a bucket without a token, and how long until one comes back. Unlike [Buckets.Peek] it
-// never blames a key that has no bucket.
+// isEmpty reports whether key has an empty bucket, and how long until a token comes back. Unlike [Buckets.Peek], it
+// never makes a key without a bucket wait.
 func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty bool) {
 	if b == nil {
 		return 0, false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.time(now)
-	if b.known(key) {
+	now = b.clock(now)
+	if b.has(key) {
 		wait = max(0, b.debt(key, now)+b.interval-b.whole)
 	}
 	return wait, wait > 0
 }
 
-// debt is how long the bucket of key needs to be full.
+// debt returns the time after which the bucket of key is full.
 func (b *Buckets) debt(key string, now time.Time) time.Duration {
 	if k := b.keys[key]; k != nil {
-		return b.left(k, now)
+		return b.timeToFull(k, now)
 	}
 	return 0
 }
 
-// left is never more than an empty bucket needs.
-func (b *Buckets) left(k *bucket, now time.Time) time.Duration {
+// timeToFull returns the time after which a bucket is full, which is at most that of an empty bucket.
+func (b *Buckets) timeToFull(k *bucket, now time.Time) time.Duration {
 	return min(max(0, k.full.Sub(now)), b.whole)
 }
 
-// set makes the bucket of key full after debt. The caller made sure that there is room for a new one.
+// set makes the bucket of key full after debt. At the bound, a new bucket replaces the one that is closest to full.
 func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
 	if k := b.keys[key]; k != nil {
 		k.full = now.Add(debt)
@@ -217,27 +217,27 @@ func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
 	heap.Push(&b.order, k)
 }
 
-// Snapshot returns the buckets that are not full, for [Buckets.Restore]. It is coarse: to the millisecond.
+// Snapshot returns the buckets that are not full, for [Buckets.Restore], to the millisecond.
 func (b *Buckets) Snapshot(now time.Time) []byte {
 	owed := map[string]int64{}
 	if b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		own := b.time(now)
+		own := b.clock(now)
 		for key, k := range b.keys {
-			if left := b.left(k, own); left > 0 {
-				owed[key] = now.Add(left).UnixMilli()
+			if wait := b.timeToFull(k, own); wait > 0 {
+				owed[key] = now.Add(wait).UnixMilli()
 			}
 		}
 	}
 	data, err := json.Marshal(owed)
 	if err != nil {
-		panic(fmt.Sprintf("rate: encode snapshot: %v", err)) // a map of strings to numbers
+		panic(fmt.Sprintf("rate: encode snapshot: %v", err)) // cannot happen: a map of strings to numbers
 	}
 	return data
 }
 
-// Restore adds the buckets of a snapshot, which may have been taken under another limit: what it says is held to
+// Restore adds the buckets of a snapshot. The snapshot may have been taken under another limit; its values are cut to
 // the bounds of b.
 func (b *Buckets) Restore(data []byte, now time.Time) error {
 	var owed map[string]int64
@@ -254,27 +254,27 @@ func (b *Buckets) Restore(data []byte, now time.Time) error {
 			break
 		}
 		if debt := min(time.UnixMilli(full).Sub(now), b.whole); debt > 0 {
-			b.set(key, debt, b.time(now))
+			b.set(key, debt, b.clock(now))
 		}
 	}
 	return nil
 }
 
-// fullest is a heap of buckets by the instant they are full.
-type fullest []*bucket
+// fullHeap is a heap of buckets, ordered by the time at which they are full.
+type fullHeap []*bucket
 
-func (f fullest) Len() int           { return len(f) }
-func (f fullest) Less(i, j int) bool { return f[i].full.Before(f[j].full) }
-func (f fullest) Swap(i, j int) {
+func (f fullHeap) Len() int           { return len(f) }
+func (f fullHeap) Less(i, j int) bool { return f[i].full.Before(f[j].full) }
+func (f fullHeap) Swap(i, j int) {
 	f[i], f[j] = f[j], f[i]
 	f[i].index, f[j].index = i, j
 }
-func (f *fullest) Push(x any) {
+func (f *fullHeap) Push(x any) {
 	k := x.(*bucket)
 	k.index = len(*f)
 	*f = append(*f, k)
 }
-func (f *fullest) Pop() any {
+func (f *fullHeap) Pop() any {
 	last := len(*f) - 1
 	k := (*f)[last]
 	(*f)[last] = nil

@@ -18,7 +18,7 @@ func TestTake(t *testing.T) {
 		name  string
 		limit rate.Limit
 		burst int
-		wait  time.Duration // of the first one too many
+		wait  time.Duration // of the first call that must wait
 	}{
 		{"10 an hour", rate.PerHour(10), 10, 360 * time.Second},
 		{"60 an hour", rate.PerHour(60), 60, 60 * time.Second},
@@ -95,7 +95,8 @@ func TestNewBucketsPanics(t *testing.T) {
 	}
 }
 
-// At the bound an unknown key is denied until some bucket is full; who is being limited stays so (AM-43).
+// TestBound checks that at the bound, a key without a bucket waits until some bucket is full, and a limited key stays
+// limited (AM-43).
 func TestBound(t *testing.T) {
 	b := rate.NewBuckets(rate.PerMinute(60), 2, 3)
 	for _, key := range []string{"attacker", "attacker", "b", "b", "c"} {
@@ -112,7 +113,7 @@ func TestBound(t *testing.T) {
 	if _, ok := b.Take("c", start); !ok {
 		t.Error("Take of a known key at the bound was refused")
 	}
-	now := start.Add(2 * time.Second) // all three are full
+	now := start.Add(2 * time.Second) // all three buckets are full
 	b.Take("attacker", now)
 	b.Take("attacker", now)
 	if _, ok := b.Take("new", now); !ok {
@@ -123,8 +124,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// A million keys from strangers take no more memory than the bound allows, and never reset the one who is at it
-// (AM-43, THREATS row 25).
+// TestMillionKeys checks that a million keys of strangers take no more memory than the bound allows, and never reset a
+// key that is at its limit (AM-43, THREATS row 25).
 func TestMillionKeys(t *testing.T) {
 	const bound = 10_000
 	b := rate.NewBuckets(rate.PerMinute(10), 10, bound)
@@ -134,7 +135,7 @@ func TestMillionKeys(t *testing.T) {
 	before := heapBytes()
 	served := 0
 	for i := range 1_000_000 {
-		now := start.Add(time.Duration(i) * time.Microsecond) // one second in all
+		now := start.Add(time.Duration(i) * time.Microsecond) // one second in total
 		if _, ok := b.Take(fmt.Sprintf("key-%d", i), now); ok {
 			served++
 		}
@@ -177,8 +178,8 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// Within any stretch of time no key gets more than the burst and what comes back meanwhile, and whoever waits as told
-// is served.
+// TestNeverMoreThanTheLimit checks that in any period no key gets more than the burst and the tokens that come back
+// meanwhile, and that a caller that waits as long as required is served.
 func TestNeverMoreThanTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		perHour := rapid.IntRange(1, 200).Draw(t, "per hour")
@@ -203,7 +204,7 @@ func TestNeverMoreThanTheLimit(t *testing.T) {
 			if !ok && rapid.Bool().Draw(t, "come back") {
 				now = now.Add(wait)
 				if wait, ok := b.Take(key, now); !ok {
-					t.Fatalf("whoever waited as told must wait again: %v", wait)
+					t.Fatalf("a caller that waited as required must wait again: %v", wait)
 				}
 				taken[key]++
 			}
@@ -257,7 +258,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// At the bound TakeOver serves a key that has no bucket, and still holds others to their limit.
+// TestTakeOver checks that at the bound, TakeOver serves a key without a bucket, and still limits the others.
 func TestTakeOver(t *testing.T) {
 	b, now := rate.NewBuckets(rate.PerMinute(2), 2, 10), time.Now()
 	for i := range 10 {

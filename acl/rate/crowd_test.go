@@ -23,7 +23,7 @@ func TestCrowd(t *testing.T) {
 		name     string
 		places   []has // oldest first
 		newcomer string
-		size     int
+		size     int    // "" if no place gives way
 		want     string // "": no place
 	}{
 		{"the newest of the thickest", []has{{"a", "192.0.2.1", 0, false}, {"b", "192.0.2.1", 0, false}, {"c", "198.51.100.1", 0, false}}, "203.0.113.1", 1, "b"},

@@ -6,23 +6,24 @@ import (
 	"time"
 )
 
-// loweredPerMinute is what all addresses of a network may do together while the network makes too many faults.
+// loweredPerMinute is the number of requests per minute that all addresses of a network share while the network makes
+// too many faults.
 const loweredPerMinute = 60
 
-// Penalties bar addresses that make too many faults (AM-43). There is a bound on the list; when it is full, the oldest
-// entry goes, so a full list bars nobody who made no fault. A network (/24 of IPv4; /56 and /48 of IPv6) is never
-// barred: if its addresses make many faults, those of its addresses that are not barred share 60 requests a minute. It
-// is safe for concurrent use. A nil *Penalties bars nobody.
+// Penalties bar addresses that make too many faults (AM-43). The list is bounded; when it is full, the oldest entry is
+// dropped, so a full list bars no address that made no fault. A network (/24 of IPv4; /56 and /48 of IPv6) is never
+// barred: if its addresses make many faults, those that are not barred share 60 requests a minute. Penalties are safe
+// for concurrent use. A nil *Penalties bars nobody.
 type Penalties struct {
-	faults   *Buckets    // by address: each fault takes a token
-	barred   *Buckets    // an empty bucket is an address that is barred; nil: an address without tokens in faults is
-	networks [2]*Buckets // like faults, for the two next wider networks
+	faults   *Buckets    // by address; each fault takes a token
+	barred   *Buckets    // an empty bucket is a barred address; if nil, an address without tokens in faults is barred
+	networks [2]*Buckets // like faults, for the next two wider networks
 	lowered  *Buckets    // requests, by network
 	refused  atomic.Uint64
 }
 
 // NewPenalties returns an empty list of at most maxKeys addresses. An address that makes perMinute faults within a
-// minute is barred for the given time or, if that is 0, until one of its faults is a minute's share old.
+// minute is barred for the duration lasting or, if lasting is 0, until one fault has been forgotten.
 func NewPenalties(perMinute int, lasting time.Duration, maxKeys int) *Penalties {
 	p := &Penalties{
 		faults:  NewBuckets(PerMinute(perMinute), perMinute, maxKeys),
@@ -39,7 +40,7 @@ func NewPenalties(perMinute int, lasting time.Duration, maxKeys int) *Penalties 
 	return p
 }
 
-// Fault counts a fault of the address. Faults of [Unknown] and of the zero address count for nobody.
+// Fault counts a fault of the address. It ignores faults of [Unknown] and of the zero address.
 func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 	if p == nil || !isSource(addr) {
 		return
@@ -54,8 +55,8 @@ func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 	}
 }
 
-// Fail counts a fault of the address and returns 0, or returns how long the address must wait because it made too many
-// before.
+// Fail counts a fault of the address and returns 0, or returns how long the address must wait because of earlier
+// faults.
 func (p *Penalties) Fail(addr netip.Addr, now time.Time) time.Duration {
 	wait := p.Admit(addr, now)
 	if wait == 0 {
@@ -64,8 +65,8 @@ func (p *Penalties) Fail(addr netip.Addr, now time.Time) time.Duration {
 	return wait
 }
 
-// Admit returns how long the address must wait before it is served again: 0 if it need not. Of a network that is held
-// to less, it takes one request.
+// Admit returns how long the address must wait before it is served again, or 0. If a network of the address has made
+// too many faults, Admit takes one of the requests of the network.
 func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
 	if p == nil || !isSource(addr) {
 		return 0
@@ -96,10 +97,10 @@ func (p *Penalties) admit(keys []string, now time.Time) time.Duration {
 	return 0
 }
 
-// wider returns the keys of the networks that penalties look at: one of IPv4, two of IPv6.
+// wider returns the keys of the networks that penalties apply to: one for IPv4, two for IPv6.
 func wider(keys []string) []string { return keys[1 : len(keys)-1] }
 
-// Refused returns how often an address was told to wait.
+// Refused returns how often an address had to wait.
 func (p *Penalties) Refused() uint64 {
 	if p == nil {
 		return 0

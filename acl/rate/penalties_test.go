@@ -14,7 +14,7 @@ func faults(p *rate.Penalties, addr netip.Addr, n int, now time.Time) {
 	}
 }
 
-// TestPenalties: the tenth fault within a minute bars an address for ten minutes, and its neighbor not at all.
+// TestPenalties checks that the tenth fault within a minute bars an address for ten minutes, and not its neighbor.
 func TestPenalties(t *testing.T) {
 	bad, good := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for _, tt := range []struct {
@@ -48,8 +48,8 @@ func TestPenalties(t *testing.T) {
 	}
 }
 
-// TestFullPenaltyList: a list that is full of addresses of one /48 bars no address that made no fault, of that /48 or
-// of another network, and still bars the address that was barred last (THREATS row 32).
+// TestFullPenaltyList checks that a list that is full of addresses of one /48 bars no address that made no fault, in
+// that /48 or in another network, and still bars the address that was barred last (THREATS row 32).
 func TestFullPenaltyList(t *testing.T) {
 	const bound = 1 << 12
 	p := rate.NewPenalties(10, 10*time.Minute, bound)
@@ -67,12 +67,12 @@ func TestFullPenaltyList(t *testing.T) {
 	}
 }
 
-// TestPenaltyOfANetwork: a network whose addresses make many faults has a lower allowance, which other networks do not
-// share.
+// TestPenaltyOfANetwork checks that a network whose addresses make many faults gets a lower allowance, and that other
+// networks do not.
 func TestPenaltyOfANetwork(t *testing.T) {
 	p := rate.NewPenalties(10, 10*time.Minute, 1<<16)
 	for i := range 200 {
-		faults(p, v6("2001:db8:1", i), 9, start) // nobody is barred
+		faults(p, v6("2001:db8:1", i), 9, start) // no address is barred
 	}
 	served := 0
 	for i := range 200 {
@@ -88,7 +88,8 @@ func TestPenaltyOfANetwork(t *testing.T) {
 	}
 }
 
-// TestPenaltiesWithoutAnAddress: a client without an address, of a Unix socket, is never barred.
+// TestPenaltiesWithoutAnAddress checks that a client without an address, such as a client of a Unix socket, is never
+// barred.
 func TestPenaltiesWithoutAnAddress(t *testing.T) {
 	p := rate.NewPenalties(10, 10*time.Minute, 100)
 	faults(p, netip.Addr{}, 20, start)
@@ -97,7 +98,7 @@ func TestPenaltiesWithoutAnAddress(t *testing.T) {
 	}
 }
 
-// TestPenaltiesAfterAClockStep: a clock that is an hour off lengthens no penalty.
+// TestPenaltiesAfterAClockStep checks that a clock that is set back by an hour lengthens no penalty.
 func TestPenaltiesAfterAClockStep(t *testing.T) {
 	bad := netip.MustParseAddr("192.0.2.1")
 	p := rate.NewPenalties(10, 10*time.Minute, 100)

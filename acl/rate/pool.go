@@ -9,14 +9,15 @@ import (
 	"time"
 )
 
-// Source is where a draw comes from: an address, the network around it, a credential, a host.
+// Source is the origin of a draw: an address, the network around it, a credential, a host.
 type Source struct {
 	Key   string `json:"key"`
-	Width int    `json:"width"` // what it may draw, in shares: 1, 2 or 4
+	Width int    `json:"width"` // its part of the pool, in shares: 1, 2 or 4
 }
 
-// AddrSources returns the sources of an address, none for [Unknown] or the zero address: an IPv4 address and its /24, or
-// the /64, /56 and /48 of an IPv6 address. A wider network has double the share of the next narrower one.
+// AddrSources returns the sources of an address: an IPv4 address and its /24, or the /64, /56 and /48 of an IPv6
+// address. It returns none for [Unknown] and the zero address. A wider network has twice the share of the next narrower
+// one.
 func AddrSources(addr netip.Addr) []Source {
 	if !isSource(addr) {
 		return nil
@@ -29,20 +30,20 @@ func AddrSources(addr netip.Addr) []Source {
 	return sources
 }
 
-// Pool is a token bucket that all strangers share fairly (AM-42). While more than half of it is left anybody draws.
-// Below that, a draw is refused if one of its sources drew its share, a fifth of the pool, within the time in which the
-// pool fills. A draw without sources is counted for its id, and stops at a quarter of the pool. Pool is safe for
-// concurrent use. A nil *Pool is a limit that is switched off.
+// Pool is a token bucket that all strangers share fairly (AM-42). While more than half of it is left, anybody draws.
+// Below that, a draw is refused if one of its sources has drawn its share, a fifth of the pool, within the time in
+// which the pool fills. A draw without sources counts for its id, and stops at a quarter of the pool. A Pool is safe
+// for concurrent use. A nil *Pool is a limit that is switched off.
 type Pool struct {
 	n       int
 	refused atomic.Uint64
 
-	mu     sync.Mutex       // makes one draw of several buckets
-	all    *Buckets         // under one key
+	mu     sync.Mutex       // makes one draw from several buckets atomic
+	all    *Buckets         // one bucket
 	shares map[int]*Buckets // by width
 }
 
-// fairParts is how many shares a pool has.
+// fairParts is the number of shares of a pool.
 const fairParts = 5
 
 // NewPool returns a full pool of n tokens that refills by limit.
@@ -50,20 +51,20 @@ func NewPool(limit Limit, n int) *Pool {
 	p := &Pool{n: n, all: NewBuckets(limit, n, 1), shares: make(map[int]*Buckets)}
 	share := max(1, n/fairParts)
 	for _, width := range []int{1, 2, 4} {
-		// A source is full again when the pool is, so few buckets are not full. The bound is never reached.
+		// A source is full again when the pool is, so only a few buckets are not full. The bound is never reached.
 		refill := Limit(float64(limit) * float64(share*width) / float64(n))
 		p.shares[width] = NewBuckets(refill, share*width, 16*n)
 	}
 	return p
 }
 
-// Peek returns how long a draw must wait: 0 if it need not.
+// Peek returns how long a draw must wait, or 0.
 func (p *Pool) Peek(sources []Source, id string, now time.Time) time.Duration {
 	wait, _ := p.draw(sources, id, now, false)
 	return wait
 }
 
-// Take takes a token, or returns how long to wait for one. The id is counted if there are no sources.
+// Take takes a token, or returns how long to wait for one. Without sources, the draw counts for id.
 func (p *Pool) Take(sources []Source, id string, now time.Time) (wait time.Duration, ok bool) {
 	return p.draw(sources, id, now, true)
 }
@@ -74,12 +75,12 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	reserve := 0 // tokens that this draw must leave to others
+	reserve := 0 // tokens that this draw must leave for others
 	if len(sources) == 0 {
 		reserve = p.n / 4
 	}
-	sources = counted(sources, id)
-	wait = p.waitFor(p.n/2, now) // for the half that is open to all
+	sources = sourcesOrID(sources, id)
+	wait = p.waitFor(p.n/2, now) // until the half that is open to all has a token
 	if wait > 0 {
 		contested := p.waitFor(reserve, now)
 		for _, s := range sources {
@@ -109,28 +110,28 @@ func (p *Pool) Return(sources []Source, id string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all.Return("", now)
-	for _, s := range counted(sources, id) {
+	for _, s := range sourcesOrID(sources, id) {
 		p.shares[s.Width].Return(s.Key, now)
 	}
 }
 
-// counted returns what a draw is counted for: its sources or, if it has none, its id.
-func counted(sources []Source, id string) []Source {
+// sourcesOrID returns what a draw counts for: its sources or, if it has none, its id.
+func sourcesOrID(sources []Source, id string) []Source {
 	if len(sources) == 0 {
 		return []Source{{"id:" + id, 1}}
 	}
 	return sources
 }
 
-// waitFor returns how long it takes until more than left tokens are there.
+// waitFor returns how long it takes until the pool has more than left tokens.
 func (p *Pool) waitFor(left int, now time.Time) time.Duration {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	now = p.all.time(now)
+	now = p.all.clock(now)
 	return max(0, p.all.debt("", now)+time.Duration(left+1)*p.all.interval-p.all.whole)
 }
 
-// Refused returns how many draws were told to wait.
+// Refused returns how many draws had to wait.
 func (p *Pool) Refused() uint64 {
 	if p == nil {
 		return 0
@@ -138,7 +139,7 @@ func (p *Pool) Refused() uint64 {
 	return p.refused.Load()
 }
 
-// poolSnapshot is what a restart must remember of a pool.
+// poolSnapshot is the state of a pool that must survive a restart.
 type poolSnapshot struct {
 	All    json.RawMessage         `json:"all,omitempty"`
 	Shares map[int]json.RawMessage `json:"shares,omitempty"`
@@ -157,12 +158,12 @@ func (p *Pool) Snapshot(now time.Time) []byte {
 	}
 	data, err := json.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprintf("rate: encode snapshot: %v", err)) // two levels of plain JSON
+		panic(fmt.Sprintf("rate: encode snapshot: %v", err)) // cannot happen: two levels of plain JSON
 	}
 	return data
 }
 
-// Restore adds what a snapshot says was drawn. It may come from a pool of another size.
+// Restore adds the draws of a snapshot, which may come from a pool of another size.
 func (p *Pool) Restore(data []byte, now time.Time) error {
 	var s poolSnapshot
 	if err := json.Unmarshal(data, &s); err != nil {

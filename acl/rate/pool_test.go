@@ -19,7 +19,7 @@ func sources(addr string, more ...string) []rate.Source {
 	return list
 }
 
-// drain takes all that the sources get at once.
+// drain takes tokens until the sources must wait, and returns how many it took.
 func drain(p *rate.Pool, s []rate.Source, id string, now time.Time) (n int) {
 	for {
 		if _, ok := p.Take(s, id, now); !ok {
@@ -29,7 +29,7 @@ func drain(p *rate.Pool, s []rate.Source, id string, now time.Time) (n int) {
 	}
 }
 
-// TestPool: one source gets half of the pool, and leaves the rest to sources that drew little (AM-42).
+// TestPool checks that one source gets half of the pool, and leaves the rest to sources that drew little (AM-42).
 func TestPool(t *testing.T) {
 	p := rate.NewPool(rate.PerHour(50), 50)
 	if n := drain(p, sources("192.0.2.1", "token:a"), "", start); n != 25 {
@@ -61,7 +61,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestSmallPools: a pool of one token serves one stranger.
+// TestSmallPools checks that a pool of one token serves one stranger.
 func TestSmallPools(t *testing.T) {
 	for n := 1; n <= 8; n++ {
 		p := rate.NewPool(rate.PerHour(n), n)
@@ -74,7 +74,8 @@ func TestSmallPools(t *testing.T) {
 	}
 }
 
-// TestPoolUnderASlowFlood: a source that takes each token as it comes back does not keep the pool closed (THREATS row 31).
+// TestPoolUnderASlowFlood checks that a source that takes each token as soon as it comes back does not keep the pool
+// closed (THREATS row 31).
 func TestPoolUnderASlowFlood(t *testing.T) {
 	p := rate.NewPool(rate.PerHour(50), 50)
 	drain(p, sources("192.0.2.1"), "", start)
@@ -91,7 +92,7 @@ func TestPoolUnderASlowFlood(t *testing.T) {
 	}
 }
 
-// TestPoolSnapshot: a restart forgets neither the pool nor who drew from it.
+// TestPoolSnapshot checks that a restart forgets neither the state of the pool nor which sources drew from it.
 func TestPoolSnapshot(t *testing.T) {
 	p := rate.NewPool(rate.PerHour(50), 50)
 	drain(p, sources("192.0.2.1"), "", start)
@@ -112,8 +113,8 @@ func TestPoolSnapshot(t *testing.T) {
 	}
 }
 
-// TestPoolIsFair: whatever one attacker on one network with a few credentials does, a newcomer is served at any time,
-// also after the clock stepped, and the pool never gives more than it has.
+// TestPoolIsFair checks that, whatever an attacker on one network with a few credentials does, a newcomer is served at
+// any time, even after a step of the clock, and that the pool never gives more than it has.
 func TestPoolIsFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(10, 100).Draw(t, "tokens")

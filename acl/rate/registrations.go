@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// maxRegistrants bounds the addresses whose registrations are counted apart.
+// maxRegistrants bounds the number of addresses whose registrations are counted separately.
 const maxRegistrants = 1 << 16
 
-// Registrations limit how many agents register: those of one address in an hour, and those of everybody, which all
-// addresses share. A registration that is refused after all is given back, so that it costs nothing (AM-43). It is safe for
-// concurrent use. A nil *Registrations is a limit that is switched off.
+// Registrations limit how many agents register: those of one address per hour, and those of everybody, which all
+// addresses share. A registration that is refused in the end is given back, so that it costs nothing (AM-43).
+// Registrations are safe for concurrent use. A nil *Registrations is a limit that is switched off.
 type Registrations struct {
 	each      *Allowance
 	everybody *Pool
 }
 
-// NewRegistrations lets an address register perHour agents, and everybody as many as the pool has; a nil pool has no bound.
-// It returns nil if perHour is not positive.
+// NewRegistrations lets an address register perHour agents, and everybody together as many as the pool has. A nil pool
+// has no bound. NewRegistrations returns nil if perHour is not positive.
 func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 	if perHour <= 0 {
 		return nil
@@ -25,8 +25,8 @@ func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 	return &Registrations{NewAllowance(PerHour(perHour), perHour, maxRegistrants), everybody}
 }
 
-// Take charges a registration to the address, or returns how long the address must wait, and whether that is because of
-// what everybody registered.
+// Take charges a registration to the address, or returns how long the address must wait. everybody reports whether the
+// limit for all addresses is the reason.
 func (r *Registrations) Take(from netip.Addr, now time.Time) (wait time.Duration, everybody bool) {
 	if r == nil {
 		return 0, false

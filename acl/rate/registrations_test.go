@@ -14,14 +14,14 @@ func TestRegistrations(t *testing.T) {
 	take := func(r *rate.Registrations, from netip.Addr, want, wantEverybody bool) {
 		t.Helper()
 		if wait, everybody := r.Take(from, now); wait == 0 != want || everybody != wantEverybody {
-			t.Errorf("Take(%s) = %v, %v, want taken %v, refused for everybody's sake %v", from, wait, everybody, want, wantEverybody)
+			t.Errorf("Take(%s) = %v, %v, want taken %v, refused because of everybody %v", from, wait, everybody, want, wantEverybody)
 		}
 	}
 	r := rate.NewRegistrations(2, rate.NewPool(rate.PerHour(10), 10))
 	take(r, one, true, false)
 	take(r, one, true, false)
 	take(r, one, false, false)
-	for i := range 3 { // with them, the network drew the half that is open to all
+	for i := range 3 { // with these, the network has drawn the half that is open to all
 		take(r, netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), true, false)
 	}
 	another := netip.MustParseAddr("192.0.2.20")
@@ -31,7 +31,7 @@ func TestRegistrations(t *testing.T) {
 	r.Return(netip.MustParseAddr("192.0.2.10"), now)
 	take(r, another, true, false)
 	if r.Refused() != 1 {
-		t.Errorf("an address was refused %d times for its own sake, want once", r.Refused())
+		t.Errorf("an address was refused %d times because of itself, want once", r.Refused())
 	}
 	none := rate.NewRegistrations(0, rate.NewPool(rate.PerHour(1), 1))
 	for range 5 {
@@ -43,7 +43,7 @@ func TestRegistrations(t *testing.T) {
 	unbounded.Return(one, now)
 }
 
-// A right credential that everybody may have shown wrongly before is not asked about: only wrong ones count.
+// TestPenaltiesFail checks that Fail counts only wrong credentials, and makes an address wait only after too many.
 func TestPenaltiesFail(t *testing.T) {
 	p, now, addr := rate.NewPenalties(3, 0, 10), time.Now(), netip.MustParseAddr("192.0.2.1")
 	for i := range 3 {

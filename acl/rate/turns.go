@@ -2,13 +2,13 @@ package rate
 
 import "slices"
 
-// Turns is a bounded queue in which keys take turns: a key that puts in a lot delays its own items and nobody else's. It is
-// not safe for concurrent use.
+// Turns is a bounded queue in which keys take turns: a key with many items delays only its own items. It is not safe
+// for concurrent use.
 type Turns[T any] struct {
 	max  int
 	list []turn[T]
 	now  int            // turn of the item that was removed last
-	last map[string]int // last turn of each key that has one to come
+	last map[string]int // last turn of each key that has an item in the queue
 }
 
 type turn[T any] struct {
@@ -20,11 +20,11 @@ type turn[T any] struct {
 // NewTurns returns an empty queue of at most max items.
 func NewTurns[T any](max int) *Turns[T] { return &Turns[T]{max: max, last: make(map[string]int)} }
 
-// Len returns how many items wait.
+// Len returns the number of items in the queue.
 func (q *Turns[T]) Len() int { return len(q.list) }
 
-// Add puts an item behind the others of its key. If the queue is full, the newest item of the key that has most gives way,
-// or the new one is not taken.
+// Add adds an item after the others of its key. If the queue is full, the newest item of the key that has the most
+// gives way, or the new item is dropped.
 func (q *Turns[T]) Add(key string, item T) {
 	if len(q.list) == q.max && !q.makeRoom(key) {
 		return
@@ -59,7 +59,7 @@ func (q *Turns[T]) first() int {
 	return first
 }
 
-// RemoveFirst removes the item whose turn it is.
+// RemoveFirst removes the item whose turn it is. The queue must not be empty.
 func (q *Turns[T]) RemoveFirst() {
 	i := q.first()
 	t := q.list[i]

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Items of a key that puts in without end wait behind one of another key.
+// TestTurns checks that a key that adds items without end does not delay the items of another key.
 func TestTurns(t *testing.T) {
 	const most = 1000
 	q := NewTurns[string](most)

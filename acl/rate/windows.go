@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Window counts what happened in the last sixty units of time, by the unit. It looks back over one more unit than sixty, so
-// that it never leaves out anything. It is not safe for concurrent use.
+// Window counts the events of the last sixty units of time. It covers one unit more than sixty, so that it never misses
+// an event. It is not safe for concurrent use.
 type Window struct {
 	unit  time.Duration
-	last  int64 // the unit that was looked at last, of our own clock
-	ahead int64 // units that our own clock is ahead of the callers': theirs may be set back
+	last  int64 // the latest unit, by the window's own clock
+	ahead int64 // how many units the own clock is ahead of the callers' clock, which may be set back
 	slots [61]uint32
 	sum   int
 }
@@ -18,10 +18,10 @@ type Window struct {
 // NewWindow returns an empty window of sixty units.
 func NewWindow(unit time.Duration) Window { return Window{unit: unit} }
 
-// Count returns how much there was up to now.
+// Count returns the number of events up to now.
 func (w *Window) Count(now time.Time) int {
 	at := now.UnixNano()/int64(w.unit) + w.ahead
-	if back := w.last - at; back > 1 { // callers at work at the same time are a little out of order
+	if back := w.last - at; back > 1 { // concurrent callers may pass times that are slightly out of order
 		at, w.ahead = w.last, w.ahead+back
 	}
 	for w.last = max(w.last, at-int64(len(w.slots))); w.last < at; {
@@ -34,7 +34,7 @@ func (w *Window) Count(now time.Time) int {
 
 func (w *Window) slot(at int64) *uint32 { return &w.slots[at%int64(len(w.slots))] }
 
-// Add counts one.
+// Add counts one event.
 func (w *Window) Add(now time.Time) {
 	w.Count(now)
 	*w.slot(w.last)++
@@ -54,8 +54,8 @@ func (w *Window) wait(limit int, now time.Time) time.Duration {
 	}
 }
 
-// Windows limit how much somebody sends in any minute and in any hour. [Buckets], which fill up again, would let twice as
-// much pass in the first hour. A limit of 0 or less is none. Windows are safe for concurrent use.
+// Windows limit how much a sender sends in any minute and in any hour. [Buckets], which refill, would let through twice
+// as much in the first hour. A limit of 0 or less means no limit. Windows are safe for concurrent use.
 type Windows struct {
 	perMinute, perHour int
 
@@ -63,24 +63,24 @@ type Windows struct {
 	minute, hour Window
 }
 
-// NewWindows returns windows in which nothing was sent.
+// NewWindows returns windows in which nothing was sent yet.
 func NewWindows(perMinute, perHour int) *Windows {
 	return NewShortWindows(perMinute, perHour, time.Second)
 }
 
-// NewShortWindows returns windows for tests, in which a second lasts as long as second.
+// NewShortWindows returns windows for tests, in which a second lasts only as long as second.
 func NewShortWindows(perMinute, perHour int, second time.Duration) *Windows {
 	return &Windows{perMinute: perMinute, perHour: perHour, minute: NewWindow(second), hour: NewWindow(60 * second)}
 }
 
-// Peek returns how long it takes until one more may be sent.
+// Peek returns how long the sender must wait before it may send again.
 func (a *Windows) Peek(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return max(a.minute.wait(a.perMinute, now), a.hour.wait(a.perHour, now))
 }
 
-// Take counts one, or returns how long it takes until one more may be sent.
+// Take counts one message, or returns how long the sender must wait before it may send again.
 func (a *Windows) Take(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,7 +92,7 @@ func (a *Windows) Take(now time.Time) time.Duration {
 	return 0
 }
 
-// Count returns how many were sent in the last hour.
+// Count returns how many messages were sent in the last hour.
 func (a *Windows) Count(now time.Time) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

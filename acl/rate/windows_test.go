@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 )
 
-// In any minute and in any hour no more passes than may, whenever it is tried, and what is told to wait need not wait
-// again.
+// TestWindows checks that in no minute and in no hour more passes than the limits allow, and that a sender that waits
+// as long as required need not wait again.
 func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perMinute, perHour = 10, 100
@@ -28,7 +28,7 @@ func TestWindows(t *testing.T) {
 			}
 			time.Sleep(wait)
 			if again := a.Peek(time.Now()); again > 0 {
-				t.Fatalf("after %v it was told to wait %v more", wait, again)
+				t.Fatalf("after %v it must wait %v more", wait, again)
 			}
 		}
 		for i, at := range passed {
